@@ -1,0 +1,1 @@
+"""Building blocks shared by policies: turning queues and shares into plans."""
