@@ -1,0 +1,98 @@
+"""The life of an assignment: which move leads from which state to which. Pure; the table is the contract.
+
+Every row is written by compare-and-swap (UPDATE ... WHERE id, fence, epoch and old state match), see `clusters.services`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from enum import StrEnum
+
+from loadmaster.protocol import AssignmentState, ReasonClass
+
+S = AssignmentState
+
+
+class AssignmentMove(StrEnum):
+    """What can happen to an assignment."""
+
+    ACCEPT = "accept"
+    PREPARE = "prepare"
+    RUN = "run"
+    STOP = "stop"
+    SUCCEED = "succeed"
+    FAIL = "fail"
+    CANCEL = "cancel"
+    PREEMPT = "preempt"
+    REJECT = "reject"
+    LOSE_SIGHT = "lose_sight"
+    LOSE = "lose"
+
+
+LIVE = frozenset({S.OFFERED, S.ACCEPTED, S.PREPARING, S.RUNNING, S.STOPPING, S.UNKNOWN})
+"""States that hold their slots."""
+
+ENDED = frozenset(S) - LIVE
+"""States nothing leaves."""
+
+USES_RETRY = frozenset({ReasonClass.USER, ReasonClass.OOM})
+"""Only these ends count against a job's max_retries."""
+
+_RUNNABLE = (S.ACCEPTED, S.PREPARING)
+_HELD_BY_AGENT = (S.ACCEPTED, S.PREPARING, S.RUNNING, S.STOPPING)
+M = AssignmentMove
+
+MOVES: Mapping[tuple[AssignmentState, AssignmentMove], AssignmentState] = {
+    (S.OFFERED, M.ACCEPT): S.ACCEPTED,
+    (S.OFFERED, M.REJECT): S.REJECTED,
+    (S.ACCEPTED, M.REJECT): S.REJECTED,
+    # An offer nobody has taken holds nothing on the node: it may be withdrawn at once.
+    (S.OFFERED, M.CANCEL): S.CANCELLED,
+    (S.OFFERED, M.PREEMPT): S.PREEMPTED,
+    (S.OFFERED, M.LOSE): S.LOST,
+    (S.ACCEPTED, M.PREPARE): S.PREPARING,
+    **{(s, M.RUN): S.RUNNING for s in _RUNNABLE},
+    **{(s, M.STOP): S.STOPPING for s in (S.ACCEPTED, S.PREPARING, S.RUNNING, S.UNKNOWN)},
+    # A job may end by itself at any moment after its acceptance, also while it is being stopped.
+    **{(s, M.SUCCEED): S.SUCCEEDED for s in _HELD_BY_AGENT},
+    **{(s, M.FAIL): S.FAILED for s in _HELD_BY_AGENT},
+    **{(s, M.CANCEL): S.CANCELLED for s in _HELD_BY_AGENT},
+    **{(s, M.PREEMPT): S.PREEMPTED for s in _HELD_BY_AGENT},
+    # The agent is silent: nobody knows. It comes back with the state it reports, or is lost after lease + grace + margin.
+    **{(s, M.LOSE_SIGHT): S.UNKNOWN for s in _HELD_BY_AGENT},
+    (S.UNKNOWN, M.LOSE): S.LOST,
+    (S.UNKNOWN, M.ACCEPT): S.ACCEPTED,
+    (S.UNKNOWN, M.PREPARE): S.PREPARING,
+    (S.UNKNOWN, M.RUN): S.RUNNING,
+    (S.UNKNOWN, M.SUCCEED): S.SUCCEEDED,
+    (S.UNKNOWN, M.FAIL): S.FAILED,
+    (S.UNKNOWN, M.CANCEL): S.CANCELLED,
+    (S.UNKNOWN, M.PREEMPT): S.PREEMPTED,
+}
+
+MOVE_TO: Mapping[AssignmentState, AssignmentMove] = {
+    S.ACCEPTED: M.ACCEPT,
+    S.PREPARING: M.PREPARE,
+    S.RUNNING: M.RUN,
+    S.STOPPING: M.STOP,
+    S.SUCCEEDED: M.SUCCEED,
+    S.FAILED: M.FAIL,
+    S.CANCELLED: M.CANCEL,
+    S.PREEMPTED: M.PREEMPT,
+    S.REJECTED: M.REJECT,
+    S.UNKNOWN: M.LOSE_SIGHT,
+    S.LOST: M.LOSE,
+}
+"""The move an agent means when it reports that state."""
+
+
+class IllegalAssignmentMoveError(Exception):
+    """The table has no such move from that state."""
+
+
+def check_move(state: AssignmentState, move: AssignmentMove) -> AssignmentState:
+    """The state that `move` leads to from `state`; IllegalAssignmentMoveError where the table has none."""
+    try:
+        return MOVES[state, move]
+    except KeyError:
+        raise IllegalAssignmentMoveError(f"an assignment that is {state} cannot {move}") from None

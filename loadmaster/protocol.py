@@ -1,0 +1,321 @@
+"""The agent protocol's words: what agent and server say to each other, version 1.
+
+REST under `/api/agent/v1`, JSON, bearer token. Both sides import this module, so a field has one name. Every request carries the
+header `Loadmaster-Protocol: 1`; another version is refused with 426 and a text that says which one is spoken.
+
+| call | request | reply |
+|---|---|---|
+| POST register (header `Authorization: Bearer <enrolment token>`) | Registration | Registered |
+| POST nodes/{node}/session | SessionRequest | Session; 409 while another machine's session lives |
+| POST nodes/{node}/heartbeat | Heartbeat | HeartbeatReply; 409 when the epoch is stale |
+| GET nodes/{node}/directives?cursor=&wait= | | 200 HeartbeatReply-like {directives, cursor} or 204 |
+| PUT assignments/{id}/accept | Accept | LaunchSpec; 409 if stale |
+| PUT assignments/{id}/state | StateReport | {"state"}; a replay gets 200, a stale one 409 |
+| PUT assignments/{id}/logs/{stream}?offset=&fence=&epoch= | gzip body, header `X-Content-SHA256` of the unpacked bytes | {"next_offset"}; 409 says the offset expected |
+| POST assignments/{id}/metrics | MetricsBatch | 202 |
+
+Node calls after register carry `Authorization: Bearer <node token>`. Times are Unix seconds; `observed_at_s` is evidence, the
+server's receipt time decides. Errors are {"error": {"code", "detail", "field"?, "expected"?}}.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from enum import StrEnum
+
+PROTOCOL_VERSION = 1
+PROTOCOL_HEADER = "Loadmaster-Protocol"
+
+FEATURES = frozenset({"process", "emulated", "checkpoint", "steps_quota", "lease_guard"})
+"""Features an agent of this version may know; a LaunchSpec that requires another one is REJECTED."""
+
+
+class AssignmentState(StrEnum):
+    """A committed placement's life, seen by both sides."""
+
+    OFFERED = "offered"
+    ACCEPTED = "accepted"
+    PREPARING = "preparing"
+    RUNNING = "running"
+    STOPPING = "stopping"
+    UNKNOWN = "unknown"
+    SUCCEEDED = "succeeded"
+    FAILED = "failed"
+    CANCELLED = "cancelled"
+    PREEMPTED = "preempted"
+    REJECTED = "rejected"
+    LOST = "lost"
+
+
+class ReasonClass(StrEnum):
+    """Why an assignment ended; only USER and OOM use up a job's retries."""
+
+    USER = "user"
+    OOM = "oom"
+    IMAGE = "image"
+    GPU = "gpu"
+    NODE = "node"
+    PREEMPT = "preempt"
+    LEASE = "lease"
+    OPERATOR = "operator"
+
+
+class DirectiveAction(StrEnum):
+    """What the server wants done with an assignment. A hint that saves latency; the heartbeat's answer repeats it until done."""
+
+    START = "start"
+    STOP = "stop"
+    UPDATE = "update"
+
+
+class StopReason(StrEnum):
+    """Why the server wants an assignment stopped: PREEMPT saves a checkpoint first, CANCEL need not."""
+
+    PREEMPT = "preempt"
+    CANCEL = "cancel"
+
+
+@dataclass(frozen=True, slots=True)
+class DeviceReport:
+    """A GPU the agent offers. `emulated` marks a pacing clock in place of hardware."""
+
+    uuid: str
+    gpu_type: str
+    memory_gb: float
+    parent_uuid: str = ""
+    mig_profile: str = ""
+    slots: int = 1
+    healthy: bool = True
+    emulated: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Registration:
+    """First words of a machine; `hostname` names the node unless `name` does."""
+
+    machine_id: str
+    boot_id: str
+    hostname: str
+    devices: tuple[DeviceReport, ...]
+    cores: float
+    memory_gb: float
+    agent_version: str
+    protocol: int = PROTOCOL_VERSION
+    features: tuple[str, ...] = ()
+    name: str = ""
+    rack: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Intervals:
+    """The server's clockwork, in seconds."""
+
+    heartbeat_s: float
+    lease_s: float
+    grace_s: float
+    margin_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class Registered:
+    """`node_token` is shown once; the server keeps only its sha256."""
+
+    node_id: str
+    node_token: str
+    intervals: Intervals
+
+
+@dataclass(frozen=True, slots=True)
+class KnownAssignment:
+    """An assignment the agent's journal knows, and its state there."""
+
+    id: str
+    fence: int
+    state: AssignmentState
+    container: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class SessionRequest:
+    """Opens a session. `session_secret` lives in the agent's journal: the same machine with it supersedes its old session at once."""
+
+    machine_id: str
+    boot_id: str
+    session_secret: str
+    devices: tuple[DeviceReport, ...]
+    assignments: tuple[KnownAssignment, ...] = ()
+    agent_version: str = ""
+    features: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Session:
+    """`epoch` grows with every session of the node; every later call carries it."""
+
+    epoch: int
+    intervals: Intervals
+    adopt: tuple[str, ...] = ()
+    stop: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class DeviceSample:
+    """A device's health and use at the time of the heartbeat. `power_source` is "measured" or "modelled"."""
+
+    uuid: str
+    healthy: bool = True
+    gpu_fraction: float | None = None
+    memory_used_gb: float | None = None
+    power_w: float | None = None
+    power_source: str = "modelled"
+    temperature_c: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Heartbeat:
+    """Renews the leases of every assignment listed (only those the agent still watches)."""
+
+    epoch: int
+    seq: int
+    sent_at_s: float
+    healthy: bool = True
+    devices: tuple[DeviceSample, ...] = ()
+    assignments: tuple[KnownAssignment, ...] = ()
+    cursor: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Lease:
+    """The assignment may go on for `ttl_s`, counted by the agent from when it *sent* the renewal."""
+
+    id: str
+    fence: int
+    ttl_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class Directive:
+    """One wish of the server for one assignment; `stop_reason`, `term_until_s` and `steps_quota` go with STOP and UPDATE."""
+
+    id: str
+    fence: int
+    action: DirectiveAction
+    stop_reason: StopReason | None = None
+    grace_s: float | None = None
+    term_until_s: float | None = None
+    steps_quota: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class HeartbeatReply:
+    """`directives` lists everything not yet done, so that a lost answer costs latency only."""
+
+    next_heartbeat_s: float
+    leases: tuple[Lease, ...] = ()
+    directives: tuple[Directive, ...] = ()
+    cursor: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Accept:
+    """The agent takes the offer of this fence."""
+
+    epoch: int
+    fence: int
+
+
+@dataclass(frozen=True, slots=True)
+class LaunchSpec:
+    """Everything needed to run one rank of one assignment: the payload of accept, a versioned JSON Schema.
+
+    `runtime` "process" runs `command` on the host, "docker" in `image`. `environment` holds plain values, `secrets` those that must
+    never be logged. `devices` are uuids on the agent's node. `step_s` > 0 paces an emulated device (seconds per step).
+    """
+
+    assignment: str
+    job: str
+    job_name: str
+    fence: int
+    runtime: str
+    command: tuple[str, ...]
+    devices: tuple[str, ...]
+    gpu_type: str
+    purpose: str = "training"
+    copy: int = 0
+    image: str = ""
+    image_digest: str = ""
+    environment: dict[str, str] = field(default_factory=dict)
+    secrets: dict[str, str] = field(default_factory=dict)
+    mounts: tuple[str, ...] = ()
+    rank: int = 0
+    world_size: int = 1
+    rendezvous: str = ""
+    slot: int = 0
+    share: float = 1.0
+    cpu_quota: float | None = None
+    cores: float = 0.0
+    memory_gb: float = 0.0
+    steps: int = 0
+    steps_quota: int | None = None
+    term_until_s: float | None = None
+    grace_s: float = 30.0
+    checkpoint_place: str = ""
+    checkpoint_every_s: float = 30.0
+    kind: str = ""
+    kind_name: str = ""
+    required_features: tuple[str, ...] = ()
+    version: int = PROTOCOL_VERSION
+
+
+@dataclass(frozen=True, slots=True)
+class StateReport:
+    """A move of an assignment as the agent saw it; `seq` grows with every report of the assignment."""
+
+    epoch: int
+    fence: int
+    seq: int
+    to: AssignmentState
+    observed_at_s: float
+    exit_code: int | None = None
+    reason_class: ReasonClass | None = None
+    reason: str = ""
+    steps: int | None = None
+    container: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class ProgressSample:
+    """Progress since the job's start and recent speed; `event` is one of start, progress, checkpoint, preempted, quota, end."""
+
+    at_s: float
+    event: str
+    step: int
+    launch_steps: int
+    elapsed_s: float
+    steps_per_s: float | None = None
+    loss: float | None = None
+    overrun_fraction: float | None = None
+    setup_s: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class UsageSample:
+    """What the processes of an assignment use: cores, memory, and its GPUs' mean use and total watts (measured or modelled)."""
+
+    at_s: float
+    cores: float
+    memory_gb: float
+    gpu_fraction: float | None = None
+    gpu_power_w: float | None = None
+    power_source: str = "modelled"
+
+
+@dataclass(frozen=True, slots=True)
+class MetricsBatch:
+    """A batch of samples of one assignment; `seq` lets the server drop replays."""
+
+    epoch: int
+    fence: int
+    seq: int
+    progress: tuple[ProgressSample, ...] = ()
+    usage: tuple[UsageSample, ...] = ()
