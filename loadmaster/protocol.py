@@ -11,9 +11,11 @@ header `Loadmaster-Protocol: 1`; another version is refused with 426 and a text 
 | GET nodes/{node}/directives?cursor=&wait= | | 200 HeartbeatReply-like {directives, cursor} or 204 |
 | PUT assignments/{id}/accept | Accept | LaunchSpec; 409 if stale |
 | PUT assignments/{id}/state | StateReport | {"state"}; a replay gets 200, a stale one 409 |
-| PUT assignments/{id}/logs/{stream}?offset=&fence=&epoch= | gzip body, header `X-Content-SHA256` of the unpacked bytes | {"next_offset"}; 409 says the offset expected |
+| PUT assignments/{id}/logs/{stream}?offset=&fence=&epoch= | gzip body, header `X-Content-SHA256` | {"next_offset"}; or 409 |
 | POST assignments/{id}/metrics | MetricsBatch | 202 |
 
+A log's offset counts unpacked bytes, and `X-Content-SHA256` is the lower-case hex sha256 of the unpacked bytes of this piece;
+a 409 says the offset expected.
 Node calls after register carry `Authorization: Bearer <node token>`. Times are Unix seconds; `observed_at_s` is evidence, the
 server's receipt time decides. Errors are {"error": {"code", "detail", "field"?, "expected"?}}.
 """
@@ -137,7 +139,7 @@ class KnownAssignment:
 
 @dataclass(frozen=True, slots=True)
 class SessionRequest:
-    """Opens a session. `session_secret` lives in the agent's journal: the same machine with it supersedes its old session at once."""
+    """Opens a session. `session_secret` lives in the agent's journal: the same machine with it supersedes its session at once."""
 
     machine_id: str
     boot_id: str
