@@ -1,0 +1,308 @@
+"""Checkpoints of one job in one folder: written whole or not at all, checked when read, guarded by the fence.
+
+The folder holds `manifest.json` (with the one before it as `manifest.previous.json`), the newest two checkpoints and a lock file.
+A checkpoint is written under a temporary name, flushed to the disk, renamed, and only then named in the manifest, which is
+written the same way; so a kill or a full disk at any instant leaves the former state whole. The manifest keeps the highest fence
+that opened the folder: a launch with a lower one may neither read on nor write (`StaleFence`).
+"""
+
+import contextlib
+import errno
+import fcntl
+import hashlib
+import json
+import os
+import re
+import sys
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+
+KEPT = 2
+LOCK_WAIT_S = 10.0
+LOCK_RETRY_S = 0.05
+MANIFEST = "manifest.json"
+PREVIOUS = "manifest.previous.json"
+VERSION = 1
+_OURS = re.compile(r"^(?:\.tmp-)?step-(?P<step>\d+)-fence-(?P<fence>\d+)\.ckpt")
+_FULL = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EAGAIN})
+
+
+class CheckpointError(Exception):
+    """The folder of checkpoints cannot be used, or the user's save function did not do its part."""
+
+
+class StaleFence(SystemExit):
+    """A newer launch of the job owns the folder of checkpoints; this one must end (exit code 76)."""
+
+    EXIT_CODE = 76
+
+    def __init__(self, folder: Path, fence: int, newest: int) -> None:
+        super().__init__(self.EXIT_CODE)
+        self.fence = fence
+        self.newest = newest
+        self.message = f"launch with fence {fence} may not use {folder}: a launch with fence {newest} has taken over"
+
+    def __str__(self) -> str:
+        return self.message
+
+
+@dataclass(frozen=True, slots=True)
+class Position:
+    """Where a job stands: total steps done, the epoch it is in, the batches of that epoch it has used, its last known loss."""
+
+    step: int = 0
+    epoch: int = 0
+    batch: int = 0
+    loss: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Checkpoint:
+    """A manifest's entry: the file's name in the folder, the fence that wrote it, and what shows that it is whole."""
+
+    file: str
+    fence: int
+    size: int
+    sha256: str
+    position: Position
+
+
+@dataclass(frozen=True, slots=True)
+class Manifest:
+    """The highest fence that opened the folder, and its checkpoints from old to new."""
+
+    fence: int = 0
+    checkpoints: tuple[Checkpoint, ...] = ()
+
+    def to_json(self) -> bytes:
+        return json.dumps({"version": VERSION, **asdict(self)}, indent=1).encode()
+
+    @classmethod
+    def from_json(cls, raw: bytes) -> "Manifest":
+        """Read a manifest; ValueError, KeyError or TypeError if it is not one."""
+        data = json.loads(raw)
+        if data["version"] != VERSION:
+            raise ValueError(f"version {data['version']!r}, this library writes {VERSION}")
+        entries = [Checkpoint(**{**entry, "position": Position(**entry["position"])}) for entry in data["checkpoints"]]
+        return cls(int(data["fence"]), tuple(entries))
+
+
+class Disk:
+    """The port through which bytes become durable; tests swap it for one that is full or stops half-way."""
+
+    def write(self, path: Path, content: bytes) -> None:
+        """Create or replace the file with the content (not yet durable)."""
+        path.write_bytes(content)
+
+    def sync(self, path: Path) -> None:
+        """Flush a file or a folder to the disk."""
+        descriptor = os.open(path, os.O_RDONLY)
+        try:
+            os.fsync(descriptor)
+        finally:
+            os.close(descriptor)
+
+    def rename(self, source: Path, target: Path) -> None:
+        """Give the file its new name in one step, replacing what had it."""
+        source.replace(target)
+
+
+def is_disk_full(error: BaseException) -> bool:
+    """Whether an error, or one it came from, says that there is no room (or that the folder stayed locked): the rest stands."""
+    cause: BaseException | None = error
+    while cause is not None:
+        if isinstance(cause, OSError) and cause.errno in _FULL:
+            return True
+        cause = cause.__cause__ or cause.__context__
+    return False
+
+
+class CheckpointStore:
+    """The checkpoints of one job as one launch sees them.
+
+    Args:
+        folder: made if it does not exist; only this library's files in it are ever touched.
+        fence: the launch's fence; None joins at the highest one (a plain script without an agent).
+        disk: how bytes become durable.
+        warn: is told what went wrong without ending the job.
+    """
+
+    def __init__(
+        self,
+        folder: Path,
+        fence: int | None = None,
+        *,
+        disk: Disk | None = None,
+        warn: Callable[[str], None] | None = None,
+        lock_wait_s: float = LOCK_WAIT_S,
+    ) -> None:
+        self.folder = folder
+        self._fence = fence
+        self._disk = disk or Disk()
+        self._warn = warn or _to_stderr
+        self._lock_wait_s = lock_wait_s
+        self._checkpoints: tuple[Checkpoint, ...] = ()
+
+    @property
+    def saved_step(self) -> int | None:
+        """Total steps of the newest checkpoint known to be whole, or None."""
+        return self._checkpoints[-1].position.step if self._checkpoints else None
+
+    def resume(self) -> tuple[Path, Position] | None:
+        """Take the folder over for this fence and find the newest whole checkpoint.
+
+        Torn checkpoints are passed over, with a warning, for older ones. A full disk only delays the take-over to the next save.
+
+        Raises:
+            StaleFence: a newer launch has the folder.
+            CheckpointError: the manifest and the one before it cannot be read.
+        """
+        self.folder.mkdir(parents=True, exist_ok=True)
+        self._checkpoints = self._take_over().checkpoints
+        while self._checkpoints:
+            newest = self._checkpoints[-1]
+            if self._is_whole(newest):
+                return self.folder / newest.file, newest.position
+            self._warn(f"the checkpoint of step {newest.position.step} ({newest.file}) is torn; trying the one before it")
+            self._checkpoints = self._checkpoints[:-1]
+        return None
+
+    def save(self, position: Position, save: Callable[[Path], object]) -> Checkpoint:
+        """Write a checkpoint with the user's function and make it the newest.
+
+        Raises:
+            StaleFence: a newer launch has the folder; nothing of it was touched.
+            OSError: the disk's (see `is_disk_full`); the former checkpoints stand.
+            CheckpointError: `save` wrote no file.
+        """
+        self._check_fence(self._read())
+        name = f"step-{position.step:012d}-fence-{self._fence or 0}.ckpt"
+        temporary = self.folder / f".tmp-{name}"
+        try:
+            checkpoint = self._write(temporary, name, position, save)
+            with self._locked():
+                self._commit(checkpoint, temporary)
+        except FileNotFoundError:
+            self._check_fence(self._read())  # a newer launch may have swept our file away: then that is what to say
+            raise
+        finally:
+            _remove(self.folder.glob(f"{temporary.name}*"))
+        return checkpoint
+
+    def _write(self, path: Path, name: str, position: Position, save: Callable[[Path], object]) -> Checkpoint:
+        save(path)
+        _settle_suffix(path)
+        self._disk.sync(path)
+        return Checkpoint(name, self._fence or 0, path.stat().st_size, _sha256(path), position)
+
+    def _commit(self, checkpoint: Checkpoint, temporary: Path) -> None:
+        fence = self._check_fence(self._read())
+        self._disk.rename(temporary, self.folder / checkpoint.file)
+        self._disk.sync(self.folder)
+        kept = tuple(entry for entry in self._checkpoints if entry.file != checkpoint.file)
+        manifest = Manifest(fence, (*kept, checkpoint)[-KEPT:])
+        self._write_manifest(manifest)
+        self._checkpoints = manifest.checkpoints
+        self._sweep(manifest)
+
+    def _take_over(self) -> Manifest:
+        try:
+            with self._locked():
+                found = self._read()
+                manifest = replace(found, fence=self._check_fence(found))
+                if manifest != found:
+                    self._write_manifest(manifest)
+                self._sweep(manifest)
+        except OSError as error:
+            if not is_disk_full(error):
+                raise
+            self._warn(f"could not take over {self.folder} yet: {error}")
+            manifest = self._read()
+            self._check_fence(manifest)
+        return manifest
+
+    def _check_fence(self, manifest: Manifest) -> int:
+        fence = manifest.fence if self._fence is None else self._fence
+        if fence < manifest.fence:
+            raise StaleFence(self.folder, fence, manifest.fence)
+        self._fence = fence
+        return fence
+
+    def _read(self) -> Manifest:
+        """The manifest, or the one before it if it is damaged, or an empty one in a new folder."""
+        paths = [path for name in (MANIFEST, PREVIOUS) if (path := self.folder / name).exists()]
+        for path in paths:
+            try:
+                return Manifest.from_json(path.read_bytes())
+            except (ValueError, KeyError, TypeError) as error:
+                self._warn(f"{path} cannot be read: {error}")
+        if paths:
+            raise CheckpointError(f"no readable manifest in {self.folder}: restore {MANIFEST}, or empty the folder to begin anew")
+        return Manifest()
+
+    def _write_manifest(self, manifest: Manifest) -> None:
+        path, temporary = self.folder / MANIFEST, self.folder / f".tmp-{MANIFEST}"
+        try:
+            self._disk.write(temporary, manifest.to_json())
+            self._disk.sync(temporary)
+            if path.exists():
+                self._disk.rename(path, self.folder / PREVIOUS)
+            self._disk.rename(temporary, path)
+            self._disk.sync(self.folder)
+        finally:
+            temporary.unlink(missing_ok=True)
+
+    def _is_whole(self, checkpoint: Checkpoint) -> bool:
+        path = self.folder / checkpoint.file
+        try:
+            return path.stat().st_size == checkpoint.size and _sha256(path) == checkpoint.sha256
+        except FileNotFoundError:
+            return False
+
+    def _sweep(self, manifest: Manifest) -> None:
+        """Remove checkpoints that the manifest does not name (older ones, leftovers of killed launches), none of a newer fence."""
+        named = {entry.file for entry in manifest.checkpoints}
+        for path in self.folder.iterdir():
+            ours = _OURS.match(path.name)
+            if ours and path.name not in named and int(ours["fence"]) <= manifest.fence:
+                path.unlink(missing_ok=True)
+
+    @contextlib.contextmanager
+    def _locked(self) -> Iterator[None]:
+        """Hold the folder's lock; the kernel frees it when its holder dies, and a frozen holder is waited for only so long."""
+        with (self.folder / ".lock").open("ab") as file:
+            until_s = time.monotonic() + self._lock_wait_s
+            while True:
+                try:
+                    fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                    break
+                except BlockingIOError:
+                    if time.monotonic() >= until_s:
+                        raise
+                time.sleep(LOCK_RETRY_S)
+            yield
+
+
+def _settle_suffix(path: Path) -> None:
+    """Make sure that the file is at `path`: some libraries (numpy.savez) append a suffix to the name they are given."""
+    if not path.exists():
+        written = list(path.parent.glob(f"{path.name}.*"))
+        if len(written) != 1:
+            raise CheckpointError(f"save() wrote no file at the path it was given ({path})")
+        written[0].replace(path)
+
+
+def _sha256(path: Path) -> str:
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def _remove(paths: Iterator[Path]) -> None:
+    for path in paths:
+        path.unlink(missing_ok=True)
+
+
+def _to_stderr(message: str) -> None:
+    print(f"loadmaster: {message}", file=sys.stderr, flush=True)

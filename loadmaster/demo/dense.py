@@ -1,0 +1,65 @@
+"""A dense network with two hidden layers: tells malignant from benign (breast-cancer), or predicts a value (diabetes)."""
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from loadmaster.demo.common import (
+    Array,
+    Parameters,
+    breast_cancer,
+    cross_entropy,
+    diabetes,
+    mean_square,
+    options_parser,
+    train,
+    weights,
+)
+
+DATA = {"breast-cancer": breast_cancer, "diabetes": diabetes}
+
+
+class DenseNet:
+    """Features (n, inputs) -> two layers of `hidden` rectified units -> scores (n, classes), or values (n, 1) if `classes` is 0."""
+
+    def __init__(self, inputs: int, hidden: int, classes: int, seed: int) -> None:
+        random = np.random.default_rng(seed)
+        self._loss = cross_entropy if classes else mean_square
+        outputs = classes or 1
+        self.parameters: Parameters = {
+            "first": weights(random, inputs, hidden),
+            "first_bias": np.zeros(hidden),
+            "second": weights(random, hidden, hidden),
+            "second_bias": np.zeros(hidden),
+            "last": weights(random, hidden, outputs) * 0.1,
+            "last_bias": np.zeros(outputs),
+        }
+
+    def loss_and_gradients(self, inputs: Array, targets: Array) -> tuple[float, Parameters]:
+        p = self.parameters
+        first = np.maximum(inputs @ p["first"] + p["first_bias"], 0.0)
+        second = np.maximum(first @ p["second"] + p["second_bias"], 0.0)
+        loss, by_last = self._loss(second @ p["last"] + p["last_bias"], targets)
+        by_second = (by_last @ p["last"].T) * (second > 0.0)
+        by_first = (by_second @ p["second"].T) * (first > 0.0)
+        return loss, {
+            "first": inputs.T @ by_first,
+            "first_bias": by_first.sum(axis=0),
+            "second": first.T @ by_second,
+            "second_bias": by_second.sum(axis=0),
+            "last": second.T @ by_last,
+            "last_bias": by_last.sum(axis=0),
+        }
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    parser = options_parser("dense", __doc__)
+    parser.add_argument("--data", choices=sorted(DATA), default="breast-cancer")
+    parser.add_argument("--hidden", type=int, default=32, help="units of a hidden layer")
+    options = parser.parse_args(arguments)
+    data = DATA[options.data]()
+    train(DenseNet(data.inputs.shape[1], options.hidden, data.classes, options.seed), data, options)
+
+
+if __name__ == "__main__":
+    main()

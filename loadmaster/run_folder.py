@@ -1,0 +1,212 @@
+"""What an agent and a job tell each other on one machine: the job's environment, the term it reads, the progress it writes.
+
+Nothing else passes between them: no network, no server. The agent makes a folder for each launch (an assignment and its fence)
+and rewrites `term.json` in it whole; the job appends lines of JSON to `progress.jsonl`.
+"""
+
+import json
+import math
+import os
+import signal
+import sys
+import threading
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from types import FrameType
+
+TERM_FILE = "term.json"
+PROGRESS_FILE = "progress.jsonl"
+TERM_VERSION = 1
+TERM_CHECK_S = 0.05
+
+
+class JobEnvironmentError(ValueError):
+    """A LOADMASTER_ variable holds something that it cannot mean; the message names it and what would be right."""
+
+
+@dataclass(frozen=True, slots=True)
+class JobEnvironment:
+    """The LOADMASTER_ variables of a launch that the training side uses; all absent in a plain script.
+
+    `steps` are the job's total, `steps_quota` those of this launch alone; `emulated_step_s` is the pace of an emulated device.
+    """
+
+    run_dir: Path | None = None
+    checkpoint_dir: Path | None = None
+    fence: int | None = None
+    steps: int | None = None
+    steps_quota: int | None = None
+    checkpoint_every_s: float | None = None
+    emulated_step_s: float | None = None
+    rank: int = 0
+    world_size: int = 1
+
+    @classmethod
+    def read(cls, environ: Mapping[str, str] = os.environ) -> "JobEnvironment":
+        """Read the variables; raises JobEnvironmentError naming the first one that is wrong."""
+        return cls(
+            run_dir=_path(environ, "LOADMASTER_RUN_DIR"),
+            checkpoint_dir=_path(environ, "LOADMASTER_CHECKPOINT_DIR"),
+            fence=_whole(environ, "LOADMASTER_FENCE"),
+            steps=_whole(environ, "LOADMASTER_STEPS"),
+            steps_quota=_whole(environ, "LOADMASTER_STEPS_QUOTA"),
+            checkpoint_every_s=_seconds(environ, "LOADMASTER_CHECKPOINT_EVERY_S"),
+            emulated_step_s=_seconds(environ, "LOADMASTER_EMULATED_STEP_S"),
+            rank=_whole(environ, "LOADMASTER_RANK") or 0,
+            world_size=_whole(environ, "LOADMASTER_WORLD_SIZE") or 1,
+        )
+
+
+class TermWatch:
+    """Says whether this launch is to end: by SIGTERM, by the agent's `stop`, by a term that has passed, by a newer fence.
+
+    The file is looked at no more than every 50 ms, and read only when it has changed. Without a run folder nothing ever ends it.
+    """
+
+    def __init__(self, run_dir: Path | None, fence: int | None) -> None:
+        self._path = run_dir / TERM_FILE if run_dir else None
+        self._fence = fence
+        self._terminated = False
+        self._looked_s = -math.inf
+        self._stamp: tuple[int, int, int] | None = None
+        self._asked: str | None = None
+        self._until_s: float | None = None
+        self._former: object = None
+        self._has_handler = False
+
+    def reason(self) -> str | None:
+        """Why to end at the next step boundary, or None to go on."""
+        if self._terminated:
+            return "SIGTERM"
+        self._look()
+        if self._asked:
+            return self._asked
+        return "term" if self._until_s is not None and time.time() >= self._until_s else None
+
+    def is_over(self) -> bool:
+        return self.reason() is not None
+
+    def catch_sigterm(self) -> None:
+        """Take SIGTERM as a pre-emption; a plain script keeps what it has, and only a main thread may set handlers."""
+        if self._path and threading.current_thread() is threading.main_thread():
+            self._former = signal.signal(signal.SIGTERM, self._on_sigterm)
+            self._has_handler = True
+
+    def release_sigterm(self, *, leaving: bool) -> None:
+        """Give SIGTERM back, or ignore it when the process is on its way out anyway: its exit code has to tell the agent why."""
+        if self._has_handler and threading.current_thread() is threading.main_thread():
+            former = self._former if callable(self._former) or isinstance(self._former, int) else signal.SIG_DFL
+            signal.signal(signal.SIGTERM, signal.SIG_IGN if leaving else former)
+            self._has_handler = False
+
+    def _on_sigterm(self, _signal: int, _frame: FrameType | None) -> None:
+        self._terminated = True
+
+    def _look(self) -> None:
+        now_s = time.monotonic()
+        if self._path is None or now_s - self._looked_s < TERM_CHECK_S:
+            return
+        self._looked_s = now_s
+        try:
+            status = self._path.stat()
+            stamp = (status.st_mtime_ns, status.st_ino, status.st_size)
+            if stamp != self._stamp:
+                self._take(json.loads(self._path.read_bytes()))
+                self._stamp = stamp
+        except (FileNotFoundError, ValueError, KeyError, TypeError):
+            return  # no term yet, or not a term: what was last understood holds, and the agent will write again
+
+    def _take(self, term: Mapping[str, object]) -> None:
+        fence, until_s = int(str(term["fence"])), term.get("term_until_s")
+        if term["version"] != TERM_VERSION or fence < (self._fence or 0):
+            return
+        newer = self._fence is not None and fence > self._fence
+        self._asked = str(term.get("reason") or "stop") if term.get("stop") or newer else None
+        self._until_s = None if until_s is None else float(str(until_s))
+
+
+class ProgressLog:
+    """Appends one line of JSON for each event, each in a single write; does nothing without a run folder.
+
+    A full disk loses lines, never the training; the next line then starts afresh, so that a torn one harms no other.
+    """
+
+    def __init__(self, run_dir: Path | None) -> None:
+        self._descriptor = None if run_dir is None else _append_to(run_dir / PROGRESS_FILE)
+        self._torn = False
+        self._complained = False
+
+    @property
+    def is_open(self) -> bool:
+        return self._descriptor is not None
+
+    def write(self, event: str, **fields: object) -> None:
+        """Append an event at the present time; fields without a value are written as null, numbers that are not finite too."""
+        if self._descriptor is None:
+            return
+        line = json.dumps({"at_s": time.time(), "event": event, **{key: _finite(value) for key, value in fields.items()}})
+        raw = f"{chr(10) * self._torn}{line}\n".encode()
+        try:
+            self._torn = os.write(self._descriptor, raw) != len(raw)
+        except OSError as error:
+            self._torn = True
+            self._complain(error)
+
+    def close(self) -> None:
+        if self._descriptor is not None:
+            os.close(self._descriptor)
+            self._descriptor = None
+
+    def _complain(self, error: OSError) -> None:
+        if not self._complained:
+            print(f"loadmaster: progress cannot be written: {error}", file=sys.stderr, flush=True)
+        self._complained = True
+
+
+def process_age_s() -> float:
+    """Seconds since this process was started by the system; 0 where the system does not say (then set-up time is unknown)."""
+    try:
+        fields = Path("/proc/self/stat").read_text().rpartition(")")[2].split()
+        started_s = int(fields[19]) / os.sysconf("SC_CLK_TCK")
+        return max(0.0, time.clock_gettime(time.CLOCK_BOOTTIME) - started_s)
+    except (OSError, AttributeError):
+        return 0.0
+
+
+def _append_to(path: Path) -> int:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    return os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o644)
+
+
+def _finite(value: object) -> object:
+    if isinstance(value, Mapping):
+        return {key: _finite(item) for key, item in value.items()}
+    return None if isinstance(value, float) and not math.isfinite(value) else value
+
+
+def _path(environ: Mapping[str, str], name: str) -> Path | None:
+    return Path(environ[name]) if environ.get(name) else None
+
+
+def _whole(environ: Mapping[str, str], name: str) -> int | None:
+    text = environ.get(name)
+    if not text:
+        return None
+    if not (text.isascii() and text.isdigit()):
+        raise JobEnvironmentError(f"{name} must be a whole number of 0 or more, not {text!r}")
+    return int(text)
+
+
+def _seconds(environ: Mapping[str, str], name: str) -> float | None:
+    text = environ.get(name)
+    if not text:
+        return None
+    try:
+        value = float(text)
+    except ValueError:
+        value = math.nan
+    if not (math.isfinite(value) and value > 0):
+        raise JobEnvironmentError(f"{name} must be a number of seconds above 0, not {text!r}")
+    return value
