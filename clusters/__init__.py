@@ -1,0 +1,1 @@
+"""Clusters: nodes, GPU types, agents, energy."""

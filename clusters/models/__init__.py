@@ -1,0 +1,24 @@
+"""Clusters, their nodes and GPUs, what energy costs there, and what is assigned to them."""
+
+from clusters.models.assignments import Assignment, AssignmentEvent, AssignmentSlot, LogChunk, ProgressPoint, UsagePoint
+from clusters.models.clusters import Cluster, GpuType
+from clusters.models.energy import EnergyTariff, PueRecord, TariffBand
+from clusters.models.nodes import Device, EnrolmentToken, Node, NodeEvent
+
+__all__ = [
+    "Assignment",
+    "AssignmentEvent",
+    "AssignmentSlot",
+    "Cluster",
+    "Device",
+    "EnergyTariff",
+    "EnrolmentToken",
+    "GpuType",
+    "LogChunk",
+    "Node",
+    "NodeEvent",
+    "ProgressPoint",
+    "PueRecord",
+    "TariffBand",
+    "UsagePoint",
+]

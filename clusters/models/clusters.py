@@ -1,0 +1,87 @@
+"""Clusters and GPU types."""
+
+from __future__ import annotations
+
+from zoneinfo import available_timezones
+
+from django.core.exceptions import ValidationError
+from django.core.validators import MaxValueValidator, MinValueValidator
+from django.db import models
+
+
+def check_time_zone(name: str) -> None:
+    """Refuse names that are no IANA time zone."""
+    if name not in available_timezones():
+        raise ValidationError(f"{name!r} is no IANA time zone; write one such as Europe/Rome")
+
+
+class Cluster(models.Model):
+    """A set of nodes scheduled together, with one currency, one time zone, one policy and one clockwork.
+
+    `round_number`, `round_owner` and `round_expires_at` are the row lock of the one round that may run: taken by
+    compare-and-swap, with an expiry and a number that applying a plan checks.
+    """
+
+    name = models.SlugField(unique=True, max_length=63)
+    timezone = models.CharField(max_length=63, default="UTC", validators=[check_time_zone])
+    currency = models.CharField(max_length=3, default="EUR", help_text="ISO 4217 code; every price of this cluster is in it")
+
+    policy = models.CharField(max_length=100, default="randomized_greedy")
+    policy_parameters = models.JSONField(default=dict, blank=True)
+    seed = models.PositiveIntegerField(default=1)
+    period_s = models.FloatField(
+        default=300.0, validators=[MinValueValidator(1.0)], help_text="Seconds between periodic rounds (H)"
+    )
+    power_cap_w = models.FloatField(
+        null=True, blank=True, validators=[MinValueValidator(1.0)], help_text="IT watts of all work together"
+    )
+    horizon_s = models.FloatField(default=86_400.0, validators=[MinValueValidator(60.0)])
+    restart_cost_s = models.FloatField(
+        default=10.0, validators=[MinValueValidator(0.0)], help_text="Seconds lost by a checkpoint-restart"
+    )
+    profiling_steps = models.PositiveIntegerField(
+        default=20, validators=[MinValueValidator(3)], help_text="Steps of one profile run"
+    )
+
+    heartbeat_s = models.FloatField(default=10.0, validators=[MinValueValidator(0.1), MaxValueValidator(600)])
+    lease_s = models.FloatField(default=60.0, validators=[MinValueValidator(0.5)])
+    grace_s = models.FloatField(default=30.0, validators=[MinValueValidator(0.0)])
+    margin_s = models.FloatField(default=10.0, validators=[MinValueValidator(0.0)])
+
+    memory = models.JSONField(default=dict, blank=True, help_text="What the policy asked to keep between rounds")
+    round_number = models.PositiveBigIntegerField(default=0)
+    round_owner = models.CharField(max_length=64, blank=True, default="")
+    round_expires_at = models.DateTimeField(null=True, blank=True)
+    last_round_at = models.DateTimeField(null=True, blank=True)
+    created_at = models.DateTimeField(auto_now_add=True)
+
+    def __str__(self) -> str:
+        return self.name
+
+    def clean(self) -> None:
+        """A lease must outlive the heartbeats that renew it."""
+        if self.lease_s < 2 * self.heartbeat_s:
+            raise ValidationError({"lease_s": f"must be at least two heartbeats ({2 * self.heartbeat_s} s)"})
+
+
+class GpuType(models.Model):
+    """A GPU model. A node's power with g of its G GPUs in use is base_w + (G - g) * idle_w + g * peak_w (ANDREAS' P_n(g))."""
+
+    name = models.CharField(max_length=63, unique=True)
+    tflops = models.FloatField(validators=[MinValueValidator(0.01)], help_text="Peak TFLOP/s, used for estimates")
+    memory_gb = models.FloatField(validators=[MinValueValidator(0.1)])
+    idle_w = models.FloatField(validators=[MinValueValidator(0.0)], help_text="Watts of one idle GPU")
+    peak_w = models.FloatField(validators=[MinValueValidator(0.0)], help_text="Watts of one GPU at work")
+    emulated = models.BooleanField(default=False, help_text="A pacing clock in place of hardware")
+
+    class Meta:
+        verbose_name = "GPU type"
+        ordering = ["name"]
+
+    def __str__(self) -> str:
+        return f"{self.name} (emulated)" if self.emulated else self.name
+
+    def clean(self) -> None:
+        """A GPU at work takes no less than an idle one."""
+        if self.peak_w < self.idle_w:
+            raise ValidationError({"peak_w": f"must be at least the idle watts ({self.idle_w})"})

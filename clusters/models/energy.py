@@ -1,0 +1,73 @@
+"""What energy costs: tariffs by time and PUE, with their history. A later row replaces an earlier one; rows never change."""
+
+from __future__ import annotations
+
+from decimal import Decimal
+
+from django.conf import settings
+from django.core.exceptions import ValidationError
+from django.core.validators import MinValueValidator
+from django.db import models
+from django.utils import timezone
+
+from clusters.models.clusters import Cluster
+
+
+class EnergyTariff(models.Model):
+    """A version of a cluster's prices, in force from `effective_from` until the next version's. Hours are in the cluster's zone."""
+
+    cluster = models.ForeignKey(Cluster, on_delete=models.CASCADE, related_name="tariffs")
+    name = models.CharField(max_length=100, blank=True, default="")
+    effective_from = models.DateTimeField(default=timezone.now)
+    default_price_per_kwh = models.DecimalField(
+        max_digits=12, decimal_places=8, validators=[MinValueValidator(Decimal(0))], help_text="Price of every hour no band covers"
+    )
+    emissions_g_per_kwh = models.FloatField(default=0.0, validators=[MinValueValidator(0.0)])
+    created_at = models.DateTimeField(auto_now_add=True)
+    created_by = models.ForeignKey(settings.AUTH_USER_MODEL, null=True, blank=True, editable=False, on_delete=models.SET_NULL)
+
+    class Meta:
+        ordering = ["cluster", "-effective_from", "-id"]
+
+    def __str__(self) -> str:
+        return f"{self.cluster} {self.name or 'tariff'} from {self.effective_from:%Y-%m-%d %H:%M}"
+
+
+class TariffBand(models.Model):
+    """A price for some hours of some days. `days` holds digits 0 (Monday) .. 6; `to_time` 00:00 means midnight at the day's end."""
+
+    tariff = models.ForeignKey(EnergyTariff, on_delete=models.CASCADE, related_name="bands")
+    days = models.CharField(max_length=7, default="0123456")
+    from_time = models.TimeField()
+    to_time = models.TimeField()
+    price_per_kwh = models.DecimalField(max_digits=12, decimal_places=8, validators=[MinValueValidator(Decimal(0))])
+
+    class Meta:
+        ordering = ["from_time"]
+
+    def __str__(self) -> str:
+        return f"{self.from_time:%H:%M}-{self.to_time:%H:%M} at {self.price_per_kwh}"
+
+    def clean(self) -> None:
+        """Days are digits 0..6, and a band ends after it starts."""
+        if not self.days or set(self.days) - set("0123456"):
+            raise ValidationError({"days": "write the days as digits, 0 for Monday to 6 for Sunday, such as 01234"})
+        if self.to_time <= self.from_time and (self.to_time.hour, self.to_time.minute) != (0, 0):
+            raise ValidationError({"to_time": "must be after from_time (00:00 means midnight); split a band that crosses midnight"})
+
+
+class PueRecord(models.Model):
+    """Facility energy over IT energy, in force from `effective_from` until the next record's."""
+
+    cluster = models.ForeignKey(Cluster, on_delete=models.CASCADE, related_name="pues")
+    effective_from = models.DateTimeField(default=timezone.now)
+    pue = models.FloatField(validators=[MinValueValidator(1.0)])
+    created_at = models.DateTimeField(auto_now_add=True)
+    created_by = models.ForeignKey(settings.AUTH_USER_MODEL, null=True, blank=True, editable=False, on_delete=models.SET_NULL)
+
+    class Meta:
+        verbose_name = "PUE"
+        ordering = ["cluster", "-effective_from", "-id"]
+
+    def __str__(self) -> str:
+        return f"PUE {self.pue} from {self.effective_from:%Y-%m-%d %H:%M}"

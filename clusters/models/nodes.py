@@ -1,0 +1,133 @@
+"""Nodes, their GPUs and how they come in."""
+
+from __future__ import annotations
+
+import uuid
+
+from django.conf import settings
+from django.core.validators import MinValueValidator
+from django.db import models
+
+from clusters.models.clusters import Cluster, GpuType
+
+
+class Role(models.TextChoices):
+    """What a node is for (policies.snapshot.NodeRole)."""
+
+    PRODUCTION = "production"
+    PROFILING = "profiling"
+    BOTH = "both"
+
+
+class State(models.TextChoices):
+    """Whether a node takes work (policies.snapshot.NodeState)."""
+
+    READY = "ready"
+    CORDONED = "cordoned"
+    DRAINING = "draining"
+    LOST = "lost"
+
+
+class EnrolmentToken(models.Model):
+    """Lets one machine in, once, before it expires. Only its sha256 is kept."""
+
+    cluster = models.ForeignKey(Cluster, on_delete=models.CASCADE, related_name="enrolment_tokens")
+    sha256 = models.CharField(max_length=64, unique=True, editable=False)
+    role = models.CharField(max_length=16, choices=Role.choices, default=Role.PRODUCTION)
+    expires_at = models.DateTimeField()
+    used_at = models.DateTimeField(null=True, blank=True, editable=False)
+    used_by = models.ForeignKey("Node", null=True, blank=True, editable=False, on_delete=models.SET_NULL)
+    created_by = models.ForeignKey(settings.AUTH_USER_MODEL, null=True, blank=True, editable=False, on_delete=models.SET_NULL)
+    created_at = models.DateTimeField(auto_now_add=True)
+
+    def __str__(self) -> str:
+        return f"enrolment token {self.pk} of {self.cluster}"
+
+
+class Node(models.Model):
+    """A machine with GPUs of one type. `epoch` grows with every session of its agent; older epochs are refused.
+
+    The session's secret and the node's token are kept as sha256. `session_expires_at` is when another machine may take over.
+    """
+
+    id = models.UUIDField(primary_key=True, default=uuid.uuid4, editable=False)
+    cluster = models.ForeignKey(Cluster, on_delete=models.CASCADE, related_name="nodes")
+    name = models.CharField(max_length=100)
+    gpu_type = models.ForeignKey(GpuType, on_delete=models.PROTECT, related_name="nodes")
+    role = models.CharField(max_length=16, choices=Role.choices, default=Role.PRODUCTION)
+    state = models.CharField(max_length=16, choices=State.choices, default=State.READY)
+    drain_until = models.DateTimeField(null=True, blank=True)
+    reason = models.CharField(max_length=200, blank=True, default="", help_text="Why it is cordoned or drained")
+
+    cores = models.FloatField(validators=[MinValueValidator(0.0)])
+    memory_gb = models.FloatField(validators=[MinValueValidator(0.0)])
+    reserved_cores = models.FloatField(default=0.0, validators=[MinValueValidator(0.0)], help_text="Kept for the system")
+    reserved_memory_gb = models.FloatField(default=0.0, validators=[MinValueValidator(0.0)])
+    resources = models.JSONField(default=dict, blank=True, help_text='Other named resources, such as {"mic": 2}')
+    labels = models.JSONField(default=list, blank=True, help_text='Data labels, such as ["imagenet"]')
+    base_w = models.FloatField(
+        default=300.0, validators=[MinValueValidator(0.0)], help_text="Watts of the machine without its GPUs"
+    )
+    rack = models.CharField(max_length=63, blank=True, default="")
+    link_gbps = models.FloatField(default=0.0, validators=[MinValueValidator(0.0)])
+
+    machine_id = models.CharField(max_length=100)
+    boot_id = models.CharField(max_length=100, blank=True, default="")
+    token_sha256 = models.CharField(max_length=64, editable=False, db_index=True)
+    epoch = models.PositiveBigIntegerField(default=0, editable=False)
+    session_secret_sha256 = models.CharField(max_length=64, blank=True, default="", editable=False)
+    session_expires_at = models.DateTimeField(null=True, blank=True, editable=False)
+    heartbeat_seq = models.PositiveBigIntegerField(default=0, editable=False)
+    last_seen_at = models.DateTimeField(null=True, blank=True, editable=False)
+    agent_version = models.CharField(max_length=50, blank=True, default="", editable=False)
+    features = models.JSONField(default=list, blank=True, editable=False)
+    emulated = models.BooleanField(default=False)
+    created_at = models.DateTimeField(auto_now_add=True)
+
+    class Meta:
+        constraints = [models.UniqueConstraint(fields=["cluster", "name"], name="node_name_once_per_cluster")]
+        ordering = ["cluster", "name"]
+
+    def __str__(self) -> str:
+        return self.name
+
+
+class Device(models.Model):
+    """A GPU of a node: (node, uuid), never an index. `slots` > 1 lets that many assignments share it."""
+
+    node = models.ForeignKey(Node, on_delete=models.CASCADE, related_name="devices")
+    uuid = models.CharField(max_length=100)
+    parent_uuid = models.CharField(max_length=100, blank=True, default="")
+    mig_profile = models.CharField(max_length=50, blank=True, default="")
+    slots = models.PositiveSmallIntegerField(default=1, validators=[MinValueValidator(1)])
+    memory_gb = models.FloatField(validators=[MinValueValidator(0.0)])
+    healthy = models.BooleanField(default=True)
+    emulated = models.BooleanField(default=False)
+    gpu_fraction = models.FloatField(null=True, blank=True)
+    memory_used_gb = models.FloatField(null=True, blank=True)
+    power_w = models.FloatField(null=True, blank=True)
+    power_source = models.CharField(max_length=10, blank=True, default="")
+    temperature_c = models.FloatField(null=True, blank=True)
+
+    class Meta:
+        constraints = [models.UniqueConstraint(fields=["node", "uuid"], name="device_once_per_node")]
+        ordering = ["node", "uuid"]
+
+    def __str__(self) -> str:
+        return self.uuid
+
+
+class NodeEvent(models.Model):
+    """What happened to a node, append-only: enrolled, session, cordoned, draining, lost, back, role changed."""
+
+    node = models.ForeignKey(Node, on_delete=models.CASCADE, related_name="events")
+    at = models.DateTimeField(auto_now_add=True)
+    event = models.CharField(max_length=32)
+    data = models.JSONField(default=dict, blank=True)
+    actor = models.CharField(max_length=150, blank=True, default="")
+
+    class Meta:
+        ordering = ["id"]
+
+    def __str__(self) -> str:
+        return f"{self.node} {self.event}"

@@ -1,0 +1,22 @@
+"""Rescheduling events: something changed, a round is wanted. Events that wait are answered together by one round."""
+
+from __future__ import annotations
+
+from django.db import transaction
+
+from clusters.models import Cluster, Node
+from controlplane.models import Reason, RescheduleEvent
+from jobs.models import Job
+
+
+def request_reschedule(cluster: Cluster, reason: Reason, *, job: Job | None = None, node: Node | None = None) -> RescheduleEvent:
+    """Write the event and, once the transaction is committed, hint the worker. A lost hint is found by the reconciler."""
+    event = RescheduleEvent.objects.create(cluster=cluster, reason=reason, job=job, node=node)
+    transaction.on_commit(lambda: _hint(cluster.pk), robust=True)
+    return event
+
+
+def _hint(cluster_id: int) -> None:
+    from controlplane.tasks import run_cluster_round  # the task module imports the loop, which imports this one
+
+    run_cluster_round.delay(cluster_id)

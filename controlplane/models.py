@@ -1,0 +1,90 @@
+"""Rescheduling events and the rounds that answer them."""
+
+from __future__ import annotations
+
+from django.db import models
+
+
+class Reason(models.TextChoices):
+    """Why a round is wanted."""
+
+    SUBMISSION = "submission"
+    COMPLETION = "completion"
+    FAILURE = "failure"
+    NODE_JOINED = "node_joined"
+    NODE_LOST = "node_lost"
+    NODE_DRAINED = "node_drained"
+    PROFILE = "profile"
+    TARIFF = "tariff"
+    OPERATOR = "operator"
+    PERIODIC = "periodic"
+    CANCELLATION = "cancellation"
+    LEFTOVER = "leftover"
+
+
+class RescheduleEvent(models.Model):
+    """Something changed and a round is wanted; events that wait are answered together by one round."""
+
+    cluster = models.ForeignKey("clusters.Cluster", on_delete=models.CASCADE, related_name="reschedule_events")
+    reason = models.CharField(max_length=16, choices=Reason.choices)
+    job = models.ForeignKey("jobs.Job", null=True, blank=True, on_delete=models.SET_NULL)
+    node = models.ForeignKey("clusters.Node", null=True, blank=True, on_delete=models.SET_NULL)
+    created_at = models.DateTimeField(auto_now_add=True)
+    round = models.ForeignKey("Round", null=True, blank=True, on_delete=models.SET_NULL, related_name="events")
+
+    class Meta:
+        indexes = [models.Index(fields=["cluster", "round"])]
+        ordering = ["id"]
+
+    def __str__(self) -> str:
+        return f"{self.reason} {self.created_at:%H:%M:%S}"
+
+
+class Round(models.Model):
+    """One run of the loop, with all it needs to be replayed. Timings stay beside the plan, never inside.
+
+    `status` is "running", "applied" (whole), "partial" (some placements no longer fitted), "kept" (the policy failed, so that
+    what runs goes on) or "abandoned" (its process died or was too slow).
+    """
+
+    class Status(models.TextChoices):
+        """How the round went."""
+
+        RUNNING = "running"
+        APPLIED = "applied"
+        PARTIAL = "partial"
+        KEPT = "kept"
+        ABANDONED = "abandoned"
+
+    cluster = models.ForeignKey("clusters.Cluster", on_delete=models.CASCADE, related_name="rounds")
+    number = models.PositiveBigIntegerField()
+    status = models.CharField(max_length=10, choices=Status.choices, default=Status.RUNNING)
+    reasons = models.JSONField(default=list)
+    policy = models.CharField(max_length=100)
+    parameters = models.JSONField(default=dict)
+    seed = models.PositiveBigIntegerField()
+    snapshot = models.JSONField(null=True)
+    snapshot_sha256 = models.CharField(max_length=64, blank=True, default="")
+    plan = models.JSONField(null=True)
+    plan_sha256 = models.CharField(max_length=64, blank=True, default="")
+    plan_status = models.CharField(max_length=10, blank=True, default="")
+    objective = models.FloatField(null=True)
+    bound = models.FloatField(null=True)
+    cost_rate_per_h = models.FloatField(null=True, help_text="Energy cost per hour of the plan's placements at the round's prices")
+    tariff = models.ForeignKey("clusters.EnergyTariff", null=True, on_delete=models.PROTECT)
+    pue = models.ForeignKey("clusters.PueRecord", null=True, on_delete=models.PROTECT)
+    changes = models.JSONField(default=list, help_text="Start, keep, preempt, migrate, resize by job")
+    rejected = models.JSONField(default=list, help_text="Placements that no longer fitted when applied, with the reason")
+    message = models.TextField(blank=True, default="")
+    started_at = models.DateTimeField(auto_now_add=True)
+    ended_at = models.DateTimeField(null=True, blank=True)
+    snapshot_s = models.FloatField(null=True)
+    solve_s = models.FloatField(null=True)
+    apply_s = models.FloatField(null=True)
+
+    class Meta:
+        constraints = [models.UniqueConstraint(fields=["cluster", "number"], name="round_number_once")]
+        ordering = ["-id"]
+
+    def __str__(self) -> str:
+        return f"{self.cluster} round {self.number}"

@@ -1,0 +1,1 @@
+"""Jobs, teams and their lives."""

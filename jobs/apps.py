@@ -1,0 +1,10 @@
+"""Django application configuration."""
+
+from django.apps import AppConfig
+
+
+class JobsConfig(AppConfig):
+    """The `jobs` application."""
+
+    name = "jobs"
+    default_auto_field = "django.db.models.BigAutoField"

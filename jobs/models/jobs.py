@@ -1,0 +1,149 @@
+"""Jobs, their attempts and their history. Every field is validated in `jobs.validation`, whatever way a job comes in."""
+
+from __future__ import annotations
+
+import uuid
+
+from django.conf import settings
+from django.db import models
+
+from jobs.lifecycle import ENDED, JobState
+
+
+class Job(models.Model):
+    """A training job. `total_steps` = epochs * steps_per_epoch; `fence` counts launches, `retries_used` only user and oom failures.
+
+    `tardiness_weight` is cost per second after `due_at` in the cluster's currency; `weight` a fair share; `priority` is strict.
+    `steps_done` is the furthest progress reported, `checkpoint_steps` what a restart begins from.
+    """
+
+    id = models.UUIDField(primary_key=True, default=uuid.uuid4, editable=False)
+    name = models.CharField(max_length=100)
+    cluster = models.ForeignKey("clusters.Cluster", on_delete=models.PROTECT, related_name="jobs")
+    team = models.ForeignKey("jobs.Team", on_delete=models.PROTECT, related_name="jobs")
+    user = models.ForeignKey(settings.AUTH_USER_MODEL, on_delete=models.PROTECT, related_name="jobs")
+    state = models.CharField(max_length=10, choices=[(str(s), str(s)) for s in JobState], default=JobState.QUEUED)
+
+    runtime = models.CharField(max_length=10, default="process")
+    image = models.CharField(max_length=300, blank=True, default="")
+    image_digest = models.CharField(max_length=100, blank=True, default="")
+    command = models.JSONField(default=list)
+    environment = models.JSONField(default=dict, help_text='{"NAME": "value"} or {"NAME": {"secret": "name of a team secret"}}')
+    mounts = models.JSONField(default=list)
+    checkpoint_place = models.CharField(max_length=300, blank=True, default="")
+
+    kind = models.ForeignKey("profiling.Kind", on_delete=models.PROTECT, related_name="jobs")
+    epochs = models.PositiveIntegerField(default=1)
+    steps_per_epoch = models.PositiveIntegerField(default=1)
+    total_steps = models.PositiveBigIntegerField()
+    gpus_min = models.PositiveIntegerField(default=1)
+    gpus_max = models.PositiveIntegerField(default=1)
+    allowed_types = models.JSONField(default=list)
+    labels = models.JSONField(default=list)
+    cores = models.FloatField(default=1.0)
+    memory_gb = models.FloatField(default=1.0)
+    may_mix = models.BooleanField(default=False)
+    may_share = models.BooleanField(default=False)
+
+    due_at = models.DateTimeField(null=True, blank=True)
+    deadline_at = models.DateTimeField(null=True, blank=True)
+    walltime_s = models.FloatField(null=True, blank=True)
+    tardiness_weight = models.FloatField(default=0.0)
+    weight = models.FloatField(default=1.0)
+    priority = models.IntegerField(default=0)
+    max_retries = models.PositiveIntegerField(default=1)
+    on_disconnect = models.CharField(max_length=5, default="stop")
+
+    fence = models.PositiveBigIntegerField(default=0)
+    retries_used = models.PositiveIntegerField(default=0)
+    hold_wanted = models.BooleanField(default=False, help_text="Hold the job once it is back in the queue")
+    steps_done = models.PositiveBigIntegerField(default=0)
+    checkpoint_steps = models.PositiveBigIntegerField(default=0)
+    first_loss = models.FloatField(null=True, blank=True)
+    last_loss = models.FloatField(null=True, blank=True)
+    received_s = models.JSONField(default=dict, help_text="Device seconds received by GPU type")
+    waiting_code = models.CharField(max_length=32, blank=True, default="")
+    waiting_detail = models.JSONField(default=dict, blank=True)
+    failure_reason = models.TextField(blank=True, default="")
+
+    submitted_at = models.DateTimeField(auto_now_add=True)
+    started_at = models.DateTimeField(null=True, blank=True)
+    completed_at = models.DateTimeField(null=True, blank=True)
+    cloned_from = models.ForeignKey("self", null=True, blank=True, on_delete=models.SET_NULL, related_name="clones")
+    dependencies: models.ManyToManyField[Job, models.Model] = models.ManyToManyField(
+        "self", symmetrical=False, blank=True, related_name="dependents"
+    )
+
+    class Meta:
+        indexes = [
+            models.Index(fields=["cluster", "state"]),
+            models.Index(fields=["team", "-submitted_at"]),
+            models.Index(fields=["-submitted_at"]),
+        ]
+        ordering = ["-submitted_at"]
+
+    def __str__(self) -> str:
+        return self.name
+
+    @property
+    def remaining_steps(self) -> int:
+        """Steps left counted from the last checkpoint, which is what a restart begins from."""
+        return max(0, self.total_steps - self.checkpoint_steps)
+
+    @property
+    def is_over(self) -> bool:
+        """Whether nothing more will happen to it by itself."""
+        return JobState(self.state) in ENDED
+
+
+class Attempt(models.Model):
+    """A job's try: begins with a launch, spans pre-emptions and migrations, ends when the job ends or fails and is retried."""
+
+    job = models.ForeignKey(Job, on_delete=models.CASCADE, related_name="attempts")
+    number = models.PositiveIntegerField()
+    started_at = models.DateTimeField(auto_now_add=True)
+    ended_at = models.DateTimeField(null=True, blank=True)
+    outcome = models.CharField(max_length=10, blank=True, default="")
+    reason_class = models.CharField(max_length=10, blank=True, default="")
+    reason = models.TextField(blank=True, default="")
+
+    class Meta:
+        constraints = [models.UniqueConstraint(fields=["job", "number"], name="attempt_number_once")]
+        ordering = ["job", "number"]
+
+    def __str__(self) -> str:
+        return f"{self.job} attempt {self.number}"
+
+
+class JobEvent(models.Model):
+    """Everything that happened to a job, append-only, written with the change: history, audit and live pages are made of it."""
+
+    job = models.ForeignKey(Job, on_delete=models.CASCADE, related_name="events")
+    at = models.DateTimeField(auto_now_add=True)
+    event = models.CharField(max_length=32)
+    from_state = models.CharField(max_length=10, blank=True, default="")
+    to_state = models.CharField(max_length=10, blank=True, default="")
+    data = models.JSONField(default=dict, blank=True)
+    actor = models.CharField(max_length=150, blank=True, default="")
+
+    class Meta:
+        ordering = ["id"]
+
+    def __str__(self) -> str:
+        return f"{self.job_id} {self.event}"
+
+
+class IdempotencyKey(models.Model):
+    """A submission's key: the same user with the same key and the same body gets the same job again."""
+
+    user = models.ForeignKey(settings.AUTH_USER_MODEL, on_delete=models.CASCADE)
+    key = models.CharField(max_length=200)
+    body_sha256 = models.CharField(max_length=64)
+    job = models.ForeignKey(Job, on_delete=models.CASCADE)
+    created_at = models.DateTimeField(auto_now_add=True)
+
+    class Meta:
+        constraints = [models.UniqueConstraint(fields=["user", "key"], name="idempotency_key_once")]
+
+    def __str__(self) -> str:
+        return self.key

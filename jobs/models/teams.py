@@ -1,0 +1,52 @@
+"""Teams, who is in them, and their secrets."""
+
+from __future__ import annotations
+
+from django.conf import settings
+from django.core.validators import MinValueValidator, RegexValidator
+from django.db import models
+
+
+class Team(models.Model):
+    """People who see each other's jobs; `weight` is the team's fair share."""
+
+    name = models.SlugField(unique=True, max_length=63)
+    weight = models.FloatField(default=1.0, validators=[MinValueValidator(0.001)])
+    members: models.ManyToManyField[models.Model, Membership] = models.ManyToManyField(
+        settings.AUTH_USER_MODEL, through="Membership", related_name="teams"
+    )
+
+    class Meta:
+        ordering = ["name"]
+
+    def __str__(self) -> str:
+        return self.name
+
+
+class Membership(models.Model):
+    """A person in a team."""
+
+    team = models.ForeignKey(Team, on_delete=models.CASCADE)
+    user = models.ForeignKey(settings.AUTH_USER_MODEL, on_delete=models.CASCADE)
+
+    class Meta:
+        constraints = [models.UniqueConstraint(fields=["team", "user"], name="member_once")]
+
+    def __str__(self) -> str:
+        return f"{self.user} in {self.team}"
+
+
+class Secret(models.Model):
+    """A named secret of a team, encrypted at rest (jobs.secrets); its value is delivered to an agent only when it accepts a job."""
+
+    team = models.ForeignKey(Team, on_delete=models.CASCADE, related_name="secrets")
+    name = models.CharField(max_length=63, validators=[RegexValidator(r"^[A-Za-z][A-Za-z0-9_-]*$")])
+    ciphertext = models.BinaryField(editable=False)
+    updated_at = models.DateTimeField(auto_now=True)
+
+    class Meta:
+        constraints = [models.UniqueConstraint(fields=["team", "name"], name="secret_once_per_team")]
+        ordering = ["team", "name"]
+
+    def __str__(self) -> str:
+        return f"{self.team}/{self.name}"

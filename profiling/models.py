@@ -1,0 +1,99 @@
+"""What is known of the kinds of jobs."""
+
+from __future__ import annotations
+
+from django.db import models
+
+
+class Kind(models.Model):
+    """What determines a job's speed: `digest` hashes image digest or command, declared parameters and batch size, or the name a
+    user gave it. Seed, learning rate, epochs and paths do not belong to it. Kinds belong to a cluster's team-wide knowledge.
+    """
+
+    digest = models.CharField(max_length=64, unique=True)
+    name = models.CharField(max_length=100, blank=True, default="")
+    created_at = models.DateTimeField(auto_now_add=True)
+    setup_s = models.FloatField(null=True, blank=True, help_text="Seconds from launch to first step, smoothed")
+
+    class Meta:
+        ordering = ["name", "digest"]
+
+    def __str__(self) -> str:
+        return self.name or self.digest[:12]
+
+
+class Profile(models.Model):
+    """Throughput of a kind on `gpus` GPUs of one type, smoothed over its measurements."""
+
+    kind = models.ForeignKey(Kind, on_delete=models.CASCADE, related_name="profiles")
+    gpu_type = models.ForeignKey("clusters.GpuType", on_delete=models.CASCADE, related_name="profiles")
+    gpus = models.PositiveIntegerField()
+    spread = models.BooleanField(default=False)
+    steps_per_s = models.FloatField()
+    source = models.CharField(max_length=10, help_text="measured, estimated or declared")
+    samples = models.PositiveIntegerField(default=0)
+    cores = models.FloatField(null=True, blank=True)
+    memory_gb = models.FloatField(null=True, blank=True)
+    gpu_fraction = models.FloatField(null=True, blank=True)
+    gpu_w = models.FloatField(null=True, blank=True)
+    updated_at = models.DateTimeField(auto_now=True)
+
+    class Meta:
+        constraints = [models.UniqueConstraint(fields=["kind", "gpu_type", "gpus", "spread"], name="profile_once")]
+        ordering = ["kind", "gpu_type", "gpus"]
+
+    def __str__(self) -> str:
+        return f"{self.kind} on {self.gpus} x {self.gpu_type}: {self.steps_per_s:.3g} steps/s ({self.source})"
+
+
+class Measurement(models.Model):
+    """One measured throughput, append-only: by a profile run, or by production work."""
+
+    kind = models.ForeignKey(Kind, on_delete=models.CASCADE, related_name="measurements")
+    gpu_type = models.ForeignKey("clusters.GpuType", on_delete=models.CASCADE)
+    gpus = models.PositiveIntegerField()
+    spread = models.BooleanField(default=False)
+    assignment = models.ForeignKey("clusters.Assignment", null=True, on_delete=models.SET_NULL, related_name="measurements")
+    purpose = models.CharField(max_length=10)
+    steps = models.PositiveBigIntegerField()
+    steps_per_s = models.FloatField()
+    at = models.DateTimeField(auto_now_add=True)
+
+    class Meta:
+        ordering = ["id"]
+
+    def __str__(self) -> str:
+        return f"{self.kind_id} {self.steps_per_s:.3g} steps/s"
+
+
+class ProfileRun(models.Model):
+    """A measurement wanted or under way: `steps` steps of `job` on `gpus` GPUs of a type. `copy` tells its assignment apart."""
+
+    class State(models.TextChoices):
+        """WANTED until it is placed and measured; a run may fail a few times before it is given up."""
+
+        WANTED = "wanted"
+        RUNNING = "running"
+        DONE = "done"
+        GIVEN_UP = "given_up"
+
+    kind = models.ForeignKey(Kind, on_delete=models.CASCADE, related_name="runs")
+    job = models.ForeignKey("jobs.Job", on_delete=models.CASCADE, related_name="profile_runs")
+    gpu_type = models.ForeignKey("clusters.GpuType", on_delete=models.CASCADE)
+    gpus = models.PositiveIntegerField()
+    steps = models.PositiveIntegerField()
+    copy = models.PositiveIntegerField()
+    state = models.CharField(max_length=10, choices=State.choices, default=State.WANTED)
+    failures = models.PositiveIntegerField(default=0)
+    created_at = models.DateTimeField(auto_now_add=True)
+    ended_at = models.DateTimeField(null=True, blank=True)
+    reason = models.TextField(blank=True, default="")
+
+    class Meta:
+        constraints = [
+            models.UniqueConstraint(fields=["kind", "job", "gpu_type", "gpus"], name="profile_run_once_per_configuration"),
+        ]
+        ordering = ["id"]
+
+    def __str__(self) -> str:
+        return f"{self.kind} on {self.gpus} x {self.gpu_type} ({self.state})"

@@ -1,0 +1,84 @@
+"""Builders of database rows: every argument has a sensible default, so that a test names only what it is about."""
+
+from __future__ import annotations
+
+from datetime import datetime, timedelta
+from decimal import Decimal
+from itertools import count
+from typing import Any
+
+from django.contrib.auth.models import User
+from django.utils import timezone
+
+from clusters.models import Cluster, Device, EnergyTariff, GpuType, Node, PueRecord
+from jobs.models import Job, Membership, Team
+from profiling.models import Kind, Profile
+
+_numbers = count(1)
+
+
+def a_cluster(**values: Any) -> Cluster:
+    """A cluster with a flat tariff of 0.172 EUR/kWh and a PUE of 1.33 (ANDREAS' figures)."""
+    cluster = Cluster.objects.create(**{"name": f"cluster-{next(_numbers)}", **values})
+    long_ago = timezone.now() - timedelta(days=365)
+    EnergyTariff.objects.create(cluster=cluster, effective_from=long_ago, default_price_per_kwh=Decimal("0.172"))
+    PueRecord.objects.create(cluster=cluster, effective_from=long_ago, pue=1.33)
+    return cluster
+
+
+def a_gpu_type(name: str = "V100", **values: Any) -> GpuType:
+    """The GPU type of that name; V100's figures unless given."""
+    defaults = {"tflops": 15.7, "memory_gb": 16.0, "idle_w": 30.0, "peak_w": 200.0, **values}
+    return GpuType.objects.get_or_create(name=name, defaults=defaults)[0]
+
+
+def a_node(cluster: Cluster, *, gpu_type: str | GpuType = "V100", gpus: int = 2, **values: Any) -> Node:
+    """A ready production node with that many healthy devices."""
+    kind = a_gpu_type(gpu_type) if isinstance(gpu_type, str) else gpu_type
+    name = f"node-{next(_numbers)}"
+    defaults = {"name": name, "cores": 32.0, "memory_gb": 128.0, "machine_id": name, "token_sha256": f"{next(_numbers):064d}"}
+    node = Node.objects.create(cluster=cluster, gpu_type=kind, **{**defaults, "last_seen_at": timezone.now(), **values})
+    for index in range(gpus):
+        Device.objects.create(node=node, uuid=f"GPU-{node.name}-{index}", memory_gb=kind.memory_gb)
+    return node
+
+
+def a_user(name: str = "", *, operator: bool = False, team: Team | None = None, password: str = "a long password") -> User:
+    """A person, in a team if one is given; operators are staff."""
+    user = User.objects.create_user(name or f"user-{next(_numbers)}", password=password, is_staff=operator)
+    if team is not None:
+        Membership.objects.create(team=team, user=user)
+    return user
+
+
+def a_team(name: str = "", **values: Any) -> Team:
+    """A team."""
+    return Team.objects.create(name=name or f"team-{next(_numbers)}", **values)
+
+
+def a_kind(name: str = "", *, steps_per_s: dict[tuple[str, int], float] | None = None, source: str = "measured") -> Kind:
+    """A kind whose throughput is known on the given (GPU type, GPUs)."""
+    number = next(_numbers)
+    kind = Kind.objects.create(digest=f"{number:064x}", name=name or f"kind-{number}")
+    for (gpu_type, gpus), speed in (steps_per_s or {}).items():
+        Profile.objects.create(kind=kind, gpu_type=a_gpu_type(gpu_type), gpus=gpus, steps_per_s=speed, source=source)
+    return kind
+
+
+def a_job(cluster: Cluster, *, team: Team | None = None, user: User | None = None, kind: Kind | None = None, **values: Any) -> Job:
+    """A queued job of 100 steps on one GPU, whose kind runs 1 step/s on a V100 unless a kind is given."""
+    team = team or a_team()
+    defaults: dict[str, Any] = {
+        "name": f"job-{next(_numbers)}",
+        "team": team,
+        "user": user or a_user(team=team),
+        "kind": kind or a_kind(steps_per_s={("V100", 1): 1.0, ("V100", 2): 1.8}),
+        "command": ["python", "-c", "pass"],
+        "total_steps": 100,
+    }
+    return Job.objects.create(cluster=cluster, **{**defaults, **values})
+
+
+def at(seconds: float) -> datetime:
+    """So many seconds from now."""
+    return timezone.now() + timedelta(seconds=seconds)
