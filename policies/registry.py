@@ -1,0 +1,94 @@
+"""The policies by name: one line each, imported only when asked for; third parties add theirs by an entry point.
+
+An entry point of the group `loadmaster.policies` names a frozen dataclass like the ones here (see `policies.parameters`). One that
+cannot be loaded is listed as broken, with its error, and never stops anything but itself.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, is_dataclass
+from importlib import import_module
+from importlib.metadata import EntryPoint, entry_points
+from typing import Any, cast
+
+from policies.base import Policy, PolicyError, UnknownPolicyError
+from policies.parameters import checked, parameters_schema
+
+GROUP = "loadmaster.policies"
+
+BUILT_IN: Mapping[str, str] = {
+    "randomized_greedy": "policies.randomized_greedy:RandomizedGreedy",
+    "fifo": "policies.fifo:Fifo",
+    "edf": "policies.edf:Edf",
+    "priority": "policies.priority:Priority",
+}
+"""Name -> "module:class", best first for lists."""
+
+
+@dataclass(frozen=True, slots=True)
+class PolicyEntry:
+    """A line of the list of policies; `error` says why a broken one cannot be used."""
+
+    name: str
+    summary: str
+    error: str | None = None
+    third_party: bool = False
+
+
+def names() -> tuple[str, ...]:
+    """Every name that can be asked for, without importing any policy."""
+    return (*BUILT_IN, *_third_party())
+
+
+def make(name: str, parameters: Mapping[str, object] | None = None) -> Policy:
+    """The policy with these parameters, the rest at their defaults.
+
+    Raises UnknownPolicyError, or PolicyParameterError naming the parameter and what would be right, or PolicyError where a third
+    party's policy cannot be loaded.
+    """
+    policy = _load(name)
+    return cast(Policy, policy(**checked(policy, parameters or {})))
+
+
+def schema(name: str) -> dict[str, Any]:
+    """The JSON Schema of a policy's parameters, with defaults, ranges and meanings. Raises as `make`."""
+    return parameters_schema(_load(name))
+
+
+def entries() -> tuple[PolicyEntry, ...]:
+    """All policies with their first line of documentation; broken third-party ones with their error."""
+    return tuple(_entry(name) for name in names())
+
+
+def _entry(name: str) -> PolicyEntry:
+    third_party = name not in BUILT_IN
+    try:
+        policy = _load(name)
+    except PolicyError as error:
+        return PolicyEntry(name, "", str(error), third_party)
+    return PolicyEntry(name, str(parameters_schema(policy)["description"]), None, third_party)
+
+
+def _third_party() -> dict[str, EntryPoint]:
+    return {e.name: e for e in sorted(entry_points(group=GROUP), key=lambda e: e.name) if e.name not in BUILT_IN}
+
+
+def _load(name: str) -> type:
+    if name in BUILT_IN:
+        module, _, attribute = BUILT_IN[name].partition(":")
+        return cast(type, getattr(import_module(module), attribute))
+    entry = _third_party().get(name)
+    if entry is None:
+        raise UnknownPolicyError(f"{name!r}: no such policy; known are: {', '.join(names())}")
+    return _load_third_party(entry)
+
+
+def _load_third_party(entry: EntryPoint) -> type:
+    try:
+        policy = entry.load()
+    except Exception as error:  # third-party code may raise anything while it is imported
+        raise PolicyError(f"policy {entry.name!r} ({entry.value}) cannot be loaded: {type(error).__name__}: {error}") from error
+    if not (isinstance(policy, type) and is_dataclass(policy) and callable(policy)):
+        raise PolicyError(f"policy {entry.name!r} ({entry.value}) is not a frozen dataclass with __call__(snapshot)")
+    return policy
