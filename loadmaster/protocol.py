@@ -17,7 +17,9 @@ header `Loadmaster-Protocol: 1`; another version is refused with 426 and a text 
 A log's offset counts unpacked bytes, and `X-Content-SHA256` is the lower-case hex sha256 of the unpacked bytes of this piece;
 a 409 says the offset expected.
 Node calls after register carry `Authorization: Bearer <node token>`. Times are Unix seconds; `observed_at_s` is evidence, the
-server's receipt time decides. Errors are {"error": {"code", "detail", "field"?, "expected"?}}.
+server's receipt time decides. Errors are {"error": {"code", "detail", "field"?, "expected"?}}
+(codes: ErrorCode). Every call may be repeated after a lost answer: accept answers the same fence with the same LaunchSpec while the
+assignment lives.
 """
 
 from __future__ import annotations
@@ -321,3 +323,42 @@ class MetricsBatch:
     seq: int
     progress: tuple[ProgressSample, ...] = ()
     usage: tuple[UsageSample, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Directives:
+    """The answer to the long poll: what became wanted after the cursor."""
+
+    directives: tuple[Directive, ...] = ()
+    cursor: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class StateAccepted:
+    """The answer to a state report: the state the server now holds."""
+
+    state: AssignmentState
+
+
+@dataclass(frozen=True, slots=True)
+class LogAccepted:
+    """The answer to a piece of a log: where the next one begins."""
+
+    next_offset: int
+
+
+class ErrorCode(StrEnum):
+    """The `code` of a refusal that an agent tells apart; any other 409 of an assignment's call counts as STALE_ASSIGNMENT."""
+
+    STALE_EPOCH = "stale_epoch"
+    """Another session of the node has begun: open a new one, then repeat the call."""
+    SESSION_LIVES = "session_lives"
+    """Another machine holds the node's session: wait until it ends."""
+    STALE_ASSIGNMENT = "stale_assignment"
+    """The assignment has another fence, is over, or is not this node's: drop the report."""
+    OFFSET = "offset"
+    """A piece of a log begins elsewhere than at `expected`."""
+    UNAUTHORIZED = "unauthorized"
+    """The bearer token is unknown, used up, expired or revoked."""
+    PROTOCOL = "protocol"
+    """The server speaks another version of the protocol."""
