@@ -1,0 +1,63 @@
+# Loadmaster: everything a newcomer needs is `make demo`, `make up` and `make test`.
+PYTHON ?= python3
+VENV ?= .venv
+PORT ?= 8000
+HOME_DIR ?= .loadmaster
+REPORT ?= demo-report.json
+BIN := $(VENV)/bin
+PIP := $(BIN)/python -m pip --disable-pip-version-check
+export PYTHONDONTWRITEBYTECODE :=
+.DEFAULT_GOAL := help
+.PHONY: help demo up test test-all check unit test-sqlite test-postgres test-browser test-uncompiled bench clean
+
+help: ## show these lines
+	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /\1\t/' | expand -t 16
+
+$(VENV)/.demo: pyproject.toml constraints.txt
+	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	@echo "Installing Loadmaster into $(VENV) (about a minute the first time) ..."
+	@$(PIP) install --quiet -c constraints.txt -e '.[demo]'
+	@touch $@
+
+$(VENV)/.test: pyproject.toml constraints.txt
+	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	@echo "Installing Loadmaster and its test tools into $(VENV) ..."
+	@$(PIP) install --quiet -c constraints.txt -e '.[test]'
+	@touch $@
+
+demo: $(VENV)/.demo ## start everything, run eight real training jobs on emulated GPUs, write demo-report.json
+	@$(BIN)/python manage.py demo --home $(HOME_DIR)/demo --port $(PORT) --report $(REPORT)
+
+up: $(VENV)/.demo ## start everything and stay until Ctrl-C
+	@$(BIN)/python manage.py embedded --home $(HOME_DIR)/up --port $(PORT)
+
+test: check unit ## the fast set: checks and tests, with coverage
+
+check: $(VENV)/.test ## ruff, mypy --strict, the walls
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+	$(BIN)/lint-imports
+
+unit: $(VENV)/.test
+	$(BIN)/python -m pytest -n 2 -m "not slow and not browser and not postgres" --cov --cov-report=term:skip-covered
+
+test-all: test-sqlite test-uncompiled test-postgres test-browser ## everything, on SQLite, on PostgreSQL and in a browser
+
+test-sqlite: $(VENV)/.test
+	$(BIN)/python -m pytest -n 2 -m "slow and not browser and not postgres"
+
+test-uncompiled: $(VENV)/.test
+	NUMBA_DISABLE_JIT=1 $(BIN)/python -m pytest -n 2 -m "not slow and not browser and not postgres" tests/policies
+
+test-postgres: $(VENV)/.test
+	tests/with-postgres $(BIN)/python -m pytest -n 2 -m "not browser" tests/clusters tests/controlplane tests/jobs tests/profiling
+
+test-browser: $(VENV)/.test
+	$(BIN)/python -m pytest -n 0 -m browser
+
+bench: $(VENV)/.test ## the figures: JSON lines of name, median, goal, ratio, machine
+	$(BIN)/python -m bench
+
+clean: ## remove what was built; the databases in .loadmaster stay
+	rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache .coverage* build *.egg-info
