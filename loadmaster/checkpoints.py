@@ -184,7 +184,7 @@ class CheckpointStore:
             checkpoint = self._write(temporary, name, position, save)
             with self._locked():
                 self._commit(checkpoint, temporary)
-        except FileNotFoundError:
+        except (FileNotFoundError, CheckpointError):
             self._check_fence(self._read())  # a newer launch may have swept our file away: then that is what to say
             raise
         finally:

@@ -80,6 +80,7 @@ class _Trace:
 
 def main(arguments: Sequence[str] | None = None) -> None:
     parser = options_parser("recurrent", __doc__)
+    parser.set_defaults(learning_rate=0.01)
     parser.add_argument("--size", choices=sorted(SIZES), default="small", help=f"cells of the LSTM: {SIZES}")
     options = parser.parse_args(arguments)
     data = digits()
