@@ -26,10 +26,10 @@ $(VENV)/.test: pyproject.toml constraints.txt
 	@touch $@
 
 demo: $(VENV)/.demo ## start everything, run eight real training jobs on emulated GPUs, write demo-report.json
-	@$(BIN)/python manage.py demo --home $(HOME_DIR)/demo --port $(PORT) --report $(REPORT)
+	@LOADMASTER_HOME=$(HOME_DIR)/demo $(BIN)/python manage.py demo --port $(PORT) --report $(REPORT)
 
 up: $(VENV)/.demo ## start everything and stay until Ctrl-C
-	@$(BIN)/python manage.py embedded --home $(HOME_DIR)/up --port $(PORT)
+	@LOADMASTER_HOME=$(HOME_DIR)/up $(BIN)/python manage.py embedded --port $(PORT)
 
 test: check unit ## the fast set: checks and tests, with coverage
 

@@ -5,16 +5,20 @@ Without DATABASE_URL and REDIS_URL the embedded default is used: SQLite and a Va
 
 from __future__ import annotations
 
+import hashlib
+import os
+import tempfile
 from pathlib import Path
 
 import environ
+from csp.constants import NONE, SELF, UNSAFE_EVAL, UNSAFE_INLINE
 from django.core.exceptions import ImproperlyConfigured
 from django.core.management.utils import get_random_secret_key
 
 env = environ.Env()
 
 BASE_DIR = Path(__file__).resolve().parent.parent
-LOADMASTER_HOME = Path(env.str("LOADMASTER_HOME", str(BASE_DIR / ".loadmaster")))
+LOADMASTER_HOME = Path(env.str("LOADMASTER_HOME", str(BASE_DIR / ".loadmaster"))).resolve()
 LOADMASTER_HOME.mkdir(mode=0o700, parents=True, exist_ok=True)
 
 DEBUG = env.bool("LOADMASTER_DEBUG", False)
@@ -95,6 +99,7 @@ TEMPLATES = [
                 "django.contrib.auth.context_processors.auth",
                 "django.contrib.messages.context_processors.messages",
             ],
+            "builtins": ["controlplane.templatetags.loadmaster"],
         },
     }
 ]
@@ -115,7 +120,17 @@ def _databases() -> dict[str, dict[str, object]]:
 DATABASES = _databases()
 DEFAULT_AUTO_FIELD = "django.db.models.BigAutoField"
 
-VALKEY_SOCKET = env.str("VALKEY_SOCKET", str(LOADMASTER_HOME / "valkey.sock"))
+
+def _socket_path() -> Path:
+    """Where the embedded Valkey listens. Unix socket paths end at 107 bytes, so a long home is reached by a short link."""
+    direct = LOADMASTER_HOME / "valkey.sock"
+    if len(os.fsencode(direct)) < 100:
+        return direct
+    name = hashlib.sha256(os.fsencode(LOADMASTER_HOME)).hexdigest()[:12]
+    return Path(tempfile.gettempdir()) / f"loadmaster-{os.getuid()}-{name}" / "valkey.sock"
+
+
+VALKEY_SOCKET = env.str("VALKEY_SOCKET", str(_socket_path()))
 REDIS_URL = env.str("REDIS_URL", "")
 CACHES = {
     "default": {
@@ -151,6 +166,7 @@ AXES_COOLOFF_TIME = 0.25
 AXES_LOCKOUT_PARAMETERS = [["username", "ip_address"]]
 AXES_RESET_ON_SUCCESS = True
 AXES_VERBOSE = False
+AXES_LOCKOUT_TEMPLATE = "registration/locked.html"
 PASSWORD_HASHERS = ["django.contrib.auth.hashers.Argon2PasswordHasher", "django.contrib.auth.hashers.PBKDF2PasswordHasher"]
 AUTH_PASSWORD_VALIDATORS = [
     {"NAME": "django.contrib.auth.password_validation.MinimumLengthValidator", "OPTIONS": {"min_length": 10}},
@@ -194,7 +210,34 @@ USE_TZ = True
 STATIC_URL = "static/"
 STATIC_ROOT = env.str("STATIC_ROOT", str(LOADMASTER_HOME / "staticfiles"))
 STATICFILES_DIRS = [BASE_DIR / "static"]
+STATICFILES_FINDERS = [
+    "django.contrib.staticfiles.finders.FileSystemFinder",
+    "django.contrib.staticfiles.finders.AppDirectoriesFinder",
+    "controlplane.static_files.PlotlyFinder",
+]
+STORAGES = {
+    "default": {"BACKEND": "django.core.files.storage.FileSystemStorage"},
+    "staticfiles": {"BACKEND": "controlplane.static_files.StaticStorage"},
+}
+# Without `collectstatic` the files are served as they lie; after it, compressed, hashed and cached for ever.
 WHITENOISE_USE_FINDERS = True
+WHITENOISE_IMMUTABLE_FILE_TEST = r"^.+(\.[0-9a-f]{12}\..+|/vendor/.+)$"
+
+# Our pages run our own scripts and styles only. The timeline page loosens `style-src` for itself, because Plotly writes styles.
+_STRICT = {
+    "default-src": [SELF],
+    "img-src": [SELF, "data:"],
+    "object-src": [NONE],
+    "base-uri": [NONE],
+    "form-action": [SELF],
+    "frame-ancestors": [NONE],
+}
+CONTENT_SECURITY_POLICY = {"DIRECTIVES": _STRICT}
+# The first prefix that fits a path replaces the policy: the admin's Alpine.js evaluates expressions, the API's browser styles itself.
+CONTENT_SECURITY_POLICY_BY_PREFIX = {
+    "/admin/": {**_STRICT, "script-src": [SELF, UNSAFE_INLINE, UNSAFE_EVAL], "style-src": [SELF, UNSAFE_INLINE]},
+    "/api/": {**_STRICT, "script-src": [SELF, UNSAFE_INLINE], "style-src": [SELF, UNSAFE_INLINE]},
+}
 
 SESSION_COOKIE_HTTPONLY = True
 SESSION_COOKIE_SAMESITE = "Lax"
@@ -209,7 +252,15 @@ SECURE_HSTS_INCLUDE_SUBDOMAINS = _TLS
 SECURE_HSTS_PRELOAD = _TLS
 SECURE_PROXY_SSL_HEADER = ("HTTP_X_FORWARDED_PROTO", "https") if _TLS else None
 
-UNFOLD = {"SITE_TITLE": "Loadmaster", "SITE_HEADER": "Loadmaster", "SITE_SUBHEADER": "Cluster administration", "SHOW_HISTORY": True}
+UNFOLD = {
+    "SITE_TITLE": "Loadmaster",
+    "SITE_HEADER": "Loadmaster",
+    "SITE_SUBHEADER": "Cluster administration",
+    "SITE_SYMBOL": "view_timeline",
+    "SHOW_HISTORY": True,
+    "SHOW_BACK_BUTTON": True,
+    "SIDEBAR": {"show_search": False, "show_all_applications": False},
+}
 
 LOGGING = {
     "version": 1,

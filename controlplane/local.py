@@ -1,0 +1,102 @@
+"""The embedded default as one thing: everything started in order, the local agents let in, everything stopped again."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+import yaml
+from django.conf import settings
+from django.core.management import call_command
+from django.db import connections
+
+from clusters.models import Cluster, Node
+from clusters.services import issue_enrolment_token
+from controlplane import embedded_programs as programs
+from controlplane.bootstrap import ADMIN, CLUSTER, EMULATED_NODES, EmulatedNode, bootstrap
+from controlplane.demo.scenario import step_s
+from controlplane.embedded import Program, Supervisor
+
+
+@dataclass(frozen=True, slots=True)
+class Local:
+    """A running Loadmaster on this machine; `password` is the admin's, if it was made just now."""
+
+    supervisor: Supervisor
+    url: str
+    password: str | None
+
+
+@contextmanager
+def running_locally(port: int, say: Callable[[str], None]) -> Iterator[Local]:
+    """Start everything, yield when all is up, and stop everything at the end, whatever happened meanwhile."""
+    home: Path = settings.LOADMASTER_HOME
+    with Supervisor(home, say) as supervisor:
+        call_command("migrate", verbosity=0)
+        password = bootstrap()
+        port = programs.free_port(port)
+        for program in _servers(home, port):
+            supervisor.start(program)
+        for node in EMULATED_NODES:
+            supervisor.start(_agent(node, home, port))
+        yield Local(supervisor, f"http://127.0.0.1:{port}", password)
+
+
+def welcome(local: Local) -> list[str]:
+    """What a person needs to know now."""
+    lines = [f"Loadmaster is up: {local.url}"]
+    if local.password:
+        return [
+            *lines,
+            f"Log in as {ADMIN} with the one-time password {local.password} (shown only now; change it under your name)",
+        ]
+    return [
+        *lines,
+        f"Log in as {ADMIN} (a new password: LOADMASTER_HOME={settings.LOADMASTER_HOME} manage.py changepassword {ADMIN})",
+    ]
+
+
+def _servers(home: Path, port: int) -> Iterator[Program]:
+    if not settings.REDIS_URL:
+        yield programs.valkey(home)
+    yield programs.web(port)
+    yield programs.worker()
+    yield programs.beat(home)
+
+
+def _agent(node: EmulatedNode, home: Path, port: int) -> Program:
+    """The agent of this node, with what it emulates and, before its first start, a token that lets it in."""
+    folder = home / "agents"
+    folder.mkdir(mode=0o700, exist_ok=True)
+    emulation = folder / f"{node.name}.yaml"
+    emulation.write_text(yaml.safe_dump(_emulation(node)))
+    token_file = folder / f"{node.name}.token"
+    if not Node.objects.filter(cluster__name=CLUSTER, name=node.name).exists():
+        cluster = Cluster.objects.get(name=CLUSTER)
+        token_file.touch(mode=0o600)
+        token_file.write_text(issue_enrolment_token(cluster, role="both"))
+    program = programs.agent(node.name, home, port, emulation, token_file)
+    return Program(program.name, program.argv, lambda: _is_in(node), program.env, stop_s=program.stop_s)
+
+
+def _is_in(node: EmulatedNode) -> bool:
+    """Whether the node's agent has opened a session; its watts are set when it is new."""
+    nodes = Node.objects.filter(cluster__name=CLUSTER, name=node.name, epoch__gt=0, state="ready")
+    connections.close_all()  # a supervisor holds no connection while it waits
+    found = nodes.exists()
+    if found:
+        nodes.filter(base_w=Node._meta.get_field("base_w").default).update(base_w=node.base_w)
+    return found
+
+
+def _emulation(node: EmulatedNode) -> dict[str, object]:
+    return {
+        "gpu_type": node.gpu_type,
+        "count": node.gpus,
+        "memory_gb": node.memory_gb,
+        "step_s": {**step_s(node.gpu_type), "default": {1: 0.1, 2: 0.06}},
+        "idle_w": node.idle_w,
+        "peak_w": node.peak_w,
+    }

@@ -1,0 +1,127 @@
+"""The demo's report: its claims, checked from its own figures by anybody who has the file.
+
+The file holds facts (placements with devices, times, steps; losses; predictions), and every claim is computed from them here.
+"""
+
+from __future__ import annotations
+
+import json
+from collections import defaultdict
+from collections.abc import Iterable, Mapping
+from itertools import pairwise
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+REPORT_VERSION = 1
+LARGEST_MEDIAN_ERROR = 0.13
+"""Largest median relative error of the predicted run time per placement (ANDREAS' validation: 13%)."""
+
+Facts = Mapping[str, Any]
+
+
+class ReportError(Exception):
+    """The file is no report of this version; the message says what is wrong with it."""
+
+
+def check_report(path: Path | str) -> list[str]:
+    """What the report at `path` fails to show, one sentence each; empty when every claim holds. Raises ReportError."""
+    report = read_report(path)
+    jobs = report["jobs"]
+    checks = (
+        _unfinished(jobs),
+        _losses_that_did_not_fall(jobs),
+        _no_resumption(jobs),
+        _lost_steps(jobs),
+        _errors(jobs),
+        _held_twice(jobs),
+    )
+    return [failure for check in checks for failure in check]
+
+
+def read_report(path: Path | str) -> dict[str, Any]:
+    """The report's content; ReportError when it cannot be read or is of another version."""
+    try:
+        report = json.loads(Path(path).read_text())
+    except OSError as error:
+        raise ReportError(f"{path} cannot be read: {error.strerror}") from error
+    except ValueError as error:
+        raise ReportError(f"{path} is not JSON: {error}") from error
+    if not isinstance(report, dict) or report.get("version") != REPORT_VERSION:
+        raise ReportError(f"{path} is no demo report of version {REPORT_VERSION}")
+    if not isinstance(report.get("jobs"), list) or not report["jobs"]:
+        raise ReportError(f"{path} holds no jobs")
+    return report
+
+
+def run_time_errors(jobs: Iterable[Facts]) -> list[float]:
+    """Relative error of the predicted run time of every placement that did steps: |predicted - measured| / measured."""
+    return [
+        abs(p["predicted_run_s"] - p["measured_run_s"]) / p["measured_run_s"]
+        for p in _placements(jobs)
+        if p["predicted_run_s"] is not None and p["measured_run_s"] and p["end_steps"] > p["start_steps"]
+    ]
+
+
+def resumptions(jobs: Iterable[Facts]) -> list[tuple[Facts, Facts]]:
+    """Pairs (stopped before its end, went on later) of the same job."""
+    pairs = (pair for job in jobs for pair in pairwise(_worked(job)))
+    return [(before, after) for before, after in pairs if before["outcome"] == "preempted" and before["end_steps"] > 0]
+
+
+def _worked(job: Facts) -> list[Facts]:
+    return [p for p in sorted(job["placements"], key=lambda p: p["fence"]) if p["from_s"] is not None]
+
+
+def _placements(jobs: Iterable[Facts]) -> Iterable[Facts]:
+    return (p for job in jobs for p in job["placements"])
+
+
+def _unfinished(jobs: Iterable[Facts]) -> list[str]:
+    return [f"{job['name']} is {job['state']}, not completed" for job in jobs if job["state"] != "completed"]
+
+
+def _losses_that_did_not_fall(jobs: Iterable[Facts]) -> list[str]:
+    def fell(job: Facts) -> bool:
+        first, final = job["first_loss"], job["final_loss"]
+        return first is not None and final is not None and final < first
+
+    return [f"{job['name']}: the loss did not fall ({job['first_loss']} to {job['final_loss']})" for job in jobs if not fell(job)]
+
+
+def _no_resumption(jobs: Iterable[Facts]) -> list[str]:
+    return [] if resumptions(jobs) else ["no job was pre-empted or migrated and resumed"]
+
+
+def _lost_steps(jobs: Iterable[Facts]) -> list[str]:
+    return [
+        f"fence {after['fence']} resumed at step {after['resumed_at_step']}, before the checkpoint of step {before['checkpoint_steps']}"
+        for before, after in resumptions(jobs)
+        if after["resumed_at_step"] is None or after["resumed_at_step"] < before["checkpoint_steps"]
+    ]
+
+
+def _errors(jobs: Iterable[Facts]) -> list[str]:
+    errors = run_time_errors(jobs)
+    if not errors:
+        return ["no placement has both a predicted and a measured run time"]
+    worst = median(errors)
+    return (
+        []
+        if worst <= LARGEST_MEDIAN_ERROR
+        else [f"median error of predicted run times is {worst:.1%}, over {LARGEST_MEDIAN_ERROR:.0%}"]
+    )
+
+
+def _held_twice(jobs: Iterable[Facts]) -> list[str]:
+    held: defaultdict[tuple[str, int], list[tuple[float, float, str]]] = defaultdict(list)
+    for job in jobs:
+        for p in (*job["placements"], *job.get("profile_runs", ())):
+            for slot in p["slots"] if p["from_s"] is not None else ():
+                held[slot["device"], slot["slot"]].append((p["from_s"], p["to_s"], f"{job['name']} (fence {p['fence']})"))
+    return [
+        f"device {device} slot {slot} was held by {first[2]} and {second[2]} at once"
+        for (device, slot), intervals in held.items()
+        for first, second in pairwise(sorted(intervals))
+        if second[0] < first[1]
+    ]
