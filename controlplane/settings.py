@@ -186,9 +186,11 @@ REST_FRAMEWORK = {
     "DEFAULT_PAGINATION_CLASS": "rest_framework.pagination.LimitOffsetPagination",
     "DEFAULT_FILTER_BACKENDS": ["django_filters.rest_framework.DjangoFilterBackend"],
     "EXCEPTION_HANDLER": "controlplane.errors.exception_handler",
+    "DEFAULT_PARSER_CLASSES": ["controlplane.parsers.BoundedJSONParser"],
+    "DEFAULT_RENDERER_CLASSES": ["rest_framework.renderers.JSONRenderer"],
     "PAGE_SIZE": 50,
 }
-REST_KNOX = {"TOKEN_LIMIT_PER_USER": None, "AUTO_REFRESH": False, "TOKEN_TTL": None}
+REST_KNOX = {"TOKEN_LIMIT_PER_USER": None, "AUTO_REFRESH": False, "TOKEN_TTL": None, "AUTH_HEADER_PREFIX": "Bearer"}
 SPECTACULAR_SETTINGS = {
     "TITLE": "Loadmaster",
     "DESCRIPTION": "Submit training jobs, follow them, and run the cluster they run on.",

@@ -1,0 +1,146 @@
+"""A job's log: the outputs of its training assignments one after the other, read in pieces by an opaque cursor.
+
+The cursor names an assignment and a byte of its stream. A reader goes on to the next assignment when this one has ended and all its
+output is read, so nothing is skipped or read twice across pre-emptions and migrations.
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import codecs
+import uuid
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+
+from django.db.models import ExpressionWrapper, F, IntegerField, Sum
+from django.utils import timezone
+
+from clusters.lifecycle import ENDED
+from clusters.models import Assignment, LogChunk
+from jobs.models import Job
+from loadmaster.protocol import AssignmentState
+
+STREAMS = ("stdout", "stderr")
+PIECE = 65_536
+MAX_PIECE = 1_048_576
+SETTLE = timedelta(seconds=3)
+"""So long after its end an assignment's agent may still deliver the last of its output."""
+
+
+class BadCursor(ValueError):
+    """The cursor is none that this job's log gave."""
+
+
+@dataclass(frozen=True, slots=True)
+class LogPiece:
+    """Some text of the log and the cursor to go on with. `done`: the job is over and all of it is read."""
+
+    text: str
+    cursor: str
+    done: bool
+
+
+@dataclass(frozen=True, slots=True)
+class _Place:
+    assignment: Assignment
+    offset: int
+
+
+def read_log(
+    job: Job, stream: str = "stdout", *, cursor: str = "", offset: int | None = None, rank: int = 0, limit: int = PIECE
+) -> LogPiece:
+    """The next piece after `cursor`; without one from byte `offset` of the whole log, counted from its end where negative.
+
+    Raises BadCursor. Pieces end between characters; bytes that are no UTF-8 are replaced.
+    """
+    # The job is read before its output: whatever is written later belongs to a reader who comes back.
+    over, now = job.is_over, timezone.now()
+    assignments = _assignments(job, rank)
+    place = _from_cursor(assignments, cursor) if cursor else _from_offset(assignments, stream, offset or 0)
+    if place is None:
+        return LogPiece("", cursor, over)
+    return _read(assignments, place, stream, limit, over=over, now=now)
+
+
+def _assignments(job: Job, rank: int) -> list[Assignment]:
+    return list(job.assignments.filter(purpose="training", rank=rank).order_by("fence", "copy"))
+
+
+def _read(assignments: list[Assignment], place: _Place, stream: str, limit: int, *, over: bool, now: datetime) -> LogPiece:
+    at = assignments.index(place.assignment)
+    texts: list[str] = []
+    while True:
+        current = assignments[at]
+        data = _bytes(current, stream, place.offset, limit)
+        last = at + 1 == len(assignments)
+        ended = _settled(current, now) or (not last and AssignmentState(current.state) in ENDED)
+        text, used = _decoded(data, final=ended and len(data) < limit)
+        texts.append(text)
+        place, limit = _Place(current, place.offset + used), limit - used
+        if limit <= 0 or data[used:] or not ended or last or _bytes(current, stream, place.offset, 1):
+            break
+        at, place = at + 1, _Place(assignments[at + 1], 0)
+    done = over and last and ended and not _bytes(place.assignment, stream, place.offset, 1)
+    return LogPiece("".join(texts), _to_cursor(place), done)
+
+
+def _bytes(assignment: Assignment, stream: str, offset: int, limit: int) -> bytes:
+    """Up to `limit` bytes of a stream from `offset` on, as far as they came without a gap."""
+    end = ExpressionWrapper(F("offset") + F("size"), output_field=IntegerField())
+    chunks = (
+        LogChunk.objects.filter(assignment=assignment, stream=stream).annotate(end=end).filter(end__gt=offset).order_by("offset")
+    )
+    found = b""
+    for chunk in chunks.iterator(chunk_size=16):
+        expected = offset + len(found)
+        if chunk.offset > expected or len(found) >= limit:
+            break
+        found += bytes(chunk.data)[expected - chunk.offset :]
+    return found[:limit]
+
+
+def _decoded(data: bytes, *, final: bool) -> tuple[str, int]:
+    """The text and how many bytes it took; a character that is not whole yet waits for the rest, at the end it is replaced."""
+    decoder = codecs.getincrementaldecoder("utf-8")("replace")
+    text = decoder.decode(data, final=final)
+    return text, len(data) - len(decoder.getstate()[0])
+
+
+def _settled(assignment: Assignment, now: datetime) -> bool:
+    ended = AssignmentState(assignment.state) in ENDED
+    return ended and (assignment.ended_at is None or now - assignment.ended_at >= SETTLE)
+
+
+def _from_offset(assignments: list[Assignment], stream: str, offset: int) -> _Place | None:
+    if not assignments:
+        return None
+    sizes = dict(
+        LogChunk.objects.filter(assignment__in=assignments, stream=stream)
+        .order_by()
+        .values_list("assignment")
+        .annotate(total=Sum("size"))
+    )
+    rest = offset if offset >= 0 else max(0, sum(sizes.values()) + offset)
+    for assignment in assignments[:-1]:
+        size = sizes.get(assignment.pk, 0)
+        if rest < size or not size:
+            if size:
+                return _Place(assignment, rest)
+            continue
+        rest -= size
+    return _Place(assignments[-1], min(rest, sizes.get(assignments[-1].pk, 0)))
+
+
+def _to_cursor(place: _Place) -> str:
+    raw = place.assignment.pk.bytes + place.offset.to_bytes(8, "big", signed=True)
+    return base64.urlsafe_b64encode(raw).decode()
+
+
+def _from_cursor(assignments: list[Assignment], cursor: str) -> _Place:
+    try:
+        raw = base64.b64decode(cursor, altchars=b"-_", validate=True)
+        known = {a.pk: a for a in assignments}
+        return _Place(known[uuid.UUID(bytes=raw[:16])], int.from_bytes(raw[16:24], "big", signed=True))
+    except (KeyError, ValueError, binascii.Error):
+        raise BadCursor("cursor: is none of this job's log; leave it out to read from the start") from None

@@ -1,0 +1,80 @@
+"""Who sees what of jobs and teams. Every read of a job on somebody's behalf begins here."""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Iterable, Mapping
+
+from django.contrib.auth.models import AnonymousUser, User
+from django.core.exceptions import ValidationError
+from django.db.models import Prefetch, QuerySet
+
+from clusters.lifecycle import LIVE
+from clusters.models import Assignment, Node
+from jobs.models import Job, Team
+
+LIVE_STATES = sorted(str(s) for s in LIVE)
+
+
+class JobNotFound(Exception):
+    """There is no such job, or this user may not know of it."""
+
+
+def is_operator(user: User | AnonymousUser) -> bool:
+    """Operators see and act on everything; they are Django's staff."""
+    return bool(user.is_active and user.is_staff)
+
+
+def teams_of(user: User | AnonymousUser) -> QuerySet[Team]:
+    """The teams a user may submit to: their own, for operators all."""
+    if is_operator(user):
+        return Team.objects.all()
+    return Team.objects.filter(members=user.pk) if user.is_authenticated else Team.objects.none()
+
+
+def visible_jobs(user: User | AnonymousUser) -> QuerySet[Job]:
+    """The jobs of the user's teams, for operators all."""
+    if is_operator(user):
+        return Job.objects.all()
+    return Job.objects.filter(team__membership__user=user.pk) if user.is_authenticated else Job.objects.none()
+
+
+def get_job(user: User | AnonymousUser, job_id: uuid.UUID | str) -> Job:
+    """The job if this user may see it, else JobNotFound: a stranger learns not even that it exists."""
+    try:
+        return visible_jobs(user).select_related("cluster", "team", "user", "kind").get(pk=job_id)
+    except (Job.DoesNotExist, ValidationError):
+        raise JobNotFound(f"there is no job {job_id}") from None
+
+
+def live_assignments() -> QuerySet[Assignment]:
+    """Assignments that hold slots, with all that is needed to say where they are."""
+    live = Assignment.objects.filter(state__in=LIVE_STATES)
+    return live.select_related("node__gpu_type").prefetch_related("slots__device").order_by("fence", "copy", "rank")
+
+
+def listed_jobs(user: User | AnonymousUser) -> QuerySet[Job]:
+    """Visible jobs with all that a list shows, in a constant number of queries; newest first."""
+    jobs = visible_jobs(user).select_related("cluster", "team", "user", "kind")
+    return jobs.prefetch_related(Prefetch("assignments", queryset=live_assignments(), to_attr="live_assignments"), "dependencies")
+
+
+def names_in_waiting(user: User | AnonymousUser, jobs: Iterable[Job]) -> Mapping[str, str]:
+    """Names of the nodes and (visible) jobs that stand in the way of these jobs, by id: two queries whatever their number."""
+    details = [j.waiting_detail for j in jobs if isinstance(j.waiting_detail, dict)]
+    node_ids = _uuids(i for d in details for i in d.get("nodes") or ())
+    job_ids = _uuids(i for d in details for i in d.get("jobs") or ())
+    names = {str(pk): name for pk, name in Node.objects.filter(pk__in=node_ids).values_list("pk", "name")} if node_ids else {}
+    if job_ids:
+        names.update({str(pk): name for pk, name in visible_jobs(user).filter(pk__in=job_ids).values_list("pk", "name")})
+    return names
+
+
+def _uuids(values: Iterable[object]) -> set[uuid.UUID]:
+    found = set()
+    for value in values:
+        try:
+            found.add(uuid.UUID(str(value)))
+        except ValueError:
+            continue
+    return found

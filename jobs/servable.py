@@ -1,0 +1,81 @@
+"""Whether any node of a cluster could ever serve a job, however full the cluster is now."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from django.db.models import Count
+
+from clusters.models import Cluster, Node
+from clusters.models.nodes import Role
+
+
+@dataclass(frozen=True, slots=True)
+class Demand:
+    """What a job needs of the one node that hosts it."""
+
+    gpus_min: int
+    gpus_max: int
+    allowed_types: tuple[str, ...]
+    cores: float
+    memory_gb: float
+    labels: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Seat:
+    """What a node has for jobs when it is empty."""
+
+    gpu_type: str
+    gpus: int
+    cores: float
+    memory_gb: float
+    labels: frozenset[str]
+
+
+def check_servable(cluster: Cluster, demand: Demand) -> tuple[dict[str, str], list[str]]:
+    """Problems by field and warnings. A cluster without nodes (yet) refuses nothing: its nodes may still come."""
+    seats = _seats(cluster)
+    if not seats:
+        return {}, [f"cluster: {cluster} has no node that runs jobs yet; the job waits until one joins"]
+    return judge(seats, demand, cluster.name)
+
+
+def judge(seats: list[Seat], demand: Demand, cluster: str) -> tuple[dict[str, str], list[str]]:
+    """The first need that no node meets, as {field: message}, and warnings. Pure."""
+    typed = [s for s in seats if not demand.allowed_types or s.gpu_type in demand.allowed_types]
+    if not typed:
+        here = ", ".join(sorted({s.gpu_type for s in seats}))
+        return {"allowed_types": f"no node of {cluster} has {' or '.join(demand.allowed_types)}; its nodes have {here}"}, []
+    for field, unit, wanted in (("cores", "cores", demand.cores), ("memory_gb", "GB", demand.memory_gb)):
+        most = max(getattr(s, field) for s in typed)
+        if wanted > most:
+            return {field: f"no node of {cluster} that may run it has {wanted:g} {unit}; the largest has {most:g}"}, []
+    return _judge_gpus(typed, demand, cluster)
+
+
+def _judge_gpus(typed: list[Seat], demand: Demand, cluster: str) -> tuple[dict[str, str], list[str]]:
+    fitting = [s for s in typed if s.cores >= demand.cores and s.memory_gb >= demand.memory_gb]
+    largest = max(fitting, key=lambda s: s.gpus, default=None)
+    if largest is None:
+        return {
+            "memory_gb": f"no node of {cluster} has {demand.cores:g} cores and {demand.memory_gb:g} GB at once; ask for less"
+        }, []
+    of = f"{largest.gpus} of type {largest.gpu_type}"
+    if demand.gpus_min > largest.gpus:
+        return {"gpus": f"no node of {cluster} can serve {demand.gpus_min} GPUs; the largest that could serve the job has {of}"}, []
+    warnings = []
+    if demand.gpus_max > largest.gpus:
+        warnings.append(f"gpus: at most {largest.gpus} of {demand.gpus_max} can be used; the largest node has {of}")
+    if demand.labels and not any(set(demand.labels) <= s.labels for s in fitting):
+        warnings.append(f"labels: no node that fits has {', '.join(demand.labels)} yet; the job waits until one does")
+    return {}, warnings
+
+
+def _seats(cluster: Cluster) -> list[Seat]:
+    nodes = Node.objects.filter(cluster=cluster).exclude(role=Role.PROFILING)
+    nodes = nodes.select_related("gpu_type").annotate(gpus=Count("devices"))
+    return [
+        Seat(n.gpu_type.name, n.gpus, n.cores - n.reserved_cores, n.memory_gb - n.reserved_memory_gb, frozenset(n.labels))
+        for n in nodes
+    ]

@@ -1,0 +1,178 @@
+"""What people do with jobs: submit, cancel, hold, release, requeue, clone. Each change is a move of the table with its event.
+
+Every function is safe to repeat and to race: states change by compare-and-swap, and whoever loses reads again.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+from typing import Any, Concatenate, ParamSpec
+
+from django.contrib.auth.models import User
+from django.db import transaction
+
+from clusters.lifecycle import LIVE
+from clusters.models import Assignment
+from clusters.moves import LostRaceError as AssignmentLostRaceError
+from clusters.services import request_stop
+from controlplane.events import request_reschedule
+from controlplane.models import Reason
+from jobs.lifecycle import IllegalJobMoveError, JobMove, JobState
+from jobs.models import Job
+from jobs.moves import LostRaceError, move_job, note_job
+from jobs.selectors import get_job
+from jobs.submission import (
+    IdempotencyConflict,
+    JobConflict,
+    Submission,
+    begin,
+    job_data,
+    job_submit,
+)
+from jobs.validation import JobInvalid
+from loadmaster.protocol import StopReason
+
+__all__ = [
+    "IdempotencyConflict",
+    "JobConflict",
+    "JobInvalid",
+    "Submission",
+    "job_cancel",
+    "job_clone",
+    "job_data",
+    "job_hold",
+    "job_release",
+    "job_requeue",
+    "job_submit",
+]
+
+RACES = 5
+P = ParamSpec("P")
+Action = Callable[Concatenate[Job, User, P], Job]
+
+
+def _action(verb: str) -> Callable[[Action[P]], Action[P]]:
+    """An action on a job: only for who may see it (JobNotFound), in one transaction, tried again when another one was faster.
+
+    JobConflict says in words why the job's state does not allow it.
+    """
+
+    def wrap(act: Action[P]) -> Action[P]:
+        @functools.wraps(act)
+        def run(job: Job, user: User, /, *args: P.args, **kwargs: P.kwargs) -> Job:
+            for _ in range(RACES):
+                fresh = get_job(user, job.pk)
+                try:
+                    with transaction.atomic():
+                        return act(fresh, user, *args, **kwargs)
+                except (LostRaceError, AssignmentLostRaceError):
+                    continue
+                except IllegalJobMoveError:
+                    raise JobConflict(f"the job is {fresh.state}: it cannot be {verb}") from None
+            raise JobConflict("the job changes too fast just now; try again")
+
+        return run
+
+    return wrap
+
+
+@_action("cancelled")
+def job_cancel(job: Job, user: User) -> Job:
+    """Stop the job for good. One that holds nothing is CANCELLED at once, else CANCELLING until its assignments have ended."""
+    if job.state in (JobState.CANCELLING, JobState.CANCELLED):
+        return job
+    live = _live(job)
+    waits = job.state in (JobState.HELD, JobState.QUEUED) or (job.state == JobState.PROFILING and not live)
+    move_job(job, JobMove.CANCELLED if waits else JobMove.CANCEL, actor=user.get_username(), hold_wanted=False, **_over(waits))
+    _stop(live, StopReason.CANCEL, user)
+    job.refresh_from_db(fields=["state"])
+    if job.state == JobState.CANCELLING and not _live(job):
+        move_job(job, JobMove.CANCELLED, actor=user.get_username(), **_over(True))
+    request_reschedule(job.cluster, Reason.CANCELLATION, job=job)
+    return job
+
+
+@_action("held")
+def job_hold(job: Job, user: User) -> Job:
+    """Keep the job out of the queue. One that runs saves a checkpoint, stops, and is held once it is back in the queue."""
+    actor = user.get_username()
+    if job.state == JobState.HELD or (job.hold_wanted and job.state == JobState.STOPPING):
+        return job
+    if job.state == JobState.STOPPING:
+        return _wish(job, actor, hold_wanted=True)
+    live = _live(job)
+    if job.state in (JobState.STARTING, JobState.RUNNING):
+        move_job(job, JobMove.PREEMPT, actor=actor, data={"why": "hold"}, hold_wanted=True)
+    else:
+        move_job(job, JobMove.HOLD, actor=actor, waiting_code="", waiting_detail={})
+    _stop(live, StopReason.PREEMPT, user)
+    request_reschedule(job.cluster, Reason.OPERATOR, job=job)
+    job.refresh_from_db(fields=["state", "hold_wanted"])
+    return job
+
+
+@_action("released")
+def job_release(job: Job, user: User) -> Job:
+    """Let a held job into the queue again (to be measured first where its kind is unknown), or take back the wish to hold it."""
+    if job.state == JobState.STOPPING and job.hold_wanted:
+        return _wish(job, user.get_username(), hold_wanted=False)
+    move_job(job, JobMove.RELEASE, actor=user.get_username(), hold_wanted=False)
+    return begin(job, Reason.SUBMISSION)
+
+
+@_action("requeued")
+def job_requeue(job: Job, user: User) -> Job:
+    """Give a failed or cancelled job another chance from its last checkpoint, with all its retries."""
+    fresh: dict[str, Any] = {"retries_used": 0, "failure_reason": "", "completed_at": None, "hold_wanted": False}
+    move_job(job, JobMove.REQUEUE, actor=user.get_username(), **fresh)
+    return begin(job, Reason.SUBMISSION)
+
+
+def job_clone(job: Job, user: User, overrides: dict[str, Any] | None = None, idempotency_key: str | None = None) -> Submission:
+    """Submit the job's description again, with some fields replaced (null takes a field's default). Raises as `job_submit`."""
+    source = get_job(user, job.pk)
+    if not isinstance(overrides or {}, dict):
+        raise JobInvalid({"job": ["overrides must be an object with the fields of a job"]})
+    return job_submit(user, _merged(job_data(source), overrides or {}), idempotency_key, cloned_from=source)
+
+
+ALTERNATIVES = ({"gpus", "gpus_min", "gpus_max"}, {"steps", "epochs", "steps_per_epoch"})
+"""Fields that say the same thing in other words: overriding one in the other form drops what the original said."""
+
+
+def _merged(data: dict[str, Any], overrides: dict[str, Any]) -> dict[str, Any]:
+    kept = dict(data)
+    if "gpus" in overrides:
+        kept = {k: v for k, v in kept.items() if k not in ALTERNATIVES[0]}
+    if "steps" in overrides:
+        kept = {k: v for k, v in kept.items() if k not in ALTERNATIVES[1]}
+    if overrides.get("runtime") == "process":
+        kept.pop("image", None)
+    if overrides.get("image") and "runtime" not in overrides:
+        kept.pop("runtime", None)
+    return {**kept, **overrides}
+
+
+def _wish(job: Job, actor: str, *, hold_wanted: bool) -> Job:
+    """Note the wish on a job that is being stopped, only while it still is."""
+    if not Job.objects.filter(pk=job.pk, state=JobState.STOPPING).update(hold_wanted=hold_wanted):
+        raise LostRaceError(f"job {job.pk} is no longer stopping")
+    job.hold_wanted = hold_wanted
+    note_job(job, "hold_wanted" if hold_wanted else "hold_taken_back", actor=actor)
+    return job
+
+
+def _live(job: Job) -> list[Assignment]:
+    return list(Assignment.objects.filter(job=job, state__in=sorted(str(s) for s in LIVE)))
+
+
+def _stop(live: list[Assignment], reason: StopReason, user: User) -> None:
+    for assignment in live:
+        request_stop(assignment, reason, user.get_username())
+
+
+def _over(now: bool) -> dict[str, Any]:
+    from django.utils import timezone
+
+    return {"completed_at": timezone.now(), "waiting_code": "", "waiting_detail": {}} if now else {}

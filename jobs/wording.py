@@ -1,0 +1,76 @@
+"""What codes and states mean, in sentences for people. Pure: names of nodes and jobs are given."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from datetime import UTC, datetime
+from typing import Any
+
+SHOWN = 3
+
+SENTENCES: Mapping[str, str] = {
+    "no_capacity": "All GPUs it could use are taken",
+    "postponed": "Waiting is cheaper: the optimiser starts it later, or sooner if prices or due dates change",
+    "awaiting_profile": "Its kind is being measured first",
+    "no_throughput": "Nothing is known of its speed on any GPU type here",
+    "no_node_fits": "No node is large enough for it",
+    "types_unavailable": "No node that takes work has a GPU type it allows",
+    "dependency": "It waits for other jobs to complete",
+    "power_cap": "The cluster's power cap leaves no room for it",
+    "reserved": "The GPUs that are free are reserved for another job",
+    "nodes_unavailable": "The nodes it could use are cordoned, draining or lost",
+    "solver_failed": "The last decision failed; what runs goes on and it is tried again",
+}
+
+STATES: Mapping[str, str] = {
+    "held": "Held until it is released",
+    "profiling": "Its kind is being measured",
+    "starting": "A node is getting ready for it",
+    "stopping": "It saves a checkpoint and goes back to the queue",
+    "cancelling": "It is being stopped",
+}
+
+
+def reason_for_waiting(state: str, code: str, detail: object, names: Mapping[str, str]) -> str:
+    """Why a job does not run, as one sentence; "" for one that runs or is over.
+
+    `detail` is the plan's {nodes, jobs, watts, earliest_s}; ids without a name are those the reader may not know of.
+    """
+    if state != "queued":
+        return f"{STATES[state]}." if state in STATES else ""
+    if not code:
+        return "It waits for the next decision."
+    told: Mapping[str, Any] = detail if isinstance(detail, Mapping) else {}
+    parts = [SENTENCES.get(code, code.replace("_", " ").capitalize())]
+    parts += [p for p in (_in_the_way(told, names), _watts(told.get("watts")), _earliest(told.get("earliest_s"))) if p]
+    return ", ".join(parts) + "."
+
+
+def _in_the_way(detail: Mapping[str, Any], names: Mapping[str, str]) -> str:
+    jobs = _listed(detail.get("jobs"), names, "a job of another team", "jobs of other teams")
+    nodes = _listed(detail.get("nodes"), names, "a node", "nodes")
+    held = f"held by {jobs}" if jobs else ""
+    return " ".join(p for p in (f"on {nodes}" if nodes else "", held) if p)
+
+
+def _listed(ids: object, names: Mapping[str, str], one: str, many: str) -> str:
+    if not isinstance(ids, Sequence) or isinstance(ids, str):
+        return ""
+    known = [names[str(i)] for i in ids if str(i) in names]
+    unknown = len(ids) - len(known)
+    shown = known[:SHOWN]
+    if len(known) > SHOWN:
+        shown.append(f"{len(known) - SHOWN} more")
+    if unknown:
+        shown.append(one if unknown == 1 else f"{unknown} {many}")
+    return " and ".join(shown) if len(shown) < 3 else ", ".join(shown[:-1]) + " and " + shown[-1]
+
+
+def _watts(watts: object) -> str:
+    return f"{watts:.0f} W short" if isinstance(watts, (int, float)) else ""
+
+
+def _earliest(seconds: object) -> str:
+    if not isinstance(seconds, (int, float)) or not 0 < seconds < 4e9:
+        return ""
+    return f"earliest start {datetime.fromtimestamp(seconds, UTC):%Y-%m-%d %H:%M:%S} UTC"
