@@ -1,0 +1,25 @@
+"""Earliest due date first."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from policies.mechanisms.naming import queue_plan
+from policies.mechanisms.problem import Problem
+from policies.plan import Plan
+from policies.snapshot import Ints, Snapshot
+
+
+@dataclass(frozen=True, slots=True)
+class Edf:
+    """Jobs by due date; a started job keeps its configuration and is never touched (ANDREAS' baseline EDF)."""
+
+    def __call__(self, snapshot: Snapshot) -> Plan:
+        """Place waiting jobs by `due_s`, those without one last, equal ones by arrival."""
+        return queue_plan(snapshot, "edf", _by_due_date)
+
+
+def _by_due_date(problem: Problem) -> Ints:
+    return np.lexsort((problem.column("arrival_s"), problem.column("due_s")))

@@ -1,0 +1,25 @@
+"""First in, first out."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from policies.mechanisms.naming import queue_plan
+from policies.mechanisms.problem import Problem
+from policies.plan import Plan
+from policies.snapshot import Ints, Snapshot
+
+
+@dataclass(frozen=True, slots=True)
+class Fifo:
+    """Jobs by submission; a started job keeps its configuration and is never touched (ANDREAS' baseline FIFO)."""
+
+    def __call__(self, snapshot: Snapshot) -> Plan:
+        """Place waiting jobs by `arrival_s` on what is free; one that does not fit lets the next one try."""
+        return queue_plan(snapshot, "fifo", _by_arrival)
+
+
+def _by_arrival(problem: Problem) -> Ints:
+    return np.argsort(problem.column("arrival_s"), kind="stable")

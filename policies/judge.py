@@ -1,0 +1,292 @@
+"""The one judge of a plan, in both worlds and in every test: `violations(plan, snapshot)`.
+
+What it holds a plan to, by code:
+
+- identity: `unknown_job`, `unknown_node`, `unknown_device`, `empty_placement`, `duplicate_placement` (one per job, purpose
+  and copy);
+- devices: `device_slots`, `device_share`, `device_unhealthy`, `may_not_share`, `device_taken` (by a job outside the snapshot;
+  profile runs that the plan does not mention go on and count as placed);
+- gangs: `gang_size` (devices over all ranks within gpus_min..gpus_max), `type_not_allowed`, `may_not_mix`, `labels_missing`,
+  `profile_mismatch`;
+- nodes: `node_state`, `node_role`, `node_cores`, `node_memory`, `node_resource`; a job may stay, on the same devices, on a node
+  that is cordoned, changes to profiling, or drains later;
+- the cluster: `power_cap`;
+- completeness: `job_missing`, `waiting_twice`, `placed_and_waiting`, `awaiting_profile`;
+- numbers: `not_finite`, `out_of_range`.
+
+A rank uses the job's cores, memory and resources times its part of the units, max(1, ceil(units / ranks)); `cpu_quota`
+replaces the cores.
+"""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from math import ceil, isfinite
+from typing import Any
+
+from policies.plan import Placement, Plan, WaitCode
+from policies.snapshot import JobPhase, NodeRole, NodeState, NodeView, Purpose, RankSeat, Running, Snapshot
+
+TOLERANCE = 1e-9
+
+
+@dataclass(frozen=True, slots=True)
+class Violation:
+    """Something a plan must not do: its code, whom it concerns, and a sentence with the values and what would be right."""
+
+    code: str
+    detail: str
+    job: str | None = None
+    node: str | None = None
+
+    def __str__(self) -> str:
+        return f"{self.code}: {self.detail}"
+
+
+def violations(plan: Plan, snapshot: Snapshot) -> tuple[Violation, ...]:
+    """Everything in which the plan breaks the rules of the snapshot's cluster; empty for a plan that may be applied."""
+    found = list(_placement_violations(plan, snapshot))
+    found += _identity(plan)
+    found += _completeness(plan, snapshot)
+    found += _plan_numbers(plan)
+    load = _Load(snapshot, plan)
+    found += _devices(load)
+    found += _nodes(load)
+    found += _power(load, plan)
+    return tuple(found)
+
+
+def profile_runs(snapshot: Snapshot) -> Iterator[tuple[str, Running]]:
+    """(job, run) of every profile run under way."""
+    for job, runs in zip(snapshot.jobs.columns.ids, snapshot.jobs.columns.others["running"], strict=True):
+        for run in runs:
+            if run.purpose is Purpose.PROFILING:
+                yield job, run
+
+
+def rank_demand(columns: Any, row: int, ranks: int) -> dict[str, float]:
+    """What one of `ranks` processes of the job in this row uses of its node: cores, memory_gb and named resources."""
+    times = max(1, ceil(int(columns.counts["units"][row]) / ranks))
+    demand = {name: amount * times for name, amount in columns.others["resources"][row]}
+    demand["cores"] = float(columns.numbers["cores"][row]) * times
+    demand["memory_gb"] = float(columns.numbers["memory_gb"][row]) * times
+    return demand
+
+
+class _Load:
+    """What the plan, and the profile runs it leaves going, put on every device and node."""
+
+    def __init__(self, snapshot: Snapshot, plan: Plan) -> None:
+        self.snapshot = snapshot
+        self.devices: dict[tuple[str, str], list[tuple[str, Purpose, float]]] = defaultdict(list)
+        self.nodes: dict[str, dict[str, float]] = defaultdict(lambda: defaultdict(float))
+        for placed in plan.placements:
+            self._add(placed.job, placed.purpose, placed.ranks)
+        decided = {p.key for p in plan.placements}
+        for job, run in profile_runs(snapshot):
+            if (job, run.purpose, run.copy) not in decided:
+                self._add(job, run.purpose, run.ranks)
+
+    def _add(self, job: str, purpose: Purpose, ranks: tuple[RankSeat, ...]) -> None:
+        row = self.snapshot.jobs.position.get(job)
+        demand = {} if row is None or not ranks else rank_demand(self.snapshot.jobs.columns, row, len(ranks))
+        for seat in ranks:
+            for device in seat.devices:
+                self.devices[seat.node, device].append((job, purpose, seat.share))
+            of_node = self.nodes[seat.node]
+            for name, amount in demand.items():
+                of_node[name] += seat.cpu_quota if name == "cores" and seat.cpu_quota is not None else amount
+
+
+def _placement_violations(plan: Plan, snapshot: Snapshot) -> Iterator[Violation]:
+    wanted = {(r.job, r.copy): r for r in snapshot.profiling}
+    for placed in plan.placements:
+        row = snapshot.jobs.position.get(placed.job)
+        if row is None:
+            yield Violation("unknown_job", f"job {placed.job} is not in the snapshot: place only its jobs", placed.job)
+            continue
+        yield from _numbers(placed, snapshot.now_s)
+        yield from _seats(placed, row, snapshot)
+        if placed.purpose is Purpose.TRAINING:
+            yield from _gang(placed, row, snapshot)
+        elif (request := wanted.get((placed.job, placed.copy))) is not None and request.gpus != placed.gpus:
+            detail = f"profile run {placed.copy} of job {placed.job} was asked for {request.gpus} GPUs, not {placed.gpus}"
+            yield Violation("profile_mismatch", detail, placed.job)
+
+
+def _seats(placed: Placement, row: int, snapshot: Snapshot) -> Iterator[Violation]:
+    job, columns = placed.job, snapshot.jobs.columns
+    stays = _stays(placed, columns.others["running"][row])
+    for seat in placed.ranks:
+        node = snapshot.node_by_id.get(seat.node)
+        if node is None:
+            yield Violation("unknown_node", f"node {seat.node} of job {job} is not in the snapshot", job, seat.node)
+            continue
+        yield from _state(placed, node, stays, snapshot.now_s)
+        missing = set(columns.others["labels"][row]) - set(node.labels)
+        if missing:
+            detail = f"node {node.name} lacks {', '.join(sorted(missing))}, which job {job} needs"
+            yield Violation("labels_missing", detail, job, node.id)
+        allowed = columns.others["allowed_types"][row]
+        if placed.purpose is Purpose.TRAINING and allowed and node.gpu_type not in allowed:
+            detail = f"job {job} may run on {', '.join(allowed)}, but node {node.name} has {node.gpu_type}"
+            yield Violation("type_not_allowed", detail, job, node.id)
+
+
+def _stays(placed: Placement, running: tuple[Running, ...]) -> bool:
+    seats = {(s.node, frozenset(s.devices)) for s in placed.ranks}
+    same = (r for r in running if r.purpose is placed.purpose and r.copy == placed.copy)
+    return any({(s.node, frozenset(s.devices)) for s in r.ranks} == seats for r in same)
+
+
+def _state(placed: Placement, node: NodeView, stays: bool, now_s: float) -> Iterator[Violation]:
+    job = placed.job
+    if node.state is NodeState.LOST or (node.state is not NodeState.READY and not stays):
+        detail = f"node {node.name} is {node.state.value}: job {job} cannot be placed there"
+        yield Violation("node_state", detail, job, node.id)
+    elif node.state is NodeState.DRAINING and node.drain_until_s is not None:
+        ends_late = placed.until_s is not None and placed.until_s > node.drain_until_s
+        if now_s >= node.drain_until_s or ends_late:
+            detail = f"node {node.name} must be empty by {node.drain_until_s:g}: end or move job {job} by then"
+            yield Violation("node_state", detail, job, node.id)
+    foreign = NodeRole.PROFILING if placed.purpose is Purpose.TRAINING else NodeRole.PRODUCTION
+    if node.role is foreign and not stays:
+        detail = f"node {node.name} has the role {node.role.value}: no {placed.purpose.value} of job {job} may start there"
+        yield Violation("node_role", detail, job, node.id)
+
+
+def _gang(placed: Placement, row: int, snapshot: Snapshot) -> Iterator[Violation]:
+    job, columns = placed.job, snapshot.jobs.columns
+    least, most = int(columns.counts["gpus_min"][row]), int(columns.counts["gpus_max"][row])
+    if not least <= placed.gpus <= most:
+        yield Violation("gang_size", f"job {job} needs {least} to {most} GPUs over all its ranks, not {placed.gpus}", job)
+    types = {n.gpu_type for s in placed.ranks if (n := snapshot.node_by_id.get(s.node)) is not None}
+    if len(types) > 1 and not columns.others["may_mix"][row]:
+        yield Violation("may_not_mix", f"job {job} may not mix GPU types, but sits on {', '.join(sorted(types))}", job)
+    if columns.others["phase"][row] is JobPhase.PROFILING:
+        yield Violation("awaiting_profile", f"job {job} is still being profiled: let it wait with awaiting_profile", job)
+
+
+def _numbers(placed: Placement, now_s: float) -> Iterator[Violation]:
+    job = placed.job
+    if not placed.ranks or any(not s.devices for s in placed.ranks):
+        yield Violation("empty_placement", f"a rank of job {job} has no device: give each rank at least one", job)
+    values = {"until_s": placed.until_s, "predicted_run_s": placed.predicted_run_s}
+    values["predicted_energy_cost"] = placed.predicted_energy_cost
+    for name, value in values.items():
+        if value is not None and not isfinite(value):
+            yield Violation("not_finite", f"{name} of job {job} is {value}: give a finite number or none", job)
+    if placed.steps_quota is not None and placed.steps_quota < 1:
+        yield Violation("out_of_range", f"steps_quota of job {job} is {placed.steps_quota}: must be >= 1 or none", job)
+    if placed.until_s is not None and placed.until_s <= now_s:
+        yield Violation("out_of_range", f"until_s of job {job} is {placed.until_s}, but it is {now_s} already", job)
+    for seat in placed.ranks:
+        if not 0.0 < seat.share <= 1.0:
+            yield Violation("out_of_range", f"share of job {job} is {seat.share}: must be above 0 and at most 1", job, seat.node)
+        if seat.cpu_quota is not None and not 0.0 < seat.cpu_quota < float("inf"):
+            yield Violation("out_of_range", f"cpu_quota of job {job} is {seat.cpu_quota}: must be above 0", job, seat.node)
+
+
+def _identity(plan: Plan) -> Iterator[Violation]:
+    for (job, purpose, copy), times in Counter(p.key for p in plan.placements).items():
+        if times > 1:
+            yield Violation("duplicate_placement", f"copy {copy} of job {job} ({purpose.value}) is placed {times} times", job)
+
+
+def _completeness(plan: Plan, snapshot: Snapshot) -> Iterator[Violation]:
+    phases = snapshot.jobs.columns.others["phase"]
+    training = {p.job for p in plan.placements if p.purpose is Purpose.TRAINING}
+    profiled = {p.job for p in plan.placements if p.purpose is Purpose.PROFILING}
+    waiting = Counter(w.job for w in plan.waiting)
+    for job, phase in zip(snapshot.jobs.columns.ids, phases, strict=True):
+        if job not in training and job not in waiting and not (phase is JobPhase.PROFILING and job in profiled):
+            yield Violation("job_missing", f"job {job} is neither placed nor waiting: say which", job)
+    for entry in plan.waiting:
+        yield from _waiting_entry(entry.job, entry.code, training, snapshot)
+        if waiting[entry.job] > 1:
+            yield Violation("waiting_twice", f"job {entry.job} waits {waiting[entry.job]} times: give one reason", entry.job)
+
+
+def _waiting_entry(job: str, code: WaitCode, training: set[str], snapshot: Snapshot) -> Iterator[Violation]:
+    row = snapshot.jobs.position.get(job)
+    if row is None:
+        yield Violation("unknown_job", f"waiting job {job} is not in the snapshot", job)
+        return
+    if job in training:
+        yield Violation("placed_and_waiting", f"job {job} is both placed and waiting: say which", job)
+    if snapshot.jobs.columns.others["phase"][row] is JobPhase.PROFILING and code is not WaitCode.AWAITING_PROFILE:
+        yield Violation("awaiting_profile", f"job {job} is still being profiled: it waits with awaiting_profile, not {code}", job)
+
+
+def _plan_numbers(plan: Plan) -> Iterator[Violation]:
+    numbers: list[tuple[str, float | None]] = [("objective", plan.objective), ("bound", plan.bound)]
+    for entry in plan.waiting:
+        if entry.watts is not None or entry.earliest_s is not None:
+            numbers += [(f"watts of {entry.job}", entry.watts), (f"earliest_s of {entry.job}", entry.earliest_s)]
+    for job, by_type in plan.shares.items():
+        numbers += [(f"shares of {job} on {t}", share) for t, share in by_type.items()]
+    for name, value in numbers:
+        if value is not None and not isfinite(value):
+            yield Violation("not_finite", f"{name} is {value}: give a finite number or none")
+
+
+def _devices(load: _Load) -> Iterator[Violation]:
+    position, others = load.snapshot.jobs.position, load.snapshot.jobs.columns.others
+    known = {(n.id, d.id): d for n in load.snapshot.nodes for d in n.devices}
+    for (node, name), holders in load.devices.items():
+        device = known.get((node, name))
+        jobs = [job for job, _, _ in holders]
+        if device is None:
+            if node in load.snapshot.node_by_id:
+                yield Violation("unknown_device", f"node {node} has no device {name}", jobs[0], node)
+            continue
+        if not device.healthy:
+            yield Violation("device_unhealthy", f"device {name} of node {node} is unhealthy: move job {jobs[0]}", jobs[0], node)
+        if len(holders) > device.slots:
+            detail = f"device {name} of node {node} has {device.slots} slots, but {', '.join(jobs)} are placed on it"
+            yield Violation("device_slots", detail, jobs[-1], node)
+        if (total := sum(share for _, _, share in holders)) > 1.0 + TOLERANCE:
+            detail = f"shares of {', '.join(jobs)} on device {name} of node {node} add up to {total:g}, more than 1"
+            yield Violation("device_share", detail, jobs[-1], node)
+        for job in jobs if len(holders) > 1 else ():
+            if job in position and not others["may_share"][position[job]]:
+                yield Violation("may_not_share", f"job {job} may not share device {name} of node {node}", job, node)
+        yield from _taken(load, node, name, holders)
+
+
+def _taken(load: _Load, node: str, name: str, holders: list[tuple[str, Purpose, float]]) -> Iterator[Violation]:
+    device = next(d for d in load.snapshot.node_by_id[node].devices if d.id == name)
+    held = [h for h in device.held if h.job not in load.snapshot.jobs.position]
+    if held and len(holders) + len(held) > device.slots:
+        detail = f"device {name} of node {node} is still held by {held[0].job}, which the snapshot does not know"
+        yield Violation("device_taken", detail, holders[0][0], node)
+
+
+def _nodes(load: _Load) -> Iterator[Violation]:
+    for node_id, used in load.nodes.items():
+        node = load.snapshot.node_by_id.get(node_id)
+        if node is None:
+            continue
+        limits = {"cores": node.cores, "memory_gb": node.memory_gb, **dict(node.resources)}
+        for name, amount in used.items():
+            limit = limits.get(name, 0.0)
+            if amount > limit + TOLERANCE * max(1.0, abs(amount)):
+                code = {"cores": "node_cores", "memory_gb": "node_memory"}.get(name, "node_resource")
+                yield Violation(code, f"node {node.name} has {limit:g} {name}, but its jobs need {amount:g}", node=node_id)
+
+
+def _power(load: _Load, plan: Plan) -> Iterator[Violation]:
+    cap = load.snapshot.power_cap_w
+    if cap is None or not plan.placements:
+        return
+    needed = power_w(load.snapshot.node_by_id, Counter(node for node, _ in load.devices))
+    if needed > cap + TOLERANCE * max(1.0, cap):
+        yield Violation("power_cap", f"the placements need {needed:g} W, the cluster may use {cap:g} W: leave some waiting")
+
+
+def power_w(nodes: Mapping[str, NodeView], used: Mapping[str, int]) -> float:
+    """IT power of nodes with so many devices in use; a node without work is closed and uses nothing."""
+    curves = ((nodes[n].power_w, g) for n, g in used.items() if n in nodes and g)
+    return float(sum(curve[min(g, len(curve) - 1)] for curve, g in curves if curve))

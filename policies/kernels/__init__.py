@@ -1,0 +1,52 @@
+"""The hot loops, compiled by numba where it may; each runs uncompiled (NUMBA_DISABLE_JIT=1) with equal results.
+
+Kernels therefore use only arithmetic that rounds the same way in both: no transcendental functions, no fast-math, random numbers
+from integers of their own.
+"""
+
+from __future__ import annotations
+
+import os
+import tempfile
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, TypeVar, cast
+
+import numba
+
+Kernel = TypeVar("Kernel", bound=Callable[..., Any])
+
+
+def cache_folder() -> Path | None:
+    """Where compiled kernels are kept when the package itself is read-only; None where numba's own choice will do.
+
+    Compiled code is loaded from there, so the folder must be ours alone.
+    """
+    if os.environ.get("NUMBA_CACHE_DIR") or os.access(Path(__file__).parent, os.W_OK):
+        return None
+    for folder in (
+        Path.home() / ".cache" / "loadmaster" / "kernels",
+        Path(tempfile.gettempdir()) / f"loadmaster-kernels-{os.getuid()}",
+    ):
+        if _is_private(folder):
+            return folder
+    return Path(tempfile.mkdtemp(prefix="loadmaster-kernels-"))
+
+
+def _is_private(folder: Path) -> bool:
+    try:
+        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        status = folder.lstat()
+    except OSError:
+        return False
+    return status.st_uid == os.getuid() and not status.st_mode & 0o022 and not folder.is_symlink() and os.access(folder, os.W_OK)
+
+
+def compiled(kernel: Kernel) -> Kernel:
+    """Compile at the first call and keep the result on disk."""
+    return cast(Kernel, numba.njit(cache=True)(kernel))
+
+
+_folder = cache_folder()
+if _folder is not None:
+    vars(numba.config)["CACHE_DIR"] = str(_folder)  # numba reads it when a kernel is declared

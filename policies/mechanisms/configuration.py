@@ -1,0 +1,78 @@
+"""Which configuration (node class, GPUs) a job should have, and the kernel's data that follow from it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from policies.kernels.greedy import NONE, TOP, Instance
+from policies.mechanisms.problem import Problem
+from policies.snapshot import Floats, Ints
+
+TINY = 1e-30
+
+
+def instance(problem: Problem, choice: Choice, penalty: Floats) -> Instance:
+    """The kernel's data; nodes that are nobody's home come first in their lists, so that newcomers go there."""
+    residents = np.zeros(len(problem.nodes), dtype=np.int64)
+    at_home = problem.home_config != NONE
+    np.add.at(residents, problem.home[at_home], problem.config_gpus[problem.home_config[at_home]])
+    free = np.array([len(d) for d in problem.devices], dtype=np.int64)
+    first, after, before = _lists(problem, free, residents)
+    return Instance(
+        choice=choice.order, due_count=choice.due_count, fit_count=problem.feasible.sum(axis=1).astype(np.int64),
+        chance=choice.chance, time_s=problem.times_s, home=problem.home, home_config=problem.home_config, move_s=problem.move_s,
+        weight=problem.column("tardiness_weight"), slack_s=problem.slack_s, penalty=penalty, gpus_min=problem.count("gpus_min"),
+        config_class=problem.config_class, config_gpus=problem.config_gpus, cost=problem.cost, power=problem.power,
+        node_class=problem.node_class, free=free, used=problem.busy, first=first, after=after, before=before,
+        demand=problem.demand, capacity=problem.capacity, watts=problem.watts,
+    )  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True)
+class Choice:
+    """ANDREAS' choice of a configuration, for all jobs at once.
+
+    `order` int64[E, K]: the `due_count[j]` configurations that meet the due date, D*, by rising cost t * c, then the others by
+    rising time, impossible ones last. `chance` float64[E, 2]: cumulative probability of the first two of at most three in D*,
+    each in inverse proportion to its cost.
+    """
+
+    order: Ints
+    due_count: Ints
+    chance: Floats
+
+
+def choose(problem: Problem) -> Choice:
+    """Order every job's configurations: the cheapest that meets the due date, else the fastest (ANDREAS, IV-B)."""
+    times = problem.times_s
+    costs = times * problem.cost[problem.config_class, problem.config_gpus][None, :]
+    in_time = problem.feasible & (times < problem.slack_s[:, None])
+    first = np.argsort(np.where(in_time, costs, np.where(problem.feasible, times, np.inf)), axis=1, kind="stable")
+    late = np.argsort(np.take_along_axis(~in_time, first, axis=1), axis=1, kind="stable")
+    order = np.ascontiguousarray(np.take_along_axis(first, late, axis=1))
+    due_count = in_time.sum(axis=1).astype(np.int64)
+    return Choice(order, due_count, _chances(costs, order, due_count))
+
+
+def _chances(costs: Floats, order: Ints, due_count: Ints) -> Floats:
+    cheap = np.take_along_axis(costs, order[:, :TOP], axis=1)
+    among = np.arange(cheap.shape[1])[None, :] < due_count[:, None]
+    likely = np.where(among, 1.0 / np.maximum(np.where(among, cheap, 1.0), TINY), 0.0)
+    shares = np.cumsum(likely, axis=1) / np.maximum(likely.sum(axis=1, keepdims=True), TINY)
+    chance = np.ones((len(costs), TOP - 1))
+    chance[:, : shares.shape[1]] = shares[:, : TOP - 1]
+    return chance
+
+
+def _lists(problem: Problem, free: Ints, residents: Ints) -> tuple[Ints, Ints, Ints]:
+    first = np.full((len(problem.cost), problem.cost.shape[1]), NONE, dtype=np.int64)
+    after = np.full(len(free), NONE, dtype=np.int64)
+    before = np.full(len(free), NONE, dtype=np.int64)
+    for n in np.argsort(-residents, kind="stable"):
+        c, head = problem.node_class[n], first[problem.node_class[n], free[n]]
+        after[n], first[c, free[n]] = head, n
+        if head != NONE:
+            before[head] = n
+    return first, after, before

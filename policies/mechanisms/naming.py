@@ -1,0 +1,96 @@
+"""From a solution to a plan: a job that stays keeps its devices, the others get what is left, the rest wait with a reason."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+
+from policies.mechanisms.packing import Solution, pack
+from policies.mechanisms.problem import Problem, build
+from policies.mechanisms.staying import Stay, remaining_s
+from policies.mechanisms.waiting import waiting_of, watts_of
+from policies.plan import Placement, Plan, PlanStatus
+from policies.snapshot import Bools, Floats, Ints, RankSeat, Snapshot
+
+
+def queue_plan(snapshot: Snapshot, policy: str, queue: Callable[[Problem], Ints]) -> Plan:
+    """The plan of a baseline: started jobs keep what they have, the others are packed in the order of `queue`."""
+    problem = build(snapshot, never_touch=True)
+    return plan_of(problem, pack(problem, queue(problem)), policy, None)
+
+
+def plan_of(problem: Problem, solution: Solution, policy: str, value: float | None, message: str = "") -> Plan:
+    """The plan of a solution: names of devices, what stays, and why the others wait."""
+    placements = [*_named(problem, solution), *(_staying(problem, s) for s in problem.pinned)]
+    placements += _fallbacks(problem, solution, placements)
+    order = problem.snapshot.jobs.position
+    placements.sort(key=lambda p: order[p.job])
+    waiting = waiting_of(problem, solution, placements)
+    return Plan(policy, PlanStatus.HEURISTIC, tuple(placements), waiting, objective=value, message=message)
+
+
+def _named(problem: Problem, solution: Solution) -> list[Placement]:
+    """Placements of the decided jobs; those that stay are named first, so that their devices are still free."""
+    jobs = solution.placed
+    stays = _is_home(problem, solution, jobs)
+    run_s = problem.run_s[jobs, solution.config[jobs]] + np.where(stays, 0.0, problem.launch_s[jobs])
+    energy = _energy(problem, solution, run_s)
+    left = [list(d) for d in problem.devices]
+    placements = []
+    for at in np.argsort(~stays, kind="stable"):
+        job, n = int(jobs[at]), int(solution.node[jobs[at]])
+        devices = _devices(problem, job, n, int(problem.config_gpus[solution.config[job]]), left[n])
+        seat = RankSeat(problem.nodes[n].id, devices)
+        name = problem.snapshot.jobs.columns.ids[problem.rows[job]]
+        placed = Placement(name, (seat,), predicted_run_s=float(run_s[at]), predicted_energy_cost=float(energy[at]))
+        placements.append(placed)
+    return placements
+
+
+def _is_home(problem: Problem, solution: Solution, jobs: Ints) -> Bools:
+    same: Bools = (solution.node[jobs] == problem.home[jobs]) & (solution.config[jobs] == problem.home_config[jobs])
+    return same
+
+
+def _devices(problem: Problem, job: int, n: int, gpus: int, left: list[str]) -> tuple[str, ...]:
+    """Take devices of node n, those that the job holds now first."""
+    runs = problem.snapshot.jobs.columns.others["running"][problem.rows[job]]
+    now = {d for r in runs for s in r.ranks if s.node == problem.nodes[n].id for d in s.devices}
+    chosen = sorted(left, key=lambda d: d not in now)[:gpus] if now else left[:gpus]
+    for device in chosen:
+        left.remove(device)
+    return tuple(sorted(chosen, key=problem.devices[n].index))
+
+
+def _energy(problem: Problem, solution: Solution, run_s: Floats) -> Floats:
+    """Each job's part of its node's cost, by GPUs, while it runs beside what is placed there now."""
+    jobs = solution.placed
+    gpus = problem.config_gpus[solution.config[jobs]]
+    nodes = solution.node[jobs]
+    used = problem.busy[nodes] + np.bincount(nodes, gpus, len(problem.nodes)).astype(np.int64)[nodes]
+    share: Floats = problem.cost[problem.node_class[nodes], used] * gpus / used * run_s
+    return share
+
+
+def _staying(problem: Problem, stay: Stay) -> Placement:
+    name = problem.snapshot.jobs.columns.ids[stay.row]
+    run_s = remaining_s(problem.snapshot, stay)
+    return Placement(
+        name, stay.run.ranks, stay.run.copy, until_s=stay.until_s, steps_quota=stay.run.steps_quota,
+        predicted_run_s=run_s if np.isfinite(run_s) else None,
+    )  # fmt: skip
+
+
+def _fallbacks(problem: Problem, solution: Solution, placements: list[Placement]) -> list[Placement]:
+    """Jobs on draining nodes for which there is no room elsewhere, as far as the watts go."""
+    decided = {int(problem.rows[j]) for j in solution.placed}
+    kept: list[Placement] = []
+    for row, stay in problem.fallback.items():
+        if row in decided:
+            continue
+        candidate = _staying(problem, stay)
+        cap = problem.snapshot.power_cap_w
+        if cap is None or watts_of(problem.snapshot, [*placements, *kept, candidate]) <= cap:
+            kept.append(candidate)
+    return kept

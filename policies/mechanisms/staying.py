@@ -1,0 +1,140 @@
+"""Which running jobs stay where they are without being decided about.
+
+A job on a node that takes nothing new (cordoned, or turned to profiling) stays; on a draining node it stays if it ends in time, and
+else only where there is no room elsewhere. The baselines never touch a started job that can stay at all.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from policies.judge import TOLERANCE, power_w, rank_demand
+from policies.mechanisms.eligibility import admits, busy_devices, capacities, free_devices
+from policies.plan import Waiting
+from policies.snapshot import NodeState, Purpose, Running, Snapshot
+
+
+@dataclass(frozen=True, slots=True)
+class Stay:
+    """A running job that stays: its row, its placement now, and when it must leave (a drain)."""
+
+    row: int
+    run: Running
+    until_s: float | None = None
+
+
+def stays(snapshot: Snapshot, waiting: Mapping[int, Waiting], *, never_touch: bool) -> tuple[tuple[Stay, ...], dict[int, Stay]]:
+    """(jobs that stay, by row jobs that may stay if there is no room elsewhere); by arrival as far as watts and resources go."""
+    room = _Room(snapshot)
+    pinned: list[Stay] = []
+    later: list[Stay] = []
+    arrival = snapshot.jobs.columns.numbers["arrival_s"]
+    runs = [(row, run) for row, of in enumerate(snapshot.jobs.columns.others["running"]) if (run := training_run(of)) is not None]
+    for row, run in sorted(runs, key=lambda r: (arrival[r[0]], r[0])):
+        if row in waiting or not _may_stay(snapshot, row, run):
+            continue
+        stay = Stay(row, run, _leaves_s(snapshot, run))
+        if never_touch or _is_pinned(snapshot, stay):
+            if room.take(stay):
+                pinned.append(stay)
+        elif _is_outside(snapshot, run):
+            later.append(stay)
+    return tuple(pinned), {s.row: s for s in later if room.take(s, watts=False)}
+
+
+def training_run(runs: tuple[Running, ...]) -> Running | None:
+    """The one placement a job trains on; None if there is none, or several copies."""
+    training = [r for r in runs if r.purpose is Purpose.TRAINING]
+    return training[0] if len(training) == 1 else None
+
+
+class _Room:
+    """What is left of devices, resources and watts while stays are collected."""
+
+    def __init__(self, snapshot: Snapshot) -> None:
+        known = snapshot.jobs.position
+        self.snapshot = snapshot
+        self.devices = {(n.id, d) for n in snapshot.nodes for d in free_devices(n, known)}
+        self.used = Counter({n.id: busy_devices(n, known) for n in snapshot.nodes})
+        names = sorted({name for of in snapshot.jobs.columns.others["resources"] for name, _ in of})
+        self.names = ("cores", "memory_gb", *names)
+        self.left = dict(zip((n.id for n in snapshot.nodes), capacities(snapshot, snapshot.nodes, self.names), strict=True))
+
+    def take(self, stay: Stay, *, watts: bool = True) -> bool:
+        """Take what the job uses, all or nothing."""
+        wanted = {(s.node, d) for s in stay.run.ranks for d in s.devices}
+        used = self.used + Counter(node for node, _ in wanted)
+        if not wanted <= self.devices or not self._has_resources(stay) or (watts and not self._has_watts(used)):
+            return False
+        self.devices -= wanted
+        self.used = used
+        for seat in stay.run.ranks:
+            self.left[seat.node] -= self._demand(stay)
+        return True
+
+    def _demand(self, stay: Stay) -> list[float]:
+        demand = rank_demand(self.snapshot.jobs.columns, stay.row, len(stay.run.ranks))
+        return [demand.get(name, 0.0) for name in self.names]
+
+    def _has_resources(self, stay: Stay) -> bool:
+        seats = Counter(s.node for s in stay.run.ranks)
+        demand = self._demand(stay)
+        return all(
+            d * times <= left + TOLERANCE for n, times in seats.items() for d, left in zip(demand, self.left[n], strict=True)
+        )
+
+    def _has_watts(self, used: Counter[str]) -> bool:
+        cap = self.snapshot.power_cap_w
+        return cap is None or power_w(self.snapshot.node_by_id, used) <= cap + TOLERANCE
+
+
+def _may_stay(snapshot: Snapshot, row: int, run: Running) -> bool:
+    """Whether its nodes and devices still suit the job."""
+    columns, nodes = snapshot.jobs.columns, [snapshot.node_by_id.get(s.node) for s in run.ranks]
+    signature = (frozenset(columns.others["allowed_types"][row]), frozenset(columns.others["labels"][row]))
+    gpus = sum(len(s.devices) for s in run.ranks)
+    if not columns.counts["gpus_min"][row] <= gpus <= columns.counts["gpus_max"][row] or any(s.share != 1.0 for s in run.ranks):
+        return False
+    for node in nodes:
+        if node is None or node.state is NodeState.LOST or not admits(signature, node.gpu_type, frozenset(node.labels)):
+            return False
+        if node.state is NodeState.DRAINING and node.drain_until_s is not None and node.drain_until_s <= snapshot.now_s:
+            return False
+    return len({n.gpu_type for n in nodes if n is not None}) == 1 or bool(columns.others["may_mix"][row])
+
+
+def _leaves_s(snapshot: Snapshot, run: Running) -> float | None:
+    ends = [_drain_s(snapshot, s.node) for s in run.ranks]
+    return min((e for e in ends if e is not None), default=None)
+
+
+def _drain_s(snapshot: Snapshot, node: str) -> float | None:
+    view = snapshot.node_by_id[node]
+    return view.drain_until_s if view.state is NodeState.DRAINING else None
+
+
+def _is_outside(snapshot: Snapshot, run: Running) -> bool:
+    return all(not snapshot.node_by_id[s.node].takes_training for s in run.ranks)
+
+
+def _is_pinned(snapshot: Snapshot, stay: Stay) -> bool:
+    """Whether the job stays by itself: nothing new may come there, and it need not leave before it ends."""
+    nodes = [snapshot.node_by_id[s.node] for s in stay.run.ranks]
+    if all(n.takes_training for n in nodes):
+        return False
+    if all(n.state is not NodeState.DRAINING for n in nodes):
+        return True
+    return stay.until_s is not None and snapshot.now_s + remaining_s(snapshot, stay) <= stay.until_s
+
+
+def remaining_s(snapshot: Snapshot, stay: Stay) -> float:
+    """Run time of what is left where the job runs now; inf where its throughput there is unknown."""
+    gpus = sum(len(s.devices) for s in stay.run.ranks)
+    node = snapshot.node_by_id[stay.run.ranks[0].node]
+    if gpus >= snapshot.throughputs.shape[2]:
+        return float("inf")
+    rate = snapshot.throughputs[snapshot.job_kinds[stay.row], snapshot.type_index[node.gpu_type], gpus]
+    steps = snapshot.jobs.columns.numbers["remaining_steps"][stay.row]
+    return float(steps / rate) if rate > 0.0 else float("inf")

@@ -1,0 +1,151 @@
+"""Why each job that is not placed waits, with what is in its way."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from policies.judge import power_w, profile_runs
+from policies.mechanisms.eligibility import admits, busy_devices
+from policies.mechanisms.packing import Solution
+from policies.mechanisms.problem import Problem
+from policies.plan import Placement, WaitCode, Waiting
+from policies.snapshot import Bools, JobPhase, Purpose, Snapshot
+
+MOST_NAMED = 8
+"""Jobs or nodes in the way that are named at most; a queue of thousands would repeat all of them for each."""
+
+
+def waiting_of(problem: Problem, solution: Solution, placements: Sequence[Placement]) -> tuple[Waiting, ...]:
+    """One reason for each job of the snapshot that is not placed, in the jobs' order."""
+    placed = {p.job for p in placements}
+    ids = problem.snapshot.jobs.columns.ids
+    reasons = _Reasons(problem, solution, placements)
+    at = {int(row): e for e, row in enumerate(problem.rows)}
+    waiting = []
+    for row, job in enumerate(ids):
+        if job not in placed:
+            waiting.append(problem.not_eligible[row] if row in problem.not_eligible else reasons.of(at[row], row))
+    return tuple(waiting)
+
+
+def watts_of(snapshot: Snapshot, placements: Iterable[Placement]) -> float:
+    """IT power of these placements together with what runs outside of any decision."""
+    known = snapshot.jobs.position
+    used: dict[str, int] = defaultdict(int, {n.id: busy_devices(n, known) for n in snapshot.nodes})
+    for placed in placements:
+        for seat in placed.ranks:
+            used[seat.node] += len(seat.devices) if placed.purpose is Purpose.TRAINING else 0
+    return power_w(snapshot.node_by_id, used)
+
+
+@dataclass(frozen=True, slots=True)
+class _InTheWay:
+    jobs: tuple[str, ...]
+    earliest_s: float | None
+
+
+class _Reasons:
+    """Reasons by what jobs have in common, so that ten thousand of them cost milliseconds."""
+
+    def __init__(self, problem: Problem, solution: Solution, placements: Sequence[Placement]) -> None:
+        self.problem, self.snapshot = problem, problem.snapshot
+        self.columns = problem.snapshot.jobs.columns
+        self.possible: Bools = np.any(problem.feasible, axis=1)
+        self.fits_now: Bools = self._fits_now(solution, placements)
+        self.jobs_at: dict[str, list[tuple[str, float | None]]] = defaultdict(list)
+        for placed in placements:
+            for seat in placed.ranks:
+                self.jobs_at[seat.node].append((placed.job, placed.predicted_run_s))
+        for job, run in profile_runs(problem.snapshot):
+            for seat in run.ranks:
+                self.jobs_at[seat.node].append((job, None))
+        self.cached: dict[bytes, _InTheWay] = {}
+        self.watts_left = self._watts_left(placements)
+        self.impossible: dict[tuple[object, ...], tuple[WaitCode, tuple[str, ...]]] = {}
+
+    def of(self, job: int, row: int) -> Waiting:
+        """The reason of job `job` of the problem, row `row` of the snapshot."""
+        name = self.columns.ids[row]
+        if not self.possible[job]:
+            code, nodes = self._impossible(row)
+            return Waiting(name, code, nodes=nodes)
+        if self.fits_now[job] and self.snapshot.power_cap_w is not None:
+            return Waiting(name, WaitCode.POWER_CAP, watts=self._watts_missing(job))
+        way = self._in_the_way(job)
+        was_running = self.columns.others["phase"][row] is JobPhase.RUNNING
+        code = WaitCode.POSTPONED if was_running or self.fits_now[job] else WaitCode.NO_CAPACITY
+        return Waiting(name, code, jobs=way.jobs, earliest_s=way.earliest_s)
+
+    def _fits_now(self, solution: Solution, placements: Sequence[Placement]) -> Bools:
+        """bool[E]: jobs for which a node still has GPUs and resources after the decision."""
+        problem = self.problem
+        left = problem.capacity.copy()
+        np.subtract.at(left, solution.node[solution.placed], problem.demand[solution.placed])
+        free = np.array([len(d) for d in problem.devices], dtype=np.int64)
+        np.subtract.at(free, solution.node[solution.placed], problem.config_gpus[solution.config[solution.placed]])
+        fits = np.zeros(len(problem.rows), dtype=np.bool_)
+        for n in np.flatnonzero(free > 0):
+            usable = (problem.config_class == problem.node_class[n]) & (problem.config_gpus <= free[n])
+            fits |= np.any(problem.feasible[:, usable], axis=1) & np.all(problem.demand <= left[n], axis=1)
+        return fits
+
+    def _watts_left(self, placements: Sequence[Placement]) -> float:
+        cap = self.snapshot.power_cap_w
+        return np.inf if cap is None else cap - watts_of(self.snapshot, placements)
+
+    def _watts_missing(self, job: int) -> float:
+        """Watts that one GPU more would need at the least, less those left; an idle node counts as closed."""
+        problem = self.problem
+        classes = np.unique(problem.config_class[problem.feasible[job]])
+        least = min(float(np.min(np.diff(problem.power[c]))) for c in classes)
+        return max(0.0, least - max(0.0, self.watts_left))
+
+    def _in_the_way(self, job: int) -> _InTheWay:
+        """Who holds the nodes that would do, and when the first of them ends."""
+        problem = self.problem
+        classes = np.zeros(len(problem.cost), dtype=np.bool_)
+        classes[problem.config_class[problem.feasible[job]]] = True
+        key = classes.tobytes()
+        if key not in self.cached:
+            nodes = [n.id for n, c in zip(problem.nodes, problem.node_class, strict=True) if classes[c]]
+            holders = [h for n in nodes for h in self.jobs_at[n]]
+            ends = [run_s for _, run_s in holders if run_s is not None]
+            earliest = self.snapshot.now_s + min(ends) if ends else None
+            self.cached[key] = _InTheWay(tuple(dict.fromkeys(j for j, _ in holders))[:MOST_NAMED], earliest)
+        return self.cached[key]
+
+    def _impossible(self, row: int) -> tuple[WaitCode, tuple[str, ...]]:
+        counts, others = self.columns.counts, self.columns.others
+        shape = (counts["gpus_min"][row], counts["gpus_max"][row], others["allowed_types"][row], others["labels"][row])
+        key = (self.columns.kinds[row], *shape)
+        if key not in self.impossible:
+            self.impossible[key] = self._why_impossible(row)
+        return self.impossible[key]
+
+    def _why_impossible(self, row: int) -> tuple[WaitCode, tuple[str, ...]]:
+        """No throughput known; or no node serves training; or none of the allowed types; or none is large enough."""
+        snapshot, others, counts = self.snapshot, self.columns.others, self.columns.counts
+        types = set(others["allowed_types"][row]) or set(snapshot.types)
+        gpus = range(int(counts["gpus_min"][row]), int(counts["gpus_max"][row]) + 1)
+        kind = snapshot.kinds[snapshot.kind_index[self.columns.kinds[row]]]
+        known = {t.gpu_type for t in kind.throughputs if t.gpus in gpus and t.steps_per_s > 0.0 and t.gpu_type in types}
+        of_type = [n for n in snapshot.nodes if n.gpu_type in types]
+        if not any(n.takes_training for n in snapshot.nodes):
+            return WaitCode.NODES_UNAVAILABLE, tuple(n.id for n in of_type)[:MOST_NAMED]
+        if of_type and not any(n.takes_training for n in of_type):
+            return WaitCode.TYPES_UNAVAILABLE, tuple(n.id for n in of_type)[:MOST_NAMED]
+        labels = frozenset(others["labels"][row])
+        large = [
+            n
+            for n in of_type
+            if len(n.devices) >= gpus.start and admits((frozenset(types), labels), n.gpu_type, frozenset(n.labels))
+        ]
+        if not large:
+            return WaitCode.NO_NODE_FITS, ()
+        if not known & {n.gpu_type for n in large if n.takes_training}:
+            return WaitCode.NO_THROUGHPUT, ()
+        return WaitCode.NO_NODE_FITS, ()

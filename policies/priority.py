@@ -1,0 +1,32 @@
+"""Priority scheduling."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from policies.mechanisms.naming import queue_plan
+from policies.mechanisms.problem import Problem
+from policies.parameters import parameter
+from policies.plan import Plan
+from policies.snapshot import Ints, Snapshot
+
+
+@dataclass(frozen=True, slots=True)
+class Priority:
+    """Jobs by priority or tardiness weight; a started job keeps its configuration and is never touched (ANDREAS' baseline PS)."""
+
+    by: str = parameter(
+        "priority",
+        meaning="priority: by the job's priority, then tardiness weight; weight: by the tardiness weight alone (the paper's PS)",
+        choices=("priority", "weight"),
+    )
+
+    def __call__(self, snapshot: Snapshot) -> Plan:
+        """Place waiting jobs by `by`, greater first, equal ones by arrival."""
+        return queue_plan(snapshot, "priority", self._queue)
+
+    def _queue(self, problem: Problem) -> Ints:
+        keys = (problem.column("arrival_s"), -problem.column("tardiness_weight"))
+        return np.lexsort((*keys, -problem.count("priority")) if self.by == "priority" else keys)

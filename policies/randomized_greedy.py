@@ -1,0 +1,87 @@
+"""ANDREAS' Randomized Greedy (Filippini et al., Algorithm 1): energy and tardiness at least cost."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from policies.kernels.greedy import CODED, PAPER, search
+from policies.mechanisms.configuration import choose, instance
+from policies.mechanisms.naming import plan_of
+from policies.mechanisms.packing import Solution, least_gpus, objective
+from policies.mechanisms.problem import Problem, build
+from policies.parameters import parameter
+from policies.plan import Plan
+from policies.snapshot import Floats, Ints, Snapshot
+
+
+@dataclass(frozen=True, slots=True)
+class RandomizedGreedy:
+    """Least energy and tardiness cost by randomised greedy construction (ANDREAS).
+
+    Mode `paper`: configurations are drawn among the three cheapest in inverse proportion to their cost, neighbours swap in
+    inverse proportion to their weight, with an intensity that is halved seven times and starts anew, late jobs' pressure counts
+    with their weight, and a run time includes the launch that it needs, so that a job moves only where that pays. Mode `coded`:
+    as the authors' program does it, with its constants and without a cost of moving.
+    """
+
+    mode: str = parameter(
+        "paper", meaning="paper: as published; coded: as the authors' program does it", choices=("paper", "coded")
+    )
+    iterations: int = parameter(
+        1000, meaning="randomised constructions; coded: at most nodes x jobs x GPUs", minimum=0, maximum=1_000_000
+    )
+    rho: float = parameter(100.0, meaning="weight of the worst-case tardiness of a postponed job", minimum=0.0, maximum=1e9)
+    alpha: float = parameter(
+        0.05, meaning="coded: part of the configurations that meet the due date to draw from", minimum=0.0, maximum=1.0
+    )
+    pi: float = parameter(
+        0.05, meaning="coded: probability that a configuration is drawn instead of the cheapest taken", minimum=0.0, maximum=1.0
+    )
+    swap: float = parameter(
+        0.55,
+        meaning="coded: probability that a job swaps with a heavier next one (1 - swap with a lighter one)",
+        minimum=0.0,
+        maximum=1.0,
+    )
+    intensity: float = parameter(
+        1.0,
+        meaning="paper: greatest probability of drawing a configuration, and factor of that of swapping",
+        minimum=0.0,
+        maximum=1.0,
+    )
+
+    def __call__(self, snapshot: Snapshot) -> Plan:
+        """The best construction found; the plan's objective is f (eq. 1) of the jobs decided on, in the cluster's currency."""
+        problem = build(snapshot, charged=self.mode == "paper")
+        solution = self.solve(problem)
+        return plan_of(problem, solution, "randomized_greedy", objective(problem, solution, self.rho))
+
+    def solve(self, problem: Problem) -> Solution:
+        """The best solution of the deterministic run by pressure and of the randomised ones."""
+        data = instance(problem, choose(problem), problem.penalty(self.rho))
+        orders = self._pressure_order(problem)[None, :]
+        rate, swap = (self.pi, self.swap) if self.mode == "coded" else (self.intensity, self.intensity)
+        mode = CODED if self.mode == "coded" else PAPER
+        least, seed = least_gpus(problem, orders), _seed(problem.snapshot.seed)
+        node, config, _, _ = search(data, orders, least, mode, self._iterations(problem), rate, swap, self.alpha, seed)
+        return Solution(node, config)
+
+    def _iterations(self, problem: Problem) -> int:
+        if self.mode == "paper":
+            return self.iterations
+        return min(self.iterations, len(problem.nodes) * len(problem.rows) * problem.snapshot.max_gpus)
+
+    def _pressure_order(self, problem: Problem) -> Ints:
+        """Jobs by Delta_j = T_c + min t - d_j (eq. 2), greatest first, equal ones by arrival."""
+        fastest = np.min(problem.times_s, axis=1, initial=np.inf)
+        pressure: Floats = np.where(np.isfinite(fastest), fastest, 0.0) - problem.slack_s
+        if self.mode == "paper":
+            pressure = np.where(pressure > 0.0, np.maximum(pressure, 0.0) * problem.column("tardiness_weight"), pressure)
+        return np.lexsort((problem.column("arrival_s"), -pressure)).astype(np.int64)
+
+
+def _seed(seed: int) -> int:
+    """A non-zero 32-bit state from any seed; neighbouring seeds give unlike states (Knuth's multiplicative hash)."""
+    return ((seed % 2**32) * 2654435761 + 0x9E3779B9) % 2**32 or 1
