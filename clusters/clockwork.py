@@ -1,0 +1,35 @@
+"""The clockwork between server and agents. Pure.
+
+heartbeat = max(cluster's heartbeat, nodes / HEARTBEATS_PER_S); a lease outlives four heartbeats once the number of nodes stretches
+them. The agent counts a lease from when it *sent* the renewal, the server from when it *received* it: the server waits longer.
+"""
+
+from __future__ import annotations
+
+from datetime import datetime, timedelta
+
+from loadmaster.protocol import Intervals
+
+HEARTBEATS_PER_S = 100.0
+"""Heartbeats a second that all nodes of a cluster may send together."""
+
+KEEP_LEASE_S = 600.0
+"""The shortest lease of a job marked `on_disconnect: keep`: it outlives ten minutes of silence, on both sides."""
+
+
+def intervals(heartbeat_s: float, lease_s: float, grace_s: float, margin_s: float, nodes: int) -> Intervals:
+    """The cluster's clockwork in seconds, stretched if `nodes` would send more heartbeats than the server wants to take."""
+    stretched_s = nodes / HEARTBEATS_PER_S
+    if stretched_s > heartbeat_s:
+        return Intervals(stretched_s, max(lease_s, 4 * stretched_s), grace_s, margin_s)
+    return Intervals(heartbeat_s, lease_s, grace_s, margin_s)
+
+
+def job_lease_s(clock: Intervals, on_disconnect: str) -> float:
+    """The lease of one job's assignments, in seconds."""
+    return max(clock.lease_s, KEEP_LEASE_S) if on_disconnect == "keep" else clock.lease_s
+
+
+def lost_after(lease_end: datetime, clock: Intervals) -> datetime:
+    """When whatever ran under that lease has surely ended: lease + grace + margin after the last renewal's receipt."""
+    return lease_end + timedelta(seconds=clock.grace_s + clock.margin_s)

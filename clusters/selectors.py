@@ -1,0 +1,63 @@
+"""What is read of clusters and nodes on the agents' behalf."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from datetime import datetime
+
+from django.db.models import Q, QuerySet
+
+from clusters.clockwork import intervals
+from clusters.lifecycle import LIVE
+from clusters.models import Assignment, Cluster, Node
+from clusters.models.nodes import State
+from loadmaster.protocol import AssignmentState, Directive, DirectiveAction, Intervals, StopReason
+
+
+def clock_of(cluster: Cluster) -> Intervals:
+    """The clockwork of a cluster's agents, by its settings and its number of nodes."""
+    nodes = Node.objects.filter(cluster=cluster).exclude(state=State.LOST).count()
+    return intervals(cluster.heartbeat_s, cluster.lease_s, cluster.grace_s, cluster.margin_s, nodes)
+
+
+def live_assignments(node: Node) -> QuerySet[Assignment]:
+    """What the node holds, with the jobs, in the order in which rows are locked."""
+    return Assignment.objects.filter(node=node, state__in=LIVE).select_related("job").order_by("pk")
+
+
+def wanted_of(node: Node) -> list[Assignment]:
+    """The node's live assignments that its agent is to start or stop."""
+    return list(live_assignments(node).filter(Q(state=AssignmentState.OFFERED) | ~Q(desired="run")))
+
+
+def directives(assignments: Iterable[Assignment], grace_s: float) -> tuple[Directive, ...]:
+    """Everything wanted and not yet done, of assignments that are live."""
+    found = (directive(a, grace_s) for a in assignments)
+    return tuple(d for d in found if d is not None)
+
+
+def directive(assignment: Assignment, grace_s: float) -> Directive | None:
+    """What the server wants done with one live assignment: start it, stop it, or know its newest term."""
+    known = {"id": str(assignment.pk), "fence": assignment.fence}
+    if assignment.desired != "run":
+        return Directive(**known, action=DirectiveAction.STOP, stop_reason=StopReason(assignment.desired), grace_s=grace_s)
+    if assignment.state == AssignmentState.OFFERED:
+        return Directive(**known, action=DirectiveAction.START)
+    if assignment.term_until is None and assignment.steps_quota is None:
+        return None
+    until_s = assignment.term_until.timestamp() if assignment.term_until else None
+    return Directive(**known, action=DirectiveAction.UPDATE, term_until_s=until_s, steps_quota=assignment.steps_quota)
+
+
+def cursor_of(assignments: Iterable[Assignment]) -> int:
+    """When the newest of these wishes came up, in microseconds: the cursor of the long poll. 0 without any."""
+    return max((_microseconds(a.desired_at or a.created_at) for a in assignments), default=0)
+
+
+def wanted_after(node: Node, cursor: int) -> list[Assignment]:
+    """The wishes newer than the cursor."""
+    return [a for a in wanted_of(node) if cursor_of([a]) > cursor]
+
+
+def _microseconds(at: datetime) -> int:
+    return int(at.timestamp() * 1_000_000)

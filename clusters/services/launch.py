@@ -1,0 +1,58 @@
+"""What an agent gets when it accepts: everything needed to run one rank. The only place where secrets become plain."""
+
+from __future__ import annotations
+
+from clusters.models import Assignment
+from jobs.models import Job
+from jobs.secrets import reveal_references
+from loadmaster.protocol import LaunchSpec
+
+
+def launch_spec(assignment: Assignment) -> LaunchSpec:
+    """The specification for an assignment read with job, team, kind, node and cluster. Raises jobs.secrets.SecretMissing."""
+    job, node = assignment.job, assignment.node
+    slots = list(assignment.slots.select_related("device").order_by("device__uuid", "slot"))
+    place = "" if assignment.purpose == "profiling" else job.checkpoint_place
+    return LaunchSpec(
+        assignment=str(assignment.pk),
+        job=str(job.pk),
+        job_name=job.name,
+        fence=assignment.fence,
+        runtime=job.runtime,
+        command=tuple(job.command),
+        devices=tuple(slot.device.uuid for slot in slots),
+        gpu_type=node.gpu_type.name,
+        purpose=assignment.purpose,
+        copy=assignment.copy,
+        image=job.image,
+        image_digest=job.image_digest,
+        environment={name: value for name, value in job.environment.items() if isinstance(value, str)},
+        secrets=reveal_references(job.team, job.environment),
+        mounts=tuple(job.mounts),
+        rank=assignment.rank,
+        world_size=assignment.world_size,
+        slot=slots[0].slot if slots else 0,
+        share=assignment.share,
+        cpu_quota=assignment.cpu_quota,
+        cores=job.cores,
+        memory_gb=job.memory_gb,
+        steps=job.total_steps,
+        steps_quota=assignment.steps_quota,
+        term_until_s=assignment.term_until.timestamp() if assignment.term_until else None,
+        grace_s=node.cluster.grace_s,
+        checkpoint_place=place,
+        kind=job.kind.digest,
+        kind_name=job.kind.name,
+        required_features=required_features(job, assignment, place),
+    )
+
+
+def required_features(job: Job, assignment: Assignment, checkpoint_place: str) -> tuple[str, ...]:
+    """What an agent must know to do it right; one that does not rejects the assignment."""
+    wanted = {
+        job.runtime: True,
+        "emulated": assignment.node.emulated,
+        "checkpoint": bool(checkpoint_place),
+        "steps_quota": assignment.steps_quota is not None,
+    }
+    return tuple(sorted(name for name, needed in wanted.items() if needed))

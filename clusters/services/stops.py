@@ -1,0 +1,44 @@
+"""Asking for an assignment's end, for whoever has a reason to: plans, operators, users, drains."""
+
+from __future__ import annotations
+
+from datetime import datetime
+
+from django.db import transaction
+
+from clusters.locking import lock_assignment
+from clusters.models import Assignment
+from clusters.stopping import want_stop
+from jobs.lifecycle import JobMove, JobState
+from jobs.moves import move_job
+from jobs.outcomes import assignment_ended
+from loadmaster.protocol import StopReason
+
+_EVICTABLE = frozenset({JobState.STARTING, JobState.RUNNING})
+
+
+def request_stop(assignment: Assignment, reason: StopReason, actor: str = "", now: datetime | None = None) -> Assignment:
+    """Wish an assignment stopped; the agent hears of it by directive and heartbeat. Harmless for one that is over.
+
+    An offer nobody has accepted is withdrawn at once: its slots are free and its job is moved on before this returns. Move the job
+    (PREEMPT, CANCEL) before calling this. The given object is brought up to date.
+    """
+    with transaction.atomic():
+        newest = lock_assignment(assignment.pk)
+        if want_stop(newest, reason, actor, now):
+            assignment_ended(newest, now)
+    for name in ("state", "desired", "desired_at", "ended_at", "reason", "reason_class"):
+        setattr(assignment, name, getattr(newest, name))
+    return assignment
+
+
+def evict(assignment: Assignment, actor: str, now: datetime | None = None) -> None:
+    """Pre-empt the assignment and its whole gang: the job goes back to the queue once the agents have stopped it."""
+    with transaction.atomic():
+        newest = lock_assignment(assignment.pk)
+        job = newest.job
+        if newest.purpose == "training" and JobState(job.state) in _EVICTABLE:
+            move_job(job, JobMove.PREEMPT, actor=actor)
+        gang = Assignment.objects.filter(job=job, fence=newest.fence, ended_at=None).order_by("pk")
+        for member in gang:
+            request_stop(member, StopReason.PREEMPT, actor, now)
