@@ -61,59 +61,49 @@ class Instance(NamedTuple):
 
 
 class State(NamedTuple):
-    """What one construction changes; reset before each. `totals` = (free GPUs, watts left, taken count)."""
+    """What one construction changes: free GPUs, lists and resources as in `Instance`, GPUs `busy` and the first end on each node,
+    and in order what was placed: (job, node, config)."""
 
     free: Ints
-    class_free: Ints
     first: Ints
     after: Ints
     before: Ints
     capacity: Floats
-    training: Ints
+    busy: Ints
     ends_s: Floats
-    totals: Floats
     job: Ints
     node: Ints
     config: Ints
 
 
-@compiled
-def new_state(instance: Instance) -> State:
+def new_state(data: Instance) -> State:
     """Room for a construction."""
-    nodes, jobs = instance.free.size, instance.home.size
+    nodes, jobs = data.free.size, data.home.size
+    lists = np.zeros_like(data.first), np.zeros(nodes, np.int64), np.zeros(nodes, np.int64)
+    placed = np.zeros(jobs, np.int64), np.zeros(jobs, np.int64), np.zeros(jobs, np.int64)
     return State(
-        np.zeros(nodes, np.int64),
-        np.zeros(instance.first.shape[0], np.int64),
-        np.zeros_like(instance.first),
-        np.zeros(nodes, np.int64),
-        np.zeros(nodes, np.int64),
-        np.zeros_like(instance.capacity),
-        np.zeros(nodes, np.int64),
-        np.zeros(nodes, np.float64),
-        np.zeros(3, np.float64),
-        np.zeros(jobs, np.int64),
-        np.zeros(jobs, np.int64),
-        np.zeros(jobs, np.int64),
+        np.zeros(nodes, np.int64), *lists, np.zeros_like(data.capacity), np.zeros(nodes, np.int64), np.zeros(nodes), *placed
     )
 
 
 @compiled
-def reset(instance: Instance, state: State) -> None:
-    """Empty the nodes."""
-    state.free[:] = instance.free
-    state.first[:] = instance.first
-    state.after[:] = instance.after
-    state.before[:] = instance.before
-    state.capacity[:] = instance.capacity
-    state.training[:] = 0
-    state.class_free[:] = 0
+def reset(data: Instance, state: State) -> int:
+    """Empty the nodes; the GPUs free in all. Loops, because whole-array assignment takes seconds to compile."""
+    free, after, before, busy, ends_s = state.free, state.after, state.before, state.busy, state.ends_s
     total = 0
-    for n in range(instance.free.size):
-        state.class_free[instance.node_class[n]] += instance.free[n]
-        total += instance.free[n]
-    state.totals[0] = total
-    state.totals[1] = instance.watts
-    state.totals[2] = 0.0
+    for n in range(data.free.size):
+        total += data.free[n]
+        free[n] = data.free[n]
+        after[n] = data.after[n]
+        before[n] = data.before[n]
+        busy[n] = data.used[n]
+        ends_s[n] = np.inf
+        for r in range(data.capacity.shape[1]):
+            state.capacity[n, r] = data.capacity[n, r]
+    for c in range(data.first.shape[0]):
+        for left in range(data.first.shape[1]):
+            state.first[c, left] = data.first[c, left]
+    return total
 
 
 @compiled
@@ -128,177 +118,209 @@ def draw(rng: Ints) -> float:
 
 
 @compiled
-def extra_watts(instance: Instance, state: State, n: int, gpus: int) -> float:
-    """Watts that so many GPUs more need on node n; a closed node needs its idle watts too."""
-    c = instance.node_class[n]
-    busy = instance.used[n] + state.training[n]
-    before = instance.power[c, busy] if busy > 0 else 0.0
-    return float(instance.power[c, busy + gpus] - before)
+def swaps(weight: Floats, a: int, b: int, mode: int, swap: float, rng: Ints) -> bool:
+    """Whether b goes before its neighbour a: the likelier the lighter a is."""
+    if mode == CODED:
+        return draw(rng) < (swap if weight[a] < weight[b] else 1.0 - swap)
+    both = weight[a] + weight[b]
+    return draw(rng) < swap * (weight[b] / both if both > 0.0 else 0.5)
 
 
 @compiled
-def fits(instance: Instance, state: State, j: int, n: int, gpus: int) -> bool:
-    """Whether node n has the GPUs, the scarce resources and the watts for job j."""
-    if state.free[n] < gpus:
-        return False
-    for r in range(instance.demand.shape[1]):
-        if instance.demand[j, r] > state.capacity[n, r] + SLACK:
+def pick(chance: Floats, j: int, count: int, mode: int, rate: float, alpha: float, rng: Ints) -> int:
+    """Rank of the configuration to try first: 0 the cheapest in time, or with probability `rate` one of the cheap ones."""
+    if count < 2 or rate <= 0.0 or (rate < 1.0 and draw(rng) >= rate):
+        return 0
+    if mode == CODED:
+        return int(draw(rng) * max(1.0, np.floor(alpha * count + 0.5)))
+    u = draw(rng)
+    if u < chance[j, 0]:
+        return 0
+    return 1 if u < chance[j, 1] or count < TOP else 2
+
+
+@compiled
+def extra_watts(power: Floats, c: int, busy: int, gpus: int) -> float:
+    """Watts that so many GPUs more need on a node of class c with `busy` in use; a closed node needs its idle watts too."""
+    return float(power[c, busy + gpus] - (power[c, busy] if busy > 0 else 0.0))
+
+
+@compiled
+def fits(demand: Floats, capacity: Floats, power: Floats, busy: Ints, watts: float, j: int, n: int, c: int, gpus: int) -> bool:
+    """Whether node n, which has the GPUs, also has the scarce resources and the watts for job j."""
+    for r in range(demand.shape[1]):
+        if demand[j, r] > capacity[n, r] + SLACK:
             return False
-    return bool(instance.watts == np.inf or extra_watts(instance, state, n, gpus) <= state.totals[1] + SLACK)
+    return bool(watts == np.inf or extra_watts(power, c, busy[n], gpus) <= watts + SLACK)
 
 
 @compiled
-def find(instance: Instance, state: State, j: int, k: int) -> int:
-    """The node for job j in configuration k: where it runs already, else the one with the fewest GPUs left over, else -1."""
-    c = instance.config_class[k]
-    gpus = instance.config_gpus[k]
-    if state.class_free[c] < gpus:
-        return NONE
-    if k == instance.home_config[j] and fits(instance, state, j, instance.home[j], gpus):
-        return int(instance.home[j])
+def relink(first: Ints, after: Ints, before: Ints, free: Ints, n: int, c: int, gpus: int) -> None:
+    """Move node n of class c to the list of nodes with `gpus` fewer free."""
+    previous, following = before[n], after[n]
+    if previous == NONE:
+        first[c, free[n]] = following
+    else:
+        after[previous] = following
+    if following != NONE:
+        before[following] = previous
+    left = free[n] - gpus
+    head = first[c, left]
+    free[n] = left
+    first[c, left] = n
+    after[n] = head
+    before[n] = NONE
+    if head != NONE:
+        before[head] = n
+
+
+@compiled
+def exhausted(first: Ints, least: Ints, at: int, need_carried: int) -> bool:
+    """Whether no job from place `at` of the queue on, nor the one carried, can find enough GPUs on any one node."""
+    for c in range(first.shape[0]):
+        for left in range(min(least[c, at], need_carried), first.shape[1]):
+            if first[c, left] != NONE:
+                return False
+    return True
+
+
+@compiled
+def find(data: Instance, state: State, watts: float, j: int, k: int) -> int:
+    """The node for job j in configuration k where resources or watts are scarce: as in `construct`, but each is checked."""
+    c, gpus = data.config_class[k], data.config_gpus[k]
+    home = data.home[j]
+    at_home = k == data.home_config[j] and state.free[home] >= gpus
+    if at_home and fits(data.demand, state.capacity, data.power, state.busy, watts, j, home, c, gpus):
+        return int(home)
     for left in range(gpus, state.first.shape[1]):
         n = state.first[c, left]
         while n != NONE:
-            if fits(instance, state, j, n, gpus):
+            if fits(data.demand, state.capacity, data.power, state.busy, watts, j, n, c, gpus):
                 return int(n)
             n = state.after[n]
     return NONE
 
 
 @compiled
-def relink(instance: Instance, state: State, n: int, gpus: int) -> None:
-    """Move node n to the list of nodes with `gpus` fewer free."""
-    c = instance.node_class[n]
-    before, after = state.before[n], state.after[n]
-    if before == NONE:
-        state.first[c, state.free[n]] = after
-    else:
-        state.after[before] = after
-    if after != NONE:
-        state.before[after] = before
-    state.free[n] -= gpus
-    head = state.first[c, state.free[n]]
-    state.first[c, state.free[n]] = n
-    state.after[n] = head
-    state.before[n] = NONE
-    if head != NONE:
-        state.before[head] = n
-
-
-@compiled
-def assign(instance: Instance, state: State, j: int, k: int, n: int) -> float:
-    """Give node n to job j in configuration k; the job's tardiness cost minus what postponing it would have cost."""
-    gpus = instance.config_gpus[k]
-    time_s = instance.time_s[j, k]
-    if k == instance.home_config[j] and n != instance.home[j]:
-        time_s += instance.move_s[j]
-    if instance.watts != np.inf:
-        state.totals[1] -= extra_watts(instance, state, n, gpus)
-    for r in range(instance.demand.shape[1]):
-        state.capacity[n, r] -= instance.demand[j, r]
-    if state.training[n] == 0 or time_s < state.ends_s[n]:
-        state.ends_s[n] = time_s
-    relink(instance, state, n, gpus)
-    state.training[n] += gpus
-    state.class_free[instance.node_class[n]] -= gpus
-    state.totals[0] -= gpus
-    taken = int(state.totals[2])
-    state.job[taken] = j
-    state.node[taken] = n
-    state.config[taken] = k
-    state.totals[2] = taken + 1
-    late = time_s - instance.slack_s[j]
-    return float((instance.weight[j] * late if late > 0.0 else 0.0) - instance.penalty[j])
-
-
-@compiled
-def pick(instance: Instance, j: int, mode: int, rate: float, alpha: float, rng: Ints) -> int:
-    """Rank of the configuration to try first: 0 the cheapest in time, or with probability `rate` one of the cheap ones."""
-    count = instance.due_count[j]
-    if count < 2 or rate <= 0.0 or draw(rng) >= rate:
-        return 0
-    if mode == CODED:
-        return int(draw(rng) * max(1.0, np.floor(alpha * count + 0.5)))
-    u = draw(rng)
-    if u < instance.chance[j, 0]:
-        return 0
-    return 1 if u < instance.chance[j, 1] or count < TOP else 2
-
-
-@compiled
-def place(instance: Instance, state: State, j: int, rank: int) -> float:
-    """Assign job j to its configuration of that rank, else to the first that fits; the change of cost, inf if none fits."""
-    k = instance.choice[j, rank]
-    n = find(instance, state, j, k)
-    i = 0
-    while n == NONE and i < instance.fit_count[j]:
-        k = instance.choice[j, i]
-        n = find(instance, state, j, k)
-        i += 1
-    return assign(instance, state, j, k, n) if n != NONE else np.inf
-
-
-@compiled
-def exhausted(instance: Instance, state: State, least: Ints, at: int, carried: int) -> bool:
-    """Whether no job from position `at` of the queue on, nor the one carried, can find enough GPUs on any one node."""
-    for c in range(state.first.shape[0]):
-        need = least[c, at]
-        if carried != NONE and instance.gpus_min[carried] < need:
-            need = instance.gpus_min[carried]
-        for left in range(need, state.first.shape[1]):
-            if state.first[c, left] != NONE:
-                return False
-    return True
-
-
-@compiled
-def swaps(instance: Instance, a: int, b: int, mode: int, swap: float, rng: Ints) -> bool:
-    """Whether b goes before its neighbour a: the likelier the lighter a is."""
-    if mode == CODED:
-        return draw(rng) < (swap if instance.weight[a] < instance.weight[b] else 1.0 - swap)
-    both = instance.weight[a] + instance.weight[b]
-    return draw(rng) < swap * (instance.weight[b] / both if both > 0.0 else 0.5)
+def take(data: Instance, state: State, watts: float, j: int, n: int, c: int, gpus: int) -> float:
+    """Take the scarce resources; the watts left."""
+    for r in range(data.demand.shape[1]):
+        state.capacity[n, r] -= data.demand[j, r]
+    return watts - extra_watts(data.power, c, state.busy[n], gpus) if watts != np.inf else watts
 
 
 @compiled
 def construct(
-    instance: Instance, state: State, order: Ints, least: Ints, mode: int, rate: float, swap: float, alpha: float, rng: Ints
-) -> float:
-    """One greedy construction over the queue `order`; f without the total postponement cost. rate = swap = 0: deterministic."""
-    reset(instance, state)
-    cost = 0.0
-    at, carried = 0, NONE
-    while state.totals[0] > 0.0 and (at < order.size or carried != NONE):
+    data: Instance, state: State, order: Ints, least: Ints, mode: int, rate: float, swap: float, alpha: float, rng: Ints
+) -> tuple[float, int]:
+    """One greedy construction over the queue `order`: (f without the total postponement cost, jobs placed).
+
+    rate = swap = 0: deterministic. A job tries the configuration picked, then the others by rank; its own node first if it runs
+    there just so, else the node with the fewest GPUs that suffice.
+    """
+    free, first, after, before, busy, ends_s = state.free, state.first, state.after, state.before, state.busy, state.ends_s
+    choice, time_s, weight, home_config = data.choice, data.time_s, data.weight, data.home_config
+    config_class, config_gpus = data.config_class, data.config_gpus
+    scarce, sizes, watts = data.demand.shape[1] > 0 or data.watts != np.inf, first.shape[1], data.watts
+    total = reset(data, state)
+    cost, taken, at, carried = 0.0, 0, 0, NONE
+    while total > 0 and (at < order.size or carried != NONE):
         j = carried
         carried = NONE
         if j == NONE:
             j = order[at]
             at += 1
-        if swap > 0.0 and at < order.size and swaps(instance, j, order[at], mode, swap, rng):
+        if swap > 0.0 and at < order.size and swaps(weight, j, order[at], mode, swap, rng):
             carried = j
             j = order[at]
             at += 1
-        change = place(instance, state, j, pick(instance, j, mode, rate, alpha, rng))
-        if change != np.inf:
-            cost += change
-        elif exhausted(instance, state, least, at, carried):
-            break
-    return cost + running_cost(instance, state)
+        rank = pick(data.chance, j, data.due_count[j], mode, rate, alpha, rng)
+        n, k, i = NONE, choice[j, rank], -1
+        while i < data.fit_count[j]:
+            if i >= 0:
+                k = choice[j, i]
+            c, gpus = config_class[k], config_gpus[k]
+            if scarce:
+                n = find(data, state, watts, j, k)
+            elif k == home_config[j] and free[data.home[j]] >= gpus:
+                n = data.home[j]
+            else:
+                for left in range(gpus, sizes):
+                    n = first[c, left]
+                    if n != NONE:
+                        break
+            if n != NONE:
+                break
+            i += 1
+        if n == NONE:
+            if exhausted(first, least, at, sizes if carried == NONE else data.gpus_min[carried]):
+                break
+            continue
+        run_s = time_s[j, k]
+        if k == home_config[j] and n != data.home[j]:
+            run_s += data.move_s[j]
+        if scarce:
+            watts = take(data, state, watts, j, n, c, gpus)
+        if run_s < ends_s[n]:
+            ends_s[n] = run_s
+        relink(first, after, before, free, n, c, gpus)
+        busy[n] += gpus
+        total -= gpus
+        state.job[taken], state.node[taken], state.config[taken] = j, n, k
+        taken += 1
+        late = run_s - data.slack_s[j]
+        cost += (weight[j] * late if late > 0.0 else 0.0) - data.penalty[j]
+    return cost + running_cost(data, state), taken
 
 
 @compiled
-def running_cost(instance: Instance, state: State) -> float:
+def running_cost(data: Instance, state: State) -> float:
     """sum_n c[n, used] * t_first(n): each open node at its cost until its first job ends."""
     cost = 0.0
-    for n in range(instance.free.size):
-        if state.training[n] > 0:
-            cost += instance.cost[instance.node_class[n], state.training[n]] * state.ends_s[n]
+    for n in range(data.free.size):
+        used = data.free[n] - state.free[n]
+        if used > 0:
+            cost += data.cost[data.node_class[n], used] * state.ends_s[n]
     return cost
 
 
 @compiled
+def improve(
+    data: Instance,
+    state: State,
+    orders: Ints,
+    least: Ints,
+    mode: int,
+    iterations: int,
+    rate: float,
+    swap: float,
+    alpha: float,
+    rng: Ints,
+    node: Ints,
+    config: Ints,
+) -> tuple[float, float]:
+    """Deterministic runs over every row of `orders`, then randomised ones around the first; see `search`."""
+    best, first = np.inf, np.inf
+    for i in range(orders.shape[0] + iterations):
+        if i < orders.shape[0]:
+            cost, placed = construct(data, state, orders[i], least[i], mode, 0.0, 0.0, alpha, rng)
+        else:
+            scale = 1.0 if mode == CODED else 1.0 / (1 << (i % 8))
+            cost, placed = construct(data, state, orders[0], least[0], mode, rate * scale, swap * scale, alpha, rng)
+        if i == 0:
+            first = cost
+        if cost < best:
+            best = cost
+            for j in range(node.size):
+                node[j] = NONE
+            for taken in range(placed):
+                node[state.job[taken]] = state.node[taken]
+                config[state.job[taken]] = state.config[taken]
+    return best, first
+
+
 def search(
-    instance: Instance,
+    data: Instance,
     orders: Ints,
     least: Ints,
     mode: int,
@@ -312,26 +334,10 @@ def search(
 
     Returns (node, configuration) of every job, -1 where it is postponed, then f of the best and of the first deterministic run,
     both without the total postponement cost. `least` int64[S, C, E + 1]: fewest GPUs that a job from a place in the queue on
-    could use on a node of a class.
+    could use on a node of a class. `seed` in 1 .. 2**32 - 1.
     """
-    state = new_state(instance)
+    node = np.full(data.home.size, NONE, np.int64)
+    config = np.full(data.home.size, NONE, np.int64)
     rng = np.array([seed], np.int64)
-    node = np.full(instance.home.size, NONE, np.int64)
-    config = np.full(instance.home.size, NONE, np.int64)
-    best, first = np.inf, np.inf
-    for i in range(orders.shape[0] + iterations):
-        s = i if i < orders.shape[0] else 0
-        if i < orders.shape[0]:
-            cost = construct(instance, state, orders[s], least[s], mode, 0.0, 0.0, alpha, rng)
-        else:
-            scale = 1.0 if mode == CODED else 1.0 / (1 << (i % 8))
-            cost = construct(instance, state, orders[s], least[s], mode, rate * scale, swap * scale, alpha, rng)
-        if i == 0:
-            first = cost
-        if cost < best:
-            best = cost
-            node[:] = NONE
-            for taken in range(int(state.totals[2])):
-                node[state.job[taken]] = state.node[taken]
-                config[state.job[taken]] = state.config[taken]
+    best, first = improve(data, new_state(data), orders, least, mode, iterations, rate, swap, alpha, rng, node, config)
     return node, config, best, first

@@ -1,0 +1,1 @@
+"""Benchmarks: each module prints JSON lines (name, median, goal, ratio, unit, machine)."""
