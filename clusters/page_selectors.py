@@ -1,0 +1,201 @@
+"""What the pages of nodes and of the timeline show, in a constant number of queries."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from typing import Any
+
+from django.contrib.auth.models import User
+from django.db.models import Prefetch, Q
+from django.utils import timezone
+
+from clusters.lifecycle import LIVE
+from clusters.models import Assignment, AssignmentSlot, Cluster, Device, Node
+from controlplane.gantt import Bar
+from controlplane.models import Round
+from jobs.models import Job
+from jobs.selectors import is_operator, visible_jobs
+
+OTHERS = "another team's job"
+MAX_BARS = 3000
+
+
+@dataclass(frozen=True, slots=True)
+class Occupant:
+    """What runs on a device: a job the reader may see, or somebody else's (`job_id` None)."""
+
+    job_id: str | None
+    name: str
+    purpose: str
+    state: str
+
+
+@dataclass(frozen=True, slots=True)
+class DeviceCard:
+    """A GPU and what runs on it. `power_source` says whether the watts are measured or modelled."""
+
+    device: Device
+    emulated: bool
+    occupants: tuple[Occupant, ...]
+
+    @property
+    def percent(self) -> float | None:
+        """Use in percent."""
+        return None if self.device.gpu_fraction is None else 100 * self.device.gpu_fraction
+
+
+@dataclass(frozen=True, slots=True)
+class NodeCard:
+    """A machine, its GPUs, and its watts now as far as they are known."""
+
+    node: Node
+    emulated: bool
+    devices: tuple[DeviceCard, ...]
+    silent: bool
+
+    @property
+    def busy(self) -> int:
+        """GPUs with work."""
+        return sum(bool(d.occupants) for d in self.devices)
+
+    @property
+    def power_w(self) -> float | None:
+        """Watts of the GPUs together."""
+        known = [d.device.power_w for d in self.devices if d.device.power_w is not None]
+        return sum(known) if known else None
+
+
+@dataclass(frozen=True, slots=True)
+class ClusterNodes:
+    """A cluster and its nodes."""
+
+    cluster: Cluster
+    nodes: tuple[NodeCard, ...]
+
+    @property
+    def gpus(self) -> int:
+        """GPUs of nodes that are not lost."""
+        return sum(len(n.devices) for n in self.nodes if n.node.state != "lost")
+
+    @property
+    def busy(self) -> int:
+        """GPUs with work."""
+        return sum(n.busy for n in self.nodes)
+
+
+def cluster_nodes(user: User) -> tuple[ClusterNodes, ...]:
+    """All clusters with their nodes and what runs on each GPU; names of jobs only where the reader may see the job."""
+    slots = AssignmentSlot.objects.filter(live=True).select_related("assignment__job")
+    devices = Device.objects.prefetch_related(Prefetch("slots_held", queryset=slots, to_attr="live_slots")).order_by("uuid")
+    nodes = (
+        Node.objects.select_related("gpu_type", "cluster").prefetch_related(Prefetch("devices", queryset=devices)).order_by("name")
+    )
+    clusters = Cluster.objects.order_by("name").prefetch_related(Prefetch("nodes", queryset=nodes))
+    found, now = list(clusters), timezone.now()
+    held = {s.assignment.job_id for c in found for n in c.nodes.all() for d in n.devices.all() for s in d.live_slots}  # type: ignore[attr-defined]  # to_attr
+    seen = _seen(user, held)
+    return tuple(ClusterNodes(c, tuple(_node_card(n, seen, now) for n in c.nodes.all())) for c in found)
+
+
+def gantt_bars(user: User, cluster: Cluster, since: datetime, until: datetime) -> tuple[tuple[Bar, ...], tuple[str, ...]]:
+    """(bars, lanes) of the cluster's GPUs from `since` to `until`: what ran, what runs, and until when it is expected to."""
+    now = timezone.now()
+    lanes = _lanes(cluster)
+    assignments = _shown(cluster, since)
+    seen = _seen(user, {a.job_id for a in assignments})
+    expected = _expected(cluster)
+    bars = [b for a in assignments for b in _bars(a, lanes, seen, expected, now)]
+    return tuple(b for b in bars if b.to_s > since.timestamp() and b.from_s < until.timestamp()), tuple(lanes.values())
+
+
+def _seen(user: User, jobs: Iterable[Any]) -> frozenset[Any]:
+    """Which of these jobs the reader may know of."""
+    jobs = set(jobs)
+    if is_operator(user) or not jobs:
+        return frozenset(jobs)
+    return frozenset(visible_jobs(user).filter(pk__in=jobs).values_list("pk", flat=True))
+
+
+def _node_card(node: Node, seen: frozenset[Any], now: datetime) -> NodeCard:
+    emulated = node.emulated or node.gpu_type.emulated
+    devices = tuple(_device_card(d, emulated, seen) for d in node.devices.all())
+    patience = timedelta(seconds=3 * node.cluster.heartbeat_s)
+    return NodeCard(node, emulated, devices, node.last_seen_at is None or now - node.last_seen_at > patience)
+
+
+def _device_card(device: Device, emulated: bool, seen: frozenset[Any]) -> DeviceCard:
+    slots: list[AssignmentSlot] = device.live_slots  # type: ignore[attr-defined]  # prefetched under that name
+    return DeviceCard(device, emulated or device.emulated, tuple(_occupant(s.assignment, seen) for s in slots))
+
+
+def _occupant(assignment: Assignment, seen: frozenset[Any]) -> Occupant:
+    known = assignment.job_id in seen
+    name = assignment.job.name if known else OTHERS
+    return Occupant(str(assignment.job_id) if known else None, name, assignment.purpose, assignment.state)
+
+
+def _lanes(cluster: Cluster) -> dict[int, str]:
+    """Device -> its lane, in the order of nodes and GPUs. A GPU is called by its number on the node."""
+    lanes: dict[int, str] = {}
+    nodes = Node.objects.filter(cluster=cluster).select_related("gpu_type").prefetch_related("devices").order_by("name")
+    for node in nodes:
+        mark = " (emulated)" if node.emulated or node.gpu_type.emulated else ""
+        for index, device in enumerate(sorted(node.devices.all(), key=lambda d: d.uuid)):
+            lanes[device.pk] = f"{node.name} · {node.gpu_type.name} {index}{mark}"
+    return lanes
+
+
+def _shown(cluster: Cluster, since: datetime) -> list[Assignment]:
+    """Assignments that held a GPU since then, newest first up to a bound."""
+    held = Q(ended_at__isnull=True) | Q(ended_at__gte=since)
+    rows = Assignment.objects.filter(held, node__cluster=cluster).exclude(state="rejected").select_related("job", "node__gpu_type")
+    return list(rows.prefetch_related("slots").order_by("-created_at")[:MAX_BARS])
+
+
+def _expected(cluster: Cluster) -> Mapping[tuple[str, str, int], float]:
+    """When the latest round expects each placement to end, by (job, purpose, copy)."""
+    latest = Round.objects.filter(cluster=cluster, plan__isnull=False).order_by("-id").only("plan", "started_at").first()
+    if latest is None or not isinstance(latest.plan, dict):
+        return {}
+    start_s = latest.started_at.timestamp()
+    placements = [p for p in latest.plan.get("placements", ()) if p.get("predicted_run_s") is not None]
+    return {(str(p["job"]), p.get("purpose", "training"), p.get("copy", 0)): start_s + p["predicted_run_s"] for p in placements}
+
+
+def _bars(
+    assignment: Assignment,
+    lanes: Mapping[int, str],
+    seen: frozenset[Any],
+    expected: Mapping[tuple[str, str, int], float],
+    now: datetime,
+) -> list[Bar]:
+    job, known = assignment.job, assignment.job_id in seen
+    name = job.name if known else OTHERS
+    from_s = (assignment.accepted_at or assignment.created_at).timestamp()
+    live = assignment.state in LIVE
+    to_s = now.timestamp() if live else (assignment.ended_at or now).timestamp()
+    kind = "profiling" if assignment.purpose == "profiling" else "running" if live else "ran"
+    places = [lanes[s.device_id] for s in assignment.slots.all() if s.device_id in lanes]
+    hover = _hover(assignment, job) if known else ""
+    key = str(job.pk) if known else ""
+    bars = [Bar(lane, key, name, from_s, to_s, kind, hover) for lane in places]
+    end_s = _expected_end(assignment, expected) if live else None
+    if end_s is not None and end_s > to_s:
+        bars += [Bar(lane, key, name, to_s, end_s, "planned", hover) for lane in places]
+    return bars
+
+
+def _expected_end(assignment: Assignment, expected: Mapping[tuple[str, str, int], float]) -> float | None:
+    newest = expected.get((str(assignment.job_id), assignment.purpose, assignment.copy))
+    if newest is not None or assignment.predicted_run_s is None:
+        return newest
+    return (assignment.running_at or assignment.created_at).timestamp() + assignment.predicted_run_s
+
+
+def _hover(assignment: Assignment, job: Job) -> str:
+    """What the chart says under the pointer, beside name and times."""
+    end = assignment.steps_done or assignment.start_steps
+    steps = f"steps {assignment.start_steps:,} to {end:,} of {job.total_steps:,}"
+    return f"{assignment.state} · {steps} · launch {assignment.fence}"

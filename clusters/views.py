@@ -1,0 +1,63 @@
+"""The page of nodes and what operators do with them."""
+
+from __future__ import annotations
+
+import uuid
+from typing import cast
+
+from django.contrib import messages
+from django.contrib.auth.models import User
+from django.core.exceptions import PermissionDenied
+from django.http import Http404, HttpRequest, HttpResponse
+from django.shortcuts import get_object_or_404, redirect, render
+from django.utils.cache import patch_vary_headers
+from django.views.decorators.http import require_GET, require_POST
+
+from clusters.models import Node
+from clusters.models.nodes import Role
+from clusters.page_selectors import cluster_nodes
+from clusters.services import NodeStateError, node_cordon, node_drain, node_set_role, node_uncordon
+from jobs.selectors import is_operator
+
+
+@require_GET
+def nodes(request: HttpRequest) -> HttpResponse:
+    """Every node, its GPUs, and what runs on each."""
+    user = cast(User, request.user)
+    part = request.headers.get("HX-Request") == "true"
+    roles = {Role.PRODUCTION: "Production", Role.PROFILING: "Profiling", Role.BOTH: "Both"}
+    context = {"clusters": cluster_nodes(user), "roles": roles}
+    response = render(request, "clusters/_nodes.html" if part else "clusters/nodes.html", context)
+    patch_vary_headers(response, ["HX-Request"])
+    return response
+
+
+@require_POST
+def node_action(request: HttpRequest, node_id: uuid.UUID, action: str) -> HttpResponse:
+    """Cordon, uncordon or drain a node, or give it another role; for operators."""
+    user = cast(User, request.user)
+    if not is_operator(user):
+        raise PermissionDenied("only operators change nodes")
+    node = get_object_or_404(Node, pk=node_id)
+    try:
+        messages.success(request, _act(node, action, request.POST.get("role", ""), user.get_username()))
+    except NodeStateError as error:
+        messages.error(request, f"Nothing was changed: {error}.")
+    return redirect("nodes")
+
+
+def _act(node: Node, action: str, role: str, actor: str) -> str:
+    match action:
+        case "cordon":
+            node_cordon(node, actor)
+            return f"{node.name} takes nothing new; what runs there goes on."
+        case "uncordon":
+            node_uncordon(node, actor)
+            return f"{node.name} takes work again."
+        case "drain":
+            node_drain(node, actor)
+            return f"{node.name} is being drained: its jobs save a checkpoint and move elsewhere."
+        case "role" if role in Role.values:
+            node_set_role(node, role, actor)
+            return f"{node.name} now serves {'production and profiling' if role == Role.BOTH else role}."
+    raise Http404(f"there is no action {action} {role}".strip())
