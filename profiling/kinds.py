@@ -19,19 +19,18 @@ import shlex
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import PurePosixPath
 
-IGNORED = frozenset(
-    """
+_IGNORED = """
     seed random-seed rng-seed manual-seed data-seed random-state
     lr learning-rate base-lr initial-lr init-lr min-lr max-lr peak-lr end-lr warmup-lr lr-decay lr-scheduler lr-schedule
     epochs epoch num-epochs max-epochs n-epochs num-train-epochs train-epochs total-epochs start-epoch
     steps num-steps max-steps total-steps train-steps num-train-steps max-iters iters iterations num-iterations
     output out o save save-to log logs checkpoint checkpoints ckpt restore resume-from resume-from-checkpoint workdir tmp cache
     run-name run-id name experiment experiment-name tag tags job-name
-    """.split()
-)
+"""
+IGNORED = frozenset(_IGNORED.split())
 """Flags (without dashes, `_` written `-`) that are taken out of a command together with their value."""
 
-SWITCHES = frozenset("resume verbose quiet overwrite overwrite-output-dir debug progress no-progress v q".split())
+SWITCHES = frozenset(["resume", "verbose", "quiet", "overwrite", "overwrite-output-dir", "debug", "progress", "no-progress"])
 """Flags without a value that are taken out."""
 
 _PATH_ENDINGS = ("-dir", "-path", "-file", "-folder", "-root", "-directory", "-seed")
@@ -53,14 +52,6 @@ def digest(
         return _sha256(["named", named])
     parameters = {k: v for k, v in declared.items() if not is_ignored(k)}
     return _sha256(["hashed", runtime, image_digest or image, normalised_command(command), parameters])
-
-
-def called(*, image: str, command: Sequence[str]) -> str:
-    """A readable name of a kind without one: its image or program, and its script or module."""
-    words = [w for w in normalised_command(command) if w and not _FLAG.match(w) and w != "<path>"]
-    program = [w for w in words if w.endswith(_PROGRAMS)] or [w for w in words[1:] if " " not in w] or words
-    shown = [PurePosixPath(image).name] if image else []
-    return " ".join([*shown, *(w.splitlines()[0] for w in program[:1])])[:100]
 
 
 def is_ignored(name: str) -> bool:

@@ -88,8 +88,13 @@ class ProfileRun(models.Model):
     created_at = models.DateTimeField(auto_now_add=True)
     ended_at = models.DateTimeField(null=True, blank=True)
     reason = models.TextField(blank=True, default="")
+    reason_class = models.CharField(
+        max_length=10, blank=True, default="", help_text="Class of the last failure, see the agent protocol"
+    )
+    ended_fence = models.PositiveBigIntegerField(default=0, help_text="Fence of the newest launch whose end was taken in")
 
     class Meta:
+        indexes = [models.Index(fields=["state"])]
         constraints = [
             models.UniqueConstraint(fields=["kind", "job", "gpu_type", "gpus"], name="profile_run_once_per_configuration"),
         ]

@@ -3,16 +3,142 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from dataclasses import dataclass, field
+from datetime import datetime
+from typing import TypeVar
 
-from clusters.models import Cluster
-from policies.snapshot import KindView, ProfileRequest
+from django.db.models import Avg, Count, Model, QuerySet
+from django.utils import timezone
+
+from clusters.models import Cluster, GpuType, Node
+from loadmaster.protocol import ReasonClass
+from policies.snapshot import KindView, ProfileRequest, ResourceUse, Source, Throughput
+from profiling.estimates import Config, Pool, estimate
+from profiling.models import Kind, Profile, ProfileRun
+from profiling.runs import OPEN, WAITING, R
+
+POOL_SIZE = 5000
+"""Measured profiles, the newest, that estimates are made from."""
+
+MOST_NAMED = 5000
+"""Keys a query names one by one; for more the whole table is read."""
+
+Row = TypeVar("Row", bound=Model)
+
+
+@dataclass(slots=True)
+class Known:
+    """What the database holds of one kind: its consolidated profiles by configuration, spread ones, and where it cannot run."""
+
+    together: dict[Config, Profile] = field(default_factory=dict)
+    spread: list[Profile] = field(default_factory=list)
+    unfit: set[Config] = field(default_factory=set)
+
+    @property
+    def anchors(self) -> dict[Config, Profile]:
+        """The numbers that are taken as they are: those of the best source there is."""
+        for source in Source:
+            found = {c: p for c, p in self.together.items() if p.source == source}
+            if found:
+                return found
+        return {}
 
 
 def kind_views(cluster: Cluster, kinds: Iterable[int]) -> tuple[KindView, ...]:
-    """What is known or estimated of these kinds (primary keys) on the cluster's GPU types; `KindView.id` is str(pk)."""
-    return ()
+    """What is known or estimated of these kinds (primary keys) on the cluster's GPU types; `KindView.id` is str(pk).
+
+    Every count up to the largest node of each type has a number where anything at all is known of the kind, except where its runs
+    were given up because its command fails there. A constant number of queries.
+    """
+    wanted = sorted(set(kinds))
+    rows = list(_among(Kind.objects.order_by("pk"), "pk", wanted))
+    chosen = set(wanted)
+    counts, pool, known, now = _counts(cluster), load_pool(), load_known(wanted), timezone.now()
+    usual_s = Kind.objects.aggregate(mean=Avg("setup_s"))["mean"] or 0.0
+    return tuple(_view(kind, known.get(kind.pk, Known()), counts, pool, now, usual_s) for kind in rows if kind.pk in chosen)
 
 
 def profile_requests(cluster: Cluster) -> tuple[ProfileRequest, ...]:
-    """The measurements wanted or under way in the cluster; `job` and `kind` are str of the primary keys."""
-    return ()
+    """The measurements wanted or under way in the cluster, the oldest first; `job` and `kind` are str of the primary keys."""
+    runs = ProfileRun.objects.filter(job__cluster=cluster, state__in=OPEN).select_related("gpu_type", "job")
+    return tuple(
+        ProfileRequest(str(r.job_id), str(r.kind_id), r.gpu_type.name, r.gpus, r.steps, r.copy, r.created_at.timestamp())
+        for r in runs
+        if r.state == R.RUNNING or r.job.state in WAITING
+    )
+
+
+def load_pool() -> Pool:
+    """What all kinds show together, from the newest measured profiles; two queries."""
+    known: dict[str, dict[Config, float]] = {}
+    measured = Profile.objects.filter(source=Source.MEASURED, spread=False).order_by("-updated_at", "-pk")
+    for kind, gpu_type, gpus, speed in measured.values_list("kind_id", "gpu_type__name", "gpus", "steps_per_s")[:POOL_SIZE]:
+        known.setdefault(str(kind), {})[gpu_type, gpus] = speed
+    return Pool.of(dict(GpuType.objects.values_list("name", "tflops")), known)
+
+
+def load_known(kinds: list[int]) -> dict[int, Known]:
+    """What the database holds of these kinds, by primary key; two queries."""
+    found: dict[int, Known] = {}
+    for profile in _among(Profile.objects.select_related("gpu_type"), "kind_id", kinds):
+        known = found.setdefault(profile.kind_id, Known())
+        if profile.spread:
+            known.spread.append(profile)
+        else:
+            known.together[profile.gpu_type.name, profile.gpus] = profile
+    failed = ProfileRun.objects.filter(state=R.GIVEN_UP, reason_class__in=[ReasonClass.USER, ReasonClass.OOM])
+    for run in _among(failed.select_related("gpu_type"), "kind_id", kinds):
+        found.setdefault(run.kind_id, Known()).unfit.add((run.gpu_type.name, run.gpus))
+    return found
+
+
+def throughputs(kind: int, known: Known, wanted: Iterable[Config], pool: Pool, now: datetime) -> list[Throughput]:
+    """A number for each wanted configuration: as known, else estimated; sorted by type and count."""
+    anchors = known.anchors
+    oldest_s = max((_age_s(p, now) for p in anchors.values()), default=0.0)
+    measured = any(p.source == Source.MEASURED for p in anchors.values())
+    wanted = [c for c in wanted if c in anchors or not (measured and c in known.unfit)]
+    speeds = estimate(str(kind), {c: p.steps_per_s for c, p in anchors.items()}, wanted, pool)
+    found = []
+    for (gpu_type, gpus), speed in sorted(speeds.items()):
+        own = anchors.get((gpu_type, gpus))
+        source, age_s = (Source(own.source), _age_s(own, now)) if own else (Source.ESTIMATED, oldest_s)
+        found.append(Throughput(gpu_type, gpus, speed, source, age_s))
+    return found
+
+
+def _view(kind: Kind, known: Known, counts: dict[str, int], pool: Pool, now: datetime, usual_s: float) -> KindView:
+    wanted = [(t, g) for t, most in counts.items() for g in range(1, most + 1)]
+    speeds = throughputs(kind.pk, known, wanted, pool, now)
+    for p in known.spread:
+        if p.gpu_type.name in counts and p.steps_per_s > 0:
+            speeds.append(Throughput(p.gpu_type.name, p.gpus, p.steps_per_s, Source(p.source), _age_s(p, now), spread=True))
+    setup_s = usual_s if kind.setup_s is None else kind.setup_s
+    return KindView(str(kind.pk), str(kind), tuple(speeds), usage=_usage(known, counts, now), setup_s=setup_s)
+
+
+def _usage(known: Known, counts: dict[str, int], now: datetime) -> tuple[ResourceUse, ...]:
+    """One process's use by GPU type, from the measured configuration with the fewest GPUs."""
+    found: dict[str, ResourceUse] = {}
+    for (gpu_type, _), p in sorted(known.together.items()):
+        if gpu_type in counts and gpu_type not in found and p.cores is not None and p.memory_gb is not None:
+            fraction = 1.0 if p.gpu_fraction is None else p.gpu_fraction
+            found[gpu_type] = ResourceUse(gpu_type, p.cores, p.memory_gb, fraction, p.gpu_w, Source(p.source), _age_s(p, now))
+    return tuple(found.values())
+
+
+def _counts(cluster: Cluster) -> dict[str, int]:
+    """The most GPUs of one node, by type of the cluster's nodes."""
+    nodes = Node.objects.filter(cluster=cluster).annotate(size=Count("devices")).values_list("gpu_type__name", "size")
+    counts: dict[str, int] = {}
+    for gpu_type, size in nodes:
+        counts[gpu_type] = max(counts.get(gpu_type, 1), size)
+    return counts
+
+
+def _age_s(profile: Profile, now: datetime) -> float:
+    return max(0.0, (now - profile.updated_at).total_seconds())
+
+
+def _among(rows: QuerySet[Row], name: str, keys: list[int]) -> QuerySet[Row]:
+    return rows.filter(**{f"{name}__in": keys}) if len(keys) <= MOST_NAMED else rows

@@ -5,37 +5,162 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from datetime import datetime
 
+from django.db import transaction
+from django.utils import timezone
+
+from clusters.lifecycle import ENDED
 from clusters.models import Assignment
+from controlplane.events import request_reschedule
+from controlplane.models import Reason
 from jobs.models import Job
+from loadmaster.protocol import AssignmentState, ReasonClass
+from policies.snapshot import Purpose, Source
 from profiling import kinds
-from profiling.models import Kind
+from profiling.measurements import Observation, is_telling, is_training, observe, record
+from profiling.models import Kind, Measurement, Profile, ProfileRun
+from profiling.reconciler import reconcile_profiles as _reconcile_profiles
+from profiling.runs import COMMANDS_FAULT, OPEN, R, begin, give_up, lock_kind, settle
+
+RETRIES = 2
+"""Failures of a profile run that are forgiven."""
+
+DEVIATION = 0.2
+"""Production's relative deviation from what was believed that is worth a new round."""
+
+_NOBODYS_FAULT = frozenset({ReasonClass.PREEMPT, ReasonClass.LEASE, ReasonClass.OPERATOR})
 
 
 def kind_for(
     *, name: str, runtime: str, image: str, image_digest: str, command: Sequence[str], declared: Mapping[str, object]
 ) -> Kind:
-    """The kind of a job with these properties, made if it is new. See `profiling.kinds` for the rule."""
+    """The kind of a job with these properties, made if it is new; `name` is the one the user gave, or "".
+
+    See `profiling.kinds` for the rule. A kind without a name keeps none: `str(kind)` is then the beginning of its digest.
+    """
     digest = kinds.digest(name=name, runtime=runtime, image=image, image_digest=image_digest, command=command, declared=declared)
-    shown = name.strip() or kinds.called(image=image_digest and image or image, command=command)
-    return Kind.objects.get_or_create(digest=digest, defaults={"name": shown[:100]})[0]
+    return Kind.objects.get_or_create(digest=digest, defaults={"name": name.strip()[:100]})[0]
 
 
 def request_profile(job: Job) -> bool:
-    """Ask for what is not yet measured of the (saved) job's kind; True if the job is to wait for it as PROFILING."""
-    return False
+    """Ask for what is not yet measured of the (saved) job's kind; True if the job is to wait for it.
+
+    A queued job then moves to PROFILING; a held one is left to its release (call this before RELEASE_TO_PROFILE, and go by the
+    answer). Where there is nothing to wait for and nothing known, an assumption is written (`profiling.assumptions`).
+    """
+    with transaction.atomic():
+        return begin(job, timezone.now())
 
 
 def profile_run_started(job: Job, copy: int) -> None:
-    """Note that the profile run of that number was placed. Called by whoever writes its assignment, in that transaction."""
+    """Note that the profile run of that number was placed. Call it in the transaction that writes its assignment."""
+    ProfileRun.objects.filter(job=job, copy=copy, state=R.WANTED).update(state=R.RUNNING)
 
 
 def profile_run_ended(assignment: Assignment) -> None:
-    """Take in a profiling assignment that has ended, in the transaction that ends it."""
+    """Take in a profiling assignment that has ended, in the transaction that ends it. Calling it again changes nothing.
+
+    Measured: the run is DONE. Failed: wanted again, after RETRIES retries given up. Ended by nobody's fault (pre-empted, lost,
+    cancelled): wanted again. When no run is open for them any more, the kind's waiting jobs go on.
+    """
+    if assignment.purpose != Purpose.PROFILING or assignment.rank != 0 or AssignmentState(assignment.state) not in ENDED:
+        return
+    with transaction.atomic():
+        kind = lock_kind(assignment.job.kind_id)
+        run = ProfileRun.objects.filter(
+            job=assignment.job_id, copy=assignment.copy, state__in=OPEN, ended_fence__lt=assignment.fence
+        ).first()  # fmt: skip
+        if run is not None:
+            run.ended_fence = assignment.fence
+            _take_in(kind, run, assignment)
+        settle(kind, assignment.job.cluster, timezone.now())
 
 
 def production_measured(assignment: Assignment) -> None:
-    """Refine what is known by a training assignment's progress, at its end or while it runs."""
+    """Refine what is known by a training assignment's progress: at its end, or while it runs.
+
+    Launches that are short, noisy, of shared devices or throttled say nothing. A launch is looked at again only after it has done
+    twice the steps it was last measured by. A deviation above DEVIATION raises a PROFILE event.
+    """
+    observation = observe(assignment) if is_training(assignment) else None
+    if observation is None or not is_telling(observation, assignment):
+        return
+    with transaction.atomic():
+        kind = lock_kind(assignment.job.kind_id)
+        last = Measurement.objects.filter(assignment=assignment).order_by("-id").first()
+        if last is not None and observation.pace.steps < 2 * last.steps:
+            return
+        before, _ = record(kind, observation, assignment)
+        believed = before or assignment.predicted_steps_per_s
+        if believed is None or abs(observation.pace.steps_per_s / believed - 1) > DEVIATION:
+            request_reschedule(assignment.job.cluster, Reason.PROFILE, job=assignment.job)
 
 
 def reconcile_profiles(now: datetime) -> None:
     """Find what was missed: runs nobody can serve, jobs that wait for nothing, nodes that could measure something new."""
+    _reconcile_profiles(now, production_measured)
+
+
+def forget(kind: Kind) -> None:
+    """Have a kind measured anew: its numbers stay as estimates until then, so that what runs is not decided on blindly."""
+    with transaction.atomic():
+        lock_kind(kind.pk)
+        Measurement.objects.filter(kind=kind).delete()
+        ProfileRun.objects.filter(kind=kind).exclude(state__in=OPEN).delete()
+        Profile.objects.filter(kind=kind).update(source=Source.ESTIMATED, samples=0)
+
+
+def _take_in(kind: Kind, run: ProfileRun, assignment: Assignment) -> None:
+    observation = observe(assignment)
+    if observation is not None and _is_enough(observation, run, assignment):
+        record(kind, observation, assignment)
+        run.state, run.ended_at, run.reason = R.DONE, timezone.now(), ""
+        run.save()
+    elif assignment.state == AssignmentState.SUCCEEDED:
+        give_up(run, "the command ended without reporting progress; wrap its loop in loadmaster.training.steps", "")
+    elif assignment.state == AssignmentState.REJECTED or _failed(assignment):
+        _failed_once_more(kind, run, assignment)
+    else:
+        _want_again(run)
+
+
+def _is_enough(observation: Observation, run: ProfileRun, assignment: Assignment) -> bool:
+    """A whole run, or the better half of one that was stopped from outside."""
+    if assignment.state == AssignmentState.SUCCEEDED:
+        return True
+    return not _failed(assignment) and observation.pace.steps >= max(3, run.steps // 2)
+
+
+def _failed(assignment: Assignment) -> bool:
+    return assignment.state == AssignmentState.FAILED and assignment.reason_class not in _NOBODYS_FAULT
+
+
+def _failed_once_more(kind: Kind, run: ProfileRun, assignment: Assignment) -> None:
+    """Count the failure; a command that crashed for good on one configuration is not tried on the others for long."""
+    run.failures += 1
+    run.reason, run.reason_class = _wording(assignment), assignment.reason_class
+    siblings = ProfileRun.objects.filter(kind=kind, job=run.job_id).exclude(pk=run.pk)
+    crashes = siblings.filter(state=R.GIVEN_UP, reason_class=ReasonClass.USER).exists()
+    hopeless = crashes and run.reason_class == ReasonClass.USER and not siblings.filter(state=R.DONE).exists()
+    if run.failures <= RETRIES and not hopeless:
+        _want_again(run)
+        return
+    give_up(run, run.reason, run.reason_class)
+    if run.reason_class in COMMANDS_FAULT - {ReasonClass.OOM} and not siblings.filter(state=R.DONE).exists():
+        same = f"not tried: on {run.gpus} x {run.gpu_type.name} {run.reason}"
+        siblings.filter(state=R.WANTED).update(
+            state=R.GIVEN_UP, reason=same, reason_class=run.reason_class, ended_at=timezone.now()
+        )  # fmt: skip
+
+
+def _want_again(run: ProfileRun) -> None:
+    run.state = R.WANTED
+    run.save()
+    request_reschedule(run.job.cluster, Reason.PROFILE, job=run.job)
+
+
+def _wording(assignment: Assignment) -> str:
+    """What to tell the user of a failed run."""
+    if assignment.state == AssignmentState.REJECTED:
+        return f"the node refused it: {assignment.reason or 'no reason given'}"
+    ended = "it failed" if assignment.exit_code is None else f"exit code {assignment.exit_code}"
+    return f"{ended}: {assignment.reason}" if assignment.reason else ended

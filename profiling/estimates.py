@@ -1,0 +1,199 @@
+"""Throughputs that nobody has measured, estimated from those that somebody has. Pure: numbers in, numbers out.
+
+Write s[k,t,g] for the steps per second of kind k on g GPUs of type t. What is known of the kind itself (`Speeds`) is taken as it
+is; everything else follows from two ratios, both averaged in log space, where factors are sums.
+
+Between types. The ratio of type u to type t is a weighted geometric mean of what the data sheets say, F_u / F_t in TFLOP/s, and of
+what the *other* kinds show, s[k',u,g] / s[k',t,g]:
+
+    log R(t->u) = (w0 * log(F_u / F_t) + sum_k' log r[k',t,u]) / (w0 + n[t,u]),      w0 = DATA_SHEET_WEIGHT
+
+where r[k',t,u] is k's geometric mean over the counts g it knows on both types, and n[t,u] the number of such kinds. So R lies
+between the least and the greatest of the ratios it is made of, and R(u->t) = 1 / R(t->u).
+
+Between counts. A step takes T(g) = A + B / g (Amdahl): with p = B / (A + B) the fraction of it that GPUs share, the speed-up of g
+GPUs is S(g) = 1 / (1 - p + p / g). Two known counts of one type give p; the kind's own are averaged where it has any, else those
+of the other kinds together with PARALLEL_PRIOR.
+
+An estimate on (u, g) is the geometric mean of s[k,t,h] * R(t->u) * S(g) / S(h) over what is known of the kind on type u or, where
+nothing is, on the other types; near counts and well-known ratios weigh more. At last estimates are made monotone: on one type,
+more GPUs are never estimated slower than fewer. Estimates are finite and above zero, known numbers come back unchanged, and
+multiplying all that is known of a kind by c multiplies its estimates by c.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from itertools import combinations
+from math import exp, inf, isfinite, log, log2
+from statistics import median
+
+Config = tuple[str, int]
+"""(name of a GPU type, GPUs)."""
+
+Speeds = Mapping[Config, float]
+"""steps/s of one kind by configuration."""
+
+DATA_SHEET_WEIGHT = 0.5
+"""How much the data sheets' ratio counts against one other kind's measured ratio."""
+
+PARALLEL_PRIOR = 0.8
+"""The parallel fraction of a step while nothing was measured; it counts as one kind."""
+
+_MAX_LOG = 300.0
+
+
+@dataclass(frozen=True, slots=True)
+class Pool:
+    """What all kinds together show: the GPU types' peak TFLOP/s, and what each kind contributes.
+
+    `ratios[t, u][kind]` is log r[kind,t,u] for t < u by name; `fractions[kind]` its parallel fraction.
+    """
+
+    tflops: Mapping[str, float]
+    ratios: Mapping[tuple[str, str], Mapping[str, float]]
+    fractions: Mapping[str, float]
+
+    @classmethod
+    def of(cls, tflops: Mapping[str, float], known: Mapping[str, Speeds]) -> Pool:
+        """The pool of these kinds' known throughputs; numbers that are no speed (zero, negative, not finite) are left out."""
+        ratios: dict[tuple[str, str], dict[str, float]] = {}
+        fractions: dict[str, float] = {}
+        for kind, speeds in known.items():
+            usable = _usable(speeds)
+            for pair, ratio in _type_ratios(usable).items():
+                ratios.setdefault(pair, {})[kind] = ratio
+            fraction = own_fraction(usable)
+            if fraction is not None:
+                fractions[kind] = fraction
+        return cls(dict(tflops), ratios, fractions)
+
+    def log_ratio(self, origin: str, target: str, *, without: str) -> tuple[float, float]:
+        """log R(origin -> target) by all kinds but `without`, and the weight it rests on."""
+        first, second = sorted((origin, target))
+        others = [r for kind, r in self.ratios.get((first, second), {}).items() if kind != without]
+        sheet = _log_quotient(self.tflops.get(second), self.tflops.get(first))
+        weight = DATA_SHEET_WEIGHT + len(others)
+        mean = (DATA_SHEET_WEIGHT * sheet + sum(others)) / weight
+        return (mean if origin == first else -mean), weight
+
+    def fraction(self, *, without: str) -> float:
+        """The parallel fraction by all kinds but `without`, with the prior as one of them."""
+        others = [f for kind, f in self.fractions.items() if kind != without]
+        return (PARALLEL_PRIOR + sum(others)) / (1 + len(others))
+
+
+@dataclass(frozen=True, slots=True)
+class LeaveOneOut:
+    """An estimate held against the measurement it did not see."""
+
+    kind: str
+    config: Config
+    measured: float
+    estimated: float
+
+    @property
+    def error(self) -> float:
+        """Relative error of the estimate, |estimated / measured - 1|."""
+        return abs(self.estimated / self.measured - 1)
+
+
+def speed_up(fraction: float, gpus: int) -> float:
+    """S(g) = 1 / (1 - p + p / g) of a parallel fraction p in [0, 1]: between 1 and g."""
+    return 1.0 / (1.0 - fraction + fraction / gpus)
+
+
+def own_fraction(speeds: Speeds) -> float | None:
+    """The parallel fraction that these numbers show, averaged over pairs of counts of one type; None without such a pair.
+
+    From s2 / s1 = (1 - p + p/g1) / (1 - p + p/g2) with q = s2 / s1: p = (q - 1) / (q - 1 + 1/g1 - q/g2), kept in [0, 1].
+    """
+    found = []
+    for (type1, g1), (type2, g2) in combinations(sorted(speeds), 2):
+        if type1 == type2:
+            gain = exp(_bounded(log(speeds[type2, g2]) - log(speeds[type1, g1]))) - 1.0
+            rest = gain + 1.0 / g1 - (gain + 1.0) / g2
+            found.append(1.0 if rest <= 0 else min(1.0, max(0.0, gain / rest)))
+    return sum(found) / len(found) if found else None
+
+
+def estimate(kind: str, known: Speeds, wanted: Iterable[Config], pool: Pool) -> dict[Config, float]:
+    """steps/s of `kind` for every wanted configuration: known numbers as they are, the others estimated; {} if nothing is known."""
+    usable = _usable(known)
+    if not usable:
+        return {}
+    own = own_fraction(usable)
+    fraction = pool.fraction(without=kind) if own is None else own
+    logs = {config: log(speed) for config, speed in usable.items()}
+    raw = {c: usable[c] if c in usable else _one(kind, logs, c, fraction, pool) for c in wanted if c[1] >= 1}
+    return _monotone(raw, usable)
+
+
+def leave_one_out(known: Mapping[str, Speeds], pool: Pool) -> list[LeaveOneOut]:
+    """Every number of a kind with at least two, estimated from its other numbers (and the other kinds)."""
+    found = []
+    for kind, speeds in known.items():
+        usable = _usable(speeds)
+        for config, measured in usable.items() if len(usable) > 1 else ():
+            rest = {c: s for c, s in usable.items() if c != config}
+            found.append(LeaveOneOut(kind, config, measured, estimate(kind, rest, [config], pool)[config]))
+    return found
+
+
+def median_error(errors: Iterable[LeaveOneOut]) -> float | None:
+    """The median relative error, None without any."""
+    values = [e.error for e in errors]
+    return median(values) if values else None
+
+
+def _one(kind: str, logs: Speeds, config: Config, fraction: float, pool: Pool) -> float:
+    """The weighted geometric mean of what each known number says of this configuration."""
+    gpu_type, gpus = config
+    near = [c for c in logs if c[0] == gpu_type] or list(logs)
+    total = weight = 0.0
+    for origin, count in near:
+        log_ratio, trust = pool.log_ratio(origin, gpu_type, without=kind) if origin != gpu_type else (0.0, 1.0)
+        w = trust / (1.0 + abs(log2(gpus / count)))
+        total += w * (logs[origin, count] + log_ratio + log(speed_up(fraction, gpus) / speed_up(fraction, count)))
+        weight += w
+    return exp(_bounded(total / weight))
+
+
+def _monotone(raw: dict[Config, float], known: Speeds) -> dict[Config, float]:
+    """Estimates lifted to the fastest on fewer GPUs of their type and, as far as that allows, lowered to the slowest on more."""
+    result = dict(raw)
+    for gpu_type in {t for t, _ in raw}:
+        floor = 0.0
+        counts = sorted({g for t, g in (*raw, *known) if t == gpu_type})
+        for gpus in counts:
+            config = (gpu_type, gpus)
+            if config in raw and config not in known:
+                ceiling = min((s for (t, g), s in known.items() if t == gpu_type and g > gpus), default=inf)
+                result[config] = max(floor, min(ceiling, raw[config]))
+            floor = max(floor, known.get(config, 0.0), result.get(config, 0.0))
+    return result
+
+
+def _type_ratios(speeds: Speeds) -> dict[tuple[str, str], float]:
+    """log r[t,u] for each pair of types t < u that share counts: the mean over these counts."""
+    found: dict[tuple[str, str], list[float]] = {}
+    for (type1, g1), (type2, g2) in combinations(sorted(speeds), 2):
+        if g1 == g2 and type1 != type2:
+            found.setdefault((type1, type2), []).append(log(speeds[type2, g2]) - log(speeds[type1, g1]))
+    return {pair: sum(values) / len(values) for pair, values in found.items()}
+
+
+def _usable(speeds: Speeds) -> dict[Config, float]:
+    return {c: s for c, s in speeds.items() if isfinite(s) and s > 0 and c[1] >= 1}
+
+
+def _log_quotient(above: float | None, below: float | None) -> float:
+    """log(above / below); 0, "as fast as each other", where a data sheet says nothing."""
+    if not above or not below or above <= 0 or below <= 0:
+        return 0.0
+    return _bounded(log(above) - log(below))
+
+
+def _bounded(logarithm: float) -> float:
+    return max(-_MAX_LOG, min(_MAX_LOG, logarithm))

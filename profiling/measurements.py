@@ -1,0 +1,157 @@
+"""From an assignment's samples to what is known of its kind.
+
+A profile run replaces what was only estimated or declared. Every later measurement moves the number by
+
+    s <- s + alpha * (measured - s),    alpha = max(ALPHA, 1 / (samples + 1))
+
+so that the first few are averaged and old ones fade: after ten, a measurement has lost about nine tenths of its weight.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from clusters.models import Assignment
+from loadmaster.protocol import AssignmentState
+from policies.snapshot import Purpose, Source
+from profiling.models import Kind, Measurement, Profile
+from profiling.step_times import Pace, pace
+
+ALPHA = 0.2
+"""Weight of a new measurement against all earlier ones."""
+
+NEWEST_POINTS = 2000
+"""Samples of a launch that are looked at, the newest ones: a job may run for days."""
+
+MIN_STEPS = 5
+"""Steps after the warm-up that production must have done before it says anything."""
+
+NOISY = 0.5
+"""Relative width of the middle half of the step times above which production's word is not taken."""
+
+OVERRUN = 0.2
+"""Fraction of an emulated device's steps that did not fit its clock above which its pace means nothing."""
+
+
+@dataclass(frozen=True, slots=True)
+class Usage:
+    """What one launch used: mean cores, most memory, mean fraction and mean watts of one GPU; None where nobody measured it."""
+
+    cores: float | None = None
+    memory_gb: float | None = None
+    gpu_fraction: float | None = None
+    gpu_w: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Observation:
+    """What one launch says of its kind on one configuration."""
+
+    gpu_type_id: int
+    gpus: int
+    spread: bool
+    pace: Pace
+    usage: Usage
+    setup_s: float | None
+
+
+def observe(assignment: Assignment) -> Observation | None:
+    """What this launch (its rank 0) shows; None if it reported no progress to go by, or ran on GPUs of several types."""
+    seen = _pace(assignment)
+    where = _where(assignment)
+    if seen is None or where is None:
+        return None
+    gpu_type_id, gpus, spread = where
+    return Observation(gpu_type_id, gpus, spread, seen, _usage(assignment), assignment.setup_s)
+
+
+def is_telling(observation: Observation, assignment: Assignment) -> bool:
+    """Whether production's observation is long and steady enough, and of whole devices, to refine a profile."""
+    whole = assignment.share >= 1.0 and assignment.cpu_quota is None
+    steady = observation.pace.spread <= NOISY and (assignment.overrun_fraction or 0.0) <= OVERRUN
+    return whole and steady and observation.pace.steps >= MIN_STEPS
+
+
+def record(kind: Kind, observation: Observation, assignment: Assignment) -> tuple[float | None, float]:
+    """Write the measurement and move the profile. Call it with the kind locked. Answers (speed as known before, as known now)."""
+    where = {"kind": kind, "gpu_type_id": observation.gpu_type_id, "gpus": observation.gpus, "spread": observation.spread}
+    Measurement.objects.create(
+        **where,
+        assignment=assignment,
+        purpose=assignment.purpose,
+        steps=observation.pace.steps,
+        steps_per_s=observation.pace.steps_per_s,
+    )
+    speed = observation.pace.steps_per_s
+    profile, created = Profile.objects.get_or_create(**where, defaults={"steps_per_s": speed, "source": Source.MEASURED})
+    before = None if created else profile.steps_per_s
+    fresh = created or profile.source != Source.MEASURED
+    alpha = 1.0 if fresh else max(ALPHA, 1.0 / (profile.samples + 1))
+    profile.steps_per_s += alpha * (speed - profile.steps_per_s)
+    profile.samples = 1 if fresh else profile.samples + 1
+    profile.source = Source.MEASURED
+    for name in ("cores", "memory_gb", "gpu_fraction", "gpu_w"):
+        setattr(profile, name, _moved(getattr(profile, name), getattr(observation.usage, name), alpha))
+    profile.save()
+    _learn_setup(kind, observation.setup_s)
+    return before, profile.steps_per_s
+
+
+def _learn_setup(kind: Kind, setup_s: float | None) -> None:
+    if setup_s is not None and setup_s >= 0:
+        kind.setup_s = _moved(kind.setup_s, setup_s, ALPHA)
+        kind.save(update_fields=["setup_s"])
+
+
+def _moved(old: float | None, new: float | None, alpha: float) -> float | None:
+    if old is None or new is None:
+        return new if old is None else old
+    return old + alpha * (new - old)
+
+
+def _pace(assignment: Assignment) -> Pace | None:
+    """From the samples; where they were too few, from the launch's own recent speed, at last from its steps and its time."""
+    points = list(assignment.progress.order_by("-id").values_list("launch_steps", "elapsed_s")[:NEWEST_POINTS])
+    seen = pace(points)
+    if seen is not None:
+        return seen
+    steps = max(assignment.steps_done - assignment.start_steps, max((s for s, _ in points), default=0))
+    if assignment.steps_per_s and assignment.steps_per_s > 0:
+        return Pace(assignment.steps_per_s, max(1, steps), 0.0)
+    if steps and assignment.state == AssignmentState.SUCCEEDED and assignment.running_at and assignment.ended_at:
+        taken_s = (assignment.ended_at - assignment.running_at).total_seconds() - (assignment.setup_s or 0.0)
+        return Pace(steps / taken_s, steps, 0.0) if taken_s > 0 else None
+    return None
+
+
+def _where(assignment: Assignment) -> tuple[int, int, bool] | None:
+    """(GPU type, GPUs, spread over several nodes) of the whole gang."""
+    if assignment.world_size <= 1:
+        return assignment.node.gpu_type_id, assignment.gpus, False
+    gang = Assignment.objects.filter(job=assignment.job_id, fence=assignment.fence)
+    ranks = list(gang.values_list("node_id", "node__gpu_type_id", "gpus"))
+    types = {gpu_type for _, gpu_type, _ in ranks}
+    return (types.pop(), sum(g for *_, g in ranks), len({n for n, *_ in ranks}) > 1) if len(types) == 1 else None
+
+
+def _usage(assignment: Assignment) -> Usage:
+    points = list(assignment.usage.order_by("-id")[:NEWEST_POINTS])
+    fractions = [p.gpu_fraction for p in points if p.gpu_fraction is not None]
+    # Modelled watts are made from the GPU type's figures: learning them back would pass a guess off as knowledge.
+    watts = [p.gpu_power_w for p in points if p.gpu_power_w is not None and p.power_source == Source.MEASURED]
+    gpu_w = _mean(watts)
+    return Usage(
+        cores=_mean([p.cores for p in points]),
+        memory_gb=max((p.memory_gb for p in points), default=None),
+        gpu_fraction=_mean(fractions),
+        gpu_w=None if gpu_w is None else gpu_w / max(1, assignment.gpus),
+    )
+
+
+def _mean(values: list[float]) -> float | None:
+    return sum(values) / len(values) if values else None
+
+
+def is_training(assignment: Assignment) -> bool:
+    """Whether the assignment did the job's work, and is the rank that speaks for its gang."""
+    return assignment.purpose == Purpose.TRAINING and assignment.rank == 0

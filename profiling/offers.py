@@ -1,0 +1,73 @@
+"""Which configurations the profiling nodes of a cluster can measure now, and which of them a job can use."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+
+from django.db.models import Count, Q
+
+from clusters.models import Cluster, Node
+from clusters.models.nodes import Role, State
+from jobs.models import Job
+
+RETURN_PATIENCE = timedelta(minutes=10)
+"""How long a lost profiling node is expected back by kinds of which nothing at all is known."""
+
+Configuration = tuple[int, int]
+"""(primary key of a GPU type, GPUs)."""
+
+
+@dataclass(frozen=True, slots=True)
+class Offer:
+    """What one profiling node offers: up to `gpus` GPUs of a type, with the rest of the machine."""
+
+    type_id: int
+    type_name: str
+    gpus: int
+    cores: float
+    memory_gb: float
+    labels: frozenset[str]
+
+
+@dataclass(frozen=True, slots=True)
+class Offers:
+    """What can be measured `now`, and what may come `back` (cordoned, draining, or lost a short while ago)."""
+
+    now: tuple[Offer, ...]
+    back: tuple[Offer, ...]
+
+
+def offers(cluster: Cluster, now: datetime) -> Offers:
+    """The offers of all nodes of role profiling or both; one query."""
+    healthy = Count("devices", filter=Q(devices__healthy=True))
+    nodes = Node.objects.filter(cluster=cluster).exclude(role=Role.PRODUCTION).select_related("gpu_type").annotate(healthy=healthy)
+    ready, back = [], []
+    for node in nodes:
+        gone = node.state == State.LOST and (node.last_seen_at is None or now - node.last_seen_at > RETURN_PATIENCE)
+        if node.state == State.READY:
+            ready.append(_offer(node, node.healthy))
+        elif not gone:
+            back.append(_offer(node, node.healthy))
+    return Offers(tuple(ready), tuple(back))
+
+
+def reachable(job: Job, nodes: Iterable[Offer]) -> set[Configuration]:
+    """The configurations of these nodes that the job could run on: type allowed, GPUs in its range, resources enough."""
+    return {(o.type_id, g) for o in nodes if _fits(job, o) for g in range(max(1, job.gpus_min), min(job.gpus_max, o.gpus) + 1)}
+
+
+def uses(job: Job, type_name: str, gpus: int) -> bool:
+    """Whether the configuration is one the job may run on, wherever that is."""
+    return job.gpus_min <= gpus <= job.gpus_max and (not job.allowed_types or type_name in job.allowed_types)
+
+
+def _offer(node: Node, gpus: int) -> Offer:
+    cores, memory_gb = node.cores - node.reserved_cores, node.memory_gb - node.reserved_memory_gb
+    return Offer(node.gpu_type_id, node.gpu_type.name, gpus, cores, memory_gb, frozenset(node.labels))
+
+
+def _fits(job: Job, offer: Offer) -> bool:
+    allowed = not job.allowed_types or offer.type_name in job.allowed_types
+    return allowed and job.cores <= offer.cores and job.memory_gb <= offer.memory_gb and set(job.labels) <= offer.labels

@@ -1,0 +1,67 @@
+"""What periodic looking finds that no call announced: lost ends, changed roles, new nodes, jobs that started unknown."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from datetime import datetime
+
+from django.db import transaction
+from django.db.models import Exists, Max, Min, OuterRef
+
+from clusters.models import Assignment, Cluster
+from jobs.lifecycle import JobState
+from jobs.models import Job
+from loadmaster.protocol import AssignmentState
+from policies.snapshot import Purpose, Source
+from profiling.models import Measurement, Profile, ProfileRun
+from profiling.offers import Configuration, Offers, offers
+from profiling.runs import OPEN, WAITING, lock_kind, settle
+
+
+def reconcile_profiles(now: datetime, measure: Callable[[Assignment], None]) -> None:
+    """Settle every kind that waits for something, one short transaction each; `measure` takes in what runs unmeasured."""
+    for cluster in Cluster.objects.all():
+        for kind_id in sorted(_unsettled(cluster, offers(cluster, now))):
+            with transaction.atomic():
+                settle(lock_kind(kind_id), cluster, now, background=True)
+    for assignment in _running_unmeasured():
+        measure(assignment)
+
+
+def _unsettled(cluster: Cluster, offered: Offers) -> set[int]:
+    """Kinds of the cluster whose jobs wait to be profiled or queue unknown, that have open runs, or that could be measured more."""
+    waiting = Job.objects.filter(cluster=cluster, state__in=WAITING)
+    profiled = set(waiting.filter(state=JobState.PROFILING).values_list("kind_id", flat=True))
+    under_way = set(ProfileRun.objects.filter(job__cluster=cluster, state__in=OPEN).values_list("kind_id", flat=True))
+    ranges = waiting.order_by().values("kind_id").annotate(least=Min("gpus_min"), most=Max("gpus_max"))
+    known, measured = _known(cluster)
+    here = {(o.type_id, g) for o in offered.now for g in range(1, o.gpus + 1)}
+    more = {
+        r["kind_id"]
+        for r in ranges
+        if r["kind_id"] not in known or any(r["least"] <= c[1] <= r["most"] for c in here - measured.get(r["kind_id"], set()))
+    }
+    return profiled | under_way | more
+
+
+def _known(cluster: Cluster) -> tuple[set[int], dict[int, set[Configuration]]]:
+    """The kinds of the cluster's waiting jobs of which anything is known, and the configurations they were measured on."""
+    waiting = Job.objects.filter(cluster=cluster, state__in=WAITING).order_by().values("kind_id")
+    rows = Profile.objects.filter(kind_id__in=waiting, spread=False).values_list("kind_id", "gpu_type_id", "gpus", "source")
+    known: set[int] = set()
+    measured: dict[int, set[Configuration]] = {}
+    for kind, gpu_type, gpus, source in rows:
+        known.add(kind)
+        if source == Source.MEASURED:
+            measured.setdefault(kind, set()).add((gpu_type, gpus))
+    return known, measured
+
+
+def _running_unmeasured() -> list[Assignment]:
+    """Training assignments under way on configurations of which there is no measurement yet."""
+    own = Measurement.objects.filter(assignment=OuterRef("pk"))
+    known = Profile.objects.filter(
+        kind=OuterRef("job__kind"), gpu_type=OuterRef("node__gpu_type"), gpus=OuterRef("gpus"), source=Source.MEASURED
+    )  # fmt: skip
+    running = Assignment.objects.filter(state=AssignmentState.RUNNING, purpose=Purpose.TRAINING, rank=0)
+    return list(running.filter(~Exists(own), ~Exists(known)).select_related("job__cluster", "node"))

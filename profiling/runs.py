@@ -1,0 +1,200 @@
+"""Profile runs: which are wanted, how they end, and when the jobs that wait for them go on.
+
+Everything about one kind in one cluster is settled by one function, `settle`, with the kind's row locked, so that two processes
+that end two runs of a kind at once cannot both believe that the other's is still open. What it brings about:
+
+- a waiting job has a run for each configuration that profiling nodes offer, that the job can use and that nobody has measured; a
+  configuration another job's run is already measuring is waited for, not measured twice;
+- a run that nobody offers any more, or whose job no longer waits, is dropped;
+- a job none of whose runs is open goes on: to the queue, or FAILED where its own command could not be run at all.
+"""
+
+from __future__ import annotations
+
+from contextlib import suppress
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+
+from django.db.models import Max
+from django.utils import timezone
+
+from clusters.lifecycle import LIVE
+from clusters.models import Assignment, Cluster
+from controlplane.events import request_reschedule
+from controlplane.models import Reason
+from jobs.lifecycle import JobMove, JobState
+from jobs.models import Job
+from jobs.moves import LostRaceError, move_job, note_job
+from loadmaster.protocol import ReasonClass
+from policies.snapshot import Purpose, Source
+from profiling.assumptions import assume
+from profiling.models import Kind, Profile, ProfileRun
+from profiling.offers import Configuration, Offers, offers, reachable, uses
+
+R = ProfileRun.State
+OPEN = (R.WANTED, R.RUNNING)
+WAITING = (JobState.PROFILING, JobState.QUEUED)
+
+COMMANDS_FAULT = frozenset({ReasonClass.USER, ReasonClass.OOM, ReasonClass.IMAGE})
+"""Failures that the job would meet in production as well."""
+
+PATIENCE = timedelta(minutes=10)
+"""How long a job waits for a run that finds no device, once something of its kind was measured: it then goes by estimates."""
+
+_LIVE_VALUES = sorted(str(s) for s in LIVE)
+
+
+@dataclass(slots=True)
+class Knowledge:
+    """What is known of a kind, and the runs under way for it in one cluster."""
+
+    kind: Kind
+    cluster: Cluster
+    now: datetime
+    measured: set[Configuration]
+    anything: bool
+    unfit: set[Configuration]
+    given_up: list[ProfileRun]
+    open: list[ProfileRun]
+
+    @property
+    def settled(self) -> set[Configuration]:
+        """Configurations not to be measured any more: measured ones, and such as failed while others of the kind did not."""
+        return self.measured | (self.unfit if self.measured else set())
+
+    def awaits(self, job: Job) -> bool:
+        """Whether a run is open that would tell this job something."""
+        return any(uses(job, r.gpu_type.name, r.gpus) and not self._is_late(r) for r in self.open)
+
+    def _is_late(self, run: ProfileRun) -> bool:
+        return bool(self.measured) and run.state == R.WANTED and self.now - run.created_at > PATIENCE
+
+
+def lock_kind(kind_id: int) -> Kind:
+    """The kind, locked until the transaction ends: whatever changes its runs or profiles takes turns."""
+    return Kind.objects.select_for_update(no_key=True).get(pk=kind_id)
+
+
+def settle(kind: Kind, cluster: Cluster, now: datetime, *, background: bool = False) -> None:
+    """Bring runs and waiting jobs of the (locked) kind in line with what is known and offered.
+
+    With `background`, queued jobs are looked after too: they never wait for a measurement of a kind of which anything is known, but
+    lend their command to measure what is not.
+    """
+    offered = offers(cluster, now)
+    known = _knowledge(kind, cluster, now)
+    _drop(known, offered)
+    states = WAITING if background else (JobState.PROFILING,)
+    lent = False
+    for job in Job.objects.filter(kind=kind, cluster=cluster, state__in=states).select_related("cluster").order_by("submitted_at"):
+        if job.state == JobState.PROFILING:
+            _want(known, job, offered)
+            if not known.awaits(job):
+                _go_on(known, job)
+        elif not known.anything:
+            with suppress(LostRaceError):  # placed, held or cancelled meanwhile: it waits no longer
+                _begin(known, job, offered)
+        elif not lent:
+            lent = _want(known, job, offered)
+
+
+def begin(job: Job, now: datetime) -> bool:
+    """Ask for what a job needs that is about to wait; a queued one moves to PROFILING. False if there is nothing to wait for."""
+    offered = offers(job.cluster, now)
+    known = _knowledge(lock_kind(job.kind_id), job.cluster, now)
+    _drop(known, offered)
+    return _begin(known, job, offered)
+
+
+def _begin(known: Knowledge, job: Job, offered: Offers) -> bool:
+    _want(known, job, offered)
+    waits = known.awaits(job)
+    if waits and job.state == JobState.QUEUED:
+        move_job(job, JobMove.PROFILE)
+    if not waits and not known.anything:
+        known.anything = assume(job)
+    return waits
+
+
+def give_up(run: ProfileRun, reason: str, reason_class: str) -> None:
+    """Close a run for good."""
+    run.state, run.reason, run.reason_class, run.ended_at = R.GIVEN_UP, reason, reason_class, timezone.now()
+    run.save()
+
+
+def _knowledge(kind: Kind, cluster: Cluster, now: datetime) -> Knowledge:
+    profiles = list(Profile.objects.filter(kind=kind, spread=False).values_list("gpu_type_id", "gpus", "source"))
+    runs = list(ProfileRun.objects.filter(kind=kind).select_related("gpu_type", "job"))
+    given_up = [r for r in runs if r.state == R.GIVEN_UP]
+    unfit = {(r.gpu_type_id, r.gpus) for r in given_up if r.reason_class in (ReasonClass.USER, ReasonClass.OOM)}
+    measured = {(t, g) for t, g, source in profiles if source == Source.MEASURED}
+    opened = [r for r in runs if r.state in OPEN and r.job.cluster_id == cluster.pk]
+    _follow_assignments(opened)
+    return Knowledge(kind, cluster, now, measured, bool(profiles), unfit, given_up, opened)
+
+
+def _follow_assignments(runs: list[ProfileRun]) -> None:
+    """A run is RUNNING exactly while it has a live assignment, whatever was missed."""
+    live = set(
+        Assignment.objects.filter(
+            job__in={r.job_id for r in runs}, purpose=Purpose.PROFILING, state__in=_LIVE_VALUES
+        ).values_list("job_id", "copy")
+    )  # fmt: skip
+    for run in runs:
+        state = R.RUNNING if (run.job_id, run.copy) in live else R.WANTED
+        if run.state != state:
+            ProfileRun.objects.filter(pk=run.pk, state=run.state).update(state=state)
+            run.state = state
+
+
+def _drop(known: Knowledge, offered: Offers) -> None:
+    """Runs that wait in vain: their job waits no longer, or no node offers their configuration nor is expected back with it."""
+    hoped_for = offered.now if known.measured else (*offered.now, *offered.back)
+    for run in list(known.open):
+        vain = run.job.state not in WAITING or (run.gpu_type_id, run.gpus) not in reachable(run.job, hoped_for)
+        done = (run.gpu_type_id, run.gpus) in known.settled
+        if run.state == R.WANTED and (vain or done) and ProfileRun.objects.filter(pk=run.pk, state=R.WANTED).delete()[0]:
+            known.open.remove(run)
+
+
+def _want(known: Knowledge, job: Job, offered: Offers) -> bool:
+    """Make the runs that are missing for this job; True if there were any."""
+    own_failures = {(r.gpu_type_id, r.gpus) for r in known.given_up if r.job_id == job.pk}
+    under_way = {(r.gpu_type_id, r.gpus) for r in known.open}
+    missing = sorted(reachable(job, offered.now) - known.settled - own_failures - under_way)
+    copy = _last_copy(job) if missing else 0
+    steps = max(1, min(known.cluster.profiling_steps, job.total_steps))
+    for number, (type_id, gpus) in enumerate(missing, copy + 1):
+        run, _ = ProfileRun.objects.update_or_create(
+            kind=known.kind, job=job, gpu_type_id=type_id, gpus=gpus,
+            defaults={"steps": steps, "copy": number, "state": R.WANTED, "failures": 0, "reason": "", "ended_at": None},
+        )  # fmt: skip
+        known.open.append(run)
+    if missing:
+        request_reschedule(known.cluster, Reason.PROFILE, job=job)
+    return bool(missing)
+
+
+def _last_copy(job: Job) -> int:
+    """The greatest copy number the job's profile runs ever had: an old launch is never taken for a new one."""
+    runs = ProfileRun.objects.filter(job=job).aggregate(last=Max("copy"))["last"] or 0
+    launches = Assignment.objects.filter(job=job, purpose=Purpose.PROFILING).aggregate(last=Max("copy"))["last"] or 0
+    return max(runs, launches)
+
+
+def _go_on(known: Knowledge, job: Job) -> None:
+    """Nothing is left to wait for: queue the job with what is known, or fail it where its own command could not be run."""
+    own = [r for r in known.given_up if r.job_id == job.pk]
+    fault = next((r for r in own if r.reason_class in COMMANDS_FAULT), None)
+    try:
+        if fault is not None and not known.measured:
+            reason = f"it failed while being profiled on {fault.gpus} x {fault.gpu_type.name}: {fault.reason}"
+            move_job(job, JobMove.FAIL, data={"reason": reason}, failure_reason=reason, completed_at=timezone.now())
+        else:
+            if own:
+                note_job(job, "warning", data={"message": f"not measured everywhere: {own[0].reason}"})
+            known.anything = known.anything or assume(job)
+            move_job(job, JobMove.PROFILED)
+    except LostRaceError:
+        return  # cancelled or held meanwhile; whoever did that looks after it
+    request_reschedule(known.cluster, Reason.PROFILE, job=job)

@@ -1,0 +1,60 @@
+"""How fast a launch went, from the progress it reported. Pure.
+
+Progress comes as (steps of this launch, seconds since its first batch). Two neighbouring samples bound a segment; the time of a
+step is the median over all steps after the warm-up, each step counted with its segment's mean time. A median shrugs off a
+checkpoint, a stall or a late sample, which a mean over the launch would not.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from itertools import pairwise
+from math import isfinite
+
+WARM_UP_STEPS = 1
+"""Steps at the beginning that are not counted: compilation, caches, first transfers."""
+
+Sample = tuple[int, float]
+"""(steps done in this launch, seconds since its first batch)."""
+
+
+@dataclass(frozen=True, slots=True)
+class Pace:
+    """steps/s over `steps` counted steps; `spread` is the middle half's width of the step times, relative to their median."""
+
+    steps_per_s: float
+    steps: int
+    spread: float
+
+
+def pace(samples: Iterable[Sample]) -> Pace | None:
+    """The pace these samples show; None where they hold no step after the warm-up."""
+    segments = _segments(samples)
+    middle = _quantile(segments, 0.5)
+    if middle is None or middle <= 0:
+        return None
+    low, high = _quantile(segments, 0.25), _quantile(segments, 0.75)
+    width = (high - low) / middle if low is not None and high is not None else 0.0
+    return Pace(1.0 / middle, sum(steps for _, steps in segments), width)
+
+
+def _segments(samples: Iterable[Sample]) -> list[tuple[float, int]]:
+    """(seconds of a step, steps) of each segment after the warm-up, fastest first."""
+    ordered = sorted({(s, e) for s, e in samples if s >= 0 and isfinite(e) and e >= 0})
+    last: dict[int, float] = {}
+    for steps, elapsed in ordered:
+        last.setdefault(steps, elapsed)  # the same step told again later (with a checkpoint or the end) adds no time to it
+    points = [(s, e) for s, e in last.items() if s >= WARM_UP_STEPS]
+    found = [((e2 - e1) / (s2 - s1), s2 - s1) for (s1, e1), (s2, e2) in pairwise(points) if e2 > e1]
+    return sorted(found)
+
+
+def _quantile(segments: list[tuple[float, int]], fraction: float) -> float | None:
+    """The step time below which this fraction of the steps lies."""
+    wanted, seen = fraction * sum(steps for _, steps in segments), 0.0
+    for seconds, steps in segments:
+        seen += steps
+        if seen >= wanted:
+            return seconds
+    return None
