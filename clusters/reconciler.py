@@ -8,6 +8,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Iterable
 from datetime import datetime, timedelta
+from functools import partial
 from uuid import UUID
 
 from django.db import transaction
@@ -132,7 +133,7 @@ def _lose_node(node: Node) -> bool:
 def _end_drains(cluster: Cluster, now: datetime) -> int:
     """Draining nodes whose time has come: what still runs there is pre-empted."""
     due = _of(cluster).filter(node__state=State.DRAINING, node__drain_until__lte=now, state__in=LIVE, desired="run")
-    return sum(_try(lambda pk=pk: _evict(pk, now)) for pk in _keys(due))
+    return sum(_try(partial(_evict, pk, now)) for pk in _keys(due))
 
 
 def _evict(pk: UUID, now: datetime) -> bool:
@@ -144,7 +145,7 @@ def _mend_jobs(cluster: Cluster, now: datetime) -> int:
     """Jobs that claim to be placed and hold nothing: whoever should have moved them on did not."""
     live = Assignment.objects.filter(job=OuterRef("pk"), state__in=LIVE)
     stuck = Job.objects.filter(~Exists(live), cluster=cluster, state__in=MENDED_STATES)
-    return sum(_try(lambda pk=pk: settle_job(pk, now)) for pk in stuck.values_list("pk", flat=True)[:AT_ONCE])
+    return sum(_try(partial(settle_job, pk, now)) for pk in stuck.values_list("pk", flat=True)[:AT_ONCE])
 
 
 def _of(cluster: Cluster) -> QuerySet[Assignment]:
@@ -166,7 +167,7 @@ def _each(found: QuerySet[Assignment], due: Callable[[Assignment], bool], act: C
             act(assignment)
         return True
 
-    return sum(_try(lambda pk=pk: look_again(pk)) for pk in _keys(found))
+    return sum(_try(partial(look_again, pk)) for pk in _keys(found))
 
 
 def _try(act: Callable[[], bool]) -> bool:

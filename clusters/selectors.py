@@ -38,15 +38,15 @@ def directives(assignments: Iterable[Assignment], grace_s: float) -> tuple[Direc
 
 def directive(assignment: Assignment, grace_s: float) -> Directive | None:
     """What the server wants done with one live assignment: start it, stop it, or know its newest term."""
-    known = {"id": str(assignment.pk), "fence": assignment.fence}
+    name, fence = str(assignment.pk), assignment.fence
     if assignment.desired != "run":
-        return Directive(**known, action=DirectiveAction.STOP, stop_reason=StopReason(assignment.desired), grace_s=grace_s)
+        return Directive(name, fence, DirectiveAction.STOP, stop_reason=StopReason(assignment.desired), grace_s=grace_s)
     if assignment.state == AssignmentState.OFFERED:
-        return Directive(**known, action=DirectiveAction.START)
+        return Directive(name, fence, DirectiveAction.START)
     if assignment.term_until is None and assignment.steps_quota is None:
         return None
     until_s = assignment.term_until.timestamp() if assignment.term_until else None
-    return Directive(**known, action=DirectiveAction.UPDATE, term_until_s=until_s, steps_quota=assignment.steps_quota)
+    return Directive(name, fence, DirectiveAction.UPDATE, term_until_s=until_s, steps_quota=assignment.steps_quota)
 
 
 def cursor_of(assignments: Iterable[Assignment]) -> int:

@@ -163,7 +163,7 @@ def _work_done(job: Job, assignment: Assignment) -> bool:
 
 def _fruitless(job: Job, newest: Assignment) -> int:
     """How many of the attempt's last launches ended in trouble without progress; those merely pre-empted do not count."""
-    rows = job.assignments.filter(purpose=TRAINING, attempt_id=newest.attempt_id, state__in=ENDED_ASSIGNMENTS)
+    rows = job.assignments.filter(purpose=TRAINING, attempt=newest.attempt, state__in=ENDED_ASSIGNMENTS)
     count = 0
     for _, launch in groupby(rows.order_by("-fence", "rank")[:REMEMBERED_LAUNCHES], key=lambda row: row.fence):
         ranks = list(launch)

@@ -136,7 +136,7 @@ def _values(assignment: Assignment, report: StateReport, now: datetime) -> dict[
     if report.to is AssignmentState.RUNNING and assignment.running_at is None:
         values["running_at"] = now
     if report.to in ENDED:
-        reason_class = report.reason_class or DEFAULT_REASON.get(report.to, "")
+        reason_class = report.reason_class or DEFAULT_REASON.get(report.to) or ""
         reason = report.reason[:LONGEST_REASON]
         values |= {"exit_code": report.exit_code, "reason_class": reason_class, "reason": reason, "ended_at": now}
     return values

@@ -1,0 +1,17 @@
+"""The agent protocol, under api/agent/v1/."""
+
+from django.urls import path
+
+from clusters import api
+from clusters.api_directives import directives_view
+
+urlpatterns = [
+    path("register", api.RegisterView.as_view(), name="agent-register"),
+    path("nodes/<uuid:node_id>/session", api.SessionView.as_view(), name="agent-session"),
+    path("nodes/<uuid:node_id>/heartbeat", api.HeartbeatView.as_view(), name="agent-heartbeat"),
+    path("nodes/<uuid:node_id>/directives", directives_view, name="agent-directives"),
+    path("assignments/<uuid:assignment_id>/accept", api.AcceptView.as_view(), name="agent-accept"),
+    path("assignments/<uuid:assignment_id>/state", api.StateView.as_view(), name="agent-state"),
+    path("assignments/<uuid:assignment_id>/logs/<str:stream>", api.LogView.as_view(), name="agent-log"),
+    path("assignments/<uuid:assignment_id>/metrics", api.MetricsView.as_view(), name="agent-metrics"),
+]
