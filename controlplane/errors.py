@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
+from django.contrib.auth.decorators import login_not_required
 from django.http import Http404, HttpRequest, JsonResponse
+from django.views.decorators.csrf import csrf_exempt
 from rest_framework import status
 from rest_framework.exceptions import APIException, ValidationError
 from rest_framework.response import Response
@@ -52,7 +54,9 @@ def exception_handler(error: Exception, context: dict[str, Any]) -> Response | N
     return response
 
 
-def not_found_api(request: HttpRequest, rest: str = "") -> JsonResponse:
+@csrf_exempt
+@login_not_required
+def not_found_api(request: HttpRequest) -> JsonResponse:
     """The answer for an address under /api/ that leads nowhere."""
     return JsonResponse(error_body("not_found", f"there is nothing at {request.path}"), status=404)
 

@@ -1,9 +1,18 @@
 """Where everything is."""
 
 from django.contrib import admin
-from django.urls import URLPattern, URLResolver, include, path
+from django.urls import URLPattern, URLResolver, include, path, re_path
+from drf_spectacular.views import SpectacularAPIView, SpectacularSwaggerSplitView
+
+from controlplane.health import healthz, readyz
 
 urlpatterns: list[URLPattern | URLResolver] = [
     path("", include("controlplane.page_urls")),
+    path("api/v1/", include("controlplane.api_urls")),
+    path("api/agent/v1/", include("clusters.urls")),
+    re_path(r"^api/schema/?$", SpectacularAPIView.as_view(), name="schema"),
+    re_path(r"^api/docs/?$", SpectacularSwaggerSplitView.as_view(url_name="schema"), name="docs"),
+    path("healthz", healthz, name="healthz"),
+    path("readyz", readyz, name="readyz"),
     path("admin/", admin.site.urls),
 ]

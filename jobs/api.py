@@ -20,7 +20,7 @@ from rest_framework.viewsets import GenericViewSet
 from controlplane.errors import ConflictError
 from jobs import services
 from jobs.filters import JobFilter
-from jobs.logs import MAX_PIECE, PIECE, STREAMS, BadCursor, read_log
+from jobs.logs import MAX_PIECE, MIN_PIECE, PIECE, STREAMS, BadCursor, read_log
 from jobs.models import Job
 from jobs.selectors import JobNotFound, get_job, listed_jobs, names_in_waiting
 from jobs.serializers import (
@@ -134,7 +134,7 @@ class JobViewSet(mixins.ListModelMixin, GenericViewSet[Job]):
         if stream not in STREAMS:
             raise ValidationError({"stream": [f"must be {' or '.join(STREAMS)}"]})
         offset = _whole(query.get("offset"), "offset", -(2**62), 2**62)
-        limit = _whole(query.get("limit"), "limit", 16, MAX_PIECE) or PIECE
+        limit = _whole(query.get("limit"), "limit", MIN_PIECE, MAX_PIECE) or PIECE
         rank = _whole(query.get("rank"), "rank", 0, 100_000) or 0
         try:
             piece = read_log(job, stream, cursor=query.get("cursor", ""), offset=offset, rank=rank, limit=limit)

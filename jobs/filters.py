@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import uuid
 
 import django_filters
@@ -40,8 +41,6 @@ class JobFilter(django_filters.FilterSet):  # type: ignore[misc]  # the library 
     def of_search(self, jobs: QuerySet[Job], name: str, value: str) -> QuerySet[Job]:
         """Those whose name or kind holds the text, or whose id it is."""
         found = Q(name__icontains=value) | Q(kind__name__icontains=value)
-        try:
+        with contextlib.suppress(ValueError):
             found |= Q(pk=uuid.UUID(value))
-        except ValueError:
-            pass
         return jobs.filter(found)

@@ -13,7 +13,7 @@ import uuid
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 
-from django.db.models import ExpressionWrapper, F, IntegerField, Sum
+from django.db.models import ExpressionWrapper, F, IntegerField, QuerySet, Sum
 from django.utils import timezone
 
 from clusters.lifecycle import ENDED
@@ -23,6 +23,7 @@ from loadmaster.protocol import AssignmentState
 
 STREAMS = ("stdout", "stderr")
 PIECE = 65_536
+MIN_PIECE = 16
 MAX_PIECE = 1_048_576
 SETTLE = timedelta(seconds=3)
 """So long after its end an assignment's agent may still deliver the last of its output."""
@@ -71,33 +72,49 @@ def _read(assignments: list[Assignment], place: _Place, stream: str, limit: int,
     at = assignments.index(place.assignment)
     texts: list[str] = []
     while True:
-        current = assignments[at]
-        data = _bytes(current, stream, place.offset, limit)
-        last = at + 1 == len(assignments)
+        current, last = assignments[at], at + 1 == len(assignments)
         ended = _settled(current, now) or (not last and AssignmentState(current.state) in ENDED)
-        text, used = _decoded(data, final=ended and len(data) < limit)
+        text, place, exhausted = _take(place, stream, limit, ended=ended)
         texts.append(text)
-        place, limit = _Place(current, place.offset + used), limit - used
-        if limit <= 0 or data[used:] or not ended or last or _bytes(current, stream, place.offset, 1):
+        if not exhausted or not ended or last:
             break
         at, place = at + 1, _Place(assignments[at + 1], 0)
-    done = over and last and ended and not _bytes(place.assignment, stream, place.offset, 1)
-    return LogPiece("".join(texts), _to_cursor(place), done)
+        limit = max(MIN_PIECE, limit - len(text.encode()))
+    return LogPiece("".join(texts), _to_cursor(place), over and last and ended and exhausted)
 
 
-def _bytes(assignment: Assignment, stream: str, offset: int, limit: int) -> bytes:
-    """Up to `limit` bytes of a stream from `offset` on, as far as they came without a gap."""
+def _take(place: _Place, stream: str, limit: int, *, ended: bool) -> tuple[str, _Place, bool]:
+    """The text that follows, where it ends, and whether nothing of this assignment's output is left behind it."""
+    data, jump = _bytes(place, stream, limit)
+    final = jump is not None or (ended and len(data) < limit)
+    text, used = _decoded(data, final=final)
+    after = _Place(place.assignment, place.offset + used if jump is None else jump)
+    return text, after, used == len(data) and not _chunks(after, stream).exists()
+
+
+def _chunks(place: _Place, stream: str) -> QuerySet[LogChunk]:
+    """The pieces that hold something at or after the place."""
     end = ExpressionWrapper(F("offset") + F("size"), output_field=IntegerField())
-    chunks = (
-        LogChunk.objects.filter(assignment=assignment, stream=stream).annotate(end=end).filter(end__gt=offset).order_by("offset")
-    )
+    chunks = LogChunk.objects.filter(assignment=place.assignment, stream=stream).annotate(end=end)
+    return chunks.filter(end__gt=place.offset).order_by("offset")
+
+
+def _bytes(place: _Place, stream: str, limit: int) -> tuple[bytes, int | None]:
+    """Up to `limit` bytes as far as they came without a gap.
+
+    Of output too long to be kept only the count goes on: such a piece holds other than `size` bytes, is given by itself, and the
+    second value is the offset behind it (else None).
+    """
     found = b""
-    for chunk in chunks.iterator(chunk_size=16):
-        expected = offset + len(found)
-        if chunk.offset > expected or len(found) >= limit:
+    for chunk in _chunks(place, stream).iterator(chunk_size=16):
+        expected, data = place.offset + len(found), bytes(chunk.data)
+        odd = len(data) != chunk.size
+        if chunk.offset > expected or len(found) >= limit or (odd and found):
             break
-        found += bytes(chunk.data)[expected - chunk.offset :]
-    return found[:limit]
+        if odd:
+            return data[expected - chunk.offset :], chunk.offset + chunk.size
+        found += data[expected - chunk.offset :]
+    return found[:limit], None
 
 
 def _decoded(data: bytes, *, final: bool) -> tuple[str, int]:

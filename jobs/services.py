@@ -11,6 +11,7 @@ from typing import Any, Concatenate, ParamSpec
 
 from django.contrib.auth.models import User
 from django.db import transaction
+from django.utils import timezone
 
 from clusters.lifecycle import LIVE
 from clusters.models import Assignment
@@ -173,6 +174,4 @@ def _stop(live: list[Assignment], reason: StopReason, user: User) -> None:
 
 
 def _over(now: bool) -> dict[str, Any]:
-    from django.utils import timezone
-
     return {"completed_at": timezone.now(), "waiting_code": "", "waiting_detail": {}} if now else {}

@@ -16,6 +16,8 @@ from jobs.lifecycle import JobState
 from jobs.models import IdempotencyKey, Job
 from jobs.moves import note_job
 from jobs.validation import JobInvalid, JobRequest, validate_job
+from profiling import kinds
+from profiling.models import Kind
 from profiling.services import kind_for, request_profile
 
 MAX_KEY = 200
@@ -79,7 +81,7 @@ def job_data(job: Job) -> dict[str, Any]:
         "steps_per_epoch": job.steps_per_epoch, "gpus_min": job.gpus_min, "gpus_max": job.gpus_max,
         "allowed_types": job.allowed_types, "cores": job.cores, "memory_gb": job.memory_gb, "walltime": job.walltime_s,
         "tardiness_weight": job.tardiness_weight, "priority": job.priority, "weight": job.weight, "max_retries": job.max_retries,
-        "checkpoint_place": job.checkpoint_place, "kind": job.kind.name, "may_mix": job.may_mix, "may_share": job.may_share,
+        "checkpoint_place": job.checkpoint_place, "kind": _given_kind(job.kind), "may_mix": job.may_mix, "may_share": job.may_share,
         "labels": job.labels, "on_disconnect": job.on_disconnect, "dependencies": [str(d.pk) for d in job.dependencies.all()],
         **{name: moment.isoformat() for name, moment in times.items() if moment},
     }  # fmt: skip
@@ -87,7 +89,7 @@ def job_data(job: Job) -> dict[str, Any]:
 
 
 def _create(user: User, request: JobRequest, cloned_from: Job | None) -> Job:
-    job = Job(user=user, kind=kind_for(request), total_steps=request.total_steps, cloned_from=cloned_from)
+    job = Job(user=user, kind=_kind(request), total_steps=request.total_steps, cloned_from=cloned_from)
     for name in _COPIED:
         value = getattr(request, name)
         setattr(job, name, list(value) if isinstance(value, tuple) else value)
@@ -104,6 +106,23 @@ _COPIED = (
     "weight", "max_retries", "checkpoint_place", "may_mix", "may_share", "labels", "on_disconnect",
 )  # fmt: skip
 """Fields that a JobRequest and a Job share by name."""
+
+
+def _kind(request: JobRequest) -> Kind:
+    return kind_for(
+        name=request.kind,
+        runtime=request.runtime,
+        image=request.image,
+        image_digest="",
+        command=request.command,
+        declared={},
+    )
+
+
+def _given_kind(kind: Kind) -> str:
+    """The name if the user gave it; one that was made up does not go into a clone, which may differ from it."""
+    named = kinds.digest(name=kind.name, runtime="", image="", image_digest="", command=(), declared={})
+    return kind.name if kind.name and named == kind.digest else ""
 
 
 def _checked_key(key: str | None) -> str | None:

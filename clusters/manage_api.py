@@ -1,0 +1,220 @@
+"""REST: clusters, nodes, GPU types, policies and rounds. Everybody who is logged in may look; only operators may act."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, cast
+
+from django.contrib.auth.models import User
+from django.db.models import Prefetch, QuerySet
+from drf_spectacular.types import OpenApiTypes
+from drf_spectacular.utils import OpenApiParameter, extend_schema
+from rest_framework import mixins, status
+from rest_framework.decorators import action
+from rest_framework.permissions import SAFE_METHODS, BasePermission
+from rest_framework.request import Request
+from rest_framework.response import Response
+from rest_framework.serializers import BaseSerializer, Serializer
+from rest_framework.views import APIView
+from rest_framework.viewsets import GenericViewSet, ReadOnlyModelViewSet
+
+from clusters import services
+from clusters.manage_serializers import (
+    ClusterSerializer,
+    DrainSerializer,
+    EnrolmentTokenInput,
+    EnrolmentTokenSerializer,
+    GpuTypeSerializer,
+    NewEnrolmentTokenSerializer,
+    NodeSerializer,
+    PolicySerializer,
+    ReasonSerializer,
+    RoleSerializer,
+    RoundDetailSerializer,
+    RoundSerializer,
+)
+from clusters.models import AssignmentSlot, Cluster, Device, EnrolmentToken, GpuType, Node
+from controlplane.errors import ConflictError
+from controlplane.events import request_reschedule
+from controlplane.models import Reason, Round
+from jobs.selectors import is_operator
+from policies import registry
+
+OF_CLUSTER = OpenApiParameter("cluster", OpenApiTypes.STR, description="Only those of the cluster of this name")
+
+
+class OperatorsAct(BasePermission):
+    """Reading is for everybody who is logged in, the rest for operators."""
+
+    message = "only operators may do this"
+
+    def has_permission(self, request: Request, view: APIView) -> bool:
+        """Whether this request may go on."""
+        return request.method in SAFE_METHODS or is_operator(cast(User, request.user))
+
+
+class OperatorsOnly(BasePermission):
+    """For operators."""
+
+    message = "only operators may see this"
+
+    def has_permission(self, request: Request, view: APIView) -> bool:
+        """Whether this request may go on."""
+        return is_operator(cast(User, request.user))
+
+
+class ClusterViewSet(ReadOnlyModelViewSet[Cluster]):
+    """Clusters with their policy, clockwork and limits."""
+
+    queryset = Cluster.objects.order_by("name")
+    serializer_class = ClusterSerializer
+    permission_classes = [*ReadOnlyModelViewSet.permission_classes, OperatorsAct]
+    lookup_field = "name"
+
+    @extend_schema(request=ClusterSerializer(partial=True), responses=ClusterSerializer)
+    def partial_update(self, request: Request, name: str) -> Response:
+        """Change what the next round goes by (operators)."""
+        cluster = self.get_object()
+        serializer = ClusterSerializer(cluster, data=request.data, partial=True)
+        serializer.is_valid(raise_exception=True)
+        # Only the given columns are written: the row also holds the lock of the round that may be running.
+        changed = serializer.validated_data
+        if changed:
+            Cluster.objects.filter(pk=cluster.pk).update(**changed)
+            request_reschedule(cluster, Reason.OPERATOR)
+        return Response(ClusterSerializer(self.get_object()).data)
+
+    @extend_schema(request=None, responses={202: None})
+    @action(detail=True, methods=["post"])
+    def reschedule(self, request: Request, name: str) -> Response:
+        """Ask for a round now (operators)."""
+        request_reschedule(self.get_object(), Reason.OPERATOR)
+        return Response(status=status.HTTP_202_ACCEPTED)
+
+
+class NodeViewSet(ReadOnlyModelViewSet[Node]):
+    """Nodes and their GPUs."""
+
+    serializer_class = NodeSerializer
+    permission_classes = [*ReadOnlyModelViewSet.permission_classes, OperatorsAct]
+    queryset = Node.objects.none()
+    lookup_value_regex = "[0-9a-fA-F]{8}(?:-[0-9a-fA-F]{4}){3}-[0-9a-fA-F]{12}"
+
+    def get_queryset(self) -> QuerySet[Node]:
+        """All, or those of ?cluster=, with what is held on their GPUs."""
+        live = Prefetch("slots_held", queryset=AssignmentSlot.objects.filter(live=True), to_attr="live_slots")
+        devices = Prefetch("devices", queryset=Device.objects.order_by("uuid").prefetch_related(live))
+        nodes = Node.objects.select_related("cluster", "gpu_type").prefetch_related(devices)
+        return _of_cluster(self.request, nodes).order_by("cluster__name", "name")
+
+    @extend_schema(parameters=[OF_CLUSTER])
+    def list(self, request: Request, *args: Any, **kwargs: Any) -> Response:
+        """The nodes."""
+        return super().list(request, *args, **kwargs)
+
+    @extend_schema(request=ReasonSerializer, responses=NodeSerializer)
+    @action(detail=True, methods=["post"])
+    def cordon(self, request: Request, pk: str) -> Response:
+        """Take no new work; what runs goes on (operators)."""
+        given = _read(ReasonSerializer, request)
+        return self._acted(lambda node: services.node_cordon(node, _name(request), given["reason"]))
+
+    @extend_schema(request=None, responses=NodeSerializer)
+    @action(detail=True, methods=["post"])
+    def uncordon(self, request: Request, pk: str) -> Response:
+        """Take work again (operators)."""
+        return self._acted(lambda node: services.node_uncordon(node, _name(request)))
+
+    @extend_schema(request=DrainSerializer, responses=NodeSerializer)
+    @action(detail=True, methods=["post"])
+    def drain(self, request: Request, pk: str) -> Response:
+        """Take no new work, and move what runs away, at once or by the time given (operators)."""
+        given = _read(DrainSerializer, request)
+        return self._acted(lambda node: services.node_drain(node, _name(request), given["until"], given["reason"]))
+
+    @extend_schema(request=RoleSerializer, responses=NodeSerializer)
+    @action(detail=True, methods=["post"])
+    def role(self, request: Request, pk: str) -> Response:
+        """Say what the node is for: production, profiling or both (operators)."""
+        given = _read(RoleSerializer, request)
+        return self._acted(lambda node: services.node_set_role(node, given["role"], _name(request)))
+
+    def _acted(self, act: Callable[[Node], object]) -> Response:
+        try:
+            act(self.get_object())
+        except services.NodeStateError as error:
+            raise ConflictError(str(error)) from None
+        return Response(NodeSerializer(self.get_object()).data)
+
+
+class GpuTypeViewSet(mixins.ListModelMixin, GenericViewSet[GpuType]):
+    """GPU types."""
+
+    queryset = GpuType.objects.order_by("name")
+    serializer_class = GpuTypeSerializer
+
+
+class EnrolmentTokenViewSet(mixins.ListModelMixin, mixins.DestroyModelMixin, GenericViewSet[EnrolmentToken]):
+    """Tokens that let machines in, for operators."""
+
+    queryset = EnrolmentToken.objects.select_related("cluster", "used_by").order_by("-id")
+    serializer_class = EnrolmentTokenSerializer
+    permission_classes = [*GenericViewSet.permission_classes, OperatorsOnly]
+    lookup_value_regex = "[0-9]{1,18}"
+
+    @extend_schema(request=EnrolmentTokenInput, responses={201: NewEnrolmentTokenSerializer})
+    def create(self, request: Request) -> Response:
+        """Make a token for one machine; it is shown only in this answer."""
+        given = _read(EnrolmentTokenInput, request)
+        token = services.issue_enrolment_token(
+            given["cluster"], role=given["role"], valid_s=given["valid_h"] * 3600, created_by=cast(User, request.user)
+        )
+        return Response({"token": token}, status=status.HTTP_201_CREATED)
+
+
+class RoundViewSet(ReadOnlyModelViewSet[Round]):
+    """Rounds, newest first. A round by itself shows snapshot and plan, and is for operators."""
+
+    queryset = Round.objects.none()
+
+    def get_queryset(self) -> QuerySet[Round]:
+        """All, or those of ?cluster=; a list leaves the large columns in the database."""
+        rounds = _of_cluster(self.request, Round.objects.select_related("cluster")).order_by("-id")
+        return rounds.defer("snapshot", "plan", "changes", "rejected") if self.action == "list" else rounds
+
+    def get_serializer_class(self) -> type[BaseSerializer[Round]]:
+        """Short in a list."""
+        return RoundSerializer if self.action == "list" else RoundDetailSerializer
+
+    def get_permissions(self) -> list[Any]:
+        """A round's snapshot names every team's jobs."""
+        return [*super().get_permissions(), *([] if self.action == "list" else [OperatorsOnly()])]
+
+    @extend_schema(parameters=[OF_CLUSTER])
+    def list(self, request: Request, *args: Any, **kwargs: Any) -> Response:
+        """The rounds."""
+        return super().list(request, *args, **kwargs)
+
+
+class PoliciesView(APIView):
+    """The policies a cluster may choose from, with their parameters."""
+
+    @extend_schema(responses=PolicySerializer(many=True))
+    def get(self, request: Request) -> Response:
+        """All of them, best first."""
+        return Response(PolicySerializer(registry.entries(), many=True).data)
+
+
+def _of_cluster(request: Request, rows: QuerySet[Any]) -> QuerySet[Any]:
+    name = request.query_params.get("cluster")
+    return rows.filter(cluster__name=name) if name else rows
+
+
+def _read(serializer: type[Serializer[Any]], request: Request) -> dict[str, Any]:
+    reading = serializer(data=request.data)
+    reading.is_valid(raise_exception=True)
+    return cast("dict[str, Any]", reading.validated_data)
+
+
+def _name(request: Request) -> str:
+    return cast(User, request.user).get_username()

@@ -1,0 +1,12 @@
+"""Addresses of the REST API for people and programs, below /api/v1/; agents have their own."""
+
+from django.urls import URLPattern, URLResolver, include, path, re_path
+
+from controlplane.errors import not_found_api
+
+urlpatterns: list[URLPattern | URLResolver] = [
+    path("", include("jobs.urls")),
+    path("", include("clusters.manage_urls")),
+    path("", include("profiling.urls")),
+    re_path(r"^.*$", not_found_api),
+]

@@ -1,0 +1,176 @@
+"""Commands about jobs."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich.markup import escape
+
+from loadmaster.cli_output import FAILURE, connected, err, out, said, show_job, show_jobs, show_json, table, wants_json, warn
+from loadmaster.client import ENDED, Client
+from loadmaster.job_file import parse_settings, read_job_file
+from loadmaster.results import Job, Submission
+
+JobId = Annotated[str, typer.Argument(help="The job's id.", metavar="JOB")]
+Json = Annotated[bool, typer.Option("--json", help="Answer in JSON.")]
+Settings = Annotated[list[str] | None, typer.Option("--set", help="name=value or name.key=value, as YAML; over the file's.")]
+WATCH_S = 1.0
+
+
+def submit(
+    context: typer.Context,
+    job_file: Annotated[Path, typer.Argument(help="The job as YAML; docs/jobs.md explains the fields.", metavar="JOB_FILE")],
+    settings: Settings = None,
+    key: Annotated[str | None, typer.Option(help="Idempotency key: the same key and job are submitted once.")] = None,
+    watch: Annotated[bool, typer.Option("--watch", "-w", help="Follow it to its end; exits 1 if it fails.")] = False,
+    as_json: Json = False,
+) -> None:
+    """Submit a job."""
+    with said():
+        data = read_job_file(job_file, settings or [])
+    with connected(context) as client:
+        submission = client.submit(data, idempotency_key=key)
+        _submitted(context, submission, as_json)
+        if watch:
+            _watch(client, submission.id)
+
+
+def clone(context: typer.Context, job: JobId, settings: Settings = None, as_json: Json = False) -> None:
+    """Submit a job's description again, with some fields replaced."""
+    with said():
+        overrides = parse_settings(settings or [])
+    with connected(context) as client:
+        _submitted(context, client.clone(job, **overrides), as_json)
+
+
+def jobs(
+    context: typer.Context,
+    state: Annotated[list[str] | None, typer.Option(help="Only in this state; may be repeated.")] = None,
+    team: Annotated[str | None, typer.Option()] = None,
+    cluster: Annotated[str | None, typer.Option()] = None,
+    mine: Annotated[bool, typer.Option("--mine", help="Only those you submitted.")] = False,
+    everything: Annotated[bool, typer.Option("--all", "-a", help="Also those that are over.")] = False,
+    search: Annotated[str | None, typer.Option(help="Part of the name or kind, or an id.")] = None,
+    limit: Annotated[int, typer.Option(min=1)] = 50,
+    as_json: Json = False,
+) -> None:
+    """List jobs, newest first."""
+    with connected(context) as client:
+        filters = {"team": team, "cluster": cluster, "search": search, "state": state or None, "mine": mine or None}
+        active = None if everything or state or search else True
+        found = list(client.jobs(limit=limit, active=active, **filters))
+    if as_json or wants_json(context):
+        show_json(found)
+    else:
+        show_jobs(found)
+
+
+def show(context: typer.Context, job: JobId, as_json: Json = False) -> None:
+    """Show a job: state, reason for waiting, progress, where it is."""
+    with connected(context) as client:
+        _shown(context, client.job(job), as_json)
+
+
+def history(context: typer.Context, job: JobId, as_json: Json = False) -> None:
+    """Everything that happened to a job."""
+    with connected(context) as client:
+        events = list(client.events(job))
+    if as_json or wants_json(context):
+        show_json(events)
+        return
+    rows = [(f"{e.at.astimezone():%Y-%m-%d %H:%M:%S}" if e.at else "", e.event, e.to_state, escape(e.actor)) for e in events]
+    table(("WHEN", "WHAT", "STATE", "BY"), rows)
+
+
+def logs(
+    context: typer.Context,
+    job: JobId,
+    follow: Annotated[bool, typer.Option("--follow", "-f", help="Go on until the job is over.")] = False,
+    stderr: Annotated[bool, typer.Option("--stderr", help="The error output in place of the output.")] = False,
+    tail: Annotated[int | None, typer.Option(min=0, help="Only the last so many bytes.")] = None,
+    rank: Annotated[int, typer.Option(min=0, help="Of which process of a gang.")] = 0,
+) -> None:
+    """Print a job's log, across its pre-emptions and migrations."""
+    stream = "stderr" if stderr else "stdout"
+    with connected(context) as client:
+        # A log is the job's own text: printed as it is, without rich's reading of brackets.
+        for text in client.logs(job, follow=follow, stream=stream, offset=None if tail is None else -tail, rank=rank):
+            typer.echo(text, nl=False)
+
+
+def cancel(context: typer.Context, job: JobId, as_json: Json = False) -> None:
+    """Stop a job for good."""
+    _act(context, lambda client: client.cancel(job), as_json)
+
+
+def hold(context: typer.Context, job: JobId, as_json: Json = False) -> None:
+    """Keep a job out of the queue; one that runs saves a checkpoint first."""
+    _act(context, lambda client: client.hold(job), as_json)
+
+
+def release(context: typer.Context, job: JobId, as_json: Json = False) -> None:
+    """Let a held job into the queue."""
+    _act(context, lambda client: client.release(job), as_json)
+
+
+def requeue(context: typer.Context, job: JobId, as_json: Json = False) -> None:
+    """Give a failed or cancelled job another chance."""
+    _act(context, lambda client: client.requeue(job), as_json)
+
+
+def register(app: typer.Typer) -> None:
+    """Add the commands to the command line."""
+    for command in (submit, jobs, show, history, logs, cancel, hold, release, requeue, clone):
+        app.command()(command)
+
+
+def _act(context: typer.Context, act: Callable[[Client], Job], as_json: bool) -> None:
+    with connected(context) as client:
+        job = act(client)
+    if as_json or wants_json(context):
+        show_json(job)
+    else:
+        out().print(f"{escape(job.name)} is {job.state}{', to be held' if job.hold_wanted else ''}")
+
+
+def _shown(context: typer.Context, job: Job, as_json: bool) -> None:
+    if as_json or wants_json(context):
+        show_json(job)
+    else:
+        show_job(job)
+
+
+def _submitted(context: typer.Context, submission: Submission, as_json: bool) -> None:
+    warn(submission.warnings)
+    if as_json or wants_json(context):
+        show_json({"id": submission.id, "created": submission.created, "warnings": submission.warnings, "job": submission.job})
+        return
+    said_before = "" if submission.created else " (it had been submitted before)"
+    err().print(f"{escape(submission.job.name)} is {submission.job.state}{said_before}")
+    out().print(submission.id)
+
+
+def _watch(client: Client, job_id: str) -> None:
+    """Say every change until the job is over; the exit code tells how it ended."""
+    last = ""
+    while True:
+        job = client.job(job_id)
+        line = _line(job)
+        if line != last:
+            err().print(escape(line))
+            last = line
+        if job.state in ENDED:
+            break
+        time.sleep(WATCH_S)
+    if job.state != "completed":
+        raise typer.Exit(FAILURE)
+
+
+def _line(job: Job) -> str:
+    places = ", ".join(f"{p.gpus} x {p.gpu_type} of {p.node}" for p in job.placement)
+    what = job.waiting.reason if job.waiting else places or job.failure_reason
+    return f"{job.state:10} {100 * job.progress.fraction:3.0f}%  {what}".rstrip()

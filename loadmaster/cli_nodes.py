@@ -1,0 +1,204 @@
+"""Commands about clusters and nodes; all but looking is for operators."""
+
+from __future__ import annotations
+
+import sys
+from typing import Annotated, Any
+
+import typer
+
+from loadmaster.cli_output import USAGE, connected, fail, out, said, show_json, show_nodes, table, wants_json
+from loadmaster.client import Client
+from loadmaster.job_file import parse_settings
+from loadmaster.results import Node
+
+NodeName = Annotated[str, typer.Argument(help="The node's name or id.", metavar="NODE")]
+InCluster = Annotated[str | None, typer.Option(help="Its cluster; may be left out where there is only one.")]
+Json = Annotated[bool, typer.Option("--json", help="Answer in JSON.")]
+policy_app = typer.Typer(no_args_is_help=True, help="What decides where jobs run.")
+secret_app = typer.Typer(no_args_is_help=True, help="Secrets of a team, for jobs' environments.")
+
+
+def nodes(context: typer.Context, cluster: InCluster = None, as_json: Json = False) -> None:
+    """List nodes."""
+    with connected(context) as client:
+        found = list(client.nodes(cluster=cluster))
+    if as_json or wants_json(context):
+        show_json(found)
+    else:
+        show_nodes(found)
+
+
+def cordon(
+    context: typer.Context,
+    node: NodeName,
+    cluster: InCluster = None,
+    reason: Annotated[str, typer.Option()] = "",
+    as_json: Json = False,
+) -> None:
+    """Let a node take no new work; what runs there goes on."""
+    with connected(context) as client:
+        _said(context, client.cordon(_node(client, node, cluster).id, reason), as_json)
+
+
+def uncordon(context: typer.Context, node: NodeName, cluster: InCluster = None, as_json: Json = False) -> None:
+    """Let a node take work again."""
+    with connected(context) as client:
+        _said(context, client.uncordon(_node(client, node, cluster).id), as_json)
+
+
+def drain(
+    context: typer.Context,
+    node: NodeName,
+    cluster: InCluster = None,
+    until: Annotated[
+        str | None, typer.Option(help="What runs may go on until then (ISO 8601); else it is moved at once.")
+    ] = None,
+    reason: Annotated[str, typer.Option()] = "",
+    as_json: Json = False,
+) -> None:
+    """Move what runs on a node away and let it take no new work."""
+    with connected(context) as client:
+        _said(context, client.drain(_node(client, node, cluster).id, until=until, reason=reason), as_json)
+
+
+def role(
+    context: typer.Context,
+    node: NodeName,
+    new_role: Annotated[str, typer.Argument(help="production, profiling or both.", metavar="ROLE")],
+    cluster: InCluster = None,
+    as_json: Json = False,
+) -> None:
+    """Say what a node is for."""
+    with connected(context) as client:
+        _said(context, client.set_role(_node(client, node, cluster).id, new_role), as_json)
+
+
+def reschedule(context: typer.Context, cluster: InCluster = None) -> None:
+    """Ask for a round now."""
+    with connected(context) as client:
+        name = _cluster(client, cluster)
+        client.reschedule(name)
+    out().print(f"A round of {name} is on its way")
+
+
+def enrol_token(
+    context: typer.Context,
+    cluster: InCluster = None,
+    new_role: Annotated[str, typer.Option("--role", help="production, profiling or both.")] = "production",
+    valid_h: Annotated[float, typer.Option(help="Hours until it expires.")] = 24.0,
+    as_json: Json = False,
+) -> None:
+    """Make a token that lets one machine in, once. It is shown only now."""
+    with connected(context) as client:
+        token = client.enrolment_token(_cluster(client, cluster), role=new_role, valid_h=valid_h)
+    if as_json or wants_json(context):
+        show_json({"token": token})
+    else:
+        sys.stdout.write(token + "\n")
+
+
+@policy_app.command("list")
+def policy_list(context: typer.Context, as_json: Json = False) -> None:
+    """The policies to choose from."""
+    with connected(context) as client:
+        found = client.policies()
+    if as_json or wants_json(context):
+        show_json(found)
+        return
+    rows = [(p.name, p.error or p.summary, ", ".join((p.parameters or {}).get("properties", {}))) for p in found]
+    table(("NAME", "WHAT IT DOES", "PARAMETERS"), rows)
+
+
+@policy_app.command("show")
+def policy_show(context: typer.Context, cluster: InCluster = None, as_json: Json = False) -> None:
+    """A cluster's policy and parameters."""
+    with connected(context) as client:
+        _policy(context, client.cluster(_cluster(client, cluster)), as_json)
+
+
+@policy_app.command("set")
+def policy_set(
+    context: typer.Context,
+    name: Annotated[str, typer.Argument(help="The policy.", metavar="POLICY")],
+    parameters: Annotated[list[str] | None, typer.Argument(help="name=value; the rest take their defaults.")] = None,
+    cluster: InCluster = None,
+    as_json: Json = False,
+) -> None:
+    """Choose a cluster's policy and parameters; the next round goes by them."""
+    with said():
+        values = parse_settings(parameters or [])
+    with connected(context) as client:
+        changed = client.set_cluster(_cluster(client, cluster), policy=name, policy_parameters=values)
+        _policy(context, changed, as_json)
+
+
+@secret_app.command("list")
+def secret_list(context: typer.Context, team: Annotated[str, typer.Argument()], as_json: Json = False) -> None:
+    """Names of a team's secrets."""
+    with connected(context) as client:
+        names = client.secrets(team)
+    if as_json or wants_json(context):
+        show_json(names)
+    else:
+        out().print("\n".join(names) or "none")
+
+
+@secret_app.command("set")
+def secret_set(context: typer.Context, team: Annotated[str, typer.Argument()], name: Annotated[str, typer.Argument()]) -> None:
+    """Make or replace a secret; its value is asked for, or read from stdin, never written on the command line."""
+    value = typer.prompt("Value", hide_input=True) if sys.stdin.isatty() else sys.stdin.read().removesuffix("\n")
+    with connected(context) as client:
+        client.set_secret(team, name, value)
+    out().print(f"Secret {name} of {team} is set")
+
+
+@secret_app.command("delete")
+def secret_delete(context: typer.Context, team: Annotated[str, typer.Argument()], name: Annotated[str, typer.Argument()]) -> None:
+    """Remove a secret."""
+    with connected(context) as client:
+        client.delete_secret(team, name)
+    out().print(f"Secret {name} of {team} is gone")
+
+
+def register(app: typer.Typer) -> None:
+    """Add the commands to the command line."""
+    for command in (nodes, cordon, uncordon, drain, role, reschedule):
+        app.command()(command)
+    app.command("enrol-token")(enrol_token)
+    app.add_typer(policy_app, name="policy")
+    app.add_typer(secret_app, name="secret")
+
+
+def _node(client: Client, name: str, cluster: str | None) -> Node:
+    found = [n for n in client.nodes(cluster=cluster) if name in (n.name, n.id)]
+    if len(found) > 1:
+        fail(f"there is a node {name} in {', '.join(n.cluster for n in found)}; add --cluster", USAGE)
+    if not found:
+        fail(f"there is no node {name}; `loadmaster nodes` lists them")
+    return found[0]
+
+
+def _cluster(client: Client, name: str | None) -> str:
+    if name:
+        return name
+    names = [str(c["name"]) for c in client.clusters()]
+    if len(names) != 1:
+        fail(f"say which cluster with --cluster: {', '.join(names) or 'there is none yet'}", USAGE)
+    return names[0]
+
+
+def _said(context: typer.Context, node: Node, as_json: bool) -> None:
+    if as_json or wants_json(context):
+        show_json(node)
+    else:
+        out().print(f"{node.name} is {node.state}, for {node.role}")
+
+
+def _policy(context: typer.Context, cluster: dict[str, Any], as_json: bool) -> None:
+    chosen = {name: cluster[name] for name in ("name", "policy", "policy_parameters", "seed", "period_s")}
+    if as_json or wants_json(context):
+        show_json(chosen)
+        return
+    parameters = ", ".join(f"{k}={v}" for k, v in chosen["policy_parameters"].items()) or "defaults"
+    out().print(f"{chosen['name']}: {chosen['policy']} ({parameters}), every {chosen['period_s']:g} s, seed {chosen['seed']}")
