@@ -63,14 +63,17 @@ def _action(verb: str) -> Callable[[Action[P]], Action[P]]:
         @functools.wraps(act)
         def run(job: Job, user: User, /, *args: P.args, **kwargs: P.kwargs) -> Job:
             for _ in range(RACES):
-                fresh = get_job(user, job.pk)
                 try:
                     with transaction.atomic():
+                        # The job's row is locked before its assignments', as agents' calls do (clusters.locking).
+                        Job.objects.select_for_update().filter(pk=job.pk).exists()
+                        fresh = get_job(user, job.pk)
+                        before = fresh.state
                         return act(fresh, user, *args, **kwargs)
                 except (LostRaceError, AssignmentLostRaceError):
                     continue
                 except IllegalJobMoveError:
-                    raise JobConflict(f"the job is {fresh.state}: it cannot be {verb}") from None
+                    raise JobConflict(f"the job is {before}: it cannot be {verb}") from None
             raise JobConflict("the job changes too fast just now; try again")
 
         return run

@@ -259,7 +259,7 @@ class _Reading:
             self._problem("gpus", "give either gpus or gpus_min and gpus_max")
         both = self._read("gpus", (1, 1), lambda v: fields.gpu_range(v, most=MAX_GPUS))
         least = self._read("gpus_min", both[0], lambda v: fields.whole(v, least=1, most=MAX_GPUS))
-        most = self._read("gpus_max", max(least, both[1]), lambda v: fields.whole(v, least=1, most=MAX_GPUS))
+        most = self._read("gpus_max", both[1] if "gpus" in self.data else least, lambda v: fields.whole(v, least=1, most=MAX_GPUS))
         if least > most:
             name = "gpus" if "gpus" in self.data else "gpus_max"
             self._problem(name, f"the range {least}..{most} is empty; its end must not be below its beginning")

@@ -1,0 +1,154 @@
+"""A job's log is one text, whatever its launches were: nothing lost, nothing twice."""
+
+from __future__ import annotations
+
+import base64
+
+import pytest
+
+from clusters.models import LogChunk, Node
+from jobs.lifecycle import JobState
+from jobs.logs import BadCursor, LogPiece, read_log
+from jobs.models import Job
+from loadmaster.protocol import AssignmentState
+from tests.builders import a_cluster, a_job, a_node
+from tests.builders_jobs import a_placement, output
+
+pytestmark = pytest.mark.django_db
+RUNNING, PREEMPTED, SUCCEEDED = AssignmentState.RUNNING, AssignmentState.PREEMPTED, AssignmentState.SUCCEEDED
+
+
+@pytest.fixture
+def node() -> Node:
+    return a_node(a_cluster())
+
+
+@pytest.fixture
+def job(node: Node) -> Job:
+    return a_job(node.cluster, state=JobState.RUNNING)
+
+
+def over(job: Job) -> None:
+    job.state = JobState.COMPLETED
+    job.save()
+
+
+def read_all(job: Job, limit: int) -> str:
+    texts, piece = [], LogPiece("", "", False)
+    for _ in range(1000):
+        piece = read_log(job, cursor=piece.cursor, limit=limit)
+        texts.append(piece.text)
+        if piece.done:
+            return "".join(texts)
+    raise AssertionError("the log has no end")
+
+
+def test_a_job_that_never_ran_has_an_empty_log_that_is_done_once_it_is_over(job: Job) -> None:
+    assert read_log(job) == LogPiece("", "", False)
+    over(job)
+    assert read_log(job).done
+
+
+def test_a_log_goes_on_where_the_last_piece_ended(job: Job, node: Node) -> None:
+    assignment = a_placement(job, node)
+    output(assignment, b"one\n", b"two\n")
+    first = read_log(job)
+    assert (first.text, first.done) == ("one\ntwo\n", False)
+    assert read_log(job, cursor=first.cursor).text == ""
+    output(assignment, b"three\n")
+    assert read_log(job, cursor=first.cursor).text == "three\n"
+
+
+@pytest.mark.parametrize("limit", [16, 17, 50, 65_536])
+def test_launches_follow_each_other_in_order_and_to_the_last_byte(job: Job, node: Node, limit: int) -> None:
+    texts = [f"launch {n}: " + "äöü€😀" * 20 + "\n" for n in range(3)]
+    for text in texts:
+        assignment = a_placement(job, node, PREEMPTED, ended_ago_s=60)
+        data = text.encode()
+        output(assignment, data[:7], data[7:31], data[31:])
+    over(job)
+    assert read_all(job, limit) == "".join(texts)
+
+
+def test_a_reader_stays_with_a_launch_that_still_runs(job: Job, node: Node) -> None:
+    output(a_placement(job, node, PREEMPTED, ended_ago_s=60), b"old ")
+    assignment = a_placement(job, node)
+    piece = read_log(job)
+    output(assignment, b"new")
+    assert (piece.text, read_log(job, cursor=piece.cursor).text) == ("old ", "new")
+
+
+def test_a_character_that_is_not_whole_yet_waits_for_its_rest(job: Job, node: Node) -> None:
+    assignment = a_placement(job, node)
+    euro = "€".encode()
+    output(assignment, b"5 ", euro[:2])
+    piece = read_log(job)
+    assert piece.text == "5 "
+    output(assignment, euro[2:])
+    assert read_log(job, cursor=piece.cursor).text == "€"
+
+
+def test_bytes_that_are_no_text_are_replaced_and_end(job: Job, node: Node) -> None:
+    output(a_placement(job, node, SUCCEEDED, ended_ago_s=60), b"a\xff\xfe b \xe2\x82")
+    over(job)
+    assert read_log(job) == LogPiece("a�� b �", read_log(job).cursor, True)
+
+
+def test_a_log_is_not_done_while_the_agent_may_still_deliver(job: Job, node: Node) -> None:
+    assignment = a_placement(job, node, SUCCEEDED, ended_ago_s=0)
+    over(job)
+    assert not read_log(job).done
+    assignment.ended_at = None
+    assignment.save()
+    assert read_log(job).done
+
+
+def test_output_too_long_to_be_kept_is_skipped_after_its_mark(job: Job, node: Node) -> None:
+    assignment = a_placement(job, node, SUCCEEDED, ended_ago_s=60)
+    output(assignment, b"kept ")
+    LogChunk.objects.create(assignment=assignment, stream="stdout", offset=5, size=100, data=b"ke[cut]")
+    LogChunk.objects.create(assignment=assignment, stream="stdout", offset=105, size=50, data=b"")
+    output(a_placement(job, node, SUCCEEDED, ended_ago_s=50), b" next")
+    over(job)
+    assert read_all(job, 65_536) == "kept ke[cut] next"
+
+
+def test_profile_runs_and_the_other_stream_stay_out(job: Job, node: Node) -> None:
+    output(a_placement(job, node, SUCCEEDED, ended_ago_s=60, purpose="profiling"), b"measuring")
+    assignment = a_placement(job, node)
+    output(assignment, b"out")
+    output(assignment, b"err", stream="stderr")
+    assert (read_log(job).text, read_log(job, "stderr").text) == ("out", "err")
+
+
+def test_every_rank_has_a_log_of_its_own(job: Job, node: Node) -> None:
+    output(a_placement(job, node, rank=0), b"zero")
+    output(a_placement(job, a_node(node.cluster), rank=1), b"one")
+    assert (read_log(job).text, read_log(job, rank=1).text) == ("zero", "one")
+
+
+@pytest.mark.parametrize(
+    ("offset", "text"), [(0, "0123456789"), (3, "3456789"), (7, "789"), (-2, "89"), (-99, "0123456789"), (99, "")]
+)
+def test_an_offset_counts_over_all_launches(job: Job, node: Node, offset: int, text: str) -> None:
+    for data in (b"0123", b"", b"456", b"789"):
+        assignment = a_placement(job, node, PREEMPTED, ended_ago_s=60)
+        if data:
+            output(assignment, data)
+    assert read_log(job, offset=offset).text == text
+
+
+@pytest.mark.parametrize("cursor", ["x", "////", "AAAA", "AAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAA", "é"])
+def test_a_cursor_of_another_log_is_refused(job: Job, node: Node, cursor: str) -> None:
+    output(a_placement(job, node), b"x")
+    with pytest.raises(BadCursor):
+        read_log(job, cursor=cursor)
+
+
+def test_a_cursor_beyond_all_output_finds_nothing(job: Job, node: Node) -> None:
+    assignment = a_placement(job, node)
+    output(assignment, b"x")
+    for offset in (10**9, -5):
+        raw = assignment.pk.bytes + offset.to_bytes(8, "big", signed=True)
+        piece = read_log(job, cursor=base64.urlsafe_b64encode(raw).decode())
+        assert not piece.done
