@@ -1,0 +1,208 @@
+"""Carries out what `reconcile` decides: each action by journal, runtime and, for offers, the server."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from dataclasses import replace
+from functools import singledispatchmethod
+from pathlib import Path
+
+from loadmaster.agent import admission, reconcile
+from loadmaster.agent.backoff import Backoff
+from loadmaster.agent.client import AgentClient, Conflict, Refused, TryAgain
+from loadmaster.agent.clock import Clock
+from loadmaster.agent.journal import Entry, Journal, JournalError
+from loadmaster.agent.machine import Devices
+from loadmaster.agent.outcome import outcome_of
+from loadmaster.agent.progress import standing
+from loadmaster.agent.runtimes.base import Exit, Launch, LaunchError, RunId, RunState, Runtime, StopBy, StopOrder
+from loadmaster.agent.session import Conversation
+from loadmaster.agent.shipping import Shipper
+from loadmaster.protocol import Accept, AssignmentState, ErrorCode, LaunchSpec
+
+logger = logging.getLogger(__name__)
+
+LONGEST_REASON = 2000
+STRAY_GRACE_S = 10.0
+
+
+class Hands:
+    """Does the actions. What fails for the moment is left as it was: the next reconciliation finds it again.
+
+    Attributes:
+        is_leaving: the agent is shutting down and stops its jobs itself.
+    """
+
+    def __init__(
+        self,
+        *,
+        client: AgentClient,
+        journal: Journal,
+        runtime: Runtime,
+        devices: Devices,
+        clock: Clock,
+        shipper: Shipper,
+        talk: Conversation,
+        state_dir: Path,
+        boot_id: str,
+        node_environment: Callable[[], dict[str, str]] = admission.node_environment,
+    ) -> None:
+        self._client, self._journal, self._runtime, self._devices = client, journal, runtime, devices
+        self._clock, self._shipper, self._talk = clock, shipper, talk
+        self._state_dir, self._boot_id = state_dir, boot_id
+        self._node_environment = node_environment
+        self._backoff = Backoff()
+        self.is_leaving = False
+
+    @singledispatchmethod
+    def do(self, action: object) -> None:
+        """Carry out one action."""
+        raise TypeError(f"no such action: {action!r}")
+
+    @do.register
+    def _accept(self, action: reconcile.AcceptOffer) -> None:
+        run, epoch, key = action.run, self._talk.epoch, f"accept {action.run.name}"
+        if epoch is None or not self._backoff.is_due(key, self._clock.boot_s()):
+            return
+        try:
+            spec = self._client.accept(run.assignment, Accept(epoch, run.fence))
+            self._take(run, spec)
+        except (TryAgain, JournalError, LaunchError) as error:
+            wait_s = self._backoff.failed(key, self._clock.boot_s())
+            logger.warning("%s cannot be taken yet, next try in %.1f s: %s", run.name, wait_s, error)
+            return
+        except Conflict as refusal:
+            self._refused(run, refusal)
+        self._backoff.succeeded(key)
+
+    def _refused(self, run: RunId, refusal: Refused) -> None:
+        if refusal.code == ErrorCode.STALE_EPOCH:
+            self._talk.lose_session()
+        else:
+            logger.info("%s is off: %s", run.name, refusal)
+            self._talk.settle_offer(run.assignment)
+
+    def _take(self, run: RunId, spec: LaunchSpec) -> None:
+        live = [entry for entry in self._journal.entries.values() if not entry.has_ended]
+        own = {device.uuid for device in self._devices.reports()}
+        problem = admission.objection(spec, run, runtime=self._runtime.name, devices=own, live=live)
+        now_s = self._clock.wall_s()
+        if problem:
+            reason_class, reason = problem
+            entry = Entry(run.assignment, run.fence, AssignmentState.ACCEPTED)
+            self._journal.put(entry.moved(AssignmentState.REJECTED, now_s, reason_class=reason_class, reason=reason))
+        else:
+            self._runtime.prepare(self._launch_of(spec))
+            self._journal.put(_entry_of(spec).moved(AssignmentState.PREPARING, now_s))
+            self._talk.hurry()
+        self._talk.settle_offer(run.assignment)
+
+    def _launch_of(self, spec: LaunchSpec) -> Launch:
+        return admission.launch_of(
+            spec,
+            state_dir=self._state_dir,
+            node=self._node_environment(),
+            devices=self._devices.environment(spec.devices, spec.kind_name),
+            lease_grace_s=self._talk.intervals.grace_s,
+            boot_id=self._boot_id,
+        )
+
+    @do.register
+    def _launch(self, action: reconcile.Launch) -> None:
+        entry = replace(action.entry, launched=True, lease_until_s=action.lease_until_s, boot_id=self._boot_id)
+        try:
+            self._journal.put(entry)
+        except JournalError as error:
+            logger.warning("%s is not started: %s", entry.run.name, error)
+            return
+        try:
+            self._runtime.start(entry.run, action.lease_until_s)
+        except LaunchError as error:
+            self._runtime.abandon(entry.run)
+            self._end(entry, Exit(self._clock.wall_s(), started=False, error=str(error)))
+            return
+        logger.info("%s is started", entry.run.name)
+        self._journal.note(entry.moved(AssignmentState.RUNNING, self._clock.wall_s()))
+
+    @do.register
+    def _renew(self, action: reconcile.Renew) -> None:
+        self._runtime.renew(action.run, action.lease_until_s)
+
+    @do.register
+    def _stop(self, action: reconcile.Stop) -> None:
+        self.stop(action.entry, action.order)
+
+    def stop(self, entry: Entry, order: StopOrder) -> None:
+        """Order a run to end, and remember why."""
+        logger.info("%s is to stop (%s)", entry.run.name, order.by)
+        self._runtime.stop(entry.run, order)
+        entry = replace(entry, stop=order.by)
+        is_stopping = entry.state is AssignmentState.STOPPING
+        self._journal.note(entry if is_stopping else entry.moved(AssignmentState.STOPPING, self._clock.wall_s()))
+
+    @do.register
+    def _update(self, action: reconcile.Update) -> None:
+        self._runtime.update(action.entry.run, action.term)
+        self._journal.note(replace(action.entry, term_until_s=action.term.until_s))
+
+    @do.register
+    def _settle(self, action: reconcile.Settle) -> None:
+        status = self._runtime.abandon(action.entry.run)
+        lost = Exit(self._clock.wall_s(), started=False, error="the run's folder is gone")
+        if status.state is not RunState.RUNNING:
+            self._end(action.entry, status.exit or lost)
+
+    @do.register
+    def _finish(self, action: reconcile.Finish) -> None:
+        self._end(action.entry, action.exit)
+
+    def _end(self, entry: Entry, ended: Exit) -> None:
+        if ended.stopped_by is StopBy.SIGNAL and entry.stop:
+            ended = replace(ended, stopped_by=entry.stop)
+        run = entry.run
+        stood = standing(self._runtime, run)
+        words = self._shipper.last_words(run) if ended.exit_code else ""
+        outcome = outcome_of(ended, saved=stood.left, last_words=words, stopped_by_operator=self.is_leaving)
+        logger.info("%s has ended: %s %s", run.name, outcome.state, outcome.reason_class or "")
+        details = {
+            "exit_code": outcome.exit_code,
+            "reason_class": outcome.reason_class,
+            "reason": self._shipper.mask(run, outcome.reason)[:LONGEST_REASON],
+            "steps": stood.step,
+        }
+        self._journal.note(entry.moved(outcome.state, ended.ended_at_s, **details))
+
+    @do.register
+    def _drop(self, action: reconcile.Drop) -> None:
+        self.forget(action.entry)
+
+    def forget(self, entry: Entry) -> None:
+        """The assignment is over and told: nothing of it is kept but that this fence is over."""
+        self._journal.forget(entry)
+        self._shipper.forget(entry.run)
+        self._runtime.remove(entry.run)
+
+    @do.register
+    def _stop_stray(self, action: reconcile.StopStray) -> None:
+        logger.warning("%s is known to nobody and stopped", action.run.name)
+        self._runtime.stop(action.run, StopOrder(StopBy.CANCEL, STRAY_GRACE_S))
+
+    @do.register
+    def _remove_stray(self, action: reconcile.RemoveStray) -> None:
+        status = self._runtime.abandon(action.run)
+        if status.exit:
+            self._runtime.remove(action.run)
+
+
+def _entry_of(spec: LaunchSpec) -> Entry:
+    return Entry(
+        spec.assignment,
+        spec.fence,
+        AssignmentState.ACCEPTED,
+        devices=spec.devices,
+        slot=spec.slot,
+        memory_gb=spec.memory_gb,
+        grace_s=spec.grace_s,
+        term_until_s=spec.term_until_s,
+    )

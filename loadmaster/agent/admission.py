@@ -1,0 +1,91 @@
+"""What the agent takes, and what a job is started with. Pure."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Collection, Iterable, Mapping
+from pathlib import Path
+
+from loadmaster.agent.journal import Entry
+from loadmaster.agent.runtimes.base import Launch, RunId, is_safe_id
+from loadmaster.protocol import FEATURES, PROTOCOL_VERSION, LaunchSpec, ReasonClass
+
+PASSED_ON = ("HOME", "LANG", "LC_ALL", "TZ", "PYTHONPATH", "TMPDIR")
+PROFILING = "profiling"
+
+
+def objection(
+    spec: LaunchSpec, offer: RunId, *, runtime: str, devices: Collection[str], live: Iterable[Entry]
+) -> tuple[ReasonClass, str] | None:
+    """Why this node cannot run what it was offered, or None."""
+    if unknown := set(spec.required_features) - FEATURES:
+        return ReasonClass.NODE, f"this agent does not know: {', '.join(sorted(unknown))}; install a newer one"
+    if spec.version != PROTOCOL_VERSION or (spec.assignment, spec.fence) != (offer.assignment, offer.fence):
+        return ReasonClass.NODE, "the specification is not that of the offer"
+    if not is_safe_id(spec.assignment) or not is_safe_id(spec.job):
+        return ReasonClass.NODE, "ids of job and assignment may hold letters, digits, dot, dash and underscore only"
+    if spec.runtime != runtime:
+        return ReasonClass.NODE, f"this agent runs jobs by the runtime {runtime}, not {spec.runtime}"
+    if not spec.command:
+        return ReasonClass.USER, "the command is empty"
+    return _device_objection(spec, devices, live)
+
+
+def _device_objection(spec: LaunchSpec, devices: Collection[str], live: Iterable[Entry]) -> tuple[ReasonClass, str] | None:
+    for uuid in spec.devices:
+        if uuid not in devices:
+            return ReasonClass.NODE, f"device {uuid} is not on this node"
+    for entry in live:
+        held = set(entry.devices) & set(spec.devices)
+        if held and entry.slot == spec.slot and entry.assignment != spec.assignment:
+            return ReasonClass.NODE, f"device {min(held)} (slot {spec.slot}) is still held by assignment {entry.assignment}"
+    return None
+
+
+def node_environment(environ: Mapping[str, str] = os.environ) -> dict[str, str]:
+    """The few variables a job gets from the agent's own: nothing that could hold the agent's tokens."""
+    kept = {name: environ[name] for name in PASSED_ON if name in environ}
+    path = environ.get("PATH", os.defpath)
+    if sys.prefix != sys.base_prefix:
+        kept["VIRTUAL_ENV"] = sys.prefix
+        path = f"{Path(sys.prefix) / 'bin'}:{path}"
+    return {"LANG": "C.UTF-8", **kept, "PATH": path}
+
+
+def contract(spec: LaunchSpec, checkpoints: Path) -> dict[str, str]:
+    """The variables of the training library's contract, all but the run's folder, which the runtime knows."""
+    optional = {} if spec.steps_quota is None else {"LOADMASTER_STEPS_QUOTA": str(spec.steps_quota)}
+    return {
+        "LOADMASTER_CHECKPOINT_DIR": str(checkpoints),
+        "LOADMASTER_FENCE": str(spec.fence),
+        "LOADMASTER_ASSIGNMENT": spec.assignment,
+        "LOADMASTER_JOB": spec.job,
+        "LOADMASTER_STEPS": str(spec.steps),
+        "LOADMASTER_RANK": str(spec.rank),
+        "LOADMASTER_WORLD_SIZE": str(spec.world_size),
+        "LOADMASTER_GPU_TYPE": spec.gpu_type,
+        "LOADMASTER_GPUS": str(len(spec.devices)),
+        "LOADMASTER_DEVICES": ",".join(spec.devices),
+        "LOADMASTER_CHECKPOINT_EVERY_S": str(spec.checkpoint_every_s),
+        **optional,
+    }
+
+
+def checkpoint_folder(spec: LaunchSpec, state_dir: Path) -> Path:
+    """Where the job's checkpoints go; a profiling launch gets a folder of its own, so that it never touches the job's."""
+    if spec.purpose == PROFILING:
+        return state_dir / "runs" / RunId(spec.assignment, spec.fence).name / "checkpoints"
+    place = Path(spec.checkpoint_place) if spec.checkpoint_place else None
+    if place and place.is_absolute():
+        return place
+    return state_dir / "checkpoints" / spec.job
+
+
+def launch_of(
+    spec: LaunchSpec, *, state_dir: Path, node: Mapping[str, str], devices: Mapping[str, str], lease_grace_s: float, boot_id: str
+) -> Launch:
+    """A specification's launch on this node: its own variables go over the node's, the devices' and the contract's over all."""
+    promised = contract(spec, checkpoint_folder(spec, state_dir))
+    environment = {**node, **spec.environment, **spec.secrets, **devices, **promised}
+    return Launch(RunId(spec.assignment, spec.fence), spec, environment, min(spec.grace_s, lease_grace_s), boot_id)

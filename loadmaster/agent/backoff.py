@@ -1,0 +1,36 @@
+"""When to try again: full jitter over an exponential ceiling, one memory per thing that is tried."""
+
+from __future__ import annotations
+
+import random
+
+BASE_S = 0.5
+CAP_S = 10.0
+
+
+class Backoff:
+    """Remembers failures by key. A key that failed n times waits uniform(0, min(cap, base * 2^n)); a success forgets it."""
+
+    def __init__(self, base_s: float = BASE_S, cap_s: float = CAP_S, jitter: random.Random | None = None) -> None:
+        self.cap_s = cap_s
+        self._base_s = base_s
+        self._jitter = jitter or random.SystemRandom()
+        self._failures: dict[str, int] = {}
+        self._next_s: dict[str, float] = {}
+
+    def is_due(self, key: str, now_s: float) -> bool:
+        """Whether the thing may be tried (again) now."""
+        return now_s >= self._next_s.get(key, float("-inf"))
+
+    def failed(self, key: str, now_s: float) -> float:
+        """Note a failure; returns the wait in seconds."""
+        failures = self._failures.get(key, 0)
+        self._failures[key] = failures + 1
+        wait_s = self._jitter.uniform(0.0, min(self.cap_s, self._base_s * 2 ** min(failures, 30)))
+        self._next_s[key] = now_s + wait_s
+        return wait_s
+
+    def succeeded(self, key: str) -> None:
+        """Forget the key's failures."""
+        self._failures.pop(key, None)
+        self._next_s.pop(key, None)

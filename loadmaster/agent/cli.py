@@ -1,0 +1,72 @@
+"""`loadmaster agent`: the command that runs on every node."""
+
+from __future__ import annotations
+
+import logging
+import sys
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from loadmaster.agent.config import ConfigError, read_config
+from loadmaster.agent.start import EXIT_CONFIG, serve
+
+agent_app = typer.Typer(add_completion=False, help="Run this machine as a node: pull the server's decisions and run their jobs.")
+
+
+@agent_app.callback(invoke_without_command=True)
+def agent(
+    *,
+    server: Annotated[str | None, typer.Option(help="The server's address (LOADMASTER_SERVER).")] = None,
+    token: Annotated[
+        str | None, typer.Option(help="Enrolment token, needed once (LOADMASTER_TOKEN; others can see arguments).")
+    ] = None,
+    token_file: Annotated[Path | None, typer.Option(help="File with the enrolment token (LOADMASTER_TOKEN_FILE).")] = None,
+    state_dir: Annotated[
+        Path | None, typer.Option(help="Folder of the agent's own, kept between starts (LOADMASTER_STATE_DIR).")
+    ] = None,
+    name: Annotated[str | None, typer.Option(help="The node's name; the host's by default (LOADMASTER_NODE_NAME).")] = None,
+    rack: Annotated[str | None, typer.Option(help="The rack it stands in (LOADMASTER_RACK).")] = None,
+    emulate: Annotated[Path | None, typer.Option(help="YAML file of emulated GPUs (LOADMASTER_EMULATE).")] = None,
+    runtime: Annotated[str | None, typer.Option(help="How jobs are run: process.")] = None,
+    ca: Annotated[str | None, typer.Option(help="File of certificate authorities (LOADMASTER_CA).")] = None,
+    insecure: Annotated[bool | None, typer.Option("--insecure", help="Accept any certificate: for trials only.")] = None,
+    stop_jobs_on_exit: Annotated[
+        bool | None, typer.Option("--stop-jobs-on-exit", help="Pre-empt the jobs before leaving; else they go on until adopted.")
+    ] = None,
+    config: Annotated[Path | None, typer.Option(help="YAML file with any of these settings.")] = None,
+    verbose: Annotated[bool, typer.Option("--verbose", help="Tell more.")] = False,
+) -> None:
+    """Run this machine as a node until SIGTERM or Ctrl-C."""
+    _log(verbose=verbose)
+    options = {
+        "server": server,
+        "token": token,
+        "token_file": token_file,
+        "state_dir": state_dir,
+        "name": name,
+        "rack": rack,
+        "emulate": emulate,
+        "runtime": runtime,
+        "ca": ca,
+        "insecure": insecure,
+        "stop_jobs_on_exit": stop_jobs_on_exit,
+        "config": config,
+    }
+    try:
+        settings = read_config(options)
+    except ConfigError as error:
+        typer.echo(f"loadmaster agent: {error}", err=True)
+        raise typer.Exit(EXIT_CONFIG) from error
+    raise typer.Exit(serve(settings))
+
+
+def _log(*, verbose: bool) -> None:
+    logging.basicConfig(
+        stream=sys.stderr,
+        level=logging.DEBUG if verbose else logging.INFO,
+        format="%(asctime)s %(levelname)s %(name)s: %(message)s",
+    )
+    for chatty in ("httpx", "httpcore"):
+        logging.getLogger(chatty).setLevel(logging.WARNING)

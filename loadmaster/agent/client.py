@@ -1,0 +1,194 @@
+"""The agent's side of the protocol over HTTP: one method per call, typed answers, typed refusals.
+
+A call is made once; what may be repeated raises TryAgain, and the caller decides when (see `backoff`).
+"""
+
+from __future__ import annotations
+
+import gzip
+import hashlib
+from typing import Any, TypeVar
+
+import httpx
+
+from loadmaster.protocol import (
+    PROTOCOL_HEADER,
+    PROTOCOL_VERSION,
+    Accept,
+    Directives,
+    ErrorCode,
+    Heartbeat,
+    HeartbeatReply,
+    LaunchSpec,
+    LogAccepted,
+    MetricsBatch,
+    Registered,
+    Registration,
+    Session,
+    SessionRequest,
+    StateAccepted,
+    StateReport,
+)
+from loadmaster.wire import WireError, dumps, loads
+
+T = TypeVar("T")
+
+TIMEOUT_S = 10.0
+LONG_POLL_MARGIN_S = 10.0
+
+
+class AgentError(Exception):
+    """A call did not do what it was for."""
+
+
+class TryAgain(AgentError):  # noqa: N818 - it is a request, not a fault
+    """The network, a server's fault (429, 5xx) or an answer that cannot be read: the same call may succeed later."""
+
+
+class Refused(AgentError):  # noqa: N818 - the server's word
+    """The server understood the call and will not do it. `code` is its ErrorCode, `expected` what it would have taken."""
+
+    def __init__(self, status: int, code: str, detail: str, expected: object = None) -> None:
+        super().__init__(f"{status} {code}: {detail}")
+        self.status = status
+        self.code = code
+        self.detail = detail
+        self.expected = expected
+
+
+class Conflict(Refused):
+    """409: the call is stale (session, fence, offset)."""
+
+
+class Unauthorized(Refused):
+    """401 or 403: the token is unknown, used up, expired or revoked. Enrol the node anew."""
+
+
+class WrongProtocol(Refused):
+    """426: the server speaks another version of the protocol. Install the agent of the server's version."""
+
+
+_BY_STATUS: dict[int, type[Refused]] = {401: Unauthorized, 403: Unauthorized, 409: Conflict, 426: WrongProtocol}
+
+
+class AgentClient:
+    """Speaks to one server.
+
+    Args:
+        server: the server's address, `https://loadmaster.example` say.
+        transport: how requests travel; None is the network. Tests and in-process worlds bring their own.
+        verify: False accepts any certificate; a path names a file of authorities.
+    """
+
+    def __init__(
+        self, server: str, *, transport: httpx.BaseTransport | None = None, verify: bool | str = True, timeout_s: float = TIMEOUT_S
+    ) -> None:
+        self.node = ""
+        self._token = ""
+        self._http = httpx.Client(
+            base_url=f"{server.rstrip('/')}/api/agent/v1/",
+            headers={PROTOCOL_HEADER: str(PROTOCOL_VERSION)},
+            timeout=timeout_s,
+            transport=transport,
+            verify=_verification(verify),
+        )
+
+    def identify(self, node: str, token: str) -> None:
+        """Speak as this node from now on."""
+        self.node = node
+        self._token = token
+
+    def close(self) -> None:
+        self._http.close()
+
+    def register(self, enrolment_token: str, registration: Registration) -> Registered:
+        """Enrol the machine; the answer holds the node's token, shown once."""
+        return self._json(Registered, "POST", "register", registration, token=enrolment_token)
+
+    def open_session(self, request: SessionRequest) -> Session:
+        """Begin a new epoch; Conflict while another machine holds the node's session."""
+        return self._json(Session, "POST", f"nodes/{self.node}/session", request)
+
+    def heartbeat(self, beat: Heartbeat) -> HeartbeatReply:
+        """Renew leases and learn what is wanted; Conflict when the epoch is stale."""
+        return self._json(HeartbeatReply, "POST", f"nodes/{self.node}/heartbeat", beat)
+
+    def directives(self, cursor: int, wait_s: float) -> Directives | None:
+        """Wait for something to become wanted; None if nothing did."""
+        params: dict[str, str | int | float] = {"cursor": cursor, "wait": round(wait_s)}
+        answer = self._send("GET", f"nodes/{self.node}/directives", params=params, timeout=wait_s + LONG_POLL_MARGIN_S)
+        return None if answer.status_code == 204 else _decoded(Directives, answer)
+
+    def accept(self, assignment: str, request: Accept) -> LaunchSpec:
+        """Take an offer; Conflict when it is stale."""
+        return self._json(LaunchSpec, "PUT", f"assignments/{assignment}/accept", request)
+
+    def report_state(self, assignment: str, report: StateReport) -> StateAccepted:
+        """Say what became of an assignment; Conflict when it is no longer this agent's."""
+        return self._json(StateAccepted, "PUT", f"assignments/{assignment}/state", report)
+
+    def send_log(self, assignment: str, stream: str, offset: int, content: bytes, *, fence: int, epoch: int) -> int:
+        """Ship a piece of a log; returns where the next one begins. A Conflict's `expected` says where this one should have."""
+        answer = self._send(
+            "PUT",
+            f"assignments/{assignment}/logs/{stream}",
+            params={"offset": offset, "fence": fence, "epoch": epoch},
+            content=gzip.compress(content, compresslevel=5),
+            headers={"Content-Encoding": "gzip", "X-Content-SHA256": hashlib.sha256(content).hexdigest()},
+        )
+        return _decoded(LogAccepted, answer).next_offset
+
+    def send_metrics(self, assignment: str, batch: MetricsBatch) -> None:
+        """Ship samples; a replay does no harm."""
+        self._send("POST", f"assignments/{assignment}/metrics", **_body(batch))
+
+    def _json(self, answer: type[T], method: str, path: str, payload: object, token: str | None = None) -> T:
+        return _decoded(answer, self._send(method, path, token=token, **_body(payload)))
+
+    def _send(self, method: str, path: str, *, token: str | None = None, **more: Any) -> httpx.Response:
+        headers = {"Authorization": f"Bearer {self._token if token is None else token}"} | more.pop("headers", {})
+        try:
+            answer = self._http.request(method, path, headers=headers, **more)
+        except httpx.HTTPError as error:
+            raise TryAgain(f"{method} {path}: {error or type(error).__name__}") from error
+        _check(answer)
+        return answer
+
+
+def _body(payload: object) -> dict[str, Any]:
+    return {"content": dumps(payload), "headers": {"Content-Type": "application/json"}}
+
+
+def _check(answer: httpx.Response) -> None:
+    status = answer.status_code
+    if status == 429 or status >= 500:
+        raise TryAgain(f"{answer.request.method} {answer.request.url.path}: the server answered {status}")
+    if answer.is_success:
+        return
+    code, detail, expected = _refusal(answer)
+    raise _BY_STATUS.get(status, Refused)(status, code, detail, expected)
+
+
+def _refusal(answer: httpx.Response) -> tuple[str, str, object]:
+    """Code, detail and expected of a refusal, whatever it looks like."""
+    try:
+        error = answer.json()["error"]
+        return str(error.get("code", "")), str(error.get("detail", "")), error.get("expected")
+    except (ValueError, KeyError, TypeError, AttributeError):
+        default = ErrorCode.TOKEN if answer.status_code in (401, 403) else ErrorCode.STALE_ASSIGNMENT
+        return default.value, answer.text[:200], None
+
+
+def _decoded(cls: type[T], answer: httpx.Response) -> T:
+    try:
+        return loads(cls, answer.content)
+    except WireError as error:
+        raise TryAgain(f"{answer.request.method} {answer.request.url.path}: the answer cannot be read: {error}") from error
+
+
+def _verification(verify: bool | str) -> Any:
+    if isinstance(verify, str):
+        import ssl
+
+        return ssl.create_default_context(cafile=verify)
+    return verify

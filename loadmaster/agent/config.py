@@ -1,0 +1,103 @@
+"""The agent's settings: from the command line, the environment, or a YAML file, in this order of precedence."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass, fields
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlsplit
+
+import yaml
+
+DEFAULT_STATE_DIR = "~/.local/state/loadmaster-agent"
+RUNTIMES = ("process",)
+ENVIRONMENT = {
+    "server": "LOADMASTER_SERVER",
+    "token": "LOADMASTER_TOKEN",
+    "token_file": "LOADMASTER_TOKEN_FILE",
+    "state_dir": "LOADMASTER_STATE_DIR",
+    "name": "LOADMASTER_NODE_NAME",
+    "rack": "LOADMASTER_RACK",
+    "emulate": "LOADMASTER_EMULATE",
+    "ca": "LOADMASTER_CA",
+}
+
+
+class ConfigError(ValueError):
+    """A setting is missing or wrong; the message names it and the remedy."""
+
+
+@dataclass(frozen=True, slots=True)
+class AgentConfig:
+    """What an agent is told at its start.
+
+    `token` is the enrolment token, needed once: the node's own token is then kept in `state_dir`. `emulate` names the YAML file of
+    emulated devices, `ca` a file of certificate authorities; `insecure` accepts any certificate.
+    """
+
+    server: str
+    state_dir: Path
+    token: str = ""
+    name: str = ""
+    rack: str = ""
+    emulate: Path | None = None
+    runtime: str = "process"
+    insecure: bool = False
+    ca: str = ""
+    stop_jobs_on_exit: bool = False
+
+    @property
+    def verify(self) -> bool | str:
+        """How the server's certificate is checked: by a file of authorities, not at all, or as usual."""
+        return self.ca or not self.insecure
+
+
+def read_config(options: Mapping[str, Any], environ: Mapping[str, str] = os.environ) -> AgentConfig:
+    """The settings from command-line options (None: not given), the environment and the file that the option `config` names.
+
+    Raises:
+        ConfigError: a setting is missing, unknown or wrong.
+    """
+    given = {key: value for key, value in options.items() if value is not None and key != "config"}
+    named = {key: environ[name] for key, name in ENVIRONMENT.items() if environ.get(name)}
+    values = {**_read_file(options.get("config")), **named, **given}
+    token_file = values.pop("token_file", None)
+    if token_file and not values.get("token"):
+        values["token"] = _read_token(Path(token_file))
+    return _checked(values)
+
+
+def _read_file(path: Any) -> dict[str, Any]:
+    if path is None:
+        return {}
+    try:
+        data = yaml.safe_load(Path(path).read_text()) or {}
+    except (OSError, yaml.YAMLError) as error:
+        raise ConfigError(f"--config: {path} cannot be read: {error}") from error
+    if not isinstance(data, dict):
+        raise ConfigError(f"--config: {path} must map settings to values")
+    return {str(key).replace("-", "_"): value for key, value in data.items()}
+
+
+def _read_token(path: Path) -> str:
+    try:
+        return path.expanduser().read_text().strip()
+    except OSError as error:
+        raise ConfigError(f"--token-file: {path} cannot be read: {error}") from error
+
+
+def _checked(values: dict[str, Any]) -> AgentConfig:
+    known = {item.name for item in fields(AgentConfig)}
+    if unknown := set(values) - known:
+        raise ConfigError(f"unknown settings: {', '.join(sorted(unknown))}; known are {', '.join(sorted(known))}")
+    server = str(values.get("server") or "")
+    address = urlsplit(server)
+    if address.scheme not in ("http", "https") or not address.hostname:
+        raise ConfigError(f"--server: give the server's address, https://loadmaster.example say, not {server!r}")
+    if values.get("runtime", RUNTIMES[0]) not in RUNTIMES:
+        raise ConfigError(f"--runtime: must be one of {', '.join(RUNTIMES)}, not {values['runtime']!r}")
+    emulate = values.get("emulate")
+    state_dir = Path(values.get("state_dir") or DEFAULT_STATE_DIR).expanduser().absolute()
+    return AgentConfig(**{**values, "server": server, "state_dir": state_dir, "emulate": Path(emulate) if emulate else None})

@@ -1,0 +1,293 @@
+"""The lease guard: the parent of one job, which outlives the agent and stops the job when its lease runs out.
+
+Run as a file by itself (`python -I -S guard.py RUN_DIR`), with nothing but the standard library, so that it starts in
+milliseconds and stays small. It is the subreaper of whatever the job starts, so a child that detaches itself is still caught.
+
+The run folder is all it shares with the agent:
+- `launch.json` (read once, then removed, for it holds secrets): argv, environment, cwd, grace_s.
+- `guard.pid`: created exclusively and locked for life. Whoever creates it owns the launch: there is never a second one.
+- `lease.json`: {"deadline_s", "boot_id"} on CLOCK_BOOTTIME, rewritten whole at every renewal.
+- `stop.json`: {"by", "term_at_s", "kill_at_s"} on CLOCK_BOOTTIME: the agent's order to stop.
+- `job.json`: the job's process; `stdout.log`, `stderr.log`; `exit.json`: how it ended.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import fcntl
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+POLL_S = 0.1
+EXIT_FILE_SIZE = 2048
+SWEEP_ROUNDS = 200
+ALREADY_LAUNCHED = 17
+PR_SET_PDEATHSIG = 1
+PR_SET_CHILD_SUBREAPER = 36
+LIBC = ctypes.CDLL(None)
+WOKEN_BY = {signal.SIGCHLD, signal.SIGTERM, signal.SIGINT, signal.SIGHUP}
+
+
+def boot_s() -> float:
+    """Seconds since the machine's start, suspends included."""
+    return time.clock_gettime(time.CLOCK_BOOTTIME)
+
+
+def own(folder: Path) -> int | None:
+    """The descriptor of the locked `guard.pid` this call created, or None if the launch has an owner already."""
+    try:
+        descriptor = os.open(folder / "guard.pid", os.O_CREAT | os.O_EXCL | os.O_RDWR | os.O_CLOEXEC, 0o600)
+    except FileExistsError:
+        return None
+    fcntl.flock(descriptor, fcntl.LOCK_EX)  # an agent that looks or settles holds it for a moment only
+    if (folder / "exit.json").exists():
+        return None
+    os.write(descriptor, json.dumps({"pid": os.getpid(), "started_ticks": started_ticks("self")}).encode())
+    os.fsync(descriptor)
+    return descriptor
+
+
+def started_ticks(pid: int | str) -> int:
+    """When a process began, in clock ticks since boot: with the pid it names the process for good."""
+    return int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[19])
+
+
+def read_json(path: Path) -> dict[str, Any] | None:
+    """The object in a file, or None if there is none to be read."""
+    try:
+        data = json.loads(path.read_bytes())
+    except (OSError, ValueError):
+        return None
+    return data if isinstance(data, dict) else None
+
+
+def reserve_exit(folder: Path) -> None:
+    """Take the room for `exit.json` beforehand, so that a disk the job has filled cannot swallow how the job ended."""
+    descriptor = os.open(folder / "exit.tmp", os.O_CREAT | os.O_WRONLY | os.O_TRUNC, 0o600)
+    with os.fdopen(descriptor, "wb") as file:
+        file.write(b" " * EXIT_FILE_SIZE)
+        file.flush()
+        os.fsync(file.fileno())
+
+
+def write_exit(folder: Path, result: dict[str, Any]) -> None:
+    """Say durably how the job ended."""
+    text = json.dumps({"ended_at_s": time.time(), **result}).encode().ljust(EXIT_FILE_SIZE)
+    descriptor = os.open(folder / "exit.tmp", os.O_CREAT | os.O_WRONLY, 0o600)
+    with os.fdopen(descriptor, "wb") as file:
+        file.write(text)
+        file.flush()
+        os.fsync(file.fileno())
+    (folder / "exit.tmp").replace(folder / "exit.json")
+
+
+def descendants(root: int) -> list[int]:
+    """Every process below `root`, zombies left out."""
+    children: dict[int, list[int]] = {}
+    for entry in Path("/proc").iterdir():
+        if entry.name.isdigit():
+            with contextlib.suppress(OSError):
+                fields = (entry / "stat").read_text().rpartition(")")[2].split()
+                if fields[0] not in "ZX":
+                    children.setdefault(int(fields[1]), []).append(int(entry.name))
+    found: list[int] = []
+    waiting = [root]
+    while waiting:
+        below = children.get(waiting.pop(), [])
+        found += below
+        waiting += below
+    return found
+
+
+def kernel_oom_kills() -> int:
+    """How many processes the kernel has killed for memory so far; 0 where it does not say."""
+    with contextlib.suppress(OSError, ValueError, IndexError):
+        for line in Path("/proc/vmstat").read_text().splitlines():
+            if line.startswith("oom_kill "):
+                return int(line.split()[1])
+    return 0
+
+
+class Lease:
+    """The newest readable lease; a file that is gone or torn leaves what was last understood."""
+
+    def __init__(self, path: Path, boot_id: str) -> None:
+        self._path = path
+        self._boot_id = boot_id
+        self._deadline_s = float("-inf")
+
+    def deadline_s(self) -> float:
+        data = read_json(self._path)
+        if data and data.get("boot_id") == self._boot_id:
+            self._deadline_s = float(data.get("deadline_s", self._deadline_s))
+        return self._deadline_s
+
+
+class Stopping:
+    """Who stops the job, and when SIGTERM and SIGKILL are due; the earliest of all orders holds."""
+
+    def __init__(self, folder: Path, lease: Lease, grace_s: float) -> None:
+        self._stop_file = folder / "stop.json"
+        self._lease = lease
+        self._grace_s = grace_s
+        self.by: str | None = None
+        """The first order's author, or that of one which came later and was stricter."""
+        self.term_at_s = float("inf")
+        self.kill_at_s = float("inf")
+
+    def look(self, now_s: float) -> None:
+        """Take in the agent's order and the lease's end."""
+        order = read_json(self._stop_file)
+        if order:
+            self.order(str(order.get("by", "cancel")), float(order["term_at_s"]), float(order["kill_at_s"]))
+        deadline_s = self._lease.deadline_s()
+        if now_s >= deadline_s:
+            self.order("lease", deadline_s, deadline_s + self._grace_s)
+
+    def order(self, by: str, term_at_s: float, kill_at_s: float) -> None:
+        if self.by is None or kill_at_s < self.kill_at_s:
+            self.by = by
+        self.term_at_s = min(self.term_at_s, term_at_s)
+        self.kill_at_s = min(self.kill_at_s, kill_at_s)
+
+
+class Guard:
+    """Starts the job, waits for its end, and makes that end come when it is due."""
+
+    def __init__(self, folder: Path) -> None:
+        launch = read_json(folder / "launch.json")
+        if launch is None:
+            raise ValueError(f"{folder / 'launch.json'} cannot be read")
+        self._folder = folder
+        self._launch = launch
+        self._grace_s = float(launch["grace_s"])
+        self._lease = Lease(folder / "lease.json", str(launch["boot_id"]))
+        self._stopping = Stopping(folder, self._lease, self._grace_s)
+        self._job = 0
+        self._status: int | None = None
+        self._termed = self._killed = False
+
+    def run(self) -> dict[str, Any]:
+        """The job's whole life; what `exit.json` is to say."""
+        (self._folder / "launch.json").unlink(missing_ok=True)
+        if boot_s() >= self._lease.deadline_s():
+            return {"started": False, "stopped_by": "lease", "error": "the lease had run out before the job was started"}
+        oom_kills = kernel_oom_kills()
+        try:
+            self._job = self._spawn()
+        except (OSError, subprocess.SubprocessError, ValueError) as error:
+            return {"started": False, "stopped_by": None, "error": f"the command cannot be started: {error}"}
+        while self._status is None:
+            self._watch()
+        self._sweep()
+        return self._result(oom=kernel_oom_kills() > oom_kills)
+
+    def _spawn(self) -> int:
+        launch = self._launch
+        with (self._folder / "stdout.log").open("ab") as out, (self._folder / "stderr.log").open("ab") as err:
+            job = subprocess.Popen(
+                launch["argv"],
+                cwd=launch["cwd"],
+                env=launch["environment"],
+                stdin=subprocess.DEVNULL,
+                stdout=out,
+                stderr=err,
+                start_new_session=True,
+                preexec_fn=_become_job,
+            )
+        described = {"pid": job.pid, "started_ticks": started_ticks(job.pid), "started_at_s": time.time()}
+        with contextlib.suppress(OSError):  # a full disk: the job runs all the same, the guard knows it
+            (self._folder / "job.tmp").write_text(json.dumps(described))
+            (self._folder / "job.tmp").replace(self._folder / "job.json")
+        job.returncode = 0  # it is reaped by `_reap`, with whatever else it leaves behind
+        return job.pid
+
+    def _watch(self) -> None:
+        woken = signal.sigtimedwait(WOKEN_BY, POLL_S)
+        now_s = boot_s()
+        if woken and woken.si_signo != signal.SIGCHLD:
+            self._stopping.order("signal", now_s, now_s + self._grace_s)
+        self._reap()
+        self._stopping.look(now_s)
+        if self._status is None:
+            self._enforce(now_s)
+
+    def _enforce(self, now_s: float) -> None:
+        if now_s >= self._stopping.kill_at_s:
+            self._killed = True
+            _signal_all([self._job, *descendants(os.getpid())], signal.SIGKILL)
+        elif now_s >= self._stopping.term_at_s and not self._termed:
+            self._termed = True
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(self._job, signal.SIGTERM)
+
+    def _reap(self) -> None:
+        with contextlib.suppress(ChildProcessError):
+            while True:
+                pid, status = os.waitpid(-1, os.WNOHANG)
+                if pid == 0:
+                    return
+                if pid == self._job:
+                    self._status = status
+
+    def _sweep(self) -> None:
+        """Nothing of the job outlives it: SIGTERM, a moment, then SIGKILL until no process is left."""
+        _signal_all(descendants(os.getpid()), signal.SIGTERM)
+        for turn in range(SWEEP_ROUNDS):
+            self._reap()
+            left = descendants(os.getpid())
+            if not left:
+                return
+            if self._killed or turn >= 10:  # after a second
+                _signal_all(left, signal.SIGKILL)
+            signal.sigtimedwait({signal.SIGCHLD}, POLL_S)
+
+    def _result(self, *, oom: bool) -> dict[str, Any]:
+        code = os.waitstatus_to_exitcode(self._status or 0)
+        killed_by_kernel = oom and not self._killed and code in (-signal.SIGKILL, 128 + signal.SIGKILL)
+        return {
+            "started": True,
+            "exit_code": code,
+            "stopped_by": self._stopping.by,
+            "termed": self._termed,
+            "killed": self._killed,
+            "oom": killed_by_kernel,
+            "error": "",
+        }
+
+
+def _become_job() -> None:
+    """In the child: die with the guard, take signals again, and be the kernel's first choice when memory runs out."""
+    LIBC.prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, WOKEN_BY)
+    with contextlib.suppress(OSError):
+        Path("/proc/self/oom_score_adj").write_text("500")
+
+
+def _signal_all(pids: list[int], number: int) -> None:
+    for pid in pids:
+        with contextlib.suppress(ProcessLookupError, PermissionError):
+            os.kill(pid, number)
+
+
+def main(folder: Path) -> int:
+    """Guard the launch in `folder` from its start to its end."""
+    owned = own(folder)
+    if owned is None:
+        return ALREADY_LAUNCHED
+    signal.pthread_sigmask(signal.SIG_BLOCK, WOKEN_BY)
+    LIBC.prctl(PR_SET_CHILD_SUBREAPER, 1)
+    reserve_exit(folder)
+    write_exit(folder, Guard(folder).run())
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(Path(sys.argv[1])))

@@ -1,0 +1,242 @@
+"""The agent's memory: an append-only file of JSON lines, each on the disk before the agent acts on it.
+
+A line replaces what was known of its assignment. A torn last line (a crash, a full disk) is as if it had never been written;
+rewriting the file shorter is one rename. So at every instant the file holds a whole, perhaps slightly older, state.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import json
+import logging
+import os
+import secrets
+from collections import OrderedDict
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+from loadmaster.agent.files import sync_folder, write_whole
+from loadmaster.agent.runtimes.base import RunId, StopBy
+from loadmaster.protocol import AssignmentState, ReasonClass
+from loadmaster.wire import WireError, from_json, to_json
+
+COMPACT_ABOVE_LINES = 500
+REMEMBERED_ENDS = 1000
+
+logger = logging.getLogger(__name__)
+
+S = AssignmentState
+ENDED = frozenset({S.SUCCEEDED, S.FAILED, S.CANCELLED, S.PREEMPTED, S.REJECTED, S.LOST})
+
+
+class JournalError(Exception):
+    """The journal cannot be read or written; the message says what to do."""
+
+
+@dataclass(frozen=True, slots=True)
+class Move:
+    """A state the server has not yet been told of."""
+
+    seq: int
+    to: AssignmentState
+    observed_at_s: float
+    exit_code: int | None = None
+    reason_class: ReasonClass | None = None
+    reason: str = ""
+    steps: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """What the agent knows of an assignment it took.
+
+    `launched` is written before the guard is started: from then on the launch is found, adopted or settled, never repeated.
+    `lease_until_s` (boot clock of `boot_id`) is the first lease, renewals are in the run's own lease file. `unsent` moves are in
+    order.
+    """
+
+    assignment: str
+    fence: int
+    state: AssignmentState
+    devices: tuple[str, ...] = ()
+    slot: int = 0
+    memory_gb: float = 0.0
+    grace_s: float = 30.0
+    seq: int = 0
+    launched: bool = False
+    lease_until_s: float | None = None
+    boot_id: str = ""
+    stop: StopBy | None = None
+    term_until_s: float | None = None
+    unsent: tuple[Move, ...] = ()
+
+    @property
+    def run(self) -> RunId:
+        return RunId(self.assignment, self.fence)
+
+    @property
+    def has_ended(self) -> bool:
+        return self.state in ENDED
+
+    def moved(self, to: AssignmentState, at_s: float, **details: Any) -> Entry:
+        """The entry after a move that is yet to be reported."""
+        move = Move(self.seq + 1, to, at_s, **details)
+        return replace(self, state=to, seq=move.seq, unsent=(*self.unsent, move))
+
+    def told(self, seq: int) -> Entry:
+        """The entry once the server knows its moves up to `seq`."""
+        return replace(self, unsent=tuple(move for move in self.unsent if move.seq > seq))
+
+
+@dataclass(slots=True)
+class _State:
+    secret: str = ""
+    entries: dict[str, Entry] = field(default_factory=dict)
+    ends: OrderedDict[str, int] = field(default_factory=OrderedDict)
+
+    def apply(self, line: dict[str, Any]) -> None:
+        match line:
+            case {"secret": str(secret)}:
+                self.secret = secret
+            case {"entry": data}:
+                entry = from_json(Entry, data)
+                self.entries[entry.assignment] = entry
+            case {"end": str(assignment), "fence": int(fence)}:
+                self._end(assignment, fence)
+            case _:
+                raise WireError("", "is no line of a journal")
+
+    def _end(self, assignment: str, fence: int) -> None:
+        entry = self.entries.get(assignment)
+        if entry and entry.fence <= fence:
+            del self.entries[assignment]
+        self.ends[assignment] = max(fence, self.ends.pop(assignment, 0))
+        while len(self.ends) > REMEMBERED_ENDS:
+            self.ends.popitem(last=False)
+
+    def lines(self) -> list[dict[str, Any]]:
+        ends = [{"end": assignment, "fence": fence} for assignment, fence in self.ends.items()]
+        return [{"secret": self.secret}, *ends, *({"entry": to_json(entry)} for entry in self.entries.values())]
+
+
+class Journal:
+    """The journal in a file; one agent at a time (the file is locked).
+
+    Raises:
+        JournalError: another agent holds it, or a line in its middle is damaged.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._lock = _locked(path.with_suffix(".lock"))
+        self._state = _State()
+        self._lines = 0
+        self._size = 0
+        self.is_failing = False
+        """Whether the last write failed: such a node takes no new work."""
+        try:
+            self._load()
+            if not self._state.secret:
+                self._append({"secret": secrets.token_urlsafe(32)})
+        except BaseException:
+            os.close(self._lock)
+            raise
+
+    @property
+    def session_secret(self) -> str:
+        """Proves to the server that a new session is the same agent's as the last."""
+        return self._state.secret
+
+    @property
+    def entries(self) -> Mapping[str, Entry]:
+        """What is known, by assignment."""
+        return self._state.entries
+
+    @property
+    def ends(self) -> Mapping[str, int]:
+        """The highest fence of assignments that are over and forgotten."""
+        return self._state.ends
+
+    def put(self, entry: Entry) -> None:
+        """Remember an entry durably, before it is acted upon; JournalError (nothing changed) when the disk is full."""
+        self._append({"entry": to_json(entry)})
+
+    def note(self, entry: Entry) -> None:
+        """Remember what has happened. On a full disk for this agent only: the next one finds it again in the run."""
+        self._try({"entry": to_json(entry)})
+
+    def forget(self, entry: Entry) -> None:
+        """The server knows the end of the assignment: remember only that this fence is over."""
+        self._try({"end": entry.assignment, "fence": entry.fence})
+
+    def _try(self, line: dict[str, Any]) -> None:
+        try:
+            self._append(line)
+        except JournalError as error:
+            logger.warning("%s", error)
+            self._state.apply(line)
+
+    def close(self) -> None:
+        os.close(self._lock)
+
+    def _load(self) -> None:
+        raw = self._path.read_bytes() if self._path.exists() else b""
+        whole, _, torn = raw.rpartition(b"\n")
+        for number, line in enumerate(whole.splitlines(), 1):
+            try:
+                self._state.apply(json.loads(line))
+            except (ValueError, KeyError, AttributeError) as error:
+                raise JournalError(f"{self._path}, line {number}: {error}. Move the file away to begin anew.") from error
+            self._lines = number
+        self._size = len(raw) - len(torn)
+        if torn:
+            os.truncate(self._path, self._size)
+
+    def _append(self, line: dict[str, Any]) -> None:
+        raw = json.dumps(line, separators=(",", ":")).encode() + b"\n"
+        try:
+            self._write(raw)
+        except OSError as error:
+            self.is_failing = True
+            with contextlib.suppress(OSError):
+                os.truncate(self._path, self._size)
+            raise JournalError(f"{self._path} cannot be written: {error}") from error
+        self.is_failing = False
+        self._size += len(raw)
+        self._lines += 1
+        self._state.apply(line)
+        self._compact_if_long()
+
+    def _write(self, raw: bytes) -> None:
+        is_new = not self._path.exists()
+        descriptor = os.open(self._path, os.O_CREAT | os.O_WRONLY | os.O_APPEND | os.O_CLOEXEC, 0o600)
+        try:
+            if os.write(descriptor, raw) != len(raw):
+                raise OSError("the disk is full")
+            os.fsync(descriptor)
+        finally:
+            os.close(descriptor)
+        if is_new:
+            sync_folder(self._path.parent)
+
+    def _compact_if_long(self) -> None:
+        lines = self._state.lines()
+        if self._lines <= max(COMPACT_ABOVE_LINES, 4 * len(lines)):
+            return
+        raw = b"".join(json.dumps(line, separators=(",", ":")).encode() + b"\n" for line in lines)
+        with contextlib.suppress(OSError):  # a full disk: the long file is as good
+            write_whole(self._path, raw, durable=True)
+            self._lines, self._size = len(lines), len(raw)
+
+
+def _locked(path: Path) -> int:
+    descriptor = os.open(path, os.O_CREAT | os.O_RDWR | os.O_CLOEXEC, 0o600)
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError as error:
+        os.close(descriptor)
+        raise JournalError(f"another agent uses {path.parent}: stop it, or give this one its own --state-dir") from error
+    return descriptor

@@ -1,0 +1,310 @@
+"""The agent: pull -> reconcile -> act -> report, again and again."""
+
+from __future__ import annotations
+
+import logging
+import queue
+import random
+import threading
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
+
+from loadmaster import __version__
+from loadmaster.agent.acting import Hands
+from loadmaster.agent.backoff import Backoff
+from loadmaster.agent.client import AgentClient, AgentError, Refused, TryAgain, Unauthorized, WrongProtocol
+from loadmaster.agent.clock import Clock, SystemClock
+from loadmaster.agent.journal import Entry, Journal, Move
+from loadmaster.agent.machine import Devices, Identity
+from loadmaster.agent.reconcile import View, reconcile
+from loadmaster.agent.runtimes.base import RunId, RunState, RunStatus, Runtime, StopBy, StopOrder
+from loadmaster.agent.session import Conversation, known
+from loadmaster.agent.shipping import Shipper, with_devices
+from loadmaster.protocol import FEATURES, DeviceSample, Directives, ErrorCode, SessionRequest, StateReport, UsageSample
+
+logger = logging.getLogger(__name__)
+
+LAST_PIECES = 20
+OOM_GRACE_S = 5.0
+
+
+@dataclass(frozen=True, slots=True)
+class Pace:
+    """How often things are done, in seconds. `flush_s` is how long an ended run's output may hold up the report of its end."""
+
+    tick_s: float = 0.2
+    ship_s: float = 1.0
+    sample_s: float = 2.0
+    flush_s: float = 5.0
+    long_poll_s: float = 25.0
+
+
+class Agent:
+    """One node's agent. `tick` does whatever is due now and never waits for a job; `run` ticks until told to leave.
+
+    Raises from `tick`: Unauthorized and WrongProtocol, which no repetition cures.
+    """
+
+    def __init__(
+        self,
+        *,
+        client: AgentClient,
+        journal: Journal,
+        runtime: Runtime,
+        devices: Devices,
+        identity: Identity,
+        state_dir: Path,
+        clock: Clock | None = None,
+        pace: Pace | None = None,
+        jitter: random.Random | None = None,
+    ) -> None:
+        self._client, self._journal, self._runtime, self._devices = client, journal, runtime, devices
+        self._identity = identity
+        self._clock = clock or SystemClock()
+        self._pace = pace or Pace()
+        self._shipper = Shipper(client, runtime)
+        self.talk = Conversation(client, journal, self._clock, self._session_request, self._samples, jitter)
+        self._hands = Hands(
+            client=client,
+            journal=journal,
+            runtime=runtime,
+            devices=devices,
+            clock=self._clock,
+            shipper=self._shipper,
+            talk=self.talk,
+            state_dir=state_dir,
+            boot_id=identity.boot_id,
+        )
+        self._backoff = Backoff(jitter=jitter)
+        self._since_s: dict[str, float] = {}
+        self._next_s: dict[str, float] = {}
+        self._ended_s: dict[RunId, float] = {}
+        self._heard: queue.SimpleQueue[Directives] = queue.SimpleQueue()
+        self._woken = threading.Event()
+        self._left = threading.Event()
+
+    def tick(self) -> None:
+        """Do everything that is due."""
+        self.talk.keep_up()
+        self._hear()
+        self._act()
+        self.talk.keep_up()  # whatever waits for its first lease gets it now, not a tick later
+        self._act()
+        self._sample()
+        self._report()
+
+    def run(self, leave: threading.Event, *, stop_jobs: bool = False) -> None:
+        """Tick until `leave` is set. Jobs then go on under their guards until their leases end; `stop_jobs` stops them first."""
+        poller = threading.Thread(target=self._poll, name="directives", daemon=True)
+        poller.start()
+        try:
+            while not leave.is_set():
+                self.tick()
+                self._woken.wait(self._pace.tick_s)
+                self._woken.clear()
+            if stop_jobs:
+                self._stop_all()
+        finally:
+            self._left.set()
+
+    def wake(self) -> None:
+        """Tick at once."""
+        self._woken.set()
+
+    def close(self) -> None:
+        """Let go of the journal, so that another agent may take over; jobs go on."""
+        self._left.set()
+        self._journal.close()
+
+    @property
+    def is_idle(self) -> bool:
+        """Whether nothing runs and nothing is left to report."""
+        return not self._journal.entries
+
+    def _stop_all(self) -> None:
+        """Pre-empt every job, so that it saves its state, and tell the server before leaving."""
+        self._hands.is_leaving = True
+        patience_s = max((entry.grace_s for entry in self._journal.entries.values()), default=0.0) + self._pace.flush_s
+        until_s = self._clock.boot_s() + patience_s
+        while not self.is_idle and self._clock.boot_s() < until_s:
+            for entry in list(self._journal.entries.values()):
+                if not entry.has_ended and entry.launched and entry.stop is None:
+                    self._hands.stop(entry, StopOrder(StopBy.PREEMPT, entry.grace_s))
+            self.tick()
+            self._woken.wait(self._pace.tick_s)
+            self._woken.clear()
+
+    def _session_request(self) -> SessionRequest:
+        return SessionRequest(
+            machine_id=self._identity.machine_id,
+            boot_id=self._identity.boot_id,
+            session_secret=self._journal.session_secret,
+            devices=self._devices.reports(),
+            assignments=tuple(known(entry) for entry in self._journal.entries.values()),
+            agent_version=__version__,
+            features=tuple(sorted(FEATURES)),
+        )
+
+    def _samples(self) -> tuple[DeviceSample, ...]:
+        live = [entry for entry in self._journal.entries.values() if entry.launched and not entry.has_ended]
+        return self._devices.samples({uuid for entry in live for uuid in entry.devices})
+
+    def _act(self) -> None:
+        for action in reconcile(self._view()):
+            self._hands.do(action)
+
+    def _view(self) -> View:
+        now_s = self._clock.boot_s()
+        runs = {run: self._runtime.poll(run) for run in self._runtime.list()}
+        return View(
+            now_s=now_s,
+            wall_s=self._clock.wall_s(),
+            wishes=dict(self.talk.wishes),
+            entries=dict(self._journal.entries),
+            ends=dict(self._journal.ends),
+            runs=runs,
+            leases=dict(self.talk.leases),
+            since_s=self._waiting_since(now_s, runs),
+            patience_s=max(self.talk.intervals.lease_s, self.talk.intervals.grace_s),
+            accepting=not self._hands.is_leaving and self.talk.epoch is not None,
+        )
+
+    def _waiting_since(self, now_s: float, runs: dict[RunId, RunStatus]) -> dict[str, float]:
+        entries = self._journal.entries
+        waiting = {name for name, entry in entries.items() if not entry.launched and not entry.has_ended}
+        ours = {entry.run for entry in entries.values()}
+        waiting |= {run.name for run, status in runs.items() if run not in ours and status.state is RunState.RUNNING}
+        self._since_s = {name: self._since_s.get(name, now_s) for name in waiting}
+        return self._since_s
+
+    def _is_time(self, what: str, every_s: float) -> bool:
+        now_s = self._clock.boot_s()
+        if now_s < self._next_s.get(what, float("-inf")):
+            return False
+        self._next_s[what] = now_s + every_s
+        return True
+
+    def _sample(self) -> None:
+        if not self._is_time("sample", self._pace.sample_s):
+            return
+        samples = {sample.uuid: sample for sample in self._samples()}
+        for entry in list(self._journal.entries.values()):
+            usage = self._runtime.usage(entry.run) if entry.launched and not entry.has_ended else None
+            if usage:
+                used = UsageSample(self._clock.wall_s(), usage.cores, usage.memory_gb)
+                self._shipper.note_usage(entry.run, _of_devices(used, [samples[u] for u in entry.devices if u in samples]))
+                self._watch_memory(entry, usage.memory_gb)
+
+    def _watch_memory(self, entry: Entry, memory_gb: float) -> None:
+        if not 0 < entry.memory_gb < memory_gb or entry.stop:
+            return
+        exact = self._runtime.usage(entry.run, exact=True)
+        if exact and exact.memory_gb > entry.memory_gb:
+            self._hands.stop(entry, StopOrder(StopBy.OOM, min(OOM_GRACE_S, entry.grace_s)))
+
+    def _report(self) -> None:
+        """Tell the server of every move, in order; the end of a run after its output."""
+        if self.talk.epoch is None:
+            return
+        ship_now = self._is_time("ship", self._pace.ship_s)
+        for name in list(self._journal.entries):
+            entry = self._journal.entries[name]
+            if entry.has_ended:
+                self._close(entry)
+            else:
+                self._tell(entry)
+                if ship_now and entry.launched:
+                    self._ship(entry, pieces=1)
+
+    def _close(self, entry: Entry) -> None:
+        """Ship what is left, tell the end, forget. Output the server does not take holds the end up for `flush_s` only."""
+        since_s = self._ended_s.setdefault(entry.run, self._clock.boot_s())
+        told = self._tell(entry, but=entry.seq)
+        shipped = self._ship(entry, pieces=LAST_PIECES)
+        patient = self._clock.boot_s() - since_s < self._pace.flush_s
+        if told and (shipped or not patient) and self._tell(self._journal.entries[entry.assignment]):
+            self._ended_s.pop(entry.run, None)
+            self._hands.forget(self._journal.entries[entry.assignment])
+
+    def _ship(self, entry: Entry, pieces: int) -> bool:
+        key, epoch = f"ship {entry.run.name}", self.talk.epoch
+        if epoch is None or not self._backoff.is_due(key, self._clock.boot_s()):
+            return False
+        try:
+            done = any(self._shipper.ship(entry.run, epoch, ended=entry.has_ended) for _ in range(pieces))
+        except AgentError as error:
+            self._failed(key, error)
+            return False
+        self._backoff.succeeded(key)
+        return done
+
+    def _tell(self, entry: Entry, but: int = 0) -> bool:
+        """Send the moves the server does not know yet, all but that of sequence number `but`; whether it knows them now."""
+        for move in entry.unsent:
+            if move.seq == but:
+                break
+            if not self._send(entry, move):
+                return False
+            self._journal.note(self._journal.entries[entry.assignment].told(move.seq))
+        return True
+
+    def _send(self, entry: Entry, move: Move) -> bool:
+        key, epoch = f"state {entry.run.name}", self.talk.epoch
+        if epoch is None or not self._backoff.is_due(key, self._clock.boot_s()):
+            return False
+        report = StateReport(
+            epoch, entry.fence, move.seq, move.to, move.observed_at_s, move.exit_code, move.reason_class, move.reason, move.steps
+        )
+        try:
+            self._client.report_state(entry.assignment, report)
+        except (TryAgain, Unauthorized, WrongProtocol) as error:
+            return self._failed(key, error)
+        except Refused as refusal:
+            if refusal.code == ErrorCode.STALE_EPOCH:
+                return self._failed(key, refusal)
+            logger.warning("%s: the report %s is dropped: %s", entry.run.name, move.to, refusal)
+        self._backoff.succeeded(key)
+        return True
+
+    def _failed(self, key: str, error: AgentError) -> bool:
+        """Note a failure that may pass; raise one that cannot."""
+        if isinstance(error, Unauthorized | WrongProtocol):
+            raise error
+        if isinstance(error, Refused) and error.code == ErrorCode.STALE_EPOCH:
+            self.talk.lose_session()
+        wait_s = self._backoff.failed(key, self._clock.boot_s())
+        logger.warning("%s failed, next try in %.1f s: %s", key, wait_s, error)
+        return False
+
+    def _hear(self) -> None:
+        while not self._heard.empty():
+            news = self._heard.get()
+            self.talk.hear(news.directives, news.cursor)
+
+    def _poll(self) -> None:
+        """In a thread of its own: ask for directives and wake the loop when some come. A hint; its failures cost latency only."""
+        cursor = 0
+        backoff = Backoff()
+        while not self._left.is_set():
+            wait_s = 0.0 if self.talk.epoch is not None else self._pace.tick_s
+            try:
+                news = None if wait_s else self._client.directives(max(cursor, self.talk.cursor), self._pace.long_poll_s)
+            except (AgentError, RuntimeError) as error:  # RuntimeError: the client was closed while the agent left
+                logger.debug("no directives: %s", error)
+                news, wait_s = None, backoff.failed("poll", self._clock.boot_s())
+            else:
+                backoff.succeeded("poll")
+            if news:
+                cursor = news.cursor
+                self._heard.put(news)
+                self._woken.set()
+            self._left.wait(wait_s)
+
+
+def _of_devices(sample: UsageSample, devices: Iterable[DeviceSample]) -> UsageSample:
+    known_devices = list(devices)
+    fractions = [device.gpu_fraction for device in known_devices if device.gpu_fraction is not None]
+    watts = [device.power_w for device in known_devices if device.power_w is not None]
+    measured = all(device.power_source == "measured" for device in known_devices)
+    return with_devices(sample, fractions, watts, measured)

@@ -1,0 +1,74 @@
+"""Reads what the training library says of itself: lines of JSON in the run's progress stream; senseless ones are passed over."""
+
+from __future__ import annotations
+
+import json
+import math
+from dataclasses import dataclass
+from typing import Any
+
+from loadmaster.agent.runtimes.base import PROGRESS, RunId, Runtime
+from loadmaster.protocol import ProgressSample
+
+EVENTS = frozenset({"start", "progress", "checkpoint", "preempted", "quota", "end"})
+CHUNK = 64 * 1024
+
+
+@dataclass(frozen=True, slots=True)
+class Standing:
+    """Where a run stands: total steps done, and whether it said that it leaves with its state saved."""
+
+    step: int | None = None
+    left: bool = False
+
+
+def read_samples(runtime: Runtime, run: RunId, offset: int) -> tuple[tuple[ProgressSample, ...], int]:
+    """The samples in the next chunk from an offset, and the offset after its last whole line."""
+    chunk = runtime.read(run, PROGRESS, offset, CHUNK)
+    end = chunk.rfind(b"\n") + 1
+    if end == 0:  # no whole line yet, or one that is too long to be one of ours
+        return (), offset + (len(chunk) if len(chunk) == CHUNK else 0)
+    samples = (sample_of(_parsed(line)) for line in chunk[:end].splitlines())
+    return tuple(sample for sample in samples if sample), offset + end
+
+
+def standing(runtime: Runtime, run: RunId) -> Standing:
+    """Where the run stands by the last lines of its progress."""
+    size = runtime.size(run, PROGRESS)
+    chunk = runtime.read(run, PROGRESS, max(0, size - CHUNK), CHUNK)
+    found = Standing()
+    for line in chunk.splitlines():
+        if sample := sample_of(_parsed(line)):
+            found = Standing(sample.step, sample.event == "preempted")
+    return found
+
+
+def sample_of(data: dict[str, Any]) -> ProgressSample | None:
+    """The sample in a line's data, or None if it is none."""
+    event, at_s = data.get("event"), _number(data.get("at_s"))
+    step, launch_steps = _count(data.get("step")), _count(data.get("launch_steps", 0))
+    if event not in EVENTS or at_s is None or step is None or launch_steps is None:
+        return None
+    optional = {name: _number(data.get(name)) for name in ("steps_per_s", "loss", "overrun_fraction", "setup_s")}
+    return ProgressSample(at_s, str(event), step, launch_steps, _number(data.get("elapsed_s")) or 0.0, **optional)
+
+
+def _parsed(line: bytes) -> dict[str, Any]:
+    try:
+        data = json.loads(line)
+    except (ValueError, RecursionError):
+        return {}
+    return data if isinstance(data, dict) else {}
+
+
+def _count(value: object) -> int | None:
+    return value if isinstance(value, int) and not isinstance(value, bool) and 0 <= value < 2**63 else None
+
+
+def _number(value: object) -> float | None:
+    if isinstance(value, bool) or not isinstance(value, (int, float)):
+        return None
+    try:
+        return float(value) if math.isfinite(value) else None
+    except OverflowError:
+        return None

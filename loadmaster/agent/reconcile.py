@@ -1,0 +1,217 @@
+"""What to do next: (what the server wants, what the journal says, what runs, the time) -> actions. Pure.
+
+The server's wishes are hints that are repeated until done, so nothing here depends on having seen one of them; and every action
+may be lost in a crash and is then found again from journal and run.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+
+from loadmaster.agent.journal import Entry
+from loadmaster.agent.runtimes.base import Exit, RunId, RunState, RunStatus, StopBy, StopOrder, Term
+from loadmaster.protocol import Directive, DirectiveAction, StopReason
+
+
+@dataclass(frozen=True, slots=True)
+class View:
+    """All that is known at an instant.
+
+    Args:
+        now_s: boot clock.
+        wall_s: Unix seconds.
+        wishes: the server's newest directive for each assignment.
+        entries: the journal's, by assignment.
+        ends: the highest fence of assignments that are over.
+        runs: what the runtime knows, by launch.
+        leases: until when (boot clock) the server lets a launch go on, as far as this agent has heard.
+        since_s: since when each assignment has been waiting, and each stray been seen (boot clock), by assignment or run name.
+        patience_s: how long an assignment may wait for its first lease, and a stray may go on.
+        accepting: whether new offers are taken.
+    """
+
+    now_s: float
+    wall_s: float
+    wishes: Mapping[str, Directive] = field(default_factory=dict)
+    entries: Mapping[str, Entry] = field(default_factory=dict)
+    ends: Mapping[str, int] = field(default_factory=dict)
+    runs: Mapping[RunId, RunStatus] = field(default_factory=dict)
+    leases: Mapping[RunId, float] = field(default_factory=dict)
+    since_s: Mapping[str, float] = field(default_factory=dict)
+    patience_s: float = 30.0
+    accepting: bool = True
+
+
+@dataclass(frozen=True, slots=True)
+class AcceptOffer:
+    """Ask the server for the offer's specification, and prepare it."""
+
+    run: RunId
+
+
+@dataclass(frozen=True, slots=True)
+class Launch:
+    """Start the prepared run: its first lease is in hand."""
+
+    entry: Entry
+    lease_until_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class Renew:
+    """Tell the run's guard of a later lease."""
+
+    run: RunId
+    lease_until_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class Stop:
+    """Order the run to end."""
+
+    entry: Entry
+    order: StopOrder
+
+
+@dataclass(frozen=True, slots=True)
+class Update:
+    """Tell the run its new term."""
+
+    entry: Entry
+    term: Term
+
+
+@dataclass(frozen=True, slots=True)
+class Settle:
+    """The launch was journaled but nothing runs: make sure that it never will, and find out how it ended."""
+
+    entry: Entry
+
+
+@dataclass(frozen=True, slots=True)
+class Finish:
+    """The run is over: journal the outcome and report it."""
+
+    entry: Entry
+    exit: Exit
+
+
+@dataclass(frozen=True, slots=True)
+class Drop:
+    """The assignment is over and a newer launch of it is offered: its unsent reports are of no use."""
+
+    entry: Entry
+
+
+@dataclass(frozen=True, slots=True)
+class StopStray:
+    """A run that the journal does not know goes on."""
+
+    run: RunId
+
+
+@dataclass(frozen=True, slots=True)
+class RemoveStray:
+    """What is left of a run that the journal does not know."""
+
+    run: RunId
+
+
+Action = AcceptOffer | Launch | Renew | Stop | Update | Settle | Finish | Drop | StopStray | RemoveStray
+
+
+def reconcile(view: View) -> list[Action]:
+    """The actions that bring what runs nearer to what is wanted; at most one for each assignment or stray."""
+    actions: list[Action] = []
+    for entry in view.entries.values():
+        if not entry.has_ended:
+            actions += _live(view, entry)
+    actions += _offers(view)
+    actions += _strays(view)
+    return actions
+
+
+def _offers(view: View) -> Iterator[Action]:
+    for wish in view.wishes.values():
+        if wish.action is not DirectiveAction.START or wish.fence <= view.ends.get(wish.id, 0):
+            continue
+        entry = view.entries.get(wish.id)
+        if entry is None and view.accepting:
+            yield AcceptOffer(RunId(wish.id, wish.fence))
+        elif entry and entry.fence < wish.fence and entry.has_ended:
+            yield Drop(entry)
+
+
+def _live(view: View, entry: Entry) -> Iterator[Action]:
+    status = view.runs.get(entry.run, RunStatus(RunState.ABSENT))
+    if status.state is RunState.ENDED and status.exit:
+        yield Finish(entry, status.exit)
+    elif status.state is RunState.RUNNING:
+        yield from _running(view, entry, status)
+    elif entry.launched:
+        yield Settle(entry)
+    else:
+        yield from _waiting(view, entry, status)
+
+
+def _running(view: View, entry: Entry, status: RunStatus) -> Iterator[Action]:
+    lease_until_s = view.leases.get(entry.run)
+    order = _stop_order(view, entry)
+    if order and _is_stricter(order.by, entry.stop):
+        yield Stop(entry, order)
+    elif lease_until_s is not None and lease_until_s > (status.lease_until_s or 0.0):
+        yield Renew(entry.run, lease_until_s)
+    else:
+        yield from _term_update(view, entry)
+
+
+def _waiting(view: View, entry: Entry, status: RunStatus) -> Iterator[Action]:
+    lease_until_s = view.leases.get(entry.run, float("-inf"))
+    order = _stop_order(view, entry)
+    if order:
+        yield Finish(entry, _never_started(view, order.by, "it was stopped before it was started"))
+    elif status.state is RunState.ABSENT:
+        yield Finish(entry, _never_started(view, None, "the run's folder is gone"))
+    elif lease_until_s > view.now_s:
+        yield Launch(entry, lease_until_s)
+    elif view.now_s - view.since_s.get(entry.assignment, view.now_s) > view.patience_s:
+        yield Finish(entry, _never_started(view, StopBy.LEASE, "the server granted no lease"))
+
+
+def _stop_order(view: View, entry: Entry) -> StopOrder | None:
+    """What the server wants stopped: by a directive for this fence, or because a newer launch of the assignment is offered."""
+    wish = view.wishes.get(entry.assignment)
+    if wish is None or wish.fence < entry.fence:
+        return None
+    if wish.fence > entry.fence:
+        return StopOrder(StopBy.CANCEL, entry.grace_s)
+    if wish.action is not DirectiveAction.STOP:
+        return None
+    by = StopBy.CANCEL if wish.stop_reason is StopReason.CANCEL else StopBy.PREEMPT
+    return StopOrder(by, entry.grace_s if wish.grace_s is None else wish.grace_s)
+
+
+def _is_stricter(by: StopBy, former: StopBy | None) -> bool:
+    return former is None or (former is StopBy.PREEMPT and by is StopBy.CANCEL)
+
+
+def _term_update(view: View, entry: Entry) -> Iterator[Action]:
+    wish = view.wishes.get(entry.assignment)
+    if wish and wish.action is DirectiveAction.UPDATE and wish.fence == entry.fence and wish.term_until_s != entry.term_until_s:
+        yield Update(entry, Term(wish.term_until_s))
+
+
+def _never_started(view: View, by: StopBy | None, error: str) -> Exit:
+    return Exit(view.wall_s, started=False, stopped_by=by, error=error)
+
+
+def _strays(view: View) -> Iterator[Action]:
+    ours = {entry.run for entry in view.entries.values()}
+    for run, status in view.runs.items():
+        if run in ours:
+            continue
+        if status.state is not RunState.RUNNING:
+            yield RemoveStray(run)
+        elif view.now_s - view.since_s.get(run.name, view.now_s) > view.patience_s:
+            yield StopStray(run)

@@ -1,0 +1,187 @@
+"""What the agent asks of a runtime, and what it gets back."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Protocol
+
+from loadmaster.protocol import LaunchSpec
+
+STREAMS = ("stdout", "stderr")
+PROGRESS = "progress"
+"""The stream of progress lines (JSON), read like a log."""
+
+_SAFE_ID = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,99}")
+
+
+class LaunchError(Exception):
+    """The runtime cannot do what was asked on this machine (no room, no rights); nothing was started."""
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class RunId:
+    """One launch: an assignment and its fence. There is never a second launch of the same one."""
+
+    assignment: str
+    fence: int
+
+    @property
+    def name(self) -> str:
+        """The launch's name in folders and containers, `lm-{assignment}-{fence}`."""
+        return f"lm-{self.assignment}-{self.fence}"
+
+    @classmethod
+    def parse(cls, name: str) -> RunId | None:
+        """The launch of that name, or None if it is not one of ours."""
+        assignment, _, fence = name.removeprefix("lm-").rpartition("-")
+        if not name.startswith("lm-") or not fence.isdigit() or not is_safe_id(assignment):
+            return None
+        return cls(assignment, int(fence))
+
+
+def is_safe_id(text: str) -> bool:
+    """Whether an id may become a part of a file's name."""
+    return bool(_SAFE_ID.fullmatch(text))
+
+
+class StopBy(StrEnum):
+    """Why a run is stopped."""
+
+    PREEMPT = "preempt"
+    CANCEL = "cancel"
+    LEASE = "lease"
+    OOM = "oom"
+    SIGNAL = "signal"
+
+
+@dataclass(frozen=True, slots=True)
+class StopOrder:
+    """PREEMPT asks by the term file, with SIGTERM after half the grace; others are SIGTERM at once. SIGKILL ends the grace."""
+
+    by: StopBy
+    grace_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class Term:
+    """What the job may know of its placement's intended end (Unix seconds, or None)."""
+
+    until_s: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Launch:
+    """Everything a runtime needs for one launch: the specification and what the node adds to it.
+
+    `environment` is the contract with the training library and the node's variables; the specification's own values come on top of
+    the node's, never over the contract's. `grace_s` counts at the lease's end.
+    """
+
+    run: RunId
+    spec: LaunchSpec
+    environment: dict[str, str]
+    grace_s: float
+    boot_id: str
+
+
+@dataclass(frozen=True, slots=True)
+class Exit:
+    """How a run ended. `exit_code` is negative for a signal; `started` False: no process of the job ever ran."""
+
+    ended_at_s: float
+    started: bool = True
+    exit_code: int | None = None
+    stopped_by: StopBy | None = None
+    killed: bool = False
+    oom: bool = False
+    error: str = ""
+
+
+class RunState(StrEnum):
+    """What a runtime knows of a launch."""
+
+    ABSENT = "absent"
+    PREPARED = "prepared"
+    RUNNING = "running"
+    ENDED = "ended"
+
+
+@dataclass(frozen=True, slots=True)
+class RunStatus:
+    """A launch's state; `exit` when it has ended; `lease_until_s` on the boot clock as the run itself knows it."""
+
+    state: RunState
+    exit: Exit | None = None
+    lease_until_s: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Usage:
+    """What a launch's processes use now: cores (since the last reading) and memory."""
+
+    cores: float
+    memory_gb: float
+
+
+class Runtime(Protocol):
+    """A way of running jobs. Calls never wait for the job; every call may be repeated."""
+
+    name: str
+
+    def prepare(self, launch: Launch) -> None:
+        """Make ready all that a start needs; LaunchError when the machine cannot."""
+        ...
+
+    def start(self, run: RunId, lease_until_s: float) -> None:
+        """Start a prepared run once, under a lease until then (boot clock). A second start of the same launch does nothing."""
+        ...
+
+    def renew(self, run: RunId, lease_until_s: float) -> None:
+        """Let the run go on until then (boot clock)."""
+        ...
+
+    def update(self, run: RunId, term: Term) -> None:
+        """Tell the run its new term."""
+        ...
+
+    def stop(self, run: RunId, order: StopOrder) -> None:
+        """Order the run to end; `poll` says when it has."""
+        ...
+
+    def poll(self, run: RunId) -> RunStatus:
+        """What the launch does now. One that was meant to start and can no longer do so has ENDED, never started."""
+        ...
+
+    def list(self) -> tuple[RunId, ...]:
+        """Every launch this runtime has anything of, in whatever state: what a restarted agent may adopt."""
+        ...
+
+    def abandon(self, run: RunId) -> RunStatus:
+        """Settle a launch that may or may not have been started: as `poll`, but one that was not started never will be."""
+        ...
+
+    def spec(self, run: RunId) -> LaunchSpec | None:
+        """The specification a launch was prepared with, secrets included, or None once it is gone."""
+        ...
+
+    def read(self, run: RunId, stream: str, offset: int, limit: int) -> bytes:
+        """At most `limit` bytes of a stream (stdout, stderr, progress) from an offset; empty at its end."""
+        ...
+
+    def size(self, run: RunId, stream: str) -> int:
+        """The bytes of a stream so far."""
+        ...
+
+    def note(self, run: RunId, text: str | None) -> str:
+        """Keep a small note with the launch (how far its logs are shipped) and return the kept one; None only reads."""
+        ...
+
+    def usage(self, run: RunId, *, exact: bool = False) -> Usage | None:
+        """What the run's processes use, or None when nothing runs; `exact` counts shared memory once, and takes longer."""
+        ...
+
+    def remove(self, run: RunId) -> None:
+        """Forget an ended launch and all it left."""
+        ...

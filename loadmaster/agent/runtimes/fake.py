@@ -1,0 +1,232 @@
+"""Plays jobs in virtual time: for tests of the server, of the agent's decisions, and for worlds without processes.
+
+A played job sets up, then does a step every `step_s` seconds until its steps (or its quota of steps) are done; what it has done is
+saved when it is pre-empted, reaches its quota or ends. Nothing happens between polls that the clock has not reached.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+
+from loadmaster.agent.clock import Clock
+from loadmaster.agent.outcome import EXIT_PREEMPTED
+from loadmaster.agent.runtimes.base import (
+    PROGRESS,
+    Exit,
+    Launch,
+    LaunchError,
+    RunId,
+    RunState,
+    RunStatus,
+    StopBy,
+    StopOrder,
+    Term,
+    Usage,
+)
+from loadmaster.protocol import LaunchSpec
+
+
+@dataclass(frozen=True, slots=True)
+class Script:
+    """How a job plays.
+
+    Args:
+        step_s: seconds per step.
+        setup_s: seconds from the start to the first step.
+        leaves_in_s: how long it takes to save its state when it is pre-empted; longer than the grace means it is killed unsaved.
+        fails_at_step: the total step at which it fails, or None.
+        exit_code: the exit code it fails with.
+        cannot_start: why it cannot even be prepared, or empty.
+        stdout: what it says when it starts.
+        cores: cores in use while it runs.
+        memory_gb: memory in use while it runs.
+    """
+
+    step_s: float = 1.0
+    setup_s: float = 0.0
+    leaves_in_s: float = 0.0
+    fails_at_step: int | None = None
+    exit_code: int = 1
+    cannot_start: str = ""
+    stdout: bytes = b""
+    cores: float = 1.0
+    memory_gb: float = 0.5
+
+
+@dataclass(slots=True)
+class Play:
+    """One launch being played. `ends` is decided as soon as it can be, and true once the clock is there."""
+
+    spec: LaunchSpec
+    script: Script
+    base_step: int = 0
+    started_s: float | None = None
+    lease_until_s: float = math.inf
+    grace_s: float = 30.0
+    stop: tuple[float, StopOrder] | None = None
+    exit: Exit | None = None
+    term: Term = field(default_factory=Term)
+    streams: dict[str, bytes] = field(default_factory=dict)
+    note: str = ""
+    told_step: int = -1
+
+
+class FakeRuntime:
+    """A runtime whose jobs are played by scripts.
+
+    Args:
+        clock: boot and wall time of the played world.
+        script: how a specification plays; by default every job takes one second per step.
+        saved: total steps saved by job, shared by the runtimes of one world as a checkpoint place would be.
+        name: the runtime it stands in for.
+    """
+
+    def __init__(
+        self,
+        clock: Clock,
+        script: Callable[[LaunchSpec], Script] = lambda spec: Script(),
+        saved: dict[str, int] | None = None,
+        name: str = "process",
+    ) -> None:
+        self.name = name
+        self.saved = {} if saved is None else saved
+        self.plays: dict[RunId, Play] = {}
+        self.launches: list[RunId] = []
+        """Every launch that was ever started, in order."""
+        self._clock = clock
+        self._script = script
+
+    def prepare(self, launch: Launch) -> None:
+        script = self._script(launch.spec)
+        if script.cannot_start:
+            raise LaunchError(script.cannot_start)
+        self.plays.setdefault(launch.run, Play(launch.spec, script, grace_s=launch.grace_s, streams={"stdout": script.stdout}))
+
+    def start(self, run: RunId, lease_until_s: float) -> None:
+        play = self.plays[run]
+        if play.started_s is None and play.exit is None:
+            self.launches.append(run)
+            play.started_s, play.lease_until_s = self._clock.boot_s(), lease_until_s
+            play.base_step = 0 if play.spec.purpose == "profiling" else self.saved.get(play.spec.job, 0)
+
+    def renew(self, run: RunId, lease_until_s: float) -> None:
+        self.plays[run].lease_until_s = lease_until_s
+
+    def update(self, run: RunId, term: Term) -> None:
+        self.plays[run].term = term
+
+    def stop(self, run: RunId, order: StopOrder) -> None:
+        play = self.plays.get(run)
+        if play and (play.stop is None or play.stop[1].by is StopBy.PREEMPT):
+            play.stop = (self._clock.boot_s(), order)
+
+    def poll(self, run: RunId) -> RunStatus:
+        play = self.plays.get(run)
+        if play is None:
+            return RunStatus(RunState.ABSENT)
+        self._advance(play)
+        if play.exit:
+            return RunStatus(RunState.ENDED, play.exit)
+        if play.started_s is None:
+            return RunStatus(RunState.PREPARED)
+        return RunStatus(RunState.RUNNING, lease_until_s=play.lease_until_s)
+
+    def abandon(self, run: RunId) -> RunStatus:
+        play = self.plays.get(run)
+        if play and play.started_s is None and play.exit is None:
+            play.exit = Exit(self._clock.wall_s(), started=False, error="the agent ended before the job was started")
+        return self.poll(run)
+
+    def list(self) -> tuple[RunId, ...]:
+        return tuple(self.plays)
+
+    def spec(self, run: RunId) -> LaunchSpec | None:
+        return self.plays[run].spec if run in self.plays else None
+
+    def read(self, run: RunId, stream: str, offset: int, limit: int) -> bytes:
+        return self._stream(run, stream)[offset : offset + limit]
+
+    def size(self, run: RunId, stream: str) -> int:
+        return len(self._stream(run, stream))
+
+    def _stream(self, run: RunId, stream: str) -> bytes:
+        return self.plays[run].streams.get(stream, b"") if run in self.plays else b""
+
+    def note(self, run: RunId, text: str | None) -> str:
+        play = self.plays.get(run)
+        if play and text is not None:
+            play.note = text
+        return play.note if play else ""
+
+    def usage(self, run: RunId, *, exact: bool = False) -> Usage | None:
+        status = self.poll(run)
+        script = self.plays[run].script if run in self.plays else Script()
+        return Usage(script.cores, script.memory_gb) if status.state is RunState.RUNNING else None
+
+    def remove(self, run: RunId) -> None:
+        self.plays.pop(run, None)
+
+    def _advance(self, play: Play) -> None:
+        if play.started_s is None or play.exit:
+            return
+        now_s = self._clock.boot_s()
+        end_s, ended = self._end(play, play.started_s)
+        step = self._step_at(play, min(now_s, end_s))
+        self._tell(play, min(now_s, end_s), "progress", step)
+        if now_s >= end_s:
+            self._finish(play, ended, end_s, step)
+
+    def _finish(self, play: Play, ended: Exit, end_s: float, step: int) -> None:
+        play.exit = replace(ended, ended_at_s=self._clock.wall_s() - (self._clock.boot_s() - end_s))
+        if ended.exit_code in (0, EXIT_PREEMPTED):
+            if play.spec.purpose != "profiling":
+                self.saved[play.spec.job] = step
+            self._tell(play, end_s, "checkpoint", step)
+            self._tell(play, end_s, "preempted" if ended.exit_code else "end" if step >= play.spec.steps else "quota", step)
+
+    def _end(self, play: Play, started_s: float) -> tuple[float, Exit]:
+        """When and how the play ends as things stand: the earliest of its own end, an order to stop, its term, its lease's end."""
+        ends = [self._own_end(play, started_s)]
+        orders = [(play.lease_until_s, StopOrder(StopBy.LEASE, play.grace_s)), *([play.stop] if play.stop else [])]
+        if play.term.until_s is not None:
+            until_s = play.term.until_s - self._clock.wall_s() + self._clock.boot_s()
+            ends.append((max(started_s, until_s) + play.script.leaves_in_s, Exit(0.0, exit_code=EXIT_PREEMPTED)))
+        for at_s, order in orders:
+            in_time = play.script.leaves_in_s <= order.grace_s and order.by is not StopBy.CANCEL
+            code = EXIT_PREEMPTED if in_time else -15
+            ends.append((at_s + min(play.script.leaves_in_s, order.grace_s), Exit(0.0, exit_code=code, stopped_by=order.by)))
+        return min(ends, key=lambda end: end[0])
+
+    def _own_end(self, play: Play, started_s: float) -> tuple[float, Exit]:
+        spec, script = play.spec, play.script
+        last = spec.steps if spec.steps_quota is None else min(spec.steps, play.base_step + spec.steps_quota)
+        code = 0
+        if script.fails_at_step is not None and script.fails_at_step < last:
+            last, code = max(play.base_step, script.fails_at_step), script.exit_code
+        return started_s + script.setup_s + max(0, last - play.base_step) * script.step_s, Exit(0.0, exit_code=code)
+
+    def _step_at(self, play: Play, at_s: float) -> int:
+        own_end_s, _ = self._own_end(play, play.started_s or 0.0)
+        first_s = (play.started_s or 0.0) + play.script.setup_s
+        done = math.floor((min(at_s, own_end_s) - first_s) / play.script.step_s + 1e-9)
+        return play.base_step + max(0, done)
+
+    def _tell(self, play: Play, at_s: float, event: str, step: int) -> None:
+        if event == "progress" and step in (play.told_step, play.base_step):
+            return
+        play.told_step = step
+        elapsed_s = max(0.0, at_s - (play.started_s or 0.0) - play.script.setup_s)
+        wall_s = self._clock.wall_s() - (self._clock.boot_s() - at_s)
+        line = {
+            "at_s": wall_s,
+            "event": event,
+            "step": step,
+            "launch_steps": step - play.base_step,
+            "elapsed_s": elapsed_s,
+            "steps_per_s": 1.0 / play.script.step_s,
+            "setup_s": play.script.setup_s,
+        }
+        play.streams[PROGRESS] = play.streams.get(PROGRESS, b"") + json.dumps(line).encode() + b"\n"

@@ -1,0 +1,147 @@
+"""The agent's conversation with the server: session, heartbeats, leases, and what the server wants."""
+
+from __future__ import annotations
+
+import logging
+import random
+from collections.abc import Callable, Iterable
+
+from loadmaster.agent.backoff import Backoff
+from loadmaster.agent.client import AgentClient, Conflict, TryAgain
+from loadmaster.agent.clock import Clock
+from loadmaster.agent.journal import Entry, Journal
+from loadmaster.agent.runtimes.base import RunId
+from loadmaster.protocol import (
+    DeviceSample,
+    Directive,
+    DirectiveAction,
+    Heartbeat,
+    Intervals,
+    KnownAssignment,
+    SessionRequest,
+    StopReason,
+)
+
+logger = logging.getLogger(__name__)
+
+DEFAULT_INTERVALS = Intervals(heartbeat_s=10.0, lease_s=60.0, grace_s=30.0, margin_s=10.0)
+
+
+def known(entry: Entry) -> KnownAssignment:
+    """What the server is told of an entry."""
+    return KnownAssignment(entry.assignment, entry.fence, entry.state, entry.run.name)
+
+
+class Conversation:
+    """Keeps a session open and beats in it; remembers leases by the boot clock and the server's newest wishes.
+
+    A lease is counted from when its renewal was sent, so the agent's count never ends later than the server's.
+    """
+
+    def __init__(
+        self,
+        client: AgentClient,
+        journal: Journal,
+        clock: Clock,
+        request: Callable[[], SessionRequest],
+        samples: Callable[[], tuple[DeviceSample, ...]],
+        jitter: random.Random | None = None,
+    ) -> None:
+        self._client = client
+        self._journal = journal
+        self._clock = clock
+        self._request = request
+        self._samples = samples
+        self._jitter = jitter or random.SystemRandom()
+        self._backoff = Backoff(jitter=self._jitter)
+        self._seq = 0
+        self._next_beat_s = float("-inf")
+        self._is_first_beat = True
+        self.epoch: int | None = None
+        self.cursor = 0
+        self.intervals = DEFAULT_INTERVALS
+        self.leases: dict[RunId, float] = {}
+        self.wishes: dict[str, Directive] = {}
+
+    def keep_up(self) -> None:
+        """Open a session if there is none, and beat if it is time to."""
+        if self.epoch is None:
+            self._open()
+        if self.epoch is not None and self._clock.boot_s() >= self._next_beat_s:
+            self._beat()
+
+    def hurry(self) -> None:
+        """Beat at the next occasion: somebody waits for a first lease."""
+        if self._backoff.is_due("beat", self._clock.boot_s()):
+            self._next_beat_s = float("-inf")
+
+    def lose_session(self) -> None:
+        """The server says that another session has begun."""
+        self.epoch = None
+
+    def hear(self, directives: Iterable[Directive], cursor: int) -> None:
+        """Take in wishes that came between heartbeats."""
+        self.wishes |= {directive.id: directive for directive in directives}
+        self.cursor = max(self.cursor, cursor)
+
+    def settle_offer(self, assignment: str) -> None:
+        """An offer was taken, or is off."""
+        wish = self.wishes.get(assignment)
+        if wish and wish.action is DirectiveAction.START:
+            del self.wishes[assignment]
+
+    def _open(self) -> None:
+        now_s = self._clock.boot_s()
+        if not self._backoff.is_due("session", now_s):
+            return
+        try:
+            session = self._client.open_session(self._request())
+        except (TryAgain, Conflict) as error:
+            wait_s = self._backoff.failed("session", now_s)
+            logger.warning("no session yet, next try in %.1f s: %s", wait_s, error)
+            return
+        self._backoff.succeeded("session")
+        logger.info("session of epoch %s", session.epoch)
+        self.epoch, self._seq, self.intervals = session.epoch, 0, session.intervals
+        self._backoff.cap_s = max(0.1, min(10.0, session.intervals.heartbeat_s))
+        self._next_beat_s, self._is_first_beat = float("-inf"), True
+        self.hear((self._unwanted(assignment) for assignment in session.stop if assignment in self._journal.entries), 0)
+
+    def _unwanted(self, assignment: str) -> Directive:
+        fence = self._journal.entries[assignment].fence
+        return Directive(assignment, fence, DirectiveAction.STOP, StopReason.CANCEL)
+
+    def _beat(self) -> None:
+        sent_s = self._clock.boot_s()
+        beat = self._heartbeat()
+        try:
+            reply = self._client.heartbeat(beat)
+        except TryAgain as error:
+            self._next_beat_s = sent_s + self._backoff.failed("beat", self._clock.boot_s())
+            logger.warning("heartbeat failed: %s", error)
+            return
+        except Conflict as error:
+            logger.warning("the session is over: %s", error)
+            self.lose_session()
+            return
+        self._backoff.succeeded("beat")
+        self._take_leases({RunId(lease.id, lease.fence): sent_s + lease.ttl_s for lease in reply.leases})
+        pending = {key: wish for key, wish in self.wishes.items() if wish.action is DirectiveAction.START}
+        self.wishes = pending | {directive.id: directive for directive in reply.directives}
+        self.cursor = max(self.cursor, reply.cursor)
+        self._next_beat_s = sent_s + self._interval_s(reply.next_heartbeat_s)
+
+    def _heartbeat(self) -> Heartbeat:
+        self._seq += 1
+        assignments = tuple(known(entry) for entry in self._journal.entries.values() if not entry.has_ended)
+        healthy = not self._journal.is_failing
+        return Heartbeat(self.epoch or 0, self._seq, self._clock.wall_s(), healthy, self._samples(), assignments, self.cursor)
+
+    def _interval_s(self, heartbeat_s: float) -> float:
+        """The first wait is drawn from the whole interval, so that nodes that started together do not beat together for ever."""
+        first, self._is_first_beat = self._is_first_beat, False
+        return self._jitter.uniform(0.0, heartbeat_s) if first else heartbeat_s
+
+    def _take_leases(self, granted: dict[RunId, float]) -> None:
+        ours = {entry.run for entry in self._journal.entries.values()}
+        self.leases = {run: until_s for run, until_s in (self.leases | granted).items() if run in ours}

@@ -1,0 +1,117 @@
+"""Puts an agent together from its settings and runs it until it is told to leave."""
+
+from __future__ import annotations
+
+import logging
+import os
+import signal
+import socket
+import threading
+from types import FrameType
+
+from loadmaster import __version__
+from loadmaster.agent import machine
+from loadmaster.agent.client import AgentClient, Unauthorized, WrongProtocol
+from loadmaster.agent.clock import SystemClock
+from loadmaster.agent.config import AgentConfig, ConfigError
+from loadmaster.agent.emulated import EmulationError, read_emulation
+from loadmaster.agent.enrolment import enrol, recall
+from loadmaster.agent.files import private_folder
+from loadmaster.agent.journal import Journal, JournalError
+from loadmaster.agent.loop import Agent
+from loadmaster.agent.runtimes.process import ProcessRuntime
+from loadmaster.protocol import FEATURES, Registration
+
+EXIT_CONFIG = 2
+EXIT_TOKEN = 3
+EXIT_PROTOCOL = 4
+
+logger = logging.getLogger("loadmaster.agent")
+
+
+def serve(config: AgentConfig, leave: threading.Event | None = None) -> int:
+    """Run the agent until SIGTERM or SIGINT (or `leave`); the process's exit status: 0, or what cannot be cured by waiting."""
+    leave = leave or _leave_on_signals()
+    try:
+        _run(config, leave)
+    except (ConfigError, EmulationError, JournalError) as error:
+        logger.error("%s", error)
+        return EXIT_CONFIG
+    except Unauthorized as error:
+        logger.error("the server refuses this node's token (%s): enrol it anew with --token", error.detail)
+        return EXIT_TOKEN
+    except WrongProtocol as error:
+        logger.error("%s: install the agent of the server's version", error.detail)
+        return EXIT_PROTOCOL
+    return 0
+
+
+def _run(config: AgentConfig, leave: threading.Event) -> None:
+    os.umask(0o077)
+    state_dir = private_folder(config.state_dir)
+    journal = Journal(state_dir / "journal.jsonl")
+    client = AgentClient(config.server, verify=config.verify)
+    try:
+        devices = _devices(config)
+        identity = machine.identity(state_dir)
+        if _identify(config, client, devices, identity, leave):
+            agent = Agent(
+                client=client,
+                journal=journal,
+                runtime=ProcessRuntime(state_dir / "runs"),
+                devices=devices,
+                identity=identity,
+                state_dir=state_dir,
+            )
+            agent.run(leave, stop_jobs=config.stop_jobs_on_exit)
+    finally:
+        client.close()
+        journal.close()
+
+
+def _devices(config: AgentConfig) -> machine.Devices:
+    if config.emulate:
+        return machine.EmulatedDevices(read_emulation(config.emulate), config.name or socket.gethostname())
+    return machine.nvidia_devices()
+
+
+def _identify(
+    config: AgentConfig, client: AgentClient, devices: machine.Devices, identity: machine.Identity, leave: threading.Event
+) -> bool:
+    """Make the client speak as this node; False if told to leave before."""
+    path = config.state_dir / "node.json"
+    enrolled = recall(path, config.server)
+    if enrolled is None:
+        if not config.token:
+            raise ConfigError("--token: this node is not enrolled yet; ask an operator for an enrolment token")
+        registration = _registration(config, devices, identity)
+        enrolled = enrol(client, registration, config.token, config.server, path, leave, SystemClock())
+    if enrolled:
+        client.identify(enrolled.node, enrolled.token)
+    return enrolled is not None
+
+
+def _registration(config: AgentConfig, devices: machine.Devices, identity: machine.Identity) -> Registration:
+    return Registration(
+        machine_id=identity.machine_id,
+        boot_id=identity.boot_id,
+        hostname=identity.hostname,
+        devices=devices.reports(),
+        cores=machine.cores(),
+        memory_gb=machine.memory_gb(),
+        agent_version=__version__,
+        features=tuple(sorted(FEATURES)),
+        name=config.name,
+        rack=config.rack,
+    )
+
+
+def _leave_on_signals() -> threading.Event:
+    leave = threading.Event()
+
+    def on_signal(_number: int, _frame: FrameType | None) -> None:
+        leave.set()
+
+    signal.signal(signal.SIGTERM, on_signal)
+    signal.signal(signal.SIGINT, on_signal)
+    return leave
