@@ -42,10 +42,13 @@ def web(port: int) -> Program:
     return Program("web", [*argv, "--no-access-log", "--timeout-graceful-shutdown", "3"], ready=lambda: _answers(url))
 
 
-def worker() -> Program:
-    """The Celery worker that runs the rounds."""
+def worker(home: Path) -> Program:
+    """The Celery worker that runs the rounds; ready once it says so."""
     argv = python("-m", "celery", "-A", "controlplane", "worker", "--concurrency", "2", "--loglevel", "INFO")
-    return Program("worker", [*argv, "--without-gossip", "--without-mingle"], env={"C_FORCE_ROOT": "1"})
+    log = home / "logs" / "worker.log"
+    before = log.stat().st_size if log.exists() else 0
+    argv += ["--without-gossip", "--without-mingle"]
+    return Program("worker", argv, ready=lambda: _says(log, before, b" ready."), env={"C_FORCE_ROOT": "1"})
 
 
 def beat(home: Path) -> Program:
@@ -92,6 +95,14 @@ def _valkey_binary() -> str:
         return str(get_binary_path())
     except ValkeyBinaryNotFoundError as error:
         raise EmbeddedError(f"no Valkey for this machine ({error}); set REDIS_URL to a Redis or Valkey server") from error
+
+
+def _says(log: Path, start: int, words: bytes) -> bool:
+    """Whether the words stand in the log after byte `start` (a log that was begun anew is read from its beginning)."""
+    if not log.exists():
+        return False
+    text = log.read_bytes()
+    return words in (text[start:] if len(text) >= start else text)
 
 
 def _listens(path: Path) -> bool:

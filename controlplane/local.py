@@ -62,7 +62,7 @@ def _servers(home: Path, port: int) -> Iterator[Program]:
     if not settings.REDIS_URL:
         yield programs.valkey(home)
     yield programs.web(port)
-    yield programs.worker()
+    yield programs.worker(home)
     yield programs.beat(home)
 
 
