@@ -5,7 +5,7 @@ from __future__ import annotations
 from datetime import timedelta
 from typing import cast
 
-from csp.constants import UNSAFE_INLINE
+from csp.constants import SELF, UNSAFE_INLINE
 from csp.decorators import csp_update
 from django.contrib.auth.models import User
 from django.http import Http404, HttpRequest, HttpResponse, JsonResponse, QueryDict
@@ -25,7 +25,7 @@ _SPAN_S = {"15m": 900, "1h": 3_600, "6h": 21_600, "24h": 86_400, "7d": 604_800}
 
 
 @require_GET
-@csp_update({"style-src": [UNSAFE_INLINE]})  # Plotly writes style elements of its own
+@csp_update({"style-src": [SELF, UNSAFE_INLINE]})  # Plotly writes style elements of its own
 def gantt(request: HttpRequest) -> HttpResponse:
     """Past and expected assignments by node and GPU."""
     cluster, span = _asked(request)

@@ -10,7 +10,7 @@ from typing import Any
 
 from django.contrib.auth.models import User
 from django.core.paginator import Page, Paginator
-from django.db.models import Case, Count, IntegerField, Q, QuerySet, Value, When
+from django.db.models import Case, Count, F, IntegerField, Q, QuerySet, Value, When
 from django.utils import timezone
 
 from clusters.models import Assignment
@@ -125,7 +125,10 @@ def _filtered(user: User, filters: QueueFilters) -> QuerySet[Job]:
         jobs = jobs.filter(user=user)
     if filters.search:
         jobs = jobs.filter(_matches(filters.search))
-    return jobs.annotate(rank=_rank()).order_by("rank", "-priority", "due_at", "-completed_at", "submitted_at", "pk")
+    return jobs.annotate(rank=_rank()).order_by("rank", "-priority", _soonest, "-completed_at", "submitted_at", "pk")
+
+
+_soonest = F("due_at").asc(nulls_last=True)
 
 
 def _rank() -> Case:

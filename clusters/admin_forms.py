@@ -1,0 +1,72 @@
+"""Forms of the administration of clusters."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from unfold.widgets import UnfoldAdminSelectWidget
+
+from clusters.models import Cluster
+from controlplane.admin_base import PlainModelForm
+from policies import registry
+from policies.base import PolicyError, PolicyParameterError, UnknownPolicyError
+
+
+class ClusterForm(PlainModelForm):
+    """A cluster whose policy is one that is known, with parameters that it takes."""
+
+    class Meta:
+        model = Cluster
+        fields = "__all__"  # the page names its fields
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        if "policy" in self.fields:
+            self.fields["policy"].widget = UnfoldAdminSelectWidget(choices=[(e.name, _label(e)) for e in registry.entries()])
+            self.fields["policy"].help_text = "Decides what runs where; takes effect at the next round."
+        if "policy_parameters" in self.fields:
+            self.fields["policy_parameters"].help_text = _parameters_help(self.initial.get("policy") or "randomized_greedy")
+
+    def clean(self) -> dict[str, Any] | None:
+        """Ask the policy itself whether it takes these parameters."""
+        cleaned = super().clean() or self.cleaned_data
+        name, parameters = cleaned.get("policy"), cleaned.get("policy_parameters")
+        if name is None or "policy_parameters" in self.errors:
+            return cleaned
+        if not isinstance(parameters or {}, dict):
+            self.add_error("policy_parameters", 'must be an object such as {"iterations": 1000}')
+            return cleaned
+        try:
+            registry.make(name, parameters or {})
+        except UnknownPolicyError as error:
+            self.add_error("policy", str(error))
+        except PolicyParameterError as error:
+            self.add_error("policy_parameters", str(error))
+        except PolicyError as error:
+            self.add_error("policy", str(error))
+        cleaned["policy_parameters"] = parameters or {}
+        return cleaned
+
+
+def _label(entry: registry.PolicyEntry) -> str:
+    return f"{entry.name} (cannot be used: {entry.error})" if entry.error else f"{entry.name}: {entry.summary}"
+
+
+def _parameters_help(policy: str) -> str:
+    """What the chosen policy's parameters are, from its schema."""
+    try:
+        properties: Mapping[str, Mapping[str, Any]] = registry.schema(policy)["properties"]
+    except PolicyError:
+        return "An object of the policy's parameters; empty for its defaults."
+    told = [f"{name} ({_range(p)}, default {p.get('default')}): {p.get('description', '')}" for name, p in properties.items()]
+    return f"Of {policy}: " + ("; ".join(told) or "none") + ". Empty for the defaults."
+
+
+def _range(parameter: Mapping[str, Any]) -> str:
+    if "enum" in parameter:
+        return " or ".join(parameter["enum"])
+    least, most = parameter.get("minimum"), parameter.get("maximum")
+    if least is None and most is None:
+        return str(parameter.get("type"))
+    return f"{parameter.get('type')} {'' if least is None else least}..{'' if most is None else most}"

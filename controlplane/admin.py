@@ -1,0 +1,66 @@
+"""Administration of the loop's records and of people."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from django.contrib import admin
+from django.contrib.auth.admin import GroupAdmin as DjangoGroupAdmin
+from django.contrib.auth.admin import UserAdmin as DjangoUserAdmin
+from django.contrib.auth.models import Group, User
+
+from controlplane.admin_base import ReadOnly, pretty
+from controlplane.models import RescheduleEvent, Round
+
+if TYPE_CHECKING:
+
+    class _Styled:
+        pass
+else:
+    from unfold.admin import ModelAdmin as _Styled
+from unfold.forms import AdminPasswordChangeForm, UserChangeForm, UserCreationForm
+
+
+@admin.register(Round)
+class RoundAdmin(ReadOnly):
+    """A decision with all it was made from, so that it can be replayed."""
+
+    list_display = ("number", "cluster", "status", "policy", "plan_status", "objective", "started_at", "solve_s")
+    list_filter = ("cluster", "status", "policy")
+    list_select_related = ("cluster",)
+    date_hierarchy = "started_at"
+    exclude = ("reasons", "parameters", "snapshot", "plan", "changes", "rejected")
+    readonly_fields = ("reasons_shown", "parameters_shown", "changes_shown", "rejected_shown", "plan_shown", "snapshot_shown")
+    reasons_shown = pretty("reasons", "reasons")
+    parameters_shown = pretty("parameters", "parameters")
+    changes_shown = pretty("changes", "changes")
+    rejected_shown = pretty("rejected", "placements not launched")
+    plan_shown = pretty("plan", "plan")
+    snapshot_shown = pretty("snapshot", "snapshot")
+
+
+@admin.register(RescheduleEvent)
+class RescheduleEventAdmin(ReadOnly):
+    """Why rounds were asked for."""
+
+    list_display = ("created_at", "cluster", "reason", "job", "node", "round")
+    list_filter = ("cluster", "reason")
+    list_select_related = ("cluster", "job", "node", "round__cluster")
+
+
+admin.site.unregister(User)
+admin.site.unregister(Group)
+
+
+@admin.register(User)
+class UserAdmin(DjangoUserAdmin, _Styled):
+    """People. Only who has Django's permission for it may change them: operators do not make operators."""
+
+    form = UserChangeForm
+    add_form = UserCreationForm
+    change_password_form = AdminPasswordChangeForm
+
+
+@admin.register(Group)
+class GroupAdmin(DjangoGroupAdmin, _Styled):
+    """Groups of permissions."""

@@ -1,0 +1,141 @@
+"""Administration of teams and jobs. Jobs change by actions only: whatever happens to them is a move of the table."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, cast
+
+from django import forms
+from django.contrib import admin
+from django.contrib.auth.models import User
+from django.db.models import QuerySet
+from django.http import HttpRequest
+from unfold.widgets import UnfoldAdminPasswordWidget
+
+from controlplane.admin_base import OperatorAdmin, OperatorInline, PlainModelForm, ReadOnly, ReadOnlyInline, for_each, pretty
+from jobs.models import Attempt, Job, JobEvent, Membership, Secret, Team
+from jobs.secrets import MAX_SECRET, set_secret
+from jobs.services import JobConflict, job_cancel, job_hold, job_release, job_requeue
+
+
+class MembershipInline(OperatorInline):
+    """Who is in a team."""
+
+    model = Membership
+    autocomplete_fields = ("user",)
+
+
+@admin.register(Team)
+class TeamAdmin(OperatorAdmin):
+    """A team: its members see each other's jobs."""
+
+    list_display = ("name", "weight")
+    search_fields = ("name",)
+    inlines = (MembershipInline,)
+
+
+class SecretForm(PlainModelForm):
+    """A secret's value goes in and never comes out."""
+
+    value = forms.CharField(
+        widget=UnfoldAdminPasswordWidget,
+        max_length=MAX_SECRET,
+        strip=False,
+        help_text="Stored encrypted; to change it, set it again.",
+    )
+
+    class Meta:
+        model = Secret
+        fields = ("team", "name")
+
+
+@admin.register(Secret)
+class SecretAdmin(OperatorAdmin):
+    """Names of secrets."""
+
+    form = SecretForm
+    unhistoried = ("value",)
+    list_display = ("team", "name", "updated_at")
+    list_filter = ("team",)
+    list_select_related = ("team",)
+
+    def get_readonly_fields(self, request: HttpRequest, obj: Secret | None = None) -> tuple[str, ...]:
+        """A saved secret gets a new value, not a new name."""
+        return ("team", "name") if obj else ()
+
+    def save_model(self, request: HttpRequest, obj: Secret, form: Any, change: bool) -> None:
+        """Kept in the team's own way: encrypted."""
+        stored = set_secret(obj.team, obj.name, form.cleaned_data["value"])
+        obj.pk, obj.ciphertext = stored.pk, stored.ciphertext
+
+
+class AttemptInline(ReadOnlyInline):
+    """A job's tries."""
+
+    model = Attempt
+    fields = readonly_fields = ("number", "started_at", "ended_at", "outcome", "reason_class", "reason")
+
+
+class JobEventInline(ReadOnlyInline):
+    """What happened to a job."""
+
+    model = JobEvent
+    fields = readonly_fields = ("at", "event", "from_state", "to_state", "actor", "data")
+
+
+@admin.register(Job)
+class JobAdmin(ReadOnly):
+    """A job as it is. Its own page says more; here are the columns and the actions for many at once."""
+
+    list_display = ("name", "cluster", "team", "user", "state", "priority", "due_at", "steps_done", "total_steps", "submitted_at")
+    list_filter = ("state", "cluster", "team")
+    list_select_related = ("cluster", "team", "user")
+    search_fields = ("=id", "name", "user__username", "kind__name")
+    date_hierarchy = "submitted_at"
+    inlines = (AttemptInline, JobEventInline)
+    actions = ("cancel", "hold", "release", "requeue")
+    exclude = ("environment", "waiting_detail", "received_s")
+    readonly_fields = ("environment_shown", "waiting_shown", "received_shown")
+    environment_shown = pretty("environment", "environment")
+    waiting_shown = pretty("waiting_detail", "why it waits")
+    received_shown = pretty("received_s", "device seconds received")
+
+    @admin.action(description="Cancel")
+    def cancel(self, request: HttpRequest, jobs: QuerySet[Job]) -> None:
+        self._each(request, jobs, job_cancel)
+
+    @admin.action(description="Hold")
+    def hold(self, request: HttpRequest, jobs: QuerySet[Job]) -> None:
+        self._each(request, jobs, job_hold)
+
+    @admin.action(description="Release")
+    def release(self, request: HttpRequest, jobs: QuerySet[Job]) -> None:
+        self._each(request, jobs, job_release)
+
+    @admin.action(description="Requeue")
+    def requeue(self, request: HttpRequest, jobs: QuerySet[Job]) -> None:
+        self._each(request, jobs, job_requeue)
+
+    def _each(self, request: HttpRequest, jobs: QuerySet[Job], act: Callable[[Job, User], Job]) -> None:
+        person = cast(User, request.user)
+        for_each(self, request, jobs, lambda job: act(job, person), (JobConflict,))
+
+
+@admin.register(Attempt)
+class AttemptAdmin(ReadOnly):
+    """Every try of every job."""
+
+    list_display = ("job", "number", "started_at", "ended_at", "outcome", "reason_class")
+    list_filter = ("outcome", "reason_class")
+    list_select_related = ("job",)
+    search_fields = ("job__name",)
+
+
+@admin.register(JobEvent)
+class JobEventAdmin(ReadOnly):
+    """Everything that happened to jobs."""
+
+    list_display = ("at", "job", "event", "from_state", "to_state", "actor")
+    list_filter = ("event",)
+    list_select_related = ("job",)
+    search_fields = ("=job__id", "job__name", "actor")

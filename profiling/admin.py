@@ -1,0 +1,69 @@
+"""Administration of what is known of kinds. It is measured, not typed: people look, and may have a kind forgotten."""
+
+from __future__ import annotations
+
+from django.contrib import admin
+
+from controlplane.admin_base import ReadOnly, ReadOnlyInline
+from profiling.models import Kind, Measurement, Profile, ProfileRun
+
+
+class ProfileInline(ReadOnlyInline):
+    """A kind's speeds."""
+
+    model = Profile
+    fields = readonly_fields = (
+        "gpu_type",
+        "gpus",
+        "spread",
+        "steps_per_s",
+        "source",
+        "samples",
+        "gpu_fraction",
+        "gpu_w",
+        "updated_at",
+    )
+
+
+class RunInline(ReadOnlyInline):
+    """Measurements wanted or made."""
+
+    model = ProfileRun
+    fields = readonly_fields = ("gpu_type", "gpus", "steps", "state", "failures", "reason", "created_at", "ended_at")
+
+
+@admin.register(Kind)
+class KindAdmin(ReadOnly):
+    """A kind of jobs."""
+
+    list_display = ("__str__", "digest", "setup_s", "created_at")
+    search_fields = ("name", "digest")
+    inlines = (ProfileInline, RunInline)
+
+
+@admin.register(Profile)
+class ProfileAdmin(ReadOnly):
+    """Speeds by kind, type and number of GPUs."""
+
+    list_display = ("kind", "gpu_type", "gpus", "spread", "steps_per_s", "source", "samples", "updated_at")
+    list_filter = ("source", "gpu_type")
+    list_select_related = ("kind", "gpu_type")
+    search_fields = ("kind__name", "kind__digest")
+
+
+@admin.register(ProfileRun)
+class ProfileRunAdmin(ReadOnly):
+    """Measurements wanted or made."""
+
+    list_display = ("kind", "job", "gpu_type", "gpus", "steps", "state", "failures", "created_at")
+    list_filter = ("state", "gpu_type")
+    list_select_related = ("kind", "job", "gpu_type")
+
+
+@admin.register(Measurement)
+class MeasurementAdmin(ReadOnly):
+    """Every measurement, as it came."""
+
+    list_display = ("at", "kind", "gpu_type", "gpus", "purpose", "steps", "steps_per_s")
+    list_filter = ("purpose", "gpu_type")
+    list_select_related = ("kind", "gpu_type")
