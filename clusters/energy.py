@@ -1,0 +1,163 @@
+"""What energy costs: power of a node, prices over time, and their product. Pure.
+
+Power (ANDREAS): P_n(g) = base + (G - g) * idle + g * peak watts with g of the node's G GPUs in use. Cost per hour
+c[n, g] = P_n(g) / 1000 * price per kWh * PUE. Prices are given by the hour of the wall clock in the cluster's zone; here they
+become steps of constant price over time, so that nobody else need know of zones or of clocks that are put back.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime, time, timedelta
+from itertools import pairwise
+from zoneinfo import ZoneInfo
+
+from policies.snapshot import EnergyStep
+
+HOUR_S = 3600.0
+JOULES_PER_KWH = 3_600_000.0
+_SCAN_S = 6 * HOUR_S
+
+
+@dataclass(frozen=True, slots=True)
+class Band:
+    """A price for some hours of some days: `days` are 0 (Monday) .. 6; `to_time` 00:00 means midnight at the day's end."""
+
+    days: frozenset[int]
+    from_time: time
+    to_time: time
+    price_per_kwh: float
+
+    def covers(self, local: datetime) -> bool:
+        """Whether the wall clock's time lies in the band."""
+        if local.weekday() not in self.days or local.time() < self.from_time:
+            return False
+        return self.to_time == time(0) or local.time() < self.to_time
+
+
+@dataclass(frozen=True, slots=True)
+class Tariff:
+    """Prices in force from `effective_from_s` until the next version's; the first band that covers an hour prices it."""
+
+    effective_from_s: float
+    default_price_per_kwh: float
+    bands: tuple[Band, ...] = ()
+    emissions_g_per_kwh: float = 0.0
+
+    def price_at(self, local: datetime) -> float:
+        """Price per kWh at a time of the wall clock."""
+        return next((b.price_per_kwh for b in self.bands if b.covers(local)), self.default_price_per_kwh)
+
+
+@dataclass(frozen=True, slots=True)
+class Pue:
+    """Facility energy over IT energy, in force from `effective_from_s` until the next one's."""
+
+    effective_from_s: float
+    pue: float
+
+
+def power_curve(base_w: float, idle_w: float, peak_w: float, gpus: int) -> tuple[float, ...]:
+    """P_n(g) in watts for g = 0 .. `gpus` GPUs in use."""
+    return tuple(base_w + (gpus - g) * idle_w + g * peak_w for g in range(gpus + 1))
+
+
+def cost_per_hour(power_w: float, step: EnergyStep) -> float:
+    """c[n, g]: what `power_w` watts of IT power cost in an hour at these prices."""
+    return power_w / 1000.0 * step.price_per_kwh * step.pue
+
+
+def energy_kwh(power_w: float, from_s: float, to_s: float) -> float:
+    """IT energy of a constant power."""
+    return power_w * max(0.0, to_s - from_s) / JOULES_PER_KWH
+
+
+def energy_cost(power_w: float, from_s: float, to_s: float, steps: Sequence[EnergyStep]) -> float:
+    """What a constant IT power costs from `from_s` to `to_s`.
+
+    The first step's prices hold before it and the last one's after it; without steps energy costs nothing.
+    """
+    return sum(cost_per_hour(power_w, s) * (until - since) / HOUR_S for since, until, s in _pieces(from_s, to_s, steps))
+
+
+def energy_steps(tariffs: Iterable[Tariff], pues: Iterable[Pue], zone: str, from_s: float, to_s: float) -> tuple[EnergyStep, ...]:
+    """Prices over [from_s, to_s] in seconds UTC, as steps that touch and differ; empty where no tariff is known at all.
+
+    Of two versions with the same `effective_from_s` the later in order holds. Before the first tariff energy costs nothing, before
+    the first PUE it is 1. An hour that the clock skips has no price; one that it repeats is priced twice the same.
+    """
+    versions = sorted(tariffs, key=lambda t: t.effective_from_s)
+    factors = sorted(pues, key=lambda p: p.effective_from_s)
+    if not versions or to_s <= from_s:
+        return ()
+    starts = [t.effective_from_s for t in versions] + [p.effective_from_s for p in factors]
+    zone_info = ZoneInfo(zone)
+    edges = {*starts, *_clock_changes(zone_info, from_s, to_s), *_band_edges(versions, zone_info, from_s, to_s)}
+    bounds = [from_s, *sorted(e for e in edges if from_s < e < to_s), to_s]
+    return tuple(_merged(_step(versions, factors, zone_info, a, b) for a, b in pairwise(bounds)))
+
+
+def _step(tariffs: Sequence[Tariff], pues: Sequence[Pue], zone: ZoneInfo, from_s: float, to_s: float) -> EnergyStep:
+    """Nothing changes between the two: the middle tells the price, and is safe from rounding at the edges."""
+    middle_s = (from_s + to_s) / 2
+    tariff = next((t for t in reversed(tariffs) if t.effective_from_s <= middle_s), None)
+    pue = next((p.pue for p in reversed(pues) if p.effective_from_s <= middle_s), 1.0)
+    if tariff is None:
+        return EnergyStep(from_s, to_s, 0.0, pue)
+    price = tariff.price_at(datetime.fromtimestamp(middle_s, zone))
+    return EnergyStep(from_s, to_s, price, pue, tariff.emissions_g_per_kwh)
+
+
+def _merged(steps: Iterable[EnergyStep]) -> Iterator[EnergyStep]:
+    held: EnergyStep | None = None
+    for step in steps:
+        if held is not None and _prices(held) == _prices(step):
+            held = EnergyStep(held.from_s, step.to_s, *_prices(held))
+            continue
+        if held is not None:
+            yield held
+        held = step
+    if held is not None:
+        yield held
+
+
+def _prices(step: EnergyStep) -> tuple[float, float, float]:
+    return (step.price_per_kwh, step.pue, step.emissions_g_per_kwh)
+
+
+def _band_edges(tariffs: Iterable[Tariff], zone: ZoneInfo, from_s: float, to_s: float) -> Iterator[float]:
+    """When the wall clock shows a band's edge, both times where it shows it twice. An edge too many is merged away again."""
+    edges = {time(0)} | {edge for t in tariffs for b in t.bands for edge in (b.from_time, b.to_time)}
+    day = datetime.fromtimestamp(from_s, zone).date()
+    last = datetime.fromtimestamp(to_s, zone).date()
+    while day <= last:
+        for edge in edges:
+            for fold in (0, 1):
+                yield datetime.combine(day, edge, zone).replace(fold=fold).timestamp()
+        day += timedelta(days=1)
+
+
+def _clock_changes(zone: ZoneInfo, from_s: float, to_s: float) -> Iterator[float]:
+    """When the wall clock is put forward or back; found by halving, to the second."""
+    at_s = float(int(from_s))
+    while at_s < to_s:
+        low, high = at_s, at_s + _SCAN_S
+        if _offset(zone, low) != _offset(zone, high):
+            while high - low > 1.0:
+                middle = (low + high) // 2
+                low, high = (middle, high) if _offset(zone, middle) == _offset(zone, at_s) else (low, middle)
+            yield high
+        at_s += _SCAN_S
+
+
+def _offset(zone: ZoneInfo, at_s: float) -> timedelta | None:
+    return datetime.fromtimestamp(at_s, UTC).astimezone(zone).utcoffset()
+
+
+def _pieces(from_s: float, to_s: float, steps: Sequence[EnergyStep]) -> Iterator[tuple[float, float, EnergyStep]]:
+    for i, step in enumerate(steps):
+        since = from_s if i == 0 else max(from_s, step.from_s)
+        until = to_s if i == len(steps) - 1 else min(to_s, step.to_s)
+        if since < until:
+            yield since, until, step

@@ -1,0 +1,55 @@
+"""A cluster's tariffs and PUE: from rows to prices over time, and which version is in force.
+
+Rows never change and are never deleted, so what was known at any moment can be had again: `known_by` leaves out later rows.
+"""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+
+from clusters.energy import Band, Pue, Tariff, energy_steps
+from clusters.models import Cluster, EnergyTariff, PueRecord
+from controlplane.events import request_reschedule
+from controlplane.models import Reason
+from policies.snapshot import EnergyStep
+
+
+def tariff_changed(cluster: Cluster) -> None:
+    """To be called in the transaction that adds a tariff, a band or a PUE: the next round, asked for here, decides by it."""
+    request_reschedule(cluster, Reason.TARIFF)
+
+
+def price_steps(cluster: Cluster, from_s: float, to_s: float, known_by: datetime | None = None) -> tuple[EnergyStep, ...]:
+    """The cluster's prices over [from_s, to_s], seconds since the epoch, in three queries. See `clusters.energy.energy_steps`."""
+    end = datetime.fromtimestamp(to_s, UTC)
+    tariffs = EnergyTariff.objects.filter(cluster=cluster, effective_from__lte=end).prefetch_related("bands")
+    pues = PueRecord.objects.filter(cluster=cluster, effective_from__lte=end)
+    if known_by is not None:
+        tariffs, pues = tariffs.filter(created_at__lte=known_by), pues.filter(created_at__lte=known_by)
+    return energy_steps(
+        [_tariff(row) for row in tariffs.order_by("effective_from", "id")],
+        [Pue(row.effective_from.timestamp(), row.pue) for row in pues.order_by("effective_from", "id")],
+        cluster.timezone,
+        from_s,
+        to_s,
+    )
+
+
+def tariff_in_force(cluster: Cluster, at: datetime) -> EnergyTariff | None:
+    """The version of the prices that holds at a time; None before the first."""
+    return EnergyTariff.objects.filter(cluster=cluster, effective_from__lte=at).order_by("-effective_from", "-id").first()
+
+
+def pue_in_force(cluster: Cluster, at: datetime) -> PueRecord | None:
+    """The PUE that holds at a time; None (which counts as 1) before the first."""
+    return PueRecord.objects.filter(cluster=cluster, effective_from__lte=at).order_by("-effective_from", "-id").first()
+
+
+def _tariff(row: EnergyTariff) -> Tariff:
+    bands = sorted(row.bands.all(), key=lambda b: (b.from_time, b.pk))
+    return Tariff(
+        row.effective_from.timestamp(),
+        float(row.default_price_per_kwh),
+        tuple(Band(frozenset(map(int, b.days)), b.from_time, b.to_time, float(b.price_per_kwh)) for b in bands),
+        row.emissions_g_per_kwh,
+    )

@@ -1,0 +1,132 @@
+"""From what is committed and a plan to what must be done: start, keep, pre-empt, migrate, resize. Pure, the same in both worlds.
+
+A plan only changes what it speaks of. Committed work of a job that the plan neither places nor leaves waiting goes on, and so does
+a profile run the plan does not name. Stops come first, because what starts may need what they free.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, TypeAlias
+
+from policies.plan import Placement, Plan
+from policies.snapshot import Purpose, RankSeat, Running, Snapshot
+
+PlacementKey: TypeAlias = tuple[str, Purpose, int]
+"""(job, purpose, copy): what a committed placement and one of a plan have in common."""
+
+Current: TypeAlias = Mapping[PlacementKey, Running]
+"""What is committed and is not being stopped already."""
+
+
+@dataclass(frozen=True, slots=True)
+class Start:
+    """Nothing of this placement runs: launch it."""
+
+    placement: Placement
+
+
+@dataclass(frozen=True, slots=True)
+class Keep:
+    """It runs where the plan wants it. `placement` is None where the plan does not name it; else its term may have changed."""
+
+    key: PlacementKey
+    before: Running
+    placement: Placement | None = None
+
+    @property
+    def changes_term(self) -> bool:
+        """Whether the plan wants another end than the committed one."""
+        wanted = self.placement
+        return wanted is not None and (wanted.until_s, wanted.steps_quota) != (self.before.until_s, self.before.steps_quota)
+
+
+@dataclass(frozen=True, slots=True)
+class Preempt:
+    """It runs, and the plan lets its job wait (or drops this copy of it): stop it at a checkpoint."""
+
+    key: PlacementKey
+    before: Running
+
+
+@dataclass(frozen=True, slots=True)
+class Migrate:
+    """It runs with as much as the plan gives it, but elsewhere: stop it at a checkpoint, then start it there."""
+
+    placement: Placement
+    before: Running
+
+
+@dataclass(frozen=True, slots=True)
+class Resize:
+    """The plan gives it more or less than it has: stop it at a checkpoint, then start it so."""
+
+    placement: Placement
+    before: Running
+
+
+Change: TypeAlias = Start | Keep | Preempt | Migrate | Resize
+Stop: TypeAlias = Preempt | Migrate | Resize
+
+
+def changes(current: Current, plan: Plan) -> tuple[Change, ...]:
+    """What leads from `current` to `plan`: one change per placement of either; stops first, then keeps, then starts.
+
+    Within each group the order is that of `current`, then of the plan.
+    """
+    wanted = {p.key: p for p in plan.placements}
+    decided = {w.job for w in plan.waiting} | {p.job for p in plan.placements if p.purpose is Purpose.TRAINING}
+    of_running = [_of_running(key, run, wanted.get(key), decided) for key, run in current.items()]
+    stops = [c for c in of_running if not isinstance(c, Keep)]
+    keeps = [c for c in of_running if isinstance(c, Keep)]
+    starts = [Start(p) for key, p in wanted.items() if key not in current]
+    return (*stops, *keeps, *starts)
+
+
+def current_of(snapshot: Snapshot) -> dict[PlacementKey, Running]:
+    """The committed placements a snapshot shows, in its order of jobs."""
+    columns = snapshot.jobs.columns
+    pairs = zip(columns.ids, columns.others["running"], strict=True)
+    return {(job, run.purpose, run.copy): run for job, runs in pairs for run in runs}
+
+
+def key_of(change: Change) -> PlacementKey:
+    """Which placement a change is about."""
+    return change.key if isinstance(change, Keep | Preempt) else change.placement.key
+
+
+def describe(change: Change) -> dict[str, Any]:
+    """A change as plain data, for the round's record."""
+    job, purpose, copy = key_of(change)
+    data: dict[str, Any] = {"change": type(change).__name__.lower(), "job": job}
+    if purpose is not Purpose.TRAINING:
+        data |= {"purpose": purpose.value, "copy": copy}
+    if not isinstance(change, Start):
+        data["from"] = _places(change.before.ranks)
+    if isinstance(change, Start | Migrate | Resize):
+        data["to"] = _places(change.placement.ranks)
+    return data
+
+
+def _of_running(key: PlacementKey, run: Running, placement: Placement | None, decided: set[str]) -> Stop | Keep:
+    job, purpose, _ = key
+    if placement is None:
+        dropped = purpose is Purpose.TRAINING and job in decided
+        return Preempt(key, run) if dropped else Keep(key, run)
+    if _seats(placement.ranks) == _seats(run.ranks):
+        return Keep(key, run, placement)
+    return Migrate(placement, run) if _size(placement.ranks) == _size(run.ranks) else Resize(placement, run)
+
+
+def _seats(ranks: tuple[RankSeat, ...]) -> list[tuple[str, tuple[str, ...], float]]:
+    """Seats without their order: which rank sits where makes no difference to what is held."""
+    return sorted((seat.node, tuple(sorted(seat.devices)), seat.share) for seat in ranks)
+
+
+def _size(ranks: tuple[RankSeat, ...]) -> float:
+    return sum(len(seat.devices) * seat.share for seat in ranks)
+
+
+def _places(ranks: tuple[RankSeat, ...]) -> list[dict[str, Any]]:
+    return [{"node": seat.node, "devices": list(seat.devices)} for seat in ranks]

@@ -1,0 +1,222 @@
+"""The only reader of the live cluster for the loop: from rows to a Snapshot, in a number of queries that does not grow with the
+jobs.
+
+What a policy is shown:
+
+- Queued jobs wait, placed ones run, jobs whose kind is still unknown are being profiled. Held, cancelled and ended jobs are
+  left out, and so are jobs that depend on one that is left out without being completed (`Observation.blocked`).
+- A placement that somebody has asked to stop is no placement any more: its job is shown as waiting (unless it is on its way out),
+  while the devices still name it as their holder. So a policy decides about the cluster as it will be when the stops under way have
+  ended: it may give those devices to anybody, and `live.apply` defers the launch until they are free. It never counts on them for
+  long, because each stop ends, by the agent's word or by the end of its lease, and its end asks for a new round.
+- Devices held by a job that the snapshot does not show (it is being cancelled, or held) are nobody's to give: the judge refuses
+  them.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from math import inf
+from typing import Any, Protocol
+
+from django.db import connection, transaction
+
+from clusters.energy import power_curve
+from clusters.models import Assignment, AssignmentSlot, Cluster, Device, EnergyTariff, Node, PueRecord
+from clusters.tariffs import price_steps, pue_in_force, tariff_in_force
+from controlplane.live.rows import Rows
+from controlplane.models import RescheduleEvent
+from jobs.lifecycle import JobState
+from jobs.models import Job
+from policies.snapshot import (
+    DeviceView,
+    GpuTypeView,
+    JobColumns,
+    JobPhase,
+    Jobs,
+    JobView,
+    KindView,
+    NodeRole,
+    NodeState,
+    NodeView,
+    ProfileRequest,
+    Purpose,
+    Running,
+    SlotHold,
+    Snapshot,
+    Trigger,
+)
+
+
+class Knowledge(Protocol):
+    """What is known of kinds, and what is to be measured; the module `profiling.selectors` is one."""
+
+    def kind_views(self, cluster: Cluster, kinds: Iterable[int]) -> tuple[KindView, ...]:
+        """These kinds (primary keys) as policies see them."""
+        ...
+
+    def profile_requests(self, cluster: Cluster) -> tuple[ProfileRequest, ...]:
+        """The measurements wanted."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class Observation:
+    """A snapshot, and what the world must remember beside it.
+
+    `cluster` as it was read; `events`: ids of the rescheduling events the round answers; `blocked`: jobs left out because of the
+    dependencies named.
+    """
+
+    cluster: Cluster
+    snapshot: Snapshot
+    events: tuple[int, ...]
+    tariff: EnergyTariff | None
+    pue: PueRecord | None
+    blocked: Mapping[str, tuple[str, ...]]
+
+
+def observe(cluster_id: int, now_s: float, number: int, knowledge: Knowledge) -> Observation:
+    """The cluster at `now_s` (seconds since the epoch) for its round `number`, from which the seed follows. One consistent read."""
+    now = datetime.fromtimestamp(now_s, UTC)
+    with _consistent_read():
+        cluster = Cluster.objects.get(pk=cluster_id)
+        rows = Rows(cluster)
+        events = list(RescheduleEvent.objects.filter(cluster=cluster, round=None).order_by("id"))
+        return Observation(
+            cluster=cluster,
+            snapshot=_snapshot(rows, events, now_s, number, knowledge),
+            events=tuple(e.pk for e in events),
+            tariff=tariff_in_force(cluster, now),
+            pue=pue_in_force(cluster, now),
+            blocked={str(job): tuple(sorted(map(str, others))) for job, others in rows.blocked.items()},
+        )
+
+
+def _snapshot(rows: Rows, events: Sequence[RescheduleEvent], now_s: float, number: int, knowledge: Knowledge) -> Snapshot:
+    cluster = rows.cluster
+    return Snapshot(
+        cluster=cluster.name,
+        now_s=now_s,
+        round_s=cluster.period_s,
+        seed=cluster.seed + number,
+        nodes=tuple(_node_view(node, rows) for node in rows.nodes),
+        kinds=_kinds(rows, knowledge),
+        jobs=Jobs(JobColumns.of([_job_view(job, rows, now_s) for job in rows.jobs])),
+        gpu_types=tuple(GpuTypeView(t.name, t.tflops, t.memory_gb) for t in rows.gpu_types.values()),
+        energy=price_steps(cluster, now_s, now_s + cluster.horizon_s),
+        currency=cluster.currency,
+        power_cap_w=cluster.power_cap_w,
+        horizon_s=cluster.horizon_s,
+        trigger=_trigger(events),
+        profiling=knowledge.profile_requests(cluster),
+        memory=cluster.memory,
+    )
+
+
+@contextmanager
+def _consistent_read() -> Iterator[None]:
+    """All queries see the same state: SQLite's transactions do, PostgreSQL's from REPEATABLE READ on."""
+    outermost = not connection.in_atomic_block
+    with transaction.atomic():
+        if outermost and connection.vendor == "postgresql":
+            with connection.cursor() as cursor:
+                cursor.execute("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ")
+        yield
+
+
+def _kinds(rows: Rows, knowledge: Knowledge) -> tuple[KindView, ...]:
+    """The jobs' kinds; one of which nothing is known at all is there without figures."""
+    wanted = sorted({job.kind_id for job in rows.jobs})
+    known = {view.id: view for view in knowledge.kind_views(rows.cluster, wanted)}
+    return tuple(known.get(str(kind), KindView(str(kind))) for kind in wanted)
+
+
+def _node_view(node: Node, rows: Rows) -> NodeView:
+    gpu = rows.gpu_types[node.gpu_type_id]
+    devices = rows.devices[node.pk]
+    return NodeView(
+        id=str(node.pk),
+        name=node.name,
+        gpu_type=gpu.name,
+        devices=tuple(_device_view(device, rows.held.of_device[device.pk]) for device in devices),
+        power_w=power_curve(node.base_w, gpu.idle_w, gpu.peak_w, len(devices)),
+        cores=max(0.0, node.cores - node.reserved_cores),
+        memory_gb=max(0.0, node.memory_gb - node.reserved_memory_gb),
+        resources=tuple(sorted((name, float(amount)) for name, amount in node.resources.items())),
+        labels=tuple(sorted(node.labels)),
+        role=NodeRole(node.role),
+        state=NodeState(node.state),
+        drain_until_s=node.drain_until.timestamp() if node.drain_until else None,
+        rack=node.rack,
+        link_gbps=node.link_gbps,
+    )
+
+
+def _device_view(device: Device, held: Sequence[AssignmentSlot]) -> DeviceView:
+    holds = tuple(SlotHold(str(s.assignment.job_id), s.assignment.copy, Purpose(s.assignment.purpose), s.share) for s in held)
+    return DeviceView(device.uuid, device.memory_gb, device.slots, device.healthy, holds, device.emulated)
+
+
+def _job_view(job: Job, rows: Rows, now_s: float) -> JobView:
+    live = rows.held.of_job[job.pk]
+    running = tuple(gang.running for gang in rows.held.gangs(job.pk))
+    return JobView(
+        id=str(job.pk),
+        name=job.name,
+        kind=str(job.kind_id),
+        arrival_s=job.submitted_at.timestamp(),
+        remaining_steps=float(_remaining_steps(job, live)),
+        total_steps=float(job.total_steps),
+        gpus_min=job.gpus_min,
+        gpus_max=job.gpus_max,
+        phase=_phase(job, running),
+        due_s=job.due_at.timestamp() if job.due_at else inf,
+        deadline_s=job.deadline_at.timestamp() if job.deadline_at else inf,
+        walltime_s=inf if job.walltime_s is None else job.walltime_s,
+        team=job.team.name,
+        user=str(job.user_id),
+        restart_cost_s=rows.cluster.restart_cost_s,
+        running=running,
+        received_s=_received_s(job, live, rows, now_s),
+        dependencies=tuple(sorted(str(d) for d in rows.undone.get(job.pk, ()))),
+        allowed_types=tuple(job.allowed_types),
+        labels=tuple(sorted(job.labels)),
+        **_as_stored(job),
+    )
+
+
+def _as_stored(job: Job) -> dict[str, Any]:
+    names = ("tardiness_weight", "weight", "priority", "cores", "memory_gb", "may_mix", "may_share")
+    return {name: getattr(job, name) for name in names}
+
+
+def _phase(job: Job, running: tuple[Running, ...]) -> JobPhase:
+    if any(run.purpose is Purpose.TRAINING for run in running):
+        return JobPhase.RUNNING
+    return JobPhase.PROFILING if job.state == JobState.PROFILING else JobPhase.WAITING
+
+
+def _remaining_steps(job: Job, live: Sequence[Assignment]) -> int:
+    """Steps left: from where it is while it works (or saves itself), from its checkpoint while it waits."""
+    reached = [max(a.start_steps, a.steps_done) for a in live if a.purpose == Purpose.TRAINING]
+    return max(0, job.total_steps - (min(reached) if reached else job.checkpoint_steps))
+
+
+def _received_s(job: Job, live: Sequence[Assignment], rows: Rows, now_s: float) -> tuple[tuple[str, float], ...]:
+    """Device seconds by type: those of ended assignments, as the job's row has them, and those of the live ones."""
+    received: dict[str, float] = defaultdict(float, {name: float(s) for name, s in job.received_s.items()})
+    for a in live:
+        if a.purpose == Purpose.TRAINING and a.running_at is not None:
+            received[rows.type_of[a.node_id]] += max(0.0, now_s - a.running_at.timestamp()) * a.gpus * a.share
+    return tuple(sorted(received.items()))
+
+
+def _trigger(events: Sequence[RescheduleEvent]) -> Trigger:
+    reasons = tuple(dict.fromkeys(str(e.reason) for e in events))
+    jobs = tuple(dict.fromkeys(str(e.job_id) for e in events if e.job_id))
+    return Trigger(reasons, jobs, tuple(dict.fromkeys(str(e.node_id) for e in events if e.node_id)))

@@ -1,0 +1,107 @@
+"""A round's row: everything needed to replay and recompute it. Timings stay beside snapshot and plan, never inside."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable
+from datetime import datetime
+from typing import Any
+
+from clusters.energy import cost_per_hour
+from clusters.models import Cluster
+from controlplane.changes import describe
+from controlplane.live.lock import RoundLock
+from controlplane.live.observe import Observation
+from controlplane.models import Reason, RescheduleEvent, Round
+from controlplane.rounds import Applied, RejectCode, Rejected
+from jobs.lifecycle import JobState
+from jobs.models import Job
+from policies import plan_json, snapshot_json
+from policies.judge import power_w
+from policies.plan import Plan, PlanStatus, WaitCode
+from policies.snapshot import Purpose, Snapshot
+
+BATCH = 500
+MAY_WAIT = (JobState.QUEUED, JobState.PROFILING, JobState.STOPPING)
+
+
+def open_round(lock: RoundLock, observed: Observation, started: datetime, snapshot_s: float) -> Round:
+    """The row of a round that has seen the cluster and is about to decide."""
+    cluster, snapshot = observed.cluster, observed.snapshot
+    return Round.objects.create(
+        cluster=cluster, number=lock.number, reasons=list(snapshot.trigger.reasons), policy=cluster.policy,
+        parameters=cluster.policy_parameters, seed=snapshot.seed, snapshot=snapshot_json.to_json(snapshot),
+        snapshot_sha256=snapshot_json.digest(snapshot), tariff=observed.tariff, pue=observed.pue, snapshot_s=snapshot_s,
+    )  # fmt: skip
+
+
+def close_round(row: Round, observed: Observation, plan: Plan, applied: Applied, now: datetime) -> None:
+    """Write what was decided and done, in the transaction that does it: the row, the reasons for waiting, the events answered,
+    memory.
+
+    What no longer fitted asks for another round, once: a round that has only such events to answer leaves the rest to the next one.
+    What was deferred asks for nothing here: the end of the stop that is in its way will.
+    """
+    values: dict[str, Any] = {
+        "status": _status(plan, applied), "plan": plan_json.to_json(plan), "plan_sha256": plan_json.digest(plan),
+        "plan_status": plan.status, "objective": plan.objective, "bound": plan.bound, "message": plan.message,
+        "cost_rate_per_h": cost_rate_per_h(plan, observed.snapshot), "ended_at": now,
+        "changes": [describe(change) for change in applied.changes], "rejected": [_rejected(r) for r in applied.rejected],
+    }  # fmt: skip
+    Round.objects.filter(pk=row.pk, status=Round.Status.RUNNING).update(**values)
+    for name, value in values.items():
+        setattr(row, name, value)
+    Cluster.objects.filter(pk=row.cluster_id).update(memory=dict(plan.memory))
+    note_waiting(observed, plan, applied)
+    for ids in _batches(observed.events):
+        RescheduleEvent.objects.filter(pk__in=ids, round=None).update(round=row)
+
+
+def wants_another(row: Round, applied: Applied) -> bool:
+    """Whether something no longer fitted and this round was not itself asked for by nothing but such leftovers."""
+    stale = any(r.code is RejectCode.STALE for r in applied.rejected)
+    return stale and set(row.reasons) != {Reason.LEFTOVER}
+
+
+def cost_rate_per_h(plan: Plan, snapshot: Snapshot) -> float | None:
+    """sum_n c[n, used]: what an hour of the plan's placements costs at the prices of the snapshot's moment; None without prices."""
+    step = snapshot.energy_at(snapshot.now_s)
+    if step is None:
+        return None
+    devices = {(seat.node, device) for p in plan.placements for seat in p.ranks for device in seat.devices}
+    return cost_per_hour(power_w(snapshot.node_by_id, Counter(node for node, _ in devices)), step)
+
+
+def note_waiting(observed: Observation, plan: Plan, applied: Applied) -> None:
+    """Write to the jobs why they wait, where that has changed. A deferred launch waits too: for what is in its way."""
+    reasons: dict[str, tuple[str, dict[str, Any]]] = {
+        job: (WaitCode.DEPENDENCY, {"jobs": list(others)}) for job, others in observed.blocked.items()
+    }
+    for entry in plan.waiting:
+        given = {"nodes": list(entry.nodes), "jobs": list(entry.jobs), "watts": entry.watts, "earliest_s": entry.earliest_s}
+        reasons[entry.job] = (entry.code, {name: value for name, value in given.items() if value})
+    for rejected in applied.rejected:
+        if rejected.key[1] is Purpose.TRAINING:
+            reasons[rejected.key[0]] = (rejected.code, {"detail": rejected.detail})
+    changed = []
+    for job in Job.objects.filter(cluster=observed.cluster, state__in=MAY_WAIT).only("id", "waiting_code", "waiting_detail"):
+        code, detail = reasons.get(str(job.pk), (job.waiting_code, job.waiting_detail))
+        if (str(code), detail) != (job.waiting_code, job.waiting_detail):
+            job.waiting_code, job.waiting_detail = str(code), detail
+            changed.append(job)
+    Job.objects.bulk_update(changed, ["waiting_code", "waiting_detail"], batch_size=BATCH)
+
+
+def _status(plan: Plan, applied: Applied) -> Round.Status:
+    if plan.status is PlanStatus.KEPT:
+        return Round.Status.KEPT
+    return Round.Status.PARTIAL if applied.rejected else Round.Status.APPLIED
+
+
+def _rejected(rejected: Rejected) -> dict[str, Any]:
+    job, purpose, copy = rejected.key
+    return {"job": job, "purpose": purpose.value, "copy": copy, "code": rejected.code.value, "detail": rejected.detail}
+
+
+def _batches(ids: tuple[int, ...]) -> Iterable[tuple[int, ...]]:
+    return (ids[i : i + BATCH] for i in range(0, len(ids), BATCH))

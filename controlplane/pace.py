@@ -1,0 +1,41 @@
+"""When rounds are due: every period of a cluster, and when events have waited too long because a hint was lost."""
+
+from __future__ import annotations
+
+from datetime import datetime, timedelta
+
+from django.db.models import Q
+
+from clusters.models import Cluster
+from controlplane.events import request_reschedule
+from controlplane.live import lock as locks
+from controlplane.models import Reason, RescheduleEvent
+
+PATIENCE_S = 2.0
+"""How long an event may wait before its hint counts as lost."""
+
+
+def ask_for_periodic_rounds(now: datetime) -> list[Cluster]:
+    """Write a periodic event for each cluster whose last round is a period ago and which has none waiting; those clusters."""
+    waiting = set(RescheduleEvent.objects.filter(reason=Reason.PERIODIC, round=None).values_list("cluster_id", flat=True))
+    due = [c for c in Cluster.objects.order_by("pk") if c.pk not in waiting and _is_due(c, now)]
+    for cluster in due:
+        request_reschedule(cluster, Reason.PERIODIC)
+    return due
+
+
+def overdue_clusters(now: datetime) -> list[int]:
+    """Clusters with events that have waited too long while no round is held;
+
+    rounds whose time is up are marked as abandoned first.
+    """
+    late = RescheduleEvent.objects.filter(round=None, created_at__lte=now - timedelta(seconds=PATIENCE_S))
+    clusters = Cluster.objects.filter(pk__in=late.values("cluster_id")).order_by("pk")
+    free = [c for c in clusters if not locks.is_held(c, now)]
+    for cluster in Cluster.objects.exclude(round_owner="").filter(round_expires_at__lte=now):
+        locks.abandon(Q(cluster=cluster, number__lte=cluster.round_number), now)
+    return [c.pk for c in free]
+
+
+def _is_due(cluster: Cluster, now: datetime) -> bool:
+    return cluster.last_round_at is None or now - cluster.last_round_at >= timedelta(seconds=cluster.period_s)

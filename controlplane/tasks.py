@@ -1,0 +1,39 @@
+"""The loop's Celery entries. They carry hints: each may be lost, doubled or run at once with another, and nothing goes wrong."""
+
+from __future__ import annotations
+
+from celery import shared_task
+from django.utils import timezone
+
+from clusters.reconciler import reconcile_clusters
+from controlplane import pace
+from controlplane.live.solver import solve_here
+from controlplane.live.world import Ports, hold_round, is_wanted
+
+ROUNDS_A_TASK = 3
+"""Rounds a task holds one after another while new events come in; then it lets others have the worker."""
+
+
+@shared_task
+def run_cluster_round(cluster_id: int) -> None:
+    """Answer the cluster's waiting events. Leaves at once if there are none or if somebody else is at it."""
+    for _ in range(ROUNDS_A_TASK):
+        if hold_round(cluster_id, Ports(solve_here)) is None:
+            return
+    if is_wanted(cluster_id):
+        run_cluster_round.apply_async((cluster_id,), countdown=pace.PATIENCE_S)
+
+
+@shared_task
+def periodic_rounds() -> None:
+    """Ask for a round of each cluster whose last one is a period ago."""
+    pace.ask_for_periodic_rounds(timezone.now())
+
+
+@shared_task
+def reconcile() -> None:
+    """Find what was missed: silent agents, drains that are due, events nobody answers, rounds that died."""
+    now = timezone.now()
+    reconcile_clusters(now)
+    for cluster_id in pace.overdue_clusters(now):
+        run_cluster_round.delay(cluster_id)
