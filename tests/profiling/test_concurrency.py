@@ -1,0 +1,104 @@
+"""Two processes end profile runs at once: neither believes that the other's is still open, and nothing is counted twice."""
+
+from __future__ import annotations
+
+import os
+import sqlite3
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from django.db import connection
+
+from clusters.models import Assignment
+from jobs.models import Job
+from profiling.models import Kind, Measurement, ProfileRun
+from tests.builders import a_cluster
+from tests.builders_profiling import a_profiled_job, a_profiling_node, end, place, run_of
+
+pytestmark = pytest.mark.django_db(transaction=True)
+
+ROOT = Path(__file__).resolve().parents[2]
+
+# Each process keeps its transaction open for a moment after its work, so that the two overlap whoever comes first.
+ENDING = """
+import os, sys, time
+os.environ["DJANGO_SETTINGS_MODULE"] = "tests.settings"
+from django.conf import settings
+settings.DATABASES["default"]["NAME"] = sys.argv[1]
+import django
+django.setup()
+from django.db import transaction
+from clusters.models import Assignment
+from profiling.services import profile_run_ended
+assignment = Assignment.objects.select_related("job__cluster", "node").get(pk=sys.argv[2])
+print("ready", flush=True)
+sys.stdin.readline()
+with transaction.atomic():
+    profile_run_ended(assignment)
+    time.sleep(0.3)
+"""
+
+
+def end_at_once(folder: Path, *launches: Assignment) -> None:
+    """Call profile_run_ended for each of these launches, each in a process of its own, all at the same time."""
+    name = _share(folder)
+    children = [_child(name, launch) for launch in launches]
+    for child in children:
+        assert child.stdout is not None
+        assert child.stdout.readline() == "ready\n", child.communicate()
+    for child in children:
+        assert child.stdin is not None
+        child.stdin.write("go\n")
+        child.stdin.flush()
+    for child in children:
+        _, errors = child.communicate(timeout=60)
+        assert child.returncode == 0, errors
+    _take_back(name)
+
+
+def _child(name: str, launch: Assignment) -> subprocess.Popen[str]:
+    pipe = subprocess.PIPE
+    command = [sys.executable, "-c", ENDING, name, str(launch.pk)]
+    return subprocess.Popen(command, cwd=ROOT, env=dict(os.environ), stdin=pipe, stdout=pipe, stderr=pipe, text=True)
+
+
+def _share(folder: Path) -> str:
+    """The database under a name that other processes can open; SQLite's test database lives in memory, so a copy of it."""
+    if connection.vendor != "sqlite":
+        return str(connection.settings_dict["NAME"])
+    path = folder / "db.sqlite3"
+    copy = sqlite3.connect(path)
+    connection.connection.backup(copy)
+    copy.close()
+    return str(path)
+
+
+def _take_back(name: str) -> None:
+    if connection.vendor == "sqlite":
+        copy = sqlite3.connect(name)
+        copy.backup(connection.connection)
+        copy.close()
+
+
+def test_the_last_two_runs_of_a_kind_that_end_at_once_release_its_jobs(tmp_path: Path) -> None:
+    cluster = a_cluster()
+    node = a_profiling_node(cluster, gpus=2)
+    job = a_profiled_job(cluster, gpus=2)
+    twin = a_profiled_job(cluster, Kind.objects.get(pk=job.kind_id), gpus=2)
+    launches = [end(place(run_of(job, gpus=g), node)) for g in (1, 2)]
+    end_at_once(tmp_path, *launches)
+    assert set(ProfileRun.objects.values_list("state", flat=True)) == {ProfileRun.State.DONE}
+    assert set(Job.objects.filter(pk__in=[job.pk, twin.pk]).values_list("state", flat=True)) == {"queued"}
+    assert Measurement.objects.count() == 2
+
+
+def test_one_end_taken_in_by_two_processes_is_counted_once(tmp_path: Path) -> None:
+    cluster = a_cluster()
+    node = a_profiling_node(cluster, gpus=1)
+    job = a_profiled_job(cluster)
+    launch = end(place(run_of(job), node))
+    end_at_once(tmp_path, launch, launch)
+    assert Measurement.objects.count() == 1
+    assert Job.objects.get(pk=job.pk).state == "queued"

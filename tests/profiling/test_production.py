@@ -1,0 +1,153 @@
+"""Production's measurements refine what is known of a kind."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from clusters.models import Assignment, Cluster, Node
+from controlplane.models import Reason, RescheduleEvent
+from jobs.models import Job
+from loadmaster.protocol import AssignmentState
+from profiling.measurements import ALPHA, MIN_STEPS
+from profiling.models import Kind, Measurement, Profile
+from profiling.services import production_measured
+from tests.builders import a_cluster, a_job, a_kind, a_node
+from tests.builders_profiling import a_launch, tell_progress, tell_usage
+
+pytestmark = pytest.mark.django_db
+
+
+@pytest.fixture
+def cluster() -> Cluster:
+    return a_cluster()
+
+
+@pytest.fixture
+def node(cluster: Cluster) -> Node:
+    return a_node(cluster)
+
+
+@pytest.fixture
+def job(cluster: Cluster) -> Job:
+    kind = a_kind(steps_per_s={("V100", 1): 2.0})
+    Profile.objects.filter(kind=kind).update(samples=9)
+    return a_job(cluster, kind=kind, state="running")
+
+
+def ended(job: Job, node: Node, **values: Any) -> Assignment:
+    return a_launch(job, node, **{"state": AssignmentState.SUCCEEDED, **values})
+
+
+def speed(job: Job) -> float:
+    return Profile.objects.get(kind=job.kind).steps_per_s
+
+
+def events() -> int:
+    return RescheduleEvent.objects.filter(reason=Reason.PROFILE).count()
+
+
+def test_a_measured_speed_moves_towards_what_production_shows(job: Job, node: Node) -> None:
+    production_measured(ended(job, node, steps_per_s=2.2))
+    assert speed(job) == pytest.approx(2.0 + ALPHA * 0.2)
+    assert Profile.objects.get(kind=job.kind).samples == 10
+    assert events() == 0
+
+
+def test_the_first_few_measurements_are_averaged(job: Job, node: Node) -> None:
+    Profile.objects.update(samples=1)
+    production_measured(ended(job, node, steps_per_s=3.0))
+    assert speed(job) == pytest.approx(2.5)
+
+
+@pytest.mark.parametrize("source", ["estimated", "declared"])
+def test_production_replaces_what_was_not_measured(job: Job, node: Node, source: str) -> None:
+    Profile.objects.update(source=source)
+    production_measured(ended(job, node, steps_per_s=3.0))
+    assert Profile.objects.get().source == "measured"
+    assert speed(job) == pytest.approx(3.0)
+
+
+def test_a_large_deviation_raises_an_event(job: Job, node: Node) -> None:
+    production_measured(ended(job, node, steps_per_s=1.0))
+    assert events() == 1
+
+
+def test_a_measurement_of_a_configuration_nobody_knew_raises_an_event(job: Job, node: Node) -> None:
+    production_measured(ended(job, node, gpus=2, steps_per_s=3.0))
+    assert Profile.objects.get(gpus=2).source == "measured"
+    assert events() == 1
+
+
+def test_setup_time_cores_memory_and_measured_watts_are_learnt(job: Job, node: Node) -> None:
+    launch = ended(job, node, setup_s=3.0)
+    tell_usage(launch, cores=2.0, memory_gb=4.0, watts=100.0)
+    tell_usage(launch, cores=4.0, memory_gb=6.0, watts=120.0)
+    production_measured(launch)
+    profile = Profile.objects.get()
+    assert (profile.cores, profile.memory_gb, profile.gpu_fraction, profile.gpu_w) == (3.0, 6.0, 0.5, 110.0)
+    assert Kind.objects.get().setup_s == 3.0
+
+
+def test_modelled_watts_are_not_learnt_back(job: Job, node: Node) -> None:
+    launch = ended(job, node)
+    tell_usage(launch, cores=2.0, memory_gb=4.0, watts=100.0, source="modelled")
+    production_measured(launch)
+    assert Profile.objects.get().gpu_w is None
+
+
+@pytest.mark.parametrize(
+    "values",
+    [
+        {"steps": MIN_STEPS},
+        {"share": 0.5},
+        {"cpu_quota": 0.5},
+        {"overrun_fraction": 0.9},
+        {"purpose": "profiling"},
+        {"rank": 1, "world_size": 2},
+    ],
+)
+def test_short_shared_throttled_or_overrun_launches_say_nothing(job: Job, node: Node, values: dict[str, Any]) -> None:
+    production_measured(ended(job, node, steps_per_s=20.0, **values))
+    assert speed(job) == 2.0
+    assert not Measurement.objects.exists()
+
+
+def test_a_launch_that_never_made_a_step_says_nothing(job: Job, node: Node) -> None:
+    production_measured(ended(job, node, steps=0, state=AssignmentState.FAILED))
+    assert not Measurement.objects.exists()
+
+
+def test_a_noisy_launch_says_nothing(job: Job, node: Node) -> None:
+    launch = ended(job, node, steps=0)
+    tell_progress(launch, [sum(0.1 if i % 2 else 1.0 for i in range(n)) for n in range(1, 21)])
+    production_measured(launch)
+    assert speed(job) == 2.0
+
+
+def test_a_launch_is_measured_again_only_after_twice_the_steps(job: Job, node: Node) -> None:
+    launch = ended(job, node, steps=20)
+    production_measured(launch)
+    production_measured(launch)
+    assert Measurement.objects.count() == 1
+    launch.progress.all().delete()
+    tell_progress(launch, [i / 2.0 for i in range(1, 60)])
+    production_measured(launch)
+    assert Measurement.objects.count() == 2
+
+
+def test_a_gang_over_several_nodes_is_one_spread_measurement_of_all_its_gpus(cluster: Cluster, job: Job, node: Node) -> None:
+    first = ended(job, node, gpus=2, world_size=2)
+    other = a_node(cluster)
+    Assignment.objects.create(job=job, node=other, gpus=2, rank=1, world_size=2, fence=first.fence, state=AssignmentState.SUCCEEDED)
+    production_measured(first)
+    assert Measurement.objects.values_list("gpus", "spread").get() == (4, True)
+
+
+def test_a_gang_over_different_types_says_nothing_of_either(cluster: Cluster, job: Job, node: Node) -> None:
+    first = ended(job, node, world_size=2)
+    other = a_node(cluster, gpu_type="T4")
+    Assignment.objects.create(job=job, node=other, rank=1, world_size=2, fence=first.fence, state=AssignmentState.SUCCEEDED)
+    production_measured(first)
+    assert not Measurement.objects.exists()

@@ -1,0 +1,209 @@
+"""Roles change, nodes come and go, and calls are missed: no job waits for a measurement that never comes."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+
+import pytest
+from django.utils import timezone
+
+from clusters.models import Cluster, Node
+from jobs.lifecycle import JobMove
+from jobs.models import Job
+from jobs.moves import move_job
+from loadmaster.protocol import AssignmentState
+from profiling.models import Profile, ProfileRun
+from profiling.offers import RETURN_PATIENCE
+from profiling.runs import PATIENCE
+from profiling.services import profile_run_ended, reconcile_profiles
+from tests.builders import a_cluster, a_job, a_kind, a_node
+from tests.builders_profiling import a_launch, a_new_job, a_profiled_job, a_profiling_node, end, measure, place, run_of, state_of
+
+pytestmark = pytest.mark.django_db
+
+
+@pytest.fixture
+def cluster() -> Cluster:
+    return a_cluster()
+
+
+def change(node: Node, **values: object) -> None:
+    Node.objects.filter(pk=node.pk).update(**values)
+
+
+def test_nothing_changes_while_runs_are_wanted_and_offered(cluster: Cluster) -> None:
+    a_profiling_node(cluster)
+    job = a_profiled_job(cluster, gpus=2)
+    before = list(ProfileRun.objects.values())
+    reconcile_profiles(timezone.now())
+    assert list(ProfileRun.objects.values()) == before
+    assert state_of(job) == "profiling"
+
+
+def test_a_role_that_changes_in_mid_profiling_releases_the_job_with_estimates(cluster: Cluster) -> None:
+    v100, t4 = a_profiling_node(cluster, "V100", 1), a_profiling_node(cluster, "T4", 1)
+    job = a_profiled_job(cluster)
+    measure(run_of(job, "V100"), v100)
+    change(t4, role="production")
+    reconcile_profiles(timezone.now())
+    assert state_of(job) == "queued"
+    assert not ProfileRun.objects.filter(gpu_type__name="T4").exists()
+
+
+def test_a_role_that_changes_before_anything_is_measured_releases_the_job_on_an_assumption(cluster: Cluster) -> None:
+    node = a_profiling_node(cluster, "V100", 1)
+    job = a_profiled_job(cluster, total_steps=100, walltime_s=100.0)
+    change(node, role="production")
+    reconcile_profiles(timezone.now())
+    assert state_of(job) == "queued"
+    assert Profile.objects.get(kind=job.kind).source == "declared"
+
+
+def test_a_run_under_way_is_let_end_though_its_node_changed_role(cluster: Cluster) -> None:
+    node = a_profiling_node(cluster, "V100", 1)
+    job = a_profiled_job(cluster)
+    launch = place(run_of(job), node)
+    change(node, role="production")
+    reconcile_profiles(timezone.now())
+    assert state_of(job) == "profiling"
+    profile_run_ended(end(launch))
+    assert state_of(job) == "queued"
+    assert Profile.objects.get(kind=job.kind).source == "measured"
+
+
+def test_a_node_lost_in_mid_profiling_is_waited_for_a_while_if_nothing_else_is_known(cluster: Cluster) -> None:
+    node = a_profiling_node(cluster, "V100", 1)
+    job = a_profiled_job(cluster)
+    launch = place(run_of(job), node, steps=1)
+    change(node, state="lost")
+    profile_run_ended(end(launch, AssignmentState.LOST))
+    reconcile_profiles(timezone.now())
+    assert state_of(job) == "profiling"
+    reconcile_profiles(timezone.now() + RETURN_PATIENCE + timedelta(seconds=1))
+    assert state_of(job) == "queued"
+
+
+def test_a_lost_node_that_comes_back_measures_on(cluster: Cluster) -> None:
+    node = a_profiling_node(cluster, "V100", 1)
+    job = a_profiled_job(cluster)
+    change(node, state="lost")
+    reconcile_profiles(timezone.now())
+    change(node, state="ready")
+    measure(run_of(job), node)
+    assert state_of(job) == "queued"
+
+
+def test_another_nodes_loss_is_not_waited_for_once_something_is_measured(cluster: Cluster) -> None:
+    v100, t4 = a_profiling_node(cluster, "V100", 1), a_profiling_node(cluster, "T4", 1)
+    job = a_profiled_job(cluster)
+    measure(run_of(job, "V100"), v100)
+    change(t4, state="lost")
+    reconcile_profiles(timezone.now())
+    assert state_of(job) == "queued"
+
+
+def test_a_job_does_not_wait_for_ever_for_a_device_once_something_is_measured(cluster: Cluster) -> None:
+    v100 = a_profiling_node(cluster, "V100", 1)
+    a_profiling_node(cluster, "T4", 1)
+    job = a_profiled_job(cluster)
+    measure(run_of(job, "V100"), v100)
+    reconcile_profiles(timezone.now())
+    assert state_of(job) == "profiling"
+    reconcile_profiles(timezone.now() + PATIENCE + timedelta(seconds=1))
+    assert state_of(job) == "queued"
+    assert run_of(job, "T4").state == ProfileRun.State.WANTED
+
+
+def test_a_new_profiling_node_measures_for_queued_jobs_without_holding_them_up(cluster: Cluster) -> None:
+    v100 = a_profiling_node(cluster, "V100", 1)
+    first = a_profiled_job(cluster)
+    measure(run_of(first), v100)
+    second = a_new_job(cluster, first.kind)
+    t4 = a_profiling_node(cluster, "T4", 1)
+    reconcile_profiles(timezone.now())
+    reconcile_profiles(timezone.now())
+    assert ProfileRun.objects.filter(kind=first.kind, gpu_type__name="T4").count() == 1
+    assert (state_of(first), state_of(second)) == ("queued", "queued")
+    measure(ProfileRun.objects.get(gpu_type__name="T4"), t4)
+    assert Profile.objects.get(kind=first.kind, gpu_type__name="T4").source == "measured"
+    assert (state_of(first), state_of(second)) == ("queued", "queued")
+
+
+def test_a_run_lent_by_a_job_that_now_runs_passes_to_another_that_queues(cluster: Cluster) -> None:
+    kind = a_kind(steps_per_s={("V100", 1): 2.0})
+    first = a_new_job(cluster, kind)
+    a_profiling_node(cluster, "T4", 1)
+    reconcile_profiles(timezone.now())
+    assert run_of(first, "T4").state == ProfileRun.State.WANTED
+    move_job(first, JobMove.PLACE)
+    second = a_new_job(cluster, kind)
+    reconcile_profiles(timezone.now())
+    assert not ProfileRun.objects.filter(job=first).exists()
+    assert run_of(second, "T4").state == ProfileRun.State.WANTED
+
+
+def test_a_queued_job_of_which_nothing_is_known_is_profiled_when_a_node_can(cluster: Cluster) -> None:
+    job = a_new_job(cluster)
+    a_profiling_node(cluster, "V100", 1)
+    reconcile_profiles(timezone.now())
+    assert state_of(job) == "profiling"
+
+
+def test_a_queued_job_of_which_nothing_is_known_runs_on_an_assumption_where_no_node_can_measure(cluster: Cluster) -> None:
+    a_node(cluster)
+    job = a_new_job(cluster)
+    reconcile_profiles(timezone.now())
+    assert state_of(job) == "queued"
+    assert Profile.objects.filter(kind=job.kind).exists()
+
+
+def test_a_job_that_waits_without_any_run_is_helped(cluster: Cluster) -> None:
+    a_node(cluster)
+    job = a_job(cluster, state="profiling", kind=a_kind(steps_per_s={("V100", 1): 1.0}))
+    reconcile_profiles(timezone.now())
+    assert state_of(job) == "queued"
+
+
+def test_a_run_whose_end_was_missed_is_wanted_again(cluster: Cluster) -> None:
+    node = a_profiling_node(cluster, "V100", 1)
+    job = a_profiled_job(cluster)
+    end(place(run_of(job), node, steps=1), AssignmentState.LOST)
+    assert run_of(job).state == ProfileRun.State.RUNNING
+    reconcile_profiles(timezone.now())
+    assert run_of(job).state == ProfileRun.State.WANTED
+
+
+def test_the_runs_of_a_held_job_are_dropped(cluster: Cluster) -> None:
+    a_profiling_node(cluster, "V100", 1)
+    job = a_profiled_job(cluster)
+    move_job(job, JobMove.HOLD)
+    reconcile_profiles(timezone.now())
+    assert not ProfileRun.objects.exists()
+
+
+def test_a_job_that_runs_on_an_assumption_is_measured_while_it_runs(cluster: Cluster) -> None:
+    node = a_node(cluster)
+    kind = a_kind(steps_per_s={("V100", 1): 100.0}, source="estimated")
+    job = a_job(cluster, kind=kind, state="running")
+    a_launch(job, node, steps_per_s=2.0, steps=20)
+    reconcile_profiles(timezone.now())
+    profile = Profile.objects.get(kind=kind)
+    assert profile.source == "measured"
+    assert profile.steps_per_s == pytest.approx(2.0)
+
+
+def test_a_measured_kinds_running_jobs_are_left_alone(cluster: Cluster) -> None:
+    node = a_node(cluster)
+    job = a_job(cluster, kind=a_kind(steps_per_s={("V100", 1): 100.0}), state="running")
+    a_launch(job, node, steps_per_s=2.0)
+    reconcile_profiles(timezone.now())
+    assert Profile.objects.get(kind=job.kind).steps_per_s == 100.0
+
+
+def test_reconciling_twice_is_reconciling_once(cluster: Cluster) -> None:
+    a_profiling_node(cluster, "V100", 2)
+    a_new_job(cluster, gpus=2)
+    reconcile_profiles(timezone.now())
+    before = (list(ProfileRun.objects.values()), list(Job.objects.values("pk", "state")))
+    reconcile_profiles(timezone.now())
+    assert (list(ProfileRun.objects.values()), list(Job.objects.values("pk", "state"))) == before
