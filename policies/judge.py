@@ -1,11 +1,13 @@
 """The one judge of a plan, in both worlds and in every test: `violations(plan, snapshot)`.
 
+A plan is the whole decision: profile runs that it does not mention end, so judge a policy's plan with the profile placements merged
+in.
+
 What it holds a plan to, by code:
 
 - identity: `unknown_job`, `unknown_node`, `unknown_device`, `empty_placement`, `duplicate_placement` (one per job, purpose
   and copy);
-- devices: `device_slots`, `device_share`, `device_unhealthy`, `may_not_share`, `device_taken` (by a job outside the snapshot;
-  profile runs that the plan does not mention go on and count as placed);
+- devices: `device_slots`, `device_share`, `device_unhealthy`, `may_not_share`, `device_taken` (by a job outside the snapshot);
 - gangs: `gang_size` (devices over all ranks within gpus_min..gpus_max), `type_not_allowed`, `may_not_mix`, `labels_missing`,
   `profile_mismatch`;
 - nodes: `node_state`, `node_role`, `node_cores`, `node_memory`, `node_resource`; a job may stay, on the same devices, on a node
@@ -54,7 +56,7 @@ def violations(plan: Plan, snapshot: Snapshot) -> tuple[Violation, ...]:
     load = _Load(snapshot, plan)
     found += _devices(load)
     found += _nodes(load)
-    found += _power(load, plan)
+    found += _power(load)
     return tuple(found)
 
 
@@ -76,7 +78,7 @@ def rank_demand(columns: Any, row: int, ranks: int) -> dict[str, float]:
 
 
 class _Load:
-    """What the plan, and the profile runs it leaves going, put on every device and node."""
+    """What the plan puts on every device and node."""
 
     def __init__(self, snapshot: Snapshot, plan: Plan) -> None:
         self.snapshot = snapshot
@@ -84,10 +86,6 @@ class _Load:
         self.nodes: dict[str, dict[str, float]] = defaultdict(lambda: defaultdict(float))
         for placed in plan.placements:
             self._add(placed.job, placed.purpose, placed.ranks)
-        decided = {p.key for p in plan.placements}
-        for job, run in profile_runs(snapshot):
-            if (job, run.purpose, run.copy) not in decided:
-                self._add(job, run.purpose, run.ranks)
 
     def _add(self, job: str, purpose: Purpose, ranks: tuple[RankSeat, ...]) -> None:
         row = self.snapshot.jobs.position.get(job)
@@ -277,9 +275,9 @@ def _nodes(load: _Load) -> Iterator[Violation]:
                 yield Violation(code, f"node {node.name} has {limit:g} {name}, but its jobs need {amount:g}", node=node_id)
 
 
-def _power(load: _Load, plan: Plan) -> Iterator[Violation]:
+def _power(load: _Load) -> Iterator[Violation]:
     cap = load.snapshot.power_cap_w
-    if cap is None or not plan.placements:
+    if cap is None:
         return
     needed = power_w(load.snapshot.node_by_id, Counter(node for node, _ in load.devices))
     if needed > cap + TOLERANCE * max(1.0, cap):

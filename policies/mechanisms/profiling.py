@@ -79,7 +79,7 @@ class _Desk:
     def keep(self, placed: Placement) -> bool:
         """Let a profile run go on if it still can; take what it uses."""
         nodes = [self.snapshot.node_by_id.get(s.node) for s in placed.ranks]
-        if not all(n is not None and self._goes_on(n) for n in nodes):
+        if not all(n is not None and self._goes_on(n) and self._has_labels(n, placed.job) for n in nodes):
             return False
         wanted = {(s.node, d) for s in placed.ranks for d in s.devices}
         healthy = {(n.id, d.id) for n in nodes if n is not None for d in n.devices if d.healthy}
@@ -99,11 +99,14 @@ class _Desk:
         drained = node.state is NodeState.DRAINING and node.drain_until_s is not None and node.drain_until_s <= self.snapshot.now_s
         return node.state is not NodeState.LOST and not drained
 
+    def _has_labels(self, node: NodeView, job: str) -> bool:
+        row = self.snapshot.jobs.position[job]
+        return set(self.snapshot.jobs.columns.others["labels"][row]) <= set(node.labels)
+
     def _seat(self, node: NodeView, request: ProfileRequest) -> _Seat | None:
-        row = self.snapshot.jobs.position.get(request.job)
-        if row is None or not node.takes_profiling or node.gpu_type != request.gpu_type:
+        if request.job not in self.snapshot.jobs.position or not node.takes_profiling or node.gpu_type != request.gpu_type:
             return None
-        if not set(self.snapshot.jobs.columns.others["labels"][row]) <= set(node.labels):
+        if not self._has_labels(node, request.job):
             return None
         free = [d for d in node.devices if d.healthy and (node.id, d.id) not in self.taken and not self._is_foreign(d)]
         idle, busy = [d.id for d in free if not self._is_held(d)], [d.id for d in free if self._is_held(d)]

@@ -1,0 +1,173 @@
+"""What every registered policy keeps to, over any snapshot."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from math import inf
+from typing import cast
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+
+from policies import plan_json, registry, snapshot_json
+from policies.judge import violations
+from policies.mechanisms.profiling import merge, reserve_profiling
+from policies.plan import Placement, Plan, PlanStatus, WaitCode
+from policies.snapshot import JobPhase, NodeRole, NodeState, Purpose, SlotHold, Snapshot
+from tests.builders_policies import a_device, a_job, a_kind, a_node, a_profile_run, a_snapshot, on
+from tests.builders_snapshots import snapshots
+
+POLICIES = tuple(registry.BUILT_IN)
+VARIANTS = (*((name, {}) for name in POLICIES), ("randomized_greedy", {"mode": "coded"}), ("priority", {"by": "weight"}))
+BASELINES = ("fifo", "edf", "priority")
+
+
+def _name_of(value: object) -> str:
+    return value if isinstance(value, str) else "-".join(cast(dict[str, str], value).values())
+
+
+every_variant = pytest.mark.parametrize(
+    ("name", "parameters"), VARIANTS, ids=lambda v: v if isinstance(v, str) else "-".join(v.values())
+)
+any_policy = pytest.mark.parametrize("name", POLICIES)
+many = settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+
+
+def decide(name: str, snapshot: Snapshot, **parameters: object) -> Plan:
+    few = {"iterations": 50} if name == "randomized_greedy" else {}
+    return registry.make(name, {**few, **parameters})(snapshot)
+
+
+@every_variant
+@many
+@given(snapshot=snapshots())
+def test_a_plan_beside_profile_runs_breaks_no_rule(name: str, parameters: dict[str, object], snapshot: Snapshot) -> None:
+    reserved, runs = reserve_profiling(snapshot)
+    plan = merge(decide(name, reserved, **parameters), runs)
+    assert violations(plan, reserved) == ()
+    assert violations(plan, snapshot) == ()
+
+
+@every_variant
+@settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@given(snapshot=snapshots())
+def test_the_same_snapshot_gives_the_same_plan_and_stays_as_it_was(
+    name: str, parameters: dict[str, object], snapshot: Snapshot
+) -> None:
+    before = snapshot_json.canonical_bytes(snapshot)
+    plan = decide(name, snapshot, **parameters)
+    again = decide(name, snapshot_json.from_json(snapshot_json.to_json(snapshot)), **parameters)
+    assert plan_json.digest(plan) == plan_json.digest(again)
+    assert snapshot_json.canonical_bytes(snapshot) == before
+
+
+@pytest.mark.parametrize("name", BASELINES)
+@many
+@given(snapshot=snapshots())
+def test_a_baseline_never_touches_a_started_job_that_may_stay(name: str, snapshot: Snapshot) -> None:
+    roomy = tuple(replace(n, cores=inf, memory_gb=inf, resources=(("fpga", 99.0),)) for n in snapshot.nodes)
+    snapshot = replace(snapshot, nodes=roomy, power_cap_w=None)
+    placed = {p.job: p.ranks for p in decide(name, snapshot).placements}
+    for job in snapshot.jobs:
+        for run in job.running:
+            if run.purpose is Purpose.TRAINING and placed.get(job.id) != run.ranks:
+                assert _breaks_rules(snapshot, Placement(job.id, run.ranks)), f"{job.id} could have stayed"
+
+
+def _breaks_rules(snapshot: Snapshot, placement: Placement) -> bool:
+    """Whether this placement alone is against the rules, or its job may not be placed at all."""
+    row = snapshot.jobs.by_id(placement.job)
+    held_up = any(d in snapshot.jobs.position for d in row.dependencies)
+    others = {w.code for w in violations(Plan("alone", PlanStatus.HEURISTIC, (placement,)), snapshot)} - {"job_missing"}
+    return held_up or bool(others)
+
+
+@any_policy
+def test_a_cluster_without_jobs_gets_an_empty_plan(name: str) -> None:
+    plan = decide(name, a_snapshot())
+    assert (plan.placements, plan.waiting) == ((), ())
+
+
+@any_policy
+def test_a_cluster_without_nodes_lets_every_job_wait(name: str) -> None:
+    plan = decide(name, a_snapshot(nodes=[], jobs=[a_job("a"), a_job("b")]))
+    assert [(w.job, w.code) for w in plan.waiting] == [("a", WaitCode.NODES_UNAVAILABLE), ("b", WaitCode.NODES_UNAVAILABLE)]
+
+
+@any_policy
+def test_a_lost_node_loses_its_jobs_to_the_others(name: str) -> None:
+    nodes = [a_node("n1", state=NodeState.LOST), a_node("n2")]
+    plan = decide(name, a_snapshot(nodes, [a_job("a", running=on("n1", "gpu0"))]))
+    assert [p.ranks[0].node for p in plan.placements] == ["n2"]
+
+
+@any_policy
+def test_a_job_stays_on_a_cordoned_node_and_no_new_one_comes(name: str) -> None:
+    nodes = [a_node("n1", gpus=2, state=NodeState.CORDONED)]
+    plan = decide(name, a_snapshot(nodes, [a_job("a", running=on("n1", "gpu1")), a_job("b")]))
+    assert [(p.job, p.ranks[0].devices) for p in plan.placements] == [("a", ("gpu1",))]
+    assert [w.job for w in plan.waiting] == ["b"]
+
+
+@any_policy
+def test_a_job_on_a_draining_node_stays_until_the_drain_when_nothing_else_is_free(name: str) -> None:
+    nodes = [a_node("n1", gpus=1, state=NodeState.DRAINING, drain_until_s=1050.0)]
+    (placed,) = decide(name, a_snapshot(nodes, [a_job("a", running=on("n1", "gpu0"))])).placements
+    assert (placed.ranks[0].node, placed.until_s) == ("n1", 1050.0)
+
+
+@any_policy
+def test_a_job_with_an_unfinished_dependency_waits_for_it(name: str) -> None:
+    plan = decide(name, a_snapshot(jobs=[a_job("a"), a_job("b", dependencies=("a", "done long ago"))]))
+    assert [(w.job, w.code, w.jobs) for w in plan.waiting] == [("b", WaitCode.DEPENDENCY, ("a",))]
+
+
+@any_policy
+def test_devices_of_profile_runs_and_of_unknown_jobs_are_not_given_away(name: str) -> None:
+    held = (a_device("gpu0", held=(SlotHold("ghost"),)), a_device("gpu1"), a_device("gpu2"))
+    jobs = [a_job("p", phase=JobPhase.PROFILING, running=(a_profile_run("n1", "gpu1"),)), a_job("a"), a_job("b")]
+    plan = decide(name, a_snapshot([a_node("n1", gpus=3, devices=held, role=NodeRole.BOTH)], jobs))
+    assert [p.ranks[0].devices for p in plan.placements] == [("gpu2",)]
+
+
+@any_policy
+def test_a_job_whose_speed_nobody_knows_waits_for_a_throughput(name: str) -> None:
+    plan = decide(name, a_snapshot(jobs=[a_job("a", kind="new")], kinds=[a_kind("new", {})]))
+    assert [w.code for w in plan.waiting] == [WaitCode.NO_THROUGHPUT]
+
+
+@any_policy
+def test_a_job_too_large_for_every_node_is_told_so(name: str) -> None:
+    rates = {("V100", g): 1.0 for g in range(1, 9)}
+    plan = decide(name, a_snapshot([a_node(gpus=4)], [a_job("a", gpus_min=8, gpus_max=8)], [a_kind("k", rates)]))
+    assert [w.code for w in plan.waiting] == [WaitCode.NO_NODE_FITS]
+
+
+@any_policy
+def test_a_job_whose_types_are_all_out_of_service_is_told_which_nodes(name: str) -> None:
+    nodes = [a_node("n1", "V100", state=NodeState.CORDONED), a_node("n2", "T4")]
+    plan = decide(name, a_snapshot(nodes, [a_job("a", allowed_types=("V100",))]))
+    assert [(w.code, w.nodes) for w in plan.waiting] == [(WaitCode.TYPES_UNAVAILABLE, ("n1",))]
+
+
+@any_policy
+def test_a_job_that_waits_for_watts_is_told_how_many(name: str) -> None:
+    snapshot = a_snapshot([a_node("n1", gpus=2)], [a_job("a"), a_job("b")], power_cap_w=600.0)
+    plan = decide(name, snapshot)
+    (waiting,) = plan.waiting
+    assert (waiting.code, waiting.watts) == (WaitCode.POWER_CAP, 100.0)
+
+
+@any_policy
+def test_a_job_that_finds_no_room_is_told_who_is_in_the_way_and_until_when(name: str) -> None:
+    jobs = [a_job("a", arrival_s=1.0, due_s=1100.0, tardiness_weight=1.0, priority=1), a_job("b", arrival_s=2.0)]
+    (waiting,) = decide(name, a_snapshot([a_node("n1", gpus=1)], jobs)).waiting
+    assert (waiting.job, waiting.code, waiting.jobs, waiting.earliest_s) == ("b", WaitCode.NO_CAPACITY, ("a",), 1100.0)
+
+
+@any_policy
+def test_the_predicted_run_time_holds_the_launch_of_a_new_job_and_not_of_one_that_stays(name: str) -> None:
+    kinds = [a_kind("k", {("V100", 1): 2.0}, setup_s=7.0)]
+    jobs = [a_job("stays", running=on("n1", "gpu0"), restart_cost_s=20.0), a_job("new", restart_cost_s=20.0)]
+    placed = {p.job: p.predicted_run_s for p in decide(name, a_snapshot([a_node("n1", gpus=2)], jobs, kinds)).placements}
+    assert placed == {"stays": 50.0, "new": 57.0}
