@@ -10,8 +10,11 @@ from rest_framework import serializers
 from clusters.models import Cluster, Device, EnrolmentToken, GpuType, Node
 from clusters.models.nodes import Role
 from controlplane.models import Round
+from loadmaster.protocol import AssignmentState
 from policies import registry
 from policies.base import PolicyError
+
+ASSIGNMENT_STATES = [(str(s), str(s)) for s in AssignmentState]
 
 
 class ClusterSerializer(serializers.ModelSerializer[Cluster]):

@@ -8,3 +8,7 @@ class ControlplaneConfig(AppConfig):
 
     name = "controlplane"
     default_auto_field = "django.db.models.BigAutoField"
+
+    def ready(self) -> None:
+        """Register what the OpenAPI document needs."""
+        from controlplane import openapi  # noqa: F401  # importing it registers its extensions

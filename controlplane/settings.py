@@ -14,6 +14,7 @@ import environ
 from csp.constants import NONE, SELF, UNSAFE_EVAL, UNSAFE_INLINE
 from django.core.exceptions import ImproperlyConfigured
 from django.core.management.utils import get_random_secret_key
+from django.templatetags.static import static
 
 env = environ.Env()
 
@@ -70,6 +71,7 @@ INSTALLED_APPS = [
 ]
 
 MIDDLEWARE = [
+    "controlplane.limits.BodyLimit",
     "django.middleware.security.SecurityMiddleware",
     "whitenoise.middleware.WhiteNoiseMiddleware",
     "controlplane.middleware.ContentSecurityPolicy",
@@ -195,6 +197,13 @@ SPECTACULAR_SETTINGS = {
     "TITLE": "Loadmaster",
     "DESCRIPTION": "Submit training jobs, follow them, and run the cluster they run on.",
     "VERSION": "1",
+    "SCHEMA_PATH_PREFIX": r"/api/v1",
+    "ENUM_NAME_OVERRIDES": {
+        "JobState": "jobs.filters.STATES",
+        "NodeState": "clusters.models.nodes.State.choices",
+        "NodeRole": "clusters.models.nodes.Role.choices",
+        "AssignmentState": "clusters.manage_serializers.ASSIGNMENT_STATES",
+    },
     "SERVE_INCLUDE_SCHEMA": False,
     "SERVE_PERMISSIONS": ["rest_framework.permissions.IsAuthenticated"],
     "SWAGGER_UI_DIST": "SIDECAR",
@@ -259,6 +268,7 @@ UNFOLD = {
     "SITE_HEADER": "Loadmaster",
     "SITE_SUBHEADER": "Cluster administration",
     "SITE_SYMBOL": "view_timeline",
+    "SITE_FAVICONS": [{"rel": "icon", "type": "image/svg+xml", "href": lambda request: static("favicon.svg")}],
     "SHOW_HISTORY": True,
     "SHOW_BACK_BUTTON": True,
     "SIDEBAR": {"show_search": False, "show_all_applications": False},

@@ -63,7 +63,8 @@ class JobViewSet(mixins.ListModelMixin, GenericViewSet[Job]):
         """The list's serializer, with the names that its reasons for waiting need."""
         rows = args[0] if args and isinstance(args[0], list) else []
         names = names_in_waiting(self.request.user, rows)
-        return JobSerializer(*args, **kwargs, context={**self.get_serializer_context(), "names": names})
+        kwargs["context"] = {**self.get_serializer_context(), "names": names}
+        return JobSerializer(*args, **kwargs)
 
     @extend_schema(responses=JobDetailSerializer)
     def retrieve(self, request: Request, pk: str) -> Response:

@@ -56,7 +56,7 @@ def live_assignments() -> QuerySet[Assignment]:
 def listed_jobs(user: User | AnonymousUser) -> QuerySet[Job]:
     """Visible jobs with all that a list shows, in a constant number of queries; newest first."""
     jobs = visible_jobs(user).select_related("cluster", "team", "user", "kind")
-    return jobs.prefetch_related(Prefetch("assignments", queryset=live_assignments(), to_attr="live_assignments"), "dependencies")
+    return jobs.prefetch_related(Prefetch("assignments", queryset=live_assignments(), to_attr="live_assignments"))
 
 
 def names_in_waiting(user: User | AnonymousUser, jobs: Iterable[Job]) -> Mapping[str, str]:
