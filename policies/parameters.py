@@ -56,7 +56,8 @@ def _value(of: Field[Any], value: object) -> Any:
     if kind is float and isinstance(value, int) and not isinstance(value, bool):
         value = float(value)
     if type(value) is not kind or (isinstance(value, float) and not isfinite(value)):
-        raise PolicyParameterError(f"{of.name}: must be a finite {JSON_TYPES[kind]}, not {value!r}")
+        wanted = "a finite number" if kind is float else f"of type {JSON_TYPES[kind]}"
+        raise PolicyParameterError(f"{of.name}: must be {wanted}, not {value!r}")
     _check_range(of, value)
     return value
 

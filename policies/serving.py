@@ -1,0 +1,79 @@
+"""`python -m policies serve`: a long-lived child that answers one JSON line per request, so that kernels stay warm.
+
+Request: {"id": ..., "policy": name, "parameters": {...}, "snapshot": form}. Answer: {"id": ..., "plan": form}, or
+{"id": ..., "error": {"type": name, "message": text}}. The first line out is {"ready": true}; only answers go to standard output;
+the process ends when its input does.
+
+The snapshot is answered with the policy's plan alone: placing profile runs is the caller's.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import json
+import os
+import signal
+import sys
+from collections.abc import Iterable
+from typing import IO, Any
+
+from policies import plan_json, registry, snapshot_json
+from policies.base import PolicyError
+from policies.forms import FormError
+
+PR_SET_PDEATHSIG = 1
+READY = {"ready": True}
+
+
+def serve(requests: Iterable[str], answers: IO[str], parent: int | None = None) -> None:
+    """Answer until the requests end. With `parent`, the kernel kills this process when that one, its parent, is gone."""
+    if parent is not None:
+        die_with(parent)
+    warm_up()
+    _say(answers, READY)
+    for line in requests:
+        _say(answers, answer(line))
+
+
+def answer(line: str) -> dict[str, Any]:
+    """The answer to one request line; a failure becomes an error answer, never the end of the process."""
+    number: Any = None
+    try:
+        request = json.loads(line)
+        number = request.get("id")
+        policy = registry.make(request["policy"], request.get("parameters"))
+        return {"id": number, "plan": plan_json.to_json(policy(snapshot_json.from_json(request["snapshot"])))}
+    except (PolicyError, FormError) as error:
+        return _error(number, error)
+    except Exception as error:  # a policy may fail in any way: the caller is told, the next request gets its chance
+        return _error(number, error)
+
+
+def warm_up() -> None:
+    """Compile or load the kernels by deciding about next to nothing."""
+    registry.make("randomized_greedy", {"iterations": 1})(_smallest())
+
+
+def die_with(parent: int) -> None:
+    """Ask Linux to kill this process when its parent ends; end at once if that has happened already."""
+    if sys.platform == "linux":
+        ctypes.CDLL(None, use_errno=True).prctl(PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
+    if os.getppid() != parent:
+        os._exit(0)
+
+
+def _smallest() -> Any:
+    job = {"id": "j", "kind": "k", "arrival_s": 0, "remaining_steps": 1}
+    node = {"id": "n", "name": "n", "gpu_type": "t", "devices": [{"id": "d", "memory_gb": 1}], "power_w": [1, 2]}
+    kind = {"id": "k", "throughputs": [{"gpu_type": "t", "gpus": 1, "steps_per_s": 1, "source": "measured"}]}
+    cluster = {"version": 1, "cluster": "warm-up", "now_s": 0, "round_s": 1, "seed": 1}
+    return snapshot_json.from_json({**cluster, "nodes": [node], "kinds": [kind], "jobs": [job]})
+
+
+def _error(number: Any, error: Exception) -> dict[str, Any]:
+    return {"id": number, "error": {"type": type(error).__name__, "message": str(error)}}
+
+
+def _say(answers: IO[str], what: dict[str, Any]) -> None:
+    answers.write(json.dumps(what, separators=(",", ":")) + "\n")
+    answers.flush()
