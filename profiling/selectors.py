@@ -11,6 +11,7 @@ from django.db.models import Avg, Count, Model, QuerySet
 from django.utils import timezone
 
 from clusters.models import Cluster, GpuType, Node
+from jobs.lifecycle import JobState
 from loadmaster.protocol import ReasonClass
 from policies.snapshot import KindView, ProfileRequest, ResourceUse, Source, Throughput
 from profiling.estimates import Config, Pool, estimate
@@ -59,13 +60,22 @@ def kind_views(cluster: Cluster, kinds: Iterable[int]) -> tuple[KindView, ...]:
 
 
 def profile_requests(cluster: Cluster) -> tuple[ProfileRequest, ...]:
-    """The measurements wanted or under way in the cluster, the oldest first; `job` and `kind` are str of the primary keys."""
+    """The measurements wanted or under way in the cluster, the oldest first; `job` and `kind` are str of the primary keys.
+
+    A run that no job waits for (a queued job lends its command) is as young as the snapshot: an old request may take devices from
+    production where a node serves both, such a one may not.
+    """
+    now_s = timezone.now().timestamp()
     runs = ProfileRun.objects.filter(job__cluster=cluster, state__in=OPEN).select_related("gpu_type", "job")
     return tuple(
-        ProfileRequest(str(r.job_id), str(r.kind_id), r.gpu_type.name, r.gpus, r.steps, r.copy, r.created_at.timestamp())
+        ProfileRequest(str(r.job_id), str(r.kind_id), r.gpu_type.name, r.gpus, r.steps, r.copy, _since_s(r, now_s))
         for r in runs
         if r.state == R.RUNNING or r.job.state in WAITING
     )
+
+
+def _since_s(run: ProfileRun, now_s: float) -> float:
+    return run.created_at.timestamp() if run.job.state == JobState.PROFILING else now_s
 
 
 def load_pool() -> Pool:

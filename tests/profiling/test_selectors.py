@@ -12,9 +12,9 @@ from clusters.models import Cluster
 from jobs.lifecycle import JobMove
 from jobs.moves import move_job
 from policies.snapshot import Source
-from profiling.models import Kind, Profile
+from profiling.models import Kind, Profile, ProfileRun
 from profiling.selectors import kind_views, profile_requests
-from profiling.services import RETRIES
+from profiling.services import RETRIES, reconcile_profiles
 from tests.builders import a_cluster, a_gpu_type, a_kind, a_node
 from tests.builders_profiling import a_new_job, a_profiled_job, a_profiling_node, crash, measure, place, run_of
 
@@ -137,3 +137,12 @@ def test_measurements_that_are_over_and_those_of_jobs_that_no_longer_wait_are_no
     move_job(job.__class__.objects.get(pk=job.pk), JobMove.HOLD)
     assert profile_requests(cluster) == ()
     assert profile_requests(a_new_job(a_cluster()).cluster) == ()
+
+
+def test_a_run_that_no_job_waits_for_never_grows_old_enough_to_displace_production(cluster: Cluster) -> None:
+    a_profiling_node(cluster, "A100", 1, role="both")
+    job = a_new_job(cluster, a_kind(steps_per_s={("V100", 1): 1.0}))
+    reconcile_profiles(timezone.now())
+    ProfileRun.objects.filter(job=job).update(created_at=timezone.now() - timedelta(hours=1))
+    (request,) = profile_requests(cluster)
+    assert timezone.now().timestamp() - request.since_s < 60
