@@ -117,27 +117,27 @@ class NodeViewSet(ReadOnlyModelViewSet[Node]):
     def cordon(self, request: Request, pk: str) -> Response:
         """Take no new work; what runs goes on (operators)."""
         given = _read(ReasonSerializer, request)
-        return self._acted(lambda node: services.node_cordon(node, _name(request), given["reason"]))
+        return self._acted(lambda node: services.node_cordon(node, actor=_name(request), reason=given["reason"]))
 
     @extend_schema(request=None, responses=NodeSerializer)
     @action(detail=True, methods=["post"])
     def uncordon(self, request: Request, pk: str) -> Response:
         """Take work again (operators)."""
-        return self._acted(lambda node: services.node_uncordon(node, _name(request)))
+        return self._acted(lambda node: services.node_uncordon(node, actor=_name(request)))
 
     @extend_schema(request=DrainSerializer, responses=NodeSerializer)
     @action(detail=True, methods=["post"])
     def drain(self, request: Request, pk: str) -> Response:
         """Take no new work, and move what runs away, at once or by the time given (operators)."""
         given = _read(DrainSerializer, request)
-        return self._acted(lambda node: services.node_drain(node, _name(request), given["until"], given["reason"]))
+        return self._acted(lambda node: services.node_drain(node, actor=_name(request), deadline=given["until"], reason=given["reason"]))
 
     @extend_schema(request=RoleSerializer, responses=NodeSerializer)
     @action(detail=True, methods=["post"])
     def role(self, request: Request, pk: str) -> Response:
         """Say what the node is for: production, profiling or both (operators)."""
         given = _read(RoleSerializer, request)
-        return self._acted(lambda node: services.node_set_role(node, given["role"], _name(request)))
+        return self._acted(lambda node: services.node_set_role(node, given["role"], actor=_name(request)))
 
     def _acted(self, act: Callable[[Node], object]) -> Response:
         try:
