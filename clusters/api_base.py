@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import logging
 import uuid
+from collections.abc import Callable
 from enum import Enum
 from types import UnionType
 from typing import Any, TypeVar, Union, get_args, get_origin, get_type_hints
@@ -26,6 +27,7 @@ from loadmaster.protocol import PROTOCOL_HEADER, PROTOCOL_VERSION, ErrorCode
 from loadmaster.wire import WireError, loads, to_json
 
 T = TypeVar("T")
+F = TypeVar("F", bound=Callable[..., Any])
 log = logging.getLogger(__name__)
 
 LARGEST_BODY = 2 * 1024 * 1024
@@ -36,7 +38,7 @@ def check_version(request: HttpRequest | Request) -> None:
     spoken = request.headers.get(PROTOCOL_HEADER, "")
     if spoken != str(PROTOCOL_VERSION):
         said = f"version {spoken[:20]}" if spoken else f"none (the header {PROTOCOL_HEADER} is missing)"
-        text = f"this server speaks version {PROTOCOL_VERSION} of the agent protocol, the agent speaks {said}; install a matching agent"
+        text = f"this server speaks agent protocol version {PROTOCOL_VERSION}, the agent speaks {said}; install a matching agent"
         raise AgentCallError(426, ErrorCode.PROTOCOL, text, expected=str(PROTOCOL_VERSION))
 
 
@@ -119,12 +121,13 @@ def _refusal(error: Exception) -> AgentCallError | None:
     return None
 
 
-def speaks(request: type[Any] | None, response: type[Any] | None, status: int = 200, **more: Any) -> Any:
+def speaks(request: type[Any] | None, response: type[Any] | None, status: int = 200, **more: Any) -> Callable[[F], F]:
     """OpenAPI of a call whose body and answer are dataclasses of the protocol."""
     body = {"application/json": schema_of(request)} if request else None
     good = OpenApiResponse(schema_of(response) if response else None, response.__name__ if response else "Taken in")
     refusals = {code: OpenApiResponse(ERROR_SCHEMA, text) for code, text in REFUSALS.items()}
-    return extend_schema(request=body, responses={status: good, **refusals}, tags=["agent"], **more)
+    described: Callable[[F], F] = extend_schema(request=body, responses={status: good, **refusals}, tags=["agent"], **more)
+    return described
 
 
 ERROR_SCHEMA = {

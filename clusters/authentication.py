@@ -1,5 +1,8 @@
 """Node tokens: `Authorization: Bearer <token>`, looked up by sha256. They open the agent protocol and nothing else."""
 
+# drf-spectacular registers extensions in an __init_subclass__ without types.
+# mypy: allow-untyped-calls
+
 from __future__ import annotations
 
 from typing import Any

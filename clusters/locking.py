@@ -32,7 +32,7 @@ def lock_assignment(pk: uuid.UUID) -> Assignment:
 def lock_session(node_pk: uuid.UUID, epoch: int) -> Node:
     """The node, locked, if `epoch` is its session's; else the refusal."""
     node = lock_node(node_pk)
-    if node.epoch != epoch:
+    if node.epoch != epoch or epoch < 1:
         raise stale_epoch(epoch, node.epoch)
     return node
 
