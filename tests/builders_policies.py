@@ -46,6 +46,7 @@ def a_device(device: str = "gpu0", **fields: Any) -> DeviceView:
 def a_node(node: str = "n1", gpu_type: str = "V100", gpus: int = 2, **fields: Any) -> NodeView:
     """A ready production node with devices gpu0, gpu1, ... and the paper's power curve for its type."""
     idle_w, gpu_w = POWER_W.get(gpu_type, (300.0, 100.0))
+    gpus = len(fields.get("devices", range(gpus)))
     given: dict[str, Any] = {
         "devices": tuple(a_device(f"gpu{i}") for i in range(gpus)),
         "power_w": tuple(idle_w + gpu_w * g for g in range(gpus + 1)),
