@@ -1,4 +1,4 @@
-"""Administration of clusters: what they are made of, what energy costs there, and what is assigned."""
+"""Administration of clusters: what they are made of and what is assigned; what energy costs is in `clusters.energy_admin`."""
 
 from __future__ import annotations
 
@@ -6,41 +6,31 @@ import secrets
 from typing import Any
 
 from django.contrib import admin, messages
-from django.contrib.auth.models import User
 from django.db.models import QuerySet
 from django.forms import ModelForm
-from django.http import HttpRequest, HttpResponseRedirect
-from django.shortcuts import redirect
-from django.urls import reverse
+from django.http import HttpRequest
 
 from clusters.admin_forms import ClusterForm
+from clusters.energy_admin import EnergyTariffAdmin, PueAdmin
 from clusters.models import (
     Assignment,
     AssignmentEvent,
     AssignmentSlot,
     Cluster,
     Device,
-    EnergyTariff,
     EnrolmentToken,
     GpuType,
     Node,
     NodeEvent,
-    PueRecord,
-    TariffBand,
 )
 from clusters.models.nodes import Role
 from clusters.services import NodeStateError, node_cordon, node_drain, node_set_role, node_uncordon
 from clusters.services.enrolment import sha256
-from controlplane.admin_base import (
-    AppendOnly,
-    OperatorAdmin,
-    OperatorInline,
-    ReadOnly,
-    ReadOnlyInline,
-    costs_changed,
-    for_each,
-    pretty,
-)
+from controlplane.admin_base import AppendOnly, OperatorAdmin, ReadOnly, ReadOnlyInline, costs_changed, for_each, person, pretty
+
+__all__ = ["ClusterAdmin", "EnergyTariffAdmin", "NodeAdmin", "PueAdmin"]
+
+DECISIONS = ("policy", "policy_parameters", "seed", "period_s", "horizon_s", "power_cap_w", "restart_cost_s", "profiling_steps")
 
 
 @admin.register(Cluster)
@@ -53,7 +43,7 @@ class ClusterAdmin(OperatorAdmin):
     readonly_fields = ("round_number", "last_round_at", "kept_memory", "created_at")
     fieldsets = (
         (None, {"fields": ("name", "timezone", "currency")}),
-        ("Decisions", {"fields": ("policy", "policy_parameters", "seed", "period_s", "horizon_s", "power_cap_w", "restart_cost_s", "profiling_steps")}),
+        ("Decisions", {"fields": DECISIONS}),
         ("Agents' clockwork", {"fields": ("heartbeat_s", "lease_s", "grace_s", "margin_s")}),
         ("State", {"fields": ("round_number", "last_round_at", "kept_memory", "created_at")}),
     )  # fmt: skip
@@ -120,17 +110,17 @@ class NodeAdmin(OperatorAdmin):
     @admin.action(description="Cordon: keep what runs, take nothing new")
     def cordon(self, request: HttpRequest, nodes: QuerySet[Node]) -> None:
         actor = request.user.get_username()
-        for_each(self, request, nodes, lambda n: node_cordon(n, actor), (NodeStateError,))
+        for_each(self, request, nodes, lambda n: node_cordon(n, actor=actor), (NodeStateError,))
 
     @admin.action(description="Uncordon: take work again")
     def uncordon(self, request: HttpRequest, nodes: QuerySet[Node]) -> None:
         actor = request.user.get_username()
-        for_each(self, request, nodes, lambda n: node_uncordon(n, actor), (NodeStateError,))
+        for_each(self, request, nodes, lambda n: node_uncordon(n, actor=actor), (NodeStateError,))
 
     @admin.action(description="Drain: jobs save a checkpoint and move elsewhere")
     def drain(self, request: HttpRequest, nodes: QuerySet[Node]) -> None:
         actor = request.user.get_username()
-        for_each(self, request, nodes, lambda n: node_drain(n, actor), (NodeStateError,))
+        for_each(self, request, nodes, lambda n: node_drain(n, actor=actor), (NodeStateError,))
 
     @admin.action(description="Role: production")
     def to_production(self, request: HttpRequest, nodes: QuerySet[Node]) -> None:
@@ -146,7 +136,7 @@ class NodeAdmin(OperatorAdmin):
 
     def _role(self, request: HttpRequest, nodes: QuerySet[Node], role: Role) -> None:
         actor = request.user.get_username()
-        for_each(self, request, nodes, lambda n: node_set_role(n, role, actor), (NodeStateError,))
+        for_each(self, request, nodes, lambda n: node_set_role(n, role, actor=actor), (NodeStateError,))
 
 
 @admin.register(Device)
@@ -158,107 +148,13 @@ class DeviceAdmin(OperatorAdmin):
     list_select_related = ("node",)
     search_fields = ("uuid", "node__name")
     readonly_fields = (
-        "node", "uuid", "parent_uuid", "mig_profile", "memory_gb", "healthy", "emulated", "gpu_fraction", "memory_used_gb", "power_w",
-        "power_source", "temperature_c",
+        "node", "uuid", "parent_uuid", "mig_profile", "memory_gb", "healthy", "emulated", "gpu_fraction", "memory_used_gb",
+        "power_w", "power_source", "temperature_c",
     )  # fmt: skip
 
     def has_add_permission(self, request: HttpRequest, obj: Any = None) -> bool:
         """Agents report GPUs."""
         return False
-
-
-class BandInline(OperatorInline):
-    """Prices for some hours of some days; those of a saved tariff stay as they are."""
-
-    model = TariffBand
-
-    def has_add_permission(self, request: HttpRequest, obj: Any = None) -> bool:
-        return obj is None and super().has_add_permission(request, obj)
-
-    def has_change_permission(self, request: HttpRequest, obj: Any = None) -> bool:
-        return obj is None and super().has_change_permission(request, obj)
-
-    def has_delete_permission(self, request: HttpRequest, obj: Any = None) -> bool:
-        return obj is None and super().has_delete_permission(request, obj)
-
-    def get_extra(self, request: HttpRequest, obj: Any = None, **kwargs: Any) -> int:
-        """Room for the bands of the version that is copied."""
-        return len(_copied_bands(request)) or 1
-
-
-@admin.register(EnergyTariff)
-class EnergyTariffAdmin(AppendOnly):
-    """Prices. A saved version never changes: "New version from this one" starts the next with its figures."""
-
-    list_display = ("cluster", "name", "effective_from", "default_price_per_kwh", "emissions_g_per_kwh", "created_by")
-    list_filter = ("cluster",)
-    list_select_related = ("cluster", "created_by")
-    date_hierarchy = "effective_from"
-    inlines = (BandInline,)
-    actions = ("new_version",)
-    actions_detail = ("new_version_of",)
-    readonly_fields = ("created_at", "created_by")
-
-    def save_related(self, request: HttpRequest, form: Any, formsets: Any, change: bool) -> None:
-        """Once the bands are there too, the next round decides by the new prices."""
-        super().save_related(request, form, formsets, change)
-        costs_changed([form.instance.cluster])
-
-    def save_model(self, request: HttpRequest, obj: EnergyTariff, form: Any, change: bool) -> None:
-        obj.created_by = _person(request)
-        super().save_model(request, obj, form, change)
-
-    def get_changeform_initial_data(self, request: HttpRequest) -> dict[str, Any]:
-        """The figures of the version that is copied; it begins now unless another time is set."""
-        copied = _copied(request)
-        if copied is None:
-            return super().get_changeform_initial_data(request)
-        names = ("cluster", "name", "default_price_per_kwh", "emissions_g_per_kwh")
-        return {name: getattr(copied, f"{name}_id" if name == "cluster" else name) for name in names}
-
-    def get_formset_kwargs(self, request: HttpRequest, obj: Any, inline: Any, prefix: str) -> dict[str, Any]:
-        """The bands of the version that is copied, on the first showing only: what is sent counts as typed."""
-        kwargs: dict[str, Any] = super().get_formset_kwargs(request, obj, inline, prefix)  # type: ignore[misc]  # the stubs do not know it
-        if request.method == "GET" and (bands := _copied_bands(request)):
-            kwargs["initial"] = bands
-        return kwargs
-
-    @admin.action(description="New version from this one")
-    def new_version(self, request: HttpRequest, tariffs: QuerySet[EnergyTariff]) -> HttpResponseRedirect | None:
-        chosen = list(tariffs[:2])
-        if len(chosen) != 1:
-            self.message_user(request, "Choose one tariff to copy.", messages.ERROR)
-            return None
-        return self.new_version_of(request, chosen[0].pk)
-
-    def new_version_of(self, request: HttpRequest, object_id: int) -> HttpResponseRedirect:
-        return redirect(f"{reverse('admin:clusters_energytariff_add')}?copy={int(object_id)}")
-
-
-def _copied(request: HttpRequest) -> EnergyTariff | None:
-    wanted = request.GET.get("copy", "")
-    return EnergyTariff.objects.filter(pk=wanted).first() if wanted.isdecimal() else None
-
-
-def _copied_bands(request: HttpRequest) -> list[dict[str, Any]]:
-    copied = _copied(request)
-    names = ("days", "from_time", "to_time", "price_per_kwh")
-    return [{name: getattr(band, name) for name in names} for band in copied.bands.all()] if copied else []
-
-
-@admin.register(PueRecord)
-class PueAdmin(AppendOnly):
-    """Facility energy over IT energy. A new value is a new row; the old ones stay."""
-
-    list_display = ("cluster", "pue", "effective_from", "created_by", "created_at")
-    list_filter = ("cluster",)
-    list_select_related = ("cluster", "created_by")
-    readonly_fields = ("created_at", "created_by")
-
-    def save_model(self, request: HttpRequest, obj: PueRecord, form: Any, change: bool) -> None:
-        obj.created_by = _person(request)
-        super().save_model(request, obj, form, change)
-        costs_changed([obj.cluster])
 
 
 @admin.register(EnrolmentToken)
@@ -272,7 +168,7 @@ class EnrolmentTokenAdmin(AppendOnly):
 
     def save_model(self, request: HttpRequest, obj: EnrolmentToken, form: Any, change: bool) -> None:
         token = secrets.token_urlsafe(32)
-        obj.sha256, obj.created_by = sha256(token), _person(request)
+        obj.sha256, obj.created_by = sha256(token), person(request)
         super().save_model(request, obj, form, change)
         self.message_user(request, f"The token, shown this once: {token}", messages.WARNING)
 
@@ -323,7 +219,3 @@ class NodeEventAdmin(ReadOnly):
     list_display = ("at", "node", "event", "actor", "data")
     list_filter = ("event", "node__cluster")
     list_select_related = ("node",)
-
-
-def _person(request: HttpRequest) -> User | None:
-    return request.user if isinstance(request.user, User) else None

@@ -49,15 +49,15 @@ def node_action(request: HttpRequest, node_id: uuid.UUID, action: str) -> HttpRe
 def _act(node: Node, action: str, role: str, actor: str) -> str:
     match action:
         case "cordon":
-            node_cordon(node, actor)
+            node_cordon(node, actor=actor)
             return f"{node.name} takes nothing new; what runs there goes on."
         case "uncordon":
-            node_uncordon(node, actor)
+            node_uncordon(node, actor=actor)
             return f"{node.name} takes work again."
         case "drain":
-            node_drain(node, actor)
+            node_drain(node, actor=actor)
             return f"{node.name} is being drained: its jobs save a checkpoint and move elsewhere."
         case "role" if role in Role.values:
-            node_set_role(node, role, actor)
+            node_set_role(node, role, actor=actor)
             return f"{node.name} now serves {'production and profiling' if role == Role.BOTH else role}."
     raise Http404(f"there is no action {action} {role}".strip())

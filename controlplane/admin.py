@@ -16,7 +16,11 @@ if TYPE_CHECKING:
 
     class _Styled:
         pass
+
+    class _DjangoUserAdmin(DjangoUserAdmin[User]):
+        pass
 else:
+    _DjangoUserAdmin = DjangoUserAdmin
     from unfold.admin import ModelAdmin as _Styled
 from unfold.forms import AdminPasswordChangeForm, UserChangeForm, UserCreationForm
 
@@ -53,7 +57,7 @@ admin.site.unregister(Group)
 
 
 @admin.register(User)
-class UserAdmin(DjangoUserAdmin, _Styled):
+class UserAdmin(_DjangoUserAdmin, _Styled):
     """People. Only who has Django's permission for it may change them: operators do not make operators."""
 
     form = UserChangeForm

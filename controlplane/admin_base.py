@@ -8,9 +8,10 @@ from typing import TYPE_CHECKING, Any
 
 from django import forms
 from django.contrib import admin, messages
+from django.contrib.auth.models import User
 from django.db import transaction
 from django.db.models import Model, QuerySet
-from django.forms import BaseForm
+from django.forms import Form
 from django.http import HttpRequest
 from django.utils.html import format_html
 from django.utils.safestring import SafeString
@@ -45,6 +46,7 @@ __all__ = [
     "ReadOnlyInline",
     "costs_changed",
     "for_each",
+    "person",
     "pretty",
 ]
 
@@ -78,16 +80,14 @@ class OperatorAdmin(StaffOnly, _ModelAdmin):
     unhistoried: tuple[str, ...] = ()
     """Fields whose values stay out of the history (secrets)."""
 
-    def construct_change_message(
-        self, request: HttpRequest, form: BaseForm, formsets: Any, add: bool = False
-    ) -> list[dict[str, Any]]:
+    def construct_change_message(self, request: HttpRequest, form: Form, formsets: Any, add: bool = False) -> list[dict[str, Any]]:
         """Django's message, with values."""
         message: list[dict[str, Any]] = super().construct_change_message(request, form, formsets, add)
         if not add and form.changed_data and message and "changed" in message[0]:
             message[0]["changed"]["fields"] = [self._in_words(form, name) for name in form.changed_data]
         return message
 
-    def _in_words(self, form: BaseForm, name: str) -> str:
+    def _in_words(self, form: Form, name: str) -> str:
         if name in self.unhistoried:
             return name
         return f"{name} from {form.initial.get(name)} to {form.cleaned_data.get(name)}"
@@ -135,6 +135,11 @@ def costs_changed(clusters: Iterable[Cluster]) -> None:
     """A number that costs depend on has changed: the next round, asked for here, decides by it."""
     for cluster in clusters:
         request_reschedule(cluster, Reason.TARIFF)
+
+
+def person(request: HttpRequest) -> User | None:
+    """Who does it, for the rows that keep that."""
+    return request.user if isinstance(request.user, User) else None
 
 
 def pretty(field: str, description: str) -> Callable[[Any, Model], SafeString]:

@@ -9,12 +9,14 @@ UNITS = ((86_400, "d"), (3_600, "h"), (60, "min"), (1, "s"))
 
 
 def duration(seconds: float | None) -> str:
-    """Two units at most: 45 s, 3 min 20 s, 2 h 5 min, 3 d 4 h. Nothing for None."""
+    """Two units at most: 43 ms, 45 s, 3 min 20 s, 2 h 5 min, 3 d 4 h. Nothing for None."""
     if seconds is None:
         return ""
+    if 0 < abs(seconds) < 0.9995:
+        return f"{1000 * abs(seconds):.0f} ms"
     left = round(abs(seconds))
     if left == 0:
-        return "0 s" if abs(seconds) < 0.05 else f"{abs(seconds):.1f} s"
+        return "0 s"
     first = next(i for i, (size, _) in enumerate(UNITS) if left >= size)
     parts = []
     for size, unit in UNITS[first : first + 2]:
@@ -26,7 +28,7 @@ def duration(seconds: float | None) -> str:
 
 def short_duration(seconds: float) -> str:
     """The largest unit only: 45 s, 3 min, 2 h, 3 d."""
-    return " ".join(duration(seconds).split(" ")[:2])
+    return " ".join(duration(round(seconds)).split(" ")[:2])
 
 
 def due(due_at: datetime | None, now: datetime, ended_at: datetime | None = None) -> tuple[str, str]:

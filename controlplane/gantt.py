@@ -19,7 +19,7 @@ KINDS = ("ran", "running", "profiling", "planned")
 
 @dataclass(frozen=True, slots=True)
 class Bar:
-    """Work on a GPU (`lane`) from `from_s` to `to_s`, seconds since the epoch. `key` gives the colour; "" is somebody else's job."""
+    """Work on a GPU (`lane`) from `from_s` to `to_s`, seconds since the epoch. `key` gives the colour; "" is another team's job."""
 
     lane: str
     key: str
@@ -42,7 +42,15 @@ def figure(bars: Sequence[Bar], lanes: Sequence[str], since_s: float, until_s: f
             "hovermode": "closest",
             "margin": {"l": 10, "r": 20, "t": 10, "b": 50},
             "xaxis": {"type": "date", "range": [_moment(since_s), _moment(until_s)], "title": {"text": "UTC"}},
-            "yaxis": {"type": "category", "categoryorder": "array", "categoryarray": list(reversed(lanes)), "automargin": True},
+            # The range keeps lanes without work on the chart.
+            "yaxis": {
+                "type": "category",
+                "categoryorder": "array",
+                "categoryarray": list(reversed(lanes)),
+                "range": [-0.5, len(lanes) - 0.5],
+                "automargin": True,
+            },
+            "uniformtext": {"mode": "hide", "minsize": 10},
             "shapes": [_present(now_s)],
         },
     }
@@ -71,7 +79,7 @@ def _trace(kind: str, bars: Sequence[Bar]) -> dict[str, Any]:
         "text": [escape(b.name) if kind != "planned" else "" for b in bars],
         "textposition": "inside",
         "insidetextanchor": "start",
-        "constraintext": "none",
+        "constraintext": "inside",
         "cliponaxis": True,
         "textangle": 0,
         "hovertext": [_hover(b) for b in bars],

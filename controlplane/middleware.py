@@ -8,7 +8,7 @@ from django.http import HttpRequest
 from django.http.response import HttpResponseBase
 
 
-class ContentSecurityPolicy(CSPMiddleware):  # type: ignore[misc]  # django-csp's middleware is untyped here
+class ContentSecurityPolicy(CSPMiddleware):
     """django-csp's middleware, with a policy of their own for the prefixes in CONTENT_SECURITY_POLICY_BY_PREFIX."""
 
     def get_policy_parts(self, request: HttpRequest, response: HttpResponseBase, report_only: bool = False) -> PolicyParts:

@@ -51,7 +51,7 @@ class PlotlyFinder(BaseFinder):
         yield PLOTLY_NAME, _OneFile(location=str(plotly_folder()))
 
 
-class StaticStorage(CompressedManifestStaticFilesStorage):
+class StaticStorage(CompressedManifestStaticFilesStorage):  # type: ignore[misc]  # whitenoise is untyped
     """Hashed and compressed files once collected; until then plain names, which the finders serve."""
 
     manifest_strict = False

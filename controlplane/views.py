@@ -32,8 +32,9 @@ def gantt(request: HttpRequest) -> HttpResponse:
     query = QueryDict(mutable=True)
     query.update({"cluster": cluster.name if cluster else "", "span": span})
     context = {
-        "cluster": cluster, "clusters": list(Cluster.objects.order_by("name")), "span": span, "spans": SPANS, "query": query.urlencode(),
-        "plotly": PLOTLY_NAME, "has_devices": bool(cluster and Device.objects.filter(node__cluster=cluster).exists()),
+        "cluster": cluster, "clusters": list(Cluster.objects.order_by("name")), "span": span, "spans": SPANS,
+        "query": query.urlencode(), "plotly": PLOTLY_NAME,
+        "has_devices": bool(cluster and Device.objects.filter(node__cluster=cluster).exists()),
     }  # fmt: skip
     return render(request, "controlplane/gantt.html", context)
 

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from decimal import Decimal
 from typing import Any
+from uuid import UUID
 
 from django.contrib.auth.models import User
 from django.db.models import F, Max, Prefetch, Q
@@ -90,14 +91,14 @@ class JobPage:
         return self.row.job
 
 
-def job_page(user: User, job_id: object) -> JobPage:
+def job_page(user: User, job_id: UUID | str) -> JobPage:
     """The page of a job this user may see, else JobNotFound."""
     jobs = listed_jobs(user).select_related("cloned_from")
     job = jobs.prefetch_related("attempts", Prefetch("assignments", queryset=_stays())).filter(pk=job_id).first()
     if job is None:
         raise JobNotFound(f"there is no job {job_id}")
     now = timezone.now()
-    stays = _with_moves([a for a in job.assignments.all()], now)
+    stays = _with_moves(list(job.assignments.all()), now)
     events = list(job.events.order_by("-id")[:HISTORY])
     return JobPage(
         row=job_rows(user, [job])[0],

@@ -76,7 +76,7 @@ def _job_rows(user: User, rows: QuerySet[Model], cursor: int, path: str) -> tupl
     after = list(rows.filter(pk__gt=cursor).order_by("pk").values_list("pk", f"{path}_id", f"{path}__team_id")[:MOST_ROWS])
     if not after:
         return cursor, set()
-    teams = set() if is_operator(user) else set(user.teams.values_list("pk", flat=True))  # type: ignore[attr-defined]  # Team.members
+    teams = set() if is_operator(user) else set(user.teams.values_list("pk", flat=True))
     return after[-1][0], {str(job) for _, job, team in after if is_operator(user) or team in teams}
 
 

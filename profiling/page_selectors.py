@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from dataclasses import dataclass
+from typing import Any
 
 from django.core.paginator import Page, Paginator
 from django.db.models import Count, Q
@@ -24,7 +25,7 @@ class KindRow:
     wanted: int
 
 
-def kinds_page(number: object, search: str = "") -> tuple[Page[Kind], tuple[GpuType, ...], list[KindRow]]:
+def kinds_page(number: object, search: str = "") -> tuple[Page[Any], tuple[GpuType, ...], list[KindRow]]:
     """(page, the columns, the rows): what is known of the speed of each kind on each GPU type."""
     kinds = Kind.objects.annotate(job_count=Count("jobs", distinct=True)).order_by("name", "digest")
     if search:

@@ -104,7 +104,9 @@ def visit(browser: Browser, server: Server, state: StorageState | None, **option
     page.on("console", lambda m: visitor.complaints.append(f"{m.type}: {m.text}") if m.type in ("error", "warning") else None)
     page.on("pageerror", lambda error: visitor.complaints.append(f"exception: {error}"))
     page.on("requestfailed", lambda r: visitor.complaints.append(f"failed: {r.url}") if "/live/" not in r.url else None)
-    page.on("request", lambda r: visitor.complaints.append(f"fetched from elsewhere: {r.url}") if not _ours(r.url, server) else None)
+    page.on(
+        "request", lambda r: visitor.complaints.append(f"fetched from elsewhere: {r.url}") if not _ours(r.url, server) else None
+    )
     yield visitor
     context.close()
 
@@ -129,9 +131,7 @@ def log_in(browser: Browser, server: Server, name: str) -> StorageState:
 
 def _environment(home: Path) -> dict[str, str]:
     kept = {n: v for n, v in os.environ.items() if n not in ("DATABASE_URL", "REDIS_URL")}
-    ours = {
-        "LOADMASTER_HOME": str(home), "DJANGO_SETTINGS_MODULE": "tests.browser_settings", "PYTHONPATH": str(ROOT), "PYTHONUNBUFFERED": "1"
-    }  # fmt: skip
+    ours = {"LOADMASTER_HOME": str(home), "DJANGO_SETTINGS_MODULE": "tests.browser_settings", "PYTHONPATH": str(ROOT)}
     return {**kept, **ours}
 
 

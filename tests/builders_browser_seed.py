@@ -17,7 +17,7 @@ def seed() -> None:
     demo = a_busy_cluster()
     ids = {"running": demo.running.pk, "waiting": demo.waiting.pk, "round": demo.round.pk, "cluster": demo.cluster.pk}
     for name, value in ids.items():
-        print(f"{name}={value}")  # noqa: T201  # that is how the fixture learns them
+        print(f"{name}={value}")  # that is how the fixture learns them
 
 
 if __name__ == "__main__":

@@ -53,7 +53,7 @@ def losses(assignment: Assignment, *, count: int = 60, every: int = 10, first_st
             elapsed_s=float(i),
             steps_per_s=2.0,
             loss=0.15 + 2.1 * exp(-(first_step / every + i) / 18) + 0.04 * ((i * 7) % 5 - 2) / 2,
-        )  # fmt: skip
+        )
         for i in range(count)
     )
 
@@ -132,8 +132,8 @@ def _a_running_job(cluster: Cluster, nodes: tuple[Node, ...], **values: Any) -> 
     )  # fmt: skip
     attempt = Attempt.objects.create(job=job, number=1)
     first = an_assignment(
-        job, nodes[1], live=False, started=at(-1300), ended_at=at(-520), attempt=attempt, steps_done=600, reason="a job that is due sooner",
-        energy_cost=Decimal("0.00312"), power_source="modelled",
+        job, nodes[1], live=False, started=at(-1300), ended_at=at(-520), attempt=attempt, steps_done=600,
+        reason="a job that is due sooner", energy_cost=Decimal("0.00312"), power_source="modelled",
     )  # fmt: skip
     second = an_assignment(
         job, nodes[0], gpus=2, started=at(-480), attempt=attempt, start_steps=600, steps_done=1180, predicted_run_s=1000.0
@@ -143,8 +143,15 @@ def _a_running_job(cluster: Cluster, nodes: tuple[Node, ...], **values: Any) -> 
     a_log(first, "epoch 1 of 12\n")
     a_log(second, "".join(f"step {s} loss {2.1 * exp(-s / 300) + 0.15:.4f}\n" for s in range(600, 1180, 20)))
     a_log(second, "warning: the learning rate fell below 1e-5\n", stream="stderr")
-    events = (("submitted", "ada", {}), ("place", "", {"round": 11}), ("run", "", {}), ("preempt", "", {"why": "a job that is due sooner"}),
-              ("stopped", "", {"steps": 600}), ("place", "", {"round": 12}), ("run", "", {}))  # fmt: skip
+    events: tuple[tuple[str, str, dict[str, Any]], ...] = (
+        ("submitted", "ada", {}),
+        ("place", "", {"round": 11}),
+        ("run", "", {}),
+        ("preempt", "", {"why": "a job that is due sooner"}),
+        ("stopped", "", {"steps": 600}),
+        ("place", "", {"round": 12}),
+        ("run", "", {}),
+    )
     for event, actor, data in events:
         JobEvent.objects.create(job=job, event=event, actor=actor, data=data)
     return job

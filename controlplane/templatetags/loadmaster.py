@@ -19,13 +19,17 @@ register.filter("quantity", formats.quantity)
 register.filter("count", formats.count)
 
 TONES = {
-    "running": "accent dot", "starting": "accent dot", "preparing": "accent dot", "accepted": "accent dot", "offered": "info dot",
-    "queued": "info dot", "profiling": "info dot", "held": "dot", "stopping": "warn dot", "cancelling": "warn dot", "unknown": "warn dot",
-    "completed": "good dot", "succeeded": "good dot", "failed": "bad dot", "lost": "bad dot", "rejected": "bad dot", "cancelled": "dot",
-    "preempted": "warn dot", "ready": "good dot", "cordoned": "warn dot", "draining": "warn dot", "applied": "good dot",
-    "partial": "warn dot", "kept": "warn dot", "abandoned": "bad dot", "start": "good", "keep": "", "preempt": "warn",
-    "migrate": "info", "resize": "info",
-}  # fmt: skip
+    **dict.fromkeys(("running", "starting", "preparing", "accepted"), "accent dot"),
+    **dict.fromkeys(("queued", "profiling", "offered"), "info dot"),
+    **dict.fromkeys(("completed", "succeeded", "ready", "applied"), "good dot"),
+    **dict.fromkeys(("stopping", "cancelling", "unknown", "preempted", "cordoned", "draining", "partial", "kept"), "warn dot"),
+    **dict.fromkeys(("failed", "lost", "rejected", "abandoned"), "bad dot"),
+    **dict.fromkeys(("held", "cancelled"), "dot"),
+    **dict.fromkeys(("migrate", "resize"), "info"),
+    "start": "good",
+    "preempt": "warn",
+}
+"""Colours of states of jobs, assignments, nodes, rounds and changes."""
 
 WORDS = {"queued": "waiting"}
 """States whose word for people is another one."""

@@ -32,31 +32,31 @@ def cookies(browser: Browser, server: Server) -> dict[str, StorageState]:
     return {name: log_in(browser, server, name) for name in ("ada", "grace")}
 
 
-@pytest.fixture()
+@pytest.fixture
 def ada(browser: Browser, server: Server, cookies: dict[str, StorageState]) -> Iterator[Visitor]:
     """A member of the team `vision`."""
     yield from visit(browser, server, cookies["ada"])
 
 
-@pytest.fixture()
+@pytest.fixture
 def grace(browser: Browser, server: Server, cookies: dict[str, StorageState]) -> Iterator[Visitor]:
     """An operator."""
     yield from visit(browser, server, cookies["grace"])
 
 
-@pytest.fixture()
+@pytest.fixture
 def ada_on_a_phone(browser: Browser, server: Server, cookies: dict[str, StorageState]) -> Iterator[Visitor]:
     """The member with a narrow window."""
     yield from visit(browser, server, cookies["ada"], viewport={"width": 390, "height": 844}, has_touch=True)
 
 
-@pytest.fixture()
+@pytest.fixture
 def ada_at_night(browser: Browser, server: Server, cookies: dict[str, StorageState]) -> Iterator[Visitor]:
     """The member whose system is in dark mode."""
     yield from visit(browser, server, cookies["ada"], color_scheme="dark")
 
 
-@pytest.fixture()
+@pytest.fixture
 def stranger(browser: Browser, server: Server) -> Iterator[Visitor]:
     """Somebody who is not logged in."""
     yield from visit(browser, server, None)

@@ -1,0 +1,108 @@
+"""Administration of what energy costs: tariffs and PUE, whose rows never change."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from django.contrib import admin, messages
+from django.db.models import QuerySet
+from django.http import HttpRequest, HttpResponseRedirect
+from django.shortcuts import redirect
+from django.urls import reverse
+
+from clusters.models import EnergyTariff, PueRecord, TariffBand
+from controlplane.admin_base import AppendOnly, OperatorInline, costs_changed, person
+
+
+class BandInline(OperatorInline):
+    """Prices for some hours of some days; those of a saved tariff stay as they are."""
+
+    model = TariffBand
+
+    def has_add_permission(self, request: HttpRequest, obj: Any = None) -> bool:
+        return obj is None and super().has_add_permission(request, obj)
+
+    def has_change_permission(self, request: HttpRequest, obj: Any = None) -> bool:
+        return obj is None and super().has_change_permission(request, obj)
+
+    def has_delete_permission(self, request: HttpRequest, obj: Any = None) -> bool:
+        return obj is None and super().has_delete_permission(request, obj)
+
+    def get_extra(self, request: HttpRequest, obj: Any = None, **kwargs: Any) -> int:
+        """Room for the bands of the version that is copied."""
+        return len(_copied_bands(request)) or 1
+
+
+@admin.register(EnergyTariff)
+class EnergyTariffAdmin(AppendOnly):
+    """Prices. A saved version never changes: "New version from this one" starts the next with its figures."""
+
+    list_display = ("cluster", "name", "effective_from", "default_price_per_kwh", "emissions_g_per_kwh", "created_by")
+    list_filter = ("cluster",)
+    list_select_related = ("cluster", "created_by")
+    date_hierarchy = "effective_from"
+    inlines = (BandInline,)
+    actions = ("new_version",)
+    actions_detail = ("new_version_of",)
+    readonly_fields = ("created_at", "created_by")
+
+    def save_related(self, request: HttpRequest, form: Any, formsets: Any, change: bool) -> None:
+        """Once the bands are there too, the next round decides by the new prices."""
+        super().save_related(request, form, formsets, change)
+        costs_changed([form.instance.cluster])
+
+    def save_model(self, request: HttpRequest, obj: EnergyTariff, form: Any, change: bool) -> None:
+        obj.created_by = person(request)
+        super().save_model(request, obj, form, change)
+
+    def get_changeform_initial_data(self, request: HttpRequest) -> dict[str, Any]:
+        """The figures of the version that is copied; it begins now unless another time is set."""
+        copied = _copied(request)
+        if copied is None:
+            return super().get_changeform_initial_data(request)
+        names = ("cluster", "name", "default_price_per_kwh", "emissions_g_per_kwh")
+        return {name: getattr(copied, f"{name}_id" if name == "cluster" else name) for name in names}
+
+    def get_formset_kwargs(self, request: HttpRequest, obj: Any, inline: Any, prefix: str) -> dict[str, Any]:
+        """The bands of the version that is copied, on the first showing only: what is sent counts as typed."""
+        kwargs: dict[str, Any] = super().get_formset_kwargs(request, obj, inline, prefix)
+        if request.method == "GET" and (bands := _copied_bands(request)):
+            kwargs["initial"] = bands
+        return kwargs
+
+    @admin.action(description="New version from this one")
+    def new_version(self, request: HttpRequest, tariffs: QuerySet[EnergyTariff]) -> HttpResponseRedirect | None:
+        chosen = list(tariffs[:2])
+        if len(chosen) != 1:
+            self.message_user(request, "Choose one tariff to copy.", messages.ERROR)
+            return None
+        return self.new_version_of(request, chosen[0].pk)
+
+    def new_version_of(self, request: HttpRequest, object_id: int) -> HttpResponseRedirect:
+        return redirect(f"{reverse('admin:clusters_energytariff_add')}?copy={int(object_id)}")
+
+
+def _copied(request: HttpRequest) -> EnergyTariff | None:
+    wanted = request.GET.get("copy", "")
+    return EnergyTariff.objects.filter(pk=wanted).first() if wanted.isdecimal() else None
+
+
+def _copied_bands(request: HttpRequest) -> list[dict[str, Any]]:
+    copied = _copied(request)
+    names = ("days", "from_time", "to_time", "price_per_kwh")
+    return [{name: getattr(band, name) for name in names} for band in copied.bands.all()] if copied else []
+
+
+@admin.register(PueRecord)
+class PueAdmin(AppendOnly):
+    """Facility energy over IT energy. A new value is a new row; the old ones stay."""
+
+    list_display = ("cluster", "pue", "effective_from", "created_by", "created_at")
+    list_filter = ("cluster",)
+    list_select_related = ("cluster", "created_by")
+    readonly_fields = ("created_at", "created_by")
+
+    def save_model(self, request: HttpRequest, obj: PueRecord, form: Any, change: bool) -> None:
+        obj.created_by = person(request)
+        super().save_model(request, obj, form, change)
+        costs_changed([obj.cluster])

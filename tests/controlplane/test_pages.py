@@ -1,0 +1,257 @@
+"""What pages say, to whom, and in how many queries."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from uuid import uuid4
+
+import pytest
+from django.test import Client
+from pytest_django import DjangoAssertNumQueries
+
+from clusters.models import Node, NodeEvent
+from jobs.models import Job
+from tests.builders import a_cluster, a_job, a_kind, a_node, a_team, a_user, at
+from tests.builders_pages import Demo, a_busy_cluster, an_assignment, losses
+
+pytestmark = pytest.mark.django_db
+
+PAGES = (
+    "/",
+    "/submit/",
+    "/jobs/{job}/",
+    "/nodes/",
+    "/timeline/",
+    "/timeline/figure.json",
+    "/rounds/",
+    "/rounds/{round}/",
+    "/kinds/",
+    "/live/",
+)
+
+
+@pytest.fixture(name="demo")
+def _demo() -> Demo:
+    return a_busy_cluster()
+
+
+@pytest.fixture(name="ada")
+def _ada(demo: Demo, client: Client) -> Client:
+    client.force_login(demo.user)
+    return client
+
+
+def text(client: Client, path: str, status: int = 200) -> str:
+    answer = client.get(path)
+    assert answer.status_code == status
+    return answer.content.decode()
+
+
+@pytest.mark.parametrize("path", PAGES)
+def test_a_stranger_is_sent_to_the_login(demo: Demo, client: Client, path: str) -> None:
+    answer = client.get(path.format(job=demo.running.pk, round=demo.round.pk))
+    assert answer.status_code == 302
+    assert answer["Location"].startswith("/login/?next=")
+
+
+def test_a_stranger_learns_nothing_from_actions(demo: Demo, client: Client) -> None:
+    for path in (f"/jobs/{demo.running.pk}/cancel/", f"/nodes/{demo.nodes[0].pk}/drain/"):
+        assert client.post(path)["Location"].startswith("/login/")
+    demo.running.refresh_from_db()
+    assert demo.running.state == "running"
+
+
+def test_another_teams_job_does_not_exist_for_me(demo: Demo, client: Client) -> None:
+    client.force_login(a_user(team=a_team()))
+    assert client.get(f"/jobs/{demo.running.pk}/").status_code == 404
+    assert client.post(f"/jobs/{demo.running.pk}/cancel/").status_code == 404
+    assert client.get(f"/submit/?from={demo.running.pk}").status_code == 404
+    assert Job.objects.get(pk=demo.running.pk).state == "running"
+
+
+@pytest.mark.parametrize("path", ["/", "/?state=all", "/nodes/", "/timeline/figure.json?span=24h", "/rounds/{round}/"])
+def test_names_of_another_teams_jobs_are_not_told(demo: Demo, client: Client, path: str) -> None:
+    client.force_login(a_user(team=a_team()))
+    page = text(client, path.format(round=demo.round.pk))
+    assert not [name for name in Job.objects.values_list("name", flat=True) if name in page]
+
+
+def test_only_operators_change_nodes(demo: Demo, ada: Client) -> None:
+    node = demo.nodes[0]
+    for action in ("cordon", "drain", "uncordon", "role"):
+        answer = ada.post(f"/nodes/{node.pk}/{action}/", {"role": "both"})
+        assert answer.status_code == 403
+        assert "Only operators may do that" in answer.content.decode()
+    assert not NodeEvent.objects.exists()
+    assert "Cordon" not in text(ada, "/nodes/")
+
+
+def test_operators_change_nodes_and_are_named_in_the_history(demo: Demo, client: Client) -> None:
+    client.force_login(demo.operator)
+    node = demo.nodes[0]
+    for action, state in (("cordon", "cordoned"), ("drain", "draining"), ("uncordon", "ready")):
+        answer = client.post(f"/nodes/{node.pk}/{action}/", follow=True)
+        assert "alpha" in answer.content.decode()
+        assert Node.objects.get(pk=node.pk).state == state
+    client.post(f"/nodes/{node.pk}/role/", {"role": "profiling"})
+    assert Node.objects.get(pk=node.pk).role == "profiling"
+    assert set(NodeEvent.objects.values_list("actor", flat=True)) == {"grace"}
+
+
+def test_what_cannot_be_done_to_a_node_is_said_and_changes_nothing(demo: Demo, client: Client) -> None:
+    client.force_login(demo.operator)
+    Node.objects.filter(name="alpha").update(state="lost")
+    answer = client.post(f"/nodes/{demo.nodes[0].pk}/cordon/", follow=True)
+    assert "Nothing was changed: node alpha is lost" in answer.content.decode()
+    assert client.post(f"/nodes/{demo.nodes[0].pk}/explode/").status_code == 404
+    assert client.post(f"/nodes/{demo.nodes[0].pk}/role/", {"role": "king"}).status_code == 404
+
+
+def test_members_act_on_their_jobs_and_refusals_say_why(demo: Demo, ada: Client) -> None:
+    path = f"/jobs/{demo.waiting.pk}"
+    assert "on hold" in ada.post(f"{path}/hold/", follow=True).content.decode()
+    assert "released" in ada.post(f"{path}/release/", follow=True).content.decode()
+    assert "cancelled" in ada.post(f"{path}/cancel/", follow=True).content.decode()
+    assert "Nothing was changed" in ada.post(f"{path}/hold/", follow=True).content.decode()
+    assert "back in the queue" in ada.post(f"{path}/requeue/", follow=True).content.decode()
+    assert ada.get(f"{path}/cancel/").status_code == 405
+    assert ada.post(f"{path}/explode/").status_code == 404
+
+
+@pytest.mark.parametrize(
+    ("query", "seen", "unseen"),
+    [
+        ("", "convnet-digits-large", "baseline"),
+        ("?state=completed", "baseline", "convnet-digits-large"),
+        ("?state=failed", "broken-paths", "baseline"),
+        ("?state=waiting", "recurrent-sequences", "convnet-digits-large"),
+        ("?search=RECURRENT", "recurrent-sequences", "night-run"),
+        ("?state=nonsense&page=999", "recurrent-sequences", "baseline"),
+    ],
+)
+def test_the_queue_filters(demo: Demo, ada: Client, query: str, seen: str, unseen: str) -> None:
+    Job.objects.filter(waiting_code="no_capacity").update(waiting_detail={})
+    page = text(ada, f"/{query}")
+    assert f">{seen}</a>" in page
+    assert f">{unseen}</a>" not in page
+
+
+def test_only_mine_leaves_out_my_colleagues_jobs(demo: Demo, client: Client) -> None:
+    client.force_login(a_user(team=demo.team))
+    assert "convnet-digits-large" in text(client, "/")
+    assert "No job fits these filters" in text(client, "/?mine=1")
+
+
+def test_a_job_is_found_by_its_id(demo: Demo, ada: Client) -> None:
+    page = text(ada, f"/?search={demo.waiting.pk}")
+    assert ">recurrent-sequences</a>" in page
+    assert ">night-run</a>" not in page
+
+
+def test_operators_filter_by_team(demo: Demo, client: Client) -> None:
+    client.force_login(demo.operator)
+    assert "not-for-ada" in text(client, "/")
+    assert "not-for-ada" not in text(client, "/?team=vision")
+
+
+def test_htmx_gets_the_part_and_caches_keep_it_apart(ada: Client) -> None:
+    for path in ("/", "/nodes/", "/rounds/"):
+        part = ada.get(path, headers={"HX-Request": "true"})
+        assert "<!doctype html>" not in part.content.decode()
+        assert "HX-Request" in part["Vary"]
+
+
+@pytest.mark.parametrize(
+    ("path", "words"),
+    [("/", "Nothing runs or waits"), ("/nodes/", "No cluster yet"), ("/rounds/", "No decisions yet"), ("/kinds/", "No kinds yet")],
+)
+def test_an_empty_page_says_what_to_do_next(client: Client, path: str, words: str) -> None:
+    client.force_login(a_user(team=a_team()))
+    assert words in text(client, path)
+
+
+def test_an_empty_cluster_says_how_nodes_come(client: Client) -> None:
+    cluster = a_cluster()
+    client.force_login(a_user(operator=True))
+    assert "No nodes yet" in text(client, "/nodes/")
+    assert "No GPUs yet" in text(client, f"/timeline/?cluster={cluster.name}")
+
+
+def test_a_job_page_tells_what_a_job_did_and_cost(demo: Demo, ada: Client) -> None:
+    page = text(ada, f"/jobs/{demo.running.pk}/")
+    for words in (
+        "49.2%",
+        "migrated",
+        "a job that is due sooner",
+        "in 12 min",
+        "modelled",
+        "<polyline",
+        "step 1160",
+        "1 pre-emption",
+    ):
+        assert words in page
+    assert "demo, round 13" in text(ada, f"/rounds/{demo.round.pk}/")
+    assert ada.get(f"/rounds/{demo.round.pk + 1}/").status_code == 404
+    assert ada.get(f"/jobs/{uuid4()}/").status_code == 404
+
+
+def test_what_a_program_prints_is_shown_and_never_run(demo: Demo, ada: Client) -> None:
+    from clusters.models import Assignment
+    from tests.builders_pages import a_log
+
+    running = Assignment.objects.get(job=demo.running, state="running")
+    a_log(running, "\x1b[31m<script>alert(1)</script>\x1b[0m\n", offset=10**6)
+    Job.objects.filter(pk=demo.running.pk).update(name="<img src=x>", failure_reason="<b>bold</b>")
+    page = text(ada, f"/jobs/{demo.running.pk}/")
+    assert "&lt;script&gt;alert(1)&lt;/script&gt;\n" in page
+    assert "<script>alert" not in page
+    assert "<img src=x>" not in page
+    assert "<b>bold" not in page
+
+
+def test_pages_mark_what_is_emulated(demo: Demo, ada: Client) -> None:
+    for path in ("/", f"/jobs/{demo.running.pk}/", "/nodes/", "/kinds/", "/timeline/figure.json", "/submit/"):
+        assert "emulated" in text(ada, path), path
+
+
+def more_of_everything(demo: Demo) -> None:
+    kind = a_kind(steps_per_s={("A100", 1): 3.0})
+    for index in range(6):
+        node = a_node(demo.cluster, gpu_type="V100", gpus=2)
+        values = {"team": demo.team, "user": demo.user, "kind": kind}
+        job = a_job(demo.cluster, state="running", due_at=at(60), **values)
+        an_assignment(job, node, gpus=2)
+        detail = {"jobs": [str(job.pk)], "nodes": [str(node.pk)]}
+        a_job(demo.cluster, waiting_code="no_capacity", waiting_detail=detail, **values)
+        earlier = an_assignment(demo.running, node, live=False, ended_at=at(-5000), started=at(-6000), fence=100 + index)
+        losses(earlier, count=10)
+
+
+@pytest.mark.parametrize(
+    "path", ["/", "/?state=all", "/jobs/{job}/", "/nodes/", "/timeline/figure.json", "/rounds/", "/rounds/{round}/", "/kinds/"]
+)
+def test_queries_do_not_grow_with_what_there_is(
+    demo: Demo,
+    ada: Client,
+    path: str,
+    django_assert_num_queries: DjangoAssertNumQueries,
+    count_queries: Callable[[Callable[[], object]], int],
+) -> None:
+    path = path.format(job=demo.running.pk, round=demo.round.pk)
+    before = count_queries(lambda: ada.get(path))
+    more_of_everything(demo)
+    with django_assert_num_queries(before):
+        ada.get(path)
+
+
+@pytest.fixture(name="count_queries")
+def _count_queries() -> Callable[[Callable[[], object]], int]:
+    from django.db import connection
+    from django.test.utils import CaptureQueriesContext
+
+    def count(act: Callable[[], object]) -> int:
+        with CaptureQueriesContext(connection) as captured:
+            act()
+        return len(captured)
+
+    return count
