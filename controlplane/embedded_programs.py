@@ -62,7 +62,17 @@ def agent(name: str, home: Path, port: int, emulation: Path, token_file: Path) -
     """A local agent whose GPUs are pacing clocks. Its jobs are stopped with a checkpoint when it is."""
     argv = python("-m", "loadmaster.agent", "--server", f"http://127.0.0.1:{port}", "--name", name)
     state = home / "agents" / name
-    options = ["--state-dir", str(state), "--emulate", str(emulation), "--token-file", str(token_file), "--stop-jobs-on-exit"]
+    shared = ["--checkpoints", str(home / "checkpoints")]
+    options = [
+        *shared,
+        "--state-dir",
+        str(state),
+        "--emulate",
+        str(emulation),
+        "--token-file",
+        str(token_file),
+        "--stop-jobs-on-exit",
+    ]
     threads = dict.fromkeys(("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"), "1")
     return Program(f"agent-{name}", [*argv, *options], env=threads, stop_s=30)
 

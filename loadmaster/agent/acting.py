@@ -46,11 +46,13 @@ class Hands:
         talk: Conversation,
         state_dir: Path,
         boot_id: str,
+        checkpoints: Path | None = None,
         node_environment: Callable[[], dict[str, str]] = admission.node_environment,
     ) -> None:
         self._client, self._journal, self._runtime, self._devices = client, journal, runtime, devices
         self._clock, self._shipper, self._talk = clock, shipper, talk
         self._state_dir, self._boot_id = state_dir, boot_id
+        self._checkpoints = checkpoints or state_dir / "checkpoints"
         self._node_environment = node_environment
         self._backoff = Backoff()
         self.is_leaving = False
@@ -102,6 +104,7 @@ class Hands:
         return admission.launch_of(
             spec,
             state_dir=self._state_dir,
+            checkpoints=self._checkpoints,
             node=self._node_environment(),
             devices=self._devices.environment(spec.devices, spec.kind_name),
             lease_grace_s=self._talk.intervals.grace_s,

@@ -72,20 +72,30 @@ def contract(spec: LaunchSpec, checkpoints: Path) -> dict[str, str]:
     }
 
 
-def checkpoint_folder(spec: LaunchSpec, state_dir: Path) -> Path:
-    """Where the job's checkpoints go; a profiling launch gets a folder of its own, so that it never touches the job's."""
+def checkpoint_folder(spec: LaunchSpec, state_dir: Path, checkpoints: Path) -> Path:
+    """Where the job's checkpoints go: its own place, else the node's folder `checkpoints`.
+
+    A profiling launch gets a folder of its own, so that it never touches the job's.
+    """
     if spec.purpose == PROFILING:
         return state_dir / "runs" / RunId(spec.assignment, spec.fence).name / "checkpoints"
     place = Path(spec.checkpoint_place) if spec.checkpoint_place else None
     if place and place.is_absolute():
         return place
-    return state_dir / "checkpoints" / spec.job
+    return checkpoints / spec.job
 
 
 def launch_of(
-    spec: LaunchSpec, *, state_dir: Path, node: Mapping[str, str], devices: Mapping[str, str], lease_grace_s: float, boot_id: str
+    spec: LaunchSpec,
+    *,
+    state_dir: Path,
+    checkpoints: Path,
+    node: Mapping[str, str],
+    devices: Mapping[str, str],
+    lease_grace_s: float,
+    boot_id: str,
 ) -> Launch:
     """A specification's launch on this node: its own variables go over the node's, the devices' and the contract's over all."""
-    promised = contract(spec, checkpoint_folder(spec, state_dir))
+    promised = contract(spec, checkpoint_folder(spec, state_dir, checkpoints))
     environment = {**node, **spec.environment, **spec.secrets, **devices, **promised}
     return Launch(RunId(spec.assignment, spec.fence), spec, environment, min(spec.grace_s, lease_grace_s), boot_id)

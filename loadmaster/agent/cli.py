@@ -29,6 +29,10 @@ def agent(
     name: Annotated[str | None, typer.Option(help="The node's name; the host's by default (LOADMASTER_NODE_NAME).")] = None,
     rack: Annotated[str | None, typer.Option(help="The rack it stands in (LOADMASTER_RACK).")] = None,
     emulate: Annotated[Path | None, typer.Option(help="YAML file of emulated GPUs (LOADMASTER_EMULATE).")] = None,
+    checkpoints: Annotated[
+        Path | None,
+        typer.Option(help="The folder of checkpoints that all nodes share, as this node sees it (LOADMASTER_CHECKPOINTS)."),
+    ] = None,
     runtime: Annotated[str | None, typer.Option(help="How jobs are run: process.")] = None,
     ca: Annotated[str | None, typer.Option(help="File of certificate authorities (LOADMASTER_CA).")] = None,
     insecure: Annotated[bool | None, typer.Option("--insecure", help="Accept any certificate: for trials only.")] = None,
@@ -48,6 +52,7 @@ def agent(
         "name": name,
         "rack": rack,
         "emulate": emulate,
+        "checkpoints": checkpoints,
         "runtime": runtime,
         "ca": ca,
         "insecure": insecure,

@@ -21,6 +21,7 @@ ENVIRONMENT = {
     "name": "LOADMASTER_NODE_NAME",
     "rack": "LOADMASTER_RACK",
     "emulate": "LOADMASTER_EMULATE",
+    "checkpoints": "LOADMASTER_CHECKPOINTS",
     "ca": "LOADMASTER_CA",
 }
 
@@ -34,7 +35,8 @@ class AgentConfig:
     """What an agent is told at its start.
 
     `token` is the enrolment token, needed once: the node's own token is then kept in `state_dir`. `emulate` names the YAML file of
-    emulated devices, `ca` a file of certificate authorities; `insecure` accepts any certificate.
+    emulated devices, `ca` a file of certificate authorities; `insecure` accepts any certificate. `checkpoints` is where this node sees
+    the folder that all nodes share: without it a job that moves to another node begins anew there.
     """
 
     server: str
@@ -43,6 +45,7 @@ class AgentConfig:
     name: str = ""
     rack: str = ""
     emulate: Path | None = None
+    checkpoints: Path | None = None
     runtime: str = "process"
     insecure: bool = False
     ca: str = ""
@@ -99,5 +102,10 @@ def _checked(values: dict[str, Any]) -> AgentConfig:
     if values.get("runtime", RUNTIMES[0]) not in RUNTIMES:
         raise ConfigError(f"--runtime: must be one of {', '.join(RUNTIMES)}, not {values['runtime']!r}")
     emulate = values.get("emulate")
-    state_dir = Path(values.get("state_dir") or DEFAULT_STATE_DIR).expanduser().absolute()
-    return AgentConfig(**{**values, "server": server, "state_dir": state_dir, "emulate": Path(emulate) if emulate else None})
+    shared = values.get("checkpoints")
+    paths = {
+        "state_dir": Path(values.get("state_dir") or DEFAULT_STATE_DIR).expanduser().absolute(),
+        "emulate": Path(emulate) if emulate else None,
+        "checkpoints": Path(shared).expanduser().absolute() if shared else None,
+    }
+    return AgentConfig(**{**values, **paths, "server": server})

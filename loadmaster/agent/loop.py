@@ -55,6 +55,7 @@ class Agent:
         devices: Devices,
         identity: Identity,
         state_dir: Path,
+        checkpoints: Path | None = None,
         clock: Clock | None = None,
         pace: Pace | None = None,
         jitter: random.Random | None = None,
@@ -75,6 +76,7 @@ class Agent:
             talk=self.talk,
             state_dir=state_dir,
             boot_id=identity.boot_id,
+            checkpoints=checkpoints,
         )
         self._backoff = Backoff(jitter=jitter)
         self._since_s: dict[str, float] = {}
@@ -160,7 +162,7 @@ class Agent:
         return View(
             now_s=now_s,
             wall_s=self._clock.wall_s(),
-            wishes=dict(self.talk.wishes),
+            wishes=self.talk.wishes,
             entries=dict(self._journal.entries),
             ends=dict(self._journal.ends),
             runs=runs,

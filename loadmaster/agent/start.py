@@ -62,6 +62,7 @@ def _run(config: AgentConfig, leave: threading.Event) -> None:
                 devices=devices,
                 identity=identity,
                 state_dir=state_dir,
+                checkpoints=config.checkpoints,
             )
             agent.run(leave, stop_jobs=config.stop_jobs_on_exit)
     finally:
