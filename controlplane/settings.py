@@ -234,7 +234,7 @@ STORAGES = {
 WHITENOISE_USE_FINDERS = True
 WHITENOISE_IMMUTABLE_FILE_TEST = r"^.+(\.[0-9a-f]{12}\..+|/vendor/.+)$"
 
-# Our pages run our own scripts and styles only. The timeline page loosens `style-src` for itself, because Plotly writes styles.
+# Our pages run our own scripts and styles only. The timeline loosens `style-src` for itself: Plotly writes styles.
 _STRICT = {
     "default-src": [SELF],
     "img-src": [SELF, "data:"],
@@ -244,7 +244,7 @@ _STRICT = {
     "frame-ancestors": [NONE],
 }
 CONTENT_SECURITY_POLICY = {"DIRECTIVES": _STRICT}
-# The first prefix that fits a path replaces the policy: the admin's Alpine.js evaluates expressions, the API's browser styles itself.
+# The first prefix that fits a path replaces the policy: the admin's Alpine.js evaluates, the API's browser styles itself.
 CONTENT_SECURITY_POLICY_BY_PREFIX = {
     "/admin/": {**_STRICT, "script-src": [SELF, UNSAFE_INLINE, UNSAFE_EVAL], "style-src": [SELF, UNSAFE_INLINE]},
     "/api/": {**_STRICT, "script-src": [SELF, UNSAFE_INLINE], "style-src": [SELF, UNSAFE_INLINE]},
@@ -263,12 +263,18 @@ SECURE_HSTS_INCLUDE_SUBDOMAINS = _TLS
 SECURE_HSTS_PRELOAD = _TLS
 SECURE_PROXY_SSL_HEADER = ("HTTP_X_FORWARDED_PROTO", "https") if _TLS else None
 
+# The accent of our own pages, from light to dark: shade, lightness in percent, chroma.
+_TEAL = (
+    ("50", 97, 0.014), ("100", 93, 0.03), ("200", 87, 0.05), ("300", 79, 0.075), ("400", 70, 0.09), ("500", 58, 0.09),
+    ("600", 50, 0.085), ("700", 44, 0.075), ("800", 37, 0.06), ("900", 30, 0.05), ("950", 22, 0.04),
+)  # fmt: skip
 UNFOLD = {
     "SITE_TITLE": "Loadmaster",
     "SITE_HEADER": "Loadmaster",
     "SITE_SUBHEADER": "Cluster administration",
     "SITE_SYMBOL": "view_timeline",
     "SITE_FAVICONS": [{"rel": "icon", "type": "image/svg+xml", "href": lambda request: static("favicon.svg")}],
+    "COLORS": {"primary": {shade: f"oklch({light}% {chroma} 215)" for shade, light, chroma in _TEAL}},
     "SHOW_HISTORY": True,
     "SHOW_BACK_BUTTON": True,
     "SIDEBAR": {"show_search": False, "show_all_applications": False},
