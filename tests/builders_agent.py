@@ -237,6 +237,8 @@ class FakeServer:
                 return self._accept(assignment, json.loads(body))
             case ["PUT", "assignments", assignment, "state"]:
                 return self._state(assignment, loads(StateReport, body))
+            case ["PUT" | "POST", "assignments", assignment, *_] if assignment not in self.held:
+                return _refusal(409, ErrorCode.STALE_ASSIGNMENT, "not yours")
             case ["PUT", "assignments", assignment, "logs", stream]:
                 return self._log(assignment, stream, query, headers, body)
             case ["POST", "assignments", assignment, "metrics"]:

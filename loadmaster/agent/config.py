@@ -35,8 +35,8 @@ class AgentConfig:
     """What an agent is told at its start.
 
     `token` is the enrolment token, needed once: the node's own token is then kept in `state_dir`. `emulate` names the YAML file of
-    emulated devices, `ca` a file of certificate authorities; `insecure` accepts any certificate. `checkpoints` is where this node sees
-    the folder that all nodes share: without it a job that moves to another node begins anew there.
+    emulated devices, `ca` a file of certificate authorities; `insecure` accepts any certificate. `checkpoints` is where this node
+    sees the folder that all nodes share: without it a job that moves to another node begins anew there.
     """
 
     server: str

@@ -229,7 +229,8 @@ class Journal:
         raw = b"".join(json.dumps(line, separators=(",", ":")).encode() + b"\n" for line in lines)
         with contextlib.suppress(OSError):  # a full disk: the long file is as good
             write_whole(self._path, raw, durable=True)
-            self._lines, self._size = len(lines), len(raw)
+            self._lines = len(lines)
+        self._size = self._path.stat().st_size
 
 
 def _locked(path: Path) -> int:

@@ -61,7 +61,13 @@ class Conversation:
         self.cursor = 0
         self.intervals = DEFAULT_INTERVALS
         self.leases: dict[RunId, float] = {}
-        self.wishes: dict[str, Directive] = {}
+        self._wishes: dict[str, Directive] = {}
+        self._unwanted: dict[str, Directive] = {}
+
+    @property
+    def wishes(self) -> dict[str, Directive]:
+        """The server's newest wish for each assignment; what it disowned when the session began goes before all."""
+        return self._wishes | self._unwanted
 
     def keep_up(self) -> None:
         """Open a session if there is none, and beat if it is time to."""
@@ -81,14 +87,14 @@ class Conversation:
 
     def hear(self, directives: Iterable[Directive], cursor: int) -> None:
         """Take in wishes that came between heartbeats."""
-        self.wishes |= {directive.id: directive for directive in directives}
+        self._wishes |= {directive.id: directive for directive in directives}
         self.cursor = max(self.cursor, cursor)
 
     def settle_offer(self, assignment: str) -> None:
         """An offer was taken, or is off."""
-        wish = self.wishes.get(assignment)
+        wish = self._wishes.get(assignment)
         if wish and wish.action is DirectiveAction.START:
-            del self.wishes[assignment]
+            del self._wishes[assignment]
 
     def _open(self) -> None:
         now_s = self._clock.boot_s()
@@ -105,11 +111,11 @@ class Conversation:
         self.epoch, self._seq, self.intervals = session.epoch, 0, session.intervals
         self._backoff.cap_s = max(0.1, min(10.0, session.intervals.heartbeat_s))
         self._next_beat_s, self._is_first_beat = float("-inf"), True
-        self.hear((self._unwanted(assignment) for assignment in session.stop if assignment in self._journal.entries), 0)
-
-    def _unwanted(self, assignment: str) -> Directive:
-        fence = self._journal.entries[assignment].fence
-        return Directive(assignment, fence, DirectiveAction.STOP, StopReason.CANCEL)
+        disowned = [entry for name, entry in self._journal.entries.items() if name in session.stop]
+        self._unwanted = {
+            entry.assignment: Directive(entry.assignment, entry.fence, DirectiveAction.STOP, StopReason.CANCEL)
+            for entry in disowned
+        }
 
     def _beat(self) -> None:
         sent_s = self._clock.boot_s()
@@ -126,8 +132,9 @@ class Conversation:
             return
         self._backoff.succeeded("beat")
         self._take_leases({RunId(lease.id, lease.fence): sent_s + lease.ttl_s for lease in reply.leases})
-        pending = {key: wish for key, wish in self.wishes.items() if wish.action is DirectiveAction.START}
-        self.wishes = pending | {directive.id: directive for directive in reply.directives}
+        pending = {key: wish for key, wish in self._wishes.items() if wish.action is DirectiveAction.START}
+        self._wishes = pending | {directive.id: directive for directive in reply.directives}
+        self._unwanted = {name: wish for name, wish in self._unwanted.items() if name in self._journal.entries}
         self.cursor = max(self.cursor, reply.cursor)
         self._next_beat_s = sent_s + self._interval_s(reply.next_heartbeat_s)
 

@@ -1,0 +1,205 @@
+"""The guard stops its job when the lease ends, catches what detaches itself, and tells how it ended."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+
+from loadmaster.agent import guard
+from tests.builders_agent import python, until
+
+BOOT = "this-boot"
+
+
+class Guarded:
+    """A guard over a job in a folder, started as the agent would."""
+
+    def __init__(self, folder: Path, command: tuple[str, ...], lease_s: float = 60.0, grace_s: float = 1.0) -> None:
+        self.folder = folder
+        (folder / "work").mkdir(parents=True)
+        launch = {
+            "argv": command,
+            "environment": dict(os.environ),
+            "cwd": str(folder / "work"),
+            "grace_s": grace_s,
+            "boot_id": BOOT,
+        }
+        (folder / "launch.json").write_text(json.dumps(launch))
+        self.lease(lease_s)
+        self.start()
+
+    def start(self) -> None:
+        self.process = subprocess.Popen([sys.executable, "-I", "-S", guard.__file__, str(self.folder)], start_new_session=True)
+
+    def lease(self, lease_s: float) -> None:
+        (self.folder / "lease.json").write_text(json.dumps({"deadline_s": guard.boot_s() + lease_s, "boot_id": BOOT}))
+
+    def order(self, by: str, term_in_s: float, kill_in_s: float) -> None:
+        now_s = guard.boot_s()
+        (self.folder / "stop.json").write_text(
+            json.dumps({"by": by, "term_at_s": now_s + term_in_s, "kill_at_s": now_s + kill_in_s})
+        )
+
+    def says(self, text: str) -> bool:
+        path = self.folder / "stdout.log"
+        return path.exists() and text in path.read_text()
+
+    def end(self) -> dict[str, Any]:
+        """Wait for the guard; how it says that the job ended."""
+        self.process.wait(20)
+        ended = guard.read_json(self.folder / "exit.json")
+        assert ended is not None
+        return ended
+
+
+STUBBORN = python("import signal,time; signal.signal(15, signal.SIG_IGN); print('up', flush=True); time.sleep(60)")
+SLEEPER = python("import time; print('up', flush=True); time.sleep(60)")
+
+
+def test_a_jobs_exit_code_and_output_are_kept(tmp_path: Path) -> None:
+    guarded = Guarded(tmp_path / "run", python("import sys; print('out'); print('err', file=sys.stderr); sys.exit(3)"))
+    ended = guarded.end()
+    assert (ended["started"], ended["exit_code"], ended["stopped_by"]) == (True, 3, None)
+    assert (tmp_path / "run/stdout.log").read_text() == "out\n"
+    assert (tmp_path / "run/stderr.log").read_text() == "err\n"
+
+
+def test_secrets_are_gone_from_the_launch_file_once_the_job_runs(tmp_path: Path) -> None:
+    guarded = Guarded(tmp_path / "run", SLEEPER)
+    until(lambda: guarded.says("up"))
+    assert not (tmp_path / "run/launch.json").exists()
+    guarded.order("cancel", 0.0, 0.5)
+    guarded.end()
+
+
+def test_the_job_is_stopped_when_its_lease_ends(tmp_path: Path) -> None:
+    ended = Guarded(tmp_path / "run", SLEEPER, lease_s=0.7).end()
+    assert (ended["stopped_by"], ended["exit_code"], ended["killed"]) == ("lease", -signal.SIGTERM, False)
+
+
+def test_a_job_that_ignores_sigterm_is_killed_after_the_grace(tmp_path: Path) -> None:
+    ended = Guarded(tmp_path / "run", STUBBORN, lease_s=0.7, grace_s=0.5).end()
+    assert (ended["stopped_by"], ended["exit_code"], ended["killed"]) == ("lease", -signal.SIGKILL, True)
+
+
+def test_a_renewed_lease_lets_the_job_go_on(tmp_path: Path) -> None:
+    code = "import time\nfor i in range(8):\n print(i, flush=True); time.sleep(0.2)"
+    guarded = Guarded(tmp_path / "run", python(code), lease_s=1.0)
+    until(lambda: guarded.says("1"))
+    guarded.lease(60.0)
+    ended = guarded.end()
+    assert (ended["exit_code"], ended["stopped_by"]) == (0, None)
+
+
+def test_a_torn_lease_file_counts_as_the_lease_before(tmp_path: Path) -> None:
+    guarded = Guarded(tmp_path / "run", python("import time; print('up', flush=True); time.sleep(0.5)"))
+    until(lambda: guarded.says("up"))
+    (guarded.folder / "lease.json").write_text('{"deadline')
+    assert guarded.end()["exit_code"] == 0
+
+
+def test_a_lease_of_another_boot_starts_nothing(tmp_path: Path) -> None:
+    folder = tmp_path / "run"
+    folder.mkdir()
+    launch = {"argv": ["true"], "environment": {}, "cwd": str(folder), "grace_s": 1.0, "boot_id": "an-older-boot"}
+    (folder / "launch.json").write_text(json.dumps(launch))
+    (folder / "lease.json").write_text(json.dumps({"deadline_s": guard.boot_s() + 60, "boot_id": BOOT}))
+    assert guard.Guard(folder).run()["started"] is False
+    assert not (folder / "job.json").exists()
+
+
+def test_a_second_guard_of_the_same_launch_starts_nothing(tmp_path: Path) -> None:
+    guarded = Guarded(tmp_path / "run", SLEEPER)
+    until(lambda: guarded.says("up"))
+    first = guarded.process
+    guarded.start()
+    assert guarded.process.wait(10) == guard.ALREADY_LAUNCHED
+    guarded.process = first
+    guarded.order("cancel", 0.0, 0.5)
+    guarded.end()
+    guarded.start()
+    assert guarded.process.wait(10) == guard.ALREADY_LAUNCHED
+    assert (guarded.folder / "stdout.log").read_text() == "up\n"
+
+
+DAEMON = (
+    "import os,sys,time\n"
+    "if os.fork() == 0:\n"
+    "    os.setsid()\n"
+    "    if os.fork() == 0:\n"
+    "        import signal; signal.signal(15, signal.SIG_IGN)\n"
+    "        open('daemon.pid','w').write(str(os.getpid())); print('up', flush=True); time.sleep(60)\n"
+    "    os._exit(0)\n"
+)
+
+
+def test_a_child_that_detached_itself_does_not_outlive_a_cancelled_job(tmp_path: Path) -> None:
+    guarded = Guarded(tmp_path / "run", python(DAEMON + "time.sleep(60)"))
+    until(lambda: guarded.says("up"))
+    daemon = psutil.Process(int((guarded.folder / "work/daemon.pid").read_text()))
+    guarded.order("cancel", 0.0, 0.5)
+    assert guarded.end()["exit_code"] == -signal.SIGTERM
+    assert not daemon.is_running()
+
+
+def test_a_child_that_detached_itself_does_not_outlive_a_job_that_ends(tmp_path: Path) -> None:
+    guarded = Guarded(tmp_path / "run", python(DAEMON + "time.sleep(0.3)"))
+    until(lambda: guarded.says("up"))
+    daemon = psutil.Process(int((guarded.folder / "work/daemon.pid").read_text()))
+    assert guarded.end()["exit_code"] == 0
+    assert not daemon.is_running()
+
+
+def test_a_job_dies_with_its_guard(tmp_path: Path) -> None:
+    guarded = Guarded(tmp_path / "run", STUBBORN)
+    until(lambda: guarded.says("up"))
+    job = psutil.Process(json.loads((guarded.folder / "job.json").read_text())["pid"])
+    guarded.process.kill()
+    guarded.process.wait()
+    until(lambda: not job.is_running() or job.status() == psutil.STATUS_ZOMBIE)
+
+
+def test_a_command_that_does_not_exist_is_told(tmp_path: Path) -> None:
+    ended = Guarded(tmp_path / "run", ("/no/such/program",)).end()
+    assert ended["started"] is False
+    assert "cannot be started" in ended["error"]
+
+
+def test_sigterm_to_the_guard_stops_the_job(tmp_path: Path) -> None:
+    guarded = Guarded(tmp_path / "run", SLEEPER)
+    until(lambda: guarded.says("up"))
+    guarded.process.terminate()
+    assert guarded.end()["stopped_by"] == "signal"
+
+
+class TestOrders:
+    """The earliest of all orders holds."""
+
+    @pytest.fixture
+    def stopping(self, tmp_path: Path) -> guard.Stopping:
+        (tmp_path / "lease.json").write_text(json.dumps({"deadline_s": 100.0, "boot_id": BOOT}))
+        return guard.Stopping(tmp_path, guard.Lease(tmp_path / "lease.json", BOOT), grace_s=10.0)
+
+    def test_before_its_lease_ends_nothing_is_ordered(self, stopping: guard.Stopping) -> None:
+        stopping.look(99.9)
+        assert stopping.by is None
+
+    def test_the_grace_counts_from_the_leases_end_however_late_it_is_seen(self, stopping: guard.Stopping) -> None:
+        stopping.look(500.0)
+        assert (stopping.by, stopping.term_at_s, stopping.kill_at_s) == ("lease", 100.0, 110.0)
+
+    def test_a_cancellation_shortens_a_preemption(self, stopping: guard.Stopping) -> None:
+        stopping.order("preempt", 30.0, 60.0)
+        stopping.order("cancel", 20.0, 50.0)
+        assert (stopping.by, stopping.term_at_s, stopping.kill_at_s) == ("cancel", 20.0, 50.0)
+
+    def test_a_later_order_does_not_give_more_time(self, stopping: guard.Stopping) -> None:
+        stopping.order("cancel", 20.0, 50.0)
+        stopping.order("preempt", 30.0, 60.0)
+        assert (stopping.by, stopping.kill_at_s) == ("cancel", 50.0)

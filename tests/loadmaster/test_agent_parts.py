@@ -1,0 +1,376 @@
+"""The agent's small pure parts: outcomes, masking, emulation, admission, settings, progress, machine."""
+
+import random
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from loadmaster.agent import admission, machine
+from loadmaster.agent.backoff import Backoff
+from loadmaster.agent.config import ConfigError, read_config
+from loadmaster.agent.emulated import EmulationError, parse_emulation, read_emulation
+from loadmaster.agent.journal import Entry
+from loadmaster.agent.machine import EmulatedDevices, NvidiaDevices
+from loadmaster.agent.masking import Masker
+from loadmaster.agent.outcome import outcome_of
+from loadmaster.agent.progress import sample_of
+from loadmaster.agent.runtimes.base import Exit, RunId, StopBy
+from loadmaster.protocol import AssignmentState, ReasonClass
+from tests.builders_agent import a_spec, an_emulation
+
+S, R = AssignmentState, ReasonClass
+
+
+@pytest.mark.parametrize(
+    ("ended", "state", "reason_class"),
+    [
+        (Exit(0.0, exit_code=0), S.SUCCEEDED, None),
+        (Exit(0.0, exit_code=0, stopped_by=StopBy.PREEMPT), S.SUCCEEDED, None),
+        (Exit(0.0, exit_code=75, stopped_by=StopBy.PREEMPT), S.PREEMPTED, R.PREEMPT),
+        (Exit(0.0, exit_code=-15, stopped_by=StopBy.PREEMPT), S.PREEMPTED, R.PREEMPT),
+        (Exit(0.0, exit_code=-9, stopped_by=StopBy.PREEMPT, killed=True), S.PREEMPTED, R.PREEMPT),
+        (Exit(0.0, exit_code=-15, stopped_by=StopBy.CANCEL), S.CANCELLED, R.OPERATOR),
+        (Exit(0.0, exit_code=75, stopped_by=StopBy.LEASE), S.PREEMPTED, R.LEASE),
+        (Exit(0.0, exit_code=143, stopped_by=StopBy.LEASE), S.PREEMPTED, R.LEASE),
+        (Exit(0.0, exit_code=-9, stopped_by=StopBy.LEASE, killed=True), S.FAILED, R.LEASE),
+        (Exit(0.0, exit_code=-9, stopped_by=StopBy.OOM, killed=True), S.FAILED, R.OOM),
+        (Exit(0.0, exit_code=-9, oom=True), S.FAILED, R.OOM),
+        (Exit(0.0, exit_code=75, stopped_by=StopBy.SIGNAL), S.PREEMPTED, R.OPERATOR),
+        (Exit(0.0, exit_code=76), S.FAILED, R.LEASE),
+        (Exit(0.0, exit_code=76, stopped_by=StopBy.PREEMPT), S.FAILED, R.LEASE),
+        (Exit(0.0, exit_code=75), S.FAILED, R.USER),
+        (Exit(0.0, exit_code=-9), S.FAILED, R.USER),
+        (Exit(0.0, exit_code=1), S.FAILED, R.USER),
+        (Exit(0.0, error="the run's guard was killed"), S.FAILED, R.NODE),
+        (Exit(0.0, started=False, error="the command cannot be started: no"), S.FAILED, R.USER),
+        (Exit(0.0, started=False, error="no room"), S.FAILED, R.NODE),
+        (Exit(0.0, started=False, stopped_by=StopBy.CANCEL), S.CANCELLED, None),
+        (Exit(0.0, started=False, stopped_by=StopBy.PREEMPT), S.PREEMPTED, R.PREEMPT),
+        (Exit(0.0, started=False, stopped_by=StopBy.LEASE), S.FAILED, R.LEASE),
+    ],
+)
+def test_an_end_means(ended: Exit, state: AssignmentState, reason_class: ReasonClass | None) -> None:
+    outcome = outcome_of(ended)
+    assert (outcome.state, outcome.reason_class) == (state, reason_class)
+
+
+def test_a_job_whose_own_term_was_over_counts_as_preempted() -> None:
+    assert outcome_of(Exit(0.0, exit_code=75), saved=True).state is S.PREEMPTED
+
+
+def test_a_failures_reason_holds_its_last_words() -> None:
+    assert (
+        outcome_of(Exit(0.0, exit_code=3), last_words="ValueError: no").reason == "the job ended with exit code 3: ValueError: no"
+    )
+    assert "SIGSEGV" in outcome_of(Exit(0.0, exit_code=-11)).reason
+
+
+class TestMasker:
+    masker = Masker(["hunter2", "ter2go", ""])
+
+    def test_covers_overlapping_secrets_and_keeps_lengths(self) -> None:
+        assert self.masker.piece(b"a hunter2go b") == b"a " + b"*" * 9 + b" b"
+
+    def test_writes_three_stars_in_texts(self) -> None:
+        assert self.masker.text("the word is hunter2") == "the word is ***"
+
+    @pytest.mark.parametrize(("piece", "held"), [(b"abc hunt", 4), (b"abc", 0), (b"x t", 1), (b"hunter2", 4), (b"", 0)])
+    def test_holds_back_what_may_become_a_secret(self, piece: bytes, held: int) -> None:
+        assert self.masker.held_back(piece) == held
+
+    def test_without_secrets_changes_nothing(self) -> None:
+        assert Masker([]).piece(b"as it is") == b"as it is"
+        assert Masker([]).held_back(b"as it is") == 0
+
+
+class TestEmulation:
+    data = {"gpu_type": "V100", "count": 2, "step_s": {"resnet": {1: 0.43, 4: 0.2}, "default": {1: 1.0}}}
+
+    def test_paces_a_kind_by_its_number_of_gpus(self) -> None:
+        emulation = parse_emulation(self.data)
+        assert [emulation.pace_s("resnet", gpus) for gpus in (1, 2, 4, 8)] == [0.43, 0.43, 0.2, 0.2]
+        assert emulation.pace_s("other", 1) == 1.0
+
+    def test_paces_nothing_it_has_no_entry_for(self) -> None:
+        assert parse_emulation({"gpu_type": "V100"}).pace_s("resnet", 1) is None
+
+    def test_models_watts_and_says_so(self) -> None:
+        emulation = an_emulation(power_noise=0.1)
+        sample = emulation.sample("gpu", True, random.Random(3))
+        assert sample.power_source == "modelled"
+        assert sample.power_w is not None
+        assert 150 < sample.power_w < 350
+        assert emulation.power_w(False, random.Random(3)) < 80
+
+    def test_reads_a_file(self, tmp_path: Path) -> None:
+        path = tmp_path / "gpus.yaml"
+        path.write_text("gpu_type: K80\ncount: 3\nstep_s:\n  default: {1: 0.5}\n")
+        assert len(read_emulation(path).devices("n1")) == 3
+
+    @pytest.mark.parametrize(
+        ("change", "field"),
+        [
+            ({"gpu_type": ""}, "gpu_type"),
+            ({"gpu_type": 3}, "gpu_type"),
+            ({"count": 0}, "count"),
+            ({"count": True}, "count"),
+            ({"count": "two"}, "count"),
+            ({"idle_w": -1}, "idle_w"),
+            ({"peak_w": float("nan")}, "peak_w"),
+            ({"step_s": {"resnet": 3}}, "step_s"),
+            ({"step_s": {"resnet": {0: 1.0}}}, "step_s.resnet"),
+            ({"step_s": {"resnet": {1: 0}}}, "step_s.resnet.1"),
+            ({"watts": 3}, "watts"),
+        ],
+    )
+    def test_names_what_is_wrong(self, change: dict[str, Any], field: str) -> None:
+        with pytest.raises(EmulationError, match=field):
+            parse_emulation({**self.data, **change})
+
+    @pytest.mark.parametrize("text", ["[1, 2]", "a: {"])
+    def test_refuses_a_file_that_describes_nothing(self, tmp_path: Path, text: str) -> None:
+        (tmp_path / "gpus.yaml").write_text(text)
+        with pytest.raises(EmulationError):
+            read_emulation(tmp_path / "gpus.yaml")
+
+
+class TestAdmission:
+    offer = RunId("a1", 1)
+    own = ("emulated-n1-0", "emulated-n1-1")
+
+    def objection(self, live: tuple[Entry, ...] = (), **changes: Any) -> tuple[ReasonClass, str] | None:
+        return admission.objection(a_spec(**changes), self.offer, runtime="process", devices=self.own, live=live)
+
+    def test_takes_a_job_that_fits(self) -> None:
+        assert self.objection() is None
+
+    @pytest.mark.parametrize(
+        ("change", "word"),
+        [
+            ({"required_features": ("process", "teleport")}, "teleport"),
+            ({"devices": ("gpu-9",)}, "gpu-9"),
+            ({"runtime": "docker"}, "docker"),
+            ({"fence": 2}, "not that of the offer"),
+            ({"version": 9}, "not that of the offer"),
+            ({"job": "../../etc"}, "ids"),
+            ({"command": ()}, "command"),
+        ],
+    )
+    def test_objects_to_what_it_cannot_run(self, change: dict[str, Any], word: str) -> None:
+        found = self.objection(**change)
+        assert found is not None
+        assert word in found[1]
+
+    def test_objects_to_a_device_that_another_assignment_holds(self) -> None:
+        other = Entry("a2", 5, S.RUNNING, devices=("emulated-n1-0",))
+        found = self.objection(live=(other,))
+        assert found is not None
+        assert "held by assignment a2" in found[1]
+        assert self.objection(live=(replace(other, slot=1),)) is None
+
+    def test_a_job_gets_few_variables_of_the_agents(self) -> None:
+        environ = {"PATH": "/bin", "HOME": "/root", "LOADMASTER_TOKEN": "t", "AWS_SECRET_ACCESS_KEY": "s", "PYTHONPATH": "/p"}
+        found = admission.node_environment(environ)
+        assert set(found) <= {"PATH", "HOME", "LANG", "PYTHONPATH", "VIRTUAL_ENV"}
+        assert found["PYTHONPATH"] == "/p"
+
+    def launch(self, **changes: Any) -> dict[str, str]:
+        launch = admission.launch_of(
+            a_spec(**changes),
+            state_dir=Path("/state"),
+            checkpoints=Path("/shared"),
+            node={"PATH": "/bin"},
+            devices={"CUDA_VISIBLE_DEVICES": ""},
+            lease_grace_s=5.0,
+            boot_id="b",
+        )
+        return launch.environment
+
+    def test_a_jobs_variables_cannot_break_the_contract(self) -> None:
+        found = self.launch(
+            environment={"LOADMASTER_FENCE": "9", "CUDA_VISIBLE_DEVICES": "0", "PATH": "/mine"}, secrets={"KEY": "s"}
+        )
+        assert (found["LOADMASTER_FENCE"], found["CUDA_VISIBLE_DEVICES"]) == ("1", "")
+        assert (found["PATH"], found["KEY"]) == ("/mine", "s")
+
+    def test_the_contract_holds_what_the_training_library_reads(self) -> None:
+        found = self.launch(steps_quota=4)
+        assert found["LOADMASTER_STEPS"] == "10"
+        assert found["LOADMASTER_STEPS_QUOTA"] == "4"
+        assert found["LOADMASTER_DEVICES"] == "emulated-n1-0"
+        assert "LOADMASTER_STEPS_QUOTA" not in self.launch()
+
+    @pytest.mark.parametrize(
+        ("change", "folder"),
+        [
+            ({}, "/shared/job-1"),
+            ({"checkpoint_place": "/shared/ckpt"}, "/shared/ckpt"),
+            ({"checkpoint_place": "relative"}, "/shared/job-1"),
+            ({"purpose": "profiling", "checkpoint_place": "/shared/ckpt"}, "/state/runs/lm-a1-1/checkpoints"),
+        ],
+    )
+    def test_checkpoints_go_to(self, change: dict[str, Any], folder: str) -> None:
+        assert self.launch(**change)["LOADMASTER_CHECKPOINT_DIR"] == folder
+
+
+class TestConfig:
+    def test_the_command_line_goes_before_the_environment_before_the_file(self, tmp_path: Path) -> None:
+        path = tmp_path / "agent.yaml"
+        path.write_text("server: http://file\nname: from-file\nrack: r1\nstop-jobs-on-exit: true\n")
+        options = {"config": path, "server": "http://option", "name": None}
+        found = read_config(options, {"LOADMASTER_SERVER": "http://env", "LOADMASTER_NODE_NAME": "from-env"})
+        assert (found.server, found.name, found.rack, found.stop_jobs_on_exit) == ("http://option", "from-env", "r1", True)
+
+    def test_the_nodes_share_a_folder_of_checkpoints_if_told_where_it_is(self) -> None:
+        assert read_config({"server": "http://s"}, {}).checkpoints is None
+        assert read_config({"server": "http://s"}, {"LOADMASTER_CHECKPOINTS": "/shared"}).checkpoints == Path("/shared")
+
+    def test_the_token_comes_from_its_file(self, tmp_path: Path) -> None:
+        (tmp_path / "token").write_text("secret\n")
+        assert read_config({"server": "http://s", "token_file": tmp_path / "token"}, {}).token == "secret"
+
+    @pytest.mark.parametrize(
+        ("options", "word"),
+        [
+            ({}, "--server"),
+            ({"server": "host:80"}, "--server"),
+            ({"server": "http://s", "runtime": "docker"}, "--runtime"),
+            ({"server": "http://s", "token_file": "/no/such"}, "--token-file"),
+            ({"server": "http://s", "config": "/no/such"}, "--config"),
+            ({"server": "http://s", "colour": "red"}, "colour"),
+        ],
+    )
+    def test_names_what_is_wrong(self, options: dict[str, Any], word: str) -> None:
+        with pytest.raises(ConfigError, match=word):
+            read_config(options, {})
+
+    def test_certificates_are_checked_unless_told_otherwise(self) -> None:
+        assert read_config({"server": "https://s"}, {}).verify is True
+        assert read_config({"server": "https://s", "insecure": True}, {}).verify is False
+        assert read_config({"server": "https://s", "ca": "/ca.pem"}, {}).verify == "/ca.pem"
+
+
+class TestProgress:
+    line = {"at_s": 1.0, "event": "progress", "step": 5, "launch_steps": 2, "elapsed_s": 0.5, "loss": 0.25, "metrics": {"f1": 1}}
+
+    def test_reads_what_the_training_library_writes(self) -> None:
+        sample = sample_of(self.line)
+        assert sample is not None
+        assert (sample.step, sample.loss, sample.steps_per_s) == (5, 0.25, None)
+
+    @pytest.mark.parametrize(
+        "change",
+        [
+            {"event": "warning"},
+            {"step": -1},
+            {"step": "5"},
+            {"step": 2**63},
+            {"at_s": None},
+            {"at_s": 10**400},
+            {"launch_steps": True},
+        ],
+    )
+    def test_passes_over_what_makes_no_sense(self, change: dict[str, Any]) -> None:
+        assert sample_of({**self.line, **change}) is None
+
+    def test_a_number_that_is_not_finite_is_left_out(self) -> None:
+        sample = sample_of({**self.line, "loss": float("inf")})
+        assert sample is not None
+        assert sample.loss is None
+
+
+class TestBackoff:
+    def test_waits_are_drawn_from_the_whole_of_a_growing_interval(self) -> None:
+        backoff = Backoff(base_s=1.0, cap_s=8.0, jitter=random.Random(1))
+        waits = [[Backoff.failed(backoff, f"key {key}", 0.0) for _ in range(6)] for key in range(200)]
+        for failures, ceiling_s in enumerate((1, 2, 4, 8, 8, 8)):
+            drawn = [row[failures] for row in waits]
+            assert 0 <= min(drawn) < 0.1 * ceiling_s
+            assert 0.9 * ceiling_s < max(drawn) <= ceiling_s
+
+    def test_keys_wait_for_themselves_alone(self) -> None:
+        backoff = Backoff(jitter=random.Random(2))
+        wait_s = backoff.failed("a", 100.0)
+        assert not backoff.is_due("a", 100.0 + wait_s / 2)
+        assert backoff.is_due("a", 100.0 + wait_s)
+        assert backoff.is_due("b", 100.0)
+
+    def test_a_success_forgets(self) -> None:
+        backoff = Backoff(base_s=1.0, jitter=random.Random(2))
+        for _ in range(5):
+            backoff.failed("a", 0.0)
+        backoff.succeeded("a")
+        assert backoff.is_due("a", 0.0)
+        assert backoff.failed("a", 0.0) <= 1.0
+
+
+class TestMachine:
+    def test_an_identity_stays_with_its_state_folder(self, tmp_path: Path) -> None:
+        (tmp_path / "a").mkdir()
+        (tmp_path / "b").mkdir()
+        assert machine.identity(tmp_path / "a") == machine.identity(tmp_path / "a")
+        assert machine.identity(tmp_path / "a").machine_id != machine.identity(tmp_path / "b").machine_id
+
+    def test_emulated_devices_pace_their_jobs_and_hide_real_gpus(self) -> None:
+        found = EmulatedDevices(an_emulation(), "n1").environment(["emulated-n1-0"], "digits")
+        assert found["LOADMASTER_EMULATED_STEP_S"] == "0.05"
+        assert (found["CUDA_VISIBLE_DEVICES"], found["OMP_NUM_THREADS"]) == ("", "1")
+
+    def test_cores_and_memory_are_there(self) -> None:
+        assert machine.cores() >= 1
+        assert machine.memory_gb() > 0.1
+
+
+class FakeNvml:
+    """Two GPUs; the second has fallen off the bus and the first does not tell its temperature."""
+
+    NVML_TEMPERATURE_GPU = 0
+
+    class NVMLError(Exception):
+        pass
+
+    class Answer:
+        total, used, gpu = 80e9, 8e9, 93
+
+    def nvmlDeviceGetCount(self) -> int:
+        return 2
+
+    def nvmlDeviceGetHandleByIndex(self, index: int) -> int:
+        return index
+
+    def nvmlDeviceGetHandleByUUID(self, uuid: str) -> int:
+        if uuid == "GPU-1":
+            raise self.NVMLError
+        return 0
+
+    def nvmlDeviceGetUUID(self, handle: int) -> str:
+        return f"GPU-{handle}"
+
+    def nvmlDeviceGetName(self, handle: int) -> bytes:
+        return b"NVIDIA A100-SXM4-80GB"
+
+    def nvmlDeviceGetMemoryInfo(self, handle: int) -> Answer:
+        return self.Answer()
+
+    def nvmlDeviceGetUtilizationRates(self, handle: int) -> Answer:
+        return self.Answer()
+
+    def nvmlDeviceGetPowerUsage(self, handle: int) -> int:
+        return 250_000
+
+    def nvmlDeviceGetTemperature(self, handle: int, sensor: int) -> int:
+        raise self.NVMLError
+
+
+def test_real_gpus_are_measured_and_one_that_is_gone_is_unhealthy() -> None:
+    devices = NvidiaDevices(FakeNvml())
+    assert [(device.uuid, device.gpu_type, device.memory_gb) for device in devices.reports()] == [
+        ("GPU-0", "A100-SXM4-80GB", 80.0),
+        ("GPU-1", "A100-SXM4-80GB", 80.0),
+    ]
+    first, second = devices.samples(())
+    assert (first.power_w, first.gpu_fraction, first.memory_used_gb, first.temperature_c) == (250.0, 0.93, 8.0, None)
+    assert (first.power_source, second.healthy) == ("measured", False)
+    assert devices.environment(["GPU-1", "GPU-0"], "any") == {"CUDA_VISIBLE_DEVICES": "GPU-1,GPU-0"}

@@ -1,0 +1,162 @@
+"""The agent's decisions, each from one view of the world."""
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from loadmaster.agent.journal import Entry
+from loadmaster.agent.reconcile import (
+    AcceptOffer,
+    Action,
+    Drop,
+    Finish,
+    Launch,
+    RemoveStray,
+    Renew,
+    Settle,
+    Stop,
+    StopStray,
+    Update,
+    View,
+    reconcile,
+)
+from loadmaster.agent.runtimes.base import Exit, RunId, RunState, RunStatus, StopBy, StopOrder, Term
+from loadmaster.protocol import AssignmentState, Directive, DirectiveAction, StopReason
+
+RUN = RunId("a1", 3)
+WAITING = Entry("a1", 3, AssignmentState.PREPARING, grace_s=30.0)
+STARTED = replace(WAITING, state=AssignmentState.RUNNING, launched=True)
+PREPARED = RunStatus(RunState.PREPARED)
+RUNNING = RunStatus(RunState.RUNNING, lease_until_s=50.0)
+ENDED = RunStatus(RunState.ENDED, Exit(ended_at_s=9.0, exit_code=0))
+
+
+def wish(action: DirectiveAction, fence: int = 3, **more: Any) -> dict[str, Directive]:
+    return {"a1": Directive("a1", fence, action, **more)}
+
+
+START = wish(DirectiveAction.START)
+CANCEL = wish(DirectiveAction.STOP, stop_reason=StopReason.CANCEL)
+PREEMPT = wish(DirectiveAction.STOP, stop_reason=StopReason.PREEMPT, grace_s=7.0)
+
+
+def decided(entry: Entry | None = None, run: RunStatus | None = None, **view: Any) -> list[Action]:
+    entries = {entry.assignment: entry} if entry else {}
+    runs = {RUN: run} if run else {}
+    return reconcile(View(now_s=10.0, wall_s=1000.0, entries=entries, runs=runs, **view))
+
+
+def test_an_offer_is_accepted() -> None:
+    assert decided(wishes=START) == [AcceptOffer(RUN)]
+
+
+def test_an_offer_is_left_alone_while_leaving() -> None:
+    assert decided(wishes=START, accepting=False) == []
+
+
+@pytest.mark.parametrize("fence", [3, 4])
+def test_an_offer_of_a_fence_that_is_over_is_never_taken_again(fence: int) -> None:
+    assert decided(wishes=START, ends={"a1": fence}) == []
+
+
+def test_an_offer_that_was_taken_is_not_accepted_again() -> None:
+    assert decided(WAITING, PREPARED, wishes=START) == []
+
+
+def test_a_prepared_run_waits_for_its_first_lease() -> None:
+    assert decided(WAITING, PREPARED) == []
+
+
+def test_a_lease_of_an_older_fence_starts_nothing() -> None:
+    assert decided(WAITING, PREPARED, leases={RunId("a1", 2): 60.0}) == []
+
+
+def test_a_lease_that_has_run_out_starts_nothing() -> None:
+    assert decided(WAITING, PREPARED, leases={RUN: 9.0}) == []
+
+
+def test_a_prepared_run_with_a_lease_is_launched() -> None:
+    assert decided(WAITING, PREPARED, leases={RUN: 60.0}) == [Launch(WAITING, 60.0)]
+
+
+def test_a_run_nobody_grants_a_lease_is_given_up() -> None:
+    (action,) = decided(WAITING, PREPARED, since_s={"a1": -100.0})
+    assert isinstance(action, Finish)
+    assert (action.exit.started, action.exit.stopped_by) == (False, StopBy.LEASE)
+
+
+@pytest.mark.parametrize("run", [PREPARED, None])
+def test_a_launch_that_was_journaled_but_does_not_run_is_settled_never_repeated(run: RunStatus | None) -> None:
+    assert decided(STARTED, run, leases={RUN: 60.0}) == [Settle(STARTED)]
+
+
+def test_a_run_whose_folder_is_gone_before_its_start_is_finished() -> None:
+    (action,) = decided(WAITING, None, leases={RUN: 60.0})
+    assert isinstance(action, Finish)
+    assert action.exit.started is False
+
+
+def test_a_later_lease_is_passed_on() -> None:
+    assert decided(STARTED, RUNNING, leases={RUN: 60.0}) == [Renew(RUN, 60.0)]
+    assert decided(STARTED, RUNNING, leases={RUN: 50.0}) == []
+
+
+def test_an_end_is_finished() -> None:
+    assert ENDED.exit is not None
+    assert decided(STARTED, ENDED, wishes=CANCEL) == [Finish(STARTED, ENDED.exit)]
+
+
+def test_a_running_job_is_stopped_with_the_grace_of_the_order_or_its_own() -> None:
+    assert decided(STARTED, RUNNING, wishes=PREEMPT) == [Stop(STARTED, StopOrder(StopBy.PREEMPT, 7.0))]
+    assert decided(STARTED, RUNNING, wishes=CANCEL) == [Stop(STARTED, StopOrder(StopBy.CANCEL, 30.0))]
+
+
+def test_a_stop_is_ordered_once() -> None:
+    assert decided(replace(STARTED, stop=StopBy.PREEMPT), RUNNING, wishes=PREEMPT) == []
+
+
+def test_a_preemption_may_become_a_cancellation_but_not_the_other_way() -> None:
+    preempted, cancelled = replace(STARTED, stop=StopBy.PREEMPT), replace(STARTED, stop=StopBy.CANCEL)
+    assert decided(preempted, RUNNING, wishes=CANCEL) == [Stop(preempted, StopOrder(StopBy.CANCEL, 30.0))]
+    assert decided(cancelled, RUNNING, wishes=PREEMPT) == []
+
+
+def test_a_job_that_is_stopping_still_gets_its_lease() -> None:
+    stopping = replace(STARTED, stop=StopBy.PREEMPT)
+    assert decided(stopping, RUNNING, wishes=PREEMPT, leases={RUN: 60.0}) == [Renew(RUN, 60.0)]
+
+
+def test_a_stop_before_the_start_ends_the_assignment_at_once() -> None:
+    (action,) = decided(WAITING, PREPARED, wishes=CANCEL, leases={RUN: 60.0})
+    assert isinstance(action, Finish)
+    assert (action.exit.started, action.exit.stopped_by) == (False, StopBy.CANCEL)
+
+
+def test_a_stop_of_an_older_fence_is_ignored() -> None:
+    assert decided(STARTED, RUNNING, wishes=wish(DirectiveAction.STOP, fence=2, stop_reason=StopReason.CANCEL)) == []
+
+
+def test_a_new_term_is_passed_on_once() -> None:
+    update = wish(DirectiveAction.UPDATE, term_until_s=2000.0)
+    assert decided(STARTED, RUNNING, wishes=update) == [Update(STARTED, Term(2000.0))]
+    assert decided(replace(STARTED, term_until_s=2000.0), RUNNING, wishes=update) == []
+
+
+def test_a_newer_launch_is_taken_only_when_the_older_one_is_gone() -> None:
+    newer = wish(DirectiveAction.START, fence=4)
+    assert decided(STARTED, RUNNING, wishes=newer) == [Stop(STARTED, StopOrder(StopBy.CANCEL, 30.0))]
+    over = replace(STARTED, state=AssignmentState.CANCELLED)
+    assert decided(over, ENDED, wishes=newer) == [Drop(over)]
+    assert decided(wishes=newer, ends={"a1": 3}) == [AcceptOffer(RunId("a1", 4))]
+
+
+def test_a_stray_is_stopped_after_a_while_and_what_is_left_of_one_removed() -> None:
+    assert decided(None, RUNNING) == []
+    assert decided(None, RUNNING, since_s={RUN.name: -100.0}) == [StopStray(RUN)]
+    assert decided(None, ENDED) == [RemoveStray(RUN)]
+    assert decided(None, PREPARED) == [RemoveStray(RUN)]
+
+
+def test_an_ended_entry_that_is_yet_to_be_told_is_left_alone() -> None:
+    assert decided(replace(STARTED, state=AssignmentState.FAILED), ENDED, leases={RUN: 60.0}) == []
