@@ -130,7 +130,8 @@ class NodeViewSet(ReadOnlyModelViewSet[Node]):
     def drain(self, request: Request, pk: str) -> Response:
         """Take no new work, and move what runs away, at once or by the time given (operators)."""
         given = _read(DrainSerializer, request)
-        return self._acted(lambda node: services.node_drain(node, actor=_name(request), deadline=given["until"], reason=given["reason"]))
+        until, reason = given["until"], given["reason"]
+        return self._acted(lambda node: services.node_drain(node, actor=_name(request), deadline=until, reason=reason))
 
     @extend_schema(request=RoleSerializer, responses=NodeSerializer)
     @action(detail=True, methods=["post"])
@@ -207,7 +208,10 @@ class PoliciesView(APIView):
 
 def _of_cluster(request: Request, rows: QuerySet[Any]) -> QuerySet[Any]:
     name = request.query_params.get("cluster")
-    return rows.filter(cluster__name=name) if name else rows
+    if not name:
+        return rows
+    # A NUL would be an error of the database, not a name that is not there.
+    return rows.none() if "\0" in name else rows.filter(cluster__name=name)
 
 
 def _read(serializer: type[Serializer[Any]], request: Request) -> dict[str, Any]:

@@ -42,7 +42,8 @@ def set_secret(team: Team, name: str, value: object) -> Secret:
 
 def delete_secret(team: Team, name: str) -> bool:
     """Remove a secret; whether there was one."""
-    return bool(Secret.objects.filter(team=team, name=name).delete()[0])
+    # A NUL would be an error of the database, not a name that is not there.
+    return "\0" not in name and bool(Secret.objects.filter(team=team, name=name).delete()[0])
 
 
 def reveal(secret: Secret) -> str:

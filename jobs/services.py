@@ -133,12 +133,13 @@ def job_requeue(job: Job, user: User) -> Job:
     return begin(job, Reason.SUBMISSION)
 
 
-def job_clone(job: Job, user: User, overrides: dict[str, Any] | None = None, idempotency_key: str | None = None) -> Submission:
+def job_clone(job: Job, user: User, overrides: object = None, idempotency_key: str | None = None) -> Submission:
     """Submit the job's description again, with some fields replaced (null takes a field's default). Raises as `job_submit`."""
     source = get_job(user, job.pk)
-    if not isinstance(overrides or {}, dict):
+    replaced = overrides or {}
+    if not isinstance(replaced, dict):
         raise JobInvalid({"job": ["overrides must be an object with the fields of a job"]})
-    return job_submit(user, _merged(job_data(source), overrides or {}), idempotency_key, cloned_from=source)
+    return job_submit(user, _merged(job_data(source), replaced), idempotency_key, cloned_from=source)
 
 
 ALTERNATIVES = ({"gpus", "gpus_min", "gpus_max"}, {"steps", "epochs", "steps_per_epoch"})

@@ -29,7 +29,7 @@ class MeSerializer(serializers.Serializer[Any]):
 class TeamSerializer(serializers.ModelSerializer[Team]):
     """A team and who is in it."""
 
-    members = serializers.SlugRelatedField(many=True, read_only=True, slug_field="username")
+    members: serializers.SlugRelatedField[User] = serializers.SlugRelatedField(many=True, read_only=True, slug_field="username")
 
     class Meta:
         model = Team

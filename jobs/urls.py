@@ -18,5 +18,5 @@ urlpatterns: list[URLPattern | URLResolver] = [
     path("teams/<slug:team>/secrets/<str:name>/", SecretView.as_view(), name="secret"),
     path("tokens/", TokensView.as_view(), name="tokens"),
     path("tokens/current/", CurrentTokenView.as_view(), name="current-token"),
-    path("tokens/<str:key>/", TokenView.as_view(), name="token"),
+    path("tokens/<slug:key>/", TokenView.as_view(), name="token"),
 ]

@@ -163,10 +163,10 @@ class _Reading:
     def _plain_fields(self) -> dict[str, Any]:
         if "name" not in self.data:
             self._problem("name", "is missing; give the job a short name")
-        read = self._read
+        read, none = self._read, tuple[str, ...]()
         return {
             "name": read("name", "", lambda v: fields.text(v, most=100, empty=False)),
-            "mounts": read("mounts", (), fields.mounts),
+            "mounts": read("mounts", none, fields.mounts),
             "cores": read("cores", 1.0, lambda v: fields.number(v, least=0, most=MAX_CORES, above=True)),
             "memory_gb": read("memory_gb", 1.0, lambda v: fields.number(v, least=0, most=MAX_MEMORY_GB, above=True)),
             "walltime_s": read("walltime", None, fields.duration_s),
@@ -179,7 +179,7 @@ class _Reading:
             "may_mix": read("may_mix", False, fields.flag),
             "may_share": read("may_share", False, fields.flag),
             "hold": read("hold", False, fields.flag),
-            "labels": read("labels", (), lambda v: fields.words(v, pattern=fields.LABEL, what="labels")),
+            "labels": read("labels", none, lambda v: fields.words(v, pattern=fields.LABEL, what="labels")),
             "on_disconnect": read("on_disconnect", "stop", lambda v: fields.choice(v, ON_DISCONNECT)),
         }
 
@@ -224,13 +224,15 @@ class _Reading:
         return image
 
     def _command(self, runtime: str) -> tuple[str, ...]:
-        command = self._read("command", (), fields.command)
+        none: tuple[str, ...] = ()
+        command = self._read("command", none, fields.command)
         if not command and runtime == "process" and "command" not in self.problems:
             self._problem("command", 'is missing; say what to run, such as ["python", "train.py"]')
         return command
 
     def _environment(self, team: Team | None) -> dict[str, str | dict[str, str]]:
-        environment = self._read("environment", {}, fields.environment)
+        none: dict[str, str | dict[str, str]] = {}
+        environment = self._read("environment", none, fields.environment)
         wanted = {ref["secret"]: name for name, ref in environment.items() if isinstance(ref, dict)}
         if wanted and team:
             known = set(Secret.objects.filter(team=team).values_list("name", flat=True))
@@ -269,7 +271,8 @@ class _Reading:
         if "allowed_types" not in self.data:
             return ()
         known = list(GpuType.objects.order_by("name").values_list("name", flat=True))
-        return self._read("allowed_types", (), lambda v: _known_types(v, known))
+        none: tuple[str, ...] = ()
+        return self._read("allowed_types", none, lambda v: _known_types(v, known))
 
     def _servable(self, cluster: Cluster, demand: Demand) -> None:
         problems, warnings = check_servable(cluster, demand)
@@ -292,7 +295,8 @@ class _Reading:
         return {"due_at": due, "deadline_at": deadline}
 
     def _dependencies(self, cluster: Cluster | None) -> tuple[Job, ...]:
-        ids = self._read("dependencies", (), lambda v: fields.words(v, pattern=fields.JOB_ID, what="ids of jobs"))
+        none: tuple[str, ...] = ()
+        ids = self._read("dependencies", none, lambda v: fields.words(v, pattern=fields.JOB_ID, what="ids of jobs"))
         found = {str(j.pk): j for j in visible_jobs(self.user).filter(pk__in=ids, cluster=cluster)} if ids and cluster else {}
         for missing in [i for i in ids if cluster and i.lower() not in found]:
             self._problem("dependencies", f"there is no job {missing} that you can see in cluster {cluster}")

@@ -22,7 +22,7 @@ class _Loader(yaml.SafeLoader):
 
 
 def _mapping(loader: _Loader, node: yaml.MappingNode) -> dict[Any, Any]:
-    names = [loader.construct_object(key) for key, _ in node.value]  # type: ignore[no-untyped-call]  # the library's stub
+    names = [loader.construct_object(key) for key, _ in node.value]
     twice = next((n for i, n in enumerate(names) if n in names[:i]), None)
     if twice is not None:
         raise JobFileError(f"line {node.start_mark.line + 1}: {twice!r} is given twice")

@@ -57,8 +57,9 @@ def test_an_unknown_policy_is_refused_naming_the_known(operator: APIClient, clus
 
 
 @pytest.mark.parametrize(
-    ("parameters", "said"), [({"iterationz": 1}, "known are:"), ({"iterations": -1}, "must be >="), ({"iterations": "x"}, "must be"), ([], "object")]
-)  # fmt: skip
+    ("parameters", "said"),
+    [({"iterationz": 1}, "known are:"), ({"iterations": -1}, "must be >="), ({"iterations": "x"}, "must be"), ([], "object")],
+)
 def test_parameters_a_policy_does_not_take_are_refused(operator: APIClient, cluster: Cluster, parameters: Any, said: str) -> None:
     answer = operator.patch(LAB, {"policy_parameters": parameters}, format="json")
     assert answer.status_code == 400
@@ -163,7 +164,8 @@ def test_rounds_are_listed_for_all_and_shown_whole_to_operators(member: APIClien
 
 READ = ["clusters/", "clusters/lab/", "nodes/", "nodes/{node}/", "gpu-types/", "policies/", "rounds/"]
 ACT = [
-    ("patch", "clusters/lab/"), ("post", "clusters/lab/reschedule/"), ("post", "nodes/{node}/cordon/"), ("post", "nodes/{node}/drain/"),
+    ("patch", "clusters/lab/"), ("post", "clusters/lab/reschedule/"), ("post", "nodes/{node}/cordon/"),
+    ("post", "nodes/{node}/drain/"),
     ("post", "nodes/{node}/uncordon/"), ("post", "nodes/{node}/role/"), ("post", "enrolment-tokens/"), ("get", "enrolment-tokens/"),
     ("delete", "enrolment-tokens/1/"),
 ]  # fmt: skip
@@ -190,3 +192,8 @@ def test_acting_needs_an_operator(member: APIClient, node: Node, method: str, pa
 def test_what_is_not_there_is_404(operator: APIClient, path: str) -> None:
     answer = operator.get(f"/api/v1/{path}")
     assert (answer.status_code, answer.json()["error"]["code"]) == (404, "not_found")
+
+
+@pytest.mark.parametrize("path", ["nodes/?cluster=%00", "rounds/?cluster=%00"])
+def test_a_name_that_can_be_none_finds_nothing(member: APIClient, node: Node, path: str) -> None:
+    assert member.get(f"/api/v1/{path}").json()["results"] == []

@@ -21,12 +21,14 @@ from tests.builders_jobs import api
 @pytest.fixture
 def schema() -> dict[str, Any]:
     GENERATOR_STATS.reset()
-    return dict(SchemaGenerator().get_schema(request=None, public=True))
+    generator: Any = SchemaGenerator  # the library's signatures lack types
+    return dict(generator().get_schema(request=None, public=True))
 
 
 def test_the_document_is_valid_and_made_without_warnings(schema: dict[str, Any]) -> None:
-    validate_schema(schema)
-    assert not GENERATOR_STATS, GENERATOR_STATS.emit_summary()
+    validate: Any = validate_schema
+    validate(schema)
+    assert not GENERATOR_STATS
 
 
 def test_every_address_of_the_api_is_in_it(schema: dict[str, Any]) -> None:

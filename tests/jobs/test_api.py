@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import uuid
 from typing import Any
 
@@ -13,6 +14,7 @@ from rest_framework.test import APIClient
 from clusters.models import Cluster, Node
 from jobs.lifecycle import JobState
 from jobs.models import Job
+from jobs.validation import FIELDS
 from loadmaster.protocol import AssignmentState
 from tests.builders import a_cluster, a_job, a_node, a_team, a_user, at
 from tests.builders_jobs import a_placement, api, job_fields, output
@@ -41,6 +43,11 @@ def user() -> User:
 @pytest.fixture
 def client(user: User) -> APIClient:
     return api(user)
+
+
+def post(client: APIClient, path: str, body: bytes, content_type: str = "application/json") -> Any:
+    """Bytes as they are, whatever they mean."""
+    return client.generic("POST", path, body, content_type=content_type)  # type: ignore[arg-type]  # the stub knows no bytes
 
 
 def of(user: User, cluster: Cluster, **values: Any) -> Job:
@@ -84,24 +91,24 @@ def test_a_repeated_submission_is_answered_with_the_same_job(client: APIClient, 
     "body", [b"{", b"[1,", b"", b"nonsense", b'{"steps": NaN}', b"[" * 100_000, b'{"a": 1' + b"0" * 5000 + b"}"]
 )
 def test_malformed_json_is_400(client: APIClient, node: Node, body: bytes) -> None:
-    answer = client.generic("POST", JOBS, body, content_type="application/json")
+    answer = post(client, JOBS, body)
     assert answer.status_code == 400
     assert "error" in answer.json()
 
 
 @pytest.mark.parametrize("body", [b"[]", b'"job"', b"null", b"3"])
 def test_json_that_is_no_object_is_400(client: APIClient, node: Node, body: bytes) -> None:
-    assert client.generic("POST", JOBS, body, content_type="application/json").status_code == 400
+    assert post(client, JOBS, body).status_code == 400
 
 
 @pytest.mark.parametrize("path", [JOBS, "/api/v1/tokens/"])
 def test_a_body_of_10_mb_is_413(client: APIClient, node: Node, path: str) -> None:
-    answer = client.generic("POST", path, b'{"name": "' + b"x" * 10_000_000 + b'"}', content_type="application/json")
+    answer = post(client, path, b'{"name": "' + b"x" * 10_000_000 + b'"}')
     assert (answer.status_code, answer.json()["error"]["code"]) == (413, "too_large")
 
 
 def test_what_is_no_json_is_415(client: APIClient) -> None:
-    answer = client.generic("POST", JOBS, b"name=x", content_type="application/x-www-form-urlencoded")
+    answer = post(client, JOBS, b"name=x", "application/x-www-form-urlencoded")
     assert (answer.status_code, answer.json()["error"]["code"]) == (415, "unsupported_media_type")
 
 
@@ -248,7 +255,7 @@ def test_a_log_is_read_piece_by_piece(client: APIClient, user: User, node: Node)
     output(a_placement(job, node, AssignmentState.SUCCEEDED, ended_ago_s=60), b"0123456789" * 4)
     path, cursor, text = f"{JOBS}{job.pk}/logs/", "", ""
     for _ in range(3):
-        piece = client.get(path, {"limit": 16, "cursor": cursor}).data
+        piece = client.get(path, {"limit": "16", "cursor": cursor}).data
         text, cursor = text + piece["text"], piece["cursor"]
     assert (text, piece["done"]) == ("0123456789" * 4, True)
     assert client.get(path, {"offset": -4}).data["text"] == "6789"
@@ -268,3 +275,36 @@ def test_a_log_asked_for_wrongly_is_400_naming_the_parameter(client: APIClient, 
 
 def _ids(answer: Any) -> set[str]:
     return {row["id"] for row in answer.data["results"]}
+
+
+NASTY = [
+    "\ud800",
+    "a\0b",
+    10**400,
+    -(10**400),
+    float("1e308"),
+    [[[]]],
+    {"a": {}},
+    True,
+    "",
+    " ",
+    "9" * 5000,
+    ["\ud800"],
+    {"secret": "\0"},
+]
+
+
+@pytest.mark.parametrize("field", FIELDS)
+def test_no_field_can_be_given_anything_that_breaks_the_server(client: APIClient, node: Node, field: str) -> None:
+    for value in [*NASTY, {"A": {"secret": "\ud800"}}, {"\ud800": "x"}]:
+        answer = post(client, JOBS, json.dumps(job_fields(**{field: value})).encode())
+        assert answer.status_code in (201, 400), (field, value, answer.content)
+        if answer.status_code == 400:
+            assert answer.json()["error"]["code"] in ("invalid", "parse_error")
+
+
+@pytest.mark.parametrize(
+    "query", ["search=%00", "team=%00", "cluster=%ff", "state=%00", "limit=x", "offset=-1", "limit=" + "9" * 30]
+)
+def test_odd_filters_do_not_break_the_server(client: APIClient, query: str) -> None:
+    assert client.get(f"{JOBS}?{query}").status_code in (200, 400)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from datetime import UTC, datetime
 from zoneinfo import ZoneInfo
 
@@ -117,7 +118,5 @@ def test_every_reader_answers_anything_with_a_value_or_a_field_error(value: obje
         lambda v: fields.moment(v, now=NOW, zone=UTC),
     )
     for reader in readers:
-        try:
+        with suppress(FieldError):
             reader(value)
-        except FieldError as error:
-            assert str(error)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 from django.contrib.auth.models import User
+from knox.models import AuthToken
 from rest_framework.test import APIClient
 
 from jobs.models import Secret, Team
@@ -104,7 +105,7 @@ def test_logging_out_revokes_the_requests_own_token(user: User) -> None:
 
 def test_an_expired_token_is_401(user: User) -> None:
     answer = api().post(TOKENS, {"username": "ada", "password": PASSWORD, "valid_h": 0.001}, format="json")
-    user.auth_token_set.update(expiry=answer.json()["created"])
+    AuthToken.objects.filter(user=user).update(expiry=answer.json()["created"])
     assert api(token=answer.json()["token"]).get("/api/v1/me/").status_code == 401
 
 
@@ -112,7 +113,7 @@ def test_an_expired_token_is_401(user: User) -> None:
 def test_a_wrong_password_is_401_and_gives_no_token(user: User, password: str) -> None:
     answer = api().post(TOKENS, {"username": "ada", "password": password}, format="json")
     assert answer.status_code in (400, 401)
-    assert not user.auth_token_set.exists()
+    assert not AuthToken.objects.filter(user=user).exists()
 
 
 def test_a_login_without_password_names_the_field(user: User) -> None:
@@ -135,6 +136,14 @@ def test_somebody_who_may_no_longer_log_in_is_401(user: User) -> None:
 def test_tokens_of_others_cannot_be_revoked(user: User, client: APIClient) -> None:
     other = a_user()
     a_token(other)
-    key = other.auth_token_set.get().token_key
+    key = AuthToken.objects.filter(user=other).get().token_key
     assert client.delete(f"{TOKENS}{key}/").status_code == 404
-    assert other.auth_token_set.count() == 1
+    assert AuthToken.objects.filter(user=other).count() == 1
+
+
+@pytest.mark.parametrize("name", ["%00", "a%00b", "..", "%F0%9F%98%80", "x" * 500])
+def test_names_that_are_none_are_refused_in_order(client: APIClient, name: str) -> None:
+    assert client.put(f"{SECRETS}{name}/", {"value": "x"}, format="json").status_code in (400, 404)
+    assert client.delete(f"{SECRETS}{name}/").status_code == 404
+    assert client.delete(f"{TOKENS}{name}/").status_code == 404
+    assert not Secret.objects.exists()

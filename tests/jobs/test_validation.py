@@ -90,7 +90,8 @@ def test_what_is_no_object_is_refused(user: User, data: object) -> None:
         ("cores", 0), ("cores", -1), ("cores", float("inf")), ("cores", 1e12), ("cores", "4"), ("memory_gb", float("nan")),
         ("memory_gb", 10**400), ("gpus", 0), ("gpus", 10**9), ("gpus_min", -2), ("steps", 0), ("steps", 10**30), ("steps", 1.5),
         ("steps", True), ("walltime", -1), ("walltime", "long"), ("tardiness_weight", -0.1), ("priority", 10**12), ("weight", 0),
-        ("max_retries", -1), ("max_retries", 1000), ("due", "whenever"), ("may_mix", "yes"), ("labels", ["a b"]), ("name", "x" * 101),
+        ("max_retries", -1), ("max_retries", 1000), ("due", "whenever"), ("may_mix", "yes"), ("labels", ["a b"]),
+        ("name", "x" * 101),
         ("name", "a\nb"), ("runtime", "podman"), ("on_disconnect", "maybe"), ("kind", 3), ("checkpoint_place", "a\0"),
     ],
 )  # fmt: skip

@@ -16,7 +16,7 @@ import loadmaster
 from clusters.models import Node
 from jobs.lifecycle import JobState
 from jobs.models import Job
-from loadmaster import client as module
+from loadmaster import rest
 from loadmaster.client import (
     ApiError,
     AuthenticationError,
@@ -70,7 +70,7 @@ def test_a_job_is_submitted_shown_and_cancelled(client: Client, node: Node) -> N
     assert job.submitted_at is not None
     assert [j.id for j in client.jobs(active=True)] == [job.id]
     assert client.cancel(job.id).state == "cancelled"
-    assert [e.event for e in client.events(job.id)][0] == "submitted"
+    assert next(client.events(job.id)).event == "submitted"
     assert client.requeue(job.id).state in ("queued", "profiling")
     assert client.hold(job.id).state == "held"
     assert client.release(job.id).state in ("queued", "profiling")
@@ -93,7 +93,7 @@ def test_a_refused_job_raises_with_messages_by_field(client: Client, node: Node)
 
 
 def test_every_page_of_a_list_is_read(client: Client, user: User, node: Node, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(module, "PAGE", 3)
+    monkeypatch.setattr(rest, "PAGE", 3)
     made = {str(of(user, node).pk) for _ in range(7)}
     assert {j.id for j in client.jobs()} == made
     assert len(list(client.jobs(limit=4))) == 4
@@ -177,7 +177,7 @@ def test_secrets_go_in_and_only_their_names_come_out(client: Client) -> None:
     assert client.secrets("research") == []
 
 
-# -- servers that misbehave ----------------------------------------------------------------------------------------------------------
+# -- servers that misbehave
 
 
 def fake(handler: Handler) -> Client:
@@ -200,7 +200,7 @@ def failing(times: int, then: httpx.Response, error: httpx.Response | Exception)
 
 @pytest.fixture(autouse=True)
 def _no_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(module, "FIRST_PAUSE_S", 0.0)
+    monkeypatch.setattr(rest, "FIRST_PAUSE_S", 0.0)
 
 
 @pytest.mark.parametrize("error", [httpx.Response(503), httpx.Response(429), httpx.ConnectError("refused")])
@@ -228,7 +228,7 @@ def test_patience_ends() -> None:
     handler, seen = failing(99, httpx.Response(200), httpx.Response(503))
     with pytest.raises(ApiError) as raised:
         fake(handler).whoami()
-    assert (raised.value.status, len(seen)) == (503, module.TRIES)
+    assert (raised.value.status, len(seen)) == (503, rest.TRIES)
 
 
 @pytest.mark.parametrize(
@@ -246,7 +246,9 @@ def test_an_error_without_our_form_is_still_an_api_error(body: str) -> None:
 
 
 def test_fields_the_client_does_not_know_are_ignored() -> None:
-    job = fake(lambda request: httpx.Response(200, json={"id": "j", "colour": "red", "progress": {"mood": 1}, "due": None})).job("j")
+    job = fake(lambda request: httpx.Response(200, json={"id": "j", "colour": "red", "progress": {"mood": 1}, "due": None})).job(
+        "j"
+    )
     assert (job.id, job.progress.steps_done, job.due) == ("j", 0, None)
 
 
@@ -263,4 +265,4 @@ def test_the_package_does_without_django_and_imports_the_client_lazily() -> None
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=False)
     assert (done.returncode, done.stderr) == (0, "")
     with pytest.raises(AttributeError, match="no attribute 'nothing'"):
-        loadmaster.nothing  # type: ignore[attr-defined]  # noqa: B018  # that is what is tested
+        loadmaster.nothing  # noqa: B018  # that is what is tested
