@@ -156,9 +156,14 @@ def _end(assignment: Assignment) -> End:
 
 
 def _work_done(job: Job, assignment: Assignment) -> bool:
-    """A launch with a quota is done with the job only if all steps are; one that never reported a step is taken at its word."""
+    """Whether a launch that ended well has done all of the job.
+
+    One that had a quota or was asked to leave has only if all steps are done, for it may have left early; one that never reported a
+    step is taken at its word.
+    """
     reported = assignment.steps_done > assignment.start_steps
-    return assignment.steps_quota is None or not reported or assignment.steps_done >= job.total_steps
+    may_leave_early = assignment.steps_quota is not None or assignment.desired != "run"
+    return not may_leave_early or not reported or assignment.steps_done >= job.total_steps
 
 
 def _fruitless(job: Job, newest: Assignment) -> int:

@@ -54,7 +54,7 @@ def heartbeat(node_pk: UUID, beat: Heartbeat, now: datetime | None = None) -> He
             _note_wellbeing(node, healthy=beat.healthy)
     if fresh:
         keep_samples(node, beat.devices, now)
-    _restore_sight(renewed, beat)
+    _restore_sight(renewed, beat, now)
     return _reply(held, renewed, beat, clock)
 
 
@@ -83,23 +83,25 @@ def _note_wellbeing(node: Node, *, healthy: bool) -> None:
         NodeEvent.objects.create(node=node, event="healthy" if healthy else "unhealthy")
 
 
-def _restore_sight(renewed: Sequence[Assignment], beat: Heartbeat) -> None:
+def _restore_sight(renewed: Sequence[Assignment], beat: Heartbeat, now: datetime) -> None:
     """What was UNKNOWN and is watched after all goes on in the state its agent reports."""
     said = {known.id: known for known in beat.assignments}
     for assignment in renewed:
         known = said[str(assignment.pk)]
         if assignment.state == AssignmentState.UNKNOWN and known.state in HELD_BY_AGENT:
-            _restore_one(assignment.pk, known, beat.epoch)
+            _restore_one(assignment.pk, known, beat.epoch, now)
 
 
-def _restore_one(pk: UUID, known: KnownAssignment, epoch: int) -> None:
+def _restore_one(pk: UUID, known: KnownAssignment, epoch: int, now: datetime) -> None:
     with transaction.atomic():
         assignment = lock_assignment(pk)
         if assignment.state != AssignmentState.UNKNOWN or assignment.epoch != epoch:
             return
-        move_assignment(assignment, MOVE_TO[known.state], data={"by": "heartbeat"})
+        first_run = known.state is AssignmentState.RUNNING and assignment.running_at is None
+        values = {"running_at": now} if first_run else {}
+        move_assignment(assignment, MOVE_TO[known.state], data={"by": "heartbeat"}, **values)
         if known.state is AssignmentState.RUNNING:
-            assignment_running(assignment)
+            assignment_running(assignment, now)
 
 
 def _reply(held: Sequence[Assignment], renewed: Sequence[Assignment], beat: Heartbeat, clock: Intervals) -> HeartbeatReply:

@@ -129,7 +129,7 @@ def test_device_samples_are_written_when_they_are_flushed() -> None:
     device.refresh_from_db()
     assert device.power_w is None
     assert flush_samples([node]) == 1
-    device.refresh_from_db()
+    device = node.devices.get()
     assert (device.gpu_fraction, device.power_w, device.power_source, device.temperature_c) == (0.9, 180.0, "measured", 61.0)
     assert flush_samples([node]) == 0
 

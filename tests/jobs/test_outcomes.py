@@ -14,13 +14,13 @@ from clusters.models import Assignment
 from clusters.moves import move_assignment
 from clusters.services import request_stop
 from controlplane.models import RescheduleEvent
-from jobs import outcomes
 from jobs.lifecycle import JobMove
 from jobs.models import Job
 from jobs.moves import move_job
 from jobs.outcomes import assignment_ended, assignment_running, settle_job
 from jobs.verdicts import FRUITLESS_LAUNCHES, End, judge
 from loadmaster.protocol import AssignmentState, ReasonClass, StopReason
+from profiling import services as profiling_services
 from tests.builders import a_job
 from tests.builders_agents import a_node_with_agent, a_running_assignment, an_offer
 
@@ -217,6 +217,14 @@ def test_a_launch_with_a_quota_completes_the_job_only_with_its_last_step(steps_d
     assert _end(assignment, M.SUCCEED, steps_done=steps_done).state == state
 
 
+@pytest.mark.parametrize(("steps_done", "state"), [(40, "queued"), (100, "completed"), (0, "completed")])
+def test_a_job_that_was_asked_to_leave_and_did_so_politely_is_not_taken_for_complete(steps_done: int, state: str) -> None:
+    assignment = a_running_assignment(a_node_with_agent())
+    move_job(assignment.job, JobMove.PREEMPT)
+    request_stop(assignment, StopReason.PREEMPT)
+    assert _end(assignment, M.SUCCEED, exit_code=0, steps_done=steps_done).state == state
+
+
 def test_device_seconds_are_received_by_gpu_type_and_the_end_is_billed() -> None:
     node = a_node_with_agent()
     start = timezone.now() - timedelta(seconds=100)
@@ -238,7 +246,7 @@ def test_an_end_that_cannot_be_billed_is_an_end_all_the_same(monkeypatch: pytest
 
 def test_the_end_of_a_profile_run_is_told_to_the_profiler_and_moves_no_training(monkeypatch: pytest.MonkeyPatch) -> None:
     told: list[Assignment] = []
-    monkeypatch.setattr(outcomes.profiling_services, "profile_run_ended", told.append)
+    monkeypatch.setattr(profiling_services, "profile_run_ended", told.append)
     node = a_node_with_agent()
     assignment = a_running_assignment(node, a_job(node.cluster, state="profiling"), purpose="profiling", copy=1)
     job = _end(assignment, M.FAIL, R.USER)
