@@ -11,7 +11,7 @@ from django.shortcuts import redirect
 from django.urls import reverse
 
 from clusters.models import EnergyTariff, PueRecord, TariffBand
-from controlplane.admin_base import AppendOnly, OperatorInline, costs_changed, person
+from controlplane.admin_base import AppendOnly, OperatorInline, costs_changed, detail_action, person
 
 
 class BandInline(OperatorInline):
@@ -76,10 +76,16 @@ class EnergyTariffAdmin(AppendOnly):
         if len(chosen) != 1:
             self.message_user(request, "Choose one tariff to copy.", messages.ERROR)
             return None
-        return self.new_version_of(request, chosen[0].pk)
+        return _to_copy(chosen[0].pk)
 
+    @detail_action(description="New version from this one")
     def new_version_of(self, request: HttpRequest, object_id: int) -> HttpResponseRedirect:
-        return redirect(f"{reverse('admin:clusters_energytariff_add')}?copy={int(object_id)}")
+        """Start the next version with these figures."""
+        return _to_copy(object_id)
+
+
+def _to_copy(pk: int) -> HttpResponseRedirect:
+    return redirect(f"{reverse('admin:clusters_energytariff_add')}?copy={int(pk)}")
 
 
 def _copied(request: HttpRequest) -> EnergyTariff | None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterable
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from django import forms
 from django.contrib import admin, messages
@@ -20,6 +20,8 @@ from clusters.models import Cluster
 from controlplane.events import request_reschedule
 from controlplane.models import Reason
 
+F = TypeVar("F", bound=Callable[..., Any])
+
 if TYPE_CHECKING:
 
     class _ModelAdmin(admin.ModelAdmin[Any]):
@@ -30,10 +32,13 @@ if TYPE_CHECKING:
 
     class PlainModelForm(forms.ModelForm[Any]):
         pass
+
+    def detail_action(*, description: str) -> Callable[[F], F]: ...
 else:
     from django.forms import ModelForm as PlainModelForm
     from unfold.admin import ModelAdmin as _ModelAdmin
     from unfold.admin import TabularInline as _TabularInline
+    from unfold.decorators import action as detail_action
 
 SHOWN_JSON = 60_000
 
@@ -45,6 +50,7 @@ __all__ = [
     "ReadOnly",
     "ReadOnlyInline",
     "costs_changed",
+    "detail_action",
     "for_each",
     "person",
     "pretty",

@@ -1,0 +1,188 @@
+"""The administration: who gets in, what may be changed there, and what the history keeps of it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from django.apps import apps
+from django.contrib import admin
+from django.contrib.admin.models import LogEntry
+from django.contrib.auth.models import User
+from django.test import Client
+from django.urls import reverse
+
+from clusters.models import Cluster, EnrolmentToken, Node, NodeEvent
+from clusters.services.enrolment import sha256
+from controlplane.models import RescheduleEvent
+from jobs.models import Job, Membership, Secret, Team
+from jobs.secrets import reveal
+from tests.builders import a_team, a_user
+from tests.builders_admin import admin_path, change_form
+from tests.builders_pages import Demo, a_busy_cluster
+
+pytestmark = pytest.mark.django_db
+
+OURS = [m for app in ("clusters", "controlplane", "jobs", "profiling") for m in apps.get_app_config(app).get_models()]
+INLINE = {"AssignmentSlot", "IdempotencyKey", "LogChunk", "Membership", "ProgressPoint", "TariffBand", "UsagePoint"}
+REGISTERED = [m for m in OURS if m in admin.site._registry]
+
+
+@pytest.fixture(name="demo")
+def _demo() -> Demo:
+    return a_busy_cluster()
+
+
+@pytest.fixture(name="grace")
+def _grace(demo: Demo, client: Client) -> Client:
+    client.force_login(demo.operator)
+    return client
+
+
+def test_every_model_has_a_page_or_stands_on_another_ones() -> None:
+    assert {m.__name__ for m in OURS} - {m.__name__ for m in REGISTERED} == INLINE
+
+
+@pytest.mark.parametrize("model", REGISTERED, ids=lambda m: m.__name__)
+def test_operators_see_every_list_and_every_row(grace: Client, model: type[Any]) -> None:
+    assert grace.get(admin_path(model, "changelist")).status_code == 200
+    row = model._default_manager.first()
+    if row is not None:
+        assert grace.get(admin_path(model, "change", row.pk)).status_code == 200
+
+
+def test_nobody_but_operators_gets_in(demo: Demo, client: Client) -> None:
+    for person in (None, demo.user):
+        if person:
+            client.force_login(person)
+        for url in (reverse("admin:index"), admin_path(Job, "changelist"), admin_path(Cluster, "change", demo.cluster.pk)):
+            assert client.get(url)["Location"].split("?")[0] in ("/login/", "/admin/login/")
+
+
+def test_operators_do_not_make_operators(grace: Client, demo: Demo) -> None:
+    assert grace.get(admin_path(User, "changelist")).status_code == 403
+    assert grace.post(admin_path(User, "change", demo.operator.pk), {"is_superuser": "on"}).status_code == 403
+
+
+def test_superusers_manage_people(client: Client) -> None:
+    client.force_login(User.objects.create_superuser("root", password="a long password"))
+    assert client.get(admin_path(User, "changelist")).status_code == 200
+    assert client.get(admin_path(User, "add")).status_code == 200
+
+
+@pytest.mark.parametrize(
+    ("values", "message"),
+    [
+        ({"policy": "clairvoyant"}, "no such policy; known are: randomized_greedy, fifo"),
+        ({"policy_parameters": '{"iterations": -1}'}, "iterations: must be"),
+        ({"policy_parameters": '{"speed": 1}'}, "speed: no such parameter; known are:"),
+        ({"policy_parameters": "[1]"}, "must be an object"),
+        ({"timezone": "Mars/Base"}, "is no IANA time zone"),
+        ({"lease_s": "1"}, "at least two heartbeats"),
+    ],
+)
+def test_a_cluster_takes_only_what_its_policy_takes(grace: Client, demo: Demo, values: dict[str, str], message: str) -> None:
+    url = admin_path(Cluster, "change", demo.cluster.pk)
+    answer = grace.post(url, {**change_form(grace, url), **values})
+    assert answer.status_code == 200
+    errors = str(answer.context["adminform"].form.errors)
+    assert message in errors
+    assert not RescheduleEvent.objects.exists()
+
+
+def test_a_changed_policy_is_kept_asked_for_and_written_down(grace: Client, demo: Demo) -> None:
+    url = admin_path(Cluster, "change", demo.cluster.pk)
+    answer = grace.post(url, {**change_form(grace, url), "policy": "fifo", "policy_parameters": "{}"})
+    assert answer.status_code == 302
+    assert Cluster.objects.get(pk=demo.cluster.pk).policy == "fifo"
+    assert RescheduleEvent.objects.get().cluster == demo.cluster
+    assert "policy from randomized_greedy to fifo" in LogEntry.objects.get().get_change_message()
+
+
+def test_parameters_are_explained_from_the_policys_schema(grace: Client, demo: Demo) -> None:
+    page = grace.get(admin_path(Cluster, "change", demo.cluster.pk)).content.decode()
+    assert "iterations (integer" in page
+
+
+def test_nodes_change_state_by_actions_that_write_events(grace: Client, demo: Demo) -> None:
+    chosen = {"_selected_action": [str(n.pk) for n in demo.nodes]}
+    for action in ("cordon", "drain", "uncordon", "to_both"):
+        answer = grace.post(admin_path(Node, "changelist"), {"action": action, **chosen}, follow=True)
+        assert "Done for 3." in answer.content.decode()
+    assert set(Node.objects.values_list("state", "role")) == {("ready", "both")}
+    assert NodeEvent.objects.filter(actor="grace").count() == 12
+
+
+def test_what_a_node_refuses_is_said(grace: Client, demo: Demo) -> None:
+    answer = grace.post(
+        admin_path(Node, "changelist"), {"action": "uncordon", "_selected_action": [str(demo.nodes[0].pk)]}, follow=True
+    )
+    assert "alpha: node alpha is ready" in answer.content.decode()
+
+
+def test_jobs_are_read_only_but_for_the_moves_of_the_table(grace: Client, demo: Demo) -> None:
+    url = admin_path(Job, "change", demo.waiting.pk)
+    assert grace.post(url, {"state": "completed"}).status_code == 403
+    assert grace.get(admin_path(Job, "add")).status_code == 403
+    assert grace.post(admin_path(Job, "delete", demo.waiting.pk)).status_code == 403
+    for action, state in (("hold", "held"), ("release", None), ("cancel", "cancelled"), ("requeue", None)):
+        grace.post(admin_path(Job, "changelist"), {"action": action, "_selected_action": [str(demo.waiting.pk)]})
+        assert state in (None, Job.objects.get(pk=demo.waiting.pk).state)
+    assert set(demo.waiting.events.values_list("actor", flat=True)) >= {"grace"}
+
+
+def test_what_a_job_refuses_is_said(grace: Client, demo: Demo) -> None:
+    answer = grace.post(
+        admin_path(Job, "changelist"), {"action": "release", "_selected_action": [str(demo.waiting.pk)]}, follow=True
+    )
+    assert "cannot be released" in answer.content.decode()
+
+
+def test_an_enrolment_token_is_shown_once_and_only_its_hash_is_kept(grace: Client, demo: Demo) -> None:
+    values = {"cluster": demo.cluster.pk, "role": "profiling", "expires_at_0": "2035-01-01", "expires_at_1": "00:00:00"}
+    page = grace.post(admin_path(EnrolmentToken, "add"), values, follow=True).content.decode()
+    row = EnrolmentToken.objects.get()
+    token = page.partition("shown this once: ")[2].split("<")[0].strip()
+    assert sha256(token) == row.sha256
+    assert row.created_by == demo.operator
+    assert token not in grace.get(admin_path(EnrolmentToken, "changelist")).content.decode()
+    assert grace.post(admin_path(EnrolmentToken, "delete", row.pk), {"post": "yes"}).status_code == 302
+    assert not EnrolmentToken.objects.exists()
+
+
+def test_a_secret_goes_in_and_never_comes_out(grace: Client, demo: Demo) -> None:
+    grace.post(admin_path(Secret, "add"), {"team": demo.team.pk, "name": "hub", "value": "hunter2 and more"})
+    row = Secret.objects.get()
+    assert reveal(row) == "hunter2 and more"
+    grace.post(admin_path(Secret, "change", row.pk), {"value": "another one"})
+    row.refresh_from_db()
+    assert reveal(row) == "another one"
+    for url in (admin_path(Secret, "changelist"), admin_path(Secret, "change", row.pk), admin_path(Secret, "history", row.pk)):
+        page = grace.get(url).content.decode()
+        assert "another one" not in page
+        assert "hunter2" not in page
+
+
+def test_teams_are_made_with_their_members(grace: Client, demo: Demo) -> None:
+    values = {
+        "name": "speech", "weight": "2", "membership_set-TOTAL_FORMS": "1", "membership_set-INITIAL_FORMS": "0",
+        "membership_set-0-user": demo.user.pk,
+    }  # fmt: skip
+    assert grace.post(admin_path(Team, "add"), values).status_code == 302
+    assert Membership.objects.get(team__name="speech").user == demo.user
+
+
+def test_huge_json_is_cut_and_says_so(grace: Client, demo: Demo) -> None:
+    demo.round.snapshot = {"jobs": ["x" * 100] * 1000}
+    demo.round.save()
+    page = grace.get(admin_path(type(demo.round), "change", demo.round.pk)).content.decode()
+    assert "characters more" in page
+    assert len(page) < 400_000
+
+
+def test_lists_ask_no_more_for_more_rows(grace: Client, demo: Demo, django_assert_max_num_queries: Any) -> None:
+    team, user = a_team(), a_user()
+    for index in range(20):
+        Job.objects.create(name=f"j{index}", cluster=demo.cluster, team=team, user=user, kind=demo.waiting.kind, total_steps=1)
+    with django_assert_max_num_queries(16):
+        grace.get(admin_path(Job, "changelist"))
