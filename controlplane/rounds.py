@@ -78,17 +78,20 @@ def run_round(world: World, policy: Policy, *, name: str = "") -> RoundResult:
     `name` is the policy's, for the plan of a round in which it fails.
     """
     snapshot = world.snapshot()
-    failure: str | None = None
+    plan, failure = decide_or_keep(snapshot, policy, name)
+    return RoundResult(snapshot, plan, world.apply(plan), failure)
+
+
+def decide_or_keep(snapshot: Snapshot, policy: Policy, name: str = "") -> tuple[Plan, str | None]:
+    """(the policy's plan, None), or (the plan that keeps what runs, why the policy's could not be had)."""
     try:
-        plan = decide(snapshot, policy)
+        return decide(snapshot, policy), None
     except PolicyError as error:
         failure = str(error) or type(error).__name__
-        plan = kept(snapshot, name or type(policy).__name__, failure)
     except Exception as error:  # a policy may be anybody's code: whatever it raises must not stop the loop
         logger.exception("policy %s broke", name)
         failure = f"{type(error).__name__}: {error}"
-        plan = kept(snapshot, name or type(policy).__name__, failure)
-    return RoundResult(snapshot, plan, world.apply(plan), failure)
+    return kept(snapshot, name or type(policy).__name__, failure), failure
 
 
 def decide(snapshot: Snapshot, policy: Policy) -> Plan:

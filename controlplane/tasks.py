@@ -7,7 +7,7 @@ from django.utils import timezone
 
 from clusters.reconciler import reconcile_clusters
 from controlplane import pace
-from controlplane.live.solver import solve_here
+from controlplane.live.solver import solve_in_child
 from controlplane.live.world import Ports, hold_round, is_wanted
 
 ROUNDS_A_TASK = 3
@@ -18,7 +18,7 @@ ROUNDS_A_TASK = 3
 def run_cluster_round(cluster_id: int) -> None:
     """Answer the cluster's waiting events. Leaves at once if there are none or if somebody else is at it."""
     for _ in range(ROUNDS_A_TASK):
-        if hold_round(cluster_id, Ports(solve_here)) is None:
+        if hold_round(cluster_id, Ports(solve_in_child)) is None:
             return
     if is_wanted(cluster_id):
         run_cluster_round.apply_async((cluster_id,), countdown=pace.PATIENCE_S)

@@ -10,7 +10,10 @@ from policies.snapshot import EnergyStep, GpuTypeView, JobView, KindView, NodeVi
 from tests.builders_policies import PRICE_PER_KWH, PUE, a_node
 
 STEPS_PER_EPOCH = 1000
-"""Steps are whole and what is done of one is lost at a stop; the paper's jobs are stopped anywhere, so that steps are short here."""
+"""Steps are whole and what is done of one is lost at a stop;
+
+the paper's jobs are stopped anywhere, so that steps are short here.
+"""
 
 SECONDS_PER_EPOCH = {
     "LSTM-big": {("V100", 1): 43.0842, ("V100", 2): 30.5512, ("T4", 1): 110.7112},

@@ -2,14 +2,31 @@
 
 from __future__ import annotations
 
+import atexit
 from collections.abc import Mapping
+from functools import cache
 from typing import Any
 
+from django.conf import settings
+
+from policies.client import SolverProcess
 from policies.plan import Plan
 from policies.registry import make
 from policies.snapshot import Snapshot
 
 
+def solve_in_child(policy: str, parameters: Mapping[str, Any], snapshot: Snapshot) -> Plan:
+    """Solve in this process's solver, started at the first call. Raises PolicyError, also when it takes too long or dies."""
+    return _solver().solve(snapshot, policy, parameters)
+
+
 def solve_here(policy: str, parameters: Mapping[str, Any], snapshot: Snapshot) -> Plan:
     """Solve in this process: for tests, replay, and wherever no time limit is needed. Raises PolicyError."""
     return make(policy, parameters)(snapshot)
+
+
+@cache
+def _solver() -> SolverProcess:
+    solver = SolverProcess(settings.SOLVER_TIMEOUT_S)
+    atexit.register(solver.close)
+    return solver

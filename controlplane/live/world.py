@@ -36,7 +36,7 @@ Clock: TypeAlias = Callable[[], float]
 Solve: TypeAlias = Callable[[str, Mapping[str, Any], Snapshot], Plan]
 """(policy, parameters, snapshot) -> plan; raises PolicyError. In a child process in production, in this one in tests."""
 
-OVERHEAD_S = 60.0
+OVERHEAD_S = 30.0
 """What a round may take beside its solver before another one takes over."""
 
 

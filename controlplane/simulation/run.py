@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from functools import partial
 from math import inf
 
 from controlplane.rounds import RoundResult, run_round
@@ -27,7 +28,7 @@ class Simulation:
         self._asked = False
         self._last_round_s = start_s
         for job in sorted(jobs, key=lambda j: j.arrival_s):
-            self.engine.at(job.arrival_s, lambda job=job: self.world.submit(job))  # type: ignore[misc]  # bound early on purpose
+            self.engine.at(job.arrival_s, partial(self.world.submit, job))
 
     def run(self, until_s: float = inf) -> Simulation:
         """Run until nothing is left to do, or until that time. SimulationError if a round fails."""
@@ -47,7 +48,7 @@ class Simulation:
         self.rounds.append(result)
         self._last_round_s = self.engine.now_s
         if len(result.snapshot.jobs):
-            self.engine.after(self.scene.round_s, lambda at_s=self.engine.now_s: self._periodic(at_s))  # type: ignore[misc]
+            self.engine.after(self.scene.round_s, partial(self._periodic, self.engine.now_s))
 
     def _periodic(self, last_s: float) -> None:
         """A period after the round at `last_s`, unless there was another one since."""

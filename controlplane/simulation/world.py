@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections import Counter, defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Any
 
 from controlplane.changes import Change, Keep, Migrate, Preempt, Resize, Start, changes, current_of
@@ -149,14 +150,14 @@ class SimulatedWorld:
         job.launch = launch
         job.launches.append(launch)
         end_s = launch.first_step_s + (job.total_steps - job.steps_done) / rate
-        self.engine.at(end_s, lambda: self._complete(job, launch))
+        self.engine.at(end_s, partial(self._complete, job, launch))
         return None
 
     def _ask_to_stop(self, job: SimulatedJob) -> None:
         launch = job.launch
         if launch is not None and launch.goes_on:
             launch.stop_wanted_s = self.engine.now_s
-            self.engine.after(self.scene.stop_s, lambda: self._stopped(job, launch))
+            self.engine.after(self.scene.stop_s, partial(self._stopped, job, launch))
 
     def _stopped(self, job: SimulatedJob, launch: Launch) -> None:
         job.steps_done = launch.steps_at(self.engine.now_s)

@@ -8,14 +8,14 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
+from functools import partial
 
 import pytest
 
 from clusters.lifecycle import LIVE
-from clusters.models import Assignment, Cluster, Node
+from clusters.models import Assignment, Cluster
 from clusters.services import accept, record_metrics, report_state
 from controlplane.events import request_reschedule
-from controlplane.live.lock import is_held
 from controlplane.live.observe import observe
 from controlplane.live.solver import solve_here
 from controlplane.live.world import Ports, hold_round, is_wanted
@@ -27,7 +27,7 @@ from controlplane.simulation.world import Scene
 from jobs.models import Job
 from loadmaster.protocol import Accept, AssignmentState, MetricsBatch, ProgressSample, ReasonClass, StateReport
 from policies.registry import make
-from policies.snapshot import JobView, KindView, ProfileRequest, RankSeat, Snapshot, Source, Throughput
+from policies.snapshot import KindView, ProfileRequest, RankSeat, Source, Throughput
 from profiling.models import Kind
 from tests.builders import a_cluster, a_gpu_type, a_job, a_node, a_team, a_user
 
@@ -101,7 +101,7 @@ class PretendedRuntime:
                 self._start(assignment)
             elif assignment.desired != "run" and launch.goes_on:
                 launch.stop_wanted_s = self.engine.now_s
-                self.engine.after(STOP_S, lambda a=assignment, la=launch: self._end(a, la, AssignmentState.PREEMPTED))  # type: ignore[misc]
+                self.engine.after(STOP_S, partial(self._end, assignment, launch, AssignmentState.PREEMPTED))
 
     def report(self) -> None:
         """Say how far everything is."""
@@ -125,7 +125,7 @@ class PretendedRuntime:
         accept(node.pk, assignment.pk, Accept(epoch=node.epoch, fence=assignment.fence))
         self._say(assignment, AssignmentState.RUNNING)
         end_s = launch.first_step_s + (job.total_steps - assignment.start_steps) / launch.steps_per_s
-        self.engine.at(end_s, lambda: self._complete(assignment, launch))
+        self.engine.at(end_s, partial(self._complete, assignment, launch))
 
     def _complete(self, assignment: Assignment, launch: Launch) -> None:
         if launch.goes_on:
@@ -162,7 +162,7 @@ class LiveRun:
         self.ports = Ports(solve_here, lambda: engine.now_s, knowledge)
         self.asked = False
         for job in jobs:
-            self._at(job.submitted_at.timestamp(), lambda job=job: self._submit(job))  # type: ignore[misc]
+            self._at(job.submitted_at.timestamp(), partial(self._submit, job))
 
     def run(self) -> None:
         self.engine.run()
@@ -192,7 +192,7 @@ class LiveRun:
         self.runtime.look()
         if len(result.snapshot.jobs):
             last_s = self.engine.now_s
-            self._at(last_s + PERIOD_S, lambda: self._periodic(last_s))
+            self._at(last_s + PERIOD_S, partial(self._periodic, last_s))
 
     def _periodic(self, last_s: float) -> None:
         last = Cluster.objects.get(pk=self.cluster.pk).last_round_at

@@ -1,0 +1,85 @@
+"""Builders for rounds on the live cluster: a round in this process, and agents' words without agents."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from datetime import UTC, datetime
+from typing import Any
+
+from django.utils import timezone
+
+from clusters.models import Assignment, Cluster
+from clusters.services import accept, record_metrics, report_state
+from controlplane.events import request_reschedule
+from controlplane.live.solver import solve_here
+from controlplane.live.world import Ports, Solve, hold_round
+from controlplane.models import Reason, Round
+from controlplane.rounds import RoundResult
+from loadmaster.protocol import Accept, AssignmentState, MetricsBatch, ProgressSample, ReasonClass, StateReport
+from policies.plan import Placement, Plan, PlanStatus, WaitCode, Waiting
+from policies.snapshot import RankSeat, Snapshot
+
+
+def a_round(cluster: Cluster, solve: Solve = solve_here, *, at_s: float | None = None, reason: Reason = Reason.OPERATOR) -> Round:
+    """Ask for a round and hold it, with the cluster's policy unless another `solve` is given; its row."""
+    request_reschedule(cluster, reason)
+    assert a_round_of_waiting_events(cluster, solve, at_s=at_s) is not None
+    return Round.objects.filter(cluster=cluster).latest("number")
+
+
+def a_round_of_waiting_events(cluster: Cluster, solve: Solve = solve_here, *, at_s: float | None = None) -> RoundResult | None:
+    """Hold a round if events wait."""
+    clock = (lambda: at_s) if at_s is not None else (lambda: timezone.now().timestamp())
+    return hold_round(cluster.pk, Ports(solve, clock))
+
+
+def placing(**places: tuple[Any, ...]) -> Solve:
+    """A policy that places jobs, by name, as told: job=(node, device, ...). The others wait."""
+
+    def solve(policy: str, parameters: Mapping[str, Any], snapshot: Snapshot) -> Plan:
+        ids = {job.name: job.id for job in snapshot.jobs}
+        placements = tuple(
+            Placement(ids[name], (RankSeat(str(node.pk), tuple(d.uuid for d in devices)),))
+            for name, (node, *devices) in places.items()
+            if name in ids
+        )
+        placed = {p.job for p in placements}
+        waiting = tuple(Waiting(job.id, WaitCode.POSTPONED) for job in snapshot.jobs if job.id not in placed)
+        return Plan("told", PlanStatus.HEURISTIC, placements, waiting)
+
+    return solve
+
+
+def taken(assignment: Assignment) -> Assignment:
+    """The agent has accepted the offer and runs it."""
+    node = assignment.node
+    if node.epoch == 0:
+        node.epoch = 1
+        node.save(update_fields=["epoch"])
+    accept(node.pk, assignment.pk, Accept(epoch=node.epoch, fence=assignment.fence))
+    return said(assignment, AssignmentState.RUNNING)
+
+
+def said(assignment: Assignment, state: AssignmentState) -> Assignment:
+    """The agent has reported a state."""
+    assignment.refresh_from_db()
+    assignment.node.refresh_from_db()
+    seq, now_s = assignment.report_seq + 1, timezone.now().timestamp()
+    reason = ReasonClass.PREEMPT if state is AssignmentState.PREEMPTED else None
+    report = StateReport(assignment.node.epoch, assignment.fence, seq, state, now_s, 0, reason)
+    report_state(assignment.node_id, assignment.pk, report)
+    assignment.refresh_from_db()
+    return assignment
+
+
+def progressed(assignment: Assignment, steps: int, event: str = "progress") -> None:
+    """The agent has reported progress (event "checkpoint": saved)."""
+    assignment.refresh_from_db()
+    sample = ProgressSample(timezone.now().timestamp(), event, steps, steps, 1.0)
+    batch = MetricsBatch(assignment.node.epoch, assignment.fence, assignment.metrics_seq + 1, (sample,))
+    record_metrics(assignment.node, assignment.pk, batch)
+
+
+def utc(at_s: float) -> datetime:
+    """A time of so many seconds since the epoch."""
+    return datetime.fromtimestamp(at_s, UTC)

@@ -1,0 +1,288 @@
+"""A plan comes true as far as the newest state allows: gangs whole, plans in part, the database's constraints as the last judge."""
+
+from __future__ import annotations
+
+from decimal import Decimal
+
+import pytest
+
+from clusters.models import Assignment, AssignmentSlot, Cluster, Device, Node
+from controlplane.live.world import Ports, hold_round
+from controlplane.models import Reason, RescheduleEvent, Round
+from jobs.models import Attempt, Job
+from loadmaster.protocol import AssignmentState
+from policies.plan import Placement, Plan, PlanStatus, WaitCode, Waiting
+from policies.snapshot import RankSeat
+from tests.builders import a_cluster, a_gpu_type, a_job, a_node
+from tests.builders_live import a_round, a_round_of_waiting_events, placing, progressed, said, taken, utc
+
+pytestmark = pytest.mark.django_db
+
+
+def devices_of(node: Node) -> list[Device]:
+    return list(node.devices.order_by("uuid"))
+
+
+def changes_of(row: Round) -> dict[str, str]:
+    """What the round did to each job, by name."""
+    names = {str(j.pk): j.name for j in Job.objects.all()}
+    return {names[c["job"]]: c["change"] for c in row.changes}
+
+
+def refused(row: Round) -> dict[str, str]:
+    names = {str(j.pk): j.name for j in Job.objects.all()}
+    return {names[r["job"]]: r["code"] for r in row.rejected}
+
+
+def running(cluster: Cluster, name: str, node: Node, *devices: Device, **values: object) -> Assignment:
+    """A job of that name that runs on these devices since a round placed it there."""
+    job = a_job(cluster, name=name, **{"gpus_max": 2, **values})
+    live = {a.job.name: (a.node, *(s.device for s in a.slots.all())) for a in Assignment.objects.filter(ended_at=None)}
+    a_round(cluster, placing(**{name: (node, *devices)}, **live))
+    return taken(Assignment.objects.get(job=job))
+
+
+@pytest.fixture
+def cluster() -> Cluster:
+    return a_cluster()
+
+
+@pytest.fixture
+def node(cluster: Cluster) -> Node:
+    return a_node(cluster, gpu_type=a_gpu_type("V100", idle_w=30.0, peak_w=200.0), gpus=2, base_w=300.0)
+
+
+def test_a_start_offers_the_job_to_its_node_under_the_next_fence(cluster: Cluster, node: Node) -> None:
+    job = a_job(cluster, name="a", fence=4, checkpoint_steps=30, waiting_code="no_capacity", gpus_max=2)
+    row = a_round(cluster, placing(a=(node, *devices_of(node))))
+    assignment = Assignment.objects.get()
+    job.refresh_from_db()
+    assert (job.state, job.fence, job.waiting_code) == ("starting", 5, "")
+    assert (assignment.job, assignment.node, assignment.round) == (job, node, row)
+    assert (assignment.state, assignment.fence, assignment.gpus, assignment.start_steps) == ("offered", 5, 2, 30)
+    assert {s.device.uuid for s in assignment.slots.all()} == {d.uuid for d in devices_of(node)}
+    assert (row.status, changes_of(row), row.rejected) == ("applied", {"a": "start"}, [])
+    assert [e.event for e in job.events.all()] == ["place"]
+    assert [e.to_state for e in assignment.events.all()] == ["offered"]
+
+
+def test_an_offer_says_what_the_round_expects_of_it(cluster: Cluster, node: Node) -> None:
+    a_job(cluster, name="a")
+    a_job(cluster, name="b")
+
+    def solve(policy: str, parameters: object, snapshot: object) -> Plan:
+        plan = placing(a=(node, devices_of(node)[0]), b=(node, devices_of(node)[1]))("", {}, snapshot)  # type: ignore[arg-type]
+        first, second = plan.placements
+        told = Placement(first.job, first.ranks, predicted_run_s=100.0, predicted_energy_cost=0.125, until_s=2e9, steps_quota=9)
+        return Plan("told", PlanStatus.HEURISTIC, (told, second))
+
+    a_round(cluster, solve)
+    offer, plain = Assignment.objects.get(job__name="a"), Assignment.objects.get(job__name="b")
+    assert (offer.predicted_run_s, offer.predicted_energy_cost) == (100.0, Decimal("0.125"))
+    assert (offer.term_until, offer.steps_quota) == (utc(2e9), 9)
+    assert offer.predicted_steps_per_s == pytest.approx(1.0)
+    assert offer.predicted_power_w == pytest.approx(700.0 / 2)
+    assert (plain.predicted_run_s, plain.predicted_energy_cost, plain.term_until) == (None, None, None)
+
+
+def test_a_plan_that_leaves_a_job_where_it_is_writes_nothing_but_its_term(cluster: Cluster, node: Node) -> None:
+    assignment = running(cluster, "a", node, devices_of(node)[0])
+    seat = RankSeat(str(node.pk), (devices_of(node)[0].uuid,))
+    prolonged = Plan("told", PlanStatus.HEURISTIC, (Placement(str(assignment.job_id), (seat,), until_s=2e9),))
+    row = a_round(cluster, lambda *_: prolonged)
+    assert changes_of(row) == {"a": "keep"}
+    assert Assignment.objects.get().term_until == utc(2e9)
+    assert Assignment.objects.get().state == "running"
+
+
+def test_a_job_that_is_to_wait_is_asked_to_stop_and_its_devices_are_given_on_when_it_has(cluster: Cluster, node: Node) -> None:
+    first, _ = devices_of(node)
+    old = running(cluster, "old", node, first)
+    a_job(cluster, name="new")
+    row = a_round(cluster, placing(new=(node, first)))
+    old.refresh_from_db()
+    assert (old.desired, old.job.state) == ("preempt", "stopping")
+    assert (row.status, changes_of(row), refused(row)) == ("partial", {"old": "preempt", "new": "start"}, {"new": "deferred"})
+    assert Job.objects.get(name="new").waiting_code == "deferred"
+    assert not RescheduleEvent.objects.filter(round=None).exists(), "the end of the stop asks for a round, nothing else does"
+    progressed(old, 40, "checkpoint")
+    said(old, AssignmentState.PREEMPTED)
+    assert list(RescheduleEvent.objects.filter(round=None).values_list("reason", flat=True)) == [Reason.LEFTOVER]
+    assert a_round_of_waiting_events(cluster, placing(new=(node, first))) is not None
+    assert Job.objects.get(name="new").state == "starting"
+    assert Job.objects.get(name="old").state == "queued"
+
+
+@pytest.mark.parametrize(("devices", "change"), [((1,), "migrate"), ((0, 1), "resize")])
+def test_a_moved_job_is_stopped_first_and_goes_on_from_its_checkpoint(
+    cluster: Cluster, node: Node, devices: tuple[int, ...], change: str
+) -> None:
+    mine = devices_of(node)
+    old = running(cluster, "a", node, mine[0])
+    elsewhere = placing(a=(node, *(mine[i] for i in devices)))
+    row = a_round(cluster, elsewhere)
+    assert (changes_of(row), refused(row)) == ({"a": change}, {"a": "deferred"})
+    progressed(old, 40, "checkpoint")
+    said(old, AssignmentState.PREEMPTED)
+    a_round_of_waiting_events(cluster, elsewhere)
+    new = Assignment.objects.get(state="offered")
+    assert (new.fence, new.start_steps, new.attempt) == (old.fence + 1, 40, old.attempt)
+    assert {s.device for s in new.slots.all()} == {mine[i] for i in devices}
+
+
+def test_an_offer_nobody_has_taken_is_withdrawn_and_given_elsewhere_at_once(cluster: Cluster, node: Node) -> None:
+    first, second = devices_of(node)
+    a_job(cluster, name="a")
+    a_round(cluster, placing(a=(node, first)))
+    row = a_round(cluster, placing(a=(node, second)))
+    assert (row.status, refused(row)) == ("applied", {})
+    assert list(Assignment.objects.order_by("fence").values_list("state", flat=True)) == ["preempted", "offered"]
+
+
+def test_an_attempt_spans_preemptions_and_a_new_one_begins_after_its_end(cluster: Cluster, node: Node) -> None:
+    old = running(cluster, "a", node, devices_of(node)[0])
+    a_round(cluster, placing())
+    said(old, AssignmentState.PREEMPTED)
+    a_round(cluster, placing(a=(node, devices_of(node)[0])))
+    assert list(Attempt.objects.values_list("number", flat=True)) == [1]
+    assert Attempt.objects.get().assignments.count() == 2
+    Attempt.objects.update(ended_at=utc(2e9))
+    said(taken(Assignment.objects.get(state="offered")), AssignmentState.PREEMPTED)
+    a_round(cluster, placing(a=(node, devices_of(node)[0])))
+    assert list(Attempt.objects.order_by("number").values_list("number", flat=True)) == [1, 2]
+
+
+def test_what_no_longer_fits_is_recorded_and_asks_for_one_more_round(cluster: Cluster, node: Node) -> None:
+    first, second = devices_of(node)
+    for name in "abc":
+        a_job(cluster, name=name)
+    other = a_node(cluster, gpus=1)
+    told = placing(a=(node, first), b=(node, second), c=(other, *devices_of(other)))
+
+    def meanwhile(*given: object) -> Plan:
+        plan = told(*given)  # type: ignore[arg-type]
+        Job.objects.filter(name="a").update(state="held")
+        Device.objects.filter(pk=second.pk).update(healthy=False)
+        return plan
+
+    row = a_round(cluster, meanwhile)
+    assert (row.status, refused(row)) == ("partial", {"a": "stale", "b": "stale"})
+    assert Job.objects.get(name="c").state == "starting"
+    assert list(RescheduleEvent.objects.filter(round=None).values_list("reason", flat=True)) == [Reason.LEFTOVER]
+
+
+def test_a_round_asked_for_by_leftovers_alone_asks_for_no_other(cluster: Cluster, node: Node) -> None:
+    a_job(cluster, name="a")
+
+    def meanwhile(*given: object) -> Plan:
+        plan = placing(a=(node, devices_of(node)[0]))(*given)  # type: ignore[arg-type]
+        Node.objects.filter(pk=node.pk).update(state="cordoned")
+        return plan
+
+    row = a_round(cluster, meanwhile, reason=Reason.LEFTOVER)
+    assert refused(row) == {"a": "stale"}
+    assert "cordoned" in row.rejected[0]["detail"]
+    assert not RescheduleEvent.objects.filter(round=None).exists()
+
+
+def test_a_gang_is_launched_whole_or_not_at_all(cluster: Cluster, node: Node) -> None:
+    other = a_node(cluster, gpus=1)
+    job = a_job(cluster, name="a", gpus_min=2, gpus_max=2)
+    seats = (RankSeat(str(node.pk), (devices_of(node)[0].uuid,)), RankSeat(str(other.pk), (devices_of(other)[0].uuid,)))
+    plan = Plan("told", PlanStatus.HEURISTIC, (Placement(str(job.pk), seats),))
+
+    def meanwhile(*_: object) -> Plan:
+        Node.objects.filter(pk=other.pk).update(state="lost")
+        return plan
+
+    assert refused(a_round(cluster, meanwhile)) == {"a": "stale"}
+    assert not Assignment.objects.exists()
+    job.refresh_from_db()
+    assert (job.state, job.fence) == ("queued", 0)
+    Node.objects.filter(pk=other.pk).update(state="ready")
+    a_round(cluster, lambda *_: plan)
+    assert [(a.rank, a.world_size, a.fence, a.node) for a in Assignment.objects.order_by("rank")] == [
+        (0, 2, 1, node),
+        (1, 2, 1, other),
+    ]
+
+
+def test_the_database_is_the_last_judge_of_a_slot(cluster: Cluster, node: Node, monkeypatch: pytest.MonkeyPatch) -> None:
+    first, second = devices_of(node)
+    running(cluster, "a", node, first)
+    a_job(cluster, name="b")
+    a_job(cluster, name="c")
+    monkeypatch.setattr("controlplane.live.room.Room._device", lambda *_: iter(()))
+    a_round(cluster, placing(a=(node, first), b=(node, second)))
+    both = Plan(
+        "told",
+        PlanStatus.HEURISTIC,
+        tuple(Placement(str(j.pk), (RankSeat(str(node.pk), (first.uuid,)),)) for j in Job.objects.filter(name="c")),
+    )
+    monkeypatch.setattr("controlplane.rounds.violations", lambda *_: ())
+    row = a_round(cluster, lambda *_: both)
+    assert refused(row) == {"c": "stale"}
+    assert Job.objects.get(name="c").state == "queued"
+    assert AssignmentSlot.objects.filter(device=first, live=True).count() == 1
+
+
+def test_a_node_whose_memory_a_stopping_job_still_fills_takes_the_next_one_later(cluster: Cluster, node: Node) -> None:
+    first, second = devices_of(node)
+    running(cluster, "old", node, first, memory_gb=100.0)
+    a_job(cluster, name="new", memory_gb=100.0)
+    row = a_round(cluster, placing(new=(node, second)))
+    assert refused(row) == {"new": "deferred"}
+    assert "memory" in row.rejected[0]["detail"]
+
+
+def test_under_a_power_cap_the_next_one_waits_until_the_stopping_one_is_gone(node: Node) -> None:
+    cluster = node.cluster
+    cluster.power_cap_w = 600.0
+    cluster.save()
+    first, second = devices_of(node)
+    running(cluster, "old", node, first)
+    a_job(cluster, name="new")
+    row = a_round(cluster, placing(new=(node, second)))
+    assert refused(row) == {"new": "deferred"}
+    assert "600 W" in row.rejected[0]["detail"]
+
+
+def test_two_jobs_share_a_device_in_two_slots(cluster: Cluster, node: Node) -> None:
+    first, _ = devices_of(node)
+    Device.objects.filter(pk=first.pk).update(slots=2)
+    jobs = [a_job(cluster, may_share=True) for _ in range(2)]
+    seat = RankSeat(str(node.pk), (first.uuid,), share=0.5)
+    a_round(cluster, lambda *_: Plan("told", PlanStatus.HEURISTIC, tuple(Placement(str(j.pk), (seat,)) for j in jobs)))
+    assert sorted(AssignmentSlot.objects.filter(live=True).values_list("slot", "share")) == [(0, 0.5), (1, 0.5)]
+
+
+def test_jobs_are_told_why_they_wait_and_only_where_that_has_changed(cluster: Cluster, node: Node) -> None:
+    waits, same = a_job(cluster, name="waits"), a_job(cluster, name="same", waiting_code="postponed")
+    reasons = (
+        Waiting(str(waits.pk), WaitCode.NO_CAPACITY, jobs=("x",), earliest_s=5.0),
+        Waiting(str(same.pk), WaitCode.POSTPONED),
+    )
+    a_round(cluster, lambda *_: Plan("told", PlanStatus.HEURISTIC, waiting=reasons))
+    waits.refresh_from_db()
+    same.refresh_from_db()
+    assert (waits.waiting_code, waits.waiting_detail) == ("no_capacity", {"jobs": ["x"], "earliest_s": 5.0})
+    assert (same.waiting_code, same.waiting_detail) == ("postponed", {})
+
+
+def test_a_job_blocked_by_a_dependency_is_told_so(cluster: Cluster, node: Node) -> None:
+    held, blocked = a_job(cluster, state="held"), a_job(cluster)
+    blocked.dependencies.add(held)
+    a_round(cluster, placing())
+    blocked.refresh_from_db()
+    assert (blocked.waiting_code, blocked.waiting_detail) == ("dependency", {"jobs": [str(held.pk)]})
+
+
+def test_nothing_is_applied_by_a_round_that_took_too_long(cluster: Cluster, node: Node) -> None:
+    a_job(cluster, name="a")
+    times = iter([1000.0, 1000.0, 1000.0, 9000.0])
+    RescheduleEvent.objects.create(cluster=cluster, reason=Reason.OPERATOR)
+    solve = placing(a=(node, devices_of(node)[0]))
+    assert hold_round(cluster.pk, Ports(solve, lambda: next(times))) is None
+    assert not Assignment.objects.exists()
+    assert Round.objects.get().status == "abandoned"
+    assert RescheduleEvent.objects.filter(round=None).count() == 1
