@@ -59,5 +59,7 @@ def _table(rows: QuerySet[Job], elapsed: float) -> Table:
             f"{a.node.name} ({a.gpus} x {a.node.gpu_type.name}{', profile run' if a.purpose == 'profiling' else ''})" for a in live
         )
         loss = "" if job.last_loss is None else f"{job.last_loss:.4f}"
-        table.add_row(job.name, job.state, f"{job.steps_done}/{job.total_steps}", loss, where or job.waiting_code)
+        table.add_row(
+            job.name, job.state, f"{job.steps_done}/{job.total_steps}", loss, where or job.failure_reason[:60] or job.waiting_code
+        )
     return table

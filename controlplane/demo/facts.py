@@ -107,10 +107,10 @@ def _placement(assignment: Assignment, started_at: datetime) -> dict[str, Any]:
         "end_steps": assignment.steps_done,
         "checkpoint_steps": assignment.checkpoint_steps,
         "setup_s": assignment.setup_s,
-        "predicted_run_s": _predicted_s(assignment),
+        "predicted_run_s": _for_what_it_did(assignment, assignment.predicted_run_s),
         "measured_run_s": measured_s,
         "energy_kwh": assignment.energy_kwh,
-        "predicted_energy_cost": _number(assignment.predicted_energy_cost),
+        "predicted_energy_cost": _for_what_it_did(assignment, _number(assignment.predicted_energy_cost)),
         "energy_cost": _number(assignment.energy_cost),
         "power_source": assignment.power_source,
     }
@@ -123,14 +123,13 @@ def _measured_s(assignment: Assignment) -> float | None:
     return (assignment.ended_at - assignment.running_at).total_seconds()
 
 
-def _predicted_s(assignment: Assignment) -> float | None:
-    """The run time predicted when it was placed; of a launch that was cut short, the part for the steps it did."""
-    predicted = assignment.predicted_run_s
+def _for_what_it_did(assignment: Assignment, predicted: float | None) -> float | None:
+    """What was predicted when it was placed, for the whole rest of the job; of a launch cut short, the part for the steps it did."""
     planned = assignment.job.total_steps - assignment.start_steps
     done = assignment.steps_done - assignment.start_steps
     if predicted is None or planned <= 0:
         return None
-    return predicted if assignment.state == AssignmentState.SUCCEEDED else predicted * done / planned
+    return predicted if assignment.state == AssignmentState.SUCCEEDED else predicted * max(0, done) / planned
 
 
 def _since(start: datetime, moment: datetime | None) -> float | None:
