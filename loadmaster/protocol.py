@@ -233,7 +233,7 @@ class LaunchSpec:
     """Everything needed to run one rank of one assignment: the payload of accept, a versioned JSON Schema.
 
     `runtime` "process" runs `command` on the host, "docker" in `image`. `environment` holds plain values, `secrets` those that must
-    never be logged. `devices` are uuids on the agent's node. `step_s` > 0 paces an emulated device (seconds per step).
+    never be logged. `devices` are uuids on the agent's node; an emulated one is paced by the node's own table for `kind_name`.
     """
 
     assignment: str

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from loadmaster.agent import admission, reconcile
 from loadmaster.agent.backoff import Backoff
-from loadmaster.agent.client import AgentClient, Conflict, Refused, TryAgain
+from loadmaster.agent.client import INCURABLE, AgentClient, Refused, TryAgain
 from loadmaster.agent.clock import Clock
 from loadmaster.agent.journal import Entry, Journal, JournalError
 from loadmaster.agent.machine import Devices
@@ -74,7 +74,9 @@ class Hands:
             wait_s = self._backoff.failed(key, self._clock.boot_s())
             logger.warning("%s cannot be taken yet, next try in %.1f s: %s", run.name, wait_s, error)
             return
-        except Conflict as refusal:
+        except INCURABLE:
+            raise
+        except Refused as refusal:
             self._refused(run, refusal)
         self._backoff.succeeded(key)
 
@@ -143,6 +145,15 @@ class Hands:
         entry = replace(entry, stop=order.by)
         is_stopping = entry.state is AssignmentState.STOPPING
         self._journal.note(entry if is_stopping else entry.moved(AssignmentState.STOPPING, self._clock.wall_s()))
+
+    def part_with(self, entry: Entry) -> None:
+        """The agent leaves: pre-empt a run that goes on, so that it saves its state, and give up one that has not begun."""
+        if entry.has_ended or entry.stop:
+            return
+        if entry.launched:
+            self.stop(entry, StopOrder(StopBy.PREEMPT, entry.grace_s))
+        else:
+            self._end(entry, Exit(self._clock.wall_s(), started=False, stopped_by=StopBy.PREEMPT, error="the agent left"))
 
     @do.register
     def _update(self, action: reconcile.Update) -> None:

@@ -68,6 +68,9 @@ class WrongProtocol(Refused):
     """426: the server speaks another version of the protocol. Install the agent of the server's version."""
 
 
+INCURABLE = (Unauthorized, WrongProtocol)
+"""Refusals that no repetition cures: the agent ends with a word on the remedy."""
+
 _BY_STATUS: dict[int, type[Refused]] = {401: Unauthorized, 403: Unauthorized, 409: Conflict, 426: WrongProtocol}
 
 

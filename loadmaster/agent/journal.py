@@ -179,6 +179,12 @@ class Journal:
             logger.warning("%s", error)
             self._state.apply(line)
 
+    def is_writable(self) -> bool:
+        """Whether the next entry can be remembered, as far as the last write tells; one that failed is tried again."""
+        if self.is_failing:
+            self._try({"secret": self._state.secret})
+        return not self.is_failing
+
     def close(self) -> None:
         os.close(self._lock)
 

@@ -6,37 +6,42 @@ import logging
 import queue
 import random
 import threading
-from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
 from loadmaster import __version__
 from loadmaster.agent.acting import Hands
 from loadmaster.agent.backoff import Backoff
-from loadmaster.agent.client import AgentClient, AgentError, Refused, TryAgain, Unauthorized, WrongProtocol
+from loadmaster.agent.client import INCURABLE, AgentClient, AgentError, Refused, TryAgain
 from loadmaster.agent.clock import Clock, SystemClock
 from loadmaster.agent.journal import Entry, Journal, Move
 from loadmaster.agent.machine import Devices, Identity
 from loadmaster.agent.reconcile import View, reconcile
 from loadmaster.agent.runtimes.base import RunId, RunState, RunStatus, Runtime, StopBy, StopOrder
+from loadmaster.agent.sampling import Sampler
 from loadmaster.agent.session import Conversation, known
-from loadmaster.agent.shipping import Shipper, with_devices
-from loadmaster.protocol import FEATURES, DeviceSample, Directives, ErrorCode, SessionRequest, StateReport, UsageSample
+from loadmaster.agent.shipping import Shipper
+from loadmaster.protocol import FEATURES, DeviceSample, Directives, ErrorCode, SessionRequest, StateReport
 
 logger = logging.getLogger(__name__)
 
 LAST_PIECES = 20
 OOM_GRACE_S = 5.0
+POLL_PAUSE_S = 0.05
 
 
 @dataclass(frozen=True, slots=True)
 class Pace:
-    """How often things are done, in seconds. `flush_s` is how long an ended run's output may hold up the report of its end."""
+    """How often things are done, in seconds.
+
+    `flush_s` is how long an ended run's output may hold up the report of its end, `linger_s` how long the rest of it is shipped.
+    """
 
     tick_s: float = 0.2
     ship_s: float = 1.0
     sample_s: float = 2.0
     flush_s: float = 5.0
+    linger_s: float = 60.0
     long_poll_s: float = 25.0
 
 
@@ -65,6 +70,7 @@ class Agent:
         self._clock = clock or SystemClock()
         self._pace = pace or Pace()
         self._shipper = Shipper(client, runtime)
+        self._sampler = Sampler(runtime, devices, self._shipper, self._clock)
         self.talk = Conversation(client, journal, self._clock, self._session_request, self._samples, jitter)
         self._hands = Hands(
             client=client,
@@ -106,7 +112,7 @@ class Agent:
                 self._woken.wait(self._pace.tick_s)
                 self._woken.clear()
             if stop_jobs:
-                self._stop_all()
+                self.stop_all()
         finally:
             self._left.set()
 
@@ -124,15 +130,14 @@ class Agent:
         """Whether nothing runs and nothing is left to report."""
         return not self._journal.entries
 
-    def _stop_all(self) -> None:
+    def stop_all(self) -> None:
         """Pre-empt every job, so that it saves its state, and tell the server before leaving."""
         self._hands.is_leaving = True
         patience_s = max((entry.grace_s for entry in self._journal.entries.values()), default=0.0) + self._pace.flush_s
         until_s = self._clock.boot_s() + patience_s
         while not self.is_idle and self._clock.boot_s() < until_s:
             for entry in list(self._journal.entries.values()):
-                if not entry.has_ended and entry.launched and entry.stop is None:
-                    self._hands.stop(entry, StopOrder(StopBy.PREEMPT, entry.grace_s))
+                self._hands.part_with(entry)
             self.tick()
             self._woken.wait(self._pace.tick_s)
             self._woken.clear()
@@ -148,13 +153,18 @@ class Agent:
             features=tuple(sorted(FEATURES)),
         )
 
+    def _running(self) -> list[Entry]:
+        return [entry for entry in self._journal.entries.values() if entry.launched and not entry.has_ended]
+
     def _samples(self) -> tuple[DeviceSample, ...]:
-        live = [entry for entry in self._journal.entries.values() if entry.launched and not entry.has_ended]
-        return self._devices.samples({uuid for entry in live for uuid in entry.devices})
+        return self._sampler.devices(self._running())
 
     def _act(self) -> None:
         for action in reconcile(self._view()):
-            self._hands.do(action)
+            try:
+                self._hands.do(action)
+            except OSError as error:  # a full disk, say: what is not done is found again by the next reconciliation
+                logger.warning("%s failed: %s", type(action).__name__, error)
 
     def _view(self) -> View:
         now_s = self._clock.boot_s()
@@ -188,22 +198,9 @@ class Agent:
         return True
 
     def _sample(self) -> None:
-        if not self._is_time("sample", self._pace.sample_s):
-            return
-        samples = {sample.uuid: sample for sample in self._samples()}
-        for entry in list(self._journal.entries.values()):
-            usage = self._runtime.usage(entry.run) if entry.launched and not entry.has_ended else None
-            if usage:
-                used = UsageSample(self._clock.wall_s(), usage.cores, usage.memory_gb)
-                self._shipper.note_usage(entry.run, _of_devices(used, [samples[u] for u in entry.devices if u in samples]))
-                self._watch_memory(entry, usage.memory_gb)
-
-    def _watch_memory(self, entry: Entry, memory_gb: float) -> None:
-        if not 0 < entry.memory_gb < memory_gb or entry.stop:
-            return
-        exact = self._runtime.usage(entry.run, exact=True)
-        if exact and exact.memory_gb > entry.memory_gb:
-            self._hands.stop(entry, StopOrder(StopBy.OOM, min(OOM_GRACE_S, entry.grace_s)))
+        if self._is_time("sample", self._pace.sample_s):
+            for entry in self._sampler.sample(self._running()):
+                self._hands.stop(entry, StopOrder(StopBy.OOM, min(OOM_GRACE_S, entry.grace_s)))
 
     def _report(self) -> None:
         """Tell the server of every move, in order; the end of a run after its output."""
@@ -220,12 +217,17 @@ class Agent:
                     self._ship(entry, pieces=1)
 
     def _close(self, entry: Entry) -> None:
-        """Ship what is left, tell the end, forget. Output the server does not take holds the end up for `flush_s` only."""
+        """Ship what is left, tell the end, forget."""
         since_s = self._ended_s.setdefault(entry.run, self._clock.boot_s())
         told = self._tell(entry, but=entry.seq)
         shipped = self._ship(entry, pieces=LAST_PIECES)
-        patient = self._clock.boot_s() - since_s < self._pace.flush_s
-        if told and (shipped or not patient) and self._tell(self._journal.entries[entry.assignment]):
+        waited_s = self._clock.boot_s() - since_s
+        if told and (shipped or waited_s >= self._pace.flush_s):
+            told = self._tell(self._journal.entries[entry.assignment])
+            done = told and (shipped or waited_s >= self._pace.linger_s)
+        else:
+            done = False
+        if done:
             self._ended_s.pop(entry.run, None)
             self._hands.forget(self._journal.entries[entry.assignment])
 
@@ -260,7 +262,7 @@ class Agent:
         )
         try:
             self._client.report_state(entry.assignment, report)
-        except (TryAgain, Unauthorized, WrongProtocol) as error:
+        except (TryAgain, *INCURABLE) as error:
             return self._failed(key, error)
         except Refused as refusal:
             if refusal.code == ErrorCode.STALE_EPOCH:
@@ -271,7 +273,7 @@ class Agent:
 
     def _failed(self, key: str, error: AgentError) -> bool:
         """Note a failure that may pass; raise one that cannot."""
-        if isinstance(error, Unauthorized | WrongProtocol):
+        if isinstance(error, INCURABLE):
             raise error
         if isinstance(error, Refused) and error.code == ErrorCode.STALE_EPOCH:
             self.talk.lose_session()
@@ -301,12 +303,4 @@ class Agent:
                 cursor = news.cursor
                 self._heard.put(news)
                 self._woken.set()
-            self._left.wait(wait_s)
-
-
-def _of_devices(sample: UsageSample, devices: Iterable[DeviceSample]) -> UsageSample:
-    known_devices = list(devices)
-    fractions = [device.gpu_fraction for device in known_devices if device.gpu_fraction is not None]
-    watts = [device.power_w for device in known_devices if device.power_w is not None]
-    measured = all(device.power_source == "measured" for device in known_devices)
-    return with_devices(sample, fractions, watts, measured)
+            self._left.wait(max(wait_s, POLL_PAUSE_S))

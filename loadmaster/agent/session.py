@@ -7,7 +7,7 @@ import random
 from collections.abc import Callable, Iterable
 
 from loadmaster.agent.backoff import Backoff
-from loadmaster.agent.client import AgentClient, Conflict, TryAgain
+from loadmaster.agent.client import INCURABLE, AgentClient, AgentError, Conflict
 from loadmaster.agent.clock import Clock
 from loadmaster.agent.journal import Entry, Journal
 from loadmaster.agent.runtimes.base import RunId
@@ -82,7 +82,9 @@ class Conversation:
             self._next_beat_s = float("-inf")
 
     def lose_session(self) -> None:
-        """The server says that another session has begun."""
+        """Another session has begun; two agents that share one identity must not take it from each other in a frenzy."""
+        if self.epoch is not None:
+            self._backoff.failed("session", self._clock.boot_s())
         self.epoch = None
 
     def hear(self, directives: Iterable[Directive], cursor: int) -> None:
@@ -102,11 +104,12 @@ class Conversation:
             return
         try:
             session = self._client.open_session(self._request())
-        except (TryAgain, Conflict) as error:
+        except INCURABLE:
+            raise
+        except AgentError as error:
             wait_s = self._backoff.failed("session", now_s)
             logger.warning("no session yet, next try in %.1f s: %s", wait_s, error)
             return
-        self._backoff.succeeded("session")
         logger.info("session of epoch %s", session.epoch)
         self.epoch, self._seq, self.intervals = session.epoch, 0, session.intervals
         self._backoff.cap_s = max(0.1, min(10.0, session.intervals.heartbeat_s))
@@ -122,15 +125,18 @@ class Conversation:
         beat = self._heartbeat()
         try:
             reply = self._client.heartbeat(beat)
-        except TryAgain as error:
-            self._next_beat_s = sent_s + self._backoff.failed("beat", self._clock.boot_s())
-            logger.warning("heartbeat failed: %s", error)
-            return
+        except INCURABLE:
+            raise
         except Conflict as error:
             logger.warning("the session is over: %s", error)
             self.lose_session()
             return
+        except AgentError as error:
+            self._next_beat_s = sent_s + self._backoff.failed("beat", self._clock.boot_s())
+            logger.warning("heartbeat failed: %s", error)
+            return
         self._backoff.succeeded("beat")
+        self._backoff.succeeded("session")
         self._take_leases({RunId(lease.id, lease.fence): sent_s + lease.ttl_s for lease in reply.leases})
         pending = {key: wish for key, wish in self._wishes.items() if wish.action is DirectiveAction.START}
         self._wishes = pending | {directive.id: directive for directive in reply.directives}
@@ -141,7 +147,7 @@ class Conversation:
     def _heartbeat(self) -> Heartbeat:
         self._seq += 1
         assignments = tuple(known(entry) for entry in self._journal.entries.values() if not entry.has_ended)
-        healthy = not self._journal.is_failing
+        healthy = self._journal.is_writable()
         return Heartbeat(self.epoch or 0, self._seq, self._clock.wall_s(), healthy, self._samples(), assignments, self.cursor)
 
     def _interval_s(self, heartbeat_s: float) -> float:

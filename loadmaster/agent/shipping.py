@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import logging
 from collections import deque
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 
 from loadmaster.agent.client import AgentClient, Conflict, Refused
 from loadmaster.agent.masking import Masker
@@ -146,13 +146,3 @@ def _recall(shipment: _Shipment, note: str) -> None:
         shipment.seq = int(data["seq"]) + SEQ_GAP
     except (ValueError, KeyError, TypeError):
         return
-
-
-def with_devices(sample: UsageSample, fractions: list[float], watts: list[float], measured: bool) -> UsageSample:
-    """The sample with its GPUs' mean use and total watts."""
-    return replace(
-        sample,
-        gpu_fraction=sum(fractions) / len(fractions) if fractions else None,
-        gpu_power_w=sum(watts) if watts else None,
-        power_source="measured" if measured and watts else "modelled",
-    )

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import os
 import signal
 import socket
 import threading
@@ -11,7 +10,7 @@ from types import FrameType
 
 from loadmaster import __version__
 from loadmaster.agent import machine
-from loadmaster.agent.client import AgentClient, Unauthorized, WrongProtocol
+from loadmaster.agent.client import AgentClient, Refused, Unauthorized, WrongProtocol
 from loadmaster.agent.clock import SystemClock
 from loadmaster.agent.config import AgentConfig, ConfigError
 from loadmaster.agent.emulated import EmulationError, read_emulation
@@ -38,16 +37,19 @@ def serve(config: AgentConfig, leave: threading.Event | None = None) -> int:
         logger.error("%s", error)
         return EXIT_CONFIG
     except Unauthorized as error:
-        logger.error("the server refuses this node's token (%s): enrol it anew with --token", error.detail)
+        node = config.state_dir / "node.json"
+        logger.error("the server refuses this node's token (%s): remove %s and enrol it anew with --token", error.detail, node)
         return EXIT_TOKEN
     except WrongProtocol as error:
         logger.error("%s: install the agent of the server's version", error.detail)
         return EXIT_PROTOCOL
+    except Refused as error:
+        logger.error("the server refuses this node: %s", error.detail)
+        return EXIT_CONFIG
     return 0
 
 
 def _run(config: AgentConfig, leave: threading.Event) -> None:
-    os.umask(0o077)
     state_dir = private_folder(config.state_dir)
     journal = Journal(state_dir / "journal.jsonl")
     client = AgentClient(config.server, verify=config.verify)

@@ -277,6 +277,70 @@ def test_a_full_disk_takes_no_new_work_and_says_so(world: VirtualWorld, monkeypa
     assert world.server.beats[-1].healthy is True
 
 
+def test_a_node_calls_itself_healthy_again_once_there_is_room(world: VirtualWorld) -> None:
+    world.pass_time(1)
+    world.server.offer(a_spec(steps=1000))
+    world.pass_time(4)
+
+    def no_room(journal: Journal, raw: bytes) -> None:
+        raise OSError("No space left on device")
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Journal, "_write", no_room)
+        world.server.stop("a1", StopReason.CANCEL)
+        world.pass_time(6)
+        assert world.server.beats[-1].healthy is False
+    world.pass_time(6)
+    assert world.server.held["a1"].states[-1] == "cancelled"
+    assert world.server.beats[-1].healthy is True
+
+
+@pytest.mark.parametrize("call", ["accept", "state", "heartbeat", "session", "metrics", "logs"])
+def test_a_refusal_nobody_foresaw_does_not_end_the_agent(tmp_path: Path, call: str) -> None:
+    world = VirtualWorld(tmp_path, lambda spec: Script(stdout=b"hello"))
+    world.server.faults[call] = [(404, b"<html>")]
+    world.server.offer(a_spec(steps=3))
+    world.pass_time(20)
+    assert world.agent.is_idle
+    assert world.server.beats
+
+
+def test_an_action_that_fails_for_want_of_room_is_done_later(world: VirtualWorld, monkeypatch: pytest.MonkeyPatch) -> None:
+    def no_room(run: RunId, order: object) -> None:
+        raise OSError("No space left on device")
+
+    held = world.server.offer(a_spec(steps=1000))
+    world.pass_time(4)
+    with monkeypatch.context() as patch:
+        patch.setattr(world.runtime, "stop", no_room)
+        world.server.stop("a1", StopReason.CANCEL)
+        world.pass_time(5)
+        assert held.states == ["preparing", "running"]
+    world.pass_time(5)
+    assert held.states[-1] == "cancelled"
+
+
+def test_an_offer_not_yet_begun_is_given_back_when_the_agent_leaves(world: VirtualWorld) -> None:
+    world.server.grants = False
+    held = world.server.offer(a_spec())
+    world.pass_time(1)
+    world.agent.stop_all()
+    assert held.states == ["preparing", "preempted"]
+
+
+def test_output_that_cannot_be_shipped_holds_the_end_up_only_for_a_moment(tmp_path: Path) -> None:
+    world = VirtualWorld(tmp_path, lambda spec: Script(stdout=b"hello"))
+    held = world.server.offer(a_spec(steps=2))
+    world.server.faults["logs"] = [(503, b"")] * 1000
+    world.pass_time(8)
+    assert held.states[-1] == "succeeded"
+    assert not world.agent.is_idle
+    world.server.faults["logs"] = []
+    world.pass_time(20)
+    assert held.logs["stdout"] == b"hello"
+    assert world.agent.is_idle
+
+
 def test_a_job_over_its_memory_is_stopped(tmp_path: Path) -> None:
     world = VirtualWorld(tmp_path, lambda spec: Script(memory_gb=3.0))
     held = world.server.offer(a_spec(steps=1000, memory_gb=2.0))

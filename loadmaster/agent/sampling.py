@@ -1,0 +1,63 @@
+"""Measures what runs use, and finds those that use more memory than they asked for."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+from loadmaster.agent.clock import Clock
+from loadmaster.agent.journal import Entry
+from loadmaster.agent.machine import Devices
+from loadmaster.agent.runtimes.base import Runtime, Usage
+from loadmaster.agent.shipping import Shipper
+from loadmaster.protocol import DeviceSample, UsageSample
+
+
+class Sampler:
+    """Reads the use of runs and devices, and hands the samples to the shipper."""
+
+    def __init__(self, runtime: Runtime, devices: Devices, shipper: Shipper, clock: Clock) -> None:
+        self._runtime = runtime
+        self._devices = devices
+        self._shipper = shipper
+        self._clock = clock
+
+    def devices(self, running: Iterable[Entry]) -> tuple[DeviceSample, ...]:
+        """The devices now; those of running entries are busy."""
+        return self._devices.samples({uuid for entry in running for uuid in entry.devices})
+
+    def sample(self, running: Sequence[Entry]) -> list[Entry]:
+        """Take a sample of every running entry; returns those that are to be stopped for their memory."""
+        if not running:
+            return []
+        samples = {sample.uuid: sample for sample in self.devices(running)}
+        greedy = []
+        for entry in running:
+            usage = self._runtime.usage(entry.run)
+            if usage:
+                own = [samples[uuid] for uuid in entry.devices if uuid in samples]
+                self._shipper.note_usage(entry.run, usage_sample(self._clock.wall_s(), usage, own))
+                if self._is_greedy(entry, usage):
+                    greedy.append(entry)
+        return greedy
+
+    def _is_greedy(self, entry: Entry, usage: Usage) -> bool:
+        """Whether it holds too much, by an exact count where the quick one (shared pages counted for each process) says so."""
+        if not 0 < entry.memory_gb < usage.memory_gb or entry.stop:
+            return False
+        exact = self._runtime.usage(entry.run, exact=True)
+        return exact is not None and exact.memory_gb > entry.memory_gb
+
+
+def usage_sample(at_s: float, usage: Usage, devices: Sequence[DeviceSample]) -> UsageSample:
+    """The sample of a run: its processes, and its GPUs' mean use and total watts. Watts are measured if all of them are."""
+    fractions = [device.gpu_fraction for device in devices if device.gpu_fraction is not None]
+    watts = [device.power_w for device in devices if device.power_w is not None]
+    measured = bool(watts) and all(device.power_source == "measured" for device in devices)
+    return UsageSample(
+        at_s,
+        usage.cores,
+        usage.memory_gb,
+        gpu_fraction=sum(fractions) / len(fractions) if fractions else None,
+        gpu_power_w=sum(watts) if watts else None,
+        power_source="measured" if measured else "modelled",
+    )
