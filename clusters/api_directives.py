@@ -28,7 +28,8 @@ LOOK_EVERY_S = 0.25
 LOOKS_PER_S = 100.0
 """Looks a second that all polls of this process may take together; beyond it each looks less often."""
 
-POOL = ThreadPoolExecutor(max_workers=4, thread_name_prefix="directives")
+WORKERS = 4
+POOL = ThreadPoolExecutor(max_workers=WORKERS, thread_name_prefix="directives")
 """The few threads, each with its database connection, that look for all waiting polls."""
 
 T = TypeVar("T")

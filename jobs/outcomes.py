@@ -91,7 +91,7 @@ def settle_job(job_id: UUID, now: datetime | None = None) -> bool:
 
 
 def _locked(job_id: UUID) -> Job:
-    return Job.objects.select_for_update(of=("self",)).select_related("cluster").get(pk=job_id)
+    return Job.objects.select_for_update(of=("self",), no_key=True).select_related("cluster").get(pk=job_id)
 
 
 def _gang(job: Job, fence: int) -> list[Assignment]:

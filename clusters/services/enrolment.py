@@ -101,7 +101,7 @@ def _enrol(enrolment: EnrolmentToken, words: Registration, token_sha256: str, no
         "session_expires_at": None,
         "last_seen_at": now,
     }
-    known = Node.objects.select_for_update().filter(cluster=enrolment.cluster, machine_id=words.machine_id).first()
+    known = Node.objects.select_for_update(no_key=True).filter(cluster=enrolment.cluster, machine_id=words.machine_id).first()
     _check_name(enrolment.cluster, str(values["name"]), known)
     if known is None:
         known = Node.objects.create(cluster=enrolment.cluster, machine_id=words.machine_id, role=enrolment.role, **values)

@@ -46,7 +46,7 @@ def heartbeat(node_pk: UUID, beat: Heartbeat, now: datetime | None = None) -> He
     with transaction.atomic():
         node = lock_session(node_pk, beat.epoch)
         clock = clock_of(node.cluster)
-        held = list(live_assignments(node).select_for_update(of=("self",)))
+        held = list(live_assignments(node).select_for_update(of=("self",), no_key=True))
         fresh = beat.seq >= node.heartbeat_seq
         renewed = _renew(node, held, beat, clock, now) if fresh else []
         if fresh:

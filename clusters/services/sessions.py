@@ -87,7 +87,7 @@ def _sort_known(node: Node, known: tuple[KnownAssignment, ...]) -> tuple[list[UU
 
     An offer it has written down but not accepted is in neither: it is offered again.
     """
-    held = Assignment.objects.select_for_update().filter(node=node, state__in=LIVE).order_by("pk")
+    held = Assignment.objects.select_for_update(no_key=True).filter(node=node, state__in=LIVE).order_by("pk")
     live = {(str(a.pk), a.fence): a for a in held}
     mine = [live.get((k.id, k.fence)) for k in known]
     adopt = [a.pk for a in mine if a is not None and a.state != AssignmentState.OFFERED]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import threading
 from collections.abc import Iterator
 from typing import Any
 
@@ -25,7 +26,13 @@ HEADERS = {"Loadmaster-Protocol": "1", "Authorization": f"Bearer {NODE_TOKEN}"}
 def _close_connections() -> Iterator[None]:
     """The poll's threads give their connections back before the database goes."""
     yield
-    for waiting in [api_directives.POOL.submit(connections.close_all) for _ in range(16)]:
+    together = threading.Barrier(api_directives.WORKERS)
+
+    def close() -> None:
+        together.wait(30)
+        connections.close_all()
+
+    for waiting in [api_directives.POOL.submit(close) for _ in range(api_directives.WORKERS)]:
         waiting.result()
 
 

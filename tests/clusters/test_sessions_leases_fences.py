@@ -409,7 +409,7 @@ def _run(examples: int, *, derandomize: bool) -> None:
 
 @pytest.mark.django_db
 def test_any_order_of_faults_leaves_the_database_as_the_model_says() -> None:
-    _run(25, derandomize=True)
+    _run(15, derandomize=True)
 
 
 @pytest.mark.slow
