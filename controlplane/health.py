@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import time
 from collections.abc import Callable
 
@@ -12,14 +13,20 @@ from django.db.migrations.executor import MigrationExecutor
 from django.http import HttpRequest, JsonResponse
 from django.views.decorators.cache import never_cache
 from django.views.decorators.http import require_safe
+from redis.exceptions import RedisError
+
+log = logging.getLogger(__name__)
 
 BEAT_KEY = "loadmaster.beat"
 BEAT_KEPT_S = 86_400
 
 
 def note_beat() -> None:
-    """Called by beat's tasks, so that /readyz can tell how long ago the clock last ticked."""
-    cache.set(BEAT_KEY, time.time(), BEAT_KEPT_S)
+    """Called by beat's tasks, so that /readyz can tell how long ago the clock last ticked. A cache that fails stops no task."""
+    try:
+        cache.set(BEAT_KEY, time.time(), BEAT_KEPT_S)
+    except RedisError as error:
+        log.warning("the beat is not noted: %s", error)
 
 
 @never_cache

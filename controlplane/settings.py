@@ -185,7 +185,7 @@ REST_FRAMEWORK = {
     ],
     "DEFAULT_PERMISSION_CLASSES": ["rest_framework.permissions.IsAuthenticated"],
     "DEFAULT_SCHEMA_CLASS": "drf_spectacular.openapi.AutoSchema",
-    "DEFAULT_PAGINATION_CLASS": "rest_framework.pagination.LimitOffsetPagination",
+    "DEFAULT_PAGINATION_CLASS": "controlplane.pagination.BoundedPagination",
     "DEFAULT_FILTER_BACKENDS": ["django_filters.rest_framework.DjangoFilterBackend"],
     "EXCEPTION_HANDLER": "controlplane.errors.exception_handler",
     "DEFAULT_PARSER_CLASSES": ["controlplane.parsers.BoundedJSONParser"],
@@ -247,7 +247,7 @@ CONTENT_SECURITY_POLICY = {"DIRECTIVES": _STRICT}
 # The first prefix that fits a path replaces the policy: the admin's Alpine.js evaluates, the API's browser styles itself.
 CONTENT_SECURITY_POLICY_BY_PREFIX = {
     "/admin/": {**_STRICT, "script-src": [SELF, UNSAFE_INLINE, UNSAFE_EVAL], "style-src": [SELF, UNSAFE_INLINE]},
-    "/api/": {**_STRICT, "script-src": [SELF, UNSAFE_INLINE], "style-src": [SELF, UNSAFE_INLINE]},
+    "/api/": {**_STRICT, "style-src": [SELF, UNSAFE_INLINE]},
 }
 
 SESSION_COOKIE_HTTPONLY = True

@@ -7,6 +7,7 @@ from django.utils import timezone
 
 from clusters.reconciler import reconcile_clusters
 from controlplane import pace
+from controlplane.health import note_beat
 from controlplane.live.solver import solve_in_child
 from controlplane.live.world import Ports, hold_round, is_wanted
 
@@ -27,6 +28,7 @@ def run_cluster_round(cluster_id: int) -> None:
 @shared_task
 def periodic_rounds() -> None:
     """Ask for a round of each cluster whose last one is a period ago."""
+    note_beat()
     pace.ask_for_periodic_rounds(timezone.now())
 
 

@@ -7,8 +7,10 @@ from django.core.cache import cache
 from django.db import DatabaseError, connection
 from django.test import Client
 from pytest_django import DjangoAssertNumQueries
+from redis.exceptions import RedisError
 
 from controlplane import health
+from controlplane.tasks import periodic_rounds
 
 
 @pytest.mark.django_db
@@ -31,8 +33,16 @@ def test_ready_is_open_to_all_and_says_what_it_checked(client: Client) -> None:
 
 @pytest.mark.django_db
 def test_ready_tells_the_age_of_the_last_beat(client: Client) -> None:
-    health.note_beat()
+    periodic_rounds()
     assert client.get("/readyz").json()["beat_age_s"] >= 0
+
+
+def test_a_cache_that_fails_stops_no_beat(monkeypatch: pytest.MonkeyPatch) -> None:
+    def broken(*args: object) -> None:
+        raise RedisError("gone")
+
+    monkeypatch.setattr(cache, "set", broken)
+    health.note_beat()
 
 
 @pytest.mark.django_db

@@ -308,3 +308,9 @@ def test_no_field_can_be_given_anything_that_breaks_the_server(client: APIClient
 )
 def test_odd_filters_do_not_break_the_server(client: APIClient, query: str) -> None:
     assert client.get(f"{JOBS}?{query}").status_code in (200, 400)
+
+
+def test_numbers_of_a_page_beyond_all_bounds_are_cut(client: APIClient, user: User, cluster: Cluster) -> None:
+    of(user, cluster)
+    assert len(client.get(f"{JOBS}?limit={10**20}").data["results"]) == 1
+    assert client.get(f"{JOBS}?offset={10**20}").data["results"] == []
