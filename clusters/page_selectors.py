@@ -8,7 +8,7 @@ from datetime import datetime, timedelta
 from typing import Any
 
 from django.contrib.auth.models import User
-from django.db.models import Prefetch, Q
+from django.db.models import Min, Prefetch, Q
 from django.utils import timezone
 
 from clusters.lifecycle import LIVE
@@ -108,6 +108,14 @@ def gantt_bars(user: User, cluster: Cluster, since: datetime, until: datetime) -
     expected = _expected(cluster)
     bars = [b for a in assignments for b in _bars(a, lanes, seen, expected, now)]
     return tuple(b for b in bars if b.to_s > since.timestamp() and b.from_s < until.timestamp()), tuple(lanes.values())
+
+
+def past_s(cluster: Cluster) -> float:
+    """Seconds since the first assignment of the last day; 0 without any."""
+    now = timezone.now()
+    recent = Assignment.objects.filter(node__cluster=cluster, created_at__gte=now - timedelta(days=1))
+    first = recent.aggregate(first=Min("created_at"))["first"]
+    return (now - first).total_seconds() if first else 0.0
 
 
 def _seen(user: User, jobs: Iterable[Any]) -> frozenset[Any]:

@@ -15,7 +15,7 @@ from django.utils.cache import patch_vary_headers
 from django.views.decorators.http import require_GET
 
 from clusters.models import Cluster, Device
-from clusters.page_selectors import gantt_bars
+from clusters.page_selectors import gantt_bars, past_s
 from controlplane.gantt import figure
 from controlplane.page_selectors import round_page, rounds_page
 from controlplane.static_files import PLOTLY_NAME
@@ -29,6 +29,8 @@ _SPAN_S = {"15m": 900, "1h": 3_600, "6h": 21_600, "24h": 86_400, "7d": 604_800}
 def gantt(request: HttpRequest) -> HttpResponse:
     """Past and expected assignments by node and GPU."""
     cluster, span = _asked(request)
+    if cluster and "span" not in request.GET:
+        span = next((name for name, seconds in _SPAN_S.items() if seconds >= past_s(cluster)), "7d")
     query = QueryDict(mutable=True)
     query.update({"cluster": cluster.name if cluster else "", "span": span})
     context = {

@@ -30,24 +30,18 @@ SENTENCES: Mapping[str, str] = {
     "hold_taken_back": "No longer to be held",
     "migrated": "Migrated",
     "checkpoint": "Saved a checkpoint",
+    "profile_run": "Placed to measure its kind",
+    "warning": "Note",
 }
 
-TOLD = (
-    "reason",
-    "why",
-    "message",
-    "reason_class",
-    "node",
-    "nodes",
-    "gpu_type",
-    "from",
-    "to",
-    "steps",
-    "fence",
-    "round",
-    "warnings",
-)
-"""What an event may carry that people want to read, in this order."""
+TOLD: Mapping[str, str] = {
+    "reason": "{}", "why": "{}", "message": "{}", "warnings": "{}", "gpus": "GPUs: {}", "steps": "at step {}", "fence": "launch {}",
+    "round": "by round {}",
+}  # fmt: skip
+"""What an event may carry that people want to read, in this order. Where a launch was stands with the job's placements."""
+
+BY_ITSELF = frozenset({"", "round"})
+"""Actors who are nobody."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,12 +58,9 @@ def history_line(event: JobEvent) -> HistoryLine:
     """The event in words."""
     text = SENTENCES.get(event.event, event.event.replace("_", " ").capitalize())
     data = event.data if isinstance(event.data, dict) else {}
-    told = [_told(name, data[name]) for name in TOLD if data.get(name) not in (None, "", [], {})]
-    return HistoryLine(event.at, text, " · ".join(told), event.actor)
+    told = [words.format(_plain(data[name])) for name, words in TOLD.items() if data.get(name) not in (None, "", [], {})]
+    return HistoryLine(event.at, text, " · ".join(told), "" if event.actor in BY_ITSELF else event.actor)
 
 
-def _told(name: str, value: Any) -> str:
-    if isinstance(value, (list, tuple)):
-        value = ", ".join(str(v) for v in value)
-    plain = name in ("reason", "why", "message", "warnings")
-    return f"{value}" if plain else f"{name.replace('_', ' ')} {value}"
+def _plain(value: Any) -> str:
+    return ", ".join(str(v) for v in value) if isinstance(value, (list, tuple)) else str(value)

@@ -1,46 +1,46 @@
-"""What the page of kinds shows, in a constant number of queries."""
+"""The page of kinds as a table: what `profiling.page` knows, in columns by GPU type."""
 
 from __future__ import annotations
 
-from collections import defaultdict
 from dataclasses import dataclass
-from typing import Any
 
-from django.core.paginator import Page, Paginator
-from django.db.models import Count, Q
+from django.contrib.auth.models import User
 
 from clusters.models import GpuType
-from profiling.models import Kind, Profile, ProfileRun
-
-PAGE_SIZE = 50
+from profiling.page import KindRow, KindsTable, ProfileRow, RunRow, kinds_table
 
 
 @dataclass(frozen=True, slots=True)
-class KindRow:
-    """A kind: its profiles by GPU type in the order of the columns, its jobs, and how many measurements are wanted."""
+class Cell:
+    """What is known of a kind on a GPU type: its numbers, and the measurements that are wanted or were given up."""
 
-    kind: Kind
-    cells: tuple[tuple[GpuType, tuple[Profile, ...]], ...]
-    jobs: int
-    wanted: int
-
-
-def kinds_page(number: object, search: str = "") -> tuple[Page[Any], tuple[GpuType, ...], list[KindRow]]:
-    """(page, the columns, the rows): what is known of the speed of each kind on each GPU type."""
-    kinds = Kind.objects.annotate(job_count=Count("jobs", distinct=True)).order_by("name", "digest")
-    if search:
-        kinds = kinds.filter(Q(name__icontains=search) | Q(digest__startswith=search))
-    page = Paginator(kinds, PAGE_SIZE).get_page(number)  # type: ignore[arg-type]  # any text will do
-    types = tuple(GpuType.objects.order_by("name"))
-    shown = list(page.object_list)
-    profiles: dict[tuple[int, int], list[Profile]] = defaultdict(list)
-    for profile in Profile.objects.filter(kind__in=shown).order_by("gpus", "spread"):
-        profiles[profile.kind_id, profile.gpu_type_id].append(profile)
-    open_runs = ProfileRun.objects.filter(kind__in=shown, state__in=[ProfileRun.State.WANTED, ProfileRun.State.RUNNING])
-    wanted = dict(open_runs.order_by().values_list("kind").annotate(n=Count("pk")))
-    return page, types, [_row(kind, types, profiles, wanted) for kind in shown]
+    gpu_type: GpuType
+    profiles: tuple[ProfileRow, ...]
+    runs: tuple[RunRow, ...]
 
 
-def _row(kind: Kind, types: tuple[GpuType, ...], profiles: dict[tuple[int, int], list[Profile]], wanted: dict[int, int]) -> KindRow:
-    cells = tuple((t, tuple(profiles.get((kind.pk, t.pk), ()))) for t in types)
-    return KindRow(kind, cells, kind.job_count, wanted.get(kind.pk, 0))  # type: ignore[attr-defined]  # annotated
+@dataclass(frozen=True, slots=True)
+class KindLine:
+    """A row of the table."""
+
+    kind: KindRow
+    cells: tuple[Cell, ...]
+
+    @property
+    def measuring(self) -> bool:
+        """Whether a measurement is wanted or under way."""
+        return any(run.state != "given_up" for cell in self.cells for run in cell.runs)
+
+
+def kinds_page(user: User, search: str = "") -> tuple[KindsTable, tuple[GpuType, ...], list[KindLine]]:
+    """(all that is known, the columns, the rows whose name or digest fits the search)."""
+    table = kinds_table(user)
+    fitting = [k for k in table.kinds if search.lower() in k.name.lower() or k.digest.startswith(search)]
+    told = {p.gpu_type for k in table.kinds for p in k.profiles} | {r.gpu_type for k in table.kinds for r in k.runs}
+    types = tuple(GpuType.objects.filter(name__in=told).order_by("name"))
+    return table, types, [KindLine(kind, tuple(_cell(kind, t) for t in types)) for kind in fitting]
+
+
+def _cell(kind: KindRow, gpu_type: GpuType) -> Cell:
+    profiles = tuple(p for p in kind.profiles if p.gpu_type == gpu_type.name)
+    return Cell(gpu_type, profiles, tuple(r for r in kind.runs if r.gpu_type == gpu_type.name))

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
-from django.http import HttpRequest, HttpResponse, QueryDict
+from typing import cast
+
+from django.contrib.auth.models import User
+from django.http import HttpRequest, HttpResponse
 from django.shortcuts import render
 from django.views.decorators.http import require_GET
 
@@ -13,8 +16,5 @@ from profiling.page_selectors import kinds_page
 def kinds(request: HttpRequest) -> HttpResponse:
     """What is known of the speed of each kind of job on each GPU type, and where each number comes from."""
     search = request.GET.get("search", "").strip()[:100]
-    page, types, rows = kinds_page(request.GET.get("page"), search)
-    query = QueryDict(mutable=True)
-    query.update({"search": search} if search else {})
-    context = {"page": page, "types": types, "rows": rows, "search": search, "query": query.urlencode()}
-    return render(request, "profiling/kinds.html", context)
+    table, types, lines = kinds_page(cast(User, request.user), search)
+    return render(request, "profiling/kinds.html", {"table": table, "types": types, "lines": lines, "search": search})

@@ -43,24 +43,29 @@
     dialog.showModal();
   });
 
-  // A refresh must not take away what a person is about to use, so it waits while an open menu or a field has the focus.
+  // A refresh must not take away what a person is about to use, so it waits while a field has the focus or text is marked.
   document.addEventListener("htmx:beforeRequest", (event) => {
     const part = event.target;
     if (!part.matches("[data-live]")) return;
     const focused = document.activeElement;
-    if (part.contains(focused) && focused.matches("input, select, textarea, summary")) event.preventDefault();
+    const marked = window.getSelection();
+    const reading = !marked.isCollapsed && part.contains(marked.anchorNode);
+    if (reading || (part.contains(focused) && focused.matches("input, select, textarea"))) event.preventDefault();
   });
 
   // Logs follow their end unless the reader has scrolled up.
   let following = true;
+  let place = 0;
   const log = () => document.querySelector("[data-follow]");
   const toEnd = () => {
     const box = log();
-    if (box && following) box.scrollTop = box.scrollHeight;
+    if (box) box.scrollTop = following ? box.scrollHeight : place;
   };
   document.addEventListener("htmx:beforeSwap", () => {
     const box = log();
-    if (box) following = box.scrollHeight - box.scrollTop - box.clientHeight < 40;
+    if (!box) return;
+    following = box.scrollHeight - box.scrollTop - box.clientHeight < 40;
+    place = box.scrollTop;
   });
   document.addEventListener("htmx:afterSettle", toEnd);
 

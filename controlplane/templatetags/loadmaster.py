@@ -67,6 +67,12 @@ def ago(moment: datetime | None) -> str:
 
 
 @register.filter
+def percent(fraction: float) -> str:
+    """A fraction as a percentage."""
+    return f"{100 * fraction:.0f}%"
+
+
+@register.filter
 def pretty_json(value: object) -> str:
     """Indented JSON."""
     return json.dumps(value, indent=2, sort_keys=True, default=str)

@@ -171,6 +171,13 @@ def test_the_administration_works_under_its_own_policy(grace: Visitor) -> None:
     grace.picture("admin-cluster")
 
 
+def test_the_apis_own_page_works_under_its_policy(ada: Visitor) -> None:
+    page = ada.page
+    page.goto(ada.server.url + "/api/docs/")
+    expect(page.get_by_text("/api/v1/jobs/").first).to_be_visible(timeout=30_000)
+    ada.picture("api-docs")
+
+
 def test_an_unknown_job_is_answered_with_a_page(ada: Visitor) -> None:
     ada.open("/jobs/00000000-0000-0000-0000-000000000000/", "Nothing is here")
     ada.complaints.clear()  # the browser notes the 404

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 from uuid import uuid4
 
 import pytest
@@ -214,11 +215,29 @@ def test_pages_mark_what_is_emulated(demo: Demo, ada: Client) -> None:
         assert "emulated" in text(ada, path), path
 
 
+def test_the_timeline_begins_with_a_span_that_shows_what_there_was(demo: Demo, ada: Client) -> None:
+    assert "span=1h" in text(ada, "/timeline/")
+    assert "span=7d" in text(ada, "/timeline/?span=7d")
+    assert "span=1h" in text(ada, "/timeline/?span=nonsense&cluster=nowhere")
+
+
+def test_kinds_of_other_teams_are_not_shown(demo: Demo, client: Client) -> None:
+    client.force_login(a_user(team=a_team()))
+    assert "convnet digits" not in text(client, "/kinds/")
+
+
+def test_kinds_are_found_by_name(demo: Demo, ada: Client) -> None:
+    page = text(ada, "/kinds/?search=CONVNET")
+    assert "convnet digits" in page
+    assert "dense diabetes" not in page
+    assert "No kind is called that" in text(ada, "/kinds/?search=nothing")
+
+
 def more_of_everything(demo: Demo) -> None:
     kind = a_kind(steps_per_s={("A100", 1): 3.0})
     for index in range(6):
         node = a_node(demo.cluster, gpu_type="V100", gpus=2)
-        values = {"team": demo.team, "user": demo.user, "kind": kind}
+        values: dict[str, Any] = {"team": demo.team, "user": demo.user, "kind": kind}
         job = a_job(demo.cluster, state="running", due_at=at(60), **values)
         an_assignment(job, node, gpus=2)
         detail = {"jobs": [str(job.pk)], "nodes": [str(node.pk)]}

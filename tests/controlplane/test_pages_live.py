@@ -7,6 +7,7 @@ import json
 
 import pytest
 from django.contrib.auth.models import User
+from django.http import StreamingHttpResponse
 from django.test import AsyncClient, Client
 
 from clusters.models import NodeEvent
@@ -90,7 +91,7 @@ def test_the_stream_tells_of_a_change_and_ends_by_itself() -> None:
     demo = a_busy_cluster()
 
     async def listen() -> list[str]:
-        said = []
+        said: list[str] = []
         async for words in live.stream(demo.user.pk, turn_s=0.001, turns=4):
             if not said:
                 await JobEvent.objects.acreate(job=demo.waiting, event="place")
@@ -126,6 +127,7 @@ def test_the_stream_is_served_as_events_that_nobody_stores(monkeypatch: pytest.M
         client = AsyncClient()
         await client.aforce_login(user)
         answer = await client.get("/live/")
+        assert isinstance(answer, StreamingHttpResponse)
         begin = await anext(aiter(answer.streaming_content))
         answer.close()
         return answer["Content-Type"], answer["Cache-Control"], answer["X-Accel-Buffering"], begin
