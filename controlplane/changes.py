@@ -1,7 +1,8 @@
 """From what is committed and a plan to what must be done: start, keep, pre-empt, migrate, resize. Pure, the same in both worlds.
 
-A plan only changes what it speaks of. Committed work of a job that the plan neither places nor leaves waiting goes on, and so does
-a profile run the plan does not name. Stops come first, because what starts may need what they free.
+A plan is the whole decision about the jobs it speaks of: what runs of them and is not placed again is stopped, a profile run
+too. Of a job that it neither places nor leaves waiting (one the snapshot did not show) everything goes on. Stops come first,
+because what starts may need what they free.
 """
 
 from __future__ import annotations
@@ -29,7 +30,7 @@ class Start:
 
 @dataclass(frozen=True, slots=True)
 class Keep:
-    """It runs where the plan wants it. `placement` is None where the plan does not name it; else its term may have changed."""
+    """It runs where the plan wants it. `placement` is None where the plan does not speak of it; else its term may have changed."""
 
     key: PlacementKey
     before: Running
@@ -44,7 +45,7 @@ class Keep:
 
 @dataclass(frozen=True, slots=True)
 class Preempt:
-    """It runs, and the plan lets its job wait (or drops this copy of it): stop it at a checkpoint."""
+    """It runs, and the plan lets its job wait, or drops this copy or profile run of it: stop it at a checkpoint."""
 
     key: PlacementKey
     before: Running
@@ -76,7 +77,7 @@ def changes(current: Current, plan: Plan) -> tuple[Change, ...]:
     Within each group the order is that of `current`, then of the plan.
     """
     wanted = {p.key: p for p in plan.placements}
-    decided = {w.job for w in plan.waiting} | {p.job for p in plan.placements if p.purpose is Purpose.TRAINING}
+    decided = {w.job for w in plan.waiting} | {p.job for p in plan.placements}
     of_running = [_of_running(key, run, wanted.get(key), decided) for key, run in current.items()]
     stops = [c for c in of_running if not isinstance(c, Keep)]
     keeps = [c for c in of_running if isinstance(c, Keep)]
@@ -110,10 +111,8 @@ def describe(change: Change) -> dict[str, Any]:
 
 
 def _of_running(key: PlacementKey, run: Running, placement: Placement | None, decided: set[str]) -> Stop | Keep:
-    job, purpose, _ = key
     if placement is None:
-        dropped = purpose is Purpose.TRAINING and job in decided
-        return Preempt(key, run) if dropped else Keep(key, run)
+        return Preempt(key, run) if key[0] in decided else Keep(key, run)
     if _seats(placement.ranks) == _seats(run.ranks):
         return Keep(key, run, placement)
     return Migrate(placement, run) if _size(placement.ranks) == _size(run.ranks) else Resize(placement, run)

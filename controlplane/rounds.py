@@ -110,14 +110,13 @@ def kept(snapshot: Snapshot, policy: str, message: str) -> Plan:
     """The plan that changes nothing: what runs goes on as committed, the rest waits because the policy failed."""
     jobs = tuple(snapshot.jobs)
     placements = tuple(p for job in jobs for p in _as_committed(job))
-    placed = {p.job for p in placements}
+    placed = {p.job for p in placements if p.purpose is Purpose.TRAINING}
     waiting = tuple(Waiting(job.id, _wait_code(job)) for job in jobs if job.id not in placed)
     return Plan(policy, PlanStatus.KEPT, placements, waiting, memory=dict(snapshot.memory), message=message)
 
 
 def _as_committed(job: JobView) -> list[Placement]:
-    training = (run for run in job.running if run.purpose is Purpose.TRAINING)
-    return [Placement(job.id, r.ranks, r.copy, r.purpose, steps_quota=r.steps_quota, until_s=r.until_s) for r in training]
+    return [Placement(job.id, r.ranks, r.copy, r.purpose, steps_quota=r.steps_quota, until_s=r.until_s) for r in job.running]
 
 
 def _wait_code(job: JobView) -> WaitCode:

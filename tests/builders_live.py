@@ -17,7 +17,7 @@ from controlplane.models import Reason, Round
 from controlplane.rounds import RoundResult
 from loadmaster.protocol import Accept, AssignmentState, MetricsBatch, ProgressSample, ReasonClass, StateReport
 from policies.plan import Placement, Plan, PlanStatus, WaitCode, Waiting
-from policies.snapshot import RankSeat, Snapshot
+from policies.snapshot import JobPhase, JobView, RankSeat, Snapshot
 
 
 def a_round(cluster: Cluster, solve: Solve = solve_here, *, at_s: float | None = None, reason: Reason = Reason.OPERATOR) -> Round:
@@ -44,10 +44,14 @@ def placing(**places: tuple[Any, ...]) -> Solve:
             if name in ids
         )
         placed = {p.job for p in placements}
-        waiting = tuple(Waiting(job.id, WaitCode.POSTPONED) for job in snapshot.jobs if job.id not in placed)
+        waiting = tuple(Waiting(job.id, _code(job)) for job in snapshot.jobs if job.id not in placed)
         return Plan("told", PlanStatus.HEURISTIC, placements, waiting)
 
     return solve
+
+
+def _code(job: JobView) -> WaitCode:
+    return WaitCode.AWAITING_PROFILE if job.phase is JobPhase.PROFILING else WaitCode.POSTPONED
 
 
 def taken(assignment: Assignment) -> Assignment:

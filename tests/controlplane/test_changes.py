@@ -82,9 +82,11 @@ def test_a_copy_the_plan_drops_is_preempted_while_its_sibling_is_kept() -> None:
     assert isinstance(keep, Keep)
 
 
-def test_a_profile_run_goes_on_beside_its_waiting_job_unless_it_is_moved() -> None:
+def test_a_profile_run_that_the_plan_does_not_name_again_ends() -> None:
     current = running("a", HERE, purpose=Purpose.PROFILING)
-    assert isinstance(changes(current, a_plan(waiting=("a",)))[0], Keep)
+    assert isinstance(changes(current, a_plan(waiting=("a",)))[0], Preempt)
+    same = Placement("a", (HERE,), purpose=Purpose.PROFILING)
+    assert isinstance(changes(current, a_plan(same, waiting=("a",)))[0], Keep)
     moved = Placement("a", (THERE,), purpose=Purpose.PROFILING)
     assert isinstance(changes(current, a_plan(moved, waiting=("a",)))[0], Migrate)
 
@@ -159,8 +161,8 @@ def test_changes_lead_to_the_plan_and_touch_nothing_else(state: tuple[dict[Place
     wanted = {p.key: frozenset((s.node, frozenset(s.devices)) for s in p.ranks) for p in plan.placements}
     result = after(current, found)
     assert {key: result.get(key) for key in wanted} == wanted
-    decided = {w.job for w in plan.waiting} | {k[0] for k in wanted if k[1] is Purpose.TRAINING}
-    left = {k for k in current if k not in wanted and (k[1] is Purpose.PROFILING or k[0] not in decided)}
+    decided = {w.job for w in plan.waiting} | {job for job, _, _ in wanted}
+    left = {key for key in current if key[0] not in decided}
     assert result.keys() == wanted.keys() | left
 
 

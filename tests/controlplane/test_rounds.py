@@ -109,3 +109,4 @@ def test_a_failed_round_leaves_profile_runs_going() -> None:
 
     result = run_round(StillWorld(a_snapshot(jobs=[job])), policy)
     assert [type(c).__name__ for c in result.applied.changes] == ["Keep"]
+    assert result.plan.waiting == (Waiting("new", WaitCode.AWAITING_PROFILE),)

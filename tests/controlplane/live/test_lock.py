@@ -88,7 +88,12 @@ def test_a_row_is_held_until_its_expiry() -> None:
 def test_what_was_written_before_the_lock_was_found_lost_is_undone() -> None:
     cluster = a_cluster()
     stranger = RoundLock(cluster.pk, 7, "nobody")
-    with pytest.raises(LostLockError), transaction.atomic():
+
+    @transaction.atomic
+    def change_and_check() -> None:
         Cluster.objects.filter(pk=cluster.pk).update(seed=99)
         check(stranger, NOW)
+
+    with pytest.raises(LostLockError):
+        change_and_check()
     assert Cluster.objects.get(pk=cluster.pk).seed == cluster.seed

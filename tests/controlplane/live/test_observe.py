@@ -95,7 +95,7 @@ def test_a_running_job_is_shown_where_it_runs_with_what_is_left_of_it() -> None:
     assert run.running_at is not None
     assert (placed.since_s, placed.until_s, placed.steps_quota) == (run.running_at.timestamp(), term.timestamp(), 50)
     assert (view.phase, view.remaining_steps) == (JobPhase.RUNNING, 75.0)
-    assert view.received_s == (("V100", pytest.approx(5.0 + 2 * 100.0, abs=5.0)),)
+    assert dict(view.received_s) == {"V100": pytest.approx(5.0 + 2 * 100.0, abs=5.0)}
     assert [bool(d.held) for d in snapshot.nodes[0].devices] == [True, False, True]
 
 

@@ -1,0 +1,30 @@
+"""Live rounds are solved in a child process."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+
+from controlplane.live import solver
+from controlplane.live.solver import solve_here, solve_in_child
+from policies.base import UnknownPolicyError
+from tests.builders_policies import a_job, a_snapshot
+
+
+@pytest.fixture
+def _child() -> Iterator[None]:
+    yield
+    solver._solver().close()
+    solver._solver.cache_clear()
+
+
+@pytest.mark.usefixtures("_child")
+def test_the_child_decides_as_this_process_would_and_stays_for_the_next_round() -> None:
+    snapshot = a_snapshot(jobs=[a_job("a"), a_job("b")])
+    assert solve_in_child("fifo", {}, snapshot) == solve_here("fifo", {}, snapshot)
+    pid = solver._solver().pid
+    with pytest.raises(UnknownPolicyError, match="nobody"):
+        solve_in_child("nobody", {}, snapshot)
+    assert solve_in_child("edf", {}, snapshot).policy == "edf"
+    assert solver._solver().pid == pid

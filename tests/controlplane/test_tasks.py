@@ -1,0 +1,165 @@
+"""Events, and the Celery entries that answer them: each may be lost, doubled or late, and nothing goes wrong."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+from typing import Any
+
+import pytest
+from django.utils import timezone
+
+from clusters.models import Assignment, Cluster
+from controlplane import pace, tasks
+from controlplane.events import request_reschedule
+from controlplane.live.lock import acquire
+from controlplane.live.solver import solve_here
+from controlplane.models import Reason, RescheduleEvent, Round
+from tests.builders import a_cluster, a_job, a_node
+from tests.builders_live import a_round
+
+pytestmark = pytest.mark.django_db
+
+
+class Hints(list[tuple[int, Any]]):
+    """What was enqueued instead of being run: (cluster, countdown)."""
+
+
+@pytest.fixture(autouse=True)
+def hints(monkeypatch: pytest.MonkeyPatch) -> Hints:
+    """No broker: hints are collected, and rounds solved in this process."""
+    found = Hints()
+    monkeypatch.setattr(tasks.run_cluster_round, "delay", lambda cluster: found.append((cluster, None)))
+    monkeypatch.setattr(tasks.run_cluster_round, "apply_async", lambda args, countdown=None: found.append((*args, countdown)))
+    monkeypatch.setattr("controlplane.tasks.solve_in_child", solve_here)
+    return found
+
+
+def a_waiting_event(cluster: Cluster, seconds_ago: float = 0.0, reason: Reason = Reason.OPERATOR) -> RescheduleEvent:
+    event = request_reschedule(cluster, reason)
+    RescheduleEvent.objects.filter(pk=event.pk).update(created_at=timezone.now() - timedelta(seconds=seconds_ago))
+    return event
+
+
+def test_an_event_hints_the_worker_only_once_it_is_committed(hints: Hints, django_capture_on_commit_callbacks: Any) -> None:
+    cluster = a_cluster()
+    with django_capture_on_commit_callbacks(execute=True):
+        request_reschedule(cluster, Reason.OPERATOR)
+        assert not hints
+    assert hints == [(cluster.pk, None)]
+
+
+def test_an_event_stays_though_the_broker_is_gone(monkeypatch: pytest.MonkeyPatch, django_capture_on_commit_callbacks: Any) -> None:
+    def gone(cluster: int) -> None:
+        raise ConnectionError("no broker")
+
+    monkeypatch.setattr(tasks.run_cluster_round, "delay", gone)
+    cluster = a_cluster()
+    with django_capture_on_commit_callbacks(execute=True):
+        request_reschedule(cluster, Reason.OPERATOR)
+    assert pace.overdue_clusters(timezone.now() + timedelta(seconds=5)) == [cluster.pk]
+
+
+def test_waiting_events_are_answered_together_and_a_doubled_task_does_nothing(hints: Hints) -> None:
+    cluster = a_cluster(policy="fifo")
+    a_node(cluster)
+    for _ in range(3):
+        request_reschedule(cluster, Reason.SUBMISSION, job=a_job(cluster))
+    tasks.run_cluster_round(cluster.pk)
+    tasks.run_cluster_round(cluster.pk)
+    assert Round.objects.get().events.count() == 3
+    assert Assignment.objects.count() == 2
+    assert not hints
+
+
+def test_a_task_that_finds_another_round_held_leaves_at_once() -> None:
+    cluster = a_cluster()
+    event = a_waiting_event(cluster)
+    acquire(cluster.pk, timezone.now(), 60.0)
+    tasks.run_cluster_round(cluster.pk)
+    event.refresh_from_db()
+    assert event.round is None
+    assert not Round.objects.exists()
+
+
+def test_an_event_that_comes_while_a_round_is_held_is_answered_by_the_next_in_the_same_task(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    cluster = a_cluster(policy="fifo")
+    a_waiting_event(cluster)
+    came: list[RescheduleEvent] = []
+
+    def meanwhile(*given: Any) -> Any:
+        if not came:
+            came.append(a_waiting_event(cluster, reason=Reason.TARIFF))
+        return solve_here(*given)
+
+    monkeypatch.setattr("controlplane.tasks.solve_in_child", meanwhile)
+    tasks.run_cluster_round(cluster.pk)
+    assert list(Round.objects.order_by("number").values_list("reasons", flat=True)) == [["operator"], ["tariff"]]
+
+
+def test_a_task_gives_way_after_some_rounds_and_comes_back_for_the_rest(monkeypatch: pytest.MonkeyPatch, hints: Hints) -> None:
+    cluster = a_cluster(policy="fifo")
+    a_waiting_event(cluster)
+
+    def never_done(*given: Any) -> Any:
+        a_waiting_event(cluster)
+        return solve_here(*given)
+
+    monkeypatch.setattr("controlplane.tasks.solve_in_child", never_done)
+    tasks.run_cluster_round(cluster.pk)
+    assert Round.objects.count() == tasks.ROUNDS_A_TASK
+    assert hints == [(cluster.pk, pace.PATIENCE_S)]
+
+
+def test_a_policy_that_does_not_exist_keeps_what_runs_and_answers_the_event() -> None:
+    cluster = a_cluster(policy="nobody_knows_it")
+    a_node(cluster)
+    a_job(cluster)
+    a_waiting_event(cluster)
+    tasks.run_cluster_round(cluster.pk)
+    row = Round.objects.get()
+    assert (row.status, row.plan_status) == ("kept", "kept")
+    assert "nobody_knows_it" in row.message
+    assert cluster.jobs.get().waiting_code == "solver_failed"
+    assert not RescheduleEvent.objects.filter(round=None).exists()
+
+
+def test_a_round_is_due_a_period_after_the_last_one_whatever_its_cause() -> None:
+    cluster = a_cluster(policy="fifo", period_s=100.0)
+    now = timezone.now()
+    assert pace.ask_for_periodic_rounds(now) == [cluster]
+    assert pace.ask_for_periodic_rounds(now) == [], "one is waiting already"
+    a_round(cluster)
+    last = Cluster.objects.get().last_round_at
+    assert last is not None
+    assert pace.ask_for_periodic_rounds(last + timedelta(seconds=99)) == []
+    assert pace.ask_for_periodic_rounds(last + timedelta(seconds=100)) == [cluster]
+
+
+def test_the_periodic_task_asks_for_the_rounds_that_are_due() -> None:
+    cluster = a_cluster()
+    tasks.periodic_rounds()
+    assert list(RescheduleEvent.objects.values_list("cluster", "reason")) == [(cluster.pk, "periodic")]
+
+
+def test_events_whose_hint_was_lost_are_found(hints: Hints) -> None:
+    late, fresh, held = a_cluster(), a_cluster(), a_cluster()
+    a_waiting_event(late, 3.0)
+    a_waiting_event(fresh, 0.5)
+    a_waiting_event(held, 3.0)
+    acquire(held.pk, timezone.now(), 60.0)
+    tasks.reconcile()
+    assert hints == [(late.pk, None)]
+
+
+def test_a_round_whose_time_is_up_is_marked_as_abandoned_and_its_events_are_found(hints: Hints) -> None:
+    cluster = a_cluster()
+    a_waiting_event(cluster, 100.0)
+    lock = acquire(cluster.pk, timezone.now() - timedelta(seconds=90), 60.0)
+    assert lock is not None
+    row = Round.objects.create(cluster=cluster, number=lock.number, policy="fifo", seed=1)
+    tasks.reconcile()
+    row.refresh_from_db()
+    assert row.status == "abandoned"
+    assert hints == [(cluster.pk, None)]
