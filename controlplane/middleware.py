@@ -1,11 +1,16 @@
-"""Middleware of our own: the content security policy."""
+"""Middleware of our own: the content security policy, and static files that stream under ASGI too."""
 
 from __future__ import annotations
 
+from collections.abc import AsyncIterator, Iterable
+from typing import Any
+
 from csp.middleware import CSPMiddleware, PolicyParts
 from django.conf import settings
+from django.core.handlers.asgi import ASGIRequest
 from django.http import HttpRequest
 from django.http.response import HttpResponseBase
+from whitenoise.middleware import WhiteNoiseMiddleware
 
 
 class ContentSecurityPolicy(CSPMiddleware):
@@ -21,3 +26,20 @@ class ContentSecurityPolicy(CSPMiddleware):
                 parts.config = policy
                 break
         return parts
+
+
+class StaticFiles(WhiteNoiseMiddleware):  # type: ignore[misc]  # whitenoise is untyped
+    """WhiteNoise, whose answers an ASGI server would otherwise read whole, with a warning, before it sends them."""
+
+    @staticmethod
+    def serve(static_file: Any, request: HttpRequest) -> Any:
+        """The file, in blocks that come the way the server takes them."""
+        response = WhiteNoiseMiddleware.serve(static_file, request)
+        if isinstance(request, ASGIRequest) and response.streaming:
+            response.streaming_content = _blocks(response.streaming_content)
+        return response
+
+
+async def _blocks(content: Iterable[bytes]) -> AsyncIterator[bytes]:
+    for block in content:
+        yield block

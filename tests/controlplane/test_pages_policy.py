@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import asyncio
 import re
+from pathlib import Path
 
 import pytest
 from django.contrib.staticfiles import finders
 from django.contrib.staticfiles.storage import StaticFilesStorage
-from django.test import Client, override_settings
+from django.http import StreamingHttpResponse
+from django.test import AsyncClient, Client, override_settings
 
 from controlplane.static_files import PLOTLY_NAME, PlotlyFinder, StaticStorage
 from tests.builders import a_user
@@ -63,6 +66,20 @@ def test_plotly_comes_out_of_its_wheel_under_a_name_with_its_version() -> None:
     assert name == PLOTLY_NAME
     with storage.open(name) as script:
         assert b"plotly.js" in script.read(200)
+
+
+@pytest.mark.parametrize("asynchronous", [False, True])
+def test_static_files_are_streamed_by_every_kind_of_server(asynchronous: bool) -> None:
+    def plainly() -> bytes:
+        return Client().get("/static/loadmaster.css").getvalue()
+
+    async def in_turns() -> bytes:
+        answer = await AsyncClient().get("/static/loadmaster.css")
+        assert isinstance(answer, StreamingHttpResponse)
+        return b"".join([block async for block in aiter(answer.streaming_content)])
+
+    sheet = asyncio.run(in_turns()) if asynchronous else plainly()
+    assert sheet == Path(str(finders.find("loadmaster.css"))).read_bytes()
 
 
 def test_names_are_plain_until_files_are_collected(tmp_path: object) -> None:
