@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
 from policies.kernels.greedy import CODED, PAPER, search
 from policies.mechanisms.configuration import choose, instance
 from policies.mechanisms.naming import plan_of
-from policies.mechanisms.packing import Solution, least_gpus, objective
+from policies.mechanisms.objective import Objective
+from policies.mechanisms.packing import least_gpus
 from policies.mechanisms.problem import Problem, build
+from policies.mechanisms.solution import Solution
 from policies.parameters import parameter
 from policies.plan import Plan
 from policies.snapshot import Floats, Ints, Snapshot
@@ -20,10 +23,11 @@ from policies.snapshot import Floats, Ints, Snapshot
 class RandomizedGreedy:
     """Least energy and tardiness cost by randomised greedy construction (ANDREAS).
 
-    Mode `paper`: configurations are drawn among the three cheapest in inverse proportion to their cost, neighbours swap in
-    inverse proportion to their weight, with an intensity that is halved seven times and starts anew, late jobs' pressure counts
-    with their weight, and a run time includes the launch that it needs, so that a job moves only where that pays. Mode `coded`:
-    as the authors' program does it, with its constants and without a cost of moving.
+    Mode `coded`: as the authors' program does it, with its constants, its proxy f and no cost of moving. Mode `paper`:
+    configurations are drawn among the three cheapest in inverse proportion to their cost, neighbours swap in inverse proportion
+    to their weight, with an intensity that is halved seven times and starts anew; late jobs' pressure counts with their weight; a
+    run time includes the launch that it needs; f looks past the first finish (`objective`), and a running job moves only where
+    that pays (`hysteresis`).
     """
 
     mode: str = parameter(
@@ -52,21 +56,49 @@ class RandomizedGreedy:
         maximum=1.0,
     )
 
+    objective: str = parameter(
+        "whole",
+        meaning="paper: whole: f counts the energy of whole runs; first_end: of each node until its first job ends, as published",
+        choices=("whole", "first_end"),
+    )
+    hysteresis: float = parameter(
+        0.5, meaning="paper: what moving or stopping a running job must save, as a fraction of its energy", minimum=0.0, maximum=1.0
+    )
+
     def __call__(self, snapshot: Snapshot) -> Plan:
-        """The best construction found; the plan's objective is f (eq. 1) of the jobs decided on, in the cluster's currency."""
+        """The best construction found; the plan's objective is f of the jobs decided on, in the cluster's currency."""
         problem = build(snapshot, charged=self.mode == "paper")
         solution = self.solve(problem)
-        return plan_of(problem, solution, "randomized_greedy", objective(problem, solution, self.rho))
+        return plan_of(problem, solution, "randomized_greedy", self.f.value(problem, solution))
+
+    @property
+    def f(self) -> Objective:
+        """What is minimised."""
+        if self.mode == "coded":
+            return Objective(self.rho)
+        return Objective(self.rho, self.objective == "whole", self.hysteresis)
 
     def solve(self, problem: Problem) -> Solution:
         """The best solution of the deterministic run by pressure and of the randomised ones."""
-        data = instance(problem, choose(problem), problem.penalty(self.rho))
-        orders = self._pressure_order(problem)[None, :]
-        rate, swap = (self.pi, self.swap) if self.mode == "coded" else (self.intensity, self.intensity)
-        mode = CODED if self.mode == "coded" else PAPER
-        least, seed = least_gpus(problem, orders), _seed(problem.snapshot.seed)
-        node, config, _, _ = search(data, orders, least, mode, self._iterations(problem), rate, swap, self.alpha, seed)
+        node, config, _, _ = search(**self.search_arguments(problem))
         return Solution(node, config)
+
+    def search_arguments(self, problem: Problem) -> dict[str, Any]:
+        """What the kernel is called with."""
+        coded = self.mode == "coded"
+        data = instance(problem, choose(problem, self.f.hysteresis), self.f)
+        orders = self._pressure_order(problem)[None, :]
+        return {
+            "data": data,
+            "orders": orders,
+            "least": least_gpus(problem, orders),
+            "mode": CODED if coded else PAPER,
+            "iterations": self._iterations(problem),
+            "rate": self.pi if coded else self.intensity,
+            "swap": self.swap if coded else self.intensity,
+            "alpha": self.alpha,
+            "seed": _seed(problem.snapshot.seed),
+        }
 
     def _iterations(self, problem: Problem) -> int:
         if self.mode == "paper":

@@ -28,9 +28,10 @@ class Instance(NamedTuple):
     `fit_count[j]` by rising time. `chance` float64[E, 2]: cumulative probability of its first two, inversely to their cost.
     `time_s` float64[E, K]: run time of what is left there; `home` / `home_config`: node and configuration where it runs now (-1:
     none), whose time holds on that very node only, `move_s` more elsewhere. `slack_s` due date minus now. `penalty` cost of
-    postponing. `cost` float64[C, G + 1] per second with g GPUs in use, `power` watts likewise; `used` GPUs of a node in use by
-    others. `demand` float64[E, R], `capacity` float64[N, R], `watts` left under the power cap (inf: none).
-    `first` int64[C, G + 1], `after` and `before` int64[N]: the lists of nodes by class and free GPUs.
+    postponing, `moving` of not staying. `cost` float64[C, G + 1] per second with g GPUs in use, `power` watts likewise; `used`
+    GPUs of a node in use by others. `first` int64[C, G + 1], `after` and `before` int64[N]: the lists of nodes by class and free
+    GPUs. `demand` float64[E, R], `capacity` float64[N, R]: scarce resources; `watts` left under the power cap (inf: none).
+    `whole`: energy is that of whole runs, not until each node's first end.
     """
 
     choice: Ints
@@ -44,6 +45,7 @@ class Instance(NamedTuple):
     weight: Floats
     slack_s: Floats
     penalty: Floats
+    moving: Floats
     gpus_min: Ints
     config_class: Ints
     config_gpus: Ints
@@ -58,11 +60,12 @@ class Instance(NamedTuple):
     demand: Floats
     capacity: Floats
     watts: float
+    whole: int
 
 
 class State(NamedTuple):
-    """What one construction changes: free GPUs, lists and resources as in `Instance`, GPUs `busy` and the first end on each node,
-    and in order what was placed: (job, node, config)."""
+    """What one construction changes: free GPUs, lists and resources as in `Instance`, GPUs `busy`, seconds to the first
+    end (or GPU seconds, `Instance.whole`) as `span` of each node, and in order what was placed: (job, node, config)."""
 
     free: Ints
     first: Ints
@@ -70,7 +73,7 @@ class State(NamedTuple):
     before: Ints
     capacity: Floats
     busy: Ints
-    ends_s: Floats
+    span: Floats
     job: Ints
     node: Ints
     config: Ints
@@ -89,7 +92,7 @@ def new_state(data: Instance) -> State:
 @compiled
 def reset(data: Instance, state: State) -> int:
     """Empty the nodes; the GPUs free in all. Loops, because whole-array assignment takes seconds to compile."""
-    free, after, before, busy, ends_s = state.free, state.after, state.before, state.busy, state.ends_s
+    free, after, before, busy, span = state.free, state.after, state.before, state.busy, state.span
     total = 0
     for n in range(data.free.size):
         total += data.free[n]
@@ -97,7 +100,7 @@ def reset(data: Instance, state: State) -> int:
         after[n] = data.after[n]
         before[n] = data.before[n]
         busy[n] = data.used[n]
-        ends_s[n] = np.inf
+        span[n] = 0.0
         for r in range(data.capacity.shape[1]):
             state.capacity[n, r] = data.capacity[n, r]
     for c in range(data.first.shape[0]):
@@ -218,7 +221,7 @@ def construct(
     rate = swap = 0: deterministic. A job tries the configuration picked, then the others by rank; its own node first if it runs
     there just so, else the node with the fewest GPUs that suffice.
     """
-    free, first, after, before, busy, ends_s = state.free, state.first, state.after, state.before, state.busy, state.ends_s
+    free, first, after, before, busy, span = state.free, state.first, state.after, state.before, state.busy, state.span
     choice, time_s, weight, home_config = data.choice, data.time_s, data.weight, data.home_config
     config_class, config_gpus = data.config_class, data.config_gpus
     scarce, sizes, watts = data.demand.shape[1] > 0 or data.watts != np.inf, first.shape[1], data.watts
@@ -261,8 +264,10 @@ def construct(
             run_s += data.move_s[j]
         if scarce:
             watts = take(data, state, watts, j, n, c, gpus)
-        if run_s < ends_s[n]:
-            ends_s[n] = run_s
+        if data.whole:
+            span[n] += run_s * gpus
+        elif busy[n] == data.used[n] or run_s < span[n]:
+            span[n] = run_s
         relink(first, after, before, free, n, c, gpus)
         busy[n] += gpus
         total -= gpus
@@ -270,17 +275,20 @@ def construct(
         taken += 1
         late = run_s - data.slack_s[j]
         cost += (weight[j] * late if late > 0.0 else 0.0) - data.penalty[j]
+        if k != home_config[j] or n != data.home[j]:
+            cost += data.moving[j]
     return cost + running_cost(data, state), taken
 
 
 @compiled
 def running_cost(data: Instance, state: State) -> float:
-    """sum_n c[n, used] * t_first(n): each open node at its cost until its first job ends."""
+    """Energy: each open node at c[n, used] until its first job ends, or for the GPU seconds of its whole runs."""
     cost = 0.0
     for n in range(data.free.size):
         used = data.free[n] - state.free[n]
         if used > 0:
-            cost += data.cost[data.node_class[n], used] * state.ends_s[n]
+            of_node = data.cost[data.node_class[n], used] * state.span[n]
+            cost += of_node / used if data.whole else of_node
     return cost
 
 

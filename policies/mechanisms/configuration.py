@@ -7,13 +7,14 @@ from dataclasses import dataclass
 import numpy as np
 
 from policies.kernels.greedy import NONE, TOP, Instance
+from policies.mechanisms.objective import Objective
 from policies.mechanisms.problem import Problem
 from policies.snapshot import Floats, Ints
 
 TINY = 1e-30
 
 
-def instance(problem: Problem, choice: Choice, penalty: Floats) -> Instance:
+def instance(problem: Problem, choice: Choice, objective: Objective) -> Instance:
     """The kernel's data; nodes that are nobody's home come first in their lists, so that newcomers go there."""
     residents = np.zeros(len(problem.nodes), dtype=np.int64)
     at_home = problem.home_config != NONE
@@ -23,10 +24,11 @@ def instance(problem: Problem, choice: Choice, penalty: Floats) -> Instance:
     return Instance(
         choice=choice.order, due_count=choice.due_count, fit_count=problem.feasible.sum(axis=1).astype(np.int64),
         chance=choice.chance, time_s=problem.times_s, home=problem.home, home_config=problem.home_config, move_s=problem.move_s,
-        weight=problem.column("tardiness_weight"), slack_s=problem.slack_s, penalty=penalty, gpus_min=problem.count("gpus_min"),
-        config_class=problem.config_class, config_gpus=problem.config_gpus, cost=problem.cost, power=problem.power,
-        node_class=problem.node_class, free=free, used=problem.busy, first=first, after=after, before=before,
-        demand=problem.demand, capacity=problem.capacity, watts=problem.watts,
+        weight=problem.column("tardiness_weight"), slack_s=problem.slack_s, penalty=objective.postponing(problem),
+        moving=objective.moving(problem), gpus_min=problem.count("gpus_min"), config_class=problem.config_class,
+        config_gpus=problem.config_gpus, cost=problem.cost, power=problem.power, node_class=problem.node_class, free=free,
+        used=problem.busy, first=first, after=after, before=before, demand=problem.demand, capacity=problem.capacity,
+        watts=problem.watts, whole=int(objective.whole),
     )  # fmt: skip
 
 
@@ -44,10 +46,15 @@ class Choice:
     chance: Floats
 
 
-def choose(problem: Problem) -> Choice:
-    """Order every job's configurations: the cheapest that meets the due date, else the fastest (ANDREAS, IV-B)."""
+def choose(problem: Problem, hysteresis: float = 0.0) -> Choice:
+    """Order every job's configurations: the cheapest that meets the due date, else the fastest (ANDREAS, IV-B).
+
+    The configuration in which a job runs now seems cheaper by the fraction `hysteresis`, so that it changes only where that pays.
+    """
     times = problem.times_s
     costs = times * problem.cost[problem.config_class, problem.config_gpus][None, :]
+    at_home = np.flatnonzero(problem.home_config != NONE)
+    costs[at_home, problem.home_config[at_home]] *= 1.0 - hysteresis
     in_time = problem.feasible & (times < problem.slack_s[:, None])
     first = np.argsort(np.where(in_time, costs, np.where(problem.feasible, times, np.inf)), axis=1, kind="stable")
     late = np.argsort(np.take_along_axis(~in_time, first, axis=1), axis=1, kind="stable")

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 
 import numpy as np
 
-from policies.mechanisms.packing import Solution, pack
-from policies.mechanisms.problem import Problem, build
+from policies.mechanisms.packing import pack
+from policies.mechanisms.problem import Problem, build, price_per_watt_second
+from policies.mechanisms.solution import Solution
 from policies.mechanisms.staying import Stay, remaining_s
 from policies.mechanisms.waiting import waiting_of, watts_of
 from policies.plan import Placement, Plan, PlanStatus
@@ -76,10 +78,20 @@ def _energy(problem: Problem, solution: Solution, run_s: Floats) -> Floats:
 def _staying(problem: Problem, stay: Stay) -> Placement:
     name = problem.snapshot.jobs.columns.ids[stay.row]
     run_s = remaining_s(problem.snapshot, stay)
-    return Placement(
-        name, stay.run.ranks, stay.run.copy, until_s=stay.until_s, steps_quota=stay.run.steps_quota,
-        predicted_run_s=run_s if np.isfinite(run_s) else None,
-    )  # fmt: skip
+    placed = Placement(name, stay.run.ranks, stay.run.copy, until_s=stay.until_s, steps_quota=stay.run.steps_quota)
+    if not np.isfinite(run_s):
+        return placed
+    return replace(placed, predicted_run_s=run_s, predicted_energy_cost=_energy_of(problem, stay, run_s))
+
+
+def _energy_of(problem: Problem, stay: Stay, run_s: float) -> float:
+    """The part of its nodes' cost by GPUs, each node as it is used now."""
+    watts = 0.0
+    for seat in stay.run.ranks:
+        node = problem.snapshot.node_by_id[seat.node]
+        used = max(len(seat.devices), sum(bool(d.held) for d in node.devices))
+        watts += node.power_w[min(used, len(node.power_w) - 1)] * len(seat.devices) / used
+    return watts * price_per_watt_second(problem.snapshot) * run_s
 
 
 def _fallbacks(problem: Problem, solution: Solution, placements: list[Placement]) -> list[Placement]:

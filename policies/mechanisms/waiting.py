@@ -10,8 +10,8 @@ import numpy as np
 
 from policies.judge import power_w, profile_runs
 from policies.mechanisms.eligibility import admits, busy_devices
-from policies.mechanisms.packing import Solution
 from policies.mechanisms.problem import Problem
+from policies.mechanisms.solution import Solution
 from policies.plan import Placement, WaitCode, Waiting
 from policies.snapshot import Bools, JobPhase, Purpose, Snapshot
 
