@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Iterable
+import json
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Sequence
 from datetime import datetime
-from typing import Any
+from typing import Any, TypeVar
+from uuid import UUID
 
 from clusters.energy import cost_per_hour
 from clusters.models import Cluster
@@ -20,6 +22,8 @@ from policies import plan_json, snapshot_json
 from policies.judge import power_w
 from policies.plan import Plan, PlanStatus, WaitCode
 from policies.snapshot import Purpose, Snapshot
+
+T = TypeVar("T")
 
 BATCH = 500
 MAY_WAIT = (JobState.QUEUED, JobState.PROFILING, JobState.STOPPING)
@@ -73,23 +77,36 @@ def cost_rate_per_h(plan: Plan, snapshot: Snapshot) -> float | None:
 
 
 def note_waiting(observed: Observation, plan: Plan, applied: Applied) -> None:
-    """Write to the jobs why they wait, where that has changed. A deferred launch waits too: for what is in its way."""
-    reasons: dict[str, tuple[str, dict[str, Any]]] = {
-        job: (WaitCode.DEPENDENCY, {"jobs": list(others)}) for job, others in observed.blocked.items()
+    """Write to the jobs why they wait, where that has changed. A deferred launch waits too: for what is in its way.
+
+    Jobs that wait for the same reason are written together.
+    """
+    reasons = _reasons(observed, plan, applied)
+    changed: dict[str, list[UUID]] = defaultdict(list)
+    waiting = Job.objects.filter(cluster=observed.cluster, state__in=MAY_WAIT)
+    for pk, *stored in waiting.values_list("pk", "waiting_code", "waiting_detail"):
+        reason = reasons.get(str(pk))
+        if reason is not None and stored != reason:
+            changed[json.dumps(reason)].append(pk)
+    for reason_json, jobs in changed.items():
+        code, detail = json.loads(reason_json)
+        for ids in _batches(jobs):
+            Job.objects.filter(pk__in=ids, state__in=MAY_WAIT).update(waiting_code=code, waiting_detail=detail)
+
+
+def _reasons(observed: Observation, plan: Plan, applied: Applied) -> dict[str, list[Any]]:
+    """[code, detail] by job."""
+    reasons: dict[str, list[Any]] = {
+        job: [WaitCode.DEPENDENCY.value, {"jobs": list(others)}] for job, others in observed.blocked.items()
     }
     for entry in plan.waiting:
-        given = {"nodes": list(entry.nodes), "jobs": list(entry.jobs), "watts": entry.watts, "earliest_s": entry.earliest_s}
-        reasons[entry.job] = (entry.code, {name: value for name, value in given.items() if value})
+        earliest_s = None if entry.earliest_s is None else round(entry.earliest_s)
+        given = {"nodes": list(entry.nodes), "jobs": list(entry.jobs), "watts": entry.watts, "earliest_s": earliest_s}
+        reasons[entry.job] = [entry.code.value, {name: value for name, value in given.items() if value}]
     for rejected in applied.rejected:
         if rejected.key[1] is Purpose.TRAINING:
-            reasons[rejected.key[0]] = (rejected.code, {"detail": rejected.detail})
-    changed = []
-    for job in Job.objects.filter(cluster=observed.cluster, state__in=MAY_WAIT).only("id", "waiting_code", "waiting_detail"):
-        code, detail = reasons.get(str(job.pk), (job.waiting_code, job.waiting_detail))
-        if (str(code), detail) != (job.waiting_code, job.waiting_detail):
-            job.waiting_code, job.waiting_detail = str(code), detail
-            changed.append(job)
-    Job.objects.bulk_update(changed, ["waiting_code", "waiting_detail"], batch_size=BATCH)
+            reasons[rejected.key[0]] = [rejected.code.value, {"detail": rejected.detail}]
+    return reasons
 
 
 def _status(plan: Plan, applied: Applied) -> Round.Status:
@@ -103,5 +120,5 @@ def _rejected(rejected: Rejected) -> dict[str, Any]:
     return {"job": job, "purpose": purpose.value, "copy": copy, "code": rejected.code.value, "detail": rejected.detail}
 
 
-def _batches(ids: tuple[int, ...]) -> Iterable[tuple[int, ...]]:
+def _batches(ids: Sequence[T]) -> Iterable[Sequence[T]]:
     return (ids[i : i + BATCH] for i in range(0, len(ids), BATCH))

@@ -34,7 +34,7 @@ from tests.builders import a_cluster, a_gpu_type, a_job, a_node, a_team, a_user
 pytestmark = pytest.mark.django_db
 
 START_S = 100_000_000.0
-PERIOD_S = 120.0
+PERIOD_S = 300.0
 LAUNCH_S, STOP_S, RESTART_S = 3.0, 7.0, 10.0
 
 # Steps per second on (V100, 1), (V100, 2), (T4, 1), (T4, 2).

@@ -16,7 +16,7 @@ from tests.builders import a_cluster, a_job, a_node
 from tests.builders_live import a_round_of_waiting_events
 from tests.builders_processes import at_once
 
-pytestmark = pytest.mark.django_db(transaction=True)
+pytestmark = [pytest.mark.slow, pytest.mark.django_db(transaction=True)]
 
 # The policy takes its time, so that the rounds overlap whoever comes first.
 HOLD = """
@@ -65,7 +65,7 @@ def test_of_two_processes_that_want_the_same_round_one_holds_it(tmp_path: Path) 
     cluster = a_cluster_with_work()
     answers = at_once(tmp_path, HOLD, (cluster.pk,), (cluster.pk,))
     assert sorted(printed for _, printed in answers) == ["False\n", "True\n"]
-    assert list(Round.objects.values_list("number", "status")) == [(1, "applied")]
+    assert list(Round.objects.values_list("number", "status", "message")) == [(1, "applied", "")]
     assert Assignment.objects.count() == 1
     assert not RescheduleEvent.objects.filter(round=None).exists()
 
