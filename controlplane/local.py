@@ -12,6 +12,7 @@ from django.conf import settings
 from django.core.management import call_command
 from django.db import connections
 
+import loadmaster
 from clusters.models import Cluster, Node
 from clusters.services import issue_enrolment_token
 from controlplane import embedded_programs as programs
@@ -35,6 +36,7 @@ def running_locally(port: int, say: Callable[[str], None]) -> Iterator[Local]:
     home: Path = settings.LOADMASTER_HOME
     with Supervisor(home, say) as supervisor:
         call_command("migrate", verbosity=0)
+        _collect_static()
         password = bootstrap()
         port = programs.free_port(port)
         for program in _servers(home, port):
@@ -56,6 +58,15 @@ def welcome(local: Local) -> list[str]:
         *lines,
         f"Log in as {ADMIN} (a new password: LOADMASTER_HOME={settings.LOADMASTER_HOME} manage.py changepassword {ADMIN})",
     ]
+
+
+def _collect_static() -> None:
+    """Gather and compress the static files where they have changed: five seconds of the first start, none of the next."""
+    newest = max(path.stat().st_mtime_ns for path in (settings.BASE_DIR / "static").rglob("*"))
+    stamp, wanted = Path(settings.STATIC_ROOT) / "loadmaster.stamp", f"{loadmaster.__version__} {newest}"
+    if not stamp.exists() or stamp.read_text() != wanted:
+        call_command("collectstatic", interactive=False, verbosity=0)
+        stamp.write_text(wanted)
 
 
 def _servers(home: Path, port: int) -> Iterator[Program]:

@@ -10,6 +10,7 @@ from controlplane import pace
 from controlplane.health import note_beat
 from controlplane.live.solver import solve_in_child
 from controlplane.live.world import Ports, hold_round, is_wanted
+from profiling.services import reconcile_profiles
 
 ROUNDS_A_TASK = 3
 """Rounds a task holds one after another while new events come in; then it lets others have the worker."""
@@ -34,8 +35,9 @@ def periodic_rounds() -> None:
 
 @shared_task
 def reconcile() -> None:
-    """Find what was missed: silent agents, drains that are due, events nobody answers, rounds that died."""
+    """Find what was missed: silent agents, drains that are due, profile runs nobody offers, unanswered events, dead rounds."""
     now = timezone.now()
     reconcile_clusters(now)
+    reconcile_profiles(now)
     for cluster_id in pace.overdue_clusters(now):
         run_cluster_round.delay(cluster_id)
