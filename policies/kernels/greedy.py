@@ -7,106 +7,15 @@ that is left can fit, and the postponement cost is the total minus what was assi
 
 from __future__ import annotations
 
-from typing import NamedTuple
-
 import numpy as np
 
 from policies.kernels import compiled
+from policies.kernels.arrays import NONE, TOP, Instance, State, new_state, reset
 from policies.snapshot import Floats, Ints
 
 CODED = 0
 PAPER = 1
-NONE = -1
 SLACK = 1e-9
-TOP = 3
-
-
-class Instance(NamedTuple):
-    """One call's data: E jobs, N nodes in C classes with at most G GPUs, K configurations (class, gpus), R scarce resources.
-
-    `choice` int64[E, K]: configurations of a job, the `due_count[j]` that meet its due date by rising cost, then up to
-    `fit_count[j]` by rising time. `chance` float64[E, 2]: cumulative probability of its first two, inversely to their cost.
-    `time_s` float64[E, K]: run time of what is left there; `home` / `home_config`: node and configuration where it runs now (-1:
-    none), whose time holds on that very node only, `move_s` more elsewhere. `slack_s` due date minus now. `penalty` cost of
-    postponing, `moving` of not staying. `cost` float64[C, G + 1] per second with g GPUs in use, `power` watts likewise; `used`
-    GPUs of a node in use by others. `first` int64[C, G + 1], `after` and `before` int64[N]: the lists of nodes by class and free
-    GPUs. `demand` float64[E, R], `capacity` float64[N, R]: scarce resources; `watts` left under the power cap (inf: none).
-    `whole`: energy is that of whole runs, not until each node's first end.
-    """
-
-    choice: Ints
-    due_count: Ints
-    fit_count: Ints
-    chance: Floats
-    time_s: Floats
-    home: Ints
-    home_config: Ints
-    move_s: Floats
-    weight: Floats
-    slack_s: Floats
-    penalty: Floats
-    moving: Floats
-    gpus_min: Ints
-    config_class: Ints
-    config_gpus: Ints
-    cost: Floats
-    power: Floats
-    node_class: Ints
-    free: Ints
-    used: Ints
-    first: Ints
-    after: Ints
-    before: Ints
-    demand: Floats
-    capacity: Floats
-    watts: float
-    whole: int
-
-
-class State(NamedTuple):
-    """What one construction changes: free GPUs, lists and resources as in `Instance`, GPUs `busy`, seconds to the first
-    end (or GPU seconds, `Instance.whole`) as `span` of each node, and in order what was placed: (job, node, config)."""
-
-    free: Ints
-    first: Ints
-    after: Ints
-    before: Ints
-    capacity: Floats
-    busy: Ints
-    span: Floats
-    job: Ints
-    node: Ints
-    config: Ints
-
-
-def new_state(data: Instance) -> State:
-    """Room for a construction."""
-    nodes, jobs = data.free.size, data.home.size
-    lists = np.zeros_like(data.first), np.zeros(nodes, np.int64), np.zeros(nodes, np.int64)
-    placed = np.zeros(jobs, np.int64), np.zeros(jobs, np.int64), np.zeros(jobs, np.int64)
-    return State(
-        np.zeros(nodes, np.int64), *lists, np.zeros_like(data.capacity), np.zeros(nodes, np.int64), np.zeros(nodes), *placed
-    )
-
-
-@compiled
-def reset(data: Instance, state: State) -> int:
-    """Empty the nodes; the GPUs free in all. Loops, because whole-array assignment takes seconds to compile."""
-    free, after, before, busy, span = state.free, state.after, state.before, state.busy, state.span
-    total = 0
-    for n in range(data.free.size):
-        total += data.free[n]
-        free[n] = data.free[n]
-        after[n] = data.after[n]
-        before[n] = data.before[n]
-        busy[n] = data.used[n]
-        span[n] = 0.0
-        for r in range(data.capacity.shape[1]):
-            state.capacity[n, r] = data.capacity[n, r]
-    for c in range(data.first.shape[0]):
-        for left in range(data.first.shape[1]):
-            state.first[c, left] = data.first[c, left]
-    return total
 
 
 @compiled
@@ -188,8 +97,17 @@ def exhausted(first: Ints, least: Ints, at: int, need_carried: int) -> bool:
 
 
 @compiled
-def find(data: Instance, state: State, watts: float, j: int, k: int) -> int:
-    """The node for job j in configuration k where resources or watts are scarce: as in `construct`, but each is checked."""
+def best_fit(first: Ints, c: int, gpus: int) -> int:
+    """The node of class c with the fewest free GPUs that suffice, -1 if there is none."""
+    for left in range(gpus, first.shape[1]):
+        if first[c, left] != NONE:
+            return int(first[c, left])
+    return NONE
+
+
+@compiled
+def find_roomy(data: Instance, state: State, watts: float, j: int, k: int) -> int:
+    """The node for job j in configuration k where resources or watts are scarce: its own, else by best fit, each checked."""
     c, gpus = data.config_class[k], data.config_gpus[k]
     home = data.home[j]
     at_home = k == data.home_config[j] and state.free[home] >= gpus
@@ -213,70 +131,66 @@ def take(data: Instance, state: State, watts: float, j: int, n: int, c: int, gpu
 
 
 @compiled
+def stretch(span: Floats, n: int, run_s: float, gpus: int, opens: bool, whole: int) -> None:
+    """Count a run on its node: its GPU seconds if whole runs count, else the time of the node's first end."""
+    if whole:
+        span[n] += run_s * gpus
+    elif opens or run_s < span[n]:
+        span[n] = run_s
+
+
+@compiled
 def construct(
     data: Instance, state: State, order: Ints, least: Ints, mode: int, rate: float, swap: float, alpha: float, rng: Ints
 ) -> tuple[float, int]:
     """One greedy construction over the queue `order`: (f without the total postponement cost, jobs placed).
 
-    rate = swap = 0: deterministic. A job tries the configuration picked, then the others by rank; its own node first if it runs
-    there just so, else the node with the fewest GPUs that suffice.
+    rate = swap = 0: deterministic. A job tries the configuration picked, then the others by rank, on its own
+    node if it runs there just so, else by best fit. The arrays are unpacked once:
+    handing the tuples to a function costs more than all the work for a job.
     """
     free, first, after, before, busy, span = state.free, state.first, state.after, state.before, state.busy, state.span
-    choice, time_s, weight, home_config = data.choice, data.time_s, data.weight, data.home_config
+    choice, weight, home, home_config = data.choice, data.weight, data.home, data.home_config
     config_class, config_gpus = data.config_class, data.config_gpus
-    scarce, sizes, watts = data.demand.shape[1] > 0 or data.watts != np.inf, first.shape[1], data.watts
-    total = reset(data, state)
-    cost, taken, at, carried = 0.0, 0, 0, NONE
+    scarce, watts = data.demand.shape[1] > 0 or data.watts != np.inf, data.watts
+    total, cost, taken, at, carried = reset(data, state), 0.0, 0, 0, NONE
     while total > 0 and (at < order.size or carried != NONE):
-        j = carried
-        carried = NONE
+        j, carried = carried, NONE
         if j == NONE:
             j = order[at]
             at += 1
         if swap > 0.0 and at < order.size and swaps(weight, j, order[at], mode, swap, rng):
-            carried = j
-            j = order[at]
+            j, carried = order[at], j
             at += 1
-        rank = pick(data.chance, j, data.due_count[j], mode, rate, alpha, rng)
-        n, k, i = NONE, choice[j, rank], -1
-        while i < data.fit_count[j]:
+        k = choice[j, pick(data.chance, j, data.due_count[j], mode, rate, alpha, rng)]
+        n = NONE
+        for i in range(-1, data.fit_count[j]):
             if i >= 0:
                 k = choice[j, i]
-            c, gpus = config_class[k], config_gpus[k]
             if scarce:
-                n = find(data, state, watts, j, k)
-            elif k == home_config[j] and free[data.home[j]] >= gpus:
-                n = data.home[j]
+                n = find_roomy(data, state, watts, j, k)
+            elif k == home_config[j] and free[home[j]] >= config_gpus[k]:
+                n = home[j]
             else:
-                for left in range(gpus, sizes):
-                    n = first[c, left]
-                    if n != NONE:
-                        break
+                n = best_fit(first, config_class[k], config_gpus[k])
             if n != NONE:
                 break
-            i += 1
         if n == NONE:
-            if exhausted(first, least, at, sizes if carried == NONE else data.gpus_min[carried]):
+            if exhausted(first, least, at, first.shape[1] if carried == NONE else data.gpus_min[carried]):
                 break
             continue
-        run_s = time_s[j, k]
-        if k == home_config[j] and n != data.home[j]:
-            run_s += data.move_s[j]
+        gpus, stays = config_gpus[k], k == home_config[j] and n == home[j]
+        run_s = data.time_s[j, k] + (data.move_s[j] if k == home_config[j] and n != home[j] else 0.0)
         if scarce:
-            watts = take(data, state, watts, j, n, c, gpus)
-        if data.whole:
-            span[n] += run_s * gpus
-        elif busy[n] == data.used[n] or run_s < span[n]:
-            span[n] = run_s
-        relink(first, after, before, free, n, c, gpus)
+            watts = take(data, state, watts, j, n, config_class[k], gpus)
+        stretch(span, n, run_s, gpus, busy[n] == data.used[n], data.whole)
+        relink(first, after, before, free, n, config_class[k], gpus)
         busy[n] += gpus
         total -= gpus
         state.job[taken], state.node[taken], state.config[taken] = j, n, k
         taken += 1
         late = run_s - data.slack_s[j]
-        cost += (weight[j] * late if late > 0.0 else 0.0) - data.penalty[j]
-        if k != home_config[j] or n != data.home[j]:
-            cost += data.moving[j]
+        cost += (weight[j] * late if late > 0.0 else 0.0) + (0.0 if stays else data.moving[j]) - data.penalty[j]
     return cost + running_cost(data, state), taken
 
 

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from policies.kernels.greedy import NONE
+from policies.kernels.arrays import NONE
 from policies.mechanisms.problem import Problem
 from policies.mechanisms.solution import Solution, run_times_s
 from policies.snapshot import Floats

@@ -13,7 +13,7 @@ from functools import cached_property
 import numpy as np
 
 from policies.judge import power_w, rank_demand
-from policies.kernels.greedy import NONE
+from policies.kernels.arrays import NONE
 from policies.mechanisms.eligibility import (
     admits,
     busy_devices,
