@@ -124,7 +124,7 @@ def _measured_s(assignment: Assignment) -> float | None:
 
 
 def _for_what_it_did(assignment: Assignment, predicted: float | None) -> float | None:
-    """What was predicted when it was placed, for the whole rest of the job; of a launch cut short, the part for the steps it did."""
+    """What was predicted at its launch for the rest of the job; of a launch cut short, the part for the steps it did."""
     planned = assignment.job.total_steps - assignment.start_steps
     done = assignment.steps_done - assignment.start_steps
     if predicted is None or planned <= 0:

@@ -20,7 +20,7 @@ SECONDS_PER_EPOCH: dict[str, dict[str, dict[int, float]]] = {
 """Measured by the paper's authors on ARMIDA, in seconds of the paper."""
 
 P100_OVER_V100 = 1.5
-"""The third type is ours: the paper's cluster had two. Its step takes one and a half times a V100's (FP32 peak 9.3 and 14 TFLOP/s)."""
+"""The third type is ours: the paper's cluster had two. A V100's FP32 peak is one and a half times its own (14 and 9.3 TFLOP/s)."""
 
 PROGRAMS = {
     "lstm-big": ("loadmaster.demo.recurrent", "--size", "big", "--batch-size", "64"),

@@ -11,16 +11,17 @@ from rich.table import Table
 def print_summary(report: dict[str, Any], console: Console) -> None:
     """Per job and in all: what was predicted, what was measured."""
     console.print(_jobs(report))
-    summary, currency = report["summary"], report["currency"]
-    error = summary["median_run_time_error"]
+    found, currency = report["summary"], report["currency"]
+    error = found["median_run_time_error"]
     console.print(
-        f"{summary['completed']} of {len(report['jobs'])} jobs completed, {summary['due_met']} in time; {summary['rounds']} rounds, "
-        f"{summary['preemptions']} pre-emptions, {summary['migrations']} migrations, {summary['profile_runs']} profile runs."
+        f"{found['completed']} of {len(report['jobs'])} jobs completed, {found['due_met']} in time; {found['rounds']} rounds, "
+        f"{found['preemptions']} pre-emptions, {found['migrations']} migrations, {found['profile_runs']} profile runs."
     )
     console.print(
-        f"Energy {summary['energy_kwh'] * 1000:.1f} Wh (modelled: emulated GPUs); cost predicted "
-        f"{summary['energy_cost_predicted']:.5f}, billed {summary['energy_cost']:.5f} {currency}; tardiness {summary['tardiness_cost']:.5f} "
-        f"{currency}; median error of predicted run times {'unknown' if error is None else format(error, '.1%')}."
+        f"Energy {found['energy_kwh'] * 1000:.1f} Wh (modelled: emulated GPUs); "
+        f"cost predicted {found['energy_cost_predicted']:.5f}, billed {found['energy_cost']:.5f} {currency}; "
+        f"tardiness {found['tardiness_cost']:.5f} {currency}; "
+        f"median error of predicted run times {'unknown' if error is None else format(error, '.1%')}."
     )
 
 
