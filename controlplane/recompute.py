@@ -14,10 +14,10 @@ from controlplane.live.solver import solve_here
 from controlplane.models import Round
 from controlplane.rounds import decide_or_keep
 from policies import plan_json, snapshot_json
-from policies.kernels.greedy import NONE
-from policies.mechanisms.packing import Solution, objective
+from policies.kernels.arrays import NONE
 from policies.mechanisms.problem import Problem, build
 from policies.mechanisms.profiling import reserve_profiling
+from policies.mechanisms.solution import Solution
 from policies.plan import Placement, Plan, PlanStatus
 from policies.randomized_greedy import RandomizedGreedy
 from policies.registry import make
@@ -80,14 +80,14 @@ def _priced_anew(row: Round) -> Snapshot:
 
 
 def _objective(row: Round, plan: Plan, snapshot: Snapshot) -> float | None:
-    """ANDREAS' f of the plan; None for the policies that have no objective, and for a round that decided nothing."""
+    """The policy's f of the plan; None for the policies that have no objective, and for a round that decided nothing."""
     if plan.status is PlanStatus.KEPT:
         return None
     policy = make(row.policy, row.parameters)
     if not isinstance(policy, RandomizedGreedy):
         return None
     problem = build(reserve_profiling(snapshot)[0], charged=policy.mode == "paper")
-    return objective(problem, _solution(problem, plan.placements), policy.rho)
+    return policy.f.value(problem, _solution(problem, plan.placements))
 
 
 def _solution(problem: Problem, placements: Iterable[Placement]) -> Solution:
