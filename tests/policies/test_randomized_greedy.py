@@ -1,0 +1,315 @@
+"""ANDREAS' Randomized Greedy: its costs, its objective, its decisions, and its kernel compiled or not."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
+from itertools import product
+from math import inf, isfinite
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from policies import plan_json
+from policies.base import PolicyParameterError
+from policies.kernels.arrays import NONE
+from policies.kernels.greedy import search
+from policies.mechanisms.objective import Objective
+from policies.mechanisms.packing import pack
+from policies.mechanisms.problem import Problem, build, price_per_watt_second
+from policies.mechanisms.solution import Solution
+from policies.plan import Plan, WaitCode
+from policies.randomized_greedy import RandomizedGreedy
+from policies.registry import make
+from policies.snapshot import Snapshot
+from tests.builders_policies import a_job, a_kind, a_node, a_snapshot, on
+from tests.builders_snapshots import snapshots
+
+EPOCH_S = {
+    "LSTM-big": (43.0842, 30.5512, 110.7112),
+    "LSTM-small": (43.0261, 30.5871, 110.6581),
+    "EfficientNet": (51.6221, 41.2372, 88.9881),
+    "ConvNet": (20.5382, 17.8042, 41.2582),
+}
+"""Seconds per epoch on one V100, two V100, one T4 (measured by the authors on ARMIDA)."""
+
+KINDS = [a_kind(k, {("V100", 1): 1 / a, ("V100", 2): 1 / b, ("T4", 1): 1 / c}) for k, (a, b, c) in EPOCH_S.items()]
+ARMIDA = [a_node("armida-05", "V100", 1), a_node("armida-06", "V100", 2), a_node("armida-07", "T4", 1)]
+
+relaxed = settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+
+
+def where(plan: Plan) -> Mapping[str, tuple[str, int]]:
+    """Node and number of GPUs of each placed job."""
+    return {p.job: (p.ranks[0].node, p.gpus) for p in plan.placements}
+
+
+@pytest.mark.parametrize(("gpu_type", "gpus", "per_hour"), [("V100", 2, 0.1598), ("T4", 1, 0.0913)])
+def test_a_node_costs_what_the_authors_published(gpu_type: str, gpus: int, per_hour: float) -> None:
+    problem = build(a_snapshot([a_node("n1", gpu_type, gpus)]))
+    published = problem.cost[0, gpus] * 3600.0 * 0.17168313 / 0.172
+    assert published == pytest.approx(per_hour, abs=0.0005)
+    assert problem.cost[0, gpus] * 3600.0 == pytest.approx({2: 0.16013, 1: 0.0915}[gpus], abs=5e-5)
+
+
+def test_without_any_price_energy_is_free_and_due_dates_still_count() -> None:
+    snapshot = a_snapshot([a_node("n1", gpus=1)], [a_job("a"), a_job("b", due_s=1100.0, tardiness_weight=1.0)], energy=())
+    assert price_per_watt_second(snapshot) == 0.0
+    assert where(RandomizedGreedy()(snapshot)) == {"b": ("n1", 1)}
+
+
+def test_the_cheapest_configuration_that_meets_the_due_date_is_taken() -> None:
+    jobs = [a_job("a", "LSTM-big", remaining_steps=10.0, gpus_max=2, due_s=1e6, tardiness_weight=1.0)]
+    assert where(RandomizedGreedy(iterations=0)(a_snapshot(ARMIDA, jobs, KINDS))) == {"a": ("armida-06", 2)}
+    jobs = [a_job("a", "ConvNet", remaining_steps=10.0, gpus_max=2, due_s=1e6, tardiness_weight=1.0)]
+    assert where(RandomizedGreedy(iterations=0)(a_snapshot(ARMIDA, jobs, KINDS)))["a"] == ("armida-05", 1)
+
+
+def test_the_fastest_configuration_is_taken_when_none_meets_the_due_date() -> None:
+    jobs = [a_job("a", "ConvNet", remaining_steps=10.0, gpus_max=2, due_s=1001.0, tardiness_weight=1.0)]
+    assert where(RandomizedGreedy()(a_snapshot(ARMIDA, jobs, KINDS))) == {"a": ("armida-06", 2)}
+
+
+def table_v_at_j2s_submission() -> Snapshot:
+    """Table V at 7200 s: J7, J8 and J1 run, J2 is submitted; due dates are relative to submissions."""
+    submitted = {"J7": ("LSTM-big", 3600, 17600, 3, 107.5), "J8": ("LSTM-small", 4800, 7600, 3, 81.5)}
+    submitted |= {"J1": ("LSTM-big", 6000, 5600, 5, 31.9), "J2": ("LSTM-small", 7200, 12600, 2, 60.0)}
+    places = {"J7": on("armida-07", "gpu0"), "J8": on("armida-06", "gpu0", "gpu1"), "J1": on("armida-05", "gpu0"), "J2": ()}
+    jobs = [
+        a_job(
+            j,
+            kind,
+            arrival_s=float(s),
+            due_s=float(s + d),
+            tardiness_weight=float(w),
+            remaining_steps=left,
+            gpus_max=2,
+            running=places[j],
+        )
+        for j, (kind, s, d, w, left) in submitted.items()
+    ]
+    return a_snapshot(ARMIDA, jobs, KINDS, now_s=7200.0)
+
+
+def test_j7_is_postponed_while_j2_runs_when_j2_is_submitted() -> None:
+    plan = RandomizedGreedy(mode="coded")(table_v_at_j2s_submission())
+    assert sorted(where(plan)) == ["J1", "J2", "J8"]
+    (waiting,) = plan.waiting
+    assert (waiting.job, waiting.code) == ("J7", WaitCode.POSTPONED)
+
+
+def test_a_job_without_due_date_keeps_running_beside_one_that_has_time() -> None:
+    jobs = [a_job("a", gpus_max=2, due_s=1e5, tardiness_weight=1.0), a_job("b", running=on("n1", "gpu0"))]
+    assert where(RandomizedGreedy()(a_snapshot([a_node("n1", gpus=2)], jobs))) == {"a": ("n1", 1), "b": ("n1", 1)}
+
+
+def test_a_running_job_stays_where_it_is_when_moving_gains_nothing() -> None:
+    nodes = [a_node(f"n{i}", gpus=2) for i in range(4)]
+    jobs = [a_job(f"j{i}", running=on(f"n{i}", "gpu1"), restart_cost_s=30.0) for i in range(4)]
+    plan = RandomizedGreedy()(a_snapshot(nodes, jobs))
+    assert {p.job: (p.ranks[0].node, p.ranks[0].devices) for p in plan.placements} == {
+        f"j{i}": (f"n{i}", ("gpu1",)) for i in range(4)
+    }
+
+
+def test_a_running_job_moves_to_meet_its_due_date() -> None:
+    kinds = [a_kind("k", {("T4", 1): 0.1, ("V100", 1): 1.0})]
+    jobs = [a_job("a", running=on("n2", "gpu0"), due_s=1500.0, tardiness_weight=1.0, restart_cost_s=30.0)]
+    plan = RandomizedGreedy()(a_snapshot([a_node("n1", "V100", 1), a_node("n2", "T4", 1)], jobs, kinds))
+    assert [(p.ranks[0].node, p.predicted_run_s) for p in plan.placements] == [("n1", 130.0)]
+
+
+def test_an_urgent_job_takes_the_place_of_one_that_can_wait() -> None:
+    jobs = [a_job("a", running=on("n1", "gpu0"), due_s=1e6, tardiness_weight=1.0), a_job("b", due_s=1100.0, tardiness_weight=1.0)]
+    plan = RandomizedGreedy()(a_snapshot([a_node("n1", gpus=1)], jobs))
+    assert where(plan) == {"b": ("n1", 1)}
+    assert [(w.job, w.code, w.jobs, w.earliest_s) for w in plan.waiting] == [("a", WaitCode.POSTPONED, ("b",), 1100.0)]
+
+
+def random_problem(seed: int, *, charged: bool, jobs: int = 3) -> Problem:
+    """Three nodes, a few jobs, some late, some running: small enough to try everything."""
+    rng = np.random.default_rng(seed)
+    nodes = [a_node("n1", "V100", 2), a_node("n2", "T4", 1), a_node("n3", "V100", 1)]
+    kinds = [a_kind(f"k{i}", _rates(rng), setup_s=3.0) for i in range(2)]
+    homes = [on("n1", "gpu1"), on("n2", "gpu0"), on("n1", "gpu0")]
+    rows = [
+        a_job(
+            f"j{i}",
+            f"k{rng.integers(2)}",
+            remaining_steps=float(rng.integers(1, 500)),
+            gpus_max=int(rng.integers(1, 3)),
+            due_s=float(rng.choice([inf, 900.0, 1100.0, 1500.0])),
+            tardiness_weight=float(rng.choice([0.0, 0.01, 1.0])),
+            restart_cost_s=20.0,
+            running=homes[i % 3] if i < 3 and rng.integers(2) else (),
+        )
+        for i in range(jobs)
+    ]
+    return build(a_snapshot(nodes, rows, kinds, seed=seed), charged=charged)
+
+
+def _rates(rng: np.random.Generator) -> dict[tuple[str, int], float]:
+    one = float(rng.uniform(0.5, 2.0))
+    return {("V100", 1): one, ("V100", 2): one * float(rng.uniform(1.1, 2.0)), ("T4", 1): one * float(rng.uniform(0.2, 0.9))}
+
+
+def every_solution(problem: Problem) -> Iterator[Solution]:
+    """All feasible assignments of jobs to (node, configuration)."""
+    of_class = {
+        (int(problem.node_class[n]), int(g)): k
+        for k, (c, g) in enumerate(zip(problem.config_class, problem.config_gpus, strict=True))
+        for n in range(len(problem.nodes))
+        if problem.node_class[n] == c
+    }
+    seats = [(n, k) for n in range(len(problem.nodes)) for (c, _), k in of_class.items() if c == problem.node_class[n]]
+    options = [[(NONE, NONE), *((n, k) for n, k in seats if problem.feasible[e, k])] for e in range(len(problem.rows))]
+    for chosen in product(*options):
+        used = np.zeros(len(problem.nodes), dtype=np.int64)
+        for n, k in chosen:
+            if n != NONE:
+                used[n] += problem.config_gpus[k]
+        if all(used[n] <= len(d) for n, d in enumerate(problem.devices)):
+            yield Solution(np.array([n for n, _ in chosen]), np.array([k for _, k in chosen]))
+
+
+def plain_f(problem: Problem, solution: Solution, policy: RandomizedGreedy) -> float:
+    """f written down once more, job by job, from the snapshot alone."""
+    snapshot = problem.snapshot
+    step = snapshot.energy_at(snapshot.now_s)
+    assert step is not None
+    per_watt_s = step.price_per_kwh * step.pue / 1000 / 3600
+    whole = policy.mode == "paper" and policy.objective == "whole"
+    sticky = policy.hysteresis if policy.mode == "paper" else 0.0
+    total = 0.0
+    on_node: dict[int, list[tuple[int, float]]] = {}
+    for e, row in enumerate(problem.rows):
+        job = snapshot.jobs[int(row)]
+        kind = next(k for k in snapshot.kinds if k.id == job.kind)
+        launch = max(kind.setup_s, job.restart_cost_s if job.running or job.remaining_steps < job.total_steps else 0.0)
+        launch = launch if policy.mode == "paper" else 0.0
+        runs = {}
+        for node in snapshot.nodes:
+            for known in kind.throughputs:
+                if known.gpu_type == node.gpu_type and job.gpus_min <= known.gpus <= min(job.gpus_max, len(node.devices)):
+                    runs[node.id, known.gpus] = job.remaining_steps / known.steps_per_s
+        cheap = min((launch + t) * snapshot.node_by_id[n].power_w[g] * per_watt_s for (n, g), t in runs.items())
+        at = (job.running[0].ranks[0].node, 1) if job.running else None
+        if solution.node[e] == NONE:
+            late = snapshot.now_s + snapshot.round_s + max(runs.values()) + launch - job.due_s
+            total += (
+                policy.rho * job.tardiness_weight * max(0.0, late) + (cheap if whole else 0.0) + (sticky * cheap if at else 0.0)
+            )
+            continue
+        seat = (problem.nodes[solution.node[e]].id, int(problem.config_gpus[solution.config[e]]))
+        run_s = runs[seat] + (0.0 if seat == at else launch)
+        total += job.tardiness_weight * max(0.0, snapshot.now_s + run_s - job.due_s) + (
+            sticky * cheap if at and seat != at else 0.0
+        )
+        on_node.setdefault(int(solution.node[e]), []).append((seat[1], run_s))
+    for n, jobs_there in on_node.items():
+        used = sum(g for g, _ in jobs_there)
+        cost = problem.nodes[n].power_w[used] * per_watt_s
+        total += cost * (sum(g * t for g, t in jobs_there) / used if whole else min(t for _, t in jobs_there))
+    return total
+
+
+VARIANTS = (RandomizedGreedy(), RandomizedGreedy(objective="first_end", hysteresis=0.0), RandomizedGreedy(mode="coded"))
+every_variant = pytest.mark.parametrize("policy", VARIANTS, ids=["whole", "first_end", "coded"])
+
+
+@every_variant
+@pytest.mark.parametrize("seed", range(12))
+def test_f_of_the_kernel_is_f_written_down_plainly_and_never_below_the_optimum(policy: RandomizedGreedy, seed: int) -> None:
+    problem = random_problem(seed, charged=policy.mode == "paper")
+    node, config, best, _ = search(**policy.search_arguments(problem))
+    found = Solution(node, config)
+    value = best + float(policy.f.postponing(problem).sum())
+    assert value == pytest.approx(plain_f(problem, found, policy), rel=1e-9, abs=1e-9)
+    assert policy.f.value(problem, found) == pytest.approx(value, rel=1e-9, abs=1e-9)
+    optimum = min(plain_f(problem, s, policy) for s in every_solution(problem))
+    assert value >= optimum - 1e-9
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_the_greedy_finds_the_optimum_of_tiny_instances_that_leave_nobody_out(seed: int) -> None:
+    policy = RandomizedGreedy()
+    problem = random_problem(seed, charged=True, jobs=2)
+    optimum = min(plain_f(problem, s, policy) for s in every_solution(problem))
+    assert policy.f.value(problem, policy.solve(problem)) <= optimum * 1.2 + 1e-9
+
+
+@every_variant
+@relaxed
+@given(snapshot=snapshots())
+def test_the_randomised_runs_never_do_worse_than_the_deterministic_one(policy: RandomizedGreedy, snapshot: Snapshot) -> None:
+    problem = build(snapshot, charged=policy.mode == "paper")
+    alone = replace(policy, iterations=0)
+    assert policy.f.value(problem, policy.solve(problem)) <= alone.f.value(problem, alone.solve(problem)) * (1 + 1e-9) + 1e-9
+
+
+@relaxed
+@given(snapshot=snapshots(), rho=st.sampled_from([0.0, 1.0, 1e9]))
+def test_unbounded_due_dates_and_capacities_never_make_a_number_that_is_none(snapshot: Snapshot, rho: float) -> None:
+    plan = RandomizedGreedy(rho=rho, iterations=20)(snapshot)
+    assert plan.objective is not None
+    assert isfinite(plan.objective)
+
+
+@pytest.mark.parametrize("seed", [0, 1, 2**32, 2**63 - 1, -5])
+def test_any_seed_makes_a_decision_that_repeats(seed: int) -> None:
+    snapshot = a_snapshot(jobs=[a_job(f"j{i}", due_s=1100.0 + i, tardiness_weight=1.0) for i in range(9)], seed=seed)
+    assert RandomizedGreedy()(snapshot) == RandomizedGreedy()(snapshot)
+
+
+def test_packing_reads_a_queue_in_its_order_and_skips_what_does_not_fit() -> None:
+    jobs = [a_job("big", gpus_min=2, gpus_max=2), a_job("small"), a_job("late")]
+    problem = build(a_snapshot([a_node("n1", gpus=2)], jobs))
+    solution = pack(problem, np.array([1, 0, 2]))
+    assert list(solution.placed) == [1, 2]
+
+
+def test_the_objective_of_nothing_is_nothing() -> None:
+    problem = build(a_snapshot())
+    assert Objective(rho=100.0).value(problem, pack(problem, np.zeros(0, dtype=np.int64))) == 0.0
+
+
+def test_a_hysteresis_beyond_one_is_refused() -> None:
+    with pytest.raises(PolicyParameterError, match="hysteresis: must be <= 1"):
+        make("randomized_greedy", {"hysteresis": 1.5})
+
+
+UNCOMPILED = """
+import sys
+from pathlib import Path
+sys.path.insert(0, sys.argv[1])
+from bench.policies import a_cluster
+from policies import plan_json
+from policies.randomized_greedy import RandomizedGreedy
+from dataclasses import replace
+import numba
+assert numba.config.DISABLE_JIT
+for mode in ("paper", "coded"):
+    for cap in (None, 4000.0):
+        snapshot = replace(a_cluster(6, 60, seed=3), power_cap_w=cap)
+        print(plan_json.digest(RandomizedGreedy(mode=mode, iterations=40)(snapshot)))
+"""
+
+
+def test_the_kernel_decides_alike_compiled_and_uncompiled() -> None:
+    from bench.policies import a_cluster
+
+    root = str(Path(__file__).resolve().parents[2])
+    environment = {**os.environ, "NUMBA_DISABLE_JIT": "1"}
+    ran = subprocess.run([sys.executable, "-c", UNCOMPILED, root], env=environment, capture_output=True, text=True, check=True)
+    expected = []
+    for mode in ("paper", "coded"):
+        for cap in (None, 4000.0):
+            snapshot = replace(a_cluster(6, 60, seed=3), power_cap_w=cap)
+            expected.append(plan_json.digest(RandomizedGreedy(mode=mode, iterations=40)(snapshot)))
+    assert ran.stdout.split() == expected
