@@ -6,9 +6,10 @@ import os
 import signal
 import subprocess
 import sys
+import textwrap
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -31,12 +32,8 @@ def solver() -> Iterator[SolverProcess]:
 def a_script(folder: Path, text: str) -> list[str]:
     """A child that says it is ready and then does as the text says with each `line`."""
     path = folder / "child.py"
-    body = (
-        "import os, sys, time\nprint('{\"ready\": true}', flush=True)\nfor line in sys.stdin:\n    "
-        + text.replace("\n", "\n    ")
-        + "\n"
-    )
-    path.write_text(body, encoding="utf-8")
+    start = "import os, sys, time\nprint('{\"ready\": true}', flush=True)\nfor line in sys.stdin:\n"
+    path.write_text(start + textwrap.indent(text, "    ") + "\n", encoding="utf-8")
     return [sys.executable, str(path)]
 
 
@@ -48,9 +45,9 @@ def is_alive(pid: int) -> bool:
     return not Path(f"/proc/{pid}/stat").exists() or Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
 
 
-def eventually(holds: object, what: str, within_s: float = 10.0) -> None:
+def eventually(holds: Callable[[], bool], what: str, within_s: float = 10.0) -> None:
     deadline = time.monotonic() + within_s
-    while not holds():  # type: ignore[operator]  # a callable; time is not what is tested
+    while not holds():
         assert time.monotonic() < deadline, what
         time.sleep(0.02)
 
@@ -106,17 +103,15 @@ def test_a_crashed_process_is_an_error_once_and_then_replaced(solver: SolverProc
 
 
 def test_a_process_that_dies_over_a_request_is_a_failed_solver(tmp_path: Path) -> None:
-    with (
-        SolverProcess(5.0, a_script(tmp_path, "os._exit(3)")) as process,
-        pytest.raises(SolverFailedError, match="without an answer"),
-    ):
+    command = a_script(tmp_path, "os._exit(3)")
+    with SolverProcess(5.0, command) as process, pytest.raises(SolverFailedError, match="without an answer"):
         process.solve(SNAPSHOT, "fifo")
 
 
 def test_an_answer_that_is_no_plan_is_a_failed_solver(tmp_path: Path) -> None:
-    with SolverProcess(5.0, a_script(tmp_path, "print('{\"plan\": {}}', flush=True)")) as process:
-        with pytest.raises(SolverFailedError, match="has not the documented form"):
-            process.solve(SNAPSHOT, "fifo")
+    command = a_script(tmp_path, "print('{\"plan\": {}}', flush=True)")
+    with SolverProcess(5.0, command) as process, pytest.raises(SolverFailedError, match="has not the documented form"):
+        process.solve(SNAPSHOT, "fifo")
 
 
 def test_a_command_that_does_not_exist_is_a_failed_solver() -> None:
@@ -125,7 +120,8 @@ def test_a_command_that_does_not_exist_is_a_failed_solver() -> None:
 
 
 def test_a_process_that_takes_too_long_is_killed_with_all_its_children(tmp_path: Path) -> None:
-    text = f"import subprocess\nchild = subprocess.Popen(['sleep', '600'])\nopen({str(tmp_path / 'pid')!r}, 'w').write(str(child.pid))\ntime.sleep(600)"
+    note = f"open({str(tmp_path / 'pid')!r}, 'w').write(str(child.pid))"
+    text = f"import subprocess\nchild = subprocess.Popen(['sleep', '600'])\n{note}\ntime.sleep(600)"
     process = SolverProcess(2.0, a_script(tmp_path, text))
     with pytest.raises(SolverFailedError, match="took more than 2 s"):
         process.solve(SNAPSHOT, "fifo")
