@@ -10,16 +10,18 @@ from django.utils import timezone
 
 from clusters.agent_errors import AgentCallError
 from clusters.checks import check_devices, check_text
-from clusters.lifecycle import LIVE
-from clusters.locking import lock_node
+from clusters.lifecycle import LIVE, AssignmentMove
+from clusters.locking import lock_assignment, lock_node
 from clusters.models import Assignment, Node, NodeEvent
 from clusters.models.nodes import State
+from clusters.moves import move_assignment
 from clusters.selectors import clock_of
 from clusters.services.devices import sync_devices
 from clusters.services.enrolment import gpu_type_of, sha256
 from controlplane.events import request_reschedule
 from controlplane.models import Reason
-from loadmaster.protocol import AssignmentState, ErrorCode, KnownAssignment, Session, SessionRequest
+from jobs.outcomes import assignment_ended
+from loadmaster.protocol import AssignmentState, ErrorCode, KnownAssignment, ReasonClass, Session, SessionRequest, StopReason
 
 
 def open_session(node_pk: UUID, words: SessionRequest, now: datetime | None = None) -> Session:
@@ -32,12 +34,15 @@ def open_session(node_pk: UUID, words: SessionRequest, now: datetime | None = No
     with transaction.atomic():
         node = lock_node(node_pk)
         _check_turn(node, words, now)
+        unwritten = _unwritten(node, words)
         epoch = _begin(node, words, now)
         changed = sync_devices(node, words.devices)
         adopt, stop = _sort_known(node, words.assignments)
         Assignment.objects.filter(pk__in=adopt).update(epoch=epoch, report_seq=0, metrics_seq=0)
         if changed or epoch == 1:
             request_reschedule(node.cluster, Reason.NODE_JOINED, node=node)
+    for pk in unwritten:
+        _take_back(pk, epoch, now)
     return Session(epoch, clock_of(node.cluster), adopt=tuple(str(pk) for pk in adopt), stop=stop)
 
 
@@ -55,11 +60,15 @@ def come_back(node: Node) -> None:
 
 def _check_turn(node: Node, words: SessionRequest, now: datetime) -> None:
     lives = node.session_expires_at is not None and node.session_expires_at > now
-    same = node.machine_id == words.machine_id and node.session_secret_sha256 == sha256(words.session_secret)
-    if lives and not same:
+    if lives and not _is_same(node, words):
         wait_s = (node.session_expires_at - now).total_seconds() if node.session_expires_at else 0.0
         text = f"another session of node {node} lives; it ends {wait_s:.0f} s from now unless it is renewed"
         raise AgentCallError(409, ErrorCode.SESSION_LIVES, text)
+
+
+def _is_same(node: Node, words: SessionRequest) -> bool:
+    """Whether it is the same journal on the same machine that the former session spoke from."""
+    return node.machine_id == words.machine_id and node.session_secret_sha256 == sha256(words.session_secret)
 
 
 def _begin(node: Node, words: SessionRequest, now: datetime) -> int:
@@ -93,3 +102,28 @@ def _sort_known(node: Node, known: tuple[KnownAssignment, ...]) -> tuple[list[UU
     adopt = [a.pk for a in mine if a is not None and a.state != AssignmentState.OFFERED]
     stop = tuple(k.id for k, a in zip(known, mine, strict=True) if a is None)
     return adopt, stop
+
+
+def _unwritten(node: Node, words: SessionRequest) -> list[UUID]:
+    """What was accepted although the agent's own journal does not know it: its agent died before it had written it down.
+
+    An agent writes a launch down before it starts it, so nothing of these runs, nor ever will: the sessions that accepted them are
+    over. Another journal's silence proves nothing, and what was reported further was written down: both wait for their leases.
+    """
+    if not _is_same(node, words):
+        return []
+    known = {(k.id, k.fence) for k in words.assignments}
+    accepted = Assignment.objects.filter(node=node, state=AssignmentState.ACCEPTED).order_by("pk").values_list("pk", "fence")
+    return [pk for pk, fence in accepted if (str(pk), fence) not in known]
+
+
+def _take_back(pk: UUID, epoch: int, now: datetime) -> None:
+    """End one of these; in a transaction of its own, for jobs are locked before assignments."""
+    with transaction.atomic():
+        assignment = lock_assignment(pk)
+        if assignment.state != AssignmentState.ACCEPTED or assignment.epoch >= epoch:
+            return
+        move = AssignmentMove.CANCEL if assignment.desired == StopReason.CANCEL else AssignmentMove.PREEMPT
+        text = "its agent restarted before it had written the launch down"
+        move_assignment(assignment, move, reason_class=ReasonClass.NODE, reason=text, ended_at=now)
+        assignment_ended(assignment, now)

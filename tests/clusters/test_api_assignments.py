@@ -11,11 +11,14 @@ from django.utils import timezone
 
 from clusters.models import Assignment, AssignmentEvent, AssignmentSlot, Node
 from clusters.services import request_stop
+from jobs.lifecycle import JobMove
 from jobs.models import Job
+from jobs.moves import move_job
 from jobs.secrets import set_secret
-from loadmaster.protocol import Accept, AssignmentState, ReasonClass, StopReason
+from loadmaster.protocol import Accept, AssignmentState, KnownAssignment, ReasonClass, StopReason
 from tests.builders import a_job, a_team
 from tests.builders_agents import (
+    SECRET,
     a_heartbeat,
     a_node_with_agent,
     a_report,
@@ -279,3 +282,53 @@ def test_the_longest_path_leaves_the_node_free(call: Any) -> None:
         _report(call, assignment, S.RUNNING, seq=1)
         _report(call, assignment, S.SUCCEEDED, seq=2)
     assert Node.objects.get().devices.filter(slots_held__live=True).count() == 0
+
+
+def _restart(call: Any, node: Node, *known: Assignment, secret: str = SECRET) -> Any:
+    listed = tuple(KnownAssignment(str(a.pk), a.fence, S.ACCEPTED) for a in known)
+    return call("post", f"nodes/{node.pk}/session", a_session_request(node, secret, assignments=listed))
+
+
+def test_an_acceptance_the_agent_died_with_is_taken_back_when_its_journal_opens_a_session_without_it(call: Any) -> None:
+    node = a_node_with_agent(gpus=2)
+    written, unwritten = an_offer(node), an_offer(node)
+    for assignment in (written, unwritten):
+        _accept(call, assignment)
+    assert _restart(call, node, written).status_code == 200
+    written.refresh_from_db()
+    unwritten.refresh_from_db()
+    assert (written.state, written.epoch) == (S.ACCEPTED, 2)
+    assert (unwritten.state, unwritten.reason_class, unwritten.job.state) == (S.PREEMPTED, ReasonClass.NODE, "queued")
+    assert not unwritten.slots.filter(live=True).exists()
+    assert (unwritten.job.retries_used, unwritten.job.waiting_code) == (0, "")
+
+
+def test_a_cancelled_job_is_over_when_the_acceptance_its_agent_died_with_is_taken_back(call: Any) -> None:
+    node = a_node_with_agent()
+    assignment = an_offer(node)
+    _accept(call, assignment)
+    move_job(assignment.job, JobMove.CANCEL)
+    request_stop(assignment, StopReason.CANCEL)
+    _restart(call, node)
+    assignment.refresh_from_db()
+    assert (assignment.state, assignment.job.state) == (S.CANCELLED, "cancelled")
+
+
+def test_what_another_journal_does_not_know_may_still_run(call: Any) -> None:
+    node = a_node_with_agent()
+    assignment = an_offer(node)
+    _accept(call, assignment)
+    Node.objects.update(session_expires_at=timezone.now() - timedelta(seconds=1))
+    assert _restart(call, node, secret="the secret of a new journal").status_code == 200
+    assignment.refresh_from_db()
+    assert assignment.state == S.ACCEPTED
+
+
+def test_what_was_reported_beyond_its_acceptance_waits_for_its_lease(call: Any) -> None:
+    node = a_node_with_agent()
+    assignment = an_offer(node)
+    _accept(call, assignment)
+    _report(call, assignment, S.PREPARING)
+    _restart(call, node)
+    assignment.refresh_from_db()
+    assert assignment.state == S.PREPARING

@@ -168,6 +168,7 @@ class ServerAndModel(RuleBasedStateMachine):
         assert (answered is not None) is free
         if answered is None:
             return
+        same = node.secret == agent.secret
         node.epoch += 1
         node.secret, node.session_ends_s, node.beat_seq, node.lost = agent.secret, self.now_s + LEASE_S, 0, False
         agent.epoch, agent.beat_seq = node.epoch, 0
@@ -177,6 +178,14 @@ class ServerAndModel(RuleBasedStateMachine):
         assert set(answered.stop) == {str(pk) for pk in listed if not self.rows[pk].live}
         for pk in adopted:
             self.rows[pk].epoch, self.rows[pk].seq = node.epoch, 0
+        for pk in sorted(pk for pk, row in self.rows.items() if row.node == agent.node and row.state is S.ACCEPTED):
+            if same and pk not in listed:
+                self._take_back(self.rows[pk])
+
+    def _take_back(self, row: ModelAssignment) -> None:
+        """The journal of the agent that accepted it does not know it: it was never started."""
+        row.state = S.CANCELLED if row.desired == "cancel" else S.PREEMPTED
+        self._ended(row)
 
     @rule(index=st.integers(0, 3), device=st.integers(0, 2))
     def a_plan_offers(self, index: int, device: int) -> None:
