@@ -30,6 +30,7 @@ SENTENCES: Mapping[str, str] = {
     "hold_taken_back": "No longer to be held",
     "migrated": "Migrated",
     "checkpoint": "Saved a checkpoint",
+    "progress_lost": "Progress lost",
     "profile_run": "Placed to measure its kind",
     "warning": "Note",
 }

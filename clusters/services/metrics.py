@@ -9,17 +9,20 @@ from typing import Any, TypeVar
 from uuid import UUID
 
 from django.db import transaction
-from django.db.models import Exists, F, OuterRef, Value
-from django.db.models.functions import Coalesce, Greatest
+from django.db.models import Exists, F, OuterRef, QuerySet, Value
+from django.db.models.functions import Coalesce, Greatest, Least
 
-from clusters.agent_errors import stale_assignment, stale_epoch
+from clusters.agent_errors import stale_epoch
 from clusters.checks import ABSURD, check_number, moment
+from clusters.locking import lock_own
 from clusters.models import Assignment, Node, ProgressPoint, UsagePoint
 from jobs.models import Job
+from jobs.moves import note_job
 from loadmaster.protocol import MetricsBatch, ProgressSample, UsageSample
 
 APART = timedelta(seconds=1)
 SAVED = "checkpoint"
+STARTED = "start"
 KEPT_EVENTS = frozenset({"start", "checkpoint", "preempted", "quota", "end"})
 
 Sample = TypeVar("Sample", ProgressSample, UsageSample)
@@ -28,18 +31,19 @@ Sample = TypeVar("Sample", ProgressSample, UsageSample)
 def record_metrics(node: Node, assignment_id: UUID, batch: MetricsBatch) -> bool:
     """Take in a batch; whether it was new (a replay changes nothing). Refused if epoch or fence are stale.
 
-    A job's own progress is written by the newest launch of its training alone, and never goes backwards; profile runs leave it be.
+    A job's own progress is written by the newest launch of its training alone, and never goes backwards but where that launch began
+    at an earlier step than what was done; profile runs leave it be.
     """
     _check(batch)
     if node.epoch != batch.epoch:
         raise stale_epoch(batch.epoch, node.epoch)
     with transaction.atomic():
-        assignment = Assignment.objects.filter(pk=assignment_id, node=node, fence=batch.fence).first()
-        if assignment is None:
-            raise stale_assignment(f"there is no assignment {assignment_id} with fence {batch.fence} on this node")
+        assignment = lock_own(node, assignment_id, batch.fence)
         newer = Assignment.objects.filter(pk=assignment.pk, epoch=batch.epoch, metrics_seq__lt=batch.seq)
-        if not newer.update(metrics_seq=batch.seq, **_newest(assignment, batch.progress)):
+        if not newer.update(metrics_seq=batch.seq):
             return False
+        _begin_where_it_began(assignment, batch.progress)
+        Assignment.objects.filter(pk=assignment.pk).update(**_newest(batch.progress))
         _advance_job(assignment, batch.progress)
         _keep_progress(assignment, batch.progress)
         _keep_usage(assignment, batch.usage)
@@ -63,7 +67,40 @@ def _check(batch: MetricsBatch) -> None:
         check_number(f"{where}.gpu_power_w", used.gpu_power_w, 0, ABSURD)
 
 
-def _newest(assignment: Assignment, progress: Sequence[ProgressSample]) -> dict[str, Any]:
+def _begin_where_it_began(assignment: Assignment, progress: Sequence[ProgressSample]) -> None:
+    """Count a launch from the step that its first word names, and the job with it: what lies beyond is not there any more.
+
+    Without a checkpoint, or after a kill, that is what a restart costs. But a launch that began before the checkpoint it was to go
+    on from has not found it, and the job's history says so. Rank 0 speaks for its gang: others may keep no checkpoints.
+    """
+    start = next((sample for sample in progress if sample.event == STARTED), None)
+    if start is None or assignment.purpose != "training" or assignment.rank or _began(assignment):
+        return
+    if start.step < assignment.start_steps:
+        message = (
+            f"began at step {start.step}; the checkpoint of step {assignment.start_steps} was not found on {assignment.node.name}"
+        )
+        note_job(assignment.job, "progress_lost", data={"message": message, "fence": assignment.fence, "resumed": start.step})
+        Assignment.objects.filter(pk=assignment.pk).update(
+            start_steps=start.step, steps_done=start.step, checkpoint_steps=start.step
+        )
+    _unless_relaunched(assignment).update(
+        steps_done=Least(F("steps_done"), Value(start.step)), checkpoint_steps=Least(F("checkpoint_steps"), Value(start.step))
+    )
+
+
+def _began(assignment: Assignment) -> bool:
+    """Whether its first word is known: a new session may send it again."""
+    return ProgressPoint.objects.filter(assignment=assignment, event=STARTED).exists()
+
+
+def _unless_relaunched(assignment: Assignment) -> QuerySet[Job]:
+    """The assignment's job if no later launch of its training has taken over, else none."""
+    relaunched = Assignment.objects.filter(job=OuterRef("pk"), purpose="training", fence__gt=assignment.fence)
+    return Job.objects.filter(~Exists(relaunched), pk=assignment.job_id)
+
+
+def _newest(progress: Sequence[ProgressSample]) -> dict[str, Any]:
     """The columns of an assignment that its progress changes: the last value said of each, steps and checkpoints never less."""
     values: dict[str, Any] = {}
     for name in ("steps_per_s", "loss", "setup_s", "overrun_fraction"):
@@ -79,11 +116,10 @@ def _newest(assignment: Assignment, progress: Sequence[ProgressSample]) -> dict[
 def _advance_job(assignment: Assignment, progress: Sequence[ProgressSample]) -> None:
     if not progress or assignment.purpose != "training":
         return
-    relaunched = Assignment.objects.filter(job=OuterRef("pk"), purpose="training", fence__gt=assignment.fence)
     losses = [sample.loss for sample in progress if sample.loss is not None]
     values: dict[str, Any] = {"first_loss": Coalesce(F("first_loss"), Value(losses[0])), "last_loss": losses[-1]} if losses else {}
-    total = Job.objects.values_list("total_steps", flat=True).get(pk=assignment.job_id)
-    Job.objects.filter(~Exists(relaunched), pk=assignment.job_id).update(
+    total = assignment.job.total_steps
+    _unless_relaunched(assignment).update(
         steps_done=Greatest(F("steps_done"), Value(min(_furthest(progress), total))),
         checkpoint_steps=Greatest(F("checkpoint_steps"), Value(min(_saved(progress), total))),
         **values,

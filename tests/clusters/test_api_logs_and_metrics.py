@@ -10,6 +10,7 @@ import pytest
 
 from clusters.models import Assignment, LogChunk, ProgressPoint, UsagePoint
 from clusters.services import logs
+from jobs.history import history_line
 from loadmaster.protocol import AssignmentState, MetricsBatch, ProgressSample, UsageSample
 from tests.builders import a_job
 from tests.builders_agents import a_node_with_agent, a_report, a_running_assignment, a_session_request
@@ -145,6 +146,67 @@ def test_a_jobs_progress_is_not_touched_by_an_earlier_launch(call: Any) -> None:
     assert _measure(call, old, _progress(90, loss=0.1), seq=9).status_code == 202
     old.job.refresh_from_db()
     assert (old.job.steps_done, old.job.last_loss) == (0, None)
+
+
+def _resumed(call: Any, at_step: int, *later: ProgressSample, **values: Any) -> Assignment:
+    """A second launch of a job with 80 of 100 steps done, 60 of them in a checkpoint; the launch says that it began at a step."""
+    node = a_node_with_agent()
+    job = a_job(node.cluster, total_steps=100, steps_done=80, checkpoint_steps=60)
+    given = {"start_steps": 60, "steps_done": 60, "checkpoint_steps": 60, **values}
+    assignment = a_running_assignment(node, job, **given)
+    assert _measure(call, assignment, _progress(at_step, 0.0, "start"), *later).status_code == 202
+    assignment.refresh_from_db()
+    assignment.job.refresh_from_db()
+    return assignment
+
+
+def test_a_launch_that_did_not_find_its_checkpoint_is_counted_from_where_it_began_and_the_jobs_history_says_so(call: Any) -> None:
+    assignment = _resumed(call, 0, _progress(5, 2.0))
+    assert (assignment.start_steps, assignment.steps_done, assignment.checkpoint_steps) == (0, 5, 0)
+    assert (assignment.job.steps_done, assignment.job.checkpoint_steps, assignment.job.remaining_steps) == (5, 0, 100)
+    line = history_line(assignment.job.events.get(event="progress_lost"))
+    assert line.text == "Progress lost"
+    assert "began at step 0" in line.particulars
+    assert "the checkpoint of step 60 was not found" in line.particulars
+
+
+def test_a_launch_that_began_at_an_older_checkpoint_goes_on_from_that(call: Any) -> None:
+    assignment = _resumed(call, 40)
+    assert (assignment.start_steps, assignment.job.steps_done, assignment.job.checkpoint_steps) == (40, 40, 40)
+
+
+def test_a_launch_that_began_at_its_checkpoint_lost_nothing_but_what_lay_beyond(call: Any) -> None:
+    assignment = _resumed(call, 60)
+    assert (assignment.job.steps_done, assignment.job.checkpoint_steps) == (60, 60)
+    assert not assignment.job.events.filter(event="progress_lost").exists()
+
+
+def test_the_beginning_of_a_launch_sent_again_by_a_new_session_takes_nothing_back(call: Any) -> None:
+    assignment = _resumed(call, 0, _progress(30, 2.0, "checkpoint"))
+    session = a_session_request(assignment.node, assignments=(_known(assignment),))
+    call("post", f"nodes/{assignment.node.pk}/session", session)
+    assert _measure(call, assignment, _progress(0, 0.0, "start"), seq=1, epoch=2).json() == {"new": True}
+    assignment.job.refresh_from_db()
+    assert (assignment.job.steps_done, assignment.job.checkpoint_steps) == (30, 30)
+    assert assignment.job.events.filter(event="progress_lost").count() == 1
+
+
+def test_another_process_of_a_gang_may_begin_without_a_checkpoint_of_its_own(call: Any) -> None:
+    assignment = _resumed(call, 0, rank=1, world_size=2)
+    assert (assignment.job.steps_done, assignment.job.checkpoint_steps) == (80, 60)
+    assert not assignment.job.events.filter(event="progress_lost").exists()
+
+
+def test_the_late_beginning_of_an_earlier_launch_takes_nothing_back(call: Any) -> None:
+    node = a_node_with_agent(gpus=2)
+    old = a_running_assignment(node, a_job(node.cluster, total_steps=100))
+    call("put", f"assignments/{old.pk}/state", a_report(old, AssignmentState.PREEMPTED))
+    old.job.refresh_from_db()
+    new = a_running_assignment(node, old.job)
+    _measure(call, new, _progress(50, 0.0, "checkpoint"))
+    _measure(call, old, _progress(0, 0.0, "start"), seq=9)
+    old.job.refresh_from_db()
+    assert (old.job.steps_done, old.job.checkpoint_steps) == (50, 50)
 
 
 def test_a_profile_run_leaves_the_jobs_progress_alone(call: Any) -> None:
