@@ -8,7 +8,7 @@ BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip --disable-pip-version-check
 export PYTHONDONTWRITEBYTECODE :=
 .DEFAULT_GOAL := help
-.PHONY: help demo up test test-all check unit test-sqlite test-postgres test-browser test-uncompiled bench clean
+.PHONY: help demo up test test-all check unit test-sqlite test-postgres test-browser bench clean
 
 help: ## show these lines
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /\1\t/' | expand -t 16
@@ -42,13 +42,10 @@ check: $(VENV)/.test ## ruff, mypy --strict, the walls
 unit: $(VENV)/.test
 	$(BIN)/python -m pytest -n 2 -m "not slow and not browser and not postgres" --cov --cov-report=term:skip-covered
 
-test-all: test-sqlite test-uncompiled test-postgres test-browser ## everything, on SQLite, on PostgreSQL and in a browser
+test-all: test-sqlite test-postgres test-browser ## everything, on SQLite, on PostgreSQL and in a browser
 
 test-sqlite: $(VENV)/.test
 	$(BIN)/python -m pytest -n 2 -m "slow and not browser and not postgres"
-
-test-uncompiled: $(VENV)/.test
-	NUMBA_DISABLE_JIT=1 $(BIN)/python -m pytest -n 2 -m "not slow and not browser and not postgres" tests/policies
 
 test-postgres: $(VENV)/.test
 	tests/with-postgres $(BIN)/python -m pytest -n 2 -m "not browser" tests/clusters tests/controlplane tests/jobs tests/profiling

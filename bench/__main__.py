@@ -1,0 +1,8 @@
+"""`python -m bench`: every benchmark, one after another, as JSON lines of name, median, goal, ratio, unit and machine."""
+
+from __future__ import annotations
+
+from bench import policies
+
+if __name__ == "__main__":
+    policies.main()
