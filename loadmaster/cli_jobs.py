@@ -3,19 +3,33 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
+from uuid import UUID
 
 import typer
 from rich.markup import escape
 
-from loadmaster.cli_output import FAILURE, connected, err, out, said, show_job, show_jobs, show_json, table, wants_json, warn
+from loadmaster.cli_output import (
+    FAILURE,
+    connected,
+    err,
+    fail,
+    out,
+    said,
+    show_job,
+    show_jobs,
+    show_json,
+    table,
+    wants_json,
+    warn,
+)
 from loadmaster.client import ENDED, Client
 from loadmaster.job_file import parse_settings, read_job_file
 from loadmaster.results import Job, Submission
 
-JobId = Annotated[str, typer.Argument(help="The job's id.", metavar="JOB")]
+JobId = Annotated[str, typer.Argument(help="The job's id, or its name where no other job you see has it.", metavar="JOB")]
 Json = Annotated[bool, typer.Option("--json", help="Answer in JSON.")]
 Settings = Annotated[list[str] | None, typer.Option("--set", help="name=value or name.key=value, as YAML; over the file's.")]
 WATCH_S = 1.0
@@ -44,7 +58,7 @@ def clone(context: typer.Context, job: JobId, settings: Settings = None, as_json
     with said():
         overrides = parse_settings(settings or [])
     with connected(context) as client:
-        _submitted(context, client.clone(job, **overrides), as_json)
+        _submitted(context, client.clone(_id(client, job), **overrides), as_json)
 
 
 def jobs(
@@ -72,18 +86,21 @@ def jobs(
 def show(context: typer.Context, job: JobId, as_json: Json = False) -> None:
     """Show a job: state, reason for waiting, progress, where it is."""
     with connected(context) as client:
-        _shown(context, client.job(job), as_json)
+        _shown(context, client.job(_id(client, job)), as_json)
 
 
 def history(context: typer.Context, job: JobId, as_json: Json = False) -> None:
     """Everything that happened to a job."""
     with connected(context) as client:
-        events = list(client.events(job))
+        events = list(client.events(_id(client, job)))
     if as_json or wants_json(context):
         show_json(events)
         return
-    rows = [(f"{e.at.astimezone():%Y-%m-%d %H:%M:%S}" if e.at else "", e.event, e.to_state, escape(e.actor)) for e in events]
-    table(("WHEN", "WHAT", "STATE", "BY"), rows)
+    rows = [
+        (f"{e.at.astimezone():%Y-%m-%d %H:%M:%S}" if e.at else "", e.event, e.to_state, escape(e.actor), escape(_why(e.data)))
+        for e in events
+    ]
+    table(("WHEN", "WHAT", "STATE", "BY", "WHY"), rows)
 
 
 def logs(
@@ -98,34 +115,56 @@ def logs(
     stream = "stderr" if stderr else "stdout"
     with connected(context) as client:
         # A log is the job's own text: printed as it is, without rich's reading of brackets.
-        for text in client.logs(job, follow=follow, stream=stream, offset=None if tail is None else -tail, rank=rank):
+        for text in client.logs(_id(client, job), follow=follow, stream=stream, offset=None if tail is None else -tail, rank=rank):
             typer.echo(text, nl=False)
 
 
 def cancel(context: typer.Context, job: JobId, as_json: Json = False) -> None:
     """Stop a job for good."""
-    _act(context, lambda client: client.cancel(job), as_json)
+    _act(context, lambda client: client.cancel(_id(client, job)), as_json)
 
 
 def hold(context: typer.Context, job: JobId, as_json: Json = False) -> None:
     """Keep a job out of the queue; one that runs saves a checkpoint first."""
-    _act(context, lambda client: client.hold(job), as_json)
+    _act(context, lambda client: client.hold(_id(client, job)), as_json)
 
 
 def release(context: typer.Context, job: JobId, as_json: Json = False) -> None:
     """Let a held job into the queue."""
-    _act(context, lambda client: client.release(job), as_json)
+    _act(context, lambda client: client.release(_id(client, job)), as_json)
 
 
 def requeue(context: typer.Context, job: JobId, as_json: Json = False) -> None:
     """Give a failed or cancelled job another chance."""
-    _act(context, lambda client: client.requeue(job), as_json)
+    _act(context, lambda client: client.requeue(_id(client, job)), as_json)
 
 
 def register(app: typer.Typer) -> None:
     """Add the commands to the command line."""
     for command in (submit, jobs, show, history, logs, cancel, hold, release, requeue, clone):
         app.command()(command)
+
+
+NAMED = 20
+
+
+def _why(data: Mapping[str, Any]) -> str:
+    """What an event says of itself in words."""
+    said_of_it = (data.get(name) for name in ("reason", "why", "message", "warnings"))
+    return "; ".join(", ".join(map(str, s)) if isinstance(s, (list, tuple)) else str(s) for s in said_of_it if s)
+
+
+def _id(client: Client, job: str) -> str:
+    """The id of the job that is meant: an id stands for itself, a name for the only job that has it."""
+    try:
+        return str(UUID(job))
+    except ValueError:
+        named = [found for found in client.jobs(search=job) if found.name == job][:NAMED]
+    if not named:
+        fail(f"there is no job {job!r} that you can see; loadmaster jobs --all lists them")
+    if len(named) > 1:
+        fail(f"several jobs are called {job!r}; say which one: {', '.join(f'{n.id} ({n.state})' for n in named)}")
+    return named[0].id
 
 
 def _act(context: typer.Context, act: Callable[[Client], Job], as_json: bool) -> None:

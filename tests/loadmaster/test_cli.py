@@ -17,6 +17,7 @@ from typer.testing import CliRunner, Result
 from clusters.models import Node
 from jobs.lifecycle import JobState
 from jobs.models import Job, Secret
+from jobs.moves import note_job
 from loadmaster import __version__, cli
 from loadmaster.cli import app
 from loadmaster.cli_config import config_file
@@ -209,6 +210,31 @@ def test_a_job_is_shown_with_why_it_waits(ada: User, node: Node) -> None:
     assert answer("show", job.pk)["waiting"]["code"] == "power_cap"
 
 
+def test_a_job_is_found_by_its_name_and_by_the_beginning_of_its_id(ada: User, node: Node) -> None:
+    job = of(ada, node, name="bert")
+    of(ada, node, name="bert-large")
+    shown = [answer("show", word)["id"] for word in (job.pk, "bert", str(job.pk)[:8])]
+    assert shown == [str(job.pk)] * 3
+    assert run("history", "bert").exit_code == 0
+    done = run("show", "elmo")
+    assert (done.exit_code, "there is no job elmo" in done.stderr) == (1, True)
+
+
+def test_of_several_jobs_of_one_name_the_only_one_that_is_not_over_is_meant(ada: User, node: Node) -> None:
+    of(ada, node, name="bert", state=JobState.FAILED)
+    first = of(ada, node, name="bert")
+    assert answer("hold", "bert")["id"] == str(first.pk)
+    second = of(ada, node, name="bert")
+    done = run("cancel", "bert")
+    assert done.exit_code == 2
+    assert all(str(job.pk)[:8] in done.stderr for job in (first, second))
+
+
+def test_an_empty_list_says_so(ada: User, node: Node) -> None:
+    assert "--all" in run("jobs").stderr
+    assert answer("jobs") == []
+
+
 def test_actions_say_what_became_of_the_job(ada: User, node: Node) -> None:
     job = of(ada, node, name="bert", steps_per_epoch=100)
     said = [run(verb, job.pk).stdout.strip() for verb in ("hold", "release", "cancel", "requeue")]
@@ -252,6 +278,32 @@ def test_two_nodes_of_one_name_need_their_cluster(root: User, node: Node) -> Non
     assert (done.exit_code, "--cluster" in done.stderr) == (2, True)
     assert run("cordon", "volta", "--cluster", "annex").exit_code == 0
     assert run("reschedule").exit_code == 2
+
+
+def test_a_job_answers_to_its_name_where_no_other_has_it(ada: User, node: Node) -> None:
+    job = of(ada, node, name="digits")
+    of(ada, node, name="digits again")
+    assert answer("show", "digits")["id"] == str(job.pk)
+    assert "digits is held" in run("hold", "digits").output
+
+
+def test_a_name_that_several_jobs_have_is_refused_naming_them(ada: User, node: Node) -> None:
+    jobs = [of(ada, node, name="digits") for _ in range(2)]
+    done = run("cancel", "digits")
+    assert done.exit_code == 1
+    assert all(str(job.pk) in done.output for job in jobs)
+    assert not Job.objects.filter(state=JobState.CANCELLED).exists()
+
+
+def test_a_name_nobody_has_is_refused_with_where_to_look(ada: User, node: Node) -> None:
+    done = run("logs", "digits")
+    assert (done.exit_code, "loadmaster jobs --all" in done.output) == (1, True)
+
+
+def test_a_jobs_history_says_why(ada: User, node: Node) -> None:
+    job = of(ada, node)
+    note_job(job, "progress_lost", data={"message": "began at step 0", "fence": 2})
+    assert "began at step 0" in run("history", job.pk).stdout
 
 
 def test_a_policy_is_chosen_and_shown(root: User, node: Node) -> None:
