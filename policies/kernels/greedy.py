@@ -164,7 +164,7 @@ def construct(
             at += 1
         k = choice[j, pick(data.chance, j, data.due_count[j], mode, rate, alpha, rng)]
         n = NONE
-        for i in range(-1, data.fit_count[j]):
+        for i in range(-1 if data.fit_count[j] > 0 else 0, data.fit_count[j]):
             if i >= 0:
                 k = choice[j, i]
             if scarce:

@@ -137,6 +137,13 @@ def test_a_job_whose_speed_nobody_knows_waits_for_a_throughput(name: str) -> Non
 
 
 @any_policy
+def test_a_job_that_fits_nowhere_is_not_placed_on_a_free_node(name: str) -> None:
+    kinds = [a_kind("k", {("V100", 1): 1.0}), a_kind("new", {})]
+    plan = decide(name, a_snapshot([a_node(gpus=3)], [a_job("a", kind="new"), a_job("b"), a_job("c", kind="new")], kinds))
+    assert [p.job for p in plan.placements] == ["b"]
+
+
+@any_policy
 def test_a_job_too_large_for_every_node_is_told_so(name: str) -> None:
     rates = {("V100", g): 1.0 for g in range(1, 9)}
     plan = decide(name, a_snapshot([a_node(gpus=4)], [a_job("a", gpus_min=8, gpus_max=8)], [a_kind("k", rates)]))
