@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import contextlib
-import uuid
-
 import django_filters
 from django.db.models import Q, QuerySet
 
 from jobs.lifecycle import ACTIVE, JobState
 from jobs.models import Job
+from jobs.selectors import id_begins
 
 STATES = [(str(s), str(s)) for s in JobState]
 
@@ -22,7 +20,7 @@ class JobFilter(django_filters.FilterSet):  # type: ignore[misc]  # the library 
     cluster = django_filters.CharFilter(field_name="cluster__name")
     mine = django_filters.BooleanFilter(method="of_mine", label="Only jobs the caller submitted")
     active = django_filters.BooleanFilter(method="of_active", label="Only jobs that are not over (false: only those that are)")
-    search = django_filters.CharFilter(method="of_search", label="Part of the name or of the kind's name, or the id")
+    search = django_filters.CharFilter(method="of_search", label="Part of the name or of the kind's name, or the id's beginning")
 
     class Meta:
         model = Job
@@ -39,8 +37,5 @@ class JobFilter(django_filters.FilterSet):  # type: ignore[misc]  # the library 
         return jobs.filter(active if value else ~active)
 
     def of_search(self, jobs: QuerySet[Job], name: str, value: str) -> QuerySet[Job]:
-        """Those whose name or kind holds the text, or whose id it is."""
-        found = Q(name__icontains=value) | Q(kind__name__icontains=value)
-        with contextlib.suppress(ValueError):
-            found |= Q(pk=uuid.UUID(value))
-        return jobs.filter(found)
+        """Those whose name or kind holds the text, or whose id begins with it."""
+        return jobs.filter(Q(name__icontains=value) | Q(kind__name__icontains=value) | id_begins(value))

@@ -77,7 +77,7 @@ class JobForm(forms.Form):
     tardiness_weight = _text("Cost of lateness per second", "In the cluster's currency.", initial="0", inputmode="decimal")
     deadline = _text("Deadline", "Nothing runs after it.")
     walltime = _text("Longest run time", "Such as 1h30m.")
-    priority = _text("Priority", "Higher goes first under the policy `priority`.", initial="0", inputmode="numeric")
+    priority = _text("Priority", "Higher goes first, where the policy minds it.", initial="0", inputmode="numeric")
     weight = _text("Fair share weight", initial="1", inputmode="decimal")
     max_retries = _text("Retries", "After failures of its own making.", initial="1", inputmode="numeric")
     on_disconnect = forms.ChoiceField(label="When its node is cut off", required=False, choices=[(c, c) for c in ON_DISCONNECT])

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import uuid
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from datetime import datetime, timedelta
@@ -17,7 +16,7 @@ from clusters.models import Assignment
 from controlplane import formats
 from jobs.lifecycle import ENDED, PLACED, JobState
 from jobs.models import Job
-from jobs.selectors import listed_jobs, names_in_waiting, visible_jobs
+from jobs.selectors import id_begins, listed_jobs, names_in_waiting, visible_jobs
 from jobs.wording import reason_for_waiting
 
 PAGE_SIZE = 50
@@ -142,11 +141,8 @@ def _rank() -> Case:
 
 
 def _matches(search: str) -> Q:
-    found = Q(name__icontains=search) | Q(kind__name__icontains=search) | Q(user__username__icontains=search)
-    try:
-        return found | Q(pk=uuid.UUID(search))
-    except ValueError:
-        return found
+    named = Q(name__icontains=search) | Q(kind__name__icontains=search) | Q(user__username__icontains=search)
+    return named | id_begins(search)
 
 
 def _row(job: Job, names: Mapping[str, str], now: datetime) -> JobRow:
@@ -161,7 +157,7 @@ def _row(job: Job, names: Mapping[str, str], now: datetime) -> JobRow:
         eta_s=(job.total_steps - job.steps_done) / speed if speed and job.state == JobState.RUNNING else None,
         due=text,
         due_tone=tone,
-        waiting=reason_for_waiting(job.state, job.waiting_code, job.waiting_detail, names),
+        waiting=reason_for_waiting(job.state, job.waiting_code, job.waiting_detail, names, now),
     )
 
 

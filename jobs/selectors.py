@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping
 
 from django.contrib.auth.models import AnonymousUser, User
 from django.core.exceptions import ValidationError
-from django.db.models import Prefetch, QuerySet
+from django.db.models import Prefetch, Q, QuerySet
 
 from clusters.lifecycle import LIVE
 from clusters.models import Assignment, Node
@@ -45,6 +45,14 @@ def get_job(user: User | AnonymousUser, job_id: uuid.UUID | str) -> Job:
         return visible_jobs(user).select_related("cluster", "team", "user", "kind").get(pk=job_id)
     except (Job.DoesNotExist, ValidationError):
         raise JobNotFound(f"there is no job {job_id}") from None
+
+
+def id_begins(text: str) -> Q:
+    """Jobs whose id begins with these (four or more) hexadecimal digits, dashes or not; no job for any other text."""
+    digits = text.replace("-", "").lower()
+    if not 4 <= len(digits) <= 32 or not set(digits) <= set("0123456789abcdef"):
+        return Q(pk__in=())
+    return Q(pk__range=(uuid.UUID(digits.ljust(32, "0")), uuid.UUID(digits.ljust(32, "f"))))
 
 
 def live_assignments() -> QuerySet[Assignment]:

@@ -85,7 +85,8 @@ class JobSerializer(serializers.ModelSerializer[Job]):
     @extend_schema_field(WaitingSerializer(allow_null=True))
     def get_waiting(self, job: Job) -> dict[str, str] | None:
         """See WaitingSerializer; null for a job that runs or is over."""
-        reason = reason_for_waiting(job.state, job.waiting_code, job.waiting_detail, self.context.get("names", {}))
+        names = self.context.get("names", {})
+        reason = reason_for_waiting(job.state, job.waiting_code, job.waiting_detail, names, timezone.now())
         return {"code": job.waiting_code or job.state, "reason": reason} if reason else None
 
 

@@ -22,6 +22,12 @@ SENTENCES: Mapping[str, str] = {
     "solver_failed": "The last decision failed; what runs goes on and it is tried again",
 }
 
+NOT_LAUNCHED: Mapping[str, str] = {
+    "deferred": "It was given GPUs that another job is just leaving; it starts when they are free",
+    "stale": "Its GPUs were taken or lost while it was decided; the next decision finds others",
+}
+"""What became of a placement that the plan wanted and the cluster no longer allowed: `controlplane.rounds.RejectCode`."""
+
 STATES: Mapping[str, str] = {
     "held": "Held until it is released",
     "profiling": "Its kind is being measured",
@@ -31,19 +37,23 @@ STATES: Mapping[str, str] = {
 }
 
 
-def reason_for_waiting(state: str, code: str, detail: object, names: Mapping[str, str]) -> str:
+def reason_for_waiting(state: str, code: str, detail: object, names: Mapping[str, str], now: datetime | None = None) -> str:
     """Why a job does not run, as one sentence; "" for one that runs or is over.
 
-    `detail` is the plan's {nodes, jobs, watts, earliest_s}; ids without a name are those the reader may not know of.
+    `detail` is the plan's {nodes, jobs, watts, earliest_s}; ids without a name are those the reader may not know of. With
+    `now` a start that was expected before it is no longer told, and one on the same day is told without its date.
     """
     if state != "queued":
         return f"{STATES[state]}." if state in STATES else ""
     if not code:
         return "It waits for the next decision."
     told: Mapping[str, Any] = detail if isinstance(detail, Mapping) else {}
-    parts = [SENTENCES.get(code, code.replace("_", " ").capitalize())]
-    parts += [p for p in (_in_the_way(told, names), _watts(told.get("watts")), _earliest(told.get("earliest_s"))) if p]
-    return ", ".join(parts) + "."
+    said = SENTENCES.get(code) or NOT_LAUNCHED.get(code) or code.replace("_", " ").capitalize()
+    if code == "dependency":
+        jobs = _listed(told.get("jobs"), names, "a job of another team", "jobs of other teams")
+        return f"{said}: {jobs}." if jobs else f"{said}."
+    parts = (_in_the_way(told, names), _watts(told.get("watts")), _earliest(told.get("earliest_s"), now))
+    return ", ".join((said, *(p for p in parts if p))) + "."
 
 
 def _in_the_way(detail: Mapping[str, Any], names: Mapping[str, str]) -> str:
@@ -70,7 +80,13 @@ def _watts(watts: object) -> str:
     return f"{watts:.0f} W short" if isinstance(watts, (int, float)) else ""
 
 
-def _earliest(seconds: object) -> str:
+def _earliest(seconds: object, now: datetime | None) -> str:
     if not isinstance(seconds, (int, float)) or not 0 < seconds < 4e9:
         return ""
-    return f"earliest start {datetime.fromtimestamp(seconds, UTC):%Y-%m-%d %H:%M:%S} UTC"
+    start = datetime.fromtimestamp(seconds, UTC)
+    if now is None:
+        return f"earliest start {start:%Y-%m-%d %H:%M} UTC"
+    if start <= now:
+        return ""
+    today = start.date() == now.astimezone(UTC).date()
+    return f"earliest start {start:%H:%M}" + ("" if today else f" on {start:%Y-%m-%d}") + " UTC"
