@@ -15,7 +15,7 @@ import loadmaster
 from loadmaster import cli_jobs, cli_nodes
 from loadmaster.cli_config import Account, forget_account, read_account, write_account
 from loadmaster.cli_output import FAILURE, Options, connected, fail, out, said, show_json, wants_json
-from loadmaster.client import Client, LoadmasterError
+from loadmaster.client import AuthenticationError, Client, LoadmasterError
 
 app = typer.Typer(
     name="loadmaster",
@@ -51,7 +51,7 @@ def version() -> None:
 def login(
     context: typer.Context,
     url: Annotated[str, typer.Argument(help="The server, such as https://loadmaster.example.")] = "",
-    username: Annotated[str, typer.Option("--user", "-u", help="Asked for where it is left out.")] = "",
+    username: Annotated[str, typer.Option("--username", "--user", "-u", help="Asked for where it is left out.")] = "",
     valid_h: Annotated[float | None, typer.Option(help="Hours the token is good for (without end where left out).")] = None,
 ) -> None:
     """Log in and keep a token (readable by you only). The password is asked for, or read from stdin."""
@@ -63,7 +63,10 @@ def login(
     name = username or typer.prompt("User")
     password = typer.prompt("Password", hide_input=True) if sys.stdin.isatty() else sys.stdin.readline().rstrip("\n")
     with said(), Client(server, transport=options.transport) as client:
-        token = client.login(name, password, valid_h=valid_h)
+        try:
+            token = client.login(name, password, valid_h=valid_h)
+        except AuthenticationError as error:
+            fail(error.detail)
     path = write_account(Account(server, token.token))
     out().print(f"Logged in to {server} as {name}; the token is in {path}")
 
@@ -113,8 +116,8 @@ def check_report(
 
 
 def main() -> None:
-    """The entry point: mounts the agent's commands only when they are asked for, and ends quietly on Ctrl-C."""
-    if "agent" in sys.argv[1:]:
+    """The entry point: mounts the agent's command only where it is asked for or listed, and ends quietly on Ctrl-C."""
+    if {"agent", "--help"} & set(sys.argv[1:]) or len(sys.argv) == 1:
         _mount_agent()
     try:
         app()

@@ -124,7 +124,7 @@ def table(headings: Sequence[str], rows: Iterable[Sequence[object]]) -> None:
 def show_jobs(jobs: Iterable[Job]) -> None:
     """Jobs, a line each."""
     rows = [
-        (j.id, escape(j.name), styled(j.state), f"{100 * j.progress.fraction:.0f}%", where(j), moment(j.due), j.user, why(j))
+        (j.id, escape(j.name), styled(j.state), f"{100 * j.progress.fraction:.0f}%", where(j), short(j.due), j.user, why(j))
         for j in jobs
     ]
     table(("ID", "NAME", "STATE", "DONE", "WHERE", "DUE", "USER", "WHY IT WAITS"), rows)
@@ -163,7 +163,7 @@ def show_nodes(nodes: Iterable[Node]) -> None:
         ("NODE", "CLUSTER", "STATE", "ROLE", "GPUS", "TYPE", "CORES", "MEMORY", "SEEN"),
         (
             (n.name, n.cluster, styled(n.state), n.role, _gpus(n), n.gpu_type + (" (emulated)" if n.emulated else ""),
-             f"{n.cores:g}", f"{n.memory_gb:g} GB", moment(n.last_seen_at))
+             f"{n.cores:g}", f"{n.memory_gb:.4g} GB", short(n.last_seen_at))
             for n in nodes
         ),
     )  # fmt: skip
@@ -190,6 +190,15 @@ def styled(state: str) -> str:
 def moment(value: datetime | None) -> str:
     """A time, to the minute, in the reader's zone."""
     return value.astimezone().strftime("%Y-%m-%d %H:%M") if value else ""
+
+
+def short(value: datetime | None) -> str:
+    """A time for a table: of day today, else with its date."""
+    if value is None:
+        return ""
+    local = value.astimezone()
+    today = local.date() == datetime.now(UTC).astimezone().date()
+    return f"{local:%H:%M}" if today else f"{local:%Y-%m-%d %H:%M}"
 
 
 def _gpus(node: Node) -> str:

@@ -12,6 +12,7 @@ goes wrong is a LoadmasterError.
 
 from __future__ import annotations
 
+import os
 import time
 import uuid
 from collections.abc import Iterator, Mapping
@@ -20,6 +21,7 @@ from typing import Any
 
 import httpx
 
+from loadmaster.cli_config import read_account
 from loadmaster.rest import (
     ApiError,
     AuthenticationError,
@@ -53,6 +55,16 @@ class Client:
     def __init__(self, url: str, token: str = "", *, timeout_s: float = 30.0, transport: httpx.BaseTransport | None = None) -> None:
         self._rest = Rest(url, token, timeout_s, transport)
         self.url = self._rest.url
+
+    @classmethod
+    def logged_in(cls) -> Client:
+        """The client of whoever has called `loadmaster login` here; LOADMASTER_URL and LOADMASTER_TOKEN go before it."""
+        account = read_account()
+        url = os.environ.get("LOADMASTER_URL") or (account.url if account else "")
+        kept = account.token if account and account.url.rstrip("/") == url.rstrip("/") else ""
+        if not url:
+            raise LoadmasterError("log in first: loadmaster login https://your.server (or set LOADMASTER_URL and LOADMASTER_TOKEN)")
+        return cls(url, os.environ.get("LOADMASTER_TOKEN") or kept)
 
     def __enter__(self) -> Client:
         return self

@@ -12,7 +12,11 @@ import typer
 from loadmaster.agent.config import ConfigError, read_config
 from loadmaster.agent.start import EXIT_CONFIG, serve
 
-agent_app = typer.Typer(add_completion=False, help="Run this machine as a node: pull the server's decisions and run their jobs.")
+agent_app = typer.Typer(
+    add_completion=False,
+    subcommand_metavar="",  # it has no commands of its own
+    help="Run this machine as a node: pull the server's decisions and run their jobs.",
+)
 
 
 @agent_app.callback(invoke_without_command=True)

@@ -19,6 +19,7 @@ Parameters = dict[str, Array]
 ADAM_DECAY = (0.9, 0.999)
 ADAM_EPSILON = 1e-8
 NOISE = 0.05
+SAY_EVERY = 20
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,6 +119,11 @@ class Trainer:
             self.network.parameters[name] -= rate * mean / (np.sqrt(square) + ADAM_EPSILON)
         return loss
 
+    @property
+    def steps(self) -> int:
+        """Steps done, over every launch."""
+        return self._steps
+
     def save(self, path: Path) -> None:
         """Write parameters, optimiser and random generator to the file."""
         arrays = {f"{group}.{name}": value for group, values in self._groups().items() for name, value in values.items()}
@@ -144,7 +150,10 @@ def train(network: Network, data: Dataset, options: argparse.Namespace) -> None:
     trainer = Trainer(network, options.learning_rate, options.seed)
     batches = Batches(data, options.batch_size, options.seed)
     for inputs, targets in training.steps(batches, save=trainer.save, load=trainer.load, total=options.steps):
-        training.report(loss=trainer.step(inputs, targets))
+        loss = trainer.step(inputs, targets)
+        training.report(loss=loss)
+        if trainer.steps % SAY_EVERY == 0:
+            print(f"step {trainer.steps}: loss {loss:.4f}", flush=True)  # into a file it would come in large pieces
 
 
 def options_parser(program: str, description: str) -> argparse.ArgumentParser:

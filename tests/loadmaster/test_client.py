@@ -5,6 +5,7 @@ from __future__ import annotations
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any
 
 import httpx
@@ -17,6 +18,7 @@ from clusters.models import Node
 from jobs.lifecycle import JobState
 from jobs.models import Job
 from loadmaster import rest
+from loadmaster.cli_config import Account, write_account
 from loadmaster.client import (
     ApiError,
     AuthenticationError,
@@ -75,6 +77,22 @@ def test_a_job_is_submitted_shown_and_cancelled(client: Client, node: Node) -> N
     assert client.hold(job.id).state == "held"
     assert client.release(job.id).state in ("queued", "profiling")
     assert client.clone(job.id, name="again").job.name == "again"
+
+
+def test_a_client_goes_by_the_login_of_the_command_line(
+    live_server: LiveServer, user: User, node: Node, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path))
+    for name in ("LOADMASTER_URL", "LOADMASTER_TOKEN"):
+        monkeypatch.delenv(name, raising=False)
+    with pytest.raises(LoadmasterError, match="loadmaster login"):
+        Client.logged_in()
+    write_account(Account(live_server.url, a_token(user)))
+    with Client.logged_in() as client:
+        assert client.whoami().username == "ada"
+    monkeypatch.setenv("LOADMASTER_URL", "http://elsewhere.example")
+    with Client.logged_in() as stranger:
+        assert stranger.url == "http://elsewhere.example"
 
 
 def test_the_same_key_submits_once(client: Client, node: Node) -> None:
