@@ -1,19 +1,20 @@
 """One round per cluster at a time: a row, taken by compare-and-swap, with an expiry and a number.
 
 Whoever holds the number may apply a plan. A holder that is too slow loses it to the next one, and finds out when it applies; a
-killed one is followed when its time is up. The number only grows, so no two rounds ever share one.
+killed one is followed at once on its own machine, and when its time is up on others. The number only grows, so no two rounds ever
+share one.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 from datetime import datetime, timedelta
-from uuid import uuid4
 
 from django.db import transaction
 from django.db.models import F, Q
 
 from clusters.models import Cluster
+from controlplane.live.holder import is_gone, new_holder
 from controlplane.models import Round
 
 
@@ -35,8 +36,9 @@ def acquire(cluster_id: int, now: datetime, hold_s: float) -> RoundLock | None:
 
     With it every round that was never finished is marked abandoned: its holder is dead or too late.
     """
-    owner = uuid4().hex
-    free = Q(round_owner="") | Q(round_expires_at__lte=now)
+    owner = new_holder()
+    before = Cluster.objects.values_list("round_owner", flat=True).get(pk=cluster_id)
+    free = Q(round_owner="") | Q(round_expires_at__lte=now) | (Q(round_owner=before) if is_gone(before) else Q(pk=None))
     with transaction.atomic():
         taken = Cluster.objects.filter(free, pk=cluster_id).update(
             round_number=F("round_number") + 1, round_owner=owner, round_expires_at=now + timedelta(seconds=hold_s)
@@ -63,7 +65,9 @@ def release(lock: RoundLock) -> None:
 
 def is_held(cluster: Cluster, now: datetime) -> bool:
     """Whether a round of the cluster, as it was read, is being held."""
-    return bool(cluster.round_owner) and cluster.round_expires_at is not None and cluster.round_expires_at > now
+    if not cluster.round_owner or is_gone(cluster.round_owner):
+        return False
+    return cluster.round_expires_at is not None and cluster.round_expires_at > now
 
 
 def abandon(which: Q, now: datetime) -> int:

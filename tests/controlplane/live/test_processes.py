@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from datetime import UTC, datetime
 from pathlib import Path
 
 import pytest
@@ -77,17 +78,28 @@ def test_a_round_whose_process_is_killed_is_taken_over_and_nothing_is_lost(tmp_p
     assert [code for code, _ in answers] == [9, 9, 9]
     for cluster in clusters:
         cluster.refresh_from_db()
-        _check_taken_over(cluster)
+        assert cluster.round_expires_at is not None
+        assert cluster.round_expires_at > timezone.now()
+        _check_taken_over(cluster, timezone.now().timestamp())
 
 
-def _check_taken_over(cluster: Cluster) -> None:
-    now = timezone.now()
-    assert is_held(cluster, now)
-    assert not Assignment.objects.filter(job__cluster=cluster).exists()
-    assert Job.objects.get(cluster=cluster).state == "queued"
+def test_a_round_of_a_process_killed_on_another_machine_is_taken_over_when_its_time_is_up(tmp_path: Path) -> None:
+    cluster = a_cluster_with_work()
+    at_once(tmp_path, DIE, (cluster.pk, "solve"))
+    cluster.refresh_from_db()
+    cluster.round_owner = "elsewhere" + cluster.round_owner[cluster.round_owner.index(".") :]
+    cluster.save(update_fields=["round_owner"])
+    assert is_held(cluster, timezone.now())
     assert a_round_of_waiting_events(cluster) is None, "the dead one's lock still holds"
     assert cluster.round_expires_at is not None
-    assert a_round_of_waiting_events(cluster, at_s=cluster.round_expires_at.timestamp() + 1.0) is not None
+    _check_taken_over(cluster, cluster.round_expires_at.timestamp() + 1.0)
+
+
+def _check_taken_over(cluster: Cluster, at_s: float) -> None:
+    assert not Assignment.objects.filter(job__cluster=cluster).exists()
+    assert Job.objects.get(cluster=cluster).state == "queued"
+    assert not is_held(cluster, datetime.fromtimestamp(at_s, UTC))
+    assert a_round_of_waiting_events(cluster, at_s=at_s) is not None
     assert Job.objects.get(cluster=cluster).state == "starting"
     statuses = list(Round.objects.filter(cluster=cluster).order_by("number").values_list("status", flat=True))
     assert statuses in (["abandoned", "applied"], ["applied"])
