@@ -11,6 +11,7 @@ import yaml
 from django.conf import settings
 from django.core.management import call_command
 from django.db import connections
+from django.db.models import QuerySet
 
 import loadmaster
 from clusters.models import Cluster, Node
@@ -84,22 +85,34 @@ def _agent(node: EmulatedNode, home: Path, port: int) -> Program:
     emulation = folder / f"{node.name}.yaml"
     emulation.write_text(yaml.safe_dump(_emulation(node)))
     token_file = folder / f"{node.name}.token"
-    if not Node.objects.filter(cluster__name=CLUSTER, name=node.name).exists():
+    before = _epoch(node)
+    if before is None:
         cluster = Cluster.objects.get(name=CLUSTER)
         token_file.touch(mode=0o600)
         token_file.write_text(issue_enrolment_token(cluster, role="both"))
     program = programs.agent(node.name, home, port, emulation, token_file)
-    return Program(program.name, program.argv, lambda: _is_in(node), program.env, stop_s=program.stop_s)
+    return Program(program.name, program.argv, lambda: _is_in(node, before or 0), program.env, stop_s=program.stop_s)
 
 
-def _is_in(node: EmulatedNode) -> bool:
-    """Whether the node's agent has opened a session; its watts are set when it is new."""
-    nodes = Node.objects.filter(cluster__name=CLUSTER, name=node.name, epoch__gt=0, state="ready")
+def _is_in(node: EmulatedNode, before: int) -> bool:
+    """Whether the node's agent has opened a session after epoch `before`; its watts are set when it is new.
+
+    A node that an operator has cordoned or drains is in as well.
+    """
     connections.close_all()  # a supervisor holds no connection while it waits
-    found = nodes.exists()
-    if found:
-        nodes.filter(base_w=Node._meta.get_field("base_w").default).update(base_w=node.base_w)
-    return found
+    if (_epoch(node) or 0) <= before:
+        return False
+    _row(node).filter(base_w=Node._meta.get_field("base_w").default).update(base_w=node.base_w)
+    return True
+
+
+def _epoch(node: EmulatedNode) -> int | None:
+    """How many sessions the node's agents have had; None if it never came in."""
+    return _row(node).values_list("epoch", flat=True).first()
+
+
+def _row(node: EmulatedNode) -> QuerySet[Node]:
+    return Node.objects.filter(cluster__name=CLUSTER, name=node.name)
 
 
 def _emulation(node: EmulatedNode) -> dict[str, object]:
