@@ -8,7 +8,7 @@ from typing import Any
 
 from hypothesis import strategies as st
 
-from policies.snapshot import JobPhase, KindView, NodeRole, NodeState, NodeView, RankSeat, Running, Snapshot
+from policies.snapshot import JobPhase, KindView, NodeRole, NodeState, NodeView, RankSeat, Running, SlotHold, Snapshot
 from tests.builders_policies import a_device, a_job, a_kind, a_node, a_profile_request, a_profile_run, a_snapshot
 
 NOW_S = 1000.0
@@ -35,7 +35,7 @@ def nodes(draw: st.DrawFn, number: int) -> NodeView:
         f"n{number}",
         draw(st.sampled_from(TYPES)),
         gpus,
-        devices=tuple(a_device(f"gpu{i}", healthy=i != broken) for i in range(gpus)),
+        devices=tuple(a_device(f"gpu{i}", healthy=i != broken, held=draw(_ghosts())) for i in range(gpus)),
         state=state,
         drain_until_s=draw(st.sampled_from([None, 900.0, 1050.0, 5000.0])) if state is NodeState.DRAINING else None,
         role=draw(st.sampled_from([NodeRole.PRODUCTION] * 4 + list(NodeRole))),
@@ -43,6 +43,11 @@ def nodes(draw: st.DrawFn, number: int) -> NodeView:
         resources=draw(st.sampled_from([(), (("fpga", 1.0),)])),
         **limits,
     )
+
+
+def _ghosts() -> st.SearchStrategy[tuple[SlotHold, ...]]:
+    """Rarely a hold of a job that the snapshot does not know."""
+    return st.sampled_from([()] * 19 + [(SlotHold("ghost"),)])
 
 
 @st.composite
@@ -98,6 +103,7 @@ def _jobs(draw: st.DrawFn, number: int, known: tuple[KindView, ...], seats: tupl
         running=running,
         due_s=draw(st.sampled_from([inf, -50.0, 900.0, 1001.0, 1100.0, 1e5])),
         tardiness_weight=draw(st.sampled_from([0.0, 0.001, 1.0, 5.0])),
+        may_mix=draw(st.booleans()),
         priority=draw(st.integers(-2, 2)),
         units=draw(st.integers(1, 2)),
         cores=draw(st.sampled_from([0.0, 0.0, 1.0, 3.0])),
@@ -112,15 +118,26 @@ def _jobs(draw: st.DrawFn, number: int, known: tuple[KindView, ...], seats: tupl
 
 @st.composite
 def _running(draw: st.DrawFn, least: int, most: int, seats: tuple[NodeView, ...], free: _Free) -> tuple[Running, ...]:
-    """Mostly on one node with a fitting count, now and then on too many devices (the job was changed since)."""
+    """Mostly on one node with a fitting count; now and then over two nodes, as two copies, on a part of its devices, or on too many
+    devices (the job was changed since)."""
     if not seats or draw(st.integers(0, 2)) == 0:
         return ()
-    node, gpus = draw(st.sampled_from(seats)), draw(st.integers(least, most + 1))
-    devices = free.devices[node.id][:gpus]
-    if not devices:
+    ranks = [
+        s for s in (draw(_seat(least, most + 1, seats, free)) for _ in range(draw(st.sampled_from([1, 1, 1, 1, 2])))) if s.devices
+    ]
+    if not ranks:
         return ()
+    if len(ranks) == 2 and draw(st.booleans()):
+        return tuple(Running(copy, (rank,), 0.0) for copy, rank in enumerate(ranks))
+    return (Running(0, tuple(ranks), 0.0),)
+
+
+@st.composite
+def _seat(draw: st.DrawFn, least: int, most: int, seats: tuple[NodeView, ...], free: _Free) -> RankSeat:
+    node, gpus = draw(st.sampled_from(seats)), draw(st.integers(least, most))
+    devices = free.devices[node.id][:gpus]
     del free.devices[node.id][: len(devices)]
-    return (Running(0, (RankSeat(node.id, tuple(devices)),), 0.0),)
+    return RankSeat(node.id, tuple(devices), draw(st.sampled_from([1.0, 1.0, 1.0, 1.0, 0.5])))
 
 
 @st.composite

@@ -30,7 +30,7 @@ every_variant = pytest.mark.parametrize(
     ("name", "parameters"), VARIANTS, ids=lambda v: v if isinstance(v, str) else "-".join(v.values())
 )
 any_policy = pytest.mark.parametrize("name", POLICIES)
-many = settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+many = settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 
 
 def decide(name: str, snapshot: Snapshot, **parameters: object) -> Plan:
@@ -69,9 +69,9 @@ def test_a_baseline_never_touches_a_started_job_that_may_stay(name: str, snapsho
     snapshot = replace(snapshot, nodes=roomy, power_cap_w=None)
     placed = {p.job: p.ranks for p in decide(name, snapshot).placements}
     for job in snapshot.jobs:
-        for run in job.running:
-            if run.purpose is Purpose.TRAINING and placed.get(job.id) != run.ranks:
-                assert _breaks_rules(snapshot, Placement(job.id, run.ranks)), f"{job.id} could have stayed"
+        runs = [r for r in job.running if r.purpose is Purpose.TRAINING]
+        if len(runs) == 1 and all(s.share == 1.0 for s in runs[0].ranks) and placed.get(job.id) != runs[0].ranks:
+            assert _breaks_rules(snapshot, Placement(job.id, runs[0].ranks)), f"{job.id} could have stayed"
 
 
 def _breaks_rules(snapshot: Snapshot, placement: Placement) -> bool:

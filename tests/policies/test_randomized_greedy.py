@@ -42,7 +42,7 @@ EPOCH_S = {
 KINDS = [a_kind(k, {("V100", 1): 1 / a, ("V100", 2): 1 / b, ("T4", 1): 1 / c}) for k, (a, b, c) in EPOCH_S.items()]
 ARMIDA = [a_node("armida-05", "V100", 1), a_node("armida-06", "V100", 2), a_node("armida-07", "T4", 1)]
 
-relaxed = settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+relaxed = settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 
 
 def where(plan: Plan) -> Mapping[str, tuple[str, int]]:

@@ -119,7 +119,7 @@ def test_merging_twice_adds_nothing() -> None:
     assert merge(plan, runs) == plan
 
 
-@settings(max_examples=100, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(snapshot=snapshots())
 def test_no_two_profile_runs_share_a_device_and_each_has_one_node(snapshot: Snapshot) -> None:
     _, placements = reserve_profiling(snapshot)
