@@ -13,6 +13,7 @@ from rich.markup import escape
 
 from loadmaster.cli_output import (
     FAILURE,
+    SHORT_ID,
     connected,
     err,
     fail,
@@ -29,7 +30,7 @@ from loadmaster.client import ENDED, Client
 from loadmaster.job_file import parse_settings, read_job_file
 from loadmaster.results import Job, Submission
 
-JobId = Annotated[str, typer.Argument(help="The job's id, or its name where no other job you see has it.", metavar="JOB")]
+JobId = Annotated[str, typer.Argument(help="The job's name, or its id or the beginning of it.", metavar="JOB")]
 Json = Annotated[bool, typer.Option("--json", help="Answer in JSON.")]
 Settings = Annotated[list[str] | None, typer.Option("--set", help="name=value or name.key=value, as YAML; over the file's.")]
 WATCH_S = 1.0
@@ -68,7 +69,7 @@ def jobs(
     cluster: Annotated[str | None, typer.Option()] = None,
     mine: Annotated[bool, typer.Option("--mine", help="Only those you submitted.")] = False,
     everything: Annotated[bool, typer.Option("--all", "-a", help="Also those that are over.")] = False,
-    search: Annotated[str | None, typer.Option(help="Part of the name or kind, or an id.")] = None,
+    search: Annotated[str | None, typer.Option(help="Part of the name or kind, or the beginning of an id.")] = None,
     limit: Annotated[int, typer.Option(min=1)] = 50,
     as_json: Json = False,
 ) -> None:
@@ -79,8 +80,10 @@ def jobs(
         found = list(client.jobs(limit=limit, active=active, **filters))
     if as_json or wants_json(context):
         show_json(found)
-    else:
+    elif found:
         show_jobs(found)
+    else:
+        err().print("No job runs or waits; --all also lists those that are over." if active else "No job is like that.")
 
 
 def show(context: typer.Context, job: JobId, as_json: Json = False) -> None:
@@ -145,7 +148,8 @@ def register(app: typer.Typer) -> None:
         app.command()(command)
 
 
-NAMED = 20
+NAMED = 5
+MOST_ALIKE = 200
 
 
 def _why(data: Mapping[str, Any]) -> str:
@@ -155,16 +159,20 @@ def _why(data: Mapping[str, Any]) -> str:
 
 
 def _id(client: Client, job: str) -> str:
-    """The id of the job that is meant: an id stands for itself, a name for the only job that has it."""
+    """The id of the job that is meant: by its id, its name, or the beginning of its id. Of several the only one not over."""
     try:
         return str(UUID(job))
     except ValueError:
-        named = [found for found in client.jobs(search=job) if found.name == job][:NAMED]
-    if not named:
-        fail(f"there is no job {job!r} that you can see; loadmaster jobs --all lists them")
-    if len(named) > 1:
-        fail(f"several jobs are called {job!r}; say which one: {', '.join(f'{n.id} ({n.state})' for n in named)}")
-    return named[0].id
+        like = list(client.jobs(search=job, limit=MOST_ALIKE))
+    found = [j for j in like if j.name == job] or [j for j in like if j.id.startswith(job.lower())]
+    if len(found) > 1:
+        found = [j for j in found if j.state not in ENDED] or found
+    if not found:
+        fail(f"there is no job {job} that you can see; `loadmaster jobs --all` lists them")
+    if len(found) > 1:
+        several = ", ".join(f"{j.id[:SHORT_ID]} ({j.state})" for j in found[:NAMED])
+        fail(f"{job} may be any of {len(found)} jobs; say which by the beginning of its id: {several}")
+    return found[0].id
 
 
 def _act(context: typer.Context, act: Callable[[Client], Job], as_json: bool) -> None:

@@ -23,6 +23,8 @@ from loadmaster.job_file import JobFileError
 from loadmaster.results import Job, Node
 
 USAGE = 2
+SHORT_ID = 8
+"""So many digits of a job's id tell it from others; commands take them."""
 FAILURE = 1
 STATE_STYLES = {"running": "green", "completed": "green", "failed": "red", "cancelled": "yellow", "held": "yellow", "lost": "red"}
 
@@ -124,7 +126,16 @@ def table(headings: Sequence[str], rows: Iterable[Sequence[object]]) -> None:
 def show_jobs(jobs: Iterable[Job]) -> None:
     """Jobs, a line each."""
     rows = [
-        (j.id, escape(j.name), styled(j.state), f"{100 * j.progress.fraction:.0f}%", where(j), short(j.due), j.user, why(j))
+        (
+            j.id[:SHORT_ID],
+            escape(j.name),
+            styled(j.state),
+            f"{100 * j.progress.fraction:.0f}%",
+            where(j),
+            short(j.due),
+            j.user,
+            why(j),
+        )
         for j in jobs
     ]
     table(("ID", "NAME", "STATE", "DONE", "WHERE", "DUE", "USER", "WHY IT WAITS"), rows)
