@@ -75,6 +75,14 @@ def round_page(user: User, pk: int) -> RoundPage | None:
     )
 
 
+def snapshot_file(pk: int) -> tuple[str, dict[str, Any]] | None:
+    """Name and content of a round's snapshot as a file; None where there is no such round or it saw nothing."""
+    found = Round.objects.select_related("cluster").only("number", "snapshot", "cluster__name").filter(pk=pk).first()
+    if found is None or found.snapshot is None:
+        return None
+    return f"{found.cluster.name}-round-{found.number}-snapshot.json", found.snapshot
+
+
 def _row(of: Round) -> RoundRow:
     counts = Counter(str(c.get("change", "")) for c in _dicts(of.changes))
     known = [s for s in (of.snapshot_s, of.solve_s, of.apply_s) if s is not None]

@@ -13,6 +13,7 @@ urlpatterns = [
     path("", jobs.queue, name="queue"),
     path("login/", LoginView.as_view(redirect_authenticated_user=True), name="login"),
     path("logout/", LogoutView.as_view(), name="logout"),
+    path("password/", controlplane.ChangePassword.as_view(), name="password"),
     path("submit/", jobs.submit, name="submit"),
     path("jobs/<uuid:job_id>/", jobs.job, name="job"),
     path("jobs/<uuid:job_id>/<slug:action>/", jobs.job_action, name="job_action"),
@@ -22,6 +23,7 @@ urlpatterns = [
     path("timeline/figure.json", controlplane.gantt_figure, name="gantt_figure"),
     path("rounds/", controlplane.rounds, name="rounds"),
     path("rounds/<int:pk>/", controlplane.round_, name="round"),
+    path("rounds/<int:pk>/snapshot.json", controlplane.round_snapshot, name="round_snapshot"),
     path("kinds/", profiling.kinds, name="kinds"),
     path("live/", live, name="live"),
 ]

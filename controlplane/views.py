@@ -7,9 +7,13 @@ from typing import cast
 
 from csp.constants import SELF, UNSAFE_INLINE
 from csp.decorators import csp_update
+from django.contrib import messages
+from django.contrib.auth.forms import PasswordChangeForm
 from django.contrib.auth.models import User
+from django.contrib.auth.views import PasswordChangeView
 from django.http import Http404, HttpRequest, HttpResponse, JsonResponse, QueryDict
 from django.shortcuts import render
+from django.urls import reverse_lazy
 from django.utils import timezone
 from django.utils.cache import patch_vary_headers
 from django.views.decorators.http import require_GET
@@ -17,11 +21,25 @@ from django.views.decorators.http import require_GET
 from clusters.models import Cluster, Device
 from clusters.page_selectors import gantt_bars, past_s
 from controlplane.gantt import figure
-from controlplane.page_selectors import round_page, rounds_page
+from controlplane.page_selectors import round_page, rounds_page, snapshot_file
 from controlplane.static_files import PLOTLY_NAME
+from jobs.selectors import is_operator
 
 SPANS = {"15m": "Last 15 minutes", "1h": "Last hour", "6h": "Last 6 hours", "24h": "Last 24 hours", "7d": "Last 7 days"}
 _SPAN_S = {"15m": 900, "1h": 3_600, "6h": 21_600, "24h": 86_400, "7d": 604_800}
+
+
+class ChangePassword(PasswordChangeView):
+    """Everybody's own password; they stay logged in."""
+
+    template_name = "registration/password.html"
+    success_url = reverse_lazy("queue")
+
+    def form_valid(self, form: PasswordChangeForm) -> HttpResponse:
+        """Change it and say so."""
+        response = super().form_valid(form)
+        messages.success(self.request, "Your password is changed.")
+        return response
 
 
 @require_GET
@@ -77,3 +95,13 @@ def round_(request: HttpRequest, pk: int) -> HttpResponse:
     if page is None:
         raise Http404(f"there is no round {pk}")
     return render(request, "controlplane/round.html", {"page": page, "round": page.row.round})
+
+
+@require_GET
+def round_snapshot(request: HttpRequest, pk: int) -> JsonResponse:
+    """What a round decided from, as the file that `python -m policies solve` reads. It names every team's jobs: for operators."""
+    found = snapshot_file(pk) if is_operator(cast(User, request.user)) else None
+    if found is None:
+        raise Http404(f"there is no snapshot of round {pk} for you")
+    name, snapshot = found
+    return JsonResponse(snapshot, headers={"Content-Disposition": f'attachment; filename="{name}"'})

@@ -39,7 +39,8 @@ class End:
 
     def words(self) -> str:
         """The end as people read it."""
-        code = f" with exit code {self.exit_code}" if self.exit_code is not None else ""
+        told = self.exit_code is None or f"exit code {self.exit_code}" in self.reason
+        code = "" if told else f" with exit code {self.exit_code}"
         kind = f" ({self.reason_class})" if self.reason_class else ""
         return f"{self.state}{code}{kind}" + (f": {self.reason}" if self.reason else "")
 

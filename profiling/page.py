@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from datetime import datetime
 
 from django.contrib.auth.models import AnonymousUser, User
-from django.db.models import Count, Q, QuerySet
+from django.db.models import Count, Max, Q, QuerySet
 from django.utils import timezone
 
 from clusters.models import Node
@@ -54,7 +54,10 @@ class RunRow:
 
 @dataclass(frozen=True, slots=True)
 class KindRow:
-    """A kind with its numbers and runs; `error` is the median of its rows' errors, `jobs` counts those the user may see."""
+    """A kind with its numbers and runs; `error` is the median of its rows' errors.
+
+    `jobs` counts those the user may see, `example` names one of them.
+    """
 
     id: int
     name: str
@@ -62,6 +65,7 @@ class KindRow:
     setup_s: float | None
     jobs: int
     active_jobs: int
+    example: str
     profiles: tuple[ProfileRow, ...]
     runs: tuple[RunRow, ...]
     error: float | None
@@ -96,7 +100,8 @@ def table_of(user: User | AnonymousUser, kinds: Iterable[Kind]) -> KindsTable:
     wanted, jobs, runs = _configurations(), _job_counts(user, keys), _runs(user, keys)
     held_out = _held_out(known, pool)
     rows = tuple(
-        _row(k, known.get(k.pk, Known()), wanted, pool, now, held_out, jobs.get(k.pk, (0, 0)), runs.get(k.pk, ())) for k in chosen
+        _row(k, known.get(k.pk, Known()), wanted, pool, now, held_out, jobs.get(k.pk, (0, 0, "")), runs.get(k.pk, ()))
+        for k in chosen
     )
     errors = [e for found in held_out.values() for e in found.values()]
     return KindsTable(rows, median_error(errors), len(errors), is_operator(user))
@@ -109,7 +114,7 @@ def _row(
     pool: Pool,
     now: datetime,
     held_out: Mapping[int, Mapping[Config, LeaveOneOut]],
-    jobs: tuple[int, int],
+    jobs: tuple[int, int, str],
     runs: Iterable[RunRow],
 ) -> KindRow:
     errors = held_out.get(kind.pk, {})
@@ -148,10 +153,16 @@ def _configurations() -> list[Config]:
     return [(t, g) for t, most in sorted(sizes.items()) for g in range(1, most + 1)]
 
 
-def _job_counts(user: User | AnonymousUser, keys: list[int]) -> dict[int, tuple[int, int]]:
+def _job_counts(user: User | AnonymousUser, keys: list[int]) -> dict[int, tuple[int, int, str]]:
     active = Count("pk", filter=Q(state__in=sorted(ACTIVE)))
-    rows = visible_jobs(user).filter(kind__in=keys).order_by().values("kind_id").annotate(jobs=Count("pk"), active=active)
-    return {r["kind_id"]: (r["jobs"], r["active"]) for r in rows}
+    rows = (
+        visible_jobs(user)
+        .filter(kind__in=keys)
+        .order_by()
+        .values("kind_id")
+        .annotate(jobs=Count("pk"), active=active, example=Max("name"))
+    )
+    return {r["kind_id"]: (r["jobs"], r["active"], r["example"]) for r in rows}
 
 
 def _runs(user: User | AnonymousUser, keys: list[int]) -> dict[int, list[RunRow]]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterable
 from datetime import UTC, datetime
 
 from django import template
@@ -40,6 +41,38 @@ def state(value: object) -> SafeString:
     """A state as a badge."""
     word = str(value)
     return format_html('<span class="badge {}">{}</span>', TONES.get(word, ""), WORDS.get(word, word).replace("_", " "))
+
+
+REASONS = {
+    "submission": "job submitted",
+    "completion": "job completed",
+    "failure": "job failed",
+    "cancellation": "job stopped or changed",
+    "node_joined": "node joined",
+    "node_lost": "node lost",
+    "node_drained": "node drained",
+    "profile": "new measurement",
+    "tariff": "costs changed",
+    "operator": "asked by an operator",
+    "periodic": "time passed",
+    "leftover": "rest of the round before",
+}
+"""What asked for a round, in words."""
+
+DONE = {"start": "started", "keep": "kept", "preempt": "pre-empted", "migrate": "migrated", "resize": "resized"}
+"""What a round did with jobs, in words."""
+
+
+@register.filter
+def reasons(codes: Iterable[object] | None) -> str:
+    """What asked for a round."""
+    return ", ".join(REASONS.get(str(code), str(code).replace("_", " ")) for code in codes or ())
+
+
+@register.filter
+def done(change: object) -> str:
+    """What a round did."""
+    return DONE.get(str(change), str(change).replace("_", " "))
 
 
 @register.filter

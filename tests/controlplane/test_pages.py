@@ -11,6 +11,8 @@ from django.test import Client
 from pytest_django import DjangoAssertNumQueries
 
 from clusters.models import Node, NodeEvent
+from controlplane.models import Reason
+from controlplane.templatetags.loadmaster import REASONS
 from jobs.models import Job
 from tests.builders import a_cluster, a_job, a_kind, a_node, a_team, a_user, at
 from tests.builders_pages import Demo, a_busy_cluster, an_assignment, losses
@@ -20,6 +22,7 @@ pytestmark = pytest.mark.django_db
 PAGES = (
     "/",
     "/submit/",
+    "/password/",
     "/jobs/{job}/",
     "/nodes/",
     "/timeline/",
@@ -275,3 +278,28 @@ def _count_queries() -> Callable[[Callable[[], object]], int]:
         return len(captured)
 
     return count
+
+
+def test_the_queue_says_why_a_job_failed(demo: Demo, ada: Client) -> None:
+    Job.objects.filter(pk=demo.waiting.pk).update(state="failed", failure_reason="out of <memory>")
+    assert "out of &lt;memory&gt;" in text(ada, "/?state=failed")
+
+
+def test_everybody_changes_their_own_password(demo: Demo, client: Client) -> None:
+    demo.user.set_password("a long password")
+    demo.user.save()
+    client.force_login(demo.user)
+    assert "Change password" in text(client, "/password/")
+    fields = {"old_password": "a wrong one", "new_password1": "quite another 1", "new_password2": "quite another 1"}
+    assert "entered incorrectly" in client.post("/password/", fields).content.decode()
+    changed = client.post("/password/", {**fields, "old_password": "a long password"}, follow=True)
+    assert "Your password is changed." in changed.content.decode()
+    demo.user.refresh_from_db()
+    assert demo.user.check_password("quite another 1")
+
+
+def test_rounds_say_in_words_what_asked_for_them(demo: Demo, ada: Client) -> None:
+    demo.round.reasons = ["node_joined", "made_up"]
+    demo.round.save()
+    assert "node joined, made up" in text(ada, "/rounds/")
+    assert set(REASONS) == set(Reason.values)

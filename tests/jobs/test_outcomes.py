@@ -281,3 +281,8 @@ def test_a_job_whose_end_was_missed_is_moved_on_by_what_its_assignments_say() ->
     move_assignment(assignment, M.SUCCEED)
     assert settle_job(assignment.job_id) is True
     assert Job.objects.get().state == "completed"
+
+
+def test_an_end_tells_its_exit_code_once() -> None:
+    assert End(AssignmentState.FAILED, "oom", "killed", 137).words() == "failed with exit code 137 (oom): killed"
+    assert End(AssignmentState.FAILED, "user", "the job ended with exit code 1: no data", 1).words().count("exit code") == 1
