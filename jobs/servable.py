@@ -20,17 +20,19 @@ class Demand:
     cores: float
     memory_gb: float
     labels: tuple[str, ...]
+    runtime: str = "process"
 
 
 @dataclass(frozen=True, slots=True)
 class Seat:
-    """What a node has for jobs when it is empty."""
+    """What a node has for jobs when it is empty; `features` are what its agent knows, none where it has not told yet."""
 
     gpu_type: str
     gpus: int
     cores: float
     memory_gb: float
     labels: frozenset[str]
+    features: frozenset[str] = frozenset()
 
 
 def check_servable(cluster: Cluster, demand: Demand) -> tuple[dict[str, str], list[str]]:
@@ -43,15 +45,21 @@ def check_servable(cluster: Cluster, demand: Demand) -> tuple[dict[str, str], li
 
 def judge(seats: list[Seat], demand: Demand, cluster: str) -> tuple[dict[str, str], list[str]]:
     """The first need that no node meets, as {field: message}, and warnings. Pure."""
-    typed = [s for s in seats if not demand.allowed_types or s.gpu_type in demand.allowed_types]
+    running = [s for s in seats if not s.features or demand.runtime in s.features]
+    if not running:
+        return {"runtime": f"no node of {cluster} knows the runtime {demand.runtime}{_REMEDIES.get(demand.runtime, '')}"}, []
+    typed = [s for s in running if not demand.allowed_types or s.gpu_type in demand.allowed_types]
     if not typed:
-        here = ", ".join(sorted({s.gpu_type for s in seats}))
+        here = ", ".join(sorted({s.gpu_type for s in running}))
         return {"allowed_types": f"no node of {cluster} has {' or '.join(demand.allowed_types)}; its nodes have {here}"}, []
     for field, unit, wanted in (("cores", "cores", demand.cores), ("memory_gb", "GB", demand.memory_gb)):
         most = max(getattr(s, field) for s in typed)
         if wanted > most:
             return {field: f"no node of {cluster} that may run it has {wanted:g} {unit}; the largest has {most:g}"}, []
     return _judge_gpus(typed, demand, cluster)
+
+
+_REMEDIES = {"docker": "; give a command without an image, or have an agent with Docker join"}
 
 
 def _judge_gpus(typed: list[Seat], demand: Demand, cluster: str) -> tuple[dict[str, str], list[str]]:
@@ -75,7 +83,9 @@ def _judge_gpus(typed: list[Seat], demand: Demand, cluster: str) -> tuple[dict[s
 def _seats(cluster: Cluster) -> list[Seat]:
     nodes = Node.objects.filter(cluster=cluster).exclude(role=Role.PROFILING)
     nodes = nodes.select_related("gpu_type").annotate(gpus=Count("devices"))
-    return [
-        Seat(n.gpu_type.name, n.gpus, n.cores - n.reserved_cores, n.memory_gb - n.reserved_memory_gb, frozenset(n.labels))
-        for n in nodes
-    ]
+    return [_seat(node, node.gpus) for node in nodes]
+
+
+def _seat(node: Node, gpus: int) -> Seat:
+    cores, memory_gb = node.cores - node.reserved_cores, node.memory_gb - node.reserved_memory_gb
+    return Seat(node.gpu_type.name, gpus, cores, memory_gb, frozenset(node.labels), frozenset(node.features))

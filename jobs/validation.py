@@ -131,7 +131,9 @@ class _Reading:
             "dependencies": self._dependencies(cluster),
         }
         if cluster and not self.problems:
-            self._servable(cluster, Demand(gpus_min, gpus_max, types, values["cores"], values["memory_gb"], values["labels"]))
+            self._servable(
+                cluster, Demand(gpus_min, gpus_max, types, values["cores"], values["memory_gb"], values["labels"], runtime)
+            )
         if self.problems or cluster is None or team is None:
             raise JobInvalid(self.problems)
         return JobRequest(

@@ -138,6 +138,16 @@ def test_types_no_node_has_are_refused(user: User, cluster: Cluster) -> None:
     assert refused(user, allowed_types=["A100"]) == {"allowed_types": ["no node of lab has A100; its nodes have T4, V100"]}
 
 
+def test_an_image_where_no_agent_runs_containers_is_refused_with_the_remedy(user: User, cluster: Cluster) -> None:
+    cluster.nodes.update(features=["checkpoint", "process"])
+    assert refused(user, image="busybox") == {
+        "runtime": ["no node of lab knows the runtime docker; give a command without an image, or have an agent with Docker join"]
+    }
+    a_node(cluster, gpus=1, features=["docker", "process"])
+    assert taken(user, image="busybox").runtime == "docker"
+    assert "largest that could serve the job has 1" in refused(user, image="busybox", gpus=2)["gpus"][0]
+
+
 @pytest.mark.parametrize(("field", "value", "largest"), [("cores", 17, "16"), ("memory_gb", 65, "64")])
 def test_more_than_any_node_has_is_refused(user: User, cluster: Cluster, field: str, value: float, largest: str) -> None:
     assert refused(user, **{field: value})[field][0].endswith(f"the largest has {largest}")
