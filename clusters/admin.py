@@ -26,7 +26,17 @@ from clusters.models import (
 from clusters.models.nodes import Role
 from clusters.services import NodeStateError, node_cordon, node_drain, node_set_role, node_uncordon
 from clusters.services.enrolment import sha256
-from controlplane.admin_base import AppendOnly, OperatorAdmin, ReadOnly, ReadOnlyInline, costs_changed, for_each, person, pretty
+from controlplane.admin_base import (
+    AppendOnly,
+    OperatorAdmin,
+    ReadOnly,
+    ReadOnlyInline,
+    costs_changed,
+    for_each,
+    person,
+    pretty,
+    save_changed,
+)
 
 __all__ = ["ClusterAdmin", "EnergyTariffAdmin", "NodeAdmin", "PueAdmin"]
 
@@ -51,7 +61,7 @@ class ClusterAdmin(OperatorAdmin):
 
     def save_model(self, request: HttpRequest, obj: Cluster, form: ModelForm[Cluster], change: bool) -> None:
         """A changed policy or cap takes effect at once: what a person set here is the reason for a round."""
-        super().save_model(request, obj, form, change)
+        save_changed(obj, form.changed_data)
         if change and {"policy", "policy_parameters", "seed", "power_cap_w", "horizon_s", "restart_cost_s"} & set(
             form.changed_data
         ):
@@ -103,7 +113,7 @@ class NodeAdmin(OperatorAdmin):
 
     def save_model(self, request: HttpRequest, obj: Node, form: ModelForm[Node], change: bool) -> None:
         """Changed watts, reserves or labels ask for a round."""
-        super().save_model(request, obj, form, change)
+        save_changed(obj, form.changed_data)
         if form.changed_data:
             costs_changed([obj.cluster])
 
@@ -155,6 +165,9 @@ class DeviceAdmin(OperatorAdmin):
     def has_add_permission(self, request: HttpRequest, obj: Any = None) -> bool:
         """Agents report GPUs."""
         return False
+
+    def save_model(self, request: HttpRequest, obj: Device, form: ModelForm[Device], change: bool) -> None:
+        save_changed(obj, form.changed_data)
 
 
 @admin.register(EnrolmentToken)

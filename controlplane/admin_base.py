@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection, Iterable
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from django import forms
@@ -54,6 +54,7 @@ __all__ = [
     "for_each",
     "person",
     "pretty",
+    "save_changed",
 ]
 
 
@@ -141,6 +142,11 @@ def costs_changed(clusters: Iterable[Cluster]) -> None:
     """A number that costs depend on has changed: the next round, asked for here, decides by it."""
     for cluster in clusters:
         request_reschedule(cluster, Reason.TARIFF)
+
+
+def save_changed(obj: Model, changed: Collection[str]) -> None:
+    """Save these fields and no others: the row may also hold what rounds and agents write meanwhile. A new row is saved whole."""
+    obj.save(update_fields=None if obj._state.adding else changed)
 
 
 def person(request: HttpRequest) -> User | None:

@@ -9,8 +9,11 @@ from typing import Any
 import pytest
 from django.contrib.admin.models import LogEntry
 from django.test import Client
+from django.utils import timezone
 
-from clusters.models import EnergyTariff, GpuType, Node, PueRecord, TariffBand
+from clusters.models import Cluster, EnergyTariff, GpuType, Node, PueRecord, TariffBand
+from controlplane.admin_base import save_changed
+from controlplane.live.lock import acquire
 from controlplane.models import Reason, RescheduleEvent
 from tests.builders import a_cluster, a_node
 from tests.builders_admin import admin_path, change_form
@@ -146,3 +149,13 @@ def test_changed_watts_of_a_node_ask_for_a_round_and_an_unchanged_one_does_not(g
     assert asked() == [(demo.cluster.pk, Reason.TARIFF)]
     changes = [entry.get_change_message() for entry in LogEntry.objects.all()]
     assert any("base_w from 300.0 to 450.0" in text for text in changes)
+
+
+def test_saving_a_cluster_writes_only_what_was_changed_and_leaves_the_running_round_its_lock(demo: Demo) -> None:
+    as_read, now = demo.cluster, timezone.now()
+    lock = acquire(as_read.pk, now, 60.0)
+    assert lock is not None
+    as_read.power_cap_w = 900.0
+    save_changed(as_read, ["power_cap_w"])
+    kept = Cluster.objects.get(pk=as_read.pk)
+    assert (kept.power_cap_w, kept.round_number, kept.round_owner) == (900.0, lock.number, lock.owner)
