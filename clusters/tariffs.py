@@ -19,8 +19,13 @@ def tariff_changed(cluster: Cluster) -> None:
     request_reschedule(cluster, Reason.TARIFF)
 
 
-def price_steps(cluster: Cluster, from_s: float, to_s: float, known_by: datetime | None = None) -> tuple[EnergyStep, ...]:
-    """The cluster's prices over [from_s, to_s], seconds since the epoch, in three queries. See `clusters.energy.energy_steps`."""
+def price_steps(
+    cluster: Cluster, from_s: float, to_s: float, known_by: datetime | None = None, *, zone: str = ""
+) -> tuple[EnergyStep, ...]:
+    """The cluster's prices over [from_s, to_s], seconds since the epoch, in three queries. See `clusters.energy.energy_steps`.
+
+    `zone` is the IANA zone in which the tariffs' hours count: the cluster's, unless another one was in force then.
+    """
     end = datetime.fromtimestamp(to_s, UTC)
     tariffs = EnergyTariff.objects.filter(cluster=cluster, effective_from__lte=end).prefetch_related("bands")
     pues = PueRecord.objects.filter(cluster=cluster, effective_from__lte=end)
@@ -29,7 +34,7 @@ def price_steps(cluster: Cluster, from_s: float, to_s: float, known_by: datetime
     return energy_steps(
         [_tariff(row) for row in tariffs.order_by("effective_from", "id")],
         [Pue(row.effective_from.timestamp(), row.pue) for row in pues.order_by("effective_from", "id")],
-        cluster.timezone,
+        zone or cluster.timezone,
         from_s,
         to_s,
     )

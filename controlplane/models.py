@@ -73,6 +73,7 @@ class Round(models.Model):
     cost_rate_per_h = models.FloatField(null=True, help_text="Energy cost per hour of the plan's placements at the round's prices")
     tariff = models.ForeignKey("clusters.EnergyTariff", null=True, on_delete=models.PROTECT)
     pue = models.ForeignKey("clusters.PueRecord", null=True, on_delete=models.PROTECT)
+    timezone = models.CharField(max_length=63, blank=True, default="", help_text="The cluster's time zone, in which tariffs count")
     changes = models.JSONField(default=list, help_text="Start, keep, preempt, migrate, resize by job")
     rejected = models.JSONField(default=list, help_text="Placements that no longer fitted when applied, with the reason")
     message = models.TextField(blank=True, default="")

@@ -76,7 +76,7 @@ def replay(row: Round) -> Plan:
 def _priced_anew(row: Round) -> Snapshot:
     snapshot = snapshot_json.from_json(row.snapshot)
     until_s = snapshot.now_s + snapshot.horizon_s
-    return replace(snapshot, energy=price_steps(row.cluster, snapshot.now_s, until_s, known_by=row.started_at))
+    return replace(snapshot, energy=price_steps(row.cluster, snapshot.now_s, until_s, known_by=row.started_at, zone=row.timezone))
 
 
 def _objective(row: Round, plan: Plan, snapshot: Snapshot) -> float | None:

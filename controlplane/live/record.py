@@ -35,7 +35,8 @@ def open_round(lock: RoundLock, observed: Observation, started: datetime, snapsh
     return Round.objects.create(
         cluster=cluster, number=lock.number, reasons=list(snapshot.trigger.reasons), policy=cluster.policy,
         parameters=cluster.policy_parameters, seed=snapshot.seed, snapshot=snapshot_json.to_json(snapshot),
-        snapshot_sha256=snapshot_json.digest(snapshot), tariff=observed.tariff, pue=observed.pue, snapshot_s=snapshot_s,
+        snapshot_sha256=snapshot_json.digest(snapshot), tariff=observed.tariff, pue=observed.pue, timezone=cluster.timezone,
+        snapshot_s=snapshot_s,
     )  # fmt: skip
 
 

@@ -2,19 +2,23 @@
 
 from __future__ import annotations
 
-from datetime import timedelta
+import hashlib
+from datetime import time, timedelta
 from decimal import Decimal
 from io import StringIO
+from pathlib import Path
 
 import pytest
 from django.core.management import CommandError, call_command
+from django.test import Client
 from django.utils import timezone
 
 from clusters.models import Cluster, EnergyTariff, PueRecord
 from controlplane.models import Round
 from controlplane.recompute import Figure, find_round, recompute, replay
 from policies import plan_json
-from tests.builders import a_cluster, a_job, a_node, at
+from policies.__main__ import main as policies_main
+from tests.builders import a_cluster, a_job, a_node, a_user, at
 from tests.builders_live import a_round
 
 pytestmark = pytest.mark.django_db
@@ -32,6 +36,40 @@ def a_busy_cluster(policy: str = "randomized_greedy", **values: object) -> Clust
 
 def figures(row: Round) -> dict[str, Figure]:
     return {figure.name: figure for figure in recompute(row)}
+
+
+def test_an_operator_downloads_a_rounds_snapshot_and_solves_it_alone(
+    client: Client, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    row = a_round(a_busy_cluster(policy_parameters={"iterations": 50}))
+    client.force_login(a_user(operator=True))
+    answer = client.get(f"/rounds/{row.pk}/snapshot.json")
+    assert f"{row.cluster.name}-round-{row.number}-snapshot.json" in answer["Content-Disposition"]
+    file = tmp_path / "snapshot.json"
+    file.write_bytes(answer.content)
+    assert (
+        policies_main(["solve", "--policy", row.policy, "--parameters", '{"iterations": 50}', "--snapshot", str(file), "--json"])
+        == 0
+    )
+    assert hashlib.sha256(capsys.readouterr().out.strip().encode()).hexdigest() == row.plan_sha256
+
+
+def test_a_rounds_snapshot_is_for_operators(client: Client) -> None:
+    row = a_round(a_busy_cluster())
+    client.force_login(a_user())
+    assert client.get(f"/rounds/{row.pk}/snapshot.json").status_code == 404
+    assert "snapshot.json" not in client.get(f"/rounds/{row.pk}/").content.decode()
+
+
+def test_a_round_is_recomputed_in_the_time_zone_it_was_decided_in() -> None:
+    cluster = a_busy_cluster()
+    tariff = EnergyTariff.objects.create(cluster=cluster, effective_from=at(-9000), default_price_per_kwh=Decimal("0.1"))
+    for hour in range(0, 24, 2):
+        tariff.bands.create(from_time=time(hour), to_time=time(hour + 1), price_per_kwh=Decimal("0.9"))
+    row = a_round(cluster)
+    for zone in ("Europe/Rome", "Africa/Cairo", "Asia/Karachi"):  # an odd number of hours lies between some of them
+        Cluster.objects.filter(pk=cluster.pk).update(timezone=zone)
+        assert figures(Round.objects.get(pk=row.pk))["cost_rate_per_h"].difference == pytest.approx(0.0, abs=1e-12)
 
 
 def printed(*command: str) -> str:
