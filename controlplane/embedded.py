@@ -103,6 +103,8 @@ class Supervisor:
 
     def stop(self) -> None:
         """Stop everything, the last started first; what does not end in its time is killed."""
+        if self.asked_to_stop and self._children:
+            self.say("Stopping; jobs save a checkpoint first ...")
         for child in reversed(self._children.values()):
             child.stop()
         self._children.clear()

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -55,9 +57,10 @@ def welcome(local: Local) -> list[str]:
             *lines,
             f"Log in as {ADMIN} with the one-time password {local.password} (shown only now; change it under your name)",
         ]
+    home, python = os.path.relpath(settings.LOADMASTER_HOME), os.path.relpath(sys.executable)
     return [
         *lines,
-        f"Log in as {ADMIN} (a new password: LOADMASTER_HOME={settings.LOADMASTER_HOME} manage.py changepassword {ADMIN})",
+        f"Log in as {ADMIN}. Forgotten the password? LOADMASTER_HOME={home} {python} manage.py changepassword {ADMIN}",
     ]
 
 

@@ -29,6 +29,6 @@ class Command(BaseCommand):
                 while True:
                     local.supervisor.pause(3600.0)
         except KeyboardInterrupt:
-            self.stdout.write("Stopped.")
+            self.stdout.write("Stopped. The next `make up` goes on from here.")
         except EmbeddedError as error:
             raise CommandError(str(error)) from error
