@@ -1,0 +1,268 @@
+"""The rows of a snapshot: nodes and their devices, kinds and what is known of them, jobs, prices. Frozen, plain data.
+
+Units are in the names: `_s` seconds, `_w` watts, `_gb` 10**9 bytes, `price_per_kwh` in the cluster's one currency.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import StrEnum
+from math import inf
+
+
+class Source(StrEnum):
+    """Where a number about a kind comes from, best first."""
+
+    MEASURED = "measured"
+    ESTIMATED = "estimated"
+    DECLARED = "declared"
+
+
+class NodeRole(StrEnum):
+    """What a node is for. `BOTH` serves production and lends its free devices to the profiler."""
+
+    PRODUCTION = "production"
+    PROFILING = "profiling"
+    BOTH = "both"
+
+
+class NodeState(StrEnum):
+    """READY takes work; CORDONED keeps what runs and takes nothing new; DRAINING must be empty by `drain_until_s`."""
+
+    READY = "ready"
+    CORDONED = "cordoned"
+    DRAINING = "draining"
+    LOST = "lost"
+
+
+class JobPhase(StrEnum):
+    """A job as a policy sees it: it waits, it runs, or its kind is still unknown and being profiled."""
+
+    WAITING = "waiting"
+    RUNNING = "running"
+    PROFILING = "profiling"
+
+
+class Purpose(StrEnum):
+    """Why a placement exists: to do the job's work, or to measure its kind."""
+
+    TRAINING = "training"
+    PROFILING = "profiling"
+
+
+@dataclass(frozen=True, slots=True)
+class Trigger:
+    """Why a round runs: the reasons of the coalesced events and what they touched (ids)."""
+
+    reasons: tuple[str, ...] = ()
+    jobs: tuple[str, ...] = ()
+    nodes: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class EnergyStep:
+    """Prices that hold from `from_s` until `to_s`: price per kWh, PUE (facility/IT energy), grams of CO2 per kWh."""
+
+    from_s: float
+    to_s: float
+    price_per_kwh: float
+    pue: float
+    emissions_g_per_kwh: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class SlotHold:
+    """One slot of a device that is taken: by which job's copy, for what purpose and with which share of the device."""
+
+    job: str
+    copy: int = 0
+    purpose: Purpose = Purpose.TRAINING
+    share: float = 1.0
+
+
+@dataclass(frozen=True, slots=True)
+class DeviceView:
+    """A GPU. It is (node, id), never an index; `slots` > 1 lets that many placements share it."""
+
+    id: str
+    memory_gb: float
+    slots: int = 1
+    healthy: bool = True
+    held: tuple[SlotHold, ...] = ()
+    emulated: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class NodeView:
+    """A machine with GPUs of one type.
+
+    `cores` and `memory_gb` are allocatable: total minus what is reserved for the system. `power_w[g]` is the node's power with
+    g GPUs in use, g = 0 .. number of devices (ANDREAS, P_n(g)); a node without work is closed and costs nothing there.
+    """
+
+    id: str
+    name: str
+    gpu_type: str
+    devices: tuple[DeviceView, ...]
+    power_w: tuple[float, ...]
+    cores: float = inf
+    memory_gb: float = inf
+    resources: tuple[tuple[str, float], ...] = ()
+    labels: tuple[str, ...] = ()
+    role: NodeRole = NodeRole.PRODUCTION
+    state: NodeState = NodeState.READY
+    drain_until_s: float | None = None
+    rack: str = ""
+    link_gbps: float = 0.0
+
+    @property
+    def takes_training(self) -> bool:
+        """Whether new production work may be placed here."""
+        return self.state is NodeState.READY and self.role is not NodeRole.PROFILING
+
+    @property
+    def takes_profiling(self) -> bool:
+        """Whether profile runs may be placed here."""
+        return self.state is NodeState.READY and self.role is not NodeRole.PRODUCTION
+
+
+@dataclass(frozen=True, slots=True)
+class GpuTypeView:
+    """A GPU model: peak TFLOP/s and memory, for estimates."""
+
+    name: str
+    tflops: float
+    memory_gb: float
+
+
+@dataclass(frozen=True, slots=True)
+class Throughput:
+    """Steps per second of a kind on `gpus` GPUs of one type, all on one node (`spread` False) or over several."""
+
+    gpu_type: str
+    gpus: int
+    steps_per_s: float
+    source: Source
+    age_s: float = 0.0
+    spread: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class PairThroughput:
+    """Steps per second of two kinds that share a device of one type: (this kind's, the other's)."""
+
+    other: str
+    gpu_type: str
+    steps_per_s: float
+    other_steps_per_s: float
+    source: Source
+    age_s: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class ResourceUse:
+    """What one process of a kind uses on a GPU type: cores, memory, fraction of the GPU, watts of one GPU."""
+
+    gpu_type: str
+    cores: float
+    memory_gb: float
+    gpu_fraction: float
+    gpu_w: float | None
+    source: Source
+    age_s: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class KindView:
+    """What is known of the jobs of one kind; `setup_s` is the time from launch to the first step."""
+
+    id: str
+    name: str = ""
+    throughputs: tuple[Throughput, ...] = ()
+    pairs: tuple[PairThroughput, ...] = ()
+    usage: tuple[ResourceUse, ...] = ()
+    setup_s: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class RankSeat:
+    """Where one process of a gang sits: a node and its devices there, with the share of them it holds."""
+
+    node: str
+    devices: tuple[str, ...]
+    share: float = 1.0
+    cpu_quota: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Running:
+    """A placement that is committed or runs, as the world knows it."""
+
+    copy: int
+    ranks: tuple[RankSeat, ...]
+    since_s: float
+    until_s: float | None = None
+    steps_quota: int | None = None
+    purpose: Purpose = Purpose.TRAINING
+
+
+@dataclass(frozen=True, slots=True)
+class JobView:
+    """One job. A lazy row of `JobColumns`; also what builders and the JSON form are made of.
+
+    `remaining_steps` counts what is left of the whole job; `due_s` is soft (inf: none), `deadline_s` hard, `walltime_s` the run
+    time the user asked for (inf: none). `tardiness_weight` is cost per second after `due_s`; `weight` a fair share, `priority`
+    strict (greater first). `received_s` is the device time received so far by GPU type. `restart_cost_s` is what a
+    checkpoint-restart costs. An empty `allowed_types` allows every type.
+    """
+
+    id: str
+    kind: str
+    arrival_s: float
+    remaining_steps: float
+    gpus_min: int = 1
+    gpus_max: int = 1
+    name: str = ""
+    phase: JobPhase = JobPhase.WAITING
+    due_s: float = inf
+    deadline_s: float = inf
+    walltime_s: float = inf
+    tardiness_weight: float = 0.0
+    weight: float = 1.0
+    priority: int = 0
+    team: str = ""
+    user: str = ""
+    units: int = 1
+    cores: float = 0.0
+    memory_gb: float = 0.0
+    resources: tuple[tuple[str, float], ...] = ()
+    allowed_types: tuple[str, ...] = ()
+    labels: tuple[str, ...] = ()
+    may_mix: bool = False
+    may_share: bool = False
+    total_steps: float = 0.0
+    restart_cost_s: float = 0.0
+    running: tuple[Running, ...] = ()
+    received_s: tuple[tuple[str, float], ...] = ()
+    dependencies: tuple[str, ...] = ()
+
+    @property
+    def scale_factor(self) -> int:
+        """GPUs of a rigid gang; for an elastic one the least it runs on."""
+        return self.gpus_min
+
+
+@dataclass(frozen=True, slots=True)
+class ProfileRequest:
+    """A measurement wanted: run `steps` steps of `job` on `gpus` GPUs of `gpu_type` on a profiling node.
+
+    `copy` numbers the job's profile runs, so that several may run at once; `since_s` is when it was first wanted.
+    """
+
+    job: str
+    kind: str
+    gpu_type: str
+    gpus: int
+    steps: int
+    copy: int
+    since_s: float
