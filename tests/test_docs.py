@@ -1,0 +1,122 @@
+"""The documents hold: their links lead somewhere, and what they tell people to type exists."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from django.core.management import get_commands
+from typer.main import get_command
+
+from loadmaster.agent.cli import agent_app
+from loadmaster.cli import app
+
+ROOT = Path(__file__).parents[1]
+_LINK = re.compile(r"\[[^\]]*\]\(([^)\s]+)\)")
+_FENCE = re.compile(r"^```.*?^```", re.MULTILINE | re.DOTALL)
+_INDENTED = re.compile(r"(?:(?<=\n\n)|(?<=:\n))(?:(?: {4}.*)?\n)+")
+_INLINE = re.compile(r"`([^`\n]+)`")
+_MAKE = re.compile(r"\bmake ([a-z][a-z-]*)")
+_LOADMASTER = re.compile(r"(?:^|[\s/$])loadmaster ([a-z][a-z-]*)((?: [a-z][a-z-]*)?)")
+_OPTION = re.compile(r"(?<=\s)--?[a-z][a-z-]*")
+_MANAGE = re.compile(r"manage\.py ([a-z_]+)")
+
+
+def documents() -> list[Path]:
+    """Every document of the project."""
+    return sorted([*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md")])
+
+
+def code(document: Path) -> Iterator[str]:
+    """The lines of a document's code, in blocks and within sentences."""
+    text = document.read_text() + "\n"
+    for found in (*_FENCE.finditer(text), *_INDENTED.finditer(text)):
+        yield from (line for line in found[0].splitlines() if not line.lstrip().startswith(("import ", "from ")))
+    yield from _INLINE.findall(_FENCE.sub("", text))
+
+
+def anchors(document: Path) -> set[str]:
+    """The headings of a document as links name them."""
+    headings = re.findall(r"^#+ (.+)$", document.read_text(), re.MULTILINE)
+    return {re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in headings}
+
+
+def dangling(document: Path) -> list[str]:
+    """The relative links that lead nowhere."""
+    wrong = []
+    for link in _LINK.findall(document.read_text()):
+        if re.match(r"[a-z]+:", link):
+            continue
+        path, _, anchor = link.partition("#")
+        target = (document.parent / path).resolve() if path else document
+        if not target.exists() or (anchor and anchor not in anchors(target)):
+            wrong.append(link)
+    return wrong
+
+
+@pytest.mark.parametrize("document", documents(), ids=lambda p: str(p.relative_to(ROOT)))
+def test_every_relative_link_leads_somewhere(document: Path) -> None:
+    assert dangling(document) == []
+
+
+def test_every_document_is_reached_from_the_readme() -> None:
+    seen, waiting = set(), [ROOT / "README.md"]
+    while waiting:
+        document = waiting.pop()
+        if document in seen:
+            continue
+        seen.add(document)
+        links = [(document.parent / link.partition("#")[0]).resolve() for link in _LINK.findall(document.read_text())]
+        waiting += [target for target in links if target.suffix == ".md" and target.exists()]
+    assert set(documents()) - seen == set()
+
+
+def test_every_make_target_that_is_named_exists() -> None:
+    targets = set(re.findall(r"^([a-z][a-z-]*):", (ROOT / "Makefile").read_text(), re.MULTILINE))
+    named = {target for document in documents() for line in code(document) for target in _MAKE.findall(line)}
+    assert named - targets == set()
+    assert {"demo", "up", "test", "test-all"} <= named
+
+
+def test_every_command_of_manage_py_that_is_named_exists() -> None:
+    named = {name for document in documents() for line in code(document) for name in _MANAGE.findall(line)}
+    assert named - set(get_commands()) == set()
+    assert {"replay_round", "recompute_cost"} <= named
+
+
+def wrong_commands(line: str) -> Iterator[str]:
+    """What a line says of `loadmaster` that the command line does not know: commands, and options of those it knows."""
+    commands = {**getattr(get_command(app), "commands", {}), "agent": get_command(agent_app)}
+    for found in _LOADMASTER.finditer(line):
+        name, rest = found[1], line[found.end(1) :].split("|")[0]
+        command = commands.get(name)
+        inner = getattr(command, "commands", None)
+        if inner:
+            name, command = f"{name}{found[2]}", inner.get(found[2].strip())
+        if command is None:
+            yield f"loadmaster {name}"
+            continue
+        known = {option for parameter in command.params for option in parameter.opts}
+        yield from (f"loadmaster {name} {option}" for option in _OPTION.findall(rest) if option not in known)
+
+
+@pytest.mark.parametrize("document", documents(), ids=lambda p: str(p.relative_to(ROOT)))
+def test_every_command_and_option_of_the_command_line_that_is_named_exists(document: Path) -> None:
+    assert [wrong for line in code(document) for wrong in wrong_commands(line)] == []
+
+
+@pytest.mark.parametrize(
+    ("line", "wrong"),
+    [
+        ("loadmaster submit job.yaml --watch", []),
+        ("loadmaster login http://localhost --usernam ada", ["loadmaster login --usernam"]),
+        ("$ loadmaster summit job.yaml", ["loadmaster summit"]),
+        ("loadmaster secret set TEAM NAME", []),
+        ("loadmaster agent --server https://loadmaster.example --tokn x", ["loadmaster agent --tokn"]),
+        ("loadmaster secret give TEAM", ["loadmaster secret give"]),
+    ],
+)
+def test_wrong_commands_are_noticed(line: str, wrong: list[str]) -> None:
+    assert list(wrong_commands(line)) == wrong
