@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+import logging
+
 from django.db import transaction
+from kombu.exceptions import OperationalError
 
 from clusters.models import Cluster, Node
 from controlplane.models import Reason, RescheduleEvent
 from jobs.models import Job
+
+log = logging.getLogger(__name__)
 
 
 def request_reschedule(cluster: Cluster, reason: Reason, *, job: Job | None = None, node: Node | None = None) -> RescheduleEvent:
@@ -19,4 +24,7 @@ def request_reschedule(cluster: Cluster, reason: Reason, *, job: Job | None = No
 def _hint(cluster_id: int) -> None:
     from controlplane.tasks import run_cluster_round  # the task module imports the loop, which imports this one
 
-    run_cluster_round.delay(cluster_id)
+    try:
+        run_cluster_round.delay(cluster_id)
+    except OperationalError as error:
+        log.warning("the broker is away, so the reconciler will find the event: %s", error)

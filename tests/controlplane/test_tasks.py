@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 from django.utils import timezone
+from kombu.exceptions import OperationalError
 
 from clusters.models import Assignment, Cluster
 from controlplane import pace, tasks
@@ -48,15 +49,19 @@ def test_an_event_hints_the_worker_only_once_it_is_committed(hints: Hints, djang
     assert hints == [(cluster.pk, None)]
 
 
-def test_an_event_stays_though_the_broker_is_gone(monkeypatch: pytest.MonkeyPatch, django_capture_on_commit_callbacks: Any) -> None:
+def test_an_event_stays_though_the_broker_is_gone_which_takes_a_line_of_the_log(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, django_capture_on_commit_callbacks: Any
+) -> None:
     def gone(cluster: int) -> None:
-        raise ConnectionError("no broker")
+        raise OperationalError("connection refused")
 
     monkeypatch.setattr(tasks.run_cluster_round, "delay", gone)
     cluster = a_cluster()
     with django_capture_on_commit_callbacks(execute=True):
         request_reschedule(cluster, Reason.OPERATOR)
     assert pace.overdue_clusters(timezone.now() + timedelta(seconds=5)) == [cluster.pk]
+    assert [(r.levelname, r.exc_info) for r in caplog.records] == [("WARNING", None)]
+    assert "connection refused" in caplog.text
 
 
 def test_waiting_events_are_answered_together_and_a_doubled_task_does_nothing(hints: Hints) -> None:
