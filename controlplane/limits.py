@@ -14,7 +14,9 @@ Answer = HttpResponseBase | Awaitable[HttpResponseBase]
 
 
 class BodyLimit:
-    """Answers 413 to a body that declares itself larger than DATA_UPLOAD_MAX_MEMORY_SIZE, before anything reads it."""
+    """Answers 413 to a body that declares itself larger than DATA_UPLOAD_MAX_MEMORY_SIZE, before anything reads it, and 411 to one
+    that declares no size at all: that could grow beyond every limit, and the API would take it for empty.
+    """
 
     sync_capable = True
     async_capable = True
@@ -25,7 +27,7 @@ class BodyLimit:
             markcoroutinefunction(self)
 
     def __call__(self, request: HttpRequest) -> Answer:
-        """The view's answer, or 413."""
+        """The view's answer, or the refusal."""
         refused = refusal(request)
         if refused is None:
             return self.get_response(request)
@@ -33,14 +35,19 @@ class BodyLimit:
 
 
 def refusal(request: HttpRequest) -> HttpResponse | None:
-    """413 for a body that is too large, None for one that is not."""
-    limit, length = settings.DATA_UPLOAD_MAX_MEMORY_SIZE, request.META.get("CONTENT_LENGTH") or "0"
+    """413 for a body that is too large, 411 for one in pieces that does not say how large it is, None for any other."""
+    limit, length = settings.DATA_UPLOAD_MAX_MEMORY_SIZE, request.META.get("CONTENT_LENGTH") or ""
+    if not length and request.META.get("HTTP_TRANSFER_ENCODING"):
+        return _refuse(request, 411, "length_required", "the body does not say how long it is; send it whole, with Content-Length")
     if limit is None or not length.isdecimal() or int(length) <= limit:
         return None
-    detail = f"the body has {length} bytes; at most {limit} are taken"
+    return _refuse(request, 413, "too_large", f"the body has {length} bytes; at most {limit} are taken")
+
+
+def _refuse(request: HttpRequest, status: int, code: str, detail: str) -> HttpResponse:
     if request.path.startswith("/api/"):
-        return JsonResponse(error_body("too_large", detail), status=413)
-    return HttpResponse(detail, status=413, content_type="text/plain")
+        return JsonResponse(error_body(code, detail), status=status)
+    return HttpResponse(detail, status=status, content_type="text/plain")
 
 
 async def _later(answer: HttpResponseBase) -> HttpResponseBase:
