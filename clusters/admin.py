@@ -59,6 +59,10 @@ class ClusterAdmin(OperatorAdmin):
     )  # fmt: skip
     kept_memory = pretty("memory", "what the policy keeps")
 
+    def get_readonly_fields(self, request: HttpRequest, obj: Cluster | None = None) -> tuple[str, ...]:
+        """What was decided and billed stays in the currency it was in."""
+        return (*self.readonly_fields, "currency") if obj and obj.rounds.exists() else self.readonly_fields
+
     def save_model(self, request: HttpRequest, obj: Cluster, form: ModelForm[Cluster], change: bool) -> None:
         """A changed policy or cap takes effect at once: what a person set here is the reason for a round."""
         save_changed(obj, form.changed_data)
@@ -75,6 +79,10 @@ class GpuTypeAdmin(OperatorAdmin):
     list_display = ("name", "tflops", "memory_gb", "idle_w", "peak_w", "emulated")
     list_filter = ("emulated",)
     search_fields = ("name",)
+
+    def get_readonly_fields(self, request: HttpRequest, obj: GpuType | None = None) -> tuple[str, ...]:
+        """Agents and jobs call a type by its name."""
+        return ("name",) if obj else ()
 
     def save_model(self, request: HttpRequest, obj: GpuType, form: ModelForm[GpuType], change: bool) -> None:
         """Changed watts ask for a round wherever there are nodes of the type."""

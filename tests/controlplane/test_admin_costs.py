@@ -151,6 +151,17 @@ def test_changed_watts_of_a_node_ask_for_a_round_and_an_unchanged_one_does_not(g
     assert any("base_w from 300.0 to 450.0" in text for text in changes)
 
 
+def test_a_cluster_with_a_history_keeps_its_currency_and_a_type_its_name(grace: Client, demo: Demo) -> None:
+    gpu_type = demo.nodes[0].gpu_type
+    for model, pk, field, value in ((Cluster, demo.cluster.pk, "currency", "USD"), (GpuType, gpu_type.pk, "name", "X1")):
+        url = admin_path(model, "change", pk)
+        values = change_form(grace, url)
+        assert field not in values
+        assert grace.post(url, {**values, field: value}).status_code == 302
+    assert Cluster.objects.get(pk=demo.cluster.pk).currency == demo.cluster.currency
+    assert GpuType.objects.get(pk=gpu_type.pk).name == gpu_type.name
+
+
 def test_saving_a_cluster_writes_only_what_was_changed_and_leaves_the_running_round_its_lock(demo: Demo) -> None:
     as_read, now = demo.cluster, timezone.now()
     lock = acquire(as_read.pk, now, 60.0)
