@@ -36,6 +36,10 @@ class JournalError(Exception):
     """The journal cannot be read or written; the message says what to do."""
 
 
+class JournalHeldError(JournalError):
+    """Another agent holds it: it uses the same folder, or is only now leaving."""
+
+
 @dataclass(frozen=True, slots=True)
 class Move:
     """A state the server has not yet been told of."""
@@ -245,5 +249,5 @@ def _locked(path: Path) -> int:
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError as error:
         os.close(descriptor)
-        raise JournalError(f"another agent uses {path.parent}: stop it, or give this one its own --state-dir") from error
+        raise JournalHeldError(f"another agent uses {path.parent}: stop it, or give this one its own --state-dir") from error
     return descriptor

@@ -6,6 +6,8 @@ import logging
 import signal
 import socket
 import threading
+import time
+from pathlib import Path
 from types import FrameType
 
 from loadmaster import __version__
@@ -16,7 +18,7 @@ from loadmaster.agent.config import AgentConfig, ConfigError
 from loadmaster.agent.emulated import EmulationError, read_emulation
 from loadmaster.agent.enrolment import enrol, recall
 from loadmaster.agent.files import private_folder
-from loadmaster.agent.journal import Journal, JournalError
+from loadmaster.agent.journal import Journal, JournalError, JournalHeldError
 from loadmaster.agent.loop import Agent
 from loadmaster.agent.runtimes.process import ProcessRuntime
 from loadmaster.protocol import FEATURES, Registration
@@ -24,6 +26,9 @@ from loadmaster.protocol import FEATURES, Registration
 EXIT_CONFIG = 2
 EXIT_TOKEN = 3
 EXIT_PROTOCOL = 4
+
+LEAVING_S = 30.0
+LOOK_AGAIN_S = 2.0
 
 logger = logging.getLogger("loadmaster.agent")
 
@@ -51,7 +56,7 @@ def serve(config: AgentConfig, leave: threading.Event | None = None) -> int:
 
 def _run(config: AgentConfig, leave: threading.Event) -> None:
     state_dir = private_folder(config.state_dir)
-    journal = Journal(state_dir / "journal.jsonl")
+    journal = _journal(state_dir / "journal.jsonl", leave)
     client = AgentClient(config.server, verify=config.verify)
     try:
         devices = _devices(config)
@@ -70,6 +75,20 @@ def _run(config: AgentConfig, leave: threading.Event) -> None:
     finally:
         client.close()
         journal.close()
+
+
+def _journal(path: Path, leave: threading.Event) -> Journal:
+    """The journal; JournalHeldError if another agent keeps it for longer than one needs that stops its jobs and leaves."""
+    until_s = time.monotonic() + LEAVING_S
+    while True:
+        try:
+            return Journal(path)
+        except JournalHeldError as held:
+            left_s = until_s - time.monotonic()
+            if left_s <= 0 or leave.is_set():
+                raise
+            logger.info("%s; waiting %.0f s for it to leave", held, left_s)
+            leave.wait(min(LOOK_AGAIN_S, left_s))
 
 
 def _devices(config: AgentConfig) -> machine.Devices:
