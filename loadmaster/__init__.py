@@ -5,17 +5,17 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from loadmaster.client import Client
+    from loadmaster.client import Client, LoadmasterError
 
-__all__ = ["Client", "__version__"]
+__all__ = ["Client", "LoadmasterError", "__version__"]
 
 __version__ = "0.1.0"
 
 
 def __getattr__(name: str) -> object:
-    """`loadmaster.Client` is imported when it is first asked for: training scripts and agents do without it."""
-    if name == "Client":
-        from loadmaster.client import Client
+    """`loadmaster.Client` and its error are imported when first asked for: training scripts and agents do without them."""
+    if name in ("Client", "LoadmasterError"):
+        from loadmaster import client
 
-        return Client
+        return getattr(client, name)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -284,3 +284,8 @@ def test_the_package_does_without_django_and_imports_the_client_lazily() -> None
     assert (done.returncode, done.stderr) == (0, "")
     with pytest.raises(AttributeError, match="no attribute 'nothing'"):
         loadmaster.nothing  # noqa: B018  # that is what is tested
+
+
+def test_whoever_imports_loadmaster_has_the_client_and_the_error_to_catch() -> None:
+    with pytest.raises(loadmaster.LoadmasterError), loadmaster.Client("not an address") as client:
+        client.whoami()
