@@ -51,9 +51,7 @@ def drain(
     context: typer.Context,
     node: NodeName,
     cluster: InCluster = None,
-    until: Annotated[
-        str | None, typer.Option(help="What runs may go on until then (ISO 8601); else it is moved at once.")
-    ] = None,
+    until: Annotated[str | None, typer.Option(help="What runs may go on until then (ISO 8601); else it is moved at once.")] = None,
     reason: Annotated[str, typer.Option()] = "",
     as_json: Json = False,
 ) -> None:
