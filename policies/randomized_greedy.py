@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 
+from policies.kernels.arrays import NONE
 from policies.kernels.greedy import CODED, PAPER, search
 from policies.mechanisms.configuration import choose, instance
 from policies.mechanisms.naming import plan_of
@@ -79,7 +80,7 @@ class RandomizedGreedy:
         return Objective(self.rho, self.objective == "whole", self.hysteresis)
 
     def solve(self, problem: Problem) -> Solution:
-        """The best solution of the deterministic run by pressure and of the randomised ones."""
+        """The best solution of the deterministic runs and of the randomised ones."""
         node, config, _, _ = search(**self.search_arguments(problem))
         return Solution(node, config)
 
@@ -87,7 +88,7 @@ class RandomizedGreedy:
         """What the kernel is called with."""
         coded = self.mode == "coded"
         data = instance(problem, choose(problem, self.f.hysteresis), self.f)
-        orders = self._pressure_order(problem)[None, :]
+        orders = self._orders(problem)
         return {
             "data": data,
             "orders": orders,
@@ -105,9 +106,21 @@ class RandomizedGreedy:
             return self.iterations
         return min(self.iterations, len(problem.nodes) * len(problem.rows) * problem.snapshot.max_gpus)
 
+    def _orders(self, problem: Problem) -> Ints:
+        """int64[S, E], orders to start from: by pressure; in mode paper also with the running first, so that staying is weighed."""
+        pressure = self._pressure_order(problem)
+        if self.mode == "coded":
+            return pressure[None, :]
+        waits = problem.home_config[pressure] == NONE
+        return np.stack([pressure, pressure[np.argsort(waits, kind="stable")]])
+
     def _pressure_order(self, problem: Problem) -> Ints:
-        """Jobs by Delta_j = T_c + min t - d_j (eq. 2), greatest first, equal ones by arrival."""
-        fastest = np.min(problem.times_s, axis=1, initial=np.inf)
+        """Jobs by Delta_j = T_c + min t - d_j (eq. 2), greatest first, equal ones by arrival.
+
+        t counts a launch for running jobs too: else a job that has just been launched is less pressing than it was while it waited,
+        and the two that swap places are swapped back by every next round.
+        """
+        fastest = np.min(problem.run_s + problem.move_s[:, None], axis=1, initial=np.inf)
         pressure: Floats = np.where(np.isfinite(fastest), fastest, 0.0) - problem.slack_s
         if self.mode == "paper":
             pressure = np.where(pressure > 0.0, np.maximum(pressure, 0.0) * problem.column("tardiness_weight"), pressure)

@@ -313,3 +313,39 @@ def test_the_kernel_decides_alike_compiled_and_uncompiled() -> None:
             snapshot = replace(a_cluster(6, 60, seed=3), power_cap_w=cap)
             expected.append(plan_json.digest(RandomizedGreedy(mode=mode, iterations=40)(snapshot)))
     assert ran.stdout.split() == expected
+
+
+def carried_out(snapshot: Snapshot, plan: Plan) -> Snapshot:
+    """The next round's snapshot when this plan was carried out and no step was done meanwhile: other seed, same queue."""
+    places = {p.job: p.ranks[0] for p in plan.placements}
+    jobs = [replace(j, running=on(places[j.id].node, *places[j.id].devices) if j.id in places else ()) for j in snapshot.jobs]
+    moved = a_snapshot([replace(n, devices=tuple(replace(d, held=()) for d in n.devices)) for n in snapshot.nodes], jobs, KINDS)
+    return replace(moved, seed=snapshot.seed + 1)
+
+
+@pytest.mark.parametrize("iterations", [0, 1000])
+def test_a_job_that_was_just_launched_stays_as_pressing_as_it_was(iterations: int) -> None:
+    """Else it gives way to a waiting one of its kind, that one to it in the next round, and so on as fast as jobs stop."""
+    shared = {"remaining_steps": 20.0, "due_s": -500.0, "tardiness_weight": 0.0003, "restart_cost_s": 30.0, "total_steps": 40.0}
+    nodes = [a_node("n1", "V100", 4)]
+    late = [a_job(f"j{i}", "LSTM-big", arrival_s=float(i), **shared) for i in range(12)]
+    snapshot = a_snapshot(nodes, late, KINDS)
+    policy = RandomizedGreedy(iterations=iterations)
+    first = policy(snapshot)
+    assert where(policy(carried_out(snapshot, first))) == where(first)
+
+
+@pytest.mark.parametrize("seed", range(8))
+def test_an_overloaded_cluster_whose_jobs_are_all_late_soon_stops_pre_empting(seed: int) -> None:
+    """A job that was just launched must not give way to the one it was preferred to: the rounds would never end."""
+    kinds = list(EPOCH_S)
+    shared = {"tardiness_weight": 0.0003, "restart_cost_s": 30.0, "gpus_max": 2}
+    late = [a_job(f"j{i}", kinds[(i + seed) % 4], remaining_steps=20.0 + i, due_s=-500.0 * i, **shared) for i in range(12)]
+    snapshot = replace(a_snapshot(ARMIDA, late, KINDS), seed=seed)
+    policy = RandomizedGreedy()
+    decided = []
+    for _ in range(6):
+        plan = policy(snapshot)
+        decided.append(where(plan))
+        snapshot = carried_out(snapshot, plan)
+    assert decided[-1] == decided[-2] == decided[-3]
