@@ -27,8 +27,8 @@ def move_assignment(
 ) -> Assignment:
     """Move `assignment` (as it was read) and set `values` with it; event and, at its end, the release of its slots go with it.
 
-    Raises IllegalAssignmentMoveError if the table has no such move, LostRaceError if state, fence or epoch have changed since it was
-    read. The given object is brought up to date.
+    Raises IllegalAssignmentMoveError if the table has no such move, LostRaceError if state, fence or epoch have changed since it
+    was read. The given object is brought up to date.
     """
     before = AssignmentState(assignment.state)
     after = check_move(before, move)

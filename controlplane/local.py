@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import subprocess
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -21,7 +22,7 @@ from clusters.services import issue_enrolment_token
 from controlplane import embedded_programs as programs
 from controlplane.bootstrap import ADMIN, CLUSTER, EMULATED_NODES, EmulatedNode, bootstrap
 from controlplane.demo.scenario import step_s
-from controlplane.embedded import Program, Supervisor
+from controlplane.embedded import Program, Supervisor, python
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,10 +43,8 @@ def running_locally(port: int, say: Callable[[str], None]) -> Iterator[Local]:
         _collect_static()
         password = bootstrap()
         port = programs.free_port(port)
-        for program in _servers(home, port):
+        for program in _programs(home, port):
             supervisor.start(program)
-        for node in EMULATED_NODES:
-            supervisor.start(_agent(node, home, port))
         yield Local(supervisor, f"http://127.0.0.1:{port}", password)
 
 
@@ -73,12 +72,23 @@ def _collect_static() -> None:
         stamp.write_text(wanted)
 
 
-def _servers(home: Path, port: int) -> Iterator[Program]:
+def _programs(home: Path, port: int) -> Iterator[Program]:
+    """Everything in the order of its start. Who decides comes last, so that at the end nothing is offered to agents that leave."""
     if not settings.REDIS_URL:
         yield programs.valkey(home)
-    yield programs.web(port)
+    with _kernels_compiling():
+        yield programs.web(port)
+        for node in EMULATED_NODES:
+            yield _agent(node, home, port)
     yield programs.worker(home)
     yield programs.beat(home)
+
+
+@contextmanager
+def _kernels_compiling() -> Iterator[None]:
+    """Meanwhile a solver without requests compiles the policies' kernels into their cache, lest the first round wait for it."""
+    with subprocess.Popen(python("-m", "policies", "serve"), stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL):
+        yield
 
 
 def _agent(node: EmulatedNode, home: Path, port: int) -> Program:

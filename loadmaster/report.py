@@ -95,7 +95,8 @@ def _no_resumption(jobs: Iterable[Facts]) -> list[str]:
 
 def _lost_steps(jobs: Iterable[Facts]) -> list[str]:
     return [
-        f"fence {after['fence']} resumed at step {after['resumed_at_step']}, before the checkpoint of step {before['checkpoint_steps']}"
+        f"fence {after['fence']} resumed at step {after['resumed_at_step']}, "
+        f"before the checkpoint of step {before['checkpoint_steps']}"
         for before, after in resumptions(jobs)
         if after["resumed_at_step"] is None or after["resumed_at_step"] < before["checkpoint_steps"]
     ]
