@@ -56,11 +56,11 @@ class JobForm(forms.Form):
     kind = _text("Kind", "Jobs of one kind run at one speed and share its measurements. Empty: worked out from image and command.")
 
     runtime = forms.ChoiceField(label="Runtime", required=False, choices=[(r, r) for r in RUNTIMES])
-    image = _text("Image", "For the docker runtime.", placeholder="ghcr.io/me/train:1")
+    image = _text("Image", "For the docker runtime.", placeholder="registry.example/me/train:1")
     command = _text("Command", "Split into words as a shell would.", placeholder="python train.py --epochs 10", rows=2)
     environment = _text("Environment", "One NAME=value per line; NAME=secret:name refers to a team's secret.", rows=3)
     mounts = _text("Mounts", "One /source:/target or /source:/target:ro per line.", rows=2)
-    checkpoint_place = _text("Checkpoint place", "A folder or URL that survives the node. Empty: the cluster's default.")
+    checkpoint_place = _text("Checkpoint place", "An absolute folder that every node sees. Empty: the nodes' own folder of checkpoints.")
 
     epochs = _text("Epochs", initial="1", inputmode="numeric")
     steps_per_epoch = _text("Steps per epoch", placeholder="500", inputmode="numeric")

@@ -218,11 +218,11 @@ class _Reading:
     def _image(self, runtime: str) -> str:
         image = self._read("image", "", lambda v: fields.text(v, most=300))
         if runtime == "docker" and "image" not in self.data:
-            self._problem("image", "is missing; the docker runtime needs an image such as ghcr.io/me/train:1")
+            self._problem("image", "is missing; the docker runtime needs an image such as registry.example/me/train:1")
         elif runtime == "process" and image:
             self._problem("image", "does not go with the process runtime; leave it out or set runtime to docker")
         elif image and not fields.IMAGE.fullmatch(image):
-            self._problem("image", f"{fields.called(image)} is no image name; write one such as ghcr.io/me/train:1")
+            self._problem("image", f"{fields.called(image)} is no image name; write one such as registry.example/me/train:1")
         return image
 
     def _command(self, runtime: str) -> tuple[str, ...]:

@@ -178,7 +178,7 @@ def test_docker_needs_an_image_and_processes_need_none(user: User, cluster: Clus
     assert "needs an image" in refused(user, runtime="docker")["image"][0]
     assert "does not go with" in refused(user, runtime="process", image="me/train:1")["image"][0]
     assert "no image name" in refused(user, image="me train")["image"][0]
-    assert taken(user, image="ghcr.io/me/train:1", command=None).runtime == "docker"
+    assert taken(user, image="registry.example/me/train:1", command=None).runtime == "docker"
     assert "is missing" in refused(user, command=None)["command"][0]
 
 
