@@ -60,7 +60,9 @@ class JobForm(forms.Form):
     command = _text("Command", "Split into words as a shell would.", placeholder="python train.py --epochs 10", rows=2)
     environment = _text("Environment", "One NAME=value per line; NAME=secret:name refers to a team's secret.", rows=3)
     mounts = _text("Mounts", "One /source:/target or /source:/target:ro per line.", rows=2)
-    checkpoint_place = _text("Checkpoint place", "An absolute folder that every node sees. Empty: the nodes' own folder of checkpoints.")
+    checkpoint_place = _text(
+        "Checkpoint place", "An absolute folder that every node sees. Empty: the nodes' own folder of checkpoints."
+    )
 
     epochs = _text("Epochs", initial="1", inputmode="numeric")
     steps_per_epoch = _text("Steps per epoch", placeholder="500", inputmode="numeric")
