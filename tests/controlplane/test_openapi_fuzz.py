@@ -13,7 +13,8 @@ from schemathesis.checks import not_a_server_error
 from tests.builders import a_cluster, a_job, a_node, a_team, a_user
 from tests.builders_jobs import a_token
 
-pytestmark = [pytest.mark.django_db, pytest.mark.slow]
+# Committed rows: outside of Django's own test client a request's end closes the connection, and with it a test's transaction.
+pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.slow]
 EXAMPLES = 12
 
 
