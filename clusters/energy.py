@@ -81,6 +81,35 @@ def energy_cost(power_w: float, from_s: float, to_s: float, steps: Sequence[Ener
     return sum(cost_per_hour(power_w, s) * (until - since) / HOUR_S for since, until, s in _pieces(from_s, to_s, steps))
 
 
+@dataclass(frozen=True, slots=True)
+class Priced:
+    """IT energy, facility energy (IT times PUE), its cost in the cluster's one currency, and its emissions in grams of CO2."""
+
+    kwh: float = 0.0
+    facility_kwh: float = 0.0
+    cost: float = 0.0
+    emissions_g: float = 0.0
+
+    def __add__(self, other: Priced) -> Priced:
+        return Priced(
+            self.kwh + other.kwh,
+            self.facility_kwh + other.facility_kwh,
+            self.cost + other.cost,
+            self.emissions_g + other.emissions_g,
+        )
+
+
+def priced(power_w: float, from_s: float, to_s: float, steps: Sequence[EnergyStep]) -> Priced:
+    """A constant IT power from `from_s` to `to_s` at these prices; without steps it costs nothing and the PUE counts as 1."""
+    kwh = energy_kwh(power_w, from_s, to_s)
+    if not steps:
+        return Priced(kwh, kwh)
+    pieces = [(energy_kwh(power_w, since, until) * s.pue, s) for since, until, s in _pieces(from_s, to_s, steps)]
+    facility_kwh = sum(at_facility for at_facility, _ in pieces)
+    emissions_g = sum(at_facility * s.emissions_g_per_kwh for at_facility, s in pieces)
+    return Priced(kwh, facility_kwh, energy_cost(power_w, from_s, to_s, steps), emissions_g)
+
+
 def energy_steps(tariffs: Iterable[Tariff], pues: Iterable[Pue], zone: str, from_s: float, to_s: float) -> tuple[EnergyStep, ...]:
     """Prices over [from_s, to_s] in seconds UTC, as steps that touch and differ; empty where no tariff is known at all.
 

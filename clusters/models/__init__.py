@@ -2,7 +2,7 @@
 
 from clusters.models.assignments import Assignment, AssignmentEvent, AssignmentSlot, LogChunk, ProgressPoint, UsagePoint
 from clusters.models.clusters import Cluster, GpuType
-from clusters.models.energy import EnergyTariff, PueRecord, TariffBand
+from clusters.models.energy import EnergyEntry, EnergyTariff, PueRecord, TariffBand
 from clusters.models.nodes import Device, EnrolmentToken, Node, NodeEvent
 
 __all__ = [
@@ -11,6 +11,7 @@ __all__ = [
     "AssignmentSlot",
     "Cluster",
     "Device",
+    "EnergyEntry",
     "EnergyTariff",
     "EnrolmentToken",
     "GpuType",

@@ -74,6 +74,7 @@ class Assignment(models.Model):
     energy_kwh = models.FloatField(null=True, blank=True, help_text="IT energy as billed at the end")
     energy_cost = models.DecimalField(max_digits=16, decimal_places=8, null=True, blank=True)
     power_source = models.CharField(max_length=10, blank=True, default="")
+    metered_until = models.DateTimeField(null=True, blank=True, editable=False, help_text="The energy ledger is written up to here")
 
     class Meta:
         constraints = [
@@ -85,6 +86,7 @@ class Assignment(models.Model):
         indexes = [
             models.Index(fields=["node", "state"]),
             models.Index(fields=["state"]),
+            models.Index(fields=["accepted_at"], condition=Q(metered_until=None, accepted_at__isnull=False), name="never_metered"),
             models.Index(fields=["job", "-created_at"]),
         ]
         ordering = ["created_at"]
