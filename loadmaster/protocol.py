@@ -30,8 +30,16 @@ from enum import StrEnum
 PROTOCOL_VERSION = 1
 PROTOCOL_HEADER = "Loadmaster-Protocol"
 
-FEATURES = frozenset({"process", "emulated", "checkpoint", "steps_quota", "lease_guard"})
+RUNTIMES = ("process", "docker")
+"""The ways of running a job; a node offers the one its agent was started with."""
+
+FEATURES = frozenset({*RUNTIMES, "emulated", "checkpoint", "steps_quota", "lease_guard"})
 """Features an agent of this version may know; a LaunchSpec that requires another one is REJECTED."""
+
+
+def features_with(runtime: str) -> tuple[str, ...]:
+    """What a node offers whose agent runs jobs by that runtime: everything but the other runtimes."""
+    return tuple(sorted(FEATURES - set(RUNTIMES) | {runtime}))
 
 
 class AssignmentState(StrEnum):
@@ -232,8 +240,8 @@ class Accept:
 class LaunchSpec:
     """Everything needed to run one rank of one assignment: the payload of accept, a versioned JSON Schema.
 
-    `runtime` "process" runs `command` on the host, "docker" in `image`. `environment` holds plain values, `secrets` those that must
-    never be logged. `devices` are uuids on the agent's node; an emulated one is paced by the node's own table for `kind_name`.
+    `runtime` "process" runs `command` on the host, "docker" in `image`; `image_digest` is what that name was resolved to by the job's
+    first launch, or empty. `environment` holds plain values, `secrets` those that must never be logged. `devices` are uuids on the agent's node; an emulated one is paced by the node's own table for `kind_name`.
     """
 
     assignment: str
@@ -273,7 +281,11 @@ class LaunchSpec:
 
 @dataclass(frozen=True, slots=True)
 class StateReport:
-    """A move of an assignment as the agent saw it; `seq` grows with every report of the assignment."""
+    """A move of an assignment as the agent saw it; `seq` grows with every report of the assignment.
+
+    `prepared_fraction` says in PREPARING how much of the image is there; `image_digest` in RUNNING what the image's name was resolved
+    to (a registry's digest, or the image's id where no registry gave it one): the server keeps the first, later launches use it.
+    """
 
     epoch: int
     fence: int
@@ -285,6 +297,8 @@ class StateReport:
     reason: str = ""
     steps: int | None = None
     container: str = ""
+    prepared_fraction: float | None = None
+    image_digest: str = ""
 
 
 @dataclass(frozen=True, slots=True)

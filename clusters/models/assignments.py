@@ -50,6 +50,7 @@ class Assignment(models.Model):
     term_until = models.DateTimeField(null=True, blank=True)
     lease_expires_at = models.DateTimeField(null=True, blank=True)
     container = models.CharField(max_length=200, blank=True, default="")
+    prepared_fraction = models.FloatField(null=True, blank=True, help_text="How much of the image was there as last reported")
 
     created_at = models.DateTimeField(auto_now_add=True)
     accepted_at = models.DateTimeField(null=True, blank=True)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from datetime import datetime, timedelta
 from math import inf
 from typing import Any
@@ -19,11 +20,13 @@ from clusters.models import Assignment, Node
 from clusters.moves import move_assignment
 from clusters.selectors import clock_of
 from clusters.services.launch import launch_spec
+from jobs.models import Job
 from jobs.outcomes import assignment_ended, assignment_running
 from jobs.secrets import SecretMissing
 from loadmaster.protocol import Accept, AssignmentState, LaunchSpec, ReasonClass, StateReport
 
 LONGEST_REASON = 2000
+IMAGE_DIGEST = re.compile(r"sha256:[0-9a-f]{64}")
 NOT_AN_AGENTS_WORD = frozenset({AssignmentState.OFFERED, AssignmentState.UNKNOWN, AssignmentState.LOST})
 DEFAULT_REASON = {AssignmentState.FAILED: ReasonClass.USER, AssignmentState.PREEMPTED: ReasonClass.PREEMPT}
 
@@ -80,8 +83,9 @@ def report_state(node_pk: UUID, assignment_id: UUID, report: StateReport, now: d
         if _is_replay(assignment, report):
             return AssignmentState(assignment.state)
         _check_fresh(assignment, report)
+        _pin_image(assignment, report)
         if assignment.state == report.to:
-            Assignment.objects.filter(pk=assignment.pk, epoch=assignment.epoch).update(report_seq=report.seq)
+            Assignment.objects.filter(pk=assignment.pk, epoch=assignment.epoch).update(**_standing(report))
             return report.to
         _move(assignment, report, observed_at, now)
         _tell_job(assignment, now)
@@ -95,7 +99,24 @@ def _check(report: StateReport) -> datetime:
     check_number("steps", report.steps, 0, inf)
     check_number("exit_code", report.exit_code, -INT - 1, INT)
     check_text("container", report.container, 200)
+    check_number("prepared_fraction", report.prepared_fraction, 0, 1)
+    if report.image_digest and not IMAGE_DIGEST.fullmatch(report.image_digest):
+        raise invalid("image_digest", "must be sha256: and 64 hexadecimal digits")
     return moment("observed_at_s", report.observed_at_s)
+
+
+def _pin_image(assignment: Assignment, report: StateReport) -> None:
+    """Keep what a job's image was resolved to by its first launch that knew: a name may mean another image tomorrow."""
+    if report.image_digest:
+        Job.objects.filter(pk=assignment.job_id, image_digest="").update(image_digest=report.image_digest)
+
+
+def _standing(report: StateReport) -> dict[str, Any]:
+    """What a report says besides the state."""
+    values: dict[str, Any] = {"report_seq": report.seq}
+    if report.prepared_fraction is not None:
+        values["prepared_fraction"] = report.prepared_fraction
+    return values
 
 
 def _is_replay(assignment: Assignment, report: StateReport) -> bool:
@@ -128,7 +149,7 @@ def _move(assignment: Assignment, report: StateReport, observed_at: datetime, no
 
 
 def _values(assignment: Assignment, report: StateReport, now: datetime) -> dict[str, Any]:
-    values: dict[str, Any] = {"report_seq": report.seq, "epoch": report.epoch}
+    values = {**_standing(report), "epoch": report.epoch}
     if report.container:
         values["container"] = report.container
     if report.steps is not None and report.steps > assignment.steps_done:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
 from dataclasses import replace
 from functools import singledispatchmethod
 from pathlib import Path
@@ -47,13 +46,11 @@ class Hands:
         state_dir: Path,
         boot_id: str,
         checkpoints: Path | None = None,
-        node_environment: Callable[[], dict[str, str]] = admission.node_environment,
     ) -> None:
         self._client, self._journal, self._runtime, self._devices = client, journal, runtime, devices
         self._clock, self._shipper, self._talk = clock, shipper, talk
         self._state_dir, self._boot_id = state_dir, boot_id
         self._checkpoints = checkpoints or state_dir / "checkpoints"
-        self._node_environment = node_environment
         self._backoff = Backoff()
         self.is_leaving = False
 
@@ -90,32 +87,42 @@ class Hands:
     def _take(self, run: RunId, spec: LaunchSpec) -> None:
         live = [entry for entry in self._journal.entries.values() if not entry.has_ended]
         own = {device.uuid for device in self._devices.reports()}
+        launch = self._launch_of(spec)
         problem = admission.objection(spec, run, runtime=self._runtime.name, devices=own, live=live)
+        problem = problem or self._runtime.objection(launch)
         now_s = self._clock.wall_s()
         if problem:
             reason_class, reason = problem
             entry = Entry(run.assignment, run.fence, AssignmentState.ACCEPTED)
             self._journal.put(entry.moved(AssignmentState.REJECTED, now_s, reason_class=reason_class, reason=reason))
         else:
-            self._runtime.prepare(self._launch_of(spec))
+            self._runtime.prepare(launch)
             self._journal.put(_entry_of(spec).moved(AssignmentState.PREPARING, now_s))
             self._talk.hurry()
         self._talk.settle_offer(run.assignment)
 
     def _launch_of(self, spec: LaunchSpec) -> Launch:
+        hardware = {device.uuid for device in self._devices.reports() if not device.emulated}
         return admission.launch_of(
             spec,
             state_dir=self._state_dir,
             checkpoints=self._checkpoints,
-            node=self._node_environment(),
+            node=self._runtime.environment(),
             devices=self._devices.environment(spec.devices, spec.kind_name),
             lease_grace_s=self._talk.intervals.grace_s,
             boot_id=self._boot_id,
+            gpus=tuple(uuid for uuid in spec.devices if uuid in hardware),
         )
+
+    @do.register
+    def _tell(self, action: reconcile.TellPreparing) -> None:
+        moved = action.entry.moved(AssignmentState.PREPARING, self._clock.wall_s(), prepared_fraction=action.fraction)
+        self._journal.note(replace(moved, told_fraction=action.fraction))
 
     @do.register
     def _launch(self, action: reconcile.Launch) -> None:
         entry = replace(action.entry, launched=True, lease_until_s=action.lease_until_s, boot_id=self._boot_id)
+        digest = self._runtime.poll(entry.run).image_digest
         try:
             self._journal.put(entry)
         except JournalError as error:
@@ -128,7 +135,7 @@ class Hands:
             self._end(entry, Exit(self._clock.wall_s(), started=False, error=str(error)))
             return
         logger.info("%s is started", entry.run.name)
-        self._journal.note(entry.moved(AssignmentState.RUNNING, self._clock.wall_s()))
+        self._journal.note(entry.moved(AssignmentState.RUNNING, self._clock.wall_s(), image_digest=digest))
 
     @do.register
     def _renew(self, action: reconcile.Renew) -> None:

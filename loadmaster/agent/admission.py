@@ -94,8 +94,10 @@ def launch_of(
     devices: Mapping[str, str],
     lease_grace_s: float,
     boot_id: str,
+    gpus: tuple[str, ...] = (),
 ) -> Launch:
     """A specification's launch on this node: its own variables go over the node's, the devices' and the contract's over all."""
     promised = contract(spec, checkpoint_folder(spec, state_dir, checkpoints))
     environment = {**node, **spec.environment, **spec.secrets, **devices, **promised}
-    return Launch(RunId(spec.assignment, spec.fence), spec, environment, min(spec.grace_s, lease_grace_s), boot_id)
+    grace_s = min(spec.grace_s, lease_grace_s)
+    return Launch(RunId(spec.assignment, spec.fence), spec, environment, grace_s, boot_id, gpus=gpus, checkpoints=checkpoints)

@@ -2,21 +2,26 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
+import stat
 from pathlib import Path
 from typing import Any
 
+LARGEST_OBJECT = 1024 * 1024
 
-def write_whole(path: Path, content: bytes, *, durable: bool = False) -> None:
-    """Replace a file in one step, private to the user; a failure (a full disk, say) leaves the older content.
+
+def write_whole(path: Path, content: bytes, *, durable: bool = False, mode: int = 0o600) -> None:
+    """Replace a file in one step, private to the user unless `mode` says more; a failure (a full disk) leaves the older content.
 
     `durable` waits until content and name are on the disk.
     """
     temporary = path.with_name(f".{path.name}.tmp")
     try:
-        descriptor = os.open(temporary, os.O_CREAT | os.O_WRONLY | os.O_TRUNC | os.O_CLOEXEC, 0o600)
+        descriptor = os.open(temporary, os.O_CREAT | os.O_WRONLY | os.O_TRUNC | os.O_CLOEXEC, mode)
         with os.fdopen(descriptor, "wb") as file:
+            os.fchmod(descriptor, mode)  # whatever the umask
             file.write(content)
             file.flush()
             if durable:
@@ -38,9 +43,36 @@ def sync_folder(folder: Path) -> None:
         os.close(descriptor)
 
 
-def write_json(path: Path, data: dict[str, Any], *, durable: bool = False) -> None:
+def write_json(path: Path, data: dict[str, Any], *, durable: bool = False, mode: int = 0o600) -> None:
     """`write_whole` of a JSON object."""
-    write_whole(path, json.dumps(data).encode(), durable=durable)
+    write_whole(path, json.dumps(data).encode(), durable=durable, mode=mode)
+
+
+def open_plain(path: Path, flags: int = os.O_RDONLY) -> int:
+    """The descriptor of an ordinary file in a folder that others may write to: no link is followed, no pipe waited for.
+
+    FileNotFoundError also for what is there but is no ordinary file.
+    """
+    try:
+        descriptor = os.open(path, flags | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+    except OSError as error:
+        if error.errno in (errno.ELOOP, errno.ENXIO, errno.EISDIR):
+            raise FileNotFoundError(error.errno, "is no ordinary file", str(path)) from error
+        raise
+    if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+        os.close(descriptor)
+        raise FileNotFoundError(errno.ENOENT, "is no ordinary file", str(path))
+    return descriptor
+
+
+def read_object(path: Path) -> dict[str, Any] | None:
+    """The JSON object in a small file that others may have written, or None if there is none to be read."""
+    try:
+        with os.fdopen(open_plain(path), "rb") as file:
+            data = json.loads(file.read(LARGEST_OBJECT))
+    except (OSError, ValueError, RecursionError):
+        return None
+    return data if isinstance(data, dict) else None
 
 
 def private_folder(path: Path) -> Path:

@@ -14,13 +14,13 @@ import os
 import secrets
 from collections import OrderedDict
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any
 
 from loadmaster.agent.files import sync_folder, write_whole
 from loadmaster.agent.runtimes.base import RunId, StopBy
-from loadmaster.protocol import AssignmentState, ReasonClass
+from loadmaster.protocol import AssignmentState, ReasonClass, StateReport
 from loadmaster.wire import WireError, from_json, to_json
 
 COMPACT_ABOVE_LINES = 500
@@ -51,6 +51,12 @@ class Move:
     reason_class: ReasonClass | None = None
     reason: str = ""
     steps: int | None = None
+    prepared_fraction: float | None = None
+    image_digest: str = ""
+
+    def report(self, epoch: int, fence: int, container: str) -> StateReport:
+        """The move as the server is told of it, in the session `epoch`."""
+        return StateReport(epoch=epoch, fence=fence, container=container, **{f.name: getattr(self, f.name) for f in fields(self)})
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,8 +64,8 @@ class Entry:
     """What the agent knows of an assignment it took.
 
     `launched` is written before the guard is started: from then on the launch is found, adopted or settled, never repeated.
-    `lease_until_s` (boot clock of `boot_id`) is the first lease, renewals are in the run's own lease file. `unsent` moves are in
-    order.
+    `lease_until_s` (boot clock of `boot_id`) is the first lease, renewals are in the run's own lease file. `told_fraction` is how far
+    its preparation was when last told. `unsent` moves are in order.
     """
 
     assignment: str
@@ -75,6 +81,7 @@ class Entry:
     boot_id: str = ""
     stop: StopBy | None = None
     term_until_s: float | None = None
+    told_fraction: float = 0.0
     unsent: tuple[Move, ...] = ()
 
     @property

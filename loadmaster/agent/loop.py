@@ -21,7 +21,7 @@ from loadmaster.agent.runtimes.base import RunId, RunState, RunStatus, Runtime, 
 from loadmaster.agent.sampling import Sampler
 from loadmaster.agent.session import Conversation, known
 from loadmaster.agent.shipping import Shipper
-from loadmaster.protocol import FEATURES, DeviceSample, Directives, ErrorCode, SessionRequest, StateReport
+from loadmaster.protocol import DeviceSample, Directives, ErrorCode, SessionRequest, features_with
 
 logger = logging.getLogger(__name__)
 
@@ -71,7 +71,7 @@ class Agent:
         self._pace = pace or Pace()
         self._shipper = Shipper(client, runtime)
         self._sampler = Sampler(runtime, devices, self._shipper, self._clock)
-        self.talk = Conversation(client, journal, self._clock, self._session_request, self._samples, jitter)
+        self.talk = Conversation(client, journal, self._clock, self._session_request, self._samples, jitter, runtime.trouble)
         self._hands = Hands(
             client=client,
             journal=journal,
@@ -124,6 +124,7 @@ class Agent:
         """Let go of the journal, so that another agent may take over; jobs go on."""
         self._left.set()
         self._journal.close()
+        self._runtime.close()
 
     @property
     def is_idle(self) -> bool:
@@ -150,7 +151,7 @@ class Agent:
             devices=self._devices.reports(),
             assignments=tuple(known(entry) for entry in self._journal.entries.values()),
             agent_version=__version__,
-            features=tuple(sorted(FEATURES)),
+            features=features_with(self._runtime.name),
         )
 
     def _running(self) -> list[Entry]:
@@ -184,7 +185,8 @@ class Agent:
 
     def _waiting_since(self, now_s: float, runs: dict[RunId, RunStatus]) -> dict[str, float]:
         entries = self._journal.entries
-        waiting = {name for name, entry in entries.items() if not entry.launched and not entry.has_ended}
+        preparing = {run for run, status in runs.items() if status.state is RunState.PREPARING}
+        waiting = {e.assignment for e in entries.values() if not e.launched and not e.has_ended and e.run not in preparing}
         ours = {entry.run for entry in entries.values()}
         waiting |= {run.name for run, status in runs.items() if run not in ours and status.state is RunState.RUNNING}
         self._since_s = {name: self._since_s.get(name, now_s) for name in waiting}
@@ -257,9 +259,7 @@ class Agent:
         key, epoch = f"state {entry.run.name}", self.talk.epoch
         if epoch is None or not self._backoff.is_due(key, self._clock.boot_s()):
             return False
-        report = StateReport(
-            epoch, entry.fence, move.seq, move.to, move.observed_at_s, move.exit_code, move.reason_class, move.reason, move.steps
-        )
+        report = move.report(epoch, entry.fence, entry.run.name)
         try:
             self._client.report_state(entry.assignment, report)
         except (TryAgain, *INCURABLE) as error:

@@ -57,6 +57,8 @@ def _not_started(ended: Exit) -> Outcome:
         return Outcome(AssignmentState.PREEMPTED, ReasonClass.PREEMPT, ended.error)
     if ended.stopped_by is StopBy.LEASE:
         return Outcome(AssignmentState.FAILED, ReasonClass.LEASE, ended.error)
+    if ended.blame is not None:
+        return Outcome(AssignmentState.FAILED, ended.blame, ended.error)
     if ended.error.startswith("the command"):
         return Outcome(AssignmentState.FAILED, ReasonClass.USER, ended.error)
     return Outcome(AssignmentState.FAILED, ReasonClass.NODE, ended.error)

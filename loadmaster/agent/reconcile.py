@@ -13,6 +13,9 @@ from loadmaster.agent.journal import Entry
 from loadmaster.agent.runtimes.base import Exit, RunId, RunState, RunStatus, StopBy, StopOrder, Term
 from loadmaster.protocol import Directive, DirectiveAction, StopReason
 
+TELLING_STEP = 0.05
+"""By how much a preparation must have come on to be told again: each telling is a line in the journal and a call."""
+
 
 @dataclass(frozen=True, slots=True)
 class View:
@@ -48,6 +51,14 @@ class AcceptOffer:
     """Ask the server for the offer's specification, and prepare it."""
 
     run: RunId
+
+
+@dataclass(frozen=True, slots=True)
+class TellPreparing:
+    """The preparation has come on: tell the server how far."""
+
+    entry: Entry
+    fraction: float
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,7 +129,7 @@ class RemoveStray:
     run: RunId
 
 
-Action = AcceptOffer | Launch | Renew | Stop | Update | Settle | Finish | Drop | StopStray | RemoveStray
+Action = AcceptOffer | TellPreparing | Launch | Renew | Stop | Update | Settle | Finish | Drop | StopStray | RemoveStray
 
 
 def reconcile(view: View) -> list[Action]:
@@ -149,7 +160,7 @@ def _live(view: View, entry: Entry) -> Iterator[Action]:
         yield Finish(entry, status.exit)
     elif status.state is RunState.RUNNING:
         yield from _running(view, entry, status)
-    elif entry.launched:
+    elif entry.launched:  # also one that is said to be still preparing: then nothing can have been started
         yield Settle(entry)
     else:
         yield from _waiting(view, entry, status)
@@ -173,6 +184,9 @@ def _waiting(view: View, entry: Entry, status: RunStatus) -> Iterator[Action]:
         yield Finish(entry, _never_started(view, order.by, "it was stopped before it was started"))
     elif status.state is RunState.ABSENT:
         yield Finish(entry, _never_started(view, None, "the run's folder is gone"))
+    elif status.state is RunState.PREPARING:
+        if status.prepared_fraction >= entry.told_fraction + TELLING_STEP:
+            yield TellPreparing(entry, status.prepared_fraction)
     elif lease_until_s > view.now_s:
         yield Launch(entry, lease_until_s)
     elif view.now_s - view.since_s.get(entry.assignment, view.now_s) > view.patience_s:

@@ -42,7 +42,7 @@ class Sampler:
 
     def _is_greedy(self, entry: Entry, usage: Usage) -> bool:
         """Whether it holds too much, by an exact count where the quick one (shared pages counted for each process) says so."""
-        if not 0 < entry.memory_gb < usage.memory_gb or entry.stop:
+        if self._runtime.limits_memory or not 0 < entry.memory_gb < usage.memory_gb or entry.stop:
             return False
         exact = self._runtime.usage(entry.run, exact=True)
         return exact is not None and exact.memory_gb > entry.memory_gb

@@ -46,12 +46,14 @@ class Conversation:
         request: Callable[[], SessionRequest],
         samples: Callable[[], tuple[DeviceSample, ...]],
         jitter: random.Random | None = None,
+        trouble: Callable[[], str] = str,
     ) -> None:
         self._client = client
         self._journal = journal
         self._clock = clock
         self._request = request
         self._samples = samples
+        self._trouble = trouble
         self._jitter = jitter or random.SystemRandom()
         self._backoff = Backoff(jitter=self._jitter)
         self._seq = 0
@@ -147,7 +149,7 @@ class Conversation:
     def _heartbeat(self) -> Heartbeat:
         self._seq += 1
         assignments = tuple(known(entry) for entry in self._journal.entries.values() if not entry.has_ended)
-        healthy = self._journal.is_writable()
+        healthy = self._journal.is_writable() and not self._trouble()
         return Heartbeat(self.epoch or 0, self._seq, self._clock.wall_s(), healthy, self._samples(), assignments, self.cursor)
 
     def _interval_s(self, heartbeat_s: float) -> float:

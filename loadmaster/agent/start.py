@@ -21,7 +21,7 @@ from loadmaster.agent.files import private_folder
 from loadmaster.agent.journal import Journal, JournalError, JournalHeldError
 from loadmaster.agent.loop import Agent
 from loadmaster.agent.runtimes.process import ProcessRuntime
-from loadmaster.protocol import FEATURES, Registration
+from loadmaster.protocol import Registration, features_with
 
 EXIT_CONFIG = 2
 EXIT_TOKEN = 3
@@ -122,7 +122,7 @@ def _registration(config: AgentConfig, devices: machine.Devices, identity: machi
         cores=machine.cores(),
         memory_gb=machine.memory_gb(),
         agent_version=__version__,
-        features=tuple(sorted(FEATURES)),
+        features=features_with(config.runtime),
         name=config.name,
         rack=config.rack,
     )

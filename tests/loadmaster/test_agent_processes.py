@@ -392,8 +392,8 @@ class TestProcessRuntime:
         runtime.start(RUN, guard.boot_s() + 60)
         until(lambda: runtime.size(RUN, "stdout"))
         with monkeypatch.context() as patch:
-            patch.setattr("loadmaster.agent.runtimes.process.write_json", no_room)
-            patch.setattr("loadmaster.agent.runtimes.process.write_whole", no_room)
+            patch.setattr("loadmaster.agent.runtimes.folders.write_json", no_room)
+            patch.setattr("loadmaster.agent.runtimes.folders.write_whole", no_room)
             runtime.renew(RUN, guard.boot_s() + 120)
             lease = runtime.poll(RUN).lease_until_s
             assert lease is not None

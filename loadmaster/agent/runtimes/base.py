@@ -5,9 +5,10 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 from enum import StrEnum
+from pathlib import Path
 from typing import Protocol
 
-from loadmaster.protocol import LaunchSpec
+from loadmaster.protocol import LaunchSpec, ReasonClass
 
 STREAMS = ("stdout", "stderr")
 PROGRESS = "progress"
@@ -75,6 +76,7 @@ class Term:
 class Launch:
     """Everything a runtime needs for one launch: the specification and what the node adds to it.
 
+    `gpus` are the uuids of those devices that are hardware, `checkpoints` the folder the node's jobs share.
     `environment` is the contract with the training library and the node's variables; the specification's own values come on top of
     the node's, never over the contract's. `grace_s` counts at the lease's end.
     """
@@ -84,11 +86,16 @@ class Launch:
     environment: dict[str, str]
     grace_s: float
     boot_id: str
+    gpus: tuple[str, ...] = ()
+    checkpoints: Path | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class Exit:
-    """How a run ended. `exit_code` is negative for a signal; `started` False: no process of the job ever ran."""
+    """How a run ended. `exit_code` is negative for a signal; `started` False: no process of the job ever ran.
+
+    `blame` is who is at fault when nothing was started, where the runtime knows better than the outcome's rules.
+    """
 
     ended_at_s: float
     started: bool = True
@@ -97,12 +104,14 @@ class Exit:
     killed: bool = False
     oom: bool = False
     error: str = ""
+    blame: ReasonClass | None = None
 
 
 class RunState(StrEnum):
     """What a runtime knows of a launch."""
 
     ABSENT = "absent"
+    PREPARING = "preparing"
     PREPARED = "prepared"
     RUNNING = "running"
     ENDED = "ended"
@@ -110,11 +119,16 @@ class RunState(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class RunStatus:
-    """A launch's state; `exit` when it has ended; `lease_until_s` on the boot clock as the run itself knows it."""
+    """A launch's state; `exit` when it has ended; `lease_until_s` on the boot clock as the run itself knows it.
+
+    `prepared_fraction` says how far a PREPARING one is, `image_digest` which image a PREPARED one is going to use.
+    """
 
     state: RunState
     exit: Exit | None = None
     lease_until_s: float | None = None
+    prepared_fraction: float = 0.0
+    image_digest: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,12 +140,30 @@ class Usage:
 
 
 class Runtime(Protocol):
-    """A way of running jobs. Calls never wait for the job; every call may be repeated."""
+    """A way of running jobs. Calls never wait for the job; every call may be repeated.
+
+    Attributes:
+        name: "process" or "docker".
+        limits_memory: jobs cannot use more memory than they asked for; else the agent watches them and stops those that do.
+    """
 
     name: str
+    limits_memory: bool
+
+    def environment(self) -> dict[str, str]:
+        """The variables every job gets from the node, below all others."""
+        ...
+
+    def objection(self, launch: Launch) -> tuple[ReasonClass, str] | None:
+        """Why this runtime must not do what the launch asks for, whatever happens on the machine; or None."""
+        ...
+
+    def trouble(self) -> str:
+        """What keeps this runtime from taking new work now, or empty."""
+        ...
 
     def prepare(self, launch: Launch) -> None:
-        """Make ready all that a start needs; LaunchError when the machine cannot."""
+        """Make ready all that a start needs, or begin to (`poll` then says PREPARING); LaunchError when the machine cannot."""
         ...
 
     def start(self, run: RunId, lease_until_s: float) -> None:
@@ -183,5 +215,9 @@ class Runtime(Protocol):
         ...
 
     def remove(self, run: RunId) -> None:
-        """Forget an ended launch and all it left."""
+        """Forget an ended launch and all it left; one that is still being prepared is called off."""
+        ...
+
+    def close(self) -> None:
+        """Let go of what the runtime holds in this process; jobs go on."""
         ...

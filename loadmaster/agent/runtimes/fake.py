@@ -26,7 +26,7 @@ from loadmaster.agent.runtimes.base import (
     Term,
     Usage,
 )
-from loadmaster.protocol import LaunchSpec
+from loadmaster.protocol import LaunchSpec, ReasonClass
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,6 +43,10 @@ class Script:
         stdout: what it says when it starts.
         cores: cores in use while it runs.
         memory_gb: memory in use while it runs.
+        pull_s: how long its image takes to come.
+        pull_error: why its image does not come after all, or empty.
+        image_digest: what its image's name is resolved to.
+        refused: why this node will never run it, or None.
     """
 
     step_s: float = 1.0
@@ -54,6 +58,10 @@ class Script:
     stdout: bytes = b""
     cores: float = 1.0
     memory_gb: float = 0.5
+    pull_s: float = 0.0
+    pull_error: str = ""
+    image_digest: str = ""
+    refused: tuple[ReasonClass, str] | None = None
 
 
 @dataclass(slots=True)
@@ -72,6 +80,7 @@ class Play:
     streams: dict[str, bytes] = field(default_factory=dict)
     note: str = ""
     told_step: int = -1
+    prepared_s: float = 0.0
 
 
 class FakeRuntime:
@@ -92,6 +101,7 @@ class FakeRuntime:
         name: str = "process",
     ) -> None:
         self.name = name
+        self.limits_memory = False
         self.saved = {} if saved is None else saved
         self.plays: dict[RunId, Play] = {}
         self.launches: list[RunId] = []
@@ -99,11 +109,24 @@ class FakeRuntime:
         self._clock = clock
         self._script = script
 
+    def environment(self) -> dict[str, str]:
+        return {}
+
+    def objection(self, launch: Launch) -> tuple[ReasonClass, str] | None:
+        return self._script(launch.spec).refused
+
+    def trouble(self) -> str:
+        return ""
+
+    def close(self) -> None:
+        """Nothing is held."""
+
     def prepare(self, launch: Launch) -> None:
         script = self._script(launch.spec)
         if script.cannot_start:
             raise LaunchError(script.cannot_start)
-        self.plays.setdefault(launch.run, Play(launch.spec, script, grace_s=launch.grace_s, streams={"stdout": script.stdout}))
+        play = Play(launch.spec, script, grace_s=launch.grace_s, streams={"stdout": script.stdout}, prepared_s=self._clock.boot_s())
+        self.plays.setdefault(launch.run, play)
 
     def start(self, run: RunId, lease_until_s: float) -> None:
         play = self.plays[run]
@@ -131,8 +154,17 @@ class FakeRuntime:
         if play.exit:
             return RunStatus(RunState.ENDED, play.exit)
         if play.started_s is None:
-            return RunStatus(RunState.PREPARED)
+            return self._preparing(play)
         return RunStatus(RunState.RUNNING, lease_until_s=play.lease_until_s)
+
+    def _preparing(self, play: Play) -> RunStatus:
+        waited_s = self._clock.boot_s() - play.prepared_s
+        if waited_s < play.script.pull_s:
+            return RunStatus(RunState.PREPARING, prepared_fraction=waited_s / play.script.pull_s)
+        if play.script.pull_error:
+            play.exit = Exit(self._clock.wall_s(), started=False, error=play.script.pull_error, blame=ReasonClass.IMAGE)
+            return RunStatus(RunState.ENDED, play.exit)
+        return RunStatus(RunState.PREPARED, image_digest=play.script.image_digest)
 
     def abandon(self, run: RunId) -> RunStatus:
         play = self.plays.get(run)

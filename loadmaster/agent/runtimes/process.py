@@ -4,60 +4,44 @@ from __future__ import annotations
 
 import contextlib
 import fcntl
-import json
 import os
-import shutil
 import signal
 import sys
 from collections.abc import Callable
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import psutil
 
-from loadmaster.agent import guard
-from loadmaster.agent.clock import Clock, SystemClock
-from loadmaster.agent.files import private_folder, write_json, write_whole
-from loadmaster.agent.runtimes.base import (
-    PROGRESS,
-    Exit,
-    Launch,
-    LaunchError,
-    RunId,
-    RunState,
-    RunStatus,
-    StopBy,
-    StopOrder,
-    Term,
-    Usage,
-)
-from loadmaster.protocol import LaunchSpec
-from loadmaster.wire import WireError, dumps, loads
+from loadmaster.agent import admission, guard
+from loadmaster.agent.clock import Clock
+from loadmaster.agent.files import private_folder, write_json
+from loadmaster.agent.runtimes.base import Launch, LaunchError, RunId, RunState, RunStatus, Usage
+from loadmaster.agent.runtimes.folders import RunFolders, exit_of
+from loadmaster.protocol import ReasonClass
 
-_FILES = {"stdout": "stdout.log", "stderr": "stderr.log", PROGRESS: "progress.jsonl"}
 GB = 1e9
-LEASE_FILE_SIZE = 256
 
 
-class ProcessRuntime:
-    """Runs jobs as processes below `runs`; see `guard` for the files of a run's folder.
-
-    `term.json` and `spec.json` are the agent's own: the first is read by the training library, the second by an agent that adopts
-    the run (it holds secrets: its mode is 0600, and it goes with the folder).
-    """
+class ProcessRuntime(RunFolders):
+    """Runs jobs as processes; LOADMASTER_RUN_DIR is the run's private folder itself."""
 
     name = "process"
+    limits_memory = False
 
     def __init__(self, runs: Path, clock: Clock | None = None) -> None:
-        self._runs = private_folder(runs)
-        self._clock = clock or SystemClock()
+        super().__init__(runs, clock)
         self._guards: dict[RunId, int] = {}
         self._usage: dict[RunId, tuple[float, float]] = {}
 
-    def folder(self, run: RunId) -> Path:
-        """The run's private folder, LOADMASTER_RUN_DIR."""
-        return self._runs / run.name
+    def environment(self) -> dict[str, str]:
+        return admission.node_environment()
+
+    def objection(self, launch: Launch) -> tuple[ReasonClass, str] | None:
+        return None
+
+    def trouble(self) -> str:
+        return ""
 
     def prepare(self, launch: Launch) -> None:
         folder = self.folder(launch.run)
@@ -66,9 +50,8 @@ class ProcessRuntime:
             private_folder(folder)
             if checkpoints := launch.environment.get("LOADMASTER_CHECKPOINT_DIR"):
                 Path(checkpoints).mkdir(parents=True, exist_ok=True)
-            write_whole(folder / "spec.json", dumps(launch.spec), durable=True)
+            self._write_spec(launch)
             write_json(folder / "launch.json", self._launch(launch), durable=True)
-            self._write_term(launch.run, {"term_until_s": launch.spec.term_until_s, "grace_s": launch.spec.grace_s})
         except OSError as error:
             raise LaunchError(f"the run's folder cannot be made: {error}") from error
 
@@ -104,46 +87,9 @@ class ProcessRuntime:
         ]
         return os.posix_spawn(sys.executable, argv, {}, file_actions=actions, setsid=True, setsigmask=[])
 
-    def renew(self, run: RunId, lease_until_s: float) -> None:
-        lease = guard.read_json(self.folder(run) / "lease.json")
-        if lease:
-            self._write_lease(run, lease_until_s, str(lease["boot_id"]))
-
-    def _write_lease(self, run: RunId, lease_until_s: float, boot_id: str) -> None:
-        path = self.folder(run) / "lease.json"
-        text = json.dumps({"deadline_s": lease_until_s, "boot_id": boot_id}).encode().ljust(LEASE_FILE_SIZE)
-        try:
-            write_whole(path, text)
-        except OSError:  # a full disk: what is there already can be overwritten in place, and a torn lease counts as the one before
-            with path.open("r+b") as file:
-                file.write(text)
-
-    def update(self, run: RunId, term: Term) -> None:
-        self._write_term(run, {"term_until_s": term.until_s})
-
-    def _write_term(self, run: RunId, change: dict[str, Any]) -> None:
-        path = self.folder(run) / "term.json"
-        term = {"version": 1, "fence": run.fence, "stop": False, "reason": None, "term_until_s": None, "grace_s": 30.0}
-        write_json(path, term | (guard.read_json(path) or {}) | change)
-
-    def stop(self, run: RunId, order: StopOrder) -> None:
-        folder = self.folder(run)
-        if not folder.exists():
-            return
-        now_s = self._clock.boot_s()
-        wait_s = order.grace_s / 2 if order.by is StopBy.PREEMPT else 0.0
-        try:
-            write_json(
-                folder / "stop.json", {"by": order.by.value, "term_at_s": now_s + wait_s, "kill_at_s": now_s + order.grace_s}
-            )
-        except OSError:  # a full disk: the guard takes a signal for an order too
-            self._signal_guard(folder)
-        with contextlib.suppress(OSError):  # a full disk: the signals come all the same
-            self._write_term(run, {"stop": True, "reason": order.by.value, "grace_s": order.grace_s})
-
-    def _signal_guard(self, folder: Path) -> None:
-        owner = guard.read_json(folder / "guard.pid")
-        if owner and self._is_guarded(folder):
+    def _signal_guard(self, run: RunId) -> None:
+        owner = guard.read_json(self.folder(run) / "guard.pid")
+        if owner and self._is_guarded(self.folder(run)):
             os.kill(int(owner["pid"]), signal.SIGTERM)
 
     def poll(self, run: RunId) -> RunStatus:
@@ -157,7 +103,7 @@ class ProcessRuntime:
     def _status(self, folder: Path, guarded: bool) -> RunStatus:
         ended = guard.read_json(folder / "exit.json")
         if ended:
-            return RunStatus(RunState.ENDED, _exit(ended))
+            return RunStatus(RunState.ENDED, exit_of(ended))
         if guarded:
             lease = guard.read_json(folder / "lease.json") or {}
             return RunStatus(RunState.RUNNING, lease_until_s=lease.get("deadline_s"))
@@ -210,41 +156,6 @@ class ProcessRuntime:
         error = "the run's guard was killed" if started else "the agent or its guard ended before the job was started"
         guard.write_exit(folder, {"started": started, "stopped_by": None, "killed": started, "error": error})
 
-    def list(self) -> tuple[RunId, ...]:
-        found = (RunId.parse(path.name) for path in sorted(self._runs.iterdir()) if path.is_dir())
-        return tuple(run for run in found if run)
-
-    def spec(self, run: RunId) -> LaunchSpec | None:
-        try:
-            return loads(LaunchSpec, (self.folder(run) / "spec.json").read_bytes())
-        except (OSError, WireError):
-            return None
-
-    def read(self, run: RunId, stream: str, offset: int, limit: int) -> bytes:
-        try:
-            with (self.folder(run) / _FILES[stream]).open("rb") as file:
-                file.seek(offset)
-                return file.read(limit)
-        except FileNotFoundError:
-            return b""
-
-    def size(self, run: RunId, stream: str) -> int:
-        try:
-            return (self.folder(run) / _FILES[stream]).stat().st_size
-        except FileNotFoundError:
-            return 0
-
-    def note(self, run: RunId, text: str | None) -> str:
-        path = self.folder(run) / "shipping.json"
-        if text is not None:
-            with contextlib.suppress(OSError):  # a full disk: an older note only makes a restarted agent ship a piece again
-                write_whole(path, text.encode())
-            return text
-        try:
-            return path.read_text()
-        except OSError:
-            return ""
-
     def usage(self, run: RunId, *, exact: bool = False) -> Usage | None:
         owner = guard.read_json(self.folder(run) / "guard.pid")
         if not owner or not self._is_guarded(self.folder(run)):
@@ -258,19 +169,7 @@ class ProcessRuntime:
 
     def remove(self, run: RunId) -> None:
         self._usage.pop(run, None)
-        shutil.rmtree(self.folder(run), ignore_errors=True)
-
-
-def _exit(data: dict[str, Any]) -> Exit:
-    stopped_by = data.get("stopped_by")
-    found = Exit(ended_at_s=float(data["ended_at_s"]), started=bool(data.get("started")), error=str(data.get("error", "")))
-    return replace(
-        found,
-        exit_code=data.get("exit_code"),
-        stopped_by=StopBy(stopped_by) if stopped_by else None,
-        killed=bool(data.get("killed")),
-        oom=bool(data.get("oom")),
-    )
+        super().remove(run)
 
 
 def _consumption(guard_pid: int, memory_of: Callable[[psutil.Process], int]) -> tuple[float, int]:
