@@ -3,6 +3,7 @@
 from django.urls import URLPattern, URLResolver, include, path
 from rest_framework.routers import SimpleRouter
 
+from clusters.cost_api import CostsView
 from clusters.manage_api import (
     ClusterViewSet,
     EnrolmentTokenViewSet,
@@ -21,5 +22,6 @@ router.register("rounds", RoundViewSet, basename="round")
 
 urlpatterns: list[URLPattern | URLResolver] = [
     path("", include(router.urls)),
+    path("costs/", CostsView.as_view(), name="api-costs"),
     path("policies/", PoliciesView.as_view(), name="policies"),
 ]

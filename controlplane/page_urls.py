@@ -3,6 +3,7 @@
 from django.contrib.auth.views import LoginView, LogoutView
 from django.urls import path
 
+from clusters import cost_views as costs
 from clusters import views as clusters
 from controlplane import views as controlplane
 from jobs import views as jobs
@@ -25,5 +26,8 @@ urlpatterns = [
     path("rounds/<int:pk>/", controlplane.round_, name="round"),
     path("rounds/<int:pk>/snapshot.json", controlplane.round_snapshot, name="round_snapshot"),
     path("kinds/", profiling.kinds, name="kinds"),
+    path("costs/", costs.costs, name="costs"),
+    path("costs/figure.json", costs.costs_figure, name="costs_figure"),
+    path("costs/costs.csv", costs.costs_csv, name="costs_csv"),
     path("live/", live, name="live"),
 ]

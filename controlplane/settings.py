@@ -16,6 +16,8 @@ from django.core.exceptions import ImproperlyConfigured
 from django.core.management.utils import get_random_secret_key
 from django.templatetags.static import static
 
+from controlplane import environment
+
 env = environ.Env()
 
 BASE_DIR = Path(__file__).resolve().parent.parent
@@ -43,6 +45,7 @@ def _secret_key() -> str:
 
 
 SECRET_KEY = _secret_key()
+SECRET_KEY_FALLBACKS: list[str] = env.list("SECRET_KEY_FALLBACKS", default=[])
 ALLOWED_HOSTS: list[str] = env.list("ALLOWED_HOSTS", default=["localhost", "127.0.0.1", "[::1]"])
 CSRF_TRUSTED_ORIGINS: list[str] = env.list("CSRF_TRUSTED_ORIGINS", default=[])
 
@@ -110,7 +113,7 @@ TEMPLATES = [
 def _databases() -> dict[str, dict[str, object]]:
     """PostgreSQL by DATABASE_URL, else SQLite with the settings that keep several writers from locking each other out."""
     if env.str("DATABASE_URL", ""):
-        return {"default": {**env.db_url("DATABASE_URL"), "CONN_MAX_AGE": 60, "CONN_HEALTH_CHECKS": True}}
+        return {"default": environment.database(env.db_url("DATABASE_URL"))}
     options = {
         "transaction_mode": "IMMEDIATE",
         "timeout": 20,
@@ -134,14 +137,19 @@ def _socket_path() -> Path:
 
 VALKEY_SOCKET = env.str("VALKEY_SOCKET", str(_socket_path()))
 REDIS_URL = env.str("REDIS_URL", "")
+_BROKER = REDIS_URL or f"unix://{VALKEY_SOCKET}"
+_CACHE = env.str("LOADMASTER_CACHE_URL", "") or environment.cache_location(_BROKER)
+_REDIS_CA = env.str("LOADMASTER_REDIS_CA", "")
 CACHES = {
     "default": {
         "BACKEND": "django.core.cache.backends.redis.RedisCache",
-        "LOCATION": REDIS_URL or f"unix://{VALKEY_SOCKET}?db=1",
+        "LOCATION": environment.cache_address(_CACHE),
+        "OPTIONS": environment.tls_options(_CACHE, _REDIS_CA),
     }
 }
 
-CELERY_BROKER_URL = REDIS_URL or f"redis+socket://{VALKEY_SOCKET}"
+CELERY_BROKER_URL = environment.broker_address(_BROKER)
+CELERY_BROKER_USE_SSL = environment.tls_options(_BROKER, _REDIS_CA) or None
 CELERY_TASK_IGNORE_RESULT = True
 CELERY_TASK_ACKS_LATE = True
 CELERY_TASK_REJECT_ON_WORKER_LOST = True
@@ -158,6 +166,7 @@ CELERY_BROKER_TRANSPORT_OPTIONS = {
 }
 CELERY_BEAT_SCHEDULE = {
     "periodic-rounds": {"task": "controlplane.tasks.periodic_rounds", "schedule": 5.0, "options": {"expires": 5.0}},
+    "meter-energy": {"task": "controlplane.tasks.meter_energy", "schedule": 60.0, "options": {"expires": 60.0}},
     "reconcile": {"task": "controlplane.tasks.reconcile", "schedule": 2.0, "options": {"expires": 4.0}},
 }
 SOLVER_TIMEOUT_S = env.float("LOADMASTER_SOLVER_TIMEOUT_S", 60.0)
@@ -179,6 +188,8 @@ LOGIN_REDIRECT_URL = "queue"
 LOGOUT_REDIRECT_URL = "login"
 
 REST_FRAMEWORK = {
+    # Who calls is who opened the connection; behind a proxy uvicorn puts that right, for the proxies in FORWARDED_ALLOW_IPS only.
+    "NUM_PROXIES": 0,
     "DEFAULT_AUTHENTICATION_CLASSES": [
         "controlplane.authentication.BearerAuthentication",
         "rest_framework.authentication.SessionAuthentication",
@@ -198,6 +209,7 @@ SPECTACULAR_SETTINGS = {
     "DESCRIPTION": "Submit training jobs, follow them, and run the cluster they run on.",
     "VERSION": "1",
     "SCHEMA_PATH_PREFIX": r"/api/v1",
+    "POSTPROCESSING_HOOKS": ["drf_spectacular.hooks.postprocess_schema_enums", "controlplane.openapi.complete"],
     "ENUM_NAME_OVERRIDES": {
         "JobState": "jobs.filters.STATES",
         "NodeState": "clusters.models.nodes.State.choices",
@@ -258,7 +270,9 @@ _TLS = env.bool("LOADMASTER_TLS", False)
 SESSION_COOKIE_SECURE = _TLS
 CSRF_COOKIE_SECURE = _TLS
 SECURE_SSL_REDIRECT = _TLS
-SECURE_HSTS_SECONDS = 31_536_000 if _TLS else 0
+# Asked from within, by health checks and by what gathers metrics, without TLS.
+SECURE_REDIRECT_EXEMPT = [r"^healthz$", r"^readyz$", r"^metrics/?$"]
+SECURE_HSTS_SECONDS = env.int("LOADMASTER_HSTS_S", 31_536_000) if _TLS else 0
 SECURE_HSTS_INCLUDE_SUBDOMAINS = _TLS
 SECURE_HSTS_PRELOAD = _TLS
 SECURE_PROXY_SSL_HEADER = ("HTTP_X_FORWARDED_PROTO", "https") if _TLS else None

@@ -5,6 +5,7 @@ from __future__ import annotations
 from celery import shared_task
 from django.utils import timezone
 
+from clusters.ledger import meter
 from clusters.reconciler import reconcile_clusters
 from controlplane import pace
 from controlplane.health import note_beat
@@ -41,3 +42,9 @@ def reconcile() -> None:
     reconcile_profiles(now)
     for cluster_id in pace.overdue_clusters(now):
         run_cluster_round.delay(cluster_id)
+
+
+@shared_task
+def meter_energy() -> None:
+    """Bring the energy of what runs into the ledger."""
+    meter()

@@ -59,8 +59,8 @@ class TariffBand(models.Model):
 class EnergyEntry(models.Model):
     """What one assignment drew in one hour of the cluster's wall clock (clusters.ledger). `hour` is the hour's start.
 
-    kWh are IT energy but for `facility_kwh` (times PUE); costs are the facility's. Its GPUs' energy is `measured` by their meters or
-    `modelled`; its part of the `rest` of the node is always modelled. `cost` is of all three, `measured_cost` of the first.
+    kWh are IT energy but for `facility_kwh` (times PUE); costs are the facility's. Its GPUs' energy is `measured` (by meters)
+    or `modelled`; its part of the `rest` of the node is always modelled. `cost` is of all three, `measured_cost` of the first.
     `predicted` is what the round that placed it expected for the same time, None where it expected nothing.
     """
 

@@ -106,6 +106,12 @@ def percent(fraction: float) -> str:
 
 
 @register.filter
+def signed_percent(fraction: float) -> str:
+    """A difference as a percentage with its sign: +3%, -12%."""
+    return f"{100 * fraction:+.0f}%".replace("-", "−")
+
+
+@register.filter
 def pretty_json(value: object) -> str:
     """Indented JSON."""
     return json.dumps(value, indent=2, sort_keys=True, default=str)

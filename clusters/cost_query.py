@@ -1,0 +1,93 @@
+"""Which costs somebody asks for: a cluster, a time and what to sum up by."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import UTC, date, datetime, time, timedelta
+from zoneinfo import ZoneInfo
+
+from clusters.models import Cluster
+
+PERIODS = {
+    "today": "Today",
+    "24h": "Last 24 hours",
+    "7d": "Last 7 days",
+    "30d": "Last 30 days",
+    "month": "This month",
+    "last-month": "Last month",
+}
+BY = {"hour": "Hour", "day": "Day", "node": "Node", "team": "Team", "job": "Job"}
+
+
+class CostQueryError(ValueError):
+    """A question about costs makes no sense; `field` names what is wrong, the message what would be right."""
+
+    def __init__(self, field: str, message: str) -> None:
+        super().__init__(message)
+        self.field = field
+
+
+@dataclass(frozen=True, slots=True)
+class CostQuery:
+    """Which cluster's costs, from when until when (excluded), summed up by what. Days and hours are the cluster's own."""
+
+    cluster: Cluster
+    since: datetime
+    until: datetime
+    by: str = "team"
+
+    @property
+    def zone(self) -> ZoneInfo:
+        """The cluster's time zone."""
+        return ZoneInfo(self.cluster.timezone)
+
+
+def period(name: str, cluster: Cluster, now: datetime) -> tuple[datetime, datetime]:
+    """(since, until) of a named period. The last ones end now; those of the calendar follow the cluster's zone."""
+    zone = ZoneInfo(cluster.timezone)
+    today = now.astimezone(zone).date()
+    first = today.replace(day=1)
+    match name:
+        case "today":
+            return _midnight(today, zone), now
+        case "24h" | "7d" | "30d":
+            return now - {"24h": timedelta(hours=24), "7d": timedelta(days=7), "30d": timedelta(days=30)}[name], now
+        case "month":
+            return _midnight(first, zone), now
+        case "last-month":
+            return _midnight((first - timedelta(days=1)).replace(day=1), zone), _midnight(first, zone)
+    raise CostQueryError("period", f"must be one of {', '.join(PERIODS)}, not {name[:40]!r}")
+
+
+def read_query(cluster: Cluster, asked: dict[str, str], now: datetime) -> CostQuery:
+    """A query from what was asked: `by`, and `period`, or `from` and `to` as days (the last one included) or times of ISO 8601."""
+    by = asked.get("by") or "team"
+    if by not in BY:
+        raise CostQueryError("by", f"must be one of {', '.join(BY)}, not {by[:40]!r}")
+    if not asked.get("from") and not asked.get("to"):
+        since, until = period(asked.get("period") or "7d", cluster, now)
+        return CostQuery(cluster, since, until, by)
+    zone = ZoneInfo(cluster.timezone)
+    if not asked.get("from"):
+        raise CostQueryError("from", "is missing; give the first day, such as 2026-05-01")
+    since = _moment("from", asked["from"], zone, last=False)
+    until = _moment("to", asked["to"], zone, last=True) if asked.get("to") else now
+    if until <= since:
+        raise CostQueryError("to", "must be after from")
+    return CostQuery(cluster, since, until, by)
+
+
+def _moment(field: str, text: str, zone: ZoneInfo, *, last: bool) -> datetime:
+    try:
+        if len(text) == len("2026-05-01"):
+            return _midnight(date.fromisoformat(text) + timedelta(days=int(last)), zone)
+        found = datetime.fromisoformat(text)
+        return (found if found.tzinfo else found.replace(tzinfo=zone)).astimezone(UTC)
+    except (ValueError, OverflowError):
+        raise CostQueryError(
+            field, f"must be a day such as 2026-05-01 or a time such as 2026-05-01T18:00, not {text[:40]!r}"
+        ) from None
+
+
+def _midnight(day: date, zone: ZoneInfo) -> datetime:
+    return datetime.combine(day, time(0), zone).astimezone(UTC)
