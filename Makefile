@@ -8,7 +8,7 @@ BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip --disable-pip-version-check
 export PYTHONDONTWRITEBYTECODE :=
 .DEFAULT_GOAL := help
-.PHONY: help demo up test test-all check unit test-sqlite test-postgres test-browser bench clean
+.PHONY: help demo up test test-all check unit test-sqlite test-postgres test-browser bench chaos clean
 
 help: ## show these lines
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /\1\t/' | expand -t 16
@@ -55,6 +55,10 @@ test-browser: $(VENV)/.test
 
 bench: $(VENV)/.test ## the figures: JSON lines of name, median, goal, ratio, machine
 	$(BIN)/python -m bench
+
+chaos: $(VENV)/.test ## KILLS=200 or PARTITIONS=50 of a real system, SEED=1, DATABASE=sqlite or postgres; see docs/chaos.md
+	$(if $(filter postgres,$(DATABASE)),tests/with-postgres) $(BIN)/python -m chaos --seed $(or $(SEED),1) \
+	  $(if $(PARTITIONS),--partitions $(PARTITIONS),--kills $(or $(KILLS),200)) $(if $(FOLDER),--folder $(FOLDER))
 
 clean: ## remove what was built; the databases in .loadmaster stay
 	rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache .coverage* build *.egg-info

@@ -6,6 +6,7 @@ Exit codes: 0 done, 1 refused or failed, 2 something was written wrongly.
 from __future__ import annotations
 
 import sys
+from dataclasses import asdict
 from pathlib import Path
 from typing import Annotated
 
@@ -14,7 +15,7 @@ import typer
 import loadmaster
 from loadmaster import cli_jobs, cli_nodes
 from loadmaster.cli_config import Account, forget_account, read_account, write_account
-from loadmaster.cli_output import FAILURE, Options, connected, fail, out, said, show_json, wants_json
+from loadmaster.cli_output import FAILURE, Options, connected, fail, out, said, show_json, table, wants_json
 from loadmaster.client import AuthenticationError, Client, LoadmasterError
 
 app = typer.Typer(
@@ -112,6 +113,30 @@ def check_report(
         for failure in failures:
             out().print(f"[red]does not hold:[/red] {failure}")
     if failures:
+        raise typer.Exit(FAILURE)
+
+
+@app.command("check-journals")
+def check_journals(
+    folder: Annotated[Path, typer.Argument(help="Where jobs kept journals of themselves, with submitted.json.")],
+    as_json: Json = False,
+) -> None:
+    """Check what jobs wrote of themselves: exits 0 only if nothing was lost and nothing ran twice at once."""
+    from loadmaster.journal_checks import JournalsError  # only this command needs it
+    from loadmaster.journal_checks import check_journals as check
+
+    try:
+        found = check(folder)
+    except JournalsError as error:
+        fail(str(error), 2)
+    if as_json:
+        show_json({"holds": found.holds, **asdict(found)})
+    else:
+        counts = (found.jobs, found.launches, found.steps, len(found.lost), len(found.overlaps), len(found.held_twice))
+        table(("JOBS", "LAUNCHES", "STEPS", "LOST", "OVERLAPS", "HELD TWICE"), [tuple(map(str, counts))])
+        for text in (*found.lost, *found.overlaps, *found.held_twice):
+            out().print(text, style="red", markup=False)
+    if not found.holds:
         raise typer.Exit(FAILURE)
 
 

@@ -1,0 +1,62 @@
+"""`python -m chaos --kills 200` or `--partitions 50`, by a seed, in a folder; see docs/chaos.md."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from pathlib import Path
+from typing import Any
+
+from chaos.engine import RESULT, holds
+from chaos.network import NetworkError
+from chaos.scenarios import Order, run_kills, run_partitions
+from chaos.system import ChaosError
+from chaos.workload import Load
+
+LONG = Load(active=6, steps=25, most=100_000)
+
+
+def main() -> int:
+    """Run what is asked for; 0 only if nothing was lost and nothing ran twice."""
+    options = _options()
+    form = f"kills-{options.kills}" if options.kills else f"partitions-{options.partitions}"
+    folder = Path(options.folder or f".loadmaster/chaos/{form}-{options.seed}").resolve()
+    order = Order(options.kills or options.partitions, options.seed, folder, options.gap, LONG, say=_say)
+    try:
+        result = run_kills(order) if options.kills else run_partitions(order)
+    except (ChaosError, NetworkError) as error:
+        sys.exit(f"chaos: {error}")
+    _show(result, folder)
+    return 0 if holds(result) else 1
+
+
+def _options() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(prog="python -m chaos", description="Strike a real system and check the jobs' journals.")
+    what = parser.add_mutually_exclusive_group(required=True)
+    what.add_argument("--kills", type=int, default=0, help="how many times a part is killed by SIGKILL")
+    what.add_argument("--partitions", type=int, default=0, help="how many times an agent is cut off (needs root)")
+    parser.add_argument("--seed", type=int, default=1, help="the schedule; the same seed in the same folder goes on")
+    parser.add_argument("--folder", default="", help="where everything is kept")
+    parser.add_argument("--gap", type=float, default=2.0, help="seconds between blows on average")
+    return parser.parse_args()
+
+
+def _say(text: str) -> None:
+    print(text, flush=True)
+
+
+def _show(result: dict[str, Any], folder: Path) -> None:
+    _say("struck: " + ", ".join(f"{part} {count}" for part, count in result["struck"].items()))
+    _say(f"{result['seconds']:.0f} s of blows, {result['rest_s']:.0f} s to rest, {result['whole_s']:.0f} s in all")
+    counts = {name: len(result[name]) for name in ("lost", "overlaps", "held_twice")}
+    figures = {name: result[name] for name in ("jobs", "launches", "steps", "doubled")} | counts
+    _say(", ".join(f"{name.replace('_', ' ')} {figure}" for name, figure in figures.items()))
+    for text in (*result["lost"], *result["overlaps"], *result["held_twice"]):
+        _say(f"  {text}")
+    if result["died_by_themselves"]:
+        _say(f"ended by themselves (exit codes): {result['died_by_themselves']}")
+    _say(f"states: {result['states']}; result: {folder / RESULT}")
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,115 @@
+"""The programs of the system under chaos: each can be killed by itself, comes back by itself, and leaves nothing behind."""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import os
+import signal
+import subprocess
+import time
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import psutil
+
+_PR_SET_PDEATHSIG = 1
+_BACK_AFTER_S = 0.5
+STOP_S = 20.0
+
+
+@dataclass(slots=True)
+class Part:
+    """A program: what is run, where it logs, and when it is to be started again (monotonic seconds, None while it runs)."""
+
+    name: str
+    argv: Sequence[str]
+    env: Mapping[str, str]
+    log: Path
+    process: subprocess.Popen[bytes] | None = None
+    back_at_s: float | None = None
+    starts: int = 0
+    died_by_itself: list[int] = field(default_factory=list)
+
+    @property
+    def is_alive(self) -> bool:
+        """Whether its main process runs."""
+        return self.process is not None and self.process.poll() is None
+
+    def start(self) -> None:
+        """Start it in a session of its own; it dies with this process."""
+        with self.log.open("ab") as output:
+            self.process = subprocess.Popen(
+                list(self.argv),
+                env={**os.environ, **self.env},
+                stdin=subprocess.DEVNULL,
+                stdout=output,
+                stderr=subprocess.STDOUT,
+                start_new_session=True,
+                preexec_fn=_die_with_parent,
+            )
+        self.back_at_s = None
+        self.starts += 1
+
+    def kill(self, back_after_s: float) -> None:
+        """SIGKILL its main process, and only that: its children find out by themselves, as they must."""
+        if self.process is None:
+            return
+        self.process.kill()
+        self.process.wait()
+        self.back_at_s = time.monotonic() + back_after_s
+
+    def look(self) -> None:
+        """Start it again if its time has come; one that ended by itself comes back soon."""
+        if self.is_alive or self.process is None:
+            return
+        if self.back_at_s is None:
+            self.died_by_itself.append(self.process.returncode)
+            self.back_at_s = time.monotonic() + _BACK_AFTER_S
+        elif time.monotonic() >= self.back_at_s:
+            self.start()
+
+    def stop(self, patience_s: float = STOP_S) -> None:
+        """SIGTERM, and SIGKILL for its whole session if that is not enough."""
+        if self.process is None:
+            return
+        with contextlib.suppress(ProcessLookupError):
+            self.process.terminate()
+        try:
+            self.process.wait(patience_s)
+        except subprocess.TimeoutExpired:
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(self.process.pid, signal.SIGKILL)
+            self.process.wait()
+        self.process = None
+
+    def child(self, words: str) -> psutil.Process | None:
+        """A descendant of its main process whose command line has the words ("" for a child of the same program)."""
+        if self.process is None:
+            return None
+        with contextlib.suppress(psutil.Error):
+            own = psutil.Process(self.process.pid)
+            for child in own.children(recursive=bool(words)):
+                with contextlib.suppress(psutil.Error):
+                    line = " ".join(child.cmdline())
+                    if (words in line) if words else ("policies" not in line):
+                        return child
+        return None
+
+
+def end_what_is_left(marks: Iterable[tuple[str, str]]) -> list[str]:
+    """Kill every process whose environment has one of the (name, value) pairs; their command lines."""
+    wanted, found = list(marks), []
+    for process in psutil.process_iter():
+        with contextlib.suppress(psutil.Error):
+            environment = process.environ()
+            if process.pid != os.getpid() and any(environment.get(name) == value for name, value in wanted):
+                found.append(" ".join(process.cmdline()))
+                process.kill()
+    return found
+
+
+def _die_with_parent() -> None:
+    """In the child, before exec: be killed when the harness dies."""
+    ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)

@@ -1,0 +1,65 @@
+"""What is struck, and when: a function of the seed alone, so that an interrupted run goes on where it was. Pure."""
+
+from __future__ import annotations
+
+import random
+from dataclasses import dataclass
+
+PARTS = ("agent", "worker", "beat", "web", "broker")
+OTHERS = ("pool", "solver")
+"""Children of the worker: a process of its pool, and the solver that one of them keeps."""
+
+SHARE = 0.16
+"""Of all kills, what each part gets for sure: 32 of 200."""
+
+CUTS = ("down", "drop-both", "drop-out", "drop-in")
+"""How a link is cut: taken down, or packets dropped both ways, only from the agent, only to the agent."""
+
+
+@dataclass(frozen=True, slots=True)
+class Blow:
+    """One strike: `gap_s` after the one before, at `target` (one agent by its number), for `hold_s` until it comes back."""
+
+    number: int
+    part: str
+    how: str
+    gap_s: float
+    hold_s: float
+    target: str
+
+
+@dataclass(frozen=True, slots=True)
+class Pace:
+    """How fast blows follow one another (seconds on average), and the seconds beyond which a silent agent's jobs are lost."""
+
+    gap_s: float
+    lost_s: float
+
+
+def kills(count: int, seed: int, agents: int, pace: Pace) -> list[Blow]:
+    """SIGKILL `count` times; every part of the system gets its share, agents are sometimes away for longer than their leases."""
+    dice = random.Random(f"kills {seed}")  # noqa: S311 - a schedule, no secret
+    parts = [part for part in PARTS for _ in range(round(SHARE * count))]
+    parts += [dice.choice(PARTS + OTHERS) for _ in range(count - len(parts))]
+    dice.shuffle(parts)
+    return [_kill(number, part, agents, pace, dice) for number, part in enumerate(parts[:count])]
+
+
+def _kill(number: int, part: str, agents: int, pace: Pace, dice: random.Random) -> Blow:
+    target = f"agent-{dice.randrange(agents)}" if part == "agent" else part
+    gap_s = min(dice.expovariate(1 / pace.gap_s), 4 * pace.gap_s)
+    is_long = part == "agent" and dice.random() < 0.3
+    hold_s = pace.lost_s * dice.uniform(0.8, 1.6) if is_long else dice.uniform(0.1, 2.0)
+    return Blow(number, part, "kill", round(gap_s, 3), round(hold_s, 3), target)
+
+
+def partitions(count: int, seed: int, agents: int, pace: Pace) -> list[Blow]:
+    """Cut the link of an agent `count` times, for a third of the time until its jobs are lost, up to half as long again as that."""
+    dice = random.Random(f"partitions {seed}")  # noqa: S311 - a schedule, no secret
+    blows = []
+    for number in range(count):
+        gap_s = min(dice.expovariate(1 / pace.gap_s), 4 * pace.gap_s)
+        hold_s = pace.lost_s * dice.uniform(0.3, 1.5)
+        how = CUTS[number % len(CUTS)]
+        blows.append(Blow(number, "link", how, round(gap_s, 3), round(hold_s, 3), f"agent-{dice.randrange(agents)}"))
+    return blows
