@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Iterable
 
 from django.db import transaction
 from kombu.exceptions import OperationalError
@@ -19,6 +20,12 @@ def request_reschedule(cluster: Cluster, reason: Reason, *, job: Job | None = No
     event = RescheduleEvent.objects.create(cluster=cluster, reason=reason, job=job, node=node)
     transaction.on_commit(lambda: _hint(cluster.pk), robust=True)
     return event
+
+
+def request_reschedules(cluster: Cluster, reason: Reason, jobs: Iterable[Job]) -> None:
+    """The events of many jobs that ask for a round for the same reason, and one hint for all of them."""
+    RescheduleEvent.objects.bulk_create(RescheduleEvent(cluster=cluster, reason=reason, job=job) for job in jobs)
+    transaction.on_commit(lambda: _hint(cluster.pk), robust=True)
 
 
 def _hint(cluster_id: int) -> None:

@@ -35,9 +35,8 @@ class Seat:
     features: frozenset[str] = frozenset()
 
 
-def check_servable(cluster: Cluster, demand: Demand) -> tuple[dict[str, str], list[str]]:
-    """Problems by field and warnings. A cluster without nodes (yet) refuses nothing: its nodes may still come."""
-    seats = _seats(cluster)
+def check_servable(cluster: Cluster, demand: Demand, seats: list[Seat]) -> tuple[dict[str, str], list[str]]:
+    """Problems by field and warnings, with the `seats_of` the cluster. One without nodes (yet) refuses nothing: they may come."""
     if not seats:
         return {}, [f"cluster: {cluster} has no node that runs jobs yet; the job waits until one joins"]
     return judge(seats, demand, cluster.name)
@@ -80,12 +79,23 @@ def _judge_gpus(typed: list[Seat], demand: Demand, cluster: str) -> tuple[dict[s
     return {}, warnings
 
 
-def _seats(cluster: Cluster) -> list[Seat]:
-    nodes = Node.objects.filter(cluster=cluster).exclude(role=Role.PROFILING)
-    nodes = nodes.select_related("gpu_type").annotate(gpus=Count("devices"))
-    return [_seat(node, node.gpus) for node in nodes]
+def seats_of(cluster: Cluster) -> list[Seat]:
+    """The seats of the cluster's nodes that serve production, equal ones once: a thousand nodes are a few seats."""
+    nodes = Node.objects.filter(cluster=cluster).exclude(role=Role.PROFILING).annotate(gpus=Count("devices"))
+    read = nodes.values_list(
+        "gpu_type__name", "gpus", "cores", "reserved_cores", "memory_gb", "reserved_memory_gb", "labels", "features"
+    )
+    return list(dict.fromkeys(_seat(*row) for row in read))
 
 
-def _seat(node: Node, gpus: int) -> Seat:
-    cores, memory_gb = node.cores - node.reserved_cores, node.memory_gb - node.reserved_memory_gb
-    return Seat(node.gpu_type.name, gpus, cores, memory_gb, frozenset(node.labels), frozenset(node.features))
+def _seat(
+    gpu_type: str,
+    gpus: int,
+    cores: float,
+    kept_cores: float,
+    memory_gb: float,
+    kept_gb: float,
+    labels: list[str],
+    features: list[str],
+) -> Seat:
+    return Seat(gpu_type, gpus, cores - kept_cores, memory_gb - kept_gb, frozenset(labels), frozenset(features))

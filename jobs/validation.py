@@ -14,11 +14,12 @@ from zoneinfo import ZoneInfo
 from django.contrib.auth.models import AnonymousUser, User
 from django.utils import timezone
 
-from clusters.models import Cluster, GpuType
+from clusters.models import Cluster
 from jobs import fields
 from jobs.fields import FieldError
+from jobs.ground import Ground
 from jobs.models import Job, Secret, Team
-from jobs.selectors import teams_of, visible_jobs
+from jobs.selectors import visible_jobs
 from jobs.servable import Demand, check_servable
 
 T = TypeVar("T")
@@ -94,18 +95,22 @@ class JobRequest:
         return self.epochs * self.steps_per_epoch
 
 
-def validate_job(user: User, data: object) -> JobRequest:
-    """The job that `data` describes, for this user. Raises JobInvalid with every problem found, not only the first."""
-    return _Reading(user, data).request()
+def validate_job(user: User, data: object, ground: Ground | None = None) -> JobRequest:
+    """The job that `data` describes, for this user. Raises JobInvalid with every problem found, not only the first.
+
+    `ground`: what many jobs that come in together are held against; read anew without it.
+    """
+    return _Reading(user, data, ground or Ground()).request()
 
 
 class _Reading:
     """One pass over the data of a job: reads field after field and collects what is wrong."""
 
-    def __init__(self, user: User | AnonymousUser, data: object) -> None:
+    def __init__(self, user: User | AnonymousUser, data: object, ground: Ground) -> None:
         if not isinstance(data, dict):
             raise JobInvalid({"job": [f"must be an object with the fields of a job, not {fields.called(data)}"]})
         self.user = user
+        self.ground = ground
         self.now = timezone.now()
         # A field that is null or left empty in a form is a field not given.
         self.data: dict[str, Any] = {str(k): v for k, v in data.items() if v is not None and v != ""}
@@ -188,11 +193,10 @@ class _Reading:
     # -- where it belongs ----------------------------------------------------------------------------------------------------
 
     def _cluster(self) -> Cluster | None:
-        return self._named("cluster", {c.name: c for c in Cluster.objects.order_by("name")}, "there is no cluster yet")
+        return self._named("cluster", self.ground.clusters(), "there is no cluster yet")
 
     def _team(self) -> Team | None:
-        teams = {t.name: t for t in teams_of(self.user)}
-        return self._named("team", teams, "you are in no team yet; ask an operator to put you into one")
+        return self._named("team", self.ground.teams(self.user), "you are in no team yet; ask an operator to put you into one")
 
     def _named(self, field: str, known: dict[str, T], none: str) -> T | None:
         """The one named, or the only one there is."""
@@ -272,12 +276,12 @@ class _Reading:
     def _allowed_types(self) -> tuple[str, ...]:
         if "allowed_types" not in self.data:
             return ()
-        known = list(GpuType.objects.order_by("name").values_list("name", flat=True))
+        known = self.ground.gpu_types()
         none: tuple[str, ...] = ()
         return self._read("allowed_types", none, lambda v: _known_types(v, known))
 
     def _servable(self, cluster: Cluster, demand: Demand) -> None:
-        problems, warnings = check_servable(cluster, demand)
+        problems, warnings = check_servable(cluster, demand, self.ground.seats(cluster))
         for name, message in problems.items():
             field = "gpus_min" if name == "gpus" and "gpus_min" in self.data else name
             self._problem(field, message)

@@ -11,6 +11,8 @@ that end two runs of a kind at once cannot both believe that the other's is stil
 
 from __future__ import annotations
 
+from collections import defaultdict
+from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from datetime import datetime, timedelta
@@ -104,6 +106,30 @@ def begin(job: Job, now: datetime) -> bool:
     known = _knowledge(lock_kind(job.kind_id), job.cluster, now)
     _drop(known, offered)
     return _begin(known, job, offered)
+
+
+def begin_all(jobs: Sequence[Job], now: datetime) -> None:
+    """`begin` for jobs of one cluster. Kinds are locked in order, and only those of which something may be to ask."""
+    if not jobs:
+        return
+    by_kind = defaultdict[int, list[Job]](list)
+    for job in jobs:
+        by_kind[job.kind_id].append(job)
+    offered = offers(jobs[0].cluster, now)
+    settled = set() if offered.now or offered.back else _settled(by_kind, jobs[0].cluster)
+    for kind_id in sorted(by_kind.keys() - settled):
+        known = _knowledge(lock_kind(kind_id), jobs[0].cluster, now)
+        _drop(known, offered)
+        for job in by_kind[kind_id]:
+            _begin(known, job, offered)
+
+
+def _settled(kinds: Iterable[int], cluster: Cluster) -> set[int]:
+    """Of these kinds those of which something is known and for which no run is open."""
+    known = set(Profile.objects.filter(kind__in=kinds, spread=False).values_list("kind_id", flat=True))
+    return known - set(
+        ProfileRun.objects.filter(kind__in=known, job__cluster=cluster, state__in=OPEN).values_list("kind_id", flat=True)
+    )
 
 
 def _begin(known: Knowledge, job: Job, offered: Offers) -> bool:

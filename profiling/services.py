@@ -19,7 +19,7 @@ from profiling import kinds
 from profiling.measurements import Observation, is_telling, is_training, observe, record
 from profiling.models import Kind, Measurement, Profile, ProfileRun
 from profiling.reconciler import reconcile_profiles as _reconcile_profiles
-from profiling.runs import COMMANDS_FAULT, OPEN, R, begin, give_up, lock_kind, settle
+from profiling.runs import COMMANDS_FAULT, OPEN, R, begin, begin_all, give_up, lock_kind, settle
 
 RETRIES = 2
 """Failures of a profile run that are forgiven."""
@@ -39,6 +39,20 @@ def kind_for(
     """
     digest = kinds.digest(name=name, runtime=runtime, image=image, image_digest=image_digest, command=command, declared=declared)
     return Kind.objects.get_or_create(digest=digest, defaults={"name": name.strip()[:100]})[0]
+
+
+def kinds_for(names: Mapping[str, str]) -> dict[str, Kind]:
+    """The kinds of these digests (`profiling.kinds.digest`), made where they are new; `names` are those the users gave, or ""."""
+    found = {k.digest: k for k in Kind.objects.filter(digest__in=names)}
+    for digest in sorted(names.keys() - found.keys()):
+        found[digest] = Kind.objects.get_or_create(digest=digest, defaults={"name": names[digest].strip()[:100]})[0]
+    return found
+
+
+def request_profiles(jobs: Sequence[Job]) -> None:
+    """`request_profile` for jobs of one cluster together; where all is known and nothing can be measured it locks nothing."""
+    with transaction.atomic():
+        begin_all(jobs, timezone.now())
 
 
 def request_profile(job: Job) -> bool:

@@ -9,7 +9,7 @@ from django.contrib.auth.models import User
 
 from clusters.models import Assignment, Cluster, Node
 from controlplane.models import RescheduleEvent
-from jobs import services, submission
+from jobs import intake, services
 from jobs.lifecycle import JobState
 from jobs.models import IdempotencyKey, Job, JobEvent
 from jobs.selectors import JobNotFound
@@ -108,9 +108,9 @@ def test_a_key_that_is_none_is_refused(user: User, node: Node, key: str) -> None
 
 def test_who_loses_the_race_for_a_key_gets_the_winners_job(user: User, node: Node, monkeypatch: pytest.MonkeyPatch) -> None:
     winner = services.job_submit(user, job_fields(), "key")
-    earlier = submission._earlier
-    answers = iter([lambda *_: None, earlier])
-    monkeypatch.setattr(submission, "_earlier", lambda *args: next(answers)(*args))
+    earlier = intake._earlier
+    answers = iter([lambda *_: {}, earlier])
+    monkeypatch.setattr(intake, "_earlier", lambda *args: next(answers)(*args))
     assert services.job_submit(user, job_fields(), "key").job == winner.job
     assert Job.objects.count() == 1
 

@@ -1,0 +1,48 @@
+"""What jobs are held against when they come in: clusters, teams, GPU types and the seats of nodes, each read once."""
+
+from __future__ import annotations
+
+from django.contrib.auth.models import AnonymousUser, User
+
+from clusters.models import Cluster, GpuType
+from jobs.models import Team
+from jobs.selectors import teams_of
+from jobs.servable import Seat, seats_of
+
+
+class Ground:
+    """Reads on demand and remembers for as long as it lives; make a new one whenever the newest state matters."""
+
+    def __init__(self) -> None:
+        self._clusters: dict[str, Cluster] | None = None
+        self._types: list[str] | None = None
+        self._seats: dict[int, list[Seat]] = {}
+        self._teams: dict[int | None, dict[str, Team]] = {}
+
+    def clusters(self) -> dict[str, Cluster]:
+        """All clusters by name, in that order."""
+        if self._clusters is None:
+            self._clusters = {c.name: c for c in Cluster.objects.order_by("name")}
+        return self._clusters
+
+    def gpu_types(self) -> list[str]:
+        """The names of all GPU types, in order."""
+        if self._types is None:
+            self._types = list(GpuType.objects.order_by("name").values_list("name", flat=True))
+        return self._types
+
+    def seats(self, cluster: Cluster) -> list[Seat]:
+        """What the cluster's nodes have for jobs when they are empty, equal nodes once."""
+        if cluster.pk not in self._seats:
+            self._seats[cluster.pk] = seats_of(cluster)
+        return self._seats[cluster.pk]
+
+    def teams(self, user: User | AnonymousUser) -> dict[str, Team]:
+        """The teams the user may submit to, by name."""
+        if user.pk not in self._teams:
+            self._teams[user.pk] = {t.name: t for t in teams_of(user)}
+        return self._teams[user.pk]
+
+    def forget_people(self) -> None:
+        """Read teams anew: who has left one submits to it no more, while nodes and clusters may be a moment old."""
+        self._teams = {}

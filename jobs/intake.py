@@ -1,0 +1,209 @@
+"""How jobs come into being: many at once, in one transaction, each with its answer.
+
+A job by itself is a crowd of one. What costs a query is asked for all together, so a sweep of a hundred jobs, or the jobs of a
+hundred people that reach one process in the same moment, cost little more than one.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections import defaultdict
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+
+from django.contrib.auth.models import User
+from django.db import IntegrityError, transaction
+from django.db.models import Q
+
+from controlplane.events import request_reschedules
+from controlplane.models import Reason
+from jobs.ground import Ground
+from jobs.lifecycle import JobState
+from jobs.models import IdempotencyKey, Job, JobEvent
+from jobs.validation import JobInvalid, JobRequest, validate_job
+from profiling import kinds
+from profiling.models import Kind
+from profiling.services import kinds_for, request_profiles
+
+MAX_KEY = 200
+
+
+class JobConflict(Exception):
+    """The job's present state does not allow it; the message says so in words."""
+
+
+class IdempotencyConflict(JobConflict):
+    """The key was used before for another body."""
+
+
+@dataclass(frozen=True, slots=True)
+class Submission:
+    """What came of a submission. `created` is False where the key was known and the job is the earlier one."""
+
+    job: Job
+    warnings: tuple[str, ...] = ()
+    created: bool = True
+
+
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """A submission: who wants which job; the same user with the same `key` and the same data gets the same job again."""
+
+    user: User
+    data: object
+    key: str | None = None
+    cloned_from: Job | None = None
+
+    @property
+    def digest(self) -> str:
+        """What the same key must come with each time."""
+        body = [self.data, str(self.cloned_from.pk) if self.cloned_from else None]
+        return hashlib.sha256(json.dumps(body, sort_keys=True, default=str).encode()).hexdigest()
+
+
+Answer = Submission | JobInvalid | JobConflict
+
+
+@dataclass(slots=True)
+class _Wanted:
+    """A job that is to be written, and what it was asked as."""
+
+    asked: Asked
+    request: JobRequest
+    job: Job
+
+
+def submit_all(asked: Sequence[Asked], ground: Ground | None = None) -> list[Answer]:
+    """Take these jobs, all that can be taken in one transaction, and say in the same order what came of each.
+
+    With `ground`, jobs are held against what it remembers.
+    """
+    answers, wanted = _sorted_out(asked, ground or Ground())
+    try:
+        _write(list(wanted.values()))
+    except IntegrityError:
+        # Only a key can be taken already: another request with it was faster, and its job is the answer to this one.
+        if len(asked) > 1:
+            return [answer for one in asked for answer in submit_all([one], ground)]
+        earlier = _earlier(asked).get(0)
+        if earlier is None:
+            raise
+        return [earlier]
+    for place, one in wanted.items():
+        answers[place] = Submission(one.job, one.request.warnings)
+    return [answers[place] if place in answers else _same_key(asked, place, answers) for place in range(len(asked))]
+
+
+def _sorted_out(asked: Sequence[Asked], ground: Ground) -> tuple[dict[int, Answer], dict[int, _Wanted]]:
+    """(answers that are known already, jobs to be written), by place. A key that comes twice is left out the second time."""
+    answers, requests = _earlier(asked), dict[int, JobRequest]()
+    keys = set[tuple[int, str]]()
+    for place, one in enumerate(asked):
+        if place in answers or (one.key is not None and (one.user.pk, one.key) in keys):
+            continue
+        try:
+            requests[place] = validate_job(one.user, one.data, ground)
+        except JobInvalid as error:
+            answers[place] = error
+        if one.key is not None:
+            keys.add((one.user.pk, one.key))
+    found = kinds_for({_kind_digest(r): r.kind for r in requests.values()})
+    wanted = {p: _Wanted(asked[p], r, _job(asked[p], r, found[_kind_digest(r)])) for p, r in requests.items()}
+    return answers, wanted
+
+
+def _earlier(asked: Sequence[Asked]) -> dict[int, Answer]:
+    """What earlier requests with these keys made, and what is wrong with keys; by place. One query."""
+    answers: dict[int, Answer] = {}
+    keyed = defaultdict[int, list[str]](list)
+    for place, one in enumerate(asked):
+        if one.key is None:
+            continue
+        if one.key.strip() and len(one.key) <= MAX_KEY and one.key.isprintable():
+            keyed[one.user.pk].append(one.key)
+        else:
+            message = f"must have 1 to {MAX_KEY} printable characters; leave the header out to go without"
+            answers[place] = JobInvalid({"Idempotency-Key": [message]})
+    if not keyed:
+        return answers
+    mine = Q(pk=None)
+    for user, keys in keyed.items():
+        mine |= Q(user=user, key__in=keys)
+    known = IdempotencyKey.objects.select_related("job__cluster", "job__team", "job__user", "job__kind").filter(mine)
+    rows = {(row.user_id, row.key): row for row in known}
+    for place, one in enumerate(asked):
+        row = rows.get((one.user.pk, one.key)) if one.key is not None else None
+        if row and place not in answers:
+            answers[place] = _again(row.body_sha256 == one.digest, row.job)
+    return answers
+
+
+def _again(same: bool, job: Job) -> Answer:
+    if same:
+        return Submission(job, created=False)
+    return IdempotencyConflict("this Idempotency-Key was used before with another body; send a new key for a new job")
+
+
+def _same_key(asked: Sequence[Asked], place: int, answers: Mapping[int, Answer]) -> Answer:
+    """The answer to a key that came before among these very submissions."""
+    one = asked[place]
+    first = next(p for p, other in enumerate(asked) if (other.user.pk, other.key) == (one.user.pk, one.key))
+    before = answers[first]
+    return _again(asked[first].digest == one.digest, before.job) if isinstance(before, Submission) else before
+
+
+def _kind_digest(request: JobRequest) -> str:
+    return kinds.digest(
+        name=request.kind, runtime=request.runtime, image=request.image, image_digest="", command=request.command, declared={}
+    )
+
+
+def _job(asked: Asked, request: JobRequest, kind: Kind) -> Job:
+    job = Job(user=asked.user, kind=kind, total_steps=request.total_steps, cloned_from=asked.cloned_from)
+    for name in _COPIED:
+        value = getattr(request, name)
+        setattr(job, name, list(value) if isinstance(value, tuple) else value)
+    job.state = JobState.HELD if request.hold else JobState.QUEUED
+    return job
+
+
+_COPIED = (
+    "name", "cluster", "team", "runtime", "image", "command", "environment", "mounts", "epochs", "steps_per_epoch", "gpus_min",
+    "gpus_max", "allowed_types", "cores", "memory_gb", "due_at", "deadline_at", "walltime_s", "tardiness_weight", "priority",
+    "weight", "max_retries", "checkpoint_place", "may_mix", "may_share", "labels", "on_disconnect",
+)  # fmt: skip
+"""Fields that a JobRequest and a Job share by name."""
+
+
+def _write(wanted: Sequence[_Wanted]) -> None:
+    """The jobs with their keys, dependencies and first events, and what follows when they enter the queue."""
+    if not wanted:
+        return
+    with transaction.atomic():
+        Job.objects.bulk_create([w.job for w in wanted])
+        keys = [
+            IdempotencyKey(user=w.asked.user, key=w.asked.key, body_sha256=w.asked.digest, job=w.job) for w in wanted if w.asked.key
+        ]
+        IdempotencyKey.objects.bulk_create(keys)
+        for w in wanted:
+            if w.request.dependencies:
+                w.job.dependencies.set(w.request.dependencies)
+        JobEvent.objects.bulk_create(_submitted(w) for w in wanted)
+        begin_all([w.job for w in wanted if not w.request.hold])
+
+
+def _submitted(wanted: _Wanted) -> JobEvent:
+    job, data = wanted.job, {"warnings": list(wanted.request.warnings)}
+    actor = wanted.asked.user.get_username()
+    return JobEvent(job=job, event="submitted", from_state=job.state, to_state=job.state, actor=actor, data=data)
+
+
+def begin_all(jobs: Iterable[Job], reason: Reason = Reason.SUBMISSION) -> None:
+    """What follows when jobs enter the queue: a measurement where their kind is unknown, and a round."""
+    by_cluster = defaultdict[int, list[Job]](list)
+    for job in jobs:
+        by_cluster[job.cluster_id].append(job)
+    for _, entering in sorted(by_cluster.items()):
+        request_profiles(entering)
+        request_reschedules(entering[0].cluster, reason, entering)

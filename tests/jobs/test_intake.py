@@ -1,0 +1,77 @@
+"""Many submissions in one transaction: each has its own answer, and together they cost no more queries than a few."""
+
+from __future__ import annotations
+
+import pytest
+from django.contrib.auth.models import User
+from django.db import connection
+from django.test.utils import CaptureQueriesContext
+
+from clusters.models import Node
+from controlplane.models import RescheduleEvent
+from jobs import intake
+from jobs.intake import Asked, IdempotencyConflict, Submission, submit_all
+from jobs.models import Job, JobEvent
+from jobs.validation import JobInvalid
+from tests.builders import a_cluster, a_node, a_team, a_user
+from tests.builders_jobs import job_fields
+
+pytestmark = pytest.mark.django_db
+
+
+@pytest.fixture
+def node() -> Node:
+    return a_node(a_cluster())
+
+
+@pytest.fixture
+def user(node: Node) -> User:
+    return a_user("ada", team=a_team("vision"))
+
+
+def test_each_job_has_its_own_answer_in_the_order_asked(user: User, node: Node) -> None:
+    asked = [Asked(user, job_fields(name="one")), Asked(user, {"nmae": "x"}), Asked(user, job_fields(name="three"))]
+    first, second, third = submit_all(asked)
+    assert isinstance(first, Submission)
+    assert isinstance(third, Submission)
+    assert isinstance(second, JobInvalid)
+    assert [j.name for j in Job.objects.order_by("submitted_at")] == ["one", "three"]
+    assert (first.job.name, third.job.name) == ("one", "three")
+    assert "nmae" in second.fields
+    assert JobEvent.objects.filter(event="submitted").count() == 2
+    assert RescheduleEvent.objects.filter(reason="submission").count() == 2
+
+
+def test_a_key_that_comes_twice_at_once_makes_one_job(user: User, node: Node) -> None:
+    asked = [Asked(user, job_fields(), "k"), Asked(user, job_fields(), "k"), Asked(user, job_fields(name="other"), "k")]
+    first, same, other = submit_all(asked)
+    assert isinstance(first, Submission)
+    assert isinstance(same, Submission)
+    assert (same.job, same.created, first.created) == (first.job, False, True)
+    assert isinstance(other, IdempotencyConflict)
+    assert Job.objects.count() == 1
+
+
+def test_a_key_taken_meanwhile_spoils_no_other_job(user: User, node: Node, monkeypatch: pytest.MonkeyPatch) -> None:
+    (winner,) = submit_all([Asked(user, job_fields(), "k")])
+    earlier = intake._earlier
+    blind = iter([lambda *_: {}])
+    monkeypatch.setattr(intake, "_earlier", lambda asked: next(blind, earlier)(asked))
+    again, new = submit_all([Asked(user, job_fields(), "k"), Asked(user, job_fields(name="new"))])
+    assert isinstance(winner, Submission)
+    assert isinstance(again, Submission)
+    assert isinstance(new, Submission)
+    assert (again.job, again.created, new.created) == (winner.job, False, True)
+    assert Job.objects.count() == 2
+
+
+def test_the_queries_of_a_sweep_do_not_grow_with_its_jobs(user: User, node: Node) -> None:
+    submit_all([Asked(user, job_fields(kind="bert"))])
+    counts = []
+    for size in (2, 20):
+        asked = [Asked(user, job_fields(kind="bert", name=f"{size}-{i}"), f"{size}-{i}") for i in range(size)]
+        with CaptureQueriesContext(connection) as queries:
+            submit_all(asked)
+        counts.append(len(queries))
+    assert counts[0] == counts[1]
+    assert Job.objects.count() == 23
