@@ -16,7 +16,15 @@ import psutil
 
 _PR_SET_PDEATHSIG = 1
 _BACK_AFTER_S = 0.5
-STOP_S = 20.0
+STOP_S = 15.0
+READY = {
+    "worker": b" ready.",
+    "web": b"startup complete",
+    "beat": b"is starting",
+    "broker": b"Ready to accept",
+    "agent": b"session of epoch",
+}
+"""What a part's log says once it is at work."""
 
 
 @dataclass(slots=True)
@@ -31,15 +39,26 @@ class Part:
     back_at_s: float | None = None
     starts: int = 0
     died_by_itself: list[int] = field(default_factory=list)
+    logged: int = 0
 
     @property
     def is_alive(self) -> bool:
         """Whether its main process runs."""
         return self.process is not None and self.process.poll() is None
 
+    @property
+    def is_at_work(self) -> bool:
+        """Whether it runs and has said that it is ready."""
+        if not self.is_alive:
+            return False
+        with self.log.open("rb") as file:
+            file.seek(self.logged)
+            return READY[self.name.partition("-")[0]] in file.read()
+
     def start(self) -> None:
         """Start it in a session of its own; it dies with this process."""
         with self.log.open("ab") as output:
+            self.logged = output.tell()
             self.process = subprocess.Popen(
                 list(self.argv),
                 env={**os.environ, **self.env},
@@ -70,14 +89,17 @@ class Part:
         elif time.monotonic() >= self.back_at_s:
             self.start()
 
-    def stop(self, patience_s: float = STOP_S) -> None:
-        """SIGTERM, and SIGKILL for its whole session if that is not enough."""
+    def ask_to_stop(self) -> None:
+        """SIGTERM."""
+        if self.process is not None:
+            self.process.terminate()
+
+    def stop(self, until_s: float) -> None:
+        """Wait for its end until then (monotonic seconds); after that SIGKILL for its whole session."""
         if self.process is None:
             return
-        with contextlib.suppress(ProcessLookupError):
-            self.process.terminate()
         try:
-            self.process.wait(patience_s)
+            self.process.wait(max(0.0, until_s - time.monotonic()))
         except subprocess.TimeoutExpired:
             with contextlib.suppress(ProcessLookupError):
                 os.killpg(self.process.pid, signal.SIGKILL)

@@ -12,13 +12,19 @@ OTHERS = ("pool", "solver")
 SHARE = 0.16
 """Of all kills, what each part gets for sure: 32 of 200."""
 
+EARLY = 0.25
+"""Of all kills, those that do not wait until their target is at work."""
+
 CUTS = ("down", "drop-both", "drop-out", "drop-in")
 """How a link is cut: taken down, or packets dropped both ways, only from the agent, only to the agent."""
 
 
 @dataclass(frozen=True, slots=True)
 class Blow:
-    """One strike: `gap_s` after the one before, at `target` (one agent by its number), for `hold_s` until it comes back."""
+    """One strike: `gap_s` after the one before, at `target` (one agent by its number), for `hold_s` until it comes back.
+
+    Most wait until the target is at work; one that is `early` strikes it also while it starts.
+    """
 
     number: int
     part: str
@@ -26,6 +32,7 @@ class Blow:
     gap_s: float
     hold_s: float
     target: str
+    early: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,7 +57,7 @@ def _kill(number: int, part: str, agents: int, pace: Pace, dice: random.Random) 
     gap_s = min(dice.expovariate(1 / pace.gap_s), 4 * pace.gap_s)
     is_long = part == "agent" and dice.random() < 0.3
     hold_s = pace.lost_s * dice.uniform(0.8, 1.6) if is_long else dice.uniform(0.1, 2.0)
-    return Blow(number, part, "kill", round(gap_s, 3), round(hold_s, 3), target)
+    return Blow(number, part, "kill", round(gap_s, 3), round(hold_s, 3), target, dice.random() < EARLY)
 
 
 def partitions(count: int, seed: int, agents: int, pace: Pace) -> list[Blow]:

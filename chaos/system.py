@@ -16,7 +16,7 @@ from typing import Any
 import httpx
 
 import loadmaster
-from chaos.parts import Part, end_what_is_left
+from chaos.parts import STOP_S, Part, end_what_is_left
 
 ROOT = Path(__file__).resolve().parents[1]
 TICK_S = 0.05
@@ -130,8 +130,12 @@ class System:
         return nodes.status_code == 200 and len(nodes.json()["results"]) == self.site.agents
 
     def _stop(self) -> None:
-        for part in reversed(self.parts.values()):
-            part.stop()
+        """All at once: what they would still have to say to one another matters no more."""
+        until_s = time.monotonic() + STOP_S
+        for part in self.parts.values():
+            part.ask_to_stop()
+        for part in self.parts.values():
+            part.stop(until_s)
         self.left_over = end_what_is_left([("LOADMASTER_HOME", str(self.site.home))])
 
     def wait(self, seconds: float) -> None:
