@@ -36,6 +36,16 @@ def bad_token(detail: str) -> AgentCallError:
     return AgentCallError(401, ErrorCode.TOKEN, detail)
 
 
+def unknown_token() -> AgentCallError:
+    """A node's token that nobody has."""
+    return bad_token("this node token is unknown or revoked; enrol the node again")
+
+
+def not_yours() -> AgentCallError:
+    """A node's token on another node's address."""
+    return AgentCallError(403, "not_yours", "this token is another node's")
+
+
 def stale_epoch(epoch: int, current: int) -> AgentCallError:
     """Another session has begun since."""
     return AgentCallError(409, ErrorCode.STALE_EPOCH, f"epoch {epoch} is over, open a new session", field="epoch", expected=current)

@@ -18,7 +18,7 @@ from rest_framework.request import Request
 from rest_framework.response import Response
 from rest_framework.views import APIView
 
-from clusters.agent_errors import AgentCallError
+from clusters.agent_errors import AgentCallError, not_yours
 from clusters.authentication import NodeTokenAuthentication
 from clusters.models import Node
 from clusters.moves import LostRaceError
@@ -45,7 +45,7 @@ def check_version(request: HttpRequest | Request) -> None:
 def check_node(node: Node, node_id: uuid.UUID) -> None:
     """Refuse a token on another node's address."""
     if node.pk != node_id:
-        raise AgentCallError(403, "not_yours", "this token is another node's")
+        raise not_yours()
 
 
 def read_body(request: Request) -> bytes:

@@ -13,7 +13,7 @@ from drf_spectacular.extensions import OpenApiAuthenticationExtension
 from rest_framework.authentication import BaseAuthentication
 from rest_framework.request import Request
 
-from clusters.agent_errors import bad_token
+from clusters.agent_errors import bad_token, unknown_token
 from clusters.models import Node
 from clusters.services.enrolment import sha256
 
@@ -32,7 +32,7 @@ def node_of(request: HttpRequest | Request) -> Node:
     """The node whose token the request carries; refused if it is nobody's."""
     node = Node.objects.select_related("cluster").filter(token_sha256=sha256(bearer(request))).first()
     if node is None:
-        raise bad_token("this node token is unknown or revoked; enrol the node again")
+        raise unknown_token()
     return node
 
 

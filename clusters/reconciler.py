@@ -12,7 +12,8 @@ from functools import partial
 from uuid import UUID
 
 from django.db import transaction
-from django.db.models import Exists, OuterRef, QuerySet
+from django.db.models import Exists, OuterRef, Q, QuerySet
+from django.db.models.functions import Coalesce
 from django.utils import timezone
 
 from clusters.clockwork import lost_after
@@ -43,12 +44,12 @@ MENDED_STATES = tuple(PLACED | {JobState.CANCELLING})
 def reconcile_clusters(now: datetime | None = None) -> int:
     """One pass over all clusters; how many things were put right."""
     now = now or timezone.now()
+    flush_samples()
     return sum(_reconcile(cluster, now) for cluster in Cluster.objects.order_by("pk"))
 
 
 def _reconcile(cluster: Cluster, now: datetime) -> int:
     clock = clock_of(cluster)
-    flush_samples(list(Node.objects.filter(cluster=cluster)))
     return (
         _lose_sight(cluster, now)
         + _lose_assignments(cluster, clock, now)
@@ -104,13 +105,15 @@ def _withdraw_ignored(cluster: Cluster, clock: Intervals, now: datetime) -> int:
 
 def _lose_nodes(cluster: Cluster, clock: Intervals, now: datetime) -> int:
     """Nodes whose session ran out and stayed so for grace + margin. They come back with the state they had."""
-    lost = 0
-    for node in Node.objects.filter(cluster=cluster).exclude(state=State.LOST).select_related("cluster"):
-        heard = node.last_seen_at or node.created_at
-        end = node.session_expires_at or heard + timedelta(seconds=clock.lease_s)
-        if lost_after(end, clock) < now:
-            lost += _lose_node(node)
-    return lost
+    before = now - (lost_after(now, clock) - now)
+    never = Q(session_expires_at=None) & Q(heard_at__lt=before - timedelta(seconds=clock.lease_s))
+    silent = (
+        Node.objects.filter(cluster=cluster)
+        .exclude(state=State.LOST)
+        .annotate(heard_at=Coalesce("last_seen_at", "created_at"))
+        .filter(Q(session_expires_at__lt=before) | never)
+    )
+    return sum(_lose_node(node) for node in silent.select_related("cluster").order_by("pk")[:AT_ONCE])
 
 
 def _lose_node(node: Node) -> bool:

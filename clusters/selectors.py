@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from datetime import datetime
 
-from django.db.models import Q, QuerySet
+from django.db.models import Count, Q, QuerySet
 
 from clusters.clockwork import intervals
 from clusters.lifecycle import LIVE
@@ -16,8 +16,19 @@ from loadmaster.protocol import AssignmentState, Directive, DirectiveAction, Int
 
 def clock_of(cluster: Cluster) -> Intervals:
     """The clockwork of a cluster's agents, by its settings and its number of nodes."""
-    nodes = Node.objects.filter(cluster=cluster).exclude(state=State.LOST).count()
-    return intervals(cluster.heartbeat_s, cluster.lease_s, cluster.grace_s, cluster.margin_s, nodes)
+    return clocks_of([cluster.pk])[cluster.pk]
+
+
+def clocks_of(clusters: Iterable[int]) -> dict[int, Intervals]:
+    """The clockworks of clusters, by key."""
+    heard = Count("nodes", filter=~Q(nodes__state=State.LOST))
+    rows = Cluster.objects.filter(pk__in=list(clusters)).annotate(heard=heard).order_by()
+    return {
+        pk: intervals(heartbeat_s, lease_s, grace_s, margin_s, nodes)
+        for pk, heartbeat_s, lease_s, grace_s, margin_s, nodes in rows.values_list(
+            "pk", "heartbeat_s", "lease_s", "grace_s", "margin_s", "heard"
+        )
+    }
 
 
 def live_assignments(node: Node) -> QuerySet[Assignment]:

@@ -11,6 +11,7 @@ import time
 from collections import Counter
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field
+from typing import cast
 
 from load.fleet import SimulatedAgent
 
@@ -58,8 +59,7 @@ class Connection(asyncio.Protocol):
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """Keep the transport."""
-        assert isinstance(transport, asyncio.Transport)
-        self._transport, self.open = transport, True
+        self._transport, self.open = cast(asyncio.Transport, transport), True  # uvloop's is none by class
 
     def connection_lost(self, exc: Exception | None) -> None:
         """Fail whoever waits."""

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable, Sequence
-from datetime import datetime
+from collections.abc import Mapping, Sequence
 from typing import Any
+from uuid import UUID
 
 from django.core.cache import cache
+from django.db.models import Q
 from redis.exceptions import RedisError
 
+from clusters.bulk import update_rows
 from clusters.models import Device, Node, NodeEvent
 from controlplane.events import request_reschedule
 from controlplane.models import Reason
@@ -17,7 +19,15 @@ from loadmaster.protocol import DeviceReport, DeviceSample
 
 log = logging.getLogger(__name__)
 
-SAMPLES_LIVE_S = 600
+SAMPLES_LIVE_S = 60
+FLUSH_S = 30
+AT_ONCE = 2000
+"""Devices that one transaction of a flush writes."""
+
+MOST_BATCHES = 5000
+"""Batches that one flush takes; those before them are given up."""
+
+_NEXT, _DONE, _FLUSHING = "samples:next", "samples:done", "samples:flushing"
 _SAMPLED = ("gpu_fraction", "memory_used_gb", "power_w", "power_source", "temperature_c")
 _REPORTED = ("parent_uuid", "mig_profile", "slots", "memory_gb", "healthy", "emulated")
 
@@ -45,12 +55,23 @@ def _update(device: Device, report: DeviceReport) -> bool:
     return before != [getattr(device, name) for name in _REPORTED]
 
 
-def note_health(node: Node, samples: Iterable[DeviceSample]) -> None:
-    """Write changes of health at once: placements depend on them. Changes are rare, so this mostly reads one query."""
-    known = dict(node.devices.values_list("uuid", "healthy"))
-    changed = {s.uuid: s.healthy for s in samples if s.uuid in known and known[s.uuid] != s.healthy}
-    if not changed:
-        return
+def note_health(heard: Mapping[UUID, Sequence[DeviceSample]]) -> None:
+    """Write changes of health at once, by node: placements depend on them. Changes are rare, so this mostly is one query that finds
+    nothing: only devices known to be ill, and those of nodes that report an ill one, are looked at.
+    """
+    said = {(node, sample.uuid): sample.healthy for node, samples in heard.items() for sample in samples}
+    ill = {node for (node, _), healthy in said.items() if not healthy}
+    doubtful = Q(healthy=False) | Q(node__in=ill) if ill else Q(healthy=False)
+    rows = Device.objects.filter(doubtful, node__in=list(heard)).order_by("pk").values_list("node_id", "uuid", "healthy")
+    changed: dict[UUID, dict[str, bool]] = {}
+    for node, uuid, healthy in rows:
+        if said.get((node, uuid), healthy) != healthy:
+            changed.setdefault(node, {})[uuid] = not healthy
+    for node_pk in sorted(changed):
+        _change_health(Node.objects.select_related("cluster").get(pk=node_pk), changed[node_pk])
+
+
+def _change_health(node: Node, changed: dict[str, bool]) -> None:
     for healthy in (True, False):
         node.devices.filter(uuid__in=[u for u, h in changed.items() if h is healthy]).update(healthy=healthy)
     NodeEvent.objects.create(node=node, event="devices", data={"healthy": changed})
@@ -58,31 +79,50 @@ def note_health(node: Node, samples: Iterable[DeviceSample]) -> None:
     request_reschedule(node.cluster, reason, node=node)
 
 
-def keep_samples(node: Node, samples: Sequence[DeviceSample], now: datetime) -> None:
-    """Leave the newest samples in the cache; `flush_samples` writes them in batches. Without a cache they are simply not kept."""
-    values = {s.uuid: {name: getattr(s, name) for name in _SAMPLED} for s in samples}
+def keep_samples(heard: Sequence[tuple[UUID, Sequence[DeviceSample]]]) -> None:
+    """Leave the newest samples of these nodes in the cache, as one numbered batch; `flush_samples` writes them. Without a cache
+    they are simply not kept.
+    """
+    rows = [(node, s.uuid, *(getattr(s, name) for name in _SAMPLED)) for node, samples in heard for s in samples]
+    if not rows:
+        return
     try:
-        cache.set(_key(node), {"at": now, "devices": values}, SAMPLES_LIVE_S)
-    except RedisError as error:
-        log.warning("device samples of %s are not kept: %s", node, error)
+        cache.add(_NEXT, 0, None)
+        cache.set(_key(cache.incr(_NEXT)), rows, SAMPLES_LIVE_S)
+    except (RedisError, ValueError) as error:  # ValueError: the counter went with a cache that was emptied meanwhile
+        log.warning("device samples are not kept: %s", error)
 
 
-def flush_samples(nodes: Sequence[Node]) -> int:
-    """Write what the heartbeats left in the cache since the last flush, in few queries; how many devices were written."""
+def flush_samples() -> int:
+    """Write what the heartbeats left in the cache since the last flush, the newest of each device; how many devices were written.
+
+    One flush at a time: another one, in whichever process, leaves it to that one.
+    """
     try:
-        found = cache.get_many([_key(node) for node in nodes])
-        cache.delete_many(found)
+        if not cache.add(_FLUSHING, True, FLUSH_S):
+            return 0
+        try:
+            batches = _take_batches()
+        finally:
+            cache.delete(_FLUSHING)
     except RedisError as error:
         log.warning("device samples are not flushed: %s", error)
         return 0
-    samples = {node.pk: found[_key(node)] for node in nodes if _key(node) in found}
-    devices = [d for d in Device.objects.filter(node__in=samples) if d.uuid in samples[d.node_id]["devices"]]
-    for device in devices:
-        for name, value in samples[device.node_id]["devices"][device.uuid].items():
-            setattr(device, name, value)
-    Device.objects.bulk_update(devices, _SAMPLED, batch_size=200)
-    return len(devices)
+    newest = {(row[0], row[1]): row for batch in batches for row in batch}
+    rows = [newest[key] for key in sorted(newest)]
+    return sum(update_rows(Device, ("node", "uuid"), _SAMPLED, rows[at : at + AT_ONCE]) for at in range(0, len(rows), AT_ONCE))
 
 
-def _key(node: Node) -> str:
-    return f"heartbeat:{node.pk}"
+def _take_batches() -> list[list[tuple[Any, ...]]]:
+    """The batches since the last flush, oldest first. One whose number is taken but which is not yet there is given up."""
+    last, done = int(cache.get(_NEXT) or 0), int(cache.get(_DONE) or 0)
+    first = max(done if done <= last else 0, last - MOST_BATCHES)
+    keys = [_key(number) for number in range(first + 1, last + 1)]
+    found = cache.get_many(keys)
+    cache.delete_many(list(found))
+    cache.set(_DONE, last, None)
+    return [found[key] for key in keys if key in found]
+
+
+def _key(number: int) -> str:
+    return f"samples:{number}"

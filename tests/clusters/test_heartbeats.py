@@ -128,10 +128,10 @@ def test_device_samples_are_written_when_they_are_flushed() -> None:
     heartbeat(node.pk, a_heartbeat(devices=(sample,)), _at(1))
     device.refresh_from_db()
     assert device.power_w is None
-    assert flush_samples([node]) == 1
+    assert flush_samples() == 1
     device = node.devices.get()
     assert (device.gpu_fraction, device.power_w, device.power_source, device.temperature_c) == (0.9, 180.0, "measured", 61.0)
-    assert flush_samples([node]) == 0
+    assert flush_samples() == 0
 
 
 def test_a_cache_that_is_away_stops_no_heartbeat(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -143,7 +143,7 @@ def test_a_cache_that_is_away_stops_no_heartbeat(monkeypatch: pytest.MonkeyPatch
     monkeypatch.setattr(cache, "set", away)
     monkeypatch.setattr(cache, "get_many", away)
     assert len(heartbeat(node.pk, a_heartbeat(assignment), _at(1)).leases) == 1
-    assert flush_samples([node]) == 0
+    assert flush_samples() == 0
 
 
 @pytest.mark.parametrize("count", [1, 8])
