@@ -15,7 +15,7 @@ PARTS = (
 
 
 def figure(rows: Sequence[CostRow], by: str) -> dict[str, Any]:
-    """Plotly's {data, layout}: a stacked bar an hour or day of measured and modelled kWh, and a line of what was predicted."""
+    """Plotly's {data, layout}: a stacked bar an hour or day of measured and modelled kWh, and a mark at what was predicted."""
     at = [row.name for row in rows]
     bars = [
         {
@@ -28,14 +28,13 @@ def figure(rows: Sequence[CostRow], by: str) -> dict[str, Any]:
         }
         for part, words, colour in PARTS
     ]
-    line = {
+    marks = {
         "type": "scatter",
-        "mode": "lines+markers",
+        "mode": "markers",
         "name": "predicted",
         "x": at,
         "y": [row.predicted_kwh for row in rows],
-        "line": {"color": "#b0772e", "width": 2, "shape": "hvh"},
-        "marker": {"size": 5},
+        "marker": {"symbol": "line-ew-open", "size": 16, "color": "#b0772e", "line": {"width": 3, "color": "#b0772e"}},
         "hovertemplate": "%{y:.3~g} kWh",
     }
     layout = {
@@ -43,9 +42,9 @@ def figure(rows: Sequence[CostRow], by: str) -> dict[str, Any]:
         "bargap": 0.15,
         "height": 300,
         "hovermode": "x unified",
-        "margin": {"l": 50, "r": 15, "t": 10, "b": 40},
-        "legend": {"orientation": "h", "y": 1.12},
+        "showlegend": False,
+        "margin": {"l": 65, "r": 15, "t": 10, "b": 40},
         "xaxis": {"type": "date" if by == "hour" else "category"},
-        "yaxis": {"title": {"text": "kWh (IT)"}, "rangemode": "tozero"},
+        "yaxis": {"rangemode": "tozero", "ticksuffix": " kWh"},
     }
-    return {"data": [*bars, line], "layout": layout}
+    return {"data": [*bars, marks], "layout": layout}

@@ -6,11 +6,12 @@ import sys
 from typing import Annotated, Any
 
 import typer
+from rich.markup import escape
 
 from loadmaster.cli_output import USAGE, connected, fail, out, said, show_json, show_nodes, table, wants_json
 from loadmaster.client import Client
 from loadmaster.job_file import parse_settings
-from loadmaster.results import Node
+from loadmaster.results import CostSum, Node
 
 NodeName = Annotated[str, typer.Argument(help="The node's name or id.", metavar="NODE")]
 InCluster = Annotated[str | None, typer.Option(help="Its cluster; may be left out where there is only one.")]
@@ -159,9 +160,36 @@ def secret_delete(context: typer.Context, team: Annotated[str, typer.Argument()]
     out().print(f"Secret {name} of {team} is gone")
 
 
+def costs(
+    context: typer.Context,
+    by: Annotated[str, typer.Option(help="hour, day, node, team or job.")] = "team",
+    period: Annotated[str | None, typer.Option(help="today, 24h, 7d, 30d, month or last-month (7d).")] = None,
+    since: Annotated[str | None, typer.Option("--from", help="Instead of a period: the first day or a time (ISO 8601).")] = None,
+    until: Annotated[str | None, typer.Option("--to", help="The last day or a time.")] = None,
+    cluster: InCluster = None,
+    as_json: Json = False,
+) -> None:
+    """Show energy and cost, billed and predicted."""
+    with connected(context) as client:
+        found = client.costs(by=by, cluster=_cluster(client, cluster), period=period, since=since, until=until)
+    if as_json or wants_json(context):
+        show_json(found)
+        return
+    lines = [_cost_line(row) for row in (*found.rows, found.total)]
+    table((by.upper(), f"COST ({found.currency})", "PREDICTED", "KWH", "GPUS MEASURED", "MODELLED", "GPU HOURS"), lines)
+    if found.more:
+        out().print("There are more: the page of costs has them all as CSV.")
+
+
+def _cost_line(row: CostSum) -> tuple[str, ...]:
+    predicted = "" if row.predicted_cost is None else f"{row.predicted_cost:.4f}"
+    numbers = (f"{value:.3f}" for value in (row.kwh, row.measured_kwh, row.modelled_kwh, row.gpu_h))
+    return (escape(row.name), f"{row.cost:.4f}", predicted, *numbers)
+
+
 def register(app: typer.Typer) -> None:
     """Add the commands to the command line."""
-    for command in (nodes, cordon, uncordon, drain, role, reschedule):
+    for command in (nodes, cordon, uncordon, drain, role, reschedule, costs):
         app.command()(command)
     app.command("enrol-token")(enrol_token)
     app.add_typer(policy_app, name="policy")

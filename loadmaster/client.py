@@ -39,7 +39,7 @@ from loadmaster.rest import (
     given,
     segment,
 )
-from loadmaster.results import Job, JobEvent, LogPiece, Node, Policy, Profile, Round, Submission, Token, read, read_all
+from loadmaster.results import Costs, Job, JobEvent, LogPiece, Node, Policy, Profile, Round, Submission, Token, read, read_all
 
 __all__ = [
     "ApiError", "AuthenticationError", "Client", "ConflictError", "ConnectionFailedError", "InvalidError", "LoadmasterError",
@@ -227,6 +227,19 @@ class Client:
     def rounds(self, *, cluster: str | None = None, limit: int | None = None) -> Iterator[Round]:
         """Rounds, newest first."""
         return (read(Round, row) for row in self._rest.pages("rounds/", limit, {"cluster": cluster}))
+
+    def costs(
+        self,
+        *,
+        by: str = "team",
+        cluster: str | None = None,
+        period: str | None = None,
+        since: str | None = None,
+        until: str | None = None,
+    ) -> Costs:
+        """Energy and cost by hour, day, node, team or job, of a named period (7d) or between two days or times of ISO 8601."""
+        asked = given({"by": by, "cluster": cluster, "period": period, "from": since, "to": until})
+        return read(Costs, self._rest.call("GET", "costs/", params=asked))
 
     def gpu_types(self) -> list[dict[str, Any]]:
         """The GPU types."""

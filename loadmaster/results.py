@@ -6,6 +6,7 @@ import dataclasses
 import types
 from dataclasses import dataclass, field
 from datetime import datetime
+from decimal import Decimal
 from typing import Any, TypeVar, Union, get_args, get_origin, get_type_hints
 
 T = TypeVar("T")
@@ -191,6 +192,44 @@ class Profile:
 
 
 @dataclass(frozen=True, slots=True)
+class CostSum:
+    """Energy and cost of a group: kWh are IT energy but for `facility_kwh`; costs are in the answer's currency."""
+
+    name: str = ""
+    at: datetime | None = None
+    job_id: str = ""
+    team: str = ""
+    user: str = ""
+    gpu_h: float = 0.0
+    kwh: float = 0.0
+    measured_kwh: float = 0.0
+    modelled_kwh: float = 0.0
+    rest_kwh: float = 0.0
+    facility_kwh: float = 0.0
+    emissions_kg: float = 0.0
+    cost: Decimal = Decimal(0)
+    measured_cost: Decimal = Decimal(0)
+    predicted_kwh: float | None = None
+    predicted_cost: Decimal | None = None
+    compared_cost: Decimal = Decimal(0)
+
+
+@dataclass(frozen=True, slots=True)
+class Costs:
+    """Energy and cost of a time, summed up; `more` says that there are more groups than were sent."""
+
+    cluster: str = ""
+    currency: str = ""
+    timezone: str = ""
+    since: datetime | None = None
+    until: datetime | None = None
+    by: str = ""
+    rows: tuple[CostSum, ...] = ()
+    more: bool = False
+    total: CostSum = field(default_factory=CostSum)
+
+
+@dataclass(frozen=True, slots=True)
 class Token:
     """A new token. It does not show itself in logs."""
 
@@ -224,6 +263,8 @@ def _value(hint: Any, value: Any) -> Any:
         return tuple(_value(get_args(hint)[0], entry) for entry in value)
     if hint is datetime and isinstance(value, str):
         return datetime.fromisoformat(value)
+    if hint is Decimal and isinstance(value, str):
+        return Decimal(value)
     if hint is float and isinstance(value, int):
         return float(value)
     return value

@@ -25,6 +25,9 @@
   });
   systemDark.addEventListener("change", showTheme);
 
+  // On a narrow screen the pages' names scroll: the one we are on is shown.
+  document.querySelector(".nav [aria-current]")?.scrollIntoView({ inline: "center", block: "nearest" });
+
   // Confirmation: a form with data-confirm asks first. Without a dialog element the form is simply sent.
   document.addEventListener("submit", (event) => {
     const form = event.target;

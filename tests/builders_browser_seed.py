@@ -11,10 +11,12 @@ def seed() -> None:
     """A busy cluster; prints the names of what it has made."""
     from django.core.management import call_command
 
+    from tests.builders_costs import a_days_energy
     from tests.builders_pages import a_busy_cluster
 
     call_command("migrate", verbosity=0)
     demo = a_busy_cluster()
+    a_days_energy()
     ids = {"running": demo.running.pk, "waiting": demo.waiting.pk, "round": demo.round.pk, "cluster": demo.cluster.pk}
     for name, value in ids.items():
         print(f"{name}={value}")  # that is how the fixture learns them

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 from datetime import UTC, datetime, timedelta
+from decimal import Decimal
 from typing import Any
 
-from clusters.models import Assignment, AssignmentSlot, Cluster, EnergyTariff, Node, UsagePoint
+from django.utils import timezone
+
+from clusters.models import Assignment, AssignmentSlot, Cluster, EnergyEntry, EnergyTariff, Node, UsagePoint
 from tests.builders import a_cluster, a_gpu_type, a_job, a_node
 
 START = datetime(2026, 5, 1, 12, tzinfo=UTC)
@@ -48,3 +51,19 @@ def a_sample(assignment: Assignment, hours: float, watts: float, source: str = "
     UsagePoint.objects.create(
         assignment=assignment, at=later(hours), cores=1.0, memory_gb=1.0, gpu_power_w=watts, power_source=source
     )
+
+
+def a_days_energy(hours: int = 30) -> None:
+    """Entries of every placed job for each of the last hours, part measured and part modelled, more by day than by night."""
+    newest = timezone.now().replace(minute=0, second=0, microsecond=0)
+    for assignment in Assignment.objects.select_related("job", "node__cluster"):
+        for back in range(hours):
+            hour = newest - timedelta(hours=back)
+            busy = (0.3 + 0.7 * abs(12 - hour.hour) / 12) * assignment.gpus
+            EnergyEntry.objects.create(
+                assignment=assignment, hour=hour, cluster=assignment.node.cluster, node=assignment.node, job=assignment.job,
+                team=assignment.job.team, purpose="training", gpu_s=3600.0 * assignment.gpus, measured_kwh=0.15 * busy,
+                modelled_kwh=0.1 * busy, rest_kwh=0.2 * busy, facility_kwh=0.6 * busy, emissions_g=180 * busy,
+                cost=Decimal(f"{0.1 * busy:.6f}"), measured_cost=Decimal(f"{0.034 * busy:.6f}"), predicted_kwh=0.43 * busy,
+                predicted_cost=Decimal(f"{0.097 * busy:.6f}"),
+            )  # fmt: skip
