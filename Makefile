@@ -8,7 +8,7 @@ BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip --disable-pip-version-check
 export PYTHONDONTWRITEBYTECODE :=
 .DEFAULT_GOAL := help
-.PHONY: help demo up test test-all check unit test-sqlite test-postgres test-browser bench chaos clean
+.PHONY: help demo up test test-all check unit test-sqlite test-postgres test-docker test-root test-browser bench chaos clean
 
 help: ## show these lines
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /\1\t/' | expand -t 16
@@ -40,15 +40,24 @@ check: $(VENV)/.test ## ruff, mypy --strict, the walls
 	$(BIN)/lint-imports
 
 unit: $(VENV)/.test
-	$(BIN)/python -m pytest -n 2 -m "not slow and not browser and not postgres" --cov --cov-report=term:skip-covered
+	$(BIN)/python -m pytest -n 2 -m "not slow and not browser and not postgres and not docker and not root" --cov --cov-report=term:skip-covered
 
-test-all: test-sqlite test-postgres test-browser ## everything, on SQLite, on PostgreSQL and in a browser
+test-all: test-sqlite test-postgres test-docker test-root test-browser ## the long ones: PostgreSQL, Docker, network namespaces, browser
 
 test-sqlite: $(VENV)/.test
-	$(BIN)/python -m pytest -n 2 -m "slow and not browser and not postgres"
+	$(BIN)/python -m pytest -n 2 -m "slow and not browser and not postgres and not docker and not root"
 
 test-postgres: $(VENV)/.test
-	tests/with-postgres $(BIN)/python -m pytest -n 2 -m "not browser" tests/clusters tests/controlplane tests/jobs tests/profiling
+	tests/with-postgres $(BIN)/python -m pytest -n 2 -m "not browser and not docker and not root" \
+	  tests/clusters tests/controlplane tests/jobs tests/profiling
+	tests/with-postgres $(BIN)/python -m pytest -n 2 -m "postgres and not docker and not root" \
+	  --ignore tests/clusters --ignore tests/controlplane --ignore tests/jobs --ignore tests/profiling
+
+test-docker: $(VENV)/.test
+	tests/with-docker $(BIN)/python -m pytest -n 0 -m "docker and not postgres"
+
+test-root: $(VENV)/.test
+	$(BIN)/python -m pytest -n 0 -m "root and not docker"
 
 test-browser: $(VENV)/.test
 	$(BIN)/python -m pytest -n 0 -m browser
