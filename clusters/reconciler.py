@@ -56,6 +56,7 @@ def _reconcile(cluster: Cluster, now: datetime) -> int:
         + _withdraw_ignored(cluster, clock, now)
         + _lose_nodes(cluster, clock, now)
         + _end_drains(cluster, now)
+        + _end_rests(cluster, now)
         + _mend_jobs(cluster, now)
     )
 
@@ -140,8 +141,19 @@ def _end_drains(cluster: Cluster, now: datetime) -> int:
 
 
 def _evict(pk: UUID, now: datetime) -> bool:
-    evict(Assignment.objects.get(pk=pk), "drain", now)
+    assignment = Assignment.objects.select_related("node").get(pk=pk)
+    node = assignment.node
+    evict(assignment, "drain", now, why=f"node {node} is drained" + (f": {node.reason}" if node.reason else ""))
     return True
+
+
+def _end_rests(cluster: Cluster, now: datetime) -> int:
+    """Jobs that have rested after a failure: one round for all of them looks at them again."""
+    with transaction.atomic():
+        rested = Job.objects.filter(cluster=cluster, state=JobState.QUEUED, retry_at__lte=now).update(retry_at=None)
+        if rested:
+            request_reschedule(cluster, Reason.LEFTOVER)
+    return rested
 
 
 def _mend_jobs(cluster: Cluster, now: datetime) -> int:

@@ -15,7 +15,9 @@ from policies.snapshot import EnergyStep
 
 
 def tariff_changed(cluster: Cluster) -> None:
-    """To be called in the transaction that adds a tariff, a band or a PUE: the next round, asked for here, decides by it."""
+    """To be called in the transaction that changes what costs depend on (a tariff, a band, a PUE, watts): the next round, asked for
+    here, decides by it.
+    """
     request_reschedule(cluster, Reason.TARIFF)
 
 

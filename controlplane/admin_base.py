@@ -17,8 +17,7 @@ from django.utils.html import format_html
 from django.utils.safestring import SafeString
 
 from clusters.models import Cluster
-from controlplane.events import request_reschedule
-from controlplane.models import Reason
+from clusters.tariffs import tariff_changed
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -141,7 +140,7 @@ class ReadOnlyInline(OperatorInline):
 def costs_changed(clusters: Iterable[Cluster]) -> None:
     """A number that costs depend on has changed: the next round, asked for here, decides by it."""
     for cluster in clusters:
-        request_reschedule(cluster, Reason.TARIFF)
+        tariff_changed(cluster)
 
 
 def save_changed(obj: Model, changed: Collection[str]) -> None:

@@ -87,7 +87,8 @@ MOVES: Mapping[tuple[JobState, JobMove], JobState] = {
     **{(s, M.COMPLETE): S.COMPLETED for s in (S.STARTING, S.RUNNING, S.STOPPING, S.CANCELLING)},
     **{(s, M.FAIL): S.FAILED for s in (S.PROFILING, S.QUEUED, S.STARTING, S.RUNNING, S.STOPPING)},
     # CANCEL is a wish: with live assignments the job is CANCELLING until they are gone.
-    **{(s, M.CANCEL): S.CANCELLING for s in (S.PROFILING, S.STARTING, S.RUNNING, S.STOPPING)},
+    # A held or queued job may lend its command to a profile run that is still under way.
+    **{(s, M.CANCEL): S.CANCELLING for s in (S.HELD, S.QUEUED, S.PROFILING, S.STARTING, S.RUNNING, S.STOPPING)},
     **{(s, M.CANCELLED): S.CANCELLED for s in (S.HELD, S.QUEUED, S.PROFILING, S.CANCELLING)},
     (S.FAILED, M.REQUEUE): S.QUEUED,
     (S.CANCELLED, M.REQUEUE): S.QUEUED,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Sequence
-from datetime import datetime
+from datetime import datetime, timedelta
 from itertools import groupby
 from typing import Any
 from uuid import UUID
@@ -23,8 +23,9 @@ from controlplane.models import Reason
 from jobs.lifecycle import PLACED, JobMove, JobState
 from jobs.models import Attempt, Job
 from jobs.moves import move_job
-from jobs.verdicts import End, Verdict, judge
-from loadmaster.protocol import AssignmentState, StopReason
+from jobs.verdicts import End, Past, Verdict, judge
+from jobs.wording import RESTING
+from loadmaster.protocol import AssignmentState, ReasonClass, StopReason
 from profiling import services as profiling_services
 
 log = logging.getLogger(__name__)
@@ -136,22 +137,22 @@ def _decide(job: Job, gang: Sequence[Assignment], now: datetime) -> None:
     if job.state not in PLACED | {JobState.CANCELLING} or others.exists():
         return
     verdict = judge(
-        [_end(member) for member in gang],
+        [_end(member, job) for member in gang],
+        _past(job, gang[0]),
         cancelling=job.state == JobState.CANCELLING,
         work_done=all(_work_done(job, member) for member in gang),
-        retries_left=job.max_retries - job.retries_used,
-        fruitless=_fruitless(job, gang[0]),
     )
     _move(job, verdict, gang[0], now)
 
 
-def _end(assignment: Assignment) -> End:
+def _end(assignment: Assignment, job: Job) -> End:
     return End(
         state=AssignmentState(assignment.state),
         reason_class=assignment.reason_class,
         reason=assignment.reason,
         exit_code=assignment.exit_code,
         cancelled=assignment.desired == StopReason.CANCEL,
+        memory_gb=job.memory_gb,
     )
 
 
@@ -166,16 +167,18 @@ def _work_done(job: Job, assignment: Assignment) -> bool:
     return not may_leave_early or not reported or assignment.steps_done >= job.total_steps
 
 
-def _fruitless(job: Job, newest: Assignment) -> int:
-    """How many of the attempt's last launches ended in trouble without progress; those merely pre-empted do not count."""
-    rows = job.assignments.filter(purpose=TRAINING, attempt=newest.attempt, state__in=ENDED_ASSIGNMENTS)
-    count = 0
+def _past(job: Job, newest: Assignment) -> Past:
+    """The attempt's last launches that ended in trouble without progress; those merely pre-empted do not count."""
+    rows = job.assignments.filter(purpose=TRAINING, attempt=newest.attempt, state__in=ENDED_ASSIGNMENTS).select_related("node")
+    count, without_image = 0, dict[str, None]()
     for _, launch in groupby(rows.order_by("-fence", "rank")[:REMEMBERED_LAUNCHES], key=lambda row: row.fence):
         ranks = list(launch)
         if any(rank.steps_done > rank.start_steps for rank in ranks):
             break
-        count += any(_end(rank).trouble for rank in ranks)
-    return count
+        troubled = [rank for rank in ranks if _end(rank, job).trouble]
+        count += bool(troubled)
+        without_image |= {rank.node.name: None for rank in troubled if rank.reason_class == ReasonClass.IMAGE}
+    return Past(job.retries_used, job.max_retries - job.retries_used, count, tuple(reversed(without_image)))
 
 
 def _move(job: Job, verdict: Verdict, assignment: Assignment | None, now: datetime) -> None:
@@ -201,6 +204,10 @@ def _values(job: Job, move: JobMove, verdict: Verdict, now: datetime) -> dict[st
     values: dict[str, Any] = {}
     if move is JobMove.RETRY:
         values["retries_used"] = job.retries_used + 1
+    if move in (JobMove.RETRY, JobMove.STOPPED) and (rest_s := verdict.rest_s(job.cluster.heartbeat_s)):
+        retry_at = now + timedelta(seconds=rest_s)
+        detail = {"why": verdict.reason, "earliest_s": round(retry_at.timestamp())}
+        values |= {"retry_at": retry_at, "waiting_code": RESTING, "waiting_detail": detail}
     if move is JobMove.FAIL:
         values["failure_reason"] = verdict.reason
     if move in (JobMove.COMPLETE, JobMove.FAIL, JobMove.CANCELLED):

@@ -16,7 +16,7 @@ from clusters.models import Assignment
 from controlplane import formats
 from jobs.lifecycle import ENDED, PLACED, JobState
 from jobs.models import Job
-from jobs.selectors import id_begins, listed_jobs, names_in_waiting, visible_jobs
+from jobs.selectors import fraction_of, id_begins, listed_jobs, names_in_waiting, visible_jobs
 from jobs.wording import reason_for_waiting
 
 PAGE_SIZE = 50
@@ -152,7 +152,7 @@ def _row(job: Job, names: Mapping[str, str], now: datetime) -> JobRow:
     return JobRow(
         job=job,
         places=tuple(_place(a) for a in getattr(job, "live_assignments", ())),
-        percent=100 * job.steps_done / job.total_steps if job.total_steps else 0.0,
+        percent=100 * fraction_of(job),
         steps_per_s=speed,
         eta_s=(job.total_steps - job.steps_done) / speed if speed and job.state == JobState.RUNNING else None,
         due=text,

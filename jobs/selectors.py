@@ -11,6 +11,7 @@ from django.db.models import Prefetch, Q, QuerySet
 
 from clusters.lifecycle import LIVE
 from clusters.models import Assignment, Node
+from jobs.lifecycle import JobState
 from jobs.models import Job, Team
 
 LIVE_STATES = sorted(str(s) for s in LIVE)
@@ -86,3 +87,10 @@ def _uuids(values: Iterable[object]) -> set[uuid.UUID]:
         except ValueError:
             continue
     return found
+
+
+def fraction_of(job: Job) -> float:
+    """How much of its work a job has done, 0 to 1. A completed job has done all of it, whatever its script told of its steps."""
+    if job.state == JobState.COMPLETED or not job.total_steps:
+        return 1.0
+    return min(1.0, job.steps_done / job.total_steps)

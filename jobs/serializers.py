@@ -11,6 +11,7 @@ from rest_framework import serializers
 
 from clusters.models import Assignment, AssignmentSlot
 from jobs.models import Attempt, Job, JobEvent
+from jobs.selectors import fraction_of
 from jobs.submission import job_data
 from jobs.wording import reason_for_waiting
 from loadmaster.protocol import AssignmentState
@@ -219,7 +220,7 @@ def progress_of(job: Job, live: list[Assignment], now: datetime) -> dict[str, An
         "steps_done": job.steps_done,
         "total_steps": job.total_steps,
         "checkpoint_steps": job.checkpoint_steps,
-        "fraction": min(1.0, job.steps_done / job.total_steps) if job.total_steps else 1.0,
+        "fraction": fraction_of(job),
         "steps_per_s": speed or None,
         "eta": now + timedelta(seconds=left_s) if left_s is not None and known else None,
         "first_loss": job.first_loss,

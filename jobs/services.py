@@ -87,7 +87,7 @@ def job_cancel(job: Job, user: User) -> Job:
     if job.state in (JobState.CANCELLING, JobState.CANCELLED):
         return job
     live = _live(job)
-    waits = job.state in (JobState.HELD, JobState.QUEUED) or (job.state == JobState.PROFILING and not live)
+    waits = job.state in (JobState.HELD, JobState.QUEUED, JobState.PROFILING) and not live
     move_job(job, JobMove.CANCELLED if waits else JobMove.CANCEL, actor=user.get_username(), hold_wanted=False, **_over(waits))
     _stop(live, StopReason.CANCEL, user)
     job.refresh_from_db(fields=["state"])
@@ -121,14 +121,14 @@ def job_release(job: Job, user: User) -> Job:
     """Let a held job into the queue again (to be measured first where its kind is unknown), or take back the wish to hold it."""
     if job.state == JobState.STOPPING and job.hold_wanted:
         return _wish(job, user.get_username(), hold_wanted=False)
-    move_job(job, JobMove.RELEASE, actor=user.get_username(), hold_wanted=False)
+    move_job(job, JobMove.RELEASE, actor=user.get_username(), hold_wanted=False, retry_at=None)
     return begin(job, Reason.SUBMISSION)
 
 
 @_action("requeued")
 def job_requeue(job: Job, user: User) -> Job:
     """Give a failed or cancelled job another chance from its last checkpoint, with all its retries."""
-    fresh: dict[str, Any] = {"retries_used": 0, "failure_reason": "", "completed_at": None, "hold_wanted": False}
+    fresh: dict[str, Any] = {"retries_used": 0, "failure_reason": "", "completed_at": None, "hold_wanted": False, "retry_at": None}
     move_job(job, JobMove.REQUEUE, actor=user.get_username(), **fresh)
     return begin(job, Reason.SUBMISSION)
 

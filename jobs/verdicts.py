@@ -14,16 +14,24 @@ S = AssignmentState
 FRUITLESS_LAUNCHES = 5
 """So many launches in a row may end by a machine's fault without progress; then the job fails, so that nothing spins forever."""
 
+IMAGE_NODES = 3
+"""So many different nodes may fail to get a job's image, launch after launch; then it is taken for the image's fault."""
+
+LONGEST_REST_S = 300.0
+
 
 @dataclass(frozen=True, slots=True)
 class End:
-    """How one rank ended. `exit_code` is None where no process was; `cancelled` whether its stop was wished as a cancellation."""
+    """How one rank ended. `exit_code` is None where no process was; `cancelled` whether its stop was wished as a cancellation;
+    `memory_gb` is what the job asked for.
+    """
 
     state: AssignmentState
     reason_class: str = ""
     reason: str = ""
     exit_code: int | None = None
     cancelled: bool = False
+    memory_gb: float | None = None
 
     @property
     def own_fault(self) -> bool:
@@ -42,23 +50,48 @@ class End:
         told = self.exit_code is None or f"exit code {self.exit_code}" in self.reason
         code = "" if told else f" with exit code {self.exit_code}"
         kind = f" ({self.reason_class})" if self.reason_class else ""
-        return f"{self.state}{code}{kind}" + (f": {self.reason}" if self.reason else "")
+        return f"{self.state}{code}{kind}" + (f": {self.reason}" if self.reason else "") + self._remedy()
+
+    def _remedy(self) -> str:
+        if self.reason_class != ReasonClass.OOM or self.memory_gb is None:
+            return ""
+        return f"; it asked for {self.memory_gb:g} GB of memory: ask for more (memory_gb), or have it use less"
 
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """The job's move, with the reason an attempt or job that fails is remembered by."""
+    """The job's move, with the reason an attempt or job that fails is remembered by.
+
+    A job that goes back to the queue rests `units` of time first, so that a failure that lasts is not met again and again.
+    """
 
     move: JobMove
     reason_class: str = ""
     reason: str = ""
+    units: int = 0
+
+    def rest_s(self, unit_s: float) -> float:
+        """Seconds of rest, where a unit has so many."""
+        return min(LONGEST_REST_S, self.units * unit_s)
 
 
-def judge(ends: Sequence[End], *, cancelling: bool, work_done: bool, retries_left: int, fruitless: int) -> Verdict:
+@dataclass(frozen=True, slots=True)
+class Past:
+    """What went before: retries used and left; how many launches in a row, with this one, ended in trouble without a step of
+    progress; and the names of the nodes on which those could not get the image.
+    """
+
+    retries_used: int = 0
+    retries_left: int = 0
+    fruitless: int = 1
+    without_image: tuple[str, ...] = ()
+
+
+def judge(ends: Sequence[End], past: Past, *, cancelling: bool, work_done: bool) -> Verdict:
     """The move of a job whose launch is over on all ranks.
 
-    `work_done` is whether a launch that succeeded has done all of the job, `fruitless` how many launches in a row, with
-    this one, ended in trouble without a step of progress. Trouble on one rank excuses the crash of another: gangs fall together.
+    `work_done` is whether a launch that succeeded has done all of the job. Trouble on one rank excuses the crash of another: gangs
+    fall together.
     """
     complete = work_done and all(end.state is S.SUCCEEDED for end in ends)
     if cancelling:
@@ -68,15 +101,29 @@ def judge(ends: Sequence[End], *, cancelling: bool, work_done: bool, retries_lef
     if any(end.cancelled and end.state is S.CANCELLED for end in ends):
         return Verdict(JobMove.CANCEL)
     if troubles := [end for end in ends if end.trouble]:
-        return _after_trouble(troubles[0], fruitless)
+        return _after_trouble(troubles[0], past)
     if faults := [end for end in ends if end.own_fault]:
-        move = JobMove.RETRY if retries_left > 0 else JobMove.FAIL
-        return Verdict(move, faults[0].reason_class, faults[0].words())
+        if past.retries_left <= 0:
+            return Verdict(JobMove.FAIL, faults[0].reason_class, faults[0].words())
+        return Verdict(JobMove.RETRY, faults[0].reason_class, faults[0].words(), 2**past.retries_used)
     return Verdict(JobMove.STOPPED)
 
 
-def _after_trouble(end: End, fruitless: int) -> Verdict:
-    if fruitless < FRUITLESS_LAUNCHES:
-        return Verdict(JobMove.STOPPED, end.reason_class, end.words())
-    text = f"{fruitless} launches in a row ended without progress and not by the job's own fault; the last one: {end.words()}"
-    return Verdict(JobMove.FAIL, end.reason_class, text)
+def _after_trouble(end: End, past: Past) -> Verdict:
+    """Try again: at once after a first trouble, for other nodes come first then; an image's registry is never pressed."""
+    no_image = end.reason_class == ReasonClass.IMAGE
+    if past.fruitless < FRUITLESS_LAUNCHES and not (no_image and len(past.without_image) >= IMAGE_NODES):
+        times = past.fruitless if no_image else past.fruitless - 1
+        return Verdict(JobMove.STOPPED, end.reason_class, end.words(), 2 ** (times - 1) if times > 0 else 0)
+    return Verdict(JobMove.FAIL, end.reason_class, _given_up_for_image(end, past) if no_image else _given_up(end, past))
+
+
+def _given_up(end: End, past: Past) -> str:
+    begin = f"{past.fruitless} launches in a row ended without progress and not by the job's own fault"
+    return f"{begin}; the last one: {end.words()}"
+
+
+def _given_up_for_image(end: End, past: Past) -> str:
+    where = f" on {', '.join(past.without_image)}" if past.without_image else ""
+    remedy = "check the image's name and that the nodes may pull it from its registry, then requeue the job"
+    return f"its image could not be had, tried {past.fruitless} times{where}: {end.reason or 'no reason given'}; {remedy}"

@@ -15,12 +15,16 @@ SENTENCES: Mapping[str, str] = {
     "no_throughput": "Nothing is known of its speed on any GPU type here",
     "no_node_fits": "No node is large enough for it",
     "types_unavailable": "No node that takes work has a GPU type it allows",
+    "runtime_unavailable": "No node with the runtime it needs is ready",
     "dependency": "It waits for other jobs to complete",
     "power_cap": "The cluster's power cap leaves no room for it",
     "reserved": "The GPUs that are free are reserved for another job",
     "nodes_unavailable": "The nodes it could use are cordoned, draining or lost",
     "solver_failed": "The last decision failed; what runs goes on and it is tried again",
 }
+
+RESTING = "resting"
+"""A job that rests after a failure and is not shown to policies meanwhile (`jobs.outcomes`): no code of a plan."""
 
 NOT_LAUNCHED: Mapping[str, str] = {
     "deferred": "It was given GPUs that another job is just leaving; it starts when they are free",
@@ -48,12 +52,28 @@ def reason_for_waiting(state: str, code: str, detail: object, names: Mapping[str
     if not code:
         return "It waits for the next decision."
     told: Mapping[str, Any] = detail if isinstance(detail, Mapping) else {}
+    if code == RESTING:
+        return _resting(told, now)
     said = SENTENCES.get(code) or NOT_LAUNCHED.get(code) or code.replace("_", " ").capitalize()
     if code == "dependency":
         jobs = _listed(told.get("jobs"), names, "a job of another team", "jobs of other teams")
         return f"{said}: {jobs}." if jobs else f"{said}."
+    if code == "runtime_unavailable":
+        return f"{_no_runtime(told, names)}."
     parts = (_in_the_way(told, names), _watts(told.get("watts")), _earliest(told.get("earliest_s"), now))
     return ", ".join((said, *(p for p in parts if p))) + "."
+
+
+def _no_runtime(detail: Mapping[str, Any], names: Mapping[str, str]) -> str:
+    runtime, nodes = detail.get("runtime"), _listed(detail.get("nodes"), names, "a node", "nodes")
+    said = f"No node with the runtime {runtime} is ready" if runtime else SENTENCES["runtime_unavailable"]
+    return f"{said}: {nodes} would do when ready again" if nodes else said
+
+
+def _resting(detail: Mapping[str, Any], now: datetime | None) -> str:
+    why, start = str(detail.get("why") or ""), _earliest(detail.get("earliest_s"), now)
+    said = f"It rests before it is tried again{f', {start}' if start else ''}."
+    return f"{said} Last time: {why}" if why else said
 
 
 def _in_the_way(detail: Mapping[str, Any], names: Mapping[str, str]) -> str:

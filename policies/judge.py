@@ -28,6 +28,7 @@ from dataclasses import dataclass
 from math import ceil, isfinite
 from typing import Any
 
+from policies.capabilities import worded
 from policies.plan import Placement, Plan, WaitCode
 from policies.snapshot import JobPhase, NodeRole, NodeState, NodeView, Purpose, RankSeat, Running, Snapshot
 
@@ -125,7 +126,7 @@ def _seats(placed: Placement, row: int, snapshot: Snapshot) -> Iterator[Violatio
         yield from _state(placed, node, stays, snapshot.now_s)
         missing = set(columns.others["labels"][row]) - set(node.labels)
         if missing:
-            detail = f"node {node.name} lacks {', '.join(sorted(missing))}, which job {job} needs"
+            detail = f"node {node.name} lacks {', '.join(map(worded, sorted(missing)))}, which job {job} needs"
             yield Violation("labels_missing", detail, job, node.id)
         allowed = columns.others["allowed_types"][row]
         if placed.purpose is Purpose.TRAINING and allowed and node.gpu_type not in allowed:

@@ -34,6 +34,7 @@ class WaitCode(StrEnum):
     NO_THROUGHPUT = "no_throughput"
     NO_NODE_FITS = "no_node_fits"
     TYPES_UNAVAILABLE = "types_unavailable"
+    RUNTIME_UNAVAILABLE = "runtime_unavailable"
     DEPENDENCY = "dependency"
     POWER_CAP = "power_cap"
     RESERVED = "reserved"

@@ -10,6 +10,7 @@ from django.db.models import Count, Q
 
 from clusters.models import Cluster, Node
 from clusters.models.nodes import Role, State
+from clusters.runtimes import runtimes_of
 from jobs.models import Job
 
 RETURN_PATIENCE = timedelta(minutes=10)
@@ -29,6 +30,7 @@ class Offer:
     cores: float
     memory_gb: float
     labels: frozenset[str]
+    runtimes: tuple[str, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,7 +56,9 @@ def offers(cluster: Cluster, now: datetime) -> Offers:
 
 
 def reachable(job: Job, nodes: Iterable[Offer]) -> set[Configuration]:
-    """The configurations of these nodes that the job could run on: type allowed, GPUs in its range, resources enough."""
+    """The configurations of these nodes that the job could run on: type allowed, its runtime there, GPUs in its range,
+    resources enough.
+    """
     return {(o.type_id, g) for o in nodes if _fits(job, o) for g in range(max(1, job.gpus_min), min(job.gpus_max, o.gpus) + 1)}
 
 
@@ -65,9 +69,10 @@ def uses(job: Job, type_name: str, gpus: int) -> bool:
 
 def _offer(node: Node, gpus: int) -> Offer:
     cores, memory_gb = node.cores - node.reserved_cores, node.memory_gb - node.reserved_memory_gb
-    return Offer(node.gpu_type_id, node.gpu_type.name, gpus, cores, memory_gb, frozenset(node.labels))
+    return Offer(node.gpu_type_id, node.gpu_type.name, gpus, cores, memory_gb, frozenset(node.labels), runtimes_of(node))
 
 
 def _fits(job: Job, offer: Offer) -> bool:
     allowed = not job.allowed_types or offer.type_name in job.allowed_types
-    return allowed and job.cores <= offer.cores and job.memory_gb <= offer.memory_gb and set(job.labels) <= offer.labels
+    able = job.runtime in offer.runtimes and set(job.labels) <= offer.labels
+    return allowed and able and job.cores <= offer.cores and job.memory_gb <= offer.memory_gb

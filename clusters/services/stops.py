@@ -32,13 +32,16 @@ def request_stop(assignment: Assignment, reason: StopReason, actor: str = "", no
     return assignment
 
 
-def evict(assignment: Assignment, actor: str, now: datetime | None = None) -> None:
-    """Pre-empt the assignment and its whole gang: the job goes back to the queue once the agents have stopped it."""
+def evict(assignment: Assignment, actor: str, now: datetime | None = None, why: str = "") -> None:
+    """Pre-empt the assignment and its whole gang: the job goes back to the queue once the agents have stopped it.
+
+    `why` is told in the job's history.
+    """
     with transaction.atomic():
         newest = lock_assignment(assignment.pk)
         job = newest.job
         if newest.purpose == "training" and JobState(job.state) in _EVICTABLE:
-            move_job(job, JobMove.PREEMPT, actor=actor)
+            move_job(job, JobMove.PREEMPT, actor=actor, data={"why": why} if why else {})
         gang = Assignment.objects.filter(job=job, fence=newest.fence, ended_at=None).order_by("pk")
         for member in gang:
             request_stop(member, StopReason.PREEMPT, actor, now)

@@ -9,6 +9,8 @@ What a policy is shown:
   while the devices still name it as their holder. So a policy decides about the cluster as it will be when the stops under way have
   ended: it may give those devices to anybody, and `live.apply` defers the launch until they are free. It never counts on them for
   long, because each stop ends, by the agent's word or by the end of its lease, and its end asks for a new round.
+- Queued jobs that rest after a failure (`Job.retry_at`) are left out until then.
+- What a node runs, and what job keeps away from it, is said by labels (`policies.capabilities`).
 - Devices held by a job that the snapshot does not show (it is being cancelled, or held) are nobody's to give: the judge refuses
   them.
 """
@@ -27,11 +29,13 @@ from django.db import connection, transaction
 
 from clusters.energy import power_curve
 from clusters.models import Assignment, AssignmentSlot, Cluster, Device, EnergyTariff, Node, PueRecord
+from clusters.runtimes import runtimes_of
 from clusters.tariffs import price_steps, pue_in_force, tariff_in_force
 from controlplane.live.rows import Rows
 from controlplane.models import RescheduleEvent
 from jobs.lifecycle import JobState
 from jobs.models import Job
+from policies.capabilities import apart_label, is_own, runtime_label
 from policies.snapshot import (
     DeviceView,
     GpuTypeView,
@@ -85,7 +89,7 @@ def observe(cluster_id: int, now_s: float, number: int, knowledge: Knowledge) ->
     now = datetime.fromtimestamp(now_s, UTC)
     with _consistent_read():
         cluster = Cluster.objects.get(pk=cluster_id)
-        rows = Rows(cluster)
+        rows = Rows(cluster, now)
         events = list(RescheduleEvent.objects.filter(cluster=cluster, round=None).order_by("id"))
         return Observation(
             cluster=cluster,
@@ -148,13 +152,25 @@ def _node_view(node: Node, rows: Rows) -> NodeView:
         cores=max(0.0, node.cores - node.reserved_cores),
         memory_gb=max(0.0, node.memory_gb - node.reserved_memory_gb),
         resources=tuple(sorted((name, float(amount)) for name, amount in node.resources.items())),
-        labels=tuple(sorted(node.labels)),
+        labels=_labels_of_node(node, rows),
         role=NodeRole(node.role),
         state=NodeState(node.state),
         drain_until_s=node.drain_until.timestamp() if node.drain_until else None,
         rack=node.rack,
         link_gbps=node.link_gbps,
     )
+
+
+def _labels_of_node(node: Node, rows: Rows) -> tuple[str, ...]:
+    given = {label for label in node.labels if not is_own(label)}
+    avoided = {n for nodes in rows.avoided.values() for n in nodes}
+    apart = {apart_label(str(other)) for other in avoided if other != node.pk}
+    return tuple(sorted(given | apart | {runtime_label(name) for name in runtimes_of(node)}))
+
+
+def _labels_of_job(job: Job, rows: Rows) -> tuple[str, ...]:
+    apart = {apart_label(str(node)) for node in rows.avoided.get(job.pk, ())}
+    return tuple(sorted({*job.labels, runtime_label(job.runtime)} | apart))
 
 
 def _device_view(device: Device, held: Sequence[AssignmentSlot]) -> DeviceView:
@@ -185,7 +201,7 @@ def _job_view(job: Job, rows: Rows, now_s: float) -> JobView:
         received_s=_received_s(job, live, rows, now_s),
         dependencies=tuple(sorted(str(d) for d in rows.undone.get(job.pk, ()))),
         allowed_types=tuple(job.allowed_types),
-        labels=tuple(sorted(job.labels)),
+        labels=_labels_of_job(job, rows),
         **_as_stored(job),
     )
 

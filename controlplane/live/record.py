@@ -19,6 +19,7 @@ from controlplane.rounds import Applied, RejectCode, Rejected
 from jobs.lifecycle import JobState
 from jobs.models import Job
 from policies import plan_json, snapshot_json
+from policies.capabilities import runtime_of
 from policies.judge import power_w
 from policies.plan import Plan, PlanStatus, WaitCode
 from policies.snapshot import Purpose, Snapshot
@@ -102,7 +103,10 @@ def _reasons(observed: Observation, plan: Plan, applied: Applied) -> dict[str, l
     }
     for entry in plan.waiting:
         earliest_s = None if entry.earliest_s is None else round(entry.earliest_s)
-        given = {"nodes": list(entry.nodes), "jobs": list(entry.jobs), "watts": entry.watts, "earliest_s": earliest_s}
+        given: dict[str, Any] = {"nodes": list(entry.nodes), "jobs": list(entry.jobs), "watts": entry.watts, "earliest_s": earliest_s}
+        if entry.code is WaitCode.RUNTIME_UNAVAILABLE:
+            jobs = observed.snapshot.jobs
+            given["runtime"] = runtime_of(jobs.columns.others["labels"][jobs.position[entry.job]])
         reasons[entry.job] = [entry.code.value, {name: value for name, value in given.items() if value}]
     for rejected in applied.rejected:
         if rejected.key[1] is Purpose.TRAINING:

@@ -5,19 +5,27 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from datetime import datetime, timedelta
 
 from clusters.lifecycle import LIVE
 from clusters.models import Assignment, AssignmentSlot, Cluster, Device, GpuType, Node
+from clusters.models.nodes import Role, State
+from clusters.runtimes import runtimes_of
 from controlplane.changes import PlacementKey
 from jobs.lifecycle import JobState
 from jobs.models import Job
-from loadmaster.protocol import AssignmentState
+from loadmaster.protocol import AssignmentState, ReasonClass
 from policies.snapshot import Purpose, RankSeat, Running
 
 SHOWN = (JobState.QUEUED, JobState.PROFILING, JobState.STARTING, JobState.RUNNING, JobState.STOPPING)
 """Jobs that a policy may be shown: those that run or want to."""
 
 RUN = "run"
+
+AVOIDED = timedelta(minutes=10)
+"""How long a job keeps away from a node that failed it, as long as another one would do."""
+
+THE_NODES_FAULT = (ReasonClass.IMAGE, ReasonClass.GPU, ReasonClass.NODE)
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,7 +85,8 @@ class Held:
 class Rows:
     """All that a snapshot is made of, but for kinds and prices."""
 
-    def __init__(self, cluster: Cluster) -> None:
+    def __init__(self, cluster: Cluster, now: datetime) -> None:
+        """`now`: jobs that rest until later are left out."""
         self.cluster = cluster
         self.held = Held(cluster)
         self.gpu_types: Mapping[int, GpuType] = {t.pk: t for t in GpuType.objects.order_by("name")}
@@ -87,10 +96,38 @@ class Rows:
         for device in Device.objects.filter(node__cluster=cluster).order_by("node_id", "uuid"):
             self.devices[device.node_id].append(device)
         shown = Job.objects.filter(cluster=cluster, state__in=SHOWN).exclude(state=JobState.STOPPING, hold_wanted=True)
+        shown = shown.exclude(state=JobState.QUEUED, retry_at__gt=now)
         jobs = list(shown.select_related("team").order_by("submitted_at", "id"))
         self.undone = _undone_dependencies(cluster)
         self.blocked = _blocked(jobs, self.undone)
         self.jobs: Sequence[Job] = [job for job in jobs if job.pk not in self.blocked]
+        self.avoided = self._avoided(now)
+
+    def _avoided(self, now: datetime) -> Mapping[object, frozenset[object]]:
+        """By waiting job the nodes that failed it lately and of whose kind there are others for it: it tries those first."""
+        failed = Assignment.objects.filter(
+            job__cluster=self.cluster, job__state=JobState.QUEUED, ended_at__gte=now - AVOIDED,
+            purpose=Purpose.TRAINING, reason_class__in=THE_NODES_FAULT,
+        )  # fmt: skip
+        nodes_of: dict[object, set[object]] = defaultdict(set)
+        for job_id, node_id in failed.values_list("job_id", "node_id").distinct():
+            nodes_of[job_id].add(node_id)
+        avoided: dict[object, frozenset[object]] = {}
+        for job in self.jobs if nodes_of else ():
+            able = {n.pk for n in self.nodes if self._would_do(n, job)} if job.pk in nodes_of else set()
+            if able - nodes_of[job.pk]:
+                avoided[job.pk] = frozenset(able & nodes_of[job.pk])
+        return avoided
+
+    def _would_do(self, node: Node, job: Job) -> bool:
+        return (
+            node.state == State.READY
+            and node.role != Role.PROFILING
+            and job.runtime in runtimes_of(node)
+            and set(job.labels) <= set(node.labels)
+            and (not job.allowed_types or self.type_of[node.pk] in job.allowed_types)
+            and sum(d.healthy for d in self.devices[node.pk]) >= job.gpus_min
+        )
 
 
 def _undone_dependencies(cluster: Cluster) -> Mapping[object, set[object]]:

@@ -56,6 +56,7 @@ class Job(models.Model):
 
     fence = models.PositiveBigIntegerField(default=0)
     retries_used = models.PositiveIntegerField(default=0)
+    retry_at = models.DateTimeField(null=True, blank=True, help_text="It rests after a failure and is not placed before")
     hold_wanted = models.BooleanField(default=False, help_text="Hold the job once it is back in the queue")
     steps_done = models.PositiveBigIntegerField(default=0)
     checkpoint_steps = models.PositiveBigIntegerField(default=0)

@@ -34,8 +34,9 @@ def reserve_profiling(snapshot: Snapshot) -> tuple[Snapshot, tuple[Placement, ..
 
     Requests are served in the order they were wanted, each on devices of one node that takes profiling, free ones first. Devices
     that training holds are taken at once on nodes for profiling alone; on nodes of both roles only for a request older than
-    `round_s`, fewest first (the policy must then place those jobs anew). A run under way goes on while its devices are healthy, its
-    node is not lost and the power cap allows it.
+    `round_s`, fewest first (the policy must then place those jobs anew), and on one such node at a time: while something is
+    measured on one of them, the others keep theirs. A run under way goes on while its devices are healthy, its node is not lost and
+    the power cap allows it.
     """
     desk = _Desk(snapshot)
     kept = tuple(p for p in map(_kept, profile_runs(snapshot)) if desk.keep(p))
@@ -74,6 +75,7 @@ class _Desk:
         self.taken: set[tuple[str, str]] = set()
         self.runs = {(job, run.copy) for job, run in profile_runs(snapshot)}
         self.used: Counter[str] = Counter()
+        self.measuring: set[str] = set()
         self.left = {n.id: {"cores": n.cores, "memory_gb": n.memory_gb, **dict(n.resources)} for n in snapshot.nodes}
 
     def keep(self, placed: Placement) -> bool:
@@ -110,9 +112,12 @@ class _Desk:
             return None
         free = [d for d in node.devices if d.healthy and (node.id, d.id) not in self.taken and not self._is_foreign(d)]
         idle, busy = [d.id for d in free if not self._is_held(d)], [d.id for d in free if self._is_held(d)]
-        may_take = node.role is NodeRole.PROFILING or self.snapshot.now_s - request.since_s > self.snapshot.round_s
+        may_take = node.role is NodeRole.PROFILING or (self._is_old(request) and self.measuring <= {node.id})
         chosen = (idle + busy if may_take else idle)[: request.gpus]
         return _Seat(node, tuple(chosen), len(set(chosen) & set(busy))) if len(chosen) == request.gpus else None
+
+    def _is_old(self, request: ProfileRequest) -> bool:
+        return self.snapshot.now_s - request.since_s > self.snapshot.round_s
 
     def _is_held(self, device: DeviceView) -> bool:
         return any(h.purpose is Purpose.TRAINING for h in device.held)
@@ -130,6 +135,7 @@ class _Desk:
             return False
         self.taken |= wanted
         self.used = used
+        self.measuring |= {n for n, _ in wanted if self.snapshot.node_by_id[n].role is NodeRole.BOTH}
         for seat in placed.ranks:
             for name, amount in demand.items():
                 self.left[seat.node][name] = self.left[seat.node].get(name, 0.0) - amount

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from policies.capabilities import runtime_label, runtime_of
 from policies.judge import power_w, profile_runs
 from policies.mechanisms.eligibility import admits, busy_devices
 from policies.mechanisms.problem import Problem
@@ -127,7 +128,9 @@ class _Reasons:
         return self.impossible[key]
 
     def _why_impossible(self, row: int) -> tuple[WaitCode, tuple[str, ...]]:
-        """No throughput known; or no node serves training; or none of the allowed types; or none is large enough."""
+        """No throughput known; or no node serves training; or none of the allowed types, or of those with the runtime; or none is
+        large enough.
+        """
         snapshot, others, counts = self.snapshot, self.columns.others, self.columns.counts
         types = set(others["allowed_types"][row]) or set(snapshot.types)
         gpus = range(int(counts["gpus_min"][row]), int(counts["gpus_max"][row]) + 1)
@@ -139,6 +142,9 @@ class _Reasons:
         if of_type and not any(n.takes_training for n in of_type):
             return WaitCode.TYPES_UNAVAILABLE, tuple(n.id for n in of_type)[:MOST_NAMED]
         labels = frozenset(others["labels"][row])
+        offering = [n for n in of_type if runtime_label(runtime_of(labels)) in n.labels]
+        if of_type and runtime_of(labels) and not any(n.takes_training for n in offering):
+            return WaitCode.RUNTIME_UNAVAILABLE, tuple(n.id for n in offering)[:MOST_NAMED]
         large = [
             n
             for n in of_type

@@ -18,7 +18,7 @@ from jobs.lifecycle import JobMove
 from jobs.models import Job
 from jobs.moves import move_job
 from jobs.outcomes import assignment_ended, assignment_running, settle_job
-from jobs.verdicts import FRUITLESS_LAUNCHES, End, judge
+from jobs.verdicts import FRUITLESS_LAUNCHES, End, Past, judge
 from loadmaster.protocol import AssignmentState, ReasonClass, StopReason
 from profiling import services as profiling_services
 from tests.builders import a_job
@@ -67,7 +67,8 @@ CANCELLED = End(S.CANCELLED, R.OPERATOR, cancelled=True)
 )
 def test_ends_of_all_ranks_become_one_move(ends: list[End], more: dict[str, Any], move: JobMove) -> None:
     given = {"cancelling": False, "work_done": True, "retries_left": 1, "fruitless": 1, **more}
-    assert judge(ends, **given).move is move
+    past = Past(retries_left=given.pop("retries_left"), fruitless=given.pop("fruitless"))
+    assert judge(ends, past, **given).move is move
 
 
 def _end(assignment: Assignment, move: AssignmentMove, reason_class: str = "", **values: Any) -> Job:
@@ -95,7 +96,7 @@ def test_a_crash_uses_a_retry_and_closes_the_attempt_until_none_is_left() -> Non
     assert job.attempts.get().outcome == "failed"
     job = _end(a_running_assignment(node, job), M.FAIL, R.OOM, exit_code=137, reason="killed for memory")
     assert (job.state, job.retries_used) == ("failed", 1)
-    assert job.failure_reason == "failed with exit code 137 (oom): killed for memory"
+    assert job.failure_reason.startswith("failed with exit code 137 (oom): killed for memory; it asked for 1 GB of memory")
     assert list(job.attempts.values_list("outcome", flat=True)) == ["failed", "failed"]
 
 

@@ -58,7 +58,7 @@ def test_a_node_is_shown_with_what_may_be_given_away_and_its_power() -> None:
     node = a_node(cluster, gpu_type=gpu_type, gpus=2, state="draining", drain_until=drained, base_w=300.0, **values)
     (view,) = snapshot_of(cluster).nodes
     assert (view.id, view.gpu_type, view.power_w) == (str(node.pk), "V100", (360.0, 530.0, 700.0))
-    assert (view.cores, view.memory_gb, view.labels) == (30.0, 120.0, ("a", "b"))
+    assert (view.cores, view.memory_gb, view.labels) == (30.0, 120.0, ("a", "b", "runtime:process"))
     assert (view.role, view.state, view.drain_until_s) == (NodeRole.BOTH, NodeState.DRAINING, drained.timestamp())
 
 
