@@ -1,0 +1,78 @@
+"""How settings are read from addresses in the environment: databases, brokers, caches. Pure, so that a test can try them all."""
+
+from __future__ import annotations
+
+import ssl
+from pathlib import Path
+from typing import Any
+from urllib.parse import parse_qsl, urlencode, urlsplit, urlunsplit
+
+from django.core.exceptions import ImproperlyConfigured
+
+CONN_MAX_AGE_S = 60
+_FLAGS = ("ATOMIC_REQUESTS", "AUTOCOMMIT", "CONN_HEALTH_CHECKS", "DISABLE_SERVER_SIDE_CURSORS")
+_SCHEMES = {"redis": "redis", "rediss": "rediss", "valkey": "redis", "valkeys": "rediss", "unix": "unix", "redis+socket": "unix"}
+
+
+def database(parsed: dict[str, Any]) -> dict[str, Any]:
+    """Django's entry for a DATABASE_URL as django-environ has parsed it, with connections that are kept and checked before use.
+
+    The address' query may say otherwise: `conn_max_age` (seconds, 0: none is kept), `conn_health_checks`,
+    `disable_server_side_cursors`; everything else goes to the driver (`sslmode`, `sslrootcert`, `connect_timeout`, ...).
+    """
+    entry = {"CONN_MAX_AGE": CONN_MAX_AGE_S, "CONN_HEALTH_CHECKS": True, **parsed}
+    for name in _FLAGS:
+        if isinstance(entry.get(name), str):
+            entry[name] = str(entry[name]).lower() in ("1", "true", "yes", "on")
+    return entry
+
+
+def cache_location(url: str) -> str:
+    """Where the cache lies by default: the next database of the broker's server, for clearing a cache empties its database."""
+    parts, socket, number = _parts(url)
+    if socket:
+        return f"unix://{parts.path}?{urlencode({'db': number + 1})}"
+    return urlunsplit((_SCHEMES[parts.scheme], parts.netloc, f"/{number + 1}", parts.query, ""))
+
+
+def cache_address(url: str) -> str:
+    """A cache's address in the words of Django's cache."""
+    parts, socket, number = _parts(url)
+    if socket:
+        return f"unix://{parts.path}?{urlencode({'db': number})}"
+    return urlunsplit((_SCHEMES[parts.scheme], parts.netloc, f"/{number}", parts.query, ""))
+
+
+def broker_address(url: str) -> str:
+    """A broker's address in Celery's words."""
+    parts, socket, number = _parts(url)
+    if socket:
+        return f"redis+socket://{parts.path}?{urlencode({'virtual_host': number})}"
+    return urlunsplit((_SCHEMES[parts.scheme], parts.netloc, f"/{number}", parts.query, ""))
+
+
+def tls_options(url: str, authorities: str) -> dict[str, Any]:
+    """What a client of a `rediss://` server checks: its certificate, against the system's authorities or a file of them.
+
+    Empty for a server without TLS. Raises ImproperlyConfigured where the file is not there.
+    """
+    if not url or _SCHEMES.get(urlsplit(url).scheme) != "rediss":
+        return {}
+    if authorities and not Path(authorities).is_file():
+        raise ImproperlyConfigured(f"LOADMASTER_REDIS_CA: there is no file {authorities}; name the authorities' certificates")
+    # Without a file OpenSSL's own list would not be loaded by the client, and every certificate be refused.
+    trusted = authorities or ssl.get_default_verify_paths().cafile or ssl.get_default_verify_paths().openssl_cafile
+    return {"ssl_cert_reqs": "required", "ssl_ca_certs": trusted, "ssl_check_hostname": True}
+
+
+def _parts(url: str) -> tuple[Any, bool, int]:
+    """(the address' parts, whether it names a socket, the number of the database: 0 if none is named)."""
+    parts = urlsplit(url)
+    if parts.scheme not in _SCHEMES:
+        raise ImproperlyConfigured(f"REDIS_URL: must begin with redis://, rediss:// or unix://, not {parts.scheme or 'nothing'!r}")
+    socket = _SCHEMES[parts.scheme] == "unix"
+    query = dict(parse_qsl(parts.query))
+    number = query.get("virtual_host", query.get("db", "0")) if socket else parts.path.strip("/") or "0"
+    if not number.isdecimal():
+        raise ImproperlyConfigured(f"REDIS_URL: the database must be a number, as in redis://host:6379/0, not {number!r}")
+    return parts, socket, int(number)
