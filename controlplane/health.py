@@ -15,6 +15,8 @@ from django.views.decorators.cache import never_cache
 from django.views.decorators.http import require_safe
 from redis.exceptions import RedisError
 
+from controlplane.storage import present_failure
+
 log = logging.getLogger(__name__)
 
 BEAT_KEY = "loadmaster.beat"
@@ -58,7 +60,9 @@ def _outcome(check: Callable[[], str]) -> str:
 def _database() -> str:
     with connection.cursor() as cursor:
         cursor.execute("SELECT 1")
-        return "ok" if cursor.fetchone() == (1,) else "wrong answer"
+        if cursor.fetchone() != (1,):
+            return "wrong answer"
+    return present_failure() or "ok"
 
 
 def _cache() -> str:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from django.db import models
 
+from controlplane.packed_json import PackedJSONField
+
 
 class Reason(models.TextChoices):
     """Why a round is wanted."""
@@ -63,9 +65,9 @@ class Round(models.Model):
     policy = models.CharField(max_length=100)
     parameters = models.JSONField(default=dict)
     seed = models.PositiveBigIntegerField()
-    snapshot = models.JSONField(null=True)
+    snapshot = PackedJSONField(null=True)
     snapshot_sha256 = models.CharField(max_length=64, blank=True, default="")
-    plan = models.JSONField(null=True)
+    plan = PackedJSONField(null=True)
     plan_sha256 = models.CharField(max_length=64, blank=True, default="")
     plan_status = models.CharField(max_length=10, blank=True, default="")
     objective = models.FloatField(null=True)

@@ -52,6 +52,8 @@ def find_round(name: str) -> Round:
     row = found.first()
     if row is None:
         raise RoundNotFoundError(f"there is no round {name}")
+    if row.snapshot is None and row.plan is not None:
+        raise RoundNotFoundError(f"round {name} is too old: its snapshot has been pruned (LOADMASTER_KEEP_SNAPSHOTS_DAYS)")
     if row.snapshot is None or row.plan is None:
         raise RoundNotFoundError(f"round {name} is {row.status}: it came to no plan")
     return row

@@ -16,7 +16,7 @@ from django.core.exceptions import ImproperlyConfigured
 from django.core.management.utils import get_random_secret_key
 from django.templatetags.static import static
 
-from controlplane import environment
+from controlplane import environment, logs
 
 env = environ.Env()
 
@@ -74,6 +74,8 @@ INSTALLED_APPS = [
 ]
 
 MIDDLEWARE = [
+    "controlplane.log_middleware.RequestLog",
+    "controlplane.storage.StorageFailures",
     "controlplane.limits.BodyLimit",
     "django.middleware.security.SecurityMiddleware",
     "controlplane.middleware.StaticFiles",
@@ -167,6 +169,7 @@ CELERY_BROKER_TRANSPORT_OPTIONS = {
 CELERY_BEAT_SCHEDULE = {
     "periodic-rounds": {"task": "controlplane.tasks.periodic_rounds", "schedule": 5.0, "options": {"expires": 5.0}},
     "meter-energy": {"task": "controlplane.tasks.meter_energy", "schedule": 60.0, "options": {"expires": 60.0}},
+    "prune": {"task": "controlplane.tasks.prune_old", "schedule": 3600.0, "options": {"expires": 1800.0}},
     "reconcile": {"task": "controlplane.tasks.reconcile", "schedule": 2.0, "options": {"expires": 4.0}},
 }
 SOLVER_TIMEOUT_S = env.float("LOADMASTER_SOLVER_TIMEOUT_S", 60.0)
@@ -294,11 +297,17 @@ UNFOLD = {
     "SIDEBAR": {"show_search": False, "show_all_applications": False},
 }
 
-LOGGING = {
-    "version": 1,
-    "disable_existing_loggers": False,
-    "formatters": {"plain": {"format": "%(asctime)s %(levelname)s %(name)s %(message)s"}},
-    "handlers": {"stderr": {"class": "logging.StreamHandler", "formatter": "plain"}},
-    "root": {"handlers": ["stderr"], "level": env.str("LOADMASTER_LOG_LEVEL", "INFO")},
-    "loggers": {"httpx": {"level": "WARNING"}},
-}
+# JSON lines where a database of one's own is used, text for a person's terminal otherwise.
+LOG_FORMAT = env.str("LOADMASTER_LOG_FORMAT", "json" if env.str("DATABASE_URL", "") else "console")
+LOGGING = logs.config(LOG_FORMAT, env.str("LOADMASTER_LOG_LEVEL", "INFO").upper())
+
+# Whoever sends it as a bearer token may read /metrics; without it only operators may.
+METRICS_TOKEN = env.str("LOADMASTER_METRICS_TOKEN", "")
+
+# Days that old bulk is kept, 0 for ever; see controlplane/retention.py.
+KEEP_DAYS = {
+    name: env.float(f"LOADMASTER_KEEP_{name.upper()}_DAYS", days)
+    for name, days in {
+        "snapshots": 14.0, "rounds": 400.0, "events": 30.0, "output": 180.0, "samples": 180.0, "keys": 30.0, "logins": 90.0,
+    }.items()
+}  # fmt: skip

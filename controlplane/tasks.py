@@ -11,6 +11,9 @@ from controlplane import pace
 from controlplane.health import note_beat
 from controlplane.live.solver import solve_in_child
 from controlplane.live.world import Ports, hold_round, is_wanted
+from controlplane.logs import bound
+from controlplane.retention import prune
+from controlplane.round_metrics import note_reconciled
 from profiling.services import reconcile_profiles
 
 ROUNDS_A_TASK = 3
@@ -21,8 +24,9 @@ ROUNDS_A_TASK = 3
 def run_cluster_round(cluster_id: int) -> None:
     """Answer the cluster's waiting events. Leaves at once if there are none or if somebody else is at it."""
     for _ in range(ROUNDS_A_TASK):
-        if hold_round(cluster_id, Ports(solve_in_child)) is None:
-            return
+        with bound(cluster=cluster_id):
+            if hold_round(cluster_id, Ports(solve_in_child)) is None:
+                return
     if is_wanted(cluster_id):
         run_cluster_round.apply_async((cluster_id,), countdown=pace.PATIENCE_S)
 
@@ -42,6 +46,13 @@ def reconcile() -> None:
     reconcile_profiles(now)
     for cluster_id in pace.overdue_clusters(now):
         run_cluster_round.delay(cluster_id)
+    note_reconciled()
+
+
+@shared_task
+def prune_old() -> None:
+    """Let a part of what is old enough go."""
+    prune(timezone.now())
 
 
 @shared_task

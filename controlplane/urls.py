@@ -5,6 +5,7 @@ from django.urls import URLPattern, URLResolver, include, path, re_path
 from drf_spectacular.views import SpectacularAPIView, SpectacularSwaggerSplitView
 
 from controlplane.health import healthz, readyz
+from controlplane.metrics import MetricsView
 
 urlpatterns: list[URLPattern | URLResolver] = [
     path("", include("controlplane.page_urls")),
@@ -14,5 +15,7 @@ urlpatterns: list[URLPattern | URLResolver] = [
     re_path(r"^api/docs/?$", SpectacularSwaggerSplitView.as_view(url_name="schema"), name="docs"),
     path("healthz", healthz, name="healthz"),
     path("readyz", readyz, name="readyz"),
+    re_path(r"^metrics/?$", MetricsView.as_view(), name="metrics"),
     path("admin/", admin.site.urls),
 ]
+handler500 = "controlplane.storage.server_error_page"

@@ -1,0 +1,45 @@
+"""Celery's part of the logs: a task carries the id of the request that asked for it, and its lines carry the task's name and id.
+
+Connected by `controlplane.celery`. Celery's own logging is left out: Django's settings have set up the loggers.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from celery.signals import before_task_publish, setup_logging, task_postrun, task_prerun
+from structlog.contextvars import bind_contextvars, clear_contextvars, get_contextvars
+
+HEADER = "request_id"
+SHOWN = 128
+
+
+@setup_logging.connect
+def leave_logging(**_: Any) -> None:
+    """Somebody answers, so Celery sets up nothing."""
+
+
+@before_task_publish.connect
+def send_id(headers: dict[str, Any] | None = None, **_: Any) -> None:
+    """Put the id of the request at hand, if there is one, on the message."""
+    request_id = get_contextvars().get(HEADER)
+    if request_id is not None and headers is not None:
+        headers.setdefault(HEADER, request_id)
+
+
+@task_prerun.connect
+def bind_task(task_id: str = "", task: Any = None, **_: Any) -> None:
+    """Every line until the task ends says which task it is from and who asked for it."""
+    # Run in place, by a test or by `apply`, a task belongs to whoever calls it.
+    if task is None or task.request.is_eager or task.request.called_directly:
+        return
+    clear_contextvars()
+    given = getattr(task.request, HEADER, None)
+    bind_contextvars(task=task.name, task_id=task_id, **({HEADER: str(given)[:SHOWN]} if given else {}))
+
+
+@task_postrun.connect
+def unbind_task(task: Any = None, **_: Any) -> None:
+    """What comes next in this process has other ids."""
+    if task is not None and not task.request.is_eager:
+        clear_contextvars()
