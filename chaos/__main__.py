@@ -13,17 +13,16 @@ from chaos.scenarios import Order, run_kills, run_partitions
 from chaos.system import ChaosError
 from chaos.workload import Load
 
-LONG = Load(active=6, steps=25, most=100_000)
-
 
 def main() -> int:
     """Run what is asked for; 0 only if nothing was lost and nothing ran twice."""
     options = _options()
     form = f"kills-{options.kills}" if options.kills else f"partitions-{options.partitions}"
     folder = Path(options.folder or f".loadmaster/chaos/{form}-{options.seed}").resolve()
-    order = Order(options.kills or options.partitions, options.seed, folder, options.gap, LONG, say=_say)
+    load = Load(options.active, options.steps, options.most)
+    order = Order(options.kills or options.partitions, options.seed, folder, options.gap, load, say=_say)
     try:
-        result = run_kills(order) if options.kills else run_partitions(order)
+        result = run_kills(order) if options.kills else run_partitions(order, short=options.short_leases)
     except (ChaosError, NetworkError) as error:
         sys.exit(f"chaos: {error}")
     _show(result, folder)
@@ -38,6 +37,12 @@ def _options() -> argparse.Namespace:
     parser.add_argument("--seed", type=int, default=1, help="the schedule; the same seed in the same folder goes on")
     parser.add_argument("--folder", default="", help="where everything is kept")
     parser.add_argument("--gap", type=float, default=2.0, help="seconds between blows on average")
+    parser.add_argument("--active", type=int, default=6, help="jobs unfinished at a time")
+    parser.add_argument(
+        "--steps", type=int, default=25, help="steps of a job, a fifth of a second each; others have two and three times as many"
+    )
+    parser.add_argument("--most", type=int, default=100_000, help="jobs in all")
+    parser.add_argument("--short-leases", action="store_true", help="partitions: a clockwork scaled down by two and a half")
     return parser.parse_args()
 
 

@@ -24,7 +24,7 @@ class Killing:
         if blow.part in CHILDREN:
             return self._kill_child(blow.part)
         part = self._system.parts[blow.target]
-        if not (part.is_alive if blow.early else part.is_at_work):
+        if not (part.is_alive if blow.early else part.works_since(blow.work_s)):
             return None
         part.kill(blow.hold_s)
         return f"killed {part.name} (back in {blow.hold_s:.1f} s)"

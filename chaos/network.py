@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import os
 import subprocess
 from types import TracebackType
 
@@ -15,10 +14,12 @@ class NetworkError(Exception):
 
 
 class Network:
-    """A bridge at `host` with `agents` namespaces; use as a context manager. Names carry this process's number."""
+    """A bridge at `host` with `agents` namespaces; use as a context manager. Names and addresses are made from `number`.
 
-    def __init__(self, agents: int) -> None:
-        number = os.getpid() % 60_000
+    What a killed run of the same number has left is removed first.
+    """
+
+    def __init__(self, agents: int, number: int) -> None:
         self._agents = agents
         self._bridge = f"{PREFIX}{number}"
         self._net = f"10.{200 + number // 250 % 50}.{number % 250}"
@@ -41,6 +42,7 @@ class Network:
         self._remove()
 
     def _make(self) -> None:
+        self._remove()
         _run("ip", "link", "add", self._bridge, "type", "bridge")
         _run("ip", "address", "add", f"{self.host}/24", "dev", self._bridge)
         _run("ip", "link", "set", self._bridge, "up")

@@ -16,6 +16,7 @@ import psutil
 
 _PR_SET_PDEATHSIG = 1
 _BACK_AFTER_S = 0.5
+ROOT = Path(__file__).resolve().parents[1]
 STOP_S = 15.0
 READY = {
     "worker": b" ready.",
@@ -40,17 +41,20 @@ class Part:
     starts: int = 0
     died_by_itself: list[int] = field(default_factory=list)
     logged: int = 0
+    at_work_s: float | None = None
 
     @property
     def is_alive(self) -> bool:
         """Whether its main process runs."""
         return self.process is not None and self.process.poll() is None
 
-    @property
-    def is_at_work(self) -> bool:
-        """Whether it runs and has said that it is ready."""
-        if not self.is_alive:
-            return False
+    def works_since(self, seconds: float) -> bool:
+        """Whether it runs, and said so many seconds ago that it is ready."""
+        if self.is_alive and self.at_work_s is None and self._says_it_is_ready():
+            self.at_work_s = time.monotonic()
+        return self.is_alive and self.at_work_s is not None and time.monotonic() - self.at_work_s >= seconds
+
+    def _says_it_is_ready(self) -> bool:
         with self.log.open("rb") as file:
             file.seek(self.logged)
             return READY[self.name.partition("-")[0]] in file.read()
@@ -61,6 +65,7 @@ class Part:
             self.logged = output.tell()
             self.process = subprocess.Popen(
                 list(self.argv),
+                cwd=ROOT,
                 env={**os.environ, **self.env},
                 stdin=subprocess.DEVNULL,
                 stdout=output,
@@ -68,7 +73,7 @@ class Part:
                 start_new_session=True,
                 preexec_fn=_die_with_parent,
             )
-        self.back_at_s = None
+        self.back_at_s = self.at_work_s = None
         self.starts += 1
 
     def kill(self, back_after_s: float) -> None:
@@ -81,7 +86,7 @@ class Part:
 
     def look(self) -> None:
         """Start it again if its time has come; one that ended by itself comes back soon."""
-        if self.is_alive or self.process is None:
+        if self.process is None or self.works_since(0) or self.is_alive:
             return
         if self.back_at_s is None:
             self.died_by_itself.append(self.process.returncode)

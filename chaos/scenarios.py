@@ -5,16 +5,16 @@ from __future__ import annotations
 import json
 import os
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from chaos.cutting import Cutting
 from chaos.engine import RESULT, Field, Run
+from chaos.kept import Kept, keep
 from chaos.killing import Killing
 from chaos.network import Network
-from chaos.ports import free_port
 from chaos.schedule import Blow, Pace, kills, partitions
 from chaos.system import Site, System
 from chaos.workload import Load, Workload
@@ -41,17 +41,19 @@ class Order:
 
 def run_kills(order: Order) -> dict[str, Any]:
     """Kill parts of the system; on PostgreSQL where DATABASE_URL is set, then with a broker by TCP."""
-    site = Site(order.folder, AGENTS, {**KILL_CLOCKWORK, **ROUNDS}, free_port(), env=_servers())
+    kept = keep(order.folder, os.environ.get("DATABASE_URL", ""))
+    site = Site(order.folder, AGENTS, {**KILL_CLOCKWORK, **ROUNDS}, kept.port, env=_servers(kept))
     blows = kills(order.count, order.seed, AGENTS, Pace(order.gap_s, site.lost_s))
     return _play(order, site, blows, Killing)
 
 
-def run_partitions(order: Order, clockwork: Mapping[str, float] | None = None) -> dict[str, Any]:
+def run_partitions(order: Order, *, short: bool = False) -> dict[str, Any]:
     """Cut agents off from the server, each in a network namespace of its own."""
-    with Network(AGENTS) as network:
+    kept = keep(order.folder, os.environ.get("DATABASE_URL", ""))
+    with Network(AGENTS, kept.network) as network:
         prefixes = {f"agent-{number}": network.prefix(number) for number in range(AGENTS)}
-        clock = {**(clockwork or CUT_CLOCKWORK), **ROUNDS}
-        site = Site(order.folder, AGENTS, clock, free_port(), network.host, _servers(), prefixes)
+        clock = {**(SHORT_CUT_CLOCKWORK if short else CUT_CLOCKWORK), **ROUNDS}
+        site = Site(order.folder, AGENTS, clock, kept.port, network.host, _servers(kept), prefixes)
         blows = partitions(order.count, order.seed, AGENTS, Pace(order.gap_s, site.lost_s))
         return _play(order, site, blows, lambda _: Cutting(network))
 
@@ -70,8 +72,8 @@ def _play(order: Order, site: Site, blows: list[Blow], field: Callable[[System],
     return result
 
 
-def _servers() -> dict[str, str]:
+def _servers(kept: Kept) -> dict[str, str]:
     """What a system on PostgreSQL needs beside DATABASE_URL: a broker by TCP, and a key that its processes share."""
-    if "DATABASE_URL" not in os.environ:
+    if not kept.database:
         return {"DATABASE_URL": "", "REDIS_URL": ""}
-    return {"REDIS_URL": f"redis://127.0.0.1:{free_port()}/0", "SECRET_KEY": "chaos, on a server that lives for minutes"}
+    return {"REDIS_URL": f"redis://127.0.0.1:{kept.broker_port}/0", "SECRET_KEY": "chaos, on a server that lives for minutes"}

@@ -23,7 +23,7 @@ CUTS = ("down", "drop-both", "drop-out", "drop-in")
 class Blow:
     """One strike: `gap_s` after the one before, at `target` (one agent by its number), for `hold_s` until it comes back.
 
-    Most wait until the target is at work; one that is `early` strikes it also while it starts.
+    It waits until the target has been at work for `work_s`; one that is `early` strikes it also while it starts.
     """
 
     number: int
@@ -33,6 +33,7 @@ class Blow:
     hold_s: float
     target: str
     early: bool = False
+    work_s: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,7 +58,9 @@ def _kill(number: int, part: str, agents: int, pace: Pace, dice: random.Random) 
     gap_s = min(dice.expovariate(1 / pace.gap_s), 4 * pace.gap_s)
     is_long = part == "agent" and dice.random() < 0.3
     hold_s = pace.lost_s * dice.uniform(0.8, 1.6) if is_long else dice.uniform(0.1, 2.0)
-    return Blow(number, part, "kill", round(gap_s, 3), round(hold_s, 3), target, dice.random() < EARLY)
+    return Blow(
+        number, part, "kill", round(gap_s, 3), round(hold_s, 3), target, dice.random() < EARLY, round(dice.uniform(0.0, 4.0), 3)
+    )
 
 
 def partitions(count: int, seed: int, agents: int, pace: Pace) -> list[Blow]:
@@ -66,7 +69,7 @@ def partitions(count: int, seed: int, agents: int, pace: Pace) -> list[Blow]:
     blows = []
     for number in range(count):
         gap_s = min(dice.expovariate(1 / pace.gap_s), 4 * pace.gap_s)
-        hold_s = pace.lost_s * dice.uniform(0.3, 1.5)
+        hold_s = pace.lost_s * dice.uniform(0.34, 1.5)
         how = CUTS[number % len(CUTS)]
         blows.append(Blow(number, "link", how, round(gap_s, 3), round(hold_s, 3), f"agent-{dice.randrange(agents)}"))
     return blows

@@ -16,9 +16,8 @@ from typing import Any
 import httpx
 
 import loadmaster
-from chaos.parts import STOP_S, Part, end_what_is_left
+from chaos.parts import ROOT, STOP_S, Part, end_what_is_left
 
-ROOT = Path(__file__).resolve().parents[1]
 TICK_S = 0.05
 UP_S = 120.0
 _PREPARE = "import django; django.setup(); from chaos.prepare import main; main()"

@@ -11,7 +11,8 @@ from typing import Any
 
 import loadmaster
 from chaos.job import JOURNALS
-from chaos.system import ROOT, System
+from chaos.parts import ROOT
+from chaos.system import System
 from loadmaster.client import InvalidError, LoadmasterError
 from loadmaster.journal_checks import SUBMITTED
 
@@ -22,7 +23,7 @@ ENDED = frozenset({"completed", "failed", "cancelled"})
 
 @dataclass(frozen=True, slots=True)
 class Load:
-    """How much is submitted: so many jobs unfinished at a time, of `steps` to twice as many, at most `most` in all."""
+    """How much is submitted: `active` jobs unfinished at a time, of `steps`, twice and three times as many, `most` in all."""
 
     active: int
     steps: int
@@ -89,7 +90,7 @@ class Workload:
 
     def _submit(self, client: loadmaster.Client) -> None:
         number = len(self.submitted)
-        steps = self._load.steps * (1 + number % 3) // 1
+        steps = self._load.steps * (1 + number % 3)
         key = f"chaos-{self._seed}-{number}"
         request = {
             "name": f"chaos-{number}",
