@@ -10,5 +10,5 @@ class ControlplaneConfig(AppConfig):
     default_auto_field = "django.db.models.BigAutoField"
 
     def ready(self) -> None:
-        """Register what the OpenAPI document needs."""
-        from controlplane import openapi  # noqa: F401  # importing it registers its extensions
+        """Register the system checks and what the OpenAPI document needs."""
+        from controlplane import checks, openapi  # noqa: F401  # importing them registers what they have

@@ -5,7 +5,7 @@ from __future__ import annotations
 import ssl
 from pathlib import Path
 from typing import Any
-from urllib.parse import parse_qsl, urlencode, urlsplit, urlunsplit
+from urllib.parse import SplitResult, parse_qsl, urlencode, urlsplit, urlunsplit
 
 from django.core.exceptions import ImproperlyConfigured
 
@@ -65,7 +65,7 @@ def tls_options(url: str, authorities: str) -> dict[str, Any]:
     return {"ssl_cert_reqs": "required", "ssl_ca_certs": trusted, "ssl_check_hostname": True}
 
 
-def _parts(url: str) -> tuple[Any, bool, int]:
+def _parts(url: str) -> tuple[SplitResult, bool, int]:
     """(the address' parts, whether it names a socket, the number of the database: 0 if none is named)."""
     parts = urlsplit(url)
     if parts.scheme not in _SCHEMES:

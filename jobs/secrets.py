@@ -1,6 +1,8 @@
 """Secrets of teams: encrypted at rest, shown to nobody, delivered only to an agent that accepts a job which refers to them.
 
-The key is LOADMASTER_SECRETS_KEY (a Fernet key), else derived from SECRET_KEY: whoever changes SECRET_KEY sets the secrets anew.
+The first key of LOADMASTER_SECRETS_KEY (Fernet keys, separated by commas) encrypts; the others, and those derived from SECRET_KEY
+and SECRET_KEY_FALLBACKS, still open what was encrypted before. `manage.py rotate_secrets` brings all to the first key, after which
+the old ones may go.
 """
 
 from __future__ import annotations
@@ -9,11 +11,12 @@ import base64
 import os
 from collections.abc import Mapping
 
-from cryptography.fernet import Fernet, InvalidToken
+from cryptography.fernet import Fernet, InvalidToken, MultiFernet
 from cryptography.hazmat.primitives.hashes import SHA256
 from cryptography.hazmat.primitives.kdf.hkdf import HKDF
 from django.conf import settings
 from django.core.exceptions import ImproperlyConfigured, ValidationError
+from django.db import transaction
 
 from jobs.models import Secret, Team
 from jobs.validation import JobInvalid
@@ -67,12 +70,37 @@ def reveal_references(team: Team, environment: Mapping[str, object]) -> dict[str
     return {variable: reveal(secrets[name]) for variable, name in wanted.items()}
 
 
-def _fernet() -> Fernet:
-    given = os.environ.get("LOADMASTER_SECRETS_KEY", "")
-    if not given:
-        derived = HKDF(SHA256(), 32, salt=None, info=b"loadmaster team secrets 1").derive(settings.SECRET_KEY.encode())
-        return Fernet(base64.urlsafe_b64encode(derived))
+def rotate() -> tuple[int, list[Secret]]:
+    """Encrypt every secret anew with the first key: (how many, those that no key opens, which stay as they are)."""
+    fernet, rotated, closed = _fernet(), 0, []
+    for pk in Secret.objects.order_by("pk").values_list("pk", flat=True):
+        with transaction.atomic():
+            secret = Secret.objects.select_for_update().filter(pk=pk).first()
+            if secret is None:
+                continue
+            try:
+                Secret.objects.filter(pk=pk).update(ciphertext=fernet.rotate(bytes(secret.ciphertext)))
+                rotated += 1
+            except InvalidToken:
+                closed.append(secret)
+    return rotated, closed
+
+
+def given_keys() -> list[Fernet]:
+    """The keys of LOADMASTER_SECRETS_KEY, the first of which encrypts; none if it is unset.
+
+    Raises ImproperlyConfigured for one that is no key.
+    """
     try:
-        return Fernet(given)
+        return [Fernet(key.strip()) for key in os.environ.get("LOADMASTER_SECRETS_KEY", "").split(",") if key.strip()]
     except ValueError:
-        raise ImproperlyConfigured("LOADMASTER_SECRETS_KEY must be 32 bytes in url-safe base64") from None
+        raise ImproperlyConfigured("LOADMASTER_SECRETS_KEY must be 32 bytes in url-safe base64, or several with commas") from None
+
+
+def _fernet() -> MultiFernet:
+    return MultiFernet([*given_keys(), *(_derived(key) for key in (settings.SECRET_KEY, *settings.SECRET_KEY_FALLBACKS))])
+
+
+def _derived(secret_key: str) -> Fernet:
+    derived = HKDF(SHA256(), 32, salt=None, info=b"loadmaster team secrets 1").derive(secret_key.encode())
+    return Fernet(base64.urlsafe_b64encode(derived))

@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+from io import StringIO
+from typing import Any
+
 import pytest
 from cryptography.fernet import Fernet
 from django.core.exceptions import ImproperlyConfigured
+from django.core.management import CommandError, call_command
 
 from jobs.models import Secret
 from jobs.secrets import SecretMissing, delete_secret, reveal, reveal_references, set_secret
@@ -57,6 +61,7 @@ def test_a_reference_to_a_secret_that_has_gone_names_the_variable() -> None:
 
 
 def test_a_secret_of_another_key_cannot_be_opened_and_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("LOADMASTER_SECRETS_KEY", Fernet.generate_key().decode())
     secret = set_secret(a_team(), "token", "x")
     monkeypatch.setenv("LOADMASTER_SECRETS_KEY", Fernet.generate_key().decode())
     with pytest.raises(SecretMissing, match="set it again"):
@@ -67,3 +72,37 @@ def test_a_key_of_the_environment_must_be_one(monkeypatch: pytest.MonkeyPatch) -
     monkeypatch.setenv("LOADMASTER_SECRETS_KEY", "short")
     with pytest.raises(ImproperlyConfigured, match="LOADMASTER_SECRETS_KEY"):
         set_secret(a_team(), "token", "x")
+
+
+def test_what_was_encrypted_before_a_key_was_set_still_opens(monkeypatch: pytest.MonkeyPatch) -> None:
+    secret = set_secret(a_team(), "token", "x")
+    monkeypatch.setenv("LOADMASTER_SECRETS_KEY", Fernet.generate_key().decode())
+    assert reveal(secret) == "x"
+
+
+def test_a_new_secret_key_loses_nothing_while_the_old_one_is_a_fallback(settings: Any) -> None:
+    secret = set_secret(a_team(), "token", "x")
+    settings.SECRET_KEY, settings.SECRET_KEY_FALLBACKS = "another one", [settings.SECRET_KEY]
+    assert reveal(secret) == "x"
+
+
+def test_rotation_brings_every_secret_to_the_first_key_so_that_the_old_ones_may_go(monkeypatch: pytest.MonkeyPatch) -> None:
+    old, new = Fernet.generate_key().decode(), Fernet.generate_key().decode()
+    team, said = a_team(), StringIO()
+    set_secret(team, "before", "a")
+    monkeypatch.setenv("LOADMASTER_SECRETS_KEY", old)
+    set_secret(team, "older", "b")
+    monkeypatch.setenv("LOADMASTER_SECRETS_KEY", f"{new},{old}")
+    call_command("rotate_secrets", stdout=said)
+    assert "2 secrets" in said.getvalue()
+    for secret in Secret.objects.all():
+        assert Fernet(new).decrypt(bytes(secret.ciphertext)) in (b"a", b"b")
+
+
+def test_rotation_leaves_what_no_key_opens_and_names_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("LOADMASTER_SECRETS_KEY", Fernet.generate_key().decode())
+    before = bytes(set_secret(a_team("research"), "token", "x").ciphertext)
+    monkeypatch.setenv("LOADMASTER_SECRETS_KEY", Fernet.generate_key().decode())
+    with pytest.raises(CommandError, match="no key opens research/token"):
+        call_command("rotate_secrets", stdout=StringIO())
+    assert bytes(Secret.objects.get().ciphertext) == before
