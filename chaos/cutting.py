@@ -24,11 +24,10 @@ class Cutting:
         self._mend_at_s[number] = time.monotonic() + blow.hold_s
         return f"cut {blow.target} off ({blow.how}) for {blow.hold_s:.1f} s"
 
-    def mend(self) -> float:
+    def mend(self) -> None:
         """Mend the links whose time has come."""
         now_s = time.monotonic()
         for number, at_s in list(self._mend_at_s.items()):
             if at_s <= now_s:
                 self._network.mend(number)
                 del self._mend_at_s[number]
-        return 0.0

@@ -30,8 +30,8 @@ class Field(Protocol):
     def strike(self, blow: Blow) -> str | None:
         """Strike; what was done in words, or None while the target is away."""
 
-    def mend(self) -> float:
-        """Undo what is due (a cut link); seconds until the next is due, at most some."""
+    def mend(self) -> None:
+        """Undo what is due (a cut link)."""
 
 
 @dataclass(slots=True)
@@ -133,5 +133,5 @@ class Run:
 
 def holds(result: dict[str, Any]) -> bool:
     """Whether nothing was lost, doubled, or run twice, and every job completed."""
-    bad = result["lost"] or result["overlaps"] or result["held_twice"] or result["doubled"]
+    bad = result["lost"] or result["overlaps"] or result["held_twice"] or result["doubled"] != 0
     return not bad and set(result["states"]) <= {"completed"}

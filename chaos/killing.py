@@ -29,9 +29,8 @@ class Killing:
         part.kill(blow.hold_s)
         return f"killed {part.name} (back in {blow.hold_s:.1f} s)"
 
-    def mend(self) -> float:
+    def mend(self) -> None:
         """Parts come back by themselves."""
-        return 0.0
 
     def _kill_child(self, which: str) -> str | None:
         worker: Part = self._system.parts["worker"]
