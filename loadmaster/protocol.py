@@ -240,8 +240,9 @@ class Accept:
 class LaunchSpec:
     """Everything needed to run one rank of one assignment: the payload of accept, a versioned JSON Schema.
 
-    `runtime` "process" runs `command` on the host, "docker" in `image`; `image_digest` is what that name was resolved to by the job's
-    first launch, or empty. `environment` holds plain values, `secrets` those that must never be logged. `devices` are uuids on the agent's node; an emulated one is paced by the node's own table for `kind_name`.
+    `runtime` "process" runs `command` on the host, "docker" in `image`; `image_digest` is what that name was resolved to by the
+    job's first launch, or empty. `environment` holds plain values, `secrets` those that must never be logged. `devices` are uuids
+    on the agent's node; an emulated one is paced by the node's own table for `kind_name`.
     """
 
     assignment: str
@@ -283,8 +284,9 @@ class LaunchSpec:
 class StateReport:
     """A move of an assignment as the agent saw it; `seq` grows with every report of the assignment.
 
-    `prepared_fraction` says in PREPARING how much of the image is there; `image_digest` in RUNNING what the image's name was resolved
-    to (a registry's digest, or the image's id where no registry gave it one): the server keeps the first, later launches use it.
+    `prepared_fraction` says in PREPARING how much of the image is there; `image_digest` in RUNNING what the image's name was
+    resolved to (a registry's digest, or the image's id where no registry gave it one): the server keeps the first, and later
+    launches use it.
     """
 
     epoch: int

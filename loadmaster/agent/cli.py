@@ -37,7 +37,14 @@ def agent(
         Path | None,
         typer.Option(help="The folder of checkpoints that all nodes share, as this node sees it (LOADMASTER_CHECKPOINTS)."),
     ] = None,
-    runtime: Annotated[str | None, typer.Option(help="How jobs are run: process.")] = None,
+    runtime: Annotated[str | None, typer.Option(help="How jobs are run: process or docker (LOADMASTER_RUNTIME).")] = None,
+    docker: Annotated[
+        list[str] | None,
+        typer.Option(
+            help="An option of the docker runtime, NAME=VALUE, as often as needed: user, pull, mounts, network, pids, shm_gb, "
+            "read_only, limit_cores, host (LOADMASTER_DOCKER, separated by semicolons)."
+        ),
+    ] = None,
     ca: Annotated[str | None, typer.Option(help="File of certificate authorities (LOADMASTER_CA).")] = None,
     insecure: Annotated[bool | None, typer.Option("--insecure", help="Accept any certificate: for trials only.")] = None,
     stop_jobs_on_exit: Annotated[
@@ -58,6 +65,7 @@ def agent(
         "emulate": emulate,
         "checkpoints": checkpoints,
         "runtime": runtime,
+        "docker": docker or None,
         "ca": ca,
         "insecure": insecure,
         "stop_jobs_on_exit": stop_jobs_on_exit,

@@ -4,15 +4,16 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
 import yaml
 
+from loadmaster.protocol import RUNTIMES
+
 DEFAULT_STATE_DIR = "~/.local/state/loadmaster-agent"
-RUNTIMES = ("process",)
 ENVIRONMENT = {
     "server": "LOADMASTER_SERVER",
     "token": "LOADMASTER_TOKEN",
@@ -23,6 +24,8 @@ ENVIRONMENT = {
     "emulate": "LOADMASTER_EMULATE",
     "checkpoints": "LOADMASTER_CHECKPOINTS",
     "ca": "LOADMASTER_CA",
+    "runtime": "LOADMASTER_RUNTIME",
+    "docker": "LOADMASTER_DOCKER",
 }
 
 
@@ -36,7 +39,8 @@ class AgentConfig:
 
     `token` is the enrolment token, needed once: the node's own token is then kept in `state_dir`. `emulate` names the YAML file of
     emulated devices, `ca` a file of certificate authorities; `insecure` accepts any certificate. `checkpoints` is where this node
-    sees the folder that all nodes share: without it a job that moves to another node begins anew there.
+    sees the folder that all nodes share: without it a job that moves to another node begins anew there. `docker` holds the
+    options of the docker runtime by name (see `runtimes.docker.options`).
     """
 
     server: str
@@ -47,6 +51,7 @@ class AgentConfig:
     emulate: Path | None = None
     checkpoints: Path | None = None
     runtime: str = "process"
+    docker: Mapping[str, Any] = field(default_factory=dict)
     insecure: bool = False
     ca: str = ""
     stop_jobs_on_exit: bool = False
@@ -108,4 +113,16 @@ def _checked(values: dict[str, Any]) -> AgentConfig:
         "emulate": Path(emulate) if emulate else None,
         "checkpoints": Path(shared).expanduser().absolute() if shared else None,
     }
-    return AgentConfig(**{**values, **paths, "server": server})
+    return AgentConfig(**{**values, **paths, "server": server, "docker": _docker_options(values.get("docker"))})
+
+
+def _docker_options(given: Any) -> Mapping[str, Any]:
+    """The options from a YAML mapping, from `NAME=VALUE;NAME=VALUE`, or from a list of such."""
+    if isinstance(given, Mapping):
+        return given
+    words = given.split(";") if isinstance(given, str) else list(given or ())
+    pairs = [str(word).partition("=") for word in words if str(word).strip()]
+    for name, equals, _ in pairs:
+        if not equals:
+            raise ConfigError(f"--docker: write NAME=VALUE, pull=never say, not {name!r}")
+    return {name.strip(): value.strip() for name, _, value in pairs}

@@ -4,7 +4,8 @@ Run as a file by itself (`python -I -S guard.py RUN_DIR`), with nothing but the 
 milliseconds and stays small. It is the subreaper of whatever the job starts, so a child that detaches itself is still caught.
 
 The run folder is all it shares with the agent:
-- `launch.json` (read once, then removed, for it holds secrets): argv, environment, cwd, grace_s.
+- `launch.json` (read once, then removed, for it holds secrets): argv, environment, cwd, grace_s, boot_id. In a container also
+  `orders`, the read-only folder of lease.json and stop.json, and `container`, true: the job inherits the image's environment too.
 - `guard.pid`: created exclusively and locked for life. Whoever creates it owns the launch: there is never a second one.
 - `lease.json`: {"deadline_s", "boot_id"} on CLOCK_BOOTTIME, rewritten whole at every renewal.
 - `stop.json`: {"by", "term_at_s", "kill_at_s"} on CLOCK_BOOTTIME: the agent's order to stop.
@@ -30,7 +31,10 @@ EXIT_FILE_SIZE = 2048
 SWEEP_ROUNDS = 200
 ALREADY_LAUNCHED = 17
 PR_SET_PDEATHSIG = 1
+PR_SET_DUMPABLE = 4
 PR_SET_CHILD_SUBREAPER = 36
+CGROUP_OOM_FILES = ("/sys/fs/cgroup/memory.events", "/sys/fs/cgroup/memory/memory.oom_control")
+"""Where a container sees how many of its processes were killed for memory: cgroup version 2, version 1."""
 LIBC = ctypes.CDLL(None)
 WOKEN_BY = {signal.SIGCHLD, signal.SIGTERM, signal.SIGINT, signal.SIGHUP}
 
@@ -106,12 +110,13 @@ def descendants(root: int) -> list[int]:
     return found
 
 
-def kernel_oom_kills() -> int:
-    """How many processes the kernel has killed for memory so far; 0 where it does not say."""
-    with contextlib.suppress(OSError, ValueError, IndexError):
-        for line in Path("/proc/vmstat").read_text().splitlines():
-            if line.startswith("oom_kill "):
-                return int(line.split()[1])
+def oom_kills(paths: tuple[str, ...] = ("/proc/vmstat",)) -> int:
+    """How many processes the kernel has killed for memory so far; 0 where none of the files says."""
+    for path in paths:
+        with contextlib.suppress(OSError, ValueError, IndexError):
+            for line in Path(path).read_text().splitlines():
+                if line.startswith("oom_kill "):
+                    return int(line.split()[1])
     return 0
 
 
@@ -168,18 +173,21 @@ class Guard:
         self._folder = folder
         self._launch = launch
         self._grace_s = float(launch["grace_s"])
-        self._lease = Lease(folder / "lease.json", str(launch["boot_id"]))
-        self._stopping = Stopping(folder, self._lease, self._grace_s)
+        orders = Path(launch.get("orders", folder))
+        self._lease = Lease(orders / "lease.json", str(launch["boot_id"]))
+        self._stopping = Stopping(orders, self._lease, self._grace_s)
         self._job = 0
         self._status: int | None = None
         self._termed = self._killed = False
 
     def run(self) -> dict[str, Any]:
         """The job's whole life; what `exit.json` is to say."""
-        (self._folder / "launch.json").unlink(missing_ok=True)
+        for name in ("launch.json", "launch.sh"):
+            (self._folder / name).unlink(missing_ok=True)
         if boot_s() >= self._lease.deadline_s():
             return {"started": False, "stopped_by": "lease", "error": "the lease had run out before the job was started"}
-        oom_kills = kernel_oom_kills()
+        counters = CGROUP_OOM_FILES if self._launch.get("container") else ("/proc/vmstat",)
+        killed_before = oom_kills(counters)
         try:
             self._job = self._spawn()
         except (OSError, subprocess.SubprocessError, ValueError) as error:
@@ -187,15 +195,16 @@ class Guard:
         while self._status is None:
             self._watch()
         self._sweep()
-        return self._result(oom=kernel_oom_kills() > oom_kills)
+        return self._result(oom=oom_kills(counters) > killed_before)
 
     def _spawn(self) -> int:
         launch = self._launch
+        inherited = dict(os.environ) if launch.get("container") else {}
         with (self._folder / "stdout.log").open("ab") as out, (self._folder / "stderr.log").open("ab") as err:
             job = subprocess.Popen(
                 launch["argv"],
                 cwd=launch["cwd"],
-                env=launch["environment"],
+                env={**inherited, **launch["environment"]},
                 stdin=subprocess.DEVNULL,
                 stdout=out,
                 stderr=err,
@@ -266,6 +275,7 @@ class Guard:
 def _become_job() -> None:
     """In the child: die with the guard, take signals again, and be the kernel's first choice when memory runs out."""
     LIBC.prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
+    LIBC.prctl(PR_SET_DUMPABLE, 1)
     signal.pthread_sigmask(signal.SIG_UNBLOCK, WOKEN_BY)
     with contextlib.suppress(OSError):
         Path("/proc/self/oom_score_adj").write_text("500")
@@ -284,6 +294,7 @@ def main(folder: Path) -> int:
         return ALREADY_LAUNCHED
     signal.pthread_sigmask(signal.SIG_BLOCK, WOKEN_BY)
     LIBC.prctl(PR_SET_CHILD_SUBREAPER, 1)
+    LIBC.prctl(PR_SET_DUMPABLE, 0)  # the job runs as the same user: it may not trace its guard, and so stop its clock
     reserve_exit(folder)
     write_exit(folder, Guard(folder).run())
     return 0

@@ -64,8 +64,8 @@ class Entry:
     """What the agent knows of an assignment it took.
 
     `launched` is written before the guard is started: from then on the launch is found, adopted or settled, never repeated.
-    `lease_until_s` (boot clock of `boot_id`) is the first lease, renewals are in the run's own lease file. `told_fraction` is how far
-    its preparation was when last told. `unsent` moves are in order.
+    `lease_until_s` (boot clock of `boot_id`) is the first lease, renewals are in the run's own lease file. `told_fraction` is how
+    far its preparation was when last told. `unsent` moves are in order.
     """
 
     assignment: str

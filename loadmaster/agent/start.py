@@ -20,6 +20,7 @@ from loadmaster.agent.enrolment import enrol, recall
 from loadmaster.agent.files import private_folder
 from loadmaster.agent.journal import Journal, JournalError, JournalHeldError
 from loadmaster.agent.loop import Agent
+from loadmaster.agent.runtimes.base import Runtime
 from loadmaster.agent.runtimes.process import ProcessRuntime
 from loadmaster.protocol import Registration, features_with
 
@@ -58,14 +59,16 @@ def _run(config: AgentConfig, leave: threading.Event) -> None:
     state_dir = private_folder(config.state_dir)
     journal = _journal(state_dir / "journal.jsonl", leave)
     client = AgentClient(config.server, verify=config.verify)
+    runtime: Runtime | None = None
     try:
         devices = _devices(config)
         identity = machine.identity(state_dir)
+        runtime = runtime_of(config, identity)
         if _identify(config, client, devices, identity, leave):
             agent = Agent(
                 client=client,
                 journal=journal,
-                runtime=ProcessRuntime(state_dir / "runs"),
+                runtime=runtime,
                 devices=devices,
                 identity=identity,
                 state_dir=state_dir,
@@ -73,8 +76,31 @@ def _run(config: AgentConfig, leave: threading.Event) -> None:
             )
             agent.run(leave, stop_jobs=config.stop_jobs_on_exit)
     finally:
+        if runtime:
+            runtime.close()
         client.close()
         journal.close()
+
+
+def runtime_of(config: AgentConfig, identity: machine.Identity) -> Runtime:
+    """The runtime the settings name; ConfigError if it cannot work here."""
+    runs = config.state_dir / "runs"
+    if config.runtime == "process":
+        return ProcessRuntime(runs)
+    try:
+        from loadmaster.agent.runtimes import docker
+    except ImportError as error:
+        raise ConfigError(f"--runtime docker: a library is missing ({error}); pip install 'loadmaster[docker]'") from error
+    try:
+        options = docker.DockerOptions.read(config.docker)
+        return docker.DockerRuntime(runs, docker.DockerEngine(options.host), identity.machine_id, options)
+    except docker.OptionError as error:
+        raise ConfigError(f"--docker: {error}") from error
+    except docker.EngineDownError as error:
+        remedy = (
+            "start it (systemctl start docker), let this user speak to it (usermod -aG docker USER), or name it (--docker host=...)"
+        )
+        raise ConfigError(f"--runtime docker: {error}; {remedy}") from error
 
 
 def _journal(path: Path, leave: threading.Event) -> Journal:

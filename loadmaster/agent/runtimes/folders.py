@@ -14,7 +14,7 @@ from loadmaster.agent import guard
 from loadmaster.agent.clock import Clock, SystemClock
 from loadmaster.agent.files import open_plain, private_folder, write_json, write_whole
 from loadmaster.agent.runtimes.base import PROGRESS, Exit, Launch, RunId, StopBy, StopOrder, Term
-from loadmaster.protocol import LaunchSpec
+from loadmaster.protocol import LaunchSpec, ReasonClass
 from loadmaster.wire import WireError, dumps, loads
 
 LEASE_FILE_SIZE = 256
@@ -141,7 +141,7 @@ class RunFolders:
 
 def exit_of(data: dict[str, Any]) -> Exit:
     """The end that an `exit.json` tells of; ValueError or TypeError if it makes no sense."""
-    stopped_by, code = data.get("stopped_by"), data.get("exit_code")
+    stopped_by, code, blame = data.get("stopped_by"), data.get("exit_code"), data.get("blame")
     found = Exit(ended_at_s=float(data["ended_at_s"]), started=bool(data.get("started")), error=str(data.get("error", "")))
     return replace(
         found,
@@ -149,4 +149,5 @@ def exit_of(data: dict[str, Any]) -> Exit:
         stopped_by=StopBy(stopped_by) if stopped_by else None,
         killed=bool(data.get("killed")),
         oom=bool(data.get("oom")),
+        blame=ReasonClass(blame) if blame else None,
     )

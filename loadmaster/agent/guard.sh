@@ -1,0 +1,98 @@
+# The lease guard of a container whose image has no Python; see guard.py, which it gives way to where there is one.
+# sh guard.sh FOLDER ORDERS GRACE BOOT_ID: FOLDER as for guard.py, ORDERS holds lease.json and stop.json, GRACE in hundredths of
+# a second. The launch is in FOLDER/launch.sh, which the job's own shell runs and empties first, for it holds secrets.
+# Needs sh and sleep, nothing else. It must be process 1 of its own process namespace: it signals every other process there.
+set -u
+umask 077
+folder=$1 orders=$2 grace=$3 boot=$4
+
+for python in python3 python; do
+  if command -v "$python" >/dev/null 2>&1 &&
+    "$python" -I -S -c 'import sys, ctypes; sys.exit(sys.version_info < (3, 9))' >/dev/null 2>&1; then
+    exec "$python" -I -S "${0%/*}/guard.py" "$folder"
+  fi
+done
+
+[ $$ -eq 1 ] || { echo "guard: not process 1 of a container" >&2; exit 18; }
+command -v sleep >/dev/null 2>&1 || { echo "guard: the image has neither Python 3.9 nor the command sleep" >&2; exit 19; }
+set -C
+{ : >"$folder/guard.pid"; } 2>/dev/null || exit 17
+set +C
+
+never=999999999999999
+by= term_at=$never kill_at=$never deadline=0 termed= killed=false signalled=
+trap 'signalled=1' TERM INT HUP
+
+# Sets `now` to hundredths of a second since boot.
+clock() { read -r up _ </proc/uptime; now=${up%.*}${up#*.}; }
+
+# number TEXT KEY: sets `value` to the number of the key in hundredths.
+number() {
+  value=${1#*\"$2\": }
+  [ "$value" != "$1" ] || return 1
+  value=${value%%[,\}]*}
+  case $value in *.*) part=${value#*.}00 ;; *) part=00 ;; esac
+  value=${value%%.*}${part%"${part#??}"}
+  while [ "${#value}" -gt 1 ] && [ "${value#0}" != "$value" ]; do value=${value#0}; done
+  case $value in '' | *[!0-9]*) return 1 ;; esac
+}
+
+# order BY TERM KILL: the earliest of all orders holds.
+order() {
+  if [ -z "$by" ] || [ "$3" -lt "$kill_at" ]; then by=$1; fi
+  [ "$2" -ge "$term_at" ] || term_at=$2
+  [ "$3" -ge "$kill_at" ] || kill_at=$3
+}
+
+look() {
+  text=
+  { read -r text <"$orders/stop.json"; } 2>/dev/null
+  if number "$text" term_at_s; then
+    term=$value who=${text#*\"by\": \"}
+    if number "$text" kill_at_s; then order "${who%%\"*}" "$term" "$value"; fi
+  fi
+  text=
+  { read -r text <"$orders/lease.json"; } 2>/dev/null
+  case $text in *"\"boot_id\": \"$boot\""*) if number "$text" deadline_s; then deadline=$value; fi ;; esac
+  [ "$now" -lt "$deadline" ] || order lease "$deadline" $((deadline + grace))
+  [ -z "$signalled" ] || { order signal "$now" $((now + grace)); signalled=; }
+}
+
+# tell STARTED CODE ERROR
+tell() {
+  at=$(date +%s 2>/dev/null) || at=null
+  who=null
+  [ -z "$by" ] || who="\"$by\""
+  printf '{"ended_at_s": %s, "started": %s, "exit_code": %s, "stopped_by": %s, "killed": %s, "oom": false, "error": "%s"}' \
+    "${at:-null}" "$1" "$2" "$who" "$killed" "$3" >"$folder/exit.json"
+  exit 0
+}
+
+clock
+look
+[ "$now" -lt "$deadline" ] || tell false null "the lease had run out before the job was started"
+
+{
+  trap : TERM INT HUP
+  (
+    { echo 500 >/proc/self/oom_score_adj; } 2>/dev/null
+    . "$folder/launch.sh"
+  ) </dev/null >>"$folder/stdout.log" 2>>"$folder/stderr.log"
+  echo "$?" >"$folder/code"
+} &
+while [ ! -s "$folder/code" ]; do
+  sleep 0.1 2>/dev/null || sleep 1
+  clock
+  look
+  if [ "$now" -ge "$kill_at" ]; then
+    [ -s "$folder/code" ] || { killed=true; kill -KILL -1; break; }
+  elif [ "$now" -ge "$term_at" ] && [ -z "$termed" ]; then
+    termed=1
+    kill -TERM -1
+  fi
+done
+code=137
+[ "$killed" = true ] || read -r code <"$folder/code"
+# Nothing of the job outlives it: a moment for what is left, then the end of process 1 ends it all.
+if kill -TERM -1 2>/dev/null; then sleep 1; fi
+tell true "$code" ""

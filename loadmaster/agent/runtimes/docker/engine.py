@@ -1,0 +1,353 @@
+"""The Docker Engine as the runtime sees it: a few calls, typed, with its failures told apart."""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import tarfile
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import Any, Protocol
+
+import docker
+import requests
+from docker.errors import APIError, DockerException, ImageNotFound, NotFound
+from docker.types import DeviceRequest, LogConfig, Mount
+from docker.utils import parse_repository_tag
+
+from loadmaster.agent.runtimes.base import RunId
+from loadmaster.agent.runtimes.docker.options import DockerOptions
+from loadmaster.agent.runtimes.docker.plan import ASSIGNMENT, CPU_PERIOD_US, FENCE, OWNER, ContainerPlan
+from loadmaster.agent.runtimes.docker.pulling import PullProgress
+
+GB = 1e9
+TIMEOUT_S = 30
+PULL_SILENCE_S = 300
+NAME_TAKEN = 409
+LARGEST_FILE = 1024 * 1024
+LAST_WORDS_LINES = 5
+_NEVER = "0001-01-01T00:00:00Z"
+
+
+class EngineDownError(Exception):
+    """The Engine does not answer: what was asked may or may not have been done."""
+
+
+class EngineRefusedError(Exception):
+    """The Engine answered that it cannot or will not."""
+
+
+class NameTakenError(EngineRefusedError):
+    """A container of that name exists."""
+
+
+class ImageMissingError(EngineRefusedError):
+    """The image is not there, or cannot be had."""
+
+
+@dataclass(frozen=True, slots=True)
+class Image:
+    """An image on the node: its id, the digests registries know it by (`repository@sha256:...`), and what it sets itself."""
+
+    id: str
+    digests: tuple[str, ...] = ()
+    user: str = ""
+    working_dir: str = ""
+    path: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Container:
+    """A container's state ("created", "running", "exited", ...); the rest is known once it has ended."""
+
+    state: str
+    labels: dict[str, str]
+    exit_code: int = 0
+    oom: bool = False
+    error: str = ""
+    ended_at_s: float = 0.0
+
+    @property
+    def runs(self) -> bool:
+        return self.state in ("running", "paused", "restarting")
+
+    @property
+    def has_ended(self) -> bool:
+        return self.state in ("exited", "dead", "removing")
+
+
+@dataclass(frozen=True, slots=True)
+class Stats:
+    """CPU seconds used since the start, and bytes in use without the file cache that could be dropped."""
+
+    cpu_s: float
+    memory: int
+
+
+class Engine(Protocol):
+    """What the runtime asks of an Engine. Every call may raise EngineDownError or EngineRefusedError."""
+
+    def runs(self, owner: str) -> dict[RunId, Container]:
+        """Every container of an agent, by its labels; ended ones without the details."""
+        ...
+
+    def inspect(self, name: str) -> Container | None:
+        """A container with all details, or None."""
+        ...
+
+    def find(self, reference: str) -> Image | None:
+        """An image on the node, by name, id or digest."""
+        ...
+
+    def pull(self, reference: str, tell: Callable[[float], None], is_off: Callable[[], bool]) -> None:
+        """Fetch an image, telling the fraction that is there, until it is or nobody wants it any more."""
+        ...
+
+    def create(self, plan: ContainerPlan, options: DockerOptions) -> None:
+        """Make a container, not yet started."""
+        ...
+
+    def start(self, name: str) -> None:
+        """Start a created container."""
+        ...
+
+    def kill(self, name: str) -> None:
+        """SIGKILL to all of a container; one that does not run is fine."""
+        ...
+
+    def terminate(self, name: str) -> None:
+        """SIGTERM to a container's first process; one that does not run is fine."""
+        ...
+
+    def remove(self, name: str) -> None:
+        """Remove a container, running or not; one that is gone is fine."""
+        ...
+
+    def read_file(self, name: str, path: str) -> bytes | None:
+        """A file of a container, links followed within a folder; None if there is none."""
+        ...
+
+    def last_words(self, name: str) -> str:
+        """The last lines that a container's first process said."""
+        ...
+
+    def stats(self, name: str) -> Stats | None:
+        """What a container uses, or None if it does not run."""
+        ...
+
+    def close(self) -> None:
+        """Let go of connections."""
+        ...
+
+
+class DockerEngine:
+    """An Engine by its HTTP interface. Registry credentials come from the node's own docker configuration."""
+
+    def __init__(self, host: str = "") -> None:
+        self._host = host
+        self._api = self._connect(TIMEOUT_S)
+        self._images: Any = self._api  # its calls for images have no types
+
+    def _connect(self, timeout_s: int) -> docker.APIClient:
+        try:
+            given = docker.utils.kwargs_from_env()
+            if self._host:
+                given = {"base_url": self._host}
+            return docker.APIClient(version="auto", timeout=timeout_s, **given)
+        except (DockerException, requests.RequestException) as error:
+            where = self._host or given.get("base_url") or "the usual socket"
+            raise EngineDownError(f"no Docker Engine answers at {where}: {error}") from error
+
+    def close(self) -> None:
+        self._api.close()
+
+    def runs(self, owner: str) -> dict[RunId, Container]:
+        with _told():
+            found = self._api.containers(all=True, filters={"label": f"{OWNER}={owner}"})
+        containers = ((_run_of(item["Labels"]), Container(item["State"], item["Labels"])) for item in found)
+        return {run: container for run, container in containers if run}
+
+    def inspect(self, name: str) -> Container | None:
+        try:
+            with _told():
+                data = self._api.inspect_container(name)
+        except _GoneError:
+            return None
+        state = data["State"]
+        return Container(
+            state=state["Status"],
+            labels=data["Config"]["Labels"] or {},
+            exit_code=state["ExitCode"],
+            oom=bool(state["OOMKilled"]),
+            error=state["Error"],
+            ended_at_s=_seconds(state["FinishedAt"]),
+        )
+
+    def find(self, reference: str) -> Image | None:
+        try:
+            with _told():
+                data: dict[str, Any] = self._images.inspect_image(reference)
+        except _GoneError:
+            return None
+        config = data.get("Config") or {}
+        variables = dict(item.partition("=")[::2] for item in config.get("Env") or ())
+        digests = tuple(data.get("RepoDigests") or ())
+        return Image(data["Id"], digests, config.get("User") or "", config.get("WorkingDir") or "", variables.get("PATH", ""))
+
+    def pull(self, reference: str, tell: Callable[[float], None], is_off: Callable[[], bool]) -> None:
+        repository, tag = parse_repository_tag(reference)
+        progress = PullProgress()
+        client = self._connect(PULL_SILENCE_S)
+        try:
+            with _told():
+                for event in client.pull(repository, tag or "latest", stream=True, decode=True):
+                    if "error" in event:
+                        raise ImageMissingError(str(event["error"]))
+                    tell(progress.hear(event))
+                    if is_off():
+                        return  # the connection is closed: the Engine gives the pull up
+        except _GoneError as error:
+            raise ImageMissingError(str(error)) from error
+        finally:
+            client.close()
+
+    def create(self, plan: ContainerPlan, options: DockerOptions) -> None:
+        try:
+            with _told():
+                self._api.create_container(
+                    plan.image,
+                    list(plan.entrypoint[1:]),
+                    name=plan.name,
+                    entrypoint=list(plan.entrypoint[:1]),
+                    user=plan.user,
+                    working_dir=plan.working_dir,
+                    environment=plan.environment,
+                    labels=plan.labels,
+                    stop_timeout=plan.stop_timeout_s,
+                    host_config=self._api.create_host_config(**host_config(plan, options)),
+                )
+        except _GoneError as error:
+            raise ImageMissingError(str(error)) from error
+
+    def start(self, name: str) -> None:
+        with _told():
+            self._api.start(name)
+
+    def kill(self, name: str) -> None:
+        self._signal(name, "SIGKILL")
+
+    def terminate(self, name: str) -> None:
+        self._signal(name, "SIGTERM")
+
+    def _signal(self, name: str, signal: str) -> None:
+        with contextlib.suppress(_GoneError, NameTakenError), _told():  # 409: it does not run
+            self._api.kill(name, signal)
+
+    def remove(self, name: str) -> None:
+        with contextlib.suppress(_GoneError, NameTakenError), _told():  # 409: it is being removed already
+            self._api.remove_container(name, v=True, force=True)
+
+    def read_file(self, name: str, path: str) -> bytes | None:
+        try:
+            with _told():
+                stream, found = self._api.get_archive(name, path)
+                with contextlib.closing(stream):
+                    target = str(found.get("linkTarget") or "")
+                    if target and target != path:
+                        return self.read_file(name, target)
+                    content = b"".join(_at_most(stream, LARGEST_FILE))
+        except _GoneError:
+            return None
+        with contextlib.suppress(tarfile.TarError), tarfile.open(fileobj=io.BytesIO(content)) as archive:
+            member = archive.next()
+            file = archive.extractfile(member) if member and member.isfile() else None
+            return file.read() if file and member and member.size < LARGEST_FILE // 2 else b""
+        return b""
+
+    def last_words(self, name: str) -> str:
+        with contextlib.suppress(_GoneError), _told():
+            return bytes(self._api.logs(name, tail=LAST_WORDS_LINES)).decode(errors="replace").strip()
+        return ""
+
+    def stats(self, name: str) -> Stats | None:
+        with contextlib.suppress(_GoneError, NameTakenError), _told():
+            data = self._api.stats(name, stream=False, one_shot=True)
+            return stats_of(data)
+        return None
+
+
+class _GoneError(EngineRefusedError):
+    """There is no such thing."""
+
+
+@contextlib.contextmanager
+def _told() -> Iterator[None]:
+    """The library's failures in our words."""
+    try:
+        yield
+    except (NotFound, ImageNotFound) as error:
+        raise _GoneError(_words(error)) from error
+    except APIError as error:
+        raise (NameTakenError if error.status_code == NAME_TAKEN else EngineRefusedError)(_words(error)) from error
+    except (DockerException, requests.RequestException) as error:
+        raise EngineDownError(str(error)) from error
+
+
+def _words(error: APIError) -> str:
+    return str(error.explanation or error)
+
+
+def host_config(plan: ContainerPlan, options: DockerOptions) -> dict[str, Any]:
+    """A container's limits and rights: no privileges, no capabilities, nothing of the host but its mounts."""
+    limits: dict[str, Any] = {}
+    if plan.memory_bytes:
+        limits |= {"mem_limit": plan.memory_bytes, "memswap_limit": plan.memory_bytes}
+    if plan.cpu_quota_us:  # not nano_cpus: a quota can be changed while the job runs
+        limits |= {"cpu_period": CPU_PERIOD_US, "cpu_quota": plan.cpu_quota_us}
+    if plan.gpus:
+        limits["device_requests"] = [DeviceRequest(driver="nvidia", device_ids=list(plan.gpus), capabilities=[["gpu"]])]
+    if options.read_only:
+        limits |= {"read_only": True, "tmpfs": {"/tmp": "rw,nosuid,nodev,mode=1777"}}  # noqa: S108 - the container's own
+    return {
+        "mounts": [Mount(m.target, m.source, type="bind", read_only=not m.writable) for m in plan.mounts],
+        "network_mode": options.network,
+        "ipc_mode": "private",
+        "privileged": False,
+        "cap_drop": ["ALL"],
+        "security_opt": ["no-new-privileges"],
+        "pids_limit": options.pids,
+        "shm_size": round(options.shm_gb * GB),
+        "restart_policy": {"Name": "no"},
+        "log_config": LogConfig(type="json-file", config={"max-size": "64k", "max-file": "1"}),
+        **limits,
+    }
+
+
+def stats_of(data: dict[str, Any]) -> Stats | None:
+    """The Engine's statistics in our words; None for a container that does not run. The file cache's cold part does not count."""
+    memory, cpu = data.get("memory_stats") or {}, data.get("cpu_stats") or {}
+    if "usage" not in memory:
+        return None
+    details = memory.get("stats") or {}
+    cold = details.get("total_inactive_file", details.get("inactive_file", 0))
+    return Stats(cpu["cpu_usage"]["total_usage"] / 1e9, max(0, memory["usage"] - cold))
+
+
+def _run_of(labels: dict[str, str]) -> RunId | None:
+    return RunId.parse(f"lm-{labels.get(ASSIGNMENT, '')}-{labels.get(FENCE, '')}")
+
+
+def _seconds(text: str) -> float:
+    """Unix seconds of an Engine's time; 0 for one that has not been."""
+    if text == _NEVER:
+        return 0.0
+    return datetime.fromisoformat(text[:19]).replace(tzinfo=UTC).timestamp()
+
+
+def _at_most(stream: Iterator[bytes], limit: int) -> Iterator[bytes]:
+    for piece in stream:
+        yield piece
+        limit -= len(piece)
+        if limit <= 0:
+            return

@@ -1,0 +1,178 @@
+"""What a launch's container is to be: mounts, limits, rights. Pure but for the resolving of links on the host."""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from loadmaster.agent.runtimes.base import RunId
+from loadmaster.agent.runtimes.docker.options import AllowedMount, DockerOptions
+from loadmaster.protocol import LaunchSpec
+
+GB = 1e9
+HOME = "/loadmaster"
+RUN, GUARD, WORK, BIN, CHECKPOINTS = (f"{HOME}/{name}" for name in ("run", "guard", "work", "bin", "checkpoints"))
+"""Where a container finds its run folder (read-only but for progress.jsonl), the guard's, its own, the guard, its checkpoints."""
+
+CPU_PERIOD_US = 100_000
+GUARD_MEMORY_GB = 0.05
+LEAST_MEMORY_GB = 0.016
+"""What the guard itself needs on top of what the job asked for, and the least the Engine takes."""
+
+OWNER, ASSIGNMENT, FENCE, JOB = (f"loadmaster.{name}" for name in ("owner", "assignment", "fence", "job"))
+SHELL = ("/bin/sh", f"{BIN}/guard.sh")
+
+
+@dataclass(frozen=True, slots=True)
+class Mount:
+    """A bind mount."""
+
+    source: str
+    target: str
+    writable: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class ContainerPlan:
+    """A container as the Engine is asked for it; nothing of it is secret, for `docker inspect` shows it all."""
+
+    name: str
+    image: str
+    entrypoint: tuple[str, ...]
+    user: str
+    working_dir: str
+    labels: dict[str, str]
+    mounts: tuple[Mount, ...]
+    environment: dict[str, str] = field(default_factory=dict)
+    gpus: tuple[str, ...] = ()
+    memory_bytes: int | None = None
+    cpu_quota_us: int | None = None
+    stop_timeout_s: int = 60
+
+
+@dataclass(frozen=True, slots=True)
+class Wanted:
+    """What of a launch shapes its container, kept in the run's folder so that a restarted agent can go on preparing it."""
+
+    grace_s: float
+    boot_id: str
+    gpus: tuple[str, ...] = ()
+    checkpoints: str = ""
+
+
+def container_plan(
+    run: RunId, spec: LaunchSpec, wanted: Wanted, *, folder: Path, owner: str, user: tuple[int, int], options: DockerOptions
+) -> ContainerPlan:
+    """The container of a launch; its image and entry point are filled in when they are known."""
+    cores = spec.cores if spec.cpu_quota is None else spec.cpu_quota
+    return ContainerPlan(
+        name=run.name,
+        image="",
+        entrypoint=(),
+        user=f"{user[0]}:{user[1]}",
+        working_dir="",
+        labels={OWNER: owner, ASSIGNMENT: run.assignment, FENCE: str(run.fence), JOB: spec.job},
+        mounts=(*own_mounts(folder, wanted.checkpoints), *job_mounts(spec.mounts, options.mounts)),
+        gpus=wanted.gpus,
+        memory_bytes=memory_bytes(spec.memory_gb),
+        cpu_quota_us=max(1000, round(cores * CPU_PERIOD_US)) if cores > 0 and options.limit_cores else None,
+        stop_timeout_s=round(wanted.grace_s) + 5,
+    )
+
+
+def memory_bytes(memory_gb: float) -> int | None:
+    """The limit of a job that asked for so much; None where it asked for nothing in particular."""
+    return round((max(memory_gb, LEAST_MEMORY_GB) + GUARD_MEMORY_GB) * GB) if memory_gb > 0 else None
+
+
+def own_mounts(folder: Path, checkpoints: str) -> tuple[Mount, ...]:
+    """What every container sees of its run: nothing that would let it prolong its lease is writable."""
+    run = folder / "run"
+    mounts = (
+        Mount(str(run), RUN),
+        Mount(str(run / "progress.jsonl"), f"{RUN}/progress.jsonl", writable=True),
+        Mount(str(folder / "guard"), GUARD, writable=True),
+        Mount(str(folder / "work"), WORK, writable=True),
+        Mount(str(folder / "bin"), BIN),
+    )
+    return (*mounts, Mount(checkpoints, CHECKPOINTS, writable=True)) if checkpoints else mounts
+
+
+def job_mounts(wanted: Iterable[str], allowed: Iterable[AllowedMount]) -> tuple[Mount, ...]:
+    """The mounts a job asks for (`source:target` or `source:target:ro`), each within an allowed folder.
+
+    Raises ValueError for one that is not allowed; the text names the field and the remedy.
+    """
+    allowed = tuple(allowed)
+    return tuple(_job_mount(f"mounts[{index}]", text, allowed) for index, text in enumerate(wanted))
+
+
+def _job_mount(where: str, text: str, allowed: tuple[AllowedMount, ...]) -> Mount:
+    source, _, rest = text.partition(":")
+    target, _, mode = rest.partition(":")
+    if not source.startswith("/") or not target.startswith("/") or mode not in ("", "ro", "rw"):
+        raise ValueError(f"{where}: {text!r} must be /source:/target or /source:/target:ro")
+    if target == "/" or f"{target.rstrip('/')}/".startswith(f"{HOME}/") or ".." in Path(target).parts:
+        raise ValueError(f"{where}: the target {target} is not to be had; choose another one than / and what is below {HOME}")
+    real = Path(source).resolve()
+    writable = mode != "ro"
+    within = [item for item in allowed if real.is_relative_to(item.path)]
+    if not within:
+        raise ValueError(f"{where}: this node does not let jobs mount {source}; ask its operator to allow it, or leave it out")
+    if writable and not any(item.writable for item in within):
+        raise ValueError(f"{where}: this node lets jobs mount {source} read-only; write {source}:{target}:ro")
+    if not real.exists():
+        raise ValueError(f"{where}: {source} does not exist on this node")
+    return Mount(str(real), target, writable)
+
+
+def checkpoint_problem(folder: str, shared: Path, own: Path, allowed: Iterable[AllowedMount]) -> str:
+    """Why a job may not have its checkpoints there, or empty: a place of its own choice is a mount like any other.
+
+    `shared` is the folder of all jobs' checkpoints, `own` that of this launch alone.
+    """
+    real = Path(folder).resolve()
+    places = [shared.resolve(), *(item.path for item in allowed if item.writable)]
+    if real == own.resolve() or any(real.is_relative_to(place) and real != place for place in places):
+        return ""
+    return (
+        f"checkpoint_place: this node does not let jobs write to {folder}; name a folder below {shared}, leave it out, "
+        "or ask its operator to allow it"
+    )
+
+
+def job_environment(given: Mapping[str, str]) -> dict[str, str]:
+    """A launch's variables inside of its container: its folders by the names they have there, a home that is its own."""
+    inside = {
+        "LOADMASTER_RUN_DIR": RUN,
+        **({"LOADMASTER_CHECKPOINT_DIR": CHECKPOINTS} if "LOADMASTER_CHECKPOINT_DIR" in given else {}),
+    }
+    return {"HOME": WORK, "USER": "job", "LOGNAME": "job", **given, **inside}
+
+
+def launch_data(spec: LaunchSpec, environment: Mapping[str, str], wanted: Wanted) -> dict[str, Any]:
+    """What guard.py reads: see there."""
+    return {
+        "argv": list(spec.command),
+        "environment": dict(environment),
+        "cwd": ".",
+        "grace_s": wanted.grace_s,
+        "boot_id": wanted.boot_id,
+        "orders": RUN,
+        "container": True,
+    }
+
+
+def launch_script(command: Iterable[str], environment: Mapping[str, str]) -> str:
+    """What guard.sh runs as the job: one compound command, so that the file is read whole before it empties itself."""
+    exports = "".join(f"export {name}={shlex.quote(value)}\n" for name, value in environment.items())
+    emptied = f": >{GUARD}/launch.sh\n: >{GUARD}/launch.json\n"
+    return f"{{\n{exports}{emptied}exec {shlex.join(command)}\n}}\n"
+
+
+def guard_arguments(wanted: Wanted) -> tuple[str, ...]:
+    """What guard.sh is called with after its own name."""
+    return GUARD, RUN, str(round(wanted.grace_s * 100)), wanted.boot_id

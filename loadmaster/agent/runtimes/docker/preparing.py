@@ -1,0 +1,224 @@
+"""Makes a launch's container, in a thread of its own: the image, the owner of the folders, the container with its guard."""
+
+from __future__ import annotations
+
+import logging
+import os
+import threading
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from loadmaster.agent.runtimes.base import RunId
+from loadmaster.agent.runtimes.docker.engine import (
+    Engine,
+    EngineDownError,
+    EngineRefusedError,
+    Image,
+    ImageMissingError,
+    NameTakenError,
+)
+from loadmaster.agent.runtimes.docker.options import JOB_USER, DockerOptions
+from loadmaster.agent.runtimes.docker.plan import (
+    ASSIGNMENT,
+    BIN,
+    FENCE,
+    GUARD,
+    OWNER,
+    SHELL,
+    WORK,
+    ContainerPlan,
+    Wanted,
+    container_plan,
+    guard_arguments,
+)
+from loadmaster.agent.runtimes.docker.pulling import digest_of, explicit_digest, pinned
+from loadmaster.protocol import LaunchSpec, ReasonClass
+
+PULL_TRIES = 3
+PULL_PAUSE_S = 2.0
+ENGINE_PAUSE_S = 1.0
+PYTHONS = ("/usr/bin/python3", "/usr/local/bin/python3", "/opt/conda/bin/python3", "/usr/local/bin/python")
+
+logger = logging.getLogger(__name__)
+
+
+class PreparationError(Exception):
+    """The container cannot be made; `blame` says whose fault it is."""
+
+    def __init__(self, blame: ReasonClass, text: str) -> None:
+        super().__init__(text)
+        self.blame = blame
+
+
+@dataclass(frozen=True, slots=True)
+class Task:
+    """What is to be prepared, and how."""
+
+    run: RunId
+    spec: LaunchSpec
+    wanted: Wanted
+    folder: Path
+    owner: str
+    options: DockerOptions
+
+
+class Preparation(threading.Thread):
+    """One launch's preparation. It ends with the container made, with `error`, or `off` when nobody wants it any more.
+
+    Attributes:
+        fraction: how much of the image is there.
+        error: why the container cannot be made.
+        done: the image's digest, once the container is made.
+    """
+
+    def __init__(self, engine: Engine, task: Task, shells: dict[str, tuple[str, ...]], tell: Callable[[], None]) -> None:
+        super().__init__(name=f"prepare {task.run.name}", daemon=True)
+        self._engine, self._task, self._shells, self._tell = engine, task, shells, tell
+        self.fraction = 0.0
+        self.error: PreparationError | None = None
+        self.done: str | None = None
+        self.off = threading.Event()
+
+    def run(self) -> None:
+        """Prepare; an Engine that does not answer is asked again until it does."""
+        while not self.off.is_set():
+            try:
+                self.done = self._prepare()
+                break
+            except EngineDownError as error:
+                logger.warning("%s waits for the Engine: %s", self._task.run.name, error)
+                self.off.wait(ENGINE_PAUSE_S)
+            except PreparationError as error:
+                self.error = error
+                break
+            except (EngineRefusedError, OSError) as error:
+                self.error = PreparationError(ReasonClass.NODE, f"the container cannot be made: {error}")
+                break
+        if self.off.is_set():
+            self._take_back()
+        self._tell()
+
+    def _take_back(self) -> None:
+        """Nobody wants it any more: whoever called it off may have cleared away before the container was made."""
+        try:
+            found = self._engine.inspect(self._task.run.name)
+            if found and found.state == "created" and self._is_ours(found.labels):
+                self._engine.remove(self._task.run.name)
+        except (EngineDownError, EngineRefusedError) as error:
+            logger.debug("%s: %s", self._task.run.name, error)  # it is found as a stray
+
+    def _is_ours(self, labels: dict[str, str]) -> bool:
+        run = self._task.run
+        return (labels.get(OWNER), labels.get(ASSIGNMENT), labels.get(FENCE)) == (self._task.owner, run.assignment, str(run.fence))
+
+    def _prepare(self) -> str:
+        task = self._task
+        image = self._image()
+        user = task.options.identity() or self._own_user(image)
+        self._give_folders_to(user)
+        self.fraction = 1.0
+        plan = container_plan(
+            task.run, task.spec, task.wanted, folder=task.folder, owner=task.owner, user=user, options=task.options
+        )
+        self._create(replace(plan, image=image.id, working_dir=_working_dir(image)), image)
+        return digest_of(task.spec.image, image.id, image.digests)
+
+    def _image(self) -> Image:
+        """The image to use: by the job's digest if it has one, else by its name."""
+        name = self._task.spec.image
+        digest = self._task.spec.image_digest or explicit_digest(name)
+        policy = self._task.options.pull
+        if digest:
+            found = self._engine.find(digest) or self._engine.find(pinned(name, digest))
+            return found or self._pulled(pinned(name, digest), f"{name}, of which this job uses {digest},")
+        found = None if policy == "always" else self._engine.find(name)
+        return found or self._pulled(name, name)
+
+    def _pulled(self, reference: str, called: str) -> Image:
+        if self._task.options.pull == "never":
+            raise PreparationError(ReasonClass.IMAGE, f"the image {called} is not on this node, whose operator lets it pull none")
+        for attempt in range(PULL_TRIES):
+            try:
+                self._engine.pull(reference, self._came_on, self.off.is_set)
+                break
+            except (ImageMissingError, EngineRefusedError) as error:
+                if attempt + 1 == PULL_TRIES or self.off.wait(PULL_PAUSE_S):
+                    raise PreparationError(ReasonClass.IMAGE, f"the image {called} cannot be pulled: {error}") from error
+        found = self._engine.find(reference)
+        if found is None:
+            raise PreparationError(ReasonClass.IMAGE, f"the image {called} was pulled and is not there")
+        return found
+
+    def _came_on(self, fraction: float) -> None:
+        self.fraction = min(fraction, 0.99)
+
+    def _own_user(self, image: Image) -> tuple[int, int]:
+        """The image's own user by number, unless that is root."""
+        user, _, group = image.user.partition(":")
+        if user.isdigit():
+            return (int(user), int(group) if group.isdigit() else int(user)) if int(user) else (JOB_USER, JOB_USER)
+        if not user or user == "root":
+            return JOB_USER, JOB_USER
+        return self._named_user(image, user)
+
+    def _named_user(self, image: Image, user: str) -> tuple[int, int]:
+        probe = f"{self._task.run.name}-look"
+        plan = ContainerPlan(probe, image.id, ("/look",), "", "/", {}, ())
+        try:
+            self._engine.create(plan, DockerOptions(network="none"))
+            users = (self._engine.read_file(probe, "/etc/passwd") or b"").decode(errors="replace")
+        finally:
+            self._engine.remove(probe)
+        for line in users.splitlines():
+            fields = line.split(":")
+            if fields[0] == user and len(fields) > 3 and fields[2].isdigit() and fields[3].isdigit():
+                return (int(fields[2]), int(fields[3])) if int(fields[2]) else (JOB_USER, JOB_USER)
+        raise PreparationError(ReasonClass.IMAGE, f"the image's user {user} is not in its /etc/passwd: give it by number")
+
+    def _give_folders_to(self, user: tuple[int, int]) -> None:
+        folder = self._task.folder
+        own = [folder / "guard", folder / "work", folder / "run" / "progress.jsonl"]
+        for path in (*own, *(folder / "guard" / name for name in ("launch.json", "launch.sh"))):
+            if path.exists():
+                _give(path, user)
+        if place := self._task.wanted.checkpoints:
+            Path(place).mkdir(parents=True, exist_ok=True)
+            _give(Path(place), user)
+
+    def _create(self, plan: ContainerPlan, image: Image) -> None:
+        """Make the container with the guard that its image can run; known images are not looked into again."""
+        known = self._shells.get(image.id)
+        self._make(replace(plan, entrypoint=known or self._entry(SHELL)))
+        if known or self._engine.read_file(plan.name, SHELL[0]) is not None:
+            self._shells[image.id] = known or self._entry(SHELL)
+            return
+        pythons = [path for path in PYTHONS if self._engine.read_file(plan.name, path) is not None]
+        self._engine.remove(plan.name)
+        if not pythons:
+            raise PreparationError(
+                ReasonClass.IMAGE,
+                f"the image {self._task.spec.image} has neither /bin/sh nor {PYTHONS[0]}, of which the guard needs one: add one",
+            )
+        self._make(replace(plan, entrypoint=(pythons[0], "-I", "-S", f"{BIN}/guard.py", GUARD)))
+
+    def _entry(self, shell: tuple[str, ...]) -> tuple[str, ...]:
+        return (*shell, *guard_arguments(self._task.wanted))
+
+    def _make(self, plan: ContainerPlan) -> None:
+        try:
+            self._engine.create(plan, self._task.options)
+        except NameTakenError as error:
+            found = self._engine.inspect(plan.name)
+            if found is None or not self._is_ours(found.labels):
+                raise PreparationError(ReasonClass.NODE, f"the container's name is taken by a stranger: {error}") from error
+            # The Engine made it although an earlier call failed, or another agent of this folder did.
+
+
+def _working_dir(image: Image) -> str:
+    return image.working_dir if image.working_dir not in ("", "/") else WORK
+
+
+def _give(path: Path, user: tuple[int, int]) -> None:
+    if os.getuid() == 0:
+        os.chown(path, *user, follow_symlinks=False)

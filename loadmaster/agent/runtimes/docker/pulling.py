@@ -1,0 +1,79 @@
+"""Which image a launch uses, and how much of it is there. Pure."""
+
+from __future__ import annotations
+
+from typing import Any
+
+READY = frozenset({"Already exists", "Pull complete"})
+DOWNLOADED = frozenset({"Download complete", "Verifying Checksum"})
+
+
+class PullProgress:
+    """How much of an image is there, from the Engine's messages: half of each layer is its download, half its unpacking.
+
+    Layers whose size is not known yet count as much as the known ones do on average; the fraction never goes back.
+    """
+
+    def __init__(self) -> None:
+        self._done: dict[str, float] = {}
+        self._sizes: dict[str, float] = {}
+        self._told = 0.0
+
+    def hear(self, event: dict[str, Any]) -> float:
+        """Take in a message; the fraction that is there now, 0 to 1."""
+        layer, status = str(event.get("id") or ""), str(event.get("status") or "")
+        detail = event.get("progressDetail") or {}
+        if layer and (
+            status in READY or status in DOWNLOADED or status in ("Downloading", "Extracting", "Waiting", "Pulling fs layer")
+        ):
+            self._note(layer, status, float(detail.get("current") or 0), float(detail.get("total") or 0))
+        self._told = max(self._told, self._fraction())
+        return self._told
+
+    def _note(self, layer: str, status: str, current: float, total: float) -> None:
+        if total > 0:
+            self._sizes[layer] = total
+        part = min(1.0, current / total) if total > 0 else 0.0
+        if status in READY:
+            done = 1.0
+        elif status in DOWNLOADED:
+            done = 0.5
+        else:
+            done = 0.5 * part + (0.5 if status == "Extracting" else 0.0)
+        self._done[layer] = max(done, self._done.get(layer, 0.0))
+
+    def _fraction(self) -> float:
+        if not self._done:
+            return 0.0
+        usual = sum(self._sizes.values()) / len(self._sizes) if self._sizes else 1.0
+        sizes = {layer: self._sizes.get(layer, usual) for layer in self._done}
+        return sum(self._done[layer] * size for layer, size in sizes.items()) / sum(sizes.values())
+
+
+def repository_of(image: str) -> str:
+    """An image's name without tag and digest."""
+    name = image.partition("@")[0]
+    head, _, last = name.rpartition("/")
+    return f"{head}/{last.partition(':')[0]}" if head else last.partition(":")[0]
+
+
+def pinned(image: str, digest: str) -> str:
+    """The image's name with a digest in place of its tag."""
+    return f"{repository_of(image)}@{digest}"
+
+
+def digest_of(image: str, image_id: str, digests: tuple[str, ...]) -> str:
+    """What an image's name was resolved to: the digest by which its own registry knows it, another's, or the image's id."""
+    repository = repository_of(image)
+    known = {name: digest for name, _, digest in (item.partition("@") for item in digests)}
+    own = [
+        digest
+        for name, digest in known.items()
+        if name in (repository, f"docker.io/{repository}", f"docker.io/library/{repository}")
+    ]
+    return next(iter([*own, *known.values()]), image_id)
+
+
+def explicit_digest(image: str) -> str:
+    """The digest that a name itself says, or empty."""
+    return image.partition("@")[2]

@@ -1,0 +1,69 @@
+"""How a container's run ended, from what the Engine and the guard say. Pure."""
+
+from __future__ import annotations
+
+import signal
+from dataclasses import replace
+from typing import Any
+
+from loadmaster.agent.outcome import EXIT_PREEMPTED, EXIT_STALE_FENCE
+from loadmaster.agent.runtimes.base import Exit
+from loadmaster.agent.runtimes.docker.engine import Container
+from loadmaster.agent.runtimes.folders import exit_of
+from loadmaster.protocol import ReasonClass
+
+KILLED = 128 + signal.SIGKILL
+NO_GUARD = {
+    18: "the guard is not process 1 of its container",
+    19: "the image has neither Python 3.9 nor the command sleep, of which the lease guard needs one: add one",
+}
+"""What guard.sh ends with before it begins."""
+
+ENDED_WELL = (0, EXIT_PREEMPTED, EXIT_STALE_FENCE)
+
+
+def end_of(container: Container, told: dict[str, Any] | None, begun: bool) -> Exit:
+    """The end of a run.
+
+    Args:
+        container: the ended container with its details.
+        told: the guard's `exit.json`, which the job could have written as well, or None.
+        begun: whether the guard has begun.
+    """
+    ended = _told(told, container)
+    if ended is None:
+        return _without_words(container, begun)
+    if container.oom and ended.stopped_by is None and ended.exit_code not in ENDED_WELL:
+        return replace(ended, oom=True)
+    return ended
+
+
+def _told(told: dict[str, Any] | None, container: Container) -> Exit | None:
+    if told is None:
+        return None
+    try:
+        ended = exit_of({**told, "blame": None, "ended_at_s": told.get("ended_at_s") or container.ended_at_s})
+    except (TypeError, ValueError, OverflowError):
+        return None
+    return replace(ended, error=ended.error[:1000])
+
+
+def _without_words(container: Container, begun: bool) -> Exit:
+    """The guard left nothing: it was killed, or never began."""
+    if container.oom:
+        return Exit(container.ended_at_s, exit_code=KILLED, killed=True, oom=True, error="out of memory")
+    if begun:
+        why = container.error or "the run's container was killed"
+        return Exit(container.ended_at_s, killed=True, error=f"{why} (exit code {container.exit_code})")
+    why = NO_GUARD.get(container.exit_code) or f"the guard ended with exit code {container.exit_code} {container.error}".strip()
+    return Exit(container.ended_at_s, started=False, error=why, blame=ReasonClass.IMAGE)
+
+
+def start_failure(at_s: float, error: str) -> Exit:
+    """The end of a container that the Engine could not start."""
+    blame = ReasonClass.NODE
+    if "device driver" in error or "nvidia" in error.lower():
+        blame = ReasonClass.GPU
+    elif "exec" in error and "no such file" in error.lower():
+        blame = ReasonClass.IMAGE
+    return Exit(at_s, started=False, error=f"the container cannot be started: {error}", blame=blame)
