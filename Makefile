@@ -3,12 +3,14 @@ PYTHON ?= python3
 VENV ?= .venv
 PORT ?= 8000
 HOME_DIR ?= .loadmaster
+REQUESTS ?= 100000
+SEED ?= 1
 REPORT ?= demo-report.json
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip --disable-pip-version-check
 export PYTHONDONTWRITEBYTECODE :=
 .DEFAULT_GOAL := help
-.PHONY: help demo up test test-all check unit test-sqlite test-postgres test-docker test-root test-browser bench chaos clean
+.PHONY: help demo up test test-all check unit test-sqlite test-postgres test-docker test-root test-browser fuzz bench chaos clean
 
 help: ## show these lines
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /\1\t/' | expand -t 16
@@ -61,6 +63,9 @@ test-root: $(VENV)/.test
 
 test-browser: $(VENV)/.test
 	$(BIN)/python -m pytest -n 0 -m browser
+
+fuzz: $(VENV)/.test ## hostile requests at API and agent protocol: REQUESTS=100000 SEED=1
+	LOADMASTER_FUZZ_REQUESTS=$(REQUESTS) LOADMASTER_FUZZ_SEED=$(SEED) $(BIN)/python -m pytest -n 2 tests/controlplane/test_openapi_fuzz.py
 
 bench: $(VENV)/.test ## the figures: JSON lines of name, median, goal, ratio, machine
 	$(BIN)/python -m bench

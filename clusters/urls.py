@@ -1,9 +1,10 @@
 """The agent protocol, under api/agent/v1/."""
 
-from django.urls import path
+from django.urls import path, re_path
 
 from clusters import api
 from clusters.api_directives import directives_view
+from controlplane.errors import not_found_api
 
 urlpatterns = [
     path("register", api.RegisterView.as_view(), name="agent-register"),
@@ -14,4 +15,5 @@ urlpatterns = [
     path("assignments/<uuid:assignment_id>/state", api.StateView.as_view(), name="agent-state"),
     path("assignments/<uuid:assignment_id>/logs/<str:stream>", api.LogView.as_view(), name="agent-log"),
     path("assignments/<uuid:assignment_id>/metrics", api.MetricsView.as_view(), name="agent-metrics"),
+    re_path(r"[\s\S]*", not_found_api),
 ]

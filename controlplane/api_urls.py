@@ -8,5 +8,5 @@ urlpatterns: list[URLPattern | URLResolver] = [
     path("", include("jobs.urls")),
     path("", include("clusters.manage_urls")),
     path("", include("profiling.urls")),
-    re_path(r"^.*$", not_found_api),
+    re_path(r"[\s\S]*", not_found_api),
 ]

@@ -1,10 +1,11 @@
-"""Middleware of our own: the content security policy, and static files that stream under ASGI too."""
+"""Middleware of our own: the content security policy and its like, and static files that stream under ASGI too."""
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Iterable
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
 from typing import Any
 
+from asgiref.sync import iscoroutinefunction, markcoroutinefunction
 from csp.middleware import CSPMiddleware, PolicyParts
 from django.conf import settings
 from django.core.handlers.asgi import ASGIRequest
@@ -26,6 +27,36 @@ class ContentSecurityPolicy(CSPMiddleware):
                 parts.config = policy
                 break
         return parts
+
+
+_DEVICES = ("camera", "display-capture", "geolocation", "microphone", "midi", "payment", "serial", "usb")
+PERMISSIONS = ", ".join(f"{feature}=()" for feature in _DEVICES)
+
+
+class SecurityHeaders:
+    """What Django's own middleware leaves open: no device of the visitor's is ours to use, and nothing we say is kept by caches."""
+
+    sync_capable = True
+    async_capable = True
+
+    def __init__(self, get_response: Callable[[HttpRequest], HttpResponseBase | Awaitable[HttpResponseBase]]) -> None:
+        self.get_response = get_response
+        if iscoroutinefunction(get_response):
+            markcoroutinefunction(self)
+
+    def __call__(self, request: HttpRequest) -> HttpResponseBase | Awaitable[HttpResponseBase]:
+        """The view's answer with the headers; a view's own Cache-Control stands."""
+        answer = self.get_response(request)
+        return _guarded(answer) if isinstance(answer, HttpResponseBase) else self._later(answer)
+
+    async def _later(self, answer: Awaitable[HttpResponseBase]) -> HttpResponseBase:
+        return _guarded(await answer)
+
+
+def _guarded(answer: HttpResponseBase) -> HttpResponseBase:
+    answer.setdefault("Permissions-Policy", PERMISSIONS)
+    answer.setdefault("Cache-Control", "no-store")
+    return answer
 
 
 class StaticFiles(WhiteNoiseMiddleware):  # type: ignore[misc]  # whitenoise is untyped

@@ -80,8 +80,10 @@ MIDDLEWARE = [
     "django.middleware.security.SecurityMiddleware",
     "controlplane.middleware.StaticFiles",
     "controlplane.middleware.ContentSecurityPolicy",
+    "controlplane.middleware.SecurityHeaders",
     "django.contrib.sessions.middleware.SessionMiddleware",
     "django.middleware.common.CommonMiddleware",
+    "controlplane.throttling.Throttle",
     "django.middleware.csrf.CsrfViewMiddleware",
     "django.contrib.auth.middleware.AuthenticationMiddleware",
     "django.contrib.auth.middleware.LoginRequiredMiddleware",
@@ -180,6 +182,8 @@ AXES_COOLOFF_TIME = 0.25
 AXES_LOCKOUT_PARAMETERS = [["username", "ip_address"]]
 AXES_RESET_ON_SUCCESS = True
 AXES_VERBOSE = False
+# Failures and the seconds within which they are counted, by address and by account, on top of axes' lock of both together.
+THROTTLES = {"login:address": (30, 300), "login:account": (60, 900), "enrolment:address": (30, 300)}
 AXES_LOCKOUT_TEMPLATE = "registration/locked.html"
 PASSWORD_HASHERS = ["django.contrib.auth.hashers.Argon2PasswordHasher", "django.contrib.auth.hashers.PBKDF2PasswordHasher"]
 AUTH_PASSWORD_VALIDATORS = [
@@ -249,7 +253,7 @@ STORAGES = {
 WHITENOISE_USE_FINDERS = True
 WHITENOISE_IMMUTABLE_FILE_TEST = r"^.+(\.[0-9a-f]{12}\..+|/vendor/.+)$"
 
-# Our pages run our own scripts and styles only. The timeline loosens `style-src` for itself: Plotly writes styles.
+# Our pages run our own scripts and styles only.
 _STRICT = {
     "default-src": [SELF],
     "img-src": [SELF, "data:"],
@@ -259,16 +263,22 @@ _STRICT = {
     "frame-ancestors": [NONE],
 }
 CONTENT_SECURITY_POLICY = {"DIRECTIVES": _STRICT}
-# The first prefix that fits a path replaces the policy: the admin's Alpine.js evaluates, the API's browser styles itself.
+_NOTHING = {"default-src": [NONE], "base-uri": [NONE], "form-action": [NONE], "frame-ancestors": [NONE]}
+# The first prefix that fits a path replaces the policy: the admin's Alpine.js evaluates, the API's browser styles itself, and the
+# API's answers are data that no browser should make anything of.
 CONTENT_SECURITY_POLICY_BY_PREFIX = {
     "/admin/": {**_STRICT, "script-src": [SELF, UNSAFE_INLINE, UNSAFE_EVAL], "style-src": [SELF, UNSAFE_INLINE]},
-    "/api/": {**_STRICT, "style-src": [SELF, UNSAFE_INLINE]},
+    "/api/docs": {**_STRICT, "style-src": [SELF, UNSAFE_INLINE]},
+    "/api/": _NOTHING,
 }
 
 SESSION_COOKIE_HTTPONLY = True
 SESSION_COOKIE_SAMESITE = "Lax"
 SECURE_CONTENT_TYPE_NOSNIFF = True
 X_FRAME_OPTIONS = "DENY"
+SECURE_REFERRER_POLICY = "same-origin"
+SECURE_CROSS_ORIGIN_OPENER_POLICY = "same-origin"
+CSRF_COOKIE_SAMESITE = "Lax"
 _TLS = env.bool("LOADMASTER_TLS", False)
 SESSION_COOKIE_SECURE = _TLS
 CSRF_COOKIE_SECURE = _TLS

@@ -5,8 +5,6 @@ from __future__ import annotations
 from datetime import timedelta
 from typing import cast
 
-from csp.constants import SELF, UNSAFE_INLINE
-from csp.decorators import csp_update
 from django.contrib import messages
 from django.contrib.auth.forms import PasswordChangeForm
 from django.contrib.auth.models import User
@@ -43,7 +41,6 @@ class ChangePassword(PasswordChangeView):
 
 
 @require_GET
-@csp_update({"style-src": [SELF, UNSAFE_INLINE]})  # Plotly writes style elements of its own
 def gantt(request: HttpRequest) -> HttpResponse:
     """Past and expected assignments by node and GPU."""
     cluster, span = _asked(request)

@@ -20,10 +20,12 @@ from profiling.serializers import KindSerializer
 class KindList(APIView):
     """Kinds, the newest first."""
 
+    pagination_class = LimitOffsetPagination
+
     @extend_schema(operation_id="kinds_list", responses=KindSerializer(many=True))
     def get(self, request: Request) -> Response:
         """The kinds of the jobs you may see, with what is known of them, from where, and how well it is estimated."""
-        paginator = LimitOffsetPagination()
+        paginator = self.pagination_class()
         page = paginator.paginate_queryset(visible_kinds(request.user), request, view=self) or []
         return paginator.get_paginated_response([KindSerializer(row).data for row in table_of(request.user, page).kinds])
 
