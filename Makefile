@@ -6,6 +6,7 @@ HOME_DIR ?= .loadmaster
 REQUESTS ?= 100000
 SEED ?= 1
 REPORT ?= demo-report.json
+RUNTIME ?= process
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip --disable-pip-version-check
 export PYTHONDONTWRITEBYTECODE :=
@@ -27,11 +28,11 @@ $(VENV)/.test: pyproject.toml constraints.txt
 	@$(PIP) install --quiet -c constraints.txt -e '.[test]'
 	@touch $@
 
-demo: $(VENV)/.demo ## start everything, run eight real training jobs on emulated GPUs, write demo-report.json
-	@LOADMASTER_HOME=$(HOME_DIR)/demo $(BIN)/python manage.py demo --port $(PORT) --report $(REPORT)
+demo: $(VENV)/.demo ## start everything, run eight real training jobs on emulated GPUs, write demo-report.json (RUNTIME=docker: in containers)
+	@LOADMASTER_HOME=$(HOME_DIR)/demo $(BIN)/python manage.py demo --port $(PORT) --report $(REPORT) --runtime $(RUNTIME)
 
 up: $(VENV)/.demo ## start everything and stay until Ctrl-C
-	@LOADMASTER_HOME=$(HOME_DIR)/up $(BIN)/python manage.py embedded --port $(PORT)
+	@LOADMASTER_HOME=$(HOME_DIR)/up $(BIN)/python manage.py embedded --port $(PORT) --runtime $(RUNTIME)
 
 test: check unit ## the fast set: checks and tests, with coverage
 

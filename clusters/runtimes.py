@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from clusters.models import Node
+from loadmaster.protocol import RUNTIMES
 
-RUNTIMES = ("process", "docker")
-"""Every runtime there is, the default first."""
+__all__ = ["RUNTIMES", "runtimes_of"]
 
 
 def runtimes_of(node: Node) -> tuple[str, ...]:

@@ -58,7 +58,11 @@ def beat(home: Path) -> Program:
     return Program("beat", [*argv, "--schedule", schedule, "--scheduler", "celery.beat:PersistentScheduler"])
 
 
-def agent(name: str, home: Path, port: int, emulation: Path, token_file: Path) -> Program:
+RUNTIME_OPTIONS = {"docker": ("--docker", "pull=missing", "--docker", "limit_cores=false")}
+"""Local agents share the machine's few cores: a container is held to its memory, but may use the cores that are idle."""
+
+
+def agent(name: str, home: Path, port: int, emulation: Path, token_file: Path, runtime: str = "process") -> Program:
     """A local agent whose GPUs are pacing clocks. Its jobs are stopped with a checkpoint when it is."""
     argv = python("-m", "loadmaster.agent", "--server", f"http://127.0.0.1:{port}", "--name", name)
     state = home / "agents" / name
@@ -72,6 +76,9 @@ def agent(name: str, home: Path, port: int, emulation: Path, token_file: Path) -
         "--token-file",
         str(token_file),
         "--stop-jobs-on-exit",
+        "--runtime",
+        runtime,
+        *RUNTIME_OPTIONS.get(runtime, ()),
     ]
     threads = dict.fromkeys(("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"), "1")
     return Program(f"agent-{name}", [*argv, *options], env=threads, stop_s=30)

@@ -21,31 +21,38 @@ from clusters.models import Cluster, Node
 from clusters.services import issue_enrolment_token
 from controlplane import embedded_programs as programs
 from controlplane.bootstrap import ADMIN, CLUSTER, EMULATED_NODES, EmulatedNode, bootstrap
+from controlplane.demo.image import check_engine
 from controlplane.demo.scenario import step_s
 from controlplane.embedded import Program, Supervisor, python
 
 
 @dataclass(frozen=True, slots=True)
 class Local:
-    """A running Loadmaster on this machine; `password` is the admin's, if it was made just now."""
+    """A running Loadmaster on this machine; `password` is the admin's, if it was made just now; `runtime` is its agents'."""
 
     supervisor: Supervisor
     url: str
     password: str | None
+    runtime: str = "process"
 
 
 @contextmanager
-def running_locally(port: int, say: Callable[[str], None]) -> Iterator[Local]:
-    """Start everything, yield when all is up, and stop everything at the end, whatever happened meanwhile."""
+def running_locally(port: int, say: Callable[[str], None], runtime: str = "process") -> Iterator[Local]:
+    """Start everything, yield when all is up, and stop everything at the end, whatever happened meanwhile.
+
+    With the runtime "docker" the agents run jobs in containers of the Docker Engine that answers this user.
+    """
+    if runtime == "docker":
+        check_engine()
     home: Path = settings.LOADMASTER_HOME
     with Supervisor(home, say) as supervisor:
         call_command("migrate", verbosity=0)
         _collect_static()
         password = bootstrap()
         port = programs.free_port(port)
-        for program in _programs(home, port):
+        for program in _programs(home, port, runtime):
             supervisor.start(program)
-        yield Local(supervisor, f"http://127.0.0.1:{port}", password)
+        yield Local(supervisor, f"http://127.0.0.1:{port}", password, runtime)
 
 
 def welcome(local: Local) -> list[str]:
@@ -72,14 +79,14 @@ def _collect_static() -> None:
         stamp.write_text(wanted)
 
 
-def _programs(home: Path, port: int) -> Iterator[Program]:
+def _programs(home: Path, port: int, runtime: str) -> Iterator[Program]:
     """Everything in the order of its start. Who decides comes last, so that at the end nothing is offered to agents that leave."""
     if not settings.REDIS_URL:
         yield programs.valkey(home)
     with _kernels_compiling():
         yield programs.web(port)
         for node in EMULATED_NODES:
-            yield _agent(node, home, port)
+            yield _agent(node, home, port, runtime)
     yield programs.worker(home)
     yield programs.beat(home)
 
@@ -91,7 +98,7 @@ def _kernels_compiling() -> Iterator[None]:
         yield
 
 
-def _agent(node: EmulatedNode, home: Path, port: int) -> Program:
+def _agent(node: EmulatedNode, home: Path, port: int, runtime: str = "process") -> Program:
     """The agent of this node, with what it emulates and, before its first start, a token that lets it in."""
     folder = home / "agents"
     folder.mkdir(mode=0o700, exist_ok=True)
@@ -103,7 +110,7 @@ def _agent(node: EmulatedNode, home: Path, port: int) -> Program:
         cluster = Cluster.objects.get(name=CLUSTER)
         token_file.touch(mode=0o600)
         token_file.write_text(issue_enrolment_token(cluster, role="both"))
-    program = programs.agent(node.name, home, port, emulation, token_file)
+    program = programs.agent(node.name, home, port, emulation, token_file, runtime)
     return Program(program.name, program.argv, lambda: _is_in(node, before or 0), program.env, stop_s=program.stop_s)
 
 

@@ -22,16 +22,19 @@ _TABLE_EVERY_S = 10.0
 
 
 def play(
-    client: loadmaster.Client, console: Console, pause: Callable[[float], None], jobs: Sequence[DemoJob] = JOBS
+    client: loadmaster.Client, console: Console, pause: Callable[[float], None], jobs: Sequence[DemoJob] = JOBS, image: str = ""
 ) -> QuerySet[Job]:
-    """Submit every job at its time through the REST API and wait until all are over; returns their rows."""
+    """Submit every job at its time through the REST API and wait until all are over; returns their rows.
+
+    With an image the jobs run in containers.
+    """
     began, shown = time.monotonic(), 0.0
     waiting = list(jobs)
     submitted: list[str] = []
     while time.monotonic() - began < PATIENCE_S:
         elapsed = time.monotonic() - began
         while waiting and waiting[0].arrival_s <= elapsed:
-            submitted.append(_submit(client, waiting.pop(0), elapsed, console))
+            submitted.append(_submit(client, waiting.pop(0), image, elapsed, console))
         rows = Job.objects.filter(pk__in=submitted)
         if elapsed - shown >= _TABLE_EVERY_S:
             shown = elapsed
@@ -43,8 +46,8 @@ def play(
     return Job.objects.filter(pk__in=submitted)
 
 
-def _submit(client: loadmaster.Client, job: DemoJob, elapsed: float, console: Console) -> str:
-    submission = client.submit(job.request())
+def _submit(client: loadmaster.Client, job: DemoJob, image: str, elapsed: float, console: Console) -> str:
+    submission = client.submit(job.request(image))
     console.print(f"{elapsed:6.1f} s  submitted {job.name} ({job.application}, {job.epochs} epochs, due in {job.due_s / 60:.0f} s)")
     return str(submission.id)
 

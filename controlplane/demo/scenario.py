@@ -50,14 +50,14 @@ class DemoJob:
         """When it is submitted, in our seconds after the demo's start."""
         return self.submitted_s / TIME_SCALE
 
-    def request(self) -> dict[str, object]:
-        """The job as anybody would submit it."""
+    def request(self, image: str = "") -> dict[str, object]:
+        """The job as anybody would submit it; with an image it runs in a container."""
         low, high = WEIGHTS
         return {
             "name": self.name,
             "cluster": CLUSTER,
             "team": TEAM,
-            "runtime": "process",
+            **({"runtime": "docker", "image": image} if image else {"runtime": "process"}),
             "command": ["python", "-m", *PROGRAMS[self.application]],
             "kind": self.application,
             "epochs": self.epochs,

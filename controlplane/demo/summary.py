@@ -26,7 +26,8 @@ def print_summary(report: dict[str, Any], console: Console) -> None:
 
 
 def _jobs(report: dict[str, Any]) -> Table:
-    table = Table(title="Demo report (emulated GPUs)", title_justify="left")
+    where = "jobs in Docker containers" if "docker" in report.get("runtimes", ()) else "jobs as processes"
+    table = Table(title=f"Demo report (emulated GPUs, {where})", title_justify="left")
     for heading in (
         "job",
         "kind",

@@ -14,9 +14,11 @@ from rich.console import Console
 
 import loadmaster
 from clusters.models import Cluster
+from clusters.runtimes import RUNTIMES
 from controlplane.bootstrap import ADMIN, CLUSTER
 from controlplane.demo.drive import play
 from controlplane.demo.facts import report
+from controlplane.demo.image import demo_image
 from controlplane.demo.summary import print_summary
 from controlplane.embedded import EmbeddedError
 from controlplane.local import Local, running_locally, welcome
@@ -42,14 +44,16 @@ class Command(BaseCommand):
     def add_arguments(self, parser: CommandParser) -> None:
         """Where the pages and the report go."""
         parser.add_argument("--port", type=int, default=8000)
+        parser.add_argument("--runtime", choices=RUNTIMES, default=RUNTIMES[0], help="what jobs are: processes or containers")
         parser.add_argument("--report", type=Path, default=Path("demo-report.json"))
 
     def handle(self, *args: Any, **options: Any) -> None:
         """Run it and check it."""
         console = Console(soft_wrap=False, width=None if self.stdout.isatty() else 160)
         try:
-            with running_locally(options["port"], console.print) as local:
-                facts = self._run(local, console)
+            image = demo_image(console.print) if options["runtime"] == "docker" else ""
+            with running_locally(options["port"], console.print, options["runtime"]) as local:
+                facts = self._run(local, console, image)
         except KeyboardInterrupt:
             raise CommandError("stopped before the end; no report was written") from None
         except EmbeddedError as error:
@@ -61,7 +65,7 @@ class Command(BaseCommand):
             raise CommandError("the report does not hold:\n  " + "\n  ".join(failures))
         console.print(f"Report: {options['report']} (checked: loadmaster check-report {options['report']})")
 
-    def _run(self, local: Local, console: Console) -> dict[str, Any]:
+    def _run(self, local: Local, console: Console, image: str) -> dict[str, Any]:
         for line in welcome(local):
             console.print(line)
         Cluster.objects.filter(name=CLUSTER).update(**CLOCKWORK)
@@ -70,7 +74,7 @@ class Command(BaseCommand):
         token, secret = AuthToken.objects.create(User.objects.get(username=ADMIN))
         try:
             with loadmaster.Client(local.url, secret) as client:
-                jobs = play(client, console, local.supervisor.pause)
+                jobs = play(client, console, local.supervisor.pause, image=image)
             return report(cluster, jobs, started_at)
         finally:
             token.delete()
