@@ -12,6 +12,7 @@ import functools
 import json
 import math
 import types
+from collections.abc import Callable
 from enum import Enum
 from typing import Any, TypeVar, Union, cast, get_args, get_origin, get_type_hints
 
@@ -28,6 +29,11 @@ class WireError(ValueError):
         self.path = path
         self.problem = problem
 
+    def below(self, place: str) -> WireError:
+        """The same error as seen from one level up: `place` is a field, a key or an index in brackets."""
+        inner = self.path if not self.path or self.path.startswith("[") else f".{self.path}"
+        return WireError(f"{place}{inner}", self.problem)
+
 
 def to_json(obj: object) -> dict[str, Any]:
     """The plain data (dicts, lists, strings, numbers) of a dataclass, ready for `json.dumps`."""
@@ -43,7 +49,7 @@ def dumps(obj: object) -> bytes:
 
 def from_json(cls: type[T], data: object) -> T:
     """The dataclass `cls` that `data` (parsed JSON) describes; WireError names the first field that does not fit."""
-    return cast(T, _dataclass(cls, data, ""))
+    return cast(T, _reader(cls)(data))
 
 
 def loads(cls: type[T], text: bytes | str) -> T:
@@ -81,93 +87,150 @@ def required_fields(cls: type[Any]) -> frozenset[str]:
     return frozenset(f.name for f in dataclasses.fields(cls) if f.default is missing and f.default_factory is missing)
 
 
-def _dataclass(cls: Any, data: object, path: str) -> object:
-    if not isinstance(data, dict):
-        raise WireError(path, f"must be an object, not {_called(data)}")
-    expected = field_types(cls)
-    for name in data:
-        if name not in expected:
-            raise WireError(_join(path, str(name)), f"is unknown to {cls.__name__}; known are {', '.join(expected)}")
-    for name in expected:
-        if name not in data and name in required_fields(cls):
-            raise WireError(_join(path, name), "is missing")
-    return cls(**{name: _value(expected[name], item, _join(path, name)) for name, item in data.items()})
+Reader = Callable[[object], object]
 
 
-def _value(kind: Any, data: object, path: str) -> object:
+def _reader(kind: Any) -> Reader:
+    """What reads a value of that type, made once: agents by the thousand send the same few dataclasses all the time."""
+    if kind not in _readers:
+        _readers[kind] = _make_reader(kind)
+    return _readers[kind]
+
+
+def _make_reader(kind: Any) -> Reader:
     if dataclasses.is_dataclass(kind):
-        return _dataclass(kind, data, path)
+        return _dataclass(cast("type[Any]", kind))
     origin = get_origin(kind)
     if origin in (Union, types.UnionType):
-        return _optional(kind, data, path)
+        return _optional(kind)
     if origin is tuple:
-        return _tuple(get_args(kind)[0], data, path)
+        return _tuple(_reader(get_args(kind)[0]))
     if origin is dict:
-        return _mapping(get_args(kind)[1], data, path)
+        return _mapping(_reader(get_args(kind)[1]))
     if isinstance(kind, type) and issubclass(kind, Enum):
-        return _choice(kind, data, path)
-    return _scalar(kind, data, path)
+        return _choice(kind)
+    return _SCALARS[kind]
 
 
-def _optional(kind: Any, data: object, path: str) -> object:
-    if data is None:
-        return None
+def _dataclass(cls: type[Any]) -> Reader:
+    expected, required = field_types(cls), required_fields(cls)
+    readers = {name: _reader(kind) for name, kind in expected.items()}
+
+    def check_names(data: dict[Any, Any]) -> None:
+        for name in data:
+            if name not in expected:
+                raise WireError(str(name), f"is unknown to {cls.__name__}; known are {', '.join(expected)}")
+        for name in expected:
+            if name not in data and name in required:
+                raise WireError(name, "is missing")
+
+    def read(data: object) -> object:
+        if not isinstance(data, dict):
+            raise WireError("", f"must be an object, not {_called(data)}")
+        if not (readers.keys() >= data.keys() >= required):
+            check_names(data)
+        values, name = {}, ""
+        try:
+            for name, item in data.items():
+                values[name] = readers[name](item)
+        except WireError as error:
+            raise error.below(name) from error.__cause__
+        return cls(**values)
+
+    return read
+
+
+def _optional(kind: Any) -> Reader:
     (inner,) = (item for item in get_args(kind) if item is not type(None))
-    return _value(inner, data, path)
+    read = _reader(inner)
+    return lambda data: None if data is None else read(data)
 
 
-def _tuple(kind: Any, data: object, path: str) -> object:
-    if not isinstance(data, list):
-        raise WireError(path, f"must be an array, not {_called(data)}")
-    return tuple(_value(kind, item, f"{path}[{index}]") for index, item in enumerate(data))
+def _tuple(read: Reader) -> Reader:
+    def read_all(data: object) -> object:
+        if not isinstance(data, list):
+            raise WireError("", f"must be an array, not {_called(data)}")
+        values: list[object] = []
+        try:
+            for item in data:
+                values.append(read(item))  # the index of what does not fit is how many came before
+        except WireError as error:
+            raise error.below(f"[{len(values)}]") from error.__cause__
+        return tuple(values)
+
+    return read_all
 
 
-def _mapping(kind: Any, data: object, path: str) -> object:
-    if not isinstance(data, dict):
-        raise WireError(path, f"must be an object, not {_called(data)}")
-    return {cast(str, _scalar(str, key, path)): _value(kind, item, _join(path, str(key))) for key, item in data.items()}
+def _mapping(read: Reader) -> Reader:
+    def read_all(data: object) -> object:
+        if not isinstance(data, dict):
+            raise WireError("", f"must be an object, not {_called(data)}")
+        values, key = {}, ""
+        for key in data:
+            _text(key)
+        try:
+            for key, item in data.items():
+                values[key] = read(item)
+        except WireError as error:
+            raise error.below(str(key)) from error.__cause__
+        return values
+
+    return read_all
 
 
-def _choice(kind: type[Enum], data: object, path: str) -> object:
-    for member in kind:
-        if isinstance(data, str) and member.value == data:
-            return member
-    raise WireError(path, f"must be one of {', '.join(str(member.value) for member in kind)}, not {_called(data)}")
+def _choice(kind: type[Enum]) -> Reader:
+    members = {member.value: member for member in kind}
+
+    def read(data: object) -> object:
+        if isinstance(data, str) and data in members:
+            return members[data]
+        raise WireError("", f"must be one of {', '.join(str(value) for value in members)}, not {_called(data)}")
+
+    return read
 
 
-def _scalar(kind: Any, data: object, path: str) -> object:
-    if kind is bool and isinstance(data, bool):
+def _bool(data: object) -> object:
+    if isinstance(data, bool):
         return data
-    if kind is str and isinstance(data, str):
-        return _text(data, path)
-    if kind in (int, float) and isinstance(data, (int, float)) and not isinstance(data, bool):
-        return _number(kind, data, path)
-    raise WireError(path, f"must be {_NAMES[kind]}, not {_called(data)}")
+    raise WireError("", f"must be true or false, not {_called(data)}")
 
 
-def _text(data: str, path: str) -> str:
+def _text(data: object) -> object:
+    if not isinstance(data, str):
+        raise WireError("", f"must be a string, not {_called(data)}")
     if "\x00" in data:
-        raise WireError(path, "must not hold a NUL character")
-    try:
-        data.encode()
-    except UnicodeEncodeError as error:
-        raise WireError(path, "must be valid Unicode") from error
+        raise WireError("", "must not hold a NUL character")
+    if not data.isascii():
+        try:
+            data.encode()
+        except UnicodeEncodeError as error:
+            raise WireError("", "must be valid Unicode") from error
     return data
 
 
-def _number(kind: type[Any], data: float, path: str) -> object:
+def _float(data: object) -> object:
+    return float(_finite(data, "a number"))
+
+
+def _integer(data: object) -> object:
+    number = _finite(data, "an integer")
+    if isinstance(number, float):
+        raise WireError("", f"must be an integer, not {number!r}")
+    return number
+
+
+def _finite(data: object, name: str) -> int | float:
+    if not isinstance(data, (int, float)) or isinstance(data, bool):
+        raise WireError("", f"must be {name}, not {_called(data)}")
     if isinstance(data, int) and not -INT_LIMIT <= data < INT_LIMIT:
-        raise WireError(path, "must fit a 64-bit integer")
+        raise WireError("", "must fit a 64-bit integer")
     if not math.isfinite(data):
-        raise WireError(path, "must be a finite number")
-    if kind is float:
-        return float(data)
-    if isinstance(data, float):
-        raise WireError(path, f"must be an integer, not {data!r}")
+        raise WireError("", "must be a finite number")
     return data
 
 
-_NAMES: dict[Any, str] = {bool: "true or false", str: "a string", int: "an integer", float: "a number"}
+_readers: dict[Any, Reader] = {}
+_SCALARS: dict[Any, Reader] = {bool: _bool, str: _text, int: _integer, float: _float}
 
 
 def _called(data: object) -> str:
@@ -179,7 +242,3 @@ def _called(data: object) -> str:
     if isinstance(data, (str, list, dict)):
         return "a string" if isinstance(data, str) else "an array" if isinstance(data, list) else "an object"
     return type(data).__name__
-
-
-def _join(path: str, name: str) -> str:
-    return f"{path}.{name}" if path else name

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Mapping, Sequence
+from operator import attrgetter
 from typing import Any
 from uuid import UUID
 
@@ -29,6 +30,7 @@ MOST_BATCHES = 5000
 
 _NEXT, _DONE, _FLUSHING = "samples:next", "samples:done", "samples:flushing"
 _SAMPLED = ("gpu_fraction", "memory_used_gb", "power_w", "power_source", "temperature_c")
+_values_of = attrgetter(*_SAMPLED)
 _REPORTED = ("parent_uuid", "mig_profile", "slots", "memory_gb", "healthy", "emulated")
 
 
@@ -59,13 +61,12 @@ def note_health(heard: Mapping[UUID, Sequence[DeviceSample]]) -> None:
     """Write changes of health at once, by node: placements depend on them. Changes are rare, so this mostly is one query that finds
     nothing: only devices known to be ill, and those of nodes that report an ill one, are looked at.
     """
-    said = {(node, sample.uuid): sample.healthy for node, samples in heard.items() for sample in samples}
-    ill = {node for (node, _), healthy in said.items() if not healthy}
+    ill = [node for node, samples in heard.items() if any(not sample.healthy for sample in samples)]
     doubtful = Q(healthy=False) | Q(node__in=ill) if ill else Q(healthy=False)
     rows = Device.objects.filter(doubtful, node__in=list(heard)).order_by("pk").values_list("node_id", "uuid", "healthy")
     changed: dict[UUID, dict[str, bool]] = {}
     for node, uuid, healthy in rows:
-        if said.get((node, uuid), healthy) != healthy:
+        if any(sample.uuid == uuid and sample.healthy != healthy for sample in heard[node]):
             changed.setdefault(node, {})[uuid] = not healthy
     for node_pk in sorted(changed):
         _change_health(Node.objects.select_related("cluster").get(pk=node_pk), changed[node_pk])
@@ -83,14 +84,21 @@ def keep_samples(heard: Sequence[tuple[UUID, Sequence[DeviceSample]]]) -> None:
     """Leave the newest samples of these nodes in the cache, as one numbered batch; `flush_samples` writes them. Without a cache
     they are simply not kept.
     """
-    rows = [(node, s.uuid, *(getattr(s, name) for name in _SAMPLED)) for node, samples in heard for s in samples]
+    rows = [(node.hex, s.uuid, *_values_of(s)) for node, samples in heard for s in samples]
     if not rows:
         return
     try:
-        cache.add(_NEXT, 0, None)
-        cache.set(_key(cache.incr(_NEXT)), rows, SAMPLES_LIVE_S)
-    except (RedisError, ValueError) as error:  # ValueError: the counter went with a cache that was emptied meanwhile
+        cache.set(_key(_next_number()), rows, SAMPLES_LIVE_S)
+    except RedisError as error:
         log.warning("device samples are not kept: %s", error)
+
+
+def _next_number() -> int:
+    try:
+        return int(cache.incr(_NEXT))
+    except ValueError:  # the first of all, or the cache was emptied
+        cache.add(_NEXT, 0, None)
+        return int(cache.incr(_NEXT))
 
 
 def flush_samples() -> int:
