@@ -16,10 +16,11 @@ from chaos.workload import Workload
 from loadmaster.client import LoadmasterError
 from loadmaster.journal_checks import Findings, check_journals
 
-CANNOT_S = 30.0
-"""How long a blow waits for a target that is away; then it goes to whatever can be struck."""
+CANNOT_S = 60.0
+"""How long a blow waits for a target that is away; then it is left out, and the result counts it as missed."""
 
-BEGIN_S = 60.0
+BEGIN_S = 180.0
+MISSED = "missed"
 BLOWS = "blows.jsonl"
 RESULT = "result.json"
 
@@ -71,19 +72,18 @@ class Run:
             self._wait(0.2)
 
     def _play_one(self, blow: Blow, path: Path, began_s: float) -> None:
-        self._wait(blow.gap_s)
+        self._wait(blow.gap_s * self.system.slowness)
         until_s = time.monotonic() + CANNOT_S
-        while (what := self.strike_field.strike(blow)) is None:
-            if time.monotonic() > until_s:
-                what = "nothing: it was away"
-                break
+        while (what := self.strike_field.strike(blow)) is None and time.monotonic() < until_s:
             self._wait(0.1)
-        self.struck[blow.part] += 1
+        part = blow.part if what else MISSED
+        self.struck[part] += 1
         at_s = time.monotonic() - began_s
+        line = {"number": blow.number, "part": part, "what": what or f"{blow.target} was away", "at_s": round(at_s, 2)}
         with path.open("a") as file:
-            file.write(json.dumps({"number": blow.number, "part": blow.part, "what": what, "at_s": round(at_s, 2)}) + "\n")
+            file.write(json.dumps(line) + "\n")
         open_jobs = len(self.workload.unfinished)
-        self.say(f"{at_s:6.1f} s  {blow.number + 1}/{len(self.blows)} {what}; {open_jobs} jobs unfinished")
+        self.say(f"{at_s:6.1f} s  {blow.number + 1}/{len(self.blows)} {line['what']}; {open_jobs} jobs unfinished")
 
     def _wait(self, seconds: float) -> None:
         until_s = time.monotonic() + seconds
@@ -98,7 +98,7 @@ class Run:
         """No more blows, no more jobs: all that were submitted come to their end."""
         self.workload.submit_no_more()
         began_s = time.monotonic()
-        while not self.workload.is_over and time.monotonic() < began_s + self.patience_s:
+        while not self.workload.is_over and time.monotonic() < began_s + self.patience_s * self.system.slowness:
             self._wait(0.5)
         self.rest_s = time.monotonic() - began_s
 
@@ -109,6 +109,7 @@ class Run:
         return {
             "struck": dict(sorted(self.struck.items())),
             "seconds": round(self.seconds, 1),
+            "slowness": round(self.system.slowness, 2),
             "rest_s": round(self.rest_s, 1),
             "jobs": found.jobs,
             "states": dict(states),

@@ -22,6 +22,7 @@ class Still:
     def __init__(self, folder: Path) -> None:
         self.site = Site(folder, 1, {"lease_s": 1.0, "grace_s": 1.0, "margin_s": 1.0}, 1)
         self.parts: dict[str, Any] = {}
+        self.slowness = 1.0
         self.site.journals.mkdir(parents=True, exist_ok=True)
 
     def wait(self, seconds: float) -> None:
