@@ -9,6 +9,7 @@ from rest_framework import serializers
 
 from clusters.models import Cluster, Device, EnrolmentToken, GpuType, Node
 from clusters.models.nodes import Role
+from clusters.runtimes import runtimes_of
 from controlplane.models import Round
 from loadmaster.protocol import AssignmentState
 from policies import registry
@@ -92,13 +93,19 @@ class NodeSerializer(serializers.ModelSerializer[Node]):
     cluster = serializers.CharField(source="cluster.name")
     gpu_type = serializers.CharField(source="gpu_type.name")
     devices = DeviceSerializer(many=True)
+    runtimes = serializers.SerializerMethodField()
 
     class Meta:
         model = Node
         fields = [
             "id", "name", "cluster", "gpu_type", "role", "state", "drain_until", "reason", "cores", "memory_gb", "reserved_cores",
-            "reserved_memory_gb", "labels", "rack", "emulated", "agent_version", "last_seen_at", "devices",
+            "reserved_memory_gb", "labels", "runtimes", "rack", "emulated", "agent_version", "last_seen_at", "devices",
         ]  # fmt: skip
+
+    @extend_schema_field(serializers.ListField(child=serializers.CharField()))
+    def get_runtimes(self, node: Node) -> list[str]:
+        """The ways in which it runs jobs: process, docker."""
+        return list(runtimes_of(node))
 
 
 class ReasonSerializer(serializers.Serializer[Any]):

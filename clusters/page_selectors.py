@@ -13,6 +13,7 @@ from django.utils import timezone
 
 from clusters.lifecycle import LIVE
 from clusters.models import Assignment, AssignmentSlot, Cluster, Device, Node
+from clusters.runtimes import runtimes_of
 from controlplane.gantt import Bar
 from controlplane.models import Round
 from jobs.models import Job
@@ -59,6 +60,11 @@ class NodeCard:
     def busy(self) -> int:
         """GPUs with work."""
         return sum(bool(d.occupants) for d in self.devices)
+
+    @property
+    def runtimes(self) -> str:
+        """The ways in which it runs jobs."""
+        return " and ".join(runtimes_of(self.node))
 
     @property
     def power_w(self) -> float | None:

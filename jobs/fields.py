@@ -10,7 +10,9 @@ from datetime import date, datetime, timedelta, tzinfo
 from difflib import get_close_matches
 
 ENVIRONMENT_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
-IMAGE = re.compile(r"[a-z0-9][A-Za-z0-9._/:@-]*")
+_REGISTRY = r"[A-Za-z0-9](?:[A-Za-z0-9.-]*[A-Za-z0-9])?(?::\d{1,5})?"
+_PART = r"[a-z0-9]+(?:(?:\.|_{1,2}|-+)[a-z0-9]+)*"
+IMAGE = re.compile(rf"(?:{_REGISTRY}/)?{_PART}(?:/{_PART})*(?::[A-Za-z0-9_][A-Za-z0-9_.-]{{0,127}})?(?:@(sha256:[0-9a-f]{{64}}))?")
 LABEL = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,62}")
 DURATION = re.compile(r"(?:(\d+(?:\.\d+)?)d)?(?:(\d+(?:\.\d+)?)h)?(?:(\d+(?:\.\d+)?)m)?(?:(\d+(?:\.\d+)?)s)?")
 JOB_ID = re.compile(r"[0-9a-fA-F]{8}(?:-[0-9a-fA-F]{4}){3}-[0-9a-fA-F]{12}")
@@ -90,6 +92,20 @@ def words(value: object, *, pattern: re.Pattern[str], what: str) -> tuple[str, .
         if not isinstance(item, str) or not pattern.fullmatch(item):
             raise FieldError(f"must be a list of {what}; {called(item)} is none")
     return tuple(dict.fromkeys(items))
+
+
+def image(value: object) -> str:
+    """The name of an image, with a tag, a digest, or both."""
+    name = text(value, most=300)
+    if name and not IMAGE.fullmatch(name):
+        hint = "; a digest is sha256: and 64 hexadecimal digits" if "@" in name else ""
+        raise FieldError(f"{called(name)} is no image name; write one such as registry.example/me/train:1{hint}")
+    return name
+
+
+def digest_of(image_name: str) -> str:
+    """The digest that pins the image of that name; "" for one that is known by its tag alone."""
+    return image_name.partition("@")[2]
 
 
 def command(value: object) -> tuple[str, ...]:

@@ -15,7 +15,8 @@ from clusters.models import Cluster, GpuType
 from jobs.models import Job
 from jobs.selectors import teams_of
 from jobs.submission import job_data
-from jobs.validation import ON_DISCONNECT, RUNTIMES, JobInvalid
+from jobs.validation import ON_DISCONNECT, JobInvalid
+from loadmaster.protocol import RUNTIMES
 
 WHOLE = ("epochs", "steps_per_epoch", "gpus_min", "gpus_max", "priority", "max_retries")
 REAL = ("cores", "memory_gb", "tardiness_weight", "weight")
@@ -56,10 +57,17 @@ class JobForm(forms.Form):
     kind = _text("Kind", "Jobs of one kind run at one speed and share its measurements. Empty: worked out from image and command.")
 
     runtime = forms.ChoiceField(label="Runtime", required=False, choices=[(r, r) for r in RUNTIMES])
-    image = _text("Image", "For the docker runtime.", placeholder="registry.example/me/train:1")
-    command = _text("Command", "Split into words as a shell would.", placeholder="python train.py --epochs 10", rows=2)
+    image = _text(
+        "Image", "For the docker runtime. With a digest (name@sha256:...) it is pinned.", placeholder="registry.example/me/train:1"
+    )
+    command = _text(
+        "Command",
+        "Split into words as a shell would; an image's own command is not used.",
+        placeholder="python train.py --epochs 10",
+        rows=2,
+    )
     environment = _text("Environment", "One NAME=value per line; NAME=secret:name refers to a team's secret.", rows=3)
-    mounts = _text("Mounts", "One /source:/target or /source:/target:ro per line.", rows=2)
+    mounts = _text("Mounts", "One /source:/target or /source:/target:ro per line, as far as the nodes allow them.", rows=2)
     checkpoint_place = _text(
         "Checkpoint place", "An absolute folder that every node sees. Empty: the nodes' own folder of checkpoints."
     )

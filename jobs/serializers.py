@@ -92,7 +92,11 @@ class JobSerializer(serializers.ModelSerializer[Job]):
 
 
 class JobDetailSerializer(JobSerializer):
-    """A job by itself, with its description as it could be submitted again (secrets only by name)."""
+    """A job by itself, with its description as it could be submitted again (secrets only by name).
+
+    `image_digest` is what the image's name was resolved to by the first launch, `retry_at` when a job that rests after a failure is
+    placed again.
+    """
 
     spec = serializers.SerializerMethodField()
     total_steps = serializers.IntegerField()
@@ -104,6 +108,8 @@ class JobDetailSerializer(JobSerializer):
             "fence",
             "retries_used",
             "max_retries",
+            "retry_at",
+            "image_digest",
             "received_s",
             "cloned_from",
             "spec",
@@ -135,7 +141,9 @@ class JobInput(serializers.Serializer[Any]):
     cluster = serializers.CharField(required=False, help_text="May be left out where there is only one")
     team = serializers.CharField(required=False, help_text="May be left out by members of one team")
     runtime = serializers.ChoiceField(choices=["process", "docker"], required=False)
-    image = serializers.CharField(required=False, max_length=300)
+    image = serializers.CharField(
+        required=False, max_length=300, help_text="Such as registry.example/me/train:1, or name@sha256:..."
+    )
     command = serializers.JSONField(required=False, help_text="A list of strings, or one string that is split as a shell would")
     environment = serializers.JSONField(required=False, help_text='{"NAME": "value"} or {"NAME": {"secret": "team secret"}}')
     mounts = serializers.ListField(child=serializers.CharField(), required=False, help_text="/source:/target or /source:/target:ro")
@@ -192,7 +200,8 @@ class AssignmentSerializer(serializers.ModelSerializer[Assignment]):
         model = Assignment
         fields = [
             "id", "node", "gpu_type", "devices", "purpose", "copy", "rank", "world_size", "gpus", "fence", "state", "desired",
-            "created_at", "running_at", "ended_at", "exit_code", "reason_class", "reason", "start_steps", "steps_done",
+            "container", "prepared_fraction", "created_at", "running_at", "ended_at", "exit_code", "reason_class", "reason",
+            "start_steps", "steps_done",
             "checkpoint_steps", "steps_per_s", "loss", "setup_s", "predicted_run_s", "predicted_steps_per_s",
             "predicted_energy_cost", "energy_kwh", "energy_cost", "power_source",
         ]  # fmt: skip

@@ -46,7 +46,7 @@ def judge(seats: list[Seat], demand: Demand, cluster: str) -> tuple[dict[str, st
     """The first need that no node meets, as {field: message}, and warnings. Pure."""
     running = [s for s in seats if not s.features or demand.runtime in s.features]
     if not running:
-        return {"runtime": f"no node of {cluster} knows the runtime {demand.runtime}{_REMEDIES.get(demand.runtime, '')}"}, []
+        return {"runtime": f"no node of {cluster} offers the runtime {demand.runtime}{_REMEDIES.get(demand.runtime, '')}"}, []
     typed = [s for s in running if not demand.allowed_types or s.gpu_type in demand.allowed_types]
     if not typed:
         here = ", ".join(sorted({s.gpu_type for s in running}))
@@ -58,7 +58,10 @@ def judge(seats: list[Seat], demand: Demand, cluster: str) -> tuple[dict[str, st
     return _judge_gpus(typed, demand, cluster)
 
 
-_REMEDIES = {"docker": "; give a command without an image, or have an agent with Docker join"}
+_REMEDIES = {
+    "docker": "; give a command without an image, or have an agent with the docker runtime join",
+    "process": "; name an image for the command to run in, or have an agent with the process runtime join",
+}
 
 
 def _judge_gpus(typed: list[Seat], demand: Demand, cluster: str) -> tuple[dict[str, str], list[str]]:

@@ -21,10 +21,10 @@ from jobs.ground import Ground
 from jobs.models import Job, Secret, Team
 from jobs.selectors import visible_jobs
 from jobs.servable import Demand, check_servable
+from loadmaster.protocol import RUNTIMES
 
 T = TypeVar("T")
 
-RUNTIMES = ("process", "docker")
 ON_DISCONNECT = ("stop", "keep")
 MAX_GPUS = 4096
 MAX_EPOCHS = 1_000_000
@@ -93,6 +93,11 @@ class JobRequest:
     def total_steps(self) -> int:
         """Steps of the whole job."""
         return self.epochs * self.steps_per_epoch
+
+    @property
+    def image_digest(self) -> str:
+        """What the image's name pins it to; "" where the first launch finds it out."""
+        return fields.digest_of(self.image)
 
 
 def validate_job(user: User, data: object, ground: Ground | None = None) -> JobRequest:
@@ -220,20 +225,21 @@ class _Reading:
         return self._read("runtime", default, lambda v: fields.choice(v, RUNTIMES))
 
     def _image(self, runtime: str) -> str:
-        image = self._read("image", "", lambda v: fields.text(v, most=300))
+        image = self._read("image", "", fields.image)
         if runtime == "docker" and "image" not in self.data:
             self._problem("image", "is missing; the docker runtime needs an image such as registry.example/me/train:1")
         elif runtime == "process" and image:
             self._problem("image", "does not go with the process runtime; leave it out or set runtime to docker")
-        elif image and not fields.IMAGE.fullmatch(image):
-            self._problem("image", f"{fields.called(image)} is no image name; write one such as registry.example/me/train:1")
+        if runtime == "process" and "mounts" in self.data:
+            self.warnings.append("mounts: are for the docker runtime; a process sees the node's own folders")
         return image
 
     def _command(self, runtime: str) -> tuple[str, ...]:
         none: tuple[str, ...] = ()
         command = self._read("command", none, fields.command)
-        if not command and runtime == "process" and "command" not in self.problems:
-            self._problem("command", 'is missing; say what to run, such as ["python", "train.py"]')
+        if not command and "command" not in self.problems:
+            also = "; an image's own command is not used" if runtime == "docker" else ""
+            self._problem("command", f'is missing; say what to run, such as ["python", "train.py"]{also}')
         return command
 
     def _environment(self, team: Team | None) -> dict[str, str | dict[str, str]]:

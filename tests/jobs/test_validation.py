@@ -141,7 +141,9 @@ def test_types_no_node_has_are_refused(user: User, cluster: Cluster) -> None:
 def test_an_image_where_no_agent_runs_containers_is_refused_with_the_remedy(user: User, cluster: Cluster) -> None:
     cluster.nodes.update(features=["checkpoint", "process"])
     assert refused(user, image="busybox") == {
-        "runtime": ["no node of lab knows the runtime docker; give a command without an image, or have an agent with Docker join"]
+        "runtime": [
+            "no node of lab offers the runtime docker; give a command without an image, or have an agent with the docker runtime join"
+        ]
     }
     a_node(cluster, gpus=1, features=["docker", "process"])
     assert taken(user, image="busybox").runtime == "docker"
@@ -178,8 +180,26 @@ def test_docker_needs_an_image_and_processes_need_none(user: User, cluster: Clus
     assert "needs an image" in refused(user, runtime="docker")["image"][0]
     assert "does not go with" in refused(user, runtime="process", image="me/train:1")["image"][0]
     assert "no image name" in refused(user, image="me train")["image"][0]
-    assert taken(user, image="registry.example/me/train:1", command=None).runtime == "docker"
+    assert taken(user, image="registry.example/me/train:1").runtime == "docker"
+    assert "an image's own command is not used" in refused(user, image="registry.example/me/train:1", command=None)["command"][0]
     assert "is missing" in refused(user, command=None)["command"][0]
+
+
+def test_an_image_named_by_its_digest_is_pinned_from_the_start(user: User, cluster: Cluster) -> None:
+    digest = "sha256:" + "0123456789abcdef" * 4
+    assert taken(user, image=f"registry.example:5000/me/train:1@{digest}").image_digest == digest
+    assert taken(user, image="registry.example:5000/me/train:1").image_digest == ""
+    assert "64 hexadecimal digits" in refused(user, image="me/train@sha256:123")["image"][0]
+
+
+def test_a_job_goes_to_a_cluster_only_where_a_node_offers_its_runtime(user: User, cluster: Cluster) -> None:
+    cluster.nodes.update(features=["docker", "emulated"])
+    assert "name an image for the command to run in" in refused(user)["runtime"][0]
+    assert taken(user, image="me/train:1").runtime == "docker"
+
+
+def test_mounts_of_a_process_are_told_to_have_no_effect(user: User, cluster: Cluster) -> None:
+    assert "docker runtime" in taken(user, mounts=["/data:/data:ro"]).warnings[0]
 
 
 def test_secrets_must_be_the_teams(user: User, cluster: Cluster, team: Team) -> None:
