@@ -15,7 +15,7 @@ def test_costs_are_drawn_and_listed(grace: Visitor) -> None:
     expect(page.locator("#costs[aria-busy=false]")).to_be_visible()
     expect(page.locator("#costs .bars .point").nth(2)).to_be_attached()
     grace.picture("costs")
-    page.get_by_label("Summed up by").select_option("job")
+    page.get_by_label("Summed up by", exact=True).select_option("job")
     page.get_by_role("button", name="Show").click()
     expect(page.get_by_role("link", name="convnet-digits-large")).to_be_visible()
     grace.picture("costs-by-job")
