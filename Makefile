@@ -75,5 +75,13 @@ chaos: $(VENV)/.test ## KILLS=200 or PARTITIONS=50 of a real system, SEED=1, DAT
 	$(if $(filter postgres,$(DATABASE)),tests/with-postgres) $(BIN)/python -m chaos --seed $(or $(SEED),1) \
 	  $(if $(PARTITIONS),--partitions $(PARTITIONS),--kills $(or $(KILLS),200)) $(if $(FOLDER),--folder $(FOLDER))
 
+DATABASE ?= both
+AGENTS ?= 10000
+JOBS ?= 100000
+NODES ?= 1000
+SECONDS ?= 20
+load: $(VENV)/.test ## everything under load, measured (DATABASE=sqlite|postgres|both AGENTS= JOBS= NODES= SECONDS=)
+	$(BIN)/python -m load --database $(DATABASE) --agents $(AGENTS) --jobs $(JOBS) --nodes $(NODES) --seconds $(SECONDS)
+
 clean: ## remove what was built; the databases in .loadmaster stay
 	rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache .coverage* build *.egg-info

@@ -1,4 +1,4 @@
-"""ASGI entry point: Django, with the short way of agents' heartbeats in front."""
+"""ASGI entry point: Django, with the short ways of agents' heartbeats and of submissions in front."""
 
 import os
 
@@ -8,5 +8,6 @@ os.environ.setdefault("DJANGO_SETTINGS_MODULE", "controlplane.settings")
 _django = get_asgi_application()
 
 from clusters.asgi import ShortWay  # noqa: E402  # it needs the applications that Django has loaded by now
+from jobs.asgi import Submissions  # noqa: E402  # as above
 
-application = ShortWay(_django)
+application = ShortWay(Submissions(_django))

@@ -19,6 +19,7 @@ from rest_framework.viewsets import GenericViewSet
 
 from controlplane.errors import ConflictError
 from jobs import services
+from jobs.answers import bodies
 from jobs.filters import JobFilter
 from jobs.logs import MAX_PIECE, MIN_PIECE, PIECE, STREAMS, BadCursor, read_log
 from jobs.models import Job
@@ -163,9 +164,9 @@ def _key(request: Request) -> str | None:
     return request.headers.get("Idempotency-Key")
 
 
-def _detail(request: Request, job: Job, serializer: type[JobSerializer] = JobDetailSerializer, **context: Any) -> JobSerializer:
+def _detail(request: Request, job: Job, serializer: type[JobSerializer] = JobDetailSerializer) -> JobSerializer:
     fresh = listed_jobs(_user(request)).get(pk=job.pk)
-    return serializer(fresh, context={"request": request, "names": names_in_waiting(_user(request), [fresh]), **context})
+    return serializer(fresh, context={"request": request, "names": names_in_waiting(_user(request), [fresh])})
 
 
 def _acted(request: Request, pk: str, act: Callable[[Job, User], Job]) -> Response:
@@ -183,8 +184,9 @@ def _submitted(request: Request, submit: Callable[[], Submission]) -> Response:
         raise ValidationError(cast("dict[str, Any]", error.fields)) from None
     except JobConflict as error:
         raise ConflictError(str(error)) from None
-    data = _detail(request, done.job, SubmissionSerializer, warnings=done.warnings).data
-    return Response(data, status=status.HTTP_201_CREATED if done.created else status.HTTP_200_OK)
+    if done.created:
+        return Response(bodies([done])[0], status=status.HTTP_201_CREATED)
+    return Response(_detail(request, done.job, SubmissionSerializer).data)
 
 
 def _whole(text: str | None, name: str, least: int, most: int) -> int | None:

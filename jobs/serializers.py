@@ -131,7 +131,7 @@ class SubmissionSerializer(JobDetailSerializer):
     @extend_schema_field(serializers.ListField(child=serializers.CharField()))
     def get_warnings(self, job: Job) -> list[str]:
         """Sentences that name a field; the job was taken nevertheless."""
-        return list(self.context.get("warnings", ()))
+        return list(self.context.get("warnings_of", {}).get(job.pk, ()))
 
 
 class JobInput(serializers.Serializer[Any]):

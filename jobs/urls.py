@@ -4,6 +4,7 @@ from django.urls import URLPattern, URLResolver, include, path
 from rest_framework.routers import SimpleRouter
 
 from jobs.api import JobViewSet
+from jobs.bulk_api import JobsBulkView
 from jobs.team_api import MeView, SecretsView, SecretView, TeamsView
 from jobs.token_api import CurrentTokenView, TokensView, TokenView
 
@@ -11,6 +12,7 @@ router = SimpleRouter()
 router.register("jobs", JobViewSet, basename="job")
 
 urlpatterns: list[URLPattern | URLResolver] = [
+    path("jobs/bulk/", JobsBulkView.as_view(), name="jobs-bulk"),
     path("", include(router.urls)),
     path("me/", MeView.as_view(), name="me"),
     path("teams/", TeamsView.as_view(), name="teams"),

@@ -7,7 +7,7 @@ which some run, most wait and the rest are over. Everything follows from the see
 from __future__ import annotations
 
 import random
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from itertools import islice
@@ -48,7 +48,7 @@ def seed(*, jobs: int, nodes: int, queued: float = 0.6, busy: float = 0.9, clust
         house = Cluster.objects.create(name=cluster, policy="fifo", period_s=300.0, profiling_steps=10)
         users, teams, operator = _people()
         machines = _nodes(house, nodes, now)
-        rows = list(_jobs(house, teams, users, _kinds(house), jobs, rng, now))
+        rows = list(_jobs(house, teams, users, _kinds(), jobs, rng, now))
         running = rows[: min(len(rows) // 2, int(busy * nodes * GPUS_A_NODE))]
         _give_states(rows, len(running), queued, rng, now)
         _in_batches(Job, rows)
@@ -89,18 +89,19 @@ def _nodes(cluster: Cluster, count: int, now: datetime) -> list[tuple[Node, list
     return list(zip(nodes, devices, strict=True))
 
 
-def _kinds(cluster: Cluster) -> list[Kind]:
-    """Kinds measured everywhere, so that nothing waits for a profile."""
-    names = [f"kind-{i}" for i in range(KINDS)]
-    kinds = Kind.objects.bulk_create(
-        Kind(name=n, digest=digest(name=n, runtime="", image="", image_digest="", command=(), declared={})) for n in names
-    )
-    types = list(GpuType.objects.filter(name__in=[t for t, _, _ in TYPES]))
+def know_kind(name: str, types: Iterable[GpuType], gpus: int = GPUS_A_NODE) -> Kind:
+    """A kind measured everywhere, so that nothing waits for a profile."""
+    kind = Kind.objects.create(name=name, digest=digest(name=name, runtime="", image="", image_digest="", command=(), declared={}))
     Profile.objects.bulk_create(
-        Profile(kind=k, gpu_type=t, gpus=g, steps_per_s=(1 + i) * g**0.9, source="measured", samples=3)
-        for k in kinds for i, t in enumerate(types) for g in range(1, GPUS_A_NODE + 1)
+        Profile(kind=kind, gpu_type=t, gpus=g, steps_per_s=(1 + i) * g**0.9, source="measured", samples=3)
+        for i, t in enumerate(types) for g in range(1, gpus + 1)
     )  # fmt: skip
-    return kinds
+    return kind
+
+
+def _kinds() -> list[Kind]:
+    types = list(GpuType.objects.filter(name__in=[t for t, _, _ in TYPES]))
+    return [know_kind(f"kind-{i}", types) for i in range(KINDS)]
 
 
 def _jobs(

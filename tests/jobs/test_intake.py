@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import pytest
 from django.contrib.auth.models import User
 from django.db import connection
@@ -10,7 +12,7 @@ from django.test.utils import CaptureQueriesContext
 from clusters.models import Node
 from controlplane.models import RescheduleEvent
 from jobs import intake
-from jobs.intake import Asked, IdempotencyConflict, Submission, submit_all
+from jobs.intake import Answer, Asked, IdempotencyConflict, Submission, submit_all
 from jobs.models import Job, JobEvent
 from jobs.validation import JobInvalid
 from tests.builders import a_cluster, a_node, a_team, a_user
@@ -55,8 +57,13 @@ def test_a_key_that_comes_twice_at_once_makes_one_job(user: User, node: Node) ->
 def test_a_key_taken_meanwhile_spoils_no_other_job(user: User, node: Node, monkeypatch: pytest.MonkeyPatch) -> None:
     (winner,) = submit_all([Asked(user, job_fields(), "k")])
     earlier = intake._earlier
-    blind = iter([lambda *_: {}])
-    monkeypatch.setattr(intake, "_earlier", lambda asked: next(blind, earlier)(asked))
+    calls: list[int] = []
+
+    def blind_at_first(asked: Sequence[Asked]) -> dict[int, Answer]:
+        calls.append(len(asked))
+        return {} if len(calls) == 1 else earlier(asked)
+
+    monkeypatch.setattr(intake, "_earlier", blind_at_first)
     again, new = submit_all([Asked(user, job_fields(), "k"), Asked(user, job_fields(name="new"))])
     assert isinstance(winner, Submission)
     assert isinstance(again, Submission)

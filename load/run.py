@@ -1,0 +1,152 @@
+"""One run on one database: start everything, play the scenes, print their figures."""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import json
+import os
+import time
+from collections.abc import Callable
+from pathlib import Path
+from urllib.parse import urlsplit
+
+import django
+
+os.environ.setdefault("DJANGO_SETTINGS_MODULE", "controlplane.settings")
+django.setup()
+
+from django.contrib.auth.models import User  # noqa: E402  # models need the applications loaded
+from django.db import connection  # noqa: E402
+from knox.models import get_token_model  # noqa: E402
+
+from clusters.models import Cluster  # noqa: E402
+from controlplane.live.solver import solve_here  # noqa: E402
+from controlplane.live.world import Ports, hold_round  # noqa: E402
+from controlplane.local import running_locally  # noqa: E402
+from controlplane.models import Reason, RescheduleEvent, Round  # noqa: E402
+from load.agents import run_agents  # noqa: E402
+from load.fleet import make_fleet  # noqa: E402
+from load.scenes import Figures, Stage, hand_in, hand_in_bulk, read_pages, start_jobs  # noqa: E402
+from load.seed import Seeded, seed  # noqa: E402
+from load.watch import Watch  # noqa: E402
+
+FREE_PORT = 18_200
+
+
+class Report:
+    """Prints each scene's figures as they come, and all of them as JSON lines at the end."""
+
+    def __init__(self, database: str, output: Path | None) -> None:
+        self._database, self._output = database, output
+        self._lines: list[dict[str, object]] = []
+
+    def say(self, text: str) -> None:
+        """A line for people."""
+        print(text, flush=True)
+
+    def scene(self, name: str, figures: Figures) -> None:
+        """Note a scene."""
+        self._lines.append({"scene": name, "database": self._database, **figures})
+        shown = ", ".join(f"{key} {value}" for key, value in figures.items())
+        self.say(f"  {name:34} {shown}")
+
+    def end(self) -> None:
+        """Print the JSON lines."""
+        text = "\n".join(json.dumps(line) for line in self._lines)
+        print(text, flush=True)
+        if self._output:
+            with self._output.open("a") as file:
+                file.write(text + "\n")
+
+
+def run(wanted: argparse.Namespace) -> int:
+    """Play the scenes asked for; 1 if anything that was acknowledged is lost."""
+    report, scenes = Report(connection.vendor, wanted.output), wanted.scenes.split(",")
+    report.say(f"{connection.vendor}: starting everything ...")
+    with running_locally(FREE_PORT, report.say) as local:
+        address = urlsplit(local.url)
+        stage = Stage((address.hostname or "127.0.0.1", address.port or 80), local.supervisor.pause)
+        lost = _play(stage, report, scenes, wanted)
+    report.end()
+    return 1 if lost else 0
+
+
+def _play(stage: Stage, report: Report, scenes: list[str], wanted: argparse.Namespace) -> int:
+    lost = 0
+    if "starts" in scenes:
+        _watched(report, "submit to running", lambda: start_jobs(stage, _admin_token(), count=wanted.starts))
+    seeded = _seeded(report, wanted)
+    if "pages" in scenes:
+        for name, figures in read_pages(stage, seeded, times=wanted.reads):
+            report.scene(name, figures)
+    if "submissions" in scenes:
+        figures = _watched(
+            report, "submissions", lambda: hand_in(stage, seeded, rate_per_s=wanted.rate, seconds=wanted.seconds, kill=True)
+        )
+        lost += int(str(figures["lost"]))
+    if "bulk" in scenes:
+        figures = _watched(
+            report, "submissions, 50 a call",
+            lambda: hand_in_bulk(stage, seeded, rate_per_s=wanted.rate, seconds=wanted.seconds, size=50),
+        )  # fmt: skip
+        lost += int(str(figures["lost"]))
+    if "rounds" in scenes:
+        report.scene("round", a_round(seeded.cluster))
+    if "heartbeats" in scenes:
+        _watched(report, "heartbeats", lambda: _heartbeats(stage, wanted))
+    return lost
+
+
+def _seeded(report: Report, wanted: argparse.Namespace) -> Seeded:
+    began_s = time.monotonic()
+    seeded = seed(jobs=wanted.jobs, nodes=wanted.nodes)
+    report.say(f"  {wanted.jobs} jobs and {wanted.nodes} nodes written in {time.monotonic() - began_s:.0f} s")
+    return seeded
+
+
+def _watched(report: Report, name: str, scene: Callable[[], Figures]) -> Figures:
+    with Watch() as watch:
+        figures = scene()
+    report.scene(name, {**figures, "parts": watch.figures})
+    return figures
+
+
+def _admin_token() -> str:
+    return str(get_token_model().objects.create(User.objects.filter(is_superuser=True)[0])[1])
+
+
+def _heartbeats(stage: Stage, wanted: argparse.Namespace) -> Figures:
+    cluster = Cluster.objects.create(name="fleet", policy="fifo", heartbeat_s=10.0, lease_s=60.0)
+    agents = make_fleet(cluster, wanted.agents, prefix="fleet")
+    traffic = asyncio.run(
+        run_agents(agents, *stage.place, seconds=wanted.seconds, heartbeat_s=10.0, warm_up_s=min(10.0, wanted.seconds))
+    )
+    return traffic.summary()
+
+
+def a_round(cluster: str) -> Figures:
+    """One round of that cluster in this process: its seconds, by part, and what it looked at."""
+    house = Cluster.objects.get(name=cluster)
+    _wait_for_quiet(house)
+    RescheduleEvent.objects.create(cluster=house, reason=Reason.OPERATOR)
+    began_s, used_s = time.monotonic(), time.process_time()
+    result = hold_round(house.pk, Ports(solve_here))
+    if result is None:
+        return {"held": "by another process"}
+    row = Round.objects.filter(cluster=house).defer("snapshot", "plan").latest("number")
+    return {
+        "seconds": round(time.monotonic() - began_s, 2), "cpu_s": round(time.process_time() - used_s, 2),
+        "snapshot_s": row.snapshot_s, "solve_s": row.solve_s, "apply_s": row.apply_s, "jobs": len(result.snapshot.jobs),
+        "queued": house.jobs.filter(state="queued").count(), "placed": len(result.plan.placements),
+    }  # fmt: skip
+
+
+def _wait_for_quiet(cluster: Cluster, patience_s: float = 60.0) -> None:
+    """Until no round is wanted or held: the one that is measured is to be alone."""
+    until_s = time.monotonic() + patience_s
+    while time.monotonic() < until_s and (
+        RescheduleEvent.objects.filter(cluster=cluster, round=None).exists()
+        or Cluster.objects.filter(pk=cluster.pk).exclude(round_owner="").exists()
+    ):
+        time.sleep(0.5)

@@ -1,0 +1,147 @@
+"""The short way of submissions answers as the long one does, and leaves to it whatever is not plainly in order."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Mapping
+from datetime import timedelta
+from typing import Any
+
+import pytest
+from django.contrib.auth.models import User
+from knox.models import get_token_model
+
+from clusters.models import Node
+from jobs.asgi import PATH, App, Receive, Send, Submissions
+from jobs.crowd import Crowd, Letter, users_of
+from jobs.models import Job
+from tests.builders import a_cluster, a_node, a_team, a_user
+from tests.builders_jobs import a_token, api, job_fields
+
+pytestmark = pytest.mark.django_db
+
+
+@pytest.fixture
+def node() -> Node:
+    return a_node(a_cluster())
+
+
+@pytest.fixture
+def user(node: Node) -> User:
+    return a_user("ada", team=a_team("vision"))
+
+
+def take(user: User, *bodies: Any, token: str = "", key: str | None = None) -> list[Any]:
+    """What a crowd answers to these bodies at once."""
+    token = token or a_token(user)
+    return [None if a is None else json.loads(a) for a in Crowd().take_all([Letter(token, body, key) for body in bodies])]
+
+
+def test_the_answer_is_the_long_ways(user: User, node: Node) -> None:
+    (short,) = take(user, job_fields(name="digits", gpus="1..8"))
+    long = api(user).post(PATH, job_fields(name="digits", gpus="1..8"), format="json").json()
+    other = {"id", "submitted_at"}
+    assert {k: v for k, v in short.items() if k not in other} == {k: v for k, v in long.items() if k not in other}
+    assert short["warnings"]
+    shown = api(user).get(f"{PATH}{short['id']}/").json()
+    assert {k: v for k, v in short.items() if k != "warnings"} == shown
+
+
+def test_what_is_refused_goes_the_long_way_and_the_others_are_taken(user: User, node: Node) -> None:
+    first, wrong, third = take(user, job_fields(name="a"), {"nmae": "b"}, job_fields(name="c"))
+    assert (first["name"], wrong, third["name"]) == ("a", None, "c")
+    assert Job.objects.count() == 2
+
+
+def test_a_known_key_goes_the_long_way(user: User, node: Node) -> None:
+    (first,) = take(user, job_fields(), key="k")
+    assert first["state"] == "queued"
+    assert take(user, job_fields(), key="k") == [None]
+    assert Job.objects.count() == 1
+
+
+def test_tokens_of_nobody_of_the_past_and_of_the_inactive_go_the_long_way(user: User, node: Node) -> None:
+    expired = get_token_model().objects.create(user, expiry=timedelta(seconds=-1))[1]
+    gone = a_user("bob", team=a_team("other"))
+    inactive = a_token(gone)
+    User.objects.filter(pk=gone.pk).update(is_active=False)
+    assert users_of({"0" * 64, expired, inactive}) == {}
+    assert take(user, job_fields(), token=expired) == [None]
+    assert Job.objects.count() == 0
+
+
+def test_who_has_left_a_team_submits_to_it_no_more(user: User, node: Node) -> None:
+    crowd, token = Crowd(), a_token(user)
+    assert crowd.take_all([Letter(token, job_fields(), None)]) != [None]
+    user.membership_set.all().delete()
+    assert crowd.take_all([Letter(token, job_fields(), None)]) == [None]
+
+
+# -- the head of a request ------------------------------------------------------------------------------------------------------
+
+
+class Answering(Crowd):
+    """Takes every letter."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.letters: list[Letter] = []
+
+    async def take(self, letter: Letter) -> bytes | None:
+        """Note it."""
+        self.letters.append(letter)
+        return b'{"short": true}'
+
+
+def ask(body: bytes = b"{}", *, path: str = PATH, method: str = "POST", **headers: str) -> tuple[int, bytes, bytes]:
+    """(status, answer, the body Django was given) of a request with these headers over the usual ones; "" leaves one out."""
+    usual = {
+        "host": "localhost", "authorization": f"Bearer {'0' * 64}", "content-type": "application/json",
+        "content-length": str(len(body)),
+    }  # fmt: skip
+    named = {**usual, **{k.replace("_", "-"): v for k, v in headers.items()}}
+    scope = {"type": "http", "method": method, "path": path, "headers": [(k.encode(), v.encode()) for k, v in named.items() if v]}
+    sent: list[Mapping[str, Any]] = []
+    passed: list[bytes] = []
+
+    async def django(scope: dict[str, Any], receive: Receive, send: Send) -> None:
+        passed.append((await receive())["body"])
+        await send({"type": "http.response.start", "status": 299, "headers": []})
+        await send({"type": "http.response.body", "body": b"long"})
+
+    async def receive() -> Mapping[str, Any]:
+        return {"type": "http.request", "body": body, "more_body": False}
+
+    async def send(message: Mapping[str, Any]) -> None:
+        sent.append(message)
+
+    app: App = Submissions(django, Answering())
+    asyncio.run(app(scope, receive, send))
+    return sent[0]["status"], sent[1]["body"], passed[0] if passed else b""
+
+
+def test_a_request_in_order_is_answered_the_short_way() -> None:
+    assert ask(b'{"name": "x"}') == (201, b'{"short": true}', b"")
+
+
+@pytest.mark.parametrize(
+    "headers",
+    [
+        {"authorization": ""}, {"authorization": "Bearer short"}, {"authorization": "Basic eDp5"}, {"content-type": "text/plain"},
+        {"content-length": ""}, {"content-length": "9999999"}, {"host": "elsewhere.example"}, {"host": ""}, {"cookie": "a=b"},
+        {"transfer-encoding": "chunked"}, {"accept": "text/html"}, {"x-anything": "else"},
+    ],
+)  # fmt: skip
+def test_a_request_that_is_not_goes_the_long_way_with_its_body(headers: dict[str, str]) -> None:
+    assert ask(b'{"name": "x"}', **headers) == (299, b"long", b'{"name": "x"}')
+
+
+@pytest.mark.parametrize("body", [b"", b"{", b'{"steps": NaN}', b"\xff", b"[" * 100_000])
+def test_a_body_that_is_no_json_goes_the_long_way(body: bytes) -> None:
+    assert ask(body) == (299, b"long", body)
+
+
+@pytest.mark.parametrize("request_", [{"path": "/api/v1/jobs/bulk/"}, {"method": "GET"}])
+def test_other_requests_are_django_s(request_: dict[str, str]) -> None:
+    assert ask(**request_)[0] == 299  # type: ignore[arg-type]  # a path or a method
