@@ -3,36 +3,41 @@
 #   docker build -t loadmaster .
 #
 # BASE is any image with Python 3.11 to 3.14 and venv. Where no package index can be reached, put the wheels into deploy/wheels
-# first: pip download -d deploy/wheels -c constraints.txt '.[server]' 'setuptools>=77'
+# first, with the same Python: pip download -d deploy/wheels -c constraints.txt '.[server]' setuptools
 ARG BASE=python:3.12-slim
 
-FROM ${BASE} AS build
-WORKDIR /app
+# What changes rarely: the libraries, at the versions of constraints.txt.
+FROM ${BASE} AS libraries
 RUN python3 -m venv /opt/venv
 ENV PATH=/opt/venv/bin:$PATH PIP_DISABLE_PIP_VERSION_CHECK=1 PIP_NO_CACHE_DIR=1 PIP_ROOT_USER_ACTION=ignore
-# Dependencies first: they change more rarely than the source. (The second name is a pattern that may match nothing.)
-COPY pyproject.toml constraints.txt README.md /app/
+WORKDIR /build
+COPY pyproject.toml constraints.txt README.md /build/
+# The second name is a pattern that may match nothing.
 COPY pyproject.toml deploy/wheel[s] /wheels/
+# Without its packages beside it `.` installs nothing but what it needs.
 RUN index=; if ls /wheels/*.whl >/dev/null 2>&1; then index=--no-index; fi; \
-    pip install $index --find-links /wheels -c constraints.txt '.[server]' && pip uninstall --yes loadmaster
+    pip install $index --find-links /wheels -c constraints.txt setuptools \
+    && pip install $index --find-links /wheels --no-build-isolation -c constraints.txt '.[server]' && pip uninstall --yes loadmaster
+
+# The source tree as it will lie there, with its metadata (version, entry points), bytecode and collected static files.
+FROM libraries AS source
+WORKDIR /app
 COPY . /app/
-# Editable: templates and static files are found beside the packages, and the version and entry points are there all the same.
-# The key is this line's alone; `collectstatic` needs some key, and the image keeps none.
-RUN index=; if ls /wheels/*.whl >/dev/null 2>&1; then index=--no-index; fi; \
-    pip install $index --find-links /wheels --no-deps --editable . \
+# `collectstatic` needs some key; this one is of this line alone.
+RUN rm -rf deploy/wheels && python -c 'import setuptools; setuptools.setup()' --quiet egg_info \
     && SECRET_KEY=only-while-the-image-is-built LOADMASTER_HOME=/tmp/build STATIC_ROOT=/app/staticfiles \
        python manage.py collectstatic --noinput --verbosity 0 \
-    && python -m compileall -q /app && rm -rf /tmp/build /app/build /app/deploy/wheels
+    && python -m compileall -q /app && rm -rf /tmp/build
 
 FROM ${BASE}
 RUN groupadd --gid 10001 loadmaster \
     && useradd --uid 10001 --gid loadmaster --home-dir /var/lib/loadmaster --create-home --shell /usr/sbin/nologin loadmaster
-COPY --from=build /opt/venv /opt/venv
-COPY --from=build /app /app
+COPY --from=libraries /opt/venv /opt/venv
+COPY --from=source /app /app
 WORKDIR /app
-ENV PATH=/opt/venv/bin:$PATH PYTHONUNBUFFERED=1 PYTHONDONTWRITEBYTECODE=1 \
-    LOADMASTER_HOME=/var/lib/loadmaster LOADMASTER_BIND=0.0.0.0 STATIC_ROOT=/app/staticfiles NUMBA_CACHE_DIR=/tmp/loadmaster-kernels \
-    LOADMASTER_METRICS_DIR=/tmp/loadmaster-metrics
+ENV PATH=/opt/venv/bin:$PATH PYTHONPATH=/app PYTHONUNBUFFERED=1 PYTHONDONTWRITEBYTECODE=1 \
+    LOADMASTER_HOME=/var/lib/loadmaster LOADMASTER_BIND=0.0.0.0 STATIC_ROOT=/app/staticfiles \
+    NUMBA_CACHE_DIR=/tmp/loadmaster-kernels LOADMASTER_METRICS_DIR=/tmp/loadmaster-metrics
 USER loadmaster
 EXPOSE 8000
 ENTRYPOINT ["/app/deploy/entrypoint"]

@@ -1,0 +1,167 @@
+"""What is handed to operators holds: units, examples without secrets, scripts that refuse, one entrypoint, a wheel for nodes."""
+
+from __future__ import annotations
+
+import configparser
+import os
+import re
+import shutil
+import ssl
+import subprocess
+import sys
+import zipfile
+from pathlib import Path
+
+import pytest
+import yaml
+from cryptography import x509
+from cryptography.fernet import Fernet
+
+ROOT = Path(__file__).parents[2]
+DEPLOY = ROOT / "deploy"
+UNITS = sorted(DEPLOY.glob("*.service"))
+
+
+def unit(path: Path) -> configparser.RawConfigParser:
+    """The unit's sections; a key may stand once."""
+    parser = configparser.RawConfigParser(strict=True, comment_prefixes=("#",))
+    parser.optionxform = str  # type: ignore[assignment,method-assign]  # the documented way to keep names as they are
+    parser.read_string(path.read_text())
+    return parser
+
+
+def run(*command: object, cwd: Path = ROOT, **env: str) -> subprocess.CompletedProcess[str]:
+    """Run a script; never raises."""
+    given = {name: value for name, value in os.environ.items() if name == "PATH" or name.startswith("PIP_")} | env
+    return subprocess.run(list(map(str, command)), cwd=cwd, env=given, capture_output=True, text=True, timeout=120, check=False)
+
+
+@pytest.mark.parametrize("path", UNITS, ids=lambda p: p.name)
+def test_units_start_what_exists_and_lock_down_what_they_can(path: Path) -> None:
+    service = unit(path)["Service"]
+    command = service["ExecStart"].split()
+    if path.name == "loadmaster-agent.service":
+        assert command == ["/opt/loadmaster/bin/loadmaster", "agent"]
+    else:
+        assert command[0] == "/opt/loadmaster/source/deploy/entrypoint"
+        assert f"  {command[1]})" in (DEPLOY / "entrypoint").read_text()
+    assert service["User"] == "loadmaster"
+    assert service["NoNewPrivileges"] == "yes"
+    assert service["CapabilityBoundingSet"] == ""
+
+
+def test_an_agents_jobs_outlive_its_service() -> None:
+    service = unit(DEPLOY / "loadmaster-agent.service")["Service"]
+    assert (service["KillMode"], service["OOMPolicy"], service["Restart"]) == ("process", "continue", "always")
+    assert not {"PrivateTmp", "PrivateDevices", "MemoryDenyWriteExecute"} & set(service)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("path", UNITS, ids=lambda p: p.name)
+def test_systemd_finds_nothing_wrong_with_the_units(path: Path, tmp_path: Path) -> None:
+    for other in UNITS:
+        (tmp_path / other.name).write_text(re.sub(r"(ExecStart=|WorkingDirectory=)/\S+", _stand_in, other.read_text()))
+    name = path.name.replace("@.", "@1.")
+    done = run("systemd-analyze", "verify", "--recursive-errors=no", "--man=no", tmp_path / name, SYSTEMD_UNIT_PATH=f"{tmp_path}:")
+    assert done.returncode == 0, done.stderr
+    assert not [line for line in done.stderr.splitlines() if str(tmp_path) in line or "loadmaster" in line], done.stderr
+
+
+def _stand_in(found: re.Match[str]) -> str:
+    return f"{found[1]}{'/bin/true' if found[1].startswith('Exec') else '/'}"
+
+
+@pytest.mark.parametrize("name", ["env.example", "server.env.example", "agent.env.example"])
+def test_examples_of_environments_hold_no_secret(name: str) -> None:
+    values = dict(re.findall(r"^(\w+)=(.*)$", (DEPLOY / name).read_text(), re.MULTILINE))
+    assert values
+    secret = ("SECRET_KEY", "LOADMASTER_SECRETS_KEY", "POSTGRES_PASSWORD", "DATABASE_URL", "LOADMASTER_TOKEN")
+    assert {key: value for key, value in values.items() if key in secret and value} == {}
+
+
+def test_make_env_writes_fresh_secrets_that_only_its_owner_reads_and_never_overwrites_them(tmp_path: Path) -> None:
+    first, second = tmp_path / "one", tmp_path / "two"
+    assert run(DEPLOY / "make-env", "loadmaster.example", first).returncode == 0
+    assert run(DEPLOY / "make-env", "loadmaster.example", second).returncode == 0
+    values = dict(re.findall(r"^(\w+)=(.*)$", first.read_text(), re.MULTILINE))
+    assert first.stat().st_mode & 0o777 == 0o600
+    assert len(values["SECRET_KEY"]) >= 50
+    Fernet(values["LOADMASTER_SECRETS_KEY"])
+    assert not set(values.values()) & set(dict(re.findall(r"^(\w+)=(.*)$", second.read_text(), re.MULTILINE)).values()) - {
+        "loadmaster.example"
+    }
+    before = first.read_text()
+    again = run(DEPLOY / "make-env", "loadmaster.example", first)
+    assert again.returncode != 0
+    assert "is there already" in again.stderr
+    assert first.read_text() == before
+
+
+@pytest.mark.parametrize("host", ["", "a b", "a;b", "$(id)"])
+def test_make_env_refuses_what_is_no_host(tmp_path: Path, host: str) -> None:
+    assert run(DEPLOY / "make-env", host, tmp_path / "env").returncode == 64
+    assert not (tmp_path / "env").exists()
+
+
+def test_make_certificate_makes_one_that_strict_clients_accept(tmp_path: Path) -> None:
+    done = run(DEPLOY / "make-certificate", "loadmaster.example", "192.0.2.7", FOLDER=str(tmp_path))
+    assert done.returncode == 0, done.stderr
+    certificate = x509.load_pem_x509_certificate((tmp_path / "server.crt").read_bytes())
+    names = certificate.extensions.get_extension_for_class(x509.SubjectAlternativeName).value
+    assert names.get_values_for_type(x509.DNSName) == ["loadmaster.example"]
+    assert [str(address) for address in names.get_values_for_type(x509.IPAddress)] == ["192.0.2.7"]
+    context = ssl.create_default_context(cafile=tmp_path / "ca.crt")
+    context.load_cert_chain(tmp_path / "server.crt", tmp_path / "server.key")
+    strict = run("openssl", "verify", "-x509_strict", "-CAfile", tmp_path / "ca.crt", tmp_path / "server.crt")
+    assert strict.returncode == 0, strict.stdout + strict.stderr
+    assert (tmp_path / "server.key").stat().st_mode & 0o077 == 0
+    assert run(DEPLOY / "make-certificate", "other.example", FOLDER=str(tmp_path)).returncode != 0
+
+
+def test_the_entrypoint_says_what_it_can_do() -> None:
+    done = run(DEPLOY / "entrypoint", "dance")
+    assert done.returncode == 64
+    assert "usage: entrypoint web|worker|beat|migrate|manage" in done.stderr
+
+
+def test_health_is_told_by_a_file_that_is_still_being_touched(tmp_path: Path) -> None:
+    alive = tmp_path / "alive"
+    assert run(DEPLOY / "entrypoint", "healthy", LOADMASTER_ALIVE_FILE=str(alive)).returncode != 0
+    alive.touch()
+    assert run(DEPLOY / "entrypoint", "healthy", LOADMASTER_ALIVE_FILE=str(alive)).returncode == 0
+    os.utime(alive, (1e9, 1e9))
+    assert run(DEPLOY / "entrypoint", "healthy", LOADMASTER_ALIVE_FILE=str(alive)).returncode != 0
+
+
+def test_compose_keeps_every_port_but_the_proxys_to_itself_and_waits_for_migrations() -> None:
+    services = yaml.safe_load((ROOT / "docker-compose.yml").read_text())["services"]
+    assert [name for name, service in services.items() if "ports" in service] == ["proxy"]
+    for name in ("web", "worker", "beat"):
+        assert services[name]["depends_on"]["migrate"] == {"condition": "service_completed_successfully"}
+        assert services[name]["read_only"] is True
+        assert services[name]["cap_drop"] == ["ALL"]
+    assert [name for name, service in services.items() if "container_name" in service] == []
+
+
+def test_images_hold_neither_state_nor_secrets() -> None:
+    kept = (ROOT / ".dockerignore").read_text().splitlines()
+    assert kept[[line.startswith("#") for line in kept].index(False)] == "*"
+    assert not [line for line in kept if line.startswith("!") and re.search(r"env|certificates|tests|\.git|loadmaster/\.", line)]
+    assert not re.search(r"^ENV.*SECRET", (ROOT / "Dockerfile").read_text(), re.MULTILINE)
+    assert re.search(r"^USER loadmaster$", (ROOT / "Dockerfile").read_text(), re.MULTILINE)
+
+
+@pytest.mark.slow
+def test_a_wheel_holds_what_nodes_and_clients_need(tmp_path: Path) -> None:
+    source = tmp_path / "source"
+    listed = subprocess.check_output(["git", "ls-files", "-z", "loadmaster", "policies", "pyproject.toml", "README.md"], cwd=ROOT)
+    for name in listed.decode().split("\0")[:-1]:
+        (source / name).parent.mkdir(parents=True, exist_ok=True)
+        shutil.copy(ROOT / name, source / name)
+    done = run(sys.executable, "-m", "pip", "wheel", "--quiet", "--no-deps", "--wheel-dir", tmp_path, source)
+    assert done.returncode == 0, done.stderr
+    names = set(zipfile.ZipFile(next(tmp_path.glob("*.whl"))).namelist())
+    wanted = {
+        path.relative_to(ROOT).as_posix() for path in (ROOT / "loadmaster").rglob("*") if path.suffix in (".sh", ".json", ".py")
+    }
+    assert wanted - names == set()
