@@ -1,7 +1,8 @@
 """The Docker runtime: a job is a container of its own, with the lease guard as its first process."""
 
-from loadmaster.agent.runtimes.docker.engine import DockerEngine, EngineDownError
+from loadmaster.agent.runtimes.docker.engine import DockerEngine
 from loadmaster.agent.runtimes.docker.options import DockerOptions, OptionError
+from loadmaster.agent.runtimes.docker.port import EngineDownError
 from loadmaster.agent.runtimes.docker.runtime import DockerRuntime
 
 __all__ = ["DockerEngine", "DockerOptions", "DockerRuntime", "EngineDownError", "OptionError"]

@@ -1,14 +1,14 @@
-"""The Docker Engine as the runtime sees it: a few calls, typed, with its failures told apart."""
+"""A real Docker Engine by its HTTP interface, with its failures told apart."""
 
 from __future__ import annotations
 
 import contextlib
 import io
+import socket
 import tarfile
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
 from datetime import UTC, datetime
-from typing import Any, Protocol
+from typing import Any
 
 import docker
 import requests
@@ -19,126 +19,25 @@ from docker.utils import parse_repository_tag
 from loadmaster.agent.runtimes.base import RunId
 from loadmaster.agent.runtimes.docker.options import DockerOptions
 from loadmaster.agent.runtimes.docker.plan import ASSIGNMENT, CPU_PERIOD_US, FENCE, OWNER, ContainerPlan
+from loadmaster.agent.runtimes.docker.port import (
+    Container,
+    EngineDownError,
+    EngineRefusedError,
+    Image,
+    ImageMissingError,
+    NameTakenError,
+    Stats,
+)
 from loadmaster.agent.runtimes.docker.pulling import PullProgress
 
 GB = 1e9
+USUAL_SOCKET = "unix:///var/run/docker.sock"
 TIMEOUT_S = 30
 PULL_SILENCE_S = 300
 NAME_TAKEN = 409
 LARGEST_FILE = 1024 * 1024
 LAST_WORDS_LINES = 5
 _NEVER = "0001-01-01T00:00:00Z"
-
-
-class EngineDownError(Exception):
-    """The Engine does not answer: what was asked may or may not have been done."""
-
-
-class EngineRefusedError(Exception):
-    """The Engine answered that it cannot or will not."""
-
-
-class NameTakenError(EngineRefusedError):
-    """A container of that name exists."""
-
-
-class ImageMissingError(EngineRefusedError):
-    """The image is not there, or cannot be had."""
-
-
-@dataclass(frozen=True, slots=True)
-class Image:
-    """An image on the node: its id, the digests registries know it by (`repository@sha256:...`), and what it sets itself."""
-
-    id: str
-    digests: tuple[str, ...] = ()
-    user: str = ""
-    working_dir: str = ""
-    path: str = ""
-
-
-@dataclass(frozen=True, slots=True)
-class Container:
-    """A container's state ("created", "running", "exited", ...); the rest is known once it has ended."""
-
-    state: str
-    labels: dict[str, str]
-    exit_code: int = 0
-    oom: bool = False
-    error: str = ""
-    ended_at_s: float = 0.0
-
-    @property
-    def runs(self) -> bool:
-        return self.state in ("running", "paused", "restarting")
-
-    @property
-    def has_ended(self) -> bool:
-        return self.state in ("exited", "dead", "removing")
-
-
-@dataclass(frozen=True, slots=True)
-class Stats:
-    """CPU seconds used since the start, and bytes in use without the file cache that could be dropped."""
-
-    cpu_s: float
-    memory: int
-
-
-class Engine(Protocol):
-    """What the runtime asks of an Engine. Every call may raise EngineDownError or EngineRefusedError."""
-
-    def runs(self, owner: str) -> dict[RunId, Container]:
-        """Every container of an agent, by its labels; ended ones without the details."""
-        ...
-
-    def inspect(self, name: str) -> Container | None:
-        """A container with all details, or None."""
-        ...
-
-    def find(self, reference: str) -> Image | None:
-        """An image on the node, by name, id or digest."""
-        ...
-
-    def pull(self, reference: str, tell: Callable[[float], None], is_off: Callable[[], bool]) -> None:
-        """Fetch an image, telling the fraction that is there, until it is or nobody wants it any more."""
-        ...
-
-    def create(self, plan: ContainerPlan, options: DockerOptions) -> None:
-        """Make a container, not yet started."""
-        ...
-
-    def start(self, name: str) -> None:
-        """Start a created container."""
-        ...
-
-    def kill(self, name: str) -> None:
-        """SIGKILL to all of a container; one that does not run is fine."""
-        ...
-
-    def terminate(self, name: str) -> None:
-        """SIGTERM to a container's first process; one that does not run is fine."""
-        ...
-
-    def remove(self, name: str) -> None:
-        """Remove a container, running or not; one that is gone is fine."""
-        ...
-
-    def read_file(self, name: str, path: str) -> bytes | None:
-        """A file of a container, links followed within a folder; None if there is none."""
-        ...
-
-    def last_words(self, name: str) -> str:
-        """The last lines that a container's first process said."""
-        ...
-
-    def stats(self, name: str) -> Stats | None:
-        """What a container uses, or None if it does not run."""
-        ...
-
-    def close(self) -> None:
-        """Let go of connections."""
-        ...
 
 
 class DockerEngine:
@@ -150,13 +49,12 @@ class DockerEngine:
         self._images: Any = self._api  # its calls for images have no types
 
     def _connect(self, timeout_s: int) -> docker.APIClient:
+        given: dict[str, Any] = {"base_url": self._host} if self._host else dict(docker.utils.kwargs_from_env())
+        where = str(given.get("base_url") or USUAL_SOCKET)
         try:
-            given = docker.utils.kwargs_from_env()
-            if self._host:
-                given = {"base_url": self._host}
+            _knock(where)
             return docker.APIClient(version="auto", timeout=timeout_s, **given)
-        except (DockerException, requests.RequestException) as error:
-            where = self._host or given.get("base_url") or "the usual socket"
+        except (DockerException, requests.RequestException, OSError) as error:
             raise EngineDownError(f"no Docker Engine answers at {where}: {error}") from error
 
     def close(self) -> None:
@@ -182,6 +80,7 @@ class DockerEngine:
             oom=bool(state["OOMKilled"]),
             error=state["Error"],
             ended_at_s=_seconds(state["FinishedAt"]),
+            image=data["Image"],
         )
 
     def find(self, reference: str) -> Image | None:
@@ -275,6 +174,15 @@ class DockerEngine:
             data = self._api.stats(name, stream=False, one_shot=True)
             return stats_of(data)
         return None
+
+
+def _knock(address: str) -> None:
+    """Connect to an Engine's Unix socket and leave: the plain error says more than the library's, which also leaves it open."""
+    scheme, _, path = address.partition("://")
+    if scheme in ("unix", "http+unix"):
+        with socket.socket(socket.AF_UNIX) as door:
+            door.settimeout(TIMEOUT_S)
+            door.connect(f"/{path.lstrip('/')}")
 
 
 class _GoneError(EngineRefusedError):

@@ -55,12 +55,16 @@ class ContainerPlan:
 
 @dataclass(frozen=True, slots=True)
 class Wanted:
-    """What of a launch shapes its container, kept in the run's folder so that a restarted agent can go on preparing it."""
+    """What of a launch shapes its container, kept in the run's folder so that a restarted agent can go on preparing it.
+
+    `owns_checkpoints`: the folder of checkpoints is the node's own, so that it may be given to the user the job runs as.
+    """
 
     grace_s: float
     boot_id: str
     gpus: tuple[str, ...] = ()
     checkpoints: str = ""
+    owns_checkpoints: bool = False
 
 
 def container_plan(

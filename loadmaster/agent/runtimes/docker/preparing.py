@@ -10,14 +10,6 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from loadmaster.agent.runtimes.base import RunId
-from loadmaster.agent.runtimes.docker.engine import (
-    Engine,
-    EngineDownError,
-    EngineRefusedError,
-    Image,
-    ImageMissingError,
-    NameTakenError,
-)
 from loadmaster.agent.runtimes.docker.options import JOB_USER, DockerOptions
 from loadmaster.agent.runtimes.docker.plan import (
     ASSIGNMENT,
@@ -31,6 +23,14 @@ from loadmaster.agent.runtimes.docker.plan import (
     Wanted,
     container_plan,
     guard_arguments,
+)
+from loadmaster.agent.runtimes.docker.port import (
+    Engine,
+    EngineDownError,
+    EngineRefusedError,
+    Image,
+    ImageMissingError,
+    NameTakenError,
 )
 from loadmaster.agent.runtimes.docker.pulling import digest_of, explicit_digest, pinned
 from loadmaster.protocol import LaunchSpec, ReasonClass
@@ -183,8 +183,10 @@ class Preparation(threading.Thread):
             if path.exists():
                 _give(path, user)
         if place := self._task.wanted.checkpoints:
+            is_new = not Path(place).exists()
             Path(place).mkdir(parents=True, exist_ok=True)
-            _give(Path(place), user)
+            if is_new or self._task.wanted.owns_checkpoints:
+                _give(Path(place), user)
 
     def _create(self, plan: ContainerPlan, image: Image) -> None:
         """Make the container with the guard that its image can run; known images are not looked into again."""
@@ -212,7 +214,10 @@ class Preparation(threading.Thread):
             found = self._engine.inspect(plan.name)
             if found is None or not self._is_ours(found.labels):
                 raise PreparationError(ReasonClass.NODE, f"the container's name is taken by a stranger: {error}") from error
-            # The Engine made it although an earlier call failed, or another agent of this folder did.
+            # The Engine made it although an earlier call failed, or the agent before this one did; from another image perhaps.
+            if found.state == "created" and found.image != plan.image:
+                self._engine.remove(plan.name)
+                self._engine.create(plan, self._task.options)
 
 
 def _working_dir(image: Image) -> str:

@@ -26,7 +26,6 @@ from loadmaster.agent.runtimes.base import (
     StopOrder,
     Usage,
 )
-from loadmaster.agent.runtimes.docker.engine import Container, Engine, EngineDownError, EngineRefusedError
 from loadmaster.agent.runtimes.docker.options import DockerOptions
 from loadmaster.agent.runtimes.docker.plan import (
     Wanted,
@@ -36,6 +35,7 @@ from loadmaster.agent.runtimes.docker.plan import (
     launch_data,
     launch_script,
 )
+from loadmaster.agent.runtimes.docker.port import Container, Engine, EngineDownError, EngineRefusedError
 from loadmaster.agent.runtimes.docker.preparing import Preparation, Task
 from loadmaster.agent.runtimes.docker.verdict import end_of, start_failure
 from loadmaster.agent.runtimes.docker.watch import Watch
@@ -46,6 +46,7 @@ from loadmaster.wire import WireError, from_json
 GB = 1e9
 OVERDUE_S = 5.0
 START_PAUSE_S = 0.5
+LEAVING_S = 10.0
 NEVER_STARTED = "the agent or its guard ended before the job was started"
 
 logger = logging.getLogger(__name__)
@@ -76,6 +77,9 @@ class DockerRuntime(RunFolders):
         self._watch.begin()
 
     def close(self) -> None:
+        until_s = self._clock.boot_s() + LEAVING_S
+        while self._starting and self._clock.boot_s() < until_s:  # else the next agent would settle them as never started
+            _wait(START_PAUSE_S / 10)
         self._watch.close()
         with contextlib.suppress(EngineDownError, EngineRefusedError, OSError):
             self._clear_away()
@@ -109,7 +113,10 @@ class DockerRuntime(RunFolders):
 
     def prepare(self, launch: Launch) -> None:
         folder = self.folder(launch.run)
-        wanted = Wanted(launch.grace_s, launch.boot_id, launch.gpus, launch.environment.get("LOADMASTER_CHECKPOINT_DIR", ""))
+        place = launch.environment.get("LOADMASTER_CHECKPOINT_DIR", "")
+        ours = [folder, *([launch.checkpoints] if launch.checkpoints else [])]
+        is_ours = any(Path(place).resolve().is_relative_to(path.resolve()) for path in ours)
+        wanted = Wanted(launch.grace_s, launch.boot_id, launch.gpus, place, is_ours)
         try:
             self._make_folders(folder)
             environment = job_environment(launch.environment)
@@ -175,14 +182,11 @@ class DockerRuntime(RunFolders):
                     if self._clock.boot_s() >= (self._lease_until_s(run) or 0.0):
                         self._give_up(run, Exit(self._clock.wall_s(), started=False, stopped_by=StopBy.LEASE, error=str(error)))
                         return
-                    self._wait(START_PAUSE_S)
+                    _wait(START_PAUSE_S)
         except EngineRefusedError as error:
             self._give_up(run, start_failure(self._clock.wall_s(), str(error)))
         finally:
             self._starting.discard(run)
-
-    def _wait(self, seconds: float) -> None:
-        threading.Event().wait(seconds)
 
     def _give_up(self, run: RunId, ended: Exit) -> None:
         """It was not started and never will be, unless its guard has begun after all."""
@@ -298,7 +302,11 @@ class DockerRuntime(RunFolders):
 
     def _clear_away(self) -> None:
         for run in tuple(self._removing):
-            self._engine.remove(run.name)
+            try:
+                self._engine.remove(run.name)
+            except EngineRefusedError as error:  # tried again at the next look
+                logger.debug("%s cannot be removed yet: %s", run.name, error)
+                continue
             self._watch.look()
             shutil.rmtree(self.folder(run), ignore_errors=True)
             self._removing.discard(run)
@@ -309,7 +317,7 @@ class DockerRuntime(RunFolders):
         for run, container in self._watch.containers().items():
             if container.runs and now_s > self._latest_end_s(run) + OVERDUE_S:
                 logger.warning("%s has outlived its lease or an order to stop and is killed", run.name)
-                self._engine.kill(run.name)
+                self._quietly(self._engine.kill, run)
 
     def _latest_end_s(self, run: RunId) -> float:
         lease, order = (guard.read_json(self.orders(run) / name) or {} for name in ("lease.json", "stop.json"))
@@ -318,3 +326,8 @@ class DockerRuntime(RunFolders):
         if "deadline_s" in lease and lease.get("boot_id") == wanted.get("boot_id"):
             ends.append(float(lease["deadline_s"]) + float(wanted.get("grace_s", 30.0)))
         return min(ends)
+
+
+def _wait(seconds: float) -> None:
+    """Let time pass in a thread of its own."""
+    threading.Event().wait(seconds)

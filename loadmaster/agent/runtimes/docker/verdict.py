@@ -8,7 +8,7 @@ from typing import Any
 
 from loadmaster.agent.outcome import EXIT_PREEMPTED, EXIT_STALE_FENCE
 from loadmaster.agent.runtimes.base import Exit
-from loadmaster.agent.runtimes.docker.engine import Container
+from loadmaster.agent.runtimes.docker.port import Container
 from loadmaster.agent.runtimes.folders import exit_of
 from loadmaster.protocol import ReasonClass
 

@@ -10,7 +10,7 @@ from dataclasses import replace
 
 from loadmaster.agent.clock import Clock
 from loadmaster.agent.runtimes.base import RunId
-from loadmaster.agent.runtimes.docker.engine import Container, Engine, EngineDownError, EngineRefusedError, Stats
+from loadmaster.agent.runtimes.docker.port import Container, Engine, EngineDownError, EngineRefusedError, Stats
 
 LOOK_S = 0.2
 LOOK_AGAIN_S = 1.0

@@ -1,0 +1,102 @@
+"""Builders of tests in which real agents speak with the real server, without a network between them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import httpx
+from django.test import Client
+
+from clusters.models import Assignment, Cluster, Node
+from clusters.services.enrolment import issue_enrolment_token
+from loadmaster.agent.client import AgentClient
+from loadmaster.agent.journal import Journal
+from loadmaster.agent.loop import Agent
+from loadmaster.agent.machine import EmulatedDevices, Identity, boot_id
+from loadmaster.agent.runtimes.base import Runtime
+from loadmaster.agent.runtimes.process import ProcessRuntime
+from loadmaster.protocol import AssignmentState, Registration, features_with
+from tests.builders import a_cluster, a_gpu_type
+from tests.builders_agent import FAST, an_emulation
+
+
+def a_site_cluster() -> Cluster:
+    """A cluster with short beats, and V100s."""
+    a_gpu_type("V100")
+    return a_cluster(heartbeat_s=0.5, lease_s=20.0, grace_s=10.0)
+
+
+def to_django(request: httpx.Request) -> httpx.Response:
+    """The server's answer to an agent's call."""
+    headers = {name: value for name, value in request.headers.items() if name not in ("host", "content-length", "content-type")}
+    answer = Client().generic(
+        request.method,
+        request.url.raw_path.decode(),
+        request.read(),
+        content_type=request.headers.get("content-type", "application/octet-stream"),
+        headers=headers,
+    )
+    return httpx.Response(answer.status_code, content=answer.content)
+
+
+def by_processes(state_dir: Path) -> Runtime:
+    """The process runtime of a node."""
+    return ProcessRuntime(state_dir / "runs")
+
+
+class NodeSite:
+    """An enrolled node and its agent; `runtime` makes the agent's runtime, `checkpoints` is what nodes share."""
+
+    def __init__(
+        self,
+        cluster: Cluster,
+        state_dir: Path,
+        name: str = "n1",
+        runtime: Callable[[Path], Runtime] = by_processes,
+        checkpoints: Path | None = None,
+    ) -> None:
+        self.cluster, self.state_dir, self.name, self.checkpoints = cluster, state_dir, name, checkpoints
+        self._runtime = runtime
+        self.devices = EmulatedDevices(an_emulation(step_s={"default": {1: 0.05}}), name)
+        self.identity = Identity(f"machine-{name}", boot_id(), "host")
+        self.client = AgentClient("http://testserver", transport=httpx.MockTransport(to_django))
+        self.agent = self.start()
+        registered = self.client.register(issue_enrolment_token(cluster), self.registration())
+        self.client.identify(registered.node_id, registered.node_token)
+        self.node = Node.objects.get(pk=registered.node_id)
+
+    def registration(self) -> Registration:
+        who, features = self.identity, features_with(self.runtime.name)
+        return Registration(
+            who.machine_id, who.boot_id, who.hostname, self.devices.reports(), 2.0, 8.0, "0.1.0", features=features, name=self.name
+        )
+
+    def start(self) -> Agent:
+        self.runtime = self._runtime(self.state_dir)
+        return Agent(
+            client=self.client,
+            journal=Journal(self.state_dir / "journal.jsonl"),
+            runtime=self.runtime,
+            devices=self.devices,
+            identity=self.identity,
+            state_dir=self.state_dir,
+            checkpoints=self.checkpoints,
+            pace=FAST,
+        )
+
+    def restart(self) -> None:
+        """The agent leaves, its jobs go on, and another begins in its place."""
+        self.agent.close()
+        self.agent = self.start()
+
+    def leave(self) -> None:
+        """Stop all jobs, then the agent."""
+        self.agent.stop_all()
+        self.agent.close()
+
+
+def is_state(assignment: Assignment, state: AssignmentState) -> bool:
+    """Whether the server knows the assignment to be in that state."""
+    assignment.refresh_from_db()
+    return assignment.state == state
