@@ -7,6 +7,7 @@ version, no token, a strange host, a body that does not fit. So there is one wor
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Awaitable, Callable, Coroutine, Mapping
 from typing import Any
 from uuid import UUID
@@ -17,6 +18,7 @@ from django.http.request import split_domain_port, validate_host
 from clusters.agent_errors import AgentCallError
 from clusters.api_base import LARGEST_BODY
 from clusters.beats import Beats
+from clusters.polls import POLLS
 from clusters.services.enrolment import sha256
 from clusters.services.heartbeats import Call
 from loadmaster.protocol import PROTOCOL_HEADER, PROTOCOL_VERSION, Heartbeat
@@ -29,7 +31,8 @@ Send = Callable[[Message], Awaitable[None]]
 App = Callable[[Scope, Receive, Send], Coroutine[Any, Any, None]]
 
 NODES = "/api/agent/v1/nodes/"
-HEARTBEAT = "/heartbeat"
+HEARTBEAT, DIRECTIVES = "/heartbeat", "/directives"
+ENDS = {"POST": HEARTBEAT, "GET": DIRECTIVES}
 UUID_LENGTH = 36
 VERSION_HEADER, VERSION = PROTOCOL_HEADER.lower().encode(), str(PROTOCOL_VERSION).encode()
 HEADERS = (
@@ -43,19 +46,27 @@ MOST_HOSTS = 100
 class ShortWay:
     """An ASGI application in front of Django's."""
 
-    def __init__(self, app: App, beats: Beats | None = None) -> None:
+    def __init__(self, app: App) -> None:
         self._app = app
-        self._beats = beats or Beats()
+        self._beats = Beats()
+        self._polls = POLLS
         self._hosts: set[bytes] = set()
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer, or let Django answer."""
-        if scope["type"] == "http" and scope["method"] == "POST" and scope["path"].endswith(HEARTBEAT):
-            node, headers = _node_in(scope["path"], HEARTBEAT), _headers(scope)
-            if node is not None and headers is not None and self._in_order(scope, headers) and _fits(headers):
-                await self._heartbeat(node, _token(headers), scope, receive, send)
-                return
-        await self._app(scope, receive, send)
+        end = ENDS.get(scope["method"], "") if scope["type"] == "http" else ""
+        if not end or not scope["path"].endswith(end):
+            await self._app(scope, receive, send)
+            return
+        node, headers = _node_in(scope["path"], end), _headers(scope)
+        if node is None or headers is None or not self._in_order(scope, headers):
+            await self._app(scope, receive, send)
+        elif end == HEARTBEAT and _fits(headers):
+            await self._heartbeat(node, _token(headers), scope, receive, send)
+        elif end == DIRECTIVES and (asked := _asked(scope["query_string"])) is not None:
+            await self._directives(node, _token(headers), asked, send)
+        else:
+            await self._app(scope, receive, send)
 
     async def _heartbeat(self, node: UUID, token: str, scope: Scope, receive: Receive, send: Send) -> None:
         body = await _read(receive)
@@ -72,6 +83,17 @@ class ShortWay:
             await _refuse(send, refusal)
             return
         await _answer(send, 200, dumps(reply))
+
+    async def _directives(self, node: UUID, token: str, asked: tuple[int, float], send: Send) -> None:
+        try:
+            found = await self._polls.wait(node, sha256(token), *asked)
+        except AgentCallError as refusal:
+            await _refuse(send, refusal)
+            return
+        if found.directives:
+            await _answer(send, 200, dumps(found))
+        else:
+            await _answer(send, 204, b"")
 
     def _in_order(self, scope: Scope, headers: dict[bytes, bytes]) -> bool:
         """Whether Django's middleware would have nothing to say: an allowed host, safe transport where that is asked for."""
@@ -125,6 +147,12 @@ def _token(headers: dict[bytes, bytes]) -> str:
     return token.strip() if scheme.lower() == "bearer" else ""
 
 
+def _asked(query: bytes) -> tuple[int, float] | None:
+    """Cursor and seconds to wait, None unless they are written plainly."""
+    found = re.fullmatch(rb"cursor=(\d{1,19})&wait=(\d{1,4}(?:\.\d{1,9})?)", query)
+    return (int(found[1]), float(found[2])) if found else None
+
+
 def _fits(headers: dict[bytes, bytes]) -> bool:
     """Whether the body says how large it is, and is small enough."""
     length = headers.get(b"content-length", b"")
@@ -160,6 +188,7 @@ async def _refuse(send: Send, refusal: AgentCallError) -> None:
 
 
 async def _answer(send: Send, status: int, body: bytes, more: list[tuple[bytes, bytes]] | None = None) -> None:
-    headers = [*HEADERS, (b"content-length", str(len(body)).encode()), *(more or [])]
+    length = [] if status == 204 else [(b"content-length", str(len(body)).encode())]
+    headers = [*HEADERS, *length, *(more or [])]
     await send({"type": "http.response.start", "status": status, "headers": headers})
     await send({"type": "http.response.body", "body": body})

@@ -23,6 +23,9 @@ MOST = 400
 WAITING = 5000
 """Heartbeats that may wait: what is taken in within a few seconds. More are answered 503."""
 
+TURNS = 3
+"""Heartbeats of one node that a batch takes."""
+
 CLOCKS_LIVE_S = 2.0
 """How long a clockwork is believed: it changes with the number of nodes and by an operator's hand, both seldom."""
 
@@ -76,11 +79,16 @@ class Beats:
         return await TOGETHER.run(self._take_in, calls)
 
     def _take_in(self, calls: Sequence[Call]) -> list[Outcome]:
-        """A batch; a node's second heartbeat in it is left to be taken alone."""
-        first = {call.node: index for index, call in reversed(list(enumerate(calls)))}
-        own = [call for index, call in enumerate(calls) if first[call.node] == index]
-        done = iter(self._renew(own))
-        return [next(done) if first[call.node] == index else Busy() for index, call in enumerate(calls)]
+        """A batch. A node's second heartbeat in it comes after the others, and of more than a few the rest are taken alone."""
+        outcomes: list[Outcome] = [Busy() for _ in calls]
+        left = dict(enumerate(calls))
+        for _ in range(TURNS):
+            first = {call.node: index for index, call in reversed(left.items())}
+            for index, outcome in zip(first.values(), self._renew([left.pop(index) for index in first.values()]), strict=True):
+                outcomes[index] = outcome
+            if not left:
+                break
+        return outcomes
 
     def _renew(self, calls: Sequence[Call]) -> list[Outcome]:
         try:

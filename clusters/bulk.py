@@ -12,7 +12,8 @@ from django.db.models import CharField, DateTimeField, Field, FloatField, Intege
 def update_rows(model: type[Model], match: Sequence[str], columns: Sequence[str], rows: Sequence[Sequence[Any]]) -> int:
     """Set `columns` in the rows of `model` whose `match` fields are as given; how many rows were there.
 
-    Keys may be given as hexadecimal text, as every database takes them. A row lists its `match` values, then its `columns` values. Each is a compare-and-swap: one that does not match is left alone.
+    A row lists its `match` values, then its `columns` values; keys may be hexadecimal text, as every database takes them. Each is a
+    compare-and-swap: one that does not match is left alone.
     """
     if not rows:
         return 0

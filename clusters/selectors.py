@@ -36,11 +36,6 @@ def live_assignments(node: Node) -> QuerySet[Assignment]:
     return Assignment.objects.filter(node=node, state__in=LIVE).select_related("job").order_by("pk")
 
 
-def wanted_of(node: Node) -> list[Assignment]:
-    """The node's live assignments that its agent is to start or stop."""
-    return list(live_assignments(node).filter(Q(state=AssignmentState.OFFERED) | ~Q(desired="run")))
-
-
 def directives(assignments: Iterable[Assignment], grace_s: float) -> tuple[Directive, ...]:
     """Everything wanted and not yet done, of assignments that are live."""
     found = (directive(a, grace_s) for a in assignments)
@@ -63,11 +58,6 @@ def directive(assignment: Assignment, grace_s: float) -> Directive | None:
 def cursor_of(assignments: Iterable[Assignment]) -> int:
     """When the newest of these wishes came up, in microseconds: the cursor of the long poll. 0 without any."""
     return max((_microseconds(a.desired_at or a.created_at) for a in assignments), default=0)
-
-
-def wanted_after(node: Node, cursor: int) -> list[Assignment]:
-    """The wishes newer than the cursor."""
-    return [a for a in wanted_of(node) if cursor_of([a]) > cursor]
 
 
 def _microseconds(at: datetime) -> int:

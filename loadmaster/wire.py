@@ -99,7 +99,7 @@ def _reader(kind: Any) -> Reader:
 
 def _make_reader(kind: Any) -> Reader:
     if dataclasses.is_dataclass(kind):
-        return _dataclass(cast("type[Any]", kind))
+        return _dataclass(kind)
     origin = get_origin(kind)
     if origin in (Union, types.UnionType):
         return _optional(kind)
@@ -112,7 +112,7 @@ def _make_reader(kind: Any) -> Reader:
     return _SCALARS[kind]
 
 
-def _dataclass(cls: type[Any]) -> Reader:
+def _dataclass(cls: Any) -> Reader:
     expected, required = field_types(cls), required_fields(cls)
     readers = {name: _reader(kind) for name, kind in expected.items()}
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import threading
 from collections.abc import Iterator
 from typing import Any
 
@@ -12,8 +11,8 @@ from asgiref.sync import sync_to_async
 from django.db import connections
 from django.test import AsyncClient
 
-from clusters import api_directives
 from clusters.models import Assignment, Node
+from clusters.polls import LOOKS
 from clusters.services import heartbeat, request_stop
 from loadmaster.protocol import StopReason
 from tests.builders_agents import NODE_TOKEN, a_heartbeat, a_node_with_agent, a_running_assignment, an_offer
@@ -24,16 +23,9 @@ HEADERS = {"Loadmaster-Protocol": "1", "Authorization": f"Bearer {NODE_TOKEN}"}
 
 @pytest.fixture(autouse=True)
 def _close_connections() -> Iterator[None]:
-    """The poll's threads give their connections back before the database goes."""
+    """The poll's thread gives its connection back before the database goes."""
     yield
-    together = threading.Barrier(api_directives.WORKERS)
-
-    def close() -> None:
-        together.wait(30)
-        connections.close_all()
-
-    for waiting in [api_directives.POOL.submit(close) for _ in range(api_directives.WORKERS)]:
-        waiting.result()
+    LOOKS.pool.submit(connections.close_all).result()
 
 
 def _poll(node: Node, *, cursor: Any = 0, wait: Any = 0, headers: dict[str, str] = HEADERS) -> Any:
