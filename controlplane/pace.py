@@ -9,7 +9,7 @@ from django.db.models import Q
 from clusters.models import Cluster
 from controlplane.events import request_reschedule
 from controlplane.live import lock as locks
-from controlplane.models import Reason, RescheduleEvent
+from controlplane.models import Reason, RescheduleEvent, Round
 
 PATIENCE_S = 2.0
 """How long an event may wait before its hint counts as lost."""
@@ -35,6 +35,22 @@ def overdue_clusters(now: datetime) -> list[int]:
     for cluster in Cluster.objects.exclude(round_owner="").filter(round_expires_at__lte=now):
         locks.abandon(Q(cluster=cluster, number__lte=cluster.round_number), now)
     return [c.pk for c in free]
+
+
+LONG_S = 1.0
+"""Rounds that take longer are followed by a rest of the same length."""
+
+
+def is_resting(cluster_id: int, now: datetime) -> bool:
+    """Whether the cluster's last round was long and ended less than its own length ago.
+
+    So long rounds take half of a worker at most. Events that come in meanwhile are answered after it: the reconciler asks for that.
+    """
+    last = Round.objects.filter(cluster=cluster_id).order_by("-number").values_list("started_at", "ended_at").first()
+    if last is None or last[1] is None:
+        return False
+    took = last[1] - last[0]
+    return took > timedelta(seconds=LONG_S) and now < last[1] + took
 
 
 def _is_due(cluster: Cluster, now: datetime) -> bool:

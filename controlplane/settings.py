@@ -175,6 +175,7 @@ CELERY_BEAT_SCHEDULE = {
     "reconcile": {"task": "controlplane.tasks.reconcile", "schedule": 2.0, "options": {"expires": 4.0}},
 }
 SOLVER_TIMEOUT_S = env.float("LOADMASTER_SOLVER_TIMEOUT_S", 60.0)
+ROUND_JOBS = env.int("LOADMASTER_ROUND_JOBS", 4000)
 
 AUTHENTICATION_BACKENDS = ["axes.backends.AxesStandaloneBackend", "django.contrib.auth.backends.ModelBackend"]
 AXES_FAILURE_LIMIT = 10

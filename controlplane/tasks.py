@@ -25,7 +25,7 @@ def run_cluster_round(cluster_id: int) -> None:
     """Answer the cluster's waiting events. Leaves at once if there are none or if somebody else is at it."""
     for _ in range(ROUNDS_A_TASK):
         with bound(cluster=cluster_id):
-            if hold_round(cluster_id, Ports(solve_in_child)) is None:
+            if pace.is_resting(cluster_id, timezone.now()) or hold_round(cluster_id, Ports(solve_in_child)) is None:
                 return
     if is_wanted(cluster_id):
         run_cluster_round.apply_async((cluster_id,), countdown=pace.PATIENCE_S)

@@ -19,13 +19,13 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from math import inf
 from typing import Any, Protocol
 
-from django.db import connection, transaction
+from django.db import connection, connections, transaction
 
 from clusters.energy import power_curve
 from clusters.models import Assignment, AssignmentSlot, Cluster, Device, EnergyTariff, Node, PueRecord
@@ -73,7 +73,7 @@ class Observation:
     """A snapshot, and what the world must remember beside it.
 
     `cluster` as it was read; `events`: ids of the rescheduling events the round answers; `blocked`: jobs left out because of the
-    dependencies named.
+    dependencies named; `cut`: whether more jobs queue than the snapshot shows.
     """
 
     cluster: Cluster
@@ -82,6 +82,7 @@ class Observation:
     tariff: EnergyTariff | None
     pue: PueRecord | None
     blocked: Mapping[str, tuple[str, ...]]
+    cut: bool = False
 
 
 def observe(cluster_id: int, now_s: float, number: int, knowledge: Knowledge) -> Observation:
@@ -89,7 +90,7 @@ def observe(cluster_id: int, now_s: float, number: int, knowledge: Knowledge) ->
     now = datetime.fromtimestamp(now_s, UTC)
     with _consistent_read():
         cluster = Cluster.objects.get(pk=cluster_id)
-        rows = Rows(cluster, now)
+        rows = Rows(cluster, now, number)
         events = list(RescheduleEvent.objects.filter(cluster=cluster, round=None).order_by("id"))
         return Observation(
             cluster=cluster,
@@ -98,6 +99,7 @@ def observe(cluster_id: int, now_s: float, number: int, knowledge: Knowledge) ->
             tariff=tariff_in_force(cluster, now),
             pue=pue_in_force(cluster, now),
             blocked={str(job): tuple(sorted(map(str, others))) for job, others in rows.blocked.items()},
+            cut=rows.cut,
         )
 
 
@@ -124,13 +126,30 @@ def _snapshot(rows: Rows, events: Sequence[RescheduleEvent], now_s: float, numbe
 
 @contextmanager
 def _consistent_read() -> Iterator[None]:
-    """All queries see the same state: SQLite's transactions do, PostgreSQL's from REPEATABLE READ on."""
+    """All queries see the same state: SQLite's transactions do, PostgreSQL's from REPEATABLE READ on.
+
+    On SQLite the transaction is one that only reads: those of this house take the writers' lock at once, and nobody could submit
+    or beat while a long queue is read.
+    """
     outermost = not connection.in_atomic_block
-    with transaction.atomic():
+    with _reading() if outermost else nullcontext(), transaction.atomic():
         if outermost and connection.vendor == "postgresql":
             with connection.cursor() as cursor:
                 cursor.execute("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ")
         yield
+
+
+@contextmanager
+def _reading() -> Iterator[None]:
+    if connection.vendor != "sqlite":
+        yield
+        return
+    sqlite: Any = connections[connection.alias]
+    before, sqlite.transaction_mode = sqlite.transaction_mode, "DEFERRED"
+    try:
+        yield
+    finally:
+        sqlite.transaction_mode = before
 
 
 def _kinds(rows: Rows, knowledge: Knowledge) -> tuple[KindView, ...]:

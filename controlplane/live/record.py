@@ -9,16 +9,18 @@ from datetime import datetime
 from typing import Any, TypeVar
 from uuid import UUID
 
+from django.conf import settings
+
 from clusters.energy import cost_per_hour
 from clusters.models import Cluster
-from controlplane.changes import describe
+from controlplane.changes import Start, describe
 from controlplane.live.lock import RoundLock
 from controlplane.live.observe import Observation
 from controlplane.models import Reason, RescheduleEvent, Round
 from controlplane.rounds import Applied, RejectCode, Rejected
 from jobs.lifecycle import JobState
 from jobs.models import Job
-from policies import plan_json, snapshot_json
+from policies import forms, plan_json, snapshot_json
 from policies.capabilities import runtime_of
 from policies.judge import power_w
 from policies.plan import Plan, PlanStatus, WaitCode
@@ -33,10 +35,11 @@ MAY_WAIT = (JobState.QUEUED, JobState.PROFILING, JobState.STOPPING)
 def open_round(lock: RoundLock, observed: Observation, started: datetime, snapshot_s: float) -> Round:
     """The row of a round that has seen the cluster and is about to decide."""
     cluster, snapshot = observed.cluster, observed.snapshot
+    form = snapshot_json.to_json(snapshot)
     return Round.objects.create(
         cluster=cluster, number=lock.number, reasons=list(snapshot.trigger.reasons), policy=cluster.policy,
-        parameters=cluster.policy_parameters, seed=snapshot.seed, snapshot=snapshot_json.to_json(snapshot),
-        snapshot_sha256=snapshot_json.digest(snapshot), tariff=observed.tariff, pue=observed.pue, timezone=cluster.timezone,
+        parameters=cluster.policy_parameters, seed=snapshot.seed, snapshot=form,
+        snapshot_sha256=forms.digest_of(form), tariff=observed.tariff, pue=observed.pue, timezone=cluster.timezone,
         snapshot_s=snapshot_s,
     )  # fmt: skip
 
@@ -48,8 +51,9 @@ def close_round(row: Round, observed: Observation, plan: Plan, applied: Applied,
     What no longer fitted asks for another round, once: a round that has only such events to answer leaves the rest to the next one.
     What was deferred asks for nothing here: the end of the stop that is in its way will.
     """
+    form = plan_json.to_json(plan)
     values: dict[str, Any] = {
-        "status": _status(plan, applied), "plan": plan_json.to_json(plan), "plan_sha256": plan_json.digest(plan),
+        "status": _status(plan, applied), "plan": form, "plan_sha256": forms.digest_of(form),
         "plan_status": plan.status, "objective": plan.objective, "bound": plan.bound, "message": plan.message,
         "cost_rate_per_h": cost_rate_per_h(plan, observed.snapshot), "ended_at": now,
         "changes": [describe(change) for change in applied.changes], "rejected": [_rejected(r) for r in applied.rejected],
@@ -63,8 +67,14 @@ def close_round(row: Round, observed: Observation, plan: Plan, applied: Applied,
         RescheduleEvent.objects.filter(pk__in=ids, round=None).update(round=row)
 
 
-def wants_another(row: Round, applied: Applied) -> bool:
-    """Whether something no longer fitted and this round was not itself asked for by nothing but such leftovers."""
+def wants_another(row: Round, observed: Observation, applied: Applied) -> bool:
+    """Whether something no longer fitted and this round was not itself asked for by nothing but such leftovers.
+
+    A round that saw a part of the queue and started the greater part of that has left GPUs to those it did not see.
+    """
+    started = sum(isinstance(c, Start) for c in applied.changes) - len(applied.rejected)
+    if observed.cut and started > settings.ROUND_JOBS // 2:
+        return True
     stale = any(r.code is RejectCode.STALE for r in applied.rejected)
     return stale and set(row.reasons) != {Reason.LEFTOVER}
 
@@ -86,6 +96,8 @@ def note_waiting(observed: Observation, plan: Plan, applied: Applied) -> None:
     reasons = _reasons(observed, plan, applied)
     changed: dict[str, list[UUID]] = defaultdict(list)
     waiting = Job.objects.filter(cluster=observed.cluster, state__in=MAY_WAIT)
+    if observed.cut:
+        waiting = waiting.filter(pk__in=list(reasons))
     for pk, *stored in waiting.values_list("pk", "waiting_code", "waiting_detail"):
         reason = reasons.get(str(pk))
         if reason is not None and stored != reason:
@@ -103,7 +115,12 @@ def _reasons(observed: Observation, plan: Plan, applied: Applied) -> dict[str, l
     }
     for entry in plan.waiting:
         earliest_s = None if entry.earliest_s is None else round(entry.earliest_s)
-        given: dict[str, Any] = {"nodes": list(entry.nodes), "jobs": list(entry.jobs), "watts": entry.watts, "earliest_s": earliest_s}
+        given: dict[str, Any] = {
+            "nodes": list(entry.nodes),
+            "jobs": list(entry.jobs),
+            "watts": entry.watts,
+            "earliest_s": earliest_s,
+        }
         if entry.code is WaitCode.RUNTIME_UNAVAILABLE:
             jobs = observed.snapshot.jobs
             given["runtime"] = runtime_of(jobs.columns.others["labels"][jobs.position[entry.job]])

@@ -7,11 +7,15 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 
+from django.conf import settings
+from django.db.models import Q
+
 from clusters.lifecycle import LIVE
 from clusters.models import Assignment, AssignmentSlot, Cluster, Device, GpuType, Node
 from clusters.models.nodes import Role, State
 from clusters.runtimes import runtimes_of
 from controlplane.changes import PlacementKey
+from controlplane.live.window import window
 from jobs.lifecycle import JobState
 from jobs.models import Job
 from loadmaster.protocol import AssignmentState, ReasonClass
@@ -85,8 +89,8 @@ class Held:
 class Rows:
     """All that a snapshot is made of, but for kinds and prices."""
 
-    def __init__(self, cluster: Cluster, now: datetime) -> None:
-        """`now`: jobs that rest until later are left out."""
+    def __init__(self, cluster: Cluster, now: datetime, number: int = 0) -> None:
+        """`now`: jobs that rest until later are left out. `number`: the round's, for which a long queue is cut to a window."""
         self.cluster = cluster
         self.held = Held(cluster)
         self.gpu_types: Mapping[int, GpuType] = {t.pk: t for t in GpuType.objects.order_by("name")}
@@ -97,6 +101,10 @@ class Rows:
             self.devices[device.node_id].append(device)
         shown = Job.objects.filter(cluster=cluster, state__in=SHOWN).exclude(state=JobState.STOPPING, hold_wanted=True)
         shown = shown.exclude(state=JobState.QUEUED, retry_at__gt=now)
+        chosen = window(shown.filter(state=JobState.QUEUED), settings.ROUND_JOBS, number)
+        self.cut = chosen is not None
+        if chosen is not None:
+            shown = shown.filter(~Q(state=JobState.QUEUED) | Q(pk__in=chosen))
         jobs = list(shown.select_related("team").order_by("submitted_at", "id"))
         self.undone = _undone_dependencies(cluster)
         self.blocked = _blocked(jobs, self.undone)

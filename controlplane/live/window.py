@@ -1,0 +1,48 @@
+"""Which of a long queue's jobs a round looks at.
+
+A snapshot of a hundred thousand jobs takes half a minute to read, to decide on and to keep, and nothing that is decided about job
+50,000 matters before the first thousands run. So a round sees every job that holds something and, of those that queue,
+LOADMASTER_ROUND_JOBS at most: a half by turns of the teams (each team's most pressing first, so that no team hides another's jobs
+behind its own), a quarter by due date, and a quarter that moves on with every round, so that each job is looked at now and then
+whatever stands before it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from django.db.models import F, QuerySet, Window
+from django.db.models.functions import RowNumber
+
+from jobs.models import Job
+
+
+def window(queued: QuerySet[Job], most: int, number: int) -> list[Any] | None:
+    """Primary keys of up to `most` of the `queued` jobs for round `number`; None where they are no more than that anyhow."""
+    count = queued.count()
+    if count <= most:
+        return None
+    quarter = most // 4
+    chosen = dict.fromkeys(_in_turn(queued, most - 2 * quarter))
+    chosen |= dict.fromkeys(_soonest(queued, quarter))
+    chosen |= dict.fromkeys(_passing(queued, quarter, number, count))
+    return list(chosen)
+
+
+def _in_turn(queued: QuerySet[Job], most: int) -> Sequence[Any]:
+    """The most pressing job of each team, then the second of each, and so on: by priority, then by age."""
+    turn = Window(RowNumber(), partition_by=[F("team_id")], order_by=[F("priority").desc(), F("submitted_at").asc(), F("pk").asc()])
+    ordered = queued.annotate(turn=turn).order_by("turn", "-priority", "submitted_at", "pk")
+    return [pk for pk, _ in ordered.values_list("pk", "turn")[:most]]
+
+
+def _soonest(queued: QuerySet[Job], most: int) -> Sequence[Any]:
+    return queued.filter(due_at__isnull=False).order_by("due_at", "pk").values_list("pk", flat=True)[:most]
+
+
+def _passing(queued: QuerySet[Job], most: int, number: int, count: int) -> Sequence[Any]:
+    """The next piece of the queue, in an order that says nothing; after the last piece comes the first."""
+    pieces = -(-count // most) if most else 1
+    start = number % pieces * most
+    return queued.order_by("pk").values_list("pk", flat=True)[start : start + most]
