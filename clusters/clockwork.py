@@ -10,8 +10,10 @@ from datetime import datetime, timedelta
 
 from loadmaster.protocol import Intervals
 
-HEARTBEATS_PER_S = 100.0
-"""Heartbeats a second that all nodes of a cluster may send together."""
+HEARTBEATS_PER_S = 1000.0
+"""Heartbeats a second that all nodes of a cluster may send together: 10,000 nodes beat every 10 s. In a batch, one costs a web
+process well below a millisecond (docs/loop.md); what one process cannot take, several share.
+"""
 
 KEEP_LEASE_S = 600.0
 """The shortest lease of a job marked `on_disconnect: keep`: it outlives ten minutes of silence, on both sides."""
