@@ -66,7 +66,7 @@ def _action(verb: str) -> Callable[[Action[P]], Action[P]]:
                 try:
                     with transaction.atomic():
                         # The job's row is locked before its assignments', as agents' calls do (clusters.locking).
-                        Job.objects.select_for_update().filter(pk=job.pk).exists()
+                        Job.objects.select_for_update(no_key=True).filter(pk=job.pk).exists()
                         fresh = get_job(user, job.pk)
                         before = fresh.state
                         return act(fresh, user, *args, **kwargs)

@@ -169,12 +169,15 @@ class _Application:
 
 
 def _lock(todo: Sequence[Change]) -> None:
-    """Lock what will change in the order everybody keeps to: nodes, then jobs. (SQLite's writer is alone anyhow.)"""
+    """Lock what will change in the order everybody keeps to: nodes, then jobs. (SQLite's writer is alone anyhow.)
+
+    Not their keys: whoever commits a row that points at one of them takes a share of its key, out of any order.
+    """
     changing = [c for c in todo if not isinstance(c, Keep)]
     seats = [s for c in changing for s in _ranks(c)]
     node_ids, job_ids = {s.node for s in seats}, {_job(c) for c in changing}
-    list(Node.objects.select_for_update().filter(pk__in=node_ids).order_by("pk").values_list("pk"))
-    list(Job.objects.select_for_update().filter(pk__in=job_ids).order_by("pk").values_list("pk"))
+    list(Node.objects.select_for_update(no_key=True).filter(pk__in=node_ids).order_by("pk").values_list("pk"))
+    list(Job.objects.select_for_update(no_key=True).filter(pk__in=job_ids).order_by("pk").values_list("pk"))
 
 
 def _ranks(change: Change) -> tuple[RankSeat, ...]:
