@@ -16,6 +16,8 @@ def check_text(field: str, text: str, longest: int, *, empty: bool = True) -> No
     """Refuse text of more than `longest` characters, and none at all unless `empty`."""
     if len(text) > longest:
         raise invalid(field, f"may have at most {longest} characters, not {len(text)}")
+    if not text.isprintable():
+        raise invalid(field, "must not hold control characters or marks of direction")
     if not text and not empty:
         raise invalid(field, "must not be empty")
 

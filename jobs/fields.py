@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import re
 import shlex
+import unicodedata
 from collections.abc import Iterable
 from datetime import date, datetime, timedelta, tzinfo
 from difflib import get_close_matches
@@ -23,6 +24,9 @@ MAX_COMMAND = 65_536
 MAX_VALUE = 32_768
 MAX_VARIABLES = 500
 MAX_LIST = 100
+DIRECTIONS = frozenset("\u061c\u200e\u200f\u202a\u202b\u202c\u202d\u202e\u2066\u2067\u2068\u2069\u2028\u2029")
+"""Characters that reorder or break the text around them, so that it reads as what it is not."""
+
 MAX_DURATION_S = 10 * 365 * 86_400.0
 
 
@@ -34,7 +38,7 @@ def text(value: object, *, most: int, empty: bool = True) -> str:
     """A string of at most `most` characters without control characters."""
     if not isinstance(value, str):
         raise FieldError(f"must be text, not {called(value)}")
-    if any(ord(c) < 32 or 0xD800 <= ord(c) < 0xE000 for c in value):
+    if any(unicodedata.category(c) in ("Cc", "Cs") or c in DIRECTIONS for c in value):
         raise FieldError("must not hold control characters")
     if len(value) > most:
         raise FieldError(f"must have at most {most} characters, not {len(value)}")

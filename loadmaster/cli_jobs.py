@@ -9,7 +9,6 @@ from typing import Annotated, Any
 from uuid import UUID
 
 import typer
-from rich.markup import escape
 
 from loadmaster.cli_output import (
     FAILURE,
@@ -29,6 +28,7 @@ from loadmaster.cli_output import (
 from loadmaster.client import ENDED, Client
 from loadmaster.job_file import parse_settings, read_job_file
 from loadmaster.results import Job, Submission
+from loadmaster.terminal import harmless, shown
 
 JobId = Annotated[str, typer.Argument(help="The job's name, or its id or the beginning of it.", metavar="JOB")]
 Json = Annotated[bool, typer.Option("--json", help="Answer in JSON.")]
@@ -100,7 +100,7 @@ def history(context: typer.Context, job: JobId, as_json: Json = False) -> None:
         show_json(events)
         return
     rows = [
-        (f"{e.at.astimezone():%Y-%m-%d %H:%M:%S}" if e.at else "", e.event, e.to_state, escape(e.actor), escape(_why(e.data)))
+        (f"{e.at.astimezone():%Y-%m-%d %H:%M:%S}" if e.at else "", e.event, e.to_state, shown(e.actor), shown(_why(e.data)))
         for e in events
     ]
     table(("WHEN", "WHAT", "STATE", "BY", "WHY"), rows)
@@ -113,13 +113,14 @@ def logs(
     stderr: Annotated[bool, typer.Option("--stderr", help="The error output in place of the output.")] = False,
     tail: Annotated[int | None, typer.Option(min=0, help="Only the last so many bytes.")] = None,
     rank: Annotated[int, typer.Option(min=0, help="Of which process of a gang.")] = 0,
+    raw: Annotated[bool, typer.Option("--raw", help="Byte for byte, terminal's escape sequences too; for files.")] = False,
 ) -> None:
     """Print a job's log, across its pre-emptions and migrations."""
     stream = "stderr" if stderr else "stdout"
     with connected(context) as client:
         # A log is the job's own text: printed as it is, without rich's reading of brackets.
         for text in client.logs(_id(client, job), follow=follow, stream=stream, offset=None if tail is None else -tail, rank=rank):
-            typer.echo(text, nl=False)
+            typer.echo(text if raw else harmless(text), nl=False)
 
 
 def cancel(context: typer.Context, job: JobId, as_json: Json = False) -> None:
@@ -181,7 +182,7 @@ def _act(context: typer.Context, act: Callable[[Client], Job], as_json: bool) ->
     if as_json or wants_json(context):
         show_json(job)
     else:
-        out().print(f"{escape(job.name)} is {job.state}{', to be held' if job.hold_wanted else ''}")
+        out().print(f"{shown(job.name)} is {job.state}{', to be held' if job.hold_wanted else ''}")
 
 
 def _shown(context: typer.Context, job: Job, as_json: bool) -> None:
@@ -197,7 +198,7 @@ def _submitted(context: typer.Context, submission: Submission, as_json: bool) ->
         show_json({"id": submission.id, "created": submission.created, "warnings": submission.warnings, "job": submission.job})
         return
     said_before = "" if submission.created else " (it had been submitted before)"
-    err().print(f"{escape(submission.job.name)} is {submission.job.state}{said_before}")
+    err().print(f"{shown(submission.job.name)} is {submission.job.state}{said_before}")
     out().print(submission.id)
 
 
@@ -208,7 +209,7 @@ def _watch(client: Client, job_id: str) -> None:
         job = client.job(job_id)
         line = _line(job)
         if line != last:
-            err().print(escape(line))
+            err().print(shown(line))
             last = line
         if job.state in ENDED:
             break

@@ -6,12 +6,12 @@ import sys
 from typing import Annotated, Any
 
 import typer
-from rich.markup import escape
 
 from loadmaster.cli_output import USAGE, connected, fail, out, said, show_json, show_nodes, table, wants_json
 from loadmaster.client import Client
 from loadmaster.job_file import parse_settings
 from loadmaster.results import CostSum, Node
+from loadmaster.terminal import shown
 
 NodeName = Annotated[str, typer.Argument(help="The node's name or id.", metavar="NODE")]
 InCluster = Annotated[str | None, typer.Option(help="Its cluster; may be left out where there is only one.")]
@@ -184,7 +184,7 @@ def costs(
 def _cost_line(row: CostSum) -> tuple[str, ...]:
     predicted = "" if row.predicted_cost is None else f"{row.predicted_cost:.4f}"
     numbers = (f"{value:.3f}" for value in (row.kwh, row.measured_kwh, row.modelled_kwh, row.gpu_h))
-    return (escape(row.name), f"{row.cost:.4f}", predicted, *numbers)
+    return (shown(row.name), f"{row.cost:.4f}", predicted, *numbers)
 
 
 def register(app: typer.Typer) -> None:
@@ -218,7 +218,7 @@ def _said(context: typer.Context, node: Node, as_json: bool) -> None:
     if as_json or wants_json(context):
         show_json(node)
     else:
-        out().print(f"{node.name} is {node.state}, for {node.role}")
+        out().print(f"{shown(node.name)} is {node.state}, for {node.role}")
 
 
 def _policy(context: typer.Context, cluster: dict[str, Any], as_json: bool) -> None:

@@ -14,13 +14,13 @@ from typing import Any, NoReturn
 import httpx
 import typer
 from rich.console import Console
-from rich.markup import escape
 from rich.table import Table
 
 from loadmaster.cli_config import read_account
 from loadmaster.client import ApiError, AuthenticationError, Client, InvalidError, LoadmasterError
 from loadmaster.job_file import JobFileError
 from loadmaster.results import Job, Node
+from loadmaster.terminal import harmless, shown
 
 USAGE = 2
 SHORT_ID = 8
@@ -39,14 +39,21 @@ class Options:
     transport: httpx.BaseTransport | None = field(default=None, repr=False)
 
 
+class _Harmless(Console):
+    """A console that obeys its own styles and nothing that stands in the texts it is given."""
+
+    def print(self, *objects: Any, **options: Any) -> None:
+        super().print(*(harmless(item) if isinstance(item, str) else item for item in objects), **options)
+
+
 def out() -> Console:
     """Where answers go; made anew, so that redirection is seen."""
-    return Console(file=sys.stdout, highlight=False, soft_wrap=not sys.stdout.isatty())
+    return _Harmless(file=sys.stdout, highlight=False, soft_wrap=not sys.stdout.isatty())
 
 
 def err() -> Console:
     """Where errors and remarks go."""
-    return Console(file=sys.stderr, highlight=False, soft_wrap=True)
+    return _Harmless(file=sys.stderr, highlight=False, soft_wrap=True)
 
 
 @contextmanager
@@ -85,22 +92,22 @@ def complain(error: ApiError) -> None:
     """The messages by field, in red."""
     console = err()
     if not error.fields:
-        console.print(f"[red]Error:[/red] {escape(error.detail)}")
+        console.print(f"[red]Error:[/red] {shown(error.detail)}")
     for name, messages in error.fields.items():
         for message in messages:
-            console.print(f"[red]{escape(name)}:[/red] {escape(message)}")
+            console.print(f"[red]{shown(name)}:[/red] {shown(message)}")
 
 
 def fail(message: str, code: int = FAILURE) -> NoReturn:
     """Say it in red and end."""
-    err().print(f"[red]Error:[/red] {escape(message)}")
+    err().print(f"[red]Error:[/red] {shown(message)}")
     raise typer.Exit(code)
 
 
 def warn(messages: Iterable[str]) -> None:
     """Remarks that stop nothing."""
     for message in messages:
-        err().print(f"[yellow]Warning:[/yellow] {escape(message)}")
+        err().print(f"[yellow]Warning:[/yellow] {shown(message)}")
 
 
 def wants_json(context: typer.Context) -> bool:
@@ -119,7 +126,7 @@ def table(headings: Sequence[str], rows: Iterable[Sequence[object]]) -> None:
     for heading in headings:
         made.add_column(heading, overflow="fold")
     for row in rows:
-        made.add_row(*(str(cell) for cell in row))
+        made.add_row(*(harmless(str(cell)) for cell in row))
     out().print(made)
 
 
@@ -128,12 +135,12 @@ def show_jobs(jobs: Iterable[Job]) -> None:
     rows = [
         (
             j.id[:SHORT_ID],
-            escape(j.name),
+            shown(j.name),
             styled(j.state),
             f"{100 * j.progress.fraction:.0f}%",
             where(j),
             short(j.due),
-            j.user,
+            shown(j.user),
             why(j),
         )
         for j in jobs
@@ -145,7 +152,7 @@ def show_job(job: Job) -> None:
     """One job, a line for each thing."""
     progress = job.progress
     lines = {
-        "job": f"{escape(job.name)} ({job.id})",
+        "job": f"{shown(job.name)} ({job.id})",
         "state": styled(job.state) + (" (to be held)" if job.hold_wanted else ""),
         "why it waits": why(job),
         "where": where(job),
@@ -155,13 +162,13 @@ def show_job(job: Job) -> None:
         "loss": f"{progress.first_loss:.4g} at first, {progress.last_loss:.4g} last" if progress.last_loss is not None
         and progress.first_loss is not None else "",
         "GPUs": str(job.gpus_min) if job.gpus_min == job.gpus_max else f"{job.gpus_min}..{job.gpus_max}",
-        "kind": escape(job.kind),
-        "cluster, team": f"{job.cluster}, {job.team} (submitted by {escape(job.user)})",
+        "kind": shown(job.kind),
+        "cluster, team": f"{shown(job.cluster)}, {shown(job.team)} (submitted by {shown(job.user)})",
         "due": moment(job.due),
         "submitted": moment(job.submitted_at),
         "started": moment(job.started_at),
         "ended": moment(job.completed_at),
-        "failure": escape(job.failure_reason),
+        "failure": shown(job.failure_reason),
     }  # fmt: skip
     for name, line in lines.items():
         if line:
@@ -173,8 +180,9 @@ def show_nodes(nodes: Iterable[Node]) -> None:
     table(
         ("NODE", "CLUSTER", "STATE", "ROLE", "GPUS", "TYPE", "CORES", "MEMORY", "SEEN"),
         (
-            (n.name, n.cluster, styled(n.state), n.role, _gpus(n), n.gpu_type + (" (emulated)" if n.emulated else ""),
-             f"{n.cores:g}", f"{n.memory_gb:.4g} GB", short(n.last_seen_at))
+            (shown(n.name), shown(n.cluster), styled(n.state), n.role, _gpus(n),
+             shown(n.gpu_type) + (" (emulated)" if n.emulated else ""), f"{n.cores:g}",
+             f"{n.memory_gb:.4g} GB", short(n.last_seen_at))
             for n in nodes
         ),
     )  # fmt: skip
@@ -183,13 +191,14 @@ def show_nodes(nodes: Iterable[Node]) -> None:
 def where(job: Job) -> str:
     """The nodes and GPUs of a job."""
     return ", ".join(
-        f"{p.node} ({p.gpus} x {p.gpu_type}{', profile run' if p.purpose == 'profiling' else ''})" for p in job.placement
+        f"{shown(p.node)} ({p.gpus} x {shown(p.gpu_type)}{', profile run' if p.purpose == 'profiling' else ''})"
+        for p in job.placement
     )
 
 
 def why(job: Job) -> str:
     """Why it waits."""
-    return escape(job.waiting.reason) if job.waiting else ""
+    return shown(job.waiting.reason) if job.waiting else ""
 
 
 def styled(state: str) -> str:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -24,10 +23,9 @@ LIMITS = {"login:address": (5, 300), "login:account": (3, 300), "enrolment:addre
 
 
 @pytest.fixture(autouse=True)
-def _limits(settings: Any) -> Iterator[None]:
+def _limits(settings: Any) -> None:
     settings.THROTTLES = LIMITS
     throttling._alone.clear()
-    yield
 
 
 def log_in(client: Client, name: str, password: str = "wrong", **more: Any) -> Any:

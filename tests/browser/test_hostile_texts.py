@@ -1,0 +1,78 @@
+"""Names, reasons and logs that attack: shown as text on every page, under a policy that nothing violates."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+from playwright.sync_api import Page, expect
+
+from tests.builders_browser import Visitor
+
+pytestmark = pytest.mark.browser
+PAYLOAD = "<img src=x onerror=window.pwned=1><script>window.pwned=1</script><b id=injected>"
+MAKE = """
+from clusters.models import Assignment, Node
+from clusters.models.nodes import State
+from jobs.models import Job
+from tests.builders import a_job
+from tests.builders_pages import a_log, an_assignment
+payload = {payload!r}
+source = Job.objects.get(pk={running!r})
+node = source.assignments.first().node
+job = a_job(source.cluster, team=source.team, user=source.user, name=payload, state="failed", failure_reason=payload + "\\x1b[31m")
+done = an_assignment(job, node, live=False, reason=payload)
+a_log(done, payload + "\\x1b[2J\\x1b]0;x\\x07 \\u202egnp.exe \\x00\\n" + "x" * 100_000 + "\\n")
+Node.objects.filter(pk=node.pk).update(reason=payload, state=State.CORDONED)
+print(job.pk)
+"""
+WATCH = """
+window.violations = [];
+document.addEventListener("securitypolicyviolation", (event) => {
+  window.violations.push(event.violatedDirective + " " + event.blockedURI);
+});
+"""
+
+
+@pytest.fixture
+def watched(grace: Visitor) -> Iterator[Visitor]:
+    """An operator whose pages note what would be against the policy; none is."""
+    grace.page.add_init_script(WATCH)
+    yield grace
+    assert grace.complaints == []
+
+
+def assert_harmless(page: Page) -> None:
+    assert page.evaluate("window.pwned") is None, "a text ran as a script"
+    expect(page.locator("#injected")).to_have_count(0)
+    assert page.evaluate("window.violations") == []
+
+
+def test_texts_of_others_are_only_text(watched: Visitor) -> None:
+    ids = watched.server.ids
+    job = watched.server.do(MAKE.format(payload=PAYLOAD, running=ids["running"])).strip()
+    for path in ("/", "/?state=failed", f"/jobs/{job}/", f"/submit/?from={job}", "/nodes/", "/timeline/", "/rounds/", "/kinds/"):
+        watched.page.goto(watched.server.url + path)
+        watched.page.wait_for_load_state("load")
+        if path == "/timeline/":
+            expect(watched.page.locator("#gantt[aria-busy=false]")).to_be_visible()
+        assert_harmless(watched.page)
+    watched.page.goto(f"{watched.server.url}/jobs/{job}/")
+    log = watched.page.get_by_label("Last lines of the log")
+    expect(log).to_contain_text("window.pwned=1")
+    assert "\x1b" not in (log.text_content() or "")
+    watched.server.do(f"from jobs.models import Job; Job.objects.filter(pk={job!r}).update(name='harmless again')")
+
+
+@pytest.mark.parametrize(
+    "path", ["/", "/submit/", "/jobs/{running}/", "/nodes/", "/timeline/", "/rounds/", "/rounds/{round}/", "/kinds/"]
+)
+def test_no_page_breaks_the_policy_nor_tries_to(watched: Visitor, path: str) -> None:
+    page = watched.page
+    page.goto(watched.server.url + path.format(**watched.server.ids))
+    page.wait_for_load_state("load")
+    if path == "/timeline/":
+        expect(page.locator("#gantt .bars .point").first).to_be_attached()
+        page.locator("#gantt .bars .point path").first.hover(force=True)
+        assert "rgb" in page.evaluate("getComputedStyle(document.querySelector('#gantt .main-svg')).backgroundColor")
+    assert_harmless(page)
