@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import uuid
+from collections.abc import Mapping
+from datetime import UTC, datetime, timedelta
 from typing import cast
 
 from django.contrib import messages
@@ -40,24 +42,36 @@ def node_action(request: HttpRequest, node_id: uuid.UUID, action: str) -> HttpRe
         raise PermissionDenied("only operators change nodes")
     node = get_object_or_404(Node, pk=node_id)
     try:
-        messages.success(request, _act(node, action, request.POST.get("role", ""), user.get_username()))
+        messages.success(request, _act(node, action, request.POST, user.get_username()))
     except NodeStateError as error:
         messages.error(request, f"Nothing was changed: {error}.")
     return redirect("nodes")
 
 
-def _act(node: Node, action: str, role: str, actor: str) -> str:
+def _act(node: Node, action: str, said: Mapping[str, str], actor: str) -> str:
+    role, reason = said.get("role", ""), said.get("reason", "").strip()
     match action:
         case "cordon":
-            node_cordon(node, actor=actor)
+            node_cordon(node, actor=actor, reason=reason)
             return f"{node.name} takes nothing new; what runs there goes on."
         case "uncordon":
             node_uncordon(node, actor=actor)
             return f"{node.name} takes work again."
         case "drain":
-            node_drain(node, actor=actor)
-            return f"{node.name} is being drained: its jobs save a checkpoint and move elsewhere."
+            until = _deadline(said.get("minutes", ""))
+            node_drain(node, deadline=until, actor=actor, reason=reason)
+            when = "now" if until is None else f"by {until:%H:%M} UTC"
+            return f"{node.name} takes nothing new; what runs there saves a checkpoint and moves elsewhere {when}."
         case "role" if role in Role.values:
             node_set_role(node, role, actor=actor)
             return f"{node.name} now serves {'production and profiling' if role == Role.BOTH else role}."
     raise Http404(f"there is no action {action} {role}".strip())
+
+
+def _deadline(minutes: str) -> datetime | None:
+    """So many minutes from now; None (at once) where nothing was given."""
+    if not minutes.strip():
+        return None
+    if not minutes.strip().isdecimal() or len(minutes.strip()) > 5:
+        raise NodeStateError(f"the deadline must be a whole number of minutes, not {minutes[:20]!r}")
+    return datetime.now(UTC) + timedelta(minutes=int(minutes))

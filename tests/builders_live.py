@@ -56,21 +56,28 @@ def _code(job: JobView) -> WaitCode:
 
 def taken(assignment: Assignment) -> Assignment:
     """The agent has accepted the offer and runs it."""
+    accepted(assignment)
+    return said(assignment, AssignmentState.RUNNING)
+
+
+def accepted(assignment: Assignment) -> None:
+    """The agent has accepted the offer."""
     node = assignment.node
     if node.epoch == 0:
         node.epoch = 1
         node.save(update_fields=["epoch"])
     accept(node.pk, assignment.pk, Accept(epoch=node.epoch, fence=assignment.fence))
-    return said(assignment, AssignmentState.RUNNING)
 
 
-def said(assignment: Assignment, state: AssignmentState) -> Assignment:
+def said(assignment: Assignment, state: AssignmentState, reason_class: ReasonClass | None = None, **values: Any) -> Assignment:
     """The agent has reported a state."""
     assignment.refresh_from_db()
     assignment.node.refresh_from_db()
     seq, now_s = assignment.report_seq + 1, timezone.now().timestamp()
-    reason = ReasonClass.PREEMPT if state is AssignmentState.PREEMPTED else None
-    report = StateReport(assignment.node.epoch, assignment.fence, seq, state, now_s, 0, reason)
+    reason = reason_class or (ReasonClass.PREEMPT if state is AssignmentState.PREEMPTED else None)
+    report = StateReport(
+        assignment.node.epoch, assignment.fence, seq, state, now_s, **{"exit_code": 0, "reason_class": reason, **values}
+    )
     report_state(assignment.node_id, assignment.pk, report)
     assignment.refresh_from_db()
     return assignment

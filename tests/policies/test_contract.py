@@ -157,6 +157,18 @@ def test_a_job_whose_types_are_all_out_of_service_is_told_which_nodes(name: str)
     assert [(w.code, w.nodes) for w in plan.waiting] == [(WaitCode.TYPES_UNAVAILABLE, ("n1",))]
 
 
+@every_variant
+def test_a_job_whose_runtime_no_ready_node_has_says_so_with_the_nodes_that_would_do(
+    name: str, parameters: dict[str, object]
+) -> None:
+    nodes = [
+        a_node("n1", labels=("runtime:process",)),
+        a_node("n2", labels=("runtime:docker",), state=NodeState.CORDONED),
+    ]
+    plan = decide(name, a_snapshot(nodes, [a_job("a", labels=("runtime:docker",))]), **parameters)
+    assert [(w.code, w.nodes) for w in plan.waiting] == [(WaitCode.RUNTIME_UNAVAILABLE, ("n2",))]
+
+
 @any_policy
 def test_a_job_that_waits_for_watts_is_told_how_many(name: str) -> None:
     snapshot = a_snapshot([a_node("n1", gpus=2)], [a_job("a"), a_job("b")], power_cap_w=600.0)

@@ -210,3 +210,10 @@ def test_a_violation_names_job_node_values_and_remedy() -> None:
     snapshot = a_snapshot([a_node("n1", gpus=4)], [a_job("a", gpus_min=2, gpus_max=3)])
     (found,) = violations(Plan("test", PlanStatus.HEURISTIC, (put("a", "n1", "gpu0"),)), snapshot)
     assert (found.job, str(found)) == ("a", "gang_size: job a needs 2 to 3 GPUs over all its ranks, not 1")
+
+
+def test_what_a_node_cannot_do_is_told_in_words() -> None:
+    snapshot = a_snapshot([a_node("n1", labels=("runtime:process",))], [a_job("a", labels=("runtime:docker",))])
+    plan = Plan("test", PlanStatus.HEURISTIC, (put("a", "n1", "gpu0"),))
+    (found,) = violations(plan, snapshot)
+    assert (found.code, found.detail) == ("labels_missing", "node n1 lacks the runtime docker, which job a needs")

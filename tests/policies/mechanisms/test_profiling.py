@@ -72,6 +72,20 @@ def test_a_shared_node_lends_free_devices_at_once_and_busy_ones_only_to_an_old_r
     assert placed(600.0, "gpu0", "gpu1") == [("new", 0, "b1", ("gpu0",))]
 
 
+def test_of_nodes_of_both_roles_one_at_a_time_gives_up_what_trains_there() -> None:
+    nodes = [a_node(f"b{i}", gpus=2, role=NodeRole.BOTH) for i in range(2)]
+    training = [a_job(f"j{n}{d}", running=on(n, d)) for n in ("b0", "b1") for d in ("gpu0", "gpu1")]
+    requests = [a_profile_request("new", copy=i, since_s=float(i)) for i in range(3)]
+    _, first = reserve_profiling(wanting(*requests, nodes=nodes, jobs=[a_new_job(), *training]))
+    assert [(p.copy, p.ranks[0].node) for p in first] == [(0, "b0"), (1, "b0")]
+    measuring = a_new_job(running=(a_profile_run("b0", "gpu0", copy=0),))
+    left = [j for j in training if j.id != "jb0gpu0"]
+    _, then = reserve_profiling(wanting(requests[2], nodes=nodes, jobs=[measuring, *left]))
+    assert [(p.copy, p.ranks[0].node) for p in then] == [(0, "b0"), (2, "b0")], "the node that is measured on gives up more first"
+    _, last = reserve_profiling(wanting(requests[2], nodes=nodes[1:], jobs=[a_new_job(), *left[1:]]))
+    assert [(p.copy, p.ranks[0].node) for p in last] == [(2, "b1")]
+
+
 def test_a_training_job_whose_device_is_taken_is_placed_anew() -> None:
     nodes = [a_node("b1", gpus=1, role=NodeRole.BOTH), a_node("n2", gpus=1)]
     jobs = [a_new_job(), a_job("old", running=on("b1", "gpu0"))]
