@@ -332,3 +332,29 @@ def test_what_was_reported_beyond_its_acceptance_waits_for_its_lease(call: Any) 
     _restart(call, node)
     assignment.refresh_from_db()
     assert assignment.state == S.PREPARING
+
+
+def test_a_preparation_is_told_by_its_fraction(call: Any) -> None:
+    node = a_node_with_agent()
+    assignment = an_offer(node)
+    _accept(call, assignment)
+    assert _report(call, assignment, S.PREPARING, seq=1).status_code == 200
+    assert _report(call, assignment, S.PREPARING, seq=2, prepared_fraction=0.4).status_code == 200
+    assignment.refresh_from_db()
+    assert (assignment.state, assignment.prepared_fraction, assignment.report_seq) == (S.PREPARING, 0.4, 2)
+    assert _report(call, assignment, S.PREPARING, seq=3, prepared_fraction=1.5).json()["error"]["field"] == "prepared_fraction"
+
+
+def test_the_first_launch_pins_the_jobs_image_and_later_ones_get_it(call: Any) -> None:
+    node = a_node_with_agent()
+    job = a_job(node.cluster, runtime="docker", image="train:1")
+    assignment = an_offer(node, job)
+    assert _accept(call, assignment).json()["image_digest"] == ""
+    digests = [f"sha256:{letter * 64}" for letter in "ab"]
+    _report(call, assignment, S.PREPARING, seq=1)
+    for seq, digest in enumerate(digests, 2):
+        assert _report(call, assignment, S.RUNNING, seq=seq, image_digest=digest).status_code == 200
+    job.refresh_from_db()
+    assert job.image_digest == digests[0]
+    assert _accept(call, assignment).json()["image_digest"] == digests[0]
+    assert _report(call, assignment, S.RUNNING, seq=9, image_digest="latest").json()["error"]["field"] == "image_digest"

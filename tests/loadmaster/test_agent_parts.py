@@ -236,7 +236,7 @@ class TestConfig:
         [
             ({}, "--server"),
             ({"server": "host:80"}, "--server"),
-            ({"server": "http://s", "runtime": "docker"}, "--runtime"),
+            ({"server": "http://s", "runtime": "podman"}, "--runtime"),
             ({"server": "http://s", "token_file": "/no/such"}, "--token-file"),
             ({"server": "http://s", "config": "/no/such"}, "--config"),
             ({"server": "http://s", "colour": "red"}, "colour"),

@@ -17,6 +17,7 @@ from loadmaster.agent.reconcile import (
     Settle,
     Stop,
     StopStray,
+    TellPreparing,
     Update,
     View,
     reconcile,
@@ -78,6 +79,18 @@ def test_a_lease_that_has_run_out_starts_nothing() -> None:
 
 def test_a_prepared_run_with_a_lease_is_launched() -> None:
     assert decided(WAITING, PREPARED, leases={RUN: 60.0}) == [Launch(WAITING, 60.0)]
+
+
+def test_a_preparation_is_told_when_it_has_come_on_and_never_launched() -> None:
+    preparing = RunStatus(RunState.PREPARING, prepared_fraction=0.5)
+    assert decided(WAITING, preparing, leases={RUN: 60.0}, since_s={"a1": -100.0}) == [TellPreparing(WAITING, 0.5)]
+    assert decided(replace(WAITING, told_fraction=0.48), preparing, leases={RUN: 60.0}) == []
+
+
+def test_a_preparation_that_is_wanted_no_more_is_finished() -> None:
+    (action,) = decided(WAITING, RunStatus(RunState.PREPARING), wishes=CANCEL)
+    assert isinstance(action, Finish)
+    assert action.exit.stopped_by is StopBy.CANCEL
 
 
 def test_a_run_nobody_grants_a_lease_is_given_up() -> None:
