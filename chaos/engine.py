@@ -55,7 +55,7 @@ class Run:
         before = [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else []
         self.struck = Counter(line["part"] for line in before)
         self._begin()
-        began_s = time.monotonic()
+        began_s = time.monotonic() - (before[-1]["at_s"] if before else 0.0)
         for blow in self.blows[len(before) :]:
             self._play_one(blow, path, began_s)
         self.seconds = time.monotonic() - began_s
