@@ -1,0 +1,283 @@
+"""Every address of the server with every wrong credential. A new one fails here until it is entered with who it is for."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from datetime import timedelta
+from typing import Any
+
+import pytest
+from django.contrib.auth.models import User
+from django.test import Client
+from django.urls import URLPattern, URLResolver, get_resolver
+from django.utils import timezone
+from knox.models import AuthToken
+
+from clusters.models import EnrolmentToken, Node
+from clusters.services import issue_enrolment_token
+from clusters.services.enrolment import sha256
+from loadmaster.protocol import PROTOCOL_HEADER
+from loadmaster.wire import dumps
+from tests.builders import a_cluster, a_job, a_team, a_user
+from tests.builders_agents import CLOCK, a_node_with_agent, a_registration, a_running_assignment
+from tests.builders_jobs import a_token, output
+
+# The long poll reads in threads of its own: its tests commit what they make.
+pytestmark = pytest.mark.django_db
+MARK = "not-for-you"
+METHODS = ("get", "post", "put", "patch", "delete")
+UUID = "[0-9a-fA-F]{8}(?:-[0-9a-fA-F]{4}){3}-[0-9a-fA-F]{12}"
+
+OPEN, PERSON, TEAM, OPERATORS, WRITES, AGENT, DOOR, NOTHING = (
+    "open to all", "who is logged in", "the team", "operators", "operators write", "its own node", "a door", "nothing is there",
+)  # fmt: skip
+JOB, NODE, ASSIGNMENT = (
+    "api/v1/^jobs/(?P<pk>[0-9a-fA-F-]{36})/",
+    f"api/v1/^nodes/(?P<pk>{UUID})/",
+    "api/agent/v1/assignments/<uuid:assignment_id>/",
+)
+ENDPOINTS = {
+    "": PERSON, "login/": DOOR, "logout/": PERSON, "password/": PERSON, "submit/": PERSON, "jobs/<uuid:job_id>/": TEAM,
+    "jobs/<uuid:job_id>/<slug:action>/": TEAM, "nodes/": PERSON, "nodes/<uuid:node_id>/<slug:action>/": OPERATORS,
+    "timeline/": PERSON, "timeline/figure.json": PERSON, "rounds/": PERSON, "rounds/<int:pk>/": PERSON,
+    "rounds/<int:pk>/snapshot.json": OPERATORS, "kinds/": PERSON, "live/": PERSON, "costs/": PERSON,
+    "costs/figure.json": PERSON, "costs/costs.csv": PERSON,
+    "api/v1/^jobs/$": PERSON, "api/v1/jobs/bulk/": PERSON, f"{JOB}$": TEAM, **{f"{JOB}{name}/$": TEAM for name in (
+        "assignments", "attempts", "cancel", "clone", "events", "hold", "logs", "release", "requeue")},
+    "api/v1/me/": PERSON, "api/v1/teams/": PERSON, "api/v1/teams/<slug:team>/secrets/": TEAM,
+    "api/v1/teams/<slug:team>/secrets/<str:name>/": TEAM, "api/v1/tokens/": DOOR, "api/v1/tokens/current/": PERSON,
+    "api/v1/tokens/<slug:key>/": TEAM,
+    "api/v1/^clusters/$": PERSON, "api/v1/^clusters/(?P<name>[^/.]+)/$": WRITES,
+    "api/v1/^clusters/(?P<name>[^/.]+)/reschedule/$": WRITES,
+    "api/v1/^nodes/$": PERSON, f"{NODE}$": PERSON,
+    **{f"{NODE}{name}/$": WRITES for name in ("cordon", "drain", "role", "uncordon")},
+    "api/v1/^gpu-types/$": PERSON, "api/v1/^enrolment-tokens/$": OPERATORS,
+    "api/v1/^enrolment-tokens/(?P<pk>[0-9]{1,18})/$": OPERATORS,
+    "api/v1/^rounds/$": PERSON, "api/v1/^rounds/(?P<pk>[^/.]+)/$": OPERATORS, "api/v1/costs/": PERSON, "api/v1/policies/": PERSON,
+    "api/v1/kinds/": PERSON, "api/v1/kinds/<int:pk>/": TEAM, "api/v1/kinds/<int:pk>/forget/": OPERATORS,
+    r"api/v1/[\s\S]*": NOTHING, r"api/agent/v1/[\s\S]*": NOTHING,
+    "api/agent/v1/register": DOOR,
+    **{f"api/agent/v1/nodes/<uuid:node_id>/{name}": AGENT for name in ("session", "heartbeat", "directives")},
+    **{f"{ASSIGNMENT}{name}": AGENT for name in ("accept", "state", "logs/<str:stream>", "metrics")},
+    "^api/schema/?$": PERSON, "^api/docs/?$": PERSON, "healthz": OPEN, "readyz": OPEN, "^metrics/?$": OPEN,
+}  # fmt: skip
+"""Who each address is for. /metrics is open only where no token is set for it; its own tests say so."""
+
+
+class Scene:
+    """A job of a team, the node it runs on, and everybody who should not get at it."""
+
+    def __init__(self) -> None:
+        self.cluster = a_cluster(name="lab", **CLOCK)
+        self.team = a_team(f"team-{MARK}")
+        self.owner = a_user("owner", team=self.team)
+        self.node = a_node_with_agent(self.cluster, token="the node's", name="volta")
+        self.other_node = a_node_with_agent(self.cluster, token="another node's", name="tesla")
+        self.job = a_job(self.cluster, name=f"job-{MARK}", team=self.team, user=self.owner, command=["echo", MARK])
+        self.assignment = a_running_assignment(self.node, self.job)
+        output(self.assignment, f"{MARK}\n".encode())
+        self.owners_key = AuthToken.objects.create(self.owner)[0].token_key
+        self.other = a_user("other", team=a_team("another"))
+        self.stranger = a_user("stranger")
+
+    def url(self, route: str) -> str:
+        """The route's address with the names of the scene."""
+        pk = {"jobs": self.job.pk, "nodes": self.node.pk, "kinds": self.job.kind_id}.get(_noun(route), 1)
+        for converter, value in {
+            "<uuid:job_id>": self.job.pk, "<uuid:node_id>": self.node.pk, "<uuid:assignment_id>": self.assignment.pk,
+            "<slug:action>": "cordon" if route.startswith("nodes") else "cancel", "<int:pk>": pk, "<slug:team>": self.team.name,
+            "<str:name>": "wandb", "<slug:key>": self.owners_key, "<str:stream>": "stdout", r"[\s\S]*": "nowhere",
+        }.items():  # fmt: skip
+            route = route.replace(converter, str(value))
+        route = re.sub(r"\(\?P<(\w+)>(?:[^()]|\([^()]*\))*\)", lambda m: "lab" if m[1] == "name" else str(pk), route)
+        return "/" + route.replace("^", "").replace("$", "").replace("/?", "")
+
+    def wrong_tokens(self) -> dict[str, str]:
+        """Authorization headers that open nothing."""
+        expired = AuthToken.objects.create(self.owner, expiry=timedelta(seconds=-5))[1]
+        row, revoked = AuthToken.objects.create(self.owner)
+        row.delete()
+        gone = AuthToken.objects.create(User.objects.create_user("gone", is_active=False))[1]
+        good = a_token(self.owner)
+        return {
+            "none": "", "no scheme": good, "no token": "Bearer", "two": f"Bearer {good} {good}",
+            "a wrong one": f"Bearer {good[:-1]}x",
+            "a beginning": f"Bearer {good[:8]}", "another scheme": f"Basic {good}", "no text": "Bearer \xff\xfe",
+            "NUL": "Bearer a\0b",
+            "huge": "Bearer " + "a" * 9000, "expired": f"Bearer {expired}", "revoked": f"Bearer {revoked}",
+            "nobody's": f"Bearer {gone}",
+        }  # fmt: skip
+
+
+def _noun(route: str) -> str:
+    return next((noun for noun in ("jobs", "nodes", "kinds") if f"{noun}/" in route), "")
+
+
+@pytest.fixture
+def scene() -> Scene:
+    return Scene()
+
+
+def leaves(resolver: URLResolver, before: str = "") -> Iterator[tuple[str, URLPattern]]:
+    for pattern in resolver.url_patterns:
+        route = before + str(pattern.pattern)
+        if isinstance(pattern, URLResolver):
+            yield from leaves(pattern, route)
+        else:
+            yield route, pattern
+
+
+def routes(*kinds: str, under: str = "") -> list[str]:
+    there = {route for route, _ in leaves(get_resolver())}
+    return [route for route, kind in ENDPOINTS.items() if kind in kinds and route in there and under in route]
+
+
+def ask(client: Client, method: str, url: str, authorization: str = "") -> Any:
+    headers = {PROTOCOL_HEADER: "1", **({"Authorization": authorization} if authorization else {})}
+    return (
+        getattr(client, method)(url, content_type="application/json", headers=headers)
+        if method != "get"
+        else client.get(url, headers=headers)
+    )
+
+
+def text_of(answer: Any) -> str:
+    return (b"".join(answer.streaming_content) if answer.streaming else answer.content).decode()
+
+
+def test_every_address_is_entered_with_who_it_is_for() -> None:
+    missing = [route for route, _ in leaves(get_resolver()) if route not in ENDPOINTS and not route.startswith("admin/")]
+    assert missing == [], f"enter these in ENDPOINTS: {missing}"
+
+
+def test_no_wrong_token_opens_any_call_of_the_api(scene: Scene) -> None:
+    calls = routes(PERSON, TEAM, OPERATORS, WRITES, under="api/v1")
+    assert len(calls) > 30
+    for name, authorization in scene.wrong_tokens().items():
+        for route in calls:
+            for method in METHODS if name == "none" else ("get",):
+                answer = ask(Client(), method, scene.url(route), authorization)
+                assert answer.status_code == 401, (name, method, route, answer.content)
+                assert answer["WWW-Authenticate"].startswith("Bearer"), route
+
+
+@pytest.mark.django_db(transaction=True)
+def test_no_wrong_token_opens_any_call_of_agents(scene: Scene) -> None:
+    enrolment = issue_enrolment_token(scene.cluster)
+    others = {"a person's": f"Bearer {a_token(scene.owner)}", "an enrolment's": f"Bearer {enrolment}"}
+    for name, authorization in {**scene.wrong_tokens(), **others}.items():
+        for route in routes(AGENT):
+            for method in METHODS if name == "none" and not route.endswith("directives") else ("get",):
+                answer = ask(Client(), method, scene.url(route), authorization)
+                assert answer.status_code == 401, (name, method, route, answer.content)
+
+
+@pytest.mark.django_db(transaction=True)
+def test_a_nodes_token_opens_nothing_of_another_node_nor_of_people(scene: Scene) -> None:
+    token = "Bearer another node's"
+    for route in routes(AGENT):
+        method = "get" if route.endswith("directives") else "post" if "nodes/" in route or route.endswith("metrics") else "put"
+        answer = ask(Client(), method, scene.url(route), token)
+        assert answer.status_code in (400, 403), (route, answer.content)
+        assert MARK not in answer.content.decode()
+    for route in routes(PERSON, TEAM, OPERATORS, WRITES, under="api/v1"):
+        assert ask(Client(), "get", scene.url(route), token).status_code == 401, route
+
+
+@pytest.mark.django_db(transaction=True)
+def test_a_revoked_nodes_token_is_over(scene: Scene) -> None:
+    Node.objects.filter(pk=scene.node.pk).update(token_sha256=sha256("a newer one"))
+    url = scene.url("api/agent/v1/nodes/<uuid:node_id>/directives")
+    assert ask(Client(), "get", url, "Bearer the node's").status_code == 401
+    assert ask(Client(), "get", url, "Bearer a newer one").status_code == 204
+
+
+@pytest.mark.parametrize("column", ["used_at", "expires_at"])
+def test_an_enrolment_token_that_is_used_or_expired_lets_nobody_in(scene: Scene, column: str) -> None:
+    token = issue_enrolment_token(scene.cluster)
+    EnrolmentToken.objects.filter(sha256=sha256(token)).update(**{column: timezone.now() - timedelta(seconds=1)})
+    headers = {PROTOCOL_HEADER: "1", "Authorization": f"Bearer {token}"}
+    body = dumps(a_registration())
+    answer = Client().post("/api/agent/v1/register", body, content_type="application/json", headers=headers)
+    assert answer.status_code == 401
+    assert not Node.objects.filter(machine_id="machine-1").exists()
+
+
+@pytest.mark.parametrize("who", ["other", "stranger"])
+def test_those_of_other_teams_learn_not_even_that_it_exists(scene: Scene, who: str) -> None:
+    user: User = getattr(scene, who)
+    token, browser = f"Bearer {a_token(user)}", Client()
+    browser.force_login(user)
+    for route in routes(TEAM):
+        for method in METHODS:
+            client = Client() if route.startswith("api/") else browser
+            answer = ask(client, method, scene.url(route), token)
+            assert answer.status_code in (404, 405), (method, route, answer.content)
+            assert MARK not in answer.content.decode().replace(scene.team.name, ""), (method, route)
+    scene.job.refresh_from_db()
+    assert scene.job.state == "running"
+    assert AuthToken.objects.filter(user=scene.owner).exists()
+
+
+@pytest.mark.parametrize("who", ["other", "stranger"])
+def test_no_list_shows_what_is_another_teams(scene: Scene, who: str) -> None:
+    user: User = getattr(scene, who)
+    token, browser = f"Bearer {a_token(user)}", Client()
+    browser.force_login(user)
+    for route in routes(PERSON):
+        if route in ("live/", "logout/", "api/v1/tokens/current/", "api/v1/jobs/bulk/", "rounds/<int:pk>/"):
+            continue
+        client = Client() if route.startswith("api/v1") else browser
+        answer = ask(client, "get", scene.url(route), token if route.startswith("api/v1") else "")
+        assert answer.status_code == 200, route
+        assert MARK not in text_of(answer), route
+
+
+def test_who_is_no_operator_may_not_act_as_one(scene: Scene) -> None:
+    token, browser = f"Bearer {a_token(scene.owner)}", Client()
+    browser.force_login(scene.owner)
+    for route in routes(OPERATORS, WRITES):
+        reading = ENDPOINTS[route] == OPERATORS
+        for method in METHODS if reading else METHODS[1:]:
+            client = Client() if route.startswith("api/") else browser
+            answer = ask(client, method, scene.url(route), token)
+            assert answer.status_code in (403, 404, 405), (method, route, answer.content)
+    scene.node.refresh_from_db()
+    assert scene.node.state == "ready"
+
+
+def test_pages_send_whoever_is_not_logged_in_to_the_login(scene: Scene) -> None:
+    token = f"Bearer {a_token(scene.owner)}"
+    for route in routes(PERSON, TEAM, OPERATORS):
+        if route.startswith(("api/v1", "^api")):
+            continue
+        for authorization in ("", token):
+            answer = ask(Client(), "get", scene.url(route), authorization)
+            assert (answer.status_code, answer["Location"].partition("?")[0]) == (302, "/login/"), route
+
+
+def test_the_administration_is_for_operators_page_by_page(scene: Scene) -> None:
+    browser = Client()
+    browser.force_login(scene.owner)
+    pages = [route for route, _ in leaves(get_resolver()) if route.startswith("admin/")]
+    assert len(pages) > 40
+    for route in pages:
+        url = "/" + re.sub(r"<[^>]+>|\(\?P<[^>]+>[^)]*\)", "1", route).replace("^", "").replace("$", "")
+        for client in (browser, Client()):
+            for method in ("get", "post"):
+                answer = getattr(client, method)(url)
+                allowed = (200, 302, 404) if "login" in url or "logout" in url or "jsi18n" in url else (302, 403, 404, 405)
+                assert answer.status_code in allowed, (method, url)
+                assert MARK not in answer.content.decode(), url
+
+
+def test_where_nothing_is_the_answer_says_so_in_json(scene: Scene) -> None:
+    for route in routes(NOTHING):
+        answer = ask(Client(), "get", scene.url(route))
+        assert (answer.status_code, answer["Content-Type"]) == (404, "application/json")
+
+
+@pytest.mark.parametrize("address", ["/healthz", "/readyz"])
+def test_what_is_open_tells_nothing_about_anybody(scene: Scene, address: str) -> None:
+    assert MARK not in Client().get(address).content.decode()
