@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import socket
+from dataclasses import dataclass
 from pathlib import Path
 
 import httpx
@@ -58,11 +59,25 @@ def beat(home: Path) -> Program:
     return Program("beat", [*argv, "--schedule", schedule, "--scheduler", "celery.beat:PersistentScheduler"])
 
 
-RUNTIME_OPTIONS = {"docker": ("--docker", "pull=missing", "--docker", "limit_cores=false")}
-"""Local agents share the machine's few cores: a container is held to its memory, but may use the cores that are idle."""
+@dataclass(frozen=True, slots=True)
+class LocalRuntime:
+    """How local agents run jobs: "process" or "docker", and in which network of the Engine."""
+
+    name: str = "process"
+    network: str = "bridge"
+
+    @property
+    def options(self) -> list[str]:
+        """For an agent's command line. Local agents share few cores: containers may use those that are idle."""
+        if self.name != "docker":
+            return ["--runtime", self.name]
+        return ["--runtime", self.name, "--docker", "limit_cores=false", "--docker", f"network={self.network}"]
 
 
-def agent(name: str, home: Path, port: int, emulation: Path, token_file: Path, runtime: str = "process") -> Program:
+PROCESSES = LocalRuntime()
+
+
+def agent(name: str, home: Path, port: int, emulation: Path, token_file: Path, runtime: LocalRuntime = PROCESSES) -> Program:
     """A local agent whose GPUs are pacing clocks. Its jobs are stopped with a checkpoint when it is."""
     argv = python("-m", "loadmaster.agent", "--server", f"http://127.0.0.1:{port}", "--name", name)
     state = home / "agents" / name
@@ -76,9 +91,7 @@ def agent(name: str, home: Path, port: int, emulation: Path, token_file: Path, r
         "--token-file",
         str(token_file),
         "--stop-jobs-on-exit",
-        "--runtime",
-        runtime,
-        *RUNTIME_OPTIONS.get(runtime, ()),
+        *runtime.options,
     ]
     threads = dict.fromkeys(("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"), "1")
     return Program(f"agent-{name}", [*argv, *options], env=threads, stop_s=30)

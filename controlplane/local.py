@@ -24,25 +24,25 @@ from controlplane.bootstrap import ADMIN, CLUSTER, EMULATED_NODES, EmulatedNode,
 from controlplane.demo.image import check_engine
 from controlplane.demo.scenario import step_s
 from controlplane.embedded import Program, Supervisor, python
+from controlplane.embedded_programs import PROCESSES, LocalRuntime
 
 
 @dataclass(frozen=True, slots=True)
 class Local:
-    """A running Loadmaster on this machine; `password` is the admin's, if it was made just now; `runtime` is its agents'."""
+    """A running Loadmaster on this machine; `password` is the admin's, if it was made just now."""
 
     supervisor: Supervisor
     url: str
     password: str | None
-    runtime: str = "process"
 
 
 @contextmanager
-def running_locally(port: int, say: Callable[[str], None], runtime: str = "process") -> Iterator[Local]:
+def running_locally(port: int, say: Callable[[str], None], runtime: LocalRuntime = PROCESSES) -> Iterator[Local]:
     """Start everything, yield when all is up, and stop everything at the end, whatever happened meanwhile.
 
     With the runtime "docker" the agents run jobs in containers of the Docker Engine that answers this user.
     """
-    if runtime == "docker":
+    if runtime.name == "docker":
         check_engine()
     home: Path = settings.LOADMASTER_HOME
     with Supervisor(home, say) as supervisor:
@@ -52,7 +52,7 @@ def running_locally(port: int, say: Callable[[str], None], runtime: str = "proce
         port = programs.free_port(port)
         for program in _programs(home, port, runtime):
             supervisor.start(program)
-        yield Local(supervisor, f"http://127.0.0.1:{port}", password, runtime)
+        yield Local(supervisor, f"http://127.0.0.1:{port}", password)
 
 
 def welcome(local: Local) -> list[str]:
@@ -79,7 +79,7 @@ def _collect_static() -> None:
         stamp.write_text(wanted)
 
 
-def _programs(home: Path, port: int, runtime: str) -> Iterator[Program]:
+def _programs(home: Path, port: int, runtime: LocalRuntime) -> Iterator[Program]:
     """Everything in the order of its start. Who decides comes last, so that at the end nothing is offered to agents that leave."""
     if not settings.REDIS_URL:
         yield programs.valkey(home)
@@ -98,7 +98,7 @@ def _kernels_compiling() -> Iterator[None]:
         yield
 
 
-def _agent(node: EmulatedNode, home: Path, port: int, runtime: str = "process") -> Program:
+def _agent(node: EmulatedNode, home: Path, port: int, runtime: LocalRuntime = PROCESSES) -> Program:
     """The agent of this node, with what it emulates and, before its first start, a token that lets it in."""
     folder = home / "agents"
     folder.mkdir(mode=0o700, exist_ok=True)

@@ -21,6 +21,7 @@ from controlplane.demo.facts import report
 from controlplane.demo.image import demo_image
 from controlplane.demo.summary import print_summary
 from controlplane.embedded import EmbeddedError
+from controlplane.embedded_programs import LocalRuntime
 from controlplane.local import Local, running_locally, welcome
 from loadmaster.report import check_report
 
@@ -52,7 +53,8 @@ class Command(BaseCommand):
         console = Console(soft_wrap=False, width=None if self.stdout.isatty() else 160)
         try:
             image = demo_image(console.print) if options["runtime"] == "docker" else ""
-            with running_locally(options["port"], console.print, options["runtime"]) as local:
+            # The demo's programs need no network, so their containers have none.
+            with running_locally(options["port"], console.print, LocalRuntime(options["runtime"], "none")) as local:
                 facts = self._run(local, console, image)
         except KeyboardInterrupt:
             raise CommandError("stopped before the end; no report was written") from None

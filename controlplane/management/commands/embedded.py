@@ -8,6 +8,7 @@ from django.core.management.base import BaseCommand, CommandError, CommandParser
 
 from clusters.runtimes import RUNTIMES
 from controlplane.embedded import EmbeddedError
+from controlplane.embedded_programs import LocalRuntime
 from controlplane.local import running_locally, welcome
 
 
@@ -24,7 +25,7 @@ class Command(BaseCommand):
     def handle(self, *args: Any, **options: Any) -> None:
         """Start, stay, stop."""
         try:
-            with running_locally(options["port"], self.stdout.write, options["runtime"]) as local:
+            with running_locally(options["port"], self.stdout.write, LocalRuntime(options["runtime"])) as local:
                 for line in [*welcome(local), "Stop with Ctrl-C."]:
                     self.stdout.write(line)
                 self.stdout.flush()
