@@ -24,6 +24,7 @@ from controlplane.packed_json import PACKED, pack, unpack
 from controlplane.recompute import RoundNotFoundError, find_round, replay
 from controlplane.retention import BATCH, prune
 from jobs.models import IdempotencyKey, Job, JobEvent
+from loadmaster.protocol import AssignmentState
 from policies import plan_json
 from tests.builders import a_cluster, a_job, a_node, a_user
 from tests.builders_jobs import a_placement, output
@@ -48,9 +49,8 @@ def an_old_job(cluster: Cluster, *, ended_days: float, state: str = "completed")
     moment = NOW - timedelta(days=ended_days)
     over = state in ("completed", "failed")
     job = a_job(cluster, state=state, completed_at=moment if over else None)
-    launch = a_placement(
-        job, a_node(cluster), "succeeded" if over else "running", ended_ago_s=ended_days * 86_400 if over else None
-    )
+    reached = AssignmentState.SUCCEEDED if over else AssignmentState.RUNNING
+    launch = a_placement(job, a_node(cluster), reached, ended_ago_s=ended_days * 86_400 if over else None)
     output(launch, b"one", b"two")
     tell_progress(launch, [1.0, 2.0])
     tell_usage(launch, cores=1.0, memory_gb=1.0, watts=10.0)
