@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections import defaultdict
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Any
 
 from django.contrib.auth.models import User
-from django.db.models import Min, Prefetch, Q
+from django.core.paginator import Page, Paginator
+from django.db.models import Count, Min, Prefetch, Q, prefetch_related_objects
 from django.utils import timezone
 
 from clusters.lifecycle import LIVE
@@ -21,6 +23,8 @@ from jobs.selectors import is_operator, visible_jobs
 
 OTHERS = "another team's job"
 MAX_BARS = 3000
+NODES_A_PAGE = 24
+NODES_A_CHART = 24
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,41 +79,58 @@ class NodeCard:
 
 @dataclass(frozen=True, slots=True)
 class ClusterNodes:
-    """A cluster and its nodes."""
+    """A cluster, its nodes on the page, and how many there are in all: nodes, GPUs of nodes that are not lost, GPUs with work."""
 
     cluster: Cluster
     nodes: tuple[NodeCard, ...]
-
-    @property
-    def gpus(self) -> int:
-        """GPUs of nodes that are not lost."""
-        return sum(len(n.devices) for n in self.nodes if n.node.state != "lost")
-
-    @property
-    def busy(self) -> int:
-        """GPUs with work."""
-        return sum(n.busy for n in self.nodes)
+    count: int
+    gpus: int
+    busy: int
 
 
-def cluster_nodes(user: User) -> tuple[ClusterNodes, ...]:
-    """All clusters with their nodes and what runs on each GPU; names of jobs only where the reader may see the job."""
+def page_of_nodes(number: object, size: int = NODES_A_PAGE, cluster: Cluster | None = None) -> Page[Node]:
+    """A page of all nodes, or of one cluster's, in the order of names."""
+    nodes = Node.objects.select_related("gpu_type", "cluster").order_by("cluster__name", "name")
+    chosen = nodes if cluster is None else nodes.filter(cluster=cluster)
+    return Paginator(chosen, size).get_page(number)  # type: ignore[arg-type]  # any text will do
+
+
+def cluster_nodes(user: User, page: Page[Node]) -> tuple[ClusterNodes, ...]:
+    """The page's nodes by cluster and what runs on each GPU; names of jobs only where the reader may see the job.
+
+    Clusters without nodes stand on the first page. A constant number of queries.
+    """
     slots = AssignmentSlot.objects.filter(live=True).select_related("assignment__job")
     devices = Device.objects.prefetch_related(Prefetch("slots_held", queryset=slots, to_attr="live_slots")).order_by("uuid")
-    nodes = (
-        Node.objects.select_related("gpu_type", "cluster").prefetch_related(Prefetch("devices", queryset=devices)).order_by("name")
-    )
-    clusters = Cluster.objects.order_by("name").prefetch_related(Prefetch("nodes", queryset=nodes))
-    found, now = list(clusters), timezone.now()
-    held = {s.assignment.job_id for c in found for n in c.nodes.all() for d in n.devices.all() for s in d.live_slots}  # type: ignore[attr-defined]  # to_attr
+    nodes, now = list(page.object_list), timezone.now()
+    prefetch_related_objects(nodes, Prefetch("devices", queryset=devices))
+    held = {s.assignment.job_id for n in nodes for d in n.devices.all() for s in d.live_slots}  # type: ignore[attr-defined]  # to_attr
     seen = _seen(user, held)
-    return tuple(ClusterNodes(c, tuple(_node_card(n, seen, now) for n in c.nodes.all())) for c in found)
+    cards: dict[int, list[NodeCard]] = defaultdict(list)
+    for node in nodes:
+        cards[node.cluster_id].append(_node_card(node, seen, now))
+    counts = _counts()
+    shown = [c for c in Cluster.objects.order_by("name") if c.pk in cards or (page.number == 1 and c.pk not in counts)]
+    return tuple(ClusterNodes(c, tuple(cards[c.pk]), *counts.get(c.pk, (0, 0, 0))) for c in shown)
 
 
-def gantt_bars(user: User, cluster: Cluster, since: datetime, until: datetime) -> tuple[tuple[Bar, ...], tuple[str, ...]]:
-    """(bars, lanes) of the cluster's GPUs from `since` to `until`: what ran, what runs, and until when it is expected to."""
+def _counts() -> Mapping[int, tuple[int, int, int]]:
+    """(nodes, GPUs of nodes that are not lost, GPUs with work) by cluster; three queries."""
+    nodes = dict(Node.objects.order_by().values_list("cluster").annotate(n=Count("pk")))
+    there = Device.objects.exclude(node__state="lost").order_by()
+    gpus = dict(there.values_list("node__cluster").annotate(n=Count("pk")))
+    held = AssignmentSlot.objects.filter(live=True).order_by()
+    busy = dict(held.values_list("device__node__cluster").annotate(n=Count("device", distinct=True)))
+    return {pk: (n, gpus.get(pk, 0), busy.get(pk, 0)) for pk, n in nodes.items()}
+
+
+def gantt_bars(
+    user: User, cluster: Cluster, nodes: Sequence[Node], since: datetime, until: datetime
+) -> tuple[tuple[Bar, ...], tuple[str, ...]]:
+    """(bars, lanes) of these nodes' GPUs from `since` to `until`: what ran, what runs, and until when it is expected to."""
     now = timezone.now()
-    lanes = _lanes(cluster)
-    assignments = _shown(cluster, since)
+    lanes = _lanes(nodes)
+    assignments = _shown(nodes, since)
     seen = _seen(user, {a.job_id for a in assignments})
     expected = _expected(cluster)
     bars = [b for a in assignments for b in _bars(a, lanes, seen, expected, now)]
@@ -150,10 +171,10 @@ def _occupant(assignment: Assignment, seen: frozenset[Any]) -> Occupant:
     return Occupant(str(assignment.job_id) if known else None, name, assignment.purpose, assignment.state)
 
 
-def _lanes(cluster: Cluster) -> dict[int, str]:
+def _lanes(nodes: Sequence[Node]) -> dict[int, str]:
     """Device -> its lane, in the order of nodes and GPUs. A GPU is called by its number on the node."""
     lanes: dict[int, str] = {}
-    nodes = Node.objects.filter(cluster=cluster).select_related("gpu_type").prefetch_related("devices").order_by("name")
+    prefetch_related_objects(nodes, "devices")
     for node in nodes:
         mark = " (emulated)" if node.emulated or node.gpu_type.emulated else ""
         for index, device in enumerate(sorted(node.devices.all(), key=lambda d: d.uuid)):
@@ -161,10 +182,10 @@ def _lanes(cluster: Cluster) -> dict[int, str]:
     return lanes
 
 
-def _shown(cluster: Cluster, since: datetime) -> list[Assignment]:
+def _shown(nodes: Sequence[Node], since: datetime) -> list[Assignment]:
     """Assignments that held a GPU since then, newest first up to a bound."""
     held = Q(ended_at__isnull=True) | Q(ended_at__gte=since)
-    rows = Assignment.objects.filter(held, node__cluster=cluster).exclude(state="rejected").select_related("job", "node__gpu_type")
+    rows = Assignment.objects.filter(held, node__in=nodes).exclude(state="rejected").select_related("job", "node__gpu_type")
     return list(rows.prefetch_related("slots").order_by("-created_at")[:MAX_BARS])
 
 

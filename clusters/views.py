@@ -17,7 +17,7 @@ from django.views.decorators.http import require_GET, require_POST
 
 from clusters.models import Node
 from clusters.models.nodes import Role
-from clusters.page_selectors import cluster_nodes
+from clusters.page_selectors import cluster_nodes, page_of_nodes
 from clusters.services import NodeStateError, node_cordon, node_drain, node_set_role, node_uncordon
 from jobs.selectors import is_operator
 
@@ -28,7 +28,8 @@ def nodes(request: HttpRequest) -> HttpResponse:
     user = cast(User, request.user)
     part = request.headers.get("HX-Request") == "true"
     roles = {Role.PRODUCTION: "Production", Role.PROFILING: "Profiling", Role.BOTH: "Both"}
-    context = {"clusters": cluster_nodes(user), "roles": roles}
+    page = page_of_nodes(request.GET.get("page"))
+    context = {"clusters": cluster_nodes(user, page), "roles": roles, "page": page, "query": ""}
     response = render(request, "clusters/_nodes.html" if part else "clusters/nodes.html", context)
     patch_vary_headers(response, ["HX-Request"])
     return response

@@ -17,7 +17,7 @@ from django.utils.cache import patch_vary_headers
 from django.views.decorators.http import require_GET
 
 from clusters.models import Cluster, Device
-from clusters.page_selectors import gantt_bars, past_s
+from clusters.page_selectors import NODES_A_CHART, gantt_bars, page_of_nodes, past_s
 from controlplane.gantt import figure
 from controlplane.page_selectors import round_page, rounds_page, snapshot_file
 from controlplane.static_files import PLOTLY_NAME
@@ -42,7 +42,7 @@ class ChangePassword(PasswordChangeView):
 
 @require_GET
 def gantt(request: HttpRequest) -> HttpResponse:
-    """Past and expected assignments by node and GPU."""
+    """Past and expected assignments by node and GPU, some nodes a page."""
     cluster, span = _asked(request)
     if cluster and "span" not in request.GET:
         span = next((name for name, seconds in _SPAN_S.items() if seconds >= past_s(cluster)), "7d")
@@ -51,6 +51,7 @@ def gantt(request: HttpRequest) -> HttpResponse:
     context = {
         "cluster": cluster, "clusters": list(Cluster.objects.order_by("name")), "span": span, "spans": SPANS,
         "query": query.urlencode(), "plotly": PLOTLY_NAME,
+        "page": page_of_nodes(request.GET.get("page"), NODES_A_CHART, cluster),
         "has_devices": bool(cluster and Device.objects.filter(node__cluster=cluster).exists()),
     }  # fmt: skip
     return render(request, "controlplane/gantt.html", context)
@@ -64,7 +65,8 @@ def gantt_figure(request: HttpRequest) -> JsonResponse:
         raise Http404("there is no cluster")
     now, back = timezone.now(), timedelta(seconds=_SPAN_S[span])
     since, horizon = now - back, now + back / 3
-    bars, lanes = gantt_bars(cast(User, request.user), cluster, since, horizon)
+    nodes = list(page_of_nodes(request.GET.get("page"), NODES_A_CHART, cluster).object_list)
+    bars, lanes = gantt_bars(cast(User, request.user), cluster, nodes, since, horizon)
     return JsonResponse(figure(bars, lanes, since.timestamp(), horizon.timestamp(), now.timestamp()))
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, cast
 
 from django.contrib.auth.models import User
@@ -59,6 +59,14 @@ class JobViewSet(mixins.ListModelMixin, GenericViewSet[Job]):
     def get_queryset(self) -> QuerySet[Job]:
         """What the caller may see, with all a list shows."""
         return listed_jobs(self.request.user) if self.action == "list" else Job.objects.none()
+
+    def paginate_queryset(self, queryset: QuerySet[Any] | Sequence[Any]) -> list[Any] | None:
+        """A page of the list: first its ids, from an index alone, then their rows. Whole rows of a long queue are not sorted."""
+        if self.action != "list" or not isinstance(queryset, QuerySet):
+            return super().paginate_queryset(queryset)
+        ids = super().paginate_queryset(queryset.values_list("pk", flat=True)) or ()
+        place = {pk: i for i, pk in enumerate(ids)}
+        return sorted(listed_jobs(self.request.user).filter(pk__in=place), key=lambda job: place[job.pk])
 
     def get_serializer(self, *args: Any, **kwargs: Any) -> BaseSerializer[Job]:
         """The list's serializer, with the names that its reasons for waiting need."""

@@ -15,7 +15,7 @@ STATES = [(str(s), str(s)) for s in JobState]
 class JobFilter(django_filters.FilterSet):  # type: ignore[misc]  # the library has no types
     """?state=queued&state=running&team=&cluster=&mine=true&active=true&search="""
 
-    state = django_filters.MultipleChoiceFilter(choices=STATES)
+    state = django_filters.MultipleChoiceFilter(choices=STATES, distinct=False)
     team = django_filters.CharFilter(field_name="team__name")
     cluster = django_filters.CharFilter(field_name="cluster__name")
     mine = django_filters.BooleanFilter(method="of_mine", label="Only jobs the caller submitted")

@@ -170,7 +170,8 @@ def _job(asked: Asked, request: JobRequest, kind: Kind) -> Job:
 
 _COPIED = (
     "name", "cluster", "team", "runtime", "image", "image_digest", "command", "environment", "mounts", "epochs", "steps_per_epoch",
-    "gpus_min", "gpus_max", "allowed_types", "cores", "memory_gb", "due_at", "deadline_at", "walltime_s", "tardiness_weight", "priority",
+    "gpus_min", "gpus_max", "allowed_types", "cores", "memory_gb", "due_at", "deadline_at", "walltime_s", "tardiness_weight",
+    "priority",
     "weight", "max_retries", "checkpoint_place", "may_mix", "may_share", "labels", "on_disconnect",
 )  # fmt: skip
 """Fields that a JobRequest and a Job share by name."""

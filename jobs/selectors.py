@@ -12,7 +12,7 @@ from django.db.models import Prefetch, Q, QuerySet
 from clusters.lifecycle import LIVE
 from clusters.models import Assignment, Node
 from jobs.lifecycle import JobState
-from jobs.models import Job, Team
+from jobs.models import Job, Membership, Team
 
 LIVE_STATES = sorted(str(s) for s in LIVE)
 
@@ -37,7 +37,8 @@ def visible_jobs(user: User | AnonymousUser) -> QuerySet[Job]:
     """The jobs of the user's teams, for operators all."""
     if is_operator(user):
         return Job.objects.all()
-    return Job.objects.filter(team__membership__user=user.pk) if user.is_authenticated else Job.objects.none()
+    own = Membership.objects.filter(user=user.pk).values("team")
+    return Job.objects.filter(team__in=own) if user.is_authenticated else Job.objects.none()
 
 
 def get_job(user: User | AnonymousUser, job_id: uuid.UUID | str) -> Job:

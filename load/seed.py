@@ -57,9 +57,8 @@ def seed(*, jobs: int, nodes: int, queued: float = 0.6, busy: float = 0.9, clust
         tokens = [get_token_model().objects.create(user)[1] for user in users]
         operator_token = get_token_model().objects.create(operator)[1]
     shown = [str(j.pk) for j in rows] or [""]
-    return Seeded(
-        house.name, tuple(t.name for t in teams), tuple(tokens), operator_token, shown[0], shown[len(running) % len(shown)]
-    )
+    waits = -(-len(running) // TEAMS) * TEAMS % len(shown)  # the first team's, as is the first that runs
+    return Seeded(house.name, tuple(t.name for t in teams), tuple(tokens), operator_token, shown[0], shown[waits])
 
 
 def _people() -> tuple[list[User], list[Team], User]:

@@ -9,7 +9,7 @@ whatever stands before it.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable
 from typing import Any
 
 from django.db.models import F, QuerySet, Window
@@ -30,18 +30,18 @@ def window(queued: QuerySet[Job], most: int, number: int) -> list[Any] | None:
     return list(chosen)
 
 
-def _in_turn(queued: QuerySet[Job], most: int) -> Sequence[Any]:
+def _in_turn(queued: QuerySet[Job], most: int) -> Iterable[Any]:
     """The most pressing job of each team, then the second of each, and so on: by priority, then by age."""
     turn = Window(RowNumber(), partition_by=[F("team_id")], order_by=[F("priority").desc(), F("submitted_at").asc(), F("pk").asc()])
     ordered = queued.annotate(turn=turn).order_by("turn", "-priority", "submitted_at", "pk")
     return [pk for pk, _ in ordered.values_list("pk", "turn")[:most]]
 
 
-def _soonest(queued: QuerySet[Job], most: int) -> Sequence[Any]:
+def _soonest(queued: QuerySet[Job], most: int) -> Iterable[Any]:
     return queued.filter(due_at__isnull=False).order_by("due_at", "pk").values_list("pk", flat=True)[:most]
 
 
-def _passing(queued: QuerySet[Job], most: int, number: int, count: int) -> Sequence[Any]:
+def _passing(queued: QuerySet[Job], most: int, number: int, count: int) -> Iterable[Any]:
     """The next piece of the queue, in an order that says nothing; after the last piece comes the first."""
     pieces = -(-count // most) if most else 1
     start = number % pieces * most

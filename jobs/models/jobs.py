@@ -80,6 +80,9 @@ class Job(models.Model):
             models.Index(fields=["cluster", "state"]),
             models.Index(fields=["team", "-submitted_at"]),
             models.Index(fields=["-submitted_at"]),
+            # All that the queue's order and its counts need, so that they are read from these alone.
+            models.Index(fields=["state", "team", "priority", "due_at", "completed_at", "submitted_at", "id"], name="job_queue"),
+            models.Index(fields=["state", "completed_at", "team"], name="job_ended"),
         ]
         ordering = ["-submitted_at"]
 
