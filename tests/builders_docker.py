@@ -135,7 +135,7 @@ def boot_s() -> float:
 
 def an_image(files: Mapping[str, bytes | str | None], *, changes: tuple[str, ...] = ()) -> str:
     """A tiny image of its own, of files (bytes), links (text) and folders (None); its name. Remove it with `remove_image`."""
-    name = f"loadmaster-test:{uuid.uuid4().hex[:12]}"
+    name = f"loadmaster-tiny:{uuid.uuid4().hex[:12]}"
     content = io.BytesIO()
     with tarfile.open(fileobj=content, mode="w") as archive:
         for path, what in {"tmp": None, **files}.items():

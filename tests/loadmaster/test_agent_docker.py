@@ -148,13 +148,13 @@ def test_an_image_is_pinned_and_later_launches_use_the_same_whatever_its_name_me
         digest = site.runtime.poll(site.prepare(a_docker_spec(image=first, command=command))).image_digest
         with an_api() as api:
             assert digest == api.images(first, quiet=True)[0]
-            api.tag(second, "loadmaster-test", first.partition(":")[2], force=True)
-            api.tag(digest, "loadmaster-test", "kept")
+            api.tag(second, "loadmaster-tiny", first.partition(":")[2], force=True)
+            api.tag(digest, "loadmaster-tiny", "kept")
         run = site.launch(a_docker_spec(image=first, image_digest=digest, command=command))
         site.end(run)
         assert site.output(run) == "one"
     finally:
-        for name in (first, second, "loadmaster-test:kept"):
+        for name in (first, second, "loadmaster-tiny:kept"):
             remove_image(name)
 
 

@@ -445,6 +445,24 @@ class TestRuntime:
         assert list(engine.made) == [run.name]
         assert runtime.poll(run).image_digest == IMAGE.id
 
+    def test_a_container_that_goes_while_its_image_is_looked_into_is_no_end(
+        self, runtime: DockerRuntime, engine: PlayedEngine, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        def look(name: str, path: str) -> bytes | None:
+            engine.made[name] = replace(engine.made[name], state="removing")
+            runtime._watch.look()
+            seen.append(runtime.poll(RunId("a1", 1)).state)
+            return None
+
+        seen: list[RunState] = []
+        monkeypatch.setattr(engine, "read_file", look)
+        run = self.prepare(runtime)
+        self.is_state(runtime, run, RunState.ENDED)
+        assert set(seen) == {RunState.PREPARING}
+        ended = runtime.poll(run).exit
+        assert ended is not None
+        assert "neither /bin/sh nor" in ended.error
+
     def test_a_name_taken_by_a_stranger_is_left_alone(self, runtime: DockerRuntime, engine: PlayedEngine) -> None:
         engine.made["lm-a1-1"] = stranger = Container("running", {"loadmaster.owner": "another"})
         run = self.prepare(runtime)

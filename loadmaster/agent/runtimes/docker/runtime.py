@@ -231,6 +231,9 @@ class DockerRuntime(RunFolders):
             return RunStatus(RunState.ABSENT)
         if ended := self._ended(run):
             return RunStatus(RunState.ENDED, ended)
+        preparation = self._preparations.get(run)
+        if preparation and preparation.done is None and not self._has_begun(run):
+            return self._preparing(run)  # whatever is made and removed meanwhile to look into the image
         container = self._watch.containers().get(run)
         if run in self._starting or (container and container.runs):
             return RunStatus(RunState.RUNNING, lease_until_s=self._lease_until_s(run))
