@@ -65,7 +65,7 @@ def test_texts_of_others_are_only_text(watched: Visitor) -> None:
 
 
 @pytest.mark.parametrize(
-    "path", ["/", "/submit/", "/jobs/{running}/", "/nodes/", "/timeline/", "/rounds/", "/rounds/{round}/", "/kinds/"]
+    "path", ["/", "/submit/", "/jobs/{running}/", "/nodes/", "/timeline/", "/rounds/", "/rounds/{round}/", "/kinds/", "/costs/"]
 )
 def test_no_page_breaks_the_policy_nor_tries_to(watched: Visitor, path: str) -> None:
     page = watched.page

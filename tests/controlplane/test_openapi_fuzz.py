@@ -20,7 +20,7 @@ from django.core.wsgi import get_wsgi_application
 from django.db import connection
 from knox.models import AuthToken
 
-from clusters import api_directives
+from clusters import polls
 from clusters.models import Node
 from clusters.services import issue_enrolment_token
 from clusters.services.enrolment import sha256
@@ -114,7 +114,7 @@ def _quiet() -> Iterator[None]:
 @pytest.mark.usefixtures("_quiet")
 @pytest.mark.parametrize("role", ROLES)
 def test_no_request_breaks_the_server_or_the_document(role: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(api_directives, "LONGEST_WAIT_S", 0.01)
+    monkeypatch.setattr(polls, "LONGEST_WAIT_S", 0.01)
     monkeypatch.setattr(settings, "THROTTLES", dict.fromkeys(settings.THROTTLES, (10**9, 1)))
     world = World()
     operator = world.headers("an operator", "")
