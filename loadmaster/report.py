@@ -70,7 +70,13 @@ def resumptions(jobs: Iterable[Facts]) -> list[tuple[Facts, Facts]]:
 
 
 def _worked(job: Facts) -> list[Facts]:
-    return [p for p in sorted(job["placements"], key=lambda p: p["fence"]) if p["from_s"] is not None]
+    """The launches by fence, without offers that were withdrawn and such as were stopped before they had begun a step."""
+    return [p for p in sorted(job["placements"], key=lambda p: p["fence"]) if p["from_s"] is not None and not _stopped_early(p)]
+
+
+def _stopped_early(placement: Facts) -> bool:
+    nothing_done = placement["end_steps"] == placement["start_steps"]
+    return placement["resumed_at_step"] is None and nothing_done and placement["outcome"] in ("preempted", "failed", "lost")
 
 
 def _placements(jobs: Iterable[Facts]) -> Iterable[Facts]:

@@ -70,6 +70,21 @@ def test_a_resumption_before_the_last_checkpoint_fails_it(tmp_path: Path) -> Non
     assert "before the checkpoint of step 40" in checked(report, tmp_path)[0]
 
 
+def test_a_launch_stopped_before_its_first_step_is_no_resumption_and_the_one_after_it_is_held_to_the_checkpoint(
+    tmp_path: Path,
+) -> None:
+    report = a_good_report()
+    placements = report["jobs"][0]["placements"]
+    early = a_placement(
+        2, 12.0, 13.0, start_steps=40, end_steps=40, resumed_at_step=None, outcome="preempted", predicted_run_s=None
+    )
+    later = {**placements[1], "fence": 3, "from_s": 14.0}
+    report["jobs"][0]["placements"] = [placements[0], early, later]
+    assert checked(report, tmp_path) == []
+    later["resumed_at_step"] = 39
+    assert len(checked(report, tmp_path)) == 1
+
+
 def test_predictions_off_by_more_than_the_papers_figure_fail_it(tmp_path: Path) -> None:
     report = a_good_report()
     for placement in report["jobs"][0]["placements"]:
