@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import re
 import threading
 import time
 from collections import defaultdict
@@ -70,9 +72,16 @@ class Watch:
 def _family() -> list[psutil.Process]:
     """This process, its descendants, and those of the database server that was started for it alone."""
     own = psutil.Process()
-    parent = own.parent()
-    servers = [p for p in psutil.process_iter() if parent and _name(p) == "postgres"]
-    return [own, *own.children(recursive=True), *servers]
+    folder = re.search(r"host=(/[^&]+)", os.environ.get("DATABASE_URL", ""))
+    servers = [p for p in psutil.process_iter() if folder and _name(p) == "postgres" and _is_of(p, folder[1])]
+    return [own, *own.children(recursive=True), *servers, *(c for p in servers for c in p.children())]
+
+
+def _is_of(process: psutil.Process, folder: str) -> bool:
+    try:
+        return any(folder in part for part in process.cmdline())
+    except psutil.Error:
+        return False
 
 
 def _name(process: psutil.Process) -> str:
