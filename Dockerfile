@@ -6,18 +6,21 @@
 # first, with the same Python: pip download -d deploy/wheels -c constraints.txt '.[server]' setuptools
 ARG BASE=python:3.12-slim
 
+FROM ${BASE} AS requirements
+WORKDIR /build
+COPY pyproject.toml deploy/requirements /build/
+RUN python3 requirements server >requirements.txt
+
 # What changes rarely: the libraries, at the versions of constraints.txt.
 FROM ${BASE} AS libraries
 RUN python3 -m venv /opt/venv
 ENV PATH=/opt/venv/bin:$PATH PIP_DISABLE_PIP_VERSION_CHECK=1 PIP_NO_CACHE_DIR=1 PIP_ROOT_USER_ACTION=ignore
 WORKDIR /build
-COPY pyproject.toml constraints.txt README.md /build/
+COPY --from=requirements /build/requirements.txt /build/
 # The second name is a pattern that may match nothing.
-COPY pyproject.toml deploy/wheel[s] /wheels/
-# Without its packages beside it `.` installs nothing but what it needs.
+COPY constraints.txt deploy/wheel[s] /wheels/
 RUN index=; if ls /wheels/*.whl >/dev/null 2>&1; then index=--no-index; fi; \
-    pip install $index --find-links /wheels -c constraints.txt setuptools \
-    && pip install $index --find-links /wheels --no-build-isolation -c constraints.txt '.[server]' && pip uninstall --yes loadmaster
+    pip install $index --find-links /wheels -c /wheels/constraints.txt -r requirements.txt setuptools
 
 # The source tree as it will lie there, with its metadata (version, entry points), bytecode and collected static files.
 FROM libraries AS source

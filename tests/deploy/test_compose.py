@@ -123,6 +123,8 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
         until("answer by TLS", lambda: answers(site), site)
         yield site
     finally:
+        if site.client is not None:
+            site.client.close()
         if site.agent is not None and site.agent.poll() is None:
             site.agent.send_signal(signal.SIGTERM)
             site.agent.wait(60)
