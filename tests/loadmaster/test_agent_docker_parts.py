@@ -334,13 +334,18 @@ class TestFilesOthersWrite:
 
 
 class PlayedEngine:
-    """An Engine in memory. `down` makes it unreachable; `lost` makes the next creation succeed although its answer is lost."""
+    """An Engine in memory. `down` makes it unreachable; `lost` makes the next creation succeed although its answer is lost.
+
+    `slow` creations lose their answer and go on for that many questions: the name is taken, the container not yet to be seen.
+    """
 
     def __init__(self) -> None:
         self.made: dict[str, Container] = {}
         self.images = {"train:1": IMAGE}
         self.down = False
         self.lost = 0
+        self.slow = 0
+        self.half_made: dict[str, tuple[int, Container]] = {}
         self.pull_fractions: list[float] = []
         self.pull_error = ""
         self.pulls: list[str] = []
@@ -360,6 +365,13 @@ class PlayedEngine:
 
     def inspect(self, name: str) -> Container | None:
         self._answer()
+        if name in self.half_made:
+            left, container = self.half_made.pop(name)
+            if left > 0:
+                self.half_made[name] = left - 1, container
+            else:
+                self.made[name] = container
+                return None  # as it was when the question came
         return self.made.get(name)
 
     def find(self, reference: str) -> Image | None:
@@ -378,9 +390,13 @@ class PlayedEngine:
 
     def create(self, plan: ContainerPlan, options: DockerOptions) -> None:
         self._answer()
-        if plan.name in self.made:
+        if plan.name in self.made or plan.name in self.half_made:
             raise NameTakenError(plan.name)
-        self.made[plan.name] = Container("created", plan.labels, image=plan.image)
+        container = Container("created", plan.labels, image=plan.image)
+        if self.slow:
+            self.half_made[plan.name], self.slow = (self.slow, container), 0
+            raise EngineDownError("the answer took too long")
+        self.made[plan.name] = container
         if self.lost:
             self.lost -= 1
             raise EngineDownError("the answer was lost")
@@ -444,6 +460,45 @@ class TestRuntime:
         self.is_state(runtime, run, RunState.PREPARED)
         assert list(engine.made) == [run.name]
         assert runtime.poll(run).image_digest == IMAGE.id
+
+    def test_a_container_that_is_still_being_made_by_a_lost_call_is_waited_for_and_adopted(
+        self, runtime: DockerRuntime, engine: PlayedEngine
+    ) -> None:
+        engine.slow = 3
+        run = self.prepare(runtime)
+        self.is_state(runtime, run, RunState.PREPARED)
+        assert engine.made[run.name].labels["loadmaster.fence"] == "1"
+        assert engine.half_made == {}
+
+    def test_a_container_of_its_own_that_is_being_removed_is_made_anew_once_it_is_gone(
+        self, runtime: DockerRuntime, engine: PlayedEngine, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        going = Container("removing", {"loadmaster.owner": "me", "loadmaster.assignment": "a1", "loadmaster.fence": "1"})
+        engine.made["lm-a1-1"] = going
+        asked: list[str] = []
+
+        def inspect(name: str) -> Container | None:
+            asked.append(name)
+            if len(asked) == 4:
+                del engine.made[name]
+            return engine.made.get(name)
+
+        monkeypatch.setattr(engine, "inspect", inspect)
+        run = self.prepare(runtime)
+        self.is_state(runtime, run, RunState.PREPARED)
+        assert engine.made[run.name].state == "created"
+
+    def test_a_name_that_stays_taken_by_what_nobody_sees_ends_as_the_nodes_fault(
+        self, runtime: DockerRuntime, engine: PlayedEngine, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr("loadmaster.agent.runtimes.docker.preparing.NAME_TAKEN_S", 0.2)
+        engine.half_made["lm-a1-1"] = (10**9, Container("created", {}))
+        run = self.prepare(runtime)
+        self.is_state(runtime, run, RunState.ENDED)
+        ended = runtime.poll(run).exit
+        assert ended is not None
+        assert (ended.started, ended.blame) == (False, ReasonClass.NODE)
+        assert "none that the Engine shows" in ended.error
 
     def test_a_container_that_goes_while_its_image_is_looked_into_is_no_end(
         self, runtime: DockerRuntime, engine: PlayedEngine, monkeypatch: pytest.MonkeyPatch

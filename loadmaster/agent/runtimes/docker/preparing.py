@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import os
 import threading
+import time
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -38,6 +39,10 @@ from loadmaster.protocol import LaunchSpec, ReasonClass
 PULL_TRIES = 3
 PULL_PAUSE_S = 2.0
 ENGINE_PAUSE_S = 1.0
+NAME_TAKEN_S = 120.0
+"""How long a name may be taken by a container that is not to be seen: one that a call whose answer was lost still makes, or that is
+being removed."""
+
 PYTHONS = ("/usr/bin/python3", "/usr/local/bin/python3", "/opt/conda/bin/python3", "/usr/local/bin/python")
 
 logger = logging.getLogger(__name__)
@@ -79,6 +84,7 @@ class Preparation(threading.Thread):
         self.error: PreparationError | None = None
         self.done: str | None = None
         self.off = threading.Event()
+        self._unseen_since_s: float | None = None
 
     def run(self) -> None:
         """Prepare; an Engine that does not answer is asked again until it does."""
@@ -168,6 +174,8 @@ class Preparation(threading.Thread):
         try:
             self._engine.create(plan, DockerOptions(network="none"))
             users = (self._engine.read_file(probe, "/etc/passwd") or b"").decode(errors="replace")
+        except NameTakenError as error:  # left by a call whose answer was lost
+            raise self._unseen(error) from error
         finally:
             self._engine.remove(probe)
         for line in users.splitlines():
@@ -208,16 +216,32 @@ class Preparation(threading.Thread):
         return (*shell, *guard_arguments(self._task.wanted))
 
     def _make(self, plan: ContainerPlan) -> None:
+        """Make the container, or adopt it: the Engine made it although an earlier call failed, or the agent before this one did."""
         try:
             self._engine.create(plan, self._task.options)
         except NameTakenError as error:
             found = self._engine.inspect(plan.name)
-            if found is None or not self._is_ours(found.labels):
+            if found is None or found.state in ("removing", "dead"):
+                raise self._unseen(error) from error
+            if not self._is_ours(found.labels):
                 raise PreparationError(ReasonClass.NODE, f"the container's name is taken by a stranger: {error}") from error
-            # The Engine made it although an earlier call failed, or the agent before this one did; from another image perhaps.
             if found.state == "created" and found.image != plan.image:
                 self._engine.remove(plan.name)
-                self._engine.create(plan, self._task.options)
+                self._make_instead(plan)
+
+    def _make_instead(self, plan: ContainerPlan) -> None:
+        try:
+            self._engine.create(plan, self._task.options)
+        except NameTakenError as error:  # the old one is still being removed
+            raise self._unseen(error) from error
+
+    def _unseen(self, error: NameTakenError) -> Exception:
+        """The Engine keeps a name while it makes or removes a container: it is asked again, as one that does not answer is."""
+        now_s = time.monotonic()
+        self._unseen_since_s = now_s if self._unseen_since_s is None else self._unseen_since_s
+        if now_s - self._unseen_since_s < NAME_TAKEN_S:
+            return EngineDownError(f"a container of this name is being made or removed: {error}")
+        return PreparationError(ReasonClass.NODE, f"the container's name is taken, and by none that the Engine shows: {error}")
 
 
 def _working_dir(image: Image) -> str:
