@@ -29,7 +29,10 @@ OWN_BASE = "loadmaster-base:bookworm"
 BASE_VARIABLE = "LOADMASTER_DEMO_BASE"
 PULL_S = 180.0
 BUILD_S = 900.0
-LIBRARIES = ("numpy", "scikit-learn")
+LIBRARIES = ("numpy",)
+DATA = ("scikit-learn",)
+"""Packages of which the demo's programs read data files alone, so that what these need to run is left out."""
+
 PLATFORMS = ("manylinux2014", "manylinux_2_17", "manylinux_2_28")
 
 _PROBE = (
@@ -74,7 +77,7 @@ def demo_image(say: Callable[[str], None]) -> str:
     base = _probed(_base(say))
     name = f"{NAME}:{loadmaster.__version__}-{_contents(base)}"
     if not _has(name):
-        say(f"Building the image {name} from {base.name} (a minute or two, once) ...")
+        say(f"Building the image {name} from {base.name} (about a minute, once) ...")
         with tempfile.TemporaryDirectory() as folder:
             _fetch(base, Path(folder) / "site")
             _build(base, Path(folder), name)
@@ -117,7 +120,7 @@ def _contents(base: Base) -> str:
     digest = hashlib.sha256(base.id.encode())
     for path in (_dockerfile(), settings.BASE_DIR / "constraints.txt", *_sources()):
         digest.update(path.name.encode() + path.read_bytes())
-    digest.update(" ".join(_requirements()).encode())
+    digest.update(" ".join([*_requirements(), *DATA]).encode())
     return digest.hexdigest()[:12]
 
 
@@ -134,18 +137,24 @@ def _requirements() -> list[str]:
 
 def _fetch(base: Base, site: Path) -> None:
     """The packages for the base's Python, and the library as it is here, into `site`."""
-    argv = [sys.executable, "-m", "pip", "install", "--quiet", "--disable-pip-version-check", "--target", str(site)]
-    argv += ["--only-binary=:all:", "--implementation", "cp", "--python-version", base.python]
-    for platform in PLATFORMS:
-        argv += ["--platform", f"{platform}_{base.machine}"]
-    argv += ["-c", str(settings.BASE_DIR / "constraints.txt"), *_requirements()]
-    fetched = subprocess.run(argv, capture_output=True, text=True, timeout=BUILD_S, check=False)
-    _done(fetched, f"the packages of the demo's image cannot be fetched for Python {base.python}")
+    _install(base, site, *_requirements())
+    _install(base, site, "--no-deps", *DATA)
     shutil.copytree(Path(loadmaster.__file__).parent, site / "loadmaster", ignore=shutil.ignore_patterns("__pycache__"))
 
 
+def _install(base: Base, site: Path, *what: str) -> None:
+    argv = [sys.executable, "-m", "pip", "install", "--quiet", "--disable-pip-version-check", "--target", str(site)]
+    # Compiled by this Python they would be of no use to another; the image's own compiles what the programs import.
+    argv += ["--no-compile", "--only-binary=:all:", "--implementation", "cp", "--python-version", base.python]
+    for platform in PLATFORMS:
+        argv += ["--platform", f"{platform}_{base.machine}"]
+    argv += ["-c", str(settings.BASE_DIR / "constraints.txt"), *what]
+    fetched = subprocess.run(argv, capture_output=True, text=True, timeout=BUILD_S, check=False)
+    _done(fetched, f"the packages of the demo's image cannot be fetched for Python {base.python}")
+
+
 def _build(base: Base, folder: Path, name: str) -> None:
-    arguments = ["--build-arg", f"BASE={base.name}", "--build-arg", f"SITE={base.site}"]
+    arguments = ["--network", "none", "--build-arg", f"BASE={base.name}", "--build-arg", f"SITE={base.site}"]
     built = _docker("build", "--file", str(_dockerfile()), *arguments, "--tag", name, str(folder), limit_s=BUILD_S)
     _done(built, f"the image {name} cannot be built")
 
