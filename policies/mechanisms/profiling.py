@@ -35,8 +35,8 @@ def reserve_profiling(snapshot: Snapshot) -> tuple[Snapshot, tuple[Placement, ..
     Requests are served in the order they were wanted, each on devices of one node that takes profiling, free ones first. Devices
     that training holds are taken at once on nodes for profiling alone; on nodes of both roles only for a request older than
     `round_s`, fewest first (the policy must then place those jobs anew), and on one such node at a time: while something is
-    measured on one of them, the others keep theirs. A run under way goes on while its devices are healthy, its node is not lost and
-    the power cap allows it.
+    measured on one of them, the others keep theirs. A run under way goes on while its devices are healthy and have a slot for
+    it, its node is not lost and the power cap allows it.
     """
     desk = _Desk(snapshot)
     kept = tuple(p for p in map(_kept, profile_runs(snapshot)) if desk.keep(p))
@@ -84,8 +84,8 @@ class _Desk:
         if not all(n is not None and self._goes_on(n) and self._has_labels(n, placed.job) for n in nodes):
             return False
         wanted = {(s.node, d) for s in placed.ranks for d in s.devices}
-        healthy = {(n.id, d.id) for n in nodes if n is not None for d in n.devices if d.healthy}
-        return wanted <= healthy and self._take(placed, wanted)
+        usable = {(n.id, d.id) for n in nodes if n is not None for d in n.devices if d.healthy and self._has_slot(d)}
+        return wanted <= usable and self._take(placed, wanted)
 
     def place(self, request: ProfileRequest) -> Placement | None:
         """The best seat for a request, or None: the fewest devices taken from training, then the fullest node."""
@@ -121,6 +121,10 @@ class _Desk:
 
     def _is_held(self, device: DeviceView) -> bool:
         return any(h.purpose is Purpose.TRAINING for h in device.held)
+
+    def _has_slot(self, device: DeviceView) -> bool:
+        """Whether jobs that the snapshot does not know leave a slot of it."""
+        return sum(h.job not in self.snapshot.jobs.position for h in device.held) < device.slots
 
     def _is_foreign(self, device: DeviceView) -> bool:
         """Held by what cannot be moved: a job that the snapshot does not know, or a profile run that no job lists any more."""

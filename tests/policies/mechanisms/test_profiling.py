@@ -12,7 +12,7 @@ from policies.fifo import Fifo
 from policies.judge import violations
 from policies.mechanisms.profiling import merge, reserve_profiling
 from policies.plan import Placement
-from policies.snapshot import JobPhase, JobView, NodeRole, NodeState, NodeView, Purpose, Snapshot
+from policies.snapshot import JobPhase, JobView, NodeRole, NodeState, NodeView, Purpose, SlotHold, Snapshot
 from tests.builders_policies import a_device, a_job, a_node, a_profile_request, a_profile_run, a_snapshot, on
 from tests.builders_snapshots import snapshots
 
@@ -54,6 +54,17 @@ def test_a_run_under_way_keeps_its_devices_and_is_not_started_twice() -> None:
     job = a_new_job(running=(a_profile_run("p1", "gpu1", copy=0, steps=20),))
     _, placements = reserve_profiling(wanting(a_profile_request("new", copy=0), a_profile_request("new", copy=1), jobs=[job]))
     assert seats(placements) == [("new", 0, "p1", ("gpu1",)), ("new", 1, "p1", ("gpu0",))]
+
+
+def test_a_run_on_a_device_that_a_job_out_of_sight_holds_too_goes_on_only_where_there_is_a_slot_for_both() -> None:
+    job = a_new_job(running=(a_profile_run("p1", "gpu0", copy=0),))
+    ghost = (SlotHold("ghost"),)
+    for slots, kept in ((1, 0), (2, 1)):
+        device = a_device("gpu0", slots=slots, held=ghost)
+        snapshot = wanting(nodes=[a_profiling_node(gpus=1, devices=(device,))], jobs=[job])
+        reserved, placements = reserve_profiling(snapshot)
+        assert len(placements) == kept
+        assert violations(merge(Fifo()(reserved), placements), snapshot) == ()
 
 
 def test_production_nodes_and_other_types_measure_nothing() -> None:
