@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from loadmaster.agent.runtimes.base import PROGRESS, RunId, Runtime
@@ -29,7 +29,15 @@ def read_samples(runtime: Runtime, run: RunId, offset: int) -> tuple[tuple[Progr
     if end == 0:  # no whole line yet, or one that is too long to be one of ours
         return (), offset + (len(chunk) if len(chunk) == CHUNK else 0)
     samples = (sample_of(_parsed(line)) for line in chunk[:end].splitlines())
-    return tuple(sample for sample in samples if sample), offset + end
+    return tuple(_with_setup(runtime, run, sample) for sample in samples if sample), offset + end
+
+
+def _with_setup(runtime: Runtime, run: RunId, sample: ProgressSample) -> ProgressSample:
+    """A set-up lasts from the launch to the first step; a job knows the age of its process alone, not when its container was started."""
+    started_at_s = runtime.started_at_s(run) if sample.setup_s is not None else None
+    if sample.setup_s is None or started_at_s is None:
+        return sample
+    return replace(sample, setup_s=max(sample.setup_s, sample.at_s - started_at_s))
 
 
 def standing(runtime: Runtime, run: RunId) -> Standing:

@@ -18,6 +18,7 @@ from loadmaster.agent.config import AgentConfig, ConfigError, read_config
 from loadmaster.agent.files import open_plain, read_object
 from loadmaster.agent.machine import Identity
 from loadmaster.agent.outcome import outcome_of
+from loadmaster.agent.progress import read_samples
 from loadmaster.agent.runtimes.base import Launch, RunId, RunState, StopBy, StopOrder
 from loadmaster.agent.runtimes.docker import DockerOptions, DockerRuntime, EngineDownError, OptionError
 from loadmaster.agent.runtimes.docker.engine import host_config, stats_of
@@ -545,6 +546,23 @@ class TestRuntime:
         engine.down = False
         until(lambda: not runtime.trouble())
         assert runtime.poll(run).state is RunState.RUNNING
+
+    def test_the_start_of_the_container_counts_as_set_up(self, runtime: DockerRuntime, engine: PlayedEngine) -> None:
+        run = self.prepare(runtime)
+        self.is_state(runtime, run, RunState.PREPARED)
+        runtime.start(run, guard.boot_s() + 60)
+        started_at_s = runtime.started_at_s(run)
+        assert started_at_s is not None
+        lines = [
+            {"event": "start", "at_s": started_at_s + 3.5, "step": 0, "launch_steps": 0, "setup_s": 1.25},
+            {"event": "progress", "at_s": started_at_s + 5.0, "step": 1, "launch_steps": 1},
+        ]
+        runtime.stream(run, "progress").write_text("".join(f"{json.dumps(line)}\n" for line in lines))
+        samples, _ = read_samples(runtime, run, 0)
+        assert [sample.setup_s for sample in samples] == [pytest.approx(3.5), None]
+        until(lambda: engine.started)
+        runtime.start(run, guard.boot_s() + 60)
+        assert runtime.started_at_s(run) == started_at_s
 
     def test_a_start_waits_for_an_engine_that_is_away(self, runtime: DockerRuntime, engine: PlayedEngine) -> None:
         run = self.prepare(runtime)

@@ -210,6 +210,10 @@ class Runtime(Protocol):
         """Keep a small note with the launch (how far its logs are shipped) and return the kept one; None only reads."""
         ...
 
+    def started_at_s(self, run: RunId) -> float | None:
+        """When `start` was first called (Unix seconds, by this machine's clock), or None where that is not known."""
+        ...
+
     def usage(self, run: RunId, *, exact: bool = False) -> Usage | None:
         """What the run's processes use, or None when nothing runs; `exact` counts shared memory once, and takes longer."""
         ...

@@ -193,6 +193,9 @@ class FakeRuntime:
             play.note = text
         return play.note if play else ""
 
+    def started_at_s(self, run: RunId) -> float | None:
+        return None
+
     def usage(self, run: RunId, *, exact: bool = False) -> Usage | None:
         status = self.poll(run)
         script = self.plays[run].script if run in self.plays else Script()

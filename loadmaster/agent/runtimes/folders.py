@@ -67,6 +67,17 @@ class RunFolders:
             with path.open("r+b") as file:
                 file.write(text)
 
+    def _note_start(self, run: RunId) -> None:
+        """Keep when the run was first started: what it takes until the job's own process begins belongs to its set-up."""
+        path = self.folder(run) / "started.json"
+        if not path.exists():
+            with contextlib.suppress(OSError):  # a full disk: then the set-up counts from the job's own process
+                write_json(path, {"at_s": self._clock.wall_s()})
+
+    def started_at_s(self, run: RunId) -> float | None:
+        at_s = (guard.read_json(self.folder(run) / "started.json") or {}).get("at_s")
+        return float(at_s) if isinstance(at_s, (int, float)) else None
+
     def _lease_until_s(self, run: RunId) -> float | None:
         lease = guard.read_json(self.orders(run) / "lease.json") or {}
         return lease.get("deadline_s")

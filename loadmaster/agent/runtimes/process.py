@@ -73,6 +73,7 @@ class ProcessRuntime(RunFolders):
             return  # it was started before: the guard takes this file away
         try:
             self._write_lease(run, lease_until_s, str(launch["boot_id"]))
+            self._note_start(run)
             self._guards[run] = self._spawn(folder)
         except OSError as error:
             raise LaunchError(f"the guard cannot be started: {error}") from error

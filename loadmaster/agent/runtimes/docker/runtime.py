@@ -165,6 +165,7 @@ class DockerRuntime(RunFolders):
         except OSError as error:
             raise LaunchError(f"the lease cannot be written: {error}") from error
         if run not in self._starting:
+            self._note_start(run)
             self._starting.add(run)
             threading.Thread(target=self._start, args=(run,), name=f"start {run.name}", daemon=True).start()
 
