@@ -93,7 +93,7 @@ def _job(job: Job, started_at: datetime) -> dict[str, Any]:
 
 def _placement(assignment: Assignment, started_at: datetime) -> dict[str, Any]:
     """One launch. It holds its slots from the agent's acceptance on; an offer that was withdrawn has no `from_s`."""
-    measured_s = _measured_s(assignment)
+    did = _part_done(assignment)
     return {
         "fence": assignment.fence,
         "node": assignment.node.name,
@@ -110,10 +110,10 @@ def _placement(assignment: Assignment, started_at: datetime) -> dict[str, Any]:
         "end_steps": assignment.steps_done,
         "checkpoint_steps": assignment.checkpoint_steps,
         "setup_s": assignment.setup_s,
-        "predicted_run_s": _for_what_it_did(assignment, assignment.predicted_run_s),
-        "measured_run_s": measured_s,
+        "predicted_run_s": _part(assignment.predicted_run_s, did),
+        "measured_run_s": _measured_s(assignment),
         "energy_kwh": assignment.energy_kwh,
-        "predicted_energy_cost": _for_what_it_did(assignment, _number(assignment.predicted_energy_cost)),
+        "predicted_energy_cost": _part(_number(assignment.predicted_energy_cost), did),
         "energy_cost": _number(assignment.energy_cost),
         "power_source": assignment.power_source,
     }
@@ -126,13 +126,23 @@ def _measured_s(assignment: Assignment) -> float | None:
     return (assignment.ended_at - assignment.running_at).total_seconds()
 
 
-def _for_what_it_did(assignment: Assignment, predicted: float | None) -> float | None:
-    """What was predicted at its launch for the rest of the job; of a launch cut short, the part for the steps it did."""
+def _part_done(assignment: Assignment) -> float | None:
+    """The part of what was predicted at its launch that this launch came to: 1 if it finished the job; cut short, its whole set-up
+    and the steps it did of those that were left. None where nothing can be said.
+    """
     planned = assignment.job.total_steps - assignment.start_steps
-    done = assignment.steps_done - assignment.start_steps
-    if predicted is None or planned <= 0:
+    done = max(0, assignment.steps_done - assignment.start_steps)
+    run_s, speed = assignment.predicted_run_s, assignment.predicted_steps_per_s
+    if not run_s or planned <= 0:
         return None
-    return predicted if assignment.state == AssignmentState.SUCCEEDED else predicted * max(0, done) / planned
+    if assignment.state == AssignmentState.SUCCEEDED:
+        return 1.0
+    setup = max(0.0, 1.0 - planned / speed / run_s) if speed else 0.0
+    return setup + (1.0 - setup) * done / planned
+
+
+def _part(predicted: float | None, part: float | None) -> float | None:
+    return None if predicted is None or part is None else predicted * part
 
 
 def _since(start: datetime, moment: datetime | None) -> float | None:

@@ -115,6 +115,17 @@ def test_a_launch_cut_short_is_predicted_by_the_steps_it_did() -> None:
     assert [p["measured_run_s"] for p in placements] == [40.0, 60.0]
 
 
+def test_a_launch_cut_short_is_predicted_with_its_whole_set_up() -> None:
+    cluster, job = a_history()
+    for assignment in Assignment.objects.all():
+        planned = 100 - assignment.start_steps
+        predicted = {"predicted_run_s": 5.0 + planned / 2.0, "predicted_steps_per_s": 2.0, "predicted_energy_cost": Decimal("0.55")}
+        Assignment.objects.filter(pk=assignment.pk).update(**predicted)
+    placements = report(cluster, Job.objects.filter(pk=job.pk), timezone.now())["jobs"][0]["placements"]
+    assert [p["predicted_run_s"] for p in placements] == [pytest.approx(5.0 + 20.0), pytest.approx(5.0 + 30.0)]
+    assert [p["predicted_energy_cost"] for p in placements] == [pytest.approx(0.25), pytest.approx(0.55)]
+
+
 def test_the_summary_says_what_is_emulated_and_modelled() -> None:
     cluster, job = a_history()
     console = Console(record=True, width=200, file=StringIO())
