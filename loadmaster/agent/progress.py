@@ -33,7 +33,7 @@ def read_samples(runtime: Runtime, run: RunId, offset: int) -> tuple[tuple[Progr
 
 
 def _with_setup(runtime: Runtime, run: RunId, sample: ProgressSample) -> ProgressSample:
-    """A set-up lasts from the launch to the first step; a job knows the age of its process alone, not when its container was started."""
+    """A set-up lasts from the launch to the first step; a job knows the age of its process, not when its container was started."""
     started_at_s = runtime.started_at_s(run) if sample.setup_s is not None else None
     if sample.setup_s is None or started_at_s is None:
         return sample
