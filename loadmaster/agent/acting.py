@@ -12,6 +12,7 @@ from loadmaster.agent.backoff import Backoff
 from loadmaster.agent.client import INCURABLE, AgentClient, Refused, TryAgain
 from loadmaster.agent.clock import Clock
 from loadmaster.agent.journal import Entry, Journal, JournalError
+from loadmaster.agent.logs import known
 from loadmaster.agent.machine import Devices
 from loadmaster.agent.outcome import outcome_of
 from loadmaster.agent.progress import standing
@@ -66,6 +67,7 @@ class Hands:
             return
         try:
             spec = self._client.accept(run.assignment, Accept(epoch, run.fence))
+            known.take(spec)
             self._take(run, spec)
         except (TryAgain, JournalError, LaunchError) as error:
             wait_s = self._backoff.failed(key, self._clock.boot_s())
@@ -202,6 +204,7 @@ class Hands:
         """The assignment is over and told: nothing of it is kept but that this fence is over."""
         self._journal.forget(entry)
         self._shipper.forget(entry.run)
+        known.forget(entry.assignment)
         self._runtime.remove(entry.run)
 
     @do.register

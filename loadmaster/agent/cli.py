@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import logging
-import sys
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
+from loadmaster.agent import logs
 from loadmaster.agent.config import ConfigError, read_config
 from loadmaster.agent.start import EXIT_CONFIG, serve
 
@@ -51,10 +50,12 @@ def agent(
         bool | None, typer.Option("--stop-jobs-on-exit", help="Pre-empt the jobs before leaving; else they go on until adopted.")
     ] = None,
     config: Annotated[Path | None, typer.Option(help="YAML file with any of these settings.")] = None,
+    log_format: Annotated[
+        str | None, typer.Option(help="console or json: lines of text or of JSON on stderr (LOADMASTER_LOG_FORMAT).")
+    ] = None,
     verbose: Annotated[bool, typer.Option("--verbose", help="Tell more.")] = False,
 ) -> None:
     """Run this machine as a node until SIGTERM or Ctrl-C."""
-    _log(verbose=verbose)
     options = {
         "server": server,
         "token": token,
@@ -69,6 +70,7 @@ def agent(
         "ca": ca,
         "insecure": insecure,
         "stop_jobs_on_exit": stop_jobs_on_exit,
+        "log_format": log_format,
         "config": config,
     }
     try:
@@ -76,14 +78,5 @@ def agent(
     except ConfigError as error:
         typer.echo(f"loadmaster agent: {error}", err=True)
         raise typer.Exit(EXIT_CONFIG) from error
+    logs.set_up(settings.log_format, verbose=verbose)
     raise typer.Exit(serve(settings))
-
-
-def _log(*, verbose: bool) -> None:
-    logging.basicConfig(
-        stream=sys.stderr,
-        level=logging.DEBUG if verbose else logging.INFO,
-        format="%(asctime)s %(levelname)s %(name)s: %(message)s",
-    )
-    for chatty in ("httpx", "httpcore"):
-        logging.getLogger(chatty).setLevel(logging.WARNING)

@@ -11,6 +11,7 @@ from urllib.parse import urlsplit
 
 import yaml
 
+from loadmaster.agent.logs import FORMATS
 from loadmaster.protocol import RUNTIMES
 
 DEFAULT_STATE_DIR = "~/.local/state/loadmaster-agent"
@@ -26,6 +27,7 @@ ENVIRONMENT = {
     "ca": "LOADMASTER_CA",
     "runtime": "LOADMASTER_RUNTIME",
     "docker": "LOADMASTER_DOCKER",
+    "log_format": "LOADMASTER_LOG_FORMAT",
 }
 
 
@@ -40,7 +42,7 @@ class AgentConfig:
     `token` is the enrolment token, needed once: the node's own token is then kept in `state_dir`. `emulate` names the YAML file of
     emulated devices, `ca` a file of certificate authorities; `insecure` accepts any certificate. `checkpoints` is where this node
     sees the folder that all nodes share: without it a job that moves to another node begins anew there. `docker` holds the
-    options of the docker runtime by name (see `runtimes.docker.options`).
+    options of the docker runtime by name (see `runtimes.docker.options`), `log_format` is one of `logs.FORMATS`.
     """
 
     server: str
@@ -55,6 +57,7 @@ class AgentConfig:
     insecure: bool = False
     ca: str = ""
     stop_jobs_on_exit: bool = False
+    log_format: str = FORMATS[0]
 
     @property
     def verify(self) -> bool | str:
@@ -106,6 +109,8 @@ def _checked(values: dict[str, Any]) -> AgentConfig:
         raise ConfigError(f"--server: give the server's address, https://loadmaster.example say, not {server!r}")
     if values.get("runtime", RUNTIMES[0]) not in RUNTIMES:
         raise ConfigError(f"--runtime: must be one of {', '.join(RUNTIMES)}, not {values['runtime']!r}")
+    if values.get("log_format", FORMATS[0]) not in FORMATS:
+        raise ConfigError(f"--log-format: must be one of {', '.join(FORMATS)}, not {values['log_format']!r}")
     emulate = values.get("emulate")
     shared = values.get("checkpoints")
     paths = {

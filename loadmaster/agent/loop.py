@@ -15,6 +15,7 @@ from loadmaster.agent.backoff import Backoff
 from loadmaster.agent.client import INCURABLE, AgentClient, AgentError, Refused, TryAgain
 from loadmaster.agent.clock import Clock, SystemClock
 from loadmaster.agent.journal import Entry, Journal, Move
+from loadmaster.agent.logs import known as known_to_log
 from loadmaster.agent.machine import Devices, Identity
 from loadmaster.agent.reconcile import View, reconcile
 from loadmaster.agent.runtimes.base import RunId, RunState, RunStatus, Runtime, StopBy, StopOrder
@@ -84,6 +85,10 @@ class Agent:
             boot_id=identity.boot_id,
             checkpoints=checkpoints,
         )
+        known_to_log.hide(journal.session_secret)
+        for entry in journal.entries.values():  # adopted from the agent before
+            if spec := runtime.spec(entry.run):
+                known_to_log.take(spec)
         self._backoff = Backoff(jitter=jitter)
         self._since_s: dict[str, float] = {}
         self._next_s: dict[str, float] = {}
@@ -165,7 +170,8 @@ class Agent:
             try:
                 self._hands.do(action)
             except OSError as error:  # a full disk, say: what is not done is found again by the next reconciliation
-                logger.warning("%s failed: %s", type(action).__name__, error)
+                run = action.run if hasattr(action, "run") else action.entry.run
+                logger.warning("%s of %s failed: %s", type(action).__name__, run.name, error)
 
     def _view(self) -> View:
         now_s = self._clock.boot_s()

@@ -19,6 +19,7 @@ from loadmaster.agent.emulated import EmulationError, read_emulation
 from loadmaster.agent.enrolment import enrol, recall
 from loadmaster.agent.files import private_folder
 from loadmaster.agent.journal import Journal, JournalError, JournalHeldError
+from loadmaster.agent.logs import known
 from loadmaster.agent.loop import Agent
 from loadmaster.agent.runtimes.base import Runtime
 from loadmaster.agent.runtimes.process import ProcessRuntime
@@ -56,6 +57,7 @@ def serve(config: AgentConfig, leave: threading.Event | None = None) -> int:
 
 
 def _run(config: AgentConfig, leave: threading.Event) -> None:
+    known.hide(config.token)
     state_dir = private_folder(config.state_dir)
     journal = _journal(state_dir / "journal.jsonl", leave)
     client = AgentClient(config.server, verify=config.verify)
@@ -135,6 +137,8 @@ def _identify(
         registration = _registration(config, devices, identity)
         enrolled = enrol(client, registration, config.token, config.server, path, leave, SystemClock())
     if enrolled:
+        known.node = enrolled.node
+        known.hide(enrolled.token)
         client.identify(enrolled.node, enrolled.token)
     return enrolled is not None
 

@@ -1,0 +1,113 @@
+"""The agent's log: one line an event to stderr, as text or as JSON, with the ids of what it is about and without secrets.
+
+A line about a launch names it (`lm-{assignment}-{fence}`): from that name come the fields `assignment` and `fence` of a JSON line,
+and `job` where the launch's specification is known. `node` is the id the server has given this node. Nothing but the standard
+library.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import re
+import sys
+from datetime import UTC, datetime
+from typing import IO
+
+from loadmaster.agent.masking import MASK, Masker
+from loadmaster.agent.runtimes.base import RunId
+from loadmaster.protocol import LaunchSpec
+
+FORMATS = ("console", "json")
+QUIET = ("httpx", "httpcore", "urllib3", "docker")
+"""Libraries whose lines below WARNING are left out: some tell of every request, with its address."""
+
+_BEARER = re.compile(r"\b(bearer\s+)[\w.~+/=-]{8,}", re.IGNORECASE)
+_RUN = re.compile(r"\blm-[\w.-]+-\d+\b")
+_ESCAPES = str.maketrans({"\r": "\\r", "\n": "\\n", "\x1b": "\\x1b"})
+
+
+class Known:
+    """What this process knows of its node and launches, to be written into lines or kept out of them."""
+
+    def __init__(self) -> None:
+        self.node = ""
+        self._own: set[str] = set()
+        self._launches: dict[str, LaunchSpec] = {}
+        self._masker = Masker(())
+
+    def hide(self, *values: str) -> None:
+        """Show these of the agent's own secrets as `***` from now on."""
+        self._own.update(values)
+        self._renew()
+
+    def take(self, spec: LaunchSpec) -> None:
+        """Lines about this launch name its job, and its secrets are shown as `***`."""
+        self._launches[spec.assignment] = spec
+        self._renew()
+
+    def forget(self, assignment: str) -> None:
+        """The launch is over and told."""
+        if self._launches.pop(assignment, None):
+            self._renew()
+
+    def mask(self, text: str) -> str:
+        """The text without any secret known here, and without bearer tokens of whomever."""
+        return _BEARER.sub(rf"\1{MASK}", self._masker.text(text))
+
+    def ids(self, message: str) -> dict[str, str | int]:
+        """The ids of what a message is about."""
+        ids: dict[str, str | int] = {"node": self.node} if self.node else {}
+        found = _RUN.search(message)
+        run = RunId.parse(found[0]) if found else None
+        if run:
+            ids |= {"assignment": run.assignment, "fence": run.fence}
+            spec = self._launches.get(run.assignment)
+            ids |= {"job": spec.job} if spec else {}
+        return ids
+
+    def _renew(self) -> None:
+        launched = (value for spec in self._launches.values() for value in spec.secrets.values())
+        self._masker = Masker({*self._own, *launched})
+
+
+known = Known()
+"""Of the one agent of this process."""
+
+
+class Lines(logging.Formatter):
+    """Turns a record into a line: `form` is "console" or "json"."""
+
+    def __init__(self, form: str, about: Known = known) -> None:
+        super().__init__("%(asctime)s %(levelname)s %(name)s: %(message)s")
+        self._is_json, self._about = form == "json", about
+
+    def format(self, record: logging.LogRecord) -> str:
+        """The line, without a newline at its end; a traceback follows the text in lines of its own."""
+        return self._json(record) if self._is_json else self._about.mask(super().format(record))
+
+    def formatMessage(self, record: logging.LogRecord) -> str:  # noqa: N802  # logging's name
+        """One line, whatever a server or a job has put into it."""
+        return super().formatMessage(record).translate(_ESCAPES)
+
+    def _json(self, record: logging.LogRecord) -> str:
+        message = record.getMessage()
+        fields = {
+            "timestamp": datetime.fromtimestamp(record.created, UTC).isoformat().replace("+00:00", "Z"),
+            "level": record.levelname.lower(),
+            "logger": record.name,
+            "event": self._about.mask(message),
+            **self._about.ids(message),
+        }
+        if record.exc_info:
+            fields["exception"] = self._about.mask(self.formatException(record.exc_info))
+        return json.dumps(fields, ensure_ascii=False)
+
+
+def set_up(form: str, *, verbose: bool, stream: IO[str] | None = None) -> None:
+    """Log to `stream` (stderr) from INFO on, from DEBUG on if `verbose`."""
+    handler = logging.StreamHandler(stream or sys.stderr)
+    handler.setFormatter(Lines(form))
+    logging.basicConfig(handlers=[handler], level=logging.DEBUG if verbose else logging.INFO)
+    for library in QUIET:
+        logging.getLogger(library).setLevel(logging.WARNING)
