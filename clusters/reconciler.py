@@ -25,6 +25,7 @@ from clusters.moves import LostRaceError, move_assignment
 from clusters.selectors import clock_of
 from clusters.services import evict, flush_samples
 from controlplane.events import request_reschedule
+from controlplane.logs import bound
 from controlplane.models import Reason
 from jobs.lifecycle import PLACED, JobState
 from jobs.models import Job
@@ -45,7 +46,11 @@ def reconcile_clusters(now: datetime | None = None) -> int:
     """One pass over all clusters; how many things were put right."""
     now = now or timezone.now()
     flush_samples()
-    return sum(_reconcile(cluster, now) for cluster in Cluster.objects.order_by("pk"))
+    done = 0
+    for cluster in Cluster.objects.order_by("pk"):
+        with bound(cluster=cluster.pk):
+            done += _reconcile(cluster, now)
+    return done
 
 
 def _reconcile(cluster: Cluster, now: datetime) -> int:
@@ -118,7 +123,7 @@ def _lose_nodes(cluster: Cluster, clock: Intervals, now: datetime) -> int:
 
 
 def _lose_node(node: Node) -> bool:
-    with transaction.atomic():
+    with bound(node=node.pk), transaction.atomic():
         same = Node.objects.filter(
             pk=node.pk,
             state=node.state,
@@ -137,7 +142,7 @@ def _lose_node(node: Node) -> bool:
 def _end_drains(cluster: Cluster, now: datetime) -> int:
     """Draining nodes whose time has come: what still runs there is pre-empted."""
     due = _of(cluster).filter(node__state=State.DRAINING, node__drain_until__lte=now, state__in=LIVE, desired="run")
-    return sum(_try(partial(_evict, pk, now)) for pk in _keys(due))
+    return sum(_try(partial(_evict, pk, now), assignment=pk) for pk in _keys(due))
 
 
 def _evict(pk: UUID, now: datetime) -> bool:
@@ -160,7 +165,7 @@ def _mend_jobs(cluster: Cluster, now: datetime) -> int:
     """Jobs that claim to be placed and hold nothing: whoever should have moved them on did not."""
     live = Assignment.objects.filter(job=OuterRef("pk"), state__in=LIVE)
     stuck = Job.objects.filter(~Exists(live), cluster=cluster, state__in=MENDED_STATES)
-    return sum(_try(partial(settle_job, pk, now)) for pk in stuck.values_list("pk", flat=True)[:AT_ONCE])
+    return sum(_try(partial(settle_job, pk, now), job=pk) for pk in stuck.values_list("pk", flat=True)[:AT_ONCE])
 
 
 def _of(cluster: Cluster) -> QuerySet[Assignment]:
@@ -182,13 +187,14 @@ def _each(found: QuerySet[Assignment], due: Callable[[Assignment], bool], act: C
             act(assignment)
         return True
 
-    return sum(_try(partial(look_again, pk)) for pk in _keys(found))
+    return sum(_try(partial(look_again, pk), assignment=pk) for pk in _keys(found))
 
 
-def _try(act: Callable[[], bool]) -> bool:
-    """Whether it was done; somebody who was faster is no failure."""
-    try:
-        return act()
-    except (LostRaceError, JobLostRaceError) as race:
-        log.info("left for the next pass: %s", race)
-        return False
+def _try(act: Callable[[], bool], **ids: object) -> bool:
+    """Whether it was done; somebody who was faster is no failure. `ids` of what it is about stand in the log."""
+    with bound(**ids):
+        try:
+            return act()
+        except (LostRaceError, JobLostRaceError) as race:
+            log.info("left for the next pass: %s", race)
+            return False

@@ -19,6 +19,7 @@ from clusters.lifecycle import LIVE
 from clusters.models import Assignment
 from clusters.stopping import want_stop
 from controlplane.events import request_reschedule
+from controlplane.logs import bound
 from controlplane.models import Reason
 from jobs.lifecycle import PLACED, JobMove, JobState
 from jobs.models import Attempt, Job
@@ -60,7 +61,7 @@ def assignment_running(assignment: Assignment, now: datetime | None = None) -> N
 def assignment_ended(assignment: Assignment, now: datetime | None = None) -> None:
     """An assignment has ended: settle it, stop its gang unless it succeeded, and move the job once all ranks are over."""
     now = now or timezone.now()
-    with transaction.atomic():
+    with bound(job=assignment.job_id, assignment=assignment.pk, node=assignment.node_id), transaction.atomic():
         job = _locked(assignment.job_id)
         gang = _gang(job, assignment.fence)
         _settle(job, assignment)
@@ -78,7 +79,7 @@ def assignment_ended(assignment: Assignment, now: datetime | None = None) -> Non
 def settle_job(job_id: UUID, now: datetime | None = None) -> bool:
     """Move on a job that holds no live assignment although its state says so; whether there was anything to mend."""
     now = now or timezone.now()
-    with transaction.atomic():
+    with bound(job=job_id), transaction.atomic():
         job = _locked(job_id)
         if job.state not in PLACED | {JobState.CANCELLING} or job.assignments.filter(state__in=LIVE).exists():
             return False

@@ -22,6 +22,7 @@ from controlplane.live.apply import Services, apply_plan
 from controlplane.live.lock import LostLockError, RoundLock
 from controlplane.live.observe import Knowledge, Observation, observe
 from controlplane.live.record import close_round, open_round, wants_another
+from controlplane.logs import bound
 from controlplane.models import Reason, RescheduleEvent, Round
 from controlplane.rounds import Applied, RoundResult, run_round
 from policies.plan import Plan
@@ -114,14 +115,20 @@ def hold_round(cluster_id: int, ports: Ports) -> RoundResult | None:
     lock = locks.acquire(cluster_id, now, ports.hold_s or settings.SOLVER_TIMEOUT_S + OVERHEAD_S)
     if lock is None:
         return None
+    with bound(cluster=cluster_id, round=lock.number):
+        return _held(lock, ports, now)
+
+
+def _held(lock: RoundLock, ports: Ports, now: datetime) -> RoundResult | None:
     world = LiveWorld(lock, ports)
     try:
-        return run_round(world, world.decide, name=_policy_of(cluster_id)) if is_wanted(cluster_id) else None
+        wanted = is_wanted(lock.cluster_id)
+        return run_round(world, world.decide, name=_policy_of(lock.cluster_id)) if wanted else None
     except LostLockError as lost:
         logger.warning("%s", lost)
         return None
     finally:
-        locks.abandon(Q(cluster=cluster_id, number=lock.number), now)
+        locks.abandon(Q(cluster=lock.cluster_id, number=lock.number), now)
         locks.release(lock)
 
 
