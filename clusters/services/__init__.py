@@ -6,7 +6,7 @@ from clusters.services.enrolment import issue_enrolment_token, register
 from clusters.services.heartbeats import heartbeat
 from clusters.services.logs import append_log
 from clusters.services.metrics import record_metrics
-from clusters.services.nodes import NodeStateError, node_cordon, node_drain, node_set_role, node_uncordon
+from clusters.services.nodes import NodeStateError, node_cordon, node_drain, node_revoke, node_set_role, node_uncordon
 from clusters.services.sessions import open_session
 from clusters.services.stops import evict, request_stop
 
@@ -20,6 +20,7 @@ __all__ = [
     "issue_enrolment_token",
     "node_cordon",
     "node_drain",
+    "node_revoke",
     "node_set_role",
     "node_uncordon",
     "open_session",

@@ -47,6 +47,15 @@ def node_set_role(node: Node, role: str, actor: str = "") -> Node:
     return node
 
 
+def node_revoke(node: Node, actor: str = "") -> Node:
+    """End the node's token: its agent is refused, and what runs there ends with its lease. Enrolling again gives a new token."""
+    with transaction.atomic():
+        Node.objects.filter(pk=node.pk).update(token_sha256="")
+        NodeEvent.objects.create(node=node, event="revoked", actor=actor)
+    node.token_sha256 = ""
+    return node
+
+
 def _move(node: Node, before: set[State], after: State, why: Reason, actor: str, **values: Any) -> Node:
     """Set the state of `node` as it was read; NodeStateError if it is not one of `before`, or has changed meanwhile."""
     was = State(node.state)

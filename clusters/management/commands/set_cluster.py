@@ -1,0 +1,65 @@
+"""manage.py set_cluster NAME [--timezone Z] [--currency C] [--lease-s S] ...: make a cluster, or change what agents go by."""
+
+from __future__ import annotations
+
+from argparse import ArgumentParser
+from typing import Any
+
+from django.core.exceptions import ValidationError
+from django.core.management.base import BaseCommand, CommandError
+from django.db import transaction
+
+from clusters.management.operators import in_words
+from clusters.models import Cluster
+from controlplane.events import request_reschedule
+from controlplane.models import Reason
+
+NUMBERS = {
+    "heartbeat_s": "how often agents report",
+    "lease_s": "how long jobs run on without their server; at least two heartbeats",
+    "grace_s": "time a job gets to save a checkpoint when it is stopped",
+    "margin_s": "what the server waits beyond lease and grace before it takes a job for gone",
+    "period_s": "seconds between periodic rounds",
+    "power_cap_w": "IT watts of all work together",
+    "restart_cost_s": "seconds lost by a checkpoint-restart",
+}
+
+
+class Command(BaseCommand):
+    """Only what is said changes. The policy is chosen by `loadmaster policy set`."""
+
+    help = "Make a cluster, or change its zone, its agents' clockwork, its period or its power cap"
+
+    def add_arguments(self, parser: ArgumentParser) -> None:
+        """The name and what is to be set."""
+        parser.add_argument("name")
+        parser.add_argument("--timezone", help="IANA zone in which tariffs' hours count, such as Europe/Rome")
+        parser.add_argument("--currency", help="ISO 4217 code of every price; fixed once there was a round")
+        for number, meaning in NUMBERS.items():
+            parser.add_argument(f"--{number.replace('_', '-')}", type=float, help=meaning)
+
+    def handle(self, *args: Any, name: str, **options: Any) -> None:
+        """Do it and say how it is now."""
+        given = {k: options[k] for k in ("timezone", "currency", *NUMBERS) if options[k] is not None}
+        cluster = Cluster.objects.filter(name=name).first() or Cluster(name=name)
+        if cluster.pk and "currency" in given and given["currency"] != cluster.currency and cluster.rounds.exists():
+            raise CommandError("--currency: what was decided and billed stays in the currency it was in; make another cluster")
+        for field, value in given.items():
+            setattr(cluster, field, value)
+        try:
+            cluster.full_clean()
+        except ValidationError as error:
+            raise in_words(error) from None
+        _save(cluster, given)
+        clock = f"heartbeat {cluster.heartbeat_s:g} s, lease {cluster.lease_s:g} s, grace {cluster.grace_s:g} s"
+        self.stdout.write(f"cluster {cluster.name}: {cluster.timezone}, {cluster.currency}, {cluster.policy}, {clock}")
+
+
+def _save(cluster: Cluster, given: dict[str, Any]) -> None:
+    """Only the given columns of one that exists: its row also holds the lock of the round that may be running."""
+    if cluster.pk is None:
+        cluster.save()
+    elif given:
+        with transaction.atomic():
+            Cluster.objects.filter(pk=cluster.pk).update(**given)
+            request_reschedule(cluster, Reason.OPERATOR)

@@ -1,0 +1,54 @@
+"""manage.py set_gpu_type NAME --tflops T --memory-gb M --idle-w I --peak-w P: make a GPU type known, or change its figures."""
+
+from __future__ import annotations
+
+from argparse import ArgumentParser
+from typing import Any
+
+from django.core.exceptions import ValidationError
+from django.core.management.base import BaseCommand, CommandError
+from django.db import transaction
+
+from clusters.management.operators import in_words
+from clusters.models import Cluster, GpuType
+from clusters.tariffs import tariff_changed
+
+FIGURES = {
+    "tflops": "peak TFLOP/s, used for estimates",
+    "memory_gb": "memory of one GPU",
+    "idle_w": "watts of one idle GPU",
+    "peak_w": "watts of one GPU at work",
+}
+
+
+class Command(BaseCommand):
+    """Agents are let in only with GPUs of a type that is known."""
+
+    help = "Make a GPU type known, or change its figures (TFLOP/s for estimates, watts for costs)"
+
+    def add_arguments(self, parser: ArgumentParser) -> None:
+        """The name as agents report it, and the figures of the data sheet."""
+        parser.add_argument("name", help="as the driver calls it; an agent that is refused says the name")
+        for figure, meaning in FIGURES.items():
+            parser.add_argument(f"--{figure.replace('_', '-')}", type=float, help=meaning)
+        parser.add_argument("--emulated", action="store_true", help="it is a pacing clock in place of hardware")
+
+    def handle(self, *args: Any, name: str, emulated: bool, **options: Any) -> None:
+        """Do it and say how it is now."""
+        kind = GpuType.objects.filter(name=name).first() or GpuType(name=name, emulated=emulated)
+        given = {figure: options[figure] for figure in FIGURES if options[figure] is not None}
+        if kind.pk is None and (missing := [f"--{f.replace('_', '-')}" for f in FIGURES if f not in given]):
+            raise CommandError(f"{name} is new: say {', '.join(missing)} too")
+        for figure, value in given.items():
+            setattr(kind, figure, value)
+        try:
+            kind.full_clean()
+        except ValidationError as error:
+            raise in_words(error) from None
+        with transaction.atomic():
+            kind.save()
+            for cluster in Cluster.objects.filter(nodes__gpu_type=kind).distinct():
+                tariff_changed(cluster)
+        self.stdout.write(
+            f"{kind}: {kind.tflops:g} TFLOP/s, {kind.memory_gb:g} GB, {kind.idle_w:g} W idle, {kind.peak_w:g} W at work"
+        )

@@ -1,0 +1,52 @@
+"""manage.py set_person NAME [--team T] [--operator] [--disable]: make a person, change what they may, or let nobody in as them."""
+
+from __future__ import annotations
+
+from argparse import ArgumentParser
+from typing import Any
+
+from django.contrib.auth.models import User
+from django.core.exceptions import ValidationError
+from django.core.management.base import BaseCommand, CommandError
+
+from jobs.people import person_disabled, person_saved, teams_named, tokens_ended
+
+
+class Command(BaseCommand):
+    """A new person's password is printed once; `manage.py changepassword NAME` sets another."""
+
+    help = "Make a person, or change what they may; a new person's password is printed once"
+
+    def add_arguments(self, parser: ArgumentParser) -> None:
+        """Who, and what they may."""
+        parser.add_argument("name")
+        parser.add_argument("--team", action="append", default=[], help="a team they are in, as often as needed")
+        staff = parser.add_mutually_exclusive_group()
+        staff.add_argument("--operator", action="store_true", default=None, help="they may do and see everything")
+        staff.add_argument("--no-operator", dest="operator", action="store_false", help="not any more")
+        parser.add_argument("--sees-costs", action="store_true", help="they see every team's energy and cost")
+        parser.add_argument("--disable", action="store_true", help="nobody logs in as them any more, and their API tokens end")
+        parser.add_argument("--end-tokens", action="store_true", help="end their API tokens; they log in again")
+
+    def handle(self, *args: Any, name: str, team: list[str], disable: bool, end_tokens: bool, **options: Any) -> None:
+        """Do it and say so."""
+        if disable or end_tokens:
+            user = _known(name)
+            ended = person_disabled(user) if disable else tokens_ended(user)
+            self.stdout.write(f"{name}: {ended} API tokens have ended{'; nobody logs in as them any more' if disable else ''}")
+            return
+        try:
+            password = person_saved(
+                name, teams=teams_named(team), operator=options["operator"], sees_costs=options["sees_costs"]
+            )  # fmt: skip
+        except ValidationError as error:
+            raise CommandError("; ".join(error.messages)) from None
+        words = f"log in with the one-time password {password} (shown only now; change it under your name)"
+        self.stdout.write(f"{name}: {words}" if password else f"{name}: changed")
+
+
+def _known(name: str) -> User:
+    user = User.objects.filter(username=name).first()
+    if user is None:
+        raise CommandError(f"there is nobody called {name!r}")
+    return user

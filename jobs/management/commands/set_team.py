@@ -1,0 +1,31 @@
+"""manage.py set_team NAME [--weight W]: make a team, or change its fair share."""
+
+from __future__ import annotations
+
+from argparse import ArgumentParser
+from typing import Any
+
+from django.core.exceptions import ValidationError
+from django.core.management.base import BaseCommand, CommandError
+
+from jobs.people import team_saved
+
+
+class Command(BaseCommand):
+    """People of one team see each other's jobs."""
+
+    help = "Make a team, or change its weight; people come in by set_person --team"
+
+    def add_arguments(self, parser: ArgumentParser) -> None:
+        """The name and the share."""
+        parser.add_argument("name")
+        parser.add_argument("--weight", type=float, help="its fair share against other teams (1)")
+
+    def handle(self, *args: Any, name: str, weight: float | None, **options: Any) -> None:
+        """Do it and say so."""
+        try:
+            team = team_saved(name, weight)
+        except ValidationError as error:
+            raise CommandError("; ".join(error.messages)) from None
+        members = ", ".join(sorted(team.members.values_list("username", flat=True))) or "nobody yet"
+        self.stdout.write(f"team {team.name}, weight {team.weight:g}: {members}")

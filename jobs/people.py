@@ -1,0 +1,72 @@
+"""People and teams, as operators set them up from the command line."""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Iterable
+
+from django.contrib.auth.models import Permission, User
+from django.core.exceptions import ValidationError
+from django.db import transaction
+from knox.models import AuthToken
+
+from jobs.models import Membership, Team
+
+SEE_ALL_COSTS = ("clusters", "see_all_costs")
+
+
+@transaction.atomic
+def person_saved(name: str, *, teams: Iterable[Team] = (), operator: bool | None = None, sees_costs: bool = False) -> str | None:
+    """Make a person, or add to what they may; the password if they are new. ValidationError for a name that does not do."""
+    user = User.objects.filter(username=name).first()
+    password = None
+    if user is None:
+        password = secrets.token_urlsafe(12)
+        user = User(username=name)
+        user.set_password(password)
+        user.full_clean()
+    if operator is not None:
+        user.is_staff = operator
+    user.is_active = True
+    user.save()
+    for team in teams:
+        Membership.objects.get_or_create(team=team, user=user)
+    if sees_costs:
+        app, codename = SEE_ALL_COSTS
+        user.user_permissions.add(Permission.objects.get(content_type__app_label=app, codename=codename))
+    return password
+
+
+@transaction.atomic
+def person_disabled(user: User) -> int:
+    """Nobody logs in as this person any more; their API tokens end (how many is returned), their sessions at the next click."""
+    User.objects.filter(pk=user.pk).update(is_active=False)
+    return tokens_ended(user)
+
+
+def tokens_ended(user: User | None = None) -> int:
+    """End all API tokens of a person, or of everybody; how many there were."""
+    tokens = AuthToken.objects.all() if user is None else AuthToken.objects.filter(user=user)
+    return int(tokens.delete()[0])
+
+
+def team_saved(name: str, weight: float | None = None) -> Team:
+    """Make a team, or change its weight. ValidationError for what does not do."""
+    team = Team.objects.filter(name=name).first() or Team(name=name)
+    if weight is not None:
+        team.weight = weight
+    team.full_clean()
+    team.save()
+    return team
+
+
+def teams_named(names: Iterable[str]) -> list[Team]:
+    """The teams of these names; ValidationError naming one that is not there."""
+    found = []
+    for name in names:
+        team = Team.objects.filter(name=name).first()
+        if team is None:
+            known = ", ".join(Team.objects.values_list("name", flat=True)) or "none yet"
+            raise ValidationError(f"there is no team {name!r} (known: {known}); make it with set_team")
+        found.append(team)
+    return found

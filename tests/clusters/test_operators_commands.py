@@ -1,0 +1,153 @@
+"""What operators say by `manage.py`: clusters, types, prices, nodes; and what they ask it for."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+from decimal import Decimal
+from io import StringIO
+
+import pytest
+from django.core.management import CommandError, call_command
+from django.utils import timezone
+
+from clusters.billing import bill
+from clusters.models import Cluster, EnergyTariff, GpuType
+from clusters.services.enrolment import sha256
+from clusters.tariffs import tariff_in_force
+from controlplane.models import Reason, RescheduleEvent
+from tests.builders import a_cluster, a_gpu_type, a_job, a_node, a_team
+from tests.builders_costs import a_priced_cluster, a_v100_node, some_work
+from tests.builders_jobs import a_placement
+
+pytestmark = pytest.mark.django_db
+
+
+def told(*arguments: str) -> str:
+    output = StringIO()
+    call_command(*arguments, stdout=output)
+    return output.getvalue()
+
+
+def test_a_tariff_is_added_with_its_bands_and_asks_for_a_round() -> None:
+    cluster = a_cluster(name="main", timezone="Europe/Rome")
+    words = told("set_tariff", "main", "0.18", "--band", "01234 08:00-20:00 0.24", "--from", "2026-01-01", "--name", "contract")
+    tariff = tariff_in_force(cluster, timezone.now())
+    assert tariff is not None
+    assert (tariff.default_price_per_kwh, tariff.effective_from) == (Decimal("0.18"), datetime(2025, 12, 31, 23, tzinfo=UTC))
+    assert [(b.days, b.price_per_kwh) for b in tariff.bands.all()] == [("01234", Decimal("0.24"))]
+    assert "from 2026-01-01 00:00 CET: 0.18 EUR/kWh; days 01234 08:00-20:00 0.24 (contract)" in words
+    assert RescheduleEvent.objects.filter(cluster=cluster, reason=Reason.TARIFF).exists()
+
+
+def test_of_two_tariffs_with_one_time_the_later_entered_holds() -> None:
+    cluster = a_cluster(name="main")
+    for price in ("0.2", "0.3"):
+        told("set_tariff", "main", price, "--from", "2026-01-01T00:00")
+    tariff = tariff_in_force(cluster, timezone.now())
+    assert tariff is not None
+    assert tariff.default_price_per_kwh == Decimal("0.3")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (("main", "cheap"), "PRICE: 'cheap' is no price"),
+        (("main", "-1"), "default_price_per_kwh"),
+        (("main", "NaN"), "default_price_per_kwh"),
+        (("main", "1", "--band", "08:00-20:00 0.2"), "--band: write"),
+        (("main", "1", "--band", "789 08:00-20:00 0.2"), "days: write the days as digits"),
+        (("main", "1", "--band", "0 20:00-08:00 0.2"), "to_time: must be after"),
+        (("main", "1", "--from", "tomorrow"), "--from: write a time"),
+        (("main", "--band", "0 08:00-20:00 0.2"), "say the price of the other hours"),
+        (("mine", "1"), "there is no cluster 'mine' (known: main)"),
+    ],
+)
+def test_a_wrong_tariff_is_refused_in_words_and_nothing_is_kept(arguments: tuple[str, ...], words: str) -> None:
+    cluster = a_cluster(name="main")
+    with pytest.raises(CommandError) as refusal:
+        told("set_tariff", *arguments)
+    assert words in str(refusal.value)
+    assert EnergyTariff.objects.filter(cluster=cluster).count() == 1
+
+
+def test_without_a_price_the_versions_are_shown() -> None:
+    a_cluster(name="main")
+    Cluster.objects.create(name="new")
+    assert "0.172 EUR/kWh" in told("set_tariff", "main")
+    assert "energy costs nothing yet" in told("set_tariff", "new")
+
+
+def test_a_pue_is_added_and_one_below_1_refused() -> None:
+    a_cluster(name="main")
+    assert "2026-01-01 00:00 UTC: PUE 1.25" in told("set_pue", "main", "1.25", "--from", "2026-01-01")
+    with pytest.raises(CommandError, match="pue: "):
+        told("set_pue", "main", "0.9")
+
+
+def test_a_cluster_is_made_and_then_changed_only_in_what_is_said() -> None:
+    told("set_cluster", "main", "--timezone", "Europe/Rome", "--lease-s", "90")
+    told("set_cluster", "main", "--period-s", "60")
+    cluster = Cluster.objects.get()
+    assert (cluster.timezone, cluster.lease_s, cluster.period_s) == ("Europe/Rome", 90.0, 60.0)
+    with pytest.raises(CommandError, match="lease_s: must be at least two heartbeats"):
+        told("set_cluster", "main", "--lease-s", "5")
+    with pytest.raises(CommandError, match="timezone: 'Rome' is no IANA time zone"):
+        told("set_cluster", "main", "--timezone", "Rome")
+
+
+def test_a_gpu_type_is_made_and_changed_watts_ask_for_a_round() -> None:
+    with pytest.raises(CommandError, match="A100 is new: say --memory-gb, --idle-w, --peak-w too"):
+        told("set_gpu_type", "A100", "--tflops", "19.5")
+    told("set_gpu_type", "A100", "--tflops", "19.5", "--memory-gb", "40", "--idle-w", "50", "--peak-w", "400")
+    cluster = a_cluster()
+    a_node(cluster, gpu_type="A100")
+    assert "380 W at work" in told("set_gpu_type", "A100", "--peak-w", "380")
+    assert GpuType.objects.get().memory_gb == 40
+    assert RescheduleEvent.objects.filter(cluster=cluster, reason=Reason.TARIFF).exists()
+    with pytest.raises(CommandError, match="peak_w: must be at least the idle watts"):
+        told("set_gpu_type", "A100", "--peak-w", "40")
+
+
+def test_a_revoked_nodes_token_opens_nothing() -> None:
+    node = a_node(a_cluster(name="main"), name="gpu-7", token_sha256=sha256("its token"))
+    told("revoke_node", "main", "gpu-7")
+    node.refresh_from_db()
+    assert node.token_sha256 == ""
+    assert node.events.filter(event="revoked").exists()
+    with pytest.raises(CommandError, match="has no node 'gpu-8'"):
+        told("revoke_node", "main", "gpu-8")
+
+
+def test_two_revoked_nodes_do_not_stand_in_each_others_way() -> None:
+    cluster = a_cluster(name="main")
+    for name in ("a", "b"):
+        a_node(cluster, name=name)
+        told("revoke_node", "main", name)
+
+
+def test_leases_show_what_is_held_and_what_is_wanted_of_it() -> None:
+    assert told("leases") == "nothing is held\n"
+    cluster = a_cluster()
+    node = a_node(cluster, name="volta")
+    now = timezone.now()
+    a_placement(a_job(cluster, name="digits"), node, desired="preempt", desired_at=now, lease_expires_at=now)
+    assert "on volta: fence 1, running, wanted: preempt for " in told("leases", "--node", "volta")
+    assert told("leases", "--node", "pascal") == "nothing is held\n"
+
+
+def test_costs_come_as_csv_of_every_team() -> None:
+    node = a_v100_node(a_priced_cluster(name="main"))
+    bill(some_work(node, (0, 2), job=a_job(node.cluster, team=a_team("vision")), predicted_power_w=700.0))
+    lines = told("costs_csv", "main", "--from", "2026-05-01", "--to", "2026-05-02").splitlines()
+    assert lines[0].startswith("name,team,user,job_id,gpu_hours")
+    assert lines[1].startswith("vision,vision,,")
+    with pytest.raises(CommandError, match="--from: must be a day"):
+        told("costs_csv", "main", "--from", "May")
+
+
+def test_a_new_type_is_not_emulated_unless_said() -> None:
+    figures = ("--tflops", "1", "--memory-gb", "1", "--idle-w", "1", "--peak-w", "1")
+    told("set_gpu_type", "real", *figures)
+    told("set_gpu_type", "clock", *figures, "--emulated")
+    assert dict(GpuType.objects.values_list("name", "emulated")) == {"real": False, "clock": True}
+    assert a_gpu_type("clock").emulated
