@@ -25,6 +25,10 @@ class AgentCallError(Exception):
             error["expected"] = self.expected
         return {"error": error}
 
+    def headers(self) -> dict[str, str]:
+        """The answer's headers of its own: what would open the door, when to come back."""
+        return {401: {"WWW-Authenticate": "Bearer"}, 503: {"Retry-After": "1"}}.get(self.status, {})
+
 
 def invalid(field: str, problem: str) -> AgentCallError:
     """The request does not make sense at `field`; `problem` says what would be right."""

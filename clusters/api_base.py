@@ -95,9 +95,7 @@ class AgentView(APIView):
         refusal = _refusal(exc)
         if refusal is None:
             return super().handle_exception(exc)
-        response = Response(refusal.body(), status=refusal.status)
-        if refusal.status == 401:
-            response["WWW-Authenticate"] = "Bearer"
+        response = Response(refusal.body(), status=refusal.status, headers=refusal.headers())
         response.exception = True
         return response
 

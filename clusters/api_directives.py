@@ -25,7 +25,7 @@ async def directives_view(request: HttpRequest, node_id: UUID) -> HttpResponse:
         cursor, wait_s = _number(request, "cursor", 0.0), _number(request, "wait", 0.0)
         found = await POLLS.wait(node_id, sha256(bearer(request)), int(cursor), wait_s)
     except AgentCallError as refusal:
-        return JsonResponse(refusal.body(), status=refusal.status)
+        return JsonResponse(refusal.body(), status=refusal.status, headers=refusal.headers())
     return JsonResponse(to_json(found)) if found.directives else HttpResponse(status=204)
 
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Awaitable, Callable, Coroutine, Mapping
+from collections.abc import Callable, Coroutine
 from typing import Any
 from uuid import UUID
 
@@ -21,13 +21,10 @@ from clusters.beats import Beats
 from clusters.polls import POLLS
 from clusters.services.enrolment import sha256
 from clusters.services.heartbeats import Call
+from controlplane.short_ways import Answering, Message, Receive, Scope, Send
 from loadmaster.protocol import PROTOCOL_HEADER, PROTOCOL_VERSION, Heartbeat
 from loadmaster.wire import WireError, dumps, loads
 
-Scope = dict[str, Any]
-Message = Mapping[str, Any]
-Receive = Callable[[], Awaitable[Message]]
-Send = Callable[[Message], Awaitable[None]]
 App = Callable[[Scope, Receive, Send], Coroutine[Any, Any, None]]
 
 NODES = "/api/agent/v1/nodes/"
@@ -35,11 +32,9 @@ HEARTBEAT, DIRECTIVES = "/heartbeat", "/directives"
 ENDS = {"POST": HEARTBEAT, "GET": DIRECTIVES}
 UUID_LENGTH = 36
 VERSION_HEADER, VERSION = PROTOCOL_HEADER.lower().encode(), str(PROTOCOL_VERSION).encode()
-HEADERS = (
-    (b"content-type", b"application/json"),
-    (b"x-content-type-options", b"nosniff"),
-    (b"content-security-policy", b"default-src 'none'; frame-ancestors 'none'"),
-)
+ROUTES = {end: f"{NODES}<uuid:node_id>{end}" for end in ENDS.values()}
+"""As Django's routes are written, by which its way counts requests."""
+
 MOST_HOSTS = 100
 
 
@@ -61,14 +56,16 @@ class ShortWay:
         node, headers = _node_in(scope["path"], end), _headers(scope)
         if node is None or headers is None or not self._in_order(scope, headers):
             await self._app(scope, receive, send)
-        elif end == HEARTBEAT and _fits(headers):
-            await self._heartbeat(node, _token(headers), scope, receive, send)
-        elif end == DIRECTIVES and (asked := _asked(scope["query_string"])) is not None:
-            await self._directives(node, _token(headers), asked, send)
+            return
+        asked = Answering.of(scope, ROUTES[end], quiet=True, node=str(node))
+        if end == HEARTBEAT and _fits(headers):
+            await self._heartbeat(node, _token(headers), asked, scope, receive, send)
+        elif end == DIRECTIVES and (since := _since(scope["query_string"])) is not None:
+            await self._directives(node, _token(headers), since, asked, send)
         else:
             await self._app(scope, receive, send)
 
-    async def _heartbeat(self, node: UUID, token: str, scope: Scope, receive: Receive, send: Send) -> None:
+    async def _heartbeat(self, node: UUID, token: str, asked: Answering, scope: Scope, receive: Receive, send: Send) -> None:
         body = await _read(receive)
         if body is None:
             return
@@ -80,20 +77,20 @@ class ShortWay:
         try:
             reply = await self._beats.take(Call(node, beat, sha256(token)))
         except AgentCallError as refusal:
-            await _refuse(send, refusal)
+            await _refuse(asked, send, refusal)
             return
-        await _answer(send, 200, dumps(reply))
+        await asked.answer(send, 200, dumps(reply))
 
-    async def _directives(self, node: UUID, token: str, asked: tuple[int, float], send: Send) -> None:
+    async def _directives(self, node: UUID, token: str, since: tuple[int, float], asked: Answering, send: Send) -> None:
         try:
-            found = await self._polls.wait(node, sha256(token), *asked)
+            found = await self._polls.wait(node, sha256(token), *since)
         except AgentCallError as refusal:
-            await _refuse(send, refusal)
+            await _refuse(asked, send, refusal)
             return
         if found.directives:
-            await _answer(send, 200, dumps(found))
+            await asked.answer(send, 200, dumps(found))
         else:
-            await _answer(send, 204, b"")
+            await asked.answer(send, 204, b"")
 
     def _in_order(self, scope: Scope, headers: dict[bytes, bytes]) -> bool:
         """Whether Django's middleware would have nothing to say: an allowed host, safe transport where that is asked for."""
@@ -147,7 +144,7 @@ def _token(headers: dict[bytes, bytes]) -> str:
     return token.strip() if scheme.lower() == "bearer" else ""
 
 
-def _asked(query: bytes) -> tuple[int, float] | None:
+def _since(query: bytes) -> tuple[int, float] | None:
     """Cursor and seconds to wait, None unless they are written plainly."""
     found = re.fullmatch(rb"cursor=(\d{1,19})&wait=(\d{1,4}(?:\.\d{1,9})?)", query)
     return (int(found[1]), float(found[2])) if found else None
@@ -181,14 +178,6 @@ def _again(body: bytes, receive: Receive) -> Receive:
     return first_the_body
 
 
-async def _refuse(send: Send, refusal: AgentCallError) -> None:
-    more = [(b"www-authenticate", b"Bearer")] if refusal.status == 401 else []
-    more += [(b"retry-after", b"1")] if refusal.status == 503 else []
-    await _answer(send, refusal.status, json.dumps(refusal.body(), separators=(",", ":")).encode(), more)
-
-
-async def _answer(send: Send, status: int, body: bytes, more: list[tuple[bytes, bytes]] | None = None) -> None:
-    length = [] if status == 204 else [(b"content-length", str(len(body)).encode())]
-    headers = [*HEADERS, *length, *(more or [])]
-    await send({"type": "http.response.start", "status": status, "headers": headers})
-    await send({"type": "http.response.body", "body": body})
+async def _refuse(asked: Answering, send: Send, refusal: AgentCallError) -> None:
+    more = [(name.lower().encode(), value.encode()) for name, value in refusal.headers().items()]
+    await asked.answer(send, refusal.status, json.dumps(refusal.body(), separators=(",", ":")).encode(), more)

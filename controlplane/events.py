@@ -4,15 +4,22 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterable
+from functools import partial
+from uuid import UUID
 
+from django.core.cache import cache
 from django.db import transaction
 from kombu.exceptions import OperationalError
+from redis.exceptions import RedisError
 
 from clusters.models import Cluster, Node
 from controlplane.models import Reason, RescheduleEvent
 from jobs.models import Job
 
 log = logging.getLogger(__name__)
+
+HINT_LIVES_S = 1
+"""How long a hint counts as on its way. One that is lost holds up the others for no longer."""
 
 
 def request_reschedule(cluster: Cluster, reason: Reason, *, job: Job | None = None, node: Node | None = None) -> RescheduleEvent:
@@ -28,10 +35,43 @@ def request_reschedules(cluster: Cluster, reason: Reason, jobs: Iterable[Job]) -
     transaction.on_commit(lambda: _hint(cluster.pk), robust=True)
 
 
+def note_nodes_joined(nodes: Iterable[tuple[int, UUID]]) -> None:
+    """The events of nodes, (cluster, node) by their keys, that may be given work again; one hint for each cluster."""
+    joined = list(nodes)
+    RescheduleEvent.objects.bulk_create(
+        RescheduleEvent(cluster_id=cluster, reason=Reason.NODE_JOINED, node_id=node) for cluster, node in joined
+    )
+    for cluster in sorted({cluster for cluster, _ in joined}):
+        transaction.on_commit(partial(_hint, cluster), robust=True)
+
+
+def hint_arrived(cluster_id: int) -> None:
+    """To be called by a worker before it looks for events: whatever is written from now on needs a hint of its own."""
+    try:
+        cache.delete(_key(cluster_id))
+    except (RedisError, OSError) as error:
+        log.warning("the cache is away, so hints of the next second may be left out: %s", error)
+
+
 def _hint(cluster_id: int) -> None:
+    """Hint a worker, unless a hint is on its way that will find these events too: hundreds of jobs a second need no task each."""
     from controlplane.tasks import run_cluster_round  # the task module imports the loop, which imports this one
 
+    if not _is_first(cluster_id):
+        return
     try:
         run_cluster_round.delay(cluster_id)
     except OperationalError as error:
         log.warning("the broker is away, so the reconciler will find the event: %s", error)
+
+
+def _is_first(cluster_id: int) -> bool:
+    try:
+        return bool(cache.add(_key(cluster_id), 1, HINT_LIVES_S))
+    except (RedisError, OSError) as error:
+        log.warning("the cache is away, so every event sends a hint: %s", error)
+        return True
+
+
+def _key(cluster_id: int) -> str:
+    return f"hint:{cluster_id}"

@@ -80,8 +80,10 @@ def route_of(request: HttpRequest) -> str:
 
 def user_id_of(request: HttpRequest) -> object:
     """Who asks, if anybody has found out by now; it is no reason to ask the database."""
-    user = getattr(request, "_cached_user", None) or getattr(request, "user", None)
-    return None if isinstance(user, SimpleLazyObject) or not isinstance(user, Model) else user.pk
+    user = getattr(request, "user", None)
+    if isinstance(user, SimpleLazyObject):  # the session's: a token's is put in its place by the API
+        user = getattr(request, "_cached_user", None)
+    return user.pk if isinstance(user, Model) else None
 
 
 @contextmanager

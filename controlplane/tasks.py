@@ -8,6 +8,7 @@ from django.utils import timezone
 from clusters.ledger import meter
 from clusters.reconciler import reconcile_clusters
 from controlplane import pace
+from controlplane.events import hint_arrived
 from controlplane.health import note_beat
 from controlplane.live.solver import solve_in_child
 from controlplane.live.world import Ports, hold_round, is_wanted
@@ -23,6 +24,7 @@ ROUNDS_A_TASK = 3
 @shared_task
 def run_cluster_round(cluster_id: int) -> None:
     """Answer the cluster's waiting events. Leaves at once if there are none or if somebody else is at it."""
+    hint_arrived(cluster_id)
     for _ in range(ROUNDS_A_TASK):
         with bound(cluster=cluster_id):
             if pace.is_resting(cluster_id, timezone.now()) or hold_round(cluster_id, Ports(solve_in_child)) is None:

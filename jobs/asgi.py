@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import logging
 import re
-from collections.abc import Awaitable, Callable, Coroutine, Mapping
+from collections.abc import Callable, Coroutine
 from typing import Any
 
 from django.conf import settings
@@ -18,31 +18,25 @@ from django.http.request import split_domain_port, validate_host
 
 from clusters.gathering import Overloaded
 from controlplane.errors import error_body
-from jobs.crowd import Crowd, Letter
+from controlplane.short_ways import Answering, Message, Receive, Scope, Send
+from controlplane.storage import FULL, READS_ONLY, failure_of
+from jobs.crowd import Crowd, Letter, Taken
 
 log = logging.getLogger(__name__)
 
-Scope = dict[str, Any]
-Message = Mapping[str, Any]
-Receive = Callable[[], Awaitable[Message]]
-Send = Callable[[Message], Awaitable[None]]
 App = Callable[[Scope, Receive, Send], Coroutine[Any, Any, None]]
 
 PATH = "/api/v1/jobs/"
+ROUTE = f"{PATH}$"
+"""As Django's route is written, by which its way counts requests."""
+
 TOKEN = re.compile(rb"[Bb]earer ([0-9a-f]{64})")
 JSON = re.compile(rb"application/json(;\s*charset=utf-8)?", re.IGNORECASE)
 KNOWN = frozenset({
     b"host", b"authorization", b"content-type", b"content-length", b"accept", b"accept-encoding", b"user-agent", b"connection",
-    b"idempotency-key", b"x-forwarded-for", b"x-forwarded-proto", b"x-real-ip",
+    b"idempotency-key", b"x-forwarded-for", b"x-forwarded-proto", b"x-real-ip", b"x-request-id",
 })  # fmt: skip
 """Headers that change nothing here. A request with any other one goes the long way."""
-HEADERS = (
-    (b"content-type", b"application/json"),
-    (b"x-content-type-options", b"nosniff"),
-    (b"referrer-policy", b"same-origin"),
-    (b"content-security-policy", b"default-src 'none'; frame-ancestors 'none'"),
-    (b"vary", b"Accept"),
-)
 
 
 class Submissions:
@@ -57,33 +51,36 @@ class Submissions:
         if scope["type"] != "http" or scope["method"] != "POST" or scope["path"] != PATH or not in_order(scope):
             await self._app(scope, receive, send)
             return
+        asked = Answering.of(scope, ROUTE)
         body = await _read(receive)
         if body is None:
             return
-        status, answer = await self._answer(dict(scope["headers"]), body)
-        if answer is None:
+        taken = await self._taken(dict(scope["headers"]), body)
+        if taken is None:
             await self._app(scope, _again(body, receive), send)
-            return
-        length = (b"content-length", str(len(answer)).encode())
-        await send({"type": "http.response.start", "status": status, "headers": [*HEADERS, length]})
-        await send({"type": "http.response.body", "body": answer})
+        elif isinstance(taken, Taken):
+            await asked.answer(send, 201, taken.body, user=taken.user)
+        else:
+            await asked.answer(send, 503, taken, [(b"retry-after", b"1")])
 
-    async def _answer(self, headers: dict[bytes, bytes], body: bytes) -> tuple[int, bytes | None]:
-        """(status, body) of the answer; no body where Django is to find one."""
+    async def _taken(self, headers: dict[bytes, bytes], body: bytes) -> Taken | bytes | None:
+        """What came of it: taken, the body of a 503, or None where Django is to find the answer."""
         token = TOKEN.fullmatch(headers[b"authorization"])
         key = headers.get(b"idempotency-key")
         try:
             data = json.loads(body.decode(), parse_constant=_no_json)
             letter = Letter(token[1].decode() if token else "", data, None if key is None else key.decode("latin-1"))
-            return 201, await self._crowd.take(letter)
+            return await self._crowd.take(letter)
         except (ValueError, RecursionError):
-            return 400, None
+            return None
         except Overloaded:
-            return 503, _failure("overloaded", "too many jobs come in at once; send it again in a moment")
+            return _failure("overloaded", "too many jobs come in at once; send it again in a moment")
         except DatabaseError as error:
+            if failure_of(error) in (FULL, READS_ONLY):
+                return None  # nothing was written, and the long way says so
             # Whether the commit went through cannot be known, so Django must not write the job once more.
             log.warning("submissions were not taken in: %s", error)
-            return 503, _failure("database", "the database did not answer; send the job again with the same Idempotency-Key")
+            return _failure("database", "the database did not answer; send the job again with the same Idempotency-Key")
 
 
 def in_order(scope: Scope) -> bool:

@@ -40,28 +40,37 @@ class Letter:
     key: str | None
 
 
+@dataclass(frozen=True, slots=True)
+class Taken:
+    """The body of the answer to a job that is made and committed, and the key of its user."""
+
+    body: bytes
+    user: int
+
+
 class Crowd:
     """The short way of submissions through a web process."""
 
     def __init__(self) -> None:
-        self._gatherer: Gatherer[Letter, bytes | None] = Gatherer(self._together, pause_s=PAUSE_S, most=MOST, waiting=WAITING)
+        self._gatherer: Gatherer[Letter, Taken | None] = Gatherer(self._together, pause_s=PAUSE_S, most=MOST, waiting=WAITING)
         self._ground, self._since_s = Ground(), 0.0
 
-    async def take(self, letter: Letter) -> bytes | None:
-        """The body of the answer to a job that is made and committed; None for what has to go the long way. Raises Overloaded."""
+    async def take(self, letter: Letter) -> Taken | None:
+        """What is answered once the job is committed; None for what has to go the long way. Raises Overloaded."""
         return await self._gatherer.ask(letter)
 
-    async def _together(self, letters: Sequence[Letter]) -> list[bytes | None]:
+    async def _together(self, letters: Sequence[Letter]) -> list[Taken | None]:
         return await THREADS.run(self.take_all, letters)
 
-    def take_all(self, letters: Sequence[Letter]) -> list[bytes | None]:
+    def take_all(self, letters: Sequence[Letter]) -> list[Taken | None]:
         """The answers to a batch, in its order."""
         users = users_of({letter.token for letter in letters})
         known = [i for i, letter in enumerate(letters) if letter.token in users]
         answers = submit_all([Asked(users[letters[i].token], letters[i].data, letters[i].key) for i in known], self._fresh_ground())
         made = {i: a for i, a in zip(known, answers, strict=True) if isinstance(a, Submission) and a.created}
-        rendered = dict(zip(made, (JSONRenderer().render(b) for b in bodies(list(made.values()))), strict=True))
-        return [rendered.get(i) for i in range(len(letters))]
+        rows = zip(made, bodies(list(made.values())), strict=True)
+        taken = {i: Taken(JSONRenderer().render(row), made[i].job.user_id) for i, row in rows}
+        return [taken.get(i) for i in range(len(letters))]
 
     def _fresh_ground(self) -> Ground:
         if time.monotonic() - self._since_s > GROUND_LIVES_S:

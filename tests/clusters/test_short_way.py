@@ -4,21 +4,20 @@ from __future__ import annotations
 
 import asyncio
 import json
-import threading
 from collections.abc import Iterator
 from typing import Any
 
 import pytest
-from django.db import connections
 from django.test import AsyncClient
 
 from clusters import beats
-from clusters.asgi import Message, Receive, Scope, Send, ShortWay
-from clusters.gathering import Threads
+from clusters.asgi import ShortWay
 from clusters.models import Assignment, Node
 from clusters.polls import LOOKS
+from controlplane.short_ways import Message, Receive, Scope, Send
 from loadmaster.wire import dumps
 from tests.builders_agents import NODE_TOKEN, a_heartbeat, a_node_with_agent, a_running_assignment, an_offer
+from tests.builders_ways import close_threads
 
 pytestmark = pytest.mark.django_db(transaction=True)
 
@@ -30,19 +29,7 @@ LEFT_TO_DJANGO = 299
 @pytest.fixture(autouse=True)
 def _close_connections() -> Iterator[None]:
     yield
-    for threads in (beats.TOGETHER, beats.ALONE, LOOKS):
-        _close(threads)
-
-
-def _close(threads: Threads) -> None:
-    together = threading.Barrier(threads.workers)
-
-    def close() -> None:
-        together.wait(30)
-        connections.close_all()
-
-    for waiting in [threads.pool.submit(close) for _ in range(threads.workers)]:
-        waiting.result()
+    close_threads(beats.TOGETHER, beats.ALONE, LOOKS)
 
 
 async def _django(scope: Scope, receive: Receive, send: Send) -> None:

@@ -49,6 +49,42 @@ def test_an_event_hints_the_worker_only_once_it_is_committed(hints: Hints, djang
     assert hints == [(cluster.pk, None)]
 
 
+def test_while_a_hint_is_on_its_way_events_send_no_other_one(hints: Hints, django_capture_on_commit_callbacks: Any) -> None:
+    cluster, other = a_cluster(), a_cluster()
+    with django_capture_on_commit_callbacks(execute=True):
+        for where in (cluster, cluster, other, cluster):
+            request_reschedule(where, Reason.SUBMISSION)
+    assert hints == [(cluster.pk, None), (other.pk, None)]
+
+
+def test_what_is_written_once_a_hint_has_arrived_sends_one_of_its_own(
+    hints: Hints, django_capture_on_commit_callbacks: Any
+) -> None:
+    cluster = a_cluster(policy="fifo")
+    for _ in range(2):
+        with django_capture_on_commit_callbacks(execute=True):
+            request_reschedule(cluster, Reason.OPERATOR)
+        tasks.run_cluster_round(cluster.pk)
+    assert hints == [(cluster.pk, None)] * 2
+
+
+def test_without_the_cache_every_event_hints(
+    hints: Hints, monkeypatch: pytest.MonkeyPatch, django_capture_on_commit_callbacks: Any
+) -> None:
+    def away(*_: Any) -> None:
+        raise ConnectionError("the cache is away")
+
+    for call in ("add", "delete"):
+        monkeypatch.setattr(f"controlplane.events.cache.{call}", away)
+    cluster = a_cluster(policy="fifo")
+    with django_capture_on_commit_callbacks(execute=True):
+        request_reschedule(cluster, Reason.OPERATOR)
+        request_reschedule(cluster, Reason.OPERATOR)
+    tasks.run_cluster_round(cluster.pk)
+    assert hints == [(cluster.pk, None)] * 2
+    assert not RescheduleEvent.objects.filter(round=None).exists()
+
+
 def test_an_event_stays_though_the_broker_is_gone_which_takes_a_line_of_the_log(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, django_capture_on_commit_callbacks: Any
 ) -> None:

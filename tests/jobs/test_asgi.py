@@ -10,11 +10,14 @@ from typing import Any
 
 import pytest
 from django.contrib.auth.models import User
+from django.db import OperationalError
 from knox.models import get_token_model
 
+from clusters.gathering import Overloaded
 from clusters.models import Node
-from jobs.asgi import PATH, App, Receive, Send, Submissions
-from jobs.crowd import Crowd, Letter, users_of
+from controlplane.short_ways import Receive, Send
+from jobs.asgi import PATH, App, Submissions
+from jobs.crowd import Crowd, Letter, Taken, users_of
 from jobs.models import Job
 from tests.builders import a_cluster, a_node, a_team, a_user
 from tests.builders_jobs import a_token, api, job_fields
@@ -35,7 +38,7 @@ def user(node: Node) -> User:
 def take(user: User, *bodies: Any, token: str = "", key: str | None = None) -> list[Any]:
     """What a crowd answers to these bodies at once."""
     token = token or a_token(user)
-    return [None if a is None else json.loads(a) for a in Crowd().take_all([Letter(token, body, key) for body in bodies])]
+    return [None if a is None else json.loads(a.body) for a in Crowd().take_all([Letter(token, body, key) for body in bodies])]
 
 
 def test_the_answer_is_the_long_ways(user: User, node: Node) -> None:
@@ -88,13 +91,27 @@ class Answering(Crowd):
         super().__init__()
         self.letters: list[Letter] = []
 
-    async def take(self, letter: Letter) -> bytes | None:
+    async def take(self, letter: Letter) -> Taken | None:
         """Note it."""
         self.letters.append(letter)
-        return b'{"short": true}'
+        return Taken(b'{"short": true}', 1)
 
 
-def ask(body: bytes = b"{}", *, path: str = PATH, method: str = "POST", **headers: str) -> tuple[int, bytes, bytes]:
+class Failing(Crowd):
+    """Takes none."""
+
+    def __init__(self, error: Exception) -> None:
+        super().__init__()
+        self.error = error
+
+    async def take(self, letter: Letter) -> Taken | None:
+        """Fail."""
+        raise self.error
+
+
+def ask(
+    body: bytes = b"{}", *, path: str = PATH, method: str = "POST", crowd: Crowd | None = None, **headers: str
+) -> tuple[int, bytes, bytes]:
     """(status, answer, the body Django was given) of a request with these headers over the usual ones; "" leaves one out."""
     usual = {
         "host": "localhost", "authorization": f"Bearer {'0' * 64}", "content-type": "application/json",
@@ -116,7 +133,7 @@ def ask(body: bytes = b"{}", *, path: str = PATH, method: str = "POST", **header
     async def send(message: Mapping[str, Any]) -> None:
         sent.append(message)
 
-    app: App = Submissions(django, Answering())
+    app: App = Submissions(django, crowd or Answering())
     asyncio.run(app(scope, receive, send))
     return sent[0]["status"], sent[1]["body"], passed[0] if passed else b""
 
@@ -145,3 +162,13 @@ def test_a_body_that_is_no_json_goes_the_long_way(body: bytes) -> None:
 @pytest.mark.parametrize("request_", [{"path": "/api/v1/jobs/bulk/"}, {"method": "GET"}])
 def test_other_requests_are_django_s(request_: dict[str, str]) -> None:
     assert ask(**request_)[0] == 299  # type: ignore[arg-type]  # a path or a method
+
+
+def test_on_a_full_disk_the_long_way_says_so() -> None:
+    assert ask(b'{"name": "x"}', crowd=Failing(OperationalError("database or disk is full"))) == (299, b"long", b'{"name": "x"}')
+
+
+@pytest.mark.parametrize(("error", "code"), [(OperationalError("gone"), "database"), (Overloaded(), "overloaded")])
+def test_what_may_have_been_committed_is_not_written_once_more(error: Exception, code: str) -> None:
+    status, answer, passed = ask(b'{"name": "x"}', crowd=Failing(error))
+    assert (status, json.loads(answer)["error"]["code"], passed) == (503, code, b"")
