@@ -39,8 +39,8 @@ def valkey(home: Path) -> Program:
 def web(port: int) -> Program:
     """The web server, on the loopback address."""
     url = f"http://127.0.0.1:{port}/healthz"
-    argv = python("-m", "uvicorn", "controlplane.asgi:application", "--host", "127.0.0.1", "--port", str(port))
-    return Program("web", [*argv, "--no-access-log", "--timeout-graceful-shutdown", "3"], ready=lambda: _answers(url))
+    argv = python("-m", "controlplane.serve", "--host", "127.0.0.1", "--port", str(port), "--grace", "3")
+    return Program("web", argv, ready=lambda: _answers(url))
 
 
 def worker(home: Path) -> Program:

@@ -12,7 +12,7 @@ from types import TracebackType
 import psutil
 
 PARTS = {
-    "web": "controlplane.asgi", "worker": "celery -A controlplane worker", "beat": "celery -A controlplane beat",
+    "web": "controlplane.serve", "worker": "celery -A controlplane worker", "beat": "celery -A controlplane beat",
     "valkey": "valkey", "solver": "policies serve", "agents": "loadmaster.agent", "postgres": "postgres",
 }  # fmt: skip
 """Part -> what its processes have in their command lines."""
