@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any
 from uuid import UUID
@@ -13,6 +13,8 @@ import typer
 from loadmaster.cli_output import (
     FAILURE,
     SHORT_ID,
+    USAGE,
+    complain,
     connected,
     err,
     fail,
@@ -25,7 +27,7 @@ from loadmaster.cli_output import (
     wants_json,
     warn,
 )
-from loadmaster.client import ENDED, Client
+from loadmaster.client import ENDED, ApiError, Client
 from loadmaster.job_file import parse_settings, read_job_file
 from loadmaster.results import Job, Submission
 from loadmaster.terminal import harmless, shown
@@ -38,17 +40,28 @@ WATCH_S = 1.0
 
 def submit(
     context: typer.Context,
-    job_file: Annotated[Path, typer.Argument(help="The job as YAML; docs/jobs.md explains the fields.", metavar="JOB_FILE")],
+    job_files: Annotated[
+        list[Path], typer.Argument(help="A job as YAML, or several; docs/jobs.md explains the fields.", metavar="JOB_FILE...")
+    ],
     settings: Settings = None,
-    key: Annotated[str | None, typer.Option(help="Idempotency key: the same key and job are submitted once.")] = None,
+    key: Annotated[
+        str | None,
+        typer.Option(help="Idempotency key: the same key and job are submitted once. Several files: KEY-1, KEY-2 ..."),
+    ] = None,
     watch: Annotated[bool, typer.Option("--watch", "-w", help="Follow it to its end; exits 1 if it fails.")] = False,
     as_json: Json = False,
 ) -> None:
-    """Submit a job."""
+    """Submit a job, or several in one call."""
+    if watch and len(job_files) > 1:
+        fail("--watch follows one job; submit the files without it, and watch with loadmaster jobs", USAGE)
     with said():
-        data = read_job_file(job_file, settings or [])
+        data = [read_job_file(path, settings or []) for path in job_files]
     with connected(context) as client:
-        submission = client.submit(data, idempotency_key=key)
+        if len(data) > 1:
+            keys = [f"{key}-{number}" for number in range(1, len(data) + 1)] if key else None
+            _submitted_many(context, job_files, client.submit_many(data, idempotency_keys=keys), as_json)
+            return
+        submission = client.submit(data[0], idempotency_key=key)
         _submitted(context, submission, as_json)
         if watch:
             _watch(client, submission.id)
@@ -195,11 +208,37 @@ def _shown(context: typer.Context, job: Job, as_json: bool) -> None:
 def _submitted(context: typer.Context, submission: Submission, as_json: bool) -> None:
     warn(submission.warnings)
     if as_json or wants_json(context):
-        show_json({"id": submission.id, "created": submission.created, "warnings": submission.warnings, "job": submission.job})
+        show_json(_as_object(submission))
         return
     said_before = "" if submission.created else " (it had been submitted before)"
     err().print(f"{shown(submission.job.name)} is {submission.job.state}{said_before}")
     out().print(submission.id)
+
+
+def _submitted_many(
+    context: typer.Context, files: Sequence[Path], outcomes: Sequence[Submission | ApiError], as_json: bool
+) -> None:
+    """What came of each file; exit code 2 if any was refused. JSON is a list in the order of the files."""
+    if as_json or wants_json(context):
+        show_json([_as_row(path, outcome) for path, outcome in zip(files, outcomes, strict=True)])
+    for path, outcome in zip(files, outcomes, strict=True):
+        if isinstance(outcome, ApiError):
+            complain(outcome, where=f"{path}: ")
+        elif not (as_json or wants_json(context)):
+            _submitted(context, outcome, as_json=False)
+    if any(isinstance(outcome, ApiError) for outcome in outcomes):
+        raise typer.Exit(USAGE)
+
+
+def _as_row(path: Path, outcome: Submission | ApiError) -> dict[str, Any]:
+    if isinstance(outcome, ApiError):
+        error = {"code": outcome.code, "detail": outcome.detail, "fields": outcome.fields}
+        return {"file": str(path), "id": None, "created": False, "warnings": [], "job": None, "error": error}
+    return {"file": str(path), **_as_object(outcome), "error": None}
+
+
+def _as_object(submission: Submission) -> dict[str, Any]:
+    return {"id": submission.id, "created": submission.created, "warnings": submission.warnings, "job": submission.job}
 
 
 def _watch(client: Client, job_id: str) -> None:

@@ -88,14 +88,14 @@ def said() -> Iterator[None]:
         fail(str(error), FAILURE)
 
 
-def complain(error: ApiError) -> None:
-    """The messages by field, in red."""
+def complain(error: ApiError, where: str = "") -> None:
+    """The messages by field, in red; `where` goes before each."""
     console = err()
     if not error.fields:
-        console.print(f"[red]Error:[/red] {shown(error.detail)}")
+        console.print(f"[red]{shown(where) or 'Error: '}[/red]{shown(error.detail)}")
     for name, messages in error.fields.items():
         for message in messages:
-            console.print(f"[red]{shown(name)}:[/red] {shown(message)}")
+            console.print(f"[red]{shown(where)}{shown(name)}:[/red] {shown(message)}")
 
 
 def fail(message: str, code: int = FAILURE) -> NoReturn:

@@ -15,7 +15,7 @@ from __future__ import annotations
 import os
 import time
 import uuid
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from types import TracebackType
 from typing import Any
 
@@ -40,6 +40,7 @@ from loadmaster.rest import (
     segment,
 )
 from loadmaster.results import Costs, Job, JobEvent, LogPiece, Node, Policy, Profile, Round, Submission, Token, read, read_all
+from loadmaster.sweeps import calls, outcomes
 
 __all__ = [
     "ApiError", "AuthenticationError", "Client", "ConflictError", "ConnectionFailedError", "InvalidError", "LoadmasterError",
@@ -102,6 +103,17 @@ class Client:
         """
         key = idempotency_key or str(uuid.uuid4())
         return self._submission("jobs/", {**(job or {}), **fields}, key)
+
+    def submit_many(
+        self, jobs: Sequence[Mapping[str, Any]], *, idempotency_keys: Sequence[str] | None = None
+    ) -> list[Submission | ApiError]:
+        """Submit many jobs, a hundred a call; what came of each, in their order. A job that is refused does not hold up the others:
+        in its place is the error that `submit` would have raised.
+        """
+        found: list[Submission | ApiError] = []
+        for body in calls(jobs, idempotency_keys):
+            found += outcomes(content(self._rest.send("POST", "jobs/bulk/", repeatable=True, json=body)))
+        return found
 
     def clone(self, job_id: str, *, idempotency_key: str | None = None, **overrides: Any) -> Submission:
         """Submit a job's description again with some fields replaced."""
@@ -244,6 +256,14 @@ class Client:
     def gpu_types(self) -> list[dict[str, Any]]:
         """The GPU types."""
         return list(self._rest.pages("gpu-types/", None, {}))
+
+    def kinds(self) -> Iterator[dict[str, Any]]:
+        """What is known of the speed of your jobs' kinds (operators: all), newest first."""
+        return self._rest.pages("kinds/", None, {})
+
+    def forget_kind(self, kind_id: int) -> dict[str, Any]:
+        """Have a kind measured anew; its numbers stay as estimates until then."""
+        return as_object(self._rest.call("POST", f"kinds/{int(kind_id)}/forget/"))
 
     # -- secrets -----------------------------------------------------------------------------------------------------------------
 

@@ -129,6 +129,26 @@ def test_a_job_is_submitted_from_a_file_with_settings_over_it(ada: User, node: N
     assert (job.name, job.gpus_max, job.environment) == ("other", 2, {"A": "1", "SEED": "7"})
 
 
+def test_several_files_are_submitted_in_one_call_and_the_refused_named(ada: User, node: Node, tmp_path: Path) -> None:
+    folders = [tmp_path / name for name in ("a", "b", "c")]
+    for folder in folders:
+        folder.mkdir()
+    paths = [job_file(folders[0], name="first"), job_file(folders[1], gpu=1), job_file(folders[2], name="third")]
+    done = run("submit", *paths, "--set", "priority=3", "--key", "k")
+    assert done.exit_code == 2
+    assert "b/job.yaml: gpu: is no field of a job" in done.stderr.replace("\n", "")
+    assert sorted(Job.objects.values_list("name", "priority")) == [("first", 3), ("third", 3)]
+    assert {str(pk) for pk in Job.objects.values_list("pk", flat=True)} == set(done.stdout.split())
+    rows = json.loads(run("submit", paths[0], paths[2], "--set", "priority=3", "--key", "k", "--json").stdout)
+    assert [(row["created"], row["error"]) for row in rows] == [(False, None), (True, None)]
+
+
+def test_several_files_are_not_watched(tmp_path: Path) -> None:
+    done = run("submit", job_file(tmp_path), job_file(tmp_path), "--watch")
+    assert done.exit_code == 2
+    assert "follows one job" in done.stderr
+
+
 def test_a_refused_job_exits_2_naming_every_field(ada: User, node: Node, tmp_path: Path) -> None:
     done = run("submit", job_file(tmp_path, gpu=1, steps=-1))
     assert done.exit_code == 2

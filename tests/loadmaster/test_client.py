@@ -32,6 +32,7 @@ from loadmaster.client import (
     WaitTimeoutError,
 )
 from loadmaster.protocol import AssignmentState
+from loadmaster.results import Submission
 from tests.builders import a_cluster, a_job, a_node, a_team, a_user
 from tests.builders_jobs import a_placement, a_token, job_fields, output
 
@@ -62,6 +63,21 @@ def operator(live_server: LiveServer, transactional_db: None) -> Iterator[Client
 
 def of(user: User, node: Node, **values: Any) -> Job:
     return a_job(node.cluster, team=user.teams.get(), user=user, **values)
+
+
+def test_many_jobs_are_submitted_in_few_calls_and_those_refused_are_told(client: Client, node: Node) -> None:
+    jobs = [job_fields(name=f"sweep-{number}") for number in range(101)] + [job_fields(steps=-1)]
+    found = client.submit_many(jobs, idempotency_keys=[f"sweep-{number}" for number in range(102)])
+    assert [s.job.name for s in found if isinstance(s, Submission)] == [f"sweep-{number}" for number in range(101)]
+    assert isinstance(found[-1], InvalidError)
+    assert "steps" in found[-1].fields
+    again = client.submit_many(jobs[:2], idempotency_keys=["sweep-0", "sweep-7"])
+    assert isinstance(again[0], Submission)
+    assert (again[0].created, again[0].id) == (False, found[0].id if isinstance(found[0], Submission) else "")
+    assert isinstance(again[1], ConflictError)
+    with pytest.raises(LoadmasterError, match="one for each job"):
+        client.submit_many(jobs, idempotency_keys=["one"])
+    assert Job.objects.count() == 101
 
 
 def test_a_job_is_submitted_shown_and_cancelled(client: Client, node: Node) -> None:
