@@ -32,6 +32,11 @@ def job_lease_s(clock: Intervals, on_disconnect: str) -> float:
     return max(clock.lease_s, KEEP_LEASE_S) if on_disconnect == "keep" else clock.lease_s
 
 
+def is_silent(session_expires_at: datetime | None, now: datetime) -> bool:
+    """Whether a node's agent has not renewed its session in time, or never had one: nobody would take an offer there."""
+    return session_expires_at is None or session_expires_at <= now
+
+
 def lost_after(lease_end: datetime, clock: Intervals) -> datetime:
     """When whatever ran under that lease has surely ended: lease + grace + margin after the last renewal's receipt."""
     return lease_end + timedelta(seconds=clock.grace_s + clock.margin_s)

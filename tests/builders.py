@@ -33,11 +33,12 @@ def a_gpu_type(name: str = "V100", **values: Any) -> GpuType:
 
 
 def a_node(cluster: Cluster, *, gpu_type: str | GpuType = "V100", gpus: int = 2, **values: Any) -> Node:
-    """A ready production node with that many healthy devices."""
+    """A ready production node with that many healthy devices, whose agent has a session that outlasts any test."""
     kind = a_gpu_type(gpu_type) if isinstance(gpu_type, str) else gpu_type
     name = f"node-{next(_numbers)}"
     defaults = {"name": name, "cores": 32.0, "memory_gb": 128.0, "machine_id": name, "token_sha256": f"{next(_numbers):064d}"}
-    node = Node.objects.create(cluster=cluster, gpu_type=kind, **{**defaults, "last_seen_at": timezone.now(), **values})
+    heard = {"last_seen_at": timezone.now(), "session_expires_at": timezone.now() + timedelta(days=3650)}
+    node = Node.objects.create(cluster=cluster, gpu_type=kind, **{**defaults, **heard, **values})
     for index in range(gpus):
         Device.objects.create(node=node, uuid=f"GPU-{node.name}-{index}", memory_gb=kind.memory_gb)
     return node

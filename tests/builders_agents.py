@@ -61,7 +61,7 @@ def a_node_with_agent(
 ) -> Node:
     """A node whose agent has a session of epoch 1."""
     cluster = cluster or a_cluster(**CLOCK)
-    node = a_node(cluster, **{"token_sha256": sha256(token), **values})
+    node = a_node(cluster, **{"token_sha256": sha256(token), "session_expires_at": None, **values})
     open_session(node.pk, a_session_request(node), now)
     node.refresh_from_db()
     return node

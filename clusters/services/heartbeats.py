@@ -15,7 +15,7 @@ from django.utils import timezone
 
 from clusters.agent_errors import AgentCallError, not_yours, stale_epoch, unknown_token
 from clusters.bulk import update_rows
-from clusters.clockwork import job_lease_s
+from clusters.clockwork import is_silent, job_lease_s
 from clusters.lifecycle import ENDED, LIVE, MOVE_TO
 from clusters.locking import lock_assignment
 from clusters.models import Assignment, Node, NodeEvent
@@ -24,6 +24,7 @@ from clusters.moves import move_assignment
 from clusters.selectors import clocks_of, cursor_of, directives
 from clusters.services.devices import keep_samples, note_health
 from clusters.services.sessions import come_back
+from controlplane.events import note_nodes_joined
 from jobs.outcomes import assignment_running
 from loadmaster.protocol import (
     AssignmentState,
@@ -82,9 +83,10 @@ class _Seat:
     heartbeat_seq: int
     state: str
     reason: str
+    session_expires_at: datetime | None
 
 
-_COLUMNS = ("pk", "cluster_id", "token_sha256", "epoch", "heartbeat_seq", "state", "reason")
+_COLUMNS = ("pk", "cluster_id", "token_sha256", "epoch", "heartbeat_seq", "state", "reason", "session_expires_at")
 
 
 @dataclass(slots=True)
@@ -143,7 +145,7 @@ def renew_all(
         taken = {index: turn for index, turn in turns.items() if turn.seat.pk not in busy}
         fresh = [turn for turn in taken.values() if turn.fresh]
         _renew(fresh, now)
-        _note_what_changed(fresh)
+        _note_what_changed(fresh, now)
     keep_samples([(turn.seat.pk, turn.beat.devices) for turn in fresh])
     done: dict[int, Outcome] = {index: _renewed(turn) for index, turn in taken.items()}
     return [refused.get(index) or done.get(index) or Busy() for index in range(len(calls))]
@@ -221,8 +223,11 @@ def _is_watched(assignment: Assignment, beat: Heartbeat) -> bool:
     return watched and assignment.epoch == beat.epoch and assignment.state != AssignmentState.OFFERED
 
 
-def _note_what_changed(turns: Sequence[_Turn]) -> None:
-    """What is rare: a lost node is back, a device's or the machine's health has changed."""
+def _note_what_changed(turns: Sequence[_Turn], now: datetime) -> None:
+    """What is rare: a silent node is heard again, a lost one is back, a device's or the machine's health has changed."""
+    heard = [t.seat for t in turns if t.seat.state != State.LOST and is_silent(t.seat.session_expires_at, now)]
+    if heard:
+        note_nodes_joined((seat.cluster, seat.pk) for seat in heard)
     for turn in turns:
         seat, healthy = turn.seat, turn.beat.healthy
         if seat.state == State.LOST:

@@ -10,6 +10,7 @@ from django.utils import timezone
 
 from clusters.agent_errors import AgentCallError
 from clusters.checks import check_devices, check_text
+from clusters.clockwork import is_silent
 from clusters.lifecycle import LIVE, AssignmentMove
 from clusters.locking import lock_assignment, lock_node
 from clusters.models import Assignment, Node, NodeEvent
@@ -35,11 +36,12 @@ def open_session(node_pk: UUID, words: SessionRequest, now: datetime | None = No
         node = lock_node(node_pk)
         _check_turn(node, words, now)
         unwritten = _unwritten(node, words)
+        silent = node.state != State.LOST and is_silent(node.session_expires_at, now)
         epoch = _begin(node, words, now)
         changed = sync_devices(node, words.devices)
         adopt, stop = _sort_known(node, words.assignments)
         Assignment.objects.filter(pk__in=adopt).update(epoch=epoch, report_seq=0, metrics_seq=0)
-        if changed or epoch == 1:
+        if changed or silent:
             request_reschedule(node.cluster, Reason.NODE_JOINED, node=node)
     for pk in unwritten:
         _take_back(pk, epoch, now)

@@ -80,7 +80,7 @@ class _Application:
         launches = [c.placement for c in todo if isinstance(c, Start | Migrate | Resize)]
         if not launches:
             return Applied(todo)
-        self.room = Room(cluster, self.observed.snapshot.node_by_id)
+        self.room = Room(cluster, self.observed.snapshot.node_by_id, self.now)
         jobs = Job.objects.in_bulk({p.job for p in launches})
         self.jobs = {str(pk): job for pk, job in jobs.items()}
         rejected = (self._launch(placement) for placement in launches)

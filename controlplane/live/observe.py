@@ -10,6 +10,8 @@ What a policy is shown:
   ended: it may give those devices to anybody, and `live.apply` defers the launch until they are free. It never counts on them for
   long, because each stop ends, by the agent's word or by the end of its lease, and its end asks for a new round.
 - Queued jobs that rest after a failure (`Job.retry_at`) are left out until then.
+- A node whose session has run out and which is not yet lost is shown as cordoned: it is given nothing new until its agent is heard
+  again, which asks for a round.
 - What a node runs, and what job keeps away from it, is said by labels (`policies.capabilities`).
 - Devices held by a job that the snapshot does not show (it is being cancelled, or held) are nobody's to give: the judge refuses
   them.
@@ -29,9 +31,10 @@ from django.db import connection, connections, transaction
 
 from clusters.energy import power_curve
 from clusters.models import Assignment, AssignmentSlot, Cluster, Device, EnergyTariff, Node, PueRecord
+from clusters.models.nodes import State
 from clusters.runtimes import runtimes_of
 from clusters.tariffs import price_steps, pue_in_force, tariff_in_force
-from controlplane.live.rows import Rows
+from controlplane.live.rows import Rows, is_ready
 from controlplane.models import RescheduleEvent
 from jobs.lifecycle import JobState
 from jobs.models import Job
@@ -173,11 +176,16 @@ def _node_view(node: Node, rows: Rows) -> NodeView:
         resources=tuple(sorted((name, float(amount)) for name, amount in node.resources.items())),
         labels=_labels_of_node(node, rows),
         role=NodeRole(node.role),
-        state=NodeState(node.state),
+        state=_state_of(node, rows),
         drain_until_s=node.drain_until.timestamp() if node.drain_until else None,
         rack=node.rack,
         link_gbps=node.link_gbps,
     )
+
+
+def _state_of(node: Node, rows: Rows) -> NodeState:
+    """A ready node whose agent is silent takes nothing new, and what runs there keeps its place until its leases say otherwise."""
+    return NodeState.CORDONED if node.state == State.READY and not is_ready(node, rows.now) else NodeState(node.state)
 
 
 def _labels_of_node(node: Node, rows: Rows) -> tuple[str, ...]:

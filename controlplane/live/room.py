@@ -8,10 +8,11 @@ from __future__ import annotations
 
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Mapping
+from datetime import datetime
 
 from clusters.models import Assignment, Cluster, Device, Node
 from clusters.models.nodes import Role, State
-from controlplane.live.rows import Held, is_placement
+from controlplane.live.rows import Held, is_placement, is_ready
 from controlplane.rounds import RejectCode, Rejected
 from jobs.lifecycle import JobState
 from jobs.models import Job
@@ -27,9 +28,9 @@ FOREIGN_ROLE = {Purpose.TRAINING: Role.PROFILING, Purpose.PROFILING: Role.PRODUC
 class Room:
     """The cluster's nodes and devices with what is held there; `take` notes what this plan has launched."""
 
-    def __init__(self, cluster: Cluster, curves: Mapping[str, NodeView]) -> None:
+    def __init__(self, cluster: Cluster, curves: Mapping[str, NodeView], now: datetime) -> None:
         """`curves`: the snapshot's nodes by id, for their power curves."""
-        self.cluster, self.curves = cluster, curves
+        self.cluster, self.curves, self.now = cluster, curves, now
         self.nodes: Mapping[str, Node] = {str(n.pk): n for n in Node.objects.filter(cluster=cluster)}
         devices = Device.objects.filter(node__cluster=cluster)
         self.devices: Mapping[tuple[str, str], Device] = {(str(d.node_id), d.uuid): d for d in devices}
@@ -81,6 +82,8 @@ class Room:
             return
         if node.state != State.READY or node.role == FOREIGN_ROLE[placement.purpose]:
             yield RejectCode.STALE, f"node {node.name} is {node.state} and for {node.role}"
+        elif not is_ready(node, self.now):
+            yield RejectCode.STALE, f"the agent of node {node.name} is silent"
         for uuid in seat.devices:
             yield from self._device(node, uuid)
         cores = job.cores if seat.cpu_quota is None else seat.cpu_quota

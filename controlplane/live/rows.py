@@ -10,6 +10,7 @@ from datetime import datetime, timedelta
 from django.conf import settings
 from django.db.models import Q
 
+from clusters.clockwork import is_silent
 from clusters.lifecycle import LIVE
 from clusters.models import Assignment, AssignmentSlot, Cluster, Device, GpuType, Node
 from clusters.models.nodes import Role, State
@@ -44,6 +45,11 @@ class Gang:
 def is_placement(assignment: Assignment) -> bool:
     """Whether a live assignment is meant to go on: neither asked to stop nor stopping by itself."""
     return assignment.desired == RUN and assignment.state != AssignmentState.STOPPING
+
+
+def is_ready(node: Node, now: datetime) -> bool:
+    """Whether the node takes new work: nobody says otherwise, and its agent is there to take it."""
+    return node.state == State.READY and not is_silent(node.session_expires_at, now)
 
 
 class Held:
@@ -91,7 +97,7 @@ class Rows:
 
     def __init__(self, cluster: Cluster, now: datetime, number: int = 0) -> None:
         """`now`: jobs that rest until later are left out. `number`: the round's, for which a long queue is cut to a window."""
-        self.cluster = cluster
+        self.cluster, self.now = cluster, now
         self.held = Held(cluster)
         self.gpu_types: Mapping[int, GpuType] = {t.pk: t for t in GpuType.objects.order_by("name")}
         self.nodes: Sequence[Node] = list(Node.objects.filter(cluster=cluster).order_by("name"))
@@ -129,7 +135,7 @@ class Rows:
 
     def _would_do(self, node: Node, job: Job) -> bool:
         return (
-            node.state == State.READY
+            is_ready(node, self.now)
             and node.role != Role.PROFILING
             and job.runtime in runtimes_of(node)
             and set(job.labels) <= set(node.labels)

@@ -16,6 +16,7 @@ from clusters.bulk import update_rows
 from clusters.gathering import Gatherer, Overloaded
 from clusters.models import Assignment, Device, Node
 from clusters.services.heartbeats import Busy, Call, Renewed, renew_all
+from controlplane.models import RescheduleEvent
 from loadmaster.protocol import DeviceSample
 from tests.builders import a_node
 from tests.builders_agents import LONG_AGO, a_heartbeat, a_node_with_agent, a_running_assignment
@@ -43,6 +44,17 @@ def test_a_batch_costs_the_same_queries_whatever_its_size(count: int) -> None:
     assert len(queries) == 8, [q["sql"][:90] for q in queries]
     assert set(Assignment.objects.values_list("lease_expires_at", flat=True)) == {now + timedelta(seconds=60)}
     assert set(Node.objects.values_list("last_seen_at", flat=True)) == {now}
+
+
+@pytest.mark.django_db
+@pytest.mark.parametrize("count", [1, 7])
+def test_nodes_that_are_heard_again_after_an_outage_cost_one_query_more_whatever_their_number(count: int) -> None:
+    calls = _calls(_fleet(count))
+    RescheduleEvent.objects.all().delete()
+    with CaptureQueriesContext(connection) as queries:
+        renew_all(calls, LONG_AGO + timedelta(seconds=60))
+    assert len(queries) == 9, [q["sql"][:90] for q in queries]
+    assert set(RescheduleEvent.objects.values_list("reason", "node")) == {("node_joined", call.node) for call in calls}
 
 
 @pytest.mark.django_db

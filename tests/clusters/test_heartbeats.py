@@ -15,11 +15,11 @@ from clusters.clockwork import intervals
 from clusters.models import Assignment, Node
 from clusters.models.nodes import State
 from clusters.reconciler import reconcile_clusters
-from clusters.services import flush_samples, heartbeat, node_cordon
+from clusters.services import flush_samples, heartbeat, node_cordon, open_session
 from controlplane.models import RescheduleEvent
 from loadmaster.protocol import AssignmentState, DeviceSample
 from tests.builders import a_cluster, a_job
-from tests.builders_agents import CLOCK, LONG_AGO, a_heartbeat, a_node_with_agent, a_running_assignment
+from tests.builders_agents import CLOCK, LONG_AGO, a_heartbeat, a_node_with_agent, a_running_assignment, a_session_request
 
 pytestmark = pytest.mark.django_db
 
@@ -95,6 +95,26 @@ def test_a_lost_node_comes_back_as_it_was_and_wakes_the_optimiser() -> None:
     assert (node.state, cordoned.state) == (State.READY, State.CORDONED)
     assert [e.event for e in node.events.all()][-2:] == ["lost", "back"]
     assert set(RescheduleEvent.objects.values_list("reason", "node")) == {("node_joined", node.pk), ("node_joined", cordoned.pk)}
+
+
+def test_a_silent_node_that_is_heard_again_before_it_is_lost_wakes_the_optimiser_once() -> None:
+    node = a_node_with_agent(now=_at(0))
+    heartbeat(node.pk, a_heartbeat(seq=1), _at(10))
+    RescheduleEvent.objects.all().delete()
+    heartbeat(node.pk, a_heartbeat(seq=2), _at(69))
+    assert not RescheduleEvent.objects.exists(), "it was never silent"
+    heartbeat(node.pk, a_heartbeat(seq=3), _at(69 + 60))
+    heartbeat(node.pk, a_heartbeat(seq=4), _at(69 + 61))
+    assert list(RescheduleEvent.objects.values_list("cluster", "reason", "node")) == [(node.cluster_id, "node_joined", node.pk)]
+
+
+def test_a_session_after_silence_wakes_the_optimiser_and_one_that_supersedes_does_not() -> None:
+    node = a_node_with_agent(now=_at(0))
+    RescheduleEvent.objects.all().delete()
+    open_session(node.pk, a_session_request(node), _at(59))
+    assert not RescheduleEvent.objects.exists()
+    open_session(node.pk, a_session_request(node), _at(59 + 60))
+    assert list(RescheduleEvent.objects.values_list("reason", "node")) == [("node_joined", node.pk)]
 
 
 def test_a_device_that_falls_ill_is_known_at_once() -> None:

@@ -109,7 +109,9 @@ class ServerAndModel(RuleBasedStateMachine):
     @initialize()
     def two_nodes_with_agents(self) -> None:
         cluster = a_cluster(**CLOCK)
-        first, second = (a_node(cluster, gpus=gpus, last_seen_at=START, created_at=START) for gpus in (2, 1))
+        first, second = (
+            a_node(cluster, gpus=gpus, last_seen_at=START, created_at=START, session_expires_at=None) for gpus in (2, 1)
+        )
         self.nodes = {first.pk: ModelNode(), second.pk: ModelNode()}
         self.jobs = [a_job(cluster, max_retries=50).pk for _ in range(4)]
         self.gang = a_job(cluster, max_retries=50, gpus_min=2, gpus_max=2).pk

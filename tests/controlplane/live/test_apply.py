@@ -173,6 +173,33 @@ def test_what_no_longer_fits_is_recorded_and_asks_for_one_more_round(cluster: Cl
     assert list(RescheduleEvent.objects.filter(round=None).values_list("reason", flat=True)) == [Reason.LEFTOVER]
 
 
+def test_what_runs_on_a_silent_node_keeps_its_place_and_nothing_new_comes(node: Node) -> None:
+    cluster = node.cluster
+    cluster.policy = "fifo"
+    cluster.save(update_fields=["policy"])
+    running(cluster, "old", node, devices_of(node)[0])
+    new = a_job(cluster, name="new")
+    Node.objects.filter(pk=node.pk).update(session_expires_at=utc(1e9))
+    row = a_round(cluster)
+    assert changes_of(row) == {"old": "keep"}
+    new.refresh_from_db()
+    assert (new.state, new.waiting_code) == ("queued", "nodes_unavailable")
+    assert a_round(cluster).rejected == []
+
+
+def test_a_node_that_fell_silent_while_the_policy_thought_is_offered_nothing(cluster: Cluster, node: Node) -> None:
+    a_job(cluster, name="a")
+
+    def meanwhile(*given: object) -> Plan:
+        plan = placing(a=(node, devices_of(node)[0]))(*given)  # type: ignore[arg-type]
+        Node.objects.filter(pk=node.pk).update(session_expires_at=utc(1e9))
+        return plan
+
+    row = a_round(cluster, meanwhile)
+    assert refused(row) == {"a": "stale"}
+    assert row.rejected[0]["detail"] == f"the agent of node {node.name} is silent"
+
+
 def test_a_round_asked_for_by_leftovers_alone_asks_for_no_other(cluster: Cluster, node: Node) -> None:
     a_job(cluster, name="a")
 

@@ -62,6 +62,17 @@ def test_a_node_is_shown_with_what_may_be_given_away_and_its_power() -> None:
     assert (view.role, view.state, view.drain_until_s) == (NodeRole.BOTH, NodeState.DRAINING, drained.timestamp())
 
 
+@pytest.mark.parametrize("expires_s", [None, -0.1])
+def test_a_node_whose_agent_is_silent_is_shown_as_cordoned_until_it_is_lost_or_heard_again(expires_s: float | None) -> None:
+    cluster = a_cluster()
+    expired = None if expires_s is None else at(expires_s)
+    for name, state in (("a", "ready"), ("b", "draining"), ("c", "lost")):
+        a_node(cluster, name=name, state=state, session_expires_at=expired)
+    a_node(cluster, name="d", session_expires_at=at(60))
+    states = [n.state for n in snapshot_of(cluster).nodes]
+    assert states == [NodeState.CORDONED, NodeState.DRAINING, NodeState.LOST, NodeState.READY]
+
+
 def test_jobs_that_run_or_want_to_are_shown_in_the_order_they_came() -> None:
     cluster = a_cluster()
     states = ("queued", "profiling", "held", "cancelling", "completed", "failed", "cancelled")
