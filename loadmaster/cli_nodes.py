@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from time import sleep
 from typing import Annotated, Any
 
 import typer
@@ -15,6 +16,7 @@ from loadmaster.terminal import shown
 
 NodeName = Annotated[str, typer.Argument(help="The node's name or id.", metavar="NODE")]
 InCluster = Annotated[str | None, typer.Option(help="Its cluster; may be left out where there is only one.")]
+DRAIN_LOOK_S = 2.0
 Json = Annotated[bool, typer.Option("--json", help="Answer in JSON.")]
 policy_app = typer.Typer(no_args_is_help=True, help="What decides where jobs run.")
 secret_app = typer.Typer(no_args_is_help=True, help="Secrets of a team, for jobs' environments.")
@@ -54,11 +56,15 @@ def drain(
     cluster: InCluster = None,
     until: Annotated[str | None, typer.Option(help="What runs may go on until then (ISO 8601); else it is moved at once.")] = None,
     reason: Annotated[str, typer.Option()] = "",
+    wait: Annotated[bool, typer.Option("--wait", help="End only when nothing is on the node any more.")] = False,
     as_json: Json = False,
 ) -> None:
     """Move what runs on a node away and let it take no new work."""
     with connected(context) as client:
-        _said(context, client.drain(_node(client, node, cluster).id, until=until, reason=reason), as_json)
+        drained = client.drain(_node(client, node, cluster).id, until=until, reason=reason)
+        _said(context, _emptied(client, drained) if wait else drained, as_json)
+        if wait and not (as_json or wants_json(context)):
+            out().print(f"{shown(drained.name)} is empty")
 
 
 def role(
@@ -203,6 +209,15 @@ def _node(client: Client, name: str, cluster: str | None) -> Node:
     if not found:
         fail(f"there is no node {name}; `loadmaster nodes` lists them")
     return found[0]
+
+
+def _emptied(client: Client, node: Node) -> Node:
+    """The node once none of its GPUs is held; it may take as long as its jobs take to stop."""
+    while True:
+        node = _node(client, node.id, None)
+        if not any(device.held_slots for device in node.devices):
+            return node
+        sleep(DRAIN_LOOK_S)
 
 
 def _cluster(client: Client, name: str | None) -> str:

@@ -22,6 +22,7 @@ class Command(BaseCommand):
     """The same lines as the page of costs gives, to the standard output."""
 
     help = "Print energy and cost as CSV: by hour, day, node, team or job"
+    requires_system_checks: tuple[str, ...] = ()
 
     def add_arguments(self, parser: ArgumentParser) -> None:
         """Of what, when, and by what."""

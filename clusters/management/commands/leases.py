@@ -17,6 +17,7 @@ class Command(BaseCommand):
     """A line for each live assignment, the oldest wish to stop first."""
 
     help = "List live assignments: job, node, fence, state, what is wanted of it, and for how long its lease is still good"
+    requires_system_checks: tuple[str, ...] = ()
 
     def add_arguments(self, parser: ArgumentParser) -> None:
         """Of which node."""

@@ -15,6 +15,7 @@ class Command(BaseCommand):
     """For a node that goes for good, or whose token somebody else may have."""
 
     help = "End a node's token. What runs there ends with its lease; enrolling the machine again gives the node a new token"
+    requires_system_checks: tuple[str, ...] = ()
 
     def add_arguments(self, parser: ArgumentParser) -> None:
         """Which one."""

@@ -29,6 +29,7 @@ class Command(BaseCommand):
     """Only what is said changes. The policy is chosen by `loadmaster policy set`."""
 
     help = "Make a cluster, or change its zone, its agents' clockwork, its period or its power cap"
+    requires_system_checks: tuple[str, ...] = ()
 
     def add_arguments(self, parser: ArgumentParser) -> None:
         """The name and what is to be set."""

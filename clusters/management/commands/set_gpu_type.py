@@ -25,6 +25,7 @@ class Command(BaseCommand):
     """Agents are let in only with GPUs of a type that is known."""
 
     help = "Make a GPU type known, or change its figures (TFLOP/s for estimates, watts for costs)"
+    requires_system_checks: tuple[str, ...] = ()
 
     def add_arguments(self, parser: ArgumentParser) -> None:
         """The name as agents report it, and the figures of the data sheet."""

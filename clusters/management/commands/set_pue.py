@@ -18,6 +18,7 @@ class Command(BaseCommand):
     """Adds a value; without one it shows those there are."""
 
     help = "Add a cluster's PUE from some time on; without a value, show them. Values never change: a later one holds"
+    requires_system_checks: tuple[str, ...] = ()
 
     def add_arguments(self, parser: ArgumentParser) -> None:
         """The cluster, the value, and when."""

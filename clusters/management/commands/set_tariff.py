@@ -22,6 +22,7 @@ class Command(BaseCommand):
     help = (
         "Add a version of a cluster's energy prices; without a price, show the versions. Versions never change: a later one holds"
     )
+    requires_system_checks: tuple[str, ...] = ()
 
     def add_arguments(self, parser: ArgumentParser) -> None:
         """The cluster, the price, and when."""

@@ -16,6 +16,7 @@ class Command(BaseCommand):
     """A new person's password is printed once; `manage.py changepassword NAME` sets another."""
 
     help = "Make a person, or change what they may; a new person's password is printed once"
+    requires_system_checks: tuple[str, ...] = ()
 
     def add_arguments(self, parser: ArgumentParser) -> None:
         """Who, and what they may."""

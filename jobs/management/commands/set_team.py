@@ -15,6 +15,7 @@ class Command(BaseCommand):
     """People of one team see each other's jobs."""
 
     help = "Make a team, or change its weight; people come in by set_person --team"
+    requires_system_checks: tuple[str, ...] = ()
 
     def add_arguments(self, parser: ArgumentParser) -> None:
         """The name and the share."""
