@@ -6,6 +6,7 @@ import os
 import shutil
 import sqlite3
 import subprocess
+import time
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from pathlib import Path
@@ -16,15 +17,33 @@ from django.db import connection, connections
 LOCK_OWNER = "restore"
 """Who holds a restored cluster's rounds off, until the agents have had their time."""
 
-NOBODY_ELSE = (
-    # No round may be held until the restored state has been made safe (controlplane.restoring).
-    "UPDATE {}clusters_cluster SET round_owner = 'restore', round_expires_at = '2999-01-01 00:00:00'",
-    # Whatever was launched after the backup has a lower fence than whatever is launched from now on; sessions likewise. There can
-    # have been no million of either.
-    "UPDATE {}jobs_job SET fence = fence + 1000000",
-    "UPDATE {}clusters_node SET epoch = epoch + 1000000, session_secret_sha256 = '', session_expires_at = NULL",
-)
-"""Plain SQL that fits every version's schema: it is part of reading the backup in, so that no moment is unsafe."""
+ERA = 1_577_836_800
+"""The beginning of 2020, in Unix seconds."""
+
+
+def era_s() -> int:
+    """Seconds since ERA. No job is launched and no session opened every second, so neither fences nor epochs ever come up to it."""
+    return int(time.time()) - ERA
+
+
+def nobody_else(schema: str = "") -> list[str]:
+    """What is done to a dump while it is read in, so that no moment is unsafe: plain SQL that fits every version's schema.
+
+    `schema` stands before the names of tables, with its point.
+    """
+    return [
+        # No round may be held until the restored state has been made safe (controlplane.restoring).
+        f"UPDATE {schema}clusters_cluster SET round_owner = '{LOCK_OWNER}', round_expires_at = '2999-01-01 00:00:00'",  # noqa: S608  # nothing of a client's
+        # Whatever was launched after the backup, by a server that was itself restored from it too, has a lower fence than whatever
+        # is launched from now on: a fixed stride would give the same fences out again at a second restore. Sessions likewise.
+        f"UPDATE {schema}jobs_job SET fence = {_beyond('fence')}",  # noqa: S608  # as above
+        f"UPDATE {schema}clusters_node SET epoch = {_beyond('epoch')}, session_secret_sha256 = '', session_expires_at = NULL",  # noqa: S608  # as above
+    ]
+
+
+def _beyond(column: str) -> str:
+    return f"CASE WHEN {column} < {era_s()} THEN {era_s()} ELSE {column} + 1000000 END"
+
 
 LIBPQ = ("dbname", "user", "host", "port", "sslmode", "sslrootcert", "sslcert", "sslkey", "connect_timeout", "options", "service")
 
@@ -85,8 +104,8 @@ class SqliteEngine:
         try:
             with _connected_to(staging):
                 with connection.cursor() as cursor:
-                    for statement in NOBODY_ELSE:
-                        cursor.execute(statement.format(""))
+                    for statement in nobody_else():
+                        cursor.execute(statement)
                 yield
             _copy(staging, self.path)
         finally:
@@ -122,7 +141,7 @@ class PostgresEngine:
             schema, tables = cursor.fetchone()
         before, after = dump.with_name("before.sql"), dump.with_name("after.sql")
         before.write_text("".join(f'DROP TABLE "{schema}"."{table}" CASCADE;\n' for table in tables))
-        after.write_text("".join(statement.format(f'"{schema}".') + ";\n" for statement in NOBODY_ELSE))
+        after.write_text("".join(f"{statement};\n" for statement in nobody_else(f'"{schema}".')))
         connection.close()
         files = (f"--file={name}" for name in (before, script, after))
         _run("psql", "--no-psqlrc", "--quiet", "--single-transaction", "--set=ON_ERROR_STOP=1", *files, *_address("--dbname"))

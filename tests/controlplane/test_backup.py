@@ -218,9 +218,37 @@ def test_fences_and_epochs_are_beyond_all_that_can_have_been(house: Cluster, tmp
     told("backup", tmp_path / "b")
     with new():
         told("restore", tmp_path / "b")
-        assert Job.objects.get().fence == before["fence"] + 1_000_000
+        assert Job.objects.get().fence > before["fence"] + 1_000_000
         node = Node.objects.get()
-        assert (node.epoch, node.session_expires_at) == (before["epoch"] + 1_000_000, None)
+        assert node.epoch > before["epoch"] + 1_000_000
+        assert node.session_expires_at is None
+
+
+def test_a_backup_that_is_restored_once_more_gives_out_no_fence_and_no_epoch_again(
+    house: Cluster, tmp_path: Path, new: New, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    told("backup", tmp_path / "b")
+    fences, epochs = [], []
+    for at_s in (200_000_000, 200_003_600):
+        monkeypatch.setattr(backup_engines, "era_s", lambda at_s=at_s: at_s)
+        with new():
+            told("restore", tmp_path / "b")
+            fences.append(Job.objects.get().fence)
+            epochs.append(Node.objects.get().epoch)
+    an_hour_of_launches = 500
+    assert fences[1] > fences[0] + an_hour_of_launches
+    assert epochs[1] > epochs[0] + an_hour_of_launches
+
+
+def test_fences_that_are_already_beyond_the_clock_grow_all_the_same(
+    house: Cluster, tmp_path: Path, new: New, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(backup_engines, "era_s", lambda: -5)
+    before = Job.objects.get().fence
+    told("backup", tmp_path / "b")
+    with new():
+        told("restore", tmp_path / "b")
+        assert Job.objects.get().fence == before + 1_000_000
 
 
 def test_what_ran_waits_for_its_agent_what_was_offered_is_withdrawn_and_no_round_is_held(
