@@ -62,7 +62,7 @@ ENDPOINTS = {
     **{f"{ASSIGNMENT}{name}": AGENT for name in ("accept", "state", "logs/<str:stream>", "metrics")},
     "^api/schema/?$": PERSON, "^api/docs/?$": PERSON, "healthz": OPEN, "readyz": OPEN, "^metrics/?$": OPEN,
 }  # fmt: skip
-"""Who each address is for. /metrics is open only where no token is set for it; its own tests say so."""
+"""Who each address is for. /metrics is for operators and for whoever has the scrape token; its own tests say so."""
 
 
 class Scene:
