@@ -10,8 +10,8 @@ from django.http import HttpRequest, HttpResponseRedirect
 from django.shortcuts import redirect
 from django.urls import reverse
 
-from clusters.models import EnergyTariff, PueRecord, TariffBand
-from controlplane.admin_base import AppendOnly, OperatorInline, costs_changed, detail_action, person
+from clusters.models import EnergyEntry, EnergyTariff, PueRecord, TariffBand
+from controlplane.admin_base import AppendOnly, OperatorInline, ReadOnly, costs_changed, detail_action, person
 
 
 class BandInline(OperatorInline):
@@ -112,3 +112,13 @@ class PueAdmin(AppendOnly):
         obj.created_by = person(request)
         super().save_model(request, obj, form, change)
         costs_changed([obj.cluster])
+
+
+@admin.register(EnergyEntry)
+class EnergyEntryAdmin(ReadOnly):
+    """The energy ledger: what each assignment drew in each hour."""
+
+    list_display = ("hour", "cluster", "node", "team", "job", "measured_kwh", "modelled_kwh", "rest_kwh", "cost")
+    list_filter = ("cluster", "team", "purpose")
+    list_select_related = ("cluster", "node", "team", "job")
+    date_hierarchy = "hour"

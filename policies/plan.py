@@ -13,7 +13,7 @@ from typing import Any
 
 from policies.snapshot import Purpose, RankSeat
 
-PLAN_VERSION = 1
+PLAN_VERSION = 2
 
 
 class PlanStatus(StrEnum):

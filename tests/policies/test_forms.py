@@ -172,6 +172,11 @@ def test_a_plan_is_written_as_in_its_golden_file_and_read_back(name: str) -> Non
     jsonschema.Draft202012Validator(plan_json.schema()).validate(form)
 
 
+@plan_cases
+def test_a_plan_of_the_first_version_is_still_read(name: str) -> None:
+    assert plan_json.from_json({**golden("plan", name), "version": 1}) == PLANS[name]
+
+
 @pytest.mark.parametrize(("kind", "schema"), [("snapshot", snapshot_json.schema()), ("plan", plan_json.schema())])
 def test_the_schema_checked_in_is_the_one_that_is_read(kind: str, schema: dict[str, Any]) -> None:
     jsonschema.Draft202012Validator.check_schema(schema)
