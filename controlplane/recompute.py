@@ -13,7 +13,7 @@ from controlplane.live.record import cost_rate_per_h
 from controlplane.live.solver import solve_here
 from controlplane.models import Round
 from controlplane.rounds import decide_or_keep
-from policies import plan_json, snapshot_json
+from policies import forms, plan_json, snapshot_json
 from policies.kernels.arrays import NONE
 from policies.mechanisms.problem import Problem, build
 from policies.mechanisms.profiling import reserve_profiling
@@ -73,6 +73,11 @@ def replay(row: Round) -> Plan:
     """The plan that the round's policy makes of its snapshot today."""
     policy = partial(solve_here, row.policy, row.parameters)
     return decide_or_keep(snapshot_json.from_json(row.snapshot), policy, row.policy)[0]
+
+
+def digest_as_stored(plan: Plan, row: Round) -> str:
+    """The plan's digest in the version of the form in which the round's own was kept: a later form alone makes no difference."""
+    return forms.digest_of({**plan_json.to_json(plan), "version": row.plan["version"]})
 
 
 def _priced_anew(row: Round) -> Snapshot:

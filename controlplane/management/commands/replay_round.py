@@ -6,8 +6,7 @@ from typing import Any
 
 from django.core.management.base import BaseCommand, CommandError, CommandParser
 
-from controlplane.recompute import RoundNotFoundError, find_round, replay
-from policies import plan_json
+from controlplane.recompute import RoundNotFoundError, digest_as_stored, find_round, replay
 
 
 class Command(BaseCommand):
@@ -26,7 +25,7 @@ class Command(BaseCommand):
         except RoundNotFoundError as error:
             raise CommandError(str(error)) from None
         plan = replay(row)
-        again = plan_json.digest(plan)
+        again = digest_as_stored(plan, row)
         self.stdout.write(f"stored   {row.plan_sha256}\nreplayed {again}")
         if again != row.plan_sha256:
             failed = f" (a policy failed: stored {row.message!r}, replayed {plan.message!r})" if row.message or plan.message else ""
