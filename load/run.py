@@ -4,11 +4,9 @@ from __future__ import annotations
 
 import argparse
 import asyncio
-import json
 import os
 import time
 from collections.abc import Callable
-from pathlib import Path
 from urllib.parse import urlsplit
 
 import django
@@ -27,37 +25,12 @@ from controlplane.local import running_locally  # noqa: E402
 from controlplane.models import Reason, RescheduleEvent, Round  # noqa: E402
 from load.agents import run_agents  # noqa: E402
 from load.fleet import make_fleet  # noqa: E402
+from load.report import Report  # noqa: E402
 from load.scenes import Figures, Stage, hand_in, hand_in_bulk, read_pages, start_jobs  # noqa: E402
 from load.seed import Seeded, seed  # noqa: E402
 from load.watch import Watch  # noqa: E402
 
 FREE_PORT = 18_200
-
-
-class Report:
-    """Prints each scene's figures as they come, and all of them as JSON lines at the end."""
-
-    def __init__(self, database: str, output: Path | None) -> None:
-        self._database, self._output = database, output
-        self._lines: list[dict[str, object]] = []
-
-    def say(self, text: str) -> None:
-        """A line for people."""
-        print(text, flush=True)
-
-    def scene(self, name: str, figures: Figures) -> None:
-        """Note a scene."""
-        self._lines.append({"scene": name, "database": self._database, **figures})
-        shown = ", ".join(f"{key} {value}" for key, value in figures.items())
-        self.say(f"  {name:34} {shown}")
-
-    def end(self) -> None:
-        """Print the JSON lines."""
-        text = "\n".join(json.dumps(line) for line in self._lines)
-        print(text, flush=True)
-        if self._output:
-            with self._output.open("a") as file:
-                file.write(text + "\n")
 
 
 def run(wanted: argparse.Namespace) -> int:

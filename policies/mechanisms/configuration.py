@@ -8,7 +8,7 @@ import numpy as np
 
 from policies.kernels.arrays import NONE, TOP, Instance
 from policies.mechanisms.objective import Objective
-from policies.mechanisms.problem import Problem
+from policies.mechanisms.problem import Problem, energy_costs
 from policies.snapshot import Floats, Ints
 
 TINY = 1e-30
@@ -52,7 +52,7 @@ def choose(problem: Problem, hysteresis: float = 0.0) -> Choice:
     The configuration in which a job runs now seems cheaper by the fraction `hysteresis`, so that it changes only where that pays.
     """
     times = problem.times_s
-    costs = times * problem.cost[problem.config_class, problem.config_gpus][None, :]
+    costs = energy_costs(times, problem.cost[problem.config_class, problem.config_gpus])
     at_home = np.flatnonzero(problem.home_config != NONE)
     costs[at_home, problem.home_config[at_home]] *= 1.0 - hysteresis
     in_time = problem.feasible & (times < problem.slack_s[:, None])

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from policies.kernels.arrays import NONE
-from policies.mechanisms.problem import Problem
+from policies.mechanisms.problem import Problem, energy_costs
 from policies.mechanisms.solution import Solution, run_times_s
 from policies.snapshot import Floats
 
@@ -62,6 +62,6 @@ class Objective:
 
 def cheapest(problem: Problem) -> Floats:
     """float64[E]: energy cost of each job's cheapest run from a new launch; 0 for a job that fits nowhere."""
-    costs = (problem.run_s + problem.move_s[:, None]) * problem.cost[problem.config_class, problem.config_gpus]
+    costs = energy_costs(problem.run_s + problem.move_s[:, None], problem.cost[problem.config_class, problem.config_gpus])
     least = np.min(costs, axis=1, initial=np.inf)
     return np.where(np.isfinite(least), least, 0.0)

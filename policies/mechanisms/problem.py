@@ -228,6 +228,11 @@ class _Builder:
         return max(0.0, cap - fixed_watts(self.snapshot, self.pinned))
 
 
+def energy_costs(times_s: Floats, rates: Floats) -> Floats:
+    """float64[E, K]: seconds times cost per second; infinite where a job never ends, even if energy costs nothing."""
+    return np.multiply(times_s, rates[None, :], out=np.full_like(times_s, np.inf), where=np.isfinite(times_s))
+
+
 def price_per_watt_second(snapshot: Snapshot) -> float:
     """Cost of one watt of IT power for a second now, PUE included; 0 where no price is known."""
     step = snapshot.energy_at(snapshot.now_s)

@@ -349,3 +349,11 @@ def test_an_overloaded_cluster_whose_jobs_are_all_late_soon_stops_pre_empting(se
         decided.append(where(plan))
         snapshot = carried_out(snapshot, plan)
     assert decided[-1] == decided[-2] == decided[-3]
+
+
+@pytest.mark.parametrize("mode", ["paper", "coded", "default"])
+def test_without_prices_jobs_are_placed_all_the_same(mode: str) -> None:
+    """Warnings are errors here: a job that can never run on a type takes infinite time, which costs nothing there."""
+    kind = a_kind("k", {("V100", 1): 0.1})
+    plan = RandomizedGreedy(mode=mode)(a_snapshot(kinds=[kind], jobs=[a_job("j1"), a_job("j2")], energy=()))
+    assert {p.job for p in plan.placements} == {"j1", "j2"}

@@ -1,0 +1,87 @@
+"""What a run says: a line as each scene ends, then a table for people and JSON lines for programs."""
+
+from __future__ import annotations
+
+import json
+import os
+import platform
+import time
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+Figures = Mapping[str, object]
+
+COLUMNS = ("rate_per_s", "p50_ms", "p95_ms", "p99_ms")
+GOALS = {
+    "submit to running": ("p99_ms", 2000.0), "submissions": ("p99_ms", 500.0), "heartbeats": ("p99_ms", 250.0),
+}  # fmt: skip
+"""Scene -> (figure, the most it may be). Of pages it is PAGE_GOAL; of submissions the rate counts too."""
+
+PAGE_GOAL = ("p95_ms", 200.0)
+LEAST_SUBMISSIONS_PER_S = 300.0
+
+
+class Report:
+    """Prints each scene's figures as they come, and all of them at the end."""
+
+    def __init__(self, database: str, output: Path | None) -> None:
+        self._database, self._output = database, output
+        self._lines: list[dict[str, object]] = []
+        self._began_s = time.monotonic()
+
+    def say(self, text: str) -> None:
+        """A line for people."""
+        print(text, flush=True)
+
+    def scene(self, name: str, figures: Figures) -> None:
+        """Note a scene, and how busy the machine was: times of the clock mean little where others are at work."""
+        busy = {"load_average": round(os.getloadavg()[0], 1), "cores": os.cpu_count()}
+        self._lines.append({"scene": name, "database": self._database, **figures, **busy})
+        shown = ", ".join(f"{key} {value}" for key, value in {**figures, **busy}.items())
+        self.say(f"  {name:34} {shown}")
+
+    def end(self) -> None:
+        """Print the table and the JSON lines."""
+        took_s = time.monotonic() - self._began_s
+        self.say(f"\n{self._database}, Python {platform.python_version()}, {os.cpu_count()} cores, {took_s:.0f} s\n")
+        self.say(table(self._lines))
+        text = "\n".join(json.dumps(line) for line in self._lines)
+        self.say(f"\n{text}")
+        if self._output:
+            with self._output.open("a") as file:
+                file.write(text + "\n")
+
+
+def table(lines: Sequence[Figures]) -> str:
+    """A row a scene, in Markdown: rate and percentiles where there are some, everything else that was found, and the goal."""
+    rows = [["scene", "rate/s", "p50 ms", "p95 ms", "p99 ms", "goal", "load", "else"]]
+    for line in lines:
+        rest = {k: v for k, v in line.items() if k not in (*COLUMNS, "scene", "database", "load_average", "cores")}
+        numbers = [str(line.get(column, "")) for column in COLUMNS]
+        rows.append([str(line["scene"]), *numbers, goal(line), str(line.get("load_average", "")), _short(rest)])
+    widths = [max(len(row[i]) for row in rows) for i in range(len(rows[0]) - 1)]
+    text = ["| " + " | ".join([*(cell.ljust(w) for cell, w in zip(row, widths, strict=False)), row[-1]]) + " |" for row in rows]
+    return "\n".join([text[0], "|" + "---|" * len(rows[0]), *text[1:]])
+
+
+def goal(line: Figures) -> str:
+    """Whether the scene's goal is reached: "yes", "no", or nothing where there is none."""
+    name = str(line["scene"])
+    what, most = GOALS.get(name, PAGE_GOAL if "queries" in line else ("", 0.0))
+    if not what:
+        return ""
+    reached = _number(line, what) <= most
+    if name == "submissions":
+        reached = reached and _number(line, "rate_per_s") >= LEAST_SUBMISSIONS_PER_S and not line.get("lost")
+    return "yes" if reached else "no"
+
+
+def _number(line: Figures, name: str) -> float:
+    value = line.get(name)
+    return float(value) if isinstance(value, (int, float)) else float("inf")
+
+
+def _short(figures: Figures) -> str:
+    """name value, ...; of what is nested, the inner ones in brackets."""
+    inner = {k: f"({_short(v)})" if isinstance(v, Mapping) else str(v) for k, v in figures.items()}
+    return ", ".join(f"{k} {v}" for k, v in inner.items())
