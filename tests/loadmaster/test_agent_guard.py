@@ -84,7 +84,10 @@ def test_the_job_is_stopped_when_its_lease_ends(tmp_path: Path) -> None:
 
 
 def test_a_job_that_ignores_sigterm_is_killed_after_the_grace(tmp_path: Path) -> None:
-    ended = Guarded(tmp_path / "run", STUBBORN, lease_s=0.7, grace_s=0.5).end()
+    guarded = Guarded(tmp_path / "run", STUBBORN, grace_s=0.5)
+    until(lambda: guarded.says("up"))  # only now does it ignore anything
+    guarded.lease(0.2)
+    ended = guarded.end()
     assert (ended["stopped_by"], ended["exit_code"], ended["killed"]) == ("lease", -signal.SIGKILL, True)
 
 
