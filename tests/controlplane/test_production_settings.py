@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import re
+import socket
 import subprocess
 import sys
 from collections.abc import Mapping
@@ -182,3 +183,25 @@ def test_every_variable_that_is_read_is_documented() -> None:
 
 def test_every_variable_that_is_documented_is_read() -> None:
     assert documented() - documented("Tests") - read_by_the_code() == set()
+
+
+MUTE = """
+import django
+django.setup()
+from kombu.exceptions import OperationalError
+from controlplane.tasks import run_cluster_round
+try:
+    run_cluster_round.delay(1)
+except OperationalError:
+    print("given up")
+"""
+
+
+def test_a_hint_to_a_broker_that_says_nothing_is_given_up(tmp_path: Path) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as mute:
+        broker = f"redis://127.0.0.1:{mute.getsockname()[1]}/0"
+        given = {**production(tmp_path), "REDIS_URL": broker, "DJANGO_SETTINGS_MODULE": "controlplane.settings"}
+        done = subprocess.run(
+            [sys.executable, "-c", MUTE], cwd=ROOT, env=given, capture_output=True, text=True, timeout=120, check=True
+        )
+    assert done.stdout == "given up\n"
