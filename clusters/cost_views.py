@@ -12,6 +12,7 @@ from django.core.paginator import Paginator
 from django.http import Http404, HttpRequest, HttpResponse, JsonResponse, QueryDict, StreamingHttpResponse
 from django.shortcuts import render
 from django.utils import timezone
+from django.utils.http import content_disposition_header
 from django.views.decorators.http import require_GET
 
 from clusters.cost_chart import figure
@@ -61,9 +62,8 @@ def costs_csv(request: HttpRequest) -> StreamingHttpResponse:
     groups = cost_rows(cast(User, request.user), query).iterator()
     lines = csv_of(as_rows(query, groups), query.cluster.currency)
     name = f"costs-{query.cluster.name}-by-{query.by}-{query.since:%Y%m%d}-{query.until:%Y%m%d}.csv"
-    return StreamingHttpResponse(
-        lines, content_type="text/csv; charset=utf-8", headers={"Content-Disposition": f'attachment; filename="{name}"'}
-    )
+    disposition = content_disposition_header(as_attachment=True, filename=name) or "attachment"
+    return StreamingHttpResponse(lines, content_type="text/csv; charset=utf-8", headers={"Content-Disposition": disposition})
 
 
 def _asked(request: HttpRequest) -> dict[str, str]:

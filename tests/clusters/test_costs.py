@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import io
 from decimal import Decimal
 from typing import Any
 
@@ -175,6 +176,29 @@ def test_the_file_holds_every_sum_with_units_in_its_header(teams: list[Team], cl
 @pytest.mark.parametrize("cell", ["=1+1", "+cmd", "-2", "@SUM(A1)", "\tx", "\rx"])
 def test_no_cell_is_a_formula(cell: str) -> None:
     assert plain(cell) == "'" + cell
+
+
+@pytest.mark.parametrize("before", ["", " ", "\u00a0", "\ufeff", "\u200b", "\n", "\r\n ", "\t", "\x0b", "\u3000"])
+@pytest.mark.parametrize("sign", "=+-@＝＋－＠")
+def test_a_formula_behind_blanks_or_in_wide_signs_is_none_either(before: str, sign: str) -> None:
+    assert str(plain(f"{before}{sign}1+1")).startswith("'")
+    assert plain(f"a;{before}{sign}1") == f"a;'{before}{sign}1"
+
+
+@pytest.mark.parametrize("text", ["a-b", "2026-05-01T12:00:00+00:00", "ada@example", "resnet+adam", "a = b", ""])
+def test_names_with_such_signs_inside_stay_as_they_are(text: str) -> None:
+    assert plain(text) == text
+
+
+def test_hostile_names_reach_the_file_as_text(client: Client, cluster: Cluster, nodes: list[Node]) -> None:
+    team = a_team(' =HYPERLINK("http://x","y")')
+    user = a_user("+cmd", team=team)
+    bill(some_work(nodes[0], (0, 1), job=a_job(cluster, team=team, user=user, name="@SUM(1;=1)\n-2")))
+    client.force_login(user)
+    answer = client.get("/costs/costs.csv", {**MAY, "by": "job"})
+    (line,) = csv.DictReader(io.StringIO(b"".join(answer).decode(), newline=""))
+    assert line["team"] == '\' =HYPERLINK("http://x","y")'
+    assert (line["user"], line["name"]) == ("'+cmd", "'@SUM(1;'=1)\n'-2")
 
 
 def test_numbers_stay_numbers_in_the_file() -> None:
