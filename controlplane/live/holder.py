@@ -1,6 +1,6 @@
 """Who holds a round: named so that every process of the same machine can tell whether the holder still lives.
 
-A killed worker would otherwise keep its cluster waiting until its round's time is up. The name is (machine and process namespace,
+A killed worker would otherwise keep its cluster waiting until its lock has expired. The name is (machine and process namespace,
 pid, start of the process, something random); of holders elsewhere nothing is known, so their time has to run out.
 """
 

@@ -1,17 +1,17 @@
 """One round per cluster at a time: a row, taken by compare-and-swap, with an expiry and a number.
 
-Whoever holds the number may apply a plan. A holder that is too slow loses it to the next one, and finds out when it applies; a
-killed one is followed at once on its own machine, and when its time is up on others. The number only grows, so no two rounds ever
-share one.
+Whoever holds the number may apply a plan. A holder renews its lock while it works (`controlplane.live.renewing`); one that is
+too slow loses it to the next one, and finds out when it applies. A killed one is followed at once on its own machine, and on others
+when the lock it no longer renews has expired. The number only grows, so no two rounds ever share one.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from datetime import datetime, timedelta
+from datetime import datetime
 
 from django.db import transaction
-from django.db.models import F, Q
+from django.db.models import F, Q, QuerySet
 
 from clusters.models import Cluster
 from controlplane.live.holder import is_gone, new_holder
@@ -31,8 +31,8 @@ class RoundLock:
     owner: str
 
 
-def acquire(cluster_id: int, now: datetime, hold_s: float) -> RoundLock | None:
-    """The next round of the cluster, or None while another is held.
+def acquire(cluster_id: int, now: datetime, until: datetime) -> RoundLock | None:
+    """The next round of the cluster, held until then unless it is renewed; None while another is held.
 
     With it every round that was never finished is marked abandoned: its holder is dead or too late.
     """
@@ -41,7 +41,7 @@ def acquire(cluster_id: int, now: datetime, hold_s: float) -> RoundLock | None:
     free = Q(round_owner="") | Q(round_expires_at__lte=now) | (Q(round_owner=before) if is_gone(before) else Q(pk=None))
     with transaction.atomic():
         taken = Cluster.objects.filter(free, pk=cluster_id).update(
-            round_number=F("round_number") + 1, round_owner=owner, round_expires_at=now + timedelta(seconds=hold_s)
+            round_number=F("round_number") + 1, round_owner=owner, round_expires_at=until
         )
         if not taken:
             return None
@@ -50,17 +50,24 @@ def acquire(cluster_id: int, now: datetime, hold_s: float) -> RoundLock | None:
         return RoundLock(cluster_id, number, owner)
 
 
+def renew(lock: RoundLock, until: datetime) -> bool:
+    """Keep the row until then; False, and nothing written, if it is not held any more: given back or taken over."""
+    return bool(_held(lock).update(round_expires_at=until))
+
+
 def check(lock: RoundLock, now: datetime) -> None:
     """To be called first in the transaction that applies a plan: keeps the row, LostLockError if it is no longer held in time."""
-    held = Cluster.objects.filter(pk=lock.cluster_id, round_number=lock.number, round_owner=lock.owner, round_expires_at__gt=now)
-    if not held.update(last_round_at=now):
+    if not _held(lock).filter(round_expires_at__gt=now).update(last_round_at=now):
         raise LostLockError(f"round {lock.number} of cluster {lock.cluster_id} took too long: another one has taken over")
 
 
 def release(lock: RoundLock) -> None:
     """Give the row back; nothing happens if it is not held any more."""
-    held = Cluster.objects.filter(pk=lock.cluster_id, round_number=lock.number, round_owner=lock.owner)
-    held.update(round_owner="", round_expires_at=None)
+    _held(lock).update(round_owner="", round_expires_at=None)
+
+
+def _held(lock: RoundLock) -> QuerySet[Cluster]:
+    return Cluster.objects.filter(pk=lock.cluster_id, round_number=lock.number, round_owner=lock.owner)
 
 
 def is_held(cluster: Cluster, now: datetime) -> bool:

@@ -22,6 +22,7 @@ from controlplane.live.apply import Services, apply_plan
 from controlplane.live.lock import LostLockError, RoundLock
 from controlplane.live.observe import Knowledge, Observation, observe
 from controlplane.live.record import close_round, open_round, wants_another
+from controlplane.live.renewing import EXPIRY_S, RENEW_S, Renewal, renewed
 from controlplane.logs import bound
 from controlplane.models import Reason, RescheduleEvent, Round
 from controlplane.rounds import Applied, RoundResult, run_round
@@ -38,21 +39,31 @@ Solve: TypeAlias = Callable[[str, Mapping[str, Any], Snapshot], Plan]
 """(policy, parameters, snapshot) -> plan; raises PolicyError. In a child process in production, in this one in tests."""
 
 OVERHEAD_S = 30.0
-"""What a round may take beside its solver before another one takes over."""
-
+"""What a round may take beside its solver before another one takes over although it still lives."""
 
 SERVICES = Services(evict, profile_run_started)
 
 
 @dataclass(frozen=True, slots=True)
 class Ports:
-    """Everything a live round asks of others, so that tests can put something else there."""
+    """Everything a live round asks of others, so that tests can put something else there.
+
+    A round holds its lock for `hold_s` at most (default: the solver's limit and OVERHEAD_S), renewed every `renew_s`, and is
+    followed `expiry_s` after its process has died.
+    """
 
     solve: Solve
     clock: Clock = time.time
     knowledge: Knowledge = profiling.selectors
     services: Services = SERVICES
     hold_s: float | None = None
+    expiry_s: float = EXPIRY_S
+    renew_s: float = RENEW_S
+
+    def renewal(self, now_s: float) -> Renewal:
+        """How a round that begins now keeps its lock."""
+        hold_s = self.hold_s or settings.SOLVER_TIMEOUT_S + OVERHEAD_S
+        return Renewal(self.clock, now_s + hold_s, self.expiry_s, self.renew_s)
 
 
 class LiveWorld:
@@ -111,11 +122,12 @@ def hold_round(cluster_id: int, ports: Ports) -> RoundResult | None:
     """
     if not is_wanted(cluster_id):
         return None
-    now = datetime.fromtimestamp(ports.clock(), UTC)
-    lock = locks.acquire(cluster_id, now, ports.hold_s or settings.SOLVER_TIMEOUT_S + OVERHEAD_S)
+    now_s = ports.clock()
+    renewal, now = ports.renewal(now_s), datetime.fromtimestamp(now_s, UTC)
+    lock = locks.acquire(cluster_id, now, renewal.expires(now_s))
     if lock is None:
         return None
-    with bound(cluster=cluster_id, round=lock.number):
+    with bound(cluster=cluster_id, round=lock.number), renewed(lock, renewal):
         return _held(lock, ports, now)
 
 

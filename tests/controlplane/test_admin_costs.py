@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from datetime import time
+from datetime import time, timedelta
 from decimal import Decimal
 from typing import Any
 
@@ -164,7 +164,7 @@ def test_a_cluster_with_a_history_keeps_its_currency_and_a_type_its_name(grace: 
 
 def test_saving_a_cluster_writes_only_what_was_changed_and_leaves_the_running_round_its_lock(demo: Demo) -> None:
     as_read, now = demo.cluster, timezone.now()
-    lock = acquire(as_read.pk, now, 60.0)
+    lock = acquire(as_read.pk, now, now + timedelta(seconds=60))
     assert lock is not None
     as_read.power_cap_w = 900.0
     save_changed(as_read, ["power_cap_w"])

@@ -115,7 +115,7 @@ def test_waiting_events_are_answered_together_and_a_doubled_task_does_nothing(hi
 def test_a_task_that_finds_another_round_held_leaves_at_once() -> None:
     cluster = a_cluster()
     event = a_waiting_event(cluster)
-    acquire(cluster.pk, timezone.now(), 60.0)
+    acquire(cluster.pk, timezone.now(), timezone.now() + timedelta(seconds=60))
     tasks.run_cluster_round(cluster.pk)
     event.refresh_from_db()
     assert event.round is None
@@ -189,7 +189,7 @@ def test_events_whose_hint_was_lost_are_found(hints: Hints) -> None:
     a_waiting_event(late, 3.0)
     a_waiting_event(fresh, 0.5)
     a_waiting_event(held, 3.0)
-    acquire(held.pk, timezone.now(), 60.0)
+    acquire(held.pk, timezone.now(), timezone.now() + timedelta(seconds=60))
     tasks.reconcile()
     assert hints == [(late.pk, None)]
 
@@ -197,7 +197,7 @@ def test_events_whose_hint_was_lost_are_found(hints: Hints) -> None:
 def test_a_round_whose_time_is_up_is_marked_as_abandoned_and_its_events_are_found(hints: Hints) -> None:
     cluster = a_cluster()
     a_waiting_event(cluster, 100.0)
-    lock = acquire(cluster.pk, timezone.now() - timedelta(seconds=90), 60.0)
+    lock = acquire(cluster.pk, timezone.now() - timedelta(seconds=90), timezone.now() - timedelta(seconds=30))
     assert lock is not None
     row = Round.objects.create(cluster=cluster, number=lock.number, policy="fifo", seed=1)
     tasks.reconcile()

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import pytest
@@ -11,6 +11,7 @@ from django.utils import timezone
 from clusters.models import Assignment, Cluster
 from controlplane.events import request_reschedule
 from controlplane.live.lock import is_held
+from controlplane.live.renewing import EXPIRY_S
 from controlplane.models import Reason, RescheduleEvent, Round
 from jobs.models import Job
 from tests.builders import a_cluster, a_job, a_node
@@ -90,6 +91,7 @@ def test_a_round_of_a_process_killed_on_another_machine_is_taken_over_when_its_t
     cluster.round_owner = "elsewhere" + cluster.round_owner[cluster.round_owner.index(".") :]
     cluster.save(update_fields=["round_owner"])
     assert is_held(cluster, timezone.now())
+    assert not is_held(cluster, timezone.now() + timedelta(seconds=EXPIRY_S)), "whatever a solver may take"
     assert a_round_of_waiting_events(cluster) is None, "the dead one's lock still holds"
     assert cluster.round_expires_at is not None
     _check_taken_over(cluster, cluster.round_expires_at.timestamp() + 1.0)
