@@ -163,8 +163,8 @@ CELERY_TASK_DEFAULT_QUEUE = "loadmaster"
 CELERY_BROKER_CONNECTION_RETRY_ON_STARTUP = True
 CELERY_TIMEZONE = "UTC"
 # visibility_timeout stays above the solver's hard limit; the two `unacked` settings bring a killed worker's task back in seconds.
-# A broker that is cut off or frozen says nothing: without timeouts whoever sends a hint would wait for it without end, and one thread
-# of a web process sends those of all submissions.
+# A broker that is cut off or frozen says nothing: without timeouts whoever sends a hint would wait for it without end, and one
+# thread of a web process sends those of all submissions.
 CELERY_BROKER_TRANSPORT_OPTIONS = {
     "visibility_timeout": 900,
     "unacked_restore_interval": 2,
