@@ -12,7 +12,6 @@ from collections.abc import Awaitable, Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Generic, ParamSpec, TypeVar
 
-from asgiref.sync import sync_to_async
 from django.db import close_old_connections
 
 Q = TypeVar("Q")
@@ -42,7 +41,8 @@ class Threads:
             finally:
                 close_old_connections()
 
-        return await sync_to_async(whole, thread_sensitive=False, executor=self.pool)()
+        # Not by sync_to_async: it brings a context along, to which Django binds connections of the cache, one for each batch.
+        return await asyncio.get_running_loop().run_in_executor(self.pool, whole)
 
 
 class Gatherer(Generic[Q, A]):

@@ -7,6 +7,11 @@ from collections.abc import Sequence
 
 import uvicorn
 
+KEEP_ALIVE_S = 75
+"""How long an idle connection is kept: longer than an agent's heartbeats are apart, which then need no new one each, and longer
+than proxies keep theirs, which then never write to one that is being closed.
+"""
+
 
 def main(argv: Sequence[str] | None = None) -> None:
     """Serve until SIGTERM; what was begun is answered first, within `--grace` seconds."""
@@ -17,6 +22,7 @@ def main(argv: Sequence[str] | None = None) -> None:
         host=given.host,
         port=given.port,
         workers=given.workers,
+        timeout_keep_alive=KEEP_ALIVE_S,
         timeout_graceful_shutdown=given.grace,
         timeout_worker_healthcheck=30,
         server_header=False,

@@ -94,12 +94,23 @@ def in_order(scope: Scope) -> bool:
     return bool(sized and typed and TOKEN.fullmatch(headers.get(b"authorization", b"")) and _welcome(scope, headers))
 
 
+MOST_HOSTS = 100
+_hosts: set[bytes] = set()
+"""Allowed hosts that were asked for."""
+
+
 def _welcome(scope: Scope, headers: dict[bytes, bytes]) -> bool:
     """An allowed host, and safe transport where that is asked for."""
     if settings.SECURE_SSL_REDIRECT and not (settings.SECURE_PROXY_SSL_HEADER and headers.get(b"x-forwarded-proto") == b"https"):
         return False
-    domain, _ = split_domain_port(headers.get(b"host", b"").decode("latin-1"))
-    return bool(domain) and validate_host(domain, settings.ALLOWED_HOSTS)
+    host = headers.get(b"host", b"")
+    if host in _hosts:
+        return True
+    domain, _ = split_domain_port(host.decode("latin-1"))
+    allowed = bool(domain) and validate_host(domain, settings.ALLOWED_HOSTS)
+    if allowed and len(_hosts) < MOST_HOSTS:
+        _hosts.add(host)
+    return allowed
 
 
 def _no_json(name: str) -> None:

@@ -7,6 +7,8 @@ import re
 import threading
 import time
 from collections import defaultdict
+from collections.abc import Mapping
+from pathlib import Path
 from types import TracebackType
 
 import psutil
@@ -21,12 +23,16 @@ EVERY_S = 0.5
 
 
 class Watch:
-    """Reads all parts now and then while it is open. `figures` afterwards: {part: {"rss_mb": most, "cpu": mean processors}}."""
+    """Reads all parts now and then while it is open.
+
+    `figures` afterwards: {part: {"rss_mb": most, "cpu": mean processors, "starved": mean threads that could run and got none}}.
+    """
 
     def __init__(self) -> None:
         self.figures: dict[str, dict[str, float]] = {}
         self._rss: dict[str, float] = defaultdict(float)
         self._cpu_s: dict[tuple[str, int], tuple[float, float]] = {}
+        self._starved_s: dict[tuple[str, int], tuple[float, float]] = {}
         self._over = threading.Event()
         self._thread = threading.Thread(target=self._look, daemon=True)
 
@@ -39,10 +45,11 @@ class Watch:
         self._over.set()
         self._thread.join()
         took_s = max(time.monotonic() - self._began_s, 1e-9)
-        used: dict[str, float] = defaultdict(float)
-        for (part, _), (first_s, last_s) in self._cpu_s.items():
-            used[part] += last_s - first_s
-        self.figures = {p: {"rss_mb": round(self._rss[p]), "cpu": round(used[p] / took_s, 2)} for p in sorted(self._rss)}
+        used, starved = _by_part(self._cpu_s), _by_part(self._starved_s)
+        self.figures = {
+            part: {"rss_mb": round(most), "cpu": round(used[part] / took_s, 2), "starved": round(starved[part] / took_s, 2)}
+            for part, most in sorted(self._rss.items())
+        }
 
     def _look(self) -> None:
         while not self._over.wait(EVERY_S):
@@ -61,12 +68,26 @@ class Watch:
             if not part:
                 return
             now[part] += process.memory_info().rss / 1e6
-            times = process.cpu_times()
-        except psutil.Error:
+            times, starved_s = process.cpu_times(), _starved_s(process.pid)
+        except (psutil.Error, OSError):
             return  # it has ended meanwhile
-        used_s = times.user + times.system
-        first_s, _ = self._cpu_s.get((part, process.pid), (used_s, used_s))
-        self._cpu_s[part, process.pid] = (first_s, used_s)
+        for found, now_s in ((self._cpu_s, times.user + times.system), (self._starved_s, starved_s)):
+            first_s, _ = found.get((part, process.pid), (now_s, now_s))
+            found[part, process.pid] = (first_s, now_s)
+
+
+def _by_part(found: Mapping[tuple[str, int], tuple[float, float]]) -> dict[str, float]:
+    """Seconds by part, of what grew from first to last for each of its processes."""
+    grown: dict[str, float] = defaultdict(float)
+    for (part, _), (first_s, last_s) in found.items():
+        grown[part] += max(0.0, last_s - first_s)
+    return grown
+
+
+def _starved_s(pid: int) -> float:
+    """Seconds that the process' threads have waited for a processor: on a busy machine that is where the time goes."""
+    waits = [int(path.read_text().split()[1]) for path in Path(f"/proc/{pid}/task").glob("*/schedstat")]
+    return sum(waits) / 1e9
 
 
 def _family() -> list[psutil.Process]:
