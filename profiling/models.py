@@ -67,7 +67,10 @@ class Measurement(models.Model):
 
 
 class ProfileRun(models.Model):
-    """A measurement wanted or under way: `steps` steps of `job` on `gpus` GPUs of a type. `copy` tells its assignment apart."""
+    """A measurement wanted or under way: `steps` steps of `job` on `gpus` GPUs of a type. `copy` tells its assignment apart.
+
+    A run that is wanted and has an `ended_at` failed then: until the reconciler removes that, its job rests and measures nothing.
+    """
 
     class State(models.TextChoices):
         """WANTED until it is placed and measured; a run may fail a few times before it is given up."""

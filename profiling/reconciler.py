@@ -3,19 +3,22 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from datetime import datetime
+from datetime import datetime, timedelta
 
 from django.db import transaction
-from django.db.models import Exists, Max, Min, OuterRef
+from django.db.models import Exists, Max, Min, OuterRef, Sum
 
 from clusters.models import Assignment, Cluster
+from controlplane.events import request_reschedule
+from controlplane.models import Reason
 from jobs.lifecycle import JobState
 from jobs.models import Job
+from jobs.verdicts import LONGEST_REST_S
 from loadmaster.protocol import AssignmentState
 from policies.snapshot import Purpose, Source
 from profiling.models import Measurement, Profile, ProfileRun
 from profiling.offers import Configuration, Offers, offers
-from profiling.runs import OPEN, WAITING, lock_kind, settle
+from profiling.runs import OPEN, WAITING, R, lock_kind, settle
 
 
 def reconcile_profiles(now: datetime, measure: Callable[[Assignment], None]) -> None:
@@ -24,8 +27,23 @@ def reconcile_profiles(now: datetime, measure: Callable[[Assignment], None]) -> 
         for kind_id in sorted(_unsettled(cluster, offers(cluster, now))):
             with transaction.atomic():
                 settle(lock_kind(kind_id), cluster, now, background=True)
+        _end_rests(cluster, now)
     for assignment in _running_unmeasured():
         measure(assignment)
+
+
+def _end_rests(cluster: Cluster, now: datetime) -> None:
+    """Let jobs whose profile runs failed measure again: after one unit (the heartbeat's time), two, four, and so on."""
+    resting = ProfileRun.objects.filter(job__cluster=cluster, state=R.WANTED, ended_at__isnull=False)
+    last = dict(resting.order_by().values_list("job_id").annotate(last=Max("ended_at")))
+    failures = ProfileRun.objects.filter(job__in=last).order_by().values_list("job_id").annotate(failures=Sum("failures"))
+    for job_id, count in failures:
+        rest_s = min(LONGEST_REST_S, cluster.heartbeat_s * 2.0 ** min(count - 1, 20))
+        if last[job_id] + timedelta(seconds=rest_s) > now:
+            continue
+        with transaction.atomic():
+            if resting.filter(job=job_id, ended_at__lte=last[job_id]).update(ended_at=None):
+                request_reschedule(cluster, Reason.PROFILE, job=Job.objects.get(pk=job_id))
 
 
 def _unsettled(cluster: Cluster, offered: Offers) -> set[int]:

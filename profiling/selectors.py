@@ -63,14 +63,15 @@ def profile_requests(cluster: Cluster) -> tuple[ProfileRequest, ...]:
     """The measurements wanted or under way in the cluster, the oldest first; `job` and `kind` are str of the primary keys.
 
     A run that no job waits for (a queued job lends its command) is as young as the snapshot: an old request may take devices from
-    production where a node serves both, such a one may not.
+    production where a node serves both, such a one may not. A job one of whose runs has failed a short while ago rests.
     """
     now_s = timezone.now().timestamp()
-    runs = ProfileRun.objects.filter(job__cluster=cluster, state__in=OPEN).select_related("gpu_type", "job")
+    runs = list(ProfileRun.objects.filter(job__cluster=cluster, state__in=OPEN).select_related("gpu_type", "job"))
+    resting = {r.job_id for r in runs if r.state == R.WANTED and r.ended_at is not None}
     return tuple(
         ProfileRequest(str(r.job_id), str(r.kind_id), r.gpu_type.name, r.gpus, r.steps, r.copy, _since_s(r, now_s))
         for r in runs
-        if r.state == R.RUNNING or r.job.state in WAITING
+        if r.state == R.RUNNING or (r.job.state in WAITING and r.job_id not in resting)
     )
 
 

@@ -73,8 +73,8 @@ def profile_run_started(job: Job, copy: int) -> None:
 def profile_run_ended(assignment: Assignment) -> None:
     """Take in a profiling assignment that has ended, in the transaction that ends it. Calling it again changes nothing.
 
-    Measured: the run is DONE. Failed: wanted again, after RETRIES retries given up. Ended by nobody's fault (pre-empted, lost,
-    cancelled): wanted again. When no run is open for them any more, the kind's waiting jobs go on.
+    Measured: the run is DONE. Failed: wanted again after a rest of its job, after RETRIES retries given up. Ended by nobody's
+    fault (pre-empted, lost, cancelled): wanted again. When no run is open for them any more, the kind's waiting jobs go on.
     """
     if assignment.purpose != Purpose.PROFILING or assignment.rank != 0 or AssignmentState(assignment.state) not in ENDED:
         return
@@ -156,6 +156,7 @@ def _failed_once_more(kind: Kind, run: ProfileRun, assignment: Assignment) -> No
     crashes = siblings.filter(state=R.GIVEN_UP, reason_class=ReasonClass.USER).exists()
     hopeless = crashes and run.reason_class == ReasonClass.USER and not siblings.filter(state=R.DONE).exists()
     if run.failures <= RETRIES and not hopeless:
+        run.ended_at = timezone.now()
         _want_again(run)
         return
     give_up(run, run.reason, run.reason_class)

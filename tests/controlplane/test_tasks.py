@@ -139,7 +139,18 @@ def test_an_event_that_comes_while_a_round_is_held_is_answered_by_the_next_in_th
     assert list(Round.objects.order_by("number").values_list("reasons", flat=True)) == [["operator"], ["tariff"]]
 
 
+@pytest.mark.parametrize(("took_s", "rests_s"), [(0.9, 0.0), (3.0, 3.0), (60.0, 5.0)])
+def test_a_cluster_rests_after_a_long_round_for_as_long_but_never_for_long(took_s: float, rests_s: float) -> None:
+    cluster = a_cluster()
+    row = Round.objects.create(cluster=cluster, number=1, status="applied", policy="fifo", seed=1)
+    ended = timezone.now()
+    Round.objects.filter(pk=row.pk).update(started_at=ended - timedelta(seconds=took_s), ended_at=ended)
+    assert pace.is_resting(cluster.pk, ended + timedelta(seconds=rests_s - 0.1)) is (rests_s > 0)
+    assert not pace.is_resting(cluster.pk, ended + timedelta(seconds=rests_s))
+
+
 def test_a_task_gives_way_after_some_rounds_and_comes_back_for_the_rest(monkeypatch: pytest.MonkeyPatch, hints: Hints) -> None:
+    monkeypatch.setattr(pace, "LONG_S", 3600.0)  # however slow this machine is
     cluster = a_cluster(policy="fifo")
     a_waiting_event(cluster)
 

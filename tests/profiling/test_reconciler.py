@@ -8,6 +8,7 @@ import pytest
 from django.utils import timezone
 
 from clusters.models import Cluster, Node
+from controlplane.models import RescheduleEvent
 from jobs.lifecycle import JobMove
 from jobs.models import Job
 from jobs.moves import move_job
@@ -15,9 +16,21 @@ from loadmaster.protocol import AssignmentState
 from profiling.models import Profile, ProfileRun
 from profiling.offers import RETURN_PATIENCE
 from profiling.runs import PATIENCE
+from profiling.selectors import profile_requests
 from profiling.services import profile_run_ended, reconcile_profiles
 from tests.builders import a_cluster, a_job, a_kind, a_node
-from tests.builders_profiling import a_launch, a_new_job, a_profiled_job, a_profiling_node, end, measure, place, run_of, state_of
+from tests.builders_profiling import (
+    a_launch,
+    a_new_job,
+    a_profiled_job,
+    a_profiling_node,
+    crash,
+    end,
+    measure,
+    place,
+    run_of,
+    state_of,
+)
 
 pytestmark = pytest.mark.django_db
 
@@ -171,6 +184,24 @@ def test_a_run_whose_end_was_missed_is_wanted_again(cluster: Cluster) -> None:
     assert run_of(job).state == ProfileRun.State.RUNNING
     reconcile_profiles(timezone.now())
     assert run_of(job).state == ProfileRun.State.WANTED
+
+
+def test_a_job_whose_profile_runs_fail_rests_longer_and_longer_before_it_is_measured_again(cluster: Cluster) -> None:
+    node = a_profiling_node(cluster, gpus=2)
+    job = a_profiled_job(cluster, gpus=2)
+    other = a_profiled_job(cluster)
+    wanted_by_others = [r for r in profile_requests(cluster) if r.job == str(other.pk)]
+    for rest_s in (cluster.heartbeat_s, 2 * cluster.heartbeat_s, 4 * cluster.heartbeat_s):
+        run = run_of(job) if rest_s < 4 * cluster.heartbeat_s else run_of(job, gpus=2)
+        crash(run, node, reason="no route to host", reason_class="node")
+        failed = timezone.now()
+        assert profile_requests(cluster) == tuple(wanted_by_others), "the job's other configurations rest too"
+        RescheduleEvent.objects.all().delete()
+        reconcile_profiles(failed + timedelta(seconds=0.8 * rest_s))
+        assert profile_requests(cluster) == tuple(wanted_by_others)
+        reconcile_profiles(failed + timedelta(seconds=rest_s))
+        assert {r.gpus for r in profile_requests(cluster) if r.job == str(job.pk)} == {1, 2}
+        assert list(RescheduleEvent.objects.values_list("reason", "job")) == [("profile", job.pk)]
 
 
 def test_the_runs_of_a_held_job_are_dropped(cluster: Cluster) -> None:
