@@ -37,6 +37,9 @@ def is_silent(session_expires_at: datetime | None, now: datetime) -> bool:
     return session_expires_at is None or session_expires_at <= now
 
 
-def lost_after(lease_end: datetime, clock: Intervals) -> datetime:
-    """When whatever ran under that lease has surely ended: lease + grace + margin after the last renewal's receipt."""
-    return lease_end + timedelta(seconds=clock.grace_s + clock.margin_s)
+def lost_after(lease_end: datetime, clock: Intervals, promised_grace_s: float | None = None) -> datetime:
+    """When whatever ran under that lease has surely ended: lease + grace + margin after the last renewal's receipt.
+
+    `promised_grace_s` is what its launch was told (None: not known): its guard keeps to that, whatever the cluster says since.
+    """
+    return lease_end + timedelta(seconds=max(clock.grace_s, promised_grace_s or 0.0) + clock.margin_s)

@@ -83,7 +83,7 @@ def _lose_assignments(cluster: Cluster, clock: Intervals, now: datetime) -> int:
 
     def due(assignment: Assignment) -> bool:
         end = assignment.lease_expires_at
-        return assignment.state == AssignmentState.UNKNOWN and end is not None and lost_after(end, clock) < now
+        return assignment.state == AssignmentState.UNKNOWN and end is not None and lost_after(end, clock, assignment.grace_s) < now
 
     def lose(assignment: Assignment) -> None:
         text = "its node was silent beyond the lease, the grace and the margin"

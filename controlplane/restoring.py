@@ -2,8 +2,8 @@
 
 After the backup the old server may have launched anything, which the restored one knows nothing of. So:
 
-- every job's fence and every node's epoch is raised beyond all there can have been (controlplane.backup_engines): what was launched, or spoke, after
-  the backup is older than anything to come, and agents open new sessions;
+- every job's fence and every node's epoch is raised beyond all there can have been (controlplane.backup_engines): what was
+  launched, or spoke, after the backup is older than anything to come, and agents open new sessions;
 - what the backup believes to run becomes UNKNOWN with a fresh lease: an agent that still watches it takes it up again, else it is
   LOST and its job goes on from its checkpoint;
 - what was on offer is withdrawn, for somebody may have taken it: what runs and the server does not know is a stray, and stopped;
@@ -22,6 +22,7 @@ from django.contrib.sessions.models import Session
 from django.core.cache import cache
 from django.core.management import call_command
 from django.db import connection, transaction
+from django.db.models import Max
 from django.utils import timezone
 from redis.exceptions import RedisError
 
@@ -126,7 +127,9 @@ def _wait(cluster: Cluster, now: datetime, least_wait_s: float) -> datetime:
     clock = clock_of(cluster)
     kinds = Job.objects.filter(cluster=cluster).order_by().values_list("on_disconnect", flat=True).distinct()
     lease_s = max((job_lease_s(clock, kind) for kind in kinds), default=clock.lease_s)
-    until = max(lost_after(now + timedelta(seconds=lease_s), clock), now + timedelta(seconds=least_wait_s))
+    held = Assignment.objects.filter(node__cluster=cluster, state__in=HELD)
+    promised_s = held.aggregate(most=Max("grace_s"))["most"]
+    until = max(lost_after(now + timedelta(seconds=lease_s), clock, promised_s), now + timedelta(seconds=least_wait_s))
     Cluster.objects.filter(pk=cluster.pk).update(round_owner=LOCK_OWNER, round_expires_at=until)
     request_reschedule(cluster, Reason.OPERATOR)
     return until

@@ -49,6 +49,9 @@ class Assignment(models.Model):
     steps_quota = models.PositiveBigIntegerField(null=True, blank=True)
     term_until = models.DateTimeField(null=True, blank=True)
     lease_expires_at = models.DateTimeField(null=True, blank=True)
+    grace_s = models.FloatField(
+        null=True, blank=True, editable=False, help_text="Seconds of grace its launch was promised at accept"
+    )
     container = models.CharField(max_length=200, blank=True, default="")
     prepared_fraction = models.FloatField(null=True, blank=True, help_text="How much of the image was there as last reported")
 

@@ -46,15 +46,17 @@ def accept(node_pk: UUID, assignment_id: UUID, words: Accept, now: datetime | No
             _reject(assignment, words.epoch, str(missing), now)
             refusal = stale_assignment(f"assignment {assignment_id} cannot start: {missing}")
         else:
-            _take(node, assignment, words.epoch, now)
+            _take(node, assignment, words.epoch, spec.grace_s, now)
             return spec
     raise refusal
 
 
-def _take(node: Node, assignment: Assignment, epoch: int, now: datetime) -> None:
+def _take(node: Node, assignment: Assignment, epoch: int, grace_s: float, now: datetime) -> None:
     if assignment.state == AssignmentState.OFFERED and assignment.desired == "run":
         lease = timedelta(seconds=job_lease_s(clock_of(node.cluster), assignment.job.on_disconnect))
-        move_assignment(assignment, AssignmentMove.ACCEPT, epoch=epoch, accepted_at=now, lease_expires_at=now + lease)
+        move_assignment(
+            assignment, AssignmentMove.ACCEPT, epoch=epoch, accepted_at=now, lease_expires_at=now + lease, grace_s=grace_s
+        )
     elif assignment.state not in LIVE or assignment.epoch != epoch:
         raise stale_assignment(f"assignment {assignment.pk} is {assignment.state} and not on offer to this session")
 

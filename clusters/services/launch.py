@@ -39,7 +39,8 @@ def launch_spec(assignment: Assignment) -> LaunchSpec:
         steps=job.total_steps,
         steps_quota=assignment.steps_quota,
         term_until_s=assignment.term_until.timestamp() if assignment.term_until else None,
-        grace_s=node.cluster.grace_s,
+        # Its guard keeps what it was told first; whoever asks again is told the same.
+        grace_s=node.cluster.grace_s if assignment.grace_s is None else assignment.grace_s,
         checkpoint_place=place,
         kind=job.kind.digest,
         kind_name=job.kind.name,

@@ -6,13 +6,13 @@ from datetime import datetime, timedelta
 
 import pytest
 
-from clusters.models import Assignment, AssignmentSlot, Node
+from clusters.models import Assignment, AssignmentSlot, Cluster, Node
 from clusters.models.nodes import State
 from clusters.reconciler import reconcile_clusters
-from clusters.services import NodeStateError, heartbeat, node_cordon, node_drain, node_set_role, node_uncordon
+from clusters.services import NodeStateError, accept, heartbeat, node_cordon, node_drain, node_set_role, node_uncordon
 from controlplane.models import RescheduleEvent
 from jobs.models import Job
-from loadmaster.protocol import AssignmentState
+from loadmaster.protocol import Accept, AssignmentState
 from tests.builders import a_job
 from tests.builders_agents import LONG_AGO, a_heartbeat, a_node_with_agent, a_running_assignment, an_offer
 
@@ -31,6 +31,28 @@ def test_an_assignment_is_lost_after_lease_grace_and_margin_and_never_earlier(si
     reconcile_clusters(_at(silent_s))
     assert Assignment.objects.get().state == state
     assert AssignmentSlot.objects.get().live is (state != S.LOST)
+
+
+@pytest.mark.parametrize(("silent_s", "state"), [(76, S.UNKNOWN), (99, S.UNKNOWN), (101, S.LOST)])
+def test_a_launch_keeps_the_grace_it_was_promised_when_the_clusters_shrinks(silent_s: float, state: AssignmentState) -> None:
+    node = a_node_with_agent(now=_at(0))
+    offer = an_offer(node, now=_at(0))
+    assert accept(node.pk, offer.pk, Accept(1, offer.fence), _at(0)).grace_s == 30.0
+    Cluster.objects.update(grace_s=5.0)
+    assert accept(node.pk, offer.pk, Accept(1, offer.fence), _at(0)).grace_s == 30.0
+    reconcile_clusters(_at(silent_s))
+    assert Assignment.objects.get().state == state
+
+
+def test_a_longer_grace_given_later_is_waited_for_too() -> None:
+    node = a_node_with_agent(now=_at(0))
+    offer = an_offer(node, now=_at(0))
+    accept(node.pk, offer.pk, Accept(1, offer.fence), _at(0))
+    Cluster.objects.update(grace_s=60.0)
+    reconcile_clusters(_at(129))
+    assert Assignment.objects.get().state == S.UNKNOWN
+    reconcile_clusters(_at(131))
+    assert Assignment.objects.get().state == S.LOST
 
 
 def test_a_lost_assignments_job_waits_again_without_using_a_retry() -> None:

@@ -297,6 +297,16 @@ def test_more_time_can_be_asked_for(house: Cluster, tmp_path: Path, new: New) ->
         assert until > timezone.now() + timedelta(seconds=4900)
 
 
+def test_a_longer_grace_that_a_launch_was_promised_is_waited_for(house: Cluster, tmp_path: Path, new: New) -> None:
+    Assignment.objects.update(grace_s=500.0)
+    told("backup", tmp_path / "b")
+    with new():
+        told("restore", tmp_path / "b")
+        until = Cluster.objects.get().round_expires_at
+        assert until is not None
+        assert until > timezone.now() + timedelta(seconds=60 + 500)
+
+
 def test_a_restore_that_breaks_off_leaves_the_database_of_before_or_one_that_launches_nothing(
     house: Cluster, tmp_path: Path, new: New, monkeypatch: pytest.MonkeyPatch
 ) -> None:
