@@ -8,12 +8,13 @@ from __future__ import annotations
 
 import hashlib
 import json
+import logging
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from django.contrib.auth.models import User
-from django.db import IntegrityError, transaction
+from django.db import DatabaseError, DataError, IntegrityError, transaction
 from django.db.models import Q
 
 from controlplane.events import request_reschedules
@@ -25,6 +26,8 @@ from jobs.validation import JobInvalid, JobRequest, validate_job
 from profiling import kinds
 from profiling.models import Kind
 from profiling.services import kinds_for, request_profiles
+
+log = logging.getLogger(__name__)
 
 MAX_KEY = 200
 
@@ -77,26 +80,37 @@ class _Wanted:
 def submit_all(asked: Sequence[Asked], ground: Ground | None = None) -> list[Answer]:
     """Take these jobs, all that can be taken in one transaction, and say in the same order what came of each.
 
-    With `ground`, jobs are held against what it remembers.
+    With `ground`, jobs are held against what it remembers. Where the database refuses one of several, the others are taken, each in
+    a transaction of its own, and it alone is told to come again. A single job that the database refuses raises.
     """
-    answers, wanted = _sorted_out(asked, ground or Ground())
     try:
-        _write(list(wanted.values()))
-    except IntegrityError:
-        # Only a key can be taken already: another request with it was faster, and its job is the answer to this one.
-        if len(asked) > 1:
-            return [answer for one in asked for answer in submit_all([one], ground)]
-        earlier = _earlier(asked).get(0)
-        if earlier is None:
-            raise
-        return [earlier]
+        return _take(asked, ground or Ground())
+    except (IntegrityError, DataError):
+        # One of them is at fault: another request with its key was faster, or its cluster or team has just been deleted.
+        fresh = Ground()
+    return _take(asked, fresh) if len(asked) == 1 else [_take_one(one, fresh) for one in asked]
+
+
+def _take_one(one: Asked, ground: Ground) -> Answer:
+    """One of a batch. Whatever befalls it, the others have their answers: their jobs may be committed already."""
+    try:
+        return _take([one], ground)[0]
+    except DatabaseError as error:
+        log.warning("a submission of %s was not taken: %s", one.user, error)
+        return JobConflict("it could not be written, and nothing of it was kept; submit it again")
+
+
+def _take(asked: Sequence[Asked], ground: Ground) -> list[Answer]:
+    """All that can be taken, in one transaction. Raises what the database raises, with nothing written."""
+    answers, wanted = _sorted_out(asked, ground)
+    _write(list(wanted.values()))
     for place, one in wanted.items():
         answers[place] = Submission(one.job, one.request.warnings)
     return [answers[place] if place in answers else _same_key(asked, place, answers) for place in range(len(asked))]
 
 
 def _sorted_out(asked: Sequence[Asked], ground: Ground) -> tuple[dict[int, Answer], dict[int, _Wanted]]:
-    """(answers that are known already, jobs to be written), by place. A key that comes twice is left out the second time."""
+    """(answers that are known already, jobs to be written), by place. A key that a job has taken is left out the next time."""
     answers, requests = _earlier(asked), dict[int, JobRequest]()
     keys = set[tuple[int, str]]()
     for place, one in enumerate(asked):
@@ -105,7 +119,8 @@ def _sorted_out(asked: Sequence[Asked], ground: Ground) -> tuple[dict[int, Answe
         try:
             requests[place] = validate_job(one.user, one.data, ground)
         except JobInvalid as error:
-            answers[place] = error
+            answers[place] = error  # and its key is still free
+            continue
         if one.key is not None:
             keys.add((one.user.pk, one.key))
     found = kinds_for({_kind_digest(r): r.kind for r in requests.values()})
@@ -146,11 +161,12 @@ def _again(same: bool, job: Job) -> Answer:
 
 
 def _same_key(asked: Sequence[Asked], place: int, answers: Mapping[int, Answer]) -> Answer:
-    """The answer to a key that came before among these very submissions."""
+    """The answer to a key that a job among these very submissions has taken."""
     one = asked[place]
-    first = next(p for p, other in enumerate(asked) if (other.user.pk, other.key) == (one.user.pk, one.key))
-    before = answers[first]
-    return _again(asked[first].digest == one.digest, before.job) if isinstance(before, Submission) else before
+    for other, before in zip(asked, map(answers.get, range(place)), strict=False):
+        if (other.user.pk, other.key) == (one.user.pk, one.key) and isinstance(before, Submission):
+            return _again(other.digest == one.digest, before.job)
+    raise KeyError(one.key)
 
 
 def _kind_digest(request: JobRequest) -> str:

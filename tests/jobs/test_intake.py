@@ -6,13 +6,14 @@ from collections.abc import Sequence
 
 import pytest
 from django.contrib.auth.models import User
-from django.db import connection
+from django.db import DataError, IntegrityError, connection, transaction
 from django.test.utils import CaptureQueriesContext
 
-from clusters.models import Node
+from clusters.models import Cluster, Node
 from controlplane.models import RescheduleEvent
 from jobs import intake
-from jobs.intake import Answer, Asked, IdempotencyConflict, Submission, submit_all
+from jobs.ground import Ground
+from jobs.intake import Answer, Asked, IdempotencyConflict, JobConflict, Submission, submit_all
 from jobs.models import Job, JobEvent
 from jobs.validation import JobInvalid
 from tests.builders import a_cluster, a_node, a_team, a_user
@@ -70,6 +71,57 @@ def test_a_key_taken_meanwhile_spoils_no_other_job(user: User, node: Node, monke
     assert isinstance(new, Submission)
     assert (again.job, again.created, new.created) == (winner.job, False, True)
     assert Job.objects.count() == 2
+
+
+def test_a_key_whose_first_job_was_refused_is_free_for_the_next(user: User, node: Node) -> None:
+    asked = [Asked(user, {"nmae": "x"}, "k"), Asked(user, job_fields(), "k"), Asked(user, job_fields(name="other"), "k")]
+    refused, made, other = submit_all(asked)
+    assert isinstance(refused, JobInvalid)
+    assert isinstance(made, Submission)
+    assert isinstance(other, IdempotencyConflict)
+    assert Job.objects.get() == made.job
+
+
+@pytest.mark.django_db(transaction=True)
+def test_a_cluster_deleted_after_it_was_read_spoils_only_its_own_job(user: User, node: Node) -> None:
+    gone = a_cluster(name="gone")
+    a_node(gone)
+    ground = Ground()
+    assert ground.seats(ground.clusters()["gone"])
+    here = node.cluster.name
+    Cluster.objects.get(pk=gone.pk).delete()
+    asked = [Asked(user, job_fields(name=name, cluster=where)) for name, where in (("a", here), ("b", "gone"), ("c", here))]
+    first, second, third = submit_all(asked, ground)
+    assert isinstance(first, Submission)
+    assert isinstance(second, JobInvalid)
+    assert isinstance(third, Submission)
+    assert set(Job.objects.values_list("name", flat=True)) == {"a", "c"}
+    assert isinstance(submit_all(asked[1:2], ground)[0], JobInvalid)
+
+
+@pytest.mark.parametrize("error", [DataError("out of range"), IntegrityError("no such row")])
+def test_what_the_database_refuses_of_a_batch_spoils_no_other_job(
+    user: User, node: Node, monkeypatch: pytest.MonkeyPatch, error: Exception
+) -> None:
+    write = intake._write
+
+    def refusing(wanted: Sequence[intake._Wanted]) -> None:
+        write(wanted)
+        if any(w.job.name == "bad" for w in wanted):
+            raise error
+
+    def undone(wanted: Sequence[intake._Wanted]) -> None:
+        with transaction.atomic():
+            refusing(wanted)
+
+    monkeypatch.setattr(intake, "_write", undone)
+    first, second, third = submit_all([Asked(user, job_fields(name=name)) for name in ("good", "bad", "better")])
+    assert isinstance(first, Submission)
+    assert isinstance(second, JobConflict)
+    assert isinstance(third, Submission)
+    assert set(Job.objects.values_list("name", flat=True)) == {"good", "better"}
+    with pytest.raises(type(error)):
+        submit_all([Asked(user, job_fields(name="bad"))])
 
 
 def test_the_queries_of_a_sweep_do_not_grow_with_its_jobs(user: User, node: Node) -> None:
