@@ -118,7 +118,7 @@ def test_the_images_working_folder_and_variables_hold(site: Site) -> None:
 def test_what_is_mounted_is_what_the_operator_allows(tmp_path: Path) -> None:
     (tmp_path / "data").mkdir()
     (tmp_path / "data" / "set").write_text("digits")
-    site = Site(tmp_path, mounts=(AllowedMount(tmp_path / "data"),))
+    site = Site(tmp_path / "state", mounts=(AllowedMount(tmp_path / "data"),))
     try:
         spec = a_docker_spec(
             mounts=(f"{tmp_path}/data:/data:ro",), command=sh("cat /data/set; touch /data/x 2>/dev/null || echo no")
@@ -136,6 +136,24 @@ def test_what_is_mounted_is_what_the_operator_allows(tmp_path: Path) -> None:
             assert refused[0] is ReasonClass.USER
             assert "mounts[0]" in refused[1]
             assert words in refused[1]
+    finally:
+        site.clear()
+
+
+def test_a_mounted_folder_that_a_job_swaps_for_a_link_before_the_start_is_not_followed(tmp_path: Path) -> None:
+    (tmp_path / "rw" / "data").mkdir(parents=True)
+    (tmp_path / "secret").mkdir()
+    (tmp_path / "secret" / "key").write_text("hunter2")
+    site = Site(tmp_path / "state", mounts=(AllowedMount(tmp_path / "rw", writable=True),))
+    try:
+        run = site.prepare(a_docker_spec(mounts=(f"{tmp_path}/rw/data:/data",), command=sh("cat /data/key")))
+        assert site.runtime.poll(run).state is RunState.PREPARED
+        (tmp_path / "rw" / "data").rmdir()
+        (tmp_path / "rw" / "data").symlink_to(tmp_path / "secret")
+        site.runtime.start(run, boot_s() + 60)
+        ended = site.end(run)
+        assert (ended.started, ended.blame) == (False, ReasonClass.USER)
+        assert site.output(run) == ""
     finally:
         site.clear()
 

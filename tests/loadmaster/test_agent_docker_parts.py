@@ -26,10 +26,8 @@ from loadmaster.agent.runtimes.docker.options import AllowedMount
 from loadmaster.agent.runtimes.docker.plan import (
     ContainerPlan,
     Wanted,
-    checkpoint_problem,
     container_plan,
     job_environment,
-    job_mounts,
     launch_script,
     memory_bytes,
 )
@@ -119,58 +117,19 @@ class TestStart:
         assert "lease_guard" in features_with("docker")
 
 
-class TestMounts:
-    def test_what_is_allowed_is_mounted_as_it_is_allowed(self, tmp_path: Path) -> None:
-        for name in ("data/set", "scratch"):
-            (tmp_path / name).mkdir(parents=True)
-        allowed = (AllowedMount(tmp_path / "data"), AllowedMount(tmp_path / "scratch", writable=True))
-        found = job_mounts((f"{tmp_path}/data/set:/set:ro", f"{tmp_path}/scratch:/scratch"), allowed)
-        assert [(m.source, m.target, m.writable) for m in found] == [
-            (f"{tmp_path}/data/set", "/set", False),
-            (f"{tmp_path}/scratch", "/scratch", True),
-        ]
-
-    @pytest.mark.parametrize(
-        ("wish", "word"),
-        [
-            ("{}/data:/d", "read-only"),
-            ("{}/other:/d:ro", "ask its operator"),
-            ("{}/data-more:/d:ro", "ask its operator"),
-            ("{}/data/link:/d:ro", "ask its operator"),
-            ("{}/data/none:/d:ro", "does not exist"),
-            ("{}/data:/loadmaster/run:ro", "not to be had"),
-            ("{}/data:/loadmaster:ro", "not to be had"),
-            ("{}/data:/:ro", "not to be had"),
-            ("{}/data:/x/../loadmaster:ro", "not to be had"),
-            ("data:/d:ro", "must be"),
-        ],
-    )
-    def test_what_is_not_allowed_is_refused_with_field_and_remedy(self, tmp_path: Path, wish: str, word: str) -> None:
-        for name in ("data", "other", "data-more"):
-            (tmp_path / name).mkdir()
-        (tmp_path / "data" / "link").symlink_to("/etc")
-        with pytest.raises(ValueError, match=word) as refusal:
-            job_mounts((wish.format(tmp_path),), (AllowedMount(tmp_path / "data"),))
-        assert str(refusal.value).startswith("mounts[0]")
-
-    def test_checkpoints_stay_in_the_nodes_folder_or_where_the_operator_lets_jobs_write(self, tmp_path: Path) -> None:
-        shared, own, allowed = (
-            tmp_path / "shared",
-            tmp_path / "runs/lm-a-1/checkpoints",
-            (AllowedMount(tmp_path / "rw", writable=True),),
-        )
-        for good in (shared / "job", own, tmp_path / "rw" / "x"):
-            assert checkpoint_problem(str(good), shared, own, allowed) == ""
-        for bad in (shared, Path("/etc"), tmp_path / "runs/lm-b-1/checkpoints", tmp_path / "shared/../x"):
-            assert "checkpoint_place" in checkpoint_problem(str(bad), shared, own, allowed)
-
-
 class TestPlan:
     def plan(self, **changes: Any) -> ContainerPlan:
         wanted = Wanted(5.0, "boot", gpus=("GPU-1",), checkpoints="/shared/job-1")
         options = DockerOptions(limit_cores=changes.pop("limit_cores", True))
         return container_plan(
-            RunId("a1", 3), a_spec(**changes), wanted, folder=Path("/runs/lm-a1-3"), owner="me", user=(7, 8), options=options
+            RunId("a1", 3),
+            a_spec(**changes),
+            wanted,
+            folder=Path("/runs/lm-a1-3"),
+            owner="me",
+            user=(7, 8),
+            mounts=(),
+            options=options,
         )
 
     def test_a_container_is_named_and_labelled_by_assignment_and_fence(self) -> None:
@@ -342,6 +301,7 @@ class PlayedEngine:
 
     def __init__(self) -> None:
         self.made: dict[str, Container] = {}
+        self.plans: dict[str, ContainerPlan] = {}
         self.images = {"train:1": IMAGE}
         self.down = False
         self.lost = 0
@@ -393,6 +353,7 @@ class PlayedEngine:
         self._answer()
         if plan.name in self.made or plan.name in self.half_made:
             raise NameTakenError(plan.name)
+        self.plans[plan.name] = plan
         container = Container("created", plan.labels, image=plan.image)
         if self.slow:
             self.half_made[plan.name], self.slow = (self.slow, container), 0
@@ -454,6 +415,75 @@ class TestRuntime:
 
     def is_state(self, runtime: DockerRuntime, run: RunId, state: RunState) -> None:
         until(lambda: runtime.poll(run).state is state)
+
+    def place_a_link(self, tmp_path: Path) -> Launch:
+        """A launch whose mount and checkpoints are where jobs may write, accepted."""
+        for name in ("rw/jobs/data", "rw/jobs/ckpt"):
+            (tmp_path / name).mkdir(parents=True)
+        spec = a_spec(runtime="docker", image="other:1", mounts=(f"{tmp_path}/rw/jobs/data:/data",))
+        folders = {"LOADMASTER_CHECKPOINT_DIR": f"{tmp_path}/rw/jobs/ckpt"}
+        return Launch(RunId(spec.assignment, spec.fence), spec, folders, 1.0, "boot", checkpoints=tmp_path / "shared")
+
+    @pytest.fixture
+    def open_runtime(self, tmp_path: Path, runtime: DockerRuntime, engine: PlayedEngine) -> Iterator[DockerRuntime]:
+        """One whose jobs may write to a folder."""
+        options = DockerOptions(mounts=(AllowedMount(tmp_path / "rw", writable=True),))
+        another = DockerRuntime(tmp_path / "state" / "runs", engine, "open", options)
+        yield another
+        engine.go_on.set()
+        another.close()
+
+    @pytest.mark.parametrize(("swapped", "target"), [("ckpt", "/"), ("data", "/"), ("ckpt", "{}/rw/else"), ("data", "{}/rw/else")])
+    def test_a_folder_swapped_for_a_link_while_the_image_is_pulled_is_not_mounted(
+        self, tmp_path: Path, open_runtime: DockerRuntime, engine: PlayedEngine, swapped: str, target: str
+    ) -> None:
+        launch = self.place_a_link(tmp_path)
+        (tmp_path / "rw" / "else").mkdir()
+        engine.go_on.clear()
+        assert open_runtime.objection(launch) is None
+        open_runtime.prepare(launch)
+        assert engine.pulling.wait(20)
+        (tmp_path / "rw" / "jobs" / swapped).rmdir()
+        (tmp_path / "rw" / "jobs" / swapped).symlink_to(target.format(tmp_path))
+        engine.go_on.set()
+        self.is_state(open_runtime, launch.run, RunState.ENDED)
+        ended = open_runtime.poll(launch.run).exit
+        assert ended is not None
+        assert (ended.started, ended.blame) == (False, ReasonClass.USER)
+        assert "mounts" in ended.error or "checkpoint_place" in ended.error
+        assert engine.made == {}
+
+    def test_a_folder_swapped_for_a_link_between_acceptance_and_preparing_is_not_mounted(
+        self, tmp_path: Path, open_runtime: DockerRuntime, engine: PlayedEngine
+    ) -> None:
+        launch = self.place_a_link(tmp_path)
+        outside = tmp_path / "outside"
+        outside.mkdir()
+        assert open_runtime.objection(launch) is None
+        (tmp_path / "rw" / "jobs" / "ckpt").rmdir()
+        (tmp_path / "rw" / "jobs" / "ckpt").symlink_to(outside / "made")
+        open_runtime.prepare(launch)
+        self.is_state(open_runtime, launch.run, RunState.ENDED)
+        assert engine.made == {}
+        assert list(outside.iterdir()) == []
+
+    @pytest.mark.parametrize("swapped", ["ckpt", "data"])
+    def test_a_container_whose_folder_was_swapped_since_it_was_made_is_not_started(
+        self, tmp_path: Path, open_runtime: DockerRuntime, engine: PlayedEngine, swapped: str
+    ) -> None:
+        launch = self.place_a_link(tmp_path)
+        open_runtime.prepare(launch)
+        self.is_state(open_runtime, launch.run, RunState.PREPARED)
+        sources = {mount.target: mount.source for mount in engine.plans[launch.run.name].mounts}
+        assert sources["/data"] == f"{tmp_path}/rw/jobs/data"
+        (tmp_path / "rw" / "jobs" / swapped).rename(tmp_path / "rw" / "moved")
+        (tmp_path / "rw" / "jobs" / swapped).symlink_to("/")
+        open_runtime.start(launch.run, guard.boot_s() + 60)
+        self.is_state(open_runtime, launch.run, RunState.ENDED)
+        ended = open_runtime.poll(launch.run).exit
+        assert ended is not None
+        assert (ended.started, ended.blame) == (False, ReasonClass.USER)
+        assert engine.started == []
 
     def test_a_container_made_although_the_call_failed_is_adopted(self, runtime: DockerRuntime, engine: PlayedEngine) -> None:
         engine.lost = 1

@@ -1,4 +1,4 @@
-"""What a launch's container is to be: mounts, limits, rights. Pure but for the resolving of links on the host."""
+"""What a launch's container is to be: mounts, limits, rights. Pure."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ from pathlib import Path
 from typing import Any
 
 from loadmaster.agent.runtimes.base import RunId
-from loadmaster.agent.runtimes.docker.options import AllowedMount, DockerOptions
+from loadmaster.agent.runtimes.docker.options import DockerOptions
+from loadmaster.agent.runtimes.docker.places import HOME, Mount
 from loadmaster.protocol import LaunchSpec
 
 GB = 1e9
-HOME = "/loadmaster"
 RUN, GUARD, WORK, BIN, CHECKPOINTS = (f"{HOME}/{name}" for name in ("run", "guard", "work", "bin", "checkpoints"))
 """Where a container finds its run folder (read-only but for progress.jsonl), the guard's, its own, the guard, its checkpoints."""
 
@@ -24,15 +24,6 @@ LEAST_MEMORY_GB = 0.016
 
 OWNER, ASSIGNMENT, FENCE, JOB = (f"loadmaster.{name}" for name in ("owner", "assignment", "fence", "job"))
 SHELL = ("/bin/sh", f"{BIN}/guard.sh")
-
-
-@dataclass(frozen=True, slots=True)
-class Mount:
-    """A bind mount."""
-
-    source: str
-    target: str
-    writable: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,7 +48,9 @@ class ContainerPlan:
 class Wanted:
     """What of a launch shapes its container, kept in the run's folder so that a restarted agent can go on preparing it.
 
-    `owns_checkpoints`: the folder of checkpoints is the node's own, so that it may be given to the user the job runs as.
+    `checkpoints` and `mounted` (the sources of the job's mounts) are real paths, as they were when the launch was accepted.
+    `owns_checkpoints`: the folder of checkpoints is the node's own, so that it may be given to the user the job runs as. `shared`
+    is the folder of all jobs' checkpoints.
     """
 
     grace_s: float
@@ -65,12 +58,22 @@ class Wanted:
     gpus: tuple[str, ...] = ()
     checkpoints: str = ""
     owns_checkpoints: bool = False
+    mounted: tuple[str, ...] = ()
+    shared: str = ""
 
 
 def container_plan(
-    run: RunId, spec: LaunchSpec, wanted: Wanted, *, folder: Path, owner: str, user: tuple[int, int], options: DockerOptions
+    run: RunId,
+    spec: LaunchSpec,
+    wanted: Wanted,
+    *,
+    folder: Path,
+    owner: str,
+    user: tuple[int, int],
+    mounts: tuple[Mount, ...],
+    options: DockerOptions,
 ) -> ContainerPlan:
-    """The container of a launch; its image and entry point are filled in when they are known."""
+    """The container of a launch with the job's own `mounts`; its image and entry point are filled in when they are known."""
     cores = spec.cores if spec.cpu_quota is None else spec.cpu_quota
     return ContainerPlan(
         name=run.name,
@@ -79,7 +82,7 @@ def container_plan(
         user=f"{user[0]}:{user[1]}",
         working_dir="",
         labels={OWNER: owner, ASSIGNMENT: run.assignment, FENCE: str(run.fence), JOB: spec.job},
-        mounts=(*own_mounts(folder, wanted.checkpoints), *job_mounts(spec.mounts, options.mounts)),
+        mounts=(*own_mounts(folder, wanted.checkpoints), *mounts),
         gpus=wanted.gpus,
         memory_bytes=memory_bytes(spec.memory_gb),
         cpu_quota_us=max(1000, round(cores * CPU_PERIOD_US)) if cores > 0 and options.limit_cores else None,
@@ -103,49 +106,6 @@ def own_mounts(folder: Path, checkpoints: str) -> tuple[Mount, ...]:
         Mount(str(folder / "bin"), BIN),
     )
     return (*mounts, Mount(checkpoints, CHECKPOINTS, writable=True)) if checkpoints else mounts
-
-
-def job_mounts(wanted: Iterable[str], allowed: Iterable[AllowedMount]) -> tuple[Mount, ...]:
-    """The mounts a job asks for (`source:target` or `source:target:ro`), each within an allowed folder.
-
-    Raises ValueError for one that is not allowed; the text names the field and the remedy.
-    """
-    allowed = tuple(allowed)
-    return tuple(_job_mount(f"mounts[{index}]", text, allowed) for index, text in enumerate(wanted))
-
-
-def _job_mount(where: str, text: str, allowed: tuple[AllowedMount, ...]) -> Mount:
-    source, _, rest = text.partition(":")
-    target, _, mode = rest.partition(":")
-    if not source.startswith("/") or not target.startswith("/") or mode not in ("", "ro", "rw"):
-        raise ValueError(f"{where}: {text!r} must be /source:/target or /source:/target:ro")
-    if target == "/" or f"{target.rstrip('/')}/".startswith(f"{HOME}/") or ".." in Path(target).parts:
-        raise ValueError(f"{where}: the target {target} is not to be had; choose another one than / and what is below {HOME}")
-    real = Path(source).resolve()
-    writable = mode != "ro"
-    within = [item for item in allowed if real.is_relative_to(item.path)]
-    if not within:
-        raise ValueError(f"{where}: this node does not let jobs mount {source}; ask its operator to allow it, or leave it out")
-    if writable and not any(item.writable for item in within):
-        raise ValueError(f"{where}: this node lets jobs mount {source} read-only; write {source}:{target}:ro")
-    if not real.exists():
-        raise ValueError(f"{where}: {source} does not exist on this node")
-    return Mount(str(real), target, writable)
-
-
-def checkpoint_problem(folder: str, shared: Path, own: Path, allowed: Iterable[AllowedMount]) -> str:
-    """Why a job may not have its checkpoints there, or empty: a place of its own choice is a mount like any other.
-
-    `shared` is the folder of all jobs' checkpoints, `own` that of this launch alone.
-    """
-    real = Path(folder).resolve()
-    places = [shared.resolve(), *(item.path for item in allowed if item.writable)]
-    if real == own.resolve() or any(real.is_relative_to(place) and real != place for place in places):
-        return ""
-    return (
-        f"checkpoint_place: this node does not let jobs write to {folder}; name a folder below {shared}, leave it out, "
-        "or ask its operator to allow it"
-    )
 
 
 def job_environment(given: Mapping[str, str]) -> dict[str, str]:

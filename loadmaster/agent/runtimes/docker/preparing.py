@@ -12,6 +12,7 @@ from pathlib import Path
 
 from loadmaster.agent.runtimes.base import RunId
 from loadmaster.agent.runtimes.docker.options import JOB_USER, DockerOptions
+from loadmaster.agent.runtimes.docker.places import Mount, Places, checkpoint_problem, job_mounts, make_folder, moved
 from loadmaster.agent.runtimes.docker.plan import (
     ASSIGNMENT,
     BIN,
@@ -45,6 +46,8 @@ being removed."""
 
 PYTHONS = ("/usr/bin/python3", "/usr/local/bin/python3", "/opt/conda/bin/python3", "/usr/local/bin/python")
 
+MOVED = "mounts, checkpoint_place: a folder leads elsewhere than when the launch was accepted; put no link where jobs can write"
+
 logger = logging.getLogger(__name__)
 
 
@@ -58,7 +61,7 @@ class PreparationError(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Task:
-    """What is to be prepared, and how."""
+    """What is to be prepared, and how; `private` is what of the host no job gets."""
 
     run: RunId
     spec: LaunchSpec
@@ -66,6 +69,7 @@ class Task:
     folder: Path
     owner: str
     options: DockerOptions
+    private: tuple[Path, ...] = ()
 
 
 class Preparation(threading.Thread):
@@ -122,13 +126,29 @@ class Preparation(threading.Thread):
         task = self._task
         image = self._image()
         user = task.options.identity() or self._own_user(image)
+        mounts = self._job_mounts()
         self._give_folders_to(user)
         self.fraction = 1.0
         plan = container_plan(
-            task.run, task.spec, task.wanted, folder=task.folder, owner=task.owner, user=user, options=task.options
+            task.run, task.spec, task.wanted, folder=task.folder, owner=task.owner, user=user, mounts=mounts, options=task.options
         )
         self._create(replace(plan, image=image.id, working_dir=_working_dir(image)), image)
         return digest_of(task.spec.image, image.id, image.digests)
+
+    def _job_mounts(self) -> tuple[Mount, ...]:
+        """The job's mounts, asked for again: while the image was pulled, jobs may have put links where they can write."""
+        task, wanted = self._task, self._task.wanted
+        places = Places(task.options.mounts, task.private, Path(wanted.shared) if wanted.shared else None)
+        place = wanted.checkpoints
+        try:
+            mounts = job_mounts(task.spec.mounts, places)
+        except ValueError as error:
+            raise PreparationError(ReasonClass.USER, str(error)) from error
+        if problem := checkpoint_problem(place, task.spec.job, task.folder / "checkpoints", places) if place else "":
+            raise PreparationError(ReasonClass.USER, problem)
+        if tuple(mount.source for mount in mounts) != wanted.mounted or moved([place] if place else []):
+            raise PreparationError(ReasonClass.USER, MOVED)
+        return mounts
 
     def _image(self) -> Image:
         """The image to use: by the job's digest if it has one, else by its name."""
@@ -191,8 +211,7 @@ class Preparation(threading.Thread):
             if path.exists():
                 _give(path, user)
         if place := self._task.wanted.checkpoints:
-            is_new = not Path(place).exists()
-            Path(place).mkdir(parents=True, exist_ok=True)
+            is_new = make_folder(Path(place))
             if is_new or self._task.wanted.owns_checkpoints:
                 _give(Path(place), user)
 

@@ -27,16 +27,10 @@ from loadmaster.agent.runtimes.base import (
     Usage,
 )
 from loadmaster.agent.runtimes.docker.options import DockerOptions
-from loadmaster.agent.runtimes.docker.plan import (
-    Wanted,
-    checkpoint_problem,
-    job_environment,
-    job_mounts,
-    launch_data,
-    launch_script,
-)
+from loadmaster.agent.runtimes.docker.places import Places, checkpoint_problem, job_mounts, moved, private_places
+from loadmaster.agent.runtimes.docker.plan import Wanted, job_environment, launch_data, launch_script
 from loadmaster.agent.runtimes.docker.port import Container, Engine, EngineDownError, EngineRefusedError
-from loadmaster.agent.runtimes.docker.preparing import Preparation, Task
+from loadmaster.agent.runtimes.docker.preparing import MOVED, Preparation, Task
 from loadmaster.agent.runtimes.docker.verdict import end_of, start_failure
 from loadmaster.agent.runtimes.docker.watch import Watch
 from loadmaster.agent.runtimes.folders import FILES, RunFolders, exit_of
@@ -58,6 +52,7 @@ class DockerRuntime(RunFolders):
     A run's folder holds `run/` (lease, stop order, term, progress: read-only in the container but for the last), `guard/` (the
     launch with its secrets until it is started, output, exit), `work/` (the job's home), `bin/` (the guard), and for the agent
     alone `spec.json`, `wanted.json`, `end.json` (the end as it will be told).
+    `runs` lies in the agent's state folder, of which no job may mount anything.
     What containers may write is not trusted: no link in it is followed, and that a run has ended only the Engine says.
     """
 
@@ -68,6 +63,7 @@ class DockerRuntime(RunFolders):
     def __init__(self, runs: Path, engine: Engine, owner: str, options: DockerOptions, clock: Clock | None = None) -> None:
         super().__init__(runs, clock)
         self._engine, self._owner, self._options = engine, owner, options
+        self._private = private_places(runs.parent, options.host)
         self._preparations: dict[RunId, Preparation] = {}
         self._starting: set[RunId] = set()
         self._removing: set[RunId] = set()
@@ -100,23 +96,22 @@ class DockerRuntime(RunFolders):
     def objection(self, launch: Launch) -> tuple[ReasonClass, str] | None:
         if not launch.spec.image:
             return ReasonClass.USER, "image: is missing; name the image the job runs in"
+        places = self._places(launch)
         try:
-            job_mounts(launch.spec.mounts, self._options.mounts)
+            job_mounts(launch.spec.mounts, places)
         except ValueError as error:
             return ReasonClass.USER, str(error)
-        place = launch.environment.get("LOADMASTER_CHECKPOINT_DIR")
-        if place and launch.checkpoints:
-            own = self.folder(launch.run) / "checkpoints"
-            problem = checkpoint_problem(place, launch.checkpoints, own, self._options.mounts)
+        if place := launch.environment.get("LOADMASTER_CHECKPOINT_DIR"):
+            problem = checkpoint_problem(place, launch.spec.job, self.folder(launch.run) / "checkpoints", places)
             return (ReasonClass.USER, problem) if problem else None
         return None
 
+    def _places(self, launch: Launch) -> Places:
+        return Places(self._options.mounts, self._private, launch.checkpoints)
+
     def prepare(self, launch: Launch) -> None:
         folder = self.folder(launch.run)
-        place = launch.environment.get("LOADMASTER_CHECKPOINT_DIR", "")
-        ours = [folder, *([launch.checkpoints] if launch.checkpoints else [])]
-        is_ours = any(Path(place).resolve().is_relative_to(path.resolve()) for path in ours)
-        wanted = Wanted(launch.grace_s, launch.boot_id, launch.gpus, place, is_ours)
+        wanted = self._wanted(launch)
         try:
             self._make_folders(folder)
             environment = job_environment(launch.environment)
@@ -127,6 +122,25 @@ class DockerRuntime(RunFolders):
         except OSError as error:
             raise LaunchError(f"the run's folder cannot be made: {error}") from error
         self._begin_preparing(launch.run)
+
+    def _wanted(self, launch: Launch) -> Wanted:
+        """With real paths: what they are now is what is mounted, or nothing."""
+        place = launch.environment.get("LOADMASTER_CHECKPOINT_DIR", "")
+        real = Path(place).resolve()
+        shared = launch.checkpoints.resolve() if launch.checkpoints else None
+        try:
+            mounted = tuple(mount.source for mount in job_mounts(launch.spec.mounts, self._places(launch)))
+        except ValueError as error:
+            raise LaunchError(str(error)) from error
+        return Wanted(
+            launch.grace_s,
+            launch.boot_id,
+            launch.gpus,
+            checkpoints=str(real) if place else "",
+            owns_checkpoints=real.is_relative_to(self.folder(launch.run).resolve()) or real.parent == shared,
+            mounted=mounted,
+            shared=str(shared or ""),
+        )
 
     def _make_folders(self, folder: Path) -> None:
         private_folder(folder)
@@ -149,7 +163,7 @@ class DockerRuntime(RunFolders):
                 return None
             if spec is None:
                 return None
-            task = Task(run, spec, wanted, self.folder(run), self._owner, self._options)
+            task = Task(run, spec, wanted, self.folder(run), self._owner, self._options, self._private)
             preparation = Preparation(self._engine, task, self._shells, self._watch.wake)
             self._preparations[run] = preparation
             preparation.start()
@@ -176,6 +190,9 @@ class DockerRuntime(RunFolders):
                 try:
                     container = self._engine.inspect(run.name)
                     if container and container.state == "created":
+                        if self._has_moved(run):
+                            self._give_up(run, Exit(self._clock.wall_s(), started=False, error=MOVED, blame=ReasonClass.USER))
+                            return
                         self._engine.start(run.name)
                     self._watch.look()
                     return
@@ -188,6 +205,11 @@ class DockerRuntime(RunFolders):
             self._give_up(run, start_failure(self._clock.wall_s(), str(error)))
         finally:
             self._starting.discard(run)
+
+    def _has_moved(self, run: RunId) -> bool:
+        """The Engine follows the sources of mounts when it starts a container, which may be long after it was made."""
+        wanted = guard.read_json(self.folder(run) / "wanted.json") or {}
+        return bool(moved(filter(None, [wanted.get("checkpoints"), *wanted.get("mounted", ())])))
 
     def _give_up(self, run: RunId, ended: Exit) -> None:
         """It was not started and never will be, unless its guard has begun after all."""

@@ -1,0 +1,126 @@
+"""Which folders of the host a container may have: what the operator allows, links followed, and never what is the agent's own.
+
+A folder that a job may write can be changed by it at any time, so all is asked again right before it is used: see `moved`.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
+
+from loadmaster.agent.runtimes.docker.options import AllowedMount
+
+HOME = "/loadmaster"
+"""The folder of a container that holds what the agent mounts."""
+
+ENGINE_SOCKETS = ("/run/docker.sock", "/var/run/docker.sock", "/run/containerd/containerd.sock")
+
+
+@dataclass(frozen=True, slots=True)
+class Mount:
+    """A bind mount."""
+
+    source: str
+    target: str
+    writable: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Places:
+    """What jobs may have of a host.
+
+    Args:
+        allowed: the folders the operator lets jobs mount.
+        private: what no job gets whatever the operator allows, neither itself nor a folder it is in, nor what is in it: the
+            agent's state and run folders, the Engine's socket.
+        shared: the folder of all jobs' checkpoints, of which each job gets its own folder alone; None if it is not known.
+    """
+
+    allowed: tuple[AllowedMount, ...] = ()
+    private: tuple[Path, ...] = ()
+    shared: Path | None = None
+
+    def is_private(self, real: Path) -> bool:
+        """Whether a folder, its links followed, would show a job what is not for it."""
+        secret = [path.resolve() for path in (*self.private, *((self.shared,) if self.shared else ()))]
+        return any(real.is_relative_to(path) or path.is_relative_to(real) for path in secret)
+
+
+def private_places(state: Path, engine: str = "") -> tuple[Path, ...]:
+    """The agent's folder and the Engine's sockets; `engine` is the Engine's address, if not the usual one."""
+    given = engine or os.environ.get("DOCKER_HOST", "")
+    scheme, _, path = given.partition("://")
+    named = (f"/{path.lstrip('/')}",) if scheme in ("unix", "http+unix") and path else ()
+    return (state, *(Path(socket) for socket in (*ENGINE_SOCKETS, *named)))
+
+
+def job_mounts(wanted: Iterable[str], places: Places) -> tuple[Mount, ...]:
+    """The mounts a job asks for (`source:target` or `source:target:ro`), each within an allowed folder.
+
+    Their sources are real paths, without links. Raises ValueError for one that is not allowed; the text names the field and the
+    remedy.
+    """
+    return tuple(_job_mount(f"mounts[{index}]", text, places) for index, text in enumerate(wanted))
+
+
+def _job_mount(where: str, text: str, places: Places) -> Mount:
+    source, _, rest = text.partition(":")
+    target, _, mode = rest.partition(":")
+    if not source.startswith("/") or not target.startswith("/") or mode not in ("", "ro", "rw"):
+        raise ValueError(f"{where}: {text!r} must be /source:/target or /source:/target:ro")
+    if target == "/" or f"{target.rstrip('/')}/".startswith(f"{HOME}/") or ".." in Path(target).parts:
+        raise ValueError(f"{where}: the target {target} is not to be had; choose another one than / and what is below {HOME}")
+    real = Path(source).resolve()
+    writable = mode != "ro"
+    within = [item for item in places.allowed if real.is_relative_to(item.path)]
+    if not within:
+        raise ValueError(f"{where}: this node does not let jobs mount {source}; ask its operator to allow it, or leave it out")
+    if places.is_private(real):
+        raise ValueError(f"{where}: {source} holds or is in what is the agent's or the Engine's own; mount another folder")
+    if writable and not any(item.writable for item in within):
+        raise ValueError(f"{where}: this node lets jobs mount {source} read-only; write {source}:{target}:ro")
+    if not real.exists():
+        raise ValueError(f"{where}: {source} does not exist on this node")
+    return Mount(str(real), target, writable)
+
+
+def checkpoint_problem(folder: str, job: str, own: Path, places: Places) -> str:
+    """Why a job may not have its checkpoints there, or empty: a place of its own choice is a mount like any other.
+
+    Its folder among those of all jobs, by its id, and `own`, that of this launch alone, it has without asking.
+    """
+    real = Path(folder).resolve()
+    granted = [own.resolve(), *([places.shared.resolve() / job] if places.shared else [])]
+    below = (real.is_relative_to(item.path) and real != item.path for item in places.allowed if item.writable)
+    if real in granted or (any(below) and not places.is_private(real)):
+        return ""
+    return (
+        f"checkpoint_place: this node does not let jobs write to {folder}; leave it out to have a folder of the job's own, "
+        "or ask the node's operator to allow it"
+    )
+
+
+def moved(paths: Iterable[str]) -> str:
+    """The first of these real paths that leads elsewhere by now, for somebody put a link into it; empty if none does."""
+    return next((path for path in paths if Path(path).resolve() != Path(path)), "")
+
+
+def make_folder(path: Path) -> bool:
+    """Make a folder and those above it; whether it was not there. OSError if any of them is a link: none is followed."""
+    new = False
+    at = os.open("/", os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        for part in path.parts[1:]:
+            try:
+                os.mkdir(part, dir_fd=at)
+                new = True
+            except FileExistsError:
+                new = False
+            below = os.open(part, os.O_PATH | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=at)
+            os.close(at)
+            at = below
+    finally:
+        os.close(at)
+    return new
