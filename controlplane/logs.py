@@ -22,6 +22,7 @@ FORMATS = ("console", "json")
 
 QUIET = {
     "httpx": "WARNING",
+    "httpcore": "WARNING",
     # A line of our own tells more of each request, see controlplane.log_middleware; "Sending due task" comes every two seconds.
     "uvicorn.access": "WARNING",
     "celery.beat": "WARNING",

@@ -73,17 +73,16 @@ class Visitor:
 
 
 @contextmanager
-def serving(home: Path) -> Iterator[Server]:
-    """uvicorn on a free port over a seeded SQLite file in `home`."""
-    environment = _environment(home)
+def serving(home: Path, database: str = "") -> Iterator[Server]:
+    """The web server on a free port over a seeded SQLite file in `home`, or over the empty database of that address."""
+    environment = {**_environment(home), **({"DATABASE_URL": database} if database else {})}
     seeding = [sys.executable, "-m", "tests.builders_browser_seed"]
     seeded = subprocess.run(seeding, cwd=ROOT, env=environment, capture_output=True, text=True, timeout=120)
     assert seeded.returncode == 0, seeded.stderr
     ids = dict(line.split("=", 1) for line in seeded.stdout.splitlines() if "=" in line)
     port = _free_port()
-    argv = [sys.executable, "-m", "uvicorn", "controlplane.asgi:application", "--port", str(port), "--no-access-log"]
+    argv = [sys.executable, "-m", "controlplane.serve", "--port", str(port), "--grace", "1"]
     with (home / "web.log").open("w") as log:
-        argv += ["--timeout-graceful-shutdown", "1"]
         process = subprocess.Popen(argv, cwd=ROOT, env=environment, stdout=log, stderr=subprocess.STDOUT)
         try:
             url = f"http://127.0.0.1:{port}"

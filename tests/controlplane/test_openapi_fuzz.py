@@ -7,10 +7,14 @@ from __future__ import annotations
 
 import logging
 import math
+import os
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from itertools import count
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlsplit
+from uuid import uuid4
 
 import httpx
 import pytest
@@ -129,7 +133,7 @@ def test_no_request_breaks_the_server_or_the_document(role: str, monkeypatch: py
 
 @pytest.mark.usefixtures("_quiet")
 def test_a_server_process_of_its_own_stands_it_too(tmp_path: Path) -> None:
-    with serving(tmp_path) as server:
+    with a_database() as database, serving(tmp_path, database) as server:
         given = httpx.post(f"{server.url}/api/v1/tokens/", json={"username": "grace", "password": PASSWORD}, timeout=60)
         headers = {"Authorization": f"Bearer {given.json()['token']}"}
         document: Any = schemathesis.openapi.from_url(f"{server.url}/api/schema?format=json", headers=headers)
@@ -141,6 +145,20 @@ def test_a_server_process_of_its_own_stands_it_too(tmp_path: Path) -> None:
     assert not fuzz.problems, "\n\n".join(fuzz.problems.values())
     assert "200" in caller.answers
     assert "Traceback" not in said, said[-5000:]
+
+
+@contextmanager
+def a_database() -> Iterator[str]:
+    """The address of an empty database beside the tests' one on PostgreSQL; "" on SQLite, where a server makes its own file."""
+    if connection.vendor == "sqlite":
+        yield ""
+        return
+    name = f"fuzzed_{uuid4().hex[:8]}"
+    with connection.cursor() as cursor:
+        cursor.execute(f"CREATE DATABASE {name}")
+    yield urlsplit(os.environ["DATABASE_URL"])._replace(path=f"/{name}").geturl()
+    with connection.cursor() as cursor:
+        cursor.execute(f"DROP DATABASE {name} WITH (FORCE)")
 
 
 def reach(role: str) -> Callable[[str], bool]:
