@@ -80,8 +80,11 @@ AGENTS ?= 10000
 JOBS ?= 100000
 NODES ?= 1000
 SECONDS ?= 20
-load: $(VENV)/.test ## everything under load, measured (DATABASE=sqlite|postgres|both AGENTS= JOBS= NODES= SECONDS=)
-	$(BIN)/python -m load --database $(DATABASE) --agents $(AGENTS) --jobs $(JOBS) --nodes $(NODES) --seconds $(SECONDS)
+RATE ?= 350
+SCENES ?= starts,pages,submissions,bulk,rounds,heartbeats
+load: $(VENV)/.test ## everything under load, measured (DATABASE=sqlite|postgres|both AGENTS= JOBS= NODES= SECONDS= RATE= SCENES= OUTPUT=)
+	$(BIN)/python -m load --database $(DATABASE) --agents $(AGENTS) --jobs $(JOBS) --nodes $(NODES) --seconds $(SECONDS) \
+	  --rate $(RATE) --scenes $(SCENES) $(if $(OUTPUT),--output $(OUTPUT))
 
 clean: ## remove what was built; the databases in .loadmaster stay
 	rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache .coverage* build *.egg-info

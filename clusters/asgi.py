@@ -8,8 +8,6 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable, Coroutine
-from typing import Any
 from uuid import UUID
 
 from django.conf import settings
@@ -21,11 +19,9 @@ from clusters.beats import Beats
 from clusters.polls import POLLS
 from clusters.services.enrolment import sha256
 from clusters.services.heartbeats import Call
-from controlplane.short_ways import Answering, Message, Receive, Scope, Send
+from controlplane.short_ways import Answering, App, Message, Receive, Scope, Send
 from loadmaster.protocol import PROTOCOL_HEADER, PROTOCOL_VERSION, Heartbeat
 from loadmaster.wire import WireError, dumps, loads
-
-App = Callable[[Scope, Receive, Send], Coroutine[Any, Any, None]]
 
 NODES = "/api/agent/v1/nodes/"
 HEARTBEAT, DIRECTIVES = "/heartbeat", "/directives"

@@ -123,7 +123,9 @@ def _databases() -> dict[str, dict[str, object]]:
         "timeout": 20,
         "init_command": "PRAGMA journal_mode=WAL; PRAGMA synchronous=NORMAL; PRAGMA busy_timeout=20000;",
     }
-    return {"default": {"ENGINE": "django.db.backends.sqlite3", "NAME": LOADMASTER_HOME / "db.sqlite3", "OPTIONS": options}}
+    # A connection costs a look at the whole schema, so it is kept for a while, as PostgreSQL's are.
+    kept = {"CONN_MAX_AGE": environment.CONN_MAX_AGE_S, "OPTIONS": options}
+    return {"default": {"ENGINE": "django.db.backends.sqlite3", "NAME": LOADMASTER_HOME / "db.sqlite3", **kept}}
 
 
 DATABASES = _databases()

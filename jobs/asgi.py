@@ -9,8 +9,6 @@ from __future__ import annotations
 import json
 import logging
 import re
-from collections.abc import Callable, Coroutine
-from typing import Any
 
 from django.conf import settings
 from django.db import DatabaseError
@@ -18,13 +16,11 @@ from django.http.request import split_domain_port, validate_host
 
 from clusters.gathering import Overloaded
 from controlplane.errors import error_body
-from controlplane.short_ways import Answering, Message, Receive, Scope, Send
+from controlplane.short_ways import Answering, App, Message, Receive, Scope, Send
 from controlplane.storage import FULL, READS_ONLY, failure_of
 from jobs.crowd import Crowd, Letter, Taken
 
 log = logging.getLogger(__name__)
-
-App = Callable[[Scope, Receive, Send], Coroutine[Any, Any, None]]
 
 PATH = "/api/v1/jobs/"
 ROUTE = f"{PATH}$"

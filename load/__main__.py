@@ -13,6 +13,7 @@ import sys
 import tempfile
 from pathlib import Path
 
+SETTINGS = "controlplane.settings"
 ROOT = Path(__file__).resolve().parent.parent
 SCENES = ("starts", "pages", "submissions", "bulk", "rounds", "heartbeats")
 
@@ -30,7 +31,13 @@ def main() -> int:
 
 def _surrounded(database: str) -> int:
     with tempfile.TemporaryDirectory(prefix="loadmaster-load-") as home:
-        own = {"LOADMASTER_HOME": home, "SECRET_KEY": "load" * 16, "LOADMASTER_LOG_LEVEL": "WARNING", "POSTGRES_SYNC": "on"}
+        own = {
+            "LOADMASTER_HOME": home,
+            "SECRET_KEY": "load" * 16,
+            "DJANGO_SETTINGS_MODULE": SETTINGS,
+            "LOADMASTER_LOG_LEVEL": "WARNING",
+            "POSTGRES_SYNC": "on",
+        }
         env = {k: v for k, v in os.environ.items() if k not in ("DATABASE_URL", "REDIS_URL")} | own
         command = [sys.executable, "-m", "load", *sys.argv[1:], "--database", database, "--inside"]
         wrapper = [str(ROOT / "tests" / "with-postgres")] if database == "postgres" else []
@@ -44,9 +51,9 @@ def _arguments() -> argparse.ArgumentParser:
     parser.add_argument("--jobs", type=int, default=100_000, help="jobs in the database")
     parser.add_argument("--nodes", type=int, default=1_000, help="nodes in the database")
     parser.add_argument("--seconds", type=float, default=20.0, help="of each scene that lasts")
-    parser.add_argument("--rate", type=float, default=500.0, help="submissions offered a second")
-    parser.add_argument("--reads", type=int, default=40, help="of each page")
-    parser.add_argument("--starts", type=int, default=50, help="jobs started one after another on an idle cluster")
+    parser.add_argument("--rate", type=float, default=350.0, help="submissions offered a second")
+    parser.add_argument("--reads", type=int, default=20, help="of each page")
+    parser.add_argument("--starts", type=int, default=40, help="jobs started one after another on an idle cluster")
     parser.add_argument("--scenes", default=",".join(SCENES), help=f"of {', '.join(SCENES)}")
     parser.add_argument("--output", type=Path, help="append the JSON lines to this file")
     parser.add_argument("--inside", action="store_true", help=argparse.SUPPRESS)

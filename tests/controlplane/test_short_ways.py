@@ -22,6 +22,7 @@ from clusters.asgi import ROUTES, ShortWay
 from clusters.models import Node
 from clusters.polls import LOOKS
 from controlplane.http_metrics import http_registry
+from controlplane.lasting_threads import LastingThreads
 from controlplane.log_middleware import log
 from controlplane.short_ways import security_headers
 from jobs.asgi import PATH, ROUTE, Submissions
@@ -35,7 +36,7 @@ from tests.builders_ways import App, Said, ask, close_threads
 
 pytestmark = pytest.mark.django_db(transaction=True)
 
-DJANGO: App = get_asgi_application()
+DJANGO = LastingThreads(get_asgi_application())
 OWN = {"x-request-id", "allow", "content-length"}
 """Headers that differ: each request's id, what the API's own description of a resource says of it, and spaces in JSON."""
 
@@ -72,6 +73,7 @@ def house() -> Iterator[House]:
     nodes = {"": NODE_TOKEN, "another node's": "anothers", "a user's": token}
     yield House(node, wrong | {w: f"Bearer {t}" for w, t in users.items()}, wrong | {w: f"Bearer {t}" for w, t in nodes.items()})
     close_threads(beats.TOGETHER, beats.ALONE, LOOKS, THREADS)
+    DJANGO.close()
 
 
 def short() -> App:

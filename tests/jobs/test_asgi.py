@@ -15,8 +15,8 @@ from knox.models import get_token_model
 
 from clusters.gathering import Overloaded
 from clusters.models import Node
-from controlplane.short_ways import Receive, Send
-from jobs.asgi import PATH, App, Submissions
+from controlplane.short_ways import App, Receive, Send
+from jobs.asgi import PATH, Submissions
 from jobs.crowd import Crowd, Letter, Taken, users_of
 from jobs.models import Job
 from tests.builders import a_cluster, a_node, a_team, a_user
