@@ -16,6 +16,7 @@ import pytest
 import yaml
 from cryptography import x509
 from cryptography.fernet import Fernet
+from django.conf import settings
 
 ROOT = Path(__file__).parents[2]
 DEPLOY = ROOT / "deploy"
@@ -141,6 +142,26 @@ def test_compose_keeps_every_port_but_the_proxys_to_itself_and_waits_for_migrati
         assert services[name]["read_only"] is True
         assert services[name]["cap_drop"] == ["ALL"]
     assert [name for name, service in services.items() if "container_name" in service] == []
+
+
+def test_compose_passes_on_every_setting_of_the_server_but_those_it_or_the_image_decides() -> None:
+    decided = {
+        "LOADMASTER_CACHE_URL", "LOADMASTER_REDIS_CA", "LOADMASTER_METRICS_DIR", "LOADMASTER_DEBUG", "LOADMASTER_HOME",
+        "VALKEY_SOCKET", "STATIC_ROOT", "NUMBA_CACHE_DIR",
+    }  # fmt: skip
+    table = (ROOT / "docs" / "settings.md").read_text().split("## Server")[1].split("## Programs")[0]
+    documented = {name for row in re.findall(r"^\| (`.+?) \|", table, re.MULTILINE) for name in re.findall(r"`(\w+)`", row)}
+    passed_on = yaml.safe_load((ROOT / "docker-compose.yml").read_text())["services"]["web"]["environment"]
+    assert "LOADMASTER_ROUND_JOBS" in documented
+    assert documented - set(passed_on) == decided
+
+
+def test_compose_says_the_same_defaults_as_the_settings() -> None:
+    passed_on = yaml.safe_load((ROOT / "docker-compose.yml").read_text())["services"]["web"]["environment"]
+    said = {name: re.search(r":-([^}]*)\}", str(value)) for name, value in passed_on.items()}
+    kept = {f"LOADMASTER_KEEP_{name.upper()}_DAYS": days for name, days in settings.KEEP_DAYS.items()}
+    assert {name: float(found[1]) for name, found in said.items() if found and name in kept} == kept
+    assert f":-{settings.ROUND_JOBS}}}" in passed_on["LOADMASTER_ROUND_JOBS"]
 
 
 def test_images_hold_neither_state_nor_secrets() -> None:
