@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping, Sequence
+import time
+from collections.abc import Callable, Mapping, Sequence
+from math import inf
 from operator import attrgetter
 from typing import Any
 from uuid import UUID
@@ -27,6 +29,27 @@ AT_ONCE = 2000
 
 MOST_BATCHES = 5000
 """Batches that one flush takes; those before them are given up."""
+
+REST_S = 60.0
+"""How long a cache that failed is not asked again: one that is frozen holds every call, and so all heartbeats, for seconds."""
+
+
+class Rest:
+    """A pause after a failure. Any thread may begin or look: the worst that comes of a race is one call more."""
+
+    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+        self._clock, self._until_s = clock, -inf
+
+    def begin(self) -> None:
+        """The pause lasts REST_S from now."""
+        self._until_s = self._clock() + REST_S
+
+    def lasts(self) -> bool:
+        """Whether it is still on."""
+        return self._clock() < self._until_s
+
+
+_rest = Rest()
 
 _NEXT, _DONE, _FLUSHING = "samples:next", "samples:done", "samples:flushing"
 _SAMPLED = ("gpu_fraction", "memory_used_gb", "power_w", "power_source", "temperature_c")
@@ -82,15 +105,18 @@ def _change_health(node: Node, changed: dict[str, bool]) -> None:
 
 def keep_samples(heard: Sequence[tuple[UUID, Sequence[DeviceSample]]]) -> None:
     """Leave the newest samples of these nodes in the cache, as one numbered batch; `flush_samples` writes them. Without a cache
-    they are simply not kept.
+    they are simply not kept, and after a failure it is left alone for REST_S.
     """
     rows = [(node.hex, s.uuid, *_values_of(s)) for node, samples in heard for s in samples]
     if not rows:
         return
+    if _rest.lasts():
+        return
     try:
         cache.set(_key(_next_number()), rows, SAMPLES_LIVE_S)
-    except RedisError as error:
-        log.warning("device samples are not kept: %s", error)
+    except (RedisError, OSError) as error:
+        _rest.begin()
+        log.warning("device samples are not kept for %g s: %s", REST_S, error)
 
 
 def _next_number() -> int:
@@ -113,7 +139,7 @@ def flush_samples() -> int:
             batches = _take_batches()
         finally:
             cache.delete(_FLUSHING)
-    except RedisError as error:
+    except (RedisError, OSError) as error:
         log.warning("device samples are not flushed: %s", error)
         return 0
     newest = {(row[0], row[1]): row for batch in batches for row in batch}

@@ -10,12 +10,13 @@ from django.core.cache import cache
 from django.db import connection
 from django.test.utils import CaptureQueriesContext
 from redis.exceptions import ConnectionError as RedisConnectionError
+from redis.exceptions import TimeoutError as RedisTimeoutError
 
 from clusters.clockwork import intervals
 from clusters.models import Assignment, Node
 from clusters.models.nodes import State
 from clusters.reconciler import reconcile_clusters
-from clusters.services import flush_samples, heartbeat, node_cordon, open_session
+from clusters.services import devices, flush_samples, heartbeat, node_cordon, open_session
 from controlplane.models import RescheduleEvent
 from loadmaster.protocol import AssignmentState, DeviceSample
 from tests.builders import a_cluster, a_job
@@ -160,10 +161,30 @@ def test_a_cache_that_is_away_stops_no_heartbeat(monkeypatch: pytest.MonkeyPatch
 
     node = a_node_with_agent(now=_at(0))
     assignment = a_running_assignment(node, now=_at(0))
+    monkeypatch.setattr(devices, "_rest", devices.Rest())
     monkeypatch.setattr(cache, "set", away)
     monkeypatch.setattr(cache, "get_many", away)
     assert len(heartbeat(node.pk, a_heartbeat(assignment), _at(1)).leases) == 1
     assert flush_samples() == 0
+
+
+@pytest.mark.parametrize("error", [RedisTimeoutError("frozen"), OSError("no route")])
+def test_a_cache_that_failed_is_left_alone_for_a_while(monkeypatch: pytest.MonkeyPatch, error: Exception) -> None:
+    asked: list[float] = []
+    now_s = [100.0]
+
+    def frozen(*_: Any, **__: Any) -> None:
+        asked.append(now_s[0])
+        raise error
+
+    node = a_node_with_agent(now=_at(0), gpus=1)
+    sample = DeviceSample(node.devices.get().uuid, gpu_fraction=0.9, power_w=180.0, power_source="measured", temperature_c=61.0)
+    monkeypatch.setattr(devices, "_rest", devices.Rest(lambda: now_s[0]))
+    monkeypatch.setattr(cache, "incr", frozen)
+    for seq, at_s in enumerate((100.0, 101.0, 159.0, 161.0), 1):
+        now_s[0] = at_s
+        heartbeat(node.pk, a_heartbeat(seq=seq, devices=(sample,)), _at(seq))
+    assert asked == [100.0, 161.0]
 
 
 @pytest.mark.parametrize("count", [1, 8])
