@@ -67,16 +67,28 @@ def close_round(row: Round, observed: Observation, plan: Plan, applied: Applied,
         RescheduleEvent.objects.filter(pk__in=ids, round=None).update(round=row)
 
 
-def wants_another(row: Round, observed: Observation, applied: Applied) -> bool:
+def wants_another(row: Round, observed: Observation, plan: Plan, applied: Applied) -> bool:
     """Whether something no longer fitted and this round was not itself asked for by nothing but such leftovers.
 
-    A round that saw a part of the queue and started the greater part of that has left GPUs to those it did not see.
+    A round that saw a part of the queue and started the greater part of that has left GPUs to those it did not see. One that
+    started nothing although GPUs are idle wants another part to be looked at, once: the next event or period goes on.
     """
     started = sum(isinstance(c, Start) for c in applied.changes) - len(applied.rejected)
     if observed.cut and started > settings.ROUND_JOBS // 2:
         return True
     stale = any(r.code is RejectCode.STALE for r in applied.rejected)
-    return stale and set(row.reasons) != {Reason.LEFTOVER}
+    in_vain = observed.cut and started <= 0 and _leaves_idle(plan, observed.snapshot)
+    return (stale or in_vain) and set(row.reasons) != {Reason.LEFTOVER}
+
+
+def _leaves_idle(plan: Plan, snapshot: Snapshot) -> bool:
+    """Whether GPUs that may be given away are in no placement of the plan."""
+    used = _devices_of(plan)
+    return any(d.healthy and not d.held and (n.id, d.id) not in used for n in snapshot.nodes if n.takes_training for d in n.devices)
+
+
+def _devices_of(plan: Plan) -> set[tuple[str, str]]:
+    return {(seat.node, device) for p in plan.placements for seat in p.ranks for device in seat.devices}
 
 
 def cost_rate_per_h(plan: Plan, snapshot: Snapshot) -> float | None:
@@ -84,8 +96,7 @@ def cost_rate_per_h(plan: Plan, snapshot: Snapshot) -> float | None:
     step = snapshot.energy_at(snapshot.now_s)
     if step is None:
         return None
-    devices = {(seat.node, device) for p in plan.placements for seat in p.ranks for device in seat.devices}
-    return cost_per_hour(power_w(snapshot.node_by_id, Counter(node for node, _ in devices)), step)
+    return cost_per_hour(power_w(snapshot.node_by_id, Counter(node for node, _ in _devices_of(plan))), step)
 
 
 def note_waiting(observed: Observation, plan: Plan, applied: Applied) -> None:

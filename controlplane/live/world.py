@@ -98,7 +98,7 @@ class LiveWorld:
             locks.check(self.lock, now)
             applied = apply_plan(observed, plan, row, self.ports.services, now)
             close_round(row, observed, plan, applied, now)
-            if wants_another(row, observed, applied):
+            if wants_another(row, observed, plan, applied):
                 request_reschedule(observed.cluster, Reason.LEFTOVER)
             locks.release(self.lock)
         Round.objects.filter(pk=row.pk).update(apply_s=time.perf_counter() - began)

@@ -6,6 +6,7 @@ from decimal import Decimal
 from typing import Any
 
 import pytest
+from pytest_django import Settings
 
 from clusters.models import Assignment, AssignmentSlot, Cluster, Device, Node
 from controlplane.live.world import Ports, hold_round
@@ -211,6 +212,27 @@ def test_a_round_asked_for_by_leftovers_alone_asks_for_no_other(cluster: Cluster
     row = a_round(cluster, meanwhile, reason=Reason.LEFTOVER)
     assert refused(row) == {"a": "stale"}
     assert "cordoned" in row.rejected[0]["detail"]
+    assert not RescheduleEvent.objects.filter(round=None).exists()
+
+
+def test_a_window_of_which_nothing_starts_while_gpus_are_idle_is_followed_by_another_one_once(
+    cluster: Cluster, node: Node, settings: Settings
+) -> None:
+    settings.ROUND_JOBS = 4
+    for i in range(6):
+        a_job(cluster, name=f"job-{i}")
+    a_round(cluster, placing())
+    assert list(RescheduleEvent.objects.filter(round=None).values_list("reason", flat=True)) == [Reason.LEFTOVER]
+    a_round_of_waiting_events(cluster, placing())
+    assert not RescheduleEvent.objects.filter(round=None).exists()
+
+
+def test_a_long_queue_before_full_nodes_asks_for_no_other_round(cluster: Cluster, node: Node, settings: Settings) -> None:
+    settings.ROUND_JOBS = 4
+    running(cluster, "held", node, *devices_of(node))
+    for i in range(6):
+        a_job(cluster, name=f"job-{i}")
+    a_round(cluster, placing(held=(node, *devices_of(node))))
     assert not RescheduleEvent.objects.filter(round=None).exists()
 
 

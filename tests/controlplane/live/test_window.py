@@ -58,6 +58,40 @@ def test_a_job_that_is_due_soon_is_seen_however_young(cluster: Cluster) -> None:
     assert "due" in names(window(Job.objects.all(), 4, 0))
 
 
+def test_a_deadline_presses_like_a_due_date_and_the_earlier_counts(cluster: Cluster) -> None:
+    team, now = a_team(), timezone.now()
+    for i in range(12):
+        a_job(cluster, team=team, name=f"old-{i}", due_at=now + timedelta(days=9))
+    a_job(cluster, team=team, name="deadline", deadline_at=now + timedelta(hours=1))
+    a_job(cluster, team=team, name="both", due_at=now + timedelta(days=99), deadline_at=now + timedelta(hours=2))
+    seen = (names(window(Job.objects.all(), 8, number)) for number in range(5))
+    assert all({"deadline", "both"} <= chosen for chosen in seen)
+
+
+def test_jobs_that_wait_for_others_take_no_seat_of_those_that_can_start(cluster: Cluster) -> None:
+    team = a_team()
+    first, done = a_job(cluster, team=team, name="first"), a_job(cluster, team=team, name="done", state="completed")
+    for i in range(20):
+        a_job(cluster, team=team, name=f"after-{i}", priority=5, due_at=timezone.now()).dependencies.set([first])
+    a_job(cluster, team=team, name="free").dependencies.set([done])
+    queued = Job.objects.filter(state="queued")
+    chosen = [names(window(queued, 8, number)) for number in range(4)]
+    assert all({"first", "free"} <= seen and len(seen) <= 8 for seen in chosen)
+    assert len(set().union(*chosen)) == 22
+
+
+def test_most_seats_are_for_those_that_can_start(cluster: Cluster) -> None:
+    team = a_team()
+    first = a_job(cluster, team=team, name="first", priority=9)
+    for i in range(20):
+        a_job(cluster, team=team, name=f"free-{i}")
+        a_job(cluster, team=team, name=f"after-{i}", priority=5).dependencies.set([first])
+    seen = names(window(Job.objects.all(), 8, 0))
+    assert {"first", "free-0", "free-1", "free-2", "free-3"} <= seen
+    assert len([name for name in seen if name.startswith("after")]) >= 1
+    assert len(seen) == 8
+
+
 def test_every_job_is_seen_within_a_number_of_rounds(cluster: Cluster) -> None:
     team = a_team()
     for i in range(21):
