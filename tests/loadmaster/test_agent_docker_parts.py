@@ -519,6 +519,19 @@ class TestRuntime:
         self.is_state(runtime, run, RunState.PREPARED)
         assert engine.made[run.name].state == "created"
 
+    def test_an_older_container_seen_as_it_was_removed_is_not_the_end_of_the_new_one(
+        self, runtime: DockerRuntime, engine: PlayedEngine, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        watch = runtime._watch
+        going = Container("removing", {"loadmaster.owner": "me", "loadmaster.assignment": "a1", "loadmaster.fence": "1"})
+        engine.made["lm-a1-1"] = going
+        watch.look()
+        monkeypatch.setattr(watch, "wake", lambda: None)
+        del engine.made["lm-a1-1"]
+        run = self.prepare(runtime)
+        until(lambda: runtime.poll(run).state is not RunState.PREPARING)
+        assert runtime.poll(run).state is RunState.PREPARED
+
     def test_a_name_that_stays_taken_by_what_nobody_sees_ends_as_the_nodes_fault(
         self, runtime: DockerRuntime, engine: PlayedEngine, monkeypatch: pytest.MonkeyPatch
     ) -> None:

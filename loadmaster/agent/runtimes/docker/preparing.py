@@ -81,9 +81,16 @@ class Preparation(threading.Thread):
         done: the image's digest, once the container is made.
     """
 
-    def __init__(self, engine: Engine, task: Task, shells: dict[str, tuple[str, ...]], tell: Callable[[], None]) -> None:
+    def __init__(
+        self,
+        engine: Engine,
+        task: Task,
+        shells: dict[str, tuple[str, ...]],
+        look: Callable[[], None],
+        tell: Callable[[], None],
+    ) -> None:
         super().__init__(name=f"prepare {task.run.name}", daemon=True)
-        self._engine, self._task, self._shells, self._tell = engine, task, shells, tell
+        self._engine, self._task, self._shells, self._look, self._tell = engine, task, shells, look, tell
         self.fraction = 0.0
         self.error: PreparationError | None = None
         self.done: str | None = None
@@ -94,7 +101,9 @@ class Preparation(threading.Thread):
         """Prepare; an Engine that does not answer is asked again until it does."""
         while not self.off.is_set():
             try:
-                self.done = self._prepare()
+                digest = self._prepare()
+                self._look()  # else an older container of the name, seen as it was removed, would count as this one's end
+                self.done = digest
                 break
             except EngineDownError as error:
                 logger.warning("%s waits for the Engine: %s", self._task.run.name, error)

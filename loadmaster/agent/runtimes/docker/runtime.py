@@ -164,7 +164,7 @@ class DockerRuntime(RunFolders):
             if spec is None:
                 return None
             task = Task(run, spec, wanted, self.folder(run), self._owner, self._options, self._private)
-            preparation = Preparation(self._engine, task, self._shells, self._watch.wake)
+            preparation = Preparation(self._engine, task, self._shells, self._watch.look, self._watch.wake)
             self._preparations[run] = preparation
             preparation.start()
         return self._preparations[run]
