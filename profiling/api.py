@@ -5,12 +5,12 @@ from __future__ import annotations
 from django.contrib.auth.models import AnonymousUser, User
 from drf_spectacular.utils import extend_schema
 from rest_framework.exceptions import NotFound
-from rest_framework.pagination import LimitOffsetPagination
 from rest_framework.permissions import IsAdminUser
 from rest_framework.request import Request
 from rest_framework.response import Response
 from rest_framework.views import APIView
 
+from controlplane.pagination import BoundedPagination
 from profiling import services
 from profiling.models import Kind
 from profiling.page import KindRow, table_of, visible_kinds
@@ -20,7 +20,7 @@ from profiling.serializers import KindSerializer
 class KindList(APIView):
     """Kinds, the newest first."""
 
-    pagination_class = LimitOffsetPagination
+    pagination_class = BoundedPagination
 
     @extend_schema(operation_id="kinds_list", responses=KindSerializer(many=True))
     def get(self, request: Request) -> Response:
