@@ -142,7 +142,8 @@ def test_an_image_where_no_agent_runs_containers_is_refused_with_the_remedy(user
     cluster.nodes.update(features=["checkpoint", "process"])
     assert refused(user, image="busybox") == {
         "runtime": [
-            "no node of lab offers the runtime docker; give a command without an image, or have an agent with the docker runtime join"
+            "no node of lab offers the runtime docker; give a command without an image,"
+            " or have an agent with the docker runtime join"
         ]
     }
     a_node(cluster, gpus=1, features=["docker", "process"])
