@@ -19,6 +19,9 @@ from loadmaster.protocol import Accept, AssignmentState, MetricsBatch, ProgressS
 from policies.plan import Placement, Plan, PlanStatus, WaitCode, Waiting
 from policies.snapshot import JobPhase, JobView, RankSeat, Snapshot
 
+IN_ONE_TRANSACTION_S = 600.0
+"""A test's round is inside of the test's transaction, where no other connection could renew its lock: it gets a long one."""
+
 
 def a_round(cluster: Cluster, solve: Solve = solve_here, *, at_s: float | None = None, reason: Reason = Reason.OPERATOR) -> Round:
     """Ask for a round and hold it, with the cluster's policy unless another `solve` is given; its row."""
@@ -30,7 +33,7 @@ def a_round(cluster: Cluster, solve: Solve = solve_here, *, at_s: float | None =
 def a_round_of_waiting_events(cluster: Cluster, solve: Solve = solve_here, *, at_s: float | None = None) -> RoundResult | None:
     """Hold a round if events wait."""
     clock = (lambda: at_s) if at_s is not None else (lambda: timezone.now().timestamp())
-    return hold_round(cluster.pk, Ports(solve, clock))
+    return hold_round(cluster.pk, Ports(solve, clock, expiry_s=IN_ONE_TRANSACTION_S, renew_s=IN_ONE_TRANSACTION_S))
 
 
 def placing(**places: tuple[Any, ...]) -> Solve:

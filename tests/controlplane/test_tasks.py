@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from datetime import timedelta
+from functools import partial
 from typing import Any
 
 import pytest
@@ -14,9 +15,10 @@ from controlplane import pace, tasks
 from controlplane.events import request_reschedule
 from controlplane.live.lock import acquire
 from controlplane.live.solver import solve_here
+from controlplane.live.world import Ports
 from controlplane.models import Reason, RescheduleEvent, Round
 from tests.builders import a_cluster, a_job, a_node
-from tests.builders_live import a_round
+from tests.builders_live import IN_ONE_TRANSACTION_S, a_round
 
 pytestmark = pytest.mark.django_db
 
@@ -32,6 +34,8 @@ def hints(monkeypatch: pytest.MonkeyPatch) -> Hints:
     monkeypatch.setattr(tasks.run_cluster_round, "delay", lambda cluster: found.append((cluster, None)))
     monkeypatch.setattr(tasks.run_cluster_round, "apply_async", lambda args, countdown=None: found.append((*args, countdown)))
     monkeypatch.setattr("controlplane.tasks.solve_in_child", solve_here)
+    long = partial(Ports, expiry_s=IN_ONE_TRANSACTION_S, renew_s=IN_ONE_TRANSACTION_S)
+    monkeypatch.setattr("controlplane.tasks.Ports", long)
     return found
 
 
