@@ -11,7 +11,7 @@ BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip --disable-pip-version-check
 export PYTHONDONTWRITEBYTECODE :=
 .DEFAULT_GOAL := help
-.PHONY: help demo up test test-all check unit test-sqlite test-postgres test-docker test-root test-browser fuzz bench chaos clean
+.PHONY: help demo up test check unit test-all test-sqlite test-postgres test-docker test-root test-browser fuzz bench chaos load clean
 
 help: ## show these lines
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /\1\t/' | expand -t 16
