@@ -81,7 +81,7 @@ JOBS ?= 100000
 NODES ?= 1000
 SECONDS ?= 20
 RATE ?= 350
-SCENES ?= starts,pages,submissions,bulk,rounds,heartbeats
+SCENES ?= starts,pages,submissions,overload,bulk,rounds,heartbeats
 load: $(VENV)/.test ## everything under load, measured (DATABASE=sqlite|postgres|both AGENTS= JOBS= NODES= SECONDS= RATE= SCENES= OUTPUT=)
 	$(BIN)/python -m load --database $(DATABASE) --agents $(AGENTS) --jobs $(JOBS) --nodes $(NODES) --seconds $(SECONDS) \
 	  --rate $(RATE) --scenes $(SCENES) $(if $(OUTPUT),--output $(OUTPUT))

@@ -15,7 +15,7 @@ from pathlib import Path
 
 SETTINGS = "controlplane.settings"
 ROOT = Path(__file__).resolve().parent.parent
-SCENES = ("starts", "pages", "submissions", "bulk", "rounds", "heartbeats")
+SCENES = ("starts", "pages", "submissions", "overload", "bulk", "rounds", "heartbeats")
 
 
 def main() -> int:
@@ -51,6 +51,7 @@ def _arguments() -> argparse.ArgumentParser:
     parser.add_argument("--jobs", type=int, default=100_000, help="jobs in the database")
     parser.add_argument("--nodes", type=int, default=1_000, help="nodes in the database")
     parser.add_argument("--seconds", type=float, default=20.0, help="of each scene that lasts")
+    parser.add_argument("--overload", type=float, default=500.0, help="submissions offered a second in the scene of that name")
     parser.add_argument("--rate", type=float, default=350.0, help="submissions offered a second")
     parser.add_argument("--reads", type=int, default=20, help="of each page")
     parser.add_argument("--starts", type=int, default=40, help="jobs started one after another on an idle cluster")

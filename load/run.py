@@ -58,6 +58,12 @@ def _play(stage: Stage, report: Report, scenes: list[str], wanted: argparse.Name
             report, "submissions", lambda: hand_in(stage, seeded, rate_per_s=wanted.rate, seconds=wanted.seconds, kill=True)
         )
         lost += int(str(figures["lost"]))
+    if "overload" in scenes:
+        name = f"submissions, {wanted.overload:g}/s offered"
+        figures = _watched(
+            report, name, lambda: hand_in(stage, seeded, rate_per_s=wanted.overload, seconds=wanted.seconds, kill=False)
+        )
+        lost += int(str(figures["lost"]))
     if "bulk" in scenes:
         figures = _watched(
             report, "submissions, 50 a call",

@@ -9,6 +9,7 @@ import signal
 import time
 from collections.abc import Awaitable, Callable, Iterator, Mapping
 from dataclasses import dataclass
+from functools import partial
 from uuid import UUID
 
 from django.contrib.auth.models import User
@@ -40,26 +41,30 @@ class Stage:
         return f"{self.place[0]}:{self.place[1]}"
 
 
-def hand_in(stage: Stage, seeded: Seeded, *, rate_per_s: float, seconds: float, kill: bool) -> Figures:
-    """Single submissions at an offered rate, each with its own key; at the end the web server is killed with -9.
+KILLED_S = 5.0
+"""How long submissions are offered while the web server is killed, once they have been measured."""
 
-    Every job that was acknowledged must be in the database afterwards; `lost` counts those that are not.
+
+def hand_in(stage: Stage, seeded: Seeded, *, rate_per_s: float, seconds: float, kill: bool) -> Figures:
+    """Single submissions at an offered rate, each with its own key; then some in whose midst the web server is killed with -9.
+
+    The figures are of the first ones. Every job of either that was acknowledged must be in the database afterwards; `lost` counts
+    those that are not.
     """
 
-    def make(number: int) -> bytes:
-        body = a_job(seeded, number, "single")
-        return json_request(
-            "/api/v1/jobs/", stage.host, seeded.tokens[number % len(seeded.tokens)], body, {"Idempotency-Key": f"load-{number}"}
-        )
+    def make(series: str, number: int) -> bytes:
+        body, token = a_job(seeded, number, "single"), seeded.tokens[number % len(seeded.tokens)]
+        return json_request("/api/v1/jobs/", stage.host, token, body, {"Idempotency-Key": f"{series}-{number}"})
 
-    answers = asyncio.run(
-        _until_killed(
-            offer(make, stage.place, rate_per_s=rate_per_s, seconds=seconds, connections=CONNECTIONS, keep=True),
-            seconds if kill else None,
-        )
-    )
+    def offered(series: str, for_s: float) -> Awaitable[Answers]:
+        return offer(partial(make, series), stage.place, rate_per_s=rate_per_s, seconds=for_s, connections=CONNECTIONS, keep=True)
+
+    answers = asyncio.run(_until_killed(offered(f"load-{rate_per_s:g}", seconds), None))
+    bodies = list(answers.bodies)
+    if kill:
+        bodies += asyncio.run(_until_killed(offered(f"killed-{rate_per_s:g}", KILLED_S), KILLED_S)).bodies
     _up_again(stage)
-    return {**answers.summary(), "acknowledged": len(answers.bodies), "lost": lost([json.loads(b)["id"] for b in answers.bodies])}
+    return {**answers.summary(), "acknowledged": len(bodies), "lost": lost([json.loads(b)["id"] for b in bodies])}
 
 
 def _up_again(stage: Stage, patience_s: float = 60.0) -> None:
@@ -110,7 +115,7 @@ async def _until_killed(work: Awaitable[Answers], after_s: float | None) -> Answ
     """The work's answers; after so many seconds the web server's processes are killed in the midst of it."""
     task = asyncio.ensure_future(work)
     if after_s is not None:
-        await asyncio.sleep(0.9 * after_s)
+        await asyncio.sleep(0.5 * after_s)
         for process in web_processes():
             os.kill(process.pid, signal.SIGKILL)
     return await task
