@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
+from typing import Any
 
 import pytest
 from django.core.management import get_commands
@@ -86,12 +88,17 @@ def test_every_command_of_manage_py_that_is_named_exists() -> None:
     assert {"replay_round", "recompute_cost"} <= named
 
 
+@cache
+def commands() -> dict[str, Any]:
+    """The commands of `loadmaster` by name. To put them together takes a good part of a second."""
+    return {**getattr(get_command(app), "commands", {}), "agent": get_command(agent_app)}
+
+
 def wrong_commands(line: str) -> Iterator[str]:
     """What a line says of `loadmaster` that the command line does not know: commands, and options of those it knows."""
-    commands = {**getattr(get_command(app), "commands", {}), "agent": get_command(agent_app)}
     for found in _LOADMASTER.finditer(line):
         name, rest = found[1], line[found.end(1) :].split("|")[0]
-        command = commands.get(name)
+        command = commands().get(name)
         inner = getattr(command, "commands", None)
         if inner:
             name, command = f"{name}{found[2]}", inner.get(found[2].strip())
