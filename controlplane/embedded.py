@@ -14,7 +14,9 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from types import FrameType, TracebackType
 from typing import TextIO
@@ -32,7 +34,10 @@ class EmbeddedError(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Program:
-    """One child: how to start it, when it is ready (asked until True), and how long it may take to end after SIGTERM."""
+    """One child: how to start it, when it is ready (asked until True), and how long it may take to end after SIGTERM.
+
+    A `nice` one (0 to 19, as of processes) leaves the processors to the others where all want them.
+    """
 
     name: str
     argv: Sequence[str]
@@ -40,6 +45,7 @@ class Program:
     env: Mapping[str, str] = field(default_factory=dict)
     ready_s: float = 60.0
     stop_s: float = 15.0
+    nice: int = 0
 
 
 class Supervisor:
@@ -132,7 +138,7 @@ class _Child:
                 stdout=output,
                 stderr=subprocess.STDOUT,
                 start_new_session=True,
-                preexec_fn=_die_with_parent,
+                preexec_fn=partial(_become_child, self.program.nice),
             )
         self.started, self._seen_dead = True, False
 
@@ -171,9 +177,14 @@ class _Child:
             self._process.wait()
 
 
-def _die_with_parent() -> None:
-    """In the child, before exec: get SIGTERM when the supervisor dies."""
+def _become_child(nice: int) -> None:
+    """In the child, before exec: get SIGTERM when the supervisor dies, and be nice."""
     ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_PDEATHSIG, signal.SIGTERM)
+    if nice:
+        os.nice(nice)
+        # Linux shares processors out by session first, and within a session by niceness: the whole session has to be nice.
+        with suppress(OSError):
+            Path("/proc/self/autogroup").write_text(str(nice))
 
 
 def _take_lock(home: Path) -> TextIO:

@@ -36,6 +36,10 @@ def valkey(home: Path) -> Program:
     return Program("valkey", [_valkey_binary(), str(folder / "valkey.conf")], ready=lambda: _listens(path), ready_s=20)
 
 
+WORKER_NICE = 5
+"""A round that takes a little longer harms nobody; a heartbeat or a person that waits for a round to end does."""
+
+
 def web(port: int) -> Program:
     """The web server, on the loopback address."""
     url = f"http://127.0.0.1:{port}/healthz"
@@ -49,7 +53,7 @@ def worker(home: Path) -> Program:
     log = home / "logs" / "worker.log"
     before = log.stat().st_size if log.exists() else 0
     argv += ["--without-gossip", "--without-mingle"]
-    return Program("worker", argv, ready=lambda: _says(log, before, b" ready."), env={"C_FORCE_ROOT": "1"})
+    return Program("worker", argv, ready=lambda: _says(log, before, b" ready."), env={"C_FORCE_ROOT": "1"}, nice=WORKER_NICE)
 
 
 def beat(home: Path) -> Program:

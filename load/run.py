@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import argparse
-import asyncio
 import os
 import time
 from collections.abc import Callable
 from urllib.parse import urlsplit
 
 import django
+import uvloop
 
 os.environ.setdefault("DJANGO_SETTINGS_MODULE", "controlplane.settings")
 django.setup()
@@ -98,7 +98,7 @@ def _admin_token() -> str:
 def _heartbeats(stage: Stage, wanted: argparse.Namespace) -> Figures:
     cluster = Cluster.objects.create(name="fleet", policy="fifo", heartbeat_s=10.0, lease_s=60.0)
     agents = make_fleet(cluster, wanted.agents, prefix="fleet")
-    traffic = asyncio.run(
+    traffic = uvloop.run(
         run_agents(agents, *stage.place, seconds=wanted.seconds, heartbeat_s=10.0, warm_up_s=min(10.0, wanted.seconds))
     )
     return traffic.summary()

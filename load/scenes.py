@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from functools import partial
 from uuid import UUID
 
+import uvloop
 from django.contrib.auth.models import User
 from django.db import connection
 from django.test import Client
@@ -25,7 +26,8 @@ from load.seed import Seeded, know_kind
 from load.watch import web_processes
 
 Figures = dict[str, object]
-CONNECTIONS = 64
+CONNECTIONS = 256
+"""Of those who submit: each waits for its answer, so fewer would hold back what is offered as soon as answers take a moment."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,10 +61,10 @@ def hand_in(stage: Stage, seeded: Seeded, *, rate_per_s: float, seconds: float, 
     def offered(series: str, for_s: float) -> Awaitable[Answers]:
         return offer(partial(make, series), stage.place, rate_per_s=rate_per_s, seconds=for_s, connections=CONNECTIONS, keep=True)
 
-    answers = asyncio.run(_until_killed(offered(f"load-{rate_per_s:g}", seconds), None))
+    answers = uvloop.run(_until_killed(offered(f"load-{rate_per_s:g}", seconds), None))
     bodies = list(answers.bodies)
     if kill:
-        bodies += asyncio.run(_until_killed(offered(f"killed-{rate_per_s:g}", KILLED_S), KILLED_S)).bodies
+        bodies += uvloop.run(_until_killed(offered(f"killed-{rate_per_s:g}", KILLED_S), KILLED_S)).bodies
     _up_again(stage)
     return {**answers.summary(), "acknowledged": len(bodies), "lost": lost([json.loads(b)["id"] for b in bodies])}
 
@@ -73,7 +75,7 @@ def _up_again(stage: Stage, patience_s: float = 60.0) -> None:
     while time.monotonic() < until_s:
         stage.pause(0.5)
         try:
-            if asyncio.run(_once(stage, request("GET", "/healthz", stage.host, {})))[0] == 200:
+            if uvloop.run(_once(stage, request("GET", "/healthz", stage.host, {})))[0] == 200:
                 return
         except OSError:
             continue
@@ -86,7 +88,7 @@ def hand_in_bulk(stage: Stage, seeded: Seeded, *, rate_per_s: float, seconds: fl
         jobs = [{"job": a_job(seeded, number, f"bulk-{i}"), "idempotency_key": f"bulk-{number}-{i}"} for i in range(size)]
         return json_request("/api/v1/jobs/bulk/", stage.host, seeded.tokens[number % len(seeded.tokens)], {"jobs": jobs})
 
-    answers = asyncio.run(offer(make, stage.place, rate_per_s=rate_per_s / size, seconds=seconds, connections=8, keep=True))
+    answers = uvloop.run(offer(make, stage.place, rate_per_s=rate_per_s / size, seconds=seconds, connections=8, keep=True))
     made = [r["job"]["id"] for b in answers.bodies for r in json.loads(b)["results"] if r["job"]]
     took_s = max(answers.ended_s - answers.began_s, 1e-9)
     return {**answers.summary(), "jobs_per_s": round(len(made) / took_s, 1), "acknowledged": len(made), "lost": lost(made)}
@@ -130,7 +132,7 @@ def read_pages(stage: Stage, seeded: Seeded, *, times: int) -> Iterator[tuple[st
         for name, path in pages(seeded).items():
             head = {"Authorization": f"Bearer {token}"} if path.startswith("/api/") else {"Cookie": cookie}
             data = request("GET", path, stage.host, {**head, "Accept": "*/*"})
-            answers = asyncio.run(in_turn([data] * times, stage.place))
+            answers = uvloop.run(in_turn([data] * times, stage.place))
             yield f"{name}, {'operator' if who == 'load-operator' else 'member'}", {**answers.summary(), **_cost(client, path)}
 
 
@@ -168,7 +170,7 @@ def start_jobs(stage: Stage, token: str, *, count: int) -> Figures:
 
 def _one_start(stage: Stage, token: str, number: int, began_s: float) -> tuple[str, str]:
     job = {"name": f"start-{number}", "kind": "start", "command": ["sleep", "60"], "steps": 1000, "gpus": 1}
-    _, body = asyncio.run(_once(stage, json_request("/api/v1/jobs/", stage.host, token, job)))
+    _, body = uvloop.run(_once(stage, json_request("/api/v1/jobs/", stage.host, token, job)))
     pk = str(json.loads(body).get("id", ""))
     while time.monotonic() - began_s < 30:
         state = Job.objects.filter(pk=pk).values_list("state", flat=True).first() if pk else "refused"
@@ -182,7 +184,7 @@ def _cancelled(stage: Stage, token: str, job: str) -> None:
     """End the job, and wait until its GPU is free again and the cluster idle."""
     if not job:
         return
-    asyncio.run(
+    uvloop.run(
         _once(
             stage,
             request("POST", f"/api/v1/jobs/{job}/cancel/", stage.host, {"Authorization": f"Bearer {token}", "Content-Length": "0"}),

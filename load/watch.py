@@ -19,7 +19,7 @@ PARTS = {
 }  # fmt: skip
 """Part -> what its processes have in their command lines."""
 
-EVERY_S = 0.5
+EVERY_S = 1.0
 
 
 class Watch:

@@ -2,11 +2,13 @@
 
 import json
 import os
+import signal
 import subprocess
 import sys
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 
 REPOSITORY = Path(__file__).parents[1]
@@ -120,9 +122,18 @@ class Launches:
 
 
 def start(*command: str, **environ: str) -> "subprocess.Popen[bytes]":
-    """Start this interpreter with nothing of an agent in its environment but what is given."""
+    """Start this interpreter with nothing of an agent in its environment but what is given.
+
+    SIGINT is what it is in a terminal: a test run in a shell's background would hand on that it is ignored.
+    """
     inherited = {name: value for name, value in os.environ.items() if not name.startswith("LOADMASTER_")}
-    return subprocess.Popen([sys.executable, *command], cwd=REPOSITORY, env={**inherited, **environ}, stderr=subprocess.PIPE)
+    return subprocess.Popen(
+        [sys.executable, *command],
+        cwd=REPOSITORY,
+        env={**inherited, **environ},
+        stderr=subprocess.PIPE,
+        preexec_fn=partial(signal.signal, signal.SIGINT, signal.SIG_DFL),
+    )
 
 
 def end_of(process: "subprocess.Popen[bytes]") -> tuple[int, str]:

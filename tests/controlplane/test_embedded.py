@@ -49,6 +49,17 @@ def test_a_program_is_waited_for_until_it_is_ready(tmp_path: Path) -> None:
         assert sign.exists()
 
 
+def test_a_nice_program_leaves_the_processors_to_the_others_with_its_whole_session(tmp_path: Path) -> None:
+    said = tmp_path / "said"
+    tell = "import os; from pathlib import Path; own = Path('/proc/self/autogroup'); "
+    tell += f"Path({str(said)!r}).write_text(f'{{os.nice(0)}} ' + (own.read_text() if own.exists() else 'nice 5'))"
+    with Supervisor(tmp_path) as supervisor:
+        supervisor.start(Program("nice", python("-c", tell), ready=lambda: said.exists() and said.stat().st_size > 0, nice=5))
+    words = said.read_text().split()
+    assert int(words[0]) == min(19, os.nice(0) + 5)
+    assert words[-2:] == ["nice", "5"]
+
+
 def test_a_program_that_ends_while_starting_is_reported_with_its_last_words(tmp_path: Path) -> None:
     with Supervisor(tmp_path) as supervisor, pytest.raises(EmbeddedError, match="out of coffee"):
         supervisor.start(Program("bad", python("-c", "raise SystemExit('out of coffee')"), ready=lambda: False))
