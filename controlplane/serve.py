@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import argparse
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from typing import Any
 
 import uvicorn
+
+from controlplane.garbage import collect_seldom
 
 KEEP_ALIVE_S = 75
 """How long an idle connection is kept: longer than an agent's heartbeats are apart, which then need no new one each, and longer
@@ -17,7 +20,8 @@ def main(argv: Sequence[str] | None = None) -> None:
     """Serve until SIGTERM; what was begun is answered first, within `--grace` seconds."""
     given = _parser().parse_args(argv)
     uvicorn.run(
-        "controlplane.asgi:application",
+        "controlplane.serve:application",
+        factory=True,
         http="controlplane.http_guard:GuardedProtocol",
         host=given.host,
         port=given.port,
@@ -28,6 +32,14 @@ def main(argv: Sequence[str] | None = None) -> None:
         server_header=False,
         access_log=False,
     )
+
+
+def application() -> Callable[..., Any]:
+    """What a web process serves, once for each of them."""
+    from controlplane.asgi import application  # sets Django up, which this module's other readers do not want
+
+    collect_seldom()
+    return application
 
 
 def _parser() -> argparse.ArgumentParser:

@@ -8,6 +8,7 @@ from django.utils import timezone
 from clusters.ledger import meter
 from clusters.reconciler import reconcile_clusters
 from controlplane import pace
+from controlplane.alone import alone
 from controlplane.events import hint_arrived
 from controlplane.health import note_beat
 from controlplane.live.solver import solve_in_child
@@ -16,6 +17,9 @@ from controlplane.logs import bound
 from controlplane.retention import prune
 from controlplane.round_metrics import note_reconciled
 from profiling.services import reconcile_profiles
+
+LONG_PASS_S = 10
+"""How long a pass of the reconciler keeps others out: one that takes longer, or was killed, does so no more."""
 
 ROUNDS_A_TASK = 3
 """Rounds a task holds one after another while new events come in; then it lets others have the worker."""
@@ -42,13 +46,19 @@ def periodic_rounds() -> None:
 
 @shared_task
 def reconcile() -> None:
-    """Find what was missed: silent agents, drains that are due, profile runs nobody offers, unanswered events, dead rounds."""
-    now = timezone.now()
-    reconcile_clusters(now)
-    reconcile_profiles(now)
-    for cluster_id in pace.overdue_clusters(now):
-        run_cluster_round.delay(cluster_id)
-    note_reconciled()
+    """Find what was missed: silent agents, drains that are due, profile runs nobody offers, unanswered events, dead rounds.
+
+    Two passes at once would do the same work twice, so the second leaves it to the first, for a while.
+    """
+    with alone("reconcile", LONG_PASS_S) as is_alone:
+        if not is_alone:
+            return
+        now = timezone.now()
+        reconcile_clusters(now)
+        reconcile_profiles(now)
+        for cluster_id in pace.overdue_clusters(now):
+            run_cluster_round.delay(cluster_id)
+        note_reconciled()
 
 
 @shared_task

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from datetime import datetime, timedelta
+from uuid import UUID
 
 from django.db import transaction
-from django.db.models import Exists, Max, Min, OuterRef, Sum
+from django.db.models import Exists, F, Max, Min, OuterRef, Sum
 
 from clusters.models import Assignment, Cluster
 from controlplane.events import request_reschedule
@@ -16,9 +17,13 @@ from jobs.models import Job
 from jobs.verdicts import LONGEST_REST_S
 from loadmaster.protocol import AssignmentState
 from policies.snapshot import Purpose, Source
+from profiling.measurements import MIN_STEPS
 from profiling.models import Measurement, Profile, ProfileRun
 from profiling.offers import Configuration, Offers, offers
 from profiling.runs import OPEN, WAITING, R, lock_kind, settle
+
+ALIKE = 3
+"""Launches of one configuration that a pass looks at: the next may be steadier than the first."""
 
 
 def reconcile_profiles(now: datetime, measure: Callable[[Assignment], None]) -> None:
@@ -76,10 +81,19 @@ def _known(cluster: Cluster) -> tuple[set[int], dict[int, set[Configuration]]]:
 
 
 def _running_unmeasured() -> list[Assignment]:
-    """Training assignments under way on configurations of which there is no measurement yet."""
+    """Training assignments under way on configurations of which there is no measurement yet, and that have done enough to tell.
+
+    Of those of one configuration the few that have done most: a thousand that are alike need not all be looked at every time.
+    """
     own = Measurement.objects.filter(assignment=OuterRef("pk"))
     known = Profile.objects.filter(
         kind=OuterRef("job__kind"), gpu_type=OuterRef("node__gpu_type"), gpus=OuterRef("gpus"), source=Source.MEASURED
     )  # fmt: skip
     running = Assignment.objects.filter(state=AssignmentState.RUNNING, purpose=Purpose.TRAINING, rank=0)
-    return list(running.filter(~Exists(own), ~Exists(known)).select_related("job__cluster", "node"))
+    telling = running.filter(~Exists(own), ~Exists(known), steps_done__gte=F("start_steps") + MIN_STEPS)
+    rows = telling.annotate(own_steps=F("steps_done") - F("start_steps")).order_by("-own_steps", "pk")
+    of_configuration: dict[tuple[int, int, int], list[UUID]] = {}
+    for pk, kind, gpu_type, gpus in rows.values_list("pk", "job__kind_id", "node__gpu_type_id", "gpus"):
+        of_configuration.setdefault((kind, gpu_type, gpus), []).append(pk)
+    chosen = [pk for alike in of_configuration.values() for pk in alike[:ALIKE]]
+    return list(Assignment.objects.filter(pk__in=chosen).select_related("job__cluster", "node"))

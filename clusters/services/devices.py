@@ -24,8 +24,10 @@ log = logging.getLogger(__name__)
 
 SAMPLES_LIVE_S = 60
 FLUSH_S = 30
-AT_ONCE = 2000
-"""Devices that one transaction of a flush writes."""
+AT_ONCE = 500
+"""Devices that one transaction of a flush writes: on SQLite nobody else writes meanwhile."""
+
+LONGEST_PAUSE_S = 0.2
 
 MOST_BATCHES = 5000
 """Batches that one flush takes; those before them are given up."""
@@ -143,8 +145,18 @@ def flush_samples() -> int:
         log.warning("device samples are not flushed: %s", error)
         return 0
     newest = {(row[0], row[1]): row for batch in batches for row in batch}
-    rows = [newest[key] for key in sorted(newest)]
-    return sum(update_rows(Device, ("node", "uuid"), _SAMPLED, rows[at : at + AT_ONCE]) for at in range(0, len(rows), AT_ONCE))
+    return _write([newest[key] for key in sorted(newest)])
+
+
+def _write(rows: Sequence[tuple[Any, ...]]) -> int:
+    """Write part after part, with pauses as long as the parts take: heartbeats that wait for SQLite to be free have their turn."""
+    written = 0
+    for at in range(0, len(rows), AT_ONCE):
+        began_s = time.monotonic()
+        written += update_rows(Device, ("node", "uuid"), _SAMPLED, rows[at : at + AT_ONCE])
+        if at + AT_ONCE < len(rows):
+            time.sleep(min(time.monotonic() - began_s, LONGEST_PAUSE_S))
+    return written
 
 
 def _take_batches() -> list[list[tuple[Any, ...]]]:

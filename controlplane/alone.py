@@ -1,0 +1,43 @@
+"""One at a time, by the cache: saves work, and is never what correctness rests on."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator
+from contextlib import contextmanager
+from uuid import uuid4
+
+from django.core.cache import cache
+from redis.exceptions import RedisError
+
+log = logging.getLogger(__name__)
+
+
+@contextmanager
+def alone(name: str, most_s: int) -> Iterator[bool]:
+    """Whether nobody else, in whichever process, is at what has this name.
+
+    While it lasts nobody will be, unless it takes longer than `most_s` seconds.
+    Without a cache everybody is alone.
+    """
+    key, own = f"alone:{name}", uuid4().hex
+    try:
+        free = bool(cache.add(key, own, most_s))
+    except (RedisError, OSError) as error:
+        log.warning("whether anybody else is at %s is not known: %s", name, error)
+        yield True
+        return
+    try:
+        yield free
+    finally:
+        if free:
+            _leave(key, own)
+
+
+def _leave(key: str, own: str) -> None:
+    """Let others in, unless the time was over and somebody else is at it."""
+    try:
+        if cache.get(key) == own:
+            cache.delete(key)
+    except (RedisError, OSError) as error:
+        log.warning("%s stays taken for a while: %s", key, error)
