@@ -38,23 +38,25 @@ def overdue_clusters(now: datetime) -> list[int]:
 
 
 LONG_S = 1.0
-"""Rounds that take longer are followed by a rest of the same length."""
+"""Rounds that take longer are followed by a rest of REST times their length."""
+
+REST = 2
 
 LONGEST_REST_S = 5.0
 """But by no longer one: what was submitted while a slow solver worked is not to wait for as long again."""
 
 
 def is_resting(cluster_id: int, now: datetime) -> bool:
-    """Whether the cluster's last round was long and ended less than its own length ago, and less than LONGEST_REST_S.
+    """Whether the cluster's last round was long and ended less than REST times its own length ago, and less than LONGEST_REST_S.
 
-    So rounds of a few seconds take half of a worker at most, and somebody else has a turn between longer ones. Events that come in
+    So rounds of up to 2.5 s take a third of a worker at most, and somebody else has a turn between longer ones. Events that come in
     meanwhile are answered after it: the reconciler asks for that.
     """
     last = Round.objects.filter(cluster=cluster_id).order_by("-number").values_list("started_at", "ended_at").first()
     if last is None or last[1] is None:
         return False
     took = last[1] - last[0]
-    return took > timedelta(seconds=LONG_S) and now < last[1] + min(took, timedelta(seconds=LONGEST_REST_S))
+    return took > timedelta(seconds=LONG_S) and now < last[1] + min(REST * took, timedelta(seconds=LONGEST_REST_S))
 
 
 def _is_due(cluster: Cluster, now: datetime) -> bool:

@@ -23,7 +23,7 @@ from jobs.answers import bodies
 from jobs.ground import Ground
 from jobs.intake import Asked, Submission, submit_all
 
-MOST = 100
+MOST = 200
 WAITING = 2000
 PAUSE_S = 0.004
 GROUND_LIVES_S = 1.0

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, TypeVar
 from uuid import UUID
@@ -44,16 +45,29 @@ def open_round(lock: RoundLock, observed: Observation, started: datetime, snapsh
     )  # fmt: skip
 
 
-def close_round(row: Round, observed: Observation, plan: Plan, applied: Applied, now: datetime) -> None:
+@dataclass(frozen=True, slots=True)
+class Written:
+    """A plan as it is stored, with its digest: made before the transaction that applies it, which others may wait for."""
+
+    form: dict[str, Any]
+    digest: str
+
+    @classmethod
+    def of(cls, plan: Plan) -> Written:
+        """The plan's form."""
+        form = plan_json.to_json(plan)
+        return cls(form, forms.digest_of(form))
+
+
+def close_round(row: Round, observed: Observation, plan: Plan, written: Written, applied: Applied, now: datetime) -> None:
     """Write what was decided and done, in the transaction that does it: the row, the reasons for waiting, the events answered,
     memory.
 
     What no longer fitted asks for another round, once: a round that has only such events to answer leaves the rest to the next one.
     What was deferred asks for nothing here: the end of the stop that is in its way will.
     """
-    form = plan_json.to_json(plan)
     values: dict[str, Any] = {
-        "status": _status(plan, applied), "plan": form, "plan_sha256": forms.digest_of(form),
+        "status": _status(plan, applied), "plan": written.form, "plan_sha256": written.digest,
         "plan_status": plan.status, "objective": plan.objective, "bound": plan.bound, "message": plan.message,
         "cost_rate_per_h": cost_rate_per_h(plan, observed.snapshot), "ended_at": now,
         "changes": [describe(change) for change in applied.changes], "rejected": [_rejected(r) for r in applied.rejected],

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import atexit
+import logging
 from collections.abc import Mapping
 from functools import cache
 from typing import Any
@@ -14,6 +15,8 @@ from policies.plan import Plan
 from policies.registry import make
 from policies.snapshot import Snapshot
 
+logger = logging.getLogger(__name__)
+
 
 def solve_in_child(policy: str, parameters: Mapping[str, Any], snapshot: Snapshot) -> Plan:
     """Solve in this process's solver, started at the first call. Raises PolicyError, also when it takes too long or dies."""
@@ -23,6 +26,14 @@ def solve_in_child(policy: str, parameters: Mapping[str, Any], snapshot: Snapsho
 def solve_here(policy: str, parameters: Mapping[str, Any], snapshot: Snapshot) -> Plan:
     """Solve in this process: for tests, replay, and wherever no time limit is needed. Raises PolicyError."""
     return make(policy, parameters)(snapshot)
+
+
+def start_solver() -> None:
+    """Start this process's solver, which warms up while nobody waits for it."""
+    try:
+        _solver().start()
+    except OSError as error:  # the first round tries again, and says in its own words what is wrong
+        logger.warning("the solver does not start: %s", error)
 
 
 @cache

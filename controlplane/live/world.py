@@ -21,7 +21,7 @@ from controlplane.live import lock as locks
 from controlplane.live.apply import Services, apply_plan
 from controlplane.live.lock import LostLockError, RoundLock
 from controlplane.live.observe import Knowledge, Observation, observe
-from controlplane.live.record import close_round, open_round, wants_another
+from controlplane.live.record import Written, close_round, open_round, wants_another
 from controlplane.live.renewing import EXPIRY_S, RENEW_S, Renewal, renewed
 from controlplane.logs import bound
 from controlplane.models import Reason, RescheduleEvent, Round
@@ -93,11 +93,11 @@ class LiveWorld:
     def apply(self, plan: Plan) -> Applied:
         """Make the plan so and close the round's row; LostLockError if another round has taken over."""
         observed, row = self._seen()
-        began, now = time.perf_counter(), self._now()
+        began, now, written = time.perf_counter(), self._now(), Written.of(plan)
         with transaction.atomic():
             locks.check(self.lock, now)
             applied = apply_plan(observed, plan, row, self.ports.services, now)
-            close_round(row, observed, plan, applied, now)
+            close_round(row, observed, plan, written, applied, now)
             if wants_another(row, observed, plan, applied):
                 request_reschedule(observed.cluster, Reason.LEFTOVER)
             locks.release(self.lock)

@@ -177,3 +177,17 @@ def a_large_snapshot() -> Snapshot:
 
 def test_a_request_larger_than_a_pipe_goes_through(solver: SolverProcess) -> None:
     assert len(solver.solve(a_large_snapshot(), "fifo").waiting) == 2997
+
+
+def test_a_process_started_beforehand_warms_up_meanwhile_and_answers_the_first_request() -> None:
+    with SolverProcess(timeout_s=30.0) as solver:
+        solver.start()
+        pid = solver.pid
+        assert pid is not None
+        solver.start()
+        assert solver.solve(SNAPSHOT, "edf") == make("edf")(SNAPSHOT)
+        assert solver.pid == pid
+    with SolverProcess(timeout_s=5.0, command=[sys.executable, "-c", "raise SystemExit(3)"]) as broken:
+        broken.start()
+        with pytest.raises(SolverFailedError, match="ended without an answer"):
+            broken.solve(SNAPSHOT, "edf")
