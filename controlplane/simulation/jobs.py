@@ -48,6 +48,8 @@ class SimulatedJob:
     launch: Launch | None = None
     completed_s: float | None = None
     launches: list[Launch] = field(default_factory=list)
+    preemptions: int = 0
+    migrations: int = 0
 
     @property
     def total_steps(self) -> int:

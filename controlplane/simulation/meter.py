@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 
-from clusters.energy import energy_cost, energy_kwh
+from clusters.energy import Priced, priced
 from policies.snapshot import EnergyStep, NodeView
 
 
@@ -14,8 +14,7 @@ class Meter:
 
     def __init__(self, nodes: Mapping[str, NodeView], energy: Sequence[EnergyStep], now_s: float) -> None:
         self.nodes, self.energy = nodes, energy
-        self.energy_kwh = 0.0
-        self.energy_cost = 0.0
+        self.spent = Priced()
         self._since_s = now_s
         self._in_use: dict[str, int] = defaultdict(int)
 
@@ -23,6 +22,20 @@ class Meter:
         """From `now_s` on, so many devices of each node are in use."""
         for node, devices in self._in_use.items():
             power_w = self.nodes[node].power_w[devices] if devices else 0.0
-            self.energy_kwh += energy_kwh(power_w, self._since_s, now_s)
-            self.energy_cost += energy_cost(power_w, self._since_s, now_s, self.energy)
+            self.spent += priced(power_w, self._since_s, now_s, self.energy)
         self._since_s, self._in_use = now_s, dict(in_use)
+
+    @property
+    def energy_kwh(self) -> float:
+        """IT energy."""
+        return self.spent.kwh
+
+    @property
+    def energy_cost(self) -> float:
+        """Its cost at tariff and PUE."""
+        return self.spent.cost
+
+    @property
+    def emissions_g(self) -> float:
+        """Grams of CO2 at the facility."""
+        return self.spent.emissions_g

@@ -2,19 +2,69 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
+from dataclasses import replace
 from functools import partial
 from math import inf
+from time import perf_counter
+from typing import Protocol
 
 from controlplane.rounds import RoundResult, run_round
 from controlplane.simulation.engine import Engine
+from controlplane.simulation.outcome import Outcome, Progress
+from controlplane.simulation.results import outcome_of
+from controlplane.simulation.switches import Switches
 from controlplane.simulation.world import Scene, SimulatedWorld
 from policies.base import Policy
-from policies.snapshot import JobView
+from policies.snapshot import Jobs, JobView, KindView
 
 
 class SimulationError(Exception):
     """A round failed, so that the simulation's figures would mean nothing."""
+
+
+NO_SWITCHES = Switches()
+
+
+class Trace(Protocol):
+    """What of a workload is simulated: its jobs by arrival, and their kinds."""
+
+    @property
+    def name(self) -> str: ...
+
+    @property
+    def jobs(self) -> Jobs: ...
+
+    @property
+    def kinds(self) -> tuple[KindView, ...]: ...
+
+
+def simulate(
+    scene: Scene,
+    workload: Trace,
+    policy: Policy,
+    *,
+    name: str,
+    seed: int,
+    switches: Switches = NO_SWITCHES,
+    on_progress: Callable[[Progress], None] | None = None,
+) -> Outcome:
+    """Run a workload on a scene under a policy to its end; same arguments, same outcome (but for `decision_s`).
+
+    `name` is the policy's, for the outcome. The workload's kinds stand in for the scene's of the same id. SimulationError if a
+    round fails; what `on_progress` raises ends the run.
+    """
+    kinds = {k.id: k for k in (*scene.kinds, *workload.kinds)}
+    staged = replace(
+        scene,
+        kinds=tuple(kinds.values()),
+        seed=seed,
+        launch_s=max(scene.launch_s, switches.launch_s),
+        stop_s=max(scene.stop_s, switches.stop_s),
+        restart_cost_s=max(scene.restart_cost_s, switches.restart_cost_s),
+    )
+    simulation = Simulation(staged, workload.jobs, policy).run()
+    return outcome_of(simulation, name, workload.name, seed, switches)
 
 
 class Simulation:
@@ -25,6 +75,7 @@ class Simulation:
         self.engine = Engine(start_s)
         self.world = SimulatedWorld(scene, self.engine, self._ask)
         self.rounds: list[RoundResult] = []
+        self.decision_s: list[float] = []
         self._asked = False
         self._last_round_s = start_s
         for job in sorted(jobs, key=lambda j: j.arrival_s):
@@ -42,7 +93,9 @@ class Simulation:
 
     def _round(self) -> None:
         self._asked = False
+        started_s = perf_counter()
         result = run_round(self.world, self.policy)
+        self.decision_s.append(perf_counter() - started_s)
         if result.failure is not None:
             raise SimulationError(f"round at {self.engine.now_s} s: {result.failure}")
         self.rounds.append(result)

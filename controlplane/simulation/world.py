@@ -12,6 +12,7 @@ from collections import Counter, defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
+from math import inf
 from typing import Any
 
 from controlplane.changes import Change, Keep, Migrate, Preempt, Resize, Start, changes, current_of
@@ -86,6 +87,18 @@ class SimulatedWorld:
         self.state.jobs[job.id] = SimulatedJob(job)
         self.tell("submission")
 
+    def fastest_s(self, job: SimulatedJob) -> float:
+        """The best possible run time of the whole job on any node of its allowed types; inf if no node can run it."""
+        view = job.view
+        rates = [
+            self.rates.get((view.kind, n.gpu_type, g), 0.0)
+            for n in self.nodes.values()
+            for g in range(view.gpus_min, min(view.gpus_max, len(n.devices)) + 1)
+            if not view.allowed_types or n.gpu_type in view.allowed_types
+        ]
+        best = max(rates, default=0.0)
+        return job.total_steps / best if best else inf
+
     def snapshot(self) -> Snapshot:
         """The cluster as `controlplane.live.observe` would show it, for the next round."""
         self.state.number += 1
@@ -127,7 +140,10 @@ class SimulatedWorld:
     def _stop_or_keep(self, change: Change) -> None:
         match change:
             case Preempt(key=(job, _, _)) | Migrate(placement=Placement(job=job)) | Resize(placement=Placement(job=job)):
-                self._ask_to_stop(self.jobs[job])
+                stopped = self.jobs[job]
+                stopped.preemptions += isinstance(change, Preempt)
+                stopped.migrations += not isinstance(change, Preempt)
+                self._ask_to_stop(stopped)
             case Keep(key=(job, _, _), placement=Placement() as wanted) if (launch := self.jobs[job].launch) is not None:
                 launch.until_s, launch.steps_quota = wanted.until_s, wanted.steps_quota
 
