@@ -12,7 +12,7 @@ What it holds a plan to, by code:
   `profile_mismatch`;
 - nodes: `node_state`, `node_role`, `node_cores`, `node_memory`, `node_resource`; a job may stay, on the same devices, on a node
   that is cordoned, changes to profiling, or drains later;
-- the cluster: `power_cap`;
+- the cluster: `power_cap` (of now, and of every moment up to the next periodic round at which the cap changes);
 - completeness: `job_missing`, `waiting_twice`, `placed_and_waiting`, `awaiting_profile`;
 - numbers: `not_finite`, `out_of_range`.
 
@@ -57,7 +57,7 @@ def violations(plan: Plan, snapshot: Snapshot) -> tuple[Violation, ...]:
     load = _Load(snapshot, plan)
     found += _devices(load)
     found += _nodes(load)
-    found += _power(load)
+    found += _power(plan, snapshot)
     return tuple(found)
 
 
@@ -276,13 +276,20 @@ def _nodes(load: _Load) -> Iterator[Violation]:
                 yield Violation(code, f"node {node.name} has {limit:g} {name}, but its jobs need {amount:g}", node=node_id)
 
 
-def _power(load: _Load) -> Iterator[Violation]:
-    cap = load.snapshot.power_cap_w
-    if cap is None:
-        return
-    needed = power_w(load.snapshot.node_by_id, Counter(node for node, _ in load.devices))
-    if needed > cap + TOLERANCE * max(1.0, cap):
-        yield Violation("power_cap", f"the placements need {needed:g} W, the cluster may use {cap:g} W: leave some waiting")
+def _power(plan: Plan, snapshot: Snapshot) -> Iterator[Violation]:
+    for since_s, cap in snapshot.caps_ahead:
+        needed = power_w(snapshot.node_by_id, Counter(node for node, _ in _devices_in_use(plan, since_s)))
+        if needed > cap + TOLERANCE * max(1.0, cap):
+            later = f" from {since_s:g} on, before the next round" if since_s > snapshot.now_s else ""
+            yield Violation(
+                "power_cap", f"the placements need {needed:g} W, the cluster may use {cap:g} W{later}: leave some waiting"
+            )
+
+
+def _devices_in_use(plan: Plan, at_s: float) -> set[tuple[str, str]]:
+    """Devices of the placements that do not end by `at_s`."""
+    going_on = (p for p in plan.placements if p.until_s is None or p.until_s > at_s)
+    return {(seat.node, device) for p in going_on for seat in p.ranks for device in seat.devices}
 
 
 def power_w(nodes: Mapping[str, NodeView], used: Mapping[str, int]) -> float:

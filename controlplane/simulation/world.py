@@ -30,6 +30,7 @@ from policies.snapshot import (
     JobView,
     KindView,
     NodeView,
+    PowerCapStep,
     Running,
     SlotHold,
     Snapshot,
@@ -54,6 +55,8 @@ class Scene:
     horizon_s: float = 86_400.0
     seed: int = 1
     power_cap_w: float | None = None
+    power_caps: tuple[PowerCapStep, ...] = ()
+    emissions_cost_per_kg: float = 0.0
     launch_s: float = 0.0
     stop_s: float = 0.0
     restart_cost_s: float = 0.0
@@ -121,6 +124,8 @@ class SimulatedWorld:
             energy=scene.energy,
             currency=scene.currency,
             power_cap_w=scene.power_cap_w,
+            power_caps=scene.power_caps,
+            emissions_cost_per_kg=scene.emissions_cost_per_kg,
             horizon_s=scene.horizon_s,
             trigger=Trigger(reasons),
             memory=dict(state.memory),

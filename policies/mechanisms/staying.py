@@ -86,7 +86,7 @@ class _Room:
         )
 
     def _has_watts(self, used: Counter[str]) -> bool:
-        cap = self.snapshot.power_cap_w
+        cap = self.snapshot.cap_w
         return cap is None or power_w(self.snapshot.node_by_id, used) <= cap + TOLERANCE
 
 

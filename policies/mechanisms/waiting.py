@@ -74,7 +74,7 @@ class _Reasons:
         if not self.possible[job]:
             code, nodes = self._impossible(row)
             return Waiting(name, code, nodes=nodes)
-        if self.fits_now[job] and self.snapshot.power_cap_w is not None:
+        if self.fits_now[job] and self.snapshot.cap_w is not None:
             return Waiting(name, WaitCode.POWER_CAP, watts=self._watts_missing(job))
         way = self._in_the_way(job)
         was_running = self.columns.others["phase"][row] is JobPhase.RUNNING
@@ -95,7 +95,7 @@ class _Reasons:
         return fits
 
     def _watts_left(self, placements: Sequence[Placement]) -> float:
-        cap = self.snapshot.power_cap_w
+        cap = self.snapshot.cap_w
         return np.inf if cap is None else cap - watts_of(self.snapshot, placements)
 
     def _watts_missing(self, job: int) -> float:
