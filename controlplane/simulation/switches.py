@@ -16,17 +16,21 @@ class SwitchError(ValueError):
     """A switch is unknown or out of range; the message names it and says what would be right."""
 
 
+_MOST = {"job_failure_probability": 0.99, "run_time_noise": 1.0, "power_noise": 1.0, "estimate_error": 1.0}
+_ABOVE_ZERO = {"node_repair_s"}
+
+
 @dataclass(frozen=True, slots=True)
 class Switches:
     """The switches of one simulation. Seconds are virtual; a `relative sd` is that of a factor with mean 1.
 
     Costs of changing: `launch_s` from a launch to its first step, `stop_s` from the wish to stop to the devices' release,
-    `restart_cost_s` what every launch of a job but its first takes more, `profiling_s` for which the first job of each kind is
-    measured on every GPU type before it may start (it waits, and the jobs of its kind with it).
+    `restart_cost_s` what every launch of a job but its first takes more (each is added to the scene's own), `profiling_s` from a
+    kind's first arrival until its speed is known (its jobs wait; it is measured elsewhere, on no node of the cluster).
 
-    Failures: `node_failures_per_day` per node (exponential gaps), each for `node_repair_s`, in which the node is lost and what
-    ran there since its last start is done again from its last whole step; `job_failure_probability` that a launch fails at a
-    random point of its run, after which the job starts again from there.
+    Failures: `node_failures_per_day` per node (exponential gaps), each for `node_repair_s`, in which the node is lost;
+    `job_failure_probability` that a launch fails at a random point of its work. Either way the job waits again, with the steps of
+    its last checkpoint: one every `checkpoint_every_s` of work (0: none but that of an orderly stop).
 
     Decisions: `decision_s` that a round takes, plus `decision_per_job_s` for each job in the snapshot: the world goes on
     meanwhile, and the plan is applied to what is the case then.
@@ -42,6 +46,7 @@ class Switches:
     node_failures_per_day: float = 0.0
     node_repair_s: float = 3600.0
     job_failure_probability: float = 0.0
+    checkpoint_every_s: float = 600.0
     decision_s: float = 0.0
     decision_per_job_s: float = 0.0
     run_time_noise: float = 0.0
@@ -76,10 +81,6 @@ class Switches:
         return {f.name: f.default for f in fields(Switches) if isinstance(f.default, float)}
 
 
-_MOST = {"job_failure_probability": 0.99, "run_time_noise": 1.0, "power_noise": 1.0, "estimate_error": 1.0}
-_ABOVE_ZERO = {"node_repair_s"}
-
-
 def _number(name: str, value: object) -> float:
     if isinstance(value, bool) or not isinstance(value, int | float):
         raise SwitchError(f"{name} is {value!r}: must be a number")
@@ -91,3 +92,7 @@ def _check(name: str, value: float) -> None:
     if not isfinite(value) or value < 0.0 or (most is not None and value > most) or (name in _ABOVE_ZERO and value == 0.0):
         least = "above 0" if name in _ABOVE_ZERO else "at least 0"
         raise SwitchError(f"{name} is {value}: must be {least}" + ("" if most is None else f" and at most {most}"))
+
+
+NO_SWITCHES = Switches()
+"""All off."""
