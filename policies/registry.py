@@ -22,6 +22,7 @@ BUILT_IN: Mapping[str, str] = {
     "fifo": "policies.fifo:Fifo",
     "edf": "policies.edf:Edf",
     "priority": "policies.priority:Priority",
+    "exact": "policies.exact:Exact",
 }
 """Name -> "module:class", best first for lists."""
 

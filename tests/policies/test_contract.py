@@ -18,7 +18,13 @@ from tests.builders_policies import a_device, a_job, a_kind, a_node, a_profile_r
 from tests.builders_snapshots import snapshots
 
 POLICIES = tuple(registry.BUILT_IN)
-VARIANTS = (*((name, {}) for name in POLICIES), ("randomized_greedy", {"mode": "coded"}), ("priority", {"by": "weight"}))
+VARIANTS = (
+    *((name, {}) for name in POLICIES),
+    ("randomized_greedy", {"mode": "coded"}),
+    ("priority", {"by": "weight"}),
+    ("exact", {"objective": "first_end", "pricing": "own"}),
+    ("exact", {"opening": "free"}),
+)
 BASELINES = ("fifo", "edf", "priority")
 
 
