@@ -233,7 +233,8 @@ def _plan_numbers(plan: Plan) -> Iterator[Violation]:
 
 def _devices(load: _Load) -> Iterator[Violation]:
     position, others = load.snapshot.jobs.position, load.snapshot.jobs.columns.others
-    known = {(n.id, d.id): d for n in load.snapshot.nodes for d in n.devices}
+    used = (load.snapshot.node_by_id.get(node) for node in {node for node, _ in load.devices})
+    known = {(n.id, d.id): d for n in used if n is not None for d in n.devices}
     for (node, name), holders in load.devices.items():
         device = known.get((node, name))
         jobs = [job for job, _, _ in holders]

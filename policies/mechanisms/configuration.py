@@ -74,12 +74,17 @@ def _chances(costs: Floats, order: Ints, due_count: Ints) -> Floats:
 
 
 def _lists(problem: Problem, free: Ints, residents: Ints) -> tuple[Ints, Ints, Ints]:
-    first = np.full((len(problem.cost), problem.cost.shape[1]), NONE, dtype=np.int64)
-    after = np.full(len(free), NONE, dtype=np.int64)
-    before = np.full(len(free), NONE, dtype=np.int64)
-    for n in np.argsort(-residents, kind="stable"):
-        c, head = problem.node_class[n], first[problem.node_class[n], free[n]]
-        after[n], first[c, free[n]] = head, n
+    first = [[NONE] * problem.cost.shape[1] for _ in problem.cost]
+    after, before = [NONE] * len(free), [NONE] * len(free)
+    classes, left = problem.node_class.tolist(), free.tolist()
+    for n in np.argsort(-residents, kind="stable").tolist():
+        of_class = first[classes[n]]
+        head = of_class[left[n]]
+        after[n], of_class[left[n]] = head, n
         if head != NONE:
             before[head] = n
-    return first, after, before
+    return (
+        np.array(first, dtype=np.int64).reshape(problem.cost.shape),
+        np.array(after, dtype=np.int64),
+        np.array(before, dtype=np.int64),
+    )

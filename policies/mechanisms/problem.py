@@ -7,6 +7,7 @@ A run whose price changes while it lasts costs c[k] times its priced seconds (`p
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import cached_property
@@ -20,11 +21,12 @@ from policies.mechanisms.eligibility import (
     busy_devices,
     capacities,
     demands,
-    free_devices,
+    free_and_busy,
     launch_s,
     node_resources,
     not_eligible,
     signatures,
+    wants_resources,
 )
 from policies.mechanisms.pricing import Prices, prices_of
 from policies.mechanisms.staying import Stay, stays
@@ -146,9 +148,12 @@ class _Builder:
         self.snapshot, self.rows, self.nodes, self.pinned = snapshot, rows, nodes, pinned
         known = snapshot.jobs.position
         held = {(s.node, d) for stay in pinned for s in stay.run.ranks for d in s.devices}
-        usable = (tuple(d for d in free_devices(n, known) if (n.id, d) not in held) for n in nodes)
-        self.devices = tuple(usable)
-        self.busy = np.array([busy_devices(n, known) + sum((n.id, d.id) in held for d in n.devices) for n in nodes], dtype=np.int64)
+        at = {s.node for stay in pinned for s in stay.run.ranks}
+        found = [free_and_busy(n, known) for n in nodes]
+        usable = zip(nodes, found, strict=True)
+        self.devices = tuple(tuple(d for d in free if (n.id, d) not in held) if n.id in at else free for n, (free, _) in usable)
+        staying = Counter(node for node, _ in held)
+        self.busy = np.array([busy + staying[n.id] for n, (_, busy) in zip(nodes, found, strict=True)], dtype=np.int64)
         self.signature, self.signatures = signatures(snapshot, rows)
         self.demand, self.capacity, self.whole = self._scarce_resources()
         self.node_class, self.classes = self._classes()
@@ -169,6 +174,8 @@ class _Builder:
 
     def _scarce_resources(self) -> tuple[Floats, Floats, Floats]:
         """Demand, what is left on each node, and what the whole node has, of those resources that could run out."""
+        if not wants_resources(self.snapshot):
+            return np.zeros((len(self.rows), 0)), np.zeros((len(self.nodes), 0)), np.zeros((len(self.nodes), 0))
         names, demand = demands(self.snapshot, self.rows)
         whole, left = node_resources(self.nodes, names), capacities(self.snapshot, self.nodes, names)
         _subtract(left, {n.id: i for i, n in enumerate(self.nodes)}, names, self.pinned, self.snapshot)
@@ -182,13 +189,15 @@ class _Builder:
         wanted = frozenset().union(*(labels for _, labels in self.signatures)) if self.signatures else frozenset()
         numbers: dict[object, int] = {}
         members: list[int] = []
-        of = np.zeros(len(self.nodes), dtype=np.int64)
+        of = [0] * len(self.nodes)
+        whole = [tuple(row) for row in self.whole.tolist()]
         for i, node in enumerate(self.nodes):
-            key = (node.gpu_type, len(node.devices), node.power_w, wanted & set(node.labels), tuple(self.whole[i]))
+            labels = wanted.intersection(node.labels) if wanted else wanted
+            key = (node.gpu_type, len(node.devices), node.power_w, labels, whole[i])
             of[i] = numbers.setdefault(key, len(numbers))
             if of[i] == len(members):
                 members.append(i)
-        return of, tuple(members)
+        return np.array(of, dtype=np.int64), tuple(members)
 
     def _configurations(self) -> tuple[Ints, Ints]:
         pairs = [(c, g) for c, i in enumerate(self.classes) for g in range(1, len(self.nodes[i].devices) + 1)]

@@ -38,6 +38,8 @@ def reserve_profiling(snapshot: Snapshot) -> tuple[Snapshot, tuple[Placement, ..
     measured on one of them, the others keep theirs. A run under way goes on while its devices are healthy and have a slot for
     it, its node is not lost and the power cap allows it.
     """
+    if not snapshot.profiling and not any(True for _ in profile_runs(snapshot)):
+        return snapshot, ()
     desk = _Desk(snapshot)
     kept = tuple(p for p in map(_kept, profile_runs(snapshot)) if desk.keep(p))
     under_way = {(p.job, p.copy) for p in kept}

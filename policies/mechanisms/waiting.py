@@ -24,6 +24,8 @@ def waiting_of(problem: Problem, solution: Solution, placements: Sequence[Placem
     """One reason for each job of the snapshot that is not placed, in the jobs' order."""
     placed = {p.job for p in placements}
     ids = problem.snapshot.jobs.columns.ids
+    if len(placed) == len(ids):
+        return ()
     reasons = _Reasons(problem, solution, placements)
     at = {int(row): e for e, row in enumerate(problem.rows)}
     waiting = []
@@ -56,7 +58,7 @@ class _Reasons:
         self.problem, self.snapshot = problem, problem.snapshot
         self.columns = problem.snapshot.jobs.columns
         self.possible: Bools = np.any(problem.feasible, axis=1)
-        self.fits_now: Bools = self._fits_now(solution, placements)
+        self.fits_now: Bools = self._fits_now(solution)
         self.jobs_at: dict[str, list[tuple[str, float | None]]] = defaultdict(list)
         for placed in placements:
             for seat in placed.ranks:
@@ -81,7 +83,7 @@ class _Reasons:
         code = WaitCode.POSTPONED if was_running or self.fits_now[job] else WaitCode.NO_CAPACITY
         return Waiting(name, code, jobs=way.jobs, earliest_s=way.earliest_s)
 
-    def _fits_now(self, solution: Solution, placements: Sequence[Placement]) -> Bools:
+    def _fits_now(self, solution: Solution) -> Bools:
         """bool[E]: jobs for which a node still has GPUs and resources after the decision."""
         problem = self.problem
         left = problem.capacity.copy()
@@ -89,7 +91,11 @@ class _Reasons:
         free = np.array([len(d) for d in problem.devices], dtype=np.int64)
         np.subtract.at(free, solution.node[solution.placed], problem.config_gpus[solution.config[solution.placed]])
         fits = np.zeros(len(problem.rows), dtype=np.bool_)
-        for n in np.flatnonzero(free > 0):
+        with_some = np.flatnonzero(free > 0)
+        if not problem.demand.shape[1]:  # then nodes of one class with as many GPUs left are alike
+            _, first = np.unique(problem.node_class[with_some] * (free.max(initial=0) + 1) + free[with_some], return_index=True)
+            with_some = with_some[first]
+        for n in with_some:
             usable = (problem.config_class == problem.node_class[n]) & (problem.config_gpus <= free[n])
             fits |= np.any(problem.feasible[:, usable], axis=1) & np.all(problem.demand <= left[n], axis=1)
         return fits
