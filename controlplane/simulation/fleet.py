@@ -1,4 +1,4 @@
-"""The simulated nodes: who holds which device, and the views of them that a snapshot shows, rebuilt only where something changed."""
+"""The simulated nodes: who holds which device, and the views that a snapshot shows, rebuilt only where something changed."""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""Simulated jobs by column, and their launches. Steps are whole: what a launch has done of its next step when it is stopped is lost."""
+"""Simulated jobs by column, and their launches.
+
+Steps are whole: what a launch has done of its next step when it is stopped is lost.
+"""
 
 from __future__ import annotations
 
@@ -17,7 +20,7 @@ ROUNDING = 1e-6
 class Launch:
     """A stay of a job on its devices: from `start_s` to `end_s`, from `start_steps` to `end_steps`.
 
-    `row` is the job's in its workload, `number` the launch's in the log; `checkpoint_every_s` > 0 saves that often, 0 at stops only.
+    `row` is the job's in its workload, `number` the launch's in the journal.
     """
 
     job: str
@@ -83,8 +86,8 @@ class SimulatedJob:
 class JobBook:
     """All jobs of a workload by arrival, and how far each is, by column; row i of every array is job i.
 
-    `launched` etc. count per job; `first_step_s`, `steps_per_s`, `start_steps` and `stop_wanted_s` are those of the launch that holds
-    devices for the job now, `steps_per_s` 0 where there is none.
+    `launched` etc. count per job; `first_step_s`, `steps_per_s`, `start_steps` and `stop_wanted_s` are those of the launch that
+    holds devices for the job now, `steps_per_s` 0 where there is none.
     """
 
     def __init__(self, jobs: Iterable[JobView]) -> None:

@@ -9,7 +9,6 @@ simulated.
 from __future__ import annotations
 
 from bisect import bisect_left, insort
-from collections import Counter
 from collections.abc import Callable, Mapping
 from functools import partial
 from math import inf
