@@ -15,6 +15,8 @@ from controlplane.live.world import Ports, hold_round, is_wanted
 from controlplane.logs import bound
 from controlplane.retention import prune
 from controlplane.round_metrics import note_reconciled
+from controlplane.studies.hints import hint_simulations
+from controlplane.studies.running import reconcile_simulations, run_next
 from profiling.services import reconcile_profiles
 
 ROUNDS_A_TASK = 3
@@ -48,7 +50,16 @@ def reconcile() -> None:
     reconcile_profiles(now)
     for cluster_id in pace.overdue_clusters(now):
         run_cluster_round.delay(cluster_id)
+    if reconcile_simulations(now):
+        hint_simulations()
     note_reconciled()
+
+
+@shared_task
+def run_simulation() -> None:
+    """Run the simulation that has waited longest. Leaves at once if none waits or as many run as may."""
+    if run_next() is not None:
+        hint_simulations()
 
 
 @shared_task
