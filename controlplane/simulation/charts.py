@@ -81,7 +81,7 @@ def _distribution(by_label: Mapping[str, Floats], unit: str, scale: float = 1.0)
         for i, (label, values) in enumerate(by_label.items())
     ]
     above = all(values.min() > 0.0 for values in by_label.values() if len(values))
-    axis = {"title": {"text": unit}, "type": "log" if above else "linear", "dtick": 1} if above else {"title": {"text": unit}}
+    axis = {"title": {"text": unit}, "type": "log" if above else "linear", "dtick": "D2"} if above else {"title": {"text": unit}}
     return {"data": data, "layout": {"xaxis": axis, "yaxis": {"tickformat": ".0%", "range": [0, 1.02]}}}
 
 

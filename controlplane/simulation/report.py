@@ -214,9 +214,15 @@ def _workload_facts(summary: Summary) -> Iterable[tuple[str, str]]:
     if first.span_s > 0.0:
         yield "Arrivals", f"{_digits(3600.0 * first.jobs / first.span_s)} jobs an hour on average"
     for name, value in first.facts.items():
-        yield name.replace("_", " ").capitalize(), value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
+        yield name.replace("_", " ").capitalize(), _fact(value)
     if any(w.facts != first.facts for w in summary.workloads.values()):
         yield "Of which seed", f"the workload's facts are those of seed {first_seed}"
+
+
+def _fact(value: object) -> str:
+    if isinstance(value, float) and isfinite(value):
+        return _digits(value)
+    return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
 
 
 def _lists(summary: Summary) -> Iterable[str]:
