@@ -13,7 +13,7 @@ from django.contrib.auth.models import User
 
 from controlplane.models import Simulation, SimulationFile
 from controlplane.studies.process import StudyProcess
-from controlplane.studies.running import Ports
+from controlplane.studies.running import Ports, run_next
 from controlplane.studies.services import simulation_create
 from tests.builders import a_user
 
@@ -83,6 +83,15 @@ def a_done_simulation(user: User | None = None, **values: Any) -> Simulation:
     for name, text in (("report.html", REPORT), ("results.json", json.dumps(RESULTS)), ("jobs.csv", "policy,seed\nfifo,1\n")):
         data = text.encode()
         SimulationFile.objects.create(simulation=made, name=name, size=len(data), data=zlib.compress(data))
+    return made
+
+
+def a_simulation_that_ran(user: User, **values: Any) -> Simulation:
+    """One that a worker has really run; nothing else may wait."""
+    made = a_simulation(user, **values)
+    assert run_next() == made
+    made.refresh_from_db()
+    assert made.state == "done", made.message
     return made
 
 
