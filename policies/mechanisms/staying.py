@@ -1,7 +1,9 @@
 """Which running jobs stay where they are without being decided about.
 
-A job on a node that takes nothing new (cordoned, or turned to profiling) stays; on a draining node it stays if it ends in time, and
-else only where there is no room elsewhere. The baselines never touch a started job that can stay at all.
+A job on a node that takes nothing new (cordoned, or turned to profiling) stays; on a draining node it stays if it ends in time,
+and else only where there is no room elsewhere. A job launched at this very moment stays: where stops take no time, every stop
+asks for another round of the same moment, and rounds that undid each other's launches would never come to an end. The baselines
+never touch a started job that can stay at all.
 """
 
 from __future__ import annotations
@@ -27,11 +29,14 @@ class Stay:
 
 def stays(snapshot: Snapshot, waiting: Mapping[int, Waiting], *, never_touch: bool) -> tuple[tuple[Stay, ...], dict[int, Stay]]:
     """(jobs that stay, by row jobs that may stay if there is no room elsewhere); by arrival as far as watts and resources go."""
-    room = _Room(snapshot)
     pinned: list[Stay] = []
     later: list[Stay] = []
     arrival = snapshot.jobs.columns.numbers["arrival_s"]
-    runs = [(row, run) for row, of in enumerate(snapshot.jobs.columns.others["running"]) if (run := training_run(of)) is not None]
+    running = snapshot.jobs.columns.others["running"]
+    runs = [(row, run) for row, of in enumerate(running) if of and (run := training_run(of)) is not None]
+    if not runs:
+        return (), {}
+    room = _Room(snapshot)
     for row, run in sorted(runs, key=lambda r: (arrival[r[0]], r[0])):
         if row in waiting or not _may_stay(snapshot, row, run):
             continue
@@ -120,7 +125,11 @@ def _is_outside(snapshot: Snapshot, run: Running) -> bool:
 
 
 def _is_pinned(snapshot: Snapshot, stay: Stay) -> bool:
-    """Whether the job stays by itself: nothing new may come there, and it need not leave before it ends."""
+    """Whether the job stays by itself: it was launched only now, or nothing new may come there and it need not leave before it
+    ends.
+    """
+    if stay.run.since_s >= snapshot.now_s:
+        return True
     nodes = [snapshot.node_by_id[s.node] for s in stay.run.ranks]
     if all(n.takes_training for n in nodes):
         return False
