@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from itertools import pairwise
 from math import inf
+from typing import Any
 
 import numpy as np
 import pytest
@@ -39,7 +40,7 @@ def found(problem: Problem, foresight: Foresight = PLAIN, moves: int = 30, seed:
     return data, search(data, Start(orders(problem), rents(problem)), moves, seed)
 
 
-def a_queue(seed: int, **fields: object) -> Snapshot:
+def a_queue(seed: int, **fields: Any) -> Snapshot:
     """Two nodes of a kind and nine jobs, some urgent, two running."""
     rng = np.random.default_rng(seed)
     rows = [
@@ -129,7 +130,7 @@ def test_only_what_starts_at_once_is_decided() -> None:
     assert (solution.node.tolist(), solution.config.tolist()) == ([1, NONE, NONE], [2, NONE, NONE])
 
 
-def busy_v100(due_s: float, busy_s: float = 300.0, **fields: object) -> Snapshot:
+def busy_v100(due_s: float, busy_s: float = 300.0, **fields: Any) -> Snapshot:
     """A V100 that is free in `busy_s`, an idle T4 on which energy costs three times as much, and a job that has until `due_s`."""
     running = a_job("runs", "k", remaining_steps=busy_s, due_s=1100.0 + busy_s, tardiness_weight=0.01, running=on("v", "gpu0"))
     waiting = a_job("waits", "k", remaining_steps=1000.0, due_s=due_s, **{"tardiness_weight": 0.01, **fields})
