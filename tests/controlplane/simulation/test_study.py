@@ -200,6 +200,16 @@ def test_skipped_lines_are_counted_and_listed(tmp_path: Path) -> None:
     assert "<b>minus" not in page
 
 
+def test_a_job_that_no_node_can_run_is_reported_with_its_reason_and_not_waited_for(tmp_path: Path) -> None:
+    workload = {"type": "csv", "text": "id,arrival_s,run_s,gpus\na,0,60,1\nhuge,1,60,64\n"}
+    run_study(Study.of(a_study_document(workload=workload, seeds=[1])), tmp_path, processes=0)
+    found = results(tmp_path)
+    (one,) = found["workloads"][0]["unplaceable_jobs"]
+    assert one["job"] == "huge"
+    assert [(p["runs"][0]["completed"], p["runs"][0]["unfinished"]) for p in found["policies"]] == [(1.0, 1.0), (1.0, 1.0)]
+    assert "huge: " in (tmp_path / "report.html").read_text()
+
+
 def test_two_studies_do_not_share_a_folder(tmp_path: Path) -> None:
     study = Study.of(a_study_document(seeds=[1]))
     seen: list[str] = []
