@@ -96,7 +96,7 @@ class EnergySpec:
 @dataclass(frozen=True, slots=True)
 class ClusterSpec:
     """A cluster file. `start_hour`: hour of the day at which the simulation starts; `days`: how many days `by_hour` and
-    `power_caps` reach; after them the last price holds and no cap by hour."""
+    `power_caps` reach; after them the last price holds and no cap by hour. `gather_s`, `round_jobs`: see `Scene`."""
 
     nodes: tuple[NodeSpec, ...]
     name: str = "simulated"
@@ -111,6 +111,8 @@ class ClusterSpec:
     power_caps: tuple[HourlyCap, ...] = ()
     start_hour: float = 0.0
     days: int = 31
+    gather_s: float = 0.0
+    round_jobs: int | None = None
 
 
 _LEAST = {
@@ -121,6 +123,7 @@ _LEAST = {
     "HourlyCap.from_hour": 0, "HourlyCap.to_hour": 0, "HourlyCap.power_cap_w": 0,
     "EnergySpec.pue": 1, "EnergySpec.emissions_g_per_kwh": 0, "ClusterSpec.horizon_s": 0,
     "ClusterSpec.emissions_cost_per_kg": 0, "ClusterSpec.power_cap_w": 0, "ClusterSpec.start_hour": 0, "ClusterSpec.days": 1,
+    "ClusterSpec.gather_s": 0, "ClusterSpec.round_jobs": 4,
 }  # fmt: skip
 _MOST = {
     "NodeSpec.gpus": 1024, "NodeSpec.count": 100_000, "HourlyPrice.from_hour": DAY_H, "HourlyPrice.to_hour": DAY_H,
@@ -166,6 +169,8 @@ def scene_of(spec: Mapping[str, Any]) -> Scene:
         power_cap_w=cluster.power_cap_w,
         power_caps=_power_caps(cluster),
         emissions_cost_per_kg=cluster.emissions_cost_per_kg,
+        gather_s=cluster.gather_s,
+        round_jobs=cluster.round_jobs,
     )
 
 

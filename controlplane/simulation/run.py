@@ -8,7 +8,8 @@ from functools import partial
 from math import inf
 from time import perf_counter
 
-from controlplane.rounds import RoundResult, run_round
+from controlplane.changes import Start
+from controlplane.rounds import Applied, RoundResult, run_round
 from controlplane.simulation.engine import Engine
 from controlplane.simulation.jobs import JobBook
 from controlplane.simulation.mishaps import NodeFailures
@@ -85,7 +86,7 @@ class Simulation:
         self.rounds: list[RoundResult] = []
         self.round_count = self.rounds_skipped = 0
         self.decision_s: list[float] = []
-        self._asked = self._in_round = False
+        self._asked = self._in_round = self._saw_a_part = False
         self._last_round_s = -inf
         self._fruitless = 0
         self._told_s = perf_counter()
@@ -126,6 +127,7 @@ class Simulation:
             self.rounds_skipped += 1
             return
         self._last_round_s = self.engine.now_s
+        self._saw_a_part = self.scene.round_jobs is not None and len(self.world.queue) > self.scene.round_jobs
         self._in_round = True
         result = run_round(self.world, self._decide)
         self._in_round = False
@@ -134,7 +136,7 @@ class Simulation:
         self.round_count += 1
         if self.keep_rounds:
             self.rounds.append(result)
-        self._after_round()
+        self._after_round(result.applied)
 
     def _decide(self, snapshot: Snapshot) -> Plan:
         began_s = perf_counter()
@@ -143,9 +145,11 @@ class Simulation:
         finally:
             self.decision_s.append(perf_counter() - began_s)
 
-    def _after_round(self) -> None:
+    def _after_round(self, applied: Applied) -> None:
         if self._asked:
             self._put_in()
+        elif self._saw_a_part and any(isinstance(c, Start) for c in applied.changes):
+            self.world.tell("leftover")
         if self.world.active and not self.world.hides_running and not self._is_hopeless():
             self.engine.at(self._last_round_s + self.scene.round_s, partial(self._periodic, self._last_round_s))
         if perf_counter() - self._told_s >= PROGRESS_S:

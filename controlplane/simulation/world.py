@@ -17,11 +17,12 @@ from typing import Any
 import numpy as np
 
 from controlplane.changes import Change, Keep, Migrate, PlacementKey, Preempt, Resize, Start, changes
-from controlplane.rounds import Applied, RejectCode, Rejected
+from controlplane.rounds import Applied, Rejected
 from controlplane.simulation.engine import Engine
 from controlplane.simulation.fleet import Fleet
 from controlplane.simulation.jobs import JobBook, Launch, SimulatedJob
 from controlplane.simulation.journal import Journal
+from controlplane.simulation.launching import new_launch, refusal
 from controlplane.simulation.luck import Luck
 from controlplane.simulation.meter import Meter
 from controlplane.simulation.outcome import Unplaceable
@@ -176,8 +177,9 @@ class SimulatedWorld:
         self.tell("node_joined")
 
     def drain(self, node: str, until_s: float) -> None:
-        """A node takes nothing new and must be empty by `until_s`."""
+        """A node takes nothing new and must be empty by `until_s`: what still runs there then is asked to stop."""
         self.fleet.change_state(node, NodeState.DRAINING, until_s)
+        self.engine.at(max(until_s, self.engine.now_s), partial(self._end_drain, node, until_s))
         self.tell("node_drained")
 
     def fail(self, launch: Launch) -> None:
@@ -186,6 +188,11 @@ class SimulatedWorld:
             self.book.failed[launch.row] += 1
             self._release(launch, launch.saved_at(self.engine.now_s, self.switches.checkpoint_every_s))
             self.tell("failure")
+
+    def _end_drain(self, node: str, until_s: float) -> None:
+        if self.fleet.nodes[node].drain_until_s == until_s:
+            for launch in self.fleet.launches_on(node):
+                self._ask_to_stop(launch)
 
     def _can_run(self, row: int) -> bool:
         columns = self.book.columns
@@ -234,11 +241,12 @@ class SimulatedWorld:
 
     def _launch(self, placement: Placement) -> Rejected | None:
         row = self.book.row_of[placement.job]
-        refusal = self._refusal(row, placement)
-        if refusal is not None:
-            return refusal
         rate = self.speeds.of(self.book.columns.kinds[row], placement.ranks)
-        launch = self._new_launch(row, placement, rate)
+        why = refusal(self.book, self.fleet, placement, is_stopping=row in self.launches, rate=rate)
+        if why is not None:
+            return why
+        speed = rate * self.luck.speed(placement.job, int(self.book.launched[row]))
+        launch = new_launch(self.scene, self.book, placement, self.engine.now_s, speed)
         self.book.begin(launch)
         self.journal.begin(launch)
         self.fleet.take(launch)
@@ -249,30 +257,6 @@ class SimulatedWorld:
         self._foresee_end(launch)
         self._end_by_term(launch)
         return None
-
-    def _refusal(self, row: int, placement: Placement) -> Rejected | None:
-        """Why this placement cannot be launched now; None if it can."""
-        if self.book.completed_s[row] == self.book.completed_s[row]:
-            return Rejected(placement.key, RejectCode.STALE, "the job is done")
-        if row in self.launches:
-            return Rejected(placement.key, RejectCode.DEFERRED, "the job is being stopped")
-        if taken := self.fleet.taken(placement.ranks):
-            return Rejected(placement.key, RejectCode.DEFERRED, f"still held: {taken}")
-        if away := [s.node for s in placement.ranks if not self.fleet.nodes[s.node].takes_training]:
-            return Rejected(placement.key, RejectCode.STALE, f"takes nothing new: {', '.join(away)}")
-        if not self.speeds.of(self.book.columns.kinds[row], placement.ranks):
-            return Rejected(placement.key, RejectCode.STALE, "no speed is known there: it would never end")
-        return None
-
-    def _new_launch(self, row: int, placement: Placement, rate: float) -> Launch:
-        book, now_s = self.book, self.engine.now_s
-        again = int(book.launched[row])
-        setup_s = self.scene.launch_s + (self.scene.restart_cost_s if again else 0.0)
-        speed = rate * self.luck.speed(placement.job, again)
-        steps = int(book.steps_done[row])
-        return Launch(
-            placement.job, placement.ranks, now_s, steps, now_s + setup_s, speed, placement.until_s, placement.steps_quota, row=row
-        )
 
     def _foresee_end(self, launch: Launch) -> None:
         """Its job is done when all steps are, unless it is stopped or fails before."""

@@ -121,3 +121,21 @@ def test_a_window_of_the_queue_keeps_the_oldest_the_most_urgent_and_moves_on() -
     seen = [set(window(queue, 4, number, due_s)) for number in range(7)]
     assert all({0, 1, 9} <= s and len(s) == 4 for s in seen)
     assert set.union(*seen) == set(queue)
+
+
+def test_rounds_that_are_gathered_come_no_sooner_than_that_after_the_last_one() -> None:
+    jobs = [a_job(f"j{i}", arrival_s=3.0 * i) for i in range(20)]
+    simulation = Simulation(a_scene(gather_s=10.0), jobs, Fifo()).run()
+    at_s = [r.snapshot.now_s for r in simulation.rounds]
+    assert at_s[:3] == [0.0, 10.0, 20.0]
+    assert np.diff(at_s).min() >= 10.0
+    assert simulation.world.completed == 20
+
+
+def test_a_round_sees_no_more_of_the_queue_than_it_may_and_everything_that_runs() -> None:
+    jobs = [a_job(f"j{i}") for i in range(60)]
+    simulation = Simulation(a_scene(round_jobs=8), jobs, RandomizedGreedy(iterations=1)).run()
+    shown = [(len(r.snapshot.jobs), sum(bool(j.running) for j in r.snapshot.jobs)) for r in simulation.rounds]
+    assert max(seen - running for seen, running in shown) == 8
+    assert max(running for _, running in shown) >= 8
+    assert simulation.world.completed == 60
