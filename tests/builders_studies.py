@@ -89,7 +89,7 @@ def a_done_simulation(user: User | None = None, **values: Any) -> Simulation:
 def a_simulation_that_ran(user: User, **values: Any) -> Simulation:
     """One that a worker has really run; nothing else may wait."""
     made = a_simulation(user, **values)
-    assert run_next() == made
+    assert run_next(Ports(lambda folder: StudyProcess(folder, processes=0, memory_gb=0))) == made
     made.refresh_from_db()
     assert made.state == "done", made.message
     return made

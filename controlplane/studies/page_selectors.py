@@ -18,6 +18,9 @@ from controlplane.studies.selectors import visible_simulations
 
 PAGE_SIZE = 50
 MOST_COMPARED = 8
+SAME = 1e-3
+"""Figures that differ by less, relatively, are equally good."""
+
 SHOWN = ("total_cost", "energy_cost", "tardiness_cost", "jct_mean_s", "makespan_s", "utilisation", "late", "preemptions")
 """Figures on pages; the report has them all."""
 
@@ -98,7 +101,8 @@ def _cell(found: object, metric: Mapping[str, Any], best: float | None) -> Cell:
         return Cell(str(metric["words"]), "–", "", best=False)
     spread = found.get("half_width") if isinstance(found, Mapping) else None
     words = _words(mean, str(metric["name"]), str(metric["unit"]))
-    return Cell(str(metric["words"]), words, f"± {_words(spread, str(metric['name']), '')}" if spread else "", best=mean == best)
+    near = best is not None and abs(mean - best) <= SAME * abs(best)
+    return Cell(str(metric["words"]), words, f"± {_words(spread, str(metric['name']), '')}" if spread else "", best=near)
 
 
 def _words(value: float, metric: str, unit: str) -> str:
@@ -114,7 +118,7 @@ def _mean(found: object) -> float | None:
 
 def _best(policies: Sequence[Mapping[str, Any]], metric: str) -> float | None:
     means = [m for p in policies if (m := _mean(p.get("mean", {}).get(metric))) is not None]
-    if len(means) < 2 or len(set(means)) < 2 or metric == "preemptions":
+    if len(means) < 2 or max(means) - min(means) <= SAME * max(map(abs, means)) or metric == "preemptions":
         return None
     return max(means) if metric == "utilisation" else min(means)
 

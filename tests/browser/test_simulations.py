@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from playwright.sync_api import expect
+from playwright.sync_api import Page, expect
 
 from tests.builders_browser import Visitor
 
@@ -11,6 +11,14 @@ pytestmark = pytest.mark.browser
 NAME = "FIFO against the optimiser"
 PATIENCE_MS = 90_000
 """The first question starts a solver, which compiles."""
+
+
+def _drawn(page: Page) -> None:
+    """Wait until the report has drawn its charts in the whole width of its frame; then back to the top."""
+    page.locator("iframe.report").scroll_into_view_if_needed()
+    expect(page.frame_locator("iframe.report").locator(".main-svg").first).to_be_attached()
+    page.frames[1].wait_for_function("innerWidth > 300")
+    page.evaluate("scrollTo(0, 0)")
 
 
 def test_simulations_are_listed_with_how_far_they_are(ada: Visitor) -> None:
@@ -23,9 +31,7 @@ def test_simulations_are_listed_with_how_far_they_are(ada: Visitor) -> None:
 def test_a_report_draws_itself_in_a_frame_that_may_do_nothing_else(ada: Visitor) -> None:
     page = ada.open(f"/simulations/{ada.server.ids['simulation']}/", NAME)
     expect(page.get_by_label("Results")).to_contain_text("randomized_greedy")
-    page.locator("iframe.report").scroll_into_view_if_needed()
-    report = page.frame_locator("iframe.report")
-    expect(report.locator(".main-svg").first).to_be_attached()
+    _drawn(page)
     origin = page.frames[1].evaluate("[self.origin, (() => { try { return document.cookie } catch (e) { return e.name } })()]")
     assert origin == ["null", "SecurityError"]
     ada.picture("simulation")
@@ -74,8 +80,7 @@ def test_a_link_shows_it_to_whoever_has_it_until_it_is_taken_back(ada: Visitor, 
     link = page.get_by_role("link", name="/shared/simulations/").get_attribute("href")
     assert link is not None
     visited = stranger.open(link.removeprefix(stranger.server.url), NAME)
-    visited.locator("iframe.report").scroll_into_view_if_needed()
-    expect(visited.frame_locator("iframe.report").locator(".main-svg").first).to_be_attached()
+    _drawn(visited)
     stranger.picture("simulation-shared")
     page.get_by_role("button", name="Take the link back").click()
     expect(page.get_by_text("The link leads nowhere any more")).to_be_visible()
@@ -121,6 +126,5 @@ def test_simulations_are_dark_at_night(ada_at_night: Visitor) -> None:
     ada_at_night.open("/simulations/new/", "Simulate")
     ada_at_night.picture("simulate-dark")
     page = ada_at_night.open(f"/simulations/{ada_at_night.server.ids['simulation']}/", NAME)
-    page.locator("iframe.report").scroll_into_view_if_needed()
-    expect(page.frame_locator("iframe.report").locator(".main-svg").first).to_be_attached()
+    _drawn(page)
     ada_at_night.picture("simulation-dark")

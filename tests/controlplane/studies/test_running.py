@@ -27,6 +27,7 @@ FINISH = "(folder / 'results.json').write_text('{}')\nsay(done=True)"
 @pytest.fixture(autouse=True)
 def _folder(settings: Settings, tmp_path: Path) -> None:
     settings.SIMULATIONS_DIR = tmp_path / "simulations"
+    settings.SIMULATION_PROCESSES = 0
 
 
 def state_of(simulation: Simulation) -> str:
@@ -34,6 +35,7 @@ def state_of(simulation: Simulation) -> str:
 
 
 def test_a_study_is_run_to_its_end_and_its_files_are_kept_in_the_database(settings: Settings) -> None:
+    settings.SIMULATION_PROCESSES = 1
     simulation = a_simulation(study={"policies": [{"name": "fifo"}]})
     assert run_next() is not None
     simulation.refresh_from_db()
