@@ -163,7 +163,9 @@ def _prepared(study: Study, folder: Path) -> tuple[Run, ...]:
 def _processes(wanted: int | None) -> int:
     if wanted is not None and wanted < 0:
         raise ValueError(f"processes: must be at least 0, not {wanted}")
-    return len(os.sched_getaffinity(0)) if wanted is None else wanted
+    if wanted is not None:
+        return wanted
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 def _took_s(folder: Path, run: Run) -> float | None:

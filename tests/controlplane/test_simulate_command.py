@@ -61,6 +61,15 @@ def test_a_study_by_options(simulate: Simulate, tmp_path: Path) -> None:
     assert "100.0%  4 of 4 runs are finished" in err
 
 
+def test_names_are_shown_as_they_are_whatever_signs_they_have(simulate: Simulate, tmp_path: Path) -> None:
+    policies = [{"name": "fifo", "label": "[/bold] [red]"}]
+    document = a_study_document(cluster="cluster.yaml", name="[/i]", policies=policies, seeds=[1])
+    (tmp_path / "study.yaml").write_text(yaml.safe_dump(document))
+    out, _ = simulate("study.yaml")
+    assert "[/i] (EUR)" in out
+    assert "[/bold] [red]" in out
+
+
 def test_options_stand_over_what_the_file_says(simulate: Simulate, tmp_path: Path) -> None:
     (tmp_path / "study.yaml").write_text(yaml.safe_dump(a_study_document(cluster="cluster.yaml")))
     simulate("study.yaml", "--seeds", "7", "--policy", "priority", "--output", "elsewhere")

@@ -12,6 +12,7 @@ from typing import Any
 from django.contrib.auth.models import User
 from django.core.management.base import BaseCommand, CommandError
 from rich.console import Console
+from rich.markup import escape
 from rich.table import Table
 
 from clusters.management.operators import the_cluster
@@ -76,7 +77,7 @@ class Command(BaseCommand):
             over = progress.finished + progress.failed
             if over != last_over or monotonic() - last_s >= TOLD_EVERY_S:
                 last_s, last_over = monotonic(), over
-                self.stderr.write(told(progress))
+                self.stderr.write(told(progress), str)  # not in the colour of errors
 
         return tell
 
@@ -146,13 +147,13 @@ def _cluster(name: str) -> Cluster:
 
 
 def _table(results: Mapping[str, Any]) -> Table:
-    table = Table(title=f"{results['study']['name']} ({results['currency']})", title_justify="left")
+    table = Table(title=escape(f"{results['study']['name']} ({results['currency']})"), title_justify="left")
     for heading in ("policy", *(words for _, words in SHOWN), "GPUs in use", "late"):
         table.add_column(heading, justify="left" if heading == "policy" else "right")
     for policy in results["policies"]:
         mean = policy["mean"]
         cells = [_figure(mean[name]) for name, _ in SHOWN]
-        table.add_row(policy["label"], *cells, _share(mean["utilisation"]), _figure(mean["late"]))
+        table.add_row(escape(policy["label"]), *cells, _share(mean["utilisation"]), _figure(mean["late"]))
     return table
 
 
