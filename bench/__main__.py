@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from bench import policies
+from bench import gap, policies
 
 if __name__ == "__main__":
     policies.main()
+    gap.main()

@@ -163,7 +163,8 @@ class Simulation:
 
     def _last_change_s(self) -> float:
         """When the last of the changes of prices and caps known beforehand has come."""
-        prices, caps = (s.from_s for s in self.scene.energy), (s.from_s for s in self.scene.power_caps)
+        prices = (s.from_s for s in self.scene.energy)
+        caps = (at_s for s in self.scene.power_caps for at_s in (s.from_s, s.to_s) if at_s < inf)
         return max((*prices, *caps), default=-inf)
 
     def _periodic(self, last_s: float) -> None:
