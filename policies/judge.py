@@ -83,6 +83,9 @@ class _Load:
 
     def __init__(self, snapshot: Snapshot, plan: Plan) -> None:
         self.snapshot = snapshot
+        columns = snapshot.jobs.columns
+        plain = (columns.numbers["cores"], columns.numbers["memory_gb"])
+        self.gpus_only = not any(c.any() for c in plain) and not any(columns.others["resources"])
         self.devices: dict[tuple[str, str], list[tuple[str, Purpose, float]]] = defaultdict(list)
         self.nodes: dict[str, dict[str, float]] = defaultdict(lambda: defaultdict(float))
         for placed in plan.placements:
@@ -90,7 +93,8 @@ class _Load:
 
     def _add(self, job: str, purpose: Purpose, ranks: tuple[RankSeat, ...]) -> None:
         row = self.snapshot.jobs.position.get(job)
-        demand = {} if row is None or not ranks else rank_demand(self.snapshot.jobs.columns, row, len(ranks))
+        nothing = row is None or not ranks or (self.gpus_only and all(seat.cpu_quota is None for seat in ranks))
+        demand = {} if row is None or nothing else rank_demand(self.snapshot.jobs.columns, row, len(ranks))
         for seat in ranks:
             for device in seat.devices:
                 self.devices[seat.node, device].append((job, purpose, seat.share))
@@ -135,8 +139,10 @@ def _seats(placed: Placement, row: int, snapshot: Snapshot) -> Iterator[Violatio
 
 
 def _stays(placed: Placement, running: tuple[Running, ...]) -> bool:
+    same = [r for r in running if r.purpose is placed.purpose and r.copy == placed.copy]
+    if any(r.ranks is placed.ranks for r in same):
+        return True
     seats = {(s.node, frozenset(s.devices)) for s in placed.ranks}
-    same = (r for r in running if r.purpose is placed.purpose and r.copy == placed.copy)
     return any({(s.node, frozenset(s.devices)) for s in r.ranks} == seats for r in same)
 
 

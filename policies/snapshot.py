@@ -11,7 +11,7 @@ The documented JSON form is in `policies/schemas/snapshot.schema.json`; `policie
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any
 
@@ -106,6 +106,18 @@ class Snapshot:
     power_caps: tuple[PowerCapStep, ...] = ()
     emissions_cost_per_kg: float = 0.0
     version: int = SNAPSHOT_VERSION
+
+    def following(self, **changed: Any) -> Snapshot:
+        """The cluster's next snapshot: this one with some fields changed, sharing what was worked out of the others.
+
+        The nodes may have changed their holds and states, not their types nor the number of their devices.
+        """
+        after = replace(self, **changed)
+        shared = ["types", "type_index", "max_gpus"]
+        if after.kinds is self.kinds:
+            shared += ["kind_index", "throughputs"]
+        vars(after).update({name: vars(self)[name] for name in shared if name in vars(self)})
+        return after
 
     @cached_property
     def types(self) -> tuple[str, ...]:

@@ -31,7 +31,7 @@ from controlplane.simulation.shown import Shown
 from controlplane.simulation.speeds import Speeds, highest_cap_w
 from controlplane.simulation.switches import NO_SWITCHES, Switches
 from policies.plan import Placement, Plan
-from policies.snapshot import NodeState, Purpose, Running, Snapshot, Trigger
+from policies.snapshot import JobColumns, Jobs, NodeState, Purpose, Running, Snapshot, Trigger
 
 __all__ = ["Scene", "SimulatedWorld"]
 
@@ -73,6 +73,7 @@ class SimulatedWorld:
         self.number = 0
         self._running: dict[int, tuple[Running, ...]] = {}
         self._reasons: list[str] = []
+        self._last = _empty_snapshot(scene)
         self._memory: Mapping[str, Any] = {}
 
     @property
@@ -123,28 +124,19 @@ class SimulatedWorld:
     def snapshot(self) -> Snapshot:
         """The cluster as `controlplane.live.observe` would show it, for the next round."""
         self.number += 1
-        scene, reasons = self.scene, tuple(dict.fromkeys(self._reasons))
-        self._reasons.clear()
         rows = self.shown.rows(self.queue, self.active, self.number, hides_running=self.hides_running)
         running = None if self.hides_running else self._running
-        return Snapshot(
-            cluster=scene.cluster,
+        self._last = self._last.following(
             now_s=self.engine.now_s,
-            round_s=scene.round_s,
-            seed=scene.seed + self.number,
+            seed=self.scene.seed + self.number,
             nodes=self.fleet.views(),
             kinds=self.shown.kinds(),
             jobs=self.shown.jobs(rows, running, self.launches, self.engine.now_s),
-            gpu_types=scene.gpu_types,
-            energy=scene.energy,
-            currency=scene.currency,
-            power_cap_w=scene.power_cap_w,
-            power_caps=scene.power_caps,
-            emissions_cost_per_kg=scene.emissions_cost_per_kg,
-            horizon_s=scene.horizon_s,
-            trigger=Trigger(reasons),
+            trigger=Trigger(tuple(dict.fromkeys(self._reasons))),
             memory=dict(self._memory),
         )
+        self._reasons.clear()
+        return self._last
 
     def apply(self, plan: Plan) -> Applied:
         """Make the plan so, as far as what is the case by then allows: stop, keep, then launch what finds its devices free."""
@@ -313,3 +305,23 @@ class SimulatedWorld:
     def _measure(self, launch: Launch) -> None:
         for node in {seat.node for seat in launch.ranks}:
             self.meter.use(self.engine.now_s, node, self.fleet.in_use[node])
+
+
+def _empty_snapshot(scene: Scene) -> Snapshot:
+    """The scene before anything has happened."""
+    return Snapshot(
+        cluster=scene.cluster,
+        now_s=0.0,
+        round_s=scene.round_s,
+        seed=scene.seed,
+        nodes=scene.nodes,
+        kinds=(),
+        jobs=Jobs(JobColumns.of(())),
+        gpu_types=scene.gpu_types,
+        energy=scene.energy,
+        currency=scene.currency,
+        power_cap_w=scene.power_cap_w,
+        power_caps=scene.power_caps,
+        emissions_cost_per_kg=scene.emissions_cost_per_kg,
+        horizon_s=scene.horizon_s,
+    )

@@ -13,7 +13,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from policies.judge import TOLERANCE, power_w, rank_demand
-from policies.mechanisms.eligibility import admits, busy_devices, capacities, free_devices
+from policies.mechanisms.eligibility import admits, busy_devices, capacities, free_devices, wants_resources
 from policies.plan import Waiting
 from policies.snapshot import NodeState, Purpose, Running, Snapshot
 
@@ -62,21 +62,32 @@ class _Room:
         known = snapshot.jobs.position
         self.snapshot = snapshot
         self.devices = {(n.id, d) for n in snapshot.nodes for d in free_devices(n, known)}
-        self.used = Counter({n.id: busy_devices(n, known) for n in snapshot.nodes})
-        names = sorted({name for of in snapshot.jobs.columns.others["resources"] for name, _ in of})
-        self.names = ("cores", "memory_gb", *names)
-        self.left = dict(zip((n.id for n in snapshot.nodes), capacities(snapshot, snapshot.nodes, self.names), strict=True))
+        self.used: Counter[str] = Counter()
+        if snapshot.cap_w is not None:
+            self.used.update({n.id: busy_devices(n, known) for n in snapshot.nodes})
+        self.gpus_only = not wants_resources(snapshot)
+        if not self.gpus_only:
+            names = sorted({name for of in snapshot.jobs.columns.others["resources"] for name, _ in of})
+            self.names = ("cores", "memory_gb", *names)
+            self.left = dict(zip((n.id for n in snapshot.nodes), capacities(snapshot, snapshot.nodes, self.names), strict=True))
 
     def take(self, stay: Stay, *, watts: bool = True) -> bool:
         """Take what the job uses, all or nothing."""
         wanted = {(s.node, d) for s in stay.run.ranks for d in s.devices}
-        used = self.used + Counter(node for node, _ in wanted)
-        if not wanted <= self.devices or not self._has_resources(stay) or (watts and not self._has_watts(used)):
+        if not wanted <= self.devices or not self._has_resources(stay) or not self._take_watts(wanted, watts=watts):
             return False
         self.devices -= wanted
-        self.used = used
-        for seat in stay.run.ranks:
+        for seat in stay.run.ranks if not self.gpus_only else ():
             self.left[seat.node] -= self._demand(stay)
+        return True
+
+    def _take_watts(self, wanted: set[tuple[str, str]], *, watts: bool) -> bool:
+        if self.snapshot.cap_w is None:
+            return True
+        used = self.used + Counter(node for node, _ in wanted)
+        if watts and not self._has_watts(used):
+            return False
+        self.used = used
         return True
 
     def _demand(self, stay: Stay) -> list[float]:
@@ -84,6 +95,8 @@ class _Room:
         return [demand.get(name, 0.0) for name in self.names]
 
     def _has_resources(self, stay: Stay) -> bool:
+        if self.gpus_only:
+            return True
         seats = Counter(s.node for s in stay.run.ranks)
         demand = self._demand(stay)
         return all(
