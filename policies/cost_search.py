@@ -43,7 +43,7 @@ class CostSearch:
         maximum=10**9,
     )
     risk: float = parameter(
-        1.0,
+        2.0,
         meaning="by how much a planned wait may grow, as a fraction of it, because of jobs that are still to come",
         minimum=0.0,
         maximum=100.0,
