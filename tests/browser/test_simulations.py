@@ -10,13 +10,13 @@ from tests.builders_browser import Visitor
 pytestmark = pytest.mark.browser
 NAME = "FIFO against the optimiser"
 PATIENCE_MS = 90_000
-"""The first question starts a solver, which compiles."""
+"""The first question starts a solver, which compiles; a report is some megabytes of script."""
 
 
 def _drawn(page: Page) -> None:
     """Wait until the report has drawn its charts in the whole width of its frame; then back to the top."""
     page.locator("iframe.report").scroll_into_view_if_needed()
-    expect(page.frame_locator("iframe.report").locator(".main-svg").first).to_be_attached()
+    expect(page.frame_locator("iframe.report").locator(".main-svg").first).to_be_attached(timeout=PATIENCE_MS)
     page.frames[1].wait_for_function("innerWidth > 300")
     page.evaluate("scrollTo(0, 0)")
 
@@ -98,15 +98,15 @@ def test_simulations_are_compared(ada: Visitor) -> None:
 def test_what_if_shows_what_another_policy_would_do(grace: Visitor) -> None:
     page = grace.open("/what-if/", "What if?")
     page.get_by_label("Policy").select_option("fifo")
-    page.get_by_role("button", name="Ask it").click()
+    page.get_by_role("button", name="Ask it").click(timeout=PATIENCE_MS)
     expect(page.get_by_label("Both decisions")).to_be_visible(timeout=PATIENCE_MS)
-    expect(page.locator("[data-chart][aria-busy=false]")).to_have_count(2)
+    expect(page.locator("[data-chart][aria-busy=false]")).to_have_count(2, timeout=PATIENCE_MS)
     grace.picture("what-if")
 
 
 def test_what_if_on_a_phone_names_no_other_teams_jobs(ada_on_a_phone: Visitor) -> None:
     page = ada_on_a_phone.open("/what-if/", "What if?")
-    page.get_by_role("button", name="Ask it").click()
+    page.get_by_role("button", name="Ask it").click(timeout=PATIENCE_MS)
     expect(page.get_by_label("Who would wait")).to_be_visible(timeout=PATIENCE_MS)
     expect(page.get_by_text("not-for-ada")).to_have_count(0)
     ada_on_a_phone.picture("what-if-phone")
