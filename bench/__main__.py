@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from bench import gap, policies
+from bench import gap, policies, workloads
 
 if __name__ == "__main__":
     policies.main()
     gap.main()
+    workloads.main()
