@@ -2,8 +2,8 @@
 
     python -m bench.workloads
 
-Prints one JSON line per figure: name, median, goal, ratio (median / goal), unit, and what this process took at most of memory. Times
-are of the processor, which on a machine of one's own are those of the clock.
+Prints one JSON line per figure: name, median, goal, ratio (median / goal), unit, and what this process took at most of memory.
+Times are of the processor, which on a machine of one's own are those of the clock.
 """
 
 from __future__ import annotations

@@ -15,7 +15,7 @@ from typing import Any
 import yaml
 
 from clusters.energy import HOUR_S, power_curve
-from controlplane.simulation.world import Scene
+from controlplane.simulation.scene import Scene
 from policies.forms import Form, FormError, Rules
 from policies.snapshot import DeviceView, EnergyStep, GpuTypeView, KindView, NodeRole, NodeView, PowerCapStep
 from policies.snapshot_json import RULES
