@@ -37,7 +37,7 @@ class CostSearch:
 
     moves: int = parameter(200, meaning="steps of the local search at most", minimum=0, maximum=1_000_000)
     work: int = parameter(
-        20_000,
+        5_000,
         meaning="bound of the local search's work: steps x jobs, so that many jobs get fewer steps",
         minimum=0,
         maximum=10**9,
@@ -49,7 +49,7 @@ class CostSearch:
         maximum=100.0,
     )
     hysteresis: float = parameter(
-        0.02, meaning="what moving or stopping a running job must save, as a fraction of its energy", minimum=0.0, maximum=1.0
+        0.1, meaning="what moving or stopping a running job must save, as a fraction of its energy", minimum=0.0, maximum=1.0
     )
     haste: float = parameter(
         0.5,
