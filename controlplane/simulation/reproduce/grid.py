@@ -16,6 +16,7 @@ from typing import Any
 from controlplane.simulation.outcome import Outcome
 from controlplane.simulation.reproduce.armida import PRICE_PER_KWH, PUE, a_node
 from controlplane.simulation.run import simulate
+from controlplane.simulation.run_keys import digest_of_code
 from controlplane.simulation.scene import Scene
 from controlplane.simulation.workloads import load
 from controlplane.simulation.workloads.andreas import most_gpus
@@ -75,8 +76,8 @@ class Cell:
 
     @property
     def file(self) -> str:
-        """The name of its file: equal cells under equal policies have the same."""
-        told = json.dumps([asdict(self), POLICIES[self.policy]], sort_keys=True)
+        """The name of its file: equal cells under equal policies and code have the same."""
+        told = json.dumps([asdict(self), POLICIES[self.policy], digest_of_code()], sort_keys=True)
         slug = self.policy.lower().replace(" ", "_")
         return f"s{self.scenario}-n{self.nodes}-t{self.tuning:g}-{slug}-{self.seed}-{sha256(told.encode()).hexdigest()[:8]}.json"
 
