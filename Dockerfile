@@ -40,7 +40,8 @@ COPY --from=source /app /app
 WORKDIR /app
 ENV PATH=/opt/venv/bin:$PATH PYTHONPATH=/app PYTHONUNBUFFERED=1 PYTHONDONTWRITEBYTECODE=1 \
     LOADMASTER_HOME=/var/lib/loadmaster LOADMASTER_BIND=0.0.0.0 STATIC_ROOT=/app/staticfiles \
-    NUMBA_CACHE_DIR=/tmp/loadmaster-kernels LOADMASTER_METRICS_DIR=/tmp/loadmaster-metrics
+    NUMBA_CACHE_DIR=/tmp/loadmaster-kernels LOADMASTER_METRICS_DIR=/tmp/loadmaster-metrics \
+    LOADMASTER_SIMULATIONS_DIR=/tmp/loadmaster-simulations
 USER loadmaster
 EXPOSE 8000
 ENTRYPOINT ["/app/deploy/entrypoint"]

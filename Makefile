@@ -11,7 +11,7 @@ BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip --disable-pip-version-check
 export PYTHONDONTWRITEBYTECODE :=
 .DEFAULT_GOAL := help
-.PHONY: help demo up test check unit test-all test-sqlite test-postgres test-docker test-root test-browser fuzz bench chaos load clean
+.PHONY: help demo up test check unit test-all test-sqlite test-postgres test-docker test-root test-browser fuzz bench reproduce-andreas chaos load clean
 
 help: ## show these lines
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /\1\t/' | expand -t 16
@@ -70,6 +70,10 @@ fuzz: $(VENV)/.test ## hostile requests at API and agent protocol: REQUESTS=1000
 
 bench: $(VENV)/.test ## the figures: JSON lines of name, median, goal, ratio, machine
 	$(BIN)/python -m bench
+
+PROCESSES ?= 2
+reproduce-andreas: $(VENV)/.test ## the figures of ANDREAS' evaluation again (hours; goes on where it stopped): andreas-reproduced/report.html
+	$(BIN)/python -m controlplane.simulation.reproduce --processes $(PROCESSES)
 
 chaos: $(VENV)/.test ## KILLS=200 or PARTITIONS=50 of a real system, SEED=1, DATABASE=sqlite or postgres; see docs/chaos.md
 	$(if $(filter postgres,$(DATABASE)),tests/with-postgres) $(BIN)/python -m chaos --seed $(or $(SEED),1) \

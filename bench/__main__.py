@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
-from bench import policies
+from bench import gap, policies, simulator, workloads
 
 if __name__ == "__main__":
     policies.main()
+    gap.main()
+    workloads.main()
+    simulator.main()

@@ -40,7 +40,13 @@ from controlplane.admin_base import (
 
 __all__ = ["ClusterAdmin", "EnergyTariffAdmin", "NodeAdmin", "PueAdmin"]
 
-DECISIONS = ("policy", "policy_parameters", "seed", "period_s", "horizon_s", "power_cap_w", "restart_cost_s", "profiling_steps")
+DECISIONS = (
+    "policy", "policy_parameters", "seed", "period_s", "horizon_s", "power_cap_w", "power_cap_hours", "emissions_cost_per_kg",
+    "restart_cost_s", "profiling_steps",
+)  # fmt: skip
+COSTLY = {
+    "policy", "policy_parameters", "seed", "power_cap_w", "power_cap_hours", "emissions_cost_per_kg", "horizon_s", "restart_cost_s",
+}  # fmt: skip
 
 
 @admin.register(Cluster)
@@ -66,9 +72,7 @@ class ClusterAdmin(OperatorAdmin):
     def save_model(self, request: HttpRequest, obj: Cluster, form: ModelForm[Cluster], change: bool) -> None:
         """A changed policy or cap takes effect at once: what a person set here is the reason for a round."""
         save_changed(obj, form.changed_data)
-        if change and {"policy", "policy_parameters", "seed", "power_cap_w", "horizon_s", "restart_cost_s"} & set(
-            form.changed_data
-        ):
+        if change and COSTLY & set(form.changed_data):
             costs_changed([obj])
 
 

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import csv
-import re
 from collections.abc import Iterable, Iterator, Sequence
 
 from clusters.costs import CostRow
+from clusters.csv_cells import plain as plain
 
 CSV_COLUMNS = (
     "name", "team", "user", "job_id", "gpu_hours", "it_kwh", "gpu_measured_kwh", "gpu_modelled_kwh", "rest_of_nodes_modelled_kwh",
@@ -25,11 +25,6 @@ def csv_line(row: CostRow, currency: str) -> Sequence[object]:
     )  # fmt: skip
 
 
-_BLANK = "\\s\\x00-\\x1f\u00ad\u200b-\u200f\u2028-\u202e\u2060-\u2064\ufeff"
-_FORMULA = re.compile(f"(^|[;|\\t\\r\\n])([{_BLANK}]*[=+\\-@\uff1d\uff0b\uff0d\uff20]|^[\\t\\r])")
-"""A cell's beginning, and there the sign of a formula, as wide as in East Asian texts too."""
-
-
 class _Echo:
     """A file for the CSV writer which hands each line on."""
 
@@ -44,12 +39,3 @@ def csv_of(rows: Iterable[CostRow], currency: str) -> Iterator[str]:
     yield writer.writerow(CSV_COLUMNS)
     for row in rows:
         yield writer.writerow([plain(cell) for cell in csv_line(row, currency)])
-
-
-def plain(cell: object) -> object:
-    """A cell no spreadsheet takes for a formula: an apostrophe stands before what would begin one.
-
-    Beginnings are looked for behind blanks and invisible signs, which some programs leave out, and behind what others take for
-    the end of a cell (a semicolon, a tab, a line's end).
-    """
-    return _FORMULA.sub(r"\1'\2", cell) if isinstance(cell, str) else cell

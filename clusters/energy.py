@@ -28,6 +28,7 @@ class Band:
     from_time: time
     to_time: time
     price_per_kwh: float
+    emissions_g_per_kwh: float | None = None
 
     def covers(self, local: datetime) -> bool:
         """Whether the wall clock's time lies in the band."""
@@ -48,6 +49,11 @@ class Tariff:
     def price_at(self, local: datetime) -> float:
         """Price per kWh at a time of the wall clock."""
         return next((b.price_per_kwh for b in self.bands if b.covers(local)), self.default_price_per_kwh)
+
+    def emissions_at(self, local: datetime) -> float:
+        """Grams of CO2 per kWh at a time of the wall clock: those of the band that prices it, where it has its own."""
+        own = next((b.emissions_g_per_kwh for b in self.bands if b.covers(local)), None)
+        return self.emissions_g_per_kwh if own is None else own
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,7 +128,8 @@ def energy_steps(tariffs: Iterable[Tariff], pues: Iterable[Pue], zone: str, from
         return ()
     starts = [t.effective_from_s for t in versions] + [p.effective_from_s for p in factors]
     zone_info = ZoneInfo(zone)
-    edges = {*starts, *_clock_changes(zone_info, from_s, to_s), *_band_edges(versions, zone_info, from_s, to_s)}
+    times = {edge for t in versions for b in t.bands for edge in (b.from_time, b.to_time)}
+    edges = {*starts, *wall_clock_edges(times, zone_info, from_s, to_s)}
     bounds = [from_s, *sorted(e for e in edges if from_s < e < to_s), to_s]
     return tuple(_merged(_step(versions, factors, zone_info, a, b) for a, b in pairwise(bounds)))
 
@@ -134,8 +141,8 @@ def _step(tariffs: Sequence[Tariff], pues: Sequence[Pue], zone: ZoneInfo, from_s
     pue = next((p.pue for p in reversed(pues) if p.effective_from_s <= middle_s), 1.0)
     if tariff is None:
         return EnergyStep(from_s, to_s, 0.0, pue)
-    price = tariff.price_at(datetime.fromtimestamp(middle_s, zone))
-    return EnergyStep(from_s, to_s, price, pue, tariff.emissions_g_per_kwh)
+    local = datetime.fromtimestamp(middle_s, zone)
+    return EnergyStep(from_s, to_s, tariff.price_at(local), pue, tariff.emissions_at(local))
 
 
 def _merged(steps: Iterable[EnergyStep]) -> Iterator[EnergyStep]:
@@ -155,9 +162,13 @@ def _prices(step: EnergyStep) -> tuple[float, float, float]:
     return (step.price_per_kwh, step.pue, step.emissions_g_per_kwh)
 
 
-def _band_edges(tariffs: Iterable[Tariff], zone: ZoneInfo, from_s: float, to_s: float) -> Iterator[float]:
-    """When the wall clock shows a band's edge, both times where it shows it twice. An edge too many is merged away again."""
-    edges = {time(0)} | {edge for t in tariffs for b in t.bands for edge in (b.from_time, b.to_time)}
+def wall_clock_edges(times: Iterable[time], zone: ZoneInfo, from_s: float, to_s: float) -> Iterator[float]:
+    """When the wall clock shows midnight or one of the times, both moments where it shows it twice, and when it is changed.
+
+    An edge too many does no harm: who cuts time at them merges what does not differ.
+    """
+    yield from _clock_changes(zone, from_s, to_s)
+    edges = {time(0), *times}
     day = datetime.fromtimestamp(from_s, zone).date()
     last = datetime.fromtimestamp(to_s, zone).date()
     while day <= last:

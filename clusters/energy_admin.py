@@ -95,7 +95,7 @@ def _copied(request: HttpRequest) -> EnergyTariff | None:
 
 def _copied_bands(request: HttpRequest) -> list[dict[str, Any]]:
     copied = _copied(request)
-    names = ("days", "from_time", "to_time", "price_per_kwh")
+    names = ("days", "from_time", "to_time", "price_per_kwh", "emissions_g_per_kwh")
     return [{name: getattr(band, name) for name in names} for band in copied.bands.all()] if copied else []
 
 

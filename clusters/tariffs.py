@@ -7,11 +7,12 @@ from __future__ import annotations
 
 from datetime import UTC, datetime
 
+from clusters.caps import cap_steps, lowest_cap_w, read_cap_hours
 from clusters.energy import Band, Pue, Tariff, energy_steps
 from clusters.models import Cluster, EnergyTariff, PueRecord
 from controlplane.events import request_reschedule
 from controlplane.models import Reason
-from policies.snapshot import EnergyStep
+from policies.snapshot import EnergyStep, PowerCapStep
 
 
 def tariff_changed(cluster: Cluster) -> None:
@@ -42,6 +43,17 @@ def price_steps(
     )
 
 
+def power_cap_steps(cluster: Cluster, from_s: float, to_s: float) -> tuple[PowerCapStep, ...]:
+    """The cluster's caps by hour over [from_s, to_s], seconds since the epoch."""
+    return cap_steps(read_cap_hours(cluster.power_cap_hours), cluster.timezone, from_s, to_s)
+
+
+def power_cap_now_w(cluster: Cluster, now_s: float) -> float | None:
+    """The watts that what runs may use from now to the next periodic round, that moment included; None for any number."""
+    until_s = now_s + cluster.period_s
+    return lowest_cap_w(cluster.power_cap_w, power_cap_steps(cluster, now_s, until_s + 1.0), now_s, until_s)
+
+
 def tariff_in_force(cluster: Cluster, at: datetime) -> EnergyTariff | None:
     """The version of the prices that holds at a time; None before the first."""
     return EnergyTariff.objects.filter(cluster=cluster, effective_from__lte=at).order_by("-effective_from", "-id").first()
@@ -57,6 +69,8 @@ def _tariff(row: EnergyTariff) -> Tariff:
     return Tariff(
         row.effective_from.timestamp(),
         float(row.default_price_per_kwh),
-        tuple(Band(frozenset(map(int, b.days)), b.from_time, b.to_time, float(b.price_per_kwh)) for b in bands),
+        tuple(
+            Band(frozenset(map(int, b.days)), b.from_time, b.to_time, float(b.price_per_kwh), b.emissions_g_per_kwh) for b in bands
+        ),
         row.emissions_g_per_kwh,
     )

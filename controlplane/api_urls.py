@@ -8,5 +8,6 @@ urlpatterns: list[URLPattern | URLResolver] = [
     path("", include("jobs.urls")),
     path("", include("clusters.manage_urls")),
     path("", include("profiling.urls")),
+    path("", include("controlplane.studies.urls")),
     re_path(r"[\s\S]*", not_found_api),
 ]

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from celery import Celery
-from celery.signals import after_task_publish, beat_init, heartbeat_sent, worker_process_init
+from celery.signals import after_task_publish, beat_init, heartbeat_sent
 
 os.environ.setdefault("DJANGO_SETTINGS_MODULE", "controlplane.settings")
 
@@ -27,13 +27,3 @@ def _touch_alive_file(**_: Any) -> None:
 # A worker lives while it sends heartbeats; beat lives while the broker takes what it publishes.
 heartbeat_sent.connect(_touch_alive_file)
 beat_init.connect(lambda **_: after_task_publish.connect(_touch_alive_file), weak=False)
-
-
-def _start_solver(**_: Any) -> None:
-    """Let the worker's process warm its solver up before the first round asks it."""
-    from controlplane.live.solver import start_solver  # needs the applications, which the worker has loaded by now
-
-    start_solver()
-
-
-worker_process_init.connect(_start_solver)

@@ -113,7 +113,7 @@ def describe(change: Change) -> dict[str, Any]:
 def _of_running(key: PlacementKey, run: Running, placement: Placement | None, decided: set[str]) -> Stop | Keep:
     if placement is None:
         return Preempt(key, run) if key[0] in decided else Keep(key, run)
-    if _seats(placement.ranks) == _seats(run.ranks):
+    if placement.ranks is run.ranks or _seats(placement.ranks) == _seats(run.ranks):
         return Keep(key, run, placement)
     return Migrate(placement, run) if _size(placement.ranks) == _size(run.ranks) else Resize(placement, run)
 

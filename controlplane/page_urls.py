@@ -6,6 +6,8 @@ from django.urls import path
 from clusters import cost_views as costs
 from clusters import views as clusters
 from controlplane import views as controlplane
+from controlplane.studies import views as studies
+from controlplane.studies.what_if_views import what_if_page
 from jobs import views as jobs
 from jobs.live import live
 from profiling import views as profiling
@@ -29,5 +31,15 @@ urlpatterns = [
     path("costs/", costs.costs, name="costs"),
     path("costs/figure.json", costs.costs_figure, name="costs_figure"),
     path("costs/costs.csv", costs.costs_csv, name="costs_csv"),
+    path("simulations/", studies.simulations, name="simulations"),
+    path("simulations/new/", studies.new, name="simulation_new"),
+    path("simulations/compare/", studies.compare, name="simulation_compare"),
+    path("simulations/<uuid:pk>/", studies.simulation, name="simulation"),
+    path("simulations/<uuid:pk>/report/", studies.simulation_report, name="simulation_report"),
+    path("simulations/<uuid:pk>/files/<str:name>", studies.simulation_file, name="simulation_file"),
+    path("simulations/<uuid:pk>/do/<slug:action>/", studies.simulation_action, name="simulation_action"),
+    path("shared/simulations/<str:link>/", studies.shared, name="shared_simulation"),
+    path("shared/simulations/<str:link>/report/", studies.shared_report, name="shared_report"),
+    path("what-if/", what_if_page, name="what_if"),
     path("live/", live, name="live"),
 ]

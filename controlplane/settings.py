@@ -183,6 +183,14 @@ CELERY_BEAT_SCHEDULE = {
 SOLVER_TIMEOUT_S = env.float("LOADMASTER_SOLVER_TIMEOUT_S", 60.0)
 ROUND_JOBS = env.int("LOADMASTER_ROUND_JOBS", 4000)
 
+# Simulations: where they work, how many at once, and what one of them may take.
+SIMULATIONS_DIR = Path(env.str("LOADMASTER_SIMULATIONS_DIR", str(LOADMASTER_HOME / "simulations")))
+SIMULATIONS_AT_ONCE = env.int("LOADMASTER_SIMULATIONS", 1)
+SIMULATION_PROCESSES = env.int("LOADMASTER_SIMULATION_PROCESSES", 1)
+SIMULATION_MEMORY_GB = env.float("LOADMASTER_SIMULATION_MEMORY_GB", 4.0)
+SIMULATION_LIMIT_S = 3600 * env.float("LOADMASTER_SIMULATION_HOURS", 6.0)
+WHAT_IF_TIMEOUT_S = env.float("LOADMASTER_WHAT_IF_TIMEOUT_S", 20.0)
+
 AUTHENTICATION_BACKENDS = ["axes.backends.AxesStandaloneBackend", "django.contrib.auth.backends.ModelBackend"]
 AXES_FAILURE_LIMIT = 10
 AXES_COOLOFF_TIME = 0.25
@@ -228,6 +236,7 @@ SPECTACULAR_SETTINGS = {
         "JobState": "jobs.filters.STATES",
         "NodeState": "clusters.models.nodes.State.choices",
         "NodeRole": "clusters.models.nodes.Role.choices",
+        "SimulationState": "controlplane.studies.serializers.STATES",
         "AssignmentState": "clusters.manage_serializers.ASSIGNMENT_STATES",
     },
     "SERVE_INCLUDE_SCHEMA": False,

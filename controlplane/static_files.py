@@ -4,31 +4,23 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from importlib.metadata import version
-from importlib.util import find_spec
-from pathlib import Path
 from typing import Any
 
 from django.contrib.staticfiles.finders import BaseFinder
 from django.core.files.storage import FileSystemStorage, Storage
 from whitenoise.storage import CompressedManifestStaticFilesStorage
 
+from controlplane.plotly_script import SCRIPT, plotly_folder
+
 PLOTLY_NAME = f"vendor/plotly-{version('plotly')}.min.js"
 """The script's static path. The version is part of it, so that browsers may keep it for ever."""
-
-
-def plotly_folder() -> Path:
-    """Where the wheel keeps the script. The package is not imported: that would cost every process its start."""
-    spec = find_spec("plotly")
-    if spec is None or not spec.submodule_search_locations:
-        raise FileNotFoundError("plotly is not installed; install the extra `server`")
-    return Path(spec.submodule_search_locations[0]) / "package_data"
 
 
 class _OneFile(FileSystemStorage):
     """The wheel's folder, in which the script answers to its versioned name."""
 
     def path(self, name: str) -> str:
-        return super().path("plotly.min.js" if name == PLOTLY_NAME else name)
+        return super().path(SCRIPT if name == PLOTLY_NAME else name)
 
 
 class PlotlyFinder(BaseFinder):
@@ -43,7 +35,7 @@ class PlotlyFinder(BaseFinder):
         several = kwargs.get("find_all") or kwargs.get("all")
         if path != PLOTLY_NAME:
             return []
-        found = str(plotly_folder() / "plotly.min.js")
+        found = str(plotly_folder() / SCRIPT)
         return [found] if several else found
 
     def list(self, ignore_patterns: Iterable[str] | None) -> Iterable[tuple[str, Storage]]:

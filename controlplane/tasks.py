@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from celery import shared_task
+from celery.signals import worker_process_init
 from django.utils import timezone
 
 from clusters.ledger import meter
@@ -11,11 +14,13 @@ from controlplane import pace
 from controlplane.alone import alone
 from controlplane.events import hint_arrived
 from controlplane.health import note_beat
-from controlplane.live.solver import solve_in_child
+from controlplane.live.solver import solve_in_child, start_solver
 from controlplane.live.world import Ports, hold_round, is_wanted
 from controlplane.logs import bound
 from controlplane.retention import prune
 from controlplane.round_metrics import note_reconciled
+from controlplane.studies.hints import hint_simulations
+from controlplane.studies.running import reconcile_simulations, run_next
 from profiling.services import reconcile_profiles
 
 LONG_PASS_S = 10
@@ -58,7 +63,16 @@ def reconcile() -> None:
         reconcile_profiles(now)
         for cluster_id in pace.overdue_clusters(now):
             run_cluster_round.delay(cluster_id)
+        if reconcile_simulations(now):
+            hint_simulations()
         note_reconciled()
+
+
+@shared_task
+def run_simulation() -> None:
+    """Run the simulation that has waited longest. Leaves at once if none waits or as many run as may."""
+    if run_next() is not None:
+        hint_simulations()
 
 
 @shared_task
@@ -71,3 +85,11 @@ def prune_old() -> None:
 def meter_energy() -> None:
     """Bring the energy of what runs into the ledger."""
     meter()
+
+
+def _start_solver(**_: Any) -> None:
+    """Let a worker's process warm its solver up before the first round asks it."""
+    start_solver()
+
+
+worker_process_init.connect(_start_solver)

@@ -13,7 +13,7 @@ from typing import Annotated
 import typer
 
 import loadmaster
-from loadmaster import cli_jobs, cli_kinds, cli_nodes
+from loadmaster import cli_jobs, cli_kinds, cli_nodes, cli_simulations
 from loadmaster.cli_config import Account, forget_account, read_account, write_account
 from loadmaster.cli_output import FAILURE, Options, connected, fail, out, said, show_json, table, wants_json
 from loadmaster.client import AuthenticationError, Client, LoadmasterError
@@ -27,6 +27,7 @@ app = typer.Typer(
 cli_jobs.register(app)
 cli_nodes.register(app)
 cli_kinds.register(app)
+cli_simulations.register(app)
 
 Json = Annotated[bool, typer.Option("--json", help="Answer in JSON.")]
 

@@ -26,7 +26,11 @@ USAGE = 2
 SHORT_ID = 8
 """So many digits of a job's id tell it from others; commands take them."""
 FAILURE = 1
-STATE_STYLES = {"running": "green", "completed": "green", "failed": "red", "cancelled": "yellow", "held": "yellow", "lost": "red"}
+STATE_STYLES = {
+    **dict.fromkeys(("running", "completed", "done"), "green"),
+    **dict.fromkeys(("failed", "lost"), "red"),
+    **dict.fromkeys(("cancelled", "held"), "yellow"),
+}
 
 
 @dataclass

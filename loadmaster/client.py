@@ -40,6 +40,7 @@ from loadmaster.rest import (
     segment,
 )
 from loadmaster.results import Costs, Job, JobEvent, LogPiece, Node, Policy, Profile, Round, Submission, Token, read, read_all
+from loadmaster.simulations import SimulationCalls
 from loadmaster.sweeps import calls, outcomes
 
 __all__ = [
@@ -50,7 +51,7 @@ __all__ = [
 ENDED = ("completed", "failed", "cancelled")
 
 
-class Client:
+class Client(SimulationCalls):
     """A connection to a server on behalf of one user. Safe to use from one thread at a time; close it, or use it with `with`."""
 
     def __init__(self, url: str, token: str = "", *, timeout_s: float = 30.0, transport: httpx.BaseTransport | None = None) -> None:

@@ -230,6 +230,26 @@ class Costs:
 
 
 @dataclass(frozen=True, slots=True)
+class Simulation:
+    """A simulation: `progress` 0 to 1, `share` the last part of its share link, `document` its study where it is read by itself."""
+
+    id: str = ""
+    name: str = ""
+    user: str = ""
+    team: str | None = None
+    state: str = ""
+    progress: float = 0.0
+    left_s: float | None = None
+    message: str = ""
+    summary: dict[str, Any] = field(default_factory=dict)
+    share: str = ""
+    created_at: datetime | None = None
+    started_at: datetime | None = None
+    ended_at: datetime | None = None
+    document: dict[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
 class Token:
     """A new token. It does not show itself in logs."""
 

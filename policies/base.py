@@ -30,3 +30,13 @@ class Policy(Protocol):
     def __call__(self, snapshot: Snapshot) -> Plan:
         """Decide. Raises PolicyError where no decision can be made; never changes anything."""
         ...
+
+
+def queue_only(policy: Policy) -> bool:
+    """Whether the policy says (by a class attribute `queue_only = True`) that it decides about the queue alone.
+
+    Such a policy never touches what runs, what it gives to waiting jobs depends on them and on what is free, not on what else
+    runs, and a job that found no place finds none later either while nothing becomes free. A simulation may then leave out rounds
+    that could change nothing. What does not say so is asked in every round.
+    """
+    return getattr(policy, "queue_only", False) is True

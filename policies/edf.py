@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import ClassVar
 
 import numpy as np
 
@@ -15,6 +16,8 @@ from policies.snapshot import Ints, Snapshot
 @dataclass(frozen=True, slots=True)
 class Edf:
     """Jobs by due date; a started job keeps its configuration and is never touched (ANDREAS' baseline EDF)."""
+
+    queue_only: ClassVar[bool] = True
 
     def __call__(self, snapshot: Snapshot) -> Plan:
         """Place waiting jobs by `due_s`, those without one last, equal ones by arrival."""

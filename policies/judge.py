@@ -12,7 +12,7 @@ What it holds a plan to, by code:
   `profile_mismatch`;
 - nodes: `node_state`, `node_role`, `node_cores`, `node_memory`, `node_resource`; a job may stay, on the same devices, on a node
   that is cordoned, changes to profiling, or drains later;
-- the cluster: `power_cap`;
+- the cluster: `power_cap` (of now, and of every moment up to the next periodic round at which the cap changes);
 - completeness: `job_missing`, `waiting_twice`, `placed_and_waiting`, `awaiting_profile`;
 - numbers: `not_finite`, `out_of_range`.
 
@@ -57,7 +57,7 @@ def violations(plan: Plan, snapshot: Snapshot) -> tuple[Violation, ...]:
     load = _Load(snapshot, plan)
     found += _devices(load)
     found += _nodes(load)
-    found += _power(load)
+    found += _power(plan, snapshot)
     return tuple(found)
 
 
@@ -83,6 +83,9 @@ class _Load:
 
     def __init__(self, snapshot: Snapshot, plan: Plan) -> None:
         self.snapshot = snapshot
+        columns = snapshot.jobs.columns
+        plain = (columns.numbers["cores"], columns.numbers["memory_gb"])
+        self.gpus_only = not any(c.any() for c in plain) and not any(columns.others["resources"])
         self.devices: dict[tuple[str, str], list[tuple[str, Purpose, float]]] = defaultdict(list)
         self.nodes: dict[str, dict[str, float]] = defaultdict(lambda: defaultdict(float))
         for placed in plan.placements:
@@ -90,7 +93,8 @@ class _Load:
 
     def _add(self, job: str, purpose: Purpose, ranks: tuple[RankSeat, ...]) -> None:
         row = self.snapshot.jobs.position.get(job)
-        demand = {} if row is None or not ranks else rank_demand(self.snapshot.jobs.columns, row, len(ranks))
+        nothing = row is None or not ranks or (self.gpus_only and all(seat.cpu_quota is None for seat in ranks))
+        demand = {} if row is None or nothing else rank_demand(self.snapshot.jobs.columns, row, len(ranks))
         for seat in ranks:
             for device in seat.devices:
                 self.devices[seat.node, device].append((job, purpose, seat.share))
@@ -135,8 +139,10 @@ def _seats(placed: Placement, row: int, snapshot: Snapshot) -> Iterator[Violatio
 
 
 def _stays(placed: Placement, running: tuple[Running, ...]) -> bool:
+    same = [r for r in running if r.purpose is placed.purpose and r.copy == placed.copy]
+    if any(r.ranks is placed.ranks for r in same):
+        return True
     seats = {(s.node, frozenset(s.devices)) for s in placed.ranks}
-    same = (r for r in running if r.purpose is placed.purpose and r.copy == placed.copy)
     return any({(s.node, frozenset(s.devices)) for s in r.ranks} == seats for r in same)
 
 
@@ -233,7 +239,8 @@ def _plan_numbers(plan: Plan) -> Iterator[Violation]:
 
 def _devices(load: _Load) -> Iterator[Violation]:
     position, others = load.snapshot.jobs.position, load.snapshot.jobs.columns.others
-    known = {(n.id, d.id): d for n in load.snapshot.nodes for d in n.devices}
+    used = (load.snapshot.node_by_id.get(node) for node in {node for node, _ in load.devices})
+    known = {(n.id, d.id): d for n in used if n is not None for d in n.devices}
     for (node, name), holders in load.devices.items():
         device = known.get((node, name))
         jobs = [job for job, _, _ in holders]
@@ -276,13 +283,20 @@ def _nodes(load: _Load) -> Iterator[Violation]:
                 yield Violation(code, f"node {node.name} has {limit:g} {name}, but its jobs need {amount:g}", node=node_id)
 
 
-def _power(load: _Load) -> Iterator[Violation]:
-    cap = load.snapshot.power_cap_w
-    if cap is None:
-        return
-    needed = power_w(load.snapshot.node_by_id, Counter(node for node, _ in load.devices))
-    if needed > cap + TOLERANCE * max(1.0, cap):
-        yield Violation("power_cap", f"the placements need {needed:g} W, the cluster may use {cap:g} W: leave some waiting")
+def _power(plan: Plan, snapshot: Snapshot) -> Iterator[Violation]:
+    for since_s, cap in snapshot.caps_ahead:
+        needed = power_w(snapshot.node_by_id, Counter(node for node, _ in _devices_in_use(plan, since_s)))
+        if needed > cap + TOLERANCE * max(1.0, cap):
+            later = f" from {since_s:g} on, before the next round" if since_s > snapshot.now_s else ""
+            yield Violation(
+                "power_cap", f"the placements need {needed:g} W, the cluster may use {cap:g} W{later}: leave some waiting"
+            )
+
+
+def _devices_in_use(plan: Plan, at_s: float) -> set[tuple[str, str]]:
+    """Devices of the placements that do not end by `at_s`."""
+    going_on = (p for p in plan.placements if p.until_s is None or p.until_s > at_s)
+    return {(seat.node, device) for p in going_on for seat in p.ranks for device in seat.devices}
 
 
 def power_w(nodes: Mapping[str, NodeView], used: Mapping[str, int]) -> float:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import ClassVar
 
 import numpy as np
 
@@ -16,6 +17,8 @@ from policies.snapshot import Ints, Snapshot
 @dataclass(frozen=True, slots=True)
 class Priority:
     """Jobs by priority or tardiness weight; a started job keeps its configuration and is never touched (ANDREAS' baseline PS)."""
+
+    queue_only: ClassVar[bool] = True
 
     by: str = parameter(
         "priority",

@@ -22,6 +22,8 @@ BUILT_IN: Mapping[str, str] = {
     "fifo": "policies.fifo:Fifo",
     "edf": "policies.edf:Edf",
     "priority": "policies.priority:Priority",
+    "cost_search": "policies.cost_search:CostSearch",
+    "exact": "policies.exact:Exact",
 }
 """Name -> "module:class", best first for lists."""
 

@@ -11,7 +11,7 @@ The documented JSON form is in `policies/schemas/snapshot.schema.json`; `policie
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any
 
@@ -29,6 +29,7 @@ from policies.views import (
     NodeState,
     NodeView,
     PairThroughput,
+    PowerCapStep,
     ProfileRequest,
     Purpose,
     RankSeat,
@@ -59,6 +60,7 @@ __all__ = [
     "NodeState",
     "NodeView",
     "PairThroughput",
+    "PowerCapStep",
     "ProfileRequest",
     "Purpose",
     "RankSeat",
@@ -71,7 +73,7 @@ __all__ = [
     "Trigger",
 ]
 
-SNAPSHOT_VERSION = 1
+SNAPSHOT_VERSION = 2
 
 
 @dataclass(frozen=True)
@@ -79,8 +81,11 @@ class Snapshot:
     """One cluster at `now_s`. Everything a policy needs, nothing it must not know.
 
     `round_s` is the time to the next periodic round (ANDREAS' H), `horizon_s` how far `energy` reaches, `seed` makes random
-    policies repeatable, `power_cap_w` limits the IT power of all placements together, `memory` is what the policy asked the world
-    to keep at the previous round.
+    policies repeatable, `memory` is what the policy asked the world to keep at the previous round.
+
+    The IT power of all placements together is limited by `power_cap_w` always and by each of `power_caps` while it holds; a plan
+    must fit under `cap_w`. `emissions_cost_per_kg` is what operators weigh a kilogram of CO2 at, in the cluster's currency:
+    decisions add it to the price, bills do not.
     """
 
     cluster: str
@@ -98,7 +103,21 @@ class Snapshot:
     trigger: Trigger = field(default_factory=Trigger)
     profiling: tuple[ProfileRequest, ...] = ()
     memory: Mapping[str, Any] = field(default_factory=dict)
+    power_caps: tuple[PowerCapStep, ...] = ()
+    emissions_cost_per_kg: float = 0.0
     version: int = SNAPSHOT_VERSION
+
+    def following(self, **changed: Any) -> Snapshot:
+        """The cluster's next snapshot: this one with some fields changed, sharing what was worked out of the others.
+
+        The nodes may have changed their holds and states, not their types nor the number of their devices.
+        """
+        after = replace(self, **changed)
+        shared = ["types", "type_index", "max_gpus"]
+        if after.kinds is self.kinds:
+            shared += ["kind_index", "throughputs"]
+        vars(after).update({name: vars(self)[name] for name in shared if name in vars(self)})
+        return after
 
     @cached_property
     def types(self) -> tuple[str, ...]:
@@ -150,8 +169,25 @@ class Snapshot:
         return frozen(mask)
 
     def energy_at(self, at_s: float) -> EnergyStep | None:
-        """The prices that hold at `at_s`; the last known ones after the horizon, None where none are known."""
+        """The prices that hold at `at_s`; the first known ones before, the last ones after, None where none are known."""
         for step in self.energy:
-            if step.from_s <= at_s < step.to_s:
+            if at_s < step.to_s:
                 return step
         return self.energy[-1] if self.energy else None
+
+    def cap_at(self, at_s: float) -> float | None:
+        """The watts that all placements together may use at `at_s`; None for any number."""
+        caps = [s.power_cap_w for s in self.power_caps if s.from_s <= at_s < s.to_s]
+        return min([*caps, *([] if self.power_cap_w is None else [self.power_cap_w])], default=None)
+
+    @cached_property
+    def caps_ahead(self) -> tuple[tuple[float, float], ...]:
+        """(since when, watts): the cap of now, and each that follows up to the next periodic round, that moment included."""
+        starts = {s.from_s for s in self.power_caps if self.now_s < s.from_s <= self.now_s + self.round_s}
+        found = ((at_s, self.cap_at(at_s)) for at_s in (self.now_s, *sorted(starts)))
+        return tuple((at_s, cap) for at_s, cap in found if cap is not None)
+
+    @cached_property
+    def cap_w(self) -> float | None:
+        """The watts a plan may use: the lowest cap from now to the next periodic round; None for any number."""
+        return min((cap for _, cap in self.caps_ahead), default=None)

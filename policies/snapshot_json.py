@@ -23,7 +23,8 @@ _LEAST = {
     "ResourceUse.cores": 0, "ResourceUse.memory_gb": 0, "ResourceUse.gpu_fraction": 0, "ResourceUse.gpu_w": 0,
     "ResourceUse.age_s": 0, "ProfileRequest.gpus": 1, "ProfileRequest.steps": 1, "ProfileRequest.copy": 0, "Running.copy": 0,
     "Running.steps_quota": 1, "SlotHold.copy": 0, "EnergyStep.emissions_g_per_kwh": 0, "EnergyStep.pue": 1,
-    "Snapshot.round_s": 0, "Snapshot.horizon_s": 0, "Snapshot.power_cap_w": 0,
+    "Snapshot.round_s": 0, "Snapshot.horizon_s": 0, "Snapshot.power_cap_w": 0, "Snapshot.emissions_cost_per_kg": 0,
+    "PowerCapStep.power_cap_w": 0,
 }  # fmt: skip
 _UNBOUNDED = (
     "JobView.due_s",
@@ -32,6 +33,7 @@ _UNBOUNDED = (
     "NodeView.cores",
     "NodeView.memory_gb",
     "EnergyStep.to_s",
+    "PowerCapStep.to_s",
 )
 _SHARES = ("RankSeat.share", "SlotHold.share")
 
@@ -44,6 +46,9 @@ RULES = Rules(
 
 FORM = Form(Snapshot, RULES, {Jobs: tuple[JobView, ...]})
 
+LIKE_NOW = frozenset({1})
+"""Older versions whose snapshots are snapshots of this one: version 2 adds caps by hour and the weight of emissions."""
+
 
 def to_json(snapshot: Snapshot) -> dict[str, Any]:
     """The form as plain JSON data. Raises FormError where a number has none (NaN, or inf where it means nothing)."""
@@ -53,6 +58,8 @@ def to_json(snapshot: Snapshot) -> dict[str, Any]:
 
 def from_json(form: Any) -> Snapshot:
     """The snapshot of a form. Raises FormError naming the path, e.g. "jobs[3].gpus_min: must be >= 1, not 0"."""
+    if isinstance(form, dict) and form.get("version") in LIKE_NOW:
+        form = {**form, "version": SNAPSHOT_VERSION}
     forms.check_version(form, "snapshot", SNAPSHOT_VERSION)
     read = FORM.read(form, "")
     _check(read, form)

@@ -71,6 +71,15 @@ class EnergyStep:
 
 
 @dataclass(frozen=True, slots=True)
+class PowerCapStep:
+    """A limit of the IT power of all placements together that holds from `from_s` until `to_s`."""
+
+    from_s: float
+    to_s: float
+    power_cap_w: float
+
+
+@dataclass(frozen=True, slots=True)
 class SlotHold:
     """One slot of a device that is taken: by which job's copy, for what purpose and with which share of the device."""
 

@@ -8,11 +8,30 @@ from typing import Any
 
 from hypothesis import strategies as st
 
-from policies.snapshot import JobPhase, KindView, NodeRole, NodeState, NodeView, RankSeat, Running, SlotHold, Snapshot
+from policies.snapshot import (
+    EnergyStep,
+    JobPhase,
+    KindView,
+    NodeRole,
+    NodeState,
+    NodeView,
+    PowerCapStep,
+    RankSeat,
+    Running,
+    SlotHold,
+    Snapshot,
+)
 from tests.builders_policies import a_device, a_job, a_kind, a_node, a_profile_request, a_profile_run, a_snapshot
 
 NOW_S = 1000.0
 TYPES = ("V100", "T4", "A100")
+TARIFF = (
+    EnergyStep(0.0, 1040.0, 0.3, 1.33, 300.0),
+    EnergyStep(1040.0, 1100.0, 0.02, 1.2, 50.0),
+    EnergyStep(1100.0, inf, 0.2, 1.33),
+)
+POWER_CAPS = (PowerCapStep(0.0, 1200.0, 1300.0), PowerCapStep(1200.0, 1400.0, 800.0), PowerCapStep(2000.0, inf, 0.0))
+"""Of now, and of a time before the next round."""
 
 
 @dataclass
@@ -78,7 +97,9 @@ def snapshots(draw: st.DrawFn) -> Snapshot:
         known,
         seed=draw(st.integers(0, 2**63 - 1)),
         power_cap_w=draw(st.sampled_from([None, None, None, 0.0, 600.0, 1500.0])),
-        energy=draw(st.sampled_from([None, ()])) or a_snapshot().energy,
+        power_caps=draw(st.sampled_from([(), (), POWER_CAPS])),
+        energy=draw(st.sampled_from([(), a_snapshot().energy, TARIFF])),
+        emissions_cost_per_kg=draw(st.sampled_from([0.0, 0.1])),
         profiling=profiling,
     )
 

@@ -2,17 +2,28 @@
 
 from __future__ import annotations
 
+from decimal import Decimal
 from zoneinfo import available_timezones
 
 from django.core.exceptions import ValidationError
 from django.core.validators import MaxValueValidator, MinValueValidator
 from django.db import models
 
+from clusters.caps import CapHoursError, read_cap_hours
+
 
 def check_time_zone(name: str) -> None:
     """Refuse names that are no IANA time zone."""
     if name not in available_timezones():
         raise ValidationError(f"{name!r} is no IANA time zone; write one such as Europe/Rome")
+
+
+def check_power_cap_hours(entries: object) -> None:
+    """Refuse what are no caps by hour (`clusters.caps`)."""
+    try:
+        read_cap_hours(entries)
+    except CapHoursError as error:
+        raise ValidationError(str(error)) from None
 
 
 class Cluster(models.Model):
@@ -34,6 +45,19 @@ class Cluster(models.Model):
     )
     power_cap_w = models.FloatField(
         null=True, blank=True, validators=[MinValueValidator(1.0)], help_text="IT watts of all work together"
+    )
+    power_cap_hours = models.JSONField(
+        default=list,
+        blank=True,
+        validators=[check_power_cap_hours],
+        help_text='Lower caps for some hours, such as [{"power_cap_w": 2000, "from": "08:00", "to": "20:00", "days": "01234"}]',
+    )
+    emissions_cost_per_kg = models.DecimalField(
+        max_digits=12,
+        decimal_places=6,
+        default=Decimal(0),
+        validators=[MinValueValidator(Decimal(0))],
+        help_text="What decisions weigh a kilogram of CO2 at, in the cluster's currency; bills are without it",
     )
     horizon_s = models.FloatField(default=86_400.0, validators=[MinValueValidator(60.0)])
     restart_cost_s = models.FloatField(

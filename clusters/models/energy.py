@@ -41,6 +41,12 @@ class TariffBand(models.Model):
     from_time = models.TimeField()
     to_time = models.TimeField()
     price_per_kwh = models.DecimalField(max_digits=12, decimal_places=8, validators=[MinValueValidator(Decimal(0))])
+    emissions_g_per_kwh = models.FloatField(
+        null=True,
+        blank=True,
+        validators=[MinValueValidator(0.0)],
+        help_text="Grams of CO2 per kWh in these hours; the tariff's where left out",
+    )
 
     class Meta:
         ordering = ["from_time"]

@@ -18,12 +18,13 @@ DAYS = "0123456"
 
 @dataclass(frozen=True, slots=True)
 class BandWords:
-    """A price per kWh for some hours of some days (0: Monday); `to_time` 00:00 is the day's end."""
+    """A price per kWh, and grams of CO2, for some hours of some days (0: Monday); `to_time` 00:00 is the day's end."""
 
     days: str
     from_time: time
     to_time: time
     price_per_kwh: Decimal
+    emissions_g_per_kwh: float | None = None
 
 
 def add_tariff(
@@ -46,9 +47,12 @@ def add_tariff(
     )  # fmt: skip
     tariff.full_clean()
     rows = [
-        TariffBand(tariff=tariff, days=b.days, from_time=b.from_time, to_time=b.to_time, price_per_kwh=b.price_per_kwh)
+        TariffBand(
+            tariff=tariff, days=b.days, from_time=b.from_time, to_time=b.to_time, price_per_kwh=b.price_per_kwh,
+            emissions_g_per_kwh=b.emissions_g_per_kwh,
+        )
         for b in bands
-    ]
+    ]  # fmt: skip
     for row in rows:
         row.full_clean(exclude=["tariff"])
     with transaction.atomic():

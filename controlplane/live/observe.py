@@ -33,7 +33,7 @@ from clusters.energy import power_curve
 from clusters.models import Assignment, AssignmentSlot, Cluster, Device, EnergyTariff, Node, PueRecord
 from clusters.models.nodes import State
 from clusters.runtimes import runtimes_of
-from clusters.tariffs import price_steps, pue_in_force, tariff_in_force
+from clusters.tariffs import power_cap_steps, price_steps, pue_in_force, tariff_in_force
 from controlplane.live.rows import Rows, is_ready
 from controlplane.models import RescheduleEvent
 from jobs.lifecycle import JobState
@@ -120,6 +120,8 @@ def _snapshot(rows: Rows, events: Sequence[RescheduleEvent], now_s: float, numbe
         energy=price_steps(cluster, now_s, now_s + cluster.horizon_s),
         currency=cluster.currency,
         power_cap_w=cluster.power_cap_w,
+        power_caps=power_cap_steps(cluster, now_s, now_s + max(cluster.horizon_s, cluster.period_s + 1.0)),
+        emissions_cost_per_kg=float(cluster.emissions_cost_per_kg),
         horizon_s=cluster.horizon_s,
         trigger=_trigger(events),
         profiling=knowledge.profile_requests(cluster),

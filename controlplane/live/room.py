@@ -12,6 +12,7 @@ from datetime import datetime
 
 from clusters.models import Assignment, Cluster, Device, Node
 from clusters.models.nodes import Role, State
+from clusters.tariffs import power_cap_now_w
 from controlplane.live.rows import Held, is_placement, is_ready
 from controlplane.rounds import RejectCode, Rejected
 from jobs.lifecycle import JobState
@@ -102,7 +103,7 @@ class Room:
             yield code, f"device {uuid} of node {node.name} is still held by {', '.join(sorted(holders))}"
 
     def _power(self, placement: Placement) -> list[tuple[RejectCode, str]]:
-        cap = self.cluster.power_cap_w
+        cap = power_cap_now_w(self.cluster, self.now.timestamp())
         if cap is None:
             return []
         used = self.in_use.copy()
@@ -110,7 +111,7 @@ class Room:
         needed = power_w(self.curves, used)
         if needed <= cap * (1 + TOLERANCE):
             return []
-        return [(self._in_the_way(), f"it would take {needed:g} W now, the cluster may use {cap:g} W")]
+        return [(self._in_the_way(), f"it would take {needed:g} W now, the cluster may use {cap:g} W until the next round")]
 
     def _in_the_way(self) -> RejectCode:
         return RejectCode.DEFERRED if self.stopping else RejectCode.STALE

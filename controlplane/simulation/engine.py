@@ -37,6 +37,11 @@ class Engine:
         action()
         return True
 
+    def pass_until(self, time_s: float) -> None:
+        """Let time go on inside of an action: run what comes up to and including `time_s`, and be then."""
+        self.run(time_s)
+        self.now_s = max(self.now_s, time_s)
+
     def run(self, until_s: float = inf) -> None:
         """Run everything up to and including `until_s`, which may put in more."""
         while self._heap and self._heap[0][0] <= until_s:

@@ -1,18 +1,27 @@
-"""A simulated job and its launches. Steps are whole: what a launch has done of its next step when it is stopped is lost."""
+"""Simulated jobs by column, and their launches.
+
+Steps are whole: what a launch has done of its next step when it is stopped is lost.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
-from math import floor, inf
+from math import floor, inf, isnan, nan
 
-from policies.snapshot import JobView, RankSeat
+import numpy as np
+
+from policies.snapshot import Ints, JobColumns, Jobs, JobView, RankSeat, Running
 
 ROUNDING = 1e-6
 
 
 @dataclass(slots=True)
 class Launch:
-    """A stay of a job on its devices: from `start_s` to `end_s`, from `start_steps` to `end_steps`."""
+    """A stay of a job on its devices: from `start_s` to `end_s`, from `start_steps` to `end_steps`.
+
+    `row` is the job's in its workload, `number` the launch's in the journal.
+    """
 
     job: str
     ranks: tuple[RankSeat, ...]
@@ -25,11 +34,18 @@ class Launch:
     stop_wanted_s: float | None = None
     end_s: float = inf
     end_steps: int | None = None
+    row: int = -1
+    number: int = -1
 
     @property
     def goes_on(self) -> bool:
         """Whether nobody has asked for its stop."""
         return self.stop_wanted_s is None and self.end_s == inf
+
+    @property
+    def gpus(self) -> int:
+        """Devices held over all ranks."""
+        return sum(len(seat.devices) for seat in self.ranks)
 
     def steps_at(self, at_s: float) -> int:
         """Whole steps of the job done at that time; none are done after a stop is asked for."""
@@ -38,24 +54,101 @@ class Launch:
         working_s = min(at_s, self.stop_wanted_s if self.stop_wanted_s is not None else inf) - self.first_step_s
         return self.start_steps + max(0, floor(working_s * self.steps_per_s + ROUNDING))
 
+    def saved_at(self, at_s: float, every_s: float) -> int:
+        """Steps of the last checkpoint: one `every_s` seconds of work (0: none but that of the start)."""
+        working_s = at_s - self.first_step_s
+        if every_s <= 0.0 or working_s < every_s:
+            return self.start_steps
+        return self.steps_at(self.first_step_s + floor(working_s / every_s) * every_s)
+
+    def running(self) -> Running:
+        """As a snapshot shows it."""
+        return Running(0, self.ranks, self.start_s, self.until_s, self.steps_quota)
+
 
 @dataclass(slots=True)
 class SimulatedJob:
-    """A job: as submitted, with the steps it has behind it and the launch that holds devices for it."""
+    """A job and what became of it so far, for whoever looks: as submitted, with its launches in their order."""
 
     view: JobView
-    steps_done: int = 0
-    launch: Launch | None = None
-    completed_s: float | None = None
+    total_steps: int
+    steps_done: int
+    completed_s: float | None
     launches: list[Launch] = field(default_factory=list)
-
-    @property
-    def total_steps(self) -> int:
-        """Steps of the whole job."""
-        return round(self.view.total_steps or self.view.remaining_steps)
 
     @property
     def tardiness_s(self) -> float:
         """max(0, completion - due); of a job that is not completed, inf if it has a due date."""
         end_s = inf if self.completed_s is None else self.completed_s
         return 0.0 if self.view.due_s == inf else max(0.0, end_s - self.view.due_s)
+
+
+class JobBook:
+    """All jobs of a workload by arrival, and how far each is, by column; row i of every array is job i.
+
+    `launched` etc. count per job; `first_step_s`, `steps_per_s`, `start_steps` and `stop_wanted_s` are those of the launch that
+    holds devices for the job now, `steps_per_s` 0 where there is none.
+    """
+
+    def __init__(self, jobs: Iterable[JobView]) -> None:
+        columns = _by_arrival(jobs)
+        size = len(columns.ids)
+        self.columns = columns
+        self.row_of = {job: i for i, job in enumerate(columns.ids)}
+        left = columns.numbers["remaining_steps"]
+        self.total_steps = np.rint(np.where(columns.numbers["total_steps"] > 0.0, columns.numbers["total_steps"], left)).astype(
+            np.int64
+        )
+        self.steps_done = np.maximum(0, self.total_steps - np.rint(left).astype(np.int64))
+        self.completed_s = np.full(size, nan)
+        self.first_start_s = np.full(size, nan)
+        self.busy_s = np.zeros(size)
+        self.gpu_s = np.zeros(size)
+        self.launched = np.zeros(size, dtype=np.int64)
+        self.preempted = np.zeros(size, dtype=np.int64)
+        self.migrated = np.zeros(size, dtype=np.int64)
+        self.failed = np.zeros(size, dtype=np.int64)
+        self.first_step_s = np.zeros(size)
+        self.steps_per_s = np.zeros(size)
+        self.start_steps = np.zeros(size, dtype=np.int64)
+        self.stop_wanted_s = np.full(size, inf)
+
+    def __len__(self) -> int:
+        return len(self.columns.ids)
+
+    def job(self, row: int, launches: list[Launch]) -> SimulatedJob:
+        """One job as it is now, with these launches."""
+        completed_s = float(self.completed_s[row])
+        done = None if isnan(completed_s) else completed_s
+        return SimulatedJob(self.columns.row(row), int(self.total_steps[row]), int(self.steps_done[row]), done, launches)
+
+    def begin(self, launch: Launch) -> None:
+        """A launch takes its devices."""
+        row = launch.row
+        if not self.launched[row]:
+            self.first_start_s[row] = launch.start_s
+        self.launched[row] += 1
+        self.first_step_s[row], self.steps_per_s[row] = launch.first_step_s, launch.steps_per_s
+        self.start_steps[row], self.stop_wanted_s[row] = launch.start_steps, inf
+
+    def end(self, launch: Launch, now_s: float, steps: int) -> None:
+        """It gives them back, with so many steps of the job done."""
+        row = launch.row
+        launch.end_s, launch.end_steps = now_s, steps
+        self.steps_done[row], self.steps_per_s[row] = steps, 0.0
+        self.busy_s[row] += now_s - launch.start_s
+        self.gpu_s[row] += (now_s - launch.start_s) * launch.gpus
+
+    def steps_at(self, rows: Ints, now_s: float) -> Ints:
+        """int64[len(rows)]: whole steps done of each job; see `Launch.steps_at`."""
+        rate = self.steps_per_s[rows]
+        working_s = np.minimum(now_s, self.stop_wanted_s[rows]) - self.first_step_s[rows]
+        of_launch = np.maximum(0.0, np.floor(working_s * rate + ROUNDING)).astype(np.int64)
+        return np.where(rate > 0.0, self.start_steps[rows] + of_launch, self.steps_done[rows])
+
+
+def _by_arrival(jobs: Iterable[JobView]) -> JobColumns:
+    if isinstance(jobs, Jobs) and np.all(np.diff(jobs.columns.numbers["arrival_s"]) >= 0.0):
+        return jobs.columns
+    rows: Sequence[JobView] = sorted(jobs, key=lambda j: j.arrival_s)
+    return JobColumns.of(rows)

@@ -8,220 +8,320 @@ simulated.
 
 from __future__ import annotations
 
-from collections import Counter, defaultdict
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from bisect import bisect_left, insort
+from collections.abc import Callable, Mapping
 from functools import partial
+from math import inf
 from typing import Any
 
-from controlplane.changes import Change, Keep, Migrate, Preempt, Resize, Start, changes, current_of
-from controlplane.rounds import Applied, RejectCode, Rejected
+import numpy as np
+
+from controlplane.changes import Change, Keep, Migrate, PlacementKey, Preempt, Resize, Start, changes
+from controlplane.rounds import Applied, Rejected
 from controlplane.simulation.engine import Engine
-from controlplane.simulation.jobs import Launch, SimulatedJob
+from controlplane.simulation.fleet import Fleet
+from controlplane.simulation.jobs import JobBook, Launch, SimulatedJob
+from controlplane.simulation.journal import Journal
+from controlplane.simulation.launching import new_launch, refusal
+from controlplane.simulation.luck import Luck
 from controlplane.simulation.meter import Meter
+from controlplane.simulation.outcome import Unplaceable
+from controlplane.simulation.scene import Scene
+from controlplane.simulation.shown import Shown
+from controlplane.simulation.speeds import Speeds, highest_cap_w
+from controlplane.simulation.switches import NO_SWITCHES, Switches
 from policies.plan import Placement, Plan
-from policies.snapshot import (
-    EnergyStep,
-    GpuTypeView,
-    JobColumns,
-    JobPhase,
-    Jobs,
-    JobView,
-    KindView,
-    NodeView,
-    Running,
-    SlotHold,
-    Snapshot,
-    Trigger,
-)
+from policies.snapshot import JobColumns, Jobs, NodeState, Purpose, Running, Snapshot, Trigger
 
-
-@dataclass(frozen=True, slots=True)
-class Scene:
-    """A cluster to simulate.
-
-    `launch_s`: from a launch to its first step; `stop_s`: from the wish to stop to the devices' release.
-    """
-
-    nodes: tuple[NodeView, ...]
-    kinds: tuple[KindView, ...]
-    energy: tuple[EnergyStep, ...] = ()
-    gpu_types: tuple[GpuTypeView, ...] = ()
-    cluster: str = "simulated"
-    currency: str = "EUR"
-    round_s: float = 300.0
-    horizon_s: float = 86_400.0
-    seed: int = 1
-    power_cap_w: float | None = None
-    launch_s: float = 0.0
-    stop_s: float = 0.0
-    restart_cost_s: float = 0.0
-
-
-@dataclass(slots=True)
-class _State:
-    jobs: dict[str, SimulatedJob] = field(default_factory=dict)
-    reasons: list[str] = field(default_factory=list)
-    memory: Mapping[str, Any] = field(default_factory=dict)
-    number: int = 0
+__all__ = ["Scene", "SimulatedWorld"]
 
 
 class SimulatedWorld:
-    """World of a simulation. `on_event` is called with the reason whenever a round is wanted."""
+    """World of a simulation. `on_event` is called with the reason whenever a round is wanted.
 
-    def __init__(self, scene: Scene, engine: Engine, on_event: Callable[[str], None]) -> None:
-        self.scene, self.engine, self.on_event = scene, engine, on_event
-        self.nodes = {n.id: n for n in scene.nodes}
-        self.rates = {(k.id, t.gpu_type, t.gpus): t.steps_per_s for k in scene.kinds for t in k.throughputs if not t.spread}
-        self.meter = Meter(self.nodes, scene.energy, engine.now_s)
-        self.state = _State()
+    `book` holds all jobs of the workload; those come in by `submit`. `hides_running`: snapshots show the queue only, see
+    `controlplane.simulation.shortcuts`.
+    """
+
+    def __init__(
+        self,
+        scene: Scene,
+        engine: Engine,
+        book: JobBook,
+        on_event: Callable[[str], None],
+        *,
+        switches: Switches = NO_SWITCHES,
+        hides_running: bool = False,
+    ) -> None:
+        self.scene, self.engine, self.book, self.on_event = scene, engine, book, on_event
+        self.switches, self._hides_running = switches, hides_running
+        self.luck = Luck(scene.seed, switches)
+        self.fleet = Fleet(scene.nodes)
+        cap_w = highest_cap_w(scene.power_cap_w, scene.power_caps)
+        self.speeds = Speeds(scene.nodes, scene.kinds, cap_w)
+        noise = self.luck.power if switches.power_noise else None
+        self.meter = Meter({n.id: n for n in scene.nodes}, scene.energy, engine.now_s, noise)
+        self.shown = Shown(book, self.luck.seen(scene.kinds), scene)
+        self.journal = Journal()
+        self.active: list[int] = []
+        self.queue: list[int] = []
+        self.launches: dict[int, Launch] = {}
+        self.arrived = 0
+        self.completed = 0
+        self.unplaceable: dict[str, Unplaceable] = {}
+        self.fastest_s = np.full(len(book), inf)
+        self.number = 0
+        self._running: dict[int, tuple[Running, ...]] = {}
+        self._reasons: list[str] = []
+        self._last = _empty_snapshot(scene)
+        self._memory: Mapping[str, Any] = {}
 
     @property
     def jobs(self) -> Mapping[str, SimulatedJob]:
-        """All jobs submitted so far, by id, in their order."""
-        return self.state.jobs
+        """All jobs submitted so far, by id, in their order, as they are now; for whoever looks, not for every round."""
+        of_job: dict[int, list[Launch]] = {row: [] for row in range(self.arrived)}
+        for number, row in enumerate(self.journal.row):
+            under_way = self.launches.get(row)
+            job = self.book.columns.ids[row]
+            known = under_way if under_way is not None and under_way.number == number else self.journal.launch(number, job)
+            of_job[row].append(known)
+        return {self.book.columns.ids[row]: self.book.job(row, launches) for row, launches in of_job.items()}
 
-    def submit(self, job: JobView) -> None:
-        """A job comes in now."""
-        self.state.jobs[job.id] = SimulatedJob(job)
-        self.tell("submission")
+    @property
+    def hides_running(self) -> bool:
+        """Whether snapshots show the queue only now: not while a node must be emptied."""
+        return self._hides_running and not self.fleet.draining
+
+    @property
+    def is_settled(self) -> bool:
+        """Whether a round could change nothing: the policy only starts what waits, and nothing does, or no device is free."""
+        return self.hides_running and (not self.queue or self.fleet.free <= 0)
+
+    @property
+    def is_over(self) -> bool:
+        """Whether every job has come in and is done, or can never run."""
+        return self.arrived == len(self.book) and not self.active
+
+    @property
+    def is_any_node_away(self) -> bool:
+        """Whether a node that was lost will come back."""
+        return bool(self.switches.node_failures_per_day) and any(n.state is NodeState.LOST for n in self.fleet.nodes.values())
+
+    def submit(self, rows: range) -> None:
+        """These jobs of the workload come in now; one that no node can ever run is reported, not let in."""
+        self.arrived = rows.stop
+        let_in = [row for row in rows if self._can_run(row)]
+        for row in let_in:
+            self.active.append(row)
+            self.queue.append(row)
+            kind = self.book.columns.kinds[row]
+            if self.shown.enter(row) and self.switches.profiling_s:
+                self.shown.profiling.add(kind)
+                self.engine.after(self.switches.profiling_s, partial(self._profiled, kind))
+        if let_in:
+            self.tell("submission")
 
     def snapshot(self) -> Snapshot:
         """The cluster as `controlplane.live.observe` would show it, for the next round."""
-        self.state.number += 1
-        shown = self._snapshot(tuple(dict.fromkeys(self.state.reasons)))
-        self.state.reasons.clear()
-        return shown
-
-    def _snapshot(self, reasons: tuple[str, ...] = ()) -> Snapshot:
-        state, scene = self.state, self.scene
-        active = [job for job in state.jobs.values() if job.completed_s is None]
-        return Snapshot(
-            cluster=scene.cluster,
+        self.number += 1
+        rows = self.shown.rows(self.queue, self.active, self.number, hides_running=self.hides_running)
+        running = None if self.hides_running else self._running
+        self._last = self._last.following(
             now_s=self.engine.now_s,
-            round_s=scene.round_s,
-            seed=scene.seed + state.number,
-            nodes=self._nodes(),
-            kinds=self._kinds(active),
-            jobs=Jobs(JobColumns.of([self._view(job) for job in active])),
-            gpu_types=scene.gpu_types,
-            energy=scene.energy,
-            currency=scene.currency,
-            power_cap_w=scene.power_cap_w,
-            horizon_s=scene.horizon_s,
-            trigger=Trigger(reasons),
-            memory=dict(state.memory),
+            seed=self.scene.seed + self.number,
+            nodes=self.fleet.views(),
+            kinds=self.shown.kinds(),
+            jobs=self.shown.jobs(rows, running, self.launches, self.engine.now_s),
+            trigger=Trigger(tuple(dict.fromkeys(self._reasons))),
+            memory=dict(self._memory),
         )
+        self._reasons.clear()
+        return self._last
 
     def apply(self, plan: Plan) -> Applied:
-        """Make the plan so: stop, keep, then launch what finds its devices free."""
-        todo = changes(current_of(self._snapshot()), plan)
+        """Make the plan so, as far as what is the case by then allows: stop, keep, then launch what finds its devices free."""
+        self._take_time()
+        todo = changes(self._current(), plan)
         for change in todo:
             self._stop_or_keep(change)
         launches = [c.placement for c in todo if isinstance(c, Start | Migrate | Resize)]
         rejected = [r for p in launches if (r := self._launch(p)) is not None]
-        self._measure()
-        self.state.memory = plan.memory
+        self._memory = plan.memory
         return Applied(todo, tuple(rejected))
-
-    def _stop_or_keep(self, change: Change) -> None:
-        match change:
-            case Preempt(key=(job, _, _)) | Migrate(placement=Placement(job=job)) | Resize(placement=Placement(job=job)):
-                self._ask_to_stop(self.jobs[job])
-            case Keep(key=(job, _, _), placement=Placement() as wanted) if (launch := self.jobs[job].launch) is not None:
-                launch.until_s, launch.steps_quota = wanted.until_s, wanted.steps_quota
-
-    def _launch(self, placement: Placement) -> Rejected | None:
-        job = self.jobs[placement.job]
-        if job.launch is not None:
-            return Rejected(placement.key, RejectCode.DEFERRED, "the job is being stopped")
-        held = self._held()
-        wanted = {(seat.node, device) for seat in placement.ranks for device in seat.devices}
-        if taken := sorted(held.keys() & wanted):
-            return Rejected(placement.key, RejectCode.DEFERRED, f"still held: {taken}")
-        gpu_type = self.nodes[placement.ranks[0].node].gpu_type
-        now_s = self.engine.now_s
-        rate = self.rates[job.view.kind, gpu_type, placement.gpus]
-        restart_s = self.scene.restart_cost_s if job.launches else 0.0
-        launch = Launch(
-            job.view.id, placement.ranks, now_s, job.steps_done, now_s + self.scene.launch_s + restart_s, rate,
-            placement.until_s, placement.steps_quota,
-        )  # fmt: skip
-        job.launch = launch
-        job.launches.append(launch)
-        end_s = launch.first_step_s + (job.total_steps - job.steps_done) / rate
-        self.engine.at(end_s, partial(self._complete, job, launch))
-        return None
-
-    def _ask_to_stop(self, job: SimulatedJob) -> None:
-        launch = job.launch
-        if launch is not None and launch.goes_on:
-            launch.stop_wanted_s = self.engine.now_s
-            self.engine.after(self.scene.stop_s, partial(self._stopped, job, launch))
-
-    def _stopped(self, job: SimulatedJob, launch: Launch) -> None:
-        job.steps_done = launch.steps_at(self.engine.now_s)
-        self._release(job, launch)
-        self.tell("leftover")
-
-    def _complete(self, job: SimulatedJob, launch: Launch) -> None:
-        if not launch.goes_on:
-            return
-        job.steps_done = job.total_steps
-        job.completed_s = self.engine.now_s
-        self._release(job, launch)
-        self.tell("completion")
-
-    def _release(self, job: SimulatedJob, launch: Launch) -> None:
-        launch.end_s, launch.end_steps = self.engine.now_s, job.steps_done
-        job.launch = None
-        self._measure()
 
     def tell(self, reason: str) -> None:
         """Something happened for which a round is wanted."""
-        self.state.reasons.append(reason)
+        self._reasons.append(reason)
         self.on_event(reason)
 
-    def _measure(self) -> None:
-        self.meter.use(self.engine.now_s, Counter(node for node, _ in self._held()))
+    def lose(self, node: str) -> None:
+        """A node fails: what ran there is lost since its last checkpoint, and waits again."""
+        if self.fleet.nodes[node].state is NodeState.LOST:
+            return
+        for launch in self.fleet.launches_on(node):
+            self.fail(launch)
+        self.fleet.change_state(node, NodeState.LOST)
+        self.tell("node_lost")
 
-    def _held(self) -> dict[tuple[str, str], SlotHold]:
-        launches = (job.launch for job in self.jobs.values() if job.launch is not None)
-        return {(s.node, d): SlotHold(launch.job, share=s.share) for launch in launches for s in launch.ranks for d in s.devices}
+    def restore(self, node: str) -> None:
+        """A node takes work (again)."""
+        self.fleet.change_state(node, NodeState.READY)
+        self.tell("node_joined")
 
-    def _nodes(self) -> tuple[NodeView, ...]:
-        held = self._held()
-        return tuple(_with_holds(node, held) for node in self.scene.nodes)
+    def drain(self, node: str, until_s: float) -> None:
+        """A node takes nothing new and must be empty by `until_s`: what still runs there then is asked to stop."""
+        self.fleet.change_state(node, NodeState.DRAINING, until_s)
+        self.engine.at(max(until_s, self.engine.now_s), partial(self._end_drain, node, until_s))
+        self.tell("node_drained")
 
-    def _kinds(self, active: Sequence[SimulatedJob]) -> tuple[KindView, ...]:
-        wanted = {job.view.kind for job in active}
-        return tuple(kind for kind in self.scene.kinds if kind.id in wanted)
+    def fail(self, launch: Launch) -> None:
+        """A launch fails: its job goes on from its last checkpoint, when it has devices again."""
+        if launch.end_s == inf:
+            self.book.failed[launch.row] += 1
+            self._release(launch, launch.saved_at(self.engine.now_s, self.switches.checkpoint_every_s))
+            self.tell("failure")
 
-    def _view(self, job: SimulatedJob) -> JobView:
-        launch = job.launch
-        done = job.steps_done if launch is None else launch.steps_at(self.engine.now_s)
-        running: tuple[Running, ...] = ()
-        if launch is not None and launch.goes_on:
-            running = (Running(0, launch.ranks, launch.start_s, launch.until_s, launch.steps_quota),)
-        return replace(
-            job.view,
-            total_steps=float(job.total_steps),
-            remaining_steps=float(max(0, job.total_steps - done)),
-            restart_cost_s=self.scene.restart_cost_s,
-            phase=JobPhase.RUNNING if running else JobPhase.WAITING,
-            running=running,
-            received_s=self._received_s(job),
-        )
+    def _end_drain(self, node: str, until_s: float) -> None:
+        if self.fleet.nodes[node].drain_until_s == until_s:
+            for launch in self.fleet.launches_on(node):
+                self._ask_to_stop(launch)
 
-    def _received_s(self, job: SimulatedJob) -> tuple[tuple[str, float], ...]:
-        received: dict[str, float] = defaultdict(float)
-        for launch in job.launches:
-            for seat in launch.ranks:
-                stay_s = min(self.engine.now_s, launch.end_s) - launch.start_s
-                received[self.nodes[seat.node].gpu_type] += stay_s * len(seat.devices) * seat.share
-        return tuple(sorted(received.items()))
+    def _can_run(self, row: int) -> bool:
+        columns = self.book.columns
+        rate, why = self.speeds.best(columns, row)
+        missed = next((d for d in columns.others["dependencies"][row] if d in self.unplaceable), None)
+        if missed is not None:
+            why = f"it depends on {missed}, which can never run"
+        if why:
+            self.unplaceable[columns.ids[row]] = Unplaceable(row, columns.ids[row], why)
+            return False
+        self.fastest_s[row] = self.book.total_steps[row] / rate
+        return True
+
+    def _profiled(self, kind: str) -> None:
+        self.shown.profiling.discard(kind)
+        self.tell("profile")
+
+    def _take_time(self) -> None:
+        """The world goes on while it is decided; the plan meets what is the case then."""
+        takes_s = self.switches.decision_s + self.switches.decision_per_job_s * len(self.active)
+        if takes_s:
+            self.engine.pass_until(self.engine.now_s + takes_s)
+
+    def _current(self) -> dict[PlacementKey, Running]:
+        """What is committed and goes on; nothing of it where it was not shown."""
+        if self.hides_running:
+            return {}
+        ids = self.book.columns.ids
+        return {(ids[row], Purpose.TRAINING, 0): self._running[row][0] for row in sorted(self._running)}
+
+    def _stop_or_keep(self, change: Change) -> None:
+        match change:
+            case Preempt(key=(job, _, _)):
+                self.book.preempted[self.book.row_of[job]] += 1
+                self._ask_to_stop(self.launches[self.book.row_of[job]])
+            case Migrate(placement=Placement(job=job)) | Resize(placement=Placement(job=job)):
+                self.book.migrated[self.book.row_of[job]] += 1
+                self._ask_to_stop(self.launches[self.book.row_of[job]])
+            case Keep(key=(job, _, _), placement=Placement() as wanted) if change.changes_term:
+                self._keep(self.launches[self.book.row_of[job]], wanted)
+
+    def _keep(self, launch: Launch, wanted: Placement) -> None:
+        launch.until_s, launch.steps_quota = wanted.until_s, wanted.steps_quota
+        self._running[launch.row] = (launch.running(),)
+        self._end_by_term(launch)
+
+    def _launch(self, placement: Placement) -> Rejected | None:
+        row = self.book.row_of[placement.job]
+        rate = self.speeds.of(self.book.columns.kinds[row], placement.ranks)
+        why = refusal(self.book, self.fleet, placement, is_stopping=row in self.launches, rate=rate)
+        if why is not None:
+            return why
+        speed = rate * self.luck.speed(placement.job, int(self.book.launched[row]))
+        launch = new_launch(self.scene, self.book, placement, self.engine.now_s, speed)
+        self.book.begin(launch)
+        self.journal.begin(launch)
+        self.fleet.take(launch)
+        self.launches[row] = launch
+        self._running[row] = (launch.running(),)
+        del self.queue[bisect_left(self.queue, row)]
+        self._measure(launch)
+        self._foresee_end(launch)
+        self._end_by_term(launch)
+        return None
+
+    def _foresee_end(self, launch: Launch) -> None:
+        """Its job is done when all steps are, unless it is stopped or fails before."""
+        work_s = (int(self.book.total_steps[launch.row]) - launch.start_steps) / launch.steps_per_s
+        self.engine.at(launch.first_step_s + work_s, partial(self._complete, launch))
+        part = self.luck.fails_after(launch.job, int(self.book.launched[launch.row]))
+        if part is not None:
+            self.engine.at(launch.first_step_s + part * work_s, partial(self.fail, launch))
+
+    def _end_by_term(self, launch: Launch) -> None:
+        if launch.until_s is not None:
+            self.engine.at(max(launch.until_s, self.engine.now_s), partial(self._term_over, launch, launch.until_s))
+
+    def _term_over(self, launch: Launch, until_s: float) -> None:
+        if launch.until_s == until_s:
+            self._ask_to_stop(launch)
+
+    def _ask_to_stop(self, launch: Launch) -> None:
+        if not launch.goes_on:
+            return
+        launch.stop_wanted_s = self.book.stop_wanted_s[launch.row] = self.engine.now_s
+        del self._running[launch.row]
+        insort(self.queue, launch.row)
+        self.engine.after(self.scene.stop_s, partial(self._stopped, launch))
+
+    def _stopped(self, launch: Launch) -> None:
+        if launch.end_s == inf:
+            self._release(launch, launch.steps_at(self.engine.now_s))
+            self.tell("leftover")
+
+    def _complete(self, launch: Launch) -> None:
+        if not launch.goes_on:
+            return
+        self._release(launch, int(self.book.total_steps[launch.row]))
+        del self.queue[bisect_left(self.queue, launch.row)]
+        del self.active[bisect_left(self.active, launch.row)]
+        self.book.completed_s[launch.row] = self.engine.now_s
+        self.completed += 1
+        self.shown.leave(launch.row)
+        self.tell("completion")
+
+    def _release(self, launch: Launch, steps: int) -> None:
+        """Its devices are free again and its job waits."""
+        if launch.goes_on:
+            del self._running[launch.row]
+            insort(self.queue, launch.row)
+        self.book.end(launch, self.engine.now_s, steps)
+        self.journal.end(launch)
+        self.fleet.release(launch)
+        self.shown.receive(launch)
+        del self.launches[launch.row]
+        self._measure(launch)
+
+    def _measure(self, launch: Launch) -> None:
+        for node in {seat.node for seat in launch.ranks}:
+            self.meter.use(self.engine.now_s, node, self.fleet.in_use[node])
 
 
-def _with_holds(node: NodeView, held: Mapping[tuple[str, str], SlotHold]) -> NodeView:
-    holds = {d.id: held.get((node.id, d.id)) for d in node.devices}
-    return replace(node, devices=tuple(replace(d, held=() if (h := holds[d.id]) is None else (h,)) for d in node.devices))
+def _empty_snapshot(scene: Scene) -> Snapshot:
+    """The scene before anything has happened."""
+    return Snapshot(
+        cluster=scene.cluster,
+        now_s=0.0,
+        round_s=scene.round_s,
+        seed=scene.seed,
+        nodes=scene.nodes,
+        kinds=(),
+        jobs=Jobs(JobColumns.of(())),
+        gpu_types=scene.gpu_types,
+        energy=scene.energy,
+        currency=scene.currency,
+        power_cap_w=scene.power_cap_w,
+        power_caps=scene.power_caps,
+        emissions_cost_per_kg=scene.emissions_cost_per_kg,
+        horizon_s=scene.horizon_s,
+    )

@@ -22,7 +22,7 @@ register.filter("count", formats.count)
 TONES = {
     **dict.fromkeys(("running", "starting", "preparing", "accepted"), "accent dot"),
     **dict.fromkeys(("queued", "profiling", "offered"), "info dot"),
-    **dict.fromkeys(("completed", "succeeded", "ready", "applied"), "good dot"),
+    **dict.fromkeys(("completed", "succeeded", "ready", "applied", "done"), "good dot"),
     **dict.fromkeys(("stopping", "cancelling", "unknown", "preempted", "cordoned", "draining", "partial", "kept"), "warn dot"),
     **dict.fromkeys(("failed", "lost", "rejected", "abandoned"), "bad dot"),
     **dict.fromkeys(("held", "cancelled"), "dot"),

@@ -20,7 +20,8 @@ class Instance(NamedTuple):
     `choice` int64[E, K]: configurations of a job, the `due_count[j]` that meet its due date by rising cost, then up to
     `fit_count[j]` by rising time. `chance` float64[E, 2]: cumulative probability of its first two, inversely to their cost.
     `time_s` float64[E, K]: run time of what is left there; `home` / `home_config`: node and configuration where it runs now (-1:
-    none), whose time holds on that very node only, `move_s` more elsewhere. `slack_s` due date minus now. `penalty` cost of
+    none), whose time holds on that very node only, `move_s` more elsewhere. `priced_s` and `priced_move_s`: the same in priced
+    seconds, which energy is counted in (`policies.mechanisms.pricing`). `slack_s` due date minus now. `penalty` cost of
     postponing, `moving` of not staying. `cost` float64[C, G + 1] per second with g GPUs in use, `power` watts likewise; `used`
     GPUs of a node in use by others. `first` int64[C, G + 1], `after` and `before` int64[N]: the lists of nodes by class and free
     GPUs. `demand` float64[E, R], `capacity` float64[N, R]: scarce resources; `watts` left under the power cap (inf: none).
@@ -39,6 +40,8 @@ class Instance(NamedTuple):
     slack_s: Floats
     penalty: Floats
     moving: Floats
+    priced_s: Floats
+    priced_move_s: Floats
     gpus_min: Ints
     config_class: Ints
     config_gpus: Ints
@@ -57,8 +60,8 @@ class Instance(NamedTuple):
 
 
 class State(NamedTuple):
-    """What one construction changes: free GPUs, lists and resources as in `Instance`, GPUs `busy`, seconds to the first
-    end (or GPU seconds, `Instance.whole`) as `span` of each node, and in order what was placed: (job, node, config)."""
+    """What one construction changes: free GPUs, lists and resources as in `Instance`, GPUs `busy`, priced seconds to the first end
+    (or priced GPU seconds, `Instance.whole`) as `span` of each node, and in order what was placed: (job, node, config)."""
 
     free: Ints
     first: Ints

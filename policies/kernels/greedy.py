@@ -131,12 +131,12 @@ def take(data: Instance, state: State, watts: float, j: int, n: int, c: int, gpu
 
 
 @compiled
-def stretch(span: Floats, n: int, run_s: float, gpus: int, opens: bool, whole: int) -> None:
-    """Count a run on its node: its GPU seconds if whole runs count, else the time of the node's first end."""
+def stretch(span: Floats, n: int, priced_s: float, gpus: int, opens: bool, whole: int) -> None:
+    """Count a run on its node: its priced GPU seconds if whole runs count, else the priced time of the node's first end."""
     if whole:
-        span[n] += run_s * gpus
-    elif opens or run_s < span[n]:
-        span[n] = run_s
+        span[n] += priced_s * gpus
+    elif opens or priced_s < span[n]:
+        span[n] = priced_s
 
 
 @compiled
@@ -180,10 +180,13 @@ def construct(
                 break
             continue
         gpus, stays = config_gpus[k], k == home_config[j] and n == home[j]
-        run_s = data.time_s[j, k] + (data.move_s[j] if k == home_config[j] and n != home[j] else 0.0)
+        run_s, priced_s = data.time_s[j, k], data.priced_s[j, k]
+        if k == home_config[j] and n != home[j]:
+            run_s += data.move_s[j]
+            priced_s += data.priced_move_s[j]
         if scarce:
             watts = take(data, state, watts, j, n, config_class[k], gpus)
-        stretch(span, n, run_s, gpus, busy[n] == data.used[n], data.whole)
+        stretch(span, n, priced_s, gpus, busy[n] == data.used[n], data.whole)
         relink(first, after, before, free, n, config_class[k], gpus)
         busy[n] += gpus
         total -= gpus

@@ -25,10 +25,10 @@ def instance(problem: Problem, choice: Choice, objective: Objective) -> Instance
         choice=choice.order, due_count=choice.due_count, fit_count=problem.feasible.sum(axis=1).astype(np.int64),
         chance=choice.chance, time_s=problem.times_s, home=problem.home, home_config=problem.home_config, move_s=problem.move_s,
         weight=problem.column("tardiness_weight"), slack_s=problem.slack_s, penalty=objective.postponing(problem),
-        moving=objective.moving(problem), gpus_min=problem.count("gpus_min"), config_class=problem.config_class,
-        config_gpus=problem.config_gpus, cost=problem.cost, power=problem.power, node_class=problem.node_class, free=free,
-        used=problem.busy, first=first, after=after, before=before, demand=problem.demand, capacity=problem.capacity,
-        watts=problem.watts, whole=int(objective.whole),
+        moving=objective.moving(problem), priced_s=problem.priced_s, priced_move_s=problem.priced_move_s,
+        gpus_min=problem.count("gpus_min"), config_class=problem.config_class, config_gpus=problem.config_gpus, cost=problem.cost,
+        power=problem.power, node_class=problem.node_class, free=free, used=problem.busy, first=first, after=after, before=before,
+        demand=problem.demand, capacity=problem.capacity, watts=problem.watts, whole=int(objective.whole),
     )  # fmt: skip
 
 
@@ -52,7 +52,7 @@ def choose(problem: Problem, hysteresis: float = 0.0) -> Choice:
     The configuration in which a job runs now seems cheaper by the fraction `hysteresis`, so that it changes only where that pays.
     """
     times = problem.times_s
-    costs = energy_costs(times, problem.cost[problem.config_class, problem.config_gpus])
+    costs = energy_costs(problem.priced_s, problem.cost[problem.config_class, problem.config_gpus])
     at_home = np.flatnonzero(problem.home_config != NONE)
     costs[at_home, problem.home_config[at_home]] *= 1.0 - hysteresis
     in_time = problem.feasible & (times < problem.slack_s[:, None])
@@ -74,12 +74,17 @@ def _chances(costs: Floats, order: Ints, due_count: Ints) -> Floats:
 
 
 def _lists(problem: Problem, free: Ints, residents: Ints) -> tuple[Ints, Ints, Ints]:
-    first = np.full((len(problem.cost), problem.cost.shape[1]), NONE, dtype=np.int64)
-    after = np.full(len(free), NONE, dtype=np.int64)
-    before = np.full(len(free), NONE, dtype=np.int64)
-    for n in np.argsort(-residents, kind="stable"):
-        c, head = problem.node_class[n], first[problem.node_class[n], free[n]]
-        after[n], first[c, free[n]] = head, n
+    first = [[NONE] * problem.cost.shape[1] for _ in problem.cost]
+    after, before = [NONE] * len(free), [NONE] * len(free)
+    classes, left = problem.node_class.tolist(), free.tolist()
+    for n in np.argsort(-residents, kind="stable").tolist():
+        of_class = first[classes[n]]
+        head = of_class[left[n]]
+        after[n], of_class[left[n]] = head, n
         if head != NONE:
             before[head] = n
-    return first, after, before
+    return (
+        np.array(first, dtype=np.int64).reshape(problem.cost.shape),
+        np.array(after, dtype=np.int64),
+        np.array(before, dtype=np.int64),
+    )

@@ -8,7 +8,8 @@ from dataclasses import replace
 import numpy as np
 
 from policies.mechanisms.packing import pack
-from policies.mechanisms.problem import Problem, build, price_per_watt_second
+from policies.mechanisms.pricing import prices_of
+from policies.mechanisms.problem import Problem, build
 from policies.mechanisms.solution import Solution
 from policies.mechanisms.staying import Stay, remaining_s
 from policies.mechanisms.waiting import waiting_of, watts_of
@@ -66,12 +67,14 @@ def _devices(problem: Problem, job: int, n: int, gpus: int, left: list[str]) -> 
 
 
 def _energy(problem: Problem, solution: Solution, run_s: Floats) -> Floats:
-    """Each job's part of its node's cost, by GPUs, while it runs beside what is placed there now."""
+    """Each job's part of its node's bill, by GPUs, while it runs beside what is placed there now; emissions are not billed."""
+    prices = prices_of(problem.snapshot, emissions=False)
     jobs = solution.placed
     gpus = problem.config_gpus[solution.config[jobs]]
     nodes = solution.node[jobs]
     used = problem.busy[nodes] + np.bincount(nodes, gpus, len(problem.nodes)).astype(np.int64)[nodes]
-    share: Floats = problem.cost[problem.node_class[nodes], used] * gpus / used * run_s
+    cost = problem.power[problem.node_class[nodes], used] * prices.reference
+    share: Floats = cost * gpus / used * prices.priced_s(run_s)
     return share
 
 
@@ -91,7 +94,8 @@ def _energy_of(problem: Problem, stay: Stay, run_s: float) -> float:
         node = problem.snapshot.node_by_id[seat.node]
         used = max(len(seat.devices), sum(bool(d.held) for d in node.devices))
         watts += node.power_w[min(used, len(node.power_w) - 1)] * len(seat.devices) / used
-    return watts * price_per_watt_second(problem.snapshot) * run_s
+    prices = prices_of(problem.snapshot, emissions=False)
+    return float(watts * prices.reference * prices.priced_s(np.array(run_s)))
 
 
 def _fallbacks(problem: Problem, solution: Solution, placements: list[Placement]) -> list[Placement]:
@@ -102,7 +106,7 @@ def _fallbacks(problem: Problem, solution: Solution, placements: list[Placement]
         if row in decided:
             continue
         candidate = _staying(problem, stay)
-        cap = problem.snapshot.power_cap_w
+        cap = problem.snapshot.cap_w
         if cap is None or watts_of(problem.snapshot, [*placements, *kept, candidate]) <= cap:
             kept.append(candidate)
     return kept

@@ -2,10 +2,12 @@
 
 Nodes of one class (type, devices to give, power curve, the labels and scarce resources that matter) are interchangeable for every
 configuration; t[j, k] = launch + remaining steps / throughput, c[k] = P(g) / 1000 * price * PUE / 3600 per second (ANDREAS, IV-A).
+A run whose price changes while it lasts costs c[k] times its priced seconds (`policies.mechanisms.pricing`).
 """
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import cached_property
@@ -19,17 +21,17 @@ from policies.mechanisms.eligibility import (
     busy_devices,
     capacities,
     demands,
-    free_devices,
+    free_and_busy,
     launch_s,
     node_resources,
     not_eligible,
     signatures,
+    wants_resources,
 )
+from policies.mechanisms.pricing import Prices, prices_of
 from policies.mechanisms.staying import Stay, stays
 from policies.plan import Waiting
 from policies.snapshot import Bools, Floats, Ints, NodeView, Snapshot
-
-SECONDS_PER_HOUR = 3600.0
 
 
 @dataclass(frozen=True)
@@ -38,7 +40,8 @@ class Problem:
 
     `rows` int64[E]: the jobs' rows in the snapshot. `pinned`: what stays where it is, outside of the decision; `fallback`: by row,
     where a job on a draining node may stay if there is no room elsewhere; `not_eligible`: by row, who must wait. `devices[n]`:
-    ids to give. `run_s` float64[E, K]: run time without launch, inf where the configuration is impossible for the job.
+    ids to give. `run_s` float64[E, K]: run time without launch, inf where the configuration is impossible for the job. `cost`
+    float64[C, G + 1] per priced second at the reference of `prices`, with g GPUs in use; `power` watts likewise.
     """
 
     snapshot: Snapshot
@@ -62,6 +65,7 @@ class Problem:
     capacity: Floats
     watts: float
     charged: bool
+    prices: Prices
 
     def column(self, name: str) -> Floats:
         """A numeric column of the jobs to decide on."""
@@ -96,6 +100,22 @@ class Problem:
         return times
 
     @cached_property
+    def priced_s(self) -> Floats:
+        """float64[E, K]: priced seconds of `times_s`."""
+        return self.prices.priced_s(self.times_s)
+
+    @cached_property
+    def priced_move_s(self) -> Floats:
+        """float64[E]: priced seconds by which a run in the job's home configuration grows on another node; 0 without a home."""
+        if self.prices.is_flat:
+            return self.move_s
+        at_home, grown = np.flatnonzero(self.home_config != NONE), np.zeros_like(self.move_s)
+        config = self.home_config[at_home]
+        moved_s = self.prices.priced_s(self.times_s[at_home, config] + self.move_s[at_home])
+        grown[at_home] = moved_s - self.priced_s[at_home, config]
+        return grown
+
+    @cached_property
     def slowest_s(self) -> Floats:
         """float64[E]: M_j, the slowest possible run time, from a new launch; 0 for a job that fits nowhere."""
         slowest = np.max(np.where(self.feasible, self.run_s, 0.0), axis=1, initial=0.0)
@@ -128,9 +148,12 @@ class _Builder:
         self.snapshot, self.rows, self.nodes, self.pinned = snapshot, rows, nodes, pinned
         known = snapshot.jobs.position
         held = {(s.node, d) for stay in pinned for s in stay.run.ranks for d in s.devices}
-        usable = (tuple(d for d in free_devices(n, known) if (n.id, d) not in held) for n in nodes)
-        self.devices = tuple(usable)
-        self.busy = np.array([busy_devices(n, known) + sum((n.id, d.id) in held for d in n.devices) for n in nodes], dtype=np.int64)
+        at = {s.node for stay in pinned for s in stay.run.ranks}
+        found = [free_and_busy(n, known) for n in nodes]
+        usable = zip(nodes, found, strict=True)
+        self.devices = tuple(tuple(d for d in free if (n.id, d) not in held) if n.id in at else free for n, (free, _) in usable)
+        staying = Counter(node for node, _ in held)
+        self.busy = np.array([busy + staying[n.id] for n, (_, busy) in zip(nodes, found, strict=True)], dtype=np.int64)
         self.signature, self.signatures = signatures(snapshot, rows)
         self.demand, self.capacity, self.whole = self._scarce_resources()
         self.node_class, self.classes = self._classes()
@@ -139,16 +162,20 @@ class _Builder:
         config_class, config_gpus = self._configurations()
         run_s = self._run_s(config_class, config_gpus)
         home, home_config = self._homes(config_class, config_gpus, run_s)
-        cost, power = self._curves()
+        prices = prices_of(self.snapshot)
+        power = self._power()
         return Problem(
             snapshot=self.snapshot, rows=self.rows, nodes=self.nodes, devices=self.devices, pinned=self.pinned, fallback=fallback,
             not_eligible=waiting, node_class=self.node_class, busy=self.busy, config_class=config_class, config_gpus=config_gpus,
-            cost=cost, power=power, run_s=run_s, launch_s=launch_s(self.snapshot)[self.rows], home=home, home_config=home_config,
-            demand=self.demand, capacity=self.capacity, watts=self._watts_left(), charged=charged,
+            cost=power * prices.reference, power=power, run_s=run_s, launch_s=launch_s(self.snapshot)[self.rows], home=home,
+            home_config=home_config, demand=self.demand, capacity=self.capacity, watts=self._watts_left(), charged=charged,
+            prices=prices,
         )  # fmt: skip
 
     def _scarce_resources(self) -> tuple[Floats, Floats, Floats]:
         """Demand, what is left on each node, and what the whole node has, of those resources that could run out."""
+        if not wants_resources(self.snapshot):
+            return np.zeros((len(self.rows), 0)), np.zeros((len(self.nodes), 0)), np.zeros((len(self.nodes), 0))
         names, demand = demands(self.snapshot, self.rows)
         whole, left = node_resources(self.nodes, names), capacities(self.snapshot, self.nodes, names)
         _subtract(left, {n.id: i for i, n in enumerate(self.nodes)}, names, self.pinned, self.snapshot)
@@ -162,13 +189,15 @@ class _Builder:
         wanted = frozenset().union(*(labels for _, labels in self.signatures)) if self.signatures else frozenset()
         numbers: dict[object, int] = {}
         members: list[int] = []
-        of = np.zeros(len(self.nodes), dtype=np.int64)
+        of = [0] * len(self.nodes)
+        whole = [tuple(row) for row in self.whole.tolist()]
         for i, node in enumerate(self.nodes):
-            key = (node.gpu_type, len(node.devices), node.power_w, wanted & set(node.labels), tuple(self.whole[i]))
+            labels = wanted.intersection(node.labels) if wanted else wanted
+            key = (node.gpu_type, len(node.devices), node.power_w, labels, whole[i])
             of[i] = numbers.setdefault(key, len(numbers))
             if of[i] == len(members):
                 members.append(i)
-        return of, tuple(members)
+        return np.array(of, dtype=np.int64), tuple(members)
 
     def _configurations(self) -> tuple[Ints, Ints]:
         pairs = [(c, g) for c, i in enumerate(self.classes) for g in range(1, len(self.nodes[i].devices) + 1)]
@@ -216,27 +245,20 @@ class _Builder:
                 home[e], config[e] = n, k
         return home, config
 
-    def _curves(self) -> tuple[Floats, Floats]:
+    def _power(self) -> Floats:
         most = max((len(n.devices) for n in self.nodes), default=0)
-        power = np.array([_curve(self.nodes[i].power_w, most) for i in self.classes]).reshape(len(self.classes), most + 1)
-        return power * price_per_watt_second(self.snapshot), power
+        return np.array([_curve(self.nodes[i].power_w, most) for i in self.classes]).reshape(len(self.classes), most + 1)
 
     def _watts_left(self) -> float:
-        cap = self.snapshot.power_cap_w
+        cap = self.snapshot.cap_w
         if cap is None:
             return float(np.inf)
         return max(0.0, cap - fixed_watts(self.snapshot, self.pinned))
 
 
-def energy_costs(times_s: Floats, rates: Floats) -> Floats:
-    """float64[E, K]: seconds times cost per second; infinite where a job never ends, even if energy costs nothing."""
-    return np.multiply(times_s, rates[None, :], out=np.full_like(times_s, np.inf), where=np.isfinite(times_s))
-
-
-def price_per_watt_second(snapshot: Snapshot) -> float:
-    """Cost of one watt of IT power for a second now, PUE included; 0 where no price is known."""
-    step = snapshot.energy_at(snapshot.now_s)
-    return 0.0 if step is None else step.price_per_kwh * step.pue / 1000.0 / SECONDS_PER_HOUR
+def energy_costs(priced_s: Floats, rates: Floats) -> Floats:
+    """float64[E, K]: priced seconds times cost per second; infinite where a job never ends, even if energy costs nothing."""
+    return np.multiply(priced_s, rates[None, :], out=np.full_like(priced_s, np.inf), where=np.isfinite(priced_s))
 
 
 def fixed_watts(snapshot: Snapshot, pinned: Iterable[Stay]) -> float:

@@ -38,6 +38,8 @@ def reserve_profiling(snapshot: Snapshot) -> tuple[Snapshot, tuple[Placement, ..
     measured on one of them, the others keep theirs. A run under way goes on while its devices are healthy and have a slot for
     it, its node is not lost and the power cap allows it.
     """
+    if not snapshot.profiling and not any(True for _ in profile_runs(snapshot)):
+        return snapshot, ()
     desk = _Desk(snapshot)
     kept = tuple(p for p in map(_kept, profile_runs(snapshot)) if desk.keep(p))
     under_way = {(p.job, p.copy) for p in kept}
@@ -152,7 +154,7 @@ class _Desk:
         )
 
     def _has_watts(self, used: Counter[str]) -> bool:
-        cap = self.snapshot.power_cap_w
+        cap = self.snapshot.cap_w
         return cap is None or power_w(self.snapshot.node_by_id, used) <= cap + TOLERANCE
 
 

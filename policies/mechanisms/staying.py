@@ -1,7 +1,9 @@
 """Which running jobs stay where they are without being decided about.
 
-A job on a node that takes nothing new (cordoned, or turned to profiling) stays; on a draining node it stays if it ends in time, and
-else only where there is no room elsewhere. The baselines never touch a started job that can stay at all.
+A job on a node that takes nothing new (cordoned, or turned to profiling) stays; on a draining node it stays if it ends in time,
+and else only where there is no room elsewhere. A job launched at this very moment stays: where stops take no time, every stop
+asks for another round of the same moment, and rounds that undid each other's launches would never come to an end. The baselines
+never touch a started job that can stay at all.
 """
 
 from __future__ import annotations
@@ -11,7 +13,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from policies.judge import TOLERANCE, power_w, rank_demand
-from policies.mechanisms.eligibility import admits, busy_devices, capacities, free_devices
+from policies.mechanisms.eligibility import admits, busy_devices, capacities, free_devices, wants_resources
 from policies.plan import Waiting
 from policies.snapshot import NodeState, Purpose, Running, Snapshot
 
@@ -27,11 +29,14 @@ class Stay:
 
 def stays(snapshot: Snapshot, waiting: Mapping[int, Waiting], *, never_touch: bool) -> tuple[tuple[Stay, ...], dict[int, Stay]]:
     """(jobs that stay, by row jobs that may stay if there is no room elsewhere); by arrival as far as watts and resources go."""
-    room = _Room(snapshot)
     pinned: list[Stay] = []
     later: list[Stay] = []
     arrival = snapshot.jobs.columns.numbers["arrival_s"]
-    runs = [(row, run) for row, of in enumerate(snapshot.jobs.columns.others["running"]) if (run := training_run(of)) is not None]
+    running = snapshot.jobs.columns.others["running"]
+    runs = [(row, run) for row, of in enumerate(running) if of and (run := training_run(of)) is not None]
+    if not runs:
+        return (), {}
+    room = _Room(snapshot)
     for row, run in sorted(runs, key=lambda r: (arrival[r[0]], r[0])):
         if row in waiting or not _may_stay(snapshot, row, run):
             continue
@@ -57,21 +62,32 @@ class _Room:
         known = snapshot.jobs.position
         self.snapshot = snapshot
         self.devices = {(n.id, d) for n in snapshot.nodes for d in free_devices(n, known)}
-        self.used = Counter({n.id: busy_devices(n, known) for n in snapshot.nodes})
-        names = sorted({name for of in snapshot.jobs.columns.others["resources"] for name, _ in of})
-        self.names = ("cores", "memory_gb", *names)
-        self.left = dict(zip((n.id for n in snapshot.nodes), capacities(snapshot, snapshot.nodes, self.names), strict=True))
+        self.used: Counter[str] = Counter()
+        if snapshot.cap_w is not None:
+            self.used.update({n.id: busy_devices(n, known) for n in snapshot.nodes})
+        self.gpus_only = not wants_resources(snapshot)
+        if not self.gpus_only:
+            names = sorted({name for of in snapshot.jobs.columns.others["resources"] for name, _ in of})
+            self.names = ("cores", "memory_gb", *names)
+            self.left = dict(zip((n.id for n in snapshot.nodes), capacities(snapshot, snapshot.nodes, self.names), strict=True))
 
     def take(self, stay: Stay, *, watts: bool = True) -> bool:
         """Take what the job uses, all or nothing."""
         wanted = {(s.node, d) for s in stay.run.ranks for d in s.devices}
-        used = self.used + Counter(node for node, _ in wanted)
-        if not wanted <= self.devices or not self._has_resources(stay) or (watts and not self._has_watts(used)):
+        if not wanted <= self.devices or not self._has_resources(stay) or not self._take_watts(wanted, watts=watts):
             return False
         self.devices -= wanted
-        self.used = used
-        for seat in stay.run.ranks:
+        for seat in stay.run.ranks if not self.gpus_only else ():
             self.left[seat.node] -= self._demand(stay)
+        return True
+
+    def _take_watts(self, wanted: set[tuple[str, str]], *, watts: bool) -> bool:
+        if self.snapshot.cap_w is None:
+            return True
+        used = self.used + Counter(node for node, _ in wanted)
+        if watts and not self._has_watts(used):
+            return False
+        self.used = used
         return True
 
     def _demand(self, stay: Stay) -> list[float]:
@@ -79,6 +95,8 @@ class _Room:
         return [demand.get(name, 0.0) for name in self.names]
 
     def _has_resources(self, stay: Stay) -> bool:
+        if self.gpus_only:
+            return True
         seats = Counter(s.node for s in stay.run.ranks)
         demand = self._demand(stay)
         return all(
@@ -86,7 +104,7 @@ class _Room:
         )
 
     def _has_watts(self, used: Counter[str]) -> bool:
-        cap = self.snapshot.power_cap_w
+        cap = self.snapshot.cap_w
         return cap is None or power_w(self.snapshot.node_by_id, used) <= cap + TOLERANCE
 
 
@@ -120,7 +138,11 @@ def _is_outside(snapshot: Snapshot, run: Running) -> bool:
 
 
 def _is_pinned(snapshot: Snapshot, stay: Stay) -> bool:
-    """Whether the job stays by itself: nothing new may come there, and it need not leave before it ends."""
+    """Whether the job stays by itself: it was launched only now, or nothing new may come there and it need not leave before it
+    ends.
+    """
+    if stay.run.since_s >= snapshot.now_s:
+        return True
     nodes = [snapshot.node_by_id[s.node] for s in stay.run.ranks]
     if all(n.takes_training for n in nodes):
         return False

@@ -9,12 +9,12 @@ from dataclasses import dataclass
 import numpy as np
 
 from policies.capabilities import runtime_label, runtime_of
-from policies.judge import power_w, profile_runs
+from policies.judge import TOLERANCE, power_w, profile_runs
 from policies.mechanisms.eligibility import admits, busy_devices
 from policies.mechanisms.problem import Problem
 from policies.mechanisms.solution import Solution
 from policies.plan import Placement, WaitCode, Waiting
-from policies.snapshot import Bools, JobPhase, Purpose, Snapshot
+from policies.snapshot import Bools, Floats, JobPhase, Purpose, Snapshot
 
 MOST_NAMED = 8
 """Jobs or nodes in the way that are named at most; a queue of thousands would repeat all of them for each."""
@@ -24,6 +24,8 @@ def waiting_of(problem: Problem, solution: Solution, placements: Sequence[Placem
     """One reason for each job of the snapshot that is not placed, in the jobs' order."""
     placed = {p.job for p in placements}
     ids = problem.snapshot.jobs.columns.ids
+    if len(placed) == len(ids):
+        return ()
     reasons = _Reasons(problem, solution, placements)
     at = {int(row): e for e, row in enumerate(problem.rows)}
     waiting = []
@@ -56,7 +58,8 @@ class _Reasons:
         self.problem, self.snapshot = problem, problem.snapshot
         self.columns = problem.snapshot.jobs.columns
         self.possible: Bools = np.any(problem.feasible, axis=1)
-        self.fits_now: Bools = self._fits_now(solution, placements)
+        self.needed_w: Floats = self._needed_w(solution)
+        self.fits_now: Bools = np.isfinite(self.needed_w)
         self.jobs_at: dict[str, list[tuple[str, float | None]]] = defaultdict(list)
         for placed in placements:
             for seat in placed.ranks:
@@ -66,6 +69,7 @@ class _Reasons:
                 self.jobs_at[seat.node].append((job, None))
         self.cached: dict[bytes, _InTheWay] = {}
         self.watts_left = self._watts_left(placements)
+        self.more_at_s: dict[float, float | None] = {}
         self.impossible: dict[tuple[object, ...], tuple[WaitCode, tuple[str, ...]]] = {}
 
     def of(self, job: int, row: int) -> Waiting:
@@ -74,36 +78,52 @@ class _Reasons:
         if not self.possible[job]:
             code, nodes = self._impossible(row)
             return Waiting(name, code, nodes=nodes)
-        if self.fits_now[job] and self.snapshot.power_cap_w is not None:
-            return Waiting(name, WaitCode.POWER_CAP, watts=self._watts_missing(job))
+        missing_w = float(self.needed_w[job]) - max(0.0, self.watts_left)
+        if self.fits_now[job] and missing_w > TOLERANCE:
+            return self._for_watts(name, missing_w)
         way = self._in_the_way(job)
         was_running = self.columns.others["phase"][row] is JobPhase.RUNNING
         code = WaitCode.POSTPONED if was_running or self.fits_now[job] else WaitCode.NO_CAPACITY
         return Waiting(name, code, jobs=way.jobs, earliest_s=way.earliest_s)
 
-    def _fits_now(self, solution: Solution, placements: Sequence[Placement]) -> Bools:
-        """bool[E]: jobs for which a node still has GPUs and resources after the decision."""
+    def _needed_w(self, solution: Solution) -> Floats:
+        """float64[E]: the fewest watts with which each job could still start on a node that has GPUs and resources left after the
+        decision; inf where none has. A node that stays closed needs its idle watts too.
+        """
         problem = self.problem
         left = problem.capacity.copy()
         np.subtract.at(left, solution.node[solution.placed], problem.demand[solution.placed])
+        gpus = problem.config_gpus[solution.config[solution.placed]]
         free = np.array([len(d) for d in problem.devices], dtype=np.int64)
-        np.subtract.at(free, solution.node[solution.placed], problem.config_gpus[solution.config[solution.placed]])
-        fits = np.zeros(len(problem.rows), dtype=np.bool_)
-        for n in np.flatnonzero(free > 0):
-            usable = (problem.config_class == problem.node_class[n]) & (problem.config_gpus <= free[n])
-            fits |= np.any(problem.feasible[:, usable], axis=1) & np.all(problem.demand <= left[n], axis=1)
-        return fits
+        in_use = problem.busy.copy()
+        np.subtract.at(free, solution.node[solution.placed], gpus)
+        np.add.at(in_use, solution.node[solution.placed], gpus)
+        needed = np.full(len(problem.rows), np.inf)
+        with_some = np.flatnonzero(free > 0)
+        if not problem.demand.shape[1]:  # then nodes of one class with as many GPUs left and in use are alike
+            alike = np.stack([problem.node_class, free, in_use])[:, with_some]
+            with_some = with_some[np.unique(alike, axis=1, return_index=True)[1]]
+        for n in with_some:
+            c = problem.node_class[n]
+            usable = np.flatnonzero((problem.config_class == c) & (problem.config_gpus <= free[n]))
+            drawn = problem.power[c, in_use[n]] if in_use[n] else 0.0
+            extra = problem.power[c, in_use[n] + problem.config_gpus[usable]] - drawn
+            fits = problem.feasible[:, usable] & np.all(problem.demand <= left[n], axis=1)[:, None]
+            needed = np.minimum(needed, np.where(fits, extra[None, :], np.inf).min(axis=1, initial=np.inf))
+        return needed
 
     def _watts_left(self, placements: Sequence[Placement]) -> float:
-        cap = self.snapshot.power_cap_w
+        cap = self.snapshot.cap_w
         return np.inf if cap is None else cap - watts_of(self.snapshot, placements)
 
-    def _watts_missing(self, job: int) -> float:
-        """Watts that one GPU more would need at the least, less those left; an idle node counts as closed."""
-        problem = self.problem
-        classes = np.unique(problem.config_class[problem.feasible[job]])
-        least = min(float(np.min(np.diff(problem.power[c]))) for c in classes)
-        return max(0.0, least - max(0.0, self.watts_left))
+    def _for_watts(self, name: str, missing_w: float) -> Waiting:
+        """Waits for so many watts, and until when if a cap that ends or rises leaves them."""
+        if missing_w not in self.more_at_s:
+            snapshot, wanted_w = self.snapshot, (self.snapshot.cap_w or 0.0) + missing_w
+            changes = sorted({at for s in snapshot.power_caps for at in (s.from_s, s.to_s) if snapshot.now_s < at < np.inf})
+            caps = ((at, snapshot.cap_at(at)) for at in changes)
+            self.more_at_s[missing_w] = next((at for at, cap in caps if cap is None or cap >= wanted_w), None)
+        return Waiting(name, WaitCode.POWER_CAP, watts=missing_w, earliest_s=self.more_at_s[missing_w])
 
     def _in_the_way(self, job: int) -> _InTheWay:
         """Who holds the nodes that would do, and when the first of them ends."""

@@ -53,7 +53,7 @@ def test_a_new_policy_begins_with_its_defaults(operator: APIClient, cluster: Clu
 
 def test_an_unknown_policy_is_refused_naming_the_known(operator: APIClient, cluster: Cluster) -> None:
     error = operator.patch(LAB, {"policy": "magic"}, format="json").json()["error"]
-    assert "'magic' is no policy; known are: randomized_greedy, fifo" in error["fields"]["policy"][0]
+    assert f"'magic' is no policy; known are: {', '.join(registry.names())}" in error["fields"]["policy"][0]
 
 
 @pytest.mark.parametrize(
@@ -70,13 +70,32 @@ def test_parameters_a_policy_does_not_take_are_refused(operator: APIClient, clus
 
 @pytest.mark.parametrize(
     "body",
-    [{"period_s": 0}, {"lease_s": 1}, {"timezone": "Mars"}, {"name": "x"}, {"colour": 1}, {"power_cap_w": -1}, {"seed": "x"}],
+    [
+        {"period_s": 0},
+        {"lease_s": 1},
+        {"timezone": "Mars"},
+        {"name": "x"},
+        {"colour": 1},
+        {"power_cap_w": -1},
+        {"seed": "x"},
+        {"power_cap_hours": 5},
+        {"power_cap_hours": [{"power_cap_w": -1}]},
+        {"emissions_cost_per_kg": -1},
+        {"emissions_cost_per_kg": "NaN"},
+    ],
 )
 def test_values_a_cluster_cannot_have_are_refused_at_their_field(
     operator: APIClient, cluster: Cluster, body: dict[str, Any]
 ) -> None:
     answer = operator.patch(LAB, body, format="json")
     assert (answer.status_code, list(answer.json()["error"]["fields"])) == (400, list(body))
+
+
+def test_a_cluster_is_capped_by_hour_and_its_emissions_are_weighed(operator: APIClient, cluster: Cluster) -> None:
+    hours = [{"power_cap_w": 2000, "from": "08:00", "to": "20:00", "valid_until": "2026-12-31"}]
+    answer = operator.patch(LAB, {"power_cap_hours": hours, "emissions_cost_per_kg": "0.08"}, format="json")
+    assert (answer.data["power_cap_hours"], answer.data["emissions_cost_per_kg"]) == (hours, "0.080000")
+    assert RescheduleEvent.objects.get().reason == "operator"
 
 
 def test_changing_a_cluster_leaves_the_lock_of_its_round_alone(operator: APIClient, cluster: Cluster) -> None:

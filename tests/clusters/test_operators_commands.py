@@ -13,7 +13,7 @@ from django.utils import timezone
 from clusters.billing import bill
 from clusters.models import Cluster, EnergyTariff, GpuType
 from clusters.services.enrolment import sha256
-from clusters.tariffs import tariff_in_force
+from clusters.tariffs import price_steps, tariff_in_force
 from controlplane.models import Reason, RescheduleEvent
 from tests.builders import a_cluster, a_gpu_type, a_job, a_node, a_team
 from tests.builders_costs import a_priced_cluster, a_v100_node, some_work
@@ -93,6 +93,34 @@ def test_a_cluster_is_made_and_then_changed_only_in_what_is_said() -> None:
         told("set_cluster", "main", "--lease-s", "5")
     with pytest.raises(CommandError, match="timezone: 'Rome' is no IANA time zone"):
         told("set_cluster", "main", "--timezone", "Rome")
+
+
+def test_a_cluster_is_capped_by_hour_and_its_emissions_are_weighed() -> None:
+    a_cluster(name="main")
+    caps = '[{"power_cap_w": 2000, "from": "08:00", "to": "20:00", "days": "01234"}]'
+    told("set_cluster", "main", "--power-cap-hours", caps, "--emissions-cost-per-kg", "0.08")
+    cluster = Cluster.objects.get()
+    assert (cluster.power_cap_hours[0]["power_cap_w"], cluster.emissions_cost_per_kg) == (2000, Decimal("0.08"))
+    for option, value, said in (
+        ("--power-cap-hours", '[{"watts": 1}]', "power_cap_hours: entry 1: 'watts' is no field"),
+        ("--power-cap-hours", "2000", "power_cap_hours: must be a list"),
+        ("--power-cap-hours", "{", "is no JSON"),
+        ("--emissions-cost-per-kg", "-1", "emissions_cost_per_kg"),
+        ("--emissions-cost-per-kg", "much", "is no number"),
+    ):
+        with pytest.raises(CommandError, match=said):
+            told("set_cluster", "main", option, value)
+
+
+def test_a_band_may_have_emissions_of_its_own() -> None:
+    cluster = a_cluster(name="main")
+    words = ("--band", "0123456 00:00-12:00 0.2 90", "--band", "0123456 12:00-00:00 0.3", "--from", "2026-01-01")
+    told("set_tariff", "main", "0.18", *words, "--emissions-g", "400")
+    day = datetime(2026, 11, 2, tzinfo=UTC).timestamp()
+    steps = price_steps(cluster, day, day + 86_400.0)
+    assert [(s.price_per_kwh, s.emissions_g_per_kwh) for s in steps] == [(0.2, 90.0), (0.3, 400.0)]
+    with pytest.raises(CommandError, match="--band: write"):
+        told("set_tariff", "main", "0.18", "--band", "0 00:00-12:00 0.2 few")
 
 
 def test_a_gpu_type_is_made_and_changed_watts_ask_for_a_round() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from typing import Any
 from uuid import uuid4
@@ -63,6 +64,11 @@ def test_a_stranger_learns_nothing_from_actions(demo: Demo, client: Client) -> N
         assert client.post(path)["Location"].startswith("/login/")
     demo.running.refresh_from_db()
     assert demo.running.state == "running"
+
+
+def test_every_name_of_a_page_leads_to_that_page(ada: Client) -> None:
+    names = re.findall(r'<li><a href="([^"]*)"', text(ada, "/"))
+    assert names[:7] == ["/", "/nodes/", "/timeline/", "/rounds/", "/kinds/", "/costs/", "/simulations/"]
 
 
 def test_another_teams_job_does_not_exist_for_me(demo: Demo, client: Client) -> None:

@@ -5,37 +5,39 @@ The live side is real from the events to the agent's services; virtual are only 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
-from functools import partial
+from typing import Any
 
 import pytest
 
-from clusters.lifecycle import LIVE
-from clusters.models import Assignment, Cluster
-from clusters.services import accept, record_metrics, report_state
-from controlplane.events import request_reschedule
+from clusters.models import Cluster
 from controlplane.live.observe import observe
-from controlplane.live.solver import solve_here
-from controlplane.live.world import Ports, hold_round, is_wanted
-from controlplane.models import Reason, Round
-from controlplane.simulation.engine import Engine
+from controlplane.models import Round
 from controlplane.simulation.jobs import Launch
 from controlplane.simulation.run import Simulation
+from controlplane.simulation.switches import Switches
 from controlplane.simulation.world import Scene
 from jobs.models import Job
-from loadmaster.protocol import Accept, AssignmentState, MetricsBatch, ProgressSample, ReasonClass, StateReport
 from policies.registry import make
-from policies.snapshot import KindView, ProfileRequest, RankSeat, Source, Throughput
+from policies.snapshot import KindView, Source, Throughput
 from profiling.models import Kind
 from tests.builders import a_cluster, a_gpu_type, a_job, a_node, a_team, a_user
+from tests.builders_worlds import (
+    LAUNCH_S,
+    PERIOD_S,
+    RESTART_S,
+    START_S,
+    STOP_S,
+    FixedKnowledge,
+    Incident,
+    LiveRun,
+    LookingEngine,
+    let_happen,
+)
 
 pytestmark = pytest.mark.django_db
-
-START_S = 100_000_000.0
-PERIOD_S = 300.0
-LAUNCH_S, STOP_S, RESTART_S = 3.0, 7.0, 10.0
 
 # Steps per second on (V100, 1), (V100, 2), (T4, 1), (T4, 2).
 RATES = {"conv": (2.0, 3.2, 0.8, 1.25), "lstm": (1.0, 1.25, 0.5, 0.8)}
@@ -70,148 +72,6 @@ class Stay:
     end_steps: int
 
 
-class FixedKnowledge:
-    """Kinds as they are, whatever is measured: production's measurements are another test's subject."""
-
-    def __init__(self, kinds: tuple[KindView, ...]) -> None:
-        self.kinds = kinds
-
-    def kind_views(self, cluster: Cluster, kinds: Iterable[int]) -> tuple[KindView, ...]:
-        wanted = {str(k) for k in kinds}
-        return tuple(k for k in self.kinds if k.id in wanted)
-
-    def profile_requests(self, cluster: Cluster) -> tuple[ProfileRequest, ...]:
-        return ()
-
-
-class PretendedRuntime:
-    """Agents of all nodes at once: they take offers at once, work at the given rates, and stop `STOP_S` after they are asked to."""
-
-    def __init__(self, engine: Engine, rates: Callable[[Job, str, int], float]) -> None:
-        self.engine, self.rates = engine, rates
-        self.launches: dict[object, Launch] = {}
-        self.seq = 0
-
-    def look(self) -> None:
-        """Do what the newest wishes ask for."""
-        live = Assignment.objects.filter(state__in=LIVE).select_related("job", "node__gpu_type").prefetch_related("slots__device")
-        for assignment in live.order_by("events__id").distinct():
-            launch = self.launches.get(assignment.pk)
-            if launch is None:
-                self._start(assignment)
-            elif assignment.desired != "run" and launch.goes_on:
-                launch.stop_wanted_s = self.engine.now_s
-                self.engine.after(STOP_S, partial(self._end, assignment, launch, AssignmentState.PREEMPTED))
-
-    def report(self) -> None:
-        """Say how far everything is."""
-        for assignment in Assignment.objects.filter(state__in=LIVE).select_related("node"):
-            if assignment.pk in self.launches:
-                self._progress(assignment, self.launches[assignment.pk], "progress")
-
-    def _start(self, assignment: Assignment) -> None:
-        job, node = assignment.job, assignment.node
-        devices = tuple(sorted(slot.device.uuid for slot in assignment.slots.all()))
-        again = any(launch.job == str(job.pk) for launch in self.launches.values())
-        launch = Launch(
-            str(job.pk),
-            (RankSeat(str(node.pk), devices),),
-            self.engine.now_s,
-            assignment.start_steps,
-            self.engine.now_s + LAUNCH_S + (RESTART_S if again else 0.0),
-            self.rates(job, node.gpu_type.name, len(devices)),
-        )
-        self.launches[assignment.pk] = launch
-        accept(node.pk, assignment.pk, Accept(epoch=node.epoch, fence=assignment.fence))
-        self._say(assignment, AssignmentState.RUNNING)
-        end_s = launch.first_step_s + (job.total_steps - assignment.start_steps) / launch.steps_per_s
-        self.engine.at(end_s, partial(self._complete, assignment, launch))
-
-    def _complete(self, assignment: Assignment, launch: Launch) -> None:
-        if launch.goes_on:
-            self._end(assignment, launch, AssignmentState.SUCCEEDED)
-
-    def _end(self, assignment: Assignment, launch: Launch, state: AssignmentState) -> None:
-        steps = assignment.job.total_steps if state is AssignmentState.SUCCEEDED else launch.steps_at(self.engine.now_s)
-        self._progress(assignment, launch, "checkpoint", steps)
-        launch.end_s, launch.end_steps = self.engine.now_s, steps
-        self._say(assignment, state)
-
-    def _progress(self, assignment: Assignment, launch: Launch, event: str, steps: int | None = None) -> None:
-        self.seq += 1
-        done = launch.steps_at(self.engine.now_s) if steps is None else steps
-        elapsed_s = self.engine.now_s - launch.start_s
-        sample = ProgressSample(self.engine.now_s, event, done, done - launch.start_steps, elapsed_s)
-        record_metrics(assignment.node, assignment.pk, MetricsBatch(assignment.node.epoch, assignment.fence, self.seq, (sample,)))
-
-    def _say(self, assignment: Assignment, state: AssignmentState) -> None:
-        self.seq += 1
-        reason = ReasonClass.PREEMPT if state is AssignmentState.PREEMPTED else None
-        node = assignment.node
-        report = StateReport(node.epoch, assignment.fence, self.seq, state, self.engine.now_s, 0, reason)
-        report_state(node.pk, assignment.pk, report)
-
-
-class LiveRun:
-    """The live cluster on a virtual clock: jobs come in, rounds answer events, the pretended runtime does what it is told."""
-
-    def __init__(self, cluster: Cluster, jobs: list[Job], knowledge: FixedKnowledge, engine: Engine) -> None:
-        self.cluster, self.engine = cluster, engine
-        rates = {(k.id, t.gpu_type, t.gpus): t.steps_per_s for k in knowledge.kinds for t in k.throughputs}
-        self.runtime = PretendedRuntime(engine, lambda job, gpu_type, gpus: rates[str(job.kind_id), gpu_type, gpus])
-        self.ports = Ports(solve_here, lambda: engine.now_s, knowledge)
-        self.asked = False
-        for job in jobs:
-            self._at(job.submitted_at.timestamp(), partial(self._submit, job))
-
-    def run(self) -> None:
-        self.engine.run()
-
-    def _at(self, at_s: float, action: Callable[[], object]) -> None:
-        def then_look() -> None:
-            action()
-            self._look_for_events()
-
-        self.engine.at(at_s, then_look)
-
-    def _submit(self, job: Job) -> None:
-        Job.objects.filter(pk=job.pk).update(state="queued")
-        request_reschedule(self.cluster, Reason.SUBMISSION, job=job)
-
-    def _look_for_events(self) -> None:
-        if is_wanted(self.cluster.pk) and not self.asked:
-            self.asked = True
-            self.engine.at(self.engine.now_s, self._round)
-
-    def _round(self) -> None:
-        self.asked = False
-        self.runtime.report()
-        result = hold_round(self.cluster.pk, self.ports)
-        assert result is not None
-        assert result.failure is None
-        self.runtime.look()
-        if len(result.snapshot.jobs):
-            last_s = self.engine.now_s
-            self._at(last_s + PERIOD_S, partial(self._periodic, last_s))
-
-    def _periodic(self, last_s: float) -> None:
-        last = Cluster.objects.get(pk=self.cluster.pk).last_round_at
-        if last is not None and abs(last.timestamp() - last_s) < 1e-3:
-            request_reschedule(self.cluster, Reason.PERIODIC)
-
-
-class LookingEngine(Engine):
-    """An engine whose every action may have raised an event, as agents' reports do."""
-
-    after_each: Callable[[], None] | None = None
-
-    def step(self) -> bool:
-        more = super().step()
-        if more and self.after_each is not None:
-            self.after_each()
-        return more
-
-
 @pytest.fixture
 def engine(monkeypatch: pytest.MonkeyPatch) -> LookingEngine:
     """A virtual clock that Django reads too."""
@@ -230,8 +90,8 @@ def the_kinds() -> dict[str, KindView]:
     return found
 
 
-def the_cluster(policy: str) -> Cluster:
-    cluster = a_cluster(policy=policy, period_s=PERIOD_S, restart_cost_s=RESTART_S, seed=7)
+def the_cluster(policy: str, parameters: Mapping[str, Any]) -> Cluster:
+    cluster = a_cluster(policy=policy, policy_parameters=dict(parameters), period_s=PERIOD_S, restart_cost_s=RESTART_S, seed=7)
     t4 = a_gpu_type("T4", idle_w=10.0, peak_w=80.0)
     a_node(cluster, gpu_type="V100", gpus=2, name="v2", epoch=1)
     a_node(cluster, gpu_type="V100", gpus=1, name="v1", epoch=1)
@@ -264,7 +124,7 @@ def the_jobs(cluster: Cluster, kinds: dict[str, KindView]) -> list[Job]:
     return jobs
 
 
-def simulated(cluster: Cluster, knowledge: FixedKnowledge, policy: str) -> Simulation:
+def simulated(cluster: Cluster, knowledge: FixedKnowledge, incidents: Sequence[Incident]) -> Simulation:
     """The same cluster and jobs, read from the database before anything has run."""
     Job.objects.filter(cluster=cluster).update(state="queued")
     empty = observe(cluster.pk, START_S, 0, knowledge).snapshot
@@ -280,7 +140,10 @@ def simulated(cluster: Cluster, knowledge: FixedKnowledge, policy: str) -> Simul
         stop_s=STOP_S,
         restart_cost_s=RESTART_S,
     )
-    return Simulation(scene, tuple(empty.jobs), make(policy), START_S).run()
+    policy = make(cluster.policy, cluster.policy_parameters)
+    simulation = Simulation(scene, tuple(empty.jobs), policy, START_S, switches=Switches(checkpoint_every_s=0.0))
+    let_happen(simulation.world, simulation.engine, {n.name: n.id for n in empty.nodes}, incidents)
+    return simulation.run()
 
 
 def stays(launches: Iterable[Launch]) -> list[Stay]:
@@ -299,20 +162,54 @@ def stays(launches: Iterable[Launch]) -> list[Stay]:
     return sorted(found, key=lambda s: (s.start_s, s.job))
 
 
-@pytest.mark.parametrize("policy", ["fifo", "edf", "priority", "randomized_greedy"])
-def test_one_trace_gives_the_same_assignments_in_both_worlds(policy: str, engine: LookingEngine) -> None:
-    cluster = the_cluster(policy)
+def both_worlds(
+    policy: str, parameters: Mapping[str, Any], engine: LookingEngine, incidents: Sequence[Incident] = ()
+) -> Simulation:
+    """Run the trace through both worlds and hold them against each other; the simulation, for what the test is about."""
+    cluster = the_cluster(policy, parameters)
     kinds = the_kinds()
     knowledge = FixedKnowledge(tuple(kinds.values()))
     jobs = the_jobs(cluster, kinds)
-    simulation = simulated(cluster, knowledge, policy)
-    live = LiveRun(cluster, jobs, knowledge, engine)
+    simulation = simulated(cluster, knowledge, incidents)
+    live = LiveRun(cluster, jobs, knowledge, engine, incidents)
     engine.after_each = live._look_for_events
     live.run()
     expected = stays(launch for job in simulation.world.jobs.values() for launch in job.launches)
     assert stays(live.runtime.launches.values()) == expected
     assert not Job.objects.filter(cluster=cluster).exclude(state="completed").exists()
     assert Round.objects.filter(cluster=cluster).count() == len(simulation.rounds)
+    return simulation
+
+
+@pytest.mark.parametrize("policy", ["fifo", "edf", "priority", "randomized_greedy"])
+def test_one_trace_gives_the_same_assignments_in_both_worlds(policy: str, engine: LookingEngine) -> None:
+    simulation = both_worlds(policy, {}, engine)
     if policy == "randomized_greedy":
-        assert len(expected) > len(TRACE), "the trace must have a job moved, or it shows too little"
+        assert simulation.world.book.launched.sum() > len(TRACE), "the trace must have a job moved, or it shows too little"
         assert Round.objects.filter(status="partial").exists(), "and somebody who waits for what it gives up"
+
+
+def test_both_worlds_agree_on_the_published_programs_mode(engine: LookingEngine) -> None:
+    both_worlds("randomized_greedy", {"mode": "coded"}, engine)
+
+
+INCIDENTS = (Incident(333.3, "v2", 452.1), Incident(601.7, "t2", 1200.4, until_s=722.2), Incident(803.3, "v1", 911.9))
+"""A node is lost and comes back, one is drained, one more is lost."""
+
+
+@pytest.mark.parametrize(
+    ("policy", "parameters"),
+    [
+        ("fifo", {}),
+        ("randomized_greedy", {}),
+        pytest.param("edf", {}, marks=pytest.mark.slow),
+        pytest.param("priority", {}, marks=pytest.mark.slow),
+        pytest.param("randomized_greedy", {"mode": "coded"}, marks=pytest.mark.slow),
+    ],
+)
+def test_nodes_that_are_lost_and_drained_end_the_same_in_both_worlds(
+    policy: str, parameters: dict[str, Any], engine: LookingEngine
+) -> None:
+    simulation = both_worlds(policy, parameters, engine, INCIDENTS)
+    assert simulation.world.book.failed.sum() >= 1, "somebody must have been on a node that was lost"
+    assert {"node_lost", "node_drained"} <= {r for one in simulation.rounds for r in one.snapshot.trigger.reasons}

@@ -147,7 +147,7 @@ def test_compose_keeps_every_port_but_the_proxys_to_itself_and_waits_for_migrati
 def test_compose_passes_on_every_setting_of_the_server_but_those_it_or_the_image_decides() -> None:
     decided = {
         "LOADMASTER_CACHE_URL", "LOADMASTER_REDIS_CA", "LOADMASTER_METRICS_DIR", "LOADMASTER_DEBUG", "LOADMASTER_HOME",
-        "VALKEY_SOCKET", "STATIC_ROOT", "NUMBA_CACHE_DIR",
+        "VALKEY_SOCKET", "STATIC_ROOT", "NUMBA_CACHE_DIR", "LOADMASTER_SIMULATIONS_DIR",
     }  # fmt: skip
     table = (ROOT / "docs" / "settings.md").read_text().split("## Server")[1].split("## Programs")[0]
     documented = {name for row in re.findall(r"^\| (`.+?) \|", table, re.MULTILINE) for name in re.findall(r"`(\w+)`", row)}

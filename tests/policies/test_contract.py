@@ -13,12 +13,19 @@ from policies import plan_json, registry, snapshot_json
 from policies.judge import violations
 from policies.mechanisms.profiling import merge, reserve_profiling
 from policies.plan import Placement, Plan, PlanStatus, WaitCode
-from policies.snapshot import JobPhase, NodeRole, NodeState, Purpose, SlotHold, Snapshot
+from policies.snapshot import JobPhase, NodeRole, NodeState, PowerCapStep, Purpose, SlotHold, Snapshot
 from tests.builders_policies import a_device, a_job, a_kind, a_node, a_profile_run, a_snapshot, on
 from tests.builders_snapshots import snapshots
 
 POLICIES = tuple(registry.BUILT_IN)
-VARIANTS = (*((name, {}) for name in POLICIES), ("randomized_greedy", {"mode": "coded"}), ("priority", {"by": "weight"}))
+VARIANTS = (
+    *((name, {}) for name in POLICIES),
+    ("randomized_greedy", {"mode": "coded"}),
+    ("priority", {"by": "weight"}),
+    ("exact", {"objective": "first_end", "pricing": "own"}),
+    ("exact", {"opening": "free"}),
+)
+FEW: dict[str, dict[str, object]] = {"randomized_greedy": {"iterations": 50}, "cost_search": {"moves": 20}}
 BASELINES = ("fifo", "edf", "priority")
 
 
@@ -34,7 +41,7 @@ many = settings(max_examples=40, deadline=None, suppress_health_check=[HealthChe
 
 
 def decide(name: str, snapshot: Snapshot, **parameters: object) -> Plan:
-    few = {"iterations": 50} if name == "randomized_greedy" else {}
+    few = FEW.get(name, {})
     return registry.make(name, {**few, **parameters})(snapshot)
 
 
@@ -66,7 +73,7 @@ def test_the_same_snapshot_gives_the_same_plan_and_stays_as_it_was(
 @given(snapshot=snapshots())
 def test_a_baseline_never_touches_a_started_job_that_may_stay(name: str, snapshot: Snapshot) -> None:
     roomy = tuple(replace(n, cores=inf, memory_gb=inf, resources=(("fpga", 99.0),)) for n in snapshot.nodes)
-    snapshot = replace(snapshot, nodes=roomy, power_cap_w=None)
+    snapshot = replace(snapshot, nodes=roomy, power_cap_w=None, power_caps=())
     placed = {p.job: p.ranks for p in decide(name, snapshot).placements}
     for job in snapshot.jobs:
         runs = [r for r in job.running if r.purpose is Purpose.TRAINING]
@@ -175,6 +182,23 @@ def test_a_job_that_waits_for_watts_is_told_how_many(name: str) -> None:
     plan = decide(name, snapshot)
     (waiting,) = plan.waiting
     assert (waiting.code, waiting.watts) == (WaitCode.POWER_CAP, 100.0)
+
+
+@any_policy
+def test_a_job_that_waits_for_watts_is_told_when_the_cap_rises(name: str) -> None:
+    caps = (PowerCapStep(0.0, 5000.0, 600.0), PowerCapStep(5000.0, 6000.0, 650.0), PowerCapStep(6000.0, 9000.0, 700.0))
+    (waiting,) = decide(name, a_snapshot([a_node("n1", gpus=2)], [a_job("a"), a_job("b")], power_caps=caps)).waiting
+    assert (waiting.code, waiting.watts, waiting.earliest_s) == (WaitCode.POWER_CAP, 100.0, 6000.0)
+
+
+@any_policy
+def test_a_job_stops_before_a_lower_cap_begins(name: str) -> None:
+    jobs = [a_job("a", running=on("n1", "gpu0")), a_job("b", arrival_s=5.0, running=on("n1", "gpu1"))]
+    snapshot = a_snapshot([a_node("n1", gpus=2)], jobs, power_caps=(PowerCapStep(1250.0, 9000.0, 600.0),))
+    plan = decide(name, snapshot)
+    assert violations(plan, snapshot) == ()
+    assert len(plan.placements) == 1
+    assert [w.code for w in plan.waiting] == [WaitCode.POWER_CAP]
 
 
 @any_policy

@@ -8,6 +8,7 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Mapping
+from dataclasses import replace
 from math import inf, nan
 from pathlib import Path
 from typing import Any
@@ -27,6 +28,7 @@ from policies.snapshot import (
     NodeRole,
     NodeState,
     PairThroughput,
+    PowerCapStep,
     Purpose,
     RankSeat,
     ResourceUse,
@@ -115,6 +117,9 @@ SNAPSHOTS: Mapping[str, Snapshot] = {
     "energy": a_snapshot(
         energy=(EnergyStep(0.0, 3600.0, 0.2, 1.33, 300.0), EnergyStep(3600.0, inf, 0.1, 1.2)), power_cap_w=2000.0, currency="CHF"
     ),
+    "power_caps": a_snapshot(
+        power_caps=(PowerCapStep(0.0, 3600.0, 1500.0), PowerCapStep(3600.0, inf, 900.0)), emissions_cost_per_kg=0.08
+    ),
     "trigger_and_memory": a_snapshot(
         trigger=Trigger(("job_submitted", "node_lost"), ("a",), ("n1",)), memory={"prices": {"V100": 0.5}, "levels": [1, 2, None]}
     ),
@@ -175,6 +180,14 @@ def test_a_plan_is_written_as_in_its_golden_file_and_read_back(name: str) -> Non
 @plan_cases
 def test_a_plan_of_the_first_version_is_still_read(name: str) -> None:
     assert plan_json.from_json({**golden("plan", name), "version": 1}) == PLANS[name]
+
+
+@snapshot_cases
+def test_a_snapshot_of_the_first_version_is_still_read(name: str) -> None:
+    form = {**golden("snapshot", name), "version": 1}
+    added = {"power_caps", "emissions_cost_per_kg"}
+    as_then = replace(SNAPSHOTS[name], power_caps=(), emissions_cost_per_kg=0.0)
+    assert snapshot_json.from_json({k: v for k, v in form.items() if k not in added}) == as_then
 
 
 @pytest.mark.parametrize(("kind", "schema"), [("snapshot", snapshot_json.schema()), ("plan", plan_json.schema())])
@@ -251,8 +264,8 @@ def changed(path: str, value: Any) -> dict[str, Any]:
         ("nodes.0.devices.0.held", [{"job": "a", "share": 2}], "nodes[0].devices[0].held[0].share: must be > 0 and <= 1, not 2"),
         ("memory", {"x": [inf]}, "memory.x[0]: must be plain JSON data with finite numbers, not inf"),
         ("memory", 3, "memory: must be an object, not a number"),
-        ("version", 99, "version: this program reads version 1 of the snapshot, not 99; convert it or use the matching release"),
-        ("version", "-", "version: this program reads version 1 of the snapshot, not none"),
+        ("version", 99, "version: this program reads version 2 of the snapshot, not 99; convert it or use the matching release"),
+        ("version", "-", "version: this program reads version 2 of the snapshot, not none"),
     ],
 )
 def test_a_wrong_value_is_refused_with_its_path_and_what_would_be_right(path: str, value: Any, message: str) -> None:

@@ -9,7 +9,7 @@ import pytest
 
 from policies.judge import violations
 from policies.plan import Placement, Plan, PlanStatus, WaitCode, Waiting
-from policies.snapshot import JobPhase, NodeRole, NodeState, Purpose, RankSeat, SlotHold, Snapshot
+from policies.snapshot import JobPhase, NodeRole, NodeState, PowerCapStep, Purpose, RankSeat, SlotHold, Snapshot
 from tests.builders_policies import a_device, a_job, a_node, a_profile_request, a_profile_run, a_snapshot, on
 
 
@@ -109,6 +109,38 @@ def test_the_power_cap_counts_each_open_node_once_and_closed_ones_not_at_all() -
     snapshot = a_snapshot([a_node("n1"), a_node("n2")], [a_job("a"), a_job("b")], power_cap_w=700.0)
     assert codes(snapshot, put("a", "n1", "gpu0"), put("b", "n1", "gpu1")) == []
     assert codes(snapshot, put("a", "n1", "gpu0"), put("b", "n2", "gpu0")) == ["power_cap"]
+
+
+@pytest.mark.parametrize(
+    ("since_s", "until_s", "cap_w", "said"),
+    [
+        (0.0, 1100.0, 600.0, "the cluster may use 600 W: leave some waiting"),
+        (1100.0, 1150.0, 600.0, "the cluster may use 600 W from 1100 on, before the next round"),
+        (1300.0, 9000.0, 600.0, "from 1300 on, before the next round"),
+        (1301.0, 9000.0, 600.0, None),
+        (0.0, 1000.0, 600.0, None),
+        (1100.0, 9000.0, 700.0, None),
+    ],
+)
+def test_a_cap_by_hour_holds_now_and_until_the_next_round(since_s: float, until_s: float, cap_w: float, said: str | None) -> None:
+    caps = (PowerCapStep(since_s, until_s, cap_w),)
+    snapshot = a_snapshot([a_node("n1")], [a_job("a"), a_job("b")], power_cap_w=5000.0, power_caps=caps)
+    plan = Plan("test", PlanStatus.HEURISTIC, (put("a", "n1", "gpu0"), put("b", "n1", "gpu1")))
+    found = violations(plan, snapshot)
+    assert [v.code for v in found] == ([] if said is None else ["power_cap"])
+    assert said is None or said in found[0].detail
+
+
+def test_what_ends_before_a_lower_cap_begins_does_not_count_under_it() -> None:
+    snapshot = a_snapshot([a_node("n1")], [a_job("a"), a_job("b")], power_caps=(PowerCapStep(1100.0, 9000.0, 600.0),))
+    assert codes(snapshot, put("a", "n1", "gpu0"), put("b", "n1", "gpu1", until_s=1100.0)) == []
+    assert codes(snapshot, put("a", "n1", "gpu0"), put("b", "n1", "gpu1", until_s=1101.0)) == ["power_cap"]
+
+
+def test_each_cap_that_is_broken_is_named() -> None:
+    caps = (PowerCapStep(0.0, 1100.0, 650.0), PowerCapStep(1100.0, 9000.0, 600.0))
+    snapshot = a_snapshot([a_node("n1")], [a_job("a"), a_job("b")], power_caps=caps)
+    assert codes(snapshot, put("a", "n1", "gpu0"), put("b", "n1", "gpu1")) == ["power_cap", "power_cap"]
 
 
 def test_one_placement_for_each_job_purpose_and_copy() -> None:

@@ -22,7 +22,7 @@ from policies.kernels.arrays import NONE
 from policies.kernels.greedy import search
 from policies.mechanisms.objective import Objective
 from policies.mechanisms.packing import pack
-from policies.mechanisms.problem import Problem, build, price_per_watt_second
+from policies.mechanisms.problem import Problem, build
 from policies.mechanisms.solution import Solution
 from policies.plan import Plan, WaitCode
 from policies.randomized_greedy import RandomizedGreedy
@@ -60,7 +60,7 @@ def test_a_node_costs_what_the_authors_published(gpu_type: str, gpus: int, per_h
 
 def test_without_any_price_energy_is_free_and_due_dates_still_count() -> None:
     snapshot = a_snapshot([a_node("n1", gpus=1)], [a_job("a"), a_job("b", due_s=1100.0, tardiness_weight=1.0)], energy=())
-    assert price_per_watt_second(snapshot) == 0.0
+    assert build(snapshot).cost.max() == 0.0
     assert where(RandomizedGreedy()(snapshot)) == {"b": ("n1", 1)}
 
 

@@ -22,6 +22,7 @@ from loadmaster.wire import dumps
 from tests.builders import a_cluster, a_job, a_team, a_user
 from tests.builders_agents import CLOCK, a_node_with_agent, a_registration, a_running_assignment
 from tests.builders_jobs import a_token, output
+from tests.builders_studies import a_done_simulation
 
 # The long poll reads in threads of its own: its tests commit what they make.
 pytestmark = pytest.mark.django_db
@@ -37,6 +38,10 @@ JOB, NODE, ASSIGNMENT = (
     f"api/v1/^nodes/(?P<pk>{UUID})/",
     "api/agent/v1/assignments/<uuid:assignment_id>/",
 )
+SIMULATION = f"api/v1/^simulations/(?P<pk>{UUID})/"
+WHAT_IF = "api/v1/clusters/<slug:name>/what-if/"
+"""It is asked by POST; its own tests say what others see."""
+
 ENDPOINTS = {
     "": PERSON, "login/": DOOR, "logout/": PERSON, "password/": PERSON, "submit/": PERSON, "jobs/<uuid:job_id>/": TEAM,
     "jobs/<uuid:job_id>/<slug:action>/": TEAM, "nodes/": PERSON, "nodes/<uuid:node_id>/<slug:action>/": OPERATORS,
@@ -55,6 +60,14 @@ ENDPOINTS = {
     "api/v1/^gpu-types/$": PERSON, "api/v1/^enrolment-tokens/$": OPERATORS,
     "api/v1/^enrolment-tokens/(?P<pk>[0-9]{1,18})/$": OPERATORS,
     "api/v1/^rounds/$": PERSON, "api/v1/^rounds/(?P<pk>[^/.]+)/$": OPERATORS, "api/v1/costs/": PERSON, "api/v1/policies/": PERSON,
+    "simulations/": PERSON, "simulations/new/": PERSON, "simulations/compare/": PERSON, "what-if/": PERSON,
+    "simulations/<uuid:pk>/": TEAM, "simulations/<uuid:pk>/report/": TEAM, "simulations/<uuid:pk>/files/<str:name>": TEAM,
+    "simulations/<uuid:pk>/do/<slug:action>/": TEAM,
+    # Whoever has the link, which says itself what it is for: see tests/controlplane/studies/test_sharing.py.
+    "shared/simulations/<str:link>/": OPEN, "shared/simulations/<str:link>/report/": OPEN,
+    "api/v1/^simulations/$": PERSON, f"{SIMULATION}$": TEAM, f"{SIMULATION}cancel/$": TEAM, f"{SIMULATION}share/$": TEAM,
+    **{f"api/v1/simulations/<uuid:pk>/{name}": TEAM for name in ("results.json", "jobs.csv", "report.html")},
+    WHAT_IF: PERSON,
     "api/v1/kinds/": PERSON, "api/v1/kinds/<int:pk>/": TEAM, "api/v1/kinds/<int:pk>/forget/": OPERATORS,
     r"api/v1/[\s\S]*": NOTHING, r"api/agent/v1/[\s\S]*": NOTHING,
     "api/agent/v1/register": DOOR,
@@ -77,17 +90,23 @@ class Scene:
         self.job = a_job(self.cluster, name=f"job-{MARK}", team=self.team, user=self.owner, command=["echo", MARK])
         self.assignment = a_running_assignment(self.node, self.job)
         output(self.assignment, f"{MARK}\n".encode())
+        study = {"name": f"simulation-{MARK}", "team": self.team.name}
+        self.simulation = a_done_simulation(self.owner, study=study)
         self.owners_key = AuthToken.objects.create(self.owner)[0].token_key
         self.other = a_user("other", team=a_team("another"))
         self.stranger = a_user("stranger")
 
     def url(self, route: str) -> str:
         """The route's address with the names of the scene."""
-        pk = {"jobs": self.job.pk, "nodes": self.node.pk, "kinds": self.job.kind_id}.get(_noun(route), 1)
+        pk = {"jobs": self.job.pk, "nodes": self.node.pk, "kinds": self.job.kind_id, "simulations": self.simulation.pk}.get(
+            _noun(route), 1
+        )
         for converter, value in {
             "<uuid:job_id>": self.job.pk, "<uuid:node_id>": self.node.pk, "<uuid:assignment_id>": self.assignment.pk,
             "<slug:action>": "cordon" if route.startswith("nodes") else "cancel", "<int:pk>": pk, "<slug:team>": self.team.name,
-            "<str:name>": "wandb", "<slug:key>": self.owners_key, "<str:stream>": "stdout", r"[\s\S]*": "nowhere",
+            "<uuid:pk>": pk, "<str:link>": "no-such-link", "<slug:name>": "lab",
+            "<str:name>": "report.html" if route.startswith("simulations") else "wandb",
+            "<slug:key>": self.owners_key, "<str:stream>": "stdout", r"[\s\S]*": "nowhere",
         }.items():  # fmt: skip
             route = route.replace(converter, str(value))
         route = re.sub(r"\(\?P<(\w+)>(?:[^()]|\([^()]*\))*\)", lambda m: "lab" if m[1] == "name" else str(pk), route)
@@ -111,7 +130,7 @@ class Scene:
 
 
 def _noun(route: str) -> str:
-    return next((noun for noun in ("jobs", "nodes", "kinds") if f"{noun}/" in route), "")
+    return next((noun for noun in ("simulations", "jobs", "nodes", "kinds") if f"{noun}/" in route), "")
 
 
 @pytest.fixture
@@ -226,7 +245,7 @@ def test_no_list_shows_what_is_another_teams(scene: Scene, who: str) -> None:
     token, browser = f"Bearer {a_token(user)}", Client()
     browser.force_login(user)
     for route in routes(PERSON):
-        if route in ("live/", "logout/", "api/v1/tokens/current/", "api/v1/jobs/bulk/", "rounds/<int:pk>/"):
+        if route in ("live/", "logout/", "api/v1/tokens/current/", "api/v1/jobs/bulk/", "rounds/<int:pk>/", WHAT_IF):
             continue
         client = Client() if route.startswith("api/v1") else browser
         answer = ask(client, "get", scene.url(route), token if route.startswith("api/v1") else "")

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from argparse import ArgumentParser
+import json
+from argparse import ArgumentParser, ArgumentTypeError
+from decimal import Decimal, InvalidOperation
 from typing import Any
 
 from django.core.exceptions import ValidationError
@@ -25,6 +27,9 @@ NUMBERS = {
 }
 
 
+WORDS = ("timezone", "currency", "power_cap_hours", "emissions_cost_per_kg")
+
+
 class Command(BaseCommand):
     """Only what is said changes. The policy is chosen by `loadmaster policy set`."""
 
@@ -39,9 +44,17 @@ class Command(BaseCommand):
         for number, meaning in NUMBERS.items():
             parser.add_argument(f"--{number.replace('_', '-')}", type=float, help=meaning)
 
+        parser.add_argument(
+            "--power-cap-hours", type=_json, metavar="JSON",
+            help="""lower caps for some hours: '[{"power_cap_w": 2000, "from": "08:00", "to": "20:00", "days": "01234"}]'""",
+        )  # fmt: skip
+        parser.add_argument(
+            "--emissions-cost-per-kg", type=_decimal, help="what decisions weigh a kilogram of CO2 at, in the cluster's currency"
+        )
+
     def handle(self, *args: Any, name: str, **options: Any) -> None:
         """Do it and say how it is now."""
-        given = {k: options[k] for k in ("timezone", "currency", *NUMBERS) if options[k] is not None}
+        given = {k: options[k] for k in (*WORDS, *NUMBERS) if options[k] is not None}
         cluster = Cluster.objects.filter(name=name).first() or Cluster(name=name)
         if cluster.pk and "currency" in given and given["currency"] != cluster.currency and cluster.rounds.exists():
             raise CommandError("--currency: what was decided and billed stays in the currency it was in; make another cluster")
@@ -54,6 +67,20 @@ class Command(BaseCommand):
         _save(cluster, given)
         clock = f"heartbeat {cluster.heartbeat_s:g} s, lease {cluster.lease_s:g} s, grace {cluster.grace_s:g} s"
         self.stdout.write(f"cluster {cluster.name}: {cluster.timezone}, {cluster.currency}, {cluster.policy}, {clock}")
+
+
+def _json(text: str) -> Any:
+    try:
+        return json.loads(text)
+    except ValueError:
+        raise ArgumentTypeError(f"{text!r} is no JSON") from None
+
+
+def _decimal(text: str) -> Decimal:
+    try:
+        return Decimal(text)
+    except InvalidOperation:
+        raise ArgumentTypeError(f"{text!r} is no number") from None
 
 
 def _save(cluster: Cluster, given: dict[str, Any]) -> None:

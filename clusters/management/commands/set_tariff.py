@@ -29,8 +29,9 @@ class Command(BaseCommand):
         parser.add_argument("cluster")
         parser.add_argument("price", nargs="?", help="per kWh, in the cluster's currency, for every hour that no band covers")
         parser.add_argument(
-            "--band", action="append", default=[], metavar="'DAYS FROM-TO PRICE'",
-            help="another price for some hours: days as digits (0 is Monday), as in '01234 08:00-20:00 0.24'; as often as needed",
+            "--band", action="append", default=[], metavar="'DAYS FROM-TO PRICE [GRAMS]'",
+            help="another price for some hours: days as digits (0 is Monday), as in '01234 08:00-20:00 0.24', and "
+            "grams of CO2 per kWh where they differ; as often as needed",
         )  # fmt: skip
         parser.add_argument("--from", dest="since", help="in force from then on (ISO 8601, in the cluster's zone); now if left out")
         parser.add_argument("--name", default="", help="what you call it")
@@ -70,11 +71,12 @@ def _line(row: EnergyTariff, zone: ZoneInfo, currency: str) -> str:
 
 def _band(text: str) -> BandWords:
     try:
-        days, hours, price = text.split()
+        days, hours, price, *grams = text.split()
         start, end = (time.fromisoformat(part) for part in hours.split("-"))
+        (emissions_g,) = map(float, grams) if grams else (None,)
     except ValueError:
-        raise CommandError(f"--band: write 'DAYS FROM-TO PRICE', as in '01234 08:00-20:00 0.24', not {text!r}") from None
-    return BandWords(days, start, end, _price("--band", price))
+        raise CommandError(f"--band: write 'DAYS FROM-TO PRICE [GRAMS]', as in '01234 08:00-20:00 0.24', not {text!r}") from None
+    return BandWords(days, start, end, _price("--band", price), emissions_g)
 
 
 def _price(option: str, text: str) -> Decimal:

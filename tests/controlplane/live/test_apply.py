@@ -2,19 +2,22 @@
 
 from __future__ import annotations
 
+from datetime import timedelta
 from decimal import Decimal
 from typing import Any
 
 import pytest
+from django.utils import timezone
 from pytest_django import Settings
 
 from clusters.models import Assignment, AssignmentSlot, Cluster, Device, Node
+from controlplane.live.room import Room
 from controlplane.live.world import Ports, hold_round
 from controlplane.models import Reason, RescheduleEvent, Round
 from jobs.models import Attempt, Job
 from loadmaster.protocol import AssignmentState
 from policies.plan import Placement, Plan, PlanStatus, WaitCode, Waiting
-from policies.snapshot import RankSeat
+from policies.snapshot import NodeView, RankSeat
 from profiling.models import ProfileRun
 from tests.builders import a_cluster, a_gpu_type, a_job, a_kind, a_node
 from tests.builders_live import a_round, a_round_of_waiting_events, placing, progressed, said, taken, utc
@@ -296,6 +299,26 @@ def test_under_a_power_cap_the_next_one_waits_until_the_stopping_one_is_gone(nod
     row = a_round(cluster, placing(new=(node, second)))
     assert refused(row) == {"new": "deferred"}
     assert "600 W" in row.rejected[0]["detail"]
+
+
+def test_a_cap_that_comes_before_the_next_round_holds_for_launches_too(node: Node) -> None:
+    """The cap begins with the next hour, in which the next periodic round is."""
+    cluster = node.cluster
+    now = timezone.now().replace(minute=30)
+    hour = f"{now + timedelta(hours=1):%H}:00"
+    cluster.power_cap_hours = [{"power_cap_w": 600, "from": hour}]
+    cluster.period_s = 3600.0
+    cluster.save()
+    first, _ = devices_of(node)
+    job = a_job(cluster, name="new", gpus_max=2)
+    both = Placement(str(job.pk), (RankSeat(str(node.pk), tuple(d.uuid for d in devices_of(node))),))
+    assert Room(cluster, {str(node.pk): a_curve(node)}, now).refusal(both, job) is not None
+    one = Placement(str(job.pk), (RankSeat(str(node.pk), (first.uuid,)),))
+    assert Room(cluster, {str(node.pk): a_curve(node)}, now).refusal(one, job) is None
+
+
+def a_curve(node: Node) -> NodeView:
+    return NodeView(str(node.pk), node.name, "V100", (), (360.0, 530.0, 700.0))
 
 
 def test_two_jobs_share_a_device_in_two_slots(cluster: Cluster, node: Node) -> None:

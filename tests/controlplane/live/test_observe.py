@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from datetime import timedelta
+from decimal import Decimal
 from math import inf
 from typing import Any
 
@@ -48,6 +49,16 @@ def test_a_cluster_is_shown_with_its_numbers() -> None:
     assert (snapshot.seed, snapshot.currency, snapshot.memory) == (42, "CHF", {"a": 1})
     (step,) = snapshot.energy
     assert (step.from_s, step.to_s - step.from_s) == (snapshot.now_s, 7200.0)
+
+
+def test_a_cluster_is_shown_with_its_caps_by_hour_and_the_weight_of_its_emissions() -> None:
+    caps = [{"power_cap_w": 900}, {"power_cap_w": 400, "days": "0123456"}]
+    cluster = a_cluster(power_cap_hours=caps, emissions_cost_per_kg=Decimal("0.08"), horizon_s=60.0, period_s=300.0)
+    snapshot = snapshot_of(cluster)
+    assert (snapshot.emissions_cost_per_kg, snapshot.cap_w) == (0.08, 400.0)
+    (step,) = snapshot.power_caps
+    assert (step.power_cap_w, step.from_s) == (400.0, snapshot.now_s)
+    assert step.to_s > snapshot.now_s + snapshot.round_s
 
 
 def test_a_node_is_shown_with_what_may_be_given_away_and_its_power() -> None:

@@ -1,0 +1,132 @@
+"""How many watts a cluster may use at what hours: what operators wrote, read strictly, as steps over time. Pure.
+
+An entry limits the IT power for some hours of some days: `{"power_cap_w": 2000, "from": "08:00", "to": "20:00", "days": "01234",
+"valid_from": "2026-01-01", "valid_until": "2026-03-31"}`. Hours are of the wall clock in the cluster's zone, "to" 00:00 is the end
+of the day; days are digits, 0 for Monday; the dates are both included. All but the watts may be left out. Where several entries
+hold, the lowest does, and the cluster's constant cap holds beside them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from datetime import date, datetime, time
+from itertools import pairwise
+from math import isfinite
+from zoneinfo import ZoneInfo
+
+from clusters.energy import wall_clock_edges
+from policies.snapshot import PowerCapStep
+
+EVERY_DAY = "0123456"
+FIELDS = ("power_cap_w", "from", "to", "days", "valid_from", "valid_until")
+
+
+class CapHoursError(ValueError):
+    """An entry that cannot be read; the message names it and says what would be right."""
+
+
+@dataclass(frozen=True, slots=True)
+class CapHours:
+    """A cap for some hours of some days, within its dates."""
+
+    power_cap_w: float
+    from_time: time = time(0)
+    to_time: time = time(0)
+    days: frozenset[int] = frozenset(range(7))
+    valid_from: date = date.min
+    valid_until: date = date.max
+
+    def covers(self, local: datetime) -> bool:
+        """Whether the wall clock's time lies in it."""
+        if local.weekday() not in self.days or not self.valid_from <= local.date() <= self.valid_until:
+            return False
+        return self.from_time <= local.time() and (self.to_time == time(0) or local.time() < self.to_time)
+
+
+def read_cap_hours(entries: object) -> tuple[CapHours, ...]:
+    """The entries as stored. Raises CapHoursError for what is none."""
+    if not isinstance(entries, list):
+        raise CapHoursError('must be a list such as [{"power_cap_w": 2000, "from": "08:00", "to": "20:00", "days": "01234"}]')
+    return tuple(_entry(f"entry {i + 1}", entry) for i, entry in enumerate(entries))
+
+
+def cap_steps(hours: Iterable[CapHours], zone: str, from_s: float, to_s: float) -> tuple[PowerCapStep, ...]:
+    """The caps that hold over [from_s, to_s], seconds UTC, as steps that do not overlap; none where nothing limits."""
+    caps, zone_info = tuple(hours), ZoneInfo(zone)
+    if not caps or to_s <= from_s:
+        return ()
+    times = {edge for c in caps for edge in (c.from_time, c.to_time)}
+    bounds = [from_s, *sorted({e for e in wall_clock_edges(times, zone_info, from_s, to_s) if from_s < e < to_s}), to_s]
+    return _merged((since, until, _lowest(caps, zone_info, since, until)) for since, until in pairwise(bounds))
+
+
+def lowest_cap_w(constant_w: float | None, steps: Sequence[PowerCapStep], from_s: float, to_s: float) -> float | None:
+    """The fewest watts that hold at any moment of [from_s, to_s], both included; None for any number."""
+    caps = [s.power_cap_w for s in steps if s.from_s <= to_s and s.to_s > from_s]
+    return min([*caps, *([] if constant_w is None else [constant_w])], default=None)
+
+
+def _lowest(caps: Sequence[CapHours], zone: ZoneInfo, from_s: float, to_s: float) -> float | None:
+    """Nothing changes between the two: the middle tells."""
+    local = datetime.fromtimestamp((from_s + to_s) / 2, zone)
+    return min((c.power_cap_w for c in caps if c.covers(local)), default=None)
+
+
+def _merged(pieces: Iterable[tuple[float, float, float | None]]) -> tuple[PowerCapStep, ...]:
+    steps: list[PowerCapStep] = []
+    for since, until, watts in pieces:
+        if watts is None:
+            continue
+        if steps and steps[-1].to_s == since and steps[-1].power_cap_w == watts:
+            steps[-1] = PowerCapStep(steps[-1].from_s, until, watts)
+        else:
+            steps.append(PowerCapStep(since, until, watts))
+    return tuple(steps)
+
+
+def _entry(where: str, entry: object) -> CapHours:
+    if not isinstance(entry, dict):
+        raise CapHoursError(f"{where}: must be an object with {', '.join(FIELDS)}")
+    for name in entry:
+        if name not in FIELDS:
+            raise CapHoursError(f"{where}: {name!r} is no field; known are: {', '.join(FIELDS)}")
+    start, end = _time(where, "from", entry.get("from", "00:00")), _time(where, "to", entry.get("to", "00:00"))
+    if end <= start and end != time(0):
+        raise CapHoursError(f"{where}: to must be after from (00:00 means the day's end); split one that crosses midnight")
+    first, last = _date(where, "valid_from", entry, date.min), _date(where, "valid_until", entry, date.max)
+    if last < first:
+        raise CapHoursError(f"{where}: valid_until must not be before valid_from")
+    return CapHours(_watts(where, entry.get("power_cap_w")), start, end, _days(where, entry.get("days", EVERY_DAY)), first, last)
+
+
+def _watts(where: str, value: object) -> float:
+    if isinstance(value, bool) or not isinstance(value, int | float) or not isfinite(value) or value < 0:
+        raise CapHoursError(f"{where}: power_cap_w must be a number of watts >= 0, not {value!r}")
+    return float(value)
+
+
+def _time(where: str, name: str, value: object) -> time:
+    try:
+        found = time.fromisoformat(value) if isinstance(value, str) else None
+    except ValueError:
+        found = None
+    if found is None or found.tzinfo is not None:
+        raise CapHoursError(f'{where}: {name} must be a time such as "08:00", not {value!r}')
+    return found
+
+
+def _days(where: str, value: object) -> frozenset[int]:
+    if not isinstance(value, str) or not value or set(value) - set(EVERY_DAY):
+        raise CapHoursError(f'{where}: days must be digits, 0 for Monday to 6 for Sunday, such as "01234", not {value!r}')
+    return frozenset(map(int, value))
+
+
+def _date(where: str, name: str, entry: dict[str, object], otherwise: date) -> date:
+    value = entry.get(name)
+    if value is None:
+        return otherwise
+    try:
+        return date.fromisoformat(str(value))
+    except ValueError:
+        raise CapHoursError(f'{where}: {name} must be a date such as "2026-01-01", not {value!r}') from None

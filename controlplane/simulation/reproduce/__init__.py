@@ -1,0 +1,1 @@
+"""The figures of ANDREAS' evaluation (Filippini et al., Section V), again: `python -m controlplane.simulation.reproduce`."""

@@ -1,0 +1,34 @@
+"""Where a simulation may leave out work because it provably makes no difference.
+
+A policy that decides about the queue alone (`policies.base.queue_only`) never touches what runs, and whether a job fits depends on
+what is free only. So its rounds need not see what runs (devices held by jobs that a snapshot does not know are taken, as the
+contract has it), and a round with an empty queue or without a free device need not be held at all. That needs a cluster in which
+nothing else of what runs matters: no power cap, no resources that could run out before the GPUs do, no jobs that wait for others.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from controlplane.simulation.scene import Scene
+from controlplane.simulation.switches import Switches
+from policies.base import Policy, queue_only
+from policies.snapshot import JobColumns, NodeView
+
+
+def may_hide_running(scene: Scene, columns: JobColumns, policy: Policy, switches: Switches) -> bool:
+    """Whether showing this policy the queue alone changes nothing but the time a round takes."""
+    if not queue_only(policy) or scene.power_cap_w is not None or scene.power_caps:
+        return False
+    if switches.decision_s or switches.decision_per_job_s or any(columns.others["dependencies"]):
+        return False
+    return not any(columns.others["resources"]) and _is_roomy(scene.nodes, columns)
+
+
+def _is_roomy(nodes: Iterable[NodeView], columns: JobColumns) -> bool:
+    """Whether cores and memory suffice on every node for one of the hungriest jobs on each of its GPUs."""
+    if not len(columns.ids):
+        return True
+    units = columns.counts["units"].clip(min=1)
+    cores, memory_gb = float((columns.numbers["cores"] * units).max()), float((columns.numbers["memory_gb"] * units).max())
+    return all(len(n.devices) * cores <= n.cores and len(n.devices) * memory_gb <= n.memory_gb for n in nodes)

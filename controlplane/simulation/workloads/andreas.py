@@ -1,0 +1,138 @@
+"""The generator of ANDREAS' evaluation (Filippini et al., V-B): ten templates of measured applications, arriving at a mixed rate.
+
+J = 10 N jobs. Clusters of ten jobs alternate between a high and a low rate: with t1 the shortest time of a job on one GPU and G the
+most GPUs of a node, lambda_j = N * G / t1, high = lambda / tuning, low = lambda / 4 / tuning, gaps exponential. Due dates are
+d = S + U(t_min, t_max) over the configurations of the nodes; weights five priorities. The times on more GPUs than were measured
+follow Amdahl's law through the two measurements on V100s: T(g) = T(1) * (1 - p + p / g), p = 2 * (1 - T(2) / T(1)).
+
+The load is what decides: `tuning` 2.5 is the published program's default, 1.0 gives the margins of the paper.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from controlplane.simulation.workloads.base import Workload
+from controlplane.simulation.workloads.columns import jobs_of
+from controlplane.simulation.workloads.options import Context
+from policies.snapshot import Floats, Ints, KindView, Source, Throughput
+
+SECONDS_PER_EPOCH: Mapping[str, Mapping[tuple[str, int], float]] = {
+    "LSTM-big": {("V100", 1): 43.0842, ("V100", 2): 30.5512, ("T4", 1): 110.7112},
+    "LSTM-small": {("V100", 1): 43.0261, ("V100", 2): 30.5871, ("T4", 1): 110.6581},
+    "EfficientNet": {("V100", 1): 51.6221, ("V100", 2): 41.2372, ("T4", 1): 88.9881},
+    "ConvNet": {("V100", 1): 20.5382, ("V100", 2): 17.8042, ("T4", 1): 41.2582},
+}
+"""Measured by the authors on ARMIDA; batch sizes 8192 (LSTM, ConvNet) and 4096 (EfficientNet)."""
+
+TEMPLATES = (
+    ("LSTM-big", 120), ("LSTM-big", 160), ("LSTM-big", 320), ("LSTM-small", 120), ("LSTM-small", 160), ("LSTM-small", 320),
+    ("EfficientNet", 120), ("EfficientNet", 160), ("ConvNet", 160), ("ConvNet", 320),
+)  # fmt: skip
+"""Application and epochs of a job."""
+
+WEIGHTS = tuple(np.linspace(0.00025371, 0.00044399, 5).tolist())
+"""EUR/s late of priorities 1 to 5."""
+
+CLUSTER = 10
+"""Jobs that arrive at one rate before it changes."""
+
+STEPS_PER_EPOCH = 1000
+"""Steps are whole and what is done of one is lost at a stop; the paper's jobs are stopped anywhere, so that steps are short."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Andreas:
+    """Options: `nodes` N; `scenario` 1 (nodes of 2 V100 or 1 T4) or 2 (4 V100 or 2 T4); `jobs`, 10 N if not given; `tuning`."""
+
+    type: str = "andreas"
+    nodes: int = 10
+    scenario: int = 1
+    jobs: int | None = None
+    tuning: float = 2.5
+    name: str = ""
+
+
+def most_gpus(scenario: int) -> Mapping[str, int]:
+    """The GPUs of a node by type."""
+    return {"V100": 2 * scenario, "T4": scenario}
+
+
+def kinds(scenario: int) -> tuple[KindView, ...]:
+    """The applications, known on every configuration of the scenario's nodes."""
+    return tuple(KindView(name, name, _throughputs(name, scenario)) for name in SECONDS_PER_EPOCH)
+
+
+def seconds_per_epoch(application: str, gpu_type: str, gpus: int) -> float:
+    """Measured, or on more GPUs by Amdahl's law."""
+    measured = SECONDS_PER_EPOCH[application]
+    if (gpu_type, gpus) in measured:
+        return measured[gpu_type, gpus]
+    parallel = 2.0 * (1.0 - measured["V100", 2] / measured["V100", 1])
+    return measured[gpu_type, 1] * (1.0 - parallel + parallel / gpus)
+
+
+def generate(options: Andreas, context: Context) -> Workload:
+    """Jobs by the options and the seed; `facts` states the load they make."""
+    rng, scenario = context.rng(), options.scenario
+    count = 10 * options.nodes if options.jobs is None else options.jobs
+    drawn = rng.integers(len(TEMPLATES), size=count)
+    times_s = _times_s(scenario)
+    least_s, most_s, alone_s = (times[drawn] for times in (times_s.min(axis=1), times_s.max(axis=1), _alone_s()))
+    gap_s = alone_s / (options.nodes * most_gpus(scenario)["V100"]) * options.tuning * _slower(count)
+    arrival_s = np.cumsum(rng.exponential(gap_s)) if count else np.zeros(0)
+    arrival_s -= arrival_s[0] if count else 0.0
+    priority = rng.integers(len(WEIGHTS), size=count)
+    jobs = jobs_of(
+        [f"J{i + 1}" for i in range(count)],
+        [TEMPLATES[i][0] for i in drawn.tolist()],
+        arrival_s=arrival_s,
+        remaining_steps=np.array([epochs for _, epochs in TEMPLATES])[drawn] * STEPS_PER_EPOCH,
+        gpus_min=1,
+        gpus_max=max(most_gpus(scenario).values()),
+        due_s=arrival_s + rng.uniform(least_s, most_s),
+        tardiness_weight=np.array(WEIGHTS)[priority],
+        priority=priority + 1,
+    )
+    title = options.name or f"ANDREAS {scenario}, N={options.nodes}, tuning {options.tuning:g}"
+    return Workload(title, jobs, kinds(scenario), facts=_facts(options, arrival_s, alone_s))
+
+
+def _throughputs(name: str, scenario: int) -> tuple[Throughput, ...]:
+    return tuple(
+        Throughput(t, g, STEPS_PER_EPOCH / seconds_per_epoch(name, t, g), _source(name, t, g))
+        for t, most in most_gpus(scenario).items()
+        for g in range(1, most + 1)
+    )
+
+
+def _source(name: str, gpu_type: str, gpus: int) -> Source:
+    return Source.MEASURED if (gpu_type, gpus) in SECONDS_PER_EPOCH[name] else Source.ESTIMATED
+
+
+def _times_s(scenario: int) -> Floats:
+    """float64[templates, configurations]: run times."""
+    configurations = [(t, g) for t, most in most_gpus(scenario).items() for g in range(1, most + 1)]
+    return np.array([[epochs * seconds_per_epoch(name, t, g) for t, g in configurations] for name, epochs in TEMPLATES])
+
+
+def _alone_s() -> Floats:
+    """float64[templates]: the shortest run time on one GPU."""
+    return np.array([epochs * min(seconds_per_epoch(name, t, 1) for t in ("V100", "T4")) for name, epochs in TEMPLATES])
+
+
+def _slower(count: int) -> Ints:
+    """1 in clusters of ten jobs at the high rate, 4 in those at the low one."""
+    return np.where(np.arange(count) // CLUSTER % 2 == 0, 1, 4)
+
+
+def _facts(options: Andreas, arrival_s: Floats, alone_s: Floats) -> dict[str, Any]:
+    """`load`: the work that arrives, each job on one GPU of its fastest type, over what all GPUs could do meanwhile."""
+    gpus = (options.nodes - options.nodes // 2) * most_gpus(options.scenario)["V100"] + options.nodes // 2 * options.scenario
+    span_s = float(arrival_s[-1]) if len(arrival_s) else 0.0
+    load = float(alone_s.sum()) / (gpus * span_s) if span_s else None
+    return {"generator": "andreas", "tuning": options.tuning, "load": load, "gpus": gpus, "last_arrival_s": span_s}

@@ -1,0 +1,108 @@
+"""What a reader found in a trace, checked and made a workload: what all traces have in common."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from controlplane.simulation.workloads.base import Workload, WorkloadError
+from controlplane.simulation.workloads.columns import STEPS_PER_S, by_arrival, even_kind, jobs_of, rows
+from controlplane.simulation.workloads.lines import Findings
+from controlplane.simulation.workloads.options import Context, Trace
+from policies.snapshot import Bools, Floats, Ints, Jobs, KindView
+
+LEAST_RUN_S = 1.0
+"""Logs count whole seconds: a run time of 0 means less than one."""
+
+MOST_GPUS = 1_000_000
+
+
+@dataclass(slots=True)
+class Draft:
+    """Rows of a trace: ids, kinds, when each job arrives, how long it runs on its GPUs, and further columns of `JobView`.
+
+    Columns are arrays, lists of one value a row, or one value for all.
+    """
+
+    ids: list[str]
+    kinds: list[str]
+    arrival_s: Floats
+    run_s: Floats
+    gpus: Floats
+    columns: dict[str, Any] = field(default_factory=dict)
+
+    def only(self, good: Bools) -> Draft:
+        """The rows that are good."""
+        if good.all():
+            return self
+        at = np.flatnonzero(good)
+        columns = {name: _picked(column, at) for name, column in self.columns.items()}
+        return Draft(
+            _picked(self.ids, at), _picked(self.kinds, at), self.arrival_s[at], self.run_s[at], self.gpus[at], columns
+        )  # fmt: skip
+
+
+def check(draft: Draft, findings: Findings, *, in_order: bool) -> None:
+    """Mark what contradicts itself: negative times, a count of GPUs that is none, ids twice, and lines that are not in order."""
+    run_s, gpus, arrival_s = draft.run_s, draft.gpus, draft.arrival_s
+    findings.mark(run_s < 0, lambda row: f"the run time must not be negative, it is {run_s[row]:g} s")
+    findings.mark(
+        (gpus < 1) | (gpus > MOST_GPUS) | (gpus != np.floor(gpus)),
+        lambda row: f"a job needs 1 to {MOST_GPUS:,} GPUs, whole ones, not {gpus[row]:g}",
+    )
+    findings.repeated(draft.ids)
+    if in_order:
+        findings.unsorted(arrival_s)
+
+
+def workload_of(
+    draft: Draft, findings: Findings, options: Trace, context: Context, facts: Mapping[str, Any], wanted: Bools | None = None
+) -> Workload:
+    """The workload of a checked draft: bad rows left out or refused, in order of arrival, with what the options add.
+
+    `wanted` bool[M]: rows that the options keep; the others are no fault of the trace.
+    """
+    skipped = findings.settle(options.title, skip_bad=context.skip_bad)
+    keep = findings.good if wanted is None else findings.good & wanted
+    if not keep.any():
+        raise WorkloadError(f"{options.title}: the options leave no job to simulate")
+    good = draft.only(keep)
+    jobs, start_s = by_arrival(_jobs(good, options, context))
+    if options.jobs is not None and options.jobs < len(jobs):
+        jobs = rows(jobs, np.arange(options.jobs))
+    kinds = even_kinds(jobs, options.speed_of(context.gpu_types))
+    raised = int(np.count_nonzero(good.run_s < LEAST_RUN_S))
+    return Workload(options.title, jobs, kinds, skipped, {**facts, "first_arrival_s": start_s, "run_times_raised_to_1_s": raised})
+
+
+def even_kinds(jobs: Jobs, speeds: Mapping[str, float]) -> tuple[KindView, ...]:
+    """The kinds of rigid jobs, each known on the counts of GPUs that its jobs ask for."""
+    counts: dict[str, set[int]] = defaultdict(set)
+    for kind, gpus in set(zip(jobs.columns.kinds, jobs.columns.counts["gpus_min"].tolist(), strict=True)):
+        counts[kind].add(gpus)
+    return tuple(even_kind(kind, speeds, counts[kind]) for kind in sorted(counts))
+
+
+def _jobs(draft: Draft, options: Trace, context: Context) -> Jobs:
+    rng = context.rng()
+    run_s = np.maximum(draft.run_s, LEAST_RUN_S)
+    arrival_s = draft.arrival_s * options.time_factor
+    due_s, weights = options.due_s(arrival_s, run_s, rng), options.weights(len(run_s), rng)
+    if "due_s" in draft.columns:
+        due_s = arrival_s + (draft.columns["due_s"] - draft.arrival_s)
+    told = {"tardiness_weight": weights, **draft.columns, "due_s": due_s}
+    steps = np.rint(run_s * STEPS_PER_S)
+    return jobs_of(
+        draft.ids, draft.kinds, arrival_s=arrival_s, remaining_steps=steps, gpus_min=draft.gpus, gpus_max=draft.gpus, **told
+    )
+
+
+def _picked(value: Any, at: Ints) -> Any:
+    """The rows `at` of a column; one value for all stays what it is."""
+    if isinstance(value, list):
+        return [value[i] for i in at.tolist()]
+    return value[at] if isinstance(value, np.ndarray) else value

@@ -1,0 +1,171 @@
+"""Reading files line by line, in pieces, and keeping book of what is wrong with which line."""
+
+from __future__ import annotations
+
+import csv
+import gzip
+import io
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from controlplane.simulation.workloads.base import BadLine, WorkloadError
+from policies.snapshot import Bools, Floats, Ints
+
+PIECE = 50_000
+"""Lines that are in memory as single fields at a time."""
+
+QUOTED = 40
+"""Characters of a bad value that a message shows."""
+
+
+def read_text(path: Path) -> str:
+    """The text of a file, unpacked where its name ends in .gz. WorkloadError if there is none."""
+    try:
+        data = gzip.decompress(path.read_bytes()) if path.suffix == ".gz" else path.read_bytes()
+    except (OSError, EOFError) as error:
+        raise WorkloadError(f"path: {path} cannot be read: {error}") from None
+    return data.decode("utf-8", errors="replace")
+
+
+def pieces(text: str, comment: str) -> Iterator[tuple[Ints, list[str]]]:
+    """Line numbers (from 1) and texts of the lines that are neither blank nor a comment, PIECE at a time."""
+    numbers: list[int] = []
+    lines: list[str] = []
+    for number, line in enumerate(io.StringIO(text), start=1):
+        if not line.isspace() and not (comment and line.lstrip().startswith(comment)):
+            numbers.append(number)
+            lines.append(line)
+        if len(lines) == PIECE:
+            yield np.array(numbers, dtype=np.int64), lines
+            numbers, lines = [], []
+    if lines:
+        yield np.array(numbers, dtype=np.int64), lines
+
+
+class Table:
+    """The rows of a CSV file by column: `header`, `lines` int64[M], and each column's texts."""
+
+    def __init__(self, text: str, findings: Findings, delimiter: str = ",") -> None:
+        reader = csv.reader(io.StringIO(text), delimiter=delimiter)
+        self.header = [name.strip() for name in next(reader, [])]
+        if repeated := sorted({name for name in self.header if self.header.count(name) > 1}):
+            raise WorkloadError(f"line 1: the header has these columns twice: {', '.join(repeated)}")
+        self.texts: dict[str, list[str]] = {name: [] for name in self.header}
+        lines: list[int] = []
+        try:
+            for piece_lines, rows in _row_pieces(reader, len(self.header), findings):
+                lines.extend(piece_lines)
+                for name, column in zip(self.header, zip(*rows, strict=True), strict=True):
+                    self.texts[name].extend(column)
+        except csv.Error as error:
+            raise WorkloadError(f"line {reader.line_num}: {error}") from None
+        self.lines = np.array(lines, dtype=np.int64)
+        findings.lines = self.lines
+
+    def need(self, *names: str) -> None:
+        """WorkloadError unless the file has these columns."""
+        missing = [name for name in names if name not in self.texts]
+        if missing:
+            found = ", ".join(self.header) or "none"
+            raise WorkloadError(f"line 1: columns missing: {', '.join(missing)}; the file has: {found}")
+
+    def numbers(self, name: str, findings: Findings, default: float | None = None) -> Floats:
+        """A column of numbers; an empty field is `default`, and bad where there is none. Bad rows are marked, their value is 0."""
+        texts = self.texts[name]
+        empty = np.fromiter((not t or t.isspace() for t in texts), np.bool_, len(texts))
+        if default is None:
+            findings.mark(empty, lambda row: f"{name} is empty")
+        filled = ["0" if e else t for e, t in zip(empty.tolist(), texts, strict=True)] if empty.any() else texts
+        values = as_floats(filled)
+        findings.mark(~np.isfinite(values), lambda row: f"{name} must be a number, not {quoted(texts[row])}")
+        values = np.where(np.isfinite(values), values, 0.0)
+        return np.where(empty, 0.0 if default is None else default, values)
+
+
+def _row_pieces(reader: Any, width: int, findings: Findings) -> Iterator[tuple[list[int], list[list[str]]]]:
+    lines: list[int] = []
+    rows: list[list[str]] = []
+    for row in reader:
+        if not row or (len(row) == 1 and not row[0].strip()):
+            continue
+        if len(row) != width:
+            findings.unreadable.append(BadLine(reader.line_num, f"has {len(row)} fields, not {width}"))
+            continue
+        lines.append(reader.line_num)
+        rows.append(row)
+        if len(rows) == PIECE:
+            yield lines, rows
+            lines, rows = [], []
+    if rows:
+        yield lines, rows
+
+
+class Findings:
+    """What is wrong with which line; the first thing found about a line is what is reported."""
+
+    def __init__(self) -> None:
+        self.lines: Ints = np.zeros(0, dtype=np.int64)
+        self.unreadable: list[BadLine] = []
+        self._rows: dict[int, str] = {}
+
+    def mark(self, bad: Bools, problem: Callable[[int], str]) -> None:
+        """The rows where `bad` holds are bad; `problem(row)` says why."""
+        for row in np.flatnonzero(bad).tolist():
+            self._rows.setdefault(row, problem(row))
+
+    def unsorted(self, arrival_s: Floats) -> None:
+        """Mark rows that arrive before a good row above them."""
+        good = self.good
+        latest = np.maximum.accumulate(np.where(good, arrival_s, -np.inf))
+        self.mark(good & (arrival_s < latest), lambda row: f"arrives at {arrival_s[row]:g} s, after a line at {latest[row]:g} s")
+
+    def repeated(self, ids: Sequence[str]) -> None:
+        """Mark rows whose id a good row above them has."""
+        good, seen = self.good.tolist(), dict[str, int]()
+        if len(set(ids)) == len(ids):
+            return
+        for row, name in enumerate(ids):
+            if good[row] and (first := seen.setdefault(name, row)) != row:
+                self._rows[row] = f"job {quoted(name)} is in line {self.lines[first]} already"
+
+    @property
+    def good(self) -> Bools:
+        """bool[M]: the rows about which nothing was found."""
+        mask = np.ones(len(self.lines), dtype=np.bool_)
+        mask[list(self._rows)] = False
+        return mask
+
+    def settle(self, what: str, *, skip_bad: bool) -> tuple[BadLine, ...]:
+        """The bad lines in their order. WorkloadError if there are any that may not be skipped, or if no line is good."""
+        rows = (BadLine(int(self.lines[row]), problem) for row, problem in self._rows.items())
+        bad = tuple(sorted((*self.unreadable, *rows), key=lambda b: b.line))
+        total = len(self.unreadable) + len(self.lines)
+        if bad and not skip_bad:
+            advice = "correct them, or leave them out with skip_bad"
+            raise WorkloadError(f"{what}: {len(bad):,} of {total:,} jobs cannot be used; {advice}:", bad)
+        if len(bad) == total:
+            raise WorkloadError(f"{what}: there is no job to simulate" + (":" if bad else ""), bad)
+        return bad
+
+
+def as_floats(texts: Sequence[str]) -> Floats:
+    """float64[M] of the texts; NaN where one is no number."""
+    try:
+        return np.array(texts, dtype=np.float64)
+    except ValueError:
+        return np.fromiter((_float(t) for t in texts), np.float64, len(texts))
+
+
+def _float(text: str) -> float:
+    try:
+        return float(text)
+    except ValueError:
+        return float("nan")
+
+
+def quoted(text: str) -> str:
+    """A value for a message, not longer than QUOTED characters."""
+    return repr(text if len(text) <= QUOTED else text[: QUOTED - 3] + "...")

@@ -1,0 +1,55 @@
+"""A plain generator: jobs arrive at random (exponential gaps), run for lognormal times on random counts of GPUs."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from controlplane.simulation.workloads.base import Workload, WorkloadError
+from controlplane.simulation.workloads.columns import STEPS_PER_S, jobs_of
+from controlplane.simulation.workloads.drafts import LEAST_RUN_S, even_kinds
+from controlplane.simulation.workloads.options import Amounts, Context, Trace
+from policies.snapshot import Ints
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Poisson(Trace):
+    """Options beside those of traces: `gap_s`, the mean gap; `run_s`, the median run time, and `sigma`, its spread (the standard
+    deviation of its logarithm); `gpus`, how likely each count is, {"1": 0.7, "2": 0.2, "4": 0.1}."""
+
+    gap_s: float = 60.0
+    run_s: float = 1800.0
+    sigma: float = 1.0
+    gpus: Amounts = (("1", 1.0),)
+
+
+def generate(options: Poisson, context: Context) -> Workload:
+    """Jobs by the options and the seed; `facts` states how many GPUs they would keep busy on average."""
+    if options.path or options.text:
+        raise WorkloadError("path: a generator reads no file")
+    rng, count = context.rng(), 1000 if options.jobs is None else options.jobs
+    arrival_s = np.cumsum(rng.exponential(options.gap_s, count)) * options.time_factor
+    arrival_s -= arrival_s[0]
+    run_s = np.maximum(LEAST_RUN_S, options.run_s * np.exp(options.sigma * rng.standard_normal(count)))
+    gpus = _gpus(options, rng, count)
+    due_s, weights = options.due_s(arrival_s, run_s, rng), options.weights(count, rng)
+    jobs = jobs_of(
+        [f"J{i + 1}" for i in range(count)], ["job"] * count, arrival_s=arrival_s, remaining_steps=np.rint(run_s * STEPS_PER_S),
+        gpus_min=gpus, gpus_max=gpus, due_s=due_s, tardiness_weight=weights, walltime_s=run_s,
+    )  # fmt: skip
+    busy = float((gpus * run_s).sum() / arrival_s[-1]) if arrival_s[-1] > 0 else None
+    facts = {"generator": "poisson", "mean_gpus_busy": busy}
+    return Workload(options.title, jobs, even_kinds(jobs, options.speed_of(context.gpu_types)), facts=facts)
+
+
+def _gpus(options: Poisson, rng: np.random.Generator, count: int) -> Ints:
+    """int64[count]: drawn counts of GPUs."""
+    try:
+        counts = np.array([int(name) for name, _ in options.gpus], dtype=np.int64)
+    except ValueError:
+        counts = np.zeros(1, dtype=np.int64)
+    likely = np.array([p for _, p in options.gpus])
+    if not len(counts) or counts.min() < 1 or not likely.sum() > 0:
+        raise WorkloadError('gpus: must say how likely each count is, e.g. {"1": 0.7, "2": 0.3}')
+    return rng.choice(counts, size=count, p=likely / likely.sum())

@@ -1,0 +1,167 @@
+"""Traces in the Standard Workload Format (Feitelson's archive): 18 numbers a line, -1 where nothing is known, comments after `;`.
+
+Fields used: 1 job number, 2 submit time, 4 run time, 5 allocated and 8 requested processors, 9 requested time, 12 user, 15 queue.
+The trace of CINECA's Eurora adds 19 nodes (units), 20 cores, 21 GPUs, 22 MICs and 23 memory (KB) of each unit, 24 the original
+number, 25 application type, 26 predicted power (W).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from controlplane.simulation.workloads.base import BadLine, Workload
+from controlplane.simulation.workloads.drafts import Draft, check, workload_of
+from controlplane.simulation.workloads.lines import Findings, pieces, quoted
+from controlplane.simulation.workloads.options import Context, Trace, one_of
+from policies.snapshot import Bools, Floats, Ints
+
+FIELDS = (
+    "job number", "submit time", "wait time", "run time", "allocated processors", "CPU time used", "memory used",
+    "requested processors", "requested time", "requested memory", "status", "user", "group", "application", "queue", "partition",
+    "preceding job", "think time",
+)  # fmt: skip
+EXTRA = ("units", "cores per unit", "GPUs per unit", "MICs per unit", "KB per unit", "original job", "application type", "power")
+KB_PER_GB = 1e9 / 1024.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Swf(Trace):
+    """Options of an SWF trace.
+
+    `gpus`: "processors" (every `processors_per_gpu` processors are a GPU), "one" (each job takes one) or "fields" (Eurora's extra
+    fields say how many GPUs, cores and how much memory each unit needs). `without_gpus`: what becomes of jobs whose fields ask
+    for none: "leave_out" or "one".
+    """
+
+    gpus: str = "processors"
+    processors_per_gpu: float = 1.0
+    without_gpus: str = "leave_out"
+
+
+def read(options: Swf, context: Context) -> Workload:
+    """The jobs of the trace, rigid, each as long as its run time says on the GPUs it asks for."""
+    one_of("gpus", options.gpus, ("processors", "one", "fields"))
+    one_of("without_gpus", options.without_gpus, ("leave_out", "one"))
+    findings = Findings()
+    table = _table(options.read(context.folder), options.gpus == "fields", findings)
+    draft = _draft(table, options, findings)
+    check(draft, findings, in_order=True)
+    wanted = _wanted(table, options)
+    return workload_of(draft, findings, options, context, _facts(table, options, findings.good), wanted)
+
+
+def _table(text: str, extra: bool, findings: Findings) -> Floats:
+    """float64[M, 18 or 26] of the lines that are numbers."""
+    width = len(FIELDS) + (len(EXTRA) if extra else 0)
+    lines, tables = [np.zeros(0, dtype=np.int64)], [np.zeros((0, width))]
+    for numbers, texts in pieces(text, ";"):
+        try:
+            tables.append(np.loadtxt(texts, usecols=range(width), comments=None, ndmin=2))
+            lines.append(numbers)
+        except ValueError:
+            kept, table = _line_by_line(numbers, texts, width, findings)
+            lines.append(kept)
+            tables.append(table)
+    findings.lines = np.concatenate(lines)
+    table = np.concatenate(tables)
+    known: Bools = np.all(np.isfinite(table), axis=1)
+    findings.mark(~known, lambda row: "has a field that is not a finite number")
+    return np.where(np.isfinite(table), table, -1.0)
+
+
+def _line_by_line(numbers: Ints, texts: Sequence[str], width: int, findings: Findings) -> tuple[Ints, Floats]:
+    """The same, slowly, for a piece in which some line cannot be read."""
+    kept, rows = [], []
+    for number, text in zip(numbers.tolist(), texts, strict=True):
+        fields = text.split()
+        row = _row(fields[:width])
+        if len(fields) < width:
+            findings.unreadable.append(BadLine(number, f"has {len(fields)} fields, not {width}"))
+        elif isinstance(row, str):
+            findings.unreadable.append(BadLine(number, row))
+        else:
+            kept.append(number)
+            rows.append(row)
+    return np.array(kept, dtype=np.int64), np.array(rows).reshape(len(rows), width)
+
+
+def _row(fields: Sequence[str]) -> list[float] | str:
+    row = []
+    for name, field in zip((*FIELDS, *EXTRA), fields, strict=False):
+        try:
+            row.append(float(field))
+        except ValueError:
+            return f"the {name} is not a number: {quoted(field)}"
+    return row
+
+
+def _draft(table: Floats, options: Swf, findings: Findings) -> Draft:
+    submit_s, run_s, requested_s = table[:, 1], table[:, 3], table[:, 8]
+    findings.mark(run_s == -1, lambda row: "the run time is not known (-1)")
+    findings.mark(submit_s < 0, lambda row: f"the submit time must not be negative, it is {submit_s[row]:g} s")
+    columns = {
+        "walltime_s": np.where(requested_s > 0, requested_s, np.maximum(run_s, 1.0)),
+        "user": _names("user", table[:, 11]),
+        "team": _names("group", table[:, 12]),
+    }
+    kinds = ["job"] * len(table)
+    if options.gpus == "fields":
+        columns |= _unit_columns(table)
+        kinds = [f"application {n:.0f}" for n in table[:, 24]]
+    return Draft([f"{n:.0f}" for n in table[:, 0]], kinds, submit_s, run_s, _gpus(table, options, findings), columns)
+
+
+def _gpus(table: Floats, options: Swf, findings: Findings) -> Floats:
+    """float64[M]: GPUs of each job; at least 1, for a job that asks for none is left out or given one."""
+    if options.gpus == "one":
+        return np.ones(len(table))
+    processors = np.where(table[:, 7] > 0, table[:, 7], table[:, 4])
+    findings.mark(processors < 1, lambda row: "neither the allocated nor the requested processors are known")
+    if options.gpus == "processors":
+        return np.maximum(1.0, np.ceil(processors / options.processors_per_gpu))
+    units, cores, gpus = table[:, 18], table[:, 19], table[:, 20]
+    negative: Bools = np.any(table[:, 18:23] < 0, axis=1)
+    findings.mark(negative, lambda row: "its extra fields 19 to 23 must not be negative")
+    findings.mark(units < 1, lambda row: f"a job has at least 1 unit, not {units[row]:g}")
+    findings.mark(
+        units * cores != processors,
+        lambda row: f"{units[row]:g} units of {cores[row]:g} cores are not the {processors[row]:g} processors requested",
+    )
+    return np.maximum(1.0, units * gpus)
+
+
+def _unit_columns(table: Floats) -> dict[str, Any]:
+    """What each of a job's equal units needs of its node."""
+    return {
+        "units": np.clip(table[:, 18], 1, None).astype(np.int64),
+        "cores": np.maximum(table[:, 19], 0.0),
+        "memory_gb": np.maximum(table[:, 22], 0.0) / KB_PER_GB,
+        "resources": [(("mic", float(n)),) if n > 0 else () for n in table[:, 21]],
+    }
+
+
+def _wanted(table: Floats, options: Swf) -> Bools | None:
+    if options.gpus != "fields" or options.without_gpus == "one":
+        return None
+    return np.asarray(table[:, 20] > 0)
+
+
+def _facts(table: Floats, options: Swf, good: Bools) -> dict[str, Any]:
+    over = int(np.count_nonzero(good & (table[:, 8] > 0) & (table[:, 3] > table[:, 8])))
+    facts: dict[str, Any] = {"format": "SWF", "jobs_that_ran_longer_than_requested": over}
+    if options.gpus != "fields":
+        return facts
+    power = table[good & (table[:, 25] >= 0), 25]
+    facts["jobs_without_gpu"] = int(np.count_nonzero(good & (table[:, 20] <= 0)))
+    facts["predicted_power_w"] = {"jobs": len(power), "mean": float(power.mean()) if len(power) else None}
+    return facts
+
+
+def _names(what: str, numbers: Floats) -> list[str]:
+    """One name for each number, none where the number is -1; equal names are one object."""
+    names = {n: f"{what} {n:.0f}" if n >= 0 else "" for n in np.unique(numbers).tolist()}
+    return [names[n] for n in numbers.tolist()]

@@ -1,0 +1,190 @@
+"""From the study that somebody asks for to the one that is run: checked, with live clusters and histories written out.
+
+A study from the network may name no file of the server and run no code of its own: traces come as text, policies are the registered
+ones.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from django.contrib.auth.models import User
+
+from clusters.models import Cluster
+from controlplane.simulation.study_document import FIELDS, Study, StudyError
+from controlplane.simulation.workloads import TYPES
+from controlplane.studies.live_cluster import cluster_spec, history
+
+MOST_RUNS = 200
+MOST_JOBS = 1_000_000
+MOST_NODES = 10_000
+MOST_GPUS = 100_000
+MOST_BANDS, MOST_CLUSTER_DAYS = 48, 400
+MOST_DAYS = 366
+
+
+class DocumentError(ValueError):
+    """A study that cannot be run; `fields` holds messages by field."""
+
+    def __init__(self, fields: dict[str, list[str]]) -> None:
+        super().__init__("; ".join(f"{name}: {message}" for name, messages in fields.items() for message in messages))
+        self.fields = fields
+
+
+@dataclass(frozen=True, slots=True)
+class Resolved:
+    """A study to run, as plain JSON, and what it is in short: cluster, workload, policies, runs."""
+
+    document: Mapping[str, Any]
+    summary: Mapping[str, Any]
+
+
+def resolved(user: User, asked: Mapping[str, Any]) -> Resolved:
+    """The study that the user asks for. DocumentError has messages by field."""
+    try:
+        _check_text(asked)
+        given = dict(asked)
+        start_s = None
+        if isinstance(workload := given.get("workload"), Mapping):
+            given["workload"] = _workload(user, workload)
+            if workload.get("type") == "history":  # at the prices of the time when its first job came in
+                start_s = min(job["arrival_s"] for job in given["workload"]["jobs"])
+        if isinstance(cluster := given.get("cluster"), Mapping):
+            given["cluster"] = _cluster(cluster, start_s)
+        study = Study.of(given)
+    except StudyError as error:
+        raise DocumentError(_by_field(str(error))) from None
+    except RecursionError:
+        raise DocumentError({"study": ["is nested too deeply"]}) from None
+    _check_size(study)
+    return Resolved(study.document, _summary(study, asked))
+
+
+def _cluster(spec: Mapping[str, Any], start_s: float | None) -> Mapping[str, Any]:
+    if "live" not in spec:
+        _check_cluster(spec)
+        return spec
+    if extra := sorted(set(spec) - {"live"}):
+        raise StudyError(f"cluster.{extra[0]}: cannot be given with `live`, which takes everything from the live cluster")
+    return cluster_spec(_named(spec["live"], "cluster.live"), start_s)
+
+
+def _check_cluster(spec: Mapping[str, Any]) -> None:
+    """Sizes, before anything is built of them; whatever else is wrong is found when it is."""
+    nodes = [node for node in _items(spec.get("nodes")) if isinstance(node, Mapping)]
+    counts = [(_count(node.get("count", 1)), _count(node.get("gpus", 1))) for node in nodes]
+    if sum(count for count, _ in counts) > MOST_NODES or sum(count * gpus for count, gpus in counts) > MOST_GPUS:
+        raise StudyError(f"cluster.nodes: at most {MOST_NODES:,} nodes with {MOST_GPUS:,} GPUs are simulated here")
+    energy = spec.get("energy")
+    bands = len(_items(energy.get("by_hour"))) if isinstance(energy, Mapping) else 0
+    if max(bands, len(_items(spec.get("power_caps")))) > MOST_BANDS or _count(spec.get("days", 1)) > MOST_CLUSTER_DAYS:
+        raise StudyError(f"cluster.energy: at most {MOST_BANDS} prices or caps by hour for {MOST_CLUSTER_DAYS} days are taken")
+
+
+def _items(value: object) -> Sequence[Any]:
+    return value if isinstance(value, list | tuple) else ()
+
+
+def _count(value: object) -> int:
+    return value if isinstance(value, int) and value > 0 else 1
+
+
+def _workload(user: User, spec: Mapping[str, Any]) -> Mapping[str, Any]:
+    if spec.get("type") == "history":
+        return _history(user, spec)
+    for path in _paths(spec, "workload"):
+        raise StudyError(f"{path}: the server's files cannot be read; send the trace as `text`")
+    wanted = spec.get("jobs")
+    if isinstance(wanted, int) and wanted > MOST_JOBS:
+        raise StudyError(f"workload.jobs: must be at most {MOST_JOBS:,} here, not {wanted:,}")
+    if isinstance(nodes := spec.get("nodes"), int) and nodes > MOST_NODES:
+        raise StudyError(f"workload.nodes: must be at most {MOST_NODES:,} here, not {nodes:,}")
+    if spec.get("type") not in TYPES:
+        raise StudyError(f"workload.type: must be one of {', '.join((*TYPES, 'history'))}, not {spec.get('type')!r:.60}")
+    return spec
+
+
+def _history(user: User, spec: Mapping[str, Any]) -> Mapping[str, Any]:
+    if extra := sorted(set(spec) - {"type", "cluster", "days"}):
+        raise StudyError(f"workload.{extra[0]}: no such option of a history; known are: cluster, days")
+    days = spec.get("days", 7)
+    if isinstance(days, bool) or not isinstance(days, int | float) or not 0 < days <= MOST_DAYS:
+        raise StudyError(f"workload.days: must be more than 0 and at most {MOST_DAYS}, not {days!r:.60}")
+    found = history(user, _named(spec.get("cluster"), "workload.cluster"), float(days))
+    if not found["jobs"]:
+        raise StudyError(f"workload.days: you may see no job of this cluster that was submitted in the last {days:g} days")
+    return found
+
+
+def _named(name: object, field: str) -> Cluster:
+    found = Cluster.objects.filter(name=name).first() if isinstance(name, str) and "\0" not in name else None
+    if found is None:
+        known = ", ".join(Cluster.objects.order_by("name").values_list("name", flat=True)) or "none yet"
+        raise StudyError(f"{field}: must be the name of a cluster, not {name!r:.60}; known are: {known}")
+    return found
+
+
+def _paths(value: object, at: str) -> Iterator[str]:
+    """Every field called `path`, wherever it is."""
+    if isinstance(value, Mapping):
+        for name, inner in value.items():
+            if name == "path":
+                yield f"{at}.path"
+            yield from _paths(inner, f"{at}.{name}")
+    elif isinstance(value, list | tuple):
+        for inner in value:
+            yield from _paths(inner, at)
+
+
+def _check_text(asked: Mapping[str, Any]) -> None:
+    """Texts that no database takes are refused before one has to."""
+    try:
+        text = json.dumps(asked, ensure_ascii=False, default=str)
+        text.encode()
+    except UnicodeEncodeError:
+        raise StudyError("study: holds characters that are no text") from None
+    except ValueError as error:
+        raise StudyError(f"study: {error}") from None
+    if "\\u0000" in text:
+        raise StudyError("study: holds the character NUL")
+
+
+def _check_size(study: Study) -> None:
+    runs = len(study.policies) * len(study.seeds)
+    if runs > MOST_RUNS:
+        raise DocumentError({"seeds": [f"{runs} runs (policies times seeds) are too many here; at most {MOST_RUNS}"]})
+
+
+def _by_field(message: str) -> dict[str, list[str]]:
+    """A study's error by the field it begins with."""
+    place, _, rest = message.partition(": ")
+    field = place.partition(".")[0].partition("[")[0]
+    if field not in FIELDS:
+        return {"study": [message]}
+    return {field: [rest if place == field else message]}
+
+
+def _summary(study: Study, asked: Mapping[str, Any]) -> dict[str, Any]:
+    cluster, workload = asked["cluster"], asked["workload"]
+    nodes = study.scene.nodes
+    return {
+        "cluster": str(cluster.get("live") or study.scene.cluster)[:100],
+        "live": "live" in cluster,
+        "nodes": len(nodes),
+        "gpus": sum(len(node.devices) for node in nodes),
+        "workload": str(workload.get("type"))[:40],
+        "jobs": _jobs(study.workload),
+        "policies": [choice.label[:100] for choice in study.policies],
+        "seeds": len(study.seeds),
+        "runs": len(study.policies) * len(study.seeds),
+        "switches": list(study.switches.turned_on),
+    }
+
+
+def _jobs(workload: Mapping[str, Any]) -> int | None:
+    """How many jobs, where that can be told without reading them."""
+    jobs = workload.get("jobs")
+    return len(jobs) if isinstance(jobs, list | tuple) else jobs if isinstance(jobs, int) else None

@@ -1,0 +1,215 @@
+"""The form of a simulation. It only turns what was typed into a study: `documents` decides what is right."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import yaml
+from django import forms
+from django.contrib.auth.models import User
+from django.core.files.uploadedfile import UploadedFile
+
+from clusters.models import Cluster
+from controlplane.simulation.switches import Switches
+from controlplane.studies.documents import DocumentError
+from jobs.selectors import teams_of
+from policies import registry
+
+WORKLOADS = (
+    ("history", "The live cluster's own history"),
+    ("poisson", "Generator: jobs at random times"),
+    ("andreas", "Generator: the evaluation of ANDREAS"),
+    ("csv", "Trace: CSV of Loadmaster's columns"),
+    ("swf", "Trace: Standard Workload Format"),
+    ("gavel", "Trace: Gavel"),
+    ("philly", "Trace: Philly"),
+)
+TRACES = ("csv", "swf", "gavel", "philly")
+WRITTEN = "written"
+TICKED = ("randomized_greedy", "fifo", "edf")
+EXAMPLE = """name: small
+nodes:
+  - {name: v, gpu_type: V100, gpus: 2, count: 5}
+  - {name: t, gpu_type: T4, gpus: 1, count: 5}
+energy: {price_per_kwh: 0.172, pue: 1.33}
+"""
+SWITCH_WORDS = {
+    "launch_s": "Seconds to launch a job",
+    "stop_s": "Seconds to stop a job",
+    "restart_cost_s": "Seconds lost by a restart",
+    "profiling_s": "Seconds to measure a kind",
+    "node_failures_per_day": "Failures per node and day",
+    "node_repair_s": "Seconds to repair a node",
+    "job_failure_probability": "Part of the launches that fail",
+    "decision_s": "Seconds a decision takes",
+    "decision_per_job_s": "and more for each job",
+    "run_time_noise": "Noise of run times (relative)",
+    "power_noise": "Noise of power (relative)",
+    "estimate_error": "Error of speeds policies see (relative)",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class PolicyChoice:
+    """A policy in the form: whether it is ticked, and its parameters as typed."""
+
+    name: str
+    summary: str
+    ticked: bool
+    parameters: str
+
+
+def _text(label: str, help_text: str = "", initial: str = "", **attrs: Any) -> forms.CharField:
+    rows = attrs.pop("rows", 0)
+    shown = {"spellcheck": "false", **attrs}
+    widget = forms.Textarea(attrs={"rows": rows, **shown}) if rows else forms.TextInput(attrs=shown)
+    return forms.CharField(label=label, help_text=help_text, initial=initial, required=False, widget=widget)
+
+
+class StudyForm(forms.Form):
+    """A study as a person types it."""
+
+    name = _text("Name", placeholder="FIFO against the optimiser", maxlength=100)
+    team = forms.ChoiceField(label="Who sees it", required=False)
+    cluster = forms.ChoiceField(label="Cluster", required=False)
+    cluster_yaml = _text("Cluster file", "Nodes, prices and caps as YAML; docs/workloads.md explains the fields.", EXAMPLE, rows=7)
+    workload = forms.ChoiceField(label="Jobs", required=False, choices=WORKLOADS, initial="poisson")
+    days = _text("Days of history", "Jobs that you may see, submitted in so many last days.", "7", inputmode="decimal")
+    trace = forms.FileField(label="Trace file", required=False, help_text="Up to 2 MB; `manage.py simulate` takes larger ones.")
+    trace_text = _text("or its text", rows=4)
+    jobs = _text("Number of jobs", "At most, of a trace.", "100", inputmode="numeric")
+    options = _text(
+        "More options", "As YAML, one a line, such as gap_s: 60 (random), tuning: 1.0 (ANDREAS), time_factor: 0.5 (traces).", rows=3
+    )
+    skip_bad = forms.BooleanField(label="Leave bad lines of a trace out", required=False)
+    seeds = _text("Seeds", "Each policy is run once for each: 1, 2, 3 or 1..5. Several give confidence intervals.", "1..3")
+
+    def __init__(self, user: User, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        clusters = [(c, f"{c} (live)") for c in Cluster.objects.order_by("name").values_list("name", flat=True)]
+        self.has_live = bool(clusters)
+        self._choose("cluster", [*clusters, (WRITTEN, "Written here")])
+        self._choose("team", [("", "Only me"), *((t.name, f"Team {t.name}") for t in teams_of(user))])
+        if not clusters:
+            self._choose("workload", WORKLOADS[1:])
+
+    def policies(self) -> Iterator[PolicyChoice]:
+        """The policies that can be chosen."""
+        for entry in registry.entries():
+            if entry.error is None:
+                ticked = f"policy_{entry.name}" in self.data if self.is_bound else entry.name in TICKED
+                yield PolicyChoice(entry.name, entry.summary, ticked, self.data.get(f"parameters_{entry.name}", ""))
+
+    def switches(self) -> Iterator[tuple[str, str, str]]:
+        """(name, words, what was typed) of every switch."""
+        for name, default in Switches.defaults().items():
+            yield name, SWITCH_WORDS.get(name, name.replace("_", " ")), self.data.get(f"switch_{name}", f"{default:g}")
+
+    def asked(self, trace: UploadedFile[bytes] | None) -> dict[str, Any]:
+        """The study that was typed. DocumentError for what is no YAML or no number."""
+        typed = {name: str(self.data.get(name, "")).strip() for name in self.fields}
+        study = {
+            "name": typed["name"], "team": typed["team"], "cluster": self._cluster(typed), "workload": _workload(typed, trace),
+            "policies": self._policies(), "seeds": _seeds(typed["seeds"]), "switches": self._switches(),
+            "skip_bad": bool(typed["skip_bad"]),
+        }  # fmt: skip
+        return {name: value for name, value in study.items() if value != ""}
+
+    def show(self, problems: Mapping[str, list[str]]) -> None:
+        """Put the messages beside the fields they name; what has no field here stands at the top."""
+        self.full_clean()
+        self.errors.clear()
+        for name, messages in problems.items():
+            place = "cluster_yaml" if name == "cluster" and self.data.get("cluster") == WRITTEN else name
+            for message in messages:
+                self.add_error(place if place in self.fields else None, message if place in self.fields else f"{name}: {message}")
+
+    def _cluster(self, typed: Mapping[str, str]) -> Any:
+        if typed["cluster"] and typed["cluster"] != WRITTEN:
+            return {"live": typed["cluster"]}
+        return read_yaml("cluster", typed["cluster_yaml"])
+
+    def _policies(self) -> list[dict[str, Any]]:
+        chosen = []
+        for policy in self.policies():
+            if policy.ticked:
+                given = read_yaml("policies", as_mapping(policy.parameters)) or {}
+                chosen.append({"name": policy.name, **({"parameters": given} if given else {})})
+        return chosen
+
+    def _switches(self) -> dict[str, Any]:
+        defaults = Switches.defaults()
+        found = {name: _number(f"switches: {words}", text) for name, words, text in self.switches() if text.strip()}
+        return {name: value for name, value in found.items() if value != defaults[name]}
+
+    def _choose(self, name: str, choices: Any) -> None:
+        field = self.fields[name]
+        assert isinstance(field, forms.ChoiceField)
+        field.choices = choices
+
+
+def read_yaml(field: str, text: str) -> Any:
+    """What a YAML text says. DocumentError names the line where it is none."""
+    try:
+        return yaml.safe_load(text)
+    except yaml.YAMLError as error:
+        mark = getattr(error, "problem_mark", None)
+        where = f"line {mark.line + 1}: " if mark else ""
+        raise DocumentError({field: [f"{where}{getattr(error, 'problem', None) or 'is no YAML'}"]}) from None
+    except (RecursionError, ValueError) as error:
+        raise DocumentError({field: [str(error) or "is no YAML"]}) from None
+
+
+def _workload(typed: Mapping[str, str], trace: UploadedFile[bytes] | None) -> dict[str, Any]:
+    of = typed["workload"]
+    if of == "history":
+        if typed["cluster"] == WRITTEN:
+            raise DocumentError({"workload": ["choose a live cluster above: a written one has no history"]})
+        return {"type": of, "cluster": typed["cluster"], "days": _number("workload: days", typed["days"])}
+    options = read_yaml("options", typed["options"]) or {}
+    if not isinstance(options, dict):
+        raise DocumentError({"options": ["must be options by name, such as gap_s: 60"]})
+    jobs = {"jobs": _number("jobs", typed["jobs"])} if typed["jobs"] else {}
+    text = {"text": _trace_text(typed, trace)} if of in TRACES else {}
+    return {"type": of, **jobs, **text, **options}
+
+
+def _trace_text(typed: Mapping[str, str], trace: UploadedFile[bytes] | None) -> str:
+    data = trace.read() if trace is not None else b""
+    text = data.decode(errors="replace") if data else typed["trace_text"]
+    if not text:
+        raise DocumentError({"trace": ["choose a file, or paste its text"]})
+    return text + "\n"
+
+
+def as_mapping(typed: str) -> str:
+    """`a: 1, b: 2` is how one types parameters in a line; braces are not asked for."""
+    typed = typed.strip()
+    return f"{{{typed}}}" if typed and not typed.startswith("{") else typed
+
+
+def _seeds(typed: str) -> list[int]:
+    found: list[int] = []
+    for word in re.split(r"[\s,]+", typed.strip()):
+        first, dots, last = word.partition("..")
+        if not first.isdecimal() or (dots and not last.isdecimal()) or len(word) > 24:
+            raise DocumentError({"seeds": ["must be whole numbers such as 1, 2, 3 or a range such as 1..5"]})
+        if dots and int(last) - int(first) > 1000:
+            raise DocumentError({"seeds": ["are too many"]})
+        found += range(int(first), int(last) + 1) if dots else [int(first)]
+    return found
+
+
+def _number(field: str, typed: str) -> float | int:
+    try:
+        return int(typed)
+    except ValueError:
+        pass
+    try:
+        return float(typed)
+    except ValueError:
+        name, _, words = field.partition(": ")
+        raise DocumentError({name: [f"{words} must be a number, not {typed[:40]!r}".strip()]}) from None

@@ -1,0 +1,120 @@
+"""Live clusters and their histories, written out as parts of a study."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable
+from dataclasses import replace
+from datetime import timedelta
+from math import inf
+from typing import Any
+
+from django.contrib.auth.models import User
+from django.db.models import QuerySet
+from django.utils import timezone
+
+import profiling.selectors
+from clusters.models import Cluster
+from clusters.tariffs import price_steps
+from controlplane.live.observe import observe
+from jobs.lifecycle import JobState
+from jobs.models import Job
+from jobs.selectors import visible_jobs
+from policies.capabilities import is_own
+from policies.forms import Form
+from policies.snapshot import EnergyStep, GpuTypeView, JobView, KindView, NodeState, NodeView
+from policies.snapshot_json import RULES
+
+MOST_JOBS = 20_000
+"""Jobs that a history holds, the newest."""
+
+PRICED_S = 31 * 86_400.0
+"""How far prices are written out; the last one holds after that."""
+
+_JOB, _KIND, _STEP, _TYPE = (Form(of, RULES) for of in (JobView, KindView, EnergyStep, GpuTypeView))
+
+
+def cluster_spec(cluster: Cluster, start_s: float | None = None) -> dict[str, Any]:
+    """The cluster as it is now, as a cluster file: nodes that are not lost with their healthy GPUs, prices, caps.
+
+    The simulation starts at the prices of `start_s` (seconds since the epoch; now where left out).
+    """
+    now_s = time.time()
+    snapshot = observe(cluster.pk, now_s, cluster.round_number, profiling.selectors).snapshot
+    start_s = now_s if start_s is None else start_s
+    steps = price_steps(cluster, start_s, start_s + PRICED_S)
+    nodes = [_node(node) for node in snapshot.nodes if node.state is not NodeState.LOST and any(d.healthy for d in node.devices)]
+    spec: dict[str, Any] = {
+        "name": cluster.name, "currency": cluster.currency, "round_s": cluster.period_s, "horizon_s": cluster.horizon_s,
+        "gpu_types": [_TYPE.write(gpu, "") for gpu in snapshot.gpu_types], "nodes": nodes,
+        "emissions_cost_per_kg": snapshot.emissions_cost_per_kg, "power_cap_w": snapshot.power_cap_w,
+        "energy": {"steps": [_STEP.write(_from(step, start_s), "") for step in steps]},
+    }  # fmt: skip
+    return {name: value for name, value in spec.items() if value is not None}
+
+
+def _from(step: EnergyStep, start_s: float) -> EnergyStep:
+    return replace(step, from_s=step.from_s - start_s, to_s=step.to_s - start_s)
+
+
+def _node(node: NodeView) -> dict[str, Any]:
+    healthy = [device for device in node.devices if device.healthy]
+    return {
+        "name": node.name, "gpu_type": node.gpu_type, "gpus": len(healthy), "power_w": list(node.power_w[: len(healthy) + 1]),
+        "gpu_memory_gb": min(device.memory_gb for device in healthy), "slots": min(device.slots for device in healthy),
+        "cores": node.cores, "memory_gb": node.memory_gb, "resources": dict(node.resources),
+        "labels": [label for label in node.labels if not is_own(label)], "role": node.role.value, "rack": node.rack,
+        "link_gbps": node.link_gbps,
+    }  # fmt: skip
+
+
+def history(user: User, cluster: Cluster, days: float) -> dict[str, Any]:
+    """The jobs that were submitted in the last days, as a workload: each whole, as it was described, at the speeds known now.
+
+    Only jobs that the user may see; operators see all. Jobs that were cancelled are left out, for nobody knows how long they would
+    have run.
+    """
+    since = timezone.now() - timedelta(days=days)
+    jobs = (
+        visible_jobs(user)
+        .filter(cluster=cluster, submitted_at__gte=since)
+        .exclude(state__in=(JobState.CANCELLED, JobState.CANCELLING))
+    )
+    rows = list(_newest(jobs))
+    kinds = profiling.selectors.kind_views(cluster, sorted({job.kind_id for job in rows}))
+    known = {kind.id for kind in kinds if kind.throughputs}
+    views = [_view(job) for job in rows if str(job.kind_id) in known]
+    return {
+        "type": "jobs",
+        "name": f"{cluster.name}, the last {days:g} days",
+        "jobs": [_JOB.write(view, "") for view in views],
+        "kinds": [_KIND.write(kind, "") for kind in kinds if kind.id in known],
+        "whole": True,
+    }
+
+
+def _newest(jobs: QuerySet[Job]) -> Iterable[Job]:
+    return reversed(jobs.select_related("team").order_by("-submitted_at")[:MOST_JOBS])
+
+
+def _view(job: Job) -> JobView:
+    return JobView(
+        id=str(job.pk),
+        name=job.name,
+        kind=str(job.kind_id),
+        arrival_s=job.submitted_at.timestamp(),
+        remaining_steps=float(job.total_steps),
+        total_steps=float(job.total_steps),
+        gpus_min=job.gpus_min,
+        gpus_max=job.gpus_max,
+        due_s=job.due_at.timestamp() if job.due_at else inf,
+        walltime_s=inf if job.walltime_s is None else job.walltime_s,
+        tardiness_weight=job.tardiness_weight,
+        weight=job.weight,
+        priority=job.priority,
+        team=job.team.name,
+        cores=job.cores,
+        memory_gb=job.memory_gb,
+        allowed_types=tuple(job.allowed_types),
+        labels=tuple(job.labels),
+    )

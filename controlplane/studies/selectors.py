@@ -1,0 +1,45 @@
+"""Who sees what of simulations. Every read of one on somebody's behalf begins here."""
+
+from __future__ import annotations
+
+import uuid
+
+from django.contrib.auth.models import AnonymousUser, User
+from django.core.exceptions import ValidationError
+from django.db.models import Q, QuerySet
+
+from controlplane.models import Simulation
+from controlplane.studies.sharing import read_link
+from jobs.models import Membership
+from jobs.selectors import is_operator
+
+
+class SimulationNotFoundError(Exception):
+    """There is no such simulation, or this user may not know of it."""
+
+
+def visible_simulations(user: User | AnonymousUser) -> QuerySet[Simulation]:
+    """The user's own simulations and those of their teams, for operators all; without their documents."""
+    rows = Simulation.objects.select_related("user", "team").defer("document")
+    if is_operator(user):
+        return rows
+    teams = Membership.objects.filter(user=user.pk).values("team")
+    return rows.filter(Q(user=user.pk) | Q(team__in=teams)) if user.is_authenticated else rows.none()
+
+
+def get_simulation(user: User | AnonymousUser, pk: uuid.UUID | str) -> Simulation:
+    """The simulation if this user may see it, else SimulationNotFoundError: a stranger learns not even that it exists."""
+    try:
+        return visible_simulations(user).get(pk=pk)
+    except (Simulation.DoesNotExist, ValidationError):
+        raise SimulationNotFoundError(f"there is no simulation {pk}") from None
+
+
+def shared_simulation(link: str) -> Simulation:
+    """The simulation that a share link leads to, else SimulationNotFoundError, also when it is no longer shared."""
+    found = read_link(link)
+    rows = Simulation.objects.defer("document").filter(share_key=found[1], pk=found[0]) if found else Simulation.objects.none()
+    simulation = rows.first()
+    if simulation is None:
+        raise SimulationNotFoundError("this link leads nowhere, or not any more")
+    return simulation

@@ -1,0 +1,75 @@
+"""What people do with simulations: ask for one, cancel, delete, share."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from django.contrib.auth.models import User
+from django.db import transaction
+
+from controlplane.models import Simulation
+from controlplane.studies.documents import DocumentError, resolved
+from controlplane.studies.folders import remove_folder
+from controlplane.studies.hints import hint_simulations
+from controlplane.studies.lifecycle import ACTIVE, IllegalSimulationMoveError, SimulationMove
+from controlplane.studies.moves import LostRaceError, move_simulation
+from controlplane.studies.sharing import new_key
+from jobs.selectors import teams_of
+
+MOST_ACTIVE = 20
+"""Simulations of one person that may wait or run."""
+
+
+class SimulationConflictError(Exception):
+    """The simulation's present state does not allow it."""
+
+
+def simulation_create(user: User, asked: Mapping[str, Any]) -> Simulation:
+    """A new simulation of the study asked for, which waits for a worker. DocumentError has messages by field."""
+    asked = dict(asked)
+    team = asked.pop("team", None) or None
+    found = teams_of(user).filter(name=team).first() if isinstance(team, str) and "\0" not in team else None
+    if team is not None and found is None:
+        raise DocumentError({"team": ["is no team of yours; leave it out to keep the simulation to yourself"]})
+    study = resolved(user, asked)
+    if Simulation.objects.filter(user=user, state__in=ACTIVE).count() >= MOST_ACTIVE:
+        raise SimulationConflictError(f"{MOST_ACTIVE} of your simulations wait or run already; cancel some, or wait for them")
+    name = str(study.document["name"])[:100]
+    simulation = Simulation.objects.create(name=name, user=user, team=found, document=study.document, summary=study.summary)
+    transaction.on_commit(hint_simulations, robust=True)
+    return simulation
+
+
+def simulation_cancel(simulation: Simulation) -> Simulation:
+    """Stop it for good. SimulationConflictError if it is over already."""
+    while True:
+        try:
+            return move_simulation(simulation, SimulationMove.CANCEL)
+        except LostRaceError:
+            newest = Simulation.objects.filter(pk=simulation.pk).values_list("state", "owner").first()
+            if newest is None:
+                raise SimulationConflictError("the simulation has just been deleted") from None
+            simulation.state, simulation.owner = newest
+        except IllegalSimulationMoveError:
+            raise SimulationConflictError(f"the simulation is {simulation.state} already") from None
+
+
+def simulation_delete(simulation: Simulation) -> None:
+    """Remove it with all it came to; its worker, if it has one, notices within seconds."""
+    Simulation.objects.filter(pk=simulation.pk).delete()
+    remove_folder(simulation)
+
+
+def simulation_share(simulation: Simulation) -> Simulation:
+    """Let whoever has its link look at it; a link that it has stays."""
+    Simulation.objects.filter(pk=simulation.pk, share_key="").update(share_key=new_key())
+    simulation.refresh_from_db(fields=["share_key"])
+    return simulation
+
+
+def simulation_unshare(simulation: Simulation) -> Simulation:
+    """Take its link back."""
+    Simulation.objects.filter(pk=simulation.pk).update(share_key="")
+    simulation.share_key = ""
+    return simulation

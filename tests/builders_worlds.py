@@ -1,0 +1,239 @@
+"""The live world on a virtual clock: real from the events to the agent's services, only the clock and the work are virtual."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from functools import partial
+from uuid import UUID
+
+from clusters.lifecycle import LIVE
+from clusters.models import Assignment, Cluster, Node
+from clusters.reconciler import reconcile_clusters
+from clusters.services import accept, node_drain, node_uncordon, record_metrics, report_state
+from clusters.services.sessions import come_back
+from controlplane.events import request_reschedule
+from controlplane.live.solver import solve_here
+from controlplane.live.world import Ports, hold_round, is_wanted
+from controlplane.models import Reason
+from controlplane.simulation.engine import Engine
+from controlplane.simulation.jobs import Launch
+from controlplane.simulation.world import SimulatedWorld
+from jobs.models import Job
+from loadmaster.protocol import Accept, AssignmentState, MetricsBatch, ProgressSample, ReasonClass, StateReport
+from policies.snapshot import KindView, ProfileRequest, RankSeat
+
+START_S = 100_000_000.0
+PERIOD_S = 300.0
+LAUNCH_S, STOP_S, RESTART_S = 3.0, 7.0, 10.0
+
+
+@dataclass(frozen=True, slots=True)
+class Incident:
+    """Something that happens to a node: it is lost, or drained by `until_s`, and takes work again at `back_s` (since the start)."""
+
+    at_s: float
+    node: str
+    back_s: float
+    until_s: float | None = None
+
+
+class FixedKnowledge:
+    """Kinds as they are, whatever is measured: production's measurements are another test's subject."""
+
+    def __init__(self, kinds: tuple[KindView, ...]) -> None:
+        self.kinds = kinds
+
+    def kind_views(self, cluster: Cluster, kinds: Iterable[int]) -> tuple[KindView, ...]:
+        wanted = {str(k) for k in kinds}
+        return tuple(k for k in self.kinds if k.id in wanted)
+
+    def profile_requests(self, cluster: Cluster) -> tuple[ProfileRequest, ...]:
+        return ()
+
+
+class PretendedRuntime:
+    """Agents of all nodes at once: they take offers at once, work at the given rates, and stop `STOP_S` after they are asked to."""
+
+    def __init__(self, engine: Engine, rates: Callable[[Job, str, int], float]) -> None:
+        self.engine, self.rates = engine, rates
+        self.launches: dict[object, Launch] = {}
+        self.seq = 0
+
+    def look(self) -> None:
+        """Do what the newest wishes ask for."""
+        live = Assignment.objects.filter(state__in=LIVE).select_related("job", "node__gpu_type").prefetch_related("slots__device")
+        for assignment in live.order_by("events__id").distinct():
+            launch = self.launches.get(assignment.pk)
+            if launch is None:
+                self._start(assignment)
+            elif assignment.desired != "run" and launch.goes_on:
+                launch.stop_wanted_s = self.engine.now_s
+                self.engine.after(STOP_S, partial(self._end, assignment, launch, AssignmentState.PREEMPTED))
+
+    def report(self) -> None:
+        """Say how far everything is."""
+        for assignment in Assignment.objects.filter(state__in=LIVE).select_related("node"):
+            if assignment.pk in self.launches:
+                self._progress(assignment, self.launches[assignment.pk], "progress")
+
+    def lose(self, node: Node) -> None:
+        """What runs on a node is gone, with all it has done since it was launched."""
+        for assignment in Assignment.objects.filter(node=node, state__in=LIVE):
+            launch = self.launches[assignment.pk]
+            launch.end_s, launch.end_steps = self.engine.now_s, launch.start_steps
+
+    def _start(self, assignment: Assignment) -> None:
+        job, node = assignment.job, assignment.node
+        devices = tuple(sorted(slot.device.uuid for slot in assignment.slots.all()))
+        again = any(launch.job == str(job.pk) for launch in self.launches.values())
+        launch = Launch(
+            str(job.pk),
+            (RankSeat(str(node.pk), devices),),
+            self.engine.now_s,
+            assignment.start_steps,
+            self.engine.now_s + LAUNCH_S + (RESTART_S if again else 0.0),
+            self.rates(job, node.gpu_type.name, len(devices)),
+        )
+        self.launches[assignment.pk] = launch
+        accept(node.pk, assignment.pk, Accept(epoch=node.epoch, fence=assignment.fence))
+        self._say(assignment, AssignmentState.RUNNING)
+        end_s = launch.first_step_s + (job.total_steps - assignment.start_steps) / launch.steps_per_s
+        self.engine.at(end_s, partial(self._complete, assignment, launch))
+
+    def _complete(self, assignment: Assignment, launch: Launch) -> None:
+        if launch.goes_on:
+            self._end(assignment, launch, AssignmentState.SUCCEEDED)
+
+    def _end(self, assignment: Assignment, launch: Launch, state: AssignmentState) -> None:
+        steps = assignment.job.total_steps if state is AssignmentState.SUCCEEDED else launch.steps_at(self.engine.now_s)
+        self._progress(assignment, launch, "checkpoint", steps)
+        launch.end_s, launch.end_steps = self.engine.now_s, steps
+        self._say(assignment, state)
+
+    def _progress(self, assignment: Assignment, launch: Launch, event: str, steps: int | None = None) -> None:
+        self.seq += 1
+        done = launch.steps_at(self.engine.now_s) if steps is None else steps
+        elapsed_s = self.engine.now_s - launch.start_s
+        sample = ProgressSample(self.engine.now_s, event, done, done - launch.start_steps, elapsed_s)
+        record_metrics(assignment.node, assignment.pk, MetricsBatch(assignment.node.epoch, assignment.fence, self.seq, (sample,)))
+
+    def _say(self, assignment: Assignment, state: AssignmentState) -> None:
+        self.seq += 1
+        reason = ReasonClass.PREEMPT if state is AssignmentState.PREEMPTED else None
+        node = assignment.node
+        report = StateReport(node.epoch, assignment.fence, self.seq, state, self.engine.now_s, 0, reason)
+        report_state(node.pk, assignment.pk, report)
+
+
+class LiveRun:
+    """The live cluster on a virtual clock: jobs come in, rounds answer events, the pretended runtime does what it is told."""
+
+    def __init__(
+        self, cluster: Cluster, jobs: list[Job], knowledge: FixedKnowledge, engine: Engine, incidents: Sequence[Incident] = ()
+    ) -> None:
+        self.cluster, self.engine = cluster, engine
+        rates = {(k.id, t.gpu_type, t.gpus): t.steps_per_s for k in knowledge.kinds for t in k.throughputs}
+        self.runtime = PretendedRuntime(engine, lambda job, gpu_type, gpus: rates[str(job.kind_id), gpu_type, gpus])
+        self.ports = Ports(solve_here, lambda: engine.now_s, knowledge)
+        self.asked = False
+        for job in jobs:
+            self._at(job.submitted_at.timestamp(), partial(self._submit, job))
+        for incident in incidents:
+            self._let_happen(incident)
+
+    def run(self) -> None:
+        self.engine.run()
+
+    def _at(self, at_s: float, action: Callable[[], object]) -> None:
+        def then_look() -> None:
+            action()
+            self._look_for_events()
+
+        self.engine.at(at_s, then_look)
+
+    def _let_happen(self, incident: Incident) -> None:
+        node = Node.objects.get(cluster=self.cluster, name=incident.node)
+        if incident.until_s is None:
+            self._at(START_S + incident.at_s, partial(self._lose, node.pk))
+            self._at(START_S + incident.back_s, partial(self._come_back, node.pk))
+            return
+        until = datetime.fromtimestamp(START_S + incident.until_s, UTC)
+        self._at(START_S + incident.at_s, lambda: node_drain(Node.objects.get(pk=node.pk), until))
+        self._at(START_S + incident.until_s, self._reconcile)
+        self._at(START_S + incident.back_s, lambda: node_uncordon(Node.objects.get(pk=node.pk)))
+
+    def _lose(self, node_pk: UUID) -> None:
+        """The node's agent has been silent for long: its leases have run out, and all that follows from that."""
+        node, long_ago = Node.objects.get(pk=node_pk), datetime.fromtimestamp(self.engine.now_s, UTC) - timedelta(days=1)
+        self.runtime.lose(node)
+        Node.objects.filter(pk=node_pk).update(session_expires_at=long_ago, last_seen_at=long_ago)
+        Assignment.objects.filter(node=node, state__in=LIVE).update(lease_expires_at=long_ago)
+        self._reconcile(silent=node)
+
+    def _come_back(self, node_pk: UUID) -> None:
+        Node.objects.filter(pk=node_pk).update(
+            session_expires_at=datetime.fromtimestamp(self.engine.now_s, UTC) + timedelta(days=1)
+        )
+        come_back(Node.objects.get(pk=node_pk))
+
+    def _reconcile(self, silent: Node | None = None) -> None:
+        """The reconciler's passes, while all other agents are heard."""
+        now = datetime.fromtimestamp(self.engine.now_s, UTC)
+        others = Node.objects.exclude(state="lost")
+        if silent is not None:
+            others = others.exclude(pk=silent.pk)
+        others.update(session_expires_at=now + timedelta(days=1))
+        Assignment.objects.filter(node__in=others, state__in=LIVE).update(lease_expires_at=now + timedelta(days=1))
+        for _ in range(3):  # what one pass finds out makes more due in the next
+            reconcile_clusters(now)
+        self.runtime.look()
+
+    def _submit(self, job: Job) -> None:
+        Job.objects.filter(pk=job.pk).update(state="queued")
+        request_reschedule(self.cluster, Reason.SUBMISSION, job=job)
+
+    def _look_for_events(self) -> None:
+        if is_wanted(self.cluster.pk) and not self.asked:
+            self.asked = True
+            self.engine.at(self.engine.now_s, self._round)
+
+    def _round(self) -> None:
+        self.asked = False
+        self.runtime.report()
+        result = hold_round(self.cluster.pk, self.ports)
+        assert result is not None
+        assert result.failure is None
+        self.runtime.look()
+        if len(result.snapshot.jobs):
+            last_s = self.engine.now_s
+            self._at(last_s + PERIOD_S, partial(self._periodic, last_s))
+
+    def _periodic(self, last_s: float) -> None:
+        last = Cluster.objects.get(pk=self.cluster.pk).last_round_at
+        if last is not None and abs(last.timestamp() - last_s) < 1e-3:
+            request_reschedule(self.cluster, Reason.PERIODIC)
+
+
+class LookingEngine(Engine):
+    """An engine whose every action may have raised an event, as agents' reports do."""
+
+    after_each: Callable[[], None] | None = None
+
+    def step(self) -> bool:
+        more = super().step()
+        if more and self.after_each is not None:
+            self.after_each()
+        return more
+
+
+def let_happen(world: SimulatedWorld, engine: Engine, nodes: dict[str, str], incidents: Iterable[Incident]) -> None:
+    """The same in the simulated world; `nodes` are the nodes' ids by name."""
+    for incident in incidents:
+        node = nodes[incident.node]
+        if incident.until_s is None:
+            engine.at(START_S + incident.at_s, partial(world.lose, node))
+        else:
+            engine.at(START_S + incident.at_s, partial(world.drain, node, START_S + incident.until_s))
+        engine.at(START_S + incident.back_s, partial(world.restore, node))

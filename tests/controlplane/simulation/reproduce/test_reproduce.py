@@ -1,0 +1,95 @@
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from controlplane.simulation.reproduce.__main__ import reproduce
+from controlplane.simulation.reproduce.grid import Cell, Grid, scene
+from controlplane.simulation.reproduce.summary import claims, summarise
+
+SMALL = Grid(scenarios=(1, 2), nodes=(2,), tunings=(1.0,), policies=("FIFO", "EDF", "PS", "RG as coded"), seeds=2, jobs_per_node=4)
+
+
+def quiet(line: str) -> None:
+    assert line
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("reproduced")
+    reproduce(SMALL, folder, processes=1, say=quiet)
+    return folder
+
+
+def a_row(policy: str, total: float, nodes: int = 10, seed: int = 1, **fields: Any) -> dict[str, Any]:
+    told = {"scenario": 1, "nodes": nodes, "tuning": 1.0, "policy": policy, "seed": seed, "load": 0.5}
+    figures = dict.fromkeys(("makespan_s", "jobs_late", "gpus_busy", "preemptions", "migrations"), 1.0)
+    costs = {"energy_cost": 1.0, "tardiness_cost": total - 1.0, "total_cost": total}
+    return {**told, **figures, **costs, "timing": {"mean_ms": 2.0, "most_ms": 3.0}, **fields}
+
+
+def test_every_simulation_of_the_grid_is_in_the_results_with_its_load(folder: Path) -> None:
+    results = json.loads((folder / "results.json").read_text())
+    assert len(results["cells"]) == len(list(SMALL.cells())) == 16
+    assert {cell["policy"] for cell in results["cells"]} == set(SMALL.policies)
+    assert all(cell["load"] > 0 and cell["total_cost"] >= cell["energy_cost"] > 0 for cell in results["cells"])
+
+
+def test_the_page_holds_the_four_panels_the_claims_and_the_validation_and_needs_no_internet(folder: Path) -> None:
+    page = (folder / "report.html").read_text()
+    for words in ("Energy cost (EUR)", "Total cost", "Time until all jobs are done", "Mean time of a call"):
+        assert words in page
+    assert "Validation on ARMIDA" in page
+    assert "The paper's claims" in page
+    assert "<script src" not in page
+    assert "<link " not in page
+
+
+def test_a_second_run_takes_what_is_done_and_writes_the_same_results(folder: Path) -> None:
+    before = (folder / "results.json").read_bytes()
+    cells = {path: path.stat().st_mtime_ns for path in (folder / "cells").iterdir()}
+    lines: list[str] = []
+    reproduce(SMALL, folder, processes=1, say=lines.append)
+    assert "16 of them done before" in lines[0]
+    assert {path: path.stat().st_mtime_ns for path in (folder / "cells").iterdir()} == cells
+    assert (folder / "results.json").read_bytes() == before
+
+
+def test_times_of_calls_are_kept_apart_from_the_results(folder: Path) -> None:
+    assert "_ms" not in (folder / "results.json").read_text()
+    assert json.loads((folder / "timings.json").read_text())["calls"]
+
+
+def test_half_the_nodes_have_v100s_and_the_scenario_says_how_many() -> None:
+    gpus = [(n.gpu_type, len(n.devices)) for n in scene(2, 5).nodes]
+    assert gpus == [("V100", 4)] * 3 + [("T4", 2)] * 2
+
+
+def test_savings_are_against_the_mean_and_against_the_best_of_the_baselines() -> None:
+    rows = [a_row("FIFO", 10.0), a_row("EDF", 20.0), a_row("PS", 30.0), a_row("RG as coded", 5.0)]
+    entry = next(e for e in summarise(rows) if e["policy"] == "RG as coded")
+    assert entry["saving_on_mean"] == pytest.approx(0.75)
+    assert entry["saving_on_best"] == pytest.approx(0.5)
+
+
+def test_the_paper_is_held_against_the_mean_saving_over_all_n_at_its_load() -> None:
+    rows = [a_row(p, 10.0, n) for n in (10, 20) for p in ("FIFO", "EDF", "PS")]
+    rows += [a_row("RG as coded", 2.0, 10), a_row("RG as coded", 6.0, 20), a_row("RG as coded", 9.0, 20, tuning=2.5)]
+    found = claims(summarise(rows), rows, None)
+    assert [(c["paper"], c["here"]) for c in found if "total cost" in c["claim"]] == [(0.62, pytest.approx(0.6))]
+
+
+def test_confidence_needs_more_than_one_seed() -> None:
+    one = summarise([a_row("FIFO", 10.0)])[0]
+    two = summarise([a_row("FIFO", 10.0), a_row("FIFO", 14.0, seed=2)])[0]
+    assert one["total_cost_95"] is None
+    assert two["total_cost_95"] == pytest.approx(1.96 * 2.0)
+
+
+def test_equal_cells_have_equal_files_and_others_others() -> None:
+    cell = Cell(1, 10, 100, 2.5, "FIFO", 1)
+    assert cell.file == Cell(1, 10, 100, 2.5, "FIFO", 1).file
+    assert len({cell.file, Cell(2, 10, 100, 2.5, "FIFO", 1).file, Cell(1, 10, 100, 2.5, "EDF", 1).file}) == 3
