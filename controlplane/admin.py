@@ -10,7 +10,7 @@ from django.contrib.auth.admin import UserAdmin as DjangoUserAdmin
 from django.contrib.auth.models import Group, User
 
 from controlplane.admin_base import ReadOnly, pretty
-from controlplane.models import RescheduleEvent, Round
+from controlplane.models import RescheduleEvent, Round, Simulation
 
 if TYPE_CHECKING:
 
@@ -50,6 +50,19 @@ class RescheduleEventAdmin(ReadOnly):
     list_display = ("created_at", "cluster", "reason", "job", "node", "round")
     list_filter = ("cluster", "reason")
     list_select_related = ("cluster", "job", "node", "round__cluster")
+
+
+@admin.register(Simulation)
+class SimulationAdmin(ReadOnly):
+    """Who has policies compared, and how far it is. Share keys are for those whom its owner gives the link."""
+
+    list_display = ("created_at", "name", "user", "team", "state", "progress", "starts", "ended_at")
+    list_filter = ("state", "team")
+    list_select_related = ("user", "team")
+    date_hierarchy = "created_at"
+    exclude = ("document", "summary", "share_key")
+    readonly_fields = ("summary_shown",)
+    summary_shown = pretty("summary", "summary")
 
 
 admin.site.unregister(User)

@@ -14,7 +14,7 @@ from django.urls import reverse
 
 from clusters.models import Cluster, EnrolmentToken, Node, NodeEvent
 from clusters.services.enrolment import sha256
-from controlplane.models import RescheduleEvent
+from controlplane.models import RescheduleEvent, Simulation
 from jobs.models import Job, Membership, Secret, Team
 from jobs.secrets import reveal
 from tests.builders import a_team, a_user
@@ -24,7 +24,16 @@ from tests.builders_pages import Demo, a_busy_cluster
 pytestmark = pytest.mark.django_db
 
 OURS = [m for app in ("clusters", "controlplane", "jobs", "profiling") for m in apps.get_app_config(app).get_models()]
-INLINE = {"AssignmentSlot", "IdempotencyKey", "LogChunk", "Membership", "ProgressPoint", "TariffBand", "UsagePoint"}
+INLINE = {
+    "AssignmentSlot",
+    "IdempotencyKey",
+    "LogChunk",
+    "Membership",
+    "ProgressPoint",
+    "SimulationFile",
+    "TariffBand",
+    "UsagePoint",
+}
 REGISTERED = [m for m in OURS if m in admin.site._registry]
 
 
@@ -186,3 +195,10 @@ def test_lists_ask_no_more_for_more_rows(grace: Client, demo: Demo, django_asser
         Job.objects.create(name=f"j{index}", cluster=demo.cluster, team=team, user=user, kind=demo.waiting.kind, total_steps=1)
     with django_assert_max_num_queries(16):
         grace.get(admin_path(Job, "changelist"))
+
+
+def test_a_simulations_share_key_is_not_shown(grace: Client, demo: Demo) -> None:
+    made = Simulation.objects.create(name="compared", user=demo.user, document={"seeds": [1]}, share_key="k" * 43)
+    page = grace.get(admin_path(Simulation, "change", made.pk))
+    assert page.status_code == 200
+    assert made.share_key not in page.content.decode()
