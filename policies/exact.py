@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
 
 from policies.base import PolicyError
-from policies.mechanisms.exact_model import Data, Solved, solve
 from policies.mechanisms.naming import plan_of
 from policies.mechanisms.objective import Objective
 from policies.mechanisms.problem import Problem, build
 from policies.parameters import parameter
 from policies.plan import Plan, PlanStatus
 from policies.snapshot import Snapshot
+
+if TYPE_CHECKING:
+    from policies.mechanisms.exact_model import Solved
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,6 +68,11 @@ class Exact:
 
     def solve(self, problem: Problem) -> Solved:
         """The least f. Raises PolicyError: too large, or no solution within the budget."""
+        from policies.mechanisms.exact_model import (
+            Data,
+            solve,
+        )  # the solver's library is large, and lists of policies need none of it
+
         data = Data.of(problem, self.f)
         if len(data.seats) > self.most_seats:
             size = f"{len(problem.rows)} jobs on {len(problem.nodes)} nodes have {len(data.seats)} (job, node, GPUs) to choose from"
