@@ -85,7 +85,9 @@ class JobViewSet(mixins.ListModelMixin, GenericViewSet[Job]):
         """Submit a job."""
         return _submitted(request, lambda: services.job_submit(_user(request), request.data, _key(request)))
 
-    @extend_schema(request=JobInput(partial=True), responses={201: SubmissionSerializer}, parameters=[KEY_HEADER])
+    @extend_schema(
+        request=JobInput(partial=True), responses={201: SubmissionSerializer, 200: SubmissionSerializer}, parameters=[KEY_HEADER]
+    )
     @action(detail=True, methods=["post"])
     def clone(self, request: Request, pk: str) -> Response:
         """Submit a job's description again, with the fields of the body replaced."""

@@ -47,6 +47,11 @@ def test_submitting_takes_an_idempotency_key(schema: dict[str, Any]) -> None:
     assert "Idempotency-Key" in names
 
 
+@pytest.mark.parametrize("path", ["/api/v1/jobs/", "/api/v1/jobs/{id}/clone/"])
+def test_a_key_that_was_used_before_is_answered_as_documented(schema: dict[str, Any], path: str) -> None:
+    assert {"200", "201"} <= set(schema["paths"][path]["post"]["responses"])
+
+
 def test_calls_are_made_with_a_bearer_token(schema: dict[str, Any]) -> None:
     assert schema["components"]["securitySchemes"]["token"] == {
         "type": "http",
