@@ -21,7 +21,7 @@ PIECE = 256 * 1024
 KILLS = 40
 
 TRAINING = """
-import sys
+import sys, time
 from pathlib import Path
 import loadmaster.training
 size = [1]
@@ -34,6 +34,7 @@ def load(path):
 for step in loadmaster.training.steps(range(50), save=save, load=load, total=6):
     if step == 3:
         size[0] = 64  # from here on there is no room for it
+    time.sleep(0.01)  # so that a checkpoint is due at every step
     print("step", step, flush=True)
 """
 SAVER = """
