@@ -5,6 +5,7 @@ from __future__ import annotations
 from math import inf
 from typing import Any
 
+from controlplane.simulation.reproduce.armida import TABLE_V
 from controlplane.simulation.world import Scene
 from policies.snapshot import EnergyStep, GpuTypeView, JobView, KindView, NodeView, Source, Throughput
 from tests.builders_policies import PRICE_PER_KWH, PUE, a_node
@@ -24,18 +25,6 @@ SECONDS_PER_EPOCH = {
 
 WEIGHTS = {p: 0.00025371 + (p - 1) * (0.00044399 - 0.00025371) / 4 for p in range(1, 6)}
 """EUR/s of the five priorities, evenly spread between the published least and most."""
-
-TABLE_V = (
-    ("J6", "EfficientNet", 80, 0, 3600, 4),
-    ("J9", "ConvNet", 160, 1200, 2600, 2),
-    ("J10", "ConvNet", 80, 2400, 7600, 3),
-    ("J7", "LSTM-big", 160, 3600, 17600, 3),
-    ("J8", "LSTM-small", 160, 4800, 7600, 3),
-    ("J1", "LSTM-big", 60, 6000, 5600, 5),
-    ("J2", "LSTM-small", 60, 7200, 12600, 2),
-    ("J3", "EfficientNet", 60, 8400, 11600, 1),
-)
-"""Job, application, epochs, submission, due date after the submission, priority."""
 
 
 def armida_nodes() -> tuple[NodeView, ...]:
