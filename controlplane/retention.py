@@ -1,8 +1,9 @@
 """What is kept how long. Old bulk goes in small batches; what happened and what it cost stays for ever.
 
-Kept for ever: jobs, attempts, their events, assignments with their energy and cost, the energy ledger, tariffs, measurements. What
-goes is in `RULES`: each rule has a setting in days (0: never), and output and samples of ended jobs cannot be set to go earlier
-than LEAST_DAYS. What a job loses is noted in its history. Any number of processes may prune at once.
+Kept for ever: jobs, attempts, their events, assignments with their energy and cost, the energy ledger, tariffs, measurements, and
+simulations while they are shared. What goes is in `RULES`: each rule has a setting in days (0: never), and output and samples of
+ended jobs cannot be set to go earlier than LEAST_DAYS. What a job loses is noted in its history. Any number of processes may prune
+at once.
 """
 
 from __future__ import annotations
@@ -24,12 +25,14 @@ from knox.models import AuthToken
 
 from clusters.lifecycle import ENDED
 from clusters.models import Assignment, Cluster, EnrolmentToken, LogChunk, ProgressPoint, UsagePoint
-from controlplane.models import RescheduleEvent, Round
+from controlplane.models import RescheduleEvent, Round, Simulation
+from controlplane.studies.lifecycle import ACTIVE
 from jobs.models import IdempotencyKey, Job
 from jobs.moves import note_job
 
 BATCH = 500
 ASSIGNMENTS_AT_ONCE = 20
+SIMULATIONS_AT_ONCE = 20
 LEAST_DAYS = 7
 """Output and samples of ended jobs are kept at least this long."""
 
@@ -107,6 +110,16 @@ def _rounds(before: datetime) -> int:
     return len(keys)
 
 
+def _simulations(before: datetime) -> int:
+    """Simulations that are over and not shared, with their files: few at once, and their studies, which are large, unread."""
+    old = Simulation.objects.filter(ended_at__lt=before, share_key="").exclude(state__in=ACTIVE)
+    with transaction.atomic():  # one that is being shared meanwhile stays
+        due = old.select_for_update().order_by("ended_at", "pk").values_list("pk", flat=True)
+        keys = list(due[:SIMULATIONS_AT_ONCE])
+        Simulation.objects.filter(pk__in=keys).only("pk").delete()
+    return len(keys)
+
+
 def _newest() -> list[int]:
     keys: list[int] = []
     for cluster in Cluster.objects.values_list("pk", flat=True):
@@ -163,6 +176,7 @@ RULES = (
     Rule("events", "events", _events),
     Rule("output", "output", _output, LEAST_DAYS),
     Rule("samples", "samples", _samples, LEAST_DAYS),
+    Rule("simulations", "simulations", _simulations),
     Rule("idempotency keys", "keys", _expired(lambda t: IdempotencyKey.objects.filter(created_at__lt=t)), 1),
     Rule("logins", "logins", _logins),
     Rule("enrolment tokens", "logins", _expired(lambda t: EnrolmentToken.objects.filter(expires_at__lt=t, used_at=None))),

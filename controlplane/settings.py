@@ -334,6 +334,7 @@ METRICS_TOKEN = env.str("LOADMASTER_METRICS_TOKEN", "")
 KEEP_DAYS = {
     name: env.float(f"LOADMASTER_KEEP_{name.upper()}_DAYS", days)
     for name, days in {
-        "snapshots": 14.0, "rounds": 400.0, "events": 30.0, "output": 180.0, "samples": 180.0, "keys": 30.0, "logins": 90.0,
+        "snapshots": 14.0, "rounds": 400.0, "events": 30.0, "output": 180.0, "samples": 180.0, "simulations": 90.0, "keys": 30.0,
+        "logins": 90.0,
     }.items()
 }  # fmt: skip

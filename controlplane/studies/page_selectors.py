@@ -5,8 +5,10 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from datetime import datetime, timedelta
 from typing import Any
 
+from django.conf import settings
 from django.contrib.auth.models import User
 from django.core.paginator import Page, Paginator
 
@@ -64,6 +66,13 @@ def simulations_page(user: User, number: object) -> Page[Simulation]:
 def is_active(simulation: Simulation) -> bool:
     """Whether it waits or runs."""
     return simulation.state in ACTIVE
+
+
+def kept_until(simulation: Simulation) -> datetime | None:
+    """When retention removes it; None for one that is not over, is shared, or stays for ever."""
+    days = settings.KEEP_DAYS["simulations"]
+    ended_at = simulation.ended_at
+    return None if ended_at is None or simulation.share_key or not days else ended_at + timedelta(days=days)
 
 
 def results_of(simulation: Simulation) -> dict[str, Any] | None:

@@ -25,6 +25,7 @@ from controlplane.studies.page_selectors import (
     DOWNLOADS,
     MOST_COMPARED,
     is_active,
+    kept_until,
     results_of,
     results_table,
     simulations_page,
@@ -111,7 +112,7 @@ def simulation(request: HttpRequest, pk: uuid.UUID) -> HttpResponse:
     context = _context(found)
     if link := link_of(found):
         context["link"] = request.build_absolute_uri(reverse("shared_simulation", args=[link]))
-    context["report"] = reverse("simulation_report", args=[found.pk])
+    context |= {"report": reverse("simulation_report", args=[found.pk]), "kept_until": kept_until(found)}
     return _page_or_part(request, "studies/simulation.html", "studies/_simulation.html", context)
 
 

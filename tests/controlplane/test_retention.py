@@ -11,6 +11,7 @@ from django.contrib.auth.models import User
 from django.core.exceptions import ImproperlyConfigured
 from django.core.management import CommandError, call_command
 from django.db import connection
+from django.test.utils import CaptureQueriesContext
 from django.utils import timezone
 from hypothesis import given
 from hypothesis import strategies as st
@@ -19,10 +20,11 @@ from pytest_django import Settings
 
 from clusters.models import Assignment, Cluster
 from controlplane import retention
-from controlplane.models import RescheduleEvent, Round
+from controlplane.models import RescheduleEvent, Round, Simulation, SimulationFile
 from controlplane.packed_json import PACKED, pack, unpack
 from controlplane.recompute import RoundNotFoundError, find_round, replay
 from controlplane.retention import BATCH, prune
+from controlplane.studies.services import simulation_unshare
 from jobs.models import IdempotencyKey, Job, JobEvent
 from loadmaster.protocol import AssignmentState
 from policies import plan_json
@@ -30,6 +32,7 @@ from tests.builders import a_cluster, a_job, a_node, a_user
 from tests.builders_jobs import a_placement, output
 from tests.builders_live import a_round, placing
 from tests.builders_profiling import tell_progress, tell_usage
+from tests.builders_studies import a_done_simulation, a_simulation
 
 NOW = timezone.now()
 leaves = st.none() | st.booleans() | st.integers(-(2**53), 2**53) | st.floats(allow_nan=False) | st.text(max_size=20)
@@ -134,6 +137,42 @@ def test_output_and_samples_of_jobs_that_ended_long_ago_go_and_their_history_say
     assert {event.job_id for event in told} == {old.job_id}
     assert Job.objects.count() == 3
     assert Assignment.objects.count() == 3
+
+
+@pytest.mark.django_db
+def test_simulations_that_are_over_go_with_their_files_unless_they_are_shared() -> None:
+    long_ago, lately = NOW - timedelta(days=91), NOW - timedelta(days=89)
+    user = a_user()
+    for state in ("done", "failed", "cancelled"):
+        a_done_simulation(user, state=state, ended_at=long_ago)
+    shared = a_done_simulation(user, ended_at=long_ago, share_key="a" * 43)
+    young = a_done_simulation(user, ended_at=lately)
+    waiting = a_simulation(user, ended_at=long_ago)
+    with CaptureQueriesContext(connection) as asked:
+        assert prune(NOW) == {"simulations": 3}
+    assert not [query for query in asked if '"document"' in query["sql"]]
+    assert set(Simulation.objects.all()) == {shared, young, waiting}
+    assert set(SimulationFile.objects.values_list("simulation", flat=True)) == {shared.pk, young.pk}
+    simulation_unshare(shared)
+    assert prune(NOW) == {"simulations": 1}
+
+
+@pytest.mark.django_db
+def test_simulations_may_be_kept_for_ever(settings: Settings) -> None:
+    settings.KEEP_DAYS = {**settings.KEEP_DAYS, "simulations": 0}
+    a_done_simulation(ended_at=NOW - timedelta(days=9999))
+    assert prune(NOW) == {}
+
+
+@pytest.mark.django_db
+def test_more_simulations_than_one_batch_holds_all_go() -> None:
+    user = a_user()
+    one = a_simulation(user)
+    Simulation.objects.bulk_create(
+        Simulation(name="x", user=user, document={}, state="done", ended_at=NOW - timedelta(days=100 + i)) for i in range(45)
+    )
+    assert prune(NOW) == {"simulations": 45}
+    assert Simulation.objects.get() == one
 
 
 @pytest.mark.django_db
