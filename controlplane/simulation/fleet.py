@@ -35,6 +35,11 @@ class Fleet:
             self._shown = tuple(self._views)
         return self._shown
 
+    def has(self, ranks: Iterable[RankSeat]) -> bool:
+        """Whether these devices are there, each named once."""
+        keys = list(_devices(ranks))
+        return len(set(keys)) == len(keys) and all(key in self._bare for key in keys)
+
     def taken(self, ranks: Iterable[RankSeat]) -> list[tuple[str, str]]:
         """Devices of these seats that somebody holds."""
         return sorted({key for key in _devices(ranks) if key in self.holder})

@@ -20,7 +20,7 @@ from controlplane.simulation.switches import NO_SWITCHES, Switches
 from controlplane.simulation.workloads.base import Workload
 from controlplane.simulation.world import Scene, SimulatedWorld
 from policies.base import Policy
-from policies.plan import Plan
+from policies.plan import Placement, Plan
 from policies.snapshot import JobView, Snapshot
 
 PROGRESS_S = 0.25
@@ -58,13 +58,18 @@ def simulate(
         stop_s=scene.stop_s + switches.stop_s,
         restart_cost_s=scene.restart_cost_s + switches.restart_cost_s,
     )
-    simulation = Simulation(staged, workload.jobs, policy, switches=switches, shortcuts=True, keep_rounds=False)
+    simulation = Simulation(
+        staged, workload.jobs, policy, switches=switches, shortcuts=True, keep_rounds=False, seats=workload.seats
+    )  # fmt: skip
     simulation.on_progress = on_progress
     return outcome_of(simulation.run(), name, workload.name)
 
 
 class Simulation:
-    """A scene, jobs that come in at their `arrival_s`, and a policy. `rounds` holds what each round came to, if kept."""
+    """A scene, jobs that come in at their `arrival_s`, and a policy. `rounds` holds what each round came to, if kept.
+
+    `seats`: what runs from the start of those that come in first.
+    """
 
     def __init__(
         self,
@@ -76,6 +81,7 @@ class Simulation:
         switches: Switches = NO_SWITCHES,
         shortcuts: bool = False,
         keep_rounds: bool = True,
+        seats: tuple[Placement, ...] = (),
     ) -> None:
         self.scene, self.policy, self.switches, self.keep_rounds = scene, policy, switches, keep_rounds
         self.engine = Engine(start_s)
@@ -86,6 +92,7 @@ class Simulation:
         self.rounds: list[RoundResult] = []
         self.round_count = self.rounds_skipped = 0
         self.decision_s: list[float] = []
+        self._seats = seats
         self._asked = self._in_round = self._saw_a_part = False
         self._last_round_s = -inf
         self._fruitless = 0
@@ -111,6 +118,8 @@ class Simulation:
     def _arrive(self, rows: range) -> None:
         self._arrivals(rows.stop)
         self.world.submit(rows)
+        self.world.seat(self._seats)
+        self._seats = ()
 
     def _ask(self, reason: str) -> None:
         if not self._asked:

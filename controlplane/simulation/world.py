@@ -9,7 +9,7 @@ simulated.
 from __future__ import annotations
 
 from bisect import bisect_left, insort
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from functools import partial
 from math import inf
 from typing import Any
@@ -120,6 +120,12 @@ class SimulatedWorld:
                 self.engine.after(self.switches.profiling_s, partial(self._profiled, kind))
         if let_in:
             self.tell("submission")
+
+    def seat(self, placements: Iterable[Placement]) -> None:
+        """What runs already where the simulation begins; a job whose devices are not there, or are taken, waits like the others."""
+        for placement in placements:
+            if placement.job not in self.unplaceable and self.fleet.has(placement.ranks):
+                self._launch(placement)
 
     def snapshot(self) -> Snapshot:
         """The cluster as `controlplane.live.observe` would show it, for the next round."""

@@ -16,7 +16,10 @@ from django.contrib.auth.models import User
 from clusters.models import Cluster
 from controlplane.simulation.study_document import FIELDS, Study, StudyError
 from controlplane.simulation.workloads import TYPES
-from controlplane.studies.live_cluster import cluster_spec, history
+from controlplane.studies.live_cluster import cluster_spec, history, queue
+
+LIVE = ("history", "queue")
+"""Workloads that are written out from a live cluster."""
 
 MOST_RUNS = 200
 MOST_JOBS = 1_000_000
@@ -49,7 +52,7 @@ def resolved(user: User, asked: Mapping[str, Any]) -> Resolved:
         given = dict(asked)
         start_s = None
         if isinstance(workload := given.get("workload"), Mapping):
-            given["workload"] = _workload(user, workload)
+            given["workload"] = _workload(user, _of_cluster(workload, given.get("cluster")))
             if workload.get("type") == "history":  # at the prices of the time when its first job came in
                 start_s = min(job["arrival_s"] for job in given["workload"]["jobs"])
         if isinstance(cluster := given.get("cluster"), Mapping):
@@ -92,9 +95,18 @@ def _count(value: object) -> int:
     return value if isinstance(value, int) and value > 0 else 1
 
 
+def _of_cluster(workload: Mapping[str, Any], cluster: object) -> Mapping[str, Any]:
+    """A queue or a history is that of the study's live cluster unless it names another one."""
+    if workload.get("type") in LIVE and isinstance(cluster, Mapping) and "live" in cluster:
+        return {"cluster": cluster["live"], **workload}
+    return workload
+
+
 def _workload(user: User, spec: Mapping[str, Any]) -> Mapping[str, Any]:
-    if spec.get("type") == "history":
+    if (of := spec.get("type")) == "history":
         return _history(user, spec)
+    if of == "queue":
+        return _queue(user, spec)
     for path in _paths(spec, "workload"):
         raise StudyError(f"{path}: the server's files cannot be read; send the trace as `text`")
     wanted = spec.get("jobs")
@@ -103,7 +115,7 @@ def _workload(user: User, spec: Mapping[str, Any]) -> Mapping[str, Any]:
     if isinstance(nodes := spec.get("nodes"), int) and nodes > MOST_NODES:
         raise StudyError(f"workload.nodes: must be at most {MOST_NODES:,} here, not {nodes:,}")
     if spec.get("type") not in TYPES:
-        raise StudyError(f"workload.type: must be one of {', '.join((*TYPES, 'history'))}, not {spec.get('type')!r:.60}")
+        raise StudyError(f"workload.type: must be one of {', '.join((*TYPES, *LIVE))}, not {spec.get('type')!r:.60}")
     return spec
 
 
@@ -116,6 +128,15 @@ def _history(user: User, spec: Mapping[str, Any]) -> Mapping[str, Any]:
     found = history(user, _named(spec.get("cluster"), "workload.cluster"), float(days))
     if not found["jobs"]:
         raise StudyError(f"workload.days: you may see no job of this cluster that was submitted in the last {days:g} days")
+    return found
+
+
+def _queue(user: User, spec: Mapping[str, Any]) -> Mapping[str, Any]:
+    if extra := sorted(set(spec) - {"type", "cluster"}):
+        raise StudyError(f"workload.{extra[0]}: no such option of a queue; known are: cluster")
+    found = queue(user, _named(spec.get("cluster"), "workload.cluster"))
+    if not found["jobs"]:
+        raise StudyError("workload: you may see no job of this cluster that waits or runs now at a speed that is known")
     return found
 
 

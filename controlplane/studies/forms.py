@@ -14,12 +14,13 @@ from django.core.files.uploadedfile import UploadedFile
 
 from clusters.models import Cluster
 from controlplane.simulation.switches import Switches
-from controlplane.studies.documents import DocumentError
+from controlplane.studies.documents import LIVE, DocumentError
 from jobs.selectors import teams_of
 from policies import registry
 
 WORKLOADS = (
     ("history", "The live cluster's own history"),
+    ("queue", "The live cluster's queue as it is now"),
     ("poisson", "Generator: jobs at random times"),
     ("andreas", "Generator: the evaluation of ANDREAS"),
     ("csv", "Trace: CSV of Loadmaster's columns"),
@@ -94,7 +95,7 @@ class StudyForm(forms.Form):
         self._choose("cluster", [*clusters, (WRITTEN, "Written here")])
         self._choose("team", [("", "Only me"), *((t.name, f"Team {t.name}") for t in teams_of(user))])
         if not clusters:
-            self._choose("workload", WORKLOADS[1:])
+            self._choose("workload", [choice for choice in WORKLOADS if choice[0] not in LIVE])
 
     def policies(self) -> Iterator[PolicyChoice]:
         """The policies that can be chosen."""
@@ -165,10 +166,11 @@ def read_yaml(field: str, text: str) -> Any:
 
 def _workload(typed: Mapping[str, str], trace: UploadedFile[bytes] | None) -> dict[str, Any]:
     of = typed["workload"]
-    if of == "history":
+    if of in LIVE:
         if typed["cluster"] == WRITTEN:
-            raise DocumentError({"workload": ["choose a live cluster above: a written one has no history"]})
-        return {"type": of, "cluster": typed["cluster"], "days": _number("workload: days", typed["days"])}
+            raise DocumentError({"workload": [f"choose a live cluster above: a written one has no {of}"]})
+        days = {"days": _number("workload: days", typed["days"])} if of == "history" else {}
+        return {"type": of, "cluster": typed["cluster"], **days}
     options = read_yaml("options", typed["options"]) or {}
     if not isinstance(options, dict):
         raise DocumentError({"options": ["must be options by name, such as gap_s: 60"]})

@@ -1,11 +1,11 @@
-"""Live clusters and their histories, written out as parts of a study."""
+"""Live clusters, their queues and their histories, written out as parts of a study."""
 
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import replace
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
 from math import inf
 from typing import Any
 
@@ -17,12 +17,12 @@ import profiling.selectors
 from clusters.models import Cluster
 from clusters.tariffs import price_steps
 from controlplane.live.observe import observe
-from jobs.lifecycle import JobState
+from jobs.lifecycle import ENDED, JobState
 from jobs.models import Job
 from jobs.selectors import visible_jobs
 from policies.capabilities import is_own
 from policies.forms import Form
-from policies.snapshot import EnergyStep, GpuTypeView, JobView, KindView, NodeState, NodeView
+from policies.snapshot import EnergyStep, GpuTypeView, JobView, KindView, NodeState, NodeView, Purpose, RankSeat, Running, Snapshot
 from policies.snapshot_json import RULES
 
 MOST_JOBS = 20_000
@@ -30,6 +30,9 @@ MOST_JOBS = 20_000
 
 PRICED_S = 31 * 86_400.0
 """How far prices are written out; the last one holds after that."""
+
+Places = Mapping[tuple[str, str], tuple[str, str]]
+"""(node, device) as a cluster file calls them, by the live ones."""
 
 _JOB, _KIND, _STEP, _TYPE = (Form(of, RULES) for of in (JobView, KindView, EnergyStep, GpuTypeView))
 
@@ -43,7 +46,7 @@ def cluster_spec(cluster: Cluster, start_s: float | None = None) -> dict[str, An
     snapshot = observe(cluster.pk, now_s, cluster.round_number, profiling.selectors).snapshot
     start_s = now_s if start_s is None else start_s
     steps = price_steps(cluster, start_s, start_s + PRICED_S)
-    nodes = [_node(node) for node in snapshot.nodes if node.state is not NodeState.LOST and any(d.healthy for d in node.devices)]
+    nodes = [_node(node) for node in _written(snapshot)]
     spec: dict[str, Any] = {
         "name": cluster.name, "currency": cluster.currency, "round_s": cluster.period_s, "horizon_s": cluster.horizon_s,
         "gpu_types": [_TYPE.write(gpu, "") for gpu in snapshot.gpu_types], "nodes": nodes,
@@ -51,6 +54,10 @@ def cluster_spec(cluster: Cluster, start_s: float | None = None) -> dict[str, An
         "energy": {"steps": [_STEP.write(_from(step, start_s), "") for step in steps]},
     }  # fmt: skip
     return {name: value for name, value in spec.items() if value is not None}
+
+
+def _written(snapshot: Snapshot) -> list[NodeView]:
+    return [node for node in snapshot.nodes if node.state is not NodeState.LOST and any(d.healthy for d in node.devices)]
 
 
 def _from(step: EnergyStep, start_s: float) -> EnergyStep:
@@ -68,6 +75,67 @@ def _node(node: NodeView) -> dict[str, Any]:
     }  # fmt: skip
 
 
+def queue(user: User, cluster: Cluster) -> dict[str, Any]:
+    """The jobs that a round would see now, as a workload: what waits comes in at once, what runs has its GPUs and goes on.
+
+    Only jobs that the user may see; operators see all. Those whose speed is not known yet are left out and counted in its note.
+    """
+    now_s = time.time()
+    snapshot = observe(cluster.pk, now_s, cluster.round_number, profiling.selectors).snapshot
+    of_live = visible_jobs(user).filter(cluster=cluster).exclude(state__in=ENDED)
+    own = {str(pk) for pk in of_live.values_list("pk", flat=True)}
+    kinds = {kind.id: kind for kind in snapshot.kinds if kind.throughputs}
+    seen = [job for job in snapshot.jobs if job.id in own]
+    known = {job.id: job for job in seen if job.kind in kinds}
+    places = _places(snapshot)
+    jobs = [_queued(job, now_s, known, places) for job in known.values()]
+    running = sum(bool(job.running) for job in jobs)
+    return {
+        "type": "jobs",
+        "name": f"{cluster.name}, its queue at {datetime.fromtimestamp(now_s, UTC):%Y-%m-%d %H:%M} UTC",
+        "note": f"{running:,} running and {len(jobs) - running:,} waiting" + _left_out(len(seen) - len(known)),
+        "jobs": [_JOB.write(job, "") for job in jobs],
+        "kinds": [_KIND.write(kinds[kind], "") for kind in sorted({job.kind for job in jobs})],
+        "seated": True,
+    }
+
+
+def _left_out(unknown: int) -> str:
+    return f"; {unknown:,} left out: how fast they run is not known yet" if unknown else ""
+
+
+def _places(snapshot: Snapshot) -> Places:
+    return {
+        (node.id, device.id): (node.name, f"gpu{i}")
+        for node in _written(snapshot)
+        for i, device in enumerate(d for d in node.devices if d.healthy)
+    }
+
+
+def _queued(job: JobView, now_s: float, known: Mapping[str, JobView], places: Places) -> JobView:
+    """The job as the simulation of a cluster file takes it: there from now on, with what is left to do."""
+    return replace(
+        job,
+        arrival_s=now_s,
+        running=tuple(_seated(run, places) for run in job.running if _is_there(run, places)),
+        received_s=(),
+        dependencies=tuple(other for other in job.dependencies if other in known),
+        labels=tuple(label for label in job.labels if not is_own(label)),
+    )
+
+
+def _is_there(run: Running, places: Places) -> bool:
+    return run.purpose is Purpose.TRAINING and all((seat.node, d) in places for seat in run.ranks for d in seat.devices)
+
+
+def _seated(run: Running, places: Places) -> Running:
+    def seat(of: RankSeat) -> RankSeat:
+        found = [places[of.node, device] for device in of.devices]
+        return replace(of, node=found[0][0] if found else of.node, devices=tuple(device for _, device in found))
+
+    return replace(run, ranks=tuple(seat(rank) for rank in run.ranks))
+
+
 def history(user: User, cluster: Cluster, days: float) -> dict[str, Any]:
     """The jobs that were submitted in the last days, as a workload: each whole, as it was described, at the speeds known now.
 
@@ -81,12 +149,14 @@ def history(user: User, cluster: Cluster, days: float) -> dict[str, Any]:
         .exclude(state__in=(JobState.CANCELLED, JobState.CANCELLING))
     )
     rows = list(_newest(jobs))
+    older = f"; older ones than the newest {MOST_JOBS:,} are left out" if len(rows) == MOST_JOBS else ""
     kinds = profiling.selectors.kind_views(cluster, sorted({job.kind_id for job in rows}))
     known = {kind.id for kind in kinds if kind.throughputs}
     views = [_view(job) for job in rows if str(job.kind_id) in known]
     return {
         "type": "jobs",
         "name": f"{cluster.name}, the last {days:g} days",
+        "note": f"{len(views):,} jobs" + _left_out(len(rows) - len(views)) + older,
         "jobs": [_JOB.write(view, "") for view in views],
         "kinds": [_KIND.write(kind, "") for kind in kinds if kind.id in known],
         "whole": True,

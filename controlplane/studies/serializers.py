@@ -14,7 +14,8 @@ STATES = Simulation.State.choices
 
 STUDY_HELP = {
     "cluster": 'What a cluster file holds (docs/workloads.md), or {"live": "name"}: the cluster of that name as it is now',
-    "workload": 'By `type`: a generator, a trace as `text`, or {"type": "history", "cluster": "name", "days": 7}',
+    "workload": 'By `type`: a generator, a trace as `text`, {"type": "history", "cluster": "name", "days": 7}, or'
+    ' {"type": "queue"}: what waits and runs now',
     "policies": "Policies to compare: name, parameters, label",
     "seeds": "Each policy is run once for each of them",
     "switches": "What may fail or take time; all of it off by default",

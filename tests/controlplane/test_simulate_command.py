@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import csv
 import json
 from collections.abc import Callable
 from io import StringIO
@@ -12,6 +13,7 @@ from django.core.management import CommandError, call_command
 
 from tests.builders import a_cluster, a_job, a_kind, a_node
 from tests.builders_outcomes import A_CLUSTER, a_study_document
+from tests.builders_pages import a_busy_cluster
 
 Simulate = Callable[..., tuple[str, str]]
 
@@ -94,6 +96,7 @@ def test_options_stand_over_what_the_file_says(simulate: Simulate, tmp_path: Pat
         ("--cluster cluster.yaml --workload andreas --policy fifo --switch stop=1", "unknown switches: stop; known are launch_s, "),
         ("--cluster cluster.yaml --workload andreas --policy fifo --seeds x", "seeds: write 1,2,3 or 1-5"),
         ("--cluster cluster.yaml --workload history --policy fifo", "workload: a history is a live cluster's"),
+        ("--cluster cluster.yaml --workload queue --policy fifo", "workload: a queue is a live cluster's"),
     ],
 )
 def test_what_is_wrong_is_refused_with_its_field(simulate: Simulate, words: str, message: str) -> None:
@@ -124,6 +127,27 @@ def test_a_live_cluster_and_what_was_submitted_to_it(simulate: Simulate, tmp_pat
     assert found["policies"][0]["runs"][0]["completed"] == 3
     simulate("simulation/study.json", "--output", "again")
     assert (tmp_path / "again" / "results.json").read_bytes() == (tmp_path / "simulation" / "results.json").read_bytes()
+
+
+@pytest.mark.django_db
+def test_a_live_clusters_queue_goes_on_from_where_it_is(simulate: Simulate, tmp_path: Path) -> None:
+    demo = a_busy_cluster()
+    with pytest.raises(CommandError, match=r"workload.days: no such option of a queue"):
+        simulate("--cluster", "live", "--workload", "queue:days=2", "--policy", "fifo")
+    simulate("--cluster", "live", "--workload", "queue", "--policy", "fifo", "--policy", "edf")
+    found = results(tmp_path / "simulation")
+    assert found["workloads"][0]["facts"]["note"] == "3 running and 1 waiting; 1 left out: how fast they run is not known yet"
+    assert [policy["runs"][0]["completed"] for policy in found["policies"]] == [4, 4]
+    listed = list(csv.DictReader((tmp_path / "simulation" / "jobs.csv").read_text().splitlines()))
+    live = {str(pk) for pk in (demo.running.pk, demo.waiting.pk)}
+    assert live <= {line["job"] for line in listed}
+
+
+@pytest.mark.django_db
+def test_a_queue_of_nothing_is_refused(simulate: Simulate) -> None:
+    a_node(a_cluster(name="idle"))
+    with pytest.raises(CommandError, match="no job of idle waits or runs now"):
+        simulate("--cluster", "live", "--workload", "queue", "--policy", "fifo")
 
 
 @pytest.mark.django_db

@@ -19,10 +19,10 @@ from clusters.management.operators import the_cluster
 from clusters.models import Cluster
 from controlplane.simulation.study import Study, StudyBusyError, StudyCancelledError, StudyError, StudyProgress, run_study
 from controlplane.simulation.study_files import cluster_of, is_live, policy_of, read_study, seeds_of, switches_of, workload_of
-from controlplane.studies.live_cluster import cluster_spec, history
+from controlplane.studies.live_cluster import cluster_spec, history, queue
 
 OPERATOR = User(is_staff=True, is_active=True)
-HISTORY = "history"
+HISTORY, QUEUE = "history", "queue"
 HISTORY_DAYS = 30.0
 TOLD_EVERY_S = 10.0
 SHOWN = (
@@ -43,8 +43,8 @@ class Command(BaseCommand):
         """A study's file, what differs from it, and how to run it."""
         parser.add_argument("study", nargs="?", type=Path, help="a YAML file with cluster, workload, policies, seeds, switches")
         parser.add_argument("--cluster", metavar="FILE|live[:NAME]", help="a cluster's YAML file, or a cluster as it is now")
-        workload = "FILE|TYPE[:NAME=VALUE,...]|history[:days=N]"
-        parser.add_argument("--workload", metavar=workload, help="a trace, a generator, or what was submitted")
+        workload = "FILE|TYPE[:NAME=VALUE,...]|history[:days=N]|queue"
+        parser.add_argument("--workload", metavar=workload, help="a trace, a generator, what was submitted, or what waits and runs")
         parser.add_argument("--policy", action="append", metavar="NAME|FILE.py[:PARAMETER=VALUE,...]", help="again for each policy")
         parser.add_argument("--seeds", metavar="1,2,3|1-5")
         parser.add_argument("--switch", action="append", metavar="NAME=VALUE", help="such as restart_cost_s=30; all are off")
@@ -123,18 +123,34 @@ def _document(options: Mapping[str, Any]) -> dict[str, Any]:
 def _live(document: dict[str, Any]) -> dict[str, Any]:
     """With a live cluster, and its history, written out as they are now."""
     cluster, workload = document.get("cluster"), document.get("workload")
+    given: Mapping[str, Any] = workload if isinstance(workload, Mapping) else {}
+    of = given.get("type")
     if not isinstance(cluster, str):
-        if isinstance(workload, Mapping) and workload.get("type") == HISTORY:
-            raise StudyError("workload: a history is a live cluster's; give --cluster live too")
+        if of in (HISTORY, QUEUE):
+            raise StudyError(f"workload: a {of} is a live cluster's; give --cluster live too")
         return document
     row = _cluster(cluster.partition(":")[2])
     written: dict[str, Any] = {"cluster": cluster_spec(row)}
-    if isinstance(workload, Mapping) and workload.get("type") == HISTORY:
-        days = workload.get("days", HISTORY_DAYS)
-        if isinstance(days, bool) or not isinstance(days, int | float) or not 0 < days <= 3660:
-            raise StudyError(f"workload.days: must be a number of days up to 3660, not {days!r}")
-        written["workload"] = history(OPERATOR, row, days)
+    if of == HISTORY:
+        written["workload"] = history(OPERATOR, row, _days(given))
+    elif of == QUEUE:
+        written["workload"] = _queue(row, given)
     return {**document, **written}
+
+
+def _days(workload: Mapping[str, Any]) -> float:
+    days = workload.get("days", HISTORY_DAYS)
+    if isinstance(days, bool) or not isinstance(days, int | float) or not 0 < days <= 3660:
+        raise StudyError(f"workload.days: must be a number of days up to 3660, not {days!r}")
+    return days
+
+
+def _queue(cluster: Cluster, workload: Mapping[str, Any]) -> dict[str, Any]:
+    if extra := sorted(set(workload) - {"type"}):
+        raise StudyError(f"workload.{extra[0]}: no such option of a queue, which has none here")
+    if not (found := queue(OPERATOR, cluster))["jobs"]:
+        raise StudyError(f"workload: no job of {cluster.name} waits or runs now at a speed that is known")
+    return found
 
 
 def _cluster(name: str) -> Cluster:

@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from policies.plan import Placement
 from policies.snapshot import Jobs, KindView
 
 SHOWN = 20
@@ -28,7 +29,8 @@ class Workload:
     """Jobs to simulate, ordered by `arrival_s`, which counts in seconds from 0, and the kinds they are of.
 
     `skipped`: lines left out with skip_bad. `facts`: plain JSON data about the workload for the report (where it is from, the load
-    it makes, what was assumed).
+    it makes, what was assumed). `seats`: where jobs that arrive at 0 run already, as far as the cluster has
+    those devices.
     """
 
     name: str
@@ -36,6 +38,7 @@ class Workload:
     kinds: tuple[KindView, ...]
     skipped: tuple[BadLine, ...] = ()
     facts: Mapping[str, Any] = field(default_factory=dict)
+    seats: tuple[Placement, ...] = ()
 
 
 class WorkloadError(ValueError):

@@ -13,7 +13,8 @@ from controlplane.simulation.workloads.columns import by_arrival, rows
 from controlplane.simulation.workloads.lines import Findings
 from controlplane.simulation.workloads.options import Context
 from policies.forms import Form, FormError
-from policies.snapshot import JobColumns, JobPhase, Jobs, JobView, KindView
+from policies.plan import Placement
+from policies.snapshot import JobColumns, JobPhase, Jobs, JobView, KindView, Purpose
 from policies.snapshot_json import RULES
 
 
@@ -22,7 +23,8 @@ class Given:
     """`jobs` and `kinds` as in a snapshot's JSON form (policies/schemas/snapshot.schema.json).
 
     `whole`: do all steps of each job (a history), not only the remaining ones (a queue). `sort`: put the jobs in order of arrival,
-    which a queue or a history need not be in, instead of refusing those that are not.
+    which a queue or a history need not be in, instead of refusing those that are not. `seated`: jobs that run in the list and
+    arrive with the first one sit where they run from the start. `note`: words about the list, for the report.
     """
 
     type: str
@@ -31,13 +33,18 @@ class Given:
     name: str = "jobs"
     whole: bool = False
     sort: bool = True
+    seated: bool = False
+    note: str = ""
 
 
 _JOB = Form(JobView, RULES)
 
 
 def read(options: Given, context: Context) -> Workload:
-    """The jobs as they were submitted: what runs in the list has not begun. Bad items are counted from 1, as lines are."""
+    """The jobs as they were submitted: what runs in the list has not begun, unless it is seated.
+
+    Bad items are counted from 1, as lines are.
+    """
     found, numbers, findings = [], [], Findings()
     kinds = {k.id for k in options.kinds}
     for number, item in enumerate(options.jobs, start=1):
@@ -54,8 +61,27 @@ def read(options: Given, context: Context) -> Workload:
     skipped = findings.settle(options.name, skip_bad=context.skip_bad)
     jobs, start_s = by_arrival(rows(jobs, np.flatnonzero(findings.good)))
     used = set(jobs.columns.kinds)
-    facts = {"format": "jobs", "first_arrival_s": start_s}
-    return Workload(options.name, jobs, tuple(k for k in options.kinds if k.id in used), skipped, facts)
+    facts = {"format": "jobs", "first_arrival_s": start_s, **({"note": options.note} if options.note else {})}
+    seats = _seats(jobs) if options.seated else ()
+    return Workload(options.name, _not_begun(jobs), tuple(k for k in options.kinds if k.id in used), skipped, facts, seats)
+
+
+def _seats(jobs: Jobs) -> tuple[Placement, ...]:
+    """Where the jobs that run in the list and arrive at 0 train."""
+    columns = jobs.columns
+    first = zip(columns.ids, columns.others["running"], columns.numbers["arrival_s"].tolist(), strict=True)
+    return tuple(
+        Placement(job, run.ranks)
+        for job, running, arrival_s in first
+        for run in running
+        if arrival_s == 0.0 and run.purpose is Purpose.TRAINING and run.copy == 0
+    )
+
+
+def _not_begun(jobs: Jobs) -> Jobs:
+    old = jobs.columns
+    begun = {"phase": (JobPhase.WAITING,) * len(jobs), "running": ((),) * len(jobs), "received_s": ((),) * len(jobs)}
+    return Jobs(JobColumns(old.ids, old.kinds, old.numbers, old.counts, {**old.others, **begun}))
 
 
 def _job(item: Mapping[str, Any], kinds: set[str], *, whole: bool) -> JobView:
@@ -69,6 +95,4 @@ def _job(item: Mapping[str, Any], kinds: set[str], *, whole: bool) -> JobView:
         raise FormError(f"remaining_steps: must be <= total_steps ({job.total_steps:g}), not {job.remaining_steps:g}")
     if steps <= 0:
         raise FormError("remaining_steps: there is nothing left to do")
-    return replace(
-        job, remaining_steps=steps, total_steps=steps, phase=JobPhase.WAITING, running=(), received_s=()
-    )  # fmt: skip
+    return replace(job, remaining_steps=steps, total_steps=steps)

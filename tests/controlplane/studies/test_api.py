@@ -17,8 +17,9 @@ from controlplane.models import Simulation
 from controlplane.studies.documents import MOST_RUNS
 from controlplane.studies.services import MOST_ACTIVE
 from jobs.models import Team
-from tests.builders import a_cluster, a_job, a_kind, a_node, a_team, a_user
+from tests.builders import a_cluster, a_job, a_kind, a_node, a_team, a_user, at
 from tests.builders_jobs import api
+from tests.builders_pages import an_assignment
 from tests.builders_studies import REPORT, a_done_simulation, a_simulation, a_study
 
 pytestmark = pytest.mark.django_db
@@ -134,6 +135,51 @@ def test_a_history_holds_the_jobs_of_ones_own_teams_alone(ada: User, team: Team)
     own, all_jobs = (s.document["workload"]["jobs"] for s in Simulation.objects.order_by("created_at"))
     assert [(job["name"], job["total_steps"]) for job in own] == [("mine", 500.0)]
     assert {job["name"] for job in all_jobs} == {"mine", "theirs"}
+
+
+def test_a_queue_holds_what_waits_and_what_runs_where_it_runs(ada: User, team: Team) -> None:
+    cluster = a_cluster(name="lab")
+    node = a_node(cluster, name="volta", gpus=3)
+    broken = node.devices.order_by("uuid")[0]
+    broken.healthy = False
+    broken.save()
+    known, unknown = a_kind(steps_per_s={("V100", 1): 2.0}), a_kind()
+    running = a_job(cluster, name="runs", team=team, kind=known, state="running", total_steps=900, steps_done=300, due_at=at(-60))
+    an_assignment(running, node, first=2, steps_done=300)
+    on_broken = a_job(cluster, name="runs on", team=team, kind=known, state="running", total_steps=900)
+    an_assignment(on_broken, node, first=0)
+    after = a_job(cluster, name="after it", team=team, kind=known)
+    after.dependencies.add(running)
+    others: list[dict[str, Any]] = [{"team": a_team()}, {"kind": unknown}, {"state": "completed"}]
+    for values in others:
+        a_job(cluster, **{"team": team, "kind": known, **values})
+    study = a_study(cluster={"live": "lab"}, workload={"type": "queue"})
+    answer = api(ada).post(ALL, study, format="json")
+    assert answer.status_code == 201, answer.content
+    found = Simulation.objects.get()
+    workload = found.document["workload"]
+    jobs = {job["name"]: job for job in workload["jobs"]}
+    assert sorted(jobs) == ["after it", "runs", "runs on"]
+    assert jobs["runs"]["running"][0]["ranks"][0]["node"] == "volta"
+    assert jobs["runs"]["running"][0]["ranks"][0]["devices"] == ["gpu1"]
+    assert jobs["runs on"]["running"] == []
+    assert jobs["runs"]["remaining_steps"] < jobs["runs"]["total_steps"] == 900
+    assert jobs["runs"]["due_s"] < jobs["runs"]["arrival_s"] == jobs["after it"]["arrival_s"]
+    assert jobs["after it"]["dependencies"] == [str(running.pk)]
+    assert workload["note"] == "1 running and 2 waiting; 1 left out: how fast they run is not known yet"
+    assert (found.summary["workload"], found.summary["jobs"]) == ("queue", 3)
+
+
+def test_a_queue_of_which_one_may_see_nothing_is_refused(ada: User) -> None:
+    cluster = a_cluster(name="lab")
+    a_node(cluster)
+    a_job(cluster, name="theirs", kind=a_kind(steps_per_s={("V100", 1): 2.0}))
+    for workload, words in (
+        ({"type": "queue", "cluster": "lab"}, "you may see no job"),
+        ({"type": "queue", "cluster": "nowhere"}, "must be the name of a cluster"),
+        ({"type": "queue", "cluster": "lab", "days": 3}, "no such option of a queue"),
+    ):
+        assert words in refused(api(ada).post(ALL, a_study(workload=workload), format="json"), "workload")
 
 
 def test_a_history_without_jobs_is_refused(ada: User) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from datetime import UTC, datetime
 from typing import Any
 
 import pytest
@@ -13,6 +14,7 @@ from pytest_django import DjangoAssertNumQueries
 
 from controlplane.live.solver import solve_here
 from controlplane.models import Round, Simulation
+from controlplane.studies.services import simulation_share
 from jobs.models import Job
 from tests.builders import a_cluster, a_node, a_team, a_user
 from tests.builders_pages import Demo, a_busy_cluster
@@ -82,6 +84,7 @@ def test_a_trace_may_be_a_file_or_pasted(browser: Client) -> None:
         ({"policy_fifo": None, "policy_randomized_greedy": None}, "must be a list of 1 to"),
         ({"workload": "csv"}, "choose a file, or paste its text"),
         ({"workload": "history"}, "a written one has no history"),
+        ({"workload": "queue"}, "a written one has no queue"),
         ({"options": "colour: red"}, "colour"),
         ({"switch_launch_s": "-1"}, "at least 0"),
         ({"study": "just words"}, "must be a study"),
@@ -142,6 +145,13 @@ def test_simulations_are_compared_side_by_side(browser: Client, ada: User) -> No
 @pytest.mark.parametrize("path", ["/simulations/", "/simulations/compare/", "/simulations/new/", "/what-if/"])
 def test_a_page_of_nothing_says_how_to_begin(browser: Client, path: str) -> None:
     assert "No cluster yet" in text(browser, path) or "Simulate</" in text(browser, path)
+
+
+def test_a_page_says_until_when_a_simulation_is_kept(browser: Client, ada: User) -> None:
+    done = a_done_simulation(ada, ended_at=datetime(2026, 1, 1, 12, tzinfo=UTC))
+    assert "kept until 2026-04-01" in text(browser, f"/simulations/{done.pk}/")
+    simulation_share(done)
+    assert "kept until" not in text(browser, f"/simulations/{done.pk}/")
 
 
 @pytest.mark.parametrize("action", ["cancel", "share", "unshare", "delete"])

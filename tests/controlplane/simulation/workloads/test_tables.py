@@ -8,8 +8,9 @@ from typing import Any
 import pytest
 
 from controlplane.simulation.workloads import Workload, WorkloadError, load
+from policies.snapshot import RankSeat
 from policies.snapshot_json import to_json
-from tests.builders_policies import a_job, a_kind, a_snapshot
+from tests.builders_policies import a_job, a_kind, a_snapshot, on
 from tests.controlplane.simulation.workloads.data import whole_file
 
 # Three lines in the format of msr-fiddle/philly-traces (CC-BY-4.0); the numbers are made up.
@@ -119,6 +120,16 @@ def test_a_queue_is_taken_as_jobs_that_have_not_begun() -> None:
     assert [(j.id, j.arrival_s, j.remaining_steps, j.running) for j in jobs] == [("early", 0.0, 4.0, ()), ("late", 100.0, 5.0, ())]
     assert jobs[1].due_s == 200.0
     assert load({**spec, "whole": True}, 1).jobs[1].remaining_steps == 9.0
+
+
+def test_a_queue_may_be_seated_where_it_runs() -> None:
+    running, later = a_job("a", kind="k", running=on("n1", "gpu1")), a_job("b", kind="k", arrival_s=5.0, running=on("n1", "gpu0"))
+    spec = listed(running, later, a_job("c", kind="k"))
+    seated = load({**spec, "seated": True, "note": "as it was"}, 1)
+    assert [(p.job, p.ranks) for p in seated.seats] == [("a", (RankSeat("n1", ("gpu1",)),))]
+    assert [job.running for job in seated.jobs] == [(), (), ()]
+    assert seated.facts["note"] == "as it was"
+    assert load(spec, 1).seats == ()
 
 
 @pytest.mark.parametrize(
