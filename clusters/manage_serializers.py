@@ -161,7 +161,7 @@ class RoundSerializer(serializers.ModelSerializer[Round]):
         model = Round
         fields = [
             "id", "cluster", "number", "status", "reasons", "policy", "parameters", "seed", "plan_status", "objective", "bound",
-            "cost_rate_per_h", "message", "started_at", "ended_at", "snapshot_s", "solve_s", "apply_s",
+            "cost_rate_per_h", "message", "carried", "started_at", "ended_at", "snapshot_s", "solve_s", "apply_s",
         ]  # fmt: skip
 
 

@@ -25,6 +25,7 @@ class Reason(models.TextChoices):
     PERIODIC = "periodic"
     CANCELLATION = "cancellation"
     LEFTOVER = "leftover"
+    STOPPED = "stopped"
 
 
 class RescheduleEvent(models.Model):
@@ -47,6 +48,8 @@ class RescheduleEvent(models.Model):
 
 class Round(models.Model):
     """One run of the loop, with all it needs to be replayed. Timings stay beside the plan, never inside.
+
+    `carried`: the number of the round whose plan this one carried out, because nothing but ended stops asked for it.
 
     `status` is "running", "applied" (whole), "partial" (some placements no longer fitted), "kept" (the policy failed, so that
     what runs goes on) or "abandoned" (its process died or was too slow).
@@ -76,6 +79,7 @@ class Round(models.Model):
     objective = models.FloatField(null=True)
     bound = models.FloatField(null=True)
     cost_rate_per_h = models.FloatField(null=True, help_text="Energy cost per hour of the plan's placements at the round's prices")
+    carried = models.PositiveBigIntegerField(null=True, help_text="The round whose plan this one carried out")
     tariff = models.ForeignKey("clusters.EnergyTariff", null=True, on_delete=models.PROTECT)
     pue = models.ForeignKey("clusters.PueRecord", null=True, on_delete=models.PROTECT)
     timezone = models.CharField(max_length=63, blank=True, default="", help_text="The cluster's time zone, in which tariffs count")

@@ -9,10 +9,10 @@ from functools import partial
 import numpy as np
 
 from clusters.tariffs import price_steps
-from controlplane.live.record import cost_rate_per_h
+from controlplane.live.record import cost_rate_per_h, last_plan
 from controlplane.live.solver import solve_here
 from controlplane.models import Round
-from controlplane.rounds import decide_or_keep
+from controlplane.rounds import Decision, carry_out_or_decide
 from policies import forms, plan_json, snapshot_json
 from policies.kernels.arrays import NONE
 from policies.mechanisms.problem import Problem, build
@@ -70,9 +70,13 @@ def recompute(row: Round) -> tuple[Figure, ...]:
 
 
 def replay(row: Round) -> Plan:
-    """The plan that the round's policy makes of its snapshot today."""
+    """The plan that the round comes to today: its policy's of its snapshot, or the one that it carried out, by the same rule."""
+    return _again(row).plan
+
+
+def _again(row: Round) -> Decision:
     policy = partial(solve_here, row.policy, row.parameters)
-    return decide_or_keep(snapshot_json.from_json(row.snapshot), policy, row.policy)[0]
+    return carry_out_or_decide(snapshot_json.from_json(row.snapshot), policy, partial(last_plan, row), row.policy)
 
 
 def digest_as_stored(plan: Plan, row: Round) -> str:
@@ -87,8 +91,8 @@ def _priced_anew(row: Round) -> Snapshot:
 
 
 def _objective(row: Round, plan: Plan, snapshot: Snapshot) -> float | None:
-    """The policy's f of the plan; None for the policies that have no objective, and for a round that decided nothing."""
-    if plan.status is PlanStatus.KEPT:
+    """The policy's f of the plan; None for the policies that have no objective, and for a round that decided nothing itself."""
+    if plan.status is PlanStatus.KEPT or row.carried is not None:
         return None
     policy = make(row.policy, row.parameters)
     if not isinstance(policy, RandomizedGreedy):

@@ -41,7 +41,7 @@ REASONS = {
     JobMove.COMPLETE: Reason.COMPLETION,
     JobMove.FAIL: Reason.FAILURE,
     JobMove.RETRY: Reason.FAILURE,
-    JobMove.STOPPED: Reason.LEFTOVER,
+    JobMove.STOPPED: Reason.STOPPED,
     JobMove.CANCELLED: Reason.CANCELLATION,
 }
 
@@ -198,7 +198,12 @@ def _move(job: Job, verdict: Verdict, assignment: Assignment | None, now: dateti
         )
     if job.state == JobState.QUEUED and job.hold_wanted:
         move_job(job, JobMove.HOLD, hold_wanted=False)
-    request_reschedule(job.cluster, REASONS[move], job=job)
+    request_reschedule(job.cluster, _reason(move, verdict), job=job)
+
+
+def _reason(move: JobMove, verdict: Verdict) -> Reason:
+    """Why a round is wanted. Trouble that ended a launch was no stop that somebody asked for: the round decides anew."""
+    return Reason.LEFTOVER if move is JobMove.STOPPED and verdict.reason else REASONS[move]
 
 
 def _values(job: Job, move: JobMove, verdict: Verdict, now: datetime) -> dict[str, Any]:

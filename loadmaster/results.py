@@ -155,7 +155,7 @@ class Node:
 
 @dataclass(frozen=True, slots=True)
 class Round:
-    """A run of the loop."""
+    """A run of the loop. `carried` is the number of the round whose plan it carried out, if it decided nothing anew."""
 
     id: int = 0
     cluster: str = ""
@@ -166,6 +166,7 @@ class Round:
     parameters: dict[str, Any] = field(default_factory=dict)
     objective: float | None = None
     message: str = ""
+    carried: int | None = None
     started_at: datetime | None = None
     ended_at: datetime | None = None
     solve_s: float | None = None

@@ -8,16 +8,18 @@ from typing import Any
 
 from django.utils import timezone
 
-from clusters.models import Assignment, Cluster
+from clusters.models import Assignment, Cluster, Device, Node
 from clusters.services import accept, record_metrics, report_state
 from controlplane.events import request_reschedule
 from controlplane.live.solver import solve_here
 from controlplane.live.world import Ports, Solve, hold_round
 from controlplane.models import Reason, Round
 from controlplane.rounds import RoundResult
+from jobs.models import Job
 from loadmaster.protocol import Accept, AssignmentState, MetricsBatch, ProgressSample, ReasonClass, StateReport
 from policies.plan import Placement, Plan, PlanStatus, WaitCode, Waiting
 from policies.snapshot import JobPhase, JobView, RankSeat, Snapshot
+from tests.builders import a_job
 
 IN_ONE_TRANSACTION_S = 600.0
 """A test's round is inside of the test's transaction, where no other connection could renew its lock: it gets a long one."""
@@ -92,6 +94,31 @@ def progressed(assignment: Assignment, steps: int, event: str = "progress") -> N
     sample = ProgressSample(timezone.now().timestamp(), event, steps, steps, 1.0)
     batch = MetricsBatch(assignment.node.epoch, assignment.fence, assignment.metrics_seq + 1, (sample,))
     record_metrics(assignment.node, assignment.pk, batch)
+
+
+def devices_of(node: Node) -> list[Device]:
+    """A node's devices in their order."""
+    return list(node.devices.order_by("uuid"))
+
+
+def changes_of(row: Round) -> dict[str, str]:
+    """What the round did to each job, by name."""
+    names = {str(j.pk): j.name for j in Job.objects.all()}
+    return {names[c["job"]]: c["change"] for c in row.changes}
+
+
+def refused(row: Round) -> dict[str, str]:
+    """Why what the round did not launch was not launched, by the job's name."""
+    names = {str(j.pk): j.name for j in Job.objects.all()}
+    return {names[r["job"]]: r["code"] for r in row.rejected}
+
+
+def running(cluster: Cluster, name: str, node: Node, *devices: Device, **values: Any) -> Assignment:
+    """A job of that name that runs on these devices since a round placed it there."""
+    job = a_job(cluster, name=name, **{"gpus_max": 2, **values})
+    live = {a.job.name: (a.node, *(s.device for s in a.slots.all())) for a in Assignment.objects.filter(ended_at=None)}
+    a_round(cluster, placing(**{name: (node, *devices)}, **live))
+    return taken(Assignment.objects.get(job=job))
 
 
 def utc(at_s: float) -> datetime:

@@ -3,7 +3,8 @@
 Everything happens in the caller's transaction, which holds the round's lock: stops are asked for, terms prolonged, then each
 gang is launched whole or not at all, in a savepoint of its own. The database's unique constraints are the last judge: a slot is
 held once, a fence launches once. What asked for a stop in this very plan waits for its end: its launch is deferred, and the end
-of the stop asks for the round that decides again. Only an offer that no agent has taken yet is gone at once.
+of the stop asks for the round that carries the plan out or decides again. Only an offer that no agent has taken yet is gone at
+once.
 """
 
 from __future__ import annotations

@@ -18,7 +18,7 @@ from controlplane.changes import Start, describe
 from controlplane.live.lock import RoundLock
 from controlplane.live.observe import Observation
 from controlplane.models import Reason, RescheduleEvent, Round
-from controlplane.rounds import Applied, RejectCode, Rejected
+from controlplane.rounds import Applied, LastPlan, RejectCode, Rejected
 from jobs.lifecycle import JobState
 from jobs.models import Job
 from policies import forms, plan_json, snapshot_json
@@ -59,16 +59,18 @@ class Written:
         return cls(form, forms.digest_of(form))
 
 
-def close_round(row: Round, observed: Observation, plan: Plan, written: Written, applied: Applied, now: datetime) -> None:
+def close_round(
+    row: Round, observed: Observation, plan: Plan, written: Written, applied: Applied, now: datetime, carried: int | None = None
+) -> None:
     """Write what was decided and done, in the transaction that does it: the row, the reasons for waiting, the events answered,
     memory.
 
     What no longer fitted asks for another round, once: a round that has only such events to answer leaves the rest to the next one.
-    What was deferred asks for nothing here: the end of the stop that is in its way will.
+    What was deferred asks for nothing here: the end of the stop that is in its way will. `carried`: the round whose plan it is.
     """
     values: dict[str, Any] = {
         "status": _status(plan, applied), "plan": written.form, "plan_sha256": written.digest,
-        "plan_status": plan.status, "objective": plan.objective, "bound": plan.bound, "message": plan.message,
+        "plan_status": plan.status, "objective": plan.objective, "bound": plan.bound, "message": plan.message, "carried": carried,
         "cost_rate_per_h": cost_rate_per_h(plan, observed.snapshot), "ended_at": now,
         "changes": [describe(change) for change in applied.changes], "rejected": [_rejected(r) for r in applied.rejected],
     }  # fmt: skip
@@ -93,6 +95,18 @@ def wants_another(row: Round, observed: Observation, plan: Plan, applied: Applie
     stale = any(r.code is RejectCode.STALE for r in applied.rejected)
     in_vain = observed.cut and started <= 0 and _leaves_idle(plan, observed.snapshot)
     return (stale or in_vain) and set(row.reasons) != {Reason.LEFTOVER}
+
+
+def last_plan(row: Round) -> LastPlan | None:
+    """The plan of the round before this one, if it is one that the same policy with the same parameters decided."""
+    earlier = Round.objects.filter(cluster=row.cluster_id, number__lt=row.number).exclude(plan=None)
+    before = earlier.defer("snapshot").order_by("-number").first()
+    if before is None or before.status == Round.Status.KEPT:
+        return None
+    if (before.policy, before.parameters) != (row.policy, row.parameters):
+        return None
+    rejected = (Rejected((r["job"], Purpose(r["purpose"]), r["copy"]), RejectCode(r["code"]), r["detail"]) for r in before.rejected)
+    return LastPlan.of(plan_json.from_json(before.plan), before.carried or before.number, rejected)
 
 
 def _leaves_idle(plan: Plan, snapshot: Snapshot) -> bool:

@@ -21,11 +21,11 @@ from controlplane.live import lock as locks
 from controlplane.live.apply import Services, apply_plan
 from controlplane.live.lock import LostLockError, RoundLock
 from controlplane.live.observe import Knowledge, Observation, observe
-from controlplane.live.record import Written, close_round, open_round, wants_another
+from controlplane.live.record import Written, close_round, last_plan, open_round, wants_another
 from controlplane.live.renewing import EXPIRY_S, RENEW_S, Renewal, renewed
 from controlplane.logs import bound
 from controlplane.models import Reason, RescheduleEvent, Round
-from controlplane.rounds import Applied, RoundResult, run_round
+from controlplane.rounds import Applied, LastPlan, RoundResult, run_round
 from policies.plan import Plan
 from policies.snapshot import Snapshot
 from profiling.services import profile_run_started
@@ -90,14 +90,18 @@ class LiveWorld:
         finally:
             Round.objects.filter(pk=self._seen()[1].pk).update(solve_s=time.perf_counter() - began)
 
-    def apply(self, plan: Plan) -> Applied:
+    def last_plan(self) -> LastPlan | None:
+        """The plan of the round before, if the cluster's policy and parameters still are the ones that decided it."""
+        return last_plan(self._seen()[1])
+
+    def apply(self, plan: Plan, carried: int | None = None) -> Applied:
         """Make the plan so and close the round's row; LostLockError if another round has taken over."""
         observed, row = self._seen()
         began, now, written = time.perf_counter(), self._now(), Written.of(plan)
         with transaction.atomic():
             locks.check(self.lock, now)
             applied = apply_plan(observed, plan, row, self.ports.services, now)
-            close_round(row, observed, plan, written, applied, now)
+            close_round(row, observed, plan, written, applied, now, carried)
             if wants_another(row, observed, plan, applied):
                 request_reschedule(observed.cluster, Reason.LEFTOVER)
             locks.release(self.lock)

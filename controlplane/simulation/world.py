@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 
 from controlplane.changes import Change, Keep, Migrate, PlacementKey, Preempt, Resize, Start, changes
-from controlplane.rounds import Applied, Rejected
+from controlplane.rounds import ENDED_STOP, Applied, LastPlan, Rejected
 from controlplane.simulation.engine import Engine
 from controlplane.simulation.fleet import Fleet
 from controlplane.simulation.jobs import JobBook, Launch, SimulatedJob
@@ -75,6 +75,7 @@ class SimulatedWorld:
         self._reasons: list[str] = []
         self._last = _empty_snapshot(scene)
         self._memory: Mapping[str, Any] = {}
+        self._last_plan: LastPlan | None = None
 
     @property
     def jobs(self) -> Mapping[str, SimulatedJob]:
@@ -144,7 +145,11 @@ class SimulatedWorld:
         self._reasons.clear()
         return self._last
 
-    def apply(self, plan: Plan) -> Applied:
+    def last_plan(self) -> LastPlan | None:
+        """What the round before came to; a policy that fails ends the simulation."""
+        return self._last_plan
+
+    def apply(self, plan: Plan, carried: int | None = None) -> Applied:
         """Make the plan so, as far as what is the case by then allows: stop, keep, then launch what finds its devices free."""
         self._take_time()
         todo = changes(self._current(), plan)
@@ -153,6 +158,7 @@ class SimulatedWorld:
         launches = [c.placement for c in todo if isinstance(c, Start | Migrate | Resize)]
         rejected = [r for p in launches if (r := self._launch(p)) is not None]
         self._memory = plan.memory
+        self._last_plan = LastPlan.of(plan, carried or self.number, rejected)
         return Applied(todo, tuple(rejected))
 
     def tell(self, reason: str) -> None:
@@ -283,7 +289,7 @@ class SimulatedWorld:
     def _stopped(self, launch: Launch) -> None:
         if launch.end_s == inf:
             self._release(launch, launch.steps_at(self.engine.now_s))
-            self.tell("leftover")
+            self.tell(ENDED_STOP)
 
     def _complete(self, launch: Launch) -> None:
         if not launch.goes_on:

@@ -56,6 +56,7 @@ REASONS = {
     "operator": "asked by an operator",
     "periodic": "time passed",
     "leftover": "rest of the round before",
+    "stopped": "a stop has ended",
 }
 """What asked for a round, in words."""
 

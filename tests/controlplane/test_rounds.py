@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from controlplane.changes import changes, current_of
-from controlplane.rounds import Applied, RoundResult, run_round
+from controlplane.rounds import Applied, LastPlan, RoundResult, run_round
 from policies.base import PolicyError
 from policies.fifo import Fifo
 from policies.plan import Placement, Plan, PlanStatus, WaitCode, Waiting
@@ -16,16 +16,20 @@ from tests.builders_policies import a_job, a_node, a_profile_request, a_profile_
 
 
 class StillWorld:
-    """A world that shows one snapshot and remembers the plan it was given."""
+    """A world that shows one snapshot, knows the last round's plan, and remembers the plan it was given and whose that was."""
 
-    def __init__(self, snapshot: Snapshot) -> None:
-        self.seen, self.given = snapshot, Plan("none", PlanStatus.KEPT)
+    def __init__(self, snapshot: Snapshot, last: LastPlan | None = None) -> None:
+        self.seen, self.last, self.given = snapshot, last, Plan("none", PlanStatus.KEPT)
+        self.carried: int | None = None
 
     def snapshot(self) -> Snapshot:
         return self.seen
 
-    def apply(self, plan: Plan) -> Applied:
-        self.given = plan
+    def last_plan(self) -> LastPlan | None:
+        return self.last
+
+    def apply(self, plan: Plan, carried: int | None = None) -> Applied:
+        self.given, self.carried = plan, carried
         return Applied(changes(current_of(self.seen), plan))
 
 

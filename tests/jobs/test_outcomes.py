@@ -152,6 +152,12 @@ def test_a_preempted_job_waits_again_and_may_go_elsewhere() -> None:
     move_job(assignment.job, JobMove.PREEMPT)
     job = _end(assignment, M.PREEMPT, R.PREEMPT)
     assert (job.state, job.retries_used) == ("queued", 0)
+    assert RescheduleEvent.objects.filter(job=job).latest("id").reason == "stopped"
+
+
+def test_trouble_is_no_stop_that_somebody_asked_for() -> None:
+    job = _end(an_offer(a_node_with_agent()), M.REJECT, R.NODE)
+    assert job.state == "queued"
     assert RescheduleEvent.objects.filter(job=job).latest("id").reason == "leftover"
 
 

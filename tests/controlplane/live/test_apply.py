@@ -20,32 +20,21 @@ from policies.plan import Placement, Plan, PlanStatus, WaitCode, Waiting
 from policies.snapshot import NodeView, RankSeat
 from profiling.models import ProfileRun
 from tests.builders import a_cluster, a_gpu_type, a_job, a_kind, a_node
-from tests.builders_live import a_round, a_round_of_waiting_events, placing, progressed, said, taken, utc
+from tests.builders_live import (
+    a_round,
+    a_round_of_waiting_events,
+    changes_of,
+    devices_of,
+    placing,
+    progressed,
+    refused,
+    running,
+    said,
+    taken,
+    utc,
+)
 
 pytestmark = pytest.mark.django_db
-
-
-def devices_of(node: Node) -> list[Device]:
-    return list(node.devices.order_by("uuid"))
-
-
-def changes_of(row: Round) -> dict[str, str]:
-    """What the round did to each job, by name."""
-    names = {str(j.pk): j.name for j in Job.objects.all()}
-    return {names[c["job"]]: c["change"] for c in row.changes}
-
-
-def refused(row: Round) -> dict[str, str]:
-    names = {str(j.pk): j.name for j in Job.objects.all()}
-    return {names[r["job"]]: r["code"] for r in row.rejected}
-
-
-def running(cluster: Cluster, name: str, node: Node, *devices: Device, **values: Any) -> Assignment:
-    """A job of that name that runs on these devices since a round placed it there."""
-    job = a_job(cluster, name=name, **{"gpus_max": 2, **values})
-    live = {a.job.name: (a.node, *(s.device for s in a.slots.all())) for a in Assignment.objects.filter(ended_at=None)}
-    a_round(cluster, placing(**{name: (node, *devices)}, **live))
-    return taken(Assignment.objects.get(job=job))
 
 
 @pytest.fixture
@@ -113,7 +102,7 @@ def test_a_job_that_is_to_wait_is_asked_to_stop_and_its_devices_are_given_on_whe
     assert not RescheduleEvent.objects.filter(round=None).exists(), "the end of the stop asks for a round, nothing else does"
     progressed(old, 40, "checkpoint")
     said(old, AssignmentState.PREEMPTED)
-    assert list(RescheduleEvent.objects.filter(round=None).values_list("reason", flat=True)) == [Reason.LEFTOVER]
+    assert list(RescheduleEvent.objects.filter(round=None).values_list("reason", flat=True)) == [Reason.STOPPED]
     assert a_round_of_waiting_events(cluster, placing(new=(node, first))) is not None
     assert Job.objects.get(name="new").state == "starting"
     assert Job.objects.get(name="old").state == "queued"
