@@ -13,6 +13,7 @@ from kombu.exceptions import OperationalError
 from redis.exceptions import RedisError
 
 from clusters.models import Cluster, Node
+from controlplane.bulk import insert
 from controlplane.models import Reason, RescheduleEvent
 from jobs.models import Job
 
@@ -31,7 +32,7 @@ def request_reschedule(cluster: Cluster, reason: Reason, *, job: Job | None = No
 
 def request_reschedules(cluster: Cluster, reason: Reason, jobs: Iterable[Job]) -> None:
     """The events of many jobs that ask for a round for the same reason, and one hint for all of them."""
-    RescheduleEvent.objects.bulk_create(RescheduleEvent(cluster=cluster, reason=reason, job=job) for job in jobs)
+    insert(RescheduleEvent, (RescheduleEvent(cluster=cluster, reason=reason, job=job) for job in jobs))
     transaction.on_commit(lambda: _hint(cluster.pk), robust=True)
 
 

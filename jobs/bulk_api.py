@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any, cast
 
 from django.contrib.auth.models import User
@@ -94,7 +95,7 @@ def _asked(user: User, item: object, index: int) -> Asked:
 def _results(user: User, answers: list[Answer]) -> list[dict[str, Any]]:
     taken = {s.job.pk: s for s in answers if isinstance(s, Submission)}
     known = jobs_by_id(user, [s.job.pk for s in taken.values() if not s.created])
-    rows = bodies([Submission(known.get(pk, s.job), s.warnings) for pk, s in taken.items()])
+    rows = bodies([replace(s, job=known.get(pk, s.job)) for pk, s in taken.items()])
     shown = dict(zip(taken, rows, strict=True))
     return [
         {"index": i, "created": a.created, "job": shown[a.job.pk], "error": None}

@@ -66,16 +66,18 @@ class Crowd:
         """The answers to a batch, in its order."""
         users = users_of({letter.token for letter in letters})
         known = [i for i, letter in enumerate(letters) if letter.token in users]
-        answers = submit_all([Asked(users[letters[i].token], letters[i].data, letters[i].key) for i in known], self._fresh_ground())
+        answers = submit_all(
+            [Asked(users[letters[i].token], letters[i].data, letters[i].key) for i in known], self._fresh_ground(users.values())
+        )
         made = {i: a for i, a in zip(known, answers, strict=True) if isinstance(a, Submission) and a.created}
         rows = zip(made, bodies(list(made.values())), strict=True)
         taken = {i: Taken(JSONRenderer().render(row), made[i].job.user_id) for i, row in rows}
         return [taken.get(i) for i in range(len(letters))]
 
-    def _fresh_ground(self) -> Ground:
+    def _fresh_ground(self, users: Iterable[User]) -> Ground:
         if time.monotonic() - self._since_s > GROUND_LIVES_S:
             self._ground, self._since_s = Ground(), time.monotonic()
-        self._ground.forget_people()
+        self._ground.meet(users)
         return self._ground
 
 

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 from django.contrib.auth.models import AnonymousUser, User
 
 from clusters.models import Cluster, GpuType
 from jobs.models import Team
-from jobs.selectors import teams_of
+from jobs.selectors import teams_of, teams_of_all
 from jobs.servable import Seat, seats_of
 
 
@@ -43,6 +45,8 @@ class Ground:
             self._teams[user.pk] = {t.name: t for t in teams_of(user)}
         return self._teams[user.pk]
 
-    def forget_people(self) -> None:
-        """Read teams anew: who has left one submits to it no more, while nodes and clusters may be a moment old."""
-        self._teams = {}
+    def meet(self, users: Iterable[User]) -> None:
+        """Read the teams of all these people, and anew: who has left one submits to it no more, while nodes and clusters may be a
+        moment old.
+        """
+        self._teams = {pk: {t.name: t for t in teams} for pk, teams in teams_of_all(users).items()}

@@ -17,6 +17,7 @@ from django.contrib.auth.models import User
 from django.db import DatabaseError, DataError, IntegrityError, transaction
 from django.db.models import Q
 
+from controlplane.bulk import insert
 from controlplane.events import request_reschedules
 from controlplane.models import Reason
 from jobs.ground import Ground
@@ -42,11 +43,15 @@ class IdempotencyConflict(JobConflict):
 
 @dataclass(frozen=True, slots=True)
 class Submission:
-    """What came of a submission. `created` is False where the key was known and the job is the earlier one."""
+    """What came of a submission. `created` is False where the key was known and the job is the earlier one.
+
+    `dependencies` are those of a job that was made just now, None where they have to be read.
+    """
 
     job: Job
     warnings: tuple[str, ...] = ()
     created: bool = True
+    dependencies: tuple[Job, ...] | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,7 +110,7 @@ def _take(asked: Sequence[Asked], ground: Ground) -> list[Answer]:
     answers, wanted = _sorted_out(asked, ground)
     _write(list(wanted.values()))
     for place, one in wanted.items():
-        answers[place] = Submission(one.job, one.request.warnings)
+        answers[place] = Submission(one.job, one.request.warnings, dependencies=one.request.dependencies)
     return [answers[place] if place in answers else _same_key(asked, place, answers) for place in range(len(asked))]
 
 
@@ -123,8 +128,9 @@ def _sorted_out(asked: Sequence[Asked], ground: Ground) -> tuple[dict[int, Answe
             continue
         if one.key is not None:
             keys.add((one.user.pk, one.key))
-    found = kinds_for({_kind_digest(r): r.kind for r in requests.values()})
-    wanted = {p: _Wanted(asked[p], r, _job(asked[p], r, found[_kind_digest(r)])) for p, r in requests.items()}
+    digests = {p: _kind_digest(r) for p, r in requests.items()}
+    found = kinds_for({digests[p]: r.kind for p, r in requests.items()})
+    wanted = {p: _Wanted(asked[p], r, _job(asked[p], r, found[digests[p]])) for p, r in requests.items()}
     return answers, wanted
 
 
@@ -142,16 +148,22 @@ def _earlier(asked: Sequence[Asked]) -> dict[int, Answer]:
             answers[place] = JobInvalid({"Idempotency-Key": [message]})
     if not keyed:
         return answers
-    mine = Q(pk=None)
-    for user, keys in keyed.items():
-        mine |= Q(user=user, key__in=keys)
-    known = IdempotencyKey.objects.select_related("job__cluster", "job__team", "job__user", "job__kind").filter(mine)
-    rows = {(row.user_id, row.key): row for row in known}
+    rows = _known(keyed)
     for place, one in enumerate(asked):
         row = rows.get((one.user.pk, one.key)) if one.key is not None else None
         if row and place not in answers:
             answers[place] = _again(row.body_sha256 == one.digest, row.job)
     return answers
+
+
+def _known(keyed: Mapping[int, Sequence[str]]) -> dict[tuple[int, str], IdempotencyKey]:
+    """Of these keys by user those that have made a job. Hardly ever there are any, so nothing else is read before there are."""
+    mine = Q(pk=None)
+    for user, keys in keyed.items():
+        mine |= Q(user=user, key__in=keys)
+    found = list(IdempotencyKey.objects.filter(mine).values_list("pk", flat=True))
+    with_jobs = IdempotencyKey.objects.select_related("job__cluster", "job__team", "job__user", "job__kind")
+    return {(row.user_id, row.key): row for row in with_jobs.filter(pk__in=found)} if found else {}
 
 
 def _again(same: bool, job: Job) -> Answer:
@@ -176,12 +188,9 @@ def _kind_digest(request: JobRequest) -> str:
 
 
 def _job(asked: Asked, request: JobRequest, kind: Kind) -> Job:
-    job = Job(user=asked.user, kind=kind, total_steps=request.total_steps, cloned_from=asked.cloned_from)
-    for name in _COPIED:
-        value = getattr(request, name)
-        setattr(job, name, list(value) if isinstance(value, tuple) else value)
-    job.state = JobState.HELD if request.hold else JobState.QUEUED
-    return job
+    copied = {name: list(value) if isinstance(value := getattr(request, name), tuple) else value for name in _COPIED}
+    state = JobState.HELD if request.hold else JobState.QUEUED
+    return Job(user=asked.user, kind=kind, total_steps=request.total_steps, cloned_from=asked.cloned_from, state=state, **copied)
 
 
 _COPIED = (
@@ -198,15 +207,15 @@ def _write(wanted: Sequence[_Wanted]) -> None:
     if not wanted:
         return
     with transaction.atomic():
-        Job.objects.bulk_create([w.job for w in wanted])
+        insert(Job, [w.job for w in wanted])
         keys = [
             IdempotencyKey(user=w.asked.user, key=w.asked.key, body_sha256=w.asked.digest, job=w.job) for w in wanted if w.asked.key
         ]
-        IdempotencyKey.objects.bulk_create(keys)
+        insert(IdempotencyKey, keys)
         for w in wanted:
             if w.request.dependencies:
                 w.job.dependencies.set(w.request.dependencies)
-        JobEvent.objects.bulk_create(_submitted(w) for w in wanted)
+        insert(JobEvent, map(_submitted, wanted))
         begin_all([w.job for w in wanted if not w.request.hold])
 
 

@@ -117,7 +117,7 @@ class JobDetailSerializer(JobSerializer):
 
     def get_spec(self, job: Job) -> dict[str, Any]:
         """The job file that makes this job again."""
-        return job_data(job)
+        return job_data(job, self.context.get("dependencies_of", {}).get(job.pk))
 
 
 class SubmissionSerializer(JobDetailSerializer):

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+from functools import lru_cache
 from typing import Any
 
 from django.contrib.auth.models import User
@@ -33,8 +35,9 @@ def begin(job: Job, reason: Reason) -> Job:
     return job
 
 
-def job_data(job: Job) -> dict[str, Any]:
-    """The job as one would submit it anew (without its dependencies' states, ids or progress)."""
+def job_data(job: Job, dependencies: Iterable[Job] | None = None) -> dict[str, Any]:
+    """The job as one would submit it anew (without its dependencies' states, ids or progress); its `dependencies` where known."""
+    others = job.dependencies.all() if dependencies is None else dependencies
     times = {"due": job.due_at, "deadline": job.deadline_at}
     data: dict[str, Any] = {
         "name": job.name, "cluster": job.cluster.name, "team": job.team.name, "runtime": job.runtime, "image": job.image,
@@ -43,7 +46,7 @@ def job_data(job: Job) -> dict[str, Any]:
         "allowed_types": job.allowed_types, "cores": job.cores, "memory_gb": job.memory_gb, "walltime": job.walltime_s,
         "tardiness_weight": job.tardiness_weight, "priority": job.priority, "weight": job.weight, "max_retries": job.max_retries,
         "checkpoint_place": job.checkpoint_place, "kind": _given_kind(job.kind), "may_mix": job.may_mix, "may_share": job.may_share,
-        "labels": job.labels, "on_disconnect": job.on_disconnect, "dependencies": [str(d.pk) for d in job.dependencies.all()],
+        "labels": job.labels, "on_disconnect": job.on_disconnect, "dependencies": [str(d.pk) for d in others],
         **{name: moment.isoformat() for name, moment in times.items() if moment},
     }  # fmt: skip
     return {name: value for name, value in data.items() if value not in (None, "", [], {})}
@@ -51,5 +54,10 @@ def job_data(job: Job) -> dict[str, Any]:
 
 def _given_kind(kind: Kind) -> str:
     """The name if the user gave it; one that was made up does not go into a clone, which may differ from it."""
-    named = kinds.digest(name=kind.name, runtime="", image="", image_digest="", command=(), declared={})
-    return kind.name if kind.name and named == kind.digest else ""
+    return kind.name if kind.name and _named(kind.name) == kind.digest else ""
+
+
+@lru_cache(maxsize=1000)
+def _named(name: str) -> str:
+    """The digest of the kind that a user gave this name."""
+    return kinds.digest(name=name, runtime="", image="", image_digest="", command=(), declared={})

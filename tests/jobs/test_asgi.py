@@ -10,7 +10,8 @@ from typing import Any
 
 import pytest
 from django.contrib.auth.models import User
-from django.db import OperationalError
+from django.db import OperationalError, connection
+from django.test.utils import CaptureQueriesContext
 from knox.models import get_token_model
 
 from clusters.gathering import Overloaded
@@ -79,6 +80,26 @@ def test_who_has_left_a_team_submits_to_it_no_more(user: User, node: Node) -> No
     assert crowd.take_all([Letter(token, job_fields(), None)]) != [None]
     user.membership_set.all().delete()
     assert crowd.take_all([Letter(token, job_fields(), None)]) == [None]
+
+
+def test_a_batch_asks_no_more_of_the_database_for_more_people(user: User, node: Node) -> None:
+    operator, counts = a_user("root", operator=True), []
+    people = [a_user(f"user-{i}", team=a_team(f"team-{i}")) for i in range(6)]
+    Crowd().take_all([Letter(a_token(operator), job_fields(kind="bert", team="vision"), None)])
+    for few in ([user, operator], [user, operator, *people]):
+        letters = [Letter(a_token(u), job_fields(kind="bert", team=None if u != operator else "vision"), None) for u in few]
+        with CaptureQueriesContext(connection) as queries:
+            assert None not in Crowd().take_all(letters)
+        counts.append(len(queries))
+    assert counts[0] == counts[1]
+    assert set(Job.objects.filter(user=people[3]).values_list("team__name", flat=True)) == {"team-3"}
+
+
+def test_who_is_in_no_team_and_who_names_anothers_go_the_long_way(user: User, node: Node) -> None:
+    stranger, _ = a_user("eve"), a_team("other")
+    letters = [Letter(a_token(u), job_fields(team=t), None) for u, t in ((stranger, None), (stranger, "vision"), (user, "other"))]
+    assert Crowd().take_all(letters) == [None, None, None]
+    assert not Job.objects.exists()
 
 
 # -- the head of a request ------------------------------------------------------------------------------------------------------
