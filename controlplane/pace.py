@@ -46,6 +46,12 @@ LONGEST_REST_S = 5.0
 """But by no longer one: what was submitted while a slow solver worked is not to wait for as long again."""
 
 
+def is_taken(cluster_id: int, now: datetime) -> bool:
+    """Whether a round of the cluster is held, or it rests after one."""
+    cluster = Cluster.objects.filter(pk=cluster_id).first()
+    return cluster is not None and (locks.is_held(cluster, now) or is_resting(cluster_id, now))
+
+
 def is_resting(cluster_id: int, now: datetime) -> bool:
     """Whether the cluster's last round was long and ended less than REST times its own length ago, and less than LONGEST_REST_S.
 

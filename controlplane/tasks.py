@@ -32,12 +32,19 @@ ROUNDS_A_TASK = 3
 
 @shared_task
 def run_cluster_round(cluster_id: int) -> None:
-    """Answer the cluster's waiting events. Leaves at once if there are none or if somebody else is at it."""
-    hint_arrived(cluster_id)
+    """Answer the cluster's waiting events. Leaves at once if there are none or if somebody else is at it.
+
+    One that leaves so lets its hint count as on its way, so that a flood of submissions sends one a second and not one a commit:
+    who holds the round looks for events once more after it, and the reconciler does after a rest.
+    """
+    if pace.is_taken(cluster_id, timezone.now()):
+        return
     for _ in range(ROUNDS_A_TASK):
+        hint_arrived(cluster_id)
         with bound(cluster=cluster_id):
             if pace.is_resting(cluster_id, timezone.now()) or hold_round(cluster_id, Ports(solve_in_child)) is None:
                 return
+    hint_arrived(cluster_id)
     if is_wanted(cluster_id):
         run_cluster_round.apply_async((cluster_id,), countdown=pace.PATIENCE_S)
 

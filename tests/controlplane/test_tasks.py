@@ -13,7 +13,7 @@ from kombu.exceptions import OperationalError
 from clusters.models import Assignment, Cluster
 from controlplane import pace, tasks
 from controlplane.events import request_reschedule
-from controlplane.live.lock import acquire
+from controlplane.live.lock import acquire, release
 from controlplane.live.solver import solve_here
 from controlplane.live.world import Ports
 from controlplane.models import Reason, RescheduleEvent, Round
@@ -124,6 +124,40 @@ def test_a_task_that_finds_another_round_held_leaves_at_once() -> None:
     event.refresh_from_db()
     assert event.round is None
     assert not Round.objects.exists()
+
+
+@pytest.mark.parametrize("taken", ["held", "rested after"])
+def test_events_that_come_while_a_round_is_held_or_rested_after_send_one_hint_for_all(
+    taken: str, hints: Hints, monkeypatch: pytest.MonkeyPatch, django_capture_on_commit_callbacks: Any
+) -> None:
+    monkeypatch.setattr("controlplane.events.HINT_LIVES_S", 3600)  # however slow this machine is
+    cluster = a_cluster(policy="fifo")
+    if taken == "held":
+        acquire(cluster.pk, timezone.now(), timezone.now() + timedelta(seconds=3600))
+    else:
+        monkeypatch.setattr(pace, "is_resting", lambda *_: True)
+    for _ in range(2):
+        with django_capture_on_commit_callbacks(execute=True):
+            request_reschedule(cluster, Reason.SUBMISSION)
+        tasks.run_cluster_round(cluster.pk)
+    assert hints == [(cluster.pk, None)]
+    assert not Round.objects.exists()
+
+
+def test_whoever_has_held_a_round_lets_hints_be_sent_again(
+    hints: Hints, monkeypatch: pytest.MonkeyPatch, django_capture_on_commit_callbacks: Any
+) -> None:
+    monkeypatch.setattr("controlplane.events.HINT_LIVES_S", 3600)
+    cluster = a_cluster(policy="fifo")
+    for round_number in (1, 2):
+        with django_capture_on_commit_callbacks(execute=True):
+            request_reschedule(cluster, Reason.SUBMISSION)
+        lock = acquire(cluster.pk, timezone.now(), timezone.now() + timedelta(seconds=60))
+        assert lock is not None
+        tasks.run_cluster_round(cluster.pk)  # finds it held
+        release(lock)
+        tasks.run_cluster_round(cluster.pk)  # as the holder does once more
+        assert hints == [(cluster.pk, None)] * round_number
 
 
 def test_an_event_that_comes_while_a_round_is_held_is_answered_by_the_next_in_the_same_task(
