@@ -17,8 +17,8 @@ LEVEL = 6
 
 
 def pack(value: Any) -> Any:
-    """The value to store: as it is if it is short, else {"zlib+json": base64 of its zlib-packed JSON}."""
-    if value is None or isinstance(value, int | float | bool):
+    """The value to store: as it is if it is short or packed already, else {"zlib+json": base64 of its zlib-packed JSON}."""
+    if value is None or isinstance(value, int | float | bool) or (isinstance(value, dict) and value.keys() == {PACKED}):
         return value
     text = json.dumps(value, separators=(",", ":")).encode()
     if len(text) < WORTH_BYTES:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 
 from django.contrib.auth.models import AnonymousUser, User
 
@@ -10,6 +10,8 @@ from clusters.models import Cluster, GpuType
 from jobs.models import Team
 from jobs.selectors import teams_of, teams_of_all
 from jobs.servable import Seat, seats_of
+from profiling.models import Kind
+from profiling.services import kinds_for
 
 
 class Ground:
@@ -20,6 +22,7 @@ class Ground:
         self._types: list[str] | None = None
         self._seats: dict[int, list[Seat]] = {}
         self._teams: dict[int | None, dict[str, Team]] = {}
+        self._kinds: dict[str, Kind] = {}
 
     def clusters(self) -> dict[str, Cluster]:
         """All clusters by name, in that order."""
@@ -38,6 +41,12 @@ class Ground:
         if cluster.pk not in self._seats:
             self._seats[cluster.pk] = seats_of(cluster)
         return self._seats[cluster.pk]
+
+    def kinds(self, names: Mapping[str, str]) -> Mapping[str, Kind]:
+        """The kinds of these digests at least, made where they are new; `names` are those the users gave, or ""."""
+        if new := {digest: name for digest, name in names.items() if digest not in self._kinds}:
+            self._kinds |= kinds_for(new)
+        return self._kinds
 
     def teams(self, user: User | AnonymousUser) -> dict[str, Team]:
         """The teams the user may submit to, by name."""

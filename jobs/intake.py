@@ -26,7 +26,7 @@ from jobs.models import IdempotencyKey, Job, JobEvent
 from jobs.validation import JobInvalid, JobRequest, validate_job
 from profiling import kinds
 from profiling.models import Kind
-from profiling.services import kinds_for, request_profiles
+from profiling.services import request_profiles
 
 log = logging.getLogger(__name__)
 
@@ -129,7 +129,7 @@ def _sorted_out(asked: Sequence[Asked], ground: Ground) -> tuple[dict[int, Answe
         if one.key is not None:
             keys.add((one.user.pk, one.key))
     digests = {p: _kind_digest(r) for p, r in requests.items()}
-    found = kinds_for({digests[p]: r.kind for p, r in requests.items()})
+    found = ground.kinds({digests[p]: r.kind for p, r in requests.items()})
     wanted = {p: _Wanted(asked[p], r, _job(asked[p], r, found[digests[p]])) for p, r in requests.items()}
     return answers, wanted
 

@@ -17,7 +17,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 
-from django.db.models import Max
+from django.db.models import Exists, Max, OuterRef
 from django.utils import timezone
 
 from clusters.lifecycle import LIVE
@@ -126,10 +126,8 @@ def begin_all(jobs: Sequence[Job], now: datetime) -> None:
 
 def _settled(kinds: Iterable[int], cluster: Cluster) -> set[int]:
     """Of these kinds those of which something is known and for which no run is open."""
-    known = set(Profile.objects.filter(kind__in=kinds, spread=False).values_list("kind_id", flat=True))
-    return known - set(
-        ProfileRun.objects.filter(kind__in=known, job__cluster=cluster, state__in=OPEN).values_list("kind_id", flat=True)
-    )
+    opened = ProfileRun.objects.filter(kind=OuterRef("kind"), job__cluster=cluster, state__in=OPEN)
+    return set(Profile.objects.filter(~Exists(opened), kind__in=kinds, spread=False).values_list("kind_id", flat=True))
 
 
 def _begin(known: Knowledge, job: Job, offered: Offers) -> bool:

@@ -50,8 +50,11 @@ def kinds_for(names: Mapping[str, str]) -> dict[str, Kind]:
 
 
 def request_profiles(jobs: Sequence[Job]) -> None:
-    """`request_profile` for jobs of one cluster together; where all is known and nothing can be measured it locks nothing."""
-    with transaction.atomic():
+    """`request_profile` for jobs of one cluster together; where all is known and nothing can be measured it locks nothing.
+
+    Whoever catches an error of it inside a transaction of their own has to give that up.
+    """
+    with transaction.atomic(savepoint=False):
         begin_all(jobs, timezone.now())
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, TypeVar
@@ -18,6 +18,7 @@ from controlplane.changes import Start, describe
 from controlplane.live.lock import RoundLock
 from controlplane.live.observe import Observation
 from controlplane.models import Reason, RescheduleEvent, Round
+from controlplane.packed_json import pack
 from controlplane.rounds import Applied, LastPlan, RejectCode, Rejected
 from jobs.lifecycle import JobState
 from jobs.models import Job
@@ -47,16 +48,22 @@ def open_round(lock: RoundLock, observed: Observation, started: datetime, snapsh
 
 @dataclass(frozen=True, slots=True)
 class Written:
-    """A plan as it is stored, with its digest: made before the transaction that applies it, which others may wait for."""
+    """What is to be written of a plan, made before the transaction that applies it: on SQLite everybody waits for that one.
+
+    The plan's form, also packed, with its digest; and the jobs whose stored reason for waiting is another one than this plan's, by
+    the new one.
+    """
 
     form: dict[str, Any]
+    packed: Any
     digest: str
+    waits: Mapping[str, Sequence[UUID]]
 
     @classmethod
-    def of(cls, plan: Plan) -> Written:
-        """The plan's form."""
+    def of(cls, plan: Plan, observed: Observation) -> Written:
+        """Of a plan that was made of what was observed."""
         form = plan_json.to_json(plan)
-        return cls(form, forms.digest_of(form))
+        return cls(form, pack(form), forms.digest_of(form), _changed(observed, _reasons(observed, plan)))
 
 
 def close_round(
@@ -74,11 +81,11 @@ def close_round(
         "cost_rate_per_h": cost_rate_per_h(plan, observed.snapshot), "ended_at": now,
         "changes": [describe(change) for change in applied.changes], "rejected": [_rejected(r) for r in applied.rejected],
     }  # fmt: skip
-    Round.objects.filter(pk=row.pk, status=Round.Status.RUNNING).update(**values)
+    Round.objects.filter(pk=row.pk, status=Round.Status.RUNNING).update(**{**values, "plan": written.packed})
     for name, value in values.items():
         setattr(row, name, value)
     Cluster.objects.filter(pk=row.cluster_id).update(memory=dict(plan.memory))
-    note_waiting(observed, plan, applied)
+    note_waiting(observed, written, applied)
     for ids in _batches(observed.events):
         RescheduleEvent.objects.filter(pk__in=ids, round=None).update(round=row)
 
@@ -127,27 +134,34 @@ def cost_rate_per_h(plan: Plan, snapshot: Snapshot) -> float | None:
     return cost_per_hour(power_w(snapshot.node_by_id, Counter(node for node, _ in _devices_of(plan))), step)
 
 
-def note_waiting(observed: Observation, plan: Plan, applied: Applied) -> None:
+def note_waiting(observed: Observation, written: Written, applied: Applied) -> None:
     """Write to the jobs why they wait, where that has changed. A deferred launch waits too: for what is in its way.
 
     Jobs that wait for the same reason are written together.
     """
-    reasons = _reasons(observed, plan, applied)
+    for changed in (written.waits, _changed(observed, _rejections(applied))):
+        for reason_json, jobs in changed.items():
+            code, detail = json.loads(reason_json)
+            for ids in _batches(jobs):
+                Job.objects.filter(pk__in=ids, state__in=MAY_WAIT).update(waiting_code=code, waiting_detail=detail)
+
+
+def _changed(observed: Observation, reasons: Mapping[str, list[Any]]) -> Mapping[str, Sequence[UUID]]:
+    """Of these [code, detail] by job those that differ from what is stored: the jobs, by the reason's JSON."""
     changed: dict[str, list[UUID]] = defaultdict(list)
+    if not reasons:
+        return changed
     waiting = Job.objects.filter(cluster=observed.cluster, state__in=MAY_WAIT)
-    if observed.cut:
+    if observed.cut or len(reasons) <= BATCH:
         waiting = waiting.filter(pk__in=list(reasons))
     for pk, *stored in waiting.values_list("pk", "waiting_code", "waiting_detail"):
         reason = reasons.get(str(pk))
         if reason is not None and stored != reason:
             changed[json.dumps(reason)].append(pk)
-    for reason_json, jobs in changed.items():
-        code, detail = json.loads(reason_json)
-        for ids in _batches(jobs):
-            Job.objects.filter(pk__in=ids, state__in=MAY_WAIT).update(waiting_code=code, waiting_detail=detail)
+    return changed
 
 
-def _reasons(observed: Observation, plan: Plan, applied: Applied) -> dict[str, list[Any]]:
+def _reasons(observed: Observation, plan: Plan) -> dict[str, list[Any]]:
     """[code, detail] by job."""
     reasons: dict[str, list[Any]] = {
         job: [WaitCode.DEPENDENCY.value, {"jobs": list(others)}] for job, others in observed.blocked.items()
@@ -164,10 +178,12 @@ def _reasons(observed: Observation, plan: Plan, applied: Applied) -> dict[str, l
             jobs = observed.snapshot.jobs
             given["runtime"] = runtime_of(jobs.columns.others["labels"][jobs.position[entry.job]])
         reasons[entry.job] = [entry.code.value, {name: value for name, value in given.items() if value}]
-    for rejected in applied.rejected:
-        if rejected.key[1] is Purpose.TRAINING:
-            reasons[rejected.key[0]] = [rejected.code.value, {"detail": rejected.detail}]
     return reasons
+
+
+def _rejections(applied: Applied) -> dict[str, list[Any]]:
+    """[code, detail] by job of what was to be launched and was not."""
+    return {r.key[0]: [r.code.value, {"detail": r.detail}] for r in applied.rejected if r.key[1] is Purpose.TRAINING}
 
 
 def _status(plan: Plan, applied: Applied) -> Round.Status:

@@ -97,7 +97,7 @@ class LiveWorld:
     def apply(self, plan: Plan, carried: int | None = None) -> Applied:
         """Make the plan so and close the round's row; LostLockError if another round has taken over."""
         observed, row = self._seen()
-        began, now, written = time.perf_counter(), self._now(), Written.of(plan)
+        began, now, written = time.perf_counter(), self._now(), Written.of(plan, observed)
         with transaction.atomic():
             locks.check(self.lock, now)
             applied = apply_plan(observed, plan, row, self.ports.services, now)
