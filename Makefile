@@ -72,8 +72,10 @@ bench: $(VENV)/.test ## the figures: JSON lines of name, median, goal, ratio, ma
 	$(BIN)/python -m bench
 
 PROCESSES ?= 2
-reproduce-andreas: $(VENV)/.test ## the figures of ANDREAS' evaluation again (hours; goes on where it stopped): andreas-reproduced/report.html
-	$(BIN)/python -m controlplane.simulation.reproduce --processes $(PROCESSES)
+reproduce-andreas: $(VENV)/.test ## ANDREAS' evaluation again (hours; goes on where it stopped); a part: SCENARIO=1 N=10 TUNING=1.0 SEEDS=2 POLICIES="FIFO,EDF"
+	$(BIN)/python -m controlplane.simulation.reproduce --processes $(PROCESSES) $(if $(SCENARIO),--scenarios $(SCENARIO)) \
+	  $(if $(N),--nodes $(N)) $(if $(TUNING),--tunings $(TUNING)) $(if $(SEEDS),--seeds $(SEEDS)) \
+	  $(if $(POLICIES),--policies "$(POLICIES)") $(if $(FOLDER),--folder $(FOLDER))
 
 chaos: $(VENV)/.test ## KILLS=200 or PARTITIONS=50 of a real system, SEED=1, DATABASE=sqlite or postgres; see docs/chaos.md
 	$(if $(filter postgres,$(DATABASE)),tests/with-postgres) $(BIN)/python -m chaos --seed $(or $(SEED),1) \

@@ -25,7 +25,8 @@ class Instance(NamedTuple):
     postponing, `moving` of not staying. `cost` float64[C, G + 1] per second with g GPUs in use, `power` watts likewise; `used`
     GPUs of a node in use by others. `first` int64[C, G + 1], `after` and `before` int64[N]: the lists of nodes by class and free
     GPUs. `demand` float64[E, R], `capacity` float64[N, R]: scarce resources; `watts` left under the power cap (inf: none).
-    `whole`: energy is that of whole runs, not until each node's first end.
+    `whole`: energy is that of whole runs, not until each node's first end. `alike` int64[K]: the same number for configurations
+    of as many GPUs of one type at one cost, whatever the class.
     """
 
     choice: Ints
@@ -43,6 +44,7 @@ class Instance(NamedTuple):
     priced_s: Floats
     priced_move_s: Floats
     gpus_min: Ints
+    alike: Ints
     config_class: Ints
     config_gpus: Ints
     cost: Floats

@@ -123,6 +123,32 @@ def find_roomy(data: Instance, state: State, watts: float, j: int, k: int) -> in
 
 
 @compiled
+def find_alike(data: Instance, state: State, watts: float, scarce: bool, j: int, k: int) -> tuple[int, int]:
+    """Node and configuration for job j among those like k, whatever their class, and -1 where there is none.
+
+    Its own node comes first, then those that others run on, by best fit, then a closed one with the most GPUs, for others to share.
+    """
+    gpus, found, config, least = data.config_gpus[k], NONE, k, 0
+    for other in range(data.alike.size):
+        if data.alike[other] != data.alike[k] or data.time_s[j, other] == np.inf:
+            continue
+        if scarce:
+            n = find_roomy(data, state, watts, j, other)
+        elif other == data.home_config[j] and state.free[data.home[j]] >= gpus:
+            n = data.home[j]
+        else:
+            n = best_fit(state.first, data.config_class[other], gpus)
+        if n == NONE:
+            continue
+        if n == data.home[j] and other == data.home_config[j]:
+            return int(n), int(other)
+        left = state.free[n] if state.busy[n] > 0 else 2 * state.first.shape[1] - state.free[n]
+        if found == NONE or left < least:
+            found, config, least = n, other, left
+    return int(found), int(config)
+
+
+@compiled
 def take(data: Instance, state: State, watts: float, j: int, n: int, c: int, gpus: int) -> float:
     """Take the scarce resources; the watts left."""
     for r in range(data.demand.shape[1]):
@@ -146,8 +172,9 @@ def construct(
     """One greedy construction over the queue `order`: (f without the total postponement cost, jobs placed).
 
     rate = swap = 0: deterministic. A job tries the configuration picked, then the others by rank, on its own
-    node if it runs there just so, else by best fit. The arrays are unpacked once:
-    handing the tuples to a function costs more than all the work for a job.
+    node if it runs there just so, else by best fit. In mode paper a job may swap with one neighbour after another and fall back
+    far; in mode coded only the first and second, the third and fourth, ... swap, and a configuration is (GPU type, GPUs): see
+    `find_alike`. The arrays are unpacked once: handing the tuples to a function costs more than all the work for a job.
     """
     free, first, after, before, busy, span = state.free, state.first, state.after, state.before, state.busy, state.span
     choice, weight, home, home_config = data.choice, data.weight, data.home, data.home_config
@@ -155,11 +182,12 @@ def construct(
     scarce, watts = data.demand.shape[1] > 0 or data.watts != np.inf, data.watts
     total, cost, taken, at, carried = reset(data, state), 0.0, 0, 0, NONE
     while total > 0 and (at < order.size or carried != NONE):
+        may_swap = swap > 0.0 and (mode != CODED or (carried == NONE and at % 2 == 0))
         j, carried = carried, NONE
         if j == NONE:
             j = order[at]
             at += 1
-        if swap > 0.0 and at < order.size and swaps(weight, j, order[at], mode, swap, rng):
+        if may_swap and at < order.size and swaps(weight, j, order[at], mode, swap, rng):
             j, carried = order[at], j
             at += 1
         k = choice[j, pick(data.chance, j, data.due_count[j], mode, rate, alpha, rng)]
@@ -167,7 +195,9 @@ def construct(
         for i in range(-1 if data.fit_count[j] > 0 else 0, data.fit_count[j]):
             if i >= 0:
                 k = choice[j, i]
-            if scarce:
+            if mode == CODED:
+                n, k = find_alike(data, state, watts, scarce, j, k)
+            elif scarce:
                 n = find_roomy(data, state, watts, j, k)
             elif k == home_config[j] and free[home[j]] >= config_gpus[k]:
                 n = home[j]

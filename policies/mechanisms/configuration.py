@@ -27,9 +27,19 @@ def instance(problem: Problem, choice: Choice, objective: Objective) -> Instance
         weight=problem.column("tardiness_weight"), slack_s=problem.slack_s, penalty=objective.postponing(problem),
         moving=objective.moving(problem), priced_s=problem.priced_s, priced_move_s=problem.priced_move_s,
         gpus_min=problem.count("gpus_min"), config_class=problem.config_class, config_gpus=problem.config_gpus, cost=problem.cost,
+        alike=_alike(problem),
         power=problem.power, node_class=problem.node_class, free=free, used=problem.busy, first=first, after=after, before=before,
         demand=problem.demand, capacity=problem.capacity, watts=problem.watts, whole=int(objective.whole),
     )  # fmt: skip
+
+
+def _alike(problem: Problem) -> Ints:
+    """int64[K]: a number for each (GPU type, GPUs, cost per second); node classes may differ in their size, say."""
+    gpu_type = {int(c): node.gpu_type for c, node in zip(problem.node_class, problem.nodes, strict=True)}
+    numbers: dict[object, int] = {}
+    rates = problem.cost[problem.config_class, problem.config_gpus]
+    keys = [(gpu_type[int(c)], int(g), float(r)) for c, g, r in zip(problem.config_class, problem.config_gpus, rates, strict=True)]
+    return np.array([numbers.setdefault(key, len(numbers)) for key in keys], dtype=np.int64)
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,10 +1,8 @@
 """ANDREAS' validation (Table V, Section V-C): eight jobs on three nodes, a call every 300 s and on events, the greedy as coded.
 
-The paper predicts 1.08438 EUR of energy, all jobs in time, and shows J7 put off when J2 is submitted. Measured here: 1.125 EUR
-with the authors' seconds per epoch (3.8% above the paper's figure; J9 cannot be in time, 2849 s against 2600 s, and J6, which
-it then crowds out, is late too), 1.090 EUR (0.5% above) with ConvNet at 0.85 of its time, J6 then being late by the two seconds
-that it is moved around. The figures are sensitive to which node's device a job gets and in which order equal choices are tried;
-the bounds below are those of the measurement, not the paper's.
+The paper predicts 1.08438 EUR of energy, all jobs in time, and shows J7 put off when J2 is submitted. Measured here: 1.077 EUR with
+the authors' seconds per epoch (0.7% below; J9 cannot be in time, 2849 s against 2600 s, and J6, which it then crowds out, is late
+too), 1.067 EUR (1.6% below) with ConvNet at 0.85 of its time, J6 then being late by the second or two that it is moved around.
 """
 
 from __future__ import annotations
@@ -31,9 +29,15 @@ def late(simulation: Simulation) -> dict[str, float]:
     return {job.view.id: job.tardiness_s for job in simulation.world.jobs.values() if job.tardiness_s > 0.0}
 
 
-@pytest.mark.parametrize(("convnet", "tolerance"), [(1.0, 0.04), (0.85, 0.02)])
-def test_the_energy_of_the_validation_is_near_the_papers_prediction(convnet: float, tolerance: float) -> None:
-    assert validation(convnet).world.meter.energy_cost == pytest.approx(PREDICTED_EUR, rel=tolerance)
+@pytest.mark.parametrize("convnet", [1.0, 0.85])
+def test_the_energy_of_the_validation_is_within_two_per_cent_of_the_papers_prediction(convnet: float) -> None:
+    assert validation(convnet).world.meter.energy_cost == pytest.approx(PREDICTED_EUR, rel=0.02)
+
+
+def test_no_decision_is_drawn_anew_because_a_stop_has_ended() -> None:
+    asked_by_stops = [r for r in validation(1.0).rounds if r.snapshot.trigger.reasons == ("stopped",)]
+    assert asked_by_stops
+    assert all(r.carried is not None for r in asked_by_stops)
 
 
 @pytest.mark.parametrize("convnet", [1.0, 0.85])
@@ -48,7 +52,7 @@ def test_j7_is_postponed_when_j2_is_submitted_and_goes_to_armida_07(convnet: flo
 def test_with_the_times_as_they_are_j9_is_late_by_at_least_what_it_must_be() -> None:
     found = late(validation(1.0))
     assert found.keys() == {"J6", "J9"}
-    assert found["J9"] == pytest.approx(MUST_BE_LATE_S, abs=100.0)
+    assert found["J9"] == pytest.approx(MUST_BE_LATE_S, abs=150.0)
     assert found["J9"] > MUST_BE_LATE_S - 1.0
 
 

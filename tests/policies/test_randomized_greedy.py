@@ -10,6 +10,7 @@ from dataclasses import replace
 from itertools import product
 from math import inf, isfinite
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -27,7 +28,7 @@ from policies.mechanisms.solution import Solution
 from policies.plan import Plan, WaitCode
 from policies.randomized_greedy import RandomizedGreedy
 from policies.registry import make
-from policies.snapshot import Snapshot
+from policies.snapshot import JobView, Snapshot
 from tests.builders_policies import a_job, a_kind, a_node, a_snapshot, on
 from tests.builders_snapshots import snapshots
 
@@ -102,6 +103,33 @@ def test_j7_is_postponed_while_j2_runs_when_j2_is_submitted() -> None:
     assert sorted(where(plan)) == ["J1", "J2", "J8"]
     (waiting,) = plan.waiting
     assert (waiting.job, waiting.code) == ("J7", WaitCode.POSTPONED)
+
+
+def shared(*jobs: JobView) -> Mapping[str, tuple[str, int]]:
+    """Where mode coded puts these on a node with one V100, one with two, and one with a T4, without drawing lots."""
+    return where(RandomizedGreedy(mode="coded", iterations=0)(a_snapshot(ARMIDA, jobs, KINDS)))
+
+
+def cheap(job: str, **fields: Any) -> JobView:
+    """A job that is cheapest on one V100, of whatever node, and has time."""
+    return a_job(job, "ConvNet", remaining_steps=10.0, due_s=1e6, tardiness_weight=1.0, **fields)
+
+
+def test_as_coded_a_closed_node_with_the_most_gpus_is_opened_and_then_shared() -> None:
+    assert shared(cheap("a")) == {"a": ("armida-06", 1)}
+    assert shared(cheap("a"), cheap("b")) == {"a": ("armida-06", 1), "b": ("armida-06", 1)}
+    assert shared(cheap("a"), cheap("b"), cheap("c"))["c"] == ("armida-05", 1)
+
+
+def test_as_coded_a_running_job_stays_where_it_is_though_another_node_of_its_type_would_do() -> None:
+    assert shared(cheap("a", running=on("armida-05", "gpu0"))) == {"a": ("armida-05", 1)}
+    assert shared(cheap("a", running=on("armida-06", "gpu1"))) == {"a": ("armida-06", 1)}
+
+
+def test_as_coded_nodes_of_one_type_whose_power_differs_are_not_alike() -> None:
+    thrifty = a_node("thrifty", "V100", 1, power_w=(10.0, 20.0))
+    plan = RandomizedGreedy(mode="coded", iterations=0)(a_snapshot([*ARMIDA, thrifty], [cheap("a")], KINDS))
+    assert where(plan) == {"a": ("thrifty", 1)}
 
 
 def test_a_job_without_due_date_keeps_running_beside_one_that_has_time() -> None:

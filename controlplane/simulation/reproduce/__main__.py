@@ -2,6 +2,8 @@
 
     --nodes 10,30 --tunings 2.5,1.0 --scenarios 1,2 --policies "FIFO,EDF,PS,RG as coded" --seeds 5 --processes 2 --folder out
 
+Each of them restricts it to a part. The validation on ARMIDA (Table V) always comes with it; `--nodes none` simulates nothing else.
+
 A run that was stopped goes on where it was. results.json is the same for the same options; times of calls are in timings.json.
 """
 
@@ -17,7 +19,7 @@ from pathlib import Path
 from statistics import fmean
 from typing import Any
 
-from controlplane.simulation.reproduce.armida import validate
+from controlplane.simulation.reproduce.armida import told, validate
 from controlplane.simulation.reproduce.grid import BASELINES, POLICIES, Grid, known_policies, run_all
 from controlplane.simulation.reproduce.page import page
 from controlplane.simulation.reproduce.summary import claims, summarise, worst
@@ -41,6 +43,8 @@ def reproduce(grid: Grid, folder: Path, *, processes: int, say: Callable[[str], 
     _write(folder / "timings.json", {"machine": _machine(), "calls": timings, "claims": [c for c in found if c.get("timing")]})
     (folder / "report.html").write_text(page({**results, "claims": found}, timings), encoding="utf-8")
     _tell(summary, found, say)
+    for line in told(validation):
+        say(line)
     return folder / "report.html"
 
 
@@ -74,13 +78,17 @@ def _options() -> argparse.Namespace:
     usual = Grid()
     parser = argparse.ArgumentParser(prog="python -m controlplane.simulation.reproduce", description=__doc__)
     parser.add_argument("--scenarios", type=_ints, default=usual.scenarios)
-    parser.add_argument("--nodes", type=_ints, default=usual.nodes)
+    parser.add_argument("--nodes", type=_sizes, default=usual.nodes)
     parser.add_argument("--tunings", type=_floats, default=usual.tunings)
     parser.add_argument("--policies", type=_labels, default=known_policies())
     parser.add_argument("--seeds", type=int, default=usual.seeds)
     parser.add_argument("--processes", type=int, default=2)
     parser.add_argument("--folder", type=Path, default=Path("andreas-reproduced"))
     return parser.parse_args()
+
+
+def _sizes(text: str) -> tuple[int, ...]:
+    return () if text == "none" else _ints(text)
 
 
 def _ints(text: str) -> tuple[int, ...]:

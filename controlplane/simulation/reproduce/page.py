@@ -9,6 +9,7 @@ from typing import Any
 
 from plotly.offline import get_plotlyjs
 
+from controlplane.simulation.reproduce.armida import told
 from controlplane.simulation.reproduce.grid import TUNINGS
 
 Row = Mapping[str, Any]
@@ -136,16 +137,7 @@ def _claims(claims: Sequence[Row]) -> str:
 def _validation(found: Row | None) -> str:
     if found is None:
         return ""
-    late = ", ".join(f"{job} by {s:g} s" for job, s in found["late_s"].items()) or "nothing"
-    fitted = found["fitted"]
-    late_fitted = ", ".join(f"{job} by {s:g} s" for job, s in fitted["late_s"].items()) or "nothing"
-    return (
-        "<h2>Validation on ARMIDA (Table V)</h2>"
-        f"<p>Predicted {found['predicted_eur']:.4f} EUR (paper {found['paper_predicted_eur']:.4f}); late: {escape(late)}."
-        f" With ConvNet at {fitted['convnet']:g} of its time {fitted['energy_eur']:.4f} EUR; late: {escape(late_fitted)}."
-        f" Simulated real cost {found['real_eur']:.4f} EUR over {found['seeds']} seeds (paper {found['paper_real_eur']:.4f}), with"
-        f" {escape(json.dumps(found['real_switches']))}: {found['deviation']:.1%} apart (paper {found['paper_deviation']:.1%}).</p>"
-    )
+    return f"<h2>Validation on ARMIDA (Table V)</h2><pre>{escape(chr(10).join(told(found)))}</pre>"
 
 
 def _number(value: float) -> str:

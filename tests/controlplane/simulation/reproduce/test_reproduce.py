@@ -6,7 +6,8 @@ from typing import Any
 
 import pytest
 
-from controlplane.simulation.reproduce.__main__ import reproduce
+from controlplane.simulation.reproduce.__main__ import _options, reproduce
+from controlplane.simulation.reproduce.armida import told
 from controlplane.simulation.reproduce.grid import Cell, Grid, scene
 from controlplane.simulation.reproduce.summary import claims, summarise
 
@@ -54,8 +55,50 @@ def test_a_second_run_takes_what_is_done_and_writes_the_same_results(folder: Pat
     lines: list[str] = []
     reproduce(SMALL, folder, processes=1, say=lines.append)
     assert "16 of them done before" in lines[0]
+    found = json.loads((folder / "results.json").read_text())["validation"]
+    assert lines[-len(told(found)) :] == told(found)
     assert {path: path.stat().st_mtime_ns for path in (folder / "cells").iterdir()} == cells
     assert (folder / "results.json").read_bytes() == before
+
+
+def test_the_validation_is_told_with_the_papers_figures_the_costs_and_the_noise() -> None:
+    found = {
+        "predicted_eur": 1.08, "off_the_papers_prediction": -0.004, "late_s": {"J9": 12.3}, "real_eur": 1.2, "seeds": 2,
+        "fitted": {"convnet": 0.85, "energy_eur": 1.07, "late_s": {}}, "reconfigured_eur": 1.15, "deviation": 0.1111,
+        "real_switches": {"restart_cost_s": 30.0, "power_noise": 0.05}, "paper_deviation": 0.1229,
+    }  # fmt: skip
+    lines = told(found)
+    assert "restart_cost_s 30, power_noise 0.05" in lines[0]
+    assert [" ".join(line.split()) for line in lines[1:]] == [
+        "predicted 1.0800 paper 1.0844 -0.4%; late: J9 by 12.3 s",
+        "predicted, ConvNet x 0.85 1.0700 late: nothing",
+        "with what reconfigurations cost 1.1500",
+        "simulated real 1.2000 paper 0.9511 mean of 2 seeds",
+        "prediction and real cost 11.11% apart (paper 12.29%)",
+    ]
+
+
+def test_the_simulated_real_run_pays_for_reconfigurations_and_its_power_is_noisy(folder: Path) -> None:
+    found = json.loads((folder / "results.json").read_text())["validation"]
+    assert found["real_switches"] == {"launch_s": 20.0, "stop_s": 10.0, "restart_cost_s": 30.0, "power_noise": 0.05}
+    assert found["reconfigured_eur"] != found["predicted_eur"]
+    assert len(set(found["real_each_eur"])) == SMALL.seeds
+    assert found["real_eur"] == pytest.approx(sum(found["real_each_eur"]) / SMALL.seeds)
+
+
+def test_a_part_of_the_grid_may_be_asked_for_or_the_validation_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked = ["reproduce", "--scenarios", "1", "--nodes", "10,20", "--seeds", "2", "--tunings", "1.0", "--policies", "FIFO, EDF"]
+    monkeypatch.setattr("sys.argv", asked)
+    found = _options()
+    assert (found.scenarios, found.nodes, found.seeds, found.tunings, found.policies) == (
+        (1,),
+        (10, 20),
+        2,
+        (1.0,),
+        ("FIFO", "EDF"),
+    )
+    monkeypatch.setattr("sys.argv", ["reproduce", "--nodes", "none"])
+    assert list(Grid(nodes=_options().nodes).cells()) == []
 
 
 def test_times_of_calls_are_kept_apart_from_the_results(folder: Path) -> None:
