@@ -16,6 +16,9 @@ from loadmaster.results import Simulation, read
 LARGEST = 2_000_000
 """Bytes of a study with all it names, as far as a server takes them."""
 
+TEXTS = {"path": "text", "throughputs": "tables"}
+"""Options of a workload that name a file, and those that hold its text instead."""
+
 SIMULATED = ("done", "failed", "cancelled")
 
 
@@ -76,7 +79,8 @@ class SimulationCalls:
 
 
 def read_study_file(path: Path) -> dict[str, Any]:
-    """The study in a file. A trace's `path` becomes its text, and a cluster that is a name of a file what that file holds.
+    """The study in a file. A trace's `path` becomes its text, Gavel's `throughputs` their tables, and a cluster that is a
+    name of a file what that file holds.
 
     Paths count from the study's folder. Raises JobFileError, naming what cannot be read.
     """
@@ -84,10 +88,20 @@ def read_study_file(path: Path) -> dict[str, Any]:
     cluster, workload = study.get("cluster"), study.get("workload")
     if isinstance(cluster, str):
         study["cluster"] = _mapping(path.parent / cluster)
-    if isinstance(workload, dict) and isinstance(workload.get("path"), str):
-        rest = {name: value for name, value in workload.items() if name != "path"}
-        study["workload"] = {"name": Path(workload["path"]).name, **rest, "text": _text(path.parent / workload["path"])}
+    if isinstance(workload, dict):
+        study["workload"] = _with_texts(workload, path.parent)
     return study
+
+
+def _with_texts(workload: Mapping[str, Any], folder: Path) -> dict[str, Any]:
+    """The workload with what its files hold in place of their names."""
+    found = {name: value for name, value in workload.items() if name not in TEXTS or not isinstance(value, str)}
+    for name, text in TEXTS.items():
+        if isinstance(file := workload.get(name), str):
+            found[text] = _text(folder / file)
+            if name == "path":
+                found.setdefault("name", Path(file).name)
+    return found
 
 
 def _mapping(path: Path) -> dict[str, Any]:

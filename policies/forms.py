@@ -227,8 +227,8 @@ def _scalar(of: type, limits: Schema, *, unbounded: bool) -> tuple[Reader, Write
     def read(value: Any, path: str) -> Any:
         if value is None and unbounded:
             return inf
-        if isinstance(value, bool) or not isinstance(value, int if of is int else int | float) or not isfinite(value):
-            raise FormError(f"{path}: must be {'an integer' if of is int else 'a finite number'}, not {value!r}")
+        if isinstance(value, bool) or not isinstance(value, int if of is int else int | float) or not _is_finite(value):
+            raise FormError(f"{path}: must be {'an integer' if of is int else 'a finite number'}, not {value!r:.80}")
         if (least is not None and value < least) or (above is not None and value <= above) or (most is not None and value > most):
             raise FormError(f"{path}: must be {_wording(limits)}, not {value!r}")
         return of(value) + of(0)
@@ -242,6 +242,14 @@ def _scalar(of: type, limits: Schema, *, unbounded: bool) -> tuple[Reader, Write
 
     schema = {"type": "integer" if of is int else "number", **limits}
     return read, write, {"anyOf": [schema, {"type": "null"}]} if unbounded else schema
+
+
+def _is_finite(value: float) -> bool:
+    """Whether it is a number that a float can hold."""
+    try:
+        return isfinite(value)
+    except OverflowError:
+        return False
 
 
 def _exactly(of: type) -> Reader:

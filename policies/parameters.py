@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import Field, field, fields
-from math import isfinite
+from math import inf, isfinite
 from typing import Any
 
 from policies.base import PolicyParameterError
@@ -54,12 +54,20 @@ def _fields(policy: type) -> list[Field[Any]]:
 def _value(of: Field[Any], value: object) -> Any:
     kind = type(of.default)
     if kind is float and isinstance(value, int) and not isinstance(value, bool):
-        value = float(value)
+        value = _as_float(value)
     if type(value) is not kind or (isinstance(value, float) and not isfinite(value)):
         wanted = "a finite number" if kind is float else f"of type {JSON_TYPES[kind]}"
-        raise PolicyParameterError(f"{of.name}: must be {wanted}, not {value!r}")
+        raise PolicyParameterError(f"{of.name}: must be {wanted}, not {value!r:.80}")
     _check_range(of, value)
     return value
+
+
+def _as_float(value: int) -> float:
+    """The number, infinite where no float can hold it."""
+    try:
+        return float(value)
+    except OverflowError:
+        return inf
 
 
 def _check_range(of: Field[Any], value: Any) -> None:

@@ -123,17 +123,23 @@ _LEAST = {
     "HourlyCap.from_hour": 0, "HourlyCap.to_hour": 0, "HourlyCap.power_cap_w": 0,
     "EnergySpec.pue": 1, "EnergySpec.emissions_g_per_kwh": 0, "ClusterSpec.horizon_s": 0,
     "ClusterSpec.emissions_cost_per_kg": 0, "ClusterSpec.power_cap_w": 0, "ClusterSpec.start_hour": 0, "ClusterSpec.days": 1,
-    "ClusterSpec.gather_s": 0, "ClusterSpec.round_jobs": 4,
+    "EnergySpec.price_per_kwh": -1e9, "HourlyPrice.price_per_kwh": -1e9, "EnergyStep.price_per_kwh": -1e9,
+    "ClusterSpec.round_s": 1, "ClusterSpec.gather_s": 0, "ClusterSpec.round_jobs": 4,
 }  # fmt: skip
 _MOST = {
     "NodeSpec.gpus": 1024, "NodeSpec.count": 100_000, "HourlyPrice.from_hour": DAY_H, "HourlyPrice.to_hour": DAY_H,
     "HourlyCap.from_hour": DAY_H, "HourlyCap.to_hour": DAY_H, "ClusterSpec.start_hour": DAY_H, "ClusterSpec.days": 3660,
+    "ClusterSpec.round_s": 1e9, "ClusterSpec.horizon_s": 1e9, "ClusterSpec.gather_s": 1e9, "ClusterSpec.power_cap_w": 1e12,
+    "NodeSpec.power_w": 1e9, "PowerModel.base_w": 1e9, "PowerModel.peak_w": 1e9, "PowerModel.idle_w": 1e9,
+    "EnergySpec.price_per_kwh": 1e9, "EnergySpec.pue": 1e3, "EnergySpec.emissions_g_per_kwh": 1e9,
+    "HourlyPrice.price_per_kwh": 1e9, "HourlyPrice.emissions_g_per_kwh": 1e9, "EnergyStep.price_per_kwh": 1e9,
+    "EnergyStep.pue": 1e3, "EnergyStep.emissions_g_per_kwh": 1e9, "ClusterSpec.emissions_cost_per_kg": 1e9,
 }  # fmt: skip
 _FORM = Form(
     ClusterSpec,
     Rules(
         least={**RULES.least, **_LEAST},
-        above={**RULES.above, "ClusterSpec.round_s": 0},
+        above=RULES.above,
         most={**RULES.most, **_MOST},
         unbounded=RULES.unbounded | {"NodeSpec.cores", "NodeSpec.memory_gb"},
     ),

@@ -13,7 +13,7 @@ from controlplane.simulation.cluster_file import ClusterFileError, scene_of
 from controlplane.simulation.policy_files import make_from_file
 from controlplane.simulation.run_keys import digest, digest_of_code, digest_of_file, files_in, slug
 from controlplane.simulation.switches import SwitchError, Switches
-from controlplane.simulation.workloads import TYPES, load
+from controlplane.simulation.workloads import FILES, TYPES, load
 from controlplane.simulation.workloads.base import Workload, WorkloadError
 from controlplane.simulation.workloads.options import read_options
 from controlplane.simulation.world import Scene
@@ -99,9 +99,9 @@ class Study:
             "name": name, "cluster": cluster, "workload": workload, "policies": [p.plain() for p in policies],
             "seeds": list(seeds), "switches": switches.turned_on, "skip_bad": skip_bad,
         }  # fmt: skip
-        _check_json(plain, "the study")
-        if "path" in workload and not trusted and traces is None:
-            raise StudyError("workload.path: files of the server cannot be read; give the trace itself as `text`")
+        _check_json(plain)
+        if not trusted and traces is None:
+            _check_names_no_file(workload)
         return cls(name, _scene(cluster), workload, policies, seeds, switches, skip_bad, plain, trusted, traces)
 
     def load(self, seed: int) -> Workload:
@@ -112,7 +112,8 @@ class Study:
     def runs(self) -> tuple[Run, ...]:
         """All runs, seed by seed, so that an interrupted study has compared the policies on its first seeds."""
         shared = [digest_of_code(), {**self.document, "name": "", "policies": [], "seeds": []}]
-        traces = files_in(self.document["workload"], None if self.trusted else self.traces)
+        may_read = self.trusted or self.traces is not None
+        traces = files_in(self.document["workload"], None if self.trusted else self.traces) if may_read else ()
         inputs = digest([shared, [digest_of_file(path) for path in traces]])
         of_policy = [digest([inputs, choice.plain(), _source(choice)]) for choice in self.policies]
         return tuple(
@@ -166,6 +167,13 @@ def _workload(value: object) -> dict[str, Any]:
     except WorkloadError as error:
         raise StudyError(f"workload: {str(error).removeprefix('workload: ')}") from error
     return workload
+
+
+def _check_names_no_file(workload: Mapping[str, Any]) -> None:
+    for name in FILES:
+        if workload.get(name):
+            instead = "the trace itself as `text`" if name == "path" else "the tables themselves as `tables`"
+            raise StudyError(f"workload.{name}: files of the server cannot be read; give {instead}")
 
 
 def _switches(value: object) -> Switches:
@@ -230,13 +238,13 @@ def _label(choice: PolicyChoice, others: Sequence[PolicyChoice]) -> str:
     return f"{name} ({', '.join(f'{k}={v}' for k, v in choice.parameters.items())})"
 
 
-def _check_json(value: object, path: str) -> None:
+def _check_json(value: object, path: str = "") -> None:
     """Plain JSON without NaN: StudyError for anything else, such as the dates that YAML makes."""
     if isinstance(value, Mapping):
         for name, inner in value.items():
             if not isinstance(name, str):
-                raise StudyError(f"{path}: the name {name!r} must be a text")
-            _check_json(inner, f"{path}.{name}")
+                raise StudyError(f"{path or 'the study'}: the name {name!r} must be a text")
+            _check_json(inner, f"{path}.{name}" if path else name)
     elif isinstance(value, list | tuple):
         for i, inner in enumerate(value):
             _check_json(inner, f"{path}[{i}]")

@@ -16,7 +16,13 @@ class SwitchError(ValueError):
     """A switch is unknown or out of range; the message names it and says what would be right."""
 
 
-_MOST = {"job_failure_probability": 0.99, "run_time_noise": 1.0, "power_noise": 1.0, "estimate_error": 1.0}
+_LONGEST_S = 1e7
+_MOST = {
+    "launch_s": _LONGEST_S, "stop_s": _LONGEST_S, "restart_cost_s": _LONGEST_S, "profiling_s": _LONGEST_S,
+    "node_failures_per_day": 1000.0, "node_repair_s": _LONGEST_S, "job_failure_probability": 0.99,
+    "checkpoint_every_s": _LONGEST_S, "decision_s": _LONGEST_S, "decision_per_job_s": _LONGEST_S,
+    "run_time_noise": 1.0, "power_noise": 1.0, "estimate_error": 1.0,
+}  # fmt: skip
 _ABOVE_ZERO = {"node_repair_s"}
 
 
@@ -83,8 +89,11 @@ class Switches:
 
 def _number(name: str, value: object) -> float:
     if isinstance(value, bool) or not isinstance(value, int | float):
-        raise SwitchError(f"{name} is {value!r}: must be a number")
-    return float(value)
+        raise SwitchError(f"{name} is {value!r:.80}: must be a number")
+    try:
+        return float(value)
+    except OverflowError:
+        raise SwitchError(f"{name} is {value!r:.80}: must be a finite number") from None
 
 
 def _check(name: str, value: float) -> None:

@@ -30,6 +30,7 @@ from controlplane.simulation.scene import Scene
 from controlplane.simulation.shown import Shown
 from controlplane.simulation.speeds import Speeds, highest_cap_w
 from controlplane.simulation.switches import NO_SWITCHES, Switches
+from controlplane.simulation.workloads.base import LONGEST_RUN_S
 from policies.plan import Placement, Plan
 from policies.snapshot import JobColumns, Jobs, NodeState, Purpose, Running, Snapshot, Trigger
 
@@ -204,6 +205,8 @@ class SimulatedWorld:
         missed = next((d for d in columns.others["dependencies"][row] if d in self.unplaceable), None)
         if missed is not None:
             why = f"it depends on {missed}, which can never run"
+        elif not why and (fastest_s := self.book.total_steps[row] / rate) > LONGEST_RUN_S:
+            why = f"where it is fastest it takes {fastest_s:.3g} s, which is no run time"
         if why:
             self.unplaceable[columns.ids[row]] = Unplaceable(row, columns.ids[row], why)
             return False

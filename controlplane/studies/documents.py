@@ -15,7 +15,7 @@ from django.contrib.auth.models import User
 
 from clusters.models import Cluster
 from controlplane.simulation.study_document import FIELDS, Study, StudyError
-from controlplane.simulation.workloads import TYPES
+from controlplane.simulation.workloads import FILES, TYPES
 from controlplane.studies.live_cluster import cluster_spec, history, queue
 
 LIVE = ("history", "queue")
@@ -108,7 +108,7 @@ def _workload(user: User, spec: Mapping[str, Any]) -> Mapping[str, Any]:
     if of == "queue":
         return _queue(user, spec)
     for path in _paths(spec, "workload"):
-        raise StudyError(f"{path}: the server's files cannot be read; send the trace as `text`")
+        raise StudyError(f"{path}: the server's files cannot be read; send the trace as `text`, Gavel's tables as `tables`")
     wanted = spec.get("jobs")
     if isinstance(wanted, int) and wanted > MOST_JOBS:
         raise StudyError(f"workload.jobs: must be at most {MOST_JOBS:,} here, not {wanted:,}")
@@ -149,11 +149,11 @@ def _named(name: object, field: str) -> Cluster:
 
 
 def _paths(value: object, at: str) -> Iterator[str]:
-    """Every field called `path`, wherever it is."""
+    """Every field that names a file, wherever it is."""
     if isinstance(value, Mapping):
         for name, inner in value.items():
-            if name == "path":
-                yield f"{at}.path"
+            if name in FILES and inner:
+                yield f"{at}.{name}"
             yield from _paths(inner, f"{at}.{name}")
     elif isinstance(value, list | tuple):
         for inner in value:

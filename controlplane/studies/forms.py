@@ -155,13 +155,24 @@ class StudyForm(forms.Form):
 def read_yaml(field: str, text: str) -> Any:
     """What a YAML text says. DocumentError names the line where it is none."""
     try:
+        _refuse_aliases(field, text)
         return yaml.safe_load(text)
+    except DocumentError:
+        raise
     except yaml.YAMLError as error:
         mark = getattr(error, "problem_mark", None)
         where = f"line {mark.line + 1}: " if mark else ""
         raise DocumentError({field: [f"{where}{getattr(error, 'problem', None) or 'is no YAML'}"]}) from None
     except (RecursionError, ValueError) as error:
         raise DocumentError({field: [str(error) or "is no YAML"]}) from None
+
+
+def _refuse_aliases(field: str, text: str) -> None:
+    """A few of them mean more than any memory holds, and no study needs one."""
+    for event in yaml.parse(text, Loader=yaml.SafeLoader):
+        if isinstance(event, yaml.AliasEvent) or getattr(event, "anchor", None):
+            where = f"line {event.start_mark.line + 1}: " if event.start_mark else ""
+            raise DocumentError({field: [f"{where}anchors and aliases are not taken here"]})
 
 
 def _workload(typed: Mapping[str, str], trace: UploadedFile[bytes] | None) -> dict[str, Any]:

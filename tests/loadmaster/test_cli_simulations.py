@@ -58,6 +58,16 @@ def test_a_study_is_sent_with_its_trace_and_its_cluster(tmp_path: Path) -> None:
     assert f"/simulations/{made.pk}/" in done.output
 
 
+def test_gavels_tables_are_sent_with_its_trace(tmp_path: Path) -> None:
+    (tmp_path / "a.trace").write_text("no line of it\n")
+    (tmp_path / "tables.json").write_text("{}")
+    path = a_file(tmp_path, workload={"type": "gavel", "path": "a.trace", "throughputs": "tables.json", "name": "mine"})
+    assert run("simulate", path).exit_code == 0
+    assert Simulation.objects.get().document["workload"] == {
+        "type": "gavel", "name": "mine", "text": "no line of it\n", "tables": "{}",
+    }  # fmt: skip
+
+
 def test_waiting_ends_with_the_report_in_a_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, ada: User) -> None:
     over(monkeypatch, ada)
     report = tmp_path / "report.html"

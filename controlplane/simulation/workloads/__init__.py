@@ -8,9 +8,9 @@ from typing import Any
 
 from controlplane.simulation.workloads import andreas, gavel, given, philly, poisson, swf, table
 from controlplane.simulation.workloads.base import BadLine, Workload, WorkloadError
-from controlplane.simulation.workloads.options import Context, read_options
+from controlplane.simulation.workloads.options import FILES, Context, read_options
 
-__all__ = ["TYPES", "BadLine", "Workload", "WorkloadError", "load"]
+__all__ = ["FILES", "TYPES", "BadLine", "Workload", "WorkloadError", "load"]
 
 TYPES: Mapping[str, tuple[type[Any], Callable[[Any, Context], Workload]]] = {
     "andreas": (andreas.Andreas, andreas.generate),

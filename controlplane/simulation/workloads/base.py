@@ -9,6 +9,14 @@ from typing import Any
 from policies.plan import Placement
 from policies.snapshot import Jobs, KindView
 
+LONGEST_RUN_S = 1e9
+"""No job runs longer: 31 years."""
+
+FURTHEST_S = 1e12
+"""No job arrives, or is due, further from 0."""
+
+MOST_WEIGHT = 1e12
+
 SHOWN = 20
 """Bad lines that an error's message lists; `WorkloadError.bad_lines` has them all."""
 

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from controlplane.simulation.workloads.base import Workload, WorkloadError
+from controlplane.simulation.workloads.base import FURTHEST_S, LONGEST_RUN_S, Workload, WorkloadError
 from controlplane.simulation.workloads.columns import STEPS_PER_S, by_arrival, even_kind, jobs_of, rows
 from controlplane.simulation.workloads.lines import Findings
 from controlplane.simulation.workloads.options import Context, Trace
@@ -19,6 +19,7 @@ LEAST_RUN_S = 1.0
 """Logs count whole seconds: a run time of 0 means less than one."""
 
 MOST_GPUS = 1_000_000
+_RUN = "the run time"
 
 
 @dataclass(slots=True)
@@ -47,9 +48,14 @@ class Draft:
 
 
 def check(draft: Draft, findings: Findings, *, in_order: bool) -> None:
-    """Mark what contradicts itself: negative times, a count of GPUs that is none, ids twice, and lines that are not in order."""
+    """Mark what contradicts itself: negative times, a count of GPUs that is none, ids twice, lines that are not in order; and what
+    is beyond all measure."""
     run_s, gpus, arrival_s = draft.run_s, draft.gpus, draft.arrival_s
-    findings.mark(run_s < 0, lambda row: f"the run time must not be negative, it is {run_s[row]:g} s")
+    findings.mark(run_s < 0, lambda row: f"{_RUN} must not be negative, it is {run_s[row]:g} s")
+    findings.mark(run_s > LONGEST_RUN_S, lambda row: f"{_RUN} must not be longer than {LONGEST_RUN_S:g} s, it is {run_s[row]:g} s")
+    findings.mark(
+        np.abs(arrival_s) > FURTHEST_S, lambda row: f"is no time within {FURTHEST_S:g} s of 0: {arrival_s[row]:g}"
+    )  # fmt: skip
     findings.mark(
         (gpus < 1) | (gpus > MOST_GPUS) | (gpus != np.floor(gpus)),
         lambda row: f"a job needs 1 to {MOST_GPUS:,} GPUs, whole ones, not {gpus[row]:g}",

@@ -11,13 +11,11 @@ import json
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from math import isfinite
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from controlplane.simulation.workloads.base import BadLine, Workload, WorkloadError
+from controlplane.simulation.workloads.base import MOST_WEIGHT, BadLine, Workload, WorkloadError
 from controlplane.simulation.workloads.columns import by_arrival, jobs_of, rows
 from controlplane.simulation.workloads.drafts import Draft, check
 from controlplane.simulation.workloads.lines import Findings, Table, as_floats, pieces, quoted, read_text
@@ -27,6 +25,8 @@ from policies.snapshot import Floats, Jobs, KindView, PairThroughput, Source, Th
 TRACE_FIELDS = 10
 REFERENCE = "v100"
 SPREAD = "_unconsolidated"
+MOST_STEPS = 2.0**53
+MOST_STEPS_PER_S = 1e12
 MOST_APART = 0.01
 """How far a stream's duration may be from what the tables say, as a fraction."""
 SLO = "slo"
@@ -47,10 +47,11 @@ class Tables:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Gavel(Trace):
-    """Options of a Gavel trace: `throughputs` (path of the tables), `gap_s` (mean gap of a stream), `pairs` (tell policies how two
-    job types share a GPU). GPU types are in capitals (V100, P100, K80). `speeds` does not apply."""
+    """Options of a Gavel trace: `throughputs` (path of the tables) or `tables` (their text), `gap_s` (mean gap of a stream),
+    `pairs` (tell policies how two job types share a GPU). GPU types are in capitals (V100, P100, K80). `speeds` does not apply."""
 
     throughputs: str = ""
+    tables: str = ""
     gap_s: float = 1.0
     pairs: bool = True
 
@@ -59,9 +60,9 @@ def read(options: Gavel, context: Context) -> Workload:
     """The jobs of the trace, rigid, of the kinds that the tables describe."""
     if options.speeds:
         raise WorkloadError("speeds: the throughputs of a Gavel trace are measured; leave speeds out")
-    if not options.throughputs:
-        raise WorkloadError("throughputs: give the path of Gavel's throughput tables (JSON)")
-    tables = _tables(within(context.folder, options.throughputs))
+    if bool(options.throughputs) == bool(options.tables):
+        raise WorkloadError("throughputs: give either the path of Gavel's throughput tables (JSON), or their text as `tables`")
+    tables = _tables(options.tables or read_text(within(context.folder, options.throughputs)))
     findings, text = Findings(), options.read(context.folder)
     draft = _stream(text, options, tables, findings) if text.startswith("job_id,") else _trace(text, tables, findings)
     _check_known(draft, tables, findings)
@@ -100,6 +101,7 @@ def _trace(text: str, tables: Tables, findings: Findings) -> Draft:
         for i, name in ((5, "total steps"), (6, "scale factor"), (7, "weight"), (8, "SLO"), (9, "arrival"))
     )
     findings.mark(weight < 0, lambda row: f"the weight must not be negative, it is {weight[row]:g}")
+    findings.mark(weight > MOST_WEIGHT, lambda row: f"the weight must not be above {MOST_WEIGHT:g}, it is {weight[row]:g}")
     kinds = list(columns[0])
     told = {"weight": weight, SLO: slo}
     return _draft([str(n) for n in lines], kinds, arrival_s, steps, gpus, told, tables, findings)
@@ -125,6 +127,7 @@ def _draft(
     tables: Tables, findings: Findings,
 ) -> Draft:  # fmt: skip
     findings.mark(steps <= 0, lambda row: f"a job has more than 0 steps, not {steps[row]:g}")
+    findings.mark(steps > MOST_STEPS, lambda row: f"a job has at most {MOST_STEPS:g} steps, not {steps[row]:g}")
     findings.mark(arrival_s < 0, lambda row: f"the arrival must not be negative, it is {arrival_s[row]:g} s")
     rates = tables.rates.get(REFERENCE, {})
     of = np.array([rates.get((k, int(g)), 0.0) for k, g in zip(kinds, np.clip(gpus, 0, 1e9).tolist(), strict=True)])
@@ -159,16 +162,14 @@ def _kind(name: str, tables: Tables, options: Gavel) -> KindView:
     return KindView(name, name, tuple(found), tuple(pairs))
 
 
-def _tables(path: Path) -> Tables:
-    """The tables of a file; WorkloadError if they cannot be read."""
+def _tables(text: str) -> Tables:
+    """The tables in a text; WorkloadError if it holds none."""
     try:
-        raw = json.loads(read_text(path))
+        raw = json.loads(text)
         rates = {column: {_key(k): _rate(of["null"]) for k, of in table.items()} for column, table in raw.items()}
         return Tables(rates, _pairs(raw))
-    except (ValueError, KeyError, TypeError, AttributeError) as error:
-        if isinstance(error, WorkloadError):
-            raise
-        raise WorkloadError(f"throughputs: {path} is no table of Gavel's: {error}") from None
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
+        raise WorkloadError(f"throughputs: that is no table of Gavel's: {error}") from None
 
 
 def _pairs(raw: Mapping[str, Any]) -> dict[str, list[PairThroughput]]:
@@ -191,6 +192,6 @@ def _key(text: str) -> tuple[str, int]:
 
 
 def _rate(value: object) -> float:
-    if isinstance(value, bool) or not isinstance(value, int | float) or not isfinite(value) or value < 0:
-        raise ValueError(f"{value!r} is no throughput")
+    if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value <= MOST_STEPS_PER_S:
+        raise ValueError(f"{value!r:.80} is no throughput")
     return float(value)

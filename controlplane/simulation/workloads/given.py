@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from controlplane.simulation.workloads.base import BadLine, Workload
+from controlplane.simulation.workloads.base import FURTHEST_S, BadLine, Workload
 from controlplane.simulation.workloads.columns import by_arrival, rows
 from controlplane.simulation.workloads.lines import Findings
 from controlplane.simulation.workloads.options import Context
@@ -38,6 +38,9 @@ class Given:
 
 
 _JOB = Form(JobView, RULES)
+
+MOST_STEPS = 2**53
+"""Steps are whole, and counted in floats between the files and the books."""
 
 
 def read(options: Given, context: Context) -> Workload:
@@ -93,6 +96,12 @@ def _job(item: Mapping[str, Any], kinds: set[str], *, whole: bool) -> JobView:
         raise FormError(f"gpus_max: must be >= gpus_min ({job.gpus_min}), not {job.gpus_max}")
     if job.total_steps and job.remaining_steps > job.total_steps:
         raise FormError(f"remaining_steps: must be <= total_steps ({job.total_steps:g}), not {job.remaining_steps:g}")
-    if steps <= 0:
+    if round(steps) < 1:
         raise FormError("remaining_steps: there is nothing left to do")
+    if steps > MOST_STEPS:
+        raise FormError(f"remaining_steps: must be <= {MOST_STEPS:g}, not {steps:g}")
+    if abs(job.arrival_s) > FURTHEST_S:
+        raise FormError(f"arrival_s: must be within {FURTHEST_S:g} s of 0, not {job.arrival_s:g}")
+    if job.id in job.dependencies:
+        raise FormError("dependencies: it depends on itself")
     return replace(job, remaining_steps=steps, total_steps=steps)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import gzip
 import io
+import zlib
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -17,6 +18,9 @@ from policies.snapshot import Bools, Floats, Ints
 PIECE = 50_000
 """Lines that are in memory as single fields at a time."""
 
+MOST_BYTES = 2_000_000_000
+"""Of a file, unpacked."""
+
 QUOTED = 40
 """Characters of a bad value that a message shows."""
 
@@ -24,9 +28,12 @@ QUOTED = 40
 def read_text(path: Path) -> str:
     """The text of a file, unpacked where its name ends in .gz. WorkloadError if there is none."""
     try:
-        data = gzip.decompress(path.read_bytes()) if path.suffix == ".gz" else path.read_bytes()
-    except (OSError, EOFError) as error:
+        with gzip.open(path) if path.suffix == ".gz" else path.open("rb") as file:
+            data = file.read(MOST_BYTES + 1)
+    except (OSError, EOFError, zlib.error) as error:
         raise WorkloadError(f"path: {path} cannot be read: {error}") from None
+    if len(data) > MOST_BYTES:
+        raise WorkloadError(f"path: {path} is larger than {MOST_BYTES:,} bytes unpacked")
     return data.decode("utf-8", errors="replace")
 
 
@@ -50,18 +57,15 @@ class Table:
 
     def __init__(self, text: str, findings: Findings, delimiter: str = ",") -> None:
         reader = csv.reader(io.StringIO(text), delimiter=delimiter)
-        self.header = [name.strip() for name in next(reader, [])]
+        self.header = [name.strip() for name in _header(reader)]
         if repeated := sorted({name for name in self.header if self.header.count(name) > 1}):
             raise WorkloadError(f"line 1: the header has these columns twice: {', '.join(repeated)}")
         self.texts: dict[str, list[str]] = {name: [] for name in self.header}
         lines: list[int] = []
-        try:
-            for piece_lines, rows in _row_pieces(reader, len(self.header), findings):
-                lines.extend(piece_lines)
-                for name, column in zip(self.header, zip(*rows, strict=True), strict=True):
-                    self.texts[name].extend(column)
-        except csv.Error as error:
-            raise WorkloadError(f"line {reader.line_num}: {error}") from None
+        for piece_lines, rows in _row_pieces(reader, len(self.header), findings):
+            lines.extend(piece_lines)
+            for name, column in zip(self.header, zip(*rows, strict=True), strict=True):
+                self.texts[name].extend(column)
         self.lines = np.array(lines, dtype=np.int64)
         findings.lines = self.lines
 
@@ -85,16 +89,36 @@ class Table:
         return np.where(empty, 0.0 if default is None else default, values)
 
 
+def _header(reader: Any) -> list[str]:
+    try:
+        found: list[str] = next(reader, [])
+    except csv.Error as error:
+        raise WorkloadError(f"line 1: {error}") from None
+    return found
+
+
+def _records(reader: Any, findings: Findings) -> Iterator[tuple[int, list[str]]]:
+    """(number of its first line, fields) of each record that can be read."""
+    while True:
+        number = reader.line_num + 1
+        try:
+            yield number, next(reader)
+        except StopIteration:
+            return
+        except csv.Error as error:
+            findings.unreadable.append(BadLine(number, str(error)))
+
+
 def _row_pieces(reader: Any, width: int, findings: Findings) -> Iterator[tuple[list[int], list[list[str]]]]:
     lines: list[int] = []
     rows: list[list[str]] = []
-    for row in reader:
+    for number, row in _records(reader, findings):
         if not row or (len(row) == 1 and not row[0].strip()):
             continue
         if len(row) != width:
-            findings.unreadable.append(BadLine(reader.line_num, f"has {len(row)} fields, not {width}"))
+            findings.unreadable.append(BadLine(number, f"has {len(row)} fields, not {width}"))
             continue
-        lines.append(reader.line_num)
+        lines.append(number)
         rows.append(row)
         if len(rows) == PIECE:
             yield lines, rows

@@ -9,7 +9,7 @@ from typing import Any, TypeVar
 
 import numpy as np
 
-from controlplane.simulation.workloads.base import WorkloadError
+from controlplane.simulation.workloads.base import MOST_WEIGHT, WorkloadError
 from controlplane.simulation.workloads.lines import read_text
 from policies.forms import Form, FormError, Rules
 from policies.snapshot import Floats
@@ -79,6 +79,9 @@ class Trace:
         return self.name or (Path(self.path).name if self.path else self.type)
 
 
+FILES = ("path", "throughputs")
+"""Options that name a file."""
+
 LEAST = {"jobs": 1, "nodes": 1, "scenario": 1, "due_factor": 0, "tardiness_weight": 0, "gap_s": 0, "sigma": 0, "gpus": 0}
 ABOVE = {"time_factor": 0, "speeds": 0, "processors_per_gpu": 0, "run_s": 0, "tuning": 0}
 MOST = {
@@ -86,10 +89,14 @@ MOST = {
     "sigma": 10,
     "nodes": 1_000_000,
     "jobs": 10_000_000,
-    "time_factor": 1e9,
+    "time_factor": 1e6,
     "gap_s": 1e9,
     "run_s": 1e9,
     "tuning": 1e9,
+    "gpus": 1e9,
+    "speeds": 1e6,
+    "due_factor": 1e6,
+    "tardiness_weight": MOST_WEIGHT,
 }
 """Limits of the options, by name: at least, greater than, at most."""
 

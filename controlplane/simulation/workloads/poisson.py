@@ -6,11 +6,14 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from controlplane.simulation.workloads.base import Workload, WorkloadError
+from controlplane.simulation.workloads.base import LONGEST_RUN_S, Workload, WorkloadError
 from controlplane.simulation.workloads.columns import STEPS_PER_S, jobs_of
 from controlplane.simulation.workloads.drafts import LEAST_RUN_S, even_kinds
 from controlplane.simulation.workloads.options import Amounts, Context, Trace
 from policies.snapshot import Ints
+
+SHORTEST_SPAN_S = 1e-3
+"""Of arrivals, below which they are all at once and make no load that could be stated."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -32,13 +35,15 @@ def generate(options: Poisson, context: Context) -> Workload:
     arrival_s = np.cumsum(rng.exponential(options.gap_s, count)) * options.time_factor
     arrival_s -= arrival_s[0]
     run_s = np.maximum(LEAST_RUN_S, options.run_s * np.exp(options.sigma * rng.standard_normal(count)))
+    if run_s.max() > LONGEST_RUN_S:
+        raise WorkloadError(f"run_s: with this sigma some jobs would run longer than {LONGEST_RUN_S:g} s")
     gpus = _gpus(options, rng, count)
     due_s, weights = options.due_s(arrival_s, run_s, rng), options.weights(count, rng)
     jobs = jobs_of(
         [f"J{i + 1}" for i in range(count)], ["job"] * count, arrival_s=arrival_s, remaining_steps=np.rint(run_s * STEPS_PER_S),
         gpus_min=gpus, gpus_max=gpus, due_s=due_s, tardiness_weight=weights, walltime_s=run_s,
     )  # fmt: skip
-    busy = float((gpus * run_s).sum() / arrival_s[-1]) if arrival_s[-1] > 0 else None
+    busy = float((gpus * run_s).sum() / arrival_s[-1]) if arrival_s[-1] > SHORTEST_SPAN_S else None
     facts = {"generator": "poisson", "mean_gpus_busy": busy}
     return Workload(options.title, jobs, even_kinds(jobs, options.speed_of(context.gpu_types)), facts=facts)
 
@@ -47,7 +52,7 @@ def _gpus(options: Poisson, rng: np.random.Generator, count: int) -> Ints:
     """int64[count]: drawn counts of GPUs."""
     try:
         counts = np.array([int(name) for name, _ in options.gpus], dtype=np.int64)
-    except ValueError:
+    except (ValueError, OverflowError):
         counts = np.zeros(1, dtype=np.int64)
     likely = np.array([p for _, p in options.gpus])
     if not len(counts) or counts.min() < 1 or not likely.sum() > 0:

@@ -16,7 +16,7 @@ from typing import Any
 
 import numpy as np
 
-from controlplane.simulation.workloads.base import Workload, WorkloadError
+from controlplane.simulation.workloads.base import MOST_WEIGHT, Workload, WorkloadError
 from controlplane.simulation.workloads.drafts import Draft, check, workload_of
 from controlplane.simulation.workloads.lines import Findings, Table
 from controlplane.simulation.workloads.options import Context, Trace
@@ -84,6 +84,8 @@ def _limited(table: Table, name: str, findings: Findings) -> Floats:
     values = table.numbers(name, findings, DEFAULTS[name])
     if name != "priority":
         findings.mark(values < 0, lambda row: f"{name} must not be negative, it is {values[row]:g}")
+        beyond = np.isfinite(values) & (values > MOST_WEIGHT)
+        findings.mark(beyond, lambda row: f"{name} must not be above {MOST_WEIGHT:g}, it is {values[row]:g}")
         return values
     bad = (values != np.floor(values)) | (np.abs(values) > MOST_PRIORITY)
     findings.mark(bad, lambda row: f"priority must be a whole number, not {values[row]:g}")

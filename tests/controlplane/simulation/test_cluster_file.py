@@ -89,7 +89,7 @@ def test_steps_of_prices_are_taken_as_they_are() -> None:
         ({"energy": {"price": 1}}, "energy.price: no such field; known are: price_per_kwh, pue"),
         ({"energy": {"price_per_kwh": float("nan")}}, "energy.price_per_kwh: must be a finite number"),
         ({"energy": {"pue": 0.5}}, "energy.pue: must be >= 1"),
-        ({"round_s": 0}, "round_s: must be > 0"),
+        ({"round_s": 0}, "round_s: must be >= 1"),
         ({"power_caps": [{"from_hour": 25, "to_hour": 3, "power_cap_w": 1}]}, r"power_caps\[0\].from_hour: must be >= 0 and <= 24"),
         ({"energy": {"steps": [{"from_s": 5, "to_s": 5, "price_per_kwh": 1, "pue": 1}]}}, r"energy.steps\[0\].from_s"),
     ],

@@ -19,7 +19,8 @@ from policies.snapshot import JobColumns, Jobs, JobView, PowerCapStep, Snapshot
 from tests.builders_policies import a_job, a_kind, a_node
 
 KIND = a_kind("k", {("V100", 1): 2.0, ("V100", 2): 3.0})
-SCENE = Scene((a_node("n1", "V100", 2, cores=8.0, memory_gb=32.0), a_node("n2", "T4", 4)), (KIND,))
+GLACIER = a_kind("glacier", {("V100", 1): 1e-300})
+SCENE = Scene((a_node("n1", "V100", 2, cores=8.0, memory_gb=32.0), a_node("n2", "T4", 4)), (KIND, GLACIER))
 
 
 def the_outcome(*jobs: JobView, policy: Policy | None = None, scene: Scene = SCENE) -> Outcome:
@@ -37,6 +38,7 @@ def the_outcome(*jobs: JobView, policy: Policy | None = None, scene: Scene = SCE
         ({"allowed_types": ("V100",), "cores": 9.0}, "no such node has 9 cores"),
         ({"resources": (("fpga", 1.0),)}, "no such node has 1 fpga"),
         ({"kind": "unheard"}, "no speed of kind unheard is known"),
+        ({"kind": "glacier"}, "where it is fastest it takes 1e+302 s, which is no run time"),
     ],
 )
 def test_a_job_that_fits_nowhere_is_reported_and_the_others_run(fields: dict[str, Any], reason: str) -> None:

@@ -11,7 +11,7 @@ import sys
 import time
 import zlib
 from collections.abc import Callable, Iterator
-from contextlib import closing
+from contextlib import closing, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -109,9 +109,11 @@ class House:
     def stop(self) -> None:
         """Kill what still runs; pools end with their workers."""
         for program in self.programs.values():
-            with_children = psutil.Process(program.pid).children(recursive=True) if program.poll() is None else []
-            for process in (*with_children, program):
-                process.kill()
+            children = psutil.Process(program.pid).children(recursive=True) if program.poll() is None else []
+            for child in children:
+                with suppress(psutil.NoSuchProcess):
+                    child.kill()
+            program.kill()
             program.wait()
 
 

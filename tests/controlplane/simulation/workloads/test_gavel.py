@@ -39,6 +39,13 @@ def a_gavel(text: str, tables: str, *, skip_bad: bool = False, **fields: Any) ->
     return load({"type": "gavel", "text": text, "throughputs": tables, **fields}, 1, skip_bad=skip_bad)
 
 
+def test_the_tables_may_be_given_as_text(tables: str) -> None:
+    spec = {"type": "gavel", "text": a_trace_line(), "tables": Path(tables).read_text()}
+    assert load(spec, 1).kinds == a_gavel(a_trace_line(), tables).kinds
+    with pytest.raises(WorkloadError, match="give either the path"):
+        load({**spec, "throughputs": tables}, 1)
+
+
 def test_kinds_know_each_type_and_count_together_and_spread(tables: str) -> None:
     kind = a_gavel(a_trace_line(), tables).kinds[0]
     assert {(t.gpu_type, t.gpus, t.spread, t.steps_per_s) for t in kind.throughputs} == {
