@@ -38,7 +38,7 @@ class CostSearch:
     moves: int = parameter(200, meaning="steps of the local search at most", minimum=0, maximum=1_000_000)
     work: int = parameter(
         5_000,
-        meaning="bound of the local search's work: steps x jobs, so that many jobs get fewer steps",
+        meaning="bound of the local search's work: jobs placed in its trials, without running ones that stay",
         minimum=0,
         maximum=10**9,
     )
@@ -70,8 +70,8 @@ class CostSearch:
         if not jobs or not problem.nodes:
             return Solution(np.full(jobs, NONE, dtype=np.int64), np.full(jobs, NONE, dtype=np.int64)), 0.0
         data, nodes = outlook(problem, Foresight(self.hysteresis, self.haste, self.risk))
-        moves = min(self.moves, self.work // jobs)
-        found = search(data, Start(orders(problem), rents(problem)), moves, _seed(problem.snapshot.seed))
+        start = Start(orders(problem), rents(problem))
+        found = search(data, start, self.moves, self.work, _seed(problem.snapshot.seed))
         return decided(nodes, found.node, found.config, found.start_s), found.cost
 
 

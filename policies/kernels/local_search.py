@@ -15,7 +15,7 @@ import numpy as np
 from policies.kernels import compiled
 from policies.kernels.arrays import NONE
 from policies.kernels.greedy import draw
-from policies.kernels.outlook import NEVER, Board, Outlook, new_board, roll_out
+from policies.kernels.outlook import NEVER, Board, Outlook, copy_board, new_board, place_all, settle
 from policies.snapshot import Floats, Ints
 
 INSERT, SET = 0.45, 0.8
@@ -62,17 +62,21 @@ def copy(of: Ints, to: Ints) -> None:
 
 
 @compiled
-def multi_start(data: Outlook, board: Board, orders: Ints, rents: Floats, point: Point, trial: Ints) -> tuple[float, float]:
-    """(cost of the first start, of the best), which is left in `point`; `trial` int64[E] is room to work in."""
+def multi_start(
+    data: Outlook, base: Board, board: Board, orders: Ints, rents: Floats, point: Point, trial: Ints
+) -> tuple[float, float]:
+    """(cost of the first start, of the best), which is left in `point`; `trial` int64[E] and the boards are room to work in."""
     best, first, running = NEVER, NEVER, 0
     for j in range(trial.size):
         running = 1 if data.home[j] != NONE else running
     for stays in range(running, -1, -1):
         for j in range(trial.size):
             trial[j] = 1 if stays == 1 and data.home[j] != NONE else 0
+        settled = settle(data, base, trial)
         for r in range(rents.size):
             for s in range(orders.shape[0]):
-                cost = roll_out(data, board, orders[s], trial, point.only, rents[r])
+                copy_board(base, board)
+                cost = settled + place_all(data, board, orders[s], point.only, rents[r])
                 if first == NEVER:
                     first = cost
                 if cost < best - LEAST_GAIN:
@@ -101,42 +105,78 @@ def front(rng: Ints, jobs: int) -> int:
 
 
 @compiled
-def improve(data: Outlook, board: Board, moves: int, rng: Ints, point: Point, best: float) -> float:
-    """Local search from `point`, changed in place, whose schedule costs `best`; the cost of the result, never more."""
+def part(order: Ints, pinned: Ints) -> int:
+    """Bring the jobs that take turns to the front, in their order; how many they are."""
+    free = 0
+    for i in range(order.size):
+        if pinned[order[i]] == 0:
+            insert(order, i, free)
+            free += 1
+    return free
+
+
+@compiled
+def improve(data: Outlook, base: Board, board: Board, moves: int, work: int, rng: Ints, point: Point, best: float) -> float:
+    """Local search from `point`, changed in place, whose schedule costs `best`; the cost of the result, never more.
+
+    It ends after so many moves, or when its roll-outs have placed `work` jobs. Running jobs that stay are on `base` before any
+    roll-out: they cost no work, and take turns only when let go.
+    """
     order, pinned, only, jobs = point.order, point.pinned, point.only, point.order.size
-    for _ in range(moves if jobs > 0 else 0):
-        kind, at = draw(rng), front(rng, jobs)
-        j, to, k = order[at], at, only[order[at]]
+    running, free = 0, part(order, pinned)
+    for j in range(jobs):
+        running += 1 if data.home[j] != NONE else 0
+    settled = settle(data, base, pinned)
+    for _ in range(moves):
+        kind = draw(rng)
+        if free == 0 and kind < SET:
+            kind = 1.0
+        if kind >= SET and running == 0:
+            kind *= SET
+        at = int(draw(rng) * jobs) if kind >= SET else front(rng, free)
+        j, to = order[at], at
+        was, stays = only[j], pinned[j]
         if kind < INSERT:
-            to = front(rng, jobs)
-            insert(order, at, to)
+            to = front(rng, free)
         elif kind < SET:
             only[j] = int(draw(rng) * (data.config_class.size + 1)) - 1
             if only[j] != NONE and data.time_s[j, only[j]] == NEVER:
-                only[j] = k
+                only[j] = was
         elif data.home[j] != NONE:
-            pinned[j] = 1 - pinned[j]
-        if (kind < INSERT and to == at) or (INSERT <= kind < SET and only[j] == k) or (kind >= SET and data.home[j] == NONE):
+            to = front(rng, free + 1) if stays == 1 else jobs - 1
+            pinned[j] = 1 - stays
+            free += 2 * stays - 1
+        if to == at and only[j] == was and pinned[j] == stays:
             continue
-        cost = roll_out(data, board, order, pinned, only, point.rent[0])
-        if cost <= best:
-            best = cost
-        elif kind < INSERT:
+        work -= free
+        if work >= 0:
+            insert(order, at, to)
+            if pinned[j] != stays:
+                settled = settle(data, base, pinned)
+            copy_board(base, board)
+            cost = settled + place_all(data, board, order, only, point.rent[0])
+            if cost <= best:
+                best = cost
+                continue
             insert(order, to, at)
-        elif kind < SET:
-            only[j] = k
-        else:
-            pinned[j] = 1 - pinned[j]
+        only[j] = was
+        if pinned[j] != stays:
+            pinned[j] = stays
+            free -= 2 * stays - 1
+            settled = settle(data, base, pinned)
+        if work < 0:
+            break
     return best
 
 
-def search(data: Outlook, start: Start, moves: int, seed: int) -> Found:
-    """The best schedule of the multi-start and of so many moves from its best. `seed` in 1 .. 2**32 - 1."""
+def search(data: Outlook, start: Start, moves: int, work: int, seed: int) -> Found:
+    """The best schedule of the multi-start and of so many moves, or so much work, from its best. `seed` in 1 .. 2**32 - 1."""
     jobs = data.home.size
-    board, rng = new_board(data), np.array([seed], np.int64)
+    base, board, rng = new_board(data), new_board(data), np.array([seed], np.int64)
     point = Point(start.orders[0].copy(), np.zeros(jobs, np.int64), np.full(jobs, NONE, np.int64), start.rents[:1].copy())
-    first, best = multi_start(data, board, start.orders, start.rents, point, np.zeros(jobs, np.int64))
-    improve(data, board, moves, rng, point, best)
-    cost = roll_out(data, board, point.order, point.pinned, point.only, float(point.rent[0]))
+    first, best = multi_start(data, base, board, start.orders, start.rents, point, np.zeros(jobs, np.int64))
+    improve(data, base, board, moves, work, rng, point, best)
+    settled = settle(data, board, point.pinned)
+    cost = settled + place_all(data, board, point.order, point.only, float(point.rent[0]))
 
     return Found(board.node, board.config, board.start_s, float(cost), float(first), float(best))

@@ -1,8 +1,9 @@
 """A quick roll-out as a compiled kernel: the whole queue list-scheduled forward over the GPUs' release times, and what that costs.
 
-A schedule is made by taking jobs in an order; each gets the node, GPUs and time at which it costs least, given what was placed
-before it: energy at the nodes' power, tardiness, and rent for GPUs that others could use. Nothing runs into the past of a GPU, so a
-node in use has no gaps, and the energy of all jobs adds up to the account of the nodes. What starts at once is the decision.
+A schedule is made by taking jobs in an order, after the running jobs that are to stay (`settle`, the same for many roll-outs). Each
+gets the node, GPUs and time at which it costs least, given what was placed before it (`place_all`): energy at the nodes' power,
+tardiness, and rent for GPUs that others could use. Nothing runs into the past of a GPU, so a node in use has no gaps, and the
+energy of all jobs adds up to the account of the nodes. What starts at once is the decision.
 """
 
 from __future__ import annotations
@@ -243,9 +244,56 @@ def at_home(data: Outlook, board: Board, j: int) -> float:
 
 
 @compiled
-def roll_out(data: Outlook, board: Board, order: Ints, pinned: Ints, only: Ints, rent: float) -> float:
-    """Cost of the schedule that these choices make: the order, who of the running stays, and configurations that are set (-1:
-    free).
+def copy_board(of: Board, to: Board) -> None:
+    """Element by element: whole-array assignment takes seconds to compile."""
+    release_s, opened_s, queue, place, capacity, busy = of.release_s, of.opened_s, of.queue, of.place, of.capacity, of.busy
+    to_release_s, to_opened_s, to_queue, to_place, to_capacity = to.release_s, to.opened_s, to.queue, to.place, to.capacity
+    node, config, start_s, to_node, to_config, to_start_s = of.node, of.config, of.start_s, to.node, to.config, to.start_s
+    for n in range(opened_s.size):
+        to_opened_s[n] = opened_s[n]
+        to.busy[n] = busy[n]
+        for i in range(release_s.shape[1]):
+            to_release_s[n, i] = release_s[n, i]
+        for r in range(capacity.shape[1]):
+            to_capacity[n, r] = capacity[n, r]
+    for i in range(queue.shape[0]):
+        for n in range(queue.shape[1]):
+            to_queue[i, n] = queue[i, n]
+            to_place[i, n] = place[i, n]
+    for i in range(2):
+        to.scarce[i] = of.scarce[i]
+    for j in range(node.size):
+        to_node[j] = node[j]
+        to_config[j] = config[j]
+        to_start_s[j] = start_s[j]
+
+
+@compiled
+def settle(data: Outlook, board: Board, pinned: Ints) -> float:
+    """What the running jobs cost that are to stay and can: they alone are on the board, before the others take turns."""
+    clear(data, board)
+    scarce, total = data.demand.shape[1] > 0 or data.watts != np.inf, 0.0
+    for j in range(pinned.size):
+        if pinned[j] == 0 or data.home[j] == NONE:
+            continue
+        cost = at_home(data, board, j)
+        if cost == NEVER:
+            continue
+        n, k = data.home[j], data.home_config[j]
+        end_s, c = data.time_s[j, k], data.config_class[k]
+        occupy(board.release_s, board.queue, board.place, n, data.config_gpus[k], end_s, data.first[c + 1])
+        board.opened_s[n] = max(board.opened_s[n], end_s)
+        board.node[j], board.config[j], board.start_s[j] = n, k, 0.0
+        if scarce:
+            board.scarce[1] = min(board.scarce[1], end_s)
+            take(data, board, j, n, k)
+        total += cost + data.moving[j]
+    return total
+
+
+@compiled
+def place_all(data: Outlook, board: Board, order: Ints, only: Ints, rent: float) -> float:
+    """What the jobs that are not yet on the board cost, placed in this order; configurations of `only` are set (-1: free).
 
     Arrays are unpacked once: handing the tuples to a function costs more than all the work for a job.
     """
@@ -253,22 +301,28 @@ def roll_out(data: Outlook, board: Board, order: Ints, pinned: Ints, only: Ints,
     slack_s, weight, haste, config_class, config_gpus = data.slack_s, data.weight, data.haste, data.config_class, data.config_gpus
     base, slope, worth, first, closes = data.base, data.slope, data.rent, data.first, data.closes
     release_s, opened_s, queue, place = board.release_s, board.opened_s, board.queue, board.place
-    node, config, starts_s, jobs = board.node, board.config, board.start_s, order.size
+    node, config, starts_s, risk, configs = board.node, board.config, board.start_s, data.risk, config_class.size
     scarce = data.demand.shape[1] > 0 or data.watts != np.inf
     plain, total = not scarce and data.step_s.size == 1, 0.0
-    clear(data, board)
-    for i in range(2 * jobs):
-        j = i if i < jobs else order[i - jobs]
-        if node[j] != NONE or (i < jobs and pinned[j] == 0):
+    for i in range(order.size):
+        j = order[i]
+        if node[j] != NONE:
             continue
         best, best_n, best_k, best_s, best_run_s, best_rent = NEVER, NONE, NONE, 0.0, 0.0, 0.0
-        if home[j] != NONE and (i < jobs or only[j] == NONE or only[j] == home_config[j]):
-            cost = at_home(data, board, j)
+        if home[j] != NONE and (only[j] == NONE or only[j] == home_config[j]):
+            n, k = home[j], home_config[j]
+            c, gpus, run_s = config_class[k], config_gpus[k], time_s[j, k]
+            if not plain:
+                cost = at_home(data, board, j)
+            elif release_s[n, gpus - 1] > 0.0:
+                cost = NEVER
+            else:
+                cost = slope[c] * gpus * run_s + base[c] * max(0.0, run_s - opened_s[n])
+                cost += late_cost(run_s, slack_s[j], weight[j], haste[j]) - moving[j]
             if cost != NEVER:
-                best_n, best_k, best_run_s = home[j], home_config[j], time_s[j, home_config[j]]
-                best_rent = rent * worth[config_class[best_k]] * config_gpus[best_k] * best_run_s
+                best_n, best_k, best_run_s, best_rent = n, k, run_s, rent * worth[c] * gpus * run_s
                 best = cost + best_rent
-        for k in range(config_class.size if i >= jobs else 0):
+        for k in range(configs):
             if time_s[j, k] == NEVER or (only[j] != NONE and only[j] != k):
                 continue
             run_s, c, gpus = time_s[j, k] + launch_s[j], config_class[k], config_gpus[k]
@@ -277,7 +331,7 @@ def roll_out(data: Outlook, board: Board, order: Ints, pinned: Ints, only: Ints,
             if plain:
                 cost, n, start_s = scan(
                     queue, release_s, opened_s, first[c], first[c + 1], gpus, run_s, base[c], slack_s[j], weight[j], haste[j],
-                    data.risk, best - fixed, closes[k] == 1,
+                    risk, best - fixed, closes[k] == 1,
                 )  # fmt: skip
             else:
                 cost, n, start_s = scan_all(data, board, j, k, run_s)

@@ -38,7 +38,7 @@ def stays(snapshot: Snapshot, waiting: Mapping[int, Waiting], *, never_touch: bo
         return (), {}
     room = _Room(snapshot)
     for row, run in sorted(runs, key=lambda r: (arrival[r[0]], r[0])):
-        if row in waiting or not _may_stay(snapshot, row, run):
+        if row in waiting or (not never_touch and _is_open(snapshot, run)) or not _may_stay(snapshot, row, run):
             continue
         stay = Stay(row, run, _leaves_s(snapshot, run))
         if never_touch or _is_pinned(snapshot, stay):
@@ -131,6 +131,13 @@ def _leaves_s(snapshot: Snapshot, run: Running) -> float | None:
 def _drain_s(snapshot: Snapshot, node: str) -> float | None:
     view = snapshot.node_by_id[node]
     return view.drain_until_s if view.state is NodeState.DRAINING else None
+
+
+def _is_open(snapshot: Snapshot, run: Running) -> bool:
+    """Whether the policy decides freely about a job: most running jobs, seen before anything that takes time."""
+    return run.since_s < snapshot.now_s and all(
+        (node := snapshot.node_by_id.get(s.node)) is not None and node.takes_training for s in run.ranks
+    )
 
 
 def _is_outside(snapshot: Snapshot, run: Running) -> bool:

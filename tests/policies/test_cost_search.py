@@ -15,7 +15,7 @@ from policies import plan_json
 from policies.cost_search import CostSearch, orders, rents
 from policies.kernels.arrays import NONE
 from policies.kernels.local_search import Found, Start, search
-from policies.kernels.outlook import Outlook
+from policies.kernels.outlook import Outlook, new_board, place_all, settle
 from policies.mechanisms.outlook import Foresight, decided, outlook
 from policies.mechanisms.problem import Problem, build
 from policies.plan import Plan, WaitCode
@@ -35,9 +35,11 @@ def where(plan: Plan) -> dict[str, tuple[str, int]]:
     return {p.job: (p.ranks[0].node, p.gpus) for p in plan.placements}
 
 
-def found(problem: Problem, foresight: Foresight = PLAIN, moves: int = 30, seed: int = 1) -> tuple[Outlook, Found]:
+def found(
+    problem: Problem, foresight: Foresight = PLAIN, moves: int = 30, seed: int = 1, work: int = 10**6
+) -> tuple[Outlook, Found]:
     data, _ = outlook(problem, foresight)
-    return data, search(data, Start(orders(problem), rents(problem)), moves, seed)
+    return data, search(data, Start(orders(problem), rents(problem)), moves, work, seed)
 
 
 def a_queue(seed: int, **fields: Any) -> Snapshot:
@@ -72,6 +74,26 @@ def test_more_moves_never_cost_more(seed: int) -> None:
     problem = build(a_queue(seed))
     costs = [found(problem, moves=moves, seed=seed + 1)[1].cost for moves in (0, 10, 100, 400)]
     assert costs == sorted(costs, reverse=True)
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_more_work_never_costs_more_and_none_leaves_the_best_start(seed: int) -> None:
+    problem = build(a_queue(seed))
+    results = [found(problem, moves=400, work=work, seed=seed + 1)[1] for work in (0, 20, 200, 4000)]
+    costs = [r.cost for r in results]
+    assert costs == sorted(costs, reverse=True)
+    assert costs[0] == pytest.approx(results[0].start_cost, rel=1e-12)
+
+
+def test_running_jobs_that_stay_cost_the_search_no_work() -> None:
+    """A full cluster on which nothing waits: work for one placement suffices to try every job's leaving."""
+    jobs = [a_job(f"j{n}", "k", remaining_steps=900.0, due_s=900.0, tardiness_weight=0.001, running=on(n, "gpu0")) for n in "ab"]
+    problem = build(a_snapshot([a_node("a", "V100", 1), a_node("b", "V100", 1)], jobs, KINDS))
+    data, _ = outlook(problem, PLAIN)
+    settled = settle(data, board := new_board(data), np.ones(2, np.int64))
+    assert board.node.tolist() == data.home.tolist()
+    assert place_all(data, board, np.arange(2), np.full(2, NONE), 0.0) == 0.0
+    assert settled == pytest.approx(found(problem)[1].cost)
 
 
 @pytest.mark.parametrize("seed", range(5))
