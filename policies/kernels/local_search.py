@@ -119,8 +119,8 @@ def part(order: Ints, pinned: Ints) -> int:
 def improve(data: Outlook, base: Board, board: Board, moves: int, work: int, rng: Ints, point: Point, best: float) -> float:
     """Local search from `point`, changed in place, whose schedule costs `best`; the cost of the result, never more.
 
-    It ends after so many moves, or when its roll-outs have placed `work` jobs. Running jobs that stay are on `base` before any
-    roll-out: they cost no work, and take turns only when let go.
+    It ends after so many moves, or when its roll-outs have held `work` jobs against nodes: (job that takes a turn, node) each.
+    Running jobs that stay are on `base` before any roll-out: they cost no work, and take turns only when let go.
     """
     order, pinned, only, jobs = point.order, point.pinned, point.only, point.order.size
     running, free = 0, part(order, pinned)
@@ -148,7 +148,7 @@ def improve(data: Outlook, base: Board, board: Board, moves: int, work: int, rng
             free += 2 * stays - 1
         if to == at and only[j] == was and pinned[j] == stays:
             continue
-        work -= free
+        work -= max(free, 1) * data.opened_s.size
         if work >= 0:
             insert(order, at, to)
             if pinned[j] != stays:
