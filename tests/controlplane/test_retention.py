@@ -64,6 +64,11 @@ def kept_of(launch: Assignment) -> tuple[int, int, int]:
     return launch.log_chunks.count(), launch.progress.count(), launch.usage.count()
 
 
+def test_what_is_packed_already_is_packed_no_second_time() -> None:
+    packed = pack({"jobs": ["job"] * 5000})
+    assert pack(packed) == packed
+
+
 @pytest.mark.django_db
 def test_a_long_snapshot_is_packed_at_rest_and_whole_when_read() -> None:
     cluster = a_cluster()
