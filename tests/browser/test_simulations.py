@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Literal
+
 import pytest
 from playwright.sync_api import Page, expect
 
@@ -120,6 +122,19 @@ def test_simulations_fit_a_phone(ada_on_a_phone: Visitor, path: str) -> None:
     page.get_by_role("heading", level=1).wait_for()
     ada_on_a_phone.picture(f"phone{path.replace('/', '-').format(simulation='one').rstrip('-')}")
     assert ada_on_a_phone.overflow_px() == 0
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_a_report_can_be_read_on_a_phone(ada_on_a_phone: Visitor, scheme: Literal["light", "dark"]) -> None:
+    ada_on_a_phone.page.emulate_media(color_scheme=scheme)
+    page = ada_on_a_phone.open(f"/simulations/{ada_on_a_phone.server.ids['simulation']}/", NAME)
+    _drawn(page)
+    report = page.frames[1]
+    assert report.evaluate("document.documentElement.scrollWidth - innerWidth") == 0
+    lane = report.locator("#timeline .ytick text").first
+    expect(lane).to_have_css("fill", report.evaluate("getComputedStyle(document.querySelector('dt')).color"))
+    report.evaluate("document.getElementById('timeline').scrollIntoView()")
+    ada_on_a_phone.picture(f"simulation-phone-{scheme}")
 
 
 def test_simulations_are_dark_at_night(ada_at_night: Visitor) -> None:

@@ -24,7 +24,7 @@
     };
     if (width < 600 && layout.yaxis && layout.yaxis.type === "category") {
       // On a phone the lanes' names stand inside the plot, where they leave room for time.
-      result.yaxis = { ...result.yaxis, ticklabelposition: "inside", tickfont: { size: 9 }, automargin: false };
+      result.yaxis = { ...result.yaxis, ticklabelposition: "inside", tickfont: { size: 9, color: colour("--ink-2") }, automargin: false };
       result.margin = { ...result.margin, l: 5, r: 5 };
     }
     return result;
