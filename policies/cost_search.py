@@ -35,9 +35,9 @@ class CostSearch:
     job may be left waiting although GPUs are idle, where they would cost more than waiting does.
     """
 
-    moves: int = parameter(2000, meaning="steps of the local search at most", minimum=0, maximum=1_000_000)
+    moves: int = parameter(200, meaning="steps of the local search at most", minimum=0, maximum=1_000_000)
     work: int = parameter(
-        150_000,
+        20_000,
         meaning="bound of the local search's work: steps x jobs (without running ones that stay) x nodes",
         minimum=0,
         maximum=10**9,
