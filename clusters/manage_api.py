@@ -181,7 +181,7 @@ class RoundViewSet(ReadOnlyModelViewSet[Round]):
     def get_queryset(self) -> QuerySet[Round]:
         """All, or those of ?cluster=; a list leaves the large columns in the database."""
         rounds = _of_cluster(self.request, Round.objects.select_related("cluster")).order_by("-id")
-        return rounds.defer("snapshot", "plan", "changes", "rejected") if self.action == "list" else rounds
+        return rounds.defer("snapshot", "plan", "runs_expected", "changes", "rejected") if self.action == "list" else rounds
 
     def get_serializer_class(self) -> type[BaseSerializer[Round]]:
         """Short in a list."""

@@ -27,6 +27,13 @@ NODES_A_PAGE = 24
 NODES_A_CHART = 24
 
 
+_OF_BAR = (
+    "job__name", "job__total_steps", "purpose", "copy", "fence", "state", "start_steps", "steps_done", "predicted_run_s",
+    "created_at", "accepted_at", "running_at", "ended_at",
+)  # fmt: skip
+"""Columns of an assignment and its job that the timeline shows. A job's many JSON values cost more to read than all the rest."""
+
+
 @dataclass(frozen=True, slots=True)
 class Occupant:
     """What runs on a device: a job the reader may see, or somebody else's (`job_id` None)."""
@@ -88,11 +95,17 @@ class ClusterNodes:
     busy: int
 
 
-def page_of_nodes(number: object, size: int = NODES_A_PAGE, cluster: Cluster | None = None) -> Page[Node]:
-    """A page of all nodes, or of one cluster's, in the order of names."""
+def page_of_nodes(number: object) -> Page[Node]:
+    """A page of all nodes, in the order of names."""
     nodes = Node.objects.select_related("gpu_type", "cluster").order_by("cluster__name", "name")
-    chosen = nodes if cluster is None else nodes.filter(cluster=cluster)
-    return Paginator(chosen, size).get_page(number)  # type: ignore[arg-type]  # any text will do
+    return Paginator(nodes, NODES_A_PAGE).get_page(number)  # type: ignore[arg-type]  # any text will do
+
+
+def page_of_lanes(number: object, cluster: Cluster | None) -> Page[Node]:
+    """A page of a cluster's nodes in the order of names, with what the timeline says of them; empty without a cluster."""
+    nodes = Node.objects.filter(cluster=cluster).select_related("gpu_type").order_by("name")
+    lanes = nodes.only("name", "emulated", "gpu_type__name", "gpu_type__emulated")
+    return Paginator(lanes, NODES_A_CHART).get_page(number)  # type: ignore[arg-type]  # any text will do
 
 
 def cluster_nodes(user: User, page: Page[Node]) -> tuple[ClusterNodes, ...]:
@@ -100,7 +113,8 @@ def cluster_nodes(user: User, page: Page[Node]) -> tuple[ClusterNodes, ...]:
 
     Clusters without nodes stand on the first page. A constant number of queries.
     """
-    slots = AssignmentSlot.objects.filter(live=True).select_related("assignment__job")
+    of_assignment = ("device_id", "assignment__job__name", "assignment__purpose", "assignment__state")
+    slots = AssignmentSlot.objects.filter(live=True).select_related("assignment__job").only(*of_assignment)
     devices = Device.objects.prefetch_related(Prefetch("slots_held", queryset=slots, to_attr="live_slots")).order_by("uuid")
     nodes, now = list(page.object_list), timezone.now()
     prefetch_related_objects(nodes, Prefetch("devices", queryset=devices))
@@ -174,7 +188,7 @@ def _occupant(assignment: Assignment, seen: frozenset[Any]) -> Occupant:
 def _lanes(nodes: Sequence[Node]) -> dict[int, str]:
     """Device -> its lane, in the order of nodes and GPUs. A GPU is called by its number on the node."""
     lanes: dict[int, str] = {}
-    prefetch_related_objects(nodes, "devices")
+    prefetch_related_objects(nodes, Prefetch("devices", Device.objects.only("node_id", "uuid")))
     for node in nodes:
         mark = " (emulated)" if node.emulated or node.gpu_type.emulated else ""
         for index, device in enumerate(sorted(node.devices.all(), key=lambda d: d.uuid)):
@@ -185,18 +199,19 @@ def _lanes(nodes: Sequence[Node]) -> dict[int, str]:
 def _shown(nodes: Sequence[Node], since: datetime) -> list[Assignment]:
     """Assignments that held a GPU since then, newest first up to a bound."""
     held = Q(ended_at__isnull=True) | Q(ended_at__gte=since)
-    rows = Assignment.objects.filter(held, node__in=nodes).exclude(state="rejected").select_related("job", "node__gpu_type")
-    return list(rows.prefetch_related("slots").order_by("-created_at")[:MAX_BARS])
+    rows = Assignment.objects.filter(held, node__in=nodes).exclude(state="rejected").select_related("job").only(*_OF_BAR)
+    slots = Prefetch("slots", AssignmentSlot.objects.only("assignment_id", "device_id"))
+    return list(rows.prefetch_related(slots).order_by("-created_at")[:MAX_BARS])
 
 
 def _expected(cluster: Cluster) -> Mapping[tuple[str, str, int], float]:
     """When the latest round expects each placement to end, by (job, purpose, copy)."""
-    latest = Round.objects.filter(cluster=cluster, plan__isnull=False).order_by("-id").only("plan", "started_at").first()
-    if latest is None or not isinstance(latest.plan, dict):
+    told = Round.objects.filter(cluster=cluster, runs_expected__isnull=False).only("runs_expected", "started_at")
+    latest = told.order_by("-id").first()
+    if latest is None:
         return {}
     start_s = latest.started_at.timestamp()
-    placements = [p for p in latest.plan.get("placements", ()) if p.get("predicted_run_s") is not None]
-    return {(str(p["job"]), p.get("purpose", "training"), p.get("copy", 0)): start_s + p["predicted_run_s"] for p in placements}
+    return {(job, purpose, copy): start_s + run_s for job, purpose, copy, run_s in latest.runs_expected}
 
 
 def _bars(

@@ -33,7 +33,7 @@ class RoundAdmin(ReadOnly):
     list_filter = ("cluster", "status", "policy")
     list_select_related = ("cluster",)
     date_hierarchy = "started_at"
-    exclude = ("reasons", "parameters", "snapshot", "plan", "changes", "rejected")
+    exclude = ("reasons", "parameters", "snapshot", "plan", "runs_expected", "changes", "rejected")
     readonly_fields = ("reasons_shown", "parameters_shown", "changes_shown", "rejected_shown", "plan_shown", "snapshot_shown")
     reasons_shown = pretty("reasons", "reasons")
     parameters_shown = pretty("parameters", "parameters")

@@ -74,6 +74,9 @@ class Round(models.Model):
     snapshot = PackedJSONField(null=True)
     snapshot_sha256 = models.CharField(max_length=64, blank=True, default="")
     plan = PackedJSONField(null=True)
+    runs_expected = PackedJSONField(
+        null=True, help_text="Of the plan for the timeline: [job, purpose, copy, seconds] of each placement"
+    )
     plan_sha256 = models.CharField(max_length=64, blank=True, default="")
     plan_status = models.CharField(max_length=10, blank=True, default="")
     objective = models.FloatField(null=True)

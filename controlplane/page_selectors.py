@@ -52,14 +52,14 @@ class RoundPage:
 
 def rounds_page(number: object) -> tuple[Page[Round], list[RoundRow]]:
     """Rounds, latest first, without their snapshots and plans."""
-    rounds = Round.objects.select_related("cluster").defer("snapshot", "plan").order_by("-id")
+    rounds = Round.objects.select_related("cluster").defer("snapshot", "plan", "runs_expected").order_by("-id")
     page = Paginator(rounds, PAGE_SIZE).get_page(number)  # type: ignore[arg-type]  # any text will do
     return page, [_row(r) for r in page.object_list]
 
 
 def round_page(user: User, pk: int) -> RoundPage | None:
     """A round, or None where there is none."""
-    found = Round.objects.select_related("cluster", "tariff", "pue").defer("snapshot").filter(pk=pk).first()
+    found = Round.objects.select_related("cluster", "tariff", "pue").defer("snapshot", "runs_expected").filter(pk=pk).first()
     if found is None:
         return None
     changes = _dicts(found.changes)

@@ -17,7 +17,7 @@ from django.utils.cache import patch_vary_headers
 from django.views.decorators.http import require_GET
 
 from clusters.models import Cluster, Device
-from clusters.page_selectors import NODES_A_CHART, gantt_bars, page_of_nodes, past_s
+from clusters.page_selectors import gantt_bars, page_of_lanes, past_s
 from controlplane.gantt import figure
 from controlplane.page_selectors import round_page, rounds_page, snapshot_file
 from controlplane.static_files import PLOTLY_NAME
@@ -51,7 +51,7 @@ def gantt(request: HttpRequest) -> HttpResponse:
     context = {
         "cluster": cluster, "clusters": list(Cluster.objects.order_by("name")), "span": span, "spans": SPANS,
         "query": query.urlencode(), "plotly": PLOTLY_NAME,
-        "page": page_of_nodes(request.GET.get("page"), NODES_A_CHART, cluster),
+        "page": page_of_lanes(request.GET.get("page"), cluster),
         "has_devices": bool(cluster and Device.objects.filter(node__cluster=cluster).exists()),
     }  # fmt: skip
     return render(request, "controlplane/gantt.html", context)
@@ -65,7 +65,7 @@ def gantt_figure(request: HttpRequest) -> JsonResponse:
         raise Http404("there is no cluster")
     now, back = timezone.now(), timedelta(seconds=_SPAN_S[span])
     since, horizon = now - back, now + back / 3
-    nodes = list(page_of_nodes(request.GET.get("page"), NODES_A_CHART, cluster).object_list)
+    nodes = list(page_of_lanes(request.GET.get("page"), cluster).object_list)
     bars, lanes = gantt_bars(cast(User, request.user), cluster, nodes, since, horizon)
     return JsonResponse(figure(bars, lanes, since.timestamp(), horizon.timestamp(), now.timestamp()))
 

@@ -64,6 +64,10 @@ ENDED = frozenset({S.COMPLETED, S.FAILED, S.CANCELLED})
 ACTIVE = frozenset(S) - ENDED
 """Everything that is not over."""
 
+SHOWN_AS_RUNNING = tuple(sorted(PLACED | {S.CANCELLING}))
+SHOWN_AS_WAITING = tuple(sorted({S.QUEUED, S.PROFILING, S.HELD}))
+"""The first two groups of the queue page; the third is what has ended. `Job.queue_rank` is their number."""
+
 MOVES: Mapping[tuple[JobState, JobMove], JobState] = {
     (S.QUEUED, M.HOLD): S.HELD,
     (S.PROFILING, M.HOLD): S.HELD,

@@ -2,39 +2,51 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Any
 
 from django.contrib.auth.models import User
 from django.core.paginator import Page, Paginator
-from django.db.models import Case, Count, F, IntegerField, Q, QuerySet, Value, When
+from django.db.models import Count, Prefetch, Q, QuerySet
 from django.utils import timezone
 from django.utils.functional import cached_property
 
 from clusters.models import Assignment
 from controlplane import formats
-from jobs.lifecycle import ENDED, PLACED, JobState
-from jobs.models import Job
-from jobs.selectors import fraction_of, id_begins, listed_jobs, names_in_waiting, visible_jobs
+from jobs.lifecycle import JobState
+from jobs.models import QUEUE_ORDER, Job, Team
+from jobs.selectors import LIVE_STATES, fraction_of, id_begins, jobs_of_teams, names_in_waiting, visible_jobs
 from jobs.wording import reason_for_waiting
+from profiling.models import Kind
 
 PAGE_SIZE = 50
 MOST_LISTED = 10_000
+MOST_FOUND = 1_000
+"""Up to so many jobs that fit a search are read at once: their number and their page in one look at all names."""
 
-_PLACED = sorted(PLACED | {JobState.CANCELLING})
-_WAITING = sorted({JobState.QUEUED, JobState.PROFILING, JobState.HELD})
+RUNNING, WAITING, OVER = range(3)
+GROUPS = ("Running", "Waiting", "Ended")
+"""Headings of the queue by `Job.queue_rank`."""
 
-STATE_FILTERS: Mapping[str, tuple[str, tuple[str, ...]]] = {
-    "": ("Running and waiting", (*_PLACED, *_WAITING)),
-    "running": ("Running", tuple(_PLACED)),
-    "waiting": ("Waiting", tuple(_WAITING)),
-    "completed": ("Completed", (JobState.COMPLETED,)),
-    "failed": ("Failed or cancelled", (JobState.FAILED, JobState.CANCELLED)),
-    "all": ("All", tuple(JobState)),
+STATE_FILTERS: Mapping[str, tuple[str, Q]] = {
+    "": ("Running and waiting", Q(queue_rank__lt=OVER)),
+    "running": ("Running", Q(queue_rank=RUNNING)),
+    "waiting": ("Waiting", Q(queue_rank=WAITING)),
+    "completed": ("Completed", Q(queue_rank=OVER, state=JobState.COMPLETED)),
+    "failed": ("Failed or cancelled", Q(queue_rank=OVER, state__in=(JobState.FAILED, JobState.CANCELLED))),
+    "all": ("All", Q()),
 }
-"""The queue's filter by state: its name in the address -> (words, states)."""
+"""The queue's filter by state: its name in the address -> (words, condition)."""
+
+_OF_JOB = (
+    "name", "state", "queue_rank", "steps_done", "total_steps", "due_at", "completed_at", "waiting_code", "waiting_detail",
+    "failure_reason", "team__name", "user__username", "kind__name",
+)  # fmt: skip
+_OF_ASSIGNMENT = (
+    "job_id", "purpose", "steps_per_s", "gpus", "node__name", "node__emulated", "node__gpu_type__name", "node__gpu_type__emulated",
+)  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,12 +88,19 @@ class JobRow:
     waiting: str
 
     @property
+    def bar(self) -> str:
+        """The percentage as a progress bar takes it."""
+        return f"{self.percent:.2f}"
+
+    @property
+    def due_moment(self) -> str:
+        """When it is due, in full."""
+        return f"{self.job.due_at:%Y-%m-%d %H:%M:%S} UTC" if self.job.due_at else ""
+
+    @property
     def group(self) -> str:
         """Under which heading it stands."""
-        state = JobState(self.job.state)
-        if state in ENDED:
-            return "Ended"
-        return "Running" if str(state) in _PLACED else "Waiting"
+        return GROUPS[self.job.queue_rank]
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,57 +122,59 @@ class BoundedPaginator(Paginator):  # type: ignore[type-arg]  # generic in its s
         return int(rows.order_by()[:MOST_LISTED].count())
 
 
-def queue_page(user: User, filters: QueueFilters, number: object) -> tuple[Page[Job], list[JobRow]]:
-    """A page of the queue: what runs, then what waits (most urgent first), then what has ended (latest first)."""
-    page = BoundedPaginator(_filtered(user, filters).values_list("pk", flat=True), PAGE_SIZE).get_page(number)  # type: ignore[arg-type]  # any text will do
+def queue_page(user: User, teams: Sequence[Team], filters: QueueFilters, number: object) -> tuple[Page[Job], list[JobRow]]:
+    """A page of the queue: what runs, then what waits, each most urgent first, then what has ended. `teams` are the user's own.
+
+    First the ids in order, from an index alone, then the rows of this page: whole rows of a long queue are not sorted.
+    """
+    ids = _filtered(user, teams, filters).order_by(*QUEUE_ORDER, "pk").values_list("pk", flat=True)
+    page = _paginator(ids, filters).get_page(number)  # type: ignore[arg-type]  # any text will do
     place = {pk: i for i, pk in enumerate(page.object_list)}
-    # First the ids in order, from an index alone, then the rows of this page: whole rows of a long queue are not sorted.
-    return page, job_rows(user, sorted(listed_jobs(user).filter(pk__in=place), key=lambda job: place[job.pk]))
+    rows = _with_what_is_shown(visible_jobs(user).filter(pk__in=place))
+    return page, job_rows(user, sorted(rows, key=lambda job: place[job.pk]))
 
 
-def queue_numbers(user: User) -> Numbers:
+def _paginator(ids: QuerySet[Job, Any], filters: QueueFilters) -> Paginator[Any]:
+    """Of a search mostly with all ids at hand, so that names are looked through once and not for their number again."""
+    found = list(ids[:MOST_FOUND]) if filters.search else []
+    return Paginator(found, PAGE_SIZE) if filters.search and len(found) < MOST_FOUND else BoundedPaginator(ids, PAGE_SIZE)
+
+
+def queue_numbers(user: User, teams: Sequence[Team]) -> Numbers:
     """Two queries for the heading, both from an index alone."""
-    jobs = visible_jobs(user).order_by()
-    by_state = dict(jobs.filter(state__in=(*_PLACED, *_WAITING)).values_list("state").annotate(n=Count("*")))
+    jobs = jobs_of_teams(user, teams).order_by()
+    by_rank = dict(jobs.filter(queue_rank__lt=OVER).values_list("queue_rank").annotate(n=Count("*")))
     recent = jobs.filter(state=JobState.COMPLETED, completed_at__gte=timezone.now() - timedelta(days=1)).count()
-    return Numbers(sum(by_state.get(s, 0) for s in _PLACED), sum(by_state.get(s, 0) for s in _WAITING), recent)
+    return Numbers(by_rank.get(RUNNING, 0), by_rank.get(WAITING, 0), recent)
 
 
 def job_rows(user: User, jobs: Iterable[Job]) -> list[JobRow]:
-    """What a list says of each of these jobs (as `listed_jobs` reads them)."""
+    """What a list says of each of these jobs (as `_with_what_is_shown` reads them)."""
     jobs = list(jobs)
     names, now = names_in_waiting(user, jobs), timezone.now()
     return [_row(job, names, now) for job in jobs]
 
 
-def _filtered(user: User, filters: QueueFilters) -> QuerySet[Job]:
-    _, states = STATE_FILTERS.get(filters.state, STATE_FILTERS[""])
-    jobs = visible_jobs(user).filter(state__in=states)
-    if filters.team:
-        jobs = jobs.filter(team__name=filters.team)
+def _with_what_is_shown(jobs: QuerySet[Job]) -> QuerySet[Job]:
+    """These columns and no others: a job's and a node's many JSON values cost more to read than the whole page."""
+    live = Assignment.objects.filter(state__in=LIVE_STATES).select_related("node__gpu_type").only(*_OF_ASSIGNMENT)
+    assignments = Prefetch("assignments", live.order_by("fence", "copy", "rank"), to_attr="live_assignments")
+    return jobs.select_related("team", "user", "kind").only(*_OF_JOB).prefetch_related(assignments)
+
+
+def _filtered(user: User, teams: Sequence[Team], filters: QueueFilters) -> QuerySet[Job]:
+    chosen = [t for t in teams if t.name == filters.team]
+    jobs = Job.objects.filter(team__in=chosen) if filters.team else jobs_of_teams(user, teams)
+    jobs = jobs.filter(STATE_FILTERS.get(filters.state, STATE_FILTERS[""])[1])
     if filters.mine:
         jobs = jobs.filter(user=user)
-    if filters.search:
-        jobs = jobs.filter(_matches(filters.search))
-    return jobs.order_by(_rank().asc(), "-priority", _soonest, "-completed_at", "submitted_at", "pk")
-
-
-_soonest = F("due_at").asc(nulls_last=True)
-
-
-def _rank() -> Case:
-    """Groups in the order of the page."""
-    return Case(
-        When(state__in=_PLACED, then=Value(0)),
-        When(state__in=_WAITING, then=Value(1)),
-        default=Value(2),
-        output_field=IntegerField(),
-    )
+    return jobs.filter(_matches(filters.search)) if filters.search else jobs
 
 
 def _matches(search: str) -> Q:
-    named = Q(name__icontains=search) | Q(kind__name__icontains=search) | Q(user__username__icontains=search)
-    return named | id_begins(search)
+    """People and kinds are looked for among themselves: a join would meet them again with each of their jobs."""
+    kinds, people = Kind.objects.filter(name__icontains=search), User.objects.filter(username__icontains=search)
+    return Q(name__icontains=search) | Q(kind__in=kinds.values("pk")) | Q(user__in=people.values("pk")) | id_begins(search)
 
 
 def _row(job: Job, names: Mapping[str, str], now: datetime) -> JobRow:

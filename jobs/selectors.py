@@ -53,6 +53,11 @@ def visible_jobs(user: User | AnonymousUser) -> QuerySet[Job]:
     return Job.objects.filter(team__in=own) if user.is_authenticated else Job.objects.none()
 
 
+def jobs_of_teams(user: User | AnonymousUser, teams: Iterable[Team]) -> QuerySet[Job]:
+    """`visible_jobs` for somebody whose `teams_of` are at hand: their ids said outright let an index of one team give its order."""
+    return Job.objects.all() if is_operator(user) else Job.objects.filter(team__in=[t.pk for t in teams])
+
+
 def get_job(user: User | AnonymousUser, job_id: uuid.UUID | str) -> Job:
     """The job if this user may see it, else JobNotFound: a stranger learns not even that it exists."""
     try:

@@ -42,16 +42,16 @@ def is_part(request: HttpRequest) -> bool:
 def queue(request: HttpRequest) -> HttpResponse:
     """What runs and what waits, and why."""
     user = person(request)
-    filters = _filters(request.GET)
-    page, rows = queue_page(user, filters, request.GET.get("page"))
+    filters, teams = _filters(request.GET), list(teams_of(user))
+    page, rows = queue_page(user, teams, filters, request.GET.get("page"))
     query = QueryDict(mutable=True)
     query.update(query_of(filters))
-    context = {"filters": filters, "page": page, "rows": rows, "query": query.urlencode(), "numbers": queue_numbers(user)}
+    context = {"filters": filters, "page": page, "rows": rows, "query": query.urlencode(), "numbers": queue_numbers(user, teams)}
     if is_part(request):
         response = render(request, "jobs/_queue.html", context)
     else:
         states = {name: words for name, (words, _) in STATE_FILTERS.items()}
-        response = render(request, "jobs/queue.html", {**context, "states": states, "teams": teams_of(user)})
+        response = render(request, "jobs/queue.html", {**context, "states": states, "teams": teams})
     patch_vary_headers(response, ["HX-Request"])
     return response
 

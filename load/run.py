@@ -80,6 +80,9 @@ def _play(stage: Stage, report: Report, scenes: list[str], wanted: argparse.Name
 def _seeded(report: Report, wanted: argparse.Namespace) -> Seeded:
     began_s = time.monotonic()
     seeded = seed(jobs=wanted.jobs, nodes=wanted.nodes)
+    if connection.vendor == "postgresql":
+        with connection.cursor() as cursor:
+            cursor.execute("VACUUM ANALYZE")  # as autovacuum does to any database that is older than this one, within minutes
     report.say(f"  {wanted.jobs} jobs and {wanted.nodes} nodes written in {time.monotonic() - began_s:.0f} s")
     return seeded
 

@@ -184,6 +184,7 @@ def _rounds(cluster: Cluster, running: Job, waiting: Job, nodes: tuple[Node, ...
         "placements": [{"job": str(running.pk), "predicted_run_s": 420.0}],
         "waiting": [{"job": str(waiting.pk), "code": "no_capacity"}],
     }
+    runs_expected = [[str(running.pk), "training", 0, 420.0]]
     common: dict[str, Any] = {
         "cluster": cluster,
         "policy": "randomized_greedy",
@@ -195,6 +196,7 @@ def _rounds(cluster: Cluster, running: Job, waiting: Job, nodes: tuple[Node, ...
     Round.objects.create(number=12, reasons=["periodic"], status="kept", message="the solver ran out of time (60 s)", **common)
     return Round.objects.create(
         number=13, reasons=["completion", "submission"], status="partial", objective=0.01184, cost_rate_per_h=0.21, changes=changes,
-        rejected=rejected, plan=plan, plan_status="heuristic", snapshot_sha256="5b" * 32, plan_sha256="c4" * 32,
+        rejected=rejected, plan=plan, runs_expected=runs_expected, plan_status="heuristic", snapshot_sha256="5b" * 32,
+        plan_sha256="c4" * 32,
         tariff=cluster.tariffs.first(), pue=cluster.pues.first(), **done, **common,
     )  # fmt: skip

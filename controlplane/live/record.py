@@ -77,17 +77,30 @@ def close_round(
     """
     values: dict[str, Any] = {
         "status": _status(plan, applied), "plan": written.form, "plan_sha256": written.digest,
-        "plan_status": plan.status, "objective": plan.objective, "bound": plan.bound, "message": plan.message, "carried": carried,
-        "cost_rate_per_h": cost_rate_per_h(plan, observed.snapshot), "ended_at": now,
+        "runs_expected": _runs_expected(plan), "plan_status": plan.status, "objective": plan.objective, "bound": plan.bound,
+        "message": plan.message, "carried": carried, "cost_rate_per_h": cost_rate_per_h(plan, observed.snapshot), "ended_at": now,
         "changes": [describe(change) for change in applied.changes], "rejected": [_rejected(r) for r in applied.rejected],
     }  # fmt: skip
     Round.objects.filter(pk=row.pk, status=Round.Status.RUNNING).update(**{**values, "plan": written.packed})
     for name, value in values.items():
         setattr(row, name, value)
+    _forget_expected(row)
     Cluster.objects.filter(pk=row.cluster_id).update(memory=dict(plan.memory))
     note_waiting(observed, written, applied)
     for ids in _batches(observed.events):
         RescheduleEvent.objects.filter(pk__in=ids, round=None).update(round=row)
+
+
+def _runs_expected(plan: Plan) -> list[list[object]]:
+    """What the timeline draws of a plan, which it would otherwise have to read whole, with thousands of reasons for waiting."""
+    known = [p for p in plan.placements if p.predicted_run_s is not None]
+    return [[p.job, p.purpose.value, p.copy, p.predicted_run_s] for p in known]
+
+
+def _forget_expected(newest: Round) -> None:
+    """Only a cluster's newest round says how long placements are expected to run."""
+    earlier = Round.objects.filter(cluster=newest.cluster_id, number__lt=newest.number, runs_expected__isnull=False)
+    earlier.update(runs_expected=None)
 
 
 def wants_another(row: Round, observed: Observation, plan: Plan, applied: Applied) -> bool:

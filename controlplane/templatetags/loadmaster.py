@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable
 from datetime import UTC, datetime
+from functools import lru_cache
 
 from django import template
 from django.utils import timezone
@@ -39,7 +40,11 @@ WORDS = {"queued": "waiting"}
 @register.filter
 def state(value: object) -> SafeString:
     """A state as a badge."""
-    word = str(value)
+    return _badge(str(value))
+
+
+@lru_cache(maxsize=64)
+def _badge(word: str) -> SafeString:
     return format_html('<span class="badge {}">{}</span>', TONES.get(word, ""), WORDS.get(word, word).replace("_", " "))
 
 

@@ -1,6 +1,6 @@
 """Teams, jobs, and what happened to them."""
 
-from jobs.models.jobs import Attempt, IdempotencyKey, Job, JobEvent
+from jobs.models.jobs import QUEUE_ORDER, Attempt, IdempotencyKey, Job, JobEvent
 from jobs.models.teams import Membership, Secret, Team
 
-__all__ = ["Attempt", "IdempotencyKey", "Job", "JobEvent", "Membership", "Secret", "Team"]
+__all__ = ["QUEUE_ORDER", "Attempt", "IdempotencyKey", "Job", "JobEvent", "Membership", "Secret", "Team"]

@@ -6,8 +6,15 @@ import uuid
 
 from django.conf import settings
 from django.db import models
+from django.db.models import Case, Value, When
 
-from jobs.lifecycle import ENDED, JobState
+from jobs.lifecycle import ENDED, SHOWN_AS_RUNNING, SHOWN_AS_WAITING, JobState
+
+QUEUE_ORDER = ("queue_rank", "-priority", "undated", "due_at", "-completed_at", "submitted_at")
+"""The order of the queue page, but for equal jobs: what runs, then what waits (most urgent first), then what has ended."""
+
+_FOUND_BY = ("state", "user", "kind", "name")
+"""What else the queue page filters by: with it in an index a search reads no rows."""
 
 
 class Job(models.Model):
@@ -75,14 +82,33 @@ class Job(models.Model):
         "self", symmetrical=False, blank=True, related_name="dependents"
     )
 
+    # Kept true by the database itself, whoever changes a row, so that the queue's order can be read from an index.
+    queue_rank = models.GeneratedField(
+        expression=Case(
+            When(state__in=[str(s) for s in SHOWN_AS_RUNNING], then=Value(0)),
+            When(state__in=[str(s) for s in SHOWN_AS_WAITING], then=Value(1)),
+            default=Value(2),
+        ),
+        output_field=models.SmallIntegerField(),
+        db_persist=True,
+    )
+    undated = models.GeneratedField(
+        expression=Case(When(due_at__isnull=True, then=Value(1)), default=Value(0)),
+        output_field=models.SmallIntegerField(),
+        db_persist=True,
+    )
+
     class Meta:
         indexes = [
             models.Index(fields=["cluster", "state"]),
             models.Index(fields=["team", "-submitted_at"]),
             models.Index(fields=["-submitted_at"]),
-            # All that the queue's order and its counts need, so that they are read from these alone.
-            models.Index(fields=["state", "team", "priority", "due_at", "completed_at", "submitted_at", "id"], name="job_queue"),
+            # The queue in its order, everybody's and a team's: a page, its count and a search are read from these alone.
+            models.Index(fields=[*QUEUE_ORDER, "id", "team", *_FOUND_BY], name="job_queue_order"),
+            models.Index(fields=["team", *QUEUE_ORDER, "id", *_FOUND_BY], name="job_team_queue_order"),
             models.Index(fields=["state", "completed_at", "team"], name="job_ended"),
+            # The REST API's list of one state, newest first.
+            models.Index(fields=["state", "-submitted_at", "team"], name="job_state_newest"),
         ]
         ordering = ["-submitted_at"]
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
+from datetime import UTC, datetime, timedelta
 from typing import Any
 from uuid import uuid4
 
@@ -229,6 +230,24 @@ def test_the_timeline_begins_with_a_span_that_shows_what_there_was(demo: Demo, a
     assert "span=1h" in text(ada, "/timeline/")
     assert "span=7d" in text(ada, "/timeline/?span=7d")
     assert "span=1h" in text(ada, "/timeline/?span=nonsense&cluster=nowhere")
+
+
+def test_the_timeline_draws_until_when_the_newest_round_expects_what_runs(demo: Demo, ada: Client) -> None:
+    def planned_ends() -> set[datetime]:
+        traces = {t["name"]: t for t in ada.get("/timeline/figure.json").json()["data"]}
+        bars = zip(traces["planned"]["base"], traces["planned"]["x"], strict=True)
+        return {datetime.fromisoformat(base).replace(tzinfo=UTC) + timedelta(milliseconds=ms) for base, ms in bars}
+
+    def near(ends: set[datetime], moment: datetime) -> bool:
+        return any(abs((end - moment).total_seconds()) < 1 for end in ends)
+
+    assert near(planned_ends(), demo.round.started_at + timedelta(seconds=420))
+    demo.round.runs_expected = None  # as in a database of before, until its next round
+    demo.round.save()
+    launch = demo.running.assignments.get(state="running")
+    ends = planned_ends()
+    assert near(ends, (launch.running_at or launch.created_at) + timedelta(seconds=1000))
+    assert not near(ends, demo.round.started_at + timedelta(seconds=420))
 
 
 def test_kinds_of_other_teams_are_not_shown(demo: Demo, client: Client) -> None:

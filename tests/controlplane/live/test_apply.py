@@ -80,6 +80,18 @@ def test_an_offer_says_what_the_round_expects_of_it(cluster: Cluster, node: Node
     assert (plain.predicted_run_s, plain.predicted_energy_cost, plain.term_until) == (None, None, None)
 
 
+def test_only_a_clusters_newest_round_says_how_long_its_placements_are_expected_to_run(cluster: Cluster, node: Node) -> None:
+    assignment = running(cluster, "a", node, devices_of(node)[0])
+    seat = RankSeat(str(node.pk), (devices_of(node)[0].uuid,))
+    rows = []
+    for run_s in (100.0, 90.0, None):
+        plan = Plan("told", PlanStatus.HEURISTIC, (Placement(str(assignment.job_id), (seat,), predicted_run_s=run_s),))
+        rows.append(a_round(cluster, lambda *_, plan=plan: plan))
+        told = [r.runs_expected for r in Round.objects.filter(pk__in=[r.pk for r in rows]).order_by("pk")]
+        assert told[:-1] == [None] * (len(rows) - 1)
+        assert told[-1] == ([] if run_s is None else [[str(assignment.job_id), "training", 0, run_s]])
+
+
 def test_a_plan_that_leaves_a_job_where_it_is_writes_nothing_but_its_term(cluster: Cluster, node: Node) -> None:
     assignment = running(cluster, "a", node, devices_of(node)[0])
     seat = RankSeat(str(node.pk), (devices_of(node)[0].uuid,))
