@@ -7,8 +7,7 @@ from typing import ClassVar
 
 import numpy as np
 
-from policies.mechanisms.naming import queue_plan
-from policies.mechanisms.problem import Problem
+from policies.mechanisms.naming import Queued, queue_plan
 from policies.plan import Plan
 from policies.snapshot import Ints, Snapshot
 
@@ -24,5 +23,5 @@ class Edf:
         return queue_plan(snapshot, "edf", _by_due_date)
 
 
-def _by_due_date(problem: Problem) -> Ints:
-    return np.lexsort((problem.column("arrival_s"), problem.column("due_s")))
+def _by_due_date(queued: Queued) -> Ints:
+    return np.lexsort((queued.column("arrival_s"), queued.column("due_s")))

@@ -7,8 +7,7 @@ from typing import ClassVar
 
 import numpy as np
 
-from policies.mechanisms.naming import queue_plan
-from policies.mechanisms.problem import Problem
+from policies.mechanisms.naming import Queued, queue_plan
 from policies.plan import Plan
 from policies.snapshot import Ints, Snapshot
 
@@ -24,5 +23,5 @@ class Fifo:
         return queue_plan(snapshot, "fifo", _by_arrival)
 
 
-def _by_arrival(problem: Problem) -> Ints:
-    return np.argsort(problem.column("arrival_s"), kind="stable")
+def _by_arrival(queued: Queued) -> Ints:
+    return np.argsort(queued.column("arrival_s"), kind="stable")

@@ -47,6 +47,12 @@ class JobColumns:
         others = {n: tuple(getattr(j, n) for j in jobs) for n in _OTHER_FIELDS}
         return cls(tuple(j.id for j in jobs), tuple(j.kind for j in jobs), numbers, counts, others)
 
+    @cached_property
+    def gpus_only(self) -> bool:
+        """Whether no job uses anything of its node but GPUs; true of every part of such columns."""
+        uses = self.numbers["cores"].any() or self.numbers["memory_gb"].any() or any(self.others["resources"])
+        return not uses
+
     def row(self, i: int) -> JobView:
         """Row i as a JobView."""
         values: dict[str, Any] = {n: float(c[i]) for n, c in self.numbers.items()}

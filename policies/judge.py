@@ -30,7 +30,7 @@ from typing import Any
 
 from policies.capabilities import worded
 from policies.plan import Placement, Plan, WaitCode
-from policies.snapshot import JobPhase, NodeRole, NodeState, NodeView, Purpose, RankSeat, Running, Snapshot
+from policies.snapshot import DeviceView, JobPhase, NodeRole, NodeState, NodeView, Purpose, RankSeat, Running, Snapshot
 
 TOLERANCE = 1e-9
 
@@ -83,9 +83,7 @@ class _Load:
 
     def __init__(self, snapshot: Snapshot, plan: Plan) -> None:
         self.snapshot = snapshot
-        columns = snapshot.jobs.columns
-        plain = (columns.numbers["cores"], columns.numbers["memory_gb"])
-        self.gpus_only = not any(c.any() for c in plain) and not any(columns.others["resources"])
+        self.gpus_only = snapshot.jobs.columns.gpus_only
         self.devices: dict[tuple[str, str], list[tuple[str, Purpose, float]]] = defaultdict(list)
         self.nodes: dict[str, dict[str, float]] = defaultdict(lambda: defaultdict(float))
         for placed in plan.placements:
@@ -98,6 +96,8 @@ class _Load:
         for seat in ranks:
             for device in seat.devices:
                 self.devices[seat.node, device].append((job, purpose, seat.share))
+            if not demand:
+                continue
             of_node = self.nodes[seat.node]
             for name, amount in demand.items():
                 of_node[name] += seat.cpu_quota if name == "cores" and seat.cpu_quota is not None else amount
@@ -128,8 +128,8 @@ def _seats(placed: Placement, row: int, snapshot: Snapshot) -> Iterator[Violatio
             yield Violation("unknown_node", f"node {seat.node} of job {job} is not in the snapshot", job, seat.node)
             continue
         yield from _state(placed, node, stays, snapshot.now_s)
-        missing = set(columns.others["labels"][row]) - set(node.labels)
-        if missing:
+        labels = columns.others["labels"][row]
+        if labels and (missing := set(labels) - set(node.labels)):
             detail = f"node {node.name} lacks {', '.join(map(worded, sorted(missing)))}, which job {job} needs"
             yield Violation("labels_missing", detail, job, node.id)
         allowed = columns.others["allowed_types"][row]
@@ -139,6 +139,8 @@ def _seats(placed: Placement, row: int, snapshot: Snapshot) -> Iterator[Violatio
 
 
 def _stays(placed: Placement, running: tuple[Running, ...]) -> bool:
+    if not running:
+        return False
     same = [r for r in running if r.purpose is placed.purpose and r.copy == placed.copy]
     if any(r.ranks is placed.ranks for r in same):
         return True
@@ -167,7 +169,8 @@ def _gang(placed: Placement, row: int, snapshot: Snapshot) -> Iterator[Violation
     least, most = int(columns.counts["gpus_min"][row]), int(columns.counts["gpus_max"][row])
     if not least <= placed.gpus <= most:
         yield Violation("gang_size", f"job {job} needs {least} to {most} GPUs over all its ranks, not {placed.gpus}", job)
-    types = {n.gpu_type for s in placed.ranks if (n := snapshot.node_by_id.get(s.node)) is not None}
+    of_ranks = placed.ranks if len(placed.ranks) > 1 else ()
+    types = {n.gpu_type for s in of_ranks if (n := snapshot.node_by_id.get(s.node)) is not None}
     if len(types) > 1 and not columns.others["may_mix"][row]:
         yield Violation("may_not_mix", f"job {job} may not mix GPU types, but sits on {', '.join(sorted(types))}", job)
     if columns.others["phase"][row] is JobPhase.PROFILING:
@@ -178,9 +181,8 @@ def _numbers(placed: Placement, now_s: float) -> Iterator[Violation]:
     job = placed.job
     if not placed.ranks or any(not s.devices for s in placed.ranks):
         yield Violation("empty_placement", f"a rank of job {job} has no device: give each rank at least one", job)
-    values = {"until_s": placed.until_s, "predicted_run_s": placed.predicted_run_s}
-    values["predicted_energy_cost"] = placed.predicted_energy_cost
-    for name, value in values.items():
+    for name in ("until_s", "predicted_run_s", "predicted_energy_cost"):
+        value: float | None = getattr(placed, name)
         if value is not None and not isfinite(value):
             yield Violation("not_finite", f"{name} of job {job} is {value}: give a finite number or none", job)
     if placed.steps_quota is not None and placed.steps_quota < 1:
@@ -259,14 +261,14 @@ def _devices(load: _Load) -> Iterator[Violation]:
         for job in jobs if len(holders) > 1 else ():
             if job in position and not others["may_share"][position[job]]:
                 yield Violation("may_not_share", f"job {job} may not share device {name} of node {node}", job, node)
-        yield from _taken(load, node, name, holders)
+        if device.held:
+            yield from _taken(load, node, device, holders)
 
 
-def _taken(load: _Load, node: str, name: str, holders: list[tuple[str, Purpose, float]]) -> Iterator[Violation]:
-    device = next(d for d in load.snapshot.node_by_id[node].devices if d.id == name)
+def _taken(load: _Load, node: str, device: DeviceView, holders: list[tuple[str, Purpose, float]]) -> Iterator[Violation]:
     held = [h for h in device.held if h.job not in load.snapshot.jobs.position]
     if held and len(holders) + len(held) > device.slots:
-        detail = f"device {name} of node {node} is still held by {held[0].job}, which the snapshot does not know"
+        detail = f"device {device.id} of node {node} is still held by {held[0].job}, which the snapshot does not know"
         yield Violation("device_taken", detail, holders[0][0], node)
 
 

@@ -62,7 +62,8 @@ class Placement:
     @property
     def gpus(self) -> int:
         """Devices held over all ranks."""
-        return sum(len(seat.devices) for seat in self.ranks)
+        ranks = self.ranks
+        return len(ranks[0].devices) if len(ranks) == 1 else sum(len(seat.devices) for seat in ranks)
 
     @property
     def key(self) -> tuple[str, Purpose, int]:

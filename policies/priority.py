@@ -7,8 +7,7 @@ from typing import ClassVar
 
 import numpy as np
 
-from policies.mechanisms.naming import queue_plan
-from policies.mechanisms.problem import Problem
+from policies.mechanisms.naming import Queued, queue_plan
 from policies.parameters import parameter
 from policies.plan import Plan
 from policies.snapshot import Ints, Snapshot
@@ -30,6 +29,6 @@ class Priority:
         """Place waiting jobs by `by`, greater first, equal ones by arrival."""
         return queue_plan(snapshot, "priority", self._queue)
 
-    def _queue(self, problem: Problem) -> Ints:
-        keys = (problem.column("arrival_s"), -problem.column("tardiness_weight"))
-        return np.lexsort((*keys, -problem.count("priority")) if self.by == "priority" else keys)
+    def _queue(self, queued: Queued) -> Ints:
+        keys = (queued.column("arrival_s"), -queued.column("tardiness_weight"))
+        return np.lexsort((*keys, -queued.count("priority")) if self.by == "priority" else keys)

@@ -11,13 +11,14 @@ The documented JSON form is in `policies/schemas/snapshot.schema.json`; `policie
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
 
 import numpy as np
 
 from policies.job_columns import JOB_COUNTS, JOB_NUMBERS, Bools, Floats, Ints, JobColumns, Jobs, frozen
+from policies.openings import Openings, changed, differ_by_holds_alone
 from policies.views import (
     DeviceView,
     EnergyStep,
@@ -107,17 +108,36 @@ class Snapshot:
     emissions_cost_per_kg: float = 0.0
     version: int = SNAPSHOT_VERSION
 
-    def following(self, **changed: Any) -> Snapshot:
+    def following(self, **given: Any) -> Snapshot:
         """The cluster's next snapshot: this one with some fields changed, sharing what was worked out of the others.
 
-        The nodes may have changed their holds and states, not their types nor the number of their devices.
+        The nodes may have changed their holds and states, not their types nor the number of their devices. TypeError for what is
+        no field.
         """
-        after = replace(self, **changed)
+        fields = type(self).__dataclass_fields__
+        if unknown := given.keys() - fields.keys():
+            raise TypeError(f"a snapshot has no {', '.join(sorted(unknown))}")
+        known, after = vars(self), object.__new__(type(self))
         shared = ["types", "type_index", "max_gpus"]
-        if after.kinds is self.kinds:
+        if given.get("kinds", self.kinds) is self.kinds:
             shared += ["kind_index", "throughputs"]
-        vars(after).update({name: vars(self)[name] for name in shared if name in vars(self)})
+        vars(after).update({name: known[name] for name in (*fields, *shared) if name in known}, **given)
+        self._hand_on(after)
         return after
+
+    def _hand_on(self, after: Snapshot) -> None:
+        """Give the next snapshot what has been worked out of those nodes that are the same."""
+        known, at = vars(self), changed(self.nodes, after.nodes)
+        if at is None:
+            return
+        if "openings" in known:
+            vars(after)["openings"] = self.openings.renewed(after.nodes, at)
+        if not all(differ_by_holds_alone(self.nodes[i], after.nodes[i]) for i in at):
+            return
+        if "lasting" in known and after.kinds is self.kinds:
+            vars(after)["lasting"] = self.lasting
+        if "node_by_id" in known:
+            vars(after)["node_by_id"] = {**self.node_by_id, **{after.nodes[i].id: after.nodes[i] for i in at}}
 
     @cached_property
     def types(self) -> tuple[str, ...]:
@@ -138,6 +158,18 @@ class Snapshot:
     def node_by_id(self) -> Mapping[str, NodeView]:
         """The nodes by id."""
         return {n.id: n for n in self.nodes}
+
+    @cached_property
+    def openings(self) -> Openings:
+        """What each node has to give."""
+        return Openings.read(self.nodes)
+
+    @cached_property
+    def lasting(self) -> dict[str, Any]:
+        """For mechanisms to keep what follows from the kinds and from the nodes but for who holds their devices, and from nothing
+        else: snapshots that follow have it too, as long as those stay the same.
+        """
+        return {}
 
     @cached_property
     def max_gpus(self) -> int:

@@ -45,7 +45,8 @@ class Launch:
     @property
     def gpus(self) -> int:
         """Devices held over all ranks."""
-        return sum(len(seat.devices) for seat in self.ranks)
+        ranks = self.ranks
+        return len(ranks[0].devices) if len(ranks) == 1 else sum(len(seat.devices) for seat in ranks)
 
     def steps_at(self, at_s: float) -> int:
         """Whole steps of the job done at that time; none are done after a stop is asked for."""

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from functools import partial
 from itertools import repeat
 from operator import itemgetter
-from typing import Any, TypeAlias
+from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
 
 import numpy as np
 
@@ -15,10 +15,14 @@ from controlplane.simulation.jobs import JobBook, Launch
 from controlplane.simulation.scene import Scene
 from controlplane.simulation.window import window
 from policies.job_columns import frozen
-from policies.snapshot import JobColumns, JobPhase, Jobs, KindView, Running
+from policies.snapshot import Floats, Ints, JobColumns, JobPhase, Jobs, KindView, Running
+
+if TYPE_CHECKING:
+    from _collections_abc import dict_items, dict_keys, dict_values
 
 Received: TypeAlias = tuple[tuple[str, float], ...]
 Column: TypeAlias = Callable[[], tuple[Any, ...]]
+Values = TypeVar("Values")
 
 CHANGING = ("phase", "running", "received_s")
 
@@ -89,22 +93,29 @@ class Shown:
         """These jobs as they are now. `running`: what is committed, by row, None where that is hidden and none of it is among these
         jobs; `launches`: what holds devices, by row.
         """
-        whole, at, size = self.columns, np.array(rows, dtype=np.int64), len(rows)
+        whole, at = self.columns, np.array(rows, dtype=np.int64)
         total = self._total_steps[at]
         left = total - (self.book.steps_done[at] if running is None else self.book.steps_at(at, now_s))
-        changed = {
-            "remaining_steps": np.maximum(0.0, left),
-            "total_steps": total,
-            "restart_cost_s": np.full(size, self.restart_cost_s),
-        }
-        numbers = {n: frozen(changed[n] if n in changed else c[at]) for n, c in whole.numbers.items()}
-        counts = {n: frozen(c[at]) for n, c in whole.counts.items()}
-        others: dict[str, Column] = {
-            n: partial(_repeated, self._same[n], size) if n in self._same else partial(_picked, v, rows)
-            for n, v in whole.others.items()
-        }
-        others |= self._changing(rows, running, launches, now_s)
-        return Jobs(JobColumns(_picked(whole.ids, rows), _picked(whole.kinds, rows), numbers, counts, Lazy(others)))
+        changed = {"remaining_steps": np.maximum(0.0, left), "total_steps": total}
+        numbers, counts = Lazy(whole.numbers, partial(self._number, at, changed)), Lazy(whole.counts, partial(self._count, at))
+        others = Lazy(whole.others, partial(self._other, rows, self._changing(rows, running, launches, now_s)))
+        columns = JobColumns(_picked(whole.ids, rows), _picked(whole.kinds, rows), numbers, counts, others)
+        if whole.gpus_only:
+            vars(columns)["gpus_only"] = True
+        return Jobs(columns)
+
+    def _number(self, at: Ints, changed: Mapping[str, Floats], name: str) -> Floats:
+        if name == "restart_cost_s":
+            return frozen(np.full(len(at), self.restart_cost_s))
+        return frozen(changed[name] if name in changed else self.columns.numbers[name][at])
+
+    def _count(self, at: Ints, name: str) -> Ints:
+        return frozen(self.columns.counts[name][at])
+
+    def _other(self, rows: tuple[int, ...], changing: Mapping[str, Column], name: str) -> tuple[Any, ...]:
+        if name in changing:
+            return changing[name]()
+        return tuple(repeat(self._same[name], len(rows))) if name in self._same else _picked(self.columns.others[name], rows)
 
     def _changing(
         self, rows: tuple[int, ...], running: Mapping[int, tuple[Running, ...]] | None, launches: Mapping[int, Launch], now_s: float
@@ -144,23 +155,49 @@ class Shown:
         return tuple((self.gpu_type[seat.node], (end_s - start_s) * len(seat.devices) * seat.share) for seat in ranks)
 
 
-class Lazy(Mapping[str, tuple[Any, ...]]):
-    """Columns that are made when they are asked for: most policies look at few of them."""
+class Lazy(dict[str, Values]):
+    """Columns of these names that are made when they are asked for: most policies look at few of them.
 
-    def __init__(self, columns: Mapping[str, Column]) -> None:
-        self._columns = columns
-        self._made: dict[str, tuple[Any, ...]] = {}
+    A dictionary, so that a column that was made costs no call; whoever asks for all of them has all made.
+    """
 
-    def __getitem__(self, name: str) -> tuple[Any, ...]:
-        if name not in self._made:
-            self._made[name] = self._columns[name]()
-        return self._made[name]
+    def __init__(self, names: Collection[str], make: Callable[[str], Values]) -> None:
+        super().__init__()
+        self._names, self._make = names, make
 
-    def __iter__(self) -> Iterator[str]:
-        return iter(self._columns)
+    def __missing__(self, name: str) -> Values:
+        if name not in self._names:
+            raise KeyError(name)
+        made = self[name] = self._make(name)
+        return made
+
+    def __contains__(self, name: object) -> bool:
+        return name in self._names
 
     def __len__(self) -> int:
-        return len(self._columns)
+        return len(self._names)
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self.keys())
+
+    def get(self, name: str, default: Any = None, /) -> Any:
+        """The column, or `default` where there is none of that name."""
+        return self[name] if name in self._names else default
+
+    def keys(self) -> dict_keys[str, Values]:
+        """All names."""
+        return self._whole().keys()
+
+    def values(self) -> dict_values[str, Values]:
+        """All columns."""
+        return self._whole().values()
+
+    def items(self) -> dict_items[str, Values]:
+        """All names and columns."""
+        return self._whole().items()
+
+    def _whole(self) -> dict[str, Values]:
+        return {name: self[name] for name in self._names}
 
 
 def _with(received: Received, more: Received) -> Received:
@@ -181,7 +218,3 @@ def _phases(runs: tuple[tuple[Running, ...], ...], unknown: tuple[bool, ...]) ->
 
 def _picked(values: tuple[Any, ...], rows: tuple[int, ...]) -> tuple[Any, ...]:
     return itemgetter(*rows)(values) if len(rows) > 1 else tuple(values[row] for row in rows)
-
-
-def _repeated(value: Any, size: int) -> tuple[Any, ...]:
-    return tuple(repeat(value, size))

@@ -22,15 +22,18 @@ class Speeds:
 
     def of(self, kind: str, ranks: Sequence[RankSeat]) -> float:
         """Steps per second of a job of this kind on these seats; 0 where it is not known."""
-        gpus = sum(len(seat.devices) for seat in ranks)
-        spread = any(seat.node != ranks[0].node for seat in ranks)
-        return self._of_kind(kind).get((self.nodes[ranks[0].node].gpu_type, gpus, spread), 0.0)
+        first = ranks[0]
+        gpus, spread = len(first.devices), False
+        for seat in ranks[1:]:
+            gpus, spread = gpus + len(seat.devices), spread or seat.node != first.node
+        return self._of_kind(kind).get((self.nodes[first.node].gpu_type, gpus, spread), 0.0)
 
     def best(self, columns: JobColumns, row: int) -> tuple[float, str]:
         """(steps per second where the job runs fastest, ""), or (0, why no node can ever run it)."""
         counts, others = columns.counts, columns.others
         wants = (columns.kinds[row], int(counts["gpus_min"][row]), int(counts["gpus_max"][row]))
-        needs = (others["allowed_types"][row], others["labels"][row], _demand(columns, row))
+        demand = () if columns.gpus_only else _demand(columns, row)
+        needs = (others["allowed_types"][row], others["labels"][row], demand)
         if (wants, needs) not in self._best:
             self._best[wants, needs] = self._find(*wants, *needs)
         return self._best[wants, needs]

@@ -72,8 +72,7 @@ def launch_s(snapshot: Snapshot) -> Floats:
 
 def wants_resources(snapshot: Snapshot) -> bool:
     """Whether any job uses anything of its node but GPUs."""
-    numbers, others = snapshot.jobs.columns.numbers, snapshot.jobs.columns.others
-    return bool(numbers["cores"].any() or numbers["memory_gb"].any() or any(others["resources"]))
+    return not snapshot.jobs.columns.gpus_only
 
 
 def demands(snapshot: Snapshot, rows: Ints) -> tuple[tuple[str, ...], Floats]:

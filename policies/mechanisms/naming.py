@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
+from typing import Protocol
 
 import numpy as np
 
+from policies.mechanisms.newcomers import Queue, is_plain, plan_newcomers
 from policies.mechanisms.packing import pack
 from policies.mechanisms.pricing import prices_of
 from policies.mechanisms.problem import Problem, build
@@ -17,8 +19,22 @@ from policies.plan import Placement, Plan, PlanStatus
 from policies.snapshot import Bools, Floats, Ints, RankSeat, Snapshot
 
 
-def queue_plan(snapshot: Snapshot, policy: str, queue: Callable[[Problem], Ints]) -> Plan:
+class Queued(Protocol):
+    """Jobs to be put in order: a problem's, or all that a snapshot shows."""
+
+    def column(self, name: str) -> Floats:
+        """A numeric column of theirs."""
+        ...
+
+    def count(self, name: str) -> Ints:
+        """A column of counts."""
+        ...
+
+
+def queue_plan(snapshot: Snapshot, policy: str, queue: Callable[[Queued], Ints]) -> Plan:
     """The plan of a baseline: started jobs keep what they have, the others are packed in the order of `queue`."""
+    if is_plain(snapshot):
+        return plan_newcomers(snapshot, policy, queue(Queue(snapshot.jobs.columns)))
     problem = build(snapshot, never_touch=True)
     return plan_of(problem, pack(problem, queue(problem)), policy, None)
 

@@ -9,10 +9,11 @@ rightly by taking priced seconds in their place.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, lru_cache
 
 import numpy as np
 
+from policies.job_columns import frozen
 from policies.snapshot import EnergyStep, Floats, Snapshot
 
 SECONDS_PER_HOUR = 3600.0
@@ -65,11 +66,17 @@ def prices_of(snapshot: Snapshot, *, emissions: bool = True) -> Prices:
     """
     per_kg = snapshot.emissions_cost_per_kg if emissions else 0.0
     ahead = [s for s in snapshot.energy if s.to_s > snapshot.now_s] or list(snapshot.energy[-1:])
-    if not ahead:
-        return Prices(np.zeros(1), np.zeros(1))
+    if len(ahead) < 2:
+        return _flat(per_watt_second(ahead[0], per_kg) if ahead else 0.0)
     starts = np.array([s.from_s - snapshot.now_s for s in ahead])
     starts[0] = 0.0
     return Prices(starts, np.array([per_watt_second(s, per_kg) for s in ahead]))
+
+
+@lru_cache(maxsize=256)
+def _flat(rate: float) -> Prices:
+    """One price for ever."""
+    return Prices(frozen(np.zeros(1)), frozen(np.array([rate])))
 
 
 def per_watt_second(step: EnergyStep, emissions_cost_per_kg: float = 0.0) -> float:

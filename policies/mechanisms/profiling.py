@@ -51,6 +51,9 @@ def reserve_profiling(snapshot: Snapshot) -> tuple[Snapshot, tuple[Placement, ..
 
 def merge(plan: Plan, placements: Iterable[Placement]) -> Plan:
     """The plan with these profile placements beside its own; one that it has already (same job, purpose, copy) is not doubled."""
+    placements = tuple(placements)
+    if not placements:
+        return plan
     known = {p.key for p in plan.placements}
     return replace(plan, placements=plan.placements + tuple(p for p in placements if p.key not in known))
 

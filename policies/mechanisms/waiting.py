@@ -8,16 +8,13 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from policies.capabilities import runtime_label, runtime_of
 from policies.judge import TOLERANCE, power_w, profile_runs
-from policies.mechanisms.eligibility import admits, busy_devices
+from policies.mechanisms.eligibility import busy_devices
+from policies.mechanisms.impossible import MOST_NAMED, why_impossible
 from policies.mechanisms.problem import Problem
 from policies.mechanisms.solution import Solution
 from policies.plan import Placement, WaitCode, Waiting
 from policies.snapshot import Bools, Floats, JobPhase, Purpose, Snapshot
-
-MOST_NAMED = 8
-"""Jobs or nodes in the way that are named at most; a queue of thousands would repeat all of them for each."""
 
 
 def waiting_of(problem: Problem, solution: Solution, placements: Sequence[Placement]) -> tuple[Waiting, ...]:
@@ -144,34 +141,5 @@ class _Reasons:
         shape = (counts["gpus_min"][row], counts["gpus_max"][row], others["allowed_types"][row], others["labels"][row])
         key = (self.columns.kinds[row], *shape)
         if key not in self.impossible:
-            self.impossible[key] = self._why_impossible(row)
+            self.impossible[key] = why_impossible(self.snapshot, row)
         return self.impossible[key]
-
-    def _why_impossible(self, row: int) -> tuple[WaitCode, tuple[str, ...]]:
-        """No throughput known; or no node serves training; or none of the allowed types, or of those with the runtime; or none is
-        large enough.
-        """
-        snapshot, others, counts = self.snapshot, self.columns.others, self.columns.counts
-        types = set(others["allowed_types"][row]) or set(snapshot.types)
-        gpus = range(int(counts["gpus_min"][row]), int(counts["gpus_max"][row]) + 1)
-        kind = snapshot.kinds[snapshot.kind_index[self.columns.kinds[row]]]
-        known = {t.gpu_type for t in kind.throughputs if t.gpus in gpus and t.steps_per_s > 0.0 and t.gpu_type in types}
-        of_type = [n for n in snapshot.nodes if n.gpu_type in types]
-        if not any(n.takes_training for n in snapshot.nodes):
-            return WaitCode.NODES_UNAVAILABLE, tuple(n.id for n in of_type)[:MOST_NAMED]
-        if of_type and not any(n.takes_training for n in of_type):
-            return WaitCode.TYPES_UNAVAILABLE, tuple(n.id for n in of_type)[:MOST_NAMED]
-        labels = frozenset(others["labels"][row])
-        offering = [n for n in of_type if runtime_label(runtime_of(labels)) in n.labels]
-        if of_type and runtime_of(labels) and not any(n.takes_training for n in offering):
-            return WaitCode.RUNTIME_UNAVAILABLE, tuple(n.id for n in offering)[:MOST_NAMED]
-        large = [
-            n
-            for n in of_type
-            if len(n.devices) >= gpus.start and admits((frozenset(types), labels), n.gpu_type, frozenset(n.labels))
-        ]
-        if not large:
-            return WaitCode.NO_NODE_FITS, ()
-        if not known & {n.gpu_type for n in large if n.takes_training}:
-            return WaitCode.NO_THROUGHPUT, ()
-        return WaitCode.NO_NODE_FITS, ()

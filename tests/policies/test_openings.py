@@ -1,0 +1,74 @@
+"""What snapshots that follow one another share of their nodes."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from policies.openings import Opening, Openings
+from policies.snapshot import NodeState, NodeView, SlotHold, Snapshot
+from tests.builders_policies import a_device, a_kind, a_node, a_snapshot
+
+
+def held(node: NodeView, *jobs: str) -> NodeView:
+    """The node with its first devices held by these jobs."""
+    taken = tuple(replace(d, held=(SlotHold(job),)) for d, job in zip(node.devices, jobs, strict=False))
+    return replace(node, devices=(*taken, *node.devices[len(jobs) :]))
+
+
+def told(openings: Openings) -> tuple[Any, ...]:
+    return list(openings.of), list(openings.gpus), openings.holders
+
+
+def worked_out(*nodes: NodeView) -> Snapshot:
+    snapshot = a_snapshot(nodes)
+    assert snapshot.openings
+    assert snapshot.node_by_id
+    snapshot.lasting["x"] = 1
+    return snapshot
+
+
+def test_an_opening_tells_free_devices_from_held_and_unhealthy_ones() -> None:
+    node = a_node(devices=(a_device("a", held=(SlotHold("j"),)), a_device("b", healthy=False), a_device("c")))
+    assert Opening.of(node) == Opening(("c",), 1, ("j",))
+
+
+def test_openings_after_changes_are_those_read_anew_and_the_old_ones_stay() -> None:
+    before = (held(a_node("n1"), "a", "b"), held(a_node("n2"), "a"), a_node("n3"))
+    after = (held(a_node("n1"), "b"), before[1], held(a_node("n3"), "c", "b"))
+    first = worked_out(*before)
+    second = first.following(nodes=after)
+    assert told(second.openings) == told(Openings.read(after))
+    assert told(first.openings) == told(Openings.read(before))
+    assert second.node_by_id == {n.id: n for n in after}
+
+
+def test_what_lasts_is_handed_on_while_only_holds_change() -> None:
+    first = worked_out(a_node("n1"), a_node("n2"))
+    second = first.following(nodes=(held(first.nodes[0], "a"), first.nodes[1]), now_s=2000.0)
+    assert second.lasting is first.lasting
+
+
+@pytest.mark.parametrize(
+    "fields", [{"state": NodeState.CORDONED}, {"cores": 4.0}, {"labels": ("x",)}, {"power_w": (1.0, 2.0, 3.0)}]
+)
+def test_what_lasts_ends_when_a_node_changes(fields: dict[str, Any]) -> None:
+    first = worked_out(a_node("n1"), a_node("n2"))
+    second = first.following(nodes=(replace(first.nodes[0], **fields), first.nodes[1]))
+    assert second.lasting == {}
+    assert second.node_by_id["n1"] is second.nodes[0]
+
+
+def test_what_lasts_ends_when_kinds_or_the_number_of_nodes_change() -> None:
+    first = worked_out(a_node("n1"), a_node("n2"))
+    assert first.following(kinds=(a_kind(),)).lasting == {}
+    fewer = first.following(nodes=first.nodes[:1])
+    assert fewer.lasting == {}
+    assert told(fewer.openings) == told(Openings.read(first.nodes[:1]))
+
+
+def test_a_snapshot_that_follows_has_only_fields_of_a_snapshot() -> None:
+    with pytest.raises(TypeError, match="a snapshot has no colour"):
+        a_snapshot().following(colour="red")
