@@ -26,12 +26,12 @@ MOST_ROWS = 500
 
 
 def insert(model: type[M], rows: Iterable[M]) -> None:
-    """Insert them. Rows they refer to are saved already; keys that the database gives out are not read back, signals not sent."""
+    """Insert them. Rows they refer to are saved already; what the database makes (keys, columns) is not read back, no signal sent."""
     rows = list(rows)
     if not rows:
         return
     connection = connections[router.db_for_write(model)]
-    fields = [f for f in model._meta.concrete_fields if not isinstance(f, models.AutoField)]
+    fields = [f for f in model._meta.concrete_fields if not (f.generated or isinstance(f, models.AutoField))]
     values = list(zip(*(_column(field, rows, connection) for field in fields), strict=True))
     quoted = ", ".join(connection.ops.quote_name(str(field.column)) for field in fields)
     into = f"INSERT INTO {connection.ops.quote_name(model._meta.db_table)} ({quoted}) VALUES "  # noqa: S608  # names are the model's own

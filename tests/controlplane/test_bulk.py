@@ -41,7 +41,8 @@ def stored(job: Job) -> dict[str, Any]:
 )
 def test_a_row_is_what_the_orm_would_have_written(values: dict[str, Any]) -> None:
     (one,) = unsaved_jobs(**values)
-    same = Job(**{f.attname: getattr(one, f.attname) for f in Job._meta.concrete_fields if f.name != "id"})
+    given = [f.attname for f in Job._meta.concrete_fields if f.name != "id" and not f.generated]
+    same = Job(**{name: getattr(one, name) for name in given})
     same.save()
     insert(Job, [one])
     assert stored(one) == stored(same)
