@@ -26,7 +26,7 @@ MOST_ROWS = 500
 
 
 def insert(model: type[M], rows: Iterable[M]) -> None:
-    """Insert them. Rows they refer to are saved already; what the database makes (keys, columns) is not read back, no signal sent."""
+    """Insert them. Rows they refer to are saved already; what the database makes is not read back, no signal sent."""
     rows = list(rows)
     if not rows:
         return
