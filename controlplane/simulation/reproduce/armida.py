@@ -108,7 +108,7 @@ def validate(seeds: int) -> dict[str, Any]:
 
 def told(found: Mapping[str, Any]) -> list[str]:
     """The validation in lines to print, the paper's figures beside ours."""
-    fitted, switches = found["fitted"], ", ".join(f"{name} {value:g}" for name, value in found["real_switches"].items())
+    fitted, switches = found["fitted"], ", ".join(f"{name} {value:g}" for name, value in sorted(found["real_switches"].items()))
     rows = (
         ("predicted", found["predicted_eur"], PREDICTED_EUR, f"{found['off_the_papers_prediction']:+.1%}", found["late_s"]),
         (f"predicted, ConvNet x {fitted['convnet']:g}", fitted["energy_eur"], None, "", fitted["late_s"]),
