@@ -68,7 +68,7 @@ def test_the_validation_is_told_with_the_papers_figures_the_costs_and_the_noise(
         "real_switches": {"restart_cost_s": 30.0, "power_noise": 0.05}, "paper_deviation": 0.1229,
     }  # fmt: skip
     lines = told(found)
-    assert "restart_cost_s 30, power_noise 0.05" in lines[0]
+    assert "power_noise 0.05, restart_cost_s 30" in lines[0]
     assert [" ".join(line.split()) for line in lines[1:]] == [
         "predicted 1.0800 paper 1.0844 -0.4%; late: J9 by 12.3 s",
         "predicted, ConvNet x 0.85 1.0700 late: nothing",
