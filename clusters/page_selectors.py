@@ -25,6 +25,8 @@ OTHERS = "another team's job"
 MAX_BARS = 3000
 NODES_A_PAGE = 24
 NODES_A_CHART = 24
+NEWEST_ROUNDS = 20
+"""Of these the newest that has a plan says how long placements are expected to run; one that is held or was abandoned has none."""
 
 
 _OF_BAR = (
@@ -206,12 +208,9 @@ def _shown(nodes: Sequence[Node], since: datetime) -> list[Assignment]:
 
 def _expected(cluster: Cluster) -> Mapping[tuple[str, str, int], float]:
     """When the latest round expects each placement to end, by (job, purpose, copy)."""
-    told = Round.objects.filter(cluster=cluster, runs_expected__isnull=False).only("runs_expected", "started_at")
-    latest = told.order_by("-id").first()
-    if latest is None:
-        return {}
-    start_s = latest.started_at.timestamp()
-    return {(job, purpose, copy): start_s + run_s for job, purpose, copy, run_s in latest.runs_expected}
+    newest = Round.objects.filter(cluster=cluster).order_by("-number").values_list("runs_expected", "started_at")[:NEWEST_ROUNDS]
+    runs, start_s = next(((runs, started.timestamp()) for runs, started in newest if runs is not None), ([], 0.0))
+    return {(job, purpose, copy): start_s + run_s for job, purpose, copy, run_s in runs}
 
 
 def _bars(

@@ -31,6 +31,9 @@ from policies.snapshot import Purpose, Snapshot
 T = TypeVar("T")
 
 BATCH = 500
+FORGOTTEN = 20
+"""Rounds before the newest among which the one is that was the newest: there may be abandoned ones between."""
+
 MAY_WAIT = (JobState.QUEUED, JobState.PROFILING, JobState.STOPPING)
 
 
@@ -98,9 +101,12 @@ def _runs_expected(plan: Plan) -> list[list[object]]:
 
 
 def _forget_expected(newest: Round) -> None:
-    """Only a cluster's newest round says how long placements are expected to run."""
-    earlier = Round.objects.filter(cluster=newest.cluster_id, number__lt=newest.number, runs_expected__isnull=False)
-    earlier.update(runs_expected=None)
+    """Only a cluster's newest round says how long placements are expected to run.
+
+    Looked for among the last rounds alone: to look at all of them means to read past the snapshot of each.
+    """
+    last = range(newest.number - FORGOTTEN, newest.number)
+    Round.objects.filter(cluster=newest.cluster_id, number__in=last, runs_expected__isnull=False).update(runs_expected=None)
 
 
 def wants_another(row: Round, observed: Observation, plan: Plan, applied: Applied) -> bool:
