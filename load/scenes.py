@@ -43,6 +43,9 @@ class Stage:
         return f"{self.place[0]}:{self.place[1]}"
 
 
+WARM_UP_S = 3.0
+"""Submissions offered first and not measured: the servers have just been started, and nobody has connected before."""
+
 KILLED_S = 5.0
 """How long submissions are offered while the web server is killed, once they have been measured."""
 
@@ -50,8 +53,8 @@ KILLED_S = 5.0
 def hand_in(stage: Stage, seeded: Seeded, *, rate_per_s: float, seconds: float, kill: bool) -> Figures:
     """Single submissions at an offered rate, each with its own key; then some in whose midst the web server is killed with -9.
 
-    The figures are of the first ones. Every job of either that was acknowledged must be in the database afterwards; `lost` counts
-    those that are not.
+    The figures are of the first ones, after a short warm-up. Every job that was ever acknowledged must be in the database
+    afterwards; `lost` counts those that are not.
     """
 
     def make(series: str, number: int) -> bytes:
@@ -61,8 +64,9 @@ def hand_in(stage: Stage, seeded: Seeded, *, rate_per_s: float, seconds: float, 
     def offered(series: str, for_s: float) -> Awaitable[Answers]:
         return offer(partial(make, series), stage.place, rate_per_s=rate_per_s, seconds=for_s, connections=CONNECTIONS, keep=True)
 
+    bodies = list(uvloop.run(_until_killed(offered(f"warm-up-{rate_per_s:g}", WARM_UP_S), None)).bodies)
     answers = uvloop.run(_until_killed(offered(f"load-{rate_per_s:g}", seconds), None))
-    bodies = list(answers.bodies)
+    bodies += answers.bodies
     if kill:
         bodies += uvloop.run(_until_killed(offered(f"killed-{rate_per_s:g}", KILLED_S), KILLED_S)).bodies
     _up_again(stage)

@@ -122,10 +122,10 @@ def an_api() -> Iterator[docker.APIClient]:
 
 
 def clear_containers(owner: str) -> None:
-    """Remove every container of an agent."""
-    with an_api() as api:
+    """Remove every container of an agent, also those that it was about to remove when it was killed."""
+    with an_api() as api, contextlib.closing(DockerEngine()) as engine:
         for item in api.containers(all=True, filters={"label": f"loadmaster.owner={owner}"}):
-            api.remove_container(item["Id"], force=True, v=True)
+            engine.remove(item["Id"])
 
 
 def boot_s() -> float:
