@@ -20,6 +20,7 @@ from clusters.cost_csv import csv_of
 from clusters.cost_query import BY, PERIODS, CostQuery, CostQueryError, read_query
 from clusters.costs import as_rows, cost_rows, cost_total, sees_all_costs
 from clusters.models import Cluster
+from controlplane.paging import page_of
 from controlplane.static_files import PLOTLY_NAME
 
 PAGE_SIZE = 100
@@ -36,7 +37,7 @@ def costs(request: HttpRequest) -> HttpResponse:
     if cluster is None:
         return render(request, "clusters/costs.html", {"cluster": None})
     query = _query_or_message(request, cluster, asked)
-    page = Paginator(cost_rows(user, query), PAGE_SIZE).get_page(request.GET.get("page"))
+    page = page_of(Paginator(cost_rows(user, query), PAGE_SIZE), request.GET.get("page"))
     context = {
         "cluster": cluster, "clusters": list(Cluster.objects.order_by("name")), "asked": asked, "periods": PERIODS,
         "dimensions": BY, "by": query.by, "dimension": BY[query.by], "page": page, "rows": as_rows(query, page.object_list),

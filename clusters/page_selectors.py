@@ -18,6 +18,7 @@ from clusters.models import Assignment, AssignmentSlot, Cluster, Device, Node
 from clusters.runtimes import runtimes_of
 from controlplane.gantt import Bar
 from controlplane.models import Round
+from controlplane.paging import page_of
 from jobs.models import Job
 from jobs.selectors import is_operator, visible_jobs
 
@@ -100,14 +101,14 @@ class ClusterNodes:
 def page_of_nodes(number: object) -> Page[Node]:
     """A page of all nodes, in the order of names."""
     nodes = Node.objects.select_related("gpu_type", "cluster").order_by("cluster__name", "name")
-    return Paginator(nodes, NODES_A_PAGE).get_page(number)  # type: ignore[arg-type]  # any text will do
+    return page_of(Paginator(nodes, NODES_A_PAGE), number)
 
 
 def page_of_lanes(number: object, cluster: Cluster | None) -> Page[Node]:
     """A page of a cluster's nodes in the order of names, with what the timeline says of them; empty without a cluster."""
     nodes = Node.objects.filter(cluster=cluster).select_related("gpu_type").order_by("name")
     lanes = nodes.only("name", "emulated", "gpu_type__name", "gpu_type__emulated")
-    return Paginator(lanes, NODES_A_CHART).get_page(number)  # type: ignore[arg-type]  # any text will do
+    return page_of(Paginator(lanes, NODES_A_CHART), number)
 
 
 def cluster_nodes(user: User, page: Page[Node]) -> tuple[ClusterNodes, ...]:

@@ -13,6 +13,7 @@ from django.core.paginator import Page, Paginator
 
 from clusters.models import Device, Node
 from controlplane.models import Round
+from controlplane.paging import page_of
 from jobs.selectors import visible_jobs
 
 PAGE_SIZE = 50
@@ -53,7 +54,7 @@ class RoundPage:
 def rounds_page(number: object) -> tuple[Page[Round], list[RoundRow]]:
     """Rounds, latest first, without their snapshots and plans."""
     rounds = Round.objects.select_related("cluster").defer("snapshot", "plan", "runs_expected").order_by("-id")
-    page = Paginator(rounds, PAGE_SIZE).get_page(number)  # type: ignore[arg-type]  # any text will do
+    page = page_of(Paginator(rounds, PAGE_SIZE), number)
     return page, [_row(r) for r in page.object_list]
 
 

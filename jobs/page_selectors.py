@@ -15,6 +15,7 @@ from django.utils.functional import cached_property
 
 from clusters.models import Assignment
 from controlplane import formats
+from controlplane.paging import page_of
 from jobs.lifecycle import JobState
 from jobs.models import QUEUE_ORDER, Job, Team
 from jobs.selectors import LIVE_STATES, fraction_of, id_begins, jobs_of_teams, names_in_waiting, visible_jobs
@@ -128,7 +129,7 @@ def queue_page(user: User, teams: Sequence[Team], filters: QueueFilters, number:
     First the ids in order, from an index alone, then the rows of this page: whole rows of a long queue are not sorted.
     """
     ids = _filtered(user, teams, filters).order_by(*QUEUE_ORDER, "pk").values_list("pk", flat=True)
-    page = _paginator(ids, filters).get_page(number)  # type: ignore[arg-type]  # any text will do
+    page = page_of(_paginator(ids, filters), number)
     place = {pk: i for i, pk in enumerate(page.object_list)}
     rows = _with_what_is_shown(visible_jobs(user).filter(pk__in=place))
     return page, job_rows(user, sorted(rows, key=lambda job: place[job.pk]))

@@ -14,6 +14,7 @@ from django.core.paginator import Page, Paginator
 
 from controlplane.formats import duration, quantity
 from controlplane.models import Simulation, SimulationFile
+from controlplane.paging import page_of
 from controlplane.studies.folders import read_file
 from controlplane.studies.lifecycle import ACTIVE
 from controlplane.studies.selectors import visible_simulations
@@ -60,7 +61,7 @@ class ResultsTable:
 
 def simulations_page(user: User, number: object) -> Page[Simulation]:
     """The simulations the user may see, newest first."""
-    return Paginator(visible_simulations(user), PAGE_SIZE).get_page(number)  # type: ignore[arg-type]  # any text will do
+    return page_of(Paginator(visible_simulations(user), PAGE_SIZE), number)
 
 
 def is_active(simulation: Simulation) -> bool:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from datetime import timedelta
 from decimal import Decimal
-from typing import Any
 
 import pytest
 from django.utils import timezone
@@ -18,8 +17,7 @@ from jobs.models import Attempt, Job
 from loadmaster.protocol import AssignmentState
 from policies.plan import Placement, Plan, PlanStatus, WaitCode, Waiting
 from policies.snapshot import NodeView, RankSeat
-from profiling.models import ProfileRun
-from tests.builders import a_cluster, a_gpu_type, a_job, a_kind, a_node
+from tests.builders import a_job, a_node
 from tests.builders_live import (
     a_round,
     a_round_of_waiting_events,
@@ -35,16 +33,6 @@ from tests.builders_live import (
 )
 
 pytestmark = pytest.mark.django_db
-
-
-@pytest.fixture
-def cluster() -> Cluster:
-    return a_cluster()
-
-
-@pytest.fixture
-def node(cluster: Cluster) -> Node:
-    return a_node(cluster, gpu_type=a_gpu_type("V100", idle_w=30.0, peak_w=200.0), gpus=2, base_w=300.0)
 
 
 def test_a_start_offers_the_job_to_its_node_under_the_next_fence(cluster: Cluster, node: Node) -> None:
@@ -361,44 +349,3 @@ def test_nothing_is_applied_by_a_round_that_took_too_long(cluster: Cluster, node
     assert not Assignment.objects.exists()
     assert Round.objects.get().status == "abandoned"
     assert RescheduleEvent.objects.filter(round=None).count() == 1
-
-
-def a_round_of_profiling(cluster: Cluster) -> Job:
-    """A job of an unknown kind on a cluster whose node may profile, after the round that placed its first run."""
-    node = a_node(cluster, gpus=1, role="profiling")
-    job = a_job(cluster, name="new", kind=a_kind(), state="profiling", checkpoint_steps=30)
-    ProfileRun.objects.create(kind=job.kind, job=job, gpu_type=node.gpu_type, gpus=1, steps=20, copy=3)
-    a_round(cluster, placing())
-    return job
-
-
-def test_a_profile_run_is_offered_beside_its_job_which_goes_on_waiting(cluster: Cluster) -> None:
-    job = a_round_of_profiling(cluster)
-    run = Assignment.objects.get()
-    job.refresh_from_db()
-    assert (job.state, job.fence, job.checkpoint_steps) == ("profiling", 1, 30)
-    assert (run.purpose, run.copy, run.steps_quota, run.fence, run.start_steps) == ("profiling", 3, 20, 1, 0)
-    assert run.attempt is None
-    assert ProfileRun.objects.get().state == "running"
-    assert [e.event for e in job.events.all()] == ["profile_run"]
-
-
-def test_a_profile_run_under_way_is_kept_by_the_next_round(cluster: Cluster) -> None:
-    a_round_of_profiling(cluster)
-    taken(Assignment.objects.get())
-    row = a_round(cluster, placing())
-    assert changes_of(row) == {"new": "keep"}
-    assert Assignment.objects.get().desired == "run"
-
-
-def test_a_profile_run_whose_job_was_meanwhile_cancelled_is_not_launched(cluster: Cluster) -> None:
-    node = a_node(cluster, gpus=1, role="profiling")
-    job = a_job(cluster, name="new", kind=a_kind(), state="profiling")
-    ProfileRun.objects.create(kind=job.kind, job=job, gpu_type=node.gpu_type, gpus=1, steps=20, copy=0)
-
-    def meanwhile(*given: Any) -> Plan:
-        Job.objects.filter(pk=job.pk).update(state="cancelled")
-        return placing()(*given)
-
-    assert refused(a_round(cluster, meanwhile)) == {"new": "stale"}
-    assert not Assignment.objects.exists()

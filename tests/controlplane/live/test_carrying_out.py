@@ -25,7 +25,7 @@ from policies import plan_json
 from policies.base import PolicyError
 from policies.plan import Plan
 from policies.snapshot import Snapshot
-from tests.builders import a_cluster, a_gpu_type, a_job, a_node, a_user
+from tests.builders import a_job, a_user
 from tests.builders_live import (
     a_round,
     a_round_of_waiting_events,
@@ -39,16 +39,6 @@ from tests.builders_live import (
 )
 
 pytestmark = pytest.mark.django_db
-
-
-@pytest.fixture
-def cluster() -> Cluster:
-    return a_cluster()
-
-
-@pytest.fixture
-def node(cluster: Cluster) -> Node:
-    return a_node(cluster, gpu_type=a_gpu_type("V100", idle_w=30.0, peak_w=200.0), gpus=2, base_w=300.0)
 
 
 def nobody(policy: str, parameters: Mapping[str, Any], snapshot: Snapshot) -> Plan:

@@ -1,0 +1,14 @@
+"""A page of a long list, by whatever an address says."""
+
+from __future__ import annotations
+
+from typing import TypeVar
+
+from django.core.paginator import Page, Paginator
+
+T = TypeVar("T")
+
+
+def page_of(paginator: Paginator[T], number: object) -> Page[T]:
+    """The page of that number; the first one where it is no number, the last one where there are not so many."""
+    return paginator.get_page(number)  # type: ignore[arg-type]  # it takes any text, which its stubs do not say
