@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable
+import math
+from collections.abc import Callable, Iterable
 from functools import partial
 from uuid import UUID
 
@@ -54,21 +55,32 @@ def hint_arrived(cluster_id: int) -> None:
         log.warning("the cache is away, so hints of the next second may be left out: %s", error)
 
 
+def hint_after(cluster_id: int, rest_s: float) -> None:
+    """Hint a worker once the cluster has rested, unless somebody has seen to that already."""
+    from controlplane.tasks import run_cluster_round
+
+    if _is_first(f"rest:{cluster_id}", math.ceil(rest_s)):
+        _send(lambda: run_cluster_round.apply_async((cluster_id,), countdown=rest_s))
+
+
 def _hint(cluster_id: int) -> None:
     """Hint a worker, unless a hint is on its way that will find these events too: hundreds of jobs a second need no task each."""
     from controlplane.tasks import run_cluster_round  # the task module imports the loop, which imports this one
 
-    if not _is_first(cluster_id):
-        return
+    if _is_first(_key(cluster_id), HINT_LIVES_S):
+        _send(lambda: run_cluster_round.delay(cluster_id))
+
+
+def _send(send: Callable[[], object]) -> None:
     try:
-        run_cluster_round.delay(cluster_id)
+        send()
     except OperationalError as error:
         log.warning("the broker is away, so the reconciler will find the event: %s", error)
 
 
-def _is_first(cluster_id: int) -> bool:
+def _is_first(key: str, lives_s: int) -> bool:
     try:
-        return bool(cache.add(_key(cluster_id), 1, HINT_LIVES_S))
+        return bool(cache.add(key, 1, lives_s))
     except (RedisError, OSError) as error:
         log.warning("the cache is away, so every event sends a hint: %s", error)
         return True

@@ -46,23 +46,23 @@ LONGEST_REST_S = 5.0
 """But by no longer one: what was submitted while a slow solver worked is not to wait for as long again."""
 
 
-def is_taken(cluster_id: int, now: datetime) -> bool:
-    """Whether a round of the cluster is held, or it rests after one."""
+def is_held(cluster_id: int, now: datetime) -> bool:
+    """Whether somebody holds a round of the cluster."""
     cluster = Cluster.objects.filter(pk=cluster_id).first()
-    return cluster is not None and (locks.is_held(cluster, now) or is_resting(cluster_id, now))
+    return cluster is not None and locks.is_held(cluster, now)
 
 
-def is_resting(cluster_id: int, now: datetime) -> bool:
-    """Whether the cluster's last round was long and ended less than REST times its own length ago, and less than LONGEST_REST_S.
+def rest_s(cluster_id: int, now: datetime) -> float:
+    """Seconds the cluster rests on: REST times the length of its last round if that was long, but LONGEST_REST_S at most; or 0.
 
-    So rounds of up to 2.5 s take a third of a worker at most, and somebody else has a turn between longer ones. Events that come in
-    meanwhile are answered after it: the reconciler asks for that.
+    So rounds of up to 2.5 s take a third of a worker at most, and somebody else has a turn between longer ones.
     """
     last = Round.objects.filter(cluster=cluster_id).order_by("-number").values_list("started_at", "ended_at").first()
     if last is None or last[1] is None:
-        return False
-    took = last[1] - last[0]
-    return took > timedelta(seconds=LONG_S) and now < last[1] + min(REST * took, timedelta(seconds=LONGEST_REST_S))
+        return 0.0
+    took_s = (last[1] - last[0]).total_seconds()
+    rests_s = min(REST * took_s, LONGEST_REST_S) if took_s > LONG_S else 0.0
+    return max(0.0, rests_s - (now - last[1]).total_seconds())
 
 
 def _is_due(cluster: Cluster, now: datetime) -> bool:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from typing import Any
 
 from celery import shared_task
@@ -12,9 +13,9 @@ from clusters.ledger import meter
 from clusters.reconciler import reconcile_clusters
 from controlplane import pace
 from controlplane.alone import alone
-from controlplane.events import hint_arrived
+from controlplane.events import hint_after, hint_arrived
 from controlplane.health import note_beat
-from controlplane.live.solver import solve_in_child, start_solver
+from controlplane.live.solver import await_solver, solve_in_child, start_solver
 from controlplane.live.world import Ports, hold_round, is_wanted
 from controlplane.logs import bound
 from controlplane.retention import prune
@@ -35,18 +36,30 @@ def run_cluster_round(cluster_id: int) -> None:
     """Answer the cluster's waiting events. Leaves at once if there are none or if somebody else is at it.
 
     One that leaves so lets its hint count as on its way, so that a flood of submissions sends one a second and not one a commit:
-    who holds the round looks for events once more after it, and the reconciler does after a rest.
+    who holds the round looks for events once more after it. A cluster that rests after a long round is looked after once it has
+    rested. A task that has held its rounds comes back for what is left after as long a time as they took.
     """
-    if pace.is_taken(cluster_id, timezone.now()):
+    if pace.is_held(cluster_id, timezone.now()) or _rests(cluster_id):
         return
+    began_s = time.monotonic()
     for _ in range(ROUNDS_A_TASK):
         hint_arrived(cluster_id)
         with bound(cluster=cluster_id):
-            if pace.is_resting(cluster_id, timezone.now()) or hold_round(cluster_id, Ports(solve_in_child)) is None:
+            if hold_round(cluster_id, Ports(solve_in_child, await_solver=await_solver)) is None:
                 return
+        if _rests(cluster_id):
+            return
     hint_arrived(cluster_id)
     if is_wanted(cluster_id):
-        run_cluster_round.apply_async((cluster_id,), countdown=pace.PATIENCE_S)
+        run_cluster_round.apply_async((cluster_id,), countdown=min(time.monotonic() - began_s, pace.PATIENCE_S))
+
+
+def _rests(cluster_id: int) -> bool:
+    """Whether the cluster rests after a long round; then what waits for a round is answered after the rest."""
+    rest_s = pace.rest_s(cluster_id, timezone.now())
+    if rest_s > 0 and is_wanted(cluster_id):
+        hint_after(cluster_id, rest_s)
+    return rest_s > 0
 
 
 @shared_task

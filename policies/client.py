@@ -15,7 +15,7 @@ import signal
 import subprocess
 import sys
 import threading
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from time import monotonic
 from typing import IO, Any
@@ -63,6 +63,12 @@ class SolverProcess:
         with self._lock:
             self._running()
 
+    def await_ready(self) -> None:
+        """Wait until the child, which is started if none runs, has warmed up. Raises SolverFailedError if it does not."""
+        self._forget_parents_child()
+        with self._lock, self._or_killed("the policies"):
+            self._ready()
+
     def solve(self, snapshot: Snapshot, policy: str, parameters: Mapping[str, object] | None = None) -> Plan:
         """The policy's plan. Raises the policy's PolicyError, or SolverFailedError when the process crashed or took too long."""
         self._forget_parents_child()
@@ -96,12 +102,17 @@ class SolverProcess:
             self._owner, self._lock, self._process, self._read = os.getpid(), threading.Lock(), None, b""
 
     def _ask(self, line: bytes, policy: str) -> dict[str, Any]:
-        try:
-            process = self._running()
-            self._wait_until_ready(process)
+        with self._or_killed(policy):
+            process = self._ready()
             deadline = monotonic() + self.timeout_s
             _write(process.stdin, line, deadline)
             return self._answer(process, deadline)
+
+    @contextlib.contextmanager
+    def _or_killed(self, policy: str) -> Iterator[None]:
+        """Whatever goes wrong in here ends the process, for the pipe would hold half an answer. Raises SolverFailedError."""
+        try:
+            yield
         except (OSError, EOFError, ValueError) as error:
             self._kill()
             raise SolverFailedError(f"the solver process of {policy} ended without an answer: {error or 'it crashed'}") from error
@@ -109,7 +120,7 @@ class SolverProcess:
             self._kill()
             raise SolverFailedError(f"{policy} took more than {self.timeout_s:g} s and was stopped: {error}") from error
         except BaseException:
-            self._kill()  # interrupted in between: the pipe would hold half an answer
+            self._kill()
             raise
 
     def _running(self) -> subprocess.Popen[bytes]:
@@ -126,10 +137,12 @@ class SolverProcess:
             assert pipe is not None
             os.set_blocking(pipe.fileno(), False)
 
-    def _wait_until_ready(self, process: subprocess.Popen[bytes]) -> None:
+    def _ready(self) -> subprocess.Popen[bytes]:
+        process = self._running()
         if not self._is_ready:
             self._answer(process, monotonic() + START_S + self.timeout_s)
             self._is_ready = True
+        return process
 
     def _answer(self, process: subprocess.Popen[bytes], deadline: float) -> dict[str, Any]:
         parts = [self._read]

@@ -10,6 +10,7 @@ from typing import Any
 
 from django.conf import settings
 
+from policies.base import PolicyError
 from policies.client import SolverProcess
 from policies.plan import Plan
 from policies.registry import make
@@ -33,6 +34,14 @@ def start_solver() -> None:
     try:
         _solver().start()
     except OSError as error:  # the first round tries again, and says in its own words what is wrong
+        logger.warning("the solver does not start: %s", error)
+
+
+def await_solver() -> None:
+    """Wait until this process's solver has warmed up, if it does: what is wrong with one that does not is the round's to say."""
+    try:
+        _solver().await_ready()
+    except (OSError, PolicyError) as error:
         logger.warning("the solver does not start: %s", error)
 
 

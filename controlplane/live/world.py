@@ -48,6 +48,7 @@ SERVICES = Services(evict, profile_run_started)
 class Ports:
     """Everything a live round asks of others, so that tests can put something else there.
 
+    `await_solver` returns once a snapshot can be solved at once; a round that was held meanwhile would count as a long one.
     A round holds its lock for `hold_s` at most (default: the solver's limit and OVERHEAD_S), renewed every `renew_s`, and is
     followed `expiry_s` after its process has died.
     """
@@ -59,6 +60,7 @@ class Ports:
     hold_s: float | None = None
     expiry_s: float = EXPIRY_S
     renew_s: float = RENEW_S
+    await_solver: Callable[[], None] = lambda: None
 
     def renewal(self, now_s: float) -> Renewal:
         """How a round that begins now keeps its lock."""
@@ -126,6 +128,7 @@ def hold_round(cluster_id: int, ports: Ports) -> RoundResult | None:
     """
     if not is_wanted(cluster_id):
         return None
+    ports.await_solver()
     now_s = ports.clock()
     renewal, now = ports.renewal(now_s), datetime.fromtimestamp(now_s, UTC)
     lock = locks.acquire(cluster_id, now, renewal.expires(now_s))

@@ -34,6 +34,7 @@ def hints(monkeypatch: pytest.MonkeyPatch) -> Hints:
     monkeypatch.setattr(tasks.run_cluster_round, "delay", lambda cluster: found.append((cluster, None)))
     monkeypatch.setattr(tasks.run_cluster_round, "apply_async", lambda args, countdown=None: found.append((*args, countdown)))
     monkeypatch.setattr("controlplane.tasks.solve_in_child", solve_here)
+    monkeypatch.setattr("controlplane.tasks.await_solver", lambda: None)
     long = partial(Ports, expiry_s=IN_ONE_TRANSACTION_S, renew_s=IN_ONE_TRANSACTION_S)
     monkeypatch.setattr("controlplane.tasks.Ports", long)
     return found
@@ -126,22 +127,62 @@ def test_a_task_that_finds_another_round_held_leaves_at_once() -> None:
     assert not Round.objects.exists()
 
 
-@pytest.mark.parametrize("taken", ["held", "rested after"])
-def test_events_that_come_while_a_round_is_held_or_rested_after_send_one_hint_for_all(
-    taken: str, hints: Hints, monkeypatch: pytest.MonkeyPatch, django_capture_on_commit_callbacks: Any
+def test_events_that_come_while_a_round_is_held_send_one_hint_for_all(
+    hints: Hints, monkeypatch: pytest.MonkeyPatch, django_capture_on_commit_callbacks: Any
 ) -> None:
     monkeypatch.setattr("controlplane.events.HINT_LIVES_S", 3600)  # however slow this machine is
     cluster = a_cluster(policy="fifo")
-    if taken == "held":
-        acquire(cluster.pk, timezone.now(), timezone.now() + timedelta(seconds=3600))
-    else:
-        monkeypatch.setattr(pace, "is_resting", lambda *_: True)
+    acquire(cluster.pk, timezone.now(), timezone.now() + timedelta(seconds=3600))
     for _ in range(2):
         with django_capture_on_commit_callbacks(execute=True):
             request_reschedule(cluster, Reason.SUBMISSION)
         tasks.run_cluster_round(cluster.pk)
     assert hints == [(cluster.pk, None)]
     assert not Round.objects.exists()
+
+
+def test_events_that_come_while_a_cluster_rests_are_answered_as_soon_as_it_has_rested(
+    hints: Hints, monkeypatch: pytest.MonkeyPatch, django_capture_on_commit_callbacks: Any
+) -> None:
+    monkeypatch.setattr("controlplane.events.HINT_LIVES_S", 3600)
+    monkeypatch.setattr(pace, "rest_s", lambda *_: 3.5)
+    cluster = a_cluster(policy="fifo")
+    tasks.run_cluster_round(cluster.pk)
+    assert not hints, "nothing waits for the end of this rest"
+    for _ in range(2):
+        with django_capture_on_commit_callbacks(execute=True):
+            request_reschedule(cluster, Reason.SUBMISSION)
+        tasks.run_cluster_round(cluster.pk)
+    assert hints == [(cluster.pk, None), (cluster.pk, 3.5)], "one hint for both, and one for the end of the rest"
+    assert not Round.objects.exists()
+    monkeypatch.setattr(pace, "rest_s", lambda *_: 0.0)
+    tasks.run_cluster_round(cluster.pk)
+    assert Round.objects.get().events.count() == 2
+
+
+def test_events_that_a_long_round_leaves_waiting_are_answered_after_its_rest(monkeypatch: pytest.MonkeyPatch, hints: Hints) -> None:
+    cluster = a_cluster(policy="fifo")
+    a_waiting_event(cluster)
+
+    def meanwhile(*given: Any) -> Any:
+        a_waiting_event(cluster)
+        monkeypatch.setattr(pace, "rest_s", lambda *_: 4.0)
+        return solve_here(*given)
+
+    monkeypatch.setattr("controlplane.tasks.solve_in_child", meanwhile)
+    tasks.run_cluster_round(cluster.pk)
+    assert Round.objects.count() == 1
+    assert hints == [(cluster.pk, 4.0)]
+
+
+def test_a_round_is_not_held_before_its_solver_is_warm_so_that_no_rest_follows_a_start(monkeypatch: pytest.MonkeyPatch) -> None:
+    cluster = a_cluster(policy="fifo")
+    a_waiting_event(cluster)
+    held: list[bool] = []
+    monkeypatch.setattr("controlplane.tasks.await_solver", lambda: held.append(pace.is_held(cluster.pk, timezone.now())))
+    tasks.run_cluster_round(cluster.pk)
+    assert held == [False]
+    assert Round.objects.count() == 1
 
 
 def test_whoever_has_held_a_round_lets_hints_be_sent_again(
@@ -183,8 +224,9 @@ def test_a_cluster_rests_after_a_long_round_for_twice_as_long_but_never_for_long
     row = Round.objects.create(cluster=cluster, number=1, status="applied", policy="fifo", seed=1)
     ended = timezone.now()
     Round.objects.filter(pk=row.pk).update(started_at=ended - timedelta(seconds=took_s), ended_at=ended)
-    assert pace.is_resting(cluster.pk, ended + timedelta(seconds=rests_s - 0.1)) is (rests_s > 0)
-    assert not pace.is_resting(cluster.pk, ended + timedelta(seconds=rests_s))
+    assert pace.rest_s(cluster.pk, ended) == pytest.approx(rests_s)
+    assert pace.rest_s(cluster.pk, ended + timedelta(seconds=1)) == pytest.approx(max(0.0, rests_s - 1))
+    assert pace.rest_s(cluster.pk, ended + timedelta(seconds=rests_s)) == 0.0
 
 
 def test_a_task_gives_way_after_some_rounds_and_comes_back_for_the_rest(monkeypatch: pytest.MonkeyPatch, hints: Hints) -> None:
@@ -199,7 +241,9 @@ def test_a_task_gives_way_after_some_rounds_and_comes_back_for_the_rest(monkeypa
     monkeypatch.setattr("controlplane.tasks.solve_in_child", never_done)
     tasks.run_cluster_round(cluster.pk)
     assert Round.objects.count() == tasks.ROUNDS_A_TASK
-    assert hints == [(cluster.pk, pace.PATIENCE_S)]
+    (came_back,) = hints
+    assert came_back[0] == cluster.pk
+    assert 0 < came_back[1] <= pace.PATIENCE_S, "as long a time after them as they took, but no longer than an event may wait"
 
 
 def test_a_policy_that_does_not_exist_keeps_what_runs_and_answers_the_event() -> None:

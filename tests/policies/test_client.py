@@ -187,7 +187,21 @@ def test_a_process_started_beforehand_warms_up_meanwhile_and_answers_the_first_r
         solver.start()
         assert solver.solve(SNAPSHOT, "edf") == make("edf")(SNAPSHOT)
         assert solver.pid == pid
+        solver.await_ready()
+        assert solver.pid == pid, "it is ready already"
     with SolverProcess(timeout_s=5.0, command=[sys.executable, "-c", "raise SystemExit(3)"]) as broken:
         broken.start()
         with pytest.raises(SolverFailedError, match="ended without an answer"):
             broken.solve(SNAPSHOT, "edf")
+
+
+def test_who_waits_for_a_process_to_warm_up_can_be_answered_at_once_then() -> None:
+    slow = "import sys, time; time.sleep(0.2); print('{}', flush=True); sys.stdin.readline()"
+    with SolverProcess(timeout_s=30.0, command=[sys.executable, "-c", slow]) as solver:
+        solver.await_ready()
+        assert solver._is_ready
+        assert solver.pid is not None
+    with SolverProcess(timeout_s=5.0, command=[sys.executable, "-c", "raise SystemExit(3)"]) as broken:
+        with pytest.raises(SolverFailedError, match="ended without an answer"):
+            broken.await_ready()
+        assert broken.pid is None

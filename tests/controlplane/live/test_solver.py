@@ -28,3 +28,16 @@ def test_the_child_decides_as_this_process_would_and_stays_for_the_next_round() 
         solve_in_child("nobody", {}, snapshot)
     assert solve_in_child("edf", {}, snapshot).policy == "edf"
     assert solver._solver().pid == pid
+
+
+@pytest.mark.usefixtures("_child")
+def test_who_waits_for_a_solver_that_does_not_start_goes_on_for_the_round_to_say_it(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    solver.await_solver()
+    assert solver._solver().pid is not None
+    assert not caplog.records
+    solver._solver().close()
+    monkeypatch.setattr(solver._solver(), "_command", ["/does/not/exist"])
+    solver.await_solver()
+    assert "the solver does not start" in caplog.text
