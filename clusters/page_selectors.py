@@ -148,9 +148,10 @@ def gantt_bars(
     now = timezone.now()
     lanes = _lanes(nodes)
     assignments = _shown(nodes, since)
+    places = _places(assignments, lanes)
     seen = _seen(user, {a.job_id for a in assignments})
     expected = _expected(cluster)
-    bars = [b for a in assignments for b in _bars(a, lanes, seen, expected, now)]
+    bars = [b for a in assignments for b in _bars(a, places[a.pk], seen, expected, now)]
     return tuple(b for b in bars if b.to_s > since.timestamp() and b.from_s < until.timestamp()), tuple(lanes.values())
 
 
@@ -191,11 +192,13 @@ def _occupant(assignment: Assignment, seen: frozenset[Any]) -> Occupant:
 def _lanes(nodes: Sequence[Node]) -> dict[int, str]:
     """Device -> its lane, in the order of nodes and GPUs. A GPU is called by its number on the node."""
     lanes: dict[int, str] = {}
-    prefetch_related_objects(nodes, Prefetch("devices", Device.objects.only("node_id", "uuid")))
+    devices: dict[Any, list[int]] = defaultdict(list)
+    for node_id, pk in Device.objects.filter(node__in=nodes).order_by("uuid").values_list("node_id", "pk"):
+        devices[node_id].append(pk)
     for node in nodes:
         mark = " (emulated)" if node.emulated or node.gpu_type.emulated else ""
-        for index, device in enumerate(sorted(node.devices.all(), key=lambda d: d.uuid)):
-            lanes[device.pk] = f"{node.name} · {node.gpu_type.name} {index}{mark}"
+        for index, device in enumerate(devices[node.pk]):
+            lanes[device] = f"{node.name} · {node.gpu_type.name} {index}{mark}"
     return lanes
 
 
@@ -203,8 +206,17 @@ def _shown(nodes: Sequence[Node], since: datetime) -> list[Assignment]:
     """Assignments that held a GPU since then, newest first up to a bound."""
     held = Q(ended_at__isnull=True) | Q(ended_at__gte=since)
     rows = Assignment.objects.filter(held, node__in=nodes).exclude(state="rejected").select_related("job").only(*_OF_BAR)
-    slots = Prefetch("slots", AssignmentSlot.objects.only("assignment_id", "device_id"))
-    return list(rows.prefetch_related(slots).order_by("-created_at")[:MAX_BARS])
+    return list(rows.order_by("-created_at")[:MAX_BARS])
+
+
+def _places(assignments: Iterable[Assignment], lanes: Mapping[int, str]) -> Mapping[Any, list[str]]:
+    """Assignment -> the lanes it held. Pairs of ids alone: a prefetch would make a queryset for each assignment."""
+    places: dict[Any, list[str]] = defaultdict(list)
+    held = AssignmentSlot.objects.filter(assignment__in=[a.pk for a in assignments]).order_by("pk")
+    for assignment, device in held.values_list("assignment_id", "device_id"):
+        if device in lanes:
+            places[assignment].append(lanes[device])
+    return places
 
 
 def _expected(cluster: Cluster) -> Mapping[tuple[str, str, int], float]:
@@ -216,7 +228,7 @@ def _expected(cluster: Cluster) -> Mapping[tuple[str, str, int], float]:
 
 def _bars(
     assignment: Assignment,
-    lanes: Mapping[int, str],
+    places: Sequence[str],
     seen: frozenset[Any],
     expected: Mapping[tuple[str, str, int], float],
     now: datetime,
@@ -227,7 +239,6 @@ def _bars(
     live = assignment.state in LIVE
     to_s = now.timestamp() if live else (assignment.ended_at or now).timestamp()
     kind = "profiling" if assignment.purpose == "profiling" else "running" if live else "ran"
-    places = [lanes[s.device_id] for s in assignment.slots.all() if s.device_id in lanes]
     hover = _hover(assignment, job) if known else ""
     key = str(job.pk) if known else ""
     bars = [Bar(lane, key, name, from_s, to_s, kind, hover) for lane in places]
