@@ -118,8 +118,11 @@ class PostgresEngine:
     vendor = "postgresql"
 
     def dump(self, to: Path) -> None:
-        """pg_dump's custom format: compressed, consistent, while others write."""
-        _run("pg_dump", "--format=custom", "--no-owner", "--no-privileges", f"--file={to}", *_address())
+        """pg_dump's custom format: compressed, consistent, while others write.
+
+        Without comments, for only its owner may make that of an extension.
+        """
+        _run("pg_dump", "--format=custom", "--no-owner", "--no-privileges", "--no-comments", f"--file={to}", *_address())
 
     def refuse_company(self) -> None:
         """Nobody else may be connected: what they believe would not hold any more."""

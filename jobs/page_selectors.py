@@ -27,6 +27,9 @@ MOST_LISTED = 10_000
 MOST_FOUND = 1_000
 """Up to so many jobs that fit a search are read at once: their number and their page in one look at all names."""
 
+MOST_KEYS = 1_000
+"""Of people or kinds that a search finds, said one by one in the search for jobs."""
+
 RUNNING, WAITING, OVER = range(3)
 GROUPS = ("Running", "Waiting", "Ended")
 """Headings of the queue by `Job.queue_rank`."""
@@ -176,7 +179,14 @@ def _filtered(user: User, teams: Sequence[Team], filters: QueueFilters) -> Query
 def _matches(search: str) -> Q:
     """People and kinds are looked for among themselves: a join would meet them again with each of their jobs."""
     kinds, people = Kind.objects.filter(name__icontains=search), User.objects.filter(username__icontains=search)
-    return Q(name__icontains=search) | Q(kind__in=kinds.values("pk")) | Q(user__in=people.values("pk")) | id_begins(search)
+    return Q(name__icontains=search) | Q(kind__in=_keys(kinds)) | Q(user__in=_keys(people)) | id_begins(search)
+
+
+def _keys(rows: QuerySet[Any]) -> list[Any] | QuerySet[Any, Any]:
+    """Keys said outright, unless they are too many: beside a subquery PostgreSQL would not use its index of names."""
+    keys = rows.order_by().values_list("pk", flat=True)
+    few = list(keys[: MOST_KEYS + 1])
+    return few if len(few) <= MOST_KEYS else keys
 
 
 def _row(job: Job, names: Mapping[str, str], now: datetime) -> JobRow:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 from datetime import datetime, timedelta
+from importlib import import_module
 from uuid import UUID
 
 import pytest
@@ -110,6 +111,17 @@ def test_a_search_that_finds_more_than_is_read_at_once_leafs_on(monkeypatch: pyt
     assert len(expected) > PAGE_SIZE
 
 
+def test_a_search_that_finds_many_kinds_and_people_finds_all_their_jobs(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    _, operator = many_jobs(6)
+    monkeypatch.setattr(page_selectors, "MOST_KEYS", 1)
+    for search in ("e", "o", "-0"):
+        expected = by_looking_at_all(operator, QueueFilters("all", search=search))
+        assert expected
+        assert leafed_through(operator, QueueFilters("all", search=search))[0] == expected, search
+
+
 def test_an_id_and_a_text_without_jobs_are_searched_for_as_before() -> None:
     _, operator = many_jobs(1)
     job = Job.objects.filter(state="queued")[0]
@@ -151,3 +163,28 @@ def test_the_order_is_read_from_an_index_and_nothing_is_sorted(of_team: bool) ->
     assert ("job_team_queue_order" if of_team else "job_queue_order") in plan
     assert "Sort" not in plan
     assert "TEMP B-TREE" not in plan
+
+
+@pytest.mark.postgres
+def test_a_search_finds_names_by_an_index_and_reads_no_others() -> None:
+    assert connection.vendor == "postgresql", "run with tests/with-postgres"
+    many_jobs(5)
+    with connection.cursor() as cursor:
+        cursor.execute("SET LOCAL enable_seqscan = off")  # so few jobs need no index
+    plan = Job.objects.filter(page_selectors._matches("train")).order_by().explain()
+    assert "job_name_trigrams" in plan
+
+
+@pytest.mark.postgres
+def test_a_server_that_does_not_allow_the_extension_is_searched_without_its_index() -> None:
+    assert connection.vendor == "postgresql", "run with tests/with-postgres"
+    migration = import_module("jobs.migrations.0006_names_by_trigrams")
+    with connection.schema_editor() as editor:
+        migration.remove_index(None, editor)
+    with connection.cursor() as cursor:
+        cursor.execute("DROP EXTENSION pg_trgm CASCADE; CREATE ROLE nobody_much; SET LOCAL ROLE nobody_much")
+        cursor.execute(migration.MAY_HAVE_TRIGRAMS)
+        assert cursor.fetchone() == (False,)
+        cursor.execute("RESET ROLE")
+        cursor.execute(migration.MAY_HAVE_TRIGRAMS)
+        assert cursor.fetchone() == (True,)
