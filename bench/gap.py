@@ -31,6 +31,7 @@ INSTANCES = 100
 COMPARED: Mapping[str, tuple[str, dict[str, Any], float | None]] = {
     "randomized_greedy, mode coded": ("randomized_greedy", {"mode": "coded"}, None),
     "randomized_greedy, mode paper": ("randomized_greedy", {}, None),
+    "randomized_greedy, polish 1000": ("randomized_greedy", {"polish": 1000}, 1.0),
     "cost_search": ("cost_search", {}, None),
     "edf": ("edf", {}, None),
 }

@@ -9,6 +9,7 @@ import numpy as np
 
 from policies.kernels.arrays import NONE
 from policies.kernels.greedy import CODED, PAPER, search
+from policies.kernels.polish import polish
 from policies.mechanisms.configuration import choose, instance
 from policies.mechanisms.naming import plan_of
 from policies.mechanisms.objective import Objective
@@ -28,7 +29,7 @@ class RandomizedGreedy:
     configurations are drawn among the three cheapest in inverse proportion to their cost, neighbours swap in inverse proportion
     to their weight, with an intensity that is halved seven times and starts anew; late jobs' pressure counts with their weight; a
     run time includes the launch that it needs; f looks past the first finish (`objective`), and a running job moves only where
-    that pays (`hysteresis`).
+    that pays (`hysteresis`). `polish` adds a local search for a lower f, beyond the paper.
     """
 
     mode: str = parameter(
@@ -65,6 +66,12 @@ class RandomizedGreedy:
     hysteresis: float = parameter(
         0.5, meaning="paper: what moving or stopping a running job must save, as a fraction of its energy", minimum=0.0, maximum=1.0
     )
+    polish: int = parameter(
+        0,
+        meaning="paper, whole: steps of a local search from the best construction, for a lower f",
+        minimum=0,
+        maximum=1_000_000,
+    )
 
     def __call__(self, snapshot: Snapshot) -> Plan:
         """The best construction found; the plan's objective is f of the jobs decided on, in the cluster's currency."""
@@ -80,8 +87,11 @@ class RandomizedGreedy:
         return Objective(self.rho, self.objective == "whole", self.hysteresis)
 
     def solve(self, problem: Problem) -> Solution:
-        """The best solution of the deterministic runs and of the randomised ones."""
-        node, config, _, _ = search(**self.search_arguments(problem))
+        """The best solution of the deterministic runs and of the randomised ones, polished if that is asked for."""
+        arguments = self.search_arguments(problem)
+        node, config, _, _ = search(**arguments)
+        if self.polish and self.f.whole and len(problem.rows):
+            node, config = polish(arguments["data"], node, config, self.polish, arguments["seed"])
         return Solution(node, config)
 
     def search_arguments(self, problem: Problem) -> dict[str, Any]:

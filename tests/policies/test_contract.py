@@ -21,6 +21,7 @@ POLICIES = tuple(registry.BUILT_IN)
 VARIANTS = (
     *((name, {}) for name in POLICIES),
     ("randomized_greedy", {"mode": "coded"}),
+    ("randomized_greedy", {"polish": 40}),
     ("priority", {"by": "weight"}),
     ("exact", {"objective": "first_end", "pricing": "own"}),
     ("exact", {"opening": "free"}),
@@ -30,12 +31,10 @@ BASELINES = ("fifo", "edf", "priority")
 
 
 def _name_of(value: object) -> str:
-    return value if isinstance(value, str) else "-".join(cast(dict[str, str], value).values())
+    return value if isinstance(value, str) else "-".join(map(str, cast(dict[str, object], value).values()))
 
 
-every_variant = pytest.mark.parametrize(
-    ("name", "parameters"), VARIANTS, ids=lambda v: v if isinstance(v, str) else "-".join(v.values())
-)
+every_variant = pytest.mark.parametrize(("name", "parameters"), VARIANTS, ids=_name_of)
 any_policy = pytest.mark.parametrize("name", POLICIES)
 many = settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 

@@ -325,7 +325,7 @@ assert numba.config.DISABLE_JIT
 for mode in ("paper", "coded"):
     for cap in (None, 4000.0):
         snapshot = replace(a_cluster(6, 60, seed=3), power_cap_w=cap)
-        print(plan_json.digest(RandomizedGreedy(mode=mode, iterations=40)(snapshot)))
+        print(plan_json.digest(RandomizedGreedy(mode=mode, iterations=40, polish=25)(snapshot)))
 """
 
 
@@ -339,7 +339,7 @@ def test_the_kernel_decides_alike_compiled_and_uncompiled() -> None:
     for mode in ("paper", "coded"):
         for cap in (None, 4000.0):
             snapshot = replace(a_cluster(6, 60, seed=3), power_cap_w=cap)
-            expected.append(plan_json.digest(RandomizedGreedy(mode=mode, iterations=40)(snapshot)))
+            expected.append(plan_json.digest(RandomizedGreedy(mode=mode, iterations=40, polish=25)(snapshot)))
     assert ran.stdout.split() == expected
 
 
