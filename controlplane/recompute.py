@@ -25,7 +25,7 @@ from policies.snapshot import Purpose, Snapshot
 
 
 class RoundNotFoundError(Exception):
-    """There is no such round, or it has no plan."""
+    """There is no such round, it has no plan, or what it rests on is no longer kept."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,7 +70,15 @@ def recompute(row: Round) -> tuple[Figure, ...]:
 
 
 def replay(row: Round) -> Plan:
-    """The plan that the round comes to today: its policy's of its snapshot, or the one that it carried out, by the same rule."""
+    """The plan that the round comes to today: its policy's of its snapshot, or the one that it carried out, by the same rule.
+
+    RoundNotFoundError if the plan that it carried out is no longer kept.
+    """
+    if row.carried is not None and last_plan(row) is None:
+        raise RoundNotFoundError(
+            f"round {row.cluster.name}:{row.number} carried out the plan of round {row.carried}, which has been pruned"
+            " (LOADMASTER_KEEP_ROUNDS_DAYS)"
+        )
     return _again(row).plan
 
 

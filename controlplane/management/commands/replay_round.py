@@ -22,9 +22,9 @@ class Command(BaseCommand):
         """Print the hashes of the stored and of the new plan."""
         try:
             row = find_round(options["round"])
+            plan = replay(row)
         except RoundNotFoundError as error:
             raise CommandError(str(error)) from None
-        plan = replay(row)
         again = digest_as_stored(plan, row)
         self.stdout.write(f"stored   {row.plan_sha256}\nreplayed {again}")
         if again != row.plan_sha256:

@@ -8,7 +8,7 @@ from io import StringIO
 from typing import Any
 
 import pytest
-from django.core.management import call_command
+from django.core.management import CommandError, call_command
 from django.test import Client
 from django.utils import timezone
 
@@ -192,3 +192,7 @@ def test_a_carried_round_is_replayed_to_the_same_plan_and_has_no_figures_of_its_
     objective, cost_rate = recompute(row)
     assert objective == Figure("objective", None, None)
     assert cost_rate.difference == pytest.approx(0.0)
+    RescheduleEvent.objects.filter(round__number__lt=row.number).delete()
+    Round.objects.filter(number__lt=row.number).delete()  # as retention does once they are old
+    with pytest.raises(CommandError, match=f"carried out the plan of round {first.number}, which has been pruned"):
+        call_command("replay_round", str(row.pk), stdout=StringIO())
