@@ -116,16 +116,13 @@ def cluster_nodes(user: User, page: Page[Node]) -> tuple[ClusterNodes, ...]:
 
     Clusters without nodes stand on the first page. A constant number of queries.
     """
-    of_assignment = ("device_id", "assignment__job__name", "assignment__purpose", "assignment__state")
-    slots = AssignmentSlot.objects.filter(live=True).select_related("assignment__job").only(*of_assignment)
-    devices = Device.objects.prefetch_related(Prefetch("slots_held", queryset=slots, to_attr="live_slots")).order_by("uuid")
     nodes, now = list(page.object_list), timezone.now()
-    prefetch_related_objects(nodes, Prefetch("devices", queryset=devices))
-    held = {s.assignment.job_id for n in nodes for d in n.devices.all() for s in d.live_slots}  # type: ignore[attr-defined]  # to_attr
-    seen = _seen(user, held)
+    prefetch_related_objects(nodes, Prefetch("devices", queryset=Device.objects.order_by("uuid")))
+    working = _working(nodes)
+    seen = _seen(user, {a.job_id for assignments in working.values() for a in assignments})
     cards: dict[int, list[NodeCard]] = defaultdict(list)
     for node in nodes:
-        cards[node.cluster_id].append(_node_card(node, seen, now))
+        cards[node.cluster_id].append(_node_card(node, working, seen, now))
     counts = _counts()
     shown = [c for c in Cluster.objects.order_by("name") if c.pk in cards or (page.number == 1 and c.pk not in counts)]
     return tuple(ClusterNodes(c, tuple(cards[c.pk]), *counts.get(c.pk, (0, 0, 0))) for c in shown)
@@ -171,16 +168,25 @@ def _seen(user: User, jobs: Iterable[Any]) -> frozenset[Any]:
     return frozenset(visible_jobs(user).filter(pk__in=jobs).values_list("pk", flat=True))
 
 
-def _node_card(node: Node, seen: frozenset[Any], now: datetime) -> NodeCard:
+def _working(nodes: Sequence[Node]) -> Mapping[int, list[Assignment]]:
+    """Device -> what runs on it now."""
+    of_slot = ("device_id", "assignment__job__name", "assignment__purpose", "assignment__state")
+    slots = AssignmentSlot.objects.filter(live=True, device__node__in=nodes).select_related("assignment__job").only(*of_slot)
+    working: dict[int, list[Assignment]] = defaultdict(list)
+    for slot in slots.order_by("pk"):
+        working[slot.device_id].append(slot.assignment)
+    return working
+
+
+def _node_card(node: Node, working: Mapping[int, list[Assignment]], seen: frozenset[Any], now: datetime) -> NodeCard:
     emulated = node.emulated or node.gpu_type.emulated
-    devices = tuple(_device_card(d, emulated, seen) for d in node.devices.all())
+    devices = tuple(_device_card(d, emulated, working.get(d.pk, ()), seen) for d in node.devices.all())
     patience = timedelta(seconds=3 * node.cluster.heartbeat_s)
     return NodeCard(node, emulated, devices, node.last_seen_at is None or now - node.last_seen_at > patience)
 
 
-def _device_card(device: Device, emulated: bool, seen: frozenset[Any]) -> DeviceCard:
-    slots: list[AssignmentSlot] = device.live_slots  # type: ignore[attr-defined]  # prefetched under that name
-    return DeviceCard(device, emulated or device.emulated, tuple(_occupant(s.assignment, seen) for s in slots))
+def _device_card(device: Device, emulated: bool, working: Iterable[Assignment], seen: frozenset[Any]) -> DeviceCard:
+    return DeviceCard(device, emulated or device.emulated, tuple(_occupant(a, seen) for a in working))
 
 
 def _occupant(assignment: Assignment, seen: frozenset[Any]) -> Occupant:

@@ -11,4 +11,4 @@ T = TypeVar("T")
 
 def page_of(paginator: Paginator[T], number: object) -> Page[T]:
     """The page of that number; the first one where it is no number, the last one where there are not so many."""
-    return paginator.get_page(number)  # type: ignore[arg-type]  # it takes any text, which its stubs do not say
+    return paginator.get_page(str(number))

@@ -11,7 +11,6 @@ from django.contrib.auth.models import User
 from django.core.paginator import Page, Paginator
 from django.db.models import Count, Prefetch, Q, QuerySet
 from django.utils import timezone
-from django.utils.functional import cached_property
 
 from clusters.models import Assignment
 from controlplane import formats
@@ -116,16 +115,6 @@ class Numbers:
     completed: int
 
 
-class BoundedPaginator(Paginator):  # type: ignore[type-arg]  # generic in its stubs alone
-    """Counts no further than MOST_LISTED: pages beyond are found by filters, not by leafing."""
-
-    @cached_property
-    def count(self) -> int:
-        """How many there are, MOST_LISTED at most."""
-        rows: Any = self.object_list
-        return int(rows.order_by()[:MOST_LISTED].count())
-
-
 def queue_page(user: User, teams: Sequence[Team], filters: QueueFilters, number: object) -> tuple[Page[Job], list[JobRow]]:
     """A page of the queue: what runs, then what waits, each most urgent first, then what has ended. `teams` are the user's own.
 
@@ -139,9 +128,16 @@ def queue_page(user: User, teams: Sequence[Team], filters: QueueFilters, number:
 
 
 def _paginator(ids: QuerySet[Job, Any], filters: QueueFilters) -> Paginator[Any]:
-    """Of a search mostly with all ids at hand, so that names are looked through once and not for their number again."""
+    """Of a search mostly with all ids at hand, so that names are looked through once and not for their number again.
+
+    No further than MOST_LISTED are counted: pages beyond are found by filters, not by leafing.
+    """
     found = list(ids[:MOST_FOUND]) if filters.search else []
-    return Paginator(found, PAGE_SIZE) if filters.search and len(found) < MOST_FOUND else BoundedPaginator(ids, PAGE_SIZE)
+    if filters.search and len(found) < MOST_FOUND:
+        return Paginator(found, PAGE_SIZE)
+    paginator = Paginator(ids, PAGE_SIZE)
+    paginator.count = ids.order_by()[:MOST_LISTED].count()
+    return paginator
 
 
 def queue_numbers(user: User, teams: Sequence[Team]) -> Numbers:

@@ -9,6 +9,8 @@ SELECT EXISTS (SELECT FROM pg_extension WHERE extname = 'pg_trgm')
     OR EXISTS (SELECT FROM pg_available_extensions WHERE name = 'pg_trgm')
         AND has_database_privilege(current_database(), 'CREATE')
 """
+FINDS_TRIGRAMS = "SELECT EXISTS (SELECT FROM pg_opclass WHERE opcname = 'gin_trgm_ops' AND pg_opclass_is_visible(oid))"
+"""Somebody may have put the extension into a schema that this user does not look into."""
 
 
 def add_index(apps: Any, schema_editor: Any) -> None:
@@ -19,6 +21,8 @@ def add_index(apps: Any, schema_editor: Any) -> None:
         cursor.execute(MAY_HAVE_TRIGRAMS)
         if cursor.fetchone()[0]:
             cursor.execute("CREATE EXTENSION IF NOT EXISTS pg_trgm")
+        cursor.execute(FINDS_TRIGRAMS)
+        if cursor.fetchone()[0]:
             cursor.execute("CREATE INDEX job_name_trigrams ON jobs_job USING gin (upper(name::text) gin_trgm_ops)")
 
 

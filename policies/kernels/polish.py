@@ -1,9 +1,10 @@
 """Local search for the least f (whole runs) around a solution, compiled: jobs are taken off and put back where they cost least.
 
-A step takes the jobs of one or two nodes, or a few jobs, off their nodes, then puts these and some postponed ones back, one after
-another, each where f grows least or falls most: in the order of a noisy penalty, sometimes with fewer GPUs at most than there
-are. What results stays if f has not grown, and now and then although it has; the best solution is kept. It never gets worse, so
-that the search may be stopped after any step.
+A large neighbourhood search (destroy and repair, Shaw 1998) for a round's solution, beyond the ANDREAS paper. A step takes the jobs
+of one or two nodes, or a few jobs, off their nodes, then puts these and some postponed ones back, one after another, each where f
+grows least or falls most: in the order of a noisy penalty, sometimes with fewer GPUs at most than there are. What results stays if
+f has not grown, and now and then although it has; the best solution is kept. It never gets worse, so that the search may be
+stopped after any step.
 """
 
 from __future__ import annotations

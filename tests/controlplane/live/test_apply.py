@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from datetime import timedelta
 from decimal import Decimal
+from typing import Any
 
 import pytest
 from django.utils import timezone
@@ -53,8 +54,8 @@ def test_an_offer_says_what_the_round_expects_of_it(cluster: Cluster, node: Node
     a_job(cluster, name="a")
     a_job(cluster, name="b")
 
-    def solve(policy: str, parameters: object, snapshot: object) -> Plan:
-        plan = placing(a=(node, devices_of(node)[0]), b=(node, devices_of(node)[1]))("", {}, snapshot)  # type: ignore[arg-type]
+    def solve(*given: Any) -> Plan:
+        plan = placing(a=(node, devices_of(node)[0]), b=(node, devices_of(node)[1]))(*given)
         first, second = plan.placements
         told = Placement(first.job, first.ranks, predicted_run_s=100.0, predicted_energy_cost=0.125, until_s=2e9, steps_quota=9)
         return Plan("told", PlanStatus.HEURISTIC, (told, second))
@@ -154,8 +155,8 @@ def test_what_no_longer_fits_is_recorded_and_asks_for_one_more_round(cluster: Cl
     other = a_node(cluster, gpus=1)
     told = placing(a=(node, first), b=(node, second), c=(other, *devices_of(other)))
 
-    def meanwhile(*given: object) -> Plan:
-        plan = told(*given)  # type: ignore[arg-type]
+    def meanwhile(*given: Any) -> Plan:
+        plan = told(*given)
         Job.objects.filter(name="a").update(state="held")
         Device.objects.filter(pk=second.pk).update(healthy=False)
         return plan
@@ -183,8 +184,8 @@ def test_what_runs_on_a_silent_node_keeps_its_place_and_nothing_new_comes(node: 
 def test_a_node_that_fell_silent_while_the_policy_thought_is_offered_nothing(cluster: Cluster, node: Node) -> None:
     a_job(cluster, name="a")
 
-    def meanwhile(*given: object) -> Plan:
-        plan = placing(a=(node, devices_of(node)[0]))(*given)  # type: ignore[arg-type]
+    def meanwhile(*given: Any) -> Plan:
+        plan = placing(a=(node, devices_of(node)[0]))(*given)
         Node.objects.filter(pk=node.pk).update(session_expires_at=utc(1e9))
         return plan
 
@@ -196,8 +197,8 @@ def test_a_node_that_fell_silent_while_the_policy_thought_is_offered_nothing(clu
 def test_a_round_asked_for_by_leftovers_alone_asks_for_no_other(cluster: Cluster, node: Node) -> None:
     a_job(cluster, name="a")
 
-    def meanwhile(*given: object) -> Plan:
-        plan = placing(a=(node, devices_of(node)[0]))(*given)  # type: ignore[arg-type]
+    def meanwhile(*given: Any) -> Plan:
+        plan = placing(a=(node, devices_of(node)[0]))(*given)
         Node.objects.filter(pk=node.pk).update(state="cordoned")
         return plan
 
