@@ -45,11 +45,11 @@ MENDED_STATES = tuple(PLACED | {JobState.CANCELLING})
 def reconcile_clusters(now: datetime | None = None) -> int:
     """One pass over all clusters; how many things were put right."""
     now = now or timezone.now()
-    flush_samples()
     done = 0
     for cluster in Cluster.objects.order_by("pk"):
         with bound(cluster=cluster.pk):
             done += _reconcile(cluster, now)
+    flush_samples()  # last: nobody waits for it, and a large one takes seconds
     return done
 
 
@@ -146,9 +146,8 @@ def _end_drains(cluster: Cluster, now: datetime) -> int:
 
 
 def _evict(pk: UUID, now: datetime) -> bool:
-    assignment = Assignment.objects.select_related("node").get(pk=pk)
-    node = assignment.node
-    evict(assignment, "drain", now, why=f"node {node} is drained" + (f": {node.reason}" if node.reason else ""))
+    node = Assignment.objects.select_related("node").get(pk=pk).node
+    evict(pk, "drain", now, why=f"node {node} is drained" + (f": {node.reason}" if node.reason else ""))
     return True
 
 

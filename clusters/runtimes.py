@@ -2,13 +2,24 @@
 
 from __future__ import annotations
 
-from clusters.models import Node
+from collections.abc import Sequence
+from typing import Protocol
+
 from loadmaster.protocol import RUNTIMES
 
 __all__ = ["RUNTIMES", "runtimes_of"]
 
 
-def runtimes_of(node: Node) -> tuple[str, ...]:
+class Featured(Protocol):
+    """A node with what its agent has told of itself."""
+
+    @property
+    def features(self) -> Sequence[str]:
+        """Names of what it knows."""
+        ...
+
+
+def runtimes_of(node: Featured) -> tuple[str, ...]:
     """The node's runtimes; a node whose agent has told nothing yet counts as one that runs processes."""
     known = tuple(name for name in RUNTIMES if name in node.features)
     return known if node.features else RUNTIMES[:1]

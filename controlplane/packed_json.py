@@ -21,8 +21,11 @@ def pack(value: Any) -> Any:
     if value is None or isinstance(value, int | float | bool) or (isinstance(value, dict) and value.keys() == {PACKED}):
         return value
     text = json.dumps(value, separators=(",", ":")).encode()
-    if len(text) < WORTH_BYTES:
-        return value
+    return value if len(text) < WORTH_BYTES else pack_text(text)
+
+
+def pack_text(text: bytes) -> dict[str, str]:
+    """What to store for a value whose JSON is spelled already, however short."""
     return {PACKED: base64.b64encode(zlib.compress(text, LEVEL)).decode()}
 
 

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import logging
+import os
 import time
 from collections.abc import Awaitable, Callable, Coroutine, Iterable, Mapping
 from dataclasses import dataclass
 from functools import cache
 from typing import Any
-from uuid import uuid4
 
 from django.conf import settings
 from django.http import HttpRequest, HttpResponse
@@ -46,7 +46,7 @@ class Answering:
     def of(cls, scope: Scope, route: str, *, quiet: bool = False, **ids: str) -> Answering:
         """Begin now. Of a `quiet` one what goes well is DEBUG in the log."""
         given = dict(scope["headers"]).get(ID, b"").decode("latin-1")
-        request_id = given if SANE.fullmatch(given) else uuid4().hex
+        request_id = given if SANE.fullmatch(given) else os.urandom(16).hex()
         return cls(scope["method"], route, quiet, request_id, time.perf_counter(), ids)
 
     async def answer(self, send: Send, status: int, body: bytes, more: Iterable[Header] = (), *, user: object = None) -> None:

@@ -90,7 +90,7 @@ def _seeded(report: Report, wanted: argparse.Namespace) -> Seeded:
 def _watched(report: Report, name: str, scene: Callable[[], Figures]) -> Figures:
     with Watch() as watch:
         figures = scene()
-    report.scene(name, {**figures, "parts": watch.figures})
+    report.scene(name, {**figures, "stolen": watch.stolen, "parts": watch.figures})
     return figures
 
 

@@ -25,11 +25,13 @@ EVERY_S = 1.0
 class Watch:
     """Reads all parts now and then while it is open.
 
-    `figures` afterwards: {part: {"rss_mb": most, "cpu": mean processors, "starved": mean threads that could run and got none}}.
+    `figures` afterwards: {part: {"rss_mb": most, "cpu": mean processors, "starved": mean threads that could run and got none}};
+    `stolen`: mean processors that were wanted here while the host of this machine gave them to others.
     """
 
     def __init__(self) -> None:
         self.figures: dict[str, dict[str, float]] = {}
+        self.stolen = 0.0
         self._rss: dict[str, float] = defaultdict(float)
         self._cpu_s: dict[tuple[str, int], tuple[float, float]] = {}
         self._starved_s: dict[tuple[str, int], tuple[float, float]] = {}
@@ -37,7 +39,7 @@ class Watch:
         self._thread = threading.Thread(target=self._look, daemon=True)
 
     def __enter__(self) -> Watch:
-        self._began_s = time.monotonic()
+        self._began_s, self._stolen_s = time.monotonic(), _stolen_s()
         self._thread.start()
         return self
 
@@ -45,6 +47,7 @@ class Watch:
         self._over.set()
         self._thread.join()
         took_s = max(time.monotonic() - self._began_s, 1e-9)
+        self.stolen = round((_stolen_s() - self._stolen_s) / took_s, 3)
         used, starved = _by_part(self._cpu_s), _by_part(self._starved_s)
         self.figures = {
             part: {"rss_mb": round(most), "cpu": round(used[part] / took_s, 2), "starved": round(starved[part] / took_s, 2)}
@@ -82,6 +85,11 @@ def _by_part(found: Mapping[tuple[str, int], tuple[float, float]]) -> dict[str, 
     for (part, _), (first_s, last_s) in found.items():
         grown[part] += max(0.0, last_s - first_s)
     return grown
+
+
+def _stolen_s() -> float:
+    """Seconds of all this machine's processors together that went to others; 0 where the system does not tell."""
+    return float(getattr(psutil.cpu_times(), "steal", 0.0))
 
 
 def _starved_s(pid: int) -> float:

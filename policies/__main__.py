@@ -90,7 +90,7 @@ def _solve(given: argparse.Namespace) -> int:
 
 def _serve(given: argparse.Namespace) -> int:
     answers, sys.stdout = sys.stdout, sys.stderr  # a policy that prints must not garble the answers
-    serve(sys.stdin, answers, given.parent)
+    serve(sys.stdin.buffer, answers, given.parent)
     return 0
 
 

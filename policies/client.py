@@ -74,9 +74,9 @@ class SolverProcess:
         self._forget_parents_child()
         with self._lock:
             self._number += 1
-            request = {"id": self._number, "policy": policy, "parameters": dict(parameters or {})}
-            line = json.dumps({**request, "snapshot": snapshot_json.to_json(snapshot)}, separators=(",", ":")) + "\n"
-            answer = self._ask(line.encode(), policy)
+            request = json.dumps({"id": self._number, "policy": policy, "parameters": dict(parameters or {})}).encode()
+            line = request[:-1] + b', "snapshot": ' + snapshot_json.canonical_bytes(snapshot) + b"}\n"
+            answer = self._ask(line, policy)
         return _plan_of(answer)
 
     @property

@@ -15,10 +15,13 @@ from enum import StrEnum
 from functools import cache
 from math import inf, isfinite
 from types import NoneType, UnionType
-from typing import Any, Union, get_args, get_origin, get_type_hints
+from typing import Any, TypeAlias, Union, get_args, get_origin, get_type_hints
 
-Reader = Callable[[Any, str], Any]
-Writer = Callable[[Any, str], Any]
+Path: TypeAlias = "str | tuple[Path, str | int]"
+"""Where a value is: spelled out, or a place in another path. Only an error spells it: values are many."""
+
+Reader = Callable[[Any, Path], Any]
+Writer = Callable[[Any, Path], Any]
 Schema = dict[str, Any]
 
 
@@ -97,7 +100,12 @@ def canonical_bytes(form: Mapping[str, Any]) -> bytes:
 
 def digest_of(form: Mapping[str, Any]) -> str:
     """sha256 (hex) of the canonical bytes."""
-    return hashlib.sha256(canonical_bytes(form)).hexdigest()
+    return digest_of_bytes(canonical_bytes(form))
+
+
+def digest_of_bytes(spelling: bytes) -> str:
+    """The same of canonical bytes that are there already."""
+    return hashlib.sha256(spelling).hexdigest()
 
 
 def check_version(form: Any, what: str, version: int) -> None:
@@ -114,16 +122,16 @@ def check_version(form: Any, what: str, version: int) -> None:
 def _object_reader(of: type, parts: Mapping[str, tuple[Reader, Writer, Schema]], required: tuple[str, ...]) -> Reader:
     readers = {name: read for name, (read, _, _) in parts.items()}
 
-    def read(value: Any, path: str) -> Any:
+    def read(value: Any, path: Path) -> Any:
         if not isinstance(value, dict):
-            raise FormError(f"{path or of.__name__}: must be an object, not {_kind(value)}")
+            raise FormError(f"{_spelled(path) or of.__name__}: must be an object, not {_kind(value)}")
         for name in required:
             if name not in value:
-                raise FormError(f"{_join(path, name)}: is missing")
+                raise FormError(f"{_spelled((path, name))}: is missing")
         for name in value:
             if name not in readers:
-                raise FormError(f"{_join(path, name)}: no such field; known are: {', '.join(readers)}")
-        return of(**{name: readers[name](given, _join(path, name)) for name, given in value.items()})
+                raise FormError(f"{_spelled((path, name))}: no such field; known are: {', '.join(readers)}")
+        return of(**{name: readers[name](given, (path, name)) for name, given in value.items()})
 
     return read
 
@@ -131,8 +139,8 @@ def _object_reader(of: type, parts: Mapping[str, tuple[Reader, Writer, Schema]],
 def _object_writer(parts: Mapping[str, tuple[Reader, Writer, Schema]]) -> Writer:
     writers = tuple((name, write) for name, (_, write, _) in parts.items())
 
-    def write(value: Any, path: str) -> Any:
-        return {name: write(getattr(value, name), _join(path, name)) for name, write in writers}
+    def write(value: Any, path: Path) -> Any:
+        return {n: getattr(value, n) if part is _same else part(getattr(value, n), (path, n)) for n, part in writers}
 
     return write
 
@@ -140,10 +148,10 @@ def _object_writer(parts: Mapping[str, tuple[Reader, Writer, Schema]]) -> Writer
 def _optional(form: tuple[Reader, Writer, Schema]) -> tuple[Reader, Writer, Schema]:
     read, write, schema = form
 
-    def read_optional(value: Any, path: str) -> Any:
+    def read_optional(value: Any, path: Path) -> Any:
         return None if value is None else read(value, path)
 
-    def write_optional(value: Any, path: str) -> Any:
+    def write_optional(value: Any, path: Path) -> Any:
         return None if value is None else write(value, path)
 
     return read_optional, write_optional, {"anyOf": [schema, {"type": "null"}]}
@@ -152,13 +160,13 @@ def _optional(form: tuple[Reader, Writer, Schema]) -> tuple[Reader, Writer, Sche
 def _array(form: tuple[Reader, Writer, Schema]) -> tuple[Reader, Writer, Schema]:
     read, write, schema = form
 
-    def read_array(value: Any, path: str) -> Any:
+    def read_array(value: Any, path: Path) -> Any:
         if not isinstance(value, list):
-            raise FormError(f"{path}: must be an array, not {_kind(value)}")
-        return tuple([read(item, f"{path}[{i}]") for i, item in enumerate(value)]) if value else ()
+            raise FormError(f"{_spelled(path)}: must be an array, not {_kind(value)}")
+        return tuple([read(item, (path, i)) for i, item in enumerate(value)]) if value else ()
 
-    def write_array(value: Any, path: str) -> Any:
-        return [write(item, f"{path}[{i}]") for i, item in enumerate(value)] if value else []
+    def write_array(value: Any, path: Path) -> Any:
+        return [write(item, (path, i)) for i, item in enumerate(value)] if value else []
 
     return read_array, write_array, {"type": "array", "items": schema}
 
@@ -166,13 +174,13 @@ def _array(form: tuple[Reader, Writer, Schema]) -> tuple[Reader, Writer, Schema]
 def _amounts(of: type, limits: Schema) -> tuple[Reader, Writer, Schema]:
     read, write, schema = _scalar(of, limits, unbounded=False)
 
-    def read_amounts(value: Any, path: str) -> Any:
+    def read_amounts(value: Any, path: Path) -> Any:
         if not isinstance(value, dict):
-            raise FormError(f"{path}: must be an object, not {_kind(value)}")
-        return tuple([(name, read(value[name], _join(path, name))) for name in sorted(value)]) if value else ()
+            raise FormError(f"{_spelled(path)}: must be an object, not {_kind(value)}")
+        return tuple([(name, read(value[name], (path, name))) for name in sorted(value)]) if value else ()
 
-    def write_amounts(value: Any, path: str) -> Any:
-        return {name: write(amount, _join(path, name)) for name, amount in value} if value else {}
+    def write_amounts(value: Any, path: Path) -> Any:
+        return {name: write(amount, (path, name)) for name, amount in value} if value else {}
 
     return read_amounts, write_amounts, {"type": "object", "additionalProperties": schema}
 
@@ -183,9 +191,9 @@ def _plain(of: Any) -> tuple[Reader, Writer, Schema]:
     if get_args(of):
         schema["additionalProperties"] = {"type": "object", "additionalProperties": {"type": "number"}}
 
-    def read(value: Any, path: str) -> Any:
+    def read(value: Any, path: Path) -> Any:
         if not isinstance(value, dict):
-            raise FormError(f"{path}: must be an object, not {_kind(value)}")
+            raise FormError(f"{_spelled(path)}: must be an object, not {_kind(value)}")
         return _plain_value(value, path)
 
     return read, read_mapping(read), schema
@@ -196,23 +204,23 @@ def read_mapping(read: Reader) -> Writer:
     return lambda value, path: read({str(k): v for k, v in value.items()}, path)
 
 
-def _plain_value(value: Any, path: str) -> Any:
+def _plain_value(value: Any, path: Path) -> Any:
     if isinstance(value, Mapping):
-        return {str(name): _plain_value(item, _join(path, str(name))) for name, item in value.items()}
+        return {str(name): _plain_value(item, (path, str(name))) for name, item in value.items()}
     if isinstance(value, list | tuple):
-        return [_plain_value(item, f"{path}[{i}]") for i, item in enumerate(value)]
+        return [_plain_value(item, (path, i)) for i, item in enumerate(value)]
     if value is None or isinstance(value, str | bool | int) or (isinstance(value, float) and isfinite(value)):
         return value
-    raise FormError(f"{path}: must be plain JSON data with finite numbers, not {value!r}")
+    raise FormError(f"{_spelled(path)}: must be plain JSON data with finite numbers, not {value!r}")
 
 
 @cache
 def _enum(of: type[StrEnum]) -> tuple[Reader, Writer, Schema]:
     members = {m.value: m for m in of}
 
-    def read(value: Any, path: str) -> Any:
+    def read(value: Any, path: Path) -> Any:
         if not isinstance(value, str) or value not in members:
-            raise FormError(f"{path}: must be one of {', '.join(members)}, not {value!r}")
+            raise FormError(f"{_spelled(path)}: must be one of {', '.join(members)}, not {value!r}")
         return members[value]
 
     return read, lambda value, path: value.value, {"enum": list(members)}
@@ -221,23 +229,23 @@ def _enum(of: type[StrEnum]) -> tuple[Reader, Writer, Schema]:
 def _scalar(of: type, limits: Schema, *, unbounded: bool) -> tuple[Reader, Writer, Schema]:
     if of in (str, bool):
         schema = {"type": "string" if of is str else "boolean"}
-        return _exactly(of), lambda value, path: value, schema
+        return _exactly(of), _same, schema
     least, above, most = (limits.get(k) for k in ("minimum", "exclusiveMinimum", "maximum"))
 
-    def read(value: Any, path: str) -> Any:
+    def read(value: Any, path: Path) -> Any:
         if value is None and unbounded:
             return inf
         if isinstance(value, bool) or not isinstance(value, int if of is int else int | float) or not _is_finite(value):
-            raise FormError(f"{path}: must be {'an integer' if of is int else 'a finite number'}, not {value!r:.80}")
+            raise FormError(f"{_spelled(path)}: must be {'an integer' if of is int else 'a finite number'}, not {value!r:.80}")
         if (least is not None and value < least) or (above is not None and value <= above) or (most is not None and value > most):
-            raise FormError(f"{path}: must be {_wording(limits)}, not {value!r}")
+            raise FormError(f"{_spelled(path)}: must be {_wording(limits)}, not {value!r}")
         return of(value) + of(0)
 
-    def write(value: Any, path: str) -> Any:
+    def write(value: Any, path: Path) -> Any:
         if of is float and unbounded and value == inf:
             return None
         if not isfinite(value):
-            raise FormError(f"{path}: {value!r} has no JSON form; give a finite number")
+            raise FormError(f"{_spelled(path)}: {value!r} has no JSON form; give a finite number")
         return of(value) + of(0)
 
     schema = {"type": "integer" if of is int else "number", **limits}
@@ -253,9 +261,9 @@ def _is_finite(value: float) -> bool:
 
 
 def _exactly(of: type) -> Reader:
-    def read(value: Any, path: str) -> Any:
+    def read(value: Any, path: Path) -> Any:
         if type(value) is not of:
-            raise FormError(f"{path}: must be {'a string' if of is str else 'true or false'}, not {value!r}")
+            raise FormError(f"{_spelled(path)}: must be {'a string' if of is str else 'true or false'}, not {value!r}")
         return value
 
     return read
@@ -271,5 +279,15 @@ def _kind(value: Any) -> str:
     return names.get(type(value), "a number")
 
 
-def _join(path: str, name: str) -> str:
-    return f"{path}.{name}" if path else name
+def _same(value: Any, path: Path) -> Any:
+    """The writer of what is its own form."""
+    return value
+
+
+def _spelled(path: Path) -> str:
+    if isinstance(path, str):
+        return path
+    before, last = _spelled(path[0]), path[1]
+    if isinstance(last, int):
+        return f"{before}[{last}]"
+    return f"{before}.{last}" if before else last

@@ -20,12 +20,13 @@ from typing import IO, Any
 from policies import plan_json, registry, snapshot_json
 from policies.base import PolicyError
 from policies.forms import FormError
+from policies.garbage import not_collected
 
 PR_SET_PDEATHSIG = 1
 READY = {"ready": True}
 
 
-def serve(requests: Iterable[str], answers: IO[str], parent: int | None = None) -> None:
+def serve(requests: Iterable[str | bytes], answers: IO[str], parent: int | None = None) -> None:
     """Answer until the requests end. With `parent`, the kernel kills this process when that one, its parent, is gone."""
     if parent is not None:
         die_with(parent)
@@ -35,14 +36,16 @@ def serve(requests: Iterable[str], answers: IO[str], parent: int | None = None) 
         _say(answers, answer(line))
 
 
-def answer(line: str) -> dict[str, Any]:
+def answer(line: str | bytes) -> dict[str, Any]:
     """The answer to one request line; a failure becomes an error answer, never the end of the process."""
     number: Any = None
     try:
-        request = json.loads(line)
-        number = request.get("id")
-        policy = registry.make(request["policy"], request.get("parameters"))
-        return {"id": number, "plan": plan_json.to_json(policy(snapshot_json.from_json(request["snapshot"])))}
+        with not_collected():
+            request = json.loads(line)
+            number = request.get("id")
+            policy = registry.make(request["policy"], request.get("parameters"))
+            snapshot = snapshot_json.from_json(request.pop("snapshot"))
+        return {"id": number, "plan": plan_json.to_json(policy(snapshot))}
     except (PolicyError, FormError) as error:
         return _error(number, error)
     except Exception as error:  # a policy may fail in any way: the caller is told, the next request gets its chance

@@ -46,6 +46,8 @@ RULES = Rules(
 
 FORM = Form(Snapshot, RULES, {Jobs: tuple[JobView, ...]})
 
+_SPELLING = "canonical_bytes"
+
 LIKE_NOW = frozenset({1})
 """Older versions whose snapshots are snapshots of this one: version 2 adds caps by hour and the weight of emissions."""
 
@@ -67,13 +69,17 @@ def from_json(form: Any) -> Snapshot:
 
 
 def canonical_bytes(snapshot: Snapshot) -> bytes:
-    """The one spelling of a snapshot."""
-    return forms.canonical_bytes(to_json(snapshot))
+    """The one spelling of a snapshot, made once: a round stores it, and hands it to its solver."""
+    made = vars(snapshot)  # as its cached properties do
+    if _SPELLING not in made:
+        made[_SPELLING] = forms.canonical_bytes(to_json(snapshot))
+    spelling: bytes = made[_SPELLING]
+    return spelling
 
 
 def digest(snapshot: Snapshot) -> str:
     """sha256 (hex) of the canonical bytes: equal for equal snapshots."""
-    return forms.digest_of(to_json(snapshot))
+    return forms.digest_of_bytes(canonical_bytes(snapshot))
 
 
 def schema() -> dict[str, Any]:

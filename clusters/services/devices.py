@@ -23,7 +23,15 @@ from loadmaster.protocol import DeviceReport, DeviceSample
 log = logging.getLogger(__name__)
 
 SAMPLES_LIVE_S = 60
-FLUSH_S = 30
+FLUSH_S = 60
+"""How long a flush keeps others out: one that takes longer, or was killed, does so no more."""
+
+RESTS = 10
+LONGEST_REST_S = 30.0
+"""A flush is followed by a rest this many times as long, at most so long: of ten thousand nodes' samples every second one would
+otherwise be written all the time, and each keeps a page of the database busy for figures that people look at now and then.
+"""
+
 AT_ONCE = 500
 """Devices that one transaction of a flush writes: on SQLite nobody else writes meanwhile."""
 
@@ -132,20 +140,20 @@ def _next_number() -> int:
 def flush_samples() -> int:
     """Write what the heartbeats left in the cache since the last flush, the newest of each device; how many devices were written.
 
-    One flush at a time: another one, in whichever process, leaves it to that one.
+    One flush at a time: another one, in whichever process, leaves it to that one. None while a long one's rest lasts.
     """
     try:
         if not cache.add(_FLUSHING, True, FLUSH_S):
             return 0
+        began_s = time.monotonic()
         try:
-            batches = _take_batches()
+            newest = {(row[0], row[1]): row for batch in _take_batches() for row in batch}
+            return _write([newest[key] for key in sorted(newest)])
         finally:
-            cache.delete(_FLUSHING)
+            cache.set(_FLUSHING, True, int(min(RESTS * (time.monotonic() - began_s), LONGEST_REST_S)))  # 0: it is forgotten
     except (RedisError, OSError) as error:
         log.warning("device samples are not flushed: %s", error)
         return 0
-    newest = {(row[0], row[1]): row for batch in batches for row in batch}
-    return _write([newest[key] for key in sorted(newest)])
 
 
 def _write(rows: Sequence[tuple[Any, ...]]) -> int:

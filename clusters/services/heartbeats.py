@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from uuid import UUID
 
-from django.db import transaction
+from django.db import connection, transaction
 from django.utils import timezone
 
 from clusters.agent_errors import AgentCallError, not_yours, stale_epoch, unknown_token
@@ -191,7 +191,8 @@ def _give_assignments(turns: Sequence[_Turn], *, wait: bool) -> set[UUID]:
     """Give every turn what its node holds, locked; the nodes of which somebody else has an assignment in hand."""
     by_node = {turn.seat.pk: turn for turn in turns}
     live = Assignment.objects.filter(node__in=list(by_node), state__in=LIVE).order_by("pk")
-    expected = set() if wait else set(live.values_list("pk", "node_id"))
+    skips = not wait and connection.features.has_select_for_update_skip_locked
+    expected = set(live.values_list("pk", "node_id")) if skips else set()
     locked = live.select_related("job").only(*_SHOWN).select_for_update(of=("self",), no_key=True, skip_locked=not wait)
     for assignment in locked:
         by_node[assignment.node_id].held.append(assignment)

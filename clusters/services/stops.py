@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from datetime import datetime
+from uuid import UUID
 
 from django.db import transaction
 
@@ -32,13 +33,13 @@ def request_stop(assignment: Assignment, reason: StopReason, actor: str = "", no
     return assignment
 
 
-def evict(assignment: Assignment, actor: str, now: datetime | None = None, why: str = "") -> None:
+def evict(assignment_id: UUID, actor: str, now: datetime | None = None, why: str = "") -> None:
     """Pre-empt the assignment and its whole gang: the job goes back to the queue once the agents have stopped it.
 
     `why` is told in the job's history.
     """
     with transaction.atomic():
-        newest = lock_assignment(assignment.pk)
+        newest = lock_assignment(assignment_id)
         job = newest.job
         if newest.purpose == "training" and JobState(job.state) in _EVICTABLE:
             move_job(job, JobMove.PREEMPT, actor=actor, data={"why": why} if why else {})

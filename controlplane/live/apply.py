@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from decimal import Decimal
 from typing import Any, Protocol
+from uuid import UUID
 
 from django.db import IntegrityError, transaction
 from django.db.models import Q
@@ -22,9 +23,9 @@ from django.db.models import Q
 from clusters.lifecycle import LIVE
 from clusters.models import Assignment, AssignmentEvent, AssignmentSlot, Device, Node
 from controlplane.changes import Change, Keep, Migrate, Preempt, Resize, Start, changes
+from controlplane.live.held import Gang, Held
 from controlplane.live.observe import Observation
 from controlplane.live.room import Room
-from controlplane.live.rows import Gang, Held
 from controlplane.models import Round
 from controlplane.rounds import Applied, RejectCode, Rejected
 from jobs.lifecycle import JobMove
@@ -40,8 +41,8 @@ OFFER = "offer"
 class Evict(Protocol):
     """How the loop asks for a gang's end: `clusters.services.evict`."""
 
-    def __call__(self, assignment: Assignment, actor: str, now: datetime | None = None) -> object:
-        """Pre-empt its gang: a job that ran moves to STOPPING, or back to the queue if nothing was taken yet."""
+    def __call__(self, assignment_id: UUID, actor: str, now: datetime | None = None) -> object:
+        """Pre-empt the assignment's gang: a job that ran moves to STOPPING, or back to the queue if nothing was taken yet."""
         ...
 
 
@@ -81,7 +82,7 @@ class _Application:
         launches = [c.placement for c in todo if isinstance(c, Start | Migrate | Resize)]
         if not launches:
             return Applied(todo)
-        self.room = Room(cluster, self.observed.snapshot.node_by_id, self.now)
+        self.room = Room(cluster, self.observed.snapshot.node_by_id, self.now, {seat.node for p in launches for seat in p.ranks})
         jobs = Job.objects.in_bulk({p.job for p in launches})
         self.jobs = {str(pk): job for pk, job in jobs.items()}
         rejected = (self._launch(placement) for placement in launches)
@@ -90,7 +91,7 @@ class _Application:
     def _stop_or_keep(self, change: Change, gangs: Mapping[Any, Gang]) -> None:
         match change:
             case Preempt(key=key) | Migrate(placement=Placement(key=key)) | Resize(placement=Placement(key=key)):
-                self.services.evict(gangs[key].assignments[0], ACTOR, self.now)
+                self.services.evict(gangs[key].assignments[0].pk, ACTOR, self.now)
             case Keep(key=key, placement=Placement() as placement) if change.changes_term:
                 same = Q(pk__in=[a.pk for a in gangs[key].assignments], state__in=LIVE)
                 Assignment.objects.filter(same).update(term_until=_time(placement.until_s), steps_quota=placement.steps_quota)

@@ -30,11 +30,12 @@ from typing import Any, Protocol
 from django.db import connection, connections, transaction
 
 from clusters.energy import power_curve
-from clusters.models import Assignment, AssignmentSlot, Cluster, Device, EnergyTariff, Node, PueRecord
+from clusters.models import Cluster, EnergyTariff, PueRecord
 from clusters.models.nodes import State
 from clusters.runtimes import runtimes_of
 from clusters.tariffs import power_cap_steps, price_steps, pue_in_force, tariff_in_force
-from controlplane.live.rows import Rows, is_ready
+from controlplane.live.held import HeldSlot, LiveAssignment
+from controlplane.live.rows import DeviceRow, NodeRow, Rows, is_ready
 from controlplane.models import RescheduleEvent
 from jobs.lifecycle import JobState
 from jobs.models import Job
@@ -164,14 +165,14 @@ def _kinds(rows: Rows, knowledge: Knowledge) -> tuple[KindView, ...]:
     return tuple(known.get(str(kind), KindView(str(kind))) for kind in wanted)
 
 
-def _node_view(node: Node, rows: Rows) -> NodeView:
+def _node_view(node: NodeRow, rows: Rows) -> NodeView:
     gpu = rows.gpu_types[node.gpu_type_id]
     devices = rows.devices[node.pk]
     return NodeView(
         id=str(node.pk),
         name=node.name,
         gpu_type=gpu.name,
-        devices=tuple(_device_view(device, rows.held.of_device[device.pk]) for device in devices),
+        devices=tuple([_device_view(device, rows.held.of_device.get(device.pk, ())) for device in devices]),
         power_w=power_curve(node.base_w, gpu.idle_w, gpu.peak_w, len(devices)),
         cores=max(0.0, node.cores - node.reserved_cores),
         memory_gb=max(0.0, node.memory_gb - node.reserved_memory_gb),
@@ -185,15 +186,14 @@ def _node_view(node: Node, rows: Rows) -> NodeView:
     )
 
 
-def _state_of(node: Node, rows: Rows) -> NodeState:
+def _state_of(node: NodeRow, rows: Rows) -> NodeState:
     """A ready node whose agent is silent takes nothing new, and what runs there keeps its place until its leases say otherwise."""
     return NodeState.CORDONED if node.state == State.READY and not is_ready(node, rows.now) else NodeState(node.state)
 
 
-def _labels_of_node(node: Node, rows: Rows) -> tuple[str, ...]:
+def _labels_of_node(node: NodeRow, rows: Rows) -> tuple[str, ...]:
     given = {label for label in node.labels if not is_own(label)}
-    avoided = {n for nodes in rows.avoided.values() for n in nodes}
-    apart = {apart_label(str(other)) for other in avoided if other != node.pk}
+    apart = {apart_label(str(other)) for other in rows.avoided_nodes if other != node.pk}
     return tuple(sorted(given | apart | {runtime_label(name) for name in runtimes_of(node)}))
 
 
@@ -202,8 +202,8 @@ def _labels_of_job(job: Job, rows: Rows) -> tuple[str, ...]:
     return tuple(sorted({*job.labels, runtime_label(job.runtime)} | apart))
 
 
-def _device_view(device: Device, held: Sequence[AssignmentSlot]) -> DeviceView:
-    holds = tuple(SlotHold(str(s.assignment.job_id), s.assignment.copy, Purpose(s.assignment.purpose), s.share) for s in held)
+def _device_view(device: DeviceRow, held: Sequence[HeldSlot]) -> DeviceView:
+    holds = tuple([SlotHold(str(s.job_id), s.copy, Purpose(s.purpose), s.share) for s in held]) if held else ()
     return DeviceView(device.uuid, device.memory_gb, device.slots, device.healthy, holds, device.emulated)
 
 
@@ -246,13 +246,13 @@ def _phase(job: Job, running: tuple[Running, ...]) -> JobPhase:
     return JobPhase.PROFILING if job.state == JobState.PROFILING else JobPhase.WAITING
 
 
-def _remaining_steps(job: Job, live: Sequence[Assignment]) -> int:
+def _remaining_steps(job: Job, live: Sequence[LiveAssignment]) -> int:
     """Steps left: from where it is while it works (or saves itself), from its checkpoint while it waits."""
     reached = [max(a.start_steps, a.steps_done) for a in live if a.purpose == Purpose.TRAINING]
     return max(0, job.total_steps - (min(reached) if reached else job.checkpoint_steps))
 
 
-def _received_s(job: Job, live: Sequence[Assignment], rows: Rows, now_s: float) -> tuple[tuple[str, float], ...]:
+def _received_s(job: Job, live: Sequence[LiveAssignment], rows: Rows, now_s: float) -> tuple[tuple[str, float], ...]:
     """Device seconds by type: those of ended assignments, as the job's row has them, and those of the live ones."""
     received: dict[str, float] = defaultdict(float, {name: float(s) for name, s in job.received_s.items()})
     for a in live:

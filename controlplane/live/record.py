@@ -18,7 +18,7 @@ from controlplane.changes import Start, describe
 from controlplane.live.lock import RoundLock
 from controlplane.live.observe import Observation
 from controlplane.models import Reason, RescheduleEvent, Round
-from controlplane.packed_json import pack
+from controlplane.packed_json import pack, pack_text
 from controlplane.rounds import Applied, LastPlan, RejectCode, Rejected
 from jobs.lifecycle import JobState
 from jobs.models import Job
@@ -40,11 +40,11 @@ MAY_WAIT = (JobState.QUEUED, JobState.PROFILING, JobState.STOPPING)
 def open_round(lock: RoundLock, observed: Observation, started: datetime, snapshot_s: float) -> Round:
     """The row of a round that has seen the cluster and is about to decide."""
     cluster, snapshot = observed.cluster, observed.snapshot
-    form = snapshot_json.to_json(snapshot)
+    spelling = snapshot_json.canonical_bytes(snapshot)
     return Round.objects.create(
         cluster=cluster, number=lock.number, reasons=list(snapshot.trigger.reasons), policy=cluster.policy,
-        parameters=cluster.policy_parameters, seed=snapshot.seed, snapshot=form,
-        snapshot_sha256=forms.digest_of(form), tariff=observed.tariff, pue=observed.pue, timezone=cluster.timezone,
+        parameters=cluster.policy_parameters, seed=snapshot.seed, snapshot=pack_text(spelling),
+        snapshot_sha256=forms.digest_of_bytes(spelling), tariff=observed.tariff, pue=observed.pue, timezone=cluster.timezone,
         snapshot_s=snapshot_s,
     )  # fmt: skip
 

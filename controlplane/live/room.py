@@ -7,13 +7,14 @@ under way is in the way, and its end asks for a new round) or *stale* (the world
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from datetime import datetime
 
 from clusters.models import Assignment, Cluster, Device, Node
 from clusters.models.nodes import Role, State
 from clusters.tariffs import power_cap_now_w
-from controlplane.live.rows import Held, is_placement, is_ready
+from controlplane.live.held import Held, is_placement
+from controlplane.live.rows import is_ready
 from controlplane.rounds import RejectCode, Rejected
 from jobs.lifecycle import JobState
 from jobs.models import Job
@@ -29,21 +30,21 @@ FOREIGN_ROLE = {Purpose.TRAINING: Role.PROFILING, Purpose.PROFILING: Role.PRODUC
 class Room:
     """The cluster's nodes and devices with what is held there; `take` notes what this plan has launched."""
 
-    def __init__(self, cluster: Cluster, curves: Mapping[str, NodeView], now: datetime) -> None:
-        """`curves`: the snapshot's nodes by id, for their power curves."""
+    def __init__(self, cluster: Cluster, curves: Mapping[str, NodeView], now: datetime, nodes: Collection[str]) -> None:
+        """`curves`: the snapshot's nodes by id, for their power curves. `nodes`: ids of those that may be launched on."""
         self.cluster, self.curves, self.now = cluster, curves, now
-        self.nodes: Mapping[str, Node] = {str(n.pk): n for n in Node.objects.filter(cluster=cluster)}
-        devices = Device.objects.filter(node__cluster=cluster)
+        self.nodes: Mapping[str, Node] = {str(n.pk): n for n in Node.objects.filter(cluster=cluster, pk__in=nodes)}
+        devices = Device.objects.filter(node__in=list(self.nodes.values()))
         self.devices: Mapping[tuple[str, str], Device] = {(str(d.node_id), d.uuid): d for d in devices}
         held = Held(cluster)
         self.stopping = {str(a.job_id) for a in held.assignments if not is_placement(a)}
         self.slots: dict[int, set[int]] = {pk: {s.slot for s in slots} for pk, slots in held.of_device.items()}
-        self.holders = {pk: {str(s.assignment.job_id) for s in slots} for pk, slots in held.of_device.items()}
+        self.holders = {pk: {str(s.job_id) for s in slots} for pk, slots in held.of_device.items()}
         self.cores: dict[str, float] = defaultdict(float)
         self.memory_gb: dict[str, float] = defaultdict(float)
-        self.in_use = Counter(str(slots[0].device.node_id) for slots in held.of_device.values() if slots)
+        self.in_use = Counter(str(slots[0].node_id) for slots in held.of_device.values() if slots)
         for a in held.assignments:
-            self._load(a, a.job)
+            self._load(str(a.node_id), a.cores, a.memory_gb)
 
     def refusal(self, placement: Placement, job: Job | None) -> Rejected | None:
         """Why this placement of `job` (as it is now) cannot be launched; None if it can."""
@@ -65,16 +66,16 @@ class Room:
                 self.in_use[str(device.node_id)] += 1
             self.slots.setdefault(device.pk, set()).add(slot)
             self.holders.setdefault(device.pk, set()).add(str(job.pk))
-        self._load(assignment, job)
+        cores = job.cores if assignment.cpu_quota is None else assignment.cpu_quota
+        self._load(str(assignment.node_id), cores, job.memory_gb)
 
     def free_slot(self, device: Device) -> int | None:
         """The lowest slot of a device that nobody holds."""
         return next((s for s in range(device.slots) if s not in self.slots.get(device.pk, ())), None)
 
-    def _load(self, assignment: Assignment, job: Job) -> None:
-        node = str(assignment.node_id)
-        self.cores[node] += job.cores if assignment.cpu_quota is None else assignment.cpu_quota
-        self.memory_gb[node] += job.memory_gb
+    def _load(self, node: str, cores: float, memory_gb: float) -> None:
+        self.cores[node] += cores
+        self.memory_gb[node] += memory_gb
 
     def _seat(self, placement: Placement, seat: RankSeat, job: Job) -> Iterator[tuple[RejectCode, str]]:
         node = self.nodes.get(seat.node)

@@ -1,31 +1,32 @@
-"""The rows of a cluster that the loop looks at, each table read once, grouped by what they belong to."""
+"""The rows of a cluster that the loop looks at, each table read once, grouped by what they belong to.
+
+Nodes and devices are read as columns: there may be tens of thousands, and to make models of them would take most of a round's time.
+"""
 
 from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from datetime import datetime, timedelta
+from typing import NamedTuple, Protocol
+from uuid import UUID
 
 from django.conf import settings
 from django.db.models import Q
 
 from clusters.clockwork import is_silent
-from clusters.lifecycle import LIVE
-from clusters.models import Assignment, AssignmentSlot, Cluster, Device, GpuType, Node
+from clusters.models import Assignment, Cluster, Device, GpuType, Node
 from clusters.models.nodes import Role, State
 from clusters.runtimes import runtimes_of
-from controlplane.changes import PlacementKey
+from controlplane.live.held import Held
 from controlplane.live.window import window
 from jobs.lifecycle import JobState
 from jobs.models import Job
-from loadmaster.protocol import AssignmentState, ReasonClass
-from policies.snapshot import Purpose, RankSeat, Running
+from loadmaster.protocol import ReasonClass
+from policies.snapshot import Purpose
 
 SHOWN = (JobState.QUEUED, JobState.PROFILING, JobState.STARTING, JobState.RUNNING, JobState.STOPPING)
 """Jobs that a policy may be shown: those that run or want to."""
-
-RUN = "run"
 
 AVOIDED = timedelta(minutes=10)
 """How long a job keeps away from a node that failed it, as long as another one would do."""
@@ -33,63 +34,57 @@ AVOIDED = timedelta(minutes=10)
 THE_NODES_FAULT = (ReasonClass.IMAGE, ReasonClass.GPU, ReasonClass.NODE)
 
 
-@dataclass(frozen=True, slots=True)
-class Gang:
-    """The live assignments of one placement, by rank, and the placement they make."""
+class NodeRow(NamedTuple):
+    """What a snapshot says of a node, as `clusters.models.Node` has it."""
 
-    key: PlacementKey
-    assignments: tuple[Assignment, ...]
-    running: Running
+    pk: UUID
+    name: str
+    gpu_type_id: int
+    role: str
+    state: str
+    drain_until: datetime | None
+    cores: float
+    memory_gb: float
+    reserved_cores: float
+    reserved_memory_gb: float
+    resources: Mapping[str, float]
+    labels: Sequence[str]
+    base_w: float
+    rack: str
+    link_gbps: float
+    features: Sequence[str]
+    session_expires_at: datetime | None
 
 
-def is_placement(assignment: Assignment) -> bool:
-    """Whether a live assignment is meant to go on: neither asked to stop nor stopping by itself."""
-    return assignment.desired == RUN and assignment.state != AssignmentState.STOPPING
+class DeviceRow(NamedTuple):
+    """What a snapshot says of a device, as `clusters.models.Device` has it."""
+
+    node_id: UUID
+    pk: int
+    uuid: str
+    memory_gb: float
+    slots: int
+    healthy: bool
+    emulated: bool
 
 
-def is_ready(node: Node, now: datetime) -> bool:
+class Watched(Protocol):
+    """A node with what its readiness hangs on."""
+
+    @property
+    def state(self) -> str:
+        """One of `clusters.models.nodes.State`."""
+        ...
+
+    @property
+    def session_expires_at(self) -> datetime | None:
+        """When its agent counts as silent."""
+        ...
+
+
+def is_ready(node: Watched, now: datetime) -> bool:
     """Whether the node takes new work: nobody says otherwise, and its agent is there to take it."""
     return node.state == State.READY and not is_silent(node.session_expires_at, now)
-
-
-class Held:
-    """What is held on a cluster's nodes: live assignments and the slots they hold."""
-
-    def __init__(self, cluster: Cluster) -> None:
-        live = Assignment.objects.filter(node__cluster=cluster, state__in=LIVE).select_related("job")
-        self.assignments: Sequence[Assignment] = list(live.order_by("job_id", "purpose", "copy", "rank"))
-        self.of_job: Mapping[object, list[Assignment]] = defaultdict(list)
-        for assignment in self.assignments:
-            self.of_job[assignment.job_id].append(assignment)
-        self.slots: Mapping[object, list[AssignmentSlot]] = defaultdict(list)
-        self.of_device: Mapping[int, list[AssignmentSlot]] = defaultdict(list)
-        held = AssignmentSlot.objects.filter(live=True, device__node__cluster=cluster).select_related("device", "assignment")
-        for slot in held.order_by("device_id", "slot"):
-            self.slots[slot.assignment_id].append(slot)
-            self.of_device[slot.device_id].append(slot)
-
-    def gangs(self, job: object | None = None) -> list[Gang]:
-        """The placements that are meant to go on, of one job (its primary key) or of all."""
-        found: dict[PlacementKey, list[Assignment]] = defaultdict(list)
-        for a in self.assignments if job is None else self.of_job[job]:
-            if is_placement(a):
-                found[str(a.job_id), Purpose(a.purpose), a.copy].append(a)
-        return [Gang(key, tuple(ranks), self._running(ranks)) for key, ranks in found.items()]
-
-    def _running(self, ranks: Sequence[Assignment]) -> Running:
-        first = ranks[0]
-        return Running(
-            copy=first.copy,
-            ranks=tuple(self._seat(a) for a in ranks),
-            since_s=min((a.running_at or a.created_at).timestamp() for a in ranks),
-            until_s=first.term_until.timestamp() if first.term_until else None,
-            steps_quota=first.steps_quota,
-            purpose=Purpose(first.purpose),
-        )
-
-    def _seat(self, a: Assignment) -> RankSeat:
-        devices = tuple(sorted(slot.device.uuid for slot in self.slots[a.pk]))
-        return RankSeat(str(a.node_id), devices, a.share, a.cpu_quota)
 
 
 class Rows:
@@ -100,10 +95,12 @@ class Rows:
         self.cluster, self.now = cluster, now
         self.held = Held(cluster)
         self.gpu_types: Mapping[int, GpuType] = {t.pk: t for t in GpuType.objects.order_by("name")}
-        self.nodes: Sequence[Node] = list(Node.objects.filter(cluster=cluster).order_by("name"))
+        nodes = Node.objects.filter(cluster=cluster).order_by("name").values_list(*NodeRow._fields)
+        self.nodes: Sequence[NodeRow] = [NodeRow._make(row) for row in nodes]
         self.type_of = {node.pk: self.gpu_types[node.gpu_type_id].name for node in self.nodes}
-        self.devices: Mapping[object, list[Device]] = defaultdict(list)
-        for device in Device.objects.filter(node__cluster=cluster).order_by("node_id", "uuid"):
+        self.devices: Mapping[object, list[DeviceRow]] = defaultdict(list)
+        devices = Device.objects.filter(node__cluster=cluster).order_by("node_id", "uuid").values_list(*DeviceRow._fields)
+        for device in map(DeviceRow._make, devices):
             self.devices[device.node_id].append(device)
         shown = Job.objects.filter(cluster=cluster, state__in=SHOWN).exclude(state=JobState.STOPPING, hold_wanted=True)
         shown = shown.exclude(state=JobState.QUEUED, retry_at__gt=now)
@@ -116,6 +113,7 @@ class Rows:
         self.blocked = _blocked(jobs, self.undone)
         self.jobs: Sequence[Job] = [job for job in jobs if job.pk not in self.blocked]
         self.avoided = self._avoided(now)
+        self.avoided_nodes = frozenset(n for nodes in self.avoided.values() for n in nodes)
 
     def _avoided(self, now: datetime) -> Mapping[object, frozenset[object]]:
         """By waiting job the nodes that failed it lately and of whose kind there are others for it: it tries those first."""
@@ -133,7 +131,7 @@ class Rows:
                 avoided[job.pk] = frozenset(able & nodes_of[job.pk])
         return avoided
 
-    def _would_do(self, node: Node, job: Job) -> bool:
+    def _would_do(self, node: NodeRow, job: Job) -> bool:
         return (
             is_ready(node, self.now)
             and node.role != Role.PROFILING

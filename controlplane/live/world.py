@@ -26,6 +26,7 @@ from controlplane.live.renewing import EXPIRY_S, RENEW_S, Renewal, renewed
 from controlplane.logs import bound
 from controlplane.models import Reason, RescheduleEvent, Round
 from controlplane.rounds import Applied, LastPlan, RoundResult, run_round
+from policies.garbage import not_collected
 from policies.plan import Plan
 from policies.snapshot import Snapshot
 from profiling.services import profile_run_started
@@ -134,7 +135,7 @@ def hold_round(cluster_id: int, ports: Ports) -> RoundResult | None:
     lock = locks.acquire(cluster_id, now, renewal.expires(now_s))
     if lock is None:
         return None
-    with bound(cluster=cluster_id, round=lock.number), renewed(lock, renewal):
+    with bound(cluster=cluster_id, round=lock.number), renewed(lock, renewal), not_collected():
         return _held(lock, ports, now)
 
 

@@ -155,6 +155,19 @@ def test_device_samples_are_written_when_they_are_flushed() -> None:
     assert flush_samples() == 0
 
 
+def test_a_flush_that_took_long_is_followed_by_a_longer_rest(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Else a large cluster's samples would be written all the time."""
+    monkeypatch.setattr(devices, "RESTS", 1e9)
+    node = a_node_with_agent(now=_at(0), gpus=1)
+    sample = DeviceSample(node.devices.get().uuid, power_w=180.0)
+    heartbeat(node.pk, a_heartbeat(devices=(sample,)), _at(1))
+    assert flush_samples() == 1
+    heartbeat(node.pk, a_heartbeat(seq=2, devices=(sample,)), _at(11))
+    assert flush_samples() == 0, "it rests"
+    cache.delete(devices._FLUSHING)
+    assert flush_samples() == 1, "and what came meanwhile is written after it"
+
+
 def test_a_cache_that_is_away_stops_no_heartbeat(monkeypatch: pytest.MonkeyPatch) -> None:
     def away(*_: Any, **__: Any) -> None:
         raise RedisConnectionError("away")

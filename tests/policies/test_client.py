@@ -65,6 +65,14 @@ def test_one_process_answers_many_requests(solver: SolverProcess) -> None:
     assert solver.pid == first
 
 
+@pytest.mark.parametrize("lang", ["C", "en_US.ISO-8859-1"])
+def test_names_of_any_alphabet_and_with_ends_of_lines_go_through(lang: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("LANG", lang)
+    snapshot = a_snapshot(jobs=[a_job("größe\u2028模型\r\n\x85", name="\u2029🚂")])
+    with SolverProcess(timeout_s=30.0) as process:
+        assert process.solve(snapshot, "fifo") == make("fifo")(snapshot)
+
+
 def test_errors_of_a_policy_are_its_own_and_the_process_goes_on(solver: SolverProcess) -> None:
     with pytest.raises(UnknownPolicyError, match="'lifo': no such policy"):
         solver.solve(SNAPSHOT, "lifo")

@@ -216,6 +216,15 @@ def test_equal_snapshots_have_equal_digests_and_a_changed_one_has_another() -> N
     assert snapshot_json.digest(first) != snapshot_json.digest(a_snapshot(jobs=[a_job("a", remaining_steps=99.0)]))
 
 
+def test_a_snapshot_is_spelled_once_and_a_replaced_one_anew() -> None:
+    snapshot = a_snapshot(jobs=[a_job("a")])
+    spelled = snapshot_json.canonical_bytes(snapshot)
+    assert snapshot_json.canonical_bytes(snapshot) is spelled
+    assert snapshot == a_snapshot(jobs=[a_job("a")])
+    later = snapshot_json.canonical_bytes(replace(snapshot, now_s=snapshot.now_s + 1.0))
+    assert json.loads(later)["now_s"] == json.loads(spelled)["now_s"] + 1.0
+
+
 def test_the_canonical_bytes_have_sorted_keys_and_no_spaces() -> None:
     text = plan_json.canonical_bytes(PLANS["empty"]).decode()
     assert text.startswith('{"bound":null,"memory":{},"message":"","objective":null,"placements":[],"policy":"fifo"')

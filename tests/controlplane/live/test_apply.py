@@ -302,9 +302,10 @@ def test_a_cap_that_comes_before_the_next_round_holds_for_launches_too(node: Nod
     first, _ = devices_of(node)
     job = a_job(cluster, name="new", gpus_max=2)
     both = Placement(str(job.pk), (RankSeat(str(node.pk), tuple(d.uuid for d in devices_of(node))),))
-    assert Room(cluster, {str(node.pk): a_curve(node)}, now).refusal(both, job) is not None
+    room = Room(cluster, {str(node.pk): a_curve(node)}, now, [str(node.pk)])
+    assert room.refusal(both, job) is not None
     one = Placement(str(job.pk), (RankSeat(str(node.pk), (first.uuid,)),))
-    assert Room(cluster, {str(node.pk): a_curve(node)}, now).refusal(one, job) is None
+    assert room.refusal(one, job) is None
 
 
 def a_curve(node: Node) -> NodeView:

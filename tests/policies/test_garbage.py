@@ -1,0 +1,31 @@
+"""Putting off the search for garbage."""
+
+from __future__ import annotations
+
+import gc
+from collections.abc import Iterator
+
+import pytest
+
+from policies.garbage import not_collected
+
+
+@pytest.fixture(autouse=True)
+def as_before() -> Iterator[None]:
+    was_enabled = gc.isenabled()
+    yield
+    (gc.enable if was_enabled else gc.disable)()
+
+
+@pytest.mark.parametrize("enabled", [True, False])
+def test_nothing_is_looked_for_meanwhile_and_then_as_before_whatever_happens(*, enabled: bool) -> None:
+    (gc.enable if enabled else gc.disable)()
+    with pytest.raises(ZeroDivisionError):
+        _fail_within()
+    assert gc.isenabled() is enabled
+
+
+def _fail_within() -> None:
+    with not_collected():
+        assert not gc.isenabled()
+        raise ZeroDivisionError
