@@ -44,6 +44,7 @@ def web(port: int) -> Program:
     """The web server, on the loopback address."""
     url = f"http://127.0.0.1:{port}/healthz"
     argv = python("-m", "controlplane.serve", "--host", "127.0.0.1", "--port", str(port), "--grace", "3")
+    argv += ["--workers", str(settings.WEB_CONCURRENCY)]
     return Program("web", argv, ready=lambda: _answers(url))
 
 

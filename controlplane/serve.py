@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import argparse
+import multiprocessing
 from collections.abc import Callable, Sequence
 from typing import Any
 
 import uvicorn
 
 from controlplane.garbage import collect_seldom
+from policies.lifetime import die_with
 
 KEEP_ALIVE_S = 75
 """How long an idle connection is kept: longer than an agent's heartbeats are apart, which then need no new one each, and longer
@@ -35,7 +37,11 @@ def main(argv: Sequence[str] | None = None) -> None:
 
 
 def application() -> Callable[..., Any]:
-    """What a web process serves, once for each of them."""
+    """What a web process serves, once for each of them. Of several none outlives the one that started them: it would hold their
+    address.
+    """
+    if (parent := multiprocessing.parent_process()) is not None and parent.pid is not None:
+        die_with(parent.pid)
     from controlplane.asgi import application  # sets Django up, which this module's other readers do not want
 
     collect_seldom()

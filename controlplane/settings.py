@@ -185,6 +185,8 @@ ROUND_JOBS = env.int("LOADMASTER_ROUND_JOBS", 4000)
 
 # Simulations: where they work, how many at once, and what one of them may take.
 SIMULATIONS_DIR = Path(env.str("LOADMASTER_SIMULATIONS_DIR", str(LOADMASTER_HOME / "simulations")))
+WEB_CONCURRENCY = env.int("WEB_CONCURRENCY", 1)
+"""Web processes that `make up` starts; deploy/entrypoint reads the variable itself, and takes 2 where it is not set."""
 SIMULATIONS_AT_ONCE = env.int("LOADMASTER_SIMULATIONS", 1)
 SIMULATION_PROCESSES = env.int("LOADMASTER_SIMULATION_PROCESSES", 1)
 SIMULATION_MEMORY_GB = env.float("LOADMASTER_SIMULATION_MEMORY_GB", 4.0)

@@ -64,7 +64,7 @@ class Watch:
 
     def _note(self, process: psutil.Process, now: dict[str, float]) -> None:
         try:
-            line = " ".join(process.cmdline())
+            line = _line(process)
             part = next(
                 (name for name, sign in PARTS.items() if sign in line), "generator" if process.pid == psutil.Process().pid else ""
             )
@@ -104,6 +104,13 @@ def _family() -> list[psutil.Process]:
     folder = re.search(r"host=(/[^&]+)", os.environ.get("DATABASE_URL", ""))
     servers = [p for p in psutil.process_iter() if folder and _name(p) == "postgres" and _is_of(p, folder[1])]
     return [own, *own.children(recursive=True), *servers, *(c for p in servers for c in p.children())]
+
+
+def _line(process: psutil.Process) -> str:
+    """Its command line; of a child that Python has started for several processes of one program, that program's."""
+    line = " ".join(process.cmdline())
+    parent = process.parent() if "multiprocessing" in line else None
+    return " ".join(parent.cmdline()) if parent is not None else line
 
 
 def _is_of(process: psutil.Process, folder: str) -> bool:

@@ -9,11 +9,7 @@ The snapshot is answered with the policy's plan alone: placing profile runs is t
 
 from __future__ import annotations
 
-import ctypes
 import json
-import os
-import signal
-import sys
 from collections.abc import Iterable
 from typing import IO, Any
 
@@ -21,8 +17,8 @@ from policies import plan_json, registry, snapshot_json
 from policies.base import PolicyError
 from policies.forms import FormError
 from policies.garbage import not_collected
+from policies.lifetime import die_with
 
-PR_SET_PDEATHSIG = 1
 READY = {"ready": True}
 
 
@@ -55,14 +51,6 @@ def answer(line: str | bytes) -> dict[str, Any]:
 def warm_up() -> None:
     """Compile or load the kernels by deciding about next to nothing."""
     registry.make("randomized_greedy", {"iterations": 1})(_smallest())
-
-
-def die_with(parent: int) -> None:
-    """Ask Linux to kill this process when its parent ends; end at once if that has happened already."""
-    if sys.platform == "linux":
-        ctypes.CDLL(None, use_errno=True).prctl(PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
-    if os.getppid() != parent:
-        os._exit(0)
 
 
 def _smallest() -> Any:

@@ -28,7 +28,7 @@ from controlplane.simulation.run_files import FinishedRun, WorkloadFacts, save, 
 from controlplane.simulation.study_document import Run, Study
 from controlplane.simulation.workloads.base import WorkloadError
 from policies.base import PolicyError
-from policies.serving import die_with
+from policies.lifetime import die_with
 
 SAID_EVERY_S = 0.25
 

@@ -19,7 +19,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from policies.serving import die_with
+from policies.lifetime import die_with
 
 if TYPE_CHECKING:
     from controlplane.simulation.study import StudyProgress
