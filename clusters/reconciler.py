@@ -23,7 +23,7 @@ from clusters.models import Assignment, Cluster, Node, NodeEvent
 from clusters.models.nodes import State
 from clusters.moves import LostRaceError, move_assignment
 from clusters.selectors import clock_of
-from clusters.services import evict, flush_samples
+from clusters.services import evict
 from controlplane.events import request_reschedule
 from controlplane.logs import bound
 from controlplane.models import Reason
@@ -49,7 +49,6 @@ def reconcile_clusters(now: datetime | None = None) -> int:
     for cluster in Cluster.objects.order_by("pk"):
         with bound(cluster=cluster.pk):
             done += _reconcile(cluster, now)
-    flush_samples()  # last: nobody waits for it, and a large one takes seconds
     return done
 
 

@@ -178,15 +178,16 @@ CELERY_BEAT_SCHEDULE = {
     "periodic-rounds": {"task": "controlplane.tasks.periodic_rounds", "schedule": 5.0, "options": {"expires": 5.0}},
     "meter-energy": {"task": "controlplane.tasks.meter_energy", "schedule": 60.0, "options": {"expires": 60.0}},
     "prune": {"task": "controlplane.tasks.prune_old", "schedule": 3600.0, "options": {"expires": 1800.0}},
+    "samples": {"task": "controlplane.tasks.write_samples", "schedule": 2.0, "options": {"expires": 4.0}},
     "reconcile": {"task": "controlplane.tasks.reconcile", "schedule": 2.0, "options": {"expires": 4.0}},
 }
+WEB_CONCURRENCY = int(env.str("WEB_CONCURRENCY", "") or 1)
+"""Web processes that `make up` starts; deploy/entrypoint reads the variable itself, and takes 2 where it is empty."""
 SOLVER_TIMEOUT_S = env.float("LOADMASTER_SOLVER_TIMEOUT_S", 60.0)
 ROUND_JOBS = env.int("LOADMASTER_ROUND_JOBS", 4000)
 
 # Simulations: where they work, how many at once, and what one of them may take.
 SIMULATIONS_DIR = Path(env.str("LOADMASTER_SIMULATIONS_DIR", str(LOADMASTER_HOME / "simulations")))
-WEB_CONCURRENCY = env.int("WEB_CONCURRENCY", 1)
-"""Web processes that `make up` starts; deploy/entrypoint reads the variable itself, and takes 2 where it is not set."""
 SIMULATIONS_AT_ONCE = env.int("LOADMASTER_SIMULATIONS", 1)
 SIMULATION_PROCESSES = env.int("LOADMASTER_SIMULATION_PROCESSES", 1)
 SIMULATION_MEMORY_GB = env.float("LOADMASTER_SIMULATION_MEMORY_GB", 4.0)

@@ -11,6 +11,7 @@ from django.utils import timezone
 
 from clusters.ledger import meter
 from clusters.reconciler import reconcile_clusters
+from clusters.services import flush_samples
 from controlplane import pace
 from controlplane.alone import alone
 from controlplane.events import hint_after, hint_arrived
@@ -86,6 +87,12 @@ def reconcile() -> None:
         if reconcile_simulations(now):
             hint_simulations()
         note_reconciled()
+
+
+@shared_task
+def write_samples() -> None:
+    """Write what heartbeats said of devices. By itself: on a large cluster it takes seconds, and nothing else may wait for it."""
+    flush_samples()
 
 
 @shared_task

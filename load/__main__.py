@@ -37,7 +37,7 @@ def _surrounded(database: str) -> int:
             "DJANGO_SETTINGS_MODULE": SETTINGS,
             "LOADMASTER_LOG_LEVEL": "WARNING",
             "POSTGRES_SYNC": "on",
-            "WEB_CONCURRENCY": os.environ.get("WEB_CONCURRENCY", "2"),  # as deploy/entrypoint has it
+            "WEB_CONCURRENCY": os.environ.get("WEB_CONCURRENCY") or "2",  # as deploy/entrypoint has it
         }
         env = {k: v for k, v in os.environ.items() if k not in ("DATABASE_URL", "REDIS_URL")} | own
         command = [sys.executable, "-m", "load", *sys.argv[1:], "--database", database, "--inside"]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
 import os
 import signal
@@ -123,7 +124,8 @@ async def _until_killed(work: Awaitable[Answers], after_s: float | None) -> Answ
     if after_s is not None:
         await asyncio.sleep(0.5 * after_s)
         for process in web_processes():
-            os.kill(process.pid, signal.SIGKILL)
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(process.pid, signal.SIGKILL)
     return await task
 
 

@@ -113,6 +113,13 @@ def _line(process: psutil.Process) -> str:
     return " ".join(parent.cmdline()) if parent is not None else line
 
 
+def _line_of_any(process: psutil.Process) -> str:
+    try:
+        return _line(process)
+    except psutil.Error:
+        return ""
+
+
 def _is_of(process: psutil.Process, folder: str) -> bool:
     try:
         return any(folder in part for part in process.cmdline())
@@ -128,5 +135,6 @@ def _name(process: psutil.Process) -> str:
 
 
 def web_processes() -> list[psutil.Process]:
-    """The web server's processes below this one."""
-    return [p for p in psutil.Process().children(recursive=True) if PARTS["web"] in " ".join(p.cmdline())]
+    """The web server's processes below this one, the one that started the others last."""
+    found = [p for p in psutil.Process().children(recursive=True) if PARTS["web"] in _line_of_any(p)]
+    return sorted(found, key=lambda p: PARTS["web"] in " ".join(p.cmdline()))

@@ -18,7 +18,7 @@ from types import NoneType, UnionType
 from typing import Any, TypeAlias, Union, get_args, get_origin, get_type_hints
 
 Path: TypeAlias = "str | tuple[Path, str | int]"
-"""Where a value is: spelled out, or a place in another path. Only an error spells it: values are many."""
+"""Where a value is: spelled out, or a field (text) or item (number) of another path. Only an error spells it: values are many."""
 
 Reader = Callable[[Any, Path], Any]
 Writer = Callable[[Any, Path], Any]
@@ -130,7 +130,7 @@ def _object_reader(of: type, parts: Mapping[str, tuple[Reader, Writer, Schema]],
                 raise FormError(f"{_spelled((path, name))}: is missing")
         for name in value:
             if name not in readers:
-                raise FormError(f"{_spelled((path, name))}: no such field; known are: {', '.join(readers)}")
+                raise FormError(f"{_spelled((path, str(name)))}: no such field; known are: {', '.join(readers)}")
         return of(**{name: readers[name](given, (path, name)) for name, given in value.items()})
 
     return read
@@ -177,7 +177,7 @@ def _amounts(of: type, limits: Schema) -> tuple[Reader, Writer, Schema]:
     def read_amounts(value: Any, path: Path) -> Any:
         if not isinstance(value, dict):
             raise FormError(f"{_spelled(path)}: must be an object, not {_kind(value)}")
-        return tuple([(name, read(value[name], (path, name))) for name in sorted(value)]) if value else ()
+        return tuple([(name, read(value[name], (path, str(name)))) for name in sorted(value)]) if value else ()
 
     def write_amounts(value: Any, path: Path) -> Any:
         return {name: write(amount, (path, name)) for name, amount in value} if value else {}

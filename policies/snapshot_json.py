@@ -69,7 +69,7 @@ def from_json(form: Any) -> Snapshot:
 
 
 def canonical_bytes(snapshot: Snapshot) -> bytes:
-    """The one spelling of a snapshot, made once: a round stores it, and hands it to its solver."""
+    """The one spelling of a snapshot, made once: a round stores it, and mostly hands its solver the same."""
     made = vars(snapshot)  # as its cached properties do
     if _SPELLING not in made:
         made[_SPELLING] = forms.canonical_bytes(to_json(snapshot))

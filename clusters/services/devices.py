@@ -22,7 +22,7 @@ from loadmaster.protocol import DeviceReport, DeviceSample
 
 log = logging.getLogger(__name__)
 
-SAMPLES_LIVE_S = 60
+SAMPLES_LIVE_S = 120
 FLUSH_S = 60
 """How long a flush keeps others out: one that takes longer, or was killed, does so no more."""
 
@@ -37,7 +37,7 @@ AT_ONCE = 500
 
 LONGEST_PAUSE_S = 0.2
 
-MOST_BATCHES = 5000
+MOST_BATCHES = 20_000
 """Batches that one flush takes; those before them are given up."""
 
 REST_S = 60.0
@@ -142,18 +142,27 @@ def flush_samples() -> int:
 
     One flush at a time: another one, in whichever process, leaves it to that one. None while a long one's rest lasts.
     """
+    began_s = time.monotonic()
     try:
         if not cache.add(_FLUSHING, True, FLUSH_S):
             return 0
-        began_s = time.monotonic()
-        try:
-            newest = {(row[0], row[1]): row for batch in _take_batches() for row in batch}
-            return _write([newest[key] for key in sorted(newest)])
-        finally:
-            cache.set(_FLUSHING, True, int(min(RESTS * (time.monotonic() - began_s), LONGEST_REST_S)))  # 0: it is forgotten
+        batches = _take_batches()
     except (RedisError, OSError) as error:
         log.warning("device samples are not flushed: %s", error)
         return 0
+    newest = {(row[0], row[1]): row for batch in batches for row in batch}
+    try:
+        return _write([newest[key] for key in sorted(newest)])
+    finally:
+        _rest_after(time.monotonic() - began_s)
+
+
+def _rest_after(took_s: float) -> None:
+    """Keep other flushes out a while longer; after a short one not at all."""
+    try:
+        cache.set(_FLUSHING, True, int(min(RESTS * took_s, LONGEST_REST_S)))  # 0: it is forgotten
+    except (RedisError, OSError) as error:
+        log.warning("the next flush of device samples waits up to %d s: %s", FLUSH_S, error)
 
 
 def _write(rows: Sequence[tuple[Any, ...]]) -> int:

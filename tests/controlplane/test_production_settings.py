@@ -56,6 +56,13 @@ def settings_under(environment: Mapping[str, str], *names: str) -> dict[str, Any
     return answer
 
 
+def test_a_number_of_web_processes_that_is_left_empty_is_the_default(tmp_path: Path) -> None:
+    """As deploy/entrypoint takes it, which reads the same variable."""
+    given = {"PATH": os.environ["PATH"], "LOADMASTER_HOME": str(tmp_path)}
+    for value, meant in (("", 1), ("3", 3)):
+        assert settings_under({**given, "WEB_CONCURRENCY": value}, "WEB_CONCURRENCY") == {"WEB_CONCURRENCY": meant}
+
+
 def test_the_deployment_check_finds_nothing_in_productions_environment(tmp_path: Path) -> None:
     done = check(production(tmp_path))
     assert done.returncode == 0, done.stderr

@@ -7,20 +7,27 @@ from functools import partial
 from typing import Any
 
 import pytest
+from django.conf import settings
 from django.utils import timezone
 from kombu.exceptions import OperationalError
 
 from clusters.models import Assignment, Cluster
+from clusters.services import heartbeat
 from controlplane import pace, tasks
 from controlplane.events import request_reschedule
 from controlplane.live.lock import acquire, release
 from controlplane.live.solver import solve_here
 from controlplane.live.world import Ports
 from controlplane.models import Reason, RescheduleEvent, Round
+from loadmaster.protocol import DeviceSample
 from tests.builders import a_cluster, a_job, a_node
+from tests.builders_agents import a_heartbeat, a_node_with_agent
 from tests.builders_live import IN_ONE_TRANSACTION_S, a_round
 
 pytestmark = pytest.mark.django_db
+
+
+LONG_S = pace.LONG_S
 
 
 class Hints(list[tuple[int, Any]]):
@@ -29,8 +36,9 @@ class Hints(list[tuple[int, Any]]):
 
 @pytest.fixture(autouse=True)
 def hints(monkeypatch: pytest.MonkeyPatch) -> Hints:
-    """No broker: hints are collected, and rounds solved in this process."""
+    """No broker: hints are collected, and rounds solved in this process. None counts as long, however slow this machine is."""
     found = Hints()
+    monkeypatch.setattr(pace, "LONG_S", 3600.0)
     monkeypatch.setattr(tasks.run_cluster_round, "delay", lambda cluster: found.append((cluster, None)))
     monkeypatch.setattr(tasks.run_cluster_round, "apply_async", lambda args, countdown=None: found.append((*args, countdown)))
     monkeypatch.setattr("controlplane.tasks.solve_in_child", solve_here)
@@ -219,7 +227,10 @@ def test_an_event_that_comes_while_a_round_is_held_is_answered_by_the_next_in_th
 
 
 @pytest.mark.parametrize(("took_s", "rests_s"), [(0.9, 0.0), (2.0, 4.0), (60.0, 5.0)])
-def test_a_cluster_rests_after_a_long_round_for_twice_as_long_but_never_for_long(took_s: float, rests_s: float) -> None:
+def test_a_cluster_rests_after_a_long_round_for_twice_as_long_but_never_for_long(
+    monkeypatch: pytest.MonkeyPatch, took_s: float, rests_s: float
+) -> None:
+    monkeypatch.setattr(pace, "LONG_S", LONG_S)
     cluster = a_cluster()
     row = Round.objects.create(cluster=cluster, number=1, status="applied", policy="fifo", seed=1)
     ended = timezone.now()
@@ -230,7 +241,6 @@ def test_a_cluster_rests_after_a_long_round_for_twice_as_long_but_never_for_long
 
 
 def test_a_task_gives_way_after_some_rounds_and_comes_back_for_the_rest(monkeypatch: pytest.MonkeyPatch, hints: Hints) -> None:
-    monkeypatch.setattr(pace, "LONG_S", 3600.0)  # however slow this machine is
     cluster = a_cluster(policy="fifo")
     a_waiting_event(cluster)
 
@@ -275,6 +285,21 @@ def test_the_periodic_task_asks_for_the_rounds_that_are_due() -> None:
     cluster = a_cluster()
     tasks.periodic_rounds()
     assert list(RescheduleEvent.objects.values_list("cluster", "reason")) == [(cluster.pk, "periodic")]
+
+
+def test_what_the_clock_sends_are_tasks() -> None:
+    assert {str(entry["task"]).rpartition(".")[2] for entry in settings.CELERY_BEAT_SCHEDULE.values()} <= vars(tasks).keys()
+
+
+def test_samples_are_written_by_a_task_of_their_own_also_while_the_reconciler_fails(monkeypatch: pytest.MonkeyPatch) -> None:
+    node = a_node_with_agent(gpus=1)
+    sample = DeviceSample(node.devices.get().uuid, power_w=180.0)
+    heartbeat(node.pk, a_heartbeat(devices=(sample,)))
+    monkeypatch.setattr(tasks, "reconcile_clusters", lambda _: 1 / 0)
+    with pytest.raises(ZeroDivisionError):
+        tasks.reconcile()
+    tasks.write_samples()
+    assert node.devices.get().power_w == 180.0
 
 
 def test_events_whose_hint_was_lost_are_found(hints: Hints) -> None:

@@ -260,6 +260,11 @@ def changed(path: str, value: Any) -> dict[str, Any]:
         ("jobs.0.arrival_s", nan, "jobs[0].arrival_s: must be a finite number, not nan"),
         ("jobs.0.arrival_s", "-", "jobs[0].arrival_s: is missing"),
         ("jobs.0.colour", "red", "jobs[0].colour: no such field; known are: id, kind"),
+        (
+            "jobs.0",
+            {7: 1, "id": "a", "kind": "k", "arrival_s": 0, "remaining_steps": 1},
+            "jobs[0].7: no such field; known are: id, kind",
+        ),
         ("jobs.0.kind", "unheard-of", "jobs[0].kind: 'unheard-of' is not among the kinds"),
         ("jobs.0.name", 3, "jobs[0].name: must be a string, not 3"),
         ("jobs.0.may_mix", 1, "jobs[0].may_mix: must be true or false, not 1"),
