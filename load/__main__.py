@@ -13,6 +13,8 @@ import sys
 import tempfile
 from pathlib import Path
 
+import django
+
 SETTINGS = "controlplane.settings"
 ROOT = Path(__file__).resolve().parent.parent
 SCENES = ("starts", "pages", "submissions", "overload", "bulk", "rounds", "heartbeats")
@@ -22,7 +24,8 @@ def main() -> int:
     """Run what the command line asks for; the exit code is that of the worst run."""
     wanted = _arguments().parse_args()
     if wanted.inside:
-        from load.run import run  # needs the surroundings
+        django.setup()
+        from load.run import run  # needs the surroundings, and models the applications
 
         return run(wanted)
     databases = ("sqlite", "postgres") if wanted.database == "both" else (wanted.database,)

@@ -3,32 +3,26 @@
 from __future__ import annotations
 
 import argparse
-import os
 import time
 from collections.abc import Callable
 from urllib.parse import urlsplit
 
-import django
 import uvloop
+from django.contrib.auth.models import User
+from django.db import connection
+from knox.models import get_token_model
 
-os.environ.setdefault("DJANGO_SETTINGS_MODULE", "controlplane.settings")
-django.setup()
-
-from django.contrib.auth.models import User  # noqa: E402  # models need the applications loaded
-from django.db import connection  # noqa: E402
-from knox.models import get_token_model  # noqa: E402
-
-from clusters.models import Cluster  # noqa: E402
-from controlplane.live.solver import solve_here  # noqa: E402
-from controlplane.live.world import Ports, hold_round  # noqa: E402
-from controlplane.local import running_locally  # noqa: E402
-from controlplane.models import Reason, RescheduleEvent, Round  # noqa: E402
-from load.agents import run_agents  # noqa: E402
-from load.fleet import make_fleet  # noqa: E402
-from load.report import Report  # noqa: E402
-from load.scenes import Figures, Stage, hand_in, hand_in_bulk, read_pages, start_jobs  # noqa: E402
-from load.seed import Seeded, seed  # noqa: E402
-from load.watch import Watch  # noqa: E402
+from clusters.models import Cluster
+from controlplane.live.solver import solve_here
+from controlplane.live.world import Ports, hold_round
+from controlplane.local import running_locally
+from controlplane.models import Reason, RescheduleEvent, Round
+from load.agents import run_agents
+from load.fleet import make_fleet
+from load.report import Report
+from load.scenes import Figures, Stage, hand_in, hand_in_bulk, read_pages, start_jobs
+from load.seed import Seeded, seed
+from load.watch import Watch
 
 FREE_PORT = 18_200
 
