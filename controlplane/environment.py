@@ -1,8 +1,12 @@
-"""How settings are read from addresses in the environment: databases, brokers, caches. Pure, so that a test can try them all."""
+"""How settings are read from the environment: numbers, switches, addresses of databases, brokers, caches. Pure, so that a test can
+try them all.
+"""
 
 from __future__ import annotations
 
+import math
 import ssl
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 from urllib.parse import SplitResult, parse_qsl, urlencode, urlsplit, urlunsplit
@@ -10,8 +14,51 @@ from urllib.parse import SplitResult, parse_qsl, urlencode, urlsplit, urlunsplit
 from django.core.exceptions import ImproperlyConfigured
 
 CONN_MAX_AGE_S = 60
+_ON, _OFF = ("true", "yes", "on", "1", "y", "ok", "t"), ("false", "no", "off", "0", "n", "f")
 _FLAGS = ("ATOMIC_REQUESTS", "AUTOCOMMIT", "CONN_HEALTH_CHECKS", "DISABLE_SERVER_SIDE_CURSORS")
 _SCHEMES = {"redis": "redis", "rediss": "rediss", "valkey": "redis", "valkeys": "rediss", "unix": "unix", "redis+socket": "unix"}
+
+
+def whole(given: Mapping[str, str], name: str, default: int, least: int = 0) -> int:
+    """The whole number that the variable says; an empty one is the default. Raises ImproperlyConfigured for anything else
+    and for less than `least`.
+    """
+    if not (text := given.get(name, "").strip()):
+        return default
+    try:
+        number = int(text)
+    except ValueError:
+        number = least - 1
+    if number < least:
+        raise ImproperlyConfigured(f"{name}: must be a whole number of at least {least}, or empty for {default}, not {text!r}")
+    return number
+
+
+def amount(given: Mapping[str, str], name: str, default: float, *, positive: bool = False) -> float:
+    """The finite number, 0 or more (`positive`: more than 0), that the variable says; an empty one is the default. Raises
+    ImproperlyConfigured for anything else.
+    """
+    if not (text := given.get(name, "").strip()):
+        return default
+    try:
+        number = float(text)
+    except ValueError:
+        number = math.nan
+    if not (math.isfinite(number) and (number > 0 if positive else number >= 0)):
+        least = "above 0" if positive else "of at least 0"
+        raise ImproperlyConfigured(f"{name}: must be a number {least}, or empty for {default:g}, not {text!r}")
+    return number
+
+
+def switch(given: Mapping[str, str], name: str, default: bool = False) -> bool:
+    """Whether the variable says yes; an empty one is the default. Raises ImproperlyConfigured for what is neither yes nor no:
+    a mistyped `true` would otherwise leave TLS off unseen.
+    """
+    text = given.get(name, "")
+    said = text.strip().lower()
+    if said and said not in _ON + _OFF:
+        raise ImproperlyConfigured(f"{name}: must be true or false, not {text!r}")
+    return said in _ON if said else default
 
 
 def database(parsed: dict[str, Any]) -> dict[str, Any]:

@@ -52,9 +52,15 @@ def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="python -m controlplane.serve")
     parser.add_argument("--host", default="127.0.0.1", help="the address to listen at")
     parser.add_argument("--port", type=int, default=8000)
-    parser.add_argument("--workers", type=int, default=1, help="processes")
+    parser.add_argument("--workers", type=_processes, default=1, help="processes; deploy/entrypoint gives WEB_CONCURRENCY")
     parser.add_argument("--grace", type=int, default=10, help="seconds that open requests have at the end")
     return parser
+
+
+def _processes(text: str) -> int:
+    if not (text.isdecimal() and int(text) >= 1):
+        raise argparse.ArgumentTypeError(f"must be a whole number of at least 1, as WEB_CONCURRENCY, not {text!r}")
+    return int(text)
 
 
 if __name__ == "__main__":

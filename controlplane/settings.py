@@ -24,7 +24,7 @@ BASE_DIR = Path(__file__).resolve().parent.parent
 LOADMASTER_HOME = Path(env.str("LOADMASTER_HOME", str(BASE_DIR / ".loadmaster"))).resolve()
 LOADMASTER_HOME.mkdir(mode=0o700, parents=True, exist_ok=True)
 
-DEBUG = env.bool("LOADMASTER_DEBUG", False)
+DEBUG = environment.switch(os.environ, "LOADMASTER_DEBUG")
 
 
 def _secret_key() -> str:
@@ -181,18 +181,18 @@ CELERY_BEAT_SCHEDULE = {
     "samples": {"task": "controlplane.tasks.write_samples", "schedule": 2.0, "options": {"expires": 4.0}},
     "reconcile": {"task": "controlplane.tasks.reconcile", "schedule": 2.0, "options": {"expires": 4.0}},
 }
-WEB_CONCURRENCY = int(env.str("WEB_CONCURRENCY", "") or 1)
+WEB_CONCURRENCY = environment.whole(os.environ, "WEB_CONCURRENCY", 1, least=1)
 """Web processes that `make up` starts; deploy/entrypoint reads the variable itself, and takes 2 where it is empty."""
-SOLVER_TIMEOUT_S = env.float("LOADMASTER_SOLVER_TIMEOUT_S", 60.0)
-ROUND_JOBS = env.int("LOADMASTER_ROUND_JOBS", 4000)
+SOLVER_TIMEOUT_S = environment.amount(os.environ, "LOADMASTER_SOLVER_TIMEOUT_S", 60.0, positive=True)
+ROUND_JOBS = environment.whole(os.environ, "LOADMASTER_ROUND_JOBS", 4000, least=1)
 
 # Simulations: where they work, how many at once, and what one of them may take.
 SIMULATIONS_DIR = Path(env.str("LOADMASTER_SIMULATIONS_DIR", str(LOADMASTER_HOME / "simulations")))
-SIMULATIONS_AT_ONCE = env.int("LOADMASTER_SIMULATIONS", 1)
-SIMULATION_PROCESSES = env.int("LOADMASTER_SIMULATION_PROCESSES", 1)
-SIMULATION_MEMORY_GB = env.float("LOADMASTER_SIMULATION_MEMORY_GB", 4.0)
-SIMULATION_LIMIT_S = 3600 * env.float("LOADMASTER_SIMULATION_HOURS", 6.0)
-WHAT_IF_TIMEOUT_S = env.float("LOADMASTER_WHAT_IF_TIMEOUT_S", 20.0)
+SIMULATIONS_AT_ONCE = environment.whole(os.environ, "LOADMASTER_SIMULATIONS", 1)
+SIMULATION_PROCESSES = environment.whole(os.environ, "LOADMASTER_SIMULATION_PROCESSES", 1)
+SIMULATION_MEMORY_GB = environment.amount(os.environ, "LOADMASTER_SIMULATION_MEMORY_GB", 4.0)
+SIMULATION_LIMIT_S = 3600 * environment.amount(os.environ, "LOADMASTER_SIMULATION_HOURS", 6.0, positive=True)
+WHAT_IF_TIMEOUT_S = environment.amount(os.environ, "LOADMASTER_WHAT_IF_TIMEOUT_S", 20.0, positive=True)
 
 AUTHENTICATION_BACKENDS = ["axes.backends.AxesStandaloneBackend", "django.contrib.auth.backends.ModelBackend"]
 AXES_FAILURE_LIMIT = 10
@@ -298,13 +298,13 @@ X_FRAME_OPTIONS = "DENY"
 SECURE_REFERRER_POLICY = "same-origin"
 SECURE_CROSS_ORIGIN_OPENER_POLICY = "same-origin"
 CSRF_COOKIE_SAMESITE = "Lax"
-_TLS = env.bool("LOADMASTER_TLS", False)
+_TLS = environment.switch(os.environ, "LOADMASTER_TLS")
 SESSION_COOKIE_SECURE = _TLS
 CSRF_COOKIE_SECURE = _TLS
 SECURE_SSL_REDIRECT = _TLS
 # Asked from within, by health checks and by what gathers metrics, without TLS.
 SECURE_REDIRECT_EXEMPT = [r"^healthz$", r"^readyz$", r"^metrics/?$"]
-SECURE_HSTS_SECONDS = env.int("LOADMASTER_HSTS_S", 31_536_000) if _TLS else 0
+SECURE_HSTS_SECONDS = environment.whole(os.environ, "LOADMASTER_HSTS_S", 31_536_000) if _TLS else 0
 SECURE_HSTS_INCLUDE_SUBDOMAINS = _TLS
 SECURE_HSTS_PRELOAD = _TLS
 SECURE_PROXY_SSL_HEADER = ("HTTP_X_FORWARDED_PROTO", "https") if _TLS else None
@@ -335,7 +335,7 @@ METRICS_TOKEN = env.str("LOADMASTER_METRICS_TOKEN", "")
 
 # Days that old bulk is kept, 0 for ever; see controlplane/retention.py.
 KEEP_DAYS = {
-    name: env.float(f"LOADMASTER_KEEP_{name.upper()}_DAYS", days)
+    name: environment.amount(os.environ, f"LOADMASTER_KEEP_{name.upper()}_DAYS", days)
     for name, days in {
         "snapshots": 14.0, "rounds": 400.0, "events": 30.0, "output": 180.0, "samples": 180.0, "simulations": 90.0, "keys": 30.0,
         "logins": 90.0,

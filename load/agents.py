@@ -9,11 +9,13 @@ from __future__ import annotations
 import asyncio
 import gc
 import time
-from collections import Counter
-from collections.abc import Awaitable, Callable, Sequence
+from collections import Counter, deque
+from collections.abc import Sequence
 from dataclasses import dataclass, field
+from operator import itemgetter
 from typing import cast
 
+from load.connection import answer_in
 from load.fleet import SimulatedAgent
 
 ANSWER_S = 30.0
@@ -36,6 +38,20 @@ class Traffic:
         """Answered heartbeats a second."""
         return len(self.due_s) / max(self.ended_s - self.began_s, 1e-9)
 
+    def answered(self, due_s: float, sent_s: float, status: int, body: bytes) -> None:
+        """Note an answer."""
+        self.due_s.append(due_s)
+        self.sent_s.append(sent_s)
+        self.answers[str(status)] += 1
+        self.leases += body.count(b'"ttl_s"')
+
+    def forget(self) -> None:
+        """Begin anew."""
+        self.due_s.clear()
+        self.sent_s.clear()
+        self.answers.clear()
+        self.leases = 0
+
     def summary(self) -> dict[str, object]:
         """Rate, percentiles in milliseconds, answers."""
         names = {"": self.due_s, "sent_": self.sent_s}
@@ -49,66 +65,26 @@ def percentile(values: Sequence[float], percent: float) -> float:
     return ordered[min(len(ordered) - 1, int(len(ordered) * percent / 100))] if ordered else 0.0
 
 
-class Connection(asyncio.Protocol):
-    """One HTTP/1.1 connection that is kept while the server keeps it: a request out, an answer with its Content-Length back."""
-
-    def __init__(self) -> None:
-        self._transport: asyncio.Transport | None = None
-        self._buffer = b""
-        self._answer: asyncio.Future[tuple[int, bytes]] | None = None
-        self.open = False
-
-    def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """Keep the transport."""
-        self._transport, self.open = cast(asyncio.Transport, transport), True  # uvloop's is none by class
-
-    def connection_lost(self, exc: Exception | None) -> None:
-        """Fail whoever waits."""
-        self.open = False
-        if self._answer is not None and not self._answer.done():
-            self._answer.set_exception(exc or ConnectionResetError("the server closed the connection"))
-
-    def data_received(self, data: bytes) -> None:
-        """Collect until the answer is whole."""
-        self._buffer += data
-        head, found, body = self._buffer.partition(b"\r\n\r\n")
-        if found and len(body) >= _length(head) and self._answer is not None and not self._answer.done():
-            self._buffer = b""
-            self._answer.set_result((int(head[9:12]), body))
-
-    async def ask(self, request: bytes) -> tuple[int, bytes]:
-        """Send the bytes of a request; the answer's status and body. Raises OSError where the connection breaks."""
-        if self._transport is None or not self.open:
-            raise ConnectionResetError("the connection is closed")
-        self._answer = asyncio.get_running_loop().create_future()
-        self._transport.write(request)
-        return await self._answer
-
-    def close(self) -> None:
-        """Hang up."""
-        if self._transport is not None:
-            self._transport.close()
-
-
-def _length(head: bytes) -> int:
-    at = head.lower().find(b"content-length:")
-    return int(head[at + 15 :].split(b"\r\n", 1)[0]) if at >= 0 else 0
-
-
-class Agent:
-    """One simulated agent with its connection."""
+class Agent(asyncio.Protocol):
+    """One simulated agent, which is its own connection. It has one heartbeat under way at a time, as a real one; what falls due
+    meanwhile goes out right after.
+    """
 
     def __init__(self, agent: SimulatedAgent, host: str, port: int, traffic: Traffic) -> None:
-        self._host, self._port = host, port
+        self._place = (host, port)
         self._traffic = traffic
-        self._connection: Connection | None = None
+        self._transport: asyncio.Transport | None = None
+        self._connecting: asyncio.Task[None] | None = None
+        self._buffer = b""
         self._seq = 0
-        path = f"/api/agent/v1/nodes/{agent.node}"
-        common = f"Host: {host}:{port}\r\nAuthorization: Bearer {agent.token}\r\nLoadmaster-Protocol: 1\r\n"
+        self._due: deque[float] = deque()
+        self._sent_s = 0.0
+        self.waits = False
         self._head = (
-            f"POST {path}/heartbeat HTTP/1.1\r\n{common}Content-Type: application/json\r\nContent-Length: %d\r\n\r\n".encode()
-        )
-        self.poll = f"GET {path}/directives?cursor=0&wait=25 HTTP/1.1\r\n{common}\r\n".encode()
+            f"POST /api/agent/v1/nodes/{agent.node}/heartbeat HTTP/1.1\r\nHost: {host}:{port}\r\n"
+            f"Authorization: Bearer {agent.token}\r\nLoadmaster-Protocol: 1\r\n"
+            "Content-Type: application/json\r\nContent-Length: %d\r\n\r\n"
+        ).encode()
         samples = ",".join(
             f'{{"uuid":"{uuid}","healthy":true,"gpu_fraction":0.5,"memory_used_gb":4.0,"power_w":120.0,'
             f'"power_source":"measured","temperature_c":55.0}}'
@@ -119,97 +95,105 @@ class Agent:
             f'{{"epoch":{agent.epoch},"seq":%d,"sent_at_s":%.3f,"healthy":true,"devices":[{samples}],"assignments":[{held}],"cursor":0}}'
         ).encode()
 
-    async def beat(self, due_s: float) -> None:
-        """Send one heartbeat that was due then, on a new connection if the server has closed the last one."""
-        self._seq += 1
-        body = self._body % (self._seq, time.time())
-        sent_s = time.monotonic()
-        status, answer = await self.send((self._head % len(body)) + body)
-        now_s = time.monotonic()
-        self._traffic.due_s.append(now_s - due_s)
-        self._traffic.sent_s.append(now_s - sent_s)
-        self._traffic.answers[str(status)] += 1
-        self._traffic.leases += answer.count(b'"ttl_s"')
-
-    async def send(self, request: bytes) -> tuple[int, bytes]:
-        """The answer's status and body."""
-        connection = self._connection
-        if connection is None or not connection.open:
-            connection = await self._connect()
-        return await connection.ask(request)
-
-    async def _connect(self) -> Connection:
-        loop = asyncio.get_running_loop()
-        _, self._connection = await loop.create_connection(Connection, self._host, self._port)
-        return self._connection
+    def beat(self, due_s: float) -> None:
+        """Send the heartbeat that was due then, or note it while an earlier one waits for its answer."""
+        self._due.append(due_s)
+        if not self.waits:
+            self._send_next()
+        elif time.monotonic() - self._sent_s > ANSWER_S:
+            self._give_up("TimeoutError")
 
     def close(self) -> None:
         """Hang up."""
-        if self._connection is not None:
-            self._connection.close()
+        if self._transport is not None:
+            self._transport.close()
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        """Keep the transport."""
+        self._transport = cast(asyncio.Transport, transport)  # uvloop's is none by class
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """Whoever waits will get no answer any more."""
+        self._transport, self._buffer = None, b""
+        if self.waits:
+            self._give_up(type(exc or ConnectionResetError()).__name__)
+
+    def data_received(self, data: bytes) -> None:
+        """Collect until the answer is whole, then note it."""
+        now_s = time.monotonic()
+        self._buffer += data
+        found = answer_in(self._buffer)
+        if found is None or not self.waits:
+            return
+        self._buffer, self.waits = b"", False
+        status, body = found
+        self._traffic.answered(now_s - self._due.popleft(), now_s - self._sent_s, status, body)
+        if self._due:
+            self._send_next()
+
+    def _send_next(self) -> None:
+        self.waits, self._sent_s = True, time.monotonic()
+        if self._transport is None:
+            self._connecting = asyncio.get_running_loop().create_task(self._connect())
+            return
+        self._seq += 1
+        body = self._body % (self._seq, time.time())
+        self._transport.write((self._head % len(body)) + body)
+
+    async def _connect(self) -> None:
+        try:
+            await asyncio.get_running_loop().create_connection(lambda: self, *self._place)
+        except OSError as error:
+            self._give_up(type(error).__name__)
+        else:
+            self._send_next()
+
+    def _give_up(self, why: str) -> None:
+        """The heartbeat that waits counts as failed; what fell due since is sent with the next one, on a new connection."""
+        self._traffic.answers[why] += 1
+        self._due.popleft()
+        self.waits = False
+        if self._transport is not None:
+            self._transport.abort()
+            self._transport = None
 
 
 async def run_agents(
-    agents: Sequence[SimulatedAgent],
-    host: str,
-    port: int,
-    *,
-    seconds: float,
-    heartbeat_s: float = 10.0,
-    warm_up_s: float = 0.0,
-    polls: int = 0,
+    agents: Sequence[SimulatedAgent], host: str, port: int, *, seconds: float, heartbeat_s: float = 10.0, warm_up_s: float = 0.0
 ) -> Traffic:
-    """Let all agents beat for so long, spread over the whole interval; heartbeats of the first `warm_up_s` are not counted.
-
-    `polls` of them also hold a long poll all the time, on a second connection as real agents do.
-    """
-    gc.disable()  # a generator that stops to look for garbage among 10,000 tasks would seem a server that stops
-    measured, ignored = Traffic(), Traffic()
-    began_s = time.monotonic()
-    measured.began_s, ends_s = began_s + warm_up_s, began_s + warm_up_s + seconds
-    speakers = [(Agent(agent, host, port, measured), n * GOLDEN % 1.0 * heartbeat_s) for n, agent in enumerate(agents)]
-    tasks = [_every(agent.beat, began_s + first, heartbeat_s, ends_s, measured) for agent, first in speakers]
-    waiting = [_poll(Agent(agent, host, port, ignored), ends_s, measured) for agent in agents[:polls]]
-    reset = asyncio.create_task(_forget(measured, warm_up_s))
-    await asyncio.gather(*tasks, *waiting)
+    """Let all agents beat for so long, spread over the whole interval; heartbeats of the first `warm_up_s` are not counted."""
+    gc.disable()  # a generator that stops to look for garbage among 10,000 agents would seem a server that stops
+    traffic, began_s = Traffic(), time.monotonic()
+    traffic.began_s, traffic.ended_s = began_s + warm_up_s, began_s + warm_up_s + seconds
+    speakers = [(n * GOLDEN % 1.0 * heartbeat_s, Agent(agent, host, port, traffic)) for n, agent in enumerate(agents)]
+    speakers.sort(key=itemgetter(0))
+    reset = asyncio.create_task(_forget(traffic, warm_up_s))
+    await _beat_in_turn(speakers, began_s, heartbeat_s, traffic.ended_s)
+    until_s = time.monotonic() + ANSWER_S
+    while any(agent.waits for _, agent in speakers) and time.monotonic() < until_s:
+        await asyncio.sleep(0.1)
     await reset
     gc.enable()
-    measured.ended_s = ends_s
-    for agent, _ in speakers:
+    if late := sum(agent.waits for _, agent in speakers):
+        traffic.answers["TimeoutError"] += late
+    for _, agent in speakers:
         agent.close()
-    return measured
+    return traffic
+
+
+async def _beat_in_turn(speakers: Sequence[tuple[float, Agent]], began_s: float, period_s: float, ends_s: float) -> None:
+    """One task lets all beat, by the order of when they are due: a task and a timer for each would cost more than the rest."""
+    while began_s < ends_s:
+        for first_s, agent in speakers:
+            due_s = began_s + first_s
+            if due_s >= ends_s:
+                return
+            if (wait_s := due_s - time.monotonic()) > 0:
+                await asyncio.sleep(wait_s)
+            agent.beat(due_s)
+        began_s += period_s
 
 
 async def _forget(traffic: Traffic, after_s: float) -> None:
     await asyncio.sleep(after_s)
-    traffic.due_s.clear()
-    traffic.sent_s.clear()
-    traffic.answers.clear()
-    traffic.leases = 0
-
-
-async def _every(
-    beat: Callable[[float], Awaitable[None]], first_s: float, period_s: float, ends_s: float, traffic: Traffic
-) -> None:
-    due_s = first_s
-    while due_s < ends_s:
-        await asyncio.sleep(max(0.0, due_s - time.monotonic()))
-        try:
-            await asyncio.wait_for(beat(due_s), ANSWER_S)
-        except (OSError, TimeoutError) as error:
-            traffic.answers[type(error).__name__] += 1
-        due_s += period_s
-
-
-async def _poll(agent: Agent, ends_s: float, traffic: Traffic) -> None:
-    while time.monotonic() < ends_s:
-        try:
-            status, _ = await asyncio.wait_for(agent.send(agent.poll), max(0.1, ends_s - time.monotonic()))
-        except (OSError, TimeoutError) as error:
-            if time.monotonic() < ends_s:
-                traffic.answers[f"poll {type(error).__name__}"] += 1
-            agent.close()
-            continue
-        traffic.answers[f"poll {status}"] += 1
-        await asyncio.sleep(0.1)
-    agent.close()
+    traffic.forget()

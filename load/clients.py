@@ -9,7 +9,8 @@ from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from load.agents import Connection, percentile
+from load.agents import percentile
+from load.connection import Connection
 
 ANSWER_S = 60.0
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import argparse
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from urllib.parse import urlsplit
 
 import uvloop
@@ -18,7 +18,7 @@ from controlplane.live.world import Ports, hold_round
 from controlplane.local import running_locally
 from controlplane.models import Reason, RescheduleEvent, Round
 from load.agents import run_agents
-from load.fleet import make_fleet
+from load.fleet import SimulatedAgent, make_fleet
 from load.report import Report
 from load.scenes import Figures, Stage, hand_in, hand_in_bulk, read_pages, start_jobs
 from load.seed import Seeded, seed
@@ -67,18 +67,26 @@ def _play(stage: Stage, report: Report, scenes: list[str], wanted: argparse.Name
     if "rounds" in scenes:
         report.scene("round", a_round(seeded.cluster))
     if "heartbeats" in scenes:
-        _watched(report, "heartbeats", lambda: _heartbeats(stage, wanted))
+        cluster = Cluster.objects.create(name="fleet", policy="fifo", heartbeat_s=10.0, lease_s=60.0)
+        agents = make_fleet(cluster, wanted.agents, prefix="fleet")
+        _take_stock()
+        _watched(report, "heartbeats", lambda: _heartbeats(stage, agents, wanted.seconds))
     return lost
 
 
 def _seeded(report: Report, wanted: argparse.Namespace) -> Seeded:
     began_s = time.monotonic()
     seeded = seed(jobs=wanted.jobs, nodes=wanted.nodes)
-    if connection.vendor == "postgresql":
-        with connection.cursor() as cursor:
-            cursor.execute("VACUUM ANALYZE")  # as autovacuum does to any database that is older than this one, within minutes
+    _take_stock()
     report.say(f"  {wanted.jobs} jobs and {wanted.nodes} nodes written in {time.monotonic() - began_s:.0f} s")
     return seeded
+
+
+def _take_stock() -> None:
+    """As autovacuum does to any database that is older than this one, within minutes."""
+    if connection.vendor == "postgresql":
+        with connection.cursor() as cursor:
+            cursor.execute("VACUUM ANALYZE")
 
 
 def _watched(report: Report, name: str, scene: Callable[[], Figures]) -> Figures:
@@ -92,12 +100,8 @@ def _admin_token() -> str:
     return str(get_token_model().objects.create(User.objects.filter(is_superuser=True)[0])[1])
 
 
-def _heartbeats(stage: Stage, wanted: argparse.Namespace) -> Figures:
-    cluster = Cluster.objects.create(name="fleet", policy="fifo", heartbeat_s=10.0, lease_s=60.0)
-    agents = make_fleet(cluster, wanted.agents, prefix="fleet")
-    traffic = uvloop.run(
-        run_agents(agents, *stage.place, seconds=wanted.seconds, heartbeat_s=10.0, warm_up_s=min(10.0, wanted.seconds))
-    )
+def _heartbeats(stage: Stage, agents: Sequence[SimulatedAgent], seconds: float) -> Figures:
+    traffic = uvloop.run(run_agents(agents, *stage.place, seconds=seconds, heartbeat_s=10.0, warm_up_s=min(10.0, seconds)))
     return traffic.summary()
 
 

@@ -193,6 +193,8 @@ def _give_assignments(turns: Sequence[_Turn], *, wait: bool) -> set[UUID]:
     live = Assignment.objects.filter(node__in=list(by_node), state__in=LIVE).order_by("pk")
     skips = not wait and connection.features.has_select_for_update_skip_locked
     expected = set(live.values_list("pk", "node_id")) if skips else set()
+    if skips:  # by their few keys: most nodes hold nothing, and the database would look for each of them once more
+        live = Assignment.objects.filter(pk__in=[pk for pk, _ in expected], state__in=LIVE).order_by("pk")
     locked = live.select_related("job").only(*_SHOWN).select_for_update(of=("self",), no_key=True, skip_locked=not wait)
     for assignment in locked:
         by_node[assignment.node_id].held.append(assignment)

@@ -8,6 +8,8 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
+from asgiref.sync import sync_to_async
+from django.db import connections
 from django.test import AsyncClient
 
 from clusters import beats
@@ -80,6 +82,7 @@ def test_a_heartbeat_in_order_is_answered_as_django_would_and_never_gets_there()
 async def _by_django(method: str, path: str, headers: Headers, body: bytes = b"") -> tuple[int, Any]:
     own = {name: value for name, value in headers.items() if name != "host"}
     answer = await AsyncClient().generic(method, path, body, content_type="application/json", headers=own)
+    await sync_to_async(connections.close_all)()  # of the thread in which Django has answered
     return answer.status_code, json.loads(answer.content)
 
 

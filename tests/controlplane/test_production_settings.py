@@ -17,7 +17,7 @@ from cryptography.fernet import Fernet
 from django.conf import settings as django_settings
 from django.core.exceptions import ImproperlyConfigured
 
-from controlplane.environment import broker_address, cache_address, cache_location, database, tls_options
+from controlplane.environment import amount, broker_address, cache_address, cache_location, database, switch, tls_options, whole
 
 ROOT = Path(__file__).parents[2]
 
@@ -63,6 +63,33 @@ def test_a_number_of_web_processes_that_is_left_empty_is_the_default(tmp_path: P
         assert settings_under({**given, "WEB_CONCURRENCY": value}, "WEB_CONCURRENCY") == {"WEB_CONCURRENCY": meant}
 
 
+@pytest.mark.parametrize("text", ["abc", "0", "-1", "1.5", "nan", "1e3"])
+def test_a_number_that_cannot_be_meant_is_refused_by_its_variables_name(text: str) -> None:
+    with pytest.raises(ImproperlyConfigured, match="WEB_CONCURRENCY: must be a whole number of at least 1, or empty for 2"):
+        whole({"WEB_CONCURRENCY": text}, "WEB_CONCURRENCY", 2, least=1)
+
+
+@pytest.mark.parametrize("text", ["abc", "0", "-0.5", "nan", "inf"])
+def test_an_amount_that_cannot_be_meant_is_refused_by_its_variables_name(text: str) -> None:
+    with pytest.raises(ImproperlyConfigured, match="HOURS: must be a number above 0, or empty for 6"):
+        amount({"HOURS": text}, "HOURS", 6.0, positive=True)
+
+
+@pytest.mark.parametrize("text", ["ture", "2", "tls"])
+def test_a_switch_that_says_neither_yes_nor_no_is_refused_by_its_variables_name(text: str) -> None:
+    with pytest.raises(ImproperlyConfigured, match="TLS: must be true or false"):
+        switch({"TLS": text}, "TLS")
+
+
+def test_numbers_and_switches_are_read_as_written_and_empty_ones_are_the_default() -> None:
+    given = {"THREE": " 3 ", "EMPTY": "", "BLANK": " ", "ZERO": "0", "HALF": "0.5"}
+    assert [whole(given, name, 7) for name in ("THREE", "ZERO", "EMPTY", "BLANK", "MISSING")] == [3, 0, 7, 7, 7]
+    assert [amount(given, name, 7.0) for name in ("HALF", "ZERO", "EMPTY", "MISSING")] == [0.5, 0.0, 7.0, 7.0]
+    words = ("True", "on", "1", "FALSE", "no", "0", "")
+    assert [switch({"S": word}, "S") for word in words] == [True] * 3 + [False] * 4
+    assert switch({}, "S", default=True)
+
+
 def test_the_deployment_check_finds_nothing_in_productions_environment(tmp_path: Path) -> None:
     done = check(production(tmp_path))
     assert done.returncode == 0, done.stderr
@@ -91,7 +118,12 @@ def test_a_cache_in_the_brokers_database_is_found(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     ("name", "value", "words"),
-    [("LOADMASTER_SECRETS_KEY", "short", "loadmaster.E002"), ("REDIS_URL", "http://redis", "REDIS_URL: must begin with redis://")],
+    [
+        ("LOADMASTER_SECRETS_KEY", "short", "loadmaster.E002"),
+        ("REDIS_URL", "http://redis", "REDIS_URL: must begin with redis://"),
+        ("WEB_CONCURRENCY", "many", "WEB_CONCURRENCY: must be a whole number"),
+        ("LOADMASTER_TLS", "ture", "LOADMASTER_TLS: must be true or false"),
+    ],
 )
 def test_a_setting_that_cannot_work_is_named_with_its_remedy(tmp_path: Path, name: str, value: str, words: str) -> None:
     done = check({**production(tmp_path), name: value})
@@ -156,7 +188,10 @@ def test_who_calls_is_never_taken_from_a_header_by_the_throttles(tmp_path: Path)
     assert settings_under(production(tmp_path), "REST_FRAMEWORK")["REST_FRAMEWORK"]["NUM_PROXIES"] == 0
 
 
-_READ = re.compile(r"""(?:env\.\w+\(|environ\.get\(|environ\.setdefault\(|envvar=)\s*"([A-Z][A-Z0-9_]+)\"""")
+_READ = re.compile(
+    r"""(?:env\.\w+\(|environment\.(?:whole|amount|switch)\(os\.environ,|environ\.get\(|environ\.setdefault\(|envvar=)\s*"""
+    r'"([A-Z][A-Z0-9_]+)"'
+)
 _SHELL = re.compile(r"\$\{([A-Z][A-Z0-9_]+)[:}-]")
 _NOT_SETTINGS = {"DJANGO_SETTINGS_MODULE", "TMPDIR", "BASE", "PATH"}
 _TOLD_TO_JOBS = {f"LOADMASTER_{name}" for name in ("CHECKPOINT_DIR", "DEVICES", "RANK", "STEPS")}

@@ -13,6 +13,9 @@ from pathlib import Path
 
 import httpx
 import psutil
+import pytest
+
+from controlplane.serve import main
 
 
 def test_processes_behind_one_address_end_with_the_one_that_started_them(tmp_path: Path) -> None:
@@ -34,6 +37,13 @@ def test_processes_behind_one_address_end_with_the_one_that_started_them(tmp_pat
     finally:
         server.kill()
         server.wait()
+
+
+@pytest.mark.parametrize("processes", ["many", "0", "-1"])
+def test_a_number_of_processes_that_cannot_be_meant_is_refused(processes: str, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        main([f"--workers={processes}"])
+    assert "WEB_CONCURRENCY" in capsys.readouterr().err
 
 
 def _free_port() -> int:
