@@ -16,6 +16,7 @@ from django.middleware.clickjacking import XFrameOptionsMiddleware
 from django.middleware.security import SecurityMiddleware
 from structlog.contextvars import bound_contextvars
 
+from controlplane.http_guard import WHOLE
 from controlplane.http_metrics import count_request
 from controlplane.log_middleware import HEADER, SANE, log
 from controlplane.middleware import ContentSecurityPolicy, SecurityHeaders
@@ -26,6 +27,7 @@ Receive = Callable[[], Awaitable[Message]]
 Send = Callable[[Message], Awaitable[None]]
 App = Callable[[Scope, Receive, Send], Coroutine[Any, Any, None]]
 Header = tuple[bytes, bytes]
+Whole = Callable[[int, bytes, bytes], bool]
 
 GUARDS = (SecurityMiddleware, ContentSecurityPolicy, SecurityHeaders, XFrameOptionsMiddleware)
 ID = HEADER.lower().encode()
@@ -33,7 +35,9 @@ ID = HEADER.lower().encode()
 
 @dataclass(frozen=True, slots=True)
 class Answering:
-    """A request that is answered here. `route` is the pattern that Django's way counts it by; `ids` stand in its line."""
+    """A request that is answered here. `route` is the pattern that Django's way counts it by; `ids` stand in its line. `whole` is
+    the server's way to send an answer in one piece, where it has one.
+    """
 
     method: str
     route: str
@@ -41,22 +45,24 @@ class Answering:
     request_id: str
     began_s: float
     ids: Mapping[str, str]
+    whole: Whole | None = None
 
     @classmethod
     def of(cls, scope: Scope, route: str, *, quiet: bool = False, **ids: str) -> Answering:
         """Begin now. Of a `quiet` one what goes well is DEBUG in the log."""
         given = dict(scope["headers"]).get(ID, b"").decode("latin-1")
         request_id = given if SANE.fullmatch(given) else os.urandom(16).hex()
-        return cls(scope["method"], route, quiet, request_id, time.perf_counter(), ids)
+        whole = scope.get("extensions", {}).get(WHOLE, {}).get("answer")
+        return cls(scope["method"], route, quiet, request_id, time.perf_counter(), ids, whole)
 
     async def answer(self, send: Send, status: int, body: bytes, more: Iterable[Header] = (), *, user: object = None) -> None:
         """Send it, JSON where there is a body, and tell of it; `user` is the key of who asked, where that is known."""
         content = [(b"content-type", b"application/json")] if body else []
         length = [] if status == 204 else [(b"content-length", str(len(body)).encode())]
-        own = [(b"vary", b"Cookie"), (ID, self.request_id.encode())]
-        headers = [*content, *length, *security_headers(), *own, *more]
-        await send({"type": "http.response.start", "status": status, "headers": headers})
-        await send({"type": "http.response.body", "body": body})
+        first, last = [*content, *length, (ID, self.request_id.encode())], list(more)
+        if self.whole is None or not self.whole(status, _lines(first) + _same_lines() + _lines(last), body):
+            await send({"type": "http.response.start", "status": status, "headers": [*first, *_same(), *last]})
+            await send({"type": "http.response.body", "body": body})
         self._tell(status, user)
 
     def _tell(self, status: int, user: object) -> None:
@@ -78,6 +84,21 @@ def security_headers() -> tuple[Header, ...]:
         handler = guard(handler)
     answer = handler(_Secure())
     return tuple((n.lower().encode(), v.encode()) for n, v in answer.headers.items() if n not in ("Content-Type", "Content-Length"))
+
+
+@cache
+def _same() -> tuple[Header, ...]:
+    """What every answer has alike."""
+    return (*security_headers(), (b"vary", b"Cookie"))
+
+
+@cache
+def _same_lines() -> bytes:
+    return _lines(_same())
+
+
+def _lines(headers: Iterable[Header]) -> bytes:
+    return b"".join(b"%b: %b\r\n" % header for header in headers)
 
 
 def _nothing(_: HttpRequest) -> HttpResponse:

@@ -19,7 +19,8 @@ PARTS = {
 }  # fmt: skip
 """Part -> what its processes have in their command lines."""
 
-EVERY_S = 1.0
+EVERY_S = 10.0
+"""Between two looks. Each costs some hundredths of a second of the processor, and of the interpreter that also makes the load."""
 
 
 class Watch:
@@ -36,16 +37,18 @@ class Watch:
         self._cpu_s: dict[tuple[str, int], tuple[float, float]] = {}
         self._starved_s: dict[tuple[str, int], tuple[float, float]] = {}
         self._over = threading.Event()
-        self._thread = threading.Thread(target=self._look, daemon=True)
+        self._thread = threading.Thread(target=self._look_now_and_then, daemon=True)
 
     def __enter__(self) -> Watch:
         self._began_s, self._stolen_s = time.monotonic(), _stolen_s()
+        self._look()
         self._thread.start()
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
         self._over.set()
         self._thread.join()
+        self._look()
         took_s = max(time.monotonic() - self._began_s, 1e-9)
         self.stolen = round((_stolen_s() - self._stolen_s) / took_s, 3)
         used, starved = _by_part(self._cpu_s), _by_part(self._starved_s)
@@ -54,20 +57,20 @@ class Watch:
             for part, most in sorted(self._rss.items())
         }
 
-    def _look(self) -> None:
+    def _look_now_and_then(self) -> None:
         while not self._over.wait(EVERY_S):
-            now: dict[str, float] = defaultdict(float)
-            for process in _family():
-                self._note(process, now)
-            for part, rss_mb in now.items():
-                self._rss[part] = max(self._rss[part], rss_mb)
+            self._look()
+
+    def _look(self) -> None:
+        now: dict[str, float] = defaultdict(float)
+        for process in _family():
+            self._note(process, now)
+        for part, rss_mb in now.items():
+            self._rss[part] = max(self._rss[part], rss_mb)
 
     def _note(self, process: psutil.Process, now: dict[str, float]) -> None:
         try:
-            line = _line(process)
-            part = next(
-                (name for name, sign in PARTS.items() if sign in line), "generator" if process.pid == psutil.Process().pid else ""
-            )
+            part = "generator" if process.pid == os.getpid() else _part(_line(process))
             if not part:
                 return
             now[part] += process.memory_info().rss / 1e6
@@ -77,6 +80,10 @@ class Watch:
         for found, now_s in ((self._cpu_s, times.user + times.system), (self._starved_s, starved_s)):
             first_s, _ = found.get((part, process.pid), (now_s, now_s))
             found[part, process.pid] = (first_s, now_s)
+
+
+def _part(line: str) -> str:
+    return next((name for name, sign in PARTS.items() if sign in line), "")
 
 
 def _by_part(found: Mapping[tuple[str, int], tuple[float, float]]) -> dict[str, float]:

@@ -11,7 +11,6 @@ from typing import Any
 from uuid import UUID
 
 from django.core.cache import cache
-from django.db.models import Q
 from redis.exceptions import RedisError
 
 from clusters.bulk import update_rows
@@ -90,16 +89,16 @@ def _update(device: Device, report: DeviceReport) -> bool:
     return before != [getattr(device, name) for name in _REPORTED]
 
 
-def note_health(heard: Mapping[UUID, Sequence[DeviceSample]]) -> None:
-    """Write changes of health at once, by node: placements depend on them. Changes are rare, so this mostly is one query that finds
-    nothing: only devices known to be ill, and those of nodes that report an ill one, are looked at.
+def note_health(doubtful: Mapping[UUID, Sequence[DeviceSample]]) -> None:
+    """Write changes of health at once, by node: placements depend on them. Changes are rare, so only nodes are named one of
+    whose devices is known to be ill, or is reported so.
     """
-    ill = [node for node, samples in heard.items() if any(not sample.healthy for sample in samples)]
-    doubtful = Q(healthy=False) | Q(node__in=ill) if ill else Q(healthy=False)
-    rows = Device.objects.filter(doubtful, node__in=list(heard)).order_by("pk").values_list("node_id", "uuid", "healthy")
+    if not doubtful:
+        return
+    rows = Device.objects.filter(node__in=list(doubtful)).order_by("pk").values_list("node_id", "uuid", "healthy")
     changed: dict[UUID, dict[str, bool]] = {}
     for node, uuid, healthy in rows:
-        if any(sample.uuid == uuid and sample.healthy != healthy for sample in heard[node]):
+        if any(sample.uuid == uuid and sample.healthy != healthy for sample in doubtful[node]):
             changed.setdefault(node, {})[uuid] = not healthy
     for node_pk in sorted(changed):
         _change_health(Node.objects.select_related("cluster").get(pk=node_pk), changed[node_pk])

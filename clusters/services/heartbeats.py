@@ -11,6 +11,7 @@ from datetime import datetime, timedelta
 from uuid import UUID
 
 from django.db import connection, transaction
+from django.db.models import Exists, OuterRef
 from django.utils import timezone
 
 from clusters.agent_errors import AgentCallError, not_yours, stale_epoch, unknown_token
@@ -18,7 +19,7 @@ from clusters.bulk import update_rows
 from clusters.clockwork import is_silent, job_lease_s
 from clusters.lifecycle import ENDED, LIVE, MOVE_TO
 from clusters.locking import lock_assignment
-from clusters.models import Assignment, Node, NodeEvent
+from clusters.models import Assignment, Device, Node, NodeEvent
 from clusters.models.nodes import State
 from clusters.moves import move_assignment
 from clusters.selectors import clocks_of, cursor_of, directives
@@ -74,7 +75,7 @@ Outcome = Renewed | AgentCallError | Busy
 
 @dataclass(frozen=True, slots=True)
 class _Seat:
-    """A node as its heartbeat finds it, its row locked."""
+    """A node as its heartbeat finds it, its row locked. `ill`: one of its devices is known to be."""
 
     pk: UUID
     cluster: int
@@ -84,9 +85,10 @@ class _Seat:
     state: str
     reason: str
     session_expires_at: datetime | None
+    ill: bool
 
 
-_COLUMNS = ("pk", "cluster_id", "token_sha256", "epoch", "heartbeat_seq", "state", "reason", "session_expires_at")
+_COLUMNS = ("pk", "cluster_id", "token_sha256", "epoch", "heartbeat_seq", "state", "reason", "session_expires_at", "ill")
 
 
 @dataclass(slots=True)
@@ -160,8 +162,9 @@ def restore_sight(renewed: Renewed, now: datetime | None = None) -> HeartbeatRep
 
 def _take_seats(pks: Iterable[UUID], *, wait: bool) -> dict[UUID, _Seat]:
     """The nodes, locked in the order of their keys until the transaction ends; without those that others hold, unless `wait`."""
-    locked = Node.objects.select_for_update(no_key=True, skip_locked=not wait).filter(pk__in=list(pks)).order_by("pk")
-    return {row[0]: _Seat(*row) for row in locked.values_list(*_COLUMNS)}
+    locked = Node.objects.select_for_update(of=("self",), no_key=True, skip_locked=not wait).filter(pk__in=list(pks)).order_by("pk")
+    ill = Exists(Device.objects.filter(node=OuterRef("pk"), healthy=False))
+    return {row[0]: _Seat(*row) for row in locked.annotate(ill=ill).values_list(*_COLUMNS)}
 
 
 def _refusals(calls: Sequence[Call], seats: Mapping[UUID, _Seat]) -> dict[int, Outcome]:
@@ -237,7 +240,7 @@ def _note_what_changed(turns: Sequence[_Turn], now: datetime) -> None:
             come_back(_node(seat))
         if seat.state == State.LOST or (seat.state == State.READY and not healthy) or (healthy and seat.reason == UNWELL):
             _note_wellbeing(_node(seat), healthy=healthy)
-    note_health({turn.seat.pk: turn.beat.devices for turn in turns})
+    note_health({t.seat.pk: t.beat.devices for t in turns if t.seat.ill or not all(sample.healthy for sample in t.beat.devices)})
 
 
 def _node(seat: _Seat) -> Node:

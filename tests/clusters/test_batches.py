@@ -41,7 +41,7 @@ def test_a_batch_costs_the_same_queries_whatever_its_size(count: int) -> None:
     with CaptureQueriesContext(connection) as queries:
         outcomes = renew_all(calls, now)
     assert [isinstance(outcome, Renewed) and len(outcome.reply.leases) for outcome in outcomes] == [1] * count
-    assert len(queries) == 8, [q["sql"][:90] for q in queries]
+    assert len(queries) == 7, [q["sql"][:90] for q in queries]
     assert set(Assignment.objects.values_list("lease_expires_at", flat=True)) == {now + timedelta(seconds=60)}
     assert set(Node.objects.values_list("last_seen_at", flat=True)) == {now}
 
@@ -53,7 +53,7 @@ def test_nodes_that_are_heard_again_after_an_outage_cost_one_query_more_whatever
     RescheduleEvent.objects.all().delete()
     with CaptureQueriesContext(connection) as queries:
         renew_all(calls, LONG_AGO + timedelta(seconds=60))
-    assert len(queries) == 9, [q["sql"][:90] for q in queries]
+    assert len(queries) == 8, [q["sql"][:90] for q in queries]
     assert set(RescheduleEvent.objects.values_list("reason", "node")) == {("node_joined", call.node) for call in calls}
 
 

@@ -208,7 +208,7 @@ def test_a_heartbeat_costs_the_same_queries_whatever_it_lists(count: int) -> Non
         connection,
     ) as queries:
         heartbeat(node.pk, a_heartbeat(*held), _at(1))
-    assert len(queries) == 8, [q["sql"][:90] for q in queries]
+    assert len(queries) == 7, [q["sql"][:90] for q in queries]
 
 
 def test_many_nodes_stretch_heartbeats_and_leases() -> None:

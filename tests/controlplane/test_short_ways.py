@@ -21,10 +21,11 @@ from clusters import beats
 from clusters.asgi import ROUTES, ShortWay
 from clusters.models import Node
 from clusters.polls import LOOKS
+from controlplane.http_guard import WHOLE
 from controlplane.http_metrics import http_registry
 from controlplane.lasting_threads import LastingThreads
 from controlplane.log_middleware import log
-from controlplane.short_ways import security_headers
+from controlplane.short_ways import Receive, Scope, Send, security_headers
 from jobs.asgi import PATH, ROUTE, Submissions
 from jobs.crowd import THREADS
 from jobs.models import Job
@@ -183,6 +184,28 @@ def test_what_is_in_order_is_answered_with_the_same_headers(house: House) -> Non
     assert ways[0].headers.keys() - OWN == ways[1].headers.keys() - OWN
     assert {k: v for k, v in ways[0].headers.items() if k not in OWN}.items() <= ways[1].headers.items()
     assert {name.decode() for name, _ in security_headers()} <= ways[1].headers.keys()
+
+
+def test_an_answer_in_one_piece_has_what_the_other_has(house: House) -> None:
+    """As our server takes it, instead of as ASGI's two messages."""
+    pieces: list[tuple[int, bytes, bytes]] = []
+
+    def take(status: int, headers: bytes, body: bytes) -> bool:
+        pieces.append((status, headers, body))
+        return True
+
+    async def whole(scope: Scope, receive: Receive, send: Send) -> None:
+        await short()({**scope, "extensions": {WHOLE: {"answer": take}}}, receive, send)
+
+    agent = {"authorization": house.nodes[""], "loadmaster-protocol": "1", "x-request-id": "a-clients-own-id"}
+    path = f"/api/agent/v1/nodes/{house.node.pk}"
+    for method, end, body in (("POST", "/heartbeat", dumps(a_heartbeat())), ("GET", "/directives?cursor=0&wait=0", b"")):
+        usual = asyncio.run(ask(short(), method, path + end, agent, body))
+        with pytest.raises(IndexError):  # nothing came by ASGI's way
+            asyncio.run(ask(whole, method, path + end, agent, body))
+        status, lines, content = pieces.pop()
+        headers = dict(line.split(": ", 1) for line in lines.decode().removesuffix("\r\n").split("\r\n"))
+        assert (status, headers, content) == (usual.status, usual.headers, usual.body)
 
 
 def test_the_doors_behind_the_short_ways_are_throttled_alike(house: House) -> None:
