@@ -29,7 +29,7 @@ TURNS = 3
 CLOCKS_LIVE_S = 2.0
 """How long a clockwork is believed: it changes with the number of nodes and by an operator's hand, both seldom."""
 
-TOGETHER = Threads("heartbeats", 1)
+TOGETHER = Threads("heartbeats", 1, trusted_s=1.0)
 ALONE = Threads("heartbeat-alone", 3)
 
 

@@ -26,15 +26,16 @@ class Overloaded(Exception):  # noqa: N818  # says what is the case
     """More questions wait than can be answered in time."""
 
 
-TRUSTED_S = 1.0
-"""How long a connection that answered is not asked again whether it lives; one that has died meanwhile fails its call."""
-
-
 class Threads:
-    """A few threads for the database, each with its connection; fresh before and given back after each call, as for a request."""
+    """A few threads for the database, each with its connection; fresh before and given back after each call, as for a request.
 
-    def __init__(self, name: str, workers: int) -> None:
+    `trusted_s`: for so long after it was asked whether it lives a connection is believed to, which spares calls that come all the
+    time a question. One that has died meanwhile fails its call, and the next call has another.
+    """
+
+    def __init__(self, name: str, workers: int, trusted_s: float = 0.0) -> None:
         self.workers = workers
+        self._trusted_s = trusted_s
         self._last = threading.local()
         self.pool = ThreadPoolExecutor(workers, thread_name_prefix=name)
 
@@ -47,7 +48,7 @@ class Threads:
                 for connection in connections.all(initialized_only=True):
                     connection.health_check_done = True  # type: ignore[attr-defined]  # missing in the stubs
             else:
-                self._last.trusted_until_s = time.monotonic() + TRUSTED_S
+                self._last.trusted_until_s = time.monotonic() + self._trusted_s
             try:
                 return act(*args, **kwargs)
             finally:

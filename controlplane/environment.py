@@ -4,7 +4,7 @@ try them all.
 
 from __future__ import annotations
 
-import math
+import re
 import ssl
 from collections.abc import Mapping
 from pathlib import Path
@@ -14,6 +14,9 @@ from urllib.parse import SplitResult, parse_qsl, urlencode, urlsplit, urlunsplit
 from django.core.exceptions import ImproperlyConfigured
 
 CONN_MAX_AGE_S = 60
+LARGEST = 36_500
+"""Of an amount: a hundred years in days. What is to be for ever is 0, and says so."""
+
 _ON, _OFF = ("true", "yes", "on", "1", "y", "ok", "t"), ("false", "no", "off", "0", "n", "f")
 _FLAGS = ("ATOMIC_REQUESTS", "AUTOCOMMIT", "CONN_HEALTH_CHECKS", "DISABLE_SERVER_SIDE_CURSORS")
 _SCHEMES = {"redis": "redis", "rediss": "rediss", "valkey": "redis", "valkeys": "rediss", "unix": "unix", "redis+socket": "unix"}
@@ -25,28 +28,22 @@ def whole(given: Mapping[str, str], name: str, default: int, least: int = 0) -> 
     """
     if not (text := given.get(name, "").strip()):
         return default
-    try:
-        number = int(text)
-    except ValueError:
-        number = least - 1
+    number = int(text) if re.fullmatch("[0-9]{1,18}", text) else least - 1
     if number < least:
         raise ImproperlyConfigured(f"{name}: must be a whole number of at least {least}, or empty for {default}, not {text!r}")
     return number
 
 
 def amount(given: Mapping[str, str], name: str, default: float, *, positive: bool = False) -> float:
-    """The finite number, 0 or more (`positive`: more than 0), that the variable says; an empty one is the default. Raises
+    """The number from 0 (`positive`: above 0) to LARGEST that the variable says; an empty one is the default. Raises
     ImproperlyConfigured for anything else.
     """
     if not (text := given.get(name, "").strip()):
         return default
-    try:
-        number = float(text)
-    except ValueError:
-        number = math.nan
-    if not (math.isfinite(number) and (number > 0 if positive else number >= 0)):
+    number = float(text) if re.fullmatch(r"[0-9]+\.?[0-9]*|\.[0-9]+", text) else -1.0
+    if number > LARGEST or number < 0 or (positive and number == 0):
         least = "above 0" if positive else "of at least 0"
-        raise ImproperlyConfigured(f"{name}: must be a number {least}, or empty for {default:g}, not {text!r}")
+        raise ImproperlyConfigured(f"{name}: must be a number {least}, at most {LARGEST}, or empty for {default:g}, not {text!r}")
     return number
 
 

@@ -149,10 +149,13 @@ class GuardedProtocol(HttpToolsProtocol):
 def answer_whole(request: ReferenceType[RequestResponseCycle], status: int, headers: bytes, body: bytes) -> bool:
     """Send a whole answer at once, its headers as they go over the wire: each line with its end, content-length among them.
 
-    False, and nothing sent, where only ASGI's `send` can: the connection ends with the answer, or the client does not read.
+    False, and nothing sent, where only ASGI's `send` can: the connection ends with the answer, its client does not read, or wants
+    no body. Nobody looks at the headers here: they must hold nothing of a client's that was not checked, and not say `connection`.
     """
     cycle = request()
     if cycle is None or cycle.response_started or cycle.disconnected or not cycle.keep_alive or cycle.flow.write_paused:
+        return False
+    if cycle.scope["method"] == "HEAD":
         return False
     cycle.response_started = cycle.response_complete = True
     cycle.waiting_for_100_continue = False

@@ -25,6 +25,7 @@ def main(argv: Sequence[str] | None = None) -> None:
         "controlplane.serve:application",
         factory=True,
         http="controlplane.http_guard:GuardedProtocol",
+        ws="none",
         host=given.host,
         port=given.port,
         workers=given.workers,
@@ -58,7 +59,7 @@ def _parser() -> argparse.ArgumentParser:
 
 
 def _processes(text: str) -> int:
-    if not (text.isdecimal() and int(text) >= 1):
+    if not (text.strip().isascii() and text.strip().isdecimal() and int(text) >= 1):
         raise argparse.ArgumentTypeError(f"must be a whole number of at least 1, as WEB_CONCURRENCY, not {text!r}")
     return int(text)
 

@@ -58,7 +58,12 @@ class Caller:
         if self._connection is None or not self._connection.open:
             loop = asyncio.get_running_loop()
             _, self._connection = await loop.create_connection(Connection, *self._place)
-        return await asyncio.wait_for(self._connection.ask(data), ANSWER_S)
+        try:
+            return await asyncio.wait_for(self._connection.ask(data), ANSWER_S)
+        except TimeoutError:
+            self.close()  # its late answer would be taken for the next one's
+            self._connection = None
+            raise
 
     def close(self) -> None:
         """Hang up."""

@@ -19,14 +19,14 @@ PARTS = {
 }  # fmt: skip
 """Part -> what its processes have in their command lines."""
 
-EVERY_S = 10.0
+EVERY_S = 5.0
 """Between two looks. Each costs some hundredths of a second of the processor, and of the interpreter that also makes the load."""
 
 
 class Watch:
     """Reads all parts now and then while it is open.
 
-    `figures` afterwards: {part: {"rss_mb": most, "cpu": mean processors, "starved": mean threads that could run and got none}};
+    `figures` afterwards: {part: {"rss_mb": most seen, "cpu": mean processors, "starved": mean threads that waited for one}};
     `stolen`: mean processors that were wanted here while the host of this machine gave them to others.
     """
 
@@ -36,12 +36,14 @@ class Watch:
         self._rss: dict[str, float] = defaultdict(float)
         self._cpu_s: dict[tuple[str, int], tuple[float, float]] = {}
         self._starved_s: dict[tuple[str, int], tuple[float, float]] = {}
+        self._underway = False
         self._over = threading.Event()
         self._thread = threading.Thread(target=self._look_now_and_then, daemon=True)
 
     def __enter__(self) -> Watch:
         self._began_s, self._stolen_s = time.monotonic(), _stolen_s()
         self._look()
+        self._underway = True
         self._thread.start()
         return self
 
@@ -78,7 +80,8 @@ class Watch:
         except (psutil.Error, OSError):
             return  # it has ended meanwhile
         for found, now_s in ((self._cpu_s, times.user + times.system), (self._starved_s, starved_s)):
-            first_s, _ = found.get((part, process.pid), (now_s, now_s))
+            # Whoever was not there at the first look began since, and all that it has used counts.
+            first_s, _ = found.get((part, process.pid), (0.0 if self._underway else now_s, now_s))
             found[part, process.pid] = (first_s, now_s)
 
 

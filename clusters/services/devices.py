@@ -90,8 +90,8 @@ def _update(device: Device, report: DeviceReport) -> bool:
 
 
 def note_health(doubtful: Mapping[UUID, Sequence[DeviceSample]]) -> None:
-    """Write changes of health at once, by node: placements depend on them. Changes are rare, so only nodes are named one of
-    whose devices is known to be ill, or is reported so.
+    """Write changes of health at once, by node: placements depend on them. Changes are rare, so `doubtful` holds only nodes with
+    a device that is known or reported to be ill.
     """
     if not doubtful:
         return

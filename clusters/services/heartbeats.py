@@ -75,7 +75,9 @@ Outcome = Renewed | AgentCallError | Busy
 
 @dataclass(frozen=True, slots=True)
 class _Seat:
-    """A node as its heartbeat finds it, its row locked. `ill`: one of its devices is known to be."""
+    """A node as its heartbeat finds it, its row locked. `ill`: one of its devices was known to be when the
+    question was asked; what another batch wrote while this one waited for the row, the node's next heartbeat sees.
+    """
 
     pk: UUID
     cluster: int
@@ -196,7 +198,7 @@ def _give_assignments(turns: Sequence[_Turn], *, wait: bool) -> set[UUID]:
     live = Assignment.objects.filter(node__in=list(by_node), state__in=LIVE).order_by("pk")
     skips = not wait and connection.features.has_select_for_update_skip_locked
     expected = set(live.values_list("pk", "node_id")) if skips else set()
-    if skips:  # by their few keys: most nodes hold nothing, and the database would look for each of them once more
+    if skips:  # by their keys, which are few where most nodes hold nothing: the database need not look at each node once more
         live = Assignment.objects.filter(pk__in=[pk for pk, _ in expected], state__in=LIVE).order_by("pk")
     locked = live.select_related("job").only(*_SHOWN).select_for_update(of=("self",), no_key=True, skip_locked=not wait)
     for assignment in locked:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import threading
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
@@ -9,9 +10,11 @@ from functools import partial
 from typing import Any
 
 import pytest
-from django.db import connection, connections
+from asgiref.sync import sync_to_async
+from django.db import OperationalError, connection, connections
 
 from clusters.agent_errors import AgentCallError
+from clusters.gathering import Threads
 from clusters.models import Assignment, AssignmentSlot, Node
 from clusters.reconciler import reconcile_clusters
 from clusters.services import accept, heartbeat, open_session, register, report_state, request_stop
@@ -28,6 +31,7 @@ from tests.builders_agents import (
     a_session_request,
     an_offer,
 )
+from tests.builders_ways import close_threads
 
 S = AssignmentState
 pytestmark = [pytest.mark.postgres, pytest.mark.django_db(transaction=True)]
@@ -53,6 +57,37 @@ def _at_once(*calls: Callable[[], Any]) -> list[Any]:
 @pytest.fixture(autouse=True)
 def _needs_postgres() -> None:
     assert connection.vendor == "postgresql", "this test needs DATABASE_URL to name a PostgreSQL server"
+
+
+def test_a_connection_that_dies_while_it_is_believed_to_live_fails_one_call() -> None:
+    """Its thread asks seldom whether it lives: calls that come all the time are spared the question."""
+    threads = Threads("believing", 1, trusted_s=60.0)
+
+    async def pid() -> int:
+        return await threads.run(_pid)
+
+    async def play() -> list[object]:
+        first = await pid()
+        await sync_to_async(_end)(first)
+        return [first, *(await asyncio.gather(pid(), return_exceptions=True)), await pid(), await pid()]
+
+    first, failed, again, later = asyncio.run(play())
+    close_threads(threads)
+    assert isinstance(failed, OperationalError)
+    assert again == later != first
+
+
+def _end(pid: int) -> None:
+    with connection.cursor() as cursor:
+        cursor.execute("SELECT pg_terminate_backend(%s)", [pid])
+    connections.close_all()
+
+
+def _pid() -> int:
+    with connection.cursor() as cursor:
+        cursor.execute("SELECT pg_backend_pid()")
+        (number,) = cursor.fetchone()
+    return int(number)
 
 
 def test_of_many_machines_with_one_token_one_gets_in() -> None:

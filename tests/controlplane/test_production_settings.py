@@ -63,15 +63,15 @@ def test_a_number_of_web_processes_that_is_left_empty_is_the_default(tmp_path: P
         assert settings_under({**given, "WEB_CONCURRENCY": value}, "WEB_CONCURRENCY") == {"WEB_CONCURRENCY": meant}
 
 
-@pytest.mark.parametrize("text", ["abc", "0", "-1", "1.5", "nan", "1e3"])
+@pytest.mark.parametrize("text", ["abc", "0", "-1", "1.5", "nan", "1e3", "1_000", "３", "9" * 30])
 def test_a_number_that_cannot_be_meant_is_refused_by_its_variables_name(text: str) -> None:
     with pytest.raises(ImproperlyConfigured, match="WEB_CONCURRENCY: must be a whole number of at least 1, or empty for 2"):
         whole({"WEB_CONCURRENCY": text}, "WEB_CONCURRENCY", 2, least=1)
 
 
-@pytest.mark.parametrize("text", ["abc", "0", "-0.5", "nan", "inf"])
+@pytest.mark.parametrize("text", ["abc", "0", "-0.5", "nan", "inf", "1e308", "1_000", "３", "36501", "."])
 def test_an_amount_that_cannot_be_meant_is_refused_by_its_variables_name(text: str) -> None:
-    with pytest.raises(ImproperlyConfigured, match="HOURS: must be a number above 0, or empty for 6"):
+    with pytest.raises(ImproperlyConfigured, match="HOURS: must be a number above 0, at most 36500, or empty for 6"):
         amount({"HOURS": text}, "HOURS", 6.0, positive=True)
 
 
