@@ -1,4 +1,6 @@
-"""Middleware of our own: the content security policy and its like, and static files that stream under ASGI too."""
+"""Middleware of our own: the content security policy and its like, addresses that no database takes, and static files that stream
+under ASGI too.
+"""
 
 from __future__ import annotations
 
@@ -8,6 +10,7 @@ from typing import Any
 from asgiref.sync import iscoroutinefunction, markcoroutinefunction
 from csp.middleware import CSPMiddleware, PolicyParts
 from django.conf import settings
+from django.core.exceptions import BadRequest
 from django.core.handlers.asgi import ASGIRequest
 from django.http import HttpRequest
 from django.http.response import HttpResponseBase
@@ -57,6 +60,28 @@ def _guarded(answer: HttpResponseBase) -> HttpResponseBase:
     answer.setdefault("Permissions-Policy", PERMISSIONS)
     answer.setdefault("Cache-Control", "no-store")
     return answer
+
+
+class NoNul:
+    """Refuses addresses with a NUL character: none of our texts holds one, SQLite finds nothing and PostgreSQL fails. Forms and the
+    API's views refuse it themselves, by the field's name.
+    """
+
+    sync_capable = True
+    async_capable = True
+
+    def __init__(self, get_response: Callable[[HttpRequest], HttpResponseBase | Awaitable[HttpResponseBase]]) -> None:
+        self.get_response = get_response
+        if iscoroutinefunction(get_response):
+            markcoroutinefunction(self)
+
+    def __call__(self, request: HttpRequest) -> HttpResponseBase | Awaitable[HttpResponseBase]:
+        """The view's answer. Raises BadRequest, which is shown as a page."""
+        if not request.path_info.startswith("/api/"):
+            query = request.META.get("QUERY_STRING", "")
+            if "\0" in request.path_info or "\0" in query or "%00" in query:
+                raise BadRequest("the address holds a NUL character")
+        return self.get_response(request)
 
 
 class StaticFiles(WhiteNoiseMiddleware):  # type: ignore[misc]  # whitenoise is untyped

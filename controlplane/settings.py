@@ -81,6 +81,7 @@ MIDDLEWARE = [
     "controlplane.middleware.StaticFiles",
     "controlplane.middleware.ContentSecurityPolicy",
     "controlplane.middleware.SecurityHeaders",
+    "controlplane.middleware.NoNul",
     "django.contrib.sessions.middleware.SessionMiddleware",
     "django.middleware.common.CommonMiddleware",
     "controlplane.throttling.Throttle",

@@ -32,6 +32,8 @@ PAGES = {
     "/simulations/": ("page",),
     "/simulations/new/": ("from",),
     "/simulations/compare/": ("id",),
+    "/admin/jobs/job/": ("q", "p", "o", "state__exact"),
+    "/login/": ("next",),
     "/what-if/": ("cluster", "policy"),
     "/api/v1/jobs/": ("search", "state", "team", "limit", "offset"),
     "/api/v1/nodes/": ("limit", "offset", "cluster"),
@@ -56,6 +58,15 @@ def test_no_parameter_of_a_page_breaks_the_server(operator: Client, path: str) -
         for value in (*map(quote, NUMBERS + TEXTS), NO_UTF8):
             answer = operator.get(f"{path}?{name}={value}")
             assert answer.status_code in (200, 302, 400, 404), (name, value, answer.status_code)
+
+
+@pytest.mark.parametrize("path", ["/?search=%00", "/?%00=1", "/shared/simulations/a%00b/", "/admin/jobs/job/?q=%00"])
+def test_an_address_with_a_nul_character_is_refused_as_a_page(operator: Client, path: str) -> None:
+    answer = operator.get(path)
+    assert answer.status_code == 400
+    assert b"<html" in answer.content
+    assert answer["Cache-Control"] == "no-store"
+    assert operator.get(path.replace("%00", "%2500")).status_code in (200, 302, 404)
 
 
 @pytest.mark.parametrize(
