@@ -9,7 +9,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from django.db import OperationalError
 
 from clusters.agent_errors import AgentCallError
-from clusters.gathering import Gatherer, Overloaded, Threads
+from clusters.gathering import Gatherer, OverloadedError, Threads
 from clusters.selectors import clocks_of
 from clusters.services.heartbeats import Busy, Call, Outcome, Renewed, heartbeat_alone, renew_all, restore_sight
 from loadmaster.protocol import HeartbeatReply, Intervals
@@ -66,7 +66,7 @@ class Beats:
                 return await ALONE.run(heartbeat_alone, call)
             if isinstance(outcome, Renewed) and outcome.unknown:
                 return await ALONE.run(restore_sight, outcome)
-        except Overloaded:
+        except OverloadedError:
             raise AgentCallError(503, "overloaded", "too many heartbeats wait; send it again in a moment") from None
         except OperationalError as error:
             log.warning("a heartbeat was not taken in: %s", error)

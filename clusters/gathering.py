@@ -14,7 +14,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Generic, ParamSpec, TypeVar
 
-from django.db import close_old_connections, connections
+from django.db import close_old_connections
 
 Q = TypeVar("Q")
 A = TypeVar("A")
@@ -22,37 +22,38 @@ P = ParamSpec("P")
 T = TypeVar("T")
 
 
-class Overloaded(Exception):  # noqa: N818  # says what is the case
+class OverloadedError(Exception):
     """More questions wait than can be answered in time."""
 
 
 class Threads:
     """A few threads for the database, each with its connection; fresh before and given back after each call, as for a request.
 
-    `trusted_s`: for so long after it was asked whether it lives a connection is believed to, which spares calls that come all the
-    time a question. One that has died meanwhile fails its call, and the next call has another.
+    `trusted_s`: for so long a connection is kept and believed to live without being asked, which spares calls that come all the
+    time a question each. One that has died meanwhile fails its call, and the next call has another.
     """
 
     def __init__(self, name: str, workers: int, trusted_s: float = 0.0) -> None:
         self.workers = workers
         self._trusted_s = trusted_s
-        self._last = threading.local()
+        self._here = threading.local()
         self.pool = ThreadPoolExecutor(workers, thread_name_prefix=name)
 
     async def run(self, act: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
         """What `act` returns or raises, in one of the threads."""
 
         def whole() -> T:
-            close_old_connections()
-            if time.monotonic() < getattr(self._last, "trusted_until_s", 0.0):
-                for connection in connections.all(initialized_only=True):
-                    connection.health_check_done = True  # type: ignore[attr-defined]  # missing in the stubs
-            else:
-                self._last.trusted_until_s = time.monotonic() + self._trusted_s
+            if time.monotonic() >= getattr(self._here, "trusted_until_s", 0.0):
+                close_old_connections()
+                self._here.trusted_until_s = time.monotonic() + self._trusted_s
             try:
                 return act(*args, **kwargs)
+            except BaseException:
+                self._here.trusted_until_s = 0.0
+                raise
             finally:
-                close_old_connections()
+                if not self._trusted_s:
+                    close_old_connections()
 
         # Not by sync_to_async: it brings a context along, to which Django binds connections of the cache, one for each batch.
         return await asyncio.get_running_loop().run_in_executor(self.pool, whole)
@@ -69,13 +70,13 @@ class Gatherer(Generic[Q, A]):
         self._work: asyncio.Task[None] | None = None
 
     async def ask(self, question: Q) -> A:
-        """The answer, or what `answer` raised for its batch. Raises Overloaded at once where too many wait."""
+        """The answer, or what `answer` raised for its batch. Raises OverloadedError at once where too many wait."""
         loop = asyncio.get_running_loop()
         if self._work is None or self._work.done() or self._work.get_loop() is not loop:
             self._waiting.clear()
             self._work = loop.create_task(self._run())
         elif len(self._waiting) >= self._limit:
-            raise Overloaded
+            raise OverloadedError
         future: asyncio.Future[A] = loop.create_future()
         self._waiting.append((question, future))
         return await future

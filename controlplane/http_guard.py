@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 from enum import Enum
 from functools import partial
+from typing import cast
 from weakref import ReferenceType, ref
 
 from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol, RequestResponseCycle
@@ -50,9 +51,9 @@ class GuardedProtocol(HttpToolsProtocol):
     _timer: asyncio.TimerHandle | None = None
     _refused = False
 
-    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]  # as uvicorn has it
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """A connection that never says anything is not kept."""
-        super().connection_made(transport)
+        super().connection_made(cast(asyncio.Transport, transport))
         self._watch()
 
     def connection_lost(self, exc: Exception | None) -> None:

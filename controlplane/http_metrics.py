@@ -21,7 +21,7 @@ FOLDER = Path(os.environ.get("LOADMASTER_METRICS_DIR") or Path(settings.LOADMAST
 FOLDER.mkdir(mode=0o700, parents=True, exist_ok=True)
 # The library decides when it is first imported, by whomever; so that the order of imports does not matter, it is told here.
 os.environ["PROMETHEUS_MULTIPROC_DIR"] = str(FOLDER)
-values.ValueClass = values.MultiProcessValue()  # type: ignore[no-untyped-call]  # the library has no types here
+values.ValueClass = values.MultiProcessValue()
 
 METHODS = frozenset({"GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS"})
 BUCKETS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0)
@@ -46,5 +46,5 @@ def _of(method: str, route: str, status: int) -> tuple[Counter, Histogram]:
 def http_registry() -> CollectorRegistry:
     """The sum over this machine's processes, the ended ones included: counters only grow."""
     registry = CollectorRegistry()
-    MultiProcessCollector(registry, str(FOLDER))  # type: ignore[no-untyped-call]  # the library has no types here
+    MultiProcessCollector(registry, str(FOLDER))
     return registry

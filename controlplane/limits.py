@@ -2,36 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
-
-from asgiref.sync import iscoroutinefunction, markcoroutinefunction
 from django.conf import settings
 from django.http import HttpRequest, HttpResponse, HttpResponseBase, JsonResponse
 
+from controlplane.both_ways import Answer, BothWays
 from controlplane.errors import error_body
 
-Answer = HttpResponseBase | Awaitable[HttpResponseBase]
 
-
-class BodyLimit:
+class BodyLimit(BothWays):
     """Answers 413 to a body that declares itself larger than DATA_UPLOAD_MAX_MEMORY_SIZE, before anything reads it, and 411 to one
     that declares no size at all: that could grow beyond every limit, and the API would take it for empty.
     """
-
-    sync_capable = True
-    async_capable = True
-
-    def __init__(self, get_response: Callable[[HttpRequest], Answer]) -> None:
-        self.get_response = get_response
-        if iscoroutinefunction(get_response):
-            markcoroutinefunction(self)
 
     def __call__(self, request: HttpRequest) -> Answer:
         """The view's answer, or the refusal."""
         refused = refusal(request)
         if refused is None:
-            return self.get_response(request)
-        return _later(refused) if iscoroutinefunction(self.get_response) else refused
+            answer: Answer = self.get_response(request)
+            return answer
+        return _later(refused) if self.later else refused
 
 
 def refusal(request: HttpRequest) -> HttpResponse | None:

@@ -10,17 +10,17 @@ from __future__ import annotations
 import logging
 import re
 import time
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 from uuid import uuid4
 
-from asgiref.sync import iscoroutinefunction, markcoroutinefunction
 from django.db.models import Model
 from django.http import HttpRequest, HttpResponseBase
 from django.utils.functional import SimpleLazyObject
 from structlog.contextvars import bind_contextvars, clear_contextvars, get_contextvars
 
+from controlplane.both_ways import Answer, BothWays
 from controlplane.http_metrics import count_request
 
 log = logging.getLogger("loadmaster.access")
@@ -32,8 +32,6 @@ OFTEN = re.compile(r"/(api/agent/|static/|healthz|readyz|metrics)")
 IDS = {"node_id": "node", "assignment_id": "assignment", "job_id": "job"}
 """Arguments of addresses that are ids, and the names they have in a log."""
 
-Answer = HttpResponseBase | Awaitable[HttpResponseBase]
-
 
 def request_id_of(request: HttpRequest) -> str:
     """The client's id of the request if it is sane, else a new one."""
@@ -41,20 +39,12 @@ def request_id_of(request: HttpRequest) -> str:
     return given if SANE.fullmatch(given) else uuid4().hex
 
 
-class RequestLog:
+class RequestLog(BothWays):
     """The outermost middleware. Works for both kinds of servers."""
-
-    sync_capable = True
-    async_capable = True
-
-    def __init__(self, get_response: Callable[[HttpRequest], Any]) -> None:
-        self.get_response = get_response
-        if iscoroutinefunction(get_response):
-            markcoroutinefunction(self)
 
     def __call__(self, request: HttpRequest) -> Answer:
         """The answer, with its id."""
-        if iscoroutinefunction(self.get_response):
+        if self.later:
             return self._later(request)
         with _own_ids(request):
             began = time.perf_counter()

@@ -4,10 +4,9 @@ under ASGI too.
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
+from collections.abc import AsyncIterator, Awaitable, Iterable
 from typing import Any
 
-from asgiref.sync import iscoroutinefunction, markcoroutinefunction
 from csp.middleware import CSPMiddleware, PolicyParts
 from django.conf import settings
 from django.core.exceptions import BadRequest
@@ -15,6 +14,8 @@ from django.core.handlers.asgi import ASGIRequest
 from django.http import HttpRequest
 from django.http.response import HttpResponseBase
 from whitenoise.middleware import WhiteNoiseMiddleware
+
+from controlplane.both_ways import Answer, BothWays
 
 
 class ContentSecurityPolicy(CSPMiddleware):
@@ -36,18 +37,10 @@ _DEVICES = ("camera", "display-capture", "geolocation", "microphone", "midi", "p
 PERMISSIONS = ", ".join(f"{feature}=()" for feature in _DEVICES)
 
 
-class SecurityHeaders:
+class SecurityHeaders(BothWays):
     """What Django's own middleware leaves open: no device of the visitor's is ours to use, and nothing we say is kept by caches."""
 
-    sync_capable = True
-    async_capable = True
-
-    def __init__(self, get_response: Callable[[HttpRequest], HttpResponseBase | Awaitable[HttpResponseBase]]) -> None:
-        self.get_response = get_response
-        if iscoroutinefunction(get_response):
-            markcoroutinefunction(self)
-
-    def __call__(self, request: HttpRequest) -> HttpResponseBase | Awaitable[HttpResponseBase]:
+    def __call__(self, request: HttpRequest) -> Answer:
         """The view's answer with the headers; a view's own Cache-Control stands."""
         answer = self.get_response(request)
         return _guarded(answer) if isinstance(answer, HttpResponseBase) else self._later(answer)
@@ -62,26 +55,19 @@ def _guarded(answer: HttpResponseBase) -> HttpResponseBase:
     return answer
 
 
-class NoNul:
+class NoNul(BothWays):
     """Refuses addresses with a NUL character: none of our texts holds one, SQLite finds nothing and PostgreSQL fails. Forms and the
     API's views refuse it themselves, by the field's name.
     """
 
-    sync_capable = True
-    async_capable = True
-
-    def __init__(self, get_response: Callable[[HttpRequest], HttpResponseBase | Awaitable[HttpResponseBase]]) -> None:
-        self.get_response = get_response
-        if iscoroutinefunction(get_response):
-            markcoroutinefunction(self)
-
-    def __call__(self, request: HttpRequest) -> HttpResponseBase | Awaitable[HttpResponseBase]:
+    def __call__(self, request: HttpRequest) -> Answer:
         """The view's answer. Raises BadRequest, which is shown as a page."""
         if not request.path_info.startswith("/api/"):
             query = request.META.get("QUERY_STRING", "")
             if "\0" in request.path_info or "\0" in query or "%00" in query:
                 raise BadRequest("the address holds a NUL character")
-        return self.get_response(request)
+        answer: Answer = self.get_response(request)
+        return answer
 
 
 class StaticFiles(WhiteNoiseMiddleware):  # type: ignore[misc]  # whitenoise is untyped

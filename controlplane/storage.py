@@ -10,17 +10,15 @@ import logging
 import shutil
 import sys
 import time
-from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
-from asgiref.sync import iscoroutinefunction, markcoroutinefunction
 from django.contrib.auth.decorators import login_not_required
 from django.db import DatabaseError, InterfaceError, connection
 from django.http import HttpRequest, HttpResponse, HttpResponseBase, JsonResponse
 from django.views.defaults import server_error
 
+from controlplane.both_ways import BothWays
 from controlplane.errors import error_body
 
 log = logging.getLogger(__name__)
@@ -77,20 +75,8 @@ def failure_of(error: BaseException | None) -> Failure | None:
     return found
 
 
-class StorageFailures:
+class StorageFailures(BothWays):
     """Middleware that answers for views whose database failed."""
-
-    sync_capable = True
-    async_capable = True
-
-    def __init__(self, get_response: Callable[[HttpRequest], Any]) -> None:
-        self.get_response = get_response
-        if iscoroutinefunction(get_response):
-            markcoroutinefunction(self)
-
-    def __call__(self, request: HttpRequest) -> Any:
-        """The answer."""
-        return self.get_response(request)
 
     def process_exception(self, request: HttpRequest, error: Exception) -> HttpResponse | None:
         """The clear answer, or None for what is no failure of the storage."""

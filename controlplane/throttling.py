@@ -11,10 +11,9 @@ import ipaddress
 import json
 import logging
 import time
-from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 
-from asgiref.sync import iscoroutinefunction, markcoroutinefunction, sync_to_async
+from asgiref.sync import sync_to_async
 from django.conf import settings
 from django.core.cache import BaseCache, cache
 from django.core.cache.backends.locmem import LocMemCache
@@ -22,11 +21,10 @@ from django.http import HttpRequest, HttpResponse, HttpResponseBase, JsonRespons
 from django.shortcuts import render
 from redis.exceptions import RedisError
 
+from controlplane.both_ways import Answer, BothWays
 from controlplane.errors import error_body
 
 log = logging.getLogger(__name__)
-Answer = HttpResponseBase | Awaitable[HttpResponseBase]
-
 DOORS = {
     "/login/": "login",
     "/admin/login/": "login",
@@ -45,34 +43,27 @@ class Limit:
     window_s: int
 
 
-class Throttle:
+class Throttle(BothWays):
     """Middleware: answers 429 with Retry-After at a door where an address or an account has failed too often."""
-
-    sync_capable = True
-    async_capable = True
-
-    def __init__(self, get_response: Callable[[HttpRequest], Answer]) -> None:
-        self.get_response = get_response
-        if iscoroutinefunction(get_response):
-            markcoroutinefunction(self)
 
     def __call__(self, request: HttpRequest) -> Answer:
         """The view's answer, or the refusal."""
         door = DOORS.get(request.path_info) if request.method == "POST" else None
         if door is None:
-            return self.get_response(request)
-        if iscoroutinefunction(self.get_response):
+            answer: Answer = self.get_response(request)
+            return answer
+        if self.later:
             return self._later(request, door)
         counts = begin(request, door)
         refused = refusal(request, counts)
-        return refused or end(request, self.get_response(request), counts)  # type: ignore[arg-type]  # no coroutine here
+        return refused or end(request, self.get_response(request), counts)
 
     async def _later(self, request: HttpRequest, door: str) -> HttpResponseBase:
         counts = await sync_to_async(begin)(request, door)
         refused = await sync_to_async(refusal)(request, counts)
         if refused is not None:
             return refused
-        answer = await self.get_response(request)  # type: ignore[misc]  # a coroutine here
+        answer = await self.get_response(request)
         return await sync_to_async(end)(request, answer, counts)
 
 

@@ -14,7 +14,7 @@ from django.conf import settings
 from django.db import DatabaseError
 from django.http.request import split_domain_port, validate_host
 
-from clusters.gathering import Overloaded
+from clusters.gathering import OverloadedError
 from controlplane.errors import error_body
 from controlplane.short_ways import Answering, App, Message, Receive, Scope, Send
 from controlplane.storage import FULL, READS_ONLY, failure_of
@@ -69,7 +69,7 @@ class Submissions:
             return await self._crowd.take(letter)
         except (ValueError, RecursionError):
             return None
-        except Overloaded:
+        except OverloadedError:
             return _failure("overloaded", "too many jobs come in at once; send it again in a moment")
         except DatabaseError as error:
             if failure_of(error) in (FULL, READS_ONLY):

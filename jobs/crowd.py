@@ -56,7 +56,7 @@ class Crowd:
         self._ground, self._since_s = Ground(), 0.0
 
     async def take(self, letter: Letter) -> Taken | None:
-        """What is answered once the job is committed; None for what has to go the long way. Raises Overloaded."""
+        """What is answered once the job is committed; None for what has to go the long way. Raises OverloadedError."""
         return await self._gatherer.ask(letter)
 
     async def _together(self, letters: Sequence[Letter]) -> list[Taken | None]:

@@ -13,7 +13,7 @@ from django.test.utils import CaptureQueriesContext
 
 from clusters.agent_errors import AgentCallError
 from clusters.bulk import update_rows
-from clusters.gathering import Gatherer, Overloaded
+from clusters.gathering import Gatherer, OverloadedError
 from clusters.models import Assignment, Device, Node
 from clusters.services.heartbeats import Busy, Call, Renewed, renew_all
 from controlplane.models import RescheduleEvent
@@ -129,7 +129,7 @@ def test_whoever_asks_too_much_hears_it_at_once() -> None:
 
     answers = asyncio.run(ask())
     assert answers[:2] == [0, 2]
-    assert [type(answer) for answer in answers[2:]] == [Overloaded, Overloaded]
+    assert [type(answer) for answer in answers[2:]] == [OverloadedError, OverloadedError]
 
 
 def test_a_batch_that_fails_fails_for_all_in_it_and_for_nobody_else() -> None:

@@ -14,7 +14,7 @@ from django.db import OperationalError, connection
 from django.test.utils import CaptureQueriesContext
 from knox.models import get_token_model
 
-from clusters.gathering import Overloaded
+from clusters.gathering import OverloadedError
 from clusters.models import Node
 from controlplane.short_ways import App, Receive, Send
 from jobs.asgi import PATH, Submissions
@@ -194,7 +194,7 @@ def test_on_a_full_disk_the_long_way_says_so() -> None:
     assert ask(b'{"name": "x"}', crowd=Failing(OperationalError("database or disk is full"))) == (299, b"long", b'{"name": "x"}')
 
 
-@pytest.mark.parametrize(("error", "code"), [(OperationalError("gone"), "database"), (Overloaded(), "overloaded")])
+@pytest.mark.parametrize(("error", "code"), [(OperationalError("gone"), "database"), (OverloadedError(), "overloaded")])
 def test_what_may_have_been_committed_is_not_written_once_more(error: Exception, code: str) -> None:
     status, answer, passed = ask(b'{"name": "x"}', crowd=Failing(error))
     assert (status, json.loads(answer)["error"]["code"], passed) == (503, code, b"")
