@@ -12,6 +12,7 @@ import time
 from collections import Counter, deque
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from itertools import count
 from operator import itemgetter
 from typing import cast
 
@@ -180,7 +181,7 @@ async def run_agents(
     speakers = [(n * GOLDEN % 1.0 * heartbeat_s, Agent(agent, host, port, traffic)) for n, agent in enumerate(agents)]
     speakers.sort(key=itemgetter(0))
     reset = asyncio.create_task(_forget(traffic, warm_up_s))
-    await _beat_in_turn(speakers, began_s, heartbeat_s, traffic.ended_s)
+    await _beat_in_turn(speakers, began_s, heartbeat_s, warm_up_s + seconds)
     until_s = time.monotonic() + ANSWER_S
     while any(agent.waits for _, agent in speakers) and time.monotonic() < until_s:
         await asyncio.sleep(0.1)
@@ -193,17 +194,20 @@ async def run_agents(
     return traffic
 
 
-async def _beat_in_turn(speakers: Sequence[tuple[float, Agent]], began_s: float, period_s: float, ends_s: float) -> None:
-    """One task lets all beat, by the order of when they are due: a task and a timer for each would cost more than the rest."""
-    while began_s < ends_s:
+async def _beat_in_turn(speakers: Sequence[tuple[float, Agent]], began_s: float, period_s: float, seconds: float) -> None:
+    """One task lets all beat, by the order of when they are due: a task and a timer for each would cost more than the rest.
+
+    Times are added up from 0, not from the clock's, whose size would decide by its rounding whether the last turn is one too many.
+    """
+    for turn in count():
         for first_s, agent in speakers:
-            due_s = began_s + first_s
-            if due_s >= ends_s:
+            after_s = turn * period_s + first_s
+            if after_s >= seconds:
                 return
+            due_s = began_s + after_s
             if (wait_s := due_s - time.monotonic()) > 0:
                 await asyncio.sleep(wait_s)
             agent.beat(due_s)
-        began_s += period_s
 
 
 async def _forget(traffic: Traffic, after_s: float) -> None:

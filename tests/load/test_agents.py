@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import Awaitable, Callable
+from types import SimpleNamespace
 
 import pytest
 
@@ -55,6 +57,14 @@ def test_every_heartbeat_is_counted_with_its_leases() -> None:
     assert dict(traffic.answers) == {"200": 30}
     assert len(traffic.due_s) == len(traffic.sent_s) == traffic.leases == 30
     assert all(0.0 <= sent <= due for sent, due in zip(traffic.sent_s, traffic.due_s, strict=True))
+
+
+@pytest.mark.parametrize("starts_s", [0.3, 1159.369523254, 2.0**24 / 10])
+def test_how_many_heartbeats_are_due_does_not_hang_on_the_clocks_rounding(monkeypatch: pytest.MonkeyPatch, starts_s: float) -> None:
+    now_s = time.monotonic()
+    clock = SimpleNamespace(monotonic=lambda: starts_s + time.monotonic() - now_s, time=time.time)
+    monkeypatch.setattr(generator, "time", clock)
+    assert dict(beaten(answers).answers) == {"200": 30}
 
 
 async def first_only(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
