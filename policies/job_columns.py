@@ -53,6 +53,11 @@ class JobColumns:
         uses = self.numbers["cores"].any() or self.numbers["memory_gb"].any() or any(self.others["resources"])
         return not uses
 
+    @cached_property
+    def free_of_conditions(self) -> bool:
+        """Whether no job has dependencies, labels or resources; true of every part of such columns."""
+        return not any(any(self.others[name]) for name in ("dependencies", "labels", "resources"))
+
     def row(self, i: int) -> JobView:
         """Row i as a JobView."""
         values: dict[str, Any] = {n: float(c[i]) for n, c in self.numbers.items()}

@@ -197,7 +197,10 @@ def _numbers(placed: Placement, now_s: float) -> Iterator[Violation]:
 
 
 def _identity(plan: Plan) -> Iterator[Violation]:
-    for (job, purpose, copy), times in Counter(p.key for p in plan.placements).items():
+    keys = [p.key for p in plan.placements]
+    if len(set(keys)) == len(keys):
+        return
+    for (job, purpose, copy), times in Counter(keys).items():
         if times > 1:
             yield Violation("duplicate_placement", f"copy {copy} of job {job} ({purpose.value}) is placed {times} times", job)
 
@@ -206,14 +209,16 @@ def _completeness(plan: Plan, snapshot: Snapshot) -> Iterator[Violation]:
     phases = snapshot.jobs.columns.others["phase"]
     training = {p.job for p in plan.placements if p.purpose is Purpose.TRAINING}
     profiled = {p.job for p in plan.placements if p.purpose is Purpose.PROFILING}
-    waiting = Counter(w.job for w in plan.waiting)
+    waiting = {w.job for w in plan.waiting}
     for job, phase in zip(snapshot.jobs.columns.ids, phases, strict=True):
         if job not in training and job not in waiting and not (phase is JobPhase.PROFILING and job in profiled):
             yield Violation("job_missing", f"job {job} is neither placed nor waiting: say which", job)
     for entry in plan.waiting:
         yield from _waiting_entry(entry.job, entry.code, training, snapshot)
-        if waiting[entry.job] > 1:
-            yield Violation("waiting_twice", f"job {entry.job} waits {waiting[entry.job]} times: give one reason", entry.job)
+    if len(waiting) < len(plan.waiting):
+        for job, times in Counter(w.job for w in plan.waiting).items():
+            if times > 1:
+                yield Violation("waiting_twice", f"job {job} waits {times} times: give one reason", job)
 
 
 def _waiting_entry(job: str, code: WaitCode, training: set[str], snapshot: Snapshot) -> Iterator[Violation]:
@@ -286,6 +291,8 @@ def _nodes(load: _Load) -> Iterator[Violation]:
 
 
 def _power(plan: Plan, snapshot: Snapshot) -> Iterator[Violation]:
+    if snapshot.power_cap_w is None and not snapshot.power_caps:
+        return
     for since_s, cap in snapshot.caps_ahead:
         needed = power_w(snapshot.node_by_id, Counter(node for node, _ in _devices_in_use(plan, since_s)))
         if needed > cap + TOLERANCE * max(1.0, cap):

@@ -32,10 +32,12 @@ class Shown:
 
     def __init__(self, book: JobBook, kinds: tuple[KindView, ...], scene: Scene) -> None:
         self.book, self.columns = book, book.columns
-        self.round_jobs, self.restart_cost_s = scene.round_jobs, scene.restart_cost_s
+        self.round_jobs = scene.round_jobs
         self.gpu_type = {n.id: n.gpu_type for n in scene.nodes}
         self.profiling: set[str] = set()
         self._same = {n: v[0] for n, v in self.columns.others.items() if n not in CHANGING and len(set(v)) == 1}
+        self._restart_cost_s = frozen(np.full(len(book), scene.restart_cost_s))
+        self._true_of_all = [name for name in ("gpus_only", "free_of_conditions") if getattr(self.columns, name)]
         self._total_steps = book.total_steps.astype(np.float64)
         self._received: dict[int, Received] = {}
         self._kinds = {k.id: k for k in kinds}
@@ -100,13 +102,13 @@ class Shown:
         numbers, counts = Lazy(whole.numbers, partial(self._number, at, changed)), Lazy(whole.counts, partial(self._count, at))
         others = Lazy(whole.others, partial(self._other, rows, self._changing(rows, running, launches, now_s)))
         columns = JobColumns(_picked(whole.ids, rows), _picked(whole.kinds, rows), numbers, counts, others)
-        if whole.gpus_only:
-            vars(columns)["gpus_only"] = True
+        for name in self._true_of_all:
+            vars(columns)[name] = True
         return Jobs(columns)
 
     def _number(self, at: Ints, changed: Mapping[str, Floats], name: str) -> Floats:
         if name == "restart_cost_s":
-            return frozen(np.full(len(at), self.restart_cost_s))
+            return self._restart_cost_s[: len(at)]
         return frozen(changed[name] if name in changed else self.columns.numbers[name][at])
 
     def _count(self, at: Ints, name: str) -> Ints:

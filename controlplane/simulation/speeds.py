@@ -34,9 +34,11 @@ class Speeds:
         wants = (columns.kinds[row], int(counts["gpus_min"][row]), int(counts["gpus_max"][row]))
         demand = () if columns.gpus_only else _demand(columns, row)
         needs = (others["allowed_types"][row], others["labels"][row], demand)
-        if (wants, needs) not in self._best:
-            self._best[wants, needs] = self._find(*wants, *needs)
-        return self._best[wants, needs]
+        asked = (*wants, *needs)
+        found = self._best.get(asked)
+        if found is None:
+            found = self._best[asked] = self._find(*wants, *needs)
+        return found
 
     def _of_kind(self, kind: str) -> Mapping[tuple[str, int, bool], float]:
         if kind not in self._rates:

@@ -202,15 +202,15 @@ class SimulatedWorld:
     def _can_run(self, row: int) -> bool:
         columns = self.book.columns
         rate, why = self.speeds.best(columns, row)
-        missed = next((d for d in columns.others["dependencies"][row] if d in self.unplaceable), None)
-        if missed is not None:
-            why = f"it depends on {missed}, which can never run"
-        elif not why and (fastest_s := self.book.total_steps[row] / rate) > LONGEST_RUN_S:
+        fastest_s = inf if why else int(self.book.total_steps[row]) / rate
+        if missed := [d for d in columns.others["dependencies"][row] if d in self.unplaceable]:
+            why = f"it depends on {missed[0]}, which can never run"
+        elif not why and fastest_s > LONGEST_RUN_S:
             why = f"where it is fastest it takes {fastest_s:.3g} s, which is no run time"
         if why:
             self.unplaceable[columns.ids[row]] = Unplaceable(row, columns.ids[row], why)
             return False
-        self.fastest_s[row] = self.book.total_steps[row] / rate
+        self.fastest_s[row] = fastest_s
         return True
 
     def _profiled(self, kind: str) -> None:

@@ -56,10 +56,11 @@ class Queue:
 
 def is_plain(snapshot: Snapshot) -> bool:
     """Whether all jobs shown wait, may start, and can lack nothing but GPUs of the right types."""
-    others = snapshot.jobs.columns.others
+    columns = snapshot.jobs.columns
+    others = columns.others
     if snapshot.power_cap_w is not None or snapshot.power_caps or any(others["running"]) or JobPhase.PROFILING in others["phase"]:
         return False
-    if any(others["dependencies"]) or any(others["labels"]) or any(others["resources"]):
+    if not columns.free_of_conditions:
         return False
     is_known = snapshot.jobs.position.keys()
     return is_known.isdisjoint(snapshot.openings.holders.keys()) and snapshot.max_gpus <= MOST_GPUS and _is_roomy(snapshot)
@@ -140,7 +141,7 @@ class _Room:
 
     def __init__(self, layout: _Layout, openings: Openings) -> None:
         self.nodes, self.most = len(layout.node_class), [len(n.devices) for n in layout.members]
-        self.untouched = bytearray((layout.is_of * np.array(openings.gpus, dtype=np.uint8)).tobytes())
+        self.untouched = bytearray((layout.is_of * np.frombuffer(bytes(openings.gpus), dtype=np.uint8)).tobytes())
         self.touched: list[list[list[int]]] = [[[] for _ in range(most)] for most in self.most]
         self.free = sum(self.untouched)
 
