@@ -26,7 +26,7 @@ class ClusterForm(PlainModelForm):
             self.fields["policy"].widget = UnfoldAdminSelectWidget(choices=[(e.name, _label(e)) for e in registry.entries()])
             self.fields["policy"].help_text = "Decides what runs where; takes effect at the next round."
         if "policy_parameters" in self.fields:
-            self.fields["policy_parameters"].help_text = _parameters_help(self.initial.get("policy") or "randomized_greedy")
+            self.fields["policy_parameters"].help_text = _parameters_help(self.initial.get("policy") or registry.DEFAULT)
 
     def clean(self) -> dict[str, Any] | None:
         """Ask the policy itself whether it takes these parameters."""

@@ -14,6 +14,7 @@ from controlplane.live.solver import solve_here
 from controlplane.models import Round
 from controlplane.rounds import Decision, carry_out_or_decide
 from policies import forms, plan_json, snapshot_json
+from policies.cost_search import CostSearch
 from policies.kernels.arrays import NONE
 from policies.mechanisms.problem import Problem, build
 from policies.mechanisms.profiling import reserve_profiling
@@ -99,10 +100,15 @@ def _priced_anew(row: Round) -> Snapshot:
 
 
 def _objective(row: Round, plan: Plan, snapshot: Snapshot) -> float | None:
-    """The policy's f of the plan; None for the policies that have no objective, and for a round that decided nothing itself."""
+    """The policy's f of the plan; of `cost_search` what its search comes to again, for a plan does not hold the whole schedule.
+
+    None for the policies that have no objective, and for a round that decided nothing itself.
+    """
     if plan.status is PlanStatus.KEPT or row.carried is not None:
         return None
     policy = make(row.policy, row.parameters)
+    if isinstance(policy, CostSearch):
+        return policy(reserve_profiling(snapshot)[0]).objective
     if not isinstance(policy, RandomizedGreedy):
         return None
     problem = build(reserve_profiling(snapshot)[0], charged=policy.mode == "paper")

@@ -18,14 +18,17 @@ from policies.parameters import checked, parameters_schema
 GROUP = "loadmaster.policies"
 
 BUILT_IN: Mapping[str, str] = {
+    "cost_search": "policies.cost_search:CostSearch",
     "randomized_greedy": "policies.randomized_greedy:RandomizedGreedy",
     "fifo": "policies.fifo:Fifo",
     "edf": "policies.edf:Edf",
     "priority": "policies.priority:Priority",
-    "cost_search": "policies.cost_search:CostSearch",
     "exact": "policies.exact:Exact",
 }
 """Name -> "module:class", best first for lists."""
+
+DEFAULT = "cost_search"
+"""The policy of a new cluster: the least total cost in every scenario, size and load that was simulated (docs/benchmarks.md)."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -50,6 +50,7 @@ def answer(line: str | bytes) -> dict[str, Any]:
 
 def warm_up() -> None:
     """Compile or load the kernels by deciding about next to nothing."""
+    registry.make(registry.DEFAULT)(_smallest())
     registry.make("randomized_greedy", {"iterations": 1})(_smallest())
 
 

@@ -10,6 +10,7 @@ from django.core.validators import MaxValueValidator, MinValueValidator
 from django.db import models
 
 from clusters.caps import CapHoursError, read_cap_hours
+from policies import registry
 
 
 def check_time_zone(name: str) -> None:
@@ -37,7 +38,7 @@ class Cluster(models.Model):
     timezone = models.CharField(max_length=63, default="UTC", validators=[check_time_zone])
     currency = models.CharField(max_length=3, default="EUR", help_text="ISO 4217 code; every price of this cluster is in it")
 
-    policy = models.CharField(max_length=100, default="randomized_greedy")
+    policy = models.CharField(max_length=100, default=registry.DEFAULT)
     policy_parameters = models.JSONField(default=dict, blank=True)
     seed = models.PositiveIntegerField(default=1)
     period_s = models.FloatField(

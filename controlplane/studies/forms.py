@@ -30,7 +30,7 @@ WORKLOADS = (
 )
 TRACES = ("csv", "swf", "gavel", "philly")
 WRITTEN = "written"
-TICKED = ("randomized_greedy", "fifo", "edf")
+TICKED = (registry.DEFAULT, "fifo", "edf")
 EXAMPLE = """name: small
 nodes:
   - {name: v, gpu_type: V100, gpus: 2, count: 5}

@@ -82,8 +82,8 @@ def test_superusers_manage_people(client: Client) -> None:
 @pytest.mark.parametrize(
     ("values", "message"),
     [
-        ({"policy": "clairvoyant"}, "no such policy; known are: randomized_greedy, fifo"),
-        ({"policy_parameters": '{"iterations": -1}'}, "iterations: must be"),
+        ({"policy": "clairvoyant"}, "no such policy; known are: cost_search, randomized_greedy"),
+        ({"policy_parameters": '{"moves": -1}'}, "moves: must be"),
         ({"policy_parameters": '{"speed": 1}'}, "speed: no such parameter; known are:"),
         ({"policy_parameters": "[1]"}, "must be an object"),
         ({"timezone": "Mars/Base"}, "is no IANA time zone"),
@@ -105,12 +105,12 @@ def test_a_changed_policy_is_kept_asked_for_and_written_down(grace: Client, demo
     assert answer.status_code == 302
     assert Cluster.objects.get(pk=demo.cluster.pk).policy == "fifo"
     assert RescheduleEvent.objects.get().cluster == demo.cluster
-    assert "policy from randomized_greedy to fifo" in LogEntry.objects.get().get_change_message()
+    assert "policy from cost_search to fifo" in LogEntry.objects.get().get_change_message()
 
 
 def test_parameters_are_explained_from_the_policys_schema(grace: Client, demo: Demo) -> None:
     page = grace.get(admin_path(Cluster, "change", demo.cluster.pk)).content.decode()
-    assert "iterations (integer" in page
+    assert "moves (integer" in page
 
 
 def test_nodes_change_state_by_actions_that_write_events(grace: Client, demo: Demo) -> None:

@@ -78,9 +78,16 @@ def printed(*command: str) -> str:
     return out.getvalue()
 
 
-@pytest.mark.parametrize("mode", ["paper", "coded"])
-def test_objective_and_cost_rate_are_found_again_from_the_rows(mode: str) -> None:
-    found = figures(a_round(a_busy_cluster(policy_parameters={"mode": mode, "iterations": 50})))
+@pytest.mark.parametrize(
+    ("policy", "parameters"),
+    [
+        ("cost_search", {"moves": 50}),
+        ("randomized_greedy", {"mode": "paper", "iterations": 50}),
+        ("randomized_greedy", {"mode": "coded", "iterations": 50}),
+    ],
+)
+def test_objective_and_cost_rate_are_found_again_from_the_rows(policy: str, parameters: dict[str, object]) -> None:
+    found = figures(a_round(a_busy_cluster(policy, policy_parameters=parameters)))
     assert found["objective"].stored is not None
     assert found["objective"].difference == pytest.approx(0.0, abs=1e-9)
     assert found["cost_rate_per_h"].stored is not None
@@ -142,7 +149,7 @@ def test_the_command_prints_stored_recomputed_and_difference() -> None:
     assert printed("recompute_cost", str(row.pk)).splitlines() == lines
 
 
-@pytest.mark.parametrize("policy", ["randomized_greedy", "fifo", "edf", "priority"])
+@pytest.mark.parametrize("policy", ["cost_search", "randomized_greedy", "fifo", "edf", "priority"])
 def test_a_round_is_replayed_to_the_same_plan(policy: str) -> None:
     row = a_round(a_busy_cluster(policy))
     assert plan_json.digest(replay(row)) == row.plan_sha256

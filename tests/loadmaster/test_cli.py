@@ -316,7 +316,7 @@ def test_a_policy_is_chosen_and_shown(root: User, node: Node) -> None:
     assert "lab: randomized_greedy (iterations=7), every 300 s, seed 1" in run("policy", "show").stdout
     assert "fifo" in run("policy", "list").stdout
     wrong = run("policy", "set", "magic")
-    assert (wrong.exit_code, "known are: randomized_greedy" in wrong.stderr) == (2, True)
+    assert (wrong.exit_code, "known are: cost_search, randomized_greedy" in wrong.stderr) == (2, True)
 
 
 def test_who_is_no_operator_is_told_so(ada: User, node: Node) -> None:

@@ -49,11 +49,11 @@ def third_parties(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_the_four_policies_of_the_house_are_known_by_name() -> None:
-    assert registry.names()[:4] == ("randomized_greedy", "fifo", "edf", "priority")
+    assert registry.names()[:4] == ("cost_search", "randomized_greedy", "fifo", "edf")
 
 
 def test_an_unknown_name_is_answered_with_the_known_ones() -> None:
-    with pytest.raises(UnknownPolicyError, match=r"'lifo': no such policy; known are: randomized_greedy, fifo"):
+    with pytest.raises(UnknownPolicyError, match=r"'lifo': no such policy; known are: cost_search, randomized_greedy"):
         registry.make("lifo")
 
 
