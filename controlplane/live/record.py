@@ -3,19 +3,21 @@
 from __future__ import annotations
 
 import json
+import time
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, TypeVar
 from uuid import UUID
 
 from django.conf import settings
+from django.db import transaction
 
 from clusters.energy import cost_per_hour
 from clusters.models import Cluster
 from controlplane.changes import Start, describe
-from controlplane.live.lock import RoundLock
+from controlplane.live.lock import RoundLock, check
 from controlplane.live.observe import Observation
 from controlplane.models import Reason, RescheduleEvent, Round
 from controlplane.packed_json import pack, pack_text
@@ -33,6 +35,9 @@ T = TypeVar("T")
 BATCH = 500
 FORGOTTEN = 20
 """Rounds before the newest among which the one is that was the newest: there may be abandoned ones between."""
+
+SMALL = 0.1
+"""The part of a wait by which its expected end may move unseen."""
 
 MAY_WAIT = (JobState.QUEUED, JobState.PROFILING, JobState.STOPPING)
 
@@ -54,7 +59,7 @@ class Written:
     """What is to be written of a plan, made before the transaction that applies it: on SQLite everybody waits for that one.
 
     The plan's form, also packed, with its digest; and the jobs whose stored reason for waiting is another one than this plan's, by
-    the new one.
+    the new one (`note_waiting`).
     """
 
     form: dict[str, Any]
@@ -72,7 +77,7 @@ class Written:
 def close_round(
     row: Round, observed: Observation, plan: Plan, written: Written, applied: Applied, now: datetime, carried: int | None = None
 ) -> None:
-    """Write what was decided and done, in the transaction that does it: the row, the reasons for waiting, the events answered,
+    """Write what was decided and done, in the transaction that does it: the row, why launches were refused, the events answered,
     memory.
 
     What no longer fitted asks for another round, once: a round that has only such events to answer leaves the rest to the next one.
@@ -89,7 +94,8 @@ def close_round(
         setattr(row, name, value)
     _forget_expected(row)
     Cluster.objects.filter(pk=row.cluster_id).update(memory=dict(plan.memory))
-    note_waiting(observed, written, applied)
+    for reason, refused in _changed(observed, _rejections(applied)).items():
+        _note(reason, refused)
     for ids in _batches(observed.events):
         RescheduleEvent.objects.filter(pk__in=ids, round=None).update(round=row)
 
@@ -153,16 +159,27 @@ def cost_rate_per_h(plan: Plan, snapshot: Snapshot) -> float | None:
     return cost_per_hour(power_w(snapshot.node_by_id, Counter(node for node, _ in _devices_of(plan))), step)
 
 
-def note_waiting(observed: Observation, written: Written, applied: Applied) -> None:
-    """Write to the jobs why they wait, where that has changed. A deferred launch waits too: for what is in its way.
+def note_waiting(written: Written, lock: RoundLock, clock: Callable[[], datetime]) -> None:
+    """Write to the jobs that the plan leaves waiting why they do, where that has changed; those with the same reason together.
 
-    Jobs that wait for the same reason are written together.
+    Before the plan is applied, by batches, each a transaction that keeps the round's lock: thousands of jobs in the one that
+    applies the plan made everybody wait half a second on SQLite. Between two batches others have their turn for as long as one took
+    (who waits for SQLite's lock looks seldom). LostLockError if another round has taken over.
     """
-    for changed in (written.waits, _changed(observed, _rejections(applied))):
-        for reason_json, jobs in changed.items():
-            code, detail = json.loads(reason_json)
-            for ids in _batches(jobs):
-                Job.objects.filter(pk__in=ids, state__in=MAY_WAIT).update(waiting_code=code, waiting_detail=detail)
+    took_s = 0.0
+    for reason, jobs in written.waits.items():
+        for ids in _batches(jobs):
+            time.sleep(took_s)
+            began_s = time.perf_counter()
+            with transaction.atomic():
+                check(lock, clock())
+                _note(reason, ids)
+            took_s = time.perf_counter() - began_s
+
+
+def _note(reason: str, ids: Sequence[UUID]) -> None:
+    code, detail = json.loads(reason)
+    Job.objects.filter(pk__in=ids, state__in=MAY_WAIT).update(waiting_code=code, waiting_detail=detail)
 
 
 def _changed(observed: Observation, reasons: Mapping[str, list[Any]]) -> Mapping[str, Sequence[UUID]]:
@@ -175,9 +192,22 @@ def _changed(observed: Observation, reasons: Mapping[str, list[Any]]) -> Mapping
         waiting = waiting.filter(pk__in=list(reasons))
     for pk, *stored in waiting.values_list("pk", "waiting_code", "waiting_detail"):
         reason = reasons.get(str(pk))
-        if reason is not None and stored != reason:
+        if reason is not None and _differ(stored, reason, observed.snapshot.now_s):
             changed[json.dumps(reason)].append(pk)
     return changed
+
+
+def _differ(stored: list[Any], reason: list[Any], now_s: float) -> bool:
+    """Whether a reason is another one. An earliest start that has moved by a small part of the wait is none: it moves in every
+    round, and thousands of jobs would be written for nothing.
+    """
+    if stored == reason:
+        return False
+    (_, before), (_, after) = stored, reason
+    if stored[0] != reason[0] or not {"earliest_s"} <= before.keys() & after.keys():
+        return True
+    moved_s = abs(after["earliest_s"] - before["earliest_s"])
+    return {**before, "earliest_s": 0} != {**after, "earliest_s": 0} or moved_s > SMALL * (after["earliest_s"] - now_s)
 
 
 def _reasons(observed: Observation, plan: Plan) -> dict[str, list[Any]]:

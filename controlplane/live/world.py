@@ -21,7 +21,7 @@ from controlplane.live import lock as locks
 from controlplane.live.apply import Services, apply_plan
 from controlplane.live.lock import LostLockError, RoundLock
 from controlplane.live.observe import Knowledge, Observation, observe
-from controlplane.live.record import Written, close_round, last_plan, open_round, wants_another
+from controlplane.live.record import Written, close_round, last_plan, note_waiting, open_round, wants_another
 from controlplane.live.renewing import EXPIRY_S, RENEW_S, Renewal, renewed
 from controlplane.logs import bound
 from controlplane.models import Reason, RescheduleEvent, Round
@@ -100,7 +100,9 @@ class LiveWorld:
     def apply(self, plan: Plan, carried: int | None = None) -> Applied:
         """Make the plan so and close the round's row; LostLockError if another round has taken over."""
         observed, row = self._seen()
-        began, now, written = time.perf_counter(), self._now(), Written.of(plan, observed)
+        began, written = time.perf_counter(), Written.of(plan, observed)
+        note_waiting(written, self.lock, self._now)
+        now = self._now()
         with transaction.atomic():
             locks.check(self.lock, now)
             applied = apply_plan(observed, plan, row, self.ports.services, now)
