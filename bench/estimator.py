@@ -4,7 +4,8 @@ TABLES is Gavel's `simulation_throughputs.json` (26 kinds of one GPU, three GPU 
 with mean and 90th percentile, and how many pairs were wrongly held for possible or impossible. Lines:
 
 - "20% of pairs observed": that part of all pairs is drawn by the seed, everything else estimated; beside it the mean of what was
-  observed beside the same kind, which is what there is without an estimator.
+  observed beside the same kind, which is what there is without an estimator. `decided` is the part of the pairs for which it is
+  right whether sharing is worth it (normalised throughputs add up to more than 1), `worth` the part for which it is.
 - "new kind beside 3 partners": all others are measured, one kind beside three only, each kind in turn; "model unknown": without the
   kinds that differ from it in batch size alone, so that it has no twin among the references.
 - "alone on a type from another": speeds alone, by the pool of all kinds (profiling.estimates) and by the like references.
@@ -87,9 +88,24 @@ def partly_observed(truth: Retained, fraction: float, seeds: int) -> Iterator[di
             seen = a_part(truth, fraction, seed)
             more, missing = errors(Book.of(seen, rules=rules, seed=seed), truth, seen)
             found, without = found + more, without + missing
-        yield _line(f"{fraction:.0%} of pairs observed, {name}", found, without=without, s_each=(process_time() - began_s) / seeds)
+        took = {"without": without, "s_each": (process_time() - began_s) / seeds}
+        yield _line(f"{fraction:.0%} of pairs observed, {name}", found, **_decided(found), **took)
     baseline = [e for seed in range(seeds) for e in _beside_the_same(truth, a_part(truth, fraction, seed))]
-    yield _line(f"{fraction:.0%} of pairs observed, mean beside the same kind", baseline)
+    yield _line(f"{fraction:.0%} of pairs observed, mean beside the same kind", baseline, **_decided(baseline))
+
+
+def _decided(found: list[PairError]) -> dict[str, float]:
+    """Errors come seed after seed, so a pair's other number is the next one told of it."""
+    waiting: dict[Pair, PairError] = {}
+    right = worth = count = 0
+    for e in found:
+        other = e if e.kind == e.beside else waiting.pop((e.beside, e.kind, e.gpu_type), None)
+        if other is None:
+            waiting[e.kind, e.beside, e.gpu_type] = e
+            continue
+        is_worth = e.measured + other.measured > 1.0
+        right, worth, count = right + (is_worth == (e.estimated + other.estimated > 1.0)), worth + is_worth, count + 1
+    return {"decided": round(right / max(count, 1), 4), "worth": round(worth / max(count, 1), 4)}
 
 
 def _beside_the_same(truth: Retained, seen: Retained) -> Iterator[PairError]:
@@ -221,8 +237,8 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("tables", type=Path, help="path of Gavel's simulation_throughputs.json")
     parser.add_argument("--seeds", type=int, default=5)
-    parser.add_argument("--observed", type=float, nargs="+", default=[0.1, 0.2, 0.5], help="parts of all pairs that are observed")
-    parser.add_argument("--partners", type=int, nargs="+", default=[2, 3, 5])
+    parser.add_argument("--observed", type=float, nargs="*", default=[0.1, 0.2, 0.5], help="parts of all pairs that are observed")
+    parser.add_argument("--partners", type=int, nargs="*", default=[2, 3, 5])
     parser.add_argument("--choose", action="store_true", help="held-out errors of ranks and regularisations instead")
     options = parser.parse_args()
     truth, speeds = read(options.tables)
