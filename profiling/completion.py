@@ -40,7 +40,7 @@ class Settings:
     `most_sweeps` are not tried.
     """
 
-    rank: int = 3
+    rank: int = 5
     regularisation: float = 0.3
     tolerance: float = 1e-5
     most_sweeps: int = 2000
