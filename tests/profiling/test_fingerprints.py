@@ -95,6 +95,12 @@ def test_pairs_that_cannot_share_do_not_bend_the_fractions_of_those_that_can() -
     assert after == pytest.approx(before, abs=0.01)
 
 
+def test_where_nobody_was_found_to_share_with_anybody_nobody_is_estimated_to() -> None:
+    known = dict.fromkeys(without(sharing_kinds(2, 3, ("A",)), "1.2", but=("0.0", "0.1")), 0.0)
+    book = Book.of(known)
+    assert (book.estimates(book.kinds) == 0.0).all()
+
+
 def test_nothing_is_said_of_kinds_nobody_measured_nor_of_types_on_which_nothing_was() -> None:
     book = Book.of(sharing_kinds(2, 2, ("A",)))
     shares = book.estimates(("0.0", "never seen"))
