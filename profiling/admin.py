@@ -5,7 +5,7 @@ from __future__ import annotations
 from django.contrib import admin
 
 from controlplane.admin_base import ReadOnly, ReadOnlyInline
-from profiling.models import Kind, Measurement, Profile, ProfileRun
+from profiling.models import Kind, Measurement, PairMeasurement, PairProfile, Profile, ProfileRun
 
 
 class ProfileInline(ReadOnlyInline):
@@ -67,3 +67,31 @@ class MeasurementAdmin(ReadOnly):
     list_display = ("at", "kind", "gpu_type", "gpus", "purpose", "steps", "steps_per_s")
     list_filter = ("purpose", "gpu_type")
     list_select_related = ("kind", "gpu_type")
+
+
+@admin.register(PairProfile)
+class PairProfileAdmin(ReadOnly):
+    """Speeds of two kinds that share a GPU."""
+
+    list_display = ("first", "second", "gpu_type", "first_steps_per_s", "second_steps_per_s", "source", "samples", "updated_at")
+    list_filter = ("source", "gpu_type")
+    list_select_related = ("first", "second", "gpu_type")
+    search_fields = ("first__name", "second__name", "first__digest", "second__digest")
+
+
+@admin.register(PairMeasurement)
+class PairMeasurementAdmin(ReadOnly):
+    """Every measurement of a pair, as it came, with what had been estimated."""
+
+    list_display = (
+        "at",
+        "first",
+        "second",
+        "gpu_type",
+        "first_steps_per_s",
+        "second_steps_per_s",
+        "estimated_first_steps_per_s",
+        "estimated_second_steps_per_s",
+    )
+    list_filter = ("gpu_type",)
+    list_select_related = ("first", "second", "gpu_type")

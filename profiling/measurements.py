@@ -1,10 +1,6 @@
 """From an assignment's samples to what is known of its kind.
 
-A profile run replaces what was only estimated or declared. Every later measurement moves the number by
-
-    s <- s + alpha * (measured - s),    alpha = max(ALPHA, 1 / (samples + 1))
-
-so that the first few are averaged and old ones fade: after ten, a measurement has lost about nine tenths of its weight.
+A profile run replaces what was only estimated or declared; every later measurement moves the number (`profiling.smoothing`).
 """
 
 from __future__ import annotations
@@ -15,10 +11,8 @@ from clusters.models import Assignment
 from loadmaster.protocol import AssignmentState
 from policies.snapshot import Purpose, Source
 from profiling.models import Kind, Measurement, Profile
+from profiling.smoothing import ALPHA, weight_of_next
 from profiling.step_times import Pace, pace
-
-ALPHA = 0.2
-"""Weight of a new measurement against all earlier ones."""
 
 NEWEST_POINTS = 2000
 """Samples of a launch that are looked at, the newest ones: a job may run for days."""
@@ -86,7 +80,7 @@ def record(kind: Kind, observation: Observation, assignment: Assignment) -> tupl
     profile, created = Profile.objects.get_or_create(**where, defaults={"steps_per_s": speed, "source": Source.MEASURED})
     before = None if created else profile.steps_per_s
     fresh = created or profile.source != Source.MEASURED
-    alpha = 1.0 if fresh else max(ALPHA, 1.0 / (profile.samples + 1))
+    alpha = 1.0 if fresh else weight_of_next(profile.samples)
     profile.steps_per_s += alpha * (speed - profile.steps_per_s)
     profile.samples = 1 if fresh else profile.samples + 1
     profile.source = Source.MEASURED

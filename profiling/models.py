@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from django.db import models
+from django.db.models import F, Q
 
 
 class Kind(models.Model):
@@ -64,6 +65,65 @@ class Measurement(models.Model):
 
     def __str__(self) -> str:
         return f"{self.kind_id} {self.steps_per_s:.3g} steps/s"
+
+
+class PairProfile(models.Model):
+    """Throughputs of two kinds whose jobs share one GPU of a type, each with one GPU, smoothed over its measurements.
+
+    `first` has the lesser primary key; for two jobs of one kind both are the same. Both speeds are 0 where the two cannot share.
+    """
+
+    first = models.ForeignKey(Kind, on_delete=models.CASCADE, related_name="pairs_as_first")
+    second = models.ForeignKey(Kind, on_delete=models.CASCADE, related_name="pairs_as_second")
+    gpu_type = models.ForeignKey("clusters.GpuType", on_delete=models.CASCADE, related_name="pairs")
+    first_steps_per_s = models.FloatField()
+    second_steps_per_s = models.FloatField()
+    source = models.CharField(max_length=10, help_text="measured; estimated for one that is to be measured anew")
+    samples = models.PositiveIntegerField(default=0)
+    updated_at = models.DateTimeField(auto_now=True)
+
+    class Meta:
+        constraints = [
+            models.UniqueConstraint(fields=["first", "second", "gpu_type"], name="pair_profile_once"),
+            models.CheckConstraint(condition=Q(first__lte=F("second")), name="pair_in_order"),
+        ]
+        indexes = [models.Index(fields=["-updated_at"])]
+        ordering = ["first", "second", "gpu_type"]
+
+    def __str__(self) -> str:
+        speeds = f"{self.first_steps_per_s:.3g} and {self.second_steps_per_s:.3g}"
+        return f"{self.first} beside {self.second} on {self.gpu_type}: {speeds} steps/s ({self.source})"
+
+
+class PairMeasurement(models.Model):
+    """One measured pair, append-only: the two launches that shared a GPU, their paces meanwhile, and what had been estimated.
+
+    `estimated_*` are empty where nothing was: their errors against the measured ones are those of the estimator.
+    """
+
+    first = models.ForeignKey(Kind, on_delete=models.CASCADE, related_name="pair_measurements_as_first")
+    second = models.ForeignKey(Kind, on_delete=models.CASCADE, related_name="pair_measurements_as_second")
+    gpu_type = models.ForeignKey("clusters.GpuType", on_delete=models.CASCADE)
+    first_assignment = models.ForeignKey("clusters.Assignment", null=True, on_delete=models.SET_NULL, related_name="+")
+    second_assignment = models.ForeignKey("clusters.Assignment", null=True, on_delete=models.SET_NULL, related_name="+")
+    first_steps = models.PositiveBigIntegerField()
+    second_steps = models.PositiveBigIntegerField()
+    first_steps_per_s = models.FloatField()
+    second_steps_per_s = models.FloatField()
+    estimated_first_steps_per_s = models.FloatField(null=True, blank=True)
+    estimated_second_steps_per_s = models.FloatField(null=True, blank=True)
+    at = models.DateTimeField(auto_now_add=True)
+
+    class Meta:
+        constraints = [
+            models.UniqueConstraint(
+                fields=["first_assignment", "second_assignment", "first_steps", "second_steps"], name="pair_measured_once"
+            ),
+        ]
+        ordering = ["id"]
+
+    def __str__(self) -> str:
+        return f"{self.first_id} beside {self.second_id}: {self.first_steps_per_s:.3g} and {self.second_steps_per_s:.3g} steps/s"
 
 
 class ProfileRun(models.Model):

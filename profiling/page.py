@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime
 
 from django.contrib.auth.models import AnonymousUser, User
@@ -16,6 +16,7 @@ from jobs.selectors import is_operator, visible_jobs
 from policies.snapshot import Source
 from profiling.estimates import Config, LeaveOneOut, Pool, leave_one_out, median_error
 from profiling.models import Kind, ProfileRun
+from profiling.pair_page import NO_PAIRS, PairsTable, pairs_table
 from profiling.runs import OPEN
 from profiling.selectors import Known, load_known, load_pool, throughputs
 
@@ -73,12 +74,16 @@ class KindRow:
 
 @dataclass(frozen=True, slots=True)
 class KindsTable:
-    """The page's content; `error` is the median leave-one-out error over the shown kinds' measurements, `errors` their number."""
+    """The page's content; `error` is the median leave-one-out error over the shown kinds' measurements, `errors` their number.
+
+    `pairs` are those of the shown kinds; REST does not ask for them.
+    """
 
     kinds: tuple[KindRow, ...]
     error: float | None
     errors: int
     may_forget: bool
+    pairs: PairsTable = NO_PAIRS
 
 
 def visible_kinds(user: User | AnonymousUser) -> QuerySet[Kind]:
@@ -89,7 +94,8 @@ def visible_kinds(user: User | AnonymousUser) -> QuerySet[Kind]:
 
 def kinds_table(user: User | AnonymousUser) -> KindsTable:
     """All that the page shows, in a constant number of queries."""
-    return table_of(user, list(visible_kinds(user)[:MOST_KINDS]))
+    kinds = list(visible_kinds(user)[:MOST_KINDS])
+    return replace(table_of(user, kinds), pairs=pairs_table({kind.pk: str(kind) for kind in kinds}))
 
 
 def table_of(user: User | AnonymousUser, kinds: Iterable[Kind]) -> KindsTable:

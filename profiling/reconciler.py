@@ -7,7 +7,7 @@ from datetime import datetime, timedelta
 from uuid import UUID
 
 from django.db import transaction
-from django.db.models import Exists, F, Max, Min, OuterRef, Sum
+from django.db.models import Exists, F, Max, Min, OuterRef, Q, Sum
 
 from clusters.models import Assignment, Cluster
 from controlplane.events import request_reschedule
@@ -18,12 +18,16 @@ from jobs.verdicts import LONGEST_REST_S
 from loadmaster.protocol import AssignmentState
 from policies.snapshot import Purpose, Source
 from profiling.measurements import MIN_STEPS
-from profiling.models import Measurement, Profile, ProfileRun
+from profiling.models import Measurement, PairMeasurement, Profile, ProfileRun
 from profiling.offers import Configuration, Offers, offers
 from profiling.runs import OPEN, WAITING, R, lock_kind, settle
 
 ALIKE = 3
 """Launches of one configuration that a pass looks at: the next may be steadier than the first."""
+
+
+SHARING_AT_ONCE = 50
+"""Launches on shared devices that a pass looks at."""
 
 
 def reconcile_profiles(now: datetime, measure: Callable[[Assignment], None]) -> None:
@@ -33,7 +37,7 @@ def reconcile_profiles(now: datetime, measure: Callable[[Assignment], None]) -> 
             with transaction.atomic():
                 settle(lock_kind(kind_id), cluster, now, background=True)
         _end_rests(cluster, now)
-    for assignment in _running_unmeasured():
+    for assignment in (*_running_unmeasured(), *_sharing_unmeasured()):
         measure(assignment)
 
 
@@ -80,6 +84,15 @@ def _known(cluster: Cluster) -> tuple[set[int], dict[int, set[Configuration]]]:
     return known, measured
 
 
+def _sharing_unmeasured() -> list[Assignment]:
+    """Training assignments under way that share a GPU and of which no pair was measured yet, those that have done most."""
+    own = PairMeasurement.objects.filter(Q(first_assignment=OuterRef("pk")) | Q(second_assignment=OuterRef("pk")))
+    running = Assignment.objects.filter(state=AssignmentState.RUNNING, purpose=Purpose.TRAINING, rank=0, share__lt=1.0)
+    telling = running.filter(~Exists(own), steps_done__gte=F("start_steps") + MIN_STEPS)
+    newest = telling.annotate(own_steps=F("steps_done") - F("start_steps")).order_by("-own_steps", "pk")
+    return list(newest.select_related("job__cluster", "node__gpu_type")[:SHARING_AT_ONCE])
+
+
 def _running_unmeasured() -> list[Assignment]:
     """Training assignments under way on configurations of which there is no measurement yet, and that have done enough to tell.
 
@@ -89,7 +102,7 @@ def _running_unmeasured() -> list[Assignment]:
     known = Profile.objects.filter(
         kind=OuterRef("job__kind"), gpu_type=OuterRef("node__gpu_type"), gpus=OuterRef("gpus"), source=Source.MEASURED
     )  # fmt: skip
-    running = Assignment.objects.filter(state=AssignmentState.RUNNING, purpose=Purpose.TRAINING, rank=0)
+    running = Assignment.objects.filter(state=AssignmentState.RUNNING, purpose=Purpose.TRAINING, rank=0, share__gte=1.0)
     telling = running.filter(~Exists(own), ~Exists(known), steps_done__gte=F("start_steps") + MIN_STEPS)
     rows = telling.annotate(own_steps=F("steps_done") - F("start_steps")).order_by("-own_steps", "pk")
     of_configuration: dict[tuple[int, int, int], list[UUID]] = {}

@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from dataclasses import dataclass, field
+from collections.abc import Collection, Iterable, Mapping
+from dataclasses import dataclass, field, replace
 from datetime import datetime
 from typing import TypeVar
 
-from django.db.models import Avg, Count, Model, QuerySet
+from django.db.models import Avg, Count, Max, Model, QuerySet
 from django.utils import timezone
 
 from clusters.models import Cluster, GpuType, Node
 from jobs.lifecycle import JobState
 from loadmaster.protocol import ReasonClass
 from policies.snapshot import KindView, ProfileRequest, ResourceUse, Source, Throughput
+from profiling import pairs
 from profiling.estimates import Config, Pool, estimate
 from profiling.models import Kind, Profile, ProfileRun
 from profiling.runs import OPEN, WAITING, R
@@ -49,14 +50,27 @@ def kind_views(cluster: Cluster, kinds: Iterable[int]) -> tuple[KindView, ...]:
     """What is known or estimated of these kinds (primary keys) on the cluster's GPU types; `KindView.id` is str(pk).
 
     Every count up to the largest node of each type has a number where anything at all is known of the kind, except where its runs
-    were given up because its command fails there. A constant number of queries.
+    were given up because its command fails there. Where the cluster has devices to share, kinds of jobs that may share them have
+    their pairs. A constant number of queries.
     """
     wanted = sorted(set(kinds))
     rows = list(_among(Kind.objects.order_by("pk"), "pk", wanted))
-    chosen = set(wanted)
-    counts, pool, known, now = _counts(cluster), load_pool(), load_known(wanted), timezone.now()
+    chosen, (counts, shared) = set(wanted), _counts(cluster)
+    sharing = pairs.sharing_kinds(cluster, chosen) if shared else []
+    pair_rows = pairs.load_pairs() if sharing else []
+    pool, known, now = load_pool(), load_known(sorted(chosen | pairs.kinds_of(pair_rows))), timezone.now()
     usual_s = Kind.objects.aggregate(mean=Avg("setup_s"))["mean"] or 0.0
-    return tuple(_view(kind, known.get(kind.pk, Known()), counts, pool, now, usual_s) for kind in rows if kind.pk in chosen)
+    views = (_view(kind, known.get(kind.pk, Known()), counts, pool, now, usual_s) for kind in rows if kind.pk in chosen)
+    if not pair_rows:
+        return tuple(views)
+    speeds = _speeds(known, {*counts, *(row.gpu_type for row in pair_rows)}, pool, now)
+    of_kind = pairs.pair_views(sharing, shared, pair_rows, speeds, now)
+    return tuple(replace(view, pairs=of_kind.get(int(view.id), ())) for view in views)
+
+
+def speeds_alone(kinds: Iterable[int], types: Collection[str]) -> pairs.Speeds:
+    """The own speeds of these kinds on one GPU of each of these types; four queries."""
+    return _speeds(load_known(sorted(set(kinds))), types, load_pool(), timezone.now())
 
 
 def profile_requests(cluster: Cluster) -> tuple[ProfileRequest, ...]:
@@ -138,13 +152,26 @@ def _usage(known: Known, counts: dict[str, int], now: datetime) -> tuple[Resourc
     return tuple(found.values())
 
 
-def _counts(cluster: Cluster) -> dict[str, int]:
-    """The most GPUs of one node, by type of the cluster's nodes."""
-    nodes = Node.objects.filter(cluster=cluster).annotate(size=Count("devices")).values_list("gpu_type__name", "size")
+def _speeds(known: Mapping[int, Known], types: Collection[str], pool: Pool, now: datetime) -> pairs.Speeds:
+    measured: dict[tuple[str, str], float] = {}
+    believed: dict[tuple[str, str], float] = {}
+    for kind, of in known.items():
+        for t in throughputs(kind, of, [(gpu_type, 1) for gpu_type in sorted(types)], pool, now):
+            believed[str(kind), t.gpu_type] = t.steps_per_s
+            if t.source == Source.MEASURED:
+                measured[str(kind), t.gpu_type] = t.steps_per_s
+    return pairs.Speeds(measured, believed)
+
+
+def _counts(cluster: Cluster) -> tuple[dict[str, int], frozenset[str]]:
+    """The most GPUs of one node, by type of the cluster's nodes, and the types of which some GPU may be shared."""
+    nodes = Node.objects.filter(cluster=cluster).annotate(size=Count("devices"), slots=Max("devices__slots"))
     counts: dict[str, int] = {}
-    for gpu_type, size in nodes:
+    shared: set[str] = set()
+    for gpu_type, size, slots in nodes.values_list("gpu_type__name", "size", "slots"):
         counts[gpu_type] = max(counts.get(gpu_type, 1), size)
-    return counts
+        shared |= {gpu_type} if (slots or 1) > 1 else set()
+    return counts, frozenset(shared)
 
 
 def _age_s(profile: Profile, now: datetime) -> float:

@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from datetime import datetime
 
 from django.db import transaction
+from django.db.models import Q
 from django.utils import timezone
 
 from clusters.lifecycle import ENDED
@@ -17,7 +18,8 @@ from loadmaster.protocol import AssignmentState, ReasonClass
 from policies.snapshot import Purpose, Source
 from profiling import kinds
 from profiling.measurements import Observation, is_telling, is_training, observe, record
-from profiling.models import Kind, Measurement, Profile, ProfileRun
+from profiling.models import Kind, Measurement, PairMeasurement, PairProfile, Profile, ProfileRun
+from profiling.pair_measurements import observe_pairs, record_pair
 from profiling.reconciler import reconcile_profiles as _reconcile_profiles
 from profiling.runs import COMMANDS_FAULT, OPEN, R, begin, begin_all, give_up, lock_kind, settle
 
@@ -95,9 +97,13 @@ def profile_run_ended(assignment: Assignment) -> None:
 def production_measured(assignment: Assignment) -> None:
     """Refine what is known by a training assignment's progress: at its end, or while it runs.
 
-    Launches that are short, noisy, of shared devices or throttled say nothing. A launch is looked at again only after it has done
-    twice the steps it was last measured by. A deviation above DEVIATION raises a PROFILE event.
+    Launches that are short, noisy or throttled say nothing, those of shared devices something of their kinds as a pair. A launch
+    is looked at again only after it has done twice the steps it was last measured by. A deviation above DEVIATION raises a PROFILE
+    event.
     """
+    if is_training(assignment) and assignment.share < 1.0:
+        pairs_measured(assignment)
+        return
     observation = observe(assignment) if is_training(assignment) else None
     if observation is None or not is_telling(observation, assignment):
         return
@@ -112,6 +118,15 @@ def production_measured(assignment: Assignment) -> None:
             request_reschedule(assignment.job.cluster, Reason.PROFILE, job=assignment.job)
 
 
+def pairs_measured(assignment: Assignment) -> None:
+    """Refine what is known of its kind beside those of the launches that shared its GPU. Calling it again changes nothing."""
+    for seen in observe_pairs(assignment):
+        with transaction.atomic():
+            learnt = record_pair(seen)
+            if learnt is not None and learnt.deviates(DEVIATION):
+                request_reschedule(assignment.job.cluster, Reason.PROFILE, job=assignment.job)
+
+
 def reconcile_profiles(now: datetime) -> None:
     """Find what was missed: runs nobody can serve, jobs that wait for nothing, nodes that could measure something new."""
     _reconcile_profiles(now, production_measured)
@@ -124,6 +139,8 @@ def forget(kind: Kind) -> None:
         Measurement.objects.filter(kind=kind).delete()
         ProfileRun.objects.filter(kind=kind).exclude(state__in=OPEN).delete()
         Profile.objects.filter(kind=kind).update(source=Source.ESTIMATED, samples=0)
+        PairMeasurement.objects.filter(Q(first=kind) | Q(second=kind)).delete()
+        PairProfile.objects.filter(Q(first=kind) | Q(second=kind)).update(source=Source.ESTIMATED, samples=0)
 
 
 def _take_in(kind: Kind, run: ProfileRun, assignment: Assignment) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from math import inf
@@ -95,9 +95,15 @@ def queue(user: User, cluster: Cluster) -> dict[str, Any]:
         "name": f"{cluster.name}, its queue at {datetime.fromtimestamp(now_s, UTC):%Y-%m-%d %H:%M} UTC",
         "note": f"{running:,} running and {len(jobs) - running:,} waiting" + _left_out(len(seen) - len(known)),
         "jobs": [_JOB.write(job, "") for job in jobs],
-        "kinds": [_KIND.write(kinds[kind], "") for kind in sorted({job.kind for job in jobs})],
+        "kinds": _kinds(kinds, {job.kind for job in jobs}),
         "seated": True,
     }
+
+
+def _kinds(kinds: Mapping[str, KindView], shown: Collection[str]) -> list[dict[str, Any]]:
+    """Those shown, with their pairs among themselves: the other kinds may be ones that the user may not see."""
+    found = [kinds[name] for name in sorted(shown)]
+    return [_KIND.write(replace(k, pairs=tuple(p for p in k.pairs if p.other in shown)), "") for k in found]
 
 
 def _left_out(unknown: int) -> str:
@@ -158,7 +164,7 @@ def history(user: User, cluster: Cluster, days: float) -> dict[str, Any]:
         "name": f"{cluster.name}, the last {days:g} days",
         "note": f"{len(views):,} jobs" + _left_out(len(rows) - len(views)) + older,
         "jobs": [_JOB.write(view, "") for view in views],
-        "kinds": [_KIND.write(kind, "") for kind in kinds if kind.id in known],
+        "kinds": _kinds({kind.id: kind for kind in kinds}, known),
         "whole": True,
     }
 

@@ -1,4 +1,4 @@
-"""Two processes end profile runs at once: neither believes that the other's is still open, and nothing is counted twice."""
+"""Two processes end launches at once: neither believes that the other's is still open, and nothing is counted twice."""
 
 from __future__ import annotations
 
@@ -13,9 +13,10 @@ from django.db import connection
 
 from clusters.models import Assignment
 from jobs.models import Job
-from profiling.models import Kind, Measurement, ProfileRun
-from tests.builders import a_cluster
+from profiling.models import Kind, Measurement, PairMeasurement, PairProfile, ProfileRun
+from tests.builders import a_cluster, a_kind
 from tests.builders_profiling import a_profiled_job, a_profiling_node, end, place, run_of
+from tests.builders_sharing import a_shared_launch, a_shared_node, a_sharing_job
 
 pytestmark = pytest.mark.django_db(transaction=True)
 
@@ -31,20 +32,20 @@ import django
 django.setup()
 from django.db import transaction
 from clusters.models import Assignment
-from profiling.services import profile_run_ended
+from profiling import services
 assignment = Assignment.objects.select_related("job__cluster", "node").get(pk=sys.argv[2])
 print("ready", flush=True)
 sys.stdin.readline()
 with transaction.atomic():
-    profile_run_ended(assignment)
+    getattr(services, sys.argv[3])(assignment)
     time.sleep(0.3)
 """
 
 
-def end_at_once(folder: Path, *launches: Assignment) -> None:
-    """Call profile_run_ended for each of these launches, each in a process of its own, all at the same time."""
+def end_at_once(folder: Path, *launches: Assignment, service: str = "profile_run_ended") -> None:
+    """Call that service for each of these launches, each in a process of its own, all at the same time."""
     name = _share(folder)
-    children = [_child(name, launch) for launch in launches]
+    children = [_child(name, launch, service) for launch in launches]
     for child in children:
         assert child.stdout is not None
         assert child.stdout.readline() == "ready\n", child.communicate()
@@ -58,9 +59,9 @@ def end_at_once(folder: Path, *launches: Assignment) -> None:
     _take_back(name)
 
 
-def _child(name: str, launch: Assignment) -> subprocess.Popen[str]:
+def _child(name: str, launch: Assignment, service: str) -> subprocess.Popen[str]:
     pipe = subprocess.PIPE
-    command = [sys.executable, "-c", ENDING, name, str(launch.pk)]
+    command = [sys.executable, "-c", ENDING, name, str(launch.pk), service]
     return subprocess.Popen(command, cwd=ROOT, env=dict(os.environ), stdin=pipe, stdout=pipe, stderr=pipe, text=True)
 
 
@@ -102,3 +103,12 @@ def test_one_end_taken_in_by_two_processes_is_counted_once(tmp_path: Path) -> No
     end_at_once(tmp_path, launch, launch)
     assert Measurement.objects.count() == 1
     assert Job.objects.get(pk=job.pk).state == "queued"
+
+
+def test_two_launches_of_one_gpu_that_end_at_once_are_one_measurement_of_their_pair(tmp_path: Path) -> None:
+    cluster = a_cluster()
+    node = a_shared_node(cluster)
+    launches = [a_shared_launch(a_sharing_job(cluster, a_kind()), node, slot=slot) for slot in (0, 1)]
+    end_at_once(tmp_path, *launches, service="production_measured")
+    assert PairMeasurement.objects.count() == 1
+    assert PairProfile.objects.get().samples == 1

@@ -10,9 +10,10 @@ from clusters.models import Assignment, Cluster, Node
 from controlplane.models import Reason, RescheduleEvent
 from jobs.models import Job
 from loadmaster.protocol import AssignmentState
-from profiling.measurements import ALPHA, MIN_STEPS
+from profiling.measurements import MIN_STEPS
 from profiling.models import Kind, Measurement, Profile
 from profiling.services import production_measured
+from profiling.smoothing import ALPHA
 from tests.builders import a_cluster, a_job, a_kind, a_node
 from tests.builders_profiling import a_launch, tell_progress, tell_usage
 

@@ -20,6 +20,7 @@ from jobs.models import Team
 from tests.builders import a_cluster, a_job, a_kind, a_node, a_team, a_user, at
 from tests.builders_jobs import api
 from tests.builders_pages import an_assignment
+from tests.builders_sharing import a_known_pair, a_shared_node, a_sharing_job
 from tests.builders_studies import REPORT, a_done_simulation, a_simulation, a_study
 
 pytestmark = pytest.mark.django_db
@@ -168,6 +169,20 @@ def test_a_queue_holds_what_waits_and_what_runs_where_it_runs(ada: User, team: T
     assert jobs["after it"]["dependencies"] == [str(running.pk)]
     assert workload["note"] == "1 running and 2 waiting; 1 left out: how fast they run is not known yet"
     assert (found.summary["workload"], found.summary["jobs"]) == ("queue", 3)
+
+
+def test_a_queue_has_the_pairs_of_its_own_kinds_not_those_with_kinds_of_others(ada: User, team: Team) -> None:
+    cluster = a_cluster(name="lab")
+    a_shared_node(cluster)
+    own, other = (a_kind(steps_per_s={("V100", 1): 2.0}) for _ in range(2))
+    for first, second in ((own, own), (own, other)):
+        a_known_pair(first, second, (1.5, 1.5))
+    a_sharing_job(cluster, own, team=team, state="queued")
+    a_sharing_job(cluster, other, state="queued")
+    answer = api(ada).post(ALL, a_study(cluster={"live": "lab"}, workload={"type": "queue"}), format="json")
+    assert answer.status_code == 201, answer.content
+    (kind,) = Simulation.objects.get().document["workload"]["kinds"]
+    assert [(pair["other"], pair["steps_per_s"]) for pair in kind["pairs"]] == [(str(own.pk), 1.5)]
 
 
 def test_a_queue_of_which_one_may_see_nothing_is_refused(ada: User) -> None:

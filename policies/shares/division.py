@@ -1,0 +1,78 @@
+"""What share policies divide: time on GPUs among classes of like jobs, and pairs of them that share devices (Gavel, section 3.1).
+
+Jobs with the same row of throughputs, scale factor, weight, entity and willingness to share are interchangeable in every objective
+that looks neither at steps nor at a place in a queue: any optimum averaged over their permutations is one too. So a row here is a *class*
+of `count` jobs, its share the time of all of them together. Objectives that tell jobs apart have classes of one job.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+
+from policies.job_columns import frozen
+from policies.snapshot import Floats, Ints
+
+
+@dataclass(frozen=True, slots=True)
+class Column:
+    """A way to get time: on GPUs of one type, of one node (consolidated) or, where `spread`, of several."""
+
+    gpu_type: str
+    spread: bool = False
+
+
+@dataclass(frozen=True)
+class Division:
+    """Classes m of jobs, columns c, and pairs p of classes whose jobs share their devices.
+
+    `types` names of the GPU types; `gpus` float64[T], N_j; `columns` and `column_type` int64[C] their types: columns of a type share
+    its GPUs. `rates` float64[M, C], T[m, c]: steps/s of one job of the class, 0 where it cannot run. `count` int64[M] jobs in the class,
+    `scale` int64[M] GPUs of each (s_m), `weight` float64[M] (w_m > 0), `entity` int64[M] whose they are.
+    `pairs` int64[P, 2]: classes that share, the first not above the second (equal: two jobs of one class, of which it needs two);
+    both have the same scale. `pair_rates` float64[P, C, 2]: steps/s of a job of the first and of the second class beside each other.
+    """
+
+    types: tuple[str, ...]
+    gpus: Floats
+    columns: tuple[Column, ...]
+    column_type: Ints
+    rates: Floats
+    count: Ints
+    scale: Ints
+    weight: Floats
+    entity: Ints
+    pairs: Ints
+    pair_rates: Floats
+
+    @cached_property
+    def equal_rates(self) -> Floats:
+        """float64[M]: throughput(m, X_equal): steps/s of a job with equal time on every GPU (N_j / sum N of its time on type j)."""
+        plain = np.array([not c.spread for c in self.columns], dtype=np.bool_)
+        part = np.where(plain, self.gpus[self.column_type] / max(float(self.gpus.sum()), 1.0), 0.0)
+        return frozen(self.rates @ part)
+
+    @cached_property
+    def fastest_rates(self) -> Floats:
+        """float64[M]: throughput(m, X_fastest): steps/s of a job all of whose time is where it runs fastest."""
+        return frozen(self.rates.max(axis=1, initial=0.0))
+
+
+@dataclass(frozen=True)
+class Shares:
+    """A division made. `alone` float64[M, C]: time of all jobs of a class together, in parts of the wall clock (at most `count`);
+    `paired` float64[P, C]: of all pairs of the two classes together. A job's part is its class's, divided by `count`.
+    """
+
+    alone: Floats
+    paired: Floats
+    objective: float
+
+    def throughput(self, division: Division) -> Floats:
+        """float64[M]: steps/s of one job of each class, on its own and beside others (throughput(m, X), eq. of section 3.1)."""
+        total = (self.alone * division.rates).sum(axis=1)
+        for side in (0, 1):
+            np.add.at(total, division.pairs[:, side], (self.paired * division.pair_rates[:, :, side]).sum(axis=1))
+        return total / division.count
