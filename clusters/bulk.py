@@ -13,7 +13,7 @@ def update_rows(model: type[Model], match: Sequence[str], columns: Sequence[str]
     """Set `columns` in the rows of `model` whose `match` fields are as given; how many rows were there.
 
     A row lists its `match` values, then its `columns` values; keys may be hexadecimal text, as every database takes them. Each is a
-    compare-and-swap: one that does not match is left alone.
+    compare-and-swap: one that does not match is left alone. A field may be matched and set.
     """
     if not rows:
         return 0
@@ -45,13 +45,17 @@ def _one_by_one(table: str, fields: Sequence[Any], matched: int, columns: list[l
 
 
 def _at_once(table: str, fields: Sequence[Any], matched: int, columns: list[list[Any]]) -> int:
-    """One statement with an array for each column: its text, and so its plan, does not grow with the rows."""
+    """One statement with an array for each column: its text, and so its plan, does not grow with the rows.
+
+    The arrays have names of their own, for a field may be matched and set: it was this and is that.
+    """
     quote = connection.ops.quote_name
-    names = [quote(field.column) for field in fields]
+    named = [(quote(field.column), f"v{i}") for i, field in enumerate(fields)]
     arrays = ", ".join(f"%s::{field.rel_db_type(connection)}[]" for field in fields)
     sql = (
-        f"UPDATE {quote(table)} AS t SET {', '.join(f'{n} = v.{n}' for n in names[matched:])} "  # noqa: S608  # names of our own models
-        f"FROM unnest({arrays}) AS v({', '.join(names)}) WHERE {' AND '.join(f't.{n} = v.{n}' for n in names[:matched])}"
+        f"UPDATE {quote(table)} AS t SET {', '.join(f'{n} = v.{v}' for n, v in named[matched:])} "  # noqa: S608  # names of our own models
+        f"FROM unnest({arrays}) AS v({', '.join(v for _, v in named)}) "
+        f"WHERE {' AND '.join(f't.{n} = v.{v}' for n, v in named[:matched])}"
     )
     with connection.cursor() as cursor:
         cursor.execute(sql, columns)

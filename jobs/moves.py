@@ -1,11 +1,15 @@
-"""The one way a job changes state: a move of the table, written by compare-and-swap with its event."""
+"""The one way a job changes state: a move of the table, written by compare-and-swap with its event; of one job or of many."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 from django.db import transaction
 
+from clusters.bulk import update_rows
+from controlplane.bulk import insert
 from jobs.lifecycle import JobMove, JobState, check_move
 from jobs.models import Job, JobEvent
 
@@ -25,11 +29,52 @@ def move_job(job: Job, move: JobMove, *, actor: str = "", data: dict[str, Any] |
     with transaction.atomic():
         if not Job.objects.filter(pk=job.pk, state=before).update(state=after, **values):
             raise LostRaceError(f"job {job.pk} is no longer {before}")
-        JobEvent.objects.create(job=job, event=move, from_state=before, to_state=after, data=data or {}, actor=actor)
-    job.state = after
+        _event(job, move, after, data, actor).save()
+    _bring_up_to_date(job, {"state": after, **values})
+    return job
+
+
+@dataclass(frozen=True, slots=True)
+class Moving:
+    """A job that is to move, as it was read: what is set with its move, and the data of its event."""
+
+    job: Job
+    values: Mapping[str, Any]
+    data: Mapping[str, Any]
+
+
+def move_jobs(moving: Sequence[Moving], move: JobMove, *, actor: str = "") -> None:
+    """Move these jobs, all of them or none, as `move_job` moves each, in a number of queries that does not grow with them.
+
+    Each is compared by its fence too, for a crowd is read earlier than a single job. Where others may move some of them as well,
+    lock them first, in the order of their keys. Raises IllegalJobMoveError if the table lacks one of the moves, ValueError if they
+    do not all set values of the same names, LostRaceError if any has changed since it was read: then nothing is written, and no
+    given object changed.
+    """
+    moves = [(one.job, {"state": check_move(JobState(one.job.state), move), **one.values}, dict(one.data)) for one in moving]
+    if not moves:
+        return
+    columns = list(moves[0][1])
+    if any(values.keys() != moves[0][1].keys() for _, values, _ in moves):
+        raise ValueError("jobs that move together set values of the same names")
+    rows = [(job.pk, job.state, job.fence, *(values[name] for name in columns)) for job, values, _ in moves]
+    with transaction.atomic():
+        if update_rows(Job, ("id", "state", "fence"), columns, rows) != len(rows):
+            who = f"job {rows[0][0]}" if len(rows) == 1 else f"one of {len(rows)} jobs"
+            raise LostRaceError(f"{who} is no longer what it was")
+        insert(JobEvent, [_event(job, move, values["state"], data, actor) for job, values, data in moves])
+    for job, values, _ in moves:
+        _bring_up_to_date(job, values)
+
+
+def _event(job: Job, move: JobMove, after: JobState, data: dict[str, Any] | None, actor: str) -> JobEvent:
+    """The event of a move of `job`, as it was read, to the state `after`."""
+    return JobEvent(job=job, event=move, from_state=job.state, to_state=after, data=data or {}, actor=actor)
+
+
+def _bring_up_to_date(job: Job, values: Mapping[str, Any]) -> None:
     for name, value in values.items():
         setattr(job, name, value)
-    return job
 
 
 def note_job(job: Job, event: str, *, actor: str = "", data: dict[str, Any] | None = None) -> JobEvent:

@@ -46,10 +46,8 @@ class Room:
         for a in held.assignments:
             self._load(str(a.node_id), a.cores, a.memory_gb)
 
-    def refusal(self, placement: Placement, job: Job | None) -> Rejected | None:
+    def refusal(self, placement: Placement, job: Job) -> Rejected | None:
         """Why this placement of `job` (as it is now) cannot be launched; None if it can."""
-        if job is None:
-            return Rejected(placement.key, RejectCode.STALE, "the job is gone")
         wanted = LAUNCHABLE[placement.purpose]
         if job.state != wanted:
             code = RejectCode.DEFERRED if str(job.pk) in self.stopping else RejectCode.STALE

@@ -78,6 +78,14 @@ def test_rows_that_no_longer_match_are_left_alone() -> None:
     assert update_rows(Node, ("id",), ("rack",), []) == 0
 
 
+@pytest.mark.django_db
+def test_a_field_may_be_compared_and_swapped() -> None:
+    first, second = _fleet(2)
+    rows = [(first.pk, first.epoch, first.epoch + 1), (second.pk, second.epoch + 5, second.epoch + 6)]
+    assert update_rows(Node, ("id", "epoch"), ("epoch",), rows) == 1
+    assert dict(Node.objects.values_list("pk", "epoch")) == {first.pk: first.epoch + 1, second.pk: second.epoch}
+
+
 @pytest.mark.postgres
 @pytest.mark.django_db(transaction=True)
 def test_rows_in_other_hands_keep_nobody_waiting() -> None:
