@@ -58,7 +58,7 @@ def test_an_unknown_policy_is_refused_naming_the_known(operator: APIClient, clus
 
 @pytest.mark.parametrize(
     ("parameters", "said"),
-    [({"iterationz": 1}, "known are:"), ({"iterations": -1}, "must be >="), ({"iterations": "x"}, "must be"), ([], "object")],
+    [({"movez": 1}, "known are:"), ({"moves": -1}, "must be >="), ({"moves": "x"}, "must be"), ([], "object")],
 )
 def test_parameters_a_policy_does_not_take_are_refused(operator: APIClient, cluster: Cluster, parameters: Any, said: str) -> None:
     answer = operator.patch(LAB, {"policy_parameters": parameters}, format="json")
