@@ -92,9 +92,8 @@ def _missed(division: Division, floors: Floats, rates: Floats, method: Method | 
     wanted = np.flatnonzero((rates > 0.0) & possible)
     if not len(wanted):
         return np.flatnonzero(~possible)
-    _at_least(program, floors)
-    goals = _at_least(program, np.where(possible, rates, 0.0))
-    program.bound_rows(goals, np.ones(len(goals)), np.full(len(goals), inf))
+    program.add_throughputs(inverse(floors), HELD)
+    goals = program.add_throughputs(inverse(np.where(possible, rates, 0.0)), 1.0)
     part = Entries(goals, np.arange(len(goals)), np.ones(len(goals)))
     missing = program.add_columns(part, np.zeros(len(goals)), np.ones(len(goals)))
     program.maximise(-division.count[wanted].astype(np.float64), missing)
@@ -102,19 +101,12 @@ def _missed(division: Division, floors: Floats, rates: Floats, method: Method | 
     return np.sort(np.concatenate([np.flatnonzero(~possible), wanted[program.values[missing] > MISSING]]))
 
 
-def _at_least(program: Program, rates: Floats) -> Ints:
-    """New rows that hold a job of each class with a rate above 0 to it; in parts of that rate."""
-    scaled = program.places.throughputs.of_rows(inverse(rates) / program.division.count)
-    row = np.cumsum(rates > 0.0) - 1
-    return program.add_rows(Entries(row[scaled.row], scaled.column, scaled.value), np.full(int((rates > 0.0).sum()), HELD))
-
-
 def _best_sum(division: Division, cost: Floats, needed: Floats, method: Method | None) -> Shares:
     """The published form; `cost` float64[C]."""
     program = Program(division)
     if not program.places.size:
         return idle(division)
-    _at_least(program, needed)
+    program.add_throughputs(inverse(needed), HELD)
     program.maximise(program.places.sums(np.ones(len(needed))) / cost[program.places.columns])
     return program.shares(program.solve(method))
 
@@ -139,12 +131,11 @@ def _best_ratio(division: Division, cost: Floats, needed: Floats, method: Method
 
 def _stretched(program: Program, needed: Floats) -> int:
     """Multiply the bounds of the feasible set, and what is needed, by a column t; returns its index."""
-    division, needs = program.division, _at_least(program, needed)
+    division, needs = program.division, program.add_throughputs(inverse(needed), 0.0)
     limited = np.concatenate([program.class_rows, program.type_rows])
     limits = np.concatenate([division.count, division.gpus]).astype(np.float64)
     rows, bounds = np.concatenate([limited, needs]), np.concatenate([limits, np.full(len(needs), HELD)])
     program.bound_rows(limited, np.full(len(limited), -inf), np.zeros(len(limited)))
-    program.bound_rows(needs, np.zeros(len(needs)), np.full(len(needs), inf))
     return program.add_column(rows, -bounds)
 
 

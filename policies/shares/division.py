@@ -32,7 +32,8 @@ class Division:
     share its GPUs. `rates` float64[M, C], T[m, c]: steps/s of one job of the class, 0 where it cannot run.
     `count` int64[M] jobs in the class, `scale` int64[M] GPUs of each (s_m), `weight` float64[M] (w_m > 0), `entity` int64[M] whose
     they are. `pairs` int64[P, 2]: classes that share, the first not above the second (equal: two jobs of one class, of which it
-    needs two); both have the same scale. `pair_rates` float64[P, C, 2]: steps/s of a job of the first and of the second together.
+    needs two); both have the same scale. `pair_rates` float64[P, C, 2]: steps/s of a job of the first and of the second together
+    (the same for two of one class).
     """
 
     types: tuple[str, ...]

@@ -118,12 +118,17 @@ class _Search:
 
     def reached(self) -> float:
         """1 / (the highest rho) of the program's last solution."""
-        throughput = self.scaled.program.throughputs()[self.of] / self.division.count[self.of]
-        return float(1.0 / (self.age + inverse(self.per * throughput)).max()) if (throughput > 0.0).all() else 0.0
+        scaled = self._scaled_throughputs()
+        return float(1.0 / (self.age + inverse(scaled)).max()) if (scaled > 0.0).all() else 0.0
+
+    def _scaled_throughputs(self) -> Floats:
+        """T_m in the program's last solution."""
+        return self.per * self.scaled.program.throughputs()[self.of] / self.division.count[self.of]
 
     def fill(self) -> None:
         """Give what is left to whom it brings most, with no rho above what was reached."""
-        program, held = self.scaled.program, self._needed(self.lowest) / self._needed(self.at) * (1.0 - SLACK)
+        program, enough = self.scaled.program, np.minimum(self._needed(self.lowest), self._scaled_throughputs())
+        held = enough / self._needed(self.at) * (1.0 - SLACK)
         program.bound_columns(np.array([self.further]), np.zeros(1), np.zeros(1))
         program.bound_rows(self.scaled.rows, held, np.full(len(self.of), inf))
         program.maximise(program.places.sums(inverse(self.division.fastest_rates)))

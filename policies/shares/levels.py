@@ -8,7 +8,6 @@ from __future__ import annotations
 import numpy as np
 
 from policies.shares.division import Division, Shares
-from policies.shares.entries import Entries
 from policies.shares.program import Method, Program
 from policies.snapshot import Floats
 
@@ -30,9 +29,7 @@ class Scaled:
         best = per * self.program.places.best_rates
         self.of = np.flatnonzero(best > 0.0)
         self.unit = unit or highest_level(division, best)
-        scaled = self.program.places.throughputs.of_rows(np.where(best > 0.0, per / division.count / self.unit, 0.0))
-        row = np.cumsum(best > 0.0) - 1
-        self.rows = self.program.add_rows(Entries(row[scaled.row], scaled.column, scaled.value), np.zeros(len(self.of)))
+        self.rows = self.program.add_throughputs(np.where(best > 0.0, per / self.unit, 0.0), 0.0)
 
 
 class Levels(Scaled):

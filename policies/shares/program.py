@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from enum import Enum
-from math import inf
+from math import inf, isfinite
 from typing import Any
 
 import highspy
@@ -28,8 +28,8 @@ TOLERANCE = 1e-6
 """By how much a constraint may be broken, relative to its bound where that is above 1."""
 DUST = 1e-9
 """Time of a class, in parts of its jobs' wall clock, that no solver of doubles tells from none."""
-MANY_PLACES = 3000
-"""From how many variables on the interior point is the faster way to the first basis."""
+MANY_PLACES = 1500
+"""From how many variables on the interior point is the faster way to the first basis of a max-min program."""
 
 
 class Method(Enum):
@@ -40,7 +40,6 @@ class Method(Enum):
 
 
 OPTIONS: Mapping[str, Any] = {
-    "output_flag": False,
     "parallel": "off",
     "presolve": "off",
     "simplex_strategy": 4,
@@ -50,6 +49,9 @@ OPTIONS: Mapping[str, Any] = {
 """Presolving costs these programs more than it saves. The primal simplex (4) goes on from a basis that a changed cost or a loosened
 constraint leaves feasible, here several times faster than the dual. Tolerances are tighter than HiGHS' own: shares may be small.
 """
+
+CAREFUL: Mapping[str, Any] = {**OPTIONS, "presolve": "choose", "simplex_strategy": 1}
+"""For what they could not solve: coefficients of very unlike size."""
 
 
 class Program:
@@ -67,8 +69,7 @@ class Program:
         self._rows, self._columns = 0, 0
         self._solved = False
         self._highs = highspy.Highs()
-        for name, value in OPTIONS.items():
-            self._check(self._highs.setOptionValue(name, value), name)
+        self._highs.setOptionValue("output_flag", False)
         self._pass_feasible_set()
 
     def _pass_feasible_set(self) -> None:
@@ -90,6 +91,12 @@ class Program:
         self._check(added, "rows")
         self._rows += len(lower)
         return np.arange(self._rows - len(lower), self._rows)
+
+    def add_throughputs(self, per: Floats, lower: float) -> Ints:
+        """New rows per_m * throughput of a job of m >= lower, one for each class with per_m > 0, in their order; their indices."""
+        scaled = self.places.throughputs.of_rows(per / self.division.count)
+        row = np.cumsum(per > 0.0) - 1
+        return self.add_rows(Entries(row[scaled.row], scaled.column, scaled.value), np.full(int((per > 0.0).sum()), lower))
 
     def add_columns(self, entries: Entries, lower: Floats, upper: Floats, cost: float = 0.0) -> Ints:
         """New columns, one for each bound, with these entries (`column` counted from the first of them); returns their indices."""
@@ -127,26 +134,27 @@ class Program:
     def solve(self, method: Method | None = None) -> float:
         """Solve to optimality and return the objective.
 
-        Without a method: simplex from the last basis, and where there is none the interior point if variables are many. An interior
-        point that gets stuck is followed by the simplex. Raises SolverFailedError where the end is not an optimum within TOLERANCE.
+        Without a method: simplex from the last basis, and where there is none the interior point if variables are many. What finds
+        no optimum is tried again from nothing, as HiGHS itself would begin. Raises SolverFailedError where that is none within
+        TOLERANCE.
         """
         large = self.places.size >= MANY_PLACES and not self._solved
-        chosen = method or (Method.INTERIOR if large else Method.SIMPLEX)
-        status = self._run(chosen)
-        if chosen is Method.INTERIOR and status not in _CERTAIN:
+        status = self._run(method or (Method.INTERIOR if large else Method.SIMPLEX), OPTIONS)
+        if status != highspy.HighsModelStatus.kOptimal:
             self._check(self._highs.clearSolver(), "clearing the solver")
-            status = self._run(Method.SIMPLEX)
+            status = self._run(Method.SIMPLEX, CAREFUL)
         self._solved = status == highspy.HighsModelStatus.kOptimal
         if not self._solved:
             raise SolverFailedError(f"a linear program of {self._size} ended as {self._highs.modelStatusToString(status)}")
         info = self._highs.getInfo()
         self._read = self._highs.getSolution()
-        if info.max_primal_infeasibility > TOLERANCE:
+        if not (info.max_primal_infeasibility <= TOLERANCE and isfinite(info.objective_function_value)):
             raise SolverFailedError(f"a linear program of {self._size} broke a bound by {info.max_primal_infeasibility:.3g}")
         return float(info.objective_function_value)
 
-    def _run(self, method: Method) -> Any:
-        self._check(self._highs.setOptionValue("solver", method.value), "solver")
+    def _run(self, method: Method, options: Mapping[str, Any]) -> Any:
+        for name, value in {**options, "solver": method.value}.items():
+            self._check(self._highs.setOptionValue(name, value), name)
         self._check(self._highs.run(), "solving")
         return self._highs.getModelStatus()
 
@@ -180,7 +188,7 @@ class Program:
         """
         time = self.values[: self.places.size] / unit
         found = self._spread(time, objective)
-        if (broken := excess(found, self.division)) > TOLERANCE:
+        if not (broken := excess(found, self.division)) <= TOLERANCE:
             raise SolverFailedError(f"the solution of a linear program of {self._size} breaks a constraint by {broken:.3g}")
         jobs = np.concatenate([self.division.count[self.places.of], self.division.count[self.places.pair_class]])
         return self._spread(np.where(time <= DUST * jobs, 0.0, time), objective)
@@ -191,9 +199,6 @@ class Program:
         alone[places.of, places.column] = time[: len(places.of)]
         paired[places.pair, places.pair_column] = time[len(places.of) :]
         return Shares(alone, paired, objective)
-
-
-_CERTAIN = (highspy.HighsModelStatus.kOptimal, highspy.HighsModelStatus.kInfeasible)
 
 
 def _short(index: Ints) -> NDArray[np.int32]:
@@ -216,11 +221,13 @@ def gpus_of(shares: Shares, division: Division) -> Floats:
 
 
 def excess(shares: Shares, division: Division) -> float:
-    """The most by which shares break a constraint of the feasible set, relative to its bound where that is above 1; 0 if none."""
+    """The most by which shares break a constraint of the feasible set, relative to its bound where that is above 1; 0 if none, NaN
+    where shares are no numbers.
+    """
     over = [
         (time_of(shares, division) - division.count) / np.maximum(division.count, 1),
         (gpus_of(shares, division) - division.gpus) / np.maximum(division.gpus, 1.0),
         -shares.alone.ravel(),
         -shares.paired.ravel(),
     ]
-    return max(float(part.max(initial=0.0)) for part in over)
+    return float(np.max([part.max(initial=0.0) for part in over]))

@@ -7,7 +7,6 @@ from math import inf
 import numpy as np
 
 from policies.shares.division import Division, Shares
-from policies.shares.entries import Entries
 from policies.shares.levels import SLACK, idle, inverse
 from policies.shares.program import Method, Program
 from policies.shares.throughput import best_total
@@ -48,6 +47,5 @@ def _keep_first_at_best(program: Program, first: int, method: Method | None) -> 
     alone = np.zeros(len(program.class_rows))
     alone[first] = inverse(program.division.fastest_rates)[first]
     program.maximise(program.places.sums(alone))
-    best = program.solve(method)
-    its = program.places.throughputs.of_rows(alone)
-    program.add_rows(Entries(np.zeros_like(its.row), its.column, its.value), np.array([best * (1.0 - SLACK)]))
+    best = program.solve(method or Method.SIMPLEX)
+    program.add_throughputs(alone * program.division.count, best * (1.0 - SLACK))

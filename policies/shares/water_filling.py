@@ -62,7 +62,7 @@ def fair_shares(division: Division) -> Filled:
 
     Raises SolverFailedError.
     """
-    whole = Entity(float((division.weight * division.count).sum()))
+    whole = Entity(float((division.weight * division.count)[division.equal_rates > 0.0].sum()))
     return _Filling(division, [whole], np.zeros(len(division.count), dtype=np.int64), np.zeros(0, dtype=np.int64)).run()
 
 
