@@ -71,6 +71,21 @@ def jobs_of(division: Division) -> Division:
     )
 
 
+def many_like_jobs(seed: int, jobs: int = 40) -> Division:
+    """Jobs of a few kinds that gain unlike much from three types, with four weights: many ties, which rounding may undo."""
+    rng = np.random.default_rng(seed)
+    kinds = rng.lognormal(0.0, 1.5, (12, 1)) * rng.uniform(1.0, 10.0, (12, 3)) * (rng.random((12, 3)) < 0.7)
+    kind, scale = rng.integers(0, 12, jobs), rng.choice([1, 2, 4, 8], 12)
+    together = [(i, j) for i in range(jobs) for j in range(i + 1, jobs) if scale[kind[i]] == scale[kind[j]] and (i + j) % 4 == 0]
+    return a_division(
+        kinds[kind].tolist(),
+        rng.integers(1, 40, 3).tolist(),
+        pairs={(i, j): _slowed(kinds[kind[i]].tolist(), kinds[kind[j]].tolist(), 0.7, 0.6) for i, j in together},
+        scale=scale[kind].tolist(),
+        weight=rng.choice([1.0, 2.0, 0.3, 5.0], jobs).tolist(),
+    )
+
+
 speeds = st.one_of(st.just(0.0), st.integers(1, 40).map(lambda n: n / 4.0))
 
 
@@ -101,4 +116,9 @@ def divisions(
 
 def _beside(draw: st.DrawFn, first: Sequence[float], second: Sequence[float], alike: bool) -> list[tuple[float, float]]:
     part, other = draw(st.floats(0.4, 0.9)), draw(st.floats(0.4, 0.9))
-    return [(a * part, b * (part if alike else other)) if a and b else (0.0, 0.0) for a, b in zip(first, second, strict=True)]
+    return _slowed(first, second, part, part if alike else other)
+
+
+def _slowed(first: Sequence[float], second: Sequence[float], part: float, other: float) -> list[tuple[float, float]]:
+    """Parts of both rates where both run, else none of either."""
+    return [(a * part, b * other) if a and b else (0.0, 0.0) for a, b in zip(first, second, strict=True)]

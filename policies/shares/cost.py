@@ -20,7 +20,7 @@ import numpy as np
 from policies.shares.division import Division, Shares
 from policies.shares.entries import Entries
 from policies.shares.finish_time import isolated_rates
-from policies.shares.levels import SLACK, idle, inverse
+from policies.shares.levels import idle, inverse
 from policies.shares.program import Method, Program
 from policies.snapshot import Floats, Ints
 
@@ -123,7 +123,7 @@ def _best_ratio(division: Division, cost: Floats, needed: Floats, method: Method
     value = program.places.sums(inverse(division.fastest_rates))
     program.maximise(value)
     best = program.solve(method)
-    program.add_rows(_row(value), np.array([best * (1.0 - SLACK)]))
+    program.keep_optimum()
     program.maximise(np.full(1, -1.0), np.array([stretch]))
     program.solve()
     return program.shares(best / whole, unit=float(program.values[stretch]))

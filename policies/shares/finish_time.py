@@ -19,12 +19,14 @@ import numpy as np
 from policies.base import SolverFailedError
 from policies.shares.division import Division, Shares
 from policies.shares.entries import Places
-from policies.shares.levels import SLACK, Scaled, idle, inverse
+from policies.shares.levels import Scaled, idle, inverse
 from policies.shares.program import Method
 from policies.snapshot import Floats
 
 STEPS = 100
 """Newton's steps at most; it takes three to six."""
+SLACK = 1e-12
+"""Part of what was reached that is not asked for again: it is only feasible up to rounding."""
 HALVINGS = 60
 """Of the interval in which the first tangent is sought."""
 

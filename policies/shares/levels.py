@@ -8,20 +8,16 @@ from __future__ import annotations
 import numpy as np
 
 from policies.shares.division import Division, Shares
-from policies.shares.program import Method, Program
+from policies.shares.program import PRICED, Method, Program
 from policies.snapshot import Floats
-
-SLACK = 1e-12
-"""Part of what was reached that the next program does not ask for: an optimum is only feasible up to rounding."""
-PRICED = 1e-9
-"""A dual below this, as a part of the sum of all, may be an error of rounding."""
 
 
 class Scaled:
     """A program with a row for each class that counts: per_m * throughput of a job of m, in parts of `unit`, at least 0.
 
-    `of` int64[K] are the classes that count, those with per_m > 0 that can run; `rows` int64[K] theirs. If none is given, the unit
-    is about the most that the lowest of them can be, so that rows are near 1 however many jobs share however few GPUs.
+    `of` int64[K] are the classes that count, those with per_m > 0 that can run; `rows` int64[K] theirs, `best` float64[K] what a
+    job has in them with all its time where it runs fastest. If none is given, the unit is about the most that the lowest of them
+    can be, so that rows are near 1 however many jobs share however few GPUs.
     """
 
     def __init__(self, division: Division, per: Floats, unit: float | None = None) -> None:
@@ -29,6 +25,7 @@ class Scaled:
         best = per * self.program.places.best_rates
         self.of = np.flatnonzero(best > 0.0)
         self.unit = unit or highest_level(division, best)
+        self.best = best[self.of] / self.unit
         self.rows = self.program.add_throughputs(np.where(best > 0.0, per / self.unit, 0.0), 0.0)
 
 
@@ -44,16 +41,16 @@ class Levels(Scaled):
         self.program.maximise(np.ones(1), np.array([self.level]))
         return self.program.solve(method) * self.unit
 
-    def filled(self, level: float) -> None:
-        """Give what the level leaves: the highest sum of throughputs, each to its job's fastest, at which nobody falls below it.
+    def fill(self) -> None:
+        """Give what the highest level leaves: the highest sum of throughputs, each to its job's fastest, with nobody below it.
 
-        Where every class has a price on its row, each has exactly the level in every optimum (complementary slackness), and there
-        is nothing to give.
+        Where every class that can run has a price on its row, each has exactly the level in every optimum (complementary
+        slackness), and there is nothing to give.
         """
-        if (np.abs(self.program.duals(self.rows)) > PRICED).all():
+        priced = int((np.abs(self.program.duals(self.rows)) > PRICED).sum())
+        if priced == (self.program.places.best_rates > 0.0).sum():
             return
-        held = np.array([level / self.unit * (1.0 - SLACK)])
-        self.program.bound_columns(np.array([self.level]), held, held)
+        self.program.keep_optimum()
         self.program.maximise(self.program.places.sums(inverse(self.program.division.fastest_rates)))
         self.program.solve()
 
@@ -69,7 +66,7 @@ def max_min(division: Division, per: Floats, fill: bool, method: Method | None =
         return idle(division)
     level = levels.raised(method)
     if fill:
-        levels.filled(level)
+        levels.fill()
     return levels.program.shares(level)
 
 

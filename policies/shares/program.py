@@ -28,6 +28,8 @@ TOLERANCE = 1e-6
 """By how much a constraint may be broken, relative to its bound where that is above 1."""
 DUST = 1e-9
 """Time of a class, in parts of its jobs' wall clock, that no solver of doubles tells from none."""
+PRICED = 1e-9
+"""A dual below this may be an error of rounding."""
 MANY_PLACES = 1500
 """From how many variables on the interior point is the faster way to the first basis of a max-min program."""
 
@@ -43,8 +45,8 @@ OPTIONS: Mapping[str, Any] = {
     "parallel": "off",
     "presolve": "off",
     "simplex_strategy": 4,
-    "primal_feasibility_tolerance": 1e-9,
-    "dual_feasibility_tolerance": 1e-9,
+    "primal_feasibility_tolerance": 1e-10,
+    "dual_feasibility_tolerance": 1e-10,
 }
 """Presolving costs these programs more than it saves. The primal simplex (4) goes on from a basis that a changed cost or a loosened
 constraint leaves feasible, here several times faster than the dual. Tolerances are tighter than HiGHS' own: shares may be small.
@@ -152,6 +154,21 @@ class Program:
             raise SolverFailedError(f"a linear program of {self._size} broke a bound by {info.max_primal_infeasibility:.3g}")
         return float(info.objective_function_value)
 
+    def keep_optimum(self) -> None:
+        """Bound the program to its optima, so that a second objective chooses among them: what has a price stays at its bound.
+
+        By complementary slackness that is all of them and nothing else. The basis stays feasible, whatever was rounded.
+        """
+        model, found = self._highs.getLp(), self._read
+        for duals, values, below, above, bound in (
+            (found.col_dual, found.col_value, model.col_lower_, model.col_upper_, self.bound_columns),
+            (found.row_dual, found.row_value, model.row_lower_, model.row_upper_, self.bound_rows),
+        ):
+            priced = np.flatnonzero(np.abs(np.array(duals)) > PRICED)
+            value, lower, upper = (np.array(part)[priced] for part in (values, below, above))
+            at = np.where(np.abs(value - lower) <= np.abs(upper - value), lower, upper)
+            bound(priced, at, at)
+
     def _run(self, method: Method, options: Mapping[str, Any]) -> Any:
         for name, value in {**options, "solver": method.value}.items():
             self._check(self._highs.setOptionValue(name, value), name)
@@ -180,18 +197,18 @@ class Program:
         found = self.places.throughputs
         return added(found.row, found.value * self.values[found.column], len(self.class_rows))
 
-    def shares(self, objective: float, unit: float = 1.0) -> Shares:
+    def shares(self, objective: float, unit: float = 1.0, dust: float = DUST) -> Shares:
         """The last solution divided by `unit`, as shares.
 
         Raises SolverFailedError where it breaks a constraint by more than TOLERANCE. What is then still below 0, or not above it by
-        more than DUST of a class's jobs, becomes 0: a mechanism must not start a job for what is an error of rounding.
+        more than `dust` for each of a class's jobs, becomes 0: a mechanism must not start a job for what is an error of rounding.
         """
         time = self.values[: self.places.size] / unit
         found = self._spread(time, objective)
         if not (broken := excess(found, self.division)) <= TOLERANCE:
             raise SolverFailedError(f"the solution of a linear program of {self._size} breaks a constraint by {broken:.3g}")
         jobs = np.concatenate([self.division.count[self.places.of], self.division.count[self.places.pair_class]])
-        return self._spread(np.where(time <= DUST * jobs, 0.0, time), objective)
+        return self._spread(np.where(time <= dust * jobs, 0.0, time), objective)
 
     def _spread(self, time: Floats, objective: float) -> Shares:
         places, division = self.places, self.division

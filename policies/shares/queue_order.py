@@ -7,7 +7,7 @@ from math import inf
 import numpy as np
 
 from policies.shares.division import Division, Shares
-from policies.shares.levels import SLACK, idle, inverse
+from policies.shares.levels import idle, inverse
 from policies.shares.program import Method, Program
 from policies.shares.throughput import best_total
 from policies.snapshot import Floats, Ints
@@ -33,7 +33,10 @@ def shortest_job_first(division: Division, steps: Floats, *, method: Method | No
     program = Program(division)
     if not program.places.size:
         return idle(division)
-    _keep_first_at_best(program, int(np.argmin(place)), method)
+    first = np.where(place == 0, inverse(division.fastest_rates), 0.0)
+    program.maximise(program.places.sums(first))
+    program.solve(method or Method.SIMPLEX)
+    program.keep_optimum()
     program.maximise(program.places.sums(_queue_value(division, place)))
     return program.shares(program.solve())
 
@@ -41,11 +44,3 @@ def shortest_job_first(division: Division, steps: Floats, *, method: Method | No
 def _queue_value(division: Division, place: Ints) -> Floats:
     ahead: Floats = (division.count.sum() - place) * inverse(division.fastest_rates)
     return ahead
-
-
-def _keep_first_at_best(program: Program, first: int, method: Method | None) -> None:
-    alone = np.zeros(len(program.class_rows))
-    alone[first] = inverse(program.division.fastest_rates)[first]
-    program.maximise(program.places.sums(alone))
-    best = program.solve(method or Method.SIMPLEX)
-    program.add_throughputs(alone * program.division.count, best * (1.0 - SLACK))

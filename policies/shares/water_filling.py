@@ -9,8 +9,8 @@ level. The stuck keep what they have, their weight goes to the others of the ent
     rise     max z      s.t.  l_m >= a_e             for rising jobs m of entity e,    a_e = base_e + r_e z
                               l_m >= level_m         for the stuck
     stuck    rows with a price in the rise (complementary slackness). Where a rise gains nothing, and for jobs that wait in a queue:
-    probe    max sum d  s.t.  the same with z = 0,   l_m - d_m >= ...,   0 <= d_m <= cap,   again for those with d_m = 0 until it
-             finds nothing: the rest are stuck.
+    probe    max sum d  s.t.  the same with z = 0,   l_m - best_m d_m >= ...,   0 <= d_m <= cap,   again for those with d_m = 0
+             until it finds nothing: the rest are stuck.
 
 One program is kept throughout; each step changes bounds and a few coefficients and goes on from the last basis. The paper finds the
 stuck by a mixed-integer program (appendix A.1), which gives the same set.
@@ -19,6 +19,7 @@ stuck by a mixed-integer program (appendix A.1), which gives the same set.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from math import inf
 
@@ -28,15 +29,18 @@ from policies.base import SolverFailedError
 from policies.shares.division import Division, Shares
 from policies.shares.entries import Entries
 from policies.shares.fairness import fair_scaling
-from policies.shares.levels import SLACK, Scaled, idle
+from policies.shares.levels import Scaled, idle
+from policies.shares.program import DUST
 from policies.snapshot import Bools, Floats, Ints
 
 PRICED = 1e-6
 """The part of a rise's price that marks a job as stuck. A lower one may be an error of rounding; then a later rise finds it."""
 GAIN = 1e-7
-"""A rise of less than this, in parts of the lowest level possible, is none."""
+"""A rise of less than this is none: of all levels in parts of the highest, of one job in parts of what it has at its best."""
 CAP = 1e-2
-"""How far a probe lets a job rise, in the same parts."""
+"""How far a probe lets a job rise, in parts of what it has at its best."""
+SLACKS = (1e-12, 1e-9, 1e-8, 1e-7, 1e-6)
+"""Part of a level that is not asked for again: it was feasible up to a tolerance only. The next where that is too little."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,7 +101,7 @@ class _Filling:
         self.stuck = np.zeros(len(self.of), dtype=np.bool_)
         self.floor = np.zeros(len(self.of))
         self.base, self.rate = np.zeros(len(entities)), np.zeros(len(entities))
-        self.rounds = self.programs = 0
+        self.rounds = self.programs = self.slack = 0
         self._add_columns()
 
     def _add_columns(self) -> None:
@@ -108,7 +112,7 @@ class _Filling:
         tied = Entries(self.ties, np.arange(entities), np.ones(entities))
         self.levels = program.add_columns(Entries.joined(below, tied), np.zeros(entities), np.full(entities, inf))
         self.rise = program.add_column(self.ties, np.zeros(entities))
-        more = Entries(self.rows, np.arange(jobs), np.full(jobs, -1.0))
+        more = Entries(self.rows, np.arange(jobs), -self.scaled.best)
         self.more = program.add_columns(more, np.zeros(jobs), np.zeros(jobs))
 
     def run(self) -> Filled:
@@ -120,21 +124,21 @@ class _Filling:
         first = self._raise_levels() * self.scaled.unit
         while not self.stuck.all():
             self._raise_levels()
-        shares = self.program.shares(first)
+        shares = self.program.shares(first, dust=max(DUST, 10.0 * SLACKS[self.slack]))
         return Filled(shares.alone, shares.paired, shares.objective, self.rounds, self.programs)
 
     def _raise_levels(self) -> float:
         """One rise, after which at least one more job is stuck; returns it by weight, in units."""
         fastest = self._tie()
         gain = self._solve(np.ones(1), np.array([self.rise])) / fastest
-        self.base = self.program.values[self.levels]
+        self.base = np.maximum(self.base, self.program.values[self.levels])
         price = np.abs(self.program.duals(self.rows)) * self.rate[self.entity]
         stuck = self.rising & (price > PRICED)
         if not stuck.any():
             raise SolverFailedError("levels of shares rose as far as they can, but no job has a price")
         self.rounds += 1
         self._stop(stuck)
-        if gain * fastest <= GAIN:
+        if gain * fastest <= GAIN * max(1.0, float(self.base.max())):
             self._probe()
         return gain
 
@@ -145,18 +149,15 @@ class _Filling:
         fastest = float(rate.max())
         self.rate = rate / fastest
         self.program.change(self.ties, self.rise, -self.rate)
-        self.program.bound_rows(self.ties, self.base, self.base)
         return fastest
 
     def _stop(self, stuck: Bools) -> None:
         """These have what they get: what their entity has reached if they rose, nothing if they waited."""
-        self.floor[stuck & self.rising] = self.base[self.entity[stuck & self.rising]] * (1.0 - SLACK)
+        self.floor[stuck & self.rising] = self.base[self.entity[stuck & self.rising]]
         self.stuck |= stuck
         self._let_rise(np.flatnonzero(stuck & self.rising), False)
-        self.program.bound_rows(self.rows[stuck], self.floor[stuck], np.full(int(stuck.sum()), inf))
         for entity in np.unique(self.entity[stuck]).tolist():
             self._call_next(entity)
-        self.base *= 1.0 - SLACK
 
     def _call_next(self, entity: int) -> None:
         """Let the next of the entity's queue rise, from nothing, if nobody of it does."""
@@ -177,14 +178,13 @@ class _Filling:
 
     def _probe(self) -> None:
         """Find who of the others is stuck: whom no program can give more while nobody falls below what he has."""
-        self.program.bound_rows(self.ties, self.base, self.base)
         self._hold_rise(True)
         doubtful = ~self.stuck
         while doubtful.any():
             self.program.bound_columns(self.more, np.zeros(len(self.of)), np.where(doubtful, CAP, 0.0))
-            gained = self._solve(np.ones(int(doubtful.sum())), self.more[doubtful])
-            more = self.program.values[self.more] > GAIN
-            if gained <= GAIN or not (more & doubtful).any():
+            self._solve(np.ones(int(doubtful.sum())), self.more[doubtful])
+            more = self.program.values[self.more] > GAIN + SLACKS[self.slack] * self.division.gpus.sum()
+            if not (more & doubtful).any():
                 break
             doubtful &= ~more
         self.program.bound_columns(self.more, np.zeros(len(self.of)), np.zeros(len(self.of)))
@@ -195,9 +195,20 @@ class _Filling:
         self.program.bound_columns(np.array([self.rise]), np.zeros(1), np.array([0.0 if hold else inf]))
 
     def _solve(self, costs: Floats, columns: Ints) -> float:
-        self.programs += 1
+        """The highest sum at which nobody falls below what he has."""
         self.program.maximise(costs, columns)
-        return self.program.solve()
+        for slack in SLACKS[self.slack :]:
+            self.programs += 1
+            self._hold_levels(1.0 - slack)
+            with suppress(SolverFailedError):
+                return self.program.solve()
+            self.slack = min(self.slack + 1, len(SLACKS) - 1)
+        raise SolverFailedError(f"levels that were reached could not be held, not even but for {SLACKS[-1]} of them")
+
+    def _hold_levels(self, part: float) -> None:
+        lower = np.where(self.stuck, self.floor * part, 0.0)
+        self.program.bound_rows(self.rows, lower, np.full(len(lower), inf))
+        self.program.bound_rows(self.ties, self.base * part, self.base * part)
 
 
 def _queues(queue: Ints, of: Ints, entity: Ints, entities: int) -> list[list[int]]:

@@ -58,6 +58,11 @@ def test_idle_gpus_go_to_jobs_that_would_end_in_time_anyway() -> None:
     assert makespan(division, steps).alone.ravel() == pytest.approx([1.0, 1.0])
 
 
+def test_idle_gpus_go_to_jobs_that_say_they_have_no_steps_left() -> None:
+    division = a_division([[1.0], [1.0]], gpus=[2])
+    assert makespan(division, np.array([0.0, 50.0])).alone.ravel() == pytest.approx([1.0, 1.0])
+
+
 @relaxed
 @given(divisions(), ends)
 def test_the_makespan_is_the_textbooks_and_its_shares_reach_it(division: Division, left: list[float]) -> None:

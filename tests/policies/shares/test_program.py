@@ -53,6 +53,18 @@ def test_coefficients_can_be_changed() -> None:
     assert program.throughputs()[1] >= 3.0 * program.values[level] - 1e-9
 
 
+def test_of_all_optima_a_second_objective_chooses_the_best() -> None:
+    division = a_division([[1.0, 1.0], [1.0, 1.0]], gpus=[1, 1])
+    for m, c in ((0, 0), (0, 1), (1, 0), (1, 1)):
+        program = Program(division)
+        program.maximise(np.array([1.0, 1.0, 0.5, 0.5]))
+        assert program.solve() == pytest.approx(1.5)
+        program.keep_optimum()
+        program.maximise(np.eye(4)[2 * m + c])
+        assert program.solve() == pytest.approx(1.0)
+        assert program.values @ [1.0, 1.0, 0.5, 0.5] == pytest.approx(1.5)
+
+
 def test_duals_say_what_one_more_gpu_would_bring() -> None:
     scarce = replace(TWO, gpus=np.array([0.5, 0.0, 0.0]))
     program = Program(scarce)

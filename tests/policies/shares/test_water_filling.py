@@ -2,16 +2,22 @@
 
 from __future__ import annotations
 
+from itertools import count
+
 import numpy as np
 import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
+from policies.base import SolverFailedError
+from policies.shares.agnostic import pooled
 from policies.shares.division import Division, Shares
 from policies.shares.fairness import fair_scaling, fairness
+from policies.shares.levels import inverse
+from policies.shares.program import Program, excess
 from policies.shares.water_filling import Entity, fair_shares, hierarchical_shares
 from tests import textbook_shares as textbook
-from tests.builders_shares import T0_T1, a_division, divisions, jobs_of
+from tests.builders_shares import T0_T1, a_division, divisions, jobs_of, many_like_jobs
 
 relaxed = settings(max_examples=40, deadline=None)
 
@@ -97,6 +103,45 @@ def test_a_queue_needs_places_and_classes_of_one_job(place: np.ndarray | None) -
 def test_an_entity_without_weight_is_refused() -> None:
     with pytest.raises(ValueError, match="weight"):
         hierarchical_shares(a_division([[1.0]], gpus=[1]), [Entity(0.0)])
+
+
+def failing_at(monkeypatch: pytest.MonkeyPatch, *calls: int) -> None:
+    """Let the solver find nothing in these of its calls."""
+    solve, counted = Program.solve, count(1)
+
+    def failing(program: Program) -> float:
+        if next(counted) in calls:
+            raise SolverFailedError("infeasible by a hair")
+        return solve(program)
+
+    monkeypatch.setattr(Program, "solve", failing)
+
+
+def test_a_level_that_cannot_quite_be_held_is_asked_for_a_hair_less(monkeypatch: pytest.MonkeyPatch) -> None:
+    division = a_division([[1.0]] * 4, gpus=[4], weight=[3.0, 1.0, 1.0, 1.0])
+    failing_at(monkeypatch, 2)
+    shares = fair_shares(division)
+    assert shares.throughput(division) == pytest.approx([1.0] * 4)
+    assert shares.programs > 2
+
+
+def test_a_level_that_cannot_be_held_at_all_is_a_failure(monkeypatch: pytest.MonkeyPatch) -> None:
+    failing_at(monkeypatch, *range(2, 100))
+    with pytest.raises(SolverFailedError, match="could not be held"):
+        fair_shares(a_division([[1.0]] * 4, gpus=[4], weight=[3.0, 1.0, 1.0, 1.0]))
+
+
+@pytest.mark.parametrize("seed", range(4))
+@pytest.mark.parametrize("blind", [False, True])
+def test_many_like_jobs_end_where_nobody_could_have_more(seed: int, blind: bool) -> None:
+    division = pooled(many_like_jobs(seed)) if blind else many_like_jobs(seed)
+    shares = fair_shares(division)
+    has, value = division.count * shares.throughput(division), fair_scaling(division) / division.weight
+    assert excess(shares, division) <= 1e-6
+    program = Program(division)
+    program.add_throughputs(inverse(has * (1 - 1e-8)) * division.count, 1.0)
+    program.maximise(program.places.sums(value))
+    assert program.solve() <= value @ has * (1 + 1e-5)
 
 
 @relaxed
