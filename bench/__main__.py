@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from bench import gap, policies, simulator, workloads
+from bench import gap, policies, shares, simulator, workloads
 
 if __name__ == "__main__":
     policies.main()
+    shares.main([])
     gap.main()
     workloads.main()
     simulator.main()

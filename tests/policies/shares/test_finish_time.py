@@ -1,0 +1,114 @@
+"""Finish-time fairness by Newton's method, against plain bisection."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from policies.shares.agnostic import agnostic
+from policies.shares.division import Division
+from policies.shares.finish_time import Times, finish_time_fairness, isolated_rates
+from tests import textbook_shares as textbook
+from tests.builders_shares import T0_T1, a_division, divisions
+
+relaxed = settings(max_examples=40, deadline=None)
+steps_left = st.lists(st.sampled_from([1.0, 10.0, 300.0, 12_345.0]), min_size=4, max_size=4)
+seconds = st.lists(st.sampled_from([0.0, 5.0, 100.0, 4_000.0]), min_size=4, max_size=4)
+
+
+def times(division: Division, steps: list[float], elapsed: list[float], isolated: list[float]) -> Times:
+    n = len(division.count)
+    return Times(*(np.array(column[:n]) for column in (steps, elapsed, isolated)))
+
+
+def rho(division: Division, given: Times, throughput: np.ndarray) -> float:
+    """The highest rho among jobs that can run."""
+    runs = (division.fastest_rates > 0.0) & (given.steps > 0.0)
+    whole = given.isolated_s[runs] + given.steps[runs] / isolated_rates(division)[runs]
+    return float(((given.elapsed_s[runs] + given.steps[runs] / throughput[runs]) / whole).max())
+
+
+def test_new_jobs_end_as_much_sooner_than_in_isolation_as_their_least_gain() -> None:
+    """With half of each GPU, but no more than all its time, a job has 3.5 / 3 and 2 steps/s, and the program 1.4737 and 2.5263."""
+    division = a_division(T0_T1, gpus=[1, 1, 1])
+    fresh = Times(np.array([300.0, 500.0]), np.zeros(2), np.zeros(2))
+    shares = finish_time_fairness(division, fresh)
+    assert isolated_rates(division) == pytest.approx([3.5 / 3, 2.0])
+    assert shares.objective == pytest.approx(0.7916667, rel=1e-6)
+
+
+def test_isolation_never_gives_a_job_more_than_all_its_time() -> None:
+    division = a_division([[2.0, 1.0]], gpus=[8, 8], scale=[2])
+    assert isolated_rates(division) == pytest.approx([1.5])
+
+
+def test_who_has_waited_longest_has_most_and_both_the_same_rho() -> None:
+    """With x for the first, 1000 + 100 / x = 100 / (1 - x): x = 0.90990."""
+    division = a_division([[1.0], [1.0]], gpus=[1])
+    waited = Times(np.array([100.0, 100.0]), np.array([1000.0, 0.0]), np.array([1000.0, 1000.0]))
+    shares = finish_time_fairness(division, waited, fill=False)
+    assert shares.alone.ravel() == pytest.approx([0.90990, 0.09010], abs=5e-6)
+
+
+def test_a_job_that_is_late_beyond_repair_leaves_the_rest_a_full_cluster() -> None:
+    """Its rho cannot fall under 1000, whatever it gets; what it does not need still goes to the other."""
+    division = a_division(T0_T1, gpus=[1, 1, 1])
+    late = Times(np.array([300.0, 0.5]), np.array([0.0, 1e6]), np.array([0.0, 1e3]))
+    shares = finish_time_fairness(division, late)
+    assert shares.objective == pytest.approx(999.75, abs=0.01)
+    assert shares.throughput(division)[0] == pytest.approx(1.0, rel=1e-6)
+
+
+def test_a_job_a_second_from_its_end_after_ten_days_does_not_upset_the_program() -> None:
+    division = a_division([[10.0, 1.0], [10.0, 5.0], [3.0, 3.0]], gpus=[1, 1])
+    old = Times(np.array([10.0, 1e5, 2e5]), np.array([864_000.0, 1000.0, 0.0]), np.array([400_000.0, 1000.0, 0.0]))
+    shares = finish_time_fairness(division, old)
+    expected = textbook.finish_time(division, *(list(part) for part in (old.steps, old.elapsed_s, old.isolated_s)))
+    assert shares.objective == pytest.approx(expected, rel=1e-6)
+
+
+def test_jobs_that_have_ended_or_can_run_nowhere_do_not_count() -> None:
+    division = a_division([[1.0], [1.0], [0.0]], gpus=[1])
+    shares = finish_time_fairness(division, Times(np.array([0.0, 50.0, 50.0]), np.full(3, 9.0), np.zeros(3)), fill=False)
+    assert shares.throughput(division)[1] == pytest.approx(1.0)
+    assert finish_time_fairness(division, Times(np.zeros(3), np.zeros(3), np.zeros(3))).objective == 0.0
+
+
+def test_a_coarse_precision_is_kept() -> None:
+    division = a_division([[4.0, 1.0], [3.0, 1.0], [2.0, 1.0]], gpus=[1, 1])
+    given = Times(np.array([100.0, 900.0, 400.0]), np.array([40.0, 300.0, 90.0]), np.array([20.0, 150.0, 200.0]))
+    exact, coarse = (finish_time_fairness(division, given, precision=p) for p in (1e-9, 1e-3))
+    assert exact.objective * (1 - 1e-9) <= coarse.objective <= exact.objective * 1.001
+
+
+@relaxed
+@given(divisions(most=3, counts=2), steps_left, seconds, seconds)
+def test_the_highest_rho_is_that_of_plain_bisection(
+    division: Division, steps: list[float], elapsed: list[float], isolated: list[float]
+) -> None:
+    given = times(division, steps, elapsed, isolated)
+    shares = finish_time_fairness(division, given)
+    assert textbook.excess(division, shares) <= 1e-6
+    if (division.fastest_rates > 0.0).any():
+        assert shares.objective == pytest.approx(textbook.finish_time(division, steps, elapsed, isolated), rel=3e-6)
+        assert rho(division, given, shares.throughput(division)) <= shares.objective * (1 + 1e-6)
+
+
+@relaxed
+@given(divisions(pairing=False), steps_left, seconds)
+def test_nobody_ends_later_than_with_his_part_of_the_cluster(division: Division, steps: list[float], elapsed: list[float]) -> None:
+    """Sharing incentive: with the same time behind him and in isolation, a job's rho is at most 1."""
+    shares = finish_time_fairness(division, times(division, steps, elapsed, elapsed))
+    assert shares.objective <= 1.0 + 1e-6
+
+
+@relaxed
+@given(divisions(), steps_left, seconds, seconds)
+def test_knowing_the_types_is_never_less_fair(
+    division: Division, steps: list[float], elapsed: list[float], isolated: list[float]
+) -> None:
+    given = times(division, steps, elapsed, isolated)
+    blind = agnostic(lambda d: finish_time_fairness(d, given), division)
+    assert finish_time_fairness(division, given).objective <= blind.objective * (1 + 1e-5)

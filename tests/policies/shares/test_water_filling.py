@@ -1,0 +1,203 @@
+"""Water filling: the paper's examples, a plain job-by-job version of its procedure, Pareto efficiency, queues inside entities."""
+
+from __future__ import annotations
+
+from itertools import count
+
+import numpy as np
+import pytest
+from hypothesis import assume, given, settings
+from hypothesis import strategies as st
+
+from policies.base import SolverFailedError
+from policies.shares.agnostic import pooled
+from policies.shares.division import Division, Shares
+from policies.shares.fairness import fair_scaling, fairness
+from policies.shares.levels import inverse
+from policies.shares.program import Program, excess
+from policies.shares.water_filling import Entity, fair_shares, hierarchical_shares
+from tests import textbook_shares as textbook
+from tests.builders_shares import T0_T1, a_division, divisions, jobs_of, many_like_jobs
+
+relaxed = settings(max_examples=40, deadline=None)
+
+
+def levels(division: Division, shares: Shares) -> list[float]:
+    """Normalised throughput of each job, class by class."""
+    of_class = fair_scaling(division) * shares.throughput(division)
+    return [float(x) for x in np.repeat(of_class, division.count)]
+
+
+def test_four_jobs_weighing_3_1_1_1_all_end_with_a_whole_gpu() -> None:
+    division = a_division([[1.0]] * 4, gpus=[4], weight=[3.0, 1.0, 1.0, 1.0])
+    shares = fair_shares(division)
+    assert shares.throughput(division) == pytest.approx([1.0] * 4)
+    assert shares.objective == pytest.approx(1 / 3)
+    assert shares.rounds >= 2
+
+
+def test_the_papers_three_jobs_are_all_stuck_at_the_first_level() -> None:
+    division = a_division([[4.0, 1.0], [3.0, 1.0], [2.0, 1.0]], gpus=[1, 1])
+    shares = fair_shares(division)
+    assert shares.alone == pytest.approx(np.array([[0.4545, 0.0], [0.4545, 0.0909], [0.0909, 0.9091]]), abs=5e-5)
+
+
+def test_a_pair_at_full_throughput_leaves_both_jobs_their_fastest_gpu() -> None:
+    full = [(2.0, 3.0), (1.0, 2.0), (0.5, 1.0)]
+    division = a_division(T0_T1, gpus=[1, 1, 1], pairs={(0, 1): full})
+    assert fair_shares(division).throughput(division) == pytest.approx([2.0, 3.0])
+
+
+def test_the_first_level_is_the_optimum_of_fairness() -> None:
+    division = a_division(T0_T1, gpus=[1, 2, 3], count=[3, 5], weight=[2.0, 1.0])
+    assert fair_shares(division).objective == pytest.approx(fairness(division).objective)
+
+
+def test_a_product_team_of_twice_the_weight_has_twice_the_cluster() -> None:
+    division = a_division([[1.0]] * 3, gpus=[1], entity=[0, 0, 1])
+    shares = hierarchical_shares(division, [Entity(2.0), Entity(1.0)])
+    assert shares.alone.ravel() == pytest.approx([1 / 3, 1 / 3, 1 / 3])
+    shares = hierarchical_shares(division, [Entity(1.0), Entity(1.0)])
+    assert shares.alone.ravel() == pytest.approx([1 / 4, 1 / 4, 1 / 2])
+
+
+def test_the_weight_of_a_stuck_job_goes_to_its_own_entity() -> None:
+    """Five GPUs: entity 0's first job is full at once, its weight lifts its second; entity 1 is not lifted by it."""
+    division = a_division([[1.0, 0.0], [0.0, 1.0], [0.0, 1.0]], gpus=[1, 1], entity=[0, 0, 1], weight=[9.0, 1.0, 1.0])
+    shares = hierarchical_shares(division, [Entity(), Entity()])
+    book = textbook.water_filled(division, [1.0, 1.0])
+    assert levels(division, shares) == pytest.approx(book, abs=1e-6)
+    assert shares.alone[0, 0] == pytest.approx(1.0)
+    assert shares.alone[1:, 1].sum() == pytest.approx(1.0)
+
+
+def test_in_a_queue_the_first_job_gets_all_that_its_entity_can_have_then_the_next() -> None:
+    division = a_division([[1.0]] * 5, gpus=[3], entity=[0, 0, 0, 1, 1])
+    shares = hierarchical_shares(division, [Entity(fifo=True), Entity()], np.array([2, 0, 1, 0, 0]))
+    assert shares.alone.ravel() == pytest.approx([0.0, 1.0, 0.5, 0.75, 0.75])
+
+
+def test_a_queue_whose_entity_weighs_more_is_served_deeper() -> None:
+    division = a_division([[1.0]] * 6, gpus=[4], entity=[0, 0, 0, 1, 1, 1])
+    shares = hierarchical_shares(division, [Entity(3.0, fifo=True), Entity(1.0, fifo=True)], np.arange(6))
+    assert shares.alone.ravel() == pytest.approx([1.0, 1.0, 1.0, 1.0, 0.0, 0.0])
+
+
+def test_an_entity_whose_jobs_can_run_nowhere_leaves_the_cluster_to_the_others() -> None:
+    division = a_division([[0.0], [1.0]], gpus=[1], entity=[0, 1])
+    assert hierarchical_shares(division, [Entity(5.0), Entity()]).alone.ravel().tolist() == [0.0, 1.0]
+
+
+def test_without_jobs_that_can_run_nothing_is_filled() -> None:
+    shares = fair_shares(a_division([[0.0]], gpus=[3]))
+    assert (shares.rounds, shares.objective, shares.alone.sum()) == (0, 0.0, 0.0)
+
+
+@pytest.mark.parametrize("place", [None, np.array([0, 1])])
+def test_a_queue_needs_places_and_classes_of_one_job(place: np.ndarray | None) -> None:
+    division = a_division([[1.0], [1.0]], gpus=[1], count=[2, 1])
+    with pytest.raises(ValueError, match="queue"):
+        hierarchical_shares(division, [Entity(fifo=True)], place)
+
+
+def test_an_entity_without_weight_is_refused() -> None:
+    with pytest.raises(ValueError, match="weight"):
+        hierarchical_shares(a_division([[1.0]], gpus=[1]), [Entity(0.0)])
+
+
+def failing_at(monkeypatch: pytest.MonkeyPatch, *calls: int) -> None:
+    """Let the solver find nothing in these of its calls."""
+    solve, counted = Program.solve, count(1)
+
+    def failing(program: Program) -> float:
+        if next(counted) in calls:
+            raise SolverFailedError("infeasible by a hair")
+        return solve(program)
+
+    monkeypatch.setattr(Program, "solve", failing)
+
+
+def test_a_level_that_cannot_quite_be_held_is_asked_for_a_hair_less(monkeypatch: pytest.MonkeyPatch) -> None:
+    division = a_division([[1.0]] * 4, gpus=[4], weight=[3.0, 1.0, 1.0, 1.0])
+    failing_at(monkeypatch, 2)
+    shares = fair_shares(division)
+    assert shares.throughput(division) == pytest.approx([1.0] * 4)
+    assert shares.programs > 2
+
+
+def test_a_level_that_cannot_be_held_at_all_is_a_failure(monkeypatch: pytest.MonkeyPatch) -> None:
+    failing_at(monkeypatch, *range(2, 100))
+    with pytest.raises(SolverFailedError, match="could not be held"):
+        fair_shares(a_division([[1.0]] * 4, gpus=[4], weight=[3.0, 1.0, 1.0, 1.0]))
+
+
+@pytest.mark.parametrize("seed", range(4))
+@pytest.mark.parametrize("blind", [False, True])
+def test_many_like_jobs_end_where_nobody_could_have_more(seed: int, blind: bool) -> None:
+    division = pooled(many_like_jobs(seed)) if blind else many_like_jobs(seed)
+    shares = fair_shares(division)
+    has, value = division.count * shares.throughput(division), fair_scaling(division) / division.weight
+    assert excess(shares, division) <= 1e-6
+    program = Program(division)
+    program.add_throughputs(inverse(has * (1 - 1e-8)) * division.count, 1.0)
+    program.maximise(program.places.sums(value))
+    assert program.solve() <= value @ has * (1 + 1e-5)
+
+
+@relaxed
+@given(divisions(counts=2))
+def test_levels_are_those_of_the_papers_procedure_job_by_job(division: Division) -> None:
+    shares = fair_shares(division)
+    whole = float((division.weight * division.count).sum())
+    assert levels(division, shares) == pytest.approx(textbook.water_filled(division, [whole] * 1), rel=2e-5, abs=2e-5)
+    assert textbook.excess(division, shares) <= 1e-6
+
+
+@relaxed
+@given(divisions(counts=2, entities=2), st.sampled_from([1.0, 2.0, 5.0]))
+def test_hierarchies_have_the_levels_of_the_papers_procedure_job_by_job(division: Division, weight: float) -> None:
+    shares = hierarchical_shares(division, [Entity(weight), Entity()])
+    assert levels(division, shares) == pytest.approx(textbook.water_filled(division, [weight, 1.0]), rel=2e-5, abs=2e-5)
+    assert textbook.excess(division, shares) <= 1e-6
+
+
+@relaxed
+@given(divisions(most=5, counts=1, entities=2), st.sampled_from([1.0, 2.0, 5.0]), st.booleans())
+def test_queues_have_the_levels_of_the_papers_procedure_job_by_job(division: Division, weight: float, other: bool) -> None:
+    entities = [Entity(weight, fifo=True), Entity(fifo=other)]
+    shares = hierarchical_shares(division, entities, np.arange(len(division.count)))
+    book = textbook.water_filled(division, [weight, 1.0], [True, other])
+    assert levels(division, shares) == pytest.approx(book, rel=2e-5, abs=2e-5)
+    assert textbook.excess(division, shares) <= 1e-6
+
+
+@relaxed
+@given(divisions(counts=2, entities=2))
+def test_nobody_could_have_more_without_anothers_having_less(division: Division) -> None:
+    """Pareto efficiency: no program finds more for one job while all others keep what they have."""
+    assume((division.fastest_rates > 0.0).any())
+    of_jobs = jobs_of(division)
+    shares = hierarchical_shares(of_jobs, [Entity(), Entity(2.0)])
+    book, has = textbook.Textbook(of_jobs), shares.throughput(of_jobs)
+    held = [textbook.Bound(book.throughput(i), float(has[i]) - 1e-9) for i in book.jobs]
+    for job in book.running():
+        best = book.best(book.throughput(job), held)
+        assert best is not None
+        assert best <= has[job] + 1e-5 * book.fastest(job)
+
+
+@relaxed
+@given(divisions(counts=3, entities=2))
+def test_classes_have_the_levels_of_their_jobs_one_by_one(division: Division) -> None:
+    entities, of_jobs = [Entity(3.0), Entity()], jobs_of(division)
+    in_classes, one_by_one = hierarchical_shares(division, entities), hierarchical_shares(of_jobs, entities)
+    assert levels(division, in_classes) == pytest.approx(levels(of_jobs, one_by_one), rel=1e-5, abs=1e-5)
+
+
+@relaxed
+@given(divisions())
+def test_water_filling_holds_the_first_level_for_all(division: Division) -> None:
+    shares = fair_shares(division)
+    assert shares.objective == pytest.approx(textbook.fairness(division), rel=1e-6, abs=1e-9)
+    reached = fair_scaling(division) * shares.throughput(division) / division.weight
+    assert (reached[division.fastest_rates > 0.0] >= shares.objective * (1 - 1e-6)).all()
