@@ -27,8 +27,9 @@ class AlloX:
     count of GPUs may vary has the fewest it can run on.
 
     Gangs are beyond AlloX. Here they go first, by arrival, each where it ends soonest on the fewest GPUs it may have, and keep what
-    they run on. The first for which no node has room has one kept for it: later gangs do not start there, nor, where started jobs
-    stay, single jobs that would not end before it starts.
+    they run on. Together they have the part of all GPUs that they are of what is wanted, one gang always, and what is left idle.
+    The first for which no node has room has one kept for it: later gangs do not start there, nor, where started jobs stay, single
+    jobs that would not end before it starts.
     """
 
     started: str = parameter(
@@ -54,6 +55,7 @@ class AlloX:
         gangs.seat()
         singles = _Singles(problem, vacancies, gangs)
         total_s = singles.seat(self._considered(problem, singles))
+        gangs.fill()
         return plan_of(problem, vacancies.solution, "allox", total_s)
 
     def _considered(self, problem: Problem, singles: _Singles) -> Ints:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import numpy as np
 
 from policies.judge import TOLERANCE
@@ -33,24 +35,26 @@ class Vacancies:
         """The configuration of so many GPUs of node n; NONE where it has not as many."""
         return self.number.get((int(self.problem.node_class[n]), gpus), NONE)
 
-    def roomy(self, job: int, gpus: int) -> Bools:
-        """bool[N]: nodes on which the job may run on so many GPUs and for which devices, resources and watts are left."""
-        problem = self.problem
-        usable = np.flatnonzero((problem.config_gpus == gpus) & problem.feasible[job])
+    def roomy(self, job: int, gpus: int, beside: Sequence[int] = ()) -> Bools:
+        """bool[N]: nodes on which the job may run on so many GPUs, and those `beside` it on the same ones, and for which devices,
+        resources and watts are left.
+        """
+        problem, jobs = self.problem, [job, *beside]
+        usable = np.flatnonzero((problem.config_gpus == gpus) & problem.feasible[jobs].all(axis=0))
         fits: Bools = np.isin(problem.node_class, problem.config_class[usable]) & (self.free >= gpus)
         if self.left.shape[1]:
-            fits &= np.all(problem.demand[job] <= self.left + TOLERANCE, axis=1)
+            fits &= np.all(problem.demand[jobs].sum(axis=0) <= self.left + TOLERANCE, axis=1)
         if np.isfinite(self.watts):
             fits &= self._more_watts(gpus) <= self.watts + TOLERANCE
         return fits
 
-    def take(self, job: int, n: int, gpus: int) -> None:
-        """Seat the job on so many GPUs of node n."""
+    def take(self, job: int, n: int, gpus: int, beside: Sequence[int] = ()) -> None:
+        """Seat the job on so many GPUs of node n, and those `beside` it on the same ones: the solution knows but the first."""
         if np.isfinite(self.watts):
             self.watts -= float(self._more_watts(gpus)[n])
         self.free[n] -= gpus
         self.used[n] += gpus
-        self.left[n] -= self.problem.demand[job]
+        self.left[n] -= self.problem.demand[[job, *beside]].sum(axis=0)
         self.node[job], self.config[job] = n, self.config_at(n, gpus)
 
     def _more_watts(self, gpus: int) -> Floats:

@@ -158,6 +158,36 @@ def test_a_gang_takes_the_gpus_of_single_jobs_where_these_may_be_stopped() -> No
     assert placed(decide(a_snapshot([a_node("v", gpus=2)], jobs, KINDS), started="move")) == {"gang": "v"}
 
 
+def test_gangs_and_jobs_of_one_gpu_have_each_the_part_of_the_gpus_that_they_want() -> None:
+    jobs = [a_job(f"gang{i}", "wide", arrival_s=float(i), gpus_min=2, gpus_max=2) for i in range(6)]
+    jobs += [a_job(f"single{i}", "even", arrival_s=9.0) for i in range(12)]
+    for started in ("keep", "move"):
+        plan = decide(a_snapshot([a_node(f"v{i}", gpus=2) for i in range(4)], jobs, KINDS), started=started)
+        assert [p.job for p in plan.placements][:2] == ["gang0", "gang1"]
+        assert len(plan.placements) == 2 + 4
+        again = [
+            a_job(
+                p.job,
+                "wide" if p.gpus > 1 else "even",
+                gpus_min=p.gpus,
+                gpus_max=p.gpus,
+                running=on(p.ranks[0].node, *p.ranks[0].devices),
+            )
+            for p in plan.placements[1:]
+        ]
+        later = decide(
+            a_snapshot([a_node(f"v{i}", gpus=2) for i in range(4)], [*again, *jobs[2:6], *jobs[12:]], KINDS), started=started
+        )
+        assert "gang2" in placed(later)
+
+
+def test_gangs_have_what_jobs_of_one_gpu_leave_idle() -> None:
+    jobs = [a_job(f"gang{i}", "wide", arrival_s=float(i), gpus_min=2, gpus_max=2, allowed_types=("T4",)) for i in range(2)]
+    jobs += [a_job(f"single{i}", "picky", allowed_types=("V100",)) for i in range(9)]
+    plan = decide(a_snapshot([a_node("v", gpus=1), a_node("t", "T4", 4)], jobs, KINDS))
+    assert {p.job for p in plan.placements} == {"gang0", "gang1", "single0"}
+
+
 def test_a_later_gang_does_not_start_on_the_node_that_is_kept_for_an_earlier_one() -> None:
     kinds = (*KINDS, a_kind("widest", {("V100", 4): 9.0}))
     jobs = [

@@ -14,11 +14,13 @@ from policies.snapshot import Snapshot
 from tests.builders_snapshots import snapshots
 from tests.policies import test_contract as contract
 
-PLACES = {"allox": "policies.allox:AlloX"}
+PLACES = {"allox": "policies.allox:AlloX", "gandiva": "policies.gandiva:Gandiva"}
 VARIANTS: tuple[tuple[str, dict[str, object]], ...] = (
     ("allox", {}),
     ("allox", {"started": "move"}),
     ("allox", {"started": "move", "alpha": 0.0, "most": 3}),
+    ("gandiva", {}),
+    ("gandiva", {"packing": False, "rotate": False}),
 )
 CHECKS = {
     name: check
