@@ -20,7 +20,7 @@ from policies.plan import Plan, WaitCode
 from policies.snapshot import JobView, NodeState, NodeView, Snapshot
 from tests.builders_loop import a_scene
 from tests.builders_policies import a_job, a_kind, a_node, a_snapshot, on
-from tests.builders_sharing import a_pairing_kind, a_sharer, a_wide_node, after, half, wide_snapshots
+from tests.builders_tandems import a_pairing_kind, a_sharer, a_wide_node, after, half, wide_snapshots
 
 ROUND_S = 300.0
 GOOD, BAD = {"k": (0.75, 0.75)}, {"k": (0.4, 0.5)}
