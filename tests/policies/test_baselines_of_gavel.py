@@ -12,6 +12,7 @@ from hypothesis import HealthCheck, given, settings
 from policies import registry
 from policies.snapshot import Snapshot
 from tests.builders_snapshots import snapshots
+from tests.builders_tandems import wide_snapshots
 from tests.policies import test_contract as contract
 
 PLACES = {"allox": "policies.allox:AlloX", "gandiva": "policies.gandiva:Gandiva"}
@@ -62,6 +63,13 @@ def test_the_same_snapshot_gives_the_same_plan_and_stays_as_it_was(
     name: str, parameters: dict[str, object], snapshot: Snapshot
 ) -> None:
     _inner(contract.test_the_same_snapshot_gives_the_same_plan_and_stays_as_it_was)(name, parameters, snapshot)
+
+
+@every_variant
+@many
+@given(snapshot=wide_snapshots())
+def test_a_plan_for_devices_that_jobs_share_breaks_no_rule(name: str, parameters: dict[str, object], snapshot: Snapshot) -> None:
+    _inner(contract.test_a_plan_beside_profile_runs_breaks_no_rule)(name, parameters, snapshot)
 
 
 @many
