@@ -123,7 +123,8 @@ class _Singles:
         for queue in queues:
             left = queue.gpus - int(np.count_nonzero(self.vacancies.node[queue.starting] != NONE))
             for job in [j for j in queue.order.tolist() if self.vacancies.node[j] == NONE]:
-                left -= left > 0 and self._take(job, queue.of_class)
+                if left > 0 and self._take(job, queue.of_class):
+                    left -= 1
 
     def _take(self, job: int, of_class: int) -> bool:
         """Seat the job on a node of the class, one in use and as full as can be; whether there was one."""

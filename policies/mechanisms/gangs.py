@@ -51,9 +51,9 @@ class Gangs:
             self._next()
 
     def fill(self) -> None:
-        """Let the rest have what nobody else has taken."""
-        while self.order:
-            self._next()
+        """Let the rest have what nobody else has taken, up to the first that finds no room, which would wait for ever likewise."""
+        while self.order and self._next():
+            pass
 
     def _order(self) -> list[int]:
         waits = self.problem.home[self.gangs] == NONE
@@ -66,10 +66,9 @@ class Gangs:
     def _exceeds(self, job: int) -> bool:
         return self.in_use + int(self.least[job]) > self.part
 
-    def _next(self) -> None:
+    def _next(self) -> bool:
         job = self.order.pop(0)
-        if not self._stay(job):
-            self._plan(job)
+        return self._stay(job) or self._plan(job)
 
     def _stay(self, job: int) -> bool:
         home, config = int(self.problem.home[job]), int(self.problem.home_config[job])
@@ -78,9 +77,9 @@ class Gangs:
         self._take(job, home, int(self.problem.config_gpus[config]))
         return True
 
-    def _plan(self, job: int) -> None:
+    def _plan(self, job: int) -> bool:
         """Start the gang where it ends soonest, or have it wait for that node; not where it lacks but watts or resources: there it
-        would keep devices idle for nothing.
+        would keep devices idle for nothing. Whether it starts.
         """
         gpus = int(self.least[job])
         starts_s = np.array([ready[gpus - 1] if gpus <= len(ready) else np.inf for ready in self.ready_s])
@@ -88,12 +87,12 @@ class Gangs:
         ends_s = np.where(possible, starts_s + self._times_s(job), np.inf)
         stopped = np.maximum(0, gpus - (self.vacancies.free - self._residents()))
         best = int(np.lexsort((self.vacancies.free, stopped, ends_s))[0])
-        if not np.isfinite(ends_s[best]):
-            return
-        if starts_s[best] <= 0.0:
+        starts = bool(np.isfinite(ends_s[best]) and starts_s[best] <= 0.0)
+        if starts:
             self._take(job, best, gpus)
-        else:
+        elif np.isfinite(ends_s[best]):
             self._wait(best, gpus, float(starts_s[best]), float(ends_s[best]))
+        return starts
 
     def _wait(self, n: int, gpus: int, start_s: float, end_s: float) -> None:
         """The next gangs find the devices taken until this one ends; for the first that waits singles may be shut out."""

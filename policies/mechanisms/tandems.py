@@ -103,10 +103,12 @@ class Tandems:
         return Unit((job,), len(seat.devices) if seat is not None else int(self.least[job]), seat)
 
     def pair(self, one: int, other: int) -> Unit:
-        """Two jobs on one device: where both sit, or where one sits on a part of it and nobody beside it."""
+        """Two jobs on one device: where both sit, or where one sits on a part of it and nobody beside it, if they may be there."""
         for job in (one, other):
             seat = self.seats.get(job)
-            if seat is not None and job in self.halves[seat] and set(self.halves[seat]) <= {one, other}:
+            if seat is None or job not in self.halves[seat] or not set(self.halves[seat]) <= {one, other}:
+                continue
+            if set(seat.devices) <= set(self.wide[seat.node]) and self.sides(one, other, seat.node) != NOTHING:
                 return Unit((one, other), 1, seat)
         return Unit((one, other), 1)
 

@@ -235,6 +235,16 @@ def test_another_policys_pair_with_other_parts_is_joined_by_what_is_left() -> No
     }
 
 
+def test_a_pair_does_not_sit_down_where_nothing_is_known_of_it() -> None:
+    """Half a T4 is held, but of the pair no more is known than how it gets on on a V100."""
+    kind = a_pairing_kind()
+    kind = replace(kind, pairs=tuple(pair for pair in kind.pairs if pair.gpu_type == "V100"))
+    jobs = [a_sharer("a", running=half("t", "gpu0")), a_sharer("b"), a_sharer("c")]
+    memory = {"gandiva": {"began_s": 1000.0, "seen_s": 1000.0, "pairs": [["a", "b"]], "tried": [], "owed_s": {}}}
+    plan = decide(a_snapshot([a_wide_node("t", "T4"), a_wide_node("v")], jobs, [kind], memory=memory))
+    assert seats(plan)["a"] == seats(plan)["b"] == ("v", ("gpu0",), 0.5)
+
+
 def test_another_policys_memory_is_not_read() -> None:
     snapshot = replace(a_queue(GOOD), memory={"policy": "another", "pairs": 7})
     assert seats(decide(snapshot)) == seats(decide(a_queue(GOOD)))
