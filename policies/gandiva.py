@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -52,11 +52,11 @@ class Gandiva:
         jobs = tandems.jobs({placement.job for placement in staying})
         pairs = _Pairs(tandems, jobs, past, may_pair=self.packing)
         is_end = snapshot.now_s - past.began_s >= LENIENT * snapshot.round_s
-        rng = np.random.default_rng(snapshot.seed)
+        rng = np.random.default_rng(snapshot.seed % 2**64)
         if is_end:
             pairs.judge()
             pairs.adapt(rng)
-        turn = _Turn(tandems, vacancies, pairs.units(), past, rng)
+        turn = _Turn(tandems, vacancies, pairs.units(pairs.pairs if is_end else pairs.undisturbed()), past, rng)
         turn.give_out(to_all=is_end, by_type=self.rotate)
         plan = plan_with(problem, vacancies.solution, [*staying, *turn.placements()], "gandiva", None)
         began_s = snapshot.now_s if is_end else past.began_s
@@ -107,15 +107,20 @@ class _Pairs:
 
     def adapt(self, rng: np.random.Generator) -> None:
         """More pairs as long as more GPUs are wanted than there are, fewer where there are more, the youngest first."""
-        missing = sum(unit.gpus for unit in self.units()) - sum(map(len, self.tandems.problem.devices))
+        missing = sum(unit.gpus for unit in self.units(self.pairs)) - sum(map(len, self.tandems.problem.devices))
         while self.pairs and missing < 0:
             self.pairs.pop()
             missing += 1
         self._draw(missing, rng)
 
-    def units(self) -> list[Unit]:
+    def undisturbed(self) -> list[tuple[int, int]]:
+        """Pairs without those that could sit together only if one of them stopped where it runs."""
+        runs = self.tandems.runs
+        return [(a, b) for a, b in self.pairs if self.tandems.pair(a, b).seat is not None or not (a in runs or b in runs)]
+
+    def units(self, pairs: Iterable[tuple[int, int]]) -> list[Unit]:
         """All jobs, in their order, each alone or with the other of its pair."""
-        partner = dict(self.pairs)
+        partner = dict(pairs)
         firsts = [e for e in self.jobs if e not in set(partner.values())]
         return [self.tandems.pair(e, partner[e]) if e in partner else self.tandems.single(e) for e in firsts]
 

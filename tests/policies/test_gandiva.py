@@ -240,9 +240,12 @@ def test_a_pair_does_not_sit_down_where_nothing_is_known_of_it() -> None:
     kind = a_pairing_kind()
     kind = replace(kind, pairs=tuple(pair for pair in kind.pairs if pair.gpu_type == "V100"))
     jobs = [a_sharer("a", running=half("t", "gpu0")), a_sharer("b"), a_sharer("c")]
-    memory = {"gandiva": {"began_s": 1000.0, "seen_s": 1000.0, "pairs": [["a", "b"]], "tried": [], "owed_s": {}}}
-    plan = decide(a_snapshot([a_wide_node("t", "T4"), a_wide_node("v")], jobs, [kind], memory=memory))
-    assert seats(plan)["a"] == seats(plan)["b"] == ("v", ("gpu0",), 0.5)
+    memory = {"gandiva": {"began_s": 700.0, "seen_s": 1000.0, "pairs": [["a", "b"]], "tried": [], "owed_s": {}}}
+    snapshot = a_snapshot([a_wide_node("t", "T4"), a_wide_node("v")], jobs, [kind], memory=memory)
+    at_the_end, before = decide(snapshot), decide(replace(snapshot, now_s=900.0))
+    assert seats(at_the_end)["a"] == seats(at_the_end)["b"] == ("v", ("gpu0",), 0.5)
+    assert seats(before)["a"] == ("t", ("gpu0",), 0.5)
+    assert before.memory["gandiva"]["pairs"] == [["a", "b"]]
 
 
 def test_another_policys_memory_is_not_read() -> None:
