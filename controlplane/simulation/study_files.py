@@ -10,6 +10,7 @@ from typing import Any
 import yaml
 
 from controlplane.simulation.study_document import MOST_SEEDS, StudyError
+from controlplane.simulation.workloads import FILES
 
 LARGEST = 50_000_000
 TRACES: Mapping[str, str] = {".swf": "swf", ".csv": "csv"}
@@ -63,7 +64,7 @@ def cluster_of(words: str, folder: Path) -> dict[str, Any]:
 def workload_of(words: str, folder: Path) -> dict[str, Any]:
     """A workload in words: a YAML file, a trace's file, or TYPE[:name=value,...]."""
     path = folder / words
-    if path.suffix in _DOCUMENTS:
+    if path.suffix in _DOCUMENTS and "=" not in words:
         return _placed(_document(path), path.parent)
     if path.suffix in TRACES and "=" not in words:
         return {"type": TRACES[path.suffix], "path": str(path.resolve())}
@@ -123,9 +124,9 @@ def _parts(words: str) -> list[str]:
 
 
 def _placed(workload: Mapping[str, Any], folder: Path) -> dict[str, Any]:
-    """With the path of its trace, counted from `folder`."""
-    path = workload.get("path")
-    return {**workload, "path": str((folder / path).resolve())} if isinstance(path, str) and path else dict(workload)
+    """With the paths of its files, counted from `folder`."""
+    paths = {name: path for name in FILES if isinstance(path := workload.get(name), str) and path}
+    return {**workload, **{name: str((folder / path).resolve()) for name, path in paths.items()}}
 
 
 def _policy_placed(item: object, folder: Path) -> object:

@@ -149,10 +149,10 @@ def _named(name: object, field: str) -> Cluster:
 
 
 def _paths(value: object, at: str) -> Iterator[str]:
-    """Every field that names a file, wherever it is."""
+    """Every field that names a file, wherever it is; what is no text names none (a kind has a list of throughputs)."""
     if isinstance(value, Mapping):
         for name, inner in value.items():
-            if name in FILES and inner:
+            if name in FILES and inner and isinstance(inner, str):
                 yield f"{at}.{name}"
             yield from _paths(inner, f"{at}.{name}")
     elif isinstance(value, list | tuple):

@@ -23,12 +23,15 @@ WORKLOADS = (
     ("queue", "The live cluster's queue as it is now"),
     ("poisson", "Generator: jobs at random times"),
     ("andreas", "Generator: the evaluation of ANDREAS"),
+    ("gavel_generator", "Generator: the evaluation of Gavel"),
     ("csv", "Trace: CSV of Loadmaster's columns"),
     ("swf", "Trace: Standard Workload Format"),
     ("gavel", "Trace: Gavel"),
     ("philly", "Trace: Philly"),
 )
 TRACES = ("csv", "swf", "gavel", "philly")
+TABLES = ("gavel_generator",)
+"""What is given Gavel's throughput tables in the place of a trace."""
 WRITTEN = "written"
 TICKED = (registry.DEFAULT, "fifo", "edf")
 EXAMPLE = """name: small
@@ -79,11 +82,17 @@ class StudyForm(forms.Form):
     cluster_yaml = _text("Cluster file", "Nodes, prices and caps as YAML; docs/workloads.md explains the fields.", EXAMPLE, rows=7)
     workload = forms.ChoiceField(label="Jobs", required=False, choices=WORKLOADS, initial="poisson")
     days = _text("Days of history", "Jobs that you may see, submitted in so many last days.", "7", inputmode="decimal")
-    trace = forms.FileField(label="Trace file", required=False, help_text="Up to 2 MB; `manage.py simulate` takes larger ones.")
+    trace = forms.FileField(
+        label="Trace file",
+        required=False,
+        help_text="Up to 2 MB; `manage.py simulate` takes larger ones. For Gavel's generator its throughput tables (JSON).",
+    )
     trace_text = _text("or its text", rows=4)
     jobs = _text("Number of jobs", "At most, of a trace.", "100", inputmode="numeric")
     options = _text(
-        "More options", "As YAML, one a line, such as gap_s: 60 (random), tuning: 1.0 (ANDREAS), time_factor: 0.5 (traces).", rows=3
+        "More options",
+        "As YAML, one a line, such as gap_s: 60 (random), tuning: 1.0 (ANDREAS), heavy: 0.2 (Gavel), time_factor: 0.5 (traces).",
+        rows=3,
     )
     skip_bad = forms.BooleanField(label="Leave bad lines of a trace out", required=False)
     seeds = _text("Seeds", "Each policy is run once for each: 1, 2, 3 or 1..5. Several give confidence intervals.", "1..3")
@@ -186,8 +195,14 @@ def _workload(typed: Mapping[str, str], trace: UploadedFile[bytes] | None) -> di
     if not isinstance(options, dict):
         raise DocumentError({"options": ["must be options by name, such as gap_s: 60"]})
     jobs = {"jobs": _number("jobs", typed["jobs"])} if typed["jobs"] else {}
-    text = {"text": _trace_text(typed, trace)} if of in TRACES else {}
-    return {"type": of, **jobs, **text, **options}
+    return {"type": of, **jobs, **_text_of(of, options, typed, trace), **options}
+
+
+def _text_of(of: str, options: Mapping[str, Any], typed: Mapping[str, str], trace: UploadedFile[bytes] | None) -> dict[str, str]:
+    """The file, or the text in its place, under the name that the workload has for it."""
+    if of in TABLES and "kinds" not in options and "tables" not in options:
+        return {"tables": _trace_text(typed, trace)}
+    return {"text": _trace_text(typed, trace)} if of in TRACES else {}
 
 
 def _trace_text(typed: Mapping[str, str], trace: UploadedFile[bytes] | None) -> str:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import replace
 from typing import Protocol
 
@@ -41,8 +41,18 @@ def queue_plan(snapshot: Snapshot, policy: str, queue: Callable[[Queued], Ints])
 
 def plan_of(problem: Problem, solution: Solution, policy: str, value: float | None, message: str = "") -> Plan:
     """The plan of a solution: names of devices, what stays, and why the others wait."""
-    placements = [*_named(problem, solution), *(_staying(problem, s) for s in problem.pinned)]
-    placements += _fallbacks(problem, solution, placements)
+    return plan_with(problem, solution, _named(problem, solution), policy, value, message)
+
+
+def plan_with(
+    problem: Problem, solution: Solution, named: Iterable[Placement], policy: str, value: float | None, message: str = ""
+) -> Plan:
+    """The plan of placements that have their devices already, with what stays beside them, and why the others wait.
+
+    `solution` says which devices are in use, for the reasons: of jobs that share some it knows but one.
+    """
+    placements = [*named, *(_staying(problem, s) for s in problem.pinned)]
+    placements += _fallbacks(problem, placements)
     order = problem.snapshot.jobs.position
     placements.sort(key=lambda p: order[p.job])
     waiting = waiting_of(problem, solution, placements)
@@ -83,12 +93,20 @@ def _devices(problem: Problem, job: int, n: int, gpus: int, left: list[str]) -> 
 
 
 def _energy(problem: Problem, solution: Solution, run_s: Floats) -> Floats:
-    """Each job's part of its node's bill, by GPUs, while it runs beside what is placed there now; emissions are not billed."""
-    prices = prices_of(problem.snapshot, emissions=False)
+    """Each job's part of its node's bill, by GPUs, while it runs beside what is placed there now."""
     jobs = solution.placed
     gpus = problem.config_gpus[solution.config[jobs]]
     nodes = solution.node[jobs]
     used = problem.busy[nodes] + np.bincount(nodes, gpus, len(problem.nodes)).astype(np.int64)[nodes]
+    return bills(problem, nodes, gpus.astype(np.float64), used, run_s)
+
+
+def bills(problem: Problem, nodes: Ints, gpus: Floats, used: Ints, run_s: Floats) -> Floats:
+    """float64[n]: what runs of `run_s` on so many (parts of) GPUs of these nodes pay, each its part of its node's bill.
+
+    `used` int64[n]: GPUs of the node in use; emissions are not billed.
+    """
+    prices = prices_of(problem.snapshot, emissions=False)
     cost = problem.power[problem.node_class[nodes], used] * prices.reference
     share: Floats = cost * gpus / used * prices.priced_s(run_s)
     return share
@@ -114,12 +132,12 @@ def _energy_of(problem: Problem, stay: Stay, run_s: float) -> float:
     return float(watts * prices.reference * prices.priced_s(np.array(run_s)))
 
 
-def _fallbacks(problem: Problem, solution: Solution, placements: list[Placement]) -> list[Placement]:
+def _fallbacks(problem: Problem, placements: list[Placement]) -> list[Placement]:
     """Jobs on draining nodes for which there is no room elsewhere, as far as the watts go."""
-    decided = {int(problem.rows[j]) for j in solution.placed}
+    decided, ids = {p.job for p in placements} if problem.fallback else set(), problem.snapshot.jobs.columns.ids
     kept: list[Placement] = []
     for row, stay in problem.fallback.items():
-        if row in decided:
+        if ids[row] in decided:
             continue
         candidate = _staying(problem, stay)
         cap = problem.snapshot.cap_w

@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from controlplane.simulation.workloads import andreas, gavel, given, philly, poisson, swf, table
+from controlplane.simulation.workloads import andreas, gavel, gavel_generator, given, philly, poisson, swf, table
 from controlplane.simulation.workloads.base import BadLine, Workload, WorkloadError
 from controlplane.simulation.workloads.options import FILES, Context, read_options
 
@@ -16,6 +16,7 @@ TYPES: Mapping[str, tuple[type[Any], Callable[[Any, Context], Workload]]] = {
     "andreas": (andreas.Andreas, andreas.generate),
     "csv": (table.Csv, table.read),
     "gavel": (gavel.Gavel, gavel.read),
+    "gavel_generator": (gavel_generator.GavelGenerator, gavel_generator.generate),
     "jobs": (given.Given, given.read),
     "philly": (philly.Philly, philly.read),
     "poisson": (poisson.Poisson, poisson.generate),

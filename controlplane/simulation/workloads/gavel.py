@@ -1,15 +1,14 @@
 """Gavel's traces, whose jobs are measured: steps by job type, GPU type and count, in its throughput tables (JSON).
 
-A static or continuous `.trace` has ten columns between tabs: job type, command, directory, steps argument, needs data, total steps,
-scale factor, weight, SLO (a multiple of the run time on V100s, or -1), arrival. A stream (`.csv`) has
-`job_id,unit_arrival,job_type,scale_factor,total_steps,v100_duration_s`, whose arrivals are for a mean gap of one second.
+A `.trace` has columns between tabs. How many they are says which they are (`LAYOUTS`): Gavel's first traces had six or seven, those
+before the working directory had a column of its own nine, the published ones ten; Shockwave's, which go on from there, eleven or
+twelve. A stream (`.csv`) has `job_id,unit_arrival,job_type,scale_factor,total_steps,v100_duration_s`, whose arrivals are for a mean
+gap of one second.
 """
 
 from __future__ import annotations
 
-import json
-import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -18,60 +17,67 @@ import numpy as np
 from controlplane.simulation.workloads.base import MOST_WEIGHT, BadLine, Workload, WorkloadError
 from controlplane.simulation.workloads.columns import by_arrival, jobs_of, rows
 from controlplane.simulation.workloads.drafts import Draft, check
-from controlplane.simulation.workloads.lines import Findings, Table, as_floats, pieces, quoted, read_text
-from controlplane.simulation.workloads.options import Context, Trace, within
-from policies.snapshot import Floats, Jobs, KindView, PairThroughput, Source, Throughput
+from controlplane.simulation.workloads.gavel_tables import Tables, tables_of
+from controlplane.simulation.workloads.lines import Findings, Table, as_floats, pieces, quoted
+from controlplane.simulation.workloads.options import Context, Trace
+from policies.snapshot import Bools, Floats, Jobs
 
-TRACE_FIELDS = 10
+_PUBLISHED = ("job type", "command", "directory", "steps argument", "needs data", "total steps", "scale factor")
+LAYOUTS: Mapping[int, tuple[str, ...]] = {
+    6: ("job type", "command", "steps argument", "total steps", "arrival", "scale factor"),
+    7: ("job type", "command", "steps argument", "needs data", "total steps", "arrival", "scale factor"),
+    9: (*(c for c in _PUBLISHED if c != "directory"), "weight", "SLO", "arrival"),
+    10: (*_PUBLISHED, "weight", "SLO", "arrival"),
+    11: (*_PUBLISHED, "mode", "weight", "SLO", "arrival"),
+    12: (*_PUBLISHED, "mode", "weight", "SLO", "duration", "arrival"),
+}
+"""The columns of a trace by their number. SLO: a multiple of the run time on V100s, or -1. `mode`, Shockwave's: whether the batch
+size changes as the job trains. `duration`: seconds on V100s at the first batch size."""
+
+DEFAULTS: Mapping[str, float] = {"weight": 1.0, "SLO": -1.0}
+"""Of columns that the older layouts lack."""
+
+STATIC = "static"
+MODES = (STATIC, "accordion", "gns")
 REFERENCE = "v100"
-SPREAD = "_unconsolidated"
 MOST_STEPS = 2.0**53
-MOST_STEPS_PER_S = 1e12
 MOST_APART = 0.01
-"""How far a stream's duration may be from what the tables say, as a fraction."""
+"""How far a duration may be from what the tables say, as a fraction."""
+MOST_SLO = 1e6
 SLO = "slo"
 """The draft's column that becomes due dates."""
-_KEY = re.compile(r"\('(?P<type>[^']+)', (?P<gpus>\d+)\)")
-
-Rates = Mapping[tuple[str, int], float]
-"""steps/s of (job type, GPUs) on one GPU type."""
-
-
-@dataclass(frozen=True, slots=True)
-class Tables:
-    """Gavel's throughputs: by column (GPU type, spread or not), and the pairs that share one GPU by job type."""
-
-    rates: Mapping[str, Rates]
-    pairs: Mapping[str, Sequence[PairThroughput]]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Gavel(Trace):
     """Options of a Gavel trace: `throughputs` (path of the tables) or `tables` (their text), `gap_s` (mean gap of a stream),
-    `pairs` (tell policies how two job types share a GPU). GPU types are in capitals (V100, P100, K80). `speeds` does not apply."""
+    `pairs` (jobs may share a GPU, and policies are told how two job types do), `as_static` (jobs of Shockwave's whose batch size
+    changes keep their first one). GPU types are in capitals (V100, P100, K80). `speeds` does not apply."""
 
     throughputs: str = ""
     tables: str = ""
     gap_s: float = 1.0
     pairs: bool = True
+    as_static: bool = False
 
 
 def read(options: Gavel, context: Context) -> Workload:
     """The jobs of the trace, rigid, of the kinds that the tables describe."""
     if options.speeds:
         raise WorkloadError("speeds: the throughputs of a Gavel trace are measured; leave speeds out")
-    if bool(options.throughputs) == bool(options.tables):
-        raise WorkloadError("throughputs: give either the path of Gavel's throughput tables (JSON), or their text as `tables`")
-    tables = _tables(options.tables or read_text(within(context.folder, options.throughputs)))
-    findings, text = Findings(), options.read(context.folder)
-    draft = _stream(text, options, tables, findings) if text.startswith("job_id,") else _trace(text, tables, findings)
+    tables = tables_of(options.throughputs, options.tables, context.folder)
+    findings, text, facts = Findings(), options.read(context.folder), dict[str, Any]()
+    if text.startswith("job_id,"):
+        draft = _stream(text, options, tables, findings)
+    else:
+        draft = _trace(text, options, tables, findings, facts)
     _check_known(draft, tables, findings)
     check(draft, findings, in_order=True)
     skipped = findings.settle(options.title, skip_bad=context.skip_bad)
     jobs, start_s = by_arrival(_jobs(draft.only(findings.good), options, context))
     jobs = jobs if options.jobs is None else rows(jobs, np.arange(min(options.jobs, len(jobs))))
-    kinds = tuple(_kind(name, tables, options) for name in sorted(set(jobs.columns.kinds)))
-    return Workload(options.title, jobs, kinds, skipped, {"format": "Gavel", "first_arrival_s": start_s})
+    kinds = tuple(tables.kind(name, pairs=options.pairs) for name in sorted(set(jobs.columns.kinds)))
+    return Workload(options.title, jobs, kinds, skipped, {"format": "Gavel", **facts, "first_arrival_s": start_s})
 
 
 def _jobs(draft: Draft, options: Gavel, context: Context) -> Jobs:
@@ -79,32 +85,86 @@ def _jobs(draft: Draft, options: Gavel, context: Context) -> Jobs:
     arrival_s, slo = draft.arrival_s * options.time_factor, columns.pop(SLO, np.full(len(draft.ids), -1.0))
     due_s = np.where(slo > 0, arrival_s + slo * draft.run_s, options.due_s(arrival_s, draft.run_s, rng))
     weights = options.weights(len(draft.run_s), rng)
-    counts = {"gpus_min": draft.gpus, "gpus_max": draft.gpus}
-    return jobs_of(draft.ids, draft.kinds, arrival_s=arrival_s, due_s=due_s, tardiness_weight=weights, **counts, **columns)
+    told = {"gpus_min": draft.gpus, "gpus_max": draft.gpus, "may_share": options.pairs, **columns}
+    return jobs_of(draft.ids, draft.kinds, arrival_s=arrival_s, due_s=due_s, tardiness_weight=weights, **told)
 
 
-def _trace(text: str, tables: Tables, findings: Findings) -> Draft:
+def _trace(text: str, options: Gavel, tables: Tables, findings: Findings, facts: dict[str, Any]) -> Draft:
+    columns = _columns(text, findings)
+    steps, gpus, weight, slo, arrival_s = (
+        _numbers(columns, name, findings) for name in ("total steps", "scale factor", "weight", "SLO", "arrival")
+    )
+    findings.mark(weight < 0, lambda row: f"the weight must not be negative, it is {weight[row]:g}")
+    findings.mark(weight > MOST_WEIGHT, lambda row: f"the weight must not be above {MOST_WEIGHT:g}, it is {weight[row]:g}")
+    findings.mark(
+        ((slo <= 0) & (slo != -1)) | (slo > MOST_SLO),
+        lambda row: f"the SLO must be above 0 and at most {MOST_SLO:g}, or -1 for none, not {slo[row]:g}",
+    )
+    told, ids = {"weight": weight, SLO: slo}, [str(n) for n in findings.lines.tolist()]
+    draft = _draft(ids, columns["job type"], arrival_s, steps, gpus, told, tables, findings)
+    findings.mark((slo > 0) & (draft.run_s <= 0), lambda row: "it has an SLO, but the throughput tables do not know it on V100s")
+    if "mode" in columns:
+        facts["batch_sizes_kept_though_they_change"] = _check_modes(columns["mode"], options, findings)
+    if "duration" in columns:
+        _check_durations(_numbers(columns, "duration", findings), draft, findings, least_s=1.0)
+    return draft
+
+
+def _columns(text: str, findings: Findings) -> dict[str, list[str]]:
+    """The fields by the name of their column; the first line whose fields are as many as a layout's says which one it is."""
+    layout: tuple[str, ...] = ()
     lines: list[int] = []
     fields: list[list[str]] = []
     for numbers, texts in pieces(text, ""):
         for number, line in zip(numbers.tolist(), texts, strict=True):
             split = line.rstrip("\r\n").split("\t")
-            if len(split) == TRACE_FIELDS:
+            layout = layout or LAYOUTS.get(len(split), ())
+            if len(split) == len(layout):
                 lines.append(number)
                 fields.append(split)
             else:
-                findings.unreadable.append(BadLine(number, f"has {len(split)} fields between tabs, not {TRACE_FIELDS}"))
+                findings.unreadable.append(BadLine(number, _misfit(len(split), layout)))
     findings.lines = np.array(lines, dtype=np.int64)
-    columns = list(zip(*fields, strict=True)) or [()] * TRACE_FIELDS
-    steps, gpus, weight, slo, arrival_s = (
-        _numbers(columns[i], name, findings)
-        for i, name in ((5, "total steps"), (6, "scale factor"), (7, "weight"), (8, "SLO"), (9, "arrival"))
+    columns = dict(zip(layout, map(list, zip(*fields, strict=True)), strict=True)) if fields else {"job type": []}
+    _check_layout(columns, layout, findings)
+    return columns
+
+
+def _misfit(count: int, layout: tuple[str, ...]) -> str:
+    if layout:
+        return f"has {count} fields between tabs, not {len(layout)} like the lines above it"
+    return f"has {count} fields between tabs; Gavel's traces have 6, 7, 9 or 10, Shockwave's 11 or 12"
+
+
+def _check_layout(columns: dict[str, list[str]], layout: tuple[str, ...], findings: Findings) -> None:
+    """Whether the job needs data is 0 or 1: where it is not, the columns are others than their number says."""
+    needs = columns.get("needs data", [])
+    findings.mark(
+        _mask(text not in ("0", "1") for text in needs),
+        lambda row: f"needs data must be 0 or 1, not {quoted(needs[row])}; {len(layout)} columns are: {', '.join(layout)}",
     )
-    findings.mark(weight < 0, lambda row: f"the weight must not be negative, it is {weight[row]:g}")
-    findings.mark(weight > MOST_WEIGHT, lambda row: f"the weight must not be above {MOST_WEIGHT:g}, it is {weight[row]:g}")
-    kinds = list(columns[0])
-    told = {"weight": weight, SLO: slo}
-    return _draft([str(n) for n in lines], kinds, arrival_s, steps, gpus, told, tables, findings)
+
+
+def _check_modes(modes: list[str], options: Gavel, findings: Findings) -> int:
+    """Mark jobs whose batch size changes unless they may be read as if it did not; how many are."""
+    findings.mark(
+        _mask(mode not in MODES for mode in modes),
+        lambda row: f"the mode must be one of {', '.join(MODES)}, not {quoted(modes[row])}",
+    )
+    changing = _mask(mode in MODES[1:] for mode in modes)
+    if not options.as_static:
+        findings.mark(
+            changing,
+            lambda row: (
+                f"its batch size changes as it trains ({modes[row]}), which is not simulated; "
+                "with `as_static: true` it keeps the first one"
+            ),
+        )
+    return int(np.count_nonzero(changing)) if options.as_static else 0
+
+
+def _mask(values: Any) -> Bools:
+    return np.array(list(values), dtype=np.bool_)
 
 
 def _stream(text: str, options: Gavel, tables: Tables, findings: Findings) -> Draft:
@@ -114,12 +174,16 @@ def _stream(text: str, options: Gavel, tables: Tables, findings: Findings) -> Dr
     steps, gpus = table.numbers("total_steps", findings), table.numbers("scale_factor", findings)
     draft = _draft(table.texts["job_id"], table.texts["job_type"], arrival_s, steps, gpus, {}, tables, findings)
     if "v100_duration_s" in table.texts:
-        told_s = table.numbers("v100_duration_s", findings)
-        findings.mark(
-            (draft.run_s > 0) & (np.abs(told_s - draft.run_s) > MOST_APART * draft.run_s),
-            lambda row: f"takes {draft.run_s[row]:g} s on V100s by the throughput tables, not {told_s[row]:g} s",
-        )
+        _check_durations(table.numbers("v100_duration_s", findings), draft, findings)
     return draft
+
+
+def _check_durations(told_s: Floats, draft: Draft, findings: Findings, *, least_s: float = 0.0) -> None:
+    """Mark jobs whose told run time on V100s is not that of the tables; `least_s`: what it may be off anyhow (whole seconds)."""
+    findings.mark(
+        (draft.run_s > 0) & (np.abs(told_s - draft.run_s) > np.maximum(least_s, MOST_APART * draft.run_s)),
+        lambda row: f"takes {draft.run_s[row]:g} s on V100s by the throughput tables, not {told_s[row]:g} s: are they its own?",
+    )
 
 
 def _draft(
@@ -138,60 +202,17 @@ def _draft(
 def _check_known(draft: Draft, tables: Tables, findings: Findings) -> None:
     known = {config for rates in tables.rates.values() for config, rate in rates.items() if rate > 0}
     gpus = np.clip(draft.gpus, 0, 1e9).astype(np.int64).tolist()
-    missing = [config not in known for config in zip(draft.kinds, gpus, strict=True)]
     findings.mark(
-        np.array(missing, dtype=np.bool_),
+        _mask(config not in known for config in zip(draft.kinds, gpus, strict=True)),
         lambda row: f"the throughput tables know nothing of {quoted(draft.kinds[row])} on {gpus[row]} GPUs",
     )
 
 
-def _numbers(texts: Any, name: str, findings: Findings) -> Floats:
+def _numbers(columns: Mapping[str, list[str]], name: str, findings: Findings) -> Floats:
+    """A column of numbers; where the layout lacks it, what it is then for all. Bad rows are marked, their value is 0."""
+    if name not in columns:
+        return np.full(len(columns["job type"]), DEFAULTS.get(name, 0.0))
+    texts = columns[name]
     values = as_floats(texts)
     findings.mark(~np.isfinite(values), lambda row: f"the {name} is not a finite number: {quoted(texts[row])}")
     return np.where(np.isfinite(values), values, 0.0)
-
-
-def _kind(name: str, tables: Tables, options: Gavel) -> KindView:
-    found = [
-        Throughput(column.removesuffix(SPREAD).upper(), gpus, rate, Source.MEASURED, spread=column.endswith(SPREAD))
-        for column, rates in sorted(tables.rates.items())
-        for (kind, gpus), rate in sorted(rates.items())
-        if kind == name and rate > 0
-    ]
-    pairs = tables.pairs.get(name, ()) if options.pairs else ()
-    return KindView(name, name, tuple(found), tuple(pairs))
-
-
-def _tables(text: str) -> Tables:
-    """The tables in a text; WorkloadError if it holds none."""
-    try:
-        raw = json.loads(text)
-        rates = {column: {_key(k): _rate(of["null"]) for k, of in table.items()} for column, table in raw.items()}
-        return Tables(rates, _pairs(raw))
-    except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
-        raise WorkloadError(f"throughputs: that is no table of Gavel's: {error}") from None
-
-
-def _pairs(raw: Mapping[str, Any]) -> dict[str, list[PairThroughput]]:
-    found: dict[str, list[PairThroughput]] = {}
-    for column, table in sorted(raw.items()):
-        for key, of in table.items() if not column.endswith(SPREAD) else ():
-            name, gpus = _key(key)
-            others = [(*_key(k), v) for k, v in of.items() if k != "null"] if gpus == 1 else []
-            for other, count, (own, others_rate) in others:
-                if count == 1:
-                    pair = PairThroughput(other, column.upper(), _rate(own), _rate(others_rate), Source.MEASURED)
-                    found.setdefault(name, []).append(pair)
-    return found
-
-
-def _key(text: str) -> tuple[str, int]:
-    if (match := _KEY.fullmatch(text)) is None:
-        raise ValueError(f"{quoted(text)} is not like ('ResNet-18 (batch size 64)', 1)")
-    return match["type"], int(match["gpus"])
-
-
-def _rate(value: object) -> float:
-    if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value <= MOST_STEPS_PER_S:
-        raise ValueError(f"{value!r:.80} is no throughput")
-    return float(value)

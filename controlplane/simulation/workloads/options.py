@@ -82,8 +82,18 @@ class Trace:
 FILES = ("path", "throughputs")
 """Options that name a file."""
 
-LEAST = {"jobs": 1, "nodes": 1, "scenario": 1, "due_factor": 0, "tardiness_weight": 0, "gap_s": 0, "sigma": 0, "gpus": 0}
-ABOVE = {"time_factor": 0, "speeds": 0, "processors_per_gpu": 0, "run_s": 0, "tuning": 0}
+LEAST = {
+    "jobs": 1,
+    "nodes": 1,
+    "scenario": 1,
+    "due_factor": 0,
+    "tardiness_weight": 0,
+    "gap_s": 0,
+    "sigma": 0,
+    "gpus": 0,
+    "heavy": 0,
+}
+ABOVE = {"time_factor": 0, "speeds": 0, "processors_per_gpu": 0, "run_s": 0, "tuning": 0, "heavy_weight": 0, "slos": 0}
 MOST = {
     "scenario": 2,
     "sigma": 10,
@@ -97,6 +107,9 @@ MOST = {
     "speeds": 1e6,
     "due_factor": 1e6,
     "tardiness_weight": MOST_WEIGHT,
+    "heavy": 1,
+    "heavy_weight": MOST_WEIGHT,
+    "slos": 1e6,
 }
 """Limits of the options, by name: at least, greater than, at most."""
 

@@ -38,6 +38,10 @@ def test_paths_in_a_studys_file_count_from_its_folder(tmp_path: Path) -> None:
         ("poisson:gap_s=1e2,due_factor=[1, 4]", {"type": "poisson", "gap_s": 100.0, "due_factor": [1, 4]}),
         ("trace.swf", {"type": "swf", "path": "/data/trace.swf"}),
         ("gavel:path=trace.txt", {"type": "gavel", "path": "/data/trace.txt"}),
+        (
+            "gavel_generator:jobs=5,throughputs=tables.json",
+            {"type": "gavel_generator", "jobs": 5, "throughputs": "/data/tables.json"},
+        ),
         ("/else/trace.csv", {"type": "csv", "path": "/else/trace.csv"}),
     ],
 )

@@ -12,8 +12,10 @@ from django.test import Client
 
 from controlplane.models import Simulation
 from controlplane.simulation.study import Study, StudyError
+from policies.snapshot_json import to_json
 from tests.builders import a_cluster, a_node, a_user
 from tests.builders_jobs import api
+from tests.builders_policies import a_job, a_kind, a_snapshot
 from tests.builders_studies import a_study
 
 pytestmark = pytest.mark.django_db
@@ -42,6 +44,13 @@ def test_no_option_of_a_trace_names_a_file_of_the_server(ada: User, workload: di
     assert "files cannot be read" in refusal(ada, workload=workload)
     with pytest.raises(StudyError, match="files of the server cannot be read"):
         Study.of(a_study(workload=workload))
+
+
+def test_the_throughputs_of_a_kind_are_no_file(ada: User) -> None:
+    form = to_json(a_snapshot(jobs=[a_job("a", kind="k")], kinds=[a_kind("k")]))
+    study = a_study(workload={"type": "jobs", "jobs": form["jobs"], "kinds": form["kinds"]})
+    answer = api(ada).post(ALL, json.dumps(study), content_type="application/json")
+    assert answer.status_code == 201, answer.content
 
 
 def test_a_word_that_happens_to_be_the_name_of_a_file_opens_nothing(tmp_path: Path) -> None:

@@ -73,9 +73,19 @@ def test_a_trace_may_be_a_file_or_pasted(browser: Client) -> None:
     assert texts == [lines, lines]
 
 
+def test_gavels_generator_takes_its_tables_as_the_file_or_its_kinds_as_an_option(browser: Client) -> None:
+    tables = '{"v100": {"(\'a\', 1)": {"null": 2.0}}}'
+    kinds = "kinds: [{id: a, throughputs: [{gpu_type: V100, gpus: 1, steps_per_s: 2, source: declared}]}]"
+    for fields in ({"trace_text": tables, "options": ""}, {"options": kinds}):
+        browser.post("/simulations/new/", typed(workload="gavel_generator", **fields))
+    workloads = [s.document["workload"] for s in Simulation.objects.order_by("created_at")]
+    assert [sorted(w) for w in workloads] == [["jobs", "tables", "type"], ["jobs", "kinds", "type"]]
+
+
 @pytest.mark.parametrize(
     ("fields", "words"),
     [
+        ({"workload": "gavel_generator", "options": ""}, "choose a file, or paste its text"),
         ({"seeds": "many"}, "must be whole numbers such as 1, 2, 3"),
         ({"jobs": "lots"}, "must be a number"),
         ({"cluster_yaml": "nodes: ["}, "line 1"),

@@ -76,7 +76,7 @@ def test_poisson_jobs_are_in_order_and_every_number_is_one(jobs: int, gap_s: flo
 @pytest.mark.parametrize(
     ("spec", "words"),
     [
-        ({}, "type: must be one of andreas, csv, gavel, jobs, philly, poisson, swf, not None"),
+        ({}, "type: must be one of andreas, csv, gavel, gavel_generator, jobs, philly, poisson, swf, not None"),
         ({"type": ["swf"]}, "type: must be one of"),
         ({"type": "andreas", "colour": 1}, "colour: no such field; known are: type, nodes, scenario"),
         ({"type": "andreas", "nodes": 0}, "nodes: must be >= 1"),

@@ -1,0 +1,92 @@
+"""Gavel's throughput tables (JSON): what was measured of each job type, by GPU type and count, and of pairs that share one GPU.
+
+    {gpu type: {"('job type', GPUs)": {"null": steps/s, "('another', GPUs)": [steps/s, steps/s of the other]}}}
+
+A GPU type with `_unconsolidated` behind it is one whose GPUs are on several nodes. Shockwave's tables have this form too.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from controlplane.simulation.workloads.base import WorkloadError
+from controlplane.simulation.workloads.lines import quoted, read_text
+from controlplane.simulation.workloads.options import within
+from policies.snapshot import KindView, PairThroughput, Source, Throughput
+
+SPREAD = "_unconsolidated"
+MOST_STEPS_PER_S = 1e12
+_KEY = re.compile(r"\('(?P<type>[^']+)', (?P<gpus>\d+)\)")
+
+Rates = Mapping[tuple[str, int], float]
+"""steps/s of (job type, GPUs) on one GPU type."""
+
+
+@dataclass(frozen=True, slots=True)
+class Tables:
+    """Gavel's throughputs: by column (GPU type, spread or not), and the pairs that share one GPU by job type."""
+
+    rates: Mapping[str, Rates]
+    pairs: Mapping[str, Sequence[PairThroughput]]
+
+    @property
+    def job_types(self) -> tuple[str, ...]:
+        """Every job type of the tables, by name."""
+        return tuple(sorted({name for rates in self.rates.values() for name, _ in rates}))
+
+    def kind(self, name: str, *, pairs: bool) -> KindView:
+        """What is known of a job type; a rate of 0 (it does not fit into that GPU's memory) is left out."""
+        found = [
+            Throughput(column.removesuffix(SPREAD).upper(), gpus, rate, Source.MEASURED, spread=column.endswith(SPREAD))
+            for column, rates in sorted(self.rates.items())
+            for (kind, gpus), rate in sorted(rates.items())
+            if kind == name and rate > 0
+        ]
+        return KindView(name, name, tuple(found), tuple(self.pairs.get(name, ()) if pairs else ()))
+
+
+def tables_of(path: str, text: str, folder: Path | None) -> Tables:
+    """The tables in a file, or in a text. WorkloadError unless exactly one of them is given, and where it holds no tables."""
+    if bool(path) == bool(text):
+        raise WorkloadError("throughputs: give either the path of Gavel's throughput tables (JSON), or their text as `tables`")
+    return read_tables(text or read_text(within(folder, path)))
+
+
+def read_tables(text: str) -> Tables:
+    """The tables in a text; WorkloadError if it holds none."""
+    try:
+        raw = json.loads(text)
+        rates = {column: {_key(k): _rate(of["null"]) for k, of in table.items()} for column, table in raw.items()}
+        return Tables(rates, _pairs(raw))
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
+        raise WorkloadError(f"throughputs: that is no table of Gavel's: {error}") from None
+
+
+def _pairs(raw: Mapping[str, Any]) -> dict[str, list[PairThroughput]]:
+    found: dict[str, list[PairThroughput]] = {}
+    for column, table in sorted(raw.items()):
+        for key, of in table.items() if not column.endswith(SPREAD) else ():
+            name, gpus = _key(key)
+            others = [(*_key(k), v) for k, v in of.items() if k != "null"] if gpus == 1 else []
+            for other, count, (own, others_rate) in others:
+                if count == 1:
+                    pair = PairThroughput(other, column.upper(), _rate(own), _rate(others_rate), Source.MEASURED)
+                    found.setdefault(name, []).append(pair)
+    return found
+
+
+def _key(text: str) -> tuple[str, int]:
+    if (match := _KEY.fullmatch(text)) is None:
+        raise ValueError(f"{quoted(text)} is not like ('ResNet-18 (batch size 64)', 1)")
+    return match["type"], int(match["gpus"])
+
+
+def _rate(value: object) -> float:
+    if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value <= MOST_STEPS_PER_S:
+        raise ValueError(f"{value!r:.80} is no throughput")
+    return float(value)
