@@ -24,6 +24,8 @@ BUILT_IN: Mapping[str, str] = {
     "edf": "policies.edf:Edf",
     "priority": "policies.priority:Priority",
     "exact": "policies.exact:Exact",
+    "allox": "policies.allox:AlloX",
+    "gandiva": "policies.gandiva:Gandiva",
 }
 """Name -> "module:class", best first for lists."""
 
