@@ -24,7 +24,7 @@ from policies.shares.program import Method
 from policies.snapshot import Floats
 
 STEPS = 100
-"""Newton's steps at most; it takes three to six."""
+"""Newton's steps at most; it takes one to three as a rule."""
 SLACK = 1e-12
 """Part of what was reached that is not asked for again: it is only feasible up to rounding."""
 HALVINGS = 60

@@ -30,8 +30,8 @@ DUST = 1e-9
 """Time of a class, in parts of its jobs' wall clock, that no solver of doubles tells from none."""
 PRICED = 1e-9
 """A dual below this may be an error of rounding."""
-MANY_PLACES = 1500
-"""From how many variables on the interior point is the faster way to the first basis of a max-min program."""
+MANY_CLASSES = 500
+"""From how many classes on the interior point is the faster way to the first basis of a max-min program."""
 
 
 class Method(Enum):
@@ -70,6 +70,7 @@ class Program:
         self.type_rows = len(division.count) + np.arange(len(division.types))
         self._rows, self._columns = 0, 0
         self._solved = False
+        self._read: Any = None
         self._highs = highspy.Highs()
         self._highs.setOptionValue("output_flag", False)
         self._pass_feasible_set()
@@ -136,11 +137,11 @@ class Program:
     def solve(self, method: Method | None = None) -> float:
         """Solve to optimality and return the objective.
 
-        Without a method: simplex from the last basis, and where there is none the interior point if variables are many. What finds
+        Without a method: simplex from the last basis, and where there is none the interior point if classes are many. What finds
         no optimum is tried again from nothing, as HiGHS itself would begin. Raises SolverFailedError where that is none within
         TOLERANCE.
         """
-        large = self.places.size >= MANY_PLACES and not self._solved
+        large = len(self.class_rows) >= MANY_CLASSES and not self._solved
         status = self._run(method or (Method.INTERIOR if large else Method.SIMPLEX), OPTIONS)
         if status != highspy.HighsModelStatus.kOptimal:
             self._check(self._highs.clearSolver(), "clearing the solver")

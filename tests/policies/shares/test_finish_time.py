@@ -7,6 +7,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from policies.base import SolverFailedError
+from policies.shares import finish_time
 from policies.shares.agnostic import agnostic
 from policies.shares.division import Division
 from policies.shares.finish_time import Times, finish_time_fairness, isolated_rates
@@ -81,6 +83,12 @@ def test_a_coarse_precision_is_kept() -> None:
     given = Times(np.array([100.0, 900.0, 400.0]), np.array([40.0, 300.0, 90.0]), np.array([20.0, 150.0, 200.0]))
     exact, coarse = (finish_time_fairness(division, given, precision=p) for p in (1e-9, 1e-3))
     assert exact.objective * (1 - 1e-9) <= coarse.objective <= exact.objective * 1.001
+
+
+def test_a_search_that_does_not_end_is_a_failure(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(finish_time, "STEPS", 0)
+    with pytest.raises(SolverFailedError, match="still between"):
+        finish_time_fairness(a_division([[1.0]], gpus=[1]), Times(np.ones(1), np.zeros(1), np.zeros(1)))
 
 
 @relaxed

@@ -127,7 +127,7 @@ def test_an_interior_point_that_gets_stuck_is_followed_by_the_simplex(monkeypatc
     assert program.solve(Method.INTERIOR) == pytest.approx(5.0 / 3.0)
 
 
-def test_many_variables_begin_with_the_interior_point(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_many_classes_begin_with_the_interior_point(monkeypatch: pytest.MonkeyPatch) -> None:
     asked: list[Method] = []
     run = Program._run
 
@@ -136,7 +136,7 @@ def test_many_variables_begin_with_the_interior_point(monkeypatch: pytest.Monkey
         return run(program, method, options)
 
     monkeypatch.setattr(Program, "_run", recorded)
-    monkeypatch.setattr(program_module, "MANY_PLACES", 6)
+    monkeypatch.setattr(program_module, "MANY_CLASSES", 2)
     program = Program(TWO)
     program.maximise(np.ones(6))
     program.solve()

@@ -131,6 +131,12 @@ def test_a_level_that_cannot_be_held_at_all_is_a_failure(monkeypatch: pytest.Mon
         fair_shares(a_division([[1.0]] * 4, gpus=[4], weight=[3.0, 1.0, 1.0, 1.0]))
 
 
+def test_a_rise_that_finds_nobody_stuck_is_a_failure(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Program, "duals", lambda self, rows: np.zeros(len(rows)))
+    with pytest.raises(SolverFailedError, match="no job has a price"):
+        fair_shares(a_division([[1.0]], gpus=[1]))
+
+
 @pytest.mark.parametrize("seed", range(4))
 @pytest.mark.parametrize("blind", [False, True])
 def test_many_like_jobs_end_where_nobody_could_have_more(seed: int, blind: bool) -> None:
