@@ -182,12 +182,13 @@ WHOLE = {
 }  # fmt: skip
 
 
-@pytest.mark.parametrize("tables", ["simulation_throughputs.json", "physical_cluster_throughputs.json"])
-@pytest.mark.parametrize("name", WHOLE)
+READ = [(name, "simulation") for name in WHOLE] + [(name, "physical_cluster") for name in WHOLE if not name.endswith("csv")]
+"""The streams were made with the tables for simulations."""
+
+
+@pytest.mark.parametrize(("name", "tables"), READ)
 def test_whole_traces_and_streams_are_read(name: str, tables: str) -> None:
-    if name.endswith("csv") and tables.startswith("physical"):
-        pytest.skip("the streams were made with the tables for simulations")
-    options = {"path": str(whole_file(f"gavel/{name}")), "throughputs": str(whole_file(f"gavel/{tables}")), "gap_s": 900}
+    options = {"path": str(whole_file(f"gavel/{name}")), "throughputs": str(whole_file(f"gavel/{tables}_throughputs.json")), "gap_s": 900}
     workload = load({"type": "gavel", **options}, 1)
     assert len(workload.jobs) == WHOLE[name]
     assert {k.id for k in workload.kinds} == set(workload.jobs.columns.kinds)
