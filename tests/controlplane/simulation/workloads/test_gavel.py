@@ -188,7 +188,8 @@ READ = [(name, "simulation") for name in WHOLE] + [(name, "physical_cluster") fo
 
 @pytest.mark.parametrize(("name", "tables"), READ)
 def test_whole_traces_and_streams_are_read(name: str, tables: str) -> None:
-    options = {"path": str(whole_file(f"gavel/{name}")), "throughputs": str(whole_file(f"gavel/{tables}_throughputs.json")), "gap_s": 900}
+    of = str(whole_file(f"gavel/{tables}_throughputs.json"))
+    options = {"path": str(whole_file(f"gavel/{name}")), "throughputs": of, "gap_s": 900}
     workload = load({"type": "gavel", **options}, 1)
     assert len(workload.jobs) == WHOLE[name]
     assert {k.id for k in workload.kinds} == set(workload.jobs.columns.kinds)
