@@ -105,7 +105,7 @@ class Reasons:
         found = [holder for n, may in nodes if may and n.gpu_type in types for holder in self.holders.get(n.id, ())]
         ends = [snapshot.now_s + run_s for _, run_s in found if run_s is not None]
         jobs = tuple(dict.fromkeys(job for job, _ in found))[:MOST_NAMED]
-        return Reason(WaitCode.NO_CAPACITY, jobs=jobs, earliest_s=min(ends, default=self.round_end_s))
+        return Reason(WaitCode.NO_CAPACITY, jobs=jobs, earliest_s=min([self.round_end_s, *ends]))
 
     def _all_holders(self) -> dict[str, list[tuple[str, float | None]]]:
         """By node (job, its run time from now if known) of everything that runs next."""

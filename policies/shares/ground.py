@@ -76,7 +76,7 @@ class Ground:
         """Devices to give that have room for two jobs, by type."""
         counted = [0] * len(self.types)
         for node, given, of in zip(self.nodes, self.devices, self.type_of, strict=True):
-            if any(d.slots > 1 for d in node.devices):
+            if given and any(d.slots > 1 for d in node.devices):
                 counted[of] += sum(d.slots > 1 and d.id in given for d in node.devices)
         return tuple(counted)
 

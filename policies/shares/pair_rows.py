@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from itertools import combinations_with_replacement
 from typing import TypeAlias
 
 import numpy as np
@@ -11,12 +10,11 @@ import numpy as np
 from policies.shares.division import Column
 from policies.shares.ground import Ground
 from policies.shares.rates import Group
-from policies.snapshot import Floats, Ints, Snapshot
-
-PairRates: TypeAlias = Mapping[tuple[str, str], Mapping[str, tuple[float, float]]]
-"""By (kind, other kind) and GPU type: steps/s of one and of the other beside each other."""
+from policies.snapshot import Bools, Floats, Ints, Snapshot
 
 Sides: TypeAlias = tuple[float, float]
+PairRates: TypeAlias = Mapping[tuple[str, str], Mapping[str, Sides]]
+"""By (kind, other kind) and GPU type: steps/s of one and of the other beside each other."""
 
 
 def pair_rows(
@@ -24,35 +22,37 @@ def pair_rows(
 ) -> tuple[Ints, Floats]:
     """(int64[P, 2] classes, float64[P, C, 2] steps/s) of the pairs that beat taking turns somewhere; a class alone needs two jobs.
 
-    Kinds are measured in pairs on one device, so jobs of one GPU share. Sharing pays where the parts of their speeds alone that
-    the two keep add up to more than 1; elsewhere a pair's rates are 0: the same time, taken in turns, gives both no less. Two jobs
-    of one class are equally fast beside each other.
+    `groups`, `count` and `rates` are of the classes. Kinds are measured in pairs on one device, so jobs of one GPU share. Sharing
+    pays where the parts of their speeds alone that the two keep add up to more than 1; elsewhere a pair's rates are 0: the same
+    time, taken in turns, gives both no less. Two jobs of one class are equally fast beside each other.
     """
-    sharing = [m for m, group in enumerate(groups) if group.shares] if any(ground.shared) else []
-    known = _known(snapshot) if sharing else {}
-    found: list[tuple[int, int]] = []
-    table: list[list[Sides]] = []
-    for first, second in combinations_with_replacement(sharing, 2):
-        by_type = known.get((groups[first].kind, groups[second].kind)) if first != second or count[first] > 1 else None
-        row = [_sides(by_type, ground, c, i, (first, second), rates) for i, c in enumerate(columns)] if by_type else []
-        if any(a > 0.0 for a, _ in row):
-            found.append((first, second))
-            table.append(row)
-    shape = (len(found), len(columns), 2)
-    return np.array(found, dtype=np.int64).reshape(-1, 2), np.array(table, dtype=np.float64).reshape(shape)
+    sharing = np.array([m for m, group in enumerate(groups) if group.shares], dtype=np.int64)
+    if not len(sharing) or not any(ground.shared):
+        return np.zeros((0, 2), dtype=np.int64), np.zeros((0, len(columns), 2))
+    kinds = sorted({groups[m].kind for m in sharing})
+    kind = np.array([kinds.index(group.kind) if group.shares else -1 for group in groups], dtype=np.int64)
+    beside = beside_rates(snapshot, ground, kinds, columns)
+    first, second = (sharing[side] for side in np.triu_indices(len(sharing)))
+    together = np.stack([beside[kind[first], kind[second]], beside[kind[second], kind[first]]], axis=2)
+    alone = np.stack([rates[first], rates[second]], axis=2)
+    runs: Bools = np.all((together > 0.0) & (alone > 0.0), axis=2)
+    kept = np.divide(together, alone, out=np.zeros_like(together), where=runs[:, :, None]).sum(axis=2)
+    worth: Bools = runs & (kept > 1.0) & ((first != second) | (count[first] > 1))[:, None]
+    found = worth.any(axis=1)
+    return np.column_stack([first, second])[found], np.where(worth[:, :, None], together, 0.0)[found]
 
 
-def _sides(
-    by_type: Mapping[str, Sides] | None, ground: Ground, column: Column, c: int, pair: tuple[int, int], rates: Floats
-) -> Sides:
-    """What two jobs do beside each other on this column, where that beats taking turns."""
-    alone = rates[pair[0], c], rates[pair[1], c]
-    if by_type is None or column.spread or not ground.shared[ground.types.index(column.gpu_type)] or min(alone) <= 0.0:
-        return 0.0, 0.0
-    own, other = by_type.get(column.gpu_type, (0.0, 0.0))
-    if pair[0] == pair[1]:
-        own = other = (own + other) / 2
-    return (own, other) if min(own, other) > 0.0 and own / alone[0] + other / alone[1] > 1.0 else (0.0, 0.0)
+def beside_rates(snapshot: Snapshot, ground: Ground, kinds: Sequence[str], columns: Sequence[Column]) -> Floats:
+    """float64[K, K, C]: steps/s of a job of the first kind beside one of the second; 0 where unknown, or devices have one slot."""
+    known, table = _known(snapshot), np.zeros((len(kinds), len(kinds), len(columns)))
+    for c, column in enumerate(columns):
+        if column.spread or not ground.shared[ground.types.index(column.gpu_type)]:
+            continue
+        for i, kind in enumerate(kinds):
+            for j, other in enumerate(kinds):
+                own, others = known.get((kind, other), {}).get(column.gpu_type, (0.0, 0.0))
+                table[i, j, c] = own if i != j else (own + others) / 2
+    return table
 
 
 def _known(snapshot: Snapshot) -> PairRates:
@@ -61,9 +61,10 @@ def _known(snapshot: Snapshot) -> PairRates:
         made: dict[tuple[str, str], dict[str, Sides]] = {}
         for kind in snapshot.kinds:
             for pair in kind.pairs:
-                sides = pair.steps_per_s, pair.other_steps_per_s
-                made.setdefault((kind.id, pair.other), {})[pair.gpu_type] = sides
-                made.setdefault((pair.other, kind.id), {}).setdefault(pair.gpu_type, sides[::-1])
+                made.setdefault((pair.other, kind.id), {}).setdefault(pair.gpu_type, (pair.other_steps_per_s, pair.steps_per_s))
+        for kind in snapshot.kinds:
+            for pair in kind.pairs:
+                made.setdefault((kind.id, pair.other), {})[pair.gpu_type] = (pair.steps_per_s, pair.other_steps_per_s)
         snapshot.lasting["pair_rates"] = made
     known: PairRates = snapshot.lasting["pair_rates"]
     return known

@@ -32,8 +32,8 @@ from policies.shares.observe import Observed, division_of
 from policies.snapshot import Snapshot
 
 EARLY = 0.1
-"""Part of a round. One held in the last tenth of a turn counts as its end: periodic rounds are never held on the second. A turn that
-would go on for longer than a round was given out by another clock, or when rounds were longer, and is over.
+"""Part of a round. One held in the last tenth of a turn counts as its end: periodic rounds are never held on the second. A turn
+that would go on for longer than a round was given out by another clock, or when rounds were longer, and is over.
 """
 
 Allocate: TypeAlias = Callable[[Observed], Shares]
