@@ -146,6 +146,13 @@ def test_gangs_run_whole_and_share_time_with_single_jobs() -> None:
     assert {frozenset(placed(plan)) for plan in plans} == {frozenset({"gang"}), frozenset({"j0", "j1", "j2", "j3"})}
 
 
+def test_of_jobs_that_have_received_nothing_those_with_the_greater_share_come_first() -> None:
+    jobs = [a_job("a", "a"), a_job("b", "b"), a_job("z", "z")]
+    snapshot = a_snapshot([a_node("v", "V100", 2)], jobs, kinds("a", "b", "z"))
+    plan = GivenShares({"a": {"V100": 0.5}, "b": {"V100": 0.5}, "z": {"V100": 1.0}})(snapshot)
+    assert "z" in placed(plan)
+
+
 # Rounds and events
 
 
@@ -266,6 +273,13 @@ def test_single_jobs_fill_up_nodes_so_that_gangs_find_room() -> None:
     of = {job: {node for node, _ in seats} for job, seats in placed(plan).items()}
     assert of["gang"].isdisjoint(of["j0"] | of["j1"] | of["pair"])
     assert of["j0"] == of["j1"] == of["pair"]
+
+
+def test_a_newcomer_sits_where_fewest_gpus_are_left() -> None:
+    nodes = [a_node("v", "V100", 4), a_node("w", "V100", 4)]
+    jobs = [a_job("j0", "a", running=on("w", "gpu0")), a_job("new", "a")]
+    plan = GivenShares({"a": {"V100": 2.0}})(a_snapshot(nodes, jobs, kinds("a")))
+    assert placed(plan) == {"j0": [("w", ("gpu0",))], "new": [("w", ("gpu1",))]}
 
 
 def over_nodes(*rates: tuple[int, float]) -> tuple[Throughput, ...]:
