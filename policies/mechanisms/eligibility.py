@@ -46,13 +46,16 @@ def _taken(device: DeviceView, jobs: Mapping[str, int]) -> bool:
 
 def not_eligible(snapshot: Snapshot) -> dict[int, Waiting]:
     """By row, the jobs that must wait whatever the capacity: being profiled, or with dependencies not done."""
-    columns, known = snapshot.jobs.columns, snapshot.jobs.position
-    waiting = {
-        i: Waiting(columns.ids[i], WaitCode.AWAITING_PROFILE)
-        for i, phase in enumerate(columns.others["phase"])
-        if phase is JobPhase.PROFILING
-    }
-    for i, dependencies in enumerate(columns.others["dependencies"]):
+    columns = snapshot.jobs.columns
+    phases, dependent = columns.others["phase"], columns.others["dependencies"]
+    waiting = {}
+    if JobPhase.PROFILING in phases:
+        profiled = (i for i, phase in enumerate(phases) if phase is JobPhase.PROFILING)
+        waiting = {i: Waiting(columns.ids[i], WaitCode.AWAITING_PROFILE) for i in profiled}
+    if not any(dependent):
+        return waiting
+    known = snapshot.jobs.position
+    for i, dependencies in enumerate(dependent):
         undone = tuple(d for d in dependencies if d in known)
         if undone and i not in waiting:
             waiting[i] = Waiting(columns.ids[i], WaitCode.DEPENDENCY, jobs=undone)

@@ -33,12 +33,14 @@ def stays(snapshot: Snapshot, waiting: Mapping[int, Waiting], *, never_touch: bo
     later: list[Stay] = []
     arrival = snapshot.jobs.columns.numbers["arrival_s"]
     running = snapshot.jobs.columns.others["running"]
-    runs = [(row, run) for row, of in enumerate(running) if of and (run := training_run(of)) is not None]
+    runs = [(row, run) for row, of in enumerate(running) if of and (run := training_run(of)) is not None and row not in waiting]
+    if not never_touch:
+        runs = [(row, run) for row, run in runs if not _is_open(snapshot, run)]
     if not runs:
         return (), {}
     room = _Room(snapshot)
     for row, run in sorted(runs, key=lambda r: (arrival[r[0]], r[0])):
-        if row in waiting or (not never_touch and _is_open(snapshot, run)) or not _may_stay(snapshot, row, run):
+        if not _may_stay(snapshot, row, run):
             continue
         stay = Stay(row, run, _leaves_s(snapshot, run))
         if never_touch or _is_pinned(snapshot, stay):
@@ -51,6 +53,8 @@ def stays(snapshot: Snapshot, waiting: Mapping[int, Waiting], *, never_touch: bo
 
 def training_run(runs: tuple[Running, ...]) -> Running | None:
     """The one placement a job trains on; None if there is none, or several copies."""
+    if len(runs) == 1:
+        return runs[0] if runs[0].purpose is Purpose.TRAINING else None
     training = [r for r in runs if r.purpose is Purpose.TRAINING]
     return training[0] if len(training) == 1 else None
 

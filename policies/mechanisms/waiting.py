@@ -42,6 +42,14 @@ def watts_of(snapshot: Snapshot, placements: Iterable[Placement]) -> float:
     return power_w(snapshot.node_by_id, used)
 
 
+def cap_rises_s(snapshot: Snapshot, missing_w: float) -> float | None:
+    """When the cluster may use so many watts more than now; None if no cap that ends or rises leaves them."""
+    wanted_w = (snapshot.cap_w or 0.0) + missing_w
+    changes = sorted({at for s in snapshot.power_caps for at in (s.from_s, s.to_s) if snapshot.now_s < at < np.inf})
+    caps = ((at, snapshot.cap_at(at)) for at in changes)
+    return next((at for at, cap in caps if cap is None or cap >= wanted_w), None)
+
+
 @dataclass(frozen=True, slots=True)
 class _InTheWay:
     jobs: tuple[str, ...]
@@ -116,10 +124,7 @@ class _Reasons:
     def _for_watts(self, name: str, missing_w: float) -> Waiting:
         """Waits for so many watts, and until when if a cap that ends or rises leaves them."""
         if missing_w not in self.more_at_s:
-            snapshot, wanted_w = self.snapshot, (self.snapshot.cap_w or 0.0) + missing_w
-            changes = sorted({at for s in snapshot.power_caps for at in (s.from_s, s.to_s) if snapshot.now_s < at < np.inf})
-            caps = ((at, snapshot.cap_at(at)) for at in changes)
-            self.more_at_s[missing_w] = next((at for at, cap in caps if cap is None or cap >= wanted_w), None)
+            self.more_at_s[missing_w] = cap_rises_s(self.snapshot, missing_w)
         return Waiting(name, WaitCode.POWER_CAP, watts=missing_w, earliest_s=self.more_at_s[missing_w])
 
     def _in_the_way(self, job: int) -> _InTheWay:

@@ -1,0 +1,72 @@
+"""Placements of those who run in a round of time sharing, and of those who stay outside of the decision."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from math import isfinite
+
+from policies.mechanisms.homes import ALONE, Home
+from policies.mechanisms.seating import Seated
+from policies.mechanisms.staying import Stay, remaining_s, training_run
+from policies.mechanisms.waiting import watts_of
+from policies.plan import Placement
+from policies.shares.observe import Observed, in_order
+from policies.snapshot import Snapshot
+
+
+def placements_of(observed: Observed, homes: Mapping[int, Home], seated: Mapping[int, Seated]) -> tuple[Placement, ...]:
+    """In the jobs' order. Jobs on draining nodes that found no room stay there as far as watts go, until the drain."""
+    snapshot = observed.snapshot
+    placed = _seated_by_row(observed, homes, seated)
+    placed |= {stay.row: _staying(snapshot, stay) for stay in observed.outside.stay}
+    for row, stay in observed.outside.fallback.items():
+        if row not in placed and _has_watts(snapshot, placed, candidate := _staying(snapshot, stay)):
+            placed[row] = candidate
+    return tuple([placed[row] for row in sorted(placed)])
+
+
+def _seated_by_row(observed: Observed, homes: Mapping[int, Home], seated: Mapping[int, Seated]) -> dict[int, Placement]:
+    columns, rows = observed.snapshot.jobs.columns, observed.row_list
+    steps, ids = columns.numbers["remaining_steps"].tolist(), columns.ids
+    placed = {}
+    for e, seat in seated.items():
+        row = rows[e]
+        run_s = steps[row] / _rate(observed, seat)
+        if seat.stays:
+            placed[row] = Placement(ids[row], seat.ranks, homes[e].run.copy, predicted_run_s=run_s)
+        else:
+            placed[row] = Placement(ids[row], seat.ranks, predicted_run_s=run_s + _launch_s(observed.snapshot, row))
+    return placed
+
+
+def _launch_s(snapshot: Snapshot, row: int) -> float:
+    """Seconds until the first step of a job that is launched, as `eligibility.launch_s` has them for all jobs."""
+    columns = snapshot.jobs.columns
+    numbers, kind = columns.numbers, snapshot.kinds[snapshot.kind_index[columns.kinds[row]]]
+    started = training_run(columns.others["running"][row]) is not None
+    started = started or numbers["remaining_steps"][row] < numbers["total_steps"][row]
+    return max(kind.setup_s, float(numbers["restart_cost_s"][row]) if started else 0.0)
+
+
+def _rate(observed: Observed, seat: Seated) -> float:
+    """steps/s of a job where it sits, beside its partner if it has one."""
+    classes = observed.classes
+    if seat.partner == ALONE:
+        return classes.rate_lists[classes.group_list[seat.job]][seat.column]
+    a, b = classes.class_list[seat.job], classes.class_list[seat.partner]
+    pair = observed.pair_row.get(in_order(a, b))
+    beside = 0.0 if pair is None else float(observed.division.pair_rates[pair, seat.column, 0 if a <= b else 1])
+    return beside or classes.rate_lists[classes.group_list[seat.job]][seat.column]  # pairs put together by who knew more of them
+
+
+def _staying(snapshot: Snapshot, stay: Stay) -> Placement:
+    """A job outside of the decision, where it is, until its node must be empty."""
+    run_s, run = remaining_s(snapshot, stay), stay.run
+    predicted = run_s if isfinite(run_s) else None
+    name = snapshot.jobs.columns.ids[stay.row]
+    return Placement(name, run.ranks, run.copy, steps_quota=run.steps_quota, until_s=stay.until_s, predicted_run_s=predicted)
+
+
+def _has_watts(snapshot: Snapshot, placed: Mapping[int, Placement], candidate: Placement) -> bool:
+    cap_w = snapshot.cap_w
+    return cap_w is None or watts_of(snapshot, [*placed.values(), candidate]) <= cap_w

@@ -1,0 +1,193 @@
+"""Gavel's round mechanism (section 5): who has a turn in the next round, so that time received comes near the shares.
+
+Every row (class, or pair of classes) has a priority on each column in which it has a share: X / (sum of the column's X), over f,
+the part of the column's time that it has received since the shares were made (infinite where that is nothing). Rows are taken by
+decreasing priority as long as their GPUs fit; a job is in one row only, and a gang runs whole. A row of n jobs is taken up to n
+times: its k-th turn counts as if it had already had the first k - 1. What a row was ahead of its share or behind it when the
+shares were made counts as received. Equal priorities, the infinite ones above all, go by the time owed at the end of the round to
+come. Within a class whoever has received least there comes first, of equal ones who runs there, then who came first.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Container, Iterator, Mapping
+from functools import cached_property
+from typing import NamedTuple
+
+import numpy as np
+
+from policies.mechanisms.homes import ALONE, Home
+from policies.shares.ledger import Ledger, Levels
+from policies.shares.observe import Observed, in_order
+from policies.snapshot import Floats, Ints
+
+
+class Turn(NamedTuple):
+    """One job, or two that share their device, to run on this column in the coming round on so many GPUs."""
+
+    jobs: tuple[int, ...]
+    column: int
+    gpus: int
+
+
+def priorities(ledger: Ledger, round_s: float, entry: Ints, turn: Ints) -> Floats:
+    """float64[U]: (X / column sum) / f of the `turn`-th turn (from 0) of each `entry`; inf where it has received nothing.
+
+    f is of the column's time up to the end of the round that is given out, in which the columns' sums are what shares come to.
+    """
+    received = np.maximum(ledger.received_s + ledger.ahead_s, 0.0)
+    columns = int(ledger.column.max(initial=-1)) + 1
+    shares = np.bincount(ledger.column, ledger.share, columns)
+    times = np.bincount(ledger.column, received, columns) + round_s * shares
+    had = received[entry] + round_s * turn
+    wanted = ledger.share[entry] * times[ledger.column[entry]] / shares[ledger.column[entry]]
+    priority: Floats = np.divide(wanted, had, out=np.full(len(entry), np.inf), where=had > 0.0)
+    return priority
+
+
+def under_way(observed: Observed, homes: Mapping[int, Home]) -> list[tuple[int, int, float]]:
+    """(row, column, since when) of everything that runs, a pair once; jobs without a claim are of no row."""
+    of, classes, found = observed.classes.class_list, len(observed.classes.keys), []
+    for home in homes.values():
+        row = of[home.job]
+        if home.partner != ALONE:
+            pair = observed.pair_row.get(in_order(row, of[home.partner])) if home.job < home.partner else None
+            row = -1 if pair is None else classes + pair
+        if row >= 0:
+            found.append((row, home.column, home.run.since_s))
+    return found
+
+
+def turns(observed: Observed, ledger: Ledger, queues: Queues, left: list[int], fixed: Container[int]) -> list[Turn]:
+    """Who runs next by the shares, by decreasing priority. `left`: GPUs by type still to be given; `fixed`: who has a place."""
+    if not len(ledger.row) or not any(left):
+        return []
+    return list(_Selection(observed, ledger, queues, left, fixed).turns())
+
+
+class _Selection:
+    def __init__(self, observed: Observed, ledger: Ledger, queues: Queues, left: list[int], fixed: Container[int]) -> None:
+        homes = queues.homes
+        self.observed, self.ledger, self.homes, self.left = observed, ledger, homes, list(left)
+        self.fixed = {e: home for e, home in homes.items() if e in fixed}
+        self.taken = set(self.fixed)
+        self.round_s, self.now_s = length_s(observed.snapshot.round_s), observed.snapshot.now_s
+        self.queues = queues
+        division = observed.division
+        self.pairs: list[list[int]] = division.pairs.tolist()
+        self.gpus = np.concatenate([division.scale, division.scale[division.pairs[:, 0]]])[ledger.row]
+        self.type_of = division.column_type[ledger.column]
+
+    def turns(self) -> Iterator[Turn]:
+        """Take rows by decreasing priority as long as their GPUs fit."""
+        row, column, gpus, type_of = (a.tolist() for a in (self.ledger.row, self.ledger.column, self.gpus, self.type_of))
+        for entry in self._by_priority():
+            needed, of = gpus[entry], type_of[entry]
+            if self.left[of] < needed:
+                continue
+            jobs = self._jobs(row[entry], column[entry])
+            if jobs:
+                self.taken.update(jobs)
+                self.left[of] -= needed
+                yield Turn(jobs, column[entry], needed)
+
+    def _by_priority(self) -> list[int]:
+        """Entries in the order of their turns, each as often as its jobs and GPUs allow."""
+        ledger, running = self.ledger, np.zeros(len(self.ledger.row), dtype=np.int64)
+        for row, column, _ in under_way(self.observed, self.fixed):
+            if (at := ledger.entry.get((row, column))) is not None:
+                running[at] += 1
+        room = np.array(self.left, dtype=np.int64)[self.type_of] // self.gpus
+        times = np.maximum(np.minimum(self._counts() - running, room), 0)
+        entry = np.repeat(np.arange(len(times)), times)
+        turn = np.arange(len(entry)) - np.repeat(np.cumsum(times) - times, times) + running[entry]
+        priority = priorities(ledger, self.round_s, entry, turn)
+        owed = ledger.owed_s(self.now_s)[entry] + self.round_s * (ledger.share[entry] - turn)
+        order: list[int] = entry[np.lexsort((entry, -owed, -priority))].tolist()
+        return order
+
+    def _counts(self) -> Ints:
+        """int64[n]: jobs, or pairs of them, that each entry's row has."""
+        pairs, count = self.observed.division.pairs, self.observed.division.count
+        a, b = count[pairs[:, 0]], count[pairs[:, 1]]
+        of_pairs = np.where(pairs[:, 0] == pairs[:, 1], a // 2, np.minimum(a, b))
+        counts: Ints = np.concatenate([count, of_pairs])[self.ledger.row]
+        return counts
+
+    def _jobs(self, row: int, column: int) -> tuple[int, ...]:
+        """The next job of a class, or two of a pair of classes; none if they are not there."""
+        classes = len(self.observed.classes.keys)
+        a, b = (row, ALONE) if row < classes else self.pairs[row - classes]
+        first = self.queues.next(a, column, self.taken)
+        if first is None or b == ALONE:
+            return () if first is None else (first,)
+        second = self.homes[first].partner if first in self.homes else ALONE
+        if second == ALONE or second in self.taken or self.observed.classes.class_list[second] != b:
+            found = self.queues.next(b, column, self.taken, but=first)
+            return () if found is None else (first, found)
+        return first, second
+
+
+class Queues:
+    """The jobs of each class in the order in which they come to have GPUs of a type."""
+
+    def __init__(self, observed: Observed, ledger: Ledger, homes: Mapping[int, Home]) -> None:
+        self.observed, self.homes, self.level = observed, homes, ledger.level
+        self.members = observed.classes.members
+        self.queues: dict[tuple[int, int], list[int]] = {}
+
+    def next(self, of_class: int, column: int, taken: Container[int], but: int = ALONE) -> int | None:
+        """The first of the class that is not taken, `but` for one."""
+        members = self.members[of_class]
+        if len(members) == 1:
+            return None if members[0] in taken or members[0] == but else members[0]
+        key = of_class, column
+        if key not in self.queues:
+            self.queues[key] = self._sorted(members, column)[::-1]
+        queue = self.queues[key]
+        while queue and queue[-1] in taken:
+            queue.pop()
+        if not queue or queue[-1] != but:
+            return queue[-1] if queue else None
+        return next((e for e in reversed(queue[:-1]) if e not in taken), None)
+
+    def in_need(self, jobs: list[int]) -> list[int]:
+        """Jobs of one class, whoever has received least of all types together first."""
+        return jobs if len(jobs) == 1 else sorted(jobs, key=lambda e: (sum(self.attained[e].values()), self.arrival[e], e))
+
+    def _sorted(self, members: list[int], column: int) -> list[int]:
+        gpu_type, homes = self.observed.division.columns[column].gpu_type, self.homes
+        attained, arrival = self.attained, self.arrival
+        ranked = []
+        for e in members:
+            home = homes.get(e)
+            ranked.append((attained[e].get(gpu_type, 0.0), home is None or home.column != column, arrival[e], e))
+        ranked.sort()
+        return [e for _, _, _, e in ranked]
+
+    @cached_property
+    def attained(self) -> list[dict[str, float]]:
+        """By job and GPU type, the time received so far."""
+        return attained_s(self.observed, self.level)
+
+    @cached_property
+    def arrival(self) -> list[float]:
+        """By job."""
+        arrival: list[float] = self.observed.snapshot.jobs.columns.numbers["arrival_s"][self.observed.rows].tolist()
+        return arrival
+
+
+def attained_s(observed: Observed, level: Levels) -> list[dict[str, float]]:
+    """By job and GPU type, the time received so far; a job that came in after its class mates starts level with them."""
+    columns, rows = observed.snapshot.jobs.columns, observed.row_list
+    received = columns.others["received_s"]
+    attained = [dict(received[row]) for row in rows]
+    for had, row in zip(attained, rows, strict=True) if level else ():
+        for gpu_type, seconds in level.get(columns.ids[row], {}).items():
+            had[gpu_type] = had.get(gpu_type, 0.0) + seconds
+    return attained
+
+
+def length_s(round_s: float) -> float:
+    """A round's length to reckon with; rounds without any are as long as a second."""
+    return max(round_s, 1.0)

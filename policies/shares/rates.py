@@ -1,0 +1,86 @@
+"""How fast groups of like jobs run on each column: the rows T[m, c] of a division, 0 where the gang cannot sit."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import TypeAlias
+
+import numpy as np
+
+from policies.shares.division import Column
+from policies.shares.ground import Condition, Ground, largest, widest
+from policies.snapshot import Floats, Snapshot
+
+SpreadRates: TypeAlias = Mapping[tuple[str, str, int], float]
+"""steps/s over several nodes, by kind, GPU type and GPUs."""
+
+
+@dataclass(frozen=True, slots=True)
+class Group:
+    """Jobs that are alike in all that can matter: kind, GPUs, weight, team, whether they share devices, condition."""
+
+    kind: str
+    gpus: int
+    weight: float
+    team: str
+    shares: bool
+    condition: Condition
+
+
+def spread_rates(snapshot: Snapshot) -> SpreadRates:
+    """What is known of kinds on several nodes, kept as long as the kinds are the same."""
+    if "spread_rates" not in snapshot.lasting:
+        known = [(k.id, t) for k in snapshot.kinds for t in k.throughputs if t.spread and t.steps_per_s > 0.0]
+        snapshot.lasting["spread_rates"] = {(kind, t.gpu_type, t.gpus): t.steps_per_s for kind, t in known}
+    found: SpreadRates = snapshot.lasting["spread_rates"]
+    return found
+
+
+def columns_of(snapshot: Snapshot, ground: Ground, *, spread: bool) -> tuple[Column, ...]:
+    """A column for each type with GPUs to give and, where `spread`, one for several nodes of it if any kind is known there."""
+    known = {gpu_type for _, gpu_type, _ in spread_rates(snapshot)} if spread else set()
+    return (*(Column(t) for t in ground.types), *(Column(t, spread=True) for t in ground.types if t in known))
+
+
+def rates_of(snapshot: Snapshot, ground: Ground, groups: Sequence[Group], columns: Sequence[Column]) -> Floats:
+    """float64[G, C]: steps/s; consolidated time needs a node that gives the gang's GPUs, spread time several that do together."""
+    reach, rates = _Reach(ground), np.zeros((len(groups), len(columns)))
+    for c, column in enumerate(columns):
+        for g, group in enumerate(groups):
+            if group.gpus <= reach.gpus(group, column):
+                rates[g, c] = speed(snapshot, group, column)
+    return rates
+
+
+def speed(snapshot: Snapshot, group: Group, column: Column) -> float:
+    """steps/s of such a job on this column, were it there; 0 where that is not known."""
+    if column.spread:
+        return spread_rates(snapshot).get((group.kind, column.gpu_type, group.gpus), 0.0)
+    if group.gpus > snapshot.max_gpus:
+        return 0.0
+    return float(snapshot.throughputs[snapshot.kind_index[group.kind], snapshot.type_index[column.gpu_type], group.gpus])
+
+
+class _Reach:
+    """The most GPUs that jobs of a condition can be given, by column; looked up once for all of them."""
+
+    def __init__(self, ground: Ground) -> None:
+        self.ground = ground
+        self.number = {name: i for i, name in enumerate(ground.types)}
+        self.of_one: dict[Condition, list[int]] = {}
+        self.together: dict[tuple[Condition, int], list[int]] = {}
+
+    def gpus(self, group: Group, column: Column) -> int:
+        """On one node, or where the column is spread on several of them together."""
+        condition, of_type = group.condition, self.number[column.gpu_type]
+        if not column.spread:
+            if condition not in self.of_one:
+                self.of_one[condition] = largest(self.ground, self.ground.admitting(condition))
+            return self.of_one[condition][of_type]
+        if group.gpus < 2:
+            return 0
+        key = condition, group.gpus
+        if key not in self.together:
+            self.together[key] = widest(self.ground, self.ground.admitting(condition, group.gpus))
+        return self.together[key][of_type]
