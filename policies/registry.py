@@ -24,6 +24,7 @@ BUILT_IN: Mapping[str, str] = {
     "edf": "policies.edf:Edf",
     "priority": "policies.priority:Priority",
     "exact": "policies.exact:Exact",
+    "max_min_fairness": "policies.max_min_fairness:MaxMinFairness",
     "allox": "policies.allox:AlloX",
     "gandiva": "policies.gandiva:Gandiva",
 }

@@ -15,9 +15,10 @@ from controlplane.simulation.run import Simulation
 from controlplane.simulation.scene import Scene
 from policies import plan_json, snapshot_json
 from policies.base import SolverFailedError
-from policies.max_min_fairness import MaxMinFairness, max_min
+from policies.max_min_fairness import MaxMinFairness
 from policies.plan import Plan
 from policies.shares.division import Shares
+from policies.shares.fairness import fairness
 from policies.shares.observe import Observed, division_of
 from policies.shares.policy import Sharing, plan_of
 from policies.snapshot import JobView, KindView, NodeState, PairThroughput, Snapshot, Source, Throughput
@@ -67,7 +68,7 @@ def test_unlike_jobs_have_their_time_where_it_counts_most_for_them() -> None:
 
 def test_both_jobs_gain_as_much_over_equal_time_on_one_gpu_of_each_type() -> None:
     division = division_of(two_jobs(1, 1, 1)).division
-    shares = max_min(division)
+    shares = fairness(division)
     assert sorted(shares.throughput(division)) == pytest.approx([1.4737, 2.5263], abs=1e-4)
 
 
@@ -80,7 +81,7 @@ def test_a_policy_that_takes_types_for_alike_is_no_better_than_one_that_knows_th
         sum(speeds[job][gpu_type, 1] * share for gpu_type, share in by_type.items()) / division.equal_rates[m]
         for m, (job, by_type) in enumerate(sorted(agnostic.shares.items(), key=lambda item: _class(division, speeds[item[0]])))
     ]
-    assert min(per_equal) < max_min(division).objective
+    assert min(per_equal) < fairness(division).objective
 
 
 def _class(division: Any, speeds: dict[tuple[str, int], float]) -> int:
@@ -107,8 +108,8 @@ def test_jobs_that_may_share_a_gpu_have_more_together() -> None:
 
 def test_a_program_without_a_solution_is_an_error() -> None:
     division = division_of(two_jobs(1, 1, 1)).division
-    with pytest.raises(SolverFailedError, match="max-min fairness"):
-        max_min(replace(division, gpus=np.array([-1.0, 1.0, 1.0])))
+    with pytest.raises(SolverFailedError, match="a linear program of"):
+        fairness(replace(division, gpus=np.array([-1.0, 1.0, 1.0])))
 
 
 # What they get
@@ -171,7 +172,7 @@ def test_shares_are_made_anew_when_jobs_come_and_go_and_not_in_between() -> None
 
     def allocate(observed: Observed) -> Shares:
         made.append(observed.snapshot.now_s)
-        return max_min(observed.division)
+        return fairness(observed.division)
 
     def policy(snapshot: Snapshot) -> Plan:
         return plan_of(snapshot, Sharing("max_min_fairness", "test", allocate))
