@@ -7,8 +7,9 @@ import sqlite3
 import subprocess
 import sys
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
+from typing import Self
 
 from django.db import connection
 
@@ -26,13 +27,24 @@ django.setup()
 
 
 class Worker:
-    """A process that runs a script once it is told to; `sys.argv[2:]` are the arguments, `ready()` waits for the word."""
+    """A process that runs a script once it is told to; `sys.argv[2:]` are the arguments, `ready()` waits for the word.
+
+    As a context it is gone at the end, whatever happened inside.
+    """
 
     def __init__(self, database: str, script: str, *arguments: object) -> None:
         ready = "def ready():\n    print('ready', flush=True)\n    sys.stdin.readline()\n"
         command = [sys.executable, "-c", PRELUDE + ready + script, database, *map(str, arguments)]
         pipe = subprocess.PIPE
         self.process = subprocess.Popen(command, cwd=ROOT, env=dict(os.environ), stdin=pipe, stdout=pipe, stderr=pipe, text=True)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self.process.returncode is None:
+            self.process.kill()
+            self.process.communicate()
 
     def wait_until_ready(self) -> None:
         """It has reached `ready()`."""
@@ -61,6 +73,8 @@ def shared_database(folder: Path) -> Iterator[str]:
     path = folder / "db.sqlite3"
     copy = sqlite3.connect(path)
     connection.connection.backup(copy)
+    # A file outside of WAL is put into it by whoever opens it, and of two at the same time SQLite refuses one without waiting.
+    copy.execute("PRAGMA journal_mode=WAL")
     copy.close()
     yield str(path)
     copy = sqlite3.connect(path)
@@ -71,9 +85,10 @@ def shared_database(folder: Path) -> Iterator[str]:
 def at_once(folder: Path, script: str, *arguments: tuple[object, ...]) -> list[tuple[int, str]]:
     """Run a script in as many processes as there are sets of arguments, all from `ready()` on at the same time."""
     with shared_database(folder) as name:
-        workers = [Worker(name, script, *given) for given in arguments]
-        for worker in workers:
-            worker.wait_until_ready()
-        for worker in workers:
-            worker.go()
-        return [worker.end() for worker in workers]
+        with ExitStack() as started:
+            workers = [started.enter_context(Worker(name, script, *given)) for given in arguments]
+            for worker in workers:
+                worker.wait_until_ready()
+            for worker in workers:
+                worker.go()
+            return [worker.end() for worker in workers]
