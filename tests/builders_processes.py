@@ -84,11 +84,10 @@ def shared_database(folder: Path) -> Iterator[str]:
 
 def at_once(folder: Path, script: str, *arguments: tuple[object, ...]) -> list[tuple[int, str]]:
     """Run a script in as many processes as there are sets of arguments, all from `ready()` on at the same time."""
-    with shared_database(folder) as name:
-        with ExitStack() as started:
-            workers = [started.enter_context(Worker(name, script, *given)) for given in arguments]
-            for worker in workers:
-                worker.wait_until_ready()
-            for worker in workers:
-                worker.go()
-            return [worker.end() for worker in workers]
+    with shared_database(folder) as name, ExitStack() as started:
+        workers = [started.enter_context(Worker(name, script, *given)) for given in arguments]
+        for worker in workers:
+            worker.wait_until_ready()
+        for worker in workers:
+            worker.go()
+        return [worker.end() for worker in workers]

@@ -2,40 +2,28 @@
 
 from __future__ import annotations
 
-import os
-import sqlite3
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
-from django.db import connection
 
 from clusters.models import Assignment
 from jobs.models import Job
 from profiling.models import Kind, Measurement, PairMeasurement, PairProfile, ProfileRun
 from tests.builders import a_cluster, a_kind
+from tests.builders_processes import at_once
 from tests.builders_profiling import a_profiled_job, a_profiling_node, end, place, run_of
 from tests.builders_sharing import a_shared_launch, a_shared_node, a_sharing_job
 
 pytestmark = pytest.mark.django_db(transaction=True)
 
-ROOT = Path(__file__).resolve().parents[2]
-
 # Each process keeps its transaction open for a moment after its work, so that the two overlap whoever comes first.
 ENDING = """
-import os, sys, time
-os.environ["DJANGO_SETTINGS_MODULE"] = "tests.settings"
-from django.conf import settings
-settings.DATABASES["default"]["NAME"] = sys.argv[1]
-import django
-django.setup()
+import time
 from django.db import transaction
 from clusters.models import Assignment
 from profiling import services
 assignment = Assignment.objects.select_related("job__cluster", "node").get(pk=sys.argv[2])
-print("ready", flush=True)
-sys.stdin.readline()
+ready()
 with transaction.atomic():
     getattr(services, sys.argv[3])(assignment)
     time.sleep(0.3)
@@ -44,43 +32,8 @@ with transaction.atomic():
 
 def end_at_once(folder: Path, *launches: Assignment, service: str = "profile_run_ended") -> None:
     """Call that service for each of these launches, each in a process of its own, all at the same time."""
-    name = _share(folder)
-    children = [_child(name, launch, service) for launch in launches]
-    for child in children:
-        assert child.stdout is not None
-        assert child.stdout.readline() == "ready\n", child.communicate()
-    for child in children:
-        assert child.stdin is not None
-        child.stdin.write("go\n")
-        child.stdin.flush()
-    for child in children:
-        _, errors = child.communicate(timeout=60)
-        assert child.returncode == 0, errors
-    _take_back(name)
-
-
-def _child(name: str, launch: Assignment, service: str) -> subprocess.Popen[str]:
-    pipe = subprocess.PIPE
-    command = [sys.executable, "-c", ENDING, name, str(launch.pk), service]
-    return subprocess.Popen(command, cwd=ROOT, env=dict(os.environ), stdin=pipe, stdout=pipe, stderr=pipe, text=True)
-
-
-def _share(folder: Path) -> str:
-    """The database under a name that other processes can open; SQLite's test database lives in memory, so a copy of it."""
-    if connection.vendor != "sqlite":
-        return str(connection.settings_dict["NAME"])
-    path = folder / "db.sqlite3"
-    copy = sqlite3.connect(path)
-    connection.connection.backup(copy)
-    copy.close()
-    return str(path)
-
-
-def _take_back(name: str) -> None:
-    if connection.vendor == "sqlite":
-        copy = sqlite3.connect(name)
-        copy.backup(connection.connection)
-        copy.close()
+    answers = at_once(folder, ENDING, *((launch.pk, service) for launch in launches))
+    assert answers == [(0, "")] * len(launches)
 
 
 def test_the_last_two_runs_of_a_kind_that_end_at_once_release_its_jobs(tmp_path: Path) -> None:
