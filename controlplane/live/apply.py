@@ -70,7 +70,8 @@ class _Application:
                 self.services.evict(gangs[key].assignments[0].pk, ACTOR, self.now)
             case Keep(key=key, placement=Placement() as placement) if change.changes_term:
                 same = Q(pk__in=[a.pk for a in gangs[key].assignments], state__in=LIVE)
-                Assignment.objects.filter(same).update(term_until=time_of(placement.until_s), steps_quota=placement.steps_quota)
+                term = {"term_until": time_of(placement.until_s), "steps_quota": placement.steps_quota, "term_at": self.now}
+                Assignment.objects.filter(same).update(**term)
 
 
 def _lock(todo: Sequence[Change]) -> None:

@@ -23,12 +23,15 @@ class Outcome:
     exit_code: int | None = None
 
 
-def outcome_of(ended: Exit, *, saved: bool = False, last_words: str = "", stopped_by_operator: bool = False) -> Outcome:
+def outcome_of(
+    ended: Exit, *, saved: bool = False, fell: str = "", last_words: str = "", stopped_by_operator: bool = False
+) -> Outcome:
     """The outcome of a run.
 
     Args:
         ended: how the run ended.
         saved: whether the training library said that it leaves with its state saved (its event "preempted").
+        fell: why its gang fell apart, if the library said that another rank was gone first.
         last_words: the last lines of stderr, masked.
         stopped_by_operator: whether the stop came from the agent's own shutdown.
     """
@@ -43,6 +46,8 @@ def outcome_of(ended: Exit, *, saved: bool = False, last_words: str = "", stoppe
         return _stopped(ended, stopped_by_operator)
     if ended.oom:
         return Outcome(AssignmentState.FAILED, ReasonClass.OOM, "the kernel killed the job: out of memory", code)
+    if fell:
+        return Outcome(AssignmentState.FAILED, ReasonClass.GANG, fell, code)
     if code == EXIT_PREEMPTED and saved:
         return Outcome(AssignmentState.PREEMPTED, ReasonClass.PREEMPT, "the job's term was over", code)
     if code is None:

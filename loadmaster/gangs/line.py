@@ -1,0 +1,120 @@
+"""A connection between two ranks: lines of JSON over TCP, begun by proving to each other that both know the launch's token.
+
+The token itself never travels. What follows is neither secret nor signed: it is a handful of numbers, between machines whose
+frameworks exchange gradients in the clear anyway. A machine that vanishes without a word is noticed by the kernel's keepalive.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import hmac
+import json
+import os
+import secrets
+import socket
+import threading
+from dataclasses import dataclass
+from typing import Any
+
+LONGEST = 64 * 1024
+GREETING_S = 10.0
+KEEPALIVE = {"TCP_KEEPIDLE": 10, "TCP_KEEPINTVL": 5, "TCP_KEEPCNT": 4, "TCP_USER_TIMEOUT": 30_000}
+"""After 30 s of silence of the other machine's kernel the connection is given up; a process that only computes is not silent."""
+
+Message = dict[str, Any]
+
+
+class StrangerError(Exception):
+    """The other side does not belong to this launch, or says so of us."""
+
+
+@dataclass(frozen=True, slots=True)
+class Pass:
+    """What makes a rank one of this launch."""
+
+    token: str
+    size: int
+    fence: int
+
+    def proof(self, role: str, rank: int, nonces: str) -> str:
+        """What only one who knows the token can say."""
+        words = f"{role} {rank} {self.size} {self.fence} {nonces}"
+        return hmac.new(self.token.encode(), words.encode(), hashlib.sha256).hexdigest()
+
+    def is_proof(self, words: Message, role: str, rank: int, nonces: str) -> bool:
+        """Whether a message proves that."""
+        return hmac.compare_digest(self.proof(role, rank, nonces).encode(), str(words.get("proof")).encode())
+
+
+class Line:
+    """One end of a connection. Any thread may say, one listens."""
+
+    def __init__(self, connection: socket.socket) -> None:
+        self._socket = connection
+        self._lines = connection.makefile("rb")
+        self._lock = threading.Lock()
+        _keep_alive(connection)
+
+    def say(self, **message: Any) -> bool:
+        """Send a message; whether it went out. That the other end is gone, who listens will notice."""
+        with self._lock, contextlib.suppress(OSError):
+            self._socket.sendall(json.dumps(message).encode() + b"\n")
+            return True
+        return False
+
+    def hear(self) -> Message | None:
+        """The next message; None at the connection's end."""
+        try:
+            line = self._lines.readline(LONGEST)
+            message = json.loads(line) if line.endswith(b"\n") else None
+        except (OSError, ValueError):
+            return None
+        return message if isinstance(message, dict) else None
+
+    def close(self) -> None:
+        """End it; whoever listens on either end hears that."""
+        with contextlib.suppress(OSError):
+            self._socket.shutdown(socket.SHUT_RDWR)
+        self._socket.close()
+
+    def drop(self) -> None:
+        """Let go of it in this process alone (one that was forked), whatever its threads were doing."""
+        descriptor = self._socket.detach()
+        if descriptor >= 0:
+            os.close(descriptor)
+
+    def admit(self, ticket: Pass) -> int:
+        """As the lead: the rank at the other end. StrangerError, after telling why, if it is none of this launch."""
+        self._socket.settimeout(GREETING_S)
+        nonce = secrets.token_hex(16)
+        self.say(nonce=nonce)
+        words = self.hear() or {}
+        rank, theirs = words.get("rank"), words.get("nonce")
+        nonces = f"{nonce} {theirs}"
+        if not (isinstance(rank, int) and 0 < rank < ticket.size and ticket.is_proof(words, "member", rank, nonces)):
+            self.say(refused="the token, the fence or the number of ranks is another launch's")
+            raise StrangerError("somebody else")
+        self.say(proof=ticket.proof("lead", rank, nonces))
+        self._socket.settimeout(None)
+        return rank
+
+    def introduce(self, ticket: Pass, rank: int) -> None:
+        """As a member: say who this is, and make sure that the other end is this launch's lead. StrangerError if it is not."""
+        self._socket.settimeout(GREETING_S)
+        nonce = secrets.token_hex(16)
+        theirs = (self.hear() or {}).get("nonce")
+        nonces = f"{theirs} {nonce}"
+        self.say(rank=rank, nonce=nonce, proof=ticket.proof("member", rank, nonces))
+        words = self.hear() or {}
+        if not ticket.is_proof(words, "lead", rank, nonces):
+            raise StrangerError(str(words.get("refused") or "who answers is not this launch's rank 0"))
+        self._socket.settimeout(None)
+
+
+def _keep_alive(connection: socket.socket) -> None:
+    connection.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+    connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+    for name, value in KEEPALIVE.items():
+        if hasattr(socket, name):
+            connection.setsockopt(socket.IPPROTO_TCP, getattr(socket, name), value)
