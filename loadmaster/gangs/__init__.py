@@ -22,7 +22,7 @@ from loadmaster.run_folder import JobEnvironment, JobEnvironmentError
 __all__ = ["EXIT_FELL", "Gang", "GangBroken", "LeftEarly", "gang_of"]
 
 
-def gang_of(environment: JobEnvironment, fell: Callable[[str], None]) -> Gang:
+def gang_of(environment: JobEnvironment, fell: Callable[[str], object]) -> Gang:
     """This process's place among the ranks of its launch; `fell` is told, from any thread, why the gang fell apart."""
     if environment.world_size <= 1 or not environment.gang:
         return Alone(environment.rank)

@@ -41,7 +41,7 @@ class LeftEarly(Exception):  # noqa: N818 - an order that came before there was 
 class Telling:
     """How a fallen gang is told of, and how a process ends whose training thread cannot."""
 
-    fell: Callable[[str], None]
+    fell: Callable[[str], object]
     end: Callable[[int], object]
     stuck_s: float = STUCK_S
     witness_s: float = WITNESS_S

@@ -56,7 +56,15 @@ class Lead:
         return True
 
     def meet(self, leaving: Leaving, newest: Checkpoint | None) -> Checkpoint | None:
-        until_s = time.monotonic() + self._meet_s
+        try:
+            self._wait_for_all(leaving, time.monotonic() + self._meet_s)
+        except BaseException:
+            self._hang_up()
+            raise
+        self._say_to_all(begin=asdict(newest) if newest else None)
+        return newest
+
+    def _wait_for_all(self, leaving: Leaving, until_s: float) -> None:
         with self._changed:
             while len(self._members) < self._ticket.size - 1 and not self._agreement.broken:
                 if reason := leaving():
@@ -66,8 +74,6 @@ class Lead:
                 self._changed.wait(LOOK_S)
             if self._agreement.broken:
                 raise self._agreement.fallen()
-        self._say_to_all(begin=asdict(newest) if newest else None)
-        return newest
 
     def _missing(self) -> str:
         return ", ".join(f"rank {rank}" for rank in range(1, self._ticket.size) if rank not in self._members)
@@ -163,13 +169,16 @@ class Lead:
         return rank
 
     def _hang_up(self) -> None:
+        with contextlib.suppress(OSError):
+            self._server.shutdown(socket.SHUT_RDWR)  # wakes who accepts
         self._server.close()
         for line in self._members.values():
             line.close()
 
     def _drop(self) -> None:
         """In a forked process: the connections are its parent's."""
-        self._server.close()
+        with contextlib.suppress(OSError):
+            os.close(self._server.detach())
         for line in self._members.values():
             line.drop()
 

@@ -68,7 +68,7 @@ class Line:
         try:
             line = self._lines.readline(LONGEST)
             message = json.loads(line) if line.endswith(b"\n") else None
-        except (OSError, ValueError):
+        except (OSError, ValueError):  # ValueError: no JSON, or closed by another thread of this process
             return None
         return message if isinstance(message, dict) else None
 
@@ -76,6 +76,7 @@ class Line:
         """End it; whoever listens on either end hears that."""
         with contextlib.suppress(OSError):
             self._socket.shutdown(socket.SHUT_RDWR)
+        self._lines.close()
         self._socket.close()
 
     def drop(self) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import socket
 import threading
@@ -45,16 +46,26 @@ class Member:
         return reason != TERM_OVER
 
     def meet(self, leaving: Leaving, newest: Checkpoint | None) -> Checkpoint | None:
-        self._line = self._connect(leaving, time.monotonic() + self._meet_s)
+        until_s = time.monotonic() + self._meet_s
+        self._line = self._connect(leaving, until_s)
         threading.Thread(target=self._listen, args=(self._line,), name="gang", daemon=True).start()
+        try:
+            self._wait_for_the_beginning(leaving, until_s)
+        except BaseException:
+            self._hang_up()
+            raise
+        return self._newest
+
+    def _wait_for_the_beginning(self, leaving: Leaving, until_s: float) -> None:
         with self._changed:
             while not self._has_begun:
                 if self._agreement.broken:
                     raise self._agreement.fallen()
                 if reason := leaving():
                     raise LeftEarly(reason)
+                if time.monotonic() > until_s:
+                    raise self._agreement.fallen(f"the gang did not begin within {self._meet_s:.0f} s: a rank is missing")
                 self._changed.wait(LOOK_S)
-        return self._newest
 
     def begin(self, step: int) -> None:
         self._agreement.begin(step)
@@ -80,14 +91,16 @@ class Member:
         self._agreement.rest()
 
     def _connect(self, leaving: Leaving, until_s: float) -> Line:
+        refusal: StrangerError | None = None
         while True:
             try:
                 return self._introduced()
             except (OSError, StrangerError) as error:
+                refusal = error if isinstance(error, StrangerError) else refusal
                 if reason := leaving():
                     raise LeftEarly(reason) from error
                 if time.monotonic() > until_s:
-                    text = f"rank 0 was not met at {self._address} within {self._meet_s:.0f} s: {error}"
+                    text = f"rank 0 was not met at {self._address} within {self._meet_s:.0f} s: {refusal or error}"
                     raise self._agreement.fallen(text) from error
                 time.sleep(AGAIN_S)
 
@@ -101,8 +114,9 @@ class Member:
         return line
 
     def _listen(self, line: Line) -> None:
-        while (message := line.hear()) is not None:
-            self._hear(message)
+        with contextlib.closing(line):
+            while (message := line.hear()) is not None:
+                self._hear(message)
         with self._changed:
             self._is_cut = True
             self._changed.notify_all()

@@ -22,7 +22,7 @@ from loadmaster.agent.reconcile import (
     View,
     reconcile,
 )
-from loadmaster.agent.runtimes.base import Exit, RunId, RunState, RunStatus, StopBy, StopOrder, Term
+from loadmaster.agent.runtimes.base import Exit, RunId, RunState, RunStatus, StopBy, StopOrder
 from loadmaster.protocol import AssignmentState, Directive, DirectiveAction, StopReason
 
 RUN = RunId("a1", 3)
