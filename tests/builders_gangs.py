@@ -196,9 +196,16 @@ class GangLaunches:
 
     def start(self, script: str, **environ: str) -> list[subprocess.Popen[bytes]]:
         """The next launch of both ranks."""
+        return self._start(("-c", script), environ)
+
+    def start_module(self, module: str, **environ: str) -> list[subprocess.Popen[bytes]]:
+        """The same of a module that is told where to write its result."""
+        return self._start(("-m", module), environ)
+
+    def _start(self, command: tuple[str, ...], environ: dict[str, str]) -> list[subprocess.Popen[bytes]]:
         port = two_free_ports()
         self.processes = [
-            launches.start("-c", script, str(self.result(rank)), **{**self._environ(rank, port), **environ})
+            launches.start(*command, str(self.result(rank)), **{**self._environ(rank, port), **environ})
             for rank, launches in enumerate(self.ranks)
         ]
         return self.processes
