@@ -18,6 +18,9 @@ from loadmaster.gangs.line import Pass
 from loadmaster.gangs.member import Member
 from tests.builders_training import Launches
 
+JOURNALS = "TORCH_JOB_JOURNALS"
+"""Where `tests.torch_gang_job` keeps a journal, if it is to."""
+
 TICKET_TOKEN = "the token of the launch"
 MEET_S = 20.0
 

@@ -26,8 +26,8 @@ from loadmaster import training
 from loadmaster.checkpoints import MANIFEST, Manifest
 from loadmaster.journals import JobJournal
 from loadmaster.torch import steps
+from tests.builders_gangs import JOURNALS
 
-JOURNALS = "TORCH_JOB_JOURNALS"
 SAMPLES, FEATURES, BATCH = 96, 6, 4
 
 
