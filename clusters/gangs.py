@@ -80,10 +80,16 @@ def gpus_of(assignment: Assignment) -> int:
     return sum(Assignment.objects.filter(job=assignment.job_id, fence=assignment.fence).values_list("gpus", flat=True))
 
 
-def check_gang(assignment: Assignment, node: Node) -> None:
-    """Raise GangImpossibleError where the node's agent does not know gangs: it could not even read the specification.
+def trouble(node: Node) -> str:
+    """Why no rank of a gang can run on the node, or empty. One whose agent has told nothing of what it knows gets the benefit."""
+    if node.features and GANG not in node.features:
+        return f"the agent of node {node} cannot run a rank of a gang: install a newer one"
+    if node.features and not node.address:
+        return f"node {node} has no address where other ranks reach it: docs/agent.md, Gangs, says what to set"
+    return ""
 
-    An agent that has told nothing of what it knows is taken at its word.
-    """
-    if assignment.world_size > 1 and node.features and GANG not in node.features:
-        raise GangImpossibleError(f"the agent of node {node} cannot run a rank of a gang: install a newer one")
+
+def check_gang(assignment: Assignment, node: Node) -> None:
+    """Raise GangImpossibleError where the node's agent does not know gangs: it could not even read the specification."""
+    if assignment.world_size > 1 and (why := trouble(node)):
+        raise GangImpossibleError(why)

@@ -198,7 +198,9 @@ class Hands:
         run = entry.run
         stood = standing(self._runtime, run)
         words = self._shipper.last_words(run) if ended.exit_code else ""
-        outcome = outcome_of(ended, saved=stood.left, fell=stood.fell, last_words=words, stopped_by_operator=self.is_leaving)
+        outcome = outcome_of(
+            ended, saved=stood.left, why=stood.why, fell=stood.fell, last_words=words, stopped_by_operator=self.is_leaving
+        )
         logger.info("%s has ended: %s %s", run.name, outcome.state, outcome.reason_class or "")
         details = {
             "exit_code": outcome.exit_code,

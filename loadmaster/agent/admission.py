@@ -30,7 +30,7 @@ def objection(
         return ReasonClass.NODE, f"this agent runs jobs by the runtime {runtime}, not {spec.runtime}"
     if not spec.command:
         return ReasonClass.USER, "the command is empty"
-    if spec.world_size > 1 and not spec.rendezvous:
+    if spec.world_size > 1 and meeting_place(spec) is None:
         return ReasonClass.NODE, "the node of rank 0 has no address where other ranks reach it: docs/agent.md, Gangs"
     return _device_objection(spec, devices, live)
 
@@ -76,14 +76,23 @@ def contract(spec: LaunchSpec, checkpoints: Path) -> dict[str, str]:
     }
 
 
+def meeting_place(spec: LaunchSpec) -> tuple[str, int] | None:
+    """Host and port where the gang meets; None if the specification names none."""
+    try:
+        return parse_address(spec.rendezvous)
+    except ValueError:
+        return None
+
+
 def gang_contract(spec: LaunchSpec) -> dict[str, str]:
     """How a rank of a gang finds the others: by the names that PyTorch's launchers use, and for the training library.
 
     A rank is one process and sees its own GPUs alone, so it is the first of its kind wherever it runs.
     """
-    if spec.world_size <= 1:
+    place = meeting_place(spec)
+    if spec.world_size <= 1 or place is None:
         return {}
-    host, port = parse_address(spec.rendezvous)
+    host, port = place
     return {
         "RANK": str(spec.rank),
         "WORLD_SIZE": str(spec.world_size),

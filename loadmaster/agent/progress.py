@@ -19,10 +19,11 @@ CHUNK = 64 * 1024
 
 @dataclass(frozen=True, slots=True)
 class Standing:
-    """Where a run stands: total steps done, whether it said that it leaves with its state saved, and if its gang fell, why."""
+    """Where a run stands: total steps done, whether it said that it leaves with its state saved, and why; if its gang fell, why."""
 
     step: int | None = None
     left: bool = False
+    why: str = ""
     fell: str = ""
 
 
@@ -54,7 +55,7 @@ def standing(runtime: Runtime, run: RunId) -> Standing:
         if data.get("event") == FELL:
             found = replace(found, left=False, fell=str(data.get("reason") or "its gang fell apart"))
         elif sample := sample_of(data):
-            found = Standing(sample.step, sample.event == "preempted", found.fell)
+            found = Standing(sample.step, sample.event == "preempted", str(data.get("reason") or ""), found.fell)
     return found
 
 

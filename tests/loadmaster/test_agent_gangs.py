@@ -108,10 +108,14 @@ class TestProcesses:
             assert runtime.objection(launch(a_rank(1, port))) is None, "only rank 0 listens there"
         assert found == (ReasonClass.NODE, f"port {port + listener}, where the gang is to meet, is taken on this machine")
 
-    def test_a_rank_whose_gang_has_nowhere_to_meet_is_refused(self) -> None:
-        found = admission.objection(a_rank(rendezvous=""), RUN, runtime="process", devices={"emulated-n1-0"}, live=())
-        assert found is not None
-        assert (found[0], "docs/agent.md" in found[1]) == (ReasonClass.NODE, True)
+    @pytest.mark.parametrize("rendezvous", ["", "nowhere", "gpu-7:"])
+    def test_a_rank_whose_gang_has_nowhere_to_meet_is_refused(self, tmp_path: Path, rendezvous: str) -> None:
+        world = VirtualWorld(tmp_path)
+        held = world.server.offer(a_rank(rendezvous=rendezvous))
+        world.pass_time(3)
+        assert (held.states, held.reports[-1].reason_class) == (["rejected"], ReasonClass.NODE)
+        assert "docs/agent.md" in held.reports[-1].reason
+        world.agent.close()
 
 
 class TestContainers:
@@ -141,6 +145,13 @@ class TestOutcome:
             found = outcome_of(Exit(1.0, exit_code=code), fell="rank 1 was lost before its gang had ended")
             assert (found.state, found.reason_class, found.exit_code) == (AssignmentState.FAILED, ReasonClass.GANG, code)
             assert found.reason == "rank 1 was lost before its gang had ended"
+
+    @pytest.mark.parametrize(
+        ("why", "words"), [("term", "term was over"), ("", "term was over"), ("drain", "gang, which was to stop (drain)")]
+    )
+    def test_a_rank_that_left_without_an_order_of_its_own_says_for_what(self, why: str, words: str) -> None:
+        found = outcome_of(Exit(1.0, exit_code=75), saved=True, why=why)
+        assert (found.state, words in found.reason) == (AssignmentState.PREEMPTED, True)
 
     def test_one_that_was_to_stop_anyway_is_pre_empted(self) -> None:
         found = outcome_of(Exit(1.0, exit_code=77, stopped_by=StopBy.PREEMPT), fell="rank 1 was lost")

@@ -44,7 +44,7 @@ class Watched:
         self._system, self._client = system, client
         words = {"name": "gang", "command": ["python", "-m", MODULE, str(result)], "gpus": 2, "steps": STEPS, "may_mix": True}
         environment = {JOURNALS: str(system.site.journals)}
-        self.id = client.submit(**words, cores=0.5, memory_gb=2.0, max_retries=0, environment=environment).job.id
+        self.id = client.submit(words, cores=0.5, memory_gb=2.0, max_retries=0, environment=environment).job.id
         (system.site.journals / SUBMITTED).write_text(json.dumps([{"id": self.id, "steps": STEPS}]))
 
     def until(self, holds: Callable[[], object], what: str) -> None:

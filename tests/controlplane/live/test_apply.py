@@ -262,6 +262,27 @@ def test_a_gang_is_launched_whole_or_not_at_all(cluster: Cluster, node: Node) ->
     assert port in PORTS
 
 
+@pytest.mark.parametrize(
+    ("values", "word"),
+    [
+        ({"features": ["process"], "address": "10.0.0.5"}, "install a newer one"),
+        ({"features": ["process", "gang"]}, "docs/agent.md"),
+    ],
+)
+def test_a_gang_waits_where_a_node_cannot_run_a_rank_of_it(cluster: Cluster, node: Node, values: dict[str, Any], word: str) -> None:
+    other = a_node(cluster, gpus=1)
+    Node.objects.filter(pk=other.pk).update(**values)
+    job = a_job(cluster, name="a", gpus_min=2, gpus_max=2)
+    seats = tuple(RankSeat(str(n.pk), (devices_of(n)[0].uuid,)) for n in (node, other))
+    row = a_round(cluster, lambda *_: Plan("told", PlanStatus.HEURISTIC, (Placement(str(job.pk), seats),)))
+    assert refused(row) == {"a": "stale"}
+    assert word in row.rejected[0]["detail"]
+    assert not Assignment.objects.exists()
+    a_job(cluster, name="b")
+    a_round(cluster, placing(b=(other, devices_of(other)[0])))
+    assert Assignment.objects.get().node == other, "a job of one rank may run there"
+
+
 def test_the_database_is_the_last_judge_of_a_slot(cluster: Cluster, node: Node, monkeypatch: pytest.MonkeyPatch) -> None:
     first, second = devices_of(node)
     running(cluster, "a", node, first)
