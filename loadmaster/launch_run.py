@@ -184,7 +184,8 @@ class Run:
         began_s = time.monotonic()
         position = Position(self._step, epochs.epoch, epochs.batch, self._loss())
         try:
-            self._store.save(position, self._work.save)
+            with self._gang.saving():
+                self._store.save(position, self._work.save)
             self._saved_step = self._step
         except Exception as error:  # libraries wrap the disk's error in their own; whatever is not a full disk is raised again
             if not is_disk_full(error):

@@ -302,7 +302,7 @@ class LaunchSpec:
     kind_name: str = ""
     required_features: tuple[str, ...] = ()
     version: int = PROTOCOL_VERSION
-    gang_token: str = field(default="", metadata=LATER)
+    gang_token: str = field(default="", repr=False, metadata=LATER)
     gang_gpus: int = field(default=0, metadata=LATER)
 
 

@@ -7,7 +7,7 @@ import contextlib
 import os
 import sys
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 EXIT_FELL = 77
@@ -63,6 +63,7 @@ class Agreement:
         self._bound = 0
         self._last: tuple[int, str] | None = None
         self._at_rest = False
+        self._is_saving = False
         self._told = False
         self._process = os.getpid()
         atexit.register(self._at_exit)
@@ -83,6 +84,24 @@ class Agreement:
         with self.changed:
             self._last = last, reason
             self.changed.notify_all()
+
+    def release(self) -> None:
+        """Nobody will tell a last step any more: go on as if nobody had asked, unless one is told already."""
+        with self.changed:
+            self.is_asked = False
+            self.changed.notify_all()
+
+    @contextlib.contextmanager
+    def saving(self) -> Iterator[None]:
+        """Meanwhile this rank writes a checkpoint: that needs no other one, and is not cut short because another one is lost."""
+        with self.changed:
+            self._is_saving = True
+        try:
+            yield
+        finally:
+            with self.changed:
+                self._is_saving = False
+                self.changed.notify_all()
 
     def pass_boundary(self, done: int) -> str | None:
         """After so many steps: None to do another one, else why this was the last. Raises GangBroken."""
@@ -109,9 +128,7 @@ class Agreement:
                 return
             self.broken = reason
             self.changed.notify_all()
-        timer = threading.Timer(self._telling.stuck_s, self._end_by_force)
-        timer.daemon = True
-        timer.start()
+        start_timer(self._telling.stuck_s, self._end_by_force)
 
     def rest(self) -> None:
         """This rank is out of the loop: what becomes of the others is no longer its affair."""
@@ -119,7 +136,13 @@ class Agreement:
             self._at_rest = True
 
     def _end_by_force(self) -> None:
+        with self.changed:
+            was_saving = self._is_saving
+            self.changed.wait_for(lambda: not self._is_saving)
         if self._at_rest:
+            return
+        if was_saving:  # it leaves by itself at its next boundary, if it is not stuck
+            start_timer(self._telling.stuck_s, self._end_by_force)
             return
         self._tell(self.broken or "", aloud=True)
         with contextlib.suppress(Exception):
@@ -143,3 +166,10 @@ class Agreement:
         if aloud:
             print(f"loadmaster: {reason}", file=sys.stderr, flush=True)
         self._telling.fell(reason)
+
+
+def start_timer(after_s: float, function: Callable[[], object]) -> None:
+    """Call a function then, if the process still is there."""
+    timer = threading.Timer(after_s, function)
+    timer.daemon = True
+    timer.start()

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable
+from contextlib import AbstractContextManager
 from typing import Protocol
 
 from loadmaster.checkpoints import Checkpoint
@@ -56,6 +58,10 @@ class Gang(Protocol):
         """
         ...
 
+    def saving(self) -> AbstractContextManager[None]:
+        """While this rank writes a checkpoint: it is not ended by force meanwhile."""
+        ...
+
     def leave(self) -> None:
         """This rank is out of the loop, whatever the cause."""
         ...
@@ -84,6 +90,9 @@ class Alone:
 
     def part(self, done: int, saved: int | None) -> int | None:
         return saved
+
+    def saving(self) -> AbstractContextManager[None]:
+        return contextlib.nullcontext()
 
     def leave(self) -> None:
         """Nobody is there."""

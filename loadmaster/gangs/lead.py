@@ -8,11 +8,12 @@ import os
 import socket
 import threading
 import time
+from contextlib import AbstractContextManager
 from dataclasses import asdict
 
 from loadmaster.checkpoints import Checkpoint
 from loadmaster.gangs.address import parse_address
-from loadmaster.gangs.agreement import Agreement, LeftEarly, Telling
+from loadmaster.gangs.agreement import Agreement, LeftEarly, Telling, start_timer
 from loadmaster.gangs.alone import Leaving
 from loadmaster.gangs.line import Line, Message, Pass, StrangerError
 
@@ -21,6 +22,9 @@ MEET_S = 600.0
 
 PART_S = 60.0
 """How long the lead, its checkpoint saved, waits for ranks that are still in the last step."""
+
+ANSWER_S = 60.0
+"""How long a rank may take to say what it has bound itself to: its listening thread does, however long its steps are."""
 
 GOODBYE_S = 2.0
 LOOK_S = 0.1
@@ -33,9 +37,9 @@ class Lead:
 
     leads = finds = True
 
-    def __init__(self, address: str, ticket: Pass, telling: Telling, meet_s: float = MEET_S) -> None:
+    def __init__(self, address: str, ticket: Pass, telling: Telling, meet_s: float = MEET_S, answer_s: float = ANSWER_S) -> None:
         self._ticket = ticket
-        self._meet_s = meet_s
+        self._meet_s, self._answer_s = meet_s, answer_s
         self._agreement = Agreement(telling)
         self._changed = self._agreement.changed
         self._members: dict[int, Line] = {}
@@ -43,6 +47,7 @@ class Lead:
         self._bound: dict[int, int] = {}
         self._arrived: dict[int, int] = {}
         self._reason: str | None = None
+        self._is_decided = self._is_closed = False
         self._strangers = threading.BoundedSemaphore(STRANGERS)
         self._server = _listen(*parse_address(address))
         os.register_at_fork(after_in_child=self._drop)
@@ -97,6 +102,9 @@ class Lead:
         self._hang_up()
         return saved
 
+    def saving(self) -> AbstractContextManager[None]:
+        return self._agreement.saving()
+
     def leave(self) -> None:
         self._agreement.rest()
 
@@ -108,12 +116,22 @@ class Lead:
                 self._bound = {**self._arrived, 0: self._agreement.promise()}
                 self._say_to_all(ask=True)
                 self._decide()
+                if not self._is_decided:
+                    start_timer(self._answer_s, self._give_up_asking)
 
     def _decide(self) -> None:
-        if self._reason is not None and len(self._bound) == self._ticket.size:
+        if self._reason is not None and len(self._bound) == self._ticket.size and not self._is_decided:
+            self._is_decided = True
             last = max(self._bound.values())
             self._agreement.settle(last, self._reason)
             self._say_to_all(last=last, reason=self._reason)
+
+    def _give_up_asking(self) -> None:
+        """A rank that is frozen keeps its connection and answers nothing: the others do not wait for it for ever."""
+        with self._changed:
+            if not self._is_decided:
+                silent = ", ".join(f"rank {rank}" for rank in range(self._ticket.size) if rank not in self._bound)
+                self._break_off(f"{silent} did not answer within {self._answer_s:g} s")
 
     def _hear(self, rank: int, message: Message) -> None:
         with self._changed:
@@ -125,36 +143,45 @@ class Lead:
                     self._decide()
                 case {"arrived": int(step)}:
                     self._arrived[rank] = step
+                    self._bound.setdefault(rank, step)  # asked or not, it goes no further
+                    self._decide()
                     self._changed.notify_all()
 
     def _lose(self, rank: int) -> None:
         with self._changed:
             self._gone.add(rank)
             self._changed.notify_all()
-            if rank not in self._arrived:
-                reason = f"rank {rank} was lost before its gang had ended"
-                self._agreement.break_off(reason)
-                self._say_to_all(lost=reason)
+            if rank not in self._arrived and not self._is_closed:  # else it is this rank that hung up
+                self._break_off(f"rank {rank} was lost before its gang had ended")
+
+    def _break_off(self, reason: str) -> None:
+        self._agreement.break_off(reason)
+        self._say_to_all(lost=reason)
 
     def _say_to_all(self, **message: object) -> None:
         for line in list(self._members.values()):
             line.say(**message)
 
     def _accept(self) -> None:
-        with contextlib.suppress(OSError):  # it was closed
-            while True:
+        while not self._is_closed:
+            try:
                 connection, _ = self._server.accept()
-                if self._strangers.acquire(blocking=False):
-                    threading.Thread(target=self._serve, args=(connection,), name="gang", daemon=True).start()
-                else:
-                    connection.close()
+            except OSError:  # it was closed, or who came has gone again, or there are too many open files
+                time.sleep(LOOK_S)
+                continue
+            if self._strangers.acquire(blocking=False):
+                threading.Thread(target=self._serve, args=(connection,), name="gang", daemon=True).start()
+            else:
+                connection.close()
 
     def _serve(self, connection: socket.socket) -> None:
         with contextlib.closing(Line(connection)) as line, contextlib.suppress(StrangerError, OSError):
             rank = self._admit(line)
-            while (message := line.hear()) is not None:
-                self._hear(rank, message)
-            self._lose(rank)
+            try:
+                while (message := line.hear()) is not None:
+                    self._hear(rank, message)
+            finally:
+                self._lose(rank)
 
     def _admit(self, line: Line) -> int:
         try:
@@ -162,17 +189,19 @@ class Lead:
         finally:
             self._strangers.release()
         with self._changed:
-            if rank in self._members:
-                raise StrangerError(f"rank {rank} is there already")
+            if rank in self._members or self._is_closed:
+                raise StrangerError(f"rank {rank} is there already, or comes too late")
             self._members[rank] = line
             self._changed.notify_all()
         return rank
 
     def _hang_up(self) -> None:
+        with self._changed:
+            self._is_closed = True
         with contextlib.suppress(OSError):
             self._server.shutdown(socket.SHUT_RDWR)  # wakes who accepts
         self._server.close()
-        for line in self._members.values():
+        for line in list(self._members.values()):
             line.close()
 
     def _drop(self) -> None:

@@ -7,6 +7,7 @@ import os
 import socket
 import threading
 import time
+from contextlib import AbstractContextManager
 
 from loadmaster.checkpoints import Checkpoint
 from loadmaster.gangs.address import parse_address
@@ -71,6 +72,8 @@ class Member:
         self._agreement.begin(step)
 
     def pass_boundary(self, done: int, reason: str | None) -> str | None:
+        if reason and self._has_parted:
+            return reason  # the lead has saved and left: there is nobody to agree with
         if reason and not self._has_wished:
             self._has_wished = True
             self._say(wish=reason)
@@ -86,6 +89,9 @@ class Member:
             raise self._agreement.fallen(LEAD_LOST)
         self._hang_up()
         return self._saved
+
+    def saving(self) -> AbstractContextManager[None]:
+        return self._agreement.saving()
 
     def leave(self) -> None:
         self._agreement.rest()
@@ -114,14 +120,23 @@ class Member:
         return line
 
     def _listen(self, line: Line) -> None:
-        with contextlib.closing(line):
-            while (message := line.hear()) is not None:
-                self._hear(message)
+        """To the line's end: whatever that is, who trains must not be left waiting for a word that does not come."""
+        why = LEAD_LOST
+        try:
+            with contextlib.closing(line):
+                while (message := line.hear()) is not None:
+                    self._hear(message)
+        except (AttributeError, KeyError, TypeError, ValueError) as error:
+            why = f"rank 0 has said what this version of the training library does not understand: {error!r}"
+        finally:
+            self._be_cut(why)
+
+    def _be_cut(self, why: str) -> None:
         with self._changed:
             self._is_cut = True
             self._changed.notify_all()
             if not self._has_parted:
-                self._agreement.break_off(LEAD_LOST)
+                self._agreement.break_off(why)
 
     def _hear(self, message: Message) -> None:
         with self._changed:
@@ -137,6 +152,7 @@ class Member:
                     self._agreement.break_off(reason)
                 case {"parted": True, "saved": saved}:
                     self._has_parted, self._saved = True, saved
+                    self._agreement.release()
             self._changed.notify_all()
 
     def _say(self, **message: object) -> None:
