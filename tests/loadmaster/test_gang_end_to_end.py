@@ -23,8 +23,8 @@ pytestmark = [pytest.mark.slow, pytest.mark.torch, pytest.mark.timeout(900)]
 MODULE = "tests.torch_gang_job"
 STEPS = 150
 PATIENCE_S = 240.0
-PERIOD_S, TERM_S = 4.0, 12.0
-CLOCKWORK = {"heartbeat_s": 1.0, "lease_s": 20.0, "grace_s": 15.0, "margin_s": 3.0, "period_s": PERIOD_S}
+PERIOD_S, TERM_S = 4.0, 120.0
+CLOCKWORK = {"heartbeat_s": 1.0, "lease_s": 60.0, "grace_s": 60.0, "margin_s": 3.0, "period_s": PERIOD_S}
 
 
 @pytest.fixture

@@ -259,6 +259,22 @@ def test_launches_cost_queries_by_the_batch(
     assert queries == [OF_A_PLAN + batches * OF_A_BATCH]
 
 
+@pytest.mark.parametrize("batch", [100, 3])
+def test_gangs_of_one_plan_meet_at_ports_of_their_own_which_cost_one_query_of_all(
+    cluster: Cluster, monkeypatch: pytest.MonkeyPatch, queries: list[int], batch: int
+) -> None:
+    monkeypatch.setattr(launches, "BATCH", batch)
+    nodes = [a_node(cluster, gpus=6, cores=100.0, address="10.0.0.5") for _ in range(2)]  # two agents on one machine
+    first, second = (devices_of(node) for node in nodes)
+    jobs = queue(cluster, 6, gpus_max=2)
+    pairs = zip(jobs, first, second, strict=True)
+    a_round(cluster, told(*(Placement(str(job.pk), (seat(a), seat(b))) for job, a, b in pairs)))
+    ports = list(Assignment.objects.order_by("job", "rank").values_list("gang_port", flat=True))
+    assert ports[::2] == ports[1::2]
+    assert len(set(ports)) == 6
+    assert queries == [OF_A_PLAN + 1 + -(-6 // batch) * OF_A_BATCH]
+
+
 def test_a_plan_that_launches_nothing_does_not_look_for_room(cluster: Cluster, node: Node, queries: list[int]) -> None:
     a_round(cluster, placing())
     assert queries == [2], "what is held"
