@@ -123,7 +123,6 @@ class Threads:
     begin: int = 0
     total: int = 10_000
     stuck_s: float = 5.0
-    tokens: Sequence[str] = ()
     leaving: Callable[[int], str | None] = lambda rank: None
     meet_s: float = MEET_S
 
@@ -135,7 +134,7 @@ class Threads:
     def rank(self, rank: int) -> Gang:
         """The rank's place in the gang."""
         ended = self.ended[rank]
-        ticket = Pass(self.tokens[rank] if self.tokens else TICKET_TOKEN, self.size, 1)
+        ticket = Pass(TICKET_TOKEN, self.size, 1)
         telling = Telling(ended.fell.append, ended.forced.append, self.stuck_s, 0.1)
         if rank == 0:
             return Lead(self.address, ticket, telling, self.meet_s)

@@ -17,6 +17,9 @@ STUCK_S = 10.0
 WITNESS_S = 2.0
 """How long a rank that crashes waits for word that another one was lost first: then that is why."""
 
+TURNS = 20
+"""It waits in so many parts: on a machine that lets it run but seldom, the thread that listens has its turns too."""
+
 
 class GangBroken(SystemExit):
     """Another rank was lost, or cannot be reached: this one ends with exit code 77, and the launch is not this one's failure."""
@@ -63,9 +66,12 @@ class Agreement:
         self._bound = 0
         self._last: tuple[int, str] | None = None
         self._at_rest = False
+        self._lost_later: str | None = None
         self._is_saving = False
         self._told = False
         self._process = os.getpid()
+        self.say_goodbye: Callable[[bool], object] = lambda crashed: None
+        """Ends the connections to the other ranks as this process ends."""
         atexit.register(self._at_exit)
 
     def begin(self, step: int) -> None:
@@ -121,9 +127,15 @@ class Agreement:
         self._tell(reason)
         return GangBroken(reason)
 
-    def break_off(self, reason: str) -> None:
-        """A rank is lost: this one ends, by itself or by force; one that has done its part ignores it."""
+    def break_off(self, reason: str, *, willingly: bool = False) -> None:
+        """A rank is lost, or has ended `willingly`: this one ends, by itself or by force.
+
+        One that is out of the loop goes on; but if it turns out to be crashing, a rank that did not end willingly is why.
+        """
         with self.changed:
+            if self._at_rest and not willingly:
+                self._lost_later = self._lost_later or reason
+                self.changed.notify_all()
             if self.broken is not None or self._at_rest:
                 return
             self.broken = reason
@@ -150,13 +162,24 @@ class Agreement:
         self._telling.end(EXIT_FELL)
 
     def _at_exit(self) -> None:
-        """A crash that another rank's loss has caused is told as such; this rank's own is its own."""
-        if self._process != os.getpid() or self._told or getattr(sys, "last_value", None) is None:
+        """A crash that another rank's loss has caused is told as such; this rank's own is its own.
+
+        The others are to hear of the loss before the framework's connections end with the process: then they know what it was.
+        """
+        if self._process != os.getpid():
             return
+        crashed = getattr(sys, "last_value", None) is not None
+        if crashed and not self._told and (why := self._witness()):
+            self._tell(why, aloud=True)
+        self.rest()
+        self.say_goodbye(crashed)
+
+    def _witness(self) -> str | None:
+        """Which rank was lost first, if one was."""
         with self.changed:
-            self.changed.wait_for(lambda: self.broken, self._telling.witness_s)
-        if self.broken:
-            self._tell(self.broken, aloud=True)
+            for _ in range(TURNS):
+                self.changed.wait_for(lambda: self.broken or self._lost_later, self._telling.witness_s / TURNS)
+            return self.broken or self._lost_later
 
     def _tell(self, reason: str, *, aloud: bool = False) -> None:
         with self.changed:

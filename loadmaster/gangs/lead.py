@@ -44,12 +44,14 @@ class Lead:
         self._changed = self._agreement.changed
         self._members: dict[int, Line] = {}
         self._gone: set[int] = set()
+        self._willing: set[int] = set()
         self._bound: dict[int, int] = {}
         self._arrived: dict[int, int] = {}
         self._reason: str | None = None
         self._is_decided = self._is_closed = False
         self._strangers = threading.BoundedSemaphore(STRANGERS)
         self._server = _listen(*parse_address(address))
+        self._agreement.say_goodbye = self._say_goodbye
         os.register_at_fork(after_in_child=self._drop)
         threading.Thread(target=self._accept, name="gang", daemon=True).start()
 
@@ -146,17 +148,19 @@ class Lead:
                     self._bound.setdefault(rank, step)  # asked or not, it goes no further
                     self._decide()
                     self._changed.notify_all()
+                case {"goodbye": True}:
+                    self._willing.add(rank)
 
     def _lose(self, rank: int) -> None:
         with self._changed:
             self._gone.add(rank)
             self._changed.notify_all()
             if rank not in self._arrived and not self._is_closed:  # else it is this rank that hung up
-                self._break_off(f"rank {rank} was lost before its gang had ended")
+                self._break_off(f"rank {rank} was lost before its gang had ended", willingly=rank in self._willing)
 
-    def _break_off(self, reason: str) -> None:
-        self._agreement.break_off(reason)
-        self._say_to_all(lost=reason)
+    def _break_off(self, reason: str, *, willingly: bool = False) -> None:
+        self._agreement.break_off(reason, willingly=willingly)
+        self._say_to_all(lost=reason, willingly=willingly)
 
     def _say_to_all(self, **message: object) -> None:
         for line in list(self._members.values()):
@@ -203,6 +207,11 @@ class Lead:
         self._server.close()
         for line in list(self._members.values()):
             line.close()
+
+    def _say_goodbye(self, crashed: bool) -> None:
+        if not crashed:
+            self._say_to_all(goodbye=True)
+        self._hang_up()
 
     def _drop(self) -> None:
         """In a forked process: the connections are its parent's."""

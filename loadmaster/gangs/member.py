@@ -31,9 +31,10 @@ class Member:
         self._where = parse_address(address)
         self._address, self._ticket, self._rank, self._meet_s = address, ticket, rank, meet_s
         self._agreement = Agreement(telling)
+        self._agreement.say_goodbye = self._say_goodbye
         self._changed = self._agreement.changed
         self._line: Line | None = None
-        self._has_begun = self._has_parted = self._has_wished = self._is_cut = False
+        self._has_begun = self._has_parted = self._has_wished = self._is_cut = self._is_willing = False
         self._newest: Checkpoint | None = None
         self._saved: int | None = None
         os.register_at_fork(after_in_child=self._drop)
@@ -136,7 +137,7 @@ class Member:
             self._is_cut = True
             self._changed.notify_all()
             if not self._has_parted:
-                self._agreement.break_off(why)
+                self._agreement.break_off(why, willingly=self._is_willing)
 
     def _hear(self, message: Message) -> None:
         with self._changed:
@@ -148,8 +149,10 @@ class Member:
                     self._say(bound=self._agreement.promise())
                 case {"last": int(last), "reason": str(reason)}:
                     self._agreement.settle(last, reason)
-                case {"lost": str(reason)}:
-                    self._agreement.break_off(reason)
+                case {"lost": str(reason), "willingly": bool(willingly)}:
+                    self._agreement.break_off(reason, willingly=willingly)
+                case {"goodbye": True}:
+                    self._is_willing = True
                 case {"parted": True, "saved": saved}:
                     self._has_parted, self._saved = True, saved
                     self._agreement.release()
@@ -162,6 +165,11 @@ class Member:
     def _hang_up(self) -> None:
         if self._line:
             self._line.close()
+
+    def _say_goodbye(self, crashed: bool) -> None:
+        if not crashed:
+            self._say(goodbye=True)
+        self._hang_up()
 
     def _drop(self) -> None:
         """In a forked process: the connection is its parent's."""

@@ -13,78 +13,11 @@ import pytest
 from loadmaster.gangs import agreement as agreement_module
 from loadmaster.gangs import line as line_module
 from loadmaster.gangs.address import parse_address
-from loadmaster.gangs.agreement import Agreement, GangBroken, Telling
-from loadmaster.gangs.lead import Lead
+from loadmaster.gangs.agreement import Agreement, GangBroken
 from loadmaster.gangs.line import Line, Pass, StrangerError
-from loadmaster.gangs.member import Member
-from tests.builders_gangs import MEET_S, TICKET_TOKEN, free_port
+from tests.builders_gang_sites import Site, ending
+from tests.builders_gangs import TICKET_TOKEN, free_port
 from tests.builders_training import until
-
-
-class Site:
-    """One rank that is real, and the ends of lines by which a test plays the others."""
-
-    def __init__(self) -> None:
-        self.address = f"127.0.0.1:{free_port()}"
-        self.told: list[str] = []
-        self.forced: list[int] = []
-        self.lines: list[Line] = []
-
-    def telling(self, stuck_s: float = 1000.0) -> Telling:
-        return Telling(self.told.append, self.forced.append, stuck_s, 0.1)
-
-    def lead(self, size: int, answer_s: float = 1000.0) -> Lead:
-        return Lead(self.address, Pass(TICKET_TOKEN, size, 1), self.telling(), MEET_S, answer_s)
-
-    def played_member(self, rank: int, size: int) -> Line:
-        """A member's end of the line, introduced."""
-        line = Line(socket.create_connection(parse_address(self.address)))
-        line.introduce(Pass(TICKET_TOKEN, size, 1), rank)
-        self.lines.append(line)
-        return line
-
-    def met_by(self, size: int, answer_s: float = 1000.0) -> tuple[Lead, list[Line]]:
-        """A lead that has met members that are played, none of which has said anything yet."""
-        lead = self.lead(size, answer_s)
-        members = [self.played_member(rank, size) for rank in range(1, size)]
-        lead.meet(lambda: None, None)
-        assert [line.hear() for line in members] == [{"begin": None}] * (size - 1)
-        return lead, members
-
-    def led(self, *words: dict[str, Any]) -> tuple[Member, Line]:
-        """A member that has met, or is about to meet, a lead that is played and has said these words."""
-        member = Member(self.address, Pass(TICKET_TOKEN, 2, 1), 1, self.telling(), MEET_S)
-        with socket.create_server(parse_address(self.address)) as server:
-            meeting = Meeting(member)
-            line = Line(server.accept()[0])
-            line.admit(Pass(TICKET_TOKEN, 2, 1))
-        self.lines.append(line)
-        for each in words:
-            line.say(**each)
-        meeting.end()
-        return member, line
-
-
-class Meeting:
-    """A member's meeting, in a thread, because the test plays the other side of it; what it raises comes out at its end."""
-
-    def __init__(self, member: Member) -> None:
-        self._member = member
-        self._raised: list[BaseException] = []
-        self._thread = threading.Thread(target=self._meet, daemon=True)
-        self._thread.start()
-
-    def _meet(self) -> None:
-        try:
-            self._member.meet(lambda: None, None)
-        except BaseException as error:
-            self._raised.append(error)
-
-    def end(self) -> None:
-        self._thread.join(30.0)
-        assert not self._thread.is_alive(), "it hangs"
-        if self._raised:
-            raise self._raised[0]
 
 
 @pytest.fixture
@@ -93,29 +26,6 @@ def site() -> Iterator[Site]:
     yield site
     for line in site.lines:
         line.close()
-
-
-def ending(rank: Lead | Member, done: int, reason: str | None = None) -> Callable[[], str | None]:
-    """The rank at a boundary, in a thread that must come back; call it to learn with what."""
-    found: list[str | GangBroken | None] = []
-
-    def pass_it() -> None:
-        try:
-            found.append(rank.pass_boundary(done, reason))
-        except GangBroken as broken:
-            found.append(broken)
-
-    thread = threading.Thread(target=pass_it, daemon=True)
-    thread.start()
-
-    def result() -> str | None:
-        thread.join(30.0)
-        assert not thread.is_alive(), "the rank hangs"
-        if isinstance(found[0], GangBroken):
-            raise found[0]
-        return found[0]
-
-    return result
 
 
 def test_a_rank_that_has_arrived_and_dies_before_it_answers_keeps_nobody_waiting(site: Site) -> None:
@@ -151,7 +61,7 @@ def test_a_rank_that_is_frozen_and_answers_nothing_is_not_waited_for_for_ever(si
     with pytest.raises(GangBroken, match=r"rank 1 did not answer within 0\.1 s"):
         why()
     assert member.hear() == {"ask": True}
-    assert member.hear() == {"lost": "rank 1 did not answer within 0.1 s"}
+    assert member.hear() == {"lost": "rank 1 did not answer within 0.1 s", "willingly": False}
     assert site.told == ["rank 1 did not answer within 0.1 s"]
     assert frozen.hear() == {"ask": True}
 
