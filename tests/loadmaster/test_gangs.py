@@ -131,9 +131,9 @@ def test_a_stranger_is_turned_away_and_does_not_keep_the_gang_from_meeting() -> 
     gang = Threads(2, total=3)
     lead = gang.rank(0)
     for stranger in (Pass("another token", 2, 1), Pass(TICKET_TOKEN, 2, 7), Pass(TICKET_TOKEN, 3, 1)):
-        with contextlib.closing(Line(socket.create_connection(parse_address(gang.address)))) as line:
-            with pytest.raises(StrangerError, match="another launch's"):
-                line.introduce(stranger, 1)
+        line = Line(socket.create_connection(parse_address(gang.address)))
+        with contextlib.closing(line), pytest.raises(StrangerError, match="another launch's"):
+            line.introduce(stranger, 1)
     with gang.running([1]):
         lead.meet(lambda: None, None)
         lead.part(3, 3)
