@@ -116,7 +116,7 @@ class NodeAdmin(OperatorAdmin):
     actions = ("cordon", "uncordon", "drain", "to_production", "to_profiling", "to_both")
     readonly_fields = (
         "cluster", "gpu_type", "role", "state", "drain_until", "reason", "cores", "memory_gb", "machine_id", "boot_id", "epoch",
-        "session_expires_at", "last_seen_at", "agent_version", "features", "emulated", "created_at",
+        "session_expires_at", "last_seen_at", "agent_version", "features", "address", "emulated", "created_at",
     )  # fmt: skip
 
     def has_add_permission(self, request: HttpRequest, obj: Any = None) -> bool:

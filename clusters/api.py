@@ -11,7 +11,7 @@ from rest_framework.response import Response
 
 from clusters import services
 from clusters.agent_errors import invalid
-from clusters.api_base import AgentView, answer, node_by_token, read_body, speaks, words
+from clusters.api_base import AgentView, answer, dated_answer, node_by_token, read_body, speaks, words
 from clusters.authentication import bearer
 from loadmaster.protocol import (
     Accept,
@@ -59,7 +59,7 @@ class HeartbeatView(AgentView):
     @speaks(Heartbeat, HeartbeatReply, operation_id="agent_heartbeat")
     def post(self, request: Request, node_id: UUID) -> Response:
         """Renew the leases of the listed assignments; the answer lists everything wanted and not yet done."""
-        return answer(services.heartbeat(node_id, words(Heartbeat, request)))
+        return dated_answer(services.heartbeat(node_id, words(Heartbeat, request)))
 
 
 class AcceptView(AgentView):
@@ -68,7 +68,7 @@ class AcceptView(AgentView):
     @speaks(Accept, LaunchSpec, operation_id="agent_accept")
     def put(self, request: Request, assignment_id: UUID) -> Response:
         """Accept; the answer is everything needed to run it, secrets included."""
-        return answer(services.accept(node_by_token(request).pk, assignment_id, words(Accept, request)))
+        return dated_answer(services.accept(node_by_token(request).pk, assignment_id, words(Accept, request)))
 
 
 class StateView(AgentView):

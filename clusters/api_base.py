@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import logging
+import time
 import uuid
 from collections.abc import Callable
 from enum import Enum
@@ -23,7 +24,7 @@ from clusters.authentication import NodeTokenAuthentication
 from clusters.models import Node
 from clusters.moves import LostRaceError
 from jobs.moves import LostRaceError as JobLostRaceError
-from loadmaster.protocol import PROTOCOL_HEADER, PROTOCOL_VERSION, ErrorCode
+from loadmaster.protocol import PROTOCOL_HEADER, PROTOCOL_VERSION, TIME_HEADER, ErrorCode
 from loadmaster.wire import WireError, loads, to_json
 
 T = TypeVar("T")
@@ -74,6 +75,16 @@ def words(cls: type[T], request: Request) -> T:
 def answer(obj: object, status: int = 200) -> Response:
     """A dataclass of the protocol as JSON."""
     return Response(to_json(obj), status=status)
+
+
+def time_header() -> str:
+    """The server's clock as an answer carries it (TIME_HEADER): what the answer says of times counts from then."""
+    return f"{time.time():.6f}"
+
+
+def dated_answer(obj: object) -> Response:
+    """The same with the server's clock, for what speaks of times."""
+    return Response(to_json(obj), headers={TIME_HEADER: time_header()})
 
 
 class AgentView(APIView):

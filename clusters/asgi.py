@@ -14,13 +14,13 @@ from django.conf import settings
 from django.http.request import split_domain_port, validate_host
 
 from clusters.agent_errors import AgentCallError
-from clusters.api_base import LARGEST_BODY
+from clusters.api_base import LARGEST_BODY, time_header
 from clusters.beats import Beats
 from clusters.polls import POLLS
 from clusters.services.enrolment import sha256
 from clusters.services.heartbeats import Call
 from controlplane.short_ways import Answering, App, Message, Receive, Scope, Send
-from loadmaster.protocol import PROTOCOL_HEADER, PROTOCOL_VERSION, Heartbeat
+from loadmaster.protocol import PROTOCOL_HEADER, PROTOCOL_VERSION, TIME_HEADER, Heartbeat
 from loadmaster.wire import WireError, dumps, loads
 
 NODES = "/api/agent/v1/nodes/"
@@ -28,6 +28,7 @@ HEARTBEAT, DIRECTIVES = "/heartbeat", "/directives"
 ENDS = {"POST": HEARTBEAT, "GET": DIRECTIVES}
 UUID_LENGTH = 36
 VERSION_HEADER, VERSION = PROTOCOL_HEADER.lower().encode(), str(PROTOCOL_VERSION).encode()
+TIME = TIME_HEADER.lower().encode()
 ROUTES = {end: f"{NODES}<uuid:node_id>{end}" for end in ENDS.values()}
 """As Django's routes are written, by which its way counts requests."""
 
@@ -75,7 +76,7 @@ class ShortWay:
         except AgentCallError as refusal:
             await _refuse(asked, send, refusal)
             return
-        await asked.answer(send, 200, dumps(reply))
+        await asked.answer(send, 200, dumps(reply), [(TIME, time_header().encode())])
 
     async def _directives(self, node: UUID, token: str, since: tuple[int, float], asked: Answering, send: Send) -> None:
         try:

@@ -35,6 +35,9 @@ BUSY_FRACTION = 0.1
 """The part of the time that looks may take: where they take long they come less often."""
 
 RECENT_S = 60.0
+TERMS_RECENT_S = 15.0
+"""How old a changed term may be that looks still see: a round changes thousands at once, and each look reads them all."""
+
 MOST_WAITING = 25_000
 LOOKS = Threads("directives", 1)
 
@@ -151,9 +154,10 @@ def look(new: Iterable[tuple[UUID, str]], now: datetime | None = None) -> Found:
         tokens = Node.objects.filter(token_sha256__in=[token for _, token in strange])
         known = set(tokens.values_list("token_sha256", flat=True))
     refused = {(node, token): not_yours() if token in known else unknown_token() for node, token in strange}
-    since = (now or timezone.now()) - timedelta(seconds=RECENT_S)
-    concerned = Q(created_at__gt=since) | Q(desired_at__gt=since) | Q(node__in=list(own))
-    wanted = Q(state=AssignmentState.OFFERED) | ~Q(desired="run")
+    now = now or timezone.now()
+    since, changed = now - timedelta(seconds=RECENT_S), now - timedelta(seconds=TERMS_RECENT_S)
+    concerned = Q(created_at__gt=since) | Q(desired_at__gt=since) | Q(term_at__gt=changed) | Q(node__in=list(own))
+    wanted = Q(state=AssignmentState.OFFERED) | ~Q(desired="run") | Q(term_at__isnull=False)
     wishes: dict[UUID, tuple[float, list[Assignment]]] = {}
     by_node: defaultdict[UUID, list[Assignment]] = defaultdict(list)
     rows = Assignment.objects.filter(concerned, wanted, state__in=LIVE).select_related("node__cluster").only(*_SHOWN)
@@ -164,8 +168,8 @@ def look(new: Iterable[tuple[UUID, str]], now: datetime | None = None) -> Found:
 
 
 _SHOWN = (
-    "id", "node_id", "fence", "state", "desired", "desired_at", "created_at", "term_until", "steps_quota",
-    "node__cluster_id", "node__cluster__grace_s",
+    "id", "node_id", "fence", "state", "desired", "desired_at", "created_at", "term_until", "term_at",
+    "steps_quota", "node__cluster_id", "node__cluster__grace_s",
 )  # fmt: skip
 
 POLLS = Polls()

@@ -49,15 +49,25 @@ def directive(assignment: Assignment, grace_s: float) -> Directive | None:
         return Directive(name, fence, DirectiveAction.STOP, stop_reason=StopReason(assignment.desired), grace_s=grace_s)
     if assignment.state == AssignmentState.OFFERED:
         return Directive(name, fence, DirectiveAction.START)
-    if assignment.term_until is None and assignment.steps_quota is None:
+    if assignment.term_until is None and assignment.steps_quota is None and assignment.term_at is None:
         return None
     until_s = assignment.term_until.timestamp() if assignment.term_until else None
     return Directive(name, fence, DirectiveAction.UPDATE, term_until_s=until_s, steps_quota=assignment.steps_quota)
 
 
+def is_news(assignment: Assignment) -> bool:
+    """Whether there is something to tell of it that its agent has not known since its launch."""
+    return assignment.state == AssignmentState.OFFERED or assignment.desired != "run" or assignment.term_at is not None
+
+
 def cursor_of(assignments: Iterable[Assignment]) -> int:
     """When the newest of these wishes came up, in microseconds: the cursor of the long poll. 0 without any."""
-    return max((_microseconds(a.desired_at or a.created_at) for a in assignments), default=0)
+    return max((_microseconds(_wished_at(a)) for a in assignments), default=0)
+
+
+def _wished_at(assignment: Assignment) -> datetime:
+    wished_at = assignment.desired_at or assignment.created_at
+    return max(wished_at, assignment.term_at) if assignment.term_at else wished_at
 
 
 def _microseconds(at: datetime) -> int:

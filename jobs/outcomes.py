@@ -24,7 +24,7 @@ from controlplane.models import Reason
 from jobs.lifecycle import PLACED, JobMove, JobState
 from jobs.models import Attempt, Job
 from jobs.moves import move_job
-from jobs.verdicts import End, Past, Verdict, judge
+from jobs.verdicts import End, Past, Verdict, judge, troubles_of
 from jobs.wording import RESTING
 from loadmaster.protocol import AssignmentState, ReasonClass, StopReason
 from profiling import services as profiling_services
@@ -176,9 +176,8 @@ def _past(job: Job, newest: Assignment) -> Past:
         ranks = list(launch)
         if any(rank.steps_done > rank.start_steps for rank in ranks):
             break
-        troubled = [rank for rank in ranks if _end(rank, job).trouble]
-        count += bool(troubled)
-        without_image |= {rank.node.name: None for rank in troubled if rank.reason_class == ReasonClass.IMAGE}
+        count += bool(troubles_of([_end(rank, job) for rank in ranks]))
+        without_image |= {rank.node.name: None for rank in ranks if rank.reason_class == ReasonClass.IMAGE}
     return Past(job.retries_used, job.max_retries - job.retries_used, count, tuple(reversed(without_image)))
 
 

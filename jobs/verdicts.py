@@ -39,11 +39,16 @@ class End:
         return self.state in (S.FAILED, S.REJECTED) and self.reason_class in USES_RETRY
 
     @property
+    def fell(self) -> bool:
+        """Whether it ended because another rank of its gang did: nothing is to be blamed that is known here."""
+        return self.state is S.FAILED and self.reason_class == ReasonClass.GANG
+
+    @property
     def trouble(self) -> bool:
         """Whether a machine, an image or the network is to blame."""
         if self.state is S.PREEMPTED:
             return self.reason_class == ReasonClass.NODE
-        return self.state is S.LOST or (self.state in (S.FAILED, S.REJECTED) and not self.own_fault)
+        return self.state is S.LOST or (self.state in (S.FAILED, S.REJECTED) and not self.own_fault and not self.fell)
 
     def words(self) -> str:
         """The end as people read it."""
@@ -91,7 +96,7 @@ def judge(ends: Sequence[End], past: Past, *, cancelling: bool, work_done: bool)
     """The move of a job whose launch is over on all ranks.
 
     `work_done` is whether a launch that succeeded has done all of the job. Trouble on one rank excuses the crash of another: gangs
-    fall together.
+    fall together. Where a rank ended by its own fault and the others only because it had, that one's reason is the gang's.
     """
     complete = work_done and all(end.state is S.SUCCEEDED for end in ends)
     if cancelling:
@@ -100,13 +105,23 @@ def judge(ends: Sequence[End], past: Past, *, cancelling: bool, work_done: bool)
         return Verdict(JobMove.COMPLETE)
     if any(end.cancelled and end.state is S.CANCELLED for end in ends):
         return Verdict(JobMove.CANCEL)
-    if troubles := [end for end in ends if end.trouble]:
+    if troubles := troubles_of(ends):
         return _after_trouble(troubles[0], past)
     if faults := [end for end in ends if end.own_fault]:
         if past.retries_left <= 0:
             return Verdict(JobMove.FAIL, faults[0].reason_class, faults[0].words())
         return Verdict(JobMove.RETRY, faults[0].reason_class, faults[0].words(), 2**past.retries_used)
     return Verdict(JobMove.STOPPED)
+
+
+def troubles_of(ends: Sequence[End]) -> list[End]:
+    """The ranks of a launch whose ends say that a machine, an image or the network is to blame.
+
+    Ranks that all say of each other that they were lost were cut off from each other: then these are the trouble.
+    """
+    fallen = [end for end in ends if end.fell]
+    blamed = [end for end in ends if end.state is not S.SUCCEEDED and not end.fell]
+    return fallen if not blamed else [end for end in blamed if end.trouble]
 
 
 def _after_trouble(end: End, past: Past) -> Verdict:

@@ -15,9 +15,10 @@ import os
 import re
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
+from typing import Any
 
 KEPT = 2
 LOCK_WAIT_S = 10.0
@@ -68,6 +69,11 @@ class Checkpoint:
     sha256: str
     position: Position
 
+    @classmethod
+    def of(cls, entry: Mapping[str, Any]) -> "Checkpoint":
+        """From plain data, as `asdict` makes it."""
+        return cls(**{**entry, "position": Position(**entry["position"])})
+
 
 @dataclass(frozen=True, slots=True)
 class Manifest:
@@ -85,8 +91,7 @@ class Manifest:
         data = json.loads(raw)
         if data["version"] != VERSION:
             raise ValueError(f"version {data['version']!r}, this library writes {VERSION}")
-        entries = [Checkpoint(**{**entry, "position": Position(**entry["position"])}) for entry in data["checkpoints"]]
-        return cls(int(data["fence"]), tuple(entries))
+        return cls(int(data["fence"]), tuple(Checkpoint.of(entry) for entry in data["checkpoints"]))
 
 
 class Disk:
@@ -150,17 +155,37 @@ class CheckpointStore:
         """Total steps of the newest checkpoint known to be whole, or None."""
         return self._checkpoints[-1].position.step if self._checkpoints else None
 
-    def resume(self) -> tuple[Path, Position] | None:
+    @property
+    def newest(self) -> Checkpoint | None:
+        """The newest checkpoint known to be whole."""
+        return self._checkpoints[-1] if self._checkpoints else None
+
+    def follow(self, checkpoint: Checkpoint) -> Path:
+        """The file of a checkpoint that another process has found in the same folder; this one neither owns nor writes it.
+
+        A folder on the network may show it a little later. CheckpointError if it is not there whole.
+        """
+        until_s = time.monotonic() + self._lock_wait_s
+        while not self._is_whole(checkpoint):
+            if time.monotonic() > until_s:
+                what = f"the checkpoint of step {checkpoint.position.step} ({checkpoint.file}), at which its gang begins"
+                raise CheckpointError(f"{what}, is not whole in {self.folder}: all nodes of a gang need one folder of checkpoints")
+            time.sleep(LOCK_RETRY_S)
+        self._checkpoints = (checkpoint,)
+        return self.folder / checkpoint.file
+
+    def resume(self, *, own: bool = True) -> tuple[Path, Position] | None:
         """Take the folder over for this fence and find the newest whole checkpoint.
 
         Torn checkpoints are passed over, with a warning, for older ones. A full disk only delays the take-over to the next save.
+        One that does not `own` the folder (a rank that writes no checkpoints) only looks.
 
         Raises:
             StaleFence: a newer launch has the folder.
             CheckpointError: the manifest and the one before it cannot be read.
         """
         self.folder.mkdir(parents=True, exist_ok=True)
-        self._checkpoints = self._take_over().checkpoints
+        self._checkpoints = (self._take_over() if own else self._read()).checkpoints
         while self._checkpoints:
             newest = self._checkpoints[-1]
             if self._is_whole(newest):

@@ -1,6 +1,7 @@
 """Epoch after epoch over a loader, from any position on, knowing at any time where it stands."""
 
 from collections.abc import Iterable, Iterator, Sized
+from itertools import islice
 from typing import Generic, TypeVar
 
 from loadmaster.checkpoints import Position
@@ -9,7 +10,11 @@ Batch = TypeVar("Batch")
 
 
 class Epochs(Generic[Batch]):
-    """The batches from a position on, epoch after epoch, knowing at any time where it stands."""
+    """The batches from a position on, epoch after epoch, knowing at any time where it stands.
+
+    A loader with `set_epoch(epoch)` is told of each epoch before it begins. One with `iter_from(batch)` yields the batches of the
+    epoch from that one on; any other is asked for all of them, and those before it are thrown away.
+    """
 
     def __init__(self, loader: Iterable[Batch], position: Position, *, again: bool) -> None:
         self._loader = loader
@@ -26,15 +31,22 @@ class Epochs(Generic[Batch]):
         while True:
             if callable(set_epoch := getattr(self._loader, "set_epoch", None)):
                 set_epoch(self.epoch)
-            for batch in self._loader:
+            self.batch = self._skip
+            for batch in self._rest():
                 self.batch += 1
-                if self.batch > self._skip:
-                    yield batch
+                yield batch
             if not self.batch:
                 raise ValueError(f"the loader yielded no batch in epoch {self.epoch}: give one that can be iterated again")
             if not self._again:
                 return
             self.epoch, self.batch, self._skip = self.epoch + 1, 0, 0
+
+    def _rest(self) -> Iterable[Batch]:
+        """The batches of the epoch that are not used yet."""
+        if callable(iter_from := getattr(self._loader, "iter_from", None)):
+            rest: Iterable[Batch] = iter_from(self._skip)
+            return rest
+        return islice(self._loader, self._skip, None)
 
 
 def _length(loader: object) -> int | None:

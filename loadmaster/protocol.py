@@ -17,9 +17,13 @@ header `Loadmaster-Protocol: 1`; another version is refused with 426 and a text 
 A log's offset counts unpacked bytes, and `X-Content-SHA256` is the lower-case hex sha256 of the unpacked bytes of this piece;
 a 409 says the offset expected.
 Node calls after register carry `Authorization: Bearer <node token>`. Times are Unix seconds; `observed_at_s` is evidence, the
-server's receipt time decides. Errors are {"error": {"code", "detail", "field"?, "expected"?}}
-(codes: ErrorCode). Every call may be repeated after a lost answer: accept answers the same fence with the same LaunchSpec while the
-assignment lives.
+server's receipt time decides. The server's answers to heartbeat and accept carry the header `Loadmaster-Time`, its clock: an agent
+takes a time of the server's (a term's end) for so many seconds from when it asked, whatever its own clock says. Errors are
+{"error": {"code", "detail", "field"?, "expected"?}} (codes: ErrorCode). Every call may be repeated after a lost answer: accept
+answers the same fence with the same LaunchSpec while the assignment lives.
+
+Both sides read strictly, and a server is upgraded before its agents. A field that a server says and older agents do not know is
+marked LATER: it is left out where it has its default, and what would need it is kept from agents that do not know it (FEATURES).
 """
 
 from __future__ import annotations
@@ -29,11 +33,21 @@ from enum import StrEnum
 
 PROTOCOL_VERSION = 1
 PROTOCOL_HEADER = "Loadmaster-Protocol"
+TIME_HEADER = "Loadmaster-Time"
+
+LATER = {"later": True}
+"""Metadata of a field that was added for agents that know it: `wire` leaves it out where it has its default."""
 
 RUNTIMES = ("process", "docker")
 """The ways of running a job; a node offers the one its agent was started with."""
 
-FEATURES = frozenset({*RUNTIMES, "emulated", "checkpoint", "steps_quota", "lease_guard"})
+GANG = "gang"
+"""The feature of agents that can run a rank of a gang so that it finds the others."""
+
+CONTAINER = "{container}"
+"""Stands in a node's address for a launch's own name, where containers find one another by name."""
+
+FEATURES = frozenset({*RUNTIMES, "emulated", "checkpoint", "steps_quota", "lease_guard", GANG})
 """Features an agent of this version may know; a LaunchSpec that requires another one is REJECTED."""
 
 
@@ -60,7 +74,7 @@ class AssignmentState(StrEnum):
 
 
 class ReasonClass(StrEnum):
-    """Why an assignment ended; only USER and OOM use up a job's retries."""
+    """Why an assignment ended; only USER and OOM use up a job's retries. GANG: another rank of its gang ended or was lost first."""
 
     USER = "user"
     OOM = "oom"
@@ -70,6 +84,7 @@ class ReasonClass(StrEnum):
     PREEMPT = "preempt"
     LEASE = "lease"
     OPERATOR = "operator"
+    GANG = "gang"
 
 
 class DirectiveAction(StrEnum):
@@ -149,7 +164,11 @@ class KnownAssignment:
 
 @dataclass(frozen=True, slots=True)
 class SessionRequest:
-    """Opens a session. `session_secret` lives in the agent's journal: the same machine with it supersedes its session at once."""
+    """Opens a session. `session_secret` lives in the agent's journal: the same machine with it supersedes its session at once.
+
+    `address` is where other nodes reach what a launch listens on, a host's name or IP address (CONTAINER in it stands for the
+    launch's own name); empty where they cannot.
+    """
 
     machine_id: str
     boot_id: str
@@ -158,6 +177,7 @@ class SessionRequest:
     assignments: tuple[KnownAssignment, ...] = ()
     agent_version: str = ""
     features: tuple[str, ...] = ()
+    address: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -243,6 +263,10 @@ class LaunchSpec:
     `runtime` "process" runs `command` on the host, "docker" in `image`; `image_digest` is what that name was resolved to by the
     job's first launch, or empty. `environment` holds plain values, `secrets` those that must never be logged. `devices` are uuids
     on the agent's node; an emulated one is paced by the node's own table for `kind_name`.
+
+    A gang (`world_size` above 1) meets at `rendezvous`, "host:port" of its rank 0, empty where that node says no address; the port
+    is the framework's, the one after it that of the training library, whose ranks know each other by `gang_token`. `gang_gpus`
+    are the GPUs of all ranks.
     """
 
     assignment: str
@@ -278,6 +302,8 @@ class LaunchSpec:
     kind_name: str = ""
     required_features: tuple[str, ...] = ()
     version: int = PROTOCOL_VERSION
+    gang_token: str = field(default="", repr=False, metadata=LATER)
+    gang_gpus: int = field(default=0, metadata=LATER)
 
 
 @dataclass(frozen=True, slots=True)

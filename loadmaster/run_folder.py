@@ -11,8 +11,8 @@ import signal
 import sys
 import threading
 import time
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
 from types import FrameType
 
@@ -20,6 +20,8 @@ TERM_FILE = "term.json"
 PROGRESS_FILE = "progress.jsonl"
 TERM_VERSION = 1
 TERM_CHECK_S = 0.05
+TERM_OVER = "term"
+"""The reason to end that is no order: the term was not prolonged."""
 
 
 class JobEnvironmentError(ValueError):
@@ -30,7 +32,8 @@ class JobEnvironmentError(ValueError):
 class JobEnvironment:
     """The LOADMASTER_ variables of a launch that the training side uses; all absent in a plain script.
 
-    `steps` are the job's total, `steps_quota` those of this launch alone; `emulated_step_s` is the pace of an emulated device.
+    `steps` are the job's total, `steps_quota` those of this launch alone; `emulated_step_s` is the pace of an emulated device. The
+    ranks of a gang meet at `gang` ("host:port" of rank 0). A script that was started by hand is the rank that its launcher says.
     """
 
     run_dir: Path | None = None
@@ -42,6 +45,8 @@ class JobEnvironment:
     emulated_step_s: float | None = None
     rank: int = 0
     world_size: int = 1
+    gang: str = ""
+    gang_token: str = field(default="", repr=False)
 
     @classmethod
     def read(cls, environ: Mapping[str, str] = os.environ) -> "JobEnvironment":
@@ -54,15 +59,18 @@ class JobEnvironment:
             steps_quota=_whole(environ, "LOADMASTER_STEPS_QUOTA"),
             checkpoint_every_s=_seconds(environ, "LOADMASTER_CHECKPOINT_EVERY_S"),
             emulated_step_s=_seconds(environ, "LOADMASTER_EMULATED_STEP_S"),
-            rank=_whole(environ, "LOADMASTER_RANK") or 0,
-            world_size=_whole(environ, "LOADMASTER_WORLD_SIZE") or 1,
+            rank=_whole(environ, "LOADMASTER_RANK", "RANK") or 0,
+            world_size=_whole(environ, "LOADMASTER_WORLD_SIZE", "WORLD_SIZE") or 1,
+            gang=environ.get("LOADMASTER_GANG", ""),
+            gang_token=environ.get("LOADMASTER_GANG_TOKEN", ""),
         )
 
 
 class TermWatch:
     """Says whether this launch is to end: by SIGTERM, by the agent's `stop`, by a term that has passed, by a newer fence.
 
-    The file is looked at no more than every 50 ms, and read only when it has changed. Without a run folder nothing ever ends it.
+    The file is looked at no more than every 50 ms, and read only when it has changed; but a term that seems to be over is looked up
+    once more: the agent may have prolonged it in the last moment. Without a run folder nothing ever ends it.
     """
 
     def __init__(self, run_dir: Path | None, fence: int | None) -> None:
@@ -72,7 +80,7 @@ class TermWatch:
         self._looked_s = -math.inf
         self._stamp: tuple[int, int, int] | None = None
         self._asked: str | None = None
-        self._until_s: float | None = None
+        self._has_passed: Callable[[], bool] = _never
         self._former: object = None
         self._has_handler = False
 
@@ -81,9 +89,9 @@ class TermWatch:
         if self._terminated:
             return "SIGTERM"
         self._look()
-        if self._asked:
-            return self._asked
-        return "term" if self._until_s is not None and time.time() >= self._until_s else None
+        if self._asked is None and self._has_passed():
+            self._look(again=True)
+        return self._asked or (TERM_OVER if self._has_passed() else None)
 
     def is_over(self) -> bool:
         return self.reason() is not None
@@ -104,9 +112,9 @@ class TermWatch:
     def _on_sigterm(self, _signal: int, _frame: FrameType | None) -> None:
         self._terminated = True
 
-    def _look(self) -> None:
+    def _look(self, *, again: bool = False) -> None:
         now_s = time.monotonic()
-        if self._path is None or now_s - self._looked_s < TERM_CHECK_S:
+        if self._path is None or (now_s - self._looked_s < TERM_CHECK_S and not again):
             return
         self._looked_s = now_s
         try:
@@ -119,12 +127,28 @@ class TermWatch:
             return  # no term yet, or not a term: what was last understood holds, and the agent will write again
 
     def _take(self, term: Mapping[str, object]) -> None:
-        fence, until_s = int(str(term["fence"])), term.get("term_until_s")
+        fence, passed = int(str(term["fence"])), _end_of(term)
         if term["version"] != TERM_VERSION or fence < (self._fence or 0):
             return
         newer = self._fence is not None and fence > self._fence
         self._asked = str(term.get("reason") or "stop") if term.get("stop") or newer else None
-        self._until_s = None if until_s is None else float(str(until_s))
+        self._has_passed = passed
+
+
+def _end_of(term: Mapping[str, object]) -> Callable[[], bool]:
+    """What tells whether the term is over: by the boot clock, which nobody sets, else by the wall clock of an older agent."""
+    boot_s, until_s = term.get("term_ends_boot_s"), term.get("term_until_s")
+    if boot_s is not None:
+        end_s = float(str(boot_s))
+        return lambda: time.clock_gettime(time.CLOCK_BOOTTIME) >= end_s
+    if until_s is not None:
+        wall_s = float(str(until_s))
+        return lambda: time.time() >= wall_s
+    return _never
+
+
+def _never() -> bool:
+    return False
 
 
 class ProgressLog:
@@ -190,7 +214,9 @@ def _path(environ: Mapping[str, str], name: str) -> Path | None:
     return Path(environ[name]) if environ.get(name) else None
 
 
-def _whole(environ: Mapping[str, str], name: str) -> int | None:
+def _whole(environ: Mapping[str, str], *names: str) -> int | None:
+    """The number in the first of the variables that is set."""
+    name = next((name for name in names if environ.get(name)), "")
     text = environ.get(name)
     if not text:
         return None

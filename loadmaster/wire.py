@@ -1,7 +1,8 @@
 """Dataclass <-> JSON, strictly: the edge where the agent protocol's words become objects.
 
 `to_json` makes plain data of a dataclass; `from_json` reads it back and refuses whatever the dataclass does not say, naming the
-place by its path (`assignments[2].fence`). A field left out takes its default where it has one. Integers pass for floats, never
+place by its path (`assignments[2].fence`). A field left out takes its default where it has one; one that is marked as `later` is
+left out where it has it, for readers that do not know it yet. Integers pass for floats, never
 booleans for numbers; numbers are finite and integers fit 64 bits; text is encodable and free of NUL, so that any database holds it.
 """
 
@@ -39,7 +40,11 @@ def to_json(obj: object) -> dict[str, Any]:
     """The plain data (dicts, lists, strings, numbers) of a dataclass, ready for `json.dumps`."""
     if not dataclasses.is_dataclass(obj) or isinstance(obj, type):
         raise TypeError(f"to_json takes a dataclass instance, not {type(obj).__name__}")
-    return {item.name: _plain(getattr(obj, item.name)) for item in dataclasses.fields(obj)}
+    data = {item.name: _plain(getattr(obj, item.name)) for item in dataclasses.fields(obj)}
+    for name, default in _later_fields(type(obj)).items():
+        if data[name] == default:
+            del data[name]
+    return data
 
 
 def dumps(obj: object) -> bytes:
@@ -78,6 +83,12 @@ def field_types(cls: type[Any]) -> dict[str, Any]:
     """The resolved type of every field of a dataclass, in order."""
     hints = get_type_hints(cls)
     return {item.name: hints[item.name] for item in dataclasses.fields(cls)}
+
+
+@functools.cache
+def _later_fields(cls: type[Any]) -> dict[str, object]:
+    """The fields of a dataclass that older readers do not know, with their defaults."""
+    return {item.name: item.default for item in dataclasses.fields(cls) if item.metadata.get("later")}
 
 
 @functools.cache

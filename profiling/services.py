@@ -29,7 +29,7 @@ RETRIES = 2
 DEVIATION = 0.2
 """Production's relative deviation from what was believed that is worth a new round."""
 
-_NOBODYS_FAULT = frozenset({ReasonClass.PREEMPT, ReasonClass.LEASE, ReasonClass.OPERATOR})
+_NOBODYS_FAULT = frozenset({ReasonClass.PREEMPT, ReasonClass.LEASE, ReasonClass.OPERATOR, ReasonClass.GANG})
 
 
 def kind_for(

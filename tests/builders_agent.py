@@ -29,6 +29,7 @@ from loadmaster.agent.runtimes.base import Runtime
 from loadmaster.agent.runtimes.fake import FakeRuntime, Script
 from loadmaster.agent.runtimes.process import ProcessRuntime
 from loadmaster.protocol import (
+    TIME_HEADER,
     AssignmentState,
     Directive,
     DirectiveAction,
@@ -97,6 +98,7 @@ class Held:
     desired: StopReason | None = None
     grace_s: float | None = None
     term_until_s: float | None = None
+    term_told: bool = False
     reports: list[StateReport] = field(default_factory=list)
     logs: dict[str, bytes] = field(default_factory=lambda: {"stdout": b"", "stderr": b""})
     batches: list[MetricsBatch] = field(default_factory=list)
@@ -130,6 +132,8 @@ class FakeServer:
         self.lost_answers: dict[str, int] = {}
         self.down = False
         self.grants = True
+        self.clock_s: Callable[[], float] | None = None
+        """What it says its clock is; None says nothing, as servers did before."""
         self._lock = threading.RLock()
         self._news = threading.Condition(self._lock)
 
@@ -155,7 +159,8 @@ class FakeServer:
                 raise ServerDown
             path = request.url.raw_path.decode()
             status, body = self.answer(request.method, path, dict(request.headers), request.read())
-            return httpx.Response(status, content=body)
+            told = {} if self.clock_s is None else {TIME_HEADER: str(self.clock_s())}
+            return httpx.Response(status, content=body, headers=told)
 
         return httpx.MockTransport(handle)
 
@@ -275,7 +280,7 @@ class FakeServer:
                 wanted.append(Directive(name, fence, DirectiveAction.STOP, held.desired, held.grace_s))
             elif held.state is AssignmentState.OFFERED:
                 wanted.append(Directive(name, fence, DirectiveAction.START))
-            elif held.term_until_s is not None:
+            elif held.term_until_s is not None or held.term_told:
                 wanted.append(Directive(name, fence, DirectiveAction.UPDATE, term_until_s=held.term_until_s))
         return tuple(wanted)
 

@@ -16,7 +16,7 @@ from loadmaster.agent.loop import Agent
 from loadmaster.agent.machine import EmulatedDevices, Identity, boot_id
 from loadmaster.agent.runtimes.base import Runtime
 from loadmaster.agent.runtimes.process import ProcessRuntime
-from loadmaster.protocol import AssignmentState, Registration, features_with
+from loadmaster.protocol import TIME_HEADER, AssignmentState, Registration, features_with
 from tests.builders import a_cluster, a_gpu_type
 from tests.builders_agent import FAST, an_emulation
 
@@ -37,7 +37,8 @@ def to_django(request: httpx.Request) -> httpx.Response:
         content_type=request.headers.get("content-type", "application/octet-stream"),
         headers=headers,
     )
-    return httpx.Response(answer.status_code, content=answer.content)
+    told = {TIME_HEADER: answer.headers[TIME_HEADER]} if TIME_HEADER in answer.headers else {}
+    return httpx.Response(answer.status_code, content=answer.content, headers=told)
 
 
 def by_processes(state_dir: Path) -> Runtime:
@@ -82,6 +83,7 @@ class NodeSite:
             identity=self.identity,
             state_dir=self.state_dir,
             checkpoints=self.checkpoints,
+            address="127.0.0.1",
             pace=FAST,
         )
 

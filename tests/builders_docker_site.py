@@ -17,6 +17,7 @@ from typing import Any
 
 import httpx
 
+from clusters.gangs import PORTS
 from clusters.models import Assignment, Cluster
 from clusters.services.enrolment import issue_enrolment_token
 from jobs.models import Job
@@ -51,16 +52,17 @@ LIBRARY = f"{ROOT}/loadmaster:/library/loadmaster:ro"
 class DockerSite:
     """Two nodes of one cluster whose agents run containers and share a folder of checkpoints."""
 
-    def __init__(self, folder: Path, cluster: Cluster | None = None) -> None:
+    def __init__(self, folder: Path, cluster: Cluster | None = None, network: str = "none") -> None:
         self.cluster = cluster or a_site_cluster()
         self.folder = folder
+        self.network = network
         self.owners: list[str] = []
         self.nodes = [self._node(name) for name in ("n1", "n2")]
 
     def _node(self, name: str) -> NodeSite:
         owner = f"test-{self.folder.name}-{name}-{id(self)}"
         self.owners.append(owner)
-        options = DockerOptions(network="none", pull="missing", mounts=(AllowedMount(ROOT / "loadmaster"),))
+        options = DockerOptions(network=self.network, pull="missing", mounts=(AllowedMount(ROOT / "loadmaster"),))
 
         def runtime(state_dir: Path) -> DockerRuntime:
             return DockerRuntime(state_dir / "runs", DockerEngine(), owner, options)
@@ -69,6 +71,13 @@ class DockerSite:
 
     def offer(self, node: int, job: Job) -> Assignment:
         return an_offer(self.nodes[node].node, job)
+
+    def offer_gang(self, *nodes: int, job: Job) -> list[Assignment]:
+        """A launch of a rank on each of these nodes."""
+        return [
+            an_offer(self.nodes[node].node, job, rank=rank, world_size=len(nodes), gang_port=PORTS[0])
+            for rank, node in enumerate(nodes)
+        ]
 
     def until(self, holds: Callable[[], object], within_s: float = 90.0) -> None:
         """Wait until something holds, ticking all agents."""

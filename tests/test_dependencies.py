@@ -27,6 +27,13 @@ def test_every_library_has_an_exact_version() -> None:
     assert wanted() - pinned == set()
 
 
+def test_pytorch_brings_no_libraries_for_gpus() -> None:
+    """Tests want the build for CPUs; the other one would bring gigabytes of NVIDIA's."""
+    pinned = {plain(line.partition("==")[0]) for line in (ROOT / "constraints.txt").read_text().splitlines()}
+    assert "torch" in pinned
+    assert {name for name in pinned if name.startswith(("nvidia", "cuda", "triton"))} == {"nvidia-ml-py"}
+
+
 def test_every_library_has_its_reason() -> None:
     """Types of libraries that have none of their own are named as "the stubs"."""
     words = {plain(word) for word in re.findall(r"[\w.-]+", (ROOT / "docs" / "dependencies.md").read_text())}

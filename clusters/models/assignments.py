@@ -48,6 +48,10 @@ class Assignment(models.Model):
     cpu_quota = models.FloatField(null=True, blank=True)
     steps_quota = models.PositiveBigIntegerField(null=True, blank=True)
     term_until = models.DateTimeField(null=True, blank=True)
+    term_at = models.DateTimeField(null=True, blank=True, editable=False, help_text="When its term was last changed")
+    gang_port = models.PositiveIntegerField(
+        null=True, blank=True, editable=False, help_text="Where its gang meets, on rank 0's node"
+    )
     lease_expires_at = models.DateTimeField(null=True, blank=True)
     grace_s = models.FloatField(
         null=True, blank=True, editable=False, help_text="Seconds of grace its launch was promised at accept"

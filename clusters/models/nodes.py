@@ -81,6 +81,9 @@ class Node(models.Model):
     last_seen_at = models.DateTimeField(null=True, blank=True, editable=False)
     agent_version = models.CharField(max_length=50, blank=True, default="", editable=False)
     features = models.JSONField(default=list, blank=True, editable=False)
+    address = models.CharField(
+        max_length=255, blank=True, default="", db_default="", editable=False, help_text="Where other nodes reach it"
+    )
     emulated = models.BooleanField(default=False)
     created_at = models.DateTimeField(auto_now_add=True)
 

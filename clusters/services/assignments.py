@@ -14,6 +14,7 @@ from django.utils import timezone
 from clusters.agent_errors import AgentCallError, invalid, stale_assignment
 from clusters.checks import INT, check_number, check_text, moment
 from clusters.clockwork import job_lease_s
+from clusters.gangs import GangImpossibleError, check_gang
 from clusters.lifecycle import ENDED, LIVE, MOVE_TO, AssignmentMove, IllegalAssignmentMoveError
 from clusters.locking import lock_own, lock_session
 from clusters.models import Assignment, Node
@@ -41,10 +42,12 @@ def accept(node_pk: UUID, assignment_id: UUID, words: Accept, now: datetime | No
         node = lock_session(node_pk, words.epoch)
         assignment = lock_own(node, assignment_id, words.fence)
         try:
+            check_gang(assignment, node)
             spec = launch_spec(assignment)
-        except SecretMissing as missing:
-            _reject(assignment, words.epoch, str(missing), now)
-            refusal = stale_assignment(f"assignment {assignment_id} cannot start: {missing}")
+        except (SecretMissing, GangImpossibleError) as problem:
+            blame = ReasonClass.USER if isinstance(problem, SecretMissing) else ReasonClass.NODE
+            _reject(assignment, words.epoch, blame, str(problem), now)
+            refusal = stale_assignment(f"assignment {assignment_id} cannot start: {problem}")
         else:
             _take(node, assignment, words.epoch, spec.grace_s, now)
             return spec
@@ -61,12 +64,12 @@ def _take(node: Node, assignment: Assignment, epoch: int, grace_s: float, now: d
         raise stale_assignment(f"assignment {assignment.pk} is {assignment.state} and not on offer to this session")
 
 
-def _reject(assignment: Assignment, epoch: int, reason: str, now: datetime) -> None:
-    """The offer cannot be taken by anybody: its job's own words are at fault."""
+def _reject(assignment: Assignment, epoch: int, blame: ReasonClass, reason: str, now: datetime) -> None:
+    """The offer cannot be taken here, or, by its job's own fault, by anybody."""
     if assignment.state != AssignmentState.OFFERED:
         return
     move_assignment(
-        assignment, AssignmentMove.REJECT, epoch=epoch, reason_class=ReasonClass.USER, reason=reason[:LONGEST_REASON], ended_at=now
+        assignment, AssignmentMove.REJECT, epoch=epoch, reason_class=blame, reason=reason[:LONGEST_REASON], ended_at=now
     )
     assignment_ended(assignment, now)
 

@@ -22,7 +22,7 @@ from clusters.locking import lock_assignment
 from clusters.models import Assignment, Device, Node, NodeEvent
 from clusters.models.nodes import State
 from clusters.moves import move_assignment
-from clusters.selectors import clocks_of, cursor_of, directives
+from clusters.selectors import clocks_of, cursor_of, directives, is_news
 from clusters.services.devices import keep_samples, note_health
 from clusters.services.sessions import come_back
 from controlplane.events import note_nodes_joined
@@ -207,8 +207,8 @@ def _give_assignments(turns: Sequence[_Turn], *, wait: bool) -> set[UUID]:
 
 
 _SHOWN = (
-    "id", "job_id", "node_id", "fence", "state", "epoch", "desired", "desired_at", "created_at", "term_until", "steps_quota",
-    "job__on_disconnect",
+    "id", "job_id", "node_id", "fence", "state", "epoch", "desired", "desired_at", "created_at", "term_until", "term_at",
+    "steps_quota", "job__on_disconnect",
 )  # fmt: skip
 
 
@@ -281,7 +281,7 @@ def _reply(turn: _Turn) -> HeartbeatReply:
     held, beat, clock = turn.held, turn.beat, turn.clock
     leases = tuple(Lease(str(a.pk), a.fence, job_lease_s(clock, a.job.on_disconnect)) for a in turn.renewed)
     wanted = directives(held, clock.grace_s) + _strays(held, beat, clock.grace_s)
-    cursor = max(beat.cursor, cursor_of(a for a in held if a.desired != "run" or a.state == AssignmentState.OFFERED))
+    cursor = max(beat.cursor, cursor_of(a for a in held if is_news(a)))
     return HeartbeatReply(clock.heartbeat_s, leases, wanted, cursor)
 
 

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+from clusters.gangs import gpus_of, rendezvous, token_of
 from clusters.models import Assignment
 from jobs.models import Job
 from jobs.secrets import reveal_references
-from loadmaster.protocol import LaunchSpec
+from loadmaster.protocol import GANG, LaunchSpec
 
 
 def launch_spec(assignment: Assignment) -> LaunchSpec:
@@ -31,6 +32,7 @@ def launch_spec(assignment: Assignment) -> LaunchSpec:
         mounts=tuple(job.mounts),
         rank=assignment.rank,
         world_size=assignment.world_size,
+        rendezvous=rendezvous(assignment),
         slot=slots[0].slot if slots else 0,
         share=assignment.share,
         cpu_quota=assignment.cpu_quota,
@@ -45,6 +47,8 @@ def launch_spec(assignment: Assignment) -> LaunchSpec:
         kind=job.kind.digest,
         kind_name=job.kind.name,
         required_features=required_features(job, assignment, place),
+        gang_token=token_of(assignment),
+        gang_gpus=gpus_of(assignment),
     )
 
 
@@ -55,5 +59,6 @@ def required_features(job: Job, assignment: Assignment, checkpoint_place: str) -
         "emulated": assignment.node.emulated,
         "checkpoint": bool(checkpoint_place),
         "steps_quota": assignment.steps_quota is not None,
+        GANG: assignment.world_size > 1,
     }
     return tuple(sorted(name for name, needed in wanted.items() if needed))

@@ -114,9 +114,10 @@ def _newest(progress: Sequence[ProgressSample]) -> dict[str, Any]:
 
 
 def _advance_job(assignment: Assignment, progress: Sequence[ProgressSample]) -> None:
+    """A gang's steps are those of all its ranks, its loss is what rank 0 says."""
     if not progress or assignment.purpose != "training":
         return
-    losses = [sample.loss for sample in progress if sample.loss is not None]
+    losses = [] if assignment.rank else [sample.loss for sample in progress if sample.loss is not None]
     values: dict[str, Any] = {"first_loss": Coalesce(F("first_loss"), Value(losses[0])), "last_loss": losses[-1]} if losses else {}
     total = assignment.job.total_steps
     _unless_relaunched(assignment).update(

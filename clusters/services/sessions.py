@@ -31,6 +31,7 @@ def open_session(node_pk: UUID, words: SessionRequest, now: datetime | None = No
     check_text("machine_id", words.machine_id, 100, empty=False)
     check_text("boot_id", words.boot_id, 100)
     check_text("session_secret", words.session_secret, 1000, empty=False)
+    check_text("address", words.address, 255)
     check_devices(words.devices)
     with transaction.atomic():
         node = lock_node(node_pk)
@@ -85,6 +86,7 @@ def _begin(node: Node, words: SessionRequest, now: datetime) -> int:
         last_seen_at=now,
         gpu_type=gpu_type_of(words.devices),
         emulated=any(device.emulated for device in words.devices),
+        address=words.address,
         **({"agent_version": words.agent_version[:50]} if words.agent_version else {}),
         **({"features": sorted(words.features)} if words.features else {}),
     )

@@ -8,13 +8,12 @@ for the round that carries the plan out or decides again. Only an offer that no 
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, Protocol
 from uuid import UUID
-
-from django.db.models import Q
 
 from clusters.lifecycle import LIVE
 from clusters.models import Assignment, Node
@@ -27,6 +26,9 @@ from controlplane.rounds import Applied
 from jobs.models import Job
 from policies.plan import Placement, Plan
 from policies.snapshot import RankSeat
+
+TOGETHER = 500
+"""Assignments whose term one statement changes."""
 
 
 class Evict(Protocol):
@@ -60,17 +62,26 @@ class _Application:
         todo = changes({key: gang.running for key, gang in gangs.items()}, self.plan)
         _lock(todo)
         for change in todo:
-            self._stop_or_keep(change, gangs)
+            self._stop(change, gangs)
+        self._change_terms(todo, gangs)
         wanted = [c.placement for c in todo if isinstance(c, Start | Migrate | Resize)]
         return Applied(todo, self.launches.launch(wanted))
 
-    def _stop_or_keep(self, change: Change, gangs: Mapping[Any, Gang]) -> None:
+    def _stop(self, change: Change, gangs: Mapping[Any, Gang]) -> None:
         match change:
             case Preempt(key=key) | Migrate(placement=Placement(key=key)) | Resize(placement=Placement(key=key)):
                 self.services.evict(gangs[key].assignments[0].pk, ACTOR, self.now)
-            case Keep(key=key, placement=Placement() as placement) if change.changes_term:
-                same = Q(pk__in=[a.pk for a in gangs[key].assignments], state__in=LIVE)
-                Assignment.objects.filter(same).update(term_until=time_of(placement.until_s), steps_quota=placement.steps_quota)
+
+    def _change_terms(self, todo: Sequence[Change], gangs: Mapping[Any, Gang]) -> None:
+        """Write new terms, equal ones together: a round may prolong thousands, to the same end."""
+        ranks = defaultdict[tuple[float | None, int | None], list[UUID]](list)
+        for change in todo:
+            if isinstance(change, Keep) and change.changes_term and (wanted := change.placement):
+                ranks[wanted.until_s, wanted.steps_quota] += [a.pk for a in gangs[change.key].assignments]
+        for (until_s, quota), pks in ranks.items():
+            term = {"term_until": time_of(until_s), "steps_quota": quota, "term_at": self.now}
+            for some in (pks[i : i + TOGETHER] for i in range(0, len(pks), TOGETHER)):
+                Assignment.objects.filter(pk__in=some, state__in=LIVE).update(**term)
 
 
 def _lock(todo: Sequence[Change]) -> None:

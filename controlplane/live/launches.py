@@ -18,6 +18,7 @@ from uuid import UUID
 
 from django.db import IntegrityError, transaction
 
+from clusters.gangs import Ports
 from clusters.models import Assignment, AssignmentEvent, AssignmentSlot
 from controlplane.bulk import insert
 from controlplane.live.observe import Observation
@@ -79,6 +80,7 @@ class Launches:
         """See the jobs as they are, and what there is room for."""
         nodes = {seat.node for p in placements for seat in p.ranks}
         self.room = Room(self.observed.cluster, self.observed.snapshot.node_by_id, self.now, nodes)
+        self.ports = Ports()
         jobs = Job.objects.only(*OF_A_JOB).in_bulk({p.job for p in placements})
         self.jobs = {str(pk): job for pk, job in jobs.items()}
 
@@ -123,7 +125,10 @@ class Launches:
         if job is None:
             return Rejected(placement.key, RejectCode.STALE, "the job is gone")
         refused = self.room.refusal(placement, job)
-        return refused or Launch(placement, job, [self._rank(placement, rank, job) for rank in range(len(placement.ranks))])
+        if refused is not None:
+            return refused
+        port = self._gang_port(placement, job)
+        return Launch(placement, job, [self._rank(placement, rank, job, port) for rank in range(len(placement.ranks))])
 
     def _take(self, launch: Launch) -> None:
         for assignment, slots in launch.ranks:
@@ -155,13 +160,19 @@ class Launches:
         nodes = [seat.node for seat in launch.placement.ranks]
         return {"round": self.round.number, "fence": launch.job.fence + 1, "nodes": nodes, "gpus": launch.placement.gpus}
 
-    def _rank(self, placement: Placement, rank: int, job: Job) -> tuple[Assignment, list[AssignmentSlot]]:
+    def _gang_port(self, placement: Placement, job: Job) -> int | None:
+        """Where the ranks are to meet, if they are several."""
+        if len(placement.ranks) <= 1:
+            return None
+        return self.ports.choose(self.room.nodes[placement.ranks[0].node], job.pk, job.fence + 1)
+
+    def _rank(self, placement: Placement, rank: int, job: Job, port: int | None) -> tuple[Assignment, list[AssignmentSlot]]:
         seat = placement.ranks[rank]
         steps = job.checkpoint_steps if placement.purpose is Purpose.TRAINING else 0
         assignment = Assignment(
             job=job, round=self.round, node=self.room.nodes[seat.node], purpose=placement.purpose, copy=placement.copy, rank=rank,
             world_size=len(placement.ranks), gpus=len(seat.devices), fence=job.fence + 1, share=seat.share,
-            cpu_quota=seat.cpu_quota, steps_quota=placement.steps_quota, term_until=time_of(placement.until_s),
+            gang_port=port, cpu_quota=seat.cpu_quota, steps_quota=placement.steps_quota, term_until=time_of(placement.until_s),
             start_steps=steps, steps_done=steps, checkpoint_steps=steps, **self._predicted(placement, seat, job),
         )  # fmt: skip
         devices = [self.room.devices[seat.node, uuid] for uuid in seat.devices]

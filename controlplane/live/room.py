@@ -10,6 +10,7 @@ from collections import Counter, defaultdict
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from datetime import datetime
 
+from clusters import gangs
 from clusters.models import Assignment, Cluster, Device, Node
 from clusters.models.nodes import Role, State
 from clusters.tariffs import power_cap_now_w
@@ -84,6 +85,8 @@ class Room:
             yield RejectCode.STALE, f"node {node.name} is {node.state} and for {node.role}"
         elif not is_ready(node, self.now):
             yield RejectCode.STALE, f"the agent of node {node.name} is silent"
+        if len(placement.ranks) > 1 and (why := gangs.trouble(node)):
+            yield RejectCode.STALE, why
         for uuid in seat.devices:
             yield from self._device(node, uuid)
         cores = job.cores if seat.cpu_quota is None else seat.cpu_quota

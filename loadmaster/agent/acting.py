@@ -13,10 +13,10 @@ from loadmaster.agent.client import INCURABLE, AgentClient, Refused, TryAgain
 from loadmaster.agent.clock import Clock
 from loadmaster.agent.journal import Entry, Journal, JournalError
 from loadmaster.agent.logs import known
-from loadmaster.agent.machine import Devices
+from loadmaster.agent.machine import Devices, sockets_of
 from loadmaster.agent.outcome import outcome_of
 from loadmaster.agent.progress import standing
-from loadmaster.agent.runtimes.base import Exit, Launch, LaunchError, RunId, RunState, Runtime, StopBy, StopOrder
+from loadmaster.agent.runtimes.base import Exit, Launch, LaunchError, RunId, RunState, Runtime, StopBy, StopOrder, Term
 from loadmaster.agent.session import Conversation
 from loadmaster.agent.shipping import Shipper
 from loadmaster.protocol import Accept, AssignmentState, ErrorCode, LaunchSpec
@@ -47,11 +47,13 @@ class Hands:
         state_dir: Path,
         boot_id: str,
         checkpoints: Path | None = None,
+        address: str = "",
     ) -> None:
         self._client, self._journal, self._runtime, self._devices = client, journal, runtime, devices
         self._clock, self._shipper, self._talk = clock, shipper, talk
         self._state_dir, self._boot_id = state_dir, boot_id
         self._checkpoints = checkpoints or state_dir / "checkpoints"
+        self._address = address
         self._backoff = Backoff()
         self.is_leaving = False
 
@@ -66,7 +68,9 @@ class Hands:
         if epoch is None or not self._backoff.is_due(key, self._clock.boot_s()):
             return
         try:
+            sent_s = self._clock.boot_s()
             spec = self._client.accept(run.assignment, Accept(epoch, run.fence))
+            self._talk.note_time(sent_s)
             known.take(spec)
             self._take(run, spec)
         except (TryAgain, JournalError, LaunchError) as error:
@@ -109,12 +113,20 @@ class Hands:
             spec,
             state_dir=self._state_dir,
             checkpoints=self._checkpoints,
-            node=self._runtime.environment(),
-            devices=self._devices.environment(spec.devices, spec.kind_name),
+            node={**self._runtime.environment(), **self._sockets(spec)},
+            devices=self._devices.environment(spec.devices, spec.kind_name, spec.gang_gpus),
+            term=self._term(spec.term_until_s),
             lease_grace_s=self._talk.intervals.grace_s,
             boot_id=self._boot_id,
             gpus=tuple(uuid for uuid in spec.devices if uuid in hardware),
         )
+
+    def _sockets(self, spec: LaunchSpec) -> dict[str, str]:
+        """By which of the machine's interfaces a gang's processes speak; a container has one of its own."""
+        return sockets_of(self._address) if spec.world_size > 1 and self._runtime.name == "process" else {}
+
+    def _term(self, until_s: float | None) -> Term:
+        return Term() if until_s is None else Term(until_s, self._talk.ends_s(until_s))
 
     @do.register
     def _tell(self, action: reconcile.TellPreparing) -> None:
@@ -166,8 +178,8 @@ class Hands:
 
     @do.register
     def _update(self, action: reconcile.Update) -> None:
-        self._runtime.update(action.entry.run, action.term)
-        self._journal.note(replace(action.entry, term_until_s=action.term.until_s))
+        self._runtime.update(action.entry.run, self._term(action.until_s))
+        self._journal.note(replace(action.entry, term_until_s=action.until_s))
 
     @do.register
     def _settle(self, action: reconcile.Settle) -> None:
@@ -186,7 +198,9 @@ class Hands:
         run = entry.run
         stood = standing(self._runtime, run)
         words = self._shipper.last_words(run) if ended.exit_code else ""
-        outcome = outcome_of(ended, saved=stood.left, last_words=words, stopped_by_operator=self.is_leaving)
+        outcome = outcome_of(
+            ended, saved=stood.left, why=stood.why, fell=stood.fell, last_words=words, stopped_by_operator=self.is_leaving
+        )
         logger.info("%s has ended: %s %s", run.name, outcome.state, outcome.reason_class or "")
         details = {
             "exit_code": outcome.exit_code,

@@ -8,7 +8,8 @@ from collections.abc import Collection, Iterable, Mapping
 from pathlib import Path
 
 from loadmaster.agent.journal import Entry
-from loadmaster.agent.runtimes.base import Launch, RunId, is_safe_id
+from loadmaster.agent.runtimes.base import Launch, RunId, Term, is_safe_id
+from loadmaster.gangs.address import join_address, parse_address
 from loadmaster.protocol import FEATURES, PROTOCOL_VERSION, LaunchSpec, ReasonClass
 
 PASSED_ON = ("HOME", "LANG", "LC_ALL", "TZ", "PYTHONPATH", "TMPDIR")
@@ -29,6 +30,8 @@ def objection(
         return ReasonClass.NODE, f"this agent runs jobs by the runtime {runtime}, not {spec.runtime}"
     if not spec.command:
         return ReasonClass.USER, "the command is empty"
+    if spec.world_size > 1 and meeting_place(spec) is None:
+        return ReasonClass.NODE, "the node of rank 0 has no address where other ranks reach it: docs/agent.md, Gangs"
     return _device_objection(spec, devices, live)
 
 
@@ -69,6 +72,36 @@ def contract(spec: LaunchSpec, checkpoints: Path) -> dict[str, str]:
         "LOADMASTER_DEVICES": ",".join(spec.devices),
         "LOADMASTER_CHECKPOINT_EVERY_S": str(spec.checkpoint_every_s),
         **optional,
+        **gang_contract(spec),
+    }
+
+
+def meeting_place(spec: LaunchSpec) -> tuple[str, int] | None:
+    """Host and port where the gang meets; None if the specification names none."""
+    try:
+        return parse_address(spec.rendezvous)
+    except ValueError:
+        return None
+
+
+def gang_contract(spec: LaunchSpec) -> dict[str, str]:
+    """How a rank of a gang finds the others: by the names that PyTorch's launchers use, and for the training library.
+
+    A rank is one process and sees its own GPUs alone, so it is the first of its kind wherever it runs.
+    """
+    place = meeting_place(spec)
+    if spec.world_size <= 1 or place is None:
+        return {}
+    host, port = place
+    return {
+        "RANK": str(spec.rank),
+        "WORLD_SIZE": str(spec.world_size),
+        "LOCAL_RANK": "0",
+        "LOCAL_WORLD_SIZE": "1",
+        "MASTER_ADDR": host,
+        "MASTER_PORT": str(port),
+        "LOADMASTER_GANG": join_address(host, port + 1),
+        "LOADMASTER_GANG_TOKEN": spec.gang_token,
     }
 
 
@@ -95,9 +128,11 @@ def launch_of(
     lease_grace_s: float,
     boot_id: str,
     gpus: tuple[str, ...] = (),
+    term: Term = Term(),  # noqa: B008 - frozen
 ) -> Launch:
     """A specification's launch on this node: its own variables go over the node's, the devices' and the contract's over all."""
     promised = contract(spec, checkpoint_folder(spec, state_dir, checkpoints))
     environment = {**node, **spec.environment, **spec.secrets, **devices, **promised}
     grace_s = min(spec.grace_s, lease_grace_s)
-    return Launch(RunId(spec.assignment, spec.fence), spec, environment, grace_s, boot_id, gpus=gpus, checkpoints=checkpoints)
+    run = RunId(spec.assignment, spec.fence)
+    return Launch(run, spec, environment, grace_s, boot_id, gpus=gpus, checkpoints=checkpoints, term=term)

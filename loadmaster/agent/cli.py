@@ -44,6 +44,10 @@ def agent(
             "read_only, limit_cores, host (LOADMASTER_DOCKER, separated by semicolons)."
         ),
     ] = None,
+    address: Annotated[
+        str | None,
+        typer.Option(help="Where other nodes reach this one, for gangs over several; found out by default (LOADMASTER_ADDRESS)."),
+    ] = None,
     ca: Annotated[str | None, typer.Option(help="File of certificate authorities (LOADMASTER_CA).")] = None,
     insecure: Annotated[bool | None, typer.Option("--insecure", help="Accept any certificate: for trials only.")] = None,
     stop_jobs_on_exit: Annotated[
@@ -67,6 +71,7 @@ def agent(
         "checkpoints": checkpoints,
         "runtime": runtime,
         "docker": docker or None,
+        "address": address,
         "ca": ca,
         "insecure": insecure,
         "stop_jobs_on_exit": stop_jobs_on_exit,

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import gzip
 import hashlib
+import math
 from typing import Any, TypeVar
 
 import httpx
@@ -14,6 +15,7 @@ import httpx
 from loadmaster.protocol import (
     PROTOCOL_HEADER,
     PROTOCOL_VERSION,
+    TIME_HEADER,
     Accept,
     Directives,
     ErrorCode,
@@ -87,6 +89,8 @@ class AgentClient:
         self, server: str, *, transport: httpx.BaseTransport | None = None, verify: bool | str = True, timeout_s: float = TIMEOUT_S
     ) -> None:
         self.node = ""
+        self.server_time_s: float | None = None
+        """The server's clock as the last answer to a heartbeat or an acceptance told it; None where it does not say."""
         self._token = ""
         self._http = httpx.Client(
             base_url=f"{server.rstrip('/')}/api/agent/v1/",
@@ -114,7 +118,7 @@ class AgentClient:
 
     def heartbeat(self, beat: Heartbeat) -> HeartbeatReply:
         """Renew leases and learn what is wanted; Conflict when the epoch is stale."""
-        return self._json(HeartbeatReply, "POST", f"nodes/{self.node}/heartbeat", beat)
+        return self._dated(HeartbeatReply, "POST", f"nodes/{self.node}/heartbeat", beat)
 
     def directives(self, cursor: int, wait_s: float) -> Directives | None:
         """Wait for something to become wanted; None if nothing did."""
@@ -124,7 +128,7 @@ class AgentClient:
 
     def accept(self, assignment: str, request: Accept) -> LaunchSpec:
         """Take an offer; Conflict when it is stale."""
-        return self._json(LaunchSpec, "PUT", f"assignments/{assignment}/accept", request)
+        return self._dated(LaunchSpec, "PUT", f"assignments/{assignment}/accept", request)
 
     def report_state(self, assignment: str, report: StateReport) -> StateAccepted:
         """Say what became of an assignment; Conflict when it is no longer this agent's."""
@@ -147,6 +151,11 @@ class AgentClient:
 
     def _json(self, answer: type[T], method: str, path: str, payload: object, token: str | None = None) -> T:
         return _decoded(answer, self._send(method, path, token=token, **_body(payload)))
+
+    def _dated(self, kind: type[T], method: str, path: str, payload: object) -> T:
+        answer = self._send(method, path, **_body(payload))
+        self.server_time_s = _time_of(answer)
+        return _decoded(kind, answer)
 
     def _send(self, method: str, path: str, *, token: str | None = None, **more: Any) -> httpx.Response:
         headers = {"Authorization": f"Bearer {self._token if token is None else token}"} | more.pop("headers", {})
@@ -180,6 +189,14 @@ def _refusal(answer: httpx.Response) -> tuple[str, str, object]:
     except (ValueError, KeyError, TypeError, AttributeError):
         default = ErrorCode.TOKEN if answer.status_code in (401, 403) else ErrorCode.STALE_ASSIGNMENT
         return default.value, answer.text[:200], None
+
+
+def _time_of(answer: httpx.Response) -> float | None:
+    try:
+        told_s = float(answer.headers.get(TIME_HEADER, "nan"))
+    except ValueError:
+        return None
+    return told_s if math.isfinite(told_s) else None
 
 
 def _decoded(cls: type[T], answer: httpx.Response) -> T:

@@ -27,6 +27,7 @@ ENVIRONMENT = {
     "ca": "LOADMASTER_CA",
     "runtime": "LOADMASTER_RUNTIME",
     "docker": "LOADMASTER_DOCKER",
+    "address": "LOADMASTER_ADDRESS",
     "log_format": "LOADMASTER_LOG_FORMAT",
 }
 
@@ -42,7 +43,8 @@ class AgentConfig:
     `token` is the enrolment token, needed once: the node's own token is then kept in `state_dir`. `emulate` names the YAML file of
     emulated devices, `ca` a file of certificate authorities; `insecure` accepts any certificate. `checkpoints` is where this node
     sees the folder that all nodes share: without it a job that moves to another node begins anew there. `docker` holds the
-    options of the docker runtime by name (see `runtimes.docker.options`), `log_format` is one of `logs.FORMATS`.
+    options of the docker runtime by name (see `runtimes.docker.options`), `log_format` is one of `logs.FORMATS`. `address` is where
+    other nodes reach this one; empty: its own on the way to the server.
     """
 
     server: str
@@ -58,6 +60,7 @@ class AgentConfig:
     ca: str = ""
     stop_jobs_on_exit: bool = False
     log_format: str = FORMATS[0]
+    address: str = ""
 
     @property
     def verify(self) -> bool | str:

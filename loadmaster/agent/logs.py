@@ -67,8 +67,13 @@ class Known:
         return ids
 
     def _renew(self) -> None:
-        launched = (value for spec in self._launches.values() for value in spec.secrets.values())
+        launched = (value for spec in self._launches.values() for value in secrets_of(spec))
         self._masker = Masker({*self._own, *launched})
+
+
+def secrets_of(spec: LaunchSpec) -> tuple[str, ...]:
+    """What of a specification is never to be shown."""
+    return (*spec.secrets.values(), *([spec.gang_token] if spec.gang_token else ()))
 
 
 known = Known()

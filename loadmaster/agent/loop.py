@@ -62,12 +62,14 @@ class Agent:
         identity: Identity,
         state_dir: Path,
         checkpoints: Path | None = None,
+        address: str = "",
         clock: Clock | None = None,
         pace: Pace | None = None,
         jitter: random.Random | None = None,
     ) -> None:
         self._client, self._journal, self._runtime, self._devices = client, journal, runtime, devices
         self._identity = identity
+        self._address = address
         self._clock = clock or SystemClock()
         self._pace = pace or Pace()
         self._shipper = Shipper(client, runtime)
@@ -84,6 +86,7 @@ class Agent:
             state_dir=state_dir,
             boot_id=identity.boot_id,
             checkpoints=checkpoints,
+            address=address,
         )
         known_to_log.hide(journal.session_secret)
         for entry in journal.entries.values():  # adopted from the agent before
@@ -99,6 +102,7 @@ class Agent:
 
     def tick(self) -> None:
         """Do everything that is due."""
+        self._ask_near_the_end_of_terms()
         self.talk.keep_up()
         self._hear()
         self._act()
@@ -157,6 +161,7 @@ class Agent:
             assignments=tuple(known(entry) for entry in self._journal.entries.values()),
             agent_version=__version__,
             features=features_with(self._runtime.name),
+            address=self._runtime.address(self._address),
         )
 
     def _running(self) -> list[Entry]:
@@ -164,6 +169,11 @@ class Agent:
 
     def _samples(self) -> tuple[DeviceSample, ...]:
         return self._sampler.devices(self._running())
+
+    def _ask_near_the_end_of_terms(self) -> None:
+        for entry in self._running():
+            if entry.term_until_s is not None and self.talk.epoch is not None:
+                self.talk.ask_before(entry.term_until_s)
 
     def _act(self) -> None:
         for action in reconcile(self._view()):

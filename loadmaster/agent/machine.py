@@ -10,6 +10,7 @@ from collections.abc import Collection
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
+from urllib.parse import urlsplit
 
 import psutil
 
@@ -52,6 +53,33 @@ def memory_gb() -> float:
     return psutil.virtual_memory().total / GB
 
 
+def address_towards(server: str) -> str:
+    """This machine's own address on the way to the server; empty where there is no way.
+
+    It is where other nodes reach this one, unless the server is on this very machine or behind a translation of addresses.
+    """
+    where = urlsplit(server)
+    try:
+        found = socket.getaddrinfo(where.hostname, where.port or 443, type=socket.SOCK_DGRAM)
+        family, kind, proto, _, target = found[0]
+        with socket.socket(family, kind, proto) as probe:
+            probe.connect(target)  # sends nothing
+            return str(probe.getsockname()[0])
+    except OSError:
+        return ""
+
+
+def sockets_of(address: str) -> dict[str, str]:
+    """The variables that make gloo and NCCL speak by the interface with that address; none if no interface has it.
+
+    Left alone they go by the host's name, which on many machines stands for the machine itself and leads nobody else there.
+    """
+    for name, addresses in psutil.net_if_addrs().items():
+        if any(item.address.partition("%")[0] == address for item in addresses):
+            return {"GLOO_SOCKET_IFNAME": name, "NCCL_SOCKET_IFNAME": name}
+    return {}
+
+
 class Devices(Protocol):
     """The GPUs a node offers."""
 
@@ -63,8 +91,8 @@ class Devices(Protocol):
         """Health, use and watts now; `busy` are the uuids that running assignments hold."""
         ...
 
-    def environment(self, uuids: Collection[str], kind_name: str) -> dict[str, str]:
-        """The variables that make a job use those devices and no others."""
+    def environment(self, uuids: Collection[str], kind_name: str, gang_gpus: int = 0) -> dict[str, str]:
+        """The variables that make a job use those devices and no others; `gang_gpus` are those of all ranks of a gang."""
         ...
 
 
@@ -77,7 +105,7 @@ class NoDevices:
     def samples(self, busy: Collection[str]) -> tuple[DeviceSample, ...]:
         return ()
 
-    def environment(self, uuids: Collection[str], kind_name: str) -> dict[str, str]:
+    def environment(self, uuids: Collection[str], kind_name: str, gang_gpus: int = 0) -> dict[str, str]:
         return {"CUDA_VISIBLE_DEVICES": ""}
 
 
@@ -95,10 +123,10 @@ class EmulatedDevices:
     def samples(self, busy: Collection[str]) -> tuple[DeviceSample, ...]:
         return tuple(self._emulation.sample(device.uuid, device.uuid in busy, self._noise) for device in self._reports)
 
-    def environment(self, uuids: Collection[str], kind_name: str) -> dict[str, str]:
+    def environment(self, uuids: Collection[str], kind_name: str, gang_gpus: int = 0) -> dict[str, str]:
         """No real GPU, one thread per library (the machine is shared by emulated devices), and the pace."""
         threads = dict.fromkeys(("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"), "1")
-        pace_s = self._emulation.pace_s(kind_name, len(uuids))
+        pace_s = self._emulation.pace_s(kind_name, max(len(uuids), gang_gpus))
         pace = {} if pace_s is None else {"LOADMASTER_EMULATED_STEP_S": repr(pace_s)}
         return {"CUDA_VISIBLE_DEVICES": "", **threads, **pace}
 
@@ -146,7 +174,7 @@ class NvidiaDevices:
         except self._nvml.NVMLError:
             return None
 
-    def environment(self, uuids: Collection[str], kind_name: str) -> dict[str, str]:
+    def environment(self, uuids: Collection[str], kind_name: str, gang_gpus: int = 0) -> dict[str, str]:
         return {"CUDA_VISIBLE_DEVICES": ",".join(uuids)}
 
 

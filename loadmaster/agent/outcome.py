@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 from loadmaster.agent.runtimes.base import Exit, StopBy
 from loadmaster.protocol import AssignmentState, ReasonClass
+from loadmaster.run_folder import TERM_OVER
 
 EXIT_PREEMPTED = 75
 EXIT_STALE_FENCE = 76
@@ -23,12 +24,16 @@ class Outcome:
     exit_code: int | None = None
 
 
-def outcome_of(ended: Exit, *, saved: bool = False, last_words: str = "", stopped_by_operator: bool = False) -> Outcome:
+def outcome_of(
+    ended: Exit, *, saved: bool = False, why: str = "", fell: str = "", last_words: str = "", stopped_by_operator: bool = False
+) -> Outcome:
     """The outcome of a run.
 
     Args:
         ended: how the run ended.
         saved: whether the training library said that it leaves with its state saved (its event "preempted").
+        why: what it said it leaves for.
+        fell: why its gang fell apart, if the library said that another rank was gone first.
         last_words: the last lines of stderr, masked.
         stopped_by_operator: whether the stop came from the agent's own shutdown.
     """
@@ -43,8 +48,11 @@ def outcome_of(ended: Exit, *, saved: bool = False, last_words: str = "", stoppe
         return _stopped(ended, stopped_by_operator)
     if ended.oom:
         return Outcome(AssignmentState.FAILED, ReasonClass.OOM, "the kernel killed the job: out of memory", code)
+    if fell:
+        return Outcome(AssignmentState.FAILED, ReasonClass.GANG, fell, code)
     if code == EXIT_PREEMPTED and saved:
-        return Outcome(AssignmentState.PREEMPTED, ReasonClass.PREEMPT, "the job's term was over", code)
+        words = "the job's term was over" if why in ("", TERM_OVER) else f"the job left with its gang, which was to stop ({why})"
+        return Outcome(AssignmentState.PREEMPTED, ReasonClass.PREEMPT, words, code)
     if code is None:
         return Outcome(AssignmentState.FAILED, ReasonClass.NODE, ended.error or "the run was lost")
     return Outcome(AssignmentState.FAILED, ReasonClass.USER, _user_reason(code, last_words), code)

@@ -11,15 +11,20 @@ from loadmaster.agent.runtimes.base import PROGRESS, RunId, Runtime
 from loadmaster.protocol import ProgressSample
 
 EVENTS = frozenset({"start", "progress", "checkpoint", "preempted", "quota", "end"})
+FELL = "fell"
+"""The last word of a rank whose gang has lost another one."""
+
 CHUNK = 64 * 1024
 
 
 @dataclass(frozen=True, slots=True)
 class Standing:
-    """Where a run stands: total steps done, and whether it said that it leaves with its state saved."""
+    """Where a run stands: total steps done, whether it said that it leaves with its state saved, and why; if its gang fell, why."""
 
     step: int | None = None
     left: bool = False
+    why: str = ""
+    fell: str = ""
 
 
 def read_samples(runtime: Runtime, run: RunId, offset: int) -> tuple[tuple[ProgressSample, ...], int]:
@@ -46,8 +51,11 @@ def standing(runtime: Runtime, run: RunId) -> Standing:
     chunk = runtime.read(run, PROGRESS, max(0, size - CHUNK), CHUNK)
     found = Standing()
     for line in chunk.splitlines():
-        if sample := sample_of(_parsed(line)):
-            found = Standing(sample.step, sample.event == "preempted")
+        data = _parsed(line)
+        if data.get("event") == FELL:
+            found = replace(found, left=False, fell=str(data.get("reason") or "its gang fell apart"))
+        elif sample := sample_of(data):
+            found = Standing(sample.step, sample.event == "preempted", str(data.get("reason") or ""), found.fell)
     return found
 
 

@@ -10,7 +10,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 
 from loadmaster.agent.journal import Entry
-from loadmaster.agent.runtimes.base import Exit, RunId, RunState, RunStatus, StopBy, StopOrder, Term
+from loadmaster.agent.runtimes.base import Exit, RunId, RunState, RunStatus, StopBy, StopOrder
 from loadmaster.protocol import Directive, DirectiveAction, StopReason
 
 TELLING_STEP = 0.05
@@ -87,10 +87,10 @@ class Stop:
 
 @dataclass(frozen=True, slots=True)
 class Update:
-    """Tell the run its new term."""
+    """Tell the run its new term, which ends at that time of the server's, or not at all."""
 
     entry: Entry
-    term: Term
+    until_s: float | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -213,7 +213,7 @@ def _is_stricter(by: StopBy, former: StopBy | None) -> bool:
 def _term_update(view: View, entry: Entry) -> Iterator[Action]:
     wish = view.wishes.get(entry.assignment)
     if wish and wish.action is DirectiveAction.UPDATE and wish.fence == entry.fence and wish.term_until_s != entry.term_until_s:
-        yield Update(entry, Term(wish.term_until_s))
+        yield Update(entry, wish.term_until_s)
 
 
 def _never_started(view: View, by: StopBy | None, error: str) -> Exit:

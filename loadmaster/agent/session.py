@@ -24,6 +24,9 @@ from loadmaster.protocol import (
 
 logger = logging.getLogger(__name__)
 
+ASK_S = 3.0
+"""At most so long before a term ends the server is asked once more whether it is prolonged."""
+
 DEFAULT_INTERVALS = Intervals(heartbeat_s=10.0, lease_s=60.0, grace_s=30.0, margin_s=10.0)
 
 
@@ -59,6 +62,9 @@ class Conversation:
         self._seq = 0
         self._next_beat_s = float("-inf")
         self._is_first_beat = True
+        self._beaten_s = float("-inf")
+        self._ask_s = self._jitter.uniform(0.5, 1.0) * ASK_S
+        self._server_ahead_s: float | None = None
         self.epoch: int | None = None
         self.cursor = 0
         self.intervals = DEFAULT_INTERVALS
@@ -82,6 +88,22 @@ class Conversation:
         """Beat at the next occasion: somebody waits for a first lease."""
         if self._backoff.is_due("beat", self._clock.boot_s()):
             self._next_beat_s = float("-inf")
+
+    def ask_before(self, until_s: float) -> None:
+        """Beat once more shortly before a term ends, lest its prolongation be on its way; until then this does nothing."""
+        ask_at_s = self.ends_s(until_s) - self._ask_s
+        if self._beaten_s < ask_at_s <= self._clock.boot_s():
+            self.hurry()
+
+    def ends_s(self, until_s: float) -> float:
+        """A time of the server's on this machine's boot clock; by its wall clock where the server does not tell its own."""
+        ahead_s = self._server_ahead_s
+        return until_s - (self._clock.wall_s() - self._clock.boot_s() if ahead_s is None else ahead_s)
+
+    def note_time(self, sent_s: float) -> None:
+        """Take the server's clock from the answer to what was sent then: counted so, nothing ends later than the server means."""
+        if self._client.server_time_s is not None:
+            self._server_ahead_s = self._client.server_time_s - sent_s
 
     def lose_session(self) -> None:
         """Another session has begun; two agents that share one identity must not take it from each other in a frenzy."""
@@ -139,6 +161,8 @@ class Conversation:
             return
         self._backoff.succeeded("beat")
         self._backoff.succeeded("session")
+        self._beaten_s = sent_s
+        self.note_time(sent_s)
         self._take_leases({RunId(lease.id, lease.fence): sent_s + lease.ttl_s for lease in reply.leases})
         pending = {key: wish for key, wish in self._wishes.items() if wish.action is DirectiveAction.START}
         self._wishes = pending | {directive.id: directive for directive in reply.directives}

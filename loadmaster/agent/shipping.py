@@ -8,6 +8,7 @@ from collections import deque
 from dataclasses import dataclass, field
 
 from loadmaster.agent.client import AgentClient, Conflict, Refused
+from loadmaster.agent.logs import secrets_of
 from loadmaster.agent.masking import Masker
 from loadmaster.agent.progress import read_samples
 from loadmaster.agent.runtimes.base import STREAMS, RunId, Runtime
@@ -77,7 +78,7 @@ class Shipper:
     def _shipment(self, run: RunId) -> _Shipment:
         if run not in self._shipments:
             spec = self._runtime.spec(run)
-            shipment = _Shipment(Masker(spec.secrets.values() if spec else ()))
+            shipment = _Shipment(Masker(secrets_of(spec) if spec else ()))
             _recall(shipment, self._runtime.note(run, None))
             self._shipments[run] = shipment
         return self._shipments[run]

@@ -75,6 +75,7 @@ def _run(config: AgentConfig, leave: threading.Event) -> None:
                 identity=identity,
                 state_dir=state_dir,
                 checkpoints=config.checkpoints,
+                address=config.address or machine.address_towards(config.server),
             )
             agent.run(leave, stop_jobs=config.stop_jobs_on_exit)
     finally:

@@ -197,6 +197,17 @@ def test_another_process_of_a_gang_may_begin_without_a_checkpoint_of_its_own(cal
     assert not assignment.job.events.filter(event="progress_lost").exists()
 
 
+def test_the_loss_of_a_gang_is_what_rank_0_says(call: Any) -> None:
+    node = a_node_with_agent(gpus=2)
+    first = a_running_assignment(node, world_size=2)
+    second = a_running_assignment(node, first.job, rank=1, world_size=2)
+    _measure(call, second, _progress(3, 0.1, loss=9.0))
+    _measure(call, first, _progress(2, 0.1, loss=4.0))
+    _measure(call, second, _progress(5, 0.2, loss=8.0), seq=2)
+    first.job.refresh_from_db()
+    assert (first.job.first_loss, first.job.last_loss, first.job.steps_done) == (4.0, 4.0, 5)
+
+
 def test_the_late_beginning_of_an_earlier_launch_takes_nothing_back(call: Any) -> None:
     node = a_node_with_agent(gpus=2)
     old = a_running_assignment(node, a_job(node.cluster, total_steps=100))

@@ -193,6 +193,50 @@ def test_one_ranks_crash_brings_the_gang_down_and_is_counted_once() -> None:
     assert (job.state, job.retries_used) == ("queued", 1)
 
 
+def _a_gang_of_two() -> tuple[Assignment, Assignment]:
+    node = a_node_with_agent(gpus=2)
+    first = a_running_assignment(node, a_job(node.cluster, max_retries=5), world_size=2)
+    return first, a_running_assignment(node, first.job, rank=1, world_size=2)
+
+
+@pytest.mark.parametrize("crashed", [0, 1])
+def test_the_rank_that_crashed_gives_its_gang_the_reason_whichever_is_heard_first(crashed: int) -> None:
+    ranks = _a_gang_of_two()
+    _end(ranks[1 - crashed], M.FAIL, R.GANG, reason=f"rank {crashed} was lost", exit_code=77)
+    job = _end(ranks[crashed], M.FAIL, R.USER, reason="no such label", exit_code=1)
+    assert (job.state, job.retries_used) == ("queued", 1)
+    assert "no such label" in job.attempts.latest("number").reason
+
+
+def test_a_rank_that_a_node_lost_uses_up_no_retry_of_its_gang() -> None:
+    ranks = _a_gang_of_two()
+    _end(ranks[0], M.FAIL, R.GANG, reason="rank 1 was lost", exit_code=1)
+    job = _end(ranks[1], M.FAIL, R.NODE, reason="the run's guard was killed")
+    assert (job.state, job.retries_used) == ("queued", 0)
+
+
+def test_ranks_that_all_lost_each_other_were_cut_off_and_are_not_tried_for_ever() -> None:
+    ranks = _a_gang_of_two()
+    for _ in range(4):
+        _end(ranks[0], M.FAIL, R.GANG, reason="rank 1 was lost", exit_code=77)
+        job = _end(ranks[1], M.FAIL, R.GANG, reason="rank 0 was lost", exit_code=77)
+        assert (job.state, job.retries_used) == ("queued", 0)
+        Job.objects.update(retry_at=None)
+        again = a_running_assignment(ranks[0].node, Job.objects.get(), world_size=2)
+        ranks = again, a_running_assignment(again.node, again.job, rank=1, world_size=2)
+    _end(ranks[0], M.FAIL, R.GANG, reason="rank 1 was lost", exit_code=77)
+    job = _end(ranks[1], M.FAIL, R.GANG, reason="rank 0 was lost", exit_code=77)
+    assert (job.state, "without progress" in job.failure_reason) == ("failed", True)
+
+
+def test_a_gang_of_which_one_rank_was_killed_while_it_was_stopped_is_merely_stopped() -> None:
+    ranks = _a_gang_of_two()
+    move_job(ranks[0].job, JobMove.PREEMPT)
+    _end(ranks[0], M.PREEMPT, R.PREEMPT, exit_code=-9)
+    job = _end(ranks[1], M.FAIL, R.GANG, reason="rank 0 was lost", exit_code=77)
+    assert (job.state, job.retries_used, job.failure_reason) == ("queued", 0, "")
+
+
 def test_a_gang_is_complete_when_all_its_ranks_have_succeeded() -> None:
     node = a_node_with_agent(gpus=2)
     first = a_running_assignment(node, world_size=2)

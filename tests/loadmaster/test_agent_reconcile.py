@@ -22,7 +22,7 @@ from loadmaster.agent.reconcile import (
     View,
     reconcile,
 )
-from loadmaster.agent.runtimes.base import Exit, RunId, RunState, RunStatus, StopBy, StopOrder, Term
+from loadmaster.agent.runtimes.base import Exit, RunId, RunState, RunStatus, StopBy, StopOrder
 from loadmaster.protocol import AssignmentState, Directive, DirectiveAction, StopReason
 
 RUN = RunId("a1", 3)
@@ -152,7 +152,7 @@ def test_a_stop_of_an_older_fence_is_ignored() -> None:
 
 def test_a_new_term_is_passed_on_once() -> None:
     update = wish(DirectiveAction.UPDATE, term_until_s=2000.0)
-    assert decided(STARTED, RUNNING, wishes=update) == [Update(STARTED, Term(2000.0))]
+    assert decided(STARTED, RUNNING, wishes=update) == [Update(STARTED, 2000.0)]
     assert decided(replace(STARTED, term_until_s=2000.0), RUNNING, wishes=update) == []
 
 

@@ -284,3 +284,30 @@ def test_a_folder_locked_for_too_long_counts_as_one_without_room(tmp_path: Path)
     assert is_disk_full(locked.value)
     store.save(Position(20), saver("twenty"))
     assert store.saved_step == 20
+
+
+def test_another_rank_of_a_gang_reads_the_very_checkpoint_and_touches_nothing(tmp_path: Path) -> None:
+    lead = opened(tmp_path, 3)
+    first = lead.save(Position(4), saver("four"))
+    lead.save(Position(8), saver("eight"))
+    (tmp_path / ".tmp-step-000000000009-fence-3.ckpt").write_text("being written by the lead")
+    before = sorted(path.name for path in tmp_path.iterdir())
+    member = CheckpointStore(tmp_path, 3, lock_wait_s=0.0)
+    assert member.follow(first).read_text() == "four"
+    assert (member.saved_step, member.newest) == (4, first)
+    assert sorted(path.name for path in tmp_path.iterdir()) == before
+
+
+def test_a_checkpoint_that_another_rank_has_and_this_one_does_not_see_is_named(tmp_path: Path) -> None:
+    checkpoint = opened(tmp_path / "one").save(Position(4), saver("four"))
+    with pytest.raises(CheckpointError, match=r"step 4 .* all nodes of a gang need one folder"):
+        CheckpointStore(tmp_path / "other", 1, lock_wait_s=0.0).follow(checkpoint)
+
+
+def test_a_rank_that_only_looks_takes_nothing_over(tmp_path: Path) -> None:
+    opened(tmp_path, 3).save(Position(4), saver("four"))
+    looker = CheckpointStore(tmp_path, 5, lock_wait_s=0.0)
+    found = looker.resume(own=False)
+    assert found is not None
+    assert found[1].step == 4
+    assert opened(tmp_path, 3).saved_step == 4, "the folder still is the launch's with fence 3"

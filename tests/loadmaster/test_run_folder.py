@@ -72,6 +72,34 @@ def test_what_is_not_a_term_changes_nothing(term: Term, damage: str) -> None:
     assert term.watch.reason() == "cancel"
 
 
+def boot_s() -> float:
+    return time.clock_gettime(time.CLOCK_BOOTTIME)
+
+
+def test_a_term_ends_by_the_boot_clock_whatever_the_wall_clock_says(term: Term) -> None:
+    term.write(term_until_s=0.0, term_ends_boot_s=boot_s() + 1000.0)
+    assert term.watch.reason() is None
+    term.write(term_until_s=9e9, term_ends_boot_s=boot_s() - 1.0)
+    assert term.watch.reason() == "term"
+
+
+def test_a_term_prolonged_in_the_last_moment_is_prolonged(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    term = Term(tmp_path)
+    term.write(term_ends_boot_s=boot_s() + 0.05)
+    assert term.watch.reason() is None
+    monkeypatch.setattr("loadmaster.run_folder.TERM_CHECK_S", 1000.0)
+    term.write(term_ends_boot_s=boot_s() + 1000.0)
+    time.sleep(0.1)
+    assert term.watch.reason() is None, "before it ends it looks once more"
+
+
+def test_a_term_that_was_over_and_is_prolonged_late_is_over_no_more(term: Term) -> None:
+    term.write(term_ends_boot_s=boot_s() - 1.0)
+    assert term.watch.reason() == "term"
+    term.write(term_ends_boot_s=boot_s() + 1000.0)
+    assert term.watch.reason() is None
+
+
 def test_the_file_is_not_looked_at_more_often_than_it_may_be(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("loadmaster.run_folder.TERM_CHECK_S", 1000.0)
     term = Term(tmp_path)

@@ -67,9 +67,10 @@ class StopOrder:
 
 @dataclass(frozen=True, slots=True)
 class Term:
-    """What the job may know of its placement's intended end (Unix seconds, or None)."""
+    """A placement's intended end, if any: `until_s` by the server's clock (Unix seconds), `ends_s` by this machine's boot clock."""
 
     until_s: float | None = None
+    ends_s: float | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,6 +89,7 @@ class Launch:
     boot_id: str
     gpus: tuple[str, ...] = ()
     checkpoints: Path | None = None
+    term: Term = Term()
 
 
 @dataclass(frozen=True, slots=True)
@@ -152,6 +154,10 @@ class Runtime(Protocol):
 
     def environment(self) -> dict[str, str]:
         """The variables every job gets from the node, below all others."""
+        ...
+
+    def address(self, own: str) -> str:
+        """Where other nodes reach what a launch listens on (see `SessionRequest.address`), on a machine with the address `own`."""
         ...
 
     def objection(self, launch: Launch) -> tuple[ReasonClass, str] | None:

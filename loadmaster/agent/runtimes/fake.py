@@ -112,6 +112,9 @@ class FakeRuntime:
     def environment(self) -> dict[str, str]:
         return {}
 
+    def address(self, own: str) -> str:
+        return own
+
     def objection(self, launch: Launch) -> tuple[ReasonClass, str] | None:
         return self._script(launch.spec).refused
 
@@ -126,6 +129,7 @@ class FakeRuntime:
         if script.cannot_start:
             raise LaunchError(script.cannot_start)
         play = Play(launch.spec, script, grace_s=launch.grace_s, streams={"stdout": script.stdout}, prepared_s=self._clock.boot_s())
+        play.term = launch.term
         self.plays.setdefault(launch.run, play)
 
     def start(self, run: RunId, lease_until_s: float) -> None:
@@ -226,9 +230,8 @@ class FakeRuntime:
         """When and how the play ends as things stand: the earliest of its own end, an order to stop, its term, its lease's end."""
         ends = [self._own_end(play, started_s)]
         orders = [(play.lease_until_s, StopOrder(StopBy.LEASE, play.grace_s)), *([play.stop] if play.stop else [])]
-        if play.term.until_s is not None:
-            until_s = play.term.until_s - self._clock.wall_s() + self._clock.boot_s()
-            ends.append((max(started_s, until_s) + play.script.leaves_in_s, Exit(0.0, exit_code=EXIT_PREEMPTED)))
+        if play.term.ends_s is not None:
+            ends.append((max(started_s, play.term.ends_s) + play.script.leaves_in_s, Exit(0.0, exit_code=EXIT_PREEMPTED)))
         for at_s, order in orders:
             in_time = play.script.leaves_in_s <= order.grace_s and order.by is not StopBy.CANCEL
             code = EXIT_PREEMPTED if in_time else -15

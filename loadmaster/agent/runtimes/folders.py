@@ -51,7 +51,7 @@ class RunFolders:
 
     def _write_spec(self, launch: Launch) -> None:
         write_whole(self.folder(launch.run) / "spec.json", dumps(launch.spec), durable=True)
-        self._write_term(launch.run, {"term_until_s": launch.spec.term_until_s, "grace_s": launch.spec.grace_s})
+        self._write_term(launch.run, {**self._end_of(launch.term), "grace_s": launch.spec.grace_s})
 
     def renew(self, run: RunId, lease_until_s: float) -> None:
         lease = guard.read_json(self.orders(run) / "lease.json")
@@ -83,12 +83,18 @@ class RunFolders:
         return lease.get("deadline_s")
 
     def update(self, run: RunId, term: Term) -> None:
-        self._write_term(run, {"term_until_s": term.until_s})
+        self._write_term(run, self._end_of(term))
+
+    def _end_of(self, term: Term) -> dict[str, Any]:
+        """When a term ends, in words for the job: on the boot clock, and for older libraries on this machine's own wall clock."""
+        ends_s = term.ends_s
+        wall_s = term.until_s if ends_s is None else self._clock.wall_s() + ends_s - self._clock.boot_s()
+        return {"term_until_s": wall_s, "term_ends_boot_s": ends_s}
 
     def _write_term(self, run: RunId, change: dict[str, Any]) -> None:
         path = self.orders(run) / "term.json"
-        term = {"version": 1, "fence": run.fence, "stop": False, "reason": None, "term_until_s": None, "grace_s": 30.0}
-        write_json(path, term | (guard.read_json(path) or {}) | change, mode=self.order_mode)
+        former = guard.read_json(path) or {"stop": False, "reason": None, "grace_s": 30.0, **self._end_of(Term())}
+        write_json(path, {"version": 1, "fence": run.fence, **former, **change}, mode=self.order_mode)
 
     def stop(self, run: RunId, order: StopOrder) -> None:
         if not self.orders(run).exists():

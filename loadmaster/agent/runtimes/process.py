@@ -18,6 +18,7 @@ from loadmaster.agent.clock import Clock
 from loadmaster.agent.files import private_folder, write_json
 from loadmaster.agent.runtimes.base import Launch, LaunchError, RunId, RunState, RunStatus, Usage
 from loadmaster.agent.runtimes.folders import RunFolders, exit_of
+from loadmaster.gangs.address import is_free, parse_address
 from loadmaster.protocol import ReasonClass
 
 GB = 1e9
@@ -37,8 +38,17 @@ class ProcessRuntime(RunFolders):
     def environment(self) -> dict[str, str]:
         return admission.node_environment()
 
+    def address(self, own: str) -> str:
+        return own
+
     def objection(self, launch: Launch) -> tuple[ReasonClass, str] | None:
-        return None
+        """None, unless a gang is to meet here and something else of this machine listens there already."""
+        spec = launch.spec
+        if spec.world_size <= 1 or spec.rank:
+            return None
+        _, port = parse_address(spec.rendezvous)
+        taken = [number for number in (port, port + 1) if not is_free(number)]
+        return (ReasonClass.NODE, f"port {taken[0]}, where the gang is to meet, is taken on this machine") if taken else None
 
     def trouble(self) -> str:
         return ""

@@ -11,6 +11,7 @@ from django.db.models import F
 from django.utils import timezone
 from pytest_django import Settings
 
+from clusters.gangs import PORTS
 from clusters.models import Assignment, AssignmentSlot, Cluster, Device, Node
 from controlplane.events import request_reschedule
 from controlplane.live import record, world
@@ -73,6 +74,7 @@ def test_an_offer_says_what_the_round_expects_of_it(cluster: Cluster, node: Node
     assert offer.predicted_steps_per_s == pytest.approx(1.0)
     assert offer.predicted_power_w == pytest.approx(700.0 / 2)
     assert (plain.predicted_run_s, plain.predicted_energy_cost, plain.term_until) == (None, None, None)
+    assert (plain.gang_port, plain.term_at, offer.term_at) == (None, None, None)
 
 
 def test_only_a_clusters_newest_round_says_how_long_its_placements_are_expected_to_run(cluster: Cluster, node: Node) -> None:
@@ -94,6 +96,7 @@ def test_a_plan_that_leaves_a_job_where_it_is_writes_nothing_but_its_term(cluste
     row = a_round(cluster, lambda *_: prolonged)
     assert changes_of(row) == {"a": "keep"}
     assert Assignment.objects.get().term_until == utc(2e9)
+    assert Assignment.objects.get().term_at is not None, "its agent is to hear of it at once"
     assert Assignment.objects.get().state == "running"
 
 
@@ -255,6 +258,29 @@ def test_a_gang_is_launched_whole_or_not_at_all(cluster: Cluster, node: Node) ->
         (0, 2, 1, node),
         (1, 2, 1, other),
     ]
+    (port,) = set(Assignment.objects.values_list("gang_port", flat=True))
+    assert port in PORTS
+
+
+@pytest.mark.parametrize(
+    ("values", "word"),
+    [
+        ({"features": ["process"], "address": "10.0.0.5"}, "install a newer one"),
+        ({"features": ["process", "gang"]}, "docs/agent.md"),
+    ],
+)
+def test_a_gang_waits_where_a_node_cannot_run_a_rank_of_it(cluster: Cluster, node: Node, values: dict[str, Any], word: str) -> None:
+    other = a_node(cluster, gpus=1)
+    Node.objects.filter(pk=other.pk).update(**values)
+    job = a_job(cluster, name="a", gpus_min=2, gpus_max=2)
+    seats = tuple(RankSeat(str(n.pk), (devices_of(n)[0].uuid,)) for n in (node, other))
+    row = a_round(cluster, lambda *_: Plan("told", PlanStatus.HEURISTIC, (Placement(str(job.pk), seats),)))
+    assert refused(row) == {"a": "stale"}
+    assert word in row.rejected[0]["detail"]
+    assert not Assignment.objects.exists()
+    a_job(cluster, name="b")
+    a_round(cluster, placing(b=(other, devices_of(other)[0])))
+    assert Assignment.objects.get().node == other, "a job of one rank may run there"
 
 
 def test_the_database_is_the_last_judge_of_a_slot(cluster: Cluster, node: Node, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -10,7 +10,7 @@ from django.db import connection, transaction
 from django.test.utils import CaptureQueriesContext
 
 from clusters.models import Assignment, AssignmentEvent, AssignmentSlot, Cluster, Device, Node
-from controlplane.live import launches, world
+from controlplane.live import apply, launches, world
 from controlplane.live.apply import apply_plan
 from controlplane.models import Round
 from jobs.models import Attempt, Job, JobEvent
@@ -257,6 +257,43 @@ def test_launches_cost_queries_by_the_batch(
     a_round(cluster, one_each(queue(cluster, count), devices_of(far)))
     assert Job.objects.filter(state="starting").count() == count
     assert queries == [OF_A_PLAN + batches * OF_A_BATCH]
+
+
+@pytest.mark.parametrize("batch", [100, 3])
+def test_gangs_of_one_plan_meet_at_ports_of_their_own_which_cost_one_query_of_all(
+    cluster: Cluster, monkeypatch: pytest.MonkeyPatch, queries: list[int], batch: int
+) -> None:
+    monkeypatch.setattr(launches, "BATCH", batch)
+    nodes = [a_node(cluster, gpus=6, cores=100.0, address="10.0.0.5") for _ in range(2)]  # two agents on one machine
+    first, second = (devices_of(node) for node in nodes)
+    jobs = queue(cluster, 6, gpus_max=2)
+    pairs = zip(jobs, first, second, strict=True)
+    a_round(cluster, told(*(Placement(str(job.pk), (seat(a), seat(b))) for job, a, b in pairs)))
+    ports = list(Assignment.objects.order_by("job", "rank").values_list("gang_port", flat=True))
+    assert ports[::2] == ports[1::2]
+    assert len(set(ports)) == 6
+    assert queries == [OF_A_PLAN + 1 + -(-6 // batch) * OF_A_BATCH]
+
+
+def test_terms_that_many_gangs_have_in_common_are_changed_together(
+    cluster: Cluster, monkeypatch: pytest.MonkeyPatch, queries: list[int]
+) -> None:
+    devices = devices_of(a_node(cluster, gpus=7, cores=100.0))
+    jobs = queue(cluster, 7)
+
+    def until(*ends_s: float) -> Callable[..., Plan]:
+        pairs = zip(jobs, devices, ends_s, strict=True)
+        return told(*(Placement(str(job.pk), (seat(device),), until_s=end_s) for job, device, end_s in pairs))
+
+    a_round(cluster, until(*[2e9] * 7))
+    assert set(Assignment.objects.values_list("term_at", flat=True)) == {None}, "a launch's own term is no change"
+    a_round(cluster, until(*[3e9] * 7))
+    a_round(cluster, until(*[4e9] * 5, *[5e9] * 2))
+    monkeypatch.setattr(apply, "TOGETHER", 3)
+    a_round(cluster, until(*[6e9] * 7))
+    assert queries[1:] == [2 + 1, 2 + 2, 2 + 3], "what is held, and the terms"
+    assert set(Assignment.objects.values_list("term_until", flat=True)) == {utc(6e9)}
+    assert Assignment.objects.filter(term_at__isnull=False).count() == 7
 
 
 def test_a_plan_that_launches_nothing_does_not_look_for_room(cluster: Cluster, node: Node, queries: list[int]) -> None:

@@ -12,6 +12,7 @@ from typing import Any
 PULL_POLICIES = ("missing", "always", "never")
 JOB_USER = 1000
 FORBIDDEN_NETWORKS = ("host", "container:")
+NAMELESS_NETWORKS = ("bridge", "default", "none")
 _USER = re.compile(r"(\d{1,9})(?::(\d{1,9}))?")
 
 
@@ -73,6 +74,11 @@ class DockerOptions:
         readers = {"pids": _whole, "shm_gb": _size, "read_only": _truth, "limit_cores": _truth, "mounts": _mounts}
         read: dict[str, Any] = {name: readers.get(name, _text)(name, value) for name, value in values.items()}
         return _checked(cls(**read))
+
+    @property
+    def has_names(self) -> bool:
+        """Whether containers find one another by name: in networks of somebody's making, not in those every Engine has."""
+        return self.network not in NAMELESS_NETWORKS
 
     def identity(self) -> tuple[int, int] | None:
         """User and group of every job, or None if the image decides."""

@@ -34,13 +34,17 @@ from loadmaster.agent.runtimes.docker.preparing import MOVED, Preparation, Task
 from loadmaster.agent.runtimes.docker.verdict import end_of, start_failure
 from loadmaster.agent.runtimes.docker.watch import Watch
 from loadmaster.agent.runtimes.folders import FILES, RunFolders, exit_of
-from loadmaster.protocol import ReasonClass
+from loadmaster.protocol import CONTAINER, ReasonClass
 from loadmaster.wire import WireError, from_json
 
 GB = 1e9
 OVERDUE_S = 5.0
 START_PAUSE_S = 0.5
 LEAVING_S = 10.0
+NAMELESS = (
+    "in the network {} containers do not find one another, so no gang can run over it: give the agents a network that they share "
+    "(--docker network=NAME; docs/agent.md, Gangs)"
+)
 NEVER_STARTED = "the agent or its guard ended before the job was started"
 
 logger = logging.getLogger(__name__)
@@ -90,12 +94,18 @@ class DockerRuntime(RunFolders):
     def environment(self) -> dict[str, str]:
         return {}
 
+    def address(self, own: str) -> str:
+        """Its own name for each launch, where the network has names: no port of a container is ever published on the host."""
+        return CONTAINER if self._options.has_names else ""
+
     def trouble(self) -> str:
         return self._watch.trouble()
 
     def objection(self, launch: Launch) -> tuple[ReasonClass, str] | None:
         if not launch.spec.image:
             return ReasonClass.USER, "image: is missing; name the image the job runs in"
+        if launch.spec.world_size > 1 and not self._options.has_names:
+            return ReasonClass.NODE, NAMELESS.format(self._options.network)
         places = self._places(launch)
         try:
             job_mounts(launch.spec.mounts, places)

@@ -1,0 +1,154 @@
+"""A connection between two ranks: lines of JSON over TCP, begun by proving to each other that both know the launch's token.
+
+The token itself never travels. What follows is neither secret nor signed: it is a handful of numbers, between machines whose
+frameworks exchange gradients in the clear anyway. A machine that vanishes without a word is noticed by the kernel's keepalive.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import hmac
+import json
+import os
+import secrets
+import socket
+import threading
+import time
+from dataclasses import dataclass
+from typing import Any
+
+LONGEST = 64 * 1024
+LONGEST_GREETING = 1024
+GREETING_S = 10.0
+"""How long the proofs may take in all, so that nobody who says a byte now and then keeps others out."""
+
+KEEPALIVE = {"TCP_KEEPIDLE": 10, "TCP_KEEPINTVL": 5, "TCP_KEEPCNT": 4, "TCP_USER_TIMEOUT": 30_000}
+"""After 30 s of silence of the other machine's kernel the connection is given up; a process that only computes is not silent."""
+
+Message = dict[str, Any]
+
+
+class StrangerError(Exception):
+    """The other side does not belong to this launch, or says so of us."""
+
+
+@dataclass(frozen=True, slots=True)
+class Pass:
+    """What makes a rank one of this launch."""
+
+    token: str
+    size: int
+    fence: int
+
+    def proof(self, role: str, rank: int, nonces: str) -> str:
+        """What only one who knows the token can say."""
+        words = f"{role} {rank} {self.size} {self.fence} {nonces}"
+        return hmac.new(self.token.encode(), words.encode(), hashlib.sha256).hexdigest()
+
+    def is_proof(self, words: Message, role: str, rank: int, nonces: str) -> bool:
+        """Whether a message proves that."""
+        return hmac.compare_digest(self.proof(role, rank, nonces).encode(), str(words.get("proof")).encode())
+
+
+class Line:
+    """One end of a connection. Any thread may say, one listens."""
+
+    def __init__(self, connection: socket.socket) -> None:
+        self._socket = connection
+        self._lines = connection.makefile("rb")
+        self._lock = threading.Lock()
+        _keep_alive(connection)
+
+    def say(self, **message: Any) -> bool:
+        """Send a message; whether it went out. That the other end is gone, who listens will notice."""
+        with self._lock, contextlib.suppress(OSError):
+            self._socket.sendall(json.dumps(message).encode() + b"\n")
+            return True
+        return False
+
+    def hear(self) -> Message | None:
+        """The next message; None at the connection's end."""
+        try:
+            return _message(self._lines.readline(LONGEST))
+        except (OSError, ValueError):  # ValueError: closed by another thread of this process
+            return None
+
+    def _hear_greeting(self, until_s: float) -> Message:
+        """The next message of a greeting that has to be over by then; an empty one if there is none in time."""
+        line = b""
+        try:
+            while not line.endswith(b"\n") and len(line) < LONGEST_GREETING:
+                self._socket.settimeout(max(until_s - time.monotonic(), 0.001))
+                piece = self._lines.read1(1)
+                if not piece:
+                    return {}
+                line += piece
+        except (OSError, ValueError):
+            return {}
+        return _message(line) or {}
+
+    def close(self) -> None:
+        """End it; whoever listens on either end hears that."""
+        with contextlib.suppress(OSError):
+            self._socket.shutdown(socket.SHUT_RDWR)
+        self._lines.close()
+        self._socket.close()
+
+    def drop(self) -> None:
+        """Let go of it in this process alone (one that was forked), whatever its threads were doing."""
+        descriptor = self._socket.detach()
+        if descriptor >= 0:
+            os.close(descriptor)
+
+    def admit(self, ticket: Pass) -> int:
+        """As the lead: the rank at the other end, once it says that it has met us.
+
+        Raises:
+            StrangerError: after telling why, if it is none of this launch, or has given up meanwhile: then it will come again.
+        """
+        until_s = time.monotonic() + GREETING_S
+        self._socket.settimeout(GREETING_S)
+        nonce = secrets.token_hex(16)
+        self.say(nonce=nonce)
+        words = self._hear_greeting(until_s)
+        rank, theirs = words.get("rank"), words.get("nonce")
+        nonces = f"{nonce} {theirs}"
+        if not (isinstance(rank, int) and 0 < rank < ticket.size and ticket.is_proof(words, "member", rank, nonces)):
+            self.say(refused="the token, the fence or the number of ranks is another launch's")
+            raise StrangerError("somebody else")
+        self.say(proof=ticket.proof("lead", rank, nonces))
+        if not self._hear_greeting(until_s).get("met"):
+            raise StrangerError(f"rank {rank} went away again")
+        self._socket.settimeout(None)
+        return rank
+
+    def introduce(self, ticket: Pass, rank: int) -> None:
+        """As a member: say who this is, and make sure that the other end is this launch's lead. StrangerError if it is not."""
+        until_s = time.monotonic() + GREETING_S
+        nonce = secrets.token_hex(16)
+        theirs = self._hear_greeting(until_s).get("nonce")
+        nonces = f"{theirs} {nonce}"
+        self.say(rank=rank, nonce=nonce, proof=ticket.proof("member", rank, nonces))
+        words = self._hear_greeting(until_s)
+        if not ticket.is_proof(words, "lead", rank, nonces):
+            raise StrangerError(str(words.get("refused") or "who answers is not this launch's rank 0"))
+        self._socket.settimeout(None)
+        self.say(met=True)
+
+
+def _message(line: bytes) -> Message | None:
+    """What a whole line says; None of half a line, at a connection's end, and of what is no message."""
+    try:
+        message = json.loads(line) if line.endswith(b"\n") else None
+    except (ValueError, RecursionError):
+        return None
+    return message if isinstance(message, dict) else None
+
+
+def _keep_alive(connection: socket.socket) -> None:
+    connection.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+    connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+    for name, value in KEEPALIVE.items():
+        if hasattr(socket, name):
+            connection.setsockopt(socket.IPPROTO_TCP, getattr(socket, name), value)

@@ -1,0 +1,197 @@
+"""PyTorch: the training iterator for a DataLoader and whatever has a `state_dict`.
+
+    for batch in loadmaster.torch.steps(loader, {"model": model, "optimizer": optimizer}):
+        loss = train_on(batch)
+        loadmaster.training.report(loss=loss)
+
+Needs PyTorch (`pip install 'loadmaster[torch]'`). It works alike for one process and for the ranks of a gang, which call
+`torch.distributed.init_process_group(...)` as usual: the agent has set the variables that it reads.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import random
+import sys
+import warnings
+from collections.abc import Callable, Iterator, Mapping
+from itertools import count, islice
+from pathlib import Path
+from typing import Any, Protocol
+
+import torch
+from torch.nn.parallel import DistributedDataParallel
+from torch.utils.data import DataLoader, IterableDataset
+
+from loadmaster import training
+from loadmaster.launch_run import Metrics
+from loadmaster.run_folder import JobEnvironment
+
+__all__ = ["Resumable", "load_state", "save_state", "steps"]
+
+RANDOM_SAMPLERS = (torch.utils.data.RandomSampler, torch.utils.data.SubsetRandomSampler, torch.utils.data.WeightedRandomSampler)
+
+KEPT = ("num_workers", "collate_fn", "pin_memory", "timeout", "worker_init_fn", "multiprocessing_context", "generator")
+"""What a loader of the rest of an epoch has in common with the whole one."""
+
+
+class Stateful(Protocol):
+    """A model, an optimiser, a schedule, a gradient scaler."""
+
+    def state_dict(self) -> Any: ...
+
+    def load_state_dict(self, state_dict: Any, /) -> Any: ...
+
+
+def steps(
+    loader: DataLoader[Any],
+    state: Mapping[str, Stateful],
+    *,
+    seed: int | None = 0,
+    total: int | None = None,
+    every_s: float | None = None,
+    report: Callable[[], Metrics] | None = None,
+    checkpoint_dir: Path | str | None = None,
+) -> Iterator[Any]:
+    """Yield the loader's batches, epoch after epoch, until the job's steps are done; one batch is one step.
+
+    Args:
+        loader: any DataLoader. In a gang each rank's needs a DistributedSampler, or an IterableDataset that deals itself out.
+        state: what makes up the state of the training, by name; a DistributedDataParallel is saved as the module in it, so that a
+            launch with more or fewer ranks can read it.
+        seed: before each batch all random generators are set by seed, rank, epoch and batch, and before each epoch the order of a
+            shuffling sampler by seed and epoch: so a resumed launch draws the very numbers that an uninterrupted one would.
+            Augmentation inside of loader workers is the exception. None leaves all generators alone; then a resumed
+            launch draws others.
+        total, every_s, report, checkpoint_dir: as `loadmaster.training.steps`, which says what may be raised.
+    """
+    return training.steps(
+        Resumable(loader, seed),
+        save=lambda path: save_state(path, state),
+        load=lambda path: load_state(path, state),
+        total=total, every_s=every_s, report=report, checkpoint_dir=checkpoint_dir,
+    )  # fmt: skip
+
+
+def save_state(path: Path, state: Mapping[str, Stateful]) -> None:
+    """Write the states by name."""
+    torch.save({name: _bare(part).state_dict() for name, part in state.items()}, path)
+
+
+def load_state(path: Path, state: Mapping[str, Stateful]) -> None:
+    """Read them back, tensors by way of the CPU, running no code that the file may hold.
+
+    Raises:
+        KeyError: the file lacks one of them, or has others: it was written by another version of the script.
+    """
+    found = torch.load(path, map_location="cpu", weights_only=True)
+    if found.keys() != state.keys():
+        raise KeyError(f"the checkpoint has {', '.join(sorted(found))}, the script wants {', '.join(sorted(state))}")
+    for name, part in state.items():
+        _bare(part).load_state_dict(found[name])
+
+
+def _bare(part: Stateful) -> Stateful:
+    inner: Stateful = part.module if isinstance(part, DistributedDataParallel) else part
+    return inner
+
+
+class Resumable:
+    """A DataLoader that can be begun in the middle of an epoch without loading what comes before, and draws lots reproducibly."""
+
+    def __init__(self, loader: DataLoader[Any], seed: int | None = 0) -> None:
+        self._loader = loader
+        self._seed = seed
+        self._epoch = 0
+        environment = JobEnvironment.read(os.environ)
+        self._rank = environment.rank
+        if environment.world_size > 1 and not _is_dealt_out(loader):
+            text = "every rank would train on the same batches: give the DataLoader a DistributedSampler"
+            warnings.warn(text, UserWarning, stacklevel=3)
+
+    def set_epoch(self, epoch: int) -> None:
+        """Tell whoever makes the order; a shuffling sampler that minds no epochs gets a generator of this one."""
+        self._epoch = epoch
+        for part in (*_samplers(self._loader), self._loader.dataset):
+            if callable(set_epoch := getattr(part, "set_epoch", None)):
+                set_epoch(epoch)
+            elif self._seed is not None and isinstance(part, RANDOM_SAMPLERS):
+                part.generator = torch.Generator().manual_seed(_mixed(self._seed, epoch))
+        if self._seed is not None:
+            self._loader.generator = torch.Generator().manual_seed(_mixed(self._seed, self._rank, epoch))
+
+    def __iter__(self) -> Iterator[Any]:
+        return self.iter_from(0)
+
+    def iter_from(self, batch: int) -> Iterator[Any]:
+        """The epoch's batches from that one on."""
+        rest, skip = _rest_of(self._loader, batch)
+        source = iter(rest)
+        for number in count(batch - skip):
+            self._draw_anew(number)
+            try:
+                item = next(source)
+            except StopIteration:
+                return
+            if number >= batch:
+                yield item
+
+    def _draw_anew(self, batch: int) -> None:
+        if self._seed is None:
+            return
+        mixed = _mixed(self._seed, self._rank, self._epoch, batch)
+        torch.manual_seed(mixed)
+        random.seed(mixed)
+        if numpy := sys.modules.get("numpy"):
+            numpy.random.seed(mixed % 2**32)
+
+    def __len__(self) -> int:
+        """Batches an epoch; TypeError where the data have no length."""
+        return len(self._loader)
+
+
+def _mixed(*parts: int) -> int:
+    """A number of 63 bits made of several, so that neighbours have nothing to do with each other."""
+    words = " ".join(map(str, parts)).encode()
+    return int.from_bytes(hashlib.blake2b(words, digest_size=8).digest(), "big") >> 1
+
+
+def _samplers(loader: DataLoader[Any]) -> tuple[Any, ...]:
+    if isinstance(loader.dataset, IterableDataset):
+        return ()
+    found = (loader.sampler, loader.batch_sampler, getattr(loader.batch_sampler, "sampler", None))
+    return tuple({id(part): part for part in found if part is not None}.values())
+
+
+def _is_dealt_out(loader: DataLoader[Any]) -> bool:
+    """Whether ranks see different data, as far as can be told: a stream may know how to deal itself out."""
+    samplers = _samplers(loader)
+    return not samplers or any(hasattr(sampler, "num_replicas") or hasattr(sampler, "set_epoch") for sampler in samplers)
+
+
+class _Rest:
+    """What a sampler yields after the first so many."""
+
+    def __init__(self, sampler: Any, first: int) -> None:
+        self._sampler, self._first = sampler, first
+
+    def __iter__(self) -> Iterator[Any]:
+        return islice(iter(self._sampler), self._first, None)
+
+    def __len__(self) -> int:
+        return max(0, len(self._sampler) - self._first)
+
+
+def _rest_of(loader: DataLoader[Any], batch: int) -> tuple[DataLoader[Any], int]:
+    """A loader of the batches from that one on, and how many it yields before: a stream has to be gone through."""
+    if not batch or isinstance(loader.dataset, IterableDataset):
+        return loader, batch
+    order: dict[str, Any] = {"batch_size": None, "sampler": _Rest(loader.sampler, batch)}
+    if loader.batch_sampler is not None:
+        order = {"batch_sampler": _Rest(loader.batch_sampler, batch)}
+    return DataLoader(loader.dataset, **order, **{name: getattr(loader, name) for name in (*KEPT, *_of_workers(loader))}), 0
+
+
+def _of_workers(loader: DataLoader[Any]) -> tuple[str, ...]:
+    return ("prefetch_factor",) if loader.num_workers else ()
