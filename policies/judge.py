@@ -90,6 +90,10 @@ class _Load:
             self._add(placed.job, placed.purpose, placed.ranks)
 
     def _add(self, job: str, purpose: Purpose, ranks: tuple[RankSeat, ...]) -> None:
+        if self.gpus_only and len(ranks) == 1 and ranks[0].cpu_quota is None:
+            for device in ranks[0].devices:
+                self.devices[ranks[0].node, device].append((job, purpose, ranks[0].share))
+            return
         row = self.snapshot.jobs.position.get(job)
         nothing = row is None or not ranks or (self.gpus_only and all(seat.cpu_quota is None for seat in ranks))
         demand = {} if row is None or nothing else rank_demand(self.snapshot.jobs.columns, row, len(ranks))
@@ -105,8 +109,11 @@ class _Load:
 
 def _placement_violations(plan: Plan, snapshot: Snapshot) -> Iterator[Violation]:
     wanted = {(r.job, r.copy): r for r in snapshot.profiling}
+    goes_on = _GoesOn(snapshot)
     for placed in plan.placements:
         row = snapshot.jobs.position.get(placed.job)
+        if row is not None and goes_on.plainly(placed, row):
+            continue
         if row is None:
             yield Violation("unknown_job", f"job {placed.job} is not in the snapshot: place only its jobs", placed.job)
             continue
@@ -117,6 +124,36 @@ def _placement_violations(plan: Plan, snapshot: Snapshot) -> Iterator[Violation]
         elif (request := wanted.get((placed.job, placed.copy))) is not None and request.gpus != placed.gpus:
             detail = f"profile run {placed.copy} of job {placed.job} was asked for {request.gpus} GPUs, not {placed.gpus}"
             yield Violation("profile_mismatch", detail, placed.job)
+
+
+class _GoesOn:
+    """What most placements of most plans are: a job that goes on, just so, on one whole device or more of one ready node."""
+
+    def __init__(self, snapshot: Snapshot) -> None:
+        columns = snapshot.jobs.columns
+        self.nodes, self.running, self.phase = snapshot.node_by_id, columns.others["running"], columns.others["phase"]
+        self.least, self.most = columns.counts["gpus_min"], columns.counts["gpus_max"]
+        self.labels, self.types = columns.others["labels"], columns.others["allowed_types"]
+
+    def plainly(self, placed: Placement, row: int) -> bool:
+        """Whether the placement is such, without anything that the rules below could find fault with."""
+        ranks, running = placed.ranks, self.running[row]
+        if len(ranks) != 1 or len(running) != 1 or running[0].ranks is not ranks or self.labels[row] or self.types[row]:
+            return False
+        seat, run_s = ranks[0], placed.predicted_run_s
+        node = self.nodes.get(seat.node)
+        return (
+            node is not None
+            and node.state is NodeState.READY
+            and node.role is not NodeRole.PROFILING
+            and placed.purpose is Purpose.TRAINING
+            and self.phase[row] is not JobPhase.PROFILING
+            and self.least[row] <= len(seat.devices) <= self.most[row]
+            and len(seat.devices) > 0
+            and seat.share == 1.0
+            and seat.cpu_quota is placed.until_s is placed.steps_quota is placed.predicted_energy_cost is None
+            and (run_s is None or isfinite(run_s))
+        )
 
 
 def _seats(placed: Placement, row: int, snapshot: Snapshot) -> Iterator[Violation]:

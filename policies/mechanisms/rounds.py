@@ -135,6 +135,7 @@ class Queues:
         self.observed, self.homes, self.level = observed, homes, ledger.level
         self.members = observed.classes.members
         self.queues: dict[tuple[int, int], list[int]] = {}
+        self._attained: dict[int, dict[str, float]] = {}
 
     def next(self, of_class: int, column: int, taken: Container[int], but: int = ALONE) -> int | None:
         """The first of the class that is not taken, `but` for one."""
@@ -153,7 +154,7 @@ class Queues:
 
     def in_need(self, jobs: list[int]) -> list[int]:
         """Jobs of one class, whoever has received least of all types together first."""
-        return jobs if len(jobs) == 1 else sorted(jobs, key=lambda e: (sum(self.attained[e].values()), self.arrival[e], e))
+        return jobs if len(jobs) == 1 else sorted(jobs, key=lambda e: (sum(self.attained(e).values()), self.arrival[e], e))
 
     def _sorted(self, members: list[int], column: int) -> list[int]:
         gpu_type, homes = self.observed.division.columns[column].gpu_type, self.homes
@@ -161,14 +162,16 @@ class Queues:
         ranked = []
         for e in members:
             home = homes.get(e)
-            ranked.append((attained[e].get(gpu_type, 0.0), home is None or home.column != column, arrival[e], e))
+            ranked.append((attained(e).get(gpu_type, 0.0), home is None or home.column != column, arrival[e], e))
         ranked.sort()
         return [e for _, _, _, e in ranked]
 
-    @cached_property
-    def attained(self) -> list[dict[str, float]]:
-        """By job and GPU type, the time received so far."""
-        return attained_s(self.observed, self.level)
+    def attained(self, e: int) -> dict[str, float]:
+        """By GPU type, the time that a job has received so far."""
+        found = self._attained.get(e)
+        if found is None:
+            found = self._attained[e] = attained_s(self.observed, self.level, e)
+        return found
 
     @cached_property
     def arrival(self) -> list[float]:
@@ -177,15 +180,13 @@ class Queues:
         return arrival
 
 
-def attained_s(observed: Observed, level: Levels) -> list[dict[str, float]]:
-    """By job and GPU type, the time received so far; a job that came in after its class mates starts level with them."""
-    columns, rows = observed.snapshot.jobs.columns, observed.row_list
-    received = columns.others["received_s"]
-    attained = [dict(received[row]) for row in rows]
-    for had, row in zip(attained, rows, strict=True) if level else ():
-        for gpu_type, seconds in level.get(columns.ids[row], {}).items():
-            had[gpu_type] = had.get(gpu_type, 0.0) + seconds
-    return attained
+def attained_s(observed: Observed, level: Levels, e: int) -> dict[str, float]:
+    """By GPU type, the time that job e has received so far; one that came in after its class mates starts level with them."""
+    columns, row = observed.snapshot.jobs.columns, observed.row_list[e]
+    had = dict(columns.others["received_s"][row])
+    for gpu_type, seconds in level.get(columns.ids[row], {}).items() if level else ():
+        had[gpu_type] = had.get(gpu_type, 0.0) + seconds
+    return had
 
 
 def length_s(round_s: float) -> float:

@@ -109,16 +109,28 @@ def outside_of(snapshot: Snapshot, waiting: Mapping[int, Waiting]) -> Outside:
 def ground_of(snapshot: Snapshot, outside: Outside) -> Ground:
     """What the others may have."""
     nodes = tuple(n for n in snapshot.nodes if n.takes_training)
-    known, held = snapshot.jobs.position, _held(outside.stay)
-    devices, busy = [], []
-    for node in nodes:
-        free, taken = free_and_busy(node, known)
-        staying = held.get(node.id, ())
-        devices.append(tuple(d for d in free if d not in staying) if staying else free)
-        busy.append(taken + len(staying))
+    given = [_given(snapshot, node) for node in nodes]
+    for n, node in enumerate(nodes) if outside.stay else ():
+        free, busy = given[n]
+        staying = _held(outside.stay).get(node.id, ())
+        given[n] = tuple(d for d in free if d not in staying), busy + len(staying)
+    devices, busy = tuple(free for free, _ in given), tuple(busy for _, busy in given)
     types = tuple(sorted({n.gpu_type for n, given in zip(nodes, devices, strict=True) if given}))
     number = {name: i for i, name in enumerate(types)}
-    return Ground(nodes, tuple(devices), tuple(busy), types, tuple(number.get(n.gpu_type, -1) for n in nodes))
+    return Ground(nodes, devices, busy, types, tuple([number.get(n.gpu_type, -1) for n in nodes]))
+
+
+def _given(snapshot: Snapshot, node: NodeView) -> tuple[tuple[str, ...], int]:
+    """`free_and_busy` of a node. Most are as in the round before: they are looked at again only if a holder is not known any more."""
+    kept: dict[str, tuple[NodeView, frozenset[str], tuple[tuple[str, ...], int]]] = snapshot.lasting.setdefault("given", {})
+    known, before = snapshot.jobs.position, kept.get(node.id)
+    if before is not None and before[0] is node and before[1] <= known.keys():
+        return before[2]
+    found = free_and_busy(node, known)
+    holders = frozenset([hold.job for device in node.devices for hold in device.held])
+    if holders <= known.keys():
+        kept[node.id] = node, holders, found
+    return found
 
 
 def _held(staying: Iterable[Stay]) -> dict[str, set[str]]:
