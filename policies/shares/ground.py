@@ -121,7 +121,7 @@ def ground_of(snapshot: Snapshot, outside: Outside) -> Ground:
 
 
 def _given(snapshot: Snapshot, node: NodeView) -> tuple[tuple[str, ...], int]:
-    """`free_and_busy` of a node. Most are as in the round before: they are looked at again only if a holder is not known any more."""
+    """`free_and_busy` of a node, looked at again only where it is not as in the round before, or a holder is not known any more."""
     kept: dict[str, tuple[NodeView, frozenset[str], tuple[tuple[str, ...], int]]] = snapshot.lasting.setdefault("given", {})
     known, before = snapshot.jobs.position, kept.get(node.id)
     if before is not None and before[0] is node and before[1] <= known.keys():
