@@ -141,15 +141,15 @@ class _GoesOn:
         if len(ranks) != 1 or len(running) != 1 or running[0].ranks is not ranks or self.labels[row] or self.types[row]:
             return False
         seat, run_s = ranks[0], placed.predicted_run_s
-        node = self.nodes.get(seat.node)
+        node, gpus = self.nodes.get(seat.node), len(seat.devices)
         return (
             node is not None
             and node.state is NodeState.READY
             and node.role is not NodeRole.PROFILING
             and placed.purpose is Purpose.TRAINING
             and self.phase[row] is not JobPhase.PROFILING
-            and self.least[row] <= len(seat.devices) <= self.most[row]
-            and len(seat.devices) > 0
+            and gpus > 0
+            and self.least[row] <= gpus <= self.most[row]
             and seat.share == 1.0
             and seat.cpu_quota is placed.until_s is placed.steps_quota is placed.predicted_energy_cost is None
             and (run_s is None or isfinite(run_s))

@@ -112,15 +112,18 @@ def stop(table: Floats, gain: Floats, slack: Ints, level: Floats, reached: float
 
 
 @compiled
-def fill(table: Floats, value: Floats, basis: Ints, slack: Ints, priced: float) -> Floats:
+def fill(table: Floats, value: Floats, basis: Ints, slack: Ints, begin: Ints, priced: float) -> Floats:
     """Levels of the classes whose rows have the columns `slack`, all rising together until each is stuck.
 
-    `table` float64[R, V], `value` float64[R], `basis` int64[R]: changed to those of the last optimum. `priced`: the part of a
+    `table` float64[R, V], `value` float64[R], `basis` int64[R]: changed to those of the last optimum. `begin` int64[K]:
+    a column of each class that enters first, so that levels can rise without a step that gains nothing. `priced`: the part of a
     rise's price that marks a class as stuck. Returns float64[K]: the level at which each got stuck, all below 0 where some level's
     optimum was not found. At an optimum the classes with a price on their rows are stuck (complementary slackness).
     """
     level, reached, last = np.full(len(slack), -1.0), 0.0, table.shape[1] - 1
     gain = np.zeros(table.shape[1])
+    for k in range(len(slack)):
+        pivot(table, value, gain, basis, len(value) - len(slack) + k, begin[k])
     while level.min() < 0.0:
         gain[:] = 0.0
         gain[last] = 1.0

@@ -114,9 +114,9 @@ def ground_of(snapshot: Snapshot, outside: Outside) -> Ground:
     nodes = tuple([snapshot.nodes[i] for i in _training(snapshot)])
     given = [_given(snapshot, node) for node in nodes]
     for n, node in enumerate(nodes) if outside.stay else ():
-        free, busy = given[n]
+        free, in_use = given[n]
         staying = _held(outside.stay).get(node.id, ())
-        given[n] = tuple(d for d in free if d not in staying), busy + len(staying)
+        given[n] = tuple(d for d in free if d not in staying), in_use + len(staying)
     devices, busy = tuple(free for free, _ in given), tuple(busy for _, busy in given)
     return Ground(nodes, devices, busy, *_types(snapshot, nodes, devices))
 

@@ -50,7 +50,7 @@ def small_filling(division: Division) -> SmallFilled | None:
         return None
     unit = highest_level(division, best)
     small = _Tableau(division, of, per[of] / unit)
-    level = fill(small.table, small.value, small.basis, small.slack, PRICED)
+    level = fill(small.table, small.value, small.basis, small.slack, small.begin, PRICED)
     if level[0] < 0.0 or not small.holds(level):
         return None
     alone = small.times()
@@ -59,7 +59,7 @@ def small_filling(division: Division) -> SmallFilled | None:
 
 
 class _Tableau:
-    """The program of K classes `of` with P places (k, c), in a basis from which the first level can rise.
+    """The program of K classes `of` with P places (k, c), in the basis of its slacks; `begin`: a place of each class.
 
     Rows: sum of a class's time <= count; GPUs of a type <= N; z - per_m * throughput of a job + slack = 0.
     """
@@ -81,21 +81,13 @@ class _Tableau:
         self.value = np.concatenate([count, division.gpus, np.zeros(classes)])
         self.basis = places + np.arange(rows)
         self.slack = places + classes + types + np.arange(classes)
-        self._begin(classes + types)
+        self.begin = self._fastest()
 
-    def _begin(self, first: int) -> None:
-        """Let each class have its level where it is fastest: nothing of nothing, to begin with."""
+    def _fastest(self) -> Ints:
+        """int64[K]: the place of each class where it is fastest: there it begins, with nothing of nothing."""
         order = np.lexsort((-self.worth, self.place))
-        fastest = order[np.searchsorted(self.place[order], np.arange(len(self.of)))]
-        for row, column in enumerate(fastest.tolist(), first):
-            self._enter(row, column)
-
-    def _enter(self, row: int, column: int) -> None:
-        self.table[row] /= self.table[row, column]
-        for i in np.flatnonzero(self.table[:, column]).tolist():
-            if i != row:
-                self.table[i] -= self.table[i, column] * self.table[row]
-        self.basis[row] = column
+        found: Ints = order[np.searchsorted(self.place[order], np.arange(len(self.of)))]
+        return found
 
     def _time(self) -> Floats:
         time = np.zeros(self.table.shape[1])
