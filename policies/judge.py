@@ -274,8 +274,11 @@ def _plan_numbers(plan: Plan) -> Iterator[Violation]:
     for entry in plan.waiting:
         if entry.watts is not None or entry.earliest_s is not None:
             numbers += [(f"watts of {entry.job}", entry.watts), (f"earliest_s of {entry.job}", entry.earliest_s)]
+    good: set[int] = set()  # jobs of one class have one and the same mapping
     for job, by_type in plan.shares.items():
-        numbers += [(f"shares of {job} on {t}", share) for t, share in by_type.items()]
+        if id(by_type) not in good:
+            good.add(id(by_type))
+            numbers += [(f"shares of {job} on {t}", share) for t, share in by_type.items()]
     for name, value in numbers:
         if value is not None and not isfinite(value):
             yield Violation("not_finite", f"{name} is {value}: give a finite number or none")

@@ -158,7 +158,8 @@ class SimulatedWorld:
         self._take_time()
         todo = changes(self._current(), plan)
         for change in todo:
-            self._stop_or_keep(change)
+            if not isinstance(change, Keep) or change.changes_term:
+                self._stop_or_keep(change)
         self._end_stops()
         launches = [c.placement for c in todo if isinstance(c, Start | Migrate | Resize)]
         rejected = [r for p in launches if (r := self._launch(p)) is not None]
@@ -242,7 +243,7 @@ class SimulatedWorld:
             case Migrate(placement=Placement(job=job)) | Resize(placement=Placement(job=job)):
                 self.book.migrated[self.book.row_of[job]] += 1
                 self._stop_for_plan(self.launches[self.book.row_of[job]])
-            case Keep(key=(job, _, _), placement=Placement() as wanted) if change.changes_term:
+            case Keep(key=(job, _, _), placement=Placement() as wanted):
                 self._keep(self.launches[self.book.row_of[job]], wanted)
 
     def _stop_for_plan(self, launch: Launch) -> None:

@@ -142,7 +142,7 @@ class Queues:
         self.members = observed.classes.members
         self.patience_s = PATIENCE * length_s(observed.snapshot.round_s)
         self.queues: dict[tuple[int, int], list[int]] = {}
-        self._attained: dict[int, dict[str, float]] = {}
+        self.ids = observed.snapshot.jobs.columns.ids
 
     def next(self, of_class: int, column: int, taken: Container[int], but: int = ALONE) -> int | None:
         """The first of the class that is not taken, `but` for one."""
@@ -161,26 +161,35 @@ class Queues:
 
     def in_need(self, jobs: list[int]) -> list[int]:
         """Jobs of one class, whoever has received least of all types together first."""
-        return jobs if len(jobs) == 1 else sorted(jobs, key=lambda e: (sum(self.attained(e).values()), self.arrival[e], e))
+        return (
+            jobs
+            if len(jobs) == 1
+            else sorted(jobs, key=lambda e: (sum(attained_s(self.observed, self.level, e).values()), self.arrival[e], e))
+        )
 
     def _sorted(self, members: list[int], column: int) -> list[int]:
         gpu_type, homes = self.observed.division.columns[column].gpu_type, self.homes
-        attained, arrival = self.attained, self.arrival
+        attained, arrival = self._attained_on, self.arrival
         ranked = []
         for e in members:
             home = homes.get(e)
             moves = home is None or home.column != column
             stays_s = self.patience_s if moves and home is not None else 0.0
-            ranked.append((attained(e).get(gpu_type, 0.0) + stays_s, moves, arrival[e], e))
+            ranked.append((attained(e, gpu_type) + stays_s, moves, arrival[e], e))
         ranked.sort()
         return [e for _, _, _, e in ranked]
 
-    def attained(self, e: int) -> dict[str, float]:
-        """By GPU type, the time that a job has received so far."""
-        found = self._attained.get(e)
-        if found is None:
-            found = self._attained[e] = attained_s(self.observed, self.level, e)
-        return found
+    def _attained_on(self, e: int, gpu_type: str) -> float:
+        """Time that a job has received so far on GPUs of this type."""
+        row = self.observed.row_list[e]
+        level = self.level.get(self.ids[row], {}).get(gpu_type, 0.0) if self.level else 0.0
+        return level + sum([seconds for on, seconds in self.received[row] if on == gpu_type])
+
+    @cached_property
+    def received(self) -> tuple[tuple[tuple[str, float], ...], ...]:
+        """By row of the snapshot."""
+        received: tuple[tuple[tuple[str, float], ...], ...] = self.observed.snapshot.jobs.columns.others["received_s"]
+        return received
 
     @cached_property
     def arrival(self) -> list[float]:
