@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from bench import gap, policies, shares, simulator, workloads
+from bench import gap, policies, shares, simulator, traces, workloads
 
 if __name__ == "__main__":
     policies.main()
@@ -10,3 +10,4 @@ if __name__ == "__main__":
     gap.main()
     workloads.main()
     simulator.main()
+    traces.main([])

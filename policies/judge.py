@@ -90,6 +90,10 @@ class _Load:
             self._add(placed.job, placed.purpose, placed.ranks)
 
     def _add(self, job: str, purpose: Purpose, ranks: tuple[RankSeat, ...]) -> None:
+        if self.gpus_only and len(ranks) == 1 and ranks[0].cpu_quota is None:
+            for device in ranks[0].devices:
+                self.devices[ranks[0].node, device].append((job, purpose, ranks[0].share))
+            return
         row = self.snapshot.jobs.position.get(job)
         nothing = row is None or not ranks or (self.gpus_only and all(seat.cpu_quota is None for seat in ranks))
         demand = {} if row is None or nothing else rank_demand(self.snapshot.jobs.columns, row, len(ranks))
@@ -105,8 +109,11 @@ class _Load:
 
 def _placement_violations(plan: Plan, snapshot: Snapshot) -> Iterator[Violation]:
     wanted = {(r.job, r.copy): r for r in snapshot.profiling}
+    goes_on = _GoesOn(snapshot)
     for placed in plan.placements:
         row = snapshot.jobs.position.get(placed.job)
+        if row is not None and goes_on.plainly(placed, row):
+            continue
         if row is None:
             yield Violation("unknown_job", f"job {placed.job} is not in the snapshot: place only its jobs", placed.job)
             continue
@@ -117,6 +124,36 @@ def _placement_violations(plan: Plan, snapshot: Snapshot) -> Iterator[Violation]
         elif (request := wanted.get((placed.job, placed.copy))) is not None and request.gpus != placed.gpus:
             detail = f"profile run {placed.copy} of job {placed.job} was asked for {request.gpus} GPUs, not {placed.gpus}"
             yield Violation("profile_mismatch", detail, placed.job)
+
+
+class _GoesOn:
+    """What most placements of most plans are: a job that goes on, just so, on one whole device or more of one ready node."""
+
+    def __init__(self, snapshot: Snapshot) -> None:
+        columns = snapshot.jobs.columns
+        self.nodes, self.running, self.phase = snapshot.node_by_id, columns.others["running"], columns.others["phase"]
+        self.least, self.most = columns.counts["gpus_min"], columns.counts["gpus_max"]
+        self.labels, self.types = columns.others["labels"], columns.others["allowed_types"]
+
+    def plainly(self, placed: Placement, row: int) -> bool:
+        """Whether the placement is such, without anything that the rules below could find fault with."""
+        ranks, running = placed.ranks, self.running[row]
+        if len(ranks) != 1 or len(running) != 1 or running[0].ranks is not ranks or self.labels[row] or self.types[row]:
+            return False
+        seat, run_s = ranks[0], placed.predicted_run_s
+        node, gpus = self.nodes.get(seat.node), len(seat.devices)
+        return (
+            node is not None
+            and node.state is NodeState.READY
+            and node.role is not NodeRole.PROFILING
+            and placed.purpose is Purpose.TRAINING
+            and self.phase[row] is not JobPhase.PROFILING
+            and gpus > 0
+            and self.least[row] <= gpus <= self.most[row]
+            and seat.share == 1.0
+            and seat.cpu_quota is placed.until_s is placed.steps_quota is placed.predicted_energy_cost is None
+            and (run_s is None or isfinite(run_s))
+        )
 
 
 def _seats(placed: Placement, row: int, snapshot: Snapshot) -> Iterator[Violation]:
@@ -237,8 +274,11 @@ def _plan_numbers(plan: Plan) -> Iterator[Violation]:
     for entry in plan.waiting:
         if entry.watts is not None or entry.earliest_s is not None:
             numbers += [(f"watts of {entry.job}", entry.watts), (f"earliest_s of {entry.job}", entry.earliest_s)]
+    good: set[int] = set()  # jobs of one class have one and the same mapping
     for job, by_type in plan.shares.items():
-        numbers += [(f"shares of {job} on {t}", share) for t, share in by_type.items()]
+        if id(by_type) not in good:
+            good.add(id(by_type))
+            numbers += [(f"shares of {job} on {t}", share) for t, share in by_type.items()]
     for name, value in numbers:
         if value is not None and not isfinite(value):
             yield Violation("not_finite", f"{name} is {value}: give a finite number or none")
@@ -250,6 +290,8 @@ def _devices(load: _Load) -> Iterator[Violation]:
     known = {(n.id, d.id): d for n in used if n is not None for d in n.devices}
     for (node, name), holders in load.devices.items():
         device = known.get((node, name))
+        if device is not None and _has_it_alone(device, holders, position):
+            continue
         jobs = [job for job, _, _ in holders]
         if device is None:
             if node in load.snapshot.node_by_id:
@@ -268,6 +310,16 @@ def _devices(load: _Load) -> Iterator[Violation]:
                 yield Violation("may_not_share", f"job {job} may not share device {name} of node {node}", job, node)
         if device.held:
             yield from _taken(load, node, device, holders)
+
+
+def _has_it_alone(device: DeviceView, holders: list[tuple[str, Purpose, float]], known: Mapping[str, int]) -> bool:
+    """Whether one job has a healthy device, which nobody holds whom the snapshot does not know: as with most of them."""
+    if len(holders) != 1 or holders[0][2] > 1.0 or not device.healthy or not device.slots:
+        return False
+    for hold in device.held:  # noqa: SIM110  # any() costs twice as much
+        if hold.job not in known:
+            return False
+    return True
 
 
 def _taken(load: _Load, node: str, device: DeviceView, holders: list[tuple[str, Purpose, float]]) -> Iterator[Violation]:

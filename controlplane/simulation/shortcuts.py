@@ -4,6 +4,9 @@ A policy that decides about the queue alone (`policies.base.queue_only`) never t
 what is free only. So its rounds need not see what runs (devices held by jobs that a snapshot does not know are taken, as the
 contract has it), and a round with an empty queue or without a free device need not be held at all. That needs a cluster in which
 nothing else of what runs matters: no power cap, no resources that could run out before the GPUs do, no jobs that wait for others.
+
+A stop that takes no time has ended when the plan that asked for it launches: nobody need be deferred to a round that carries the
+plan out at the same moment. That needs rounds that take no time and are held as soon as they are wanted.
 """
 
 from __future__ import annotations
@@ -23,6 +26,11 @@ def may_hide_running(scene: Scene, columns: JobColumns, policy: Policy, switches
     if switches.decision_s or switches.decision_per_job_s or any(columns.others["dependencies"]):
         return False
     return not any(columns.others["resources"]) and _is_roomy(scene.nodes, columns)
+
+
+def stops_at_once(scene: Scene, switches: Switches) -> bool:
+    """Whether what a plan stops has ended before it launches."""
+    return not (scene.stop_s or scene.gather_s or switches.decision_s or switches.decision_per_job_s)
 
 
 def _is_roomy(nodes: Iterable[NodeView], columns: JobColumns) -> bool:

@@ -203,8 +203,8 @@ class Lazy(dict[str, Values]):
 
 
 def _with(received: Received, more: Received) -> Received:
-    if not received and len(more) == 1:
-        return more
+    if len(more) == 1 and (not received or (len(received) == 1 and received[0][0] == more[0][0])):
+        return ((more[0][0], received[0][1] + more[0][1]),) if received else more
     total: dict[str, float] = defaultdict(float)
     for gpu_type, seconds in (*received, *more):
         total[gpu_type] += seconds

@@ -27,6 +27,7 @@ from controlplane.simulation.luck import Luck
 from controlplane.simulation.meter import Meter
 from controlplane.simulation.outcome import Unplaceable
 from controlplane.simulation.scene import Scene
+from controlplane.simulation.shortcuts import stops_at_once
 from controlplane.simulation.shown import Shown
 from controlplane.simulation.speeds import Speeds, highest_cap_w
 from controlplane.simulation.switches import NO_SWITCHES, Switches
@@ -56,6 +57,8 @@ class SimulatedWorld:
     ) -> None:
         self.scene, self.engine, self.book, self.on_event = scene, engine, book, on_event
         self.switches, self._hides_running = switches, hides_running
+        self._stops_at_once = stops_at_once(scene, switches)
+        self._stopping: list[Launch] = []
         self.luck = Luck(scene.seed, switches)
         self.fleet = Fleet(scene.nodes)
         cap_w = highest_cap_w(scene.power_cap_w, scene.power_caps)
@@ -155,7 +158,9 @@ class SimulatedWorld:
         self._take_time()
         todo = changes(self._current(), plan)
         for change in todo:
-            self._stop_or_keep(change)
+            if not isinstance(change, Keep) or change.changes_term:
+                self._stop_or_keep(change)
+        self._end_stops()
         launches = [c.placement for c in todo if isinstance(c, Start | Migrate | Resize)]
         rejected = [r for p in launches if (r := self._launch(p)) is not None]
         self._memory = plan.memory
@@ -234,12 +239,18 @@ class SimulatedWorld:
         match change:
             case Preempt(key=(job, _, _)):
                 self.book.preempted[self.book.row_of[job]] += 1
-                self._ask_to_stop(self.launches[self.book.row_of[job]])
+                self._stop_for_plan(self.launches[self.book.row_of[job]])
             case Migrate(placement=Placement(job=job)) | Resize(placement=Placement(job=job)):
                 self.book.migrated[self.book.row_of[job]] += 1
-                self._ask_to_stop(self.launches[self.book.row_of[job]])
-            case Keep(key=(job, _, _), placement=Placement() as wanted) if change.changes_term:
+                self._stop_for_plan(self.launches[self.book.row_of[job]])
+            case Keep(key=(job, _, _), placement=Placement() as wanted):
                 self._keep(self.launches[self.book.row_of[job]], wanted)
+
+    def _stop_for_plan(self, launch: Launch) -> None:
+        if self._stops_at_once and launch.goes_on:
+            self._stopping.append(launch)
+        else:
+            self._ask_to_stop(launch)
 
     def _keep(self, launch: Launch, wanted: Placement) -> None:
         launch.until_s, launch.steps_quota = wanted.until_s, wanted.steps_quota
@@ -288,6 +299,14 @@ class SimulatedWorld:
         del self._running[launch.row]
         insort(self.queue, launch.row)
         self.engine.after(self.scene.stop_s, partial(self._stopped, launch))
+
+    def _end_stops(self) -> None:
+        """End what the plan has stopped where stops take no time; the number of the round that this saves is not given again, so
+        that policies which draw by lot draw the same."""
+        for launch in self._stopping:
+            self._release(launch, launch.steps_at(self.engine.now_s))
+        self.number += bool(self._stopping)
+        self._stopping.clear()
 
     def _stopped(self, launch: Launch) -> None:
         if launch.end_s == inf:

@@ -54,6 +54,8 @@ class _Found:
 
     def home(self, e: int, run: Running) -> Home | None:
         """The run as a home of job e; None if it may not go on there as it is."""
+        if len(run.ranks) == 1 and run.ranks[0].share == 1.0:
+            return self._on_one_node(e, run)
         group, places, gpus, shares = self.group_of[e], [], 0, False
         for seat in run.ranks:
             n = self.index.get(seat.node)
@@ -65,6 +67,15 @@ class _Found:
         if gpus != self.groups[group].gpus or self.rates[group][column] <= 0.0 or (shares and not self.groups[group].shares):
             return None
         return Home(e, run, tuple(places), column, shares) if column >= 0 else None
+
+    def _on_one_node(self, e: int, run: Running) -> Home | None:
+        """The same of one process with whole devices, as most are."""
+        seat, group = run.ranks[0], self.group_of[e]
+        n = self.index.get(seat.node)
+        if n is None or not self._may_be_given(n, seat.devices) or len(seat.devices) != self.groups[group].gpus:
+            return None
+        column = self.column.get((self.type_of[n], False), -1)
+        return Home(e, run, ((n, seat.devices),), column) if column >= 0 and self.rates[group][column] > 0.0 else None
 
     def _may_be_given(self, n: int, devices: tuple[str, ...]) -> bool:
         given = self.devices[n]

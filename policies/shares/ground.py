@@ -19,6 +19,9 @@ from policies.snapshot import Ints, NodeView, Snapshot
 Demand: TypeAlias = tuple[int, float, float, tuple[tuple[str, float], ...]]
 """What a job uses beside GPUs: units; cores, memory in GB and named resources of each unit."""
 
+Given: TypeAlias = tuple[tuple[str, ...], ...]
+"""Devices to give, by node."""
+
 NOTHING: Demand = (1, 0.0, 0.0, ())
 
 
@@ -99,7 +102,7 @@ class Outside:
 
 def outside_of(snapshot: Snapshot, waiting: Mapping[int, Waiting]) -> Outside:
     """Who stays outside of the decision. A job launched at this very moment does not: it has its part, on its own devices."""
-    if all(n.takes_training for n in snapshot.nodes):
+    if len(_training(snapshot)) == len(snapshot.nodes):
         return Outside((), {})
     pinned, fallback = stays(snapshot, waiting, never_touch=False)
     by_id = snapshot.node_by_id
@@ -108,17 +111,47 @@ def outside_of(snapshot: Snapshot, waiting: Mapping[int, Waiting]) -> Outside:
 
 def ground_of(snapshot: Snapshot, outside: Outside) -> Ground:
     """What the others may have."""
-    nodes = tuple(n for n in snapshot.nodes if n.takes_training)
-    known, held = snapshot.jobs.position, _held(outside.stay)
-    devices, busy = [], []
-    for node in nodes:
-        free, taken = free_and_busy(node, known)
-        staying = held.get(node.id, ())
-        devices.append(tuple(d for d in free if d not in staying) if staying else free)
-        busy.append(taken + len(staying))
+    nodes = tuple([snapshot.nodes[i] for i in _training(snapshot)])
+    given = [_given(snapshot, node) for node in nodes]
+    for n, node in enumerate(nodes) if outside.stay else ():
+        free, in_use = given[n]
+        staying = _held(outside.stay).get(node.id, ())
+        given[n] = tuple(d for d in free if d not in staying), in_use + len(staying)
+    devices, busy = tuple(free for free, _ in given), tuple(busy for _, busy in given)
+    return Ground(nodes, devices, busy, *_types(snapshot, nodes, devices))
+
+
+def _types(snapshot: Snapshot, nodes: Sequence[NodeView], devices: Given) -> tuple[tuple[str, ...], tuple[int, ...]]:
+    """Types with devices to give and each node's number of them, kept while the same are given."""
+    kept: tuple[Given, tuple[str, ...], tuple[int, ...]] | None = snapshot.lasting.get("types given")
+    if kept is not None and kept[0] == devices:
+        return kept[1:]
     types = tuple(sorted({n.gpu_type for n, given in zip(nodes, devices, strict=True) if given}))
     number = {name: i for i, name in enumerate(types)}
-    return Ground(nodes, tuple(devices), tuple(busy), types, tuple(number.get(n.gpu_type, -1) for n in nodes))
+    found = types, tuple(number.get(n.gpu_type, -1) for n in nodes)
+    snapshot.lasting["types given"] = (devices, *found)
+    return found
+
+
+def _training(snapshot: Snapshot) -> tuple[int, ...]:
+    """Places of the nodes that take training."""
+    if "training" not in snapshot.lasting:
+        snapshot.lasting["training"] = tuple(i for i, n in enumerate(snapshot.nodes) if n.takes_training)
+    found: tuple[int, ...] = snapshot.lasting["training"]
+    return found
+
+
+def _given(snapshot: Snapshot, node: NodeView) -> tuple[tuple[str, ...], int]:
+    """`free_and_busy` of a node, looked at again only where it is not as in the round before, or a holder is not known any more."""
+    kept: dict[str, tuple[NodeView, frozenset[str], tuple[tuple[str, ...], int]]] = snapshot.lasting.setdefault("given", {})
+    known, before = snapshot.jobs.position, kept.get(node.id)
+    if before is not None and before[0] is node and before[1] <= known.keys():
+        return before[2]
+    found = free_and_busy(node, known)
+    holders = frozenset([hold.job for device in node.devices for hold in device.held])
+    if holders <= known.keys():
+        kept[node.id] = node, holders, found
+    return found
 
 
 def _held(staying: Iterable[Stay]) -> dict[str, set[str]]:

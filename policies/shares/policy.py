@@ -109,14 +109,16 @@ class _Round:
         ids, known = self.snapshot.jobs.columns.ids, self.snapshot.jobs.position
         kept = {job: by_type for job, by_type in before.level.items() if job in known} if before.level else {}
         arrived = self.snapshot.jobs.columns.numbers["arrival_s"][self.observed.rows] > before.seen_s
-        newcomers = np.flatnonzero(arrived & (self.observed.classes.of >= 0)).tolist()
-        attained = attained_s(self.observed, before.level) if newcomers else []
-        for e in newcomers:
-            mates = [attained[m] for m in self.observed.classes.members[self.observed.classes.class_list[e]] if not arrived[m]]
+        for e in np.flatnonzero(arrived & (self.observed.classes.of >= 0)).tolist():
+            mates = [attained_s(self.observed, before.level, m) for m in self._mates(e) if not arrived[m]]
             had = {t: min([of_mate.get(t, 0.0) for of_mate in mates], default=0.0) for t in self.observed.ground.types}
             if any(had.values()):
                 kept[ids[self.observed.row_list[e]]] = {t: seconds for t, seconds in had.items() if seconds > 0.0}
         return kept
+
+    def _mates(self, e: int) -> list[int]:
+        classes = self.observed.classes
+        return classes.members[classes.class_list[e]]
 
     def _fixed(self) -> list[Home]:
         """Who goes on whoever has a turn: while turns last everybody, at their end who was launched only now."""

@@ -46,10 +46,10 @@ def columns_of(snapshot: Snapshot, ground: Ground, *, spread: bool) -> tuple[Col
 def rates_of(snapshot: Snapshot, ground: Ground, groups: Sequence[Group], columns: Sequence[Column]) -> Floats:
     """float64[G, C]: steps/s; consolidated time needs a node that gives the gang's GPUs, spread time several that do together."""
     reach, rates = _Reach(ground), np.zeros((len(groups), len(columns)))
-    for c, column in enumerate(columns):
-        for g, group in enumerate(groups):
-            if group.gpus <= reach.gpus(group, column):
-                rates[g, c] = speed(snapshot, group, column)
+    for g, group in enumerate(groups):
+        for c, most in enumerate(reach.gpus(group, columns)):
+            if group.gpus <= most:
+                rates[g, c] = speed(snapshot, group, columns[c])
     return rates
 
 
@@ -71,16 +71,17 @@ class _Reach:
         self.of_one: dict[Condition, list[int]] = {}
         self.together: dict[tuple[Condition, int], list[int]] = {}
 
-    def gpus(self, group: Group, column: Column) -> int:
-        """On one node, or where the column is spread on several of them together."""
-        condition, of_type = group.condition, self.number[column.gpu_type]
-        if not column.spread:
-            if condition not in self.of_one:
-                self.of_one[condition] = largest(self.ground, self.ground.admitting(condition))
-            return self.of_one[condition][of_type]
+    def gpus(self, group: Group, columns: Sequence[Column]) -> list[int]:
+        """By column: on one node, or where the column is spread on several of them together."""
+        if group.condition not in self.of_one:
+            self.of_one[group.condition] = largest(self.ground, self.ground.admitting(group.condition))
+        on_one = self.of_one[group.condition]
+        return [self._on_several(group, c) if c.spread else on_one[self.number[c.gpu_type]] for c in columns]
+
+    def _on_several(self, group: Group, column: Column) -> int:
         if group.gpus < 2:
             return 0
-        key = condition, group.gpus
+        key = group.condition, group.gpus
         if key not in self.together:
-            self.together[key] = widest(self.ground, self.ground.admitting(condition, group.gpus))
-        return self.together[key][of_type]
+            self.together[key] = widest(self.ground, self.ground.admitting(group.condition, group.gpus))
+        return self.together[key][self.number[column.gpu_type]]

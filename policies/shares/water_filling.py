@@ -31,6 +31,7 @@ from policies.shares.entries import Entries
 from policies.shares.fairness import fair_scaling
 from policies.shares.levels import Scaled, idle
 from policies.shares.program import DUST
+from policies.shares.small_filling import small_filling
 from policies.snapshot import Bools, Floats, Ints
 
 PRICED = 1e-6
@@ -64,8 +65,16 @@ class Filled(Shares):
 def fair_shares(division: Division) -> Filled:
     """Max-min fairness of all jobs by their weights, water filled: no job could have more without a poorer one's having less.
 
-    Raises SolverFailedError.
+    Few classes without pairs are filled by `small_filling`, `programs` of which are none. Raises SolverFailedError.
     """
+    small = small_filling(division)
+    if small is not None:
+        return Filled(**vars(small.shares), rounds=small.rounds)
+    return filled_by_programs(division)
+
+
+def filled_by_programs(division: Division) -> Filled:
+    """The same of any classes and pairs, by linear programs. Raises SolverFailedError."""
     whole = Entity(float((division.weight * division.count)[division.equal_rates > 0.0].sum()))
     return _Filling(division, [whole], np.zeros(len(division.count), dtype=np.int64), np.zeros(0, dtype=np.int64)).run()
 

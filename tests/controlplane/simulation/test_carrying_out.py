@@ -37,9 +37,8 @@ def asked_for_by_stops(rounds: Iterable[RoundResult]) -> list[RoundResult]:
     return [r for r in rounds if r.snapshot.trigger.reasons == (ENDED_STOP,)]
 
 
-@pytest.mark.parametrize("stop_s", [0.0, 2.0])
-def test_a_policy_that_draws_lots_starts_whom_it_stopped_another_one_for(stop_s: float) -> None:
-    simulation = a_run(stop_s)
+def test_a_policy_that_draws_lots_starts_whom_it_stopped_another_one_for() -> None:
+    simulation = a_run()
     found = asked_for_by_stops(simulation.rounds)
     assert len(found) > 3, "the lots must have somebody stopped, or this shows nothing"
     for result in found:
@@ -47,6 +46,21 @@ def test_a_policy_that_draws_lots_starts_whom_it_stopped_another_one_for(stop_s:
         assert result.carried is not None
         assert result.plan.placements == before.plan.placements
         assert {key_of(c) for c in result.applied.changes if isinstance(c, Start)} == {r.key for r in before.applied.rejected}
+
+
+def test_stops_that_take_no_time_need_no_round_of_their_own_and_change_nothing_else(monkeypatch: pytest.MonkeyPatch) -> None:
+    at_once = a_run(stop_s=0.0)
+    monkeypatch.setattr("controlplane.simulation.world.stops_at_once", lambda scene, switches: False)
+    one_by_one = a_run(stop_s=0.0)
+    assert len(asked_for_by_stops(one_by_one.rounds)) > 3, "the lots must have somebody stopped, or this shows nothing"
+    assert asked_for_by_stops(at_once.rounds) == []
+    assert not any(r.applied.rejected for r in at_once.rounds)
+    assert at_once.world.jobs == one_by_one.world.jobs
+
+
+@pytest.mark.parametrize("switches", [Switches(decision_s=1.0), Switches(decision_per_job_s=0.1)])
+def test_where_rounds_take_time_stops_have_rounds_of_their_own(switches: Switches) -> None:
+    assert asked_for_by_stops(a_run(stop_s=0.0, switches=switches).rounds)
 
 
 def test_the_number_is_that_of_the_round_that_decided() -> None:

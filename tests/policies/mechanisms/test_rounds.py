@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -14,7 +15,7 @@ from policies import plan_json, snapshot_json
 from policies.base import PolicyError, SolverFailedError
 from policies.judge import violations
 from policies.max_min_fairness import MaxMinFairness
-from policies.mechanisms.rounds import priorities
+from policies.mechanisms.rounds import PATIENCE, priorities
 from policies.plan import Plan, WaitCode
 from policies.shares.division import Shares
 from policies.shares.ledger import Ledger
@@ -112,6 +113,17 @@ def test_jobs_of_one_class_take_turns_whoever_came_first() -> None:
     plans = run_rounds(GivenShares({"a": {"V100": 2.0}}), snapshot, 20)
     assert all(len(plan.placements) == 2 for plan in plans)
     assert list(parts(plans, snapshot).values()) == pytest.approx([0.4] * 5)
+
+
+def test_jobs_of_one_class_that_all_run_change_places_when_one_is_ten_rounds_ahead() -> None:
+    nodes, jobs = [a_node("v", "V100", 1), a_node("t", "T4", 1)], [a_job("j0", "a"), a_job("j1", "a")]
+    snapshot = a_snapshot(nodes, jobs, kinds("a"))
+    plans = run_rounds(GivenShares({"a": {"V100": 1.0, "T4": 1.0}}), snapshot, 204)
+    seats = [{p.job: p.ranks[0].node for p in plan.placements} for plan in plans]
+    changes = [i for i, (a, b) in enumerate(pairwise(seats)) if a != b]
+    assert changes
+    assert min(b - a for a, b in pairwise(changes)) >= PATIENCE
+    assert list(parts(plans, snapshot).values()) == pytest.approx([0.5] * 4, abs=PATIENCE / len(plans))
 
 
 def test_a_job_that_comes_in_later_starts_level_with_its_class_mates() -> None:

@@ -15,7 +15,8 @@ from policies.shares.division import Division, Shares
 from policies.shares.fairness import fair_scaling, fairness
 from policies.shares.levels import inverse
 from policies.shares.program import Program, excess
-from policies.shares.water_filling import Entity, fair_shares, hierarchical_shares
+from policies.shares.small_filling import MOST_CLASSES, small_filling
+from policies.shares.water_filling import Entity, fair_shares, filled_by_programs, hierarchical_shares
 from tests import textbook_shares as textbook
 from tests.builders_shares import T0_T1, a_division, divisions, jobs_of, many_like_jobs
 
@@ -120,7 +121,7 @@ def failing_at(monkeypatch: pytest.MonkeyPatch, *calls: int) -> None:
 def test_a_level_that_cannot_quite_be_held_is_asked_for_a_hair_less(monkeypatch: pytest.MonkeyPatch) -> None:
     division = a_division([[1.0]] * 4, gpus=[4], weight=[3.0, 1.0, 1.0, 1.0])
     failing_at(monkeypatch, 2)
-    shares = fair_shares(division)
+    shares = filled_by_programs(division)
     assert shares.throughput(division) == pytest.approx([1.0] * 4)
     assert shares.programs > 2
 
@@ -128,26 +129,46 @@ def test_a_level_that_cannot_quite_be_held_is_asked_for_a_hair_less(monkeypatch:
 def test_a_level_that_cannot_be_held_at_all_is_a_failure(monkeypatch: pytest.MonkeyPatch) -> None:
     failing_at(monkeypatch, *range(2, 100))
     with pytest.raises(SolverFailedError, match="could not be held"):
-        fair_shares(a_division([[1.0]] * 4, gpus=[4], weight=[3.0, 1.0, 1.0, 1.0]))
+        filled_by_programs(a_division([[1.0]] * 4, gpus=[4], weight=[3.0, 1.0, 1.0, 1.0]))
 
 
 def test_a_rise_that_finds_nobody_stuck_is_a_failure(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Program, "duals", lambda self, rows: np.zeros(len(rows)))
     with pytest.raises(SolverFailedError, match="no job has a price"):
-        fair_shares(a_division([[1.0]], gpus=[1]))
+        filled_by_programs(a_division([[1.0]], gpus=[1]))
 
 
 @pytest.mark.parametrize("seed", range(4))
 @pytest.mark.parametrize("blind", [False, True])
 def test_many_like_jobs_end_where_nobody_could_have_more(seed: int, blind: bool) -> None:
     division = pooled(many_like_jobs(seed)) if blind else many_like_jobs(seed)
-    shares = fair_shares(division)
+    shares = filled_by_programs(division)
     has, value = division.count * shares.throughput(division), fair_scaling(division) / division.weight
     assert excess(shares, division) <= 1e-6
     program = Program(division)
     program.add_throughputs(inverse(has * (1 - 1e-8)) * division.count, 1.0)
     program.maximise(program.places.sums(value))
     assert program.solve() <= value @ has * (1 + 1e-5)
+
+
+@settings(max_examples=200, deadline=None)
+@given(divisions(most=12, counts=4, pairing=False), st.booleans())
+def test_few_classes_have_the_same_levels_by_their_own_solver(division: Division, blind: bool) -> None:
+    division = pooled(division) if blind else division
+    small = small_filling(division)
+    assume(division.fastest_rates.any())
+    assert small is not None
+    shares = filled_by_programs(division)
+    assert levels(division, small.shares) == pytest.approx(levels(division, shares), rel=2e-5, abs=2e-5)
+    assert small.shares.objective == pytest.approx(shares.objective, rel=1e-6)
+    assert excess(small.shares, division) <= 1e-9
+
+
+def test_pairs_and_many_classes_are_left_to_programs() -> None:
+    pairs = {(0, 1): [(2.0, 3.0), (1.0, 2.0), (0.5, 1.0)]}
+    assert small_filling(a_division(T0_T1, gpus=[1, 1, 1], pairs=pairs)) is None
+    assert small_filling(a_division([[1.0]] * (MOST_CLASSES + 1), gpus=[1])) is None
+    assert fair_shares(a_division([[1.0]] * (MOST_CLASSES + 1), gpus=[1])).programs >= 1
 
 
 @relaxed
