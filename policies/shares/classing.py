@@ -24,6 +24,9 @@ from policies.snapshot import Floats, Ints, JobColumns, Snapshot
 
 LARGEST_CODE = 2**62
 
+PARTNERS = 32
+"""With how many others a job may share its device where every job is a class; each with those that it gets on with best."""
+
 Like: TypeAlias = tuple[str, int, float, str, bool, tuple[float, ...]]
 """What the jobs of a class have in common: kind, GPUs, weight, team, whether they share, row of rates."""
 
@@ -224,7 +227,8 @@ class _Builder:
         number = {c.gpu_type: i for i, c in enumerate(self.columns) if not c.spread}
         count = np.bincount(of[of >= 0], minlength=len(groups)).astype(np.int64)
         rates = self.rates[list(example)].reshape(len(groups), len(self.columns))
-        pairs, pair_rates = pair_rows(self.snapshot, self.ground, groups, count, self.columns, rates)
+        partners = PARTNERS if self.asked.jobs else None
+        pairs, pair_rates = pair_rows(self.snapshot, self.ground, groups, count, self.columns, rates, partners)
         division = Division(
             types=self.ground.types,
             gpus=frozen(self.ground.gpus.astype(np.float64)),
