@@ -96,8 +96,8 @@ class EnergySpec:
 @dataclass(frozen=True, slots=True)
 class ClusterSpec:
     """A cluster file. `start_hour`: hour of the day at which the simulation starts; `days`: how many days `by_hour` and
-    `power_caps` reach; after them the last price holds and no cap by hour. `teams`: weights of those that jobs name (1 unless said).
-    `gather_s`, `round_jobs`: see `Scene`.
+    `power_caps` reach; after them the last price holds and no cap by hour. `teams`: those that jobs name (weight 1 unless
+    said). `gather_s`, `round_jobs`: see `Scene`.
     """
 
     nodes: tuple[NodeSpec, ...]
