@@ -22,7 +22,7 @@ class FinishTimeFairness(SharePolicy):
 
     The plan's objective is the highest rho_m = (t_m + steps_m / throughput(m, X)) / (t_iso_m + steps_m / throughput(m, X_iso)).
     t_m is the time since the job came in, t_iso_m the time that the steps done so far would have taken with 1/n of the cluster:
-    added up in the plan's memory whenever shares are made, n being the number of jobs then.
+    added up in the plan's memory, n being the number of jobs when shares were made.
     """
 
     name: ClassVar[str] = "finish_time_fairness"
@@ -44,10 +44,13 @@ class FinishTimeFairness(SharePolicy):
 
 
 def _isolated_s(observed: Observed, notes: Notes, steps: Floats, rates: Floats) -> Floats:
-    """float64[M]: t_iso_m up to now; the notes keep it by job, with the steps that were left then."""
+    """float64[M]: t_iso_m up to now. The notes keep it by job, with the steps that were left then and throughput(m, X_isolated), at
+    which the steps done since then count.
+    """
     known, ids, total = notes.get("isolated", {}), observed.classes.keys, observed.number("total_steps").tolist()
-    before = [known.get(job, (0.0, of)) for job, of in zip(ids, total, strict=True)]
-    passed_s, left = (np.array([of[i] for of in before], dtype=np.float64) for i in (0, 1))
-    isolated_s: Floats = passed_s + np.maximum(left - steps, 0.0) / rates
-    notes["isolated"] = dict(zip(ids, map(list, zip(isolated_s.tolist(), steps.tolist(), strict=True)), strict=True))
+    before = [known.get(job, (0.0, *new)) for job, *new in zip(ids, total, rates.tolist(), strict=True)]
+    passed_s, left, rate = (np.array([of[i] for of in before], dtype=np.float64) for i in range(3))
+    isolated_s: Floats = passed_s + np.maximum(left - steps, 0.0) / rate
+    noted = zip(isolated_s.tolist(), steps.tolist(), rates.tolist(), strict=True)
+    notes["isolated"] = dict(zip(ids, map(list, noted), strict=True))
     return isolated_s
