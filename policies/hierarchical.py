@@ -35,8 +35,9 @@ class Hierarchical(SharePolicy):
 
     def _asked(self, snapshot: Snapshot) -> Asked:
         """In a team with a queue jobs are told apart."""
-        named = dict.fromkeys(snapshot.jobs.columns.others["team"])
-        return Asked(teams=True, jobs=any(entity.fifo for entity in self._entities(snapshot, tuple(named))))
+        names = tuple(dict.fromkeys(snapshot.jobs.columns.others["team"]))
+        entities = zip(names, self._entities(snapshot, names), strict=True)
+        return Asked(teams=True, queues=frozenset(name for name, entity in entities if entity.fifo))
 
     def _beside(self, snapshot: Snapshot) -> str:
         return repr(snapshot.teams)

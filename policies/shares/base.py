@@ -98,7 +98,7 @@ def steps_left(observed: Observed) -> Floats:
 
 
 def places_by_arrival(observed: Observed) -> Ints:
-    """int64[M]: place in the queue of each job, from 0, of divisions in which every job is a class; equals as in the snapshot."""
+    """int64[M]: place of each class by its first job's arrival, from 0; a queue of those that have one job."""
     arrival = observed.number("arrival_s")
     place = np.empty(len(arrival), dtype=np.int64)
     place[np.argsort(arrival, kind="stable")] = np.arange(len(arrival))

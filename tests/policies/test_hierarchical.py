@@ -5,11 +5,17 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
+from hypothesis import HealthCheck, given, settings
 
 from policies.hierarchical import Hierarchical
 from policies.plan import Plan
+from policies.shares.classing import Asked
+from policies.shares.division import Shares
+from policies.shares.observe import Observed, division_of
 from policies.snapshot import Snapshot, TeamOrder, TeamView
+from tests.builders_gavel import with_teams_and_prices
 from tests.builders_policies import a_job, a_kind, a_node, a_snapshot
+from tests.builders_snapshots import snapshots
 from tests.builders_tandems import after
 
 KINDS = [a_kind("k", {("V100", 1): 1.0})]
@@ -70,3 +76,29 @@ def test_shares_are_made_anew_when_a_team_changes(changed: TeamView) -> None:
 def test_jobs_of_teams_without_a_queue_are_shared_for_by_likeness() -> None:
     plan = Hierarchical()(four_gpus(50, 50, RED, BLUE))
     assert len(plan.memory["entries"]) == 2
+
+
+@settings(max_examples=30, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@given(snapshot=snapshots())
+def test_a_queue_beside_teams_without_one_gives_what_it_would_with_every_job_told_apart(snapshot: Snapshot) -> None:
+    snapshot = with_teams_and_prices(snapshot)
+    policy = Hierarchical()
+    together = division_of(snapshot, policy._asked(snapshot))
+    apart = division_of(snapshot, Asked(teams=True, jobs=True))
+    found, expected = (policy._program(observed, {})(observed.division) for observed in (together, apart))
+    assert found.objective == pytest.approx(expected.objective, rel=1e-6)
+    levels = (_levels(observed, shares) for observed, shares in ((together, found), (apart, expected)))
+    assert next(levels) == pytest.approx(next(levels), rel=1e-5, abs=1e-6)
+
+
+def _levels(observed: Observed, shares: Shares) -> dict[str, float]:
+    """Throughput of each job."""
+    ids, by_class = observed.snapshot.jobs.columns.ids, shares.throughput(observed.division)
+    return {ids[row]: float(by_class[m]) for row, m in zip(observed.row_list, observed.classes.class_list, strict=True) if m >= 0}
+
+
+def test_only_jobs_of_a_team_with_a_queue_are_classes_of_their_own() -> None:
+    snapshot = four_gpus(50, 20, RED, replace(BLUE, order=TeamOrder.FIFO))
+    keys = division_of(snapshot, Hierarchical()._asked(snapshot)).classes.keys
+    assert sorted(key for key in keys if key.startswith("blue")) == sorted(f"blue{i}" for i in range(20))
+    assert len(keys) == 21
