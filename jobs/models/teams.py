@@ -2,9 +2,18 @@
 
 from __future__ import annotations
 
+from math import isfinite
+
 from django.conf import settings
+from django.core.exceptions import ValidationError
 from django.core.validators import MaxValueValidator, MinValueValidator, RegexValidator
 from django.db import models
+
+
+def check_finite(value: float) -> None:
+    """Refuse what is no number: it is neither below a least value nor above a greatest."""
+    if not isfinite(value):
+        raise ValidationError("Enter a number.")
 
 
 class Order(models.TextChoices):
@@ -20,7 +29,7 @@ class Team(models.Model):
     name = models.SlugField(unique=True, max_length=63)
     weight = models.FloatField(
         default=1.0,
-        validators=[MinValueValidator(0.001), MaxValueValidator(1e6)],
+        validators=[check_finite, MinValueValidator(0.001), MaxValueValidator(1e6)],
         help_text="Its fair share against other teams, where a policy goes by teams",
     )
     order = models.CharField(

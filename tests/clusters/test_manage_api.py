@@ -203,6 +203,11 @@ def test_what_is_no_price_is_refused(operator: APIClient, node: Node, field: str
     assert (answer.status_code, answer.json()["error"]["fields"]) == (400, {field: [said]})
 
 
+def test_half_a_character_in_a_name_is_refused_like_any_other(operator: APIClient, node: Node) -> None:
+    answer = operator.patch("/api/v1/gpu-types/V100/", '{"\\ud800": 1}', content_type="application/json")
+    assert (answer.status_code, list(answer.json()["error"]["fields"])) == (400, ["\\ud800"])
+
+
 READ = ["clusters/", "clusters/lab/", "nodes/", "nodes/{node}/", "gpu-types/", "gpu-types/V100/", "policies/", "rounds/"]
 ACT = [
     ("patch", "clusters/lab/"), ("post", "clusters/lab/reschedule/"), ("post", "nodes/{node}/cordon/"),

@@ -66,6 +66,8 @@ def test_a_team_is_shown_to_its_members_and_set_by_operators(client: APIClient, 
     ("field", "value", "said"),
     [
         ("weight", 0, "Ensure this value is greater than or equal to 0.001."),
+        ("weight", "nan", "A valid number is required."),
+        ("weight", 1e7, "Ensure this value is less than or equal to 1000000.0."),
         ("order", "lifo", '"lifo" is not a valid choice.'),
         ("name", "x", "cannot be set; what can be: weight, order"),
     ],

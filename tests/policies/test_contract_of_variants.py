@@ -48,7 +48,7 @@ CHECKS = {
     and list(signature(check).parameters) in (["name"], ["name", "parameters"])
 }
 every_variant = pytest.mark.parametrize(("name", "parameters"), VARIANTS, ids=contract._name_of)
-many = settings(max_examples=50, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+many = settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 
 
 @every_variant
@@ -67,7 +67,7 @@ def test_a_plan_beside_profile_runs_breaks_no_rule(name: str, parameters: dict[s
 
 
 @every_variant
-@settings(max_examples=20, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=10, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(snapshot=snapshots())
 def test_the_same_snapshot_gives_the_same_plan_and_stays_as_it_was(
     name: str, parameters: dict[str, object], snapshot: Snapshot
