@@ -78,9 +78,9 @@ class ClusterAdmin(OperatorAdmin):
 
 @admin.register(GpuType)
 class GpuTypeAdmin(OperatorAdmin):
-    """A GPU type. Its watts are part of every cost."""
+    """A GPU type. Its watts are part of every cost, its price by the hour of what some policies decide by."""
 
-    list_display = ("name", "tflops", "memory_gb", "idle_w", "peak_w", "emulated")
+    list_display = ("name", "tflops", "memory_gb", "idle_w", "peak_w", "price_per_hour", "emulated")
     list_filter = ("emulated",)
     search_fields = ("name",)
 
@@ -89,9 +89,9 @@ class GpuTypeAdmin(OperatorAdmin):
         return ("name",) if obj else ()
 
     def save_model(self, request: HttpRequest, obj: GpuType, form: ModelForm[GpuType], change: bool) -> None:
-        """Changed watts ask for a round wherever there are nodes of the type."""
+        """Changed watts or prices ask for a round wherever there are nodes of the type."""
         super().save_model(request, obj, form, change)
-        if change and {"idle_w", "peak_w"} & set(form.changed_data):
+        if change and {"idle_w", "peak_w", "price_per_hour"} & set(form.changed_data):
             costs_changed(Cluster.objects.filter(nodes__gpu_type=obj).distinct())
 
 

@@ -6,6 +6,7 @@ from collections.abc import Callable
 from typing import Any, cast
 
 from django.contrib.auth.models import User
+from django.db import transaction
 from django.db.models import Prefetch, QuerySet
 from drf_spectacular.types import OpenApiTypes
 from drf_spectacular.utils import OpenApiParameter, extend_schema
@@ -34,6 +35,7 @@ from clusters.manage_serializers import (
     RoundSerializer,
 )
 from clusters.models import AssignmentSlot, Cluster, Device, EnrolmentToken, GpuType, Node
+from clusters.tariffs import tariff_changed
 from controlplane.errors import ConflictError
 from controlplane.events import request_reschedule
 from controlplane.models import Reason, Round
@@ -148,11 +150,25 @@ class NodeViewSet(ReadOnlyModelViewSet[Node]):
         return Response(NodeSerializer(self.get_object()).data)
 
 
-class GpuTypeViewSet(mixins.ListModelMixin, GenericViewSet[GpuType]):
+class GpuTypeViewSet(ReadOnlyModelViewSet[GpuType]):
     """GPU types."""
 
     queryset = GpuType.objects.order_by("name")
     serializer_class = GpuTypeSerializer
+    permission_classes = [*ReadOnlyModelViewSet.permission_classes, OperatorsAct]
+    lookup_field = "name"
+    lookup_value_regex = "[^/]+"
+
+    @extend_schema(request=GpuTypeSerializer(partial=True), responses=GpuTypeSerializer)
+    def partial_update(self, request: Request, name: str) -> Response:
+        """Change what an hour of one GPU costs; rounds follow wherever there are nodes of the type (operators)."""
+        serializer = GpuTypeSerializer(self.get_object(), data=request.data, partial=True)
+        serializer.is_valid(raise_exception=True)
+        with transaction.atomic():
+            gpu_type = serializer.save()
+            for cluster in Cluster.objects.filter(nodes__gpu_type=gpu_type).distinct():
+                tariff_changed(cluster)
+        return Response(GpuTypeSerializer(gpu_type).data)
 
 
 class EnrolmentTokenViewSet(mixins.ListModelMixin, mixins.DestroyModelMixin, GenericViewSet[EnrolmentToken]):

@@ -11,6 +11,7 @@ from clusters.models import Cluster, Device, EnrolmentToken, GpuType, Node
 from clusters.models.nodes import Role
 from clusters.runtimes import runtimes_of
 from controlplane.models import Round
+from controlplane.serializing import OnlySettable
 from loadmaster.protocol import AssignmentState
 from policies import registry
 from policies.base import PolicyError
@@ -18,7 +19,7 @@ from policies.base import PolicyError
 ASSIGNMENT_STATES = [(str(s), str(s)) for s in AssignmentState]
 
 
-class ClusterSerializer(serializers.ModelSerializer[Cluster]):
+class ClusterSerializer(OnlySettable, serializers.ModelSerializer[Cluster]):
     """A cluster; operators may change its policy, clockwork and limits."""
 
     class Meta:
@@ -41,15 +42,6 @@ class ClusterSerializer(serializers.ModelSerializer[Cluster]):
             raise serializers.ValidationError({"lease_s": f"must be at least two heartbeats ({2 * heartbeat_s:g} s)"})
         return attrs
 
-    def to_internal_value(self, data: Any) -> Any:
-        """Refuse what is no field that can be set, rather than drop it silently."""
-        if isinstance(data, dict):
-            settable = [n for n, f in self.fields.items() if not f.read_only]
-            unknown = {str(n): f"cannot be set; what can be: {', '.join(settable)}" for n in data if n not in settable}
-            if unknown:
-                raise serializers.ValidationError(unknown)
-        return super().to_internal_value(data)
-
 
 def _checked_policy(policy: str, parameters: object) -> dict[str, Any]:
     if not isinstance(parameters, dict):
@@ -63,12 +55,13 @@ def _checked_policy(policy: str, parameters: object) -> dict[str, Any]:
     return parameters
 
 
-class GpuTypeSerializer(serializers.ModelSerializer[GpuType]):
-    """A GPU model."""
+class GpuTypeSerializer(OnlySettable, serializers.ModelSerializer[GpuType]):
+    """A GPU model; operators may change its price by the hour."""
 
     class Meta:
         model = GpuType
-        fields = ["name", "tflops", "memory_gb", "idle_w", "peak_w", "emulated"]
+        fields = ["name", "tflops", "memory_gb", "idle_w", "peak_w", "price_per_hour", "emulated"]
+        read_only_fields = ["name", "tflops", "memory_gb", "idle_w", "peak_w", "emulated"]
 
 
 class DeviceSerializer(serializers.ModelSerializer[Device]):

@@ -63,7 +63,7 @@ def not_found_api(request: HttpRequest) -> JsonResponse:
 
 def _by_field(data: object) -> dict[str, list[str]]:
     if isinstance(data, dict):
-        return {str(name): _messages(value) for name, value in data.items()}
+        return {_encodable(name): _messages(value) for name, value in data.items()}
     return {"request": _messages(data)}
 
 
@@ -72,4 +72,9 @@ def _messages(value: object) -> list[str]:
         return [f"{name}: {message}" for name, inner in value.items() for message in _messages(inner)]
     if isinstance(value, list):
         return [message for inner in value for message in _messages(inner)]
-    return [str(value)]
+    return [_encodable(value)]
+
+
+def _encodable(said: object) -> str:
+    """The text, with what UTF-8 cannot encode spelled out: messages repeat what was sent, and JSON may hold half a character."""
+    return str(said).encode("utf-8", "backslashreplace").decode()

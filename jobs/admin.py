@@ -14,6 +14,7 @@ from unfold.widgets import UnfoldAdminPasswordWidget
 
 from controlplane.admin_base import OperatorAdmin, OperatorInline, PlainModelForm, ReadOnly, ReadOnlyInline, for_each, pretty
 from jobs.models import Attempt, Job, JobEvent, Membership, Secret, Team
+from jobs.people import team_changed
 from jobs.secrets import MAX_SECRET, set_secret
 from jobs.services import JobConflict, job_cancel, job_hold, job_release, job_requeue
 
@@ -29,9 +30,15 @@ class MembershipInline(OperatorInline):
 class TeamAdmin(OperatorAdmin):
     """A team: its members see each other's jobs."""
 
-    list_display = ("name", "weight")
+    list_display = ("name", "weight", "order")
     search_fields = ("name",)
     inlines = (MembershipInline,)
+
+    def save_model(self, request: HttpRequest, obj: Team, form: Any, change: bool) -> None:
+        """A changed weight or order asks for a round wherever the team has jobs."""
+        super().save_model(request, obj, form, change)
+        if change and {"weight", "order"} & set(form.changed_data):
+            team_changed(obj)
 
 
 class SecretForm(PlainModelForm):

@@ -10,7 +10,11 @@ from django.core.exceptions import ValidationError
 from django.db import transaction
 from knox.models import AuthToken
 
-from jobs.models import Membership, Team
+from clusters.models import Cluster
+from controlplane.events import request_reschedule
+from controlplane.models import Reason
+from jobs.lifecycle import ENDED
+from jobs.models import Job, Membership, Team
 
 SEE_ALL_COSTS = ("clusters", "see_all_costs")
 
@@ -50,14 +54,26 @@ def tokens_ended(user: User | None = None) -> int:
     return int(tokens.delete()[0])
 
 
-def team_saved(name: str, weight: float | None = None) -> Team:
-    """Make a team, or change its weight. ValidationError for what does not do."""
+@transaction.atomic
+def team_saved(name: str, weight: float | None = None, order: str | None = None) -> Team:
+    """Make a team, or change its weight or order; rounds follow where it has jobs. ValidationError for what does not do."""
     team = Team.objects.filter(name=name).first() or Team(name=name)
     if weight is not None:
         team.weight = weight
+    if order is not None:
+        team.order = order
     team.full_clean()
     team.save()
+    if weight is not None or order is not None:
+        team_changed(team)
     return team
+
+
+def team_changed(team: Team) -> None:
+    """To be called in the transaction that changes a team's weight or order: rounds of clusters with jobs of it decide by that."""
+    alive = Job.objects.filter(team=team).exclude(state__in=ENDED)
+    for cluster in Cluster.objects.filter(pk__in=alive.values("cluster")):
+        request_reschedule(cluster, Reason.OPERATOR)
 
 
 def teams_named(names: Iterable[str]) -> list[Team]:

@@ -7,12 +7,14 @@ from typing import Any, cast
 from django.contrib.auth.models import User
 from drf_spectacular.utils import extend_schema
 from rest_framework import serializers, status
-from rest_framework.exceptions import NotFound, ValidationError
+from rest_framework.exceptions import NotFound, PermissionDenied, ValidationError
 from rest_framework.request import Request
 from rest_framework.response import Response
 from rest_framework.views import APIView
 
+from controlplane.serializing import OnlySettable
 from jobs.models import Secret, Team
+from jobs.people import team_saved
 from jobs.secrets import delete_secret, set_secret
 from jobs.selectors import is_operator, teams_of
 from jobs.validation import JobInvalid
@@ -33,7 +35,15 @@ class TeamSerializer(serializers.ModelSerializer[Team]):
 
     class Meta:
         model = Team
-        fields = ["name", "weight", "members"]
+        fields = ["name", "weight", "order", "members"]
+
+
+class TeamSettings(OnlySettable, serializers.ModelSerializer[Team]):
+    """What operators set of a team."""
+
+    class Meta:
+        model = Team
+        fields = ["weight", "order"]
 
 
 class SecretSerializer(serializers.ModelSerializer[Secret]):
@@ -68,6 +78,25 @@ class TeamsView(APIView):
     def get(self, request: Request) -> Response:
         """The teams with their members."""
         return Response(TeamSerializer(teams_of(cast(User, request.user)).prefetch_related("members"), many=True).data)
+
+
+class TeamView(APIView):
+    """One of the caller's teams; operators set its weight and order."""
+
+    @extend_schema(responses=TeamSerializer)
+    def get(self, request: Request, team: str) -> Response:
+        """The team with its members."""
+        return Response(TeamSerializer(_team(request, team)).data)
+
+    @extend_schema(request=TeamSettings, responses=TeamSerializer)
+    def patch(self, request: Request, team: str) -> Response:
+        """Change its fair share, or how its own jobs share that (operators)."""
+        row = _team(request, team)
+        if not is_operator(cast(User, request.user)):
+            raise PermissionDenied("only operators may change a team")
+        given = TeamSettings(row, data=request.data, partial=True)
+        given.is_valid(raise_exception=True)
+        return Response(TeamSerializer(team_saved(row.name, **given.validated_data)).data)
 
 
 class SecretsView(APIView):

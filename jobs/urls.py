@@ -5,7 +5,7 @@ from rest_framework.routers import SimpleRouter
 
 from jobs.api import JobViewSet
 from jobs.bulk_api import JobsBulkView
-from jobs.team_api import MeView, SecretsView, SecretView, TeamsView
+from jobs.team_api import MeView, SecretsView, SecretView, TeamsView, TeamView
 from jobs.token_api import CurrentTokenView, TokensView, TokenView
 
 router = SimpleRouter()
@@ -16,6 +16,7 @@ urlpatterns: list[URLPattern | URLResolver] = [
     path("", include(router.urls)),
     path("me/", MeView.as_view(), name="me"),
     path("teams/", TeamsView.as_view(), name="teams"),
+    path("teams/<slug:team>/", TeamView.as_view(), name="team"),
     path("teams/<slug:team>/secrets/", SecretsView.as_view(), name="secrets"),
     path("teams/<slug:team>/secrets/<str:name>/", SecretView.as_view(), name="secret"),
     path("tokens/", TokensView.as_view(), name="tokens"),

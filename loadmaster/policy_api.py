@@ -33,6 +33,8 @@ from policies.snapshot import (
     SlotHold,
     Snapshot,
     Source,
+    TeamOrder,
+    TeamView,
     Throughput,
     Trigger,
 )
@@ -68,6 +70,8 @@ __all__ = [
     "Snapshot",
     "SolverFailedError",
     "Source",
+    "TeamOrder",
+    "TeamView",
     "Throughput",
     "Trigger",
     "UnknownPolicyError",

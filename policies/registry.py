@@ -25,6 +25,13 @@ BUILT_IN: Mapping[str, str] = {
     "priority": "policies.priority:Priority",
     "exact": "policies.exact:Exact",
     "max_min_fairness": "policies.max_min_fairness:MaxMinFairness",
+    "finish_time_fairness": "policies.finish_time_fairness:FinishTimeFairness",
+    "makespan": "policies.makespan:Makespan",
+    "fifo_shares": "policies.fifo_shares:FifoShares",
+    "shortest_first": "policies.shortest_first:ShortestFirst",
+    "max_throughput": "policies.max_throughput:MaxThroughput",
+    "min_cost": "policies.min_cost:MinCost",
+    "hierarchical": "policies.hierarchical:Hierarchical",
     "allox": "policies.allox:AlloX",
     "gandiva": "policies.gandiva:Gandiva",
 }

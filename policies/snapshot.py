@@ -38,6 +38,8 @@ from policies.views import (
     Running,
     SlotHold,
     Source,
+    TeamOrder,
+    TeamView,
     Throughput,
     Trigger,
 )
@@ -70,11 +72,13 @@ __all__ = [
     "SlotHold",
     "Snapshot",
     "Source",
+    "TeamOrder",
+    "TeamView",
     "Throughput",
     "Trigger",
 ]
 
-SNAPSHOT_VERSION = 2
+SNAPSHOT_VERSION = 3
 
 
 @dataclass(frozen=True)
@@ -86,7 +90,7 @@ class Snapshot:
 
     The IT power of all placements together is limited by `power_cap_w` always and by each of `power_caps` while it holds; a plan
     must fit under `cap_w`. `emissions_cost_per_kg` is what operators weigh a kilogram of CO2 at, in the cluster's currency:
-    decisions add it to the price, bills do not.
+    decisions add it to the price, bills do not. `teams` are those that jobs name; one that is not there has a weight of 1.
     """
 
     cluster: str
@@ -106,6 +110,7 @@ class Snapshot:
     memory: Mapping[str, Any] = field(default_factory=dict)
     power_caps: tuple[PowerCapStep, ...] = ()
     emissions_cost_per_kg: float = 0.0
+    teams: tuple[TeamView, ...] = ()
     version: int = SNAPSHOT_VERSION
 
     def following(self, **given: Any) -> Snapshot:

@@ -18,6 +18,7 @@ _LEAST = {
     "JobView.restart_cost_s": 0, "JobView.received_s": 0, "JobView.walltime_s": 0,
     "NodeView.cores": 0, "NodeView.memory_gb": 0, "NodeView.resources": 0, "NodeView.power_w": 0, "NodeView.link_gbps": 0,
     "DeviceView.memory_gb": 0, "DeviceView.slots": 1, "GpuTypeView.tflops": 0, "GpuTypeView.memory_gb": 0,
+    "GpuTypeView.price_per_hour": 0,
     "KindView.setup_s": 0, "Throughput.gpus": 1, "Throughput.steps_per_s": 0, "Throughput.age_s": 0,
     "PairThroughput.steps_per_s": 0, "PairThroughput.other_steps_per_s": 0, "PairThroughput.age_s": 0,
     "ResourceUse.cores": 0, "ResourceUse.memory_gb": 0, "ResourceUse.gpu_fraction": 0, "ResourceUse.gpu_w": 0,
@@ -36,10 +37,11 @@ _UNBOUNDED = (
     "PowerCapStep.to_s",
 )
 _SHARES = ("RankSeat.share", "SlotHold.share")
+_ABOVE_0 = ("RankSeat.cpu_quota", "TeamView.weight")
 
 RULES = Rules(
     least=_LEAST,
-    above={**dict.fromkeys(_SHARES, 0), "RankSeat.cpu_quota": 0},
+    above=dict.fromkeys((*_SHARES, *_ABOVE_0), 0),
     most=dict.fromkeys(_SHARES, 1),
     unbounded=frozenset(_UNBOUNDED),
 )
@@ -48,8 +50,10 @@ FORM = Form(Snapshot, RULES, {Jobs: tuple[JobView, ...]})
 
 _SPELLING = "canonical_bytes"
 
-LIKE_NOW = frozenset({1})
-"""Older versions whose snapshots are snapshots of this one: version 2 adds caps by hour and the weight of emissions."""
+LIKE_NOW = frozenset({1, 2})
+"""Older versions whose snapshots are snapshots of this one: version 2 adds caps by hour and the weight of emissions, version 3
+teams and what GPUs cost by the hour.
+"""
 
 
 def to_json(snapshot: Snapshot) -> dict[str, Any]:
@@ -92,6 +96,7 @@ def _check(read: Any, form: Mapping[str, Any]) -> None:
     _unique("nodes", (n.id for n in read.nodes))
     _unique("kinds", (k.id for k in read.kinds))
     _unique("jobs", (j.id for j in read.jobs))
+    _unique("teams", (t.name for t in read.teams), "name")
     kinds = {k.id for k in read.kinds}
     for i, job in enumerate(read.jobs):
         if job.kind not in kinds:
@@ -105,9 +110,9 @@ def _check(read: Any, form: Mapping[str, Any]) -> None:
             raise FormError(f"nodes[{i}].power_w: must have {wanted}, not {len(node.power_w)}")
 
 
-def _unique(path: str, ids: Iterable[str]) -> None:
+def _unique(path: str, ids: Iterable[str], field: str = "id") -> None:
     seen: set[str] = set()
     for i, name in enumerate(ids):
         if name in seen:
-            raise FormError(f"{path}[{i}].id: {name!r} is there twice")
+            raise FormError(f"{path}[{i}].{field}: {name!r} is there twice")
         seen.add(name)

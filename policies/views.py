@@ -135,13 +135,30 @@ class NodeView:
         return self.state is NodeState.READY and self.role is not NodeRole.PRODUCTION
 
 
+class TeamOrder(StrEnum):
+    """How a team's own jobs share what the team has: by their weights, or who came first has it first."""
+
+    FAIRNESS = "fairness"
+    FIFO = "fifo"
+
+
+@dataclass(frozen=True, slots=True)
+class TeamView:
+    """A team: its fair share against other teams, and how its own jobs share that."""
+
+    name: str
+    weight: float = 1.0
+    order: TeamOrder = TeamOrder.FAIRNESS
+
+
 @dataclass(frozen=True, slots=True)
 class GpuTypeView:
-    """A GPU model: peak TFLOP/s and memory, for estimates."""
+    """A GPU model: peak TFLOP/s and memory, for estimates; what an hour of one GPU in use costs (0: no price is known)."""
 
     name: str
     tflops: float
     memory_gb: float
+    price_per_hour: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)

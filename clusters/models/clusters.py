@@ -97,6 +97,13 @@ class GpuType(models.Model):
     memory_gb = models.FloatField(validators=[MinValueValidator(0.1)])
     idle_w = models.FloatField(validators=[MinValueValidator(0.0)], help_text="Watts of one idle GPU")
     peak_w = models.FloatField(validators=[MinValueValidator(0.0)], help_text="Watts of one GPU at work")
+    price_per_hour = models.DecimalField(
+        max_digits=12,
+        decimal_places=6,
+        default=Decimal(0),
+        validators=[MinValueValidator(Decimal(0))],
+        help_text="What an hour of one GPU in use costs (in its clusters' currency), for policies that go by prices; 0: not known",
+    )
     emulated = models.BooleanField(default=False, help_text="A pacing clock in place of hardware")
 
     class Meta:

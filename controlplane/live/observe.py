@@ -30,7 +30,7 @@ from typing import Any, Protocol
 from django.db import connection, connections, transaction
 
 from clusters.energy import power_curve
-from clusters.models import Cluster, EnergyTariff, PueRecord
+from clusters.models import Cluster, EnergyTariff, GpuType, PueRecord
 from clusters.models.nodes import State
 from clusters.runtimes import runtimes_of
 from clusters.tariffs import power_cap_steps, price_steps, pue_in_force, tariff_in_force
@@ -38,7 +38,7 @@ from controlplane.live.held import HeldSlot, LiveAssignment
 from controlplane.live.rows import DeviceRow, NodeRow, Rows, is_ready
 from controlplane.models import RescheduleEvent
 from jobs.lifecycle import JobState
-from jobs.models import Job
+from jobs.models import Job, Team
 from policies.capabilities import apart_label, is_own, runtime_label
 from policies.snapshot import (
     DeviceView,
@@ -56,6 +56,8 @@ from policies.snapshot import (
     Running,
     SlotHold,
     Snapshot,
+    TeamOrder,
+    TeamView,
     Trigger,
 )
 
@@ -117,12 +119,13 @@ def _snapshot(rows: Rows, events: Sequence[RescheduleEvent], now_s: float, numbe
         nodes=tuple(_node_view(node, rows) for node in rows.nodes),
         kinds=_kinds(rows, knowledge),
         jobs=Jobs(JobColumns.of([_job_view(job, rows, now_s) for job in rows.jobs])),
-        gpu_types=tuple(GpuTypeView(t.name, t.tflops, t.memory_gb) for t in rows.gpu_types.values()),
+        gpu_types=tuple(_type_view(t) for t in rows.gpu_types.values()),
         energy=price_steps(cluster, now_s, now_s + cluster.horizon_s),
         currency=cluster.currency,
         power_cap_w=cluster.power_cap_w,
         power_caps=power_cap_steps(cluster, now_s, now_s + max(cluster.horizon_s, cluster.period_s + 1.0)),
         emissions_cost_per_kg=float(cluster.emissions_cost_per_kg),
+        teams=_teams(rows),
         horizon_s=cluster.horizon_s,
         trigger=_trigger(events),
         profiling=knowledge.profile_requests(cluster),
@@ -156,6 +159,21 @@ def _reading() -> Iterator[None]:
         yield
     finally:
         sqlite.transaction_mode = before
+
+
+def team_view(team: Team) -> TeamView:
+    """A team as policies see it."""
+    return TeamView(team.name, team.weight, TeamOrder(team.order))
+
+
+def _teams(rows: Rows) -> tuple[TeamView, ...]:
+    """Those of the jobs, by name."""
+    named = {job.team.name: job.team for job in rows.jobs}
+    return tuple(team_view(named[name]) for name in sorted(named))
+
+
+def _type_view(of: GpuType) -> GpuTypeView:
+    return GpuTypeView(of.name, of.tflops, of.memory_gb, float(of.price_per_hour))
 
 
 def _kinds(rows: Rows, knowledge: Knowledge) -> tuple[KindView, ...]:

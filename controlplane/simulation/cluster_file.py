@@ -17,7 +17,7 @@ import yaml
 from clusters.energy import HOUR_S, power_curve
 from controlplane.simulation.scene import Scene
 from policies.forms import Form, FormError, Rules
-from policies.snapshot import DeviceView, EnergyStep, GpuTypeView, KindView, NodeRole, NodeView, PowerCapStep
+from policies.snapshot import DeviceView, EnergyStep, GpuTypeView, KindView, NodeRole, NodeView, PowerCapStep, TeamView
 from policies.snapshot_json import RULES
 
 DAY_H = 24.0
@@ -96,7 +96,9 @@ class EnergySpec:
 @dataclass(frozen=True, slots=True)
 class ClusterSpec:
     """A cluster file. `start_hour`: hour of the day at which the simulation starts; `days`: how many days `by_hour` and
-    `power_caps` reach; after them the last price holds and no cap by hour. `gather_s`, `round_jobs`: see `Scene`."""
+    `power_caps` reach; after them the last price holds and no cap by hour. `teams`: those that jobs name (weight 1 unless
+    said). `gather_s`, `round_jobs`: see `Scene`.
+    """
 
     nodes: tuple[NodeSpec, ...]
     name: str = "simulated"
@@ -113,6 +115,7 @@ class ClusterSpec:
     days: int = 31
     gather_s: float = 0.0
     round_jobs: int | None = None
+    teams: tuple[TeamView, ...] = ()
 
 
 _LEAST = {
@@ -125,6 +128,7 @@ _LEAST = {
     "ClusterSpec.emissions_cost_per_kg": 0, "ClusterSpec.power_cap_w": 0, "ClusterSpec.start_hour": 0, "ClusterSpec.days": 1,
     "EnergySpec.price_per_kwh": -1e9, "HourlyPrice.price_per_kwh": -1e9, "EnergyStep.price_per_kwh": -1e9,
     "ClusterSpec.round_s": 1, "ClusterSpec.gather_s": 0, "ClusterSpec.round_jobs": 4,
+    "TeamView.weight": 0.001,
 }  # fmt: skip
 _MOST = {
     "NodeSpec.gpus": 1024, "NodeSpec.count": 100_000, "HourlyPrice.from_hour": DAY_H, "HourlyPrice.to_hour": DAY_H,
@@ -134,6 +138,7 @@ _MOST = {
     "EnergySpec.price_per_kwh": 1e9, "EnergySpec.pue": 1e3, "EnergySpec.emissions_g_per_kwh": 1e9,
     "HourlyPrice.price_per_kwh": 1e9, "HourlyPrice.emissions_g_per_kwh": 1e9, "EnergyStep.price_per_kwh": 1e9,
     "EnergyStep.pue": 1e3, "EnergyStep.emissions_g_per_kwh": 1e9, "ClusterSpec.emissions_cost_per_kg": 1e9,
+    "TeamView.weight": 1e6, "GpuTypeView.price_per_hour": 1e9,
 }  # fmt: skip
 _FORM = Form(
     ClusterSpec,
@@ -163,6 +168,7 @@ def scene_of(spec: Mapping[str, Any]) -> Scene:
         cluster: ClusterSpec = _FORM.read(dict(spec), "")
     except FormError as error:
         raise ClusterFileError(str(error)) from None
+    _check_teams(cluster)
     return Scene(
         nodes=_nodes(cluster),
         kinds=cluster.kinds,
@@ -177,7 +183,15 @@ def scene_of(spec: Mapping[str, Any]) -> Scene:
         emissions_cost_per_kg=cluster.emissions_cost_per_kg,
         gather_s=cluster.gather_s,
         round_jobs=cluster.round_jobs,
+        teams=cluster.teams,
     )
+
+
+def _check_teams(cluster: ClusterSpec) -> None:
+    names = [team.name for team in cluster.teams]
+    for i, name in enumerate(names):
+        if name in names[:i]:
+            raise ClusterFileError(f"teams[{i}].name: {name!r} is there twice")
 
 
 def _nodes(cluster: ClusterSpec) -> tuple[NodeView, ...]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from policies.snapshot import EnergyStep, GpuTypeView, KindView, NodeView, PowerCapStep
+from policies.snapshot import EnergyStep, GpuTypeView, KindView, NodeView, PowerCapStep, TeamView
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,3 +34,4 @@ class Scene:
     restart_cost_s: float = 0.0
     gather_s: float = 0.0
     round_jobs: int | None = None
+    teams: tuple[TeamView, ...] = ()

@@ -357,5 +357,6 @@ def _empty_snapshot(scene: Scene) -> Snapshot:
         power_cap_w=scene.power_cap_w,
         power_caps=scene.power_caps,
         emissions_cost_per_kg=scene.emissions_cost_per_kg,
+        teams=scene.teams,
         horizon_s=scene.horizon_s,
     )

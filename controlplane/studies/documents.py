@@ -56,7 +56,7 @@ def resolved(user: User, asked: Mapping[str, Any]) -> Resolved:
             if workload.get("type") == "history":  # at the prices of the time when its first job came in
                 start_s = min(job["arrival_s"] for job in given["workload"]["jobs"])
         if isinstance(cluster := given.get("cluster"), Mapping):
-            given["cluster"] = _cluster(cluster, start_s)
+            given["cluster"] = _cluster(user, cluster, start_s)
         study = Study.of(given)
     except StudyError as error:
         raise DocumentError(_by_field(str(error))) from None
@@ -66,13 +66,13 @@ def resolved(user: User, asked: Mapping[str, Any]) -> Resolved:
     return Resolved(study.document, _summary(study, asked))
 
 
-def _cluster(spec: Mapping[str, Any], start_s: float | None) -> Mapping[str, Any]:
+def _cluster(user: User, spec: Mapping[str, Any], start_s: float | None) -> Mapping[str, Any]:
     if "live" not in spec:
         _check_cluster(spec)
         return spec
     if extra := sorted(set(spec) - {"live"}):
         raise StudyError(f"cluster.{extra[0]}: cannot be given with `live`, which takes everything from the live cluster")
-    return cluster_spec(_named(spec["live"], "cluster.live"), start_s)
+    return cluster_spec(user, _named(spec["live"], "cluster.live"), start_s)
 
 
 def _check_cluster(spec: Mapping[str, Any]) -> None:

@@ -16,13 +16,25 @@ from django.utils import timezone
 import profiling.selectors
 from clusters.models import Cluster
 from clusters.tariffs import price_steps
-from controlplane.live.observe import observe
+from controlplane.live.observe import observe, team_view
 from jobs.lifecycle import ENDED, JobState
 from jobs.models import Job
-from jobs.selectors import visible_jobs
+from jobs.selectors import teams_of, visible_jobs
 from policies.capabilities import is_own
 from policies.forms import Form
-from policies.snapshot import EnergyStep, GpuTypeView, JobView, KindView, NodeState, NodeView, Purpose, RankSeat, Running, Snapshot
+from policies.snapshot import (
+    EnergyStep,
+    GpuTypeView,
+    JobView,
+    KindView,
+    NodeState,
+    NodeView,
+    Purpose,
+    RankSeat,
+    Running,
+    Snapshot,
+    TeamView,
+)
 from policies.snapshot_json import RULES
 
 MOST_JOBS = 20_000
@@ -34,11 +46,11 @@ PRICED_S = 31 * 86_400.0
 Places = Mapping[tuple[str, str], tuple[str, str]]
 """(node, device) as a cluster file calls them, by the live ones."""
 
-_JOB, _KIND, _STEP, _TYPE = (Form(of, RULES) for of in (JobView, KindView, EnergyStep, GpuTypeView))
+_JOB, _KIND, _STEP, _TYPE, _TEAM = (Form(of, RULES) for of in (JobView, KindView, EnergyStep, GpuTypeView, TeamView))
 
 
-def cluster_spec(cluster: Cluster, start_s: float | None = None) -> dict[str, Any]:
-    """The cluster as it is now, as a cluster file: nodes that are not lost with their healthy GPUs, prices, caps.
+def cluster_spec(user: User, cluster: Cluster, start_s: float | None = None) -> dict[str, Any]:
+    """The cluster as it is now, as a cluster file: nodes that are not lost with their healthy GPUs, prices, caps, the user's teams.
 
     The simulation starts at the prices of `start_s` (seconds since the epoch; now where left out).
     """
@@ -52,6 +64,7 @@ def cluster_spec(cluster: Cluster, start_s: float | None = None) -> dict[str, An
         "gpu_types": [_TYPE.write(gpu, "") for gpu in snapshot.gpu_types], "nodes": nodes,
         "emissions_cost_per_kg": snapshot.emissions_cost_per_kg, "power_cap_w": snapshot.power_cap_w,
         "energy": {"steps": [_STEP.write(_from(step, start_s), "") for step in steps]},
+        "teams": [_TEAM.write(team_view(team), "") for team in teams_of(user)],
     }  # fmt: skip
     return {name: value for name, value in spec.items() if value is not None}
 

@@ -2,16 +2,39 @@
 
 from __future__ import annotations
 
+from math import isfinite
+
 from django.conf import settings
-from django.core.validators import MinValueValidator, RegexValidator
+from django.core.exceptions import ValidationError
+from django.core.validators import MaxValueValidator, MinValueValidator, RegexValidator
 from django.db import models
 
 
+def check_finite(value: float) -> None:
+    """Refuse what is no number: it is neither below a least value nor above a greatest."""
+    if not isfinite(value):
+        raise ValidationError("Enter a number.")
+
+
+class Order(models.TextChoices):
+    """How a team's own jobs share what it has (policies.snapshot.TeamOrder)."""
+
+    FAIRNESS = "fairness", "fairness: by the jobs' weights"
+    FIFO = "fifo", "fifo: first in, first out"
+
+
 class Team(models.Model):
-    """People who see each other's jobs; `weight` is the team's fair share."""
+    """People who see each other's jobs; `weight` is the team's fair share, `order` how its own jobs share that."""
 
     name = models.SlugField(unique=True, max_length=63)
-    weight = models.FloatField(default=1.0, validators=[MinValueValidator(0.001)])
+    weight = models.FloatField(
+        default=1.0,
+        validators=[check_finite, MinValueValidator(0.001), MaxValueValidator(1e6)],
+        help_text="Its fair share against other teams, where a policy goes by teams",
+    )
+    order = models.CharField(
+        max_length=16, choices=Order.choices, default=Order.FAIRNESS, help_text="How its own jobs share what the team has"
+    )
     members: models.ManyToManyField[models.Model, Membership] = models.ManyToManyField(
         settings.AUTH_USER_MODEL, through="Membership", related_name="teams"
     )

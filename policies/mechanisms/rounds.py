@@ -26,6 +26,8 @@ PATIENCE = 10.0
 to wait for them. Gavel changes places in every round; with the same mean for all, on its streams that is three times as many
 migrations, and later ends where a migration costs anything.
 """
+SLIGHT = 1e-6
+"""Part of a round. Time owed that is less is an error of rounding."""
 
 
 class Turn(NamedTuple):
@@ -64,16 +66,23 @@ def under_way(observed: Observed, homes: Mapping[int, Home]) -> list[tuple[int, 
     return found
 
 
-def turns(observed: Observed, ledger: Ledger, queues: Queues, left: list[int], fixed: Container[int]) -> list[Turn]:
-    """Who runs next by the shares, by decreasing priority. `left`: GPUs by type still to be given; `fixed`: who has a place."""
+def turns(
+    observed: Observed, ledger: Ledger, queues: Queues, left: list[int], fixed: Container[int], *, owed_only: bool = False
+) -> list[Turn]:
+    """Who runs next by the shares, by decreasing priority. `left`: GPUs by type still to be given; `fixed`: who has a place.
+
+    With `owed_only`, rows have no turn for which they would not be owed time at its end: GPUs stay idle where shares leave them so.
+    """
     if not len(ledger.row) or not any(left):
         return []
-    return list(_Selection(observed, ledger, queues, left, fixed).turns())
+    return list(_Selection(observed, ledger, queues, left, fixed, owed_only).turns())
 
 
 class _Selection:
-    def __init__(self, observed: Observed, ledger: Ledger, queues: Queues, left: list[int], fixed: Container[int]) -> None:
-        homes = queues.homes
+    def __init__(
+        self, observed: Observed, ledger: Ledger, queues: Queues, left: list[int], fixed: Container[int], owed_only: bool
+    ) -> None:
+        homes, self.owed_only = queues.homes, owed_only
         self.observed, self.ledger, self.homes, self.left = observed, ledger, homes, list(left)
         self.fixed = {e: home for e, home in homes.items() if e in fixed}
         self.taken = set(self.fixed)
@@ -109,8 +118,9 @@ class _Selection:
         turn = np.arange(len(entry)) - np.repeat(np.cumsum(times) - times, times) + running[entry]
         priority = priorities(ledger, self.round_s, entry, turn)
         owed = ledger.owed_s(self.now_s)[entry] + self.round_s * (ledger.share[entry] - turn)
-        order: list[int] = entry[np.lexsort((entry, -owed, -priority))].tolist()
-        return order
+        order = np.lexsort((entry, -owed, -priority))
+        due: list[int] = entry[order[owed[order] > SLIGHT * self.round_s] if self.owed_only else order].tolist()
+        return due
 
     def _counts(self) -> Ints:
         """int64[n]: jobs, or pairs of them, that each entry's row has."""

@@ -24,8 +24,11 @@ from policies.snapshot import Floats, Ints, JobColumns, Snapshot
 
 LARGEST_CODE = 2**62
 
-Like: TypeAlias = tuple[str, int, float, str, bool, tuple[float, ...]]
-"""What the jobs of a class have in common: kind, GPUs, weight, team, whether they share, row of rates."""
+PARTNERS = 32
+"""With how many others a job may share its device where every job is a class; each with those that it gets on with best."""
+
+Like: TypeAlias = tuple[str, int, float, str, bool, str, tuple[float, ...]]
+"""What the jobs of a class have in common: kind, GPUs, weight, team, whether they share, the one job in a queue, row of rates."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,13 +36,15 @@ class Asked:
     """What a policy's division distinguishes.
 
     `spread`: time on several nodes has columns of its own, where kinds know how fast they are there. `pairs`: jobs that may share
-    devices have rows together. `teams`: classes are of one team, the entity. `jobs`: every job is a class of its own.
+    devices have rows together. `teams`: classes are of one team, the entity. `queues`: of these teams every job is a class of its
+    own. `jobs`: every job of all teams is.
     """
 
     spread: bool = False
     pairs: bool = False
     teams: bool = False
     jobs: bool = False
+    queues: frozenset[str] = frozenset()
 
 
 PLAIN = Asked()
@@ -131,7 +136,9 @@ def classed(snapshot: Snapshot, ground: Ground, rows: Ints, asked: Asked) -> Cla
 
 @dataclass(frozen=True, slots=True)
 class _Told:
-    """What tells jobs apart, by column; `demands` is empty where nobody uses anything but GPUs, `ids` where likeness counts."""
+    """What tells jobs apart, by column; `demands` is empty where nobody uses anything but GPUs, `ids` where likeness counts,
+    `queued` where nobody is in a queue.
+    """
 
     ids: tuple[str, ...]
     kinds: tuple[str, ...]
@@ -142,28 +149,33 @@ class _Told:
     teams: tuple[Any, ...]
     shares: tuple[Any, ...]
     demands: tuple[Any, ...]
+    queued: tuple[str, ...] = ()
 
     @classmethod
     def of(cls, columns: JobColumns, rows: Ints, asked: Asked) -> _Told:
         """Of the jobs in these rows."""
         at = None if len(rows) == len(columns.ids) else rows.tolist()
-        others = columns.others
+        others, teams = columns.others, _taken(columns.others["team"], at)
+        ids = _taken(columns.ids, at) if asked.jobs or asked.queues else ()
         return cls(
-            ids=_taken(columns.ids, at) if asked.jobs else (),
+            ids=ids if asked.jobs else (),
             kinds=_taken(columns.kinds, at),
             gpus=columns.counts["gpus_min"][rows],
             weight=columns.numbers["weight"][rows],
             types=_taken(others["allowed_types"], at),
             labels=_taken(others["labels"], at),
-            teams=_taken(others["team"], at) if asked.teams else (),
+            teams=teams if asked.teams else (),
             shares=_taken(others["may_share"], at) if asked.pairs else (),
             demands=() if columns.gpus_only else _demands(columns, rows.tolist()),
+            queued=tuple([job if team in asked.queues else "" for job, team in zip(ids, teams, strict=True)])
+            if asked.queues
+            else (),
         )
 
     @property
     def key(self) -> Hashable:
         """All of it, to be compared."""
-        texts = (self.ids, self.kinds, self.types, self.labels, self.teams, self.shares, self.demands)
+        texts = (self.ids, self.kinds, self.types, self.labels, self.teams, self.shares, self.demands, self.queued)
         return (texts, self.gpus.tobytes(), self.weight.tobytes())
 
     def group(self, e: int) -> Group:
@@ -171,7 +183,8 @@ class _Told:
         condition = Condition(self.types[e], self.labels[e], self.demands[e] if self.demands else NOTHING)
         gpus = int(self.gpus[e])
         shares = bool(self.shares) and gpus == 1 and bool(self.shares[e])
-        return Group(self.kinds[e], gpus, float(self.weight[e]), self.teams[e] if self.teams else "", shares, condition)
+        team, job = (texts[e] if texts else "" for texts in (self.teams, self.queued))
+        return Group(self.kinds[e], gpus, float(self.weight[e]), team, shares, condition, job)
 
 
 def _taken(values: tuple[Any, ...], at: list[int] | None) -> tuple[Any, ...]:
@@ -209,14 +222,18 @@ class _Builder:
     def _by_class(self, claims: Any) -> tuple[Ints, tuple[str, ...], list[int]]:
         """The same by likeness; classes are in an order of their own, whoever comes first among the jobs."""
         like = [self._like(g) if claims[g] else None for g in range(len(self.groups))]
-        number = {key: m for m, key in enumerate(sorted({key for key in like if key is not None}))}
+        first: dict[Like, int] = {}
+        for g, key in enumerate(like):
+            if key is not None:
+                first.setdefault(key, g)
+        number = {key: m for m, key in enumerate(sorted(first))}
         class_of = np.array([-1 if key is None else number[key] for key in like], dtype=np.int64)
-        example = [like.index(key) for key in number]
+        example = [first[key] for key in number]
         return class_of[self.group_of], tuple(map(_name, number)), example
 
     def _like(self, g: int) -> Like:
         group = self.groups[g]
-        return group.kind, group.gpus, group.weight, group.team, group.shares, tuple(self.rates[g].tolist())
+        return group.kind, group.gpus, group.weight, group.team, group.shares, group.job, tuple(self.rates[g].tolist())
 
     def _division(self, of: Ints, example: Sequence[int]) -> tuple[Division, tuple[str, ...]]:
         groups = [self.groups[g] for g in example]
@@ -224,7 +241,8 @@ class _Builder:
         number = {c.gpu_type: i for i, c in enumerate(self.columns) if not c.spread}
         count = np.bincount(of[of >= 0], minlength=len(groups)).astype(np.int64)
         rates = self.rates[list(example)].reshape(len(groups), len(self.columns))
-        pairs, pair_rates = pair_rows(self.snapshot, self.ground, groups, count, self.columns, rates)
+        partners = PARTNERS if self.asked.jobs or self.asked.queues else None
+        pairs, pair_rates = pair_rows(self.snapshot, self.ground, groups, count, self.columns, rates, partners)
         division = Division(
             types=self.ground.types,
             gpus=frozen(self.ground.gpus.astype(np.float64)),
@@ -243,14 +261,16 @@ class _Builder:
 
 def _name(like: Like) -> str:
     """A short name for a class: what its jobs are and where they can run, not how fast, which is measured anew all the time."""
-    *what, row = like
+    *what, job, row = like
+    if job:
+        return job
     where = "".join("1" if rate > 0.0 else "0" for rate in row)
     return blake2b(repr((what, where)).encode(), digest_size=8).hexdigest()
 
 
 def _grouped(told: _Told) -> tuple[list[int], Ints]:
     """(a job of each group, int64[E] the group of each job)."""
-    texts = (told.kinds, told.types, told.labels, told.teams, told.shares, told.demands)
+    texts = (told.kinds, told.types, told.labels, told.teams, told.shares, told.demands, told.queued)
     codes = [_codes(values) for values in texts if values]
     codes += [_number_codes(values) for values in (told.gpus, told.weight)]
     size, code = 1, np.zeros(len(told.kinds), dtype=np.int64)

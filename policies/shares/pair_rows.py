@@ -9,6 +9,7 @@ import numpy as np
 
 from policies.shares.division import Column
 from policies.shares.ground import Ground
+from policies.shares.pairing import among_best
 from policies.shares.rates import Group
 from policies.snapshot import Bools, Floats, Ints, Snapshot
 
@@ -18,13 +19,20 @@ PairRates: TypeAlias = Mapping[tuple[str, str], Mapping[str, Sides]]
 
 
 def pair_rows(
-    snapshot: Snapshot, ground: Ground, groups: Sequence[Group], count: Ints, columns: Sequence[Column], rates: Floats
+    snapshot: Snapshot,
+    ground: Ground,
+    groups: Sequence[Group],
+    count: Ints,
+    columns: Sequence[Column],
+    rates: Floats,
+    partners: int | None = None,
 ) -> tuple[Ints, Floats]:
     """(int64[P, 2] classes, float64[P, C, 2] steps/s) of the pairs that beat taking turns somewhere; a class alone needs two jobs.
 
     `groups`, `count` and `rates` are of the classes. Kinds are measured in pairs on one device, so jobs of one GPU share. Sharing
     pays where the parts of their speeds alone that the two keep add up to more than 1; elsewhere a pair's rates are 0: the same
-    time, taken in turns, gives both no less. Two jobs of one class are equally fast beside each other.
+    time, taken in turns, gives both no less. Two jobs of one class are equally fast beside each other. With `partners`, a pair is
+    left out if for neither class it is among so many best, so that pairs of jobs do not grow quadratically.
     """
     sharing = np.array([m for m, group in enumerate(groups) if group.shares], dtype=np.int64)
     if not len(sharing) or not any(ground.shared):
@@ -38,7 +46,10 @@ def pair_rows(
     runs: Bools = np.all((together > 0.0) & (alone > 0.0), axis=2)
     kept = np.divide(together, alone, out=np.zeros_like(together), where=runs[:, :, None]).sum(axis=2)
     worth: Bools = runs & (kept > 1.0) & ((first != second) | (count[first] > 1))[:, None]
-    found = worth.any(axis=1)
+    found: Bools = np.any(worth, axis=1)
+    if partners is not None:
+        best = np.where(worth, kept, -np.inf).max(axis=1, initial=-np.inf)
+        found[found] = among_best(first[found], second[found], best[found], len(groups), partners)
     return np.column_stack([first, second])[found], np.where(worth[:, :, None], together, 0.0)[found]
 
 

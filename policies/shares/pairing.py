@@ -29,7 +29,7 @@ def with_pairs(
     best = gain.max(axis=1, initial=-np.inf)
     kept = best > least
     if partners is not None:
-        kept[kept] = _among_best(first[kept], second[kept], best[kept], len(kind), partners)
+        kept[kept] = among_best(first[kept], second[kept], best[kept], len(kind), partners)
     worth = np.where((gain > least)[..., None], rates, 0.0)
     return replace(division, pairs=np.column_stack([first, second])[kept], pair_rates=worth[kept])
 
@@ -49,7 +49,7 @@ def _gain(together: Floats, alone: Floats) -> Floats:
     return ratio
 
 
-def _among_best(first: Ints, second: Ints, gain: Floats, classes: int, partners: int) -> Bools:
+def among_best(first: Ints, second: Ints, gain: Floats, classes: int, partners: int) -> Bools:
     """Whether a pair is among the best `partners` of one of its classes; of equals those next in the order of classes, in a ring,
     so that like jobs do not all choose the same.
     """

@@ -44,7 +44,8 @@ Allocate: TypeAlias = Callable[[Observed], Shares]
 class Sharing:
     """A share policy: its name, and with its parameters (`memory_of`: whose memory is its own), what it tells apart, how it shares.
 
-    Shares are made anew when the division has changed and, where `recompute_s` is above 0, when they are as old.
+    Shares are made anew when the division has changed, or what counts `beside` it, and, where `recompute_s` is above 0, when they
+    are as old. With `fills`, GPUs that the shares leave idle go to whoever can use them.
     """
 
     name: str
@@ -52,6 +53,8 @@ class Sharing:
     allocate: Allocate
     asked: Asked = PLAIN
     recompute_s: float = 0.0
+    beside: str = ""
+    fills: bool = True
 
 
 def plan_of(snapshot: Snapshot, sharing: Sharing) -> Plan:
@@ -74,9 +77,11 @@ class _Round:
         seating = Seating(self.observed, self.homes)
         queues = Queues(self.observed, self.ledger, self.homes)
         seating.fix(self._fixed())
-        due = turns(self.observed, self.ledger, queues, seating.floor.left(), seating.seated)
+        fills = self.sharing.fills
+        due = turns(self.observed, self.ledger, queues, seating.floor.left(), seating.seated, owed_only=not fills)
         seating.seat(due, may_evict=not self.turns_go_on)
-        seating.fill(queues, self._by_need)
+        if fills:
+            seating.fill(queues, self._by_need)
         placements = placements_of(self.observed, self.homes, seating.seated)
         waiting = Reasons(self.observed, seating.floor, placements, self.ledger.round_end_s).all()
         return Plan(
@@ -94,7 +99,12 @@ class _Round:
 
     def _is_outdated(self, before: Ledger) -> bool:
         wanted_s = self.sharing.recompute_s
-        return before.division != self.observed.classes.fingerprint or 0.0 < wanted_s <= self.snapshot.now_s - before.made_s
+        return before.division != self._divided or 0.0 < wanted_s <= self.snapshot.now_s - before.made_s
+
+    @property
+    def _divided(self) -> str:
+        """What shares depend on, in few characters."""
+        return self.observed.classes.fingerprint + self.sharing.beside
 
     def _opened(self, before: Ledger | None) -> Ledger:
         classes, division = self.observed.classes, self.observed.division
@@ -102,7 +112,8 @@ class _Round:
         shares = self.sharing.allocate(self.observed) if classes.keys else Shares(alone, paired, 0.0)
         if (shares.alone.shape, shares.paired.shape) != (alone.shape, paired.shape) or not _is_finite(shares):
             raise SolverFailedError(f"{self.sharing.name}: the shares are not a finite number for each class and column")
-        return opened(self.sharing.memory_of, classes, shares, self.snapshot.now_s, self.round_s, before)
+        ledger = opened(self.sharing.memory_of, classes, shares, self.snapshot.now_s, self.round_s, before)
+        return replace(ledger, division=self._divided)
 
     def _level(self, before: Ledger) -> Levels:
         """Who has come in since starts level with those of its class who have received least; who has left is forgotten."""

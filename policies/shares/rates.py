@@ -18,7 +18,9 @@ SpreadRates: TypeAlias = Mapping[tuple[str, str, int], float]
 
 @dataclass(frozen=True, slots=True)
 class Group:
-    """Jobs that are alike in all that can matter: kind, GPUs, weight, team, whether they share devices, condition."""
+    """Jobs that are alike in all that can matter: kind, GPUs, weight, team, whether they share devices, condition; or the one `job`
+    whose place in a queue matters.
+    """
 
     kind: str
     gpus: int
@@ -26,6 +28,7 @@ class Group:
     team: str
     shares: bool
     condition: Condition
+    job: str = ""
 
 
 def spread_rates(snapshot: Snapshot) -> SpreadRates:

@@ -11,7 +11,7 @@ from rest_framework.test import APIClient
 from clusters.models import Cluster, EnrolmentToken, Node
 from controlplane.models import RescheduleEvent, Round
 from policies import registry
-from tests.builders import a_cluster, a_job, a_node, a_team, a_user
+from tests.builders import a_cluster, a_gpu_type, a_job, a_node, a_team, a_user
 from tests.builders_jobs import a_placement, api
 
 pytestmark = pytest.mark.django_db
@@ -181,12 +181,39 @@ def test_rounds_are_listed_for_all_and_shown_whole_to_operators(member: APIClien
     assert operator.get(f"/api/v1/rounds/{row.pk}/").json()["snapshot"] == {"jobs": ["secret name"]}
 
 
-READ = ["clusters/", "clusters/lab/", "nodes/", "nodes/{node}/", "gpu-types/", "policies/", "rounds/"]
+def test_a_price_by_the_hour_is_set_and_rounds_go_by_it(operator: APIClient, node: Node) -> None:
+    a_gpu_type("NVIDIA A100-SXM4-40GB")
+    answer = operator.patch("/api/v1/gpu-types/NVIDIA A100-SXM4-40GB/", {"price_per_hour": "4.25"}, format="json")
+    assert (answer.status_code, answer.json()["price_per_hour"]) == (200, "4.250000")
+    assert not RescheduleEvent.objects.exists()
+    assert operator.patch("/api/v1/gpu-types/V100/", {"price_per_hour": 3.1}, format="json").status_code == 200
+    assert [event.cluster for event in RescheduleEvent.objects.all()] == [node.cluster]
+
+
+@pytest.mark.parametrize(
+    ("field", "value", "said"),
+    [
+        ("price_per_hour", -1, "Ensure this value is greater than or equal to 0."),
+        ("price_per_hour", "dear", "A valid number is required."),
+        ("peak_w", 3, "cannot be set; what can be: price_per_hour"),
+    ],
+)
+def test_what_is_no_price_is_refused(operator: APIClient, node: Node, field: str, value: Any, said: str) -> None:
+    answer = operator.patch("/api/v1/gpu-types/V100/", {field: value}, format="json")
+    assert (answer.status_code, answer.json()["error"]["fields"]) == (400, {field: [said]})
+
+
+def test_half_a_character_in_a_name_is_refused_like_any_other(operator: APIClient, node: Node) -> None:
+    answer = operator.patch("/api/v1/gpu-types/V100/", '{"\\ud800": 1}', content_type="application/json")
+    assert (answer.status_code, list(answer.json()["error"]["fields"])) == (400, ["\\ud800"])
+
+
+READ = ["clusters/", "clusters/lab/", "nodes/", "nodes/{node}/", "gpu-types/", "gpu-types/V100/", "policies/", "rounds/"]
 ACT = [
     ("patch", "clusters/lab/"), ("post", "clusters/lab/reschedule/"), ("post", "nodes/{node}/cordon/"),
     ("post", "nodes/{node}/drain/"),
     ("post", "nodes/{node}/uncordon/"), ("post", "nodes/{node}/role/"), ("post", "enrolment-tokens/"), ("get", "enrolment-tokens/"),
-    ("delete", "enrolment-tokens/1/"),
+    ("delete", "enrolment-tokens/1/"), ("patch", "gpu-types/V100/"),
 ]  # fmt: skip
 
 

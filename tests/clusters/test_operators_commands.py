@@ -130,10 +130,14 @@ def test_a_gpu_type_is_made_and_changed_watts_ask_for_a_round() -> None:
     cluster = a_cluster()
     a_node(cluster, gpu_type="A100")
     assert "380 W at work" in told("set_gpu_type", "A100", "--peak-w", "380")
+    assert "380 W at work, 3.1 an hour" in told("set_gpu_type", "A100", "--price-per-hour", "3.1")
     assert GpuType.objects.get().memory_gb == 40
     assert RescheduleEvent.objects.filter(cluster=cluster, reason=Reason.TARIFF).exists()
     with pytest.raises(CommandError, match="peak_w: must be at least the idle watts"):
         told("set_gpu_type", "A100", "--peak-w", "40")
+    for price in ("-1", "nan", "inf"):
+        with pytest.raises(CommandError, match="price_per_hour: "):
+            told("set_gpu_type", "A100", "--price-per-hour", price)
 
 
 def test_a_revoked_nodes_token_opens_nothing() -> None:

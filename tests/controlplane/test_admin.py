@@ -174,11 +174,21 @@ def test_a_secret_goes_in_and_never_comes_out(grace: Client, demo: Demo) -> None
 
 def test_teams_are_made_with_their_members(grace: Client, demo: Demo) -> None:
     values = {
-        "name": "speech", "weight": "2", "membership_set-TOTAL_FORMS": "1", "membership_set-INITIAL_FORMS": "0",
+        "name": "speech", "weight": "2", "order": "fifo", "membership_set-TOTAL_FORMS": "1", "membership_set-INITIAL_FORMS": "0",
         "membership_set-0-user": demo.user.pk,
     }  # fmt: skip
     assert grace.post(admin_path(Team, "add"), values).status_code == 302
     assert Membership.objects.get(team__name="speech").user == demo.user
+    assert Team.objects.get(name="speech").order == "fifo"
+
+
+def test_a_changed_team_asks_for_a_round_where_it_has_jobs(grace: Client, demo: Demo) -> None:
+    RescheduleEvent.objects.all().delete()
+    url = admin_path(Team, "change", demo.team.pk)
+    assert grace.post(url, change_form(grace, url)).status_code == 302
+    assert not RescheduleEvent.objects.exists()
+    assert grace.post(url, {**change_form(grace, url), "weight": "4.5"}).status_code == 302
+    assert [event.cluster for event in RescheduleEvent.objects.all()] == [demo.cluster]
 
 
 def test_huge_json_is_cut_and_says_so(grace: Client, demo: Demo) -> None:

@@ -134,6 +134,14 @@ def test_changed_watts_of_a_type_ask_for_a_round_wherever_it_is(grace: Client, d
     assert "peak_w from 400.0 to 350.0" in LogEntry.objects.get().get_change_message()
 
 
+def test_a_changed_price_of_a_type_asks_for_a_round_and_one_below_nothing_is_refused(grace: Client, demo: Demo) -> None:
+    url = admin_path(GpuType, "change", GpuType.objects.get(name="A100").pk)
+    assert "greater than or equal to 0" in grace.post(url, {**change_form(grace, url), "price_per_hour": "-1"}).content.decode()
+    grace.post(url, {**change_form(grace, url), "price_per_hour": "3.1"})
+    assert GpuType.objects.get(name="A100").price_per_hour == Decimal("3.1")
+    assert asked() == [(demo.cluster.pk, Reason.TARIFF)]
+
+
 def test_a_type_that_takes_less_at_work_than_idle_is_refused(grace: Client, demo: Demo) -> None:
     url = admin_path(GpuType, "change", GpuType.objects.get(name="A100").pk)
     answer = grace.post(url, {**change_form(grace, url), "peak_w": "3"})

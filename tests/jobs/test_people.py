@@ -88,6 +88,7 @@ def test_a_team_is_made_and_its_weight_changed() -> None:
     assert told("set_team", "vision") == "team vision, weight 1: nobody yet\n"
     a_user("ada", team=Team.objects.get())
     assert told("set_team", "vision", "--weight", "2") == "team vision, weight 2: ada\n"
-    for wrong in (("no team",), ("vision", "--weight", "0")):
+    assert told("set_team", "vision", "--order", "fifo") == "team vision, weight 2, first in, first out: ada\n"
+    for wrong in (("no team",), ("vision", "--weight", "0"), ("vision", "--weight", "nan"), ("vision", "--order", "lifo")):
         with pytest.raises(CommandError):
             told("set_team", *wrong)

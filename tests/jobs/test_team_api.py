@@ -7,12 +7,14 @@ from django.contrib.auth.models import User
 from knox.models import AuthToken
 from rest_framework.test import APIClient
 
+from controlplane.models import RescheduleEvent
 from jobs.models import Secret, Team
 from jobs.secrets import reveal
-from tests.builders import a_team, a_user
+from tests.builders import a_cluster, a_job, a_team, a_user
 from tests.builders_jobs import a_token, api
 
 pytestmark = pytest.mark.django_db
+TEAM = "/api/v1/teams/research/"
 SECRETS = "/api/v1/teams/research/secrets/"
 TOKENS = "/api/v1/tokens/"
 PASSWORD = "a long password"
@@ -45,6 +47,34 @@ def test_teams_are_ones_own(client: APIClient, team: Team) -> None:
     a_team("other")
     answer = client.get("/api/v1/teams/").json()
     assert [(t["name"], sorted(t["members"])) for t in answer] == [("research", ["ada", "bob"])]
+
+
+def test_a_team_is_shown_to_its_members_and_set_by_operators(client: APIClient, user: User, team: Team) -> None:
+    operator, stranger = api(a_user("root", operator=True)), api(a_user("eve", team=a_team("other")))
+    a_job(cluster := a_cluster(), team=team, user=user)
+    shown = {"name": "research", "weight": 1.0, "order": "fairness", "members": ["ada"]}
+    assert client.get(TEAM).json() == shown
+    assert client.patch(TEAM, {"weight": 9}, format="json").status_code == 403
+    assert [stranger.get(TEAM).status_code, stranger.patch(TEAM, {"weight": 9}, format="json").status_code] == [404, 404]
+    assert not RescheduleEvent.objects.exists()
+    answer = operator.patch(TEAM, {"weight": 2.5, "order": "fifo"}, format="json")
+    assert (answer.status_code, answer.json()) == (200, {**shown, "weight": 2.5, "order": "fifo"})
+    assert [event.cluster for event in RescheduleEvent.objects.all()] == [cluster]
+
+
+@pytest.mark.parametrize(
+    ("field", "value", "said"),
+    [
+        ("weight", 0, "Ensure this value is greater than or equal to 0.001."),
+        ("weight", "nan", "A valid number is required."),
+        ("weight", 1e7, "Ensure this value is less than or equal to 1000000.0."),
+        ("order", "lifo", '"lifo" is not a valid choice.'),
+        ("name", "x", "cannot be set; what can be: weight, order"),
+    ],
+)
+def test_what_is_no_setting_of_a_team_is_refused(team: Team, field: str, value: object, said: str) -> None:
+    answer = api(a_user("root", operator=True)).patch(TEAM, {field: value}, format="json")
+    assert (answer.status_code, answer.json()["error"]["fields"]) == (400, {field: [said]})
 
 
 def test_a_secret_goes_in_and_never_comes_out(client: APIClient) -> None:

@@ -36,6 +36,8 @@ from policies.snapshot import (
     SlotHold,
     Snapshot,
     Source,
+    TeamOrder,
+    TeamView,
     Throughput,
     Trigger,
 )
@@ -54,6 +56,10 @@ SNAPSHOTS: Mapping[str, Snapshot] = {
             a_node("n3", devices=(a_device("gpu0", slots=2, healthy=False, emulated=True),), power_w=(300.0, 400.5)),
         ],
         gpu_types=(GpuTypeView("T4", 8.1, 16.0), GpuTypeView("V100", 15.7, 32.0)),
+    ),
+    "teams_and_prices": a_snapshot(
+        gpu_types=(GpuTypeView("T4", 8.1, 16.0, 0.35), GpuTypeView("V100", 15.7, 32.0)),
+        teams=(TeamView("speech", 2.5, TeamOrder.FIFO), TeamView("vision")),
     ),
     "jobs": a_snapshot(
         jobs=[
@@ -278,8 +284,16 @@ def changed(path: str, value: Any) -> dict[str, Any]:
         ("nodes.0.devices.0.held", [{"job": "a", "share": 2}], "nodes[0].devices[0].held[0].share: must be > 0 and <= 1, not 2"),
         ("memory", {"x": [inf]}, "memory.x[0]: must be plain JSON data with finite numbers, not inf"),
         ("memory", 3, "memory: must be an object, not a number"),
-        ("version", 99, "version: this program reads version 2 of the snapshot, not 99; convert it or use the matching release"),
-        ("version", "-", "version: this program reads version 2 of the snapshot, not none"),
+        ("teams", [{"name": "t", "weight": 0}], "teams[0].weight: must be > 0, not 0"),
+        ("teams", [{"name": "t", "order": "lifo"}], "teams[0].order: must be one of fairness, fifo, not 'lifo'"),
+        ("teams", [{"name": "t"}, {"name": "t"}], "teams[1].name: 't' is there twice"),
+        (
+            "gpu_types",
+            [{"name": "T4", "tflops": 8, "memory_gb": 16, "price_per_hour": -1}],
+            "gpu_types[0].price_per_hour: must be >= 0, not -1",
+        ),
+        ("version", 99, "version: this program reads version 3 of the snapshot, not 99; convert it or use the matching release"),
+        ("version", "-", "version: this program reads version 3 of the snapshot, not none"),
     ],
 )
 def test_a_wrong_value_is_refused_with_its_path_and_what_would_be_right(path: str, value: Any, message: str) -> None:

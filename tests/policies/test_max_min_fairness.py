@@ -12,7 +12,6 @@ import pytest
 from controlplane.changes import Migrate, Preempt
 from controlplane.rounds import RoundResult
 from controlplane.simulation.run import Simulation
-from controlplane.simulation.scene import Scene
 from policies import plan_json, snapshot_json
 from policies.base import SolverFailedError
 from policies.max_min_fairness import MaxMinFairness
@@ -22,30 +21,13 @@ from policies.shares.fairness import fairness
 from policies.shares.observe import Observed, division_of
 from policies.shares.policy import Sharing, plan_of
 from policies.snapshot import JobView, KindView, NodeState, PairThroughput, Snapshot, Source, Throughput
+from tests.builders_gavel import FASTER, LONG, ROUND_S, SLOWER, cluster, steps_of, two_jobs
+from tests.builders_gavel import simulated as simulated_with
 from tests.builders_policies import a_device, a_job, a_kind, a_node, a_snapshot
-
-ROUND_S = 360.0
-LONG = 1e9
-FASTER = {("V100", 1): 2.0, ("P100", 1): 1.0, ("K80", 1): 0.5}
-SLOWER = {("V100", 1): 3.0, ("P100", 1): 2.0, ("K80", 1): 1.0}
-"""T0 and T1 of spec/gavel.md."""
-
-
-def cluster(v100: int, p100: int, k80: int) -> tuple[Any, ...]:
-    return (a_node("v", "V100", v100), a_node("p", "P100", p100), a_node("k", "K80", k80))
-
-
-def two_jobs(*gpus: int) -> Snapshot:
-    return a_snapshot(cluster(*gpus), [a_job("j0", "a"), a_job("j1", "b")], [a_kind("a", FASTER), a_kind("b", SLOWER)])
 
 
 def simulated(nodes: Any, kinds: list[KindView], jobs: list[JobView], policy: Any = None, **scene: Any) -> Simulation:
-    return Simulation(Scene(nodes, tuple(kinds), round_s=ROUND_S, **scene), jobs, policy or MaxMinFairness())
-
-
-def steps_of(job: str, steps: float, kind: str = "k", **fields: Any) -> JobView:
-    """A job of so many steps that has not begun."""
-    return a_job(job, kind, remaining_steps=steps, total_steps=steps, **fields)
+    return simulated_with(nodes, kinds, jobs, policy or MaxMinFairness(), **scene)
 
 
 def received(simulation: Simulation, job: str) -> dict[str, float]:

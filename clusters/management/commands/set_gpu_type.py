@@ -1,8 +1,9 @@
-"""manage.py set_gpu_type NAME --tflops T --memory-gb M --idle-w I --peak-w P: make a GPU type known, or change its figures."""
+"""manage.py set_gpu_type NAME --tflops T --memory-gb M --idle-w I --peak-w P [--price-per-hour C]: a GPU type and its figures."""
 
 from __future__ import annotations
 
 from argparse import ArgumentParser
+from decimal import Decimal
 from typing import Any
 
 from django.core.exceptions import ValidationError
@@ -18,7 +19,10 @@ FIGURES = {
     "memory_gb": "memory of one GPU",
     "idle_w": "watts of one idle GPU",
     "peak_w": "watts of one GPU at work",
+    "price_per_hour": "what an hour of one GPU in use costs, for policies that go by prices (0: not known)",
 }
+PRICE = "price_per_hour"
+"""May be left out of a new type."""
 
 
 class Command(BaseCommand):
@@ -38,10 +42,10 @@ class Command(BaseCommand):
         """Do it and say how it is now."""
         kind = GpuType.objects.filter(name=name).first() or GpuType(name=name, emulated=emulated)
         given = {figure: options[figure] for figure in FIGURES if options[figure] is not None}
-        if kind.pk is None and (missing := [f"--{f.replace('_', '-')}" for f in FIGURES if f not in given]):
+        if kind.pk is None and (missing := [f"--{f.replace('_', '-')}" for f in FIGURES if f not in given and f != PRICE]):
             raise CommandError(f"{name} is new: say {', '.join(missing)} too")
         for figure, value in given.items():
-            setattr(kind, figure, value)
+            setattr(kind, figure, Decimal(str(value)) if figure == PRICE else value)
         try:
             kind.full_clean()
         except ValidationError as error:
@@ -50,6 +54,7 @@ class Command(BaseCommand):
             kind.save()
             for cluster in Cluster.objects.filter(nodes__gpu_type=kind).distinct():
                 tariff_changed(cluster)
+        price = f", {float(kind.price_per_hour):g} an hour" if kind.price_per_hour else ""
         self.stdout.write(
-            f"{kind}: {kind.tflops:g} TFLOP/s, {kind.memory_gb:g} GB, {kind.idle_w:g} W idle, {kind.peak_w:g} W at work"
+            f"{kind}: {kind.tflops:g} TFLOP/s, {kind.memory_gb:g} GB, {kind.idle_w:g} W idle, {kind.peak_w:g} W at work{price}"
         )

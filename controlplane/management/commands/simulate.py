@@ -130,7 +130,7 @@ def _live(document: dict[str, Any]) -> dict[str, Any]:
             raise StudyError(f"workload: a {of} is a live cluster's; give --cluster live too")
         return document
     row = _cluster(cluster.partition(":")[2])
-    written: dict[str, Any] = {"cluster": cluster_spec(row)}
+    written: dict[str, Any] = {"cluster": cluster_spec(OPERATOR, row)}
     if of == HISTORY:
         written["workload"] = history(OPERATOR, row, _days(given))
     elif of == QUEUE:

@@ -1,4 +1,4 @@
-"""manage.py set_team NAME [--weight W]: make a team, or change its fair share."""
+"""manage.py set_team NAME [--weight W] [--order fairness|fifo]: make a team, or change its fair share and how it is shared."""
 
 from __future__ import annotations
 
@@ -8,25 +8,30 @@ from typing import Any
 from django.core.exceptions import ValidationError
 from django.core.management.base import BaseCommand, CommandError
 
+from jobs.models.teams import Order
 from jobs.people import team_saved
 
 
 class Command(BaseCommand):
     """People of one team see each other's jobs."""
 
-    help = "Make a team, or change its weight; people come in by set_person --team"
+    help = "Make a team, or change its weight or order; people come in by set_person --team"
     requires_system_checks: tuple[str, ...] = ()
 
     def add_arguments(self, parser: ArgumentParser) -> None:
-        """The name and the share."""
+        """The name, the share, and how its jobs have it."""
         parser.add_argument("name")
         parser.add_argument("--weight", type=float, help="its fair share against other teams (1)")
+        parser.add_argument(
+            "--order", choices=Order.values, help="how its own jobs share that: by their weights, or in a queue (fairness)"
+        )
 
-    def handle(self, *args: Any, name: str, weight: float | None, **options: Any) -> None:
+    def handle(self, *args: Any, name: str, weight: float | None, order: str | None, **options: Any) -> None:
         """Do it and say so."""
         try:
-            team = team_saved(name, weight)
+            team = team_saved(name, weight, order)
         except ValidationError as error:
             raise CommandError("; ".join(error.messages)) from None
         members = ", ".join(sorted(team.members.values_list("username", flat=True))) or "nobody yet"
-        self.stdout.write(f"team {team.name}, weight {team.weight:g}: {members}")
+        queued = ", first in, first out" if team.order == Order.FIFO else ""
+        self.stdout.write(f"team {team.name}, weight {team.weight:g}{queued}: {members}")

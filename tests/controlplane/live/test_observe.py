@@ -19,7 +19,7 @@ from controlplane.live.observe import Observation, observe
 from controlplane.models import Reason
 from jobs.models import Job
 from policies import snapshot_json
-from policies.snapshot import JobPhase, NodeRole, NodeState, Purpose, RankSeat, SlotHold, Snapshot
+from policies.snapshot import JobPhase, NodeRole, NodeState, Purpose, RankSeat, SlotHold, Snapshot, TeamOrder, TeamView
 from tests.builders import a_cluster, a_gpu_type, a_job, a_node, a_team, at
 
 pytestmark = pytest.mark.django_db
@@ -237,3 +237,18 @@ def test_the_number_of_queries_does_not_grow_with_jobs_and_nodes() -> None:
             a_job(cluster).dependencies.add(a_job(cluster))
             request_reschedule(cluster, Reason.OPERATOR)
     assert queries(large) == queries(small)
+
+
+def test_teams_of_the_jobs_are_shown_with_their_weight_and_order_and_types_with_their_price() -> None:
+    cluster = a_cluster()
+    a_node(cluster, gpu_type=a_gpu_type("V100", price_per_hour=Decimal("3.1")))
+    a_gpu_type("T4")
+    teams = [a_team("vision", weight=2.5, order="fifo"), a_team("speech")]
+    for team in teams:
+        a_job(cluster, team=team)
+        a_job(cluster, team=team)
+    a_team("idle")
+    snapshot = snapshot_of(cluster)
+    assert snapshot.teams == (TeamView("speech"), TeamView("vision", 2.5, TeamOrder.FIFO))
+    assert {of.name: of.price_per_hour for of in snapshot.gpu_types} == {"V100": 3.1, "T4": 0.0}
+    assert snapshot_json.from_json(snapshot_json.to_json(snapshot)) == snapshot

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from controlplane.simulation.cluster_file import ClusterFileError, read_cluster, scene_of
-from policies.snapshot import EnergyStep, PowerCapStep
+from policies.snapshot import EnergyStep, PowerCapStep, TeamOrder, TeamView
 
 FILE = """
 name: two rooms
@@ -106,3 +106,25 @@ def test_a_file_that_is_no_yaml_or_holds_no_fields_is_refused(tmp_path: Path) ->
             read_cluster(tmp_path / "bad.yaml")
     with pytest.raises(ClusterFileError, match="cannot be read"):
         read_cluster(tmp_path / "none.yaml")
+
+
+def test_a_file_names_teams_and_what_gpus_cost_by_the_hour() -> None:
+    teams = [{"name": "red", "weight": 3}, {"name": "blue", "order": "fifo"}]
+    types = [{"name": "V100", "tflops": 15.7, "memory_gb": 32, "price_per_hour": 3.1}]
+    scene = scene_of(a_cluster(teams=teams, gpu_types=types))
+    assert scene.teams == (TeamView("red", 3.0), TeamView("blue", 1.0, TeamOrder.FIFO))
+    assert [of.price_per_hour for of in scene.gpu_types] == [3.1]
+
+
+@pytest.mark.parametrize(
+    ("fields", "said"),
+    [
+        ({"teams": [{"name": "red", "weight": 0}]}, "teams[0].weight: must be >= 0.001"),
+        ({"teams": [{"name": "red"}, {"name": "red"}]}, "teams[1].name: 'red' is there twice"),
+        ({"gpu_types": [{"name": "T", "tflops": 1, "memory_gb": 1, "price_per_hour": -1}]}, "gpu_types[0].price_per_hour: must be"),
+    ],
+)
+def test_a_wrong_team_or_price_is_named(fields: dict[str, Any], said: str) -> None:
+    with pytest.raises(ClusterFileError) as raised:
+        scene_of(a_cluster(**fields))
+    assert str(raised.value).startswith(said)

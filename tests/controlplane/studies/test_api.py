@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from datetime import timedelta
+from decimal import Decimal
 from pathlib import Path
 from typing import Any
 from uuid import uuid4
@@ -17,7 +18,7 @@ from controlplane.models import Simulation
 from controlplane.studies.documents import MOST_RUNS
 from controlplane.studies.services import MOST_ACTIVE
 from jobs.models import Team
-from tests.builders import a_cluster, a_job, a_kind, a_node, a_team, a_user, at
+from tests.builders import a_cluster, a_gpu_type, a_job, a_kind, a_node, a_team, a_user, at
 from tests.builders_jobs import api
 from tests.builders_pages import an_assignment
 from tests.builders_sharing import a_known_pair, a_shared_node, a_sharing_job
@@ -121,6 +122,18 @@ def test_a_live_cluster_is_written_out_as_it_is_now(ada: User) -> None:
     assert (spec["round_s"], spec["energy"]["steps"][0]["price_per_kwh"]) == (120.0, 0.172)
     assert spec["energy"]["steps"][0]["from_s"] == 0.0
     assert found.summary["live"]
+
+
+def test_a_live_cluster_is_written_out_with_prices_by_the_hour_and_with_ones_own_teams(ada: User) -> None:
+    a_node(a_cluster(name="lab"), gpu_type=a_gpu_type("V100", price_per_hour=Decimal("3.1")))
+    a_team("others", weight=7.0, order="fifo")
+    for user in (ada, a_user(operator=True)):
+        assert api(user).post(ALL, a_study(cluster={"live": "lab"}), format="json").status_code == 201
+    own, every = (s.document["cluster"] for s in Simulation.objects.order_by("created_at"))
+    assert [of["price_per_hour"] for of in own["gpu_types"]] == [3.1]
+    vision = {"name": "vision", "weight": 1.0, "order": "fairness"}
+    assert own["teams"] == [vision]
+    assert every["teams"] == [{"name": "others", "weight": 7.0, "order": "fifo"}, vision]
 
 
 def test_a_history_holds_the_jobs_of_ones_own_teams_alone(ada: User, team: Team) -> None:

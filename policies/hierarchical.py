@@ -1,0 +1,56 @@
+"""Fairness among teams, and inside each by weights or in the order of a queue (Gavel, section 4.3)."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import ClassVar
+
+from policies.parameters import parameter
+from policies.shares.base import Notes, Program, SharePolicy, places_by_arrival
+from policies.shares.classing import Asked
+from policies.shares.observe import Observed
+from policies.shares.water_filling import Entity, hierarchical_shares
+from policies.snapshot import Snapshot, TeamOrder, TeamView
+
+AS_TEAMS_SAY = "team"
+
+
+@dataclass(frozen=True, slots=True)
+class Hierarchical(SharePolicy):
+    """Time on unlike GPUs shared among teams by their weights, and inside each by its jobs' weights or first in, first out.
+
+    By water filling: what one team cannot use goes to the others. The plan's objective is the first level: the least throughput
+    over that with equal time on all GPUs, over the part of its team's weight that a job had then.
+    """
+
+    name: ClassVar[str] = "hierarchical"
+
+    inside: str = parameter(
+        AS_TEAMS_SAY,
+        meaning="how jobs share what their team has: team: as each team is set; fairness: by their weights; fifo: in a queue",
+        choices=(AS_TEAMS_SAY, *(order.value for order in TeamOrder)),
+    )
+
+    def _asked(self, snapshot: Snapshot) -> Asked:
+        """In a team with a queue jobs are told apart."""
+        names = tuple(dict.fromkeys(snapshot.jobs.columns.others["team"]))
+        entities = zip(names, self._entities(snapshot, names), strict=True)
+        return Asked(teams=True, queues=frozenset(name for name, entity in entities if entity.fifo))
+
+    def _beside(self, snapshot: Snapshot) -> str:
+        return repr(snapshot.teams)
+
+    def _program(self, observed: Observed, notes: Notes) -> Program:
+        entities = self._entities(observed.snapshot, observed.classes.entities)
+        place = places_by_arrival(observed) if any(entity.fifo for entity in entities) else None
+        return partial(hierarchical_shares, entities=entities, place=place)
+
+    def _entities(self, snapshot: Snapshot, names: Sequence[str]) -> list[Entity]:
+        teams: Mapping[str, TeamView] = {team.name: team for team in snapshot.teams}
+        return [self._entity(teams.get(name, TeamView(name))) for name in names]
+
+    def _entity(self, team: TeamView) -> Entity:
+        order = team.order if self.inside == AS_TEAMS_SAY else TeamOrder(self.inside)
+        return Entity(team.weight, fifo=order is TeamOrder.FIFO)
