@@ -65,9 +65,11 @@ class Outcome:
     """One run of one policy. Arrays have one entry per job, in the workload's order; times are virtual seconds.
 
     `first_start_s`, `completion_s`: nan if never. `due_s`: inf if none; `tardiness_weight` cost per second. `busy_s`: time on
-    devices over all launches; `gpu_s`: the same times the GPUs held. `fastest_s`: the best possible run time from scratch on this
-    cluster (inf for an unplaceable job), for the slowdown. `launches`, `preemptions` (stops asked for by a plan, without another
-    place given), `migrations` (stops for another place or size), `failures` (launches that failed or were lost with their node).
+    devices over all launches; `gpu_s`: the same times the GPUs held, a shared one by its share. `job_kwh`, `job_cost`: each job's
+    part of `energy_kwh` and `energy_cost` as `meter.SplitMeter` divides them; empty where no device has room for two. `fastest_s`:
+    the best possible run time from scratch on this cluster (inf for an unplaceable job), for the slowdown. `launches`,
+    `preemptions` (stops asked for by a plan, without another place given), `migrations` (stops for another place or size),
+    `failures` (launches that failed or were lost with their node).
 
     `tardiness_cost` is sum_j w_j max(0, completion_j - due_j), over completed jobs; one that is never completed is reported in
     `unplaceable`. `energy_kwh` is IT energy, `energy_cost` at the tariff and PUE, `emissions_kg` CO2 at the facility.
@@ -107,6 +109,8 @@ class Outcome:
     round_jobs: int | None = None
     gather_s: float = 0.0
     decision_s: Floats = field(default_factory=_no_floats)
+    job_kwh: Floats = field(default_factory=_no_floats)
+    job_cost: Floats = field(default_factory=_no_floats)
 
     @property
     def total_cost(self) -> float:

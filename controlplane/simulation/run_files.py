@@ -19,7 +19,7 @@ from controlplane.simulation.workloads.base import Workload
 
 JOB_COLUMNS = (
     "arrival_s", "first_start_s", "completion_s", "due_s", "tardiness_weight", "busy_s", "gpu_s", "fastest_s",
-    "launches", "preemptions", "migrations", "failures",
+    "launches", "preemptions", "migrations", "failures", "job_kwh", "job_cost",
 )  # fmt: skip
 TOTALS = ("energy_kwh", "energy_cost", "tardiness_cost", "emissions_kg", "rounds", "makespan_s", "rounds_skipped")
 
