@@ -126,7 +126,7 @@ def shared_scenes(draw: st.DrawFn) -> tuple[Scene, list[JobView]]:
         )
         for i in range(draw(st.integers(2, 7)))
     ]
-    setup = {"launch_s": draw(st.sampled_from([0.0, 3.0])), "restart_cost_s": draw(st.sampled_from([0.0, 5.0]))}
+    setup: dict[str, Any] = {"launch_s": draw(st.sampled_from([0.0, 3.0])), "restart_cost_s": draw(st.sampled_from([0.0, 5.0]))}
     scene = Scene(tuple(nodes), kinds, FLAT, round_s=draw(st.sampled_from([30.0, 60.0])), seed=draw(st.integers(0, 99)), **setup)
     return scene, jobs
 

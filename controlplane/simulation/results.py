@@ -56,6 +56,7 @@ def outcome_of(simulation: Simulation, name: str, workload: str) -> Outcome:
         round_jobs=scene.round_jobs,
         gather_s=scene.gather_s,
         decision_s=np.array(simulation.decision_s),
+        pair_estimates=None if world.pairs is None else world.pairs.estimates(),
         job_kwh=meter.job_kwh if isinstance(meter, SplitMeter) else np.zeros(0),
         job_cost=meter.job_cost if isinstance(meter, SplitMeter) else np.zeros(0),
     )

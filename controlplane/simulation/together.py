@@ -9,8 +9,9 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from controlplane.simulation.jobs import Launch
+from controlplane.simulation.pairs_seen import PairsSeen
 from controlplane.simulation.shared_fleet import SharedFleet
-from policies.beside import Beside, Shared, devices_of
+from policies.beside import NOTHING, Beside, Shared, devices_of
 from policies.plan import Placement
 from policies.snapshot import RankSeat
 
@@ -31,15 +32,35 @@ class Together:
         0 where that is not known, or one of those would not go on: such jobs cannot be together.
         """
         others = self.fleet.beside(placement.ranks)
-        if any(self._rate(other.row, other.ranks, self._shared(other.ranks, other, placement)) <= 0.0 for other in others):
-            return 0.0
-        return self._rate(self.world.book.row_of[placement.job], placement.ranks, self._shared(placement.ranks))
+        rates = [self._rate(other.row, other.ranks, self._shared(other.ranks, other, placement)) for other in others]
+        own = self._rate(self.world.book.row_of[placement.job], placement.ranks, self._shared(placement.ranks))
+        if min([own, *rates]) > 0.0:
+            return own
+        if self.world.pairs is not None and all(other.goes_on for other in others) and not self.fleet.taken(placement.ranks):
+            self._find_impossible(placement, self.world.pairs)
+        return 0.0
 
     def changed(self, launch: Launch) -> None:
         """A launch has come or gone: those on its devices are slower or faster from now on."""
+        pairs = self.world.pairs
+        if pairs is not None:
+            pairs.look(self.world.engine.now_s, self.world.book.columns.kinds)
         for other in self.fleet.beside(launch.ranks):
             if other is not launch and other.goes_on:
                 self._change_speed(other)
+        if pairs is None:
+            return
+        for key in devices_of(launch.ranks):
+            pairs.meet([hold.launch for hold in self.fleet.holds.get(key, ())], self.fleet.nodes[key[0]].gpu_type)
+
+    def _find_impossible(self, placement: Placement, pairs: PairsSeen) -> None:
+        """A policy that went by an estimate has put together what does not fit: now it is known."""
+        kinds = self.world.book.columns.kinds
+        kind = kinds[self.world.book.row_of[placement.job]]
+        for gpu_type, others in self._shared(placement.ranks):
+            for other in others:
+                if self.beside.sides(kind, other, gpu_type) == NOTHING:
+                    pairs.learn((kind, other, gpu_type), NOTHING)
 
     def _change_speed(self, launch: Launch) -> None:
         world = self.world

@@ -25,6 +25,7 @@ from controlplane.simulation.launching import new_launch, refusal
 from controlplane.simulation.luck import Luck
 from controlplane.simulation.meter import meter_of
 from controlplane.simulation.outcome import Unplaceable
+from controlplane.simulation.pairs_seen import PairsSeen
 from controlplane.simulation.scene import Scene
 from controlplane.simulation.shared_fleet import SharedFleet, fleet_of
 from controlplane.simulation.shown import Shown
@@ -64,7 +65,8 @@ class SimulatedWorld:
         noise = self.luck.power if switches.power_noise else None
         self.meter = meter_of(self.fleet, scene.energy, len(book), noise)
         self.together = Together(self, self.fleet) if isinstance(self.fleet, SharedFleet) else None
-        self.shown = Shown(book, self.luck.seen(scene.kinds), scene)
+        self.pairs = PairsSeen(scene.kinds, switches.pairs_observed, scene.seed) if switches.pairs_observed < 1.0 else None
+        self.shown = Shown(book, self.luck.seen(scene.kinds if self.pairs is None else self.pairs.kinds), scene)
         self.journal = Journal()
         self.active: list[int] = []
         self.queue: list[int] = []
@@ -134,6 +136,9 @@ class SimulatedWorld:
     def snapshot(self) -> Snapshot:
         """The cluster as `controlplane.live.observe` would show it, for the next round."""
         self.number += 1
+        if self.pairs is not None:
+            self.pairs.look(self.engine.now_s, self.book.columns.kinds)
+            self.shown.learn(self.pairs.changed)
         rows = self.shown.rows(self.queue, self.active, self.number, hides_running=self.hides_running)
         running = None if self.hides_running else self._running
         self._last = self._last.following(

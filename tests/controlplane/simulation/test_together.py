@@ -241,7 +241,7 @@ def test_room_for_two_makes_no_difference_to_policies_that_do_not_use_it(made: t
         assert wide.job_kwh.sum() == pytest.approx(wide.energy_kwh)
 
 
-SHARING = (
+SHARING: tuple[tuple[str, dict[str, Any]], ...] = (
     ("gandiva", {}),
     ("gandiva", {"rotate": False}),
     ("max_min_fairness", {"form": "sharing"}),
@@ -300,3 +300,13 @@ def test_two_processes_of_one_job_never_meet() -> None:
     job = a_pair_member("a", 180.0, gpus_min=2, gpus_max=2)
     seats = {"a": (RankSeat("n1", ("gpu0",), 0.5), RankSeat("n1", ("gpu1",), 0.5))}
     assert ends(run(Script(seats), job, scene=scene)) == {"a": 100.0}
+
+
+def test_fairness_with_pairs_completes_jobs_no_later_on_average_where_pairs_help() -> None:
+    """Six jobs on two GPUs, of kinds that keep three quarters of their speed beside each other."""
+    scene = a_scene_of_two([a_wide_node(gpus=2)], kinds_of_two(0.75, 0.75), round_s=30.0)
+    jobs = [a_pair_member(f"{'ab'[i % 2]}{i}", 300.0 + 60.0 * i, arrival_s=20.0 * i) for i in range(6)]
+    shared, alone = (outcome_under(make("max_min_fairness", {"form": form}), scene, jobs) for form in ("sharing", "aware"))
+    assert len(set(zip(shared.stays.start_s.tolist(), shared.stays.devices, strict=True))) < len(shared.stays), "some do share"
+    assert shared.jct_s.mean() < alone.jct_s.mean()
+    assert shared.makespan_s < alone.makespan_s
