@@ -76,8 +76,9 @@ class PairsSeen:
 
     def _tell(self, kind: str, view: PairThroughput, samples: int) -> None:
         key = kind, view.other, view.gpu_type
+        if self._known.get(key) != view:
+            self._changed.add(kind)  # to be told: what else a snapshot's policy has worked out of the kinds may stay as it is
         self._known[key], self._samples[key] = view, samples
-        self._changed.add(kind)
 
 
 def _devices(launch: Launch) -> int:
