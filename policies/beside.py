@@ -74,6 +74,14 @@ class Beside:
         return kept
 
 
+def beside_of(snapshot: Snapshot) -> Beside:
+    """What a snapshot's kinds keep beside each other; kept as long as the kinds are the same."""
+    if "beside" not in snapshot.lasting:
+        snapshot.lasting["beside"] = Beside(snapshot.kinds)
+    found: Beside = snapshot.lasting["beside"]
+    return found
+
+
 class Expected:
     """How fast the jobs of a plan are, beside those that it puts on the same GPUs."""
 
@@ -89,15 +97,8 @@ class Expected:
         """Speed of a placement that without others there is `alone`; 0 where it is not known."""
         if not self._together:
             return alone
-        return self._beside.steps_per_s(self._kind(placement), alone, placement.gpus, self._shared(placement))
-
-    @property
-    def _beside(self) -> Beside:
-        lasting = self.snapshot.lasting
-        if "beside" not in lasting:
-            lasting["beside"] = Beside(self.snapshot.kinds)
-        found: Beside = lasting["beside"]
-        return found
+        beside = beside_of(self.snapshot)
+        return beside.steps_per_s(self._kind(placement), alone, placement.gpus, self._shared(placement))
 
     def _shared(self, placement: Placement) -> Shared:
         found = []

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from policies.beside import NOTHING, PairRates, Sides, pair_rates_of
+from policies.beside import NOTHING, PairRates, Sides, beside_of
 from policies.mechanisms.problem import Problem
 from policies.mechanisms.staying import training_run
 from policies.snapshot import Ints, Running, Snapshot
@@ -132,7 +132,4 @@ class Tandems:
 
 def pair_rates(snapshot: Snapshot) -> PairRates:
     """Every pair of kinds that is known, as `policies.beside` has them; kept as long as the kinds are the same."""
-    if "tandem_rates" not in snapshot.lasting:
-        snapshot.lasting["tandem_rates"] = pair_rates_of(snapshot.kinds)
-    rates: PairRates = snapshot.lasting["tandem_rates"]
-    return rates
+    return beside_of(snapshot).rates
