@@ -286,6 +286,18 @@ def test_a_node_whose_memory_a_stopping_job_still_fills_takes_the_next_one_later
     assert "memory" in row.rejected[0]["detail"]
 
 
+def test_half_of_a_device_waits_until_nobody_has_it_whole(cluster: Cluster, node: Node) -> None:
+    first, _ = devices_of(node)
+    Device.objects.filter(pk=first.pk).update(slots=2)
+    whole = running(cluster, "a", node, first)
+    b = a_job(cluster, name="b", may_share=True)
+    half = RankSeat(str(node.pk), (first.uuid,), share=0.5)
+    waits = (Waiting(str(whole.job_id), WaitCode.POSTPONED),)
+    row = a_round(cluster, lambda *_: Plan("told", PlanStatus.HEURISTIC, (Placement(str(b.pk), (half,)),), waits))
+    assert refused(row) == {"b": "deferred"}
+    assert not Assignment.objects.filter(job=b).exists()
+
+
 def test_under_a_power_cap_the_next_one_waits_until_the_stopping_one_is_gone(node: Node) -> None:
     cluster = node.cluster
     cluster.power_cap_w = 600.0

@@ -269,6 +269,30 @@ def test_whatever_is_shared_no_rule_is_broken_and_steps_are_the_integral_of_the_
     _all_energy_is_somebodys(simulation)
 
 
+@settings(deadline=None, max_examples=30, suppress_health_check=[HealthCheck.too_slow])
+@given(shared_scenes(), st.sampled_from(SHARING), st.sampled_from([0.0, 7.0]))
+def test_stops_that_take_time_and_nodes_that_fail_leave_nobody_behind(
+    made: tuple[Scene, list[JobView]], choice: tuple[str, dict[str, Any]], stop_s: float
+) -> None:
+    scene, jobs = made
+    policy = make(*choice)
+    switches = Switches(node_failures_per_day=300.0, node_repair_s=60.0, job_failure_probability=0.2, checkpoint_every_s=20.0)
+
+    def watched(snapshot: Snapshot) -> Any:
+        _holds_are_within_slots(snapshot)
+        return policy(snapshot)
+
+    simulation = Simulation(replace(scene, stop_s=stop_s), jobs, watched, switches=switches).run()
+    able = [job for job in simulation.world.jobs.values() if job.view.id not in simulation.world.unplaceable]
+    assert all(job.completed_s is not None for job in able)
+    for job in able:
+        assert [n.start_steps for n in job.launches[1:]] == [n.end_steps for n in job.launches[:-1]], (
+            "nothing is lost or won between"
+        )
+        assert all((n.end_steps or 0) >= n.start_steps for n in job.launches)
+    _all_energy_is_somebodys(simulation)
+
+
 def _holds_are_within_slots(snapshot: Snapshot) -> None:
     for device in (d for n in snapshot.nodes for d in n.devices):
         assert len(device.held) <= device.slots
