@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from policies.snapshot import KindView, PairThroughput, Source, Throughput
 from profiling.completion import Bools, Floats
 from profiling.fingerprints import Pair
 
@@ -50,6 +51,17 @@ def gavels_rates() -> dict[Pair, tuple[float, float]]:
 def gavels_alone() -> dict[tuple[str, str], float]:
     """Their own speeds by (kind, GPU type)."""
     return {(kind, V100): speed for kind, speed in GAVEL_ALONE.items()}
+
+
+def gavels_kinds() -> tuple[KindView, ...]:
+    """The eight kinds, told as the reader of Gavel's tables tells them: every pair to both."""
+    told = gavels_rates() | {(q, k, t): (b, a) for (k, q, t), (a, b) in gavels_rates().items()}
+    pairs = {
+        kind: tuple(PairThroughput(q, t, a, b, Source.MEASURED) for (k, q, t), (a, b) in sorted(told.items()) if k == kind)
+        for kind in GAVEL_ALONE
+    }
+    alone = {kind: (Throughput(V100, 1, speed, Source.MEASURED),) for kind, speed in GAVEL_ALONE.items()}
+    return tuple(KindView(kind, kind, alone[kind], pairs[kind]) for kind in sorted(GAVEL_ALONE))
 
 
 def a_low_rank_matrix(rows: int, columns: int, rank: int, *, seed: int = 0) -> Floats:

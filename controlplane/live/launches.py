@@ -8,7 +8,7 @@ in a savepoint of its own.
 
 from __future__ import annotations
 
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -28,6 +28,7 @@ from controlplane.rounds import RejectCode, Rejected
 from jobs.lifecycle import JobMove
 from jobs.models import Attempt, Job
 from jobs.moves import LostRaceError, Moving, move_jobs, note_job
+from policies.beside import Expected, devices_of
 from policies.plan import Placement, Plan
 from policies.snapshot import Purpose, RankSeat
 
@@ -66,7 +67,11 @@ class Launches:
 
     def __init__(self, observed: Observation, plan: Plan, of_round: Round, started: ProfileRunStarted, now: datetime) -> None:
         self.observed, self.round, self.started, self.now = observed, of_round, started, now
-        self.on_node = Counter(seat.node for p in plan.placements for seat in p.ranks for _ in seat.devices)
+        self.expected = Expected(observed.snapshot, plan.placements)
+        self.in_use = Counter(node for node, _ in {key for p in plan.placements for key in devices_of(p.ranks)})
+        self.held: dict[str, float] = defaultdict(float)
+        for seat in (seat for p in plan.placements for seat in p.ranks):
+            self.held[seat.node] += len(seat.devices) * seat.share
 
     def launch(self, placements: Sequence[Placement]) -> tuple[Rejected, ...]:
         """Launch what there is room for; the others, in their order, and why not."""
@@ -182,15 +187,17 @@ class Launches:
     def _predicted(self, placement: Placement, seat: RankSeat, job: Job) -> dict[str, Any]:
         """What the round expects:
 
-        the gang's speed, the rank's part of its node's watts under this plan, and the policy's own figures.
+        the gang's speed beside those with which it shares GPUs, the rank's part of its node's watts under this plan (by the GPUs it
+        holds, a shared one by its share), and the policy's own figures.
         """
         snapshot = self.observed.snapshot
         node = snapshot.node_by_id[seat.node]
         kind, on_type = snapshot.kind_index.get(str(job.kind_id)), snapshot.type_index[node.gpu_type]
         known = kind is not None and placement.gpus <= snapshot.max_gpus
-        speed = float(snapshot.throughputs[kind, on_type, placement.gpus]) if known else 0.0
-        on_node = max(self.on_node[seat.node], 1)
-        power_w = node.power_w[min(on_node, len(node.power_w) - 1)] * len(seat.devices) / on_node
+        alone = float(snapshot.throughputs[kind, on_type, placement.gpus]) if known else 0.0
+        speed = self.expected.steps_per_s(placement, alone)
+        part = len(seat.devices) * seat.share / self.held[seat.node]
+        power_w = node.power_w[min(self.in_use[seat.node], len(node.power_w) - 1)] * part
         cost = placement.predicted_energy_cost
         return {
             "predicted_run_s": placement.predicted_run_s,

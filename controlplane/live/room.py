@@ -40,6 +40,7 @@ class Room:
         held = Held(cluster)
         self.stopping = {str(a.job_id) for a in held.assignments if not is_placement(a)}
         self.slots: dict[int, set[int]] = {pk: {s.slot for s in slots} for pk, slots in held.of_device.items()}
+        self.shares = {pk: sum(s.share for s in slots) for pk, slots in held.of_device.items()}
         self.holders = {pk: {str(s.job_id) for s in slots} for pk, slots in held.of_device.items()}
         self.cores: dict[str, float] = defaultdict(float)
         self.memory_gb: dict[str, float] = defaultdict(float)
@@ -64,6 +65,7 @@ class Room:
             if not self.slots.get(device.pk):
                 self.in_use[str(device.node_id)] += 1
             self.slots.setdefault(device.pk, set()).add(slot)
+            self.shares[device.pk] = self.shares.get(device.pk, 0.0) + assignment.share
             self.holders.setdefault(device.pk, set()).add(str(job.pk))
         cores = job.cores if assignment.cpu_quota is None else assignment.cpu_quota
         self._load(str(assignment.node_id), cores, job.memory_gb)
@@ -88,18 +90,18 @@ class Room:
         if len(placement.ranks) > 1 and (why := gangs.trouble(node)):
             yield RejectCode.STALE, why
         for uuid in seat.devices:
-            yield from self._device(node, uuid)
+            yield from self._device(node, uuid, seat.share)
         cores = job.cores if seat.cpu_quota is None else seat.cpu_quota
         if self.cores[seat.node] + cores > node.cores - node.reserved_cores + TOLERANCE:
             yield self._in_the_way(), f"node {node.name} has not enough cores free"
         if self.memory_gb[seat.node] + job.memory_gb > node.memory_gb - node.reserved_memory_gb + TOLERANCE:
             yield self._in_the_way(), f"node {node.name} has not enough memory free"
 
-    def _device(self, node: Node, uuid: str) -> Iterator[tuple[RejectCode, str]]:
+    def _device(self, node: Node, uuid: str, share: float) -> Iterator[tuple[RejectCode, str]]:
         device = self.devices.get((str(node.pk), uuid))
         if device is None or not device.healthy:
             yield RejectCode.STALE, f"device {uuid} of node {node.name} is {'gone' if device is None else 'unhealthy'}"
-        elif self.free_slot(device) is None:
+        elif self.free_slot(device) is None or self.shares.get(device.pk, 0.0) + share > 1.0 + TOLERANCE:
             holders = self.holders[device.pk]
             code = RejectCode.DEFERRED if holders & self.stopping else RejectCode.STALE
             yield code, f"device {uuid} of node {node.name} is still held by {', '.join(sorted(holders))}"

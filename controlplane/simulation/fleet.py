@@ -14,7 +14,10 @@ _REST = attrgetter(*[f.name for f in fields(NodeView)[4:]])
 
 
 class Fleet:
-    """Nodes by id, with holds and states as they are now. A device has one holder."""
+    """Nodes by id, with holds and states as they are now. A device has one holder; see `shared_fleet` for more."""
+
+    shares = False
+    """Whether devices may have several holders."""
 
     def __init__(self, nodes: Iterable[NodeView]) -> None:
         self.nodes = {n.id: n for n in nodes}
@@ -71,6 +74,10 @@ class Fleet:
         """Launches that hold devices of a node, once each."""
         found = (self.holder.get((node, d.id)) for d in self.nodes[node].devices)
         return list({launch.number: launch for launch in found if launch is not None}.values())
+
+    def beside(self, ranks: Iterable[RankSeat]) -> list[Launch]:
+        """Launches with which one on these seats would have devices together, once each."""
+        return []
 
     def change_state(self, node: str, state: NodeState, drain_until_s: float | None = None) -> None:
         """The node is ready, cordoned, draining or lost from now on."""

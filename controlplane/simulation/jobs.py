@@ -16,11 +16,22 @@ from policies.snapshot import Ints, JobColumns, Jobs, JobView, RankSeat, Running
 ROUNDING = 1e-6
 
 
+@dataclass(frozen=True, slots=True)
+class Before:
+    """Of a launch whose speed has changed: its true first step, the last change, and the steps of the last checkpoint by then."""
+
+    first_step_s: float
+    changed_s: float
+    saved_steps: int
+
+
 @dataclass(slots=True)
 class Launch:
     """A stay of a job on its devices: from `start_s` to `end_s`, from `start_steps` to `end_steps`.
 
-    `row` is the job's in its workload, `number` the launch's in the journal.
+    `row` is the job's in its workload, `number` the launch's in the journal. A speed that has changed is as if it had been so
+    always: `first_step_s` is then the moment at which the launch, at `steps_per_s`, would have begun to be where it is (`before`
+    has the true one). `ends_s`, `breaks_s`: when all its steps would be done, and when it fails, as is foreseen now.
     """
 
     job: str
@@ -36,6 +47,9 @@ class Launch:
     end_steps: int | None = None
     row: int = -1
     number: int = -1
+    ends_s: float = inf
+    breaks_s: float = inf
+    before: Before | None = None
 
     @property
     def goes_on(self) -> bool:
@@ -43,10 +57,12 @@ class Launch:
         return self.stop_wanted_s is None and self.end_s == inf
 
     @property
-    def gpus(self) -> int:
-        """Devices held over all ranks."""
+    def gpus(self) -> float:
+        """Devices held over all ranks, a shared one by its share."""
         ranks = self.ranks
-        return len(ranks[0].devices) if len(ranks) == 1 else sum(len(seat.devices) for seat in ranks)
+        if len(ranks) == 1:
+            return len(ranks[0].devices) * ranks[0].share
+        return sum(len(seat.devices) * seat.share for seat in ranks)
 
     def steps_at(self, at_s: float) -> int:
         """Whole steps of the job done at that time; none are done after a stop is asked for."""
@@ -57,10 +73,21 @@ class Launch:
 
     def saved_at(self, at_s: float, every_s: float) -> int:
         """Steps of the last checkpoint: one `every_s` seconds of work (0: none but that of the start)."""
-        working_s = at_s - self.first_step_s
+        before = self.before
+        began_s = self.first_step_s if before is None else before.first_step_s
+        working_s = at_s - began_s
         if every_s <= 0.0 or working_s < every_s:
             return self.start_steps
-        return self.steps_at(self.first_step_s + floor(working_s / every_s) * every_s)
+        last_s = began_s + floor(working_s / every_s) * every_s
+        return self.steps_at(last_s) if before is None or last_s >= before.changed_s else before.saved_steps
+
+    def change_speed(self, now_s: float, steps_per_s: float, every_s: float) -> None:
+        """So many steps per second (above 0) from now on; what is done, a part of a step too, stays done. `every_s`: as above."""
+        began_s = self.first_step_s if self.before is None else self.before.first_step_s
+        self.before = Before(began_s, now_s, self.saved_at(now_s, every_s))
+        if now_s > self.first_step_s:
+            self.first_step_s = now_s - (now_s - self.first_step_s) * self.steps_per_s / steps_per_s
+        self.steps_per_s = steps_per_s
 
     def running(self) -> Running:
         """As a snapshot shows it."""
@@ -131,6 +158,10 @@ class JobBook:
         self.launched[row] += 1
         self.first_step_s[row], self.steps_per_s[row] = launch.first_step_s, launch.steps_per_s
         self.start_steps[row], self.stop_wanted_s[row] = launch.start_steps, inf
+
+    def change_speed(self, launch: Launch) -> None:
+        """Its launch is slower or faster from now on."""
+        self.first_step_s[launch.row], self.steps_per_s[launch.row] = launch.first_step_s, launch.steps_per_s
 
     def end(self, launch: Launch, now_s: float, steps: int) -> None:
         """It gives them back, with so many steps of the job done."""

@@ -55,13 +55,36 @@ class Journal:
             end_s=np.array(self.end_s)[at],
         )
 
-    def utilisation(self, gpus: int) -> Utilisation:
-        """GPUs in use over time; moments at which the number does not change are left out."""
+    def utilisation(self, gpus: int, *, shared: bool = False) -> Utilisation:
+        """GPUs in use over time; moments at which the number does not change are left out. `shared`: GPUs may have been held by
+        several at once, which count once.
+        """
+        return self._steps(*self._of_devices(), gpus) if shared else self._steps(*self._of_launches(), gpus)
+
+    def _of_launches(self) -> tuple[Floats, Ints]:
+        """(float64[L + E] times, int64[L + E] by how many more GPUs are in use from then on): launches, and those that ended."""
         held: Ints = np.fromiter((sum(len(s.devices) for s in r) for r in self.ranks), dtype=np.int64, count=len(self.ranks))
         start_s, end_s = np.array(self.start_s), np.array(self.end_s)
         ended = np.isfinite(end_s)
-        times: Floats = np.concatenate([start_s, end_s[ended]])
+        return np.concatenate([start_s, end_s[ended]]), np.concatenate([held, -held[ended]])
+
+    def _of_devices(self) -> tuple[Floats, Ints]:
+        """As `_of_launches`: +1 when the first takes a device, -1 when the last has given it up."""
+        seats = [(i, (seat.node, device)) for i, ranks in enumerate(self.ranks) for seat in ranks for device in seat.devices]
+        numbers: dict[tuple[str, str], int] = {}
+        launch = np.fromiter((i for i, _ in seats), dtype=np.int64, count=len(seats))
+        device = np.fromiter((numbers.setdefault(key, len(numbers)) for _, key in seats), dtype=np.int64, count=len(seats))
+        times = np.concatenate([np.array(self.start_s)[launch], np.array(self.end_s)[launch]])
+        change = np.repeat(np.array([1, -1], dtype=np.int64), len(seats))
+        order = np.lexsort((-change, times, np.tile(device, 2)))
+        times, change = times[order], change[order]
+        holders = np.cumsum(change)
+        turns = np.isfinite(times) & ((change > 0) & (holders == 1) | (change < 0) & (holders == 0))
+        return times[turns], change[turns]
+
+    @staticmethod
+    def _steps(times: Floats, more: Ints, gpus: int) -> Utilisation:
         steps, at = np.unique(times, return_inverse=True)
-        in_use = np.cumsum(np.bincount(at, np.concatenate([held, -held[ended]]), len(steps))).astype(np.int64)
+        in_use = np.cumsum(np.bincount(at, more, len(steps))).astype(np.int64)
         changed = np.diff(in_use, prepend=0) != 0
         return Utilisation(steps[changed], in_use[changed], gpus)

@@ -21,8 +21,10 @@ def refusal(book: JobBook, fleet: Fleet, placement: Placement, *, is_stopping: b
         return Rejected(placement.key, RejectCode.DEFERRED, f"still held: {taken}")
     if away := [seat.node for seat in placement.ranks if not fleet.nodes[seat.node].takes_training]:
         return Rejected(placement.key, RejectCode.STALE, f"takes nothing new: {', '.join(away)}")
+    if not rate and any(not other.goes_on for other in fleet.beside(placement.ranks)):
+        return Rejected(placement.key, RejectCode.DEFERRED, "who is still there is being stopped, and is no company for it")
     if not rate:
-        return Rejected(placement.key, RejectCode.STALE, "no speed is known there: it would never end")
+        return Rejected(placement.key, RejectCode.STALE, "no speed is known there, or beside who is: it would never end")
     return None
 
 

@@ -6,7 +6,11 @@ from bisect import bisect_right
 from collections.abc import Callable, Mapping, Sequence
 from itertools import accumulate
 
+import numpy as np
+
 from clusters.energy import JOULES_PER_KWH
+from controlplane.simulation.fleet import Fleet
+from controlplane.simulation.shared_fleet import SharedFleet
 from policies.snapshot import EnergyStep, NodeView
 
 
@@ -20,7 +24,6 @@ class Meter:
         self,
         nodes: Mapping[str, NodeView],
         energy: Sequence[EnergyStep],
-        now_s: float,
         noise: Callable[[str, int], float] | None = None,
     ) -> None:
         self.nodes, self.noise = nodes, noise
@@ -57,6 +60,49 @@ class Meter:
         self.energy_kwh += power_w * kwh
         self.energy_cost += power_w * cost
         self.emissions_g += power_w * emissions_g
+
+
+class SplitMeter(Meter):
+    """Also says whose energy it is: at every moment a node's watts are divided among those who hold its GPUs in proportion to the
+    GPUs they hold, a shared one by its share (as `clusters.power` divides what a node takes beside its GPUs).
+
+    `job_kwh`, `job_cost` float64[J]: what was divided so far, by the jobs' rows; their sums are all energy and its cost.
+    """
+
+    def __init__(
+        self, fleet: SharedFleet, energy: Sequence[EnergyStep], jobs: int, noise: Callable[[str, int], float] | None = None
+    ) -> None:
+        super().__init__(fleet.nodes, energy, noise)
+        self.fleet = fleet
+        self.job_kwh, self.job_cost = np.zeros(jobs), np.zeros(jobs)
+        self._parts: dict[str, Mapping[int, float]] = {}
+
+    def use(self, now_s: float, node: str, devices: int) -> None:
+        """As `Meter.use`; who holds them is the fleet's to say."""
+        self._divide(node, now_s)
+        super().use(now_s, node, devices)
+        self._parts[node] = self.fleet.parts(node)
+
+    def settle(self, now_s: float) -> None:
+        """Count, and divide, what is in use up to `now_s`."""
+        for node in self._use:
+            self._divide(node, now_s)
+        super().settle(now_s)
+
+    def _divide(self, node: str, now_s: float) -> None:
+        if node not in self._use:
+            return
+        power_w, since_s = self._use[node]
+        kwh, cost, _ = self._prices.between(since_s, now_s)
+        held = sum(self._parts[node].values())
+        for row, part in self._parts[node].items():
+            self.job_kwh[row] += power_w * kwh * part / held
+            self.job_cost[row] += power_w * cost * part / held
+
+
+def meter_of(fleet: Fleet, energy: Sequence[EnergyStep], jobs: int, noise: Callable[[str, int], float] | None = None) -> Meter:
+    """The meter of a fleet for so many jobs: one that also divides where devices are shared."""
+    return SplitMeter(fleet, energy, jobs, noise) if isinstance(fleet, SharedFleet) else Meter(fleet.nodes, energy, noise)
 
 
 class Prices:

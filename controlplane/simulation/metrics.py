@@ -19,13 +19,19 @@ from scipy.special import stdtrit
 
 from controlplane.simulation.outcome import Outcome, Utilisation
 from policies.snapshot import Floats
+from profiling.pair_estimates import ErrorSummary
 
 SHORTEST_S = 10.0
 """Run times below this do not count as shorter in the bounded slowdown (Feitelson's bound)."""
 
 CONFIDENCE = 0.95
+NO_ERRORS = ErrorSummary.of(())
 
 Better = Literal["less", "more", ""]
+
+
+PART = "part"
+"""The unit of fractions."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,6 +42,8 @@ class Metric:
     words: str
     unit: str = ""
     better: Better = ""
+    always: bool = True
+    """Whether reports show it also where no run has it."""
 
 
 METRICS = (
@@ -63,6 +71,14 @@ METRICS = (
     Metric("preemptions", "Pre-emptions"),
     Metric("migrations", "Migrations"),
     Metric("failures", "Failed launches"),
+    Metric("pair_error_mean", "Error of estimated pairs, mean", PART, always=False),
+    Metric("pair_error_p50", "Error of estimated pairs, median", PART, always=False),
+    Metric("pair_error_p90", "Error of estimated pairs, 90%", PART, always=False),
+    Metric("pair_error_most", "Error of estimated pairs, worst", PART, always=False),
+    Metric("pair_ran_error_mean", "Error of estimated pairs that ran, mean", PART, always=False),
+    Metric("pair_ran_error_p50", "Error of estimated pairs that ran, median", PART, always=False),
+    Metric("pair_ran_error_p90", "Error of estimated pairs that ran, 90%", PART, always=False),
+    Metric("pairs_measured", "Measurements of pairs", always=False),
 )
 """Every figure of a run, in the order of reports."""
 
@@ -107,7 +123,20 @@ def metrics_of(outcome: Outcome) -> dict[str, float]:
         "preemptions": float(outcome.preemptions.sum()),
         "migrations": float(outcome.migrations.sum()),
         "failures": float(outcome.failures.sum()),
+        **_errors_of_pairs(outcome),
     }
+
+
+def _errors_of_pairs(outcome: Outcome) -> dict[str, float]:
+    """Relative errors of the pairs that policies saw as estimated; nan where nothing was estimated, or nothing of it ran."""
+    found = outcome.pair_estimates
+    every, ran = (NO_ERRORS, NO_ERRORS) if found is None else (found.all, found.ran)
+    values = {
+        "pair_error_mean": every.mean, "pair_error_p50": every.median, "pair_error_p90": every.p90, "pair_error_most": every.worst,
+        "pair_ran_error_mean": ran.mean, "pair_ran_error_p50": ran.median, "pair_ran_error_p90": ran.p90,
+        "pairs_measured": None if found is None else float(found.measured),
+    }  # fmt: skip
+    return {name: nan if value is None else value for name, value in values.items()}
 
 
 def slowdowns(outcome: Outcome) -> tuple[Floats, Floats]:

@@ -8,6 +8,7 @@ import numpy as np
 
 from controlplane.simulation.switches import Switches
 from policies.snapshot import Floats, Ints
+from profiling.pair_estimates import ErrorSummary
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,6 +57,17 @@ class Utilisation:
     gpus: int
 
 
+@dataclass(frozen=True, slots=True)
+class PairEstimates:
+    """How far off estimates of pairs that share a GPU were: `all`, of every pair that was not measured at first, against the
+    truth; `ran`, of those pairs that ran, against their first measurement. `measured`: measurements in the run.
+    """
+
+    all: ErrorSummary
+    ran: ErrorSummary
+    measured: int
+
+
 def _no_floats() -> Floats:
     return np.zeros(0)
 
@@ -65,14 +77,17 @@ class Outcome:
     """One run of one policy. Arrays have one entry per job, in the workload's order; times are virtual seconds.
 
     `first_start_s`, `completion_s`: nan if never. `due_s`: inf if none; `tardiness_weight` cost per second. `busy_s`: time on
-    devices over all launches; `gpu_s`: the same times the GPUs held. `fastest_s`: the best possible run time from scratch on this
-    cluster (inf for an unplaceable job), for the slowdown. `launches`, `preemptions` (stops asked for by a plan, without another
-    place given), `migrations` (stops for another place or size), `failures` (launches that failed or were lost with their node).
+    devices over all launches; `gpu_s`: the same times the GPUs held, a shared one by its share. `job_kwh`, `job_cost`: each job's
+    part of `energy_kwh` and `energy_cost` as `meter.SplitMeter` divides them; empty where no device has room for two. `fastest_s`:
+    the best possible run time from scratch on this cluster (inf for an unplaceable job), for the slowdown. `launches`,
+    `preemptions` (stops asked for by a plan, without another place given), `migrations` (stops for another place or size),
+    `failures` (launches that failed or were lost with their node).
 
     `tardiness_cost` is sum_j w_j max(0, completion_j - due_j), over completed jobs; one that is never completed is reported in
     `unplaceable`. `energy_kwh` is IT energy, `energy_cost` at the tariff and PUE, `emissions_kg` CO2 at the facility.
     `makespan_s`: from the first arrival to the last completion. `rounds`: turns of the loop that were taken, `rounds_skipped`:
-    those left out because they could not have changed anything. `decision_s`: wall seconds of each decision; the only thing here
+    those left out because they could not have changed anything. `pair_estimates`: where policies knew some pairs only by
+    estimates (the switch `pairs_observed`). `decision_s`: wall seconds of each decision; the only thing here
     that two runs of the same seed do not share.
     """
 
@@ -107,6 +122,9 @@ class Outcome:
     round_jobs: int | None = None
     gather_s: float = 0.0
     decision_s: Floats = field(default_factory=_no_floats)
+    job_kwh: Floats = field(default_factory=_no_floats)
+    job_cost: Floats = field(default_factory=_no_floats)
+    pair_estimates: PairEstimates | None = None
 
     @property
     def total_cost(self) -> float:

@@ -14,7 +14,7 @@ from typing import TypeVar
 
 from controlplane.plotly_script import SCRIPT, plotly_folder
 from controlplane.simulation.charts import Chart, charts_of, timelines_of
-from controlplane.simulation.metrics import METRICS, Interval, Metric
+from controlplane.simulation.metrics import METRICS, PART, Interval, Metric
 from controlplane.simulation.summary import PolicySummary, Summary
 
 T = TypeVar("T")
@@ -115,6 +115,8 @@ def _table(summary: Summary) -> str:
     rows = []
     for metric in METRICS:
         values = [intervals[metric.name] for intervals in found]
+        if not metric.always and not any(isfinite(v.mean) for v in values):
+            continue
         best = _best(metric, values)
         more = [_versus(metric, policy, shown) for policy in shown]
         cells = "".join(_cell(metric, v, v.mean in best, beside) for v, beside in zip(values, more, strict=True))
@@ -124,7 +126,7 @@ def _table(summary: Summary) -> str:
 
 def _words(metric: Metric, summary: Summary) -> str:
     unit = metric.unit.format(currency=summary.study.scene.currency)
-    return f"{metric.words}, {unit}" if unit and unit != "s" else metric.words
+    return f"{metric.words}, {unit}" if unit and unit not in {"s", PART} else metric.words
 
 
 def _best(metric: Metric, values: list[Interval]) -> set[float]:
@@ -155,7 +157,7 @@ def worded(metric: Metric, value: float, like: float | None = None) -> str:
     """A figure for people; times in the unit that suits `like` (the value itself if it is not given)."""
     if not isfinite(value):
         return "–"
-    if metric.name == "utilisation":
+    if metric.name == "utilisation" or metric.unit == PART:
         return f"{100 * value:.1f}%"
     if metric.unit != "s":
         return _digits(value)

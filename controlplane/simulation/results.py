@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from controlplane.simulation.meter import SplitMeter
 from controlplane.simulation.outcome import Outcome, Unplaceable
 
 if TYPE_CHECKING:
@@ -49,12 +50,15 @@ def outcome_of(simulation: Simulation, name: str, workload: str) -> Outcome:
         rounds=simulation.round_count,
         makespan_s=float(ended.max() - arrival_s[0]) if len(ended) else 0.0,
         stays=world.journal.stays(world.fleet.index),
-        utilisation=world.journal.utilisation(sum(len(n.devices) for n in scene.nodes)),
+        utilisation=world.journal.utilisation(sum(len(n.devices) for n in scene.nodes), shared=world.fleet.shares),
         unplaceable=_unplaceable(world),
         rounds_skipped=simulation.rounds_skipped,
         round_jobs=scene.round_jobs,
         gather_s=scene.gather_s,
         decision_s=np.array(simulation.decision_s),
+        pair_estimates=None if world.pairs is None else world.pairs.estimates(),
+        job_kwh=meter.job_kwh if isinstance(meter, SplitMeter) else np.zeros(0),
+        job_cost=meter.job_cost if isinstance(meter, SplitMeter) else np.zeros(0),
     )
 
 

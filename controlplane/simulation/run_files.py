@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 from zipfile import BadZipFile
@@ -13,13 +13,14 @@ from zipfile import BadZipFile
 import numpy as np
 from numpy.typing import NDArray
 
-from controlplane.simulation.outcome import Outcome, Stays, Unplaceable, Utilisation
+from controlplane.simulation.outcome import Outcome, PairEstimates, Stays, Unplaceable, Utilisation
 from controlplane.simulation.switches import Switches
 from controlplane.simulation.workloads.base import Workload
+from profiling.pair_estimates import ErrorSummary
 
 JOB_COLUMNS = (
     "arrival_s", "first_start_s", "completion_s", "due_s", "tardiness_weight", "busy_s", "gpu_s", "fastest_s",
-    "launches", "preemptions", "migrations", "failures",
+    "launches", "preemptions", "migrations", "failures", "job_kwh", "job_cost",
 )  # fmt: skip
 TOTALS = ("energy_kwh", "energy_cost", "tardiness_cost", "emissions_kg", "rounds", "makespan_s", "rounds_skipped")
 
@@ -111,6 +112,7 @@ def _head(run: FinishedRun) -> dict[str, Any]:
         "unplaceable": [[u.index, u.job, u.reason] for u in outcome.unplaceable], "round_jobs": outcome.round_jobs,
         "gather_s": outcome.gather_s, "workload_name": workload.name, "jobs": workload.jobs, "kinds": workload.kinds,
         "span_s": workload.span_s, "facts": dict(workload.facts), "skipped": [list(bad) for bad in workload.skipped],
+        "pair_estimates": None if outcome.pair_estimates is None else asdict(outcome.pair_estimates),
     }  # fmt: skip
 
 
@@ -129,12 +131,19 @@ def _run(arrays: Mapping[str, NDArray[Any]]) -> FinishedRun:
         unplaceable=tuple(Unplaceable(*one) for one in head["unplaceable"]),
         round_jobs=head["round_jobs"],
         gather_s=head["gather_s"],
+        pair_estimates=_estimates(head["pair_estimates"]),
         **head["totals"],
         **columns,
     )
     skipped = tuple((line, problem) for line, problem in head["skipped"])
     facts = WorkloadFacts(head["workload_name"], head["jobs"], head["kinds"], head["span_s"], head["facts"], skipped)
     return FinishedRun(outcome, _names(arrays["job_kinds"]), facts)
+
+
+def _estimates(found: Mapping[str, Any] | None) -> PairEstimates | None:
+    if found is None:
+        return None
+    return PairEstimates(ErrorSummary(**found["all"]), ErrorSummary(**found["ran"]), found["measured"])
 
 
 def _stays(arrays: Mapping[str, NDArray[Any]]) -> Stays:

@@ -10,7 +10,10 @@ from hashlib import sha256
 from pathlib import Path
 
 _ROOT = Path(__file__).resolve().parents[2]
-_CODE = ("policies", "controlplane/simulation", "controlplane/rounds.py", "controlplane/changes.py", "clusters/energy.py")
+_CODE = (
+    "policies", "controlplane/simulation", "controlplane/rounds.py", "controlplane/changes.py", "clusters/energy.py",
+    *(f"profiling/{name}.py" for name in ("completion", "fingerprints", "pair_estimates", "pair_study", "smoothing")),
+)  # fmt: skip
 _LONGEST_PATH = 4096
 
 

@@ -3,7 +3,8 @@
 A policy that decides about the queue alone (`policies.base.queue_only`) never touches what runs, and whether a job fits depends on
 what is free only. So its rounds need not see what runs (devices held by jobs that a snapshot does not know are taken, as the
 contract has it), and a round with an empty queue or without a free device need not be held at all. That needs a cluster in which
-nothing else of what runs matters: no power cap, no resources that could run out before the GPUs do, no jobs that wait for others.
+nothing else of what runs matters: no power cap, no resources that could run out before the GPUs do, no jobs that wait for others,
+no devices with room for two.
 
 A stop that takes no time has ended when the plan that asked for it launches: nobody need be deferred to a round that carries the
 plan out at the same moment. That needs rounds that take no time and are held as soon as they are wanted.
@@ -22,6 +23,8 @@ from policies.snapshot import JobColumns, NodeView
 def may_hide_running(scene: Scene, columns: JobColumns, policy: Policy, switches: Switches) -> bool:
     """Whether showing this policy the queue alone changes nothing but the time a round takes."""
     if not queue_only(policy) or scene.power_cap_w is not None or scene.power_caps:
+        return False
+    if any(d.slots > 1 for n in scene.nodes for d in n.devices):
         return False
     if switches.decision_s or switches.decision_per_job_s or any(columns.others["dependencies"]):
         return False

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from itertools import repeat
 from operator import itemgetter
@@ -70,6 +70,12 @@ class Shown:
         self._received[launch.row] = _with(
             self._received.get(launch.row, ()), self._of_stay(launch.ranks, launch.start_s, launch.end_s)
         )
+
+    def learn(self, changed: Callable[[Iterable[KindView]], Iterable[KindView]]) -> None:
+        """More is known of some kinds now: those that `changed` gives back of all."""
+        for kind in list(changed(self._kinds.values())):
+            self._kinds[kind.id] = kind
+            self._kinds_shown = None
 
     def kinds(self) -> tuple[KindView, ...]:
         """The kinds of the jobs that are in the system, in the scene's order."""

@@ -30,9 +30,9 @@ LISTED = 100
 CSV_COLUMNS = (
     "policy", "seed", "job", "kind", "arrival_s", "first_start_s", "completion_s", "due_s", "jct_s", "slowdown",
     "bounded_slowdown", "tardiness_s", "tardiness_cost", "busy_s", "gpu_s", "fastest_s", "launches", "preemptions", "migrations",
-    "failures",
+    "failures", "energy_kwh", "energy_cost",
 )  # fmt: skip
-"""Of jobs.csv; a time that does not exist (never started, no due date) is empty."""
+"""Of jobs.csv; a time that does not exist (never started, no due date) is empty, as a job's energy is where no device is shared."""
 
 
 def write_results(study: Study, folder: Path, runs: Sequence[Run], failures: Sequence[Failure]) -> Path:
@@ -123,6 +123,7 @@ def _write_jobs(file: IO[str], run: Run, found: FinishedRun) -> None:
         outcome.arrival_s, outcome.first_start_s, outcome.completion_s, outcome.due_s, outcome.jct_s, slowdown, bounded,
         tardiness_s, tardiness_s * outcome.tardiness_weight, outcome.busy_s, outcome.gpu_s, outcome.fastest_s,
         outcome.launches, outcome.preemptions, outcome.migrations, outcome.failures,
+        *(of if len(of) else np.full(len(outcome.job_ids), np.nan) for of in (outcome.job_kwh, outcome.job_cost)),
     )  # fmt: skip
     label, seed = plain(run.label), run.seed
     cells = zip(outcome.job_ids, found.job_kinds, *(column.tolist() for column in numbers), strict=True)

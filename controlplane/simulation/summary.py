@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from math import inf
 from typing import TypeAlias
 
 import numpy as np
@@ -17,6 +18,9 @@ from policies.snapshot import Floats
 
 LEVELS = np.linspace(0.0, 1.0, 201)
 """Where the distributions are kept."""
+
+Lane: TypeAlias = tuple[int, int, str, int]
+"""Of a timeline: a node's row, a device (behind the length of its name: gpu2 before gpu10), and how many are beside it there."""
 
 BINS = 400
 MOST_STAYS, MOST_LANES = 3000, 64
@@ -116,7 +120,7 @@ def timeline_of(outcome: Outcome) -> Timeline:
     stays = outcome.stays
     until_s = float(stays.end_s.max()) if len(stays) else 1.0
     edges_s = np.linspace(0.0, max(until_s, 1.0), BINS + 1)
-    seats = [((int(stays.node[i]), len(device), device), i) for i in _shown(outcome) for device in stays.devices[i]]
+    seats = _seats(outcome)
     all_lanes = sorted({lane for lane, _ in seats})
     lanes = {lane: i for i, lane in enumerate(all_lanes[:MOST_LANES])}
     drawn = tuple(
@@ -124,9 +128,23 @@ def timeline_of(outcome: Outcome) -> Timeline:
         for lane, i in seats
         if lane in lanes
     )
-    names = tuple(f"{outcome.nodes[node]} {device}" for node, _, device in lanes)
+    names = tuple(f"{outcome.nodes[node]} {device}" + (f" ({beside + 1})" if beside else "") for node, _, device, beside in lanes)
     hidden = (max(0, len(stays) - MOST_STAYS), max(0, len(all_lanes) - MOST_LANES))
     return Timeline(edges_s, averages(outcome.utilisation, edges_s), outcome.utilisation.gpus, names, drawn, *hidden)
+
+
+def _seats(outcome: Outcome) -> list[tuple[Lane, int]]:
+    """The lane and the number of each stay on a device; whoever comes while others are there has the first lane that is free."""
+    stays, free_s = outcome.stays, dict[Lane, float]()
+    found = []
+    for i in _shown(outcome):
+        for device in stays.devices[i]:
+            beside = 0
+            while free_s.get(lane := (int(stays.node[i]), len(device), device, beside), -inf) > stays.start_s[i]:
+                beside += 1
+            free_s[lane] = float(stays.end_s[i])
+            found.append((lane, i))
+    return found
 
 
 def _shown(outcome: Outcome) -> range:

@@ -22,6 +22,7 @@ _MOST = {
     "node_failures_per_day": 1000.0, "node_repair_s": _LONGEST_S, "job_failure_probability": 0.99,
     "checkpoint_every_s": _LONGEST_S, "decision_s": _LONGEST_S, "decision_per_job_s": _LONGEST_S,
     "run_time_noise": 1.0, "power_noise": 1.0, "estimate_error": 1.0,
+    "pairs_observed": 1.0,
 }  # fmt: skip
 _ABOVE_ZERO = {"node_repair_s"}
 
@@ -42,7 +43,9 @@ class Switches:
     meanwhile, and the plan is applied to what is the case then.
 
     What is not as expected: `run_time_noise`, relative sd of the true speed of each launch; `power_noise`, relative sd of the true
-    power of a node between two changes of its use; `estimate_error`, relative sd of the throughputs that policies see.
+    power of a node between two changes of its use; `estimate_error`, relative sd of the throughputs that policies see;
+    `pairs_observed`, the part of the pairs of kinds sharing a GPU that was measured beforehand: the others policies see as
+    estimated, until they run.
     """
 
     launch_s: float = 0.0
@@ -58,6 +61,7 @@ class Switches:
     run_time_noise: float = 0.0
     power_noise: float = 0.0
     estimate_error: float = 0.0
+    pairs_observed: float = 1.0
 
     def __post_init__(self) -> None:
         for name, value in asdict(self).items():

@@ -19,18 +19,20 @@ import numpy as np
 from controlplane.changes import Change, Keep, Migrate, PlacementKey, Preempt, Resize, Start, changes
 from controlplane.rounds import ENDED_STOP, Applied, LastPlan, Rejected
 from controlplane.simulation.engine import Engine
-from controlplane.simulation.fleet import Fleet
 from controlplane.simulation.jobs import JobBook, Launch, SimulatedJob
 from controlplane.simulation.journal import Journal
 from controlplane.simulation.launching import new_launch, refusal
 from controlplane.simulation.luck import Luck
-from controlplane.simulation.meter import Meter
+from controlplane.simulation.meter import meter_of
 from controlplane.simulation.outcome import Unplaceable
+from controlplane.simulation.pairs_seen import PairsSeen
 from controlplane.simulation.scene import Scene
 from controlplane.simulation.shortcuts import stops_at_once
+from controlplane.simulation.shared_fleet import SharedFleet, fleet_of
 from controlplane.simulation.shown import Shown
 from controlplane.simulation.speeds import Speeds, highest_cap_w
 from controlplane.simulation.switches import NO_SWITCHES, Switches
+from controlplane.simulation.together import Together
 from controlplane.simulation.workloads.base import LONGEST_RUN_S
 from policies.plan import Placement, Plan
 from policies.snapshot import JobColumns, Jobs, NodeState, Purpose, Running, Snapshot, Trigger
@@ -60,12 +62,14 @@ class SimulatedWorld:
         self._stops_at_once = stops_at_once(scene, switches)
         self._stopping: list[Launch] = []
         self.luck = Luck(scene.seed, switches)
-        self.fleet = Fleet(scene.nodes)
+        self.fleet = fleet_of(scene.nodes)
         cap_w = highest_cap_w(scene.power_cap_w, scene.power_caps)
         self.speeds = Speeds(scene.nodes, scene.kinds, cap_w)
         noise = self.luck.power if switches.power_noise else None
-        self.meter = Meter({n.id: n for n in scene.nodes}, scene.energy, engine.now_s, noise)
-        self.shown = Shown(book, self.luck.seen(scene.kinds), scene)
+        self.meter = meter_of(self.fleet, scene.energy, len(book), noise)
+        self.together = Together(self, self.fleet) if isinstance(self.fleet, SharedFleet) else None
+        self.pairs = PairsSeen(scene.kinds, switches.pairs_observed, scene.seed) if switches.pairs_observed < 1.0 else None
+        self.shown = Shown(book, self.luck.seen(scene.kinds if self.pairs is None else self.pairs.kinds), scene)
         self.journal = Journal()
         self.active: list[int] = []
         self.queue: list[int] = []
@@ -135,6 +139,9 @@ class SimulatedWorld:
     def snapshot(self) -> Snapshot:
         """The cluster as `controlplane.live.observe` would show it, for the next round."""
         self.number += 1
+        if self.pairs is not None:
+            self.pairs.look(self.engine.now_s, self.book.columns.kinds)
+            self.shown.learn(self.pairs.changed)
         rows = self.shown.rows(self.queue, self.active, self.number, hides_running=self.hides_running)
         running = None if self.hides_running else self._running
         self._last = self._last.following(
@@ -259,7 +266,8 @@ class SimulatedWorld:
 
     def _launch(self, placement: Placement) -> Rejected | None:
         row = self.book.row_of[placement.job]
-        rate = self.speeds.of(self.book.columns.kinds[row], placement.ranks)
+        alone = self.speeds.of(self.book.columns.kinds[row], placement.ranks)
+        rate = alone if self.together is None else self.together.rate(placement)
         why = refusal(self.book, self.fleet, placement, is_stopping=row in self.launches, rate=rate)
         if why is not None:
             return why
@@ -272,17 +280,25 @@ class SimulatedWorld:
         self._running[row] = (launch.running(),)
         del self.queue[bisect_left(self.queue, row)]
         self._measure(launch)
-        self._foresee_end(launch)
+        self.foresee_end(launch)
         self._end_by_term(launch)
+        if self.together is not None:
+            self.together.changed(launch)
         return None
 
-    def _foresee_end(self, launch: Launch) -> None:
-        """Its job is done when all steps are, unless it is stopped or fails before."""
-        work_s = (int(self.book.total_steps[launch.row]) - launch.start_steps) / launch.steps_per_s
-        self.engine.at(launch.first_step_s + work_s, partial(self._complete, launch))
+    def foresee_end(self, launch: Launch) -> None:
+        """Its job is done when all steps are, unless it is stopped or fails before, or its speed changes."""
+        work_s, now_s = (int(self.book.total_steps[launch.row]) - launch.start_steps) / launch.steps_per_s, self.engine.now_s
+        launch.ends_s = max(now_s, launch.first_step_s + work_s)
+        self.engine.at(launch.ends_s, partial(self._complete, launch))
         part = self.luck.fails_after(launch.job, int(self.book.launched[launch.row]))
         if part is not None:
-            self.engine.at(launch.first_step_s + part * work_s, partial(self.fail, launch))
+            launch.breaks_s = max(now_s, launch.first_step_s + part * work_s)
+            self.engine.at(launch.breaks_s, partial(self._break, launch))
+
+    def _break(self, launch: Launch) -> None:
+        if launch.breaks_s <= self.engine.now_s:
+            self.fail(launch)
 
     def _end_by_term(self, launch: Launch) -> None:
         if launch.until_s is not None:
@@ -314,7 +330,7 @@ class SimulatedWorld:
             self.tell(ENDED_STOP)
 
     def _complete(self, launch: Launch) -> None:
-        if not launch.goes_on:
+        if not launch.goes_on or launch.ends_s > self.engine.now_s:
             return
         self._release(launch, int(self.book.total_steps[launch.row]))
         del self.queue[bisect_left(self.queue, launch.row)]
@@ -335,6 +351,8 @@ class SimulatedWorld:
         self.shown.receive(launch)
         del self.launches[launch.row]
         self._measure(launch)
+        if self.together is not None:
+            self.together.changed(launch)
 
     def _measure(self, launch: Launch) -> None:
         for node in {seat.node for seat in launch.ranks}:

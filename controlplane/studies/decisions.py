@@ -14,6 +14,7 @@ import numpy as np
 
 from clusters.energy import cost_per_hour, energy_cost
 from controlplane.changes import Change, Keep, Migrate, Preempt, Resize, Start, changes, current_of
+from policies.beside import Expected, devices_of
 from policies.judge import power_w
 from policies.plan import Placement, Plan
 from policies.snapshot import JobView, Purpose, RankSeat, Snapshot
@@ -53,12 +54,12 @@ class Stretch:
 
 def stretches(plan: Plan, snapshot: Snapshot) -> tuple[Stretch, ...]:
     """Every placement of the plan with its expected end."""
-    jobs = _jobs(snapshot)
+    jobs, expected = _jobs(snapshot), Expected(snapshot, plan.placements)
     running = current_of(snapshot)
     found = []
     for placement in plan.placements:
         job = jobs.get(placement.job)
-        speed = _steps_per_s(snapshot, job, placement) if job else 0.0
+        speed = expected.steps_per_s(placement, _steps_per_s(snapshot, job, placement)) if job else 0.0
         before = running.get(placement.key)
         moves = before is None or _seats(before.ranks) != _seats(placement.ranks)
         began = job is not None and job.remaining_steps < job.total_steps
@@ -71,7 +72,7 @@ def stretches(plan: Plan, snapshot: Snapshot) -> tuple[Stretch, ...]:
 def figures(plan: Plan, snapshot: Snapshot, ends: tuple[Stretch, ...] | None = None) -> Figures:
     """What the plan comes to; `ends` are its stretches where they are known already."""
     ends = stretches(plan, snapshot) if ends is None else ends
-    used = Counter(seat.node for p in plan.placements for seat in p.ranks for _ in seat.devices)
+    used = Counter(node for node, _ in {key for p in plan.placements for key in devices_of(p.ranks)})
     training = {s.placement.job: s.to_s for s in ends if s.placement.purpose is Purpose.TRAINING}
     watts, step = power_w(snapshot.node_by_id, used), snapshot.energy_at(snapshot.now_s)
     placed, waiting = _lateness(snapshot, training)
@@ -120,7 +121,7 @@ def _seats(ranks: tuple[RankSeat, ...]) -> list[tuple[str, tuple[str, ...]]]:
 
 
 def _steps_per_s(snapshot: Snapshot, job: JobView, placement: Placement) -> float:
-    """The job's speed there, by type, number of GPUs, and whether it is spread over nodes; 0 if unknown."""
+    """The job's speed there alone, by type, number of GPUs, and whether it is spread over nodes; 0 if unknown."""
     types = {snapshot.node_by_id[s.node].gpu_type for s in placement.ranks if s.node in snapshot.node_by_id}
     if len(types) != 1 or job.kind not in snapshot.kind_index:
         return 0.0
@@ -159,12 +160,16 @@ def _fastest_s(snapshot: Snapshot) -> list[float]:
 
 
 def _energy_cost(snapshot: Snapshot, ends: tuple[Stretch, ...]) -> float:
-    """Sum over nodes of what their power costs while they have work, at the prices of each time."""
-    of_node: dict[str, list[tuple[float, int]]] = defaultdict(list)
+    """Sum over nodes of what their power costs while they have work, at the prices of each time; a GPU works until its last job
+    ends.
+    """
+    until_s: dict[tuple[str, str], float] = {}
     for stretch in ends:
-        if stretch.to_s is not None:
-            for seat in stretch.placement.ranks:
-                of_node[seat.node].append((stretch.to_s, len(seat.devices)))
+        for key in devices_of(stretch.placement.ranks) if stretch.to_s is not None else ():
+            until_s[key] = max(until_s.get(key, -inf), stretch.to_s or -inf)
+    of_node: dict[str, list[tuple[float, int]]] = defaultdict(list)
+    for (node, _), to_s in until_s.items():
+        of_node[node].append((to_s, 1))
     return sum(
         energy_cost(power_w(snapshot.node_by_id, {node: gpus}), from_s, to_s, snapshot.energy)
         for node, stays in of_node.items()

@@ -53,6 +53,7 @@ SWITCH_WORDS = {
     "run_time_noise": "Noise of run times (relative)",
     "power_noise": "Noise of power (relative)",
     "estimate_error": "Error of speeds policies see (relative)",
+    "pairs_observed": "Part of the pairs that is measured, not estimated",
 }
 
 

@@ -27,6 +27,12 @@ SAME = 1e-3
 SHOWN = ("total_cost", "energy_cost", "tardiness_cost", "jct_mean_s", "makespan_s", "utilisation", "late", "preemptions")
 """Figures on pages; the report has them all."""
 
+IF_KNOWN = ("pair_error_mean", "pair_error_p50", "pair_error_p90")
+"""Figures on pages of simulations in which pairs were estimated."""
+
+PARTS, NO_BEST = {"utilisation", *IF_KNOWN}, {"preemptions", *IF_KNOWN}
+"""Figures that are fractions, and those of which none is the best."""
+
 DOWNLOADS = {"results.json": "application/json", "jobs.csv": "text/csv; charset=utf-8", "timings.json": "application/json"}
 
 
@@ -90,8 +96,9 @@ def sizes_of(simulation: Simulation) -> dict[str, int]:
 def results_table(found: Sequence[tuple[str, Mapping[str, Any]]]) -> ResultsTable:
     """The policies of one study or of several, (name, results.json) each, side by side."""
     metrics = {m["name"]: m for m in found[0][1].get("metrics", ())} if found else {}
-    shown = [metrics[name] for name in SHOWN if name in metrics]
     policies = [(name if len(found) > 1 else "", p) for name, results in found for p in results.get("policies", ())]
+    known = [name for name in IF_KNOWN if any(_mean(p.get("mean", {}).get(name)) is not None for _, p in policies)]
+    shown = [metrics[name] for name in (*SHOWN, *known) if name in metrics]
     best = {m["name"]: _best([p for _, p in policies], m["name"]) for m in shown}
     rows = tuple(_row(study, policy, shown, best) for study, policy in policies)
     notes = tuple(note for name, results in found for note in _notes(name if len(found) > 1 else "", results))
@@ -116,7 +123,7 @@ def _cell(found: object, metric: Mapping[str, Any], best: float | None) -> Cell:
 
 
 def _words(value: float, metric: str, unit: str) -> str:
-    if metric == "utilisation":
+    if metric in PARTS:
         return f"{100 * value:.1f}%"
     return duration(value) if metric.endswith("_s") else f"{quantity(value)} {unit}".strip()
 
@@ -128,7 +135,7 @@ def _mean(found: object) -> float | None:
 
 def _best(policies: Sequence[Mapping[str, Any]], metric: str) -> float | None:
     means = [m for p in policies if (m := _mean(p.get("mean", {}).get(metric))) is not None]
-    if len(means) < 2 or max(means) - min(means) <= SAME * max(map(abs, means)) or metric == "preemptions":
+    if len(means) < 2 or max(means) - min(means) <= SAME * max(map(abs, means)) or metric in NO_BEST:
         return None
     return max(means) if metric == "utilisation" else min(means)
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from math import isfinite
 
+from policies.beside import beside_of
 from policies.mechanisms.homes import ALONE, Home
 from policies.mechanisms.seating import Seated
 from policies.mechanisms.staying import Stay, remaining_s, training_run
@@ -56,7 +57,15 @@ def _rate(observed: Observed, seat: Seated) -> float:
     a, b = classes.class_list[seat.job], classes.class_list[seat.partner]
     pair = observed.pair_row.get(in_order(a, b))
     beside = 0.0 if pair is None else float(observed.division.pair_rates[pair, seat.column, 0 if a <= b else 1])
-    return beside or classes.rate_lists[classes.group_list[seat.job]][seat.column]  # pairs put together by who knew more of them
+    return beside or _rate_of_strangers(observed, seat)
+
+
+def _rate_of_strangers(observed: Observed, seat: Seated) -> float:
+    """Of two that sit together though they are no pair of the division: not worth it, or put together by who knew more of them."""
+    classes, gpu_type = observed.classes, observed.division.columns[seat.column].gpu_type
+    kind, other = (classes.groups[classes.group_list[e]].kind for e in (seat.job, seat.partner))
+    known, _ = beside_of(observed.snapshot).sides(kind, other, gpu_type)
+    return known or classes.rate_lists[classes.group_list[seat.job]][seat.column]
 
 
 def _staying(snapshot: Snapshot, stay: Stay) -> Placement:

@@ -3,24 +3,17 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Collection, Mapping
+from collections.abc import Collection
 from dataclasses import dataclass
-from typing import TypeAlias
 
 import numpy as np
 
+from policies.beside import NOTHING, PairRates, Sides, beside_of
 from policies.mechanisms.problem import Problem
 from policies.mechanisms.staying import training_run
-from policies.snapshot import Ints, Running, Snapshot, Source
-
-Sides: TypeAlias = tuple[float, float]
-"""steps/s of one job and of the other."""
-
-PairRates: TypeAlias = Mapping[tuple[str, str, str], Sides]
-"""By kind, other kind and GPU type."""
+from policies.snapshot import Ints, Running, Snapshot
 
 WHOLE, HALF = 1.0, 0.5
-NOTHING: Sides = (0.0, 0.0)
 
 
 @dataclass(frozen=True, slots=True)
@@ -138,14 +131,5 @@ class Tandems:
 
 
 def pair_rates(snapshot: Snapshot) -> PairRates:
-    """Every pair of kinds that is known, both ways round, the best known source of each; kept as long as the kinds are the same."""
-    if "tandem_rates" not in snapshot.lasting:
-        found: dict[tuple[str, str, str], Sides] = {}
-        rank = {source: i for i, source in enumerate(Source)}
-        known = [(rank[p.source], kind.id, p) for kind in snapshot.kinds for p in kind.pairs]
-        for _, kind, p in sorted(known, key=lambda k: k[0]):
-            found.setdefault((kind, p.other, p.gpu_type), (p.steps_per_s, p.other_steps_per_s))
-            found.setdefault((p.other, kind, p.gpu_type), (p.other_steps_per_s, p.steps_per_s))
-        snapshot.lasting["tandem_rates"] = found
-    rates: PairRates = snapshot.lasting["tandem_rates"]
-    return rates
+    """Every pair of kinds that is known, as `policies.beside` has them; kept as long as the kinds are the same."""
+    return beside_of(snapshot).rates

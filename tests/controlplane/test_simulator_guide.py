@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
 from django.core.management import call_command
 
 from controlplane.simulation.metrics import METRICS
@@ -29,7 +30,7 @@ def blocks(kind: str) -> list[str]:
 @pytest.fixture
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A folder with the guide's files, in which we are."""
-    study, cluster = blocks("yaml")
+    study, cluster, _ = blocks("yaml")
     (policy,), (trace,) = blocks("python"), blocks("csv")
     for name, text in {"study.yaml": study, "cluster.yaml": cluster, "shortest.py": policy, "trace.csv": trace}.items():
         (tmp_path / name).write_text(text)
@@ -49,6 +50,13 @@ def simulated(folder: Path, words: list[str]) -> dict[str, Any]:
     assert isinstance(found, dict)
     assert found["failures"] == []
     return found
+
+
+def test_the_study_of_shared_gpus_is_one_and_its_gpus_have_room_for_two() -> None:
+    study = Study.of(yaml.safe_load(blocks("yaml")[2]), trusted=True)
+    assert [choice.label for choice in study.policies] == ["LAS", "LAS with pairs", "gandiva"]
+    assert {device.slots for node in study.scene.nodes for device in node.devices} == {2}
+    assert study.switches.turned_on == {"pairs_observed": 0.2}
 
 
 @pytest.mark.parametrize("command", commands())

@@ -24,6 +24,7 @@ from policies.snapshot import JobView, KindView, NodeState, PairThroughput, Snap
 from tests.builders_gavel import FASTER, LONG, ROUND_S, SLOWER, cluster, steps_of, two_jobs
 from tests.builders_gavel import simulated as simulated_with
 from tests.builders_policies import a_device, a_job, a_kind, a_node, a_snapshot
+from tests.builders_tandems import half
 
 
 def simulated(nodes: Any, kinds: list[KindView], jobs: list[JobView], policy: Any = None, **scene: Any) -> Simulation:
@@ -86,6 +87,16 @@ def test_jobs_that_may_share_a_gpu_have_more_together() -> None:
     alone, shared = MaxMinFairness()(snapshot), MaxMinFairness(form="sharing")(snapshot)
     assert [alone.objective, shared.objective] == pytest.approx([0.5, 0.8])
     assert [(p.job, p.ranks[0].share) for p in shared.placements] == [("a", 0.5), ("b", 0.5)]
+
+
+def test_two_that_are_together_though_it_does_not_pay_are_expected_to_be_as_slow_as_that() -> None:
+    """Another policy, or an estimate, has put them together just now."""
+    beside = PairThroughput("k", "V100", 0.4, 0.4, Source.MEASURED)
+    nodes = [a_node("n", "V100", devices=(a_device(slots=2),))]
+    jobs = [a_job(j, may_share=True, running=half("n", "gpu0", since_s=1000.0)) for j in "ab"]
+    snapshot = a_snapshot(nodes, jobs, [a_kind("k", {("V100", 1): 1.0}, pairs=(beside,))])
+    plan = MaxMinFairness(form="sharing")(snapshot)
+    assert [(p.job, p.predicted_run_s) for p in plan.placements] == [("a", 100.0 / 0.4), ("b", 100.0 / 0.4)]
 
 
 def test_a_program_without_a_solution_is_an_error() -> None:

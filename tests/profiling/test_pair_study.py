@@ -4,21 +4,14 @@ from __future__ import annotations
 
 import pytest
 
-from policies.snapshot import KindView, PairThroughput, Source, Throughput
+from policies.snapshot import KindView, Source
 from profiling.pair_study import with_estimates
-from tests.builders_pairs import GAVEL_ALONE, V100, gavels_rates
+from tests.builders_pairs import GAVEL_ALONE, gavels_kinds
 
 
 @pytest.fixture(name="kinds", scope="module")
 def _kinds() -> tuple[KindView, ...]:
-    """Gavel's eight, told as its reader tells them: every pair to both."""
-    told = gavels_rates() | {(q, k, t): (b, a) for (k, q, t), (a, b) in gavels_rates().items()}
-    pairs = {
-        kind: tuple(PairThroughput(q, t, a, b, Source.MEASURED) for (k, q, t), (a, b) in sorted(told.items()) if k == kind)
-        for kind in GAVEL_ALONE
-    }
-    alone = {kind: (Throughput(V100, 1, speed, Source.MEASURED),) for kind, speed in GAVEL_ALONE.items()}
-    return tuple(KindView(kind, kind, alone[kind], pairs[kind]) for kind in sorted(GAVEL_ALONE))
+    return gavels_kinds()
 
 
 def test_where_all_is_measured_nothing_changes(kinds: tuple[KindView, ...]) -> None:

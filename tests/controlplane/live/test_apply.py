@@ -25,7 +25,7 @@ from jobs.models import Attempt, Job
 from loadmaster.protocol import AssignmentState
 from policies.plan import Placement, Plan, PlanStatus, WaitCode, Waiting
 from policies.snapshot import NodeView, RankSeat
-from tests.builders import a_job, a_node
+from tests.builders import a_job, a_kind, a_node
 from tests.builders_live import (
     a_round,
     a_round_of_waiting_events,
@@ -39,6 +39,7 @@ from tests.builders_live import (
     taken,
     utc,
 )
+from tests.builders_sharing import a_known_pair
 
 pytestmark = pytest.mark.django_db
 
@@ -311,6 +312,18 @@ def test_a_node_whose_memory_a_stopping_job_still_fills_takes_the_next_one_later
     assert "memory" in row.rejected[0]["detail"]
 
 
+def test_half_of_a_device_waits_until_nobody_has_it_whole(cluster: Cluster, node: Node) -> None:
+    first, _ = devices_of(node)
+    Device.objects.filter(pk=first.pk).update(slots=2)
+    whole = running(cluster, "a", node, first)
+    b = a_job(cluster, name="b", may_share=True)
+    half = RankSeat(str(node.pk), (first.uuid,), share=0.5)
+    waits = (Waiting(str(whole.job_id), WaitCode.POSTPONED),)
+    row = a_round(cluster, lambda *_: Plan("told", PlanStatus.HEURISTIC, (Placement(str(b.pk), (half,)),), waits))
+    assert refused(row) == {"b": "deferred"}
+    assert not Assignment.objects.filter(job=b).exists()
+
+
 def test_under_a_power_cap_the_next_one_waits_until_the_stopping_one_is_gone(node: Node) -> None:
     cluster = node.cluster
     cluster.power_cap_w = 600.0
@@ -351,6 +364,20 @@ def test_two_jobs_share_a_device_in_two_slots(cluster: Cluster, node: Node) -> N
     seat = RankSeat(str(node.pk), (first.uuid,), share=0.5)
     a_round(cluster, lambda *_: Plan("told", PlanStatus.HEURISTIC, tuple(Placement(str(j.pk), (seat,)) for j in jobs)))
     assert sorted(AssignmentSlot.objects.filter(live=True).values_list("slot", "share")) == [(0, 0.5), (1, 0.5)]
+
+
+def test_jobs_on_one_device_are_expected_to_be_as_fast_as_their_pair_and_to_halve_its_watts(cluster: Cluster, node: Node) -> None:
+    first, second = devices_of(node)
+    Device.objects.filter(pk=first.pk).update(slots=2)
+    one, other = (a_kind(name, steps_per_s={("V100", 1): 1.0}) for name in ("one", "other"))
+    a_known_pair(one, other, (0.5, 0.8))
+    half, whole = RankSeat(str(node.pk), (first.uuid,), share=0.5), RankSeat(str(node.pk), (second.uuid,))
+    seats = (("a", one, half), ("b", other, half), ("c", one, whole))
+    placed = tuple(Placement(str(a_job(cluster, name=n, kind=k, may_share=True).pk), (seat,)) for n, k, seat in seats)
+    a_round(cluster, lambda *_: Plan("told", PlanStatus.HEURISTIC, placed))
+    of_job = {a.job.name: a for a in Assignment.objects.all()}
+    assert [of_job[name].predicted_steps_per_s for name in "abc"] == [0.5, 0.8, 1.0]
+    assert [of_job[name].predicted_power_w for name in "abc"] == pytest.approx([700.0 / 4, 700.0 / 4, 700.0 / 2])
 
 
 def test_jobs_are_told_why_they_wait_and_only_where_that_has_changed(cluster: Cluster, node: Node) -> None:

@@ -1,0 +1,36 @@
+"""What a plan comes to where it puts two jobs on one GPU: their speeds beside each other, and watts counted once."""
+
+from __future__ import annotations
+
+from math import inf
+
+import pytest
+
+from controlplane.studies.decisions import figures, stretches
+from policies.plan import Placement, Plan, PlanStatus
+from policies.snapshot import EnergyStep, Snapshot
+from tests.builders_policies import a_job, a_snapshot
+from tests.builders_tandems import a_wide_node
+from tests.builders_together import half_of, kinds_of_two
+
+NOW_S = 1000.0
+JOULES_PER_KWH = 3.6e6
+
+
+def a_pair() -> tuple[Plan, Snapshot]:
+    """Job a at half of its speed beside b, which keeps 0.8: 100 steps each."""
+    energy = (EnergyStep(0.0, inf, 0.2, 1.5),)
+    snapshot = a_snapshot([a_wide_node()], [a_job("a", "a"), a_job("b", "b")], kinds_of_two(0.5, 0.8), energy=energy)
+    plan = Plan("told", PlanStatus.HEURISTIC, tuple(Placement(job, half_of("gpu0")) for job in "ab"))
+    return plan, snapshot
+
+
+def test_the_end_of_a_job_is_expected_at_its_speed_beside_the_other() -> None:
+    assert [s.to_s for s in stretches(*a_pair())] == [NOW_S + 200.0, NOW_S + 125.0]
+
+
+def test_a_shared_gpu_is_one_gpu_in_use_until_the_last_of_its_jobs_ends() -> None:
+    plan, snapshot = a_pair()
+    found, watts = figures(plan, snapshot), snapshot.nodes[0].power_w[1]
+    assert (found.running, found.gpus, found.power_w) == (2, 1, watts)
+    assert found.energy_cost == pytest.approx(watts * 200.0 / JOULES_PER_KWH * 0.2 * 1.5)
