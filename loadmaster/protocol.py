@@ -30,6 +30,9 @@ from enum import StrEnum
 PROTOCOL_VERSION = 1
 PROTOCOL_HEADER = "Loadmaster-Protocol"
 
+MOST_SLOTS = 16
+"""Jobs that may share one GPU at most. Policies pair two."""
+
 RUNTIMES = ("process", "docker")
 """The ways of running a job; a node offers the one its agent was started with."""
 

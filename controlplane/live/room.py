@@ -68,8 +68,9 @@ class Room:
         self._load(str(assignment.node_id), cores, job.memory_gb)
 
     def free_slot(self, device: Device) -> int | None:
-        """The lowest slot of a device that nobody holds."""
-        return next((s for s in range(device.slots) if s not in self.slots.get(device.pk, ())), None)
+        """The lowest slot of a device that nobody holds; None while as many are held as it has, whatever their numbers."""
+        held = self.slots.get(device.pk, set())
+        return next((s for s in range(device.slots) if s not in held), None) if len(held) < device.slots else None
 
     def _load(self, node: str, cores: float, memory_gb: float) -> None:
         self.cores[node] += cores

@@ -44,6 +44,10 @@ def agent(
             "read_only, limit_cores, host (LOADMASTER_DOCKER, separated by semicolons)."
         ),
     ] = None,
+    slots_per_gpu: Annotated[
+        int | None,
+        typer.Option(help="Jobs that may share each GPU, until an operator says so (LOADMASTER_SLOTS_PER_GPU); 1 by default."),
+    ] = None,
     ca: Annotated[str | None, typer.Option(help="File of certificate authorities (LOADMASTER_CA).")] = None,
     insecure: Annotated[bool | None, typer.Option("--insecure", help="Accept any certificate: for trials only.")] = None,
     stop_jobs_on_exit: Annotated[
@@ -67,6 +71,7 @@ def agent(
         "checkpoints": checkpoints,
         "runtime": runtime,
         "docker": docker or None,
+        "slots_per_gpu": slots_per_gpu,
         "ca": ca,
         "insecure": insecure,
         "stop_jobs_on_exit": stop_jobs_on_exit,

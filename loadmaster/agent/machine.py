@@ -7,7 +7,7 @@ import random
 import socket
 import uuid
 from collections.abc import Collection
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -84,9 +84,9 @@ class NoDevices:
 class EmulatedDevices:
     """Pacing clocks in place of GPUs."""
 
-    def __init__(self, emulation: Emulation, node: str, noise: random.Random | None = None) -> None:
+    def __init__(self, emulation: Emulation, node: str, noise: random.Random | None = None, *, slots: int = 1) -> None:
         self._emulation = emulation
-        self._reports = emulation.devices(node)
+        self._reports = tuple(replace(report, slots=slots) for report in emulation.devices(node))
         self._noise = noise or random.SystemRandom()
 
     def reports(self) -> tuple[DeviceReport, ...]:
@@ -106,15 +106,18 @@ class EmulatedDevices:
 class NvidiaDevices:
     """Real GPUs, asked through NVML. One that falls off the bus is reported as unhealthy, never forgotten."""
 
-    def __init__(self, nvml: Any) -> None:
-        self._nvml = nvml
+    def __init__(self, nvml: Any, slots: int = 1) -> None:
+        self._nvml, self._slots = nvml, slots
         self._reports = tuple(self._report(index) for index in range(nvml.nvmlDeviceGetCount()))
 
     def _report(self, index: int) -> DeviceReport:
         handle = self._nvml.nvmlDeviceGetHandleByIndex(index)
         memory = self._nvml.nvmlDeviceGetMemoryInfo(handle).total
         return DeviceReport(
-            _text(self._nvml.nvmlDeviceGetUUID(handle)), gpu_type_of(_text(self._nvml.nvmlDeviceGetName(handle))), memory / GB
+            _text(self._nvml.nvmlDeviceGetUUID(handle)),
+            gpu_type_of(_text(self._nvml.nvmlDeviceGetName(handle))),
+            memory / GB,
+            slots=self._slots,
         )
 
     def reports(self) -> tuple[DeviceReport, ...]:
@@ -156,13 +159,13 @@ def gpu_type_of(name: str) -> str:
     return " ".join(words) or name
 
 
-def nvidia_devices() -> Devices:
-    """The machine's NVIDIA GPUs, or none where there is no driver."""
+def nvidia_devices(slots: int = 1) -> Devices:
+    """The machine's NVIDIA GPUs, each for so many jobs at once, or none where there is no driver."""
     import pynvml
 
     try:
         pynvml.nvmlInit()
-        return NvidiaDevices(pynvml)
+        return NvidiaDevices(pynvml, slots)
     except pynvml.NVMLError:
         return NoDevices()
 

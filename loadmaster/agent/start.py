@@ -121,8 +121,10 @@ def _journal(path: Path, leave: threading.Event) -> Journal:
 
 def _devices(config: AgentConfig) -> machine.Devices:
     if config.emulate:
-        return machine.EmulatedDevices(read_emulation(config.emulate), config.name or socket.gethostname())
-    return machine.nvidia_devices()
+        return machine.EmulatedDevices(
+            read_emulation(config.emulate), config.name or socket.gethostname(), slots=config.slots_per_gpu
+        )
+    return machine.nvidia_devices(config.slots_per_gpu)
 
 
 def _identify(
