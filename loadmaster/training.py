@@ -10,6 +10,7 @@ writes checkpoints if it is given a folder). What an agent sets in the environme
 plain script wants, the agent knows what was asked of the job.
 """
 
+import math
 import sys
 import time
 from collections import deque
@@ -20,7 +21,7 @@ from typing import SupportsFloat, TypeVar
 from loadmaster.checkpoints import CheckpointError, CheckpointStore, Position, StaleFence, is_disk_full
 from loadmaster.emulation import PacingClock
 from loadmaster.epochs import Epochs
-from loadmaster.run_folder import JobEnvironment, JobEnvironmentError, ProgressLog, TermWatch, process_age_s
+from loadmaster.run_folder import JobEnvironment, JobEnvironmentError, PaceWatch, ProgressLog, TermWatch, process_age_s
 
 __all__ = ["CheckpointError", "JobEnvironmentError", "Preempted", "QuotaReached", "StaleFence", "report", "steps"]
 
@@ -158,6 +159,7 @@ class _Run:
         self._term = TermWatch(environment.run_dir, environment.fence)
         self._store = CheckpointStore(folder, environment.fence, warn=self._warn) if folder else None
         self._pacing = PacingClock(environment.emulated_step_s) if environment.emulated_step_s else None
+        self._pace = PaceWatch(environment.run_dir, environment.emulated_step_s or math.inf)
         self._meter = _Meter()
         self._step = self._launch_steps = 0
         self._told_step: int | None = None
@@ -224,6 +226,7 @@ class _Run:
 
     def _end_step(self) -> None:
         if self._pacing:
+            self._pacing.step_s = self._pace.step_s()
             self._pacing.wait(self._term.is_over)
         self._meter.step()
         self._step += 1

@@ -2,8 +2,8 @@
 
 What is looked at is the longest time during which exactly these two held the device, from the first to the last moment at which
 both reported progress. The pace of each is taken from its own samples then, as `profiling.step_times` does it: with five steps
-or more of each, and steady. Jobs of one GPU each; not on emulated devices, whose clocks do not know of sharing: their pace beside
-another would be a fiction.
+or more of each, and steady. Jobs of one GPU each. On an emulated device the agent slows both clocks down while it is shared
+(`loadmaster.agent.sharing`): what is measured there is that, unless the real work overran a clock.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from django.utils import timezone
 from clusters.models import Assignment, AssignmentSlot, Device, ProgressPoint
 from policies.snapshot import Source
 from profiling import pairs
-from profiling.measurements import MIN_STEPS, NEWEST_POINTS, NOISY
+from profiling.measurements import MIN_STEPS, NEWEST_POINTS, NOISY, OVERRUN
 from profiling.models import PairMeasurement, PairProfile
 from profiling.pair_estimates import Rates, pair_rates
 from profiling.runs import lock_kind
@@ -117,16 +117,16 @@ def undisturbed(both: Interval, others: Iterable[Interval]) -> Interval | None:
 
 
 def _shared_device(assignment: Assignment) -> Device | None:
-    """The real GPU that the launch shares; None for one that has its device to itself, several, or a quota of the CPU."""
+    """The GPU that the launch shares; None for one that has its device to itself, several, or a quota of the CPU."""
     if assignment.share >= 1.0 or not _can_tell(assignment):
         return None
     slots = list(AssignmentSlot.objects.filter(assignment=assignment).select_related("device")[:2])
-    return slots[0].device if len(slots) == 1 and not slots[0].device.emulated else None
+    return slots[0].device if len(slots) == 1 else None
 
 
 def _can_tell(assignment: Assignment) -> bool:
     whole = assignment.world_size == 1 and assignment.gpus == 1 and assignment.cpu_quota is None
-    return whole and assignment.running_at is not None
+    return whole and assignment.running_at is not None and (assignment.overrun_fraction or 0.0) <= OVERRUN
 
 
 def _others_on(device: Device, assignment: Assignment) -> list[Assignment]:

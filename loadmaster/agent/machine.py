@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import math
 import os
 import random
 import socket
 import uuid
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Protocol
@@ -67,6 +68,12 @@ class Devices(Protocol):
         """The variables that make a job use those devices and no others."""
         ...
 
+    def shared_pace_s(self, kind_name: str, gpus: int, beside: Sequence[str]) -> float | None:
+        """Seconds per step of a kind on so many emulated GPUs while these kinds share them; `inf`: they do not fit beside each
+        other. None where it is not for the agent to say.
+        """
+        ...
+
 
 class NoDevices:
     """A node without GPUs."""
@@ -79,6 +86,9 @@ class NoDevices:
 
     def environment(self, uuids: Collection[str], kind_name: str) -> dict[str, str]:
         return {"CUDA_VISIBLE_DEVICES": ""}
+
+    def shared_pace_s(self, kind_name: str, gpus: int, beside: Sequence[str]) -> float | None:
+        return None
 
 
 class EmulatedDevices:
@@ -101,6 +111,12 @@ class EmulatedDevices:
         pace_s = self._emulation.pace_s(kind_name, len(uuids))
         pace = {} if pace_s is None else {"LOADMASTER_EMULATED_STEP_S": repr(pace_s)}
         return {"CUDA_VISIBLE_DEVICES": "", **threads, **pace}
+
+    def shared_pace_s(self, kind_name: str, gpus: int, beside: Sequence[str]) -> float | None:
+        alone_s, kept = self._emulation.pace_s(kind_name, gpus), self._emulation.kept(kind_name, beside)
+        if not kept:
+            return math.inf
+        return None if alone_s is None else alone_s / kept
 
 
 class NvidiaDevices:
@@ -151,6 +167,9 @@ class NvidiaDevices:
 
     def environment(self, uuids: Collection[str], kind_name: str) -> dict[str, str]:
         return {"CUDA_VISIBLE_DEVICES": ",".join(uuids)}
+
+    def shared_pace_s(self, kind_name: str, gpus: int, beside: Sequence[str]) -> float | None:
+        return None
 
 
 def gpu_type_of(name: str) -> str:

@@ -170,10 +170,17 @@ def test_an_unsteady_partner_says_nothing(cluster: Cluster, node: Node, kinds: t
     assert not PairMeasurement.objects.exists()
 
 
-def test_emulated_gpus_measure_no_pairs(cluster: Cluster, node: Node, kinds: tuple[Kind, Kind]) -> None:
+def test_emulated_gpus_measure_pairs_unless_the_work_overran_a_clock(
+    cluster: Cluster, node: Node, kinds: tuple[Kind, Kind]
+) -> None:
     Device.objects.update(emulated=True)
-    production_measured(two_launches(cluster, node, kinds)[0])
+    first, second = two_launches(cluster, node, kinds)
+    Assignment.objects.filter(pk=second.pk).update(overrun_fraction=0.5)
+    production_measured(first)
     assert not PairMeasurement.objects.exists()
+    Assignment.objects.filter(pk=second.pk).update(overrun_fraction=0.0)
+    production_measured(first)
+    assert PairMeasurement.objects.get().first_steps > 0
 
 
 def test_a_neighbour_on_another_gpu_is_no_partner(cluster: Cluster, kinds: tuple[Kind, Kind]) -> None:

@@ -178,6 +178,10 @@ class Runtime(Protocol):
         """Tell the run its new term."""
         ...
 
+    def set_pace(self, run: RunId, step_s: float) -> None:
+        """Tell the run the step time of its emulated devices from now on: who shares them has changed."""
+        ...
+
     def stop(self, run: RunId, order: StopOrder) -> None:
         """Order the run to end; `poll` says when it has."""
         ...

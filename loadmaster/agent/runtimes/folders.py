@@ -85,6 +85,10 @@ class RunFolders:
     def update(self, run: RunId, term: Term) -> None:
         self._write_term(run, {"term_until_s": term.until_s})
 
+    def set_pace(self, run: RunId, step_s: float) -> None:
+        if self.orders(run).exists():
+            write_json(self.orders(run) / "pace.json", {"step_s": step_s}, mode=self.order_mode)
+
     def _write_term(self, run: RunId, change: dict[str, Any]) -> None:
         path = self.orders(run) / "term.json"
         term = {"version": 1, "fence": run.fence, "stop": False, "reason": None, "term_until_s": None, "grace_s": 30.0}
