@@ -137,7 +137,7 @@ def _neighbours(assignment: Assignment, until: datetime) -> Iterator[Stay]:
     others = others.exclude(pk=assignment.pk).exclude(ended_at__lte=assignment.accepted_at).order_by("pk", "slots__pk")
     rows = others.values_list("pk", "accepted_at", "ended_at", "slots__device", "slots__share")
     for (_, accepted_at, ended_at), slots in groupby(rows, key=lambda row: row[:3]):
-        held = {device: float(share) for *_, device, share in slots}
+        held: dict[object, float] = {device: float(share) for *_, device, share in slots}
         yield Stay(accepted_at.timestamp(), (ended_at or until).timestamp(), held)
 
 

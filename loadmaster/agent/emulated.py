@@ -116,8 +116,8 @@ def parse_emulation(data: Any) -> Emulation:
     if not isinstance(count, int) or isinstance(count, bool) or not 1 <= count <= 1024:
         raise EmulationError(f"count: must be a whole number from 1 to 1024, not {count!r}")
     numbers = {name: _number(name, data[name]) for name in ("memory_gb", "idle_w", "peak_w", "power_noise") if name in data}
-    tables = {"step_s": _step_table(data.get("step_s") or {}), "shared": _shared_table(data.get("shared") or {})}
-    return Emulation(gpu_type, count, **numbers, **tables)
+    step_s, shared = _step_table(data.get("step_s") or {}), _shared_table(data.get("shared") or {})
+    return Emulation(gpu_type, count, **numbers, step_s=step_s, shared=shared)
 
 
 def _shared_table(data: Any) -> dict[str, dict[str, float]]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -38,7 +39,7 @@ def offer(world: VirtualWorld, name: str, kind: str, slot: int = 0) -> None:
     world.pass_time(2.0)
 
 
-def paces(world: VirtualWorld, name: str) -> list[float]:
+def paces(world: VirtualWorld, name: str) -> list[Any]:
     """The step times a run was told."""
     return [pytest.approx(p) for run, play in world.runtime.plays.items() if run.assignment == name for p in play.paces_s]
 
