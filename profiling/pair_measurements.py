@@ -82,6 +82,16 @@ def observe_pairs(assignment: Assignment) -> list[PairObservation]:
     return [seen for seen in found if seen is not None]
 
 
+def observe_pair(one: Assignment, other: Assignment) -> PairObservation | None:
+    """What these two launches showed beside each other, however much it is; None where they did not share, or it tells nothing."""
+    device = _shared_device(one)
+    if device is None:
+        return None
+    others = _others_on(device, one)
+    partner = next((a for a in others if a.pk == other.pk), None)
+    return None if partner is None else _observed(one, partner, [a for a in others if a.pk != other.pk])
+
+
 def record_pair(seen: PairObservation) -> Learnt | None:
     """Write the measurement and move the pair's profile, with both kinds locked; in the caller's transaction.
 
