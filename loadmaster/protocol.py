@@ -90,6 +90,10 @@ class StopReason(StrEnum):
     CANCEL = "cancel"
 
 
+OUT_OF_SHARED_MEMORY = "out of memory on a GPU it shared"
+"""How a reason begins that an agent gives (FAILED, `gpu`) for a run that found no memory on a GPU beside another job's."""
+
+
 @dataclass(frozen=True, slots=True)
 class DeviceReport:
     """A GPU the agent offers. `emulated` marks a pacing clock in place of hardware."""

@@ -32,7 +32,7 @@ from profiling.fingerprints import Book
 from profiling.models import PairMeasurement, PairProfile, PairRun, Profile, ProfileRun
 from profiling.offers import Offer, fits, offers
 from profiling.pair_estimates import next_partners
-from profiling.pair_measurements import observe_pair, record_pair
+from profiling.pair_measurements import observe_pair, record_impossible, record_pair
 from profiling.runs import OPEN, R, last_copy, lock_kind
 from profiling.selectors import speeds_alone
 
@@ -96,6 +96,8 @@ def _is_measured(run: PairRun, launches: Sequence[Assignment | None], *, enough:
     if None in launches:
         return False
     first, second = (a for a in launches if a is not None)
+    for ended in (a for a in (first, second) if a.state not in LIVE):
+        record_impossible(ended)
     both = Q(first_assignment=first, second_assignment=second) | Q(first_assignment=second, second_assignment=first)
     if PairMeasurement.objects.filter(both).exists():
         return True

@@ -20,7 +20,7 @@ from policies.snapshot import Purpose, Source
 from profiling import kinds
 from profiling.measurements import Observation, is_telling, is_training, observe, record
 from profiling.models import Kind, Measurement, PairMeasurement, PairProfile, PairRun, Profile, ProfileRun
-from profiling.pair_measurements import observe_pairs, record_pair
+from profiling.pair_measurements import observe_pairs, record_impossible, record_pair
 from profiling.reconciler import reconcile_profiles as _reconcile_profiles
 from profiling.runs import COMMANDS_FAULT, OPEN, R, begin, begin_all, give_up, lock_kind, settle
 
@@ -121,6 +121,9 @@ def production_measured(assignment: Assignment) -> None:
 
 def pairs_measured(assignment: Assignment) -> None:
     """Refine what is known of its kind beside those of the launches that shared its GPU. Calling it again changes nothing."""
+    with transaction.atomic():
+        if record_impossible(assignment) is not None:
+            request_reschedule(assignment.job.cluster, Reason.PROFILE, job=assignment.job)
     for seen in observe_pairs(assignment):
         with transaction.atomic():
             learnt = record_pair(seen)

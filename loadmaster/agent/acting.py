@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Callable
 from dataclasses import replace
 from functools import singledispatchmethod
 from pathlib import Path
@@ -47,11 +48,13 @@ class Hands:
         state_dir: Path,
         boot_id: str,
         checkpoints: Path | None = None,
+        shares: Callable[[RunId], bool] = lambda run: False,
     ) -> None:
         self._client, self._journal, self._runtime, self._devices = client, journal, runtime, devices
         self._clock, self._shipper, self._talk = clock, shipper, talk
         self._state_dir, self._boot_id = state_dir, boot_id
         self._checkpoints = checkpoints or state_dir / "checkpoints"
+        self._shares = shares
         self._backoff = Backoff()
         self.is_leaving = False
 
@@ -186,7 +189,8 @@ class Hands:
         run = entry.run
         stood = standing(self._runtime, run)
         words = self._shipper.last_words(run) if ended.exit_code else ""
-        outcome = outcome_of(ended, saved=stood.left, last_words=words, stopped_by_operator=self.is_leaving)
+        beside = self._shares(run)
+        outcome = outcome_of(ended, saved=stood.left, last_words=words, stopped_by_operator=self.is_leaving, shares_gpu=beside)
         logger.info("%s has ended: %s %s", run.name, outcome.state, outcome.reason_class or "")
         details = {
             "exit_code": outcome.exit_code,

@@ -86,6 +86,7 @@ class Agent:
             state_dir=state_dir,
             boot_id=identity.boot_id,
             checkpoints=checkpoints,
+            shares=self._sharing.shares,
         )
         known_to_log.hide(journal.session_secret)
         for entry in journal.entries.values():  # adopted from the agent before
@@ -215,7 +216,7 @@ class Agent:
 
     def _share(self) -> None:
         for entry in self._sharing.keep_pace(self._running()):
-            self._hands.stop(entry, StopOrder(StopBy.OOM, min(OOM_GRACE_S, entry.grace_s)))
+            self._hands.stop(entry, StopOrder(StopBy.GPU_MEMORY, min(OOM_GRACE_S, entry.grace_s)))
 
     def _report(self) -> None:
         """Tell the server of every move, in order; the end of a run after its output."""

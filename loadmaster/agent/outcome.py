@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import re
 import signal
 from dataclasses import dataclass
 
 from loadmaster.agent.runtimes.base import Exit, StopBy
-from loadmaster.protocol import AssignmentState, ReasonClass
+from loadmaster.protocol import OUT_OF_SHARED_MEMORY, AssignmentState, ReasonClass
 
 EXIT_PREEMPTED = 75
 EXIT_STALE_FENCE = 76
@@ -23,7 +24,13 @@ class Outcome:
     exit_code: int | None = None
 
 
-def outcome_of(ended: Exit, *, saved: bool = False, last_words: str = "", stopped_by_operator: bool = False) -> Outcome:
+_NO_GPU_MEMORY = re.compile(r"out[ _]?of[ _]?memory|resource_?exhausted", re.IGNORECASE)
+"""What CUDA, PyTorch, TensorFlow, JAX and CuPy say when a GPU's memory is full. The machine's memory has other words."""
+
+
+def outcome_of(
+    ended: Exit, *, saved: bool = False, last_words: str = "", stopped_by_operator: bool = False, shares_gpu: bool = False
+) -> Outcome:
     """The outcome of a run.
 
     Args:
@@ -31,6 +38,7 @@ def outcome_of(ended: Exit, *, saved: bool = False, last_words: str = "", stoppe
         saved: whether the training library said that it leaves with its state saved (its event "preempted").
         last_words: the last lines of stderr, masked.
         stopped_by_operator: whether the stop came from the agent's own shutdown.
+        shares_gpu: whether other runs were on its devices: memory that is missing there is no fault of the job's.
     """
     code = ended.exit_code
     if code == 0:
@@ -47,6 +55,8 @@ def outcome_of(ended: Exit, *, saved: bool = False, last_words: str = "", stoppe
         return Outcome(AssignmentState.PREEMPTED, ReasonClass.PREEMPT, "the job's term was over", code)
     if code is None:
         return Outcome(AssignmentState.FAILED, ReasonClass.NODE, ended.error or "the run was lost")
+    if shares_gpu and _NO_GPU_MEMORY.search(last_words):
+        return Outcome(AssignmentState.FAILED, ReasonClass.GPU, f"{OUT_OF_SHARED_MEMORY}: {last_words}", code)
     return Outcome(AssignmentState.FAILED, ReasonClass.USER, _user_reason(code, last_words), code)
 
 
@@ -73,6 +83,8 @@ def _stopped(ended: Exit, by_operator: bool) -> Outcome:
             return Outcome(AssignmentState.CANCELLED, ReasonClass.OPERATOR, "cancelled", code)
         case StopBy.OOM:
             return Outcome(AssignmentState.FAILED, ReasonClass.OOM, "the job used more memory than it asked for", code)
+        case StopBy.GPU_MEMORY:
+            return Outcome(AssignmentState.FAILED, ReasonClass.GPU, OUT_OF_SHARED_MEMORY, code)
         case StopBy.LEASE:
             return Outcome(state, ReasonClass.LEASE, "the lease ran out", code)
         case StopBy.PREEMPT:

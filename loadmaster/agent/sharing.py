@@ -1,4 +1,4 @@
-"""What an emulated device's clock must know of sharing: how fast each run goes beside those that are on its devices now.
+"""Who shares devices, and what an emulated device's clock must know of it: how fast each run goes beside the others now.
 
 A real GPU slows its jobs down by itself. An emulated one is a pacing clock in each job, so the agent, which alone knows who shares
 what, writes the step time to the runs whenever that changes.
@@ -18,12 +18,16 @@ logger = logging.getLogger(__name__)
 
 
 class Sharing:
-    """Keeps the clocks of runs that share emulated devices; without such devices it does nothing."""
+    """Keeps the clocks of runs that share emulated devices, and remembers who shared at the last look."""
 
     def __init__(self, runtime: Runtime, devices: Devices) -> None:
         self._runtime, self._devices = runtime, devices
         self._kinds: dict[RunId, str] = {}
         self._told: dict[RunId, tuple[str, ...]] = {}
+
+    def shares(self, run: RunId) -> bool:
+        """Whether others were on its devices when last looked, shortly before it ended."""
+        return bool(self._told.get(run))
 
     def keep_pace(self, running: Sequence[Entry]) -> list[Entry]:
         """Tell each of the running entries its pace where its neighbours have changed, and once where it is new to this agent.

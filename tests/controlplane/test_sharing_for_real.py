@@ -31,8 +31,8 @@ TRAINER = python(
     "for batch in training.steps(range(10), save=save, load=load):\n"
     "    done[0] += 1\n"
 )
-STEP_S = {"fast": 0.1, "slow": 0.2}
-KEPT = {"fast": {"slow": 0.8}, "slow": {"fast": 0.5}}
+STEP_S = {"fast": 0.1, "slow": 0.2, "big": 0.1, "huge": 0.1}
+KEPT = {"fast": {"slow": 0.8}, "slow": {"fast": 0.5}, "big": {"huge": 0.0}}
 
 
 @pytest.fixture
@@ -55,7 +55,11 @@ def site(cluster: Cluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> I
 
 @pytest.fixture
 def kinds() -> dict[str, Kind]:
-    return {name: a_kind(name, steps_per_s={("V100", 1): 1.0 / step_s}) for name, step_s in STEP_S.items()}
+    return {
+        name: a_kind(name, steps_per_s={("V100", 1): 1.0 / step_s})
+        for name, step_s in STEP_S.items()
+        if name in KEPT["fast"] | KEPT["slow"]
+    }
 
 
 def a_sharer(cluster: Cluster, kind: Kind, steps: int, **values: Any) -> Job:
@@ -120,3 +124,21 @@ def test_a_pair_that_nobody_knows_is_measured_as_a_profile_run_and_then_shares(
     assert {measured.first_assignment, measured.second_assignment} == set(launches)
     production = Assignment.objects.filter(purpose="training")
     assert {a.share for a in production} == {0.5}
+
+
+def test_two_that_do_not_fit_are_run_apart_and_neither_is_blamed(cluster: Cluster, site: NodeSite) -> None:
+    big = {name: a_kind(name, steps_per_s={("V100", 1): 10.0}) for name in ("big", "huge")}
+    a_known_pair(big["big"], big["huge"], (8.0, 8.0), source="estimated", samples=0)
+    jobs = [a_sharer(cluster, kind, 40, max_retries=0) for kind in big.values()]
+    a_round(cluster)
+    assert AssignmentSlot.objects.filter(live=True).values("device").distinct().count() == 1
+
+    def all_over() -> bool:
+        looked_after(cluster)
+        return all(map(has_ended, jobs)) and site.agent.is_idle
+
+    until(all_over, site.agent, within_s=120.0)
+    assert [(job.state, job.retries_used) for job in jobs] == [("completed", 0)] * 2
+    pair = PairProfile.objects.get()
+    assert (pair.first_steps_per_s, pair.second_steps_per_s, pair.source) == (0.0, 0.0, "measured")
+    assert sorted(Assignment.objects.values_list("state", flat=True)) == ["failed", "succeeded", "succeeded"]

@@ -11,8 +11,10 @@ import pytest
 
 from loadmaster.agent.emulated import KEPT, Emulation, EmulationError, parse_emulation
 from loadmaster.agent.machine import EmulatedDevices
+from loadmaster.agent.outcome import outcome_of
+from loadmaster.agent.runtimes.base import Exit
 from loadmaster.agent.sampling import part_of
-from loadmaster.protocol import AssignmentState, DeviceSample, ReasonClass, StopReason
+from loadmaster.protocol import OUT_OF_SHARED_MEMORY, AssignmentState, DeviceSample, ReasonClass, StopReason
 from loadmaster.run_folder import PaceWatch
 from tests.builders_agent import FakeServer, VirtualWorld, a_spec, an_agent, an_emulation, python, until
 
@@ -60,7 +62,8 @@ def test_the_later_of_two_that_do_not_fit_is_out_of_memory_and_the_first_goes_on
     offer(world, "b", "speech", slot=1)
     world.pass_time(5.0)
     last = world.server.held["b"].reports[-1]
-    assert (last.to, last.reason_class) == (AssignmentState.FAILED, ReasonClass.OOM)
+    assert (last.to, last.reason_class) == (AssignmentState.FAILED, ReasonClass.GPU)
+    assert last.reason == OUT_OF_SHARED_MEMORY
     assert world.server.held["a"].state == AssignmentState.RUNNING
     assert paces(world, "a") == [0.05, 0.05]
 
@@ -143,3 +146,35 @@ def test_a_shared_gpus_watts_are_told_once_by_all_who_run_on_it(tmp_path: Path) 
 
 def test_a_gpu_without_figures_has_no_parts() -> None:
     assert part_of(DeviceSample("GPU-1"), 2) == DeviceSample("GPU-1")
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB",
+        "RESOURCE_EXHAUSTED: Out of memory while trying to allocate 8 bytes",
+        "CUDA_ERROR_OUT_OF_MEMORY",
+    ],
+)
+def test_a_crash_for_want_of_gpu_memory_is_not_the_jobs_fault_beside_others_and_is_where_it_was_alone(words: str) -> None:
+    ended = Exit(0.0, exit_code=1)
+    beside, alone = outcome_of(ended, last_words=words, shares_gpu=True), outcome_of(ended, last_words=words)
+    assert (beside.reason_class, alone.reason_class) == (ReasonClass.GPU, ReasonClass.USER)
+    assert beside.reason == f"{OUT_OF_SHARED_MEMORY}: {words}"
+    assert outcome_of(ended, last_words="MemoryError", shares_gpu=True).reason_class == ReasonClass.USER
+
+
+def test_real_processes_of_which_one_finds_no_memory_beside_the_other(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PYTHONPATH", str(Path(__file__).parents[2]))
+    server = FakeServer()
+    agent = an_agent(server, tmp_path, devices=EmulatedDevices(an_emulation(step_s=STEPS, shared=TABLE), "n1", slots=2))
+    first = server.offer(a_spec("a", command=FOREVER, steps=100_000))
+    until(lambda: len(first.progress) > 1, agent)
+    crash = python("import time; time.sleep(1); raise RuntimeError('CUDA out of memory')")
+    second = server.offer(a_spec("b", job="job-2", kind_name="text", slot=1, command=crash))
+    until(lambda: second.state == AssignmentState.FAILED, agent)
+    assert second.reports[-1].reason_class == ReasonClass.GPU
+    assert first.state == AssignmentState.RUNNING
+    server.stop("a", StopReason.CANCEL)
+    until(lambda: agent.is_idle, agent)
+    agent.close()

@@ -11,7 +11,7 @@ from django.utils import timezone
 from clusters.models import Assignment, Cluster, Node
 from controlplane.models import Reason, RescheduleEvent
 from jobs.models import Job
-from loadmaster.protocol import AssignmentState
+from loadmaster.protocol import OUT_OF_SHARED_MEMORY, AssignmentState
 from policies.snapshot import ProfileRequest
 from profiling.models import Kind, PairProfile, PairRun
 from profiling.pair_estimates import next_partners
@@ -249,3 +249,14 @@ def test_only_so_many_runs_are_open_at_a_time(cluster: Cluster, node: Node) -> N
     kinds_with_jobs(cluster, 8)
     look(cluster)
     assert PairRun.objects.count() == AT_ONCE
+
+
+def test_a_run_in_which_one_finds_no_memory_beside_the_other_says_that_they_cannot_share(cluster: Cluster, node: Node) -> None:
+    kinds_with_jobs(cluster, 2)
+    run = the_run(cluster)
+    first, second = launched(run, node, from_s=-3.0)
+    values = {"state": "failed", "reason_class": "gpu", "reason": OUT_OF_SHARED_MEMORY, "ended_at": timezone.now()}
+    Assignment.objects.filter(pk=first.pk).update(**values)
+    assert [a.pk for a in look(cluster).asked] == [second.pk]
+    run.refresh_from_db()
+    assert (run.state, PairProfile.objects.get().first_steps_per_s) == ("done", 0.0)

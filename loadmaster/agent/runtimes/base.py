@@ -54,6 +54,7 @@ class StopBy(StrEnum):
     CANCEL = "cancel"
     LEASE = "lease"
     OOM = "oom"
+    GPU_MEMORY = "gpu_memory"
     SIGNAL = "signal"
 
 
