@@ -113,7 +113,7 @@ class Hands:
             state_dir=self._state_dir,
             checkpoints=self._checkpoints,
             node=self._runtime.environment(),
-            devices=self._devices.environment(spec.devices, spec.kind_name),
+            devices=self._devices.environment(spec.devices, spec.kind_name, spec.share),
             lease_grace_s=self._talk.intervals.grace_s,
             boot_id=self._boot_id,
             gpus=tuple(uuid for uuid in spec.devices if uuid in hardware),

@@ -48,6 +48,10 @@ def agent(
         int | None,
         typer.Option(help="Jobs that may share each GPU, until an operator says so (LOADMASTER_SLOTS_PER_GPU); 1 by default."),
     ] = None,
+    mps: Annotated[
+        bool | None,
+        typer.Option("--mps/--no-mps", help="Let processes that share a GPU go through NVIDIA's MPS where it is there (they do)."),
+    ] = None,
     ca: Annotated[str | None, typer.Option(help="File of certificate authorities (LOADMASTER_CA).")] = None,
     insecure: Annotated[bool | None, typer.Option("--insecure", help="Accept any certificate: for trials only.")] = None,
     stop_jobs_on_exit: Annotated[
@@ -72,6 +76,7 @@ def agent(
         "runtime": runtime,
         "docker": docker or None,
         "slots_per_gpu": slots_per_gpu,
+        "mps": mps,
         "ca": ca,
         "insecure": insecure,
         "stop_jobs_on_exit": stop_jobs_on_exit,

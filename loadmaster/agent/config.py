@@ -44,7 +44,8 @@ class AgentConfig:
     emulated devices, `ca` a file of certificate authorities; `insecure` accepts any certificate. `checkpoints` is where this node
     sees the folder that all nodes share: without it a job that moves to another node begins anew there. `docker` holds the
     options of the docker runtime by name (see `runtimes.docker.options`), `log_format` is one of `logs.FORMATS`. `slots_per_gpu` is
-    how many jobs may share each GPU until an operator says so on the server.
+    how many jobs may share each GPU until an operator says so on the server, `mps` whether those that do go through NVIDIA's MPS
+    where the machine has it.
     """
 
     server: str
@@ -61,6 +62,7 @@ class AgentConfig:
     stop_jobs_on_exit: bool = False
     log_format: str = FORMATS[0]
     slots_per_gpu: int = 1
+    mps: bool = True
 
     @property
     def verify(self) -> bool | str:

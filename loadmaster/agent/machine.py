@@ -16,6 +16,7 @@ import psutil
 
 from loadmaster.agent.emulated import Emulation
 from loadmaster.agent.files import write_whole
+from loadmaster.agent.mps import Mps
 from loadmaster.protocol import DeviceReport, DeviceSample
 
 GB = 1e9
@@ -64,8 +65,8 @@ class Devices(Protocol):
         """Health, use and watts now; `busy` are the uuids that running assignments hold."""
         ...
 
-    def environment(self, uuids: Collection[str], kind_name: str) -> dict[str, str]:
-        """The variables that make a job use those devices and no others."""
+    def environment(self, uuids: Collection[str], kind_name: str, share: float = 1.0) -> dict[str, str]:
+        """The variables that make a job use those devices and no others, and no more than its share of them."""
         ...
 
     def shared_pace_s(self, kind_name: str, gpus: int, beside: Sequence[str]) -> float | None:
@@ -84,7 +85,7 @@ class NoDevices:
     def samples(self, busy: Collection[str]) -> tuple[DeviceSample, ...]:
         return ()
 
-    def environment(self, uuids: Collection[str], kind_name: str) -> dict[str, str]:
+    def environment(self, uuids: Collection[str], kind_name: str, share: float = 1.0) -> dict[str, str]:
         return {"CUDA_VISIBLE_DEVICES": ""}
 
     def shared_pace_s(self, kind_name: str, gpus: int, beside: Sequence[str]) -> float | None:
@@ -105,7 +106,7 @@ class EmulatedDevices:
     def samples(self, busy: Collection[str]) -> tuple[DeviceSample, ...]:
         return tuple(self._emulation.sample(device.uuid, device.uuid in busy, self._noise) for device in self._reports)
 
-    def environment(self, uuids: Collection[str], kind_name: str) -> dict[str, str]:
+    def environment(self, uuids: Collection[str], kind_name: str, share: float = 1.0) -> dict[str, str]:
         """No real GPU, one thread per library (the machine is shared by emulated devices), and the pace."""
         threads = dict.fromkeys(("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"), "1")
         pace_s = self._emulation.pace_s(kind_name, len(uuids))
@@ -122,8 +123,8 @@ class EmulatedDevices:
 class NvidiaDevices:
     """Real GPUs, asked through NVML. One that falls off the bus is reported as unhealthy, never forgotten."""
 
-    def __init__(self, nvml: Any, slots: int = 1) -> None:
-        self._nvml, self._slots = nvml, slots
+    def __init__(self, nvml: Any, slots: int = 1, mps: Mps | None = None) -> None:
+        self._nvml, self._slots, self._mps = nvml, slots, mps
         self._reports = tuple(self._report(index) for index in range(nvml.nvmlDeviceGetCount()))
 
     def _report(self, index: int) -> DeviceReport:
@@ -165,8 +166,8 @@ class NvidiaDevices:
         except self._nvml.NVMLError:
             return None
 
-    def environment(self, uuids: Collection[str], kind_name: str) -> dict[str, str]:
-        return {"CUDA_VISIBLE_DEVICES": ",".join(uuids)}
+    def environment(self, uuids: Collection[str], kind_name: str, share: float = 1.0) -> dict[str, str]:
+        return {"CUDA_VISIBLE_DEVICES": ",".join(uuids), **(self._mps.environment(share) if self._mps else {})}
 
     def shared_pace_s(self, kind_name: str, gpus: int, beside: Sequence[str]) -> float | None:
         return None
@@ -178,13 +179,13 @@ def gpu_type_of(name: str) -> str:
     return " ".join(words) or name
 
 
-def nvidia_devices(slots: int = 1) -> Devices:
-    """The machine's NVIDIA GPUs, each for so many jobs at once, or none where there is no driver."""
+def nvidia_devices(slots: int = 1, mps: Mps | None = None) -> Devices:
+    """The machine's NVIDIA GPUs, each for so many jobs at once (by `mps` where it is given), or none where there is no driver."""
     import pynvml
 
     try:
         pynvml.nvmlInit()
-        return NvidiaDevices(pynvml, slots)
+        return NvidiaDevices(pynvml, slots, mps)
     except pynvml.NVMLError:
         return NoDevices()
 
