@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from html import unescape
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +14,7 @@ from django.utils import timezone
 from clusters.models import Assignment, AssignmentSlot, Cluster, Node
 from clusters.services import node_set_slots
 from jobs.models import Job
+from jobs.neighbours import OTHERS
 from profiling.models import Kind, PairMeasurement, PairProfile, PairRun
 from profiling.services import reconcile_profiles
 from tests.builders import a_cluster, a_gpu_type, a_job, a_kind, a_user
@@ -73,6 +75,19 @@ def has_ended(job: Job) -> bool:
     return job.state in ("completed", "failed")
 
 
+def assert_neighbours_are_shown(client: Client, jobs: list[Job]) -> None:
+    """Each page says with whom a job shares, by name to those who may see the other; both stand on the node's GPU."""
+    first, second = jobs
+    client.force_login(first.user)
+    assert f"shared with {OTHERS}" in unescape(client.get(f"/jobs/{first.pk}/").content.decode())
+    client.force_login(a_user("grace", operator=True))
+    assert f"shared with {second.name}" in client.get(f"/jobs/{first.pk}/").content.decode()
+    queue, nodes = client.get("/").content.decode(), client.get("/nodes/").content.decode()
+    for job in jobs:
+        assert f"shared with {job.name}" in queue
+        assert job.name in nodes
+
+
 def test_two_jobs_share_a_gpu_end_well_and_leave_what_they_kept_beside_each_other(
     cluster: Cluster, site: NodeSite, kinds: dict[str, Kind], client: Client
 ) -> None:
@@ -82,6 +97,7 @@ def test_two_jobs_share_a_gpu_end_well_and_leave_what_they_kept_beside_each_othe
     held = AssignmentSlot.objects.filter(live=True)
     assert sorted(held.values_list("slot", "share")) == [(0, 0.5), (1, 0.5)]
     assert held.values("device").distinct().count() == 1
+    assert_neighbours_are_shown(client, jobs)
     until(lambda: all(map(has_ended, jobs)) and site.agent.is_idle, site.agent, within_s=60.0)
     assert {job.state for job in jobs} == {"completed"}
     assert {a.steps_done for a in Assignment.objects.all()} == {60, 25}
