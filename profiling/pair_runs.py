@@ -2,7 +2,7 @@
 
 A kind of jobs that may share a GPU is measured beside PARTNERS others on each GPU type: those that `pair_estimates.next_partners`
 says tell most of it, and while there are too few references for that, those with the most jobs. Both jobs lend their command; no
-job waits for it, and nobody else's device is taken for it. A run is two placements on one device (ADR 0003). It is over when
+job waits for it, and nobody else's device is taken for it. A run is two placements on one device (ADR 0003, 0019). It is over when
 both have done its steps side by side, or when either launch has ended; whatever was measured by then is taken in.
 
 The reconciler alone looks after pair runs, every couple of seconds: two ends that come at once need no lock of two jobs.
