@@ -10,7 +10,7 @@ The reconciler alone looks after pair runs, every couple of seconds: two ends th
 
 from __future__ import annotations
 
-from collections import defaultdict
+from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from datetime import datetime, timedelta
 from itertools import chain
@@ -41,6 +41,12 @@ PARTNERS = 3
 
 AT_ONCE = 8
 """Pair runs of a cluster that are open at a time: kinds that come in a crowd do not keep production from its GPUs."""
+
+A_LOOK = 16
+"""Kinds, by GPU type, for which one look seeks partners: what it costs does not grow with the kinds."""
+
+CHOICES = 3 * PARTNERS
+"""Partners that are ranked: of the most telling ones some may have no job here."""
 
 RETRIES = 2
 
@@ -148,37 +154,16 @@ def _close(run: PairRun, state: ProfileRun.State, reason: str, now: datetime) ->
 def _want(cluster: Cluster, now: datetime, sharing: Sequence[Offer]) -> None:
     """Make the runs that are missing, as many as may be open."""
     free = AT_ONCE - PairRun.objects.filter(first_job__cluster=cluster, state__in=OPEN).count()
-    lenders = _lenders(cluster) if free > 0 and sharing else {}
-    if not lenders:
+    if free <= 0 or not sharing:
         return
-    missing = _missing(lenders, sharing)
+    kinds = pairs.sharing_kinds(cluster, set(Profile.objects.order_by().values_list("kind_id", flat=True).distinct()))
+    known = _known_pairs(kinds)
+    wanting = _some(_wanting(kinds, {offer.type_id for offer in sharing}, known), int(now.timestamp()))
+    if not wanting:
+        return
+    missing = _missing(wanting, _partners(kinds, wanting, sharing), known, _lenders(cluster, kinds), sharing)
     for key, jobs in list(missing.items())[:free]:
         _ask(cluster, key, jobs)
-
-
-def _lenders(cluster: Cluster) -> dict[int, list[Job]]:
-    """By kind, those with the most jobs first, up to two jobs that may share a GPU, the oldest."""
-    jobs = Job.objects.filter(cluster=cluster, may_share=True, gpus_min=1, state__in=LENDING, kind__profiles__isnull=False)
-    kinds = pairs.sharing_kinds(cluster, set(jobs.values_list("kind_id", flat=True)))
-    found: dict[int, list[Job]] = {}
-    for kind in kinds:
-        found[kind] = list(jobs.filter(kind=kind).distinct().order_by("submitted_at", "pk")[:2])
-    return {kind: own for kind, own in found.items() if own}
-
-
-def _missing(lenders: Mapping[int, Sequence[Job]], sharing: Sequence[Offer]) -> dict[PairKey, tuple[Job, Job]]:
-    """The pairs to measure and the jobs to do it by, each kind's most telling ones first."""
-    known = _known_pairs(lenders)
-    found: dict[PairKey, tuple[Job, Job]] = {}
-    for (kind, type_id), partners in _wishes(lenders, sharing, known).items():
-        told = sum((kind in key[:2]) and key[2] == type_id for key in (*known, *found))
-        for other in partners:
-            jobs = _jobs_of(lenders, kind, other, [o for o in sharing if o.type_id == type_id])
-            key = (min(kind, other), max(kind, other), type_id)
-            if told < PARTNERS and jobs is not None and key not in known and key not in found:
-                found[key] = jobs if jobs[0].kind_id == key[0] else (jobs[1], jobs[0])
-                told += 1
-    return found
 
 
 def _known_pairs(kinds: Collection[int]) -> set[PairKey]:
@@ -189,18 +174,67 @@ def _known_pairs(kinds: Collection[int]) -> set[PairKey]:
     return set(chain(measured, runs))
 
 
-def _wishes(
-    lenders: Mapping[int, Sequence[Job]], sharing: Iterable[Offer], known: Collection[PairKey]
+def _wanting(kinds: Sequence[int], types: Iterable[int], known: Collection[PairKey]) -> dict[tuple[int, int], int]:
+    """(kind, GPU type) that lack partners, of which there are some here; with how many they have.
+
+    Once all have theirs this is all that a look comes to: it comes every couple of seconds.
+    """
+    told = Counter((kind, type_id) for first, second, type_id in known for kind in {first, second})
+    return {
+        (kind, type_id): told[kind, type_id]
+        for kind in kinds
+        for type_id in types
+        if told[kind, type_id] < PARTNERS and any(_key(kind, other, type_id) not in known for other in kinds)
+    }
+
+
+def _some(wanting: Mapping[tuple[int, int], int], turn: int) -> dict[tuple[int, int], int]:
+    """So many of them as one look takes on, others at every turn."""
+    keys = sorted(wanting)
+    begin = turn % len(keys) if len(keys) > A_LOOK else 0
+    return {key: wanting[key] for key in [*keys[begin:], *keys[:begin]][:A_LOOK]}
+
+
+def _key(kind: int, other: int, type_id: int) -> PairKey:
+    return min(kind, other), max(kind, other), type_id
+
+
+def _lenders(cluster: Cluster, kinds: Iterable[int]) -> dict[int, list[Job]]:
+    """By kind the two oldest jobs that lend their command."""
+    jobs = Job.objects.filter(cluster=cluster, may_share=True, gpus_min=1, state__in=LENDING).order_by("submitted_at", "pk")
+    return {kind: list(jobs.filter(kind=kind)[:2]) for kind in kinds}
+
+
+def _missing(
+    wanting: Mapping[tuple[int, int], int],
+    partners: Mapping[tuple[int, int], Sequence[int]],
+    known: Collection[PairKey],
+    lenders: Mapping[int, Sequence[Job]],
+    sharing: Sequence[Offer],
+) -> dict[PairKey, tuple[Job, Job]]:
+    """The pairs to measure and the jobs to do it by, each kind's most telling ones first."""
+    found: dict[PairKey, tuple[Job, Job]] = {}
+    told = Counter(wanting)
+    for kind, type_id in wanting:
+        here = [offer for offer in sharing if offer.type_id == type_id]
+        for other in partners[kind, type_id]:
+            key, jobs = _key(kind, other, type_id), _jobs_of(lenders[kind], lenders[other], here)
+            if told[kind, type_id] < PARTNERS and jobs is not None and key not in known and key not in found:
+                found[key] = jobs if jobs[0].kind_id == key[0] else (jobs[1], jobs[0])
+                told.update((k, type_id) for k in {kind, other})
+    return found
+
+
+def _partners(
+    kinds: Sequence[int], wanting: Iterable[tuple[int, int]], sharing: Iterable[Offer]
 ) -> dict[tuple[int, int], list[int]]:
     """By (kind, GPU type) whom to measure it beside, of those who have a job here, the most telling first."""
-    types = {offer.type_name: offer.type_id for offer in sharing}
-    book = _book(lenders)
-    found: dict[tuple[int, int], list[int]] = defaultdict(list)
-    for kind in lenders:
-        for name, type_id in types.items():
-            told = [int(p.reference) for p in next_partners(book, str(kind), [name], PARTNERS)] if book is not None else []
-            rest = [other for other in lenders if other not in told]
-            found[kind, type_id] = [other for other in (*told, *rest) if other in lenders]
+    book, names = _book(kinds), {offer.type_id: offer.type_name for offer in sharing}
+    found: dict[tuple[int, int], list[int]] = {}
+    for kind, type_id in wanting:
+        best = next_partners(book, str(kind), [names[type_id]], CHOICES) if book is not None else ()
+        told = [int(partner.reference) for partner in best if int(partner.reference) in kinds]
+        found[kind, type_id] = [*told, *(other for other in kinds if other not in told)]
     return found
 
 
@@ -212,10 +246,10 @@ def _book(kinds: Iterable[int]) -> Book | None:
     return pairs.book_of(rows, speeds.measured, kinds)
 
 
-def _jobs_of(lenders: Mapping[int, Sequence[Job]], kind: int, other: int, here: Sequence[Offer]) -> tuple[Job, Job] | None:
-    """Two different jobs of these kinds that fit on one node of these; None where there are none."""
-    for one in lenders[kind]:
-        for two in lenders[other]:
+def _jobs_of(first: Iterable[Job], second: Sequence[Job], here: Sequence[Offer]) -> tuple[Job, Job] | None:
+    """A job of each that fit on one node of these together; None where there are no two."""
+    for one in first:
+        for two in second:
             if one.pk != two.pk and any(fits(one, o) and fits(two, o) and _fit_together(one, two, o) for o in here):
                 return one, two
     return None
