@@ -10,7 +10,7 @@ from django.db.models import QuerySet
 from django.forms import ModelForm
 from django.http import HttpRequest
 
-from clusters.admin_forms import ClusterForm
+from clusters.admin_forms import ClusterForm, DeviceForm
 from clusters.energy_admin import EnergyTariffAdmin, PueAdmin
 from clusters.models import (
     Assignment,
@@ -24,7 +24,7 @@ from clusters.models import (
     NodeEvent,
 )
 from clusters.models.nodes import Role
-from clusters.services import NodeStateError, node_cordon, node_drain, node_set_role, node_uncordon
+from clusters.services import NodeStateError, node_cordon, node_drain, node_set_role, node_set_slots, node_uncordon
 from clusters.services.enrolment import sha256
 from controlplane.admin_base import (
     AppendOnly,
@@ -165,6 +165,7 @@ class NodeAdmin(OperatorAdmin):
 class DeviceAdmin(OperatorAdmin):
     """A GPU. How many assignments may share it is set here; the rest is what its agent reports."""
 
+    form = DeviceForm
     list_display = ("uuid", "node", "slots", "memory_gb", "healthy", "emulated", "power_w", "power_source")
     list_filter = ("node__cluster", "healthy", "emulated")
     list_select_related = ("node",)
@@ -179,7 +180,11 @@ class DeviceAdmin(OperatorAdmin):
         return False
 
     def save_model(self, request: HttpRequest, obj: Device, form: ModelForm[Device], change: bool) -> None:
-        save_changed(obj, form.changed_data)
+        """The operator's number from now on; its round is asked for. `DeviceForm` has refused one below what is held."""
+        try:
+            node_set_slots(obj.node, obj.slots, [obj.uuid], actor=request.user.get_username())
+        except NodeStateError as error:  # a job came onto it while the page was open
+            self.message_user(request, f"Nothing was changed: {error}", messages.ERROR)
 
 
 @admin.register(EnrolmentToken)

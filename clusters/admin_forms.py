@@ -5,9 +5,11 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from django.core.exceptions import ValidationError
 from unfold.widgets import UnfoldAdminSelectWidget
 
-from clusters.models import Cluster
+from clusters.models import Cluster, Device
+from clusters.services.devices import held_slots
 from controlplane.admin_base import PlainModelForm
 from policies import registry
 from policies.base import PolicyError, PolicyParameterError, UnknownPolicyError
@@ -47,6 +49,22 @@ class ClusterForm(PlainModelForm):
             self.add_error("policy", str(error))
         cleaned["policy_parameters"] = parameters or {}
         return cleaned
+
+
+class DeviceForm(PlainModelForm):
+    """A GPU of which only the slots are set by people: never fewer than are held."""
+
+    class Meta:
+        model = Device
+        fields = ("slots",)
+
+    def clean_slots(self) -> int:
+        """Refuse a number below that of the jobs on it."""
+        slots: int = self.cleaned_data["slots"]
+        held = held_slots([self.instance]).get(self.instance.pk, 0)
+        if slots < held:
+            raise ValidationError(f"{held} jobs hold it now; cancel or move one, or wait until one has ended")
+        return slots
 
 
 def _label(entry: registry.PolicyEntry) -> str:

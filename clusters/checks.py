@@ -5,9 +5,8 @@ from __future__ import annotations
 from datetime import UTC, datetime
 
 from clusters.agent_errors import invalid
-from loadmaster.protocol import DeviceReport, Registration
+from loadmaster.protocol import MOST_SLOTS, DeviceReport, Registration
 
-SMALL_INT = 32_767
 INT = 2_147_483_647
 ABSURD = 1e9
 
@@ -44,7 +43,7 @@ def check_devices(devices: tuple[DeviceReport, ...]) -> None:
         check_text(f"devices[{index}].uuid", device.uuid, 100, empty=False)
         check_text(f"devices[{index}].parent_uuid", device.parent_uuid, 100)
         check_text(f"devices[{index}].mig_profile", device.mig_profile, 50)
-        check_number(f"devices[{index}].slots", device.slots, 1, SMALL_INT)
+        check_number(f"devices[{index}].slots", device.slots, 1, MOST_SLOTS)
         check_number(f"devices[{index}].memory_gb", device.memory_gb, 0, ABSURD)
     if len({device.uuid for device in devices}) < len(devices):
         raise invalid("devices", "a uuid is there twice; every device needs its own")

@@ -12,6 +12,7 @@ from drf_spectacular.types import OpenApiTypes
 from drf_spectacular.utils import OpenApiParameter, extend_schema
 from rest_framework import mixins, status
 from rest_framework.decorators import action
+from rest_framework.exceptions import ValidationError
 from rest_framework.permissions import SAFE_METHODS, BasePermission
 from rest_framework.request import Request
 from rest_framework.response import Response
@@ -33,6 +34,7 @@ from clusters.manage_serializers import (
     RoleSerializer,
     RoundDetailSerializer,
     RoundSerializer,
+    SlotsSerializer,
 )
 from clusters.models import AssignmentSlot, Cluster, Device, EnrolmentToken, GpuType, Node
 from clusters.tariffs import tariff_changed
@@ -142,9 +144,18 @@ class NodeViewSet(ReadOnlyModelViewSet[Node]):
         given = _read(RoleSerializer, request)
         return self._acted(lambda node: services.node_set_role(node, given["role"], actor=_name(request)))
 
+    @extend_schema(request=SlotsSerializer, responses=NodeSerializer)
+    @action(detail=True, methods=["post"])
+    def slots(self, request: Request, pk: str) -> Response:
+        """Say how many jobs may share each of its GPUs, or each of those named (operators)."""
+        given = _read(SlotsSerializer, request)
+        return self._acted(lambda node: services.node_set_slots(node, given["slots"], given["devices"], actor=_name(request)))
+
     def _acted(self, act: Callable[[Node], object]) -> Response:
         try:
             act(self.get_object())
+        except services.SlotsError as error:
+            raise ValidationError({error.field: [str(error)]}) from None
         except services.NodeStateError as error:
             raise ConflictError(str(error)) from None
         return Response(NodeSerializer(self.get_object()).data)

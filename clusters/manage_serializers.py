@@ -12,7 +12,7 @@ from clusters.models.nodes import Role
 from clusters.runtimes import runtimes_of
 from controlplane.models import Round
 from controlplane.serializing import OnlySettable
-from loadmaster.protocol import AssignmentState
+from loadmaster.protocol import MOST_SLOTS, AssignmentState
 from policies import registry
 from policies.base import PolicyError
 
@@ -118,6 +118,19 @@ class RoleSerializer(serializers.Serializer[Any]):
     """What a node is for."""
 
     role = serializers.ChoiceField(choices=Role.choices)
+
+
+class SlotsSerializer(serializers.Serializer[Any]):
+    """How many jobs may share each GPU."""
+
+    slots = serializers.IntegerField(min_value=1, max_value=MOST_SLOTS)
+    devices = serializers.ListField(
+        child=serializers.CharField(max_length=100),
+        required=False,
+        default=list,
+        max_length=1024,
+        help_text="uuids of the GPUs meant; all of the node where left out",
+    )
 
 
 class EnrolmentTokenSerializer(serializers.ModelSerializer[EnrolmentToken]):

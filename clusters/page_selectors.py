@@ -76,6 +76,18 @@ class NodeCard:
         return sum(bool(d.occupants) for d in self.devices)
 
     @property
+    def slots(self) -> int | None:
+        """How many jobs may share each of its GPUs; None where that differs."""
+        numbers = {d.device.slots for d in self.devices}
+        return numbers.pop() if len(numbers) == 1 else None
+
+    @property
+    def shared(self) -> int:
+        """The most jobs that may share a GPU of it; 0 where none may."""
+        most = max((d.device.slots for d in self.devices), default=1)
+        return most if most > 1 else 0
+
+    @property
     def runtimes(self) -> str:
         """The ways in which it runs jobs."""
         return " and ".join(runtimes_of(self.node))

@@ -7,17 +7,21 @@ At a moment it is
 - and its part of what the node takes beside the GPUs in use, base_w + (G - g) * idle_w: shared by the assignments on the node in
   proportion to the GPUs they hold (ANDREAS: energy is accounted per node at its GPUs in use and shared by its jobs).
 
+A GPU that several assignments hold is one GPU in use. Nobody can measure who of them draws what: its watts are split, the
+measured and modelled ones of the agent's samples evenly among those that run at that moment (`loadmaster.agent.sampling`), without
+samples in proportion to their shares. Who holds a shared GPU alone for a time pays for all of it then.
+
 So what a node's assignments draw adds up to the node's power while it works; a node without work is closed and nobody's.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
-from itertools import pairwise
-
-from django.db.models import Sum
+from itertools import groupby, pairwise
+from math import inf
 
 from clusters.models import Assignment, GpuType, UsagePoint
 
@@ -37,11 +41,26 @@ class PowerStep:
 
 @dataclass(frozen=True, slots=True)
 class Stay:
-    """An assignment's time on its node and the GPUs it holds there (a shared one counts by its share)."""
+    """An assignment's time on its node and the GPUs it holds there, each with its share of it."""
 
     from_s: float
     to_s: float
-    gpus: float
+    held: Mapping[object, float]
+
+    @property
+    def gpus(self) -> float:
+        """The GPUs it holds, a shared one counted by its share."""
+        return sum(self.held.values())
+
+
+@dataclass(frozen=True, slots=True)
+class Piece:
+    """A time in which nobody comes or goes: the node's GPUs `in_use`, and the `part` of them that is the assignment's."""
+
+    from_s: float
+    to_s: float
+    part: float
+    in_use: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,10 +77,10 @@ def power_drawn(assignment: Assignment, until: datetime, since: datetime | None 
     begin = max(filter(None, (assignment.accepted_at, since)), default=None)
     if assignment.accepted_at is None or begin is None or until <= begin:
         return None
-    stay = Stay(begin.timestamp(), until.timestamp(), _gpus(assignment))
-    neighbours = [n for n in _neighbours(assignment, until) if n.to_s > stay.from_s]
-    own = _own_power(assignment, stay, _samples(assignment, begin, until))
-    return Drawn(stay, own, _rest_power(assignment, stay, neighbours))
+    stay = Stay(begin.timestamp(), until.timestamp(), _held(assignment))
+    pieces = list(_pieces(stay, [n for n in _neighbours(assignment, until) if n.to_s > stay.from_s]))
+    own = _own_power(assignment, stay, pieces, _samples(assignment, begin, until))
+    return Drawn(stay, own, _rest_power(assignment, pieces))
 
 
 def _samples(assignment: Assignment, since: datetime, until: datetime) -> list[UsagePoint]:
@@ -71,55 +90,58 @@ def _samples(assignment: Assignment, since: datetime, until: datetime) -> list[U
     return [*before, *samples.filter(at__gte=since, at__lt=until).order_by("at", "id")]
 
 
-def _own_power(assignment: Assignment, stay: Stay, samples: Sequence[UsagePoint]) -> list[PowerStep]:
+def _own_power(assignment: Assignment, stay: Stay, pieces: Sequence[Piece], samples: Sequence[UsagePoint]) -> list[PowerStep]:
     """Watts of its own GPUs over its stay. The first sample also tells of the time before it."""
     if not samples:
-        return _modelled_power(assignment, stay)
+        return list(_modelled_power(assignment, pieces))
     times = [stay.from_s, *(min(max(s.at.timestamp(), stay.from_s), stay.to_s) for s in samples[1:]), stay.to_s]
     held = zip(pairwise(times), samples, strict=True)
     return [PowerStep(a, b, s.gpu_power_w or 0.0, s.power_source == MEASURED) for (a, b), s in held if b > a]
 
 
-def _modelled_power(assignment: Assignment, stay: Stay) -> list[PowerStep]:
-    gpu = assignment.node.gpu_type
-    if assignment.running_at is None:
-        return [PowerStep(stay.from_s, stay.to_s, stay.gpus * gpu.idle_w)]
-    first_step_s = assignment.running_at.timestamp() + (assignment.setup_s or 0.0)
-    at_s = min(max(first_step_s, stay.from_s), stay.to_s)
-    idle = PowerStep(stay.from_s, at_s, stay.gpus * gpu.idle_w)
-    return [idle, PowerStep(at_s, stay.to_s, stay.gpus * gpu.peak_w)]
+def _modelled_power(assignment: Assignment, pieces: Iterable[Piece]) -> Iterator[PowerStep]:
+    gpu, first_step_s = assignment.node.gpu_type, inf
+    if assignment.running_at is not None:
+        first_step_s = assignment.running_at.timestamp() + (assignment.setup_s or 0.0)
+    for piece in pieces:
+        at_s = min(max(first_step_s, piece.from_s), piece.to_s)
+        idle = PowerStep(piece.from_s, at_s, piece.part * gpu.idle_w)
+        yield from (s for s in (idle, PowerStep(at_s, piece.to_s, piece.part * gpu.peak_w)) if s.to_s > s.from_s)
 
 
-def _rest_power(assignment: Assignment, stay: Stay, neighbours: Sequence[Stay]) -> list[PowerStep]:
+def _rest_power(assignment: Assignment, pieces: Iterable[Piece]) -> list[PowerStep]:
     """Its part of the node's watts beside the GPUs in use, which changes as neighbours come and go."""
     node = assignment.node
     total = node.devices.count()
-    return [
-        PowerStep(a, b, _rest_w(node.base_w, node.gpu_type, total, in_use) * stay.gpus / in_use)
-        for a, b, in_use in _in_use(stay, neighbours)
-    ]
+    return [PowerStep(p.from_s, p.to_s, _rest_w(node.base_w, node.gpu_type, total, p.in_use) * p.part / p.in_use) for p in pieces]
 
 
-def _rest_w(base_w: float, gpu: GpuType, total: int, in_use: float) -> float:
-    return base_w + max(0.0, total - in_use) * gpu.idle_w
+def _rest_w(base_w: float, gpu: GpuType, total: int, in_use: int) -> float:
+    return base_w + max(0, total - in_use) * gpu.idle_w
 
 
-def _in_use(stay: Stay, neighbours: Sequence[Stay]) -> Iterator[tuple[float, float, float]]:
-    """(from, to, GPUs in use on the node) over the stay."""
+def _pieces(stay: Stay, neighbours: Sequence[Stay]) -> Iterator[Piece]:
+    """The stay, cut where somebody comes or goes."""
     edges = {e for n in neighbours for e in (n.from_s, n.to_s) if stay.from_s < e < stay.to_s}
     for a, b in pairwise(sorted({stay.from_s, stay.to_s, *edges})):
-        yield a, b, stay.gpus + sum(n.gpus for n in neighbours if n.from_s <= a and n.to_s >= b)
+        shares = Counter(stay.held)
+        for other in neighbours:
+            if other.from_s <= a and other.to_s >= b:
+                shares.update(other.held)
+        yield Piece(a, b, sum(share / shares[device] for device, share in stay.held.items()), len(shares))
 
 
 def _neighbours(assignment: Assignment, until: datetime) -> Iterator[Stay]:
     """The stays of the node's other assignments that began before `until`."""
-    others = Assignment.objects.filter(node=assignment.node_id, accepted_at__lt=until).exclude(pk=assignment.pk)
-    others = others.exclude(ended_at__lte=assignment.accepted_at)
-    for accepted_at, ended_at, held in others.annotate(held=Sum("slots__share")).values_list("accepted_at", "ended_at", "held"):
-        if accepted_at is not None and held:
-            yield Stay(accepted_at.timestamp(), (ended_at or until).timestamp(), float(held))
+    others = Assignment.objects.filter(node=assignment.node_id, accepted_at__lt=until, slots__share__gt=0)
+    others = others.exclude(pk=assignment.pk).exclude(ended_at__lte=assignment.accepted_at).order_by("pk", "slots__pk")
+    rows = others.values_list("pk", "accepted_at", "ended_at", "slots__device", "slots__share")
+    for (_, accepted_at, ended_at), slots in groupby(rows, key=lambda row: row[:3]):
+        held: dict[object, float] = {device: float(share) for *_, device, share in slots}
+        yield Stay(accepted_at.timestamp(), (ended_at or until).timestamp(), held)
 
 
-def _gpus(assignment: Assignment) -> float:
-    held = assignment.slots.aggregate(held=Sum("share"))["held"]
-    return float(held) if held else float(assignment.gpus)
+def _held(assignment: Assignment) -> dict[object, float]:
+    """Its devices and its share of each. One whose slots were never written counts as many as it was given, each whole."""
+    held: dict[object, float] = {pk: float(share) for pk, share in assignment.slots.values_list("device", "share") if share > 0}
+    return held or {f"unknown {number}": 1.0 for number in range(assignment.gpus)}

@@ -18,7 +18,15 @@ from django.views.decorators.http import require_GET, require_POST
 from clusters.models import Node
 from clusters.models.nodes import Role
 from clusters.page_selectors import cluster_nodes, page_of_nodes
-from clusters.services import NodeStateError, node_cordon, node_drain, node_set_role, node_uncordon
+from clusters.services import (
+    NodeStateError,
+    SlotsError,
+    node_cordon,
+    node_drain,
+    node_set_role,
+    node_set_slots,
+    node_uncordon,
+)
 from jobs.selectors import is_operator
 
 
@@ -37,14 +45,14 @@ def nodes(request: HttpRequest) -> HttpResponse:
 
 @require_POST
 def node_action(request: HttpRequest, node_id: uuid.UUID, action: str) -> HttpResponse:
-    """Cordon, uncordon or drain a node, or give it another role; for operators."""
+    """Cordon, uncordon or drain a node, or give it another role or number of slots; for operators."""
     user = cast(User, request.user)
     if not is_operator(user):
         raise PermissionDenied("only operators change nodes")
     node = get_object_or_404(Node, pk=node_id)
     try:
         messages.success(request, _act(node, action, request.POST, user.get_username()))
-    except NodeStateError as error:
+    except (NodeStateError, SlotsError) as error:
         messages.error(request, f"Nothing was changed: {error}.")
     return redirect("nodes")
 
@@ -66,7 +74,21 @@ def _act(node: Node, action: str, said: Mapping[str, str], actor: str) -> str:
         case "role" if role in Role.values:
             node_set_role(node, role, actor=actor)
             return f"{node.name} now serves {'production and profiling' if role == Role.BOTH else role}."
+        case "slots":
+            slots = _slots(said.get("slots", ""))
+            node_set_slots(node, slots, actor=actor)
+            return f"{_shared_by(slots)} of {node.name}."
     raise Http404(f"there is no action {action} {role}".strip())
+
+
+def _slots(text: str) -> int:
+    if not (text.strip().isdecimal() and text.strip().isascii()) or len(text.strip()) > 5:
+        raise SlotsError("slots", f"the slots must be a whole number, not {text[:20]!r}")
+    return int(text)
+
+
+def _shared_by(slots: int) -> str:
+    return "Jobs no longer share the GPUs" if slots == 1 else f"Up to {slots} jobs may now share each GPU"
 
 
 def _deadline(minutes: str) -> datetime | None:

@@ -17,6 +17,7 @@ from controlplane import formats
 from controlplane.paging import page_of
 from jobs.lifecycle import SHOWN_AS_RUNNING, SHOWN_AS_WAITING, JobState
 from jobs.models import QUEUE_ORDER, Job, Team
+from jobs.neighbours import Names, neighbours
 from jobs.selectors import LIVE_STATES, fraction_of, id_begins, jobs_of_teams, names_in_waiting, visible_jobs
 from jobs.wording import reason_for_waiting
 from profiling.models import Kind
@@ -48,7 +49,8 @@ _OF_JOB = (
     "failure_reason", "team__name", "user__username", "kind__name",
 )  # fmt: skip
 _OF_ASSIGNMENT = (
-    "job_id", "purpose", "steps_per_s", "gpus", "node__name", "node__emulated", "node__gpu_type__name", "node__gpu_type__emulated",
+    "job_id", "purpose", "steps_per_s", "gpus", "share", "node__name", "node__emulated", "node__gpu_type__name",
+    "node__gpu_type__emulated",
 )  # fmt: skip
 
 
@@ -69,12 +71,13 @@ class QueueFilters:
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """Where a job runs: a number of GPUs of a type on a node."""
+    """Where a job runs: a number of GPUs of a type on a node, and the jobs that share them."""
 
     node: str
     gpu_type: str
     gpus: int
     emulated: bool
+    beside: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -153,7 +156,8 @@ def job_rows(user: User, jobs: Iterable[Job]) -> list[JobRow]:
     """What a list says of each of these jobs (as `_with_what_is_shown` reads them)."""
     jobs = list(jobs)
     names, now = names_in_waiting(user, jobs), timezone.now()
-    return [_row(job, names, now) for job in jobs]
+    beside = neighbours(user, (a for job in jobs for a in getattr(job, "live_assignments", ())))
+    return [_row(job, names, beside, now) for job in jobs]
 
 
 def _with_what_is_shown(jobs: QuerySet[Job]) -> QuerySet[Job]:
@@ -185,13 +189,13 @@ def _keys(rows: QuerySet[Any]) -> list[Any] | QuerySet[Any, Any]:
     return few if len(few) <= MOST_KEYS else keys
 
 
-def _row(job: Job, names: Mapping[str, str], now: datetime) -> JobRow:
+def _row(job: Job, names: Mapping[str, str], beside: Names, now: datetime) -> JobRow:
     live = [a for a in getattr(job, "live_assignments", ()) if a.purpose == "training"]
     speed = next((a.steps_per_s for a in live if a.steps_per_s), None)
     text, tone = formats.due(job.due_at, now, job.completed_at)
     return JobRow(
         job=job,
-        places=tuple(_place(a) for a in getattr(job, "live_assignments", ())),
+        places=tuple(_place(a, beside.get(a.pk, ())) for a in getattr(job, "live_assignments", ())),
         percent=100 * fraction_of(job),
         steps_per_s=speed,
         eta_s=(job.total_steps - job.steps_done) / speed if speed and job.state == JobState.RUNNING else None,
@@ -201,9 +205,9 @@ def _row(job: Job, names: Mapping[str, str], now: datetime) -> JobRow:
     )
 
 
-def _place(assignment: Assignment) -> Place:
+def _place(assignment: Assignment, beside: tuple[str, ...]) -> Place:
     node = assignment.node
-    return Place(node.name, node.gpu_type.name, assignment.gpus, bool(node.emulated or node.gpu_type.emulated))
+    return Place(node.name, node.gpu_type.name, assignment.gpus, bool(node.emulated or node.gpu_type.emulated), beside)
 
 
 def query_of(filters: QueueFilters) -> dict[str, Any]:

@@ -11,6 +11,7 @@ import typer
 from loadmaster.cli_output import USAGE, connected, fail, out, said, show_json, show_nodes, table, wants_json
 from loadmaster.client import Client
 from loadmaster.job_file import parse_settings
+from loadmaster.protocol import MOST_SLOTS
 from loadmaster.results import CostSum, Node
 from loadmaster.terminal import shown
 
@@ -77,6 +78,23 @@ def role(
     """Say what a node is for."""
     with connected(context) as client:
         _said(context, client.set_role(_node(client, node, cluster).id, new_role), as_json)
+
+
+def slots(
+    context: typer.Context,
+    node: NodeName,
+    number: Annotated[int, typer.Argument(help="Jobs that may share a GPU; 1: none may.", metavar="SLOTS", min=1, max=MOST_SLOTS)],
+    gpu: Annotated[list[str] | None, typer.Option(help="Only this GPU, by uuid; as often as needed.")] = None,
+    cluster: InCluster = None,
+    as_json: Json = False,
+) -> None:
+    """Say how many jobs may share each GPU of a node."""
+    with connected(context) as client:
+        changed = client.set_slots(_node(client, node, cluster).id, number, gpu or ())
+    if as_json or wants_json(context):
+        show_json(changed)
+        return
+    table(("GPU", "SLOTS", "HELD"), [(shown(d.uuid), str(d.slots), str(d.held_slots)) for d in changed.devices])
 
 
 def reschedule(context: typer.Context, cluster: InCluster = None) -> None:
@@ -195,7 +213,7 @@ def _cost_line(row: CostSum) -> tuple[str, ...]:
 
 def register(app: typer.Typer) -> None:
     """Add the commands to the command line."""
-    for command in (nodes, cordon, uncordon, drain, role, reschedule, costs):
+    for command in (nodes, cordon, uncordon, drain, role, slots, reschedule, costs):
         app.command()(command)
     app.command("enrol-token")(enrol_token)
     app.add_typer(policy_app, name="policy")

@@ -228,6 +228,10 @@ class Client(SimulationCalls):
         """Make a node one for production, profiling or both (operators)."""
         return self._node(node_id, "role", {"role": role})
 
+    def set_slots(self, node_id: str, slots: int, devices: Sequence[str] = ()) -> Node:
+        """Let so many jobs share each GPU of a node, or each of those of these uuids (operators)."""
+        return self._node(node_id, "slots", {"slots": slots, "devices": list(devices)})
+
     def enrolment_token(self, cluster: str, *, role: str = "production", valid_h: float = 24.0) -> str:
         """A token that lets one machine in (operators)."""
         body = {"cluster": cluster, "role": role, "valid_h": valid_h}

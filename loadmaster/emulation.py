@@ -3,6 +3,7 @@
 The real step runs inside a period of T seconds, T being the step time of the job's kind on the emulated GPU type; the clock
 sleeps for what is left of the period. Periods follow each other on a fixed grid (a late step is caught up by the next ones),
 so the pace stays right although several trainers share a few cores; stretching each step by a sleep of fixed length would not.
+T may change between steps (`step_s`): another job has come onto the device, or has left it.
 What was slept is never presented as work: the share of steps whose real work did not fit into T is published beside the pace.
 """
 

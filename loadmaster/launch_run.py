@@ -1,5 +1,6 @@
 """One launch of a job, from its first batch to its end: what stands behind `loadmaster.training.steps`."""
 
+import math
 import sys
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -12,7 +13,7 @@ from loadmaster.emulation import PacingClock
 from loadmaster.epochs import Epochs
 from loadmaster.gangs import LeftEarly, gang_of
 from loadmaster.meter import Meter
-from loadmaster.run_folder import JobEnvironment, ProgressLog, TermWatch, process_age_s
+from loadmaster.run_folder import JobEnvironment, PaceWatch, ProgressLog, TermWatch, process_age_s
 
 PROGRESS_EVERY_S = 0.5
 EXIT_PREEMPTED = 75
@@ -68,6 +69,7 @@ class Run:
         self._term = TermWatch(environment.run_dir, environment.fence)
         self._store = CheckpointStore(work.folder, environment.fence, warn=self._warn) if work.folder else None
         self._pacing = PacingClock(environment.emulated_step_s) if environment.emulated_step_s else None
+        self._pace = PaceWatch(environment.run_dir, environment.emulated_step_s or math.inf)
         self._meter = Meter()
         self._step = self._launch_steps = 0
         self._saved_step: int | None = None
@@ -162,6 +164,7 @@ class Run:
 
     def _end_step(self) -> None:
         if self._pacing:
+            self._pacing.step_s = self._pace.step_s()
             self._pacing.wait(self._is_over)
         self._meter.step()
         self._step += 1

@@ -38,6 +38,9 @@ TIME_HEADER = "Loadmaster-Time"
 LATER = {"later": True}
 """Metadata of a field that was added for agents that know it: `wire` leaves it out where it has its default."""
 
+MOST_SLOTS = 16
+"""Jobs that may share one GPU at most. Policies pair two."""
+
 RUNTIMES = ("process", "docker")
 """The ways of running a job; a node offers the one its agent was started with."""
 
@@ -100,6 +103,10 @@ class StopReason(StrEnum):
 
     PREEMPT = "preempt"
     CANCEL = "cancel"
+
+
+OUT_OF_SHARED_MEMORY = "out of memory on a GPU it shared"
+"""How a reason begins that an agent gives (FAILED, `gpu`) for a run that found no memory on a GPU beside another job's."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -18,6 +18,7 @@ from types import FrameType
 
 TERM_FILE = "term.json"
 PROGRESS_FILE = "progress.jsonl"
+PACE_FILE = "pace.json"
 TERM_VERSION = 1
 TERM_CHECK_S = 0.05
 TERM_OVER = "term"
@@ -149,6 +150,38 @@ def _end_of(term: Mapping[str, object]) -> Callable[[], bool]:
 
 def _never() -> bool:
     return False
+
+
+class PaceWatch:
+    """The step time of an emulated device, which changes as others come onto it and leave: the agent writes it anew then.
+
+    The file is looked at no more than every 50 ms, and read only when it has changed. Without one the launch's first pace holds.
+    """
+
+    def __init__(self, run_dir: Path | None, step_s: float) -> None:
+        self._path = run_dir / PACE_FILE if run_dir else None
+        self._step_s = step_s
+        self._looked_s = -math.inf
+        self._stamp: tuple[int, int, int] | None = None
+
+    def step_s(self) -> float:
+        """Seconds per step now."""
+        now_s = time.monotonic()
+        if self._path is not None and now_s - self._looked_s >= TERM_CHECK_S:
+            self._looked_s = now_s
+            self._look(self._path)
+        return self._step_s
+
+    def _look(self, path: Path) -> None:
+        try:
+            status = path.stat()
+            stamp = (status.st_mtime_ns, status.st_ino, status.st_size)
+            if stamp != self._stamp:
+                step_s = float(json.loads(path.read_bytes())["step_s"])
+                self._step_s = step_s if math.isfinite(step_s) and step_s > 0 else self._step_s
+                self._stamp = stamp
+        except (FileNotFoundError, ValueError, KeyError, TypeError):
+            return  # nobody has shared it yet, or no pace: what was last understood holds, and the agent will write again
 
 
 class ProgressLog:

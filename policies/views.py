@@ -282,7 +282,8 @@ class JobView:
 class ProfileRequest:
     """A measurement wanted: run `steps` steps of `job` on `gpus` GPUs of `gpu_type` on a profiling node.
 
-    `copy` numbers the job's profile runs, so that several may run at once; `since_s` is when it was first wanted.
+    `copy` numbers the job's profile runs, so that several may run at once; `since_s` is when it was first wanted. `beside` names
+    the job (`beside_copy` its copy) with which it is to share one device: both are asked for, and placed together or not at all.
     """
 
     job: str
@@ -292,3 +293,5 @@ class ProfileRequest:
     steps: int
     copy: int
     since_s: float
+    beside: str = ""
+    beside_copy: int = 0

@@ -5,7 +5,7 @@ from __future__ import annotations
 from django.contrib import admin
 
 from controlplane.admin_base import ReadOnly, ReadOnlyInline
-from profiling.models import Kind, Measurement, PairMeasurement, PairProfile, Profile, ProfileRun
+from profiling.models import Kind, Measurement, PairMeasurement, PairProfile, PairRun, Profile, ProfileRun
 
 
 class ProfileInline(ReadOnlyInline):
@@ -94,4 +94,13 @@ class PairMeasurementAdmin(ReadOnly):
         "estimated_second_steps_per_s",
     )
     list_filter = ("gpu_type",)
+    list_select_related = ("first", "second", "gpu_type")
+
+
+@admin.register(PairRun)
+class PairRunAdmin(ReadOnly):
+    """Pairs wanted measured, under way, measured, or given up."""
+
+    list_display = ("first", "second", "gpu_type", "state", "failures", "reason", "created_at", "ended_at")
+    list_filter = ("state", "gpu_type")
     list_select_related = ("first", "second", "gpu_type")

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from uuid import UUID
+
 from django.db import models
 from django.db.models import F, Q
 
@@ -165,3 +167,42 @@ class ProfileRun(models.Model):
 
     def __str__(self) -> str:
         return f"{self.kind} on {self.gpus} x {self.gpu_type} ({self.state})"
+
+
+class PairRun(models.Model):
+    """A pair wanted measured, or under way: a job of each kind side by side on one GPU of a type, for `steps` steps of both.
+
+    Two assignments carry it out, told apart by the jobs' `*_copy`; every try has copies of its own. Neither job waits for it.
+    """
+
+    first = models.ForeignKey(Kind, on_delete=models.CASCADE, related_name="pair_runs_as_first")
+    second = models.ForeignKey(Kind, on_delete=models.CASCADE, related_name="pair_runs_as_second")
+    gpu_type = models.ForeignKey("clusters.GpuType", on_delete=models.CASCADE)
+    first_job = models.ForeignKey("jobs.Job", on_delete=models.CASCADE, related_name="pair_runs_as_first")
+    second_job = models.ForeignKey("jobs.Job", on_delete=models.CASCADE, related_name="pair_runs_as_second")
+    first_copy = models.PositiveIntegerField()
+    second_copy = models.PositiveIntegerField()
+    first_quota = models.PositiveIntegerField(help_text="Steps after which its launch ends by itself, the pair measured or not")
+    second_quota = models.PositiveIntegerField()
+    steps = models.PositiveIntegerField(help_text="Steps of both, side by side, that are enough")
+    state = models.CharField(max_length=10, choices=ProfileRun.State.choices, default=ProfileRun.State.WANTED)
+    failures = models.PositiveIntegerField(default=0)
+    created_at = models.DateTimeField(auto_now_add=True)
+    ended_at = models.DateTimeField(null=True, blank=True)
+    reason = models.TextField(blank=True, default="")
+
+    class Meta:
+        constraints = [
+            models.UniqueConstraint(fields=["first", "second", "gpu_type"], name="pair_run_once"),
+            models.CheckConstraint(condition=Q(first__lte=F("second")), name="pair_run_in_order"),
+        ]
+        indexes = [models.Index(fields=["state"])]
+        ordering = ["id"]
+
+    def __str__(self) -> str:
+        return f"{self.first} beside {self.second} on {self.gpu_type} ({self.state})"
+
+    @property
+    def launches(self) -> tuple[tuple[UUID, int], tuple[UUID, int]]:
+        """(job, copy) of both."""
+        return (self.first_job_id, self.first_copy), (self.second_job_id, self.second_copy)

@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 
-from django.db.models import Count, Q
+from django.db.models import Count, Max, Q
 
 from clusters.models import Cluster, Node
 from clusters.models.nodes import Role, State
@@ -22,7 +22,10 @@ Configuration = tuple[int, int]
 
 @dataclass(frozen=True, slots=True)
 class Offer:
-    """What one profiling node offers: up to `gpus` GPUs of a type, with the rest of the machine."""
+    """What one profiling node offers: up to `gpus` GPUs of a type, with the rest of the machine.
+
+    `slots`: jobs that may share that GPU of it that most may share.
+    """
 
     type_id: int
     type_name: str
@@ -31,6 +34,7 @@ class Offer:
     memory_gb: float
     labels: frozenset[str]
     runtimes: tuple[str, ...]
+    slots: int = 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,15 +47,16 @@ class Offers:
 
 def offers(cluster: Cluster, now: datetime) -> Offers:
     """The offers of all nodes of role profiling or both; one query."""
-    healthy = Count("devices", filter=Q(devices__healthy=True))
-    nodes = Node.objects.filter(cluster=cluster).exclude(role=Role.PRODUCTION).select_related("gpu_type").annotate(healthy=healthy)
+    working = Q(devices__healthy=True)
+    there = Node.objects.filter(cluster=cluster).exclude(role=Role.PRODUCTION).select_related("gpu_type")
+    nodes = there.annotate(healthy=Count("devices", filter=working), slots=Max("devices__slots", filter=working))
     ready, back = [], []
     for node in nodes:
         gone = node.state == State.LOST and (node.last_seen_at is None or now - node.last_seen_at > RETURN_PATIENCE)
         if node.state == State.READY:
-            ready.append(_offer(node, node.healthy))
+            ready.append(_offer(node, node.healthy, node.slots or 1))
         elif not gone:
-            back.append(_offer(node, node.healthy))
+            back.append(_offer(node, node.healthy, node.slots or 1))
     return Offers(tuple(ready), tuple(back))
 
 
@@ -59,7 +64,7 @@ def reachable(job: Job, nodes: Iterable[Offer]) -> set[Configuration]:
     """The configurations of these nodes that the job could run on: type allowed, its runtime there, GPUs in its range,
     resources enough.
     """
-    return {(o.type_id, g) for o in nodes if _fits(job, o) for g in range(max(1, job.gpus_min), min(job.gpus_max, o.gpus) + 1)}
+    return {(o.type_id, g) for o in nodes if fits(job, o) for g in range(max(1, job.gpus_min), min(job.gpus_max, o.gpus) + 1)}
 
 
 def uses(job: Job, type_name: str, gpus: int) -> bool:
@@ -67,12 +72,14 @@ def uses(job: Job, type_name: str, gpus: int) -> bool:
     return job.gpus_min <= gpus <= job.gpus_max and (not job.allowed_types or type_name in job.allowed_types)
 
 
-def _offer(node: Node, gpus: int) -> Offer:
+def _offer(node: Node, gpus: int, slots: int) -> Offer:
     cores, memory_gb = node.cores - node.reserved_cores, node.memory_gb - node.reserved_memory_gb
-    return Offer(node.gpu_type_id, node.gpu_type.name, gpus, cores, memory_gb, frozenset(node.labels), runtimes_of(node))
+    labels, runtimes = frozenset(node.labels), runtimes_of(node)
+    return Offer(node.gpu_type_id, node.gpu_type.name, gpus, cores, memory_gb, labels, runtimes, slots)
 
 
-def _fits(job: Job, offer: Offer) -> bool:
+def fits(job: Job, offer: Offer) -> bool:
+    """Whether a node's offer is one that the job could run on: its type, runtime, labels, cores and memory."""
     allowed = not job.allowed_types or offer.type_name in job.allowed_types
     able = job.runtime in offer.runtimes and set(job.labels) <= offer.labels
     return allowed and able and job.cores <= offer.cores and job.memory_gb <= offer.memory_gb

@@ -2,22 +2,23 @@
 
 What is looked at is the longest time during which exactly these two held the device, from the first to the last moment at which
 both reported progress. The pace of each is taken from its own samples then, as `profiling.step_times` does it: with five steps
-or more of each, and steady. Jobs of one GPU each; not on emulated devices, whose clocks do not know of sharing: their pace beside
-another would be a fiction.
+or more of each, and steady. Jobs of one GPU each. On an emulated device the agent slows both clocks down while it is shared
+(`loadmaster.agent.sharing`): what is measured there is that, unless the real work overran a clock.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from datetime import datetime
+from datetime import datetime, timedelta
 
 from django.utils import timezone
 
 from clusters.models import Assignment, AssignmentSlot, Device, ProgressPoint
+from loadmaster.protocol import OUT_OF_SHARED_MEMORY, ReasonClass
 from policies.snapshot import Source
 from profiling import pairs
-from profiling.measurements import MIN_STEPS, NEWEST_POINTS, NOISY
+from profiling.measurements import MIN_STEPS, NEWEST_POINTS, NOISY, OVERRUN
 from profiling.models import PairMeasurement, PairProfile
 from profiling.pair_estimates import Rates, pair_rates
 from profiling.runs import lock_kind
@@ -27,6 +28,9 @@ from profiling.step_times import Pace, pace
 
 PARTNERS_AT_ONCE = 10
 """Launches beside which one is looked at, the last to start: each pair is also looked at when the other one ends."""
+
+TOGETHER = timedelta(seconds=5)
+"""Two launches that end within this time, the one out of memory and the other soon too, were on the device together."""
 
 Interval = tuple[datetime, datetime]
 Sample = tuple[datetime, int, float]
@@ -82,6 +86,16 @@ def observe_pairs(assignment: Assignment) -> list[PairObservation]:
     return [seen for seen in found if seen is not None]
 
 
+def observe_pair(one: Assignment, other: Assignment) -> PairObservation | None:
+    """What these two launches showed beside each other, however much it is; None where they did not share, or it tells nothing."""
+    device = _shared_device(one)
+    if device is None:
+        return None
+    others = _others_on(device, one)
+    partner = next((a for a in others if a.pk == other.pk), None)
+    return None if partner is None else _observed(one, partner, [a for a in others if a.pk != other.pk])
+
+
 def record_pair(seen: PairObservation) -> Learnt | None:
     """Write the measurement and move the pair's profile, with both kinds locked; in the caller's transaction.
 
@@ -92,7 +106,7 @@ def record_pair(seen: PairObservation) -> Learnt | None:
     where = {"first_id": seen.kinds[0], "second_id": seen.kinds[1], "gpu_type_id": seen.first.node.gpu_type_id}
     launches = {"first_assignment": seen.first, "second_assignment": seen.second}
     last = PairMeasurement.objects.filter(**launches).order_by("-id").first()
-    if last is not None and (seen.steps[0] < 2 * last.first_steps or seen.steps[1] < 2 * last.second_steps):
+    if last is not None and not _tells_more(seen, last):
         return None
     profile = PairProfile.objects.filter(**where).first()
     known = profile is not None and profile.source == Source.MEASURED
@@ -101,6 +115,40 @@ def record_pair(seen: PairObservation) -> Learnt | None:
     before = (profile.first_steps_per_s, profile.second_steps_per_s) if profile is not None else guess
     _move(profile or PairProfile(**where), seen, fresh=not known)
     return Learnt(before, seen.rates)
+
+
+def record_impossible(assignment: Assignment) -> Learnt | None:
+    """Write that two kinds cannot share a GPU, where this launch found no memory there beside another one's; else nothing.
+
+    None too where it is written already, and where more than one other was on the device: nobody can say which was too much.
+    """
+    device = _shared_device(assignment) if _lacked_memory(assignment) else None
+    if device is None or assignment.ended_at is None:
+        return None
+    since = assignment.ended_at - TOGETHER
+    there = [a for a in _others_on(device, assignment) if a.ended_at is None or a.ended_at >= since]
+    if len(there) != 1:
+        return None
+    first, second = _in_order(assignment, there[0])
+    steps = [max(0, a.steps_done - a.start_steps) for a in (first, second)]
+    return record_pair(PairObservation(first, second, (Pace(0.0, steps[0], 0.0), Pace(0.0, steps[1], 0.0))))
+
+
+def _lacked_memory(assignment: Assignment) -> bool:
+    return assignment.reason_class == ReasonClass.GPU and assignment.reason.startswith(OUT_OF_SHARED_MEMORY)
+
+
+def _tells_more(seen: PairObservation, last: PairMeasurement) -> bool:
+    """Whether the same two launches say something new: that they do not fit after all, or twice the steps."""
+    if last.first_steps_per_s == 0.0:
+        return False
+    return not any(seen.rates) or (seen.steps[0] >= 2 * last.first_steps and seen.steps[1] >= 2 * last.second_steps)
+
+
+def _in_order(one: Assignment, other: Assignment) -> tuple[Assignment, Assignment]:
+    """The one whose kind has the lesser primary key first."""
+    first, second = sorted((one, other), key=lambda a: (a.job.kind_id, str(a.pk)))
+    return first, second
 
 
 def undisturbed(both: Interval, others: Iterable[Interval]) -> Interval | None:
@@ -117,16 +165,16 @@ def undisturbed(both: Interval, others: Iterable[Interval]) -> Interval | None:
 
 
 def _shared_device(assignment: Assignment) -> Device | None:
-    """The real GPU that the launch shares; None for one that has its device to itself, several, or a quota of the CPU."""
+    """The GPU that the launch shares; None for one that has its device to itself, several, or a quota of the CPU."""
     if assignment.share >= 1.0 or not _can_tell(assignment):
         return None
     slots = list(AssignmentSlot.objects.filter(assignment=assignment).select_related("device")[:2])
-    return slots[0].device if len(slots) == 1 and not slots[0].device.emulated else None
+    return slots[0].device if len(slots) == 1 else None
 
 
 def _can_tell(assignment: Assignment) -> bool:
     whole = assignment.world_size == 1 and assignment.gpus == 1 and assignment.cpu_quota is None
-    return whole and assignment.running_at is not None
+    return whole and assignment.running_at is not None and (assignment.overrun_fraction or 0.0) <= OVERRUN
 
 
 def _others_on(device: Device, assignment: Assignment) -> list[Assignment]:
@@ -148,7 +196,7 @@ def _observed(assignment: Assignment, other: Assignment, thirds: Sequence[Assign
     alone = undisturbed((max(assignment.running_at, other.running_at), until), map(_stay, thirds))
     if alone is None:
         return None
-    first, second = sorted((assignment, other), key=lambda a: (a.job.kind_id, str(a.pk)))
+    first, second = _in_order(assignment, other)
     paces = _paces(_samples(first, alone), _samples(second, alone))
     return None if paces is None else PairObservation(first, second, paces)
 
@@ -187,20 +235,21 @@ def _estimate(seen: PairObservation) -> Rates | None:
 
 def _write(where: dict[str, int], launches: dict[str, Assignment], seen: PairObservation, guess: Rates | None) -> None:
     first, second = guess or (None, None)
-    PairMeasurement.objects.create(
-        **where,
-        **launches,
-        first_steps=seen.steps[0],
-        second_steps=seen.steps[1],
-        first_steps_per_s=seen.rates[0],
-        second_steps_per_s=seen.rates[1],
-        estimated_first_steps_per_s=first,
-        estimated_second_steps_per_s=second,
-    )
+    rates = {
+        "first_steps_per_s": seen.rates[0],
+        "second_steps_per_s": seen.rates[1],
+        "estimated_first_steps_per_s": first,
+        "estimated_second_steps_per_s": second,
+    }
+    steps = {"first_steps": seen.steps[0], "second_steps": seen.steps[1]}
+    of_launches = PairMeasurement.objects.filter(**launches, **steps)
+    if not of_launches.update(**where, **rates):
+        PairMeasurement.objects.create(**launches, **steps, **where, **rates)
 
 
 def _move(profile: PairProfile, seen: PairObservation, *, fresh: bool) -> None:
-    samples = 0 if fresh else profile.samples
+    """Towards what was seen; that they cannot share holds at once."""
+    samples = 0 if fresh or not any(seen.rates) else profile.samples
     own, others = profile.first_steps_per_s or 0.0, profile.second_steps_per_s or 0.0
     profile.first_steps_per_s, profile.second_steps_per_s = (
         moved(own, seen.rates[0], samples),

@@ -20,6 +20,7 @@ from policies.snapshot import Purpose, Source
 from profiling.measurements import MIN_STEPS
 from profiling.models import Measurement, PairMeasurement, Profile, ProfileRun
 from profiling.offers import Configuration, Offers, offers
+from profiling.pair_runs import reconcile_pair_runs
 from profiling.runs import OPEN, WAITING, R, lock_kind, settle
 
 ALIKE = 3
@@ -30,13 +31,16 @@ SHARING_AT_ONCE = 50
 """Launches on shared devices that a pass looks at."""
 
 
-def reconcile_profiles(now: datetime, measure: Callable[[Assignment], None]) -> None:
-    """Settle every kind that waits for something, one short transaction each; `measure` takes in what runs unmeasured."""
+def reconcile_profiles(now: datetime, measure: Callable[[Assignment], None], stop: Callable[[Assignment], object]) -> None:
+    """Settle every kind that waits for something, one short transaction each; `measure` takes in what runs unmeasured, `stop` asks
+    for the end of what has measured enough.
+    """
     for cluster in Cluster.objects.all():
         for kind_id in sorted(_unsettled(cluster, offers(cluster, now))):
             with transaction.atomic():
                 settle(lock_kind(kind_id), cluster, now, background=True)
         _end_rests(cluster, now)
+        reconcile_pair_runs(cluster, now, stop)
     for assignment in (*_running_unmeasured(), *_sharing_unmeasured()):
         measure(assignment)
 

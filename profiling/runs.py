@@ -16,6 +16,7 @@ from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from datetime import datetime, timedelta
+from uuid import UUID
 
 from django.db.models import Exists, Max, OuterRef
 from django.utils import timezone
@@ -30,7 +31,7 @@ from jobs.moves import LostRaceError, move_job, note_job
 from loadmaster.protocol import ReasonClass
 from policies.snapshot import Purpose, Source
 from profiling.assumptions import assume
-from profiling.models import Kind, Profile, ProfileRun
+from profiling.models import Kind, PairRun, Profile, ProfileRun
 from profiling.offers import Configuration, Offers, offers, reachable, uses
 
 R = ProfileRun.State
@@ -140,6 +141,12 @@ def _begin(known: Knowledge, job: Job, offered: Offers) -> bool:
     return waits
 
 
+def is_resting(run: PairRun, heartbeat_s: float, now: datetime) -> bool:
+    """Whether it failed a short while ago: after one heartbeat's time it is tried again, then after two, four and so on."""
+    rest_s = heartbeat_s * 2.0 ** min(max(run.failures - 1, 0), 8)
+    return run.ended_at is not None and now - run.ended_at < timedelta(seconds=rest_s)
+
+
 def give_up(run: ProfileRun, reason: str, reason_class: str) -> None:
     """Close a run for good."""
     run.state, run.reason, run.reason_class, run.ended_at = R.GIVEN_UP, reason, reason_class, timezone.now()
@@ -186,7 +193,7 @@ def _want(known: Knowledge, job: Job, offered: Offers) -> bool:
     own_failures = {(r.gpu_type_id, r.gpus) for r in known.given_up if r.job_id == job.pk}
     under_way = {(r.gpu_type_id, r.gpus) for r in known.open}
     missing = sorted(reachable(job, offered.now) - known.settled - own_failures - under_way)
-    copy = _last_copy(job) if missing else 0
+    copy = last_copy(job.pk) if missing else 0
     steps = max(1, min(known.cluster.profiling_steps, job.total_steps))
     for number, (type_id, gpus) in enumerate(missing, copy + 1):
         run, _ = ProfileRun.objects.update_or_create(
@@ -199,11 +206,13 @@ def _want(known: Knowledge, job: Job, offered: Offers) -> bool:
     return bool(missing)
 
 
-def _last_copy(job: Job) -> int:
-    """The greatest copy number the job's profile runs ever had: an old launch is never taken for a new one."""
-    runs = ProfileRun.objects.filter(job=job).aggregate(last=Max("copy"))["last"] or 0
-    launches = Assignment.objects.filter(job=job, purpose=Purpose.PROFILING).aggregate(last=Max("copy"))["last"] or 0
-    return max(runs, launches)
+def last_copy(job: UUID) -> int:
+    """The greatest copy number of any run that ever measured by this job: an old launch is never taken for a new one."""
+    launches = Assignment.objects.filter(job=job, purpose=Purpose.PROFILING).aggregate(last=Max("copy"))["last"]
+    alone = ProfileRun.objects.filter(job=job).aggregate(last=Max("copy"))["last"]
+    first = PairRun.objects.filter(first_job=job).aggregate(last=Max("first_copy"))["last"]
+    second = PairRun.objects.filter(second_job=job).aggregate(last=Max("second_copy"))["last"]
+    return max(number or 0 for number in (launches, alone, first, second))
 
 
 def _go_on(known: Knowledge, job: Job) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from datetime import datetime
 from typing import TypeVar
@@ -16,8 +16,8 @@ from loadmaster.protocol import ReasonClass
 from policies.snapshot import KindView, ProfileRequest, ResourceUse, Source, Throughput
 from profiling import pairs
 from profiling.estimates import Config, Pool, estimate
-from profiling.models import Kind, Profile, ProfileRun
-from profiling.runs import OPEN, WAITING, R
+from profiling.models import Kind, PairRun, Profile, ProfileRun
+from profiling.runs import OPEN, WAITING, R, is_resting
 
 POOL_SIZE = 5000
 """Measured profiles, the newest, that estimates are made from."""
@@ -79,14 +79,26 @@ def profile_requests(cluster: Cluster) -> tuple[ProfileRequest, ...]:
     A run that no job waits for (a queued job lends its command) is as young as the snapshot: an old request may take devices from
     production where a node serves both, such a one may not. A job one of whose runs has failed a short while ago rests.
     """
-    now_s = timezone.now().timestamp()
+    now = timezone.now()
     runs = list(ProfileRun.objects.filter(job__cluster=cluster, state__in=OPEN).select_related("gpu_type", "job"))
     resting = {r.job_id for r in runs if r.state == R.WANTED and r.ended_at is not None}
-    return tuple(
-        ProfileRequest(str(r.job_id), str(r.kind_id), r.gpu_type.name, r.gpus, r.steps, r.copy, _since_s(r, now_s))
+    alone = [
+        ProfileRequest(str(r.job_id), str(r.kind_id), r.gpu_type.name, r.gpus, r.steps, r.copy, _since_s(r, now.timestamp()))
         for r in runs
         if r.state == R.RUNNING or (r.job.state in WAITING and r.job_id not in resting)
-    )
+    ]
+    return (*alone, *_pair_requests(cluster, now))
+
+
+def _pair_requests(cluster: Cluster, now: datetime) -> Iterator[ProfileRequest]:
+    """Two requests for each pair of kinds that is to be measured on one device."""
+    for run in PairRun.objects.filter(first_job__cluster=cluster, state__in=OPEN).select_related("gpu_type"):
+        if is_resting(run, cluster.heartbeat_s, now):
+            continue
+        one, two = (str(run.first_job_id), run.first_copy), (str(run.second_job_id), run.second_copy)
+        sides = ((one, two, run.first_id, run.first_quota), (two, one, run.second_id, run.second_quota))
+        for (job, copy), beside, kind, steps in sides:
+            yield ProfileRequest(job, str(kind), run.gpu_type.name, 1, steps, copy, now.timestamp(), *beside)
 
 
 def _since_s(run: ProfileRun, now_s: float) -> float:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from datetime import datetime
+from functools import partial
 
 from django.db import transaction
 from django.db.models import Q
@@ -14,12 +15,12 @@ from clusters.models import Assignment
 from controlplane.events import request_reschedule
 from controlplane.models import Reason
 from jobs.models import Job
-from loadmaster.protocol import AssignmentState, ReasonClass
+from loadmaster.protocol import AssignmentState, ReasonClass, StopReason
 from policies.snapshot import Purpose, Source
 from profiling import kinds
 from profiling.measurements import Observation, is_telling, is_training, observe, record
-from profiling.models import Kind, Measurement, PairMeasurement, PairProfile, Profile, ProfileRun
-from profiling.pair_measurements import observe_pairs, record_pair
+from profiling.models import Kind, Measurement, PairMeasurement, PairProfile, PairRun, Profile, ProfileRun
+from profiling.pair_measurements import observe_pairs, record_impossible, record_pair
 from profiling.reconciler import reconcile_profiles as _reconcile_profiles
 from profiling.runs import COMMANDS_FAULT, OPEN, R, begin, begin_all, give_up, lock_kind, settle
 
@@ -120,6 +121,9 @@ def production_measured(assignment: Assignment) -> None:
 
 def pairs_measured(assignment: Assignment) -> None:
     """Refine what is known of its kind beside those of the launches that shared its GPU. Calling it again changes nothing."""
+    with transaction.atomic():
+        if record_impossible(assignment) is not None:
+            request_reschedule(assignment.job.cluster, Reason.PROFILE, job=assignment.job)
     for seen in observe_pairs(assignment):
         with transaction.atomic():
             learnt = record_pair(seen)
@@ -129,7 +133,9 @@ def pairs_measured(assignment: Assignment) -> None:
 
 def reconcile_profiles(now: datetime) -> None:
     """Find what was missed: runs nobody can serve, jobs that wait for nothing, nodes that could measure something new."""
-    _reconcile_profiles(now, production_measured)
+    from clusters.services.stops import request_stop  # which ends jobs, which teaches the profiler: a circle otherwise
+
+    _reconcile_profiles(now, production_measured, partial(request_stop, reason=StopReason.PREEMPT, actor="profiler"))
 
 
 def forget(kind: Kind) -> None:
@@ -141,6 +147,7 @@ def forget(kind: Kind) -> None:
         Profile.objects.filter(kind=kind).update(source=Source.ESTIMATED, samples=0)
         PairMeasurement.objects.filter(Q(first=kind) | Q(second=kind)).delete()
         PairProfile.objects.filter(Q(first=kind) | Q(second=kind)).update(source=Source.ESTIMATED, samples=0)
+        PairRun.objects.filter(Q(first=kind) | Q(second=kind)).exclude(state__in=OPEN).delete()
 
 
 def _take_in(kind: Kind, run: ProfileRun, assignment: Assignment) -> None:

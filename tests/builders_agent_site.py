@@ -11,6 +11,7 @@ from django.test import Client
 from clusters.models import Assignment, Cluster, Node
 from clusters.services.enrolment import issue_enrolment_token
 from loadmaster.agent.client import AgentClient
+from loadmaster.agent.emulated import Emulation
 from loadmaster.agent.journal import Journal
 from loadmaster.agent.loop import Agent
 from loadmaster.agent.machine import EmulatedDevices, Identity, boot_id
@@ -56,10 +57,11 @@ class NodeSite:
         name: str = "n1",
         runtime: Callable[[Path], Runtime] = by_processes,
         checkpoints: Path | None = None,
+        emulation: Emulation | None = None,
     ) -> None:
         self.cluster, self.state_dir, self.name, self.checkpoints = cluster, state_dir, name, checkpoints
         self._runtime = runtime
-        self.devices = EmulatedDevices(an_emulation(step_s={"default": {1: 0.05}}), name)
+        self.devices = EmulatedDevices(emulation or an_emulation(step_s={"default": {1: 0.05}}), name)
         self.identity = Identity(f"machine-{name}", boot_id(), "host")
         self.client = AgentClient("http://testserver", transport=httpx.MockTransport(to_django))
         self.agent = self.start()

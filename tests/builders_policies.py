@@ -124,6 +124,6 @@ def _node_held(node: NodeView, holds: Mapping[tuple[str, str], list[SlotHold]]) 
     return replace(node, devices=devices)
 
 
-def a_profile_run(node: str, *devices: str, copy: int = 0, steps: int = 20) -> Running:
+def a_profile_run(node: str, *devices: str, copy: int = 0, steps: int = 20, share: float = 1.0) -> Running:
     """A profile run under way, to be put into a job's `running`."""
-    return Running(copy, (RankSeat(node, devices),), 0.0, steps_quota=steps, purpose=Purpose.PROFILING)
+    return Running(copy, (RankSeat(node, devices, share),), 0.0, steps_quota=steps, purpose=Purpose.PROFILING)

@@ -5,10 +5,11 @@ from __future__ import annotations
 import uuid
 
 from django.conf import settings
-from django.core.validators import MinValueValidator
+from django.core.validators import MaxValueValidator, MinValueValidator
 from django.db import models
 
 from clusters.models.clusters import Cluster, GpuType
+from loadmaster.protocol import MOST_SLOTS
 
 
 class Role(models.TextChoices):
@@ -96,13 +97,19 @@ class Node(models.Model):
 
 
 class Device(models.Model):
-    """A GPU of a node: (node, uuid), never an index. `slots` > 1 lets that many assignments share it."""
+    """A GPU of a node: (node, uuid), never an index. `slots` > 1 lets that many assignments share it.
+
+    `slots` is what the agent offers until an operator sets it (`slots_set`); from then on it is the operator's alone.
+    """
 
     node = models.ForeignKey(Node, on_delete=models.CASCADE, related_name="devices")
     uuid = models.CharField(max_length=100)
     parent_uuid = models.CharField(max_length=100, blank=True, default="")
     mig_profile = models.CharField(max_length=50, blank=True, default="")
-    slots = models.PositiveSmallIntegerField(default=1, validators=[MinValueValidator(1)])
+    slots = models.PositiveSmallIntegerField(
+        default=1, validators=[MinValueValidator(1), MaxValueValidator(MOST_SLOTS)], help_text="Jobs that may share it"
+    )
+    slots_set = models.BooleanField(default=False, editable=False, help_text="An operator set the slots: the agent's word is over")
     memory_gb = models.FloatField(validators=[MinValueValidator(0.0)])
     healthy = models.BooleanField(default=True)
     emulated = models.BooleanField(default=False)

@@ -8,10 +8,12 @@ from clusters.services.logs import append_log
 from clusters.services.metrics import record_metrics
 from clusters.services.nodes import NodeStateError, node_cordon, node_drain, node_revoke, node_set_role, node_uncordon
 from clusters.services.sessions import open_session
+from clusters.services.slots import SlotsError, node_set_slots
 from clusters.services.stops import evict, request_stop
 
 __all__ = [
     "NodeStateError",
+    "SlotsError",
     "accept",
     "append_log",
     "evict",
@@ -22,6 +24,7 @@ __all__ = [
     "node_drain",
     "node_revoke",
     "node_set_role",
+    "node_set_slots",
     "node_uncordon",
     "open_session",
     "record_metrics",

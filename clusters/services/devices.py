@@ -4,17 +4,18 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from math import inf
 from operator import attrgetter
 from typing import Any
 from uuid import UUID
 
 from django.core.cache import cache
+from django.db.models import Count
 from redis.exceptions import RedisError
 
 from clusters.bulk import update_rows
-from clusters.models import Device, Node, NodeEvent
+from clusters.models import AssignmentSlot, Device, Node, NodeEvent
 from controlplane.events import request_reschedule
 from controlplane.models import Reason
 from loadmaster.protocol import DeviceReport, DeviceSample
@@ -63,16 +64,21 @@ _rest = Rest()
 _NEXT, _DONE, _FLUSHING = "samples:next", "samples:done", "samples:flushing"
 _SAMPLED = ("gpu_fraction", "memory_used_gb", "power_w", "power_source", "temperature_c")
 _values_of = attrgetter(*_SAMPLED)
-_REPORTED = ("parent_uuid", "mig_profile", "slots", "memory_gb", "healthy", "emulated")
+_REPORTED = ("parent_uuid", "mig_profile", "memory_gb", "healthy", "emulated")
+_WRITTEN = (*_REPORTED, "slots")
 
 
 def sync_devices(node: Node, reports: Sequence[DeviceReport]) -> bool:
-    """Make the node's rows what the agent reports; a device that has vanished is kept as unhealthy. Whether anything changed."""
+    """Make the node's rows what the agent reports; a device that has vanished is kept as unhealthy. Whether anything changed.
+
+    How many slots a device has the agent says only until an operator has (`services.slots`), and never below what is held.
+    """
     known = {device.uuid: device for device in node.devices.all()}
-    changed = [d for r in reports if r.uuid in known and _update(d := known[r.uuid], r)]
-    new = [Device(node=node, uuid=r.uuid, **_reported(r)) for r in reports if r.uuid not in known]
+    held = held_slots(known.values())
+    changed = [d for r in reports if r.uuid in known and _update(d := known[r.uuid], r, held.get(d.pk, 0))]
+    new = [Device(node=node, uuid=r.uuid, slots=r.slots, **_reported(r)) for r in reports if r.uuid not in known]
     vanished = set(known) - {r.uuid for r in reports}
-    Device.objects.bulk_update(changed, _REPORTED)
+    Device.objects.bulk_update(changed, _WRITTEN)
     Device.objects.bulk_create(new)
     gone = node.devices.filter(uuid__in=vanished, healthy=True).update(healthy=False) if vanished else 0
     return bool(changed or new or gone)
@@ -82,11 +88,19 @@ def _reported(report: DeviceReport) -> dict[str, Any]:
     return {name: getattr(report, name) for name in _REPORTED}
 
 
-def _update(device: Device, report: DeviceReport) -> bool:
-    before = [getattr(device, name) for name in _REPORTED]
+def _update(device: Device, report: DeviceReport, held: int) -> bool:
+    before = [getattr(device, name) for name in _WRITTEN]
     for name, value in _reported(report).items():
         setattr(device, name, value)
-    return before != [getattr(device, name) for name in _REPORTED]
+    if not device.slots_set:
+        device.slots = max(report.slots, held)
+    return before != [getattr(device, name) for name in _WRITTEN]
+
+
+def held_slots(devices: Iterable[Device]) -> dict[int, int]:
+    """How many assignments hold each of these devices now, by primary key; devices that nobody holds are left out."""
+    live = AssignmentSlot.objects.filter(live=True, device__in=[device.pk for device in devices]).order_by()
+    return dict(live.values_list("device").annotate(n=Count("pk")))
 
 
 def note_health(doubtful: Mapping[UUID, Sequence[DeviceSample]]) -> None:

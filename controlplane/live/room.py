@@ -24,7 +24,12 @@ from policies.plan import Placement
 from policies.snapshot import NodeView, Purpose, RankSeat
 
 TOLERANCE = 1e-9
-LAUNCHABLE = {Purpose.TRAINING: JobState.QUEUED, Purpose.PROFILING: JobState.PROFILING}
+LAUNCHABLE = {
+    Purpose.TRAINING: (JobState.QUEUED,),
+    Purpose.PROFILING: (JobState.PROFILING, JobState.QUEUED, JobState.STARTING, JobState.RUNNING),
+}
+"""States of a job in which it can be launched. What is measured is its command, beside which the job itself may wait or run."""
+
 FOREIGN_ROLE = {Purpose.TRAINING: Role.PROFILING, Purpose.PROFILING: Role.PRODUCTION}
 
 
@@ -51,9 +56,9 @@ class Room:
     def refusal(self, placement: Placement, job: Job) -> Rejected | None:
         """Why this placement of `job` (as it is now) cannot be launched; None if it can."""
         wanted = LAUNCHABLE[placement.purpose]
-        if job.state != wanted:
+        if job.state not in wanted:
             code = RejectCode.DEFERRED if str(job.pk) in self.stopping else RejectCode.STALE
-            return Rejected(placement.key, code, f"the job is {job.state}, not {wanted}")
+            return Rejected(placement.key, code, f"the job is {job.state}, not {' or '.join(wanted)}")
         reasons = [r for seat in placement.ranks for r in self._seat(placement, seat, job)]
         reasons += self._power(placement)
         worst = next((r for r in reasons if r[0] is RejectCode.STALE), reasons[0] if reasons else None)
@@ -71,8 +76,9 @@ class Room:
         self._load(str(assignment.node_id), cores, job.memory_gb)
 
     def free_slot(self, device: Device) -> int | None:
-        """The lowest slot of a device that nobody holds."""
-        return next((s for s in range(device.slots) if s not in self.slots.get(device.pk, ())), None)
+        """The lowest slot of a device that nobody holds; None while as many are held as it has, whatever their numbers."""
+        held = self.slots.get(device.pk, set())
+        return next((s for s in range(device.slots) if s not in held), None) if len(held) < device.slots else None
 
     def _load(self, node: str, cores: float, memory_gb: float) -> None:
         self.cores[node] += cores

@@ -22,7 +22,7 @@ from controlplane.live.held import Held
 from controlplane.live.window import window
 from jobs.lifecycle import JobState
 from jobs.models import Job
-from loadmaster.protocol import ReasonClass
+from loadmaster.protocol import OUT_OF_SHARED_MEMORY, ReasonClass
 from policies.snapshot import Purpose
 
 SHOWN = (JobState.QUEUED, JobState.PROFILING, JobState.STARTING, JobState.RUNNING, JobState.STOPPING)
@@ -120,7 +120,7 @@ class Rows:
         failed = Assignment.objects.filter(
             job__cluster=self.cluster, job__state=JobState.QUEUED, ended_at__gte=now - AVOIDED,
             purpose=Purpose.TRAINING, reason_class__in=THE_NODES_FAULT,
-        )  # fmt: skip
+        ).exclude(reason__startswith=OUT_OF_SHARED_MEMORY)  # fmt: skip
         nodes_of: dict[object, set[object]] = defaultdict(set)
         for job_id, node_id in failed.values_list("job_id", "node_id").distinct():
             nodes_of[job_id].add(node_id)

@@ -27,8 +27,8 @@ from controlplane.simulation.meter import meter_of
 from controlplane.simulation.outcome import Unplaceable
 from controlplane.simulation.pairs_seen import PairsSeen
 from controlplane.simulation.scene import Scene
-from controlplane.simulation.shortcuts import stops_at_once
 from controlplane.simulation.shared_fleet import SharedFleet, fleet_of
+from controlplane.simulation.shortcuts import stops_at_once
 from controlplane.simulation.shown import Shown
 from controlplane.simulation.speeds import Speeds, highest_cap_w
 from controlplane.simulation.switches import NO_SWITCHES, Switches

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Callable
 from dataclasses import replace
 from functools import singledispatchmethod
 from pathlib import Path
@@ -48,12 +49,14 @@ class Hands:
         boot_id: str,
         checkpoints: Path | None = None,
         address: str = "",
+        shares: Callable[[RunId], bool] = lambda run: False,
     ) -> None:
         self._client, self._journal, self._runtime, self._devices = client, journal, runtime, devices
         self._clock, self._shipper, self._talk = clock, shipper, talk
         self._state_dir, self._boot_id = state_dir, boot_id
         self._checkpoints = checkpoints or state_dir / "checkpoints"
         self._address = address
+        self._shares = shares
         self._backoff = Backoff()
         self.is_leaving = False
 
@@ -114,7 +117,7 @@ class Hands:
             state_dir=self._state_dir,
             checkpoints=self._checkpoints,
             node={**self._runtime.environment(), **self._sockets(spec)},
-            devices=self._devices.environment(spec.devices, spec.kind_name, spec.gang_gpus),
+            devices=self._devices.environment(spec.devices, spec.kind_name, spec.gang_gpus, spec.share),
             term=self._term(spec.term_until_s),
             lease_grace_s=self._talk.intervals.grace_s,
             boot_id=self._boot_id,
@@ -199,7 +202,13 @@ class Hands:
         stood = standing(self._runtime, run)
         words = self._shipper.last_words(run) if ended.exit_code else ""
         outcome = outcome_of(
-            ended, saved=stood.left, why=stood.why, fell=stood.fell, last_words=words, stopped_by_operator=self.is_leaving
+            ended,
+            saved=stood.left,
+            why=stood.why,
+            fell=stood.fell,
+            last_words=words,
+            stopped_by_operator=self.is_leaving,
+            shares_gpu=self._shares(run),
         )
         logger.info("%s has ended: %s %s", run.name, outcome.state, outcome.reason_class or "")
         details = {

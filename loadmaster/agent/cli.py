@@ -48,6 +48,14 @@ def agent(
         str | None,
         typer.Option(help="Where other nodes reach this one, for gangs over several; found out by default (LOADMASTER_ADDRESS)."),
     ] = None,
+    slots_per_gpu: Annotated[
+        int | None,
+        typer.Option(help="Jobs that may share each GPU, until an operator says so (LOADMASTER_SLOTS_PER_GPU); 1 by default."),
+    ] = None,
+    mps: Annotated[
+        bool | None,
+        typer.Option("--mps/--no-mps", help="Let processes that share a GPU go through NVIDIA's MPS where it is there (they do)."),
+    ] = None,
     ca: Annotated[str | None, typer.Option(help="File of certificate authorities (LOADMASTER_CA).")] = None,
     insecure: Annotated[bool | None, typer.Option("--insecure", help="Accept any certificate: for trials only.")] = None,
     stop_jobs_on_exit: Annotated[
@@ -72,6 +80,8 @@ def agent(
         "runtime": runtime,
         "docker": docker or None,
         "address": address,
+        "slots_per_gpu": slots_per_gpu,
+        "mps": mps,
         "ca": ca,
         "insecure": insecure,
         "stop_jobs_on_exit": stop_jobs_on_exit,

@@ -12,7 +12,7 @@ from urllib.parse import urlsplit
 import yaml
 
 from loadmaster.agent.logs import FORMATS
-from loadmaster.protocol import RUNTIMES
+from loadmaster.protocol import MOST_SLOTS, RUNTIMES
 
 DEFAULT_STATE_DIR = "~/.local/state/loadmaster-agent"
 ENVIRONMENT = {
@@ -29,6 +29,7 @@ ENVIRONMENT = {
     "docker": "LOADMASTER_DOCKER",
     "address": "LOADMASTER_ADDRESS",
     "log_format": "LOADMASTER_LOG_FORMAT",
+    "slots_per_gpu": "LOADMASTER_SLOTS_PER_GPU",
 }
 
 
@@ -44,7 +45,8 @@ class AgentConfig:
     emulated devices, `ca` a file of certificate authorities; `insecure` accepts any certificate. `checkpoints` is where this node
     sees the folder that all nodes share: without it a job that moves to another node begins anew there. `docker` holds the
     options of the docker runtime by name (see `runtimes.docker.options`), `log_format` is one of `logs.FORMATS`. `address` is where
-    other nodes reach this one; empty: its own on the way to the server.
+    other nodes reach this one; empty: its own on the way to the server. `slots_per_gpu` is how many jobs may share each GPU until
+    an operator says so on the server, `mps` whether those that do go through NVIDIA's MPS where the machine has it.
     """
 
     server: str
@@ -61,6 +63,8 @@ class AgentConfig:
     stop_jobs_on_exit: bool = False
     log_format: str = FORMATS[0]
     address: str = ""
+    slots_per_gpu: int = 1
+    mps: bool = True
 
     @property
     def verify(self) -> bool | str:
@@ -121,7 +125,14 @@ def _checked(values: dict[str, Any]) -> AgentConfig:
         "emulate": Path(emulate) if emulate else None,
         "checkpoints": Path(shared).expanduser().absolute() if shared else None,
     }
-    return AgentConfig(**{**values, **paths, "server": server, "docker": _docker_options(values.get("docker"))})
+    others = {"docker": _docker_options(values.get("docker")), "slots_per_gpu": _slots(values.get("slots_per_gpu", 1))}
+    return AgentConfig(**{**values, **paths, "server": server, **others})
+
+
+def _slots(given: Any) -> int:
+    if isinstance(given, bool) or not str(given).isdecimal() or not 1 <= int(given) <= MOST_SLOTS:
+        raise ConfigError(f"--slots-per-gpu: must be a whole number from 1 to {MOST_SLOTS}, not {given!r}")
+    return int(given)
 
 
 def _docker_options(given: Any) -> Mapping[str, Any]:

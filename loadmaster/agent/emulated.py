@@ -9,15 +9,19 @@
     step_s:                      # seconds per step by kind and number of GPUs
       resnet: {1: 0.43, 2: 0.31}
       default: {1: 0.5}
+    shared:                      # part of its own speed that a kind keeps beside another on one GPU; 0: the two do not fit
+      resnet: {lstm: 0.8, default: 0.55}
+      default: {default: 0.6}
 
-An emulated device is a pacing clock: the real training step runs inside `step_s`. Its watts are modelled and say so.
+An emulated device is a pacing clock: the real training step runs inside `step_s`, and inside `step_s` over
+what its kind keeps while others share the device. Its watts are modelled and say so.
 """
 
 from __future__ import annotations
 
 import math
 import random
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -26,7 +30,13 @@ import yaml
 
 from loadmaster.protocol import DeviceReport, DeviceSample
 
-_KNOWN = {"gpu_type", "count", "memory_gb", "idle_w", "peak_w", "power_noise", "step_s"}
+_KNOWN = {"gpu_type", "count", "memory_gb", "idle_w", "peak_w", "power_noise", "step_s", "shared"}
+OTHERS = "default"
+
+KEPT = 0.6
+"""What a kind keeps of its own speed beside another one where the file says nothing: what the median pair of Gavel's tables that
+can share at all keeps (V100 0.68, P100 0.59, K80 0.54; 0.6 is their mean). At 0.5 sharing is as good as taking turns.
+"""
 
 
 class EmulationError(ValueError):
@@ -35,7 +45,10 @@ class EmulationError(ValueError):
 
 @dataclass(frozen=True, slots=True)
 class Emulation:
-    """`count` devices of one type. `step_s` is kind -> number of GPUs -> seconds; the kind "default" stands for all others."""
+    """`count` devices of one type. `step_s` is kind -> number of GPUs -> seconds; the kind "default" stands for all others.
+
+    `shared` is kind -> other kind -> what the first keeps of its own speed beside the other on one device, in [0, 1].
+    """
 
     gpu_type: str
     count: int
@@ -44,6 +57,7 @@ class Emulation:
     peak_w: float = 250.0
     power_noise: float = 0.0
     step_s: Mapping[str, Mapping[int, float]] = field(default_factory=dict)
+    shared: Mapping[str, Mapping[str, float]] = field(default_factory=dict)
 
     def devices(self, node: str) -> tuple[DeviceReport, ...]:
         """The devices, with uuids that are the same after a restart and differ from other nodes'."""
@@ -53,11 +67,23 @@ class Emulation:
 
     def pace_s(self, kind_name: str, gpus: int) -> float | None:
         """Seconds per step of a kind on that many GPUs: the entry for the most GPUs that are not more, else for the fewest."""
-        row = self.step_s.get(kind_name) or self.step_s.get("default")
+        row = self.step_s.get(kind_name) or self.step_s.get(OTHERS)
         if not row:
             return None
         fitting = [count for count in row if count <= gpus]
         return row[max(fitting) if fitting else min(row)]
+
+    def kept(self, kind_name: str, others: Iterable[str]) -> float:
+        """What a kind keeps of its own speed beside these on its device, 0 where they do not fit beside each other.
+
+        Of a pair it is in the table, else KEPT; beside several it is the product, each taking its part of what the others leave.
+        """
+        return math.prod(0.0 if not self._of_pair(other, kind_name) else self._of_pair(kind_name, other) for other in others)
+
+    def _of_pair(self, kind: str, other: str) -> float:
+        rows = (self.shared.get(name, {}) for name in (kind, OTHERS))
+        found = (row[name] for row in rows for name in (other, OTHERS) if name in row)
+        return next(found, KEPT)
 
     def power_w(self, busy: bool, noise: random.Random) -> float:
         """The modelled watts of one device: idle or peak, with a relative Gaussian noise."""
@@ -90,7 +116,20 @@ def parse_emulation(data: Any) -> Emulation:
     if not isinstance(count, int) or isinstance(count, bool) or not 1 <= count <= 1024:
         raise EmulationError(f"count: must be a whole number from 1 to 1024, not {count!r}")
     numbers = {name: _number(name, data[name]) for name in ("memory_gb", "idle_w", "peak_w", "power_noise") if name in data}
-    return Emulation(gpu_type, count, **numbers, step_s=_step_table(data.get("step_s") or {}))
+    step_s, shared = _step_table(data.get("step_s") or {}), _shared_table(data.get("shared") or {})
+    return Emulation(gpu_type, count, **numbers, step_s=step_s, shared=shared)
+
+
+def _shared_table(data: Any) -> dict[str, dict[str, float]]:
+    if not isinstance(data, dict) or not all(isinstance(row, dict) and row for row in data.values()):
+        raise EmulationError("shared: must map each kind to {other kind: part of its own speed}")
+    return {str(kind): {str(other): _part(f"shared.{kind}.{other}", v) for other, v in row.items()} for kind, row in data.items()}
+
+
+def _part(name: str, value: object) -> float:
+    if (number := _number(name, value)) > 1:
+        raise EmulationError(f"{name}: must be from 0 to 1, the part of its own speed, not {value!r}")
+    return number
 
 
 def _step_table(data: Any) -> dict[str, dict[int, float]]:

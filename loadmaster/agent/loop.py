@@ -21,6 +21,7 @@ from loadmaster.agent.reconcile import View, reconcile
 from loadmaster.agent.runtimes.base import RunId, RunState, RunStatus, Runtime, StopBy, StopOrder
 from loadmaster.agent.sampling import Sampler
 from loadmaster.agent.session import Conversation, known
+from loadmaster.agent.sharing import Sharing
 from loadmaster.agent.shipping import Shipper
 from loadmaster.protocol import DeviceSample, Directives, ErrorCode, SessionRequest, features_with
 
@@ -74,6 +75,7 @@ class Agent:
         self._pace = pace or Pace()
         self._shipper = Shipper(client, runtime)
         self._sampler = Sampler(runtime, devices, self._shipper, self._clock)
+        self._sharing = Sharing(runtime, devices)
         self.talk = Conversation(client, journal, self._clock, self._session_request, self._samples, jitter, runtime.trouble)
         self._hands = Hands(
             client=client,
@@ -87,6 +89,7 @@ class Agent:
             boot_id=identity.boot_id,
             checkpoints=checkpoints,
             address=address,
+            shares=self._sharing.shares,
         )
         known_to_log.hide(journal.session_secret)
         for entry in journal.entries.values():  # adopted from the agent before
@@ -108,6 +111,7 @@ class Agent:
         self._act()
         self.talk.keep_up()  # whatever waits for its first lease gets it now, not a tick later
         self._act()
+        self._share()
         self._sample()
         self._report()
 
@@ -219,6 +223,10 @@ class Agent:
         if self._is_time("sample", self._pace.sample_s):
             for entry in self._sampler.sample(self._running()):
                 self._hands.stop(entry, StopOrder(StopBy.OOM, min(OOM_GRACE_S, entry.grace_s)))
+
+    def _share(self) -> None:
+        for entry in self._sharing.keep_pace(self._running()):
+            self._hands.stop(entry, StopOrder(StopBy.GPU_MEMORY, min(OOM_GRACE_S, entry.grace_s)))
 
     def _report(self) -> None:
         """Tell the server of every move, in order; the end of a run after its output."""

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import math
 import os
 import random
 import socket
 import uuid
-from collections.abc import Collection
-from dataclasses import dataclass
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Protocol
 from urllib.parse import urlsplit
@@ -16,6 +17,7 @@ import psutil
 
 from loadmaster.agent.emulated import Emulation
 from loadmaster.agent.files import write_whole
+from loadmaster.agent.mps import Mps
 from loadmaster.protocol import DeviceReport, DeviceSample
 
 GB = 1e9
@@ -91,8 +93,16 @@ class Devices(Protocol):
         """Health, use and watts now; `busy` are the uuids that running assignments hold."""
         ...
 
-    def environment(self, uuids: Collection[str], kind_name: str, gang_gpus: int = 0) -> dict[str, str]:
-        """The variables that make a job use those devices and no others; `gang_gpus` are those of all ranks of a gang."""
+    def environment(self, uuids: Collection[str], kind_name: str, gang_gpus: int = 0, share: float = 1.0) -> dict[str, str]:
+        """The variables that make a job use those devices and no others, and no more than its share of them; `gang_gpus` are those
+        of all ranks of a gang.
+        """
+        ...
+
+    def shared_pace_s(self, kind_name: str, gpus: int, beside: Sequence[str]) -> float | None:
+        """Seconds per step of a kind on so many emulated GPUs while these kinds share them; `inf`: they do not fit beside each
+        other. None where it is not for the agent to say.
+        """
         ...
 
 
@@ -105,16 +115,19 @@ class NoDevices:
     def samples(self, busy: Collection[str]) -> tuple[DeviceSample, ...]:
         return ()
 
-    def environment(self, uuids: Collection[str], kind_name: str, gang_gpus: int = 0) -> dict[str, str]:
+    def environment(self, uuids: Collection[str], kind_name: str, gang_gpus: int = 0, share: float = 1.0) -> dict[str, str]:
         return {"CUDA_VISIBLE_DEVICES": ""}
+
+    def shared_pace_s(self, kind_name: str, gpus: int, beside: Sequence[str]) -> float | None:
+        return None
 
 
 class EmulatedDevices:
     """Pacing clocks in place of GPUs."""
 
-    def __init__(self, emulation: Emulation, node: str, noise: random.Random | None = None) -> None:
+    def __init__(self, emulation: Emulation, node: str, noise: random.Random | None = None, *, slots: int = 1) -> None:
         self._emulation = emulation
-        self._reports = emulation.devices(node)
+        self._reports = tuple(replace(report, slots=slots) for report in emulation.devices(node))
         self._noise = noise or random.SystemRandom()
 
     def reports(self) -> tuple[DeviceReport, ...]:
@@ -123,26 +136,35 @@ class EmulatedDevices:
     def samples(self, busy: Collection[str]) -> tuple[DeviceSample, ...]:
         return tuple(self._emulation.sample(device.uuid, device.uuid in busy, self._noise) for device in self._reports)
 
-    def environment(self, uuids: Collection[str], kind_name: str, gang_gpus: int = 0) -> dict[str, str]:
+    def environment(self, uuids: Collection[str], kind_name: str, gang_gpus: int = 0, share: float = 1.0) -> dict[str, str]:
         """No real GPU, one thread per library (the machine is shared by emulated devices), and the pace."""
         threads = dict.fromkeys(("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"), "1")
         pace_s = self._emulation.pace_s(kind_name, max(len(uuids), gang_gpus))
         pace = {} if pace_s is None else {"LOADMASTER_EMULATED_STEP_S": repr(pace_s)}
         return {"CUDA_VISIBLE_DEVICES": "", **threads, **pace}
 
+    def shared_pace_s(self, kind_name: str, gpus: int, beside: Sequence[str]) -> float | None:
+        alone_s, kept = self._emulation.pace_s(kind_name, gpus), self._emulation.kept(kind_name, beside)
+        if not kept:
+            return math.inf
+        return None if alone_s is None else alone_s / kept
+
 
 class NvidiaDevices:
     """Real GPUs, asked through NVML. One that falls off the bus is reported as unhealthy, never forgotten."""
 
-    def __init__(self, nvml: Any) -> None:
-        self._nvml = nvml
+    def __init__(self, nvml: Any, slots: int = 1, mps: Mps | None = None) -> None:
+        self._nvml, self._slots, self._mps = nvml, slots, mps
         self._reports = tuple(self._report(index) for index in range(nvml.nvmlDeviceGetCount()))
 
     def _report(self, index: int) -> DeviceReport:
         handle = self._nvml.nvmlDeviceGetHandleByIndex(index)
         memory = self._nvml.nvmlDeviceGetMemoryInfo(handle).total
         return DeviceReport(
-            _text(self._nvml.nvmlDeviceGetUUID(handle)), gpu_type_of(_text(self._nvml.nvmlDeviceGetName(handle))), memory / GB
+            _text(self._nvml.nvmlDeviceGetUUID(handle)),
+            gpu_type_of(_text(self._nvml.nvmlDeviceGetName(handle))),
+            memory / GB,
+            slots=self._slots,
         )
 
     def reports(self) -> tuple[DeviceReport, ...]:
@@ -174,8 +196,11 @@ class NvidiaDevices:
         except self._nvml.NVMLError:
             return None
 
-    def environment(self, uuids: Collection[str], kind_name: str, gang_gpus: int = 0) -> dict[str, str]:
-        return {"CUDA_VISIBLE_DEVICES": ",".join(uuids)}
+    def environment(self, uuids: Collection[str], kind_name: str, gang_gpus: int = 0, share: float = 1.0) -> dict[str, str]:
+        return {"CUDA_VISIBLE_DEVICES": ",".join(uuids), **(self._mps.environment(share) if self._mps else {})}
+
+    def shared_pace_s(self, kind_name: str, gpus: int, beside: Sequence[str]) -> float | None:
+        return None
 
 
 def gpu_type_of(name: str) -> str:
@@ -184,13 +209,13 @@ def gpu_type_of(name: str) -> str:
     return " ".join(words) or name
 
 
-def nvidia_devices() -> Devices:
-    """The machine's NVIDIA GPUs, or none where there is no driver."""
+def nvidia_devices(slots: int = 1, mps: Mps | None = None) -> Devices:
+    """The machine's NVIDIA GPUs, each for so many jobs at once (by `mps` where it is given), or none where there is no driver."""
     import pynvml
 
     try:
         pynvml.nvmlInit()
-        return NvidiaDevices(pynvml)
+        return NvidiaDevices(pynvml, slots, mps)
     except pynvml.NVMLError:
         return NoDevices()
 

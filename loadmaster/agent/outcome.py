@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import re
 import signal
 from dataclasses import dataclass
 
 from loadmaster.agent.runtimes.base import Exit, StopBy
-from loadmaster.protocol import AssignmentState, ReasonClass
+from loadmaster.protocol import OUT_OF_SHARED_MEMORY, AssignmentState, ReasonClass
 from loadmaster.run_folder import TERM_OVER
 
 EXIT_PREEMPTED = 75
@@ -24,8 +25,19 @@ class Outcome:
     exit_code: int | None = None
 
 
+_NO_GPU_MEMORY = re.compile(r"out[ _]?of[ _]?memory|resource_?exhausted", re.IGNORECASE)
+"""What CUDA, PyTorch, TensorFlow, JAX and CuPy say when a GPU's memory is full. The machine's memory has other words."""
+
+
 def outcome_of(
-    ended: Exit, *, saved: bool = False, why: str = "", fell: str = "", last_words: str = "", stopped_by_operator: bool = False
+    ended: Exit,
+    *,
+    saved: bool = False,
+    why: str = "",
+    fell: str = "",
+    last_words: str = "",
+    stopped_by_operator: bool = False,
+    shares_gpu: bool = False,
 ) -> Outcome:
     """The outcome of a run.
 
@@ -36,6 +48,7 @@ def outcome_of(
         fell: why its gang fell apart, if the library said that another rank was gone first.
         last_words: the last lines of stderr, masked.
         stopped_by_operator: whether the stop came from the agent's own shutdown.
+        shares_gpu: whether other runs were on its devices: memory that is missing there is no fault of the job's.
     """
     code = ended.exit_code
     if code == 0:
@@ -55,6 +68,8 @@ def outcome_of(
         return Outcome(AssignmentState.PREEMPTED, ReasonClass.PREEMPT, words, code)
     if code is None:
         return Outcome(AssignmentState.FAILED, ReasonClass.NODE, ended.error or "the run was lost")
+    if shares_gpu and _NO_GPU_MEMORY.search(last_words):
+        return Outcome(AssignmentState.FAILED, ReasonClass.GPU, f"{OUT_OF_SHARED_MEMORY}: {last_words}", code)
     return Outcome(AssignmentState.FAILED, ReasonClass.USER, _user_reason(code, last_words), code)
 
 
@@ -81,6 +96,8 @@ def _stopped(ended: Exit, by_operator: bool) -> Outcome:
             return Outcome(AssignmentState.CANCELLED, ReasonClass.OPERATOR, "cancelled", code)
         case StopBy.OOM:
             return Outcome(AssignmentState.FAILED, ReasonClass.OOM, "the job used more memory than it asked for", code)
+        case StopBy.GPU_MEMORY:
+            return Outcome(AssignmentState.FAILED, ReasonClass.GPU, OUT_OF_SHARED_MEMORY, code)
         case StopBy.LEASE:
             return Outcome(state, ReasonClass.LEASE, "the lease ran out", code)
         case StopBy.PREEMPT:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Sequence
+from dataclasses import replace
 
 from loadmaster.agent.clock import Clock
 from loadmaster.agent.journal import Entry
@@ -29,7 +31,8 @@ class Sampler:
         """Take a sample of every running entry; returns those that are to be stopped for their memory."""
         if not running:
             return []
-        samples = {sample.uuid: sample for sample in self.devices(running)}
+        holders = Counter(uuid for entry in running for uuid in entry.devices)
+        samples = {sample.uuid: part_of(sample, holders[sample.uuid]) for sample in self.devices(running)}
         greedy = []
         for entry in running:
             usage = self._runtime.usage(entry.run)
@@ -48,8 +51,26 @@ class Sampler:
         return exact is not None and exact.memory_gb > entry.memory_gb
 
 
+def part_of(sample: DeviceSample, holders: int) -> DeviceSample:
+    """The part of a device's use and watts that is each of its `holders`': equal ones, for nobody can measure who draws what.
+
+    So the parts of all who run on it add up to the device. Memory that is sampled is that of a run's own processes on the
+    machine, and never shared.
+    """
+    if holders < 2:
+        return sample
+    fraction, watts = sample.gpu_fraction, sample.power_w
+    return replace(
+        sample,
+        gpu_fraction=None if fraction is None else fraction / holders,
+        power_w=None if watts is None else watts / holders,
+    )
+
+
 def usage_sample(at_s: float, usage: Usage, devices: Sequence[DeviceSample]) -> UsageSample:
-    """The sample of a run: its processes, and its GPUs' mean use and total watts. Watts are measured if all of them are."""
+    """The sample of a run: its processes, and its GPUs' mean use and total watts (of shared ones its part). Watts are measured if
+    all of them are.
+    """
     fractions = [device.gpu_fraction for device in devices if device.gpu_fraction is not None]
     watts = [device.power_w for device in devices if device.power_w is not None]
     measured = bool(watts) and all(device.power_source == "measured" for device in devices)

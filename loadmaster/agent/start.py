@@ -21,6 +21,7 @@ from loadmaster.agent.files import private_folder
 from loadmaster.agent.journal import Journal, JournalError, JournalHeldError
 from loadmaster.agent.logs import known
 from loadmaster.agent.loop import Agent
+from loadmaster.agent.mps import Mps
 from loadmaster.agent.runtimes.base import Runtime
 from loadmaster.agent.runtimes.process import ProcessRuntime
 from loadmaster.protocol import Registration, features_with
@@ -122,8 +123,12 @@ def _journal(path: Path, leave: threading.Event) -> Journal:
 
 def _devices(config: AgentConfig) -> machine.Devices:
     if config.emulate:
-        return machine.EmulatedDevices(read_emulation(config.emulate), config.name or socket.gethostname())
-    return machine.nvidia_devices()
+        return machine.EmulatedDevices(
+            read_emulation(config.emulate), config.name or socket.gethostname(), slots=config.slots_per_gpu
+        )
+    # A container has an IPC namespace of its own, which the service cannot reach: jobs in containers share by turns.
+    mps = Mps.found(config.state_dir) if config.mps and config.runtime == "process" else None
+    return machine.nvidia_devices(config.slots_per_gpu, mps)
 
 
 def _identify(

@@ -8,7 +8,7 @@ placements to the policy's plan.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 
 from policies.judge import TOLERANCE, power_w, profile_runs, rank_demand
@@ -37,6 +37,8 @@ def reserve_profiling(snapshot: Snapshot) -> tuple[Snapshot, tuple[Placement, ..
     `round_s`, fewest first (the policy must then place those jobs anew), and on one such node at a time: while something is
     measured on one of them, the others keep theirs. A run under way goes on while its devices are healthy and have a slot for
     it, its node is not lost and the power cap allows it.
+
+    Two requests that name each other are served together or not at all: half of one device each, which has slots for both.
     """
     if not snapshot.profiling and not any(True for _ in profile_runs(snapshot)):
         return snapshot, ()
@@ -44,8 +46,7 @@ def reserve_profiling(snapshot: Snapshot) -> tuple[Snapshot, tuple[Placement, ..
     kept = tuple(p for p in map(_kept, profile_runs(snapshot)) if desk.keep(p))
     under_way = {(p.job, p.copy) for p in kept}
     wanted = sorted((r for r in snapshot.profiling if (r.job, r.copy) not in under_way), key=lambda r: (r.since_s, r.job, r.copy))
-    placed = (desk.place(r) for r in wanted)
-    placements = kept + tuple(p for p in placed if p is not None)
+    placements = kept + tuple(p for together in _together(wanted) for p in desk.place(together))
     return _holding(snapshot, placements), placements
 
 
@@ -56,6 +57,18 @@ def merge(plan: Plan, placements: Iterable[Placement]) -> Plan:
         return plan
     known = {p.key for p in plan.placements}
     return replace(plan, placements=plan.placements + tuple(p for p in placements if p.key not in known))
+
+
+def _together(wanted: Iterable[ProfileRequest]) -> Iterator[tuple[ProfileRequest, ...]]:
+    """Requests by themselves, and pairs of such as are to share a device, each where its first one stands; no half of a pair."""
+    wanted = tuple(wanted)
+    at = {(r.job, r.copy): r for r in wanted}
+    for request in wanted:
+        other = at.get((request.beside, request.beside_copy)) if request.beside else None
+        if not request.beside:
+            yield (request,)
+        elif other is not None and (request.job, request.copy) < (other.job, other.copy):
+            yield request, other
 
 
 def _kept(run: tuple[str, Running]) -> Placement:
@@ -77,7 +90,7 @@ class _Desk:
 
     def __init__(self, snapshot: Snapshot) -> None:
         self.snapshot = snapshot
-        self.taken: set[tuple[str, str]] = set()
+        self.taken: dict[tuple[str, str], float] = {}
         self.runs = {(job, run.copy) for job, run in profile_runs(snapshot)}
         self.used: Counter[str] = Counter()
         self.measuring: set[str] = set()
@@ -90,17 +103,19 @@ class _Desk:
             return False
         wanted = {(s.node, d) for s in placed.ranks for d in s.devices}
         usable = {(n.id, d.id) for n in nodes if n is not None for d in n.devices if d.healthy and self._has_slot(d)}
-        return wanted <= usable and self._take(placed, wanted)
+        return wanted <= usable and self._take(placed)
 
-    def place(self, request: ProfileRequest) -> Placement | None:
-        """The best seat for a request, or None: the fewest devices taken from training, then the fullest node."""
-        seats = [s for n in self.snapshot.nodes if (s := self._seat(n, request)) is not None]
+    def place(self, together: tuple[ProfileRequest, ...]) -> tuple[Placement, ...]:
+        """The best seat for a request or for two on one device, or none: the fewest devices taken from training, then the
+        fullest node.
+        """
+        seats = [s for n in self.snapshot.nodes if (s := self._seat(n, together)) is not None]
         for seat in sorted(seats, key=lambda s: (s.taken_from_training, len(s.node.devices), s.node.id)):
-            rank = RankSeat(seat.node.id, seat.devices)
-            placed = Placement(request.job, (rank,), request.copy, Purpose.PROFILING, steps_quota=request.steps)
-            if self._take(placed, {(seat.node.id, d) for d in seat.devices}):
-                return placed
-        return None
+            rank = RankSeat(seat.node.id, seat.devices, 1.0 / len(together))
+            placed = [Placement(r.job, (rank,), r.copy, Purpose.PROFILING, steps_quota=r.steps) for r in together]
+            if self._take(*placed):
+                return tuple(placed)
+        return ()
 
     def _goes_on(self, node: NodeView) -> bool:
         drained = node.state is NodeState.DRAINING and node.drain_until_s is not None and node.drain_until_s <= self.snapshot.now_s
@@ -110,16 +125,22 @@ class _Desk:
         row = self.snapshot.jobs.position[job]
         return set(self.snapshot.jobs.columns.others["labels"][row]) <= set(node.labels)
 
-    def _seat(self, node: NodeView, request: ProfileRequest) -> _Seat | None:
-        if request.job not in self.snapshot.jobs.position or not node.takes_profiling or node.gpu_type != request.gpu_type:
+    def _seat(self, node: NodeView, together: tuple[ProfileRequest, ...]) -> _Seat | None:
+        if not all(self._suits(node, request) for request in together):
             return None
-        if not self._has_labels(node, request.job):
-            return None
-        free = [d for d in node.devices if d.healthy and (node.id, d.id) not in self.taken and not self._is_foreign(d)]
+        request, slots = together[0], len(together)
+        free = [d for d in node.devices if d.healthy and d.slots >= slots and self._is_free(node, d)]
         idle, busy = [d.id for d in free if not self._is_held(d)], [d.id for d in free if self._is_held(d)]
         may_take = node.role is NodeRole.PROFILING or (self._is_old(request) and self.measuring <= {node.id})
         chosen = (idle + busy if may_take else idle)[: request.gpus]
         return _Seat(node, tuple(chosen), len(set(chosen) & set(busy))) if len(chosen) == request.gpus else None
+
+    def _suits(self, node: NodeView, request: ProfileRequest) -> bool:
+        known = request.job in self.snapshot.jobs.position
+        return known and node.takes_profiling and node.gpu_type == request.gpu_type and self._has_labels(node, request.job)
+
+    def _is_free(self, node: NodeView, device: DeviceView) -> bool:
+        return (node.id, device.id) not in self.taken and not self._is_foreign(device)
 
     def _is_old(self, request: ProfileRequest) -> bool:
         return self.snapshot.now_s - request.since_s > self.snapshot.round_s
@@ -136,25 +157,33 @@ class _Desk:
         known = self.snapshot.jobs.position
         return any(h.job not in known or (h.purpose is Purpose.PROFILING and (h.job, h.copy) not in self.runs) for h in device.held)
 
-    def _take(self, placed: Placement, wanted: set[tuple[str, str]]) -> bool:
-        row = self.snapshot.jobs.position[placed.job]
-        demand = rank_demand(self.snapshot.jobs.columns, row, len(placed.ranks))
-        used = self.used + Counter(node for node, _ in wanted)
-        if self.taken & wanted or not self._has(placed, demand) or not self._has_watts(used):
+    def _take(self, *together: Placement) -> bool:
+        """Take what these need, all or none; whether it was there."""
+        shares = dict(self.taken)
+        held = [((s.node, d), s.share) for placed in together for s in placed.ranks for d in s.devices]
+        for device, share in held:
+            shares[device] = shares.get(device, 0.0) + share
+        wanted = {device for device, _ in held}
+        used = self.used + Counter(node for node, _ in wanted - self.taken.keys())
+        left = self._left_after(together)
+        if any(shares[device] > 1.0 + TOLERANCE for device in wanted) or left is None or not self._has_watts(used):
             return False
-        self.taken |= wanted
-        self.used = used
+        self.taken, self.used, self.left = shares, used, left
         self.measuring |= {n for n, _ in wanted if self.snapshot.node_by_id[n].role is NodeRole.BOTH}
-        for seat in placed.ranks:
-            for name, amount in demand.items():
-                self.left[seat.node][name] = self.left[seat.node].get(name, 0.0) - amount
         return True
 
-    def _has(self, placed: Placement, demand: Mapping[str, float]) -> bool:
-        times = Counter(s.node for s in placed.ranks)
-        return all(
-            amount * t <= self.left[n].get(name, 0.0) + TOLERANCE for n, t in times.items() for name, amount in demand.items()
-        )
+    def _left_after(self, together: Iterable[Placement]) -> dict[str, dict[str, float]] | None:
+        """The nodes' resources without what these need; None where that is more than there is."""
+        left = dict(self.left)
+        for placed in together:
+            row = self.snapshot.jobs.position[placed.job]
+            demand = rank_demand(self.snapshot.jobs.columns, row, len(placed.ranks))
+            for seat in placed.ranks:
+                less = {name: left[seat.node].get(name, 0.0) - amount for name, amount in demand.items()}
+                if any(rest < -TOLERANCE for rest in less.values()):
+                    return None
+                left[seat.node] = {**left[seat.node], **less}
+        return left
 
     def _has_watts(self, used: Counter[str]) -> bool:
         cap = self.snapshot.cap_w
@@ -164,24 +193,25 @@ class _Desk:
 def _holding(snapshot: Snapshot, placements: tuple[Placement, ...]) -> Snapshot:
     """The snapshot as if exactly these profile runs were under way."""
     ended = {(job, run.copy) for job, run in profile_runs(snapshot)}
-    holds: dict[tuple[str, str], SlotHold] = {}
+    holds: dict[tuple[str, str], tuple[SlotHold, ...]] = {}
     for placed in placements:
         for seat in placed.ranks:
             for device in seat.devices:
-                holds[seat.node, device] = SlotHold(placed.job, placed.copy, Purpose.PROFILING, seat.share)
+                hold = SlotHold(placed.job, placed.copy, Purpose.PROFILING, seat.share)
+                holds[seat.node, device] = (*holds.get((seat.node, device), ()), hold)
     nodes = tuple(_node_holding(n, holds, ended) for n in snapshot.nodes)
     return replace(snapshot, nodes=nodes, jobs=_jobs_running(snapshot, placements))
 
 
-def _node_holding(node: NodeView, holds: Mapping[tuple[str, str], SlotHold], ended: set[tuple[str, int]]) -> NodeView:
-    devices = tuple(_device_holding(d, holds.get((node.id, d.id)), ended) for d in node.devices)
+def _node_holding(node: NodeView, holds: Mapping[tuple[str, str], tuple[SlotHold, ...]], ended: set[tuple[str, int]]) -> NodeView:
+    devices = tuple(_device_holding(d, holds.get((node.id, d.id), ()), ended) for d in node.devices)
     return node if devices == node.devices else replace(node, devices=devices)
 
 
-def _device_holding(device: DeviceView, hold: SlotHold | None, ended: set[tuple[str, int]]) -> DeviceView:
-    """The device held by `hold`, and no longer by profile runs that were under way before."""
+def _device_holding(device: DeviceView, holds: tuple[SlotHold, ...], ended: set[tuple[str, int]]) -> DeviceView:
+    """The device held by `holds`, and no longer by profile runs that were under way before."""
     others = tuple(h for h in device.held if h.purpose is Purpose.TRAINING or (h.job, h.copy) not in ended)
-    held = others if hold is None else (*others, hold)
+    held = (*others, *holds)
     return device if held == device.held else replace(device, held=held)
 
 

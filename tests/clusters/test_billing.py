@@ -42,6 +42,13 @@ def an_assignment(node: Node, devices: list[int], hours: tuple[float, float], **
     return assignment
 
 
+def shared(node: Node, hours: tuple[float, float], slot: int, share: float = 0.5) -> Assignment:
+    """One that holds a share of the node's first GPU."""
+    assignment = an_assignment(node, [0], hours, share=share)
+    assignment.slots.update(slot=slot, share=share)
+    return assignment
+
+
 def a_sample(assignment: Assignment, hours: float, watts: float | None, source: str = "measured") -> None:
     UsagePoint.objects.create(
         assignment=assignment, at=later(hours), cores=1.0, memory_gb=1.0, gpu_power_w=watts, power_source=source
@@ -121,3 +128,21 @@ def test_what_it_has_cost_so_far_can_be_asked(node: Node) -> None:
     assert bill_until(running, later(0.5)).energy_kwh == pytest.approx(0.350)
     with pytest.raises(ValueError, match="bill_until"):
         bill(running)
+
+
+def test_two_on_one_gpu_pay_for_it_once_between_them(node: Node) -> None:
+    first, second = shared(node, (0, 4), 0), shared(node, (1, 3), 1)
+    assert bill(first).energy_kwh == pytest.approx(2 * 0.530 + 2 * 0.530 / 2)
+    assert bill(second).energy_kwh == pytest.approx(2 * 0.530 / 2)
+
+
+def test_shares_say_who_of_two_on_a_gpu_pays_how_much_where_nothing_was_sampled(node: Node) -> None:
+    small, large = shared(node, (0, 1), 0, 0.25), shared(node, (0, 1), 1, 0.75)
+    assert (bill(small).energy_kwh, bill(large).energy_kwh) == pytest.approx((0.530 / 4, 0.530 * 3 / 4))
+
+
+def test_bills_of_sharers_and_neighbours_add_up_to_the_nodes_power(node: Node) -> None:
+    rows = [shared(node, (0, 1), 0), shared(node, (0, 1), 1), an_assignment(node, [1], (0, 1))]
+    for assignment, watts in zip(rows, (60.0, 60.0, 150.0), strict=True):
+        a_sample(assignment, 0.1, watts)
+    assert sum(bill(assignment).energy_kwh for assignment in rows) == pytest.approx(0.300 + 0.120 + 0.150)

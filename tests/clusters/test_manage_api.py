@@ -212,7 +212,8 @@ READ = ["clusters/", "clusters/lab/", "nodes/", "nodes/{node}/", "gpu-types/", "
 ACT = [
     ("patch", "clusters/lab/"), ("post", "clusters/lab/reschedule/"), ("post", "nodes/{node}/cordon/"),
     ("post", "nodes/{node}/drain/"),
-    ("post", "nodes/{node}/uncordon/"), ("post", "nodes/{node}/role/"), ("post", "enrolment-tokens/"), ("get", "enrolment-tokens/"),
+    ("post", "nodes/{node}/uncordon/"), ("post", "nodes/{node}/role/"), ("post", "nodes/{node}/slots/"),
+    ("post", "enrolment-tokens/"), ("get", "enrolment-tokens/"),
     ("delete", "enrolment-tokens/1/"), ("patch", "gpu-types/V100/"),
 ]  # fmt: skip
 
@@ -227,7 +228,7 @@ def test_looking_needs_a_login(member: APIClient, node: Node, path: str) -> None
 @pytest.mark.parametrize(("method", "path"), ACT)
 def test_acting_needs_an_operator(member: APIClient, node: Node, method: str, path: str) -> None:
     path = "/api/v1/" + path.format(node=node.pk)
-    body = {"policy": "fifo", "role": "both", "cluster": "lab"}
+    body = {"policy": "fifo", "role": "both", "cluster": "lab", "slots": 2}
     assert getattr(member, method)(path, body, format="json").status_code == 403
     assert getattr(api(), method)(path, body, format="json").status_code == 401
     node.refresh_from_db()

@@ -89,8 +89,8 @@ def test_names_of_another_teams_jobs_are_not_told(demo: Demo, client: Client, pa
 
 def test_only_operators_change_nodes(demo: Demo, ada: Client) -> None:
     node = demo.nodes[0]
-    for action in ("cordon", "drain", "uncordon", "role"):
-        answer = ada.post(f"/nodes/{node.pk}/{action}/", {"role": "both"})
+    for action in ("cordon", "drain", "uncordon", "role", "slots"):
+        answer = ada.post(f"/nodes/{node.pk}/{action}/", {"role": "both", "slots": "2"})
         assert answer.status_code == 403
         assert "Only operators may do that" in answer.content.decode()
     assert not NodeEvent.objects.exists()

@@ -434,3 +434,13 @@ def test_a_preparation_that_nobody_wants_any_more_leaves_nothing(tmp_path: Path)
 def test_the_defaults_are_the_safe_ones() -> None:
     assert DockerOptions().mounts == ()
     assert DockerOptions().identity() == (os.getuid() or 1000, os.getgid() or 1000)
+
+
+def test_a_job_in_a_container_is_told_that_its_emulated_gpu_is_shared_and_cannot_say_so_itself(site: Site) -> None:
+    script = "until [ -e $LOADMASTER_RUN_DIR/pace.json ]; do sleep 0.1; done; cat $LOADMASTER_RUN_DIR/pace.json"
+    run = site.launch(a_docker_spec(command=sh(f"{script}; echo 1 2>/dev/null > $LOADMASTER_RUN_DIR/pace.json || echo refused")))
+    site.runtime.set_pace(run, 0.125)
+    site.end(run)
+    said = site.output(run)
+    assert json.loads(said[: said.index("}") + 1]) == {"step_s": 0.125}
+    assert "refused" in said

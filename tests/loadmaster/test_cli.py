@@ -287,6 +287,10 @@ def test_operators_run_nodes_by_name(root: User, node: Node) -> None:
     assert answer("drain", node.pk, "--until", "2040-01-01T00:00:00Z")["state"] == "draining"
     assert answer("role", "volta", "profiling")["role"] == "profiling"
     assert run("role", "volta", "king").exit_code == 2
+    assert [d["slots"] for d in answer("slots", "volta", "2")["devices"]] == [2, 2]
+    one = answer("slots", "volta", "1", "--gpu", node.devices.order_by("uuid")[0].uuid)
+    assert [d["slots"] for d in one["devices"]] == [1, 2]
+    assert run("slots", "volta", "0").exit_code == 2
     assert run("cordon", "nobody").exit_code == 1
     assert run("reschedule").exit_code == 0
     assert len(run("enrol-token", "--role", "both").stdout.strip()) > 20

@@ -102,3 +102,13 @@ def test_starting_twice_does_not_move_the_grid() -> None:
 def test_a_period_that_is_no_time_is_refused(step_s: float) -> None:
     with pytest.raises(ValueError, match="step_s must be"):
         PacingClock(step_s)
+
+
+def test_the_pace_changes_from_the_next_step_on() -> None:
+    clock, time = paced(0.1)
+    clock.wait()
+    clock.step_s = 0.3
+    clock.wait()
+    clock.step_s = 0.1
+    clock.wait()
+    assert time.now_s == pytest.approx(100.5)

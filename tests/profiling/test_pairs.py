@@ -15,7 +15,7 @@ import profiling.selectors
 from clusters.models import Assignment, Cluster, Device, Node
 from controlplane.live.observe import observe
 from controlplane.models import Reason, RescheduleEvent
-from loadmaster.protocol import AssignmentState
+from loadmaster.protocol import OUT_OF_SHARED_MEMORY, AssignmentState
 from policies import snapshot_json
 from policies.snapshot import PairThroughput, Source
 from profiling.models import Kind, PairMeasurement, PairProfile, Profile
@@ -170,10 +170,17 @@ def test_an_unsteady_partner_says_nothing(cluster: Cluster, node: Node, kinds: t
     assert not PairMeasurement.objects.exists()
 
 
-def test_emulated_gpus_measure_no_pairs(cluster: Cluster, node: Node, kinds: tuple[Kind, Kind]) -> None:
+def test_emulated_gpus_measure_pairs_unless_the_work_overran_a_clock(
+    cluster: Cluster, node: Node, kinds: tuple[Kind, Kind]
+) -> None:
     Device.objects.update(emulated=True)
-    production_measured(two_launches(cluster, node, kinds)[0])
+    first, second = two_launches(cluster, node, kinds)
+    Assignment.objects.filter(pk=second.pk).update(overrun_fraction=0.5)
+    production_measured(first)
     assert not PairMeasurement.objects.exists()
+    Assignment.objects.filter(pk=second.pk).update(overrun_fraction=0.0)
+    production_measured(first)
+    assert PairMeasurement.objects.get().first_steps > 0
 
 
 def test_a_neighbour_on_another_gpu_is_no_partner(cluster: Cluster, kinds: tuple[Kind, Kind]) -> None:
@@ -351,3 +358,36 @@ def test_the_longest_time_that_others_leave_is_found() -> None:
     assert undisturbed(span(0, 10), [span(6, 7), span(5, 9)]) == span(0, 5)
     assert undisturbed(span(0, 10), [span(-1, 11)]) is None
     assert undisturbed(span(10, 0), []) is None
+
+
+def out_of_memory(launch: Assignment) -> None:
+    """It ended a moment ago for want of memory beside another."""
+    values = {"state": "failed", "reason_class": "gpu", "reason": f"{OUT_OF_SHARED_MEMORY}: CUDA", "ended_at": timezone.now()}
+    Assignment.objects.filter(pk=launch.pk).update(**values)
+    launch.refresh_from_db()
+
+
+def test_two_that_do_not_fit_on_one_gpu_are_a_pair_that_cannot_share_whatever_was_measured_before(
+    cluster: Cluster, node: Node, kinds: tuple[Kind, Kind]
+) -> None:
+    a_known_pair(*kinds, (1.5, 0.8), samples=9)
+    first, second = two_launches(cluster, node, kinds)
+    out_of_memory(first)
+    for launch in (first, second, first):
+        production_measured(launch)
+    pair = PairProfile.objects.get()
+    assert (pair.first_steps_per_s, pair.second_steps_per_s, pair.source) == (0.0, 0.0, "measured")
+    assert PairMeasurement.objects.count() == 1
+
+
+def test_nobody_is_told_not_to_share_where_two_others_were_there_or_the_gpu_was_at_fault(
+    cluster: Cluster, node: Node, kinds: tuple[Kind, Kind]
+) -> None:
+    first, _ = two_launches(cluster, node, kinds)
+    a_shared_launch(a_sharing_job(cluster, kinds[1]), node, slot=2)
+    out_of_memory(first)
+    production_measured(first)
+    Assignment.objects.filter(pk=first.pk).update(reason="the Engine has no driver")
+    first.refresh_from_db()
+    production_measured(first)
+    assert not PairProfile.objects.filter(first_steps_per_s=0.0).exists()

@@ -54,6 +54,7 @@ class StopBy(StrEnum):
     CANCEL = "cancel"
     LEASE = "lease"
     OOM = "oom"
+    GPU_MEMORY = "gpu_memory"
     SIGNAL = "signal"
 
 
@@ -182,6 +183,10 @@ class Runtime(Protocol):
 
     def update(self, run: RunId, term: Term) -> None:
         """Tell the run its new term."""
+        ...
+
+    def set_pace(self, run: RunId, step_s: float) -> None:
+        """Tell the run the step time of its emulated devices from now on: who shares them has changed."""
         ...
 
     def stop(self, run: RunId, order: StopOrder) -> None:

@@ -66,7 +66,10 @@ class Script:
 
 @dataclass(slots=True)
 class Play:
-    """One launch being played. `ends` is decided as soon as it can be, and true once the clock is there."""
+    """One launch being played. `ends` is decided as soon as it can be, and true once the clock is there.
+
+    `paces_s` are the step times it was told; it goes by its script all the same.
+    """
 
     spec: LaunchSpec
     script: Script
@@ -81,6 +84,7 @@ class Play:
     note: str = ""
     told_step: int = -1
     prepared_s: float = 0.0
+    paces_s: list[float] = field(default_factory=list)
 
 
 class FakeRuntime:
@@ -144,6 +148,9 @@ class FakeRuntime:
 
     def update(self, run: RunId, term: Term) -> None:
         self.plays[run].term = term
+
+    def set_pace(self, run: RunId, step_s: float) -> None:
+        self.plays[run].paces_s.append(step_s)
 
     def stop(self, run: RunId, order: StopOrder) -> None:
         play = self.plays.get(run)

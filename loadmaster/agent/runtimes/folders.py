@@ -91,6 +91,10 @@ class RunFolders:
         wall_s = term.until_s if ends_s is None else self._clock.wall_s() + ends_s - self._clock.boot_s()
         return {"term_until_s": wall_s, "term_ends_boot_s": ends_s}
 
+    def set_pace(self, run: RunId, step_s: float) -> None:
+        if self.orders(run).exists():
+            write_json(self.orders(run) / "pace.json", {"step_s": step_s}, mode=self.order_mode)
+
     def _write_term(self, run: RunId, change: dict[str, Any]) -> None:
         path = self.orders(run) / "term.json"
         former = guard.read_json(path) or {"stop": False, "reason": None, "grace_s": 30.0, **self._end_of(Term())}

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 from hypothesis import HealthCheck, given, settings
@@ -153,3 +154,56 @@ def test_no_two_profile_runs_share_a_device_and_each_has_one_node(snapshot: Snap
     assert all(len(p.ranks) == 1 for p in placements)
     asked = {(r.job, r.copy): r.gpus for r in snapshot.profiling}
     assert all(p.gpus == asked.get((p.job, p.copy), p.gpus) for p in placements)
+
+
+def a_pair(first: str, second: str, **fields: Any) -> tuple[Any, Any]:
+    """Requests of two jobs that are to share a device."""
+    one = a_profile_request(first, copy=1, beside=second, beside_copy=2, **fields)
+    return one, a_profile_request(second, copy=2, beside=first, beside_copy=1, **fields)
+
+
+def two_jobs(**fields: Any) -> list[JobView]:
+    return [a_job(name, may_share=True, **fields) for name in ("a", "b")]
+
+
+def a_node_to_share(slots: int = 2, **fields: Any) -> NodeView:
+    return replace(a_profiling_node(gpus=1), devices=(a_device("gpu0", slots=slots, **fields),))
+
+
+def test_two_that_name_each_other_share_one_device_and_the_plan_breaks_no_rule() -> None:
+    snapshot = wanting(*a_pair("a", "b"), nodes=[a_node_to_share()], jobs=two_jobs())
+    rest, placements = reserve_profiling(snapshot)
+    assert [(p.job, p.copy, p.ranks[0].devices, p.ranks[0].share) for p in placements] == [
+        ("a", 1, ("gpu0",), 0.5),
+        ("b", 2, ("gpu0",), 0.5),
+    ]
+    assert [hold.job for hold in rest.nodes[0].devices[0].held] == ["a", "b"]
+    assert not violations(merge(Fifo()(rest), placements), snapshot)
+
+
+def test_a_pair_goes_on_together_and_takes_one_device() -> None:
+    jobs = [
+        a_job(name, may_share=True, running=(a_profile_run("p1", "gpu0", copy=copy, share=0.5),))
+        for name, copy in (("a", 1), ("b", 2))
+    ]
+    _, placements = reserve_profiling(wanting(*a_pair("a", "b"), nodes=[a_node_to_share()], jobs=jobs))
+    assert [p.job for p in placements] == ["a", "b"]
+
+
+def test_a_pair_is_placed_whole_or_not_at_all() -> None:
+    short = replace(a_node_to_share(), cores=1.0)
+    pair = a_pair("a", "b")
+    for requests, nodes, jobs in (
+        (pair, [a_node_to_share(slots=1)], two_jobs()),
+        (pair, [short], two_jobs(cores=1.0)),
+        (pair[:1], [a_node_to_share()], two_jobs()),
+        (pair, [a_node_to_share()], two_jobs()[:1]),
+    ):
+        assert reserve_profiling(wanting(*requests, nodes=nodes, jobs=jobs))[1] == ()
+
+
+def test_half_of_a_pair_is_not_placed_beside_its_other_half_that_runs_already() -> None:
+    first, second = two_jobs()
+    first = replace(first, running=(a_profile_run("p1", "gpu0", copy=1, share=0.5),))
+    _, placements = reserve_profiling(wanting(*a_pair("a", "b"), nodes=[a_node_to_share()], jobs=[first, second]))
+    assert [p.job for p in placements] == ["a"]

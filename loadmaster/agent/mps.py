@@ -1,0 +1,84 @@
+"""NVIDIA's Multi-Process Service: jobs that share a GPU run side by side on it instead of taking turns.
+
+The agent uses the daemon that its own environment names (CUDA_MPS_PIPE_DIRECTORY), or keeps one of its own with its pipes in the
+state folder, so that only jobs which share a GPU go through it. A job's part of the GPU's processors is its share
+(CUDA_MPS_ACTIVE_THREAD_PERCENTAGE). The daemon outlives the agent, as its jobs do; the next agent finds it by its pipes. Where
+the service is not to be had, jobs share as the driver has them: by turns.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import shutil
+import subprocess
+from collections.abc import Mapping
+from pathlib import Path
+
+from loadmaster.agent.files import private_folder
+
+CONTROL = "nvidia-cuda-mps-control"
+PIPES, LOGS, PART = "CUDA_MPS_PIPE_DIRECTORY", "CUDA_MPS_LOG_DIRECTORY", "CUDA_MPS_ACTIVE_THREAD_PERCENTAGE"
+ANSWER_S = 5.0
+"""How long the daemon may take to answer or to start: the agent waits for it."""
+
+logger = logging.getLogger(__name__)
+
+
+class Mps:
+    """The machine's MPS daemon, used by jobs that share a GPU.
+
+    Args:
+        control: the program that starts and asks the daemon.
+        state_dir: the agent's folder, where its own daemon's pipes and logs lie.
+        environ: the agent's environment.
+    """
+
+    def __init__(self, control: Path, state_dir: Path, environ: Mapping[str, str] = os.environ) -> None:
+        self._control = control
+        self._given = environ.get(PIPES, "")
+        self._folder = state_dir / "mps"
+        self._complained = False
+
+    @classmethod
+    def found(cls, state_dir: Path, environ: Mapping[str, str] = os.environ) -> Mps | None:
+        """The service, if this machine has its control program."""
+        control = shutil.which(CONTROL, path=environ.get("PATH"))
+        return cls(Path(control), state_dir, environ) if control else None
+
+    def environment(self, share: float) -> dict[str, str]:
+        """The variables of a job that has this share of its GPU, with the daemon running; none for a whole GPU, or without one."""
+        if share >= 1.0 or not self._runs():
+            return {}
+        return {PIPES: self._pipes, PART: str(max(1, round(100 * share)))}
+
+    @property
+    def _pipes(self) -> str:
+        return self._given or str(self._folder / "pipe")
+
+    def _runs(self) -> bool:
+        """Whether the daemon answers; the agent's own is started where it does not."""
+        runs = self._asked("get_server_list") or (not self._given and self._started())
+        if not runs and not self._complained:
+            logger.warning("the MPS daemon at %s does not answer; jobs share GPUs without it, by turns", self._pipes)
+        self._complained = not runs
+        return runs
+
+    def _started(self) -> bool:
+        for name in ("", "pipe", "log"):
+            private_folder(self._folder / name)
+        return self._call(["-d"]) and self._asked("get_server_list")
+
+    def _asked(self, question: str) -> bool:
+        return Path(self._pipes).is_dir() and self._call([], question + "\n")
+
+    def _call(self, arguments: list[str], text: str = "") -> bool:
+        environment = {**os.environ, PIPES: self._pipes, LOGS: str(self._folder / "log")}
+        try:
+            done = subprocess.run(
+                [str(self._control), *arguments], input=text, env=environment, capture_output=True, text=True, timeout=ANSWER_S
+            )
+        except (OSError, subprocess.SubprocessError) as error:
+            logger.debug("%s: %s", self._control, error)
+            return False
+        return done.returncode == 0
