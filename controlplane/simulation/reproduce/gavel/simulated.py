@@ -12,7 +12,7 @@ from controlplane.simulation.outcome import Outcome
 from controlplane.simulation.reproduce.gavel.estimated import Told, told_of
 from controlplane.simulation.reproduce.gavel.figures_of import gpu_hours, jct_figures, rho_figures
 from controlplane.simulation.reproduce.gavel.model import Spec
-from controlplane.simulation.reproduce.gavel.scenes import scene
+from controlplane.simulation.reproduce.gavel.scenes import PRICES, scene
 from controlplane.simulation.reproduce.gavel.sharing import check
 from controlplane.simulation.run import simulate
 from controlplane.simulation.switches import Switches
@@ -23,9 +23,6 @@ from controlplane.simulation.workloads.gavel_tables import tables_of
 from policies import registry
 from policies.base import Policy
 from policies.snapshot import Throughput
-
-PRICES = {"V100": 2.48, "P100": 1.46, "K80": 0.45}
-"""Dollars per GPU hour on demand in Google's cloud, of which the paper's figure 1(b) is made."""
 
 DAYS, SLOS, DAY_S = (0.5, 1.0, 2.0, 4.0, 8.0), (1.2, 2.0, 10.0), 86_400.0
 MODELS = ("ResNet-50", "A3C")
