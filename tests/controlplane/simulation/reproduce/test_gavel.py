@@ -18,7 +18,7 @@ from controlplane.simulation.reproduce.gavel.runners import RUNNERS
 from controlplane.simulation.reproduce.gavel.scale import FULL, QUICK, Data
 from policies import registry
 from policies.snapshot_json import to_json
-from tests.builders_gavel import TINY, a_data_folder
+from tests.builders_reproduced import TINY, a_data_folder
 
 FIGURES = ("8", "9", "10", "11", "12", "13", "14", "16", "17", "18", "19", "20", "21", "T3", "cost")
 

@@ -18,8 +18,8 @@ from controlplane.simulation.workloads.base import Workload
 from controlplane.simulation.workloads.columns import jobs_of
 from policies.shares.observe import Asked, division_of
 from policies.snapshot import KindView, PairThroughput, Source, Throughput
-from tests.builders_gavel import a_data_folder, tables
 from tests.builders_outcomes import an_outcome
+from tests.builders_reproduced import a_data_folder, tables
 
 GPUS = {"V100": 1, "K80": 1}
 
