@@ -93,7 +93,7 @@ def gpu_hours(outcome: Outcome, type_of: Mapping[str, str]) -> tuple[dict[str, f
     held = np.zeros(len(types))
     np.add.at(held, np.array([types.index(t) for t in _types(outcome, type_of)], dtype=np.int64)[order], alone_s)
     shared_h = float((end_s - start_s).sum() - alone_s.sum()) / HOUR_S
-    return {t: float(s) / HOUR_S for t, s in zip(types, held, strict=True)}, max(round(shared_h, 6), 0.0)
+    return {t: float(s) / HOUR_S for t, s in zip(types, held, strict=True)}, round(max(shared_h, 0.0), 6)
 
 
 def _by_device(outcome: Outcome, type_of: Mapping[str, str]) -> tuple[Ints, Floats, Floats, list[str]]:

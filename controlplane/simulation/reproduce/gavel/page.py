@@ -47,7 +47,9 @@ def _intro(about: Mapping[str, Any]) -> str:
     )
     return (
         "<p>The evaluation of Gavel (Narayanan et al., OSDI 2020) on 108 simulated GPUs: what the paper says, what its published"
-        f" program gives, and what comes out here. Seeds: {about['seeds']}. {escape(about['machine'])}.</p>{quick}"
+        " program gives, and what comes out here. A ratio to a baseline that is lower than the paper's may mean that the policy is"
+        f" worse here, or that the baseline is better: the means below say which. Seeds: {about['seeds']}."
+        f" {escape(about['machine'])}.</p>{quick}"
     )
 
 
