@@ -31,7 +31,8 @@ DRAWS = 10
 
 def timeline(spec: Spec, seed: int) -> Mapping[str, Any]:
     """Normalised throughput of every job after each arrival: `parts` [steps][jobs], its sum `totals` [steps], and what part of the
-    aware policy's is `lost`, averaged over the steps and over DRAWS of jobs, of which the others are the first.
+    aware policy's is lost, averaged over DRAWS of jobs, of which the others are the first: `lost` over all steps, `lost_at_last`
+    with all jobs there.
     """
     drawn = [_drawn(spec, np.random.default_rng([seed, draw])) for draw in range(DRAWS)]
     levels, _ = drawn[0]
@@ -40,18 +41,19 @@ def timeline(spec: Spec, seed: int) -> Mapping[str, Any]:
         "totals": levels.sum(axis=1).tolist(),
         "entity": [i * len(WEIGHTS) // spec["jobs"] for i in range(spec["jobs"])],
         "every": spec["every"],
-        "lost": float(np.mean([lost for _, lost in drawn])),
+        "lost": float(np.mean([lost.mean() for _, lost in drawn])),
+        "lost_at_last": float(np.mean([lost[-1] for _, lost in drawn])),
         "timing": {},
     }
 
 
-def _drawn(spec: Spec, rng: np.random.Generator) -> tuple[Floats, float]:
-    """(float64[steps, jobs] levels of the form, part of the aware policy's that it loses)."""
+def _drawn(spec: Spec, rng: np.random.Generator) -> tuple[Floats, Floats]:
+    """(float64[steps, jobs] levels of the form, float64[steps] part of the aware policy's that it loses)."""
     jobs, kinds = _timeline_jobs(spec, rng)
     aware, form = (
         np.array([_levels(spec, jobs, kinds, n, form) for n in range(1, spec["jobs"] + 1)]) for form in ("aware", spec["form"])
     )
-    return form, float(np.mean(1.0 - form.sum(axis=1) / aware.sum(axis=1)))
+    return form, 1.0 - form.sum(axis=1) / aware.sum(axis=1)
 
 
 def _timeline_jobs(spec: Spec, rng: np.random.Generator) -> tuple[Jobs, tuple[KindView, ...]]:

@@ -58,6 +58,7 @@ def _overview(experiments: Sequence[Experiment], found: Mapping[str, Row]) -> st
     return f"<h2>All claims</h2><table>{_head('Figure', *CLAIM_HEAD)}{rows}</table>"
 
 
+TEXTS, LEFT = ("Claim", "Verdict", "not run"), ' style="text-align:left"'
 CLAIM_HEAD = ("Claim", "Paper", "Published program", "Ours", "at", "Verdict")
 
 
@@ -81,20 +82,20 @@ def _section(experiment: Experiment, found: Row) -> str:
 
 def _means(experiment: Experiment, points: Sequence[Row]) -> str:
     metrics = [m for m in dict.fromkeys(_metrics(experiment)) if any(m in p["means"] for p in points)]
-    rows = "".join(_mean_row(p, metrics) for p in points)
+    rows = "".join(_mean_row(p, metrics, has_x=bool(experiment.x_title)) for p in points)
     x = (experiment.x_title,) if experiment.x_title else ()
-    return f"<table>{_head('Series', *(x or ('',)), 'seeds', *metrics, 'not run')}{rows}</table>"
+    return f"<table>{_head('Series', *x, 'seeds', *metrics, 'not run')}{rows}</table>"
 
 
 def _metrics(experiment: Experiment) -> list[str]:
     return [*(c.metric for c in experiment.charts), *(c.metric for c in experiment.claims), "shared_gpu_h"]
 
 
-def _mean_row(point: Row, metrics: Sequence[str]) -> str:
+def _mean_row(point: Row, metrics: Sequence[str], *, has_x: bool) -> str:
     cells = "".join(f"<td>{_with_deviation(point, m)}</td>" for m in metrics)
     errors = escape("; ".join(point["errors"]))
-    x = _number(point["x"])
-    return f'<tr><td>{escape(point["series"])}</td><td>{x}</td><td>{point["seeds"]}</td>{cells}<td class="t">{errors}</td></tr>'
+    x = f"<td>{_number(point['x'])}</td>" if has_x else ""
+    return f'<tr><td>{escape(point["series"])}</td>{x}<td>{point["seeds"]}</td>{cells}<td class="t">{errors}</td></tr>'
 
 
 def _with_deviation(point: Row, metric: str) -> str:
@@ -103,7 +104,7 @@ def _with_deviation(point: Row, metric: str) -> str:
 
 
 def _head(*names: str) -> str:
-    return f"<tr>{''.join(f'<th>{escape(name)}</th>' for name in names)}</tr>"
+    return f"<tr>{''.join(f'<th{LEFT if name in TEXTS else str()}>{escape(name)}</th>' for name in names)}</tr>"
 
 
 def _anchor(figure: str) -> str:

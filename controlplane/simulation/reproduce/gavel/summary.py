@@ -13,6 +13,9 @@ from controlplane.simulation.reproduce.gavel.model import Claim, Experiment
 CLOSE = 0.05
 """A figure within this part of the one it is compared with agrees."""
 
+MANIFOLD = 2.0
+"""Figures further apart than this are told by their ratio."""
+
 Row = Mapping[str, Any]
 Point = Mapping[str, Any]
 """{"series", "x", "seeds", "errors": [...], "means": {metric: mean}, "deviations": {metric: deviation}, "lists": {...}}."""
@@ -106,6 +109,9 @@ def _verdict(claim: Claim, here: float, there: float) -> str:
     if claim.better == "near":
         return f"{_percent(apart)} {'above' if apart > 0 else 'below'}"
     good = (apart > 0.0) == (claim.better == "more")
+    if here > 0.0 and there > 0.0 and (factor := max(here / there, there / here)) >= MANIFOLD:
+        times = f"{factor:,.0f}" if factor >= 10.0 else f"{factor:.2g}"
+        return f"{times} times {'better' if good else 'worse'} than"
     return f"{'better' if good else 'worse'} by {_percent(apart)} than"
 
 

@@ -175,7 +175,7 @@ def test_all_cells_of_a_tiny_evaluation_run_or_say_why_not(data: Data) -> None:
 
 def excused(error: str) -> bool:
     """A policy on its way, pairs, or a recorded trace that this data folder has not."""
-    return "policy not available" in error or "speeds of pairs" in error or ".trace" in error
+    return "no such policy" in error or "speeds of pairs" in error or ".trace" in error
 
 
 def test_options_choose_figures_scale_and_seeds_and_refuse_what_is_not_there(

@@ -63,6 +63,8 @@ def test_a_ratio_up_to_is_the_greatest_of_all_points() -> None:
         (Claim("", "jct_h", "aware", at=4.0, paper=10.0, better="more"), 12.0, "better by 20% than the paper"),
         (Claim("", "jct_h", "aware", at=4.0, paper=10.0, better="near"), 12.0, "20% above the paper"),
         (Claim("", "jct_h", "aware", at=4.0, paper=0.0, better="less"), 12.0, "worse by any measure than the paper"),
+        (Claim("", "jct_h", "aware", at=4.0, paper=120.0, better="less"), 12.0, "10 times better than the paper"),
+        (Claim("", "jct_h", "aware", at=4.0, paper=30.0, better="more"), 12.0, "2.5 times worse than the paper"),
         (Claim("", "jct_h", "aware", better="less"), 20.0, "nothing printed to compare with"),
         (Claim("", "jct_h", "shared", at=4.0, paper=1.0), None, "not run: policy not available"),
         (Claim("", "jct_h", "aware", at=9.0, paper=1.0), None, "not run at 9"),
