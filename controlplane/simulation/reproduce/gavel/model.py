@@ -29,8 +29,8 @@ class Claim:
     """A figure of the paper's (or of the published program's, by the specification) to compare with.
 
     The value here is `metric` of the series `of` at the point `at` or, with `over`, that of `over` divided by it. Without `at` it
-    is the greatest of all points where `better` is "more", else that of the last. `whole`: `published` holds for the whole
-    experiment only, not for a quick one.
+    is the greatest of all points where `better` is "more", else that of the last. `whole`: both hold for the whole
+    experiment only; a quick one is not compared with `published`, and its verdict on `paper` says what it is of.
     """
 
     words: str

@@ -21,9 +21,14 @@ def timeline(scale: Scale, data: Data, figure: str, *, fifo: bool) -> Experiment
         for form in forms[1:]
         for claim in (
             Claim(
-                f"throughput lost with all jobs there, {form}", "lost_at_last", form, paper=None if fifo else 0.17, better="near"
+                f"throughput lost with all jobs there, {form}",
+                "lost_at_last",
+                form,
+                paper=None if fifo else 0.17,
+                better="near",
+                whole=False,
             ),
-            Claim(f"throughput lost on average over time, {form}", "lost", form, better="near"),
+            Claim(f"throughput lost on average over time, {form}", "lost", form, better="near", whole=False),
         )
     ]
     inside = "FIFO" if fifo else "fairness"
@@ -47,8 +52,10 @@ def scaling(scale: Scale, data: Data) -> Experiment:
         Claim("LAS with sharing, 128 jobs (s)", "seconds", "LAS, sharing", at=128.0, published=1.3, better="less", whole=False),
         Claim("LAS with sharing, 512 jobs (s)", "seconds", "LAS, sharing", at=512.0, published=79.6, better="less", whole=False),
         Claim("hierarchical, 512 jobs (s)", "seconds", "hierarchical", at=512.0, published=12.7, better="less", whole=False),
-        Claim("hierarchical, 2048 jobs (s; under)", "seconds", "hierarchical", at=2048.0, paper=600.0, better="less"),
-        Claim("hierarchical with sharing, 512 jobs (s; under)", "seconds", forms[3], at=512.0, paper=600.0, better="less"),
+        Claim("hierarchical, 2048 jobs (s; under)", "seconds", "hierarchical", at=2048.0, paper=600.0, better="less", whole=False),
+        Claim(
+            "hierarchical with sharing, 512 jobs (s; under)", "seconds", forms[3], at=512.0, paper=600.0, better="less", whole=False
+        ),
     )
     note = notes.SCALING
     charts = (Chart("seconds", "Seconds to the shares", log=True),)
@@ -147,7 +154,7 @@ def table_3(scale: Scale, data: Data) -> Experiment:
                 better="less",
                 whole=False,
             ),
-            Claim(f"{label}, physical (h)", metric, f"{label}, {AS_PHYSICAL}", paper=real, better="less"),
+            Claim(f"{label}, physical (h)", metric, f"{label}, {AS_PHYSICAL}", paper=real, better="less", whole=False),
             Claim(
                 f"{label}: physical over simulated (paper: within 5%)",
                 metric,
@@ -155,6 +162,7 @@ def table_3(scale: Scale, data: Data) -> Experiment:
                 f"{label}, {AS_PHYSICAL}",
                 paper=1.0,
                 better="near",
+                whole=False,
             ),
         ]
     note = notes.TABLE_3

@@ -65,7 +65,8 @@ def _judged(claim: Claim, points: Sequence[Point], *, whole: bool) -> dict[str, 
     if here is None:
         return {**told, "verdict": _why_not(claim, points)}
     sources = (("the paper", claim.paper), ("the published program", published))
-    verdicts = [f"{_verdict(claim, here, of)} {name}" for name, of in sources if of is not None]
+    part = "" if whole or not claim.whole else " (a quick run)"
+    verdicts = [f"{_verdict(claim, here, of)} {name}{part}" for name, of in sources if of is not None]
     if claim.published is not None and published is None:
         verdicts.append("not comparable: the published figure is of the full size")
     return {**told, "verdict": "; ".join(verdicts) or "nothing printed to compare with"}

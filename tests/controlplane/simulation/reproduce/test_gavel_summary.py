@@ -79,6 +79,8 @@ def test_a_verdict_says_how_far_what_was_found_is_from_what_was_told(claim: Clai
 def test_figures_of_the_full_size_are_not_compared_with_a_quick_run_unless_they_may_be() -> None:
     full = Claim("", "jct_h", "aware", at=4.0, published=12.0, better="less")
     assert verdict(full, whole=False)["verdict"] == "not comparable: the published figure is of the full size"
+    paper = Claim("", "jct_h", "aware", at=4.0, paper=12.0, better="less")
+    assert verdict(paper, whole=False)["verdict"] == "agrees with the paper (a quick run)"
     timed = Claim("", "jct_h", "aware", at=4.0, published=12.0, better="less", whole=False)
     assert verdict(timed, whole=False)["verdict"] == "agrees with the published program"
 
