@@ -11,7 +11,7 @@ BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip --disable-pip-version-check
 export PYTHONDONTWRITEBYTECODE :=
 .DEFAULT_GOAL := help
-.PHONY: help demo up test check unit test-all test-sqlite test-postgres test-docker test-root test-browser fuzz bench reproduce-andreas chaos load clean
+.PHONY: help demo up test check unit test-all test-sqlite test-postgres test-docker test-root test-browser fuzz bench reproduce-andreas reproduce-gavel chaos load clean
 
 help: ## show these lines
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /\1\t/' | expand -t 16
@@ -76,6 +76,12 @@ reproduce-andreas: $(VENV)/.test ## ANDREAS' evaluation again (hours; goes on wh
 	$(BIN)/python -m controlplane.simulation.reproduce --processes $(PROCESSES) $(if $(SCENARIO),--scenarios $(SCENARIO)) \
 	  $(if $(N),--nodes $(N)) $(if $(TUNING),--tunings $(TUNING)) $(if $(SEEDS),--seeds $(SEEDS)) \
 	  $(if $(POLICIES),--policies "$(POLICIES)") $(if $(FOLDER),--folder $(FOLDER))
+
+DATA ?= $(or $(LOADMASTER_DATA),../shared/data)/gavel
+JOBS_AT_ONCE = $(if $(filter command line environment,$(origin JOBS)),$(JOBS),$(PROCESSES))
+reproduce-gavel: $(VENV)/.test ## Gavel's evaluation again (hours; goes on where it stopped); QUICK=1: minutes; a part: FIGURES=8,12,T3 SEEDS=1 JOBS=2
+	$(BIN)/python -m controlplane.simulation.reproduce.gavel --data $(DATA) --processes $(JOBS_AT_ONCE) \
+	  $(if $(QUICK),--quick) $(if $(FIGURES),--figures $(FIGURES)) $(if $(SEEDS),--seeds $(SEEDS)) $(if $(FOLDER),--folder $(FOLDER))
 
 chaos: $(VENV)/.test ## KILLS=200 or PARTITIONS=50 of a real system, SEED=1, DATABASE=sqlite or postgres; see docs/chaos.md
 	$(if $(filter postgres,$(DATABASE)),tests/with-postgres) $(BIN)/python -m chaos --seed $(or $(SEED),1) \

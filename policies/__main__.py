@@ -21,7 +21,7 @@ from policies.forms import FormError
 from policies.judge import violations
 from policies.mechanisms.profiling import merge, reserve_profiling
 from policies.plan import Plan
-from policies.serving import serve
+from policies.serving import pipes, serve
 from policies.snapshot import Snapshot
 
 FAILED, REFUSED, BROKEN = 1, 2, 3
@@ -89,8 +89,8 @@ def _solve(given: argparse.Namespace) -> int:
 
 
 def _serve(given: argparse.Namespace) -> int:
-    answers, sys.stdout = sys.stdout, sys.stderr  # a policy that prints must not garble the answers
-    serve(sys.stdin.buffer, answers, given.parent)
+    requests, answers = pipes()
+    serve(requests, answers, given.parent)
     return 0
 
 

@@ -25,11 +25,19 @@ from policies.base import PolicyError, SolverFailedError
 from policies.forms import FormError
 from policies.plan import Plan
 from policies.snapshot import Snapshot
+from policies.storable import LONGEST_TEXT, check_figures, check_texts, cleaned, may_be_odd
 
 START_S = 60.0
 """Time a new process gets beyond the request's, for imports and compilation."""
 
 CHUNK = 1 << 16
+
+LONGEST_ANSWER = 256 << 20
+"""Bytes of an answer. The plan of a round with 100,000 jobs has about 20 MiB."""
+
+OUT_OF_MEMORY = b'"error":{"type":"MemoryError"'
+HEAD = 100
+"""Bytes of an answer at the start of which that stands, after its number."""
 
 PASSED_ON = ("PATH", "HOME", "LANG", "TMPDIR", "VIRTUAL_ENV", "SYSTEMROOT")
 PASSED_ON_PREFIXES = ("LC_", "NUMBA_", "PYTHON", "COVERAGE_", "OMP_", "OPENBLAS_", "MKL_")
@@ -101,12 +109,15 @@ class SolverProcess:
         if self._owner != os.getpid():
             self._owner, self._lock, self._process, self._read = os.getpid(), threading.Lock(), None, b""
 
-    def _ask(self, line: bytes, policy: str) -> dict[str, Any]:
+    def _ask(self, line: bytes, policy: str) -> bytes:
         with self._or_killed(policy):
             process = self._ready()
             deadline = monotonic() + self.timeout_s
             _write(process.stdin, line, deadline)
-            return self._answer(process, deadline)
+            answer = self._answer(process, deadline)
+        if OUT_OF_MEMORY in answer[:HEAD]:  # what it holds is lost to the next one who asks
+            self._kill()
+        return answer
 
     @contextlib.contextmanager
     def _or_killed(self, policy: str) -> Iterator[None]:
@@ -144,13 +155,16 @@ class SolverProcess:
             self._is_ready = True
         return process
 
-    def _answer(self, process: subprocess.Popen[bytes], deadline: float) -> dict[str, Any]:
-        parts = [self._read]
+    def _answer(self, process: subprocess.Popen[bytes], deadline: float) -> bytes:
+        """The next line. ValueError if it is longer than LONGEST_ANSWER."""
+        parts, length = [self._read], len(self._read)
         while b"\n" not in parts[-1]:
             parts.append(_read(process.stdout, deadline))
+            length += len(parts[-1])
+            if length > LONGEST_ANSWER:
+                raise ValueError(f"its answer is longer than {LONGEST_ANSWER >> 20} MiB")
         line, _, self._read = b"".join(parts).partition(b"\n")
-        answer: dict[str, Any] = json.loads(line)
-        return answer
+        return line
 
     def _kill(self) -> None:
         process, self._process = self._process, None
@@ -223,18 +237,26 @@ def _read(pipe: IO[bytes] | None, deadline: float) -> bytes:
     return data
 
 
-def _plan_of(answer: Mapping[str, Any]) -> Plan:
+def _plan_of(line: bytes) -> Plan:
+    try:
+        answer: dict[str, Any] = json.loads(line)
+    except (ValueError, RecursionError) as error:
+        raise SolverFailedError(f"the solver process answered what is no JSON: {error}") from error
     if "error" in answer:
         raise _error_of(answer["error"])
     try:
-        return plan_json.from_json(answer["plan"])
-    except FormError as error:
+        plan = plan_json.from_json(answer["plan"])
+    except (FormError, RecursionError) as error:
         raise SolverFailedError(f"the policy's plan has not the documented form: {error}") from error
+    if may_be_odd(line):
+        check_texts(answer["plan"])
+    check_figures(plan)
+    return plan
 
 
 def _error_of(error: Mapping[str, str]) -> PolicyError:
     """The child's error as one of ours; what is no PolicyError there is a failed solver here."""
-    of = getattr(base, error["type"], None)
+    of, message = getattr(base, error["type"], None), cleaned(error["message"], LONGEST_TEXT)
     if isinstance(of, type) and issubclass(of, PolicyError):
-        return of(error["message"])
-    return SolverFailedError(f"{error['type']}: {error['message']}")
+        return of(message)
+    return SolverFailedError(f"{cleaned(error['type'], 100)}: {message}")

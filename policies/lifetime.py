@@ -1,13 +1,22 @@
-"""Children that never outlive the process that started them, however that one ends."""
+"""Children that never outlive the process that started them, nor starve the machine, however they behave."""
 
 from __future__ import annotations
 
 import ctypes
 import os
+import resource
 import signal
 import sys
+from contextlib import suppress
+from pathlib import Path
 
 PR_SET_PDEATHSIG = 1
+
+LEAST_BYTES = 2 << 30
+"""Memory that a child may have on however small a machine: the libraries of solvers want as much."""
+
+CGROUP = Path("/sys/fs/cgroup/memory.max")
+FIRST_TO_GO = "1000"
 
 
 def die_with(parent: int) -> None:
@@ -16,3 +25,24 @@ def die_with(parent: int) -> None:
         ctypes.CDLL(None, use_errno=True).prctl(PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
     if os.getppid() != parent:
         os._exit(0)
+
+
+def take_no_more_than_a_half() -> None:
+    """Limit what this process (each of its children likewise) allocates to half of the machine's memory, or of the container's.
+
+    Beyond that allocations fail: a MemoryError in Python. Should memory run out all the same, Linux kills this process first.
+    """
+    most = max(memory_bytes() // 2, LEAST_BYTES)
+    with suppress(OSError, ValueError):  # a lower limit may have been set by somebody else
+        resource.setrlimit(resource.RLIMIT_DATA, (most, most))
+    with suppress(OSError):
+        Path("/proc/self/oom_score_adj").write_text(FIRST_TO_GO)
+
+
+def memory_bytes(limit: Path = CGROUP) -> int:
+    """The machine's memory, or what the container may have of it."""
+    whole = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    try:
+        return min(whole, int(limit.read_text()))
+    except (OSError, ValueError):  # no container, or "max"
+        return whole

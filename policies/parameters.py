@@ -27,15 +27,24 @@ def parameter(
 
 def parameters_schema(policy: type) -> dict[str, Any]:
     """The JSON Schema (draft 2020-12) of the parameters of a policy class."""
-    properties = {f.name: {"type": JSON_TYPES[type(f.default)], "default": f.default, **f.metadata} for f in _fields(policy)}
+    properties = {f.name: {"type": _json_type(f), "default": f.default, **f.metadata} for f in _fields(policy)}
     return {
         "$schema": "https://json-schema.org/draft/2020-12/schema",
         "title": policy.__name__,
-        "description": (policy.__doc__ or "").strip().splitlines()[0],
+        "description": ((policy.__doc__ or "").strip().splitlines() or [""])[0],
         "type": "object",
         "properties": properties,
         "additionalProperties": False,
     }
+
+
+def _json_type(of: Field[Any]) -> str:
+    """TypeError where a parameter has no default of a type that people can set."""
+    if type(of.default) not in JSON_TYPES:
+        raise TypeError(
+            f"{of.name}: its default must be one of {', '.join(t.__name__ for t in JSON_TYPES)}, not {of.default!r:.80}"
+        )
+    return JSON_TYPES[type(of.default)]
 
 
 def checked(policy: type, given: Mapping[str, object]) -> dict[str, Any]:

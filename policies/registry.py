@@ -63,7 +63,8 @@ def make(name: str, parameters: Mapping[str, object] | None = None) -> Policy:
     party's policy cannot be loaded.
     """
     policy = _load(name)
-    return cast(Policy, policy(**checked(policy, parameters or {})))
+    values = checked(policy, parameters or {})
+    return cast(Policy, policy(**values)) if name in BUILT_IN else _made(name, policy, values)
 
 
 def schema(name: str) -> dict[str, Any]:
@@ -100,10 +101,40 @@ def _load(name: str) -> type:
 
 
 def _load_third_party(entry: EntryPoint) -> type:
+    told = f"policy {entry.name!r} ({entry.value})"
     try:
         policy = entry.load()
-    except Exception as error:  # third-party code may raise anything while it is imported
-        raise PolicyError(f"policy {entry.name!r} ({entry.value}) cannot be loaded: {type(error).__name__}: {error}") from error
-    if not (isinstance(policy, type) and is_dataclass(policy) and callable(policy)):
-        raise PolicyError(f"policy {entry.name!r} ({entry.value}) is not a frozen dataclass with __call__(snapshot)")
-    return policy
+    except (Exception, SystemExit) as error:  # third-party code may raise anything while it is imported, or want to end us
+        raise PolicyError(f"{told} cannot be loaded: {_worded(error)}") from error
+    if not _is_policy(policy):
+        raise PolicyError(f"{told} is not a frozen dataclass with __call__(snapshot)")
+    try:
+        parameters_schema(policy)
+    except Exception as error:  # fields that are no parameters, or no word of documentation: it could neither be shown nor set
+        raise PolicyError(f"{told} has parameters that cannot be shown: {_worded(error)}") from error
+    return cast(type, policy)
+
+
+def _is_policy(found: object) -> bool:
+    """Whether it is a class of frozen dataclasses whose instances can be called."""
+    if not (isinstance(found, type) and is_dataclass(found)):
+        return False
+    frozen: bool = getattr(found, "__dataclass_params__").frozen  # noqa: B009  (an attribute that dataclasses do not declare)
+    return frozen and any("__call__" in vars(of) for of in found.__mro__)
+
+
+def _made(name: str, policy: type, values: Mapping[str, Any]) -> Policy:
+    try:
+        return cast(Policy, policy(**values))
+    except PolicyError:
+        raise
+    except (Exception, SystemExit) as error:  # what it does with its parameters is its own affair
+        raise PolicyError(f"policy {name!r} cannot be made with these parameters: {_worded(error)}") from error
+
+
+def _worded(error: BaseException) -> str:
+    """The error's class and message; of one that cannot even say its message the class."""
+    try:
+        return f"{type(error).__name__}: {error}"
+    except Exception:  # an exception's own text may be broken as well
+        return type(error).__name__

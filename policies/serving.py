@@ -10,14 +10,19 @@ The snapshot is answered with the policy's plan alone: placing profile runs is t
 from __future__ import annotations
 
 import json
+import os
+import sys
 from collections.abc import Iterable
+from pathlib import Path
 from typing import IO, Any
 
 from policies import plan_json, registry, snapshot_json
-from policies.base import PolicyError
+from policies.base import Policy, PolicyError
 from policies.forms import FormError
 from policies.garbage import not_collected
-from policies.lifetime import die_with
+from policies.lifetime import die_with, take_no_more_than_a_half
+from policies.plan import Plan
+from policies.snapshot import Snapshot
 
 READY = {"ready": True}
 
@@ -26,10 +31,25 @@ def serve(requests: Iterable[str | bytes], answers: IO[str], parent: int | None 
     """Answer until the requests end. With `parent`, the kernel kills this process when that one, its parent, is gone."""
     if parent is not None:
         die_with(parent)
+        take_no_more_than_a_half()
     warm_up()
     _say(answers, READY)
     for line in requests:
         _say(answers, answer(line))
+
+
+def pipes() -> tuple[IO[bytes], IO[str]]:
+    """(requests, answers): this process's standard input and output, kept for the two alone.
+
+    What a policy, a library or a child of theirs prints goes to standard error, what they read is empty: they must neither garble
+    answers nor eat requests.
+    """
+    requests, answers = os.fdopen(os.dup(0), "rb"), os.fdopen(os.dup(1), "w", encoding="ascii")
+    with Path(os.devnull).open("rb") as nothing:
+        os.dup2(nothing.fileno(), 0)
+    os.dup2(2, 1)
+    sys.stdin, sys.stdout = open(0, encoding="utf-8", closefd=False), sys.stderr  # noqa: SIM115  (open as long as the process)
+    return requests, answers
 
 
 def answer(line: str | bytes) -> dict[str, Any]:
@@ -41,11 +61,18 @@ def answer(line: str | bytes) -> dict[str, Any]:
             number = request.get("id")
             policy = registry.make(request["policy"], request.get("parameters"))
             snapshot = snapshot_json.from_json(request.pop("snapshot"))
-        return {"id": number, "plan": plan_json.to_json(policy(snapshot))}
+        return {"id": number, "plan": plan_json.to_json(_plan(policy, snapshot))}
     except (PolicyError, FormError) as error:
         return _error(number, error)
     except Exception as error:  # a policy may fail in any way: the caller is told, the next request gets its chance
         return _error(number, error)
+
+
+def _plan(policy: Policy, snapshot: Snapshot) -> Plan:
+    plan: object = policy(snapshot)
+    if not isinstance(plan, Plan):
+        raise PolicyError(f"the policy returned {type(plan).__name__}, not a Plan")
+    return plan
 
 
 def warm_up() -> None:
@@ -63,7 +90,12 @@ def _smallest() -> Any:
 
 
 def _error(number: Any, error: Exception) -> dict[str, Any]:
-    return {"id": number, "error": {"type": type(error).__name__, "message": str(error)}}
+    try:
+        message = str(error)
+    except Exception:  # an exception's own text may be broken as well
+        message = "it cannot say what is wrong"
+    name = "MemoryError" if isinstance(error, MemoryError) else type(error).__name__  # libraries have their own
+    return {"id": number, "error": {"type": name, "message": message}}
 
 
 def _say(answers: IO[str], what: dict[str, Any]) -> None:

@@ -3,18 +3,16 @@
 from __future__ import annotations
 
 import json
-import os
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from concurrent.futures import ProcessPoolExecutor, as_completed
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import asdict, dataclass
 from hashlib import sha256
 from math import inf
-from multiprocessing import get_context
 from pathlib import Path
 from typing import Any
 
 from controlplane.simulation.outcome import Outcome
 from controlplane.simulation.reproduce.armida import PRICE_PER_KWH, PUE, a_node
+from controlplane.simulation.reproduce.files import each
 from controlplane.simulation.run import simulate
 from controlplane.simulation.run_keys import digest_of_code
 from controlplane.simulation.scene import Scene
@@ -112,28 +110,10 @@ def run_all(grid: Grid, folder: Path, processes: int, say: Callable[[str], None]
     cells = list(grid.cells())
     left = [cell for cell in cells if not (folder / cell.file).exists()]
     say(f"{len(cells)} simulations, {len(cells) - len(left)} of them done before")
-    for done, _ in enumerate(_each(left, folder, processes), start=1):
+    for done, _ in enumerate(each(left, run, folder, processes), start=1):
         if done % max(1, len(left) // 20) == 0:
             say(f"{done} of {len(left)}")
     return [json.loads((folder / cell.file).read_text()) for cell in cells]
-
-
-def _each(cells: Sequence[Cell], folder: Path, processes: int) -> Iterator[Path]:
-    if processes == 1:
-        for cell in cells:
-            yield _run_to_file(cell, folder)
-        return
-    with ProcessPoolExecutor(processes, mp_context=get_context("spawn")) as pool:
-        for future in as_completed([pool.submit(_run_to_file, cell, folder) for cell in cells]):
-            yield future.result()
-
-
-def _run_to_file(cell: Cell, folder: Path) -> Path:
-    """Whole or not at all: the file takes its name when it is written."""
-    path = folder / cell.file
-    part = path.with_suffix(f".{os.getpid()}.part")
-    part.write_text(json.dumps(run(cell), sort_keys=True))
-    return part.replace(path)
 
 
 def _figures(outcome: Outcome) -> dict[str, Any]:

@@ -1,0 +1,1 @@
+"""The figures of Gavel's evaluation (Narayanan et al., OSDI 2020), again: `python -m controlplane.simulation.reproduce.gavel`."""

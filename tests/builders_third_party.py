@@ -1,0 +1,95 @@
+"""A package of a third party as pip leaves it behind: modules, and metadata with entry points. Most of its policies are broken."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+
+HEAD = """
+from __future__ import annotations
+import os, sys, time
+from dataclasses import dataclass, field
+from loadmaster.policy_api import Placement, Plan, PlanStatus, RankSeat, Snapshot, WaitCode, Waiting, parameter
+
+def all_wait(snapshot, **more):
+    return Plan("idle", PlanStatus.HEURISTIC, (), tuple(Waiting(j.id, WaitCode.NO_CAPACITY) for j in snapshot.jobs), **more)
+
+@dataclass(frozen=True)
+class {name}:
+    '''{doc}'''
+{fields}
+    def __call__(self, snapshot):
+        {body}
+"""
+
+BODIES: Mapping[str, str] = {
+    "works": "return all_wait(snapshot, message=f'patience {self.patience}')",
+    "raises": "raise ValueError('no idea')",
+    "raises_nul": "raise ValueError('no\\0 idea \\ud800')",
+    "raises_unsayable": "raise type('Mute', (Exception,), {'__str__': lambda self: 1 / 0})",
+    "exits": "sys.exit(3)",
+    "returns_nothing": "return None",
+    "returns_a_number": "return 7",
+    "returns_no_placements": "return Plan('x', PlanStatus.HEURISTIC, (1, 2))",
+    "returns_nan": "return all_wait(snapshot, objective=float('nan'))",
+    "returns_objects": "return all_wait(snapshot, memory={'me': self})",
+    "returns_a_knot": "knot = {}; knot['knot'] = knot; return all_wait(snapshot, memory=knot)",
+    "returns_nul": "return all_wait(snapshot, message='a\\0b')",
+    "remembers_half_a_character": "return all_wait(snapshot, memory={'\\ud800': 1})",
+    "talks_too_much": "return all_wait(snapshot, message='x' * 20_000)",
+    "prints": "print('garble'); os.write(1, b'garble\\n'); os.system('echo garble'); sys.stdin.read(); return all_wait(snapshot)",
+    "runs_forever": "\n        while True: pass",
+    "wants_all_memory": "import numpy; return [numpy.zeros(1 << 30, 'u1') for _ in range(1 << 24)]",
+    "gives_a_gpu_twice": (
+        "n = snapshot.nodes[0]; s = (RankSeat(n.id, (n.devices[0].id,)),); "
+        "return Plan('x', PlanStatus.HEURISTIC, tuple(Placement(j.id, s) for j in snapshot.jobs))"
+    ),
+    "ends_after_the_calendar": (
+        "n = snapshot.nodes[0]; j, *rest = snapshot.jobs; s = (RankSeat(n.id, (n.devices[0].id,)),); "
+        "return Plan('x', PlanStatus.HEURISTIC, (Placement(j.id, s, until_s=1e300),), "
+        "tuple(Waiting(w.id, WaitCode.NO_CAPACITY) for w in rest))"
+    ),
+    "costs_more_than_there_is": (
+        "n = snapshot.nodes[0]; j, *rest = snapshot.jobs; s = (RankSeat(n.id, (n.devices[0].id,)),); "
+        "return Plan('x', PlanStatus.HEURISTIC, (Placement(j.id, s, predicted_energy_cost=1e300),), "
+        "tuple(Waiting(w.id, WaitCode.NO_CAPACITY) for w in rest))"
+    ),
+    "tells_its_limit": "import resource; return all_wait(snapshot, message=str(resource.getrlimit(resource.RLIMIT_DATA)[0]))",
+}
+"""Policies that can be loaded, by name: what their `__call__` does."""
+
+PATIENCE = "    patience: float = parameter(1.5, meaning='how long', minimum=0.0)"
+
+CANNOT_BE_LOADED: Mapping[str, str] = {
+    "import_fails": "import nobodys_module",
+    "import_exits": "import sys\nsys.exit(1)",
+    "does_not_parse": "def (:",
+    "has_no_class": "Policy = 3",
+    "may_change": "from dataclasses import dataclass\n@dataclass\nclass Policy:\n    def __call__(self, s): pass",
+    "cannot_be_called": "from dataclasses import dataclass\n@dataclass(frozen=True)\nclass Policy:\n    '''Nothing.'''",
+    "takes_a_list": HEAD.format(
+        name="Policy", doc="x", fields="    a: list = field(default_factory=list, metadata={'description': 'x'})", body="pass"
+    ),
+}
+"""Policies that cannot, by name: the module that has the class `Policy`."""
+
+CANNOT_BE_MADE: Mapping[str, str] = {
+    "needs_more": HEAD.format(name="Policy", doc="Wants a field that is no parameter.", fields="    a: int", body="pass"),
+    "refuses_itself": HEAD.format(
+        name="Policy", doc="Fails when it is made.", fields="    def __post_init__(self): raise OSError('no licence')", body="pass"
+    ),
+}
+
+
+def a_third_party(folder: Path) -> Path:
+    """The folder as one to put on Python's path."""
+    modules = {name: HEAD.format(name="Policy", doc=f"It {name}.", fields=PATIENCE, body=body) for name, body in BODIES.items()}
+    modules |= {**CANNOT_BE_LOADED, **CANNOT_BE_MADE}
+    for name, text in modules.items():
+        (folder / f"third_{name}.py").write_text(text)
+    info = folder / "third_party-1.0.dist-info"
+    info.mkdir()
+    (info / "METADATA").write_text("Metadata-Version: 2.1\nName: third-party\nVersion: 1.0\n")
+    lines = "\n".join(f"{name} = third_{name}:Policy" for name in modules)
+    (info / "entry_points.txt").write_text(f"[loadmaster.policies]\n{lines}\n")
+    return folder
