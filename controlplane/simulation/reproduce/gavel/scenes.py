@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import fields
 
 from controlplane.simulation.scene import Scene
 from policies.snapshot import DeviceView, GpuTypeView, Jobs, KindView, NodeView, Snapshot
@@ -16,8 +15,6 @@ SLOTS = 2
 
 PRICES = {"V100": 2.48, "P100": 1.46, "K80": 0.45}
 """Dollars per GPU hour on demand in Google's cloud, of which the paper's figure 1(b) is made."""
-
-PRICE = "price_per_hour"
 
 WATTS = 250.0
 """Of a GPU. Energy has no price in these experiments."""
@@ -34,11 +31,8 @@ def scene(gpus: Mapping[str, int], round_s: float) -> Scene:
 
 
 def gpu_types(gpus: Mapping[str, int]) -> tuple[GpuTypeView, ...]:
-    """The types with their peak and memory and, in releases whose types have one, their price."""
-    priced = any(f.name == PRICE for f in fields(GpuTypeView))
-    return tuple(
-        GpuTypeView(t, TFLOPS.get(t, 1.0), MEMORY_GB.get(t, 16.0), **({PRICE: PRICES.get(t, 0.0)} if priced else {})) for t in gpus
-    )
+    """The types with their peak, memory and price."""
+    return tuple(GpuTypeView(t, TFLOPS.get(t, 1.0), MEMORY_GB.get(t, 16.0), price_per_hour=PRICES.get(t, 0.0)) for t in gpus)
 
 
 def snapshot(of: Sequence[NodeView], kinds: tuple[KindView, ...], jobs: Jobs, now_s: float = 0.0) -> Snapshot:
