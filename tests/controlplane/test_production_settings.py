@@ -194,7 +194,7 @@ _READ = re.compile(
 )
 _SHELL = re.compile(r"\$\{([A-Z][A-Z0-9_]+)[:}-]")
 _NOT_SETTINGS = {"DJANGO_SETTINGS_MODULE", "TMPDIR", "BASE", "PATH"}
-_TOLD_TO_JOBS = {f"LOADMASTER_{name}" for name in ("CHECKPOINT_DIR", "DEVICES", "RANK", "STEPS")}
+_TOLD_TO_JOBS = {f"LOADMASTER_{name}" for name in ("CHECKPOINT_DIR", "DEVICES", "GANG", "GANG_TOKEN", "RANK", "STEPS")}
 
 
 def read_by_the_code() -> set[str]:

@@ -20,8 +20,8 @@ MUST_BE_LATE_S = 2849.0 - 2600.0
 
 
 @cache
-def validation(convnet: float) -> Simulation:
-    scene = a_scene(kinds=armida_kinds({"ConvNet": convnet}), round_s=300.0)
+def validation(convnet: float, stop_s: float = 0.0) -> Simulation:
+    scene = a_scene(kinds=armida_kinds({"ConvNet": convnet}), round_s=300.0, stop_s=stop_s)
     return Simulation(scene, table_v_jobs(), RandomizedGreedy(mode="coded")).run()
 
 
@@ -35,7 +35,7 @@ def test_the_energy_of_the_validation_is_within_two_per_cent_of_the_papers_predi
 
 
 def test_no_decision_is_drawn_anew_because_a_stop_has_ended() -> None:
-    asked_by_stops = [r for r in validation(1.0).rounds if r.snapshot.trigger.reasons == ("stopped",)]
+    asked_by_stops = [r for r in validation(1.0, stop_s=1.0).rounds if r.snapshot.trigger.reasons == ("stopped",)]
     assert asked_by_stops
     assert all(r.carried is not None for r in asked_by_stops)
 

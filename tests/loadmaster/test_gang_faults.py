@@ -99,7 +99,7 @@ def test_a_line_that_ends_in_the_middle_of_a_word_is_a_lost_rank(site: Site) -> 
 
 def test_words_that_come_in_pieces_are_heard_whole(site: Site) -> None:
     member, line = site.led({"begin": None}, {"ask": True})
-    member.begin(3)
+    until(lambda: member.is_ending, "the question")
     why = ending(member, 3)
     for piece in (b'{"la', b'st": 3, "rea', b'son": "preempt"}', b"\n"):
         line._socket.sendall(piece)

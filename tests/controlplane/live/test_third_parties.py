@@ -141,7 +141,7 @@ def test_the_guides_commands_end_well(tmp_path: Path, monkeypatch: pytest.Monkey
     assert install == "pip install -e ."
     assert (listing, schema) == ("python -m policies list", "python -m policies schema --policy short_jobs_first")
     others = (ROOT / "docs" / "simulator.md").read_text()
-    (_, cluster), (trace,) = (re.findall(rf"^```{k}\n(.*?)^```$", others, re.MULTILINE | re.DOTALL) for k in ("yaml", "csv"))
+    (_, cluster, *_), (trace,) = (re.findall(rf"^```{k}\n(.*?)^```$", others, re.MULTILINE | re.DOTALL) for k in ("yaml", "csv"))
     (tmp_path / "cluster.yaml").write_text(cluster)
     (tmp_path / "trace.csv").write_text(trace)
     monkeypatch.chdir(tmp_path)
