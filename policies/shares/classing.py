@@ -27,8 +27,8 @@ LARGEST_CODE = 2**62
 PARTNERS = 32
 """With how many others a job may share its device where every job is a class; each with those that it gets on with best."""
 
-Like: TypeAlias = tuple[str, int, float, str, bool, str, tuple[float, ...]]
-"""What the jobs of a class have in common: kind, GPUs, weight, team, whether they share, the one job in a queue, row of rates."""
+Like: TypeAlias = tuple[str, int, float, str, str, bool, str, tuple[float, ...]]
+"""What jobs of a class have in common: kind, GPUs, weight, team, user, whether they share, the one job in a queue, row of rates."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,13 +36,14 @@ class Asked:
     """What a policy's division distinguishes.
 
     `spread`: time on several nodes has columns of its own, where kinds know how fast they are there. `pairs`: jobs that may share
-    devices have rows together. `teams`: classes are of one team, the entity. `queues`: of these teams every job is a class of its
-    own. `jobs`: every job of all teams is.
+    devices have rows together. `teams`: classes are of one team, the entity; with `users` of one of its users, an entity each.
+    `queues`: of these teams every job is a class of its own, and users are not told apart. `jobs`: every job of all teams is.
     """
 
     spread: bool = False
     pairs: bool = False
     teams: bool = False
+    users: bool = False
     jobs: bool = False
     queues: frozenset[str] = frozenset()
 
@@ -56,7 +57,8 @@ class Classed:
     """A division with the names behind its numbers, for the E jobs that take part.
 
     `of` int64[E]: the class of each, -1 where it has no claim (weight 0) or can run nowhere now. `group_of` int64[E], `groups`,
-    `rates` float64[G, C]: each group's row, T[m, c]. `keys[m]` names class m from one snapshot to the next; `entities` the teams.
+    `rates` float64[G, C]: each group's row, T[m, c]. `keys[m]` names class m from one snapshot to the next;
+    `entities` the team of each entity, once for each of its users where they are told apart.
     """
 
     division: Division
@@ -150,6 +152,7 @@ class _Told:
     shares: tuple[Any, ...]
     demands: tuple[Any, ...]
     queued: tuple[str, ...] = ()
+    users: tuple[str, ...] = ()
 
     @classmethod
     def of(cls, columns: JobColumns, rows: Ints, asked: Asked) -> _Told:
@@ -170,12 +173,13 @@ class _Told:
             queued=tuple([job if team in asked.queues else "" for job, team in zip(ids, teams, strict=True)])
             if asked.queues
             else (),
+            users=_users(_taken(others["user"], at), teams, asked.queues) if asked.users else (),
         )
 
     @property
     def key(self) -> Hashable:
         """All of it, to be compared."""
-        texts = (self.ids, self.kinds, self.types, self.labels, self.teams, self.shares, self.demands, self.queued)
+        texts = (self.ids, self.kinds, self.types, self.labels, self.teams, self.shares, self.demands, self.queued, self.users)
         return (texts, self.gpus.tobytes(), self.weight.tobytes())
 
     def group(self, e: int) -> Group:
@@ -183,12 +187,17 @@ class _Told:
         condition = Condition(self.types[e], self.labels[e], self.demands[e] if self.demands else NOTHING)
         gpus = int(self.gpus[e])
         shares = bool(self.shares) and gpus == 1 and bool(self.shares[e])
-        team, job = (texts[e] if texts else "" for texts in (self.teams, self.queued))
-        return Group(self.kinds[e], gpus, float(self.weight[e]), team, shares, condition, job)
+        team, job, user = (texts[e] if texts else "" for texts in (self.teams, self.queued, self.users))
+        return Group(self.kinds[e], gpus, float(self.weight[e]), team, shares, condition, job, user)
 
 
 def _taken(values: tuple[Any, ...], at: list[int] | None) -> tuple[Any, ...]:
     return values if at is None else tuple([values[i] for i in at])
+
+
+def _users(users: Sequence[str], teams: Sequence[str], queues: frozenset[str]) -> tuple[str, ...]:
+    """Whose job it is; nobody's where the team has a queue."""
+    return tuple(["" if team in queues else user for user, team in zip(users, teams, strict=True)])
 
 
 def _demands(columns: JobColumns, rows: Iterable[int]) -> tuple[Any, ...]:
@@ -233,11 +242,12 @@ class _Builder:
 
     def _like(self, g: int) -> Like:
         group = self.groups[g]
-        return group.kind, group.gpus, group.weight, group.team, group.shares, group.job, tuple(self.rates[g].tolist())
+        row = tuple(self.rates[g].tolist())
+        return group.kind, group.gpus, group.weight, group.team, group.user, group.shares, group.job, row
 
     def _division(self, of: Ints, example: Sequence[int]) -> tuple[Division, tuple[str, ...]]:
         groups = [self.groups[g] for g in example]
-        entities = tuple(sorted({g.team for g in groups}))
+        entities = sorted({(g.team, g.user) for g in groups})
         number = {c.gpu_type: i for i, c in enumerate(self.columns) if not c.spread}
         count = np.bincount(of[of >= 0], minlength=len(groups)).astype(np.int64)
         rates = self.rates[list(example)].reshape(len(groups), len(self.columns))
@@ -252,11 +262,11 @@ class _Builder:
             count=frozen(count),
             scale=frozen(np.array([g.gpus for g in groups], dtype=np.int64)),
             weight=frozen(np.array([g.weight for g in groups], dtype=np.float64)),
-            entity=frozen(np.array([entities.index(g.team) for g in groups], dtype=np.int64)),
+            entity=frozen(np.array([entities.index((g.team, g.user)) for g in groups], dtype=np.int64)),
             pairs=frozen(pairs),
             pair_rates=frozen(pair_rates),
         )
-        return division, entities
+        return division, tuple(team for team, _ in entities)
 
 
 def _name(like: Like) -> str:
@@ -270,7 +280,7 @@ def _name(like: Like) -> str:
 
 def _grouped(told: _Told) -> tuple[list[int], Ints]:
     """(a job of each group, int64[E] the group of each job)."""
-    texts = (told.kinds, told.types, told.labels, told.teams, told.shares, told.demands, told.queued)
+    texts = (told.kinds, told.types, told.labels, told.teams, told.shares, told.demands, told.queued, told.users)
     codes = [_codes(values) for values in texts if values]
     codes += [_number_codes(values) for values in (told.gpus, told.weight)]
     size, code = 1, np.zeros(len(told.kinds), dtype=np.int64)

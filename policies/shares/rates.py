@@ -19,7 +19,7 @@ SpreadRates: TypeAlias = Mapping[tuple[str, str, int], float]
 @dataclass(frozen=True, slots=True)
 class Group:
     """Jobs that are alike in all that can matter: kind, GPUs, weight, team, whether they share devices, condition; or the one `job`
-    whose place in a queue matters.
+    whose place in a queue matters. The `user` where that matters.
     """
 
     kind: str
@@ -29,6 +29,7 @@ class Group:
     shares: bool
     condition: Condition
     job: str = ""
+    user: str = ""
 
 
 def spread_rates(snapshot: Snapshot) -> SpreadRates:

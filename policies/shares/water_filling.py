@@ -1,6 +1,7 @@
 """Water filling: max-min fairness for whom the first level leaves more, of jobs or of entities and the jobs in them (section 4.3).
 
-An entity's weight is shared among its jobs: by their weights (fairness), or all of it for the first of its queue (FIFO). Levels of
+An entity's weight is shared among its jobs: by their weights (fairness), or all of it for the first of its queue (FIFO). Entities
+may be parts of a whole, as users are of a team: they share its weight equally, and their jobs theirs by their weights. Levels of
 jobs rise together, each as fast as its weight, until one is stuck: it could rise no more without another's falling below its own
 level. The stuck keep what they have, their weight goes to the others of the entity, and the rest rises on until all are stuck.
 
@@ -46,10 +47,15 @@ SLACKS = (1e-12, 1e-9, 1e-8, 1e-7, 1e-6)
 
 @dataclass(frozen=True, slots=True)
 class Entity:
-    """Whose jobs share a weight: by their own weights, or in the order of a queue (`fifo`)."""
+    """Whose jobs share a weight: by their own weights, or in the order of a queue (`fifo`).
+
+    Entities with the same `whole`, a number above 0, are its parts (the users of a team): they share one weight, which each of
+    them names, equally among those of them who still have a job that rises.
+    """
 
     weight: float = 1.0
     fifo: bool = False
+    whole: int = 0
 
 
 @dataclass(frozen=True)
@@ -104,6 +110,7 @@ class _Filling:
         self.program, self.of, self.rows = self.scaled.program, self.scaled.of, self.scaled.rows
         self.entity = entity[self.of]
         self.weight = np.array([e.weight for e in entities])
+        self.whole = np.array([e.whole or -1 - i for i, e in enumerate(entities)], dtype=np.int64)
         self.mass = (division.weight * division.count)[self.of]
         self.waiting = _queues(queue, self.of, self.entity, len(entities))
         self.rising = np.array([not e.fifo for e in entities], dtype=np.bool_)[self.entity]
@@ -154,7 +161,10 @@ class _Filling:
     def _tie(self) -> float:
         """Let each entity rise as fast as its weight, shared by who rises; returns the fastest rate, which becomes 1."""
         mass = np.bincount(self.entity[self.rising], weights=self.mass[self.rising], minlength=len(self.weight))
-        rate = np.divide(self.weight, mass, out=np.zeros(len(mass)), where=mass > 0.0)
+        rises = mass > 0.0
+        _, whole, parts = np.unique(self.whole[rises], return_inverse=True, return_counts=True)
+        rate = np.zeros(len(mass))
+        rate[rises] = self.weight[rises] / parts[whole] / mass[rises]
         fastest = float(rate.max())
         self.rate = rate / fastest
         self.program.change(self.ties, self.rise, -self.rate)

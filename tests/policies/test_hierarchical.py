@@ -6,6 +6,7 @@ from dataclasses import replace
 
 import pytest
 from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
 
 from policies.hierarchical import Hierarchical
 from policies.plan import Plan
@@ -48,6 +49,62 @@ def test_a_team_that_nobody_has_set_weighs_one_and_so_do_jobs_of_no_team() -> No
 def test_what_a_team_cannot_use_goes_to_the_others() -> None:
     plan = Hierarchical()(four_gpus(1, 8, RED, BLUE))
     assert [of_team(plan, team) for team in ("red", "blue")] == pytest.approx([1.0, 3.0])
+
+
+def of_users(counts: dict[tuple[str, str], int], gpus: int, *teams: TeamView) -> Snapshot:
+    """So many jobs of each user of each team."""
+    jobs = [a_job(f"{team}-{user}-{i}", team=team, user=user) for (team, user), n in counts.items() for i in range(n)]
+    return a_snapshot([a_node(gpus=gpus)], jobs, KINDS, teams=teams)
+
+
+def test_users_of_a_team_have_equal_parts_however_many_jobs_they_have() -> None:
+    snapshot = of_users({("red", "ada"): 9, ("red", "bob"): 3, ("blue", "eve"): 8}, 4, RED, BLUE)
+    plan = Hierarchical()(snapshot)
+    assert [of_team(plan, who) for who in ("red-ada", "red-bob", "blue")] == pytest.approx([1.5, 1.5, 1.0])
+    plan = Hierarchical(users=False)(snapshot)
+    assert [of_team(plan, who) for who in ("red-ada", "red-bob", "blue")] == pytest.approx([2.25, 0.75, 1.0])
+
+
+def test_what_a_user_cannot_use_goes_to_the_others_of_the_team_first() -> None:
+    plan = Hierarchical()(of_users({("red", "ada"): 9, ("red", "bob"): 1, ("blue", "eve"): 8}, 4, RED, BLUE))
+    assert [of_team(plan, who) for who in ("red-ada", "red-bob", "blue")] == pytest.approx([2.0, 1.0, 1.0])
+
+
+def test_a_user_of_two_teams_has_a_part_of_each() -> None:
+    plan = Hierarchical()(of_users({("red", "ada"): 4, ("red", "bob"): 4, ("blue", "ada"): 8}, 4, RED, BLUE))
+    assert [of_team(plan, who) for who in ("red-ada", "red-bob", "blue-ada")] == pytest.approx([1.5, 1.5, 1.0])
+
+
+def test_users_are_not_told_apart_in_a_team_with_a_queue() -> None:
+    snapshot = of_users({("blue", "ada"): 3, ("blue", "bob"): 3}, 2, replace(BLUE, order=TeamOrder.FIFO))
+    assert division_of(snapshot, Hierarchical()._asked(snapshot)).classes.entities == ("blue",)
+    assert sorted(Hierarchical()(snapshot).shares) == ["blue-ada-0", "blue-ada-1"]
+
+
+def filled(counts: dict[tuple[str, str], int], weights: dict[str, float], gpus: float) -> dict[tuple[str, str], float]:
+    """What each user has of like GPUs, by filling: all rise, each at its part of its team's weight, until it has a GPU a job."""
+    had = dict.fromkeys(counts, 0.0)
+    while (rising := [u for u in counts if had[u] < counts[u] - 1e-12]) and gpus > 1e-12:
+        rate = {u: weights[u[0]] / sum(other[0] == u[0] for other in rising) for u in rising}
+        step = min(gpus / sum(rate.values()), *((counts[u] - had[u]) / rate[u] for u in rising))
+        had |= {u: had[u] + rate[u] * step for u in rising}
+        gpus -= step * sum(rate.values())
+    return had
+
+
+@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@given(
+    counts=st.dictionaries(st.tuples(st.sampled_from(["red", "blue"]), st.sampled_from("abc")), st.integers(1, 5), min_size=1),
+    weights=st.fixed_dictionaries({"red": st.floats(0.2, 5.0), "blue": st.floats(0.2, 5.0)}),
+    gpus=st.integers(1, 8),
+)
+def test_users_have_what_filling_gives_on_gpus_that_are_alike(
+    counts: dict[tuple[str, str], int], weights: dict[str, float], gpus: int
+) -> None:
+    teams = (TeamView(team, weight) for team, weight in weights.items())
+    plan = Hierarchical()(of_users(counts, gpus, *teams))
+    expected = filled(counts, weights, gpus)
+    assert {u: of_team(plan, f"{u[0]}-{u[1]}-") for u in counts} == pytest.approx(expected, rel=1e-5, abs=1e-5)
 
 
 def test_in_a_team_with_a_queue_who_came_first_goes_first() -> None:
