@@ -51,6 +51,7 @@ class _Found:
         self.index, self.devices, self.type_of = self.ground.index, self.ground.devices, self.ground.type_of
         columns = zip(observed.division.column_type.tolist(), observed.division.columns, strict=True)
         self.column = {(of, c.spread): i for i, (of, c) in enumerate(columns)}
+        self.admitting: dict[tuple[int, int], tuple[bool, ...]] = {}
 
     def home(self, e: int, run: Running) -> Home | None:
         """The run as a home of job e; None if it may not go on there as it is."""
@@ -59,7 +60,7 @@ class _Found:
         group, places, gpus, shares = self.group_of[e], [], 0, False
         for seat in run.ranks:
             n = self.index.get(seat.node)
-            if n is None or not self._may_be_given(n, seat.devices):
+            if n is None or not self._may_be_given(n, seat.devices) or not self._is_admitted(n, group, len(run.ranks)):
                 return None
             places.append((n, seat.devices))
             gpus, shares = gpus + len(seat.devices), shares or seat.share != 1.0
@@ -74,8 +75,14 @@ class _Found:
         n = self.index.get(seat.node)
         if n is None or not self._may_be_given(n, seat.devices) or len(seat.devices) != self.groups[group].gpus:
             return None
-        column = self.column.get((self.type_of[n], False), -1)
+        column = self.column.get((self.type_of[n], False), -1) if self._is_admitted(n, group, 1) else -1
         return Home(e, run, ((n, seat.devices),), column) if column >= 0 and self.rates[group][column] > 0.0 else None
+
+    def _is_admitted(self, n: int, group: int, ranks: int) -> bool:
+        """Whether the node still has what jobs of the group ask for: its labels and resources may have changed under them."""
+        if (group, ranks) not in self.admitting:
+            self.admitting[group, ranks] = self.ground.admitting(self.groups[group].condition, ranks)
+        return self.admitting[group, ranks][n]
 
     def _may_be_given(self, n: int, devices: tuple[str, ...]) -> bool:
         given = self.devices[n]

@@ -55,6 +55,25 @@ def test_a_plan_beside_profile_runs_breaks_no_rule(name: str, parameters: dict[s
 
 
 @every_variant
+@pytest.mark.parametrize(
+    ("asks", "lacks"),
+    [({"labels": ("data",)}, {"labels": ()}), ({"cores": 4.0}, {"cores": 2.0}), ({"memory_gb": 8.0}, {"memory_gb": 4.0})],
+    ids=["labels", "cores", "memory"],
+)
+@pytest.mark.parametrize("gpus", [1, 2])
+def test_a_job_does_not_go_on_where_the_node_has_lost_what_it_asks_for(
+    name: str, parameters: dict[str, object], asks: dict[str, object], lacks: dict[str, object], gpus: int
+) -> None:
+    has = {"labels": ("data",), "cores": 8.0, "memory_gb": 16.0}
+    nodes = [a_node("n1", gpus=2, **{**has, **lacks}), a_node("n2", gpus=2, **has)]
+    job = a_job("a", gpus_min=gpus, gpus_max=gpus, running=on("n1", *(f"gpu{i}" for i in range(gpus))), **asks)
+    snapshot = a_snapshot(nodes, [job])
+    plan = decide(name, snapshot, **parameters)
+    assert violations(plan, snapshot) == ()
+    assert all(seat.node == "n2" for p in plan.placements for seat in p.ranks)
+
+
+@every_variant
 @settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(snapshot=snapshots())
 def test_the_same_snapshot_gives_the_same_plan_and_stays_as_it_was(
