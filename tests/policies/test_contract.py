@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 from math import inf
-from typing import cast
+from typing import Any, cast
 
 import pytest
 from hypothesis import HealthCheck, given, settings
@@ -62,9 +62,9 @@ def test_a_plan_beside_profile_runs_breaks_no_rule(name: str, parameters: dict[s
 )
 @pytest.mark.parametrize("gpus", [1, 2])
 def test_a_job_does_not_go_on_where_the_node_has_lost_what_it_asks_for(
-    name: str, parameters: dict[str, object], asks: dict[str, object], lacks: dict[str, object], gpus: int
+    name: str, parameters: dict[str, object], asks: dict[str, Any], lacks: dict[str, Any], gpus: int
 ) -> None:
-    has = {"labels": ("data",), "cores": 8.0, "memory_gb": 16.0}
+    has: dict[str, Any] = {"labels": ("data",), "cores": 8.0, "memory_gb": 16.0}
     nodes = [a_node("n1", gpus=2, **{**has, **lacks}), a_node("n2", gpus=2, **has)]
     job = a_job("a", gpus_min=gpus, gpus_max=gpus, running=on("n1", *(f"gpu{i}" for i in range(gpus))), **asks)
     snapshot = a_snapshot(nodes, [job])
