@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 
 from policies.judge import power_w, violations
+from policies.mechanisms.eligibility import free_devices
 from policies.mechanisms.problem import Problem
 from policies.mechanisms.staying import training_run
 from policies.mechanisms.tandems import WHOLE
@@ -14,7 +15,9 @@ from policies.snapshot import Running, Snapshot
 
 
 def staying_halves(problem: Problem, vacancies: Vacancies) -> list[Placement]:
-    """Their placements, as far as the judge and the watts let them stay, until a drain ends; the watts are taken."""
+    """Their placements, as far as the judge, profile runs that were given their devices, and the watts let them stay, until a drain
+    ends; the watts are taken.
+    """
     snapshot, ids = problem.snapshot, problem.snapshot.jobs.columns.ids
     kept = [Placement(ids[stay.row], stay.run.ranks, stay.run.copy) for stay in problem.pinned]
     pinned, used = len(kept), Counter[str]()
@@ -38,9 +41,13 @@ def _breaks_no_rule(snapshot: Snapshot, placements: tuple[Placement, ...]) -> bo
 
 
 def _is_shared_outside(snapshot: Snapshot, run: Running) -> bool:
+    """Whether it holds a part of devices that are still training's, of nodes that take no training."""
     nodes = [snapshot.node_by_id.get(seat.node) for seat in run.ranks]
-    outside = all(node is not None and not node.takes_training for node in nodes)
-    return outside and any(seat.share < WHOLE for seat in run.ranks)
+    if not all(node is not None and not node.takes_training for node in nodes) or all(seat.share == WHOLE for seat in run.ranks):
+        return False
+    known = snapshot.jobs.position
+    free = {node.id: free_devices(node, known) for node in nodes if node is not None}
+    return all(device in free[seat.node] for seat in run.ranks for device in seat.devices)
 
 
 def _until_s(snapshot: Snapshot, run: Running) -> float | None:

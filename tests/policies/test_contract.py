@@ -13,8 +13,8 @@ from policies import plan_json, registry, snapshot_json
 from policies.judge import violations
 from policies.mechanisms.profiling import merge, reserve_profiling
 from policies.plan import Placement, Plan, PlanStatus, WaitCode
-from policies.snapshot import JobPhase, NodeRole, NodeState, PowerCapStep, Purpose, SlotHold, Snapshot
-from tests.builders_policies import a_device, a_job, a_kind, a_node, a_profile_run, a_snapshot, on
+from policies.snapshot import JobPhase, NodeRole, NodeState, PowerCapStep, Purpose, RankSeat, Running, SlotHold, Snapshot
+from tests.builders_policies import a_device, a_job, a_kind, a_node, a_profile_request, a_profile_run, a_snapshot, on
 from tests.builders_snapshots import snapshots
 
 POLICIES = tuple(registry.BUILT_IN)
@@ -52,6 +52,19 @@ def test_a_plan_beside_profile_runs_breaks_no_rule(name: str, parameters: dict[s
     plan = merge(decide(name, reserved, **parameters), runs)
     assert violations(plan, reserved) == ()
     assert violations(plan, snapshot) == ()
+
+
+@every_variant
+def test_a_job_on_a_part_of_a_device_leaves_it_to_a_profile_run(name: str, parameters: dict[str, object]) -> None:
+    ranks = (RankSeat("n1", ("gpu0",), 0.5),)
+    node = a_node("n1", gpus=1, role=NodeRole.PROFILING)
+    jobs = [a_job("a", may_share=True, running=(Running(0, ranks, 0.0),)), a_job("b", may_share=True)]
+    snapshot = a_snapshot([node], jobs, profiling=[a_profile_request("b")])
+    reserved, runs = reserve_profiling(snapshot)
+    assert [run.job for run in runs] == ["b"]
+    plan = merge(decide(name, reserved, **parameters), runs)
+    assert violations(plan, reserved) == ()
+    assert not [p for p in plan.placements if p.purpose is Purpose.TRAINING]
 
 
 @every_variant
