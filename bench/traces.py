@@ -59,11 +59,12 @@ LAS = "max_min_fairness"
 AGNOSTIC: Mapping[str, Any] = {"form": "agnostic"}
 NONE: Mapping[str, Any] = {}
 PHYSICAL_CLUSTER: Mapping[str, Any] = {
-    "trace": STATIC, "tables": PHYSICAL, "gpus": (8, 16, 24), "round_s": 1200.0, "gap_s": 1.0, "counted": (35, 61)
+    "trace": STATIC, "tables": PHYSICAL, "gpus": (8, 16, 24), "round_s": 1200.0, "gap_s": 1.0, "counted": (36, 61)
 }  # fmt: skip
+"""The window of 25 jobs of the paper's table 3 (36 are there from the beginning), as the published program numbers them: from 0."""
 CASES = (
-    Case("LAS aware, jobs 36-61 of a trace", LAS, NONE, 3.39, **PHYSICAL_CLUSTER),
-    Case("LAS agnostic, jobs 36-61 of a trace", LAS, AGNOSTIC, 5.10, **PHYSICAL_CLUSTER),
+    Case("LAS aware, jobs 36-60 of a trace", LAS, NONE, 3.39, **PHYSICAL_CLUSTER),
+    Case("LAS agnostic, jobs 36-60 of a trace", LAS, AGNOSTIC, 5.10, **PHYSICAL_CLUSTER),
     Case("LAS aware, 900 s", LAS, NONE, 17.07, takes_goal=True),
     Case("LAS aware, 900 s, restarts take 30 s", LAS, NONE, 17.07, restart_s=30.0),
     Case("LAS aware, 720 s", LAS, NONE, 20.45, gap_s=720.0),

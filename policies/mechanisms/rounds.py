@@ -1,11 +1,16 @@
 """Gavel's round mechanism (section 5): who has a turn in the next round, so that time received comes near the shares.
 
-Every row (class, or pair of classes) has a priority on each column in which it has a share: X / (sum of the column's X), over f,
-the part of the column's time that it has received since the shares were made (infinite where that is nothing). Rows are taken by
-decreasing priority as long as their GPUs fit; a job is in one row only, and a gang runs whole. A row of n jobs is taken up to n
-times: its k-th turn counts as if it had already had the first k - 1. What a row was ahead of its share or behind it when the
-shares were made counts as received. Equal priorities, the infinite ones above all, go by the time owed at the end of the round to
-come. Within a class whoever has received least there comes first (from other GPUs only who is PATIENCE behind), then the oldest.
+Every row (class, or pair of classes) is owed time on each column in which it has a share: what the share comes to since shares
+were made, less what the row received, less what it was ahead of its share then. Rows are taken by what they would be owed at the
+end of the round to come without a turn in it, the most first, as long as their GPUs fit; a job is in one row only, and a gang
+runs whole. A row of n jobs is taken up to n times: its k-th turn counts as if it had already had the first k - 1. Within a class
+whoever has received least there comes first (from other GPUs only who is PATIENCE behind), then the oldest.
+
+The paper takes rows by X / f, f the part of the column's time received: by how far they are behind in proportion. A row with a
+share of a hundredth that has received nothing comes first of all (f = 0), and is then ahead by ninety-nine rounds, all but one of
+which are forgotten when shares are made anew, as at every arrival and end. By time owed nobody on a GPU of n jobs is ever ahead
+by a turn, nor behind by more than 1/2 + 1/3 + ... + 1/n turns; jobs end nearer to when they would with exactly their shares
+(docs/benchmarks.md).
 """
 
 from __future__ import annotations
@@ -19,7 +24,7 @@ import numpy as np
 from policies.mechanisms.homes import ALONE, Home
 from policies.shares.ledger import Ledger, Levels
 from policies.shares.observe import Observed, in_order
-from policies.snapshot import Floats, Ints
+from policies.snapshot import Ints
 
 PATIENCE = 10.0
 """Rounds that a job may be ahead of another of its class, on this type, before the two change places; one without GPUs is not made
@@ -38,21 +43,6 @@ class Turn(NamedTuple):
     gpus: int
 
 
-def priorities(ledger: Ledger, round_s: float, entry: Ints, turn: Ints) -> Floats:
-    """float64[U]: (X / column sum) / f of the `turn`-th turn (from 0) of each `entry`; inf where it has received nothing.
-
-    f is of the column's time up to the end of the round that is given out, in which the columns' sums are what shares come to.
-    """
-    received = np.maximum(ledger.received_s + ledger.ahead_s, 0.0)
-    columns = int(ledger.column.max(initial=-1)) + 1
-    shares = np.bincount(ledger.column, ledger.share, columns)
-    times = np.bincount(ledger.column, received, columns) + round_s * shares
-    had = received[entry] + round_s * turn
-    wanted = ledger.share[entry] * times[ledger.column[entry]] / shares[ledger.column[entry]]
-    priority: Floats = np.divide(wanted, had, out=np.full(len(entry), np.inf), where=had > 0.0)
-    return priority
-
-
 def under_way(observed: Observed, homes: Mapping[int, Home]) -> list[tuple[int, int, float]]:
     """(row, column, since when) of everything that runs, a pair once; jobs without a claim are of no row."""
     of, classes, found = observed.classes.class_list, len(observed.classes.keys), []
@@ -69,7 +59,7 @@ def under_way(observed: Observed, homes: Mapping[int, Home]) -> list[tuple[int, 
 def turns(
     observed: Observed, ledger: Ledger, queues: Queues, left: list[int], fixed: Container[int], *, owed_only: bool = False
 ) -> list[Turn]:
-    """Who runs next by the shares, by decreasing priority. `left`: GPUs by type still to be given; `fixed`: who has a place.
+    """Who runs next by the shares, who is owed most first. `left`: GPUs by type still to be given; `fixed`: who has a place.
 
     With `owed_only`, rows have no turn for which they would not be owed time at its end: GPUs stay idle where shares leave them so.
     """
@@ -94,9 +84,9 @@ class _Selection:
         self.type_of = division.column_type[ledger.column]
 
     def turns(self) -> Iterator[Turn]:
-        """Take rows by decreasing priority as long as their GPUs fit."""
+        """Take rows by what they are owed as long as their GPUs fit."""
         row, column, gpus, type_of = (a.tolist() for a in (self.ledger.row, self.ledger.column, self.gpus, self.type_of))
-        for entry in self._by_priority():
+        for entry in self._by_time_owed():
             needed, of = gpus[entry], type_of[entry]
             if self.left[of] < needed:
                 continue
@@ -106,7 +96,7 @@ class _Selection:
                 self.left[of] -= needed
                 yield Turn(jobs, column[entry], needed)
 
-    def _by_priority(self) -> list[int]:
+    def _by_time_owed(self) -> list[int]:
         """Entries in the order of their turns, each as often as its jobs and GPUs allow."""
         ledger, running = self.ledger, np.zeros(len(self.ledger.row), dtype=np.int64)
         for row, column, _ in under_way(self.observed, self.fixed):
@@ -116,9 +106,8 @@ class _Selection:
         times = np.maximum(np.minimum(self._counts() - running, room), 0)
         entry = np.repeat(np.arange(len(times)), times)
         turn = np.arange(len(entry)) - np.repeat(np.cumsum(times) - times, times) + running[entry]
-        priority = priorities(ledger, self.round_s, entry, turn)
         owed = ledger.owed_s(self.now_s)[entry] + self.round_s * (ledger.share[entry] - turn)
-        order = np.lexsort((entry, -owed, -priority))
+        order = np.argsort(-owed, kind="stable")
         due: list[int] = entry[order[owed[order] > SLIGHT * self.round_s] if self.owed_only else order].tolist()
         return due
 

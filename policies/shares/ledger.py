@@ -114,7 +114,7 @@ def opened(policy: str, classes: Classed, shares: Shares, now_s: float, round_s:
     """A new ledger for shares just made; rows that had one before take along how they stood.
 
     Time received counts from now on (Gavel, section 5). Were nothing taken along, then with events in every round whoever has a
-    small share would always be the last of those that have received nothing, and never run.
+    small share would always be the one who is owed least, and never run.
     """
     table = np.concatenate([shares.alone, shares.paired])
     row, column = (of.astype(np.int64) for of in np.nonzero(table > SMALLEST_SHARE))

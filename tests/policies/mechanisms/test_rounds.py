@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from dataclasses import replace
 from itertools import pairwise
 from typing import Any
@@ -15,10 +16,9 @@ from policies import plan_json, snapshot_json
 from policies.base import PolicyError, SolverFailedError
 from policies.judge import violations
 from policies.max_min_fairness import MaxMinFairness
-from policies.mechanisms.rounds import PATIENCE, priorities
+from policies.mechanisms.rounds import PATIENCE
 from policies.plan import Plan, WaitCode
 from policies.shares.division import Shares
-from policies.shares.ledger import Ledger
 from policies.shares.observe import Asked, Observed, division_of
 from policies.shares.policy import Sharing, plan_of
 from policies.snapshot import JobPhase, KindView, NodeState, PairThroughput, Purpose, Running, Snapshot, Source, Throughput
@@ -32,15 +32,6 @@ many = settings(max_examples=60, deadline=None, suppress_health_check=[HealthChe
 
 def kinds(*names: str, **fields: Any) -> list[KindView]:
     return [a_kind(name, ON_ONE, **fields) for name in names]
-
-
-def ledger(share: list[float], received_s: list[float], column: list[int], ahead_s: list[float] | None = None) -> Ledger:
-    n = len(share)
-    behind = ahead_s or [0.0] * n
-    return Ledger(
-        policy="p", division="d", made_s=0.0, seen_s=0.0, round_end_s=0.0, objective=0.0, names=(("", ""),) * n, row=np.arange(n),
-        column=np.array(column), share=np.array(share), received_s=np.array(received_s), ahead_s=np.array(behind), level={},
-    )  # fmt: skip
 
 
 def run_rounds(policy: Any, snapshot: Snapshot, rounds: int, elapsed_s: float = ROUND_S) -> list[Plan]:
@@ -64,36 +55,6 @@ def parts(plans: list[Plan], snapshot: Snapshot) -> dict[tuple[str, str], float]
     return found
 
 
-# Priorities
-
-
-def test_a_priority_is_the_share_of_a_column_over_the_part_of_its_time_that_was_received() -> None:
-    kept = ledger([0.6, 0.3, 0.1], [300.0, 600.0, 0.0], [0, 0, 0])
-    found = priorities(kept, ROUND_S, np.arange(3), np.zeros(3, dtype=np.int64))
-    time_s = 900.0 + ROUND_S
-    assert found.tolist() == pytest.approx([0.6 / (300.0 / time_s), 0.3 / (600.0 / time_s), np.inf])
-
-
-def test_priorities_of_unlike_columns_compare_by_what_shares_of_each_come_to() -> None:
-    kept = ledger([2.0, 2.0, 0.5, 0.5], [600.0, 600.0, 150.0, 150.0], [0, 0, 1, 1])
-    found = priorities(kept, ROUND_S, np.arange(4), np.zeros(4, dtype=np.int64))
-    assert found.tolist() == pytest.approx([found[0]] * 4)
-
-
-def test_a_further_turn_of_a_class_counts_as_if_it_had_had_the_ones_before() -> None:
-    kept = ledger([2.0, 1.0], [600.0, 600.0], [0, 0])
-    second, other = priorities(kept, ROUND_S, np.array([0, 1]), np.array([2, 0]))
-    assert second / other == pytest.approx(1.0)
-
-
-def test_what_a_row_was_ahead_of_its_share_when_shares_were_made_counts_as_received() -> None:
-    behind, even, ahead = priorities(
-        ledger([0.3] * 3, [100.0] * 3, [0] * 3, [-200.0, 0.0, 200.0]), ROUND_S, np.arange(3), np.zeros(3, dtype=np.int64)
-    )
-    assert behind == np.inf
-    assert even / ahead == pytest.approx(3.0)
-
-
 # Turns
 
 
@@ -105,6 +66,35 @@ def test_time_received_comes_near_the_shares_of_each_job() -> None:
     for kind, by_type in shares.items():
         for gpu_type, share in by_type.items():
             assert found[kind, gpu_type] == pytest.approx(share, abs=0.05)
+
+
+def owed(plans: list[Plan], shares: dict[str, float]) -> list[dict[str, float]]:
+    """After each round what each job is owed on the only GPU type, in rounds."""
+    turns = [Counter(p.job for plan in plans[: k + 1] for p in plan.placements) for k in range(len(plans))]
+    return [{job: share * (k + 1) - turns[k][job] for job, share in shares.items()} for k in range(len(plans))]
+
+
+def test_a_small_share_is_not_given_a_turn_before_it_is_owed_more_than_others() -> None:
+    shares = {"a": 0.9, "b": 0.05, "c": 0.05}
+    snapshot = a_snapshot([a_node("v", "V100", 1)], [a_job(k, k) for k in shares], kinds(*shares))
+    plans = run_rounds(GivenShares({k: {"V100": share} for k, share in shares.items()}), snapshot, 20)
+    assert [plan.placements[0].job for plan in plans[:7]] == ["a"] * 6 + ["b"]
+    assert parts(plans, snapshot) == {("a", "V100"): pytest.approx(0.9), **{(k, "V100"): pytest.approx(0.05) for k in "bc"}}
+
+
+@many
+@given(st.lists(st.floats(0.01, 1.0), min_size=2, max_size=6))
+def test_on_a_gpu_of_n_jobs_nobody_is_ahead_by_a_turn_nor_behind_by_more_than_the_sum_of_1_over_2_to_n(drawn: list[float]) -> None:
+    """What is owed to the k who are owed most is on average no more than a round ago, or 1 / (k + 1) above that of k + 1 then; of
+    all n together it is 0. Who has a turn is owed the average, 1 / n, at least.
+    """
+    shares = {f"j{i}": part / sum(drawn) for i, part in enumerate(drawn)}
+    snapshot = a_snapshot([a_node("v", "V100", 1)], [a_job(k, k) for k in shares], kinds(*shares))
+    plans = run_rounds(GivenShares({k: {"V100": share} for k, share in shares.items()}), snapshot, 25)
+    n = len(shares)
+    for of_round in owed(plans, shares):
+        assert max(of_round.values()) <= sum(1.0 / k for k in range(2, n + 1)) + 1e-6
+        assert min(of_round.values()) >= 1.0 / n - 1.0 - 1e-6
 
 
 def test_jobs_of_one_class_take_turns_whoever_came_first() -> None:
