@@ -39,8 +39,8 @@ class Keep:
     @property
     def changes_term(self) -> bool:
         """Whether the plan wants another end than the committed one."""
-        wanted = self.placement
-        return wanted is not None and (wanted.until_s, wanted.steps_quota) != (self.before.until_s, self.before.steps_quota)
+        wanted, before = self.placement, self.before
+        return wanted is not None and (wanted.until_s != before.until_s or wanted.steps_quota != before.steps_quota)
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,10 +77,15 @@ def changes(current: Current, plan: Plan) -> tuple[Change, ...]:
     Within each group the order is that of `current`, then of the plan.
     """
     wanted = {p.key: p for p in plan.placements}
-    decided = {w.job for w in plan.waiting} | {p.job for p in plan.placements}
-    of_running = [_of_running(key, run, wanted.get(key), decided) for key, run in current.items()]
-    stops = [c for c in of_running if not isinstance(c, Keep)]
-    keeps = [c for c in of_running if isinstance(c, Keep)]
+    decided = {w.job for w in plan.waiting}
+    decided.update([p.job for p in plan.placements])
+    stops, keeps = list[Stop](), list[Keep]()
+    for key, run in current.items():
+        change = _of_running(key, run, wanted.get(key), decided)
+        if type(change) is Keep:
+            keeps.append(change)
+        else:
+            stops.append(change)
     starts = [Start(p) for key, p in wanted.items() if key not in current]
     return (*stops, *keeps, *starts)
 

@@ -29,6 +29,7 @@ from math import ceil, isfinite
 from typing import Any
 
 from policies.capabilities import worded
+from policies.plain_plans import breaks_no_rule
 from policies.plan import Placement, Plan, WaitCode
 from policies.snapshot import DeviceView, JobPhase, NodeRole, NodeState, NodeView, Purpose, RankSeat, Running, Snapshot
 
@@ -50,6 +51,8 @@ class Violation:
 
 def violations(plan: Plan, snapshot: Snapshot) -> tuple[Violation, ...]:
     """Everything in which the plan breaks the rules of the snapshot's cluster; empty for a plan that may be applied."""
+    if breaks_no_rule(plan, snapshot):
+        return tuple(_plan_numbers(plan))
     found = list(_placement_violations(plan, snapshot))
     found += _identity(plan)
     found += _completeness(plan, snapshot)

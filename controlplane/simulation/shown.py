@@ -15,7 +15,7 @@ from controlplane.simulation.jobs import JobBook, Launch
 from controlplane.simulation.scene import Scene
 from controlplane.simulation.window import window
 from policies.job_columns import frozen
-from policies.snapshot import Floats, Ints, JobColumns, JobPhase, Jobs, KindView, Running
+from policies.snapshot import Floats, Ints, JobColumns, JobPhase, Jobs, KindView, RankSeat, Running
 
 if TYPE_CHECKING:
     from _collections_abc import dict_items, dict_keys, dict_values
@@ -23,6 +23,9 @@ if TYPE_CHECKING:
 Received: TypeAlias = tuple[tuple[str, float], ...]
 Column: TypeAlias = Callable[[], tuple[Any, ...]]
 Values = TypeVar("Values")
+
+RUNS, WAITS = JobPhase.RUNNING, JobPhase.WAITING
+"""Looked up once: on Python 3.11 a look-up at the class costs as much as all else of a job's phase."""
 
 CHANGING = ("phase", "running", "received_s")
 
@@ -129,9 +132,9 @@ class Shown:
         self, rows: tuple[int, ...], running: Mapping[int, tuple[Running, ...]] | None, launches: Mapping[int, Launch], now_s: float
     ) -> dict[str, Column]:
         size = len(rows)
-        runs = tuple(running.get(row, ()) for row in rows) if running else tuple(repeat((), size))
+        runs = tuple([running.get(row, ()) for row in rows]) if running else tuple(repeat((), size))
         unknown = self._unknown(rows)
-        before = tuple(self._received.get(row, ()) for row in rows) if self._received else ()
+        before = tuple([self._received.get(row, ()) for row in rows]) if self._received else ()
         held: tuple[Launch | None, ...] = ()
         if running is not None and len(launches) > len(running):
             stopping = {row: now for row, now in launches.items() if not now.goes_on}
@@ -157,9 +160,11 @@ class Shown:
             stopping = held[i] if held else None
             return received if stopping is None else _with(received, self._of_stay(stopping.ranks, stopping.start_s, now_s))
 
-        return tuple(of(i) for i in range(len(runs)))
+        return tuple([of(i) for i in range(len(runs))])
 
-    def _of_stay(self, ranks: Any, start_s: float, end_s: float) -> Received:
+    def _of_stay(self, ranks: tuple[RankSeat, ...], start_s: float, end_s: float) -> Received:
+        if len(ranks) == 1:
+            return ((self.gpu_type[ranks[0].node], (end_s - start_s) * len(ranks[0].devices) * ranks[0].share),)
         return tuple((self.gpu_type[seat.node], (end_s - start_s) * len(seat.devices) * seat.share) for seat in ranks)
 
 
@@ -209,8 +214,13 @@ class Lazy(dict[str, Values]):
 
 
 def _with(received: Received, more: Received) -> Received:
-    if len(more) == 1 and (not received or (len(received) == 1 and received[0][0] == more[0][0])):
-        return ((more[0][0], received[0][1] + more[0][1]),) if received else more
+    """Both together by type, sorted."""
+    if len(more) == 1:
+        if not received:
+            return more
+        for i, (gpu_type, seconds) in enumerate(received):
+            if gpu_type == more[0][0]:
+                return (*received[:i], (gpu_type, seconds + more[0][1]), *received[i + 1 :])
     total: dict[str, float] = defaultdict(float)
     for gpu_type, seconds in (*received, *more):
         total[gpu_type] += seconds
@@ -219,7 +229,7 @@ def _with(received: Received, more: Received) -> Received:
 
 def _phases(runs: tuple[tuple[Running, ...], ...], unknown: tuple[bool, ...]) -> tuple[JobPhase, ...]:
     if not unknown:
-        return tuple(JobPhase.RUNNING if run else JobPhase.WAITING for run in runs)
+        return tuple([RUNS if run else WAITS for run in runs])
     waits = (JobPhase.PROFILING if is_unknown else JobPhase.WAITING for is_unknown in unknown)
     return tuple(JobPhase.RUNNING if run else wait for run, wait in zip(runs, waits, strict=True))
 

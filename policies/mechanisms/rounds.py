@@ -29,6 +29,8 @@ migrations, and later ends where a migration costs anything.
 SLIGHT = 1e-6
 """Part of a round. Time owed that is less is an error of rounding."""
 
+NOWHERE = -1
+
 
 class Turn(NamedTuple):
     """One job, or two that share their device, to run on this column in the coming round on so many GPUs."""
@@ -107,13 +109,12 @@ class _Selection:
                 yield Turn(jobs, column[entry], needed)
 
     def _by_priority(self) -> list[int]:
-        """Entries in the order of their turns, each as often as its jobs and GPUs allow."""
-        ledger, running = self.ledger, np.zeros(len(self.ledger.row), dtype=np.int64)
-        for row, column, _ in under_way(self.observed, self.fixed):
-            if (at := ledger.entry.get((row, column))) is not None:
-                running[at] += 1
+        """Entries in the order of their turns, each as often as its jobs without a place and its GPUs allow."""
+        ledger, division = self.ledger, self.observed.division
+        running = self._running()
         room = np.array(self.left, dtype=np.int64)[self.type_of] // self.gpus
-        times = np.maximum(np.minimum(self._counts() - running, room), 0)
+        free = np.minimum(self._counts(division.count) - running, self._counts(division.count - self._placed()))
+        times = np.maximum(np.minimum(free, room), 0)
         entry = np.repeat(np.arange(len(times)), times)
         turn = np.arange(len(entry)) - np.repeat(np.cumsum(times) - times, times) + running[entry]
         priority = priorities(ledger, self.round_s, entry, turn)
@@ -122,9 +123,22 @@ class _Selection:
         due: list[int] = entry[order[owed[order] > SLIGHT * self.round_s] if self.owed_only else order].tolist()
         return due
 
-    def _counts(self) -> Ints:
-        """int64[n]: jobs, or pairs of them, that each entry's row has."""
-        pairs, count = self.observed.division.pairs, self.observed.division.count
+    def _running(self) -> Ints:
+        """int64[n]: jobs, or pairs of them, of each entry's row that have a place on its column."""
+        running = np.zeros(len(self.ledger.row), dtype=np.int64)
+        for row, column, _ in under_way(self.observed, self.fixed):
+            if (at := self.ledger.entry.get((row, column))) is not None:
+                running[at] += 1
+        return running
+
+    def _placed(self) -> Ints:
+        """int64[M]: jobs of each class that have a place."""
+        of = self.observed.classes.of[list(self.taken)]
+        return np.bincount(of[of >= 0], minlength=len(self.observed.classes.keys)).astype(np.int64)
+
+    def _counts(self, count: Ints) -> Ints:
+        """int64[n]: jobs, or pairs of them, that each entry's row has, with so many jobs of each class."""
+        pairs = self.observed.division.pairs
         a, b = count[pairs[:, 0]], count[pairs[:, 1]]
         of_pairs = np.where(pairs[:, 0] == pairs[:, 1], a // 2, np.minimum(a, b))
         counts: Ints = np.concatenate([count, of_pairs])[self.ledger.row]
@@ -151,7 +165,7 @@ class Queues:
         self.observed, self.homes, self.level = observed, homes, ledger.level
         self.members = observed.classes.members
         self.patience_s = PATIENCE * length_s(observed.snapshot.round_s)
-        self.queues: dict[tuple[int, int], list[int]] = {}
+        self.queues: dict[int, list[list[int]]] = {}
         self.ids = observed.snapshot.jobs.columns.ids
 
     def next(self, of_class: int, column: int, taken: Container[int], but: int = ALONE) -> int | None:
@@ -159,10 +173,9 @@ class Queues:
         members = self.members[of_class]
         if len(members) == 1:
             return None if members[0] in taken or members[0] == but else members[0]
-        key = of_class, column
-        if key not in self.queues:
-            self.queues[key] = self._sorted(members, column)[::-1]
-        queue = self.queues[key]
+        if column not in self.queues:
+            self.queues[column] = self._sorted(column)
+        queue = self.queues[column][of_class]
         while queue and queue[-1] in taken:
             queue.pop()
         if not queue or queue[-1] != but:
@@ -177,29 +190,40 @@ class Queues:
             else sorted(jobs, key=lambda e: (sum(attained_s(self.observed, self.level, e).values()), self.arrival[e], e))
         )
 
-    def _sorted(self, members: list[int], column: int) -> list[int]:
-        gpu_type, homes = self.observed.division.columns[column].gpu_type, self.homes
-        attained, arrival = self._attained_on, self.arrival
-        ranked = []
-        for e in members:
-            home = homes.get(e)
-            moves = home is None or home.column != column
-            stays_s = self.patience_s if moves and home is not None else 0.0
-            ranked.append((attained(e, gpu_type) + stays_s, moves, arrival[e], e))
-        ranked.sort()
-        return [e for _, _, _, e in ranked]
-
-    def _attained_on(self, e: int, gpu_type: str) -> float:
-        """Time that a job has received so far on GPUs of this type."""
-        row = self.observed.row_list[e]
-        level = self.level.get(self.ids[row], {}).get(gpu_type, 0.0) if self.level else 0.0
-        return level + sum([seconds for on, seconds in self.received[row] if on == gpu_type])
+    def _sorted(self, column: int) -> list[list[int]]:
+        """By class its jobs, the last one first: all classes at once cost as much as a few of them one by one."""
+        moves = self.home_columns != column
+        waits_s = self._attained[self.observed.division.columns[column].gpu_type] + self.patience_s * (
+            moves & (self.home_columns != NOWHERE)
+        )
+        order = np.lexsort((self.observed.snapshot.jobs.columns.numbers["arrival_s"][self.observed.rows], moves, waits_s))
+        of, queues = self.observed.classes.class_list, [list[int]() for _ in self.members]
+        for e in order[::-1].tolist():
+            if of[e] >= 0:
+                queues[of[e]].append(e)
+        return queues
 
     @cached_property
-    def received(self) -> tuple[tuple[tuple[str, float], ...], ...]:
-        """By row of the snapshot."""
-        received: tuple[tuple[tuple[str, float], ...], ...] = self.observed.snapshot.jobs.columns.others["received_s"]
-        return received
+    def home_columns(self) -> Ints:
+        """int64[E]: the column of each job's home, NOWHERE for none."""
+        columns = np.full(len(self.observed.row_list), NOWHERE, dtype=np.int64)
+        columns[list(self.homes)] = [home.column for home in self.homes.values()]
+        return columns
+
+    @cached_property
+    def _attained(self) -> Mapping[str, Floats]:
+        """By GPU type float64[E]: time that each job has received there so far."""
+        received = self.observed.snapshot.jobs.columns.others["received_s"]
+        table = {gpu_type: [0.0] * len(self.observed.row_list) for gpu_type in self.observed.ground.types}
+        for e, row in enumerate(self.observed.row_list):
+            for gpu_type, seconds in received[row]:
+                if gpu_type in table:
+                    table[gpu_type][e] += seconds
+        for e, row in enumerate(self.observed.row_list) if self.level else ():
+            for gpu_type, seconds in self.level.get(self.ids[row], {}).items():
+                if gpu_type in table:
+                    table[gpu_type][e] += seconds
+        return {gpu_type: np.array(of_type) for gpu_type, of_type in table.items()}
 
     @cached_property
     def arrival(self) -> list[float]:
