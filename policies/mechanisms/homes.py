@@ -37,7 +37,8 @@ def homes_of(observed: Observed) -> dict[int, Home]:
         return {}
     found, homes = _Found(observed), {}
     for e, row in enumerate(observed.row_list):
-        if running[row] and (run := training_run(running[row])) is not None and (home := found.home(e, run)) is not None:
+        runs = running[row]
+        if runs and (run := training_run(runs)) is not None and (home := found.home(e, run)) is not None:
             homes[e] = home
     return _with_partners(homes) if any(home.shares for home in homes.values()) else homes
 
@@ -51,6 +52,8 @@ class _Found:
         self.index, self.devices, self.type_of = self.ground.index, self.ground.devices, self.ground.type_of
         columns = zip(observed.division.column_type.tolist(), observed.division.columns, strict=True)
         self.column = {(of, c.spread): i for i, (of, c) in enumerate(columns)}
+        self.column_at = [self.column.get((of, False), -1) for of in self.type_of]
+        self.gpus = [group.gpus for group in self.groups]
 
     def home(self, e: int, run: Running) -> Home | None:
         """The run as a home of job e; None if it may not go on there as it is."""
@@ -71,11 +74,11 @@ class _Found:
     def _on_one_node(self, e: int, run: Running) -> Home | None:
         """The same of one process with whole devices, as most are."""
         seat, group = run.ranks[0], self.group_of[e]
-        n = self.index.get(seat.node)
-        if n is None or not self._may_be_given(n, seat.devices) or len(seat.devices) != self.groups[group].gpus:
+        n, devices = self.index.get(seat.node), seat.devices
+        if n is None or len(devices) != self.gpus[group] or not self._may_be_given(n, devices):
             return None
-        column = self.column.get((self.type_of[n], False), -1)
-        return Home(e, run, ((n, seat.devices),), column) if column >= 0 and self.rates[group][column] > 0.0 else None
+        column = self.column_at[n]
+        return Home(e, run, ((n, devices),), column) if column >= 0 and self.rates[group][column] > 0.0 else None
 
     def _may_be_given(self, n: int, devices: tuple[str, ...]) -> bool:
         given = self.devices[n]

@@ -93,9 +93,10 @@ class _Round:
         """The ledger as it is now, with new shares where they are wanted, for the round that now begins or goes on."""
         now_s = self.snapshot.now_s
         if before is not None:
-            before = replace(before.after(now_s, under_way(self.observed, self.homes)), level=self._level(before))
+            level = self._level(before)
+            before = before.after(now_s, under_way(self.observed, self.homes)).going_on(level=level)
         ledger = before if before is not None and not self._is_outdated(before) else self._opened(before)
-        return ledger if self.turns_go_on else replace(ledger, round_end_s=now_s + self.round_s)
+        return ledger if self.turns_go_on else ledger.going_on(round_end_s=now_s + self.round_s)
 
     def _is_outdated(self, before: Ledger) -> bool:
         wanted_s = self.sharing.recompute_s
