@@ -10,7 +10,7 @@ from collections.abc import Iterator, Mapping
 from math import isfinite
 
 from policies.plan import Placement, Plan
-from policies.snapshot import DeviceView, JobPhase, NodeRole, NodeState, NodeView, Purpose, RankSeat, Snapshot
+from policies.snapshot import DeviceView, JobPhase, NodeView, Purpose, RankSeat, Snapshot
 
 TRAINING, PROFILING = Purpose.TRAINING, JobPhase.PROFILING
 
@@ -68,18 +68,30 @@ def _have_devices_alone(seats: list[RankSeat], snapshot: Snapshot) -> bool:
     devices = [(seat.node, device) for seat in seats for device in seat.devices]
     if len(set(devices)) < len(devices):
         return False
-    given = {node: _given(snapshot.node_by_id.get(node), snapshot.jobs.position) for node in {seat.node for seat in seats}}
+    given = {node: _given(node, snapshot) for node in {seat.node for seat in seats}}
     return all(device in given[node] for node, device in devices)
 
 
-def _given(node: NodeView | None, known: Mapping[str, int]) -> frozenset[str]:
-    """Healthy devices that nobody holds whom the snapshot does not know; none of a node that takes no training."""
-    if node is None or node.state is not NodeState.READY or node.role is NodeRole.PROFILING:
+def _given(name: str, snapshot: Snapshot) -> frozenset[str]:
+    """Healthy devices of a node that nobody holds whom the snapshot does not know; none where it takes no training.
+
+    Looked at again only where the node is not as in the round before, or a holder is not known any more.
+    """
+    node, known = snapshot.node_by_id.get(name), snapshot.jobs.position
+    kept: dict[str, tuple[NodeView, frozenset[str], frozenset[str]]] = snapshot.standing.setdefault("usable", {})
+    before = kept.get(name)
+    if before is not None and before[0] is node and before[1] <= known.keys():
+        return before[2]
+    if node is None or not node.takes_training:
         return frozenset()
-    return frozenset(_usable(node.devices, known))
+    found = frozenset(_usable(node.devices, known))
+    holders = frozenset([hold.job for device in node.devices for hold in device.held])
+    if holders <= known.keys():
+        kept[name] = node, holders, found
+    return found
 
 
 def _usable(devices: tuple[DeviceView, ...], known: Mapping[str, int]) -> Iterator[str]:
     for device in devices:
-        if device.healthy and device.slots > 0 and (not device.held or all(hold.job in known for hold in device.held)):
+        if device.healthy and device.slots > 0 and all(hold.job in known for hold in device.held):
             yield device.id

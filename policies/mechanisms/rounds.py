@@ -98,14 +98,15 @@ class _Selection:
     def turns(self) -> Iterator[Turn]:
         """Take rows by decreasing priority as long as their GPUs fit."""
         row, column, gpus, type_of = (a.tolist() for a in (self.ledger.row, self.ledger.column, self.gpus, self.type_of))
+        left, taken, classes = self.left, self.taken, len(self.observed.classes.keys)
         for entry in self._by_priority():
             needed, of = gpus[entry], type_of[entry]
-            if self.left[of] < needed:
+            if left[of] < needed:
                 continue
-            jobs = self._jobs(row[entry], column[entry])
+            jobs = self._job(row[entry], column[entry]) if row[entry] < classes else self._two(row[entry], column[entry])
             if jobs:
-                self.taken.update(jobs)
-                self.left[of] -= needed
+                taken.update(jobs)
+                left[of] -= needed
                 yield Turn(jobs, column[entry], needed)
 
     def _by_priority(self) -> list[int]:
@@ -144,13 +145,17 @@ class _Selection:
         counts: Ints = np.concatenate([count, of_pairs])[self.ledger.row]
         return counts
 
-    def _jobs(self, row: int, column: int) -> tuple[int, ...]:
-        """The next job of a class, or two of a pair of classes; none if they are not there."""
-        classes = len(self.observed.classes.keys)
-        a, b = (row, ALONE) if row < classes else self.pairs[row - classes]
+    def _job(self, of_class: int, column: int) -> tuple[int, ...]:
+        """The next job of a class; none if all have a place."""
+        first = self.queues.next(of_class, column, self.taken)
+        return () if first is None else (first,)
+
+    def _two(self, row: int, column: int) -> tuple[int, ...]:
+        """The next two of a pair of classes; none if they are not there."""
+        a, b = self.pairs[row - len(self.observed.classes.keys)]
         first = self.queues.next(a, column, self.taken)
-        if first is None or b == ALONE:
-            return () if first is None else (first,)
+        if first is None:
+            return ()
         second = self.homes[first].partner if first in self.homes else ALONE
         if second == ALONE or second in self.taken or self.observed.classes.class_list[second] != b:
             found = self.queues.next(b, column, self.taken, but=first)
@@ -217,8 +222,8 @@ class Queues:
         table = {gpu_type: [0.0] * len(self.observed.row_list) for gpu_type in self.observed.ground.types}
         for e, row in enumerate(self.observed.row_list):
             for gpu_type, seconds in received[row]:
-                if gpu_type in table:
-                    table[gpu_type][e] += seconds
+                if (of_type := table.get(gpu_type)) is not None:
+                    of_type[e] += seconds
         for e, row in enumerate(self.observed.row_list) if self.level else ():
             for gpu_type, seconds in self.level.get(self.ids[row], {}).items():
                 if gpu_type in table:
