@@ -32,7 +32,7 @@ VERSION = 1
 NOBODY = -1
 
 Levels: TypeAlias = Mapping[str, Mapping[str, float]]
-"""By job, and GPU type: what its class mates had received when it came in after them."""
+"""By job, and GPU type: what its class mates had received when it came in after them. Plain data, never written to."""
 
 
 @dataclass(frozen=True)
@@ -98,7 +98,7 @@ class Ledger:
             "round_end_s": self.round_end_s,
             "objective": self.objective,
             "entries": [[*name, *of] for name, *of in zip(self.names, *numbers, strict=True)],
-            "level": {job: dict(by_type) for job, by_type in self.level.items()},
+            "level": dict(self.level),
         }
 
 

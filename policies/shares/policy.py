@@ -119,7 +119,8 @@ class _Round:
     def _level(self, before: Ledger) -> Levels:
         """Who has come in since starts level with those of its class who have received least; who has left is forgotten."""
         ids, known = self.snapshot.jobs.columns.ids, self.snapshot.jobs.position
-        kept = {job: by_type for job, by_type in before.level.items() if job in known} if before.level else {}
+        gone = before.level.keys() - known.keys()
+        kept = {job: by_type for job, by_type in before.level.items() if job not in gone} if gone else dict(before.level)
         arrived = self.snapshot.jobs.columns.numbers["arrival_s"][self.observed.rows] > before.seen_s
         for e in np.flatnonzero(arrived & (self.observed.classes.of >= 0)).tolist():
             mates = [attained_s(self.observed, before.level, m) for m in self._mates(e) if not arrived[m]]
