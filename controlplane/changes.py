@@ -76,13 +76,15 @@ def changes(current: Current, plan: Plan) -> tuple[Change, ...]:
 
     Within each group the order is that of `current`, then of the plan.
     """
-    wanted = {p.key: p for p in plan.placements}
+    wanted = {(p.job, p.purpose, p.copy): p for p in plan.placements}
     decided = {w.job for w in plan.waiting}
     decided.update([p.job for p in plan.placements])
     stops, keeps = list[Stop](), list[Keep]()
     for key, run in current.items():
-        change = _of_running(key, run, wanted.get(key), decided)
-        if type(change) is Keep:
+        placement = wanted.get(key)
+        if placement is not None and placement.ranks is run.ranks:  # nearly all
+            keeps.append(Keep(key, run, placement))
+        elif isinstance(change := _of_running(key, run, placement, decided), Keep):
             keeps.append(change)
         else:
             stops.append(change)
@@ -118,7 +120,7 @@ def describe(change: Change) -> dict[str, Any]:
 def _of_running(key: PlacementKey, run: Running, placement: Placement | None, decided: set[str]) -> Stop | Keep:
     if placement is None:
         return Preempt(key, run) if key[0] in decided else Keep(key, run)
-    if placement.ranks is run.ranks or _seats(placement.ranks) == _seats(run.ranks):
+    if _seats(placement.ranks) == _seats(run.ranks):
         return Keep(key, run, placement)
     return Migrate(placement, run) if _size(placement.ranks) == _size(run.ranks) else Resize(placement, run)
 

@@ -7,7 +7,7 @@ from typing import NamedTuple, TypeAlias
 
 from policies.mechanisms.staying import training_run
 from policies.shares.observe import Observed
-from policies.snapshot import Running
+from policies.snapshot import RankSeat, Running
 
 ALONE = -1
 
@@ -57,8 +57,9 @@ class _Found:
 
     def home(self, e: int, run: Running) -> Home | None:
         """The run as a home of job e; None if it may not go on there as it is."""
-        if len(run.ranks) == 1 and run.ranks[0].share == 1.0:
-            return self._on_one_node(e, run)
+        ranks = run.ranks
+        if len(ranks) == 1 and ranks[0].share == 1.0:
+            return self._on_one_node(e, run, ranks[0])
         group, places, gpus, shares = self.group_of[e], [], 0, False
         for seat in run.ranks:
             n = self.index.get(seat.node)
@@ -71,11 +72,12 @@ class _Found:
             return None
         return Home(e, run, tuple(places), column, shares) if column >= 0 else None
 
-    def _on_one_node(self, e: int, run: Running) -> Home | None:
+    def _on_one_node(self, e: int, run: Running, seat: RankSeat) -> Home | None:
         """The same of one process with whole devices, as most are."""
-        seat, group = run.ranks[0], self.group_of[e]
-        n, devices = self.index.get(seat.node), seat.devices
-        if n is None or len(devices) != self.gpus[group] or not self._may_be_given(n, devices):
+        n, devices, group = self.index.get(seat.node), seat.devices, self.group_of[e]
+        if n is None or not devices or len(devices) != self.gpus[group]:
+            return None
+        if devices[0] not in self.devices[n] or (len(devices) > 1 and not self._may_be_given(n, devices)):
             return None
         column = self.column_at[n]
         return Home(e, run, ((n, devices),), column) if column >= 0 and self.rates[group][column] > 0.0 else None

@@ -103,7 +103,11 @@ class Seating:
     def _goes_on(self, turn: Turn) -> bool:
         """Whether its jobs have devices already on which they could have this turn."""
         home = self.homes.get(turn.jobs[0])
-        if home is None or (home.column != turn.column and not self._is_nearer(home, turn)):
+        if home is None:
+            return False
+        if len(turn.jobs) == 1 and home.column == turn.column:
+            return True
+        if home.column != turn.column and not self._is_nearer(home, turn):
             return False
         return len(turn.jobs) == 1 or home.partner == turn.jobs[1]
 

@@ -76,7 +76,7 @@ class Ledger:
         for row, column, since_s in running:
             entry = entries.get((row, column))
             if entry is not None:
-                received[entry] += max(0.0, now_s - max(since_s, seen_s))
+                received[entry] += max(0.0, now_s - (since_s if since_s > seen_s else seen_s))
         return self.going_on(received_s=frozen(np.array(received, dtype=np.float64)), seen_s=now_s)
 
     def going_on(self, **changed: Any) -> Ledger:
