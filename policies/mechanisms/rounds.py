@@ -98,15 +98,18 @@ class _Selection:
     def turns(self) -> Iterator[Turn]:
         """Take rows by decreasing priority as long as their GPUs fit."""
         row, column, gpus, type_of = (a.tolist() for a in (self.ledger.row, self.ledger.column, self.gpus, self.type_of))
-        left, taken, classes = self.left, self.taken, len(self.observed.classes.keys)
+        left, taken, classes, of_class = self.left, self.taken, self.observed.classes.keys, self.observed.classes.class_list
+        free = self.free.tolist()
         for entry in self._by_priority():
-            needed, of = gpus[entry], type_of[entry]
-            if left[of] < needed:
+            needed, of, at = gpus[entry], type_of[entry], row[entry]
+            if left[of] < needed or (at < len(classes) and not free[at]):
                 continue
-            jobs = self._job(row[entry], column[entry]) if row[entry] < classes else self._two(row[entry], column[entry])
+            jobs = self._job(at, column[entry]) if at < len(classes) else self._two(at, column[entry])
             if jobs:
                 taken.update(jobs)
                 left[of] -= needed
+                for e in jobs:
+                    free[of_class[e]] -= 1
                 yield Turn(jobs, column[entry], needed)
 
     def _by_priority(self) -> list[int]:
@@ -114,7 +117,7 @@ class _Selection:
         ledger, division = self.ledger, self.observed.division
         running = self._running()
         room = np.array(self.left, dtype=np.int64)[self.type_of] // self.gpus
-        free = np.minimum(self._counts(division.count) - running, self._counts(division.count - self._placed()))
+        free = np.minimum(self._counts(division.count) - running, self._counts(self.free))
         times = np.maximum(np.minimum(free, room), 0)
         entry = np.repeat(np.arange(len(times)), times)
         turn = np.arange(len(entry)) - np.repeat(np.cumsum(times) - times, times) + running[entry]
@@ -132,10 +135,12 @@ class _Selection:
                 running[at] += 1
         return running
 
-    def _placed(self) -> Ints:
-        """int64[M]: jobs of each class that have a place."""
-        of = self.observed.classes.of[list(self.taken)]
-        return np.bincount(of[of >= 0], minlength=len(self.observed.classes.keys)).astype(np.int64)
+    @cached_property
+    def free(self) -> Ints:
+        """int64[M]: jobs of each class that had no place before turns are given out."""
+        of = self.observed.classes.of[list(self.fixed)]
+        count = self.observed.division.count
+        return count - np.bincount(of[of >= 0], minlength=len(count))
 
     def _counts(self, count: Ints) -> Ints:
         """int64[n]: jobs, or pairs of them, that each entry's row has, with so many jobs of each class."""
