@@ -153,14 +153,18 @@ class Shown:
     def _received_by(
         self, before: tuple[Received, ...], runs: tuple[tuple[Running, ...], ...], held: tuple[Launch | None, ...], now_s: float
     ) -> tuple[Received, ...]:
-        def of(i: int) -> Received:
-            received = before[i] if before else ()
-            for run in runs[i]:
-                received = _with(received, self._of_stay(run.ranks, run.since_s, now_s))
-            stopping = held[i] if held else None
-            return received if stopping is None else _with(received, self._of_stay(stopping.ranks, stopping.start_s, now_s))
+        earlier = before or tuple(repeat((), len(runs)))
+        received = [self._received_on(had, of, now_s) if of else had for had, of in zip(earlier, runs, strict=True)]
+        for i, launch in enumerate(held):
+            if launch is not None:
+                received[i] = _with(received[i], self._of_stay(launch.ranks, launch.start_s, now_s))
+        return tuple(received)
 
-        return tuple([of(i) for i in range(len(runs))])
+    def _received_on(self, received: Received, runs: tuple[Running, ...], now_s: float) -> Received:
+        """What a job had received before, and what it has of its present stays."""
+        for run in runs:
+            received = _with(received, self._of_stay(run.ranks, run.since_s, now_s))
+        return received
 
     def _of_stay(self, ranks: tuple[RankSeat, ...], start_s: float, end_s: float) -> Received:
         if len(ranks) == 1:

@@ -140,7 +140,8 @@ class _Selection:
         """int64[M]: jobs of each class that had no place before turns are given out."""
         of = self.observed.classes.of[list(self.fixed)]
         count = self.observed.division.count
-        return count - np.bincount(of[of >= 0], minlength=len(count))
+        free: Ints = np.subtract(count, np.bincount(of[of >= 0], minlength=len(count)))
+        return free
 
     def _counts(self, count: Ints) -> Ints:
         """int64[n]: jobs, or pairs of them, that each entry's row has, with so many jobs of each class."""

@@ -49,13 +49,13 @@ def columns_of(snapshot: Snapshot, ground: Ground, *, spread: bool) -> tuple[Col
 
 def rates_of(snapshot: Snapshot, ground: Ground, groups: Sequence[Group], columns: Sequence[Column]) -> Floats:
     """float64[G, C]: steps/s; consolidated time needs a node that gives the gang's GPUs, spread time several that do together."""
-    reach, rates = _Reach(ground), _rates_alone(snapshot, groups, columns)
-    for g, group in enumerate(groups):
-        for c, most in enumerate(reach.gpus(group, columns)):
-            if group.gpus > most:
-                rates[g, c] = 0.0
-            elif columns[c].spread:
-                rates[g, c] = speed(snapshot, group, columns[c])
+    reach = _Reach(ground)
+    most = np.array([reach.gpus(group, columns) for group in groups], dtype=np.int64).reshape(len(groups), len(columns))
+    fits = np.array([group.gpus for group in groups], dtype=np.int64)[:, None] <= most
+    rates = np.where(fits, _rates_alone(snapshot, groups, columns), 0.0)
+    for c, column in enumerate(columns):
+        if column.spread:
+            rates[:, c] = [speed(snapshot, group, column) if fits[g, c] else 0.0 for g, group in enumerate(groups)]
     return rates
 
 
