@@ -1,7 +1,7 @@
 """What nearly every plan of a cluster of whole GPUs is, and is quickly seen to be: nothing in which a rule could be broken.
 
 The judge's rules go through placements, devices and nodes one after the other, and word what they find. Where nobody uses anything
-but whole GPUs, one job each, one look at every placement does instead (a tenth of a round of 100 jobs before, a fortieth since).
+but whole GPUs, one job each, one look at every placement does instead (of a round of 100 jobs an eighth before, a twentieth since).
 """
 
 from __future__ import annotations
