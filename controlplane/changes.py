@@ -39,8 +39,8 @@ class Keep:
     @property
     def changes_term(self) -> bool:
         """Whether the plan wants another end than the committed one."""
-        wanted = self.placement
-        return wanted is not None and (wanted.until_s, wanted.steps_quota) != (self.before.until_s, self.before.steps_quota)
+        wanted, before = self.placement, self.before
+        return wanted is not None and (wanted.until_s != before.until_s or wanted.steps_quota != before.steps_quota)
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,11 +76,18 @@ def changes(current: Current, plan: Plan) -> tuple[Change, ...]:
 
     Within each group the order is that of `current`, then of the plan.
     """
-    wanted = {p.key: p for p in plan.placements}
-    decided = {w.job for w in plan.waiting} | {p.job for p in plan.placements}
-    of_running = [_of_running(key, run, wanted.get(key), decided) for key, run in current.items()]
-    stops = [c for c in of_running if not isinstance(c, Keep)]
-    keeps = [c for c in of_running if isinstance(c, Keep)]
+    wanted = {(p.job, p.purpose, p.copy): p for p in plan.placements}
+    decided = {w.job for w in plan.waiting}
+    decided.update([p.job for p in plan.placements])
+    stops, keeps = list[Stop](), list[Keep]()
+    for key, run in current.items():
+        placement = wanted.get(key)
+        if placement is not None and placement.ranks is run.ranks:  # nearly all
+            keeps.append(Keep(key, run, placement))
+        elif isinstance(change := _of_running(key, run, placement, decided), Keep):
+            keeps.append(change)
+        else:
+            stops.append(change)
     starts = [Start(p) for key, p in wanted.items() if key not in current]
     return (*stops, *keeps, *starts)
 
@@ -113,7 +120,7 @@ def describe(change: Change) -> dict[str, Any]:
 def _of_running(key: PlacementKey, run: Running, placement: Placement | None, decided: set[str]) -> Stop | Keep:
     if placement is None:
         return Preempt(key, run) if key[0] in decided else Keep(key, run)
-    if placement.ranks is run.ranks or _seats(placement.ranks) == _seats(run.ranks):
+    if _seats(placement.ranks) == _seats(run.ranks):
         return Keep(key, run, placement)
     return Migrate(placement, run) if _size(placement.ranks) == _size(run.ranks) else Resize(placement, run)
 

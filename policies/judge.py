@@ -29,10 +29,14 @@ from math import ceil, isfinite
 from typing import Any
 
 from policies.capabilities import worded
+from policies.plain_plans import breaks_no_rule
 from policies.plan import Placement, Plan, WaitCode
 from policies.snapshot import DeviceView, JobPhase, NodeRole, NodeState, NodeView, Purpose, RankSeat, Running, Snapshot
 
 TOLERANCE = 1e-9
+
+PROFILING = Purpose.PROFILING
+"""Looked up once: on Python 3.11 a look-up at the class takes longer than what is done with it, for every job of every round."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,6 +54,8 @@ class Violation:
 
 def violations(plan: Plan, snapshot: Snapshot) -> tuple[Violation, ...]:
     """Everything in which the plan breaks the rules of the snapshot's cluster; empty for a plan that may be applied."""
+    if breaks_no_rule(plan, snapshot):
+        return tuple(_plan_numbers(plan))
     found = list(_placement_violations(plan, snapshot))
     found += _identity(plan)
     found += _completeness(plan, snapshot)
@@ -63,10 +69,11 @@ def violations(plan: Plan, snapshot: Snapshot) -> tuple[Violation, ...]:
 
 def profile_runs(snapshot: Snapshot) -> Iterator[tuple[str, Running]]:
     """(job, run) of every profile run under way."""
-    for job, runs in zip(snapshot.jobs.columns.ids, snapshot.jobs.columns.others["running"], strict=True):
+    ids = snapshot.jobs.columns.ids
+    for row, runs in enumerate(snapshot.jobs.columns.others["running"]):
         for run in runs:
-            if run.purpose is Purpose.PROFILING:
-                yield job, run
+            if run.purpose is PROFILING:
+                yield ids[row], run
 
 
 def rank_demand(columns: Any, row: int, ranks: int) -> dict[str, float]:

@@ -123,7 +123,7 @@ class Snapshot:
         if unknown := given.keys() - fields.keys():
             raise TypeError(f"a snapshot has no {', '.join(sorted(unknown))}")
         known, after = vars(self), object.__new__(type(self))
-        shared = ["types", "type_index", "max_gpus"]
+        shared = ["types", "type_index", "max_gpus", "_rates_known"]
         if given.get("kinds", self.kinds) is self.kinds:
             shared += ["kind_index", "throughputs"]
         vars(after).update({name: known[name] for name in (*fields, *shared) if name in known}, **given)
@@ -141,6 +141,8 @@ class Snapshot:
             return
         if "lasting" in known and after.kinds is self.kinds:
             vars(after)["lasting"] = self.lasting
+        if "standing" in known:
+            vars(after)["standing"] = self.standing
         if "node_by_id" in known:
             vars(after)["node_by_id"] = {**self.node_by_id, **{after.nodes[i].id: after.nodes[i] for i in at}}
 
@@ -177,6 +179,11 @@ class Snapshot:
         return {}
 
     @cached_property
+    def standing(self) -> dict[str, Any]:
+        """As `lasting`, for what follows from the nodes alone: it is kept when a kind comes or goes, as one does with every job."""
+        return {}
+
+    @cached_property
     def max_gpus(self) -> int:
         """The most devices of any node, at least 1."""
         return max((len(n.devices) for n in self.nodes), default=1) or 1
@@ -186,10 +193,24 @@ class Snapshot:
         """steps/s, float64[K, T, max_gpus + 1]: consolidated throughput of kind k on g GPUs of type t; 0 where unknown."""
         table = np.zeros((len(self.kinds), len(self.types), self.max_gpus + 1))
         for k, kind in enumerate(self.kinds):
-            for known in kind.throughputs:
-                if not known.spread and known.gpus <= self.max_gpus and known.gpu_type in self.type_index:
-                    table[k, self.type_index[known.gpu_type], known.gpus] = known.steps_per_s
+            table[k] = self._rates_of(kind)
         return frozen(table)
+
+    def _rates_of(self, kind: KindView) -> Floats:
+        """float64[T, max_gpus + 1]: the kind's row of `throughputs`, kept for the snapshots that follow."""
+        before = self._rates_known.get(kind.id)
+        if before is not None and before[0] is kind:
+            return before[1]
+        row = np.zeros((len(self.types), self.max_gpus + 1))
+        for known in kind.throughputs:
+            if not known.spread and known.gpus <= self.max_gpus and known.gpu_type in self.type_index:
+                row[self.type_index[known.gpu_type], known.gpus] = known.steps_per_s
+        self._rates_known[kind.id] = kind, row
+        return row
+
+    @cached_property
+    def _rates_known(self) -> dict[str, tuple[KindView, Floats]]:
+        return {}
 
     @cached_property
     def job_kinds(self) -> Ints:

@@ -37,7 +37,7 @@ class Meter:
     def use(self, now_s: float, node: str, devices: int) -> None:
         """From `now_s` on, so many devices of this node are in use."""
         before = self._use.pop(node, None)
-        if before is not None:
+        if before is not None and before[1] < now_s:  # else one of several changes of a moment
             self._add(*before, now_s)
         if devices:
             self._use[node] = (self._power_w(node, devices), now_s)

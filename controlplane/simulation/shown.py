@@ -15,7 +15,7 @@ from controlplane.simulation.jobs import JobBook, Launch
 from controlplane.simulation.scene import Scene
 from controlplane.simulation.window import window
 from policies.job_columns import frozen
-from policies.snapshot import Floats, Ints, JobColumns, JobPhase, Jobs, KindView, Running
+from policies.snapshot import Floats, Ints, JobColumns, JobPhase, Jobs, KindView, RankSeat, Running
 
 if TYPE_CHECKING:
     from _collections_abc import dict_items, dict_keys, dict_values
@@ -23,6 +23,9 @@ if TYPE_CHECKING:
 Received: TypeAlias = tuple[tuple[str, float], ...]
 Column: TypeAlias = Callable[[], tuple[Any, ...]]
 Values = TypeVar("Values")
+
+RUNS, WAITS = JobPhase.RUNNING, JobPhase.WAITING
+"""Looked up once: on Python 3.11 a look-up at the class costs as much as all else of a job's phase."""
 
 CHANGING = ("phase", "running", "received_s")
 
@@ -129,9 +132,9 @@ class Shown:
         self, rows: tuple[int, ...], running: Mapping[int, tuple[Running, ...]] | None, launches: Mapping[int, Launch], now_s: float
     ) -> dict[str, Column]:
         size = len(rows)
-        runs = tuple(running.get(row, ()) for row in rows) if running else tuple(repeat((), size))
+        runs = tuple([running.get(row, ()) for row in rows]) if running else tuple(repeat((), size))
         unknown = self._unknown(rows)
-        before = tuple(self._received.get(row, ()) for row in rows) if self._received else ()
+        before = tuple([self._received.get(row, ()) for row in rows]) if self._received else ()
         held: tuple[Launch | None, ...] = ()
         if running is not None and len(launches) > len(running):
             stopping = {row: now for row, now in launches.items() if not now.goes_on}
@@ -150,16 +153,22 @@ class Shown:
     def _received_by(
         self, before: tuple[Received, ...], runs: tuple[tuple[Running, ...], ...], held: tuple[Launch | None, ...], now_s: float
     ) -> tuple[Received, ...]:
-        def of(i: int) -> Received:
-            received = before[i] if before else ()
-            for run in runs[i]:
-                received = _with(received, self._of_stay(run.ranks, run.since_s, now_s))
-            stopping = held[i] if held else None
-            return received if stopping is None else _with(received, self._of_stay(stopping.ranks, stopping.start_s, now_s))
+        earlier = before or tuple(repeat((), len(runs)))
+        received = [self._received_on(had, of, now_s) if of else had for had, of in zip(earlier, runs, strict=True)]
+        for i, launch in enumerate(held):
+            if launch is not None:
+                received[i] = _with(received[i], self._of_stay(launch.ranks, launch.start_s, now_s))
+        return tuple(received)
 
-        return tuple(of(i) for i in range(len(runs)))
+    def _received_on(self, received: Received, runs: tuple[Running, ...], now_s: float) -> Received:
+        """What a job had received before, and what it has of its present stays."""
+        for run in runs:
+            received = _with(received, self._of_stay(run.ranks, run.since_s, now_s))
+        return received
 
-    def _of_stay(self, ranks: Any, start_s: float, end_s: float) -> Received:
+    def _of_stay(self, ranks: tuple[RankSeat, ...], start_s: float, end_s: float) -> Received:
+        if len(ranks) == 1:
+            return ((self.gpu_type[ranks[0].node], (end_s - start_s) * len(ranks[0].devices) * ranks[0].share),)
         return tuple((self.gpu_type[seat.node], (end_s - start_s) * len(seat.devices) * seat.share) for seat in ranks)
 
 
@@ -209,8 +218,13 @@ class Lazy(dict[str, Values]):
 
 
 def _with(received: Received, more: Received) -> Received:
-    if len(more) == 1 and (not received or (len(received) == 1 and received[0][0] == more[0][0])):
-        return ((more[0][0], received[0][1] + more[0][1]),) if received else more
+    """Both together by type, sorted."""
+    if len(more) == 1:
+        if not received:
+            return more
+        for i, (gpu_type, seconds) in enumerate(received):
+            if gpu_type == more[0][0]:
+                return (*received[:i], (gpu_type, seconds + more[0][1]), *received[i + 1 :])
     total: dict[str, float] = defaultdict(float)
     for gpu_type, seconds in (*received, *more):
         total[gpu_type] += seconds
@@ -219,7 +233,7 @@ def _with(received: Received, more: Received) -> Received:
 
 def _phases(runs: tuple[tuple[Running, ...], ...], unknown: tuple[bool, ...]) -> tuple[JobPhase, ...]:
     if not unknown:
-        return tuple(JobPhase.RUNNING if run else JobPhase.WAITING for run in runs)
+        return tuple([RUNS if run else WAITS for run in runs])
     waits = (JobPhase.PROFILING if is_unknown else JobPhase.WAITING for is_unknown in unknown)
     return tuple(JobPhase.RUNNING if run else wait for run, wait in zip(runs, waits, strict=True))
 

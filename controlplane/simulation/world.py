@@ -39,6 +39,10 @@ from policies.snapshot import JobColumns, Jobs, NodeState, Purpose, Running, Sna
 
 __all__ = ["Scene", "SimulatedWorld"]
 
+LAUNCHES = (Start, Migrate, Resize)
+TRAINING = Purpose.TRAINING
+"""Looked up once: every round asks for each change and each running job."""
+
 
 class SimulatedWorld:
     """World of a simulation. `on_event` is called with the reason whenever a round is wanted.
@@ -168,7 +172,7 @@ class SimulatedWorld:
             if not isinstance(change, Keep) or change.changes_term:
                 self._stop_or_keep(change)
         self._end_stops()
-        launches = [c.placement for c in todo if isinstance(c, Start | Migrate | Resize)]
+        launches = [c.placement for c in todo if isinstance(c, LAUNCHES)]
         rejected = [r for p in launches if (r := self._launch(p)) is not None]
         self._memory = plan.memory
         self._last_plan = LastPlan.of(plan, carried or self.number, rejected)
@@ -240,7 +244,7 @@ class SimulatedWorld:
         if self.hides_running:
             return {}
         ids = self.book.columns.ids
-        return {(ids[row], Purpose.TRAINING, 0): self._running[row][0] for row in sorted(self._running)}
+        return {(ids[row], TRAINING, 0): self._running[row][0] for row in sorted(self._running)}
 
     def _stop_or_keep(self, change: Change) -> None:
         match change:

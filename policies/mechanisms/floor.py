@@ -57,9 +57,8 @@ class Floor:
 
     def keep(self, job: int, places: tuple[Place, ...]) -> bool:
         """Keep these devices for a job, if they are all open."""
-        if not self.are_open(places):
+        if not self.take(places):
             return False
-        self.remove(places)
         for n, devices in places:
             self.kept.setdefault(n, {}).update(dict.fromkeys(devices, job))
         self.keeps[job] = places
@@ -88,6 +87,20 @@ class Floor:
         for n, devices in places:
             opened = self.open[n]
             self._change(n, [] if len(devices) == len(opened) else [device for device in opened if device not in devices])
+
+    def take(self, places: tuple[Place, ...]) -> bool:
+        """Remove these devices if they are all open; whether they were."""
+        n, devices = places[0]
+        if len(places) == 1 and len(devices) == 1 and self._by_open is None:  # nearly all, while those who go on are seated
+            opened = self.open[n]
+            if devices[0] not in opened:
+                return False
+            opened.remove(devices[0])
+            return True
+        if not self.are_open(places):
+            return False
+        self.remove(places)
+        return True
 
     def on_one(self, of_type: int, gpus: int, guest: Guest) -> Place | None:
         """Open devices of the node that will have fewest left (best fit)."""

@@ -7,7 +7,7 @@ from typing import NamedTuple, TypeAlias
 
 from policies.mechanisms.staying import training_run
 from policies.shares.observe import Observed
-from policies.snapshot import Running
+from policies.snapshot import RankSeat, Running
 
 ALONE = -1
 
@@ -37,7 +37,8 @@ def homes_of(observed: Observed) -> dict[int, Home]:
         return {}
     found, homes = _Found(observed), {}
     for e, row in enumerate(observed.row_list):
-        if running[row] and (run := training_run(running[row])) is not None and (home := found.home(e, run)) is not None:
+        runs = running[row]
+        if runs and (run := training_run(runs)) is not None and (home := found.home(e, run)) is not None:
             homes[e] = home
     return _with_partners(homes) if any(home.shares for home in homes.values()) else homes
 
@@ -52,11 +53,14 @@ class _Found:
         columns = zip(observed.division.column_type.tolist(), observed.division.columns, strict=True)
         self.column = {(of, c.spread): i for i, (of, c) in enumerate(columns)}
         self.admitting: dict[tuple[int, int], tuple[bool, ...]] = {}
+        self.column_at = [self.column.get((of, False), -1) for of in self.type_of]
+        self.gpus = [group.gpus for group in self.groups]
 
     def home(self, e: int, run: Running) -> Home | None:
         """The run as a home of job e; None if it may not go on there as it is."""
-        if len(run.ranks) == 1 and run.ranks[0].share == 1.0:
-            return self._on_one_node(e, run)
+        ranks = run.ranks
+        if len(ranks) == 1 and ranks[0].share == 1.0:
+            return self._on_one_node(e, run, ranks[0])
         group, places, gpus, shares = self.group_of[e], [], 0, False
         for seat in run.ranks:
             n = self.index.get(seat.node)
@@ -69,14 +73,15 @@ class _Found:
             return None
         return Home(e, run, tuple(places), column, shares) if column >= 0 else None
 
-    def _on_one_node(self, e: int, run: Running) -> Home | None:
+    def _on_one_node(self, e: int, run: Running, seat: RankSeat) -> Home | None:
         """The same of one process with whole devices, as most are."""
-        seat, group = run.ranks[0], self.group_of[e]
-        n = self.index.get(seat.node)
-        if n is None or not self._may_be_given(n, seat.devices) or len(seat.devices) != self.groups[group].gpus:
+        n, devices, group = self.index.get(seat.node), seat.devices, self.group_of[e]
+        if n is None or not devices or len(devices) != self.gpus[group]:
             return None
-        column = self.column.get((self.type_of[n], False), -1) if self._is_admitted(n, group, 1) else -1
-        return Home(e, run, ((n, seat.devices),), column) if column >= 0 and self.rates[group][column] > 0.0 else None
+        if devices[0] not in self.devices[n] or (len(devices) > 1 and not self._may_be_given(n, devices)):
+            return None
+        column = self.column_at[n] if self._is_admitted(n, group, 1) else -1
+        return Home(e, run, ((n, devices),), column) if column >= 0 and self.rates[group][column] > 0.0 else None
 
     def _is_admitted(self, n: int, group: int, ranks: int) -> bool:
         """Whether the node still has what jobs of the group ask for: its labels and resources may have changed under them."""

@@ -29,10 +29,11 @@ def placements_of(observed: Observed, homes: Mapping[int, Home], seated: Mapping
 def _seated_by_row(observed: Observed, homes: Mapping[int, Home], seated: Mapping[int, Seated]) -> dict[int, Placement]:
     columns, rows = observed.snapshot.jobs.columns, observed.row_list
     steps, ids = columns.numbers["remaining_steps"].tolist(), columns.ids
+    group_of, rates = observed.classes.group_list, observed.classes.rate_lists
     placed = {}
     for e, seat in seated.items():
         row = rows[e]
-        run_s = steps[row] / _rate(observed, seat)
+        run_s = steps[row] / (rates[group_of[e]][seat.column] if seat.partner == ALONE else _rate_beside(observed, seat))
         if seat.stays:
             placed[row] = Placement(ids[row], seat.ranks, homes[e].run.copy, predicted_run_s=run_s)
         else:
@@ -49,11 +50,9 @@ def _launch_s(snapshot: Snapshot, row: int) -> float:
     return max(kind.setup_s, float(numbers["restart_cost_s"][row]) if started else 0.0)
 
 
-def _rate(observed: Observed, seat: Seated) -> float:
-    """steps/s of a job where it sits, beside its partner if it has one."""
+def _rate_beside(observed: Observed, seat: Seated) -> float:
+    """steps/s of a job where it sits beside its partner."""
     classes = observed.classes
-    if seat.partner == ALONE:
-        return classes.rate_lists[classes.group_list[seat.job]][seat.column]
     a, b = classes.class_list[seat.job], classes.class_list[seat.partner]
     pair = observed.pair_row.get(in_order(a, b))
     beside = 0.0 if pair is None else float(observed.division.pair_rates[pair, seat.column, 0 if a <= b else 1])

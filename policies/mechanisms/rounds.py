@@ -24,7 +24,7 @@ import numpy as np
 from policies.mechanisms.homes import ALONE, Home
 from policies.shares.ledger import Ledger, Levels
 from policies.shares.observe import Observed, in_order
-from policies.snapshot import Ints
+from policies.snapshot import Floats, Ints
 
 PATIENCE = 10.0
 """Rounds that a job may be ahead of another of its class, on this type, before the two change places; one without GPUs is not made
@@ -33,6 +33,8 @@ migrations, and later ends where a migration costs anything.
 """
 SLIGHT = 1e-6
 """Part of a round. Time owed that is less is an error of rounding."""
+
+NOWHERE = -1
 
 
 class Turn(NamedTuple):
@@ -86,24 +88,27 @@ class _Selection:
     def turns(self) -> Iterator[Turn]:
         """Take rows by what they are owed as long as their GPUs fit."""
         row, column, gpus, type_of = (a.tolist() for a in (self.ledger.row, self.ledger.column, self.gpus, self.type_of))
+        left, taken, classes, of_class = self.left, self.taken, self.observed.classes.keys, self.observed.classes.class_list
+        free = self.free.tolist()
         for entry in self._by_time_owed():
-            needed, of = gpus[entry], type_of[entry]
-            if self.left[of] < needed:
+            needed, of, at = gpus[entry], type_of[entry], row[entry]
+            if left[of] < needed or (at < len(classes) and not free[at]):
                 continue
-            jobs = self._jobs(row[entry], column[entry])
+            jobs = self._job(at, column[entry]) if at < len(classes) else self._two(at, column[entry])
             if jobs:
-                self.taken.update(jobs)
-                self.left[of] -= needed
+                taken.update(jobs)
+                left[of] -= needed
+                for e in jobs:
+                    free[of_class[e]] -= 1
                 yield Turn(jobs, column[entry], needed)
 
     def _by_time_owed(self) -> list[int]:
-        """Entries in the order of their turns, each as often as its jobs and GPUs allow."""
-        ledger, running = self.ledger, np.zeros(len(self.ledger.row), dtype=np.int64)
-        for row, column, _ in under_way(self.observed, self.fixed):
-            if (at := ledger.entry.get((row, column))) is not None:
-                running[at] += 1
+        """Entries in the order of their turns, each as often as its jobs without a place and its GPUs allow."""
+        ledger, division = self.ledger, self.observed.division
+        running = self._running()
         room = np.array(self.left, dtype=np.int64)[self.type_of] // self.gpus
-        times = np.maximum(np.minimum(self._counts() - running, room), 0)
+        free = np.minimum(self._counts(division.count) - running, self._counts(self.free))
+        times = np.maximum(np.minimum(free, room), 0)
         entry = np.repeat(np.arange(len(times)), times)
         turn = np.arange(len(entry)) - np.repeat(np.cumsum(times) - times, times) + running[entry]
         owed = ledger.owed_s(self.now_s)[entry] + self.round_s * (ledger.share[entry] - turn)
@@ -111,21 +116,41 @@ class _Selection:
         due: list[int] = entry[order[owed[order] > SLIGHT * self.round_s] if self.owed_only else order].tolist()
         return due
 
-    def _counts(self) -> Ints:
-        """int64[n]: jobs, or pairs of them, that each entry's row has."""
-        pairs, count = self.observed.division.pairs, self.observed.division.count
+    def _running(self) -> Ints:
+        """int64[n]: jobs, or pairs of them, of each entry's row that have a place on its column."""
+        running = np.zeros(len(self.ledger.row), dtype=np.int64)
+        for row, column, _ in under_way(self.observed, self.fixed):
+            if (at := self.ledger.entry.get((row, column))) is not None:
+                running[at] += 1
+        return running
+
+    @cached_property
+    def free(self) -> Ints:
+        """int64[M]: jobs of each class that had no place before turns are given out."""
+        of = self.observed.classes.of[list(self.fixed)]
+        count = self.observed.division.count
+        free: Ints = np.subtract(count, np.bincount(of[of >= 0], minlength=len(count)))
+        return free
+
+    def _counts(self, count: Ints) -> Ints:
+        """int64[n]: jobs, or pairs of them, that each entry's row has, with so many jobs of each class."""
+        pairs = self.observed.division.pairs
         a, b = count[pairs[:, 0]], count[pairs[:, 1]]
         of_pairs = np.where(pairs[:, 0] == pairs[:, 1], a // 2, np.minimum(a, b))
         counts: Ints = np.concatenate([count, of_pairs])[self.ledger.row]
         return counts
 
-    def _jobs(self, row: int, column: int) -> tuple[int, ...]:
-        """The next job of a class, or two of a pair of classes; none if they are not there."""
-        classes = len(self.observed.classes.keys)
-        a, b = (row, ALONE) if row < classes else self.pairs[row - classes]
+    def _job(self, of_class: int, column: int) -> tuple[int, ...]:
+        """The next job of a class; none if all have a place."""
+        first = self.queues.next(of_class, column, self.taken)
+        return () if first is None else (first,)
+
+    def _two(self, row: int, column: int) -> tuple[int, ...]:
+        """The next two of a pair of classes; none if they are not there."""
+        a, b = self.pairs[row - len(self.observed.classes.keys)]
         first = self.queues.next(a, column, self.taken)
-        if first is None or b == ALONE:
-            return () if first is None else (first,)
+        if first is None:
+            return ()
         second = self.homes[first].partner if first in self.homes else ALONE
         if second == ALONE or second in self.taken or self.observed.classes.class_list[second] != b:
             found = self.queues.next(b, column, self.taken, but=first)
@@ -140,7 +165,7 @@ class Queues:
         self.observed, self.homes, self.level = observed, homes, ledger.level
         self.members = observed.classes.members
         self.patience_s = PATIENCE * length_s(observed.snapshot.round_s)
-        self.queues: dict[tuple[int, int], list[int]] = {}
+        self.queues: dict[int, list[list[int]]] = {}
         self.ids = observed.snapshot.jobs.columns.ids
 
     def next(self, of_class: int, column: int, taken: Container[int], but: int = ALONE) -> int | None:
@@ -148,10 +173,9 @@ class Queues:
         members = self.members[of_class]
         if len(members) == 1:
             return None if members[0] in taken or members[0] == but else members[0]
-        key = of_class, column
-        if key not in self.queues:
-            self.queues[key] = self._sorted(members, column)[::-1]
-        queue = self.queues[key]
+        if column not in self.queues:
+            self.queues[column] = self._sorted(column)
+        queue = self.queues[column][of_class]
         while queue and queue[-1] in taken:
             queue.pop()
         if not queue or queue[-1] != but:
@@ -166,29 +190,40 @@ class Queues:
             else sorted(jobs, key=lambda e: (sum(attained_s(self.observed, self.level, e).values()), self.arrival[e], e))
         )
 
-    def _sorted(self, members: list[int], column: int) -> list[int]:
-        gpu_type, homes = self.observed.division.columns[column].gpu_type, self.homes
-        attained, arrival = self._attained_on, self.arrival
-        ranked = []
-        for e in members:
-            home = homes.get(e)
-            moves = home is None or home.column != column
-            stays_s = self.patience_s if moves and home is not None else 0.0
-            ranked.append((attained(e, gpu_type) + stays_s, moves, arrival[e], e))
-        ranked.sort()
-        return [e for _, _, _, e in ranked]
-
-    def _attained_on(self, e: int, gpu_type: str) -> float:
-        """Time that a job has received so far on GPUs of this type."""
-        row = self.observed.row_list[e]
-        level = self.level.get(self.ids[row], {}).get(gpu_type, 0.0) if self.level else 0.0
-        return level + sum([seconds for on, seconds in self.received[row] if on == gpu_type])
+    def _sorted(self, column: int) -> list[list[int]]:
+        """By class its jobs, the last one first: all classes at once cost as much as a few of them one by one."""
+        moves = self.home_columns != column
+        waits_s = self._attained[self.observed.division.columns[column].gpu_type] + self.patience_s * (
+            moves & (self.home_columns != NOWHERE)
+        )
+        order = np.lexsort((self.observed.snapshot.jobs.columns.numbers["arrival_s"][self.observed.rows], moves, waits_s))
+        of, queues = self.observed.classes.class_list, [list[int]() for _ in self.members]
+        for e in order[::-1].tolist():
+            if of[e] >= 0:
+                queues[of[e]].append(e)
+        return queues
 
     @cached_property
-    def received(self) -> tuple[tuple[tuple[str, float], ...], ...]:
-        """By row of the snapshot."""
-        received: tuple[tuple[tuple[str, float], ...], ...] = self.observed.snapshot.jobs.columns.others["received_s"]
-        return received
+    def home_columns(self) -> Ints:
+        """int64[E]: the column of each job's home, NOWHERE for none."""
+        columns = np.full(len(self.observed.row_list), NOWHERE, dtype=np.int64)
+        columns[list(self.homes)] = [home.column for home in self.homes.values()]
+        return columns
+
+    @cached_property
+    def _attained(self) -> Mapping[str, Floats]:
+        """By GPU type float64[E]: time that each job has received there so far."""
+        received = self.observed.snapshot.jobs.columns.others["received_s"]
+        table = {gpu_type: [0.0] * len(self.observed.row_list) for gpu_type in self.observed.ground.types}
+        for e, row in enumerate(self.observed.row_list):
+            for gpu_type, seconds in received[row]:
+                if (of_type := table.get(gpu_type)) is not None:
+                    of_type[e] += seconds
+        for e, row in enumerate(self.observed.row_list) if self.level else ():
+            for gpu_type, seconds in self.level.get(self.ids[row], {}).items():
+                if gpu_type in table:
+                    table[gpu_type][e] += seconds
+        return {gpu_type: np.array(of_type) for gpu_type, of_type in table.items()}
 
     @cached_property
     def arrival(self) -> list[float]:

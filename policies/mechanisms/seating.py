@@ -103,7 +103,11 @@ class Seating:
     def _goes_on(self, turn: Turn) -> bool:
         """Whether its jobs have devices already on which they could have this turn."""
         home = self.homes.get(turn.jobs[0])
-        if home is None or (home.column != turn.column and not self._is_nearer(home, turn)):
+        if home is None:
+            return False
+        if len(turn.jobs) == 1 and home.column == turn.column:
+            return True
+        if home.column != turn.column and not self._is_nearer(home, turn):
             return False
         return len(turn.jobs) == 1 or home.partner == turn.jobs[1]
 
@@ -115,12 +119,13 @@ class Seating:
     def _stay(self, jobs: tuple[int, ...]) -> bool:
         """Seat jobs where they are, all or none."""
         home = self.homes[jobs[0]]
+        if len(jobs) == 1 and self.floor.supplies.unlimited:  # nearly all, in nearly every round
+            if not self.floor.take(home.places):
+                return False
+            self.seated[home.job] = Seated(home.job, home.run.ranks, home.column, True)
+            return True
         if not self.floor.are_open(home.places):
             return False
-        if len(jobs) == 1 and self.floor.supplies.unlimited:  # nearly all, in nearly every round
-            self.floor.remove(home.places)
-            self.seated[home.job] = Seated(home.job, home.run.ranks, home.column, stays=True)
-            return True
         return self._sit([(e, self.homes[e].run.ranks) for e in jobs], home.places, stays=jobs)
 
     def _move(self, turn: Turn, *, may_evict: bool) -> None:

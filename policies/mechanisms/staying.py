@@ -17,6 +17,9 @@ from policies.mechanisms.eligibility import admits, busy_devices, capacities, fr
 from policies.plan import Waiting
 from policies.snapshot import NodeState, Purpose, Running, Snapshot
 
+TRAINING = Purpose.TRAINING
+"""See `policies.judge.PROFILING`."""
+
 
 @dataclass(frozen=True, slots=True)
 class Stay:
@@ -54,8 +57,8 @@ def stays(snapshot: Snapshot, waiting: Mapping[int, Waiting], *, never_touch: bo
 def training_run(runs: tuple[Running, ...]) -> Running | None:
     """The one placement a job trains on; None if there is none, or several copies."""
     if len(runs) == 1:
-        return runs[0] if runs[0].purpose is Purpose.TRAINING else None
-    training = [r for r in runs if r.purpose is Purpose.TRAINING]
+        return runs[0] if runs[0].purpose is TRAINING else None
+    training = [r for r in runs if r.purpose is TRAINING]
     return training[0] if len(training) == 1 else None
 
 

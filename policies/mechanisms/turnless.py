@@ -17,6 +17,9 @@ from policies.shares.observe import Observed
 from policies.shares.rates import Group, speed
 from policies.snapshot import Purpose
 
+TRAINING = Purpose.TRAINING
+"""See `policies.judge.PROFILING`."""
+
 
 @dataclass(frozen=True, slots=True)
 class Reason:
@@ -48,7 +51,7 @@ class Reasons:
     def all(self) -> tuple[Waiting, ...]:
         """One reason for each job of the snapshot that has no placement, in the jobs' order."""
         observed, ids = self.observed, self.observed.snapshot.jobs.columns.ids
-        placed = {p.job for p in self.placements if p.purpose is Purpose.TRAINING}
+        placed = {p.job for p in self.placements if p.purpose is TRAINING}
         if len(placed) == len(ids):
             return ()
         group_of = dict(zip(observed.rows.tolist(), observed.classes.group_of.tolist(), strict=True))

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, lru_cache
 from hashlib import blake2b
 from itertools import pairwise
 from typing import Any, TypeAlias
@@ -23,6 +23,9 @@ from policies.shares.rates import Group, columns_of, rates_of
 from policies.snapshot import Floats, Ints, JobColumns, Snapshot
 
 LARGEST_CODE = 2**62
+
+NAMES_KEPT = 4096
+"""Of classes: they are the same from round to round, and a name costs ten look-ups."""
 
 PARTNERS = 32
 """With how many others a job may share its device where every job is a class; each with those that it gets on with best."""
@@ -50,6 +53,8 @@ class Asked:
 
 PLAIN = Asked()
 """Nothing but kinds, GPUs, weights and conditions."""
+
+NO_CONDITION = Condition()
 
 
 @dataclass(frozen=True)
@@ -184,11 +189,16 @@ class _Told:
 
     def group(self, e: int) -> Group:
         """The group of job e; a device is shared by two jobs of one GPU each."""
-        condition = Condition(self.types[e], self.labels[e], self.demands[e] if self.demands else NOTHING)
+        types, labels, demand = self.types[e], self.labels[e], self.demands[e] if self.demands else NOTHING
+        condition = Condition(types, labels, demand) if types or labels or demand is not NOTHING else NO_CONDITION
         gpus = int(self.gpus[e])
         shares = bool(self.shares) and gpus == 1 and bool(self.shares[e])
-        team, job, user = (texts[e] if texts else "" for texts in (self.teams, self.queued, self.users))
+        team, job, user = _at(self.teams, e), _at(self.queued, e), _at(self.users, e)
         return Group(self.kinds[e], gpus, float(self.weight[e]), team, shares, condition, job, user)
+
+
+def _at(texts: tuple[str, ...], e: int) -> str:
+    return texts[e] if texts else ""
 
 
 def _taken(values: tuple[Any, ...], at: list[int] | None) -> tuple[Any, ...]:
@@ -269,6 +279,7 @@ class _Builder:
         return division, tuple(team for team, _ in entities)
 
 
+@lru_cache(maxsize=NAMES_KEPT)
 def _name(like: Like) -> str:
     """A short name for a class: what its jobs are and where they can run, not how fast, which is measured anew all the time."""
     *what, job, row = like

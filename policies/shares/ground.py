@@ -123,27 +123,27 @@ def ground_of(snapshot: Snapshot, outside: Outside) -> Ground:
 
 def _types(snapshot: Snapshot, nodes: Sequence[NodeView], devices: Given) -> tuple[tuple[str, ...], tuple[int, ...]]:
     """Types with devices to give and each node's number of them, kept while the same are given."""
-    kept: tuple[Given, tuple[str, ...], tuple[int, ...]] | None = snapshot.lasting.get("types given")
+    kept: tuple[Given, tuple[str, ...], tuple[int, ...]] | None = snapshot.standing.get("types given")
     if kept is not None and kept[0] == devices:
         return kept[1:]
     types = tuple(sorted({n.gpu_type for n, given in zip(nodes, devices, strict=True) if given}))
     number = {name: i for i, name in enumerate(types)}
     found = types, tuple(number.get(n.gpu_type, -1) for n in nodes)
-    snapshot.lasting["types given"] = (devices, *found)
+    snapshot.standing["types given"] = (devices, *found)
     return found
 
 
 def _training(snapshot: Snapshot) -> tuple[int, ...]:
     """Places of the nodes that take training."""
-    if "training" not in snapshot.lasting:
-        snapshot.lasting["training"] = tuple(i for i, n in enumerate(snapshot.nodes) if n.takes_training)
-    found: tuple[int, ...] = snapshot.lasting["training"]
+    if "training" not in snapshot.standing:
+        snapshot.standing["training"] = tuple(i for i, n in enumerate(snapshot.nodes) if n.takes_training)
+    found: tuple[int, ...] = snapshot.standing["training"]
     return found
 
 
 def _given(snapshot: Snapshot, node: NodeView) -> tuple[tuple[str, ...], int]:
     """`free_and_busy` of a node, looked at again only where it is not as in the round before, or a holder is not known any more."""
-    kept: dict[str, tuple[NodeView, frozenset[str], tuple[tuple[str, ...], int]]] = snapshot.lasting.setdefault("given", {})
+    kept: dict[str, tuple[NodeView, frozenset[str], tuple[tuple[str, ...], int]]] = snapshot.standing.setdefault("given", {})
     known, before = snapshot.jobs.position, kept.get(node.id)
     if before is not None and before[0] is node and before[1] <= known.keys():
         return before[2]

@@ -32,7 +32,7 @@ VERSION = 1
 NOBODY = -1
 
 Levels: TypeAlias = Mapping[str, Mapping[str, float]]
-"""By job, and GPU type: what its class mates had received when it came in after them."""
+"""By job, and GPU type: what its class mates had received when it came in after them. Plain data, never written to."""
 
 
 @dataclass(frozen=True)
@@ -62,7 +62,8 @@ class Ledger:
     @cached_property
     def entry(self) -> Mapping[tuple[int, int], int]:
         """Number of the entry of each (row, column)."""
-        return {key: i for i, key in enumerate(zip(self.row.tolist(), self.column.tolist(), strict=True)) if NOBODY not in key}
+        keys = enumerate(zip(self.row.tolist(), self.column.tolist(), strict=True))
+        return {key: i for i, key in keys if key[0] != NOBODY and key[1] != NOBODY}
 
     def owed_s(self, now_s: float) -> Floats:
         """float64[n]: time that each entry's row should have received by now and has not."""
@@ -71,12 +72,19 @@ class Ledger:
 
     def after(self, now_s: float, running: Iterable[tuple[int, int, float]]) -> Ledger:
         """The ledger now; `running` are (row, column, since when) of everything that runs."""
-        received = self.received_s.copy()
+        received, entries, seen_s = self.received_s.tolist(), self.entry, self.seen_s
         for row, column, since_s in running:
-            entry = self.entry.get((row, column))
+            entry = entries.get((row, column))
             if entry is not None:
-                received[entry] += max(0.0, now_s - max(since_s, self.seen_s))
-        return replace(self, received_s=frozen(received), seen_s=now_s)
+                received[entry] += max(0.0, now_s - (since_s if since_s > seen_s else seen_s))
+        return self.going_on(received_s=frozen(np.array(received, dtype=np.float64)), seen_s=now_s)
+
+    def going_on(self, **changed: Any) -> Ledger:
+        """The ledger of the same entries with other times."""
+        after = replace(self, **changed)
+        if "entry" in vars(self):
+            vars(after)["entry"] = self.entry
+        return after
 
     def to_memory(self) -> dict[str, Any]:
         """The ledger as plain data."""
@@ -90,7 +98,7 @@ class Ledger:
             "round_end_s": self.round_end_s,
             "objective": self.objective,
             "entries": [[*name, *of] for name, *of in zip(self.names, *numbers, strict=True)],
-            "level": {job: dict(by_type) for job, by_type in self.level.items()},
+            "level": dict(self.level),
         }
 
 

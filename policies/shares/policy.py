@@ -93,9 +93,10 @@ class _Round:
         """The ledger as it is now, with new shares where they are wanted, for the round that now begins or goes on."""
         now_s = self.snapshot.now_s
         if before is not None:
-            before = replace(before.after(now_s, under_way(self.observed, self.homes)), level=self._level(before))
+            level = self._level(before)
+            before = before.after(now_s, under_way(self.observed, self.homes)).going_on(level=level)
         ledger = before if before is not None and not self._is_outdated(before) else self._opened(before)
-        return ledger if self.turns_go_on else replace(ledger, round_end_s=now_s + self.round_s)
+        return ledger if self.turns_go_on else ledger.going_on(round_end_s=now_s + self.round_s)
 
     def _is_outdated(self, before: Ledger) -> bool:
         wanted_s = self.sharing.recompute_s
@@ -118,7 +119,8 @@ class _Round:
     def _level(self, before: Ledger) -> Levels:
         """Who has come in since starts level with those of its class who have received least; who has left is forgotten."""
         ids, known = self.snapshot.jobs.columns.ids, self.snapshot.jobs.position
-        kept = {job: by_type for job, by_type in before.level.items() if job in known} if before.level else {}
+        gone = before.level.keys() - known.keys()
+        kept = {job: by_type for job, by_type in before.level.items() if job not in gone} if gone else dict(before.level)
         arrived = self.snapshot.jobs.columns.numbers["arrival_s"][self.observed.rows] > before.seen_s
         for e in np.flatnonzero(arrived & (self.observed.classes.of >= 0)).tolist():
             mates = [attained_s(self.observed, before.level, m) for m in self._mates(e) if not arrived[m]]

@@ -226,7 +226,7 @@ def _short(index: Ints) -> NDArray[np.int32]:
 def time_of(shares: Shares, division: Division) -> Floats:
     """float64[M]: time of all jobs of each class, alone and beside others; a pair within a class takes that of two."""
     total: Floats = shares.alone.sum(axis=1)
-    for side in (0, 1):
+    for side in (0, 1) if len(division.pairs) else ():
         np.add.at(total, division.pairs[:, side], shares.paired.sum(axis=1))
     return total
 

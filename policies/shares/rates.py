@@ -49,12 +49,23 @@ def columns_of(snapshot: Snapshot, ground: Ground, *, spread: bool) -> tuple[Col
 
 def rates_of(snapshot: Snapshot, ground: Ground, groups: Sequence[Group], columns: Sequence[Column]) -> Floats:
     """float64[G, C]: steps/s; consolidated time needs a node that gives the gang's GPUs, spread time several that do together."""
-    reach, rates = _Reach(ground), np.zeros((len(groups), len(columns)))
-    for g, group in enumerate(groups):
-        for c, most in enumerate(reach.gpus(group, columns)):
-            if group.gpus <= most:
-                rates[g, c] = speed(snapshot, group, columns[c])
+    reach = _Reach(ground)
+    most = np.array([reach.gpus(group, columns) for group in groups], dtype=np.int64).reshape(len(groups), len(columns))
+    fits = np.array([group.gpus for group in groups], dtype=np.int64)[:, None] <= most
+    rates = np.where(fits, _rates_alone(snapshot, groups, columns), 0.0)
+    for c, column in enumerate(columns):
+        if column.spread:
+            rates[:, c] = [speed(snapshot, group, column) if fits[g, c] else 0.0 for g, group in enumerate(groups)]
     return rates
+
+
+def _rates_alone(snapshot: Snapshot, groups: Sequence[Group], columns: Sequence[Column]) -> Floats:
+    """float64[G, C]: steps/s on one node, were there one of as many GPUs."""
+    kinds = np.array([snapshot.kind_index[g.kind] for g in groups], dtype=np.int64)
+    gpus = np.array([g.gpus for g in groups], dtype=np.int64)
+    types = np.array([snapshot.type_index[c.gpu_type] for c in columns], dtype=np.int64)
+    known = snapshot.throughputs[kinds[:, None], types[None, :], np.minimum(gpus, snapshot.max_gpus)[:, None]]
+    return np.where((gpus > snapshot.max_gpus)[:, None], 0.0, known)
 
 
 def speed(snapshot: Snapshot, group: Group, column: Column) -> float:

@@ -26,7 +26,7 @@ def worked_out(*nodes: NodeView) -> Snapshot:
     snapshot = a_snapshot(nodes)
     assert snapshot.openings
     assert snapshot.node_by_id
-    snapshot.lasting["x"] = 1
+    snapshot.lasting["x"] = snapshot.standing["x"] = 1
     return snapshot
 
 
@@ -49,6 +49,7 @@ def test_what_lasts_is_handed_on_while_only_holds_change() -> None:
     first = worked_out(a_node("n1"), a_node("n2"))
     second = first.following(nodes=(held(first.nodes[0], "a"), first.nodes[1]), now_s=2000.0)
     assert second.lasting is first.lasting
+    assert second.standing is first.standing
 
 
 @pytest.mark.parametrize(
@@ -57,7 +58,7 @@ def test_what_lasts_is_handed_on_while_only_holds_change() -> None:
 def test_what_lasts_ends_when_a_node_changes(fields: dict[str, Any]) -> None:
     first = worked_out(a_node("n1"), a_node("n2"))
     second = first.following(nodes=(replace(first.nodes[0], **fields), first.nodes[1]))
-    assert second.lasting == {}
+    assert second.lasting == second.standing == {}
     assert second.node_by_id["n1"] is second.nodes[0]
 
 
@@ -67,6 +68,20 @@ def test_what_lasts_ends_when_kinds_or_the_number_of_nodes_change() -> None:
     fewer = first.following(nodes=first.nodes[:1])
     assert fewer.lasting == {}
     assert told(fewer.openings) == told(Openings.read(first.nodes[:1]))
+
+
+def test_what_follows_from_the_nodes_alone_stays_when_kinds_change() -> None:
+    first = worked_out(a_node("n1"), a_node("n2"))
+    assert first.following(kinds=(a_kind(),)).standing is first.standing
+    assert first.following(nodes=first.nodes[:1]).standing == {}
+
+
+def test_speeds_of_a_kind_that_is_known_better_are_those_known_now() -> None:
+    first = a_snapshot([a_node("n1", "V100", 1)], kinds=[a_kind("k", {("V100", 1): 1.0}), a_kind("other", {("V100", 1): 7.0})])
+    assert first.throughputs[:, 0, 1].tolist() == [1.0, 7.0]
+    second = first.following(kinds=(a_kind("new", {("V100", 1): 3.0}), a_kind("k", {("V100", 1): 2.0}), first.kinds[1]))
+    assert second.throughputs[:, 0, 1].tolist() == [3.0, 2.0, 7.0]
+    assert first.throughputs[:, 0, 1].tolist() == [1.0, 7.0]
 
 
 def test_a_snapshot_that_follows_has_only_fields_of_a_snapshot() -> None:
