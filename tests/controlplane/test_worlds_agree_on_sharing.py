@@ -15,6 +15,8 @@ from jobs.models import Job
 from loadmaster.protocol import AssignmentState
 from policies.beside import Beside
 from policies.snapshot import KindView, PairThroughput, Source
+from profiling.models import Kind
+from tests.builders_sharing import a_known_pair
 from tests.builders_worlds import FixedKnowledge, LiveRun, LookingEngine, PretendedRuntime
 from tests.controlplane.test_worlds_agree import engine as _engine
 from tests.controlplane.test_worlds_agree import simulated, stays, the_cluster, the_jobs, the_kinds
@@ -88,11 +90,21 @@ def _alone(kind: KindView, gpu_type: str) -> float:
     return next(t.steps_per_s for t in kind.throughputs if (t.gpu_type, t.gpus) == (gpu_type, 1))
 
 
+def keep_pairs(kind: KindView) -> None:
+    """Have the live world know the kind's pairs already: what they then do is no news, which would ask for a round of its own."""
+    for pair in kind.pairs:
+        if int(kind.id) <= int(pair.other):
+            two = Kind.objects.get(pk=int(kind.id)), Kind.objects.get(pk=int(pair.other))
+            a_known_pair(*two, (pair.steps_per_s, pair.other_steps_per_s), pair.gpu_type)
+
+
 def a_shared_cluster(policy: str, parameters: dict[str, Any]) -> tuple[Cluster, FixedKnowledge, list[Job]]:
     """The trace of the other test, all jobs of one GPU that may share, on GPUs with two slots."""
     cluster = the_cluster(policy, parameters)
     Device.objects.update(slots=2)
     kinds = pairing(the_kinds())
+    for kind in kinds.values():
+        keep_pairs(kind)
     jobs = the_jobs(cluster, kinds)
     Job.objects.update(gpus_max=1, may_share=True)
     return cluster, FixedKnowledge(tuple(kinds.values())), jobs
