@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import random
 import socket
 import subprocess
 import threading
@@ -81,22 +82,19 @@ def gang_job(in_step: str = "time.sleep(0.01)") -> str:
 
 
 def free_port() -> int:
-    """A port that nothing listens on now."""
+    """A port that nothing listens on now, nor on its neighbour, as a gang needs two; none that a connection could be given."""
+    while not (_is_free(port := random.SystemRandom().randrange(20_000, 32_000)) and _is_free(port + 1)):
+        pass
+    return port
+
+
+def _is_free(port: int) -> bool:
     with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
-
-
-def two_free_ports() -> int:
-    """The first of two neighbouring ports that nothing listens on."""
-    while True:
-        first = free_port()
-        with socket.socket() as probe:
-            try:
-                probe.bind(("127.0.0.1", first + 1))
-            except (OSError, OverflowError):
-                continue
-            return first
+        try:
+            probe.bind(("127.0.0.1", port))
+        except OSError:
+            return False
+    return True
 
 
 class LostError(Exception):
@@ -205,7 +203,7 @@ class GangLaunches:
         return self._start(("-m", module), environ)
 
     def _start(self, command: tuple[str, ...], environ: dict[str, str]) -> list[subprocess.Popen[bytes]]:
-        port = two_free_ports()
+        port = free_port()
         self.processes = [
             launches.start(*command, str(self.result(rank)), **{**self._environ(rank, port), **environ})
             for rank, launches in enumerate(self.ranks)
