@@ -1,6 +1,6 @@
 """How long Gavel's traces take to simulate, and when their jobs are done: beside the published program's figures for the same.
 
-    python -m bench.traces --data shared/data/gavel [--jobs 5000] [--only "LAS aware, 900 s"]
+    python -m bench.traces [--data ../shared/data/gavel] [--jobs 5000] [--only "LAS aware, 900 s"]
 
 Prints one JSON line per figure: name, median, goal, ratio (median / goal), unit, machine, and what was run. Times are of the
 processor. A stream's jobs come in every so many seconds in the mean on 36 GPUs of each type, and the mean completion time is that
@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import os
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -31,6 +32,7 @@ from policies.snapshot import DeviceView, EnergyStep, NodeView
 
 STREAM, TABLES = "gavel_stream_single_seed0.csv", "simulation_throughputs.json"
 STATIC, TOGETHER, PHYSICAL = "max_min_fairness.trace", "minimize_makespan.trace", "physical_cluster_throughputs.json"
+DATA = Path(os.environ.get("LOADMASTER_DATA", "../shared/data")) / "gavel"
 GOAL_S = 25.0
 HOUR_S = 3600.0
 TYPES = ("V100", "P100", "K80")
@@ -151,7 +153,7 @@ def _line(name: str, value: float, goal: float | None, unit: str, facts: Mapping
 def main(arguments: list[str] | None = None) -> None:
     """Print the lines as they are measured; without the folder of traces there is nothing to measure, which is said."""
     parser = argparse.ArgumentParser(description="Gavel's traces, simulated")
-    parser.add_argument("--data", type=Path, default=Path("shared/data/gavel"), help="folder of Gavel's traces and throughputs")
+    parser.add_argument("--data", type=Path, default=DATA, help="folder of Gavel's traces and throughputs")
     parser.add_argument("--jobs", type=int, default=5000, help="of each stream")
     parser.add_argument("--only", default="", help="cases whose name contains this")
     asked = parser.parse_args(arguments)
