@@ -81,6 +81,14 @@ class Launches:
         parts = (placements[i : i + BATCH] for i in range(0, len(placements), BATCH))
         return tuple(r for part in parts for r in self._part(part, placements))
 
+    def expected_steps_per_s(self, placement: Placement, kind: str) -> float | None:
+        """The speed of a gang of that kind beside those with which the plan has it share GPUs; None where it is not known."""
+        snapshot = self.observed.snapshot
+        row, on_type = snapshot.kind_index.get(kind), snapshot.type_index[snapshot.node_by_id[placement.ranks[0].node].gpu_type]
+        known = row is not None and placement.gpus <= snapshot.max_gpus
+        alone = float(snapshot.throughputs[row, on_type, placement.gpus]) if known else 0.0
+        return self.expected.steps_per_s(placement, alone) or None
+
     def _look(self, placements: Sequence[Placement]) -> None:
         """See the jobs as they are, and what there is room for."""
         nodes = {seat.node for p in placements for seat in p.ranks}
@@ -190,18 +198,13 @@ class Launches:
         the gang's speed beside those with which it shares GPUs, the rank's part of its node's watts under this plan (by the GPUs it
         holds, a shared one by its share), and the policy's own figures.
         """
-        snapshot = self.observed.snapshot
-        node = snapshot.node_by_id[seat.node]
-        kind, on_type = snapshot.kind_index.get(str(job.kind_id)), snapshot.type_index[node.gpu_type]
-        known = kind is not None and placement.gpus <= snapshot.max_gpus
-        alone = float(snapshot.throughputs[kind, on_type, placement.gpus]) if known else 0.0
-        speed = self.expected.steps_per_s(placement, alone)
+        node = self.observed.snapshot.node_by_id[seat.node]
         part = len(seat.devices) * seat.share / self.held[seat.node]
         power_w = node.power_w[min(self.in_use[seat.node], len(node.power_w) - 1)] * part
         cost = placement.predicted_energy_cost
         return {
             "predicted_run_s": placement.predicted_run_s,
-            "predicted_steps_per_s": speed or None,
+            "predicted_steps_per_s": self.expected_steps_per_s(placement, str(job.kind_id)),
             "predicted_power_w": power_w,
             "predicted_energy_cost": None if cost is None else Decimal(repr(cost)).quantize(Decimal("0.00000001")),
         }
