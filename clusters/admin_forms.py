@@ -40,7 +40,7 @@ class ClusterForm(PlainModelForm):
             self.add_error("policy_parameters", 'must be an object such as {"iterations": 1000}')
             return cleaned
         try:
-            registry.make(name, parameters or {})
+            registry.check(name, parameters)
         except UnknownPolicyError as error:
             self.add_error("policy", str(error))
         except PolicyParameterError as error:

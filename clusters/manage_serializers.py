@@ -49,7 +49,7 @@ def _checked_policy(policy: str, parameters: object) -> dict[str, Any]:
     if policy not in registry.names():
         raise serializers.ValidationError({"policy": f"{policy!r} is no policy; known are: {', '.join(registry.names())}"})
     try:
-        registry.make(policy, parameters)
+        registry.check(policy, parameters)
     except PolicyError as error:
         raise serializers.ValidationError({"policy_parameters": str(error)}) from None
     return parameters

@@ -16,12 +16,12 @@ import subprocess
 import sys
 import threading
 from collections.abc import Iterator, Mapping, Sequence
-from pathlib import Path
 from time import monotonic
 from typing import IO, Any
 
 from policies import base, plan_json, snapshot_json
 from policies.base import PolicyError, SolverFailedError
+from policies.environment import of_a_child
 from policies.forms import FormError
 from policies.plan import Plan
 from policies.snapshot import Snapshot
@@ -38,10 +38,6 @@ LONGEST_ANSWER = 256 << 20
 OUT_OF_MEMORY = b'"error":{"type":"MemoryError"'
 HEAD = 100
 """Bytes of an answer at the start of which that stands, after its number."""
-
-PASSED_ON = ("PATH", "HOME", "LANG", "TMPDIR", "VIRTUAL_ENV", "SYSTEMROOT")
-PASSED_ON_PREFIXES = ("LC_", "NUMBA_", "PYTHON", "COVERAGE_", "OMP_", "OPENBLAS_", "MKL_")
-"""What a solver sees of the environment: policies have no business with the server's secrets."""
 
 
 class DeadlineError(Exception):
@@ -199,21 +195,13 @@ class _Starter(threading.Thread):
         """Start the child in a session of its own and wait for its end."""
         try:
             process = subprocess.Popen(
-                self._command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, start_new_session=True, env=_environment()
+                self._command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, start_new_session=True, env=of_a_child()
             )
         except OSError as error:
             self._result.put(error)
             return
         self._result.put(process)
         process.wait()
-
-
-def _environment() -> dict[str, str]:
-    """What the child needs to run, with this package's folder first on its path."""
-    kept = {k: v for k, v in os.environ.items() if k in PASSED_ON or k.startswith(PASSED_ON_PREFIXES)}
-    folder = str(Path(__file__).resolve().parent.parent)
-    kept["PYTHONPATH"] = os.pathsep.join(filter(None, (folder, kept.get("PYTHONPATH"))))
-    return kept
 
 
 def _write(pipe: IO[bytes] | None, data: bytes, deadline: float) -> None:

@@ -80,11 +80,18 @@ CANNOT_BE_MADE: Mapping[str, str] = {
     ),
 }
 
+NEVER_IMPORTED = "import time\nwhile True: time.sleep(60)"
+"""The module of a policy whose import never ends."""
+
 
 def a_third_party(folder: Path) -> Path:
     """The folder as one to put on Python's path."""
     modules = {name: HEAD.format(name="Policy", doc=f"It {name}.", fields=PATIENCE, body=body) for name, body in BODIES.items()}
-    modules |= {**CANNOT_BE_LOADED, **CANNOT_BE_MADE}
+    return a_package(folder, {**modules, **CANNOT_BE_LOADED, **CANNOT_BE_MADE})
+
+
+def a_package(folder: Path, modules: Mapping[str, str]) -> Path:
+    """The folder with a policy in each of these modules, given by its text."""
     for name, text in modules.items():
         (folder / f"third_{name}.py").write_text(text)
     info = folder / "third_party-1.0.dist-info"

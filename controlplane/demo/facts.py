@@ -128,7 +128,8 @@ def _measured_s(assignment: Assignment) -> float | None:
 
 def _part_done(assignment: Assignment) -> float | None:
     """The part of what was predicted at its launch that this launch came to: 1 if it finished the job; cut short, its whole set-up
-    and the steps it did of those that were left. None where nothing can be said.
+    and the steps it did of those that were left. None where nothing can be said. On shared GPUs, whose expected speed is not the
+    launch's any more, set-up counts as nothing.
     """
     planned = assignment.job.total_steps - assignment.start_steps
     done = max(0, assignment.steps_done - assignment.start_steps)
@@ -137,7 +138,7 @@ def _part_done(assignment: Assignment) -> float | None:
         return None
     if assignment.state == AssignmentState.SUCCEEDED:
         return 1.0
-    setup = max(0.0, 1.0 - planned / speed / run_s) if speed else 0.0
+    setup = max(0.0, 1.0 - planned / speed / run_s) if speed and assignment.share == 1.0 else 0.0
     return setup + (1.0 - setup) * done / planned
 
 

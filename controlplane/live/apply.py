@@ -1,15 +1,16 @@
 """The only creator of assignments: makes a plan so, as far as the newest state of the cluster allows.
 
-Everything happens in the caller's transaction, which holds the round's lock: stops are asked for, terms prolonged, then each
-gang is launched whole or not at all (`launches.py`). The database's unique constraints are the last judge: a slot is held once, a
-fence launches once. What asked for a stop in this very plan waits for its end: its launch is deferred, and the end of the stop asks
-for the round that carries the plan out or decides again. Only an offer that no agent has taken yet is gone at once.
+Everything happens in the caller's transaction, which holds the round's lock: stops are asked for, terms prolonged, expected speeds
+on shared GPUs renewed, then each gang is launched whole or not at all (`launches.py`). The database's unique constraints are the
+last judge: a slot is held once, a fence launches once. What asked for a stop in this very plan waits for its end: its launch is
+deferred, and the end of the stop asks for the round that carries the plan out or decides again. Only an offer that no agent has
+taken yet is gone at once.
 """
 
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, Protocol
@@ -28,7 +29,7 @@ from policies.plan import Placement, Plan
 from policies.snapshot import RankSeat
 
 TOGETHER = 500
-"""Assignments whose term one statement changes."""
+"""Assignments that one statement changes."""
 
 
 class Evict(Protocol):
@@ -64,6 +65,7 @@ class _Application:
         for change in todo:
             self._stop(change, gangs)
         self._change_terms(todo, gangs)
+        self._expect(todo, gangs)
         wanted = [c.placement for c in todo if isinstance(c, Start | Migrate | Resize)]
         return Applied(todo, self.launches.launch(wanted))
 
@@ -80,8 +82,31 @@ class _Application:
                 ranks[wanted.until_s, wanted.steps_quota] += [a.pk for a in gangs[change.key].assignments]
         for (until_s, quota), pks in ranks.items():
             term = {"term_until": time_of(until_s), "steps_quota": quota, "term_at": self.now}
-            for some in (pks[i : i + TOGETHER] for i in range(0, len(pks), TOGETHER)):
+            for some in _parts(pks):
                 Assignment.objects.filter(pk__in=some, state__in=LIVE).update(**term)
+
+    def _expect(self, todo: Sequence[Change], gangs: Mapping[Any, Gang]) -> None:
+        """Write how fast those on shared GPUs are from now on: partners come and leave, and a launch is compared with its speed.
+
+        Who has its GPUs to itself keeps what was expected of it at its launch.
+        """
+        ranks = defaultdict[float | None, list[UUID]](list)
+        for change in todo:
+            if isinstance(change, Keep) and (placed := change.placement) and any(seat.share < 1.0 for seat in placed.ranks):
+                speed = self.launches.expected_steps_per_s(placed, self._kind(placed))
+                ranks[speed] += [a.pk for a in gangs[change.key].assignments if a.predicted_steps_per_s != speed]
+        for speed, pks in ranks.items():
+            for some in _parts(pks):
+                Assignment.objects.filter(pk__in=some, state__in=LIVE).update(predicted_steps_per_s=speed)
+
+    def _kind(self, placement: Placement) -> str:
+        jobs = self.observed.snapshot.jobs
+        return jobs.columns.kinds[jobs.position[placement.job]]
+
+
+def _parts(pks: Sequence[UUID]) -> Iterable[Sequence[UUID]]:
+    """As many at a time as one statement changes."""
+    return (pks[i : i + TOGETHER] for i in range(0, len(pks), TOGETHER))
 
 
 def _lock(todo: Sequence[Change]) -> None:

@@ -3,14 +3,14 @@
 On SQLite everybody who writes waits for the transaction that applies a plan, so a plan's gangs are written by batches. Each is
 checked by itself against the newest state and what those before it have taken (`room.py`). A gang stays whole, and a bad one never
 takes others along: where the database refuses a batch, nothing of it stays, and its gangs are launched once more, one by one, each
-in a savepoint of its own.
+in a savepoint of its own. Profile runs follow, one by one or as the pairs they are.
 """
 
 from __future__ import annotations
 
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from decimal import Decimal
 from typing import Any, Protocol
@@ -53,6 +53,14 @@ class ProfileRunStarted(Protocol):
         ...
 
 
+class _RefusedError(Exception):
+    """There is no room for a placement; what was written of those that go with it is undone."""
+
+    def __init__(self, why: Rejected) -> None:
+        super().__init__(why.detail)
+        self.why = why
+
+
 @dataclass(frozen=True, slots=True)
 class Launch:
     """A placement that there is room for, with its job as it was read, and what will be written for each of its ranks."""
@@ -74,12 +82,26 @@ class Launches:
             self.held[seat.node] += len(seat.devices) * seat.share
 
     def launch(self, placements: Sequence[Placement]) -> tuple[Rejected, ...]:
-        """Launch what there is room for; the others, in their order, and why not."""
+        """Launch what there is room for; the others, in their order, and why not. Profile runs come last: a job may start beside
+        its own, and each launch has the fence after the one before.
+        """
         if not placements:
             return ()
         self._look(placements)
-        parts = (placements[i : i + BATCH] for i in range(0, len(placements), BATCH))
-        return tuple(r for part in parts for r in self._part(part, placements))
+        training = [p for p in placements if p.purpose is Purpose.TRAINING]
+        parts = (training[i : i + BATCH] for i in range(0, len(training), BATCH))
+        rejected = {r.key: r for part in parts for r in self._part(part, placements)}
+        for together in _measured_together(placements):
+            rejected |= {r.key: r for r in self._measure(together, placements)}
+        return tuple(rejected[p.key] for p in placements if p.key in rejected)
+
+    def expected_steps_per_s(self, placement: Placement, kind: str) -> float | None:
+        """The speed of a gang of that kind beside those with which the plan has it share GPUs; None where it is not known."""
+        snapshot = self.observed.snapshot
+        row, on_type = snapshot.kind_index.get(kind), snapshot.type_index[snapshot.node_by_id[placement.ranks[0].node].gpu_type]
+        known = row is not None and placement.gpus <= snapshot.max_gpus
+        alone = float(snapshot.throughputs[row, on_type, placement.gpus]) if known else 0.0
+        return self.expected.steps_per_s(placement, alone) or None
 
     def _look(self, placements: Sequence[Placement]) -> None:
         """See the jobs as they are, and what there is room for."""
@@ -98,31 +120,49 @@ class Launches:
         return [r for r in map(self._alone, part) if r is not None]
 
     def _together(self, part: Sequence[Placement]) -> list[Rejected]:
-        """Launch training runs at once, all or none, and profile runs each by itself. Raises what is in FASTER."""
-        rejected, launches = list[Rejected | None](), list[Launch]()
+        """Launch training runs at once, all or none. Raises what is in FASTER."""
+        rejected, launches = list[Rejected](), list[Launch]()
         for placement in part:
-            if placement.purpose is not Purpose.TRAINING:
-                rejected.append(self._alone(placement))
-            elif isinstance(found := self._found(placement), Rejected):
+            if isinstance(found := self._found(placement), Rejected):
                 rejected.append(found)
             else:
                 self._take(found)
                 launches.append(found)
         self._train(launches)
-        return [r for r in rejected if r is not None]
+        return rejected
 
     def _alone(self, placement: Placement) -> Rejected | None:
-        """Launch one gang in a savepoint of its own."""
+        """Launch one training run in a savepoint of its own."""
         found = self._found(placement)
         if isinstance(found, Rejected):
             return found
         try:
             with transaction.atomic():
-                self._train([found]) if placement.purpose is Purpose.TRAINING else self._profile(found)
+                self._train([found])
         except FASTER as error:
-            return Rejected(placement.key, RejectCode.STALE, f"somebody was faster: {error}")
+            return _overtaken(placement, error)
         self._take(found)
         return None
+
+    def _measure(self, together: Sequence[Placement], of: Sequence[Placement]) -> list[Rejected]:
+        """Launch a profile run, or two that are to share a device, all or none: one of a pair by itself would tell nothing."""
+        try:
+            with transaction.atomic():
+                for placement in together:
+                    if isinstance(found := self._found(placement), Rejected):
+                        raise _RefusedError(found)
+                    self._profile(found)
+                    self._take(found)
+        except _RefusedError as refused:
+            rejected = [replace(refused.why, key=placement.key) for placement in together]
+            if len(together) == 1:
+                return rejected
+        except FASTER as error:
+            rejected = [_overtaken(placement, error) for placement in together]
+        else:
+            return []
+        self._look(of)  # for what was undone is free, and their jobs are what they were
+        return rejected
 
     def _found(self, placement: Placement) -> Launch | Rejected:
         """What is to be written of a placement, or why it cannot be launched."""
@@ -190,21 +230,30 @@ class Launches:
         the gang's speed beside those with which it shares GPUs, the rank's part of its node's watts under this plan (by the GPUs it
         holds, a shared one by its share), and the policy's own figures.
         """
-        snapshot = self.observed.snapshot
-        node = snapshot.node_by_id[seat.node]
-        kind, on_type = snapshot.kind_index.get(str(job.kind_id)), snapshot.type_index[node.gpu_type]
-        known = kind is not None and placement.gpus <= snapshot.max_gpus
-        alone = float(snapshot.throughputs[kind, on_type, placement.gpus]) if known else 0.0
-        speed = self.expected.steps_per_s(placement, alone)
+        node = self.observed.snapshot.node_by_id[seat.node]
         part = len(seat.devices) * seat.share / self.held[seat.node]
         power_w = node.power_w[min(self.in_use[seat.node], len(node.power_w) - 1)] * part
         cost = placement.predicted_energy_cost
         return {
             "predicted_run_s": placement.predicted_run_s,
-            "predicted_steps_per_s": speed or None,
+            "predicted_steps_per_s": self.expected_steps_per_s(placement, str(job.kind_id)),
             "predicted_power_w": power_w,
             "predicted_energy_cost": None if cost is None else Decimal(repr(cost)).quantize(Decimal("0.00000001")),
         }
+
+
+def _measured_together(placements: Iterable[Placement]) -> list[list[Placement]]:
+    """The profile runs, those that have parts of the same devices together."""
+    found: dict[object, list[Placement]] = defaultdict(list)
+    for placement in placements:
+        if placement.purpose is Purpose.PROFILING:
+            shared = all(seat.share < 1.0 for seat in placement.ranks)
+            found[tuple(devices_of(placement.ranks)) if shared else placement.key].append(placement)
+    return list(found.values())
+
+
+def _overtaken(placement: Placement, error: Exception) -> Rejected:
+    return Rejected(placement.key, RejectCode.STALE, f"somebody was faster: {error}")
 
 
 def _offer(launches: Sequence[Launch]) -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from inspect import getsourcefile
 from math import isfinite
 from pathlib import Path
 from typing import Any
@@ -44,6 +43,13 @@ class PolicyChoice:
         if self.file is not None:
             return make_from_file(Path(self.file), self.name, self.parameters)
         return registry.make(self.name or "", self.parameters)
+
+    def check(self) -> None:
+        """Whether it can be made. Raises as `make`, but imports no policy that the registry knows: see `policies.third_parties`."""
+        if self.file is not None:
+            self.make()
+        else:
+            registry.check(self.name or "", self.parameters)
 
     def plain(self) -> dict[str, Any]:
         """As in a study's document."""
@@ -125,7 +131,7 @@ class Study:
 
 def _source(choice: PolicyChoice) -> str:
     """Of the file in which the policy is: one that is being worked on is run again after every change."""
-    path = choice.file or getsourcefile(type(choice.make()))
+    path = choice.file or registry.source_file(choice.name or "")
     return digest_of_file(Path(path)) if path else ""
 
 
@@ -217,7 +223,7 @@ def _choice(item: object, field: str, trusted: bool) -> PolicyChoice:
         raise StudyError(f"{field}.name: is missing; known are: {', '.join(registry.names())}")
     choice = PolicyChoice(label or "", name, _mapping(given.get("parameters", {}), f"{field}.parameters"), file)
     try:
-        choice.make()
+        choice.check()
     except PolicyError as error:
         raise StudyError(f"{field}: {error}") from error
     return choice

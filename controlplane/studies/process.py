@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from policies.client import PASSED_ON, PASSED_ON_PREFIXES
+from policies.environment import of_a_child
 
 ROOT = Path(__file__).resolve().parents[2]
 CHUNK = 1 << 16
@@ -51,7 +51,7 @@ class StudyProcess:
                 stdout=subprocess.PIPE,
                 stderr=log,
                 start_new_session=True,
-                env=_environment(),
+                env=of_a_child(),
             )
         self._read = b""
         self.told = Told()
@@ -106,10 +106,3 @@ class StudyProcess:
         code = self._process.wait()
         how = f"was killed (signal {-code})" if code < 0 else f"ended with status {code}"
         self.told = Told(self.told.progress, ended=True, error=f"its process {how} without a result")
-
-
-def _environment() -> dict[str, str]:
-    """Policies have no business with the server's secrets: what a solver's process sees of the environment."""
-    kept = {k: v for k, v in os.environ.items() if k in PASSED_ON or k.startswith(PASSED_ON_PREFIXES)}
-    kept["PYTHONPATH"] = os.pathsep.join(filter(None, (str(ROOT), kept.get("PYTHONPATH"))))
-    return kept

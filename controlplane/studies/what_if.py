@@ -158,7 +158,7 @@ def _turn() -> Iterator[None]:
 
 def _check(policy: str, parameters: Mapping[str, Any]) -> None:
     try:
-        registry.make(policy, parameters)
+        registry.check(policy, parameters)
     except UnknownPolicyError as error:
         raise WhatIfError("policy", str(error)) from None
     except PolicyError as error:

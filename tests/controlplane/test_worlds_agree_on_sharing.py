@@ -30,6 +30,14 @@ KEPT = {("conv", "conv"): (0.7, 0.7), ("conv", "lstm"): (0.85, 0.6), ("lstm", "l
 """What two of these kinds keep of their speed beside each other; two LSTMs gain nothing by it."""
 
 
+@pytest.fixture(autouse=True)
+def _nothing_is_learnt_of_pairs(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Pairs stay as `FixedKnowledge` has them. The profiler, who knows nothing of that, would ask for a round at each pair that it
+    measures, as news; such a round decides anew where the simulated world, which learns nothing, carries the last plan out.
+    """
+    monkeypatch.setattr("profiling.services.pairs_measured", lambda assignment: None)
+
+
 class SharedRuntime(PretendedRuntime):
     """Agents whose GPUs are slower while two have them."""
 
@@ -112,7 +120,11 @@ def a_shared_cluster(policy: str, parameters: dict[str, Any]) -> tuple[Cluster, 
 
 @pytest.mark.parametrize(
     ("policy", "parameters"),
-    [("max_min_fairness", {"form": "sharing"}), pytest.param("gandiva", {"rotate": False}, marks=pytest.mark.slow)],
+    [
+        ("max_min_fairness", {"form": "sharing"}),
+        pytest.param("gandiva", {"rotate": False}, marks=pytest.mark.slow),
+        pytest.param("gandiva", {}, marks=pytest.mark.slow),
+    ],
 )
 def test_jobs_that_share_gpus_go_the_same_way_through_both_worlds(
     policy: str, parameters: dict[str, Any], engine: LookingEngine

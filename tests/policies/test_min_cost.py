@@ -69,6 +69,21 @@ def test_a_due_date_that_asks_for_the_faster_gpu_gets_it() -> None:
     assert plan.message == ""
 
 
+@pytest.mark.parametrize(("dollars", "resnet"), [((2.48, 1.46, 0.45), "P100"), ((3.1, 2.0, 0.8), "V100")])
+def test_without_slos_each_model_is_where_a_dollar_goes_furthest(dollars: tuple[float, float, float], resnet: str) -> None:
+    """Rates of ResNet-50 (batch size 64) and A3C in Gavel's published table: what decides how many SLOs least cost violates."""
+    names, rates = ("V100", "P100", "K80"), {"resnet": (4.39, 2.62, 0.62), "a3c": (7.18, 5.68, 3.44)}
+    kinds = [a_kind(kind, {(of, 1): rate for of, rate in zip(names, row, strict=True)}) for kind, row in rates.items()]
+    types = tuple(GpuTypeView(of, 1.0, 16.0, price) for of, price in zip(names, dollars, strict=True))
+    nodes = tuple(a_node(of, of, 1) for of in names)
+    snapshot = a_snapshot(nodes, [a_job("r", "resnet"), a_job("a", "a3c")], kinds, gpu_types=types)
+    shares = MinCost(objective="published", floor=0.0)(snapshot).shares
+    assert {job: {of: part for of, part in row.items() if part > 1e-6} for job, row in shares.items()} == {
+        "r": {resnet: pytest.approx(1.0)},
+        "a": {"K80": pytest.approx(1.0)},
+    }
+
+
 def test_an_slo_is_aimed_at_a_round_early() -> None:
     job = a_job("a", remaining_steps=1000.0, due_s=1000.0 + 1000.0)
     alone, soon = (MinCost(floor=0.0, slos=True)(snapshot_of(job, round_s=round_s)).shares["a"] for round_s in (1.0, 300.0))

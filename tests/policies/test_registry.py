@@ -2,28 +2,27 @@
 
 from __future__ import annotations
 
-import sys
-from dataclasses import dataclass
 from importlib.metadata import EntryPoint
-from types import ModuleType
+from pathlib import Path
 
 import jsonschema
 import pytest
 
 from policies import registry
 from policies.base import PolicyError, PolicyParameterError, UnknownPolicyError
-from policies.parameters import parameter
-from policies.plan import Plan, PlanStatus
-from policies.snapshot import Snapshot
 from tests.builders_policies import a_snapshot
 
+IDLE = """
+from __future__ import annotations
+from dataclasses import dataclass
+from loadmaster.policy_api import Plan, PlanStatus, Snapshot, parameter
 
 @dataclass(frozen=True)
 class Idle:
-    """Places nothing.
+    '''Places nothing.
 
     More about it.
-    """
+    '''
 
     patience: float = parameter(1.5, meaning="how long", minimum=0.0, maximum=9.0)
     eager: bool = parameter(False, meaning="or not")
@@ -31,13 +30,16 @@ class Idle:
     def __call__(self, snapshot: Snapshot) -> Plan:
         return Plan("idle", PlanStatus.KEPT, message=f"{self.patience} {self.eager}")
 
+number = 3
+"""
+
 
 @pytest.fixture
-def third_parties(monkeypatch: pytest.MonkeyPatch) -> None:
+def third_parties(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     """A good policy, one that cannot be imported, one that is no policy, and one that takes a known name."""
-    module = ModuleType("somebodys_policies")
-    vars(module).update(Idle=Idle, number=3)
-    monkeypatch.setitem(sys.modules, "somebodys_policies", module)
+    (tmp_path / "somebodys_policies.py").write_text(IDLE)
+    monkeypatch.syspath_prepend(str(tmp_path))
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
     values = {
         "idle": "somebodys_policies:Idle",
         "gone": "no_such_module:X",

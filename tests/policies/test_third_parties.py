@@ -3,22 +3,24 @@
 from __future__ import annotations
 
 import os
+import re
 import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
+from time import monotonic
 
 import pytest
 
-from policies import registry
-from policies.base import PolicyError, SolverFailedError
+from policies import registry, third_parties
+from policies.base import PolicyError, PolicyParameterError, SolverFailedError
 from policies.client import SolverProcess
 from policies.lifetime import LEAST_BYTES, memory_bytes
 from policies.plan import Placement, Plan, PlanStatus
 from policies.snapshot import RankSeat
 from policies.storable import LAST_S, check_figures, cleaned
 from tests.builders_policies import a_job, a_snapshot
-from tests.builders_third_party import BODIES, CANNOT_BE_LOADED, CANNOT_BE_MADE, a_third_party
+from tests.builders_third_party import BODIES, CANNOT_BE_LOADED, CANNOT_BE_MADE, NEVER_IMPORTED, a_package, a_third_party
 
 SNAPSHOT = a_snapshot(jobs=[a_job("a"), a_job("b")])
 
@@ -58,6 +60,7 @@ def _on_the_path(folder: Path) -> Iterator[None]:
         patch.syspath_prepend(str(folder))
         patch.setenv("PYTHONPATH", os.pathsep.join(filter(None, (str(folder), os.environ.get("PYTHONPATH")))))
         yield
+    third_parties.forget()
 
 
 @pytest.fixture(scope="module")
@@ -96,8 +99,55 @@ def test_all_are_listed_the_unusable_with_their_error() -> None:
     ],
 )
 def test_one_that_cannot_be_made_says_why(name: str, said: str) -> None:
-    with pytest.raises(PolicyError, match=said):
-        registry.make(name)
+    for ask in (registry.make, registry.check):
+        with pytest.raises(PolicyError, match=said):
+            ask(name)
+
+
+@pytest.mark.usefixtures("_on_the_path")
+def test_listing_showing_and_checking_imports_none_of_them_here(folder: Path) -> None:
+    sys.modules.pop("third_works", None)
+    registry.entries()
+    registry.check("works", {"patience": 2})
+    assert registry.schema("works")["properties"]["patience"]["default"] == 1.5
+    assert registry.source_file("works") == str(folder / "third_works.py")
+    with pytest.raises(PolicyParameterError, match="patience: must be >= 0"):
+        registry.check("works", {"patience": -1})
+    assert "third_works" not in sys.modules
+
+
+@pytest.fixture
+def _one_that_is_never_imported(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    monkeypatch.syspath_prepend(str(a_package(tmp_path, {"never_imported": NEVER_IMPORTED})))
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
+    monkeypatch.setattr(third_parties, "LIMIT_S", 0.5)
+    yield
+    third_parties.forget()
+
+
+@pytest.mark.usefixtures("_one_that_is_never_imported")
+def test_one_whose_import_never_ends_is_listed_with_that_and_keeps_nobody() -> None:
+    said = r"policy 'never_imported' \(third_never_imported:Policy\) cannot be loaded: it took more than 0.5 s and was stopped"
+    listed = {e.name: e.error for e in registry.entries()}
+    assert re.match(said, listed.pop("never_imported") or "")
+    assert set(listed) == set(registry.BUILT_IN)
+    for ask in (registry.check, registry.schema, registry.source_file):
+        with pytest.raises(PolicyError, match=said):
+            ask("never_imported")
+
+
+@pytest.mark.usefixtures("_one_that_is_never_imported")
+def test_a_failure_is_asked_about_again_after_a_while(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    with pytest.raises(PolicyError, match="took more than"):
+        registry.check("never_imported")
+    monkeypatch.setattr(third_parties, "LIMIT_S", 300.0)
+    (tmp_path / "third_never_imported.py").write_text("raise RuntimeError('now it says why')")
+    with pytest.raises(PolicyError, match="took more than"):
+        registry.check("never_imported")
+    later = monotonic() + third_parties.KEPT_S + 1.0
+    monkeypatch.setattr(third_parties, "monotonic", lambda: later)
+    with pytest.raises(PolicyError, match="RuntimeError: now it says why"):
+        registry.check("never_imported")
 
 
 def test_the_list_of_another_process_has_them_too(folder: Path) -> None:

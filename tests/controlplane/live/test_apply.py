@@ -25,6 +25,7 @@ from jobs.models import Attempt, Job
 from loadmaster.protocol import AssignmentState
 from policies.plan import Placement, Plan, PlanStatus, WaitCode, Waiting
 from policies.snapshot import NodeView, RankSeat
+from profiling.models import Profile
 from tests.builders import a_job, a_kind, a_node
 from tests.builders_live import (
     a_round,
@@ -378,6 +379,28 @@ def test_jobs_on_one_device_are_expected_to_be_as_fast_as_their_pair_and_to_halv
     of_job = {a.job.name: a for a in Assignment.objects.all()}
     assert [of_job[name].predicted_steps_per_s for name in "abc"] == [0.5, 0.8, 1.0]
     assert [of_job[name].predicted_power_w for name in "abc"] == pytest.approx([700.0 / 4, 700.0 / 4, 700.0 / 2])
+
+
+def test_the_expected_speed_follows_partners_that_come_to_a_device_and_leave_it(cluster: Cluster, node: Node) -> None:
+    first, second = devices_of(node)
+    Device.objects.filter(pk=first.pk).update(slots=2)
+    one, other = (a_kind(name, steps_per_s={("V100", 1): 1.0}) for name in ("one", "other"))
+    a_known_pair(one, other, (0.5, 0.8))
+    half, whole = RankSeat(str(node.pk), (first.uuid,), share=0.5), RankSeat(str(node.pk), (second.uuid,))
+    a, b, c = (
+        Placement(str(a_job(cluster, name=n, kind=k, may_share=True).pk), (seat,))
+        for n, k, seat in (("a", one, half), ("b", other, half), ("c", one, whole))
+    )
+
+    def after_a_round_with(*placed: Placement) -> dict[str, float | None]:
+        waiting = tuple(Waiting(p.job, WaitCode.POSTPONED) for p in (a, b, c) if p not in placed)
+        a_round(cluster, lambda *_: Plan("told", PlanStatus.HEURISTIC, placed, waiting))
+        return {x.job.name: x.predicted_steps_per_s for x in Assignment.objects.filter(desired="run")}
+
+    assert after_a_round_with(a, c) == {"a": 1.0, "c": 1.0}
+    Profile.objects.filter(kind=one).update(steps_per_s=1.25)  # what was believed at a launch is what stays to compare with
+    assert after_a_round_with(a, b, c) == {"a": 0.5, "b": 0.8, "c": 1.0}
+    assert after_a_round_with(a, c) == {"a": 1.25, "c": 1.0}
 
 
 def test_jobs_are_told_why_they_wait_and_only_where_that_has_changed(cluster: Cluster, node: Node) -> None:

@@ -5,13 +5,19 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+from django.db import connection
+from django.test.utils import CaptureQueriesContext
 
-from clusters.models import Assignment, Cluster
+from clusters.models import Assignment, AssignmentSlot, Cluster, Node
+from controlplane.models import Round
 from jobs.models import Job
-from policies.plan import Plan
-from profiling.models import ProfileRun
+from loadmaster.protocol import AssignmentState
+from policies.plan import Placement, Plan, PlanStatus
+from policies.snapshot import RankSeat
+from profiling.models import PairRun, ProfileRun
 from tests.builders import a_job, a_kind, a_node
-from tests.builders_live import a_round, changes_of, placing, refused, taken
+from tests.builders_live import a_round, a_round_of_waiting_events, changes_of, devices_of, placing, refused, said, taken
+from tests.builders_sharing import a_shared_node
 
 pytestmark = pytest.mark.django_db
 
@@ -55,3 +61,67 @@ def test_a_profile_run_whose_job_was_meanwhile_cancelled_is_not_launched(cluster
 
     assert refused(a_round(cluster, meanwhile)) == {"new": "stale"}
     assert not Assignment.objects.exists()
+
+
+def a_wanted_pair(cluster: Cluster, node: Node, **values: Any) -> PairRun:
+    """Two queued jobs, "one" and "other", whose kinds are to be measured side by side."""
+    one, other = (a_job(cluster, name=name, may_share=True, **values) for name in ("one", "other"))
+    return PairRun.objects.create(
+        first=one.kind, second=other.kind, gpu_type=node.gpu_type, first_job=one, second_job=other,
+        first_copy=1, second_copy=1, first_quota=50, second_quota=50, steps=20,
+    )  # fmt: skip
+
+
+def profile_runs() -> list[str]:
+    """The jobs that are measured now."""
+    live = Assignment.objects.filter(purpose="profiling", desired="run", ended_at=None)
+    return sorted(live.values_list("job__name", flat=True))
+
+
+def test_jobs_that_start_in_the_round_of_their_own_profile_runs_are_still_launched_together(cluster: Cluster) -> None:
+    a_wanted_pair(cluster, a_shared_node(cluster, role="both"))
+    production = a_node(cluster, gpus=4, role="production")
+    for name in "xy":
+        a_job(cluster, name=name)
+    placed = {name: (production, device) for name, device in zip(("one", "other", "x", "y"), devices_of(production), strict=True)}
+    with CaptureQueriesContext(connection) as captured:
+        row = a_round(cluster, placing(**placed))
+    assert refused(row) == {}
+    writes = [q["sql"] for q in captured.captured_queries if 'INSERT INTO "clusters_assignment" ' in q["sql"]]
+    assert len(writes) == 3, "one for all jobs, one for each profile run"
+    assert profile_runs() == ["one", "other"]
+    for name in ("one", "other"):
+        job = Job.objects.get(name=name)
+        launches = {a.fence: a.purpose for a in Assignment.objects.filter(job=job)}
+        assert (job.state, job.fence, launches) == ("starting", 2, {1: "training", 2: "profiling"})
+
+
+def test_a_pair_of_which_one_must_wait_for_a_stop_waits_as_a_whole_and_starts_when_it_has_ended(cluster: Cluster) -> None:
+    node = a_shared_node(cluster, role="both")
+    (device,) = devices_of(node)
+    old = a_job(cluster, name="old", may_share=True)
+    half = RankSeat(str(node.pk), (device.uuid,), share=0.5)
+    a_round(cluster, lambda *_: Plan("told", PlanStatus.HEURISTIC, (Placement(str(old.pk), (half,)),)))
+    stay = taken(Assignment.objects.get())
+    Node.objects.filter(pk=node.pk).update(role="profiling")
+    a_wanted_pair(cluster, node)
+    row = a_round(cluster, placing())
+    assert refused(row) == {"one": "deferred", "other": "deferred"}
+    assert profile_runs() == []
+    said(stay, AssignmentState.PREEMPTED)
+    assert a_round_of_waiting_events(cluster, placing()) is not None
+    assert Round.objects.latest("number").carried == row.number
+    assert profile_runs() == ["one", "other"]
+    assert sorted(AssignmentSlot.objects.filter(live=True).values_list("slot", "share")) == [(0, 0.5), (1, 0.5)]
+
+
+def test_a_pair_of_which_one_was_meanwhile_cancelled_is_not_launched(cluster: Cluster) -> None:
+    a_wanted_pair(cluster, a_shared_node(cluster, role="both"))
+
+    def meanwhile(*given: Any) -> Plan:
+        Job.objects.filter(name="other").update(state="cancelled")
+        return placing()(*given)
+
+    assert refused(a_round(cluster, meanwhile)) == {"one": "stale", "other": "stale"}
+    assert not Assignment.objects.exists()
+    assert Job.objects.get(name="one").fence == 0

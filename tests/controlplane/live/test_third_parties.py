@@ -16,14 +16,14 @@ from django.core.management import call_command
 from clusters.models import Cluster, Node
 from controlplane.live.world import Solve
 from jobs.models import Job
-from policies import registry
+from policies import registry, third_parties
 from policies.client import SolverProcess
 from policies.plan import Plan
 from policies.snapshot import Snapshot
 from tests.builders import a_job, a_user
 from tests.builders_jobs import api
 from tests.builders_live import a_round, a_round_of_waiting_events, changes_of, devices_of, running
-from tests.builders_third_party import BODIES, a_third_party
+from tests.builders_third_party import BODIES, NEVER_IMPORTED, a_package, a_third_party
 
 pytestmark = pytest.mark.django_db
 
@@ -63,6 +63,7 @@ def _on_the_path(folder: Path) -> Iterator[None]:
         patch.syspath_prepend(str(folder))
         patch.setenv("PYTHONPATH", os.pathsep.join(filter(None, (str(folder), os.environ.get("PYTHONPATH")))))
         yield
+    third_parties.forget()
 
 
 @pytest.fixture(scope="module")
@@ -127,6 +128,21 @@ def test_a_broken_policy_cannot_be_chosen_and_does_not_spoil_the_pages(cluster: 
     page = admin_client.get(f"/admin/clusters/cluster/{cluster.pk}/change/")
     assert page.status_code == 200
     assert "import_fails (cannot be used" in page.content.decode()
+
+
+def test_one_whose_import_never_ends_keeps_no_page_and_no_answer(
+    cluster: Cluster, admin_client: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.syspath_prepend(str(a_package(tmp_path, {"never_imported": NEVER_IMPORTED})))
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
+    monkeypatch.setattr(third_parties, "LIMIT_S", 0.5)
+    operator = api(a_user("root", operator=True))
+    listed = {p["name"]: p for p in operator.get("/api/v1/policies/").json()}
+    assert "took more than 0.5 s" in listed["never_imported"]["error"]
+    assert operator.patch(f"/api/v1/clusters/{cluster.name}/", {"policy": "never_imported"}, format="json").status_code == 400
+    assert "never_imported (cannot be used" in admin_client.get(f"/admin/clusters/cluster/{cluster.pk}/change/").content.decode()
+    for address in ("/what-if/", "/simulations/new/"):
+        assert admin_client.get(address).status_code == 200, address
 
 
 def test_the_stranger_neither_sees_nor_chooses_policies(cluster: Cluster, client: Any) -> None:
