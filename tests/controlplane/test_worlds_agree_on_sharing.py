@@ -30,14 +30,6 @@ KEPT = {("conv", "conv"): (0.7, 0.7), ("conv", "lstm"): (0.85, 0.6), ("lstm", "l
 """What two of these kinds keep of their speed beside each other; two LSTMs gain nothing by it."""
 
 
-@pytest.fixture(autouse=True)
-def _nothing_is_learnt_of_pairs(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Pairs stay as `FixedKnowledge` has them. The profiler, who knows nothing of that, would ask for a round at each pair that it
-    measures, as news; such a round decides anew where the simulated world, which learns nothing, carries the last plan out.
-    """
-    monkeypatch.setattr("profiling.services.pairs_measured", lambda assignment: None)
-
-
 class SharedRuntime(PretendedRuntime):
     """Agents whose GPUs are slower while two have them."""
 
