@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import Any
 
 from django.core.exceptions import ValidationError
@@ -11,6 +10,8 @@ from unfold.widgets import UnfoldAdminSelectWidget
 from clusters.models import Cluster, Device
 from clusters.services.devices import held_slots
 from controlplane.admin_base import PlainModelForm
+from controlplane.policy_help import parameters_of
+from loadmaster.protocol import MOST_SLOTS
 from policies import registry
 from policies.base import PolicyError, PolicyParameterError, UnknownPolicyError
 
@@ -28,7 +29,7 @@ class ClusterForm(PlainModelForm):
             self.fields["policy"].widget = UnfoldAdminSelectWidget(choices=[(e.name, _label(e)) for e in registry.entries()])
             self.fields["policy"].help_text = "Decides what runs where; takes effect at the next round."
         if "policy_parameters" in self.fields:
-            self.fields["policy_parameters"].help_text = _parameters_help(self.initial.get("policy") or registry.DEFAULT)
+            self.fields["policy_parameters"].help_text = _parameters_help(self["policy"].value() or registry.DEFAULT)
 
     def clean(self) -> dict[str, Any] | None:
         """Ask the policy itself whether it takes these parameters."""
@@ -63,7 +64,10 @@ class DeviceForm(PlainModelForm):
         slots: int = self.cleaned_data["slots"]
         held = held_slots([self.instance]).get(self.instance.pk, 0)
         if slots < held:
-            raise ValidationError(f"{held} jobs hold it now; cancel or move one, or wait until one has ended")
+            who = "a job holds" if held == 1 else f"{held} jobs hold"
+            raise ValidationError(
+                f"must be from {held} to {MOST_SLOTS}: {who} it now; cancel or move one, or wait until it has ended"
+            )
         return slots
 
 
@@ -72,19 +76,6 @@ def _label(entry: registry.PolicyEntry) -> str:
 
 
 def _parameters_help(policy: str) -> str:
-    """What the chosen policy's parameters are, from its schema."""
-    try:
-        properties: Mapping[str, Mapping[str, Any]] = registry.schema(policy)["properties"]
-    except PolicyError:
-        return "An object of the policy's parameters; empty for its defaults."
-    told = [f"{name} ({_range(p)}, default {p.get('default')}): {p.get('description', '')}" for name, p in properties.items()]
-    return f"Of {policy}: " + ("; ".join(told) or "none") + ". Empty for the defaults."
-
-
-def _range(parameter: Mapping[str, Any]) -> str:
-    if "enum" in parameter:
-        return " or ".join(parameter["enum"])
-    least, most = parameter.get("minimum"), parameter.get("maximum")
-    if least is None and most is None:
-        return str(parameter.get("type"))
-    return f"{parameter.get('type')} {'' if least is None else least}..{'' if most is None else most}"
+    """What the chosen policy's parameters are."""
+    told = [f"{p.name} ({p.values}, default {p.default}): {p.meaning}" for p in parameters_of(policy)]
+    return f"A JSON object. Of {policy}: " + ("; ".join(told) or "none") + ". Empty for the defaults."

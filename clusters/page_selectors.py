@@ -16,7 +16,7 @@ from django.utils import timezone
 from clusters.lifecycle import LIVE
 from clusters.models import Assignment, AssignmentSlot, Cluster, Device, Node
 from clusters.runtimes import runtimes_of
-from controlplane.gantt import Bar
+from controlplane.gantt import Bar, row_of
 from controlplane.models import Round
 from controlplane.paging import page_of
 from jobs.models import Job
@@ -26,6 +26,8 @@ OTHERS = "another team's job"
 MAX_BARS = 3000
 NODES_A_PAGE = 24
 NODES_A_CHART = 24
+Place = tuple[str, int, int]
+"""A lane of the timeline, and which of how many rows of it."""
 NEWEST_ROUNDS = 20
 """Of these the newest that has a plan says how long placements are expected to run; one that is held or was abandoned has none."""
 
@@ -227,13 +229,13 @@ def _shown(nodes: Sequence[Node], since: datetime) -> list[Assignment]:
     return list(rows.order_by("-created_at")[:MAX_BARS])
 
 
-def _places(assignments: Iterable[Assignment], lanes: Mapping[int, str]) -> Mapping[Any, list[str]]:
-    """Assignment -> the lanes it held. Pairs of ids alone: a prefetch would make a queryset for each assignment."""
-    places: dict[Any, list[str]] = defaultdict(list)
+def _places(assignments: Iterable[Assignment], lanes: Mapping[int, str]) -> Mapping[Any, list[Place]]:
+    """Assignment -> the lanes it held, and its row there. Values alone: a prefetch would make a queryset for each assignment."""
+    places: dict[Any, list[Place]] = defaultdict(list)
     held = AssignmentSlot.objects.filter(assignment__in=[a.pk for a in assignments]).order_by("pk")
-    for assignment, device in held.values_list("assignment_id", "device_id"):
+    for assignment, device, slot, share in held.values_list("assignment_id", "device_id", "slot", "share"):
         if device in lanes:
-            places[assignment].append(lanes[device])
+            places[assignment].append((lanes[device], *row_of(slot, share)))
     return places
 
 
@@ -246,7 +248,7 @@ def _expected(cluster: Cluster) -> Mapping[tuple[str, str, int], float]:
 
 def _bars(
     assignment: Assignment,
-    places: Sequence[str],
+    places: Sequence[Place],
     seen: frozenset[Any],
     expected: Mapping[tuple[str, str, int], float],
     now: datetime,
@@ -259,10 +261,10 @@ def _bars(
     kind = "profiling" if assignment.purpose == "profiling" else "running" if live else "ran"
     hover = _hover(assignment, job) if known else ""
     key = str(job.pk) if known else ""
-    bars = [Bar(lane, key, name, from_s, to_s, kind, hover) for lane in places]
+    bars = [Bar(lane, key, name, from_s, to_s, kind, hover, row, rows) for lane, row, rows in places]
     end_s = _expected_end(assignment, expected) if live else None
     if end_s is not None and end_s > to_s:
-        bars += [Bar(lane, key, name, to_s, end_s, "planned", hover) for lane in places]
+        bars += [Bar(lane, key, name, to_s, end_s, "planned", hover, row, rows) for lane, row, rows in places]
     return bars
 
 

@@ -52,8 +52,10 @@ def node_action(request: HttpRequest, node_id: uuid.UUID, action: str) -> HttpRe
     node = get_object_or_404(Node, pk=node_id)
     try:
         messages.success(request, _act(node, action, request.POST, user.get_username()))
-    except (NodeStateError, SlotsError) as error:
+    except NodeStateError as error:
         messages.error(request, f"Nothing was changed: {error}.")
+    except SlotsError as error:
+        messages.error(request, f"Nothing was changed. Jobs per GPU: {error}.")
     return redirect("nodes")
 
 
@@ -69,7 +71,7 @@ def _act(node: Node, action: str, said: Mapping[str, str], actor: str) -> str:
         case "drain":
             until = _deadline(said.get("minutes", ""))
             node_drain(node, deadline=until, actor=actor, reason=reason)
-            when = "now" if until is None else f"by {until:%H:%M} UTC"
+            when = "now" if until is None else f"by {until:{_clock(until)}} UTC"
             return f"{node.name} takes nothing new; what runs there saves a checkpoint and moves elsewhere {when}."
         case "role" if role in Role.values:
             node_set_role(node, role, actor=actor)
@@ -83,7 +85,7 @@ def _act(node: Node, action: str, said: Mapping[str, str], actor: str) -> str:
 
 def _slots(text: str) -> int:
     if not (text.strip().isdecimal() and text.strip().isascii()) or len(text.strip()) > 5:
-        raise SlotsError("slots", f"the slots must be a whole number, not {text[:20]!r}")
+        raise SlotsError("slots", f"must be a whole number such as 2, not {text[:20]!r}")
     return int(text)
 
 
@@ -98,3 +100,8 @@ def _deadline(minutes: str) -> datetime | None:
     if not minutes.strip().isdecimal() or len(minutes.strip()) > 5:
         raise NodeStateError(f"the deadline must be a whole number of minutes, not {minutes[:20]!r}")
     return datetime.now(UTC) + timedelta(minutes=int(minutes))
+
+
+def _clock(moment: datetime) -> str:
+    """How to write it: the time alone today, else with its day."""
+    return "%H:%M" if moment.date() == datetime.now(UTC).date() else "%Y-%m-%d %H:%M"

@@ -135,4 +135,6 @@ def _size(ranks: tuple[RankSeat, ...]) -> float:
 
 
 def _places(ranks: tuple[RankSeat, ...]) -> list[dict[str, Any]]:
-    return [{"node": seat.node, "devices": list(seat.devices)} for seat in ranks]
+    return [
+        {"node": seat.node, "devices": list(seat.devices), **({"share": seat.share} if seat.share < 1.0 else {})} for seat in ranks
+    ]

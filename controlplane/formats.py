@@ -67,3 +67,10 @@ def quantity(value: float | Decimal | None) -> str:
 def count(value: int | float | None) -> str:
     """A whole number with thousands kept apart."""
     return "" if value is None else f"{value:,.0f}"
+
+
+def part_of(share: object) -> str:
+    """What part of a GPU, to stand before its number: "half of ", "0.25 of ", nothing for the whole of it or what is no number."""
+    if not isinstance(share, float) or not 0.0 < share < 1.0:
+        return ""
+    return "half of " if share == 0.5 else f"{share:.2g} of "

@@ -14,12 +14,24 @@ PALETTE = ("#2f7f93", "#5b74c4", "#b0772e", "#4f8f5a", "#a05a8c", "#8a6d4b", "#3
 
 OTHERS = "#8f9bac"
 LANE_PX = 34
+BAR = 0.72
+"""Height of a bar, as a part of its lane."""
+
+GAP = 0.04
+"""Between the rows of a lane: two jobs may have one colour."""
+
+LONGEST_LABEL = 40
+"""Characters of a lane's name on the axis; the whole of it is under the pointer."""
+
 KINDS = ("ran", "running", "profiling", "planned")
 
 
 @dataclass(frozen=True, slots=True)
 class Bar:
-    """Work on a GPU (`lane`) from `from_s` to `to_s`, seconds since the epoch. `key` gives the colour; "" is another team's job."""
+    """Work on a GPU (`lane`) from `from_s` to `to_s`, seconds since the epoch. `key` gives the colour; "" is another team's job.
+
+    Work that shares its GPU has one of the lane's `rows`, from 0 at the top, so that none lies over another.
+    """
 
     lane: str
     key: str
@@ -28,6 +40,13 @@ class Bar:
     to_s: float
     kind: str
     hover: str = ""
+    row: int = 0
+    rows: int = 1
+
+
+def row_of(slot: int, share: float) -> tuple[int, int]:
+    """(row, rows) of work that has this slot and this share of a GPU: as many rows as such shares fit on it."""
+    return slot, max(round(1.0 / share) if share > 0.0 else 1, slot + 1)
 
 
 def figure(bars: Sequence[Bar], lanes: Sequence[str], since_s: float, until_s: float, now_s: float) -> dict[str, Any]:
@@ -36,7 +55,7 @@ def figure(bars: Sequence[Bar], lanes: Sequence[str], since_s: float, until_s: f
         "data": [_trace(kind, [b for b in bars if b.kind == kind]) for kind in KINDS],
         "layout": {
             "barmode": "overlay",
-            "bargap": 0.28,
+            "bargap": 1.0 - BAR,
             "height": 110 + LANE_PX * max(1, len(lanes)),
             "showlegend": False,
             "hovermode": "closest",
@@ -48,6 +67,9 @@ def figure(bars: Sequence[Bar], lanes: Sequence[str], since_s: float, until_s: f
                 "categoryorder": "array",
                 "categoryarray": list(reversed(lanes)),
                 "range": [-0.5, len(lanes) - 0.5],
+                "tickmode": "array",
+                "tickvals": list(lanes),
+                "ticktext": [_label(lane) for lane in lanes],
                 "automargin": True,
             },
             "uniformtext": {"mode": "hide", "minsize": 10},
@@ -74,6 +96,8 @@ def _trace(kind: str, bars: Sequence[Bar]) -> dict[str, Any]:
         "orientation": "h",
         "name": kind,
         "y": [b.lane for b in bars],
+        "width": [BAR / b.rows - (GAP if b.rows > 1 else 0.0) for b in bars],
+        "offset": [BAR / 2 - (b.row + 1) * BAR / b.rows for b in bars],
         "base": [_moment(b.from_s) for b in bars],
         "x": [max(1.0, 1000 * (b.to_s - b.from_s)) for b in bars],
         "text": [escape(b.name) if kind != "planned" else "" for b in bars],
@@ -86,6 +110,15 @@ def _trace(kind: str, bars: Sequence[Bar]) -> dict[str, Any]:
         "hoverinfo": "text",
         "marker": marker,
     }
+
+
+def _label(lane: str) -> str:
+    """A lane's name, cut in the middle where it is so long that it would leave no room for the bars."""
+    if len(lane) <= LONGEST_LABEL:
+        return lane
+    node, dot, gpu = lane.rpartition(" · ")
+    room = max(8, LONGEST_LABEL - len(dot + gpu) - 1)
+    return f"{node[: room - room // 3]}…{node[len(node) - room // 3 :]}{dot}{gpu}" if len(node) > room + 1 else lane
 
 
 def _hover(bar: Bar) -> str:

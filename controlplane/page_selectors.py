@@ -12,6 +12,7 @@ from django.contrib.auth.models import User
 from django.core.paginator import Page, Paginator
 
 from clusters.models import Device, Node
+from controlplane.formats import part_of
 from controlplane.models import Round
 from controlplane.paging import page_of
 from jobs.selectors import visible_jobs
@@ -128,7 +129,7 @@ def _seats(seats: object, places: Mapping[str, str]) -> str:
     for seat in _dicts(seats):
         node = str(seat.get("node", ""))
         gpus = [places.get(f"{node}/{d}", str(d)) for d in seat.get("devices", ())]
-        words.append(f"{places.get(node, node)} (GPU {', '.join(gpus)})")
+        words.append(f"{places.get(node, node)} ({part_of(seat.get('share'))}GPU {', '.join(gpus)})")
     return ", ".join(words)
 
 

@@ -75,7 +75,7 @@ class LogPiece:
 
 @dataclass(frozen=True, slots=True)
 class JobPage:
-    """Everything the page says."""
+    """Everything the page says. Stays are newest first, the ranks of a launch in their order."""
 
     row: JobRow
     stays: tuple[Stay, ...]
@@ -84,6 +84,11 @@ class JobPage:
     history: tuple[HistoryLine, ...]
     migrations: int
     preemptions: int
+
+    @property
+    def gang(self) -> bool:
+        """Whether its latest launch has several ranks, each with a log of its own."""
+        return bool(self.stays) and self.stays[0].assignment.world_size > 1
 
     @property
     def job(self) -> Job:
@@ -102,7 +107,7 @@ def job_page(user: User, job_id: UUID | str) -> JobPage:
     events = list(job.events.order_by("-id")[:HISTORY])
     return JobPage(
         row=job_rows(user, [job])[0],
-        stays=tuple(reversed(stays)),
+        stays=tuple(sorted(stays, key=lambda s: -s.assignment.fence)),
         cost=_cost(stays),
         actions=actions_for(job),
         history=tuple(history_line(e) for e in events),

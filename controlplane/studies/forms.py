@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import yaml
@@ -13,6 +13,7 @@ from django.contrib.auth.models import User
 from django.core.files.uploadedfile import UploadedFile
 
 from clusters.models import Cluster
+from controlplane.policy_help import ParameterHelp, example_of, parameters_of
 from controlplane.simulation.switches import Switches
 from controlplane.studies.documents import LIVE, DocumentError
 from jobs.selectors import teams_of
@@ -59,12 +60,23 @@ SWITCH_WORDS = {
 
 @dataclass(frozen=True, slots=True)
 class PolicyChoice:
-    """A policy in the form: whether it is ticked, and its parameters as typed."""
+    """A policy in the form: whether it is ticked, its parameters as typed, and those that it takes."""
 
     name: str
     summary: str
-    ticked: bool
-    parameters: str
+    takes: tuple[ParameterHelp, ...]
+    ticked: bool = False
+    parameters: str = ""
+
+    @property
+    def placeholder(self) -> str:
+        """What stands in the empty field."""
+        return example_of(self.takes) if self.takes else "takes no parameters"
+
+
+def offered() -> list[PolicyChoice]:
+    """The policies that can be chosen."""
+    return [PolicyChoice(e.name, e.summary, parameters_of(e.name)) for e in registry.entries() if e.error is None]
 
 
 def _text(label: str, help_text: str = "", initial: str = "", **attrs: Any) -> forms.CharField:
@@ -109,10 +121,9 @@ class StudyForm(forms.Form):
 
     def policies(self) -> Iterator[PolicyChoice]:
         """The policies that can be chosen."""
-        for entry in registry.entries():
-            if entry.error is None:
-                ticked = f"policy_{entry.name}" in self.data if self.is_bound else entry.name in TICKED
-                yield PolicyChoice(entry.name, entry.summary, ticked, self.data.get(f"parameters_{entry.name}", ""))
+        for policy in offered():
+            ticked = f"policy_{policy.name}" in self.data if self.is_bound else policy.name in TICKED
+            yield replace(policy, ticked=ticked, parameters=self.data.get(f"parameters_{policy.name}", ""))
 
     def switches(self) -> Iterator[tuple[str, str, str]]:
         """(name, words, what was typed) of every switch."""
@@ -128,6 +139,22 @@ class StudyForm(forms.Form):
             "skip_bad": bool(typed["skip_bad"]),
         }  # fmt: skip
         return {name: value for name, value in study.items() if value != ""}
+
+    def worded(self, problems: Mapping[str, list[str]]) -> dict[str, list[str]]:
+        """The messages in the form's own words: policies and switches by the names that stand beside their fields."""
+        ticked = [policy.name for policy in self.policies() if policy.ticked]
+
+        def named(match: re.Match[str]) -> str:
+            place = int(match[1])
+            return f"{ticked[place] if place < len(ticked) else match[0]}: "
+
+        def words(match: re.Match[str]) -> str:
+            return f"{SWITCH_WORDS[match[1]]}: " if match[1] in SWITCH_WORDS else match[0]
+
+        told = {name: list(messages) for name, messages in problems.items()}
+        told["policies"] = [re.sub(r"^policies\[(\d+)\][:.] ?", named, m) for m in told.get("policies", [])]
+        told["switches"] = [re.sub(r"^(\w+) is ", words, m) for m in told.get("switches", [])]
+        return {name: messages for name, messages in told.items() if messages}
 
     def show(self, problems: Mapping[str, list[str]]) -> None:
         """Put the messages beside the fields they name; what has no field here stands at the top."""
@@ -147,8 +174,10 @@ class StudyForm(forms.Form):
         chosen = []
         for policy in self.policies():
             if policy.ticked:
-                given = read_yaml("policies", as_mapping(policy.parameters)) or {}
+                given = _parameters(policy)
                 chosen.append({"name": policy.name, **({"parameters": given} if given else {})})
+        if not chosen:
+            raise DocumentError({"policies": ["tick at least one policy"]})
         return chosen
 
     def _switches(self) -> dict[str, Any]:
@@ -212,6 +241,14 @@ def _trace_text(typed: Mapping[str, str], trace: UploadedFile[bytes] | None) -> 
     if not text:
         raise DocumentError({"trace": ["choose a file, or paste its text"]})
     return text + "\n"
+
+
+def _parameters(policy: PolicyChoice) -> Any:
+    try:
+        return read_yaml("policies", as_mapping(policy.parameters)) or {}
+    except DocumentError as error:
+        found = error.fields["policies"][0]
+        raise DocumentError({"policies": [f"{policy.name}: {found}; write parameters as name: value, name: value"]}) from None
 
 
 def as_mapping(typed: str) -> str:

@@ -48,6 +48,9 @@ REPORT_POLICY = {
     "sandbox": ["allow-scripts", "allow-downloads"],
 }
 
+IN_PLACE = ("policies", "switches")
+"""What has no field of its own in the form, and yet a place where its messages stand."""
+
 ACTIONS: dict[str, tuple[Callable[[Simulation], object], str]] = {
     "cancel": (services.simulation_cancel, "The simulation is cancelled."),
     "delete": (services.simulation_delete, "The simulation and all it came to are removed."),
@@ -78,9 +81,10 @@ def new(request: HttpRequest) -> HttpResponse:
             raise DocumentError({"study": ["must be a study: cluster, workload, policies"]})
         made = services.simulation_create(user, asked)
     except DocumentError as error:
+        problems = error.fields if pasted else form.worded(error.fields)
         if not pasted:
-            form.show(error.fields)
-        return _form(request, form, pasted, error.fields)
+            form.show(problems)
+        return _form(request, form, pasted, problems)
     except SimulationConflictError as error:
         return _form(request, form, pasted, {"study": [str(error)]})
     messages.success(request, f"{made.name} waits for a worker.")
@@ -90,7 +94,7 @@ def new(request: HttpRequest) -> HttpResponse:
 def _form(request: HttpRequest, form: StudyForm, pasted: str = "", problems: dict[str, list[str]] | None = None) -> HttpResponse:
     context: dict[str, Any] = {"form": form, "pasted": pasted, "problems": problems or {}}
     if problems:
-        shown = (name for name in problems if pasted or (name not in form.fields and name != "policies"))
+        shown = (name for name in problems if pasted or (name not in form.fields and name not in IN_PLACE))
         context["study_problems"] = [m if n == "study" else f"{n}: {m}" for n in shown for m in problems[n]]
         context["policy_problems"] = [] if pasted else problems.get("policies", [])
     return render(request, "studies/new.html", context, status=422 if problems else 200)

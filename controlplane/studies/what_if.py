@@ -21,6 +21,7 @@ from django.contrib.auth.models import User
 import profiling.selectors
 from clusters.models import Cluster
 from controlplane.changes import Change, Keep, key_of
+from controlplane.formats import part_of
 from controlplane.live.observe import observe
 from controlplane.live.world import Solve
 from controlplane.page_selectors import OTHERS
@@ -222,6 +223,9 @@ def _places(snapshot: Snapshot) -> dict[tuple[str, str], str]:
 
 def _worded(seats: tuple[RankSeat, ...], places: Mapping[tuple[str, str], str], snapshot: Snapshot) -> str:
     return ", ".join(
-        f"{snapshot.node_by_id[seat.node].name} (GPU {', '.join(places.get((seat.node, d), d) for d in seat.devices)})"
-        for seat in seats
+        f"{snapshot.node_by_id[seat.node].name} ({part_of(seat.share)}GPU {', '.join(_numbers(seat, places))})" for seat in seats
     )
+
+
+def _numbers(seat: RankSeat, places: Mapping[tuple[str, str], str]) -> list[str]:
+    return [places.get((seat.node, device), device) for device in seat.devices]

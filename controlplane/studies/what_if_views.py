@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, cast
@@ -14,13 +15,13 @@ from django.views.decorators.http import require_http_methods
 
 from clusters.models import Cluster
 from controlplane.formats import quantity
-from controlplane.gantt import Bar, figure
+from controlplane.gantt import Bar, figure, row_of
 from controlplane.page_selectors import OTHERS
 from controlplane.static_files import PLOTLY_NAME
 from controlplane.studies.documents import DocumentError
-from controlplane.studies.forms import as_mapping, read_yaml
+from controlplane.studies.forms import as_mapping, offered, read_yaml
 from controlplane.studies.what_if import BusyError, Side, WhatIf, WhatIfError, what_if
-from policies import registry
+from policies.plan import Placement
 from policies.snapshot import Purpose
 
 NODES_DRAWN = 24
@@ -47,7 +48,7 @@ def what_if_page(request: HttpRequest) -> HttpResponse:
     cluster = next((c for c in clusters if c.name == typed.get("cluster")), clusters[0] if clusters else None)
     context: dict[str, Any] = {
         "clusters": clusters, "cluster": cluster, "plotly": PLOTLY_NAME,
-        "policies": [e for e in registry.entries() if e.error is None],
+        "policies": offered(),
         "policy": typed.get("policy", ""), "parameters": typed.get("parameters", ""), "problems": {},
     }  # fmt: skip
     status = 200
@@ -66,7 +67,7 @@ def _asked(user: User, cluster: Cluster, policy: str, typed: str) -> WhatIf:
     try:
         parameters = read_yaml("parameters", as_mapping(typed)) or {}
     except DocumentError as error:
-        raise WhatIfError("parameters", error.fields["parameters"][0]) from None
+        raise WhatIfError("parameters", f"{error.fields['parameters'][0]}; write them as name: value, name: value") from None
     if not isinstance(parameters, dict):
         raise WhatIfError("parameters", "must be parameters by name, such as iterations: 500")
     return what_if(user, cluster, policy, parameters)
@@ -130,14 +131,21 @@ def _until_s(found: WhatIf) -> float:
 def _figure(side: Side, found: WhatIf, nodes: Sequence[Any], until_s: float) -> Mapping[str, Any]:
     lanes = {(n.id, d.id): f"{n.name} · {n.gpu_type} {i}" for n in nodes for i, d in enumerate(n.devices)}
     now_s = found.snapshot.now_s
-    bars = []
+    bars: list[Bar] = []
+    seated: Counter[str] = Counter()
     for stretch in side.stretches:
         job = stretch.placement.job
         kind = "running" if stretch.placement.purpose is Purpose.TRAINING else "profiling"
         end_s = min(until_s, stretch.to_s if stretch.to_s is not None else until_s)
         hover = "" if stretch.to_s is not None else "its speed there is not known"
-        places = [lanes[seat.node, d] for seat in stretch.placement.ranks for d in seat.devices if (seat.node, d) in lanes]
-        bars += [
-            Bar(lane, job if job in found.names else "", found.names.get(job, OTHERS), now_s, end_s, kind, hover) for lane in places
-        ]
+        key, name = job if job in found.names else "", found.names.get(job, OTHERS)
+        for lane, share in _places(stretch.placement, lanes):
+            bars.append(Bar(lane, key, name, now_s, end_s, kind, hover, *row_of(seated[lane], share)))
+            seated[lane] += 1
     return figure(bars, list(lanes.values()), now_s, until_s, now_s)
+
+
+def _places(placement: Placement, lanes: Mapping[tuple[str, str], str]) -> list[tuple[str, float]]:
+    """The lanes of its GPUs that are drawn, and what part of each it has."""
+    held = [(seat.node, device, seat.share) for seat in placement.ranks for device in seat.devices]
+    return [(lanes[node, device], share) for node, device, share in held if (node, device) in lanes]

@@ -182,3 +182,21 @@ def test_an_unknown_job_is_answered_with_a_page(ada: Visitor) -> None:
     ada.open("/jobs/00000000-0000-0000-0000-000000000000/", "Nothing is here")
     ada.complaints.clear()  # the browser notes the 404
     ada.picture("not-found")
+
+
+def test_operators_say_how_many_jobs_share_a_gpu_and_the_form_keeps_its_shape(grace: Visitor) -> None:
+    page = grace.open("/nodes/", "Nodes")
+    bravo = page.get_by_role("article", name="bravo")
+    label, button = bravo.get_by_text("Jobs per GPU of"), bravo.get_by_role("button", name="Set jobs per GPU of bravo")
+    for part in (label, button, bravo.get_by_label("Jobs per GPU of bravo", exact=True)):
+        box = part.first.bounding_box()
+        assert box is not None
+        assert box["height"] < 40  # on one line
+    bravo.get_by_label("Jobs per GPU of bravo", exact=True).fill("100")
+    button.click()
+    expect(page.get_by_text("Jobs per GPU: must be from 1 (shared with nobody) to 16, not 100")).to_be_visible()
+    bravo.get_by_label("Jobs per GPU of bravo", exact=True).fill("2")
+    button.click()
+    expect(page.get_by_text("Up to 2 jobs may now share each GPU of bravo.")).to_be_visible()
+    expect(bravo).to_contain_text("up to 2 jobs per GPU")
+    grace.picture("nodes-slots")

@@ -134,9 +134,9 @@ def test_operators_set_it_on_the_page(client: Client, node: Node) -> None:
     client.force_login(a_user("grace", operator=True))
     path = f"/nodes/{node.pk}/slots/"
     assert "Up to 2 jobs may now share each GPU of volta." in client.post(path, {"slots": "2"}, follow=True).content.decode()
-    assert "up to 2 jobs a GPU" in client.get("/nodes/").content.decode()
+    assert "up to 2 jobs per GPU" in client.get("/nodes/").content.decode()
     for wrong in ("", "two", "0", "99999"):
-        assert "Nothing was changed" in client.post(path, {"slots": wrong}, follow=True).content.decode()
+        assert "Nothing was changed. Jobs per GPU: must be" in client.post(path, {"slots": wrong}, follow=True).content.decode()
     assert slots_of(node) == [2, 2]
     assert node.events.get().actor == "grace"
 
@@ -150,4 +150,4 @@ def test_operators_set_it_in_the_administration(client: Client, node: Node) -> N
     assert (device.slots, device.slots_set, RescheduleEvent.objects.count()) == (2, True, 1)
     hold(node, 0, 1)
     answer = client.post(url, {**change_form(client, url), "slots": "1"})
-    assert "2 jobs hold it now" in str(answer.context["adminform"].form.errors)
+    assert f"must be from 2 to {MOST_SLOTS}: 2 jobs hold it now" in str(answer.context["adminform"].form.errors)

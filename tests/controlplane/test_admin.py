@@ -108,6 +108,12 @@ def test_a_changed_policy_is_kept_asked_for_and_written_down(grace: Client, demo
     assert "policy from cost_search to fifo" in LogEntry.objects.get().get_change_message()
 
 
+def test_a_refused_policys_parameters_are_explained_not_those_of_the_one_before(grace: Client, demo: Demo) -> None:
+    url = admin_path(Cluster, "change", demo.cluster.pk)
+    refused = grace.post(url, {**change_form(grace, url), "policy": "max_min_fairness", "policy_parameters": '{"form": "x"}'})
+    assert "Of max_min_fairness: form (aware or agnostic or sharing, default aware)" in refused.content.decode()
+
+
 def test_parameters_are_explained_from_the_policys_schema(grace: Client, demo: Demo) -> None:
     page = grace.get(admin_path(Cluster, "change", demo.cluster.pk)).content.decode()
     assert "moves (integer" in page

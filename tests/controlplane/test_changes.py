@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from hypothesis import given
+from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from controlplane.changes import (
@@ -122,6 +122,8 @@ def test_a_change_is_described_by_what_it_is_and_where() -> None:
     assert describe(Start(run)) == {"change": "start", "job": "a", "purpose": "profiling", "copy": 2, "to": place[0]}
     (kept,) = changes(running("a", HERE), a_plan())
     assert describe(kept) == {"change": "keep", "job": "a", "from": place[0]}
+    half = Placement("a", (RankSeat("n1", ("gpu0",), 0.5),))
+    assert describe(Start(half))["to"] == [{"node": "n1", "devices": ["gpu0"], "share": 0.5}]
 
 
 seats = st.builds(RankSeat, st.sampled_from(["n1", "n2"]), st.sampled_from([("g0",), ("g1",), ("g0", "g1"), ("g1", "g0")]))
@@ -154,6 +156,7 @@ def after(current: Current, found: tuple[Change, ...]) -> dict[PlacementKey, fro
     return {key: frozenset((s.node, frozenset(s.devices)) for s in ranks) for key, ranks in places.items()}
 
 
+@settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(states())
 def test_changes_lead_to_the_plan_and_touch_nothing_else(state: tuple[dict[PlacementKey, Running], Plan]) -> None:
     current, plan = state
@@ -166,6 +169,7 @@ def test_changes_lead_to_the_plan_and_touch_nothing_else(state: tuple[dict[Place
     assert result.keys() == wanted.keys() | left
 
 
+@settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(states())
 def test_every_placement_gets_exactly_one_change_and_a_plan_made_true_changes_nothing(
     state: tuple[dict[PlacementKey, Running], Plan],

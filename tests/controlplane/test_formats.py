@@ -51,3 +51,8 @@ def test_how_long_ago_something_was() -> None:
     assert formats.ago(None, NOW) == "never"
     assert formats.ago(NOW - timedelta(seconds=130), NOW) == "2 min ago"
     assert formats.ago(NOW + timedelta(seconds=5), NOW) == "0 s ago"
+
+
+@pytest.mark.parametrize(("share", "words"), [(0.5, "half of "), (0.25, "0.25 of "), (1.0, ""), (None, ""), ("x", "")])
+def test_what_part_of_a_gpu_is_held_is_said_where_it_is_not_the_whole(share: object, words: str) -> None:
+    assert formats.part_of(share) == words

@@ -13,7 +13,7 @@ from django.test import Client
 from pytest_django import DjangoAssertNumQueries
 
 from clusters.models import Node, NodeEvent
-from controlplane.models import Reason
+from controlplane.models import Reason, Round
 from controlplane.templatetags.loadmaster import REASONS
 from jobs.models import Job
 from tests.builders import a_cluster, a_job, a_kind, a_node, a_team, a_user, at
@@ -116,6 +116,31 @@ def test_what_cannot_be_done_to_a_node_is_said_and_changes_nothing(demo: Demo, c
     assert "Nothing was changed: node alpha is lost" in answer.content.decode()
     assert client.post(f"/nodes/{demo.nodes[0].pk}/explode/").status_code == 404
     assert client.post(f"/nodes/{demo.nodes[0].pk}/role/", {"role": "king"}).status_code == 404
+
+
+def test_a_drain_of_days_is_told_with_its_day(demo: Demo, client: Client) -> None:
+    client.force_login(demo.operator)
+    path = f"/nodes/{demo.nodes[0].pk}/drain/"
+    said = client.post(path, {"minutes": "4320"}, follow=True).content.decode()
+    assert f"moves elsewhere by {datetime.now(UTC) + timedelta(days=3):%Y-%m-%d}" in said
+
+
+def test_the_ranks_of_a_gangs_launch_stand_in_their_order_and_its_log_says_whose_it_is(demo: Demo, ada: Client) -> None:
+    gang = a_job(demo.cluster, name="gang", state="running", team=demo.team, user=demo.user)
+    for fence in (1, 2):
+        for rank, node in enumerate(demo.nodes[1:]):
+            an_assignment(gang, node, first=node.devices.count() - 1, fence=fence, live=fence == 2, world_size=2, rank=rank)
+    page = text(ada, f"/jobs/{gang.pk}/")
+    assert re.findall(r">(\d · rank \d)", page) == ["2 · rank 0", "2 · rank 1", "1 · rank 0", "1 · rank 1"]
+    assert "of its first rank that wrote any" in page
+    assert "--rank 1" not in text(ada, f"/jobs/{demo.running.pk}/")
+
+
+def test_a_round_says_which_part_of_a_gpu_a_job_was_given(demo: Demo, ada: Client) -> None:
+    changes = demo.round.changes
+    changes[1]["to"][0]["share"] = 0.5
+    Round.objects.filter(pk=demo.round.pk).update(changes=changes)
+    assert "bravo (half of GPU 0, 1)" in text(ada, f"/rounds/{demo.round.pk}/")
 
 
 def test_members_act_on_their_jobs_and_refusals_say_why(demo: Demo, ada: Client) -> None:

@@ -90,8 +90,11 @@ def test_gavels_generator_takes_its_tables_as_the_file_or_its_kinds_as_an_option
         ({"jobs": "lots"}, "must be a number"),
         ({"cluster_yaml": "nodes: ["}, "line 1"),
         ({"cluster_yaml": "nodes: [{name: v, gpu_type: H100, gpus: 2}]"}, "say what a node with H100 needs"),
-        ({"parameters_fifo": "speed: 2"}, "no such parameter"),
-        ({"policy_fifo": None, "policy_randomized_greedy": None}, "must be a list of 1 to"),
+        ({"parameters_fifo": "speed: 2"}, "fifo: speed: no such parameter"),
+        ({"parameters_fifo": "{"}, "fifo: line 1"),
+        ({"parameters_fifo": "{"}, "write parameters as name: value"),
+        ({"policy_fifo": None, "policy_randomized_greedy": None}, "tick at least one policy"),
+        ({"switch_pairs_observed": "3"}, "Part of the pairs that is measured, not estimated: 3.0: must be"),
         ({"workload": "csv"}, "choose a file, or paste its text"),
         ({"workload": "history"}, "a written one has no history"),
         ({"workload": "queue"}, "a written one has no queue"),
@@ -109,6 +112,24 @@ def test_what_is_wrong_stands_beside_its_field_and_nothing_is_lost(browser: Clie
     assert words in page.replace("&#x27;", "'")
     assert 'value="by hand"' in page
     assert not Simulation.objects.exists()
+
+
+def test_a_wrong_switch_is_named_once(browser: Client) -> None:
+    page = browser.post("/simulations/new/", typed(switch_estimate_error="-1")).content.decode()
+    assert page.count("must be at least 0") == 1
+
+
+def test_the_form_says_what_each_policy_takes(browser: Client) -> None:
+    page = text(browser, "/simulations/new/")
+    assert "<code>form</code> (aware or agnostic or sharing; default aware)" in page
+    assert "takes no parameters" in page
+
+
+def test_what_if_says_what_each_policy_takes(demo: Demo, client: Client) -> None:
+    client.force_login(demo.user)
+    page = text(client, "/what-if/")
+    assert "<code>mode</code> (paper or coded; default paper)" in page
+    assert 'placeholder="such as moves: 200, work: 20000"' in page
 
 
 def test_an_earlier_study_can_be_changed_and_run_again(browser: Client, ada: User) -> None:
@@ -236,7 +257,11 @@ def test_what_if_names_no_other_teams_jobs(demo: Demo, client: Client) -> None:
 
 @pytest.mark.parametrize(
     ("fields", "words"),
-    [({"policy": "best"}, "known are"), ({"parameters": "speed: 2"}, "no such parameter"), ({"parameters": "{"}, "line 1")],
+    [
+        ({"policy": "best"}, "known are"),
+        ({"parameters": "speed: 2"}, "no such parameter"),
+        ({"parameters": "{"}, "write them as name: value"),
+    ],
 )
 def test_what_if_says_what_is_wrong(demo: Demo, client: Client, fields: dict[str, str], words: str) -> None:
     client.force_login(demo.user)
