@@ -27,6 +27,10 @@ STEPS = 100
 """Newton's steps at most; it takes one to three as a rule."""
 SLACK = 1e-12
 """Part of what was reached that is not asked for again: it is only feasible up to rounding."""
+MARGIN = 1e-11
+"""Part of the wall clock that each job is asked to have beside what it needs: a solver misses times by some 1e-13, which of a job
+that needs little more than that is not little.
+"""
 HALVINGS = 60
 """Of the interval in which the first tangent is sought."""
 
@@ -113,7 +117,7 @@ class _Search:
         per[self.of] = self.per / self._needed(self.at)
         self.scaled = Scaled(self.division, per, unit=1.0)
         ones, program = np.ones(len(self.of)), self.scaled.program
-        program.bound_rows(self.scaled.rows, ones, np.full(len(self.of), inf))
+        program.bound_rows(self.scaled.rows, ones + MARGIN * self.scaled.best, np.full(len(self.of), inf))
         self.further = program.add_column(self.scaled.rows, -ones / (1.0 - self.age * self.at), lower=-1.0)
         program.maximise(np.ones(1), np.array([self.further]))
         return self.at * (1.0 + program.solve(method))
@@ -129,7 +133,8 @@ class _Search:
 
     def fill(self) -> None:
         """Give what is left to whom it brings most, with no rho above what was reached."""
-        program, enough = self.scaled.program, np.minimum(self._needed(self.lowest), self._scaled_throughputs())
+        program = self.scaled.program
+        enough = np.minimum(self._needed(self.lowest) + MARGIN * self.best, self._scaled_throughputs())
         held = enough / self._needed(self.at) * (1.0 - SLACK)
         program.bound_columns(np.array([self.further]), np.zeros(1), np.zeros(1))
         program.bound_rows(self.scaled.rows, held, np.full(len(self.of), inf))

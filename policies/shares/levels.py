@@ -25,8 +25,9 @@ class Scaled:
         best = per * self.program.places.best_rates
         self.of = np.flatnonzero(best > 0.0)
         self.unit = unit or highest_level(division, best)
-        self.best = best[self.of] / self.unit
-        self.rows = self.program.add_throughputs(np.where(best > 0.0, per / self.unit, 0.0), 0.0)
+        scaled = self.program.bounded(np.where(best > 0.0, per / self.unit, 0.0))
+        self.best = (scaled * self.program.places.best_rates)[self.of]
+        self.rows = self.program.add_throughputs(scaled, 0.0)
 
 
 class Levels(Scaled):

@@ -30,6 +30,10 @@ DUST = 1e-9
 """Time of a class, in parts of its jobs' wall clock, that no solver of doubles tells from none."""
 PRICED = 1e-9
 """A dual below this may be an error of rounding."""
+MOST = 1e12
+"""Largest coefficient of a throughput. One this large asks for a part of the time that no solver tells from none (`DUST`); HiGHS
+refuses those from 1e15 on.
+"""
 MANY_CLASSES = 500
 """From how many classes on the interior point is the faster way to the first basis of a max-min program."""
 
@@ -96,10 +100,18 @@ class Program:
         return np.arange(self._rows - len(lower), self._rows)
 
     def add_throughputs(self, per: Floats, lower: float) -> Ints:
-        """New rows per_m * throughput of a job of m >= lower, one for each class with per_m > 0, in their order; their indices."""
-        scaled = self.places.throughputs.of_rows(per / self.division.count)
+        """New rows per_m * throughput of a job of m >= lower, one for each class with per_m > 0, in their order; their indices.
+
+        A `per` with which a coefficient would be above MOST is as low as that takes: more is asked for, but less than DUST.
+        """
+        scaled = self.places.throughputs.of_rows(self.bounded(per) / self.division.count)
         row = np.cumsum(per > 0.0) - 1
         return self.add_rows(Entries(row[scaled.row], scaled.column, scaled.value), np.full(int((per > 0.0).sum()), lower))
+
+    def bounded(self, per: Floats) -> Floats:
+        """float64[M]: factors of throughputs that come to no more than MOST where a job is fastest."""
+        best = self.places.best_rates
+        return np.minimum(per, np.divide(MOST, best, out=np.full(len(best), inf), where=best > 0.0))
 
     def add_columns(self, entries: Entries, lower: Floats, upper: Floats, cost: float = 0.0) -> Ints:
         """New columns, one for each bound, with these entries (`column` counted from the first of them); returns their indices."""

@@ -12,6 +12,7 @@ from policies.shares import finish_time
 from policies.shares.agnostic import agnostic
 from policies.shares.division import Division
 from policies.shares.finish_time import Times, finish_time_fairness, isolated_rates
+from policies.shares.program import Program
 from tests import textbook_shares as textbook
 from tests.builders_shares import T0_T1, a_division, divisions
 
@@ -120,3 +121,16 @@ def test_knowing_the_types_is_never_less_fair(
     given = times(division, steps, elapsed, isolated)
     blind = agnostic(lambda d: finish_time_fairness(d, given), division)
     assert finish_time_fairness(division, given).objective <= blind.objective * (1 + 1e-5)
+
+
+@pytest.mark.parametrize("fill", [False, True])
+def test_times_that_are_right_only_as_far_as_doubles_go_are_no_trouble_for_a_job_that_needs_next_to_none(
+    fill: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A solver may miss a job's time by some 1e-13 of the wall clock: next to nothing, but not of 6e-9."""
+    division = a_division([[1.0], [1e6], [1.0]], gpus=[2])
+    times = Times(np.array([1e3, 1e2, 1e6]), np.array([1e6, 10.0, 0.0]), np.array([1.0, 1e4, 1.0]))
+    exact = finish_time_fairness(division, times, fill=fill).objective
+    solved = Program.values.fget
+    monkeypatch.setattr(Program, "values", property(lambda program: np.maximum(solved(program) - 2e-13, 0.0)))
+    assert finish_time_fairness(division, times, fill=fill).objective == pytest.approx(exact, rel=1e-6)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from math import inf
 
 import numpy as np
@@ -50,6 +51,16 @@ def test_a_short_job_beside_a_very_long_one_still_gets_its_part() -> None:
     division = a_division([[1.0], [1.0]], gpus=[1])
     shares = makespan(division, np.array([1.0, 1e6]), fill=False)
     assert shares.throughput(division)[0] == pytest.approx(1.0 / (1e6 + 1.0))
+
+
+@pytest.mark.parametrize("blind", [False, True])
+def test_a_last_step_at_a_million_a_second_beside_a_billion_at_a_millionth_is_no_trouble(blind: bool) -> None:
+    """So unlike are the times that the one's part of the other's is below what a solver takes as a coefficient."""
+    division = a_division([[1e6, 1e6], [1e-6, 0.0]], gpus=[1, 1])
+    steps = np.array([1.0, 1e9])
+    shares = agnostic(partial(makespan, steps=steps), division) if blind else makespan(division, steps)
+    assert shares.objective == pytest.approx(1e15, rel=1e-6)
+    assert textbook.excess(division, shares) <= 1e-6
 
 
 def test_idle_gpus_go_to_jobs_that_would_end_in_time_anyway() -> None:
