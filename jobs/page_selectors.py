@@ -71,13 +71,17 @@ class QueueFilters:
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """Where a job runs: a number of GPUs of a type on a node, and the jobs that share them."""
+    """Where a job runs: a number of GPUs of a type on a node, and the jobs that share them.
+
+    `measuring`: it does not run there, its kind is measured.
+    """
 
     node: str
     gpu_type: str
     gpus: int
     emulated: bool
     beside: tuple[str, ...] = ()
+    measuring: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -195,7 +199,7 @@ def _row(job: Job, names: Mapping[str, str], beside: Names, now: datetime) -> Jo
     text, tone = formats.due(job.due_at, now, job.completed_at)
     return JobRow(
         job=job,
-        places=tuple(_place(a, beside.get(a.pk, ())) for a in getattr(job, "live_assignments", ())),
+        places=tuple(_place(a, beside.get(a.pk, ())) for a in sorted(getattr(job, "live_assignments", ()), key=_is_measuring)),
         percent=100 * fraction_of(job),
         steps_per_s=speed,
         eta_s=(job.total_steps - job.steps_done) / speed if speed and job.state == JobState.RUNNING else None,
@@ -207,7 +211,12 @@ def _row(job: Job, names: Mapping[str, str], beside: Names, now: datetime) -> Jo
 
 def _place(assignment: Assignment, beside: tuple[str, ...]) -> Place:
     node = assignment.node
-    return Place(node.name, node.gpu_type.name, assignment.gpus, bool(node.emulated or node.gpu_type.emulated), beside)
+    emulated = bool(node.emulated or node.gpu_type.emulated)
+    return Place(node.name, node.gpu_type.name, assignment.gpus, emulated, beside, _is_measuring(assignment))
+
+
+def _is_measuring(assignment: Assignment) -> bool:
+    return assignment.purpose == "profiling"
 
 
 def query_of(filters: QueueFilters) -> dict[str, Any]:

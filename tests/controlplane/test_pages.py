@@ -136,6 +136,16 @@ def test_the_ranks_of_a_gangs_launch_stand_in_their_order_and_its_log_says_whose
     assert "--rank 1" not in text(ada, f"/jobs/{demo.running.pk}/")
 
 
+def test_where_a_job_only_has_its_kind_measured_is_not_where_it_runs(demo: Demo, ada: Client) -> None:
+    an_assignment(demo.running, demo.nodes[2], purpose="profiling")
+    for path in ("/", f"/jobs/{demo.running.pk}/"):
+        page = text(ada, path)
+        runs, measures = page.index("2 × A100"), page.index("1 × P100")
+        assert runs < measures
+        assert "measuring</span>" in page[measures : measures + 400]
+        assert "measuring</span>" not in page[runs:measures]
+
+
 def test_a_round_says_which_part_of_a_gpu_a_job_was_given(demo: Demo, ada: Client) -> None:
     changes = demo.round.changes
     changes[1]["to"][0]["share"] = 0.5
