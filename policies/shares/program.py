@@ -111,7 +111,8 @@ class Program:
     def bounded(self, per: Floats) -> Floats:
         """float64[M]: factors of throughputs that come to no more than MOST where a job is fastest."""
         best = self.places.best_rates
-        return np.minimum(per, np.divide(MOST, best, out=np.full(len(best), inf), where=best > 0.0))
+        most: Floats = np.divide(MOST, best, out=np.full(len(best), inf), where=best > 0.0)
+        return np.asarray(np.minimum(per, most), dtype=np.float64)
 
     def add_columns(self, entries: Entries, lower: Floats, upper: Floats, cost: float = 0.0) -> Ints:
         """New columns, one for each bound, with these entries (`column` counted from the first of them); returns their indices."""

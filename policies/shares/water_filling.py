@@ -20,7 +20,6 @@ stuck by a mixed-integer program (appendix A.1), which gives the same set.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from contextlib import suppress
 from dataclasses import dataclass
 from math import inf
 
@@ -219,10 +218,12 @@ class _Filling:
         for slack in SLACKS[self.slack :]:
             self.programs += 1
             self._hold_levels(1.0 - slack)
-            with suppress(SolverFailedError):
+            try:
                 return self.program.solve()
+            except SolverFailedError as error:
+                why = error
             self.slack = min(self.slack + 1, len(SLACKS) - 1)
-        raise SolverFailedError(f"levels that were reached could not be held, not even but for {SLACKS[-1]} of them")
+        raise SolverFailedError(f"levels could not be held, not even but for {SLACKS[-1]} of them: {why}") from why
 
     def _hold_levels(self, part: float) -> None:
         lower = np.where(self.stuck, self.floor * part, 0.0)
