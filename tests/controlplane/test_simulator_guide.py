@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 import shlex
 from io import StringIO
@@ -88,6 +89,7 @@ def test_the_guides_policy_is_found_by_an_entry_point(folder: Path, monkeypatch:
     (about / "METADATA").write_text("Metadata-Version: 2.1\nName: my_package\nVersion: 1\n")
     (about / "entry_points.txt").write_text(f"[{registry.GROUP}]\n{name} = {target.strip(chr(34))}\n")
     monkeypatch.syspath_prepend(str(folder / "site"))
+    monkeypatch.setenv("PYTHONPATH", str(folder / "site"), prepend=os.pathsep)
     words = f"--cluster cluster.yaml --workload trace.csv --policy {name}:gpus=2"
     assert simulated(folder, words.split())["policies"][0]["parameters"] == {"gpus": 2}
 
