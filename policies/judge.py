@@ -279,16 +279,20 @@ def _waiting_entry(job: str, code: WaitCode, training: set[str], snapshot: Snaps
 def _plan_numbers(plan: Plan) -> Iterator[Violation]:
     numbers: list[tuple[str, float | None]] = [("objective", plan.objective), ("bound", plan.bound)]
     for entry in plan.waiting:
-        if entry.watts is not None or entry.earliest_s is not None:
+        if _is_no_figure(entry.watts) or _is_no_figure(entry.earliest_s):
             numbers += [(f"watts of {entry.job}", entry.watts), (f"earliest_s of {entry.job}", entry.earliest_s)]
     good: set[int] = set()  # jobs of one class have one and the same mapping
     for job, by_type in plan.shares.items():
         if id(by_type) not in good:
             good.add(id(by_type))
-            numbers += [(f"shares of {job} on {t}", share) for t, share in by_type.items()]
+            numbers += [(f"shares of {job} on {t}", share) for t, share in by_type.items() if _is_no_figure(share)]
     for name, value in numbers:
-        if value is not None and not isfinite(value):
+        if _is_no_figure(value):
             yield Violation("not_finite", f"{name} is {value}: give a finite number or none")
+
+
+def _is_no_figure(value: float | None) -> bool:
+    return value is not None and not isfinite(value)
 
 
 def _devices(load: _Load) -> Iterator[Violation]:

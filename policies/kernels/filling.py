@@ -22,19 +22,25 @@ STEPS_PER_ROW = 50
 
 @compiled
 def pivot(table: Floats, value: Floats, gain: Floats, basis: Ints, row: int, column: int) -> None:
-    """Let `column` enter the basis in `row`."""
+    """Let `column` enter the basis in `row`.
+
+    Where the row has nothing, nothing changes: those columns are not gone through.
+    """
     factor = table[row, column]
     table[row] /= factor
     value[row] /= factor
+    filled = np.flatnonzero(table[row])
     for i in range(len(value)):
         part = table[i, column]
         if i != row and part != 0.0:
-            table[i] -= part * table[row]
+            for j in filled:
+                table[i, j] -= part * table[row, j]
             value[i] -= part * value[row]
             table[i, column] = 0.0
     part = gain[column]
     if part != 0.0:
-        gain -= part * table[row]
+        for j in filled:
+            gain[j] -= part * table[row, j]
         gain[column] = 0.0
     table[row, column] = 1.0
     basis[row] = column

@@ -6,6 +6,8 @@ from collections import defaultdict
 from typing import NamedTuple, TypeAlias
 
 from policies.mechanisms.staying import training_run
+from policies.shares.classing import Classed
+from policies.shares.ground import Given
 from policies.shares.observe import Observed
 from policies.snapshot import RankSeat, Running
 
@@ -35,12 +37,27 @@ def homes_of(observed: Observed) -> dict[int, Home]:
     running = observed.snapshot.jobs.columns.others["running"]
     if not any(running):
         return {}
-    found, homes = _Found(observed), {}
+    found, homes, kept = _Found(observed), {}, _kept(observed)
     for e, row in enumerate(observed.row_list):
-        runs = running[row]
-        if runs and (run := training_run(runs)) is not None and (home := found.home(e, run)) is not None:
+        if not (runs := running[row]) or (run := training_run(runs)) is None:
+            continue
+        home = kept.get(e)
+        if home is None or home.run is not run:
+            home = found.home(e, run)
+        if home is not None:
             homes[e] = home
+    observed.snapshot.lasting["homes"] = (observed.classes, observed.ground.devices, homes)
     return _with_partners(homes) if any(home.shares for home in homes.values()) else homes
+
+
+def _kept(observed: Observed) -> dict[int, Home]:
+    """Homes of the round before, without partners, where the jobs' groups and the nodes' devices are the same: who has not moved
+    since has the same home.
+    """
+    before: tuple[Classed, Given, dict[int, Home]] | None = observed.snapshot.lasting.get("homes")
+    if before is None or before[0] is not observed.classes or before[1] != observed.ground.devices:
+        return {}
+    return before[2]
 
 
 class _Found:

@@ -212,15 +212,16 @@ class Queues:
 
     @cached_property
     def _attained(self) -> Mapping[str, Floats]:
-        """By GPU type float64[E]: time that each job has received there so far."""
-        received = self.observed.snapshot.jobs.columns.others["received_s"]
-        table = {gpu_type: [0.0] * len(self.observed.row_list) for gpu_type in self.observed.ground.types}
-        for e, row in enumerate(self.observed.row_list):
-            for gpu_type, seconds in received[row]:
+        """By GPU type float64[E]: time that each job has received there so far; 0 for a job that is all its class, first anyway."""
+        received, rows = self.observed.snapshot.jobs.columns.others["received_s"], self.observed.row_list
+        table = {gpu_type: [0.0] * len(rows) for gpu_type in self.observed.ground.types}
+        in_company = [e for members in self.members if len(members) > 1 for e in members]
+        for e in in_company:
+            for gpu_type, seconds in received[rows[e]]:
                 if (of_type := table.get(gpu_type)) is not None:
                     of_type[e] += seconds
-        for e, row in enumerate(self.observed.row_list) if self.level else ():
-            for gpu_type, seconds in self.level.get(self.ids[row], {}).items():
+        for e in in_company if self.level else ():
+            for gpu_type, seconds in self.level.get(self.ids[rows[e]], {}).items():
                 if gpu_type in table:
                     table[gpu_type][e] += seconds
         return {gpu_type: np.array(of_type) for gpu_type, of_type in table.items()}

@@ -128,17 +128,17 @@ class Classed:
 
 
 def classed(snapshot: Snapshot, ground: Ground, rows: Ints, asked: Asked) -> Classed:
-    """The jobs of these rows as classes. Most rounds see the jobs and nodes of the one before: theirs is kept under all that it is
-    made of.
+    """The jobs of these rows as classes. Most rounds see the jobs and nodes of the one before: theirs is kept with all that it is
+    made of. (Compared, not looked up: texts of the round before are the very same objects, and hashes of them all cost more.)
     """
     told = _Told.of(snapshot.jobs.columns, rows, asked)
     key = (told.key, asked, ground.types, ground.type_of, ground.sizes, ground.shared if asked.pairs else ())
-    known: dict[Hashable, Classed] = snapshot.lasting.setdefault("classes", {})
-    if key not in known:
-        made = _Builder(snapshot, ground, told, asked).classes()
-        known.clear()
-        known[key] = made
-    return known[key]
+    kept: tuple[Hashable, Classed] | None = snapshot.lasting.get("classes")
+    if kept is not None and kept[0] == key:
+        return kept[1]
+    made = _Builder(snapshot, ground, told, asked).classes()
+    snapshot.lasting["classes"] = key, made
+    return made
 
 
 @dataclass(frozen=True, slots=True)

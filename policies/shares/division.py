@@ -70,6 +70,8 @@ class Division:
     @cached_property
     def type_rates(self) -> Floats:
         """float64[M, T]: steps/s of a job on each type, in `type_column`; 0 where it cannot run."""
+        if self.column_type.tolist() == list(range(len(self.types))) and not any(c.spread for c in self.columns):
+            return self.rates  # a column for each type, as nearly always
         rates = np.take_along_axis(self.rates, np.maximum(self.type_column, 0), axis=1)
         return frozen(np.where(self.type_column < 0, 0.0, rates))
 
