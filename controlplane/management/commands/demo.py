@@ -31,7 +31,7 @@ CLOCKWORK = {
     "lease_s": 15.0,
     "grace_s": 6.0,
     "margin_s": 3.0,
-    "restart_cost_s": 2.0,
+    "restart_cost_s": 0.5,
     "profiling_steps": 12,
 }
 """Minutes in place of hours: the paper's five minutes between periodic rounds are five seconds."""
