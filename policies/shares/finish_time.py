@@ -27,9 +27,9 @@ STEPS = 100
 """Newton's steps at most; it takes one to three as a rule."""
 SLACK = 1e-12
 """Part of what was reached that is not asked for again: it is only feasible up to rounding."""
-MARGIN = 1e-11
-"""Part of the wall clock that each job is asked to have beside what it needs: a solver misses times by some 1e-13, which of a job
-that needs little more than that is not little.
+MARGIN = 1e-9
+"""Part of the wall clock that each job is asked to have beside what it needs: a solver may miss times by some 1e-10, the tolerance
+that it is given, and of a job that needs little more than that this is not little.
 """
 HALVINGS = 60
 """Of the interval in which the first tangent is sought."""

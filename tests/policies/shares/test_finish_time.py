@@ -133,3 +133,16 @@ def test_times_that_are_right_only_as_far_as_doubles_go_are_no_trouble_for_a_job
     exact = finish_time_fairness(division, times, fill=fill).objective
     monkeypatch.setattr(Program, "values", property(lambda p: np.maximum(np.array(p._read.col_value) - 2e-13, 0.0)))
     assert finish_time_fairness(division, times, fill=fill).objective == pytest.approx(exact, rel=1e-6)
+
+
+@pytest.mark.parametrize("knowing", [True, False])
+def test_a_job_that_needs_less_time_than_a_solver_tells_from_none_still_has_it(knowing: bool) -> None:
+    """The third job began long ago for what it has to do: rho is its, and the others need some 1e-10 of their time for as much."""
+    none = (0.0, 0.0)
+    pairs = {(0, 2): [none, (8.30773624, 4.77660997)], (1, 2): [none, none], (2, 3): [none, (4.375, 3.82640232)]}
+    division = a_division(
+        [[0, 10], [1.5, 0], [0, 8.75], [0, 5.5]], gpus=[1, 4], pairs=pairs, count=[1, 3, 1, 1], scale=[1, 2, 1, 1]
+    )
+    times = Times(np.ones(4), np.array([4e3, 1.0, 1e4, 4e3]), np.array([0.0, 1e4, 0.0, 1e4]))
+    shares = finish_time_fairness(division, times) if knowing else agnostic(lambda d: finish_time_fairness(d, times), division)
+    assert shares.objective == pytest.approx(1e4 * isolated_rates(division)[2], rel=1e-3)
