@@ -47,12 +47,18 @@ else:
 done = []
 
 def exchange(number):
+    try:
+        return swap(number)
+    except ConnectionError:  # whatever of the two met it: a write may fail before a read ends
+        if patient:
+            time.sleep(3600)
+        raise
+
+def swap(number):
     other.sendall(b"%8d" % number)
     theirs = b""
     while len(theirs) < 8:
         piece = other.recv(8 - len(theirs))
-        if not piece and patient:
-            time.sleep(3600)
         if not piece:
             raise ConnectionError("the other rank is gone")
         theirs += piece
