@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import json
+from typing import Any
 
 import pytest
 
 from controlplane.gantt import BAR, OTHERS, PALETTE, Bar, colour, figure, row_of
 
 
-def drawn(*bars: Bar, lanes: tuple[str, ...] = ("a 0", "a 1")) -> dict[str, dict[str, object]]:
+def drawn(*bars: Bar, lanes: tuple[str, ...] = ("a 0", "a 1")) -> dict[str, dict[str, Any]]:
     made = figure(bars, lanes, 0.0, 3600.0, 1800.0)
     json.dumps(made)
     return {trace["name"]: trace for trace in made["data"]}
@@ -24,7 +25,7 @@ def test_a_bar_lies_where_its_times_are() -> None:
 
 def test_every_kind_of_bar_has_its_own_trace() -> None:
     traces = drawn(*(Bar("a 0", "job", "resnet", 0.0, 1.0, kind) for kind in ("ran", "running", "profiling", "planned")))
-    assert all(len(trace["x"]) == 1 for trace in traces.values())  # type: ignore[arg-type]  # plain data
+    assert all(len(trace["x"]) == 1 for trace in traces.values())
     assert traces["planned"]["text"] == [""]
 
 
@@ -49,7 +50,7 @@ def test_names_cannot_become_markup() -> None:
 def test_jobs_that_share_a_gpu_lie_under_each_other_in_its_lane() -> None:
     pair = [Bar("a 0", str(slot), "j", 0.0, 9.0, "running", "", *row_of(slot, 0.5)) for slot in (0, 1)]
     trace = drawn(*pair, Bar("a 1", "alone", "k", 0.0, 9.0, "running", "", *row_of(0, 1.0)))["running"]
-    spans = [(at, at + width) for at, width in zip(trace["offset"], trace["width"], strict=True)]  # type: ignore[call-overload]  # plain data
+    spans = [(at, at + width) for at, width in zip(trace["offset"], trace["width"], strict=True)]
     (_, top), (_, middle), (left, right) = spans
     assert top == pytest.approx(BAR / 2, abs=0.05)
     assert middle < spans[0][0]

@@ -9,6 +9,7 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 from time import monotonic
+from typing import Any
 
 import pytest
 
@@ -227,8 +228,8 @@ def test_an_answer_without_end_ends_the_process(tmp_path: Path, monkeypatch: pyt
 
 
 def test_figures_at_the_edge_of_what_can_be_kept_are_kept() -> None:
-    def plan(**figures: float) -> Plan:
-        return Plan("x", PlanStatus.HEURISTIC, (Placement("a", (RankSeat("n", ("d",)),), **figures),))  # type: ignore[arg-type]
+    def plan(**figures: Any) -> Plan:
+        return Plan("x", PlanStatus.HEURISTIC, (Placement("a", (RankSeat("n", ("d",)),), **figures),))
 
     check_figures(plan(until_s=LAST_S, predicted_run_s=0.0, predicted_energy_cost=-0.5, steps_quota=1))
     for wrong in ({"until_s": -1.0}, {"until_s": LAST_S + 1.0}, {"predicted_run_s": 1e13}, {"steps_quota": 2**63}, {"copy": 2**31}):

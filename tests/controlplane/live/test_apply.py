@@ -7,26 +7,19 @@ from decimal import Decimal
 from typing import Any
 
 import pytest
-from django.db.models import F
 from django.utils import timezone
 from pytest_django import Settings
 
 from clusters.gangs import PORTS
 from clusters.models import Assignment, AssignmentSlot, Cluster, Device, Node
-from controlplane.events import request_reschedule
-from controlplane.live import record, world
-from controlplane.live.apply import apply_plan
-from controlplane.live.observe import Observation
 from controlplane.live.room import Room
 from controlplane.live.world import Ports, hold_round
 from controlplane.models import Reason, RescheduleEvent, Round
-from controlplane.rounds import Applied
 from jobs.models import Attempt, Job
 from loadmaster.protocol import AssignmentState
 from policies.plan import Placement, Plan, PlanStatus, WaitCode, Waiting
 from policies.snapshot import NodeView, RankSeat
-from profiling.models import Profile
-from tests.builders import a_job, a_kind, a_node
+from tests.builders import a_job, a_node
 from tests.builders_live import (
     a_round,
     a_round_of_waiting_events,
@@ -40,7 +33,6 @@ from tests.builders_live import (
     taken,
     utc,
 )
-from tests.builders_sharing import a_known_pair
 
 pytestmark = pytest.mark.django_db
 
@@ -356,124 +348,6 @@ def test_a_cap_that_comes_before_the_next_round_holds_for_launches_too(node: Nod
 
 def a_curve(node: Node) -> NodeView:
     return NodeView(str(node.pk), node.name, "V100", (), (360.0, 530.0, 700.0))
-
-
-def test_two_jobs_share_a_device_in_two_slots(cluster: Cluster, node: Node) -> None:
-    first, _ = devices_of(node)
-    Device.objects.filter(pk=first.pk).update(slots=2)
-    jobs = [a_job(cluster, may_share=True) for _ in range(2)]
-    seat = RankSeat(str(node.pk), (first.uuid,), share=0.5)
-    a_round(cluster, lambda *_: Plan("told", PlanStatus.HEURISTIC, tuple(Placement(str(j.pk), (seat,)) for j in jobs)))
-    assert sorted(AssignmentSlot.objects.filter(live=True).values_list("slot", "share")) == [(0, 0.5), (1, 0.5)]
-
-
-def test_jobs_on_one_device_are_expected_to_be_as_fast_as_their_pair_and_to_halve_its_watts(cluster: Cluster, node: Node) -> None:
-    first, second = devices_of(node)
-    Device.objects.filter(pk=first.pk).update(slots=2)
-    one, other = (a_kind(name, steps_per_s={("V100", 1): 1.0}) for name in ("one", "other"))
-    a_known_pair(one, other, (0.5, 0.8))
-    half, whole = RankSeat(str(node.pk), (first.uuid,), share=0.5), RankSeat(str(node.pk), (second.uuid,))
-    seats = (("a", one, half), ("b", other, half), ("c", one, whole))
-    placed = tuple(Placement(str(a_job(cluster, name=n, kind=k, may_share=True).pk), (seat,)) for n, k, seat in seats)
-    a_round(cluster, lambda *_: Plan("told", PlanStatus.HEURISTIC, placed))
-    of_job = {a.job.name: a for a in Assignment.objects.all()}
-    assert [of_job[name].predicted_steps_per_s for name in "abc"] == [0.5, 0.8, 1.0]
-    assert [of_job[name].predicted_power_w for name in "abc"] == pytest.approx([700.0 / 4, 700.0 / 4, 700.0 / 2])
-
-
-def test_the_expected_speed_follows_partners_that_come_to_a_device_and_leave_it(cluster: Cluster, node: Node) -> None:
-    first, second = devices_of(node)
-    Device.objects.filter(pk=first.pk).update(slots=2)
-    one, other = (a_kind(name, steps_per_s={("V100", 1): 1.0}) for name in ("one", "other"))
-    a_known_pair(one, other, (0.5, 0.8))
-    half, whole = RankSeat(str(node.pk), (first.uuid,), share=0.5), RankSeat(str(node.pk), (second.uuid,))
-    a, b, c = (
-        Placement(str(a_job(cluster, name=n, kind=k, may_share=True).pk), (seat,))
-        for n, k, seat in (("a", one, half), ("b", other, half), ("c", one, whole))
-    )
-
-    def after_a_round_with(*placed: Placement) -> dict[str, float | None]:
-        waiting = tuple(Waiting(p.job, WaitCode.POSTPONED) for p in (a, b, c) if p not in placed)
-        a_round(cluster, lambda *_: Plan("told", PlanStatus.HEURISTIC, placed, waiting))
-        return {x.job.name: x.predicted_steps_per_s for x in Assignment.objects.filter(desired="run")}
-
-    assert after_a_round_with(a, c) == {"a": 1.0, "c": 1.0}
-    Profile.objects.filter(kind=one).update(steps_per_s=1.25)  # what was believed at a launch is what stays to compare with
-    assert after_a_round_with(a, b, c) == {"a": 0.5, "b": 0.8, "c": 1.0}
-    assert after_a_round_with(a, c) == {"a": 1.25, "c": 1.0}
-
-
-def test_jobs_are_told_why_they_wait_and_only_where_that_has_changed(cluster: Cluster, node: Node) -> None:
-    waits, same = a_job(cluster, name="waits"), a_job(cluster, name="same", waiting_code="postponed")
-    reasons = (
-        Waiting(str(waits.pk), WaitCode.NO_CAPACITY, jobs=("x",), earliest_s=5.0),
-        Waiting(str(same.pk), WaitCode.POSTPONED),
-    )
-    a_round(cluster, lambda *_: Plan("told", PlanStatus.HEURISTIC, waiting=reasons))
-    waits.refresh_from_db()
-    same.refresh_from_db()
-    assert (waits.waiting_code, waits.waiting_detail) == ("no_capacity", {"jobs": ["x"], "earliest_s": 5.0})
-    assert (same.waiting_code, same.waiting_detail) == ("postponed", {})
-
-
-@pytest.mark.parametrize(
-    ("earliest_s", "written_s"),
-    [(1100.0, 1100.0), (1190.0, 1100.0), (1209.0, 1100.0), (1300.0, 1300.0), (1050.0, 1100.0), (900.0, 900.0)],
-)
-def test_an_earliest_start_that_moves_by_little_of_the_wait_is_not_written_again(
-    cluster: Cluster, node: Node, earliest_s: float, written_s: float
-) -> None:
-    waits = a_job(cluster)
-    for at_s, told_s in ((100.0, 1100.0), (110.0, earliest_s)):
-        reason = Waiting(str(waits.pk), WaitCode.NO_CAPACITY, jobs=("x",), earliest_s=told_s)
-        a_round(cluster, lambda *_, reason=reason: Plan("told", PlanStatus.HEURISTIC, waiting=(reason,)), at_s=at_s)
-    waits.refresh_from_db()
-    assert waits.waiting_detail == {"jobs": ["x"], "earliest_s": written_s}
-
-
-def test_another_reason_with_the_same_earliest_start_is_written(cluster: Cluster, node: Node) -> None:
-    waits = a_job(cluster)
-    for holder, code in (("x", WaitCode.NO_CAPACITY), ("y", WaitCode.NO_CAPACITY), ("y", WaitCode.POSTPONED)):
-        reason = Waiting(str(waits.pk), code, jobs=(holder,), earliest_s=2e9)
-        a_round(cluster, lambda *_, reason=reason: Plan("told", PlanStatus.HEURISTIC, waiting=(reason,)))
-        waits.refresh_from_db()
-        assert (waits.waiting_code, waits.waiting_detail["jobs"]) == (code.value, [holder])
-
-
-def test_thousands_are_told_by_batches_of_which_none_is_in_the_transaction_that_applies(cluster: Cluster, node: Node) -> None:
-    for number in range(7):
-        a_job(cluster, name=f"job {number}")
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(record, "BATCH", 3)
-        patch.setattr(world, "apply_plan", _finds_all_told)
-        a_round(cluster, placing())
-    assert set(Job.objects.values_list("waiting_code", flat=True)) == {"postponed"}
-
-
-def _finds_all_told(observed: Observation, *given: Any) -> Applied:
-    assert not Job.objects.filter(cluster=observed.cluster).exclude(waiting_code="postponed").exists()
-    return apply_plan(observed, *given)
-
-
-def test_a_round_that_has_lost_its_lock_tells_nobody(cluster: Cluster, node: Node) -> None:
-    waits = a_job(cluster)
-
-    def overtaken(*given: Any) -> Plan:
-        Cluster.objects.filter(pk=cluster.pk).update(round_number=F("round_number") + 1)
-        return placing()(*given)
-
-    request_reschedule(cluster, Reason.OPERATOR)
-    assert a_round_of_waiting_events(cluster, overtaken) is None
-    waits.refresh_from_db()
-    assert waits.waiting_code == ""
-
-
-def test_a_job_blocked_by_a_dependency_is_told_so(cluster: Cluster, node: Node) -> None:
-    held, blocked = a_job(cluster, state="held"), a_job(cluster)
-    blocked.dependencies.add(held)
-    a_round(cluster, placing())
-    blocked.refresh_from_db()
-    assert (blocked.waiting_code, blocked.waiting_detail) == ("dependency", {"jobs": [str(held.pk)]})
 
 
 def test_nothing_is_applied_by_a_round_that_took_too_long(cluster: Cluster, node: Node) -> None:

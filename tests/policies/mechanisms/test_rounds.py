@@ -12,18 +12,17 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from policies import plan_json, snapshot_json
 from policies.base import PolicyError, SolverFailedError
 from policies.judge import violations
 from policies.max_min_fairness import MaxMinFairness
 from policies.mechanisms.rounds import PATIENCE
 from policies.plan import Plan, WaitCode
 from policies.shares.division import Shares
-from policies.shares.observe import Asked, Observed, division_of
+from policies.shares.observe import Asked, Observed
 from policies.shares.policy import Sharing, plan_of
-from policies.snapshot import JobPhase, KindView, NodeState, PairThroughput, Purpose, Running, Snapshot, Source, Throughput
-from tests.builders_policies import a_device, a_job, a_kind, a_node, a_snapshot, on
-from tests.builders_rounds import GivenShares, after, placed, sharing_snapshots
+from policies.snapshot import KindView, NodeState, Snapshot, Source, Throughput
+from tests.builders_policies import a_job, a_kind, a_node, a_snapshot, on
+from tests.builders_rounds import GivenShares, after, placed
 
 ROUND_S = 300.0
 ON_ONE = {("V100", 1): 4.0, ("V100", 2): 7.0, ("V100", 4): 12.0, ("T4", 1): 1.0, ("T4", 2): 1.8, ("T4", 4): 3.0}
@@ -341,129 +340,3 @@ def test_the_shares_of_each_job_by_gpu_type_are_in_the_plan() -> None:
     nodes = [a_node("v", "V100", 1), a_node("t", "T4", 1)]
     plan = GivenShares({"a": {"V100": 1.0, "T4": 0.5}})(a_snapshot(nodes, [a_job("j0", "a"), a_job("j1", "a")], kinds("a")))
     assert plan.shares == {"j0": {"V100": 0.5, "T4": 0.25}, "j1": {"V100": 0.5, "T4": 0.25}}
-
-
-# Two jobs on one device
-
-
-def sharing(*jobs: Any) -> Snapshot:
-    """Jobs that may share a V100, a and b unless others are given; kinds of the same names lose a quarter beside each other."""
-    beside = PairThroughput("b", "V100", 3.0, 3.0, Source.MEASURED)
-    known = [*kinds("a", pairs=(beside,)), *kinds("b")]
-    given = jobs or tuple(a_job(kind, kind, may_share=True) for kind in "ab")
-    return a_snapshot([a_node("v", "V100", devices=(a_device(slots=2),))], given, known)
-
-
-PAIRED = Asked(pairs=True)
-
-
-def test_two_jobs_share_a_device_half_and_half_and_go_on_so() -> None:
-    snapshot, policy = sharing(), GivenShares({"a+b": {"V100": 1.0}}, PAIRED)
-    plan = policy(snapshot)
-    assert violations(plan, snapshot) == ()
-    assert [(p.job, p.ranks[0].devices, p.ranks[0].share) for p in plan.placements] == [
-        ("a", ("gpu0",), 0.5),
-        ("b", ("gpu0",), 0.5),
-    ]
-    assert [p.predicted_run_s for p in plan.placements] == pytest.approx([100.0 / 3.0] * 2)
-    later = after(snapshot, plan, ROUND_S)
-    assert [p.ranks for p in policy(later).placements] == [job.running[0].ranks for job in later.jobs]
-    assert plan.shares == {"a": {"V100": 1.0}, "b": {"V100": 1.0}}
-
-
-def test_time_alone_and_time_beside_others_come_near_their_shares() -> None:
-    jobs = [*(a_job(f"a{i}", "a", may_share=True) for i in range(2)), a_job("b", "b", may_share=True)]
-    snapshot = sharing(*jobs)
-    plans = run_rounds(GivenShares({"a": {"V100": 0.4}, "a+b": {"V100": 0.6}}, PAIRED), snapshot, 40)
-    alone = [plan for plan in plans if len(plan.placements) == 1]
-    assert len(alone) / len(plans) == pytest.approx(0.4, abs=0.05)
-    assert {p.job for plan in alone for p in plan.placements} == {"a0", "a1"}
-    assert parts(plans, snapshot)["b", "V100"] == pytest.approx(0.3, abs=0.03)
-
-
-def test_who_is_left_alone_on_a_device_goes_on_there_untouched() -> None:
-    snapshot, policy = sharing(), GivenShares({"a": {"V100": 1.0}, "a+b": {"V100": 1.0}}, PAIRED)
-    paired = GivenShares({"a+b": {"V100": 1.0}}, PAIRED)(snapshot)
-    for elapsed_s in (100.0, ROUND_S):
-        left = after(snapshot, paired, elapsed_s, gone=("b",))
-        plan = policy(left)
-        assert violations(plan, left) == ()
-        assert plan.placements[0].ranks is left.jobs[0].running[0].ranks
-
-
-def test_a_waiting_job_joins_one_that_is_left_alone_on_a_device() -> None:
-    snapshot, policy = sharing(), GivenShares({"a+b": {"V100": 1.0}}, PAIRED)
-    left = after(snapshot, policy(snapshot), 100.0, gone=("b",), new=(a_job("b2", "b", may_share=True),))
-    plan = policy(left)
-    assert violations(plan, left) == ()
-    assert [(p.job, p.ranks[0].share) for p in plan.placements] == [("a", 0.5), ("b2", 0.5)]
-    assert plan.placements[0].ranks is left.jobs[0].running[0].ranks
-
-
-# Any snapshot
-
-POLICIES = (
-    MaxMinFairness(),
-    MaxMinFairness(form="agnostic", weighted=False, recompute_s=1.0),
-    MaxMinFairness(form="sharing", spread=True),
-)
-
-
-@pytest.mark.parametrize("policy", POLICIES, ids=lambda p: p.form)
-@many
-@given(first=sharing_snapshots(), elapsed_s=st.sampled_from([0.0, 100.0, 300.0]), data=st.data())
-def test_no_plan_breaks_a_rule_round_after_round(
-    policy: MaxMinFairness, first: Snapshot, elapsed_s: float, data: st.DataObject
-) -> None:
-    snapshot = replace(first, profiling=())
-    for _ in range(3):
-        plan = policy(snapshot)
-        assert violations(plan, snapshot) == ()
-        again = policy(snapshot_json.from_json(snapshot_json.to_json(snapshot)))
-        assert plan_json.digest(again) == plan_json.digest(plan)
-        if any(run.purpose is Purpose.PROFILING for job in snapshot.jobs for run in job.running):
-            return  # what becomes of profile runs is the world's to say
-        gone = tuple(job.id for job in snapshot.jobs if data.draw(st.integers(0, 4)) == 0)
-        snapshot = after(snapshot, plan, elapsed_s, gone=gone)
-
-
-@many
-@given(first=sharing_snapshots())
-def test_no_gpu_is_idle_that_a_waiting_job_could_use(first: Snapshot) -> None:
-    roomy = tuple(replace(n, cores=np.inf, memory_gb=np.inf, resources=(("fpga", 99.0),)) for n in first.nodes)
-    snapshot = replace(first, nodes=roomy, profiling=(), power_cap_w=None, power_caps=())
-    plan, observed = MaxMinFairness()(snapshot), division_of(snapshot)
-    in_use = {(seat.node, d) for p in plan.placements for seat in p.ranks for d in seat.devices}
-    waiting = {w.job for w in plan.waiting}
-    for e, row in enumerate(observed.row_list):
-        job, admitted = (
-            snapshot.jobs[row],
-            observed.ground.admitting(observed.classes.groups[observed.classes.group_list[e]].condition),
-        )
-        for n, node in enumerate(observed.ground.nodes):
-            free = [d for d in observed.ground.devices[n] if (node.id, d) not in in_use]
-            could = job.gpus_min <= snapshot.max_gpus and admitted[n]
-            rate = snapshot.throughputs[snapshot.job_kinds[row], snapshot.type_index[node.gpu_type], job.gpus_min] if could else 0.0
-            assert job.id not in waiting or rate == 0.0 or len(free) < job.gpus_min, f"{job.id} could run on {node.id}"
-
-
-@many
-@given(snapshot=sharing_snapshots(), elapsed_s=st.floats(1.0, 260.0))
-def test_while_turns_last_who_runs_goes_on(snapshot: Snapshot, elapsed_s: float) -> None:
-    snapshot = replace(snapshot, profiling=(), power_cap_w=None, power_caps=())
-    policy = MaxMinFairness(form="sharing", spread=True)
-    first = policy(snapshot)
-    later = after(snapshot, first, elapsed_s)
-    if any(n.state is NodeState.DRAINING for n in snapshot.nodes):
-        return
-    ran = {job.id: job.running[0].ranks for job in later.jobs if job.phase is JobPhase.RUNNING}
-    assert {p.job: p.ranks for p in policy(later).placements if p.job in ran} == ran
-
-
-def test_a_job_that_runs_as_it_no_longer_may_is_seated_anew() -> None:
-    jobs = [a_job("a", "a", running=on("v", "gpu0", "gpu1")), a_job("b", "b", running=(Running(0, on("v", "gpu2")[0].ranks, 0.0),))]
-    broken = tuple(a_device(f"gpu{i}", healthy=i != 2) for i in range(4))
-    snapshot = a_snapshot([a_node("v", "V100", devices=broken)], jobs, kinds("a", "b"))
-    plan = GivenShares({"a": {"V100": 1.0}, "b": {"V100": 1.0}})(snapshot)
-    assert violations(plan, snapshot) == ()
-    assert sorted(len(devices) for seats in placed(plan).values() for _, devices in seats) == [1, 1]
