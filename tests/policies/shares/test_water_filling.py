@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from itertools import count
+from typing import Any
 
 import numpy as np
 import pytest
@@ -19,6 +20,7 @@ from policies.shares.small_filling import MOST_CLASSES, small_filling
 from policies.shares.water_filling import Entity, fair_shares, filled_by_programs, hierarchical_shares
 from tests import textbook_shares as textbook
 from tests.builders_shares import T0_T1, a_division, divisions, jobs_of, many_like_jobs
+from tests.exact_shares import exact_levels
 
 relaxed = settings(max_examples=40, deadline=None)
 
@@ -228,3 +230,32 @@ def test_water_filling_holds_the_first_level_for_all(division: Division) -> None
     assert shares.objective == pytest.approx(textbook.fairness(division), rel=1e-6, abs=1e-9)
     reached = fair_scaling(division) * shares.throughput(division) / division.weight
     assert (reached[division.fastest_rates > 0.0] >= shares.objective * (1 - 1e-6)).all()
+
+
+@st.composite
+def far_apart(draw: st.DrawFn) -> Division:
+    """Up to four classes whose speeds and weights are orders of magnitude apart."""
+    classes, types = draw(st.integers(1, 4)), draw(st.integers(1, 3))
+    speed = st.one_of(st.just(0.0), st.floats(1e-4, 1e4), st.sampled_from([1e-4, 1.0, 3.0, 1e4]))
+
+    def each(values: st.SearchStrategy[Any]) -> list[Any]:
+        return draw(st.lists(values, min_size=classes, max_size=classes))
+
+    return a_division(
+        each(st.lists(speed, min_size=types, max_size=types)),
+        draw(st.lists(st.integers(1, 4), min_size=types, max_size=types)),
+        scale=each(st.sampled_from([1, 2])),
+        count=each(st.integers(1, 3)),
+        weight=each(st.floats(1e-3, 1e6)),
+    )
+
+
+@settings(max_examples=60, deadline=None)
+@given(far_apart())
+def test_levels_of_few_classes_are_those_of_whole_fractions_however_unlike_they_are(division: Division) -> None:
+    small = small_filling(division)
+    assume(small is not None)
+    assert small is not None
+    per, exact = fair_scaling(division) / division.weight, np.array(exact_levels(division))
+    slight = 1e-6 * per * division.fastest_rates  # a millionth of a job's time
+    assert (np.abs(per * small.shares.throughput(division) - exact) <= 1e-6 * exact + slight).all()
