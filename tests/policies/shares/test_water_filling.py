@@ -252,10 +252,12 @@ def far_apart(draw: st.DrawFn) -> Division:
 
 @settings(max_examples=60, deadline=None)
 @given(far_apart())
-def test_levels_of_few_classes_are_those_of_whole_fractions_however_unlike_they_are(division: Division) -> None:
+def test_nobody_has_less_than_in_whole_fractions_however_unlike_classes_are(division: Division) -> None:
+    """Somebody may have more: where a GPU is worth next to nothing to one class, rounding of its level is much to another."""
     small = small_filling(division)
     assume(small is not None)
     assert small is not None
     per, exact = fair_scaling(division) / division.weight, np.array(exact_levels(division))
     slight = 1e-6 * per * division.fastest_rates  # a millionth of a job's time
-    assert (np.abs(per * small.shares.throughput(division) - exact) <= 1e-6 * exact + slight).all()
+    assert (per * small.shares.throughput(division) >= exact * (1.0 - 1e-6) - slight).all()
+    assert excess(small.shares, division) <= 1e-9
