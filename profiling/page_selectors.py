@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from django.contrib.auth.models import User
 
@@ -33,12 +33,14 @@ class KindLine:
 
 
 def kinds_page(user: User, search: str = "") -> tuple[KindsTable, tuple[GpuType, ...], list[KindLine]]:
-    """(all that is known, the columns, the rows whose name or digest fits the search)."""
+    """(what is known, of pairs those of the rows shown; the columns; the rows whose name or digest fits the search)."""
     table = kinds_table(user)
     fitting = [k for k in table.kinds if search.lower() in k.name.lower() or k.digest.startswith(search)]
     told = {p.gpu_type for k in table.kinds for p in k.profiles} | {r.gpu_type for k in table.kinds for r in k.runs}
     types = tuple(GpuType.objects.filter(name__in=told).order_by("name"))
-    return table, types, [KindLine(kind, tuple(_cell(kind, t) for t in types)) for kind in fitting]
+    names = {kind.name for kind in fitting}
+    pairs = replace(table.pairs, lines=tuple(p for p in table.pairs.lines if p.first in names or p.second in names))
+    return replace(table, pairs=pairs), types, [KindLine(kind, tuple(_cell(kind, t) for t in types)) for kind in fitting]
 
 
 def _cell(kind: KindRow, gpu_type: GpuType) -> Cell:

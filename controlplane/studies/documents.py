@@ -15,7 +15,7 @@ from django.contrib.auth.models import User
 
 from clusters.models import Cluster
 from controlplane.simulation.study_document import FIELDS, Study, StudyError
-from controlplane.simulation.workloads import FILES, TYPES
+from controlplane.simulation.workloads import FILES, TYPES, WorkloadError
 from controlplane.studies.live_cluster import cluster_spec, history, queue
 
 LIVE = ("history", "queue")
@@ -27,6 +27,10 @@ MOST_NODES = 10_000
 MOST_GPUS = 100_000
 MOST_BANDS, MOST_CLUSTER_DAYS = 48, 400
 MOST_DAYS = 366
+TRIED_CHARACTERS = 256 * 1024
+"""Traces up to this length (some thousand jobs) are read when they are handed in, in tens of milliseconds: who sends what is no
+trace is told at once. Of longer ones the simulation itself says it.
+"""
 
 
 class DocumentError(ValueError):
@@ -63,6 +67,7 @@ def resolved(user: User, asked: Mapping[str, Any]) -> Resolved:
     except RecursionError:
         raise DocumentError({"study": ["is nested too deeply"]}) from None
     _check_size(study)
+    _try_trace(study)
     return Resolved(study.document, _summary(study, asked))
 
 
@@ -177,6 +182,16 @@ def _check_size(study: Study) -> None:
     runs = len(study.policies) * len(study.seeds)
     if runs > MOST_RUNS:
         raise DocumentError({"seeds": [f"{runs} runs (policies times seeds) are too many here; at most {MOST_RUNS}"]})
+
+
+def _try_trace(study: Study) -> None:
+    text = study.workload.get("text")
+    if not isinstance(text, str) or len(text) > TRIED_CHARACTERS:
+        return
+    try:
+        study.load(study.seeds[0])
+    except WorkloadError as error:
+        raise DocumentError({"workload": [line.strip() for line in str(error).splitlines()]}) from None
 
 
 def _by_field(message: str) -> dict[str, list[str]]:

@@ -337,6 +337,15 @@ def test_the_page_shows_pairs_and_how_far_their_estimates_were_off(client: Clien
     assert "over 2 numbers" in page
 
 
+def test_a_search_shows_the_pairs_of_the_kinds_it_finds(cluster: Cluster, client: Client, kinds: tuple[Kind, Kind]) -> None:
+    for kind in kinds:
+        a_job(cluster, kind=kind)
+    a_known_pair(*kinds, (1.0, 1.0))
+    client.force_login(a_user(operator=True))
+    assert "Pairs on one GPU" in client.get("/kinds/", {"search": kinds[1].name}).content.decode()
+    assert "Pairs on one GPU" not in client.get("/kinds/", {"search": "of that name is none"}).content.decode()
+
+
 def test_pairs_with_kinds_of_other_teams_are_not_shown(cluster: Cluster, kinds: tuple[Kind, Kind]) -> None:
     team = a_team()
     a_job(cluster, team=team, kind=kinds[0])

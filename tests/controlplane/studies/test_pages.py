@@ -96,6 +96,11 @@ def test_gavels_generator_takes_its_tables_as_the_file_or_its_kinds_as_an_option
         ({"policy_fifo": None, "policy_randomized_greedy": None}, "tick at least one policy"),
         ({"switch_pairs_observed": "3"}, "Part of the pairs that is measured, not estimated: 3.0: must be"),
         ({"workload": "csv"}, "choose a file, or paste its text"),
+        (
+            {"workload": "csv", "options": "", "jobs": "", "trace_text": "arrival_s,run_s\n0,60\nnever,60"},
+            "line 3: arrival_s must be a number",
+        ),
+        ({"workload": "swf", "options": "", "jobs": "", "trace_text": "words, nothing but words"}, "jobs cannot be used"),
         ({"workload": "history"}, "a written one has no history"),
         ({"workload": "queue"}, "a written one has no queue"),
         ({"options": "colour: red"}, "colour"),

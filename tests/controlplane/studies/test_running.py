@@ -12,6 +12,7 @@ from django.utils import timezone
 from pytest_django import Settings
 
 from controlplane.models import Simulation
+from controlplane.studies import documents
 from controlplane.studies.folders import folder_of, read_file, sweep
 from controlplane.studies.lifecycle import MOVES, IllegalSimulationMoveError, SimulationMove, check_move
 from controlplane.studies.moves import LostRaceError, move_simulation
@@ -46,7 +47,8 @@ def test_a_study_is_run_to_its_end_and_its_files_are_kept_in_the_database(settin
     assert not list(Path(settings.SIMULATIONS_DIR).iterdir())
 
 
-def test_a_study_whose_workload_cannot_be_read_fails_naming_the_line() -> None:
+def test_a_study_whose_long_trace_cannot_be_read_fails_naming_the_line(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(documents, "TRIED_CHARACTERS", 20)
     trace = {"type": "csv", "text": "arrival_s,run_s\n0,60\nnever,60\n"}
     simulation = a_simulation(study={"workload": trace, "policies": [{"name": "fifo"}]})
     run_next()
