@@ -1,0 +1,33 @@
+"""What people read for a field of a model whose name ends in a unit: "idle_w" is "Idle (W)" in the administration and in errors."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from django.db.models import Model
+
+UNITS = {
+    "_w": "W", "_s": "s", "_gb": "GB", "_kwh": "kWh", "_g": "g", "_c": "°C", "_per_s": "1/s", "_per_hour": "per hour",
+    "_per_kg": "per kg", "_per_kwh": "per kWh", "_g_per_kwh": "g per kWh",
+}  # fmt: skip
+"""Endings of names, from DESIGN's conventions; the longest that fits is the unit."""
+
+
+def with_unit(name: str) -> str | None:
+    """The words for a field of this name, or None where it has no unit."""
+    endings = [ending for ending in UNITS if name.endswith(ending) and name != ending[1:]]
+    if not endings:
+        return None
+    ending = max(endings, key=len)
+    return f"{name.removesuffix(ending).replace('_', ' ')} ({UNITS[ending]})"
+
+
+def name_units(models: Iterable[type[Model]]) -> None:
+    """Have the fields that were given no words of their own show their units.
+
+    Set beside what the field was declared with (`_verbose_name`), so that migrations do not see it.
+    """
+    for model in models:
+        for field in model._meta.fields:
+            if field._verbose_name is None and (words := with_unit(field.name)) is not None:  # type: ignore[attr-defined]
+                field.verbose_name = words
