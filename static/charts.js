@@ -1,6 +1,7 @@
 // What all charts of the pages share: colours of the ground come from the style sheet, and a phone's width is made the most of.
 (() => {
   "use strict";
+  const PHONE_LANE_PX = 50;
   const options = { responsive: true, displayModeBar: false, scrollZoom: false };
 
   const themed = (layout, width, hasLanes) => {
@@ -18,9 +19,12 @@
     };
     if (layout.shapes) result.shapes = layout.shapes.map((shape) => ({ ...shape, line: { ...shape.line, color: colour("--bad") } }));
     if (hasLanes && width < 600) {
-      // On a phone the lanes' names stand inside the plot, above their bars, where they leave room for time.
+      // On a phone the lanes' names stand inside the plot, above their bars, where they leave room for time; lanes are taller for it.
       const tickfont = { size: 10, color: colour("--ink-2") };
-      result.yaxis = { ...result.yaxis, ticklabelposition: "inside", tickfont, automargin: false };
+      const lanes = layout.yaxis.tickvals?.length ?? layout.yaxis.categoryarray?.length ?? 1;
+      const range = [layout.yaxis.range[0], layout.yaxis.range[1] + 0.3];
+      result.yaxis = { ...result.yaxis, range, ticklabelposition: "inside", ticklabelshift: -PHONE_LANE_PX / 2, tickfont, automargin: false };
+      result.height = 110 + PHONE_LANE_PX * Math.max(1, lanes);
       result.margin = { ...layout.margin, l: 4, r: 4 };
     }
     return result;

@@ -111,6 +111,7 @@ def test_what_if_on_a_phone_names_no_other_teams_jobs(ada_on_a_phone: Visitor) -
     page.get_by_role("button", name="Ask it").click(timeout=PATIENCE_MS)
     expect(page.get_by_label("Who would wait")).to_be_visible(timeout=PATIENCE_MS)
     expect(page.get_by_text("not-for-ada")).to_have_count(0)
+    expect(page.locator("[data-chart][aria-busy=false]")).to_have_count(2, timeout=PATIENCE_MS)
     ada_on_a_phone.picture("what-if-phone")
     assert ada_on_a_phone.overflow_px() == 0
 
