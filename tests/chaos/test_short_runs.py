@@ -34,6 +34,7 @@ def holds(result: dict[str, Any], blows: int) -> bool:
 
 
 @pytest.mark.timeout(PATIENCE_S)
+@pytest.mark.slow
 def test_eight_kills_lose_nothing(tmp_path: Path) -> None:
     options = ("--kills", "8", "--seed", "3", "--gap", "1", "--active", "4", "--most", "4", "--steps", "10")
     assert holds(chaos(tmp_path / "run", *options), 8)

@@ -119,6 +119,7 @@ def looked_after(cluster: Cluster) -> None:
     a_round_of_waiting_events(cluster)
 
 
+@pytest.mark.slow
 def test_a_pair_that_nobody_knows_is_measured_as_a_profile_run_and_then_shares(
     cluster: Cluster, site: NodeSite, kinds: dict[str, Kind]
 ) -> None:
@@ -142,6 +143,7 @@ def test_a_pair_that_nobody_knows_is_measured_as_a_profile_run_and_then_shares(
     assert {a.share for a in production} == {0.5}
 
 
+@pytest.mark.slow
 def test_two_that_do_not_fit_are_run_apart_and_neither_is_blamed(cluster: Cluster, site: NodeSite) -> None:
     big = {name: a_kind(name, steps_per_s={("V100", 1): 10.0}) for name in ("big", "huge")}
     a_known_pair(big["big"], big["huge"], (8.0, 8.0), source="estimated", samples=0)

@@ -59,12 +59,14 @@ def test_a_study_is_sent_with_its_trace_and_its_cluster(tmp_path: Path) -> None:
 
 
 def test_gavels_tables_are_sent_with_its_trace(tmp_path: Path) -> None:
-    (tmp_path / "a.trace").write_text("no line of it\n")
-    (tmp_path / "tables.json").write_text("{}")
+    line = "\t".join(["ResNet-18", "python3 main.py", "images", "--steps", "0", "100", "1", "static", "1", "-1", "0.0"])
+    tables = json.dumps({"v100": {"('ResNet-18', 1)": {"null": 2.0}}})
+    (tmp_path / "a.trace").write_text(f"{line}\n")
+    (tmp_path / "tables.json").write_text(tables)
     path = a_file(tmp_path, workload={"type": "gavel", "path": "a.trace", "throughputs": "tables.json", "name": "mine"})
     assert run("simulate", path).exit_code == 0
     assert Simulation.objects.get().document["workload"] == {
-        "type": "gavel", "name": "mine", "text": "no line of it\n", "tables": "{}",
+        "type": "gavel", "name": "mine", "text": f"{line}\n", "tables": tables,
     }  # fmt: skip
 
 
