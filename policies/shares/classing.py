@@ -79,6 +79,11 @@ class Classed:
         return numbers
 
     @cached_property
+    def line_list(self) -> list[Line]:
+        """The line of each job."""
+        return [self.lines[g] for g in self.group_list]
+
+    @cached_property
     def rate_lists(self) -> list[tuple[float, ...]]:
         """`rates` likewise."""
         return [line.row for line in self.lines]

@@ -1,4 +1,4 @@
-"""Lines of groups, kept from round to round: what comes of them is what working all of them out anew comes to."""
+"""Lines of groups: kept while their kinds and the ground are the same, and no longer."""
 
 from __future__ import annotations
 
@@ -9,51 +9,13 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from policies.shares import lines, telling
-from policies.shares.classing import Classed
 from policies.shares.observe import Asked, division_of
 from policies.snapshot import JobColumns, Jobs, Snapshot, Source, Throughput
 from tests.builders_policies import a_device, a_job, a_kind, a_node, a_snapshot
 from tests.builders_snapshots import snapshots
+from tests.policies.shares.test_following import ASKED, of_classes
 
 NODES = [a_node("n1", gpus=2), a_node("n2", gpus=2)]
-ASKED = (
-    Asked(),
-    Asked(spread=True),
-    Asked(pairs=True),
-    Asked(teams=True),
-    Asked(teams=True, users=True, queues=frozenset({"t"})),
-    Asked(jobs=True),
-)
-
-
-def seen(classes: Classed) -> object:
-    """All that follows of a snapshot's classes, to be compared."""
-    groups = [(classes.groups[g], classes.rate_lists[g]) for g in classes.group_list]
-    return classes.fingerprint, classes.entities, classes.class_list, classes.members, dict(classes.row_of), groups
-
-
-def before(snapshot: Snapshot, jobs: list[bool], faster: bool) -> Snapshot:
-    """A cluster in which some of the jobs are not there yet, all devices are well, and kinds may be known otherwise."""
-    there = [job for job, is_there in zip(snapshot.jobs, jobs, strict=True) if is_there]
-    known = tuple(
-        replace(k, throughputs=tuple(replace(t, steps_per_s=2 * t.steps_per_s) for t in k.throughputs)) for k in snapshot.kinds
-    )
-    nodes = tuple(replace(n, devices=tuple(replace(d, healthy=True) for d in n.devices)) for n in snapshot.nodes)
-    earlier = replace(snapshot, jobs=Jobs(JobColumns.of(there)), kinds=known if faster else snapshot.kinds, nodes=nodes)
-    assert earlier.lasting is not earlier.standing  # both asked for here, so that what follows has them too
-    return earlier
-
-
-@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.too_slow])
-@given(data=st.data(), snapshot=snapshots(), asked=st.sampled_from(ASKED), faster=st.booleans())
-def test_classes_of_a_following_snapshot_are_those_of_one_that_follows_nothing(
-    data: st.DataObject, snapshot: Snapshot, asked: Asked, faster: bool
-) -> None:
-    jobs = data.draw(st.lists(st.booleans(), min_size=len(snapshot.jobs), max_size=len(snapshot.jobs)))
-    earlier = before(snapshot, jobs, faster)
-    division_of(earlier, asked)
-    following = earlier.following(jobs=snapshot.jobs, kinds=snapshot.kinds, nodes=snapshot.nodes)
-    assert seen(division_of(following, asked).classes) == seen(division_of(snapshot, asked).classes)
 
 
 @settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.too_slow, HealthCheck.function_scoped_fixture])
@@ -62,7 +24,7 @@ def test_many_jobs_are_classed_as_few_are(monkeypatch: pytest.MonkeyPatch, snaps
     monkeypatch.setattr(telling, "MANY_JOBS", 1)
     many = division_of(replace(snapshot), asked)
     monkeypatch.undo()
-    assert seen(many.classes) == seen(division_of(snapshot, asked).classes)
+    assert of_classes(many.classes) == of_classes(division_of(snapshot, asked).classes)
 
 
 def following(first: Snapshot, *kinds: str, **fields: object) -> Snapshot:
