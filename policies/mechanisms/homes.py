@@ -50,18 +50,18 @@ class Seen:
 def homes_of(observed: Observed) -> dict[int, Home]:
     """By job, of those that have one: the others run nowhere, or must leave where they run."""
     columns = observed.snapshot.jobs.columns
-    ids, running = columns.ids, columns.others["running"]
-    if not any(running):
+    if not any(columns.others["running"]):
         return {}
     found, kept, homes, seen = _Found(observed), _kept(observed), dict[int, Home](), dict[str, Seen]()
-    for e, (row, line) in enumerate(zip(observed.row_list, observed.classes.line_list, strict=True)):
-        if not (runs := running[row]):
+    ids, running = observed.taking_part(columns.ids), observed.taking_part(columns.others["running"])
+    for e, (job, runs, line) in enumerate(zip(ids, running, observed.classes.line_list, strict=True)):
+        if not runs:
             continue
-        now = kept.get(ids[row])
+        now = kept.get(job)
         if now is None or now.runs is not runs or now.line is not line:
             now = Seen(runs, line, found.home(e, runs, line))
-        seen[ids[row]] = now
-        if (home := now.home) is not None:
+        seen[job], home = now, now.home
+        if home is not None:
             if home.job != e:
                 home = now.home = Home(e, home.run, home.places, home.column, home.shares)
             homes[e] = home

@@ -91,7 +91,9 @@ class Classed:
     @cached_property
     def row_of(self) -> Mapping[str, int]:
         """Number of the row of each key: classes, then pairs."""
-        return {self.row_key(row): row for row in range(len(self.keys) + len(self.division.pairs))}
+        rows = len(self.keys) + len(self.division.pairs)
+        pairs = [self.row_key(row) for row in range(len(self.keys), rows)]
+        return dict(zip((*self.keys, *pairs), range(rows), strict=True))
 
     def row_key(self, row: int) -> str:
         """The key of a class, or after all classes of a pair of them."""
@@ -109,10 +111,9 @@ class Classed:
     def fingerprint(self) -> str:
         """What shares depend on, in 32 characters: equal for equal divisions of the same classes."""
         d = self.division
-        made = blake2b(repr((self.keys, d.types, d.columns)).encode(), digest_size=16)
-        for array in (d.gpus, d.rates, d.count, d.scale, d.weight, d.entity, d.pairs, d.pair_rates):
-            made.update(np.ascontiguousarray(array).tobytes())
-        return made.hexdigest()
+        arrays = (d.gpus, d.rates, d.count, d.scale, d.weight, d.entity, d.pairs, d.pair_rates)
+        told = [repr((self.keys, d.types, d.columns)).encode(), *[array.tobytes() for array in arrays]]
+        return blake2b(b"".join(told), digest_size=16).hexdigest()
 
 
 def classed(snapshot: Snapshot, ground: Ground, rows: Ints, asked: Asked) -> Classed:
