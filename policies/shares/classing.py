@@ -134,8 +134,7 @@ class _Builder:
     def __init__(self, snapshot: Snapshot, ground: Ground, told: Told, asked: Asked) -> None:
         self.snapshot, self.ground, self.told, self.asked = snapshot, ground, told, asked
         self.columns = columns_of(snapshot, ground, spread=asked.spread)
-        groups, self.group_of = told.groups()
-        self.lines = tuple(lines_of(snapshot, ground, self.columns, groups))
+        self.lines, self.group_of = lines_of(snapshot, ground, self.columns, told)
 
     def classes(self) -> Classed:
         """The division, and who is where in it."""

@@ -6,17 +6,19 @@ more often than nodes do, so lines are kept with the nodes, each with the kind t
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass, field
+from collections.abc import Hashable
+from dataclasses import dataclass
 from functools import cached_property, lru_cache
 from hashlib import blake2b
-from typing import Any, NamedTuple, TypeAlias
+from typing import TypeAlias, cast
+
+import numpy as np
 
 from policies.shares.division import Column
 from policies.shares.ground import Ground
 from policies.shares.rates import Group, rates_of
-from policies.shares.telling import What, group_of
-from policies.snapshot import KindView, Snapshot
+from policies.shares.telling import Told, What, group_of
+from policies.snapshot import Ints, KindView, Snapshot
 
 NAMES_KEPT = 4096
 """Of classes: they are the same whatever the nodes, and a name costs ten look-ups."""
@@ -40,7 +42,8 @@ class Class:
         return _name(self.like)
 
 
-class Line(NamedTuple):
+@dataclass(frozen=True, slots=True, eq=False)
+class Line:
     """A group, its row of rates by column, and its class; None where it has no claim (weight 0) or can run nowhere now."""
 
     kind: KindView
@@ -49,45 +52,61 @@ class Line(NamedTuple):
     of_class: Class | None
 
 
-@dataclass(frozen=True, slots=True)
-class _Kept:
-    """Lines on the same ground by what their jobs are, and their classes."""
-
-    ground: Any
-    lines: dict[What, Line] = field(default_factory=dict)
-    classes: dict[Like, Class] = field(default_factory=dict)
-
-    def add(self, what: What, kind: KindView, group: Group, row: tuple[float, ...]) -> None:
-        """A line more, or one anew."""
-        of_class = None
-        if group.weight > 0.0 and any(row):
-            like = (group.kind, group.gpus, group.weight, group.team, group.user, group.shares, group.job, row)
-            of_class = self.classes.setdefault(like, Class(like))
-        self.lines[what] = Line(kind, group, row, of_class)
-
-
-def lines_of(snapshot: Snapshot, ground: Ground, columns: tuple[Column, ...], groups: Sequence[What]) -> list[Line]:
-    """The line of each of these groups, worked out where its kind or the ground are not as they were."""
+def lines_of(snapshot: Snapshot, ground: Ground, columns: tuple[Column, ...], told: Told) -> tuple[tuple[Line, ...], Ints]:
+    """(lines, int64[E] each job's of them); worked out where they are new, or their kinds or the ground are not as they were."""
     kept = _kept(snapshot, ground, columns)
-    index, kinds, known = snapshot.kind_index, snapshot.kinds, kept.lines
-    missing = [w for w in groups if (line := known.get(w)) is None or line.kind is not kinds[index[w[0]]]]
-    if len(missing) + max(len(known), len(kept.classes)) > max(LINES_KEPT, 2 * len(groups)):
-        known.clear()
-        kept.classes.clear()
-        missing = list(groups)
-    if missing:
-        made = [group_of(what) for what in missing]
-        rows = rates_of(snapshot, ground, made, columns).tolist()
-        for what, group, row in zip(missing, made, rows, strict=True):
-            kept.add(what, kinds[index[group.kind]], group, tuple(row))
-    return [known[what] for what in groups]
+    if told.has_many:
+        groups, of = told.groups()
+        return tuple(kept.of(snapshot, ground, columns, groups)), of
+    by_job = kept.of(snapshot, ground, columns, told.jobs())
+    number = {line: g for g, line in enumerate(dict.fromkeys(by_job))}
+    return tuple(number), np.array([number[line] for line in by_job], dtype=np.int64)
+
+
+class _Kept:
+    """Lines on the same ground by what their jobs are, and their classes by what theirs have in common."""
+
+    def __init__(self, key: Hashable) -> None:
+        self.key = key
+        self.lines: dict[What, Line] = {}
+        self.classes: dict[Like, Class] = {}
+
+    def of(self, snapshot: Snapshot, ground: Ground, columns: tuple[Column, ...], asked: list[What]) -> list[Line]:
+        """The line of each of these."""
+        found = list(map(self.lines.get, asked))
+        kinds, index = snapshot.kinds, snapshot.kind_index
+        stale = {line for line in set(found) if line is None or line.kind is not kinds[index[line.group.kind]]}
+        if not stale:
+            return cast(list[Line], found)
+        missing = dict.fromkeys([what for what, line in zip(asked, found, strict=True) if line in stale])
+        if len(missing) + max(len(self.lines), len(self.classes)) > max(LINES_KEPT, 2 * len(set(found))):
+            self.lines.clear()
+            self.classes.clear()
+            missing = dict.fromkeys(asked)
+        self._add(snapshot, ground, columns, list(missing))
+        return [self.lines[what] for what in asked]
+
+    def _add(self, snapshot: Snapshot, ground: Ground, columns: tuple[Column, ...], missing: list[What]) -> None:
+        groups = [group_of(what) for what in missing]
+        rows = rates_of(snapshot, ground, groups, columns).tolist()
+        for what, group, row in zip(missing, groups, map(tuple, rows), strict=True):
+            kind = snapshot.kinds[snapshot.kind_index[group.kind]]
+            self.lines[what] = Line(kind, group, row, self._class_of(group, row))
+
+    def _class_of(self, group: Group, row: tuple[float, ...]) -> Class | None:
+        if group.weight <= 0.0 or not any(row):
+            return None
+        like = (group.kind, group.gpus, group.weight, group.team, group.user, group.shares, group.job, row)
+        if like not in self.classes:
+            self.classes[like] = Class(like)
+        return self.classes[like]
 
 
 def _kept(snapshot: Snapshot, ground: Ground, columns: tuple[Column, ...]) -> _Kept:
     """Those of the round before if the ground was the same: nodes that stand may still have given more devices or fewer."""
     key = columns, ground.types, ground.type_of, ground.sizes
     kept: _Kept | None = snapshot.standing.get("lines")
-    if kept is None or kept.ground != key:
+    if kept is None or kept.key != key:
         kept = snapshot.standing["lines"] = _Kept(key)
     return kept
 

@@ -88,14 +88,19 @@ class Told(NamedTuple):
             users=_users(_taken(columns.others["user"], at), teams, asked.queues) if asked.users else (),
         )
 
+    @property
+    def has_many(self) -> bool:
+        """Whether to look at groups of jobs, not at jobs."""
+        return len(self.kinds) >= MANY_JOBS
+
     def groups(self) -> tuple[list[What], Ints]:
-        """(what the jobs of each group are, int64[E] the group of each job)."""
-        if len(self.kinds) >= MANY_JOBS:
-            first, group_of = self._grouped()
-            return self._jobs(first), group_of
-        number: dict[What, int] = {}
-        found = [number.setdefault(what, len(number)) for what in self._jobs(None)]
-        return list(number), np.array(found, dtype=np.int64)
+        """(what the jobs of each group are, int64[E] the group of each job), in a few operations on arrays."""
+        first, group_of = self._grouped()
+        return self._jobs(first), group_of
+
+    def jobs(self) -> list[What]:
+        """What each job is."""
+        return self._jobs(None)
 
     def _jobs(self, at: list[int] | None) -> list[What]:
         """What these jobs are; None for all of them."""
@@ -114,7 +119,7 @@ class Told(NamedTuple):
         return np.frombuffer(self.weight, dtype=np.float64)
 
     def _grouped(self) -> tuple[list[int], Ints]:
-        """(a job of each group, int64[E] the group of each job), in a few operations on arrays."""
+        """(a job of each group, int64[E] the group of each job)."""
         texts = (self.kinds, self.types, self.labels, self.teams, self.shares, self.demands, self.queued, self.users)
         codes = [_codes(values) for values in texts if values]
         codes += [_number_codes(values) for values in (self._gpus, self._weight)]
