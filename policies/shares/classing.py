@@ -18,7 +18,7 @@ import numpy as np
 from policies.job_columns import frozen
 from policies.shares.division import Division
 from policies.shares.ground import Ground
-from policies.shares.lines import Class, Line, lines_of
+from policies.shares.lines import Class, Divided, Line, Lines
 from policies.shares.pair_rows import pair_rows
 from policies.shares.rates import Group, columns_of
 from policies.shares.telling import PLAIN, Asked, Told
@@ -134,59 +134,71 @@ class _Builder:
     def __init__(self, snapshot: Snapshot, ground: Ground, told: Told, asked: Asked) -> None:
         self.snapshot, self.ground, self.told, self.asked = snapshot, ground, told, asked
         self.columns = columns_of(snapshot, ground, spread=asked.spread)
-        self.lines, self.group_of = lines_of(snapshot, ground, self.columns, told)
+        self.kept = Lines.on(snapshot, ground, self.columns)
+        self.lines, self.group_of = self.kept.of(snapshot, ground, self.columns, told)
 
     def classes(self) -> Classed:
         """The division, and who is where in it."""
-        of, keys, example = self._by_job() if self.asked.jobs else self._by_class()
-        division, entities = self._division(of, example)
-        return Classed(division, keys, entities, frozen(of), frozen(self.group_of), self.lines)
+        of, divided = self._by_job() if self.asked.jobs else self._by_class()
+        count = np.bincount(of + 1, minlength=len(divided.keys) + 1)[1:]
+        division = divided.division
+        pairs, pair_rates = self._pairs(divided, count) if self.asked.pairs else (division.pairs, division.pair_rates)
+        divided.division = division.of_jobs(frozen(count), pairs, pair_rates)
+        return Classed(divided.division, divided.keys, divided.entities, frozen(of), frozen(self.group_of), self.lines)
 
-    def _by_job(self) -> tuple[Ints, tuple[str, ...], list[Line]]:
-        """(class of each job, key of each class, the line whose rates it has): a class per job with a claim."""
+    def _by_job(self) -> tuple[Ints, Divided]:
+        """(class of each job, what is divided among whom): a class per job with a claim."""
         claims = np.array([line.of_class is not None for line in self.lines], dtype=np.bool_)
         with_claim = np.flatnonzero(claims[self.group_of])
         of = np.full(len(self.group_of), -1, dtype=np.int64)
         of[with_claim] = np.arange(len(with_claim))
         example = [self.lines[g] for g in self.group_of[with_claim].tolist()]
-        return of, tuple([self.told.ids[e] for e in with_claim.tolist()]), example
+        return of, self._divided(example, tuple([self.told.ids[e] for e in with_claim.tolist()]), {})
 
-    def _by_class(self) -> tuple[Ints, tuple[str, ...], list[Line]]:
-        """The same by likeness; classes are in an order of their own, whoever comes first among the jobs."""
-        example: dict[Class, Line] = {line.of_class: line for line in self.lines if line.of_class is not None}
-        classes = sorted(example, key=BY_LIKE)
-        number: dict[Class | None, int] = {of_class: m for m, of_class in enumerate(classes)}
-        class_of = np.array([number.get(line.of_class, -1) for line in self.lines], dtype=np.int64)
-        return class_of[self.group_of], tuple([c.key for c in classes]), [example[c] for c in classes]
+    def _by_class(self) -> tuple[Ints, Divided]:
+        """The same by likeness; classes are in an order of their own, whoever comes first among the jobs. While jobs come and go
+        one at a time, classes are mostly those of the round before.
+        """
+        example = {line.of_class: line for line in self.lines if line.of_class is not None}
+        divided = self.kept.divided
+        if divided is None or divided.number.keys() != example.keys():
+            number = {of_class: m for m, of_class in enumerate(sorted(example, key=BY_LIKE))}
+            divided = self._divided([example[c] for c in number], tuple([c.key for c in number]), number)
+            self.kept.divided = divided
+        class_of = np.array([divided.number[c] if (c := line.of_class) is not None else -1 for line in self.lines], dtype=np.int64)
+        return class_of[self.group_of], divided
 
-    def _division(self, of: Ints, example: Sequence[Line]) -> tuple[Division, tuple[str, ...]]:
-        groups, columns = [line.group for line in example], self.columns
+    def _divided(self, example: Sequence[Line], keys: tuple[str, ...], number: Mapping[Class, int]) -> Divided:
+        """Classes of which these are examples, and a division of theirs, but for how many jobs they have and who shares."""
+        groups, columns = tuple([line.group for line in example]), self.columns
         entities, entity = self._entities(groups)
-        number = {c.gpu_type: i for i, c in enumerate(columns) if not c.spread}
-        count = np.bincount(of + 1, minlength=len(groups) + 1)[1:]
-        rates = np.array([line.row for line in example], dtype=np.float64).reshape(len(groups), len(columns))
-        partners = PARTNERS if self.asked.jobs or self.asked.queues else None
-        pairs, pair_rates = pair_rows(self.snapshot, self.ground, groups, count, columns, rates, partners)
+        type_of = {c.gpu_type: i for i, c in enumerate(columns) if not c.spread}
         division = Division(
             types=self.ground.types,
             gpus=frozen(self.ground.gpus.astype(np.float64)),
             columns=columns,
-            column_type=frozen(np.array([number[c.gpu_type] for c in columns], dtype=np.int64)),
-            rates=frozen(rates),
-            count=frozen(count),
-            scale=frozen(np.array([g.gpus for g in groups], dtype=np.int64)),
+            column_type=_ints([type_of[c.gpu_type] for c in columns]),
+            rates=frozen(np.array([line.row for line in example], dtype=np.float64).reshape(len(groups), len(columns))),
+            count=_ints([0] * len(groups)),
+            scale=_ints([g.gpus for g in groups]),
             weight=frozen(np.array([g.weight for g in groups], dtype=np.float64)),
-            entity=frozen(entity),
-            pairs=frozen(pairs),
-            pair_rates=frozen(pair_rates),
+            entity=_ints(entity),
+            pairs=_ints([]).reshape(0, 2),
+            pair_rates=frozen(np.zeros((0, len(columns), 2))),
         )
-        return division, entities
+        return Divided(keys, groups, entities, division, number)
 
-    def _entities(self, groups: Sequence[Group]) -> tuple[tuple[str, ...], Ints]:
-        """(the team of each entity, int64[M] the entity of each class)."""
-        if not self.asked.teams and not self.asked.users:
-            return ("",) if groups else (), np.zeros(len(groups), dtype=np.int64)
-        entities = sorted({(g.team, g.user) for g in groups})
-        number = {of: i for i, of in enumerate(entities)}
-        entity = np.array([number[g.team, g.user] for g in groups], dtype=np.int64)
-        return tuple([team for team, _ in entities]), entity
+    def _entities(self, groups: Sequence[Group]) -> tuple[tuple[str, ...], list[int]]:
+        """(the team of each entity, the entity of each class)."""
+        number = {of: i for i, of in enumerate(sorted({(g.team, g.user) for g in groups}))}
+        return tuple([team for team, _ in number]), [number[g.team, g.user] for g in groups]
+
+    def _pairs(self, divided: Divided, count: Ints) -> tuple[Ints, Floats]:
+        partners = PARTNERS if self.asked.jobs or self.asked.queues else None
+        rates = divided.division.rates
+        pairs, pair_rates = pair_rows(self.snapshot, self.ground, divided.groups, count, self.columns, rates, partners)
+        return frozen(pairs), frozen(pair_rates)
+
+
+def _ints(values: list[int]) -> Ints:
+    return frozen(np.array(values, dtype=np.int64))

@@ -6,15 +6,15 @@ more often than nodes do, so lines are kept with the nodes, each with the kind t
 
 from __future__ import annotations
 
-from collections.abc import Hashable
+from collections.abc import Hashable, Mapping
 from dataclasses import dataclass
-from functools import cached_property, lru_cache
+from functools import lru_cache
 from hashlib import blake2b
 from typing import TypeAlias, cast
 
 import numpy as np
 
-from policies.shares.division import Column
+from policies.shares.division import Column, Division
 from policies.shares.ground import Ground
 from policies.shares.rates import Group, rates_of
 from policies.shares.telling import Told, What, group_of
@@ -33,18 +33,25 @@ Like: TypeAlias = tuple[str, int, float, str, str, bool, str, tuple[float, ...]]
 class Class:
     """What jobs of a class have in common; there is one of each `like` among the lines kept together."""
 
+    __slots__ = ("_key", "like")
+
     def __init__(self, like: Like) -> None:
-        self.like = like
+        self.like, self._key = like, ""
 
-    @cached_property
+    @property
     def key(self) -> str:
-        """The name of the class from one snapshot to the next."""
-        return _name(self.like)
+        """The name of the class from one snapshot to the next; made when it is asked for."""
+        if not self._key:
+            self._key = _name(self.like)
+        return self._key
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@dataclass(slots=True, eq=False)
 class Line:
-    """A group, its row of rates by column, and its class; None where it has no claim (weight 0) or can run nowhere now."""
+    """A group, its row of rates by column, and its class; None where it has no claim (weight 0) or can run nowhere now.
+
+    Never written to (not frozen, which makes thousands of them at once take twice as long), and the same only as itself.
+    """
 
     kind: KindView
     group: Group
@@ -52,63 +59,75 @@ class Line:
     of_class: Class | None
 
 
-def lines_of(snapshot: Snapshot, ground: Ground, columns: tuple[Column, ...], told: Told) -> tuple[tuple[Line, ...], Ints]:
-    """(lines, int64[E] each job's of them); worked out where they are new, or their kinds or the ground are not as they were."""
-    kept = _kept(snapshot, ground, columns)
-    if told.has_many:
-        groups, of = told.groups()
-        return tuple(kept.of(snapshot, ground, columns, groups)), of
-    by_job = kept.of(snapshot, ground, columns, told.jobs())
-    number = {line: g for g, line in enumerate(dict.fromkeys(by_job))}
-    return tuple(number), np.array([number[line] for line in by_job], dtype=np.int64)
+@dataclass(slots=True)
+class Divided:
+    """Classes in their order: their `keys`, a group of each, the teams of their `entities`; and the division last made of them.
+
+    `number` of each class, empty where every job is one.
+    """
+
+    keys: tuple[str, ...]
+    groups: tuple[Group, ...]
+    entities: tuple[str, ...]
+    division: Division
+    number: Mapping[Class, int]
 
 
-class _Kept:
-    """Lines on the same ground by what their jobs are, and their classes by what theirs have in common."""
+class Lines:
+    """Lines on the same ground (`key`) by what jobs are, classes by what theirs have in common, and the classes `divided` last."""
 
     def __init__(self, key: Hashable) -> None:
         self.key = key
         self.lines: dict[What, Line] = {}
         self.classes: dict[Like, Class] = {}
+        self.divided: Divided | None = None
 
-    def of(self, snapshot: Snapshot, ground: Ground, columns: tuple[Column, ...], asked: list[What]) -> list[Line]:
-        """The line of each of these."""
+    @classmethod
+    def on(cls, snapshot: Snapshot, ground: Ground, columns: tuple[Column, ...]) -> Lines:
+        """Those of the round before if the ground was the same: nodes that stand may still have given more devices or fewer."""
+        key = columns, ground.types, ground.type_of, ground.sizes
+        kept: Lines | None = snapshot.standing.get("lines")
+        if kept is None or kept.key != key:
+            kept = snapshot.standing["lines"] = cls(key)
+        return kept
+
+    def of(self, snapshot: Snapshot, ground: Ground, columns: tuple[Column, ...], told: Told) -> tuple[tuple[Line, ...], Ints]:
+        """(lines, int64[E] which of them is each job's); worked out where they are new, or their kinds not as they were."""
+        if told.has_many:
+            groups, of = told.groups()
+            return tuple(self._found(snapshot, ground, columns, groups)), of
+        by_job = self._found(snapshot, ground, columns, told.jobs())
+        number = {line: g for g, line in enumerate(dict.fromkeys(by_job))}
+        return tuple(number), np.array([number[line] for line in by_job], dtype=np.int64)
+
+    def _found(self, snapshot: Snapshot, ground: Ground, columns: tuple[Column, ...], asked: list[What]) -> list[Line]:
         found = list(map(self.lines.get, asked))
         kinds, index = snapshot.kinds, snapshot.kind_index
         stale = {line for line in set(found) if line is None or line.kind is not kinds[index[line.group.kind]]}
         if not stale:
             return cast(list[Line], found)
-        missing = dict.fromkeys([what for what, line in zip(asked, found, strict=True) if line in stale])
-        if len(missing) + max(len(self.lines), len(self.classes)) > max(LINES_KEPT, 2 * len(set(found))):
+        missing = [what for what, line in zip(asked, found, strict=True) if line in stale]
+        if len(missing) + max(len(self.lines), len(self.classes)) > max(LINES_KEPT, 2 * len(asked)):
             self.lines.clear()
             self.classes.clear()
-            missing = dict.fromkeys(asked)
-        self._add(snapshot, ground, columns, list(missing))
+            missing = asked
+        self._add(snapshot, ground, columns, list(dict.fromkeys(missing)))
         return [self.lines[what] for what in asked]
 
     def _add(self, snapshot: Snapshot, ground: Ground, columns: tuple[Column, ...], missing: list[What]) -> None:
-        groups = [group_of(what) for what in missing]
+        groups, kinds, index = [group_of(what) for what in missing], snapshot.kinds, snapshot.kind_index
         rows = rates_of(snapshot, ground, groups, columns).tolist()
         for what, group, row in zip(missing, groups, map(tuple, rows), strict=True):
-            kind = snapshot.kinds[snapshot.kind_index[group.kind]]
-            self.lines[what] = Line(kind, group, row, self._class_of(group, row))
+            self.lines[what] = Line(kinds[index[group.kind]], group, row, self._class_of(group, row))
 
     def _class_of(self, group: Group, row: tuple[float, ...]) -> Class | None:
         if group.weight <= 0.0 or not any(row):
             return None
         like = (group.kind, group.gpus, group.weight, group.team, group.user, group.shares, group.job, row)
-        if like not in self.classes:
-            self.classes[like] = Class(like)
-        return self.classes[like]
-
-
-def _kept(snapshot: Snapshot, ground: Ground, columns: tuple[Column, ...]) -> _Kept:
-    """Those of the round before if the ground was the same: nodes that stand may still have given more devices or fewer."""
-    key = columns, ground.types, ground.type_of, ground.sizes
-    kept: _Kept | None = snapshot.standing.get("lines")
-    if kept is None or kept.key != key:
-        kept = snapshot.standing["lines"] = _Kept(key)
-    return kept
+        found = self.classes.get(like)
+        if found is None:
+            found = self.classes[like] = Class(like)
+        return found
 
 
 @lru_cache(maxsize=NAMES_KEPT)

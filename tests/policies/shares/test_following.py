@@ -27,8 +27,10 @@ ASKED = (
 
 def of_classes(classes: Classed) -> object:
     """All that follows of classes, to be compared; how groups are numbered is nobody's business."""
-    groups = [(classes.groups[g], classes.rate_lists[g]) for g in classes.group_list]
-    return classes.fingerprint, classes.entities, classes.class_list, classes.members, dict(classes.row_of), groups
+    groups, d = [(classes.groups[g], classes.rate_lists[g]) for g in classes.group_list], classes.division
+    arrays = (d.column_type, d.usage, d.type_column, d.type_rates, d.equal_rates, d.fastest_rates)
+    numbers = [array.tolist() for array in arrays]
+    return classes.fingerprint, classes.entities, classes.class_list, classes.members, dict(classes.row_of), groups, numbers
 
 
 def of_ground(ground: Ground) -> object:
