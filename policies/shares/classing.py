@@ -21,7 +21,7 @@ from policies.shares.ground import Ground
 from policies.shares.lines import Class, Divided, Line, Lines
 from policies.shares.pair_rows import pair_rows
 from policies.shares.rates import Group, columns_of
-from policies.shares.telling import PLAIN, Asked, Told
+from policies.shares.telling import MANY_JOBS, PLAIN, Asked, Told
 from policies.snapshot import Floats, Ints, Snapshot
 
 __all__ = ["PLAIN", "Asked", "Classed", "classed"]
@@ -61,6 +61,12 @@ class Classed:
     @cached_property
     def members(self) -> list[list[int]]:
         """By class its jobs, rising."""
+        if len(self.of) < MANY_JOBS:
+            found: list[list[int]] = [[] for _ in self.keys]
+            for e, m in enumerate(self.class_list):
+                if m >= 0:
+                    found[m].append(e)
+            return found
         order = np.argsort(self.of, kind="stable")
         starts = np.searchsorted(self.of[order], np.arange(len(self.keys) + 1)).tolist()
         rising = order.tolist()

@@ -20,8 +20,8 @@ MANY_JOBS = 1000
 
 NO_CONDITION = Condition()
 
-What: TypeAlias = tuple[str, int, float, tuple[str, ...], tuple[str, ...], str, bool, Any, str, str]
-"""All that tells a job apart: kind, GPUs, weight, types, labels, team, whether it shares, demand, itself in a queue, user."""
+What: TypeAlias = tuple[str, int, float, tuple[str, ...], tuple[str, ...], tuple[Any, ...]]
+"""All that tells a job apart: kind, GPUs, weight, allowed types, labels; and what `USUAL` has, () where nothing of that is told."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,11 +104,16 @@ class Told(NamedTuple):
 
     def _jobs(self, at: list[int] | None) -> list[What]:
         """What these jobs are; None for all of them."""
-        gpus, weight = self._gpus, self._weight
-        numbers = (gpus, weight) if at is None else (gpus[at], weight[at])
-        columns = (self.types, self.labels, self.teams, self.shares, self.demands, self.queued, self.users)
-        others = [_taken(values, at) if values else repeat(usual) for values, usual in zip(columns, USUAL, strict=True)]
-        return list(zip(_taken(self.kinds, at), *(of.tolist() for of in numbers), *others, strict=False))
+        gpus, weight = (of if at is None else of[at] for of in (self._gpus, self._weight))
+        kinds, types, labels = (_taken(of, at) for of in (self.kinds, self.types, self.labels))
+        return list(zip(kinds, gpus.tolist(), weight.tolist(), types, labels, self._rest(at), strict=False))
+
+    def _rest(self, at: list[int] | None) -> Iterable[tuple[Any, ...]]:
+        """Of these jobs what few policies ask for; () for each, without end, where nothing of it is told."""
+        columns = (self.teams, self.shares, self.demands, self.queued, self.users)
+        if not any(columns):
+            return repeat(())
+        return zip(*[_taken(of, at) if of else repeat(usual) for of, usual in zip(columns, USUAL, strict=True)], strict=False)
 
     @property
     def _gpus(self) -> Ints:
@@ -133,13 +138,14 @@ class Told(NamedTuple):
         return first.tolist(), inverse.astype(np.int64)
 
 
-USUAL = ((), (), "", False, NOTHING, "", "")
-"""What jobs have in columns by which they are not told apart."""
+USUAL = ("", False, NOTHING, "", "")
+"""Team, whether it shares, demand, itself in a queue, user: of a job that is not told apart by them."""
 
 
 def group_of(what: What) -> Group:
     """The group of jobs that are this; a device is shared by two jobs of one GPU each."""
-    kind, gpus, weight, types, labels, team, shares, demand, job, user = what
+    kind, gpus, weight, types, labels, rest = what
+    team, shares, demand, job, user = rest or USUAL
     condition = Condition(types, labels, demand) if types or labels or demand is not NOTHING else NO_CONDITION
     return Group(kind, gpus, weight, team, shares and gpus == 1, condition, job, user)
 

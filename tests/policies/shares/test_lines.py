@@ -8,7 +8,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from policies.shares import lines, telling
+from policies.shares import classing, lines, telling
 from policies.shares.observe import Asked, division_of
 from policies.snapshot import JobColumns, Jobs, Snapshot, Source, Throughput
 from tests.builders_policies import a_device, a_job, a_kind, a_node, a_snapshot
@@ -22,9 +22,10 @@ NODES = [a_node("n1", gpus=2), a_node("n2", gpus=2)]
 @given(snapshot=snapshots(), asked=st.sampled_from(ASKED))
 def test_many_jobs_are_classed_as_few_are(monkeypatch: pytest.MonkeyPatch, snapshot: Snapshot, asked: Asked) -> None:
     monkeypatch.setattr(telling, "MANY_JOBS", 1)
-    many = division_of(replace(snapshot), asked)
+    monkeypatch.setattr(classing, "MANY_JOBS", 1)
+    many = of_classes(division_of(replace(snapshot), asked).classes)
     monkeypatch.undo()
-    assert of_classes(many.classes) == of_classes(division_of(snapshot, asked).classes)
+    assert many == of_classes(division_of(snapshot, asked).classes)
 
 
 def following(first: Snapshot, *kinds: str, **fields: object) -> Snapshot:
