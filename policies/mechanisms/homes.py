@@ -3,15 +3,21 @@
 from __future__ import annotations
 
 from collections import defaultdict
+from collections.abc import Mapping
+from dataclasses import dataclass
+from operator import attrgetter
 from typing import NamedTuple, TypeAlias
 
 from policies.mechanisms.staying import training_run
-from policies.shares.classing import Classed
-from policies.shares.ground import Given
+from policies.shares.ground import Condition, Given
+from policies.shares.lines import Line
 from policies.shares.observe import Observed
+from policies.shares.rates import Group
 from policies.snapshot import RankSeat, Running
 
 ALONE = -1
+
+SHARES = attrgetter("shares")
 
 Place: TypeAlias = tuple[int, tuple[str, ...]]
 """A node's number and devices there."""
@@ -32,79 +38,90 @@ class Home(NamedTuple):
     partner: int = ALONE
 
 
+@dataclass(slots=True)
+class Seen:
+    """What a job's home was worked out from, but for the devices to give, and the home with the number that the job has now."""
+
+    runs: tuple[Running, ...]
+    line: Line
+    home: Home | None
+
+
 def homes_of(observed: Observed) -> dict[int, Home]:
     """By job, of those that have one: the others run nowhere, or must leave where they run."""
-    running = observed.snapshot.jobs.columns.others["running"]
-    if not any(running):
+    columns = observed.snapshot.jobs.columns
+    if not any(columns.others["running"]):
         return {}
-    found, homes, kept = _Found(observed), {}, _kept(observed)
-    for e, row in enumerate(observed.row_list):
-        if not (runs := running[row]) or (run := training_run(runs)) is None:
+    found, kept, homes, seen = _Found(observed), _kept(observed), dict[int, Home](), dict[str, Seen]()
+    ids, running = observed.taking_part(columns.ids), observed.taking_part(columns.others["running"])
+    for e, (job, runs, line) in enumerate(zip(ids, running, observed.classes.line_list, strict=True)):
+        if not runs:
             continue
-        home = kept.get(e)
-        if home is None or home.run is not run:
-            home = found.home(e, run)
+        now = kept.get(job)
+        if now is None or now.runs is not runs or now.line is not line:
+            now = Seen(runs, line, found.home(e, runs, line))
+        seen[job], home = now, now.home
         if home is not None:
+            if home.job != e:
+                home = now.home = Home(e, home.run, home.places, home.column, home.shares)
             homes[e] = home
-    observed.snapshot.lasting["homes"] = (observed.classes, observed.ground.devices, homes)
-    return _with_partners(homes) if any(home.shares for home in homes.values()) else homes
+    observed.snapshot.standing["homes"] = (observed.ground.devices, seen)
+    return _with_partners(homes) if any(map(SHARES, homes.values())) else homes
 
 
-def _kept(observed: Observed) -> dict[int, Home]:
-    """Homes of the round before, without partners, where the jobs' groups and the nodes' devices are the same: who has not moved
-    since has the same home.
+def _kept(observed: Observed) -> Mapping[str, Seen]:
+    """By id of the job what was seen in the round before, without partners, where the nodes give the same devices: who has not
+    moved since and is of the same line, and so on the same ground, has the same home.
     """
-    before: tuple[Classed, Given, dict[int, Home]] | None = observed.snapshot.lasting.get("homes")
-    if before is None or before[0] is not observed.classes or before[1] != observed.ground.devices:
-        return {}
-    return before[2]
+    before: tuple[Given, dict[str, Seen]] | None = observed.snapshot.standing.get("homes")
+    return before[1] if before is not None and before[0] == observed.ground.devices else {}
 
 
 class _Found:
     """What a run must be to be a home."""
 
     def __init__(self, observed: Observed) -> None:
-        classes, self.ground = observed.classes, observed.ground
-        self.groups, self.group_of, self.rates = classes.groups, classes.group_list, classes.rate_lists
+        self.ground = observed.ground
         self.index, self.devices, self.type_of = self.ground.index, self.ground.devices, self.ground.type_of
         columns = zip(observed.division.column_type.tolist(), observed.division.columns, strict=True)
         self.column = {(of, c.spread): i for i, (of, c) in enumerate(columns)}
-        self.admitting: dict[tuple[int, int], tuple[bool, ...]] = {}
-        self.column_at = [self.column.get((of, False), -1) for of in self.type_of]
-        self.gpus = [group.gpus for group in self.groups]
+        self.admitting: dict[tuple[Condition, int], tuple[bool, ...]] = {}
 
-    def home(self, e: int, run: Running) -> Home | None:
-        """The run as a home of job e; None if it may not go on there as it is."""
-        ranks = run.ranks
+    def home(self, e: int, runs: tuple[Running, ...], line: Line) -> Home | None:
+        """Where job e of this line runs as its home; None if it may not go on there as it is."""
+        if (run := training_run(runs)) is None:
+            return None
+        group, ranks = line.group, run.ranks
         if len(ranks) == 1 and ranks[0].share == 1.0:
-            return self._on_one_node(e, run, ranks[0])
-        group, places, gpus, shares = self.group_of[e], [], 0, False
-        for seat in run.ranks:
+            return self._on_one_node(e, run, ranks[0], line)
+        places, gpus, shares = [], 0, False
+        for seat in ranks:
             n = self.index.get(seat.node)
-            if n is None or not self._may_be_given(n, seat.devices) or not self._is_admitted(n, group, len(run.ranks)):
+            if n is None or not self._may_be_given(n, seat.devices) or not self._is_admitted(n, group, len(ranks)):
                 return None
             places.append((n, seat.devices))
             gpus, shares = gpus + len(seat.devices), shares or seat.share != 1.0
         column = self._column(places)
-        if gpus != self.groups[group].gpus or self.rates[group][column] <= 0.0 or (shares and not self.groups[group].shares):
+        if gpus != group.gpus or line.row[column] <= 0.0 or (shares and not group.shares):
             return None
         return Home(e, run, tuple(places), column, shares) if column >= 0 else None
 
-    def _on_one_node(self, e: int, run: Running, seat: RankSeat) -> Home | None:
+    def _on_one_node(self, e: int, run: Running, seat: RankSeat, line: Line) -> Home | None:
         """The same of one process with whole devices, as most are."""
-        n, devices, group = self.index.get(seat.node), seat.devices, self.group_of[e]
-        if n is None or not devices or len(devices) != self.gpus[group]:
+        n, devices = self.index.get(seat.node), seat.devices
+        if n is None or not devices or len(devices) != line.group.gpus:
             return None
         if devices[0] not in self.devices[n] or (len(devices) > 1 and not self._may_be_given(n, devices)):
             return None
-        column = self.column_at[n] if self._is_admitted(n, group, 1) else -1
-        return Home(e, run, ((n, devices),), column) if column >= 0 and self.rates[group][column] > 0.0 else None
+        column = self.column.get((self.type_of[n], False), -1) if self._is_admitted(n, line.group, 1) else -1
+        return Home(e, run, ((n, devices),), column) if column >= 0 and line.row[column] > 0.0 else None
 
-    def _is_admitted(self, n: int, group: int, ranks: int) -> bool:
+    def _is_admitted(self, n: int, group: Group, ranks: int) -> bool:
         """Whether the node still has what jobs of the group ask for: its labels and resources may have changed under them."""
-        if (group, ranks) not in self.admitting:
-            self.admitting[group, ranks] = self.ground.admitting(self.groups[group].condition, ranks)
-        return self.admitting[group, ranks][n]
+        key = group.condition, ranks
+        if key not in self.admitting:
+            self.admitting[key] = self.ground.admitting(*key)
+        return self.admitting[key][n]
 
     def _may_be_given(self, n: int, devices: tuple[str, ...]) -> bool:
         given = self.devices[n]

@@ -48,6 +48,13 @@ class Division:
     pairs: Ints
     pair_rates: Floats
 
+    def of_jobs(self, count: Ints, pairs: Ints, pair_rates: Floats) -> Division:
+        """The same classes with other numbers of jobs, and these pairs; what has been worked out of anything else goes on."""
+        after, known = object.__new__(Division), vars(self)
+        kept = {name: known[name] for name in WITHOUT_JOBS if name in known}
+        vars(after).update(kept, count=count, pairs=pairs, pair_rates=pair_rates)
+        return after
+
     @cached_property
     def usage(self) -> Floats:
         """float64[T, C]: GPUs of each type that a GPU's worth of time in a column takes."""
@@ -84,6 +91,13 @@ class Division:
     def fastest_rates(self) -> Floats:
         """float64[M]: throughput(m, X_fastest): steps/s of a job all of whose time is where it runs fastest."""
         return frozen(self.rates.max(axis=1, initial=0.0))
+
+
+WITHOUT_JOBS = (
+    "types", "gpus", "columns", "column_type", "rates", "scale", "weight", "entity",
+    "usage", "type_column", "type_rates", "equal_rates", "fastest_rates",
+)  # fmt: skip
+"""Of a division: fields, and what follows from them, that are the same whatever the number of jobs."""
 
 
 @dataclass(frozen=True)

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from math import ceil
-from typing import TypeAlias
+from typing import NamedTuple, TypeAlias
 
 import numpy as np
 
@@ -60,6 +60,13 @@ class Ground:
         """Number of each node."""
         return {n.id: i for i, n in enumerate(self.nodes)}
 
+    def going_on(self, nodes: tuple[NodeView, ...], busy: tuple[int, ...]) -> Ground:
+        """The same nodes with the same devices to give, as their views and what is in use of them are now."""
+        after = Ground(nodes, self.devices, busy, self.types, self.type_of)
+        known = vars(self)
+        vars(after).update({name: known[name] for name in ("index", "sizes", "gpus") if name in known})
+        return after
+
     @cached_property
     def sizes(self) -> tuple[int, ...]:
         """Devices to give, by node."""
@@ -111,25 +118,27 @@ def outside_of(snapshot: Snapshot, waiting: Mapping[int, Waiting]) -> Outside:
 
 def ground_of(snapshot: Snapshot, outside: Outside) -> Ground:
     """What the others may have."""
-    nodes = tuple([snapshot.nodes[i] for i in _training(snapshot)])
-    given = [_given(snapshot, node) for node in nodes]
-    for n, node in enumerate(nodes) if outside.stay else ():
-        free, in_use = given[n]
-        staying = _held(outside.stay).get(node.id, ())
-        given[n] = tuple(d for d in free if d not in staying), in_use + len(staying)
-    devices, busy = tuple(free for free, _ in given), tuple(busy for _, busy in given)
-    return Ground(nodes, devices, busy, *_types(snapshot, nodes, devices))
+    at = _training(snapshot)
+    nodes = snapshot.nodes if len(at) == len(snapshot.nodes) else tuple([snapshot.nodes[i] for i in at])
+    looks = _looks(snapshot, nodes)
+    devices, busy = tuple([look.free for look in looks]), tuple([look.busy for look in looks])
+    if outside.stay:
+        held = _held(outside.stay)
+        staying = [held.get(node.id, set()) for node in nodes]
+        devices = tuple([tuple([d for d in free if d not in of]) for free, of in zip(devices, staying, strict=True)])
+        busy = tuple([in_use + len(of) for in_use, of in zip(busy, staying, strict=True)])
+    return _ground(snapshot, nodes, devices, busy)
 
 
-def _types(snapshot: Snapshot, nodes: Sequence[NodeView], devices: Given) -> tuple[tuple[str, ...], tuple[int, ...]]:
-    """Types with devices to give and each node's number of them, kept while the same are given."""
-    kept: tuple[Given, tuple[str, ...], tuple[int, ...]] | None = snapshot.standing.get("types given")
-    if kept is not None and kept[0] == devices:
-        return kept[1:]
+def _ground(snapshot: Snapshot, nodes: tuple[NodeView, ...], devices: Given, busy: tuple[int, ...]) -> Ground:
+    """These nodes with these devices; what follows of the devices is kept while the same are given."""
+    kept: Ground | None = snapshot.standing.get("ground")
+    if kept is not None and kept.devices == devices:
+        return kept.going_on(nodes, busy)
     types = tuple(sorted({n.gpu_type for n, given in zip(nodes, devices, strict=True) if given}))
     number = {name: i for i, name in enumerate(types)}
-    found = types, tuple(number.get(n.gpu_type, -1) for n in nodes)
-    snapshot.standing["types given"] = (devices, *found)
+    found = Ground(nodes, devices, busy, types, tuple([number.get(n.gpu_type, -1) for n in nodes]))
+    snapshot.standing["ground"] = found
     return found
 
 
@@ -141,17 +150,37 @@ def _training(snapshot: Snapshot) -> tuple[int, ...]:
     return found
 
 
-def _given(snapshot: Snapshot, node: NodeView) -> tuple[tuple[str, ...], int]:
-    """`free_and_busy` of a node, looked at again only where it is not as in the round before, or a holder is not known any more."""
-    kept: dict[str, tuple[NodeView, frozenset[str], tuple[tuple[str, ...], int]]] = snapshot.standing.setdefault("given", {})
-    known, before = snapshot.jobs.position, kept.get(node.id)
-    if before is not None and before[0] is node and before[1] <= known.keys():
-        return before[2]
-    found = free_and_busy(node, known)
-    holders = frozenset([hold.job for device in node.devices for hold in device.held])
-    if holders <= known.keys():
-        kept[node.id] = node, holders, found
-    return found
+class _Look(NamedTuple):
+    """A node as it was when it was looked at: its view, who held its devices (None where one was not known), `free_and_busy`."""
+
+    node: NodeView
+    holders: frozenset[str] | None
+    free: tuple[str, ...]
+    busy: int
+
+    @classmethod
+    def at(cls, node: NodeView, known: Mapping[str, int]) -> _Look:
+        """As it is now; `known` are the snapshot's jobs."""
+        holders = frozenset([hold.job for device in node.devices for hold in device.held])
+        return cls(node, holders if holders <= known.keys() else None, *free_and_busy(node, known))
+
+
+def _looks(snapshot: Snapshot, nodes: tuple[NodeView, ...]) -> list[_Look]:
+    """A look at each node; anew only where its view is not as in the round before, or a holder was or is not known."""
+    ids, known = snapshot.jobs.columns.ids, snapshot.jobs.position
+    before: tuple[tuple[str, ...], list[_Look]] | None = snapshot.standing.get("looks")
+    if before is None:
+        looks = [_Look.at(node, known) for node in nodes]
+    else:
+        same_jobs = before[0] == ids
+        looks = [
+            look
+            if look.node is node and (of := look.holders) is not None and (same_jobs or of <= known.keys())
+            else _Look.at(node, known)
+            for look, node in zip(before[1], nodes, strict=True)
+        ]
+    snapshot.standing["looks"] = ids, looks
+    return looks
 
 
 def _held(staying: Iterable[Stay]) -> dict[str, set[str]]:

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from typing import Any
 
 import numpy as np
 
@@ -44,6 +45,10 @@ class Observed:
         """`rows` for whoever looks at jobs one by one."""
         rows: list[int] = self.rows.tolist()
         return rows
+
+    def taking_part(self, values: tuple[Any, ...]) -> Sequence[Any]:
+        """Of a column of all jobs, what those have that take part."""
+        return values if len(self.rows) == len(values) else [values[row] for row in self.row_list]
 
     @cached_property
     def pair_row(self) -> Mapping[tuple[int, int], int]:

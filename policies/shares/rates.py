@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import cache
 from typing import TypeAlias
 
 import numpy as np
@@ -44,7 +45,13 @@ def spread_rates(snapshot: Snapshot) -> SpreadRates:
 def columns_of(snapshot: Snapshot, ground: Ground, *, spread: bool) -> tuple[Column, ...]:
     """A column for each type with GPUs to give and, where `spread`, one for several nodes of it if any kind is known there."""
     known = {gpu_type for _, gpu_type, _ in spread_rates(snapshot)} if spread else set()
-    return (*(Column(t) for t in ground.types), *(Column(t, spread=True) for t in ground.types if t in known))
+    return (*[_column(t, False) for t in ground.types], *[_column(t, True) for t in ground.types if t in known])
+
+
+@cache
+def _column(gpu_type: str, spread: bool) -> Column:
+    """Always the same object: columns of one round are compared with those of the next."""
+    return Column(gpu_type, spread)
 
 
 def rates_of(snapshot: Snapshot, ground: Ground, groups: Sequence[Group], columns: Sequence[Column]) -> Floats:

@@ -35,10 +35,18 @@ def test_who_has_not_moved_has_the_same_home_and_who_has_moved_a_new_one() -> No
 def test_who_has_come_into_the_place_of_another_has_a_home_of_its_own() -> None:
     first = before()
     seen(first)
-    jobs = a_snapshot(NODES, [a_job("b", running=AT_FIRST), a_job("c", running=MOVED)]).jobs
-    following = first.following(jobs=jobs)
-    assert seen(following) == seen(replace(following))
-    assert seen(following)[0].places == ((0, ("gpu1",)),)
+    later = a_snapshot(NODES, [a_job("b", running=AT_FIRST), a_job("c", running=MOVED)])
+    following = first.following(jobs=later.jobs, nodes=later.nodes)
+    assert following.standing is first.standing
+    assert seen(following) == seen(later)
+    assert [seen(following)[e].places for e in range(2)] == [((0, ("gpu1",)),), ((1, ("gpu0",)),)]
+
+
+def test_who_has_become_another_kind_of_job_may_have_no_home_where_it_runs() -> None:
+    first = before()
+    seen(first)
+    wider = a_snapshot(NODES, [a_job("a", running=STAYS, gpus_min=2, gpus_max=2), a_job("b", running=AT_FIRST)]).jobs
+    assert list(seen(first.following(jobs=wider))) == [1]
 
 
 def test_a_home_is_lost_with_its_device() -> None:
@@ -46,3 +54,12 @@ def test_a_home_is_lost_with_its_device() -> None:
     seen(first)
     broken = a_node("n1", devices=(a_device("gpu0", healthy=False), a_device("gpu1")))
     assert list(seen(first.following(nodes=(broken, NODES[1])))) == [1]
+
+
+def test_a_home_is_lost_with_its_device_where_another_has_been_mended() -> None:
+    broken, well = a_device("gpu0", healthy=False), a_device("gpu1")
+    first = a_snapshot([a_node("n1", devices=(broken, well))], [a_job("a", running=on("n1", "gpu1"))])
+    first.standing  # noqa: B018  # what follows has it too
+    assert list(seen(first)) == [0]
+    after = replace(first.nodes[0], devices=(replace(broken, healthy=True), replace(first.nodes[0].devices[1], healthy=False)))
+    assert list(seen(first.following(nodes=(after,)))) == []

@@ -1,0 +1,114 @@
+"""What was worked out of a snapshot goes on to those that follow: never anything else than what working it out anew comes to."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from policies.mechanisms.homes import homes_of
+from policies.shares.classing import Classed
+from policies.shares.ground import Ground
+from policies.shares.observe import Asked, division_of
+from policies.snapshot import JobColumns, Jobs, NodeView, SlotHold, Snapshot
+from tests.builders_policies import a_device, a_job, a_node, a_snapshot
+from tests.builders_snapshots import snapshots
+
+ASKED = (
+    Asked(),
+    Asked(spread=True),
+    Asked(pairs=True),
+    Asked(teams=True),
+    Asked(teams=True, users=True, queues=frozenset({"t"})),
+    Asked(jobs=True),
+)
+
+
+def of_classes(classes: Classed) -> object:
+    """All that follows of classes, to be compared; how groups are numbered is nobody's business."""
+    groups, d = [(classes.groups[g], classes.rate_lists[g]) for g in classes.group_list], classes.division
+    arrays = (d.column_type, d.usage, d.type_column, d.type_rates, d.equal_rates, d.fastest_rates)
+    numbers = [array.tolist() for array in arrays]
+    return classes.fingerprint, classes.entities, classes.class_list, classes.members, dict(classes.row_of), groups, numbers
+
+
+def of_ground(ground: Ground) -> object:
+    """All that follows of the ground, likewise."""
+    return ground, dict(ground.index), ground.sizes, ground.gpus.tolist(), ground.shared
+
+
+def seen(snapshot: Snapshot, asked: Asked) -> object:
+    """All that is observed of a snapshot, and where its jobs run."""
+    observed = division_of(snapshot, asked)
+    return of_classes(observed.classes), of_ground(observed.ground), homes_of(observed), observed.row_list
+
+
+def some(data: st.DataObject, of: int) -> list[bool]:
+    return data.draw(st.lists(st.booleans(), min_size=of, max_size=of))
+
+
+def with_some(data: st.DataObject, snapshot: Snapshot) -> Snapshot:
+    """The snapshot with some of its jobs; mostly those that are not there hold nothing either."""
+    jobs = [job for job, is_there in zip(snapshot.jobs, some(data, len(snapshot.jobs)), strict=True) if is_there]
+    gone = {job.id for job in snapshot.jobs} - {job.id for job in jobs} if data.draw(st.integers(0, 3)) else set()
+    return replace(snapshot, jobs=Jobs(JobColumns.of(jobs)), nodes=tuple(without(node, gone) for node in snapshot.nodes))
+
+
+def without(node: NodeView, gone: set[str]) -> NodeView:
+    """The node when these jobs are not there; itself if they never were."""
+    if not any(hold.job in gone for device in node.devices for hold in device.held):
+        return node
+    devices = (replace(d, held=tuple(hold for hold in d.held if hold.job not in gone)) for d in node.devices)
+    return replace(node, devices=tuple(devices))
+
+
+def well(node: NodeView) -> NodeView:
+    return replace(node, devices=tuple(replace(d, healthy=True) for d in node.devices))
+
+
+def before(data: st.DataObject, snapshot: Snapshot) -> Snapshot:
+    """A round in which other jobs were there, some nodes had no broken device, and some kinds were known to be faster."""
+    earlier = with_some(data, snapshot)
+    nodes = zip(earlier.nodes, some(data, len(earlier.nodes)), strict=True)
+    kinds = zip(earlier.kinds, some(data, len(earlier.kinds)), strict=True)
+    earlier = replace(
+        earlier,
+        nodes=tuple(well(node) if was_well else node for node, was_well in nodes),
+        kinds=tuple(
+            replace(k, throughputs=tuple(replace(t, steps_per_s=2.0 * t.steps_per_s) for t in k.throughputs)) if faster else k
+            for k, faster in kinds
+        ),
+    )
+    assert earlier.lasting is not earlier.standing  # both asked for here, so that what follows has them too
+    return earlier
+
+
+@settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@given(data=st.data(), snapshot=snapshots(), asked=st.sampled_from(ASKED))
+def test_what_is_observed_of_a_following_snapshot_is_what_is_observed_of_one_that_follows_nothing(
+    data: st.DataObject, snapshot: Snapshot, asked: Asked
+) -> None:
+    earlier = before(data, snapshot)
+    seen(earlier, asked)
+    here = with_some(data, snapshot)
+    following = earlier.following(jobs=here.jobs, nodes=here.nodes, kinds=here.kinds)
+    assert seen(following, asked) == seen(here, asked)
+    assert seen(earlier, asked) == seen(replace(earlier), asked)
+
+
+def test_a_device_of_a_job_that_is_not_known_yet_or_any_more_is_not_given() -> None:
+    held = a_node("n1", devices=(a_device("gpu0", held=(SlotHold("b"),)), a_device("gpu1")))
+    first = a_snapshot([held], [a_job("a")])
+    first.standing  # noqa: B018  # what follows has it too
+    both = Jobs(JobColumns.of([a_job("a"), a_job("b")]))
+    rounds = [first, first.following(jobs=both), first.following(jobs=both).following(jobs=first.jobs)]
+    assert [division_of(of).ground.devices for of in rounds] == [(("gpu1",),), (("gpu0", "gpu1"),), (("gpu1",),)]
+    assert [division_of(of).ground.busy for of in rounds] == [(1,), (0,), (1,)]
+
+
+def test_devices_that_take_two_jobs_are_counted_as_they_are_now() -> None:
+    first = a_snapshot([a_node("n1", gpus=1)], [a_job("a")])
+    first.standing  # noqa: B018
+    wider = first.following(nodes=(a_node("n1", devices=(a_device("gpu0", slots=2),)),))
+    assert [division_of(of).ground.shared for of in (first, wider)] == [(0,), (1,)]
