@@ -137,10 +137,10 @@ class _Selection:
         return due
 
     def _running(self) -> Mapping[tuple[int, int], int]:
-        """By (row, column), where GPUs are left: jobs, or pairs of them, that have a place there."""
-        opened = {c for c, of in enumerate(self.observed.division.column_type.tolist()) if self.left[of]}
+        """By (row, column): jobs, or pairs of them, that have a place there, of classes of which others are still without."""
         running: dict[tuple[int, int], int] = defaultdict(int)
-        for row, home in _with_rows(self.observed, [home for home in self.placed if home.column in opened]):
+        wanted = [home for home in self.placed if self.free[self.of_class[home.job]] > 0]
+        for row, home in _with_rows(self.observed, wanted):
             running[row, home.column] += 1
         return running
 

@@ -12,7 +12,6 @@ from hypothesis import strategies as st
 from policies import plan_json, snapshot_json
 from policies.judge import violations
 from policies.max_min_fairness import MaxMinFairness
-from policies.mechanisms import rounds
 from policies.shares.observe import division_of
 from policies.snapshot import JobPhase, NodeState, Purpose, Running, Snapshot
 from tests.builders_policies import a_device, a_job, a_node, a_snapshot, on
@@ -43,21 +42,6 @@ def test_no_plan_breaks_a_rule_round_after_round(
         assert plan_json.digest(again) == plan_json.digest(plan)
         if any(run.purpose is Purpose.PROFILING for job in snapshot.jobs for run in job.running):
             return  # what becomes of profile runs is the world's to say
-        gone = tuple(job.id for job in snapshot.jobs if data.draw(st.integers(0, 4)) == 0)
-        snapshot = after(snapshot, plan, elapsed_s, gone=gone)
-
-
-@many
-@given(first=sharing_snapshots(), elapsed_s=st.sampled_from([0.0, 100.0, 300.0]), data=st.data())
-def test_jobs_of_a_class_come_in_the_same_order_whether_they_are_few_or_many(
-    first: Snapshot, elapsed_s: float, data: st.DataObject
-) -> None:
-    snapshot, policy = replace(first, profiling=()), MaxMinFairness(form="sharing", spread=True)
-    for _ in range(3):
-        plan = policy(snapshot)
-        with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(rounds, "MANY", 2)
-            assert policy(snapshot) == plan
         gone = tuple(job.id for job in snapshot.jobs if data.draw(st.integers(0, 4)) == 0)
         snapshot = after(snapshot, plan, elapsed_s, gone=gone)
 
