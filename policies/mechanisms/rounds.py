@@ -16,7 +16,7 @@ by a turn, nor behind by more than 1/2 + 1/3 + ... + 1/n turns; jobs end nearer 
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Collection, Container, Iterable, Iterator, Mapping
+from collections.abc import Collection, Container, Iterator, Mapping
 from functools import cached_property
 from heapq import heapify, heappop, heapreplace
 from math import inf
@@ -52,19 +52,15 @@ class Turn(NamedTuple):
 
 def under_way(observed: Observed, homes: Mapping[int, Home]) -> list[tuple[int, int, float]]:
     """(row, column, since when) of everything that runs, a pair once; jobs without a claim are of no row."""
-    return [(row, home.column, home.run.since_s) for row, home in _with_rows(observed, homes.values())]
-
-
-def _with_rows(observed: Observed, homes: Iterable[Home]) -> Iterator[tuple[int, Home]]:
-    """Homes that are of a row, with it; of a pair the first."""
-    of, classes = observed.classes.class_list, len(observed.classes.keys)
-    for home in homes:
+    of, classes, found = observed.classes.class_list, len(observed.classes.keys), []
+    for home in homes.values():
         row = of[home.job]
         if home.partner != ALONE:
             pair = observed.pair_row.get(in_order(row, of[home.partner])) if home.job < home.partner else None
             row = -1 if pair is None else classes + pair
         if row >= 0:
-            yield row, home
+            found.append((row, home.column, home.run.since_s))
+    return found
 
 
 def turns(
@@ -95,8 +91,8 @@ class _Selection:
     ) -> None:
         self.observed, self.ledger, self.queues, self.homes, self.left = observed, ledger, queues, queues.homes, list(left)
         self.round_s, self.owed_only = length_s(observed.snapshot.round_s), owed_only
-        self.placed = [home for e, home in queues.homes.items() if e in fixed]
-        self.taken = {home.job for home in self.placed}
+        self.placed = {e: home for e, home in queues.homes.items() if e in fixed}
+        self.taken = set(self.placed)
         division, self.of_class, self.classes = observed.division, observed.classes.class_list, len(observed.classes.keys)
         self.pairs: list[list[int]] = division.pairs.tolist()
         self.free = [*division.count.tolist(), *([1] * len(self.pairs)), 0]
@@ -139,9 +135,9 @@ class _Selection:
     def _running(self) -> Mapping[tuple[int, int], int]:
         """By (row, column): jobs, or pairs of them, that have a place there, of classes of which others are still without."""
         running: dict[tuple[int, int], int] = defaultdict(int)
-        wanted = [home for home in self.placed if self.free[self.of_class[home.job]] > 0]
-        for row, home in _with_rows(self.observed, wanted):
-            running[row, home.column] += 1
+        wanted = {e: home for e, home in self.placed.items() if self.free[self.of_class[e]] > 0}
+        for row, column, _ in under_way(self.observed, wanted):
+            running[row, column] += 1
         return running
 
     def _jobs(self, row: int, column: int) -> tuple[int, ...]:
