@@ -20,10 +20,11 @@ SLOTS = 2
 
 @dataclass(frozen=True, slots=True)
 class Guest:
-    """Who looks for a node: what it asks, and by node whether one would do if it were empty."""
+    """Who looks for a node: what it asks, by node whether one would do if it were empty, what it uses of one as one process."""
 
     condition: Condition
     admitted: Sequence[bool]
+    demand: Mapping[str, float]
 
 
 class Floor:
@@ -104,19 +105,17 @@ class Floor:
 
     def on_one(self, of_type: int, gpus: int, guest: Guest) -> Place | None:
         """Open devices of the node that will have fewest left (best fit)."""
-        demand = guest.condition.of_rank(1)
         for nodes in self.by_open[of_type][gpus:]:
             for n in nodes:
-                if guest.admitted[n] and self._has(n, demand, gpus):
+                if guest.admitted[n] and self._has(n, guest.demand, gpus):
                     return n, tuple(self.open[n][:gpus])
         return None
 
     def on_one_with_kept(self, of_type: int, gpus: int, guest: Guest) -> Place | None:
         """Devices of the node where fewest of them are kept for others, who keep nothing from then on."""
-        demand = guest.condition.of_rank(1)
         for n in self._by_most_open(of_type):
             kept = self.kept.get(n, {})
-            if len(self.open[n]) + len(kept) >= gpus and guest.admitted[n] and self._has(n, demand, gpus):
+            if len(self.open[n]) + len(kept) >= gpus and guest.admitted[n] and self._has(n, guest.demand, gpus):
                 while len(self.open[n]) < gpus:
                     self.let_go(next(reversed(kept.values())))
                 return n, tuple(self.open[n][:gpus])
@@ -136,7 +135,7 @@ class Floor:
 
     def shared(self, of_type: int, guests: tuple[Guest, Guest]) -> Place | None:
         """An open device that has room for both."""
-        demand = _sum(guests[0].condition.of_rank(1), guests[1].condition.of_rank(1))
+        demand = _sum(guests[0].demand, guests[1].demand)
         for n in (n for nodes in self.by_open[of_type][1:] for n in nodes):
             if guests[0].admitted[n] and guests[1].admitted[n] and self._has(n, demand, 1):
                 device = next((d for d in self.open[n] if self.slots(n, d) >= SLOTS), None)
@@ -149,7 +148,8 @@ class Floor:
         return next(d.slots for d in self.ground.nodes[n].devices if d.id == device)
 
     def _has(self, n: int, demand: Mapping[str, float], gpus: int) -> bool:
-        return self.supplies.has(n, demand) and self.supplies.has_watts(((n, gpus),))
+        supplies = self.supplies
+        return supplies.unlimited or (supplies.has(n, demand) and supplies.has_watts(((n, gpus),)))
 
     def _by_most_open(self, of_type: int) -> Iterator[int]:
         return (n for nodes in reversed(self.by_open[of_type]) for n in nodes)

@@ -10,7 +10,7 @@ from policies.mechanisms.homes import ALONE, Home
 from policies.mechanisms.seating import Seated
 from policies.mechanisms.staying import Stay, remaining_s, training_run
 from policies.mechanisms.waiting import watts_of
-from policies.plan import Placement
+from policies.plan import Placement, placement_of
 from policies.shares.observe import Observed, in_order
 from policies.snapshot import Snapshot
 
@@ -31,13 +31,13 @@ def _seated_by_row(observed: Observed, homes: Mapping[int, Home], seated: Mappin
     steps, ids = columns.numbers["remaining_steps"].tolist(), columns.ids
     group_of, rates = observed.classes.group_list, observed.classes.rate_lists
     placed = {}
-    for e, seat in seated.items():
+    for e, ranks, column, stays, partner in seated.values():
         row = rows[e]
-        run_s = steps[row] / (rates[group_of[e]][seat.column] if seat.partner == ALONE else _rate_beside(observed, seat))
-        if seat.stays:
-            placed[row] = Placement(ids[row], seat.ranks, homes[e].run.copy, predicted_run_s=run_s)
+        run_s = steps[row] / (rates[group_of[e]][column] if partner == ALONE else _rate_beside(observed, seated[e]))
+        if stays:
+            placed[row] = placement_of(ids[row], ranks, homes[e].run.copy, run_s)
         else:
-            placed[row] = Placement(ids[row], seat.ranks, predicted_run_s=run_s + _launch_s(observed.snapshot, row))
+            placed[row] = placement_of(ids[row], ranks, 0, run_s + _launch_s(observed.snapshot, row))
     return placed
 
 

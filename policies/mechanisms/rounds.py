@@ -15,9 +15,12 @@ by a turn, nor behind by more than 1/2 + 1/3 + ... + 1/n turns; jobs end nearer 
 
 from __future__ import annotations
 
-from collections.abc import Container, Iterator, Mapping
+from collections import defaultdict
+from collections.abc import Collection, Container, Iterator, Mapping
 from functools import cached_property
-from typing import NamedTuple
+from heapq import heapify, heappop, heapreplace
+from math import inf
+from typing import NamedTuple, TypeAlias
 
 import numpy as np
 
@@ -33,6 +36,8 @@ migrations, and later ends where a migration costs anything.
 """
 SLIGHT = 1e-6
 """Part of a round. Time owed that is less is an error of rounding."""
+MANY = 64
+"""Jobs of a class: so many are sorted more quickly in arrays."""
 
 NOWHERE = -1
 
@@ -59,95 +64,98 @@ def under_way(observed: Observed, homes: Mapping[int, Home]) -> list[tuple[int, 
 
 
 def turns(
-    observed: Observed, ledger: Ledger, queues: Queues, left: list[int], fixed: Container[int], *, owed_only: bool = False
+    observed: Observed, ledger: Ledger, queues: Queues, left: list[int], fixed: Collection[int], *, owed_only: bool = False
 ) -> list[Turn]:
     """Who runs next by the shares, who is owed most first. `left`: GPUs by type still to be given; `fixed`: who has a place.
 
     With `owed_only`, rows have no turn for which they would not be owed time at its end: GPUs stay idle where shares leave them so.
     """
-    if not len(ledger.row) or not any(left):
+    if not any(left) or len(fixed) == len(observed.row_list):
         return []
     return list(_Selection(observed, ledger, queues, left, fixed, owed_only).turns())
 
 
+_Due: TypeAlias = tuple[float, int, int, int, int, int, int, float, float]
+"""(less by what its row would be owed at the end of the round without another turn, number, turns that it has, row, column, type,
+GPUs of a turn, what is owed now, share) of an entry: the first is due first. (Plain, as one is made for each turn.)
+"""
+
+
 class _Selection:
+    """`free` by row: jobs of a class that have no place; 1 for a pair of classes, of which is found out when it is its turn; last
+    (-1) a number for jobs of no class, of which nobody asks.
+    """
+
     def __init__(
-        self, observed: Observed, ledger: Ledger, queues: Queues, left: list[int], fixed: Container[int], owed_only: bool
+        self, observed: Observed, ledger: Ledger, queues: Queues, left: list[int], fixed: Collection[int], owed_only: bool
     ) -> None:
-        homes, self.owed_only = queues.homes, owed_only
-        self.observed, self.ledger, self.homes, self.left = observed, ledger, homes, list(left)
-        self.fixed = {e: home for e, home in homes.items() if e in fixed}
-        self.taken = set(self.fixed)
-        self.round_s, self.now_s = length_s(observed.snapshot.round_s), observed.snapshot.now_s
-        self.queues = queues
-        division = observed.division
+        self.observed, self.ledger, self.queues, self.homes, self.left = observed, ledger, queues, queues.homes, list(left)
+        self.round_s, self.owed_only = length_s(observed.snapshot.round_s), owed_only
+        self.placed = {e: home for e, home in queues.homes.items() if e in fixed}
+        self.taken = set(self.placed)
+        division, self.of_class, self.classes = observed.division, observed.classes.class_list, len(observed.classes.keys)
         self.pairs: list[list[int]] = division.pairs.tolist()
-        self.gpus = np.concatenate([division.scale, division.scale[division.pairs[:, 0]]])[ledger.row]
-        self.type_of = division.column_type[ledger.column]
+        self.free = [*division.count.tolist(), *([1] * len(self.pairs)), 0]
+        for e in self.taken:
+            self.free[self.of_class[e]] -= 1
 
     def turns(self) -> Iterator[Turn]:
-        """Take rows by what they are owed as long as their GPUs fit."""
-        row, column, gpus, type_of = (a.tolist() for a in (self.ledger.row, self.ledger.column, self.gpus, self.type_of))
-        left, taken, classes, of_class = self.left, self.taken, self.observed.classes.keys, self.observed.classes.class_list
-        free = self.free.tolist()
-        for entry in self._by_time_owed():
-            needed, of, at = gpus[entry], type_of[entry], row[entry]
-            if left[of] < needed or (at < len(classes) and not free[at]):
-                continue
-            jobs = self._job(at, column[entry]) if at < len(classes) else self._two(at, column[entry])
+        """Take rows by what they are owed as long as their GPUs fit. Each comes again, owed a turn less, until it can have none:
+        GPUs and jobs that are left only become fewer.
+        """
+        left, free, round_s, due = self.left, self.free, self.round_s, self._due()
+        most_s = -SLIGHT * round_s if self.owed_only else inf
+        while due and due[0][0] < most_s and any(left):
+            _, i, had, row, column, of_type, gpus, owed_s, share = due[0]
+            jobs = self._jobs(row, column) if left[of_type] >= gpus and free[row] > 0 else ()
             if jobs:
-                taken.update(jobs)
-                left[of] -= needed
-                for e in jobs:
-                    free[of_class[e]] -= 1
-                yield Turn(jobs, column[entry], needed)
+                yield Turn(jobs, column, gpus)
+                left[of_type] -= gpus
+            if jobs and free[row] > 0:
+                ahead_s = -(owed_s + round_s * (share - (had + 1)))
+                heapreplace(due, (ahead_s, i, had + 1, row, column, of_type, gpus, owed_s, share))
+            else:
+                heappop(due)
 
-    def _by_time_owed(self) -> list[int]:
-        """Entries in the order of their turns, each as often as its jobs without a place and its GPUs allow."""
-        ledger, division = self.ledger, self.observed.division
-        running = self._running()
-        room = np.array(self.left, dtype=np.int64)[self.type_of] // self.gpus
-        free = np.minimum(self._counts(division.count) - running, self._counts(self.free))
-        times = np.maximum(np.minimum(free, room), 0)
-        entry = np.repeat(np.arange(len(times)), times)
-        turn = np.arange(len(entry)) - np.repeat(np.cumsum(times) - times, times) + running[entry]
-        owed = ledger.owed_s(self.now_s)[entry] + self.round_s * (ledger.share[entry] - turn)
-        order = np.argsort(-owed, kind="stable")
-        due: list[int] = entry[order[owed[order] > SLIGHT * self.round_s] if self.owed_only else order].tolist()
+    def _due(self) -> list[_Due]:
+        """A heap of the entries for which there are GPUs, and somebody without a place."""
+        ledger, division, left, free, round_s = self.ledger, self.observed.division, self.left, self.free, self.round_s
+        gpus, type_of, running = division.scale.tolist(), division.column_type.tolist(), self._running()
+        gpus += [gpus[a] for a, _ in self.pairs]
+        numbers = (a.tolist() for a in (ledger.row, ledger.column, ledger.owed_s(self.observed.snapshot.now_s), ledger.share))
+        due = []
+        for i, (row, column, owed_s, share) in enumerate(zip(*numbers, strict=True)):
+            if free[row] > 0 and left[type_of[column]] >= gpus[row]:
+                had = running.get((row, column), 0)
+                ahead_s = -(owed_s + round_s * (share - had))
+                due.append((ahead_s, i, had, row, column, type_of[column], gpus[row], owed_s, share))
+        heapify(due)
         return due
 
-    def _running(self) -> Ints:
-        """int64[n]: jobs, or pairs of them, of each entry's row that have a place on its column."""
-        running = np.zeros(len(self.ledger.row), dtype=np.int64)
-        for row, column, _ in under_way(self.observed, self.fixed):
-            if (at := self.ledger.entry.get((row, column))) is not None:
-                running[at] += 1
+    def _running(self) -> Mapping[tuple[int, int], int]:
+        """By (row, column): jobs, or pairs of them, that have a place there, of classes of which others are still without."""
+        running: dict[tuple[int, int], int] = defaultdict(int)
+        wanted = {e: home for e, home in self.placed.items() if self.free[self.of_class[e]] > 0}
+        for row, column, _ in under_way(self.observed, wanted):
+            running[row, column] += 1
         return running
 
-    @cached_property
-    def free(self) -> Ints:
-        """int64[M]: jobs of each class that had no place before turns are given out."""
-        of = self.observed.classes.of[list(self.fixed)]
-        count = self.observed.division.count
-        free: Ints = np.subtract(count, np.bincount(of[of >= 0], minlength=len(count)))
-        return free
+    def _jobs(self, row: int, column: int) -> tuple[int, ...]:
+        """Take the next job of a class that has one, or two of a pair of classes; none if they are not there."""
+        if row < self.classes:
+            queue = self.queues.of(row, column, self.taken)
+            self.taken.add(queue[-1])
+            self.free[row] -= 1
+            return (queue[-1],)
+        a, b = self.pairs[row - self.classes]
+        jobs = self._two(a, b, column)
+        self.taken.update(jobs)
+        for e in jobs:
+            self.free[self.of_class[e]] -= 1
+        return jobs
 
-    def _counts(self, count: Ints) -> Ints:
-        """int64[n]: jobs, or pairs of them, that each entry's row has, with so many jobs of each class."""
-        pairs = self.observed.division.pairs
-        a, b = count[pairs[:, 0]], count[pairs[:, 1]]
-        of_pairs = np.where(pairs[:, 0] == pairs[:, 1], a // 2, np.minimum(a, b))
-        counts: Ints = np.concatenate([count, of_pairs])[self.ledger.row]
-        return counts
-
-    def _job(self, of_class: int, column: int) -> tuple[int, ...]:
-        """The next job of a class; none if all have a place."""
-        first = self.queues.next(of_class, column, self.taken)
-        return () if first is None else (first,)
-
-    def _two(self, row: int, column: int) -> tuple[int, ...]:
-        """The next two of a pair of classes; none if they are not there."""
-        a, b = self.pairs[row - len(self.observed.classes.keys)]
+    def _two(self, a: int, b: int, column: int) -> tuple[int, ...]:
+        """The next two of these classes: on a device that the first has already with one of the second, they go on together."""
         first = self.queues.next(a, column, self.taken)
         if first is None:
             return ()
@@ -163,21 +171,27 @@ class Queues:
 
     def __init__(self, observed: Observed, ledger: Ledger, homes: Mapping[int, Home]) -> None:
         self.observed, self.homes, self.level = observed, homes, ledger.level
-        self.members = observed.classes.members
+        self.members, self.rows = observed.classes.members, observed.row_list
         self.patience_s = PATIENCE * length_s(observed.snapshot.round_s)
-        self.queues: dict[int, list[list[int]]] = {}
-        self.ids = observed.snapshot.jobs.columns.ids
+        self.queues: dict[tuple[int, int], list[int]] = {}
+        columns = observed.snapshot.jobs.columns
+        self.ids, self.received = columns.ids, columns.others["received_s"]
+
+    def of(self, of_class: int, column: int, taken: Container[int]) -> list[int]:
+        """Whoever of the class is not taken, the first one last; before him may be some who are. Who is taken once must be so in
+        every later question.
+        """
+        queue = self.queues.get((of_class, column))
+        if queue is None:
+            waiting = [e for e in self.members[of_class] if e not in taken]
+            queue = self.queues[of_class, column] = self._sorted(waiting, column) if len(waiting) > 1 else waiting
+        while queue and queue[-1] in taken:
+            queue.pop()
+        return queue
 
     def next(self, of_class: int, column: int, taken: Container[int], but: int = ALONE) -> int | None:
         """The first of the class that is not taken, `but` for one."""
-        members = self.members[of_class]
-        if len(members) == 1:
-            return None if members[0] in taken or members[0] == but else members[0]
-        if column not in self.queues:
-            self.queues[column] = self._sorted(column)
-        queue = self.queues[column][of_class]
-        while queue and queue[-1] in taken:
-            queue.pop()
+        queue = self.of(of_class, column, taken)
         if not queue or queue[-1] != but:
             return queue[-1] if queue else None
         return next((e for e in reversed(queue[:-1]) if e not in taken), None)
@@ -190,41 +204,57 @@ class Queues:
             else sorted(jobs, key=lambda e: (sum(attained_s(self.observed, self.level, e).values()), self.arrival[e], e))
         )
 
-    def _sorted(self, column: int) -> list[list[int]]:
-        """By class its jobs, the last one first: all classes at once cost as much as a few of them one by one."""
-        moves = self.home_columns != column
-        waits_s = self._attained[self.observed.division.columns[column].gpu_type] + self.patience_s * (
-            moves & (self.home_columns != NOWHERE)
+    def _sorted(self, jobs: list[int], column: int) -> list[int]:
+        """Jobs of one class, the last one first."""
+        if len(jobs) >= MANY:
+            return self._many_sorted(np.array(jobs), column)
+        gpu_type, arrival, rows, keys = self.observed.division.columns[column].gpu_type, self.arrival, self.rows, []
+        for e in jobs:
+            home, waits_s = self.homes.get(e), self._attained_s(rows[e], gpu_type)
+            if home is None:
+                keys.append((waits_s, True, arrival[e], e))
+            elif home.column == column:
+                keys.append((waits_s, False, arrival[e], e))
+            else:
+                keys.append((waits_s + self.patience_s, True, arrival[e], e))
+        keys.sort(reverse=True)
+        return [e for _, _, _, e in keys]
+
+    def _many_sorted(self, jobs: Ints, column: int) -> list[int]:
+        """The same of many jobs, which come rising."""
+        homes = self.home_columns[jobs]
+        moves = homes != column
+        waits_s = self._attained[self.observed.division.columns[column].gpu_type][jobs] + self.patience_s * (
+            moves & (homes != NOWHERE)
         )
-        order = np.lexsort((self.observed.snapshot.jobs.columns.numbers["arrival_s"][self.observed.rows], moves, waits_s))
-        of, queues = self.observed.classes.class_list, [list[int]() for _ in self.members]
-        for e in order[::-1].tolist():
-            if of[e] >= 0:
-                queues[of[e]].append(e)
-        return queues
+        arrival = self.observed.snapshot.jobs.columns.numbers["arrival_s"][self.observed.rows[jobs]]
+        last: list[int] = jobs[np.lexsort((arrival, moves, waits_s))[::-1]].tolist()
+        return last
 
     @cached_property
     def home_columns(self) -> Ints:
         """int64[E]: the column of each job's home, NOWHERE for none."""
-        columns = np.full(len(self.observed.row_list), NOWHERE, dtype=np.int64)
+        columns = np.full(len(self.rows), NOWHERE, dtype=np.int64)
         columns[list(self.homes)] = [home.column for home in self.homes.values()]
         return columns
 
     @cached_property
     def _attained(self) -> Mapping[str, Floats]:
-        """By GPU type float64[E]: time that each job has received there so far; 0 for a job that is all its class, first anyway."""
-        received, rows = self.observed.snapshot.jobs.columns.others["received_s"], self.observed.row_list
-        table = {gpu_type: [0.0] * len(rows) for gpu_type in self.observed.ground.types}
-        in_company = [e for members in self.members if len(members) > 1 for e in members]
-        for e in in_company:
-            for gpu_type, seconds in received[rows[e]]:
-                if (of_type := table.get(gpu_type)) is not None:
-                    of_type[e] += seconds
-        for e in in_company if self.level else ():
-            for gpu_type, seconds in self.level.get(self.ids[rows[e]], {}).items():
-                if gpu_type in table:
-                    table[gpu_type][e] += seconds
-        return {gpu_type: np.array(of_type) for gpu_type, of_type in table.items()}
+        """By GPU type float64[E]: time that each job has received there so far."""
+        received, level, of = self.received, self.level, self._attained_s
+        return {
+            t: np.array([of(row, t) if level or received[row] else 0.0 for row in self.rows]) for t in self.observed.ground.types
+        }
+
+    def _attained_s(self, row: int, gpu_type: str) -> float:
+        """Time that the job in this row has received on GPUs of this type so far."""
+        attained_s = 0.0
+        for of, seconds in self.received[row]:
+            if of == gpu_type:
+                attained_s += seconds
+        if self.level and (level := self.level.get(self.ids[row])):
+            attained_s += level.get(gpu_type, 0.0)
+        return attained_s
 
     @cached_property
     def arrival(self) -> list[float]:

@@ -16,6 +16,7 @@ from policies.mechanisms.floor import SLOTS, Floor, Guest
 from policies.mechanisms.homes import ALONE, Home, Place
 from policies.mechanisms.rounds import Queues, Turn
 from policies.mechanisms.supplies import Load
+from policies.shares.ground import Condition
 from policies.shares.observe import Observed, in_order
 from policies.snapshot import RankSeat
 
@@ -48,28 +49,30 @@ class Seating:
         self.groups, self.group_of, self.rates = classes.groups, classes.group_list, classes.rate_lists
         self.column_of = {(of, c.spread): i for i, (of, c) in enumerate(zip(self.type_of, self.columns, strict=True))}
         self.seated: dict[int, Seated] = {}
-        self._guests: dict[tuple[int, bool], Guest] = {}
+        self._guests: dict[tuple[Condition, int], Guest] = {}
 
     def fix(self, homes: Iterable[Home]) -> None:
         """These jobs go on whoever has a turn, as far as resources and watts go."""
+        unlimited = self.floor.supplies.unlimited
         for home in homes:
             if home.job not in self.seated:
-                self._stay((home.job,) if home.partner == ALONE else (home.job, home.partner))
+                if unlimited and home.partner == ALONE:
+                    self._stay_alone(home)
+                else:
+                    self._stay((home.job,) if home.partner == ALONE else (home.job, home.partner))
 
     def seat(self, turns: Sequence[Turn], *, may_evict: bool) -> None:
         """Seat whom there is room for; `may_evict`: a gang that finds no node may have devices that smaller ones would go on on."""
-        ordered = sorted(turns, key=lambda turn: -turn.gpus)
-        goes_on = [turn for turn in ordered if self._goes_on(turn)]
-        movers = len(ordered) - len(goes_on)
-        if not movers or ordered[0].gpus == ordered[-1].gpus:
-            self._seat_alike(ordered, {turn.jobs[0] for turn in goes_on}, may_evict=False)
+        ordered = sorted(turns, key=attrgetter("gpus"), reverse=True)
+        if not ordered or ordered[0].gpus == ordered[-1].gpus or all(map(self._goes_on, ordered)):
+            self._seat_alike(ordered, self._goes_on, may_evict=False)
             return
-        for turn in goes_on:
+        for turn in filter(self._goes_on, ordered):
             self.floor.keep(turn.jobs[0], self.homes[turn.jobs[0]].places)
         for gpus, alike in groupby(ordered, key=attrgetter("gpus")):
             of_size = list(alike)
-            kept = {turn.jobs[0] for turn in of_size if self.floor.let_go(turn.jobs[0])}
-            self._seat_alike(of_size, kept, may_evict=may_evict and gpus > 1)
+            kept = {turn for turn in of_size if self.floor.let_go(turn.jobs[0])}
+            self._seat_alike(of_size, kept.__contains__, may_evict=may_evict and gpus > 1)
 
     def fill(self, queues: Queues, classes: Callable[[], Sequence[int]]) -> None:
         """Give what is open to whoever can use it; `classes` in their order, jobs without a claim last."""
@@ -95,9 +98,9 @@ class Seating:
                 if self.group_of[e] not in hopeless and not self._join(e) and not self._sit_anywhere(e):
                     hopeless.add(self.group_of[e])
 
-    def _seat_alike(self, turns: Sequence[Turn], goes_on: set[int], *, may_evict: bool) -> None:
+    def _seat_alike(self, turns: Sequence[Turn], goes_on: Callable[[Turn], bool], *, may_evict: bool) -> None:
         """Turns of as many GPUs each: those that go on first."""
-        for turn in [turn for turn in turns if not (turn.jobs[0] in goes_on and self._stay(turn.jobs))]:
+        for turn in [turn for turn in turns if not (goes_on(turn) and self._stay(turn.jobs))]:
             self._move(turn, may_evict=may_evict)
 
     def _goes_on(self, turn: Turn) -> bool:
@@ -120,13 +123,17 @@ class Seating:
         """Seat jobs where they are, all or none."""
         home = self.homes[jobs[0]]
         if len(jobs) == 1 and self.floor.supplies.unlimited:  # nearly all, in nearly every round
-            if not self.floor.take(home.places):
-                return False
-            self.seated[home.job] = Seated(home.job, home.run.ranks, home.column, True)
-            return True
+            return self._stay_alone(home)
         if not self.floor.are_open(home.places):
             return False
         return self._sit([(e, self.homes[e].run.ranks) for e in jobs], home.places, stays=jobs)
+
+    def _stay_alone(self, home: Home) -> bool:
+        """The same of one job where resources and watts cannot run out."""
+        if not self.floor.take(home.places):
+            return False
+        self.seated[home.job] = Seated(home.job, home.run.ranks, home.column, True)
+        return True
 
     def _move(self, turn: Turn, *, may_evict: bool) -> None:
         """Seat jobs anew; they are left out where there is no room."""
@@ -224,11 +231,10 @@ class Seating:
 
     def _guest(self, e: int, *, spread: bool = False) -> Guest:
         """The job as one who looks for a node."""
-        key = self.group_of[e], spread
+        group = self.groups[self.group_of[e]]
+        key = group.condition, group.gpus if spread else 1
         if key not in self._guests:
-            group = self.groups[key[0]]
-            admitted = self.observed.ground.admitting(group.condition, group.gpus if spread else 1)
-            self._guests[key] = Guest(group.condition, admitted)
+            self._guests[key] = Guest(group.condition, self.observed.ground.admitting(*key), group.condition.of_rank(1))
         return self._guests[key]
 
 
