@@ -24,23 +24,24 @@ STEPS_PER_ROW = 50
 def pivot(table: Floats, value: Floats, gain: Floats, basis: Ints, row: int, column: int) -> None:
     """Let `column` enter the basis in `row`.
 
-    Where the row has nothing, nothing changes: those columns are not gone through.
+    All columns of a row change at once, eight or so in one instruction: to pass over those in which `row` has nothing takes longer.
     """
     factor = table[row, column]
     table[row] /= factor
     value[row] /= factor
-    filled = np.flatnonzero(table[row])
+    source = table[row].copy()
     for i in range(len(value)):
         part = table[i, column]
         if i != row and part != 0.0:
-            for j in filled:
-                table[i, j] -= part * table[row, j]
+            target = table[i]
+            for j in range(len(source)):
+                target[j] -= part * source[j]
             value[i] -= part * value[row]
             table[i, column] = 0.0
     part = gain[column]
     if part != 0.0:
-        for j in filled:
-            gain[j] -= part * table[row, j]
+        for j in range(len(source)):
+            gain[j] -= part * source[j]
         gain[column] = 0.0
     table[row, column] = 1.0
     basis[row] = column
@@ -143,3 +144,52 @@ def fill(table: Floats, value: Floats, basis: Ints, slack: Ints, begin: Ints, pr
             value[row] = 0.0
             pivot(table, value, gain, basis, row, highest)
     return level
+
+
+@compiled
+def tableau(
+    rates: Floats, worth: Floats, count: Ints, scale: Ints, usage: Floats, gpus: Floats
+) -> tuple[Ints, Ints, Floats, Floats, Ints]:
+    """(class and column of each place, then table, value and first column to enter of each class, as `fill` takes them).
+
+    A place is a class on a column where it runs. Rows, in the basis of their slacks: time of a class on all columns <= count;
+    GPUs of a type <= N; z - worth of its time + slack = 0. A class begins where its time is worth most, with nothing of nothing.
+    """
+    classes, types = len(count), len(gpus)
+    place, column = np.nonzero(rates > 0.0)
+    places, rows = len(place), 2 * classes + types
+    table, value = np.zeros((rows, places + rows + 1)), np.zeros(rows)
+    begin, most = np.zeros(classes, dtype=np.int64), np.full(classes, -1.0)
+    for p in range(places):
+        k, c = place[p], column[p]
+        table[k, p] = 1.0
+        for t in range(types):
+            table[classes + t, p] = usage[t, c] * scale[k]
+        table[classes + types + k, p] = -worth[k, c]
+        if worth[k, c] > most[k]:
+            begin[k], most[k] = p, worth[k, c]
+    for row in range(rows):
+        table[row, places + row] = 1.0
+    table[classes + types :, -1] = 1.0
+    value[:classes], value[classes : classes + types] = count, gpus
+    return place, column, table, value, begin
+
+
+@compiled
+def filled(
+    rates: Floats, worth: Floats, count: Ints, scale: Ints, usage: Floats, gpus: Floats, priced: float
+) -> tuple[Floats, Floats]:
+    """(float64[K]: the level at which each class got stuck, float64[K, C]: its time), as `fill` finds them.
+
+    `rates` and `worth` float64[K, C]: steps/s on each column, of which every class has one, and how much a class's level rises with
+    its time there. `count`, `scale` int64[K] and `usage` float64[T, C], `gpus` float64[T] as a division has them.
+    """
+    place, column, table, value, begin = tableau(rates, worth, count, scale, usage, gpus)
+    classes, places = len(count), len(place)
+    basis = places + np.arange(len(value))
+    level = fill(table, value, basis, basis[len(value) - classes :].copy(), begin, priced)
+    time = np.zeros(rates.shape)
+    for row in range(len(value)):
+        if basis[row] < places:
+            time[place[basis[row]], column[basis[row]]] = value[row]
+    return level, time

@@ -101,6 +101,11 @@ class Classed:
         pairs = [self.row_key(row) for row in range(len(self.keys), rows)]
         return dict(zip((*self.keys, *pairs), range(rows), strict=True))
 
+    def names_the_same(self, other: Classed) -> bool:
+        """Whether it is sure at a glance that rows and columns have the same numbers in both."""
+        one, two = self.division, other.division
+        return self is other or (self.keys is other.keys and one.columns is two.columns and one.pairs is two.pairs)
+
     def row_key(self, row: int) -> str:
         """The key of a class, or after all classes of a pair of them."""
         if row < len(self.keys):

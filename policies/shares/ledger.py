@@ -6,8 +6,8 @@ those of all its jobs (pairs) together: with a share of 2.5 two or three of its 
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, replace
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, TypeAlias
 
@@ -28,6 +28,15 @@ or could not have for want of a node, is not held against anybody for longer."""
 
 VERSION = 1
 """Of what is kept."""
+
+TOLD = ("division", "made_s", "seen_s", "round_end_s", "objective", "level")
+"""What a memory has beside the entries."""
+
+NUMBERS = ("names", "share", "received_s", "ahead_s")
+"""What it has in the entries, in their order."""
+
+CHANGES = {*TOLD, "received_s"}
+"""What of a ledger changes while its entries stay."""
 
 NOBODY = -1
 
@@ -65,25 +74,34 @@ class Ledger:
         keys = enumerate(zip(self.row.tolist(), self.column.tolist(), strict=True))
         return {key: i for i, key in keys if key[0] != NOBODY and key[1] != NOBODY}
 
+    @property
+    def numbers(self) -> dict[str, Any]:
+        """The fields NUMBERS."""
+        return {name: getattr(self, name) for name in NUMBERS}
+
     def owed_s(self, now_s: float) -> Floats:
         """float64[n]: time that each entry's row should have received by now and has not."""
         owed: Floats = self.share * (now_s - self.made_s) - self.received_s - self.ahead_s
         return owed
 
-    def after(self, now_s: float, running: Iterable[tuple[int, int, float]]) -> Ledger:
-        """The ledger now; `running` are (row, column, since when) of everything that runs."""
+    def after(self, now_s: float, running: Iterable[tuple[int, int, float]], level: Levels) -> Ledger:
+        """The ledger now; `running` are (row, column, since when) of everything that runs, `level` who stands level with whom."""
         received, entries, seen_s = self.received_s.tolist(), self.entry, self.seen_s
         for row, column, since_s in running:
             entry = entries.get((row, column))
             if entry is not None:
                 received[entry] += max(0.0, now_s - (since_s if since_s > seen_s else seen_s))
-        return self.going_on(received_s=frozen(np.array(received, dtype=np.float64)), seen_s=now_s)
+        return self.going_on(received_s=frozen(np.array(received, dtype=np.float64)), seen_s=now_s, level=level)
 
     def going_on(self, **changed: Any) -> Ledger:
-        """The ledger of the same entries with other times."""
-        after = replace(self, **changed)
-        if "entry" in vars(self):
-            vars(after)["entry"] = self.entry
+        """The ledger of the same entries with other times; what has been worked out of its rows and columns goes on.
+
+        TypeError for what is no field, or one that says which entries there are.
+        """
+        if wrong := changed.keys() - CHANGES:
+            raise TypeError(f"a ledger that goes on keeps its {', '.join(sorted(wrong))}")
+        after = object.__new__(Ledger)
+        vars(after).update(vars(self), **changed)
         return after
 
     def to_memory(self) -> dict[str, Any]:
@@ -102,44 +120,74 @@ class Ledger:
         }
 
 
-def from_memory(memory: Mapping[str, Any], policy: str, classes: Classed) -> Ledger | None:
-    """The ledger that this policy's plan kept, with the numbers that its rows have now; None where there is none."""
+@dataclass(frozen=True, slots=True)
+class Kept:
+    """A ledger as it was given away in a round: while its very `entries` come back, they need not be read."""
+
+    entries: object
+    classes: Classed
+    ledger: Ledger
+
+
+def from_memory(memory: Mapping[str, Any], policy: str, classes: Classed, kept: Kept | None = None) -> Ledger | None:
+    """The ledger that this policy's plan kept, with the numbers that its rows have now; None where there is none.
+
+    `kept`: that of the round before, if that was here. Only its entries are believed, and only if they are the same object: whoever
+    changes a memory writes new ones.
+    """
     if (memory.get("policy"), memory.get("version")) != (policy, VERSION):
         return None
-    keys, columns, *numbers = zip(*memory["entries"], strict=True) if memory["entries"] else [()] * 5
-    row_of, column_of = classes.row_of, classes.column_of
-    share, received_s, ahead_s = (frozen(np.array(values, dtype=np.float64)) for values in numbers)
+    told = {name: memory[name] for name in TOLD}
+    is_kept = kept is not None and kept.entries is memory["entries"]
+    if kept is not None and is_kept and kept.classes.names_the_same(classes):
+        return kept.ledger.going_on(**told)
+    entries = kept.ledger.numbers if kept is not None and is_kept else _read(memory["entries"])
+    row_of, column_of, names = classes.row_of, classes.column_of, entries["names"]
     return Ledger(
-        policy=policy, division=memory["division"], made_s=memory["made_s"], seen_s=memory["seen_s"],
-        round_end_s=memory["round_end_s"], objective=memory["objective"], names=tuple(zip(keys, columns, strict=True)),
-        row=frozen(np.array([row_of.get(key, NOBODY) for key in keys], dtype=np.int64)),
-        column=frozen(np.array([column_of.get(name, NOBODY) for name in columns], dtype=np.int64)),
-        share=share, received_s=received_s, ahead_s=ahead_s, level=memory["level"],
-    )  # fmt: skip
+        policy=policy,
+        row=frozen(np.array([row_of.get(key, NOBODY) for key, _ in names], dtype=np.int64)),
+        column=frozen(np.array([column_of.get(column, NOBODY) for _, column in names], dtype=np.int64)),
+        **entries,
+        **told,
+    )
 
 
-def opened(policy: str, classes: Classed, shares: Shares, now_s: float, round_s: float, before: Ledger | None) -> Ledger:
-    """A new ledger for shares just made; rows that had one before take along how they stood.
+def _read(entries: Sequence[Sequence[Any]]) -> dict[str, Any]:
+    """`Ledger.numbers` of plain data."""
+    keys, columns, *numbers = zip(*entries, strict=True) if entries else [()] * 5
+    arrays = [frozen(np.array(values, dtype=np.float64)) for values in numbers]
+    return dict(zip(NUMBERS, (tuple(zip(keys, columns, strict=True)), *arrays), strict=True))
+
+
+def opened(
+    policy: str, division: str, classes: Classed, shares: Shares, now_s: float, round_s: float, before: Ledger | None
+) -> Ledger:
+    """A new ledger for shares just made of this division (its fingerprint); rows that had one before take along how they stood.
 
     Time received counts from now on (Gavel, section 5). Were nothing taken along, then with events in every round whoever has a
     small share would always be the one who is owed least, and never run.
     """
-    table = np.concatenate([shares.alone, shares.paired])
-    row, column = (of.astype(np.int64) for of in np.nonzero(table > SMALLEST_SHARE))
-    share, nothing, columns = table[row, column], frozen(np.zeros(len(row))), tuple(classes.column_of)
-    names = tuple((classes.row_key(r), columns[c]) for r, c in zip(row.tolist(), column.tolist(), strict=True))
-    made = Ledger(
-        policy=policy, division=classes.fingerprint, made_s=now_s, seen_s=now_s, round_end_s=now_s, objective=shares.objective,
-        names=names, row=frozen(row), column=frozen(column), share=frozen(share), received_s=nothing, ahead_s=nothing, level={},
+    row, column, share = _entries(shares)
+    columns, keys = tuple(classes.column_of), tuple(classes.row_of)
+    names = tuple([(keys[r], columns[c]) for r, c in zip(row.tolist(), column.tolist(), strict=True)])
+    ahead_s = np.zeros(len(row)) if before is None else _taken_along(names, share, before, now_s, round_s)
+    return Ledger(
+        policy=policy, division=division, made_s=now_s, seen_s=now_s, round_end_s=now_s if before is None else before.round_end_s,
+        objective=shares.objective, names=names, row=frozen(row), column=frozen(column), share=frozen(share),
+        received_s=frozen(np.zeros(len(row))), ahead_s=frozen(ahead_s), level={} if before is None else before.level,
     )  # fmt: skip
-    if before is None:
-        return made
-    ahead_s = _taken_along(made, before, now_s, round_s)
-    return replace(made, round_end_s=before.round_end_s, level=before.level, ahead_s=ahead_s)
 
 
-def _taken_along(made: Ledger, before: Ledger, now_s: float, round_s: float) -> Floats:
+def _entries(shares: Shares) -> tuple[Ints, Ints, Floats]:
+    """(row, column, share) of what is more than a solver's zero, by row."""
+    table = np.concatenate([shares.alone, shares.paired]) if len(shares.paired) else shares.alone
+    row, column = np.nonzero(table > SMALLEST_SHARE)
+    return row, column, table[row, column]
+
+
+def _taken_along(names: Sequence[tuple[str, str]], share: Floats, before: Ledger, now_s: float, round_s: float) -> Floats:
     stood = dict(zip(before.names, (-before.owed_s(now_s)).tolist(), strict=True))
-    ahead = np.array([stood.get(name, 0.0) for name in made.names], dtype=np.float64)
-    unit = round_s * np.maximum(made.share, 1.0)
-    return frozen(np.clip(ahead, -MOST_BEHIND * unit, MOST_AHEAD * unit))
+    ahead = np.array([stood.get(name, 0.0) for name in names], dtype=np.float64)
+    unit = round_s * np.maximum(share, 1.0)
+    taken: Floats = np.clip(ahead, -MOST_BEHIND * unit, MOST_AHEAD * unit)
+    return taken

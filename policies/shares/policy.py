@@ -11,10 +11,10 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cached_property
 from math import isfinite
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
 import numpy as np
 
@@ -25,11 +25,11 @@ from policies.mechanisms.rounds import Queues, attained_s, length_s, turns, unde
 from policies.mechanisms.seating import Seating
 from policies.mechanisms.turnless import Reasons
 from policies.plan import Plan, PlanStatus
-from policies.shares.classing import PLAIN, Asked
+from policies.shares.classing import PLAIN, Asked, Classed
 from policies.shares.division import Shares
-from policies.shares.ledger import Ledger, Levels, from_memory, opened
+from policies.shares.ledger import Kept, Ledger, Levels, from_memory, opened
 from policies.shares.observe import Observed, division_of
-from policies.snapshot import Snapshot
+from policies.snapshot import Floats, Snapshot
 
 EARLY = 0.1
 """Part of a round. One held in the last tenth of a turn counts as its end: periodic rounds are never held on the second. A turn
@@ -68,7 +68,7 @@ class _Round:
         self.observed = division_of(snapshot, sharing.asked)
         self.homes = homes_of(self.observed)
         self.round_s = length_s(snapshot.round_s)
-        before = from_memory(snapshot.memory, sharing.memory_of, self.observed.classes)
+        before = from_memory(snapshot.memory, sharing.memory_of, self.observed.classes, snapshot.standing.get("ledger"))
         self.turns_go_on = before is not None and EARLY < (before.round_end_s - snapshot.now_s) / self.round_s < 1.0 + EARLY
         self.ledger = self._ledger(before)
 
@@ -86,15 +86,20 @@ class _Round:
         waiting = Reasons(self.observed, seating.floor, placements, self.ledger.round_end_s).all()
         return Plan(
             self.sharing.name, PlanStatus.HEURISTIC, placements, waiting,
-            objective=self.ledger.objective, shares=self._shares(), memory=self.ledger.to_memory(),
+            objective=self.ledger.objective, shares=self._shares(), memory=self._memory(),
         )  # fmt: skip
+
+    def _memory(self) -> dict[str, Any]:
+        """What is kept for the next round."""
+        memory = self.ledger.to_memory()
+        self.snapshot.standing["ledger"] = Kept(memory["entries"], self.observed.classes, self.ledger)
+        return memory
 
     def _ledger(self, before: Ledger | None) -> Ledger:
         """The ledger as it is now, with new shares where they are wanted, for the round that now begins or goes on."""
         now_s = self.snapshot.now_s
         if before is not None:
-            level = self._level(before)
-            before = before.after(now_s, under_way(self.observed, self.homes)).going_on(level=level)
+            before = before.after(now_s, under_way(self.observed, self.homes), self._level(before))
         ledger = before if before is not None and not self._is_outdated(before) else self._opened(before)
         return ledger if self.turns_go_on else ledger.going_on(round_end_s=now_s + self.round_s)
 
@@ -113,16 +118,17 @@ class _Round:
         shares = self.sharing.allocate(self.observed) if classes.keys else Shares(alone, paired, 0.0)
         if (shares.alone.shape, shares.paired.shape) != (alone.shape, paired.shape) or not _is_finite(shares):
             raise SolverFailedError(f"{self.sharing.name}: the shares are not a finite number for each class and column")
-        ledger = opened(self.sharing.memory_of, classes, shares, self.snapshot.now_s, self.round_s, before)
-        return replace(ledger, division=self._divided)
+        return opened(self.sharing.memory_of, self._divided, classes, shares, self.snapshot.now_s, self.round_s, before)
 
     def _level(self, before: Ledger) -> Levels:
         """Who has come in since starts level with those of its class who have received least; who has left is forgotten."""
         ids, known = self.snapshot.jobs.columns.ids, self.snapshot.jobs.position
-        gone = before.level.keys() - known.keys()
-        kept = {job: by_type for job, by_type in before.level.items() if job not in gone} if gone else dict(before.level)
         arrived = self.snapshot.jobs.columns.numbers["arrival_s"][self.observed.rows] > before.seen_s
-        for e in np.flatnonzero(arrived & (self.observed.classes.of >= 0)).tolist():
+        newcomers = np.flatnonzero(arrived & (self.observed.classes.of >= 0)).tolist() if arrived.any() else []
+        if not newcomers and before.level.keys() <= known.keys():
+            return before.level
+        kept = {job: by_type for job, by_type in before.level.items() if job in known}
+        for e in newcomers:
             mates = [attained_s(self.observed, before.level, m) for m in self._mates(e) if not arrived[m]]
             had = {t: min([of_mate.get(t, 0.0) for of_mate in mates], default=0.0) for t in self.observed.ground.types}
             if any(had.values()):
@@ -149,10 +155,15 @@ class _Round:
         return order
 
     def _shares(self) -> dict[str, dict[str, float]]:
-        """By job and GPU type the part of the time that it is to have, alone or beside others."""
-        classes, rows, of_class = self.observed.classes, self.observed.row_list, self._shares_by_class
-        ids = self.snapshot.jobs.columns.ids
-        return {ids[row]: of_class[m] for row, m in zip(rows, classes.class_list, strict=True) if m in of_class}
+        """By job and GPU type the part of the time that it is to have, alone or beside others; mostly that of the round before."""
+        classes, share, jobs = self.observed.classes, self.ledger.share, (self.snapshot.jobs.columns.ids, self.observed.row_list)
+        kept: _KeptShares | None = self.snapshot.standing.get("shares")
+        if kept is not None and kept.classes is classes and kept.share is share and kept.jobs == jobs:
+            return kept.by_job
+        ids, of_class = jobs[0], self._shares_by_class
+        by_job = {ids[row]: of_class[m] for row, m in zip(jobs[1], classes.class_list, strict=True) if m in of_class}
+        self.snapshot.standing["shares"] = _KeptShares(classes, share, jobs, by_job)
+        return by_job
 
     @cached_property
     def _shares_by_class(self) -> dict[int, dict[str, float]]:
@@ -163,6 +174,16 @@ class _Round:
             for m in (row,) if row < classes else pairs[row - classes]:
                 total[m][columns[column].gpu_type] += share / count[m]
         return {m: dict(by_type) for m, by_type in total.items()}
+
+
+@dataclass(frozen=True, slots=True)
+class _KeptShares:
+    """Shares `by_job` as they follow from the ledger's `share` of classes, and from which `jobs` are in them (ids, rows)."""
+
+    classes: Classed
+    share: Floats
+    jobs: tuple[tuple[str, ...], list[int]]
+    by_job: dict[str, dict[str, float]]
 
 
 def _is_finite(shares: Shares) -> bool:

@@ -247,7 +247,9 @@ def time_of(shares: Shares, division: Division) -> Floats:
 def gpus_of(shares: Shares, division: Division) -> Floats:
     """float64[T]: GPUs of each type in use on average."""
     scale = division.scale
-    in_columns = scale @ shares.alone + scale[division.pairs[:, 0]] @ shares.paired
+    in_columns = scale @ shares.alone
+    if len(division.pairs):
+        in_columns = in_columns + scale[division.pairs[:, 0]] @ shares.paired
     return division.usage @ in_columns
 
 
@@ -255,10 +257,10 @@ def excess(shares: Shares, division: Division) -> float:
     """The most by which shares break a constraint of the feasible set, relative to its bound where that is above 1; 0 if none, NaN
     where shares are no numbers.
     """
-    over = [
+    over = (
         (time_of(shares, division) - division.count) / np.maximum(division.count, 1),
         (gpus_of(shares, division) - division.gpus) / np.maximum(division.gpus, 1.0),
         -shares.alone.ravel(),
         -shares.paired.ravel(),
-    ]
-    return float(np.max([part.max(initial=0.0) for part in over]))
+    )
+    return float(np.concatenate(over).max(initial=0.0))

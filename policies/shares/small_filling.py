@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from policies.kernels.filling import fill
+from policies.kernels.filling import filled
 from policies.shares.division import Division, Shares
 from policies.shares.fairness import fair_scaling
 from policies.shares.levels import highest_level
@@ -48,62 +48,17 @@ def small_filling(division: Division) -> SmallFilled | None:
     of = np.flatnonzero(best > 0.0)
     if not 0 < len(of) <= MOST_CLASSES or len(division.pairs):
         return None
-    unit = highest_level(division, best)
-    small = _Tableau(division, of, per[of] / unit)
-    level = fill(small.table, small.value, small.basis, small.slack, small.begin, PRICED)
-    if level[0] < 0.0 or not small.holds(level):
+    unit, rates, count = highest_level(division, best), division.rates[of], division.count[of]
+    worth = rates * (per[of] / unit / count)[:, None]
+    level, time = filled(rates, worth, count, division.scale[of], division.usage, division.gpus, PRICED)
+    if level[0] < 0.0 or not _holds(level, (time * worth).sum(axis=1), time):
         return None
-    alone = small.times()
+    alone = np.zeros(division.rates.shape)
+    alone[of] = np.where(time <= DUST * count[:, None], 0.0, time)  # what no solver tells from nothing is nothing
     shares = Shares(alone, np.zeros(division.pair_rates.shape[:2]), float(level.min()) * unit)
     return SmallFilled(shares, of, level * unit) if excess(shares, division) <= TOLERANCE else None
 
 
-class _Tableau:
-    """The program of K classes `of` with P places (k, c), in the basis of its slacks; `begin`: a place of each class.
-
-    Rows: sum of a class's time <= count; GPUs of a type <= N; z - per_m * throughput of a job + slack = 0.
-    """
-
-    def __init__(self, division: Division, of: Ints, per: Floats) -> None:
-        self.division, self.of = division, of
-        rates, count = division.rates[of], division.count[of].astype(np.float64)
-        self.place, self.column = np.nonzero(rates > 0.0)
-        places, classes, types = len(self.place), len(of), len(division.types)
-        rows = 2 * classes + types
-        self.worth = (rates * (per / count)[:, None])[self.place, self.column]
-        at = np.arange(places)
-        self.table = np.zeros((rows, places + rows + 1))
-        self.table[self.place, at] = 1.0
-        self.table[classes : classes + types, :places] = division.usage[:, self.column] * division.scale[of][self.place]
-        self.table[classes + types + self.place, at] = -self.worth
-        self.table[np.arange(rows), places + np.arange(rows)] = 1.0
-        self.table[classes + types :, -1] = 1.0
-        self.value = np.concatenate([count, division.gpus, np.zeros(classes)])
-        self.basis = places + np.arange(rows)
-        self.slack = places + classes + types + np.arange(classes)
-        self.begin = self._fastest()
-
-    def _fastest(self) -> Ints:
-        """int64[K]: the place of each class where it is fastest: there it begins, with nothing of nothing."""
-        order = np.lexsort((-self.worth, self.place))
-        found: Ints = order[np.searchsorted(self.place[order], np.arange(len(self.of)))]
-        return found
-
-    def _time(self) -> Floats:
-        time = np.zeros(self.table.shape[1])
-        time[self.basis] = self.value
-        return time[: len(self.place)]
-
-    def holds(self, level: Floats) -> bool:
-        """Whether every class has its level, and nobody less than no time."""
-        time = self._time()
-        had = np.bincount(self.place, weights=time * self.worth, minlength=len(self.of))
-        return bool((had >= level - TOLERANCE * np.maximum(level, 1.0)).all() and (time >= -TOLERANCE).all())
-
-    def times(self) -> Floats:
-        """float64[M, C]: as `Shares.alone`; what no solver tells from nothing is nothing."""
-        time = self._time()
-        found = np.zeros(self.division.rates.shape)
-        dust = DUST * self.division.count[self.of][self.place]
-        found[self.of[self.place], self.column] = np.where(time <= dust, 0.0, time)
-        return found
+def _holds(level: Floats, had: Floats, time: Floats) -> bool:
+    """Whether every class has its level, and nobody less than no time."""
+    return bool((had >= level - TOLERANCE * np.maximum(level, 1.0)).all() and (time >= -TOLERANCE).all())
