@@ -49,7 +49,8 @@ def test_who_has_received_least_comes_first_and_others_only_once_who_is_there_ha
     observed = division_of(snapshot)
     nothing = Shares(np.zeros((1, 2)), np.zeros((0, 2)), 0.0)
     ledger = replace(
-        opened("given", "", observed.classes, nothing, 0.0, 300.0, None), level={job: {TYPES[column]: s} for job, s in level.items()}
+        opened("given", "", observed.classes, nothing, 0.0, 300.0, None),
+        level={job: {TYPES[column]: s} for job, s in level.items()},
     )
     homes = homes_of(observed)
 

@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import replace
 
+import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from policies.mechanisms.homes import homes_of
+from policies.registry import make
 from policies.shares.classing import Classed
 from policies.shares.ground import Ground
 from policies.shares.observe import Asked, division_of
-from policies.snapshot import JobColumns, Jobs, NodeView, SlotHold, Snapshot
-from tests.builders_policies import a_device, a_job, a_node, a_snapshot
+from policies.snapshot import JobColumns, Jobs, NodeView, SlotHold, Snapshot, TeamView
+from tests.builders_policies import a_device, a_job, a_node, a_snapshot, on
 from tests.builders_snapshots import snapshots
 
 ASKED = (
@@ -95,6 +98,51 @@ def test_what_is_observed_of_a_following_snapshot_is_what_is_observed_of_one_tha
     following = earlier.following(jobs=here.jobs, nodes=here.nodes, kinds=here.kinds)
     assert seen(following, asked) == seen(here, asked)
     assert seen(earlier, asked) == seen(replace(earlier), asked)
+
+
+@settings(max_examples=120, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@given(data=st.data(), snapshot=snapshots(), name=st.sampled_from(["max_min_fairness", "hierarchical", "fifo_shares"]))
+def test_a_following_snapshot_is_decided_like_one_that_follows_nothing_and_whose_memory_was_read_from_a_file(
+    data: st.DataObject, snapshot: Snapshot, name: str
+) -> None:
+    policy, now = make(name, {}), before(data, snapshot)
+    memory = policy(now).memory
+    for later_s in (10.0, now.round_s, 2.5 * now.round_s):
+        here = with_some(data, snapshot) if data.draw(st.booleans()) else replace(snapshot, jobs=now.jobs, nodes=now.nodes)
+        here = replace(here, now_s=snapshot.now_s + later_s, memory=json.loads(json.dumps(memory)))
+        now = now.following(jobs=here.jobs, nodes=here.nodes, kinds=here.kinds, now_s=here.now_s, memory=dict(memory))
+        plan = policy(now)
+        assert plan == policy(here)
+        memory = plan.memory
+
+
+def test_jobs_that_change_places_with_others_like_them_have_their_shares_by_their_own_names() -> None:
+    policy, node = make("max_min_fairness", {}), a_node("n1", gpus=1)
+    first = a_snapshot([node], [a_job("a"), a_job("b")])
+    plan = policy(first)
+    others = Jobs(JobColumns.of([a_job("a"), a_job("c")]))
+    assert policy(first.following(jobs=others, memory=plan.memory)).shares.keys() == {"a", "c"}
+
+
+def test_an_older_memory_that_comes_back_is_believed_and_not_what_was_kept_of_a_newer_one() -> None:
+    policy, waits = make("max_min_fairness", {}), a_job("b")
+    first = a_snapshot([a_node("n1", gpus=1)], [a_job("a"), waits])
+    old = policy(first).memory
+    runs = a_job("a", running=on("n1", "gpu0", since_s=first.now_s))
+    second = first.following(jobs=Jobs(JobColumns.of([runs, waits])), now_s=first.now_s + 100.0, memory=old)
+    assert policy(second).memory["entries"] != old["entries"]
+    third = second.following(now_s=first.now_s + 200.0, memory=old)
+    assert policy(third) == policy(replace(third, memory=json.loads(json.dumps(old))))
+
+
+def test_shares_made_anew_of_the_same_jobs_are_told() -> None:
+    policy = make("hierarchical", {})
+    jobs = [a_job("a", team="red"), a_job("b", team="blue")]
+    first = replace(a_snapshot([a_node("n1", gpus=1)], jobs), teams=(TeamView("red", 1.0), TeamView("blue", 1.0)))
+    plan = policy(first)
+    second = policy(first.following(teams=(TeamView("red", 3.0), TeamView("blue", 1.0)), memory=plan.memory))
+    assert [sum(plan.shares[job].values()) for job in "ab"] == pytest.approx([0.5, 0.5])
+    assert [sum(second.shares[job].values()) for job in "ab"] == pytest.approx([0.75, 0.25])
 
 
 def test_a_device_of_a_job_that_is_not_known_yet_or_any_more_is_not_given() -> None:
