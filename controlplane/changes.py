@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, TypeAlias
+from typing import Any, NamedTuple, TypeAlias
 
 from policies.plan import Placement, Plan
 from policies.snapshot import Purpose, RankSeat, Running, Snapshot
@@ -28,9 +28,11 @@ class Start:
     placement: Placement
 
 
-@dataclass(frozen=True, slots=True)
-class Keep:
-    """It runs where the plan wants it. `placement` is None where the plan does not speak of it; else its term may have changed."""
+class Keep(NamedTuple):
+    """It runs where the plan wants it. `placement` is None where the plan does not speak of it; else its term may have changed.
+
+    (A named tuple because nearly all changes are such: it is made in half of the time of a frozen dataclass.)
+    """
 
     key: PlacementKey
     before: Running
@@ -77,14 +79,14 @@ def changes(current: Current, plan: Plan) -> tuple[Change, ...]:
     Within each group the order is that of `current`, then of the plan.
     """
     wanted = {(p.job, p.purpose, p.copy): p for p in plan.placements}
-    decided = {w.job for w in plan.waiting}
-    decided.update([p.job for p in plan.placements])
-    stops, keeps = list[Stop](), list[Keep]()
+    stops, keeps, decided = list[Stop](), list[Keep](), set[str]()
     for key, run in current.items():
         placement = wanted.get(key)
         if placement is not None and placement.ranks is run.ranks:  # nearly all
             keeps.append(Keep(key, run, placement))
-        elif isinstance(change := _of_running(key, run, placement, decided), Keep):
+            continue
+        decided = decided or _decided(plan)
+        if isinstance(change := _of_running(key, run, placement, decided), Keep):
             keeps.append(change)
         else:
             stops.append(change)
@@ -115,6 +117,11 @@ def describe(change: Change) -> dict[str, Any]:
     if isinstance(change, Start | Migrate | Resize):
         data["to"] = _places(change.placement.ranks)
     return data
+
+
+def _decided(plan: Plan) -> set[str]:
+    """The jobs that the plan speaks of."""
+    return {p.job for p in plan.placements} | {w.job for w in plan.waiting}
 
 
 def _of_running(key: PlacementKey, run: Running, placement: Placement | None, decided: set[str]) -> Stop | Keep:

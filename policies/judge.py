@@ -25,6 +25,7 @@ from __future__ import annotations
 from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from itertools import chain
 from math import ceil, isfinite
 from typing import Any
 
@@ -281,14 +282,21 @@ def _plan_numbers(plan: Plan) -> Iterator[Violation]:
     for entry in plan.waiting:
         if _is_no_figure(entry.watts) or _is_no_figure(entry.earliest_s):
             numbers += [(f"watts of {entry.job}", entry.watts), (f"earliest_s of {entry.job}", entry.earliest_s)]
-    good: set[int] = set()  # jobs of one class have one and the same mapping
-    for job, by_type in plan.shares.items():
-        if id(by_type) not in good:
-            good.add(id(by_type))
-            numbers += [(f"shares of {job} on {t}", share) for t, share in by_type.items() if _is_no_figure(share)]
+    classes = {id(by_type): by_type for by_type in plan.shares.values()}.values()  # jobs of one class have one and the same mapping
+    if not all(map(isfinite, filter(None, chain.from_iterable([by_type.values() for by_type in classes])))):
+        numbers += _shares(plan)
     for name, value in numbers:
         if _is_no_figure(value):
             yield Violation("not_finite", f"{name} is {value}: give a finite number or none")
+
+
+def _shares(plan: Plan) -> Iterator[tuple[str, float]]:
+    """Every share once, named after the first job of its class."""
+    named: set[int] = set()
+    for job, by_type in plan.shares.items():
+        if id(by_type) not in named:
+            named.add(id(by_type))
+            yield from ((f"shares of {job} on {t}", share) for t, share in by_type.items())
 
 
 def _is_no_figure(value: float | None) -> bool:

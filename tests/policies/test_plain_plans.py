@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from math import isfinite
 from typing import Any
 from unittest.mock import patch
 
@@ -131,3 +132,34 @@ def test_the_rules_find_nothing_that_the_quick_look_does_not(
     quick = violations(plan, snapshot)
     with patch.object(judge, "breaks_no_rule", return_value=False):
         assert quick == violations(plan, snapshot)
+
+
+holds = st.lists(st.sampled_from(["a", "b", "stranger"]), max_size=2).map(lambda jobs: tuple(SlotHold(j) for j in jobs))
+devices = st.builds(a_device, st.sampled_from(["gpu0"]), healthy=st.booleans(), held=holds)
+
+
+@many
+@given(st.lists(st.tuples(devices, st.lists(placements, max_size=3), st.booleans()), min_size=2, max_size=4))
+def test_nor_do_they_in_the_rounds_that_follow_as_devices_and_jobs_come_and_go(rounds: list[Any]) -> None:
+    snapshot = a_snapshot(nodes(), jobs())
+    for device, placed, b_is_there in rounds:
+        present = a_snapshot(nodes(), jobs() if b_is_there else [j for j in jobs() if j.id != "b"]).jobs
+        snapshot = snapshot.following(nodes=tuple(nodes(devices=(device, a_device("gpu1")))), jobs=present)
+        plan = a_plan(snapshot, *placed)
+        quick = violations(plan, snapshot)
+        with patch.object(judge, "breaks_no_rule", return_value=False):
+            assert quick == violations(plan, snapshot)
+
+
+figures = st.sampled_from([0.0, 0.5, 1, float("nan"), float("inf")])
+by_type = st.dictionaries(st.sampled_from(["K80", "V100"]), figures)
+
+
+@many
+@given(st.lists(by_type, min_size=1, max_size=3), st.lists(st.integers(0, 2), max_size=5))
+def test_every_share_that_is_no_figure_is_found_once_for_each_class(classes: list[dict[str, float]], of_job: list[int]) -> None:
+    shares = {f"j{i}": classes[c % len(classes)] for i, c in enumerate(of_job)}
+    first = {id(shares[job]): job for job in reversed(shares)}
+    wanted = {f"shares of {job} on {t}" for job in first.values() for t, share in shares[job].items() if not isfinite(share)}
+    found = [v.detail.partition(" is ")[0] for v in violations(a_plan(a_snapshot([], []), shares=shares), a_snapshot([], []))]
+    assert sorted(found) == sorted(wanted)
