@@ -35,7 +35,7 @@ class SmallFilled:
     @property
     def rounds(self) -> int:
         """How many levels there are."""
-        return len(np.unique(self.level))
+        return len(set(self.level.tolist()))
 
 
 def small_filling(division: Division) -> SmallFilled | None:
