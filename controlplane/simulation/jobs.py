@@ -176,7 +176,8 @@ class JobBook:
         """int64[len(rows)]: whole steps done of each job; see `Launch.steps_at`."""
         working_s = np.minimum(now_s, self.stop_wanted_s[rows]) - self.first_step_s[rows]
         of_launch = np.maximum(0.0, np.floor(working_s * self.steps_per_s[rows] + ROUNDING))
-        return self.start_steps[rows] + of_launch.astype(np.int64)
+        done: Ints = self.start_steps[rows] + of_launch.astype(np.int64)
+        return done
 
 
 def _by_arrival(jobs: Iterable[JobView]) -> JobColumns:
