@@ -115,7 +115,7 @@ class JobBook:
     """All jobs of a workload by arrival, and how far each is, by column; row i of every array is job i.
 
     `launched` etc. count per job; `first_step_s`, `steps_per_s`, `start_steps` and `stop_wanted_s` are those of the launch that
-    holds devices for the job now, `steps_per_s` 0 where there is none.
+    holds devices for the job now; where there is none, `steps_per_s` is 0 and `start_steps` what the job has done.
     """
 
     def __init__(self, jobs: Iterable[JobView]) -> None:
@@ -138,7 +138,7 @@ class JobBook:
         self.failed = np.zeros(size, dtype=np.int64)
         self.first_step_s = np.zeros(size)
         self.steps_per_s = np.zeros(size)
-        self.start_steps = np.zeros(size, dtype=np.int64)
+        self.start_steps = self.steps_done.copy()
         self.stop_wanted_s = np.full(size, inf)
 
     def __len__(self) -> int:
@@ -167,16 +167,17 @@ class JobBook:
         """It gives them back, with so many steps of the job done."""
         row = launch.row
         launch.end_s, launch.end_steps = now_s, steps
-        self.steps_done[row], self.steps_per_s[row] = steps, 0.0
+        self.steps_done[row] = self.start_steps[row] = steps
+        self.steps_per_s[row] = 0.0
         self.busy_s[row] += now_s - launch.start_s
         self.gpu_s[row] += (now_s - launch.start_s) * launch.gpus
 
     def steps_at(self, rows: Ints, now_s: float) -> Ints:
         """int64[len(rows)]: whole steps done of each job; see `Launch.steps_at`."""
-        rate = self.steps_per_s[rows]
         working_s = np.minimum(now_s, self.stop_wanted_s[rows]) - self.first_step_s[rows]
-        of_launch = np.maximum(0.0, np.floor(working_s * rate + ROUNDING)).astype(np.int64)
-        return np.where(rate > 0.0, self.start_steps[rows] + of_launch, self.steps_done[rows])
+        of_launch = np.maximum(0.0, np.floor(working_s * self.steps_per_s[rows] + ROUNDING))
+        done: Ints = self.start_steps[rows] + of_launch.astype(np.int64)
+        return done
 
 
 def _by_arrival(jobs: Iterable[JobView]) -> JobColumns:

@@ -15,7 +15,7 @@ from controlplane.simulation.jobs import JobBook, Launch
 from controlplane.simulation.scene import Scene
 from controlplane.simulation.window import window
 from policies.job_columns import frozen
-from policies.snapshot import Floats, Ints, JobColumns, JobPhase, Jobs, KindView, RankSeat, Running
+from policies.snapshot import Floats, JobColumns, JobPhase, Jobs, KindView, RankSeat, Running
 
 if TYPE_CHECKING:
     from _collections_abc import dict_items, dict_keys, dict_values
@@ -38,10 +38,9 @@ class Shown:
         self.round_jobs = scene.round_jobs
         self.gpu_type = {n.id: n.gpu_type for n in scene.nodes}
         self.profiling: set[str] = set()
-        self._same = {n: v[0] for n, v in self.columns.others.items() if n not in CHANGING and len(set(v)) == 1}
-        self._restart_cost_s = frozen(np.full(len(book), scene.restart_cost_s))
+        self._workload = _Workload(book, scene.restart_cost_s)
+        self._cut: _Cut | None = None
         self._true_of_all = [name for name in ("gpus_only", "free_of_conditions") if getattr(self.columns, name)]
-        self._total_steps = book.total_steps.astype(np.float64)
         self._received: dict[int, Received] = {}
         self._kinds = {k.id: k for k in kinds}
         self._place = {k.id: i for i, k in enumerate(kinds)}
@@ -104,29 +103,19 @@ class Shown:
         """These jobs as they are now. `running`: what is committed, by row, None where that is hidden and none of it is among these
         jobs; `launches`: what holds devices, by row.
         """
-        whole, at = self.columns, np.array(rows, dtype=np.int64)
-        total = self._total_steps[at]
-        left = total - (self.book.steps_done[at] if running is None else self.book.steps_at(at, now_s))
-        changed = {"remaining_steps": np.maximum(0.0, left), "total_steps": total}
-        numbers, counts = Lazy(whole.numbers, partial(self._number, at, changed)), Lazy(whole.counts, partial(self._count, at))
-        others = Lazy(whole.others, partial(self._other, rows, self._changing(rows, running, launches, now_s)))
-        columns = JobColumns(_picked(whole.ids, rows), _picked(whole.kinds, rows), numbers, counts, others)
+        cut = self._cut if self._cut is not None and self._cut.rows == rows else _Cut(self._workload, rows)
+        self._cut = cut
+        done = self.book.steps_done[cut.at] if running is None else self.book.steps_at(cut.at, now_s)
+        numbers = Lazy(self.columns.numbers, cut.numbers.__getitem__)
+        numbers["remaining_steps"] = frozen(np.maximum(0.0, cut.numbers["total_steps"] - done))
+        changing = self._changing(rows, running, launches, now_s)
+        others = Lazy(self.columns.others, lambda name: changing[name]() if name in changing else cut.others[name])
+        columns = JobColumns(cut.ids, cut.kinds, numbers, cut.counts, others)
         for name in self._true_of_all:
             vars(columns)[name] = True
-        return Jobs(columns)
-
-    def _number(self, at: Ints, changed: Mapping[str, Floats], name: str) -> Floats:
-        if name == "restart_cost_s":
-            return self._restart_cost_s[: len(at)]
-        return frozen(changed[name] if name in changed else self.columns.numbers[name][at])
-
-    def _count(self, at: Ints, name: str) -> Ints:
-        return frozen(self.columns.counts[name][at])
-
-    def _other(self, rows: tuple[int, ...], changing: Mapping[str, Column], name: str) -> tuple[Any, ...]:
-        if name in changing:
-            return changing[name]()
-        return tuple(repeat(self._same[name], len(rows))) if name in self._same else _picked(self.columns.others[name], rows)
+        jobs = Jobs(columns)
+        vars(jobs)["position"] = cut.position
+        return jobs
 
     def _changing(
         self, rows: tuple[int, ...], running: Mapping[int, tuple[Running, ...]] | None, launches: Mapping[int, Launch], now_s: float
@@ -170,6 +159,34 @@ class Shown:
         if len(ranks) == 1:
             return ((self.gpu_type[ranks[0].node], (end_s - start_s) * len(ranks[0].devices) * ranks[0].share),)
         return tuple((self.gpu_type[seat.node], (end_s - start_s) * len(seat.devices) * seat.share) for seat in ranks)
+
+
+class _Workload:
+    """Columns of a whole workload as they are as long as it lasts, ready to be cut."""
+
+    def __init__(self, book: JobBook, restart_cost_s: float) -> None:
+        columns = book.columns
+        own = {"total_steps": book.total_steps.astype(np.float64), "restart_cost_s": np.full(len(book), restart_cost_s)}
+        self.ids, self.kinds, self.counts = columns.ids, columns.kinds, columns.counts
+        self.numbers: dict[str, Floats] = {**columns.numbers, **own}
+        self.others = {n: v for n, v in columns.others.items() if n not in CHANGING}
+        self.same = {n: v[0] for n, v in self.others.items() if len(set(v)) == 1}
+
+
+class _Cut:
+    """Of some rows of a workload all that stays as it is: rounds of the same jobs, as most periodic ones are, share it."""
+
+    def __init__(self, whole: _Workload, rows: tuple[int, ...]) -> None:
+        self.rows, self.at = rows, (at := np.array(rows, dtype=np.int64))
+        self.ids, self.kinds = _picked(whole.ids, rows), _picked(whole.kinds, rows)
+        self.position = {job: i for i, job in enumerate(self.ids)}
+        self.numbers = Lazy(whole.numbers, lambda name: frozen(whole.numbers[name][at]))
+        self.counts = Lazy(whole.counts, lambda name: frozen(whole.counts[name][at]))
+        self.others = Lazy(whole.others, partial(_other, whole, rows))
+
+
+def _other(whole: _Workload, rows: tuple[int, ...], name: str) -> tuple[Any, ...]:
+    return (whole.same[name],) * len(rows) if name in whole.same else _picked(whole.others[name], rows)
 
 
 class Lazy(dict[str, Values]):

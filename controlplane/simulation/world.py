@@ -168,11 +168,11 @@ class SimulatedWorld:
         """Make the plan so, as far as what is the case by then allows: stop, keep, then launch what finds its devices free."""
         self._take_time()
         todo = changes(self._current(), plan)
-        for change in todo:
-            if not isinstance(change, Keep) or change.changes_term:
-                self._stop_or_keep(change)
+        real = [c for c in todo if not isinstance(c, Keep) or c.changes_term]
+        for change in real:
+            self._stop_or_keep(change)
         self._end_stops()
-        launches = [c.placement for c in todo if isinstance(c, LAUNCHES)]
+        launches = [c.placement for c in real if isinstance(c, LAUNCHES)]
         rejected = [r for p in launches if (r := self._launch(p)) is not None]
         self._memory = plan.memory
         self._last_plan = LastPlan.of(plan, carried or self.number, rejected)

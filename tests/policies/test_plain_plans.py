@@ -108,6 +108,13 @@ def test_a_holder_that_is_gone_from_the_next_snapshot_is_a_stranger_there() -> N
     assert [v.code for v in violations(a_plan(second, taking), second)] == ["device_taken"]
 
 
+def test_a_device_that_falls_ill_before_the_next_round_is_not_given_there() -> None:
+    first = a_snapshot(nodes(), jobs())
+    assert violations(a_plan(first, *GOOD), first) == ()
+    second = first.following(nodes=tuple(nodes(devices=(a_device("gpu0", healthy=False), a_device("gpu1")))))
+    assert [v.code for v in violations(a_plan(second, *GOOD), second)] == ["device_unhealthy"]
+
+
 seats = st.builds(RankSeat, st.sampled_from(["n1", "n2", "n3"]), st.sampled_from([("gpu0",), ("gpu1",), ("gpu0", "gpu1"), ()]))
 placements = st.builds(
     Placement,

@@ -1,10 +1,21 @@
-"""Columns that are made when they are asked for look like any other mapping."""
+"""Columns that are made when they are asked for look like any other mapping, and shared ones show what is the case."""
 
 from __future__ import annotations
 
+import numpy as np
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
+from controlplane.simulation.run import Simulation
+from controlplane.simulation.scene import Scene
 from controlplane.simulation.shown import Lazy
+from controlplane.simulation.switches import Switches
+from policies.base import Policy
+from policies.max_min_fairness import MaxMinFairness
+from policies.plan import Plan
+from policies.snapshot import JobView, Snapshot
+from tests.builders_policies import a_job, a_kind, a_node
 
 
 def counted() -> tuple[Lazy[tuple[str, ...]], list[str]]:
@@ -43,3 +54,54 @@ def test_there_is_no_column_of_another_name() -> None:
     with pytest.raises(KeyError, match="c"):
         columns["c"]
     assert made == ["a"]
+
+
+KIND = a_kind("k", {("V100", 1): 2.0})
+stories = st.lists(st.tuples(st.integers(0, 40), st.integers(20, 200)), min_size=2, max_size=6)
+
+
+def a_simulation(story: list[tuple[int, int]], policy: Policy) -> Simulation:
+    """Of jobs that come at these times with these steps to do, more than there are devices, stopped and moved in every round."""
+    jobs = [a_job(f"j{i}", arrival_s=float(at), remaining_steps=float(n), weight=1.0 + i) for i, (at, n) in enumerate(story)]
+    scene = Scene((a_node("n1", "V100", 2),), (KIND,), round_s=7.0)
+    return Simulation(scene, jobs, policy, switches=Switches(stop_s=1.5, launch_s=2.0))
+
+
+@settings(max_examples=30, deadline=None)
+@given(stories)
+def test_a_snapshot_that_shares_columns_with_the_one_before_is_as_one_that_does_not(story: list[tuple[int, int]]) -> None:
+    shared, apart = list[tuple[JobView, ...]](), list[tuple[JobView, ...]]()
+    policy = MaxMinFairness()
+
+    def noting(snapshot: Snapshot) -> Plan:
+        shared.append(tuple(snapshot.jobs))
+        assert [snapshot.jobs.position[job.id] for job in snapshot.jobs] == list(range(len(snapshot.jobs)))
+        return policy(snapshot)
+
+    def forgetting(snapshot: Snapshot) -> Plan:
+        apart.append(tuple(snapshot.jobs))
+        forgetful.world.shown._cut = None  # what is shared from round to round
+        return policy(snapshot)
+
+    a_simulation(story, noting).run()
+    forgetful = a_simulation(story, forgetting)
+    forgetful.run()
+    assert shared == apart
+
+
+@settings(max_examples=30, deadline=None)
+@given(stories)
+def test_steps_by_column_are_those_of_the_launches(story: list[tuple[int, int]]) -> None:
+    policy = MaxMinFairness()
+
+    def looking(snapshot: Snapshot) -> Plan:
+        world, now_s = simulation.world, snapshot.now_s
+        done = world.book.steps_at(np.arange(world.arrived), now_s)
+        for row in range(world.arrived):
+            launch = world.launches.get(row)
+            assert done[row] == (world.book.steps_done[row] if launch is None else launch.steps_at(now_s))
+        return policy(snapshot)
+
+    simulation = a_simulation(story, looking)
+    simulation.run()
+    assert simulation.world.completed == len(story)
