@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
 from enum import StrEnum
-from typing import Any, cast
+from typing import Any
 
 from policies.snapshot import Purpose, RankSeat
 
@@ -90,7 +90,8 @@ def placement_of(job: str, ranks: tuple[RankSeat, ...], copy: int, run_s: float)
     made.steps_quota = made.until_s = made.predicted_energy_cost = None
     made.predicted_run_s = run_s
     made.__class__ = Placement
-    return cast(Placement, made)
+    placed: Placement = made
+    return placed
 
 
 @dataclass(frozen=True, slots=True)

@@ -16,7 +16,7 @@ by a turn, nor behind by more than 1/2 + 1/3 + ... + 1/n turns; jobs end nearer 
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Collection, Container, Iterator, Mapping
+from collections.abc import Collection, Container, Iterator, Mapping, Sequence
 from functools import cached_property
 from heapq import heapify, heappop, heapreplace
 from math import inf
@@ -174,8 +174,7 @@ class Queues:
         self.members, self.rows = observed.classes.members, observed.row_list
         self.patience_s = PATIENCE * length_s(observed.snapshot.round_s)
         self.queues: dict[tuple[int, int], list[int]] = {}
-        columns = observed.snapshot.jobs.columns
-        self.ids, self.received = columns.ids, columns.others["received_s"]
+        self.ids = observed.snapshot.jobs.columns.ids
 
     def of(self, of_class: int, column: int, taken: Container[int]) -> list[int]:
         """Whoever of the class is not taken, the first one last; before him may be some who are. Who is taken once must be so in
@@ -255,6 +254,12 @@ class Queues:
         if self.level and (level := self.level.get(self.ids[row])):
             attained_s += level.get(gpu_type, 0.0)
         return attained_s
+
+    @cached_property
+    def received(self) -> Sequence[Sequence[tuple[str, float]]]:
+        """By row the time received on each type; in most rounds in which turns go on nobody asks."""
+        received: Sequence[Sequence[tuple[str, float]]] = self.observed.snapshot.jobs.columns.others["received_s"]
+        return received
 
     @cached_property
     def arrival(self) -> list[float]:

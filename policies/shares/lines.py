@@ -105,7 +105,7 @@ class Lines:
         kinds, index = snapshot.kinds, snapshot.kind_index
         stale = {line for line in set(found) if line is None or line.kind is not kinds[index[line.group.kind]]}
         if not stale:
-            return cast(list[Line], found)
+            return cast("list[Line]", found)
         missing = [what for what, line in zip(asked, found, strict=True) if line in stale]
         if len(missing) + max(len(self.lines), len(self.classes)) > max(LINES_KEPT, 2 * len(asked)):
             self.lines.clear()
