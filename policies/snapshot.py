@@ -173,8 +173,9 @@ class Snapshot:
 
     @cached_property
     def lasting(self) -> dict[str, Any]:
-        """For mechanisms to keep what follows from the kinds and from the nodes but for who holds their devices: snapshots that follow
-        have it too, as long as those stay the same. What follows from anything else is kept with that, to be compared (ADR 0022).
+        """For mechanisms to keep what follows from the kinds and from the nodes but for who holds their devices: snapshots that
+        follow have it too, as long as those stay the same. What follows from anything else is kept with that, to be compared (ADR
+        0022).
         """
         return {}
 
