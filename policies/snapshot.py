@@ -80,6 +80,9 @@ __all__ = [
 
 SNAPSHOT_VERSION = 3
 
+RATES_KEPT = 4096
+"""Rows of kinds kept from one snapshot to the next, at least; those of kinds that have gone would pile up."""
+
 
 @dataclass(frozen=True)
 class Snapshot:
@@ -206,6 +209,8 @@ class Snapshot:
         for known in kind.throughputs:
             if not known.spread and known.gpus <= self.max_gpus and known.gpu_type in self.type_index:
                 row[self.type_index[known.gpu_type], known.gpus] = known.steps_per_s
+        if len(self._rates_known) >= max(RATES_KEPT, 2 * len(self.kinds)):
+            self._rates_known.clear()
         self._rates_known[kind.id] = kind, row
         return row
 

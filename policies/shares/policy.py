@@ -159,11 +159,11 @@ class _Round:
         classes, share, jobs = self.observed.classes, self.ledger.share, (self.snapshot.jobs.columns.ids, self.observed.row_list)
         kept: _KeptShares | None = self.snapshot.standing.get("shares")
         if kept is not None and kept.classes is classes and kept.share is share and kept.jobs == jobs:
-            return kept.by_job
+            return dict(kept.by_job)  # a plan's own
         ids, of_class = jobs[0], self._shares_by_class
         by_job = {ids[row]: of_class[m] for row, m in zip(jobs[1], classes.class_list, strict=True) if m in of_class}
         self.snapshot.standing["shares"] = _KeptShares(classes, share, jobs, by_job)
-        return by_job
+        return dict(by_job)
 
     @cached_property
     def _shares_by_class(self) -> dict[int, dict[str, float]]:

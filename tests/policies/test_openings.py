@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from policies import snapshot
 from policies.openings import Opening, Openings
 from policies.snapshot import NodeState, NodeView, SlotHold, Snapshot
 from tests.builders_policies import a_device, a_kind, a_node, a_snapshot
@@ -87,3 +88,12 @@ def test_speeds_of_a_kind_that_is_known_better_are_those_known_now() -> None:
 def test_a_snapshot_that_follows_has_only_fields_of_a_snapshot() -> None:
     with pytest.raises(TypeError, match="a snapshot has no colour"):
         a_snapshot().following(colour="red")
+
+
+def test_rates_of_kinds_that_have_gone_do_not_pile_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(snapshot, "RATES_KEPT", 3)
+    now = a_snapshot()
+    for i in range(20):
+        now = now.following(kinds=(a_kind(f"k{i}", {("V100", 1): 2.0 + i}),))
+        assert now.throughputs[0, now.type_index["V100"], 1] == 2.0 + i
+        assert len(now._rates_known) <= 3

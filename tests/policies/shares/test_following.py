@@ -135,6 +135,14 @@ def test_an_older_memory_that_comes_back_is_believed_and_not_what_was_kept_of_a_
     assert policy(third) == policy(replace(third, memory=json.loads(json.dumps(old))))
 
 
+def test_who_writes_to_the_shares_of_a_plan_changes_no_later_plan() -> None:
+    policy, first = make("max_min_fairness", {}), a_snapshot([a_node("n1", gpus=1)], [a_job("a"), a_job("b")])
+    plan = policy(first)
+    written = dict(plan.shares)
+    plan.shares.clear()  # type: ignore[attr-defined]  # a mapping is not to be written to, but may be a dictionary
+    assert policy(first.following(memory=plan.memory)).shares == written
+
+
 def test_shares_made_anew_of_the_same_jobs_are_told() -> None:
     policy = make("hierarchical", {})
     jobs = [a_job("a", team="red"), a_job("b", team="blue")]
