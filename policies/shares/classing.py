@@ -95,23 +95,20 @@ class Classed:
         return [line.row for line in self.lines]
 
     @cached_property
+    def row_keys(self) -> tuple[str, ...]:
+        """The key of each row: classes, then pairs of them. Two rows may have the same where ids of jobs have a plus."""
+        pairs: list[list[int]] = self.division.pairs.tolist()
+        return (*self.keys, *[f"{self.keys[a]}+{self.keys[b]}" for a, b in pairs])
+
+    @cached_property
     def row_of(self) -> Mapping[str, int]:
-        """Number of the row of each key: classes, then pairs."""
-        rows = len(self.keys) + len(self.division.pairs)
-        pairs = [self.row_key(row) for row in range(len(self.keys), rows)]
-        return dict(zip((*self.keys, *pairs), range(rows), strict=True))
+        """Number of the row of each key, the last of those that have the same."""
+        return {key: row for row, key in enumerate(self.row_keys)}
 
     def names_the_same(self, other: Classed) -> bool:
         """Whether it is sure at a glance that rows and columns have the same numbers in both."""
         one, two = self.division, other.division
         return self is other or (self.keys is other.keys and one.columns is two.columns and one.pairs is two.pairs)
-
-    def row_key(self, row: int) -> str:
-        """The key of a class, or after all classes of a pair of them."""
-        if row < len(self.keys):
-            return self.keys[row]
-        a, b = self.division.pairs[row - len(self.keys)].tolist()
-        return f"{self.keys[a]}+{self.keys[b]}"
 
     @cached_property
     def column_of(self) -> Mapping[str, int]:

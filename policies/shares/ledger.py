@@ -168,7 +168,7 @@ def opened(
     small share would always be the one who is owed least, and never run.
     """
     row, column, share = _entries(shares)
-    columns, keys = tuple(classes.column_of), tuple(classes.row_of)
+    columns, keys = tuple(classes.column_of), classes.row_keys
     names = tuple([(keys[r], columns[c]) for r, c in zip(row.tolist(), column.tolist(), strict=True)])
     ahead_s = np.zeros(len(row)) if before is None else _taken_along(names, share, before, now_s, round_s)
     return Ledger(

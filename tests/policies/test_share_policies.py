@@ -167,6 +167,16 @@ def test_two_jobs_that_share_a_gpu_well_run_there_together(name: str) -> None:
     assert [(p.job, p.ranks[0].share) for p in plan.placements] == [("a", 0.5), ("b", 0.5)]
 
 
+@every_other_policy
+def test_a_job_may_have_the_name_of_a_pair_of_others(name: str) -> None:
+    jobs = [a_sharer(job) for job in ("a", "b", "a+b")]
+    snapshot = a_snapshot([a_wide_node()], jobs, [a_pairing_kind()])
+    plan = decide(name, snapshot, form="sharing")
+    later = after(snapshot, plan, 300.0)
+    assert not violations(plan, snapshot)
+    assert not violations(decide(name, later, form="sharing"), later)
+
+
 @every_policy
 @pytest.mark.parametrize("form", FORMS)
 def test_a_gang_has_no_time_on_gpus_of_which_no_node_has_enough(name: str, form: str) -> None:
