@@ -25,9 +25,10 @@ def with_unit(name: str) -> str | None:
 def name_units(models: Iterable[type[Model]]) -> None:
     """Have the fields that were given no words of their own show their units.
 
-    Set beside what the field was declared with (`_verbose_name`), so that migrations do not see it.
+    Set beside what the field was declared with, so that migrations do not see it.
     """
     for model in models:
         for field in model._meta.fields:
-            if field._verbose_name is None and (words := with_unit(field.name)) is not None:  # type: ignore[attr-defined]
+            has_none = field.verbose_name == field.name.replace("_", " ")
+            if has_none and (words := with_unit(field.name)) is not None:
                 field.verbose_name = words

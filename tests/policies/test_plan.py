@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pickle
 from dataclasses import FrozenInstanceError, replace
+from typing import Any
 
 import pytest
 
@@ -23,6 +24,6 @@ def test_a_placement_made_quickly_is_the_one_that_its_constructor_makes() -> Non
 
 
 def test_a_placement_made_quickly_cannot_be_written_to() -> None:
-    made = placement_of("a", RANKS, 0, 1.0)
+    made: Any = placement_of("a", RANKS, 0, 1.0)
     with pytest.raises(FrozenInstanceError):
-        made.copy = 1  # type: ignore[misc]
+        made.copy = 1

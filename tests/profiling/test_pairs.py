@@ -7,7 +7,6 @@ from typing import Any
 
 import pytest
 from django.db import IntegrityError, connection, transaction
-from django.test import Client
 from django.test.utils import CaptureQueriesContext
 from django.utils import timezone
 
@@ -19,12 +18,11 @@ from loadmaster.protocol import OUT_OF_SHARED_MEMORY, AssignmentState
 from policies import snapshot_json
 from policies.snapshot import PairThroughput, Source
 from profiling.models import Kind, PairMeasurement, PairProfile, Profile
-from profiling.page import kinds_table
 from profiling.pair_measurements import undisturbed
 from profiling.selectors import kind_views
 from profiling.services import forget, production_measured, reconcile_profiles
 from profiling.smoothing import ALPHA
-from tests.builders import a_cluster, a_job, a_kind, a_node, a_team, a_user, at
+from tests.builders import a_cluster, a_job, a_kind, a_node, at
 from tests.builders_sharing import a_known_pair, a_shared_launch, a_shared_node, a_sharing_job, families_of_kinds, step_until
 
 pytestmark = pytest.mark.django_db
@@ -316,44 +314,6 @@ def test_the_database_keeps_a_pair_once_and_in_order(kinds: tuple[Kind, Kind]) -
     pair.first, pair.second = pair.second, pair.first
     with pytest.raises(IntegrityError), transaction.atomic():
         pair.save()
-
-
-def test_the_page_shows_pairs_and_how_far_their_estimates_were_off(client: Client, cluster: Cluster, node: Node) -> None:
-    known, truth = families_of_kinds()
-    PairProfile.objects.filter(first=known["0.0"], second=known["1.1"]).delete()
-    true = truth["0.0", "1.1"] * 1.0, truth["1.1", "0.0"] * 5.0
-    first = a_shared_launch(a_sharing_job(cluster, known["0.0"]), node, steps_per_s=true[0])
-    a_shared_launch(a_sharing_job(cluster, known["1.1"]), node, slot=1, steps_per_s=true[1])
-    production_measured(first)
-    operator = a_user(operator=True)
-    pairs = kinds_table(operator).pairs
-    assert (pairs.lines[0].first, pairs.lines[0].second, pairs.lines[0].gpu_type) == ("0.0", "1.1", "V100")
-    assert pairs.errors.count == 2
-    assert pairs.errors.worst is not None
-    assert pairs.errors.worst < 0.3
-    client.force_login(operator)
-    page = client.get("/kinds/").content.decode()
-    assert "Pairs on one GPU" in page
-    assert "over 2 numbers" in page
-
-
-def test_a_search_shows_the_pairs_of_the_kinds_it_finds(cluster: Cluster, client: Client, kinds: tuple[Kind, Kind]) -> None:
-    for kind in kinds:
-        a_job(cluster, kind=kind)
-    a_known_pair(*kinds, (1.0, 1.0))
-    client.force_login(a_user(operator=True))
-    assert "Pairs on one GPU" in client.get("/kinds/", {"search": kinds[1].name}).content.decode()
-    assert "Pairs on one GPU" not in client.get("/kinds/", {"search": "of that name is none"}).content.decode()
-
-
-def test_pairs_with_kinds_of_other_teams_are_not_shown(cluster: Cluster, kinds: tuple[Kind, Kind]) -> None:
-    team = a_team()
-    a_job(cluster, team=team, kind=kinds[0])
-    a_job(cluster, kind=kinds[1])
-    a_known_pair(*kinds, (1.0, 1.0))
-    a_known_pair(kinds[0], kinds[0], (1.0, 1.0))
-    shown = kinds_table(a_user(team=team)).pairs.lines
-    assert [(line.first, line.second) for line in shown] == [("slow", "slow")]
 
 
 def test_the_longest_time_that_others_leave_is_found() -> None:

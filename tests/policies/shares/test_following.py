@@ -139,7 +139,8 @@ def test_who_writes_to_the_shares_of_a_plan_changes_no_later_plan() -> None:
     policy, first = make("max_min_fairness", {}), a_snapshot([a_node("n1", gpus=1)], [a_job("a"), a_job("b")])
     plan = policy(first)
     written = dict(plan.shares)
-    plan.shares.clear()  # type: ignore[attr-defined]  # a mapping is not to be written to, but may be a dictionary
+    assert isinstance(plan.shares, dict)
+    plan.shares.clear()
     assert policy(first.following(memory=plan.memory)).shares == written
 
 
@@ -156,7 +157,7 @@ def test_shares_made_anew_of_the_same_jobs_are_told() -> None:
 def test_a_device_of_a_job_that_is_not_known_yet_or_any_more_is_not_given() -> None:
     held = a_node("n1", devices=(a_device("gpu0", held=(SlotHold("b"),)), a_device("gpu1")))
     first = a_snapshot([held], [a_job("a")])
-    first.standing  # noqa: B018  # what follows has it too
+    assert first.standing == {}  # asked for, so that what follows has it too
     both = Jobs(JobColumns.of([a_job("a"), a_job("b")]))
     rounds = [first, first.following(jobs=both), first.following(jobs=both).following(jobs=first.jobs)]
     assert [division_of(of).ground.devices for of in rounds] == [(("gpu1",),), (("gpu0", "gpu1"),), (("gpu1",),)]
@@ -165,6 +166,6 @@ def test_a_device_of_a_job_that_is_not_known_yet_or_any_more_is_not_given() -> N
 
 def test_devices_that_take_two_jobs_are_counted_as_they_are_now() -> None:
     first = a_snapshot([a_node("n1", gpus=1)], [a_job("a")])
-    first.standing  # noqa: B018
+    assert first.standing == {}
     wider = first.following(nodes=(a_node("n1", devices=(a_device("gpu0", slots=2),)),))
     assert [division_of(of).ground.shared for of in (first, wider)] == [(0,), (1,)]

@@ -36,7 +36,7 @@ def following(first: Snapshot, *kinds: str, **fields: object) -> Snapshot:
 
 def test_a_group_that_comes_back_has_the_line_it_had() -> None:
     first = a_snapshot(NODES, [a_job("a", "k1"), a_job("b", "k2")])
-    first.standing  # noqa: B018  # what follows has it too
+    assert first.standing == {}  # asked for, so that what follows has it too
     there = division_of(first).classes
     gone = following(first, "k1", kinds=first.kinds[:1])
     assert division_of(gone).division.count.tolist() == [1]
@@ -48,7 +48,7 @@ def test_a_group_that_comes_back_has_the_line_it_had() -> None:
 
 def test_a_kind_that_is_known_better_has_a_line_anew_and_keeps_its_name() -> None:
     first = a_snapshot(NODES, [a_job("a", "k1")], [a_kind("k1", {("V100", 1): 2.0})])
-    first.standing  # noqa: B018
+    assert first.standing == {}
     slow = division_of(first).classes
     faster = replace(first.kinds[0], throughputs=(Throughput("V100", 1, 3.0, Source.MEASURED),))
     fast = division_of(first.following(kinds=(faster,))).classes
@@ -57,7 +57,7 @@ def test_a_kind_that_is_known_better_has_a_line_anew_and_keeps_its_name() -> Non
 
 def test_a_line_is_lost_with_the_devices_it_needs() -> None:
     first = a_snapshot(NODES, [a_job("a", gpus_min=2, gpus_max=2)])
-    first.standing  # noqa: B018
+    assert first.standing == {}
     assert division_of(first).classes.class_list == [0]
     broken = tuple(replace(n, devices=(a_device("gpu0"), a_device("gpu1", healthy=False))) for n in first.nodes)
     assert division_of(first.following(nodes=broken)).classes.class_list == [-1]
