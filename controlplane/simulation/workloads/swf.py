@@ -122,7 +122,8 @@ def _gpus(table: Floats, options: Swf, findings: Findings) -> Floats:
     processors = np.where(table[:, 7] > 0, table[:, 7], table[:, 4])
     findings.mark(processors < 1, lambda row: "neither the allocated nor the requested processors are known")
     if options.gpus == "processors":
-        return np.maximum(1.0, np.ceil(processors / options.processors_per_gpu))
+        with np.errstate(over="ignore"):  # more GPUs than any number: the row is refused with what it needs
+            return np.maximum(1.0, np.ceil(processors / options.processors_per_gpu))
     units, cores, gpus = table[:, 18], table[:, 19], table[:, 20]
     negative: Bools = np.any(table[:, 18:23] < 0, axis=1)
     findings.mark(negative, lambda row: "its extra fields 19 to 23 must not be negative")

@@ -131,3 +131,8 @@ def test_a_packed_trace_that_is_damaged_is_refused(tmp_path: Path) -> None:
         (tmp_path / "t.swf.gz").write_bytes(data)
         with pytest.raises(WorkloadError, match="cannot be read"):
             load({"type": "swf", "path": str(tmp_path / "t.swf.gz")}, 1, gpu_types=["V100"])
+
+
+def test_processors_of_next_to_no_gpu_each_are_refused_without_a_warning() -> None:
+    with pytest.raises(WorkloadError, match="jobs cannot be used"):
+        load({"type": "swf", "text": swf(), "processors_per_gpu": 5e-324}, 1, gpu_types=("V100",))
