@@ -1,4 +1,6 @@
-"""`python -m bench`: every benchmark, one after another, as JSON lines of name, median, goal, ratio, unit and machine."""
+"""`python -m bench`: every benchmark, one after another, as JSON lines of name, median, goal,
+ratio, unit and machine.
+"""
 
 from __future__ import annotations
 

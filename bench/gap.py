@@ -1,9 +1,12 @@
-"""How far heuristics are from proven optima: `python -m bench.gap [INSTANCES]` prints JSON lines of mean gaps.
+"""How far heuristics are from proven optima: `python -m bench.gap [INSTANCES]` prints JSON lines of
+mean gaps.
 
-Small clusters (3 to 5 nodes, 10 to 20 jobs, due dates from hopeless to comfortable; on every other one jobs already run) are
-decided by every policy and by the exact model, which may leave nodes idle, so that no plan is below it. A gap is f / f* - 1, in
-percent, with f "whole" (`policies.mechanisms.objective`) for all: what the randomized greedy minimises in mode `paper`. The others
-minimise something else, and f of what they start now is no measure of what they cost in the end: for that, simulate.
+Small clusters (3 to 5 nodes, 10 to 20 jobs, due dates from hopeless to comfortable; on every other
+one jobs already run) are decided by every policy and by the exact model, which may leave nodes
+idle, so that no plan is below it. A gap is f / f* - 1, in percent, with f "whole"
+(`policies.mechanisms.objective`) for all: what the randomized greedy minimises in mode `paper`. The
+others minimise something else, and f of what they start now is no measure of what they cost in the
+end: for that, simulate.
 """
 
 from __future__ import annotations
@@ -35,7 +38,9 @@ COMPARED: Mapping[str, tuple[str, dict[str, Any], float | None]] = {
     "cost_search": ("cost_search", {}, None),
     "edf": ("edf", {}, None),
 }
-"""Name -> policy, parameters, goal in percent (of those that minimise f); a policy that is not there is left out."""
+"""Name -> policy, parameters, goal in percent (of those that minimise f); a policy that is not
+there is left out.
+"""
 
 JUDGE = Exact(opening="free", budget=60.0)
 
@@ -52,14 +57,30 @@ def under_way(snapshot: Snapshot) -> Snapshot:
     """The same cluster with what FIFO would have started, a part of it done."""
     places = {p.job: p.ranks for p in registry.make("fifo")(snapshot).placements}
     jobs = [
-        replace(j, phase=JobPhase.RUNNING, remaining_steps=j.remaining_steps * 0.7, running=(Running(0, places[j.id], 0.0),))
+        replace(
+            j,
+            phase=JobPhase.RUNNING,
+            remaining_steps=j.remaining_steps * 0.7,
+            running=(Running(0, places[j.id], 0.0),),
+        )
         if j.id in places
         else j
         for j in snapshot.jobs
     ]
-    holds = {(s.node, d): SlotHold(job) for job, ranks in places.items() for s in ranks for d in s.devices}
+    holds = {
+        (s.node, d): SlotHold(job)
+        for job, ranks in places.items()
+        for s in ranks
+        for d in s.devices
+    }
     nodes = tuple(
-        replace(n, devices=tuple(replace(d, held=(holds[n.id, d.id],) if (n.id, d.id) in holds else ()) for d in n.devices))
+        replace(
+            n,
+            devices=tuple(
+                replace(d, held=(holds[n.id, d.id],) if (n.id, d.id) in holds else ())
+                for d in n.devices
+            ),
+        )
         for n in snapshot.nodes
     )
     return replace(snapshot, nodes=nodes, jobs=Jobs(JobColumns.of(jobs)))
@@ -68,7 +89,10 @@ def under_way(snapshot: Snapshot) -> Snapshot:
 def solution_of(plan: Plan, problem: Problem) -> Solution:
     """What a plan decides, in the terms of the problem."""
     node_at = {n.id: i for i, n in enumerate(problem.nodes)}
-    number = {(int(c), int(g)): k for k, (c, g) in enumerate(zip(problem.config_class, problem.config_gpus, strict=True))}
+    number = {
+        (int(c), int(g)): k
+        for k, (c, g) in enumerate(zip(problem.config_class, problem.config_gpus, strict=True))
+    }
     row_at = {int(row): e for e, row in enumerate(problem.rows)}
     node, config = (np.full(len(problem.rows), NONE, dtype=np.int64) for _ in range(2))
     for placed in plan.placements:
@@ -82,7 +106,9 @@ def gaps(decide: Callable[[Snapshot], Plan], optima: list[tuple[Snapshot, float]
     found = []
     for snapshot, optimum in optima:
         problem = build(snapshot)
-        found.append(100.0 * (JUDGE.f.value(problem, solution_of(decide(snapshot), problem)) / optimum - 1.0))
+        found.append(
+            100.0 * (JUDGE.f.value(problem, solution_of(decide(snapshot), problem)) / optimum - 1.0)
+        )
     return found
 
 
@@ -102,14 +128,30 @@ def lines(count: int = INSTANCES) -> Iterator[dict[str, Any]]:
     solved = optima(count)
     for name, (policy, parameters, goal) in COMPARED.items():
         if policy in registry.names():
-            yield _line(f"gap to {count} proven optima, {name}", gaps(partial(registry.make(policy, parameters)), solved), goal)
+            yield _line(
+                f"gap to {count} proven optima, {name}",
+                gaps(partial(registry.make(policy, parameters)), solved),
+                goal,
+            )
 
 
 def _line(name: str, found: list[float], goal: float | None) -> dict[str, Any]:
     average = mean(found)
     ratio = None if goal is None else round(average / goal, 4)
-    more = {"median_gap": round(median(found), 3), "worst_gap": round(max(found), 3), "optimal": sum(g < 1e-3 for g in found)}
-    return {"name": name, "median": round(average, 3), "goal": goal, "ratio": ratio, "unit": "%", **more, "machine": machine()}
+    more = {
+        "median_gap": round(median(found), 3),
+        "worst_gap": round(max(found), 3),
+        "optimal": sum(g < 1e-3 for g in found),
+    }
+    return {
+        "name": name,
+        "median": round(average, 3),
+        "goal": goal,
+        "ratio": ratio,
+        "unit": "%",
+        **more,
+        "machine": machine(),
+    }
 
 
 def main(count: int = INSTANCES) -> None:

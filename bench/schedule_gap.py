@@ -1,11 +1,14 @@
-"""How far the schedules of `cost_search` are from the least cost: `python -m bench.schedule_gap [--instances 100] [--budget 20]`.
+"""How far the schedules of `cost_search` are from the least cost: `python -m bench.schedule_gap
+[--instances 100] [--budget 20]`.
 
-Small clusters (3 to 5 nodes, 10 to 20 jobs, all there at once, due dates from hopeless to comfortable) as in `bench.gap`. The
-search plans a schedule of all jobs at its default bounds, in 2,000 steps, and by its starts alone; CP-SAT begins with the best of
-these, looks for a cheaper schedule, and proves how cheap none can be (`policies.mechanisms.exact_schedule`), within `budget` of
-deterministic time each. Foresight is off: nothing is added for waits that grow, for moves or for haste, so that both minimise the
-energy and tardiness of the schedule alone. Prints a JSON line per instance, then one per search: the mean gap to the best schedule
-known, in percent; beside it how many of those were proven least, the mean gap over these, and the mean gap to the bound over all.
+Small clusters (3 to 5 nodes, 10 to 20 jobs, all there at once, due dates from hopeless to
+comfortable) as in `bench.gap`. The search plans a schedule of all jobs at its default bounds, in
+2,000 steps, and by its starts alone; CP-SAT begins with the best of these, looks for a cheaper
+schedule, and proves how cheap none can be (`policies.mechanisms.exact_schedule`), within `budget`
+of deterministic time each. Foresight is off: nothing is added for waits that grow, for moves or for
+haste, so that both minimise the energy and tardiness of the schedule alone. Prints a JSON line per
+instance, then one per search: the mean gap to the best schedule known, in percent; beside it how
+many of those were proven least, the mean gap over these, and the mean gap to the bound over all.
 """
 
 from __future__ import annotations
@@ -28,7 +31,11 @@ from policies.mechanisms.problem import build
 from policies.snapshot import Snapshot
 
 DEFAULT = CostSearch()
-SEARCHES = {"default": (DEFAULT.moves, DEFAULT.work), "2,000 steps": (2000, 10**9), "starts alone": (0, 0)}
+SEARCHES = {
+    "default": (DEFAULT.moves, DEFAULT.work),
+    "2,000 steps": (2000, 10**9),
+    "starts alone": (0, 0),
+}
 GOAL = 1.0
 """Percent."""
 
@@ -67,15 +74,30 @@ def case(number: int, snapshot: Snapshot, budget: float) -> Case:
     problem = build(snapshot)
     data, _ = outlook(problem, Foresight(hysteresis=0.0, haste=0.0, risk=0.0))
     start = Start(orders(problem), rents(problem))
-    found: dict[str, Found] = {name: search(data, start, *bounds, 1) for name, bounds in SEARCHES.items()}
+    found: dict[str, Found] = {
+        name: search(data, start, *bounds, 1) for name, bounds in SEARCHES.items()
+    }
     judged = judge(data, min(found.values(), key=lambda f: f.cost), budget=budget)
-    return Case(number, len(snapshot.nodes), len(problem.rows), {name: f.cost for name, f in found.items()}, judged)
+    return Case(
+        number,
+        len(snapshot.nodes),
+        len(problem.rows),
+        {name: f.cost for name, f in found.items()},
+        judged,
+    )
 
 
 def told(of: Case) -> dict[str, Any]:
     """The line of an instance."""
     gaps = {name: round(of.gap(name, of.best), 4) for name in SEARCHES}
-    return {"instance": of.number, "nodes": of.nodes, "jobs": of.jobs, "gaps": gaps, "proven": of.judged.proven, **_costs(of)}
+    return {
+        "instance": of.number,
+        "nodes": of.nodes,
+        "jobs": of.jobs,
+        "gaps": gaps,
+        "proven": of.judged.proven,
+        **_costs(of),
+    }
 
 
 def _costs(of: Case) -> dict[str, float]:
@@ -92,10 +114,16 @@ def summary(name: str, cases: Sequence[Case]) -> dict[str, Any]:
         "unit": "%",
         "worst_gap": round(max(known), 4),
         "proven": len(proven),
-        "gap_to_proven": round(mean(c.gap(name, c.judged.bound) for c in proven), 4) if proven else None,
+        "gap_to_proven": round(mean(c.gap(name, c.judged.bound) for c in proven), 4)
+        if proven
+        else None,
         "gap_to_bound": round(mean(c.gap(name, c.judged.bound) for c in cases), 4),
     }
-    return {"name": f"gap of whole schedules, {len(cases)} instances, cost_search, {name}", **found, "machine": machine()}
+    return {
+        "name": f"gap of whole schedules, {len(cases)} instances, cost_search, {name}",
+        **found,
+        "machine": machine(),
+    }
 
 
 def main() -> None:

@@ -1,10 +1,12 @@
-"""How fast the simulator is: runs of the loop on clusters like those of ANDREAS' simulations, and a year of a million jobs.
+"""How fast the simulator is: runs of the loop on clusters like those of ANDREAS' simulations, and a
+year of a million jobs.
 
     python -m bench.simulator [--million]
 
-Prints one JSON line per figure: name, median, goal, ratio (median / goal), unit, machine, and beside them what was run: rounds held
-and left out, peak memory. Times are of the processor, which on a machine of one's own are those of the clock. Every run goes
-through the same `run_round`, policies and judge as the live cluster.
+Prints one JSON line per figure: name, median, goal, ratio (median / goal), unit, machine, and
+beside them what was run: rounds held and left out, peak memory. Times are of the processor, which
+on a machine of one's own are those of the clock. Every run goes through the same `run_round`,
+policies and judge as the live cluster.
 """
 
 from __future__ import annotations
@@ -34,7 +36,9 @@ ENERGY = (EnergyStep(0.0, inf, 0.172, 1.33),)
 
 
 def andreas(nodes: int, jobs: int, seed: int = 1) -> tuple[Scene, Workload]:
-    """ANDREAS' first scenario at the load of its margins: half the nodes two V100, half one T4; bursts of ten jobs."""
+    """ANDREAS' first scenario at the load of its margins: half the nodes two V100, half one T4;
+    bursts of ten jobs.
+    """
     rng = np.random.default_rng(seed)
     kinds = tuple(_kind(name, *times) for name, times in EPOCH_S.items())
     rows, now_s = [], 0.0
@@ -43,14 +47,33 @@ def andreas(nodes: int, jobs: int, seed: int = 1) -> tuple[Scene, Workload]:
         fastest_s, slowest_s = epochs * EPOCH_S[name][1], epochs * EPOCH_S[name][2]
         rate = 2 * nodes / (epochs * EPOCH_S[name][0]) / (4 if i // 10 % 2 else 1)
         now_s += rng.exponential(1.0 / rate)
-        due_s, weight = now_s + rng.uniform(fastest_s, slowest_s), rng.uniform(0.00025371, 0.00044399)
-        rows.append(JobView(f"j{i}", name, now_s, epochs, 1, 2, due_s=due_s, tardiness_weight=weight, total_steps=epochs))
+        due_s, weight = (
+            now_s + rng.uniform(fastest_s, slowest_s),
+            rng.uniform(0.00025371, 0.00044399),
+        )
+        rows.append(
+            JobView(
+                f"j{i}",
+                name,
+                now_s,
+                epochs,
+                1,
+                2,
+                due_s=due_s,
+                tardiness_weight=weight,
+                total_steps=epochs,
+            )
+        )
     views = tuple(_node(i, "V100" if i % 2 == 0 else "T4") for i in range(nodes))
-    return Scene(views, kinds, ENERGY), Workload(f"N={nodes},J={jobs}", Jobs(JobColumns.of(rows)), kinds)
+    return Scene(views, kinds, ENERGY), Workload(
+        f"N={nodes},J={jobs}", Jobs(JobColumns.of(rows)), kinds
+    )
 
 
 def year(jobs: int, seed: int = 1) -> tuple[Scene, Workload]:
-    """So many jobs over their part of a year of a million on 100 nodes of four GPUs, which are 70% busy; made by column."""
+    """So many jobs over their part of a year of a million on 100 nodes of four GPUs, which are 70%
+    busy; made by column.
+    """
     rng = np.random.default_rng(seed)
     names = list(EPOCH_S)
     kinds = tuple(_kind(name, *times) for name, times in EPOCH_S.items())
@@ -58,7 +81,9 @@ def year(jobs: int, seed: int = 1) -> tuple[Scene, Workload]:
     which = rng.integers(len(names), size=jobs)
     run_s = rng.lognormal(np.log(3600.0), 1.2, jobs)
     steps = np.maximum(1.0, np.rint(run_s / np.array([EPOCH_S[n][0] for n in names])[which]))
-    columns = _columns(arrival_s, [names[w] for w in which], steps, arrival_s + run_s * rng.uniform(1.0, 6.0, jobs))
+    columns = _columns(
+        arrival_s, [names[w] for w in which], steps, arrival_s + run_s * rng.uniform(1.0, 6.0, jobs)
+    )
     views = tuple(_four_gpus(_node(i, "V100")) for i in range(100))
     return Scene(views, kinds, ENERGY), Workload(f"{jobs} jobs of a year", Jobs(columns), kinds)
 
@@ -72,7 +97,9 @@ def _columns(arrival_s: Any, kinds: list[str], steps: Any, due_s: Any) -> JobCol
     plain, size = JobColumns.of([JobView("j", "k", 0.0, 1.0, 1, 2)]), len(arrival_s)
     given = {"arrival_s": arrival_s, "remaining_steps": steps, "total_steps": steps, "due_s": due_s}
     given["tardiness_weight"] = np.full(size, 0.0003)
-    numbers = {name: given.get(name, np.repeat(column, size)) for name, column in plain.numbers.items()}
+    numbers = {
+        name: given.get(name, np.repeat(column, size)) for name, column in plain.numbers.items()
+    }
     counts = {name: np.repeat(column, size) for name, column in plain.counts.items()}
     others = {name: column * size for name, column in plain.others.items()}
     others["phase"] = (JobPhase.WAITING,) * size
@@ -107,7 +134,15 @@ def _line(name: str, outcome: Outcome, seconds: float, goal_s: float) -> dict[st
     }
     facts = {**held, "gpus_busy": round(_busy(outcome), 3), "peak_mb": round(peak_mb)}
     ratio = round(seconds / goal_s, 3)
-    return {"name": name, "median": round(seconds, 3), "goal": goal_s, "ratio": ratio, "unit": "s", **facts, "machine": machine()}
+    return {
+        "name": name,
+        "median": round(seconds, 3),
+        "goal": goal_s,
+        "ratio": ratio,
+        "unit": "s",
+        **facts,
+        "machine": machine(),
+    }
 
 
 def _busy(outcome: Outcome) -> float:

@@ -1,1 +1,3 @@
-"""Kills and partitions: a real Loadmaster is struck at random moments, and the jobs' own journals show that nothing was lost."""
+"""Kills and partitions: a real Loadmaster is struck at random moments, and the jobs' own journals
+show that nothing was lost.
+"""

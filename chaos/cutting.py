@@ -1,4 +1,6 @@
-"""Partitions: the link between an agent and the server is cut for a while, in one direction or both."""
+"""Partitions: the link between an agent and the server is cut for a while, in one direction or
+both.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,6 @@
-"""Strikes one blow after another, lets the system come to rest, and says what the jobs' journals show."""
+"""Strikes one blow after another, lets the system come to rest, and says what the jobs' journals
+show.
+"""
 
 from __future__ import annotations
 
@@ -17,7 +19,9 @@ from loadmaster.client import LoadmasterError
 from loadmaster.journal_checks import Findings, check_journals
 
 CANNOT_S = 60.0
-"""How long a blow waits for a target that is away; then it is left out, and the result counts it as missed."""
+"""How long a blow waits for a target that is away; then it is left out, and the result counts it as
+missed.
+"""
 
 BEGIN_S = 180.0
 MISSED = "missed"
@@ -52,7 +56,9 @@ class Run:
     def play(self) -> dict[str, Any]:
         """Everything; the result as plain data, also written to result.json."""
         path = self.system.site.folder / BLOWS
-        before = [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else []
+        before = (
+            [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else []
+        )
         self.struck = Counter(line["part"] for line in before)
         self._begin()
         began_s = time.monotonic() - (before[-1]["at_s"] if before else 0.0)
@@ -79,11 +85,19 @@ class Run:
         part = blow.part if what else MISSED
         self.struck[part] += 1
         at_s = time.monotonic() - began_s
-        line = {"number": blow.number, "part": part, "what": what or f"{blow.target} was away", "at_s": round(at_s, 2)}
+        line = {
+            "number": blow.number,
+            "part": part,
+            "what": what or f"{blow.target} was away",
+            "at_s": round(at_s, 2),
+        }
         with path.open("a") as file:
             file.write(json.dumps(line) + "\n")
         open_jobs = len(self.workload.unfinished)
-        self.say(f"{at_s:6.1f} s  {blow.number + 1}/{len(self.blows)} {line['what']}; {open_jobs} jobs unfinished")
+        self.say(
+            f"{at_s:6.1f} s  {blow.number + 1}/{len(self.blows)} {line['what']}; {open_jobs} jobs"
+            " unfinished"
+        )
 
     def _wait(self, seconds: float) -> None:
         until_s = time.monotonic() + seconds
@@ -98,14 +112,23 @@ class Run:
         """No more blows, no more jobs: all that were submitted come to their end."""
         self.workload.submit_no_more()
         began_s = time.monotonic()
-        while not self.workload.is_over and time.monotonic() < began_s + self.patience_s * self.system.slowness:
+        while (
+            not self.workload.is_over
+            and time.monotonic() < began_s + self.patience_s * self.system.slowness
+        ):
             self._wait(0.5)
         self.rest_s = time.monotonic() - began_s
 
     def _result(self, found: Findings) -> dict[str, Any]:
         site = self.system.site
-        states = Counter(self.workload.states.get(job["id"], "unknown") for job in self.workload.submitted)
-        deaths = {part.name: part.died_by_itself for part in self.system.parts.values() if part.died_by_itself}
+        states = Counter(
+            self.workload.states.get(job["id"], "unknown") for job in self.workload.submitted
+        )
+        deaths = {
+            part.name: part.died_by_itself
+            for part in self.system.parts.values()
+            if part.died_by_itself
+        }
         return {
             "struck": dict(sorted(self.struck.items())),
             "seconds": round(self.seconds, 1),
@@ -124,7 +147,9 @@ class Run:
         }
 
     def _doubled(self) -> int | None:
-        """Jobs the server has beyond those that were acknowledged; None where it does not answer."""
+        """Jobs the server has beyond those that were acknowledged; None where it does not
+        answer.
+        """
         try:
             with self.system.client() as client:
                 return sum(1 for _ in client.jobs()) - len(self.workload.submitted)

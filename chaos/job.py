@@ -29,7 +29,9 @@ class Counting:
     def run(self) -> None:
         """Do the job's steps, or those that this launch gets to do."""
         try:
-            for _ in training.steps(range(BATCHES), save=self._save, load=self._load, every_s=EVERY_S):
+            for _ in training.steps(
+                range(BATCHES), save=self._save, load=self._load, every_s=EVERY_S
+            ):
                 self._note_saved()
                 self._note_beginning()
                 self._done += 1
@@ -45,7 +47,9 @@ class Counting:
         self._note_beginning()
 
     def _note_beginning(self) -> None:
-        """Journal, once, after how many steps this launch goes on; without a checkpoint to load these are none."""
+        """Journal, once, after how many steps this launch goes on; without a checkpoint to load
+        these are none.
+        """
         if not self._has_begun:
             self._journal.resumed(self._done)
         self._has_begun = True

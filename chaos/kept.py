@@ -1,4 +1,6 @@
-"""What an interrupted run must find again: agents know the server by its address, so its ports and its network stay the same."""
+"""What an interrupted run must find again: agents know the server by its address, so its ports and
+its network stay the same.
+"""
 
 from __future__ import annotations
 
@@ -13,7 +15,9 @@ KEPT = "kept.json"
 
 @dataclass(frozen=True, slots=True)
 class Kept:
-    """The database's URL ("" for SQLite), the ports of web and broker, and a number for the names of networks."""
+    """The database's URL ("" for SQLite), the ports of web and broker, and a number for the names
+    of networks.
+    """
 
     database: str
     port: int
@@ -22,7 +26,9 @@ class Kept:
 
 
 def keep(folder: Path, database: str) -> Kept:
-    """What the run in `folder` uses. A folder whose database was another one, which is gone, is moved aside."""
+    """What the run in `folder` uses. A folder whose database was another one, which is gone, is
+    moved aside.
+    """
     path = folder / KEPT
     if path.exists():
         kept = Kept(**json.loads(path.read_text()))

@@ -1,4 +1,6 @@
-"""Networks of their own for agents: a bridge, a namespace and a link for each, cut and mended at will. Needs root and iproute2."""
+"""Networks of their own for agents: a bridge, a namespace and a link for each, cut and mended at
+will. Needs root and iproute2.
+"""
 
 from __future__ import annotations
 
@@ -14,7 +16,8 @@ class NetworkError(Exception):
 
 
 class Network:
-    """A bridge at `host` with `agents` namespaces; use as a context manager. Names and addresses are made from `number`.
+    """A bridge at `host` with `agents` namespaces; use as a context manager. Names and addresses
+    are made from `number`.
 
     What a killed run of the same number has left is removed first.
     """
@@ -38,7 +41,12 @@ class Network:
             raise
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
         self._remove()
 
     def _make(self) -> None:
@@ -49,9 +57,13 @@ class Network:
         for number in range(self._agents):
             space, outside, inside = self._namespace(number), self._outside(number), "eth0"
             _run("ip", "netns", "add", space)
-            _run("ip", "link", "add", outside, "type", "veth", "peer", "name", inside, "netns", space)
+            _run(
+                "ip", "link", "add", outside, "type", "veth", "peer", "name", inside, "netns", space
+            )
             _run("ip", "link", "set", outside, "master", self._bridge, "up")
-            _run("ip", "-n", space, "address", "add", f"{self._net}.{10 + number}/24", "dev", inside)
+            _run(
+                "ip", "-n", space, "address", "add", f"{self._net}.{10 + number}/24", "dev", inside
+            )
             _run("ip", "-n", space, "link", "set", inside, "up")
             _run("ip", "-n", space, "link", "set", "lo", "up")
 
@@ -65,13 +77,27 @@ class Network:
                 _run("ip", "netns", "delete", self._namespace(number))
 
     def cut(self, number: int, how: str) -> None:
-        """Cut an agent's link: `down`, `drop-both`, `drop-out` (nothing reaches the server), `drop-in` (nothing comes back)."""
+        """Cut an agent's link: `down`, `drop-both`, `drop-out` (nothing reaches the server),
+        `drop-in` (nothing comes back).
+        """
         if how == "down":
             _run("ip", "link", "set", self._outside(number), "down")
             return
-        chains = {"drop-both": ("INPUT", "OUTPUT"), "drop-out": ("OUTPUT",), "drop-in": ("INPUT",)}[how]
+        chains = {"drop-both": ("INPUT", "OUTPUT"), "drop-out": ("OUTPUT",), "drop-in": ("INPUT",)}[
+            how
+        ]
         for chain in chains:
-            _run(*self.prefix(number), "iptables", "-w", "-A", chain, "-i" if chain == "INPUT" else "-o", "eth0", "-j", "DROP")
+            _run(
+                *self.prefix(number),
+                "iptables",
+                "-w",
+                "-A",
+                chain,
+                "-i" if chain == "INPUT" else "-o",
+                "eth0",
+                "-j",
+                "DROP",
+            )
 
     def mend(self, number: int) -> None:
         """Put the link back, however it was cut."""
@@ -88,4 +114,7 @@ class Network:
 def _run(*command: str) -> None:
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     if done.returncode:
-        raise NetworkError(f"{' '.join(command)}: {done.stderr.strip()} (partitions need root, iproute2 and iptables)")
+        raise NetworkError(
+            f"{' '.join(command)}: {done.stderr.strip()} (partitions need root, iproute2 and"
+            " iptables)"
+        )

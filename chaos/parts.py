@@ -1,4 +1,6 @@
-"""The programs of the system under chaos: each can be killed by itself, comes back by itself, and leaves nothing behind."""
+"""The programs of the system under chaos: each can be killed by itself, comes back by itself, and
+leaves nothing behind.
+"""
 
 from __future__ import annotations
 
@@ -30,7 +32,9 @@ READY = {
 
 @dataclass(slots=True)
 class Part:
-    """A program: what is run, where it logs, and when it is to be started again (monotonic seconds, None while it runs)."""
+    """A program: what is run, where it logs, and when it is to be started again (monotonic seconds,
+    None while it runs).
+    """
 
     name: str
     argv: Sequence[str]
@@ -52,7 +56,11 @@ class Part:
         """Whether it runs, and said so many seconds ago that it is ready."""
         if self.is_alive and self.at_work_s is None and self._says_it_is_ready():
             self.at_work_s = time.monotonic()
-        return self.is_alive and self.at_work_s is not None and time.monotonic() - self.at_work_s >= seconds
+        return (
+            self.is_alive
+            and self.at_work_s is not None
+            and time.monotonic() - self.at_work_s >= seconds
+        )
 
     def _says_it_is_ready(self) -> bool:
         with self.log.open("rb") as file:
@@ -77,7 +85,9 @@ class Part:
         self.starts += 1
 
     def kill(self, back_after_s: float) -> None:
-        """SIGKILL its main process, and only that: its children find out by themselves, as they must."""
+        """SIGKILL its main process, and only that: its children find out by themselves, as they
+        must.
+        """
         if self.process is None:
             return
         self.process.kill()
@@ -100,7 +110,9 @@ class Part:
             self.process.terminate()
 
     def stop(self, until_s: float) -> None:
-        """Wait for its end until then (monotonic seconds); after that SIGKILL for its whole session."""
+        """Wait for its end until then (monotonic seconds); after that SIGKILL for its whole
+        session.
+        """
         if self.process is None:
             return
         try:
@@ -112,7 +124,9 @@ class Part:
         self.process = None
 
     def child(self, words: str) -> psutil.Process | None:
-        """A descendant of its main process whose command line has the words ("" for a child of the same program)."""
+        """A descendant of its main process whose command line has the words ("" for a child of the
+        same program).
+        """
         if self.process is None:
             return None
         with contextlib.suppress(psutil.Error):
@@ -126,12 +140,16 @@ class Part:
 
 
 def end_what_is_left(marks: Iterable[tuple[str, str]]) -> list[str]:
-    """Kill every process whose environment has one of the (name, value) pairs; their command lines."""
+    """Kill every process whose environment has one of the (name, value) pairs; their command
+    lines.
+    """
     wanted, found = list(marks), []
     for process in psutil.process_iter():
         with contextlib.suppress(psutil.Error):
             environment = process.environ()
-            if process.pid != os.getpid() and any(environment.get(name) == value for name, value in wanted):
+            if process.pid != os.getpid() and any(
+                environment.get(name) == value for name, value in wanted
+            ):
                 found.append(" ".join(process.cmdline()))
                 process.kill()
     return found

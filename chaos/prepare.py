@@ -1,7 +1,9 @@
-"""Fills the database of the system under chaos, and says as JSON what is to be started and how to get in.
+"""Fills the database of the system under chaos, and says as JSON what is to be started and how to
+get in.
 
-It runs in a process of its own with the system's environment (LOADMASTER_HOME, DATABASE_URL, REDIS_URL), so the harness itself
-needs neither Django nor a database: it knows the system only as its users and agents do.
+It runs in a process of its own with the system's environment (LOADMASTER_HOME, DATABASE_URL,
+REDIS_URL), so the harness itself needs neither Django nor a database: it knows the system only as
+its users and agents do.
 """
 
 from __future__ import annotations
@@ -38,7 +40,9 @@ save ""
 
 @dataclass(frozen=True, slots=True)
 class Wanted:
-    """What the harness asks for, as JSON in the first argument. `host` is where agents find the server."""
+    """What the harness asks for, as JSON in the first argument. `host` is where agents find the
+    server.
+    """
 
     agents: int
     host: str
@@ -53,11 +57,17 @@ def prepare(wanted: Wanted) -> dict[str, Any]:
     Cluster.objects.filter(name=CLUSTER).update(**wanted.clockwork)
     home: Path = settings.LOADMASTER_HOME
     (home / "logs").mkdir(exist_ok=True)
-    parts = [_broker(home), _web(wanted), *(_agent(number, home, wanted) for number in range(wanted.agents))]
+    parts = [
+        _broker(home),
+        _web(wanted),
+        *(_agent(number, home, wanted) for number in range(wanted.agents)),
+    ]
     parts += [programs.worker(home), programs.beat(home)]
     _, token = AuthToken.objects.create(User.objects.get(username=ADMIN))
     return {
-        "parts": [{"name": part.name, "argv": list(part.argv), "env": dict(part.env)} for part in parts],
+        "parts": [
+            {"name": part.name, "argv": list(part.argv), "env": dict(part.env)} for part in parts
+        ],
         "token": token,
         "url": f"http://{wanted.host}:{wanted.port}",
         "jobs": Job.objects.count(),
@@ -80,18 +90,28 @@ def _web(wanted: Wanted) -> Program:
 
 
 def _agent(number: int, home: Path, wanted: Wanted) -> Program:
-    """An agent with emulated GPUs of one of the local types, let in by a token before its first start."""
+    """An agent with emulated GPUs of one of the local types, let in by a token before its first
+    start.
+    """
     name, like = f"agent-{number}", EMULATED_NODES[number % len(EMULATED_NODES)]
     folder = home / "agents"
     folder.mkdir(mode=0o700, exist_ok=True)
-    emulation = {"gpu_type": like.gpu_type, "count": like.gpus, "memory_gb": 16.0, "step_s": {"default": {1: STEP_S}}}
+    emulation = {
+        "gpu_type": like.gpu_type,
+        "count": like.gpus,
+        "memory_gb": 16.0,
+        "step_s": {"default": {1: STEP_S}},
+    }
     (folder / f"{name}.yaml").write_text(yaml.safe_dump(emulation))
     token = folder / f"{name}.token"
     if not Node.objects.filter(name=name).exists():
         token.touch(mode=0o600)
         token.write_text(issue_enrolment_token(Cluster.objects.get(name=CLUSTER), role="both"))
     agent = programs.agent(name, home, wanted.port, folder / f"{name}.yaml", token)
-    server = [f"http://{wanted.host}:{wanted.port}" if word.startswith("http://") else word for word in agent.argv]
+    server = [
+        f"http://{wanted.host}:{wanted.port}" if word.startswith("http://") else word
+        for word in agent.argv
+    ]
     return Program(name, server, env=agent.env)
 
 

@@ -28,7 +28,9 @@ ROUNDS = {"period_s": 5.0, "restart_cost_s": 1.0, "profiling_steps": 5}
 
 @dataclass(frozen=True, slots=True)
 class Order:
-    """What is asked for: how many blows, the seed, where, how much work, and how fast (seconds between blows on average)."""
+    """What is asked for: how many blows, the seed, where, how much work, and how fast (seconds
+    between blows on average).
+    """
 
     count: int
     seed: int
@@ -40,7 +42,9 @@ class Order:
 
 
 def run_kills(order: Order) -> dict[str, Any]:
-    """Kill parts of the system; on PostgreSQL where DATABASE_URL is set, then with a broker by TCP."""
+    """Kill parts of the system; on PostgreSQL where DATABASE_URL is set, then with a broker by
+    TCP.
+    """
     kept = keep(order.folder, os.environ.get("DATABASE_URL", ""))
     site = Site(order.folder, AGENTS, {**KILL_CLOCKWORK, **ROUNDS}, kept.port, env=_servers(kept))
     blows = kills(order.count, order.seed, AGENTS, Pace(order.gap_s, site.lost_s))
@@ -58,7 +62,9 @@ def run_partitions(order: Order, *, short: bool = False) -> dict[str, Any]:
         return _play(order, site, blows, lambda _: Cutting(network))
 
 
-def _play(order: Order, site: Site, blows: list[Blow], field: Callable[[System], Field]) -> dict[str, Any]:
+def _play(
+    order: Order, site: Site, blows: list[Blow], field: Callable[[System], Field]
+) -> dict[str, Any]:
     began_s = time.monotonic()
     with System(site) as system:
         workload = Workload(system, order.load, order.seed)
@@ -66,14 +72,22 @@ def _play(order: Order, site: Site, blows: list[Blow], field: Callable[[System],
             result = Run(system, workload, blows, field(system), order.say, order.patience_s).play()
         finally:
             workload.close()
-    result |= {"seed": order.seed, "database": "postgres" if "DATABASE_URL" in os.environ else "sqlite"}
+    result |= {
+        "seed": order.seed,
+        "database": "postgres" if "DATABASE_URL" in os.environ else "sqlite",
+    }
     result |= {"left_over": system.left_over, "whole_s": round(time.monotonic() - began_s, 1)}
     (site.folder / RESULT).write_text(json.dumps(result, indent=1))
     return result
 
 
 def _servers(kept: Kept) -> dict[str, str]:
-    """What a system on PostgreSQL needs beside DATABASE_URL: a broker by TCP, and a key that its processes share."""
+    """What a system on PostgreSQL needs beside DATABASE_URL: a broker by TCP, and a key that its
+    processes share.
+    """
     if not kept.database:
         return {"DATABASE_URL": "", "REDIS_URL": ""}
-    return {"REDIS_URL": f"redis://127.0.0.1:{kept.broker_port}/0", "SECRET_KEY": "chaos, on a server that lives for minutes"}
+    return {
+        "REDIS_URL": f"redis://127.0.0.1:{kept.broker_port}/0",
+        "SECRET_KEY": "chaos, on a server that lives for minutes",
+    }

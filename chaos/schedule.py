@@ -1,4 +1,6 @@
-"""What is struck, and when: a function of the seed alone, so that an interrupted run goes on where it was. Pure."""
+"""What is struck, and when: a function of the seed alone, so that an interrupted run goes on where
+it was. Pure.
+"""
 
 from __future__ import annotations
 
@@ -16,14 +18,18 @@ EARLY = 0.25
 """Of all kills, those that do not wait until their target is at work."""
 
 CUTS = ("down", "drop-both", "drop-out", "drop-in")
-"""How a link is cut: taken down, or packets dropped both ways, only from the agent, only to the agent."""
+"""How a link is cut: taken down, or packets dropped both ways, only from the agent, only to the
+agent.
+"""
 
 
 @dataclass(frozen=True, slots=True)
 class Blow:
-    """One strike: `gap_s` after the one before, at `target` (one agent by its number), for `hold_s` until it comes back.
+    """One strike: `gap_s` after the one before, at `target` (one agent by its number), for `hold_s`
+    until it comes back.
 
-    It waits until the target has been at work for `work_s`; one that is `early` strikes it also while it starts.
+    It waits until the target has been at work for `work_s`; one that is `early` strikes it also
+    while it starts.
     """
 
     number: int
@@ -38,14 +44,18 @@ class Blow:
 
 @dataclass(frozen=True, slots=True)
 class Pace:
-    """How fast blows follow one another (seconds on average), and the seconds beyond which a silent agent's jobs are lost."""
+    """How fast blows follow one another (seconds on average), and the seconds beyond which a silent
+    agent's jobs are lost.
+    """
 
     gap_s: float
     lost_s: float
 
 
 def kills(count: int, seed: int, agents: int, pace: Pace) -> list[Blow]:
-    """SIGKILL `count` times; every part of the system gets its share, agents are sometimes away for longer than their leases."""
+    """SIGKILL `count` times; every part of the system gets its share, agents are sometimes away for
+    longer than their leases.
+    """
     dice = random.Random(f"kills {seed}")  # noqa: S311 - a schedule, no secret
     parts = [part for part in PARTS for _ in range(round(SHARE * count))]
     parts += [dice.choice(PARTS + OTHERS) for _ in range(count - len(parts))]
@@ -59,17 +69,35 @@ def _kill(number: int, part: str, agents: int, pace: Pace, dice: random.Random) 
     is_long = part == "agent" and dice.random() < 0.3
     hold_s = pace.lost_s * dice.uniform(0.8, 1.6) if is_long else dice.uniform(0.1, 2.0)
     return Blow(
-        number, part, "kill", round(gap_s, 3), round(hold_s, 3), target, dice.random() < EARLY, round(dice.uniform(0.0, 4.0), 3)
+        number,
+        part,
+        "kill",
+        round(gap_s, 3),
+        round(hold_s, 3),
+        target,
+        dice.random() < EARLY,
+        round(dice.uniform(0.0, 4.0), 3),
     )
 
 
 def partitions(count: int, seed: int, agents: int, pace: Pace) -> list[Blow]:
-    """Cut the link of an agent `count` times, for a third of the time until its jobs are lost, up to half as long again as that."""
+    """Cut the link of an agent `count` times, for a third of the time until its jobs are lost, up
+    to half as long again as that.
+    """
     dice = random.Random(f"partitions {seed}")  # noqa: S311 - a schedule, no secret
     blows = []
     for number in range(count):
         gap_s = min(dice.expovariate(1 / pace.gap_s), 4 * pace.gap_s)
         hold_s = pace.lost_s * dice.uniform(0.34, 1.5)
         how = CUTS[number % len(CUTS)]
-        blows.append(Blow(number, "link", how, round(gap_s, 3), round(hold_s, 3), f"agent-{dice.randrange(agents)}"))
+        blows.append(
+            Blow(
+                number,
+                "link",
+                how,
+                round(gap_s, 3),
+                round(hold_s, 3),
+                f"agent-{dice.randrange(agents)}",
+            )
+        )
     return blows

@@ -1,4 +1,6 @@
-"""A whole Loadmaster under chaos: its parts, kept running, struck one by one, stopped at the end."""
+"""A whole Loadmaster under chaos: its parts, kept running, struck one by one, stopped at the
+end.
+"""
 
 from __future__ import annotations
 
@@ -31,9 +33,11 @@ class ChaosError(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Site:
-    """Where and how a system runs: its folder, how many agents, the cluster's clockwork, its environment.
+    """Where and how a system runs: its folder, how many agents, the cluster's clockwork, its
+    environment.
 
-    `prefixes` is put before the command of a part of that name: how an agent gets into a network of its own.
+    `prefixes` is put before the command of a part of that name: how an agent gets into a network of
+    its own.
     """
 
     folder: Path
@@ -103,15 +107,26 @@ class System:
             raise
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
         self._stop()
 
     def _prepare(self) -> dict[str, Any]:
         site = self.site
-        wanted = {"agents": site.agents, "host": site.host, "port": site.port, "clockwork": dict(site.clockwork)}
+        wanted = {
+            "agents": site.agents,
+            "host": site.host,
+            "port": site.port,
+            "clockwork": dict(site.clockwork),
+        }
         done = subprocess.run(
             [sys.executable, "-c", _PREPARE, json.dumps(wanted)],
-            cwd=ROOT, env={**os.environ, **site.environment()}, capture_output=True, text=True, check=False,
+            cwd=ROOT, env={**os.environ, **site.environment()}, capture_output=True, text=True,
+            check=False,
         )  # fmt: skip
         if done.returncode:
             raise ChaosError(f"the system cannot be prepared:\n{done.stderr}")
@@ -124,7 +139,10 @@ class System:
         began_s = time.monotonic()
         while not self._is_up():
             if time.monotonic() > began_s + UP_S:
-                raise ChaosError(f"the system is not up after {UP_S:.0f} s; its logs are in {self.site.home / 'logs'}")
+                raise ChaosError(
+                    f"the system is not up after {UP_S:.0f} s; its logs are in"
+                    f" {self.site.home / 'logs'}"
+                )
             self.wait(0.2)
         self.up_s = time.monotonic() - began_s
 
@@ -133,7 +151,9 @@ class System:
         if not all(part.works_since(0) for part in self.parts.values()):
             return False
         try:
-            with httpx.Client(timeout=5, headers={"Authorization": f"Bearer {self.token}"}) as client:
+            with httpx.Client(
+                timeout=5, headers={"Authorization": f"Bearer {self.token}"}
+            ) as client:
                 nodes = client.get(f"{self.url}/api/v1/nodes/")
         except httpx.HTTPError:
             return False

@@ -1,4 +1,6 @@
-"""The jobs that run through the chaos: submitted by a user who knows only the REST API and never gives up."""
+"""The jobs that run through the chaos: submitted by a user who knows only the REST API and never
+gives up.
+"""
 
 from __future__ import annotations
 
@@ -23,7 +25,9 @@ ENDED = frozenset({"completed", "failed", "cancelled"})
 
 @dataclass(frozen=True, slots=True)
 class Load:
-    """How much is submitted: `active` jobs unfinished at a time, of `steps`, twice and three times as many, `most` in all."""
+    """How much is submitted: `active` jobs unfinished at a time, of `steps`, twice and three times
+    as many, `most` in all.
+    """
 
     active: int
     steps: int
@@ -31,12 +35,16 @@ class Load:
 
 
 class Workload:
-    """Keeps jobs coming until told to stop; what was acknowledged is in `submitted.json`, whatever happens."""
+    """Keeps jobs coming until told to stop; what was acknowledged is in `submitted.json`, whatever
+    happens.
+    """
 
     def __init__(self, system: System, load: Load, seed: int) -> None:
         self._system, self._load, self._seed = system, load, seed
         self._path: Path = system.site.journals / SUBMITTED
-        self.submitted: list[dict[str, Any]] = json.loads(self._path.read_text()) if self._path.exists() else []
+        self.submitted: list[dict[str, Any]] = (
+            json.loads(self._path.read_text()) if self._path.exists() else []
+        )
         self.states: dict[str, str] = {}
         self.refused = ""
         """Why the server takes no such job, if it does not: a mistake of this harness."""
@@ -65,7 +73,9 @@ class Workload:
     @property
     def is_over(self) -> bool:
         """Nothing more comes, and all of it has ended."""
-        return (self._enough.is_set() or len(self.submitted) >= self._load.most) and not self.unfinished
+        return (
+            self._enough.is_set() or len(self.submitted) >= self._load.most
+        ) and not self.unfinished
 
     def _run(self) -> None:
         while not self._stop.wait(POLL_S):
@@ -78,10 +88,13 @@ class Workload:
                 self.refused = str(error)
                 return
             except LoadmasterError:
-                continue  # the server is away; the same key is used again, so nothing is submitted twice
+                # the server is away; the same key is used again, so nothing is submitted twice
+                continue
 
     def _wants_more(self) -> bool:
-        done = self._enough.is_set() or self._stop.is_set() or len(self.submitted) >= self._load.most
+        done = (
+            self._enough.is_set() or self._stop.is_set() or len(self.submitted) >= self._load.most
+        )
         return not done and len(self.unfinished) < self._load.active
 
     def _look(self, client: loadmaster.Client) -> None:

@@ -1,4 +1,6 @@
-"""Administration of clusters: what they are made of and what is assigned; what energy costs is in `clusters.energy_admin`."""
+"""Administration of clusters: what they are made of and what is assigned; what energy costs is in
+`clusters.energy_admin`.
+"""
 
 from __future__ import annotations
 
@@ -24,7 +26,14 @@ from clusters.models import (
     NodeEvent,
 )
 from clusters.models.nodes import Role
-from clusters.services import NodeStateError, node_cordon, node_drain, node_set_role, node_set_slots, node_uncordon
+from clusters.services import (
+    NodeStateError,
+    node_cordon,
+    node_drain,
+    node_set_role,
+    node_set_slots,
+    node_uncordon,
+)
 from clusters.services.enrolment import sha256
 from controlplane.admin_base import (
     AppendOnly,
@@ -41,11 +50,13 @@ from controlplane.admin_base import (
 __all__ = ["ClusterAdmin", "EnergyTariffAdmin", "NodeAdmin", "PueAdmin"]
 
 DECISIONS = (
-    "policy", "policy_parameters", "seed", "period_s", "horizon_s", "power_cap_w", "power_cap_hours", "emissions_cost_per_kg",
+    "policy", "policy_parameters", "seed", "period_s", "horizon_s", "power_cap_w",
+    "power_cap_hours", "emissions_cost_per_kg",
     "restart_cost_s", "profiling_steps",
 )  # fmt: skip
 COSTLY = {
-    "policy", "policy_parameters", "seed", "power_cap_w", "power_cap_hours", "emissions_cost_per_kg", "horizon_s", "restart_cost_s",
+    "policy", "policy_parameters", "seed", "power_cap_w", "power_cap_hours",
+    "emissions_cost_per_kg", "horizon_s", "restart_cost_s",
 }  # fmt: skip
 
 
@@ -65,12 +76,22 @@ class ClusterAdmin(OperatorAdmin):
     )  # fmt: skip
     kept_memory = pretty("memory", "what the policy keeps")
 
-    def get_readonly_fields(self, request: HttpRequest, obj: Cluster | None = None) -> tuple[str, ...]:
+    def get_readonly_fields(
+        self, request: HttpRequest, obj: Cluster | None = None
+    ) -> tuple[str, ...]:
         """What was decided and billed stays in the currency it was in."""
-        return (*self.readonly_fields, "currency") if obj and obj.rounds.exists() else self.readonly_fields
+        return (
+            (*self.readonly_fields, "currency")
+            if obj and obj.rounds.exists()
+            else self.readonly_fields
+        )
 
-    def save_model(self, request: HttpRequest, obj: Cluster, form: ModelForm[Cluster], change: bool) -> None:
-        """A changed policy or cap takes effect at once: what a person set here is the reason for a round."""
+    def save_model(
+        self, request: HttpRequest, obj: Cluster, form: ModelForm[Cluster], change: bool
+    ) -> None:
+        """A changed policy or cap takes effect at once: what a person set here is the reason for a
+        round.
+        """
         save_changed(obj, form.changed_data)
         if change and COSTLY & set(form.changed_data):
             costs_changed([obj])
@@ -78,17 +99,23 @@ class ClusterAdmin(OperatorAdmin):
 
 @admin.register(GpuType)
 class GpuTypeAdmin(OperatorAdmin):
-    """A GPU type. Its watts are part of every cost, its price by the hour of what some policies decide by."""
+    """A GPU type. Its watts are part of every cost, its price by the hour of what some policies
+    decide by.
+    """
 
     list_display = ("name", "tflops", "memory_gb", "idle_w", "peak_w", "price_per_hour", "emulated")
     list_filter = ("emulated",)
     search_fields = ("name",)
 
-    def get_readonly_fields(self, request: HttpRequest, obj: GpuType | None = None) -> tuple[str, ...]:
+    def get_readonly_fields(
+        self, request: HttpRequest, obj: GpuType | None = None
+    ) -> tuple[str, ...]:
         """Agents and jobs call a type by its name."""
         return ("name",) if obj else ()
 
-    def save_model(self, request: HttpRequest, obj: GpuType, form: ModelForm[GpuType], change: bool) -> None:
+    def save_model(
+        self, request: HttpRequest, obj: GpuType, form: ModelForm[GpuType], change: bool
+    ) -> None:
         """Changed watts or prices ask for a round wherever there are nodes of the type."""
         super().save_model(request, obj, form, change)
         if change and {"idle_w", "peak_w", "price_per_hour"} & set(form.changed_data):
@@ -96,17 +123,30 @@ class GpuTypeAdmin(OperatorAdmin):
 
 
 class DeviceInline(ReadOnlyInline):
-    """GPUs as their agent reports them; only the number of slots is set by people, on the device's own page."""
+    """GPUs as their agent reports them; only the number of slots is set by people, on the device's
+    own page.
+    """
 
     model = Device
-    fields = ("uuid", "slots", "memory_gb", "healthy", "emulated", "gpu_fraction", "power_w", "power_source")
+    fields = (
+        "uuid",
+        "slots",
+        "memory_gb",
+        "healthy",
+        "emulated",
+        "gpu_fraction",
+        "power_w",
+        "power_source",
+    )
     readonly_fields = fields
     show_change_link = True
 
 
 @admin.register(Node)
 class NodeAdmin(OperatorAdmin):
-    """A machine. State and role change by actions, which write their events; agents bring new machines."""
+    """A machine. State and role change by actions, which write their events; agents bring new
+    machines.
+    """
 
     list_display = ("name", "cluster", "gpu_type", "role", "state", "emulated", "last_seen_at")
     list_filter = ("cluster", "gpu_type", "role", "state", "emulated")
@@ -115,15 +155,19 @@ class NodeAdmin(OperatorAdmin):
     inlines = (DeviceInline,)
     actions = ("cordon", "uncordon", "drain", "to_production", "to_profiling", "to_both")
     readonly_fields = (
-        "cluster", "gpu_type", "role", "state", "drain_until", "reason", "cores", "memory_gb", "machine_id", "boot_id", "epoch",
-        "session_expires_at", "last_seen_at", "agent_version", "features", "address", "emulated", "created_at",
+        "cluster", "gpu_type", "role", "state", "drain_until", "reason", "cores", "memory_gb",
+        "machine_id", "boot_id", "epoch",
+        "session_expires_at", "last_seen_at", "agent_version", "features", "address", "emulated",
+        "created_at",
     )  # fmt: skip
 
     def has_add_permission(self, request: HttpRequest, obj: Any = None) -> bool:
         """A node is there when its agent has enrolled."""
         return False
 
-    def save_model(self, request: HttpRequest, obj: Node, form: ModelForm[Node], change: bool) -> None:
+    def save_model(
+        self, request: HttpRequest, obj: Node, form: ModelForm[Node], change: bool
+    ) -> None:
         """Changed watts, reserves or labels ask for a round."""
         save_changed(obj, form.changed_data)
         if form.changed_data:
@@ -158,7 +202,9 @@ class NodeAdmin(OperatorAdmin):
 
     def _role(self, request: HttpRequest, nodes: QuerySet[Node], role: Role) -> None:
         actor = request.user.get_username()
-        for_each(self, request, nodes, lambda n: node_set_role(n, role, actor=actor), (NodeStateError,))
+        for_each(
+            self, request, nodes, lambda n: node_set_role(n, role, actor=actor), (NodeStateError,)
+        )
 
 
 @admin.register(Device)
@@ -166,12 +212,22 @@ class DeviceAdmin(OperatorAdmin):
     """A GPU. How many assignments may share it is set here; the rest is what its agent reports."""
 
     form = DeviceForm
-    list_display = ("uuid", "node", "slots", "memory_gb", "healthy", "emulated", "power_w", "power_source")
+    list_display = (
+        "uuid",
+        "node",
+        "slots",
+        "memory_gb",
+        "healthy",
+        "emulated",
+        "power_w",
+        "power_source",
+    )
     list_filter = ("node__cluster", "healthy", "emulated")
     list_select_related = ("node",)
     search_fields = ("uuid", "node__name")
     readonly_fields = (
-        "node", "uuid", "parent_uuid", "mig_profile", "memory_gb", "healthy", "emulated", "gpu_fraction", "memory_used_gb",
+        "node", "uuid", "parent_uuid", "mig_profile", "memory_gb", "healthy", "emulated",
+        "gpu_fraction", "memory_used_gb",
         "power_w", "power_source", "temperature_c",
     )  # fmt: skip
 
@@ -179,8 +235,12 @@ class DeviceAdmin(OperatorAdmin):
         """Agents report GPUs."""
         return False
 
-    def save_model(self, request: HttpRequest, obj: Device, form: ModelForm[Device], change: bool) -> None:
-        """The operator's number from now on; its round is asked for. `DeviceForm` has refused one below what is held."""
+    def save_model(
+        self, request: HttpRequest, obj: Device, form: ModelForm[Device], change: bool
+    ) -> None:
+        """The operator's number from now on; its round is asked for. `DeviceForm` has refused one
+        below what is held.
+        """
         try:
             node_set_slots(obj.node, obj.slots, [obj.uuid], actor=request.user.get_username())
         except NodeStateError as error:  # a job came onto it while the page was open
@@ -196,7 +256,9 @@ class EnrolmentTokenAdmin(AppendOnly):
     list_select_related = ("cluster", "used_by", "created_by")
     fields = ("cluster", "role", "expires_at")
 
-    def save_model(self, request: HttpRequest, obj: EnrolmentToken, form: Any, change: bool) -> None:
+    def save_model(
+        self, request: HttpRequest, obj: EnrolmentToken, form: Any, change: bool
+    ) -> None:
         token = secrets.token_urlsafe(32)
         obj.sha256, obj.created_by = sha256(token), person(request)
         super().save_model(request, obj, form, change)
@@ -225,7 +287,19 @@ class EventInline(ReadOnlyInline):
 class AssignmentAdmin(ReadOnly):
     """A placement committed for an agent."""
 
-    list_display = ("job", "node", "purpose", "rank", "gpus", "fence", "state", "desired", "created_at", "ended_at", "energy_cost")
+    list_display = (
+        "job",
+        "node",
+        "purpose",
+        "rank",
+        "gpus",
+        "fence",
+        "state",
+        "desired",
+        "created_at",
+        "ended_at",
+        "energy_cost",
+    )
     list_filter = ("state", "purpose", "node__cluster", "node")
     list_select_related = ("job", "node")
     search_fields = ("=id", "job__name", "node__name")

@@ -26,10 +26,16 @@ class ClusterForm(PlainModelForm):
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
         if "policy" in self.fields:
-            self.fields["policy"].widget = UnfoldAdminSelectWidget(choices=[(e.name, _label(e)) for e in registry.entries()])
-            self.fields["policy"].help_text = "Decides what runs where; takes effect at the next round."
+            self.fields["policy"].widget = UnfoldAdminSelectWidget(
+                choices=[(e.name, _label(e)) for e in registry.entries()]
+            )
+            self.fields[
+                "policy"
+            ].help_text = "Decides what runs where; takes effect at the next round."
         if "policy_parameters" in self.fields:
-            self.fields["policy_parameters"].help_text = _parameters_help(self["policy"].value() or registry.DEFAULT)
+            self.fields["policy_parameters"].help_text = _parameters_help(
+                self["policy"].value() or registry.DEFAULT
+            )
 
     def clean(self) -> dict[str, Any] | None:
         """Ask the policy itself whether it takes these parameters."""
@@ -66,16 +72,25 @@ class DeviceForm(PlainModelForm):
         if slots < held:
             who = "a job holds" if held == 1 else f"{held} jobs hold"
             raise ValidationError(
-                f"must be from {held} to {MOST_SLOTS}: {who} it now; cancel or move one, or wait until it has ended"
+                f"must be from {held} to {MOST_SLOTS}: {who} it now; cancel or move one, or wait"
+                " until it has ended"
             )
         return slots
 
 
 def _label(entry: registry.PolicyEntry) -> str:
-    return f"{entry.name} (cannot be used: {entry.error})" if entry.error else f"{entry.name}: {entry.summary}"
+    return (
+        f"{entry.name} (cannot be used: {entry.error})"
+        if entry.error
+        else f"{entry.name}: {entry.summary}"
+    )
 
 
 def _parameters_help(policy: str) -> str:
     """What the chosen policy's parameters are."""
-    told = [f"{p.name} ({p.values}, default {p.default}): {p.meaning}" for p in parameters_of(policy)]
-    return f"A JSON object. Of {policy}: " + ("; ".join(told) or "none") + ". Empty for the defaults."
+    told = [
+        f"{p.name} ({p.values}, default {p.default}): {p.meaning}" for p in parameters_of(policy)
+    ]
+    return (
+        f"A JSON object. Of {policy}: " + ("; ".join(told) or "none") + ". Empty for the defaults."
+    )

@@ -1,4 +1,6 @@
-"""How the server refuses an agent's call: an HTTP status, a code the agent tells apart, and a text that names the remedy."""
+"""How the server refuses an agent's call: an HTTP status, a code the agent tells apart, and a text
+that names the remedy.
+"""
 
 from __future__ import annotations
 
@@ -6,9 +8,19 @@ from loadmaster.protocol import ErrorCode
 
 
 class AgentCallError(Exception):
-    """A refused call. `field` names the place in the request, `expected` what would be right, where there is one."""
+    """A refused call. `field` names the place in the request, `expected` what would be right, where
+    there is one.
+    """
 
-    def __init__(self, status: int, code: str, detail: str, *, field: str = "", expected: int | str | None = None) -> None:
+    def __init__(
+        self,
+        status: int,
+        code: str,
+        detail: str,
+        *,
+        field: str = "",
+        expected: int | str | None = None,
+    ) -> None:
         super().__init__(detail)
         self.status = status
         self.code = code
@@ -52,7 +64,13 @@ def not_yours() -> AgentCallError:
 
 def stale_epoch(epoch: int, current: int) -> AgentCallError:
     """Another session has begun since."""
-    return AgentCallError(409, ErrorCode.STALE_EPOCH, f"epoch {epoch} is over, open a new session", field="epoch", expected=current)
+    return AgentCallError(
+        409,
+        ErrorCode.STALE_EPOCH,
+        f"epoch {epoch} is over, open a new session",
+        field="epoch",
+        expected=current,
+    )
 
 
 def stale_assignment(detail: str) -> AgentCallError:

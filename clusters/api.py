@@ -1,4 +1,6 @@
-"""The agent protocol's endpoints (see `loadmaster.protocol`): each reads its words, calls one service, and answers."""
+"""The agent protocol's endpoints (see `loadmaster.protocol`): each reads its words, calls one
+service, and answers.
+"""
 
 from __future__ import annotations
 
@@ -11,7 +13,15 @@ from rest_framework.response import Response
 
 from clusters import services
 from clusters.agent_errors import invalid
-from clusters.api_base import AgentView, answer, dated_answer, node_by_token, read_body, speaks, words
+from clusters.api_base import (
+    AgentView,
+    answer,
+    dated_answer,
+    node_by_token,
+    read_body,
+    speaks,
+    words,
+)
 from clusters.authentication import bearer
 from loadmaster.protocol import (
     Accept,
@@ -49,7 +59,9 @@ class SessionView(AgentView):
 
     @speaks(SessionRequest, Session, operation_id="agent_session")
     def post(self, request: Request, node_id: UUID) -> Response:
-        """Open a session: the epoch to carry from now on, and which known assignments go on or stop."""
+        """Open a session: the epoch to carry from now on, and which known assignments go on or
+        stop.
+        """
         return answer(services.open_session(node_id, words(SessionRequest, request)))
 
 
@@ -58,7 +70,9 @@ class HeartbeatView(AgentView):
 
     @speaks(Heartbeat, HeartbeatReply, operation_id="agent_heartbeat")
     def post(self, request: Request, node_id: UUID) -> Response:
-        """Renew the leases of the listed assignments; the answer lists everything wanted and not yet done."""
+        """Renew the leases of the listed assignments; the answer lists everything wanted and not
+        yet done.
+        """
         return dated_answer(services.heartbeat(node_id, words(Heartbeat, request)))
 
 
@@ -68,7 +82,9 @@ class AcceptView(AgentView):
     @speaks(Accept, LaunchSpec, operation_id="agent_accept")
     def put(self, request: Request, assignment_id: UUID) -> Response:
         """Accept; the answer is everything needed to run it, secrets included."""
-        return dated_answer(services.accept(node_by_token(request).pk, assignment_id, words(Accept, request)))
+        return dated_answer(
+            services.accept(node_by_token(request).pk, assignment_id, words(Accept, request))
+        )
 
 
 class StateView(AgentView):
@@ -77,7 +93,9 @@ class StateView(AgentView):
     @speaks(StateReport, StateAccepted, operation_id="agent_state")
     def put(self, request: Request, assignment_id: UUID) -> Response:
         """Report a state; a replay gets 200, a stale report 409."""
-        state = services.report_state(node_by_token(request).pk, assignment_id, words(StateReport, request))
+        state = services.report_state(
+            node_by_token(request).pk, assignment_id, words(StateReport, request)
+        )
         return answer(StateAccepted(state))
 
 
@@ -96,14 +114,20 @@ class LogView(AgentView):
                 "epoch": "The session's epoch",
             }.items()
         ],
-        responses={200: OpenApiResponse({"type": "object", "properties": {"next_offset": {"type": "integer"}}}, "Kept")},
+        responses={
+            200: OpenApiResponse(
+                {"type": "object", "properties": {"next_offset": {"type": "integer"}}}, "Kept"
+            )
+        },
     )
     def put(self, request: Request, assignment_id: UUID, stream: str) -> Response:
         """Append a gzip piece of a stream; 409 says the offset expected."""
         place = {name: _query_integer(request, name) for name in ("offset", "epoch", "fence")}
         digest = request.headers.get("X-Content-SHA256", "")
         node = node_by_token(request)
-        following = services.append_log(node, assignment_id, stream, body=read_body(request), digest=digest, **place)
+        following = services.append_log(
+            node, assignment_id, stream, body=read_body(request), digest=digest, **place
+        )
         return answer(LogAccepted(following))
 
 
@@ -113,7 +137,9 @@ class MetricsView(AgentView):
     @speaks(MetricsBatch, None, 202, operation_id="agent_metrics")
     def post(self, request: Request, assignment_id: UUID) -> Response:
         """Take in a batch of samples; a batch seen before changes nothing."""
-        new = services.record_metrics(node_by_token(request), assignment_id, words(MetricsBatch, request))
+        new = services.record_metrics(
+            node_by_token(request), assignment_id, words(MetricsBatch, request)
+        )
         return Response({"new": new}, status=202)
 
 

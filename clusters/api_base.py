@@ -1,4 +1,6 @@
-"""What every call of the agent protocol has in common: version, size, token, one form of words and of refusals."""
+"""What every call of the agent protocol has in common: version, size, token, one form of words and
+of refusals.
+"""
 
 from __future__ import annotations
 
@@ -38,8 +40,15 @@ def check_version(request: HttpRequest | Request) -> None:
     """Refuse another version of the protocol, naming both."""
     spoken = request.headers.get(PROTOCOL_HEADER, "")
     if spoken != str(PROTOCOL_VERSION):
-        said = f"version {spoken[:20]}" if spoken else f"none (the header {PROTOCOL_HEADER} is missing)"
-        text = f"this server speaks agent protocol version {PROTOCOL_VERSION}, the agent speaks {said}; install a matching agent"
+        said = (
+            f"version {spoken[:20]}"
+            if spoken
+            else f"none (the header {PROTOCOL_HEADER} is missing)"
+        )
+        text = (
+            f"this server speaks agent protocol version {PROTOCOL_VERSION}, the agent speaks"
+            f" {said}; install a matching agent"
+        )
         raise AgentCallError(426, ErrorCode.PROTOCOL, text, expected=str(PROTOCOL_VERSION))
 
 
@@ -50,7 +59,9 @@ def check_node(node: Node, node_id: uuid.UUID) -> None:
 
 
 def read_body(request: Request) -> bytes:
-    """The request's body; refused if it is larger than LARGEST_BODY, before it is read where its length is declared."""
+    """The request's body; refused if it is larger than LARGEST_BODY, before it is read where its
+    length is declared.
+    """
     declared = request.META.get("CONTENT_LENGTH") or "0"
     if not declared.isdecimal() or int(declared) > LARGEST_BODY:
         raise _too_large()
@@ -61,7 +72,9 @@ def read_body(request: Request) -> bytes:
 
 
 def _too_large() -> AgentCallError:
-    return AgentCallError(413, "too_large", f"a request may have at most {LARGEST_BODY} bytes; send less at a time")
+    return AgentCallError(
+        413, "too_large", f"a request may have at most {LARGEST_BODY} bytes; send less at a time"
+    )
 
 
 def words(cls: type[T], request: Request) -> T:
@@ -78,7 +91,9 @@ def answer(obj: object, status: int = 200) -> Response:
 
 
 def time_header() -> str:
-    """The server's clock as an answer carries it (TIME_HEADER): what the answer says of times counts from then."""
+    """The server's clock as an answer carries it (TIME_HEADER): what the answer says of times
+    counts from then.
+    """
     return f"{time.time():.6f}"
 
 
@@ -124,18 +139,26 @@ def _refusal(error: Exception) -> AgentCallError | None:
         return error
     if isinstance(error, (LostRaceError, JobLostRaceError)):
         log.info("an agent's call lost a race: %s", error)
-        return AgentCallError(503, "race", "somebody else changed the same row first; send the request again")
+        return AgentCallError(
+            503, "race", "somebody else changed the same row first; send the request again"
+        )
     if isinstance(error, APIException):
         return AgentCallError(error.status_code, str(error.default_code), str(error.detail))
     return None
 
 
-def speaks(request: type[Any] | None, response: type[Any] | None, status: int = 200, **more: Any) -> Callable[[F], F]:
+def speaks(
+    request: type[Any] | None, response: type[Any] | None, status: int = 200, **more: Any
+) -> Callable[[F], F]:
     """OpenAPI of a call whose body and answer are dataclasses of the protocol."""
     body = {"application/json": schema_of(request)} if request else None
-    good = OpenApiResponse(schema_of(response) if response else None, response.__name__ if response else "Taken in")
+    good = OpenApiResponse(
+        schema_of(response) if response else None, response.__name__ if response else "Taken in"
+    )
     refusals = {code: OpenApiResponse(ERROR_SCHEMA, text) for code, text in REFUSALS.items()}
-    described: Callable[[F], F] = extend_schema(request=body, responses={status: good, **refusals}, tags=["agent"], **more)
+    described: Callable[[F], F] = extend_schema(
+        request=body, responses={status: good, **refusals}, tags=["agent"], **more
+    )
     return described
 
 
@@ -144,7 +167,12 @@ ERROR_SCHEMA = {
     "properties": {
         "error": {
             "type": "object",
-            "properties": {"code": {"type": "string"}, "detail": {"type": "string"}, "field": {"type": "string"}, "expected": {}},
+            "properties": {
+                "code": {"type": "string"},
+                "detail": {"type": "string"},
+                "field": {"type": "string"},
+                "expected": {},
+            },
             "required": ["code", "detail"],
         }
     },
@@ -165,9 +193,20 @@ def schema_of(kind: Any) -> dict[str, Any]:
     if dataclasses.is_dataclass(kind) and isinstance(kind, type):
         hints = get_type_hints(kind)
         missing = dataclasses.MISSING
-        needed = [f.name for f in dataclasses.fields(kind) if f.default is missing and f.default_factory is missing]
-        properties = {field.name: schema_of(hints[field.name]) for field in dataclasses.fields(kind)}
-        return {"type": "object", "title": kind.__name__, "properties": properties, **({"required": needed} if needed else {})}
+        needed = [
+            f.name
+            for f in dataclasses.fields(kind)
+            if f.default is missing and f.default_factory is missing
+        ]
+        properties = {
+            field.name: schema_of(hints[field.name]) for field in dataclasses.fields(kind)
+        }
+        return {
+            "type": "object",
+            "title": kind.__name__,
+            "properties": properties,
+            **({"required": needed} if needed else {}),
+        }
     origin, inner = get_origin(kind), get_args(kind)
     if origin in (Union, UnionType):
         return {**schema_of(inner[0]), "nullable": True}

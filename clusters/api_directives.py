@@ -1,4 +1,6 @@
-"""The long poll for directives, for a request that comes through Django; most take the short way of `clusters.asgi`."""
+"""The long poll for directives, for a request that comes through Django; most take the short way of
+`clusters.asgi`.
+"""
 
 from __future__ import annotations
 
@@ -19,7 +21,9 @@ from loadmaster.wire import to_json
 @login_not_required
 @require_GET
 async def directives_view(request: HttpRequest, node_id: UUID) -> HttpResponse:
-    """What became wanted of the node after `cursor`: at once, or as soon as there is something within `wait` seconds; else 204."""
+    """What became wanted of the node after `cursor`: at once, or as soon as there is something
+    within `wait` seconds; else 204.
+    """
     try:
         check_version(request)
         cursor, wait_s = _number(request, "cursor", 0.0), _number(request, "wait", 0.0)

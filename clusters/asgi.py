@@ -1,7 +1,9 @@
-"""The short way of the calls that agents make all the time: heartbeats and long polls, past Django's middleware.
+"""The short way of the calls that agents make all the time: heartbeats and long polls, past
+Django's middleware.
 
-It takes what is plainly in order and hands everything else to Django untouched, whose views then refuse it in full: another
-version, no token, a strange host, a body that does not fit. So there is one wording of every refusal.
+It takes what is plainly in order and hands everything else to Django untouched, whose views then
+refuse it in full: another version, no token, a strange host, a body that does not fit. So there is
+one wording of every refusal.
 """
 
 from __future__ import annotations
@@ -62,7 +64,9 @@ class ShortWay:
         else:
             await self._app(scope, receive, send)
 
-    async def _heartbeat(self, node: UUID, token: str, asked: Answering, scope: Scope, receive: Receive, send: Send) -> None:
+    async def _heartbeat(
+        self, node: UUID, token: str, asked: Answering, scope: Scope, receive: Receive, send: Send
+    ) -> None:
         body = await _read(receive)
         if body is None:
             return
@@ -78,7 +82,9 @@ class ShortWay:
             return
         await asked.answer(send, 200, dumps(reply), [(TIME, time_header().encode())])
 
-    async def _directives(self, node: UUID, token: str, since: tuple[int, float], asked: Answering, send: Send) -> None:
+    async def _directives(
+        self, node: UUID, token: str, since: tuple[int, float], asked: Answering, send: Send
+    ) -> None:
         try:
             found = await self._polls.wait(node, sha256(token), *since)
         except AgentCallError as refusal:
@@ -90,7 +96,9 @@ class ShortWay:
             await asked.answer(send, 204, b"")
 
     def _in_order(self, scope: Scope, headers: dict[bytes, bytes]) -> bool:
-        """Whether Django's middleware would have nothing to say: an allowed host, safe transport where that is asked for."""
+        """Whether Django's middleware would have nothing to say: an allowed host, safe transport
+        where that is asked for.
+        """
         if scope.get("root_path") or headers.get(VERSION_HEADER) != VERSION or not _token(headers):
             return False
         if settings.USE_X_FORWARDED_HOST and b"x-forwarded-host" in headers:
@@ -115,7 +123,9 @@ def _is_secure(scope: Scope, headers: dict[bytes, bytes]) -> bool:
     if not settings.SECURE_PROXY_SSL_HEADER:
         return False
     name, value = settings.SECURE_PROXY_SSL_HEADER
-    return headers.get(name.removeprefix("HTTP_").replace("_", "-").lower().encode()) == value.encode()
+    return (
+        headers.get(name.removeprefix("HTTP_").replace("_", "-").lower().encode()) == value.encode()
+    )
 
 
 def _headers(scope: Scope) -> dict[bytes, bytes] | None:
@@ -150,7 +160,12 @@ def _since(query: bytes) -> tuple[int, float] | None:
 def _fits(headers: dict[bytes, bytes]) -> bool:
     """Whether the body says how large it is, and is small enough."""
     length = headers.get(b"content-length", b"")
-    return length.isdigit() and len(length) < 10 and int(length) <= LARGEST_BODY and b"transfer-encoding" not in headers
+    return (
+        length.isdigit()
+        and len(length) < 10
+        and int(length) <= LARGEST_BODY
+        and b"transfer-encoding" not in headers
+    )
 
 
 async def _read(receive: Receive) -> bytes | None:
@@ -177,4 +192,6 @@ def _again(body: bytes, receive: Receive) -> Receive:
 
 async def _refuse(asked: Answering, send: Send, refusal: AgentCallError) -> None:
     more = [(name.lower().encode(), value.encode()) for name, value in refusal.headers().items()]
-    await asked.answer(send, refusal.status, json.dumps(refusal.body(), separators=(",", ":")).encode(), more)
+    await asked.answer(
+        send, refusal.status, json.dumps(refusal.body(), separators=(",", ":")).encode(), more
+    )

@@ -1,4 +1,6 @@
-"""Node tokens: `Authorization: Bearer <token>`, looked up by sha256. They open the agent protocol and nothing else."""
+"""Node tokens: `Authorization: Bearer <token>`, looked up by sha256. They open the agent protocol
+and nothing else.
+"""
 
 # drf-spectacular registers extensions in an __init_subclass__ without types.
 # mypy: allow-untyped-calls
@@ -30,7 +32,9 @@ def bearer(request: HttpRequest | Request) -> str:
 
 def node_of(request: HttpRequest | Request) -> Node:
     """The node whose token the request carries; refused if it is nobody's."""
-    node = Node.objects.select_related("cluster").filter(token_sha256=sha256(bearer(request))).first()
+    node = (
+        Node.objects.select_related("cluster").filter(token_sha256=sha256(bearer(request))).first()
+    )
     if node is None:
         raise unknown_token()
     return node
@@ -56,4 +60,8 @@ class NodeTokenScheme(OpenApiAuthenticationExtension):
 
     def get_security_definition(self, auto_schema: Any) -> dict[str, str]:
         """A bearer token."""
-        return {"type": "http", "scheme": "bearer", "description": "A node's token, given once by register"}
+        return {
+            "type": "http",
+            "scheme": "bearer",
+            "description": "A node's token, given once by register",
+        }

@@ -1,4 +1,6 @@
-"""Heartbeats of one web process, taken in by batches. The database is the truth: several processes do this side by side."""
+"""Heartbeats of one web process, taken in by batches. The database is the truth: several processes
+do this side by side.
+"""
 
 from __future__ import annotations
 
@@ -11,7 +13,15 @@ from django.db import OperationalError
 from clusters.agent_errors import AgentCallError
 from clusters.gathering import Gatherer, OverloadedError, Threads
 from clusters.selectors import clocks_of
-from clusters.services.heartbeats import Busy, Call, Outcome, Renewed, heartbeat_alone, renew_all, restore_sight
+from clusters.services.heartbeats import (
+    Busy,
+    Call,
+    Outcome,
+    Renewed,
+    heartbeat_alone,
+    renew_all,
+    restore_sight,
+)
 from loadmaster.protocol import HeartbeatReply, Intervals
 
 log = logging.getLogger(__name__)
@@ -27,7 +37,9 @@ TURNS = 3
 """Heartbeats of one node that a batch takes."""
 
 CLOCKS_LIVE_S = 2.0
-"""How long a clockwork is believed: it changes with the number of nodes and by an operator's hand, both seldom."""
+"""How long a clockwork is believed: it changes with the number of nodes and by an operator's hand,
+both seldom.
+"""
 
 TOGETHER = Threads("heartbeats", 1, trusted_s=1.0)
 ALONE = Threads("heartbeat-alone", 3)
@@ -67,10 +79,14 @@ class Beats:
             if isinstance(outcome, Renewed) and outcome.unknown:
                 return await ALONE.run(restore_sight, outcome)
         except OverloadedError:
-            raise AgentCallError(503, "overloaded", "too many heartbeats wait; send it again in a moment") from None
+            raise AgentCallError(
+                503, "overloaded", "too many heartbeats wait; send it again in a moment"
+            ) from None
         except OperationalError as error:
             log.warning("a heartbeat was not taken in: %s", error)
-            raise AgentCallError(503, "database", "the database did not answer; send the heartbeat again") from error
+            raise AgentCallError(
+                503, "database", "the database did not answer; send the heartbeat again"
+            ) from error
         if isinstance(outcome, AgentCallError):
             raise outcome
         return outcome.reply
@@ -79,12 +95,18 @@ class Beats:
         return await TOGETHER.run(self._take_in, calls)
 
     def _take_in(self, calls: Sequence[Call]) -> list[Outcome]:
-        """A batch. A node's second heartbeat in it comes after the others, and of more than a few the rest are taken alone."""
+        """A batch. A node's second heartbeat in it comes after the others, and of more than a few
+        the rest are taken alone.
+        """
         outcomes: list[Outcome] = [Busy() for _ in calls]
         left = dict(enumerate(calls))
         for _ in range(TURNS):
             first = {call.node: index for index, call in reversed(left.items())}
-            for index, outcome in zip(first.values(), self._renew([left.pop(index) for index in first.values()]), strict=True):
+            for index, outcome in zip(
+                first.values(),
+                self._renew([left.pop(index) for index in first.values()]),
+                strict=True,
+            ):
                 outcomes[index] = outcome
             if not left:
                 break

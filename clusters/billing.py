@@ -1,7 +1,9 @@
-"""What an assignment's energy was and cost: its watts (`clusters.power`) over the price steps of the cluster's tariff and PUE.
+"""What an assignment's energy was and cost: its watts (`clusters.power`) over the price steps of
+the cluster's tariff and PUE.
 
-The bill covers the time from the acceptance to the end. It is kept twice: as a sum in the assignment's row, and hour by hour in the
-ledger (`clusters.ledger`), which the page of costs is made of.
+The bill covers the time from the acceptance to the end. It is kept twice: as a sum in the
+assignment's row, and hour by hour in the ledger (`clusters.ledger`), which the page of costs is
+made of.
 """
 
 from __future__ import annotations
@@ -18,7 +20,9 @@ from clusters.power import MEASURED, MODELLED
 
 @dataclass(frozen=True, slots=True)
 class Bill:
-    """IT energy, its cost in the cluster's currency, and whether every watt of the GPUs was measured."""
+    """IT energy, its cost in the cluster's currency, and whether every watt of the GPUs was
+    measured.
+    """
 
     energy_kwh: float
     energy_cost: Decimal
@@ -26,11 +30,19 @@ class Bill:
 
 
 def bill(assignment: Assignment) -> Bill:
-    """The bill of an assignment that has ended, written to its row and the ledger. Call it in the transaction of its end."""
+    """The bill of an assignment that has ended, written to its row and the ledger. Call it in the
+    transaction of its end.
+    """
     if assignment.ended_at is None:
-        raise ValueError(f"assignment {assignment.pk} has not ended: use bill_until for what it has cost so far")
+        raise ValueError(
+            f"assignment {assignment.pk} has not ended: use bill_until for what it has cost so far"
+        )
     result = _sum(write_entries(assignment, assignment.ended_at, anew=True))
-    values = {"energy_kwh": result.energy_kwh, "energy_cost": result.energy_cost, "power_source": result.power_source}
+    values = {
+        "energy_kwh": result.energy_kwh,
+        "energy_cost": result.energy_cost,
+        "power_source": result.power_source,
+    }
     Assignment.objects.filter(pk=assignment.pk).update(**values)
     for name, value in values.items():
         setattr(assignment, name, value)

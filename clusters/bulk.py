@@ -1,4 +1,6 @@
-"""Many rows, each with values of its own, written by one statement: what `bulk_update` does by long CASE expressions, but cheap."""
+"""Many rows, each with values of its own, written by one statement: what `bulk_update` does by long
+CASE expressions, but cheap.
+"""
 
 from __future__ import annotations
 
@@ -9,24 +11,37 @@ from django.db import connection
 from django.db.models import CharField, DateTimeField, Field, FloatField, IntegerField, Model
 
 
-def update_rows(model: type[Model], match: Sequence[str], columns: Sequence[str], rows: Sequence[Sequence[Any]]) -> int:
-    """Set `columns` in the rows of `model` whose `match` fields are as given; how many rows were there.
+def update_rows(
+    model: type[Model], match: Sequence[str], columns: Sequence[str], rows: Sequence[Sequence[Any]]
+) -> int:
+    """Set `columns` in the rows of `model` whose `match` fields are as given; how many rows were
+    there.
 
-    A row lists its `match` values, then its `columns` values; keys may be hexadecimal text, as every database takes them. Each is a
-    compare-and-swap: one that does not match is left alone. A field may be matched and set.
+    A row lists its `match` values, then its `columns` values; keys may be hexadecimal text, as
+    every database takes them. Each is a compare-and-swap: one that does not match is left alone. A
+    field may be matched and set.
     """
     if not rows:
         return 0
     fields = [model._meta.get_field(name) for name in (*match, *columns)]
     concrete = [field for field in fields if isinstance(field, Field)]
-    columnwise = [_prepared(field, column) for field, column in zip(concrete, zip(*rows, strict=True), strict=True)]
+    columnwise = [
+        _prepared(field, column)
+        for field, column in zip(concrete, zip(*rows, strict=True), strict=True)
+    ]
     by_rows = connection.vendor != "postgresql"
-    return (_one_by_one if by_rows else _at_once)(model._meta.db_table, concrete, len(match), columnwise)
+    return (_one_by_one if by_rows else _at_once)(
+        model._meta.db_table, concrete, len(match), columnwise
+    )
 
 
 def _prepared(field: Field[Any, Any], column: Sequence[Any]) -> list[Any]:
-    """A column's values as the database's driver takes them. Numbers and text are that already; times repeat themselves."""
-    if isinstance(field, (FloatField, IntegerField, CharField)) or all(isinstance(value, str) for value in column):
+    """A column's values as the database's driver takes them. Numbers and text are that already;
+    times repeat themselves.
+    """
+    if isinstance(field, (FloatField, IntegerField, CharField)) or all(
+        isinstance(value, str) for value in column
+    ):
         return list(column)
     if isinstance(field, DateTimeField):
         known = {value: field.get_db_prep_save(value, connection) for value in set(column)}
@@ -45,7 +60,8 @@ def _one_by_one(table: str, fields: Sequence[Any], matched: int, columns: list[l
 
 
 def _at_once(table: str, fields: Sequence[Any], matched: int, columns: list[list[Any]]) -> int:
-    """One statement with an array for each column: its text, and so its plan, does not grow with the rows.
+    """One statement with an array for each column: its text, and so its plan, does not grow with
+    the rows.
 
     The arrays have names of their own, for a field may be matched and set: it was this and is that.
     """

@@ -1,9 +1,11 @@
-"""How many watts a cluster may use at what hours: what operators wrote, read strictly, as steps over time. Pure.
+"""How many watts a cluster may use at what hours: what operators wrote, read strictly, as steps
+over time. Pure.
 
-An entry limits the IT power for some hours of some days: `{"power_cap_w": 2000, "from": "08:00", "to": "20:00", "days": "01234",
-"valid_from": "2026-01-01", "valid_until": "2026-03-31"}`. Hours are of the wall clock in the cluster's zone, "to" 00:00 is the end
-of the day; days are digits, 0 for Monday; the dates are both included. All but the watts may be left out. Where several entries
-hold, the lowest does, and the cluster's constant cap holds beside them.
+An entry limits the IT power for some hours of some days: `{"power_cap_w": 2000, "from": "08:00",
+"to": "20:00", "days": "01234", "valid_from": "2026-01-01", "valid_until": "2026-03-31"}`. Hours are
+of the wall clock in the cluster's zone, "to" 00:00 is the end of the day; days are digits, 0 for
+Monday; the dates are both included. All but the watts may be left out. Where several entries hold,
+the lowest does, and the cluster's constant cap holds beside them.
 """
 
 from __future__ import annotations
@@ -39,30 +41,52 @@ class CapHours:
 
     def covers(self, local: datetime) -> bool:
         """Whether the wall clock's time lies in it."""
-        if local.weekday() not in self.days or not self.valid_from <= local.date() <= self.valid_until:
+        if (
+            local.weekday() not in self.days
+            or not self.valid_from <= local.date() <= self.valid_until
+        ):
             return False
-        return self.from_time <= local.time() and (self.to_time == time(0) or local.time() < self.to_time)
+        return self.from_time <= local.time() and (
+            self.to_time == time(0) or local.time() < self.to_time
+        )
 
 
 def read_cap_hours(entries: object) -> tuple[CapHours, ...]:
     """The entries as stored. Raises CapHoursError for what is none."""
     if not isinstance(entries, list):
-        raise CapHoursError('must be a list such as [{"power_cap_w": 2000, "from": "08:00", "to": "20:00", "days": "01234"}]')
+        raise CapHoursError(
+            'must be a list such as [{"power_cap_w": 2000, "from": "08:00", "to": "20:00", "days":'
+            ' "01234"}]'
+        )
     return tuple(_entry(f"entry {i + 1}", entry) for i, entry in enumerate(entries))
 
 
-def cap_steps(hours: Iterable[CapHours], zone: str, from_s: float, to_s: float) -> tuple[PowerCapStep, ...]:
-    """The caps that hold over [from_s, to_s], seconds UTC, as steps that do not overlap; none where nothing limits."""
+def cap_steps(
+    hours: Iterable[CapHours], zone: str, from_s: float, to_s: float
+) -> tuple[PowerCapStep, ...]:
+    """The caps that hold over [from_s, to_s], seconds UTC, as steps that do not overlap; none where
+    nothing limits.
+    """
     caps, zone_info = tuple(hours), ZoneInfo(zone)
     if not caps or to_s <= from_s:
         return ()
     times = {edge for c in caps for edge in (c.from_time, c.to_time)}
-    bounds = [from_s, *sorted({e for e in wall_clock_edges(times, zone_info, from_s, to_s) if from_s < e < to_s}), to_s]
-    return _merged((since, until, _lowest(caps, zone_info, since, until)) for since, until in pairwise(bounds))
+    bounds = [
+        from_s,
+        *sorted({e for e in wall_clock_edges(times, zone_info, from_s, to_s) if from_s < e < to_s}),
+        to_s,
+    ]
+    return _merged(
+        (since, until, _lowest(caps, zone_info, since, until)) for since, until in pairwise(bounds)
+    )
 
 
-def lowest_cap_w(constant_w: float | None, steps: Sequence[PowerCapStep], from_s: float, to_s: float) -> float | None:
-    """The fewest watts that hold at any moment of [from_s, to_s], both included; None for any number."""
+def lowest_cap_w(
+    constant_w: float | None, steps: Sequence[PowerCapStep], from_s: float, to_s: float
+) -> float | None:
+    """The fewest watts that hold at any moment of [from_s, to_s], both included; None for any
+    number.
+    """
     caps = [s.power_cap_w for s in steps if s.from_s <= to_s and s.to_s > from_s]
     return min([*caps, *([] if constant_w is None else [constant_w])], default=None)
 
@@ -91,17 +115,38 @@ def _entry(where: str, entry: object) -> CapHours:
     for name in entry:
         if name not in FIELDS:
             raise CapHoursError(f"{where}: {name!r} is no field; known are: {', '.join(FIELDS)}")
-    start, end = _time(where, "from", entry.get("from", "00:00")), _time(where, "to", entry.get("to", "00:00"))
+    start, end = (
+        _time(where, "from", entry.get("from", "00:00")),
+        _time(where, "to", entry.get("to", "00:00")),
+    )
     if end <= start and end != time(0):
-        raise CapHoursError(f"{where}: to must be after from (00:00 means the day's end); split one that crosses midnight")
-    first, last = _date(where, "valid_from", entry, date.min), _date(where, "valid_until", entry, date.max)
+        raise CapHoursError(
+            f"{where}: to must be after from (00:00 means the day's end); split one that crosses"
+            " midnight"
+        )
+    first, last = (
+        _date(where, "valid_from", entry, date.min),
+        _date(where, "valid_until", entry, date.max),
+    )
     if last < first:
         raise CapHoursError(f"{where}: valid_until must not be before valid_from")
-    return CapHours(_watts(where, entry.get("power_cap_w")), start, end, _days(where, entry.get("days", EVERY_DAY)), first, last)
+    return CapHours(
+        _watts(where, entry.get("power_cap_w")),
+        start,
+        end,
+        _days(where, entry.get("days", EVERY_DAY)),
+        first,
+        last,
+    )
 
 
 def _watts(where: str, value: object) -> float:
-    if isinstance(value, bool) or not isinstance(value, int | float) or not isfinite(value) or value < 0:
+    if (
+        isinstance(value, bool)
+        or not isinstance(value, int | float)
+        or not isfinite(value)
+        or value < 0
+    ):
         raise CapHoursError(f"{where}: power_cap_w must be a number of watts >= 0, not {value!r}")
     return float(value)
 
@@ -118,7 +163,10 @@ def _time(where: str, name: str, value: object) -> time:
 
 def _days(where: str, value: object) -> frozenset[int]:
     if not isinstance(value, str) or not value or set(value) - set(EVERY_DAY):
-        raise CapHoursError(f'{where}: days must be digits, 0 for Monday to 6 for Sunday, such as "01234", not {value!r}')
+        raise CapHoursError(
+            f'{where}: days must be digits, 0 for Monday to 6 for Sunday, such as "01234", not'
+            f" {value!r}"
+        )
     return frozenset(map(int, value))
 
 
@@ -129,4 +177,6 @@ def _date(where: str, name: str, entry: dict[str, object], otherwise: date) -> d
     try:
         return date.fromisoformat(str(value))
     except ValueError:
-        raise CapHoursError(f'{where}: {name} must be a date such as "2026-01-01", not {value!r}') from None
+        raise CapHoursError(
+            f'{where}: {name} must be a date such as "2026-01-01", not {value!r}'
+        ) from None

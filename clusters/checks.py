@@ -1,4 +1,6 @@
-"""Checks of what agents say beyond its shape: lengths and ranges the database holds, times that exist."""
+"""Checks of what agents say beyond its shape: lengths and ranges the database holds, times that
+exist.
+"""
 
 from __future__ import annotations
 
@@ -49,7 +51,11 @@ def check_devices(devices: tuple[DeviceReport, ...]) -> None:
         raise invalid("devices", "a uuid is there twice; every device needs its own")
     types = sorted({device.gpu_type for device in devices})
     if len(types) > 1:
-        raise invalid("devices", f"a node has GPUs of one type, this machine reports {', '.join(types)}; run one agent for each")
+        raise invalid(
+            "devices",
+            f"a node has GPUs of one type, this machine reports {', '.join(types)}; run one agent"
+            " for each",
+        )
 
 
 def check_registration(words: Registration) -> None:

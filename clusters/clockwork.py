@@ -1,7 +1,8 @@
 """The clockwork between server and agents. Pure.
 
-heartbeat = max(cluster's heartbeat, nodes / HEARTBEATS_PER_S); a lease outlives four heartbeats once the number of nodes stretches
-them. The agent counts a lease from when it *sent* the renewal, the server from when it *received* it: the server waits longer.
+heartbeat = max(cluster's heartbeat, nodes / HEARTBEATS_PER_S); a lease outlives four heartbeats
+once the number of nodes stretches them. The agent counts a lease from when it *sent* the renewal,
+the server from when it *received* it: the server waits longer.
 """
 
 from __future__ import annotations
@@ -11,16 +12,23 @@ from datetime import datetime, timedelta
 from loadmaster.protocol import Intervals
 
 HEARTBEATS_PER_S = 1000.0
-"""Heartbeats a second that all nodes of a cluster may send together: 10,000 nodes beat every 10 s. In a batch, one costs a web
-process well below a millisecond (docs/loop.md); what one process cannot take, several share.
+"""Heartbeats a second that all nodes of a cluster may send together: 10,000 nodes beat every 10 s.
+In a batch, one costs a web process well below a millisecond (docs/loop.md); what one process cannot
+take, several share.
 """
 
 KEEP_LEASE_S = 600.0
-"""The shortest lease of a job marked `on_disconnect: keep`: it outlives ten minutes of silence, on both sides."""
+"""The shortest lease of a job marked `on_disconnect: keep`: it outlives ten minutes of silence, on
+both sides.
+"""
 
 
-def intervals(heartbeat_s: float, lease_s: float, grace_s: float, margin_s: float, nodes: int) -> Intervals:
-    """The cluster's clockwork in seconds, stretched if `nodes` would send more heartbeats than the server wants to take."""
+def intervals(
+    heartbeat_s: float, lease_s: float, grace_s: float, margin_s: float, nodes: int
+) -> Intervals:
+    """The cluster's clockwork in seconds, stretched if `nodes` would send more heartbeats than the
+    server wants to take.
+    """
     stretched_s = nodes / HEARTBEATS_PER_S
     if stretched_s > heartbeat_s:
         return Intervals(stretched_s, max(lease_s, 4 * stretched_s), grace_s, margin_s)
@@ -33,13 +41,21 @@ def job_lease_s(clock: Intervals, on_disconnect: str) -> float:
 
 
 def is_silent(session_expires_at: datetime | None, now: datetime) -> bool:
-    """Whether a node's agent has not renewed its session in time, or never had one: nobody would take an offer there."""
+    """Whether a node's agent has not renewed its session in time, or never had one: nobody would
+    take an offer there.
+    """
     return session_expires_at is None or session_expires_at <= now
 
 
-def lost_after(lease_end: datetime, clock: Intervals, promised_grace_s: float | None = None) -> datetime:
-    """When whatever ran under that lease has surely ended: lease + grace + margin after the last renewal's receipt.
+def lost_after(
+    lease_end: datetime, clock: Intervals, promised_grace_s: float | None = None
+) -> datetime:
+    """When whatever ran under that lease has surely ended: lease + grace + margin after the last
+    renewal's receipt.
 
-    `promised_grace_s` is what its launch was told (None: not known): its guard keeps to that, whatever the cluster says since.
+    `promised_grace_s` is what its launch was told (None: not known): its guard keeps to that,
+    whatever the cluster says since.
     """
-    return lease_end + timedelta(seconds=max(clock.grace_s, promised_grace_s or 0.0) + clock.margin_s)
+    return lease_end + timedelta(
+        seconds=max(clock.grace_s, promised_grace_s or 0.0) + clock.margin_s
+    )

@@ -60,7 +60,9 @@ class CostsSerializer(serializers.Serializer[Any]):
     until = serializers.DateTimeField()
     by = serializers.ChoiceField(choices=list(BY))
     rows = CostRowSerializer(many=True)
-    more = serializers.BooleanField(help_text="There are more groups: ask for a shorter time, or for the CSV")
+    more = serializers.BooleanField(
+        help_text="There are more groups: ask for a shorter time, or for the CSV"
+    )
     total = CostRowSerializer()
 
 
@@ -70,18 +72,29 @@ class CostsView(APIView):
     @extend_schema(
         operation_id="costs",
         parameters=[
-            OpenApiParameter("cluster", str, description="The cluster's name; may be left out where there is one only"),
+            OpenApiParameter(
+                "cluster",
+                str,
+                description="The cluster's name; may be left out where there is one only",
+            ),
             OpenApiParameter("by", str, enum=list(BY), description="What to sum up by (team)"),
             OpenApiParameter("period", str, enum=list(PERIODS), description="A named time (7d)"),
-            OpenApiParameter("from", str, description="Instead of a period: the first day, or a time of ISO 8601"),
-            OpenApiParameter("to", str, description="The last day, or a time of ISO 8601; now where left out"),
+            OpenApiParameter(
+                "from", str, description="Instead of a period: the first day, or a time of ISO 8601"
+            ),
+            OpenApiParameter(
+                "to", str, description="The last day, or a time of ISO 8601; now where left out"
+            ),
         ],
         responses=CostsSerializer,
     )
     def get(self, request: Request) -> Response:
         """Sum up the energy and cost of a time by hour, day, node, team or job."""
         cluster = _cluster(request.query_params.get("cluster", ""))
-        asked = {name: request.query_params.get(name, "").strip() for name in ("by", "period", "from", "to")}
+        asked = {
+            name: request.query_params.get(name, "").strip()
+            for name in ("by", "period", "from", "to")
+        }
         try:
             query = read_query(cluster, asked, timezone.now())
         except CostQueryError as error:

@@ -15,7 +15,9 @@ PARTS = (
 
 
 def figure(rows: Sequence[CostRow], by: str) -> dict[str, Any]:
-    """Plotly's {data, layout}: a stacked bar an hour or day of measured and modelled kWh, and a mark at what was predicted."""
+    """Plotly's {data, layout}: a stacked bar an hour or day of measured and modelled kWh, and a
+    mark at what was predicted.
+    """
     at = [row.name for row in rows]
     bars = [
         {
@@ -34,7 +36,12 @@ def figure(rows: Sequence[CostRow], by: str) -> dict[str, Any]:
         "name": "predicted",
         "x": at,
         "y": [row.predicted_kwh for row in rows],
-        "marker": {"symbol": "line-ew-open", "size": 16, "color": "#b0772e", "line": {"width": 3, "color": "#b0772e"}},
+        "marker": {
+            "symbol": "line-ew-open",
+            "size": 16,
+            "color": "#b0772e",
+            "line": {"width": 3, "color": "#b0772e"},
+        },
         "hovertemplate": "%{y:.3~g} kWh",
     }
     layout = {

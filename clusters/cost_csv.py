@@ -1,4 +1,6 @@
-"""Sums of costs as CSV: times in ISO 8601 UTC, numbers with a point, no cell that a spreadsheet would take for a formula."""
+"""Sums of costs as CSV: times in ISO 8601 UTC, numbers with a point, no cell that a spreadsheet
+would take for a formula.
+"""
 
 from __future__ import annotations
 
@@ -9,8 +11,10 @@ from clusters.costs import CostRow
 from clusters.csv_cells import plain as plain
 
 CSV_COLUMNS = (
-    "name", "team", "user", "job_id", "gpu_hours", "it_kwh", "gpu_measured_kwh", "gpu_modelled_kwh", "rest_of_nodes_modelled_kwh",
-    "facility_kwh", "emissions_kg_co2", "cost", "measured_cost", "predicted_it_kwh", "predicted_cost",
+    "name", "team", "user", "job_id", "gpu_hours", "it_kwh", "gpu_measured_kwh", "gpu_modelled_kwh",
+    "rest_of_nodes_modelled_kwh",
+    "facility_kwh", "emissions_kg_co2", "cost", "measured_cost", "predicted_it_kwh",
+    "predicted_cost",
     "billed_cost_where_predicted", "currency",
 )  # fmt: skip
 
@@ -18,9 +22,12 @@ CSV_COLUMNS = (
 def csv_line(row: CostRow, currency: str) -> Sequence[object]:
     """A row's values for CSV_COLUMNS; empty where nothing was predicted."""
     return (
-        row.at.isoformat() if row.at else row.name, row.team, row.user, row.job_id, row.gpu_h, row.kwh, row.measured_kwh,
-        row.modelled_kwh, row.rest_kwh, row.facility_kwh, row.emissions_kg, row.cost, row.measured_cost,
-        "" if row.predicted_kwh is None else row.predicted_kwh, "" if row.predicted_cost is None else row.predicted_cost,
+        row.at.isoformat() if row.at else row.name, row.team, row.user, row.job_id, row.gpu_h,
+        row.kwh, row.measured_kwh,
+        row.modelled_kwh, row.rest_kwh, row.facility_kwh, row.emissions_kg, row.cost,
+        row.measured_cost,
+        "" if row.predicted_kwh is None else row.predicted_kwh,
+        "" if row.predicted_cost is None else row.predicted_cost,
         row.compared_cost, currency,
     )  # fmt: skip
 

@@ -20,7 +20,9 @@ BY = {"hour": "Hour", "day": "Day", "node": "Node", "team": "Team", "job": "Job"
 
 
 class CostQueryError(ValueError):
-    """A question about costs makes no sense; `field` names what is wrong, the message what would be right."""
+    """A question about costs makes no sense; `field` names what is wrong, the message what would be
+    right.
+    """
 
     def __init__(self, field: str, message: str) -> None:
         super().__init__(message)
@@ -29,7 +31,9 @@ class CostQueryError(ValueError):
 
 @dataclass(frozen=True, slots=True)
 class CostQuery:
-    """Which cluster's costs, from when until when (excluded), summed up by what. Days and hours are the cluster's own."""
+    """Which cluster's costs, from when until when (excluded), summed up by what. Days and hours are
+    the cluster's own.
+    """
 
     cluster: Cluster
     since: datetime
@@ -43,7 +47,9 @@ class CostQuery:
 
 
 def period(name: str, cluster: Cluster, now: datetime) -> tuple[datetime, datetime]:
-    """(since, until) of a named period. The last ones end now; those of the calendar follow the cluster's zone."""
+    """(since, until) of a named period. The last ones end now; those of the calendar follow the
+    cluster's zone.
+    """
     zone = ZoneInfo(cluster.timezone)
     today = now.astimezone(zone).date()
     first = today.replace(day=1)
@@ -51,16 +57,28 @@ def period(name: str, cluster: Cluster, now: datetime) -> tuple[datetime, dateti
         case "today":
             return _midnight(today, zone), now
         case "24h" | "7d" | "30d":
-            return now - {"24h": timedelta(hours=24), "7d": timedelta(days=7), "30d": timedelta(days=30)}[name], now
+            return (
+                now
+                - {
+                    "24h": timedelta(hours=24),
+                    "7d": timedelta(days=7),
+                    "30d": timedelta(days=30),
+                }[name],
+                now,
+            )
         case "month":
             return _midnight(first, zone), now
         case "last-month":
-            return _midnight((first - timedelta(days=1)).replace(day=1), zone), _midnight(first, zone)
+            return _midnight((first - timedelta(days=1)).replace(day=1), zone), _midnight(
+                first, zone
+            )
     raise CostQueryError("period", f"must be one of {', '.join(PERIODS)}, not {name[:40]!r}")
 
 
 def read_query(cluster: Cluster, asked: dict[str, str], now: datetime) -> CostQuery:
-    """A query from what was asked: `by`, and `period`, or `from` and `to` as days (the last one included) or times of ISO 8601."""
+    """A query from what was asked: `by`, and `period`, or `from` and `to` as days (the last one
+    included) or times of ISO 8601.
+    """
     by = asked.get("by") or "team"
     if by not in BY:
         raise CostQueryError("by", f"must be one of {', '.join(BY)}, not {by[:40]!r}")
@@ -85,7 +103,9 @@ def _moment(field: str, text: str, zone: ZoneInfo, *, last: bool) -> datetime:
         return (found if found.tzinfo else found.replace(tzinfo=zone)).astimezone(UTC)
     except (ValueError, OverflowError):
         raise CostQueryError(
-            field, f"must be a day such as 2026-05-01 or a time such as 2026-05-01T18:00, not {text[:40]!r}"
+            field,
+            "must be a day such as 2026-05-01 or a time such as 2026-05-01T18:00, not"
+            f" {text[:40]!r}",
         ) from None
 
 

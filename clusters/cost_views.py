@@ -9,7 +9,14 @@ from typing import Any, cast
 from django.contrib import messages
 from django.contrib.auth.models import User
 from django.core.paginator import Paginator
-from django.http import Http404, HttpRequest, HttpResponse, JsonResponse, QueryDict, StreamingHttpResponse
+from django.http import (
+    Http404,
+    HttpRequest,
+    HttpResponse,
+    JsonResponse,
+    QueryDict,
+    StreamingHttpResponse,
+)
 from django.shortcuts import render
 from django.utils import timezone
 from django.utils.http import content_disposition_header
@@ -39,9 +46,12 @@ def costs(request: HttpRequest) -> HttpResponse:
     query = _query_or_message(request, cluster, asked)
     page = page_of(Paginator(cost_rows(user, query), PAGE_SIZE), request.GET.get("page"))
     context = {
-        "cluster": cluster, "clusters": list(Cluster.objects.order_by("name")), "asked": asked, "periods": PERIODS,
-        "dimensions": BY, "by": query.by, "dimension": BY[query.by], "page": page, "rows": as_rows(query, page.object_list),
-        "total": cost_total(user, query), "since": query.since.astimezone(query.zone), "until": query.until.astimezone(query.zone),
+        "cluster": cluster, "clusters": list(Cluster.objects.order_by("name")), "asked": asked,
+        "periods": PERIODS,
+        "dimensions": BY, "by": query.by, "dimension": BY[query.by], "page": page,
+        "rows": as_rows(query, page.object_list),
+        "total": cost_total(user, query), "since": query.since.astimezone(query.zone),
+        "until": query.until.astimezone(query.zone),
         "query": _encoded(asked), "all_teams": sees_all_costs(user), "plotly": PLOTLY_NAME,
     }  # fmt: skip
     return render(request, "clusters/costs.html", context)
@@ -64,7 +74,9 @@ def costs_csv(request: HttpRequest) -> StreamingHttpResponse:
     lines = csv_of(as_rows(query, groups), query.cluster.currency)
     name = f"costs-{query.cluster.name}-by-{query.by}-{query.since:%Y%m%d}-{query.until:%Y%m%d}.csv"
     disposition = content_disposition_header(as_attachment=True, filename=name) or "attachment"
-    return StreamingHttpResponse(lines, content_type="text/csv; charset=utf-8", headers={"Content-Disposition": disposition})
+    return StreamingHttpResponse(
+        lines, content_type="text/csv; charset=utf-8", headers={"Content-Disposition": disposition}
+    )
 
 
 def _asked(request: HttpRequest) -> dict[str, str]:
@@ -73,7 +85,9 @@ def _asked(request: HttpRequest) -> dict[str, str]:
 
 def _cluster(asked: dict[str, str]) -> Cluster | None:
     clusters = Cluster.objects.order_by("name")
-    return (clusters.filter(name=asked["cluster"]).first() if asked["cluster"] else None) or clusters.first()
+    return (
+        clusters.filter(name=asked["cluster"]).first() if asked["cluster"] else None
+    ) or clusters.first()
 
 
 def _query_or_message(request: HttpRequest, cluster: Cluster, asked: dict[str, str]) -> CostQuery:

@@ -1,4 +1,6 @@
-"""Sums over the energy ledger: by hour, day, node, team or job, predicted and billed, measured and modelled apart."""
+"""Sums over the energy ledger: by hour, day, node, team or job, predicted and billed, measured and
+modelled apart.
+"""
 
 from __future__ import annotations
 
@@ -26,16 +28,19 @@ _KEYS = {
 }
 SEE_ALL = "clusters.see_all_costs"
 _SUMS = (
-    "gpu_s", "measured_kwh", "modelled_kwh", "rest_kwh", "facility_kwh", "emissions_g", "predicted_kwh", "cost", "measured_cost",
+    "gpu_s", "measured_kwh", "modelled_kwh", "rest_kwh", "facility_kwh", "emissions_g",
+    "predicted_kwh", "cost", "measured_cost",
     "predicted_cost",
 )  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)
 class CostRow:
-    """A sum. `name` is the node's, team's or job's, or the hour or day in the cluster's zone (`at` is its start).
+    """A sum. `name` is the node's, team's or job's, or the hour or day in the cluster's zone (`at`
+    is its start).
 
-    kWh are IT energy except `facility_kwh`; `compared_cost` is the billed cost of that part for which there was a prediction.
+    kWh are IT energy except `facility_kwh`; `compared_cost` is the billed cost of that part for
+    which there was a prediction.
     """
 
     name: str
@@ -68,25 +73,35 @@ class CostRow:
 
     @property
     def off(self) -> float | None:
-        """By how much the bill was off the prediction: 0.05 is 5% more than predicted. None without a prediction."""
+        """By how much the bill was off the prediction: 0.05 is 5% more than predicted. None without
+        a prediction.
+        """
         if not self.predicted_cost:
             return None
         return float(self.compared_cost / self.predicted_cost) - 1.0
 
 
 def sees_all_costs(user: User | AnonymousUser) -> bool:
-    """Operators, and whoever was given the permission `clusters.see_all_costs`, see every team's costs; others their own teams'."""
+    """Operators, and whoever was given the permission `clusters.see_all_costs`, see every team's
+    costs; others their own teams'.
+    """
     return is_operator(user) or bool(user.is_active and user.has_perm(SEE_ALL))
 
 
 def visible_entries(user: User | AnonymousUser, query: CostQuery) -> QuerySet[EnergyEntry]:
     """The entries of the query's time that this user may see."""
-    entries = EnergyEntry.objects.filter(cluster=query.cluster, hour__gte=query.since, hour__lt=query.until)
+    entries = EnergyEntry.objects.filter(
+        cluster=query.cluster, hour__gte=query.since, hour__lt=query.until
+    )
     return entries if sees_all_costs(user) else entries.filter(team__in=teams_of(user))
 
 
-def cost_rows(user: User | AnonymousUser, query: CostQuery) -> QuerySet[EnergyEntry, dict[str, Any]]:
-    """One dictionary of sums per group, for `as_row`: hours and days in their order, the rest from the dearest down."""
+def cost_rows(
+    user: User | AnonymousUser, query: CostQuery
+) -> QuerySet[EnergyEntry, dict[str, Any]]:
+    """One dictionary of sums per group, for `as_row`: hours and days in their order, the rest from
+    the dearest down.
+    """
     entries = visible_entries(user, query)
     if query.by == "day":
         entries = entries.annotate(day=TruncDay("hour", tzinfo=query.zone))
@@ -105,7 +120,9 @@ def cost_total(user: User | AnonymousUser, query: CostQuery) -> CostRow:
     return _row(query, {"total": None, **sums})
 
 
-def _summed(entries: QuerySet[EnergyEntry, dict[str, Any]]) -> QuerySet[EnergyEntry, dict[str, Any]]:
+def _summed(
+    entries: QuerySet[EnergyEntry, dict[str, Any]],
+) -> QuerySet[EnergyEntry, dict[str, Any]]:
     return entries.annotate(**_aggregates())
 
 

@@ -1,8 +1,9 @@
 """What energy costs: power of a node, prices over time, and their product. Pure.
 
-Power (ANDREAS): P_n(g) = base + (G - g) * idle + g * peak watts with g of the node's G GPUs in use. Cost per hour
-c[n, g] = P_n(g) / 1000 * price per kWh * PUE. Prices are given by the hour of the wall clock in the cluster's zone; here they
-become steps of constant price over time, so that nobody else need know of zones or of clocks that are put back.
+Power (ANDREAS): P_n(g) = base + (G - g) * idle + g * peak watts with g of the node's G GPUs in use.
+Cost per hour c[n, g] = P_n(g) / 1000 * price per kWh * PUE. Prices are given by the hour of the
+wall clock in the cluster's zone; here they become steps of constant price over time, so that nobody
+else need know of zones or of clocks that are put back.
 """
 
 from __future__ import annotations
@@ -22,7 +23,9 @@ _SCAN_S = 6 * HOUR_S
 
 @dataclass(frozen=True, slots=True)
 class Band:
-    """A price for some hours of some days: `days` are 0 (Monday) .. 6; `to_time` 00:00 means midnight at the day's end."""
+    """A price for some hours of some days: `days` are 0 (Monday) .. 6; `to_time` 00:00 means
+    midnight at the day's end.
+    """
 
     days: frozenset[int]
     from_time: time
@@ -39,7 +42,9 @@ class Band:
 
 @dataclass(frozen=True, slots=True)
 class Tariff:
-    """Prices in force from `effective_from_s` until the next version's; the first band that covers an hour prices it."""
+    """Prices in force from `effective_from_s` until the next version's; the first band that covers
+    an hour prices it.
+    """
 
     effective_from_s: float
     default_price_per_kwh: float
@@ -48,10 +53,14 @@ class Tariff:
 
     def price_at(self, local: datetime) -> float:
         """Price per kWh at a time of the wall clock."""
-        return next((b.price_per_kwh for b in self.bands if b.covers(local)), self.default_price_per_kwh)
+        return next(
+            (b.price_per_kwh for b in self.bands if b.covers(local)), self.default_price_per_kwh
+        )
 
     def emissions_at(self, local: datetime) -> float:
-        """Grams of CO2 per kWh at a time of the wall clock: those of the band that prices it, where it has its own."""
+        """Grams of CO2 per kWh at a time of the wall clock: those of the band that prices it, where
+        it has its own.
+        """
         own = next((b.emissions_g_per_kwh for b in self.bands if b.covers(local)), None)
         return self.emissions_g_per_kwh if own is None else own
 
@@ -82,14 +91,20 @@ def energy_kwh(power_w: float, from_s: float, to_s: float) -> float:
 def energy_cost(power_w: float, from_s: float, to_s: float, steps: Sequence[EnergyStep]) -> float:
     """What a constant IT power costs from `from_s` to `to_s`.
 
-    The first step's prices hold before it and the last one's after it; without steps energy costs nothing.
+    The first step's prices hold before it and the last one's after it; without steps energy costs
+    nothing.
     """
-    return sum(cost_per_hour(power_w, s) * (until - since) / HOUR_S for since, until, s in _pieces(from_s, to_s, steps))
+    return sum(
+        cost_per_hour(power_w, s) * (until - since) / HOUR_S
+        for since, until, s in _pieces(from_s, to_s, steps)
+    )
 
 
 @dataclass(frozen=True, slots=True)
 class Priced:
-    """IT energy, facility energy (IT times PUE), its cost in the cluster's one currency, and its emissions in grams of CO2."""
+    """IT energy, facility energy (IT times PUE), its cost in the cluster's one currency, and its
+    emissions in grams of CO2.
+    """
 
     kwh: float = 0.0
     facility_kwh: float = 0.0
@@ -106,21 +121,30 @@ class Priced:
 
 
 def priced(power_w: float, from_s: float, to_s: float, steps: Sequence[EnergyStep]) -> Priced:
-    """A constant IT power from `from_s` to `to_s` at these prices; without steps it costs nothing and the PUE counts as 1."""
+    """A constant IT power from `from_s` to `to_s` at these prices; without steps it costs nothing
+    and the PUE counts as 1.
+    """
     kwh = energy_kwh(power_w, from_s, to_s)
     if not steps:
         return Priced(kwh, kwh)
-    pieces = [(energy_kwh(power_w, since, until) * s.pue, s) for since, until, s in _pieces(from_s, to_s, steps)]
+    pieces = [
+        (energy_kwh(power_w, since, until) * s.pue, s)
+        for since, until, s in _pieces(from_s, to_s, steps)
+    ]
     facility_kwh = sum(at_facility for at_facility, _ in pieces)
     emissions_g = sum(at_facility * s.emissions_g_per_kwh for at_facility, s in pieces)
     return Priced(kwh, facility_kwh, energy_cost(power_w, from_s, to_s, steps), emissions_g)
 
 
-def energy_steps(tariffs: Iterable[Tariff], pues: Iterable[Pue], zone: str, from_s: float, to_s: float) -> tuple[EnergyStep, ...]:
-    """Prices over [from_s, to_s] in seconds UTC, as steps that touch and differ; empty where no tariff is known at all.
+def energy_steps(
+    tariffs: Iterable[Tariff], pues: Iterable[Pue], zone: str, from_s: float, to_s: float
+) -> tuple[EnergyStep, ...]:
+    """Prices over [from_s, to_s] in seconds UTC, as steps that touch and differ; empty where no
+    tariff is known at all.
 
-    Of two versions with the same `effective_from_s` the later in order holds. Before the first tariff energy costs nothing, before
-    the first PUE it is 1. An hour that the clock skips has no price; one that it repeats is priced twice the same.
+    Of two versions with the same `effective_from_s` the later in order holds. Before the first
+    tariff energy costs nothing, before the first PUE it is 1. An hour that the clock skips has no
+    price; one that it repeats is priced twice the same.
     """
     versions = sorted(tariffs, key=lambda t: t.effective_from_s)
     factors = sorted(pues, key=lambda p: p.effective_from_s)
@@ -134,8 +158,12 @@ def energy_steps(tariffs: Iterable[Tariff], pues: Iterable[Pue], zone: str, from
     return tuple(_merged(_step(versions, factors, zone_info, a, b) for a, b in pairwise(bounds)))
 
 
-def _step(tariffs: Sequence[Tariff], pues: Sequence[Pue], zone: ZoneInfo, from_s: float, to_s: float) -> EnergyStep:
-    """Nothing changes between the two: the middle tells the price, and is safe from rounding at the edges."""
+def _step(
+    tariffs: Sequence[Tariff], pues: Sequence[Pue], zone: ZoneInfo, from_s: float, to_s: float
+) -> EnergyStep:
+    """Nothing changes between the two: the middle tells the price, and is safe from rounding at the
+    edges.
+    """
     middle_s = (from_s + to_s) / 2
     tariff = next((t for t in reversed(tariffs) if t.effective_from_s <= middle_s), None)
     pue = next((p.pue for p in reversed(pues) if p.effective_from_s <= middle_s), 1.0)
@@ -162,8 +190,11 @@ def _prices(step: EnergyStep) -> tuple[float, float, float]:
     return (step.price_per_kwh, step.pue, step.emissions_g_per_kwh)
 
 
-def wall_clock_edges(times: Iterable[time], zone: ZoneInfo, from_s: float, to_s: float) -> Iterator[float]:
-    """When the wall clock shows midnight or one of the times, both moments where it shows it twice, and when it is changed.
+def wall_clock_edges(
+    times: Iterable[time], zone: ZoneInfo, from_s: float, to_s: float
+) -> Iterator[float]:
+    """When the wall clock shows midnight or one of the times, both moments where it shows it twice,
+    and when it is changed.
 
     An edge too many does no harm: who cuts time at them merges what does not differ.
     """
@@ -186,7 +217,11 @@ def _clock_changes(zone: ZoneInfo, from_s: float, to_s: float) -> Iterator[float
         if _offset(zone, low) != _offset(zone, high):
             while high - low > 1.0:
                 middle = (low + high) // 2
-                low, high = (middle, high) if _offset(zone, middle) == _offset(zone, at_s) else (low, middle)
+                low, high = (
+                    (middle, high)
+                    if _offset(zone, middle) == _offset(zone, at_s)
+                    else (low, middle)
+                )
             yield high
         at_s += _SCAN_S
 
@@ -195,7 +230,9 @@ def _offset(zone: ZoneInfo, at_s: float) -> timedelta | None:
     return datetime.fromtimestamp(at_s, UTC).astimezone(zone).utcoffset()
 
 
-def _pieces(from_s: float, to_s: float, steps: Sequence[EnergyStep]) -> Iterator[tuple[float, float, EnergyStep]]:
+def _pieces(
+    from_s: float, to_s: float, steps: Sequence[EnergyStep]
+) -> Iterator[tuple[float, float, EnergyStep]]:
     for i, step in enumerate(steps):
         since = from_s if i == 0 else max(from_s, step.from_s)
         until = to_s if i == len(steps) - 1 else min(to_s, step.to_s)

@@ -11,7 +11,14 @@ from django.shortcuts import redirect
 from django.urls import reverse
 
 from clusters.models import EnergyEntry, EnergyTariff, PueRecord, TariffBand
-from controlplane.admin_base import AppendOnly, OperatorInline, ReadOnly, costs_changed, detail_action, person
+from controlplane.admin_base import (
+    AppendOnly,
+    OperatorInline,
+    ReadOnly,
+    costs_changed,
+    detail_action,
+    person,
+)
 
 
 class BandInline(OperatorInline):
@@ -35,9 +42,18 @@ class BandInline(OperatorInline):
 
 @admin.register(EnergyTariff)
 class EnergyTariffAdmin(AppendOnly):
-    """Prices. A saved version never changes: "New version from this one" starts the next with its figures."""
+    """Prices. A saved version never changes: "New version from this one" starts the next with its
+    figures.
+    """
 
-    list_display = ("cluster", "name", "effective_from", "default_price_per_kwh", "emissions_g_per_kwh", "created_by")
+    list_display = (
+        "cluster",
+        "name",
+        "effective_from",
+        "default_price_per_kwh",
+        "emissions_g_per_kwh",
+        "created_by",
+    )
     list_filter = ("cluster",)
     list_select_related = ("cluster", "created_by")
     date_hierarchy = "effective_from"
@@ -61,17 +77,25 @@ class EnergyTariffAdmin(AppendOnly):
         if copied is None:
             return super().get_changeform_initial_data(request)
         names = ("cluster", "name", "default_price_per_kwh", "emissions_g_per_kwh")
-        return {name: getattr(copied, f"{name}_id" if name == "cluster" else name) for name in names}
+        return {
+            name: getattr(copied, f"{name}_id" if name == "cluster" else name) for name in names
+        }
 
-    def get_formset_kwargs(self, request: HttpRequest, obj: Any, inline: Any, prefix: str) -> dict[str, Any]:
-        """The bands of the version that is copied, on the first showing only: what is sent counts as typed."""
+    def get_formset_kwargs(
+        self, request: HttpRequest, obj: Any, inline: Any, prefix: str
+    ) -> dict[str, Any]:
+        """The bands of the version that is copied, on the first showing only: what is sent counts
+        as typed.
+        """
         kwargs: dict[str, Any] = super().get_formset_kwargs(request, obj, inline, prefix)
         if request.method == "GET" and (bands := _copied_bands(request)):
             kwargs["initial"] = bands
         return kwargs
 
     @admin.action(description="New version from this one")
-    def new_version(self, request: HttpRequest, tariffs: QuerySet[EnergyTariff]) -> HttpResponseRedirect | None:
+    def new_version(
+        self, request: HttpRequest, tariffs: QuerySet[EnergyTariff]
+    ) -> HttpResponseRedirect | None:
         chosen = list(tariffs[:2])
         if len(chosen) != 1:
             self.message_user(request, "Choose one tariff to copy.", messages.ERROR)
@@ -96,7 +120,11 @@ def _copied(request: HttpRequest) -> EnergyTariff | None:
 def _copied_bands(request: HttpRequest) -> list[dict[str, Any]]:
     copied = _copied(request)
     names = ("days", "from_time", "to_time", "price_per_kwh", "emissions_g_per_kwh")
-    return [{name: getattr(band, name) for name in names} for band in copied.bands.all()] if copied else []
+    return (
+        [{name: getattr(band, name) for name in names} for band in copied.bands.all()]
+        if copied
+        else []
+    )
 
 
 @admin.register(PueRecord)
@@ -118,7 +146,17 @@ class PueAdmin(AppendOnly):
 class EnergyEntryAdmin(ReadOnly):
     """The energy ledger: what each assignment drew in each hour."""
 
-    list_display = ("hour", "cluster", "node", "team", "job", "measured_kwh", "modelled_kwh", "rest_kwh", "cost")
+    list_display = (
+        "hour",
+        "cluster",
+        "node",
+        "team",
+        "job",
+        "measured_kwh",
+        "modelled_kwh",
+        "rest_kwh",
+        "cost",
+    )
     list_filter = ("cluster", "team", "purpose")
     list_select_related = ("cluster", "node", "team", "job")
     date_hierarchy = "hour"

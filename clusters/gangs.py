@@ -1,8 +1,9 @@
 """Where the ranks of a gang find one another, and how they know each other.
 
-A gang meets at its rank 0, on the address that rank 0's node says of itself. The port is chosen when the gang is placed, so that
-all ranks learn it with their specification, and no two gangs that live at one address have the same. It lies below those that
-systems give to outgoing connections; what else of a machine might use it, its agent notices before it takes the launch.
+A gang meets at its rank 0, on the address that rank 0's node says of itself. The port is chosen
+when the gang is placed, so that all ranks learn it with their specification, and no two gangs that
+live at one address have the same. It lies below those that systems give to outgoing connections;
+what else of a machine might use it, its agent notices before it takes the launch.
 """
 
 from __future__ import annotations
@@ -25,13 +26,16 @@ class GangImpossibleError(Exception):
 
 
 class Ports:
-    """The ports of gangs that are launched together: those of living gangs are read once, and only if there is a gang at all."""
+    """The ports of gangs that are launched together: those of living gangs are read once, and only
+    if there is a gang at all.
+    """
 
     def __init__(self) -> None:
         self._taken: dict[str, set[int]] | None = None
 
     def choose(self, lead: Node, job_id: UUID, fence: int) -> int:
-        """The port of a gang whose rank 0 is placed on `lead`, not given to another one there from here on.
+        """The port of a gang whose rank 0 is placed on `lead`, not given to another one there from
+        here on.
 
         It is another one at every launch of a job, as far as there is one that is free.
         """
@@ -55,11 +59,18 @@ class Ports:
 
 
 def rendezvous(assignment: Assignment) -> str:
-    """ "host:port" where the assignment's gang meets; empty for one that is no gang's, or whose rank 0's node says no address."""
+    """ "host:port" where the assignment's gang meets; empty for one that is no gang's, or whose
+    rank 0's node says no address.
+    """
     if assignment.world_size <= 1:
         return ""
     ranks = Assignment.objects.filter(job=assignment.job_id, fence=assignment.fence)
-    lead = ranks.select_related("node").only("id", "fence", "gang_port", "node__address").filter(rank=0).first()
+    lead = (
+        ranks.select_related("node")
+        .only("id", "fence", "gang_port", "node__address")
+        .filter(rank=0)
+        .first()
+    )
     if lead is None or lead.gang_port is None or not lead.node.address:
         return ""
     host = lead.node.address.replace(CONTAINER, f"lm-{lead.pk}-{lead.fence}")
@@ -67,29 +78,44 @@ def rendezvous(assignment: Assignment) -> str:
 
 
 def token_of(assignment: Assignment) -> str:
-    """What proves to the ranks of one launch that they belong together; empty for one that is no gang's."""
+    """What proves to the ranks of one launch that they belong together; empty for one that is no
+    gang's.
+    """
     if assignment.world_size <= 1:
         return ""
-    return salted_hmac("loadmaster.gang", f"{assignment.job_id}:{assignment.fence}", algorithm="sha256").hexdigest()
+    return salted_hmac(
+        "loadmaster.gang", f"{assignment.job_id}:{assignment.fence}", algorithm="sha256"
+    ).hexdigest()
 
 
 def gpus_of(assignment: Assignment) -> int:
     """The GPUs of all ranks; 0 for one that is no gang's."""
     if assignment.world_size <= 1:
         return 0
-    return sum(Assignment.objects.filter(job=assignment.job_id, fence=assignment.fence).values_list("gpus", flat=True))
+    return sum(
+        Assignment.objects.filter(job=assignment.job_id, fence=assignment.fence).values_list(
+            "gpus", flat=True
+        )
+    )
 
 
 def trouble(node: Node) -> str:
-    """Why no rank of a gang can run on the node, or empty. One whose agent has told nothing of what it knows gets the benefit."""
+    """Why no rank of a gang can run on the node, or empty. One whose agent has told nothing of what
+    it knows gets the benefit.
+    """
     if node.features and GANG not in node.features:
         return f"the agent of node {node} cannot run a rank of a gang: install a newer one"
     if node.features and not node.address:
-        return f"node {node} has no address where other ranks reach it: docs/agent.md, Gangs, says what to set"
+        return (
+            f"node {node} has no address where other ranks reach it: docs/agent.md, Gangs, says"
+            " what to set"
+        )
     return ""
 
 
 def check_gang(assignment: Assignment, node: Node) -> None:
-    """Raise GangImpossibleError where the node's agent does not know gangs: it could not even read the specification."""
+    """Raise GangImpossibleError where the node's agent does not know gangs: it could not even read
+    the specification.
+    """
     if assignment.world_size > 1 and (why := trouble(node)):
         raise GangImpossibleError(why)

@@ -1,7 +1,8 @@
-"""Group commit: questions that come in while the last batch is worked on form the next batch. Knows nothing of what they ask.
+"""Group commit: questions that come in while the last batch is worked on form the next batch. Knows
+nothing of what they ask.
 
-Under little load a question is worked on at once and alone. Under much, batches grow and the cost of each question shrinks; that is
-what lets one process take in heartbeats by the thousand.
+Under little load a question is worked on at once and alone. Under much, batches grow and the cost
+of each question shrinks; that is what lets one process take in heartbeats by the thousand.
 """
 
 from __future__ import annotations
@@ -27,10 +28,12 @@ class OverloadedError(Exception):
 
 
 class Threads:
-    """A few threads for the database, each with its connection; fresh before and given back after each call, as for a request.
+    """A few threads for the database, each with its connection; fresh before and given back after
+    each call, as for a request.
 
-    `trusted_s`: for so long a connection is kept and believed to live without being asked, which spares calls that come all the
-    time a question each. One that has died meanwhile fails its call, and the next call has another.
+    `trusted_s`: for so long a connection is kept and believed to live without being asked, which
+    spares calls that come all the time a question each. One that has died meanwhile fails its call,
+    and the next call has another.
     """
 
     def __init__(self, name: str, workers: int, trusted_s: float = 0.0) -> None:
@@ -55,22 +58,36 @@ class Threads:
                 if not self._trusted_s:
                     close_old_connections()
 
-        # Not by sync_to_async: it brings a context along, to which Django binds connections of the cache, one for each batch.
+        # Not by sync_to_async: it brings a context along, to which Django binds connections of the
+        # cache, one for each batch.
         return await asyncio.get_running_loop().run_in_executor(self.pool, whole)
 
 
 class Gatherer(Generic[Q, A]):
-    """Answers questions in batches. At most one batch is under way; between two of them are at least `pause_s`."""
+    """Answers questions in batches. At most one batch is under way; between two of them are at
+    least `pause_s`.
+    """
 
-    def __init__(self, answer: Callable[[Sequence[Q]], Awaitable[Sequence[A]]], *, pause_s: float, most: int, waiting: int) -> None:
-        """`answer` gives an answer to each of up to `most` questions; more than `waiting` of them are too many."""
+    def __init__(
+        self,
+        answer: Callable[[Sequence[Q]], Awaitable[Sequence[A]]],
+        *,
+        pause_s: float,
+        most: int,
+        waiting: int,
+    ) -> None:
+        """`answer` gives an answer to each of up to `most` questions; more than `waiting` of them
+        are too many.
+        """
         self._answer = answer
         self._pause_s, self._most, self._limit = pause_s, most, waiting
         self._waiting: deque[tuple[Q, asyncio.Future[A]]] = deque()
         self._work: asyncio.Task[None] | None = None
 
     async def ask(self, question: Q) -> A:
-        """The answer, or what `answer` raised for its batch. Raises OverloadedError at once where too many wait."""
+        """The answer, or what `answer` raised for its batch. Raises OverloadedError at once where
+        too many wait.
+        """
         loop = asyncio.get_running_loop()
         if self._work is None or self._work.done() or self._work.get_loop() is not loop:
             self._waiting.clear()

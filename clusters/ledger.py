@@ -1,7 +1,9 @@
-"""The energy ledger: what each assignment drew in each hour, from which the page of costs is summed up.
+"""The energy ledger: what each assignment drew in each hour, from which the page of costs is summed
+up.
 
-Hours are those of the cluster's wall clock. While an assignment runs its hours are brought up to date now and then (`meter`), an
-hour that is past stays as it is; at its end all of them are written anew, and their sum is the bill.
+Hours are those of the cluster's wall clock. While an assignment runs its hours are brought up to
+date now and then (`meter`), an hour that is past stays as it is; at its end all of them are written
+anew, and their sum is the bill.
 """
 
 from __future__ import annotations
@@ -39,7 +41,9 @@ def as_money(amount: float) -> Decimal:
 
 
 def hours(zone: str, from_s: float, to_s: float) -> Iterator[tuple[float, float, float]]:
-    """(start of the hour on the zone's wall clock, from, to) for each hour that [from_s, to_s) touches. Pure."""
+    """(start of the hour on the zone's wall clock, from, to) for each hour that [from_s, to_s)
+    touches. Pure.
+    """
     edges = [from_s]
     while edges[-1] < to_s:
         edges.append(min(to_s, _hour_start(zone, edges[-1]) + HOUR_S))
@@ -48,13 +52,18 @@ def hours(zone: str, from_s: float, to_s: float) -> Iterator[tuple[float, float,
 
 
 def _hour_start(zone: str, at_s: float) -> float:
-    offset = datetime.fromtimestamp(at_s, UTC).astimezone(ZoneInfo(zone)).utcoffset() or timedelta(0)
+    offset = datetime.fromtimestamp(at_s, UTC).astimezone(ZoneInfo(zone)).utcoffset() or timedelta(
+        0
+    )
     offset_s = offset.total_seconds()
     return (at_s + offset_s) // HOUR_S * HOUR_S - offset_s
 
 
-def write_entries(assignment: Assignment, until: datetime, *, anew: bool = False) -> list[EnergyEntry]:
-    """Bring the assignment's entries up to `until`: from the hour in which they stop, or `anew` from the beginning; those written.
+def write_entries(
+    assignment: Assignment, until: datetime, *, anew: bool = False
+) -> list[EnergyEntry]:
+    """Bring the assignment's entries up to `until`: from the hour in which they stop, or `anew`
+    from the beginning; those written.
 
     The caller holds the assignment's lock, or nobody else writes.
     """
@@ -67,7 +76,9 @@ def write_entries(assignment: Assignment, until: datetime, *, anew: bool = False
     return written
 
 
-def entries(assignment: Assignment, until: datetime, since: datetime | None = None) -> list[EnergyEntry]:
+def entries(
+    assignment: Assignment, until: datetime, since: datetime | None = None
+) -> list[EnergyEntry]:
     """The assignment's entries from `since` (None: from its beginning) to `until`, not written."""
     drawn = power_drawn(assignment, until, since)
     return list(_entries(assignment, drawn)) if drawn else []
@@ -93,13 +104,17 @@ def _entries(assignment: Assignment, drawn: Drawn) -> Iterator[EnergyEntry]:
 
 
 def _within(powers: Sequence[PowerStep], from_s: float, to_s: float) -> list[PowerStep]:
-    """The stretches of a time, cut to it. They follow each other, so the first is found by halving."""
+    """The stretches of a time, cut to it. They follow each other, so the first is found by
+    halving.
+    """
     first = bisect_right(powers, from_s, key=lambda p: p.to_s)
     inside = takewhile(lambda p: p.from_s < to_s, powers[first:])
     return [replace(p, from_s=max(p.from_s, from_s), to_s=min(p.to_s, to_s)) for p in inside]
 
 
-def _figures(own: Sequence[PowerStep], rest: Sequence[PowerStep], prices: Sequence[EnergyStep]) -> dict[str, float | Decimal]:
+def _figures(
+    own: Sequence[PowerStep], rest: Sequence[PowerStep], prices: Sequence[EnergyStep]
+) -> dict[str, float | Decimal]:
     measured = _sum((p for p in own if p.measured), prices)
     modelled = _sum((p for p in own if not p.measured), prices)
     around = _sum(rest, prices)
@@ -119,8 +134,12 @@ def _sum(powers: Iterable[PowerStep], prices: Sequence[EnergyStep]) -> Priced:
     return sum((priced(p.power_w, p.from_s, p.to_s, prices) for p in powers), Priced())
 
 
-def _predicted(assignment: Assignment, prices: Sequence[EnergyStep], from_s: float, to_s: float) -> dict[str, float | Decimal]:
-    """What the decision that placed it expected for the time it held its GPUs; nothing where it expected nothing."""
+def _predicted(
+    assignment: Assignment, prices: Sequence[EnergyStep], from_s: float, to_s: float
+) -> dict[str, float | Decimal]:
+    """What the decision that placed it expected for the time it held its GPUs; nothing where it
+    expected nothing.
+    """
     if assignment.predicted_power_w is None:
         return {}
     expected = priced(assignment.predicted_power_w, from_s, to_s, prices)
@@ -128,7 +147,9 @@ def _predicted(assignment: Assignment, prices: Sequence[EnergyStep], from_s: flo
 
 
 def meter(now: datetime | None = None) -> int:
-    """Bring the entries of running assignments, and of ended ones that were never billed, up to date; how many were behind."""
+    """Bring the entries of running assignments, and of ended ones that were never billed, up to
+    date; how many were behind.
+    """
     now = now or timezone.now()
     return sum(_meter_one(pk, now) for pk in _behind(now))
 
@@ -137,7 +158,11 @@ def _behind(now: datetime) -> list[UUID]:
     taken = Assignment.objects.filter(accepted_at__isnull=False)
     never = taken.filter(metered_until__isnull=True, accepted_at__lt=now - EVERY)
     running = taken.filter(state__in=LIVE, metered_until__lt=now - EVERY)
-    return [pk for found in (never, running) for pk in found.order_by("accepted_at").values_list("pk", flat=True)[:AT_ONCE]]
+    return [
+        pk
+        for found in (never, running)
+        for pk in found.order_by("accepted_at").values_list("pk", flat=True)[:AT_ONCE]
+    ]
 
 
 def _meter_one(pk: UUID, now: datetime) -> bool:

@@ -1,6 +1,8 @@
-"""The life of an assignment: which move leads from which state to which. Pure; the table is the contract.
+"""The life of an assignment: which move leads from which state to which. Pure; the table is the
+contract.
 
-Every row is written by compare-and-swap (UPDATE ... WHERE id, fence, epoch and old state match), see `clusters.services`.
+Every row is written by compare-and-swap (UPDATE ... WHERE id, fence, epoch and old state match),
+see `clusters.services`.
 """
 
 from __future__ import annotations
@@ -58,7 +60,8 @@ MOVES: Mapping[tuple[AssignmentState, AssignmentMove], AssignmentState] = {
     **{(s, M.FAIL): S.FAILED for s in _HELD_BY_AGENT},
     **{(s, M.CANCEL): S.CANCELLED for s in _HELD_BY_AGENT},
     **{(s, M.PREEMPT): S.PREEMPTED for s in _HELD_BY_AGENT},
-    # The agent is silent: nobody knows. It comes back with the state it reports, or is lost after lease + grace + margin.
+    # The agent is silent: nobody knows. It comes back with the state it reports, or is lost after
+    # lease + grace + margin.
     **{(s, M.LOSE_SIGHT): S.UNKNOWN for s in _HELD_BY_AGENT},
     (S.UNKNOWN, M.LOSE): S.LOST,
     (S.UNKNOWN, M.ACCEPT): S.ACCEPTED,
@@ -91,7 +94,9 @@ class IllegalAssignmentMoveError(Exception):
 
 
 def check_move(state: AssignmentState, move: AssignmentMove) -> AssignmentState:
-    """The state that `move` leads to from `state`; IllegalAssignmentMoveError where the table has none."""
+    """The state that `move` leads to from `state`; IllegalAssignmentMoveError where the table has
+    none.
+    """
     try:
         return MOVES[state, move]
     except KeyError:

@@ -1,7 +1,8 @@
-"""The order in which rows are locked, so that no two transactions wait for each other: node, then job, then assignment.
+"""The order in which rows are locked, so that no two transactions wait for each other: node, then
+job, then assignment.
 
-The locks are FOR NO KEY UPDATE: an event or slot that merely refers to a locked row does not wait for it. On SQLite a transaction
-begins as the only writer, and the locks are empty words.
+The locks are FOR NO KEY UPDATE: an event or slot that merely refers to a locked row does not wait
+for it. On SQLite a transaction begins as the only writer, and the locks are empty words.
 """
 
 from __future__ import annotations
@@ -15,18 +16,29 @@ from jobs.models import Job
 
 def lock_node(pk: uuid.UUID) -> Node:
     """The node with its cluster and GPU type, locked until the transaction ends."""
-    return Node.objects.select_for_update(of=("self",), no_key=True).select_related("cluster", "gpu_type").get(pk=pk)
+    return (
+        Node.objects.select_for_update(of=("self",), no_key=True)
+        .select_related("cluster", "gpu_type")
+        .get(pk=pk)
+    )
 
 
 def lock_assignment(pk: uuid.UUID) -> Assignment:
-    """The assignment with its job and the job's cluster: job and assignment locked until the transaction ends.
+    """The assignment with its job and the job's cluster: job and assignment locked until the
+    transaction ends.
 
     Raises Assignment.DoesNotExist.
     """
     job_id = Assignment.objects.values_list("job_id", flat=True).get(pk=pk)
-    job = Job.objects.select_for_update(of=("self",), no_key=True).select_related("cluster", "team", "kind").get(pk=job_id)
+    job = (
+        Job.objects.select_for_update(of=("self",), no_key=True)
+        .select_related("cluster", "team", "kind")
+        .get(pk=job_id)
+    )
     assignment = (
-        Assignment.objects.select_for_update(of=("self",), no_key=True).select_related("node__cluster", "node__gpu_type").get(pk=pk)
+        Assignment.objects.select_for_update(of=("self",), no_key=True)
+        .select_related("node__cluster", "node__gpu_type")
+        .get(pk=pk)
     )
     assignment.job = job
     return assignment
@@ -41,7 +53,9 @@ def lock_session(node_pk: uuid.UUID, epoch: int) -> Node:
 
 
 def lock_own(node: Node, pk: uuid.UUID, fence: int) -> Assignment:
-    """The node's assignment with that fence, locked; a refusal for another node's, an unknown one, or another fence."""
+    """The node's assignment with that fence, locked; a refusal for another node's, an unknown one,
+    or another fence.
+    """
     try:
         assignment = lock_assignment(pk)
     except Assignment.DoesNotExist:

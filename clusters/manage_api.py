@@ -1,4 +1,6 @@
-"""REST: clusters, nodes, GPU types, policies and rounds. Everybody who is logged in may look; only operators may act."""
+"""REST: clusters, nodes, GPU types, policies and rounds. Everybody who is logged in may look; only
+operators may act.
+"""
 
 from __future__ import annotations
 
@@ -44,7 +46,9 @@ from controlplane.models import Reason, Round
 from jobs.selectors import is_operator
 from policies import registry
 
-OF_CLUSTER = OpenApiParameter("cluster", OpenApiTypes.STR, description="Only those of the cluster of this name")
+OF_CLUSTER = OpenApiParameter(
+    "cluster", OpenApiTypes.STR, description="Only those of the cluster of this name"
+)
 
 
 class OperatorsAct(BasePermission):
@@ -81,7 +85,8 @@ class ClusterViewSet(ReadOnlyModelViewSet[Cluster]):
         cluster = self.get_object()
         serializer = ClusterSerializer(cluster, data=request.data, partial=True)
         serializer.is_valid(raise_exception=True)
-        # Only the given columns are written: the row also holds the lock of the round that may be running.
+        # Only the given columns are written: the row also holds the lock of the round that may be
+        # running.
         changed = serializer.validated_data
         if changed:
             Cluster.objects.filter(pk=cluster.pk).update(**changed)
@@ -106,8 +111,12 @@ class NodeViewSet(ReadOnlyModelViewSet[Node]):
 
     def get_queryset(self) -> QuerySet[Node]:
         """All, or those of ?cluster=, with what is held on their GPUs."""
-        live = Prefetch("slots_held", queryset=AssignmentSlot.objects.filter(live=True), to_attr="live_slots")
-        devices = Prefetch("devices", queryset=Device.objects.order_by("uuid").prefetch_related(live))
+        live = Prefetch(
+            "slots_held", queryset=AssignmentSlot.objects.filter(live=True), to_attr="live_slots"
+        )
+        devices = Prefetch(
+            "devices", queryset=Device.objects.order_by("uuid").prefetch_related(live)
+        )
         nodes = Node.objects.select_related("cluster", "gpu_type").prefetch_related(devices)
         return _of_cluster(self.request, nodes).order_by("cluster__name", "name")
 
@@ -121,7 +130,9 @@ class NodeViewSet(ReadOnlyModelViewSet[Node]):
     def cordon(self, request: Request, pk: str) -> Response:
         """Take no new work; what runs goes on (operators)."""
         given = _read(ReasonSerializer, request)
-        return self._acted(lambda node: services.node_cordon(node, actor=_name(request), reason=given["reason"]))
+        return self._acted(
+            lambda node: services.node_cordon(node, actor=_name(request), reason=given["reason"])
+        )
 
     @extend_schema(request=None, responses=NodeSerializer)
     @action(detail=True, methods=["post"])
@@ -135,21 +146,31 @@ class NodeViewSet(ReadOnlyModelViewSet[Node]):
         """Take no new work, and move what runs away, at once or by the time given (operators)."""
         given = _read(DrainSerializer, request)
         until, reason = given["until"], given["reason"]
-        return self._acted(lambda node: services.node_drain(node, actor=_name(request), deadline=until, reason=reason))
+        return self._acted(
+            lambda node: services.node_drain(
+                node, actor=_name(request), deadline=until, reason=reason
+            )
+        )
 
     @extend_schema(request=RoleSerializer, responses=NodeSerializer)
     @action(detail=True, methods=["post"])
     def role(self, request: Request, pk: str) -> Response:
         """Say what the node is for: production, profiling or both (operators)."""
         given = _read(RoleSerializer, request)
-        return self._acted(lambda node: services.node_set_role(node, given["role"], actor=_name(request)))
+        return self._acted(
+            lambda node: services.node_set_role(node, given["role"], actor=_name(request))
+        )
 
     @extend_schema(request=SlotsSerializer, responses=NodeSerializer)
     @action(detail=True, methods=["post"])
     def slots(self, request: Request, pk: str) -> Response:
         """Say how many jobs may share each of its GPUs, or each of those named (operators)."""
         given = _read(SlotsSerializer, request)
-        return self._acted(lambda node: services.node_set_slots(node, given["slots"], given["devices"], actor=_name(request)))
+        return self._acted(
+            lambda node: services.node_set_slots(
+                node, given["slots"], given["devices"], actor=_name(request)
+            )
+        )
 
     def _acted(self, act: Callable[[Node], object]) -> Response:
         try:
@@ -172,7 +193,9 @@ class GpuTypeViewSet(ReadOnlyModelViewSet[GpuType]):
 
     @extend_schema(request=GpuTypeSerializer(partial=True), responses=GpuTypeSerializer)
     def partial_update(self, request: Request, name: str) -> Response:
-        """Change what an hour of one GPU costs; rounds follow wherever there are nodes of the type (operators)."""
+        """Change what an hour of one GPU costs; rounds follow wherever there are nodes of the type
+        (operators).
+        """
         serializer = GpuTypeSerializer(self.get_object(), data=request.data, partial=True)
         serializer.is_valid(raise_exception=True)
         with transaction.atomic():
@@ -182,7 +205,9 @@ class GpuTypeViewSet(ReadOnlyModelViewSet[GpuType]):
         return Response(GpuTypeSerializer(gpu_type).data)
 
 
-class EnrolmentTokenViewSet(mixins.ListModelMixin, mixins.DestroyModelMixin, GenericViewSet[EnrolmentToken]):
+class EnrolmentTokenViewSet(
+    mixins.ListModelMixin, mixins.DestroyModelMixin, GenericViewSet[EnrolmentToken]
+):
     """Tokens that let machines in, for operators."""
 
     queryset = EnrolmentToken.objects.select_related("cluster", "used_by").order_by("-id")
@@ -195,7 +220,10 @@ class EnrolmentTokenViewSet(mixins.ListModelMixin, mixins.DestroyModelMixin, Gen
         """Make a token for one machine; it is shown only in this answer."""
         given = _read(EnrolmentTokenInput, request)
         token = services.issue_enrolment_token(
-            given["cluster"], role=given["role"], valid_s=given["valid_h"] * 3600, created_by=cast(User, request.user)
+            given["cluster"],
+            role=given["role"],
+            valid_s=given["valid_h"] * 3600,
+            created_by=cast(User, request.user),
         )
         return Response({"token": token}, status=status.HTTP_201_CREATED)
 
@@ -208,7 +236,11 @@ class RoundViewSet(ReadOnlyModelViewSet[Round]):
     def get_queryset(self) -> QuerySet[Round]:
         """All, or those of ?cluster=; a list leaves the large columns in the database."""
         rounds = _of_cluster(self.request, Round.objects.select_related("cluster")).order_by("-id")
-        return rounds.defer("snapshot", "plan", "runs_expected", "changes", "rejected") if self.action == "list" else rounds
+        return (
+            rounds.defer("snapshot", "plan", "runs_expected", "changes", "rejected")
+            if self.action == "list"
+            else rounds
+        )
 
     def get_serializer_class(self) -> type[BaseSerializer[Round]]:
         """Short in a list."""

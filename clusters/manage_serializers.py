@@ -25,29 +25,47 @@ class ClusterSerializer(OnlySettable, serializers.ModelSerializer[Cluster]):
     class Meta:
         model = Cluster
         fields = [
-            "name", "timezone", "currency", "policy", "policy_parameters", "seed", "period_s", "power_cap_w",
+            "name", "timezone", "currency", "policy", "policy_parameters", "seed", "period_s",
+            "power_cap_w",
             "power_cap_hours", "emissions_cost_per_kg", "horizon_s",
-            "restart_cost_s", "profiling_steps", "heartbeat_s", "lease_s", "grace_s", "margin_s", "round_number", "last_round_at",
+            "restart_cost_s", "profiling_steps", "heartbeat_s", "lease_s", "grace_s", "margin_s",
+            "round_number", "last_round_at",
         ]  # fmt: skip
         read_only_fields = ["name", "currency", "round_number", "last_round_at"]
 
     def validate(self, attrs: dict[str, Any]) -> dict[str, Any]:
-        """Policy and parameters go together; a new policy begins with its defaults unless parameters come with it."""
+        """Policy and parameters go together; a new policy begins with its defaults unless
+        parameters come with it.
+        """
         if "policy" in attrs or "policy_parameters" in attrs:
             policy = attrs.get("policy", self.instance.policy if self.instance else "")
-            kept = self.instance.policy_parameters if self.instance and policy == self.instance.policy else {}
-            attrs["policy_parameters"] = _checked_policy(policy, attrs.get("policy_parameters", kept))
-        lease_s, heartbeat_s = (attrs.get(n, getattr(self.instance, n, 0.0)) for n in ("lease_s", "heartbeat_s"))
+            kept = (
+                self.instance.policy_parameters
+                if self.instance and policy == self.instance.policy
+                else {}
+            )
+            attrs["policy_parameters"] = _checked_policy(
+                policy, attrs.get("policy_parameters", kept)
+            )
+        lease_s, heartbeat_s = (
+            attrs.get(n, getattr(self.instance, n, 0.0)) for n in ("lease_s", "heartbeat_s")
+        )
         if lease_s < 2 * heartbeat_s:
-            raise serializers.ValidationError({"lease_s": f"must be at least two heartbeats ({2 * heartbeat_s:g} s)"})
+            raise serializers.ValidationError(
+                {"lease_s": f"must be at least two heartbeats ({2 * heartbeat_s:g} s)"}
+            )
         return attrs
 
 
 def _checked_policy(policy: str, parameters: object) -> dict[str, Any]:
     if not isinstance(parameters, dict):
-        raise serializers.ValidationError({"policy_parameters": "must be an object of the policy's parameters"})
+        raise serializers.ValidationError(
+            {"policy_parameters": "must be an object of the policy's parameters"}
+        )
     if policy not in registry.names():
-        raise serializers.ValidationError({"policy": f"{policy!r} is no policy; known are: {', '.join(registry.names())}"})
+        raise serializers.ValidationError(
+            {"policy": f"{policy!r} is no policy; known are: {', '.join(registry.names())}"}
+        )
     try:
         registry.check(policy, parameters)
     except PolicyError as error:
@@ -72,7 +90,8 @@ class DeviceSerializer(serializers.ModelSerializer[Device]):
     class Meta:
         model = Device
         fields = [
-            "uuid", "slots", "held_slots", "memory_gb", "healthy", "emulated", "mig_profile", "gpu_fraction", "memory_used_gb",
+            "uuid", "slots", "held_slots", "memory_gb", "healthy", "emulated", "mig_profile",
+            "gpu_fraction", "memory_used_gb",
             "power_w", "power_source", "temperature_c",
         ]  # fmt: skip
 
@@ -92,8 +111,10 @@ class NodeSerializer(serializers.ModelSerializer[Node]):
     class Meta:
         model = Node
         fields = [
-            "id", "name", "cluster", "gpu_type", "role", "state", "drain_until", "reason", "cores", "memory_gb", "reserved_cores",
-            "reserved_memory_gb", "labels", "runtimes", "rack", "emulated", "agent_version", "last_seen_at", "devices",
+            "id", "name", "cluster", "gpu_type", "role", "state", "drain_until", "reason", "cores",
+            "memory_gb", "reserved_cores",
+            "reserved_memory_gb", "labels", "runtimes", "rack", "emulated", "agent_version",
+            "last_seen_at", "devices",
         ]  # fmt: skip
 
     @extend_schema_field(serializers.ListField(child=serializers.CharField()))
@@ -111,7 +132,12 @@ class ReasonSerializer(serializers.Serializer[Any]):
 class DrainSerializer(ReasonSerializer):
     """How long what runs on the node may go on."""
 
-    until = serializers.DateTimeField(required=False, allow_null=True, default=None, help_text="What runs until then is moved away")
+    until = serializers.DateTimeField(
+        required=False,
+        allow_null=True,
+        default=None,
+        help_text="What runs until then is moved away",
+    )
 
 
 class RoleSerializer(serializers.Serializer[Any]):
@@ -149,7 +175,9 @@ class EnrolmentTokenInput(serializers.Serializer[Any]):
 
     cluster = serializers.SlugRelatedField(slug_field="name", queryset=Cluster.objects.all())
     role = serializers.ChoiceField(choices=Role.choices, default=Role.PRODUCTION)
-    valid_h = serializers.FloatField(min_value=0.01, max_value=24 * 366, default=24.0, help_text="Hours until it expires")
+    valid_h = serializers.FloatField(
+        min_value=0.01, max_value=24 * 366, default=24.0, help_text="Hours until it expires"
+    )
 
 
 class NewEnrolmentTokenSerializer(serializers.Serializer[Any]):
@@ -166,8 +194,10 @@ class RoundSerializer(serializers.ModelSerializer[Round]):
     class Meta:
         model = Round
         fields = [
-            "id", "cluster", "number", "status", "reasons", "policy", "parameters", "seed", "plan_status", "objective", "bound",
-            "cost_rate_per_h", "message", "carried", "started_at", "ended_at", "snapshot_s", "solve_s", "apply_s",
+            "id", "cluster", "number", "status", "reasons", "policy", "parameters", "seed",
+            "plan_status", "objective", "bound",
+            "cost_rate_per_h", "message", "carried", "started_at", "ended_at", "snapshot_s",
+            "solve_s", "apply_s",
         ]  # fmt: skip
 
 
@@ -175,7 +205,15 @@ class RoundDetailSerializer(RoundSerializer):
     """A round with its snapshot and plan, which name every team's jobs: for operators."""
 
     class Meta(RoundSerializer.Meta):
-        fields = [*RoundSerializer.Meta.fields, "snapshot_sha256", "plan_sha256", "changes", "rejected", "snapshot", "plan"]
+        fields = [
+            *RoundSerializer.Meta.fields,
+            "snapshot_sha256",
+            "plan_sha256",
+            "changes",
+            "rejected",
+            "snapshot",
+            "plan",
+        ]
 
 
 class PolicySerializer(serializers.Serializer[Any]):

@@ -29,14 +29,19 @@ NODES_A_CHART = 24
 Place = tuple[str, int, int]
 """A lane of the timeline, and which of how many rows of it."""
 NEWEST_ROUNDS = 20
-"""Of these the newest that has a plan says how long placements are expected to run; one that is held or was abandoned has none."""
+"""Of these the newest that has a plan says how long placements are expected to run; one that is
+held or was abandoned has none.
+"""
 
 
 _OF_BAR = (
-    "job__name", "job__total_steps", "purpose", "copy", "fence", "state", "start_steps", "steps_done", "predicted_run_s",
+    "job__name", "job__total_steps", "purpose", "copy", "fence", "state", "start_steps",
+    "steps_done", "predicted_run_s",
     "created_at", "accepted_at", "running_at", "ended_at",
 )  # fmt: skip
-"""Columns of an assignment and its job that the timeline shows. A job's many JSON values cost more to read than all the rest."""
+"""Columns of an assignment and its job that the timeline shows. A job's many JSON values cost more
+to read than all the rest.
+"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,7 +108,9 @@ class NodeCard:
 
 @dataclass(frozen=True, slots=True)
 class ClusterNodes:
-    """A cluster, its nodes on the page, and how many there are in all: nodes, GPUs of nodes that are not lost, GPUs with work."""
+    """A cluster, its nodes on the page, and how many there are in all: nodes, GPUs of nodes that
+    are not lost, GPUs with work.
+    """
 
     cluster: Cluster
     nodes: tuple[NodeCard, ...]
@@ -119,14 +126,17 @@ def page_of_nodes(number: object) -> Page[Node]:
 
 
 def page_of_lanes(number: object, cluster: Cluster | None) -> Page[Node]:
-    """A page of a cluster's nodes in the order of names, with what the timeline says of them; empty without a cluster."""
+    """A page of a cluster's nodes in the order of names, with what the timeline says of them; empty
+    without a cluster.
+    """
     nodes = Node.objects.filter(cluster=cluster).select_related("gpu_type").order_by("name")
     lanes = nodes.only("name", "emulated", "gpu_type__name", "gpu_type__emulated")
     return page_of(Paginator(lanes, NODES_A_CHART), number)
 
 
 def cluster_nodes(user: User, page: Page[Node]) -> tuple[ClusterNodes, ...]:
-    """The page's nodes by cluster and what runs on each GPU; names of jobs only where the reader may see the job.
+    """The page's nodes by cluster and what runs on each GPU; names of jobs only where the reader
+    may see the job.
 
     Clusters without nodes stand on the first page. A constant number of queries.
     """
@@ -138,7 +148,11 @@ def cluster_nodes(user: User, page: Page[Node]) -> tuple[ClusterNodes, ...]:
     for node in nodes:
         cards[node.cluster_id].append(_node_card(node, working, seen, now))
     counts = _counts()
-    shown = [c for c in Cluster.objects.order_by("name") if c.pk in cards or (page.number == 1 and c.pk not in counts)]
+    shown = [
+        c
+        for c in Cluster.objects.order_by("name")
+        if c.pk in cards or (page.number == 1 and c.pk not in counts)
+    ]
     return tuple(ClusterNodes(c, tuple(cards[c.pk]), *counts.get(c.pk, (0, 0, 0))) for c in shown)
 
 
@@ -148,14 +162,18 @@ def _counts() -> Mapping[int, tuple[int, int, int]]:
     there = Device.objects.exclude(node__state="lost").order_by()
     gpus = dict(there.values_list("node__cluster").annotate(n=Count("pk")))
     held = AssignmentSlot.objects.filter(live=True).order_by()
-    busy = dict(held.values_list("device__node__cluster").annotate(n=Count("device", distinct=True)))
+    busy = dict(
+        held.values_list("device__node__cluster").annotate(n=Count("device", distinct=True))
+    )
     return {pk: (n, gpus.get(pk, 0), busy.get(pk, 0)) for pk, n in nodes.items()}
 
 
 def gantt_bars(
     user: User, cluster: Cluster, nodes: Sequence[Node], since: datetime, until: datetime
 ) -> tuple[tuple[Bar, ...], tuple[str, ...]]:
-    """(bars, lanes) of these nodes' GPUs from `since` to `until`: what ran, what runs, and until when it is expected to."""
+    """(bars, lanes) of these nodes' GPUs from `since` to `until`: what ran, what runs, and until
+    when it is expected to.
+    """
     now = timezone.now()
     lanes = _lanes(nodes)
     assignments = _shown(nodes, since)
@@ -163,13 +181,17 @@ def gantt_bars(
     seen = _seen(user, {a.job_id for a in assignments})
     expected = _expected(cluster)
     bars = [b for a in assignments for b in _bars(a, places[a.pk], seen, expected, now)]
-    return tuple(b for b in bars if b.to_s > since.timestamp() and b.from_s < until.timestamp()), tuple(lanes.values())
+    return tuple(
+        b for b in bars if b.to_s > since.timestamp() and b.from_s < until.timestamp()
+    ), tuple(lanes.values())
 
 
 def past_s(cluster: Cluster) -> float:
     """Seconds since the first assignment of the last day; 0 without any."""
     now = timezone.now()
-    recent = Assignment.objects.filter(node__cluster=cluster, created_at__gte=now - timedelta(days=1))
+    recent = Assignment.objects.filter(
+        node__cluster=cluster, created_at__gte=now - timedelta(days=1)
+    )
     first = recent.aggregate(first=Min("created_at"))["first"]
     return (now - first).total_seconds() if first else 0.0
 
@@ -185,35 +207,55 @@ def _seen(user: User, jobs: Iterable[Any]) -> frozenset[Any]:
 def _working(nodes: Sequence[Node]) -> Mapping[int, list[Assignment]]:
     """Device -> what runs on it now."""
     of_slot = ("device_id", "assignment__job__name", "assignment__purpose", "assignment__state")
-    slots = AssignmentSlot.objects.filter(live=True, device__node__in=nodes).select_related("assignment__job").only(*of_slot)
+    slots = (
+        AssignmentSlot.objects.filter(live=True, device__node__in=nodes)
+        .select_related("assignment__job")
+        .only(*of_slot)
+    )
     working: dict[int, list[Assignment]] = defaultdict(list)
     for slot in slots.order_by("pk"):
         working[slot.device_id].append(slot.assignment)
     return working
 
 
-def _node_card(node: Node, working: Mapping[int, list[Assignment]], seen: frozenset[Any], now: datetime) -> NodeCard:
+def _node_card(
+    node: Node, working: Mapping[int, list[Assignment]], seen: frozenset[Any], now: datetime
+) -> NodeCard:
     emulated = node.emulated or node.gpu_type.emulated
-    devices = tuple(_device_card(d, emulated, working.get(d.pk, ()), seen) for d in node.devices.all())
+    devices = tuple(
+        _device_card(d, emulated, working.get(d.pk, ()), seen) for d in node.devices.all()
+    )
     patience = timedelta(seconds=3 * node.cluster.heartbeat_s)
-    return NodeCard(node, emulated, devices, node.last_seen_at is None or now - node.last_seen_at > patience)
+    return NodeCard(
+        node, emulated, devices, node.last_seen_at is None or now - node.last_seen_at > patience
+    )
 
 
-def _device_card(device: Device, emulated: bool, working: Iterable[Assignment], seen: frozenset[Any]) -> DeviceCard:
-    return DeviceCard(device, emulated or device.emulated, tuple(_occupant(a, seen) for a in working))
+def _device_card(
+    device: Device, emulated: bool, working: Iterable[Assignment], seen: frozenset[Any]
+) -> DeviceCard:
+    return DeviceCard(
+        device, emulated or device.emulated, tuple(_occupant(a, seen) for a in working)
+    )
 
 
 def _occupant(assignment: Assignment, seen: frozenset[Any]) -> Occupant:
     known = assignment.job_id in seen
     name = assignment.job.name if known else OTHERS
-    return Occupant(str(assignment.job_id) if known else None, name, assignment.purpose, assignment.state)
+    return Occupant(
+        str(assignment.job_id) if known else None, name, assignment.purpose, assignment.state
+    )
 
 
 def _lanes(nodes: Sequence[Node]) -> dict[int, str]:
-    """Device -> its lane, in the order of nodes and GPUs. A GPU is called by its number on the node."""
+    """Device -> its lane, in the order of nodes and GPUs. A GPU is called by its number on the
+    node.
+    """
     lanes: dict[int, str] = {}
     devices: dict[Any, list[int]] = defaultdict(list)
-    for node_id, pk in Device.objects.filter(node__in=nodes).order_by("uuid").values_list("node_id", "pk"):
+    for node_id, pk in (
+        Device.objects.filter(node__in=nodes).order_by("uuid").values_list("node_id", "pk")
+    ):
         devices[node_id].append(pk)
     for node in nodes:
         mark = " (emulated)" if node.emulated or node.gpu_type.emulated else ""
@@ -225,15 +267,26 @@ def _lanes(nodes: Sequence[Node]) -> dict[int, str]:
 def _shown(nodes: Sequence[Node], since: datetime) -> list[Assignment]:
     """Assignments that held a GPU since then, newest first up to a bound."""
     held = Q(ended_at__isnull=True) | Q(ended_at__gte=since)
-    rows = Assignment.objects.filter(held, node__in=nodes).exclude(state="rejected").select_related("job").only(*_OF_BAR)
+    rows = (
+        Assignment.objects.filter(held, node__in=nodes)
+        .exclude(state="rejected")
+        .select_related("job")
+        .only(*_OF_BAR)
+    )
     return list(rows.order_by("-created_at")[:MAX_BARS])
 
 
-def _places(assignments: Iterable[Assignment], lanes: Mapping[int, str]) -> Mapping[Any, list[Place]]:
-    """Assignment -> the lanes it held, and its row there. Values alone: a prefetch would make a queryset for each assignment."""
+def _places(
+    assignments: Iterable[Assignment], lanes: Mapping[int, str]
+) -> Mapping[Any, list[Place]]:
+    """Assignment -> the lanes it held, and its row there. Values alone: a prefetch would make a
+    queryset for each assignment.
+    """
     places: dict[Any, list[Place]] = defaultdict(list)
     held = AssignmentSlot.objects.filter(assignment__in=[a.pk for a in assignments]).order_by("pk")
-    for assignment, device, slot, share in held.values_list("assignment_id", "device_id", "slot", "share"):
+    for assignment, device, slot, share in held.values_list(
+        "assignment_id", "device_id", "slot", "share"
+    ):
         if device in lanes:
             places[assignment].append((lanes[device], *row_of(slot, share)))
     return places
@@ -241,8 +294,14 @@ def _places(assignments: Iterable[Assignment], lanes: Mapping[int, str]) -> Mapp
 
 def _expected(cluster: Cluster) -> Mapping[tuple[str, str, int], float]:
     """When the latest round expects each placement to end, by (job, purpose, copy)."""
-    newest = Round.objects.filter(cluster=cluster).order_by("-number").values_list("runs_expected", "started_at")[:NEWEST_ROUNDS]
-    runs, start_s = next(((runs, started.timestamp()) for runs, started in newest if runs is not None), ([], 0.0))
+    newest = (
+        Round.objects.filter(cluster=cluster)
+        .order_by("-number")
+        .values_list("runs_expected", "started_at")[:NEWEST_ROUNDS]
+    )
+    runs, start_s = next(
+        ((runs, started.timestamp()) for runs, started in newest if runs is not None), ([], 0.0)
+    )
     return {(job, purpose, copy): start_s + run_s for job, purpose, copy, run_s in runs}
 
 
@@ -261,14 +320,21 @@ def _bars(
     kind = "profiling" if assignment.purpose == "profiling" else "running" if live else "ran"
     hover = _hover(assignment, job) if known else ""
     key = str(job.pk) if known else ""
-    bars = [Bar(lane, key, name, from_s, to_s, kind, hover, row, rows) for lane, row, rows in places]
+    bars = [
+        Bar(lane, key, name, from_s, to_s, kind, hover, row, rows) for lane, row, rows in places
+    ]
     end_s = _expected_end(assignment, expected) if live else None
     if end_s is not None and end_s > to_s:
-        bars += [Bar(lane, key, name, to_s, end_s, "planned", hover, row, rows) for lane, row, rows in places]
+        bars += [
+            Bar(lane, key, name, to_s, end_s, "planned", hover, row, rows)
+            for lane, row, rows in places
+        ]
     return bars
 
 
-def _expected_end(assignment: Assignment, expected: Mapping[tuple[str, str, int], float]) -> float | None:
+def _expected_end(
+    assignment: Assignment, expected: Mapping[tuple[str, str, int], float]
+) -> float | None:
     newest = expected.get((str(assignment.job_id), assignment.purpose, assignment.copy))
     if newest is not None or assignment.predicted_run_s is None:
         return newest

@@ -1,7 +1,8 @@
-"""The long polls of one web process: one look at the database serves all that wait, however many they are.
+"""The long polls of one web process: one look at the database serves all that wait, however many
+they are.
 
-A poll is a hint that saves latency. What it misses, because a transaction that wrote a wish stayed open for longer than RECENT_S,
-the next heartbeat tells.
+A poll is a hint that saves latency. What it misses, because a transaction that wrote a wish stayed
+open for longer than RECENT_S, the next heartbeat tells.
 """
 
 from __future__ import annotations
@@ -36,7 +37,9 @@ BUSY_FRACTION = 0.1
 
 RECENT_S = 60.0
 TERMS_RECENT_S = 15.0
-"""How old a changed term may be that looks still see: a round changes thousands at once, and each look reads them all."""
+"""How old a changed term may be that looks still see: a round changes thousands at once, and each
+look reads them all.
+"""
 
 MOST_WAITING = 25_000
 LOOKS = Threads("directives", 1)
@@ -70,16 +73,20 @@ class Polls:
         self._woken = asyncio.Event()
 
     async def wait(self, node: UUID, token_sha256: str, cursor: int, wait_s: float) -> Directives:
-        """The wishes newer than the cursor: at once, or as soon as there are some within that time; else none.
+        """The wishes newer than the cursor: at once, or as soon as there are some within that time;
+        else none.
 
-        Raises AgentCallError: 401 and 403 for the token, 503 where too many wait or the database is away.
+        Raises AgentCallError: 401 and 403 for the token, 503 where too many wait or the database is
+        away.
         """
         loop = asyncio.get_running_loop()
         if self._work is None or self._work.done() or self._work.get_loop() is not loop:
             self._waiting, self._woken = set(), asyncio.Event()
             self._work = loop.create_task(self._run())
         if len(self._waiting) >= MOST_WAITING:
-            raise AgentCallError(503, "overloaded", "too many polls wait; heartbeats bring the same directives")
+            raise AgentCallError(
+                503, "overloaded", "too many polls wait; heartbeats bring the same directives"
+            )
         poll = _Poll(node, token_sha256, cursor, loop.create_future())
         self._waiting.add(poll)
         self._woken.set()
@@ -107,7 +114,10 @@ class Polls:
             except OperationalError as error:
                 self._fail(polls, error)
             took_s = time.monotonic() - began_s
-            await self._pause(max(NEWCOMERS_WAIT_S, took_s / BUSY_FRACTION), max(LOOK_EVERY_S, took_s / BUSY_FRACTION))
+            await self._pause(
+                max(NEWCOMERS_WAIT_S, took_s / BUSY_FRACTION),
+                max(LOOK_EVERY_S, took_s / BUSY_FRACTION),
+            )
 
     async def _pause(self, least_s: float, most_s: float) -> None:
         """Until somebody new has come, but at least and at most so long."""
@@ -131,36 +141,59 @@ class Polls:
     def _fail(self, polls: Iterable[_Poll], error: Exception) -> None:
         for poll in polls:
             if not poll.answer.done():
-                poll.answer.set_exception(AgentCallError(503, "database", "the database did not answer; ask again"))
+                poll.answer.set_exception(
+                    AgentCallError(503, "database", "the database did not answer; ask again")
+                )
 
 
 def _tell(poll: _Poll, grace_s: float, wishes: Sequence[Assignment]) -> None:
     newer = [assignment for assignment in wishes if cursor_of([assignment]) > poll.cursor]
     if newer:
-        poll.answer.set_result(Directives(directives(newer, grace_s), max(poll.cursor, cursor_of(newer))))
+        poll.answer.set_result(
+            Directives(directives(newer, grace_s), max(poll.cursor, cursor_of(newer)))
+        )
 
 
 def look(new: Iterable[tuple[UUID, str]], now: datetime | None = None) -> Found:
-    """Check the tokens of those that are new, given as (node, sha256 of the token), and find all their wishes and
-    everybody's recent ones.
+    """Check the tokens of those that are new, given as (node, sha256 of the token), and find all
+    their wishes and everybody's recent ones.
 
     Two queries, or three where somebody is refused.
     """
     callers = list(new)
-    own = dict(Node.objects.filter(pk__in={node for node, _ in callers}).values_list("pk", "token_sha256")) if callers else {}
+    own = (
+        dict(
+            Node.objects.filter(pk__in={node for node, _ in callers}).values_list(
+                "pk", "token_sha256"
+            )
+        )
+        if callers
+        else {}
+    )
     strange = [(node, token) for node, token in callers if own.get(node) != token]
     known: set[str] = set()
     if strange:
         tokens = Node.objects.filter(token_sha256__in=[token for _, token in strange])
         known = set(tokens.values_list("token_sha256", flat=True))
-    refused = {(node, token): not_yours() if token in known else unknown_token() for node, token in strange}
+    refused = {
+        (node, token): not_yours() if token in known else unknown_token() for node, token in strange
+    }
     now = now or timezone.now()
     since, changed = now - timedelta(seconds=RECENT_S), now - timedelta(seconds=TERMS_RECENT_S)
-    concerned = Q(created_at__gt=since) | Q(desired_at__gt=since) | Q(term_at__gt=changed) | Q(node__in=list(own))
+    concerned = (
+        Q(created_at__gt=since)
+        | Q(desired_at__gt=since)
+        | Q(term_at__gt=changed)
+        | Q(node__in=list(own))
+    )
     wanted = Q(state=AssignmentState.OFFERED) | ~Q(desired="run") | Q(term_at__isnull=False)
     wishes: dict[UUID, tuple[float, list[Assignment]]] = {}
     by_node: defaultdict[UUID, list[Assignment]] = defaultdict(list)
-    rows = Assignment.objects.filter(concerned, wanted, state__in=LIVE).select_related("node__cluster").only(*_SHOWN)
+    rows = (
+        Assignment.objects.filter(concerned, wanted, state__in=LIVE)
+        .select_related("node__cluster")
+        .only(*_SHOWN)
+    )
     for assignment in rows.order_by("pk"):
         by_node[assignment.node_id].append(assignment)
         wishes[assignment.node_id] = (assignment.node.cluster.grace_s, by_node[assignment.node_id])
@@ -168,7 +201,8 @@ def look(new: Iterable[tuple[UUID, str]], now: datetime | None = None) -> Found:
 
 
 _SHOWN = (
-    "id", "node_id", "fence", "state", "desired", "desired_at", "created_at", "term_until", "term_at",
+    "id", "node_id", "fence", "state", "desired", "desired_at", "created_at", "term_until",
+    "term_at",
     "steps_quota", "node__cluster_id", "node__cluster__grace_s",
 )  # fmt: skip
 

@@ -1,6 +1,8 @@
-"""Finds what time has brought about and nobody reported: leases that ran out, silent nodes, offers nobody takes, drains due.
+"""Finds what time has brought about and nobody reported: leases that ran out, silent nodes, offers
+nobody takes, drains due.
 
-Everything here is idempotent and looks again, with the rows locked, before it writes: any number of processes may do it at once.
+Everything here is idempotent and looks again, with the rows locked, before it writes: any number of
+processes may do it at once.
 """
 
 from __future__ import annotations
@@ -69,27 +71,49 @@ def _lose_sight(cluster: Cluster, now: datetime) -> int:
     """Leases that have run out: nobody knows what goes on there."""
 
     def due(assignment: Assignment) -> bool:
-        return assignment.state in SILENT and assignment.lease_expires_at is not None and assignment.lease_expires_at < now
+        return (
+            assignment.state in SILENT
+            and assignment.lease_expires_at is not None
+            and assignment.lease_expires_at < now
+        )
 
     def lose_sight(assignment: Assignment) -> None:
-        move_assignment(assignment, AssignmentMove.LOSE_SIGHT, data={"lease_expires_at": str(assignment.lease_expires_at)})
+        move_assignment(
+            assignment,
+            AssignmentMove.LOSE_SIGHT,
+            data={"lease_expires_at": str(assignment.lease_expires_at)},
+        )
 
     return _each(_of(cluster).filter(state__in=SILENT, lease_expires_at__lt=now), due, lose_sight)
 
 
 def _lose_assignments(cluster: Cluster, clock: Intervals, now: datetime) -> int:
-    """Silent for lease + grace + margin: whatever ran has ended by itself, the job may go elsewhere. Never earlier."""
+    """Silent for lease + grace + margin: whatever ran has ended by itself, the job may go
+    elsewhere. Never earlier.
+    """
 
     def due(assignment: Assignment) -> bool:
         end = assignment.lease_expires_at
-        return assignment.state == AssignmentState.UNKNOWN and end is not None and lost_after(end, clock, assignment.grace_s) < now
+        return (
+            assignment.state == AssignmentState.UNKNOWN
+            and end is not None
+            and lost_after(end, clock, assignment.grace_s) < now
+        )
 
     def lose(assignment: Assignment) -> None:
         text = "its node was silent beyond the lease, the grace and the margin"
-        move_assignment(assignment, AssignmentMove.LOSE, reason_class=ReasonClass.LEASE, reason=text, ended_at=now)
+        move_assignment(
+            assignment,
+            AssignmentMove.LOSE,
+            reason_class=ReasonClass.LEASE,
+            reason=text,
+            ended_at=now,
+        )
         assignment_ended(assignment, now)
 
-    return _each(_of(cluster).filter(state=AssignmentState.UNKNOWN, lease_expires_at__lt=now), due, lose)
+    return _each(
+        _of(cluster).filter(state=AssignmentState.UNKNOWN, lease_expires_at__lt=now), due, lose
+    )
 
 
 def _withdraw_ignored(cluster: Cluster, clock: Intervals, now: datetime) -> int:
@@ -101,15 +125,27 @@ def _withdraw_ignored(cluster: Cluster, clock: Intervals, now: datetime) -> int:
 
     def withdraw(assignment: Assignment) -> None:
         text = f"node {assignment.node} did not take the offer in time"
-        move_assignment(assignment, AssignmentMove.PREEMPT, reason_class=ReasonClass.NODE, reason=text, ended_at=now)
-        NodeEvent.objects.create(node=assignment.node, event="offer_ignored", data={"assignment": str(assignment.pk)})
+        move_assignment(
+            assignment,
+            AssignmentMove.PREEMPT,
+            reason_class=ReasonClass.NODE,
+            reason=text,
+            ended_at=now,
+        )
+        NodeEvent.objects.create(
+            node=assignment.node, event="offer_ignored", data={"assignment": str(assignment.pk)}
+        )
         assignment_ended(assignment, now)
 
-    return _each(_of(cluster).filter(state=AssignmentState.OFFERED, created_at__lt=before), due, withdraw)
+    return _each(
+        _of(cluster).filter(state=AssignmentState.OFFERED, created_at__lt=before), due, withdraw
+    )
 
 
 def _lose_nodes(cluster: Cluster, clock: Intervals, now: datetime) -> int:
-    """Nodes whose session ran out and stayed so for grace + margin. They come back with the state they had."""
+    """Nodes whose session ran out and stayed so for grace + margin. They come back with the state
+    they had.
+    """
     before = now - (lost_after(now, clock) - now)
     never = Q(session_expires_at=None) & Q(heard_at__lt=before - timedelta(seconds=clock.lease_s))
     silent = (
@@ -118,7 +154,9 @@ def _lose_nodes(cluster: Cluster, clock: Intervals, now: datetime) -> int:
         .annotate(heard_at=Coalesce("last_seen_at", "created_at"))
         .filter(Q(session_expires_at__lt=before) | never)
     )
-    return sum(_lose_node(node) for node in silent.select_related("cluster").order_by("pk")[:AT_ONCE])
+    return sum(
+        _lose_node(node) for node in silent.select_related("cluster").order_by("pk")[:AT_ONCE]
+    )
 
 
 def _lose_node(node: Node) -> bool:
@@ -133,27 +171,38 @@ def _lose_node(node: Node) -> bool:
         if not same.update(state=State.LOST):
             return False
         last = node.last_seen_at.isoformat() if node.last_seen_at else None
-        NodeEvent.objects.create(node=node, event="lost", data={"was": node.state, "last_seen_at": last})
+        NodeEvent.objects.create(
+            node=node, event="lost", data={"was": node.state, "last_seen_at": last}
+        )
         request_reschedule(node.cluster, Reason.NODE_LOST, node=node)
     return True
 
 
 def _end_drains(cluster: Cluster, now: datetime) -> int:
     """Draining nodes whose time has come: what still runs there is pre-empted."""
-    due = _of(cluster).filter(node__state=State.DRAINING, node__drain_until__lte=now, state__in=LIVE, desired="run")
+    due = _of(cluster).filter(
+        node__state=State.DRAINING, node__drain_until__lte=now, state__in=LIVE, desired="run"
+    )
     return sum(_try(partial(_evict, pk, now), assignment=pk) for pk in _keys(due))
 
 
 def _evict(pk: UUID, now: datetime) -> bool:
     node = Assignment.objects.select_related("node").get(pk=pk).node
-    evict(pk, "drain", now, why=f"node {node} is drained" + (f": {node.reason}" if node.reason else ""))
+    evict(
+        pk,
+        "drain",
+        now,
+        why=f"node {node} is drained" + (f": {node.reason}" if node.reason else ""),
+    )
     return True
 
 
 def _end_rests(cluster: Cluster, now: datetime) -> int:
     """Jobs that have rested after a failure: one round for all of them looks at them again."""
     with transaction.atomic():
-        rested = Job.objects.filter(cluster=cluster, state=JobState.QUEUED, retry_at__lte=now).update(retry_at=None)
+        rested = Job.objects.filter(
+            cluster=cluster, state=JobState.QUEUED, retry_at__lte=now
+        ).update(retry_at=None)
         if rested:
             request_reschedule(cluster, Reason.LEFTOVER)
     return rested
@@ -163,7 +212,10 @@ def _mend_jobs(cluster: Cluster, now: datetime) -> int:
     """Jobs that claim to be placed and hold nothing: whoever should have moved them on did not."""
     live = Assignment.objects.filter(job=OuterRef("pk"), state__in=LIVE)
     stuck = Job.objects.filter(~Exists(live), cluster=cluster, state__in=MENDED_STATES)
-    return sum(_try(partial(settle_job, pk, now), job=pk) for pk in stuck.values_list("pk", flat=True)[:AT_ONCE])
+    return sum(
+        _try(partial(settle_job, pk, now), job=pk)
+        for pk in stuck.values_list("pk", flat=True)[:AT_ONCE]
+    )
 
 
 def _of(cluster: Cluster) -> QuerySet[Assignment]:
@@ -174,8 +226,14 @@ def _keys(found: QuerySet[Assignment]) -> Iterable[UUID]:
     return list(found.order_by("created_at").values_list("pk", flat=True)[:AT_ONCE])
 
 
-def _each(found: QuerySet[Assignment], due: Callable[[Assignment], bool], act: Callable[[Assignment], None]) -> int:
-    """Act on each assignment found that is still `due` once it is locked, each in its own short transaction."""
+def _each(
+    found: QuerySet[Assignment],
+    due: Callable[[Assignment], bool],
+    act: Callable[[Assignment], None],
+) -> int:
+    """Act on each assignment found that is still `due` once it is locked, each in its own short
+    transaction.
+    """
 
     def look_again(pk: UUID) -> bool:
         with transaction.atomic():
@@ -189,7 +247,9 @@ def _each(found: QuerySet[Assignment], due: Callable[[Assignment], bool], act: C
 
 
 def _try(act: Callable[[], bool], **ids: object) -> bool:
-    """Whether it was done; somebody who was faster is no failure. `ids` of what it is about stand in the log."""
+    """Whether it was done; somebody who was faster is no failure. `ids` of what it is about stand
+    in the log.
+    """
     with bound(**ids):
         try:
             return act()

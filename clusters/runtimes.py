@@ -20,6 +20,8 @@ class Featured(Protocol):
 
 
 def runtimes_of(node: Featured) -> tuple[str, ...]:
-    """The node's runtimes; a node whose agent has told nothing yet counts as one that runs processes."""
+    """The node's runtimes; a node whose agent has told nothing yet counts as one that runs
+    processes.
+    """
     known = tuple(name for name in RUNTIMES if name in node.features)
     return known if node.features else RUNTIMES[:1]

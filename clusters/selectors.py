@@ -43,25 +43,49 @@ def directives(assignments: Iterable[Assignment], grace_s: float) -> tuple[Direc
 
 
 def directive(assignment: Assignment, grace_s: float) -> Directive | None:
-    """What the server wants done with one live assignment: start it, stop it, or know its newest term."""
+    """What the server wants done with one live assignment: start it, stop it, or know its newest
+    term.
+    """
     name, fence = str(assignment.pk), assignment.fence
     if assignment.desired != "run":
-        return Directive(name, fence, DirectiveAction.STOP, stop_reason=StopReason(assignment.desired), grace_s=grace_s)
+        return Directive(
+            name,
+            fence,
+            DirectiveAction.STOP,
+            stop_reason=StopReason(assignment.desired),
+            grace_s=grace_s,
+        )
     if assignment.state == AssignmentState.OFFERED:
         return Directive(name, fence, DirectiveAction.START)
-    if assignment.term_until is None and assignment.steps_quota is None and assignment.term_at is None:
+    if (
+        assignment.term_until is None
+        and assignment.steps_quota is None
+        and assignment.term_at is None
+    ):
         return None
     until_s = assignment.term_until.timestamp() if assignment.term_until else None
-    return Directive(name, fence, DirectiveAction.UPDATE, term_until_s=until_s, steps_quota=assignment.steps_quota)
+    return Directive(
+        name,
+        fence,
+        DirectiveAction.UPDATE,
+        term_until_s=until_s,
+        steps_quota=assignment.steps_quota,
+    )
 
 
 def is_news(assignment: Assignment) -> bool:
     """Whether there is something to tell of it that its agent has not known since its launch."""
-    return assignment.state == AssignmentState.OFFERED or assignment.desired != "run" or assignment.term_at is not None
+    return (
+        assignment.state == AssignmentState.OFFERED
+        or assignment.desired != "run"
+        or assignment.term_at is not None
+    )
 
 
 def cursor_of(assignments: Iterable[Assignment]) -> int:
-    """When the newest of these wishes came up, in microseconds: the cursor of the long poll. 0 without any."""
+    """When the newest of these wishes came up, in microseconds: the cursor of the long poll. 0
+    without any.
+    """
     return max((_microseconds(_wished_at(a)) for a in assignments), default=0)
 
 

@@ -1,4 +1,5 @@
-"""The wish to stop an assignment. It is a wish: only the agent's report, or the lease's end, makes it true.
+"""The wish to stop an assignment. It is a wish: only the agent's report, or the lease's end, makes
+it true.
 
 An offer nobody has accepted holds nothing on its node and is withdrawn at once.
 """
@@ -20,8 +21,11 @@ WITHDRAW = {
 }
 
 
-def want_stop(assignment: Assignment, reason: StopReason, actor: str = "", now: datetime | None = None) -> bool:
-    """Write the wish; whether the assignment ended by it (an offer withdrawn). Call it with the job's row locked.
+def want_stop(
+    assignment: Assignment, reason: StopReason, actor: str = "", now: datetime | None = None
+) -> bool:
+    """Write the wish; whether the assignment ended by it (an offer withdrawn). Call it with the
+    job's row locked.
 
     A wish to cancel is never weakened to one to pre-empt. Assignments that are over are left alone.
     """
@@ -34,7 +38,9 @@ def want_stop(assignment: Assignment, reason: StopReason, actor: str = "", now: 
         return False
     move, reason_class = WITHDRAW[reason]
     text = "withdrawn before an agent took it"
-    move_assignment(assignment, move, data={"by": actor}, reason_class=reason_class, reason=text, ended_at=now)
+    move_assignment(
+        assignment, move, data={"by": actor}, reason_class=reason_class, reason=text, ended_at=now
+    )
     return True
 
 

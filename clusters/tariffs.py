@@ -1,6 +1,7 @@
 """A cluster's tariffs and PUE: from rows to prices over time, and which version is in force.
 
-Rows never change and are never deleted, so what was known at any moment can be had again: `known_by` leaves out later rows.
+Rows never change and are never deleted, so what was known at any moment can be had again:
+`known_by` leaves out later rows.
 """
 
 from __future__ import annotations
@@ -16,27 +17,42 @@ from policies.snapshot import EnergyStep, PowerCapStep
 
 
 def tariff_changed(cluster: Cluster) -> None:
-    """To be called in the transaction that changes what costs depend on (a tariff, a band, a PUE, watts): the next round, asked for
-    here, decides by it.
+    """To be called in the transaction that changes what costs depend on (a tariff, a band, a PUE,
+    watts): the next round, asked for here, decides by it.
     """
     request_reschedule(cluster, Reason.TARIFF)
 
 
 def price_steps(
-    cluster: Cluster, from_s: float, to_s: float, known_by: datetime | None = None, *, zone: str = ""
+    cluster: Cluster,
+    from_s: float,
+    to_s: float,
+    known_by: datetime | None = None,
+    *,
+    zone: str = "",
 ) -> tuple[EnergyStep, ...]:
-    """The cluster's prices over [from_s, to_s], seconds since the epoch, in three queries. See `clusters.energy.energy_steps`.
+    """The cluster's prices over [from_s, to_s], seconds since the epoch, in three queries. See
+    `clusters.energy.energy_steps`.
 
-    `zone` is the IANA zone in which the tariffs' hours count: the cluster's, unless another one was in force then.
+    `zone` is the IANA zone in which the tariffs' hours count: the cluster's, unless another one was
+    in force then.
     """
     end = datetime.fromtimestamp(to_s, UTC)
-    tariffs = EnergyTariff.objects.filter(cluster=cluster, effective_from__lte=end).prefetch_related("bands")
+    tariffs = EnergyTariff.objects.filter(
+        cluster=cluster, effective_from__lte=end
+    ).prefetch_related("bands")
     pues = PueRecord.objects.filter(cluster=cluster, effective_from__lte=end)
     if known_by is not None:
-        tariffs, pues = tariffs.filter(created_at__lte=known_by), pues.filter(created_at__lte=known_by)
+        tariffs, pues = (
+            tariffs.filter(created_at__lte=known_by),
+            pues.filter(created_at__lte=known_by),
+        )
     return energy_steps(
         [_tariff(row) for row in tariffs.order_by("effective_from", "id")],
-        [Pue(row.effective_from.timestamp(), row.pue) for row in pues.order_by("effective_from", "id")],
+        [
+            Pue(row.effective_from.timestamp(), row.pue)
+            for row in pues.order_by("effective_from", "id")
+        ],
         zone or cluster.timezone,
         from_s,
         to_s,
@@ -49,19 +65,31 @@ def power_cap_steps(cluster: Cluster, from_s: float, to_s: float) -> tuple[Power
 
 
 def power_cap_now_w(cluster: Cluster, now_s: float) -> float | None:
-    """The watts that what runs may use from now to the next periodic round, that moment included; None for any number."""
+    """The watts that what runs may use from now to the next periodic round, that moment included;
+    None for any number.
+    """
     until_s = now_s + cluster.period_s
-    return lowest_cap_w(cluster.power_cap_w, power_cap_steps(cluster, now_s, until_s + 1.0), now_s, until_s)
+    return lowest_cap_w(
+        cluster.power_cap_w, power_cap_steps(cluster, now_s, until_s + 1.0), now_s, until_s
+    )
 
 
 def tariff_in_force(cluster: Cluster, at: datetime) -> EnergyTariff | None:
     """The version of the prices that holds at a time; None before the first."""
-    return EnergyTariff.objects.filter(cluster=cluster, effective_from__lte=at).order_by("-effective_from", "-id").first()
+    return (
+        EnergyTariff.objects.filter(cluster=cluster, effective_from__lte=at)
+        .order_by("-effective_from", "-id")
+        .first()
+    )
 
 
 def pue_in_force(cluster: Cluster, at: datetime) -> PueRecord | None:
     """The PUE that holds at a time; None (which counts as 1) before the first."""
-    return PueRecord.objects.filter(cluster=cluster, effective_from__lte=at).order_by("-effective_from", "-id").first()
+    return (
+        PueRecord.objects.filter(cluster=cluster, effective_from__lte=at)
+        .order_by("-effective_from", "-id")
+        .first()
+    )
 
 
 def _tariff(row: EnergyTariff) -> Tariff:
@@ -70,7 +98,14 @@ def _tariff(row: EnergyTariff) -> Tariff:
         row.effective_from.timestamp(),
         float(row.default_price_per_kwh),
         tuple(
-            Band(frozenset(map(int, b.days)), b.from_time, b.to_time, float(b.price_per_kwh), b.emissions_g_per_kwh) for b in bands
+            Band(
+                frozenset(map(int, b.days)),
+                b.from_time,
+                b.to_time,
+                float(b.price_per_kwh),
+                b.emissions_g_per_kwh,
+            )
+            for b in bands
         ),
         row.emissions_g_per_kwh,
     )

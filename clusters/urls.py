@@ -13,7 +13,13 @@ urlpatterns = [
     path("nodes/<uuid:node_id>/directives", directives_view, name="agent-directives"),
     path("assignments/<uuid:assignment_id>/accept", api.AcceptView.as_view(), name="agent-accept"),
     path("assignments/<uuid:assignment_id>/state", api.StateView.as_view(), name="agent-state"),
-    path("assignments/<uuid:assignment_id>/logs/<str:stream>", api.LogView.as_view(), name="agent-log"),
-    path("assignments/<uuid:assignment_id>/metrics", api.MetricsView.as_view(), name="agent-metrics"),
+    path(
+        "assignments/<uuid:assignment_id>/logs/<str:stream>",
+        api.LogView.as_view(),
+        name="agent-log",
+    ),
+    path(
+        "assignments/<uuid:assignment_id>/metrics", api.MetricsView.as_view(), name="agent-metrics"
+    ),
     re_path(r"[\s\S]*", not_found_api),
 ]

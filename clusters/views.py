@@ -45,7 +45,9 @@ def nodes(request: HttpRequest) -> HttpResponse:
 
 @require_POST
 def node_action(request: HttpRequest, node_id: uuid.UUID, action: str) -> HttpResponse:
-    """Cordon, uncordon or drain a node, or give it another role or number of slots; for operators."""
+    """Cordon, uncordon or drain a node, or give it another role or number of slots; for
+    operators.
+    """
     user = cast(User, request.user)
     if not is_operator(user):
         raise PermissionDenied("only operators change nodes")
@@ -72,10 +74,16 @@ def _act(node: Node, action: str, said: Mapping[str, str], actor: str) -> str:
             until = _deadline(said.get("minutes", ""))
             node_drain(node, deadline=until, actor=actor, reason=reason)
             when = "now" if until is None else f"by {until:{_clock(until)}} UTC"
-            return f"{node.name} takes nothing new; what runs there saves a checkpoint and moves elsewhere {when}."
+            return (
+                f"{node.name} takes nothing new; what runs there saves a checkpoint and moves"
+                f" elsewhere {when}."
+            )
         case "role" if role in Role.values:
             node_set_role(node, role, actor=actor)
-            return f"{node.name} now serves {'production and profiling' if role == Role.BOTH else role}."
+            return (
+                f"{node.name} now serves"
+                f" {'production and profiling' if role == Role.BOTH else role}."
+            )
         case "slots":
             slots = _slots(said.get("slots", ""))
             node_set_slots(node, slots, actor=actor)
@@ -90,7 +98,11 @@ def _slots(text: str) -> int:
 
 
 def _shared_by(slots: int) -> str:
-    return "Jobs no longer share the GPUs" if slots == 1 else f"Up to {slots} jobs may now share each GPU"
+    return (
+        "Jobs no longer share the GPUs"
+        if slots == 1
+        else f"Up to {slots} jobs may now share each GPU"
+    )
 
 
 def _deadline(minutes: str) -> datetime | None:
@@ -98,7 +110,9 @@ def _deadline(minutes: str) -> datetime | None:
     if not minutes.strip():
         return None
     if not minutes.strip().isdecimal() or len(minutes.strip()) > 5:
-        raise NodeStateError(f"the deadline must be a whole number of minutes, not {minutes[:20]!r}")
+        raise NodeStateError(
+            f"the deadline must be a whole number of minutes, not {minutes[:20]!r}"
+        )
     return datetime.now(UTC) + timedelta(minutes=int(minutes))
 
 

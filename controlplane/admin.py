@@ -29,12 +29,28 @@ from unfold.forms import AdminPasswordChangeForm, UserChangeForm, UserCreationFo
 class RoundAdmin(ReadOnly):
     """A decision with all it was made from, so that it can be replayed."""
 
-    list_display = ("number", "cluster", "status", "policy", "plan_status", "objective", "started_at", "solve_s")
+    list_display = (
+        "number",
+        "cluster",
+        "status",
+        "policy",
+        "plan_status",
+        "objective",
+        "started_at",
+        "solve_s",
+    )
     list_filter = ("cluster", "status", "policy")
     list_select_related = ("cluster",)
     date_hierarchy = "started_at"
     exclude = ("reasons", "parameters", "snapshot", "plan", "runs_expected", "changes", "rejected")
-    readonly_fields = ("reasons_shown", "parameters_shown", "changes_shown", "rejected_shown", "plan_shown", "snapshot_shown")
+    readonly_fields = (
+        "reasons_shown",
+        "parameters_shown",
+        "changes_shown",
+        "rejected_shown",
+        "plan_shown",
+        "snapshot_shown",
+    )
     reasons_shown = pretty("reasons", "reasons")
     parameters_shown = pretty("parameters", "parameters")
     changes_shown = pretty("changes", "changes")
@@ -54,7 +70,9 @@ class RescheduleEventAdmin(ReadOnly):
 
 @admin.register(Simulation)
 class SimulationAdmin(ReadOnly):
-    """Who has policies compared, and how far it is. Share keys are for those whom its owner gives the link."""
+    """Who has policies compared, and how far it is. Share keys are for those whom its owner gives
+    the link.
+    """
 
     list_display = ("created_at", "name", "user", "team", "state", "progress", "starts", "ended_at")
     list_filter = ("state", "team")
@@ -71,7 +89,9 @@ admin.site.unregister(Group)
 
 @admin.register(User)
 class UserAdmin(_DjangoUserAdmin, _Styled):
-    """People. Only who has Django's permission for it may change them: operators do not make operators."""
+    """People. Only who has Django's permission for it may change them: operators do not make
+    operators.
+    """
 
     form = UserChangeForm
     add_form = UserCreationForm

@@ -1,4 +1,6 @@
-"""What the administration's pages share: who gets in, history with values, read-only pages, readable JSON."""
+"""What the administration's pages share: who gets in, history with values, read-only pages,
+readable JSON.
+"""
 
 from __future__ import annotations
 
@@ -81,16 +83,24 @@ def _is_operator(request: HttpRequest) -> bool:
 
 
 class OperatorAdmin(StaffOnly, _ModelAdmin):
-    """A page for operators whose history says not only which fields were changed but from what to what."""
+    """A page for operators whose history says not only which fields were changed but from what to
+    what.
+    """
 
     unhistoried: tuple[str, ...] = ()
     """Fields whose values stay out of the history (secrets)."""
 
-    def construct_change_message(self, request: HttpRequest, form: Form, formsets: Any, add: bool = False) -> list[dict[str, Any]]:
+    def construct_change_message(
+        self, request: HttpRequest, form: Form, formsets: Any, add: bool = False
+    ) -> list[dict[str, Any]]:
         """Django's message, with values."""
-        message: list[dict[str, Any]] = super().construct_change_message(request, form, formsets, add)
+        message: list[dict[str, Any]] = super().construct_change_message(
+            request, form, formsets, add
+        )
         if not add and form.changed_data and message and "changed" in message[0]:
-            message[0]["changed"]["fields"] = [self._in_words(form, name) for name in form.changed_data]
+            message[0]["changed"]["fields"] = [
+                self._in_words(form, name) for name in form.changed_data
+            ]
         return message
 
     def _in_words(self, form: Form, name: str) -> str:
@@ -144,7 +154,9 @@ def costs_changed(clusters: Iterable[Cluster]) -> None:
 
 
 def save_changed(obj: Model, changed: Collection[str]) -> None:
-    """Save these fields and no others: the row may also hold what rounds and agents write meanwhile. A new row is saved whole."""
+    """Save these fields and no others: the row may also hold what rounds and agents write
+    meanwhile. A new row is saved whole.
+    """
     obj.save(update_fields=None if obj._state.adding else changed)
 
 
@@ -158,8 +170,16 @@ def pretty(field: str, description: str) -> Callable[[Any, Model], SafeString]:
 
     def show(self: object, obj: Model) -> SafeString:
         text = json.dumps(getattr(obj, field), indent=2, sort_keys=True, default=str)
-        more = f"\n... and {len(text) - SHOWN_JSON:,} characters more" if len(text) > SHOWN_JSON else ""
-        return format_html('<pre style="max-height:32rem;overflow:auto;white-space:pre-wrap">{}{}</pre>', text[:SHOWN_JSON], more)
+        more = (
+            f"\n... and {len(text) - SHOWN_JSON:,} characters more"
+            if len(text) > SHOWN_JSON
+            else ""
+        )
+        return format_html(
+            '<pre style="max-height:32rem;overflow:auto;white-space:pre-wrap">{}{}</pre>',
+            text[:SHOWN_JSON],
+            more,
+        )
 
     return admin.display(description=description)(show)
 
@@ -171,7 +191,9 @@ def for_each(
     act: Callable[[Any], object],
     refusals: tuple[type[Exception], ...],
 ) -> None:
-    """Do it to every chosen row, each in a transaction of its own, and say what was done and what was refused."""
+    """Do it to every chosen row, each in a transaction of its own, and say what was done and what
+    was refused.
+    """
     done = 0
     for row in rows:
         try:

@@ -12,7 +12,9 @@ class ControlplaneConfig(AppConfig):
     default_auto_field = "django.db.models.BigAutoField"
 
     def ready(self) -> None:
-        """Register the system checks and what the OpenAPI document needs; name the units of the house's own models."""
+        """Register the system checks and what the OpenAPI document needs; name the units of the
+        house's own models.
+        """
         from controlplane import checks, openapi  # noqa: F401  # importing them registers what they have
         from controlplane.units import name_units
 

@@ -1,4 +1,6 @@
-"""ASGI entry point: Django, with the short ways of agents' heartbeats and of submissions in front."""
+"""ASGI entry point: Django, with the short ways of agents' heartbeats and of submissions in
+front.
+"""
 
 import os
 
@@ -7,7 +9,9 @@ from django.core.asgi import get_asgi_application
 os.environ.setdefault("DJANGO_SETTINGS_MODULE", "controlplane.settings")
 _django = get_asgi_application()
 
-from clusters.asgi import ShortWay  # noqa: E402  # it needs the applications that Django has loaded by now
+from clusters.asgi import (
+    ShortWay,
+)  # noqa: E402  # it needs the applications that Django has loaded by now
 from controlplane.lasting_threads import LastingThreads  # noqa: E402  # as above
 from jobs.asgi import Submissions  # noqa: E402  # as above
 

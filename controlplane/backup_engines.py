@@ -1,4 +1,6 @@
-"""How a database is written to a file and read from one: SQLite by its own online backup, PostgreSQL by its own programs."""
+"""How a database is written to a file and read from one: SQLite by its own online backup,
+PostgreSQL by its own programs.
+"""
 
 from __future__ import annotations
 
@@ -22,22 +24,32 @@ ERA = 1_577_836_800
 
 
 def era_s() -> int:
-    """Seconds since ERA. No job is launched and no session opened every second, so neither fences nor epochs ever come up to it."""
+    """Seconds since ERA. No job is launched and no session opened every second, so neither fences
+    nor epochs ever come up to it.
+    """
     return int(time.time()) - ERA
 
 
 def nobody_else(schema: str = "") -> list[str]:
-    """What is done to a dump while it is read in, so that no moment is unsafe: plain SQL that fits every version's schema.
+    """What is done to a dump while it is read in, so that no moment is unsafe: plain SQL that fits
+    every version's schema.
 
     `schema` stands before the names of tables, with its point.
     """
     return [
         # No round may be held until the restored state has been made safe (controlplane.restoring).
-        f"UPDATE {schema}clusters_cluster SET round_owner = '{LOCK_OWNER}', round_expires_at = '2999-01-01 00:00:00'",  # noqa: S608  # nothing of a client's
-        # Whatever was launched after the backup, by a server that was itself restored from it too, has a lower fence than whatever
-        # is launched from now on: a fixed stride would give the same fences out again at a second restore. Sessions likewise.
+        (  # noqa: S608  # nothing of a client's
+            f"UPDATE {schema}clusters_cluster SET round_owner = '{LOCK_OWNER}', round_expires_at ="
+            " '2999-01-01 00:00:00'"
+        ),
+        # Whatever was launched after the backup, by a server that was itself restored from it too,
+        # has a lower fence than whatever is launched from now on: a fixed stride would give the
+        # same fences out again at a second restore. Sessions likewise.
         f"UPDATE {schema}jobs_job SET fence = {_beyond('fence')}",  # noqa: S608  # as above
-        f"UPDATE {schema}clusters_node SET epoch = {_beyond('epoch')}, session_secret_sha256 = '', session_expires_at = NULL",  # noqa: S608  # as above
+        (  # noqa: S608  # as above
+            f"UPDATE {schema}clusters_node SET epoch = {_beyond('epoch')}, session_secret_sha256 ="
+            " '', session_expires_at = NULL"
+        ),
     ]
 
 
@@ -45,7 +57,19 @@ def _beyond(column: str) -> str:
     return f"CASE WHEN {column} < {era_s()} THEN {era_s()} ELSE {column} + 1000000 END"
 
 
-LIBPQ = ("dbname", "user", "host", "port", "sslmode", "sslrootcert", "sslcert", "sslkey", "connect_timeout", "options", "service")
+LIBPQ = (
+    "dbname",
+    "user",
+    "host",
+    "port",
+    "sslmode",
+    "sslrootcert",
+    "sslcert",
+    "sslkey",
+    "connect_timeout",
+    "options",
+    "service",
+)
 
 
 class BackupError(Exception):
@@ -66,7 +90,9 @@ class Engine(Protocol):
         ...
 
     def staged(self, dump: Path) -> AbstractContextManager[None]:
-        """Inside, the default connection is to the database with the dump in it; what is there afterwards stays."""
+        """Inside, the default connection is to the database with the dump in it; what is there
+        afterwards stays.
+        """
         ...
 
 
@@ -76,11 +102,15 @@ def engine() -> Engine:
         return SqliteEngine(Path(str(connection.settings_dict["NAME"])))
     if connection.vendor == "postgresql":
         return PostgresEngine()
-    raise BackupError(f"backups of {connection.vendor} are not known here; use SQLite or PostgreSQL")
+    raise BackupError(
+        f"backups of {connection.vendor} are not known here; use SQLite or PostgreSQL"
+    )
 
 
 class SqliteEngine:
-    """A file. Copies are made by SQLite's online backup, which takes in what still stands in the write-ahead log."""
+    """A file. Copies are made by SQLite's online backup, which takes in what still stands in the
+    write-ahead log.
+    """
 
     vendor = "sqlite"
 
@@ -92,11 +122,15 @@ class SqliteEngine:
         _copy(self.path, to)
 
     def refuse_company(self) -> None:
-        """SQLite does not tell; but the copy is written in one transaction, which those others would see whole."""
+        """SQLite does not tell; but the copy is written in one transaction, which those others
+        would see whole.
+        """
 
     @contextmanager
     def staged(self, dump: Path) -> Iterator[None]:
-        """Everything is done to a copy beside the database, which then replaces its content in one transaction."""
+        """Everything is done to a copy beside the database, which then replaces its content in one
+        transaction.
+        """
         staging = self.path.with_name(f"{self.path.name}.restoring")
         _remove(staging)
         shutil.copyfile(dump, staging)
@@ -113,7 +147,9 @@ class SqliteEngine:
 
 
 class PostgresEngine:
-    """A server, by pg_dump, pg_restore and psql, which have to be on the PATH in a version that fits the server's."""
+    """A server, by pg_dump, pg_restore and psql, which have to be on the PATH in a version that
+    fits the server's.
+    """
 
     vendor = "postgresql"
 
@@ -122,32 +158,58 @@ class PostgresEngine:
 
         Without comments, for only its owner may make that of an extension.
         """
-        _run("pg_dump", "--format=custom", "--no-owner", "--no-privileges", "--no-comments", f"--file={to}", *_address())
+        _run(
+            "pg_dump",
+            "--format=custom",
+            "--no-owner",
+            "--no-privileges",
+            "--no-comments",
+            f"--file={to}",
+            *_address(),
+        )
 
     def refuse_company(self) -> None:
         """Nobody else may be connected: what they believe would not hold any more."""
         with connection.cursor() as cursor:
             cursor.execute(
-                "SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND pid <> pg_backend_pid()"
-                " AND backend_type = 'client backend'"
+                "SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND pid"
+                " <> pg_backend_pid() AND backend_type = 'client backend'"
             )
             others = cursor.fetchone()[0]
         if others:
-            raise BackupError(f"{others} others are connected to the database; stop web, worker and beat first (or use --force)")
+            raise BackupError(
+                f"{others} others are connected to the database; stop web, worker and beat first"
+                " (or use --force)"
+            )
 
     def staged(self, dump: Path) -> AbstractContextManager[None]:
-        """In one transaction the tables are dropped, read in and made safe; what follows is done in place."""
+        """In one transaction the tables are dropped, read in and made safe; what follows is done in
+        place.
+        """
         script = dump.with_suffix(".sql")
         _run("pg_restore", "--no-owner", "--no-privileges", f"--file={script}", str(dump))
         with connection.cursor() as cursor:
-            cursor.execute("SELECT current_schema(), array(SELECT tablename FROM pg_tables WHERE schemaname = current_schema())")
+            cursor.execute(
+                "SELECT current_schema(), array(SELECT tablename FROM pg_tables WHERE schemaname ="
+                " current_schema())"
+            )
             schema, tables = cursor.fetchone()
         before, after = dump.with_name("before.sql"), dump.with_name("after.sql")
-        before.write_text("".join(f'DROP TABLE "{schema}"."{table}" CASCADE;\n' for table in tables))
+        before.write_text(
+            "".join(f'DROP TABLE "{schema}"."{table}" CASCADE;\n' for table in tables)
+        )
         after.write_text("".join(f"{statement};\n" for statement in nobody_else(f'"{schema}".')))
         connection.close()
         files = (f"--file={name}" for name in (before, script, after))
-        _run("psql", "--no-psqlrc", "--quiet", "--single-transaction", "--set=ON_ERROR_STOP=1", *files, *_address("--dbname"))
+        _run(
+            "psql",
+            "--no-psqlrc",
+            "--quiet",
+            "--single-transaction",
+            "--set=ON_ERROR_STOP=1",
+            *files,
+            *_address("--dbname"),
+        )
         return nullcontext()
 
 
@@ -186,7 +248,9 @@ def _remove(path: Path) -> None:
 
 
 def _address(option: str = "--dbname") -> list[str]:
-    """Where the database is, for PostgreSQL's programs; the password goes by the environment, others can see arguments."""
+    """Where the database is, for PostgreSQL's programs; the password goes by the environment,
+    others can see arguments.
+    """
     known: dict[str, Any] = connection.get_connection_params()
     words = (f"{name}='{_escaped(str(known[name]))}'" for name in LIBPQ if known.get(name))
     return [f"{option}={' '.join(words)}"]
@@ -198,9 +262,14 @@ def _escaped(value: str) -> str:
 
 def _run(program: str, *arguments: str) -> None:
     if shutil.which(program) is None:
-        raise BackupError(f"{program} is not on the PATH; install PostgreSQL's client programs (Debian: postgresql-client)")
+        raise BackupError(
+            f"{program} is not on the PATH; install PostgreSQL's client programs (Debian:"
+            " postgresql-client)"
+        )
     password = str(connection.settings_dict.get("PASSWORD") or "")
     environment = {**os.environ, **({"PGPASSWORD": password} if password else {})}
-    done = subprocess.run([program, *arguments], env=environment, capture_output=True, text=True, check=False)
+    done = subprocess.run(
+        [program, *arguments], env=environment, capture_output=True, text=True, check=False
+    )
     if done.returncode:
         raise BackupError(f"{program} failed: {done.stderr.strip()[-2000:]}")

@@ -1,7 +1,9 @@
-"""Backups: one file with the database, a manifest, and if asked for the keys. Written whole or not at all, for its owner alone.
+"""Backups: one file with the database, a manifest, and if asked for the keys. Written whole or not
+at all, for its owner alone.
 
-The file is a tar archive: `manifest.json` (Manifest), `database` (a SQLite file, or pg_dump's custom format) and `keys.json`.
-Secrets of teams are in the database encrypted: without the keys of the server they are lost, so keep those too, and elsewhere.
+The file is a tar archive: `manifest.json` (Manifest), `database` (a SQLite file, or pg_dump's
+custom format) and `keys.json`. Secrets of teams are in the database encrypted: without the keys of
+the server they are lost, so keep those too, and elsewhere.
 """
 
 from __future__ import annotations
@@ -34,7 +36,9 @@ BLOCK = 1 << 20
 
 @dataclass(frozen=True, slots=True)
 class Manifest:
-    """What is in a backup: made by which version, when (ISO), of which sort of database with which migrations."""
+    """What is in a backup: made by which version, when (ISO), of which sort of database with which
+    migrations.
+    """
 
     version: str
     vendor: str
@@ -47,7 +51,9 @@ class Manifest:
 
 
 def write_backup(path: Path, *, with_keys: bool = False, force: bool = False) -> Manifest:
-    """Back the database up into a new file of mode 0600. BackupError if it exists (unless `force`) or cannot be written."""
+    """Back the database up into a new file of mode 0600. BackupError if it exists (unless `force`)
+    or cannot be written.
+    """
     if path.exists() and not force:
         raise BackupError(f"{path} exists; choose another name, or replace it with --force")
     try:
@@ -75,9 +81,14 @@ def read_manifest(path: Path) -> Manifest:
 
 @contextmanager
 def unpacked(path: Path) -> Iterator[tuple[Manifest, Path]]:
-    """The manifest and a file with the dump, checked against its checksum, for as long as the context lasts."""
+    """The manifest and a file with the dump, checked against its checksum, for as long as the
+    context lasts.
+    """
     try:
-        with tempfile.TemporaryDirectory(prefix="loadmaster-restore-") as work, tarfile.open(path, "r:") as archive:
+        with (
+            tempfile.TemporaryDirectory(prefix="loadmaster-restore-") as work,
+            tarfile.open(path, "r:") as archive,
+        ):
             manifest = _read_manifest(archive)
             dump = Path(work) / "database"
             _unpack(archive, dump, manifest)
@@ -87,7 +98,9 @@ def unpacked(path: Path) -> Iterator[tuple[Manifest, Path]]:
 
 
 def keys_of(path: Path) -> dict[str, str]:
-    """The server's keys, by the names of their settings; BackupError if the backup was made without them."""
+    """The server's keys, by the names of their settings; BackupError if the backup was made without
+    them.
+    """
     with tarfile.open(path, "r:") as archive:
         member = archive.extractfile("keys.json") if "keys.json" in archive.getnames() else None
         if member is None:
@@ -97,15 +110,22 @@ def keys_of(path: Path) -> dict[str, str]:
 
 
 def check_fits(manifest: Manifest) -> None:
-    """BackupError for another sort of database, and for a schema that this version does not know."""
+    """BackupError for another sort of database, and for a schema that this version does not
+    know.
+    """
     if manifest.vendor != connection.vendor:
         text = f"the backup is of {manifest.vendor}, this server's database is {connection.vendor}"
         raise BackupError(f"{text}; restore it where DATABASE_URL is of the same sort")
     known = {_name(key) for key in MigrationLoader(connection).disk_migrations}
     strange = sorted(set(manifest.migrations) - known)
     if strange:
-        shown = ", ".join(strange[:3]) + (f" and {len(strange) - 3} more" if len(strange) > 3 else "")
-        text = f"the backup was made by version {manifest.version}, whose schema is newer than that of {version('loadmaster')}"
+        shown = ", ".join(strange[:3]) + (
+            f" and {len(strange) - 3} more" if len(strange) > 3 else ""
+        )
+        text = (
+            f"the backup was made by version {manifest.version}, whose schema is newer than that of"
+            f" {version('loadmaster')}"
+        )
         raise BackupError(f"{text} (unknown here: {shown}); install that version first")
 
 
@@ -160,7 +180,10 @@ def _read_manifest(archive: tarfile.TarFile) -> Manifest:
         member = archive.extractfile("manifest.json")
         fields: dict[str, Any] = json.load(member) if member else {}
         if fields.get("format") != FORMAT:
-            raise BackupError(f"the backup is of format {fields.get('format')}, this version reads format {FORMAT}")
+            raise BackupError(
+                f"the backup is of format {fields.get('format')}, this version reads format"
+                f" {FORMAT}"
+            )
         return Manifest(**{**fields, "migrations": tuple(fields["migrations"])})
     except (KeyError, TypeError, ValueError) as error:
         raise BackupError(f"this is no backup of Loadmaster: {error}") from error
@@ -177,7 +200,9 @@ def _unpack(archive: tarfile.TarFile, dump: Path, manifest: Manifest) -> None:
         while block := member.read(BLOCK):
             file.write(block)
     if dump.stat().st_size != manifest.size or _digest(dump) != manifest.sha256:
-        raise BackupError("the backup is damaged: its database is not what the manifest says (sha256)")
+        raise BackupError(
+            "the backup is damaged: its database is not what the manifest says (sha256)"
+        )
 
 
 def _digest(path: Path) -> str:

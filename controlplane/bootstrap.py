@@ -1,4 +1,6 @@
-"""What a first start puts into an empty database, so that there is something to work with. Every step may be repeated."""
+"""What a first start puts into an empty database, so that there is something to work with. Every
+step may be repeated.
+"""
 
 from __future__ import annotations
 
@@ -44,15 +46,23 @@ class EmulatedNode:
 
 
 EMULATED_NODES = (
-    EmulatedNode("volta", "V100", 2, tflops=14.0, memory_gb=16.0, idle_w=30.0, peak_w=200.0, base_w=300.0),
-    EmulatedNode("pascal", "P100", 2, tflops=9.3, memory_gb=16.0, idle_w=30.0, peak_w=180.0, base_w=270.0),
-    EmulatedNode("turing", "T4", 1, tflops=8.1, memory_gb=16.0, idle_w=10.0, peak_w=80.0, base_w=320.0),
+    EmulatedNode(
+        "volta", "V100", 2, tflops=14.0, memory_gb=16.0, idle_w=30.0, peak_w=200.0, base_w=300.0
+    ),
+    EmulatedNode(
+        "pascal", "P100", 2, tflops=9.3, memory_gb=16.0, idle_w=30.0, peak_w=180.0, base_w=270.0
+    ),
+    EmulatedNode(
+        "turing", "T4", 1, tflops=8.1, memory_gb=16.0, idle_w=10.0, peak_w=80.0, base_w=320.0
+    ),
 )
 
 
 @transaction.atomic
 def bootstrap() -> str | None:
-    """Make the local cluster, its GPU types, prices, a team, and an admin; return the admin's password if it was made just now."""
+    """Make the local cluster, its GPU types, prices, a team, and an admin; return the admin's
+    password if it was made just now.
+    """
     password = _make_admin()
     cluster = _make_cluster()
     _make_prices(cluster)
@@ -73,18 +83,31 @@ def _make_admin() -> str | None:
 
 
 def _make_cluster() -> Cluster:
-    """A cluster whose clockwork suits one machine: short leases, so that a lost agent is noticed in seconds."""
+    """A cluster whose clockwork suits one machine: short leases, so that a lost agent is noticed in
+    seconds.
+    """
     clockwork = {"heartbeat_s": 2.0, "lease_s": 15.0, "grace_s": 8.0, "margin_s": 3.0}
     return Cluster.objects.get_or_create(name=CLUSTER, defaults=clockwork)[0]
 
 
 def _make_prices(cluster: Cluster) -> None:
     if not cluster.tariffs.exists():
-        EnergyTariff.objects.create(cluster=cluster, name="flat", effective_from=_BEGINNING, default_price_per_kwh=ANDREAS_PRICE)
+        EnergyTariff.objects.create(
+            cluster=cluster,
+            name="flat",
+            effective_from=_BEGINNING,
+            default_price_per_kwh=ANDREAS_PRICE,
+        )
     if not cluster.pues.exists():
         PueRecord.objects.create(cluster=cluster, effective_from=_BEGINNING, pue=ANDREAS_PUE)
 
 
 def _make_gpu_type(node: EmulatedNode) -> None:
-    values = {"tflops": node.tflops, "memory_gb": node.memory_gb, "idle_w": node.idle_w, "peak_w": node.peak_w, "emulated": True}
+    values = {
+        "tflops": node.tflops,
+        "memory_gb": node.memory_gb,
+        "idle_w": node.idle_w,
+        "peak_w": node.peak_w,
+        "emulated": True,
+    }
     GpuType.objects.get_or_create(name=node.gpu_type, defaults=values)

@@ -12,8 +12,8 @@ Answer = HttpResponseBase | Awaitable[HttpResponseBase]
 
 
 class BothWays:
-    """A middleware that Django need not put into a thread, nor anything inside it. `get_response` gives an HttpResponseBase, or a
-    coroutine of one where `later` is true.
+    """A middleware that Django need not put into a thread, nor anything inside it. `get_response`
+    gives an HttpResponseBase, or a coroutine of one where `later` is true.
     """
 
     sync_capable = True

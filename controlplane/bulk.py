@@ -1,7 +1,9 @@
-"""Many rows of one model written at once for less than half of what the ORM's `bulk_create` takes of a processor.
+"""Many rows of one model written at once for less than half of what the ORM's `bulk_create` takes
+of a processor.
 
-The ORM looks at every value of every row for an expression and, on SQLite, writes a new statement for every twenty rows of a wide
-table. Here values go straight to the database, prepared by their fields as the ORM prepares them.
+The ORM looks at every value of every row for an expression and, on SQLite, writes a new statement
+for every twenty rows of a wide table. Here values go straight to the database, prepared by their
+fields as the ORM prepares them.
 """
 
 from __future__ import annotations
@@ -15,23 +17,33 @@ from django.db.backends.base.base import BaseDatabaseWrapper
 M = TypeVar("M", bound=models.Model)
 
 PLAIN: dict[type[models.Field[Any, Any]], type] = {
-    models.CharField: str, models.TextField: str, models.BooleanField: bool, models.FloatField: float,
-    models.IntegerField: int, models.BigIntegerField: int, models.PositiveIntegerField: int, models.PositiveBigIntegerField: int,
+    models.CharField: str, models.TextField: str, models.BooleanField: bool,
+    models.FloatField: float,
+    models.IntegerField: int, models.BigIntegerField: int, models.PositiveIntegerField: int,
+    models.PositiveBigIntegerField: int,
     models.ForeignKey: int,
 }  # fmt: skip
-"""Fields that hand a value of this very type to the database as it is. Every field does so with None."""
+"""Fields that hand a value of this very type to the database as it is. Every field does so with
+None.
+"""
 
 MOST_ROWS = 500
 """Rows of one statement, where all its values go along with it."""
 
 
 def insert(model: type[M], rows: Iterable[M]) -> None:
-    """Insert them. Rows they refer to are saved already; what the database makes is not read back, no signal sent."""
+    """Insert them. Rows they refer to are saved already; what the database makes is not read back,
+    no signal sent.
+    """
     rows = list(rows)
     if not rows:
         return
     connection = connections[router.db_for_write(model)]
-    fields = [f for f in model._meta.concrete_fields if not (f.generated or isinstance(f, models.AutoField))]
+    fields = [
+        f
+        for f in model._meta.concrete_fields
+        if not (f.generated or isinstance(f, models.AutoField))
+    ]
     values = list(zip(*(_column(field, rows, connection) for field in fields), strict=True))
     quoted = ", ".join(connection.ops.quote_name(str(field.column)) for field in fields)
     into = f"INSERT INTO {connection.ops.quote_name(model._meta.db_table)} ({quoted}) VALUES "  # noqa: S608  # names are the model's own
@@ -40,17 +52,26 @@ def insert(model: type[M], rows: Iterable[M]) -> None:
         row._state.adding, row._state.db = False, connection.alias
 
 
-def _column(field: models.Field[Any, Any], rows: Collection[models.Model], connection: BaseDatabaseWrapper) -> list[Any]:
+def _column(
+    field: models.Field[Any, Any], rows: Collection[models.Model], connection: BaseDatabaseWrapper
+) -> list[Any]:
     """The field's values, as the database takes them."""
     plain = PLAIN.get(type(field))
     values = [field.pre_save(row, True) for row in rows]
-    return [v if v is None or type(v) is plain else field.get_db_prep_save(v, connection) for v in values]
+    return [
+        v if v is None or type(v) is plain else field.get_db_prep_save(v, connection)
+        for v in values
+    ]
 
 
-def _execute(connection: BaseDatabaseWrapper, into: str, places: str, values: list[tuple[Any, ...]]) -> None:
+def _execute(
+    connection: BaseDatabaseWrapper, into: str, places: str, values: list[tuple[Any, ...]]
+) -> None:
     with connection.cursor() as cursor:
         if connection.vendor == "sqlite":  # prepares the statement once
             cursor.executemany(into + places, values)
             return
         for part in (values[i : i + MOST_ROWS] for i in range(0, len(values), MOST_ROWS)):
-            cursor.execute(into + ", ".join([places] * len(part)), [value for row in part for value in row])
+            cursor.execute(
+                into + ", ".join([places] * len(part)), [value for row in part for value in row]
+            )

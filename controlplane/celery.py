@@ -1,4 +1,6 @@
-"""The Celery application. The broker carries hints, never truth: tasks are idempotent, a reconciler finds what was missed."""
+"""The Celery application. The broker carries hints, never truth: tasks are idempotent, a reconciler
+finds what was missed.
+"""
 
 from __future__ import annotations
 
@@ -19,7 +21,9 @@ import_module("controlplane.log_tasks")
 
 
 def _touch_alive_file(**_: Any) -> None:
-    """Tell whoever looks at the file's time (a container's health check) that this process still works."""
+    """Tell whoever looks at the file's time (a container's health check) that this process still
+    works.
+    """
     if path := os.environ.get("LOADMASTER_ALIVE_FILE", ""):
         Path(path).touch()
 

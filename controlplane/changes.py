@@ -1,8 +1,9 @@
-"""From what is committed and a plan to what must be done: start, keep, pre-empt, migrate, resize. Pure, the same in both worlds.
+"""From what is committed and a plan to what must be done: start, keep, pre-empt, migrate, resize.
+Pure, the same in both worlds.
 
-A plan is the whole decision about the jobs it speaks of: what runs of them and is not placed again is stopped, a profile run
-too. Of a job that it neither places nor leaves waiting (one the snapshot did not show) everything goes on. Stops come first,
-because what starts may need what they free.
+A plan is the whole decision about the jobs it speaks of: what runs of them and is not placed again
+is stopped, a profile run too. Of a job that it neither places nor leaves waiting (one the snapshot
+did not show) everything goes on. Stops come first, because what starts may need what they free.
 """
 
 from __future__ import annotations
@@ -29,9 +30,11 @@ class Start:
 
 
 class Keep(NamedTuple):
-    """It runs where the plan wants it. `placement` is None where the plan does not speak of it; else its term may have changed.
+    """It runs where the plan wants it. `placement` is None where the plan does not speak of it;
+    else its term may have changed.
 
-    (A named tuple because nearly all changes are such: it is made in half of the time of a frozen dataclass.)
+    (A named tuple because nearly all changes are such: it is made in half of the time of a frozen
+    dataclass.)
     """
 
     key: PlacementKey
@@ -42,12 +45,16 @@ class Keep(NamedTuple):
     def changes_term(self) -> bool:
         """Whether the plan wants another end than the committed one."""
         wanted, before = self.placement, self.before
-        return wanted is not None and (wanted.until_s != before.until_s or wanted.steps_quota != before.steps_quota)
+        return wanted is not None and (
+            wanted.until_s != before.until_s or wanted.steps_quota != before.steps_quota
+        )
 
 
 @dataclass(frozen=True, slots=True)
 class Preempt:
-    """It runs, and the plan lets its job wait, or drops this copy or profile run of it: stop it at a checkpoint."""
+    """It runs, and the plan lets its job wait, or drops this copy or profile run of it: stop it at
+    a checkpoint.
+    """
 
     key: PlacementKey
     before: Running
@@ -55,7 +62,9 @@ class Preempt:
 
 @dataclass(frozen=True, slots=True)
 class Migrate:
-    """It runs with as much as the plan gives it, but elsewhere: stop it at a checkpoint, then start it there."""
+    """It runs with as much as the plan gives it, but elsewhere: stop it at a checkpoint, then start
+    it there.
+    """
 
     placement: Placement
     before: Running
@@ -74,7 +83,8 @@ Stop: TypeAlias = Preempt | Migrate | Resize
 
 
 def changes(current: Current, plan: Plan) -> tuple[Change, ...]:
-    """What leads from `current` to `plan`: one change per placement of either; stops first, then keeps, then starts.
+    """What leads from `current` to `plan`: one change per placement of either; stops first, then
+    keeps, then starts.
 
     Within each group the order is that of `current`, then of the plan.
     """
@@ -124,12 +134,18 @@ def _decided(plan: Plan) -> set[str]:
     return {p.job for p in plan.placements} | {w.job for w in plan.waiting}
 
 
-def _of_running(key: PlacementKey, run: Running, placement: Placement | None, decided: set[str]) -> Stop | Keep:
+def _of_running(
+    key: PlacementKey, run: Running, placement: Placement | None, decided: set[str]
+) -> Stop | Keep:
     if placement is None:
         return Preempt(key, run) if key[0] in decided else Keep(key, run)
     if _seats(placement.ranks) == _seats(run.ranks):
         return Keep(key, run, placement)
-    return Migrate(placement, run) if _size(placement.ranks) == _size(run.ranks) else Resize(placement, run)
+    return (
+        Migrate(placement, run)
+        if _size(placement.ranks) == _size(run.ranks)
+        else Resize(placement, run)
+    )
 
 
 def _seats(ranks: tuple[RankSeat, ...]) -> list[tuple[str, tuple[str, ...], float]]:
@@ -143,5 +159,10 @@ def _size(ranks: tuple[RankSeat, ...]) -> float:
 
 def _places(ranks: tuple[RankSeat, ...]) -> list[dict[str, Any]]:
     return [
-        {"node": seat.node, "devices": list(seat.devices), **({"share": seat.share} if seat.share < 1.0 else {})} for seat in ranks
+        {
+            "node": seat.node,
+            "devices": list(seat.devices),
+            **({"share": seat.share} if seat.share < 1.0 else {}),
+        }
+        for seat in ranks
     ]

@@ -1,4 +1,5 @@
-"""System checks of our own. `manage.py check` finds what cannot work, `check --deploy` also what is wrong in production.
+"""System checks of our own. `manage.py check` finds what cannot work, `check --deploy` also what is
+wrong in production.
 
 Every finding says what to do. Django's own checks (secret key, hosts, cookies, TLS) come on top.
 """
@@ -25,11 +26,22 @@ LONGEST_SOCKET_PATH = 107
 @register(Tags.files)
 def source_tree(app_configs: Sequence[Any] | None, **kwargs: Any) -> list[CheckMessage]:
     """The pages' templates and static files lie beside the packages, not in a wheel."""
-    missing = [name for name in ("templates", "static") if not (Path(settings.BASE_DIR) / name).is_dir()]
+    missing = [
+        name for name in ("templates", "static") if not (Path(settings.BASE_DIR) / name).is_dir()
+    ]
     if not missing:
         return []
-    hint = "Run the server from its source tree (pip install -e '.[server]') or from the image; a wheel is for agents and clients."
-    return [Error(f"{settings.BASE_DIR} has no folder {' and no folder '.join(missing)}", hint=hint, id="loadmaster.E001")]
+    hint = (
+        "Run the server from its source tree (pip install -e '.[server]') or from the image; a"
+        " wheel is for agents and clients."
+    )
+    return [
+        Error(
+            f"{settings.BASE_DIR} has no folder {' and no folder '.join(missing)}",
+            hint=hint,
+            id="loadmaster.E001",
+        )
+    ]
 
 
 @register(Tags.security)
@@ -49,8 +61,15 @@ def socket_path(app_configs: Sequence[Any] | None, **kwargs: Any) -> list[CheckM
     path = settings.VALKEY_SOCKET
     if settings.REDIS_URL or len(os.fsencode(path)) <= LONGEST_SOCKET_PATH:
         return []
-    words = f"VALKEY_SOCKET has {len(os.fsencode(path))} bytes; a socket's path may have {LONGEST_SOCKET_PATH}"
-    return [Error(words, hint="Name a shorter path, or leave VALKEY_SOCKET unset.", id="loadmaster.E003")]
+    words = (
+        f"VALKEY_SOCKET has {len(os.fsencode(path))} bytes; a socket's path may have"
+        f" {LONGEST_SOCKET_PATH}"
+    )
+    return [
+        Error(
+            words, hint="Name a shorter path, or leave VALKEY_SOCKET unset.", id="loadmaster.E003"
+        )
+    ]
 
 
 @register(Tags.security, deploy=True)
@@ -58,13 +77,22 @@ def servers(app_configs: Sequence[Any] | None, **kwargs: Any) -> list[CheckMessa
     """Production has a PostgreSQL and a Redis server, and the cache a database of its own there."""
     found: list[CheckMessage] = []
     if connection.vendor == "sqlite":
-        hint = "Set DATABASE_URL, postgres://user:password@host/name; SQLite serves the programs of one machine only."
+        hint = (
+            "Set DATABASE_URL, postgres://user:password@host/name; SQLite serves the programs of"
+            " one machine only."
+        )
         found.append(Warn("The database is SQLite", hint=hint, id="loadmaster.W001"))
     if not settings.REDIS_URL:
-        hint = "Set REDIS_URL, redis://host:6379/0; the embedded Valkey serves the programs of one machine only."
+        hint = (
+            "Set REDIS_URL, redis://host:6379/0; the embedded Valkey serves the programs of one"
+            " machine only."
+        )
         found.append(Warn("The broker is the embedded Valkey", hint=hint, id="loadmaster.W002"))
     elif settings.CACHES["default"]["LOCATION"] == settings.CELERY_BROKER_URL:
-        hint = "Unset LOADMASTER_CACHE_URL, or name another database in it: clearing the cache would clear the broker's queue."
+        hint = (
+            "Unset LOADMASTER_CACHE_URL, or name another database in it: clearing the cache would"
+            " clear the broker's queue."
+        )
         found.append(Warn("Broker and cache share one database", hint=hint, id="loadmaster.W003"))
     return found
 
@@ -77,12 +105,21 @@ def strangers(app_configs: Sequence[Any] | None, **kwargs: Any) -> list[CheckMes
         hint = "Name the hosts that people and agents use, separated by commas."
         found.append(Warn("ALLOWED_HOSTS lets any host name pass", hint=hint, id="loadmaster.W004"))
     if not os.environ.get("LOADMASTER_SECRETS_KEY"):
-        hint = "Set LOADMASTER_SECRETS_KEY (deploy/make-env writes one), then run manage.py rotate_secrets."
-        words = "The teams' secrets are encrypted with a key made from SECRET_KEY, and are lost with it"
+        hint = (
+            "Set LOADMASTER_SECRETS_KEY (deploy/make-env writes one), then run manage.py"
+            " rotate_secrets."
+        )
+        words = (
+            "The teams' secrets are encrypted with a key made from SECRET_KEY, and are lost with it"
+        )
         found.append(Warn(words, hint=hint, id="loadmaster.W005"))
     if wrong := [entry for entry in _proxies() if not _is_network(entry)]:
         hint = "Name the proxies' addresses or networks, as in 10.0.0.5,172.18.0.0/16."
-        found.append(Warn(f"FORWARDED_ALLOW_IPS: {wrong[0]!r} is no address", hint=hint, id="loadmaster.W006"))
+        found.append(
+            Warn(
+                f"FORWARDED_ALLOW_IPS: {wrong[0]!r} is no address", hint=hint, id="loadmaster.W006"
+            )
+        )
     return found
 
 
@@ -92,11 +129,21 @@ def static_files(app_configs: Sequence[Any] | None, **kwargs: Any) -> list[Check
     if (Path(settings.STATIC_ROOT) / "staticfiles.json").exists():
         return []
     words = f"{settings.STATIC_ROOT} holds no collected static files"
-    return [Warn(words, hint="Run manage.py collectstatic --noinput (the image has done it).", id="loadmaster.W007")]
+    return [
+        Warn(
+            words,
+            hint="Run manage.py collectstatic --noinput (the image has done it).",
+            id="loadmaster.W007",
+        )
+    ]
 
 
 def _proxies() -> list[str]:
-    return [entry.strip() for entry in os.environ.get("FORWARDED_ALLOW_IPS", "").split(",") if entry.strip()]
+    return [
+        entry.strip()
+        for entry in os.environ.get("FORWARDED_ALLOW_IPS", "").split(",")
+        if entry.strip()
+    ]
 
 
 def _is_network(entry: str) -> bool:

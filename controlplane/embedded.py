@@ -1,7 +1,9 @@
-"""The embedded default's supervisor: one process that starts, restarts and stops everything Loadmaster needs on one machine.
+"""The embedded default's supervisor: one process that starts, restarts and stops everything
+Loadmaster needs on one machine.
 
-Children run in sessions of their own and die with the supervisor (PR_SET_PDEATHSIG), so that a supervisor killed by -9 leaves
-nothing behind. What each program is, is said in `controlplane.embedded_programs`.
+Children run in sessions of their own and die with the supervisor (PR_SET_PDEATHSIG), so that a
+supervisor killed by -9 leaves nothing behind. What each program is, is said in
+`controlplane.embedded_programs`.
 """
 
 from __future__ import annotations
@@ -34,7 +36,8 @@ class EmbeddedError(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Program:
-    """One child: how to start it, when it is ready (asked until True), and how long it may take to end after SIGTERM.
+    """One child: how to start it, when it is ready (asked until True), and how long it may take to
+    end after SIGTERM.
 
     A `nice` one (0 to 19, as of processes) leaves the processors to the others where all want them.
     """
@@ -49,7 +52,9 @@ class Program:
 
 
 class Supervisor:
-    """Keeps programs running from `start` until `stop`; use as a context manager. `home` holds the lock and the logs."""
+    """Keeps programs running from `start` until `stop`; use as a context manager. `home` holds the
+    lock and the logs.
+    """
 
     def __init__(self, home: Path, say: Callable[[str], None] = print) -> None:
         self.home = home
@@ -65,7 +70,12 @@ class Supervisor:
             signal.signal(number, self._on_signal)
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
         self.stop()
         if self._lock is not None:
             self._lock.close()
@@ -77,7 +87,9 @@ class Supervisor:
         self.asked_to_stop = True
 
     def start(self, program: Program) -> None:
-        """Start the program and wait until it is ready. Raises EmbeddedError with the end of its log when it is not."""
+        """Start the program and wait until it is ready. Raises EmbeddedError with the end of its
+        log when it is not.
+        """
         child = _Child(program, self.home / "logs" / f"{program.name}.log")
         self._children[program.name] = child
         child.start()
@@ -86,11 +98,16 @@ class Supervisor:
             if not child.alive():
                 raise EmbeddedError(f"{program.name} ended while it started:\n{child.last_words()}")
             if time.monotonic() > give_up:
-                raise EmbeddedError(f"{program.name} was not ready within {program.ready_s:.0f} s:\n{child.last_words()}")
+                raise EmbeddedError(
+                    f"{program.name} was not ready within {program.ready_s:.0f}"
+                    f" s:\n{child.last_words()}"
+                )
             self.pause(_TICK_S)
 
     def pause(self, seconds: float) -> None:
-        """Wait, restarting what dies meanwhile. Raises KeyboardInterrupt once a stop was asked for."""
+        """Wait, restarting what dies meanwhile. Raises KeyboardInterrupt once a stop was asked
+        for.
+        """
         until = time.monotonic() + seconds
         while True:
             if self.asked_to_stop:
@@ -104,7 +121,10 @@ class Supervisor:
     def _restart_the_dead(self) -> None:
         for child in self._children.values():
             if child.started and not child.alive() and child.restart_due():
-                self.say(f"{child.program.name} ended with {child.exit_code()}; starting it again (log: {child.log})")
+                self.say(
+                    f"{child.program.name} ended with {child.exit_code()}; starting it again (log:"
+                    f" {child.log})"
+                )
                 child.start()
 
     def stop(self) -> None:
@@ -149,7 +169,9 @@ class _Child:
         return None if self._process is None else self._process.returncode
 
     def restart_due(self) -> bool:
-        """Whether to start it now: at once the first time, then later and later; EmbeddedError when it always dies."""
+        """Whether to start it now: at once the first time, then later and later; EmbeddedError when
+        it always dies.
+        """
         now = time.monotonic()
         if not self._seen_dead:
             self._seen_dead = True
@@ -182,7 +204,8 @@ def _become_child(nice: int) -> None:
     ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_PDEATHSIG, signal.SIGTERM)
     if nice:
         os.nice(nice)
-        # Linux shares processors out by session first, and within a session by niceness: the whole session has to be nice.
+        # Linux shares processors out by session first, and within a session by niceness: the whole
+        # session has to be nice.
         with suppress(OSError):
             Path("/proc/self/autogroup").write_text(str(nice))
 
@@ -194,7 +217,9 @@ def _take_lock(home: Path) -> TextIO:
         fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:
         lock.close()
-        raise EmbeddedError(f"another Loadmaster already runs in {home}; stop it first, or set LOADMASTER_HOME") from None
+        raise EmbeddedError(
+            f"another Loadmaster already runs in {home}; stop it first, or set LOADMASTER_HOME"
+        ) from None
     return lock
 
 

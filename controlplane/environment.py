@@ -1,5 +1,5 @@
-"""How settings are read from the environment: numbers, switches, addresses of databases, brokers, caches. Pure, so that a test can
-try them all.
+"""How settings are read from the environment: numbers, switches, addresses of databases, brokers,
+caches. Pure, so that a test can try them all.
 """
 
 from __future__ import annotations
@@ -19,37 +19,50 @@ LARGEST = 36_500
 
 _ON, _OFF = ("true", "yes", "on", "1", "y", "ok", "t"), ("false", "no", "off", "0", "n", "f")
 _FLAGS = ("ATOMIC_REQUESTS", "AUTOCOMMIT", "CONN_HEALTH_CHECKS", "DISABLE_SERVER_SIDE_CURSORS")
-_SCHEMES = {"redis": "redis", "rediss": "rediss", "valkey": "redis", "valkeys": "rediss", "unix": "unix", "redis+socket": "unix"}
+_SCHEMES = {
+    "redis": "redis",
+    "rediss": "rediss",
+    "valkey": "redis",
+    "valkeys": "rediss",
+    "unix": "unix",
+    "redis+socket": "unix",
+}
 
 
 def whole(given: Mapping[str, str], name: str, default: int, least: int = 0) -> int:
-    """The whole number that the variable says; an empty one is the default. Raises ImproperlyConfigured for anything else
-    and for less than `least`.
+    """The whole number that the variable says; an empty one is the default. Raises
+    ImproperlyConfigured for anything else and for less than `least`.
     """
     if not (text := given.get(name, "").strip()):
         return default
     number = int(text) if re.fullmatch("[0-9]{1,18}", text) else least - 1
     if number < least:
-        raise ImproperlyConfigured(f"{name}: must be a whole number of at least {least}, or empty for {default}, not {text!r}")
+        raise ImproperlyConfigured(
+            f"{name}: must be a whole number of at least {least}, or empty for {default}, not"
+            f" {text!r}"
+        )
     return number
 
 
 def amount(given: Mapping[str, str], name: str, default: float, *, positive: bool = False) -> float:
-    """The number from 0 (`positive`: above 0) to LARGEST that the variable says; an empty one is the default. Raises
-    ImproperlyConfigured for anything else.
+    """The number from 0 (`positive`: above 0) to LARGEST that the variable says; an empty one is
+    the default. Raises ImproperlyConfigured for anything else.
     """
     if not (text := given.get(name, "").strip()):
         return default
     number = float(text) if re.fullmatch(r"[0-9]+\.?[0-9]*|\.[0-9]+", text) else -1.0
     if number > LARGEST or number < 0 or (positive and number == 0):
         least = "above 0" if positive else "of at least 0"
-        raise ImproperlyConfigured(f"{name}: must be a number {least}, at most {LARGEST}, or empty for {default:g}, not {text!r}")
+        raise ImproperlyConfigured(
+            f"{name}: must be a number {least}, at most {LARGEST}, or empty for {default:g}, not"
+            f" {text!r}"
+        )
     return number
 
 
 def switch(given: Mapping[str, str], name: str, default: bool = False) -> bool:
-    """Whether the variable says yes; an empty one is the default. Raises ImproperlyConfigured for what is neither yes nor no:
-    a mistyped `true` would otherwise leave TLS off unseen.
+    """Whether the variable says yes; an empty one is the default. Raises ImproperlyConfigured for
+    what is neither yes nor no: a mistyped `true` would otherwise leave TLS off unseen.
     """
     text = given.get(name, "")
     said = text.strip().lower()
@@ -59,10 +72,12 @@ def switch(given: Mapping[str, str], name: str, default: bool = False) -> bool:
 
 
 def database(parsed: dict[str, Any]) -> dict[str, Any]:
-    """Django's entry for a DATABASE_URL as django-environ has parsed it, with connections that are kept and checked before use.
+    """Django's entry for a DATABASE_URL as django-environ has parsed it, with connections that are
+    kept and checked before use.
 
-    The address' query may say otherwise: `conn_max_age` (seconds, 0: none is kept), `conn_health_checks`,
-    `disable_server_side_cursors`; everything else goes to the driver (`sslmode`, `sslrootcert`, `connect_timeout`, ...).
+    The address' query may say otherwise: `conn_max_age` (seconds, 0: none is kept),
+    `conn_health_checks`, `disable_server_side_cursors`; everything else goes to the driver
+    (`sslmode`, `sslrootcert`, `connect_timeout`, ...).
     """
     entry = {"CONN_MAX_AGE": CONN_MAX_AGE_S, "CONN_HEALTH_CHECKS": True, **parsed}
     for name in _FLAGS:
@@ -72,7 +87,9 @@ def database(parsed: dict[str, Any]) -> dict[str, Any]:
 
 
 def cache_location(url: str) -> str:
-    """Where the cache lies by default: the next database of the broker's server, for clearing a cache empties its database."""
+    """Where the cache lies by default: the next database of the broker's server, for clearing a
+    cache empties its database.
+    """
     parts, socket, number = _parts(url)
     if socket:
         return f"unix://{parts.path}?{urlencode({'db': number + 1})}"
@@ -96,27 +113,45 @@ def broker_address(url: str) -> str:
 
 
 def tls_options(url: str, authorities: str) -> dict[str, Any]:
-    """What a client of a `rediss://` server checks: its certificate, against the system's authorities or a file of them.
+    """What a client of a `rediss://` server checks: its certificate, against the system's
+    authorities or a file of them.
 
     Empty for a server without TLS. Raises ImproperlyConfigured where the file is not there.
     """
     if not url or _SCHEMES.get(urlsplit(url).scheme) != "rediss":
         return {}
     if authorities and not Path(authorities).is_file():
-        raise ImproperlyConfigured(f"LOADMASTER_REDIS_CA: there is no file {authorities}; name the authorities' certificates")
-    # Without a file OpenSSL's own list would not be loaded by the client, and every certificate be refused.
-    trusted = authorities or ssl.get_default_verify_paths().cafile or ssl.get_default_verify_paths().openssl_cafile
+        raise ImproperlyConfigured(
+            f"LOADMASTER_REDIS_CA: there is no file {authorities}; name the authorities'"
+            " certificates"
+        )
+    # Without a file OpenSSL's own list would not be loaded by the client, and every certificate be
+    # refused.
+    trusted = (
+        authorities
+        or ssl.get_default_verify_paths().cafile
+        or ssl.get_default_verify_paths().openssl_cafile
+    )
     return {"ssl_cert_reqs": "required", "ssl_ca_certs": trusted, "ssl_check_hostname": True}
 
 
 def _parts(url: str) -> tuple[SplitResult, bool, int]:
-    """(the address' parts, whether it names a socket, the number of the database: 0 if none is named)."""
+    """(the address' parts, whether it names a socket, the number of the database: 0 if none is
+    named).
+    """
     parts = urlsplit(url)
     if parts.scheme not in _SCHEMES:
-        raise ImproperlyConfigured(f"REDIS_URL: must begin with redis://, rediss:// or unix://, not {parts.scheme or 'nothing'!r}")
+        raise ImproperlyConfigured(
+            "REDIS_URL: must begin with redis://, rediss:// or unix://, not"
+            f" {parts.scheme or 'nothing'!r}"
+        )
     socket = _SCHEMES[parts.scheme] == "unix"
     query = dict(parse_qsl(parts.query))
-    number = query.get("virtual_host", query.get("db", "0")) if socket else parts.path.strip("/") or "0"
+    number = (
+        query.get("virtual_host", query.get("db", "0")) if socket else parts.path.strip("/") or "0"
+    )
     if not number.isdecimal():
-        raise ImproperlyConfigured(f"REDIS_URL: the database must be a number, as in redis://host:6379/0, not {number!r}")
+        raise ImproperlyConfigured(
+            f"REDIS_URL: the database must be a number, as in redis://host:6379/0, not {number!r}"
+        )
     return parts, socket, int(number)

@@ -1,4 +1,6 @@
-"""One form of error for every REST answer: {"error": {"code", "detail", "fields"?}}; `fields` holds messages by field."""
+"""One form of error for every REST answer: {"error": {"code", "detail", "fields"?}}; `fields` holds
+messages by field.
+"""
 
 from __future__ import annotations
 
@@ -27,7 +29,9 @@ class TooLargeError(APIException):
     default_code = "too_large"
 
 
-def error_body(code: str, detail: str, fields: dict[str, list[str]] | None = None) -> dict[str, Any]:
+def error_body(
+    code: str, detail: str, fields: dict[str, list[str]] | None = None
+) -> dict[str, Any]:
     """The body of an error."""
     error: dict[str, Any] = {"code": code, "detail": detail}
     if fields:
@@ -42,15 +46,21 @@ def exception_handler(error: Exception, context: dict[str, Any]) -> Response | N
         return None
     if isinstance(error, ValidationError):
         fields = _by_field(response.data)
-        said = "; ".join(f"{name}: {message}" for name, messages in fields.items() for message in messages)
+        said = "; ".join(
+            f"{name}: {message}" for name, messages in fields.items() for message in messages
+        )
         response.data = error_body("invalid", said, fields)
     elif isinstance(error, APIException):
         code = error.get_codes()
-        response.data = error_body(code if isinstance(code, str) else error.default_code, str(error.detail))
+        response.data = error_body(
+            code if isinstance(code, str) else error.default_code, str(error.detail)
+        )
     else:
         found = isinstance(error, Http404)
         detail = str(error) or "there is no such thing, or you may not see it"
-        response.data = error_body("not_found" if found else "forbidden", detail if found else "you may not do this")
+        response.data = error_body(
+            "not_found" if found else "forbidden", detail if found else "you may not do this"
+        )
     return response
 
 
@@ -69,12 +79,16 @@ def _by_field(data: object) -> dict[str, list[str]]:
 
 def _messages(value: object) -> list[str]:
     if isinstance(value, dict):
-        return [f"{name}: {message}" for name, inner in value.items() for message in _messages(inner)]
+        return [
+            f"{name}: {message}" for name, inner in value.items() for message in _messages(inner)
+        ]
     if isinstance(value, list):
         return [message for inner in value for message in _messages(inner)]
     return [_encodable(value)]
 
 
 def _encodable(said: object) -> str:
-    """The text, with what UTF-8 cannot encode spelled out: messages repeat what was sent, and JSON may hold half a character."""
+    """The text, with what UTF-8 cannot encode spelled out: messages repeat what was sent, and JSON
+    may hold half a character.
+    """
     return str(said).encode("utf-8", "backslashreplace").decode()

@@ -1,4 +1,6 @@
-"""Rescheduling events: something changed, a round is wanted. Events that wait are answered together by one round."""
+"""Rescheduling events: something changed, a round is wanted. Events that wait are answered together
+by one round.
+"""
 
 from __future__ import annotations
 
@@ -24,31 +26,44 @@ HINT_LIVES_S = 1
 """How long a hint counts as on its way. One that is lost holds up the others for no longer."""
 
 
-def request_reschedule(cluster: Cluster, reason: Reason, *, job: Job | None = None, node: Node | None = None) -> RescheduleEvent:
-    """Write the event and, once the transaction is committed, hint the worker. A lost hint is found by the reconciler."""
+def request_reschedule(
+    cluster: Cluster, reason: Reason, *, job: Job | None = None, node: Node | None = None
+) -> RescheduleEvent:
+    """Write the event and, once the transaction is committed, hint the worker. A lost hint is found
+    by the reconciler.
+    """
     event = RescheduleEvent.objects.create(cluster=cluster, reason=reason, job=job, node=node)
     transaction.on_commit(lambda: _hint(cluster.pk), robust=True)
     return event
 
 
 def request_reschedules(cluster: Cluster, reason: Reason, jobs: Iterable[Job]) -> None:
-    """The events of many jobs that ask for a round for the same reason, and one hint for all of them."""
-    insert(RescheduleEvent, (RescheduleEvent(cluster=cluster, reason=reason, job=job) for job in jobs))
+    """The events of many jobs that ask for a round for the same reason, and one hint for all of
+    them.
+    """
+    insert(
+        RescheduleEvent, (RescheduleEvent(cluster=cluster, reason=reason, job=job) for job in jobs)
+    )
     transaction.on_commit(lambda: _hint(cluster.pk), robust=True)
 
 
 def note_nodes_joined(nodes: Iterable[tuple[int, UUID]]) -> None:
-    """The events of nodes, (cluster, node) by their keys, that may be given work again; one hint for each cluster."""
+    """The events of nodes, (cluster, node) by their keys, that may be given work again; one hint
+    for each cluster.
+    """
     joined = list(nodes)
     RescheduleEvent.objects.bulk_create(
-        RescheduleEvent(cluster_id=cluster, reason=Reason.NODE_JOINED, node_id=node) for cluster, node in joined
+        RescheduleEvent(cluster_id=cluster, reason=Reason.NODE_JOINED, node_id=node)
+        for cluster, node in joined
     )
     for cluster in sorted({cluster for cluster, _ in joined}):
         transaction.on_commit(partial(_hint, cluster), robust=True)
 
 
 def hint_arrived(cluster_id: int) -> None:
-    """To be called by a worker before it looks for events: whatever is written from now on needs a hint of its own."""
+    """To be called by a worker before it looks for events: whatever is written from now on needs a
+    hint of its own.
+    """
     try:
         cache.delete(_key(cluster_id))
     except (RedisError, OSError) as error:
@@ -64,8 +79,12 @@ def hint_after(cluster_id: int, rest_s: float) -> None:
 
 
 def _hint(cluster_id: int) -> None:
-    """Hint a worker, unless a hint is on its way that will find these events too: hundreds of jobs a second need no task each."""
-    from controlplane.tasks import run_cluster_round  # the task module imports the loop, which imports this one
+    """Hint a worker, unless a hint is on its way that will find these events too: hundreds of jobs
+    a second need no task each.
+    """
+    from controlplane.tasks import (
+        run_cluster_round,
+    )  # the task module imports the loop, which imports this one
 
     if _is_first(_key(cluster_id), HINT_LIVES_S):
         _send(lambda: run_cluster_round.delay(cluster_id))

@@ -31,8 +31,12 @@ def short_duration(seconds: float) -> str:
     return " ".join(duration(round(seconds)).split(" ")[:2])
 
 
-def due(due_at: datetime | None, now: datetime, ended_at: datetime | None = None) -> tuple[str, str]:
-    """(text, tone) of a due date: "in 12 min", "late by 3 min", or of a job that has ended: "met", "late by 3 min"."""
+def due(
+    due_at: datetime | None, now: datetime, ended_at: datetime | None = None
+) -> tuple[str, str]:
+    """(text, tone) of a due date: "in 12 min", "late by 3 min", or of a job that has ended: "met",
+    "late by 3 min".
+    """
     if due_at is None:
         return "", ""
     left_s = (due_at - (ended_at or now)).total_seconds()
@@ -45,7 +49,11 @@ def due(due_at: datetime | None, now: datetime, ended_at: datetime | None = None
 
 def ago(moment: datetime | None, now: datetime) -> str:
     """ "12 s ago", or "never"."""
-    return "never" if moment is None else f"{short_duration(max(0.0, (now - moment).total_seconds()))} ago"
+    return (
+        "never"
+        if moment is None
+        else f"{short_duration(max(0.0, (now - moment).total_seconds()))} ago"
+    )
 
 
 def quantity(value: float | Decimal | None) -> str:
@@ -70,7 +78,9 @@ def count(value: int | float | None) -> str:
 
 
 def part_of(share: object) -> str:
-    """What part of a GPU, to stand before its number: "half of ", "0.25 of ", nothing for the whole of it or what is no number."""
+    """What part of a GPU, to stand before its number: "half of ", "0.25 of ", nothing for the whole
+    of it or what is no number.
+    """
     if not isinstance(share, float) or not 0.0 < share < 1.0:
         return ""
     return "half of " if share == 0.5 else f"{share:.2g} of "

@@ -9,7 +9,18 @@ from datetime import UTC, datetime
 from html import escape
 from typing import Any
 
-PALETTE = ("#2f7f93", "#5b74c4", "#b0772e", "#4f8f5a", "#a05a8c", "#8a6d4b", "#3f8fc0", "#b4605a", "#6f7f3a", "#7a68b8")
+PALETTE = (
+    "#2f7f93",
+    "#5b74c4",
+    "#b0772e",
+    "#4f8f5a",
+    "#a05a8c",
+    "#8a6d4b",
+    "#3f8fc0",
+    "#b4605a",
+    "#6f7f3a",
+    "#7a68b8",
+)
 """Calm colours with enough contrast on light and dark ground; a job keeps its colour."""
 
 OTHERS = "#8f9bac"
@@ -28,9 +39,11 @@ KINDS = ("ran", "running", "profiling", "planned")
 
 @dataclass(frozen=True, slots=True)
 class Bar:
-    """Work on a GPU (`lane`) from `from_s` to `to_s`, seconds since the epoch. `key` gives the colour; "" is another team's job.
+    """Work on a GPU (`lane`) from `from_s` to `to_s`, seconds since the epoch. `key` gives the
+    colour; "" is another team's job.
 
-    Work that shares its GPU has one of the lane's `rows`, from 0 at the top, so that none lies over another.
+    Work that shares its GPU has one of the lane's `rows`, from 0 at the top, so that none lies over
+    another.
     """
 
     lane: str
@@ -45,12 +58,18 @@ class Bar:
 
 
 def row_of(slot: int, share: float) -> tuple[int, int]:
-    """(row, rows) of work that has this slot and this share of a GPU: as many rows as such shares fit on it."""
+    """(row, rows) of work that has this slot and this share of a GPU: as many rows as such shares
+    fit on it.
+    """
     return slot, max(round(1.0 / share) if share > 0.0 else 1, slot + 1)
 
 
-def figure(bars: Sequence[Bar], lanes: Sequence[str], since_s: float, until_s: float, now_s: float) -> dict[str, Any]:
-    """Plotly's {data, layout}: one trace per kind of bar, lanes from top to bottom, a line at the present."""
+def figure(
+    bars: Sequence[Bar], lanes: Sequence[str], since_s: float, until_s: float, now_s: float
+) -> dict[str, Any]:
+    """Plotly's {data, layout}: one trace per kind of bar, lanes from top to bottom, a line at the
+    present.
+    """
     return {
         "data": [_trace(kind, [b for b in bars if b.kind == kind]) for kind in KINDS],
         "layout": {
@@ -60,7 +79,11 @@ def figure(bars: Sequence[Bar], lanes: Sequence[str], since_s: float, until_s: f
             "showlegend": False,
             "hovermode": "closest",
             "margin": {"l": 10, "r": 20, "t": 10, "b": 50},
-            "xaxis": {"type": "date", "range": [_moment(since_s), _moment(until_s)], "title": {"text": "UTC"}},
+            "xaxis": {
+                "type": "date",
+                "range": [_moment(since_s), _moment(until_s)],
+                "title": {"text": "UTC"},
+            },
             # The range keeps lanes without work on the chart.
             "yaxis": {
                 "type": "category",
@@ -86,7 +109,10 @@ def colour(key: str) -> str:
 
 
 def _trace(kind: str, bars: Sequence[Bar]) -> dict[str, Any]:
-    marker: dict[str, Any] = {"color": [colour(b.key) for b in bars], "opacity": 0.35 if kind == "planned" else 1.0}
+    marker: dict[str, Any] = {
+        "color": [colour(b.key) for b in bars],
+        "opacity": 0.35 if kind == "planned" else 1.0,
+    }
     if kind == "profiling":
         marker["pattern"] = {"shape": "/", "size": 6, "solidity": 0.35}
     if kind == "running":
@@ -113,24 +139,41 @@ def _trace(kind: str, bars: Sequence[Bar]) -> dict[str, Any]:
 
 
 def _label(lane: str) -> str:
-    """A lane's name, cut in the middle where it is so long that it would leave no room for the bars."""
+    """A lane's name, cut in the middle where it is so long that it would leave no room for the
+    bars.
+    """
     if len(lane) <= LONGEST_LABEL:
         return lane
     node, dot, gpu = lane.rpartition(" · ")
     room = max(8, LONGEST_LABEL - len(dot + gpu) - 1)
-    return f"{node[: room - room // 3]}…{node[len(node) - room // 3 :]}{dot}{gpu}" if len(node) > room + 1 else lane
+    return (
+        f"{node[: room - room // 3]}…{node[len(node) - room // 3 :]}{dot}{gpu}"
+        if len(node) > room + 1
+        else lane
+    )
 
 
 def _hover(bar: Bar) -> str:
     words = {"planned": "expected", "profiling": "measured its kind"}.get(bar.kind, bar.kind)
-    span = f"{datetime.fromtimestamp(bar.from_s, UTC):%H:%M:%S} to {datetime.fromtimestamp(bar.to_s, UTC):%H:%M:%S}"
+    span = (
+        f"{datetime.fromtimestamp(bar.from_s, UTC):%H:%M:%S} to"
+        f" {datetime.fromtimestamp(bar.to_s, UTC):%H:%M:%S}"
+    )
     lines = [f"<b>{escape(bar.name)}</b>", escape(bar.lane), f"{words}, {span}", escape(bar.hover)]
     return "<br>".join(line for line in lines if line)
 
 
 def _present(now_s: float) -> dict[str, Any]:
     now = _moment(now_s)
-    return {"type": "line", "x0": now, "x1": now, "y0": 0, "y1": 1, "yref": "paper", "line": {"width": 1.5, "dash": "dot"}}
+    return {
+        "type": "line",
+        "x0": now,
+        "x1": now,
+        "y0": 0,
+        "y1": 1,
+        "yref": "paper",
+        "line": {"width": 1.5, "dash": "dot"},
+    }
 
 
 def _moment(seconds: float) -> str:

@@ -1,7 +1,9 @@
-"""When a web process collects garbage: Python's full collections look at every object there is, and nothing is answered meanwhile.
+"""When a web process collects garbage: Python's full collections look at every object there is, and
+nothing is answered meanwhile.
 
-With 10,000 agents connected one takes half a second, and Python would make one every few seconds of 1,000 heartbeats each. What is
-freed by counting references, nearly everything, and what dies young are not concerned.
+With 10,000 agents connected one takes half a second, and Python would make one every few seconds of
+1,000 heartbeats each. What is freed by counting references, nearly everything, and what dies young
+are not concerned.
 """
 
 from __future__ import annotations
@@ -11,17 +13,23 @@ import threading
 
 FULL_EVERY_S = 600.0
 YOUNG = (10_000, 50)
-"""Allocations until the youngest are looked at, and how many such looks until those that outlived one are."""
+"""Allocations until the youngest are looked at, and how many such looks until those that outlived
+one are.
+"""
 
 NEVER = 2**31 - 1
 
 
 def collect_seldom(every_s: float = FULL_EVERY_S) -> threading.Event:
-    """From now on make a full collection every so many seconds, and at no other time. Until the event that comes back is set."""
+    """From now on make a full collection every so many seconds, and at no other time. Until the
+    event that comes back is set.
+    """
     over = threading.Event()
     before = gc.get_threshold()
     gc.set_threshold(*YOUNG, NEVER)
-    threading.Thread(target=_collect, args=(over, every_s, before), name="garbage", daemon=True).start()
+    threading.Thread(
+        target=_collect, args=(over, every_s, before), name="garbage", daemon=True
+    ).start()
     return over
 
 

@@ -1,4 +1,6 @@
-"""/healthz: this process is alive. /readyz: it can serve, that is database, cache and migrations are there. Both open to all."""
+"""/healthz: this process is alive. /readyz: it can serve, that is database, cache and migrations
+are there. Both open to all.
+"""
 
 from __future__ import annotations
 
@@ -24,7 +26,9 @@ BEAT_KEPT_S = 86_400
 
 
 def note_beat() -> None:
-    """Called by beat's tasks, so that /readyz can tell how long ago the clock last ticked. A cache that fails stops no task."""
+    """Called by beat's tasks, so that /readyz can tell how long ago the clock last ticked. A cache
+    that fails stops no task.
+    """
     try:
         cache.set(BEAT_KEY, time.time(), BEAT_KEPT_S)
     except RedisError as error:
@@ -43,10 +47,16 @@ def healthz(request: HttpRequest) -> JsonResponse:
 @require_safe
 @login_not_required
 def readyz(request: HttpRequest) -> JsonResponse:
-    """Ready (200) or not (503), with each check's answer; errors are named by class only, for anybody may ask."""
+    """Ready (200) or not (503), with each check's answer; errors are named by class only, for
+    anybody may ask.
+    """
     checks = {name: _outcome(check) for name, check in CHECKS.items()}
     ready = all(outcome == "ok" for outcome in checks.values())
-    body = {"status": "ok" if ready else "unavailable", "checks": checks, "beat_age_s": _beat_age_s(checks["cache"])}
+    body = {
+        "status": "ok" if ready else "unavailable",
+        "checks": checks,
+        "beat_age_s": _beat_age_s(checks["cache"]),
+    }
     return JsonResponse(body, status=200 if ready else 503)
 
 
@@ -79,7 +89,11 @@ def _migrations() -> str:
     return "ok"
 
 
-CHECKS: dict[str, Callable[[], str]] = {"database": _database, "cache": _cache, "migrations": _migrations}
+CHECKS: dict[str, Callable[[], str]] = {
+    "database": _database,
+    "cache": _cache,
+    "migrations": _migrations,
+}
 
 
 def _beat_age_s(cache_outcome: str) -> float | None:

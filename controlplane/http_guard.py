@@ -1,7 +1,9 @@
-"""What one connection may cost a web process: so much head, so many headers, so long for head and body. uvicorn bounds none of it.
+"""What one connection may cost a web process: so much head, so many headers, so long for head and
+body. uvicorn bounds none of it.
 
-A proxy in front has limits of its own; this holds for whoever reaches a web process without one. Here is also the short way out for
-answers that are given by the thousand: in one piece, past uvicorn's look at each header.
+A proxy in front has limits of its own; this holds for whoever reaches a web process without one.
+Here is also the short way out for answers that are given by the thousand: in one piece, past
+uvicorn's look at each header.
 """
 
 from __future__ import annotations
@@ -12,7 +14,11 @@ from functools import partial
 from typing import cast
 from weakref import ReferenceType, ref
 
-from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol, RequestResponseCycle
+from uvicorn.protocols.http.httptools_impl import (
+    STATUS_LINE,
+    HttpToolsProtocol,
+    RequestResponseCycle,
+)
 
 MOST_HEADERS = 100
 LARGEST_HEAD = 64 * 1024
@@ -31,19 +37,26 @@ PATIENCE_S = {Phase.HEAD: 30.0, Phase.BODY: 60.0}
 """How long a whole head and a whole body may take. Between requests uvicorn's own limit holds."""
 
 WHOLE = "loadmaster.whole"
-"""An ASGI extension: in a request's scope its "answer" is `(status, headers, body) -> bool`, see answer_whole."""
+"""An ASGI extension: in a request's scope its "answer" is `(status, headers, body) -> bool`, see
+answer_whole.
+"""
 
 LINGER_S = 1.0
 """How long a refused client is listened to for no purpose but that it reads the answer."""
 
 REFUSALS = {
     408: (b"408 Request Timeout", b"the request took too long to arrive\n"),
-    431: (b"431 Request Header Fields Too Large", b"at most 100 headers and 64 KiB of address and headers are taken\n"),
+    431: (
+        b"431 Request Header Fields Too Large",
+        b"at most 100 headers and 64 KiB of address and headers are taken\n",
+    ),
 }
 
 
 class GuardedProtocol(HttpToolsProtocol):
-    """uvicorn's protocol of a connection, which answers 431 to too much head and 408 to what does not arrive, and closes."""
+    """uvicorn's protocol of a connection, which answers 431 to too much head and 408 to what does
+    not arrive, and closes.
+    """
 
     _phase = Phase.HEAD
     _watched: Phase | None = None
@@ -66,7 +79,9 @@ class GuardedProtocol(HttpToolsProtocol):
         if self._refused:
             return
         super().data_received(data)
-        if self._phase is Phase.HEAD:  # a part of a header is in nobody's hands yet, so the bytes are counted
+        if (
+            self._phase is Phase.HEAD
+        ):  # a part of a header is in nobody's hands yet, so the bytes are counted
             self._head += len(data)
             if self._head > LARGEST_HEAD:
                 self._refuse(431)
@@ -85,11 +100,15 @@ class GuardedProtocol(HttpToolsProtocol):
 
     def on_headers_complete(self) -> None:
         """The head is whole; only now does anybody see the request."""
-        if len(self.url) + sum(len(name) + len(value) for name, value in self.headers) > LARGEST_HEAD:
+        if (
+            len(self.url) + sum(len(name) + len(value) for name, value in self.headers)
+            > LARGEST_HEAD
+        ):
             self._stop(431)
         self._phase = Phase.BODY
         super().on_headers_complete()
-        # A weak reference: the request knows its scope, and garbage that refers to itself would wait for the collector.
+        # A weak reference: the request knows its scope, and garbage that refers to itself would
+        # wait for the collector.
         self.scope["extensions"] = {WHOLE: {"answer": partial(answer_whole, ref(self.cycle))}}
 
     def on_message_complete(self) -> None:
@@ -98,7 +117,9 @@ class GuardedProtocol(HttpToolsProtocol):
         super().on_message_complete()
 
     def send_400_response(self, msg: str) -> None:
-        """uvicorn's answer to what is no HTTP, and to a parser that was stopped because the request is refused already."""
+        """uvicorn's answer to what is no HTTP, and to a parser that was stopped because the request
+        is refused already.
+        """
         self._phase = Phase.NOTHING
         if not self._refused:
             super().send_400_response(msg)
@@ -111,11 +132,15 @@ class GuardedProtocol(HttpToolsProtocol):
     def _refuse(self, status: int) -> None:
         self._refused, self._phase = True, Phase.NOTHING
         line, words = REFUSALS[status]
-        head = b"HTTP/1.1 %b\r\ncontent-type: text/plain; charset=utf-8\r\ncontent-length: %d\r\nconnection: close\r\n\r\n"
+        head = (
+            b"HTTP/1.1 %b\r\ncontent-type: text/plain; charset=utf-8\r\ncontent-length:"
+            b" %d\r\nconnection: close\r\n\r\n"
+        )
         self.transport.write(head % (line, len(words)) + words)
         self._set_timer(None)
         if self.transport.can_write_eof():
-            # Closed at once, what the client still sends would reset the connection before it has read the answer.
+            # Closed at once, what the client still sends would reset the connection before it has
+            # read the answer.
             self.transport.write_eof()
             self._timer = self.loop.call_later(LINGER_S, self.transport.close)
         else:
@@ -126,7 +151,9 @@ class GuardedProtocol(HttpToolsProtocol):
         if self._phase is not self._watched and not self._refused:
             self._watched = self._phase
             patience_s = PATIENCE_S.get(self._phase)
-            self._set_timer(None if patience_s is None else self.loop.call_later(patience_s, self._late))
+            self._set_timer(
+                None if patience_s is None else self.loop.call_later(patience_s, self._late)
+            )
 
     def _set_timer(self, timer: asyncio.TimerHandle | None) -> None:
         if self._timer is not None:
@@ -147,14 +174,24 @@ class GuardedProtocol(HttpToolsProtocol):
             self._refuse(408)
 
 
-def answer_whole(request: ReferenceType[RequestResponseCycle], status: int, headers: bytes, body: bytes) -> bool:
-    """Send a whole answer at once, its headers as they go over the wire: each line with its end, content-length among them.
+def answer_whole(
+    request: ReferenceType[RequestResponseCycle], status: int, headers: bytes, body: bytes
+) -> bool:
+    """Send a whole answer at once, its headers as they go over the wire: each line with its end,
+    content-length among them.
 
-    False, and nothing sent, where only ASGI's `send` can: the connection ends with the answer, its client does not read, or wants
-    no body. Nobody looks at the headers here: they must hold nothing of a client's that was not checked, and not say `connection`.
+    False, and nothing sent, where only ASGI's `send` can: the connection ends with the answer, its
+    client does not read, or wants no body. Nobody looks at the headers here: they must hold nothing
+    of a client's that was not checked, and not say `connection`.
     """
     cycle = request()
-    if cycle is None or cycle.response_started or cycle.disconnected or not cycle.keep_alive or cycle.flow.write_paused:
+    if (
+        cycle is None
+        or cycle.response_started
+        or cycle.disconnected
+        or not cycle.keep_alive
+        or cycle.flow.write_paused
+    ):
         return False
     if cycle.scope["method"] == "HEAD":
         return False

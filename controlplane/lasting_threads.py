@@ -1,7 +1,9 @@
-"""Threads for what Django does synchronously in a request, which outlive the request, and with them their database connection.
+"""Threads for what Django does synchronously in a request, which outlive the request, and with them
+their database connection.
 
-Django by itself gives every request under ASGI a thread of its own: each opens a connection that nobody closes before the garbage
-collector comes by, and what CONN_MAX_AGE keeps is never used again.
+Django by itself gives every request under ASGI a thread of its own: each opens a connection that
+nobody closes before the garbage collector comes by, and what CONN_MAX_AGE keeps is never used
+again.
 """
 
 from __future__ import annotations
@@ -14,7 +16,9 @@ from django.db import connections
 from controlplane.short_ways import App, Receive, Scope, Send
 
 MOST_IDLE = 8
-"""Threads, and so connections, that wait for the next request. Live pages may need more at once, for as long as they are open."""
+"""Threads, and so connections, that wait for the next request. Live pages may need more at once,
+for as long as they are open.
+"""
 
 
 class LastingThreads:
@@ -29,8 +33,11 @@ class LastingThreads:
         if scope["type"] != "http":
             await self._app(scope, receive, send)
             return
-        # The one that was last used is the likeliest to have a connection that is still young enough.
-        thread = self._idle.pop() if self._idle else ThreadPoolExecutor(1, thread_name_prefix="request")
+        # The one that was last used is the likeliest to have a connection that is still young
+        # enough.
+        thread = (
+            self._idle.pop() if self._idle else ThreadPoolExecutor(1, thread_name_prefix="request")
+        )
         try:
             async with ThreadSensitiveContext(executor=thread):
                 await self._app(scope, receive, send)

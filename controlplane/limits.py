@@ -10,8 +10,9 @@ from controlplane.errors import error_body
 
 
 class BodyLimit(BothWays):
-    """Answers 413 to a body that declares itself larger than DATA_UPLOAD_MAX_MEMORY_SIZE, before anything reads it, and 411 to one
-    that declares no size at all: that could grow beyond every limit, and the API would take it for empty.
+    """Answers 413 to a body that declares itself larger than DATA_UPLOAD_MAX_MEMORY_SIZE, before
+    anything reads it, and 411 to one that declares no size at all: that could grow beyond every
+    limit, and the API would take it for empty.
     """
 
     def __call__(self, request: HttpRequest) -> Answer:
@@ -24,13 +25,22 @@ class BodyLimit(BothWays):
 
 
 def refusal(request: HttpRequest) -> HttpResponse | None:
-    """413 for a body that is too large, 411 for one in pieces that does not say how large it is, None for any other."""
+    """413 for a body that is too large, 411 for one in pieces that does not say how large it is,
+    None for any other.
+    """
     limit, length = settings.DATA_UPLOAD_MAX_MEMORY_SIZE, request.META.get("CONTENT_LENGTH") or ""
     if not length and request.META.get("HTTP_TRANSFER_ENCODING"):
-        return _refuse(request, 411, "length_required", "the body does not say how long it is; send it whole, with Content-Length")
+        return _refuse(
+            request,
+            411,
+            "length_required",
+            "the body does not say how long it is; send it whole, with Content-Length",
+        )
     if limit is None or not length.isdecimal() or int(length) <= limit:
         return None
-    return _refuse(request, 413, "too_large", f"the body has {length} bytes; at most {limit} are taken")
+    return _refuse(
+        request, 413, "too_large", f"the body has {length} bytes; at most {limit} are taken"
+    )
 
 
 def _refuse(request: HttpRequest, status: int, code: str, detail: str) -> HttpResponse:

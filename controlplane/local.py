@@ -1,4 +1,6 @@
-"""The embedded default as one thing: everything started in order, the local agents let in, everything stopped again."""
+"""The embedded default as one thing: everything started in order, the local agents let in,
+everything stopped again.
+"""
 
 from __future__ import annotations
 
@@ -37,10 +39,14 @@ class Local:
 
 
 @contextmanager
-def running_locally(port: int, say: Callable[[str], None], runtime: LocalRuntime = PROCESSES) -> Iterator[Local]:
-    """Start everything, yield when all is up, and stop everything at the end, whatever happened meanwhile.
+def running_locally(
+    port: int, say: Callable[[str], None], runtime: LocalRuntime = PROCESSES
+) -> Iterator[Local]:
+    """Start everything, yield when all is up, and stop everything at the end, whatever happened
+    meanwhile.
 
-    With the runtime "docker" the agents run jobs in containers of the Docker Engine that answers this user.
+    With the runtime "docker" the agents run jobs in containers of the Docker Engine that answers
+    this user.
     """
     if runtime.name == "docker":
         check_engine()
@@ -61,26 +67,39 @@ def welcome(local: Local) -> list[str]:
     if local.password:
         return [
             *lines,
-            f"Log in as {ADMIN} with the one-time password {local.password} (shown only now; change it under your name)",
+            (
+                f"Log in as {ADMIN} with the one-time password {local.password} (shown only now;"
+                " change it under your name)"
+            ),
         ]
     home, python = os.path.relpath(settings.LOADMASTER_HOME), os.path.relpath(sys.executable)
     return [
         *lines,
-        f"Log in as {ADMIN}. Forgotten the password? LOADMASTER_HOME={home} {python} manage.py changepassword {ADMIN}",
+        (
+            f"Log in as {ADMIN}. Forgotten the password? LOADMASTER_HOME={home} {python} manage.py"
+            f" changepassword {ADMIN}"
+        ),
     ]
 
 
 def _collect_static() -> None:
-    """Gather and compress the static files where they have changed: five seconds of the first start, none of the next."""
+    """Gather and compress the static files where they have changed: five seconds of the first
+    start, none of the next.
+    """
     newest = max(path.stat().st_mtime_ns for path in (settings.BASE_DIR / "static").rglob("*"))
-    stamp, wanted = Path(settings.STATIC_ROOT) / "loadmaster.stamp", f"{loadmaster.__version__} {newest}"
+    stamp, wanted = (
+        Path(settings.STATIC_ROOT) / "loadmaster.stamp",
+        f"{loadmaster.__version__} {newest}",
+    )
     if not stamp.exists() or stamp.read_text() != wanted:
         call_command("collectstatic", interactive=False, verbosity=0)
         stamp.write_text(wanted)
 
 
 def _programs(home: Path, port: int, runtime: LocalRuntime) -> Iterator[Program]:
-    """Everything in the order of its start. Who decides comes last, so that at the end nothing is offered to agents that leave."""
+    """Everything in the order of its start. Who decides comes last, so that at the end nothing is
+    offered to agents that leave.
+    """
     if not settings.REDIS_URL:
         yield programs.valkey(home)
     with _kernels_compiling():
@@ -93,13 +112,19 @@ def _programs(home: Path, port: int, runtime: LocalRuntime) -> Iterator[Program]
 
 @contextmanager
 def _kernels_compiling() -> Iterator[None]:
-    """Meanwhile a solver without requests compiles the policies' kernels into their cache, lest the first round wait for it."""
-    with subprocess.Popen(python("-m", "policies", "serve"), stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL):
+    """Meanwhile a solver without requests compiles the policies' kernels into their cache, lest the
+    first round wait for it.
+    """
+    with subprocess.Popen(
+        python("-m", "policies", "serve"), stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL
+    ):
         yield
 
 
 def _agent(node: EmulatedNode, home: Path, port: int, runtime: LocalRuntime = PROCESSES) -> Program:
-    """The agent of this node, with what it emulates and, before its first start, a token that lets it in."""
+    """The agent of this node, with what it emulates and, before its first start, a token that lets
+    it in.
+    """
     folder = home / "agents"
     folder.mkdir(mode=0o700, exist_ok=True)
     emulation = folder / f"{node.name}.yaml"
@@ -111,11 +136,18 @@ def _agent(node: EmulatedNode, home: Path, port: int, runtime: LocalRuntime = PR
         token_file.touch(mode=0o600)
         token_file.write_text(issue_enrolment_token(cluster, role="both"))
     program = programs.agent(node.name, home, port, emulation, token_file, runtime)
-    return Program(program.name, program.argv, lambda: _is_in(node, before or 0), program.env, stop_s=program.stop_s)
+    return Program(
+        program.name,
+        program.argv,
+        lambda: _is_in(node, before or 0),
+        program.env,
+        stop_s=program.stop_s,
+    )
 
 
 def _is_in(node: EmulatedNode, before: int) -> bool:
-    """Whether the node's agent has opened a session after epoch `before`; its watts are set when it is new.
+    """Whether the node's agent has opened a session after epoch `before`; its watts are set when it
+    is new.
 
     A node that an operator has cordoned or drains is in as well.
     """

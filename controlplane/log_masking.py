@@ -1,4 +1,6 @@
-"""Secrets never reach a line of a log: fields that are named like one, and tokens inside of any text, are masked. Pure."""
+"""Secrets never reach a line of a log: fields that are named like one, and tokens inside of any
+text, are masked. Pure.
+"""
 
 from __future__ import annotations
 
@@ -16,9 +18,17 @@ _HARMLESS = frozenset({"token_key", "secret_name"})
 """Names that only look like one: the first characters of a token's hash, the name of a secret."""
 
 _INSIDE = (
-    (re.compile(r"\b(bearer|basic|token)(\s+)[A-Za-z0-9._~+/=-]{8,}", re.IGNORECASE), rf"\1\2{MASK}"),
+    (
+        re.compile(r"\b(bearer|basic|token)(\s+)[A-Za-z0-9._~+/=-]{8,}", re.IGNORECASE),
+        rf"\1\2{MASK}",
+    ),
     (re.compile(r"(://[^/\s:@]*:)[^/\s@]+(@)"), rf"\1{MASK}\2"),
-    (re.compile(rf"((?:{_NAMES})[\w-]*[\"']?\s*[=:]\s*[\"']?)(?!\*\*\*)[^\s\"'&,;)}}]+", re.IGNORECASE), rf"\1{MASK}"),
+    (
+        re.compile(
+            rf"((?:{_NAMES})[\w-]*[\"']?\s*[=:]\s*[\"']?)(?!\*\*\*)[^\s\"'&,;)}}]+", re.IGNORECASE
+        ),
+        rf"\1{MASK}",
+    ),
 )
 
 DEEPEST = 6
@@ -31,12 +41,21 @@ def mask_event(_: WrappedLogger, __: str, event: EventDict) -> EventDict:
 
 def masked(value: Any, name: str = "", depth: int = 0) -> Any:
     """A value that may be shown: of a field `name`, at `depth` inside of others."""
-    if name and name not in _HARMLESS and _SECRET_NAME.search(name) and not isinstance(value, bool | int | float | None):
+    if (
+        name
+        and name not in _HARMLESS
+        and _SECRET_NAME.search(name)
+        and not isinstance(value, bool | int | float | None)
+    ):
         return MASK
     if isinstance(value, str):
         return masked_text(value)
     if isinstance(value, Mapping):
-        return {str(k): masked(v, str(k), depth + 1) for k, v in value.items()} if depth < DEEPEST else "..."
+        return (
+            {str(k): masked(v, str(k), depth + 1) for k, v in value.items()}
+            if depth < DEEPEST
+            else "..."
+        )
     if isinstance(value, list | tuple | set | frozenset):
         return [masked(v, "", depth + 1) for v in value] if depth < DEEPEST else "..."
     if value is None or isinstance(value, bool | int | float):

@@ -1,8 +1,9 @@
 """Each request has an id and leaves a line: who asked for what, what came of it, how long it took.
 
-The id is the client's `X-Request-ID` if it is a sane one, else made here; it is sent back, stands in every line that the request
-causes, and goes with the tasks it starts. A line names the route, never the query, the body or a token. What went well with agents,
-probes and files is DEBUG: there are hundreds a second, and /metrics counts them.
+The id is the client's `X-Request-ID` if it is a sane one, else made here; it is sent back, stands
+in every line that the request causes, and goes with the tasks it starts. A line names the route,
+never the query, the body or a token. What went well with agents, probes and files is DEBUG: there
+are hundreds a second, and /metrics counts them.
 """
 
 from __future__ import annotations
@@ -57,13 +58,17 @@ class RequestLog(BothWays):
             response: HttpResponseBase = await self.get_response(request)
             return _told(request, response, time.perf_counter() - began)
 
-    def process_view(self, request: HttpRequest, view: object, args: object, kwargs: dict[str, Any]) -> None:
+    def process_view(
+        self, request: HttpRequest, view: object, args: object, kwargs: dict[str, Any]
+    ) -> None:
         """Bind the ids that the address names."""
         bind_contextvars(**{IDS[name]: str(value) for name, value in kwargs.items() if name in IDS})
 
 
 def route_of(request: HttpRequest) -> str:
-    """The pattern of the address that was asked for, which has no ids in it and of which there are few."""
+    """The pattern of the address that was asked for, which has no ids in it and of which there are
+    few.
+    """
     match = request.resolver_match
     return UNMATCHED if match is None else f"/{match.route}"
 
@@ -71,7 +76,9 @@ def route_of(request: HttpRequest) -> str:
 def user_id_of(request: HttpRequest) -> object:
     """Who asks, if anybody has found out by now; it is no reason to ask the database."""
     user = getattr(request, "user", None)
-    if isinstance(user, SimpleLazyObject):  # the session's: a token's is put in its place by the API
+    if isinstance(
+        user, SimpleLazyObject
+    ):  # the session's: a token's is put in its place by the API
         user = getattr(request, "_cached_user", None)
     return user.pk if isinstance(user, Model) else None
 
@@ -95,7 +102,16 @@ def _told(request: HttpRequest, response: HttpResponseBase, took_s: float) -> Ht
     count_request(request.method or "", route, status, took_s)
     level = logging.DEBUG if status < 400 and OFTEN.match(request.path_info) else logging.INFO
     if log.isEnabledFor(level):
-        fields = {"method": request.method, "route": route, "status": status, "ms": round(took_s * 1000, 1)}
+        fields = {
+            "method": request.method,
+            "route": route,
+            "status": status,
+            "ms": round(took_s * 1000, 1),
+        }
         user = user_id_of(request)
-        log.log(level, "request", extra={"loadmaster": fields if user is None else {**fields, "user": user}})
+        log.log(
+            level,
+            "request",
+            extra={"loadmaster": fields if user is None else {**fields, "user": user}},
+        )
     return response

@@ -1,6 +1,8 @@
-"""Celery's part of the logs: a task carries the id of the request that asked for it, and its lines carry the task's name and id.
+"""Celery's part of the logs: a task carries the id of the request that asked for it, and its lines
+carry the task's name and id.
 
-Connected by `controlplane.celery`. Celery's own logging is left out: Django's settings have set up the loggers.
+Connected by `controlplane.celery`. Celery's own logging is left out: Django's settings have set up
+the loggers.
 """
 
 from __future__ import annotations
@@ -35,7 +37,9 @@ def bind_task(task_id: str = "", task: Any = None, **_: Any) -> None:
         return
     clear_contextvars()
     given = getattr(task.request, HEADER, None)
-    bind_contextvars(task=task.name, task_id=task_id, **({HEADER: str(given)[:SHOWN]} if given else {}))
+    bind_contextvars(
+        task=task.name, task_id=task_id, **({HEADER: str(given)[:SHOWN]} if given else {})
+    )
 
 
 @task_postrun.connect

@@ -1,8 +1,10 @@
-"""The server's logs: one line an event, JSON or text, with the ids of what it is about and without secrets.
+"""The server's logs: one line an event, JSON or text, with the ids of what it is about and without
+secrets.
 
-Every logger of the house, of Django, Celery and uvicorn ends in the same formatter. Ids (`request_id`, `node`, `job`, `assignment`,
-`cluster`, `round`, `task`) are bound as context variables where the work is done, see `bound`, and stand in every line until it
-ends. Reads no Django settings, so that settings may call `config`.
+Every logger of the house, of Django, Celery and uvicorn ends in the same formatter. Ids
+(`request_id`, `node`, `job`, `assignment`, `cluster`, `round`, `task`) are bound as context
+variables where the work is done, see `bound`, and stand in every line until it ends. Reads no
+Django settings, so that settings may call `config`.
 """
 
 from __future__ import annotations
@@ -23,7 +25,8 @@ FORMATS = ("console", "json")
 QUIET = {
     "httpx": "WARNING",
     "httpcore": "WARNING",
-    # A line of our own tells more of each request, see controlplane.log_middleware; "Sending due task" comes every two seconds.
+    # A line of our own tells more of each request, see controlplane.log_middleware; "Sending due
+    # task" comes every two seconds.
     "uvicorn.access": "WARNING",
     "celery.beat": "WARNING",
     "django.server": "WARNING",
@@ -31,11 +34,16 @@ QUIET = {
 
 
 def config(form: str, level: str) -> dict[str, Any]:
-    """Django's LOGGING: `form` is "console" or "json" (ValueError for another), `level` the least severe level shown."""
+    """Django's LOGGING: `form` is "console" or "json" (ValueError for another), `level` the least
+    severe level shown.
+    """
     if form not in FORMATS:
         raise ValueError(f"LOADMASTER_LOG_FORMAT must be {' or '.join(FORMATS)}, not {form!r}")
-    loggers: dict[str, Any] = {name: {"level": least, "handlers": [], "propagate": True} for name, least in QUIET.items()}
-    # uvicorn and Django bring handlers of their own: without them their lines come through the root's, once.
+    loggers: dict[str, Any] = {
+        name: {"level": least, "handlers": [], "propagate": True} for name, least in QUIET.items()
+    }
+    # uvicorn and Django bring handlers of their own: without them their lines come through the
+    # root's, once.
     for name in ("uvicorn", "uvicorn.error", "django", "celery"):
         loggers[name] = {"level": "INFO", "handlers": [], "propagate": True}
     return {
@@ -52,14 +60,22 @@ def formatter(form: str) -> logging.Formatter:
     """What turns a record of any logger into a line."""
     return structlog.stdlib.ProcessorFormatter(
         foreign_pre_chain=_SHARED,
-        processors=[structlog.stdlib.ProcessorFormatter.remove_processors_meta, mask_event, _renderer(form)],
+        processors=[
+            structlog.stdlib.ProcessorFormatter.remove_processors_meta,
+            mask_event,
+            _renderer(form),
+        ],
     )
 
 
 @contextmanager
 def bound(**ids: object) -> Iterator[None]:
-    """Write these ids into every line logged inside. Values are written as text; None binds nothing."""
-    with bound_contextvars(**{name: str(value) for name, value in ids.items() if value is not None}):
+    """Write these ids into every line logged inside. Values are written as text; None binds
+    nothing.
+    """
+    with bound_contextvars(
+        **{name: str(value) for name, value in ids.items() if value is not None}
+    ):
         yield
 
 
@@ -76,7 +92,9 @@ def _text(_: WrappedLogger, __: str, event: EventDict) -> str:
     traceback = event.pop("exception", None)
     rest = [f"{name}={_quoted(value)}" for name, value in event.items()]
     # A line stays one line, whatever a client has put into it; a traceback is ours.
-    line = " ".join([*head, *rest]).replace("\r", "\\r").replace("\n", "\\n").replace("\x1b", "\\x1b")
+    line = (
+        " ".join([*head, *rest]).replace("\r", "\\r").replace("\n", "\\n").replace("\x1b", "\\x1b")
+    )
     return f"{line}\n{traceback}" if traceback else line
 
 

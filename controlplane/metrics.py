@@ -1,4 +1,6 @@
-"""/metrics, in prometheus' text format: for operators and for whoever has the scrape token, never open to all."""
+"""/metrics, in prometheus' text format: for operators and for whoever has the scrape token, never
+open to all.
+"""
 
 from __future__ import annotations
 
@@ -28,7 +30,9 @@ class Scraper(AnonymousUser):
 
 
 class ScrapeToken(BaseAuthentication):
-    """`Authorization: Bearer <LOADMASTER_METRICS_TOKEN>`. It asks no database, so that a scrape works while that is down."""
+    """`Authorization: Bearer <LOADMASTER_METRICS_TOKEN>`. It asks no database, so that a scrape
+    works while that is down.
+    """
 
     def authenticate(self, request: Request) -> tuple[Scraper, str] | None:
         """The scraper; None for any other token, which may be an operator's."""
@@ -37,7 +41,9 @@ class ScrapeToken(BaseAuthentication):
         return (Scraper(), "metrics") if wanted and hmac.compare_digest(given, wanted) else None
 
     def authenticate_header(self, request: Request) -> str:
-        """Who has no token is told to bring one (401), who has another one that he may not (403)."""
+        """Who has no token is told to bring one (401), who has another one that he may not
+        (403).
+        """
         return "Bearer"
 
 
@@ -58,7 +64,11 @@ class MetricsView(APIView):
 
     def get(self, request: Request) -> HttpResponse:
         """All metrics as they are now."""
-        return HttpResponse(exposition([StateCollector()]), content_type=CONTENT_TYPE, headers={"Cache-Control": "no-store"})
+        return HttpResponse(
+            exposition([StateCollector()]),
+            content_type=CONTENT_TYPE,
+            headers={"Cache-Control": "no-store"},
+        )
 
 
 def exposition(collectors: Iterable[Collector]) -> bytes:

@@ -1,5 +1,5 @@
-"""Middleware of our own: the content security policy and its like, addresses that no database takes, and static files that stream
-under ASGI too.
+"""Middleware of our own: the content security policy and its like, addresses that no database
+takes, and static files that stream under ASGI too.
 """
 
 from __future__ import annotations
@@ -19,10 +19,16 @@ from controlplane.both_ways import Answer, BothWays
 
 
 class ContentSecurityPolicy(CSPMiddleware):
-    """django-csp's middleware, with a policy of their own for the prefixes in CONTENT_SECURITY_POLICY_BY_PREFIX."""
+    """django-csp's middleware, with a policy of their own for the prefixes in
+    CONTENT_SECURITY_POLICY_BY_PREFIX.
+    """
 
-    def get_policy_parts(self, request: HttpRequest, response: HttpResponseBase, report_only: bool = False) -> PolicyParts:
-        """The response's policy; a prefix's policy replaces the default, not what a view has set for itself."""
+    def get_policy_parts(
+        self, request: HttpRequest, response: HttpResponseBase, report_only: bool = False
+    ) -> PolicyParts:
+        """The response's policy; a prefix's policy replaces the default, not what a view has set
+        for itself.
+        """
         parts = super().get_policy_parts(request, response, report_only)
         if report_only or parts.config is not None:
             return parts
@@ -33,12 +39,23 @@ class ContentSecurityPolicy(CSPMiddleware):
         return parts
 
 
-_DEVICES = ("camera", "display-capture", "geolocation", "microphone", "midi", "payment", "serial", "usb")
+_DEVICES = (
+    "camera",
+    "display-capture",
+    "geolocation",
+    "microphone",
+    "midi",
+    "payment",
+    "serial",
+    "usb",
+)
 PERMISSIONS = ", ".join(f"{feature}=()" for feature in _DEVICES)
 
 
 class SecurityHeaders(BothWays):
-    """What Django's own middleware leaves open: no device of the visitor's is ours to use, and nothing we say is kept by caches."""
+    """What Django's own middleware leaves open: no device of the visitor's is ours to use, and
+    nothing we say is kept by caches.
+    """
 
     def __call__(self, request: HttpRequest) -> Answer:
         """The view's answer with the headers; a view's own Cache-Control stands."""
@@ -56,8 +73,8 @@ def _guarded(answer: HttpResponseBase) -> HttpResponseBase:
 
 
 class NoNul(BothWays):
-    """Refuses addresses with a NUL character: none of our texts holds one, SQLite finds nothing and PostgreSQL fails. Forms and the
-    API's views refuse it themselves, by the field's name.
+    """Refuses addresses with a NUL character: none of our texts holds one, SQLite finds nothing and
+    PostgreSQL fails. Forms and the API's views refuse it themselves, by the field's name.
     """
 
     def __call__(self, request: HttpRequest) -> Answer:
@@ -71,7 +88,9 @@ class NoNul(BothWays):
 
 
 class StaticFiles(WhiteNoiseMiddleware):  # type: ignore[misc]  # whitenoise is untyped
-    """WhiteNoise, whose answers an ASGI server would otherwise read whole, with a warning, before it sends them."""
+    """WhiteNoise, whose answers an ASGI server would otherwise read whole, with a warning, before
+    it sends them.
+    """
 
     @staticmethod
     def serve(static_file: Any, request: HttpRequest) -> Any:

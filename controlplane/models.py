@@ -29,14 +29,20 @@ class Reason(models.TextChoices):
 
 
 class RescheduleEvent(models.Model):
-    """Something changed and a round is wanted; events that wait are answered together by one round."""
+    """Something changed and a round is wanted; events that wait are answered together by one
+    round.
+    """
 
-    cluster = models.ForeignKey("clusters.Cluster", on_delete=models.CASCADE, related_name="reschedule_events")
+    cluster = models.ForeignKey(
+        "clusters.Cluster", on_delete=models.CASCADE, related_name="reschedule_events"
+    )
     reason = models.CharField(max_length=16, choices=Reason.choices)
     job = models.ForeignKey("jobs.Job", null=True, blank=True, on_delete=models.SET_NULL)
     node = models.ForeignKey("clusters.Node", null=True, blank=True, on_delete=models.SET_NULL)
     created_at = models.DateTimeField(auto_now_add=True)
-    round = models.ForeignKey("Round", null=True, blank=True, on_delete=models.SET_NULL, related_name="events")
+    round = models.ForeignKey(
+        "Round", null=True, blank=True, on_delete=models.SET_NULL, related_name="events"
+    )
 
     class Meta:
         indexes = [models.Index(fields=["cluster", "round"])]
@@ -47,12 +53,15 @@ class RescheduleEvent(models.Model):
 
 
 class Round(models.Model):
-    """One run of the loop, with all it needs to be replayed. Timings stay beside the plan, never inside.
+    """One run of the loop, with all it needs to be replayed. Timings stay beside the plan, never
+    inside.
 
-    `carried`: the number of the round whose plan this one carried out, because nothing but ended stops asked for it.
+    `carried`: the number of the round whose plan this one carried out, because nothing but ended
+    stops asked for it.
 
-    `status` is "running", "applied" (whole), "partial" (some placements no longer fitted), "kept" (the policy failed, so that
-    what runs goes on) or "abandoned" (its process died or was too slow).
+    `status` is "running", "applied" (whole), "partial" (some placements no longer fitted), "kept"
+    (the policy failed, so that what runs goes on) or "abandoned" (its process died or was too
+    slow).
     """
 
     class Status(models.TextChoices):
@@ -75,19 +84,33 @@ class Round(models.Model):
     snapshot_sha256 = models.CharField(max_length=64, blank=True, default="")
     plan = PackedJSONField(null=True)
     runs_expected = PackedJSONField(
-        null=True, help_text="Of the plan for the timeline: [job, purpose, copy, seconds] of each placement"
+        null=True,
+        help_text="Of the plan for the timeline: [job, purpose, copy, seconds] of each placement",
     )
     plan_sha256 = models.CharField(max_length=64, blank=True, default="")
     plan_status = models.CharField(max_length=10, blank=True, default="")
     objective = models.FloatField(null=True)
     bound = models.FloatField(null=True)
-    cost_rate_per_h = models.FloatField(null=True, help_text="Energy cost per hour of the plan's placements at the round's prices")
-    carried = models.PositiveBigIntegerField(null=True, help_text="The round whose plan this one carried out")
+    cost_rate_per_h = models.FloatField(
+        null=True, help_text="Energy cost per hour of the plan's placements at the round's prices"
+    )
+    carried = models.PositiveBigIntegerField(
+        null=True, help_text="The round whose plan this one carried out"
+    )
     tariff = models.ForeignKey("clusters.EnergyTariff", null=True, on_delete=models.PROTECT)
     pue = models.ForeignKey("clusters.PueRecord", null=True, on_delete=models.PROTECT)
-    timezone = models.CharField(max_length=63, blank=True, default="", help_text="The cluster's time zone, in which tariffs count")
-    changes = models.JSONField(default=list, help_text="Start, keep, preempt, migrate, resize by job")
-    rejected = models.JSONField(default=list, help_text="Placements that no longer fitted when applied, with the reason")
+    timezone = models.CharField(
+        max_length=63,
+        blank=True,
+        default="",
+        help_text="The cluster's time zone, in which tariffs count",
+    )
+    changes = models.JSONField(
+        default=list, help_text="Start, keep, preempt, migrate, resize by job"
+    )
+    rejected = models.JSONField(
+        default=list, help_text="Placements that no longer fitted when applied, with the reason"
+    )
     message = models.TextField(blank=True, default="")
     started_at = models.DateTimeField(auto_now_add=True)
     ended_at = models.DateTimeField(null=True, blank=True)
@@ -96,7 +119,9 @@ class Round(models.Model):
     apply_s = models.FloatField(null=True)
 
     class Meta:
-        constraints = [models.UniqueConstraint(fields=["cluster", "number"], name="round_number_once")]
+        constraints = [
+            models.UniqueConstraint(fields=["cluster", "number"], name="round_number_once")
+        ]
         ordering = ["-id"]
 
     def __str__(self) -> str:
@@ -106,10 +131,12 @@ class Round(models.Model):
 class Simulation(models.Model):
     """A study of policies on a simulated cluster that somebody asked for, and how far it is.
 
-    `document` is the whole study, with live clusters and histories written out when it was asked for; `summary` says it in short
-    for lists. State changes by the moves of `controlplane.studies.lifecycle` only. One that runs holds a `slot` (no two hold the
-    same, so that no more run at once than there are slots) and is renewed by its `owner` until `expires_at`; one that is no longer
-    renewed goes on elsewhere, for the `starts`-th time. `share_key` is part of its share link; empty while it is not shared.
+    `document` is the whole study, with live clusters and histories written out when it was asked
+    for; `summary` says it in short for lists. State changes by the moves of
+    `controlplane.studies.lifecycle` only. One that runs holds a `slot` (no two hold the same, so
+    that no more run at once than there are slots) and is renewed by its `owner` until `expires_at`;
+    one that is no longer renewed goes on elsewhere, for the `starts`-th time. `share_key` is part
+    of its share link; empty while it is not shared.
     """
 
     class State(models.TextChoices):
@@ -123,8 +150,12 @@ class Simulation(models.Model):
 
     id = models.UUIDField(primary_key=True, default=uuid4, editable=False)
     name = models.CharField(max_length=100)
-    user = models.ForeignKey(settings.AUTH_USER_MODEL, on_delete=models.PROTECT, related_name="simulations")
-    team = models.ForeignKey("jobs.Team", null=True, blank=True, on_delete=models.PROTECT, related_name="simulations")
+    user = models.ForeignKey(
+        settings.AUTH_USER_MODEL, on_delete=models.PROTECT, related_name="simulations"
+    )
+    team = models.ForeignKey(
+        "jobs.Team", null=True, blank=True, on_delete=models.PROTECT, related_name="simulations"
+    )
     document = PackedJSONField()
     summary = models.JSONField(default=dict)
     state = models.CharField(max_length=10, choices=State.choices, default=State.QUEUED)
@@ -141,7 +172,10 @@ class Simulation(models.Model):
     ended_at = models.DateTimeField(null=True, blank=True)
 
     class Meta:
-        indexes = [models.Index(fields=["state", "created_at"]), models.Index(fields=["team", "-created_at"])]
+        indexes = [
+            models.Index(fields=["state", "created_at"]),
+            models.Index(fields=["team", "-created_at"]),
+        ]
         ordering = ["-created_at", "id"]
 
     def __str__(self) -> str:
@@ -149,7 +183,9 @@ class Simulation(models.Model):
 
 
 class SimulationFile(models.Model):
-    """A file that a simulation came to, packed by zlib: report.html, results.json, jobs.csv, timings.json."""
+    """A file that a simulation came to, packed by zlib: report.html, results.json, jobs.csv,
+    timings.json.
+    """
 
     simulation = models.ForeignKey(Simulation, on_delete=models.CASCADE, related_name="files")
     name = models.CharField(max_length=40)
@@ -157,7 +193,9 @@ class SimulationFile(models.Model):
     data = models.BinaryField(editable=False)
 
     class Meta:
-        constraints = [models.UniqueConstraint(fields=["simulation", "name"], name="simulation_file_once")]
+        constraints = [
+            models.UniqueConstraint(fields=["simulation", "name"], name="simulation_file_once")
+        ]
         ordering = ["simulation", "name"]
 
     def __str__(self) -> str:

@@ -1,4 +1,6 @@
-"""When rounds are due: every period of a cluster, and when events have waited too long because a hint was lost."""
+"""When rounds are due: every period of a cluster, and when events have waited too long because a
+hint was lost.
+"""
 
 from __future__ import annotations
 
@@ -16,8 +18,14 @@ PATIENCE_S = 2.0
 
 
 def ask_for_periodic_rounds(now: datetime) -> list[Cluster]:
-    """Write a periodic event for each cluster whose last round is a period ago and which has none waiting; those clusters."""
-    waiting = set(RescheduleEvent.objects.filter(reason=Reason.PERIODIC, round=None).values_list("cluster_id", flat=True))
+    """Write a periodic event for each cluster whose last round is a period ago and which has none
+    waiting; those clusters.
+    """
+    waiting = set(
+        RescheduleEvent.objects.filter(reason=Reason.PERIODIC, round=None).values_list(
+            "cluster_id", flat=True
+        )
+    )
     due = [c for c in Cluster.objects.order_by("pk") if c.pk not in waiting and _is_due(c, now)]
     for cluster in due:
         request_reschedule(cluster, Reason.PERIODIC)
@@ -29,7 +37,9 @@ def overdue_clusters(now: datetime) -> list[int]:
 
     rounds whose time is up are marked as abandoned first.
     """
-    late = RescheduleEvent.objects.filter(round=None, created_at__lte=now - timedelta(seconds=PATIENCE_S))
+    late = RescheduleEvent.objects.filter(
+        round=None, created_at__lte=now - timedelta(seconds=PATIENCE_S)
+    )
     clusters = Cluster.objects.filter(pk__in=late.values("cluster_id")).order_by("pk")
     free = [c for c in clusters if not locks.is_held(c, now)]
     for cluster in Cluster.objects.exclude(round_owner="").filter(round_expires_at__lte=now):
@@ -43,7 +53,9 @@ LONG_S = 1.0
 REST = 2
 
 LONGEST_REST_S = 5.0
-"""But by no longer one: what was submitted while a slow solver worked is not to wait for as long again."""
+"""But by no longer one: what was submitted while a slow solver worked is not to wait for as long
+again.
+"""
 
 
 def is_held(cluster_id: int, now: datetime) -> bool:
@@ -53,11 +65,18 @@ def is_held(cluster_id: int, now: datetime) -> bool:
 
 
 def rest_s(cluster_id: int, now: datetime) -> float:
-    """Seconds the cluster rests on: REST times the length of its last round if that was long, but LONGEST_REST_S at most; or 0.
+    """Seconds the cluster rests on: REST times the length of its last round if that was long, but
+    LONGEST_REST_S at most; or 0.
 
-    So rounds of up to 2.5 s take a third of a worker at most, and somebody else has a turn between longer ones.
+    So rounds of up to 2.5 s take a third of a worker at most, and somebody else has a turn between
+    longer ones.
     """
-    last = Round.objects.filter(cluster=cluster_id).order_by("-number").values_list("started_at", "ended_at").first()
+    last = (
+        Round.objects.filter(cluster=cluster_id)
+        .order_by("-number")
+        .values_list("started_at", "ended_at")
+        .first()
+    )
     if last is None or last[1] is None:
         return 0.0
     took_s = (last[1] - last[0]).total_seconds()
@@ -66,4 +85,6 @@ def rest_s(cluster_id: int, now: datetime) -> float:
 
 
 def _is_due(cluster: Cluster, now: datetime) -> bool:
-    return cluster.last_round_at is None or now - cluster.last_round_at >= timedelta(seconds=cluster.period_s)
+    return cluster.last_round_at is None or now - cluster.last_round_at >= timedelta(
+        seconds=cluster.period_s
+    )

@@ -1,4 +1,6 @@
-"""JSON that is kept packed: a snapshot of a thousand jobs is a megabyte of text that says the same names over and over."""
+"""JSON that is kept packed: a snapshot of a thousand jobs is a megabyte of text that says the same
+names over and over.
+"""
 
 from __future__ import annotations
 
@@ -17,8 +19,14 @@ LEVEL = 6
 
 
 def pack(value: Any) -> Any:
-    """The value to store: as it is if it is short or packed already, else {"zlib+json": base64 of its zlib-packed JSON}."""
-    if value is None or isinstance(value, int | float | bool) or (isinstance(value, dict) and value.keys() == {PACKED}):
+    """The value to store: as it is if it is short or packed already, else {"zlib+json": base64 of
+    its zlib-packed JSON}.
+    """
+    if (
+        value is None
+        or isinstance(value, int | float | bool)
+        or (isinstance(value, dict) and value.keys() == {PACKED})
+    ):
         return value
     text = json.dumps(value, separators=(",", ":")).encode()
     return value if len(text) < WORTH_BYTES else pack_text(text)

@@ -54,14 +54,23 @@ class RoundPage:
 
 def rounds_page(number: object) -> tuple[Page[Round], list[RoundRow]]:
     """Rounds, latest first, without their snapshots and plans."""
-    rounds = Round.objects.select_related("cluster").defer("snapshot", "plan", "runs_expected").order_by("-id")
+    rounds = (
+        Round.objects.select_related("cluster")
+        .defer("snapshot", "plan", "runs_expected")
+        .order_by("-id")
+    )
     page = page_of(Paginator(rounds, PAGE_SIZE), number)
     return page, [_row(r) for r in page.object_list]
 
 
 def round_page(user: User, pk: int) -> RoundPage | None:
     """A round, or None where there is none."""
-    found = Round.objects.select_related("cluster", "tariff", "pue").defer("snapshot", "runs_expected").filter(pk=pk).first()
+    found = (
+        Round.objects.select_related("cluster", "tariff", "pue")
+        .defer("snapshot", "runs_expected")
+        .filter(pk=pk)
+        .first()
+    )
     if found is None:
         return None
     changes = _dicts(found.changes)
@@ -78,8 +87,15 @@ def round_page(user: User, pk: int) -> RoundPage | None:
 
 
 def snapshot_file(pk: int) -> tuple[str, dict[str, Any]] | None:
-    """Name and content of a round's snapshot as a file; None where there is no such round or it saw nothing."""
-    found = Round.objects.select_related("cluster").only("number", "snapshot", "cluster__name").filter(pk=pk).first()
+    """Name and content of a round's snapshot as a file; None where there is no such round or it saw
+    nothing.
+    """
+    found = (
+        Round.objects.select_related("cluster")
+        .only("number", "snapshot", "cluster__name")
+        .filter(pk=pk)
+        .first()
+    )
     if found is None or found.snapshot is None:
         return None
     return f"{found.cluster.name}-round-{found.number}-snapshot.json", found.snapshot
@@ -97,27 +113,39 @@ def _dicts(values: object) -> list[dict[str, Any]]:
 
 def _job_names(user: User, entries: Iterable[Mapping[str, Any]]) -> dict[str, str]:
     ids = _uuids(e.get("job") for e in entries)
-    return {str(pk): name for pk, name in visible_jobs(user).filter(pk__in=ids).values_list("pk", "name")}
+    return {
+        str(pk): name
+        for pk, name in visible_jobs(user).filter(pk__in=ids).values_list("pk", "name")
+    }
 
 
 def _place_names(changes: Iterable[Mapping[str, Any]]) -> dict[str, str]:
     """Names of nodes by id, and numbers of GPUs on their nodes by uuid."""
     seats = [s for c in changes for side in ("from", "to") for s in _dicts(c.get(side))]
     nodes = _uuids(s.get("node") for s in seats)
-    names = {str(pk): name for pk, name in Node.objects.filter(pk__in=nodes).values_list("pk", "name")}
+    names = {
+        str(pk): name for pk, name in Node.objects.filter(pk__in=nodes).values_list("pk", "name")
+    }
     per_node: Counter[Any] = Counter()
-    for node_id, device in Device.objects.filter(node__in=nodes).order_by("node", "uuid").values_list("node_id", "uuid"):
+    for node_id, device in (
+        Device.objects.filter(node__in=nodes)
+        .order_by("node", "uuid")
+        .values_list("node_id", "uuid")
+    ):
         names[f"{node_id}/{device}"] = str(per_node[node_id])
         per_node[node_id] += 1
     return names
 
 
-def _particular(entry: Mapping[str, Any], jobs: Mapping[str, str], places: Mapping[str, str]) -> Particular:
+def _particular(
+    entry: Mapping[str, Any], jobs: Mapping[str, str], places: Mapping[str, str]
+) -> Particular:
     job = str(entry.get("job", ""))
     return Particular(
         change=str(entry.get("change") or entry.get("code") or ""),
         job_id=job if job in jobs else None,
-        name=jobs.get(job, OTHERS) + (" (measuring)" if entry.get("purpose") == "profiling" else ""),
+        name=jobs.get(job, OTHERS)
+        + (" (measuring)" if entry.get("purpose") == "profiling" else ""),
         where=_seats(entry.get("to"), places),
         before=_seats(entry.get("from"), places),
         detail=str(entry.get("detail", "")),
@@ -129,7 +157,9 @@ def _seats(seats: object, places: Mapping[str, str]) -> str:
     for seat in _dicts(seats):
         node = str(seat.get("node", ""))
         gpus = [places.get(f"{node}/{d}", str(d)) for d in seat.get("devices", ())]
-        words.append(f"{places.get(node, node)} ({part_of(seat.get('share'))}GPU {', '.join(gpus)})")
+        words.append(
+            f"{places.get(node, node)} ({part_of(seat.get('share'))}GPU {', '.join(gpus)})"
+        )
     return ", ".join(words)
 
 

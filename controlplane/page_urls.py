@@ -37,7 +37,11 @@ urlpatterns = [
     path("simulations/<uuid:pk>/", studies.simulation, name="simulation"),
     path("simulations/<uuid:pk>/report/", studies.simulation_report, name="simulation_report"),
     path("simulations/<uuid:pk>/files/<str:name>", studies.simulation_file, name="simulation_file"),
-    path("simulations/<uuid:pk>/do/<slug:action>/", studies.simulation_action, name="simulation_action"),
+    path(
+        "simulations/<uuid:pk>/do/<slug:action>/",
+        studies.simulation_action,
+        name="simulation_action",
+    ),
     path("shared/simulations/<str:link>/", studies.shared, name="shared_simulation"),
     path("shared/simulations/<str:link>/report/", studies.shared_report, name="shared_report"),
     path("what-if/", what_if_page, name="what_if"),

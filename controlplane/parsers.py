@@ -14,10 +14,15 @@ from controlplane.errors import TooLargeError
 
 
 class BoundedJSONParser(JSONParser):
-    """DRF's JSON parser, which answers 413 to a body above DATA_UPLOAD_MAX_MEMORY_SIZE before it is read."""
+    """DRF's JSON parser, which answers 413 to a body above DATA_UPLOAD_MAX_MEMORY_SIZE before it is
+    read.
+    """
 
     def parse(
-        self, stream: IO[Any], media_type: str | None = None, parser_context: Mapping[str, Any] | None = None
+        self,
+        stream: IO[Any],
+        media_type: str | None = None,
+        parser_context: Mapping[str, Any] | None = None,
     ) -> dict[str, Any]:
         """The parsed body; TooLargeError, or ParseError for what is no JSON."""
         limit = int(settings.DATA_UPLOAD_MAX_MEMORY_SIZE)

@@ -12,7 +12,9 @@ from policies.base import PolicyError
 
 @dataclass(frozen=True, slots=True)
 class ParameterHelp:
-    """A parameter in words: `values` are those that it takes, `default` as one would type it in YAML."""
+    """A parameter in words: `values` are those that it takes, `default` as one would type it in
+    YAML.
+    """
 
     name: str
     values: str
@@ -26,7 +28,10 @@ def parameters_of(policy: str) -> tuple[ParameterHelp, ...]:
         properties: Mapping[str, Mapping[str, Any]] = registry.schema(policy)["properties"]
     except PolicyError:
         return ()
-    return tuple(ParameterHelp(name, _values(p), _typed(p["default"]), p.get("description", "")) for name, p in properties.items())
+    return tuple(
+        ParameterHelp(name, _values(p), _typed(p["default"]), p.get("description", ""))
+        for name, p in properties.items()
+    )
 
 
 def example_of(parameters: tuple[ParameterHelp, ...]) -> str:

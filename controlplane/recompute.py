@@ -1,4 +1,6 @@
-"""A stored round once more: its figures from the rows they rest on, and its plan from its snapshot."""
+"""A stored round once more: its figures from the rows they rest on, and its plan from its
+snapshot.
+"""
 
 from __future__ import annotations
 
@@ -40,28 +42,43 @@ class Figure:
     @property
     def difference(self) -> float | None:
         """Recomputed minus stored."""
-        return None if self.stored is None or self.recomputed is None else self.recomputed - self.stored
+        return (
+            None
+            if self.stored is None or self.recomputed is None
+            else self.recomputed - self.stored
+        )
 
 
 def find_round(name: str) -> Round:
-    """The finished round of that id, or of `cluster:number`. RoundNotFoundError says what is wrong."""
+    """The finished round of that id, or of `cluster:number`. RoundNotFoundError says what is
+    wrong.
+    """
     cluster, colon, number = name.rpartition(":")
     if not number.isdecimal():
-        raise RoundNotFoundError(f"{name!r}: write a round's id, or its cluster and number such as main:12")
+        raise RoundNotFoundError(
+            f"{name!r}: write a round's id, or its cluster and number such as main:12"
+        )
     rounds = Round.objects.select_related("cluster")
-    found = rounds.filter(cluster__name=cluster, number=number) if colon else rounds.filter(pk=number)
+    found = (
+        rounds.filter(cluster__name=cluster, number=number) if colon else rounds.filter(pk=number)
+    )
     row = found.first()
     if row is None:
         raise RoundNotFoundError(f"there is no round {name}")
     if row.snapshot is None and row.plan is not None:
-        raise RoundNotFoundError(f"round {name} is too old: its snapshot has been pruned (LOADMASTER_KEEP_SNAPSHOTS_DAYS)")
+        raise RoundNotFoundError(
+            f"round {name} is too old: its snapshot has been pruned"
+            " (LOADMASTER_KEEP_SNAPSHOTS_DAYS)"
+        )
     if row.snapshot is None or row.plan is None:
         raise RoundNotFoundError(f"round {name} is {row.status}: it came to no plan")
     return row
 
 
 def recompute(row: Round) -> tuple[Figure, ...]:
-    """Objective and cost rate of the stored plan, at the prices that the tariff and PUE rows known at the round give."""
+    """Objective and cost rate of the stored plan, at the prices that the tariff and PUE rows known
+    at the round give.
+    """
     plan = plan_json.from_json(row.plan)
     snapshot = _priced_anew(row)
     return (
@@ -71,36 +88,47 @@ def recompute(row: Round) -> tuple[Figure, ...]:
 
 
 def replay(row: Round) -> Plan:
-    """The plan that the round comes to today: its policy's of its snapshot, or the one that it carried out, by the same rule.
+    """The plan that the round comes to today: its policy's of its snapshot, or the one that it
+    carried out, by the same rule.
 
     RoundNotFoundError if the plan that it carried out is no longer kept.
     """
     if row.carried is not None and last_plan(row) is None:
         raise RoundNotFoundError(
-            f"round {row.cluster.name}:{row.number} carried out the plan of round {row.carried}, which has been pruned"
-            " (LOADMASTER_KEEP_ROUNDS_DAYS)"
+            f"round {row.cluster.name}:{row.number} carried out the plan of round {row.carried},"
+            " which has been pruned (LOADMASTER_KEEP_ROUNDS_DAYS)"
         )
     return _again(row).plan
 
 
 def _again(row: Round) -> Decision:
     policy = partial(solve_here, row.policy, row.parameters)
-    return carry_out_or_decide(snapshot_json.from_json(row.snapshot), policy, partial(last_plan, row), row.policy)
+    return carry_out_or_decide(
+        snapshot_json.from_json(row.snapshot), policy, partial(last_plan, row), row.policy
+    )
 
 
 def digest_as_stored(plan: Plan, row: Round) -> str:
-    """The plan's digest in the version of the form in which the round's own was kept: a later form alone makes no difference."""
+    """The plan's digest in the version of the form in which the round's own was kept: a later form
+    alone makes no difference.
+    """
     return forms.digest_of({**plan_json.to_json(plan), "version": row.plan["version"]})
 
 
 def _priced_anew(row: Round) -> Snapshot:
     snapshot = snapshot_json.from_json(row.snapshot)
     until_s = snapshot.now_s + snapshot.horizon_s
-    return replace(snapshot, energy=price_steps(row.cluster, snapshot.now_s, until_s, known_by=row.started_at, zone=row.timezone))
+    return replace(
+        snapshot,
+        energy=price_steps(
+            row.cluster, snapshot.now_s, until_s, known_by=row.started_at, zone=row.timezone
+        ),
+    )
 
 
 def _objective(row: Round, plan: Plan, snapshot: Snapshot) -> float | None:
-    """The policy's f of the plan; of `cost_search` what its search comes to again, for a plan does not hold the whole schedule.
+    """The policy's f of the plan; of `cost_search` what its search comes to again, for a plan does
+    not hold the whole schedule.
 
     None for the policies that have no objective, and for a round that decided nothing itself.
     """
@@ -116,11 +144,16 @@ def _objective(row: Round, plan: Plan, snapshot: Snapshot) -> float | None:
 
 
 def _solution(problem: Problem, placements: Iterable[Placement]) -> Solution:
-    """The plan's decisions as the problem's arrays. What stays outside of the decision has no place in them."""
+    """The plan's decisions as the problem's arrays. What stays outside of the decision has no place
+    in them.
+    """
     ids = problem.snapshot.jobs.columns.ids
     job_at = {ids[row]: i for i, row in enumerate(problem.rows)}
     node_at = {node.id: n for n, node in enumerate(problem.nodes)}
-    config_at = {(c, g): k for k, (c, g) in enumerate(zip(problem.config_class, problem.config_gpus, strict=True))}
+    config_at = {
+        (c, g): k
+        for k, (c, g) in enumerate(zip(problem.config_class, problem.config_gpus, strict=True))
+    }
     node, config = (np.full(len(problem.rows), NONE, dtype=np.int64) for _ in range(2))
     for placed in placements:
         job, n = job_at.get(placed.job), node_at.get(placed.ranks[0].node)

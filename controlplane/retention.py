@@ -1,8 +1,10 @@
-"""What is kept how long. Old bulk goes in small batches; what happened and what it cost stays for ever.
+"""What is kept how long. Old bulk goes in small batches; what happened and what it cost stays for
+ever.
 
-Kept for ever: jobs, attempts, their events, assignments with their energy and cost, the energy ledger, tariffs, measurements, and
-simulations while they are shared. What goes is in `RULES`: each rule has a setting in days (0: never), and output and samples of
-ended jobs cannot be set to go earlier than LEAST_DAYS. What a job loses is noted in its history. Any number of processes may prune
+Kept for ever: jobs, attempts, their events, assignments with their energy and cost, the energy
+ledger, tariffs, measurements, and simulations while they are shared. What goes is in `RULES`: each
+rule has a setting in days (0: never), and output and samples of ended jobs cannot be set to go
+earlier than LEAST_DAYS. What a job loses is noted in its history. Any number of processes may prune
 at once.
 """
 
@@ -37,7 +39,9 @@ LEAST_DAYS = 7
 """Output and samples of ended jobs are kept at least this long."""
 
 ROUNDS_KEPT = 50
-"""Each cluster's newest rounds keep their snapshots whatever their age, so that they can be replayed."""
+"""Each cluster's newest rounds keep their snapshots whatever their age, so that they can be
+replayed.
+"""
 
 _ENDED = sorted(str(state) for state in ENDED)
 
@@ -47,7 +51,9 @@ Batch = Callable[[datetime], int]
 
 @dataclass(frozen=True, slots=True)
 class Rule:
-    """`setting` is the key in settings.KEEP_DAYS; None for what is of no use once it has expired."""
+    """`setting` is the key in settings.KEEP_DAYS; None for what is of no use once it has
+    expired.
+    """
 
     name: str
     setting: str | None
@@ -62,12 +68,15 @@ class Rule:
         days = float(settings.KEEP_DAYS[self.setting])
         if days and days < self.least_days:
             variable = f"LOADMASTER_KEEP_{self.setting.upper()}_DAYS"
-            raise ImproperlyConfigured(f"{variable} must be 0 (for ever) or at least {self.least_days}, not {days:g}")
+            raise ImproperlyConfigured(
+                f"{variable} must be 0 (for ever) or at least {self.least_days}, not {days:g}"
+            )
         return days or None
 
 
 def prune(now: datetime, *, budget_s: float = 60.0, names: tuple[str, ...] = ()) -> dict[str, int]:
-    """Prune what is due by the rules (those named, else all), for about `budget_s` seconds; rows by rule, those with none left out.
+    """Prune what is due by the rules (those named, else all), for about `budget_s` seconds; rows by
+    rule, those with none left out.
 
     What is left when the time is up goes next time.
     """
@@ -85,7 +94,9 @@ def prune(now: datetime, *, budget_s: float = 60.0, names: tuple[str, ...] = ())
 
 
 def _delete(rows: QuerySet[Any]) -> int:
-    """Delete the first BATCH of them, whatever they are; rows referred to by foreign keys that set null lose nothing else."""
+    """Delete the first BATCH of them, whatever they are; rows referred to by foreign keys that set
+    null lose nothing else.
+    """
     model: type[Model] = rows.model
     keys = list(rows.order_by("pk").values_list("pk", flat=True)[:BATCH])
     if keys:
@@ -100,7 +111,9 @@ def _snapshots(before: datetime) -> int:
 
 
 def _rounds(before: datetime) -> int:
-    """Rounds with the events they answered: an event without its round would ask for another one."""
+    """Rounds with the events they answered: an event without its round would ask for another
+    one.
+    """
     old = Round.objects.filter(ended_at__lt=before).exclude(pk__in=_newest())
     keys = list(old.order_by("pk").values_list("pk", flat=True)[:BATCH])
     if keys:
@@ -111,7 +124,9 @@ def _rounds(before: datetime) -> int:
 
 
 def _simulations(before: datetime) -> int:
-    """Simulations that are over and not shared, with their files: few at once, and their studies, which are large, unread."""
+    """Simulations that are over and not shared, with their files: few at once, and their studies,
+    which are large, unread.
+    """
     old = Simulation.objects.filter(ended_at__lt=before, share_key="").exclude(state__in=ACTIVE)
     with transaction.atomic():  # one that is being shared meanwhile stays
         due = old.select_for_update().order_by("ended_at", "pk").values_list("pk", flat=True)
@@ -123,7 +138,11 @@ def _simulations(before: datetime) -> int:
 def _newest() -> list[int]:
     keys: list[int] = []
     for cluster in Cluster.objects.values_list("pk", flat=True):
-        keys += Round.objects.filter(cluster=cluster).order_by("-number").values_list("pk", flat=True)[:ROUNDS_KEPT]
+        keys += (
+            Round.objects.filter(cluster=cluster)
+            .order_by("-number")
+            .values_list("pk", flat=True)[:ROUNDS_KEPT]
+        )
     return keys
 
 
@@ -136,14 +155,22 @@ def _output(before: datetime) -> int:
 
 
 def _samples(before: datetime) -> int:
-    return _of_ended_jobs(before, "samples", ProgressPoint) + _of_ended_jobs(before, "samples", UsagePoint)
+    return _of_ended_jobs(before, "samples", ProgressPoint) + _of_ended_jobs(
+        before, "samples", UsagePoint
+    )
 
 
 def _of_ended_jobs(before: datetime, what: str, model: type[Any]) -> int:
-    """Delete the rows of some assignments that ended long ago and whose job has, and note it in the job's history."""
+    """Delete the rows of some assignments that ended long ago and whose job has, and note it in the
+    job's history.
+    """
     held = Exists(model.objects.filter(assignment=OuterRef("pk")))
     over = Q(state__in=_ENDED, ended_at__lt=before, job__completed_at__lt=before)
-    due = Assignment.objects.filter(held, over).order_by("ended_at").values_list("pk", "job")[:ASSIGNMENTS_AT_ONCE]
+    due = (
+        Assignment.objects.filter(held, over)
+        .order_by("ended_at")
+        .values_list("pk", "job")[:ASSIGNMENTS_AT_ONCE]
+    )
     gone = 0
     for assignment, job in list(due):
         gone += _of_assignment(model, assignment, job, what)
@@ -153,7 +180,9 @@ def _of_ended_jobs(before: datetime, what: str, model: type[Any]) -> int:
 def _of_assignment(model: type[Any], assignment: UUID, job: UUID, what: str) -> int:
     """All rows of one assignment, in batches; its history tells of it once."""
     gone = 0
-    while keys := list(model.objects.filter(assignment=assignment).values_list("pk", flat=True)[:BATCH]):
+    while keys := list(
+        model.objects.filter(assignment=assignment).values_list("pk", flat=True)[:BATCH]
+    ):
         with transaction.atomic():
             gone += model.objects.filter(pk__in=keys).delete()[0]
             if gone <= BATCH:
@@ -163,7 +192,10 @@ def _of_assignment(model: type[Any], assignment: UUID, job: UUID, what: str) -> 
 
 
 def _logins(before: datetime) -> int:
-    return sum(_delete(model.objects.filter(attempt_time__lt=before)) for model in (AccessAttempt, AccessFailureLog, AccessLog))
+    return sum(
+        _delete(model.objects.filter(attempt_time__lt=before))
+        for model in (AccessAttempt, AccessFailureLog, AccessLog)
+    )
 
 
 def _expired(rows: Callable[[datetime], QuerySet[Any]]) -> Batch:
@@ -177,9 +209,18 @@ RULES = (
     Rule("output", "output", _output, LEAST_DAYS),
     Rule("samples", "samples", _samples, LEAST_DAYS),
     Rule("simulations", "simulations", _simulations),
-    Rule("idempotency keys", "keys", _expired(lambda t: IdempotencyKey.objects.filter(created_at__lt=t)), 1),
+    Rule(
+        "idempotency keys",
+        "keys",
+        _expired(lambda t: IdempotencyKey.objects.filter(created_at__lt=t)),
+        1,
+    ),
     Rule("logins", "logins", _logins),
-    Rule("enrolment tokens", "logins", _expired(lambda t: EnrolmentToken.objects.filter(expires_at__lt=t, used_at=None))),
+    Rule(
+        "enrolment tokens",
+        "logins",
+        _expired(lambda t: EnrolmentToken.objects.filter(expires_at__lt=t, used_at=None)),
+    ),
     Rule("sessions", None, _expired(lambda t: Session.objects.filter(expire_date__lt=t))),
     Rule("tokens", None, _expired(lambda t: AuthToken.objects.filter(expiry__lt=t))),
 )

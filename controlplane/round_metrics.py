@@ -1,8 +1,9 @@
 """Counters of rounds: how they ended, what triggered them, how long they and their policies took.
 
-The rounds' rows are the truth, but old ones are pruned and counting them all at each scrape would read the whole table. So the
-reconciler counts those that ended since its last pass into one value of the cache. Rounds of a cluster follow each other, so that a
-number marks how far it has come. An emptied cache begins anew at the newest round; to a reader that is a counter's reset.
+The rounds' rows are the truth, but old ones are pruned and counting them all at each scrape would
+read the whole table. So the reconciler counts those that ended since its last pass into one value
+of the cache. Rounds of a cluster follow each other, so that a number marks how far it has come. An
+emptied cache begins anew at the newest round; to a reader that is a counter's reset.
 """
 
 from __future__ import annotations
@@ -32,7 +33,9 @@ BUCKETS_S = (0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0)
 
 @dataclass(slots=True)
 class Spread:
-    """A histogram: `counts` of observations by bucket (not summed up; the last is for all above), and their sum in seconds."""
+    """A histogram: `counts` of observations by bucket (not summed up; the last is for all above),
+    and their sum in seconds.
+    """
 
     counts: list[int] = field(default_factory=lambda: [0] * (len(BUCKETS_S) + 1))
     total_s: float = 0.0
@@ -53,7 +56,9 @@ class Spread:
 
 @dataclass(slots=True)
 class Tally:
-    """What was counted so far; `marks` is each cluster's last counted round. Clusters by name, for a reader."""
+    """What was counted so far; `marks` is each cluster's last counted round. Clusters by name, for
+    a reader.
+    """
 
     marks: dict[int, int] = field(default_factory=dict)
     statuses: dict[tuple[str, str], int] = field(default_factory=dict)
@@ -81,7 +86,9 @@ class Tally:
 
 
 def note_reconciled() -> None:
-    """Called at the end of each pass of the reconciler: counts what ended since. A cache that fails stops nothing."""
+    """Called at the end of each pass of the reconciler: counts what ended since. A cache that fails
+    stops nothing.
+    """
     try:
         cache.set(RECONCILE_KEY, time.time(), KEPT_S)
         if cache.add(TURN_KEY, 1, TURN_S):
@@ -100,7 +107,11 @@ def count_rounds() -> None:
     if not isinstance(known, Tally):
         cache.set(KEY, Tally(marks=newest), None)
         return
-    due = {pk: known.marks.get(pk, 0) for pk, number in newest.items() if number > known.marks.get(pk, 0)}
+    due = {
+        pk: known.marks.get(pk, 0)
+        for pk, number in newest.items()
+        if number > known.marks.get(pk, 0)
+    }
     for row in _ended(due):
         known.count(row)
     if due:
@@ -114,7 +125,16 @@ def _ended(due: dict[int, int]) -> list[dict[str, Any]]:
     after = Q()
     for pk, number in due.items():
         after |= Q(cluster=pk, number__gt=number)
-    columns = ("cluster", "cluster__name", "number", "status", "reasons", "started_at", "ended_at", "solve_s")
+    columns = (
+        "cluster",
+        "cluster__name",
+        "number",
+        "status",
+        "reasons",
+        "started_at",
+        "ended_at",
+        "solve_s",
+    )
     rows, running = [], set()
     for row in Round.objects.filter(after).order_by("number").values(*columns)[:AT_ONCE]:
         if row["status"] == Round.Status.RUNNING:

@@ -1,4 +1,6 @@
-"""`python -m controlplane.serve`: the web server, uvicorn with bounds on what a connection may cost."""
+"""`python -m controlplane.serve`: the web server, uvicorn with bounds on what a connection may
+cost.
+"""
 
 from __future__ import annotations
 
@@ -13,8 +15,9 @@ from controlplane.garbage import collect_seldom
 from policies.lifetime import die_with
 
 KEEP_ALIVE_S = 75
-"""How long an idle connection is kept: longer than an agent's heartbeats are apart, which then need no new one each, and longer
-than proxies keep theirs, which then never write to one that is being closed.
+"""How long an idle connection is kept: longer than an agent's heartbeats are apart, which then need
+no new one each, and longer than proxies keep theirs, which then never write to one that is being
+closed.
 """
 
 
@@ -38,12 +41,14 @@ def main(argv: Sequence[str] | None = None) -> None:
 
 
 def application() -> Callable[..., Any]:
-    """What a web process serves, once for each of them. Of several none outlives the one that started them: it would hold their
-    address.
+    """What a web process serves, once for each of them. Of several none outlives the one that
+    started them: it would hold their address.
     """
     if (parent := multiprocessing.parent_process()) is not None and parent.pid is not None:
         die_with(parent.pid)
-    from controlplane.asgi import application  # sets Django up, which this module's other readers do not want
+    from controlplane.asgi import (
+        application,
+    )  # sets Django up, which this module's other readers do not want
 
     collect_seldom()
     return application
@@ -53,14 +58,23 @@ def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="python -m controlplane.serve")
     parser.add_argument("--host", default="127.0.0.1", help="the address to listen at")
     parser.add_argument("--port", type=int, default=8000)
-    parser.add_argument("--workers", type=_processes, default=1, help="processes; deploy/entrypoint gives WEB_CONCURRENCY")
-    parser.add_argument("--grace", type=int, default=10, help="seconds that open requests have at the end")
+    parser.add_argument(
+        "--workers",
+        type=_processes,
+        default=1,
+        help="processes; deploy/entrypoint gives WEB_CONCURRENCY",
+    )
+    parser.add_argument(
+        "--grace", type=int, default=10, help="seconds that open requests have at the end"
+    )
     return parser
 
 
 def _processes(text: str) -> int:
     if not (text.strip().isascii() and text.strip().isdecimal() and int(text) >= 1):
-        raise argparse.ArgumentTypeError(f"must be a whole number of at least 1, as WEB_CONCURRENCY, not {text!r}")
+        raise argparse.ArgumentTypeError(
+            f"must be a whole number of at least 1, as WEB_CONCURRENCY, not {text!r}"
+        )
     return int(text)
 
 

@@ -1,6 +1,8 @@
-"""Settings. Everything that differs between installations comes from the environment; see docs/settings.md.
+"""Settings. Everything that differs between installations comes from the environment; see
+docs/settings.md.
 
-Without DATABASE_URL and REDIS_URL the embedded default is used: SQLite and a Valkey socket in LOADMASTER_HOME.
+Without DATABASE_URL and REDIS_URL the embedded default is used: SQLite and a Valkey socket in
+LOADMASTER_HOME.
 """
 
 from __future__ import annotations
@@ -28,12 +30,17 @@ DEBUG = environment.switch(os.environ, "LOADMASTER_DEBUG")
 
 
 def _secret_key() -> str:
-    """The environment's key, else one made once and kept beside the embedded database (mode 0600)."""
+    """The environment's key, else one made once and kept beside the embedded database (mode
+    0600).
+    """
     key: str = env.str("SECRET_KEY", "")
     if key:
         return key
     if env.str("DATABASE_URL", ""):
-        raise ImproperlyConfigured("SECRET_KEY must be set where DATABASE_URL is: several processes must share one secret key")
+        raise ImproperlyConfigured(
+            "SECRET_KEY must be set where DATABASE_URL is: several processes must share one"
+            " secret key"
+        )
     path = LOADMASTER_HOME / "secret_key"
     try:
         with path.open("x") as file:
@@ -116,17 +123,27 @@ TEMPLATES = [
 
 
 def _databases() -> dict[str, dict[str, object]]:
-    """PostgreSQL by DATABASE_URL, else SQLite with the settings that keep several writers from locking each other out."""
+    """PostgreSQL by DATABASE_URL, else SQLite with the settings that keep several writers from
+    locking each other out.
+    """
     if env.str("DATABASE_URL", ""):
         return {"default": environment.database(env.db_url("DATABASE_URL"))}
     options = {
         "transaction_mode": "IMMEDIATE",
         "timeout": 20,
-        "init_command": "PRAGMA journal_mode=WAL; PRAGMA synchronous=NORMAL; PRAGMA busy_timeout=20000;",
+        "init_command": (
+            "PRAGMA journal_mode=WAL; PRAGMA synchronous=NORMAL; PRAGMA busy_timeout=20000;"
+        ),
     }
     # A connection costs a look at the whole schema, so it is kept for a while, as PostgreSQL's are.
     kept = {"CONN_MAX_AGE": environment.CONN_MAX_AGE_S, "OPTIONS": options}
-    return {"default": {"ENGINE": "django.db.backends.sqlite3", "NAME": LOADMASTER_HOME / "db.sqlite3", **kept}}
+    return {
+        "default": {
+            "ENGINE": "django.db.backends.sqlite3",
+            "NAME": LOADMASTER_HOME / "db.sqlite3",
+            **kept,
+        }
+    }
 
 
 DATABASES = _databases()
@@ -134,7 +151,9 @@ DEFAULT_AUTO_FIELD = "django.db.models.BigAutoField"
 
 
 def _socket_path() -> Path:
-    """Where the embedded Valkey listens. Unix socket paths end at 107 bytes, so a long home is reached by a short link."""
+    """Where the embedded Valkey listens. Unix socket paths end at 107 bytes, so a long home is
+    reached by a short link.
+    """
     direct = LOADMASTER_HOME / "valkey.sock"
     if len(os.fsencode(direct)) < 100:
         return direct
@@ -165,9 +184,10 @@ CELERY_WORKER_HIJACK_ROOT_LOGGER = False
 CELERY_TASK_DEFAULT_QUEUE = "loadmaster"
 CELERY_BROKER_CONNECTION_RETRY_ON_STARTUP = True
 CELERY_TIMEZONE = "UTC"
-# visibility_timeout stays above the solver's hard limit; the two `unacked` settings bring a killed worker's task back in seconds.
-# A broker that is cut off or frozen says nothing: without timeouts whoever sends a hint would wait for it without end, and one
-# thread of a web process sends those of all submissions.
+# visibility_timeout stays above the solver's hard limit; the two `unacked` settings bring a killed
+# worker's task back in seconds. A broker that is cut off or frozen says nothing: without timeouts
+# whoever sends a hint would wait for it without end, and one thread of a web process sends those of
+# all submissions.
 CELERY_BROKER_TRANSPORT_OPTIONS = {
     "visibility_timeout": 900,
     "unacked_restore_interval": 2,
@@ -176,15 +196,39 @@ CELERY_BROKER_TRANSPORT_OPTIONS = {
     "socket_connect_timeout": 5.0,
 }
 CELERY_BEAT_SCHEDULE = {
-    "periodic-rounds": {"task": "controlplane.tasks.periodic_rounds", "schedule": 5.0, "options": {"expires": 5.0}},
-    "meter-energy": {"task": "controlplane.tasks.meter_energy", "schedule": 60.0, "options": {"expires": 60.0}},
-    "prune": {"task": "controlplane.tasks.prune_old", "schedule": 3600.0, "options": {"expires": 1800.0}},
-    "samples": {"task": "controlplane.tasks.write_samples", "schedule": 2.0, "options": {"expires": 4.0}},
-    "reconcile": {"task": "controlplane.tasks.reconcile", "schedule": 2.0, "options": {"expires": 4.0}},
+    "periodic-rounds": {
+        "task": "controlplane.tasks.periodic_rounds",
+        "schedule": 5.0,
+        "options": {"expires": 5.0},
+    },
+    "meter-energy": {
+        "task": "controlplane.tasks.meter_energy",
+        "schedule": 60.0,
+        "options": {"expires": 60.0},
+    },
+    "prune": {
+        "task": "controlplane.tasks.prune_old",
+        "schedule": 3600.0,
+        "options": {"expires": 1800.0},
+    },
+    "samples": {
+        "task": "controlplane.tasks.write_samples",
+        "schedule": 2.0,
+        "options": {"expires": 4.0},
+    },
+    "reconcile": {
+        "task": "controlplane.tasks.reconcile",
+        "schedule": 2.0,
+        "options": {"expires": 4.0},
+    },
 }
 WEB_CONCURRENCY = environment.whole(os.environ, "WEB_CONCURRENCY", 1, least=1)
-"""Web processes that `make up` starts; deploy/entrypoint reads the variable itself, and takes 2 where it is empty."""
-SOLVER_TIMEOUT_S = environment.amount(os.environ, "LOADMASTER_SOLVER_TIMEOUT_S", 60.0, positive=True)
+"""Web processes that `make up` starts; deploy/entrypoint reads the variable itself, and takes 2
+where it is empty.
+"""
+SOLVER_TIMEOUT_S = environment.amount(
+    os.environ, "LOADMASTER_SOLVER_TIMEOUT_S", 60.0, positive=True
+)
 ROUND_JOBS = environment.whole(os.environ, "LOADMASTER_ROUND_JOBS", 4000, least=1)
 
 # Simulations: where they work, how many at once, and what one of them may take.
@@ -192,21 +236,35 @@ SIMULATIONS_DIR = Path(env.str("LOADMASTER_SIMULATIONS_DIR", str(LOADMASTER_HOME
 SIMULATIONS_AT_ONCE = environment.whole(os.environ, "LOADMASTER_SIMULATIONS", 1)
 SIMULATION_PROCESSES = environment.whole(os.environ, "LOADMASTER_SIMULATION_PROCESSES", 1)
 SIMULATION_MEMORY_GB = environment.amount(os.environ, "LOADMASTER_SIMULATION_MEMORY_GB", 4.0)
-SIMULATION_LIMIT_S = 3600 * environment.amount(os.environ, "LOADMASTER_SIMULATION_HOURS", 6.0, positive=True)
-WHAT_IF_TIMEOUT_S = environment.amount(os.environ, "LOADMASTER_WHAT_IF_TIMEOUT_S", 20.0, positive=True)
+SIMULATION_LIMIT_S = 3600 * environment.amount(
+    os.environ, "LOADMASTER_SIMULATION_HOURS", 6.0, positive=True
+)
+WHAT_IF_TIMEOUT_S = environment.amount(
+    os.environ, "LOADMASTER_WHAT_IF_TIMEOUT_S", 20.0, positive=True
+)
 
-AUTHENTICATION_BACKENDS = ["axes.backends.AxesStandaloneBackend", "django.contrib.auth.backends.ModelBackend"]
+AUTHENTICATION_BACKENDS = [
+    "axes.backends.AxesStandaloneBackend",
+    "django.contrib.auth.backends.ModelBackend",
+]
 AXES_FAILURE_LIMIT = 10
 AXES_COOLOFF_TIME = 0.25
 AXES_LOCKOUT_PARAMETERS = [["username", "ip_address"]]
 AXES_RESET_ON_SUCCESS = True
 AXES_VERBOSE = False
-# Failures and the seconds within which they are counted, by address and by account, on top of axes' lock of both together.
+# Failures and the seconds within which they are counted, by address and by account, on top of axes'
+# lock of both together.
 THROTTLES = {"login:address": (30, 300), "login:account": (60, 900), "enrolment:address": (30, 300)}
 AXES_LOCKOUT_TEMPLATE = "registration/locked.html"
-PASSWORD_HASHERS = ["django.contrib.auth.hashers.Argon2PasswordHasher", "django.contrib.auth.hashers.PBKDF2PasswordHasher"]
+PASSWORD_HASHERS = [
+    "django.contrib.auth.hashers.Argon2PasswordHasher",
+    "django.contrib.auth.hashers.PBKDF2PasswordHasher",
+]
 AUTH_PASSWORD_VALIDATORS = [
-    {"NAME": "django.contrib.auth.password_validation.MinimumLengthValidator", "OPTIONS": {"min_length": 10}},
+    {
+        "NAME": "django.contrib.auth.password_validation.MinimumLengthValidator",
+        "OPTIONS": {"min_length": 10},
+    },
     {"NAME": "django.contrib.auth.password_validation.CommonPasswordValidator"},
 ]
 LOGIN_URL = "login"
@@ -214,7 +272,8 @@ LOGIN_REDIRECT_URL = "queue"
 LOGOUT_REDIRECT_URL = "login"
 
 REST_FRAMEWORK = {
-    # Who calls is who opened the connection; behind a proxy uvicorn puts that right, for the proxies in FORWARDED_ALLOW_IPS only.
+    # Who calls is who opened the connection; behind a proxy uvicorn puts that right, for the
+    # proxies in FORWARDED_ALLOW_IPS only.
     "NUM_PROXIES": 0,
     "DEFAULT_AUTHENTICATION_CLASSES": [
         "controlplane.authentication.BearerAuthentication",
@@ -229,13 +288,21 @@ REST_FRAMEWORK = {
     "DEFAULT_RENDERER_CLASSES": ["rest_framework.renderers.JSONRenderer"],
     "PAGE_SIZE": 50,
 }
-REST_KNOX = {"TOKEN_LIMIT_PER_USER": None, "AUTO_REFRESH": False, "TOKEN_TTL": None, "AUTH_HEADER_PREFIX": "Bearer"}
+REST_KNOX = {
+    "TOKEN_LIMIT_PER_USER": None,
+    "AUTO_REFRESH": False,
+    "TOKEN_TTL": None,
+    "AUTH_HEADER_PREFIX": "Bearer",
+}
 SPECTACULAR_SETTINGS = {
     "TITLE": "Loadmaster",
     "DESCRIPTION": "Submit training jobs, follow them, and run the cluster they run on.",
     "VERSION": "1",
     "SCHEMA_PATH_PREFIX": r"/api/v1",
-    "POSTPROCESSING_HOOKS": ["drf_spectacular.hooks.postprocess_schema_enums", "controlplane.openapi.complete"],
+    "POSTPROCESSING_HOOKS": [
+        "drf_spectacular.hooks.postprocess_schema_enums",
+        "controlplane.openapi.complete",
+    ],
     "ENUM_NAME_OVERRIDES": {
         "JobState": "jobs.filters.STATES",
         "NodeState": "clusters.models.nodes.State.choices",
@@ -269,7 +336,8 @@ STORAGES = {
     "default": {"BACKEND": "django.core.files.storage.FileSystemStorage"},
     "staticfiles": {"BACKEND": "controlplane.static_files.StaticStorage"},
 }
-# Without `collectstatic` the files are served as they lie; after it, compressed, hashed and cached for ever.
+# Without `collectstatic` the files are served as they lie; after it, compressed, hashed and cached
+# for ever.
 WHITENOISE_USE_FINDERS = True
 WHITENOISE_IMMUTABLE_FILE_TEST = r"^.+(\.[0-9a-f]{12}\..+|/vendor/.+)$"
 
@@ -283,11 +351,20 @@ _STRICT = {
     "frame-ancestors": [NONE],
 }
 CONTENT_SECURITY_POLICY = {"DIRECTIVES": _STRICT}
-_NOTHING = {"default-src": [NONE], "base-uri": [NONE], "form-action": [NONE], "frame-ancestors": [NONE]}
-# The first prefix that fits a path replaces the policy: the admin's Alpine.js evaluates, the API's browser styles itself, and the
-# API's answers are data that no browser should make anything of.
+_NOTHING = {
+    "default-src": [NONE],
+    "base-uri": [NONE],
+    "form-action": [NONE],
+    "frame-ancestors": [NONE],
+}
+# The first prefix that fits a path replaces the policy: the admin's Alpine.js evaluates, the API's
+# browser styles itself, and the API's answers are data that no browser should make anything of.
 CONTENT_SECURITY_POLICY_BY_PREFIX = {
-    "/admin/": {**_STRICT, "script-src": [SELF, UNSAFE_INLINE, UNSAFE_EVAL], "style-src": [SELF, UNSAFE_INLINE]},
+    "/admin/": {
+        **_STRICT,
+        "script-src": [SELF, UNSAFE_INLINE, UNSAFE_EVAL],
+        "style-src": [SELF, UNSAFE_INLINE],
+    },
     "/api/docs": {**_STRICT, "style-src": [SELF, UNSAFE_INLINE]},
     "/api/": _NOTHING,
 }
@@ -312,7 +389,8 @@ SECURE_PROXY_SSL_HEADER = ("HTTP_X_FORWARDED_PROTO", "https") if _TLS else None
 
 # The accent of our own pages, from light to dark: shade, lightness in percent, chroma.
 _TEAL = (
-    ("50", 97, 0.014), ("100", 93, 0.03), ("200", 87, 0.05), ("300", 79, 0.075), ("400", 70, 0.09), ("500", 58, 0.09),
+    ("50", 97, 0.014), ("100", 93, 0.03), ("200", 87, 0.05), ("300", 79, 0.075), ("400", 70, 0.09),
+    ("500", 58, 0.09),
     ("600", 50, 0.085), ("700", 44, 0.075), ("800", 37, 0.06), ("900", 30, 0.05), ("950", 22, 0.04),
 )  # fmt: skip
 UNFOLD = {
@@ -320,8 +398,12 @@ UNFOLD = {
     "SITE_HEADER": "Loadmaster",
     "SITE_SUBHEADER": "Cluster administration",
     "SITE_SYMBOL": "view_timeline",
-    "SITE_FAVICONS": [{"rel": "icon", "type": "image/svg+xml", "href": lambda request: static("favicon.svg")}],
-    "COLORS": {"primary": {shade: f"oklch({light}% {chroma} 215)" for shade, light, chroma in _TEAL}},
+    "SITE_FAVICONS": [
+        {"rel": "icon", "type": "image/svg+xml", "href": lambda request: static("favicon.svg")}
+    ],
+    "COLORS": {
+        "primary": {shade: f"oklch({light}% {chroma} 215)" for shade, light, chroma in _TEAL}
+    },
     "SHOW_HISTORY": True,
     "SHOW_BACK_BUTTON": True,
     "SIDEBAR": {"show_search": False, "show_all_applications": False},
@@ -338,7 +420,8 @@ METRICS_TOKEN = env.str("LOADMASTER_METRICS_TOKEN", "")
 KEEP_DAYS = {
     name: environment.amount(os.environ, f"LOADMASTER_KEEP_{name.upper()}_DAYS", days)
     for name, days in {
-        "snapshots": 14.0, "rounds": 400.0, "events": 30.0, "output": 180.0, "samples": 180.0, "simulations": 90.0, "keys": 30.0,
+        "snapshots": 14.0, "rounds": 400.0, "events": 30.0, "output": 180.0, "samples": 180.0,
+        "simulations": 90.0, "keys": 30.0,
         "logins": 90.0,
     }.items()
 }  # fmt: skip

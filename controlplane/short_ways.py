@@ -1,4 +1,6 @@
-"""What every answer has that is given in front of Django's middleware: its guards' headers, an id, a count, a line in the log."""
+"""What every answer has that is given in front of Django's middleware: its guards' headers, an id,
+a count, a line in the log.
+"""
 
 from __future__ import annotations
 
@@ -35,8 +37,8 @@ ID = HEADER.lower().encode()
 
 @dataclass(frozen=True, slots=True)
 class Answering:
-    """A request that is answered here. `route` is the pattern that Django's way counts it by; `ids` stand in its line. `whole` is
-    the server's way to send an answer in one piece, where it has one.
+    """A request that is answered here. `route` is the pattern that Django's way counts it by; `ids`
+    stand in its line. `whole` is the server's way to send an answer in one piece, where it has one.
     """
 
     method: str
@@ -55,13 +57,31 @@ class Answering:
         whole = scope.get("extensions", {}).get(WHOLE, {}).get("answer")
         return cls(scope["method"], route, quiet, request_id, time.perf_counter(), ids, whole)
 
-    async def answer(self, send: Send, status: int, body: bytes, more: Iterable[Header] = (), *, user: object = None) -> None:
-        """Send it, JSON where there is a body, and tell of it; `user` is the key of who asked, where that is known."""
+    async def answer(
+        self,
+        send: Send,
+        status: int,
+        body: bytes,
+        more: Iterable[Header] = (),
+        *,
+        user: object = None,
+    ) -> None:
+        """Send it, JSON where there is a body, and tell of it; `user` is the key of who asked,
+        where that is known.
+        """
         content = [(b"content-type", b"application/json")] if body else []
         length = [] if status == 204 else [(b"content-length", str(len(body)).encode())]
         first, last = [*content, *length, (ID, self.request_id.encode())], list(more)
-        if self.whole is None or not self.whole(status, _lines(first) + _same_lines() + _lines(last), body):
-            await send({"type": "http.response.start", "status": status, "headers": [*first, *_same(), *last]})
+        if self.whole is None or not self.whole(
+            status, _lines(first) + _same_lines() + _lines(last), body
+        ):
+            await send(
+                {
+                    "type": "http.response.start",
+                    "status": status,
+                    "headers": [*first, *_same(), *last],
+                }
+            )
             await send({"type": "http.response.body", "body": body})
         self._tell(status, user)
 
@@ -71,19 +91,34 @@ class Answering:
         level = logging.DEBUG if self.quiet and status < 400 else logging.INFO
         if not log.isEnabledFor(level):
             return
-        fields = {"method": self.method, "route": self.route, "status": status, "ms": round(took_s * 1000, 1)}
+        fields = {
+            "method": self.method,
+            "route": self.route,
+            "status": status,
+            "ms": round(took_s * 1000, 1),
+        }
         with bound_contextvars(request_id=self.request_id, **self.ids):
-            log.log(level, "request", extra={"loadmaster": fields if user is None else {**fields, "user": user}})
+            log.log(
+                level,
+                "request",
+                extra={"loadmaster": fields if user is None else {**fields, "user": user}},
+            )
 
 
 @cache
 def security_headers() -> tuple[Header, ...]:
-    """What Django's middleware puts on an answer of the API, asked of itself once: so the two can never differ."""
+    """What Django's middleware puts on an answer of the API, asked of itself once: so the two can
+    never differ.
+    """
     handler: Callable[[HttpRequest], Any] = _nothing
     for guard in reversed(GUARDS):
         handler = guard(handler)
     answer = handler(_Secure())
-    return tuple((n.lower().encode(), v.encode()) for n, v in answer.headers.items() if n not in ("Content-Type", "Content-Length"))
+    return tuple(
+        (n.lower().encode(), v.encode())
+        for n, v in answer.headers.items()
+        if n not in ("Content-Type", "Content-Length")
+    )
 
 
 @cache

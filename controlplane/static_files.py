@@ -1,4 +1,6 @@
-"""Static files: Plotly's script out of its wheel, and names that work before and after `collectstatic`."""
+"""Static files: Plotly's script out of its wheel, and names that work before and after
+`collectstatic`.
+"""
 
 from __future__ import annotations
 
@@ -44,7 +46,9 @@ class PlotlyFinder(BaseFinder):
 
 
 class StaticStorage(CompressedManifestStaticFilesStorage):  # type: ignore[misc]  # whitenoise is untyped
-    """Hashed and compressed files once collected; until then plain names, which the finders serve."""
+    """Hashed and compressed files once collected; until then plain names, which the finders
+    serve.
+    """
 
     manifest_strict = False
 

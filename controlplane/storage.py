@@ -1,7 +1,8 @@
-"""What a caller gets when the database cannot be written or reached: a clear answer instead of an error page.
+"""What a caller gets when the database cannot be written or reached: a clear answer instead of an
+error page.
 
-507 where the disk is full, 503 where the database is away or only lets itself be read; both say what to do and when to come back.
-/readyz fails with the same reason for as long as it lasts.
+507 where the disk is full, 503 where the database is away or only lets itself be read; both say
+what to do and when to come back. /readyz fails with the same reason for as long as it lasts.
 """
 
 from __future__ import annotations
@@ -34,15 +35,25 @@ READ_ONLY = "25006"
 
 @dataclass(frozen=True, slots=True)
 class Failure:
-    """Why the database cannot be used: `status` and `code` of the answer, and `detail` for whoever reads it."""
+    """Why the database cannot be used: `status` and `code` of the answer, and `detail` for whoever
+    reads it.
+    """
 
     status: int
     code: str
     detail: str
 
 
-FULL = Failure(507, "disk_full", "the server's disk is full, so nothing can be saved; an operator has to make room")
-READS_ONLY = Failure(503, "read_only", "the database can only be read just now, so nothing can be saved; try again later")
+FULL = Failure(
+    507,
+    "disk_full",
+    "the server's disk is full, so nothing can be saved; an operator has to make room",
+)
+READS_ONLY = Failure(
+    503,
+    "read_only",
+    "the database can only be read just now, so nothing can be saved; try again later",
+)
 AWAY = Failure(503, "database_away", "the database cannot be reached just now; try again later")
 BUSY = Failure(503, "database_busy", "the database is busy; try again")
 
@@ -53,7 +64,14 @@ _SQLITE = {
     "unable to open database file": AWAY,
     "database is locked": BUSY,
 }
-_POSTGRES = {DISK_FULL: FULL, READ_ONLY: READS_ONLY, "40001": BUSY, "40P01": BUSY, "55P03": BUSY, "53300": BUSY}
+_POSTGRES = {
+    DISK_FULL: FULL,
+    READ_ONLY: READS_ONLY,
+    "40001": BUSY,
+    "40P01": BUSY,
+    "55P03": BUSY,
+    "53300": BUSY,
+}
 _CONNECTION_LOST = ("08", "57P")
 """First characters of the SQLSTATEs of lost connections and of a server that shuts down."""
 
@@ -70,7 +88,11 @@ def failure_of(error: BaseException | None) -> Failure | None:
         return _POSTGRES.get(state) or (AWAY if state.startswith(_CONNECTION_LOST) else None)
     said = str(error).lower()
     found = next((failure for words, failure in _SQLITE.items() if words in said), None)
-    if found is None and connection.vendor == "postgresql" and type(error).__name__ in ("OperationalError", "InterfaceError"):
+    if (
+        found is None
+        and connection.vendor == "postgresql"
+        and type(error).__name__ in ("OperationalError", "InterfaceError")
+    ):
         return AWAY  # no SQLSTATE: the server was never reached, or has gone in the middle
     return found
 
@@ -85,13 +107,17 @@ class StorageFailures(BothWays):
 
 @login_not_required
 def server_error_page(request: HttpRequest) -> HttpResponseBase:
-    """handler500: a database that fails outside of views (sessions, who is logged in) is answered for as well."""
+    """handler500: a database that fails outside of views (sessions, who is logged in) is answered
+    for as well.
+    """
     error = sys.exc_info()[1]
     return _answer(request, failure_of(error)) or server_error(request)
 
 
 def present_failure() -> str | None:
-    """Why nothing can be saved now, as far as it can be told without writing; None if nothing speaks against it."""
+    """Why nothing can be saved now, as far as it can be told without writing; None if nothing
+    speaks against it.
+    """
     if _last and time.monotonic() - _last[0][0] < REMEMBERED_S:
         return _last[0][1].code
     if connection.vendor == "sqlite":
@@ -115,6 +141,10 @@ def _answer(request: HttpRequest, failure: Failure | None) -> HttpResponse | Non
         _last[:] = [(time.monotonic(), failure)]
     headers = {"Retry-After": str(RETRY_AFTER_S), "Cache-Control": "no-store"}
     if request.path.startswith("/api/"):
-        return JsonResponse(error_body(failure.code, failure.detail), status=failure.status, headers=headers)
+        return JsonResponse(
+            error_body(failure.code, failure.detail), status=failure.status, headers=headers
+        )
     text = f"Loadmaster: {failure.detail}.\n"
-    return HttpResponse(text, status=failure.status, headers=headers, content_type="text/plain; charset=utf-8")
+    return HttpResponse(
+        text, status=failure.status, headers=headers, content_type="text/plain; charset=utf-8"
+    )

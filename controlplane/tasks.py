@@ -1,4 +1,6 @@
-"""The loop's Celery entries. They carry hints: each may be lost, doubled or run at once with another, and nothing goes wrong."""
+"""The loop's Celery entries. They carry hints: each may be lost, doubled or run at once with
+another, and nothing goes wrong.
+"""
 
 from __future__ import annotations
 
@@ -26,19 +28,25 @@ from controlplane.studies.running import reconcile_simulations, run_next
 from profiling.services import reconcile_profiles
 
 LONG_PASS_S = 10
-"""How long a pass of the reconciler keeps others out: one that takes longer, or was killed, does so no more."""
+"""How long a pass of the reconciler keeps others out: one that takes longer, or was killed, does so
+no more.
+"""
 
 ROUNDS_A_TASK = 3
-"""Rounds a task holds one after another while new events come in; then it lets others have the worker."""
+"""Rounds a task holds one after another while new events come in; then it lets others have the
+worker.
+"""
 
 
 @shared_task
 def run_cluster_round(cluster_id: int) -> None:
-    """Answer the cluster's waiting events. Leaves at once if there are none or if somebody else is at it.
+    """Answer the cluster's waiting events. Leaves at once if there are none or if somebody else is
+    at it.
 
-    One that leaves so lets its hint count as on its way, so that a flood of submissions sends one a second and not one a commit:
-    who holds the round looks for events once more after it. A cluster that rests after a long round is looked after once it has
-    rested. A task that has held its rounds comes back for what is left after as long a time as they took.
+    One that leaves so lets its hint count as on its way, so that a flood of submissions sends one a
+    second and not one a commit: who holds the round looks for events once more after it. A cluster
+    that rests after a long round is looked after once it has rested. A task that has held its
+    rounds comes back for what is left after as long a time as they took.
     """
     if pace.is_held(cluster_id, timezone.now()) or _rests(cluster_id):
         return
@@ -52,11 +60,15 @@ def run_cluster_round(cluster_id: int) -> None:
             return
     hint_arrived(cluster_id)
     if is_wanted(cluster_id):
-        run_cluster_round.apply_async((cluster_id,), countdown=min(time.monotonic() - began_s, pace.PATIENCE_S))
+        run_cluster_round.apply_async(
+            (cluster_id,), countdown=min(time.monotonic() - began_s, pace.PATIENCE_S)
+        )
 
 
 def _rests(cluster_id: int) -> bool:
-    """Whether the cluster rests after a long round; then what waits for a round is answered after the rest."""
+    """Whether the cluster rests after a long round; then what waits for a round is answered after
+    the rest.
+    """
     rest_s = pace.rest_s(cluster_id, timezone.now())
     if rest_s > 0 and is_wanted(cluster_id):
         hint_after(cluster_id, rest_s)
@@ -72,9 +84,11 @@ def periodic_rounds() -> None:
 
 @shared_task
 def reconcile() -> None:
-    """Find what was missed: silent agents, drains that are due, profile runs nobody offers, unanswered events, dead rounds.
+    """Find what was missed: silent agents, drains that are due, profile runs nobody offers,
+    unanswered events, dead rounds.
 
-    Two passes at once would do the same work twice, so the second leaves it to the first, for a while.
+    Two passes at once would do the same work twice, so the second leaves it to the first, for a
+    while.
     """
     with alone("reconcile", LONG_PASS_S) as is_alone:
         if not is_alone:
@@ -91,13 +105,17 @@ def reconcile() -> None:
 
 @shared_task
 def write_samples() -> None:
-    """Write what heartbeats said of devices. By itself: on a large cluster it takes seconds, and nothing else may wait for it."""
+    """Write what heartbeats said of devices. By itself: on a large cluster it takes seconds, and
+    nothing else may wait for it.
+    """
     flush_samples()
 
 
 @shared_task
 def run_simulation() -> None:
-    """Run the simulation that has waited longest. Leaves at once if none waits or as many run as may."""
+    """Run the simulation that has waited longest. Leaves at once if none waits or as many run as
+    may.
+    """
     if run_next() is not None:
         hint_simulations()
 

@@ -1,7 +1,9 @@
-"""How often somebody may be wrong at the doors: login, tokens, enrolment. Agents' other calls are never counted.
+"""How often somebody may be wrong at the doors: login, tokens, enrolment. Agents' other calls are
+never counted.
 
-Failures are counted by address and by account, in the shared cache, so that all web processes count together. While the cache is
-away each process counts for itself: nobody is shut out, and nobody may try without end.
+Failures are counted by address and by account, in the shared cache, so that all web processes count
+together. While the cache is away each process counts for itself: nobody is shut out, and nobody may
+try without end.
 """
 
 from __future__ import annotations
@@ -44,7 +46,9 @@ class Limit:
 
 
 class Throttle(BothWays):
-    """Middleware: answers 429 with Retry-After at a door where an address or an account has failed too often."""
+    """Middleware: answers 429 with Retry-After at a door where an address or an account has failed
+    too often.
+    """
 
     def __call__(self, request: HttpRequest) -> Answer:
         """The view's answer, or the refusal."""
@@ -77,12 +81,16 @@ class Count:
 
 
 def begin(request: HttpRequest, door: str) -> list[Count]:
-    """Count the try before it is made, so that tries at the same time are all seen; a good one is taken back by `end`."""
+    """Count the try before it is made, so that tries at the same time are all seen; a good one is
+    taken back by `end`.
+    """
     return [_count(f"{door}:{kind}:{who}", limit) for kind, who, limit in _whom(request, door)]
 
 
 def refusal(request: HttpRequest, counts: list[Count]) -> HttpResponse | None:
-    """429 if any of the counts is above its limit. The refused try itself is no try: else asking would lengthen the wait."""
+    """429 if any of the counts is above its limit. The refused try itself is no try: else asking
+    would lengthen the wait.
+    """
     beyond = [count.limit.window_s for count in counts if count.tries > count.limit.failures]
     if not beyond:
         return None
@@ -94,7 +102,9 @@ def refusal(request: HttpRequest, counts: list[Count]) -> HttpResponse | None:
 
 
 def end(request: HttpRequest, answer: HttpResponseBase, counts: list[Count]) -> HttpResponseBase:
-    """Take a try back that was no failure; say when to come back where somebody else (the lock of accounts) refused."""
+    """Take a try back that was no failure; say when to come back where somebody else (the lock of
+    accounts) refused.
+    """
     if not is_failure(request, answer):
         for count in counts:
             _add(count.key, -1, count.limit.window_s)
@@ -110,7 +120,9 @@ def is_failure(request: HttpRequest, answer: HttpResponseBase) -> bool:
 
 
 def address_of(request: HttpRequest) -> str:
-    """Who opened the connection (behind a trusted proxy the server has put that right); of IPv6 the network one customer has."""
+    """Who opened the connection (behind a trusted proxy the server has put that right); of IPv6 the
+    network one customer has.
+    """
     try:
         address = ipaddress.ip_address(request.META.get("REMOTE_ADDR", ""))
     except ValueError:
@@ -125,7 +137,13 @@ def _whom(request: HttpRequest, door: str) -> list[tuple[str, str, Limit]]:
     found = [("address", address_of(request), limits[f"{door}:address"])]
     account = _account(request) if door == "login" else ""
     if account:
-        found.append(("account", hashlib.sha256(account.encode(errors="replace")).hexdigest(), limits["login:account"]))
+        found.append(
+            (
+                "account",
+                hashlib.sha256(account.encode(errors="replace")).hexdigest(),
+                limits["login:account"],
+            )
+        )
     return found
 
 
@@ -150,7 +168,9 @@ _alone = LocMemCache("throttling", {})
 
 
 def _add(key: str, amount: int, kept_s: int) -> int:
-    """The count after adding. Keys name their window, so that they are never reset, only forgotten."""
+    """The count after adding. Keys name their window, so that they are never reset, only
+    forgotten.
+    """
     try:
         return _add_in(cache, key, amount, kept_s)
     except (RedisError, OSError) as error:

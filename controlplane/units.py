@@ -1,4 +1,6 @@
-"""What people read for a field of a model whose name ends in a unit: "idle_w" is "Idle (W)" in the administration and in errors."""
+"""What people read for a field of a model whose name ends in a unit: "idle_w" is "Idle (W)" in the
+administration and in errors.
+"""
 
 from __future__ import annotations
 
@@ -7,7 +9,8 @@ from collections.abc import Iterable
 from django.db.models import Model
 
 UNITS = {
-    "_w": "W", "_s": "s", "_gb": "GB", "_kwh": "kWh", "_g": "g", "_c": "°C", "_per_s": "1/s", "_per_hour": "per hour",
+    "_w": "W", "_s": "s", "_gb": "GB", "_kwh": "kWh", "_g": "g", "_c": "°C", "_per_s": "1/s",
+    "_per_hour": "per hour",
     "_per_kg": "per kg", "_per_kwh": "per kWh", "_g_per_kwh": "g per kWh",
 }  # fmt: skip
 """Endings of names, from DESIGN's conventions; the longest that fits is the unit."""

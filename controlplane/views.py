@@ -23,7 +23,13 @@ from controlplane.page_selectors import round_page, rounds_page, snapshot_file
 from controlplane.static_files import PLOTLY_NAME
 from jobs.selectors import is_operator
 
-SPANS = {"15m": "Last 15 minutes", "1h": "Last hour", "6h": "Last 6 hours", "24h": "Last 24 hours", "7d": "Last 7 days"}
+SPANS = {
+    "15m": "Last 15 minutes",
+    "1h": "Last hour",
+    "6h": "Last 6 hours",
+    "24h": "Last 24 hours",
+    "7d": "Last 7 days",
+}
 _SPAN_S = {"15m": 900, "1h": 3_600, "6h": 21_600, "24h": 86_400, "7d": 604_800}
 
 
@@ -49,7 +55,8 @@ def gantt(request: HttpRequest) -> HttpResponse:
     query = QueryDict(mutable=True)
     query.update({"cluster": cluster.name if cluster else "", "span": span})
     context = {
-        "cluster": cluster, "clusters": list(Cluster.objects.order_by("name")), "span": span, "spans": SPANS,
+        "cluster": cluster, "clusters": list(Cluster.objects.order_by("name")), "span": span,
+        "spans": SPANS,
         "query": query.urlencode(), "plotly": PLOTLY_NAME,
         "page": page_of_lanes(request.GET.get("page"), cluster),
         "has_devices": bool(cluster and Device.objects.filter(node__cluster=cluster).exists()),
@@ -59,7 +66,9 @@ def gantt(request: HttpRequest) -> HttpResponse:
 
 @require_GET
 def gantt_figure(request: HttpRequest) -> JsonResponse:
-    """The chart's data. It looks as far ahead as a quarter of the span it looks back, or to the last expected end before that."""
+    """The chart's data. It looks as far ahead as a quarter of the span it looks back, or to the
+    last expected end before that.
+    """
     cluster, span = _asked(request)
     if cluster is None:
         raise Http404("there is no cluster")
@@ -67,13 +76,17 @@ def gantt_figure(request: HttpRequest) -> JsonResponse:
     since, horizon = now - back, now + back / 3
     nodes = list(page_of_lanes(request.GET.get("page"), cluster).object_list)
     bars, lanes = gantt_bars(cast(User, request.user), cluster, nodes, since, horizon)
-    return JsonResponse(figure(bars, lanes, since.timestamp(), horizon.timestamp(), now.timestamp()))
+    return JsonResponse(
+        figure(bars, lanes, since.timestamp(), horizon.timestamp(), now.timestamp())
+    )
 
 
 def _asked(request: HttpRequest) -> tuple[Cluster | None, str]:
     name, span = request.GET.get("cluster", ""), request.GET.get("span", "1h")
     clusters = Cluster.objects.order_by("name")
-    return (clusters.filter(name=name).first() if name else None) or clusters.first(), span if span in SPANS else "1h"
+    return (clusters.filter(name=name).first() if name else None) or clusters.first(), (
+        span if span in SPANS else "1h"
+    )
 
 
 @require_GET
@@ -98,7 +111,9 @@ def round_(request: HttpRequest, pk: int) -> HttpResponse:
 
 @require_GET
 def round_snapshot(request: HttpRequest, pk: int) -> JsonResponse:
-    """What a round decided from, as the file that `python -m policies solve` reads. It names every team's jobs: for operators."""
+    """What a round decided from, as the file that `python -m policies solve` reads. It names every
+    team's jobs: for operators.
+    """
     found = snapshot_file(pk) if is_operator(cast(User, request.user)) else None
     if found is None:
         raise Http404(f"there is no snapshot of round {pk} for you")

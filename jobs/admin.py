@@ -1,4 +1,6 @@
-"""Administration of teams and jobs. Jobs change by actions only: whatever happens to them is a move of the table."""
+"""Administration of teams and jobs. Jobs change by actions only: whatever happens to them is a move
+of the table.
+"""
 
 from __future__ import annotations
 
@@ -12,7 +14,15 @@ from django.db.models import QuerySet
 from django.http import HttpRequest
 from unfold.widgets import UnfoldAdminPasswordWidget
 
-from controlplane.admin_base import OperatorAdmin, OperatorInline, PlainModelForm, ReadOnly, ReadOnlyInline, for_each, pretty
+from controlplane.admin_base import (
+    OperatorAdmin,
+    OperatorInline,
+    PlainModelForm,
+    ReadOnly,
+    ReadOnlyInline,
+    for_each,
+    pretty,
+)
 from jobs.models import Attempt, Job, JobEvent, Membership, Secret, Team
 from jobs.people import team_changed
 from jobs.secrets import MAX_SECRET, set_secret
@@ -66,7 +76,9 @@ class SecretAdmin(OperatorAdmin):
     list_filter = ("team",)
     list_select_related = ("team",)
 
-    def get_readonly_fields(self, request: HttpRequest, obj: Secret | None = None) -> tuple[str, ...]:
+    def get_readonly_fields(
+        self, request: HttpRequest, obj: Secret | None = None
+    ) -> tuple[str, ...]:
         """A saved secret gets a new value, not a new name."""
         return ("team", "name") if obj else ()
 
@@ -80,7 +92,14 @@ class AttemptInline(ReadOnlyInline):
     """A job's tries."""
 
     model = Attempt
-    fields = readonly_fields = ("number", "started_at", "ended_at", "outcome", "reason_class", "reason")
+    fields = readonly_fields = (
+        "number",
+        "started_at",
+        "ended_at",
+        "outcome",
+        "reason_class",
+        "reason",
+    )
 
 
 class JobEventInline(ReadOnlyInline):
@@ -92,9 +111,22 @@ class JobEventInline(ReadOnlyInline):
 
 @admin.register(Job)
 class JobAdmin(ReadOnly):
-    """A job as it is. Its own page says more; here are the columns and the actions for many at once."""
+    """A job as it is. Its own page says more; here are the columns and the actions for many at
+    once.
+    """
 
-    list_display = ("name", "cluster", "team", "user", "state", "priority", "due_at", "steps_done", "total_steps", "submitted_at")
+    list_display = (
+        "name",
+        "cluster",
+        "team",
+        "user",
+        "state",
+        "priority",
+        "due_at",
+        "steps_done",
+        "total_steps",
+        "submitted_at",
+    )
     list_filter = ("state", "cluster", "team")
     list_select_related = ("cluster", "team", "user")
     search_fields = ("=id", "name", "user__username", "kind__name")
@@ -123,7 +155,9 @@ class JobAdmin(ReadOnly):
     def requeue(self, request: HttpRequest, jobs: QuerySet[Job]) -> None:
         self._each(request, jobs, job_requeue)
 
-    def _each(self, request: HttpRequest, jobs: QuerySet[Job], act: Callable[[Job, User], Job]) -> None:
+    def _each(
+        self, request: HttpRequest, jobs: QuerySet[Job], act: Callable[[Job, User], Job]
+    ) -> None:
         person = cast(User, request.user)
         for_each(self, request, jobs, lambda job: act(job, person), (JobConflict,))
 

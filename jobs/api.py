@@ -1,4 +1,6 @@
-"""REST: jobs. Every view parses, calls one service or selector, and answers; who may see what is decided in `jobs.selectors`."""
+"""REST: jobs. Every view parses, calls one service or selector, and answers; who may see what is
+decided in `jobs.selectors`.
+"""
 
 from __future__ import annotations
 
@@ -37,14 +39,23 @@ from jobs.serializers import (
 from jobs.services import JobConflict, JobInvalid, Submission
 
 KEY_HEADER = OpenApiParameter(
-    "Idempotency-Key", OpenApiTypes.STR, OpenApiParameter.HEADER, description="The same key and body give the same job again"
+    "Idempotency-Key",
+    OpenApiTypes.STR,
+    OpenApiParameter.HEADER,
+    description="The same key and body give the same job again",
 )
 LOG_PARAMETERS = [
     OpenApiParameter("stream", OpenApiTypes.STR, enum=list(STREAMS), default="stdout"),
-    OpenApiParameter("cursor", OpenApiTypes.STR, description="From the answer before; leave out to begin"),
-    OpenApiParameter("offset", OpenApiTypes.INT64, description="Byte to begin with; from the end where negative"),
+    OpenApiParameter(
+        "cursor", OpenApiTypes.STR, description="From the answer before; leave out to begin"
+    ),
+    OpenApiParameter(
+        "offset", OpenApiTypes.INT64, description="Byte to begin with; from the end where negative"
+    ),
     OpenApiParameter("rank", OpenApiTypes.INT, default=0),
-    OpenApiParameter("limit", OpenApiTypes.INT, default=PIECE, description="Bytes of a piece at most"),
+    OpenApiParameter(
+        "limit", OpenApiTypes.INT, default=PIECE, description="Bytes of a piece at most"
+    ),
 ]
 
 
@@ -61,12 +72,16 @@ class JobViewSet(mixins.ListModelMixin, GenericViewSet[Job]):
         return listed_jobs(self.request.user) if self.action == "list" else Job.objects.none()
 
     def paginate_queryset(self, queryset: QuerySet[Any] | Sequence[Any]) -> list[Any] | None:
-        """A page of the list: first its ids, from an index alone, then their rows. Whole rows of a long queue are not sorted."""
+        """A page of the list: first its ids, from an index alone, then their rows. Whole rows of a
+        long queue are not sorted.
+        """
         if self.action != "list" or not isinstance(queryset, QuerySet):
             return super().paginate_queryset(queryset)
         ids = super().paginate_queryset(queryset.values_list("pk", flat=True)) or ()
         place = {pk: i for i, pk in enumerate(ids)}
-        return sorted(listed_jobs(self.request.user).filter(pk__in=place), key=lambda job: place[job.pk])
+        return sorted(
+            listed_jobs(self.request.user).filter(pk__in=place), key=lambda job: place[job.pk]
+        )
 
     def get_serializer(self, *args: Any, **kwargs: Any) -> BaseSerializer[Job]:
         """The list's serializer, with the names that its reasons for waiting need."""
@@ -80,19 +95,29 @@ class JobViewSet(mixins.ListModelMixin, GenericViewSet[Job]):
         """One job with its progress, placement and description."""
         return Response(_detail(request, _job(request, pk)).data)
 
-    @extend_schema(request=JobInput, responses={201: SubmissionSerializer, 200: SubmissionSerializer}, parameters=[KEY_HEADER])
+    @extend_schema(
+        request=JobInput,
+        responses={201: SubmissionSerializer, 200: SubmissionSerializer},
+        parameters=[KEY_HEADER],
+    )
     def create(self, request: Request) -> Response:
         """Submit a job."""
-        return _submitted(request, lambda: services.job_submit(_user(request), request.data, _key(request)))
+        return _submitted(
+            request, lambda: services.job_submit(_user(request), request.data, _key(request))
+        )
 
     @extend_schema(
-        request=JobInput(partial=True), responses={201: SubmissionSerializer, 200: SubmissionSerializer}, parameters=[KEY_HEADER]
+        request=JobInput(partial=True),
+        responses={201: SubmissionSerializer, 200: SubmissionSerializer},
+        parameters=[KEY_HEADER],
     )
     @action(detail=True, methods=["post"])
     def clone(self, request: Request, pk: str) -> Response:
         """Submit a job's description again, with the fields of the body replaced."""
         job = _job(request, pk)
-        return _submitted(request, lambda: services.job_clone(job, _user(request), request.data, _key(request)))
+        return _submitted(
+            request, lambda: services.job_clone(job, _user(request), request.data, _key(request))
+        )
 
     @extend_schema(request=None, responses=JobDetailSerializer)
     @action(detail=True, methods=["post"])
@@ -134,7 +159,11 @@ class JobViewSet(mixins.ListModelMixin, GenericViewSet[Job]):
     @action(detail=True, filterset_class=None)
     def assignments(self, request: Request, pk: str) -> Response:
         """Where the job was and is, with what was predicted and measured."""
-        rows = _job(request, pk).assignments.select_related("node__gpu_type").prefetch_related("slots__device")
+        rows = (
+            _job(request, pk)
+            .assignments.select_related("node__gpu_type")
+            .prefetch_related("slots__device")
+        )
         return self._page(AssignmentSerializer, rows.order_by("created_at", "copy", "rank"))
 
     @extend_schema(responses=LogSerializer, parameters=LOG_PARAMETERS, filters=False)
@@ -149,12 +178,16 @@ class JobViewSet(mixins.ListModelMixin, GenericViewSet[Job]):
         limit = _whole(query.get("limit"), "limit", MIN_PIECE, MAX_PIECE) or PIECE
         rank = _whole(query.get("rank"), "rank", 0, 100_000) or 0
         try:
-            piece = read_log(job, stream, cursor=query.get("cursor", ""), offset=offset, rank=rank, limit=limit)
+            piece = read_log(
+                job, stream, cursor=query.get("cursor", ""), offset=offset, rank=rank, limit=limit
+            )
         except BadCursor as error:
             raise ValidationError({"cursor": [str(error).partition(": ")[2]]}) from None
         return Response(LogSerializer(piece).data)
 
-    def _page(self, serializer: Callable[..., BaseSerializer[Any]], rows: QuerySet[Any]) -> Response:
+    def _page(
+        self, serializer: Callable[..., BaseSerializer[Any]], rows: QuerySet[Any]
+    ) -> Response:
         page = self.paginate_queryset(rows)
         return self.get_paginated_response(serializer(page, many=True).data)
 
@@ -174,9 +207,13 @@ def _key(request: Request) -> str | None:
     return request.headers.get("Idempotency-Key")
 
 
-def _detail(request: Request, job: Job, serializer: type[JobSerializer] = JobDetailSerializer) -> JobSerializer:
+def _detail(
+    request: Request, job: Job, serializer: type[JobSerializer] = JobDetailSerializer
+) -> JobSerializer:
     fresh = listed_jobs(_user(request)).get(pk=job.pk)
-    return serializer(fresh, context={"request": request, "names": names_in_waiting(_user(request), [fresh])})
+    return serializer(
+        fresh, context={"request": request, "names": names_in_waiting(_user(request), [fresh])}
+    )
 
 
 def _acted(request: Request, pk: str, act: Callable[[Job, User], Job]) -> Response:

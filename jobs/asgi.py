@@ -1,7 +1,8 @@
 """The short way of submissions: past Django's middleware, many in one commit.
 
-It takes what is plainly in order - a bearer token, a JSON body of declared size, an allowed host - and hands everything else to
-Django untouched. Whatever is refused is refused there too, so there is one wording of every refusal.
+It takes what is plainly in order - a bearer token, a JSON body of declared size, an allowed host -
+and hands everything else to Django untouched. Whatever is refused is refused there too, so there is
+one wording of every refusal.
 """
 
 from __future__ import annotations
@@ -29,7 +30,8 @@ ROUTE = f"{PATH}$"
 TOKEN = re.compile(rb"[Bb]earer ([0-9a-f]{64})")
 JSON = re.compile(rb"application/json(;\s*charset=utf-8)?", re.IGNORECASE)
 KNOWN = frozenset({
-    b"host", b"authorization", b"content-type", b"content-length", b"accept", b"accept-encoding", b"user-agent", b"connection",
+    b"host", b"authorization", b"content-type", b"content-length", b"accept", b"accept-encoding",
+    b"user-agent", b"connection",
     b"idempotency-key", b"x-forwarded-for", b"x-forwarded-proto", b"x-real-ip", b"x-request-id",
 })  # fmt: skip
 """Headers that change nothing here. A request with any other one goes the long way."""
@@ -44,7 +46,12 @@ class Submissions:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer, or let Django answer."""
-        if scope["type"] != "http" or scope["method"] != "POST" or scope["path"] != PATH or not in_order(scope):
+        if (
+            scope["type"] != "http"
+            or scope["method"] != "POST"
+            or scope["path"] != PATH
+            or not in_order(scope)
+        ):
             await self._app(scope, receive, send)
             return
         asked = Answering.of(scope, ROUTE)
@@ -65,29 +72,55 @@ class Submissions:
         key = headers.get(b"idempotency-key")
         try:
             data = json.loads(body.decode(), parse_constant=_no_json)
-            letter = Letter(token[1].decode() if token else "", data, None if key is None else key.decode("latin-1"))
+            letter = Letter(
+                token[1].decode() if token else "",
+                data,
+                None if key is None else key.decode("latin-1"),
+            )
             return await self._crowd.take(letter)
         except (ValueError, RecursionError):
             return None
         except OverloadedError:
-            return _failure("overloaded", "too many jobs come in at once; send it again in a moment")
+            return _failure(
+                "overloaded", "too many jobs come in at once; send it again in a moment"
+            )
         except DatabaseError as error:
             if failure_of(error) in (FULL, READS_ONLY):
                 return None  # nothing was written, and the long way says so
-            # Whether the commit went through cannot be known, so Django must not write the job once more.
+            # Whether the commit went through cannot be known, so Django must not write the job once
+            # more.
             log.warning("submissions were not taken in: %s", error)
-            return _failure("database", "the database did not answer; send the job again with the same Idempotency-Key")
+            return _failure(
+                "database",
+                "the database did not answer; send the job again with the same Idempotency-Key",
+            )
 
 
 def in_order(scope: Scope) -> bool:
     """Whether Django's middleware would have nothing to say to the request's head."""
     headers = dict(scope["headers"])
-    if scope.get("root_path") or scope.get("query_string") or len(headers) != len(scope["headers"]) or not headers.keys() <= KNOWN:
+    if (
+        scope.get("root_path")
+        or scope.get("query_string")
+        or len(headers) != len(scope["headers"])
+        or not headers.keys() <= KNOWN
+    ):
         return False
     length = headers.get(b"content-length", b"")
-    sized = length.isdigit() and len(length) < 10 and int(length) <= settings.DATA_UPLOAD_MAX_MEMORY_SIZE
-    typed = JSON.fullmatch(headers.get(b"content-type", b"")) and headers.get(b"accept", b"*/*") in (b"*/*", b"application/json")
-    return bool(sized and typed and TOKEN.fullmatch(headers.get(b"authorization", b"")) and _welcome(scope, headers))
+    sized = (
+        length.isdigit()
+        and len(length) < 10
+        and int(length) <= settings.DATA_UPLOAD_MAX_MEMORY_SIZE
+    )
+    typed = JSON.fullmatch(headers.get(b"content-type", b"")) and headers.get(
+        b"accept", b"*/*"
+    ) in (b"*/*", b"application/json")
+    return bool(
+        sized
+        and typed
+        and TOKEN.fullmatch(headers.get(b"authorization", b""))
+        and _welcome(scope, headers)
+    )
 
 
 MOST_HOSTS = 100
@@ -97,7 +130,9 @@ _hosts: set[bytes] = set()
 
 def _welcome(scope: Scope, headers: dict[bytes, bytes]) -> bool:
     """An allowed host, and safe transport where that is asked for."""
-    if settings.SECURE_SSL_REDIRECT and not (settings.SECURE_PROXY_SSL_HEADER and headers.get(b"x-forwarded-proto") == b"https"):
+    if settings.SECURE_SSL_REDIRECT and not (
+        settings.SECURE_PROXY_SSL_HEADER and headers.get(b"x-forwarded-proto") == b"https"
+    ):
         return False
     host = headers.get(b"host", b"")
     if host in _hosts:

@@ -1,4 +1,6 @@
-"""REST: many jobs in one call, for sweeps. Each is taken or refused by itself, those that are taken in one transaction."""
+"""REST: many jobs in one call, for sweeps. Each is taken or refused by itself, those that are taken
+in one transaction.
+"""
 
 from __future__ import annotations
 
@@ -48,7 +50,9 @@ class BulkResult(serializers.Serializer[Any]):
     """What came of the job at `index` of the call: `job`, or `error`."""
 
     index = serializers.IntegerField()
-    created = serializers.BooleanField(help_text="Whether this call made the job; false where its key was known, or it was refused")
+    created = serializers.BooleanField(
+        help_text="Whether this call made the job; false where its key was known, or it was refused"
+    )
     job = SubmissionSerializer(allow_null=True)
     error = BulkError(allow_null=True)
 
@@ -63,7 +67,8 @@ class JobsBulkView(APIView):
     """Submitting many jobs."""
 
     @extend_schema(
-        request=BulkInput, responses={201: BulkOutput, 207: BulkOutput}, operation_id="jobs_bulk_create",
+        request=BulkInput, responses={201: BulkOutput, 207: BulkOutput},
+        operation_id="jobs_bulk_create",
         description=f"Submits up to {MOST_JOBS} jobs in one transaction; 207 where some were refused, the others are taken.",
     )  # fmt: skip
     def post(self, request: Request) -> Response:
@@ -73,19 +78,30 @@ class JobsBulkView(APIView):
         answers = submit_all(asked)
         results = _results(user, answers)
         refused = any(r["error"] for r in results)
-        return Response({"results": results}, status=status.HTTP_207_MULTI_STATUS if refused else status.HTTP_201_CREATED)
+        return Response(
+            {"results": results},
+            status=status.HTTP_207_MULTI_STATUS if refused else status.HTTP_201_CREATED,
+        )
 
 
 def _items(data: object) -> list[Any]:
     items = data.get("jobs") if isinstance(data, dict) else None
     if not isinstance(items, list) or not 1 <= len(items) <= MOST_JOBS:
-        raise ValidationError({"jobs": [f"must be a list of 1 to {MOST_JOBS} objects with a job each"]})
+        raise ValidationError(
+            {"jobs": [f"must be a list of 1 to {MOST_JOBS} objects with a job each"]}
+        )
     return items
 
 
 def _asked(user: User, item: object, index: int) -> Asked:
     if not isinstance(item, dict) or not {"job"} <= set(item) <= {"job", "idempotency_key"}:
-        raise ValidationError({f"jobs[{index}]": ['must be an object such as {"job": {...}, "idempotency_key": "..."}']})
+        raise ValidationError(
+            {
+                f"jobs[{index}]": [
+                    'must be an object such as {"job": {...}, "idempotency_key": "..."}'
+                ]
+            }
+        )
     key = item.get("idempotency_key")
     if key is not None and not isinstance(key, str):
         raise ValidationError({f"jobs[{index}].idempotency_key": ["must be text"]})
@@ -98,8 +114,10 @@ def _results(user: User, answers: list[Answer]) -> list[dict[str, Any]]:
     rows = bodies([replace(s, job=known.get(pk, s.job)) for pk, s in taken.items()])
     shown = dict(zip(taken, rows, strict=True))
     return [
-        {"index": i, "created": a.created, "job": shown[a.job.pk], "error": None}
-        if isinstance(a, Submission)
-        else {"index": i, "created": False, "job": None, "error": error_of(a)}
+        (
+            {"index": i, "created": a.created, "job": shown[a.job.pk], "error": None}
+            if isinstance(a, Submission)
+            else {"index": i, "created": False, "job": None, "error": error_of(a)}
+        )
         for i, a in enumerate(answers)
     ]

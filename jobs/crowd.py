@@ -1,7 +1,9 @@
-"""Submissions of one web process, taken in by batches: those that come in while one is written form the next.
+"""Submissions of one web process, taken in by batches: those that come in while one is written form
+the next.
 
-Each is answered after the commit that holds its job. What a batch is held against of clusters and nodes may be a second old; people
-and their teams are read for every batch, and who is refused by a batch is heard again alone, by the newest state.
+Each is answered after the commit that holds its job. What a batch is held against of clusters and
+nodes may be a second old; people and their teams are read for every batch, and who is refused by a
+batch is heard again alone, by the newest state.
 """
 
 from __future__ import annotations
@@ -52,11 +54,15 @@ class Crowd:
     """The short way of submissions through a web process."""
 
     def __init__(self) -> None:
-        self._gatherer: Gatherer[Letter, Taken | None] = Gatherer(self._together, pause_s=PAUSE_S, most=MOST, waiting=WAITING)
+        self._gatherer: Gatherer[Letter, Taken | None] = Gatherer(
+            self._together, pause_s=PAUSE_S, most=MOST, waiting=WAITING
+        )
         self._ground, self._since_s = Ground(), 0.0
 
     async def take(self, letter: Letter) -> Taken | None:
-        """What is answered once the job is committed; None for what has to go the long way. Raises OverloadedError."""
+        """What is answered once the job is committed; None for what has to go the long way. Raises
+        OverloadedError.
+        """
         return await self._gatherer.ask(letter)
 
     async def _together(self, letters: Sequence[Letter]) -> list[Taken | None]:
@@ -67,9 +73,14 @@ class Crowd:
         users = users_of({letter.token for letter in letters})
         known = [i for i, letter in enumerate(letters) if letter.token in users]
         answers = submit_all(
-            [Asked(users[letters[i].token], letters[i].data, letters[i].key) for i in known], self._fresh_ground(users.values())
+            [Asked(users[letters[i].token], letters[i].data, letters[i].key) for i in known],
+            self._fresh_ground(users.values()),
         )
-        made = {i: a for i, a in zip(known, answers, strict=True) if isinstance(a, Submission) and a.created}
+        made = {
+            i: a
+            for i, a in zip(known, answers, strict=True)
+            if isinstance(a, Submission) and a.created
+        }
         rows = zip(made, bodies(list(made.values())), strict=True)
         taken = {i: Taken(JSONRenderer().render(row), made[i].job.user_id) for i, row in rows}
         return [taken.get(i) for i in range(len(letters))]
@@ -82,10 +93,16 @@ class Crowd:
 
 
 def users_of(tokens: Iterable[str]) -> dict[str, User]:
-    """The users of those tokens that are valid now: known, not expired, of an active user. One query."""
+    """The users of those tokens that are valid now: known, not expired, of an active user. One
+    query.
+    """
     digests = {token: hash_token(token) for token in tokens}
     prefixes = {token[: CONSTANTS.TOKEN_KEY_LENGTH] for token in digests}
-    rows = list(get_token_model().objects.filter(token_key__in=prefixes, user__is_active=True).select_related("user"))
+    rows = list(
+        get_token_model()
+        .objects.filter(token_key__in=prefixes, user__is_active=True)
+        .select_related("user")
+    )
     now, found = timezone.now(), dict[str, User]()
     for token, digest in digests.items():
         for row in rows:

@@ -1,4 +1,6 @@
-"""Readers of single fields of a job: plain data in, a checked value out, or a FieldError that says what would be right. Pure."""
+"""Readers of single fields of a job: plain data in, a checked value out, or a FieldError that says
+what would be right. Pure.
+"""
 
 from __future__ import annotations
 
@@ -13,9 +15,13 @@ from difflib import get_close_matches
 ENVIRONMENT_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 _REGISTRY = r"[A-Za-z0-9](?:[A-Za-z0-9.-]*[A-Za-z0-9])?(?::\d{1,5})?"
 _PART = r"[a-z0-9]+(?:(?:\.|_{1,2}|-+)[a-z0-9]+)*"
-IMAGE = re.compile(rf"(?:{_REGISTRY}/)?{_PART}(?:/{_PART})*(?::[A-Za-z0-9_][A-Za-z0-9_.-]{{0,127}})?(?:@(sha256:[0-9a-f]{{64}}))?")
+IMAGE = re.compile(
+    rf"(?:{_REGISTRY}/)?{_PART}(?:/{_PART})*(?::[A-Za-z0-9_][A-Za-z0-9_.-]{{0,127}})?(?:@(sha256:[0-9a-f]{{64}}))?"
+)
 LABEL = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,62}")
-DURATION = re.compile(r"(?:(\d+(?:\.\d+)?)d)?(?:(\d+(?:\.\d+)?)h)?(?:(\d+(?:\.\d+)?)m)?(?:(\d+(?:\.\d+)?)s)?")
+DURATION = re.compile(
+    r"(?:(\d+(?:\.\d+)?)d)?(?:(\d+(?:\.\d+)?)h)?(?:(\d+(?:\.\d+)?)m)?(?:(\d+(?:\.\d+)?)s)?"
+)
 JOB_ID = re.compile(r"[0-9a-fA-F]{8}(?:-[0-9a-fA-F]{4}){3}-[0-9a-fA-F]{12}")
 RANGE = re.compile(r"\s*(\d{1,9})\s*(?:\.\.|-)\s*(\d{1,9})\s*")
 RESERVED = "LOADMASTER_"
@@ -24,7 +30,9 @@ MAX_COMMAND = 65_536
 MAX_VALUE = 32_768
 MAX_VARIABLES = 500
 MAX_LIST = 100
-DIRECTIONS = frozenset("\u061c\u200e\u200f\u202a\u202b\u202c\u202d\u202e\u2066\u2067\u2068\u2069\u2028\u2029")
+DIRECTIONS = frozenset(
+    "\u061c\u200e\u200f\u202a\u202b\u202c\u202d\u202e\u2066\u2067\u2068\u2069\u2028\u2029"
+)
 """Characters that reorder or break the text around them, so that it reads as what it is not."""
 
 MAX_DURATION_S = 10 * 365 * 86_400.0
@@ -103,7 +111,9 @@ def image(value: object) -> str:
     name = text(value, most=300)
     if name and not IMAGE.fullmatch(name):
         hint = "; a digest is sha256: and 64 hexadecimal digits" if "@" in name else ""
-        raise FieldError(f"{called(name)} is no image name; write one such as registry.example/me/train:1{hint}")
+        raise FieldError(
+            f"{called(name)} is no image name; write one such as registry.example/me/train:1{hint}"
+        )
     return name
 
 
@@ -113,17 +123,24 @@ def digest_of(image_name: str) -> str:
 
 
 def command(value: object) -> tuple[str, ...]:
-    """Program and arguments: a list, or one string that is split as a shell would (without running one)."""
+    """Program and arguments: a list, or one string that is split as a shell would (without running
+    one).
+    """
     try:
         parts = shlex.split(value) if isinstance(value, str) else value
     except ValueError as error:
         raise FieldError(f"cannot be split into words ({error}); write a list of strings") from None
     if not isinstance(parts, (list, tuple)) or not all(isinstance(p, str) for p in parts):
-        raise FieldError('must be a string or a list of strings, such as ["python", "train.py"]; put numbers in quotes')
+        raise FieldError(
+            'must be a string or a list of strings, such as ["python", "train.py"]; put numbers in'
+            " quotes"
+        )
     if any("\0" in p for p in parts) or not _encodable("".join(parts)):
         raise FieldError("must be valid text without NUL characters")
     if sum(len(p) for p in parts) > MAX_COMMAND:
-        raise FieldError(f"must have at most {MAX_COMMAND} characters; put long scripts into a file")
+        raise FieldError(
+            f"must have at most {MAX_COMMAND} characters; put long scripts into a file"
+        )
     if parts and not parts[0].strip():
         raise FieldError("must begin with a program")
     return tuple(parts)
@@ -142,7 +159,9 @@ def _variable_name(name: object) -> str:
     if not isinstance(name, str) or len(name) > 200 or not ENVIRONMENT_NAME.fullmatch(name):
         raise FieldError(f"{called(name)} is no variable name; use letters, digits and _")
     if name.upper().startswith(RESERVED):
-        raise FieldError(f"{name}: names that begin with {RESERVED} are reserved for Loadmaster; choose another")
+        raise FieldError(
+            f"{name}: names that begin with {RESERVED} are reserved for Loadmaster; choose another"
+        )
     return name
 
 
@@ -152,25 +171,36 @@ def _variable(name: str, content: object) -> str | dict[str, str]:
             raise FieldError(f'{name}: a reference must be {{"secret": "name of a team secret"}}')
         return {"secret": content["secret"]}
     if isinstance(content, bool) or not isinstance(content, (str, int, float)):
-        raise FieldError(f"{name}: must be text (put it in quotes), not {called(content, hide=True)}")
+        raise FieldError(
+            f"{name}: must be text (put it in quotes), not {called(content, hide=True)}"
+        )
     value = str(content)
     if "\0" in value or not _encodable(value) or len(value) > MAX_VALUE:
-        raise FieldError(f"{name}: must be valid text of at most {MAX_VALUE} characters without NUL")
+        raise FieldError(
+            f"{name}: must be valid text of at most {MAX_VALUE} characters without NUL"
+        )
     return value
 
 
 def mounts(value: object) -> tuple[str, ...]:
     """Bind mounts written source:target or source:target:ro, both absolute paths."""
     if not isinstance(value, (list, tuple)) or len(value) > MAX_LIST:
-        raise FieldError(f'must be a list of at most {MAX_LIST} mounts such as "/data/set:/data:ro", not {called(value)}')
+        raise FieldError(
+            f'must be a list of at most {MAX_LIST} mounts such as "/data/set:/data:ro", not'
+            f" {called(value)}"
+        )
     return tuple(_mount(item) for item in value)
 
 
 def _mount(item: object) -> str:
     parts = item.split(":") if isinstance(item, str) else []
     sound = len(parts) == 2 or (len(parts) == 3 and parts[2] in ("ro", "rw"))
-    if not sound or not all(p.startswith("/") and ".." not in p.split("/") and p.isprintable() for p in parts[:2]):
-        raise FieldError(f'{called(item)}: write "/source:/target" or "/source:/target:ro" with absolute paths')
+    if not sound or not all(
+        p.startswith("/") and ".." not in p.split("/") and p.isprintable() for p in parts[:2]
+    ):
+        raise FieldError(
+            f'{called(item)}: write "/source:/target" or "/source:/target:ro" with absolute paths'
+        )
     return ":".join(parts)
 
 
@@ -192,8 +222,13 @@ def duration_s(value: object) -> float:
     if isinstance(value, str):
         match = DURATION.fullmatch(value.strip().replace(" ", ""))
         if not match or not any(match.groups()):
-            raise FieldError(f"must be seconds or a duration such as 90s, 15m, 1h30m or 2d, not {called(value)}")
-        value = sum(float(n or 0) * unit for n, unit in zip(match.groups(), (86_400, 3_600, 60, 1), strict=True))
+            raise FieldError(
+                f"must be seconds or a duration such as 90s, 15m, 1h30m or 2d, not {called(value)}"
+            )
+        value = sum(
+            float(n or 0) * unit
+            for n, unit in zip(match.groups(), (86_400, 3_600, 60, 1), strict=True)
+        )
     return number(value, least=0, most=MAX_DURATION_S, above=True)
 
 
@@ -222,7 +257,9 @@ def _parsed(value: object) -> datetime:
             return datetime.fromisoformat(value.strip())
     except ValueError:
         pass
-    raise FieldError(f"must be a time such as 2030-01-31T18:00:00+01:00 or +2h, not {called(value)}")
+    raise FieldError(
+        f"must be a time such as 2030-01-31T18:00:00+01:00 or +2h, not {called(value)}"
+    )
 
 
 def near(value: object, known: Iterable[str]) -> str:

@@ -19,8 +19,12 @@ class JobFilter(django_filters.FilterSet):  # type: ignore[misc]  # the library 
     team = django_filters.CharFilter(field_name="team__name")
     cluster = django_filters.CharFilter(field_name="cluster__name")
     mine = django_filters.BooleanFilter(method="of_mine", label="Only jobs the caller submitted")
-    active = django_filters.BooleanFilter(method="of_active", label="Only jobs that are not over (false: only those that are)")
-    search = django_filters.CharFilter(method="of_search", label="Part of the name or of the kind's name, or the id's beginning")
+    active = django_filters.BooleanFilter(
+        method="of_active", label="Only jobs that are not over (false: only those that are)"
+    )
+    search = django_filters.CharFilter(
+        method="of_search", label="Part of the name or of the kind's name, or the id's beginning"
+    )
 
     class Meta:
         model = Job
@@ -38,4 +42,6 @@ class JobFilter(django_filters.FilterSet):  # type: ignore[misc]  # the library 
 
     def of_search(self, jobs: QuerySet[Job], name: str, value: str) -> QuerySet[Job]:
         """Those whose name or kind holds the text, or whose id begins with it."""
-        return jobs.filter(Q(name__icontains=value) | Q(kind__name__icontains=value) | id_begins(value))
+        return jobs.filter(
+            Q(name__icontains=value) | Q(kind__name__icontains=value) | id_begins(value)
+        )

@@ -1,4 +1,6 @@
-"""The form of a submission. It only turns what was typed into a job's data: `jobs.validation` decides what is right."""
+"""The form of a submission. It only turns what was typed into a job's data: `jobs.validation`
+decides what is right.
+"""
 
 from __future__ import annotations
 
@@ -39,26 +41,49 @@ MAX_TYPED = 100_000
 
 
 def _text(
-    label: str, help_text: str = "", initial: str = "", placeholder: str = "", rows: int = 0, **attrs: str
+    label: str,
+    help_text: str = "",
+    initial: str = "",
+    placeholder: str = "",
+    rows: int = 0,
+    **attrs: str,
 ) -> forms.CharField:
     shown = {"placeholder": placeholder, **attrs} if placeholder else dict(attrs)
-    widget = forms.Textarea(attrs={"rows": rows, "spellcheck": "false", **shown}) if rows else forms.TextInput(attrs=shown)
+    widget = (
+        forms.Textarea(attrs={"rows": rows, "spellcheck": "false", **shown})
+        if rows
+        else forms.TextInput(attrs=shown)
+    )
     return forms.CharField(
-        label=label, help_text=help_text, initial=initial, required=False, max_length=MAX_TYPED, widget=widget, strip=True
+        label=label,
+        help_text=help_text,
+        initial=initial,
+        required=False,
+        max_length=MAX_TYPED,
+        widget=widget,
+        strip=True,
     )
 
 
 class JobForm(forms.Form):
-    """A job as a person types it. Fields have the names of `jobs.validation.FIELDS`, so that its messages find their places."""
+    """A job as a person types it. Fields have the names of `jobs.validation.FIELDS`, so that its
+    messages find their places.
+    """
 
     name = _text("Name", placeholder="resnet50-cifar")
     team = forms.ChoiceField(label="Team", required=False)
     cluster = forms.ChoiceField(label="Cluster", required=False)
-    kind = _text("Kind", "Jobs of one kind run at one speed and share its measurements. Empty: worked out from image and command.")
+    kind = _text(
+        "Kind",
+        "Jobs of one kind run at one speed and share its measurements. Empty: worked out from image"
+        " and command.",
+    )
 
     runtime = forms.ChoiceField(label="Runtime", required=False, choices=[(r, r) for r in RUNTIMES])
     image = _text(
-        "Image", "For the docker runtime. With a digest (name@sha256:...) it is pinned.", placeholder="registry.example/me/train:1"
+        "Image",
+        "For the docker runtime. With a digest (name@sha256:...) it is pinned.",
+        placeholder="registry.example/me/train:1",
     )
     command = _text(
         "Command",
@@ -66,10 +91,19 @@ class JobForm(forms.Form):
         placeholder="python train.py --epochs 10",
         rows=2,
     )
-    environment = _text("Environment", "One NAME=value per line; NAME=secret:name refers to a team's secret.", rows=3)
-    mounts = _text("Mounts", "One /source:/target or /source:/target:ro per line, as far as the nodes allow them.", rows=2)
+    environment = _text(
+        "Environment",
+        "One NAME=value per line; NAME=secret:name refers to a team's secret.",
+        rows=3,
+    )
+    mounts = _text(
+        "Mounts",
+        "One /source:/target or /source:/target:ro per line, as far as the nodes allow them.",
+        rows=2,
+    )
     checkpoint_place = _text(
-        "Checkpoint place", "An absolute folder that every node sees. Empty: the nodes' own folder of checkpoints."
+        "Checkpoint place",
+        "An absolute folder that every node sees. Empty: the nodes' own folder of checkpoints.",
     )
 
     epochs = _text("Epochs", initial="1", inputmode="numeric")
@@ -77,20 +111,41 @@ class JobForm(forms.Form):
     gpus_min = _text("GPUs, at least", initial="1", inputmode="numeric")
     gpus_max = _text("GPUs, at most", initial="1", inputmode="numeric")
     allowed_types = forms.MultipleChoiceField(
-        label="Allowed GPU types", required=False, help_text="None ticked: all.", widget=forms.CheckboxSelectMultiple
+        label="Allowed GPU types",
+        required=False,
+        help_text="None ticked: all.",
+        widget=forms.CheckboxSelectMultiple,
     )
     cores = _text("CPU cores", initial="1", inputmode="decimal")
     memory_gb = _text("Memory (GB)", initial="1", inputmode="decimal")
     labels = _text("Data labels", "The node must have them all, e.g. imagenet, cifar10.")
 
-    due = _text("Due", "A time such as 2030-01-31T18:00 in the cluster's zone, or +2h from now.", placeholder="+2h")
-    tardiness_weight = _text("Cost of lateness per second", "In the cluster's currency.", initial="0", inputmode="decimal")
+    due = _text(
+        "Due",
+        "A time such as 2030-01-31T18:00 in the cluster's zone, or +2h from now.",
+        placeholder="+2h",
+    )
+    tardiness_weight = _text(
+        "Cost of lateness per second",
+        "In the cluster's currency.",
+        initial="0",
+        inputmode="decimal",
+    )
     deadline = _text("Deadline", "Nothing runs after it.")
     walltime = _text("Longest run time", "Such as 1h30m.")
-    priority = _text("Priority", "Higher goes first, where the policy minds it.", initial="0", inputmode="numeric")
+    priority = _text(
+        "Priority",
+        "Higher goes first, where the policy minds it.",
+        initial="0",
+        inputmode="numeric",
+    )
     weight = _text("Fair share weight", initial="1", inputmode="decimal")
-    max_retries = _text("Retries", "After failures of its own making.", initial="1", inputmode="numeric")
-    on_disconnect = forms.ChoiceField(label="When its node is cut off", required=False, choices=[(c, c) for c in ON_DISCONNECT])
+    max_retries = _text(
+        "Retries", "After failures of its own making.", initial="1", inputmode="numeric"
+    )
+    on_disconnect = forms.ChoiceField(
+        label="When its node is cut off", required=False, choices=[(c, c) for c in ON_DISCONNECT]
+    )
     may_mix = forms.BooleanField(label="May mix GPU types", required=False)
     may_share = forms.BooleanField(label="May share a GPU", required=False)
     hold = forms.BooleanField(label="Hold until released", required=False)
@@ -105,7 +160,9 @@ class JobForm(forms.Form):
         self._choose("allowed_types", [t.name for t in types], {t.name: str(t) for t in types})
 
     def data_of_job(self) -> dict[str, Any]:
-        """What was typed as a job's data; numbers that are none stay text, and validation says so."""
+        """What was typed as a job's data; numbers that are none stay text, and validation says
+        so.
+        """
         typed = {name: self.data.get(name, "") for name in self.fields}
         data: dict[str, Any] = {name: typed[name].strip() for name in PLAIN}
         data |= {name: _number(typed[name], int) for name in WHOLE}
@@ -114,11 +171,15 @@ class JobForm(forms.Form):
         data["environment"] = _environment(typed["environment"])
         data["mounts"] = _lines(typed["mounts"])
         data["labels"] = [w for w in typed["labels"].replace(",", " ").split() if w]
-        data["allowed_types"] = self.data.getlist("allowed_types") if hasattr(self.data, "getlist") else []
+        data["allowed_types"] = (
+            self.data.getlist("allowed_types") if hasattr(self.data, "getlist") else []
+        )
         return {name: value for name, value in data.items() if value not in ("", None, [], {})}
 
     def show(self, problems: Mapping[str, Sequence[str]]) -> None:
-        """Put the messages beside the fields they name; what has no field here stands at the top."""
+        """Put the messages beside the fields they name; what has no field here stands at the
+        top.
+        """
         self.full_clean()
         self.errors.clear()
         for name, messages in problems.items():
@@ -129,7 +190,9 @@ class JobForm(forms.Form):
                 else:
                     self.add_error(None, f"{name}: {message}")
 
-    def _choose(self, name: str, values: Sequence[str], words: Mapping[str, str] | None = None) -> None:
+    def _choose(
+        self, name: str, values: Sequence[str], words: Mapping[str, str] | None = None
+    ) -> None:
         field = self.fields[name]
         assert isinstance(field, forms.ChoiceField)
         field.choices = [(v, (words or {}).get(v, v)) for v in values]
@@ -149,7 +212,9 @@ def initial_of(job: Job) -> dict[str, Any]:
 
 
 def read_yaml(text: str) -> Any:
-    """The job that a pasted job.yaml describes. Raises JobInvalid naming the line where it is no YAML."""
+    """The job that a pasted job.yaml describes. Raises JobInvalid naming the line where it is no
+    YAML.
+    """
     if len(text) > MAX_TYPED:
         raise JobInvalid({"yaml": [f"must have at most {MAX_TYPED} characters"]})
     try:
@@ -157,7 +222,9 @@ def read_yaml(text: str) -> Any:
     except yaml.YAMLError as error:
         mark = getattr(error, "problem_mark", None)
         where = f"line {mark.line + 1}: " if mark else ""
-        raise JobInvalid({"yaml": [f"{where}{getattr(error, 'problem', None) or 'is no YAML'}"]}) from None
+        raise JobInvalid(
+            {"yaml": [f"{where}{getattr(error, 'problem', None) or 'is no YAML'}"]}
+        ) from None
 
 
 def _number(typed: str, kind: type[int] | type[float]) -> Any:

@@ -36,10 +36,13 @@ SENTENCES: Mapping[str, str] = {
 }
 
 TOLD: Mapping[str, str] = {
-    "reason": "{}", "why": "{}", "message": "{}", "warnings": "{}", "gpus": "GPUs: {}", "steps": "at step {}", "fence": "launch {}",
+    "reason": "{}", "why": "{}", "message": "{}", "warnings": "{}", "gpus": "GPUs: {}",
+    "steps": "at step {}", "fence": "launch {}",
     "round": "by round {}",
 }  # fmt: skip
-"""What an event may carry that people want to read, in this order. Where a launch was stands with the job's placements."""
+"""What an event may carry that people want to read, in this order. Where a launch was stands with
+the job's placements.
+"""
 
 BY_ITSELF = frozenset({"", "round"})
 """Actors who are nobody."""
@@ -59,8 +62,14 @@ def history_line(event: JobEvent) -> HistoryLine:
     """The event in words."""
     text = SENTENCES.get(event.event, event.event.replace("_", " ").capitalize())
     data = event.data if isinstance(event.data, dict) else {}
-    told = [words.format(_plain(data[name])) for name, words in TOLD.items() if data.get(name) not in (None, "", [], {})]
-    return HistoryLine(event.at, text, " · ".join(told), "" if event.actor in BY_ITSELF else event.actor)
+    told = [
+        words.format(_plain(data[name]))
+        for name, words in TOLD.items()
+        if data.get(name) not in (None, "", [], {})
+    ]
+    return HistoryLine(
+        event.at, text, " · ".join(told), "" if event.actor in BY_ITSELF else event.actor
+    )
 
 
 def _plain(value: Any) -> str:

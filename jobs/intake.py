@@ -1,7 +1,8 @@
 """How jobs come into being: many at once, in one transaction, each with its answer.
 
-A job by itself is a crowd of one. What costs a query is asked for all together, so a sweep of a hundred jobs, or the jobs of a
-hundred people that reach one process in the same moment, cost little more than one.
+A job by itself is a crowd of one. What costs a query is asked for all together, so a sweep of a
+hundred jobs, or the jobs of a hundred people that reach one process in the same moment, cost little
+more than one.
 """
 
 from __future__ import annotations
@@ -43,7 +44,8 @@ class IdempotencyConflict(JobConflict):
 
 @dataclass(frozen=True, slots=True)
 class Submission:
-    """What came of a submission. `created` is False where the key was known and the job is the earlier one.
+    """What came of a submission. `created` is False where the key was known and the job is the
+    earlier one.
 
     `dependencies` are those of a job that was made just now, None where they have to be read.
     """
@@ -56,7 +58,9 @@ class Submission:
 
 @dataclass(frozen=True, slots=True)
 class Asked:
-    """A submission: who wants which job; the same user with the same `key` and the same data gets the same job again."""
+    """A submission: who wants which job; the same user with the same `key` and the same data gets
+    the same job again.
+    """
 
     user: User
     data: object
@@ -83,21 +87,26 @@ class _Wanted:
 
 
 def submit_all(asked: Sequence[Asked], ground: Ground | None = None) -> list[Answer]:
-    """Take these jobs, all that can be taken in one transaction, and say in the same order what came of each.
+    """Take these jobs, all that can be taken in one transaction, and say in the same order what
+    came of each.
 
-    With `ground`, jobs are held against what it remembers. Where the database refuses one of several, the others are taken, each in
-    a transaction of its own, and it alone is told to come again. A single job that the database refuses raises.
+    With `ground`, jobs are held against what it remembers. Where the database refuses one of
+    several, the others are taken, each in a transaction of its own, and it alone is told to come
+    again. A single job that the database refuses raises.
     """
     try:
         return _take(asked, ground or Ground())
     except (IntegrityError, DataError):
-        # One of them is at fault: another request with its key was faster, or its cluster or team has just been deleted.
+        # One of them is at fault: another request with its key was faster, or its cluster or team
+        # has just been deleted.
         fresh = Ground()
     return _take(asked, fresh) if len(asked) == 1 else [_take_one(one, fresh) for one in asked]
 
 
 def _take_one(one: Asked, ground: Ground) -> Answer:
-    """One of a batch. Whatever befalls it, the others have their answers: their jobs may be committed already."""
+    """One of a batch. Whatever befalls it, the others have their answers: their jobs may be
+    committed already.
+    """
     try:
         return _take([one], ground)[0]
     except DatabaseError as error:
@@ -106,16 +115,27 @@ def _take_one(one: Asked, ground: Ground) -> Answer:
 
 
 def _take(asked: Sequence[Asked], ground: Ground) -> list[Answer]:
-    """All that can be taken, in one transaction. Raises what the database raises, with nothing written."""
+    """All that can be taken, in one transaction. Raises what the database raises, with nothing
+    written.
+    """
     answers, wanted = _sorted_out(asked, ground)
     _write(list(wanted.values()))
     for place, one in wanted.items():
-        answers[place] = Submission(one.job, one.request.warnings, dependencies=one.request.dependencies)
-    return [answers[place] if place in answers else _same_key(asked, place, answers) for place in range(len(asked))]
+        answers[place] = Submission(
+            one.job, one.request.warnings, dependencies=one.request.dependencies
+        )
+    return [
+        answers[place] if place in answers else _same_key(asked, place, answers)
+        for place in range(len(asked))
+    ]
 
 
-def _sorted_out(asked: Sequence[Asked], ground: Ground) -> tuple[dict[int, Answer], dict[int, _Wanted]]:
-    """(answers that are known already, jobs to be written), by place. A key that a job has taken is left out the next time."""
+def _sorted_out(
+    asked: Sequence[Asked], ground: Ground
+) -> tuple[dict[int, Answer], dict[int, _Wanted]]:
+    """(answers that are known already, jobs to be written), by place. A key that a job has taken is
+    left out the next time.
+    """
     answers, requests = _earlier(asked), dict[int, JobRequest]()
     keys = set[tuple[int, str]]()
     for place, one in enumerate(asked):
@@ -130,12 +150,16 @@ def _sorted_out(asked: Sequence[Asked], ground: Ground) -> tuple[dict[int, Answe
             keys.add((one.user.pk, one.key))
     digests = {p: _kind_digest(r) for p, r in requests.items()}
     found = ground.kinds({digests[p]: r.kind for p, r in requests.items()})
-    wanted = {p: _Wanted(asked[p], r, _job(asked[p], r, found[digests[p]])) for p, r in requests.items()}
+    wanted = {
+        p: _Wanted(asked[p], r, _job(asked[p], r, found[digests[p]])) for p, r in requests.items()
+    }
     return answers, wanted
 
 
 def _earlier(asked: Sequence[Asked]) -> dict[int, Answer]:
-    """What earlier requests with these keys made, and what is wrong with keys; by place. One query."""
+    """What earlier requests with these keys made, and what is wrong with keys; by place. One
+    query.
+    """
     answers: dict[int, Answer] = {}
     keyed = defaultdict[int, list[str]](list)
     for place, one in enumerate(asked):
@@ -144,7 +168,9 @@ def _earlier(asked: Sequence[Asked]) -> dict[int, Answer]:
         if one.key.strip() and len(one.key) <= MAX_KEY and one.key.isprintable():
             keyed[one.user.pk].append(one.key)
         else:
-            message = f"must have 1 to {MAX_KEY} printable characters; leave the header out to go without"
+            message = (
+                f"must have 1 to {MAX_KEY} printable characters; leave the header out to go without"
+            )
             answers[place] = JobInvalid({"Idempotency-Key": [message]})
     if not keyed:
         return answers
@@ -157,19 +183,25 @@ def _earlier(asked: Sequence[Asked]) -> dict[int, Answer]:
 
 
 def _known(keyed: Mapping[int, Sequence[str]]) -> dict[tuple[int, str], IdempotencyKey]:
-    """Of these keys by user those that have made a job. Hardly ever there are any, so nothing else is read before there are."""
+    """Of these keys by user those that have made a job. Hardly ever there are any, so nothing else
+    is read before there are.
+    """
     mine = Q(pk=None)
     for user, keys in keyed.items():
         mine |= Q(user=user, key__in=keys)
     found = list(IdempotencyKey.objects.filter(mine).values_list("pk", flat=True))
-    with_jobs = IdempotencyKey.objects.select_related("job__cluster", "job__team", "job__user", "job__kind")
+    with_jobs = IdempotencyKey.objects.select_related(
+        "job__cluster", "job__team", "job__user", "job__kind"
+    )
     return {(row.user_id, row.key): row for row in with_jobs.filter(pk__in=found)} if found else {}
 
 
 def _again(same: bool, job: Job) -> Answer:
     if same:
         return Submission(job, created=False)
-    return IdempotencyConflict("this Idempotency-Key was used before with another body; send a new key for a new job")
+    return IdempotencyConflict(
+        "this Idempotency-Key was used before with another body; send a new key for a new job"
+    )
 
 
 def _same_key(asked: Sequence[Asked], place: int, answers: Mapping[int, Answer]) -> Answer:
@@ -183,19 +215,36 @@ def _same_key(asked: Sequence[Asked], place: int, answers: Mapping[int, Answer])
 
 def _kind_digest(request: JobRequest) -> str:
     return kinds.digest(
-        name=request.kind, runtime=request.runtime, image=request.image, image_digest="", command=request.command, declared={}
+        name=request.kind,
+        runtime=request.runtime,
+        image=request.image,
+        image_digest="",
+        command=request.command,
+        declared={},
     )
 
 
 def _job(asked: Asked, request: JobRequest, kind: Kind) -> Job:
-    copied = {name: list(value) if isinstance(value := getattr(request, name), tuple) else value for name in _COPIED}
+    copied = {
+        name: list(value) if isinstance(value := getattr(request, name), tuple) else value
+        for name in _COPIED
+    }
     state = JobState.HELD if request.hold else JobState.QUEUED
-    return Job(user=asked.user, kind=kind, total_steps=request.total_steps, cloned_from=asked.cloned_from, state=state, **copied)
+    return Job(
+        user=asked.user,
+        kind=kind,
+        total_steps=request.total_steps,
+        cloned_from=asked.cloned_from,
+        state=state,
+        **copied,
+    )
 
 
 _COPIED = (
-    "name", "cluster", "team", "runtime", "image", "image_digest", "command", "environment", "mounts", "epochs", "steps_per_epoch",
-    "gpus_min", "gpus_max", "allowed_types", "cores", "memory_gb", "due_at", "deadline_at", "walltime_s", "tardiness_weight",
+    "name", "cluster", "team", "runtime", "image", "image_digest", "command", "environment",
+    "mounts", "epochs", "steps_per_epoch",
+    "gpus_min", "gpus_max", "allowed_types", "cores", "memory_gb", "due_at", "deadline_at",
+    "walltime_s", "tardiness_weight",
     "priority",
     "weight", "max_retries", "checkpoint_place", "may_mix", "may_share", "labels", "on_disconnect",
 )  # fmt: skip
@@ -203,13 +252,19 @@ _COPIED = (
 
 
 def _write(wanted: Sequence[_Wanted]) -> None:
-    """The jobs with their keys, dependencies and first events, and what follows when they enter the queue."""
+    """The jobs with their keys, dependencies and first events, and what follows when they enter the
+    queue.
+    """
     if not wanted:
         return
     with transaction.atomic():
         insert(Job, [w.job for w in wanted])
         keys = [
-            IdempotencyKey(user=w.asked.user, key=w.asked.key, body_sha256=w.asked.digest, job=w.job) for w in wanted if w.asked.key
+            IdempotencyKey(
+                user=w.asked.user, key=w.asked.key, body_sha256=w.asked.digest, job=w.job
+            )
+            for w in wanted
+            if w.asked.key
         ]
         insert(IdempotencyKey, keys)
         for w in wanted:
@@ -222,11 +277,15 @@ def _write(wanted: Sequence[_Wanted]) -> None:
 def _submitted(wanted: _Wanted) -> JobEvent:
     job, data = wanted.job, {"warnings": list(wanted.request.warnings)}
     actor = wanted.asked.user.get_username()
-    return JobEvent(job=job, event="submitted", from_state=job.state, to_state=job.state, actor=actor, data=data)
+    return JobEvent(
+        job=job, event="submitted", from_state=job.state, to_state=job.state, actor=actor, data=data
+    )
 
 
 def begin_all(jobs: Iterable[Job], reason: Reason = Reason.SUBMISSION) -> None:
-    """What follows when jobs enter the queue: a measurement where their kind is unknown, and a round."""
+    """What follows when jobs enter the queue: a measurement where their kind is unknown, and a
+    round.
+    """
     by_cluster = defaultdict[int, list[Job]](list)
     for job in jobs:
         by_cluster[job.cluster_id].append(job)

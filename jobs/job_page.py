@@ -33,7 +33,9 @@ _CONTROL = re.compile(r"\x1b\[[0-9;?]*[ -/]*[@-~]|[\x00-\x08\x0b-\x1f\x7f]")
 
 @dataclass(frozen=True, slots=True)
 class Stay:
-    """One placement of the job as it was: where, how far it came, what it cost. `moved` says that it came from another place."""
+    """One placement of the job as it was: where, how far it came, what it cost. `moved` says that
+    it came from another place.
+    """
 
     assignment: Assignment
     devices: str
@@ -46,7 +48,9 @@ class Stay:
 
 @dataclass(frozen=True, slots=True)
 class Cost:
-    """Energy cost in the cluster's currency: billed or estimated so far, and predicted for the placements made so far."""
+    """Energy cost in the cluster's currency: billed or estimated so far, and predicted for the
+    placements made so far.
+    """
 
     so_far: Decimal
     predicted: Decimal | None
@@ -99,7 +103,11 @@ class JobPage:
 def job_page(user: User, job_id: UUID | str) -> JobPage:
     """The page of a job this user may see, else JobNotFound."""
     jobs = listed_jobs(user).select_related("cloned_from")
-    job = jobs.prefetch_related("attempts", Prefetch("assignments", queryset=_stays())).filter(pk=job_id).first()
+    job = (
+        jobs.prefetch_related("attempts", Prefetch("assignments", queryset=_stays()))
+        .filter(pk=job_id)
+        .first()
+    )
     if job is None:
         raise JobNotFound(f"there is no job {job_id}")
     now = timezone.now()
@@ -112,7 +120,11 @@ def job_page(user: User, job_id: UUID | str) -> JobPage:
         actions=actions_for(job),
         history=tuple(history_line(e) for e in events),
         migrations=sum(s.moved for s in stays),
-        preemptions=sum(s.assignment.state == AssignmentState.PREEMPTED for s in stays if s.assignment.purpose == "training"),
+        preemptions=sum(
+            s.assignment.state == AssignmentState.PREEMPTED
+            for s in stays
+            if s.assignment.purpose == "training"
+        ),
     )
 
 
@@ -127,28 +139,48 @@ def actions_for(job: Job) -> tuple[str, ...]:
     if (state, JobMove.REQUEUE) in MOVES:
         possible.append("requeue")
     possible.append("clone")
-    if (state, JobMove.CANCEL) in MOVES or (state is not JobState.CANCELLING and (state, JobMove.CANCELLED) in MOVES):
+    if (state, JobMove.CANCEL) in MOVES or (
+        state is not JobState.CANCELLING and (state, JobMove.CANCELLED) in MOVES
+    ):
         possible.append("cancel")
     return tuple(possible)
 
 
 def loss_chart(job: Job) -> LossChart | None:
-    """The training loss over the steps, thinned to some hundred points in the database; None before there are two."""
-    losses = ProgressPoint.objects.filter(assignment__job=job, assignment__purpose="training", loss__isnull=False)
+    """The training loss over the steps, thinned to some hundred points in the database; None before
+    there are two.
+    """
+    losses = ProgressPoint.objects.filter(
+        assignment__job=job, assignment__purpose="training", loss__isnull=False
+    )
     span = losses.aggregate(first=Max("id"), count=Max("step"))
     if span["first"] is None:
         return None
     total = losses.count()
-    thinned = losses.annotate(left=Mod(F("id"), max(1, total // LOSS_POINTS))).filter(Q(left=0) | Q(pk=span["first"]))
+    thinned = losses.annotate(left=Mod(F("id"), max(1, total // LOSS_POINTS))).filter(
+        Q(left=0) | Q(pk=span["first"])
+    )
     points = sorted(thinned.values_list("step", "loss")[: 4 * LOSS_POINTS])
     return _chart([(s, v) for s, v in points if v is not None]) if len(points) > 1 else None
 
 
 def log_tail(job: Job) -> tuple[LogPiece, ...]:
     """The last lines that the job's latest launch has written, both streams as they came in."""
-    latest = job.assignments.filter(log_chunks__isnull=False).order_by("-fence", "rank").values_list("pk", flat=True).first()
-    chunks = list(LogChunk.objects.filter(assignment=latest).order_by("-id")[:LOG_CHUNKS]) if latest else []
-    pieces = [LogPiece(c.stream, _CONTROL.sub("", bytes(c.data).decode(errors="replace"))) for c in reversed(chunks)]
+    latest = (
+        job.assignments.filter(log_chunks__isnull=False)
+        .order_by("-fence", "rank")
+        .values_list("pk", flat=True)
+        .first()
+    )
+    chunks = (
+        list(LogChunk.objects.filter(assignment=latest).order_by("-id")[:LOG_CHUNKS])
+        if latest
+        else []
+    )
+    pieces = [
+        LogPiece(c.stream, _CONTROL.sub("", bytes(c.data).decode(errors="replace")))
+        for c in reversed(chunks)
+    ]
     return _last_lines(pieces, LOG_LINES)
 
 
@@ -164,12 +196,16 @@ def _last_lines(pieces: Sequence[LogPiece], lines: int) -> tuple[LogPiece, ...]:
 
 
 def _stays() -> Any:
-    assignments = Assignment.objects.select_related("node__gpu_type").prefetch_related("slots__device")
+    assignments = Assignment.objects.select_related("node__gpu_type").prefetch_related(
+        "slots__device"
+    )
     return assignments.order_by("fence", "copy", "rank")
 
 
 def _with_moves(assignments: Sequence[Assignment], now: datetime) -> list[Stay]:
-    """Placements in order; one of training that is elsewhere than the one before it is a migration."""
+    """Placements in order; one of training that is elsewhere than the one before it is a
+    migration.
+    """
     stays = []
     before: dict[int, frozenset[int]] = {}
     for assignment in assignments:
@@ -184,15 +220,23 @@ def _with_moves(assignments: Sequence[Assignment], now: datetime) -> list[Stay]:
 
 def _stay(assignment: Assignment, moved: bool, now: datetime) -> Stay:
     devices = [s.device for s in assignment.slots.all()]
-    ran_s = ((assignment.ended_at or now) - assignment.running_at).total_seconds() if assignment.running_at else None
+    ran_s = (
+        ((assignment.ended_at or now) - assignment.running_at).total_seconds()
+        if assignment.running_at
+        else None
+    )
     cost, estimate = _cost_of(assignment, ran_s)
     node = assignment.node
     emulated = node.emulated or node.gpu_type.emulated or any(d.emulated for d in devices)
-    return Stay(assignment, ", ".join(d.uuid for d in devices), emulated, moved, ran_s, cost, estimate)
+    return Stay(
+        assignment, ", ".join(d.uuid for d in devices), emulated, moved, ran_s, cost, estimate
+    )
 
 
 def _cost_of(assignment: Assignment, ran_s: float | None) -> tuple[Decimal | None, bool]:
-    """What it cost as billed, or, while it runs, the prediction's share of the time it has run: (cost, whether estimated)."""
+    """What it cost as billed, or, while it runs, the prediction's share of the time it has run:
+    (cost, whether estimated).
+    """
     if assignment.energy_cost is not None:
         return assignment.energy_cost, assignment.power_source != "measured"
     predicted, run_s = assignment.predicted_energy_cost, assignment.predicted_run_s
@@ -204,8 +248,14 @@ def _cost_of(assignment: Assignment, ran_s: float | None) -> tuple[Decimal | Non
 def _cost(stays: Sequence[Stay]) -> Cost:
     known = [s for s in stays if s.cost is not None]
     so_far = sum((s.cost for s in known if s.cost is not None), Decimal(0))
-    live = [s for s in stays if s.assignment.state in LIVE and s.assignment.predicted_energy_cost is not None]
-    ended = sum((s.cost for s in known if s.cost is not None and s.assignment.state not in LIVE), Decimal(0))
+    live = [
+        s
+        for s in stays
+        if s.assignment.state in LIVE and s.assignment.predicted_energy_cost is not None
+    ]
+    ended = sum(
+        (s.cost for s in known if s.cost is not None and s.assignment.state not in LIVE), Decimal(0)
+    )
     coming = sum((s.assignment.predicted_energy_cost or Decimal(0) for s in live), Decimal(0))
     return Cost(so_far, ended + coming if live else None, any(s.cost_is_estimate for s in known))
 
@@ -214,5 +264,7 @@ def _chart(points: Sequence[tuple[int, float]]) -> LossChart:
     steps, losses = [s for s, _ in points], [v for _, v in points]
     low, high = min(losses), max(losses)
     width, height = max(1, steps[-1] - steps[0]), (high - low) or 1.0
-    line = " ".join(f"{100 * (s - steps[0]) / width:.2f},{39 - 38 * (v - low) / height:.2f}" for s, v in points)
+    line = " ".join(
+        f"{100 * (s - steps[0]) / width:.2f},{39 - 38 * (v - low) / height:.2f}" for s, v in points
+    )
     return LossChart(line, losses[0], losses[-1], low, steps[0], steps[-1])

@@ -66,7 +66,9 @@ ACTIVE = frozenset(S) - ENDED
 
 SHOWN_AS_RUNNING = tuple(sorted(PLACED | {S.CANCELLING}))
 SHOWN_AS_WAITING = tuple(sorted({S.QUEUED, S.PROFILING, S.HELD}))
-"""The first two groups of the queue page; the third is what has ended. `Job.queue_rank` is their number."""
+"""The first two groups of the queue page; the third is what has ended. `Job.queue_rank` is their
+number.
+"""
 
 MOVES: Mapping[tuple[JobState, JobMove], JobState] = {
     (S.QUEUED, M.HOLD): S.HELD,
@@ -80,7 +82,8 @@ MOVES: Mapping[tuple[JobState, JobMove], JobState] = {
     (S.STARTING, M.RUN): S.RUNNING,
     (S.STARTING, M.PREEMPT): S.STOPPING,
     (S.RUNNING, M.PREEMPT): S.STOPPING,
-    # STOPPED: the assignment is over and the job goes back to the queue (pre-empted, rejected, lost).
+    # STOPPED: the assignment is over and the job goes back to the queue (pre-empted, rejected,
+    # lost).
     (S.STARTING, M.STOPPED): S.QUEUED,
     (S.RUNNING, M.STOPPED): S.QUEUED,
     (S.STOPPING, M.STOPPED): S.QUEUED,
@@ -92,7 +95,10 @@ MOVES: Mapping[tuple[JobState, JobMove], JobState] = {
     **{(s, M.FAIL): S.FAILED for s in (S.PROFILING, S.QUEUED, S.STARTING, S.RUNNING, S.STOPPING)},
     # CANCEL is a wish: with live assignments the job is CANCELLING until they are gone.
     # A held or queued job may lend its command to a profile run that is still under way.
-    **{(s, M.CANCEL): S.CANCELLING for s in (S.HELD, S.QUEUED, S.PROFILING, S.STARTING, S.RUNNING, S.STOPPING)},
+    **{
+        (s, M.CANCEL): S.CANCELLING
+        for s in (S.HELD, S.QUEUED, S.PROFILING, S.STARTING, S.RUNNING, S.STOPPING)
+    },
     **{(s, M.CANCELLED): S.CANCELLED for s in (S.HELD, S.QUEUED, S.PROFILING, S.CANCELLING)},
     (S.FAILED, M.REQUEUE): S.QUEUED,
     (S.CANCELLED, M.REQUEUE): S.QUEUED,

@@ -1,8 +1,10 @@
-"""Live pages: a stream of server-sent events that names the topics that have changed; pages then ask for their parts anew.
+"""Live pages: a stream of server-sent events that names the topics that have changed; pages then
+ask for their parts anew.
 
-The stream is a hint, not the truth: it follows growing ids, and a row whose transaction commits after a later one's is not seen.
-Pages therefore also refresh themselves now and then. Each turn reads only rows newer than the last ones and then gives its database
-connection back. Topics: `jobs`, `job:<id>`, `nodes`, `rounds`; of jobs only those that the reader may see.
+The stream is a hint, not the truth: it follows growing ids, and a row whose transaction commits
+after a later one's is not seen. Pages therefore also refresh themselves now and then. Each turn
+reads only rows newer than the last ones and then gives its database connection back. Topics:
+`jobs`, `job:<id>`, `nodes`, `rounds`; of jobs only those that the reader may see.
 """
 
 from __future__ import annotations
@@ -47,7 +49,12 @@ class Cursors:
 
 def newest() -> Cursors:
     """Where a stream begins: what is there already is on the page."""
-    return Cursors(*(_newest(model) for model in (JobEvent, AssignmentEvent, ProgressPoint, LogChunk, Round, NodeEvent)))
+    return Cursors(
+        *(
+            _newest(model)
+            for model in (JobEvent, AssignmentEvent, ProgressPoint, LogChunk, Round, NodeEvent)
+        )
+    )
 
 
 def changes_since(user_id: int, cursors: Cursors) -> tuple[frozenset[str], Cursors] | None:
@@ -56,13 +63,19 @@ def changes_since(user_id: int, cursors: Cursors) -> tuple[frozenset[str], Curso
     if user is None:
         return None
     moved, by_event = _job_rows(user, JobEvent.objects.all(), cursors.job_event, "job")
-    placed, by_move = _job_rows(user, AssignmentEvent.objects.all(), cursors.assignment_event, "assignment__job")
-    stepped, by_step = _job_rows(user, ProgressPoint.objects.all(), cursors.progress, "assignment__job")
+    placed, by_move = _job_rows(
+        user, AssignmentEvent.objects.all(), cursors.assignment_event, "assignment__job"
+    )
+    stepped, by_step = _job_rows(
+        user, ProgressPoint.objects.all(), cursors.progress, "assignment__job"
+    )
     wrote, by_log = _job_rows(user, LogChunk.objects.all(), cursors.log, "assignment__job")
     decided, acted = _newest(Round), _newest(NodeEvent)
     topics = {f"job:{pk}" for pk in by_event | by_move | by_step | by_log}
     topics |= {"jobs"} if by_event or by_move or by_step else set()
-    topics |= {"nodes"} if placed > cursors.assignment_event or acted > cursors.node_event else set()
+    topics |= (
+        {"nodes"} if placed > cursors.assignment_event or acted > cursors.node_event else set()
+    )
     topics |= {"rounds"} if decided > cursors.round else set()
     return frozenset(topics), Cursors(moved, placed, stepped, wrote, decided, acted)
 
@@ -72,8 +85,14 @@ def _newest(model: type[Model]) -> int:
 
 
 def _job_rows(user: User, rows: QuerySet[Model], cursor: int, path: str) -> tuple[int, set[str]]:
-    """(newest id, jobs the reader may see) of rows after the cursor. A burst beyond the bound is told of in the next turns."""
-    after = list(rows.filter(pk__gt=cursor).order_by("pk").values_list("pk", f"{path}_id", f"{path}__team_id")[:MOST_ROWS])
+    """(newest id, jobs the reader may see) of rows after the cursor. A burst beyond the bound is
+    told of in the next turns.
+    """
+    after = list(
+        rows.filter(pk__gt=cursor)
+        .order_by("pk")
+        .values_list("pk", f"{path}_id", f"{path}__team_id")[:MOST_ROWS]
+    )
     if not after:
         return cursor, set()
     teams = set() if is_operator(user) else set(user.teams.values_list("pk", flat=True))
@@ -100,8 +119,12 @@ def _give_back() -> None:
         connection.close()
 
 
-async def stream(user_id: int, *, turn_s: float = TURN_S, turns: int = STREAM_TURNS) -> AsyncIterator[str]:
-    """The events of one stream. It ends by itself after some minutes; the browser then comes back, logged in or not."""
+async def stream(
+    user_id: int, *, turn_s: float = TURN_S, turns: int = STREAM_TURNS
+) -> AsyncIterator[str]:
+    """The events of one stream. It ends by itself after some minutes; the browser then comes back,
+    logged in or not.
+    """
     cursors = await sync_to_async(_read_newest)()
     yield f"retry: {RETRY_MS}\n: welcome\n\n"
     quiet = 0
@@ -121,7 +144,9 @@ async def stream(user_id: int, *, turn_s: float = TURN_S, turns: int = STREAM_TU
 
 @require_GET
 async def live(request: HttpRequest) -> HttpResponseBase:
-    """The stream, where the server can stream. Under WSGI the answer is 204, which tells the browser not to ask again."""
+    """The stream, where the server can stream. Under WSGI the answer is 204, which tells the
+    browser not to ask again.
+    """
     user = await request.auser()
     if not isinstance(request, ASGIRequest) or user.pk is None:
         return HttpResponse(status=204)

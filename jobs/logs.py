@@ -1,7 +1,9 @@
-"""A job's log: the outputs of its training assignments one after the other, read in pieces by an opaque cursor.
+"""A job's log: the outputs of its training assignments one after the other, read in pieces by an
+opaque cursor.
 
-The cursor names an assignment and a byte of its stream. A reader goes on to the next assignment when this one has ended and all its
-output is read, so nothing is skipped or read twice across pre-emptions and migrations.
+The cursor names an assignment and a byte of its stream. A reader goes on to the next assignment
+when this one has ended and all its output is read, so nothing is skipped or read twice across
+pre-emptions and migrations.
 """
 
 from __future__ import annotations
@@ -35,7 +37,9 @@ class BadCursor(ValueError):
 
 @dataclass(frozen=True, slots=True)
 class LogPiece:
-    """Some text of the log and the cursor to go on with. `done`: the job is over and all of it is read."""
+    """Some text of the log and the cursor to go on with. `done`: the job is over and all of it is
+    read.
+    """
 
     text: str
     cursor: str
@@ -49,16 +53,28 @@ class _Place:
 
 
 def read_log(
-    job: Job, stream: str = "stdout", *, cursor: str = "", offset: int | None = None, rank: int = 0, limit: int = PIECE
+    job: Job,
+    stream: str = "stdout",
+    *,
+    cursor: str = "",
+    offset: int | None = None,
+    rank: int = 0,
+    limit: int = PIECE,
 ) -> LogPiece:
-    """The next piece after `cursor`; without one from byte `offset` of the whole log, counted from its end where negative.
+    """The next piece after `cursor`; without one from byte `offset` of the whole log, counted from
+    its end where negative.
 
     Raises BadCursor. Pieces end between characters; bytes that are no UTF-8 are replaced.
     """
-    # The job is read before its output: whatever is written later belongs to a reader who comes back.
+    # The job is read before its output: whatever is written later belongs to a reader who comes
+    # back.
     over, now = job.is_over, timezone.now()
     assignments = _assignments(job, rank)
-    place = _from_cursor(assignments, cursor) if cursor else _from_offset(assignments, stream, offset or 0)
+    place = (
+        _from_cursor(assignments, cursor)
+        if cursor
+        else _from_offset(assignments, stream, offset or 0)
+    )
     if place is None:
         return LogPiece("", cursor, over)
     return _read(assignments, place, stream, limit, over=over, now=now)
@@ -68,7 +84,15 @@ def _assignments(job: Job, rank: int) -> list[Assignment]:
     return list(job.assignments.filter(purpose="training", rank=rank).order_by("fence", "copy"))
 
 
-def _read(assignments: list[Assignment], place: _Place, stream: str, limit: int, *, over: bool, now: datetime) -> LogPiece:
+def _read(
+    assignments: list[Assignment],
+    place: _Place,
+    stream: str,
+    limit: int,
+    *,
+    over: bool,
+    now: datetime,
+) -> LogPiece:
     at = assignments.index(place.assignment)
     texts: list[str] = []
     while True:
@@ -84,7 +108,9 @@ def _read(assignments: list[Assignment], place: _Place, stream: str, limit: int,
 
 
 def _take(place: _Place, stream: str, limit: int, *, ended: bool) -> tuple[str, _Place, bool]:
-    """The text that follows, where it ends, and whether nothing of this assignment's output is left behind it."""
+    """The text that follows, where it ends, and whether nothing of this assignment's output is left
+    behind it.
+    """
     data, jump = _bytes(place, stream, limit)
     final = jump is not None or (ended and len(data) < limit)
     text, used = _decoded(data, final=final)
@@ -102,8 +128,8 @@ def _chunks(place: _Place, stream: str) -> QuerySet[LogChunk]:
 def _bytes(place: _Place, stream: str, limit: int) -> tuple[bytes, int | None]:
     """Up to `limit` bytes as far as they came without a gap.
 
-    Of output too long to be kept only the count goes on: such a piece holds other than `size` bytes, is given by itself, and the
-    second value is the offset behind it (else None).
+    Of output too long to be kept only the count goes on: such a piece holds other than `size`
+    bytes, is given by itself, and the second value is the offset behind it (else None).
     """
     found = b""
     for chunk in _chunks(place, stream).iterator(chunk_size=16):
@@ -118,7 +144,9 @@ def _bytes(place: _Place, stream: str, limit: int) -> tuple[bytes, int | None]:
 
 
 def _decoded(data: bytes, *, final: bool) -> tuple[str, int]:
-    """The text and how many bytes it took; a character that is not whole yet waits for the rest, at the end it is replaced."""
+    """The text and how many bytes it took; a character that is not whole yet waits for the rest, at
+    the end it is replaced.
+    """
     decoder = codecs.getincrementaldecoder("utf-8")("replace")
     text = decoder.decode(data, final=final)
     return text, len(data) - len(decoder.getstate()[0])
@@ -158,6 +186,10 @@ def _from_cursor(assignments: list[Assignment], cursor: str) -> _Place:
     try:
         raw = base64.b64decode(cursor, altchars=b"-_", validate=True)
         known = {a.pk: a for a in assignments}
-        return _Place(known[uuid.UUID(bytes=raw[:16])], int.from_bytes(raw[16:24], "big", signed=True))
+        return _Place(
+            known[uuid.UUID(bytes=raw[:16])], int.from_bytes(raw[16:24], "big", signed=True)
+        )
     except (KeyError, ValueError, binascii.Error):
-        raise BadCursor("cursor: is none of this job's log; leave it out to read from the start") from None
+        raise BadCursor(
+            "cursor: is none of this job's log; leave it out to read from the start"
+        ) from None

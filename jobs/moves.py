@@ -1,4 +1,6 @@
-"""The one way a job changes state: a move of the table, written by compare-and-swap with its event; of one job or of many."""
+"""The one way a job changes state: a move of the table, written by compare-and-swap with its event;
+of one job or of many.
+"""
 
 from __future__ import annotations
 
@@ -18,11 +20,14 @@ class LostRaceError(Exception):
     """Somebody else moved the row first: read it again and decide anew."""
 
 
-def move_job(job: Job, move: JobMove, *, actor: str = "", data: dict[str, Any] | None = None, **values: Any) -> Job:
-    """Move `job` (as it was read) and set `values` with it; the event is written in the same transaction.
+def move_job(
+    job: Job, move: JobMove, *, actor: str = "", data: dict[str, Any] | None = None, **values: Any
+) -> Job:
+    """Move `job` (as it was read) and set `values` with it; the event is written in the same
+    transaction.
 
-    Raises IllegalJobMoveError if the table has no such move, LostRaceError if the job's state has changed since it was read. The
-    given object is brought up to date.
+    Raises IllegalJobMoveError if the table has no such move, LostRaceError if the job's state has
+    changed since it was read. The given object is brought up to date.
     """
     before = JobState(job.state)
     after = check_move(before, move)
@@ -36,7 +41,9 @@ def move_job(job: Job, move: JobMove, *, actor: str = "", data: dict[str, Any] |
 
 @dataclass(frozen=True, slots=True)
 class Moving:
-    """A job that is to move, as it was read: what is set with its move, and the data of its event."""
+    """A job that is to move, as it was read: what is set with its move, and the data of its
+    event.
+    """
 
     job: Job
     values: Mapping[str, Any]
@@ -44,32 +51,51 @@ class Moving:
 
 
 def move_jobs(moving: Sequence[Moving], move: JobMove, *, actor: str = "") -> None:
-    """Move these jobs, all of them or none, as `move_job` moves each, in a number of queries that does not grow with them.
+    """Move these jobs, all of them or none, as `move_job` moves each, in a number of queries that
+    does not grow with them.
 
-    Each is compared by its fence too, for a crowd is read earlier than a single job. Where others may move some of them as well,
-    lock them first, in the order of their keys. Raises IllegalJobMoveError if the table lacks one of the moves, ValueError if they
-    do not all set values of the same names, LostRaceError if any has changed since it was read: then nothing is written, and no
-    given object changed.
+    Each is compared by its fence too, for a crowd is read earlier than a single job. Where others
+    may move some of them as well, lock them first, in the order of their keys. Raises
+    IllegalJobMoveError if the table lacks one of the moves, ValueError if they do not all set
+    values of the same names, LostRaceError if any has changed since it was read: then nothing is
+    written, and no given object changed.
     """
-    moves = [(one.job, {"state": check_move(JobState(one.job.state), move), **one.values}, dict(one.data)) for one in moving]
+    moves = [
+        (
+            one.job,
+            {"state": check_move(JobState(one.job.state), move), **one.values},
+            dict(one.data),
+        )
+        for one in moving
+    ]
     if not moves:
         return
     columns = list(moves[0][1])
     if any(values.keys() != moves[0][1].keys() for _, values, _ in moves):
         raise ValueError("jobs that move together set values of the same names")
-    rows = [(job.pk, job.state, job.fence, *(values[name] for name in columns)) for job, values, _ in moves]
+    rows = [
+        (job.pk, job.state, job.fence, *(values[name] for name in columns))
+        for job, values, _ in moves
+    ]
     with transaction.atomic():
         if update_rows(Job, ("id", "state", "fence"), columns, rows) != len(rows):
             who = f"job {rows[0][0]}" if len(rows) == 1 else f"one of {len(rows)} jobs"
             raise LostRaceError(f"{who} is no longer what it was")
-        insert(JobEvent, [_event(job, move, values["state"], data, actor) for job, values, data in moves])
+        insert(
+            JobEvent,
+            [_event(job, move, values["state"], data, actor) for job, values, data in moves],
+        )
     for job, values, _ in moves:
         _bring_up_to_date(job, values)
 
 
-def _event(job: Job, move: JobMove, after: JobState, data: dict[str, Any] | None, actor: str) -> JobEvent:
+def _event(
+    job: Job, move: JobMove, after: JobState, data: dict[str, Any] | None, actor: str
+) -> JobEvent:
     """The event of a move of `job`, as it was read, to the state `after`."""
-    return JobEvent(job=job, event=move, from_state=job.state, to_state=after, data=data or {}, actor=actor)
+    return JobEvent(
+        job=job, event=move, from_state=job.state, to_state=after, data=data or {}, actor=actor
+    )
 
 
 def _bring_up_to_date(job: Job, values: Mapping[str, Any]) -> None:
@@ -77,6 +103,10 @@ def _bring_up_to_date(job: Job, values: Mapping[str, Any]) -> None:
         setattr(job, name, value)
 
 
-def note_job(job: Job, event: str, *, actor: str = "", data: dict[str, Any] | None = None) -> JobEvent:
+def note_job(
+    job: Job, event: str, *, actor: str = "", data: dict[str, Any] | None = None
+) -> JobEvent:
     """Write an event that changes no state (submitted, migrated, checkpoint, warning ...)."""
-    return JobEvent.objects.create(job=job, event=event, from_state=job.state, to_state=job.state, data=data or {}, actor=actor)
+    return JobEvent.objects.create(
+        job=job, event=event, from_state=job.state, to_state=job.state, data=data or {}, actor=actor
+    )

@@ -18,14 +18,20 @@ Names = Mapping[UUID, tuple[str, ...]]
 
 
 def neighbours(user: User, assignments: Iterable[Assignment]) -> Names:
-    """The neighbours of those of these assignments that have a part of a GPU; no query where none has, else two or three."""
+    """The neighbours of those of these assignments that have a part of a GPU; no query where none
+    has, else two or three.
+    """
     parts = [a.pk for a in assignments if a.share < 1.0]
     if not parts:
         return {}
     live = AssignmentSlot.objects.filter(live=True)
     own = list(live.filter(assignment__in=parts).values_list("assignment", "device"))
     columns = ("device", "assignment", "assignment__job", "assignment__job__name")
-    held = list(live.filter(device__in={device for _, device in own}).order_by("device", "slot").values_list(*columns))
+    held = list(
+        live.filter(device__in={device for _, device in own})
+        .order_by("device", "slot")
+        .values_list(*columns)
+    )
     seen = _seen(user, {job for _, _, job, _ in held})
     on_device: dict[int, list[tuple[UUID, str]]] = defaultdict(list)
     for device, assignment, job, name in held:
@@ -37,4 +43,8 @@ def neighbours(user: User, assignments: Iterable[Assignment]) -> Names:
 
 
 def _seen(user: User, jobs: set[UUID]) -> set[UUID]:
-    return jobs if is_operator(user) else set(visible_jobs(user).filter(pk__in=jobs).values_list("pk", flat=True))
+    return (
+        jobs
+        if is_operator(user)
+        else set(visible_jobs(user).filter(pk__in=jobs).values_list("pk", flat=True))
+    )

@@ -18,14 +18,23 @@ from controlplane.paging import page_of
 from jobs.lifecycle import SHOWN_AS_RUNNING, SHOWN_AS_WAITING, JobState
 from jobs.models import QUEUE_ORDER, Job, Team
 from jobs.neighbours import Names, neighbours
-from jobs.selectors import LIVE_STATES, fraction_of, id_begins, jobs_of_teams, names_in_waiting, visible_jobs
+from jobs.selectors import (
+    LIVE_STATES,
+    fraction_of,
+    id_begins,
+    jobs_of_teams,
+    names_in_waiting,
+    visible_jobs,
+)
 from jobs.wording import reason_for_waiting
 from profiling.models import Kind
 
 PAGE_SIZE = 50
 MOST_LISTED = 10_000
 MOST_FOUND = 1_000
-"""Up to so many jobs that fit a search are read at once: their number and their page in one look at all names."""
+"""Up to so many jobs that fit a search are read at once: their number and their page in one look at
+all names.
+"""
 
 MOST_KEYS = 1_000
 """Of people or kinds that a search finds, said one by one in the search for jobs."""
@@ -39,17 +48,22 @@ STATE_FILTERS: Mapping[str, tuple[str, Q]] = {
     "running": ("Running", Q(queue_rank=RUNNING)),
     "waiting": ("Waiting", Q(queue_rank=WAITING)),
     "completed": ("Completed", Q(queue_rank=OVER, state=JobState.COMPLETED)),
-    "failed": ("Failed or cancelled", Q(queue_rank=OVER, state__in=(JobState.FAILED, JobState.CANCELLED))),
+    "failed": (
+        "Failed or cancelled",
+        Q(queue_rank=OVER, state__in=(JobState.FAILED, JobState.CANCELLED)),
+    ),
     "all": ("All", Q()),
 }
 """The queue's filter by state: its name in the address -> (words, condition)."""
 
 _OF_JOB = (
-    "name", "state", "queue_rank", "steps_done", "total_steps", "due_at", "completed_at", "waiting_code", "waiting_detail",
+    "name", "state", "queue_rank", "steps_done", "total_steps", "due_at", "completed_at",
+    "waiting_code", "waiting_detail",
     "failure_reason", "team__name", "user__username", "kind__name",
 )  # fmt: skip
 _OF_ASSIGNMENT = (
-    "job_id", "purpose", "steps_per_s", "gpus", "share", "node__name", "node__emulated", "node__gpu_type__name",
+    "job_id", "purpose", "steps_per_s", "gpus", "share", "node__name", "node__emulated",
+    "node__gpu_type__name",
     "node__gpu_type__emulated",
 )  # fmt: skip
 
@@ -86,7 +100,9 @@ class Place:
 
 @dataclass(frozen=True, slots=True)
 class JobRow:
-    """A line of the queue. `eta_s` is the time left at the present speed, `tone` colours the due date."""
+    """A line of the queue. `eta_s` is the time left at the present speed, `tone` colours the due
+    date.
+    """
 
     job: Job
     places: tuple[Place, ...]
@@ -122,10 +138,14 @@ class Numbers:
     completed: int
 
 
-def queue_page(user: User, teams: Sequence[Team], filters: QueueFilters, number: object) -> tuple[Page[Job], list[JobRow]]:
-    """A page of the queue: what runs, then what waits, each most urgent first, then what has ended. `teams` are the user's own.
+def queue_page(
+    user: User, teams: Sequence[Team], filters: QueueFilters, number: object
+) -> tuple[Page[Job], list[JobRow]]:
+    """A page of the queue: what runs, then what waits, each most urgent first, then what has ended.
+    `teams` are the user's own.
 
-    First the ids in order, from an index alone, then the rows of this page: whole rows of a long queue are not sorted.
+    First the ids in order, from an index alone, then the rows of this page: whole rows of a long
+    queue are not sorted.
     """
     ids = _filtered(user, teams, filters).order_by(*QUEUE_ORDER, "pk").values_list("pk", flat=True)
     page = page_of(_paginator(ids, filters), number)
@@ -135,7 +155,8 @@ def queue_page(user: User, teams: Sequence[Team], filters: QueueFilters, number:
 
 
 def _paginator(ids: QuerySet[Job, Any], filters: QueueFilters) -> Paginator[Any]:
-    """Of a search mostly with all ids at hand, so that names are looked through once and not for their number again.
+    """Of a search mostly with all ids at hand, so that names are looked through once and not for
+    their number again.
 
     No further than MOST_LISTED are counted: pages beyond are found by filters, not by leafing.
     """
@@ -148,11 +169,21 @@ def _paginator(ids: QuerySet[Job, Any], filters: QueueFilters) -> Paginator[Any]
 
 
 def queue_numbers(user: User, teams: Sequence[Team]) -> Numbers:
-    """Two queries for the heading, both from an index alone: by states, whose index is a fraction of that of the queue's order."""
+    """Two queries for the heading, both from an index alone: by states, whose index is a fraction
+    of that of the queue's order.
+    """
     jobs = jobs_of_teams(user, teams).order_by()
-    by_state = dict(jobs.filter(state__in=SHOWN_AS_RUNNING + SHOWN_AS_WAITING).values_list("state").annotate(n=Count("*")))
-    running, waiting = (sum(by_state.get(s, 0) for s in states) for states in (SHOWN_AS_RUNNING, SHOWN_AS_WAITING))
-    recent = jobs.filter(state=JobState.COMPLETED, completed_at__gte=timezone.now() - timedelta(days=1)).count()
+    by_state = dict(
+        jobs.filter(state__in=SHOWN_AS_RUNNING + SHOWN_AS_WAITING)
+        .values_list("state")
+        .annotate(n=Count("*"))
+    )
+    running, waiting = (
+        sum(by_state.get(s, 0) for s in states) for states in (SHOWN_AS_RUNNING, SHOWN_AS_WAITING)
+    )
+    recent = jobs.filter(
+        state=JobState.COMPLETED, completed_at__gte=timezone.now() - timedelta(days=1)
+    ).count()
     return Numbers(running, waiting, recent)
 
 
@@ -165,9 +196,17 @@ def job_rows(user: User, jobs: Iterable[Job]) -> list[JobRow]:
 
 
 def _with_what_is_shown(jobs: QuerySet[Job]) -> QuerySet[Job]:
-    """These columns and no others: a job's and a node's many JSON values cost more to read than the whole page."""
-    live = Assignment.objects.filter(state__in=LIVE_STATES).select_related("node__gpu_type").only(*_OF_ASSIGNMENT)
-    assignments = Prefetch("assignments", live.order_by("fence", "copy", "rank"), to_attr="live_assignments")
+    """These columns and no others: a job's and a node's many JSON values cost more to read than the
+    whole page.
+    """
+    live = (
+        Assignment.objects.filter(state__in=LIVE_STATES)
+        .select_related("node__gpu_type")
+        .only(*_OF_ASSIGNMENT)
+    )
+    assignments = Prefetch(
+        "assignments", live.order_by("fence", "copy", "rank"), to_attr="live_assignments"
+    )
     return jobs.select_related("team", "user", "kind").only(*_OF_JOB).prefetch_related(assignments)
 
 
@@ -181,13 +220,25 @@ def _filtered(user: User, teams: Sequence[Team], filters: QueueFilters) -> Query
 
 
 def _matches(search: str) -> Q:
-    """People and kinds are looked for among themselves: a join would meet them again with each of their jobs."""
-    kinds, people = Kind.objects.filter(name__icontains=search), User.objects.filter(username__icontains=search)
-    return Q(name__icontains=search) | Q(kind__in=_keys(kinds)) | Q(user__in=_keys(people)) | id_begins(search)
+    """People and kinds are looked for among themselves: a join would meet them again with each of
+    their jobs.
+    """
+    kinds, people = (
+        Kind.objects.filter(name__icontains=search),
+        User.objects.filter(username__icontains=search),
+    )
+    return (
+        Q(name__icontains=search)
+        | Q(kind__in=_keys(kinds))
+        | Q(user__in=_keys(people))
+        | id_begins(search)
+    )
 
 
 def _keys(rows: QuerySet[Any]) -> list[Any] | QuerySet[Any, Any]:
-    """Keys said outright, unless they are too many: beside a subquery PostgreSQL would not use its index of names."""
+    """Keys said outright, unless they are too many: beside a subquery PostgreSQL would not use its
+    index of names.
+    """
     keys = rows.order_by().values_list("pk", flat=True)
     few = list(keys[: MOST_KEYS + 1])
     return few if len(few) <= MOST_KEYS else keys
@@ -199,10 +250,17 @@ def _row(job: Job, names: Mapping[str, str], beside: Names, now: datetime) -> Jo
     text, tone = formats.due(job.due_at, now, job.completed_at)
     return JobRow(
         job=job,
-        places=tuple(_place(a, beside.get(a.pk, ())) for a in sorted(getattr(job, "live_assignments", ()), key=_is_measuring)),
+        places=tuple(
+            _place(a, beside.get(a.pk, ()))
+            for a in sorted(getattr(job, "live_assignments", ()), key=_is_measuring)
+        ),
         percent=100 * fraction_of(job),
         steps_per_s=speed,
-        eta_s=(job.total_steps - job.steps_done) / speed if speed and job.state == JobState.RUNNING else None,
+        eta_s=(
+            (job.total_steps - job.steps_done) / speed
+            if speed and job.state == JobState.RUNNING
+            else None
+        ),
         due=text,
         due_tone=tone,
         waiting=reason_for_waiting(job.state, job.waiting_code, job.waiting_detail, names, now),
@@ -212,7 +270,9 @@ def _row(job: Job, names: Mapping[str, str], beside: Names, now: datetime) -> Jo
 def _place(assignment: Assignment, beside: tuple[str, ...]) -> Place:
     node = assignment.node
     emulated = bool(node.emulated or node.gpu_type.emulated)
-    return Place(node.name, node.gpu_type.name, assignment.gpus, emulated, beside, _is_measuring(assignment))
+    return Place(
+        node.name, node.gpu_type.name, assignment.gpus, emulated, beside, _is_measuring(assignment)
+    )
 
 
 def _is_measuring(assignment: Assignment) -> bool:
@@ -221,5 +281,10 @@ def _is_measuring(assignment: Assignment) -> bool:
 
 def query_of(filters: QueueFilters) -> dict[str, Any]:
     """The filters as an address would carry them."""
-    values = {"state": filters.state, "team": filters.team, "mine": "1" if filters.mine else "", "search": filters.search}
+    values = {
+        "state": filters.state,
+        "team": filters.team,
+        "mine": "1" if filters.mine else "",
+        "search": filters.search,
+    }
     return {name: value for name, value in values.items() if value}

@@ -20,8 +20,12 @@ SEE_ALL_COSTS = ("clusters", "see_all_costs")
 
 
 @transaction.atomic
-def person_saved(name: str, *, teams: Iterable[Team] = (), operator: bool | None = None, sees_costs: bool = False) -> str | None:
-    """Make a person, or add to what they may; the password if they are new. ValidationError for a name that does not do."""
+def person_saved(
+    name: str, *, teams: Iterable[Team] = (), operator: bool | None = None, sees_costs: bool = False
+) -> str | None:
+    """Make a person, or add to what they may; the password if they are new. ValidationError for a
+    name that does not do.
+    """
     user = User.objects.filter(username=name).first()
     password = None
     if user is None:
@@ -37,13 +41,17 @@ def person_saved(name: str, *, teams: Iterable[Team] = (), operator: bool | None
         Membership.objects.get_or_create(team=team, user=user)
     if sees_costs:
         app, codename = SEE_ALL_COSTS
-        user.user_permissions.add(Permission.objects.get(content_type__app_label=app, codename=codename))
+        user.user_permissions.add(
+            Permission.objects.get(content_type__app_label=app, codename=codename)
+        )
     return password
 
 
 @transaction.atomic
 def person_disabled(user: User) -> int:
-    """Nobody logs in as this person any more; their API tokens end (how many is returned), their sessions at the next click."""
+    """Nobody logs in as this person any more; their API tokens end (how many is returned), their
+    sessions at the next click.
+    """
     User.objects.filter(pk=user.pk).update(is_active=False)
     return tokens_ended(user)
 
@@ -56,7 +64,9 @@ def tokens_ended(user: User | None = None) -> int:
 
 @transaction.atomic
 def team_saved(name: str, weight: float | None = None, order: str | None = None) -> Team:
-    """Make a team, or change its weight or order; rounds follow where it has jobs. ValidationError for what does not do."""
+    """Make a team, or change its weight or order; rounds follow where it has jobs. ValidationError
+    for what does not do.
+    """
     team = Team.objects.filter(name=name).first() or Team(name=name)
     if weight is not None:
         team.weight = weight
@@ -70,7 +80,9 @@ def team_saved(name: str, weight: float | None = None, order: str | None = None)
 
 
 def team_changed(team: Team) -> None:
-    """To be called in the transaction that changes a team's weight or order: rounds of clusters with jobs of it decide by that."""
+    """To be called in the transaction that changes a team's weight or order: rounds of clusters
+    with jobs of it decide by that.
+    """
     alive = Job.objects.filter(team=team).exclude(state__in=ENDED)
     for cluster in Cluster.objects.filter(pk__in=alive.values("cluster")):
         request_reschedule(cluster, Reason.OPERATOR)
@@ -83,6 +95,8 @@ def teams_named(names: Iterable[str]) -> list[Team]:
         team = Team.objects.filter(name=name).first()
         if team is None:
             known = ", ".join(Team.objects.values_list("name", flat=True)) or "none yet"
-            raise ValidationError(f"there is no team {name!r} (known: {known}); make it with set_team")
+            raise ValidationError(
+                f"there is no team {name!r} (known: {known}); make it with set_team"
+            )
         found.append(team)
     return found

@@ -1,8 +1,9 @@
-"""Secrets of teams: encrypted at rest, shown to nobody, delivered only to an agent that accepts a job which refers to them.
+"""Secrets of teams: encrypted at rest, shown to nobody, delivered only to an agent that accepts a
+job which refers to them.
 
-The first key of LOADMASTER_SECRETS_KEY (Fernet keys, separated by commas) encrypts; the others, and those derived from SECRET_KEY
-and SECRET_KEY_FALLBACKS, still open what was encrypted before. `manage.py rotate_secrets` brings all to the first key, after which
-the old ones may go.
+The first key of LOADMASTER_SECRETS_KEY (Fernet keys, separated by commas) encrypts; the others, and
+those derived from SECRET_KEY and SECRET_KEY_FALLBACKS, still open what was encrypted before.
+`manage.py rotate_secrets` brings all to the first key, after which the old ones may go.
 """
 
 from __future__ import annotations
@@ -37,10 +38,14 @@ def set_secret(team: Team, name: str, value: object) -> Secret:
         secret.clean_fields(exclude=["ciphertext", "team"])
         ciphertext = _fernet().encrypt(value.encode())
     except ValidationError:
-        raise JobInvalid({"name": ["must begin with a letter and have at most 63 letters, digits, _ and -"]}) from None
+        raise JobInvalid(
+            {"name": ["must begin with a letter and have at most 63 letters, digits, _ and -"]}
+        ) from None
     except UnicodeEncodeError:
         raise JobInvalid({"value": ["must be valid Unicode text"]}) from None
-    return Secret.objects.update_or_create(team=team, name=name, defaults={"ciphertext": ciphertext})[0]
+    return Secret.objects.update_or_create(
+        team=team, name=name, defaults={"ciphertext": ciphertext}
+    )[0]
 
 
 def delete_secret(team: Team, name: str) -> bool:
@@ -50,19 +55,26 @@ def delete_secret(team: Team, name: str) -> bool:
 
 
 def reveal(secret: Secret) -> str:
-    """The value in clear. Raises SecretMissing where the key does not open it; the value never reaches a log or an error."""
+    """The value in clear. Raises SecretMissing where the key does not open it; the value never
+    reaches a log or an error.
+    """
     try:
         return _fernet().decrypt(bytes(secret.ciphertext)).decode()
     except InvalidToken:
-        raise SecretMissing(f"secret {secret} cannot be opened with this server's key; set it again") from None
+        raise SecretMissing(
+            f"secret {secret} cannot be opened with this server's key; set it again"
+        ) from None
 
 
 def reveal_references(team: Team, environment: Mapping[str, object]) -> dict[str, str]:
-    """The variables of a job's environment that refer to secrets, in clear, for the agent that starts it.
+    """The variables of a job's environment that refer to secrets, in clear, for the agent that
+    starts it.
 
     Raises SecretMissing naming the variable whose secret has gone.
     """
-    wanted = {name: str(value["secret"]) for name, value in environment.items() if isinstance(value, dict)}
+    wanted = {
+        name: str(value["secret"]) for name, value in environment.items() if isinstance(value, dict)
+    }
     secrets = {s.name: s for s in Secret.objects.filter(team=team, name__in=set(wanted.values()))}
     for variable, name in wanted.items():
         if name not in secrets:
@@ -71,7 +83,9 @@ def reveal_references(team: Team, environment: Mapping[str, object]) -> dict[str
 
 
 def rotate() -> tuple[int, list[Secret]]:
-    """Encrypt every secret anew with the first key: (how many, those that no key opens, which stay as they are)."""
+    """Encrypt every secret anew with the first key: (how many, those that no key opens, which stay
+    as they are).
+    """
     fernet, rotated, closed = _fernet(), 0, []
     for pk in Secret.objects.order_by("pk").values_list("pk", flat=True):
         with transaction.atomic():
@@ -79,7 +93,9 @@ def rotate() -> tuple[int, list[Secret]]:
             if secret is None:
                 continue
             try:
-                Secret.objects.filter(pk=pk).update(ciphertext=fernet.rotate(bytes(secret.ciphertext)))
+                Secret.objects.filter(pk=pk).update(
+                    ciphertext=fernet.rotate(bytes(secret.ciphertext))
+                )
                 rotated += 1
             except InvalidToken:
                 closed.append(secret)
@@ -92,15 +108,28 @@ def given_keys() -> list[Fernet]:
     Raises ImproperlyConfigured for one that is no key.
     """
     try:
-        return [Fernet(key.strip()) for key in os.environ.get("LOADMASTER_SECRETS_KEY", "").split(",") if key.strip()]
+        return [
+            Fernet(key.strip())
+            for key in os.environ.get("LOADMASTER_SECRETS_KEY", "").split(",")
+            if key.strip()
+        ]
     except ValueError:
-        raise ImproperlyConfigured("LOADMASTER_SECRETS_KEY must be 32 bytes in url-safe base64, or several with commas") from None
+        raise ImproperlyConfigured(
+            "LOADMASTER_SECRETS_KEY must be 32 bytes in url-safe base64, or several with commas"
+        ) from None
 
 
 def _fernet() -> MultiFernet:
-    return MultiFernet([*given_keys(), *(_derived(key) for key in (settings.SECRET_KEY, *settings.SECRET_KEY_FALLBACKS))])
+    return MultiFernet(
+        [
+            *given_keys(),
+            *(_derived(key) for key in (settings.SECRET_KEY, *settings.SECRET_KEY_FALLBACKS)),
+        ]
+    )
 
 
 def _derived(secret_key: str) -> Fernet:
-    derived = HKDF(SHA256(), 32, salt=None, info=b"loadmaster team secrets 1").derive(secret_key.encode())
+    derived = HKDF(SHA256(), 32, salt=None, info=b"loadmaster team secrets 1").derive(
+        secret_key.encode()
+    )
     return Fernet(base64.urlsafe_b64encode(derived))

@@ -54,12 +54,20 @@ def visible_jobs(user: User | AnonymousUser) -> QuerySet[Job]:
 
 
 def jobs_of_teams(user: User | AnonymousUser, teams: Iterable[Team]) -> QuerySet[Job]:
-    """`visible_jobs` for somebody whose `teams_of` are at hand: their ids said outright let an index of one team give its order."""
-    return Job.objects.all() if is_operator(user) else Job.objects.filter(team__in=[t.pk for t in teams])
+    """`visible_jobs` for somebody whose `teams_of` are at hand: their ids said outright let an
+    index of one team give its order.
+    """
+    return (
+        Job.objects.all()
+        if is_operator(user)
+        else Job.objects.filter(team__in=[t.pk for t in teams])
+    )
 
 
 def get_job(user: User | AnonymousUser, job_id: uuid.UUID | str) -> Job:
-    """The job if this user may see it, else JobNotFound: a stranger learns not even that it exists."""
+    """The job if this user may see it, else JobNotFound: a stranger learns not even that it
+    exists.
+    """
     try:
         return visible_jobs(user).select_related("cluster", "team", "user", "kind").get(pk=job_id)
     except (Job.DoesNotExist, ValidationError):
@@ -67,7 +75,9 @@ def get_job(user: User | AnonymousUser, job_id: uuid.UUID | str) -> Job:
 
 
 def id_begins(text: str) -> Q:
-    """Jobs whose id begins with these (four or more) hexadecimal digits, dashes or not; no job for any other text."""
+    """Jobs whose id begins with these (four or more) hexadecimal digits, dashes or not; no job for
+    any other text.
+    """
     digits = text.replace("-", "").lower()
     if not 4 <= len(digits) <= 32 or not set(digits) <= set("0123456789abcdef"):
         return Q(pk__in=())
@@ -77,28 +87,50 @@ def id_begins(text: str) -> Q:
 def live_assignments() -> QuerySet[Assignment]:
     """Assignments that hold slots, with all that is needed to say where they are."""
     live = Assignment.objects.filter(state__in=LIVE_STATES)
-    return live.select_related("node__gpu_type").prefetch_related("slots__device").order_by("fence", "copy", "rank")
+    return (
+        live.select_related("node__gpu_type")
+        .prefetch_related("slots__device")
+        .order_by("fence", "copy", "rank")
+    )
 
 
 def listed_jobs(user: User | AnonymousUser) -> QuerySet[Job]:
     """Visible jobs with all that a list shows, in a constant number of queries; newest first."""
     jobs = visible_jobs(user).select_related("cluster", "team", "user", "kind")
-    return jobs.prefetch_related(Prefetch("assignments", queryset=live_assignments(), to_attr="live_assignments"))
+    return jobs.prefetch_related(
+        Prefetch("assignments", queryset=live_assignments(), to_attr="live_assignments")
+    )
 
 
 def jobs_by_id(user: User | AnonymousUser, ids: Sequence[uuid.UUID]) -> dict[uuid.UUID, Job]:
-    """Of these jobs those that the user may see, as `listed_jobs` reads them; no query where none is asked for."""
+    """Of these jobs those that the user may see, as `listed_jobs` reads them; no query where none
+    is asked for.
+    """
     return {job.pk: job for job in listed_jobs(user).filter(pk__in=ids)} if ids else {}
 
 
 def names_in_waiting(user: User | AnonymousUser, jobs: Iterable[Job]) -> Mapping[str, str]:
-    """Names of the nodes and (visible) jobs that stand in the way of these jobs, by id: two queries whatever their number."""
+    """Names of the nodes and (visible) jobs that stand in the way of these jobs, by id: two queries
+    whatever their number.
+    """
     details = [j.waiting_detail for j in jobs if isinstance(j.waiting_detail, dict)]
     node_ids = _uuids(i for d in details for i in d.get("nodes") or ())
     job_ids = _uuids(i for d in details for i in d.get("jobs") or ())
-    names = {str(pk): name for pk, name in Node.objects.filter(pk__in=node_ids).values_list("pk", "name")} if node_ids else {}
+    names = (
+        {
+            str(pk): name
+            for pk, name in Node.objects.filter(pk__in=node_ids).values_list("pk", "name")
+        }
+        if node_ids
+        else {}
+    )
     if job_ids:
-        names.update({str(pk): name for pk, name in visible_jobs(user).filter(pk__in=job_ids).values_list("pk", "name")})
+        names.update(
+            {
+                str(pk): name
+                for pk, name in visible_jobs(user).filter(pk__in=job_ids).values_list("pk", "name")
+            }
+        )
     return names
 
 
@@ -113,7 +145,9 @@ def _uuids(values: Iterable[object]) -> set[uuid.UUID]:
 
 
 def fraction_of(job: Job) -> float:
-    """How much of its work a job has done, 0 to 1. A completed job has done all of it, whatever its script told of its steps."""
+    """How much of its work a job has done, 0 to 1. A completed job has done all of it, whatever its
+    script told of its steps.
+    """
     if job.state == JobState.COMPLETED or not job.total_steps:
         return 1.0
     return min(1.0, job.steps_done / job.total_steps)

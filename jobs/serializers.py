@@ -1,4 +1,6 @@
-"""Jobs as REST shows them. Input is checked by `jobs.validation`; JobInput only describes it in the OpenAPI document."""
+"""Jobs as REST shows them. Input is checked by `jobs.validation`; JobInput only describes it in the
+OpenAPI document.
+"""
 
 from __future__ import annotations
 
@@ -33,7 +35,9 @@ class PlacementSerializer(serializers.Serializer[Any]):
 
 
 class ProgressSerializer(serializers.Serializer[Any]):
-    """How far a job is; `fraction` is of its steps, `eta` when it would end at its present speed."""
+    """How far a job is; `fraction` is of its steps, `eta` when it would end at its present
+    speed.
+    """
 
     steps_done = serializers.IntegerField()
     total_steps = serializers.IntegerField()
@@ -68,8 +72,10 @@ class JobSerializer(serializers.ModelSerializer[Job]):
     class Meta:
         model = Job
         fields = [
-            "id", "name", "cluster", "team", "user", "state", "kind", "gpus_min", "gpus_max", "priority", "tardiness_weight",
-            "due", "deadline", "submitted_at", "started_at", "completed_at", "hold_wanted", "failure_reason",
+            "id", "name", "cluster", "team", "user", "state", "kind", "gpus_min", "gpus_max",
+            "priority", "tardiness_weight",
+            "due", "deadline", "submitted_at", "started_at", "completed_at", "hold_wanted",
+            "failure_reason",
             "progress", "placement", "waiting",
         ]  # fmt: skip
 
@@ -87,15 +93,17 @@ class JobSerializer(serializers.ModelSerializer[Job]):
     def get_waiting(self, job: Job) -> dict[str, str] | None:
         """See WaitingSerializer; null for a job that runs or is over."""
         names = self.context.get("names", {})
-        reason = reason_for_waiting(job.state, job.waiting_code, job.waiting_detail, names, timezone.now())
+        reason = reason_for_waiting(
+            job.state, job.waiting_code, job.waiting_detail, names, timezone.now()
+        )
         return {"code": job.waiting_code or job.state, "reason": reason} if reason else None
 
 
 class JobDetailSerializer(JobSerializer):
     """A job by itself, with its description as it could be submitted again (secrets only by name).
 
-    `image_digest` is what the image's name was resolved to by the first launch, `retry_at` when a job that rests after a failure is
-    placed again.
+    `image_digest` is what the image's name was resolved to by the first launch, `retry_at` when a
+    job that rests after a failure is placed again.
     """
 
     spec = serializers.SerializerMethodField()
@@ -138,28 +146,51 @@ class JobInput(serializers.Serializer[Any]):
     """A job to be submitted; docs/jobs.md explains every field."""
 
     name = serializers.CharField(max_length=100)
-    cluster = serializers.CharField(required=False, help_text="May be left out where there is only one")
+    cluster = serializers.CharField(
+        required=False, help_text="May be left out where there is only one"
+    )
     team = serializers.CharField(required=False, help_text="May be left out by members of one team")
     runtime = serializers.ChoiceField(choices=["process", "docker"], required=False)
     image = serializers.CharField(
-        required=False, max_length=300, help_text="Such as registry.example/me/train:1, or name@sha256:..."
+        required=False,
+        max_length=300,
+        help_text="Such as registry.example/me/train:1, or name@sha256:...",
     )
-    command = serializers.JSONField(required=False, help_text="A list of strings, or one string that is split as a shell would")
-    environment = serializers.JSONField(required=False, help_text='{"NAME": "value"} or {"NAME": {"secret": "team secret"}}')
-    mounts = serializers.ListField(child=serializers.CharField(), required=False, help_text="/source:/target or /source:/target:ro")
-    steps = serializers.IntegerField(required=False, min_value=1, help_text="Of the whole job; or epochs and steps_per_epoch")
+    command = serializers.JSONField(
+        required=False, help_text="A list of strings, or one string that is split as a shell would"
+    )
+    environment = serializers.JSONField(
+        required=False, help_text='{"NAME": "value"} or {"NAME": {"secret": "team secret"}}'
+    )
+    mounts = serializers.ListField(
+        child=serializers.CharField(),
+        required=False,
+        help_text="/source:/target or /source:/target:ro",
+    )
+    steps = serializers.IntegerField(
+        required=False, min_value=1, help_text="Of the whole job; or epochs and steps_per_epoch"
+    )
     epochs = serializers.IntegerField(required=False, min_value=1)
     steps_per_epoch = serializers.IntegerField(required=False, min_value=1)
-    gpus = serializers.JSONField(required=False, help_text='A number or "least..most"; or gpus_min and gpus_max')
+    gpus = serializers.JSONField(
+        required=False, help_text='A number or "least..most"; or gpus_min and gpus_max'
+    )
     gpus_min = serializers.IntegerField(required=False, min_value=1)
     gpus_max = serializers.IntegerField(required=False, min_value=1)
     allowed_types = serializers.ListField(child=serializers.CharField(), required=False)
     cores = serializers.FloatField(required=False)
     memory_gb = serializers.FloatField(required=False)
-    due = serializers.CharField(required=False, help_text="ISO 8601, or +2h from now; in the cluster's zone where it has no offset")
+    due = serializers.CharField(
+        required=False,
+        help_text="ISO 8601, or +2h from now; in the cluster's zone where it has no offset",
+    )
     deadline = serializers.CharField(required=False, help_text="As due, but hard")
-    walltime = serializers.JSONField(required=False, help_text="Seconds, or a duration such as 1h30m")
-    tardiness_weight = serializers.FloatField(required=False, help_text="Cost per second after due, in the cluster's currency")
+    walltime = serializers.JSONField(
+        required=False, help_text="Seconds, or a duration such as 1h30m"
+    )
+    tardiness_weight = serializers.FloatField(
+        required=False, help_text="Cost per second after due, in the cluster's currency"
+    )
     priority = serializers.IntegerField(required=False)
     weight = serializers.FloatField(required=False)
     max_retries = serializers.IntegerField(required=False, min_value=0)
@@ -199,10 +230,13 @@ class AssignmentSerializer(serializers.ModelSerializer[Assignment]):
     class Meta:
         model = Assignment
         fields = [
-            "id", "node", "gpu_type", "devices", "purpose", "copy", "rank", "world_size", "gpus", "fence", "state", "desired",
-            "container", "prepared_fraction", "created_at", "running_at", "ended_at", "exit_code", "reason_class", "reason",
+            "id", "node", "gpu_type", "devices", "purpose", "copy", "rank", "world_size", "gpus",
+            "fence", "state", "desired",
+            "container", "prepared_fraction", "created_at", "running_at", "ended_at", "exit_code",
+            "reason_class", "reason",
             "start_steps", "steps_done",
-            "checkpoint_steps", "steps_per_s", "loss", "setup_s", "predicted_run_s", "predicted_steps_per_s",
+            "checkpoint_steps", "steps_per_s", "loss", "setup_s", "predicted_run_s",
+            "predicted_steps_per_s",
             "predicted_energy_cost", "energy_kwh", "energy_cost", "power_source",
         ]  # fmt: skip
 
@@ -220,8 +254,14 @@ class LogSerializer(serializers.Serializer[Any]):
 
 
 def progress_of(job: Job, live: list[Assignment], now: datetime) -> dict[str, Any]:
-    """See ProgressSerializer; the speed is that of the training assignment that runs, if one does."""
-    running = [a for a in live if a.purpose == "training" and a.state == AssignmentState.RUNNING and a.steps_per_s]
+    """See ProgressSerializer; the speed is that of the training assignment that runs, if one
+    does.
+    """
+    running = [
+        a
+        for a in live
+        if a.purpose == "training" and a.state == AssignmentState.RUNNING and a.steps_per_s
+    ]
     speed = max((a.steps_per_s or 0.0 for a in running), default=0.0)
     left_s = (job.total_steps - job.steps_done) / speed if speed > 0 else None
     known = left_s is not None and 0 <= left_s < 1e9

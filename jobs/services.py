@@ -1,6 +1,8 @@
-"""What people do with jobs: submit, cancel, hold, release, requeue, clone. Each change is a move of the table with its event.
+"""What people do with jobs: submit, cancel, hold, release, requeue, clone. Each change is a move of
+the table with its event.
 
-Every function is safe to repeat and to race: states change by compare-and-swap, and whoever loses reads again.
+Every function is safe to repeat and to race: states change by compare-and-swap, and whoever loses
+reads again.
 """
 
 from __future__ import annotations
@@ -54,7 +56,8 @@ Action = Callable[Concatenate[Job, User, P], Job]
 
 
 def _action(verb: str) -> Callable[[Action[P]], Action[P]]:
-    """An action on a job: only for who may see it (JobNotFound), in one transaction, tried again when another one was faster.
+    """An action on a job: only for who may see it (JobNotFound), in one transaction, tried again
+    when another one was faster.
 
     JobConflict says in words why the job's state does not allow it.
     """
@@ -65,7 +68,8 @@ def _action(verb: str) -> Callable[[Action[P]], Action[P]]:
             for _ in range(RACES):
                 try:
                     with transaction.atomic():
-                        # The job's row is locked before its assignments', as agents' calls do (clusters.locking).
+                        # The job's row is locked before its assignments', as agents' calls do
+                        # (clusters.locking).
                         Job.objects.select_for_update(no_key=True).filter(pk=job.pk).exists()
                         fresh = get_job(user, job.pk)
                         before = fresh.state
@@ -83,12 +87,20 @@ def _action(verb: str) -> Callable[[Action[P]], Action[P]]:
 
 @_action("cancelled")
 def job_cancel(job: Job, user: User) -> Job:
-    """Stop the job for good. One that holds nothing is CANCELLED at once, else CANCELLING until its assignments have ended."""
+    """Stop the job for good. One that holds nothing is CANCELLED at once, else CANCELLING until its
+    assignments have ended.
+    """
     if job.state in (JobState.CANCELLING, JobState.CANCELLED):
         return job
     live = _live(job)
     waits = job.state in (JobState.HELD, JobState.QUEUED, JobState.PROFILING) and not live
-    move_job(job, JobMove.CANCELLED if waits else JobMove.CANCEL, actor=user.get_username(), hold_wanted=False, **_over(waits))
+    move_job(
+        job,
+        JobMove.CANCELLED if waits else JobMove.CANCEL,
+        actor=user.get_username(),
+        hold_wanted=False,
+        **_over(waits),
+    )
     _stop(live, StopReason.CANCEL, user)
     job.refresh_from_db(fields=["state"])
     if job.state == JobState.CANCELLING and not _live(job):
@@ -99,7 +111,9 @@ def job_cancel(job: Job, user: User) -> Job:
 
 @_action("held")
 def job_hold(job: Job, user: User) -> Job:
-    """Keep the job out of the queue. One that runs saves a checkpoint, stops, and is held once it is back in the queue."""
+    """Keep the job out of the queue. One that runs saves a checkpoint, stops, and is held once it
+    is back in the queue.
+    """
     actor = user.get_username()
     if job.state == JobState.HELD or (job.hold_wanted and job.state == JobState.STOPPING):
         return job
@@ -118,7 +132,9 @@ def job_hold(job: Job, user: User) -> Job:
 
 @_action("released")
 def job_release(job: Job, user: User) -> Job:
-    """Let a held job into the queue again (to be measured first where its kind is unknown), or take back the wish to hold it."""
+    """Let a held job into the queue again (to be measured first where its kind is unknown), or take
+    back the wish to hold it.
+    """
     if job.state == JobState.STOPPING and job.hold_wanted:
         return _wish(job, user.get_username(), hold_wanted=False)
     move_job(job, JobMove.RELEASE, actor=user.get_username(), hold_wanted=False, retry_at=None)
@@ -127,23 +143,39 @@ def job_release(job: Job, user: User) -> Job:
 
 @_action("requeued")
 def job_requeue(job: Job, user: User) -> Job:
-    """Give a failed or cancelled job another chance from its last checkpoint, with all its retries."""
-    fresh: dict[str, Any] = {"retries_used": 0, "failure_reason": "", "completed_at": None, "hold_wanted": False, "retry_at": None}
+    """Give a failed or cancelled job another chance from its last checkpoint, with all its
+    retries.
+    """
+    fresh: dict[str, Any] = {
+        "retries_used": 0,
+        "failure_reason": "",
+        "completed_at": None,
+        "hold_wanted": False,
+        "retry_at": None,
+    }
     move_job(job, JobMove.REQUEUE, actor=user.get_username(), **fresh)
     return begin(job, Reason.SUBMISSION)
 
 
-def job_clone(job: Job, user: User, overrides: object = None, idempotency_key: str | None = None) -> Submission:
-    """Submit the job's description again, with some fields replaced (null takes a field's default). Raises as `job_submit`."""
+def job_clone(
+    job: Job, user: User, overrides: object = None, idempotency_key: str | None = None
+) -> Submission:
+    """Submit the job's description again, with some fields replaced (null takes a field's default).
+    Raises as `job_submit`.
+    """
     source = get_job(user, job.pk)
     replaced = overrides or {}
     if not isinstance(replaced, dict):
         raise JobInvalid({"job": ["overrides must be an object with the fields of a job"]})
-    return job_submit(user, _merged(job_data(source), replaced), idempotency_key, cloned_from=source)
+    return job_submit(
+        user, _merged(job_data(source), replaced), idempotency_key, cloned_from=source
+    )
 
 
 ALTERNATIVES = ({"gpus", "gpus_min", "gpus_max"}, {"steps", "epochs", "steps_per_epoch"})
-"""Fields that say the same thing in other words: overriding one in the other form drops what the original said."""
+"""Fields that say the same thing in other words: overriding one in the other form drops what the
+original said.
+"""
 
 
 def _merged(data: dict[str, Any], overrides: dict[str, Any]) -> dict[str, Any]:

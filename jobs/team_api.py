@@ -31,7 +31,9 @@ class MeSerializer(serializers.Serializer[Any]):
 class TeamSerializer(serializers.ModelSerializer[Team]):
     """A team and who is in it."""
 
-    members: serializers.SlugRelatedField[User] = serializers.SlugRelatedField(many=True, read_only=True, slug_field="username")
+    members: serializers.SlugRelatedField[User] = serializers.SlugRelatedField(
+        many=True, read_only=True, slug_field="username"
+    )
 
     class Meta:
         model = Team
@@ -68,7 +70,9 @@ class MeView(APIView):
         """Name, teams, and whether an operator."""
         user = cast(User, request.user)
         teams = list(teams_of(user).values_list("name", flat=True))
-        return Response({"username": user.get_username(), "operator": is_operator(user), "teams": teams})
+        return Response(
+            {"username": user.get_username(), "operator": is_operator(user), "teams": teams}
+        )
 
 
 class TeamsView(APIView):
@@ -77,7 +81,11 @@ class TeamsView(APIView):
     @extend_schema(responses=TeamSerializer(many=True))
     def get(self, request: Request) -> Response:
         """The teams with their members."""
-        return Response(TeamSerializer(teams_of(cast(User, request.user)).prefetch_related("members"), many=True).data)
+        return Response(
+            TeamSerializer(
+                teams_of(cast(User, request.user)).prefetch_related("members"), many=True
+            ).data
+        )
 
 
 class TeamView(APIView):
@@ -105,7 +113,9 @@ class SecretsView(APIView):
     @extend_schema(responses=SecretSerializer(many=True))
     def get(self, request: Request, team: str) -> Response:
         """Their names."""
-        return Response(SecretSerializer(_team(request, team).secrets.defer("ciphertext"), many=True).data)
+        return Response(
+            SecretSerializer(_team(request, team).secrets.defer("ciphertext"), many=True).data
+        )
 
 
 class SecretView(APIView):

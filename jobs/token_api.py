@@ -46,9 +46,13 @@ class TokensView(APIView):
     """POST is a login and needs no token; the rest is the caller's own."""
 
     def get_authenticators(self) -> list[BaseAuthentication]:
-        """A login is judged by name and password alone, so that an old token does not stand in its way."""
+        """A login is judged by name and password alone, so that an old token does not stand in its
+        way.
+        """
         request: HttpRequest | Request | None = getattr(self, "request", None)
-        return [] if request is not None and request.method == "POST" else super().get_authenticators()
+        return (
+            [] if request is not None and request.method == "POST" else super().get_authenticators()
+        )
 
     def get_permissions(self) -> list[BasePermission]:
         """Anybody may try to log in."""
@@ -71,9 +75,13 @@ class TokensView(APIView):
         login = Login(data=request.data)
         login.is_valid(raise_exception=True)
         given = login.validated_data
-        user = authenticate(request._request, username=given["username"], password=given["password"])
+        user = authenticate(
+            request._request, username=given["username"], password=given["password"]
+        )
         if user is None:
-            raise AuthenticationFailed("name or password is wrong, or there were too many wrong tries")
+            raise AuthenticationFailed(
+                "name or password is wrong, or there were too many wrong tries"
+            )
         expiry = timedelta(hours=given["valid_h"]) if "valid_h" in given else None
         row, token = AuthToken.objects.create(user, expiry=expiry)
         body = {"id": row.token_key, "created": row.created, "expiry": row.expiry, "token": token}
@@ -104,4 +112,7 @@ class CurrentTokenView(APIView):
 
 
 def _tokens(request: Request) -> QuerySet[AuthToken]:
-    return cast("QuerySet[AuthToken]", AuthToken.objects.filter(user=cast(User, request.user)).order_by("-created"))
+    return cast(
+        "QuerySet[AuthToken]",
+        AuthToken.objects.filter(user=cast(User, request.user)).order_by("-created"),
+    )

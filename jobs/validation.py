@@ -1,4 +1,5 @@
-"""The one validation of jobs, whatever way they come in: plain data and a user become a JobRequest, or a JobInvalid that says why.
+"""The one validation of jobs, whatever way they come in: plain data and a user become a JobRequest,
+or a JobInvalid that says why.
 
 Messages name the field and what would be right. Nothing is written here.
 """
@@ -37,9 +38,12 @@ MAX_PRIORITY = 1_000_000
 MAX_RETRIES = 100
 
 FIELDS = (
-    "name", "cluster", "team", "runtime", "image", "command", "environment", "mounts", "epochs", "steps_per_epoch", "steps",
-    "gpus", "gpus_min", "gpus_max", "allowed_types", "cores", "memory_gb", "due", "deadline", "walltime", "tardiness_weight",
-    "priority", "weight", "max_retries", "checkpoint_place", "kind", "may_mix", "may_share", "labels", "dependencies", "hold",
+    "name", "cluster", "team", "runtime", "image", "command", "environment", "mounts", "epochs",
+    "steps_per_epoch", "steps",
+    "gpus", "gpus_min", "gpus_max", "allowed_types", "cores", "memory_gb", "due", "deadline",
+    "walltime", "tardiness_weight",
+    "priority", "weight", "max_retries", "checkpoint_place", "kind", "may_mix", "may_share",
+    "labels", "dependencies", "hold",
     "on_disconnect",
 )  # fmt: skip
 """Every field of a job, as docs/jobs.md explains them."""
@@ -49,13 +53,19 @@ class JobInvalid(Exception):
     """The job cannot be taken; `fields` holds the messages by field."""
 
     def __init__(self, problems: Mapping[str, list[str]]) -> None:
-        super().__init__("; ".join(f"{name}: {message}" for name, messages in problems.items() for message in messages))
+        super().__init__(
+            "; ".join(
+                f"{name}: {message}" for name, messages in problems.items() for message in messages
+            )
+        )
         self.fields = {name: list(messages) for name, messages in problems.items()}
 
 
 @dataclass(frozen=True, slots=True)
 class JobRequest:
-    """A job as asked for, checked. `kind` is the name the user gave or ""; `warnings` do not stop it."""
+    """A job as asked for, checked. `kind` is the name the user gave or ""; `warnings` do not stop
+    it.
+    """
 
     name: str
     cluster: Cluster
@@ -101,7 +111,8 @@ class JobRequest:
 
 
 def validate_job(user: User, data: object, ground: Ground | None = None) -> JobRequest:
-    """The job that `data` describes, for this user. Raises JobInvalid with every problem found, not only the first.
+    """The job that `data` describes, for this user. Raises JobInvalid with every problem found, not
+    only the first.
 
     `ground`: what many jobs that come in together are held against; read anew without it.
     """
@@ -113,12 +124,16 @@ class _Reading:
 
     def __init__(self, user: User | AnonymousUser, data: object, ground: Ground) -> None:
         if not isinstance(data, dict):
-            raise JobInvalid({"job": [f"must be an object with the fields of a job, not {fields.called(data)}"]})
+            raise JobInvalid(
+                {"job": [f"must be an object with the fields of a job, not {fields.called(data)}"]}
+            )
         self.user = user
         self.ground = ground
         self.now = timezone.now()
         # A field that is null or left empty in a form is a field not given.
-        self.data: dict[str, Any] = {str(k): v for k, v in data.items() if v is not None and v != ""}
+        self.data: dict[str, Any] = {
+            str(k): v for k, v in data.items() if v is not None and v != ""
+        }
         self.problems: dict[str, list[str]] = {}
         self.warnings: list[str] = []
         self._refuse_unknown(data)
@@ -142,16 +157,27 @@ class _Reading:
         }
         if cluster and not self.problems:
             self._servable(
-                cluster, Demand(gpus_min, gpus_max, types, values["cores"], values["memory_gb"], values["labels"], runtime)
+                cluster,
+                Demand(
+                    gpus_min,
+                    gpus_max,
+                    types,
+                    values["cores"],
+                    values["memory_gb"],
+                    values["labels"],
+                    runtime,
+                ),
             )
         if self.problems or cluster is None or team is None:
             raise JobInvalid(self.problems)
         return JobRequest(
-            cluster=cluster, team=team, epochs=epochs, steps_per_epoch=steps_per_epoch, gpus_min=gpus_min, gpus_max=gpus_max,
+            cluster=cluster, team=team, epochs=epochs, steps_per_epoch=steps_per_epoch,
+            gpus_min=gpus_min, gpus_max=gpus_max,
             allowed_types=types, warnings=tuple(self.warnings), **values,
         )  # fmt: skip
 
-    # -- reading -------------------------------------------------------------------------------------------------------------
+    # -- reading
+    # -------------------------------------------------------------------------------------------------------------
 
     def _read(self, name: str, default: T, reader: Callable[[Any], T]) -> T:
         """The field's value or its default; a problem is noted and answered with the default."""
@@ -169,7 +195,11 @@ class _Reading:
     def _refuse_unknown(self, data: dict[Any, Any]) -> None:
         for name in data:
             if name not in FIELDS:
-                shown = name if isinstance(name, str) and len(name) <= 60 and name.isprintable() else fields.called(name)
+                shown = (
+                    name
+                    if isinstance(name, str) and len(name) <= 60 and name.isprintable()
+                    else fields.called(name)
+                )
                 self._problem(str(shown), f"is no field of a job{fields.near(name, FIELDS)}")
 
     def _plain_fields(self) -> dict[str, Any]:
@@ -179,29 +209,52 @@ class _Reading:
         return {
             "name": read("name", "", lambda v: fields.text(v, most=100, empty=False)),
             "mounts": read("mounts", none, fields.mounts),
-            "cores": read("cores", 1.0, lambda v: fields.number(v, least=0, most=MAX_CORES, above=True)),
-            "memory_gb": read("memory_gb", 1.0, lambda v: fields.number(v, least=0, most=MAX_MEMORY_GB, above=True)),
+            "cores": read(
+                "cores", 1.0, lambda v: fields.number(v, least=0, most=MAX_CORES, above=True)
+            ),
+            "memory_gb": read(
+                "memory_gb",
+                1.0,
+                lambda v: fields.number(v, least=0, most=MAX_MEMORY_GB, above=True),
+            ),
             "walltime_s": read("walltime", None, fields.duration_s),
-            "tardiness_weight": read("tardiness_weight", 0.0, lambda v: fields.number(v, least=0, most=MAX_WEIGHT)),
-            "priority": read("priority", 0, lambda v: fields.whole(v, least=-MAX_PRIORITY, most=MAX_PRIORITY)),
-            "weight": read("weight", 1.0, lambda v: fields.number(v, least=0, most=MAX_WEIGHT, above=True)),
-            "max_retries": read("max_retries", 1, lambda v: fields.whole(v, least=0, most=MAX_RETRIES)),
+            "tardiness_weight": read(
+                "tardiness_weight", 0.0, lambda v: fields.number(v, least=0, most=MAX_WEIGHT)
+            ),
+            "priority": read(
+                "priority", 0, lambda v: fields.whole(v, least=-MAX_PRIORITY, most=MAX_PRIORITY)
+            ),
+            "weight": read(
+                "weight", 1.0, lambda v: fields.number(v, least=0, most=MAX_WEIGHT, above=True)
+            ),
+            "max_retries": read(
+                "max_retries", 1, lambda v: fields.whole(v, least=0, most=MAX_RETRIES)
+            ),
             "checkpoint_place": read("checkpoint_place", "", lambda v: fields.text(v, most=300)),
             "kind": read("kind", "", lambda v: fields.text(v, most=100)),
             "may_mix": read("may_mix", False, fields.flag),
             "may_share": read("may_share", False, fields.flag),
             "hold": read("hold", False, fields.flag),
-            "labels": read("labels", none, lambda v: fields.words(v, pattern=fields.LABEL, what="labels")),
-            "on_disconnect": read("on_disconnect", "stop", lambda v: fields.choice(v, ON_DISCONNECT)),
+            "labels": read(
+                "labels", none, lambda v: fields.words(v, pattern=fields.LABEL, what="labels")
+            ),
+            "on_disconnect": read(
+                "on_disconnect", "stop", lambda v: fields.choice(v, ON_DISCONNECT)
+            ),
         }
 
-    # -- where it belongs ----------------------------------------------------------------------------------------------------
+    # -- where it belongs
+    # ----------------------------------------------------------------------------------------------------
 
     def _cluster(self) -> Cluster | None:
         return self._named("cluster", self.ground.clusters(), "there is no cluster yet")
 
     def _team(self) -> Team | None:
-        return self._named("team", self.ground.teams(self.user), "you are in no team yet; ask an operator to put you into one")
+        return self._named(
+            "team",
+            self.ground.teams(self.user),
+            "you are in no team yet; ask an operator to put you into one",
+        )
 
     def _named(self, field: str, known: dict[str, T], none: str) -> T | None:
         """The one named, or the only one there is."""
@@ -215,10 +268,14 @@ class _Reading:
         elif name is None:
             self._problem(field, f"is missing; choose one of {', '.join(known)}")
         else:
-            self._problem(field, f"{fields.called(name)} is none of {', '.join(known)}{fields.near(name, known)}")
+            self._problem(
+                field,
+                f"{fields.called(name)} is none of {', '.join(known)}{fields.near(name, known)}",
+            )
         return None
 
-    # -- what runs -----------------------------------------------------------------------------------------------------------
+    # -- what runs
+    # -----------------------------------------------------------------------------------------------------------
 
     def _runtime(self) -> str:
         default = "docker" if "image" in self.data else "process"
@@ -227,11 +284,19 @@ class _Reading:
     def _image(self, runtime: str) -> str:
         image = self._read("image", "", fields.image)
         if runtime == "docker" and "image" not in self.data:
-            self._problem("image", "is missing; the docker runtime needs an image such as registry.example/me/train:1")
+            self._problem(
+                "image",
+                "is missing; the docker runtime needs an image such as registry.example/me/train:1",
+            )
         elif runtime == "process" and image:
-            self._problem("image", "does not go with the process runtime; leave it out or set runtime to docker")
+            self._problem(
+                "image",
+                "does not go with the process runtime; leave it out or set runtime to docker",
+            )
         if runtime == "process" and "mounts" in self.data:
-            self.warnings.append("mounts: are for the docker runtime; a process sees the node's own folders")
+            self.warnings.append(
+                "mounts: are for the docker runtime; a process sees the node's own folders"
+            )
         return image
 
     def _command(self, runtime: str) -> tuple[str, ...]:
@@ -239,7 +304,9 @@ class _Reading:
         command = self._read("command", none, fields.command)
         if not command and "command" not in self.problems:
             also = "; an image's own command is not used" if runtime == "docker" else ""
-            self._problem("command", f'is missing; say what to run, such as ["python", "train.py"]{also}')
+            self._problem(
+                "command", f'is missing; say what to run, such as ["python", "train.py"]{also}'
+            )
         return command
 
     def _environment(self, team: Team | None) -> dict[str, str | dict[str, str]]:
@@ -250,33 +317,50 @@ class _Reading:
             known = set(Secret.objects.filter(team=team).values_list("name", flat=True))
             for secret in sorted(set(wanted) - known):
                 have = f"; it has {', '.join(sorted(known))}" if known else "; it has none yet"
-                self._problem("environment", f"{wanted[secret]}: team {team} has no secret {fields.called(secret)}{have}")
+                self._problem(
+                    "environment",
+                    f"{wanted[secret]}: team {team} has no secret {fields.called(secret)}{have}",
+                )
         return environment
 
     def _steps(self) -> tuple[int, int]:
         """(epochs, steps per epoch); `steps` alone is the whole job in one epoch."""
         if "steps" in self.data and {"epochs", "steps_per_epoch"} & set(self.data):
-            self._problem("steps", "give either steps (of the whole job) or epochs and steps_per_epoch")
+            self._problem(
+                "steps", "give either steps (of the whole job) or epochs and steps_per_epoch"
+            )
         if "steps" not in self.data and "steps_per_epoch" not in self.data:
-            self._problem("steps_per_epoch", "is missing; say how long the job is: steps, or epochs and steps_per_epoch")
+            self._problem(
+                "steps_per_epoch",
+                "is missing; say how long the job is: steps, or epochs and steps_per_epoch",
+            )
         epochs = self._read("epochs", 1, lambda v: fields.whole(v, least=1, most=MAX_EPOCHS))
         name = "steps" if "steps" in self.data else "steps_per_epoch"
         steps = self._read(name, 1, lambda v: fields.whole(v, least=1, most=MAX_STEPS))
         if epochs * steps > MAX_TOTAL_STEPS:
-            self._problem("steps_per_epoch", f"epochs * steps_per_epoch must be at most {MAX_TOTAL_STEPS:.0e}")
+            self._problem(
+                "steps_per_epoch", f"epochs * steps_per_epoch must be at most {MAX_TOTAL_STEPS:.0e}"
+            )
         return epochs, steps
 
-    # -- what it needs -------------------------------------------------------------------------------------------------------
+    # -- what it needs
+    # -------------------------------------------------------------------------------------------------------
 
     def _gpus(self) -> tuple[int, int]:
         if "gpus" in self.data and {"gpus_min", "gpus_max"} & set(self.data):
             self._problem("gpus", "give either gpus or gpus_min and gpus_max")
         both = self._read("gpus", (1, 1), lambda v: fields.gpu_range(v, most=MAX_GPUS))
         least = self._read("gpus_min", both[0], lambda v: fields.whole(v, least=1, most=MAX_GPUS))
-        most = self._read("gpus_max", both[1] if "gpus" in self.data else least, lambda v: fields.whole(v, least=1, most=MAX_GPUS))
+        most = self._read(
+            "gpus_max",
+            both[1] if "gpus" in self.data else least,
+            lambda v: fields.whole(v, least=1, most=MAX_GPUS),
+        )
         if least > most:
             name = "gpus" if "gpus" in self.data else "gpus_max"
-            self._problem(name, f"the range {least}..{most} is empty; its end must not be below its beginning")
+            self._problem(
+                name, f"the range {least}..{most} is empty; its end must not be below its beginning"
+            )
         return least, most
 
     def _allowed_types(self) -> tuple[str, ...]:
@@ -293,28 +377,48 @@ class _Reading:
             self._problem(field, message)
         self.warnings.extend(warnings)
 
-    # -- when ----------------------------------------------------------------------------------------------------------------
+    # -- when
+    # ----------------------------------------------------------------------------------------------------------------
 
     def _times(self, zone: Any) -> dict[str, datetime | None]:
         due = self._read("due", None, lambda v: fields.moment(v, now=self.now, zone=zone))
         deadline = self._read("deadline", None, lambda v: fields.moment(v, now=self.now, zone=zone))
         if due and due < self.now:
-            self.warnings.append(f"due: {due.isoformat(timespec='seconds')} is in the past, so the job is late from the start")
+            self.warnings.append(
+                f"due: {due.isoformat(timespec='seconds')} is in the past, so the job is late from"
+                " the start"
+            )
         if deadline and deadline < self.now:
-            self._problem("deadline", "is in the past, and nothing may run after it; give a later time or leave it out")
+            self._problem(
+                "deadline",
+                "is in the past, and nothing may run after it; give a later time or leave it out",
+            )
         elif due and deadline and deadline < due:
-            self.warnings.append("deadline: is before the due date, so the job must end before it is due")
+            self.warnings.append(
+                "deadline: is before the due date, so the job must end before it is due"
+            )
         return {"due_at": due, "deadline_at": deadline}
 
     def _dependencies(self, cluster: Cluster | None) -> tuple[Job, ...]:
         none: tuple[str, ...] = ()
-        ids = self._read("dependencies", none, lambda v: fields.words(v, pattern=fields.JOB_ID, what="ids of jobs"))
-        found = {str(j.pk): j for j in visible_jobs(self.user).filter(pk__in=ids, cluster=cluster)} if ids and cluster else {}
+        ids = self._read(
+            "dependencies",
+            none,
+            lambda v: fields.words(v, pattern=fields.JOB_ID, what="ids of jobs"),
+        )
+        found = (
+            {str(j.pk): j for j in visible_jobs(self.user).filter(pk__in=ids, cluster=cluster)}
+            if ids and cluster
+            else {}
+        )
         for missing in [i for i in ids if cluster and i.lower() not in found]:
-            self._problem("dependencies", f"there is no job {missing} that you can see in cluster {cluster}")
+            self._problem(
+                "dependencies", f"there is no job {missing} that you can see in cluster {cluster}"
+            )
         for over in [j for j in found.values() if j.state in ("failed", "cancelled")]:
             self.warnings.append(
-                f"dependencies: job {over.pk} is {over.state}, so this one waits until it is requeued and completes"
+                f"dependencies: job {over.pk} is {over.state}, so this one waits until it is"
+                " requeued and completes"
             )
         return tuple(found.values())
 
@@ -326,5 +430,8 @@ def _known_types(value: object, known: list[str]) -> tuple[str, ...]:
     for name in given:
         if name not in known:
             hint = fields.near(name, known)
-            raise FieldError(f"{fields.called(name)} is no GPU type{hint}; known are: {', '.join(known) or 'none yet'}")
+            raise FieldError(
+                f"{fields.called(name)} is no GPU type{hint}; known are:"
+                f" {', '.join(known) or 'none yet'}"
+            )
     return tuple(dict.fromkeys(given))

@@ -12,18 +12,22 @@ from loadmaster.protocol import AssignmentState, ReasonClass
 S = AssignmentState
 
 FRUITLESS_LAUNCHES = 5
-"""So many launches in a row may end by a machine's fault without progress; then the job fails, so that nothing spins forever."""
+"""So many launches in a row may end by a machine's fault without progress; then the job fails, so
+that nothing spins forever.
+"""
 
 IMAGE_NODES = 3
-"""So many different nodes may fail to get a job's image, launch after launch; then it is taken for the image's fault."""
+"""So many different nodes may fail to get a job's image, launch after launch; then it is taken for
+the image's fault.
+"""
 
 LONGEST_REST_S = 300.0
 
 
 @dataclass(frozen=True, slots=True)
 class End:
-    """How one rank ended. `exit_code` is None where no process was; `cancelled` whether its stop was wished as a cancellation;
-    `memory_gb` is what the job asked for.
+    """How one rank ended. `exit_code` is None where no process was; `cancelled` whether its stop
+    was wished as a cancellation; `memory_gb` is what the job asked for.
     """
 
     state: AssignmentState
@@ -40,7 +44,9 @@ class End:
 
     @property
     def fell(self) -> bool:
-        """Whether it ended because another rank of its gang did: nothing is to be blamed that is known here."""
+        """Whether it ended because another rank of its gang did: nothing is to be blamed that is
+        known here.
+        """
         return self.state is S.FAILED and self.reason_class == ReasonClass.GANG
 
     @property
@@ -48,26 +54,36 @@ class End:
         """Whether a machine, an image or the network is to blame."""
         if self.state is S.PREEMPTED:
             return self.reason_class == ReasonClass.NODE
-        return self.state is S.LOST or (self.state in (S.FAILED, S.REJECTED) and not self.own_fault and not self.fell)
+        return self.state is S.LOST or (
+            self.state in (S.FAILED, S.REJECTED) and not self.own_fault and not self.fell
+        )
 
     def words(self) -> str:
         """The end as people read it."""
         told = self.exit_code is None or f"exit code {self.exit_code}" in self.reason
         code = "" if told else f" with exit code {self.exit_code}"
         kind = f" ({self.reason_class})" if self.reason_class else ""
-        return f"{self.state}{code}{kind}" + (f": {self.reason}" if self.reason else "") + self._remedy()
+        return (
+            f"{self.state}{code}{kind}"
+            + (f": {self.reason}" if self.reason else "")
+            + self._remedy()
+        )
 
     def _remedy(self) -> str:
         if self.reason_class != ReasonClass.OOM or self.memory_gb is None:
             return ""
-        return f"; it asked for {self.memory_gb:g} GB of memory: ask for more (memory_gb), or have it use less"
+        return (
+            f"; it asked for {self.memory_gb:g} GB of memory: ask for more (memory_gb), or have it"
+            " use less"
+        )
 
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
     """The job's move, with the reason an attempt or job that fails is remembered by.
 
-    A job that goes back to the queue rests `units` of time first, so that a failure that lasts is not met again and again.
+    A job that goes back to the queue rests `units` of time first, so that a failure that lasts is
+    not met again and again.
     """
 
     move: JobMove
@@ -82,8 +98,9 @@ class Verdict:
 
 @dataclass(frozen=True, slots=True)
 class Past:
-    """What went before: retries used and left; how many launches in a row, with this one, ended in trouble without a step of
-    progress; and the names of the nodes on which those could not get the image.
+    """What went before: retries used and left; how many launches in a row, with this one, ended in
+    trouble without a step of progress; and the names of the nodes on which those could not get the
+    image.
     """
 
     retries_used: int = 0
@@ -95,8 +112,9 @@ class Past:
 def judge(ends: Sequence[End], past: Past, *, cancelling: bool, work_done: bool) -> Verdict:
     """The move of a job whose launch is over on all ranks.
 
-    `work_done` is whether a launch that succeeded has done all of the job. Trouble on one rank excuses the crash of another: gangs
-    fall together. Where a rank ended by its own fault and the others only because it had, that one's reason is the gang's.
+    `work_done` is whether a launch that succeeded has done all of the job. Trouble on one rank
+    excuses the crash of another: gangs fall together. Where a rank ended by its own fault and the
+    others only because it had, that one's reason is the gang's.
     """
     complete = work_done and all(end.state is S.SUCCEEDED for end in ends)
     if cancelling:
@@ -110,14 +128,17 @@ def judge(ends: Sequence[End], past: Past, *, cancelling: bool, work_done: bool)
     if faults := [end for end in ends if end.own_fault]:
         if past.retries_left <= 0:
             return Verdict(JobMove.FAIL, faults[0].reason_class, faults[0].words())
-        return Verdict(JobMove.RETRY, faults[0].reason_class, faults[0].words(), 2**past.retries_used)
+        return Verdict(
+            JobMove.RETRY, faults[0].reason_class, faults[0].words(), 2**past.retries_used
+        )
     return Verdict(JobMove.STOPPED)
 
 
 def troubles_of(ends: Sequence[End]) -> list[End]:
     """The ranks of a launch whose ends say that a machine, an image or the network is to blame.
 
-    Ranks that all say of each other that they were lost were cut off from each other: then these are the trouble.
+    Ranks that all say of each other that they were lost were cut off from each other: then these
+    are the trouble.
     """
     fallen = [end for end in ends if end.fell]
     blamed = [end for end in ends if end.state is not S.SUCCEEDED and not end.fell]
@@ -125,20 +146,38 @@ def troubles_of(ends: Sequence[End]) -> list[End]:
 
 
 def _after_trouble(end: End, past: Past) -> Verdict:
-    """Try again: at once after a first trouble, for other nodes come first then; an image's registry is never pressed."""
+    """Try again: at once after a first trouble, for other nodes come first then; an image's
+    registry is never pressed.
+    """
     no_image = end.reason_class == ReasonClass.IMAGE
-    if past.fruitless < FRUITLESS_LAUNCHES and not (no_image and len(past.without_image) >= IMAGE_NODES):
+    if past.fruitless < FRUITLESS_LAUNCHES and not (
+        no_image and len(past.without_image) >= IMAGE_NODES
+    ):
         times = past.fruitless if no_image else past.fruitless - 1
-        return Verdict(JobMove.STOPPED, end.reason_class, end.words(), 2 ** (times - 1) if times > 0 else 0)
-    return Verdict(JobMove.FAIL, end.reason_class, _given_up_for_image(end, past) if no_image else _given_up(end, past))
+        return Verdict(
+            JobMove.STOPPED, end.reason_class, end.words(), 2 ** (times - 1) if times > 0 else 0
+        )
+    return Verdict(
+        JobMove.FAIL,
+        end.reason_class,
+        _given_up_for_image(end, past) if no_image else _given_up(end, past),
+    )
 
 
 def _given_up(end: End, past: Past) -> str:
-    begin = f"{past.fruitless} launches in a row ended without progress and not by the job's own fault"
+    begin = (
+        f"{past.fruitless} launches in a row ended without progress and not by the job's own fault"
+    )
     return f"{begin}; the last one: {end.words()}"
 
 
 def _given_up_for_image(end: End, past: Past) -> str:
     where = f" on {', '.join(past.without_image)}" if past.without_image else ""
-    remedy = "check the image's name and that the nodes may pull it from its registry, then requeue the job"
-    return f"its image could not be had, tried {past.fruitless} times{where}: {end.reason or 'no reason given'}; {remedy}"
+    remedy = (
+        "check the image's name and that the nodes may pull it from its registry, then requeue"
+        " the job"
+    )
+    return (
+        f"its image could not be had, tried {past.fruitless} times{where}:"
+        f" {end.reason or 'no reason given'}; {remedy}"
+    )

@@ -18,7 +18,15 @@ from jobs.job_page import job_page, log_tail, loss_chart
 from jobs.models import Job
 from jobs.page_selectors import STATE_FILTERS, QueueFilters, query_of, queue_numbers, queue_page
 from jobs.selectors import JobNotFound, get_job, teams_of
-from jobs.services import JobConflict, JobInvalid, job_cancel, job_hold, job_release, job_requeue, job_submit
+from jobs.services import (
+    JobConflict,
+    JobInvalid,
+    job_cancel,
+    job_hold,
+    job_release,
+    job_requeue,
+    job_submit,
+)
 
 ACTIONS: dict[str, tuple[Callable[[Job, User], Job], str]] = {
     "cancel": (job_cancel, "The job is cancelled; what runs is being stopped."),
@@ -35,7 +43,10 @@ def person(request: HttpRequest) -> User:
 
 def is_part(request: HttpRequest) -> bool:
     """Whether htmx asks for a part of the page."""
-    return request.headers.get("HX-Request") == "true" and request.headers.get("HX-History-Restore-Request") != "true"
+    return (
+        request.headers.get("HX-Request") == "true"
+        and request.headers.get("HX-History-Restore-Request") != "true"
+    )
 
 
 @require_GET
@@ -46,7 +57,13 @@ def queue(request: HttpRequest) -> HttpResponse:
     page, rows = queue_page(user, teams, filters, request.GET.get("page"))
     query = QueryDict(mutable=True)
     query.update(query_of(filters))
-    context = {"filters": filters, "page": page, "rows": rows, "query": query.urlencode(), "numbers": queue_numbers(user, teams)}
+    context = {
+        "filters": filters,
+        "page": page,
+        "rows": rows,
+        "query": query.urlencode(),
+        "numbers": queue_numbers(user, teams),
+    }
     if is_part(request):
         response = render(request, "jobs/_queue.html", context)
     else:
@@ -95,11 +112,17 @@ def _source(user: User, job_id: str | None) -> Job | None:
 
 
 def _form(
-    request: HttpRequest, form: JobForm, source: Job | None, pasted: str = "", problems: dict[str, list[str]] | None = None
+    request: HttpRequest,
+    form: JobForm,
+    source: Job | None,
+    pasted: str = "",
+    problems: dict[str, list[str]] | None = None,
 ) -> HttpResponse:
     context: dict[str, Any] = {"form": form, "source": source, "pasted": pasted}
     if pasted and problems:
-        context["yaml_problems"] = [m if n == "yaml" else f"{n}: {m}" for n, all_of in problems.items() for m in all_of]
+        context["yaml_problems"] = [
+            m if n == "yaml" else f"{n}: {m}" for n, all_of in problems.items() for m in all_of
+        ]
     return render(request, "jobs/submit.html", context, status=422 if problems else 200)
 
 
@@ -110,7 +133,12 @@ def job(request: HttpRequest, job_id: uuid.UUID) -> HttpResponse:
         page = job_page(person(request), job_id)
     except JobNotFound as error:
         raise Http404(str(error)) from None
-    context = {"page": page, "job": page.job, "chart": loss_chart(page.job), "log": log_tail(page.job)}
+    context = {
+        "page": page,
+        "job": page.job,
+        "chart": loss_chart(page.job),
+        "log": log_tail(page.job),
+    }
     response = render(request, "jobs/_job.html" if is_part(request) else "jobs/job.html", context)
     patch_vary_headers(response, ["HX-Request"])
     return response

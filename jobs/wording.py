@@ -10,7 +10,9 @@ SHOWN = 3
 
 SENTENCES: Mapping[str, str] = {
     "no_capacity": "All GPUs it could use are taken",
-    "postponed": "Waiting is cheaper: the optimiser starts it later, or sooner if prices or due dates change",
+    "postponed": (
+        "Waiting is cheaper: the optimiser starts it later, or sooner if prices or due dates change"
+    ),
     "awaiting_profile": "Its kind is being measured first",
     "no_throughput": "Nothing is known of its speed on any GPU type here",
     "no_node_fits": "No node is large enough for it",
@@ -24,13 +26,17 @@ SENTENCES: Mapping[str, str] = {
 }
 
 RESTING = "resting"
-"""A job that rests after a failure and is not shown to policies meanwhile (`jobs.outcomes`): no code of a plan."""
+"""A job that rests after a failure and is not shown to policies meanwhile (`jobs.outcomes`): no
+code of a plan.
+"""
 
 NOT_LAUNCHED: Mapping[str, str] = {
     "deferred": "It was given GPUs that another job is just leaving; it starts when they are free",
     "stale": "Its GPUs were taken or lost while it was decided; the next decision finds others",
 }
-"""What became of a placement that the plan wanted and the cluster no longer allowed: `controlplane.rounds.RejectCode`."""
+"""What became of a placement that the plan wanted and the cluster no longer allowed:
+`controlplane.rounds.RejectCode`.
+"""
 
 STATES: Mapping[str, str] = {
     "held": "Held until it is released",
@@ -41,11 +47,14 @@ STATES: Mapping[str, str] = {
 }
 
 
-def reason_for_waiting(state: str, code: str, detail: object, names: Mapping[str, str], now: datetime | None = None) -> str:
+def reason_for_waiting(
+    state: str, code: str, detail: object, names: Mapping[str, str], now: datetime | None = None
+) -> str:
     """Why a job does not run, as one sentence; "" for one that runs or is over.
 
-    `detail` is the plan's {nodes, jobs, watts, earliest_s}; ids without a name are those the reader may not know of. With
-    `now` a start that was expected before it is no longer told, and one on the same day is told without its date.
+    `detail` is the plan's {nodes, jobs, watts, earliest_s}; ids without a name are those the reader
+    may not know of. With `now` a start that was expected before it is no longer told, and one on
+    the same day is told without its date.
     """
     if state != "queued":
         return f"{STATES[state]}." if state in STATES else ""
@@ -60,13 +69,21 @@ def reason_for_waiting(state: str, code: str, detail: object, names: Mapping[str
         return f"{said}: {jobs}." if jobs else f"{said}."
     if code == "runtime_unavailable":
         return f"{_no_runtime(told, names)}."
-    parts = (_in_the_way(told, names), _watts(told.get("watts")), _earliest(told.get("earliest_s"), now))
+    parts = (
+        _in_the_way(told, names),
+        _watts(told.get("watts")),
+        _earliest(told.get("earliest_s"), now),
+    )
     return ", ".join((said, *(p for p in parts if p))) + "."
 
 
 def _no_runtime(detail: Mapping[str, Any], names: Mapping[str, str]) -> str:
     runtime, nodes = detail.get("runtime"), _listed(detail.get("nodes"), names, "a node", "nodes")
-    said = f"No node with the runtime {runtime} is ready" if runtime else SENTENCES["runtime_unavailable"]
+    said = (
+        f"No node with the runtime {runtime} is ready"
+        if runtime
+        else SENTENCES["runtime_unavailable"]
+    )
     return f"{said}: {nodes} would do when ready again" if nodes else said
 
 

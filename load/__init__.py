@@ -1,1 +1,3 @@
-"""Load: what many agents, submitters and readers at once do to a server. `python -m load` prints JSON lines."""
+"""Load: what many agents, submitters and readers at once do to a server. `python -m load` prints
+JSON lines.
+"""

@@ -1,7 +1,8 @@
-"""`python -m load`: everything a server is made of, started here, under load; a table and JSON lines. See docs/benchmarks.md.
+"""`python -m load`: everything a server is made of, started here, under load; a table and JSON
+lines. See docs/benchmarks.md.
 
-Without --inside it makes the surroundings (an empty home, for PostgreSQL a server of its own by tests/with-postgres) and runs
-itself in them, once for each database.
+Without --inside it makes the surroundings (an empty home, for PostgreSQL a server of its own by
+tests/with-postgres) and runs itself in them, once for each database.
 """
 
 from __future__ import annotations
@@ -40,7 +41,8 @@ def _surrounded(database: str) -> int:
             "DJANGO_SETTINGS_MODULE": SETTINGS,
             "LOADMASTER_LOG_LEVEL": "WARNING",
             "POSTGRES_SYNC": "on",
-            "WEB_CONCURRENCY": os.environ.get("WEB_CONCURRENCY") or "2",  # as deploy/entrypoint has it
+            "WEB_CONCURRENCY": os.environ.get("WEB_CONCURRENCY")
+            or "2",  # as deploy/entrypoint has it
         }
         env = {k: v for k, v in os.environ.items() if k not in ("DATABASE_URL", "REDIS_URL")} | own
         command = [sys.executable, "-m", "load", *sys.argv[1:], "--database", database, "--inside"]
@@ -49,16 +51,27 @@ def _surrounded(database: str) -> int:
 
 
 def _arguments() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(prog="python -m load", description="Load a server on this machine and measure it.")
+    parser = argparse.ArgumentParser(
+        prog="python -m load", description="Load a server on this machine and measure it."
+    )
     parser.add_argument("--database", choices=("sqlite", "postgres", "both"), default="both")
-    parser.add_argument("--agents", type=int, default=10_000, help="simulated agents, a heartbeat every 10 s each")
+    parser.add_argument(
+        "--agents", type=int, default=10_000, help="simulated agents, a heartbeat every 10 s each"
+    )
     parser.add_argument("--jobs", type=int, default=100_000, help="jobs in the database")
     parser.add_argument("--nodes", type=int, default=1_000, help="nodes in the database")
     parser.add_argument("--seconds", type=float, default=20.0, help="of each scene that lasts")
-    parser.add_argument("--overload", type=float, default=500.0, help="submissions offered a second in the scene of that name")
+    parser.add_argument(
+        "--overload",
+        type=float,
+        default=500.0,
+        help="submissions offered a second in the scene of that name",
+    )
     parser.add_argument("--rate", type=float, default=350.0, help="submissions offered a second")
     parser.add_argument("--reads", type=int, default=20, help="of each page")
-    parser.add_argument("--starts", type=int, default=40, help="jobs started one after another on an idle cluster")
+    parser.add_argument(
+        "--starts", type=int, default=40, help="jobs started one after another on an idle cluster"
+    )
     parser.add_argument("--scenes", default=",".join(SCENES), help=f"of {', '.join(SCENES)}")
     parser.add_argument("--output", type=Path, help="append the JSON lines to this file")
     parser.add_argument("--inside", action="store_true", help=argparse.SUPPRESS)

@@ -1,7 +1,9 @@
-"""Simulated agents: each beats every `heartbeat_s`, evenly spread, from one process with hardly any work per request.
+"""Simulated agents: each beats every `heartbeat_s`, evenly spread, from one process with hardly any
+work per request.
 
-The generator shares the machine with what it measures, so requests are bytes with holes and answers are barely read. Latencies
-count from when a heartbeat was *due*: a generator or a server that lags behind shows up in them instead of hiding it.
+The generator shares the machine with what it measures, so requests are bytes with holes and answers
+are barely read. Latencies count from when a heartbeat was *due*: a generator or a server that lags
+behind shows up in them instead of hiding it.
 """
 
 from __future__ import annotations
@@ -26,7 +28,9 @@ GOLDEN = 0.6180339887498949
 
 @dataclass(slots=True)
 class Traffic:
-    """What the agents have seen: latencies in seconds from due (and from sent) to answered, answers by status, failures by name."""
+    """What the agents have seen: latencies in seconds from due (and from sent) to answered, answers
+    by status, failures by name.
+    """
 
     due_s: list[float] = field(default_factory=list)
     sent_s: list[float] = field(default_factory=list)
@@ -56,8 +60,17 @@ class Traffic:
     def summary(self) -> dict[str, object]:
         """Rate, percentiles in milliseconds, answers."""
         names = {"": self.due_s, "sent_": self.sent_s}
-        figures = {f"{n}p{p}_ms": round(percentile(v, p) * 1000, 1) for n, v in names.items() for p in (50, 95, 99)}
-        return {"rate_per_s": round(self.rate_per_s(), 1), **figures, "answers": dict(self.answers), "leases": self.leases}
+        figures = {
+            f"{n}p{p}_ms": round(percentile(v, p) * 1000, 1)
+            for n, v in names.items()
+            for p in (50, 95, 99)
+        }
+        return {
+            "rate_per_s": round(self.rate_per_s(), 1),
+            **figures,
+            "answers": dict(self.answers),
+            "leases": self.leases,
+        }
 
 
 def percentile(values: Sequence[float], percent: float) -> float:
@@ -67,8 +80,8 @@ def percentile(values: Sequence[float], percent: float) -> float:
 
 
 class Agent(asyncio.Protocol):
-    """One simulated agent, which is its own connection. It has one heartbeat under way at a time, as a real one; what falls due
-    meanwhile goes out right after.
+    """One simulated agent, which is its own connection. It has one heartbeat under way at a time,
+    as a real one; what falls due meanwhile goes out right after.
     """
 
     def __init__(self, agent: SimulatedAgent, host: str, port: int, traffic: Traffic) -> None:
@@ -91,13 +104,18 @@ class Agent(asyncio.Protocol):
             f'"power_source":"measured","temperature_c":55.0}}'
             for uuid in agent.devices
         )
-        held = ",".join(f'{{"id":"{pk}","fence":{fence},"state":"running","container":""}}' for pk, fence in agent.held)
+        held = ",".join(
+            f'{{"id":"{pk}","fence":{fence},"state":"running","container":""}}'
+            for pk, fence in agent.held
+        )
         self._body = (
             f'{{"epoch":{agent.epoch},"seq":%d,"sent_at_s":%.3f,"healthy":true,"devices":[{samples}],"assignments":[{held}],"cursor":0}}'
         ).encode()
 
     def beat(self, due_s: float) -> None:
-        """Send the heartbeat that was due then, or note it while an earlier one waits for its answer."""
+        """Send the heartbeat that was due then, or note it while an earlier one waits for its
+        answer.
+        """
         self._due.append(due_s)
         if not self.waits:
             self._send_next()
@@ -160,7 +178,9 @@ class Agent(asyncio.Protocol):
             self._send_next()
 
     def _give_up(self, why: str) -> None:
-        """The heartbeat that waits counts as failed; what fell due since is sent with the next one, on a new connection."""
+        """The heartbeat that waits counts as failed; what fell due since is sent with the next one,
+        on a new connection.
+        """
         self._traffic.answers[why] += 1
         self._due.popleft()
         self.waits = False
@@ -170,15 +190,25 @@ class Agent(asyncio.Protocol):
 
 
 async def run_agents(
-    agents: Sequence[SimulatedAgent], host: str, port: int, *, seconds: float, heartbeat_s: float = 10.0, warm_up_s: float = 0.0
+    agents: Sequence[SimulatedAgent],
+    host: str,
+    port: int,
+    *,
+    seconds: float,
+    heartbeat_s: float = 10.0,
+    warm_up_s: float = 0.0,
 ) -> Traffic:
-    """Let all agents beat for so long, spread over the whole interval. Answers in the first `warm_up_s` are not counted; what
-    was due before the end is, however late its answer.
+    """Let all agents beat for so long, spread over the whole interval. Answers in the first
+    `warm_up_s` are not counted; what was due before the end is, however late its answer.
     """
-    gc.disable()  # a generator that stops to look for garbage among 10,000 agents would seem a server that stops
+    # a generator that stops to look for garbage among 10,000 agents would seem a server that stops
+    gc.disable()
     traffic, began_s = Traffic(), time.monotonic()
     traffic.began_s, traffic.ended_s = began_s + warm_up_s, began_s + warm_up_s + seconds
-    speakers = [(n * GOLDEN % 1.0 * heartbeat_s, Agent(agent, host, port, traffic)) for n, agent in enumerate(agents)]
+    speakers = [
+        (n * GOLDEN % 1.0 * heartbeat_s, Agent(agent, host, port, traffic))
+        for n, agent in enumerate(agents)
+    ]
     speakers.sort(key=itemgetter(0))
     reset = asyncio.create_task(_forget(traffic, warm_up_s))
     await _beat_in_turn(speakers, began_s, heartbeat_s, warm_up_s + seconds)
@@ -194,10 +224,14 @@ async def run_agents(
     return traffic
 
 
-async def _beat_in_turn(speakers: Sequence[tuple[float, Agent]], began_s: float, period_s: float, seconds: float) -> None:
-    """One task lets all beat, by the order of when they are due: a task and a timer for each would cost more than the rest.
+async def _beat_in_turn(
+    speakers: Sequence[tuple[float, Agent]], began_s: float, period_s: float, seconds: float
+) -> None:
+    """One task lets all beat, by the order of when they are due: a task and a timer for each would
+    cost more than the rest.
 
-    Times are added up from 0, not from the clock's, whose size would decide by its rounding whether the last turn is one too many.
+    Times are added up from 0, not from the clock's, whose size would decide by its rounding whether
+    the last turn is one too many.
     """
     for turn in count():
         for first_s, agent in speakers:

@@ -1,4 +1,6 @@
-"""Clients of the API and the pages: keep-alive connections, offered rates, latencies from when a request was due."""
+"""Clients of the API and the pages: keep-alive connections, offered rates, latencies from when a
+request was due.
+"""
 
 from __future__ import annotations
 
@@ -17,7 +19,9 @@ ANSWER_S = 60.0
 
 @dataclass(slots=True)
 class Answers:
-    """What came back: seconds from due to answered, counts by status or failure, bodies of what was acknowledged."""
+    """What came back: seconds from due to answered, counts by status or failure, bodies of what was
+    acknowledged.
+    """
 
     seconds: list[float] = field(default_factory=list)
     statuses: Counter[str] = field(default_factory=Counter)
@@ -26,21 +30,35 @@ class Answers:
     ended_s: float = 0.0
 
     def summary(self) -> dict[str, object]:
-        """Rate over the whole time until the last answer, percentiles in milliseconds, answers by status."""
+        """Rate over the whole time until the last answer, percentiles in milliseconds, answers by
+        status.
+        """
         took_s = max(self.ended_s - self.began_s, 1e-9)
         figures = {f"p{p}_ms": round(percentile(self.seconds, p) * 1000, 1) for p in (50, 95, 99)}
-        return {"rate_per_s": round(len(self.seconds) / took_s, 1), **figures, "answers": dict(self.statuses)}
+        return {
+            "rate_per_s": round(len(self.seconds) / took_s, 1),
+            **figures,
+            "answers": dict(self.statuses),
+        }
 
 
-def request(method: str, path: str, host: str, headers: Mapping[str, str], body: bytes = b"") -> bytes:
+def request(
+    method: str, path: str, host: str, headers: Mapping[str, str], body: bytes = b""
+) -> bytes:
     """The bytes of a request."""
-    lines = [f"{method} {path} HTTP/1.1", f"Host: {host}", *(f"{name}: {value}" for name, value in headers.items())]
+    lines = [
+        f"{method} {path} HTTP/1.1",
+        f"Host: {host}",
+        *(f"{name}: {value}" for name, value in headers.items()),
+    ]
     if body:
         lines += ["Content-Type: application/json", f"Content-Length: {len(body)}"]
     return "\r\n".join(lines).encode() + b"\r\n\r\n" + body
 
 
-def json_request(path: str, host: str, token: str, data: object, headers: Mapping[str, str] | None = None) -> bytes:
+def json_request(
+    path: str, host: str, token: str, data: object, headers: Mapping[str, str] | None = None
+) -> bytes:
     """The bytes of a POST of JSON by a user's token."""
     bearer = {"Authorization": f"Bearer {token}", **(headers or {})}
     return request("POST", path, host, bearer, json.dumps(data, separators=(",", ":")).encode())
@@ -72,12 +90,20 @@ class Caller:
 
 
 async def offer(
-    make: Callable[[int], bytes], place: tuple[str, int], *, rate_per_s: float, seconds: float, connections: int, keep: bool = False
+    make: Callable[[int], bytes],
+    place: tuple[str, int],
+    *,
+    rate_per_s: float,
+    seconds: float,
+    connections: int,
+    keep: bool = False,
 ) -> Answers:
-    """Send `make(0)`, `make(1)` ... at the offered rate over so many connections, each of which sends its next one when it is free.
+    """Send `make(0)`, `make(1)` ... at the offered rate over so many connections, each of which
+    sends its next one when it is free.
 
-    A latency counts from when the request was due, so what the server cannot keep up with shows. With `keep` the bodies of 2xx
-    answers are kept. It ends when everything due within `seconds` is answered, or four times that long after its beginning.
+    A latency counts from when the request was due, so what the server cannot keep up with shows.
+    With `keep` the bodies of 2xx answers are kept. It ends when everything due within `seconds` is
+    answered, or four times that long after its beginning.
     """
     answers = Answers(began_s=time.monotonic())
     total, last_s = int(rate_per_s * seconds), answers.began_s + 4 * seconds

@@ -1,4 +1,6 @@
-"""One HTTP/1.1 connection that is kept while the server keeps it, and how an answer is told from what comes in."""
+"""One HTTP/1.1 connection that is kept while the server keeps it, and how an answer is told from
+what comes in.
+"""
 
 from __future__ import annotations
 
@@ -17,13 +19,18 @@ class Connection(asyncio.Protocol):
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """Keep the transport."""
-        self._transport, self.open = cast(asyncio.Transport, transport), True  # uvloop's is none by class
+        self._transport, self.open = (
+            cast(asyncio.Transport, transport),
+            True,
+        )  # uvloop's is none by class
 
     def connection_lost(self, exc: Exception | None) -> None:
         """Fail whoever waits."""
         self.open = False
         if self._answer is not None and not self._answer.done():
-            self._answer.set_exception(exc or ConnectionResetError("the server closed the connection"))
+            self._answer.set_exception(
+                exc or ConnectionResetError("the server closed the connection")
+            )
 
     def data_received(self, data: bytes) -> None:
         """Collect until the answer is whole."""
@@ -34,7 +41,9 @@ class Connection(asyncio.Protocol):
             self._answer.set_result(found)
 
     async def ask(self, request: bytes) -> tuple[int, bytes]:
-        """Send the bytes of a request; the answer's status and body. Raises OSError where the connection breaks."""
+        """Send the bytes of a request; the answer's status and body. Raises OSError where the
+        connection breaks.
+        """
         if self._transport is None or not self.open:
             raise ConnectionResetError("the connection is closed")
         self._answer = asyncio.get_running_loop().create_future()

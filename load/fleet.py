@@ -1,4 +1,6 @@
-"""A fleet in the database: many nodes as if their agents had enrolled and opened their sessions, a part of them at work."""
+"""A fleet in the database: many nodes as if their agents had enrolled and opened their sessions, a
+part of them at work.
+"""
 
 from __future__ import annotations
 
@@ -23,7 +25,9 @@ AT_ONCE = 1000
 
 @dataclass(frozen=True, slots=True)
 class SimulatedAgent:
-    """What an agent needs to speak: node, token, the epoch of its session, its devices, and (assignment, fence) of what it runs."""
+    """What an agent needs to speak: node, token, the epoch of its session, its devices, and
+    (assignment, fence) of what it runs.
+    """
 
     node: str
     token: str
@@ -32,10 +36,14 @@ class SimulatedAgent:
     held: tuple[tuple[str, int], ...] = ()
 
 
-def make_fleet(cluster: Cluster, count: int, *, gpus: int = 4, busy: float = 0.1, prefix: str = "load") -> list[SimulatedAgent]:
-    """`count` nodes of `gpus` GPUs in `cluster`, their sessions open (epoch 1); the fraction `busy` runs a job with a lease.
+def make_fleet(
+    cluster: Cluster, count: int, *, gpus: int = 4, busy: float = 0.1, prefix: str = "load"
+) -> list[SimulatedAgent]:
+    """`count` nodes of `gpus` GPUs in `cluster`, their sessions open (epoch 1); the fraction `busy`
+    runs a job with a lease.
 
-    Rows are written in bulk, past the services: this is what the services would have left behind. Names begin with `prefix`.
+    Rows are written in bulk, past the services: this is what the services would have left behind.
+    Names begin with `prefix`.
     """
     now = timezone.now()
     gpu_type, _ = GpuType.objects.get_or_create(
@@ -43,11 +51,22 @@ def make_fleet(cluster: Cluster, count: int, *, gpus: int = 4, busy: float = 0.1
     )
     tokens = [f"{prefix}-token-{number}-{uuid.uuid4().hex}" for number in range(count)]
     with transaction.atomic():
-        nodes = [_node(cluster, gpu_type, f"{prefix}-{n:05d}", token, now) for n, token in enumerate(tokens)]
+        nodes = [
+            _node(cluster, gpu_type, f"{prefix}-{n:05d}", token, now)
+            for n, token in enumerate(tokens)
+        ]
         Node.objects.bulk_create(nodes, AT_ONCE)
-        rows = [Device(node=node, uuid=f"GPU-{node.name}-{g}", memory_gb=16.0) for node in nodes for g in range(gpus)]
+        rows = [
+            Device(node=node, uuid=f"GPU-{node.name}-{g}", memory_gb=16.0)
+            for node in nodes
+            for g in range(gpus)
+        ]
         Device.objects.bulk_create(rows, AT_ONCE)
-        running = _run_jobs(cluster, nodes[: round(count * busy)], rows[:: max(gpus, 1)], now, prefix) if gpus else {}
+        running = (
+            _run_jobs(cluster, nodes[: round(count * busy)], rows[:: max(gpus, 1)], now, prefix)
+            if gpus
+            else {}
+        )
     return [
         SimulatedAgent(
             str(node.pk),
@@ -100,7 +119,10 @@ def _run_jobs(
         for job, attempt, node in zip(jobs, attempts, nodes, strict=True)
     ]
     Assignment.objects.bulk_create(made, AT_ONCE)
-    slots = [AssignmentSlot(assignment=a, device=device) for a, device in zip(made, devices, strict=False)]
+    slots = [
+        AssignmentSlot(assignment=a, device=device)
+        for a, device in zip(made, devices, strict=False)
+    ]
     AssignmentSlot.objects.bulk_create(slots, AT_ONCE)
     return {assignment.node_id: assignment for assignment in made}
 
@@ -108,7 +130,9 @@ def _run_jobs(
 def _jobs(cluster: Cluster, count: int, prefix: str) -> Iterator[Job]:
     team, _ = Team.objects.get_or_create(name=f"{prefix}-team")
     user, _ = User.objects.get_or_create(username=f"{prefix}-user")
-    kind, _ = Kind.objects.get_or_create(digest=sha256(prefix.encode()).hexdigest(), defaults={"name": prefix})
+    kind, _ = Kind.objects.get_or_create(
+        digest=sha256(prefix.encode()).hexdigest(), defaults={"name": prefix}
+    )
     for number in range(count):
         yield Job(
             name=f"{prefix}-running-{number}",

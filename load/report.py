@@ -1,4 +1,6 @@
-"""What a run says: a line as each scene ends, then a table for people and JSON lines for programs."""
+"""What a run says: a line as each scene ends, then a table for people and JSON lines for
+programs.
+"""
 
 from __future__ import annotations
 
@@ -13,9 +15,12 @@ Figures = Mapping[str, object]
 
 COLUMNS = ("rate_per_s", "p50_ms", "p95_ms", "p99_ms")
 GOALS = {
-    "submit to running": ("p99_ms", 2000.0), "submissions": ("p99_ms", 500.0), "heartbeats": ("p99_ms", 250.0),
+    "submit to running": ("p99_ms", 2000.0), "submissions": ("p99_ms", 500.0),
+    "heartbeats": ("p99_ms", 250.0),
 }  # fmt: skip
-"""Scene -> (figure, the most it may be). Of pages it is PAGE_GOAL; of submissions the rate counts too."""
+"""Scene -> (figure, the most it may be). Of pages it is PAGE_GOAL; of submissions the rate counts
+too.
+"""
 
 PAGE_GOAL = ("p95_ms", 200.0)
 LEAST_SUBMISSIONS_PER_S = 300.0
@@ -34,7 +39,9 @@ class Report:
         print(text, flush=True)
 
     def scene(self, name: str, figures: Figures) -> None:
-        """Note a scene, and how busy the machine was: times of the clock mean little where others are at work."""
+        """Note a scene, and how busy the machine was: times of the clock mean little where others
+        are at work.
+        """
         busy = {"load_average": round(os.getloadavg()[0], 1), "cores": os.cpu_count()}
         self._lines.append({"scene": name, "database": self._database, **figures, **busy})
         shown = ", ".join(f"{key} {value}" for key, value in {**figures, **busy}.items())
@@ -43,7 +50,10 @@ class Report:
     def end(self) -> None:
         """Print the table and the JSON lines."""
         took_s = time.monotonic() - self._began_s
-        self.say(f"\n{self._database}, Python {platform.python_version()}, {os.cpu_count()} cores, {took_s:.0f} s\n")
+        self.say(
+            f"\n{self._database}, Python {platform.python_version()}, {os.cpu_count()} cores,"
+            f" {took_s:.0f} s\n"
+        )
         self.say(table(self._lines))
         text = "\n".join(json.dumps(line) for line in self._lines)
         self.say(f"\n{text}")
@@ -53,14 +63,33 @@ class Report:
 
 
 def table(lines: Sequence[Figures]) -> str:
-    """A row a scene, in Markdown: rate and percentiles where there are some, everything else that was found, and the goal."""
+    """A row a scene, in Markdown: rate and percentiles where there are some, everything else that
+    was found, and the goal.
+    """
     rows = [["scene", "rate/s", "p50 ms", "p95 ms", "p99 ms", "goal", "load", "else"]]
     for line in lines:
-        rest = {k: v for k, v in line.items() if k not in (*COLUMNS, "scene", "database", "load_average", "cores")}
+        rest = {
+            k: v
+            for k, v in line.items()
+            if k not in (*COLUMNS, "scene", "database", "load_average", "cores")
+        }
         numbers = [str(line.get(column, "")) for column in COLUMNS]
-        rows.append([str(line["scene"]), *numbers, goal(line), str(line.get("load_average", "")), _short(rest)])
+        rows.append(
+            [
+                str(line["scene"]),
+                *numbers,
+                goal(line),
+                str(line.get("load_average", "")),
+                _short(rest),
+            ]
+        )
     widths = [max(len(row[i]) for row in rows) for i in range(len(rows[0]) - 1)]
-    text = ["| " + " | ".join([*(cell.ljust(w) for cell, w in zip(row, widths, strict=False)), row[-1]]) + " |" for row in rows]
+    text = [
+        "| "
+        + " | ".join([*(cell.ljust(w) for cell, w in zip(row, widths, strict=False)), row[-1]])
+        + " |"
+        for row in rows
+    ]
     return "\n".join([text[0], "|" + "---|" * len(rows[0]), *text[1:]])
 
 
@@ -72,7 +101,11 @@ def goal(line: Figures) -> str:
         return ""
     reached = _number(line, what) <= most
     if name == "submissions":
-        reached = reached and _number(line, "rate_per_s") >= LEAST_SUBMISSIONS_PER_S and not line.get("lost")
+        reached = (
+            reached
+            and _number(line, "rate_per_s") >= LEAST_SUBMISSIONS_PER_S
+            and not line.get("lost")
+        )
     return "yes" if reached else "no"
 
 

@@ -42,20 +42,32 @@ def run(wanted: argparse.Namespace) -> int:
 def _play(stage: Stage, report: Report, scenes: list[str], wanted: argparse.Namespace) -> int:
     lost = 0
     if "starts" in scenes:
-        _watched(report, "submit to running", lambda: start_jobs(stage, _admin_token(), count=wanted.starts))
+        _watched(
+            report,
+            "submit to running",
+            lambda: start_jobs(stage, _admin_token(), count=wanted.starts),
+        )
     seeded = _seeded(report, wanted)
     if "pages" in scenes:
         for name, figures in read_pages(stage, seeded, times=wanted.reads):
             report.scene(name, figures)
     if "submissions" in scenes:
         figures = _watched(
-            report, "submissions", lambda: hand_in(stage, seeded, rate_per_s=wanted.rate, seconds=wanted.seconds, kill=True)
+            report,
+            "submissions",
+            lambda: hand_in(
+                stage, seeded, rate_per_s=wanted.rate, seconds=wanted.seconds, kill=True
+            ),
         )
         lost += int(str(figures["lost"]))
     if "overload" in scenes:
         name = f"submissions, {wanted.overload:g}/s offered"
         figures = _watched(
-            report, name, lambda: hand_in(stage, seeded, rate_per_s=wanted.overload, seconds=wanted.seconds, kill=False)
+            report,
+            name,
+            lambda: hand_in(
+                stage, seeded, rate_per_s=wanted.overload, seconds=wanted.seconds, kill=False
+            ),
         )
         lost += int(str(figures["lost"]))
     if "bulk" in scenes:
@@ -67,7 +79,9 @@ def _play(stage: Stage, report: Report, scenes: list[str], wanted: argparse.Name
     if "rounds" in scenes:
         report.scene("round", a_round(seeded.cluster))
     if "heartbeats" in scenes:
-        cluster = Cluster.objects.create(name="fleet", policy="fifo", heartbeat_s=10.0, lease_s=60.0)
+        cluster = Cluster.objects.create(
+            name="fleet", policy="fifo", heartbeat_s=10.0, lease_s=60.0
+        )
         agents = make_fleet(cluster, wanted.agents, prefix="fleet")
         _take_stock()
         _watched(report, "heartbeats", lambda: _heartbeats(stage, agents, wanted.seconds))
@@ -78,7 +92,10 @@ def _seeded(report: Report, wanted: argparse.Namespace) -> Seeded:
     began_s = time.monotonic()
     seeded = seed(jobs=wanted.jobs, nodes=wanted.nodes)
     _take_stock()
-    report.say(f"  {wanted.jobs} jobs and {wanted.nodes} nodes written in {time.monotonic() - began_s:.0f} s")
+    report.say(
+        f"  {wanted.jobs} jobs and {wanted.nodes} nodes written in"
+        f" {time.monotonic() - began_s:.0f} s"
+    )
     return seeded
 
 
@@ -101,7 +118,11 @@ def _admin_token() -> str:
 
 
 def _heartbeats(stage: Stage, agents: Sequence[SimulatedAgent], seconds: float) -> Figures:
-    traffic = uvloop.run(run_agents(agents, *stage.place, seconds=seconds, heartbeat_s=10.0, warm_up_s=min(10.0, seconds)))
+    traffic = uvloop.run(
+        run_agents(
+            agents, *stage.place, seconds=seconds, heartbeat_s=10.0, warm_up_s=min(10.0, seconds)
+        )
+    )
     return traffic.summary()
 
 
@@ -116,8 +137,10 @@ def a_round(cluster: str) -> Figures:
         return {"held": "by another process"}
     row = Round.objects.filter(cluster=house).defer("snapshot", "plan").latest("number")
     return {
-        "seconds": round(time.monotonic() - began_s, 2), "cpu_s": round(time.process_time() - used_s, 2),
-        "snapshot_s": row.snapshot_s, "solve_s": row.solve_s, "apply_s": row.apply_s, "jobs": len(result.snapshot.jobs),
+        "seconds": round(time.monotonic() - began_s, 2),
+        "cpu_s": round(time.process_time() - used_s, 2),
+        "snapshot_s": row.snapshot_s, "solve_s": row.solve_s, "apply_s": row.apply_s,
+        "jobs": len(result.snapshot.jobs),
         "queued": house.jobs.filter(state="queued").count(), "placed": len(result.plan.placements),
     }  # fmt: skip
 

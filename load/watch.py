@@ -14,20 +14,25 @@ from types import TracebackType
 import psutil
 
 PARTS = {
-    "web": "controlplane.serve", "worker": "celery -A controlplane worker", "beat": "celery -A controlplane beat",
-    "valkey": "valkey", "solver": "policies serve", "agents": "loadmaster.agent", "postgres": "postgres",
+    "web": "controlplane.serve", "worker": "celery -A controlplane worker",
+    "beat": "celery -A controlplane beat",
+    "valkey": "valkey", "solver": "policies serve", "agents": "loadmaster.agent",
+    "postgres": "postgres",
 }  # fmt: skip
 """Part -> what its processes have in their command lines."""
 
 EVERY_S = 5.0
-"""Between two looks. Each costs some hundredths of a second of the processor, and of the interpreter that also makes the load."""
+"""Between two looks. Each costs some hundredths of a second of the processor, and of the
+interpreter that also makes the load.
+"""
 
 
 class Watch:
     """Reads all parts now and then while it is open.
 
-    `figures` afterwards: {part: {"rss_mb": most seen, "cpu": mean processors, "starved": mean threads that waited for one}};
-    `stolen`: mean processors that were wanted here while the host of this machine gave them to others.
+    `figures` afterwards: {part: {"rss_mb": most seen, "cpu": mean processors, "starved": mean
+    threads that waited for one}}; `stolen`: mean processors that were wanted here while the host of
+    this machine gave them to others.
     """
 
     def __init__(self) -> None:
@@ -47,7 +52,12 @@ class Watch:
         self._thread.start()
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
         self._over.set()
         self._thread.join()
         self._look()
@@ -55,7 +65,11 @@ class Watch:
         self.stolen = round((_stolen_s() - self._stolen_s) / took_s, 3)
         used, starved = _by_part(self._cpu_s), _by_part(self._starved_s)
         self.figures = {
-            part: {"rss_mb": round(most), "cpu": round(used[part] / took_s, 2), "starved": round(starved[part] / took_s, 2)}
+            part: {
+                "rss_mb": round(most),
+                "cpu": round(used[part] / took_s, 2),
+                "starved": round(starved[part] / took_s, 2),
+            }
             for part, most in sorted(self._rss.items())
         }
 
@@ -79,7 +93,10 @@ class Watch:
             times, starved_s = process.cpu_times(), _starved_s(process.pid)
         except (psutil.Error, OSError):
             return  # it has ended meanwhile
-        for found, now_s in ((self._cpu_s, times.user + times.system), (self._starved_s, starved_s)):
+        for found, now_s in (
+            (self._cpu_s, times.user + times.system),
+            (self._starved_s, starved_s),
+        ):
             # Whoever was not there at the first look began since, and all that it has used counts.
             first_s, _ = found.get((part, process.pid), (0.0 if self._underway else now_s, now_s))
             found[part, process.pid] = (first_s, now_s)
@@ -98,26 +115,45 @@ def _by_part(found: Mapping[tuple[str, int], tuple[float, float]]) -> dict[str, 
 
 
 def _stolen_s() -> float:
-    """Seconds of all this machine's processors together that went to others; 0 where the system does not tell."""
+    """Seconds of all this machine's processors together that went to others; 0 where the system
+    does not tell.
+    """
     return float(getattr(psutil.cpu_times(), "steal", 0.0))
 
 
 def _starved_s(pid: int) -> float:
-    """Seconds that the process' threads have waited for a processor: on a busy machine that is where the time goes."""
-    waits = [int(path.read_text().split()[1]) for path in Path(f"/proc/{pid}/task").glob("*/schedstat")]
+    """Seconds that the process' threads have waited for a processor: on a busy machine that is
+    where the time goes.
+    """
+    waits = [
+        int(path.read_text().split()[1]) for path in Path(f"/proc/{pid}/task").glob("*/schedstat")
+    ]
     return sum(waits) / 1e9
 
 
 def _family() -> list[psutil.Process]:
-    """This process, its descendants, and those of the database server that was started for it alone."""
+    """This process, its descendants, and those of the database server that was started for it
+    alone.
+    """
     own = psutil.Process()
     folder = re.search(r"host=(/[^&]+)", os.environ.get("DATABASE_URL", ""))
-    servers = [p for p in psutil.process_iter() if folder and _name(p) == "postgres" and _is_of(p, folder[1])]
-    return [own, *own.children(recursive=True), *servers, *(c for p in servers for c in p.children())]
+    servers = [
+        p
+        for p in psutil.process_iter()
+        if folder and _name(p) == "postgres" and _is_of(p, folder[1])
+    ]
+    return [
+        own,
+        *own.children(recursive=True),
+        *servers,
+        *(c for p in servers for c in p.children()),
+    ]
 
 
 def _line(process: psutil.Process) -> str:
-    """Its command line; of a child that Python has started for several processes of one program, that program's."""
+    """Its command line; of a child that Python has started for several processes of one program,
+    that program's.
+    """
     line = " ".join(process.cmdline())
     parent = process.parent() if "multiprocessing" in line else None
     return " ".join(parent.cmdline()) if parent is not None else line
@@ -146,5 +182,7 @@ def _name(process: psutil.Process) -> str:
 
 def web_processes() -> list[psutil.Process]:
     """The web server's processes below this one, the one that started the others last."""
-    found = [p for p in psutil.Process().children(recursive=True) if PARTS["web"] in _line_of_any(p)]
+    found = [
+        p for p in psutil.Process().children(recursive=True) if PARTS["web"] in _line_of_any(p)
+    ]
     return sorted(found, key=lambda p: PARTS["web"] in " ".join(p.cmdline()))

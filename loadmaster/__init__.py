@@ -1,4 +1,6 @@
-"""What runs outside the server: the client, the command line, the agent and the training library."""
+"""What runs outside the server: the client, the command line, the agent and the training
+library.
+"""
 
 from __future__ import annotations
 
@@ -13,7 +15,9 @@ __version__ = "0.2.0"
 
 
 def __getattr__(name: str) -> object:
-    """`loadmaster.Client` and its error are imported when first asked for: training scripts and agents do without them."""
+    """`loadmaster.Client` and its error are imported when first asked for: training scripts and
+    agents do without them.
+    """
     if name in ("Client", "LoadmasterError"):
         from loadmaster import client
 

@@ -1,9 +1,11 @@
-"""Checkpoints of one job in one folder: written whole or not at all, checked when read, guarded by the fence.
+"""Checkpoints of one job in one folder: written whole or not at all, checked when read, guarded by
+the fence.
 
-The folder holds `manifest.json` (with the one before it as `manifest.previous.json`), the newest two checkpoints and a lock file.
-A checkpoint is written under a temporary name, flushed to the disk, renamed, and only then named in the manifest, which is
-written the same way; so a kill or a full disk at any instant leaves the former state whole. The manifest keeps the highest fence
-that opened the folder: a launch with a lower one may neither read on nor write (`StaleFence`).
+The folder holds `manifest.json` (with the one before it as `manifest.previous.json`), the newest
+two checkpoints and a lock file. A checkpoint is written under a temporary name, flushed to the
+disk, renamed, and only then named in the manifest, which is written the same way; so a kill or a
+full disk at any instant leaves the former state whole. The manifest keeps the highest fence that
+opened the folder: a launch with a lower one may neither read on nor write (`StaleFence`).
 """
 
 import contextlib
@@ -35,7 +37,9 @@ class CheckpointError(Exception):
 
 
 class StaleFence(SystemExit):
-    """A newer launch of the job owns the folder of checkpoints; this one must end (exit code 76)."""
+    """A newer launch of the job owns the folder of checkpoints; this one must end (exit code
+    76).
+    """
 
     EXIT_CODE = 76
 
@@ -43,7 +47,10 @@ class StaleFence(SystemExit):
         super().__init__(self.EXIT_CODE)
         self.fence = fence
         self.newest = newest
-        self.message = f"launch with fence {fence} may not use {folder}: a launch with fence {newest} has taken over"
+        self.message = (
+            f"launch with fence {fence} may not use {folder}: a launch with fence {newest} has"
+            " taken over"
+        )
 
     def __str__(self) -> str:
         return self.message
@@ -51,7 +58,9 @@ class StaleFence(SystemExit):
 
 @dataclass(frozen=True, slots=True)
 class Position:
-    """Where a job stands: total steps done, the epoch it is in, the batches of that epoch it has used, its last known loss."""
+    """Where a job stands: total steps done, the epoch it is in, the batches of that epoch it has
+    used, its last known loss.
+    """
 
     step: int = 0
     epoch: int = 0
@@ -61,7 +70,9 @@ class Position:
 
 @dataclass(frozen=True, slots=True)
 class Checkpoint:
-    """A manifest's entry: the file's name in the folder, the fence that wrote it, and what shows that it is whole."""
+    """A manifest's entry: the file's name in the folder, the fence that wrote it, and what shows
+    that it is whole.
+    """
 
     file: str
     fence: int
@@ -95,7 +106,9 @@ class Manifest:
 
 
 class Disk:
-    """The port through which bytes become durable; tests swap it for one that is full or stops half-way."""
+    """The port through which bytes become durable; tests swap it for one that is full or stops
+    half-way.
+    """
 
     def write(self, path: Path, content: bytes) -> None:
         """Create or replace the file with the content (not yet durable)."""
@@ -115,7 +128,9 @@ class Disk:
 
 
 def is_disk_full(error: BaseException) -> bool:
-    """Whether an error, or one it came from, says that there is no room (or that the folder stayed locked): the rest stands."""
+    """Whether an error, or one it came from, says that there is no room (or that the folder stayed
+    locked): the rest stands.
+    """
     cause: BaseException | None = error
     while cause is not None:
         if isinstance(cause, OSError) and cause.errno in _FULL:
@@ -161,15 +176,23 @@ class CheckpointStore:
         return self._checkpoints[-1] if self._checkpoints else None
 
     def follow(self, checkpoint: Checkpoint) -> Path:
-        """The file of a checkpoint that another process has found in the same folder; this one neither owns nor writes it.
+        """The file of a checkpoint that another process has found in the same folder; this one
+        neither owns nor writes it.
 
-        A folder on the network may show it a little later. CheckpointError if it is not there whole.
+        A folder on the network may show it a little later. CheckpointError if it is not there
+        whole.
         """
         until_s = time.monotonic() + self._lock_wait_s
         while not self._is_whole(checkpoint):
             if time.monotonic() > until_s:
-                what = f"the checkpoint of step {checkpoint.position.step} ({checkpoint.file}), at which its gang begins"
-                raise CheckpointError(f"{what}, is not whole in {self.folder}: all nodes of a gang need one folder of checkpoints")
+                what = (
+                    f"the checkpoint of step {checkpoint.position.step} ({checkpoint.file}), at"
+                    " which its gang begins"
+                )
+                raise CheckpointError(
+                    f"{what}, is not whole in {self.folder}: all nodes of a gang need one folder of"
+                    " checkpoints"
+                )
             time.sleep(LOCK_RETRY_S)
         self._checkpoints = (checkpoint,)
         return self.folder / checkpoint.file
@@ -177,8 +200,9 @@ class CheckpointStore:
     def resume(self, *, own: bool = True) -> tuple[Path, Position] | None:
         """Take the folder over for this fence and find the newest whole checkpoint.
 
-        Torn checkpoints are passed over, with a warning, for older ones. A full disk only delays the take-over to the next save.
-        One that does not `own` the folder (a rank that writes no checkpoints) only looks.
+        Torn checkpoints are passed over, with a warning, for older ones. A full disk only delays
+        the take-over to the next save. One that does not `own` the folder (a rank that writes no
+        checkpoints) only looks.
 
         Raises:
             StaleFence: a newer launch has the folder.
@@ -190,7 +214,10 @@ class CheckpointStore:
             newest = self._checkpoints[-1]
             if self._is_whole(newest):
                 return self.folder / newest.file, newest.position
-            self._warn(f"the checkpoint of step {newest.position.step} ({newest.file}) is torn; trying the one before it")
+            self._warn(
+                f"the checkpoint of step {newest.position.step} ({newest.file}) is torn; trying the"
+                " one before it"
+            )
             self._checkpoints = self._checkpoints[:-1]
         return None
 
@@ -210,13 +237,17 @@ class CheckpointStore:
             with self._locked():
                 self._commit(checkpoint, temporary)
         except (FileNotFoundError, CheckpointError):
-            self._check_fence(self._read())  # a newer launch may have swept our file away: then that is what to say
+            self._check_fence(
+                self._read()
+            )  # a newer launch may have swept our file away: then that is what to say
             raise
         finally:
             _remove(self.folder.glob(f"{temporary.name}*"))
         return checkpoint
 
-    def _write(self, path: Path, name: str, position: Position, save: Callable[[Path], object]) -> Checkpoint:
+    def _write(
+        self, path: Path, name: str, position: Position, save: Callable[[Path], object]
+    ) -> Checkpoint:
         save(path)
         _settle_suffix(path)
         self._disk.sync(path)
@@ -264,7 +295,10 @@ class CheckpointStore:
             except (ValueError, KeyError, TypeError) as error:
                 self._warn(f"{path} cannot be read: {error}")
         if paths:
-            raise CheckpointError(f"no readable manifest in {self.folder}: restore {MANIFEST}, or empty the folder to begin anew")
+            raise CheckpointError(
+                f"no readable manifest in {self.folder}: restore {MANIFEST}, or empty the folder to"
+                " begin anew"
+            )
         return Manifest()
 
     def _write_manifest(self, manifest: Manifest) -> None:
@@ -287,7 +321,9 @@ class CheckpointStore:
             return False
 
     def _sweep(self, manifest: Manifest) -> None:
-        """Remove checkpoints that the manifest does not name (older ones, leftovers of killed launches), none of a newer fence."""
+        """Remove checkpoints that the manifest does not name (older ones, leftovers of killed
+        launches), none of a newer fence.
+        """
         named = {entry.file for entry in manifest.checkpoints}
         for path in self.folder.iterdir():
             ours = _OURS.match(path.name)
@@ -296,7 +332,9 @@ class CheckpointStore:
 
     @contextlib.contextmanager
     def _locked(self) -> Iterator[None]:
-        """Hold the folder's lock; the kernel frees it when its holder dies, and a frozen holder is waited for only so long."""
+        """Hold the folder's lock; the kernel frees it when its holder dies, and a frozen holder is
+        waited for only so long.
+        """
         with (self.folder / ".lock").open("ab") as file:
             until_s = time.monotonic() + self._lock_wait_s
             while True:
@@ -311,7 +349,9 @@ class CheckpointStore:
 
 
 def _settle_suffix(path: Path) -> None:
-    """Make sure that the file is at `path`: some libraries (numpy.savez) append a suffix to the name they are given."""
+    """Make sure that the file is at `path`: some libraries (numpy.savez) append a suffix to the
+    name they are given.
+    """
     if not path.exists():
         written = list(path.parent.glob(f"{path.name}.*"))
         if len(written) != 1:

@@ -1,4 +1,5 @@
-"""The command line: `loadmaster submit job.yaml --watch`. Works on a machine with neither Django nor a GPU.
+"""The command line: `loadmaster submit job.yaml --watch`. Works on a machine with neither Django
+nor a GPU.
 
 Exit codes: 0 done, 1 refused or failed, 2 something was written wrongly.
 """
@@ -15,7 +16,17 @@ import typer
 import loadmaster
 from loadmaster import cli_jobs, cli_kinds, cli_nodes, cli_simulations
 from loadmaster.cli_config import Account, forget_account, read_account, write_account
-from loadmaster.cli_output import FAILURE, Options, connected, fail, out, said, show_json, table, wants_json
+from loadmaster.cli_output import (
+    FAILURE,
+    Options,
+    connected,
+    fail,
+    out,
+    said,
+    show_json,
+    table,
+    wants_json,
+)
 from loadmaster.client import AuthenticationError, Client, LoadmasterError
 
 app = typer.Typer(
@@ -36,12 +47,19 @@ Json = Annotated[bool, typer.Option("--json", help="Answer in JSON.")]
 def _options(
     context: typer.Context,
     url: Annotated[str, typer.Option(envvar="LOADMASTER_URL", help="The server.")] = "",
-    token: Annotated[str, typer.Option(envvar="LOADMASTER_TOKEN", help="Better set in the environment than written here.")] = "",
+    token: Annotated[
+        str,
+        typer.Option(
+            envvar="LOADMASTER_TOKEN", help="Better set in the environment than written here."
+        ),
+    ] = "",
     as_json: Json = False,
 ) -> None:
     """Options of every command."""
     known = context.obj if isinstance(context.obj, Options) else Options()
-    context.obj = Options(url or known.url, token or known.token, as_json or known.json, known.transport)
+    context.obj = Options(
+        url or known.url, token or known.token, as_json or known.json, known.transport
+    )
 
 
 @app.command()
@@ -53,18 +71,30 @@ def version() -> None:
 @app.command()
 def login(
     context: typer.Context,
-    url: Annotated[str, typer.Argument(help="The server, such as https://loadmaster.example.")] = "",
-    username: Annotated[str, typer.Option("--username", "--user", "-u", help="Asked for where it is left out.")] = "",
-    valid_h: Annotated[float | None, typer.Option(help="Hours the token is good for (without end where left out).")] = None,
+    url: Annotated[
+        str, typer.Argument(help="The server, such as https://loadmaster.example.")
+    ] = "",
+    username: Annotated[
+        str, typer.Option("--username", "--user", "-u", help="Asked for where it is left out.")
+    ] = "",
+    valid_h: Annotated[
+        float | None, typer.Option(help="Hours the token is good for (without end where left out).")
+    ] = None,
 ) -> None:
-    """Log in and keep a token (readable by you only). The password is asked for, or read from stdin."""
+    """Log in and keep a token (readable by you only). The password is asked for, or read from
+    stdin.
+    """
     options = context.ensure_object(Options)
     account = read_account()
     server = url or options.url or (account.url if account else "")
     if not server:
         fail("say which server: loadmaster login https://your.server", 2)
     name = username or typer.prompt("User")
-    password = typer.prompt("Password", hide_input=True) if sys.stdin.isatty() else sys.stdin.readline().rstrip("\n")
+    password = (
+        typer.prompt("Password", hide_input=True)
+        if sys.stdin.isatty()
+        else sys.stdin.readline().rstrip("\n")
+    )
     with said(), Client(server, transport=options.transport) as client:
         try:
             token = client.login(name, password, valid_h=valid_h)
@@ -91,7 +121,10 @@ def whoami(context: typer.Context, as_json: Json = False) -> None:
     if as_json or wants_json(context):
         show_json(me)
     else:
-        out().print(f"{me.username}{' (operator)' if me.operator else ''}; teams: {', '.join(me.teams) or 'none'}")
+        out().print(
+            f"{me.username}{' (operator)' if me.operator else ''}; teams:"
+            f" {', '.join(me.teams) or 'none'}"
+        )
 
 
 @app.command("check-report")
@@ -120,10 +153,14 @@ def check_report(
 
 @app.command("check-journals")
 def check_journals(
-    folder: Annotated[Path, typer.Argument(help="Where jobs kept journals of themselves, with submitted.json.")],
+    folder: Annotated[
+        Path, typer.Argument(help="Where jobs kept journals of themselves, with submitted.json.")
+    ],
     as_json: Json = False,
 ) -> None:
-    """Check what jobs wrote of themselves: exits 0 only if nothing was lost and nothing ran twice at once."""
+    """Check what jobs wrote of themselves: exits 0 only if nothing was lost and nothing ran twice
+    at once.
+    """
     from loadmaster.journal_checks import JournalsError  # only this command needs it
     from loadmaster.journal_checks import check_journals as check
 
@@ -134,8 +171,18 @@ def check_journals(
     if as_json:
         show_json({"holds": found.holds, **asdict(found)})
     else:
-        counts = (found.jobs, found.launches, found.steps, len(found.lost), len(found.overlaps), len(found.held_twice))
-        table(("JOBS", "LAUNCHES", "STEPS", "LOST", "OVERLAPS", "HELD TWICE"), [tuple(map(str, counts))])
+        counts = (
+            found.jobs,
+            found.launches,
+            found.steps,
+            len(found.lost),
+            len(found.overlaps),
+            len(found.held_twice),
+        )
+        table(
+            ("JOBS", "LAUNCHES", "STEPS", "LOST", "OVERLAPS", "HELD TWICE"),
+            [tuple(map(str, counts))],
+        )
         for text in (*found.lost, *found.overlaps, *found.held_twice):
             out().print(text, style="red", markup=False)
     if not found.holds:
@@ -143,7 +190,9 @@ def check_journals(
 
 
 def main() -> None:
-    """The entry point: mounts the agent's command only where it is asked for or listed, and ends quietly on Ctrl-C."""
+    """The entry point: mounts the agent's command only where it is asked for or listed, and ends
+    quietly on Ctrl-C.
+    """
     if {"agent", "--help"} & set(sys.argv[1:]) or len(sys.argv) == 1:
         _mount_agent()
     try:

@@ -1,4 +1,6 @@
-"""Which server and token the command line uses: options, then the environment, then the file that `loadmaster login` wrote."""
+"""Which server and token the command line uses: options, then the environment, then the file that
+`loadmaster login` wrote.
+"""
 
 from __future__ import annotations
 

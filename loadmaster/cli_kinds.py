@@ -23,9 +23,15 @@ def kind_list(context: typer.Context, as_json: Json = False) -> None:
         show_json(found)
         return
     rows = [
-        (shown(_name(kind)), f"{p['gpus']} x {shown(p['gpu_type'])}", f"{p['steps_per_s']:.3g}", p["source"])
+        (
+            shown(_name(kind)),
+            f"{p['gpus']} x {shown(p['gpu_type'])}",
+            f"{p['steps_per_s']:.3g}",
+            p["source"],
+        )
         for kind in found
-        for p in kind["profiles"] or [{"gpus": 0, "gpu_type": "-", "steps_per_s": 0.0, "source": "nothing is known"}]
+        for p in kind["profiles"]
+        or [{"gpus": 0, "gpu_type": "-", "steps_per_s": 0.0, "source": "nothing is known"}]
     ]
     table(("KIND", "GPUS", "STEPS/S", "SOURCE"), rows)
 
@@ -42,7 +48,9 @@ def kind_forget(
     if as_json or wants_json(context):
         show_json(kind)
     else:
-        out().print(f"{shown(_name(kind))} will be measured anew; its numbers stay as estimates until then")
+        out().print(
+            f"{shown(_name(kind))} will be measured anew; its numbers stay as estimates until then"
+        )
 
 
 def _name(kind: dict[str, Any]) -> str:
@@ -52,7 +60,10 @@ def _name(kind: dict[str, Any]) -> str:
 def _kind(client: Client, name: str) -> dict[str, Any]:
     found = [k for k in client.kinds() if name in (str(k["id"]), k["name"], k["digest"][:12])]
     if len(found) > 1:
-        fail(f"several kinds are called {name}; take the id, as in `loadmaster kind list --json`", USAGE)
+        fail(
+            f"several kinds are called {name}; take the id, as in `loadmaster kind list --json`",
+            USAGE,
+        )
     if not found:
         fail(f"there is no kind {name}; `loadmaster kind list` lists them")
     return found[0]

@@ -8,7 +8,17 @@ from typing import Annotated, Any
 
 import typer
 
-from loadmaster.cli_output import USAGE, connected, fail, out, said, show_json, show_nodes, table, wants_json
+from loadmaster.cli_output import (
+    USAGE,
+    connected,
+    fail,
+    out,
+    said,
+    show_json,
+    show_nodes,
+    table,
+    wants_json,
+)
 from loadmaster.client import Client
 from loadmaster.job_file import parse_settings
 from loadmaster.protocol import MOST_SLOTS
@@ -16,7 +26,9 @@ from loadmaster.results import CostSum, Node
 from loadmaster.terminal import shown
 
 NodeName = Annotated[str, typer.Argument(help="The node's name or id.", metavar="NODE")]
-InCluster = Annotated[str | None, typer.Option(help="Its cluster; may be left out where there is only one.")]
+InCluster = Annotated[
+    str | None, typer.Option(help="Its cluster; may be left out where there is only one.")
+]
 DRAIN_LOOK_S = 2.0
 Json = Annotated[bool, typer.Option("--json", help="Answer in JSON.")]
 policy_app = typer.Typer(no_args_is_help=True, help="What decides where jobs run.")
@@ -45,7 +57,9 @@ def cordon(
         _said(context, client.cordon(_node(client, node, cluster).id, reason), as_json)
 
 
-def uncordon(context: typer.Context, node: NodeName, cluster: InCluster = None, as_json: Json = False) -> None:
+def uncordon(
+    context: typer.Context, node: NodeName, cluster: InCluster = None, as_json: Json = False
+) -> None:
     """Let a node take work again."""
     with connected(context) as client:
         _said(context, client.uncordon(_node(client, node, cluster).id), as_json)
@@ -55,9 +69,14 @@ def drain(
     context: typer.Context,
     node: NodeName,
     cluster: InCluster = None,
-    until: Annotated[str | None, typer.Option(help="What runs may go on until then (ISO 8601); else it is moved at once.")] = None,
+    until: Annotated[
+        str | None,
+        typer.Option(help="What runs may go on until then (ISO 8601); else it is moved at once."),
+    ] = None,
     reason: Annotated[str, typer.Option()] = "",
-    wait: Annotated[bool, typer.Option("--wait", help="End only when nothing is on the node any more.")] = False,
+    wait: Annotated[
+        bool, typer.Option("--wait", help="End only when nothing is on the node any more.")
+    ] = False,
     as_json: Json = False,
 ) -> None:
     """Move what runs on a node away and let it take no new work."""
@@ -83,8 +102,15 @@ def role(
 def slots(
     context: typer.Context,
     node: NodeName,
-    number: Annotated[int, typer.Argument(help="Jobs that may share a GPU; 1: none may.", metavar="SLOTS", min=1, max=MOST_SLOTS)],
-    gpu: Annotated[list[str] | None, typer.Option(help="Only this GPU, by uuid; as often as needed.")] = None,
+    number: Annotated[
+        int,
+        typer.Argument(
+            help="Jobs that may share a GPU; 1: none may.", metavar="SLOTS", min=1, max=MOST_SLOTS
+        ),
+    ],
+    gpu: Annotated[
+        list[str] | None, typer.Option(help="Only this GPU, by uuid; as often as needed.")
+    ] = None,
     cluster: InCluster = None,
     as_json: Json = False,
 ) -> None:
@@ -94,7 +120,10 @@ def slots(
     if as_json or wants_json(context):
         show_json(changed)
         return
-    table(("GPU", "SLOTS", "HELD"), [(shown(d.uuid), str(d.slots), str(d.held_slots)) for d in changed.devices])
+    table(
+        ("GPU", "SLOTS", "HELD"),
+        [(shown(d.uuid), str(d.slots), str(d.held_slots)) for d in changed.devices],
+    )
 
 
 def reschedule(context: typer.Context, cluster: InCluster = None) -> None:
@@ -108,7 +137,9 @@ def reschedule(context: typer.Context, cluster: InCluster = None) -> None:
 def enrol_token(
     context: typer.Context,
     cluster: InCluster = None,
-    new_role: Annotated[str, typer.Option("--role", help="production, profiling or both.")] = "production",
+    new_role: Annotated[
+        str, typer.Option("--role", help="production, profiling or both.")
+    ] = "production",
     valid_h: Annotated[float, typer.Option(help="Hours until it expires.")] = 24.0,
     as_json: Json = False,
 ) -> None:
@@ -129,7 +160,10 @@ def policy_list(context: typer.Context, as_json: Json = False) -> None:
     if as_json or wants_json(context):
         show_json(found)
         return
-    rows = [(p.name, p.error or p.summary, ", ".join((p.parameters or {}).get("properties", {}))) for p in found]
+    rows = [
+        (p.name, p.error or p.summary, ", ".join((p.parameters or {}).get("properties", {})))
+        for p in found
+    ]
     table(("NAME", "WHAT IT DOES", "PARAMETERS"), rows)
 
 
@@ -144,7 +178,9 @@ def policy_show(context: typer.Context, cluster: InCluster = None, as_json: Json
 def policy_set(
     context: typer.Context,
     name: Annotated[str, typer.Argument(help="The policy.", metavar="POLICY")],
-    parameters: Annotated[list[str] | None, typer.Argument(help="name=value; the rest take their defaults.")] = None,
+    parameters: Annotated[
+        list[str] | None, typer.Argument(help="name=value; the rest take their defaults.")
+    ] = None,
     cluster: InCluster = None,
     as_json: Json = False,
 ) -> None:
@@ -152,12 +188,16 @@ def policy_set(
     with said():
         values = parse_settings(parameters or [])
     with connected(context) as client:
-        changed = client.set_cluster(_cluster(client, cluster), policy=name, policy_parameters=values)
+        changed = client.set_cluster(
+            _cluster(client, cluster), policy=name, policy_parameters=values
+        )
         _policy(context, changed, as_json)
 
 
 @secret_app.command("list")
-def secret_list(context: typer.Context, team: Annotated[str, typer.Argument()], as_json: Json = False) -> None:
+def secret_list(
+    context: typer.Context, team: Annotated[str, typer.Argument()], as_json: Json = False
+) -> None:
     """Names of a team's secrets."""
     with connected(context) as client:
         names = client.secrets(team)
@@ -168,16 +208,30 @@ def secret_list(context: typer.Context, team: Annotated[str, typer.Argument()], 
 
 
 @secret_app.command("set")
-def secret_set(context: typer.Context, team: Annotated[str, typer.Argument()], name: Annotated[str, typer.Argument()]) -> None:
-    """Make or replace a secret; its value is asked for, or read from stdin, never written on the command line."""
-    value = typer.prompt("Value", hide_input=True) if sys.stdin.isatty() else sys.stdin.read().removesuffix("\n")
+def secret_set(
+    context: typer.Context,
+    team: Annotated[str, typer.Argument()],
+    name: Annotated[str, typer.Argument()],
+) -> None:
+    """Make or replace a secret; its value is asked for, or read from stdin, never written on the
+    command line.
+    """
+    value = (
+        typer.prompt("Value", hide_input=True)
+        if sys.stdin.isatty()
+        else sys.stdin.read().removesuffix("\n")
+    )
     with connected(context) as client:
         client.set_secret(team, name, value)
     out().print(f"Secret {name} of {team} is set")
 
 
 @secret_app.command("delete")
-def secret_delete(context: typer.Context, team: Annotated[str, typer.Argument()], name: Annotated[str, typer.Argument()]) -> None:
+def secret_delete(
+    context: typer.Context,
+    team: Annotated[str, typer.Argument()],
+    name: Annotated[str, typer.Argument()],
+) -> None:
     """Remove a secret."""
     with connected(context) as client:
         client.delete_secret(team, name)
@@ -187,20 +241,38 @@ def secret_delete(context: typer.Context, team: Annotated[str, typer.Argument()]
 def costs(
     context: typer.Context,
     by: Annotated[str, typer.Option(help="hour, day, node, team or job.")] = "team",
-    period: Annotated[str | None, typer.Option(help="today, 24h, 7d, 30d, month or last-month (7d).")] = None,
-    since: Annotated[str | None, typer.Option("--from", help="Instead of a period: the first day or a time (ISO 8601).")] = None,
+    period: Annotated[
+        str | None, typer.Option(help="today, 24h, 7d, 30d, month or last-month (7d).")
+    ] = None,
+    since: Annotated[
+        str | None,
+        typer.Option("--from", help="Instead of a period: the first day or a time (ISO 8601)."),
+    ] = None,
     until: Annotated[str | None, typer.Option("--to", help="The last day or a time.")] = None,
     cluster: InCluster = None,
     as_json: Json = False,
 ) -> None:
     """Show energy and cost, billed and predicted."""
     with connected(context) as client:
-        found = client.costs(by=by, cluster=_cluster(client, cluster), period=period, since=since, until=until)
+        found = client.costs(
+            by=by, cluster=_cluster(client, cluster), period=period, since=since, until=until
+        )
     if as_json or wants_json(context):
         show_json(found)
         return
     lines = [_cost_line(row) for row in (*found.rows, found.total)]
-    table((by.upper(), f"COST ({found.currency})", "PREDICTED", "KWH", "GPUS MEASURED", "MODELLED", "GPU HOURS"), lines)
+    table(
+        (
+            by.upper(),
+            f"COST ({found.currency})",
+            "PREDICTED",
+            "KWH",
+            "GPUS MEASURED",
+            "MODELLED",
+            "GPU HOURS",
+        ),
+        lines,
+    )
     if found.more:
         out().print("There are more: the page of costs has them all as CSV.")
 
@@ -223,7 +295,9 @@ def register(app: typer.Typer) -> None:
 def _node(client: Client, name: str, cluster: str | None) -> Node:
     found = [n for n in client.nodes(cluster=cluster) if name in (n.name, n.id)]
     if len(found) > 1:
-        fail(f"there is a node {name} in {', '.join(n.cluster for n in found)}; add --cluster", USAGE)
+        fail(
+            f"there is a node {name} in {', '.join(n.cluster for n in found)}; add --cluster", USAGE
+        )
     if not found:
         fail(f"there is no node {name}; `loadmaster nodes` lists them")
     return found[0]
@@ -255,9 +329,14 @@ def _said(context: typer.Context, node: Node, as_json: bool) -> None:
 
 
 def _policy(context: typer.Context, cluster: dict[str, Any], as_json: bool) -> None:
-    chosen = {name: cluster[name] for name in ("name", "policy", "policy_parameters", "seed", "period_s")}
+    chosen = {
+        name: cluster[name] for name in ("name", "policy", "policy_parameters", "seed", "period_s")
+    }
     if as_json or wants_json(context):
         show_json(chosen)
         return
     parameters = ", ".join(f"{k}={v}" for k, v in chosen["policy_parameters"].items()) or "defaults"
-    out().print(f"{chosen['name']}: {chosen['policy']} ({parameters}), every {chosen['period_s']:g} s, seed {chosen['seed']}")
+    out().print(
+        f"{chosen['name']}: {chosen['policy']} ({parameters}), every {chosen['period_s']:g} s, seed"
+        f" {chosen['seed']}"
+    )

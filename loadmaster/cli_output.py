@@ -1,4 +1,6 @@
-"""How the command line talks: tables for people, JSON for programs, errors in red, and the exit codes 1 and 2."""
+"""How the command line talks: tables for people, JSON for programs, errors in red, and the exit
+codes 1 and 2.
+"""
 
 from __future__ import annotations
 
@@ -47,7 +49,9 @@ class _Harmless(Console):
     """A console that obeys its own styles and nothing that stands in the texts it is given."""
 
     def print(self, *objects: Any, **options: Any) -> None:
-        super().print(*(harmless(item) if isinstance(item, str) else item for item in objects), **options)
+        super().print(
+            *(harmless(item) if isinstance(item, str) else item for item in objects), **options
+        )
 
 
 def out() -> Console:
@@ -62,20 +66,30 @@ def err() -> Console:
 
 @contextmanager
 def connected(context: typer.Context) -> Iterator[Client]:
-    """A client by the options, the environment or the login; its errors end the program in words."""
+    """A client by the options, the environment or the login; its errors end the program in
+    words.
+    """
     options = context.ensure_object(Options)
     account = read_account()
     url = options.url or (account.url if account else "")
-    token = options.token or (account.token if account and account.url.rstrip("/") == url.rstrip("/") else "")
+    token = options.token or (
+        account.token if account and account.url.rstrip("/") == url.rstrip("/") else ""
+    )
     if not url:
-        fail("log in first: loadmaster login https://your.server (or set LOADMASTER_URL and LOADMASTER_TOKEN)", USAGE)
+        fail(
+            "log in first: loadmaster login https://your.server (or set LOADMASTER_URL and"
+            " LOADMASTER_TOKEN)",
+            USAGE,
+        )
     with said(), Client(url, token, transport=options.transport) as client:
         yield client
 
 
 @contextmanager
 def said() -> Iterator[None]:
-    """Errors in words, with the exit code that fits: 2 for what was written wrongly, 1 for the rest."""
+    """Errors in words, with the exit code that fits: 2 for what was written wrongly, 1 for the
+    rest.
+    """
     try:
         yield
     except InvalidError as error:
@@ -195,7 +209,8 @@ def show_nodes(nodes: Iterable[Node]) -> None:
 def where(job: Job) -> str:
     """The nodes and GPUs of a job."""
     return ", ".join(
-        f"{shown(p.node)} ({p.gpus} x {shown(p.gpu_type)}{', profile run' if p.purpose == 'profiling' else ''})"
+        f"{shown(p.node)} ({p.gpus} x"
+        f" {shown(p.gpu_type)}{', profile run' if p.purpose == 'profiling' else ''})"
         for p in job.placement
     )
 

@@ -32,14 +32,25 @@ from loadmaster.terminal import shown
 Json = Annotated[bool, typer.Option("--json", help="Answer in JSON.")]
 WATCH_S = 1.0
 simulation_app = typer.Typer(no_args_is_help=True, help="Simulations that were asked for.")
-SimulationId = Annotated[str, typer.Argument(help="The simulation's id, or the beginning of it.", metavar="SIMULATION")]
+SimulationId = Annotated[
+    str, typer.Argument(help="The simulation's id, or the beginning of it.", metavar="SIMULATION")
+]
 
 
 def simulate(
     context: typer.Context,
-    study: Annotated[Path, typer.Argument(help="A study as YAML or JSON; docs/simulator.md explains the fields.", metavar="FILE")],
-    wait: Annotated[bool, typer.Option("--wait", "-w", help="Follow it to its end; exits 1 if it fails.")] = False,
-    report: Annotated[Path | None, typer.Option(help="Write the report there once it is done (waits for it).")] = None,
+    study: Annotated[
+        Path,
+        typer.Argument(
+            help="A study as YAML or JSON; docs/simulator.md explains the fields.", metavar="FILE"
+        ),
+    ],
+    wait: Annotated[
+        bool, typer.Option("--wait", "-w", help="Follow it to its end; exits 1 if it fails.")
+    ] = False,
+    report: Annotated[
+        Path | None, typer.Option(help="Write the report there once it is done (waits for it).")
+    ] = None,
     as_json: Json = False,
 ) -> None:
     """Compare policies on a simulated cluster."""
@@ -60,7 +71,9 @@ def what_if(
     context: typer.Context,
     cluster: Annotated[str, typer.Argument(metavar="CLUSTER")],
     policy: Annotated[str, typer.Argument(metavar="POLICY")],
-    parameters: Annotated[list[str] | None, typer.Option("--set", help="name=value of a parameter; may be repeated.")] = None,
+    parameters: Annotated[
+        list[str] | None, typer.Option("--set", help="name=value of a parameter; may be repeated.")
+    ] = None,
     as_json: Json = False,
 ) -> None:
     """What a policy would decide about the live queue now. Nothing is changed."""
@@ -74,12 +87,19 @@ def what_if(
         err().print(f"[yellow]It could not decide:[/yellow] {shown(str(found['failure']))}")
     now, then = found["current"], found["proposed"]
     words = {
-        "running": "jobs with GPUs", "waiting": "jobs that wait", "gpus": "GPUs in use", "cost_per_h": "energy cost per hour",
+        "running": "jobs with GPUs", "waiting": "jobs that wait", "gpus": "GPUs in use",
+        "cost_per_h": "energy cost per hour",
         "energy_cost": "energy to their ends", "tardiness_cost": "their lateness",
         "tardiness_cost_waiting": "lateness of the others",
     }  # fmt: skip
-    table(("", "NOW", shown(policy).upper()), [(text, _figure(now[name]), _figure(then[name])) for name, text in words.items()])
-    changes = [(d["change"], shown(d["name"]), shown(d["before"]), shown(d["after"])) for d in found["differences"]]
+    table(
+        ("", "NOW", shown(policy).upper()),
+        [(text, _figure(now[name]), _figure(then[name])) for name, text in words.items()],
+    )
+    changes = [
+        (d["change"], shown(d["name"]), shown(d["before"]), shown(d["after"]))
+        for d in found["differences"]
+    ]
     if changes:
         table(("CHANGE", "JOB", "FROM", "TO"), changes)
     else:
@@ -122,7 +142,9 @@ def simulation_delete(context: typer.Context, simulation: SimulationId) -> None:
 
 @simulation_app.command("report")
 def simulation_report(
-    context: typer.Context, simulation: SimulationId, report: Annotated[Path, typer.Argument(metavar="PATH")] = Path("report.html")
+    context: typer.Context,
+    simulation: SimulationId,
+    report: Annotated[Path, typer.Argument(metavar="PATH")] = Path("report.html"),
 ) -> None:
     """Write a simulation's report into a file."""
     with connected(context) as client:
@@ -149,11 +171,16 @@ def _followed(client: Client, simulation: Simulation) -> Simulation:
     return found
 
 
-def _told(context: typer.Context, client: Client, found: Simulation, report: Path | None, as_json: bool) -> None:
+def _told(
+    context: typer.Context, client: Client, found: Simulation, report: Path | None, as_json: bool
+) -> None:
     if as_json or wants_json(context):
         show_json(found)
         return
-    out().print(f"{shown(found.name)} ({found.id}) is {styled(found.state)}: {client.url}/simulations/{found.id}/")
+    out().print(
+        f"{shown(found.name)} ({found.id}) is {styled(found.state)}:"
+        f" {client.url}/simulations/{found.id}/"
+    )
     if found.state == "failed":
         err().print(found.message, style="red", markup=False)
     if report is not None and found.state == "done":
@@ -162,7 +189,14 @@ def _told(context: typer.Context, client: Client, found: Simulation, report: Pat
 
 def _row(found: Simulation) -> tuple[str, ...]:
     done = f"{100 * found.progress:.0f}%"
-    return (found.id[:SHORT_ID], shown(found.name), styled(found.state), done, shown(found.user), short(found.created_at))
+    return (
+        found.id[:SHORT_ID],
+        shown(found.name),
+        styled(found.state),
+        done,
+        shown(found.user),
+        short(found.created_at),
+    )
 
 
 def _written(path: Path, data: bytes) -> None:
@@ -175,7 +209,11 @@ def _written(path: Path, data: bytes) -> None:
 def _parameter(text: str) -> tuple[str, Any]:
     name, equals, value = text.partition("=")
     try:
-        return (name.strip(), yaml.safe_load(value)) if equals else fail(f"--set {text}: must be name=value", USAGE)
+        return (
+            (name.strip(), yaml.safe_load(value))
+            if equals
+            else fail(f"--set {text}: must be name=value", USAGE)
+        )
     except yaml.YAMLError:
         fail(f"--set {text}: the value is no YAML", USAGE)
 
@@ -190,5 +228,8 @@ def _id(client: Client, text: str) -> str:
         return text
     found = [s.id for s in client.simulations() if s.id.startswith(text)]
     if len(found) != 1:
-        fail(f"{len(found) or 'no'} simulations begin with {text}; `loadmaster simulation list` lists them")
+        fail(
+            f"{len(found) or 'no'} simulations begin with {text}; `loadmaster simulation list`"
+            " lists them"
+        )
     return found[0]

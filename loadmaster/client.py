@@ -1,13 +1,15 @@
-"""The Python client: `loadmaster.Client(url, token)` submits jobs, follows them and runs clusters over REST.
+"""The Python client: `loadmaster.Client(url, token)` submits jobs, follows them and runs clusters
+over REST.
 
     with loadmaster.Client("https://loadmaster.example", token) as client:
-        submission = client.submit({"name": "digits", "command": ["python", "train.py"], "steps": 1000, "gpus": "1..2"})
+        submission = client.submit({"name": "digits", "command": ["python", "train.py"], "steps":
+        1000, "gpus": "1..2"})
         for text in client.logs(submission.id, follow=True):
             print(text, end="")
         assert client.wait(submission.id).state == "completed"
 
-Reading is retried when the network or the server fails for a moment; so is submitting, under one idempotency key. Everything that
-goes wrong is a LoadmasterError.
+Reading is retried when the network or the server fails for a moment; so is submitting, under one
+idempotency key. Everything that goes wrong is a LoadmasterError.
 """
 
 from __future__ import annotations
@@ -39,12 +41,26 @@ from loadmaster.rest import (
     given,
     segment,
 )
-from loadmaster.results import Costs, Job, JobEvent, LogPiece, Node, Policy, Profile, Round, Submission, Token, read, read_all
+from loadmaster.results import (
+    Costs,
+    Job,
+    JobEvent,
+    LogPiece,
+    Node,
+    Policy,
+    Profile,
+    Round,
+    Submission,
+    Token,
+    read,
+    read_all,
+)
 from loadmaster.simulations import SimulationCalls
 from loadmaster.sweeps import calls, outcomes
 
 __all__ = [
-    "ApiError", "AuthenticationError", "Client", "ConflictError", "ConnectionFailedError", "InvalidError", "LoadmasterError",
+    "ApiError", "AuthenticationError", "Client", "ConflictError", "ConnectionFailedError",
+    "InvalidError", "LoadmasterError",
     "NotFoundError", "PermissionDeniedError", "WaitTimeoutError",
 ]  # fmt: skip
 
@@ -52,37 +68,61 @@ ENDED = ("completed", "failed", "cancelled")
 
 
 class Client(SimulationCalls):
-    """A connection to a server on behalf of one user. Safe to use from one thread at a time; close it, or use it with `with`."""
+    """A connection to a server on behalf of one user. Safe to use from one thread at a time; close
+    it, or use it with `with`.
+    """
 
-    def __init__(self, url: str, token: str = "", *, timeout_s: float = 30.0, transport: httpx.BaseTransport | None = None) -> None:
+    def __init__(
+        self,
+        url: str,
+        token: str = "",
+        *,
+        timeout_s: float = 30.0,
+        transport: httpx.BaseTransport | None = None,
+    ) -> None:
         self._rest = Rest(url, token, timeout_s, transport)
         self.url = self._rest.url
 
     @classmethod
     def logged_in(cls) -> Client:
-        """The client of whoever has called `loadmaster login` here; LOADMASTER_URL and LOADMASTER_TOKEN go before it."""
+        """The client of whoever has called `loadmaster login` here; LOADMASTER_URL and
+        LOADMASTER_TOKEN go before it.
+        """
         account = read_account()
         url = os.environ.get("LOADMASTER_URL") or (account.url if account else "")
         kept = account.token if account and account.url.rstrip("/") == url.rstrip("/") else ""
         if not url:
-            raise LoadmasterError("log in first: loadmaster login https://your.server (or set LOADMASTER_URL and LOADMASTER_TOKEN)")
+            raise LoadmasterError(
+                "log in first: loadmaster login https://your.server (or set LOADMASTER_URL and"
+                " LOADMASTER_TOKEN)"
+            )
         return cls(url, os.environ.get("LOADMASTER_TOKEN") or kept)
 
     def __enter__(self) -> Client:
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
         self.close()
 
     def close(self) -> None:
         """Close the connections."""
         self._rest.close()
 
-    # -- who ---------------------------------------------------------------------------------------------------------------------
+    # -- who
+    # ---------------------------------------------------------------------------------------------------------------------
 
     def login(self, username: str, password: str, *, valid_h: float | None = None) -> Token:
         """A token for name and password; this client uses it from now on."""
-        body = {"username": username, "password": password, **({} if valid_h is None else {"valid_h": valid_h})}
+        body = {
+            "username": username,
+            "password": password,
+            **({} if valid_h is None else {"valid_h": valid_h}),
+        }
         token = read(Token, self._rest.call("POST", "tokens/", json=body))
         self._rest.use(token.token)
         return token
@@ -95,12 +135,21 @@ class Client(SimulationCalls):
         """The caller, their teams, and whether they are an operator."""
         return read(Profile, self._rest.call("GET", "me/"))
 
-    # -- jobs --------------------------------------------------------------------------------------------------------------------
+    # -- jobs
+    # --------------------------------------------------------------------------------------------------------------------
 
-    def submit(self, job: Mapping[str, Any] | None = None, *, idempotency_key: str | None = None, **fields: Any) -> Submission:
-        """Submit a job, given as an object, as keywords, or both. Raises InvalidError with messages by field.
+    def submit(
+        self,
+        job: Mapping[str, Any] | None = None,
+        *,
+        idempotency_key: str | None = None,
+        **fields: Any,
+    ) -> Submission:
+        """Submit a job, given as an object, as keywords, or both. Raises InvalidError with messages
+        by field.
 
-        Without a key one is made up for this call, so that repeating it after a lost answer cannot make a second job.
+        Without a key one is made up for this call, so that repeating it after a lost answer cannot
+        make a second job.
         """
         key = idempotency_key or str(uuid.uuid4())
         return self._submission("jobs/", {**(job or {}), **fields}, key)
@@ -108,29 +157,41 @@ class Client(SimulationCalls):
     def submit_many(
         self, jobs: Sequence[Mapping[str, Any]], *, idempotency_keys: Sequence[str] | None = None
     ) -> list[Submission | ApiError]:
-        """Submit many jobs, a hundred a call; what came of each, in their order. A job that is refused does not hold up the others:
-        in its place is the error that `submit` would have raised.
+        """Submit many jobs, a hundred a call; what came of each, in their order. A job that is
+        refused does not hold up the others: in its place is the error that `submit` would have
+        raised.
         """
         found: list[Submission | ApiError] = []
         for body in calls(jobs, idempotency_keys):
-            found += outcomes(content(self._rest.send("POST", "jobs/bulk/", repeatable=True, json=body)))
+            found += outcomes(
+                content(self._rest.send("POST", "jobs/bulk/", repeatable=True, json=body))
+            )
         return found
 
-    def clone(self, job_id: str, *, idempotency_key: str | None = None, **overrides: Any) -> Submission:
+    def clone(
+        self, job_id: str, *, idempotency_key: str | None = None, **overrides: Any
+    ) -> Submission:
         """Submit a job's description again with some fields replaced."""
-        return self._submission(f"jobs/{segment(job_id)}/clone/", overrides, idempotency_key or str(uuid.uuid4()))
+        return self._submission(
+            f"jobs/{segment(job_id)}/clone/", overrides, idempotency_key or str(uuid.uuid4())
+        )
 
     def job(self, job_id: str) -> Job:
         """One job."""
         return read(Job, self._rest.call("GET", f"jobs/{segment(job_id)}/"))
 
     def jobs(self, *, limit: int | None = None, **filters: Any) -> Iterator[Job]:
-        """Jobs, newest first; filters: state (one or several), team, cluster, mine, active, search."""
+        """Jobs, newest first; filters: state (one or several), team, cluster, mine, active,
+        search.
+        """
         return (read(Job, row) for row in self._rest.pages("jobs/", limit, filters))
 
     def events(self, job_id: str) -> Iterator[JobEvent]:
         """Everything that happened to a job, oldest first."""
-        return (read(JobEvent, row) for row in self._rest.pages(f"jobs/{segment(job_id)}/events/", None, {}))
+        return (
+            read(JobEvent, row)
+            for row in self._rest.pages(f"jobs/{segment(job_id)}/events/", None, {})
+        )
 
     def assignments(self, job_id: str) -> Iterator[dict[str, Any]]:
         """Where a job was and is, oldest first."""
@@ -162,11 +223,21 @@ class Client(SimulationCalls):
         return job
 
     def log_piece(
-        self, job_id: str, *, stream: str = "stdout", cursor: str = "", offset: int | None = None, rank: int = 0
+        self,
+        job_id: str,
+        *,
+        stream: str = "stdout",
+        cursor: str = "",
+        offset: int | None = None,
+        rank: int = 0,
     ) -> LogPiece:
-        """One piece of a job's log after `cursor`, or from byte `offset` (from the end where negative)."""
+        """One piece of a job's log after `cursor`, or from byte `offset` (from the end where
+        negative).
+        """
         query = {"stream": stream, "cursor": cursor or None, "offset": offset, "rank": rank or None}
-        return read(LogPiece, self._rest.call("GET", f"jobs/{segment(job_id)}/logs/", params=given(query)))
+        return read(
+            LogPiece, self._rest.call("GET", f"jobs/{segment(job_id)}/logs/", params=given(query))
+        )
 
     def logs(
         self,
@@ -178,10 +249,14 @@ class Client(SimulationCalls):
         rank: int = 0,
         poll_s: float = 1.0,
     ) -> Iterator[str]:
-        """The job's log as pieces of text; with `follow` until the job is over, across pre-emptions and migrations."""
+        """The job's log as pieces of text; with `follow` until the job is over, across pre-emptions
+        and migrations.
+        """
         cursor = ""
         while True:
-            piece = self.log_piece(job_id, stream=stream, cursor=cursor, offset=None if cursor else offset, rank=rank)
+            piece = self.log_piece(
+                job_id, stream=stream, cursor=cursor, offset=None if cursor else offset, rank=rank
+            )
             moved, cursor = piece.cursor != cursor, piece.cursor
             if piece.text:
                 yield piece.text
@@ -190,7 +265,8 @@ class Client(SimulationCalls):
             if not piece.text and not moved:
                 time.sleep(poll_s)
 
-    # -- clusters ----------------------------------------------------------------------------------------------------------------
+    # -- clusters
+    # ----------------------------------------------------------------------------------------------------------------
 
     def clusters(self) -> list[dict[str, Any]]:
         """Clusters with policy, parameters and clockwork."""
@@ -229,10 +305,14 @@ class Client(SimulationCalls):
         return self._node(node_id, "role", {"role": role})
 
     def set_slots(self, node_id: str, slots: int, devices: Sequence[str] = ()) -> Node:
-        """Let so many jobs share each GPU of a node, or each of those of these uuids (operators)."""
+        """Let so many jobs share each GPU of a node, or each of those of these uuids
+        (operators).
+        """
         return self._node(node_id, "slots", {"slots": slots, "devices": list(devices)})
 
-    def enrolment_token(self, cluster: str, *, role: str = "production", valid_h: float = 24.0) -> str:
+    def enrolment_token(
+        self, cluster: str, *, role: str = "production", valid_h: float = 24.0
+    ) -> str:
         """A token that lets one machine in (operators)."""
         body = {"cluster": cluster, "role": role, "valid_h": valid_h}
         return str(as_object(self._rest.call("POST", "enrolment-tokens/", json=body))["token"])
@@ -243,7 +323,9 @@ class Client(SimulationCalls):
 
     def rounds(self, *, cluster: str | None = None, limit: int | None = None) -> Iterator[Round]:
         """Rounds, newest first."""
-        return (read(Round, row) for row in self._rest.pages("rounds/", limit, {"cluster": cluster}))
+        return (
+            read(Round, row) for row in self._rest.pages("rounds/", limit, {"cluster": cluster})
+        )
 
     def costs(
         self,
@@ -254,7 +336,9 @@ class Client(SimulationCalls):
         since: str | None = None,
         until: str | None = None,
     ) -> Costs:
-        """Energy and cost by hour, day, node, team or job, of a named period (7d) or between two days or times of ISO 8601."""
+        """Energy and cost by hour, day, node, team or job, of a named period (7d) or between two
+        days or times of ISO 8601.
+        """
         asked = given({"by": by, "cluster": cluster, "period": period, "from": since, "to": until})
         return read(Costs, self._rest.call("GET", "costs/", params=asked))
 
@@ -270,29 +354,42 @@ class Client(SimulationCalls):
         """Have a kind measured anew; its numbers stay as estimates until then."""
         return as_object(self._rest.call("POST", f"kinds/{int(kind_id)}/forget/"))
 
-    # -- secrets -----------------------------------------------------------------------------------------------------------------
+    # -- secrets
+    # -----------------------------------------------------------------------------------------------------------------
 
     def secrets(self, team: str) -> list[str]:
         """Names of a team's secrets."""
-        return [str(row["name"]) for row in as_list(self._rest.call("GET", f"teams/{segment(team)}/secrets/"))]
+        return [
+            str(row["name"])
+            for row in as_list(self._rest.call("GET", f"teams/{segment(team)}/secrets/"))
+        ]
 
     def set_secret(self, team: str, name: str, value: str) -> None:
         """Make or replace a team's secret."""
-        self._rest.call("PUT", f"teams/{segment(team)}/secrets/{segment(name)}/", json={"value": value})
+        self._rest.call(
+            "PUT", f"teams/{segment(team)}/secrets/{segment(name)}/", json={"value": value}
+        )
 
     def delete_secret(self, team: str, name: str) -> None:
         """Remove a team's secret."""
         self._rest.call("DELETE", f"teams/{segment(team)}/secrets/{segment(name)}/")
 
-    # -- inside ------------------------------------------------------------------------------------------------------------------
+    # -- inside
+    # ------------------------------------------------------------------------------------------------------------------
 
     def _submission(self, path: str, body: Mapping[str, Any], key: str) -> Submission:
-        answer = self._rest.send("POST", path, repeatable=True, json=dict(body), headers={"Idempotency-Key": key})
+        answer = self._rest.send(
+            "POST", path, repeatable=True, json=dict(body), headers={"Idempotency-Key": key}
+        )
         data = as_object(content(answer))
-        return Submission(read(Job, data), tuple(data.get("warnings", ())), created=answer.status_code == 201)
+        return Submission(
+            read(Job, data), tuple(data.get("warnings", ())), created=answer.status_code == 201
+        )
 
     def _act(self, job_id: str, verb: str) -> Job:
         return read(Job, self._rest.call("POST", f"jobs/{segment(job_id)}/{verb}/"))
 
     def _node(self, node_id: str, verb: str, body: Mapping[str, Any]) -> Node:
-        return read(Node, self._rest.call("POST", f"nodes/{segment(node_id)}/{verb}/", json=given(body)))
+        return read(
+            Node, self._rest.call("POST", f"nodes/{segment(node_id)}/{verb}/", json=given(body))
+        )

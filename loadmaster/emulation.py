@@ -1,10 +1,13 @@
-"""The emulated device clock: gives real training steps the pace of a GPU this machine does not have.
+"""The emulated device clock: gives real training steps the pace of a GPU this machine does not
+have.
 
-The real step runs inside a period of T seconds, T being the step time of the job's kind on the emulated GPU type; the clock
-sleeps for what is left of the period. Periods follow each other on a fixed grid (a late step is caught up by the next ones),
-so the pace stays right although several trainers share a few cores; stretching each step by a sleep of fixed length would not.
-T may change between steps (`step_s`): another job has come onto the device, or has left it.
-What was slept is never presented as work: the share of steps whose real work did not fit into T is published beside the pace.
+The real step runs inside a period of T seconds, T being the step time of the job's kind on the
+emulated GPU type; the clock sleeps for what is left of the period. Periods follow each other on a
+fixed grid (a late step is caught up by the next ones), so the pace stays right although several
+trainers share a few cores; stretching each step by a sleep of fixed length would not. T may change
+between steps (`step_s`): another job has come onto the device, or has left it. What was slept is
+never presented as work: the share of steps whose real work did not fit into T is published beside
+the pace.
 """
 
 import math
@@ -20,9 +23,11 @@ def _never() -> bool:
 
 
 class PacingClock:
-    """Ends steps on a grid of `step_s` seconds: deadline = max(deadline + T, now - 3T), then sleep until the deadline.
+    """Ends steps on a grid of `step_s` seconds: deadline = max(deadline + T, now - 3T), then sleep
+    until the deadline.
 
-    The bound of 3T forgets what cannot be caught up: after a long stall at most three steps run unpaced.
+    The bound of 3T forgets what cannot be caught up: after a long stall at most three steps run
+    unpaced.
 
     Args:
         step_s: T, the seconds one step takes on the emulated device; finite and above zero.
@@ -34,10 +39,16 @@ class PacingClock:
     """
 
     def __init__(
-        self, step_s: float, *, now: Callable[[], float] = time.monotonic, sleep: Callable[[float], None] = time.sleep
+        self,
+        step_s: float,
+        *,
+        now: Callable[[], float] = time.monotonic,
+        sleep: Callable[[float], None] = time.sleep,
     ) -> None:
         if not (math.isfinite(step_s) and step_s > 0):
-            raise ValueError(f"step_s must be a finite number of seconds above zero, not {step_s!r}")
+            raise ValueError(
+                f"step_s must be a finite number of seconds above zero, not {step_s!r}"
+            )
         self.step_s = step_s
         self._now = now
         self._sleep = sleep
@@ -48,7 +59,9 @@ class PacingClock:
 
     @property
     def overrun_fraction(self) -> float:
-        """The fraction of steps, in [0, 1], whose real work took longer than T; 0 before the first step."""
+        """The fraction of steps, in [0, 1], whose real work took longer than T; 0 before the first
+        step.
+        """
         return self._overruns / self._steps if self._steps else 0.0
 
     def start(self) -> None:
@@ -57,17 +70,23 @@ class PacingClock:
             self._deadline_s = self._work_began_s = self._now()
 
     def shift(self, seconds: float) -> None:
-        """Move the grid by time that was spent outside of steps (a checkpoint), so that it is neither caught up nor an overrun."""
+        """Move the grid by time that was spent outside of steps (a checkpoint), so that it is
+        neither caught up nor an overrun.
+        """
         if self._deadline_s is not None:
             self._deadline_s += seconds
             self._work_began_s += seconds
 
     def wait(self, stopped: Callable[[], bool] = _never) -> None:
-        """End a step: count it, and sleep until its deadline or until `stopped` (asked at least every 50 ms) says so."""
+        """End a step: count it, and sleep until its deadline or until `stopped` (asked at least
+        every 50 ms) says so.
+        """
         self.start()
         now_s = self._now()
         self._count(now_s - self._work_began_s)
-        deadline_s = max((self._deadline_s or 0.0) + self.step_s, now_s - CATCH_UP_PERIODS * self.step_s)
+        deadline_s = max(
+            (self._deadline_s or 0.0) + self.step_s, now_s - CATCH_UP_PERIODS * self.step_s
+        )
         while (left_s := deadline_s - now_s) > 0 and not stopped():
             self._sleep(min(left_s, SLICE_S))
             now_s = self._now()

@@ -12,8 +12,9 @@ Batch = TypeVar("Batch")
 class Epochs(Generic[Batch]):
     """The batches from a position on, epoch after epoch, knowing at any time where it stands.
 
-    A loader with `set_epoch(epoch)` is told of each epoch before it begins. One with `iter_from(batch)` yields the batches of the
-    epoch from that one on; any other is asked for all of them, and those before it are thrown away.
+    A loader with `set_epoch(epoch)` is told of each epoch before it begins. One with
+    `iter_from(batch)` yields the batches of the epoch from that one on; any other is asked for all
+    of them, and those before it are thrown away.
     """
 
     def __init__(self, loader: Iterable[Batch], position: Position, *, again: bool) -> None:
@@ -36,7 +37,10 @@ class Epochs(Generic[Batch]):
                 self.batch += 1
                 yield batch
             if not self.batch:
-                raise ValueError(f"the loader yielded no batch in epoch {self.epoch}: give one that can be iterated again")
+                raise ValueError(
+                    f"the loader yielded no batch in epoch {self.epoch}: give one that can be"
+                    " iterated again"
+                )
             if not self._again:
                 return
             self.epoch, self.batch, self._skip = self.epoch + 1, 0, 0

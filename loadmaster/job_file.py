@@ -1,4 +1,6 @@
-"""Job files: the fields of docs/jobs.md as YAML (or JSON), with values replaced from the command line by `--set name=value`."""
+"""Job files: the fields of docs/jobs.md as YAML (or JSON), with values replaced from the command
+line by `--set name=value`.
+"""
 
 from __future__ import annotations
 
@@ -18,7 +20,9 @@ class JobFileError(Exception):
 
 
 class _Loader(yaml.SafeLoader):
-    """YAML's safe loader that refuses a name given twice, which would silently lose the first value."""
+    """YAML's safe loader that refuses a name given twice, which would silently lose the first
+    value.
+    """
 
 
 def _mapping(loader: _Loader, node: yaml.MappingNode) -> dict[Any, Any]:
@@ -33,7 +37,9 @@ _Loader.add_constructor(yaml.resolver.BaseResolver.DEFAULT_MAPPING_TAG, _mapping
 
 
 def read_job_file(path: Path, settings: Iterable[str] = ()) -> dict[str, Any]:
-    """The job in a file, with the settings put over it, as plain data fit for JSON. Raises JobFileError."""
+    """The job in a file, with the settings put over it, as plain data fit for JSON. Raises
+    JobFileError.
+    """
     try:
         if path.stat().st_size > LARGEST:
             raise JobFileError(f"{path} is larger than {LARGEST} bytes; a job file holds one job")
@@ -56,12 +62,17 @@ def parse(text: str) -> dict[str, Any]:
 
 
 def parse_settings(settings: Iterable[str], over: dict[str, Any] | None = None) -> dict[str, Any]:
-    """Values of `name=value` or `name.key=value`; each value is YAML, and keys go into a copy of what `over` has there."""
+    """Values of `name=value` or `name.key=value`; each value is YAML, and keys go into a copy of
+    what `over` has there.
+    """
     values: dict[str, Any] = {}
     for setting in settings:
         match = re.fullmatch(r"([A-Za-z_]\w*)(?:\.([A-Za-z_]\w*))?=(.*)", setting, re.DOTALL)
         if not match:
-            raise JobFileError(f"--set {setting}: write name=value or name.key=value, such as gpus=2 or environment.SEED=1")
+            raise JobFileError(
+                f"--set {setting}: write name=value or name.key=value, such as gpus=2 or"
+                " environment.SEED=1"
+            )
         name, key, value = match[1], match[2], _yaml(match[3])
         if key is None:
             values[name] = value

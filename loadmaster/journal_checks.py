@@ -1,8 +1,10 @@
-"""Holds the journals of jobs against what was submitted: nothing lost, nothing run twice at once, no device held twice.
+"""Holds the journals of jobs against what was submitted: nothing lost, nothing run twice at once,
+no device held twice.
 
-What is read is what the jobs wrote themselves (`loadmaster.journals`), and `submitted.json`: a list of {"id", "steps"}. Launches of
-a rank that share a folder of checkpoints are one chain: none may live while another does, and each goes on at a step that an
-earlier one has done, not before the newest checkpoint that was whole. A profile run has a folder, and so a chain, of its own.
+What is read is what the jobs wrote themselves (`loadmaster.journals`), and `submitted.json`: a list
+of {"id", "steps"}. Launches of a rank that share a folder of checkpoints are one chain: none may
+live while another does, and each goes on at a step that an earlier one has done, not before the
+newest checkpoint that was whole. A profile run has a folder, and so a chain, of its own.
 """
 
 from __future__ import annotations
@@ -27,7 +29,9 @@ class JournalsError(Exception):
 
 @dataclass(slots=True)
 class Launch:
-    """One process of a job, from its birth to the last sign of life that it gave; times on the boot clock of `boot_id`."""
+    """One process of a job, from its birth to the last sign of life that it gave; times on the boot
+    clock of `boot_id`.
+    """
 
     job: str
     name: str
@@ -76,7 +80,9 @@ class Findings:
 
 
 def check_journals(folder: Path) -> Findings:
-    """Read the journals in `folder` and check them. Raises JournalsError where they cannot be read."""
+    """Read the journals in `folder` and check them. Raises JournalsError where they cannot be
+    read.
+    """
     wanted = _submitted(folder / SUBMITTED)
     launches = sorted(_launches(folder), key=attrgetter("born_s"))
     by_job: dict[str, list[Launch]] = defaultdict(list)
@@ -110,7 +116,9 @@ def _launches(folder: Path) -> Iterator[Launch]:
             try:
                 _take(found, json.loads(text))
             except (ValueError, KeyError, TypeError) as error:
-                raise JournalsError(f"{path}, line {number} is no line of a journal: {error}") from error
+                raise JournalsError(
+                    f"{path}, line {number} is no line of a journal: {error}"
+                ) from error
         yield from found.values()
 
 
@@ -153,9 +161,15 @@ def _broken(launch: Launch, done: int, saved: int) -> Iterator[str]:
         return
     at = launch.resumed
     if at > done:
-        yield f"job {launch.job}: launch {launch.name} went on after step {at}, but only {done} were done"
+        yield (
+            f"job {launch.job}: launch {launch.name} went on after step {at}, but only {done} were"
+            " done"
+        )
     if at < saved:
-        yield f"job {launch.job}: launch {launch.name} went on after step {at}, although a checkpoint held {saved}"
+        yield (
+            f"job {launch.job}: launch {launch.name} went on after step {at}, although a checkpoint"
+            f" held {saved}"
+        )
     if launch.steps != list(range(at + 1, at + 1 + len(launch.steps))):
         yield f"job {launch.job}: launch {launch.name} did not do its steps one after another"
 
@@ -163,18 +177,28 @@ def _broken(launch: Launch, done: int, saved: int) -> Iterator[str]:
 def _locked_out(launches: Iterable[Launch]) -> Iterator[str]:
     for launch in launches:
         if not launch.lock_was_free:
-            yield f"job {launch.job}: launch {launch.name} found another one alive (the lock was taken)"
+            yield (
+                f"job {launch.job}: launch {launch.name} found another one alive (the lock was"
+                " taken)"
+            )
 
 
-def _at_once(launches: Iterable[Launch], keys: Callable[[Launch], Iterable[Hashable]]) -> Iterator[str]:
-    """Pairs of launches that were alive at the same time with a key in common; only clocks of one boot can be compared."""
+def _at_once(
+    launches: Iterable[Launch], keys: Callable[[Launch], Iterable[Hashable]]
+) -> Iterator[str]:
+    """Pairs of launches that were alive at the same time with a key in common; only clocks of one
+    boot can be compared.
+    """
     last: dict[tuple[str, Hashable], Launch] = {}
     for launch in launches:
         for key in keys(launch):
             before = last.get((launch.boot_id, key))
             if before and before.last_s > launch.born_s:
                 seconds = min(before.last_s, launch.last_s) - launch.born_s
-                yield f"{_named(key)}: launches {before.name} and {launch.name} were alive together for {seconds:.2f} s"
+                yield (
+                    f"{_named(key)}: launches {before.name} and {launch.name} were alive together"
+                    f" for {seconds:.2f} s"
+                )
             if before is None or launch.last_s > before.last_s:
                 last[launch.boot_id, key] = launch
 

@@ -1,15 +1,18 @@
-"""Journals that jobs keep of themselves, beside everything that Loadmaster records: when each launch began, lived and ended.
+"""Journals that jobs keep of themselves, beside everything that Loadmaster records: when each
+launch began, lived and ended.
 
     with JobJournal.of_this_launch(folder) as journal:
         for batch in training.steps(loader, save=save, load=load):
             ...
             journal.step(done)
 
-A launch appends lines of JSON to `<job>.jsonl`: `start`, a `beat` every 100 ms, what it did (`resumed`, `step`, `saved`), `end`.
-Each carries the boot clock (CLOCK_BOOTTIME), so launches of one machine can be held against each other, and one that was killed by
-SIGKILL has ended at its last beat. As long as it lives it locks a file beside the journal, one for the job's rank and folder of
-checkpoints: finding the lock taken is evidence by the kernel that another launch was alive. (Profile runs have folders of their
-own, and several may run at once.) `loadmaster.journal_checks` reads what is written here.
+A launch appends lines of JSON to `<job>.jsonl`: `start`, a `beat` every 100 ms, what it did
+(`resumed`, `step`, `saved`), `end`. Each carries the boot clock (CLOCK_BOOTTIME), so launches of
+one machine can be held against each other, and one that was killed by SIGKILL has ended at its last
+beat. As long as it lives it locks a file beside the journal, one for the job's rank and folder of
+checkpoints: finding the lock taken is evidence by the kernel that another launch was alive.
+(Profile runs have folders of their own, and several may run at once.) `loadmaster.journal_checks`
+reads what is written here.
 """
 
 from __future__ import annotations
@@ -33,7 +36,9 @@ _BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
 
 @dataclass(frozen=True, slots=True)
 class LaunchFacts:
-    """Which launch this is, as its agent says. Launches that share the folder `checkpoints` must follow one another."""
+    """Which launch this is, as its agent says. Launches that share the folder `checkpoints` must
+    follow one another.
+    """
 
     job: str
     assignment: str
@@ -65,7 +70,9 @@ class JobJournal:
         self._facts = facts
         self._launch = f"{facts.assignment}-{facts.fence}-{os.getpid()}"
         self._descriptor = _append_to(folder / f"{facts.job}.jsonl")
-        self._lock = _append_to(folder / f"{facts.job}.{facts.rank}.{_digest(facts.checkpoints)}.lock")
+        self._lock = _append_to(
+            folder / f"{facts.job}.{facts.rank}.{_digest(facts.checkpoints)}.lock"
+        )
         self._is_locked = False
         self._ended = threading.Event()
         self._beats = threading.Thread(target=self._beat, name="journal", daemon=True)
@@ -80,14 +87,21 @@ class JobJournal:
         facts = self._facts
         self._write(
             "start",
-            job=facts.job, assignment=facts.assignment, fence=facts.fence, rank=facts.rank, devices=list(facts.devices),
-            steps=facts.steps, checkpoints=facts.checkpoints, pid=os.getpid(), boot_id=_boot_id(), born_s=born_s,
+            job=facts.job, assignment=facts.assignment, fence=facts.fence, rank=facts.rank,
+            devices=list(facts.devices),
+            steps=facts.steps, checkpoints=facts.checkpoints, pid=os.getpid(), boot_id=_boot_id(),
+            born_s=born_s,
             at_s=time.time(), lock_free=self._take_lock(),
         )  # fmt: skip
         self._beats.start()
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
         self._ended.set()
         self._beats.join()
         self._write("end", how="done" if error is None else type(error).__name__)
@@ -103,7 +117,9 @@ class JobJournal:
         self._write("step", step=step)
 
     def saved(self, step: int) -> None:
-        """A checkpoint after so many steps is whole and named: nothing up to it may be done again or be missing."""
+        """A checkpoint after so many steps is whole and named: nothing up to it may be done again
+        or be missing.
+        """
         self._write("saved", step=step)
 
     def _beat(self) -> None:
@@ -121,7 +137,10 @@ class JobJournal:
         return True
 
     def _write(self, event: str, **fields: object) -> None:
-        line = json.dumps({"launch": self._launch, "event": event, "boot_s": _boot_s(), **fields}, separators=(",", ":"))
+        line = json.dumps(
+            {"launch": self._launch, "event": event, "boot_s": _boot_s(), **fields},
+            separators=(",", ":"),
+        )
         os.write(self._descriptor, line.encode() + b"\n")
 
 

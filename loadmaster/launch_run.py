@@ -1,4 +1,6 @@
-"""One launch of a job, from its first batch to its end: what stands behind `loadmaster.training.steps`."""
+"""One launch of a job, from its first batch to its end: what stands behind
+`loadmaster.training.steps`.
+"""
 
 import math
 import sys
@@ -8,7 +10,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import SupportsFloat, TypeVar
 
-from loadmaster.checkpoints import Checkpoint, CheckpointError, CheckpointStore, Position, is_disk_full
+from loadmaster.checkpoints import (
+    Checkpoint,
+    CheckpointError,
+    CheckpointStore,
+    Position,
+    is_disk_full,
+)
 from loadmaster.emulation import PacingClock
 from loadmaster.epochs import Epochs
 from loadmaster.gangs import LeftEarly, gang_of
@@ -23,7 +31,9 @@ Metrics = Mapping[str, SupportsFloat]
 
 
 class Preempted(SystemExit):
-    """The job was asked to leave and its state is saved: the process ends with exit code 75, to be resumed elsewhere."""
+    """The job was asked to leave and its state is saved: the process ends with exit code 75, to be
+    resumed elsewhere.
+    """
 
     def __init__(self, reason: str) -> None:
         super().__init__(EXIT_PREEMPTED)
@@ -34,7 +44,9 @@ class Preempted(SystemExit):
 
 
 class QuotaReached(SystemExit):
-    """This launch was given only so many steps and has done them: the process ends with exit code 0, the job is not done."""
+    """This launch was given only so many steps and has done them: the process ends with exit code
+    0, the job is not done.
+    """
 
     def __init__(self) -> None:
         super().__init__(0)
@@ -45,7 +57,9 @@ class QuotaReached(SystemExit):
 
 @dataclass(frozen=True, slots=True)
 class Work:
-    """What there is to do, and how its state is saved; the fields are the arguments of `loadmaster.training.steps`."""
+    """What there is to do, and how its state is saved; the fields are the arguments of
+    `loadmaster.training.steps`.
+    """
 
     total: int | None
     every_s: float
@@ -67,8 +81,14 @@ class Run:
         self._run_dir = environment.run_dir
         self._log = ProgressLog(environment.run_dir)
         self._term = TermWatch(environment.run_dir, environment.fence)
-        self._store = CheckpointStore(work.folder, environment.fence, warn=self._warn) if work.folder else None
-        self._pacing = PacingClock(environment.emulated_step_s) if environment.emulated_step_s else None
+        self._store = (
+            CheckpointStore(work.folder, environment.fence, warn=self._warn)
+            if work.folder
+            else None
+        )
+        self._pacing = (
+            PacingClock(environment.emulated_step_s) if environment.emulated_step_s else None
+        )
         self._pace = PaceWatch(environment.run_dir, environment.emulated_step_s or math.inf)
         self._meter = Meter()
         self._step = self._launch_steps = 0
@@ -78,12 +98,18 @@ class Run:
         self._gang = gang_of(environment, self._fell)
 
     def batches(self, loader: Iterable[Batch]) -> Iterator[Batch]:
-        """Yield batches until the steps are done; everything that ends the launch early is raised from here."""
+        """Yield batches until the steps are done; everything that ends the launch early is raised
+        from here.
+        """
         leaving = False
         self._term.catch_sigterm()
         Run.current = self
         try:
-            epochs = Epochs(loader, self._resume(), again=self._work.total is not None or self._quota is not None)
+            epochs = Epochs(
+                loader,
+                self._resume(),
+                again=self._work.total is not None or self._quota is not None,
+            )
             source = iter(epochs)
             while self._goes_on(epochs):
                 try:
@@ -129,11 +155,20 @@ class Run:
 
     def _path_of(self, begin: Checkpoint) -> Path:
         if self._store is None:
-            raise CheckpointError(f"rank 0 begins at step {begin.position.step}, and this rank has no folder of checkpoints")
-        return self._store.folder / begin.file if begin == self._store.newest else self._store.follow(begin)
+            raise CheckpointError(
+                f"rank 0 begins at step {begin.position.step}, and this rank has no folder of"
+                " checkpoints"
+            )
+        return (
+            self._store.folder / begin.file
+            if begin == self._store.newest
+            else self._store.follow(begin)
+        )
 
     def _goes_on(self, epochs: Epochs[Batch]) -> bool:
-        """At a step boundary: whether the job has another step to do; raises what ends the launch before the job is done."""
+        """At a step boundary: whether the job has another step to do; raises what ends the launch
+        before the job is done.
+        """
         if self._work.total is not None and self._step >= self._work.total:
             return False
         if self._quota is not None and self._launch_steps >= self._quota:
@@ -190,10 +225,15 @@ class Run:
             with self._gang.saving():
                 self._store.save(position, self._work.save)
             self._saved_step = self._step
-        except Exception as error:  # libraries wrap the disk's error in their own; whatever is not a full disk is raised again
+        except Exception as error:
+            # libraries wrap the disk's error in their own; whatever is not a full disk is raised
+            # again
             if not is_disk_full(error):
                 raise
-            self._warn(f"no room for the checkpoint of step {self._step}, the one of step {self._saved_step} stands: {error}")
+            self._warn(
+                f"no room for the checkpoint of step {self._step}, the one of step"
+                f" {self._saved_step} stands: {error}"
+            )
         else:
             self._tell("checkpoint", checkpoint_s=time.monotonic() - began_s)
         self._pause(began_s)

@@ -1,4 +1,6 @@
-"""Loaders made of plain iterables: such that can be iterated again, begun in the middle, and dealt out to the ranks of a gang."""
+"""Loaders made of plain iterables: such that can be iterated again, begun in the middle, and dealt
+out to the ranks of a gang.
+"""
 
 import os
 from collections.abc import Callable, Iterable, Iterator, Sized
@@ -11,7 +13,8 @@ Batch = TypeVar("Batch")
 
 
 class ByEpoch(Generic[Batch]):
-    """What `make(epoch)` yields, epoch after epoch: for generators, files and streams, which can be gone through only once.
+    """What `make(epoch)` yields, epoch after epoch: for generators, files and streams, which can be
+    gone through only once.
 
         loader = ByEpoch(lambda epoch: read_batches("train.csv", seed=epoch))
 
@@ -31,16 +34,20 @@ class ByEpoch(Generic[Batch]):
 
 
 class Sharded(Generic[Batch]):
-    """This rank's part of a loader's batches: of every `world_size` in a row one for each rank, and what is left over for none.
+    """This rank's part of a loader's batches: of every `world_size` in a row one for each rank, and
+    what is left over for none.
 
-    So all ranks have the same number of batches, and none waits for another at the end of an epoch. Without arguments rank and
-    number of ranks are those of this launch. Every rank still reads all batches; it throws away those of the others.
+    So all ranks have the same number of batches, and none waits for another at the end of an epoch.
+    Without arguments rank and number of ranks are those of this launch. Every rank still reads all
+    batches; it throws away those of the others.
 
     Raises:
         ValueError: there is no such rank.
     """
 
-    def __init__(self, loader: Iterable[Batch], rank: int | None = None, world_size: int | None = None) -> None:
+    def __init__(
+        self, loader: Iterable[Batch], rank: int | None = None, world_size: int | None = None
+    ) -> None:
         environment = JobEnvironment.read(os.environ)
         self._loader = loader
         self._rank = environment.rank if rank is None else rank

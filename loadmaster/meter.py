@@ -7,7 +7,9 @@ RECENT_STEPS = 32
 
 
 class Meter:
-    """Recent steps per second, from measured step times alone: pauses (set-up, checkpoints) are left out."""
+    """Recent steps per second, from measured step times alone: pauses (set-up, checkpoints) are
+    left out.
+    """
 
     def __init__(self) -> None:
         self.first_s: float | None = None

@@ -1,12 +1,20 @@
-"""What a policy of a third party is built on. Import the contracts from here, never from the package that happens to hold them.
+"""What a policy of a third party is built on. Import the contracts from here, never from the
+package that happens to hold them.
 
-A policy is a frozen dataclass whose fields are its parameters (`parameter`), called with a `Snapshot`, returning a `Plan`; name it
-in an entry point of the group `loadmaster.policies`. `violations` is the judge that every plan must pass.
+A policy is a frozen dataclass whose fields are its parameters (`parameter`), called with a
+`Snapshot`, returning a `Plan`; name it in an entry point of the group `loadmaster.policies`.
+`violations` is the judge that every plan must pass.
 """
 
 from __future__ import annotations
 
-from policies.base import Policy, PolicyError, PolicyParameterError, SolverFailedError, UnknownPolicyError
+from policies.base import (
+    Policy,
+    PolicyError,
+    PolicyParameterError,
+    SolverFailedError,
+    UnknownPolicyError,
+)
 from policies.judge import Violation, violations
 from policies.parameters import parameter
 from policies.plan import PLAN_VERSION, Placement, Plan, PlanStatus, WaitCode, Waiting

@@ -1,29 +1,31 @@
 """The agent protocol's words: what agent and server say to each other, version 1.
 
-REST under `/api/agent/v1`, JSON, bearer token. Both sides import this module, so a field has one name. Every request carries the
-header `Loadmaster-Protocol: 1`; another version is refused with 426 and a text that says which one is spoken.
+REST under `/api/agent/v1`, JSON, bearer token. Both sides import this module, so a field has one
+name. Every request carries the header `Loadmaster-Protocol: 1`; another version is refused with 426
+and a text that says which one is spoken.
 
-| call | request | reply |
-|---|---|---|
-| POST register (header `Authorization: Bearer <enrolment token>`) | Registration | Registered |
-| POST nodes/{node}/session | SessionRequest | Session; 409 while another machine's session lives |
-| POST nodes/{node}/heartbeat | Heartbeat | HeartbeatReply; 409 when the epoch is stale |
-| GET nodes/{node}/directives?cursor=&wait= | | 200 HeartbeatReply-like {directives, cursor} or 204 |
-| PUT assignments/{id}/accept | Accept | LaunchSpec; 409 if stale |
-| PUT assignments/{id}/state | StateReport | {"state"}; a replay gets 200, a stale one 409 |
-| PUT assignments/{id}/logs/{stream}?offset=&fence=&epoch= | gzip body, header `X-Content-SHA256` | {"next_offset"}; or 409 |
-| POST assignments/{id}/metrics | MetricsBatch | 202 |
+| call | request | reply | |---|---|---| | POST register (header `Authorization: Bearer <enrolment
+token>`) | Registration | Registered | | POST nodes/{node}/session | SessionRequest | Session; 409
+while another machine's session lives | | POST nodes/{node}/heartbeat | Heartbeat | HeartbeatReply;
+409 when the epoch is stale | | GET nodes/{node}/directives?cursor=&wait= | | 200
+HeartbeatReply-like {directives, cursor} or 204 | | PUT assignments/{id}/accept | Accept |
+LaunchSpec; 409 if stale | | PUT assignments/{id}/state | StateReport | {"state"}; a replay gets
+200, a stale one 409 | | PUT assignments/{id}/logs/{stream}?offset=&fence=&epoch= | gzip body,
+header `X-Content-SHA256` | {"next_offset"}; or 409 | | POST assignments/{id}/metrics | MetricsBatch
+| 202 |
 
-A log's offset counts unpacked bytes, and `X-Content-SHA256` is the lower-case hex sha256 of the unpacked bytes of this piece;
-a 409 says the offset expected.
-Node calls after register carry `Authorization: Bearer <node token>`. Times are Unix seconds; `observed_at_s` is evidence, the
-server's receipt time decides. The server's answers to heartbeat and accept carry the header `Loadmaster-Time`, its clock: an agent
-takes a time of the server's (a term's end) for so many seconds from when it asked, whatever its own clock says. Errors are
-{"error": {"code", "detail", "field"?, "expected"?}} (codes: ErrorCode). Every call may be repeated after a lost answer: accept
+A log's offset counts unpacked bytes, and `X-Content-SHA256` is the lower-case hex sha256 of the
+unpacked bytes of this piece; a 409 says the offset expected. Node calls after register carry
+`Authorization: Bearer <node token>`. Times are Unix seconds; `observed_at_s` is evidence, the
+server's receipt time decides. The server's answers to heartbeat and accept carry the header
+`Loadmaster-Time`, its clock: an agent takes a time of the server's (a term's end) for so many
+seconds from when it asked, whatever its own clock says. Errors are {"error": {"code", "detail",
+"field"?, "expected"?}} (codes: ErrorCode). Every call may be repeated after a lost answer: accept
 answers the same fence with the same LaunchSpec while the assignment lives.
 
-Both sides read strictly, and a server is upgraded before its agents. A field that a server says and older agents do not know is
-marked LATER: it is left out where it has its default, and what would need it is kept from agents that do not know it (FEATURES).
+Both sides read strictly, and a server is upgraded before its agents. A field that a server says and
+older agents do not know is marked LATER: it is left out where it has its default, and what would
+need it is kept from agents that do not know it (FEATURES).
 """
 
 from __future__ import annotations
@@ -36,7 +38,9 @@ PROTOCOL_HEADER = "Loadmaster-Protocol"
 TIME_HEADER = "Loadmaster-Time"
 
 LATER = {"later": True}
-"""Metadata of a field that was added for agents that know it: `wire` leaves it out where it has its default."""
+"""Metadata of a field that was added for agents that know it: `wire` leaves it out where it has its
+default.
+"""
 
 MOST_SLOTS = 16
 """Jobs that may share one GPU at most. Policies pair two."""
@@ -51,11 +55,14 @@ CONTAINER = "{container}"
 """Stands in a node's address for a launch's own name, where containers find one another by name."""
 
 FEATURES = frozenset({*RUNTIMES, "emulated", "checkpoint", "steps_quota", "lease_guard", GANG})
-"""Features an agent of this version may know; a LaunchSpec that requires another one is REJECTED."""
+"""Features an agent of this version may know; a LaunchSpec that requires another one is REJECTED.
+"""
 
 
 def features_with(runtime: str) -> tuple[str, ...]:
-    """What a node offers whose agent runs jobs by that runtime: everything but the other runtimes."""
+    """What a node offers whose agent runs jobs by that runtime: everything but the other
+    runtimes.
+    """
     return tuple(sorted(FEATURES - set(RUNTIMES) | {runtime}))
 
 
@@ -77,7 +84,9 @@ class AssignmentState(StrEnum):
 
 
 class ReasonClass(StrEnum):
-    """Why an assignment ended; only USER and OOM use up a job's retries. GANG: another rank of its gang ended or was lost first."""
+    """Why an assignment ended; only USER and OOM use up a job's retries. GANG: another rank of its
+    gang ended or was lost first.
+    """
 
     USER = "user"
     OOM = "oom"
@@ -91,7 +100,9 @@ class ReasonClass(StrEnum):
 
 
 class DirectiveAction(StrEnum):
-    """What the server wants done with an assignment. A hint that saves latency; the heartbeat's answer repeats it until done."""
+    """What the server wants done with an assignment. A hint that saves latency; the heartbeat's
+    answer repeats it until done.
+    """
 
     START = "start"
     STOP = "stop"
@@ -99,14 +110,18 @@ class DirectiveAction(StrEnum):
 
 
 class StopReason(StrEnum):
-    """Why the server wants an assignment stopped: PREEMPT saves a checkpoint first, CANCEL need not."""
+    """Why the server wants an assignment stopped: PREEMPT saves a checkpoint first, CANCEL need
+    not.
+    """
 
     PREEMPT = "preempt"
     CANCEL = "cancel"
 
 
 OUT_OF_SHARED_MEMORY = "out of memory on a GPU it shared"
-"""How a reason begins that an agent gives (FAILED, `gpu`) for a run that found no memory on a GPU beside another job's."""
+"""How a reason begins that an agent gives (FAILED, `gpu`) for a run that found no memory on a GPU
+beside another job's.
+"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -171,10 +186,11 @@ class KnownAssignment:
 
 @dataclass(frozen=True, slots=True)
 class SessionRequest:
-    """Opens a session. `session_secret` lives in the agent's journal: the same machine with it supersedes its session at once.
+    """Opens a session. `session_secret` lives in the agent's journal: the same machine with it
+    supersedes its session at once.
 
-    `address` is where other nodes reach what a launch listens on, a host's name or IP address (CONTAINER in it stands for the
-    launch's own name); empty where they cannot.
+    `address` is where other nodes reach what a launch listens on, a host's name or IP address
+    (CONTAINER in it stands for the launch's own name); empty where they cannot.
     """
 
     machine_id: str
@@ -199,7 +215,9 @@ class Session:
 
 @dataclass(frozen=True, slots=True)
 class DeviceSample:
-    """A device's health and use at the time of the heartbeat. `power_source` is "measured" or "modelled"."""
+    """A device's health and use at the time of the heartbeat. `power_source` is "measured" or
+    "modelled".
+    """
 
     uuid: str
     healthy: bool = True
@@ -225,7 +243,9 @@ class Heartbeat:
 
 @dataclass(frozen=True, slots=True)
 class Lease:
-    """The assignment may go on for `ttl_s`, counted by the agent from when it *sent* the renewal."""
+    """The assignment may go on for `ttl_s`, counted by the agent from when it *sent* the
+    renewal.
+    """
 
     id: str
     fence: int
@@ -234,7 +254,9 @@ class Lease:
 
 @dataclass(frozen=True, slots=True)
 class Directive:
-    """One wish of the server for one assignment; `stop_reason`, `term_until_s` and `steps_quota` go with STOP and UPDATE."""
+    """One wish of the server for one assignment; `stop_reason`, `term_until_s` and `steps_quota` go
+    with STOP and UPDATE.
+    """
 
     id: str
     fence: int
@@ -265,15 +287,17 @@ class Accept:
 
 @dataclass(frozen=True, slots=True)
 class LaunchSpec:
-    """Everything needed to run one rank of one assignment: the payload of accept, a versioned JSON Schema.
+    """Everything needed to run one rank of one assignment: the payload of accept, a versioned JSON
+    Schema.
 
-    `runtime` "process" runs `command` on the host, "docker" in `image`; `image_digest` is what that name was resolved to by the
-    job's first launch, or empty. `environment` holds plain values, `secrets` those that must never be logged. `devices` are uuids
-    on the agent's node; an emulated one is paced by the node's own table for `kind_name`.
+    `runtime` "process" runs `command` on the host, "docker" in `image`; `image_digest` is what that
+    name was resolved to by the job's first launch, or empty. `environment` holds plain values,
+    `secrets` those that must never be logged. `devices` are uuids on the agent's node; an emulated
+    one is paced by the node's own table for `kind_name`.
 
-    A gang (`world_size` above 1) meets at `rendezvous`, "host:port" of its rank 0, empty where that node says no address; the port
-    is the framework's, the one after it that of the training library, whose ranks know each other by `gang_token`. `gang_gpus`
-    are the GPUs of all ranks.
+    A gang (`world_size` above 1) meets at `rendezvous`, "host:port" of its rank 0, empty where that
+    node says no address; the port is the framework's, the one after it that of the training
+    library, whose ranks know each other by `gang_token`. `gang_gpus` are the GPUs of all ranks.
     """
 
     assignment: str
@@ -317,9 +341,9 @@ class LaunchSpec:
 class StateReport:
     """A move of an assignment as the agent saw it; `seq` grows with every report of the assignment.
 
-    `prepared_fraction` says in PREPARING how much of the image is there; `image_digest` in RUNNING what the image's name was
-    resolved to (a registry's digest, or the image's id where no registry gave it one): the server keeps the first, and later
-    launches use it.
+    `prepared_fraction` says in PREPARING how much of the image is there; `image_digest` in RUNNING
+    what the image's name was resolved to (a registry's digest, or the image's id where no registry
+    gave it one): the server keeps the first, and later launches use it.
     """
 
     epoch: int
@@ -338,7 +362,9 @@ class StateReport:
 
 @dataclass(frozen=True, slots=True)
 class ProgressSample:
-    """Progress since the job's start and recent speed; `event` is one of start, progress, checkpoint, preempted, quota, end."""
+    """Progress since the job's start and recent speed; `event` is one of start, progress,
+    checkpoint, preempted, quota, end.
+    """
 
     at_s: float
     event: str
@@ -353,7 +379,9 @@ class ProgressSample:
 
 @dataclass(frozen=True, slots=True)
 class UsageSample:
-    """What the processes of an assignment use: cores, memory, and its GPUs' mean use and total watts (measured or modelled)."""
+    """What the processes of an assignment use: cores, memory, and its GPUs' mean use and total
+    watts (measured or modelled).
+    """
 
     at_s: float
     cores: float
@@ -397,7 +425,9 @@ class LogAccepted:
 
 
 class ErrorCode(StrEnum):
-    """The `code` of a refusal that an agent tells apart; any other 409 of an assignment's call counts as STALE_ASSIGNMENT."""
+    """The `code` of a refusal that an agent tells apart; any other 409 of an assignment's call
+    counts as STALE_ASSIGNMENT.
+    """
 
     STALE_EPOCH = "stale_epoch"
     """Another session of the node has begun: open a new one, then repeat the call."""

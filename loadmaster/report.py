@@ -1,6 +1,7 @@
 """The demo's report: its claims, checked from its own figures by anybody who has the file.
 
-The file holds facts (placements with devices, times, steps; losses; predictions), and every claim is computed from them here.
+The file holds facts (placements with devices, times, steps; losses; predictions), and every claim
+is computed from them here.
 """
 
 from __future__ import annotations
@@ -15,7 +16,8 @@ from typing import Any
 
 REPORT_VERSION = 1
 LARGEST_MEDIAN_ERROR = 0.13
-"""Largest median relative error of the predicted run time per placement (ANDREAS' validation: 13%)."""
+"""Largest median relative error of the predicted run time per placement (ANDREAS' validation: 13%).
+"""
 
 TIMED = "median error of predicted run times"
 """What the one claim begins with that depends on how busy the machine is."""
@@ -28,7 +30,9 @@ class ReportError(Exception):
 
 
 def check_report(path: Path | str) -> list[str]:
-    """What the report at `path` fails to show, one sentence each; empty when every claim holds. Raises ReportError."""
+    """What the report at `path` fails to show, one sentence each; empty when every claim holds.
+    Raises ReportError.
+    """
     report = read_report(path)
     jobs = report["jobs"]
     checks = (
@@ -58,28 +62,46 @@ def read_report(path: Path | str) -> dict[str, Any]:
 
 
 def run_time_errors(jobs: Iterable[Facts]) -> list[float]:
-    """Relative error of the predicted run time of every placement that did steps: |predicted - measured| / measured."""
+    """Relative error of the predicted run time of every placement that did steps: |predicted -
+    measured| / measured.
+    """
     return [
         abs(p["predicted_run_s"] - p["measured_run_s"]) / p["measured_run_s"]
         for p in _placements(jobs)
-        if p["predicted_run_s"] is not None and p["measured_run_s"] and p["end_steps"] > p["start_steps"]
+        if p["predicted_run_s"] is not None
+        and p["measured_run_s"]
+        and p["end_steps"] > p["start_steps"]
     ]
 
 
 def resumptions(jobs: Iterable[Facts]) -> list[tuple[Facts, Facts]]:
     """Pairs (stopped before its end, went on later) of the same job."""
     pairs = (pair for job in jobs for pair in pairwise(_worked(job)))
-    return [(before, after) for before, after in pairs if before["outcome"] == "preempted" and before["end_steps"] > 0]
+    return [
+        (before, after)
+        for before, after in pairs
+        if before["outcome"] == "preempted" and before["end_steps"] > 0
+    ]
 
 
 def _worked(job: Facts) -> list[Facts]:
-    """The launches by fence, without offers that were withdrawn and such as were stopped before they had begun a step."""
-    return [p for p in sorted(job["placements"], key=lambda p: p["fence"]) if p["from_s"] is not None and not _stopped_early(p)]
+    """The launches by fence, without offers that were withdrawn and such as were stopped before
+    they had begun a step.
+    """
+    return [
+        p
+        for p in sorted(job["placements"], key=lambda p: p["fence"])
+        if p["from_s"] is not None and not _stopped_early(p)
+    ]
 
 
 def _stopped_early(placement: Facts) -> bool:
     nothing_done = placement["end_steps"] == placement["start_steps"]
-    return placement["resumed_at_step"] is None and nothing_done and placement["outcome"] in ("preempted", "failed", "lost")
+    return (
+        placement["resumed_at_step"] is None
+        and nothing_done
+        and placement["outcome"] in ("preempted", "failed", "lost")
+    )
 
 
 def _placements(jobs: Iterable[Facts]) -> Iterable[Facts]:
@@ -87,7 +109,11 @@ def _placements(jobs: Iterable[Facts]) -> Iterable[Facts]:
 
 
 def _unfinished(jobs: Iterable[Facts]) -> list[str]:
-    return [f"{job['name']} is {job['state']}, not completed" for job in jobs if job["state"] != "completed"]
+    return [
+        f"{job['name']} is {job['state']}, not completed"
+        for job in jobs
+        if job["state"] != "completed"
+    ]
 
 
 def _losses_that_did_not_fall(jobs: Iterable[Facts]) -> list[str]:
@@ -95,7 +121,11 @@ def _losses_that_did_not_fall(jobs: Iterable[Facts]) -> list[str]:
         first, final = job["first_loss"], job["final_loss"]
         return first is not None and final is not None and final < first
 
-    return [f"{job['name']}: the loss did not fall ({job['first_loss']} to {job['final_loss']})" for job in jobs if not fell(job)]
+    return [
+        f"{job['name']}: the loss did not fall ({job['first_loss']} to {job['final_loss']})"
+        for job in jobs
+        if not fell(job)
+    ]
 
 
 def _no_resumption(jobs: Iterable[Facts]) -> list[str]:
@@ -119,8 +149,9 @@ def _errors(jobs: Iterable[Facts]) -> list[str]:
     if worst <= LARGEST_MEDIAN_ERROR:
         return []
     return [
-        f"{TIMED} is {worst:.1%}, over {LARGEST_MEDIAN_ERROR:.0%}: jobs take longer than predicted where something else takes "
-        "the processors; run it again on a machine that is otherwise idle"
+        f"{TIMED} is {worst:.1%}, over {LARGEST_MEDIAN_ERROR:.0%}: jobs take longer than predicted"
+        " where something else takes the processors; run it again on a machine that is otherwise"
+        " idle"
     ]
 
 
@@ -129,7 +160,9 @@ def _held_twice(jobs: Iterable[Facts]) -> list[str]:
     for job in jobs:
         for p in (*job["placements"], *job.get("profile_runs", ())):
             for slot in p["slots"] if p["from_s"] is not None else ():
-                held[slot["device"], slot["slot"]].append((p["from_s"], p["to_s"], f"{job['name']} (fence {p['fence']})"))
+                held[slot["device"], slot["slot"]].append(
+                    (p["from_s"], p["to_s"], f"{job['name']} (fence {p['fence']})")
+                )
     return [
         f"device {device} slot {slot} was held by {first[2]} and {second[2]} at once"
         for (device, slot), intervals in held.items()

@@ -1,4 +1,6 @@
-"""How the client speaks HTTP: one place that sends, tries again, and makes errors of refusals. The exception tree comes first."""
+"""How the client speaks HTTP: one place that sends, tries again, and makes errors of refusals. The
+exception tree comes first.
+"""
 
 from __future__ import annotations
 
@@ -32,9 +34,13 @@ class WaitTimeoutError(LoadmasterError):
 
 
 class ApiError(LoadmasterError):
-    """The server refused. `fields` holds its messages by field, where the request's content was wrong."""
+    """The server refused. `fields` holds its messages by field, where the request's content was
+    wrong.
+    """
 
-    def __init__(self, status: int, code: str, detail: str, fields: Mapping[str, list[str]] | None = None) -> None:
+    def __init__(
+        self, status: int, code: str, detail: str, fields: Mapping[str, list[str]] | None = None
+    ) -> None:
         super().__init__(detail)
         self.status = status
         self.code = code
@@ -75,12 +81,21 @@ _BY_STATUS: Mapping[int, type[ApiError]] = {
 class Rest:
     """A connection to a server on behalf of one user."""
 
-    def __init__(self, url: str, token: str, timeout_s: float, transport: httpx.BaseTransport | None) -> None:
+    def __init__(
+        self, url: str, token: str, timeout_s: float, transport: httpx.BaseTransport | None
+    ) -> None:
         self.url = url.rstrip("/")
         if not self.url.startswith(("http://", "https://")):
-            raise LoadmasterError(f"{url!r} is no address of a server; write one such as https://loadmaster.example")
-        headers = {"User-Agent": f"loadmaster/{loadmaster.__version__}", "Accept": "application/json"}
-        self._http = httpx.Client(base_url=f"{self.url}/api/v1/", headers=headers, timeout=timeout_s, transport=transport)
+            raise LoadmasterError(
+                f"{url!r} is no address of a server; write one such as https://loadmaster.example"
+            )
+        headers = {
+            "User-Agent": f"loadmaster/{loadmaster.__version__}",
+            "Accept": "application/json",
+        }
+        self._http = httpx.Client(
+            base_url=f"{self.url}/api/v1/", headers=headers, timeout=timeout_s, transport=transport
+        )
         if token:
             self.use(token)
 
@@ -98,13 +113,19 @@ class Rest:
         """The parsed answer; reading and replacing are tried again. Raises LoadmasterError."""
         return content(self.send(method, path, repeatable=method in ("GET", "PUT"), **options))
 
-    def pages(self, path: str, limit: int | None, filters: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
-        """Rows page after page. A row that slips onto the next page while others come in is not given twice."""
+    def pages(
+        self, path: str, limit: int | None, filters: Mapping[str, Any]
+    ) -> Iterator[dict[str, Any]]:
+        """Rows page after page. A row that slips onto the next page while others come in is not
+        given twice.
+        """
         seen: set[str] = set()
         offset, left = 0, limit
         while left is None or left > 0:
             size = PAGE if left is None else min(PAGE, left)
-            page = as_object(self.call("GET", path, params={**given(filters), "limit": size, "offset": offset}))
+            page = as_object(
+                self.call("GET", path, params={**given(filters), "limit": size, "offset": offset})
+            )
             rows = as_list(page.get("results"))
             fresh = [row for row in rows if str(row.get("id", row.get("name"))) not in seen]
             seen.update(str(row.get("id", row.get("name"))) for row in fresh)
@@ -115,14 +136,18 @@ class Rest:
                 return
 
     def send(self, method: str, path: str, *, repeatable: bool, **options: Any) -> httpx.Response:
-        """The answer. What may be repeated without harm is, with growing pauses, when the network or the server fails."""
+        """The answer. What may be repeated without harm is, with growing pauses, when the network
+        or the server fails.
+        """
         for attempt in range(TRIES if repeatable else 1):
             last = attempt + 1 == (TRIES if repeatable else 1)
             try:
                 answer = self._http.request(method, path, **options)
             except httpx.TransportError as error:
                 if last:
-                    raise ConnectionFailedError(f"{self.url} does not answer: {error or type(error).__name__}") from error
+                    raise ConnectionFailedError(
+                        f"{self.url} does not answer: {error or type(error).__name__}"
+                    ) from error
             else:
                 if answer.status_code not in RETRIED or last:
                     return answer
@@ -140,7 +165,9 @@ def content(answer: httpx.Response) -> Any:
     try:
         return answer.json()
     except ValueError as error:
-        raise ConnectionFailedError(f"{answer.url} answers something that is no JSON; is it a Loadmaster server?") from error
+        raise ConnectionFailedError(
+            f"{answer.url} answers something that is no JSON; is it a Loadmaster server?"
+        ) from error
 
 
 def _error(answer: httpx.Response) -> ApiError:
@@ -148,7 +175,11 @@ def _error(answer: httpx.Response) -> ApiError:
         body = answer.json()["error"]
         code, detail, fields = str(body["code"]), str(body["detail"]), body.get("fields")
     except (ValueError, KeyError, TypeError):
-        code, detail, fields = "error", f"the server answers {answer.status_code} {answer.reason_phrase}", None
+        code, detail, fields = (
+            "error",
+            f"the server answers {answer.status_code} {answer.reason_phrase}",
+            None,
+        )
     return _BY_STATUS.get(answer.status_code, ApiError)(answer.status_code, code, detail, fields)
 
 
@@ -167,12 +198,16 @@ def segment(name: str) -> str:
 def as_object(data: Any) -> dict[str, Any]:
     """The data if it is an object; no Loadmaster server answers otherwise."""
     if not isinstance(data, dict):
-        raise ConnectionFailedError("the server answers something unexpected; is it a Loadmaster server?")
+        raise ConnectionFailedError(
+            "the server answers something unexpected; is it a Loadmaster server?"
+        )
     return data
 
 
 def as_list(data: Any) -> list[dict[str, Any]]:
     """The data if it is a list; no Loadmaster server answers otherwise."""
     if not isinstance(data, list):
-        raise ConnectionFailedError("the server answers something unexpected; is it a Loadmaster server?")
+        raise ConnectionFailedError(
+            "the server answers something unexpected; is it a Loadmaster server?"
+        )
     return data

@@ -1,4 +1,6 @@
-"""What the client gives back. Fields the server adds later are ignored; ones it leaves out take their defaults."""
+"""What the client gives back. Fields the server adds later are ignored; ones it leaves out take
+their defaults.
+"""
 
 from __future__ import annotations
 
@@ -83,7 +85,9 @@ class Job:
 
 @dataclass(frozen=True, slots=True)
 class Submission:
-    """A submitted job and what is strange about it; `created` is False where the same submission had come before."""
+    """A submitted job and what is strange about it; `created` is False where the same submission
+    had come before.
+    """
 
     job: Job
     warnings: tuple[str, ...] = ()
@@ -155,7 +159,9 @@ class Node:
 
 @dataclass(frozen=True, slots=True)
 class Round:
-    """A run of the loop. `carried` is the number of the round whose plan it carried out, if it decided nothing anew."""
+    """A run of the loop. `carried` is the number of the round whose plan it carried out, if it
+    decided nothing anew.
+    """
 
     id: int = 0
     cluster: str = ""
@@ -194,7 +200,9 @@ class Profile:
 
 @dataclass(frozen=True, slots=True)
 class CostSum:
-    """Energy and cost of a group: kWh are IT energy but for `facility_kwh`; costs are in the answer's currency."""
+    """Energy and cost of a group: kWh are IT energy but for `facility_kwh`; costs are in the
+    answer's currency.
+    """
 
     name: str = ""
     at: datetime | None = None
@@ -217,7 +225,9 @@ class CostSum:
 
 @dataclass(frozen=True, slots=True)
 class Costs:
-    """Energy and cost of a time, summed up; `more` says that there are more groups than were sent."""
+    """Energy and cost of a time, summed up; `more` says that there are more groups than were
+    sent.
+    """
 
     cluster: str = ""
     currency: str = ""
@@ -232,7 +242,9 @@ class Costs:
 
 @dataclass(frozen=True, slots=True)
 class Simulation:
-    """A simulation: `progress` 0 to 1, `share` the last part of its share link, `document` its study where it is read by itself."""
+    """A simulation: `progress` 0 to 1, `share` the last part of its share link, `document` its
+    study where it is read by itself.
+    """
 
     id: str = ""
     name: str = ""
@@ -260,7 +272,9 @@ class Token:
 
 
 def read(cls: type[T], data: object) -> T:
-    """The dataclass that parsed JSON describes; what does not fit its field's type takes the default."""
+    """The dataclass that parsed JSON describes; what does not fit its field's type takes the
+    default.
+    """
     given = data if isinstance(data, dict) else {}
     hints = get_type_hints(cls)
     values = {}

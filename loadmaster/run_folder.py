@@ -1,7 +1,9 @@
-"""What an agent and a job tell each other on one machine: the job's environment, the term it reads, the progress it writes.
+"""What an agent and a job tell each other on one machine: the job's environment, the term it reads,
+the progress it writes.
 
-Nothing else passes between them: no network, no server. The agent makes a folder for each launch (an assignment and its fence)
-and rewrites `term.json` in it whole; the job appends lines of JSON to `progress.jsonl`.
+Nothing else passes between them: no network, no server. The agent makes a folder for each launch
+(an assignment and its fence) and rewrites `term.json` in it whole; the job appends lines of JSON to
+`progress.jsonl`.
 """
 
 import json
@@ -26,15 +28,19 @@ TERM_OVER = "term"
 
 
 class JobEnvironmentError(ValueError):
-    """A LOADMASTER_ variable holds something that it cannot mean; the message names it and what would be right."""
+    """A LOADMASTER_ variable holds something that it cannot mean; the message names it and what
+    would be right.
+    """
 
 
 @dataclass(frozen=True, slots=True)
 class JobEnvironment:
-    """The LOADMASTER_ variables of a launch that the training side uses; all absent in a plain script.
+    """The LOADMASTER_ variables of a launch that the training side uses; all absent in a plain
+    script.
 
-    `steps` are the job's total, `steps_quota` those of this launch alone; `emulated_step_s` is the pace of an emulated device. The
-    ranks of a gang meet at `gang` ("host:port" of rank 0). A script that was started by hand is the rank that its launcher says.
+    `steps` are the job's total, `steps_quota` those of this launch alone; `emulated_step_s` is the
+    pace of an emulated device. The ranks of a gang meet at `gang` ("host:port" of rank 0). A script
+    that was started by hand is the rank that its launcher says.
     """
 
     run_dir: Path | None = None
@@ -68,10 +74,12 @@ class JobEnvironment:
 
 
 class TermWatch:
-    """Says whether this launch is to end: by SIGTERM, by the agent's `stop`, by a term that has passed, by a newer fence.
+    """Says whether this launch is to end: by SIGTERM, by the agent's `stop`, by a term that has
+    passed, by a newer fence.
 
-    The file is looked at no more than every 50 ms, and read only when it has changed; but a term that seems to be over is looked up
-    once more: the agent may have prolonged it in the last moment. Without a run folder nothing ever ends it.
+    The file is looked at no more than every 50 ms, and read only when it has changed; but a term
+    that seems to be over is looked up once more: the agent may have prolonged it in the last
+    moment. Without a run folder nothing ever ends it.
     """
 
     def __init__(self, run_dir: Path | None, fence: int | None) -> None:
@@ -98,15 +106,23 @@ class TermWatch:
         return self.reason() is not None
 
     def catch_sigterm(self) -> None:
-        """Take SIGTERM as a pre-emption; a plain script keeps what it has, and only a main thread may set handlers."""
+        """Take SIGTERM as a pre-emption; a plain script keeps what it has, and only a main thread
+        may set handlers.
+        """
         if self._path and threading.current_thread() is threading.main_thread():
             self._former = signal.signal(signal.SIGTERM, self._on_sigterm)
             self._has_handler = True
 
     def release_sigterm(self, *, leaving: bool) -> None:
-        """Give SIGTERM back, or ignore it when the process is on its way out anyway: its exit code has to tell the agent why."""
+        """Give SIGTERM back, or ignore it when the process is on its way out anyway: its exit code
+        has to tell the agent why.
+        """
         if self._has_handler and threading.current_thread() is threading.main_thread():
-            former = self._former if callable(self._former) or isinstance(self._former, int) else signal.SIG_DFL
+            former = (
+                self._former
+                if callable(self._former) or isinstance(self._former, int)
+                else signal.SIG_DFL
+            )
             signal.signal(signal.SIGTERM, signal.SIG_IGN if leaving else former)
             self._has_handler = False
 
@@ -125,7 +141,9 @@ class TermWatch:
                 self._take(json.loads(self._path.read_bytes()))
                 self._stamp = stamp
         except (FileNotFoundError, ValueError, KeyError, TypeError):
-            return  # no term yet, or not a term: what was last understood holds, and the agent will write again
+            # no term yet, or not a term: what was last understood holds, and the agent will write
+            # again
+            return
 
     def _take(self, term: Mapping[str, object]) -> None:
         fence, passed = int(str(term["fence"])), _end_of(term)
@@ -137,7 +155,9 @@ class TermWatch:
 
 
 def _end_of(term: Mapping[str, object]) -> Callable[[], bool]:
-    """What tells whether the term is over: by the boot clock, which nobody sets, else by the wall clock of an older agent."""
+    """What tells whether the term is over: by the boot clock, which nobody sets, else by the wall
+    clock of an older agent.
+    """
     boot_s, until_s = term.get("term_ends_boot_s"), term.get("term_until_s")
     if boot_s is not None:
         end_s = float(str(boot_s))
@@ -153,9 +173,11 @@ def _never() -> bool:
 
 
 class PaceWatch:
-    """The step time of an emulated device, which changes as others come onto it and leave: the agent writes it anew then.
+    """The step time of an emulated device, which changes as others come onto it and leave: the
+    agent writes it anew then.
 
-    The file is looked at no more than every 50 ms, and read only when it has changed. Without one the launch's first pace holds.
+    The file is looked at no more than every 50 ms, and read only when it has changed. Without one
+    the launch's first pace holds.
     """
 
     def __init__(self, run_dir: Path | None, step_s: float) -> None:
@@ -181,13 +203,17 @@ class PaceWatch:
                 self._step_s = step_s if math.isfinite(step_s) and step_s > 0 else self._step_s
                 self._stamp = stamp
         except (FileNotFoundError, ValueError, KeyError, TypeError):
-            return  # nobody has shared it yet, or no pace: what was last understood holds, and the agent will write again
+            # nobody has shared it yet, or no pace: what was last understood holds, and the agent
+            # will write again
+            return
 
 
 class ProgressLog:
-    """Appends one line of JSON for each event, each in a single write; does nothing without a run folder.
+    """Appends one line of JSON for each event, each in a single write; does nothing without a run
+    folder.
 
-    A full disk loses lines, never the training; the next line then starts afresh, so that a torn one harms no other.
+    A full disk loses lines, never the training; the next line then starts afresh, so that a torn
+    one harms no other.
     """
 
     def __init__(self, run_dir: Path | None) -> None:
@@ -200,10 +226,18 @@ class ProgressLog:
         return self._descriptor is not None
 
     def write(self, event: str, **fields: object) -> None:
-        """Append an event at the present time; fields without a value are written as null, numbers that are not finite too."""
+        """Append an event at the present time; fields without a value are written as null, numbers
+        that are not finite too.
+        """
         if self._descriptor is None:
             return
-        line = json.dumps({"at_s": time.time(), "event": event, **{key: _finite(value) for key, value in fields.items()}})
+        line = json.dumps(
+            {
+                "at_s": time.time(),
+                "event": event,
+                **{key: _finite(value) for key, value in fields.items()},
+            }
+        )
         raw = f"{chr(10) * self._torn}{line}\n".encode()
         try:
             self._torn = os.write(self._descriptor, raw) != len(raw)
@@ -223,7 +257,9 @@ class ProgressLog:
 
 
 def process_age_s() -> float:
-    """Seconds since this process was started by the system; 0 where the system does not say (then set-up time is unknown)."""
+    """Seconds since this process was started by the system; 0 where the system does not say (then
+    set-up time is unknown).
+    """
     try:
         fields = Path("/proc/self/stat").read_text().rpartition(")")[2].split()
         started_s = int(fields[19]) / os.sysconf("SC_CLK_TCK")

@@ -1,4 +1,6 @@
-"""The client's calls about simulations, and study files: a study as YAML or JSON, with traces and cluster files read in."""
+"""The client's calls about simulations, and study files: a study as YAML or JSON, with traces and
+cluster files read in.
+"""
 
 from __future__ import annotations
 
@@ -28,59 +30,87 @@ class SimulationCalls:
     _rest: Rest
 
     def simulate(self, study: Mapping[str, Any]) -> Simulation:
-        """Simulate a study: policies side by side on a cluster and a workload. Raises InvalidError with messages by field."""
+        """Simulate a study: policies side by side on a cluster and a workload. Raises InvalidError
+        with messages by field.
+        """
         return read(Simulation, self._rest.call("POST", "simulations/", json=dict(study)))
 
     def simulation(self, simulation_id: str) -> Simulation:
         """One simulation; `document` is its study."""
         return read(Simulation, self._rest.call("GET", f"simulations/{segment(simulation_id)}/"))
 
-    def simulations(self, *, limit: int | None = None, state: str | None = None, mine: bool | None = None) -> Iterator[Simulation]:
+    def simulations(
+        self, *, limit: int | None = None, state: str | None = None, mine: bool | None = None
+    ) -> Iterator[Simulation]:
         """Your simulations and your teams', newest first."""
         filters = {"state": state, "mine": "true" if mine else None}
         return (read(Simulation, row) for row in self._rest.pages("simulations/", limit, filters))
 
     def cancel_simulation(self, simulation_id: str) -> Simulation:
         """Stop a simulation for good."""
-        return read(Simulation, self._rest.call("POST", f"simulations/{segment(simulation_id)}/cancel/"))
+        return read(
+            Simulation, self._rest.call("POST", f"simulations/{segment(simulation_id)}/cancel/")
+        )
 
     def delete_simulation(self, simulation_id: str) -> None:
         """Remove a simulation with all it came to."""
         self._rest.call("DELETE", f"simulations/{segment(simulation_id)}/")
 
     def share_simulation(self, simulation_id: str) -> Simulation:
-        """Make a link, /shared/simulations/{share}/, with which anybody may look at a simulation."""
-        return read(Simulation, self._rest.call("POST", f"simulations/{segment(simulation_id)}/share/"))
+        """Make a link, /shared/simulations/{share}/, with which anybody may look at a
+        simulation.
+        """
+        return read(
+            Simulation, self._rest.call("POST", f"simulations/{segment(simulation_id)}/share/")
+        )
 
     def unshare_simulation(self, simulation_id: str) -> Simulation:
         """Take a simulation's link back."""
-        return read(Simulation, self._rest.call("DELETE", f"simulations/{segment(simulation_id)}/share/"))
+        return read(
+            Simulation, self._rest.call("DELETE", f"simulations/{segment(simulation_id)}/share/")
+        )
 
     def simulation_file(self, simulation_id: str, name: str) -> bytes:
-        """A file it came to: results.json, jobs.csv or report.html. Raises NotFoundError while there is none."""
-        answer = self._rest.send("GET", f"simulations/{segment(simulation_id)}/{segment(name)}", repeatable=True)
+        """A file it came to: results.json, jobs.csv or report.html. Raises NotFoundError while
+        there is none.
+        """
+        answer = self._rest.send(
+            "GET", f"simulations/{segment(simulation_id)}/{segment(name)}", repeatable=True
+        )
         if answer.is_error:
             content(answer)
         return bytes(answer.content)
 
-    def wait_for_simulation(self, simulation_id: str, *, timeout_s: float | None = None, poll_s: float = 1.0) -> Simulation:
+    def wait_for_simulation(
+        self, simulation_id: str, *, timeout_s: float | None = None, poll_s: float = 1.0
+    ) -> Simulation:
         """The simulation once it is over. Raises WaitTimeoutError."""
         end = None if timeout_s is None else time.monotonic() + timeout_s
         while (found := self.simulation(simulation_id)).state not in SIMULATED:
             if end is not None and time.monotonic() >= end:
-                raise WaitTimeoutError(f"simulation {simulation_id} is still {found.state} after {timeout_s:g} s")
+                raise WaitTimeoutError(
+                    f"simulation {simulation_id} is still {found.state} after {timeout_s:g} s"
+                )
             time.sleep(poll_s)
         return found
 
-    def what_if(self, cluster: str, policy: str, parameters: Mapping[str, Any] | None = None) -> dict[str, Any]:
-        """What the policy would decide about a cluster now, against what is the case. Nothing is changed."""
-        body = given({"policy": policy, "parameters": None if parameters is None else dict(parameters)})
-        return as_object(self._rest.call("POST", f"clusters/{segment(cluster)}/what-if/", json=body))
+    def what_if(
+        self, cluster: str, policy: str, parameters: Mapping[str, Any] | None = None
+    ) -> dict[str, Any]:
+        """What the policy would decide about a cluster now, against what is the case. Nothing is
+        changed.
+        """
+        body = given(
+            {"policy": policy, "parameters": None if parameters is None else dict(parameters)}
+        )
+        return as_object(
+            self._rest.call("POST", f"clusters/{segment(cluster)}/what-if/", json=body)
+        )
 
 
 def read_study_file(path: Path) -> dict[str, Any]:
-    """The study in a file. A trace's `path` becomes its text, Gavel's `throughputs` their tables, and a cluster that is a
-    name of a file what that file holds.
+    """The study in a file. A trace's `path` becomes its text, Gavel's `throughputs` their tables,
+    and a cluster that is a name of a file what that file holds.
 
     Paths count from the study's folder. Raises JobFileError, naming what cannot be read.
     """
@@ -95,7 +125,11 @@ def read_study_file(path: Path) -> dict[str, Any]:
 
 def _with_texts(workload: Mapping[str, Any], folder: Path) -> dict[str, Any]:
     """The workload with what its files hold in place of their names."""
-    found = {name: value for name, value in workload.items() if name not in TEXTS or not isinstance(value, str)}
+    found = {
+        name: value
+        for name, value in workload.items()
+        if name not in TEXTS or not isinstance(value, str)
+    }
     for name, text in TEXTS.items():
         if isinstance(file := workload.get(name), str):
             found[text] = _text(folder / file)
@@ -117,7 +151,9 @@ def _mapping(path: Path) -> dict[str, Any]:
 def _text(path: Path) -> str:
     try:
         if path.stat().st_size > LARGEST:
-            raise JobFileError(f"{path} is larger than {LARGEST:,} bytes; manage.py simulate takes larger ones")
+            raise JobFileError(
+                f"{path} is larger than {LARGEST:,} bytes; manage.py simulate takes larger ones"
+            )
         return path.read_text()
     except OSError as error:
         raise JobFileError(f"{path} cannot be read: {error.strerror}") from None

@@ -1,8 +1,8 @@
 """Text of others made harmless for a terminal: what it would obey is shown instead.
 
-Job names, reasons and logs come from whoever wrote them. Escape sequences could hide lines, retitle windows or paste commands;
-direction marks reorder what one reads. Each control character becomes its picture (ESC is shown as ␛), one for one, so that text
-that arrives in pieces needs no memory.
+Job names, reasons and logs come from whoever wrote them. Escape sequences could hide lines, retitle
+windows or paste commands; direction marks reorder what one reads. Each control character becomes
+its picture (ESC is shown as ␛), one for one, so that text that arrives in pieces needs no memory.
 """
 
 from __future__ import annotations

@@ -4,8 +4,9 @@
         loss = train_on(batch)
         loadmaster.training.report(loss=loss)
 
-Needs PyTorch (`pip install 'loadmaster[torch]'`). It works alike for one process and for the ranks of a gang, which call
-`torch.distributed.init_process_group(...)` as usual: the agent has set the variables that it reads.
+Needs PyTorch (`pip install 'loadmaster[torch]'`). It works alike for one process and for the ranks
+of a gang, which call `torch.distributed.init_process_group(...)` as usual: the agent has set the
+variables that it reads.
 """
 
 from __future__ import annotations
@@ -30,9 +31,21 @@ from loadmaster.run_folder import JobEnvironment
 
 __all__ = ["Resumable", "load_state", "save_state", "steps"]
 
-RANDOM_SAMPLERS = (torch.utils.data.RandomSampler, torch.utils.data.SubsetRandomSampler, torch.utils.data.WeightedRandomSampler)
+RANDOM_SAMPLERS = (
+    torch.utils.data.RandomSampler,
+    torch.utils.data.SubsetRandomSampler,
+    torch.utils.data.WeightedRandomSampler,
+)
 
-KEPT = ("num_workers", "collate_fn", "pin_memory", "timeout", "worker_init_fn", "multiprocessing_context", "generator")
+KEPT = (
+    "num_workers",
+    "collate_fn",
+    "pin_memory",
+    "timeout",
+    "worker_init_fn",
+    "multiprocessing_context",
+    "generator",
+)
 """What a loader of the rest of an epoch has in common with the whole one."""
 
 
@@ -54,17 +67,24 @@ def steps(
     report: Callable[[], Metrics] | None = None,
     checkpoint_dir: Path | str | None = None,
 ) -> Iterator[Any]:
-    """Yield the loader's batches, epoch after epoch, until the job's steps are done; one batch is one step.
+    """Yield the loader's batches, epoch after epoch, until the job's steps are done; one batch is
+    one step.
 
     Args:
-        loader: any DataLoader. In a gang each rank's needs a DistributedSampler, or an IterableDataset that deals itself out.
-        state: what makes up the state of the training, by name; a DistributedDataParallel is saved as the module in it, so that a
+        loader: any DataLoader. In a gang each rank's needs a DistributedSampler, or an
+        IterableDataset that deals itself out.
+        state: what makes up the state of the training, by name; a DistributedDataParallel is saved
+        as the module in it, so that a
             launch with more or fewer ranks can read it.
-        seed: before each batch all random generators are set by seed, rank, epoch and batch, and before each epoch the order of a
-            shuffling sampler by seed and epoch: so a resumed launch draws the very numbers that an uninterrupted one would.
-            Augmentation inside of loader workers is the exception. None leaves all generators alone; then a resumed
+        seed: before each batch all random generators are set by seed, rank, epoch and batch, and
+        before each epoch the order of a
+            shuffling sampler by seed and epoch: so a resumed launch draws the very numbers that an
+            uninterrupted one would.
+            Augmentation inside of loader workers is the exception. None leaves all generators
+            alone; then a resumed
             launch draws others.
-        total, every_s, report, checkpoint_dir: as `loadmaster.training.steps`, which says what may be raised.
+        total, every_s, report, checkpoint_dir: as `loadmaster.training.steps`, which says what may
+        be raised.
     """
     return training.steps(
         Resumable(loader, seed),
@@ -83,11 +103,15 @@ def load_state(path: Path, state: Mapping[str, Stateful]) -> None:
     """Read them back, tensors by way of the CPU, running no code that the file may hold.
 
     Raises:
-        KeyError: the file lacks one of them, or has others: it was written by another version of the script.
+        KeyError: the file lacks one of them, or has others: it was written by another version of
+        the script.
     """
     found = torch.load(path, map_location="cpu", weights_only=True)
     if found.keys() != state.keys():
-        raise KeyError(f"the checkpoint has {', '.join(sorted(found))}, the script wants {', '.join(sorted(state))}")
+        raise KeyError(
+            f"the checkpoint has {', '.join(sorted(found))}, the script wants"
+            f" {', '.join(sorted(state))}"
+        )
     for name, part in state.items():
         _bare(part).load_state_dict(found[name])
 
@@ -98,7 +122,9 @@ def _bare(part: Stateful) -> Stateful:
 
 
 class Resumable:
-    """A DataLoader that can be begun in the middle of an epoch without loading what comes before, and draws lots reproducibly."""
+    """A DataLoader that can be begun in the middle of an epoch without loading what comes before,
+    and draws lots reproducibly.
+    """
 
     def __init__(self, loader: DataLoader[Any], seed: int | None = 0) -> None:
         self._loader = loader
@@ -107,11 +133,16 @@ class Resumable:
         environment = JobEnvironment.read(os.environ)
         self._rank = environment.rank
         if environment.world_size > 1 and not _is_dealt_out(loader):
-            text = "every rank would train on the same batches: give the DataLoader a DistributedSampler"
+            text = (
+                "every rank would train on the same batches: give the DataLoader a"
+                " DistributedSampler"
+            )
             warnings.warn(text, UserWarning, stacklevel=3)
 
     def set_epoch(self, epoch: int) -> None:
-        """Tell whoever makes the order; a shuffling sampler that minds no epochs gets a generator of this one."""
+        """Tell whoever makes the order; a shuffling sampler that minds no epochs gets a generator
+        of this one.
+        """
         self._epoch = epoch
         for part in (*_samplers(self._loader), self._loader.dataset):
             if callable(set_epoch := getattr(part, "set_epoch", None)):
@@ -119,7 +150,9 @@ class Resumable:
             elif self._seed is not None and isinstance(part, RANDOM_SAMPLERS):
                 part.generator = torch.Generator().manual_seed(_mixed(self._seed, epoch))
         if self._seed is not None:
-            self._loader.generator = torch.Generator().manual_seed(_mixed(self._seed, self._rank, epoch))
+            self._loader.generator = torch.Generator().manual_seed(
+                _mixed(self._seed, self._rank, epoch)
+            )
 
     def __iter__(self) -> Iterator[Any]:
         return self.iter_from(0)
@@ -152,7 +185,9 @@ class Resumable:
 
 
 def _mixed(*parts: int) -> int:
-    """A number of 63 bits made of several, so that neighbours have nothing to do with each other."""
+    """A number of 63 bits made of several, so that neighbours have nothing to do with each
+    other.
+    """
     words = " ".join(map(str, parts)).encode()
     return int.from_bytes(hashlib.blake2b(words, digest_size=8).digest(), "big") >> 1
 
@@ -165,9 +200,13 @@ def _samplers(loader: DataLoader[Any]) -> tuple[Any, ...]:
 
 
 def _is_dealt_out(loader: DataLoader[Any]) -> bool:
-    """Whether ranks see different data, as far as can be told: a stream may know how to deal itself out."""
+    """Whether ranks see different data, as far as can be told: a stream may know how to deal itself
+    out.
+    """
     samplers = _samplers(loader)
-    return not samplers or any(hasattr(sampler, "num_replicas") or hasattr(sampler, "set_epoch") for sampler in samplers)
+    return not samplers or any(
+        hasattr(sampler, "num_replicas") or hasattr(sampler, "set_epoch") for sampler in samplers
+    )
 
 
 class _Rest:
@@ -184,13 +223,22 @@ class _Rest:
 
 
 def _rest_of(loader: DataLoader[Any], batch: int) -> tuple[DataLoader[Any], int]:
-    """A loader of the batches from that one on, and how many it yields before: a stream has to be gone through."""
+    """A loader of the batches from that one on, and how many it yields before: a stream has to be
+    gone through.
+    """
     if not batch or isinstance(loader.dataset, IterableDataset):
         return loader, batch
     order: dict[str, Any] = {"batch_size": None, "sampler": _Rest(loader.sampler, batch)}
     if loader.batch_sampler is not None:
         order = {"batch_sampler": _Rest(loader.batch_sampler, batch)}
-    return DataLoader(loader.dataset, **order, **{name: getattr(loader, name) for name in (*KEPT, *_of_workers(loader))}), 0
+    return (
+        DataLoader(
+            loader.dataset,
+            **order,
+            **{name: getattr(loader, name) for name in (*KEPT, *_of_workers(loader))},
+        ),
+        0,
+    )
 
 
 def _of_workers(loader: DataLoader[Any]) -> tuple[str, ...]:

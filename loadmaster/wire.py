@@ -1,9 +1,10 @@
 """Dataclass <-> JSON, strictly: the edge where the agent protocol's words become objects.
 
-`to_json` makes plain data of a dataclass; `from_json` reads it back and refuses whatever the dataclass does not say, naming the
-place by its path (`assignments[2].fence`). A field left out takes its default where it has one; one that is marked as `later` is
-left out where it has it, for readers that do not know it yet. Integers pass for floats, never
-booleans for numbers; numbers are finite and integers fit 64 bits; text is encodable and free of NUL, so that any database holds it.
+`to_json` makes plain data of a dataclass; `from_json` reads it back and refuses whatever the
+dataclass does not say, naming the place by its path (`assignments[2].fence`). A field left out
+takes its default where it has one; one that is marked as `later` is left out where it has it, for
+readers that do not know it yet. Integers pass for floats, never booleans for numbers; numbers are
+finite and integers fit 64 bits; text is encodable and free of NUL, so that any database holds it.
 """
 
 from __future__ import annotations
@@ -23,7 +24,9 @@ INT_LIMIT = 2**63
 
 
 class WireError(ValueError):
-    """Data that does not fit its dataclass. `path` names the place, `problem` what would be right."""
+    """Data that does not fit its dataclass. `path` names the place, `problem` what would be
+    right.
+    """
 
     def __init__(self, path: str, problem: str) -> None:
         super().__init__(f"{path or 'payload'}: {problem}")
@@ -31,7 +34,9 @@ class WireError(ValueError):
         self.problem = problem
 
     def below(self, place: str) -> WireError:
-        """The same error as seen from one level up: `place` is a field, a key or an index in brackets."""
+        """The same error as seen from one level up: `place` is a field, a key or an index in
+        brackets.
+        """
         inner = self.path if not self.path or self.path.startswith("[") else f".{self.path}"
         return WireError(f"{place}{inner}", self.problem)
 
@@ -53,7 +58,9 @@ def dumps(obj: object) -> bytes:
 
 
 def from_json(cls: type[T], data: object) -> T:
-    """The dataclass `cls` that `data` (parsed JSON) describes; WireError names the first field that does not fit."""
+    """The dataclass `cls` that `data` (parsed JSON) describes; WireError names the first field that
+    does not fit.
+    """
     return cast(T, _reader(cls)(data))
 
 
@@ -88,21 +95,29 @@ def field_types(cls: type[Any]) -> dict[str, Any]:
 @functools.cache
 def _later_fields(cls: type[Any]) -> dict[str, object]:
     """The fields of a dataclass that older readers do not know, with their defaults."""
-    return {item.name: item.default for item in dataclasses.fields(cls) if item.metadata.get("later")}
+    return {
+        item.name: item.default for item in dataclasses.fields(cls) if item.metadata.get("later")
+    }
 
 
 @functools.cache
 def required_fields(cls: type[Any]) -> frozenset[str]:
     """The fields of a dataclass that have no default."""
     missing = dataclasses.MISSING
-    return frozenset(f.name for f in dataclasses.fields(cls) if f.default is missing and f.default_factory is missing)
+    return frozenset(
+        f.name
+        for f in dataclasses.fields(cls)
+        if f.default is missing and f.default_factory is missing
+    )
 
 
 Reader = Callable[[object], object]
 
 
 def _reader(kind: Any) -> Reader:
-    """What reads a value of that type, made once: agents by the thousand send the same few dataclasses all the time."""
+    """What reads a value of that type, made once: agents by the thousand send the same few
+    dataclasses all the time.
+    """
     if kind not in _readers:
         _readers[kind] = _make_reader(kind)
     return _readers[kind]
@@ -130,7 +145,9 @@ def _dataclass(cls: Any) -> Reader:
     def check_names(data: dict[Any, Any]) -> None:
         for name in data:
             if name not in expected:
-                raise WireError(str(name), f"is unknown to {cls.__name__}; known are {', '.join(expected)}")
+                raise WireError(
+                    str(name), f"is unknown to {cls.__name__}; known are {', '.join(expected)}"
+                )
         for name in expected:
             if name not in data and name in required:
                 raise WireError(name, "is missing")
@@ -195,7 +212,9 @@ def _choice(kind: type[Enum]) -> Reader:
     def read(data: object) -> object:
         if isinstance(data, str) and data in members:
             return members[data]
-        raise WireError("", f"must be one of {', '.join(str(value) for value in members)}, not {_called(data)}")
+        raise WireError(
+            "", f"must be one of {', '.join(str(value) for value in members)}, not {_called(data)}"
+        )
 
     return read
 
@@ -207,7 +226,9 @@ def _bool(data: object) -> object:
 
 
 def _text(data: object) -> object:
-    if type(data) is str and data.isascii() and "\x00" not in data:  # nearly always; here and below this spares the rest
+    if (
+        type(data) is str and data.isascii() and "\x00" not in data
+    ):  # nearly always; here and below this spares the rest
         return data
     if not isinstance(data, str):
         raise WireError("", f"must be a string, not {_called(data)}")
@@ -248,11 +269,19 @@ _SCALARS: dict[Any, Reader] = {bool: _bool, str: _text, int: _integer, float: _f
 
 
 def _called(data: object) -> str:
-    """What a person would call the value, cut short; never the whole of a long text (it may be a secret)."""
+    """What a person would call the value, cut short; never the whole of a long text (it may be a
+    secret).
+    """
     if data is None or isinstance(data, bool):
         return json.dumps(data)
     if isinstance(data, (int, float)):
         return repr(data)[:40]
     if isinstance(data, (str, list, dict)):
-        return "a string" if isinstance(data, str) else "an array" if isinstance(data, list) else "an object"
+        return (
+            "a string"
+            if isinstance(data, str)
+            else "an array"
+            if isinstance(data, list)
+            else "an object"
+        )
     return type(data).__name__

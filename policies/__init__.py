@@ -1,1 +1,3 @@
-"""Scheduling policies: pure functions from a snapshot to a plan. See `policies.registry` for the list."""
+"""Scheduling policies: pure functions from a snapshot to a plan. See `policies.registry` for the
+list.
+"""

@@ -1,9 +1,9 @@
-"""The policies by themselves: list them, show their parameters, solve any snapshot file, serve a control plane.
+"""The policies by themselves: list them, show their parameters, solve any snapshot file, serve a
+control plane.
 
-python -m policies list
-python -m policies schema --policy randomized_greedy
-python -m policies solve --policy randomized_greedy --snapshot FILE [--parameters '{"mode": "coded"}'] [--json]
-python -m policies serve
+python -m policies list python -m policies schema --policy randomized_greedy python -m policies
+solve --policy randomized_greedy --snapshot FILE [--parameters '{"mode": "coded"}'] [--json] python
+-m policies serve
 """
 
 from __future__ import annotations
@@ -28,7 +28,9 @@ FAILED, REFUSED, BROKEN = 1, 2, 3
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run a command. Exit status: 0; 1 the policy failed; 2 the input was refused; 3 the plan breaks a rule."""
+    """Run a command. Exit status: 0; 1 the policy failed; 2 the input was refused; 3 the plan
+    breaks a rule.
+    """
     given = _parser().parse_args(arguments)
     try:
         return int(given.command(given))
@@ -39,18 +41,28 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(prog="python -m policies", description="Scheduling policies by themselves.")
+    parser = argparse.ArgumentParser(
+        prog="python -m policies", description="Scheduling policies by themselves."
+    )
     commands = parser.add_subparsers(required=True, metavar="COMMAND")
     of_list = commands.add_parser("list", help="the policies, one a line")
     of_list.set_defaults(command=_list)
-    of_schema = commands.add_parser("schema", help="JSON Schema of a policy's parameters; of all of them without --policy")
+    of_schema = commands.add_parser(
+        "schema", help="JSON Schema of a policy's parameters; of all of them without --policy"
+    )
     of_schema.add_argument("--policy", help="one of: " + ", ".join(registry.names()))
     of_schema.set_defaults(command=_schema)
     of_solve = commands.add_parser("solve", help="decide about a snapshot file")
     of_solve.add_argument("--policy", required=True, help="one of: " + ", ".join(registry.names()))
-    of_solve.add_argument("--snapshot", required=True, help="file with a snapshot's JSON form, - for standard input")
-    of_solve.add_argument("--parameters", default="{}", help="JSON object of the policy's parameters")
-    of_solve.add_argument("--json", action="store_true", help="print the plan's JSON form instead of a table")
+    of_solve.add_argument(
+        "--snapshot", required=True, help="file with a snapshot's JSON form, - for standard input"
+    )
+    of_solve.add_argument(
+        "--parameters", default="{}", help="JSON object of the policy's parameters"
+    )
+    of_solve.add_argument(
+        "--json", action="store_true", help="print the plan's JSON form instead of a table"
+    )
     of_solve.set_defaults(command=_solve)
     of_serve = commands.add_parser("serve", help="answer one JSON request a line on standard input")
     of_serve.add_argument("--parent", type=int, help="end together with this parent process")
@@ -113,13 +125,20 @@ def _table(plan: Plan, snapshot: Snapshot) -> str:
         where = " ".join(f"{nodes[s.node].name}:{','.join(s.devices)}" for s in placed.ranks)
         cost = placed.predicted_energy_cost
         run_s = "" if placed.predicted_run_s is None else f"{placed.predicted_run_s:.0f}"
-        rows.append((placed.job, placed.purpose.value, where, run_s, "" if cost is None else f"{cost:.4f}"))
+        rows.append(
+            (placed.job, placed.purpose.value, where, run_s, "" if cost is None else f"{cost:.4f}")
+        )
     for waiting in plan.waiting:
         why = " ".join([waiting.code.value, *waiting.jobs, *waiting.nodes])
         rows.append((waiting.job, "waiting", why, "", ""))
     widths = [max(len(row[i]) for row in rows) for i in range(len(rows[0]))]
-    lines = ["  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in rows]
-    objective = "" if plan.objective is None else f", objective {plan.objective:.6g} {snapshot.currency}"
+    lines = [
+        "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip()
+        for row in rows
+    ]
+    objective = (
+        "" if plan.objective is None else f", objective {plan.objective:.6g} {snapshot.currency}"
+    )
     return "\n".join([*lines, f"{plan.policy}: {plan.status.value}{objective}"])
 
 

@@ -33,10 +33,12 @@ class Policy(Protocol):
 
 
 def queue_only(policy: Policy) -> bool:
-    """Whether the policy says (by a class attribute `queue_only = True`) that it decides about the queue alone.
+    """Whether the policy says (by a class attribute `queue_only = True`) that it decides about the
+    queue alone.
 
-    Such a policy never touches what runs, what it gives to waiting jobs depends on them and on what is free, not on what else
-    runs, and a job that found no place finds none later either while nothing becomes free. A simulation may then leave out rounds
-    that could change nothing. What does not say so is asked in every round.
+    Such a policy never touches what runs, what it gives to waiting jobs depends on them and on what
+    is free, not on what else runs, and a job that found no place finds none later either while
+    nothing becomes free. A simulation may then leave out rounds that could change nothing. What
+    does not say so is asked in every round.
     """
     return getattr(policy, "queue_only", False) is True

@@ -1,13 +1,17 @@
-"""How fast jobs are that have a GPU together: the one rule by which policies, rounds and the simulated world go.
+"""How fast jobs are that have a GPU together: the one rule by which policies, rounds and the
+simulated world go.
 
-Known are pairs of kinds on one GPU (`KindView.pairs`). From them follows, for a job with others on its GPUs:
+Known are pairs of kinds on one GPU (`KindView.pairs`). From them follows, for a job with others on
+its GPUs:
 
 - with one GPU and one other there: what is known of the pair;
-- else its speed alone times the least fraction that any of its GPUs leaves it, for a gang goes on as its slowest process does. A
-  GPU leaves it the product, over those beside it, of the fractions that each pair keeps of the speed alone with one GPU.
+- else its speed alone times the least fraction that any of its GPUs leaves it, for a gang goes on
+  as its slowest process does. A GPU leaves it the product, over those beside it, of the fractions
+  that each pair keeps of the speed alone with one GPU.
 
-Two that are not known beside each other, or do not fit into a GPU's memory together, have speed 0. Who has no other on its GPUs is
-as fast as alone, whatever share of them it holds: the share says what others may have. See ADR 0018.
+Two that are not known beside each other, or do not fit into a GPU's memory together, have speed 0.
+Who has no other on its GPUs is as fast as alone, whatever share of them it holds: the share says
+what others may have. See ADR 0018.
 """
 
 from __future__ import annotations
@@ -32,7 +36,9 @@ NOTHING: Sides = (0.0, 0.0)
 
 
 def pair_rates_of(kinds: Iterable[KindView]) -> PairRates:
-    """Every pair of kinds that is known, both ways round, the best known source of each; two jobs of one kind are equally fast."""
+    """Every pair of kinds that is known, both ways round, the best known source of each; two jobs
+    of one kind are equally fast.
+    """
     found: dict[tuple[str, str, str], Sides] = {}
     rank = {source: i for i, source in enumerate(Source)}
     known = [(rank[p.source], kind.id, p) for kind in kinds for p in kind.pairs]
@@ -50,7 +56,12 @@ class Beside:
 
     def __init__(self, kinds: Sequence[KindView]) -> None:
         self.rates = pair_rates_of(kinds)
-        self._alone = {(k.id, t.gpu_type): t.steps_per_s for k in kinds for t in k.throughputs if t.gpus == 1 and not t.spread}
+        self._alone = {
+            (k.id, t.gpu_type): t.steps_per_s
+            for k in kinds
+            for t in k.throughputs
+            if t.gpus == 1 and not t.spread
+        }
 
     def sides(self, kind: str, other: str, gpu_type: str) -> Sides:
         """steps/s of both on one GPU; 0 of both where either's is not known or 0."""
@@ -58,7 +69,9 @@ class Beside:
         return found if min(found) > 0.0 else NOTHING
 
     def steps_per_s(self, kind: str, alone: float, gpus: int, shared: Shared) -> float:
-        """Speed of a job on so many GPUs, `alone` without others there, with those of `shared`; 0 where it is not known."""
+        """Speed of a job on so many GPUs, `alone` without others there, with those of `shared`; 0
+        where it is not known.
+        """
         if not shared:
             return alone
         gpu_type, others = shared[0]
@@ -98,14 +111,18 @@ class Expected:
         if not self._together:
             return alone
         beside = beside_of(self.snapshot)
-        return beside.steps_per_s(self._kind(placement), alone, placement.gpus, self._shared(placement))
+        return beside.steps_per_s(
+            self._kind(placement), alone, placement.gpus, self._shared(placement)
+        )
 
     def _shared(self, placement: Placement) -> Shared:
         found = []
         for node, device in devices_of(placement.ranks):
             others = [p for p in self._together.get((node, device), ()) if p.key != placement.key]
             if others:
-                found.append((self.snapshot.node_by_id[node].gpu_type, [self._kind(p) for p in others]))
+                found.append(
+                    (self.snapshot.node_by_id[node].gpu_type, [self._kind(p) for p in others])
+                )
         return found
 
     def _kind(self, placement: Placement) -> str:

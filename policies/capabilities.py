@@ -1,10 +1,13 @@
-"""Labels that the world itself puts on nodes and jobs, beside those of people, whose names cannot hold a colon.
+"""Labels that the world itself puts on nodes and jobs, beside those of people, whose names cannot
+hold a colon.
 
-A job may be placed on nodes that have all its labels. So what a node can do, and what a job needs for reasons of the world's own,
-is said in the one form that every policy and the judge know already:
+A job may be placed on nodes that have all its labels. So what a node can do, and what a job needs
+for reasons of the world's own, is said in the one form that every policy and the judge know
+already:
 
 - `runtime:NAME` on a node: it runs jobs of that runtime; on a job: it is one of them;
-- `apart:NODE` on a job: it keeps away from that node for a while; on a node: it is another one than NODE.
+- `apart:NODE` on a job: it keeps away from that node for a while; on a node: it is another one than
+  NODE.
 """
 
 from __future__ import annotations

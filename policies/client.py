@@ -1,7 +1,9 @@
-"""A solver in a process of its own: warm, killed with all its children when it takes too long, started again when needed.
+"""A solver in a process of its own: warm, killed with all its children when it takes too long,
+started again when needed.
 
-A prefork worker may not use multiprocessing, hence a plain child in its own session; it never outlives its parent, for which the
-kernel is asked to kill it. One process answers one request at a time; threads wait for each other.
+A prefork worker may not use multiprocessing, hence a plain child in its own session; it never
+outlives its parent, for which the kernel is asked to kill it. One process answers one request at a
+time; threads wait for each other.
 """
 
 from __future__ import annotations
@@ -45,10 +47,11 @@ class DeadlineError(Exception):
 
 
 class SolverProcess:
-    """Solves snapshots in a child process: `SolverProcess(timeout_s=30).solve(snapshot, "randomized_greedy", {})`.
+    """Solves snapshots in a child process: `SolverProcess(timeout_s=30).solve(snapshot,
+    "randomized_greedy", {})`.
 
-    Also a context manager; `close` ends the child. After a fork (a worker of a prefork pool) the child of the parent is left alone
-    and a new one is started.
+    Also a context manager; `close` ends the child. After a fork (a worker of a prefork pool) the
+    child of the parent is left alone and a new one is started.
     """
 
     def __init__(self, timeout_s: float, command: Sequence[str] | None = None) -> None:
@@ -62,24 +65,36 @@ class SolverProcess:
         self._is_ready = False
 
     def start(self) -> None:
-        """Have the child start and warm up meanwhile, if none runs: the first answer then comes sooner. Raises OSError."""
+        """Have the child start and warm up meanwhile, if none runs: the first answer then comes
+        sooner. Raises OSError.
+        """
         self._forget_parents_child()
         with self._lock:
             self._running()
 
     def await_ready(self) -> None:
-        """Wait until the child, which is started if none runs, has warmed up. Raises SolverFailedError if it does not."""
+        """Wait until the child, which is started if none runs, has warmed up. Raises
+        SolverFailedError if it does not.
+        """
         self._forget_parents_child()
         with self._lock, self._or_killed("the policies"):
             self._ready()
 
-    def solve(self, snapshot: Snapshot, policy: str, parameters: Mapping[str, object] | None = None) -> Plan:
-        """The policy's plan. Raises the policy's PolicyError, or SolverFailedError when the process crashed or took too long."""
+    def solve(
+        self, snapshot: Snapshot, policy: str, parameters: Mapping[str, object] | None = None
+    ) -> Plan:
+        """The policy's plan. Raises the policy's PolicyError, or SolverFailedError when the process
+        crashed or took too long.
+        """
         self._forget_parents_child()
         with self._lock:
             self._number += 1
-            request = json.dumps({"id": self._number, "policy": policy, "parameters": dict(parameters or {})}).encode()
-            line = request[:-1] + b', "snapshot": ' + snapshot_json.canonical_bytes(snapshot) + b"}\n"
+            request = json.dumps(
+                {"id": self._number, "policy": policy, "parameters": dict(parameters or {})}
+            ).encode()
+            line = (
+                request[:-1] + b', "snapshot": ' + snapshot_json.canonical_bytes(snapshot) + b"}\n"
+            )
             answer = self._ask(line, policy)
         return _plan_of(answer)
 
@@ -103,7 +118,12 @@ class SolverProcess:
 
     def _forget_parents_child(self) -> None:
         if self._owner != os.getpid():
-            self._owner, self._lock, self._process, self._read = os.getpid(), threading.Lock(), None, b""
+            self._owner, self._lock, self._process, self._read = (
+                os.getpid(),
+                threading.Lock(),
+                None,
+                b"",
+            )
 
     def _ask(self, line: bytes, policy: str) -> bytes:
         with self._or_killed(policy):
@@ -117,15 +137,21 @@ class SolverProcess:
 
     @contextlib.contextmanager
     def _or_killed(self, policy: str) -> Iterator[None]:
-        """Whatever goes wrong in here ends the process, for the pipe would hold half an answer. Raises SolverFailedError."""
+        """Whatever goes wrong in here ends the process, for the pipe would hold half an answer.
+        Raises SolverFailedError.
+        """
         try:
             yield
         except (OSError, EOFError, ValueError) as error:
             self._kill()
-            raise SolverFailedError(f"the solver process of {policy} ended without an answer: {error or 'it crashed'}") from error
+            raise SolverFailedError(
+                f"the solver process of {policy} ended without an answer: {error or 'it crashed'}"
+            ) from error
         except DeadlineError as error:
             self._kill()
-            raise SolverFailedError(f"{policy} took more than {self.timeout_s:g} s and was stopped: {error}") from error
+            raise SolverFailedError(
+                f"{policy} took more than {self.timeout_s:g} s and was stopped: {error}"
+            ) from error
         except BaseException:
             self._kill()
             raise
@@ -176,7 +202,9 @@ class SolverProcess:
 
 
 class _Starter(threading.Thread):
-    """Starts the child and lives as long as it does: Linux kills a child when the *thread* that started it ends."""
+    """Starts the child and lives as long as it does: Linux kills a child when the *thread* that
+    started it ends.
+    """
 
     def __init__(self, command: list[str]) -> None:
         super().__init__(name="solver-starter", daemon=True)
@@ -195,7 +223,11 @@ class _Starter(threading.Thread):
         """Start the child in a session of its own and wait for its end."""
         try:
             process = subprocess.Popen(
-                self._command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, start_new_session=True, env=of_a_child()
+                self._command,
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                start_new_session=True,
+                env=of_a_child(),
             )
         except OSError as error:
             self._result.put(error)
@@ -235,7 +267,9 @@ def _plan_of(line: bytes) -> Plan:
     try:
         plan = plan_json.from_json(answer["plan"])
     except (FormError, RecursionError) as error:
-        raise SolverFailedError(f"the policy's plan has not the documented form: {error}") from error
+        raise SolverFailedError(
+            f"the policy's plan has not the documented form: {error}"
+        ) from error
     if may_be_odd(line):
         check_texts(answer["plan"])
     check_figures(plan)

@@ -1,7 +1,9 @@
-"""`python -m policies.describing PARENT`: import one policy of a third party, make it if asked to, and say what it is.
+"""`python -m policies.describing PARENT`: import one policy of a third party, make it if asked to,
+and say what it is.
 
-The request on standard input: {"name": ..., "value": "module:class", "parameters": {...} or null}. The answer on standard output:
-{"schema": ..., "file": ...}, or {"error": text, "parameter": whether a parameter is wrong}. See `policies.third_parties`.
+The request on standard input: {"name": ..., "value": "module:class", "parameters": {...} or null}.
+The answer on standard output: {"schema": ..., "file": ...}, or {"error": text, "parameter": whether
+a parameter is wrong}. See `policies.third_parties`.
 """
 
 from __future__ import annotations
@@ -22,12 +24,20 @@ from policies.storable import cleaned
 
 
 def main() -> None:
-    """Answer, then end at once: neither threads nor handlers that the module left behind keep this process."""
+    """Answer, then end at once: neither threads nor handlers that the module left behind keep this
+    process.
+    """
     die_with(int(sys.argv[1]))
     take_no_more_than_a_half()
     requests, answers = pipes()
     request = json.loads(requests.read())
-    answers.write(json.dumps(_answer(EntryPoint(request["name"], request["value"], registry.GROUP), request["parameters"])))
+    answers.write(
+        json.dumps(
+            _answer(
+                EntryPoint(request["name"], request["value"], registry.GROUP), request["parameters"]
+            )
+        )
+    )
     answers.flush()
     os._exit(0)
 

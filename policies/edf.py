@@ -14,7 +14,9 @@ from policies.snapshot import Ints, Snapshot
 
 @dataclass(frozen=True, slots=True)
 class Edf:
-    """Jobs by due date; a started job keeps its configuration and is never touched (ANDREAS' baseline EDF)."""
+    """Jobs by due date; a started job keeps its configuration and is never touched (ANDREAS'
+    baseline EDF).
+    """
 
     queue_only: ClassVar[bool] = True
 

@@ -12,7 +12,9 @@ PASSED_ON_PREFIXES = ("LC_", "NUMBA_", "PYTHON", "COVERAGE_", "OMP_", "OPENBLAS_
 
 def of_a_child() -> dict[str, str]:
     """What the child needs to run, with this package's folder first on its path."""
-    kept = {k: v for k, v in os.environ.items() if k in PASSED_ON or k.startswith(PASSED_ON_PREFIXES)}
+    kept = {
+        k: v for k, v in os.environ.items() if k in PASSED_ON or k.startswith(PASSED_ON_PREFIXES)
+    }
     folder = str(Path(__file__).resolve().parent.parent)
     kept["PYTHONPATH"] = os.pathsep.join(filter(None, (folder, kept.get("PYTHONPATH"))))
     return kept

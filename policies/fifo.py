@@ -14,12 +14,16 @@ from policies.snapshot import Ints, Snapshot
 
 @dataclass(frozen=True, slots=True)
 class Fifo:
-    """Jobs by submission; a started job keeps its configuration and is never touched (ANDREAS' baseline FIFO)."""
+    """Jobs by submission; a started job keeps its configuration and is never touched (ANDREAS'
+    baseline FIFO).
+    """
 
     queue_only: ClassVar[bool] = True
 
     def __call__(self, snapshot: Snapshot) -> Plan:
-        """Place waiting jobs by `arrival_s` on what is free; one that does not fit lets the next one try."""
+        """Place waiting jobs by `arrival_s` on what is free; one that does not fit lets the next
+        one try.
+        """
         return queue_plan(snapshot, "fifo", _by_arrival)
 
 

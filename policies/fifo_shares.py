@@ -15,10 +15,13 @@ from policies.snapshot import Snapshot
 
 @dataclass(frozen=True, slots=True)
 class FifoShares(SharePolicy):
-    """Time on unlike GPUs by submission: who came first has most, where he is fastest (Gavel's FIFO).
+    """Time on unlike GPUs by submission: who came first has most, where he is fastest (Gavel's
+    FIFO).
 
-    The plan's objective is the sum over the M jobs of throughput / (throughput where fastest) * (M - place), the first place being
-    0. Unlike `fifo` it may stop a job that runs for one that came before it, and moves jobs to faster GPUs when these come free.
+    The plan's objective is the sum over the M jobs of throughput / (throughput where fastest) * (M
+    - place), the first place being
+    0. Unlike `fifo` it may stop a job that runs for one that came before it, and moves jobs to
+       faster GPUs when these come free.
     """
 
     name: ClassVar[str] = "fifo_shares"

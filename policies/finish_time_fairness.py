@@ -18,16 +18,20 @@ from policies.snapshot import Floats, Snapshot
 
 @dataclass(frozen=True, slots=True)
 class FinishTimeFairness(SharePolicy):
-    """Time on unlike GPUs shared so that nobody ends much later than with 1/n of the cluster to himself (Themis).
+    """Time on unlike GPUs shared so that nobody ends much later than with 1/n of the cluster to
+    himself (Themis).
 
-    The plan's objective is the highest rho_m = (t_m + steps_m / throughput(m, X)) / (t_iso_m + steps_m / throughput(m, X_iso)).
-    t_m is the time since the job came in, t_iso_m the time that the steps done so far would have taken with 1/n of the cluster:
-    added up in the plan's memory, n being the number of jobs when shares were made.
+    The plan's objective is the highest rho_m = (t_m + steps_m / throughput(m, X)) / (t_iso_m +
+    steps_m / throughput(m, X_iso)). t_m is the time since the job came in, t_iso_m the time that
+    the steps done so far would have taken with 1/n of the cluster: added up in the plan's memory, n
+    being the number of jobs when shares were made.
     """
 
     name: ClassVar[str] = "finish_time_fairness"
 
-    fill: bool = parameter(True, meaning="time that the highest rho leaves over goes to whom it brings most")
+    fill: bool = parameter(
+        True, meaning="time that the highest rho leaves over goes to whom it brings most"
+    )
 
     def _asked(self, snapshot: Snapshot) -> Asked:
         return Asked(jobs=True)
@@ -38,17 +42,25 @@ class FinishTimeFairness(SharePolicy):
 
         def shares(division: Division) -> Shares:
             isolated_s = _isolated_s(observed, notes, steps, isolated_rates(division))
-            return finish_time_fairness(division, Times(steps, elapsed_s, isolated_s), fill=self.fill)
+            return finish_time_fairness(
+                division, Times(steps, elapsed_s, isolated_s), fill=self.fill
+            )
 
         return shares
 
 
 def _isolated_s(observed: Observed, notes: Notes, steps: Floats, rates: Floats) -> Floats:
-    """float64[M]: t_iso_m up to now. The notes keep it by job, with the steps that were left then and throughput(m, X_isolated), at
-    which the steps done since then count.
+    """float64[M]: t_iso_m up to now. The notes keep it by job, with the steps that were left then
+    and throughput(m, X_isolated), at which the steps done since then count.
     """
-    known, ids, total = notes.get("isolated", {}), observed.classes.keys, observed.number("total_steps").tolist()
-    before = [known.get(job, (0.0, *new)) for job, *new in zip(ids, total, rates.tolist(), strict=True)]
+    known, ids, total = (
+        notes.get("isolated", {}),
+        observed.classes.keys,
+        observed.number("total_steps").tolist(),
+    )
+    before = [
+        known.get(job, (0.0, *new)) for job, *new in zip(ids, total, rates.tolist(), strict=True)
+    ]
     passed_s, left, rate = (np.array([of[i] for of in before], dtype=np.float64) for i in range(3))
     isolated_s: Floats = passed_s + np.maximum(left - steps, 0.0) / rate
     noted = zip(isolated_s.tolist(), steps.tolist(), rates.tolist(), strict=True)

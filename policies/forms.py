@@ -1,8 +1,10 @@
-"""JSON forms of frozen dataclasses, read strictly: one description gives the writer, the reader and the JSON Schema.
+"""JSON forms of frozen dataclasses, read strictly: one description gives the writer, the reader and
+the JSON Schema.
 
-Rules of the form: objects have the dataclass's fields; enums are their values; pairs of (name, amount) are objects; inf is null
-where a field may be unbounded; numbers are finite; floats are written as floats. A reader's error names the path of the value
-and what would be right; fields with a default may be left out.
+Rules of the form: objects have the dataclass's fields; enums are their values; pairs of (name,
+amount) are objects; inf is null where a field may be unbounded; numbers are finite; floats are
+written as floats. A reader's error names the path of the value and what would be right; fields with
+a default may be left out.
 """
 
 from __future__ import annotations
@@ -18,7 +20,9 @@ from types import NoneType, UnionType
 from typing import Any, TypeAlias, Union, get_args, get_origin, get_type_hints
 
 Path: TypeAlias = "str | tuple[Path, str | int]"
-"""Where a value is: spelled out, or a field (text) or item (number) of another path. Only an error spells it: values are many."""
+"""Where a value is: spelled out, or a field (text) or item (number) of another path. Only an error
+spells it: values are many.
+"""
 
 Reader = Callable[[Any, Path], Any]
 Writer = Callable[[Any, Path], Any]
@@ -26,20 +30,30 @@ Schema = dict[str, Any]
 
 
 class FormError(ValueError):
-    """A value that does not have the documented form; the message names its path and what would be right."""
+    """A value that does not have the documented form; the message names its path and what would be
+    right.
+    """
 
 
 class Rules:
     """What types do not say: least values by (class, field), and fields whose inf is null."""
 
     def __init__(
-        self, least: Mapping[str, float], above: Mapping[str, float], most: Mapping[str, float], unbounded: frozenset[str]
+        self,
+        least: Mapping[str, float],
+        above: Mapping[str, float],
+        most: Mapping[str, float],
+        unbounded: frozenset[str],
     ):
         self.least, self.above, self.most, self.unbounded = least, above, most, unbounded
 
     def of(self, name: str) -> Schema:
         """JSON Schema keywords of the field "Class.field"."""
-        limits = {"minimum": self.least.get(name), "exclusiveMinimum": self.above.get(name), "maximum": self.most.get(name)}
+        limits = {
+            "minimum": self.least.get(name),
+            "exclusiveMinimum": self.above.get(name),
+            "maximum": self.most.get(name),
+        }
         return {keyword: limit for keyword, limit in limits.items() if limit is not None}
 
 
@@ -63,9 +77,20 @@ class Form:
         if of in self._forms:
             return self._forms[of]
         hints, known = get_type_hints(of), fields(of)
-        parts = {f.name: self._form(self.replaced.get(hints[f.name], hints[f.name]), f"{of.__name__}.{f.name}") for f in known}
-        required = tuple(f.name for f in known if f.default is MISSING and f.default_factory is MISSING)
-        form = _object_reader(of, parts, required), _object_writer(parts), {"$ref": f"#/$defs/{of.__name__}"}
+        parts = {
+            f.name: self._form(
+                self.replaced.get(hints[f.name], hints[f.name]), f"{of.__name__}.{f.name}"
+            )
+            for f in known
+        }
+        required = tuple(
+            f.name for f in known if f.default is MISSING and f.default_factory is MISSING
+        )
+        form = (
+            _object_reader(of, parts, required),
+            _object_writer(parts),
+            {"$ref": f"#/$defs/{of.__name__}"},
+        )
         self.definitions[of.__name__] = {
             "type": "object",
             "description": (of.__doc__ or "").strip().splitlines()[0],
@@ -95,7 +120,9 @@ class Form:
 
 def canonical_bytes(form: Mapping[str, Any]) -> bytes:
     """The one spelling of a form: keys sorted, no spaces, shortest floats, UTF-8."""
-    return json.dumps(form, sort_keys=True, separators=(",", ":"), ensure_ascii=False, allow_nan=False).encode()
+    return json.dumps(
+        form, sort_keys=True, separators=(",", ":"), ensure_ascii=False, allow_nan=False
+    ).encode()
 
 
 def digest_of(form: Mapping[str, Any]) -> str:
@@ -115,22 +142,29 @@ def check_version(form: Any, what: str, version: int) -> None:
     if form.get("version") != version:
         found = repr(form["version"]) if "version" in form else "none"
         raise FormError(
-            f"version: this program reads version {version} of the {what}, not {found}; convert it or use the matching release"
+            f"version: this program reads version {version} of the {what}, not {found}; convert it"
+            " or use the matching release"
         )
 
 
-def _object_reader(of: type, parts: Mapping[str, tuple[Reader, Writer, Schema]], required: tuple[str, ...]) -> Reader:
+def _object_reader(
+    of: type, parts: Mapping[str, tuple[Reader, Writer, Schema]], required: tuple[str, ...]
+) -> Reader:
     readers = {name: read for name, (read, _, _) in parts.items()}
 
     def read(value: Any, path: Path) -> Any:
         if not isinstance(value, dict):
-            raise FormError(f"{_spelled(path) or of.__name__}: must be an object, not {_kind(value)}")
+            raise FormError(
+                f"{_spelled(path) or of.__name__}: must be an object, not {_kind(value)}"
+            )
         for name in required:
             if name not in value:
                 raise FormError(f"{_spelled((path, name))}: is missing")
         for name in value:
             if name not in readers:
-                raise FormError(f"{_spelled((path, str(name)))}: no such field; known are: {', '.join(readers)}")
+                raise FormError(
+                    f"{_spelled((path, str(name)))}: no such field; known are: {', '.join(readers)}"
+                )
         return of(**{name: readers[name](given, (path, name)) for name, given in value.items()})
 
     return read
@@ -140,7 +174,10 @@ def _object_writer(parts: Mapping[str, tuple[Reader, Writer, Schema]]) -> Writer
     writers = tuple((name, write) for name, (_, write, _) in parts.items())
 
     def write(value: Any, path: Path) -> Any:
-        return {n: getattr(value, n) if part is _same else part(getattr(value, n), (path, n)) for n, part in writers}
+        return {
+            n: getattr(value, n) if part is _same else part(getattr(value, n), (path, n))
+            for n, part in writers
+        }
 
     return write
 
@@ -177,7 +214,11 @@ def _amounts(of: type, limits: Schema) -> tuple[Reader, Writer, Schema]:
     def read_amounts(value: Any, path: Path) -> Any:
         if not isinstance(value, dict):
             raise FormError(f"{_spelled(path)}: must be an object, not {_kind(value)}")
-        return tuple([(name, read(value[name], (path, str(name)))) for name in sorted(value)]) if value else ()
+        return (
+            tuple([(name, read(value[name], (path, str(name)))) for name in sorted(value)])
+            if value
+            else ()
+        )
 
     def write_amounts(value: Any, path: Path) -> Any:
         return {name: write(amount, (path, name)) for name, amount in value} if value else {}
@@ -189,7 +230,10 @@ def _plain(of: Any) -> tuple[Reader, Writer, Schema]:
     """Free JSON data under names; shares are names under names of fractions."""
     schema: Schema = {"type": "object"}
     if get_args(of):
-        schema["additionalProperties"] = {"type": "object", "additionalProperties": {"type": "number"}}
+        schema["additionalProperties"] = {
+            "type": "object",
+            "additionalProperties": {"type": "number"},
+        }
 
     def read(value: Any, path: Path) -> Any:
         if not isinstance(value, dict):
@@ -209,7 +253,11 @@ def _plain_value(value: Any, path: Path) -> Any:
         return {str(name): _plain_value(item, (path, str(name))) for name, item in value.items()}
     if isinstance(value, list | tuple):
         return [_plain_value(item, (path, i)) for i, item in enumerate(value)]
-    if value is None or isinstance(value, str | bool | int) or (isinstance(value, float) and isfinite(value)):
+    if (
+        value is None
+        or isinstance(value, str | bool | int)
+        or (isinstance(value, float) and isfinite(value))
+    ):
         return value
     raise FormError(f"{_spelled(path)}: must be plain JSON data with finite numbers, not {value!r}")
 
@@ -235,9 +283,20 @@ def _scalar(of: type, limits: Schema, *, unbounded: bool) -> tuple[Reader, Write
     def read(value: Any, path: Path) -> Any:
         if value is None and unbounded:
             return inf
-        if isinstance(value, bool) or not isinstance(value, int if of is int else int | float) or not _is_finite(value):
-            raise FormError(f"{_spelled(path)}: must be {'an integer' if of is int else 'a finite number'}, not {value!r:.80}")
-        if (least is not None and value < least) or (above is not None and value <= above) or (most is not None and value > most):
+        if (
+            isinstance(value, bool)
+            or not isinstance(value, int if of is int else int | float)
+            or not _is_finite(value)
+        ):
+            raise FormError(
+                f"{_spelled(path)}: must be {'an integer' if of is int else 'a finite number'}, not"
+                f" {value!r:.80}"
+            )
+        if (
+            (least is not None and value < least)
+            or (above is not None and value <= above)
+            or (most is not None and value > most)
+        ):
             raise FormError(f"{_spelled(path)}: must be {_wording(limits)}, not {value!r}")
         return of(value) + of(0)
 
@@ -263,7 +322,10 @@ def _is_finite(value: float) -> bool:
 def _exactly(of: type) -> Reader:
     def read(value: Any, path: Path) -> Any:
         if type(value) is not of:
-            raise FormError(f"{_spelled(path)}: must be {'a string' if of is str else 'true or false'}, not {value!r}")
+            raise FormError(
+                f"{_spelled(path)}: must be {'a string' if of is str else 'true or false'}, not"
+                f" {value!r}"
+            )
         return value
 
     return read
@@ -275,7 +337,13 @@ def _wording(limits: Schema) -> str:
 
 
 def _kind(value: Any) -> str:
-    names = {dict: "an object", list: "an array", str: "a string", bool: "true or false", NoneType: "null"}
+    names = {
+        dict: "an object",
+        list: "an array",
+        str: "a string",
+        bool: "true or false",
+        NoneType: "null",
+    }
     return names.get(type(value), "a number")
 
 

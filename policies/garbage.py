@@ -1,7 +1,8 @@
 """Python's search for cyclic garbage, put off while much is read that is no garbage.
 
-A round over ten thousand nodes makes half a million objects that all stay until it ends. Each time their number has grown by a
-quarter they are all looked through: a fifth to a third of the round's time (measured).
+A round over ten thousand nodes makes half a million objects that all stay until it ends. Each time
+their number has grown by a quarter they are all looked through: a fifth to a third of the round's
+time (measured).
 """
 
 from __future__ import annotations
@@ -13,7 +14,9 @@ from contextlib import contextmanager
 
 @contextmanager
 def not_collected() -> Iterator[None]:
-    """Nothing is looked for meanwhile, if it was before; what is referred to by nothing goes at once, as ever."""
+    """Nothing is looked for meanwhile, if it was before; what is referred to by nothing goes at
+    once, as ever.
+    """
     was_enabled = gc.isenabled()
     gc.disable()
     try:

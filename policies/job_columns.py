@@ -18,7 +18,8 @@ Bools = NDArray[np.bool_]
 Array = TypeVar("Array", bound=np.ndarray[Any, Any])
 
 JOB_NUMBERS = (
-    "arrival_s", "remaining_steps", "due_s", "deadline_s", "walltime_s", "tardiness_weight", "weight", "cores",
+    "arrival_s", "remaining_steps", "due_s", "deadline_s", "walltime_s", "tardiness_weight",
+    "weight", "cores",
     "memory_gb", "total_steps", "restart_cost_s",
 )  # fmt: skip
 JOB_COUNTS = ("gpus_min", "gpus_max", "priority", "units")
@@ -28,9 +29,9 @@ JOB_COUNTS = ("gpus_min", "gpus_max", "priority", "units")
 class JobColumns:
     """All jobs of a snapshot by column; row i of every column is job `ids[i]`.
 
-    `numbers[name]` float64[J] for each of JOB_NUMBERS, `counts[name]` int64[J] for each of JOB_COUNTS, `kind` int64[J] into the
-    snapshot's kinds; `others[name]` tuples of J values for the rest. Columns are shared between snapshots (copy-on-write): never
-    write into them.
+    `numbers[name]` float64[J] for each of JOB_NUMBERS, `counts[name]` int64[J] for each of
+    JOB_COUNTS, `kind` int64[J] into the snapshot's kinds; `others[name]` tuples of J values for the
+    rest. Columns are shared between snapshots (copy-on-write): never write into them.
     """
 
     ids: tuple[str, ...]
@@ -42,20 +43,31 @@ class JobColumns:
     @classmethod
     def of(cls, jobs: Sequence[JobView]) -> JobColumns:
         """Columns of these rows, in their order."""
-        numbers = {n: frozen(np.array([getattr(j, n) for j in jobs], dtype=np.float64)) for n in JOB_NUMBERS}
-        counts = {n: frozen(np.array([getattr(j, n) for j in jobs], dtype=np.int64)) for n in JOB_COUNTS}
+        numbers = {
+            n: frozen(np.array([getattr(j, n) for j in jobs], dtype=np.float64))
+            for n in JOB_NUMBERS
+        }
+        counts = {
+            n: frozen(np.array([getattr(j, n) for j in jobs], dtype=np.int64)) for n in JOB_COUNTS
+        }
         others = {n: tuple(getattr(j, n) for j in jobs) for n in _OTHER_FIELDS}
         return cls(tuple(j.id for j in jobs), tuple(j.kind for j in jobs), numbers, counts, others)
 
     @cached_property
     def gpus_only(self) -> bool:
         """Whether no job uses anything of its node but GPUs; true of every part of such columns."""
-        uses = self.numbers["cores"].any() or self.numbers["memory_gb"].any() or any(self.others["resources"])
+        uses = (
+            self.numbers["cores"].any()
+            or self.numbers["memory_gb"].any()
+            or any(self.others["resources"])
+        )
         return not uses
 
     @cached_property
     def free_of_conditions(self) -> bool:
-        """Whether no job has dependencies, labels or resources; true of every part of such columns."""
+        """Whether no job has dependencies, labels or resources; true of every part of such
+        columns.
+        """
         return not any(any(self.others[name]) for name in ("dependencies", "labels", "resources"))
 
     def row(self, i: int) -> JobView:

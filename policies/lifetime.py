@@ -1,4 +1,6 @@
-"""Children that never outlive the process that started them, nor starve the machine, however they behave."""
+"""Children that never outlive the process that started them, nor starve the machine, however they
+behave.
+"""
 
 from __future__ import annotations
 
@@ -13,14 +15,17 @@ from pathlib import Path
 PR_SET_PDEATHSIG = 1
 
 LEAST_BYTES = 2 << 30
-"""Memory that a child may have on however small a machine: the libraries of solvers want as much."""
+"""Memory that a child may have on however small a machine: the libraries of solvers want as much.
+"""
 
 CGROUP = Path("/sys/fs/cgroup/memory.max")
 FIRST_TO_GO = "1000"
 
 
 def die_with(parent: int) -> None:
-    """Ask Linux to kill this process when its parent ends; end at once if that has happened already."""
+    """Ask Linux to kill this process when its parent ends; end at once if that has happened
+    already.
+    """
     if sys.platform == "linux":
         ctypes.CDLL(None, use_errno=True).prctl(PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
     if os.getppid() != parent:
@@ -28,9 +33,11 @@ def die_with(parent: int) -> None:
 
 
 def take_no_more_than_a_half() -> None:
-    """Limit what this process (each of its children likewise) allocates to half of the machine's memory, or of the container's.
+    """Limit what this process (each of its children likewise) allocates to half of the machine's
+    memory, or of the container's.
 
-    Beyond that allocations fail: a MemoryError in Python. Should memory run out all the same, Linux kills this process first.
+    Beyond that allocations fail: a MemoryError in Python. Should memory run out all the same, Linux
+    kills this process first.
     """
     most = max(memory_bytes() // 2, LEAST_BYTES)
     with suppress(OSError, ValueError):  # a lower limit may have been set by somebody else

@@ -18,12 +18,15 @@ from policies.snapshot import Snapshot
 class Makespan(SharePolicy):
     """Time on unlike GPUs shared so that the last job ends as soon as can be (makespan).
 
-    The plan's objective is the time in seconds from when shares were made until all steps are done, launches apart.
+    The plan's objective is the time in seconds from when shares were made until all steps are done,
+    launches apart.
     """
 
     name: ClassVar[str] = "makespan"
 
-    fill: bool = parameter(True, meaning="time that the makespan leaves over goes to whom it brings most")
+    fill: bool = parameter(
+        True, meaning="time that the makespan leaves over goes to whom it brings most"
+    )
 
     def _asked(self, snapshot: Snapshot) -> Asked:
         return Asked(jobs=True)

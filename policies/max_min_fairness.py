@@ -17,18 +17,25 @@ from policies.shares.water_filling import fair_shares
 
 @dataclass(frozen=True, slots=True)
 class MaxMinFairness(SharePolicy):
-    """Time on unlike GPUs shared so that the worst-off job makes as much progress as can be (Gavel's LAS).
+    """Time on unlike GPUs shared so that the worst-off job makes as much progress as can be
+    (Gavel's LAS).
 
-    Every job gets shares of time by GPU type that maximise the least weighted throughput, measured against equal time on all GPUs;
-    the round mechanism turns them into turns. The plan's objective is that least.
+    Every job gets shares of time by GPU type that maximise the least weighted throughput, measured
+    against equal time on all GPUs; the round mechanism turns them into turns. The plan's objective
+    is that least.
     """
 
     name: ClassVar[str] = "max_min_fairness"
 
-    weighted: bool = parameter(True, meaning="shares in proportion to the jobs' weights; else all weigh the same")
+    weighted: bool = parameter(
+        True, meaning="shares in proportion to the jobs' weights; else all weigh the same"
+    )
     fill: bool = parameter(
         True,
-        meaning="go on until nobody could have more without a poorer job's having less; else only the least is as high as can be",
+        meaning=(
+            "go on until nobody could have more without a poorer job's having less; else only the"
+            " least is as high as can be"
+        ),
     )
 
     def _program(self, observed: Observed, notes: Notes) -> Program:

@@ -14,8 +14,8 @@ from policies.shares.throughput import total_throughput
 class MaxThroughput(SharePolicy):
     """Time on unlike GPUs to whom it brings most: the highest sum of throughputs, fair to nobody.
 
-    The plan's objective is the sum over all jobs of throughput / (throughput where fastest). A gang counts as one job: it waits as
-    long as its GPUs serve more jobs.
+    The plan's objective is the sum over all jobs of throughput / (throughput where fastest). A gang
+    counts as one job: it waits as long as its GPUs serve more jobs.
     """
 
     name: ClassVar[str] = "max_throughput"

@@ -1,4 +1,6 @@
-"""The most progress for the price of GPUs by the hour, with or without SLOs (Gavel, section 4.2)."""
+"""The most progress for the price of GPUs by the hour, with or without SLOs (Gavel, section
+4.2).
+"""
 
 from __future__ import annotations
 
@@ -24,11 +26,13 @@ MOST_NAMED = 5
 
 @dataclass(frozen=True, slots=True)
 class MinCost(SharePolicy):
-    """Time on unlike GPUs shared for the most progress per price of a GPU hour, with a floor for every job, and SLOs if asked.
+    """Time on unlike GPUs shared for the most progress per price of a GPU hour, with a floor for
+    every job, and SLOs if asked.
 
-    The plan's objective is that of its form, with prices by the hour. A type without a price counts as the dearest; without any
-    price all types cost 1. GPUs that are not worth their price stay idle. With `slos` a job's due date, or its deadline if that is
-    sooner, is its SLO: it is aimed at a round early where all can be. One that can no longer be met beside the others' is dropped:
+    The plan's objective is that of its form, with prices by the hour. A type without a price counts
+    as the dearest; without any price all types cost 1. GPUs that are not worth their price stay
+    idle. With `slos` a job's due date, or its deadline if that is sooner, is its SLO: it is aimed
+    at a round early where all can be. One that can no longer be met beside the others' is dropped:
     the plan's message and notes name the job, which then has what jobs without an SLO have.
     """
 
@@ -36,17 +40,30 @@ class MinCost(SharePolicy):
 
     objective: str = parameter(
         "paper",
-        meaning="paper: the ratio of all progress to all cost; published: the sum of progress, each divided by its GPU's price",
+        meaning=(
+            "paper: the ratio of all progress to all cost; published: the sum of progress, each"
+            " divided by its GPU's price"
+        ),
         choices=tuple(form.value for form in CostForm),
     )
     floor: float = parameter(
         0.1,
-        meaning="part of its progress with 1/n of the cluster that each job has at least; 0: jobs may starve",
+        meaning=(
+            "part of its progress with 1/n of the cluster that each job has at least; 0: jobs may"
+            " starve"
+        ),
         minimum=0.0,
         maximum=1.0,
     )
-    slos: bool = parameter(False, meaning="due dates and deadlines are to be met, whatever that costs")
-    fill: bool = parameter(False, meaning="GPUs that are not worth their price go to whoever can use them; else they stay idle")
+    slos: bool = parameter(
+        False, meaning="due dates and deadlines are to be met, whatever that costs"
+    )
+    fill: bool = parameter(
+        False,
+        meaning=(
+            "GPUs that are not worth their price go to whoever can use them; else they stay idle"
+        ),
+    )
 
     def _asked(self, snapshot: Snapshot) -> Asked:
         return Asked(jobs=self.slos)
@@ -82,7 +99,11 @@ class MinCost(SharePolicy):
         soonest_s = steps * inverse(division.fastest_rates)
         early_s = np.maximum(left_s - observed.snapshot.round_s, np.minimum(left_s, soonest_s))
         found = min_cost(division, cost, floor=self.floor, form=form, slos=Slos(steps, early_s))
-        return min_cost(division, cost, floor=self.floor, form=form, slos=Slos(steps, left_s)) if found.dropped else found
+        return (
+            min_cost(division, cost, floor=self.floor, form=form, slos=Slos(steps, left_s))
+            if found.dropped
+            else found
+        )
 
     def _message(self, snapshot: Snapshot, notes: Notes) -> str:
         told = []

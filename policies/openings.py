@@ -1,4 +1,6 @@
-"""What nodes have to give, read off their views once: from round to round only those are looked at where somebody came or went."""
+"""What nodes have to give, read off their views once: from round to round only those are looked at
+where somebody came or went.
+"""
 
 from __future__ import annotations
 
@@ -12,7 +14,9 @@ from policies.views import NodeView
 
 @dataclass(frozen=True, slots=True)
 class Opening:
-    """Of one node: ids of the healthy devices that nobody holds, how many are held, and by which jobs."""
+    """Of one node: ids of the healthy devices that nobody holds, how many are held, and by which
+    jobs.
+    """
 
     free: tuple[str, ...]
     held: int
@@ -32,7 +36,9 @@ class Opening:
 
 
 class Openings:
-    """Of all nodes, in their order: `of[n]`, free devices as `gpus[n]`, and every job that holds a device, with how many."""
+    """Of all nodes, in their order: `of[n]`, free devices as `gpus[n]`, and every job that holds a
+    device, with how many.
+    """
 
     def __init__(self, of: Sequence[Opening], gpus: Sequence[int], holders: dict[str, int]) -> None:
         self.of, self.gpus, self.holders = of, gpus, holders
@@ -73,7 +79,9 @@ def changed(before: Sequence[NodeView], after: Sequence[NodeView]) -> list[int] 
 
 
 def differ_by_holds_alone(old: NodeView, new: NodeView) -> bool:
-    """Whether two views are of one node that nothing but holds and health of its devices has changed on."""
+    """Whether two views are of one node that nothing but holds and health of its devices has
+    changed on.
+    """
     return (
         old.id == new.id
         and old.gpu_type == new.gpu_type

@@ -1,7 +1,9 @@
-"""What nearly every plan of a cluster of whole GPUs is, and is quickly seen to be: nothing in which a rule could be broken.
+"""What nearly every plan of a cluster of whole GPUs is, and is quickly seen to be: nothing in which
+a rule could be broken.
 
-The judge's rules go through placements, devices and nodes one after the other, and word what they find. Where nobody uses anything
-but whole GPUs, one job each, one look at every placement does instead (of a round of 100 jobs an eighth before, a twentieth since).
+The judge's rules go through placements, devices and nodes one after the other, and word what they
+find. Where nobody uses anything but whole GPUs, one job each, one look at every placement does
+instead (of a round of 100 jobs an eighth before, a twentieth since).
 """
 
 from __future__ import annotations
@@ -16,12 +18,17 @@ TRAINING, PROFILING = Purpose.TRAINING, JobPhase.PROFILING
 
 
 def breaks_no_rule(plan: Plan, snapshot: Snapshot) -> bool:
-    """Whether the plan's placements and waiting jobs are plain and break no rule; False says nothing. Its numbers are not judged.
+    """Whether the plan's placements and waiting jobs are plain and break no rule; False says
+    nothing. Its numbers are not judged.
 
-    Plain is a plan of jobs on whole devices of one ready node each, without terms, in a cluster without limits of power, for jobs
-    that ask for nothing but GPUs of any type.
+    Plain is a plan of jobs on whole devices of one ready node each, without terms, in a cluster
+    without limits of power, for jobs that ask for nothing but GPUs of any type.
     """
-    return _is_plain(snapshot) and _is_whole(plan, snapshot) and _have_devices_alone(plan.placements, snapshot)
+    return (
+        _is_plain(snapshot)
+        and _is_whole(plan, snapshot)
+        and _have_devices_alone(plan.placements, snapshot)
+    )
 
 
 def _is_plain(snapshot: Snapshot) -> bool:
@@ -30,7 +37,11 @@ def _is_plain(snapshot: Snapshot) -> bool:
     if snapshot.power_cap_w is not None or snapshot.power_caps or not columns.gpus_only:
         return False
     others = columns.others
-    return not any(others["labels"]) and not any(others["allowed_types"]) and PROFILING not in others["phase"]
+    return (
+        not any(others["labels"])
+        and not any(others["allowed_types"])
+        and PROFILING not in others["phase"]
+    )
 
 
 def _is_whole(plan: Plan, snapshot: Snapshot) -> bool:
@@ -38,17 +49,29 @@ def _is_whole(plan: Plan, snapshot: Snapshot) -> bool:
     decided = {p.job for p in plan.placements}
     decided.update([w.job for w in plan.waiting])
     known = snapshot.jobs.position
-    return len(decided) == len(plan.placements) + len(plan.waiting) == len(known) and decided == known.keys()
+    return (
+        len(decided) == len(plan.placements) + len(plan.waiting) == len(known)
+        and decided == known.keys()
+    )
 
 
 def _have_devices_alone(placements: Iterable[Placement], snapshot: Snapshot) -> bool:
-    """Whether each has one process on as many devices as its job may have, which are given to nobody else, and has no terms."""
+    """Whether each has one process on as many devices as its job may have, which are given to
+    nobody else, and has no terms.
+    """
     jobs, given = snapshot.jobs, _Given(snapshot)
-    position, least, most = jobs.position, jobs.columns.counts["gpus_min"].tolist(), jobs.columns.counts["gpus_max"].tolist()
+    position, least, most = (
+        jobs.position,
+        jobs.columns.counts["gpus_min"].tolist(),
+        jobs.columns.counts["gpus_max"].tolist(),
+    )
     for placed in placements:
         if len(placed.ranks) != 1 or not _is_simple(placed, seat := placed.ranks[0]):
             return False
-        if not seat.devices or not least[row := position[placed.job]] <= len(seat.devices) <= most[row]:
+        if (
+            not seat.devices
+            or not least[row := position[placed.job]] <= len(seat.devices) <= most[row]
+        ):
             return False
         left = given[seat.node]
         for device in seat.devices:
@@ -64,22 +87,29 @@ def _is_simple(placed: Placement, seat: RankSeat) -> bool:
     return (
         seat.share == 1.0
         and placed.purpose is TRAINING
-        and seat.cpu_quota is placed.until_s is placed.steps_quota is placed.predicted_energy_cost is None
+        and seat.cpu_quota
+        is placed.until_s
+        is placed.steps_quota
+        is placed.predicted_energy_cost
+        is None
         and (run_s is None or isfinite(run_s))
     )
 
 
 class _Given(dict[str, set[str]]):
-    """By node, found when it is asked for: its healthy devices that nobody holds whom the snapshot does not know.
+    """By node, found when it is asked for: its healthy devices that nobody holds whom the snapshot
+    does not know.
 
-    None where it takes no training. Looked at again only where the node is not as in the round before, or a holder is not known
-    any more.
+    None where it takes no training. Looked at again only where the node is not as in the round
+    before, or a holder is not known any more.
     """
 
     def __init__(self, snapshot: Snapshot) -> None:
         super().__init__()
         self._nodes, self._known = snapshot.node_by_id, snapshot.jobs.position.keys()
-        self._kept: dict[str, tuple[NodeView, frozenset[str], frozenset[str]]] = snapshot.standing.setdefault("usable", {})
+        self._kept: dict[str, tuple[NodeView, frozenset[str], frozenset[str]]] = (
+            snapshot.standing.setdefault("usable", {})
+        )
 
     def __missing__(self, name: str) -> set[str]:
         node, before = self._nodes.get(name), self._kept.get(name)

@@ -1,7 +1,8 @@
 """What a policy decides: placements, and for every job left waiting the reason.
 
-`violations(plan, snapshot)` in `policies.judge` is the one judge of a plan, in both worlds and in every test. The documented JSON
-form is in `policies/schemas/plan.schema.json`; `policies.plan_json` reads and writes it.
+`violations(plan, snapshot)` in `policies.judge` is the one judge of a plan, in both worlds and in
+every test. The documented JSON form is in `policies/schemas/plan.schema.json`; `policies.plan_json`
+reads and writes it.
 """
 
 from __future__ import annotations
@@ -49,8 +50,9 @@ class WaitCode(StrEnum):
 class Placement:
     """A job's copy on its nodes and devices, one seat per rank.
 
-    `steps_quota` ends the placement after so many steps, `until_s` at that time (its term); None: until the job ends. The
-    predicted figures are the policy's own: run time of what is left there, and its cost, so that they can be held against reality.
+    `steps_quota` ends the placement after so many steps, `until_s` at that time (its term); None:
+    until the job ends. The predicted figures are the policy's own: run time of what is left there,
+    and its cost, so that they can be held against reality.
     """
 
     job: str
@@ -66,7 +68,9 @@ class Placement:
     def gpus(self) -> int:
         """Devices held over all ranks."""
         ranks = self.ranks
-        return len(ranks[0].devices) if len(ranks) == 1 else sum(len(seat.devices) for seat in ranks)
+        return (
+            len(ranks[0].devices) if len(ranks) == 1 else sum(len(seat.devices) for seat in ranks)
+        )
 
     @property
     def key(self) -> tuple[str, Purpose, int]:
@@ -81,9 +85,11 @@ class _Unfrozen:
 
 
 def placement_of(job: str, ranks: tuple[RankSeat, ...], copy: int, run_s: float) -> Placement:
-    """`Placement(job, ranks, copy, predicted_run_s=run_s)` in a quarter of the time: every round makes one for each job that runs.
+    """`Placement(job, ranks, copy, predicted_run_s=run_s)` in a quarter of the time: every round
+    makes one for each job that runs.
 
-    (The constructor of a frozen dataclass looks up every field by its name to get past the class's own refusal to set any.)
+    (The constructor of a frozen dataclass looks up every field by its name to get past the class's
+    own refusal to set any.)
     """
     made: Any = _Unfrozen()
     made.job, made.ranks, made.copy, made.purpose = job, ranks, copy, _TRAINING
@@ -108,10 +114,12 @@ class Waiting:
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """The whole decision of one round. A running job that is neither placed again nor waiting is an error, not a silent stop.
+    """The whole decision of one round. A running job that is neither placed again nor waiting is an
+    error, not a silent stop.
 
-    `objective` and `bound` are in the policy's own unit (cost for ANDREAS); `shares[job][gpu_type]` are fractions of time where the
-    policy thinks in shares; `memory` is kept by the world and handed back with the next snapshot.
+    `objective` and `bound` are in the policy's own unit (cost for ANDREAS); `shares[job][gpu_type]`
+    are fractions of time where the policy thinks in shares; `memory` is kept by the world and
+    handed back with the next snapshot.
     """
 
     policy: str

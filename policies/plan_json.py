@@ -1,4 +1,6 @@
-"""The documented JSON form of a plan: written in one way only, read strictly. See `policies/schemas/plan.schema.json`."""
+"""The documented JSON form of a plan: written in one way only, read strictly. See
+`policies/schemas/plan.schema.json`.
+"""
 
 from __future__ import annotations
 
@@ -9,7 +11,12 @@ from policies.forms import Form, Rules
 from policies.plan import PLAN_VERSION, Plan
 
 RULES = Rules(
-    least={"Placement.copy": 0, "Placement.steps_quota": 1, "Placement.predicted_run_s": 0, "Waiting.watts": 0},
+    least={
+        "Placement.copy": 0,
+        "Placement.steps_quota": 1,
+        "Placement.predicted_run_s": 0,
+        "Waiting.watts": 0,
+    },
     above={"RankSeat.share": 0, "RankSeat.cpu_quota": 0},
     most={"RankSeat.share": 1},
     unbounded=frozenset(),
@@ -18,7 +25,9 @@ RULES = Rules(
 FORM = Form(Plan, RULES)
 
 LIKE_NOW = frozenset({1})
-"""Older versions whose plans are plans of this one as they stand: version 2 has but one more reason to wait."""
+"""Older versions whose plans are plans of this one as they stand: version 2 has but one more reason
+to wait.
+"""
 
 
 def to_json(plan: Plan) -> dict[str, Any]:
@@ -28,7 +37,9 @@ def to_json(plan: Plan) -> dict[str, Any]:
 
 
 def from_json(form: Any) -> Plan:
-    """The plan of a form. Raises FormError naming the path, e.g. "placements[0].ranks[0].share: must be > 0 and <= 1"."""
+    """The plan of a form. Raises FormError naming the path, e.g. "placements[0].ranks[0].share:
+    must be > 0 and <= 1".
+    """
     if isinstance(form, dict) and form.get("version") in LIKE_NOW:
         form = {**form, "version": PLAN_VERSION}
     forms.check_version(form, "plan", PLAN_VERSION)

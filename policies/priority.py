@@ -15,13 +15,18 @@ from policies.snapshot import Ints, Snapshot
 
 @dataclass(frozen=True, slots=True)
 class Priority:
-    """Jobs by priority or tardiness weight; a started job keeps its configuration and is never touched (ANDREAS' baseline PS)."""
+    """Jobs by priority or tardiness weight; a started job keeps its configuration and is never
+    touched (ANDREAS' baseline PS).
+    """
 
     queue_only: ClassVar[bool] = True
 
     by: str = parameter(
         "priority",
-        meaning="priority: by the job's priority, then tardiness weight; weight: by the tardiness weight alone (the paper's PS)",
+        meaning=(
+            "priority: by the job's priority, then tardiness weight; weight: by the tardiness"
+            " weight alone (the paper's PS)"
+        ),
         choices=("priority", "weight"),
     )
 

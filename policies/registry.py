@@ -1,8 +1,10 @@
-"""The policies by name: one line each, imported only when asked for; third parties add theirs by an entry point.
+"""The policies by name: one line each, imported only when asked for; third parties add theirs by an
+entry point.
 
-An entry point of the group `loadmaster.policies` names a frozen dataclass like the ones here (see `policies.parameters`). One that
-cannot be loaded is listed as broken, with its error, and never stops anything but itself. Only `make` imports it: what is listed,
-shown or checked is learnt from a process of its own, for a module may never end (`policies.third_parties`, ADR 0020).
+An entry point of the group `loadmaster.policies` names a frozen dataclass like the ones here (see
+`policies.parameters`). One that cannot be loaded is listed as broken, with its error, and never
+stops anything but itself. Only `make` imports it: what is listed, shown or checked is learnt from a
+process of its own, for a module may never end (`policies.third_parties`, ADR 0020).
 """
 
 from __future__ import annotations
@@ -42,7 +44,9 @@ BUILT_IN: Mapping[str, str] = {
 """Name -> "module:class", best first for lists."""
 
 DEFAULT = "cost_search"
-"""The policy of a new cluster: the least total cost in every scenario, size and load that was simulated (docs/benchmarks.md)."""
+"""The policy of a new cluster: the least total cost in every scenario, size and load that was
+simulated (docs/benchmarks.md).
+"""
 
 AT_ONCE = 4
 """Third parties' policies that are asked about at the same time."""
@@ -64,10 +68,11 @@ def names() -> tuple[str, ...]:
 
 
 def make(name: str, parameters: Mapping[str, object] | None = None) -> Policy:
-    """The policy with these parameters, the rest at their defaults: for who runs it. Its module is imported here.
+    """The policy with these parameters, the rest at their defaults: for who runs it. Its module is
+    imported here.
 
-    Raises UnknownPolicyError, or PolicyParameterError naming the parameter and what would be right, or PolicyError where a third
-    party's policy cannot be loaded.
+    Raises UnknownPolicyError, or PolicyParameterError naming the parameter and what would be right,
+    or PolicyError where a third party's policy cannot be loaded.
     """
     if name in BUILT_IN:
         policy = _built_in(name)
@@ -84,58 +89,89 @@ def check(name: str, parameters: Mapping[str, object] | None = None) -> None:
 
 
 def schema(name: str) -> dict[str, Any]:
-    """The JSON Schema of a policy's parameters, with defaults, ranges and meanings, in bounded time. Raises as `make`."""
-    return parameters_schema(_built_in(name)) if name in BUILT_IN else dict(third_parties.describe(_entry_point(name)).schema)
+    """The JSON Schema of a policy's parameters, with defaults, ranges and meanings, in bounded
+    time. Raises as `make`.
+    """
+    return (
+        parameters_schema(_built_in(name))
+        if name in BUILT_IN
+        else dict(third_parties.describe(_entry_point(name)).schema)
+    )
 
 
 def source_file(name: str) -> str:
     """The file that a policy is in, in bounded time; "" where there is none. Raises as `make`."""
-    return getsourcefile(_built_in(name)) or "" if name in BUILT_IN else third_parties.describe(_entry_point(name)).file
+    return (
+        getsourcefile(_built_in(name)) or ""
+        if name in BUILT_IN
+        else third_parties.describe(_entry_point(name)).file
+    )
 
 
 def entries() -> tuple[PolicyEntry, ...]:
-    """All policies with their first line of documentation; broken third-party ones with their error. In bounded time."""
+    """All policies with their first line of documentation; broken third-party ones with their
+    error. In bounded time.
+    """
     with ThreadPoolExecutor(AT_ONCE) as pool:  # they mostly wait, for processes that import
         others = tuple(pool.map(_entry, _third_party().values()))
     return (*(PolicyEntry(name, str(schema(name)["description"])) for name in BUILT_IN), *others)
 
 
 def imported(entry: EntryPoint) -> type:
-    """The class of a third party's policy, imported into this process. PolicyError where it cannot be loaded or is no policy."""
+    """The class of a third party's policy, imported into this process. PolicyError where it cannot
+    be loaded or is no policy.
+    """
     told = f"policy {entry.name!r} ({entry.value})"
     try:
         policy = entry.load()
-    except (Exception, SystemExit) as error:  # third-party code may raise anything while it is imported, or want to end us
+    except (
+        Exception,
+        SystemExit,
+    ) as error:  # third-party code may raise anything while it is imported, or want to end us
         raise PolicyError(f"{told} cannot be loaded: {_worded(error)}") from error
     if not _is_policy(policy):
         raise PolicyError(f"{told} is not a frozen dataclass with __call__(snapshot)")
     try:
         parameters_schema(policy)
-    except Exception as error:  # fields that are no parameters, or no word of documentation: it could neither be shown nor set
-        raise PolicyError(f"{told} has parameters that cannot be shown: {_worded(error)}") from error
+    except Exception as error:
+        # fields that are no parameters, or no word of documentation: it could neither be shown nor
+        # set
+        raise PolicyError(
+            f"{told} has parameters that cannot be shown: {_worded(error)}"
+        ) from error
     return cast(type, policy)
 
 
 def made(name: str, policy: type, parameters: Mapping[str, object]) -> Policy:
-    """A third party's policy with these parameters. PolicyParameterError, or PolicyError whatever it raises."""
+    """A third party's policy with these parameters. PolicyParameterError, or PolicyError whatever
+    it raises.
+    """
     values = checked(policy, parameters)
     try:
         return cast(Policy, policy(**values))
     except PolicyError:
         raise
     except (Exception, SystemExit) as error:  # what it does with its parameters is its own affair
-        raise PolicyError(f"policy {name!r} cannot be made with these parameters: {_worded(error)}") from error
+        raise PolicyError(
+            f"policy {name!r} cannot be made with these parameters: {_worded(error)}"
+        ) from error
 
 
 def _entry(point: EntryPoint) -> PolicyEntry:
     try:
-        return PolicyEntry(point.name, third_parties.describe(point).summary, None, third_party=True)
+        return PolicyEntry(
+            point.name, third_parties.describe(point).summary, None, third_party=True
+        )
     except PolicyError as error:
         return PolicyEntry(point.name, "", str(error), third_party=True)
 
 
 def _third_party() -> dict[str, EntryPoint]:
-    return {e.name: e for e in sorted(entry_points(group=GROUP), key=lambda e: e.name) if e.name not in BUILT_IN}
+    return {
+        e.name: e
+        for e in sorted(entry_points(group=GROUP), key=lambda e: e.name)
+        if e.name not in BUILT_IN
+    }
 
 
 def _built_in(name: str) -> type:

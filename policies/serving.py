@@ -1,8 +1,9 @@
-"""`python -m policies serve`: a long-lived child that answers one JSON line per request, so that kernels stay warm.
+"""`python -m policies serve`: a long-lived child that answers one JSON line per request, so that
+kernels stay warm.
 
-Request: {"id": ..., "policy": name, "parameters": {...}, "snapshot": form}. Answer: {"id": ..., "plan": form}, or
-{"id": ..., "error": {"type": name, "message": text}}. The first line out is {"ready": true}; only answers go to standard output;
-the process ends when its input does.
+Request: {"id": ..., "policy": name, "parameters": {...}, "snapshot": form}. Answer: {"id": ...,
+"plan": form}, or {"id": ..., "error": {"type": name, "message": text}}. The first line out is
+{"ready": true}; only answers go to standard output; the process ends when its input does.
 
 The snapshot is answered with the policy's plan alone: placing profile runs is the caller's.
 """
@@ -28,7 +29,9 @@ READY = {"ready": True}
 
 
 def serve(requests: Iterable[str | bytes], answers: IO[str], parent: int | None = None) -> None:
-    """Answer until the requests end. With `parent`, the kernel kills this process when that one, its parent, is gone."""
+    """Answer until the requests end. With `parent`, the kernel kills this process when that one,
+    its parent, is gone.
+    """
     if parent is not None:
         die_with(parent)
         take_no_more_than_a_half()
@@ -41,8 +44,8 @@ def serve(requests: Iterable[str | bytes], answers: IO[str], parent: int | None 
 def pipes() -> tuple[IO[bytes], IO[str]]:
     """(requests, answers): this process's standard input and output, kept for the two alone.
 
-    What a policy, a library or a child of theirs prints goes to standard error, what they read is empty: they must neither garble
-    answers nor eat requests.
+    What a policy, a library or a child of theirs prints goes to standard error, what they read is
+    empty: they must neither garble answers nor eat requests.
     """
     requests, answers = os.fdopen(os.dup(0), "rb"), os.fdopen(os.dup(1), "w", encoding="ascii")
     with Path(os.devnull).open("rb") as nothing:
@@ -53,7 +56,9 @@ def pipes() -> tuple[IO[bytes], IO[str]]:
 
 
 def answer(line: str | bytes) -> dict[str, Any]:
-    """The answer to one request line; a failure becomes an error answer, never the end of the process."""
+    """The answer to one request line; a failure becomes an error answer, never the end of the
+    process.
+    """
     number: Any = None
     try:
         with not_collected():
@@ -64,7 +69,8 @@ def answer(line: str | bytes) -> dict[str, Any]:
         return {"id": number, "plan": plan_json.to_json(_plan(policy, snapshot))}
     except (PolicyError, FormError) as error:
         return _error(number, error)
-    except Exception as error:  # a policy may fail in any way: the caller is told, the next request gets its chance
+    except Exception as error:
+        # a policy may fail in any way: the caller is told, the next request gets its chance
         return _error(number, error)
 
 
@@ -83,8 +89,17 @@ def warm_up() -> None:
 
 def _smallest() -> Any:
     job = {"id": "j", "kind": "k", "arrival_s": 0, "remaining_steps": 1}
-    node = {"id": "n", "name": "n", "gpu_type": "t", "devices": [{"id": "d", "memory_gb": 1}], "power_w": [1, 2]}
-    kind = {"id": "k", "throughputs": [{"gpu_type": "t", "gpus": 1, "steps_per_s": 1, "source": "measured"}]}
+    node = {
+        "id": "n",
+        "name": "n",
+        "gpu_type": "t",
+        "devices": [{"id": "d", "memory_gb": 1}],
+        "power_w": [1, 2],
+    }
+    kind = {
+        "id": "k",
+        "throughputs": [{"gpu_type": "t", "gpus": 1, "steps_per_s": 1, "source": "measured"}],
+    }
     cluster = {"version": 1, "cluster": "warm-up", "now_s": 0, "round_s": 1, "seed": 1}
     return snapshot_json.from_json({**cluster, "nodes": [node], "kinds": [kind], "jobs": [job]})
 
@@ -94,7 +109,9 @@ def _error(number: Any, error: Exception) -> dict[str, Any]:
         message = str(error)
     except Exception:  # an exception's own text may be broken as well
         message = "it cannot say what is wrong"
-    name = "MemoryError" if isinstance(error, MemoryError) else type(error).__name__  # libraries have their own
+    name = (
+        "MemoryError" if isinstance(error, MemoryError) else type(error).__name__
+    )  # libraries have their own
     return {"id": number, "error": {"type": name, "message": message}}
 
 

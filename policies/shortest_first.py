@@ -17,8 +17,9 @@ from policies.snapshot import Snapshot
 class ShortestFirst(SharePolicy):
     """Time on unlike GPUs to the job that can end soonest, then to the others in that order (SJF).
 
-    What counts is what is left to do, where the job is fastest. The plan's objective is the sum over the M jobs of throughput /
-    (throughput where fastest) * (M - place in that order). Long jobs wait as long as shorter ones come in.
+    What counts is what is left to do, where the job is fastest. The plan's objective is the sum
+    over the M jobs of throughput / (throughput where fastest) * (M - place in that order). Long
+    jobs wait as long as shorter ones come in.
     """
 
     name: ClassVar[str] = "shortest_first"

@@ -1,11 +1,14 @@
 """What a policy may know: an immutable, versioned picture of one cluster at one moment.
 
-A snapshot is plain data. It never holds secrets, database rows or anything that is not needed to decide; stored with its
-round it lets anybody replay the decision. Jobs are kept in columns (`JobColumns`), so that an event with 100,000 jobs costs
-milliseconds; a `JobView` is a lazy row of them. Units are in the names: `_s` seconds, `_w` watts, `_gb` 10**9 bytes,
-`price_per_kwh` in the cluster's one currency. Times count in seconds from the Unix epoch (or from the start of a simulation).
+A snapshot is plain data. It never holds secrets, database rows or anything that is not needed to
+decide; stored with its round it lets anybody replay the decision. Jobs are kept in columns
+(`JobColumns`), so that an event with 100,000 jobs costs milliseconds; a `JobView` is a lazy row of
+them. Units are in the names: `_s` seconds, `_w` watts, `_gb` 10**9 bytes, `price_per_kwh` in the
+cluster's one currency. Times count in seconds from the Unix epoch (or from the start of a
+simulation).
 
-The documented JSON form is in `policies/schemas/snapshot.schema.json`; `policies.snapshot_json` reads and writes it.
+The documented JSON form is in `policies/schemas/snapshot.schema.json`; `policies.snapshot_json`
+reads and writes it.
 """
 
 from __future__ import annotations
@@ -17,7 +20,16 @@ from typing import Any
 
 import numpy as np
 
-from policies.job_columns import JOB_COUNTS, JOB_NUMBERS, Bools, Floats, Ints, JobColumns, Jobs, frozen
+from policies.job_columns import (
+    JOB_COUNTS,
+    JOB_NUMBERS,
+    Bools,
+    Floats,
+    Ints,
+    JobColumns,
+    Jobs,
+    frozen,
+)
 from policies.openings import Openings, changed, differ_by_holds_alone
 from policies.views import (
     DeviceView,
@@ -81,19 +93,23 @@ __all__ = [
 SNAPSHOT_VERSION = 3
 
 RATES_KEPT = 4096
-"""Rows of kinds kept from one snapshot to the next, at least; those of kinds that have gone would pile up."""
+"""Rows of kinds kept from one snapshot to the next, at least; those of kinds that have gone would
+pile up.
+"""
 
 
 @dataclass(frozen=True)
 class Snapshot:
     """One cluster at `now_s`. Everything a policy needs, nothing it must not know.
 
-    `round_s` is the time to the next periodic round (ANDREAS' H), `horizon_s` how far `energy` reaches, `seed` makes random
-    policies repeatable, `memory` is what the policy asked the world to keep at the previous round.
+    `round_s` is the time to the next periodic round (ANDREAS' H), `horizon_s` how far `energy`
+    reaches, `seed` makes random policies repeatable, `memory` is what the policy asked the world to
+    keep at the previous round.
 
-    The IT power of all placements together is limited by `power_cap_w` always and by each of `power_caps` while it holds; a plan
-    must fit under `cap_w`. `emissions_cost_per_kg` is what operators weigh a kilogram of CO2 at, in the cluster's currency:
-    decisions add it to the price, bills do not. `teams` are those that jobs name; one that is not there has a weight of 1.
+    The IT power of all placements together is limited by `power_cap_w` always and by each of
+    `power_caps` while it holds; a plan must fit under `cap_w`. `emissions_cost_per_kg` is what
+    operators weigh a kilogram of CO2 at, in the cluster's currency: decisions add it to the price,
+    bills do not. `teams` are those that jobs name; one that is not there has a weight of 1.
     """
 
     cluster: str
@@ -117,10 +133,11 @@ class Snapshot:
     version: int = SNAPSHOT_VERSION
 
     def following(self, **given: Any) -> Snapshot:
-        """The cluster's next snapshot: this one with some fields changed, sharing what was worked out of the others.
+        """The cluster's next snapshot: this one with some fields changed, sharing what was worked
+        out of the others.
 
-        The nodes may have changed their holds and states, not their types nor the number of their devices. TypeError for what is
-        no field.
+        The nodes may have changed their holds and states, not their types nor the number of their
+        devices. TypeError for what is no field.
         """
         fields = type(self).__dataclass_fields__
         if unknown := given.keys() - fields.keys():
@@ -129,7 +146,9 @@ class Snapshot:
         shared = ["types", "type_index", "max_gpus", "_rates_known"]
         if given.get("kinds", self.kinds) is self.kinds:
             shared += ["kind_index", "throughputs"]
-        vars(after).update({name: known[name] for name in (*fields, *shared) if name in known}, **given)
+        vars(after).update(
+            {name: known[name] for name in (*fields, *shared) if name in known}, **given
+        )
         self._hand_on(after)
         return after
 
@@ -147,7 +166,10 @@ class Snapshot:
         if "standing" in known:
             vars(after)["standing"] = self.standing
         if "node_by_id" in known:
-            vars(after)["node_by_id"] = {**self.node_by_id, **{after.nodes[i].id: after.nodes[i] for i in at}}
+            vars(after)["node_by_id"] = {
+                **self.node_by_id,
+                **{after.nodes[i].id: after.nodes[i] for i in at},
+            }
 
     @cached_property
     def types(self) -> tuple[str, ...]:
@@ -176,15 +198,17 @@ class Snapshot:
 
     @cached_property
     def lasting(self) -> dict[str, Any]:
-        """For mechanisms to keep what follows from the kinds and from the nodes but for who holds their devices: snapshots that
-        follow have it too, as long as those stay the same. What follows from anything else is kept with that, to be compared (ADR
-        0022).
+        """For mechanisms to keep what follows from the kinds and from the nodes but for who holds
+        their devices: snapshots that follow have it too, as long as those stay the same. What
+        follows from anything else is kept with that, to be compared (ADR 0022).
         """
         return {}
 
     @cached_property
     def standing(self) -> dict[str, Any]:
-        """As `lasting`, for what follows from the nodes alone: it is kept when a kind comes or goes, as one does with every job."""
+        """As `lasting`, for what follows from the nodes alone: it is kept when a kind comes or
+        goes, as one does with every job.
+        """
         return {}
 
     @cached_property
@@ -194,20 +218,28 @@ class Snapshot:
 
     @cached_property
     def throughputs(self) -> Floats:
-        """steps/s, float64[K, T, max_gpus + 1]: consolidated throughput of kind k on g GPUs of type t; 0 where unknown."""
+        """steps/s, float64[K, T, max_gpus + 1]: consolidated throughput of kind k on g GPUs of type
+        t; 0 where unknown.
+        """
         table = np.zeros((len(self.kinds), len(self.types), self.max_gpus + 1))
         for k, kind in enumerate(self.kinds):
             table[k] = self._rates_of(kind)
         return frozen(table)
 
     def _rates_of(self, kind: KindView) -> Floats:
-        """float64[T, max_gpus + 1]: the kind's row of `throughputs`, kept for the snapshots that follow."""
+        """float64[T, max_gpus + 1]: the kind's row of `throughputs`, kept for the snapshots that
+        follow.
+        """
         before = self._rates_known.get(kind.id)
         if before is not None and before[0] is kind:
             return before[1]
         row = np.zeros((len(self.types), self.max_gpus + 1))
         for known in kind.throughputs:
-            if not known.spread and known.gpus <= self.max_gpus and known.gpu_type in self.type_index:
+            if (
+                not known.spread
+                and known.gpus <= self.max_gpus
+                and known.gpu_type in self.type_index
+            ):
                 row[self.type_index[known.gpu_type], known.gpus] = known.steps_per_s
         if len(self._rates_known) >= max(RATES_KEPT, 2 * len(self.kinds)):
             self._rates_known.clear()
@@ -221,7 +253,9 @@ class Snapshot:
     @cached_property
     def job_kinds(self) -> Ints:
         """int64[J]: row of each job's kind."""
-        return frozen(np.array([self.kind_index[k] for k in self.jobs.columns.kinds], dtype=np.int64))
+        return frozen(
+            np.array([self.kind_index[k] for k in self.jobs.columns.kinds], dtype=np.int64)
+        )
 
     @cached_property
     def allowed(self) -> Bools:
@@ -233,7 +267,9 @@ class Snapshot:
         return frozen(mask)
 
     def energy_at(self, at_s: float) -> EnergyStep | None:
-        """The prices that hold at `at_s`; the first known ones before, the last ones after, None where none are known."""
+        """The prices that hold at `at_s`; the first known ones before, the last ones after, None
+        where none are known.
+        """
         for step in self.energy:
             if at_s < step.to_s:
                 return step
@@ -246,12 +282,18 @@ class Snapshot:
 
     @cached_property
     def caps_ahead(self) -> tuple[tuple[float, float], ...]:
-        """(since when, watts): the cap of now, and each that follows up to the next periodic round, that moment included."""
-        starts = {s.from_s for s in self.power_caps if self.now_s < s.from_s <= self.now_s + self.round_s}
+        """(since when, watts): the cap of now, and each that follows up to the next periodic round,
+        that moment included.
+        """
+        starts = {
+            s.from_s for s in self.power_caps if self.now_s < s.from_s <= self.now_s + self.round_s
+        }
         found = ((at_s, self.cap_at(at_s)) for at_s in (self.now_s, *sorted(starts)))
         return tuple((at_s, cap) for at_s, cap in found if cap is not None)
 
     @cached_property
     def cap_w(self) -> float | None:
-        """The watts a plan may use: the lowest cap from now to the next periodic round; None for any number."""
+        """The watts a plan may use: the lowest cap from now to the next periodic round; None for
+        any number.
+        """
         return min((cap for _, cap in self.caps_ahead), default=None)

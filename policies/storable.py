@@ -1,7 +1,9 @@
-"""Whether a plan can be kept: what its form allows and no database does. A policy may be anybody's code.
+"""Whether a plan can be kept: what its form allows and no database does. A policy may be anybody's
+code.
 
-Texts with a NUL or half a character, moments beyond the calendar, figures beyond all columns: such a plan would break the round
-that applies it, time and again. It is refused before, like one that breaks a rule, and what runs goes on.
+Texts with a NUL or half a character, moments beyond the calendar, figures beyond all columns: such
+a plan would break the round that applies it, time and again. It is refused before, like one that
+breaks a rule, and what runs goes on.
 """
 
 from __future__ import annotations
@@ -29,21 +31,33 @@ def check_figures(plan: Plan) -> None:
     """Raises SolverFailedError naming the first figure of a plan that cannot be kept."""
     for where, value, least, most in _figures(plan):
         if value is not None and not least <= value <= most:
-            raise SolverFailedError(f"the plan cannot be kept: {where} is {value!r:.40}, must be from {least:g} to {most:g}")
+            raise SolverFailedError(
+                f"the plan cannot be kept: {where} is {value!r:.40}, must be from {least:g} to"
+                f" {most:g}"
+            )
     if len(plan.message) > LONGEST_TEXT:
-        raise SolverFailedError(f"the plan cannot be kept: its message has {len(plan.message)} characters, at most {LONGEST_TEXT}")
+        raise SolverFailedError(
+            f"the plan cannot be kept: its message has {len(plan.message)} characters, at most"
+            f" {LONGEST_TEXT}"
+        )
 
 
 def check_texts(form: Mapping[str, Any]) -> None:
-    """Raises SolverFailedError naming the first text in a plan's form that cannot be kept. It looks at each: see `may_be_odd`."""
+    """Raises SolverFailedError naming the first text in a plan's form that cannot be kept. It looks
+    at each: see `may_be_odd`.
+    """
     for name, value in form.items():
         for text in _texts(value):
             if cleaned(text) != text:
-                raise SolverFailedError(f"the plan cannot be kept: {name} has characters that are none: {text!r:.80}")
+                raise SolverFailedError(
+                    f"the plan cannot be kept: {name} has characters that are none: {text!r:.80}"
+                )
 
 
 def may_be_odd(spelling: bytes) -> bool:
-    """Whether a form spelled in ASCII may have such a text: a glance at all of it, for most have none."""
+    """Whether a form spelled in ASCII may have such a text: a glance at all of it, for most have
+    none.
+    """
     return b"\\u0000" in spelling or b"\\ud" in spelling
 
 

@@ -1,6 +1,8 @@
-"""The rows of a snapshot: nodes and their devices, kinds and what is known of them, jobs, prices. Frozen, plain data.
+"""The rows of a snapshot: nodes and their devices, kinds and what is known of them, jobs, prices.
+Frozen, plain data.
 
-Units are in the names: `_s` seconds, `_w` watts, `_gb` 10**9 bytes, `price_per_kwh` in the cluster's one currency.
+Units are in the names: `_s` seconds, `_w` watts, `_gb` 10**9 bytes, `price_per_kwh` in the
+cluster's one currency.
 """
 
 from __future__ import annotations
@@ -27,7 +29,9 @@ class NodeRole(StrEnum):
 
 
 class NodeState(StrEnum):
-    """READY takes work; CORDONED keeps what runs and takes nothing new; DRAINING must be empty by `drain_until_s`."""
+    """READY takes work; CORDONED keeps what runs and takes nothing new; DRAINING must be empty by
+    `drain_until_s`.
+    """
 
     READY = "ready"
     CORDONED = "cordoned"
@@ -36,7 +40,9 @@ class NodeState(StrEnum):
 
 
 class JobPhase(StrEnum):
-    """A job as a policy sees it: it waits, it runs, or its kind is still unknown and being profiled."""
+    """A job as a policy sees it: it waits, it runs, or its kind is still unknown and being
+    profiled.
+    """
 
     WAITING = "waiting"
     RUNNING = "running"
@@ -61,7 +67,9 @@ class Trigger:
 
 @dataclass(frozen=True, slots=True)
 class EnergyStep:
-    """Prices that hold from `from_s` until `to_s`: price per kWh, PUE (facility/IT energy), grams of CO2 per kWh."""
+    """Prices that hold from `from_s` until `to_s`: price per kWh, PUE (facility/IT energy), grams
+    of CO2 per kWh.
+    """
 
     from_s: float
     to_s: float
@@ -81,7 +89,9 @@ class PowerCapStep:
 
 @dataclass(frozen=True, slots=True)
 class SlotHold:
-    """One slot of a device that is taken: by which job's copy, for what purpose and with which share of the device."""
+    """One slot of a device that is taken: by which job's copy, for what purpose and with which
+    share of the device.
+    """
 
     job: str
     copy: int = 0
@@ -105,8 +115,9 @@ class DeviceView:
 class NodeView:
     """A machine with GPUs of one type.
 
-    `cores` and `memory_gb` are allocatable: total minus what is reserved for the system. `power_w[g]` is the node's power with
-    g GPUs in use, g = 0 .. number of devices (ANDREAS, P_n(g)); a node without work is closed and costs nothing there.
+    `cores` and `memory_gb` are allocatable: total minus what is reserved for the system.
+    `power_w[g]` is the node's power with g GPUs in use, g = 0 .. number of devices (ANDREAS,
+    P_n(g)); a node without work is closed and costs nothing there.
     """
 
     id: str
@@ -136,7 +147,9 @@ class NodeView:
 
 
 class TeamOrder(StrEnum):
-    """How a team's own jobs share what the team has: by their weights, or who came first has it first."""
+    """How a team's own jobs share what the team has: by their weights, or who came first has it
+    first.
+    """
 
     FAIRNESS = "fairness"
     FIFO = "fifo"
@@ -153,7 +166,9 @@ class TeamView:
 
 @dataclass(frozen=True, slots=True)
 class GpuTypeView:
-    """A GPU model: peak TFLOP/s and memory, for estimates; what an hour of one GPU in use costs (0: no price is known)."""
+    """A GPU model: peak TFLOP/s and memory, for estimates; what an hour of one GPU in use costs (0:
+    no price is known).
+    """
 
     name: str
     tflops: float
@@ -163,7 +178,9 @@ class GpuTypeView:
 
 @dataclass(frozen=True, slots=True)
 class Throughput:
-    """Steps per second of a kind on `gpus` GPUs of one type, all on one node (`spread` False) or over several."""
+    """Steps per second of a kind on `gpus` GPUs of one type, all on one node (`spread` False) or
+    over several.
+    """
 
     gpu_type: str
     gpus: int
@@ -187,7 +204,9 @@ class PairThroughput:
 
 @dataclass(frozen=True, slots=True)
 class ResourceUse:
-    """What one process of a kind uses on a GPU type: cores, memory, fraction of the GPU, watts of one GPU."""
+    """What one process of a kind uses on a GPU type: cores, memory, fraction of the GPU, watts of
+    one GPU.
+    """
 
     gpu_type: str
     cores: float
@@ -200,7 +219,9 @@ class ResourceUse:
 
 @dataclass(frozen=True, slots=True)
 class KindView:
-    """What is known of the jobs of one kind; `setup_s` is the time from launch to the first step."""
+    """What is known of the jobs of one kind; `setup_s` is the time from launch to the first
+    step.
+    """
 
     id: str
     name: str = ""
@@ -212,7 +233,9 @@ class KindView:
 
 @dataclass(frozen=True, slots=True)
 class RankSeat:
-    """Where one process of a gang sits: a node and its devices there, with the share of them it holds."""
+    """Where one process of a gang sits: a node and its devices there, with the share of them it
+    holds.
+    """
 
     node: str
     devices: tuple[str, ...]
@@ -236,9 +259,10 @@ class Running:
 class JobView:
     """One job. A lazy row of `JobColumns`; also what builders and the JSON form are made of.
 
-    `remaining_steps` counts what is left of the whole job; `due_s` is soft (inf: none), `deadline_s` hard, `walltime_s` the run
-    time the user asked for (inf: none). `tardiness_weight` is cost per second after `due_s`; `weight` a fair share, `priority`
-    strict (greater first). `received_s` is the device time received so far by GPU type. `restart_cost_s` is what a
+    `remaining_steps` counts what is left of the whole job; `due_s` is soft (inf: none),
+    `deadline_s` hard, `walltime_s` the run time the user asked for (inf: none). `tardiness_weight`
+    is cost per second after `due_s`; `weight` a fair share, `priority` strict (greater first).
+    `received_s` is the device time received so far by GPU type. `restart_cost_s` is what a
     checkpoint-restart costs. An empty `allowed_types` allows every type.
     """
 
@@ -280,10 +304,12 @@ class JobView:
 
 @dataclass(frozen=True, slots=True)
 class ProfileRequest:
-    """A measurement wanted: run `steps` steps of `job` on `gpus` GPUs of `gpu_type` on a profiling node.
+    """A measurement wanted: run `steps` steps of `job` on `gpus` GPUs of `gpu_type` on a profiling
+    node.
 
-    `copy` numbers the job's profile runs, so that several may run at once; `since_s` is when it was first wanted. `beside` names
-    the job (`beside_copy` its copy) with which it is to share one device: both are asked for, and placed together or not at all.
+    `copy` numbers the job's profile runs, so that several may run at once; `since_s` is when it was
+    first wanted. `beside` names the job (`beside_copy` its copy) with which it is to share one
+    device: both are asked for, and placed together or not at all.
     """
 
     job: str

@@ -1,11 +1,21 @@
-"""Administration of what is known of kinds. It is measured, not typed: people look, and may have a kind forgotten."""
+"""Administration of what is known of kinds. It is measured, not typed: people look, and may have a
+kind forgotten.
+"""
 
 from __future__ import annotations
 
 from django.contrib import admin
 
 from controlplane.admin_base import ReadOnly, ReadOnlyInline
-from profiling.models import Kind, Measurement, PairMeasurement, PairProfile, PairRun, Profile, ProfileRun
+from profiling.models import (
+    Kind,
+    Measurement,
+    PairMeasurement,
+    PairProfile,
+    PairRun,
+    Profile,
+    ProfileRun,
+)
 
 
 class ProfileInline(ReadOnlyInline):
@@ -29,7 +39,16 @@ class RunInline(ReadOnlyInline):
     """Measurements wanted or made."""
 
     model = ProfileRun
-    fields = readonly_fields = ("gpu_type", "gpus", "steps", "state", "failures", "reason", "created_at", "ended_at")
+    fields = readonly_fields = (
+        "gpu_type",
+        "gpus",
+        "steps",
+        "state",
+        "failures",
+        "reason",
+        "created_at",
+        "ended_at",
+    )
 
 
 @admin.register(Kind)
@@ -45,7 +64,16 @@ class KindAdmin(ReadOnly):
 class ProfileAdmin(ReadOnly):
     """Speeds by kind, type and number of GPUs."""
 
-    list_display = ("kind", "gpu_type", "gpus", "spread", "steps_per_s", "source", "samples", "updated_at")
+    list_display = (
+        "kind",
+        "gpu_type",
+        "gpus",
+        "spread",
+        "steps_per_s",
+        "source",
+        "samples",
+        "updated_at",
+    )
     list_filter = ("source", "gpu_type")
     list_select_related = ("kind", "gpu_type")
     search_fields = ("kind__name", "kind__digest")
@@ -73,7 +101,16 @@ class MeasurementAdmin(ReadOnly):
 class PairProfileAdmin(ReadOnly):
     """Speeds of two kinds that share a GPU."""
 
-    list_display = ("first", "second", "gpu_type", "first_steps_per_s", "second_steps_per_s", "source", "samples", "updated_at")
+    list_display = (
+        "first",
+        "second",
+        "gpu_type",
+        "first_steps_per_s",
+        "second_steps_per_s",
+        "source",
+        "samples",
+        "updated_at",
+    )
     list_filter = ("source", "gpu_type")
     list_select_related = ("first", "second", "gpu_type")
     search_fields = ("first__name", "second__name", "first__digest", "second__digest")
@@ -101,6 +138,15 @@ class PairMeasurementAdmin(ReadOnly):
 class PairRunAdmin(ReadOnly):
     """Pairs wanted measured, under way, measured, or given up."""
 
-    list_display = ("first", "second", "gpu_type", "state", "failures", "reason", "created_at", "ended_at")
+    list_display = (
+        "first",
+        "second",
+        "gpu_type",
+        "state",
+        "failures",
+        "reason",
+        "created_at",
+        "ended_at",
+    )
     list_filter = ("state", "gpu_type")
     list_select_related = ("first", "second", "gpu_type")

@@ -1,7 +1,9 @@
-"""What is assumed of a kind of which nothing is known and that no node can measure, so that its jobs run all the same.
+"""What is assumed of a kind of which nothing is known and that no node can measure, so that its
+jobs run all the same.
 
-The user's walltime is a declaration: the job's steps within that time on the slowest GPUs it may use. Without one an hour is taken
-and called an estimate. Production measures the kind as soon as its first job runs.
+The user's walltime is a declaration: the job's steps within that time on the slowest GPUs it may
+use. Without one an hour is taken and called an estimate. Production measures the kind as soon as
+its first job runs.
 """
 
 from __future__ import annotations
@@ -16,8 +18,14 @@ NOMINAL_RUN_S = 3600.0
 
 
 def assume(job: Job) -> bool:
-    """Write the assumption for the job's kind, and say so in the job's history; False if there is no GPU type to write it for."""
-    types = GpuType.objects.filter(name__in=job.allowed_types) if job.allowed_types else GpuType.objects.all()
+    """Write the assumption for the job's kind, and say so in the job's history; False if there is
+    no GPU type to write it for.
+    """
+    types = (
+        GpuType.objects.filter(name__in=job.allowed_types)
+        if job.allowed_types
+        else GpuType.objects.all()
+    )
     here = types.filter(nodes__cluster=job.cluster_id)
     slowest = here.order_by("tflops").first() or types.order_by("tflops").first()
     if slowest is None:
@@ -32,6 +40,9 @@ def assume(job: Job) -> bool:
         },
     )  # fmt: skip
     basis = "its walltime" if walltime_s else "an assumed hour"
-    message = f"nothing is known of its kind and no node can measure it: {basis} is taken as its run time on {slowest.name}"
+    message = (
+        f"nothing is known of its kind and no node can measure it: {basis} is taken as its run time"
+        f" on {slowest.name}"
+    )
     note_job(job, "warning", data={"message": message})
     return True

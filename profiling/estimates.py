@@ -1,24 +1,30 @@
-"""Throughputs that nobody has measured, estimated from those that somebody has. Pure: numbers in, numbers out.
+"""Throughputs that nobody has measured, estimated from those that somebody has. Pure: numbers in,
+numbers out.
 
-Write s[k,t,g] for the steps per second of kind k on g GPUs of type t. What is known of the kind itself (`Speeds`) is taken as it
-is; everything else follows from two ratios, both averaged in log space, where factors are sums.
+Write s[k,t,g] for the steps per second of kind k on g GPUs of type t. What is known of the kind
+itself (`Speeds`) is taken as it is; everything else follows from two ratios, both averaged in log
+space, where factors are sums.
 
-Between types. The ratio of type u to type t is a weighted geometric mean of what the data sheets say, F_u / F_t in TFLOP/s, and of
-what the *other* kinds show, s[k',u,g] / s[k',t,g]:
+Between types. The ratio of type u to type t is a weighted geometric mean of what the data sheets
+say, F_u / F_t in TFLOP/s, and of what the *other* kinds show, s[k',u,g] / s[k',t,g]:
 
-    log R(t->u) = (w0 * log(F_u / F_t) + sum_k' log r[k',t,u]) / (w0 + n[t,u]),      w0 = DATA_SHEET_WEIGHT
+    log R(t->u) = (w0 * log(F_u / F_t) + sum_k' log r[k',t,u]) / (w0 + n[t,u]),      w0 =
+    DATA_SHEET_WEIGHT
 
-where r[k',t,u] is k's geometric mean over the counts g it knows on both types, and n[t,u] the number of such kinds. So R lies
-between the least and the greatest of the ratios it is made of, and R(u->t) = 1 / R(t->u).
+where r[k',t,u] is k's geometric mean over the counts g it knows on both types, and n[t,u] the
+number of such kinds. So R lies between the least and the greatest of the ratios it is made of, and
+R(u->t) = 1 / R(t->u).
 
-Between counts. A step takes T(g) = A + B / g (Amdahl): with p = B / (A + B) the fraction of it that GPUs share, the speed-up of g
-GPUs is S(g) = 1 / (1 - p + p / g). Two known counts of one type give p; the kind's own are averaged where it has any, else those
-of the other kinds together with PARALLEL_PRIOR.
+Between counts. A step takes T(g) = A + B / g (Amdahl): with p = B / (A + B) the fraction of it that
+GPUs share, the speed-up of g GPUs is S(g) = 1 / (1 - p + p / g). Two known counts of one type give
+p; the kind's own are averaged where it has any, else those of the other kinds together with
+PARALLEL_PRIOR.
 
-An estimate on (u, g) is the geometric mean of s[k,t,h] * R(t->u) * S(g) / S(h) over what is known of the kind on type u or, where
-nothing is, on the other types; near counts and well-known ratios weigh more. At last estimates are made monotone: on one type,
-more GPUs are never estimated slower than fewer. Estimates are finite and above zero, known numbers come back unchanged, and
-multiplying all that is known of a kind by c multiplies its estimates by c.
+An estimate on (u, g) is the geometric mean of s[k,t,h] * R(t->u) * S(g) / S(h) over what is known
+of the kind on type u or, where nothing is, on the other types; near counts and well-known ratios
+weigh more. At last estimates are made monotone: on one type, more GPUs are never estimated slower
+than fewer. Estimates are finite and above zero, known numbers come back unchanged, and multiplying
+all that is known of a kind by c multiplies its estimates by c.
 """
 
 from __future__ import annotations
@@ -48,7 +54,8 @@ _MAX_LOG = 300.0
 class Pool:
     """What all kinds together show: the GPU types' peak TFLOP/s, and what each kind contributes.
 
-    `ratios[t, u][kind]` is log r[kind,t,u] for t < u by name; `fractions[kind]` its parallel fraction.
+    `ratios[t, u][kind]` is log r[kind,t,u] for t < u by name; `fractions[kind]` its parallel
+    fraction.
     """
 
     tflops: Mapping[str, float]
@@ -57,7 +64,9 @@ class Pool:
 
     @classmethod
     def of(cls, tflops: Mapping[str, float], known: Mapping[str, Speeds]) -> Pool:
-        """The pool of these kinds' known throughputs; numbers that are no speed (zero, negative, not finite) are left out."""
+        """The pool of these kinds' known throughputs; numbers that are no speed (zero, negative,
+        not finite) are left out.
+        """
         ratios: dict[tuple[str, str], dict[str, float]] = {}
         fractions: dict[str, float] = {}
         for kind, speeds in known.items():
@@ -105,9 +114,11 @@ def speed_up(fraction: float, gpus: int) -> float:
 
 
 def own_fraction(speeds: Speeds) -> float | None:
-    """The parallel fraction that these numbers show, averaged over pairs of counts of one type; None without such a pair.
+    """The parallel fraction that these numbers show, averaged over pairs of counts of one type;
+    None without such a pair.
 
-    From s2 / s1 = (1 - p + p/g1) / (1 - p + p/g2) with q = s2 / s1: p = (q - 1) / (q - 1 + 1/g1 - q/g2), kept in [0, 1].
+    From s2 / s1 = (1 - p + p/g1) / (1 - p + p/g2) with q = s2 / s1: p = (q - 1) / (q - 1 + 1/g1 -
+    q/g2), kept in [0, 1].
     """
     found = []
     for (type1, g1), (type2, g2) in combinations(sorted(speeds), 2):
@@ -119,25 +130,35 @@ def own_fraction(speeds: Speeds) -> float | None:
 
 
 def estimate(kind: str, known: Speeds, wanted: Iterable[Config], pool: Pool) -> dict[Config, float]:
-    """steps/s of `kind` for every wanted configuration: known numbers as they are, the others estimated; {} if nothing is known."""
+    """steps/s of `kind` for every wanted configuration: known numbers as they are, the others
+    estimated; {} if nothing is known.
+    """
     usable = _usable(known)
     if not usable:
         return {}
     own = own_fraction(usable)
     fraction = pool.fraction(without=kind) if own is None else own
     logs = {config: log(speed) for config, speed in usable.items()}
-    raw = {c: usable[c] if c in usable else _one(kind, logs, c, fraction, pool) for c in wanted if c[1] >= 1}
+    raw = {
+        c: usable[c] if c in usable else _one(kind, logs, c, fraction, pool)
+        for c in wanted
+        if c[1] >= 1
+    }
     return _monotone(raw, usable)
 
 
 def leave_one_out(known: Mapping[str, Speeds], pool: Pool) -> list[LeaveOneOut]:
-    """Every number of a kind with at least two, estimated from its other numbers (and the other kinds)."""
+    """Every number of a kind with at least two, estimated from its other numbers (and the other
+    kinds).
+    """
     found = []
     for kind, speeds in known.items():
         usable = _usable(speeds)
         for config, measured in usable.items() if len(usable) > 1 else ():
             rest = {c: s for c, s in usable.items() if c != config}
-            found.append(LeaveOneOut(kind, config, measured, estimate(kind, rest, [config], pool)[config]))
+            found.append(
+                LeaveOneOut(kind, config, measured, estimate(kind, rest, [config], pool)[config])
+            )
     return found
 
 
@@ -153,15 +174,23 @@ def _one(kind: str, logs: Speeds, config: Config, fraction: float, pool: Pool) -
     near = [c for c in logs if c[0] == gpu_type] or list(logs)
     total = weight = 0.0
     for origin, count in near:
-        log_ratio, trust = pool.log_ratio(origin, gpu_type, without=kind) if origin != gpu_type else (0.0, 1.0)
+        log_ratio, trust = (
+            pool.log_ratio(origin, gpu_type, without=kind) if origin != gpu_type else (0.0, 1.0)
+        )
         w = trust / (1.0 + abs(log2(gpus / count)))
-        total += w * (logs[origin, count] + log_ratio + log(speed_up(fraction, gpus) / speed_up(fraction, count)))
+        total += w * (
+            logs[origin, count]
+            + log_ratio
+            + log(speed_up(fraction, gpus) / speed_up(fraction, count))
+        )
         weight += w
     return exp(_bounded(total / weight))
 
 
 def _monotone(raw: dict[Config, float], known: Speeds) -> dict[Config, float]:
-    """Estimates lifted to the fastest on fewer GPUs of their type and, as far as that allows, lowered to the slowest on more."""
+    """Estimates lifted to the fastest on fewer GPUs of their type and, as far as that allows,
+    lowered to the slowest on more.
+    """
     result = dict(raw)
     for gpu_type in {t for t, _ in raw}:
         floor = 0.0
@@ -169,7 +198,9 @@ def _monotone(raw: dict[Config, float], known: Speeds) -> dict[Config, float]:
         for gpus in counts:
             config = (gpu_type, gpus)
             if config in raw and config not in known:
-                ceiling = min((s for (t, g), s in known.items() if t == gpu_type and g > gpus), default=inf)
+                ceiling = min(
+                    (s for (t, g), s in known.items() if t == gpu_type and g > gpus), default=inf
+                )
                 result[config] = max(floor, min(ceiling, raw[config]))
             floor = max(floor, known.get(config, 0.0), result.get(config, 0.0))
     return result
@@ -180,7 +211,9 @@ def _type_ratios(speeds: Speeds) -> dict[tuple[str, str], float]:
     found: dict[tuple[str, str], list[float]] = {}
     for (type1, g1), (type2, g2) in combinations(sorted(speeds), 2):
         if g1 == g2 and type1 != type2:
-            found.setdefault((type1, type2), []).append(log(speeds[type2, g2]) - log(speeds[type1, g1]))
+            found.setdefault((type1, type2), []).append(
+                log(speeds[type2, g2]) - log(speeds[type1, g1])
+            )
     return {pair: sum(values) / len(values) for pair, values in found.items()}
 
 

@@ -1,13 +1,15 @@
 """Which kind a job is of: pure. A kind is what determines a job's speed.
 
-A name that the user gave makes the kind: the same name is the same kind, whatever else differs. Without a name the kind is the
-sha256 of
+A name that the user gave makes the kind: the same name is the same kind, whatever else differs.
+Without a name the kind is the sha256 of
 
-    runtime, image digest (the image's name where no digest is known), normalised command, declared parameters
+    runtime, image digest (the image's name where no digest is known), normalised command, declared
+    parameters
 
-where normalising takes out what does not change the speed of a step, see `normalised_command`: seeds, learning rates, how long to
-train, names of runs, and paths. Batch sizes, model parameters and everything unknown stay: a kind that is split too finely costs a
-measurement, one that is drawn too widely costs wrong decisions.
+where normalising takes out what does not change the speed of a step, see `normalised_command`:
+seeds, learning rates, how long to train, names of runs, and paths. Batch sizes, model parameters
+and everything unknown stay: a kind that is split too finely costs a measurement, one that is drawn
+too widely costs wrong decisions.
 """
 
 from __future__ import annotations
@@ -28,9 +30,22 @@ _IGNORED = """
     run-name run-id name experiment experiment-name tag tags job-name
 """
 IGNORED = frozenset(_IGNORED.split())
-"""Flags (without dashes, `_` written `-`) that are taken out of a command together with their value."""
+"""Flags (without dashes, `_` written `-`) that are taken out of a command together with their
+value.
+"""
 
-SWITCHES = frozenset(["resume", "verbose", "quiet", "overwrite", "overwrite-output-dir", "debug", "progress", "no-progress"])
+SWITCHES = frozenset(
+    [
+        "resume",
+        "verbose",
+        "quiet",
+        "overwrite",
+        "overwrite-output-dir",
+        "debug",
+        "progress",
+        "no-progress",
+    ]
+)
 """Flags without a value that are taken out."""
 
 _PATH_ENDINGS = ("-dir", "-path", "-file", "-folder", "-root", "-directory", "-seed")
@@ -44,14 +59,22 @@ _PROGRAMS = (".py", ".sh", ".pl", ".rb", ".jl", ".R", ".js", ".jar", ".exe")
 
 
 def digest(
-    *, name: str, runtime: str, image: str, image_digest: str, command: Sequence[str], declared: Mapping[str, object]
+    *,
+    name: str,
+    runtime: str,
+    image: str,
+    image_digest: str,
+    command: Sequence[str],
+    declared: Mapping[str, object],
 ) -> str:
     """The 64 hexadecimal digits that identify the kind."""
     named = name.strip()
     if named:
         return _sha256(["named", named])
     parameters = {k: v for k, v in declared.items() if not is_ignored(k)}
-    return _sha256(["hashed", runtime, image_digest or image, normalised_command(command), parameters])
+    return _sha256(
+        ["hashed", runtime, image_digest or image, normalised_command(command), parameters]
+    )
 
 
 def is_ignored(name: str) -> bool:
@@ -59,20 +82,34 @@ def is_ignored(name: str) -> bool:
     plain = _plain(name)
     if plain in IGNORED:
         return True
-    return (plain.endswith(_PATH_ENDINGS) or plain in _PATH_NAMES) and not _DESCRIBES_MODEL.search(plain)
+    return (plain.endswith(_PATH_ENDINGS) or plain in _PATH_NAMES) and not _DESCRIBES_MODEL.search(
+        plain
+    )
 
 
 def normalised_command(command: Sequence[str]) -> list[str]:
     """The command's words that determine a job's speed, in their order.
 
-    Taken out: `--flag VALUE`, `--flag=VALUE` and `flag=VALUE` (also `group.flag=VALUE`) where `is_ignored(flag)`; switches such as
-    --verbose. A path (beginning with /, ~, ./, ../ or scheme://) becomes "<path>", but a program, a script and what describes the
-    model (--config /a/big.yaml) keep their last part. The text after `sh -c` is split into words first. The rest stays as it is.
+    Taken out: `--flag VALUE`, `--flag=VALUE` and `flag=VALUE` (also `group.flag=VALUE`) where
+    `is_ignored(flag)`; switches such as --verbose. A path (beginning with /, ~, ./, ../ or
+    scheme://) becomes "<path>", but a program, a script and what describes the model (--config
+    /a/big.yaml) keep their last part. The text after `sh -c` is split into words first. The rest
+    stays as it is.
     """
     words = [str(w) for w in command]
-    if len(words) >= 3 and PurePosixPath(words[0]).name in _SHELLS and words[1].startswith("-") and words[1].endswith("c"):
+    if (
+        len(words) >= 3
+        and PurePosixPath(words[0]).name in _SHELLS
+        and words[1].startswith("-")
+        and words[1].endswith("c")
+    ):
         try:
-            return [PurePosixPath(words[0]).name, "-c", *normalised_command(shlex.split(words[2])), *words[3:]]
+            return [
+                PurePosixPath(words[0]).name,
+                "-c",
+                *normalised_command(shlex.split(words[2])),
+                *words[3:],
+            ]
         except ValueError:  # no shell would take it either; it then stands for itself
             return words
     return list(_kept(words))
@@ -98,9 +135,15 @@ def _kept(words: Sequence[str]) -> Iterable[str]:
                 position += 1
         elif has_value and (_FLAG.match(word) or _ASSIGNMENT.match(word)):
             if not is_ignored(name):
-                yield f"{name}={_last_part(value) if _DESCRIBES_MODEL.search(_plain(name)) else _without_path(value)}"
+                yield (
+                    f"{name}={_last_part(value) if _DESCRIBES_MODEL.search(_plain(name)) else _without_path(value)}"
+                )
         else:
-            yield _last_part(word) if position == 1 or word.endswith(_PROGRAMS) else _without_path(word)
+            yield (
+                _last_part(word)
+                if position == 1 or word.endswith(_PROGRAMS)
+                else _without_path(word)
+            )
 
 
 def _plain(name: str) -> str:

@@ -1,6 +1,7 @@
 """From an assignment's samples to what is known of its kind.
 
-A profile run replaces what was only estimated or declared; every later measurement moves the number (`profiling.smoothing`).
+A profile run replaces what was only estimated or declared; every later measurement moves the number
+(`profiling.smoothing`).
 """
 
 from __future__ import annotations
@@ -21,15 +22,20 @@ MIN_STEPS = 5
 """Steps after the warm-up that production must have done before it says anything."""
 
 NOISY = 0.5
-"""Relative width of the middle half of the step times above which production's word is not taken."""
+"""Relative width of the middle half of the step times above which production's word is not taken.
+"""
 
 OVERRUN = 0.2
-"""Fraction of an emulated device's steps that did not fit its clock above which its pace means nothing."""
+"""Fraction of an emulated device's steps that did not fit its clock above which its pace means
+nothing.
+"""
 
 
 @dataclass(frozen=True, slots=True)
 class Usage:
-    """What one launch used: mean cores, most memory, mean fraction and mean watts of one GPU; None where nobody measured it."""
+    """What one launch used: mean cores, most memory, mean fraction and mean watts of one GPU; None
+    where nobody measured it.
+    """
 
     cores: float | None = None
     memory_gb: float | None = None
@@ -50,7 +56,9 @@ class Observation:
 
 
 def observe(assignment: Assignment) -> Observation | None:
-    """What this launch (its rank 0) shows; None if it reported no progress to go by, or ran on GPUs of several types."""
+    """What this launch (its rank 0) shows; None if it reported no progress to go by, or ran on GPUs
+    of several types.
+    """
     seen = _pace(assignment)
     where = _where(assignment)
     if seen is None or where is None:
@@ -60,15 +68,26 @@ def observe(assignment: Assignment) -> Observation | None:
 
 
 def is_telling(observation: Observation, assignment: Assignment) -> bool:
-    """Whether production's observation is long and steady enough, and of whole devices, to refine a profile."""
+    """Whether production's observation is long and steady enough, and of whole devices, to refine a
+    profile.
+    """
     whole = assignment.share >= 1.0 and assignment.cpu_quota is None
     steady = observation.pace.spread <= NOISY and (assignment.overrun_fraction or 0.0) <= OVERRUN
     return whole and steady and observation.pace.steps >= MIN_STEPS
 
 
-def record(kind: Kind, observation: Observation, assignment: Assignment) -> tuple[float | None, float]:
-    """Write the measurement and move the profile. Call it with the kind locked. Answers (speed as known before, as known now)."""
-    where = {"kind": kind, "gpu_type_id": observation.gpu_type_id, "gpus": observation.gpus, "spread": observation.spread}
+def record(
+    kind: Kind, observation: Observation, assignment: Assignment
+) -> tuple[float | None, float]:
+    """Write the measurement and move the profile. Call it with the kind locked. Answers (speed as
+    known before, as known now).
+    """
+    where = {
+        "kind": kind,
+        "gpu_type_id": observation.gpu_type_id,
+        "gpus": observation.gpus,
+        "spread": observation.spread,
+    }
     Measurement.objects.create(
         **where,
         assignment=assignment,
@@ -77,7 +96,9 @@ def record(kind: Kind, observation: Observation, assignment: Assignment) -> tupl
         steps_per_s=observation.pace.steps_per_s,
     )
     speed = observation.pace.steps_per_s
-    profile, created = Profile.objects.get_or_create(**where, defaults={"steps_per_s": speed, "source": Source.MEASURED})
+    profile, created = Profile.objects.get_or_create(
+        **where, defaults={"steps_per_s": speed, "source": Source.MEASURED}
+    )
     before = None if created else profile.steps_per_s
     fresh = created or profile.source != Source.MEASURED
     alpha = 1.0 if fresh else weight_of_next(profile.samples)
@@ -85,7 +106,9 @@ def record(kind: Kind, observation: Observation, assignment: Assignment) -> tupl
     profile.samples = 1 if fresh else profile.samples + 1
     profile.source = Source.MEASURED
     for name in ("cores", "memory_gb", "gpu_fraction", "gpu_w"):
-        setattr(profile, name, _moved(getattr(profile, name), getattr(observation.usage, name), alpha))
+        setattr(
+            profile, name, _moved(getattr(profile, name), getattr(observation.usage, name), alpha)
+        )
     profile.save()
     _learn_setup(kind, observation.setup_s)
     return before, profile.steps_per_s
@@ -104,16 +127,29 @@ def _moved(old: float | None, new: float | None, alpha: float) -> float | None:
 
 
 def _pace(assignment: Assignment) -> Pace | None:
-    """From the samples; where they were too few, from the launch's own recent speed, at last from its steps and its time."""
-    points = list(assignment.progress.order_by("-id").values_list("launch_steps", "elapsed_s")[:NEWEST_POINTS])
+    """From the samples; where they were too few, from the launch's own recent speed, at last from
+    its steps and its time.
+    """
+    points = list(
+        assignment.progress.order_by("-id").values_list("launch_steps", "elapsed_s")[:NEWEST_POINTS]
+    )
     seen = pace(points)
     if seen is not None:
         return seen
-    steps = max(assignment.steps_done - assignment.start_steps, max((s for s, _ in points), default=0))
+    steps = max(
+        assignment.steps_done - assignment.start_steps, max((s for s, _ in points), default=0)
+    )
     if assignment.steps_per_s and assignment.steps_per_s > 0:
         return Pace(assignment.steps_per_s, max(1, steps), 0.0)
-    if steps and assignment.state == AssignmentState.SUCCEEDED and assignment.running_at and assignment.ended_at:
-        taken_s = (assignment.ended_at - assignment.running_at).total_seconds() - (assignment.setup_s or 0.0)
+    if (
+        steps
+        and assignment.state == AssignmentState.SUCCEEDED
+        and assignment.running_at
+        and assignment.ended_at
+    ):
+        taken_s = (assignment.ended_at - assignment.running_at).total_seconds() - (
+            assignment.setup_s or 0.0
+        )
         return Pace(steps / taken_s, steps, 0.0) if taken_s > 0 else None
     return None
 
@@ -125,14 +161,23 @@ def _where(assignment: Assignment) -> tuple[int, int, bool] | None:
     gang = Assignment.objects.filter(job=assignment.job_id, fence=assignment.fence)
     ranks = list(gang.values_list("node_id", "node__gpu_type_id", "gpus"))
     types = {gpu_type for _, gpu_type, _ in ranks}
-    return (types.pop(), sum(g for *_, g in ranks), len({n for n, *_ in ranks}) > 1) if len(types) == 1 else None
+    return (
+        (types.pop(), sum(g for *_, g in ranks), len({n for n, *_ in ranks}) > 1)
+        if len(types) == 1
+        else None
+    )
 
 
 def _usage(assignment: Assignment) -> Usage:
     points = list(assignment.usage.order_by("-id")[:NEWEST_POINTS])
     fractions = [p.gpu_fraction for p in points if p.gpu_fraction is not None]
-    # Modelled watts are made from the GPU type's figures: learning them back would pass a guess off as knowledge.
-    watts = [p.gpu_power_w for p in points if p.gpu_power_w is not None and p.power_source == Source.MEASURED]
+    # Modelled watts are made from the GPU type's figures: learning them back would pass a guess off
+    # as knowledge.
+    watts = [
+        p.gpu_power_w
+        for p in points
+        if p.gpu_power_w is not None and p.power_source == Source.MEASURED
+    ]
     gpu_w = _mean(watts)
     return Usage(
         cores=_mean([p.cores for p in points]),

@@ -9,14 +9,17 @@ from django.db.models import F, Q
 
 
 class Kind(models.Model):
-    """What determines a job's speed: `digest` hashes image digest or command, declared parameters and batch size, or the name a
-    user gave it. Seed, learning rate, epochs and paths do not belong to it. Kinds belong to a cluster's team-wide knowledge.
+    """What determines a job's speed: `digest` hashes image digest or command, declared parameters
+    and batch size, or the name a user gave it. Seed, learning rate, epochs and paths do not belong
+    to it. Kinds belong to a cluster's team-wide knowledge.
     """
 
     digest = models.CharField(max_length=64, unique=True)
     name = models.CharField(max_length=100, blank=True, default="")
     created_at = models.DateTimeField(auto_now_add=True)
-    setup_s = models.FloatField(null=True, blank=True, help_text="Seconds from launch to first step, smoothed")
+    setup_s = models.FloatField(
+        null=True, blank=True, help_text="Seconds from launch to first step, smoothed"
+    )
 
     class Meta:
         ordering = ["name", "digest"]
@@ -29,7 +32,9 @@ class Profile(models.Model):
     """Throughput of a kind on `gpus` GPUs of one type, smoothed over its measurements."""
 
     kind = models.ForeignKey(Kind, on_delete=models.CASCADE, related_name="profiles")
-    gpu_type = models.ForeignKey("clusters.GpuType", on_delete=models.CASCADE, related_name="profiles")
+    gpu_type = models.ForeignKey(
+        "clusters.GpuType", on_delete=models.CASCADE, related_name="profiles"
+    )
     gpus = models.PositiveIntegerField()
     spread = models.BooleanField(default=False)
     steps_per_s = models.FloatField()
@@ -42,11 +47,18 @@ class Profile(models.Model):
     updated_at = models.DateTimeField(auto_now=True)
 
     class Meta:
-        constraints = [models.UniqueConstraint(fields=["kind", "gpu_type", "gpus", "spread"], name="profile_once")]
+        constraints = [
+            models.UniqueConstraint(
+                fields=["kind", "gpu_type", "gpus", "spread"], name="profile_once"
+            )
+        ]
         ordering = ["kind", "gpu_type", "gpus"]
 
     def __str__(self) -> str:
-        return f"{self.kind} on {self.gpus} x {self.gpu_type}: {self.steps_per_s:.3g} steps/s ({self.source})"
+        return (
+            f"{self.kind} on {self.gpus} x {self.gpu_type}: {self.steps_per_s:.3g} steps/s"
+            f" ({self.source})"
+        )
 
 
 class Measurement(models.Model):
@@ -56,7 +68,9 @@ class Measurement(models.Model):
     gpu_type = models.ForeignKey("clusters.GpuType", on_delete=models.CASCADE)
     gpus = models.PositiveIntegerField()
     spread = models.BooleanField(default=False)
-    assignment = models.ForeignKey("clusters.Assignment", null=True, on_delete=models.SET_NULL, related_name="measurements")
+    assignment = models.ForeignKey(
+        "clusters.Assignment", null=True, on_delete=models.SET_NULL, related_name="measurements"
+    )
     purpose = models.CharField(max_length=10)
     steps = models.PositiveBigIntegerField()
     steps_per_s = models.FloatField()
@@ -70,9 +84,11 @@ class Measurement(models.Model):
 
 
 class PairProfile(models.Model):
-    """Throughputs of two kinds whose jobs share one GPU of a type, each with one GPU, smoothed over its measurements.
+    """Throughputs of two kinds whose jobs share one GPU of a type, each with one GPU, smoothed over
+    its measurements.
 
-    `first` has the lesser primary key; for two jobs of one kind both are the same. Both speeds are 0 where the two cannot share.
+    `first` has the lesser primary key; for two jobs of one kind both are the same. Both speeds are
+    0 where the two cannot share.
     """
 
     first = models.ForeignKey(Kind, on_delete=models.CASCADE, related_name="pairs_as_first")
@@ -80,13 +96,17 @@ class PairProfile(models.Model):
     gpu_type = models.ForeignKey("clusters.GpuType", on_delete=models.CASCADE, related_name="pairs")
     first_steps_per_s = models.FloatField()
     second_steps_per_s = models.FloatField()
-    source = models.CharField(max_length=10, help_text="measured; estimated for one that is to be measured anew")
+    source = models.CharField(
+        max_length=10, help_text="measured; estimated for one that is to be measured anew"
+    )
     samples = models.PositiveIntegerField(default=0)
     updated_at = models.DateTimeField(auto_now=True)
 
     class Meta:
         constraints = [
-            models.UniqueConstraint(fields=["first", "second", "gpu_type"], name="pair_profile_once"),
+            models.UniqueConstraint(
+                fields=["first", "second", "gpu_type"], name="pair_profile_once"
+            ),
             models.CheckConstraint(condition=Q(first__lte=F("second")), name="pair_in_order"),
         ]
         indexes = [models.Index(fields=["-updated_at"])]
@@ -94,20 +114,33 @@ class PairProfile(models.Model):
 
     def __str__(self) -> str:
         speeds = f"{self.first_steps_per_s:.3g} and {self.second_steps_per_s:.3g}"
-        return f"{self.first} beside {self.second} on {self.gpu_type}: {speeds} steps/s ({self.source})"
+        return (
+            f"{self.first} beside {self.second} on {self.gpu_type}: {speeds} steps/s"
+            f" ({self.source})"
+        )
 
 
 class PairMeasurement(models.Model):
-    """One measured pair, append-only: the two launches that shared a GPU, their paces meanwhile, and what had been estimated.
+    """One measured pair, append-only: the two launches that shared a GPU, their paces meanwhile,
+    and what had been estimated.
 
-    `estimated_*` are empty where nothing was: their errors against the measured ones are those of the estimator.
+    `estimated_*` are empty where nothing was: their errors against the measured ones are those of
+    the estimator.
     """
 
-    first = models.ForeignKey(Kind, on_delete=models.CASCADE, related_name="pair_measurements_as_first")
-    second = models.ForeignKey(Kind, on_delete=models.CASCADE, related_name="pair_measurements_as_second")
+    first = models.ForeignKey(
+        Kind, on_delete=models.CASCADE, related_name="pair_measurements_as_first"
+    )
+    second = models.ForeignKey(
+        Kind, on_delete=models.CASCADE, related_name="pair_measurements_as_second"
+    )
     gpu_type = models.ForeignKey("clusters.GpuType", on_delete=models.CASCADE)
-    first_assignment = models.ForeignKey("clusters.Assignment", null=True, on_delete=models.SET_NULL, related_name="+")
-    second_assignment = models.ForeignKey("clusters.Assignment", null=True, on_delete=models.SET_NULL, related_name="+")
+    first_assignment = models.ForeignKey(
+        "clusters.Assignment", null=True, on_delete=models.SET_NULL, related_name="+"
+    )
+    second_assignment = models.ForeignKey(
+        "clusters.Assignment", null=True, on_delete=models.SET_NULL, related_name="+"
+    )
     first_steps = models.PositiveBigIntegerField()
     second_steps = models.PositiveBigIntegerField()
     first_steps_per_s = models.FloatField()
@@ -119,23 +152,31 @@ class PairMeasurement(models.Model):
     class Meta:
         constraints = [
             models.UniqueConstraint(
-                fields=["first_assignment", "second_assignment", "first_steps", "second_steps"], name="pair_measured_once"
+                fields=["first_assignment", "second_assignment", "first_steps", "second_steps"],
+                name="pair_measured_once",
             ),
         ]
         ordering = ["id"]
 
     def __str__(self) -> str:
-        return f"{self.first_id} beside {self.second_id}: {self.first_steps_per_s:.3g} and {self.second_steps_per_s:.3g} steps/s"
+        return (
+            f"{self.first_id} beside {self.second_id}: {self.first_steps_per_s:.3g} and"
+            f" {self.second_steps_per_s:.3g} steps/s"
+        )
 
 
 class ProfileRun(models.Model):
-    """A measurement wanted or under way: `steps` steps of `job` on `gpus` GPUs of a type. `copy` tells its assignment apart.
+    """A measurement wanted or under way: `steps` steps of `job` on `gpus` GPUs of a type. `copy`
+    tells its assignment apart.
 
-    A run that is wanted and has an `ended_at` failed then: until the reconciler removes that, its job rests and measures nothing.
+    A run that is wanted and has an `ended_at` failed then: until the reconciler removes that, its
+    job rests and measures nothing.
     """
 
     class State(models.TextChoices):
-        """WANTED until it is placed and measured; a run may fail a few times before it is given up."""
+        """WANTED until it is placed and measured; a run may fail a few times before it is given
+        up.
+        """
 
         WANTED = "wanted"
         RUNNING = "running"
@@ -154,14 +195,22 @@ class ProfileRun(models.Model):
     ended_at = models.DateTimeField(null=True, blank=True)
     reason = models.TextField(blank=True, default="")
     reason_class = models.CharField(
-        max_length=10, blank=True, default="", help_text="Class of the last failure, see the agent protocol"
+        max_length=10,
+        blank=True,
+        default="",
+        help_text="Class of the last failure, see the agent protocol",
     )
-    ended_fence = models.PositiveBigIntegerField(default=0, help_text="Fence of the newest launch whose end was taken in")
+    ended_fence = models.PositiveBigIntegerField(
+        default=0, help_text="Fence of the newest launch whose end was taken in"
+    )
 
     class Meta:
         indexes = [models.Index(fields=["state"])]
         constraints = [
-            models.UniqueConstraint(fields=["kind", "job", "gpu_type", "gpus"], name="profile_run_once_per_configuration"),
+            models.UniqueConstraint(
+                fields=["kind", "job", "gpu_type", "gpus"],
+                name="profile_run_once_per_configuration",
+            ),
         ]
         ordering = ["id"]
 
@@ -170,22 +219,32 @@ class ProfileRun(models.Model):
 
 
 class PairRun(models.Model):
-    """A pair wanted measured, or under way: a job of each kind side by side on one GPU of a type, for `steps` steps of both.
+    """A pair wanted measured, or under way: a job of each kind side by side on one GPU of a type,
+    for `steps` steps of both.
 
-    Two assignments carry it out, told apart by the jobs' `*_copy`; every try has copies of its own. Neither job waits for it.
+    Two assignments carry it out, told apart by the jobs' `*_copy`; every try has copies of its own.
+    Neither job waits for it.
     """
 
     first = models.ForeignKey(Kind, on_delete=models.CASCADE, related_name="pair_runs_as_first")
     second = models.ForeignKey(Kind, on_delete=models.CASCADE, related_name="pair_runs_as_second")
     gpu_type = models.ForeignKey("clusters.GpuType", on_delete=models.CASCADE)
-    first_job = models.ForeignKey("jobs.Job", on_delete=models.CASCADE, related_name="pair_runs_as_first")
-    second_job = models.ForeignKey("jobs.Job", on_delete=models.CASCADE, related_name="pair_runs_as_second")
+    first_job = models.ForeignKey(
+        "jobs.Job", on_delete=models.CASCADE, related_name="pair_runs_as_first"
+    )
+    second_job = models.ForeignKey(
+        "jobs.Job", on_delete=models.CASCADE, related_name="pair_runs_as_second"
+    )
     first_copy = models.PositiveIntegerField()
     second_copy = models.PositiveIntegerField()
-    first_quota = models.PositiveIntegerField(help_text="Steps after which its launch ends by itself, the pair measured or not")
+    first_quota = models.PositiveIntegerField(
+        help_text="Steps after which its launch ends by itself, the pair measured or not"
+    )
     second_quota = models.PositiveIntegerField()
     steps = models.PositiveIntegerField(help_text="Steps of both, side by side, that are enough")
-    state = models.CharField(max_length=10, choices=ProfileRun.State.choices, default=ProfileRun.State.WANTED)
+    state = models.CharField(
+        max_length=10, choices=ProfileRun.State.choices, default=ProfileRun.State.WANTED
+    )
     failures = models.PositiveIntegerField(default=0)
     created_at = models.DateTimeField(auto_now_add=True)
     ended_at = models.DateTimeField(null=True, blank=True)

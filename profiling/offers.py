@@ -1,4 +1,6 @@
-"""Which configurations the profiling nodes of a cluster can measure now, and which of them a job can use."""
+"""Which configurations the profiling nodes of a cluster can measure now, and which of them a job
+can use.
+"""
 
 from __future__ import annotations
 
@@ -39,7 +41,9 @@ class Offer:
 
 @dataclass(frozen=True, slots=True)
 class Offers:
-    """What can be measured `now`, and what may come `back` (cordoned, draining, or lost a short while ago)."""
+    """What can be measured `now`, and what may come `back` (cordoned, draining, or lost a short
+    while ago).
+    """
 
     now: tuple[Offer, ...]
     back: tuple[Offer, ...]
@@ -48,11 +52,19 @@ class Offers:
 def offers(cluster: Cluster, now: datetime) -> Offers:
     """The offers of all nodes of role profiling or both; one query."""
     working = Q(devices__healthy=True)
-    there = Node.objects.filter(cluster=cluster).exclude(role=Role.PRODUCTION).select_related("gpu_type")
-    nodes = there.annotate(healthy=Count("devices", filter=working), slots=Max("devices__slots", filter=working))
+    there = (
+        Node.objects.filter(cluster=cluster)
+        .exclude(role=Role.PRODUCTION)
+        .select_related("gpu_type")
+    )
+    nodes = there.annotate(
+        healthy=Count("devices", filter=working), slots=Max("devices__slots", filter=working)
+    )
     ready, back = [], []
     for node in nodes:
-        gone = node.state == State.LOST and (node.last_seen_at is None or now - node.last_seen_at > RETURN_PATIENCE)
+        gone = node.state == State.LOST and (
+            node.last_seen_at is None or now - node.last_seen_at > RETURN_PATIENCE
+        )
         if node.state == State.READY:
             ready.append(_offer(node, node.healthy, node.slots or 1))
         elif not gone:
@@ -61,25 +73,36 @@ def offers(cluster: Cluster, now: datetime) -> Offers:
 
 
 def reachable(job: Job, nodes: Iterable[Offer]) -> set[Configuration]:
-    """The configurations of these nodes that the job could run on: type allowed, its runtime there, GPUs in its range,
-    resources enough.
+    """The configurations of these nodes that the job could run on: type allowed, its runtime there,
+    GPUs in its range, resources enough.
     """
-    return {(o.type_id, g) for o in nodes if fits(job, o) for g in range(max(1, job.gpus_min), min(job.gpus_max, o.gpus) + 1)}
+    return {
+        (o.type_id, g)
+        for o in nodes
+        if fits(job, o)
+        for g in range(max(1, job.gpus_min), min(job.gpus_max, o.gpus) + 1)
+    }
 
 
 def uses(job: Job, type_name: str, gpus: int) -> bool:
     """Whether the configuration is one the job may run on, wherever that is."""
-    return job.gpus_min <= gpus <= job.gpus_max and (not job.allowed_types or type_name in job.allowed_types)
+    return job.gpus_min <= gpus <= job.gpus_max and (
+        not job.allowed_types or type_name in job.allowed_types
+    )
 
 
 def _offer(node: Node, gpus: int, slots: int) -> Offer:
     cores, memory_gb = node.cores - node.reserved_cores, node.memory_gb - node.reserved_memory_gb
     labels, runtimes = frozenset(node.labels), runtimes_of(node)
-    return Offer(node.gpu_type_id, node.gpu_type.name, gpus, cores, memory_gb, labels, runtimes, slots)
+    return Offer(
+        node.gpu_type_id, node.gpu_type.name, gpus, cores, memory_gb, labels, runtimes, slots
+    )
 
 
 def fits(job: Job, offer: Offer) -> bool:
-    """Whether a node's offer is one that the job could run on: its type, runtime, labels, cores and memory."""
+    """Whether a node's offer is one that the job could run on: its type, runtime, labels, cores and
+    memory.
+    """
     allowed = not job.allowed_types or offer.type_name in job.allowed_types
     able = job.runtime in offer.runtimes and set(job.labels) <= offer.labels
     return allowed and able and job.cores <= offer.cores and job.memory_gb <= offer.memory_gb

@@ -1,4 +1,6 @@
-"""What the kinds' page and the REST answers show: plain rows, one per kind, with what is known and how well it is estimated."""
+"""What the kinds' page and the REST answers show: plain rows, one per kind, with what is known and
+how well it is estimated.
+"""
 
 from __future__ import annotations
 
@@ -26,9 +28,11 @@ MOST_KINDS = 200
 
 @dataclass(frozen=True, slots=True)
 class ProfileRow:
-    """One number of a kind: steps/s, where it comes from, from how many measurements, and what a leave-one-out estimate says.
+    """One number of a kind: steps/s, where it comes from, from how many measurements, and what a
+    leave-one-out estimate says.
 
-    `error` is the relative error of that estimate, None where the number is no measurement or the kind's only one.
+    `error` is the relative error of that estimate, None where the number is no measurement or the
+    kind's only one.
     """
 
     gpu_type: str
@@ -74,7 +78,8 @@ class KindRow:
 
 @dataclass(frozen=True, slots=True)
 class KindsTable:
-    """The page's content; `error` is the median leave-one-out error over the shown kinds' measurements, `errors` their number.
+    """The page's content; `error` is the median leave-one-out error over the shown kinds'
+    measurements, `errors` their number.
 
     `pairs` are those of the shown kinds; REST does not ask for them.
     """
@@ -89,7 +94,11 @@ class KindsTable:
 def visible_kinds(user: User | AnonymousUser) -> QuerySet[Kind]:
     """The kinds of the jobs a user may see, for operators all; the newest first."""
     kinds = Kind.objects.order_by("-pk")
-    return kinds if is_operator(user) else kinds.filter(pk__in=visible_jobs(user).order_by().values("kind_id"))
+    return (
+        kinds
+        if is_operator(user)
+        else kinds.filter(pk__in=visible_jobs(user).order_by().values("kind_id"))
+    )
 
 
 def kinds_table(user: User | AnonymousUser) -> KindsTable:
@@ -106,7 +115,16 @@ def table_of(user: User | AnonymousUser, kinds: Iterable[Kind]) -> KindsTable:
     wanted, jobs, runs = _configurations(), _job_counts(user, keys), _runs(user, keys)
     held_out = _held_out(known, pool)
     rows = tuple(
-        _row(k, known.get(k.pk, Known()), wanted, pool, now, held_out, jobs.get(k.pk, (0, 0, "")), runs.get(k.pk, ()))
+        _row(
+            k,
+            known.get(k.pk, Known()),
+            wanted,
+            pool,
+            now,
+            held_out,
+            jobs.get(k.pk, (0, 0, "")),
+            runs.get(k.pk, ()),
+        )
         for k in chosen
     )
     errors = [e for found in held_out.values() for e in found.values()]
@@ -130,20 +148,26 @@ def _row(
         seen = errors.get((t.gpu_type, t.gpus))
         profiles.append(
             ProfileRow(
-                t.gpu_type, t.gpus, t.spread, t.steps_per_s, str(t.source), own.samples if own else 0, t.age_s,
+                t.gpu_type, t.gpus, t.spread, t.steps_per_s, str(t.source),
+                own.samples if own else 0, t.age_s,
                 seen.estimated if seen else None, seen.error if seen else None,
             )
         )  # fmt: skip
     for p in known.spread:
         age_s = (now - p.updated_at).total_seconds()
-        profiles.append(ProfileRow(p.gpu_type.name, p.gpus, True, p.steps_per_s, p.source, p.samples, age_s))
+        profiles.append(
+            ProfileRow(p.gpu_type.name, p.gpus, True, p.steps_per_s, p.source, p.samples, age_s)
+        )
     error = median_error(errors.values())
-    return KindRow(kind.pk, str(kind), kind.digest, kind.setup_s, *jobs, tuple(profiles), tuple(runs), error)
+    return KindRow(
+        kind.pk, str(kind), kind.digest, kind.setup_s, *jobs, tuple(profiles), tuple(runs), error
+    )
 
 
 def _held_out(known: Mapping[int, Known], pool: Pool) -> dict[int, dict[Config, LeaveOneOut]]:
     measured = {
-        str(pk): {c: p.steps_per_s for c, p in k.together.items() if p.source == Source.MEASURED} for pk, k in known.items()
+        str(pk): {c: p.steps_per_s for c, p in k.together.items() if p.source == Source.MEASURED}
+        for pk, k in known.items()
     }
     found: dict[int, dict[Config, LeaveOneOut]] = {}
     for item in leave_one_out(measured, pool):
@@ -154,7 +178,9 @@ def _held_out(known: Mapping[int, Known], pool: Pool) -> dict[int, dict[Config, 
 def _configurations() -> list[Config]:
     """Every count of every type that some node of any cluster has."""
     sizes: dict[str, int] = {}
-    for gpu_type, size in Node.objects.annotate(size=Count("devices")).values_list("gpu_type__name", "size"):
+    for gpu_type, size in Node.objects.annotate(size=Count("devices")).values_list(
+        "gpu_type__name", "size"
+    ):
         sizes[gpu_type] = max(sizes.get(gpu_type, 1), size)
     return [(t, g) for t, most in sorted(sizes.items()) for g in range(1, most + 1)]
 
@@ -172,11 +198,21 @@ def _job_counts(user: User | AnonymousUser, keys: list[int]) -> dict[int, tuple[
 
 
 def _runs(user: User | AnonymousUser, keys: list[int]) -> dict[int, list[RunRow]]:
-    """Open and given-up runs; why another team's job failed is not shown, for it may quote that job's output."""
+    """Open and given-up runs; why another team's job failed is not shown, for it may quote that
+    job's output.
+    """
     found: dict[int, list[RunRow]] = {}
-    shown = ProfileRun.objects.filter(kind__in=keys, state__in=[*OPEN, ProfileRun.State.GIVEN_UP]).select_related("gpu_type")
-    own = set(visible_jobs(user).filter(kind__in=keys, profile_runs__isnull=False).values_list("pk", flat=True))
+    shown = ProfileRun.objects.filter(
+        kind__in=keys, state__in=[*OPEN, ProfileRun.State.GIVEN_UP]
+    ).select_related("gpu_type")
+    own = set(
+        visible_jobs(user)
+        .filter(kind__in=keys, profile_runs__isnull=False)
+        .values_list("pk", flat=True)
+    )
     for run in shown:
         reason = run.reason if run.job_id in own else ""
-        found.setdefault(run.kind_id, []).append(RunRow(run.gpu_type.name, run.gpus, run.state, run.failures, reason))
+        found.setdefault(run.kind_id, []).append(
+            RunRow(run.gpu_type.name, run.gpus, run.state, run.failures, reason)
+        )
     return found

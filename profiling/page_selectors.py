@@ -12,7 +12,9 @@ from profiling.page import KindRow, KindsTable, ProfileRow, RunRow, kinds_table
 
 @dataclass(frozen=True, slots=True)
 class Cell:
-    """What is known of a kind on a GPU type: its numbers, and the measurements that are wanted or were given up."""
+    """What is known of a kind on a GPU type: its numbers, and the measurements that are wanted or
+    were given up.
+    """
 
     gpu_type: GpuType
     profiles: tuple[ProfileRow, ...]
@@ -32,15 +34,30 @@ class KindLine:
         return any(run.state != "given_up" for cell in self.cells for run in cell.runs)
 
 
-def kinds_page(user: User, search: str = "") -> tuple[KindsTable, tuple[GpuType, ...], list[KindLine]]:
-    """(what is known, of pairs those of the rows shown; the columns; the rows whose name or digest fits the search)."""
+def kinds_page(
+    user: User, search: str = ""
+) -> tuple[KindsTable, tuple[GpuType, ...], list[KindLine]]:
+    """(what is known, of pairs those of the rows shown; the columns; the rows whose name or digest
+    fits the search).
+    """
     table = kinds_table(user)
-    fitting = [k for k in table.kinds if search.lower() in k.name.lower() or k.digest.startswith(search)]
-    told = {p.gpu_type for k in table.kinds for p in k.profiles} | {r.gpu_type for k in table.kinds for r in k.runs}
+    fitting = [
+        k for k in table.kinds if search.lower() in k.name.lower() or k.digest.startswith(search)
+    ]
+    told = {p.gpu_type for k in table.kinds for p in k.profiles} | {
+        r.gpu_type for k in table.kinds for r in k.runs
+    }
     types = tuple(GpuType.objects.filter(name__in=told).order_by("name"))
     names = {kind.name for kind in fitting}
-    pairs = replace(table.pairs, lines=tuple(p for p in table.pairs.lines if p.first in names or p.second in names))
-    return replace(table, pairs=pairs), types, [KindLine(kind, tuple(_cell(kind, t) for t in types)) for kind in fitting]
+    pairs = replace(
+        table.pairs,
+        lines=tuple(p for p in table.pairs.lines if p.first in names or p.second in names),
+    )
+    return (
+        replace(table, pairs=pairs),
+        types,
+        [KindLine(kind, tuple(_cell(kind, t) for t in types)) for kind in fitting],
+    )
 
 
 def _cell(kind: KindRow, gpu_type: GpuType) -> Cell:

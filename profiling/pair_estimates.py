@@ -1,11 +1,14 @@
-"""Which partners a new kind is profiled beside, and how far estimates of pairs were from what was measured later. Pure.
+"""Which partners a new kind is profiled beside, and how far estimates of pairs were from what was
+measured later. Pure.
 
-A new kind is measured beside a few reference kinds (Gavel, section 6). Which ones, by one of two rules:
+A new kind is measured beside a few reference kinds (Gavel, section 6). Which ones, by one of two
+rules:
 
 - `Choice.RANDOM`: drawn by the seed.
-- `Choice.INFORMATIVE`: those that say most of the rest of the row. By the completed factors f_c of the columns, what is known of a
-  row is a normal distribution with precision P = c I + sum of f_c f_c^T over the columns measured; a pair measures two columns F
-  (what the kind retains, what it leaves), and takes log det(I + F P^-1 F^T) off the row's entropy. The greatest is taken, then the
+- `Choice.INFORMATIVE`: those that say most of the rest of the row. By the completed factors f_c of
+  the columns, what is known of a row is a normal distribution with precision P = c I + sum of f_c
+  f_c^T over the columns measured; a pair measures two columns F (what the kind retains, what it
+  leaves), and takes log det(I + F P^-1 F^T) off the row's entropy. The greatest is taken, then the
   next with that one known (D-optimal design, greedily).
 
 Errors are relative, |estimated / measured - 1|, of each of a pair's two numbers.
@@ -44,7 +47,9 @@ class Partner(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class PairError:
-    """An estimate held against what was measured later: steps/s of `kind` beside another on a type; 0 for "cannot share"."""
+    """An estimate held against what was measured later: steps/s of `kind` beside another on a type;
+    0 for "cannot share".
+    """
 
     kind: str
     beside: str
@@ -60,10 +65,12 @@ class PairError:
 
 @dataclass(frozen=True, slots=True)
 class ErrorSummary:
-    """Estimates against measurements: how many numbers were compared, mean and quantiles of the relative error (None without any).
+    """Estimates against measurements: how many numbers were compared, mean and quantiles of the
+    relative error (None without any).
 
-    Of those that cannot share no error is relative: `wrongly_possible` counts the ones estimated to, `wrongly_impossible` those
-    estimated not to that can (their error is 1, and counted). Plain numbers, so that page and report show the same.
+    Of those that cannot share no error is relative: `wrongly_possible` counts the ones estimated
+    to, `wrongly_impossible` those estimated not to that can (their error is 1, and counted). Plain
+    numbers, so that page and report show the same.
     """
 
     count: int
@@ -88,8 +95,9 @@ class ErrorSummary:
 
 
 def pair_rates(book: Book, kinds: Sequence[str], alone: Alone) -> dict[Pair, Rates]:
-    """steps/s of each pair of these kinds, in both orders, on every type of the book: measured fractions or estimates of them,
-    times the kinds' own speeds. Pairs of which nothing is known, or whose own speeds are not, are left out.
+    """steps/s of each pair of these kinds, in both orders, on every type of the book: measured
+    fractions or estimates of them, times the kinds' own speeds. Pairs of which nothing is known, or
+    whose own speeds are not, are left out.
     """
     shares, found = book.estimates(kinds), dict[Pair, Rates]()
     for t, gpu_type in enumerate(book.types):
@@ -97,14 +105,20 @@ def pair_rates(book: Book, kinds: Sequence[str], alone: Alone) -> dict[Pair, Rat
         rates = np.where(own[:, None] > 0, shares[t] * own[:, None], np.nan)
         both = np.isfinite(rates) & np.isfinite(rates.T)
         for i, j in np.argwhere(both).tolist():
-            found[kinds[i], kinds[j], gpu_type] = _consistent(float(rates[i, j]), float(rates[j, i]))
+            found[kinds[i], kinds[j], gpu_type] = _consistent(
+                float(rates[i, j]), float(rates[j, i])
+            )
     return found
 
 
 def worth_sharing(rates: Rates, alone: Rates) -> bool:
-    """Whether the two get more done beside each other than by turns: their normalised throughputs add up to more than 1
-    (Gavel, section 3.1: only such pairs are rows of the policies' matrix)."""
-    return all(speed > 0 for speed in alone) and sum(r / a for r, a in zip(rates, alone, strict=True)) > 1.0
+    """Whether the two get more done beside each other than by turns: their normalised throughputs
+    add up to more than 1 (Gavel, section 3.1: only such pairs are rows of the policies' matrix).
+    """
+    return (
+        all(speed > 0 for speed in alone)
+        and sum(r / a for r, a in zip(rates, alone, strict=True)) > 1.0
+    )
 
 
 def next_partners(
@@ -116,15 +130,18 @@ def next_partners(
     choice: Choice = Choice.INFORMATIVE,
     seed: int = 0,
 ) -> tuple[Partner, ...]:
-    """The next `count` partners to profile a kind beside, the most telling first; fewer where there are no more.
+    """The next `count` partners to profile a kind beside, the most telling first; fewer where there
+    are no more.
 
-    `types`: the GPU types on which it can be done. References that the kind was measured beside on a type, and the kind itself,
-    are no partners there.
+    `types`: the GPU types on which it can be done. References that the kind was measured beside on
+    a type, and the kind itself, are no partners there.
     """
     able = [
         Partner(reference, gpu_type)
         for gpu_type, reference in product(book.types, book.references)
-        if gpu_type in types and reference != kind and (kind, reference, gpu_type) not in book.measured
+        if gpu_type in types
+        and reference != kind
+        and (kind, reference, gpu_type) not in book.measured
     ]
     if choice is Choice.RANDOM:
         order = np.random.default_rng(seed).permutation(len(able))
@@ -136,13 +153,19 @@ def _most_telling(book: Book, kind: str, able: list[Partner], count: int) -> tup
     """Greedily; the first of those that tie."""
     factors = _features(book)
     precision = book.rules.settings.regularisation * np.eye(factors.shape[1])
-    seen = book.retained.observed[book.row_of[kind]] if kind in book.row_of else np.zeros(len(factors), dtype=np.bool_)
+    seen = (
+        book.retained.observed[book.row_of[kind]]
+        if kind in book.row_of
+        else np.zeros(len(factors), dtype=np.bool_)
+    )
     precision += factors[seen].T @ factors[seen]
     columns = {partner: factors[_columns(book, partner)] for partner in able}
     chosen: list[Partner] = []
     while columns and len(chosen) < count:
         inverse = np.asarray(np.linalg.inv(precision), dtype=np.float64)
-        best = max(columns, key=lambda partner: (_gain(columns[partner], inverse), -able.index(partner)))
+        best = max(
+            columns, key=lambda partner: (_gain(columns[partner], inverse), -able.index(partner))
+        )
         chosen.append(best)
         precision += columns[best].T @ columns[best]
         del columns[best]
@@ -150,7 +173,9 @@ def _most_telling(book: Book, kind: str, able: list[Partner], count: int) -> tup
 
 
 def _features(book: Book) -> Floats:
-    """float64[C, 1 + rank]: (1, v_c); zeros, which tell nothing, for columns of which nothing is known."""
+    """float64[C, 1 + rank]: (1, v_c); zeros, which tell nothing, for columns of which nothing is
+    known.
+    """
     factors = book.retained.factors
     with_one = np.hstack([np.ones((len(factors), 1)), factors[:, 1:]])
     features: Floats = np.where(np.isfinite(factors).all(axis=1, keepdims=True), with_one, 0.0)
@@ -158,7 +183,10 @@ def _features(book: Book) -> Floats:
 
 
 def _columns(book: Book, partner: Partner) -> slice:
-    first = 2 * (book.types.index(partner.gpu_type) * len(book.references) + book.references.index(partner.reference))
+    first = 2 * (
+        book.types.index(partner.gpu_type) * len(book.references)
+        + book.references.index(partner.reference)
+    )
     return slice(first, first + 2)
 
 
@@ -178,5 +206,8 @@ def errors_of(estimated: Mapping[Pair, Rates], measured: Mapping[Pair, Rates]) -
     found = []
     for (kind, other, gpu_type), (own, others) in measured.items():
         if (guess := estimated.get((kind, other, gpu_type))) is not None:
-            found += [PairError(kind, other, gpu_type, guess[0], own), PairError(other, kind, gpu_type, guess[1], others)]
+            found += [
+                PairError(kind, other, gpu_type, guess[0], own),
+                PairError(other, kind, gpu_type, guess[1], others),
+            ]
     return found

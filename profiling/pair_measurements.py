@@ -1,8 +1,9 @@
 """From two launches that shared a GPU to what is known of their kinds as a pair.
 
-What is looked at is the longest time during which exactly these two held the device, from the first to the last moment at which
-both reported progress. The pace of each is taken from its own samples then, as `profiling.step_times` does it: with five steps
-or more of each, and steady. Jobs of one GPU each. On an emulated device the agent slows both clocks down while it is shared
+What is looked at is the longest time during which exactly these two held the device, from the first
+to the last moment at which both reported progress. The pace of each is taken from its own samples
+then, as `profiling.step_times` does it: with five steps or more of each, and steady. Jobs of one
+GPU each. On an emulated device the agent slows both clocks down while it is shared
 (`loadmaster.agent.sharing`): what is measured there is that, unless the real work overran a clock.
 """
 
@@ -27,10 +28,14 @@ from profiling.smoothing import moved
 from profiling.step_times import Pace, pace
 
 PARTNERS_AT_ONCE = 10
-"""Launches beside which one is looked at, the last to start: each pair is also looked at when the other one ends."""
+"""Launches beside which one is looked at, the last to start: each pair is also looked at when the
+other one ends.
+"""
 
 TOGETHER = timedelta(seconds=5)
-"""Two launches that end within this time, the one out of memory and the other soon too, were on the device together."""
+"""Two launches that end within this time, the one out of memory and the other soon too, were on the
+device together.
+"""
 
 Interval = tuple[datetime, datetime]
 Sample = tuple[datetime, int, float]
@@ -63,47 +68,67 @@ class PairObservation:
 
 @dataclass(frozen=True, slots=True)
 class Learnt:
-    """What one measurement of a pair changed: steps/s as believed before (None: nobody had an idea), and as measured."""
+    """What one measurement of a pair changed: steps/s as believed before (None: nobody had an
+    idea), and as measured.
+    """
 
     believed: Rates | None
     measured: Rates
 
     def deviates(self, by: float) -> bool:
-        """Whether one of the two is further from what was believed than this fraction, or nothing was."""
+        """Whether one of the two is further from what was believed than this fraction, or nothing
+        was.
+        """
         if self.believed is None or not all(self.believed):
             return True
         return any(abs(m / b - 1.0) > by for m, b in zip(self.measured, self.believed, strict=True))
 
 
 def observe_pairs(assignment: Assignment) -> list[PairObservation]:
-    """What the launch showed beside each that shared its GPU; nothing where it was alone, or too short or unsteady to tell."""
+    """What the launch showed beside each that shared its GPU; nothing where it was alone, or too
+    short or unsteady to tell.
+    """
     device = _shared_device(assignment)
     if device is None:
         return []
     others = _others_on(device, assignment)
     partners = others[:PARTNERS_AT_ONCE]
-    found = [_observed(assignment, other, [o for o in others if o.pk != other.pk]) for other in partners]
+    found = [
+        _observed(assignment, other, [o for o in others if o.pk != other.pk]) for other in partners
+    ]
     return [seen for seen in found if seen is not None]
 
 
 def observe_pair(one: Assignment, other: Assignment) -> PairObservation | None:
-    """What these two launches showed beside each other, however much it is; None where they did not share, or it tells nothing."""
+    """What these two launches showed beside each other, however much it is; None where they did not
+    share, or it tells nothing.
+    """
     device = _shared_device(one)
     if device is None:
         return None
     others = _others_on(device, one)
     partner = next((a for a in others if a.pk == other.pk), None)
-    return None if partner is None else _observed(one, partner, [a for a in others if a.pk != other.pk])
+    return (
+        None
+        if partner is None
+        else _observed(one, partner, [a for a in others if a.pk != other.pk])
+    )
 
 
 def record_pair(seen: PairObservation) -> Learnt | None:
-    """Write the measurement and move the pair's profile, with both kinds locked; in the caller's transaction.
+    """Write the measurement and move the pair's profile, with both kinds locked; in the caller's
+    transaction.
 
-    Calling it again for the same launches changes nothing (None) until both have done twice the steps they were last measured by.
+    Calling it again for the same launches changes nothing (None) until both have done twice the
+    steps they were last measured by.
     """
     for kind in sorted(set(seen.kinds)):
         lock_kind(kind)
-    where = {"first_id": seen.kinds[0], "second_id": seen.kinds[1], "gpu_type_id": seen.first.node.gpu_type_id}
+    where = {
+        "first_id": seen.kinds[0],
+        "second_id": seen.kinds[1],
+        "gpu_type_id": seen.first.node.gpu_type_id,
+    }
     launches = {"first_assignment": seen.first, "second_assignment": seen.second}
     last = PairMeasurement.objects.filter(**launches).order_by("-id").first()
     if last is not None and not _tells_more(seen, last):
@@ -112,15 +137,19 @@ def record_pair(seen: PairObservation) -> Learnt | None:
     known = profile is not None and profile.source == Source.MEASURED
     guess = None if known else _estimate(seen)
     _write(where, launches, seen, guess)
-    before = (profile.first_steps_per_s, profile.second_steps_per_s) if profile is not None else guess
+    before = (
+        (profile.first_steps_per_s, profile.second_steps_per_s) if profile is not None else guess
+    )
     _move(profile or PairProfile(**where), seen, fresh=not known)
     return Learnt(before, seen.rates)
 
 
 def record_impossible(assignment: Assignment) -> Learnt | None:
-    """Write that two kinds cannot share a GPU, where this launch found no memory there beside another one's; else nothing.
+    """Write that two kinds cannot share a GPU, where this launch found no memory there beside
+    another one's; else nothing.
 
-    None too where it is written already, and where more than one other was on the device: nobody can say which was too much.
+    None too where it is written already, and where more than one other was on the device: nobody
+    can say which was too much.
     """
     device = _shared_device(assignment) if _lacked_memory(assignment) else None
     if device is None or assignment.ended_at is None:
@@ -131,18 +160,26 @@ def record_impossible(assignment: Assignment) -> Learnt | None:
         return None
     first, second = _in_order(assignment, there[0])
     steps = [max(0, a.steps_done - a.start_steps) for a in (first, second)]
-    return record_pair(PairObservation(first, second, (Pace(0.0, steps[0], 0.0), Pace(0.0, steps[1], 0.0))))
+    return record_pair(
+        PairObservation(first, second, (Pace(0.0, steps[0], 0.0), Pace(0.0, steps[1], 0.0)))
+    )
 
 
 def _lacked_memory(assignment: Assignment) -> bool:
-    return assignment.reason_class == ReasonClass.GPU and assignment.reason.startswith(OUT_OF_SHARED_MEMORY)
+    return assignment.reason_class == ReasonClass.GPU and assignment.reason.startswith(
+        OUT_OF_SHARED_MEMORY
+    )
 
 
 def _tells_more(seen: PairObservation, last: PairMeasurement) -> bool:
-    """Whether the same two launches say something new: that they do not fit after all, or twice the steps."""
+    """Whether the same two launches say something new: that they do not fit after all, or twice the
+    steps.
+    """
     if last.first_steps_per_s == 0.0:
         return False
-    return not any(seen.rates) or (seen.steps[0] >= 2 * last.first_steps and seen.steps[1] >= 2 * last.second_steps)
+    return not any(seen.rates) or (
+        seen.steps[0] >= 2 * last.first_steps and seen.steps[1] >= 2 * last.second_steps
+    )
 
 
 def _in_order(one: Assignment, other: Assignment) -> tuple[Assignment, Assignment]:
@@ -152,7 +189,9 @@ def _in_order(one: Assignment, other: Assignment) -> tuple[Assignment, Assignmen
 
 
 def undisturbed(both: Interval, others: Iterable[Interval]) -> Interval | None:
-    """The longest part of an interval that no other one touches; the first of those that tie, None where there is none."""
+    """The longest part of an interval that no other one touches; the first of those that tie, None
+    where there is none.
+    """
     begin, end = both
     parts: list[Interval] = []
     for since, until in sorted(others):
@@ -165,7 +204,9 @@ def undisturbed(both: Interval, others: Iterable[Interval]) -> Interval | None:
 
 
 def _shared_device(assignment: Assignment) -> Device | None:
-    """The GPU that the launch shares; None for one that has its device to itself, several, or a quota of the CPU."""
+    """The GPU that the launch shares; None for one that has its device to itself, several, or a
+    quota of the CPU.
+    """
     if assignment.share >= 1.0 or not _can_tell(assignment):
         return None
     slots = list(AssignmentSlot.objects.filter(assignment=assignment).select_related("device")[:2])
@@ -174,14 +215,24 @@ def _shared_device(assignment: Assignment) -> Device | None:
 
 def _can_tell(assignment: Assignment) -> bool:
     whole = assignment.world_size == 1 and assignment.gpus == 1 and assignment.cpu_quota is None
-    return whole and assignment.running_at is not None and (assignment.overrun_fraction or 0.0) <= OVERRUN
+    return (
+        whole
+        and assignment.running_at is not None
+        and (assignment.overrun_fraction or 0.0) <= OVERRUN
+    )
 
 
 def _others_on(device: Device, assignment: Assignment) -> list[Assignment]:
     """The launches that held the device at some time of this one, the last to start first."""
     since, until = _stay(assignment)
-    held = Assignment.objects.filter(slots__device=device, accepted_at__lt=until).exclude(pk=assignment.pk)
-    return list(held.exclude(ended_at__lte=since).select_related("job", "node").order_by("-accepted_at", "pk"))
+    held = Assignment.objects.filter(slots__device=device, accepted_at__lt=until).exclude(
+        pk=assignment.pk
+    )
+    return list(
+        held.exclude(ended_at__lte=since)
+        .select_related("job", "node")
+        .order_by("-accepted_at", "pk")
+    )
 
 
 def _stay(assignment: Assignment) -> Interval:
@@ -189,7 +240,9 @@ def _stay(assignment: Assignment) -> Interval:
     return assignment.accepted_at or assignment.created_at, assignment.ended_at or timezone.now()
 
 
-def _observed(assignment: Assignment, other: Assignment, thirds: Sequence[Assignment]) -> PairObservation | None:
+def _observed(
+    assignment: Assignment, other: Assignment, thirds: Sequence[Assignment]
+) -> PairObservation | None:
     if not _can_tell(other) or (assignment.running_at is None or other.running_at is None):
         return None
     until = min(_stay(assignment)[1], _stay(other)[1])
@@ -211,8 +264,14 @@ def _paces(first: Sequence[Sample], second: Sequence[Sample]) -> tuple[Pace, Pac
     if not first or not second:
         return None
     since, until = max(min(first)[0], min(second)[0]), min(max(first)[0], max(second)[0])
-    one, two = (pace((steps, s) for at, steps, s in of if since <= at <= until) for of in (first, second))
-    return (one, two) if one is not None and two is not None and _is_steady(one) and _is_steady(two) else None
+    one, two = (
+        pace((steps, s) for at, steps, s in of if since <= at <= until) for of in (first, second)
+    )
+    return (
+        (one, two)
+        if one is not None and two is not None and _is_steady(one) and _is_steady(two)
+        else None
+    )
 
 
 def _is_steady(seen: Pace) -> bool:
@@ -223,17 +282,26 @@ def _estimate(seen: PairObservation) -> Rates | None:
     """What a snapshot would have said of the pair; a constant number of queries."""
     rows = pairs.load_pairs()
     gpu_type = seen.first.node.gpu_type.name
-    speeds = speeds_alone(pairs.kinds_of(rows) | set(seen.kinds), {row.gpu_type for row in rows} | {gpu_type})
+    speeds = speeds_alone(
+        pairs.kinds_of(rows) | set(seen.kinds), {row.gpu_type for row in rows} | {gpu_type}
+    )
     book = pairs.book_of(rows, speeds.measured, seen.kinds)
     first, second = map(str, seen.kinds)
     return (
         None
         if book is None
-        else pair_rates(book, tuple(dict.fromkeys((first, second))), speeds.believed).get((first, second, gpu_type))
+        else pair_rates(book, tuple(dict.fromkeys((first, second))), speeds.believed).get(
+            (first, second, gpu_type)
+        )
     )
 
 
-def _write(where: dict[str, int], launches: dict[str, Assignment], seen: PairObservation, guess: Rates | None) -> None:
+def _write(
+    where: dict[str, int],
+    launches: dict[str, Assignment],
+    seen: PairObservation,
+    guess: Rates | None,
+) -> None:
     first, second = guess or (None, None)
     rates = {
         "first_steps_per_s": seen.rates[0],

@@ -1,4 +1,6 @@
-"""What the kinds' page shows of pairs that share a GPU: the measured ones, and how far their estimates had been off."""
+"""What the kinds' page shows of pairs that share a GPU: the measured ones, and how far their
+estimates had been off.
+"""
 
 from __future__ import annotations
 
@@ -21,7 +23,9 @@ MOST_COMPARED = 5000
 
 @dataclass(frozen=True, slots=True)
 class PairLine:
-    """A measured pair: both names, the type, steps/s of each beside the other, from how many measurements, and how old."""
+    """A measured pair: both names, the type, steps/s of each beside the other, from how many
+    measurements, and how old.
+    """
 
     first: str
     second: str
@@ -34,7 +38,9 @@ class PairLine:
 
 @dataclass(frozen=True, slots=True)
 class PairsTable:
-    """The newest measured pairs, and the errors of what had been estimated of pairs before they were measured first."""
+    """The newest measured pairs, and the errors of what had been estimated of pairs before they
+    were measured first.
+    """
 
     lines: tuple[PairLine, ...] = ()
     errors: ErrorSummary = field(default_factory=lambda: ErrorSummary.of(()))
@@ -44,20 +50,31 @@ NO_PAIRS = PairsTable()
 
 
 def pairs_table(names: Mapping[int, str]) -> PairsTable:
-    """The table of the pairs both of whose kinds (names by primary key) may be shown; two queries."""
+    """The table of the pairs both of whose kinds (names by primary key) may be shown; two
+    queries.
+    """
     now, lines = timezone.now(), []
-    measured = PairProfile.objects.filter(first__in=names, second__in=names, source=Source.MEASURED).select_related("gpu_type")
+    measured = PairProfile.objects.filter(
+        first__in=names, second__in=names, source=Source.MEASURED
+    ).select_related("gpu_type")
     for p in measured.order_by("-updated_at", "-pk")[:MOST_SHOWN]:
         age_s = (now - p.updated_at).total_seconds()
         speeds = (p.first_steps_per_s, p.second_steps_per_s)
-        lines.append(PairLine(names[p.first_id], names[p.second_id], p.gpu_type.name, *speeds, p.samples, age_s))
+        lines.append(
+            PairLine(
+                names[p.first_id], names[p.second_id], p.gpu_type.name, *speeds, p.samples, age_s
+            )
+        )
     return PairsTable(tuple(lines), ErrorSummary.of(_errors(names)))
 
 
 def _errors(names: Mapping[int, str]) -> list[PairError]:
-    compared: QuerySet[PairMeasurement] = PairMeasurement.objects.filter(first__in=names, second__in=names)
+    compared: QuerySet[PairMeasurement] = PairMeasurement.objects.filter(
+        first__in=names, second__in=names
+    )
     rows = compared.filter(estimated_first_steps_per_s__isnull=False).order_by("-pk").values_list(
-        "first_id", "second_id", "gpu_type__name", "estimated_first_steps_per_s", "estimated_second_steps_per_s",
+        "first_id", "second_id", "gpu_type__name", "estimated_first_steps_per_s",
+        "estimated_second_steps_per_s",
         "first_steps_per_s", "second_steps_per_s",
     )  # fmt: skip
     found: list[PairError] = []

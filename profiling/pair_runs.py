@@ -1,11 +1,14 @@
 """Pair runs: which pairs of kinds are to be measured side by side, and how such a run ends.
 
-A kind of jobs that may share a GPU is measured beside PARTNERS others on each GPU type: those that `pair_estimates.next_partners`
-says tell most of it, and while there are too few references for that, those with the most jobs. Both jobs lend their command; no
-job waits for it, and nobody else's device is taken for it. A run is two placements on one device (ADR 0003, 0019). It is over when
-both have done its steps side by side, or when either launch has ended; whatever was measured by then is taken in.
+A kind of jobs that may share a GPU is measured beside PARTNERS others on each GPU type: those that
+`pair_estimates.next_partners` says tell most of it, and while there are too few references for
+that, those with the most jobs. Both jobs lend their command; no job waits for it, and nobody else's
+device is taken for it. A run is two placements on one device (ADR 0003, 0019). It is over when both
+have done its steps side by side, or when either launch has ended; whatever was measured by then is
+taken in.
 
-The reconciler alone looks after pair runs, every couple of seconds: two ends that come at once need no lock of two jobs.
+The reconciler alone looks after pair runs, every couple of seconds: two ends that come at once need
+no lock of two jobs.
 """
 
 from __future__ import annotations
@@ -37,13 +40,19 @@ from profiling.runs import OPEN, R, last_copy, lock_kind
 from profiling.selectors import speeds_alone
 
 PARTNERS = 3
-"""Kinds that each is measured beside on each GPU type: with three chosen ones Gavel's kinds are known to 7% in the median."""
+"""Kinds that each is measured beside on each GPU type: with three chosen ones Gavel's kinds are
+known to 7% in the median.
+"""
 
 AT_ONCE = 8
-"""Pair runs of a cluster that are open at a time: kinds that come in a crowd do not keep production from its GPUs."""
+"""Pair runs of a cluster that are open at a time: kinds that come in a crowd do not keep production
+from its GPUs.
+"""
 
 A_LOOK = 16
-"""Kinds, by GPU type, for which one look seeks partners: what it costs does not grow with the kinds."""
+"""Kinds, by GPU type, for which one look seeks partners: what it costs does not grow with the
+kinds.
+"""
 
 CHOICES = 3 * PARTNERS
 """Partners that are ranked: of the most telling ones some may have no job here."""
@@ -51,7 +60,9 @@ CHOICES = 3 * PARTNERS
 RETRIES = 2
 
 LONGEST = timedelta(seconds=120)
-"""How long both may run side by side without enough steps; a launch's quota is what its kind does alone in that time."""
+"""How long both may run side by side without enough steps; a launch's quota is what its kind does
+alone in that time.
+"""
 
 LENDING = (JobState.QUEUED, JobState.STARTING, JobState.RUNNING)
 """Jobs that lend their command: their kind's own speed is known or measured."""
@@ -64,8 +75,14 @@ PairKey = tuple[int, int, int]
 
 
 def reconcile_pair_runs(cluster: Cluster, now: datetime, stop: Stop) -> None:
-    """Take in what has been measured, drop what nobody can measure any more, and ask for what is missing."""
-    opened = list(PairRun.objects.filter(first_job__cluster=cluster, state__in=OPEN).select_related("first_job", "second_job"))
+    """Take in what has been measured, drop what nobody can measure any more, and ask for what is
+    missing.
+    """
+    opened = list(
+        PairRun.objects.filter(first_job__cluster=cluster, state__in=OPEN).select_related(
+            "first_job", "second_job"
+        )
+    )
     sharing = [offer for offer in offers(cluster, now).now if offer.slots > 1]
     if not opened and not sharing:
         return
@@ -87,7 +104,12 @@ def _follow(run: PairRun, now: datetime, stop: Stop) -> None:
     elif len(live) == len(launches) and not _is_late(launches, now):
         PairRun.objects.filter(pk=run.pk, state=R.WANTED).update(state=R.RUNNING)
     elif live:
-        _stop_all(live, stop)  # the other has ended, or could not be placed, or it takes too long: what follows is the same
+        _stop_all(
+            live,
+            stop,
+            # the other has ended, or could not be placed, or it takes too long: what follows is the
+            # same
+        )
     else:
         _failed_once_more(run, launches, now)
 
@@ -98,13 +120,17 @@ def _launch(job: UUID, copy: int) -> Assignment | None:
 
 
 def _is_measured(run: PairRun, launches: Sequence[Assignment | None], *, enough: int) -> bool:
-    """Whether these launches have measured the pair, now or before; it is written where they have."""
+    """Whether these launches have measured the pair, now or before; it is written where they
+    have.
+    """
     if None in launches:
         return False
     first, second = (a for a in launches if a is not None)
     for ended in (a for a in (first, second) if a.state not in LIVE):
         record_impossible(ended)
-    both = Q(first_assignment=first, second_assignment=second) | Q(first_assignment=second, second_assignment=first)
+    both = Q(first_assignment=first, second_assignment=second) | Q(
+        first_assignment=second, second_assignment=first
+    )
     if PairMeasurement.objects.filter(both).exists():
         return True
     seen = observe_pair(first, second)
@@ -134,7 +160,10 @@ def _keep_or_drop(run: PairRun) -> None:
 
 def _failed_once_more(run: PairRun, launches: Iterable[Assignment | None], now: datetime) -> None:
     """Both ended and told nothing: try again, with copies of their own, or give it up."""
-    reason = next((a.reason for a in launches if a is not None and a.reason), "too few steps side by side to tell")
+    reason = next(
+        (a.reason for a in launches if a is not None and a.reason),
+        "too few steps side by side to tell",
+    )
     run.failures += 1
     if run.failures > RETRIES:
         _close(run, R.GIVEN_UP, reason, now)
@@ -156,25 +185,36 @@ def _want(cluster: Cluster, now: datetime, sharing: Sequence[Offer]) -> None:
     free = AT_ONCE - PairRun.objects.filter(first_job__cluster=cluster, state__in=OPEN).count()
     if free <= 0 or not sharing:
         return
-    kinds = pairs.sharing_kinds(cluster, set(Profile.objects.order_by().values_list("kind_id", flat=True).distinct()))
+    kinds = pairs.sharing_kinds(
+        cluster, set(Profile.objects.order_by().values_list("kind_id", flat=True).distinct())
+    )
     known = _known_pairs(kinds)
-    wanting = _some(_wanting(kinds, {offer.type_id for offer in sharing}, known), int(now.timestamp()))
+    wanting = _some(
+        _wanting(kinds, {offer.type_id for offer in sharing}, known), int(now.timestamp())
+    )
     if not wanting:
         return
-    missing = _missing(wanting, _partners(kinds, wanting, sharing), known, _lenders(cluster, kinds), sharing)
+    missing = _missing(
+        wanting, _partners(kinds, wanting, sharing), known, _lenders(cluster, kinds), sharing
+    )
     for key, jobs in list(missing.items())[:free]:
         _ask(cluster, key, jobs)
 
 
 def _known_pairs(kinds: Collection[int]) -> set[PairKey]:
     """Pairs with one of these kinds that are measured, being measured, or were given up."""
-    columns, concerned = ("first_id", "second_id", "gpu_type_id"), Q(first__in=kinds) | Q(second__in=kinds)
+    columns, concerned = (
+        ("first_id", "second_id", "gpu_type_id"),
+        Q(first__in=kinds) | Q(second__in=kinds),
+    )
     measured = PairProfile.objects.filter(concerned, source=Source.MEASURED).values_list(*columns)
     runs = PairRun.objects.filter(concerned, state__in=[*OPEN, R.GIVEN_UP]).values_list(*columns)
     return set(chain(measured, runs))
 
 
-def _wanting(kinds: Sequence[int], types: Iterable[int], known: Collection[PairKey]) -> dict[tuple[int, int], int]:
+def _wanting(
+    kinds: Sequence[int], types: Iterable[int], known: Collection[PairKey]
+) -> dict[tuple[int, int], int]:
     """(kind, GPU type) that lack partners, of which there are some here; with how many they have.
 
     Once all have theirs this is all that a look comes to: it comes every couple of seconds.
@@ -184,7 +224,8 @@ def _wanting(kinds: Sequence[int], types: Iterable[int], known: Collection[PairK
         (kind, type_id): told[kind, type_id]
         for kind in kinds
         for type_id in types
-        if told[kind, type_id] < PARTNERS and any(_key(kind, other, type_id) not in known for other in kinds)
+        if told[kind, type_id] < PARTNERS
+        and any(_key(kind, other, type_id) not in known for other in kinds)
     }
 
 
@@ -201,7 +242,9 @@ def _key(kind: int, other: int, type_id: int) -> PairKey:
 
 def _lenders(cluster: Cluster, kinds: Iterable[int]) -> dict[int, list[Job]]:
     """By kind the two oldest jobs that lend their command."""
-    jobs = Job.objects.filter(cluster=cluster, may_share=True, gpus_min=1, state__in=LENDING).order_by("submitted_at", "pk")
+    jobs = Job.objects.filter(
+        cluster=cluster, may_share=True, gpus_min=1, state__in=LENDING
+    ).order_by("submitted_at", "pk")
     return {kind: list(jobs.filter(kind=kind)[:2]) for kind in kinds}
 
 
@@ -219,7 +262,12 @@ def _missing(
         here = [offer for offer in sharing if offer.type_id == type_id]
         for other in partners[kind, type_id]:
             key, jobs = _key(kind, other, type_id), _jobs_of(lenders[kind], lenders[other], here)
-            if told[kind, type_id] < PARTNERS and jobs is not None and key not in known and key not in found:
+            if (
+                told[kind, type_id] < PARTNERS
+                and jobs is not None
+                and key not in known
+                and key not in found
+            ):
                 found[key] = jobs if jobs[0].kind_id == key[0] else (jobs[1], jobs[0])
                 told.update((k, type_id) for k in {kind, other})
     return found
@@ -228,7 +276,9 @@ def _missing(
 def _partners(
     kinds: Sequence[int], wanting: Iterable[tuple[int, int]], sharing: Iterable[Offer]
 ) -> dict[tuple[int, int], list[int]]:
-    """By (kind, GPU type) whom to measure it beside, of those who have a job here, the most telling first."""
+    """By (kind, GPU type) whom to measure it beside, of those who have a job here, the most telling
+    first.
+    """
     book, names = _book(kinds), {offer.type_id: offer.type_name for offer in sharing}
     found: dict[tuple[int, int], list[int]] = {}
     for kind, type_id in wanting:
@@ -246,11 +296,15 @@ def _book(kinds: Iterable[int]) -> Book | None:
     return pairs.book_of(rows, speeds.measured, kinds)
 
 
-def _jobs_of(first: Iterable[Job], second: Sequence[Job], here: Sequence[Offer]) -> tuple[Job, Job] | None:
+def _jobs_of(
+    first: Iterable[Job], second: Sequence[Job], here: Sequence[Offer]
+) -> tuple[Job, Job] | None:
     """A job of each that fit on one node of these together; None where there are no two."""
     for one in first:
         for two in second:
-            if one.pk != two.pk and any(fits(one, o) and fits(two, o) and _fit_together(one, two, o) for o in here):
+            if one.pk != two.pk and any(
+                fits(one, o) and fits(two, o) and _fit_together(one, two, o) for o in here
+            ):
                 return one, two
     return None
 
@@ -268,16 +322,23 @@ def _ask(cluster: Cluster, key: PairKey, jobs: tuple[Job, Job]) -> None:
         PairRun.objects.update_or_create(
             first_id=first, second_id=second, gpu_type_id=type_id,
             defaults={
-                "first_job": jobs[0], "second_job": jobs[1], "first_copy": last_copy(jobs[0].pk) + 1,
-                "second_copy": last_copy(jobs[1].pk) + 1, "first_quota": quotas[0], "second_quota": quotas[1],
-                "steps": cluster.profiling_steps, "state": R.WANTED, "failures": 0, "reason": "", "ended_at": None,
+                "first_job": jobs[0], "second_job": jobs[1],
+                "first_copy": last_copy(jobs[0].pk) + 1,
+                "second_copy": last_copy(jobs[1].pk) + 1, "first_quota": quotas[0],
+                "second_quota": quotas[1],
+                "steps": cluster.profiling_steps, "state": R.WANTED, "failures": 0, "reason": "",
+                "ended_at": None,
             },
         )  # fmt: skip
         request_reschedule(cluster, Reason.PROFILE, job=jobs[0])
 
 
 def _quota(cluster: Cluster, job: Job, type_id: int) -> int:
-    """Steps that the job's kind does alone in the longest time of a pair run, by the fastest of what is known of it."""
+    """Steps that the job's kind does alone in the longest time of a pair run, by the fastest of
+    what is known of it.
+    """
     known = Profile.objects.filter(kind=job.kind_id, spread=False)
-    fastest = (known.filter(gpu_type=type_id, gpus=1) or known).aggregate(most=Max("steps_per_s"))["most"] or 0.0
+    fastest = (known.filter(gpu_type=type_id, gpus=1) or known).aggregate(most=Max("steps_per_s"))[
+        "most"
+    ] or 0.0
     return max(cluster.profiling_steps, min(ceil(fastest * LONGEST.total_seconds()), 2_000_000_000))

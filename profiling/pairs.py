@@ -1,8 +1,10 @@
-"""What is known of pairs of kinds that share a GPU: rows of the database, and what a snapshot says of them.
+"""What is known of pairs of kinds that share a GPU: rows of the database, and what a snapshot says
+of them.
 
-Pairs are measured where jobs share devices (`profiling.pair_measurements`); the others are estimated by the kinds' fingerprints
-(`profiling.fingerprints`), anew at every round, so that estimates follow the measurements. A pair that was only estimated is told
-where it is worth sharing: policies look at no other.
+Pairs are measured where jobs share devices (`profiling.pair_measurements`); the others are
+estimated by the kinds' fingerprints (`profiling.fingerprints`), anew at every round, so that
+estimates follow the measurements. A pair that was only estimated is told where it is worth sharing:
+policies look at no other.
 """
 
 from __future__ import annotations
@@ -58,12 +60,22 @@ class PairRow(NamedTuple):
         return self.first_steps_per_s, self.second_steps_per_s
 
 
-_COLUMNS = ("first_id", "second_id", "gpu_type__name", "first_steps_per_s", "second_steps_per_s", "source", "updated_at")
+_COLUMNS = (
+    "first_id",
+    "second_id",
+    "gpu_type__name",
+    "first_steps_per_s",
+    "second_steps_per_s",
+    "source",
+    "updated_at",
+)
 
 
 @dataclass(frozen=True, slots=True)
 class Speeds:
-    """The kinds' own steps/s with one GPU, by (str of the kind's primary key, GPU type): those measured, and all believed ones."""
+    """The kinds' own steps/s with one GPU, by (str of the kind's primary key, GPU type): those
+    measured, and all believed ones.
+    """
 
     measured: Alone
     believed: Alone
@@ -81,14 +93,20 @@ def kinds_of(rows: Iterable[PairRow]) -> set[int]:
 
 
 def sharing_kinds(cluster: Cluster, kinds: Collection[int]) -> list[int]:
-    """Of these kinds those with jobs in the cluster that may share a GPU, at most MOST_SHARING, most jobs first; one query."""
-    jobs = Job.objects.filter(cluster=cluster, may_share=True, gpus_min=1, state__in=MAY_SHARE).order_by()
+    """Of these kinds those with jobs in the cluster that may share a GPU, at most MOST_SHARING,
+    most jobs first; one query.
+    """
+    jobs = Job.objects.filter(
+        cluster=cluster, may_share=True, gpus_min=1, state__in=MAY_SHARE
+    ).order_by()
     counted = jobs.values_list("kind_id").annotate(n=Count("pk")).order_by("-n", "kind_id")
     return [kind for kind, _ in counted if kind in kinds][:MOST_SHARING]
 
 
 def book_of(rows: Iterable[PairRow], measured_alone: Alone, kinds: Iterable[int]) -> Book | None:
-    """The fingerprints of these kinds and of the references; None while too little was measured for any."""
+    """The fingerprints of these kinds and of the references; None while too little was measured for
+    any.
+    """
     rates = {row.pair: row.rates for row in rows if row.source == Source.MEASURED}
     retained = retained_of(rates, measured_alone)
     references = references_of(retained)
@@ -96,31 +114,58 @@ def book_of(rows: Iterable[PairRow], measured_alone: Alone, kinds: Iterable[int]
         return None
     shown = {*map(str, kinds), *references}
     try:
-        return Book.of({pair: part for pair, part in retained.items() if pair[0] in shown and pair[1] in shown}, references)
+        return Book.of(
+            {
+                pair: part
+                for pair, part in retained.items()
+                if pair[0] in shown and pair[1] in shown
+            },
+            references,
+        )
     except CompletionError as error:
         log.warning("pairs of kinds are not estimated: %s", error)
         return None
 
 
 def pair_views(
-    kinds: Sequence[int], types: Collection[str], rows: Sequence[PairRow], speeds: Speeds, now: datetime
+    kinds: Sequence[int],
+    types: Collection[str],
+    rows: Sequence[PairRow],
+    speeds: Speeds,
+    now: datetime,
 ) -> dict[int, tuple[PairThroughput, ...]]:
     """By kind its pairs with these kinds on these GPU types, sorted: as known, else estimated."""
     shown = frozenset(kinds)
-    known = {row.pair: row for row in rows if row.first in shown and row.second in shown and row.gpu_type in types}
+    known = {
+        row.pair: row
+        for row in rows
+        if row.first in shown and row.second in shown and row.gpu_type in types
+    }
     ages = _ages_s(rows, now)
     found: dict[int, list[PairThroughput]] = {kind: [] for kind in kinds}
     for (first, second, gpu_type), rates in _estimated(kinds, types, rows, speeds).items():
         if (first, second, gpu_type) not in known:
             age_s = max(ages.get(int(first), 0.0), ages.get(int(second), 0.0))
-            _tell(found, first, second, PairThroughput(second, gpu_type, *rates, Source.ESTIMATED, age_s))
+            _tell(
+                found,
+                first,
+                second,
+                PairThroughput(second, gpu_type, *rates, Source.ESTIMATED, age_s),
+            )
     for row in known.values():
-        view = PairThroughput(str(row.second), row.gpu_type, *row.rates, Source(row.source), _age_s(row, now))
+        view = PairThroughput(
+            str(row.second), row.gpu_type, *row.rates, Source(row.source), _age_s(row, now)
+        )
         _tell(found, str(row.first), str(row.second), view)
-    return {kind: tuple(sorted(views, key=lambda v: (v.gpu_type, int(v.other)))) for kind, views in found.items()}
+    return {
+        kind: tuple(sorted(views, key=lambda v: (v.gpu_type, int(v.other))))
+        for kind, views in found.items()
+    }
 
 
-def _estimated(kinds: Iterable[int], types: Collection[str], rows: Sequence[PairRow], speeds: Speeds) -> dict[Pair, Rates]:
+def _estimated(
+    kinds: Iterable[int], types: Collection[str], rows: Sequence[PairRow], speeds: Speeds
+) -> dict[Pair, Rates]:
     """The pairs that are estimated to be worth sharing, each once, the lesser primary key first."""
     book = book_of(rows, speeds.measured, kinds)
     if book is None:
@@ -135,11 +180,15 @@ def _estimated(kinds: Iterable[int], types: Collection[str], rows: Sequence[Pair
     }
 
 
-def _tell(found: Mapping[int, list[PairThroughput]], first: str, second: str, view: PairThroughput) -> None:
+def _tell(
+    found: Mapping[int, list[PairThroughput]], first: str, second: str, view: PairThroughput
+) -> None:
     """Both kinds know of their pair; two jobs of one kind are one."""
     found[int(first)].append(view)
     if first != second:
-        turned = PairThroughput(first, view.gpu_type, view.other_steps_per_s, view.steps_per_s, view.source, view.age_s)
+        turned = PairThroughput(
+            first, view.gpu_type, view.other_steps_per_s, view.steps_per_s, view.source, view.age_s
+        )
         found[int(second)].append(turned)
 
 

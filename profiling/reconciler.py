@@ -1,4 +1,6 @@
-"""What periodic looking finds that no call announced: lost ends, changed roles, new nodes, jobs that started unknown."""
+"""What periodic looking finds that no call announced: lost ends, changed roles, new nodes, jobs
+that started unknown.
+"""
 
 from __future__ import annotations
 
@@ -31,9 +33,11 @@ SHARING_AT_ONCE = 50
 """Launches on shared devices that a pass looks at."""
 
 
-def reconcile_profiles(now: datetime, measure: Callable[[Assignment], None], stop: Callable[[Assignment], object]) -> None:
-    """Settle every kind that waits for something, one short transaction each; `measure` takes in what runs unmeasured, `stop` asks
-    for the end of what has measured enough.
+def reconcile_profiles(
+    now: datetime, measure: Callable[[Assignment], None], stop: Callable[[Assignment], object]
+) -> None:
+    """Settle every kind that waits for something, one short transaction each; `measure` takes in
+    what runs unmeasured, `stop` asks for the end of what has measured enough.
     """
     for cluster in Cluster.objects.all():
         for kind_id in sorted(_unsettled(cluster, offers(cluster, now))):
@@ -46,10 +50,19 @@ def reconcile_profiles(now: datetime, measure: Callable[[Assignment], None], sto
 
 
 def _end_rests(cluster: Cluster, now: datetime) -> None:
-    """Let jobs whose profile runs failed measure again: after one unit (the heartbeat's time), two, four, and so on."""
-    resting = ProfileRun.objects.filter(job__cluster=cluster, state=R.WANTED, ended_at__isnull=False)
+    """Let jobs whose profile runs failed measure again: after one unit (the heartbeat's time), two,
+    four, and so on.
+    """
+    resting = ProfileRun.objects.filter(
+        job__cluster=cluster, state=R.WANTED, ended_at__isnull=False
+    )
     last = dict(resting.order_by().values_list("job_id").annotate(last=Max("ended_at")))
-    failures = ProfileRun.objects.filter(job__in=last).order_by().values_list("job_id").annotate(failures=Sum("failures"))
+    failures = (
+        ProfileRun.objects.filter(job__in=last)
+        .order_by()
+        .values_list("job_id")
+        .annotate(failures=Sum("failures"))
+    )
     for job_id, count in failures:
         rest_s = min(LONGEST_REST_S, cluster.heartbeat_s * 2.0 ** min(count - 1, 20))
         if last[job_id] + timedelta(seconds=rest_s) > now:
@@ -60,25 +73,38 @@ def _end_rests(cluster: Cluster, now: datetime) -> None:
 
 
 def _unsettled(cluster: Cluster, offered: Offers) -> set[int]:
-    """Kinds of the cluster whose jobs wait to be profiled or queue unknown, that have open runs, or that could be measured more."""
+    """Kinds of the cluster whose jobs wait to be profiled or queue unknown, that have open runs, or
+    that could be measured more.
+    """
     waiting = Job.objects.filter(cluster=cluster, state__in=WAITING)
     profiled = set(waiting.filter(state=JobState.PROFILING).values_list("kind_id", flat=True))
-    under_way = set(ProfileRun.objects.filter(job__cluster=cluster, state__in=OPEN).values_list("kind_id", flat=True))
-    ranges = waiting.order_by().values("kind_id").annotate(least=Min("gpus_min"), most=Max("gpus_max"))
+    under_way = set(
+        ProfileRun.objects.filter(job__cluster=cluster, state__in=OPEN).values_list(
+            "kind_id", flat=True
+        )
+    )
+    ranges = (
+        waiting.order_by().values("kind_id").annotate(least=Min("gpus_min"), most=Max("gpus_max"))
+    )
     known, measured = _known(cluster)
     here = {(o.type_id, g) for o in offered.now for g in range(1, o.gpus + 1)}
     more = {
         r["kind_id"]
         for r in ranges
-        if r["kind_id"] not in known or any(r["least"] <= c[1] <= r["most"] for c in here - measured.get(r["kind_id"], set()))
+        if r["kind_id"] not in known
+        or any(r["least"] <= c[1] <= r["most"] for c in here - measured.get(r["kind_id"], set()))
     }
     return profiled | under_way | more
 
 
 def _known(cluster: Cluster) -> tuple[set[int], dict[int, set[Configuration]]]:
-    """The kinds of the cluster's waiting jobs of which anything is known, and the configurations they were measured on."""
+    """The kinds of the cluster's waiting jobs of which anything is known, and the configurations
+    they were measured on.
+    """
     waiting = Job.objects.filter(cluster=cluster, state__in=WAITING).order_by().values("kind_id")
-    rows = Profile.objects.filter(kind_id__in=waiting, spread=False).values_list("kind_id", "gpu_type_id", "gpus", "source")
+    rows = Profile.objects.filter(kind_id__in=waiting, spread=False).values_list(
+        "kind_id", "gpu_type_id", "gpus", "source"
+    )
     known: set[int] = set()
     measured: dict[int, set[Configuration]] = {}
     for kind, gpu_type, gpus, source in rows:
@@ -89,28 +115,46 @@ def _known(cluster: Cluster) -> tuple[set[int], dict[int, set[Configuration]]]:
 
 
 def _sharing_unmeasured() -> list[Assignment]:
-    """Training assignments under way that share a GPU and of which no pair was measured yet, those that have done most."""
-    own = PairMeasurement.objects.filter(Q(first_assignment=OuterRef("pk")) | Q(second_assignment=OuterRef("pk")))
-    running = Assignment.objects.filter(state=AssignmentState.RUNNING, purpose=Purpose.TRAINING, rank=0, share__lt=1.0)
+    """Training assignments under way that share a GPU and of which no pair was measured yet, those
+    that have done most.
+    """
+    own = PairMeasurement.objects.filter(
+        Q(first_assignment=OuterRef("pk")) | Q(second_assignment=OuterRef("pk"))
+    )
+    running = Assignment.objects.filter(
+        state=AssignmentState.RUNNING, purpose=Purpose.TRAINING, rank=0, share__lt=1.0
+    )
     telling = running.filter(~Exists(own), steps_done__gte=F("start_steps") + MIN_STEPS)
-    newest = telling.annotate(own_steps=F("steps_done") - F("start_steps")).order_by("-own_steps", "pk")
+    newest = telling.annotate(own_steps=F("steps_done") - F("start_steps")).order_by(
+        "-own_steps", "pk"
+    )
     return list(newest.select_related("job__cluster", "node__gpu_type")[:SHARING_AT_ONCE])
 
 
 def _running_unmeasured() -> list[Assignment]:
-    """Training assignments under way on configurations of which there is no measurement yet, and that have done enough to tell.
+    """Training assignments under way on configurations of which there is no measurement yet, and
+    that have done enough to tell.
 
-    Of those of one configuration the few that have done most: a thousand that are alike need not all be looked at every time.
+    Of those of one configuration the few that have done most: a thousand that are alike need not
+    all be looked at every time.
     """
     own = Measurement.objects.filter(assignment=OuterRef("pk"))
     known = Profile.objects.filter(
         kind=OuterRef("job__kind"), gpu_type=OuterRef("node__gpu_type"), gpus=OuterRef("gpus"), source=Source.MEASURED
     )  # fmt: skip
-    running = Assignment.objects.filter(state=AssignmentState.RUNNING, purpose=Purpose.TRAINING, rank=0, share__gte=1.0)
-    telling = running.filter(~Exists(own), ~Exists(known), steps_done__gte=F("start_steps") + MIN_STEPS)
-    rows = telling.annotate(own_steps=F("steps_done") - F("start_steps")).order_by("-own_steps", "pk")
+    running = Assignment.objects.filter(
+        state=AssignmentState.RUNNING, purpose=Purpose.TRAINING, rank=0, share__gte=1.0
+    )
+    telling = running.filter(
+        ~Exists(own), ~Exists(known), steps_done__gte=F("start_steps") + MIN_STEPS
+    )
+    rows = telling.annotate(own_steps=F("steps_done") - F("start_steps")).order_by(
+        "-own_steps", "pk"
+    )
     of_configuration: dict[tuple[int, int, int], list[UUID]] = {}
-    for pk, kind, gpu_type, gpus in rows.values_list("pk", "job__kind_id", "node__gpu_type_id", "gpus"):
+    for pk, kind, gpu_type, gpus in rows.values_list(
+        "pk", "job__kind_id", "node__gpu_type_id", "gpus"
+    ):
         of_configuration.setdefault((kind, gpu_type, gpus), []).append(pk)
     chosen = [pk for alike in of_configuration.values() for pk in alike[:ALIKE]]
     return list(Assignment.objects.filter(pk__in=chosen).select_related("job__cluster", "node"))

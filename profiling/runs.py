@@ -1,12 +1,15 @@
 """Profile runs: which are wanted, how they end, and when the jobs that wait for them go on.
 
-Everything about one kind in one cluster is settled by one function, `settle`, with the kind's row locked, so that two processes
-that end two runs of a kind at once cannot both believe that the other's is still open. What it brings about:
+Everything about one kind in one cluster is settled by one function, `settle`, with the kind's row
+locked, so that two processes that end two runs of a kind at once cannot both believe that the
+other's is still open. What it brings about:
 
-- a waiting job has a run for each configuration that profiling nodes offer, that the job can use and that nobody has measured; a
-  configuration another job's run is already measuring is waited for, not measured twice;
+- a waiting job has a run for each configuration that profiling nodes offer, that the job can use
+  and that nobody has measured; a configuration another job's run is already measuring is waited
+  for, not measured twice;
 - a run that nobody offers any more, or whose job no longer waits, is dropped;
-- a job none of whose runs is open goes on: to the queue, or FAILED where its own command could not be run at all.
+- a job none of whose runs is open goes on: to the queue, or FAILED where its own command could not
+  be run at all.
 """
 
 from __future__ import annotations
@@ -42,7 +45,9 @@ COMMANDS_FAULT = frozenset({ReasonClass.USER, ReasonClass.OOM, ReasonClass.IMAGE
 """Failures that the job would meet in production as well."""
 
 PATIENCE = timedelta(minutes=10)
-"""How long a job waits for a run that finds no device, once something of its kind was measured: it then goes by estimates."""
+"""How long a job waits for a run that finds no device, once something of its kind was measured: it
+then goes by estimates.
+"""
 
 _LIVE_VALUES = sorted(str(s) for s in LIVE)
 
@@ -62,7 +67,9 @@ class Knowledge:
 
     @property
     def settled(self) -> set[Configuration]:
-        """Configurations not to be measured any more: measured ones, and such as failed while others of the kind did not."""
+        """Configurations not to be measured any more: measured ones, and such as failed while
+        others of the kind did not.
+        """
         return self.measured | (self.unfit if self.measured else set())
 
     def awaits(self, job: Job) -> bool:
@@ -70,26 +77,34 @@ class Knowledge:
         return any(uses(job, r.gpu_type.name, r.gpus) and not self._is_late(r) for r in self.open)
 
     def _is_late(self, run: ProfileRun) -> bool:
-        return bool(self.measured) and run.state == R.WANTED and self.now - run.created_at > PATIENCE
+        return (
+            bool(self.measured) and run.state == R.WANTED and self.now - run.created_at > PATIENCE
+        )
 
 
 def lock_kind(kind_id: int) -> Kind:
-    """The kind, locked until the transaction ends: whatever changes its runs or profiles takes turns."""
+    """The kind, locked until the transaction ends: whatever changes its runs or profiles takes
+    turns.
+    """
     return Kind.objects.select_for_update(no_key=True).get(pk=kind_id)
 
 
 def settle(kind: Kind, cluster: Cluster, now: datetime, *, background: bool = False) -> None:
     """Bring runs and waiting jobs of the (locked) kind in line with what is known and offered.
 
-    With `background`, queued jobs are looked after too: they never wait for a measurement of a kind of which anything is known, but
-    lend their command to measure what is not.
+    With `background`, queued jobs are looked after too: they never wait for a measurement of a kind
+    of which anything is known, but lend their command to measure what is not.
     """
     offered = offers(cluster, now)
     known = _knowledge(kind, cluster, now)
     _drop(known, offered)
     states = WAITING if background else (JobState.PROFILING,)
     lent = False
-    for job in Job.objects.filter(kind=kind, cluster=cluster, state__in=states).select_related("cluster").order_by("submitted_at"):
+    for job in (
+        Job.objects.filter(kind=kind, cluster=cluster, state__in=states)
+        .select_related("cluster")
+        .order_by("submitted_at")
+    ):
         if job.state == JobState.PROFILING:
             _want(known, job, offered)
             if not known.awaits(job):
@@ -102,7 +117,9 @@ def settle(kind: Kind, cluster: Cluster, now: datetime, *, background: bool = Fa
 
 
 def begin(job: Job, now: datetime) -> bool:
-    """Ask for what a job needs that is about to wait; a queued one moves to PROFILING. False if there is nothing to wait for."""
+    """Ask for what a job needs that is about to wait; a queued one moves to PROFILING. False if
+    there is nothing to wait for.
+    """
     offered = offers(job.cluster, now)
     known = _knowledge(lock_kind(job.kind_id), job.cluster, now)
     _drop(known, offered)
@@ -110,7 +127,9 @@ def begin(job: Job, now: datetime) -> bool:
 
 
 def begin_all(jobs: Sequence[Job], now: datetime) -> None:
-    """`begin` for jobs of one cluster. Kinds are locked in order, and only those of which something may be to ask."""
+    """`begin` for jobs of one cluster. Kinds are locked in order, and only those of which something
+    may be to ask.
+    """
     if not jobs:
         return
     by_kind = defaultdict[int, list[Job]](list)
@@ -128,7 +147,11 @@ def begin_all(jobs: Sequence[Job], now: datetime) -> None:
 def _settled(kinds: Iterable[int], cluster: Cluster) -> set[int]:
     """Of these kinds those of which something is known and for which no run is open."""
     opened = ProfileRun.objects.filter(kind=OuterRef("kind"), job__cluster=cluster, state__in=OPEN)
-    return set(Profile.objects.filter(~Exists(opened), kind__in=kinds, spread=False).values_list("kind_id", flat=True))
+    return set(
+        Profile.objects.filter(~Exists(opened), kind__in=kinds, spread=False).values_list(
+            "kind_id", flat=True
+        )
+    )
 
 
 def _begin(known: Knowledge, job: Job, offered: Offers) -> bool:
@@ -142,22 +165,35 @@ def _begin(known: Knowledge, job: Job, offered: Offers) -> bool:
 
 
 def is_resting(run: PairRun, heartbeat_s: float, now: datetime) -> bool:
-    """Whether it failed a short while ago: after one heartbeat's time it is tried again, then after two, four and so on."""
+    """Whether it failed a short while ago: after one heartbeat's time it is tried again, then after
+    two, four and so on.
+    """
     rest_s = heartbeat_s * 2.0 ** min(max(run.failures - 1, 0), 8)
     return run.ended_at is not None and now - run.ended_at < timedelta(seconds=rest_s)
 
 
 def give_up(run: ProfileRun, reason: str, reason_class: str) -> None:
     """Close a run for good."""
-    run.state, run.reason, run.reason_class, run.ended_at = R.GIVEN_UP, reason, reason_class, timezone.now()
+    run.state, run.reason, run.reason_class, run.ended_at = (
+        R.GIVEN_UP,
+        reason,
+        reason_class,
+        timezone.now(),
+    )
     run.save()
 
 
 def _knowledge(kind: Kind, cluster: Cluster, now: datetime) -> Knowledge:
-    profiles = list(Profile.objects.filter(kind=kind, spread=False).values_list("gpu_type_id", "gpus", "source"))
+    profiles = list(
+        Profile.objects.filter(kind=kind, spread=False).values_list("gpu_type_id", "gpus", "source")
+    )
     runs = list(ProfileRun.objects.filter(kind=kind).select_related("gpu_type", "job"))
     given_up = [r for r in runs if r.state == R.GIVEN_UP]
-    unfit = {(r.gpu_type_id, r.gpus) for r in given_up if r.reason_class in (ReasonClass.USER, ReasonClass.OOM)}
+    unfit = {
+        (r.gpu_type_id, r.gpus)
+        for r in given_up
+        if r.reason_class in (ReasonClass.USER, ReasonClass.OOM)
+    }
     measured = {(t, g) for t, g, source in profiles if source == Source.MEASURED}
     opened = [r for r in runs if r.state in OPEN and r.job.cluster_id == cluster.pk]
     _follow_assignments(opened)
@@ -179,12 +215,20 @@ def _follow_assignments(runs: list[ProfileRun]) -> None:
 
 
 def _drop(known: Knowledge, offered: Offers) -> None:
-    """Runs that wait in vain: their job waits no longer, or no node offers their configuration nor is expected back with it."""
+    """Runs that wait in vain: their job waits no longer, or no node offers their configuration nor
+    is expected back with it.
+    """
     hoped_for = offered.now if known.measured else (*offered.now, *offered.back)
     for run in list(known.open):
-        vain = run.job.state not in WAITING or (run.gpu_type_id, run.gpus) not in reachable(run.job, hoped_for)
+        vain = run.job.state not in WAITING or (run.gpu_type_id, run.gpus) not in reachable(
+            run.job, hoped_for
+        )
         done = (run.gpu_type_id, run.gpus) in known.settled
-        if run.state == R.WANTED and (vain or done) and ProfileRun.objects.filter(pk=run.pk, state=R.WANTED).delete()[0]:
+        if (
+            run.state == R.WANTED
+            and (vain or done)
+            and ProfileRun.objects.filter(pk=run.pk, state=R.WANTED).delete()[0]
+        ):
             known.open.remove(run)
 
 
@@ -207,8 +251,12 @@ def _want(known: Knowledge, job: Job, offered: Offers) -> bool:
 
 
 def last_copy(job: UUID) -> int:
-    """The greatest copy number of any run that ever measured by this job: an old launch is never taken for a new one."""
-    launches = Assignment.objects.filter(job=job, purpose=Purpose.PROFILING).aggregate(last=Max("copy"))["last"]
+    """The greatest copy number of any run that ever measured by this job: an old launch is never
+    taken for a new one.
+    """
+    launches = Assignment.objects.filter(job=job, purpose=Purpose.PROFILING).aggregate(
+        last=Max("copy")
+    )["last"]
     alone = ProfileRun.objects.filter(job=job).aggregate(last=Max("copy"))["last"]
     first = PairRun.objects.filter(first_job=job).aggregate(last=Max("first_copy"))["last"]
     second = PairRun.objects.filter(second_job=job).aggregate(last=Max("second_copy"))["last"]
@@ -216,16 +264,29 @@ def last_copy(job: UUID) -> int:
 
 
 def _go_on(known: Knowledge, job: Job) -> None:
-    """Nothing is left to wait for: queue the job with what is known, or fail it where its own command could not be run."""
+    """Nothing is left to wait for: queue the job with what is known, or fail it where its own
+    command could not be run.
+    """
     own = [r for r in known.given_up if r.job_id == job.pk]
     fault = next((r for r in own if r.reason_class in COMMANDS_FAULT), None)
     try:
         if fault is not None and not known.measured:
-            reason = f"it failed while being profiled on {fault.gpus} x {fault.gpu_type.name}: {fault.reason}"
-            move_job(job, JobMove.FAIL, data={"reason": reason}, failure_reason=reason, completed_at=timezone.now())
+            reason = (
+                f"it failed while being profiled on {fault.gpus} x {fault.gpu_type.name}:"
+                f" {fault.reason}"
+            )
+            move_job(
+                job,
+                JobMove.FAIL,
+                data={"reason": reason},
+                failure_reason=reason,
+                completed_at=timezone.now(),
+            )
         else:
             if own:
-                note_job(job, "warning", data={"message": f"not measured everywhere: {own[0].reason}"})
+                note_job(
+                    job, "warning", data={"message": f"not measured everywhere: {own[0].reason}"}
+                )
             known.anything = known.anything or assume(job)
             move_job(job, JobMove.PROFILED)
     except LostRaceError:

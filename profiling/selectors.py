@@ -30,7 +30,9 @@ Row = TypeVar("Row", bound=Model)
 
 @dataclass(slots=True)
 class Known:
-    """What the database holds of one kind: its consolidated profiles by configuration, spread ones, and where it cannot run."""
+    """What the database holds of one kind: its consolidated profiles by configuration, spread ones,
+    and where it cannot run.
+    """
 
     together: dict[Config, Profile] = field(default_factory=dict)
     spread: list[Profile] = field(default_factory=list)
@@ -47,20 +49,30 @@ class Known:
 
 
 def kind_views(cluster: Cluster, kinds: Iterable[int]) -> tuple[KindView, ...]:
-    """What is known or estimated of these kinds (primary keys) on the cluster's GPU types; `KindView.id` is str(pk).
+    """What is known or estimated of these kinds (primary keys) on the cluster's GPU types;
+    `KindView.id` is str(pk).
 
-    Every count up to the largest node of each type has a number where anything at all is known of the kind, except where its runs
-    were given up because its command fails there. Where the cluster has devices to share, kinds of jobs that may share them have
-    their pairs. A constant number of queries.
+    Every count up to the largest node of each type has a number where anything at all is known of
+    the kind, except where its runs were given up because its command fails there. Where the cluster
+    has devices to share, kinds of jobs that may share them have their pairs. A constant number of
+    queries.
     """
     wanted = sorted(set(kinds))
     rows = list(_among(Kind.objects.order_by("pk"), "pk", wanted))
     chosen, (counts, shared) = set(wanted), _counts(cluster)
     sharing = pairs.sharing_kinds(cluster, chosen) if shared else []
     pair_rows = pairs.load_pairs() if sharing else []
-    pool, known, now = load_pool(), load_known(sorted(chosen | pairs.kinds_of(pair_rows))), timezone.now()
+    pool, known, now = (
+        load_pool(),
+        load_known(sorted(chosen | pairs.kinds_of(pair_rows))),
+        timezone.now(),
+    )
     usual_s = Kind.objects.aggregate(mean=Avg("setup_s"))["mean"] or 0.0
-    views = (_view(kind, known.get(kind.pk, Known()), counts, pool, now, usual_s) for kind in rows if kind.pk in chosen)
+    views = (
+        _view(kind, known.get(kind.pk, Known()), counts, pool, now, usual_s)
+        for kind in rows
+        if kind.pk in chosen
+    )
     if not pair_rows:
         return tuple(views)
     speeds = _speeds(known, {*counts, *(row.gpu_type for row in pair_rows)}, pool, now)
@@ -74,16 +86,30 @@ def speeds_alone(kinds: Iterable[int], types: Collection[str]) -> pairs.Speeds:
 
 
 def profile_requests(cluster: Cluster) -> tuple[ProfileRequest, ...]:
-    """The measurements wanted or under way in the cluster, the oldest first; `job` and `kind` are str of the primary keys.
+    """The measurements wanted or under way in the cluster, the oldest first; `job` and `kind` are
+    str of the primary keys.
 
-    A run that no job waits for (a queued job lends its command) is as young as the snapshot: an old request may take devices from
-    production where a node serves both, such a one may not. A job one of whose runs has failed a short while ago rests.
+    A run that no job waits for (a queued job lends its command) is as young as the snapshot: an old
+    request may take devices from production where a node serves both, such a one may not. A job one
+    of whose runs has failed a short while ago rests.
     """
     now = timezone.now()
-    runs = list(ProfileRun.objects.filter(job__cluster=cluster, state__in=OPEN).select_related("gpu_type", "job"))
+    runs = list(
+        ProfileRun.objects.filter(job__cluster=cluster, state__in=OPEN).select_related(
+            "gpu_type", "job"
+        )
+    )
     resting = {r.job_id for r in runs if r.state == R.WANTED and r.ended_at is not None}
     alone = [
-        ProfileRequest(str(r.job_id), str(r.kind_id), r.gpu_type.name, r.gpus, r.steps, r.copy, _since_s(r, now.timestamp()))
+        ProfileRequest(
+            str(r.job_id),
+            str(r.kind_id),
+            r.gpu_type.name,
+            r.gpus,
+            r.steps,
+            r.copy,
+            _since_s(r, now.timestamp()),
+        )
         for r in runs
         if r.state == R.RUNNING or (r.job.state in WAITING and r.job_id not in resting)
     ]
@@ -92,13 +118,23 @@ def profile_requests(cluster: Cluster) -> tuple[ProfileRequest, ...]:
 
 def _pair_requests(cluster: Cluster, now: datetime) -> Iterator[ProfileRequest]:
     """Two requests for each pair of kinds that is to be measured on one device."""
-    for run in PairRun.objects.filter(first_job__cluster=cluster, state__in=OPEN).select_related("gpu_type"):
+    for run in PairRun.objects.filter(first_job__cluster=cluster, state__in=OPEN).select_related(
+        "gpu_type"
+    ):
         if is_resting(run, cluster.heartbeat_s, now):
             continue
-        one, two = (str(run.first_job_id), run.first_copy), (str(run.second_job_id), run.second_copy)
-        sides = ((one, two, run.first_id, run.first_quota), (two, one, run.second_id, run.second_quota))
+        one, two = (
+            (str(run.first_job_id), run.first_copy),
+            (str(run.second_job_id), run.second_copy),
+        )
+        sides = (
+            (one, two, run.first_id, run.first_quota),
+            (two, one, run.second_id, run.second_quota),
+        )
         for (job, copy), beside, kind, steps in sides:
-            yield ProfileRequest(job, str(kind), run.gpu_type.name, 1, steps, copy, now.timestamp(), *beside)
+            yield ProfileRequest(
+                job, str(kind), run.gpu_type.name, 1, steps, copy, now.timestamp(), *beside
+            )
 
 
 def _since_s(run: ProfileRun, now_s: float) -> float:
@@ -108,8 +144,12 @@ def _since_s(run: ProfileRun, now_s: float) -> float:
 def load_pool() -> Pool:
     """What all kinds show together, from the newest measured profiles; two queries."""
     known: dict[str, dict[Config, float]] = {}
-    measured = Profile.objects.filter(source=Source.MEASURED, spread=False).order_by("-updated_at", "-pk")
-    for kind, gpu_type, gpus, speed in measured.values_list("kind_id", "gpu_type__name", "gpus", "steps_per_s")[:POOL_SIZE]:
+    measured = Profile.objects.filter(source=Source.MEASURED, spread=False).order_by(
+        "-updated_at", "-pk"
+    )
+    for kind, gpu_type, gpus, speed in measured.values_list(
+        "kind_id", "gpu_type__name", "gpus", "steps_per_s"
+    )[:POOL_SIZE]:
         known.setdefault(str(kind), {})[gpu_type, gpus] = speed
     return Pool.of(dict(GpuType.objects.values_list("name", "tflops")), known)
 
@@ -123,14 +163,20 @@ def load_known(kinds: list[int]) -> dict[int, Known]:
             known.spread.append(profile)
         else:
             known.together[profile.gpu_type.name, profile.gpus] = profile
-    failed = ProfileRun.objects.filter(state=R.GIVEN_UP, reason_class__in=[ReasonClass.USER, ReasonClass.OOM])
+    failed = ProfileRun.objects.filter(
+        state=R.GIVEN_UP, reason_class__in=[ReasonClass.USER, ReasonClass.OOM]
+    )
     for run in _among(failed.select_related("gpu_type"), "kind_id", kinds):
         found.setdefault(run.kind_id, Known()).unfit.add((run.gpu_type.name, run.gpus))
     return found
 
 
-def throughputs(kind: int, known: Known, wanted: Iterable[Config], pool: Pool, now: datetime) -> list[Throughput]:
-    """A number for each wanted configuration: as known, else estimated; sorted by type and count."""
+def throughputs(
+    kind: int, known: Known, wanted: Iterable[Config], pool: Pool, now: datetime
+) -> list[Throughput]:
+    """A number for each wanted configuration: as known, else estimated; sorted by type and
+    count.
+    """
     anchors = known.anchors
     oldest_s = max((_age_s(p, now) for p in anchors.values()), default=0.0)
     measured = any(p.source == Source.MEASURED for p in anchors.values())
@@ -139,32 +185,56 @@ def throughputs(kind: int, known: Known, wanted: Iterable[Config], pool: Pool, n
     found = []
     for (gpu_type, gpus), speed in sorted(speeds.items()):
         own = anchors.get((gpu_type, gpus))
-        source, age_s = (Source(own.source), _age_s(own, now)) if own else (Source.ESTIMATED, oldest_s)
+        source, age_s = (
+            (Source(own.source), _age_s(own, now)) if own else (Source.ESTIMATED, oldest_s)
+        )
         found.append(Throughput(gpu_type, gpus, speed, source, age_s))
     return found
 
 
-def _view(kind: Kind, known: Known, counts: dict[str, int], pool: Pool, now: datetime, usual_s: float) -> KindView:
+def _view(
+    kind: Kind, known: Known, counts: dict[str, int], pool: Pool, now: datetime, usual_s: float
+) -> KindView:
     wanted = [(t, g) for t, most in counts.items() for g in range(1, most + 1)]
     speeds = throughputs(kind.pk, known, wanted, pool, now)
     for p in known.spread:
         if p.gpu_type.name in counts and p.steps_per_s > 0:
-            speeds.append(Throughput(p.gpu_type.name, p.gpus, p.steps_per_s, Source(p.source), _age_s(p, now), spread=True))
+            speeds.append(
+                Throughput(
+                    p.gpu_type.name,
+                    p.gpus,
+                    p.steps_per_s,
+                    Source(p.source),
+                    _age_s(p, now),
+                    spread=True,
+                )
+            )
     setup_s = usual_s if kind.setup_s is None else kind.setup_s
-    return KindView(str(kind.pk), str(kind), tuple(speeds), usage=_usage(known, counts, now), setup_s=setup_s)
+    return KindView(
+        str(kind.pk), str(kind), tuple(speeds), usage=_usage(known, counts, now), setup_s=setup_s
+    )
 
 
 def _usage(known: Known, counts: dict[str, int], now: datetime) -> tuple[ResourceUse, ...]:
     """One process's use by GPU type, from the measured configuration with the fewest GPUs."""
     found: dict[str, ResourceUse] = {}
     for (gpu_type, _), p in sorted(known.together.items()):
-        if gpu_type in counts and gpu_type not in found and p.cores is not None and p.memory_gb is not None:
+        if (
+            gpu_type in counts
+            and gpu_type not in found
+            and p.cores is not None
+            and p.memory_gb is not None
+        ):
             fraction = 1.0 if p.gpu_fraction is None else p.gpu_fraction
-            found[gpu_type] = ResourceUse(gpu_type, p.cores, p.memory_gb, fraction, p.gpu_w, Source(p.source), _age_s(p, now))
+            found[gpu_type] = ResourceUse(
+                gpu_type, p.cores, p.memory_gb, fraction, p.gpu_w, Source(p.source), _age_s(p, now)
+            )
     return tuple(found.values())
 
 
-def _speeds(known: Mapping[int, Known], types: Collection[str], pool: Pool, now: datetime) -> pairs.Speeds:
+def _speeds(
+    known: Mapping[int, Known], types: Collection[str], pool: Pool, now: datetime
+) -> pairs.Speeds:
     measured: dict[tuple[str, str], float] = {}
     believed: dict[tuple[str, str], float] = {}
     for kind, of in known.items():
@@ -176,8 +246,12 @@ def _speeds(known: Mapping[int, Known], types: Collection[str], pool: Pool, now:
 
 
 def _counts(cluster: Cluster) -> tuple[dict[str, int], frozenset[str]]:
-    """The most GPUs of one node, by type of the cluster's nodes, and the types of which some GPU may be shared."""
-    nodes = Node.objects.filter(cluster=cluster).annotate(size=Count("devices"), slots=Max("devices__slots"))
+    """The most GPUs of one node, by type of the cluster's nodes, and the types of which some GPU
+    may be shared.
+    """
+    nodes = Node.objects.filter(cluster=cluster).annotate(
+        size=Count("devices"), slots=Max("devices__slots")
+    )
     counts: dict[str, int] = {}
     shared: set[str] = set()
     for gpu_type, size, slots in nodes.values_list("gpu_type__name", "size", "slots"):

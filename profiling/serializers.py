@@ -18,7 +18,11 @@ class ProfileSerializer(serializers.Serializer[ProfileRow]):
     spread = serializers.BooleanField(help_text="Over several nodes")
     steps_per_s = serializers.FloatField()
     samples = serializers.IntegerField(help_text="Measurements it rests on")
-    age_s = serializers.FloatField(help_text="Seconds since the newest measurement; for an estimate, of the oldest it is made of")
+    age_s = serializers.FloatField(
+        help_text=(
+            "Seconds since the newest measurement; for an estimate, of the oldest it is made of"
+        )
+    )
     estimated_steps_per_s = serializers.FloatField(
         allow_null=True, help_text="What would be estimated from the kind's other numbers"
     )
@@ -26,7 +30,10 @@ class ProfileSerializer(serializers.Serializer[ProfileRow]):
 
     def get_fields(self) -> dict[str, serializers.Field[Any, Any, Any, Any]]:
         """With `source`, which as an attribute would hide the one that every field has."""
-        return {**super().get_fields(), "source": serializers.ChoiceField(choices=[str(s) for s in Source])}
+        return {
+            **super().get_fields(),
+            "source": serializers.ChoiceField(choices=[str(s) for s in Source]),
+        }
 
 
 class RunSerializer(serializers.Serializer[RunRow]):
@@ -50,4 +57,6 @@ class KindSerializer(serializers.Serializer[KindRow]):
     active_jobs = serializers.IntegerField()
     profiles = ProfileSerializer(many=True)
     runs = RunSerializer(many=True)
-    error = serializers.FloatField(allow_null=True, help_text="Median relative error of leave-one-out estimates")
+    error = serializers.FloatField(
+        allow_null=True, help_text="Median relative error of leave-one-out estimates"
+    )

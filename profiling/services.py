@@ -1,4 +1,6 @@
-"""What the rest of the house asks of the profiler. Every function may be called inside the caller's transaction."""
+"""What the rest of the house asks of the profiler. Every function may be called inside the caller's
+transaction.
+"""
 
 from __future__ import annotations
 
@@ -19,7 +21,15 @@ from loadmaster.protocol import AssignmentState, ReasonClass, StopReason
 from policies.snapshot import Purpose, Source
 from profiling import kinds
 from profiling.measurements import Observation, is_telling, is_training, observe, record
-from profiling.models import Kind, Measurement, PairMeasurement, PairProfile, PairRun, Profile, ProfileRun
+from profiling.models import (
+    Kind,
+    Measurement,
+    PairMeasurement,
+    PairProfile,
+    PairRun,
+    Profile,
+    ProfileRun,
+)
 from profiling.pair_measurements import observe_pairs, record_impossible, record_pair
 from profiling.reconciler import reconcile_profiles as _reconcile_profiles
 from profiling.runs import COMMANDS_FAULT, OPEN, R, begin, begin_all, give_up, lock_kind, settle
@@ -30,30 +40,52 @@ RETRIES = 2
 DEVIATION = 0.2
 """Production's relative deviation from what was believed that is worth a new round."""
 
-_NOBODYS_FAULT = frozenset({ReasonClass.PREEMPT, ReasonClass.LEASE, ReasonClass.OPERATOR, ReasonClass.GANG})
+_NOBODYS_FAULT = frozenset(
+    {ReasonClass.PREEMPT, ReasonClass.LEASE, ReasonClass.OPERATOR, ReasonClass.GANG}
+)
 
 
 def kind_for(
-    *, name: str, runtime: str, image: str, image_digest: str, command: Sequence[str], declared: Mapping[str, object]
+    *,
+    name: str,
+    runtime: str,
+    image: str,
+    image_digest: str,
+    command: Sequence[str],
+    declared: Mapping[str, object],
 ) -> Kind:
-    """The kind of a job with these properties, made if it is new; `name` is the one the user gave, or "".
+    """The kind of a job with these properties, made if it is new; `name` is the one the user gave,
+    or "".
 
-    See `profiling.kinds` for the rule. A kind without a name keeps none: `str(kind)` is then the beginning of its digest.
+    See `profiling.kinds` for the rule. A kind without a name keeps none: `str(kind)` is then the
+    beginning of its digest.
     """
-    digest = kinds.digest(name=name, runtime=runtime, image=image, image_digest=image_digest, command=command, declared=declared)
+    digest = kinds.digest(
+        name=name,
+        runtime=runtime,
+        image=image,
+        image_digest=image_digest,
+        command=command,
+        declared=declared,
+    )
     return Kind.objects.get_or_create(digest=digest, defaults={"name": name.strip()[:100]})[0]
 
 
 def kinds_for(names: Mapping[str, str]) -> dict[str, Kind]:
-    """The kinds of these digests (`profiling.kinds.digest`), made where they are new; `names` are those the users gave, or ""."""
+    """The kinds of these digests (`profiling.kinds.digest`), made where they are new; `names` are
+    those the users gave, or "".
+    """
     found = {k.digest: k for k in Kind.objects.filter(digest__in=names)}
     for digest in sorted(names.keys() - found.keys()):
-        found[digest] = Kind.objects.get_or_create(digest=digest, defaults={"name": names[digest].strip()[:100]})[0]
+        found[digest] = Kind.objects.get_or_create(
+            digest=digest, defaults={"name": names[digest].strip()[:100]}
+        )[0]
     return found
 
 
 def request_profiles(jobs: Sequence[Job]) -> None:
-    """`request_profile` for jobs of one cluster together; where all is known and nothing can be measured it locks nothing.
+    """`request_profile` for jobs of one cluster together; where all is known and nothing can be
+    measured it locks nothing.
 
     Whoever catches an error of it inside a transaction of their own has to give that up.
     """
@@ -62,27 +94,37 @@ def request_profiles(jobs: Sequence[Job]) -> None:
 
 
 def request_profile(job: Job) -> bool:
-    """Ask for what is not yet measured of the (saved) job's kind; True if the job is to wait for it.
+    """Ask for what is not yet measured of the (saved) job's kind; True if the job is to wait for
+    it.
 
-    A queued job then moves to PROFILING; a held one is left to its release (call this before RELEASE_TO_PROFILE, and go by the
-    answer). Where there is nothing to wait for and nothing known, an assumption is written (`profiling.assumptions`).
+    A queued job then moves to PROFILING; a held one is left to its release (call this before
+    RELEASE_TO_PROFILE, and go by the answer). Where there is nothing to wait for and nothing known,
+    an assumption is written (`profiling.assumptions`).
     """
     with transaction.atomic():
         return begin(job, timezone.now())
 
 
 def profile_run_started(job: Job, copy: int) -> None:
-    """Note that the profile run of that number was placed. Call it in the transaction that writes its assignment."""
+    """Note that the profile run of that number was placed. Call it in the transaction that writes
+    its assignment.
+    """
     ProfileRun.objects.filter(job=job, copy=copy, state=R.WANTED).update(state=R.RUNNING)
 
 
 def profile_run_ended(assignment: Assignment) -> None:
-    """Take in a profiling assignment that has ended, in the transaction that ends it. Calling it again changes nothing.
+    """Take in a profiling assignment that has ended, in the transaction that ends it. Calling it
+    again changes nothing.
 
-    Measured: the run is DONE. Failed: wanted again after a rest of its job, after RETRIES retries given up. Ended by nobody's
-    fault (pre-empted, lost, cancelled): wanted again. When no run is open for them any more, the kind's waiting jobs go on.
+    Measured: the run is DONE. Failed: wanted again after a rest of its job, after RETRIES retries
+    given up. Ended by nobody's fault (pre-empted, lost, cancelled): wanted again. When no run is
+    open for them any more, the kind's waiting jobs go on.
     """
-    if assignment.purpose != Purpose.PROFILING or assignment.rank != 0 or AssignmentState(assignment.state) not in ENDED:
+    if (
+        assignment.purpose != Purpose.PROFILING
+        or assignment.rank != 0
+        or AssignmentState(assignment.state) not in ENDED
+    ):
         return
     with transaction.atomic():
         kind = lock_kind(assignment.job.kind_id)
@@ -98,9 +140,9 @@ def profile_run_ended(assignment: Assignment) -> None:
 def production_measured(assignment: Assignment) -> None:
     """Refine what is known by a training assignment's progress: at its end, or while it runs.
 
-    Launches that are short, noisy or throttled say nothing, those of shared devices something of their kinds as a pair. A launch
-    is looked at again only after it has done twice the steps it was last measured by. A deviation above DEVIATION raises a PROFILE
-    event.
+    Launches that are short, noisy or throttled say nothing, those of shared devices something of
+    their kinds as a pair. A launch is looked at again only after it has done twice the steps it was
+    last measured by. A deviation above DEVIATION raises a PROFILE event.
     """
     if is_training(assignment) and assignment.share < 1.0:
         pairs_measured(assignment)
@@ -120,7 +162,9 @@ def production_measured(assignment: Assignment) -> None:
 
 
 def pairs_measured(assignment: Assignment) -> None:
-    """Refine what is known of its kind beside those of the launches that shared its GPU. Calling it again changes nothing."""
+    """Refine what is known of its kind beside those of the launches that shared its GPU. Calling it
+    again changes nothing.
+    """
     with transaction.atomic():
         if record_impossible(assignment) is not None:
             request_reschedule(assignment.job.cluster, Reason.PROFILE, job=assignment.job)
@@ -132,21 +176,31 @@ def pairs_measured(assignment: Assignment) -> None:
 
 
 def reconcile_profiles(now: datetime) -> None:
-    """Find what was missed: runs nobody can serve, jobs that wait for nothing, nodes that could measure something new."""
-    from clusters.services.stops import request_stop  # which ends jobs, which teaches the profiler: a circle otherwise
+    """Find what was missed: runs nobody can serve, jobs that wait for nothing, nodes that could
+    measure something new.
+    """
+    from clusters.services.stops import (
+        request_stop,
+    )  # which ends jobs, which teaches the profiler: a circle otherwise
 
-    _reconcile_profiles(now, production_measured, partial(request_stop, reason=StopReason.PREEMPT, actor="profiler"))
+    _reconcile_profiles(
+        now, production_measured, partial(request_stop, reason=StopReason.PREEMPT, actor="profiler")
+    )
 
 
 def forget(kind: Kind) -> None:
-    """Have a kind measured anew: its numbers stay as estimates until then, so that what runs is not decided on blindly."""
+    """Have a kind measured anew: its numbers stay as estimates until then, so that what runs is not
+    decided on blindly.
+    """
     with transaction.atomic():
         lock_kind(kind.pk)
         Measurement.objects.filter(kind=kind).delete()
         ProfileRun.objects.filter(kind=kind).exclude(state__in=OPEN).delete()
         Profile.objects.filter(kind=kind).update(source=Source.ESTIMATED, samples=0)
         PairMeasurement.objects.filter(Q(first=kind) | Q(second=kind)).delete()
-        PairProfile.objects.filter(Q(first=kind) | Q(second=kind)).update(source=Source.ESTIMATED, samples=0)
+        PairProfile.objects.filter(Q(first=kind) | Q(second=kind)).update(
+            source=Source.ESTIMATED, samples=0
+        )
         PairRun.objects.filter(Q(first=kind) | Q(second=kind)).exclude(state__in=OPEN).delete()
 
 
@@ -157,7 +211,12 @@ def _take_in(kind: Kind, run: ProfileRun, assignment: Assignment) -> None:
         run.state, run.ended_at, run.reason = R.DONE, timezone.now(), ""
         run.save()
     elif assignment.state == AssignmentState.SUCCEEDED:
-        give_up(run, "the command ended without reporting progress; wrap its loop in loadmaster.training.steps", "")
+        give_up(
+            run,
+            "the command ended without reporting progress; wrap its loop in"
+            " loadmaster.training.steps",
+            "",
+        )
     elif assignment.state == AssignmentState.REJECTED or _failed(assignment):
         _failed_once_more(kind, run, assignment)
     else:
@@ -172,22 +231,33 @@ def _is_enough(observation: Observation, run: ProfileRun, assignment: Assignment
 
 
 def _failed(assignment: Assignment) -> bool:
-    return assignment.state == AssignmentState.FAILED and assignment.reason_class not in _NOBODYS_FAULT
+    return (
+        assignment.state == AssignmentState.FAILED and assignment.reason_class not in _NOBODYS_FAULT
+    )
 
 
 def _failed_once_more(kind: Kind, run: ProfileRun, assignment: Assignment) -> None:
-    """Count the failure; a command that crashed for good on one configuration is not tried on the others for long."""
+    """Count the failure; a command that crashed for good on one configuration is not tried on the
+    others for long.
+    """
     run.failures += 1
     run.reason, run.reason_class = _wording(assignment), assignment.reason_class
     siblings = ProfileRun.objects.filter(kind=kind, job=run.job_id).exclude(pk=run.pk)
     crashes = siblings.filter(state=R.GIVEN_UP, reason_class=ReasonClass.USER).exists()
-    hopeless = crashes and run.reason_class == ReasonClass.USER and not siblings.filter(state=R.DONE).exists()
+    hopeless = (
+        crashes
+        and run.reason_class == ReasonClass.USER
+        and not siblings.filter(state=R.DONE).exists()
+    )
     if run.failures <= RETRIES and not hopeless:
         run.ended_at = timezone.now()
         _want_again(run)
         return
     give_up(run, run.reason, run.reason_class)
-    if run.reason_class in COMMANDS_FAULT - {ReasonClass.OOM} and not siblings.filter(state=R.DONE).exists():
+    if (
+        run.reason_class in COMMANDS_FAULT - {ReasonClass.OOM}
+        and not siblings.filter(state=R.DONE).exists()
+    ):
         same = f"not tried: on {run.gpus} x {run.gpu_type.name} {run.reason}"
         siblings.filter(state=R.WANTED).update(
             state=R.GIVEN_UP, reason=same, reason_class=run.reason_class, ended_at=timezone.now()

@@ -2,8 +2,8 @@
 
     s <- s + alpha * (measured - s),    alpha = max(ALPHA, 1 / (samples + 1))
 
-so that the first few are averaged and old ones fade: after ten, a measurement has lost about nine tenths of its weight. The first
-replaces what was only estimated or declared.
+so that the first few are averaged and old ones fade: after ten, a measurement has lost about nine
+tenths of its weight. The first replaces what was only estimated or declared.
 """
 
 from __future__ import annotations
@@ -18,5 +18,7 @@ def weight_of_next(samples: int) -> float:
 
 
 def moved(known: float, measured: float, samples: int) -> float:
-    """What is known after one more measurement; `known` counts for nothing while there are no samples."""
+    """What is known after one more measurement; `known` counts for nothing while there are no
+    samples.
+    """
     return measured if samples <= 0 else known + weight_of_next(samples) * (measured - known)

@@ -1,8 +1,9 @@
 """How fast a launch went, from the progress it reported. Pure.
 
-Progress comes as (steps of this launch, seconds since its first batch). Two neighbouring samples bound a segment; the time of a
-step is the median over all steps after the warm-up, each step counted with its segment's mean time. A median shrugs off a
-checkpoint, a stall or a late sample, which a mean over the launch would not.
+Progress comes as (steps of this launch, seconds since its first batch). Two neighbouring samples
+bound a segment; the time of a step is the median over all steps after the warm-up, each step
+counted with its segment's mean time. A median shrugs off a checkpoint, a stall or a late sample,
+which a mean over the launch would not.
 """
 
 from __future__ import annotations
@@ -21,7 +22,9 @@ Sample = tuple[int, float]
 
 @dataclass(frozen=True, slots=True)
 class Pace:
-    """steps/s over `steps` counted steps; `spread` is the middle half's width of the step times, relative to their median."""
+    """steps/s over `steps` counted steps; `spread` is the middle half's width of the step times,
+    relative to their median.
+    """
 
     steps_per_s: float
     steps: int
@@ -44,7 +47,9 @@ def _segments(samples: Iterable[Sample]) -> list[tuple[float, int]]:
     ordered = sorted({(s, e) for s, e in samples if s >= 0 and isfinite(e) and e >= 0})
     last: dict[int, float] = {}
     for steps, elapsed in ordered:
-        last.setdefault(steps, elapsed)  # the same step told again later (with a checkpoint or the end) adds no time to it
+        last.setdefault(
+            steps, elapsed
+        )  # the same step told again later (with a checkpoint or the end) adds no time to it
     points = [(s, e) for s, e in last.items() if s >= WARM_UP_STEPS]
     found = [((e2 - e1) / (s2 - s1), s2 - s1) for (s1, e1), (s2, e2) in pairwise(points) if e2 > e1]
     return sorted(found)

@@ -14,7 +14,13 @@ from profiling.page_selectors import kinds_page
 
 @require_GET
 def kinds(request: HttpRequest) -> HttpResponse:
-    """What is known of the speed of each kind of job on each GPU type, and where each number comes from."""
+    """What is known of the speed of each kind of job on each GPU type, and where each number comes
+    from.
+    """
     search = request.GET.get("search", "").strip()[:100]
     table, types, lines = kinds_page(cast(User, request.user), search)
-    return render(request, "profiling/kinds.html", {"table": table, "types": types, "lines": lines, "search": search})
+    return render(
+        request,
+        "profiling/kinds.html",
+        {"table": table, "types": types, "lines": lines, "search": search},
+    )

@@ -1,4 +1,6 @@
-"""Settings of the server that the browser tests start: the real ones on a database file, broker and cache in memory."""
+"""Settings of the server that the browser tests start: the real ones on a database file, broker and
+cache in memory.
+"""
 
 from controlplane.settings import *  # noqa: F403  # settings are a star import by nature
 

@@ -1,4 +1,6 @@
-"""Builders of database rows: every argument has a sensible default, so that a test names only what it is about."""
+"""Builders of database rows: every argument has a sensible default, so that a test names only what
+it is about.
+"""
 
 from __future__ import annotations
 
@@ -21,7 +23,9 @@ def a_cluster(**values: Any) -> Cluster:
     """A cluster with a flat tariff of 0.172 EUR/kWh and a PUE of 1.33 (ANDREAS' figures)."""
     cluster = Cluster.objects.create(**{"name": f"cluster-{next(_numbers)}", **values})
     long_ago = timezone.now() - timedelta(days=365)
-    EnergyTariff.objects.create(cluster=cluster, effective_from=long_ago, default_price_per_kwh=Decimal("0.172"))
+    EnergyTariff.objects.create(
+        cluster=cluster, effective_from=long_ago, default_price_per_kwh=Decimal("0.172")
+    )
     PueRecord.objects.create(cluster=cluster, effective_from=long_ago, pue=1.33)
     return cluster
 
@@ -32,21 +36,42 @@ def a_gpu_type(name: str = "V100", **values: Any) -> GpuType:
     return GpuType.objects.get_or_create(name=name, defaults=defaults)[0]
 
 
-def a_node(cluster: Cluster, *, gpu_type: str | GpuType = "V100", gpus: int = 2, **values: Any) -> Node:
-    """A ready production node with that many healthy devices, whose agent has a session that outlasts any test."""
+def a_node(
+    cluster: Cluster, *, gpu_type: str | GpuType = "V100", gpus: int = 2, **values: Any
+) -> Node:
+    """A ready production node with that many healthy devices, whose agent has a session that
+    outlasts any test.
+    """
     kind = a_gpu_type(gpu_type) if isinstance(gpu_type, str) else gpu_type
     name = f"node-{next(_numbers)}"
-    defaults = {"name": name, "cores": 32.0, "memory_gb": 128.0, "machine_id": name, "token_sha256": f"{next(_numbers):064d}"}
-    heard = {"last_seen_at": timezone.now(), "session_expires_at": timezone.now() + timedelta(days=3650)}
+    defaults = {
+        "name": name,
+        "cores": 32.0,
+        "memory_gb": 128.0,
+        "machine_id": name,
+        "token_sha256": f"{next(_numbers):064d}",
+    }
+    heard = {
+        "last_seen_at": timezone.now(),
+        "session_expires_at": timezone.now() + timedelta(days=3650),
+    }
     node = Node.objects.create(cluster=cluster, gpu_type=kind, **{**defaults, **heard, **values})
     for index in range(gpus):
         Device.objects.create(node=node, uuid=f"GPU-{node.name}-{index}", memory_gb=kind.memory_gb)
     return node
 
 
-def a_user(name: str = "", *, operator: bool = False, team: Team | None = None, password: str = "a long password") -> User:
+def a_user(
+    name: str = "",
+    *,
+    operator: bool = False,
+    team: Team | None = None,
+    password: str = "a long password",
+) -> User:
     """A person, in a team if one is given; operators are staff."""
-    user = User.objects.create_user(name or f"user-{next(_numbers)}", password=password, is_staff=operator)
+    user = User.objects.create_user(
+        name or f"user-{next(_numbers)}", password=password, is_staff=operator
+    )
     if team is not None:
         Membership.objects.create(team=team, user=user)
     return user
@@ -57,17 +82,33 @@ def a_team(name: str = "", **values: Any) -> Team:
     return Team.objects.create(name=name or f"team-{next(_numbers)}", **values)
 
 
-def a_kind(name: str = "", *, steps_per_s: dict[tuple[str, int], float] | None = None, source: str = "measured") -> Kind:
+def a_kind(
+    name: str = "",
+    *,
+    steps_per_s: dict[tuple[str, int], float] | None = None,
+    source: str = "measured",
+) -> Kind:
     """A kind whose throughput is known on the given (GPU type, GPUs)."""
     number = next(_numbers)
     kind = Kind.objects.create(digest=f"{number:064x}", name=name or f"kind-{number}")
     for (gpu_type, gpus), speed in (steps_per_s or {}).items():
-        Profile.objects.create(kind=kind, gpu_type=a_gpu_type(gpu_type), gpus=gpus, steps_per_s=speed, source=source)
+        Profile.objects.create(
+            kind=kind, gpu_type=a_gpu_type(gpu_type), gpus=gpus, steps_per_s=speed, source=source
+        )
     return kind
 
 
-def a_job(cluster: Cluster, *, team: Team | None = None, user: User | None = None, kind: Kind | None = None, **values: Any) -> Job:
-    """A queued job of 100 steps on one GPU, whose kind runs 1 step/s on a V100 unless a kind is given."""
+def a_job(
+    cluster: Cluster,
+    *,
+    team: Team | None = None,
+    user: User | None = None,
+    kind: Kind | None = None,
+    **values: Any,
+) -> Job:
+    """A queued job of 100 steps on one GPU, whose kind runs 1 step/s on a V100 unless a kind is
+    given.
+    """
     team = team or a_team()
     defaults: dict[str, Any] = {
         "name": f"job-{next(_numbers)}",

@@ -1,4 +1,6 @@
-"""Builders of the agent's tests: a small server that keeps the protocol, specifications, and agents in virtual or real time."""
+"""Builders of the agent's tests: a small server that keeps the protocol, specifications, and agents
+in virtual or real time.
+"""
 
 from __future__ import annotations
 
@@ -113,12 +115,15 @@ class Held:
 
 
 class FakeServer:
-    """Keeps the agent protocol in memory, strictly; `down` makes it unreachable, `faults` answer the next calls of a path.
+    """Keeps the agent protocol in memory, strictly; `down` makes it unreachable, `faults` answer
+    the next calls of a path.
 
     Use `transport()` in the same process, or `serving()` for an agent in a process of its own.
     """
 
-    def __init__(self, lease_s: float = 10.0, heartbeat_s: float = 1.0, grace_s: float = 2.0) -> None:
+    def __init__(
+        self, lease_s: float = 10.0, heartbeat_s: float = 1.0, grace_s: float = 2.0
+    ) -> None:
         self.intervals = Intervals(heartbeat_s, lease_s, grace_s, margin_s=1.0)
         self.epoch = 0
         self.secret = ""
@@ -206,7 +211,9 @@ class FakeServer:
             thread.join()
             server.server_close()
 
-    def answer(self, method: str, target: str, headers: dict[str, str], body: bytes) -> tuple[int, bytes]:
+    def answer(
+        self, method: str, target: str, headers: dict[str, str], body: bytes
+    ) -> tuple[int, bytes]:
         """One call's status and body."""
         address = urlsplit(target)
         path = address.path.removeprefix("/api/agent/v1/")
@@ -222,7 +229,9 @@ class FakeServer:
                 return 502, b"the answer was lost"
             return answered
 
-    def _dispatch(self, method: str, path: str, query: dict[str, str], headers: dict[str, str], body: bytes) -> tuple[int, bytes]:
+    def _dispatch(
+        self, method: str, path: str, query: dict[str, str], headers: dict[str, str], body: bytes
+    ) -> tuple[int, bytes]:
         if headers.get("loadmaster-protocol") != "1":
             return _refusal(426, ErrorCode.PROTOCOL, "version 1 is spoken here")
         expected = ENROLMENT_TOKEN if path == "register" else NODE_TOKEN
@@ -258,17 +267,33 @@ class FakeServer:
         self.epoch += 1
         self.sessions.append(request)
         known = {item.id: item for item in request.assignments}
-        stop = tuple(name for name in known if name not in self.held or self.held[name].state.value in ENDED)
-        return 200, dumps(Session(self.epoch, self.intervals, tuple(n for n in known if n not in stop), stop))
+        stop = tuple(
+            name for name in known if name not in self.held or self.held[name].state.value in ENDED
+        )
+        return 200, dumps(
+            Session(self.epoch, self.intervals, tuple(n for n in known if n not in stop), stop)
+        )
 
     def _heartbeat(self, beat: Heartbeat) -> tuple[int, bytes]:
         if beat.epoch != self.epoch:
             return _refusal(409, ErrorCode.STALE_EPOCH, "open a new session")
         self.beats.append(beat)
         known = {(item.id, item.fence) for item in beat.assignments}
-        renewed = [h for h in self.held.values() if (h.spec.assignment, h.spec.fence) in known and h.state.value not in ENDED]
-        leases = tuple(Lease(h.spec.assignment, h.spec.fence, self.intervals.lease_s) for h in renewed) if self.grants else ()
-        return 200, dumps(HeartbeatReply(self.intervals.heartbeat_s, leases, self._wanted(), cursor=len(self.held)))
+        renewed = [
+            h
+            for h in self.held.values()
+            if (h.spec.assignment, h.spec.fence) in known and h.state.value not in ENDED
+        ]
+        leases = (
+            tuple(Lease(h.spec.assignment, h.spec.fence, self.intervals.lease_s) for h in renewed)
+            if self.grants
+            else ()
+        )
+        return 200, dumps(
+            HeartbeatReply(
+                self.intervals.heartbeat_s, leases, self._wanted(), cursor=len(self.held)
+            )
+        )
 
     def _wanted(self) -> tuple[Directive, ...]:
         wanted = []
@@ -277,11 +302,15 @@ class FakeServer:
             if held.state.value in ENDED:
                 continue
             if held.desired:
-                wanted.append(Directive(name, fence, DirectiveAction.STOP, held.desired, held.grace_s))
+                wanted.append(
+                    Directive(name, fence, DirectiveAction.STOP, held.desired, held.grace_s)
+                )
             elif held.state is AssignmentState.OFFERED:
                 wanted.append(Directive(name, fence, DirectiveAction.START))
             elif held.term_until_s is not None or held.term_told:
-                wanted.append(Directive(name, fence, DirectiveAction.UPDATE, term_until_s=held.term_until_s))
+                wanted.append(
+                    Directive(name, fence, DirectiveAction.UPDATE, term_until_s=held.term_until_s)
+                )
         return tuple(wanted)
 
     def _directives(self, wait_s: float) -> tuple[int, bytes]:
@@ -307,7 +336,14 @@ class FakeServer:
             held.state = report.to
         return 200, dumps(StateAccepted(held.state))
 
-    def _log(self, assignment: str, stream: str, query: dict[str, str], headers: dict[str, str], body: bytes) -> tuple[int, bytes]:
+    def _log(
+        self,
+        assignment: str,
+        stream: str,
+        query: dict[str, str],
+        headers: dict[str, str],
+        body: bytes,
+    ) -> tuple[int, bytes]:
         logs = self.held[assignment].logs
         content = gzip.decompress(body)
         if hashlib.sha256(content).hexdigest() != headers["x-content-sha256"]:
@@ -319,12 +355,17 @@ class FakeServer:
 
 
 def _refusal(status: int, code: str, detail: str, expected: object = None) -> tuple[int, bytes]:
-    return status, json.dumps({"error": {"code": str(code), "detail": detail, "expected": expected}}).encode()
+    return status, json.dumps(
+        {"error": {"code": str(code), "detail": detail, "expected": expected}}
+    ).encode()
 
 
 def an_emulation(**changes: Any) -> Emulation:
     """Two emulated V100s."""
-    return replace(Emulation("V100", 2, 16.0, idle_w=40.0, peak_w=250.0, step_s={"digits": {1: 0.05}}), **changes)
+    return replace(
+        Emulation("V100", 2, 16.0, idle_w=40.0, peak_w=250.0, step_s={"digits": {1: 0.05}}),
+        **changes,
+    )
 
 
 def an_agent(
@@ -364,7 +405,12 @@ def until(holds: Callable[[], object], agent: Agent | None = None, within_s: flo
 class VirtualWorld:
     """An agent, its fake runtime and the fake server on one virtual clock."""
 
-    def __init__(self, state_dir: Path, script: Callable[[LaunchSpec], Script] = lambda spec: Script(), **server: float) -> None:
+    def __init__(
+        self,
+        state_dir: Path,
+        script: Callable[[LaunchSpec], Script] = lambda spec: Script(),
+        **server: float,
+    ) -> None:
         self.clock = VirtualClock()
         self.server = FakeServer(**server)
         self.runtime = FakeRuntime(self.clock, script)

@@ -1,4 +1,6 @@
-"""Builders of tests in which real agents speak with the real server, without a network between them."""
+"""Builders of tests in which real agents speak with the real server, without a network between
+them.
+"""
 
 from __future__ import annotations
 
@@ -30,7 +32,11 @@ def a_site_cluster() -> Cluster:
 
 def to_django(request: httpx.Request) -> httpx.Response:
     """The server's answer to an agent's call."""
-    headers = {name: value for name, value in request.headers.items() if name not in ("host", "content-length", "content-type")}
+    headers = {
+        name: value
+        for name, value in request.headers.items()
+        if name not in ("host", "content-length", "content-type")
+    }
     answer = Client().generic(
         request.method,
         request.url.raw_path.decode(),
@@ -48,7 +54,9 @@ def by_processes(state_dir: Path) -> Runtime:
 
 
 class NodeSite:
-    """An enrolled node and its agent; `runtime` makes the agent's runtime, `checkpoints` is what nodes share."""
+    """An enrolled node and its agent; `runtime` makes the agent's runtime, `checkpoints` is what
+    nodes share.
+    """
 
     def __init__(
         self,
@@ -59,9 +67,16 @@ class NodeSite:
         checkpoints: Path | None = None,
         emulation: Emulation | None = None,
     ) -> None:
-        self.cluster, self.state_dir, self.name, self.checkpoints = cluster, state_dir, name, checkpoints
+        self.cluster, self.state_dir, self.name, self.checkpoints = (
+            cluster,
+            state_dir,
+            name,
+            checkpoints,
+        )
         self._runtime = runtime
-        self.devices = EmulatedDevices(emulation or an_emulation(step_s={"default": {1: 0.05}}), name)
+        self.devices = EmulatedDevices(
+            emulation or an_emulation(step_s={"default": {1: 0.05}}), name
+        )
         self.identity = Identity(f"machine-{name}", boot_id(), "host")
         self.client = AgentClient("http://testserver", transport=httpx.MockTransport(to_django))
         self.agent = self.start()
@@ -72,7 +87,15 @@ class NodeSite:
     def registration(self) -> Registration:
         who, features = self.identity, features_with(self.runtime.name)
         return Registration(
-            who.machine_id, who.boot_id, who.hostname, self.devices.reports(), 2.0, 8.0, "0.1.0", features=features, name=self.name
+            who.machine_id,
+            who.boot_id,
+            who.hostname,
+            self.devices.reports(),
+            2.0,
+            8.0,
+            "0.1.0",
+            features=features,
+            name=self.name,
         )
 
     def start(self) -> Agent:

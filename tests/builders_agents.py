@@ -32,7 +32,9 @@ LONG_AGO = datetime(2030, 1, 1, tzinfo=UTC)
 
 def a_device_report(uuid: str = "GPU-1", gpu_type: str = "V100", **values: Any) -> DeviceReport:
     """A healthy GPU of 16 GB."""
-    return DeviceReport(uuid=uuid, gpu_type=gpu_type, memory_gb=values.pop("memory_gb", 16.0), **values)
+    return DeviceReport(
+        uuid=uuid, gpu_type=gpu_type, memory_gb=values.pop("memory_gb", 16.0), **values
+    )
 
 
 def a_registration(**values: Any) -> Registration:
@@ -51,13 +53,25 @@ def a_registration(**values: Any) -> Registration:
 
 def a_session_request(node: Node, secret: str = SECRET, **values: Any) -> SessionRequest:
     """The node's own agent asks for a session, with the devices the server knows."""
-    reports = tuple(a_device_report(d.uuid, node.gpu_type.name, slots=d.slots) for d in node.devices.order_by("uuid"))
-    given = {"machine_id": node.machine_id, "boot_id": "boot-1", "session_secret": secret, "devices": reports}
+    reports = tuple(
+        a_device_report(d.uuid, node.gpu_type.name, slots=d.slots)
+        for d in node.devices.order_by("uuid")
+    )
+    given = {
+        "machine_id": node.machine_id,
+        "boot_id": "boot-1",
+        "session_secret": secret,
+        "devices": reports,
+    }
     return SessionRequest(**{**given, **values})
 
 
 def a_node_with_agent(
-    cluster: Cluster | None = None, *, token: str = NODE_TOKEN, now: datetime | None = None, **values: Any
+    cluster: Cluster | None = None,
+    *,
+    token: str = NODE_TOKEN,
+    now: datetime | None = None,
+    **values: Any,
 ) -> Node:
     """A node whose agent has a session of epoch 1."""
     cluster = cluster or a_cluster(**CLOCK)
@@ -67,8 +81,12 @@ def a_node_with_agent(
     return node
 
 
-def an_offer(node: Node, job: Job | None = None, *, now: datetime | None = None, gpus: int = 1, **values: Any) -> Assignment:
-    """A job's launch offered to the node, as a plan's application leaves it: the job is STARTING, the fence has grown."""
+def an_offer(
+    node: Node, job: Job | None = None, *, now: datetime | None = None, gpus: int = 1, **values: Any
+) -> Assignment:
+    """A job's launch offered to the node, as a plan's application leaves it: the job is STARTING,
+    the fence has grown.
+    """
     job = job or a_job(node.cluster)
     training = values.get("purpose", "training") == "training"
     if training and job.state == JobState.QUEUED:
@@ -79,17 +97,30 @@ def an_offer(node: Node, job: Job | None = None, *, now: datetime | None = None,
     attempt = job.attempts.filter(ended_at=None).last()
     if attempt is None:
         attempt = Attempt.objects.create(job=job, number=job.attempts.count() + 1)
-    defaults = {"fence": job.fence, "attempt": attempt, "gpus": gpus, "start_steps": job.checkpoint_steps}
+    defaults = {
+        "fence": job.fence,
+        "attempt": attempt,
+        "gpus": gpus,
+        "start_steps": job.checkpoint_steps,
+    }
     assignment = Assignment.objects.create(job=job, node=node, **{**defaults, **values})
-    free = Device.objects.filter(node=node, healthy=True).exclude(slots_held__live=True).order_by("uuid")[:gpus]
+    free = (
+        Device.objects.filter(node=node, healthy=True)
+        .exclude(slots_held__live=True)
+        .order_by("uuid")[:gpus]
+    )
     for device in free:
-        AssignmentSlot.objects.create(assignment=assignment, device=device, slot=0, share=assignment.share)
+        AssignmentSlot.objects.create(
+            assignment=assignment, device=device, slot=0, share=assignment.share
+        )
     if now is not None:
         Assignment.objects.filter(pk=assignment.pk).update(created_at=now)
     return assignment
 
 
-def a_running_assignment(node: Node, job: Job | None = None, *, now: datetime | None = None, **values: Any) -> Assignment:
+def a_running_assignment(
+    node: Node, job: Job | None = None, *, now: datetime | None = None, **values: Any
+) -> Assignment:
     """A launch that the node's agent runs, with a lease; the job runs too."""
     now = now or timezone.now()
     assignment = an_offer(node, job, now=now, **values)
@@ -106,15 +137,30 @@ def a_running_assignment(node: Node, job: Job | None = None, *, now: datetime | 
     return assignment
 
 
-def a_report(assignment: Assignment, to: AssignmentState, *, epoch: int = 1, seq: int = 1, **values: Any) -> StateReport:
+def a_report(
+    assignment: Assignment, to: AssignmentState, *, epoch: int = 1, seq: int = 1, **values: Any
+) -> StateReport:
     """The agent reports a state of the assignment."""
-    return StateReport(epoch=epoch, fence=values.pop("fence", assignment.fence), seq=seq, to=to, observed_at_s=1e9, **values)
+    return StateReport(
+        epoch=epoch,
+        fence=values.pop("fence", assignment.fence),
+        seq=seq,
+        to=to,
+        observed_at_s=1e9,
+        **values,
+    )
 
 
 def a_heartbeat(*assignments: Assignment, epoch: int = 1, seq: int = 1, **values: Any) -> Heartbeat:
     """A heartbeat that lists these assignments, running unless the server knows better."""
-    states = {AssignmentState.OFFERED: AssignmentState.ACCEPTED, AssignmentState.UNKNOWN: AssignmentState.RUNNING}
+    states = {
+        AssignmentState.OFFERED: AssignmentState.ACCEPTED,
+        AssignmentState.UNKNOWN: AssignmentState.RUNNING,
+    }
     known = tuple(
-        KnownAssignment(str(a.pk), a.fence, states.get(AssignmentState(a.state), AssignmentState(a.state))) for a in assignments
+        KnownAssignment(
+            str(a.pk), a.fence, states.get(AssignmentState(a.state), AssignmentState(a.state))
+        )
+        for a in assignments
     )
     return Heartbeat(epoch=epoch, seq=seq, sent_at_s=1e9, assignments=known, **values)

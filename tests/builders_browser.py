@@ -23,7 +23,9 @@ PASSWORD = "a long password"
 
 
 def chromium() -> str:
-    """The browser's path. Without one the tests fail: pages that nobody has looked at are not done."""
+    """The browser's path. Without one the tests fail: pages that nobody has looked at are not
+    done.
+    """
     wanted = os.environ.get("LOADMASTER_CHROMIUM") or "/usr/bin/chromium"
     found = shutil.which(wanted)
     if found is None:
@@ -41,9 +43,19 @@ class Server:
     ids: dict[str, str]
 
     def do(self, script: str) -> str:
-        """Run some lines of Python in the server's database, with `d` the seed's names; what they print."""
+        """Run some lines of Python in the server's database, with `d` the seed's names; what they
+        print.
+        """
         argv = [sys.executable, "-m", "tests.builders_browser_seed", "--do", script]
-        return subprocess.run(argv, cwd=ROOT, env=self.environment, check=True, capture_output=True, text=True, timeout=60).stdout
+        return subprocess.run(
+            argv,
+            cwd=ROOT,
+            env=self.environment,
+            check=True,
+            capture_output=True,
+            text=True,
+            timeout=60,
+        ).stdout
 
 
 @dataclass(slots=True)
@@ -68,22 +80,30 @@ class Visitor:
 
     def overflow_px(self) -> int:
         """By how many pixels the page is wider than the window."""
-        width = self.page.evaluate("document.documentElement.scrollWidth - document.documentElement.clientWidth")
+        width = self.page.evaluate(
+            "document.documentElement.scrollWidth - document.documentElement.clientWidth"
+        )
         return int(width)
 
 
 @contextmanager
 def serving(home: Path, database: str = "") -> Iterator[Server]:
-    """The web server on a free port over a seeded SQLite file in `home`, or over the empty database of that address."""
+    """The web server on a free port over a seeded SQLite file in `home`, or over the empty database
+    of that address.
+    """
     environment = {**_environment(home), **({"DATABASE_URL": database} if database else {})}
     seeding = [sys.executable, "-m", "tests.builders_browser_seed"]
-    seeded = subprocess.run(seeding, cwd=ROOT, env=environment, capture_output=True, text=True, timeout=120)
+    seeded = subprocess.run(
+        seeding, cwd=ROOT, env=environment, capture_output=True, text=True, timeout=120
+    )
     assert seeded.returncode == 0, seeded.stderr
     ids = dict(line.split("=", 1) for line in seeded.stdout.splitlines() if "=" in line)
     port = _free_port()
     argv = [sys.executable, "-m", "controlplane.serve", "--port", str(port), "--grace", "1"]
     with (home / "web.log").open("w") as log:
-        process = subprocess.Popen(argv, cwd=ROOT, env=environment, stdout=log, stderr=subprocess.STDOUT)
+        process = subprocess.Popen(
+            argv, cwd=ROOT, env=environment, stdout=log, stderr=subprocess.STDOUT
+        )
         try:
             url = f"http://127.0.0.1:{port}"
             _wait_for(url, process, home / "web.log")
@@ -93,18 +113,35 @@ def serving(home: Path, database: str = "") -> Iterator[Server]:
             process.wait(20)
 
 
-def visit(browser: Browser, server: Server, state: StorageState | None, **options: object) -> Iterator[Visitor]:
+def visit(
+    browser: Browser, server: Server, state: StorageState | None, **options: object
+) -> Iterator[Visitor]:
     """A page of somebody, logged in or not; `options` are those of a browser context."""
     chosen = {"viewport": {"width": 1280, "height": 800}, "reduced_motion": "reduce", **options}
     context: BrowserContext = browser.new_context(storage_state=state, **chosen)  # type: ignore[arg-type]  # options by name
     context.set_default_timeout(15_000)
     page = context.new_page()
     visitor = Visitor(page, server)
-    page.on("console", lambda m: visitor.complaints.append(f"{m.type}: {m.text}") if m.type in ("error", "warning") else None)
-    page.on("pageerror", lambda error: visitor.complaints.append(f"exception: {error}"))
-    page.on("requestfailed", lambda r: visitor.complaints.append(f"failed: {r.url}") if "/live/" not in r.url else None)
     page.on(
-        "request", lambda r: visitor.complaints.append(f"fetched from elsewhere: {r.url}") if not _ours(r.url, server) else None
+        "console",
+        lambda m: (
+            visitor.complaints.append(f"{m.type}: {m.text}")
+            if m.type in ("error", "warning")
+            else None
+        ),
+    )
+    page.on("pageerror", lambda error: visitor.complaints.append(f"exception: {error}"))
+    page.on(
+        "requestfailed",
+        lambda r: visitor.complaints.append(f"failed: {r.url}") if "/live/" not in r.url else None,
+    )
+    page.on(
+        "request",
+        lambda r: (
+            visitor.complaints.append(f"fetched from elsewhere: {r.url}")
+            if not _ours(r.url, server)
+            else None
+        ),
     )
     yield visitor
     context.close()
@@ -130,7 +167,11 @@ def log_in(browser: Browser, server: Server, name: str) -> StorageState:
 
 def _environment(home: Path) -> dict[str, str]:
     kept = {n: v for n, v in os.environ.items() if n not in ("DATABASE_URL", "REDIS_URL")}
-    ours = {"LOADMASTER_HOME": str(home), "DJANGO_SETTINGS_MODULE": "tests.browser_settings", "PYTHONPATH": str(ROOT)}
+    ours = {
+        "LOADMASTER_HOME": str(home),
+        "DJANGO_SETTINGS_MODULE": "tests.browser_settings",
+        "PYTHONPATH": str(ROOT),
+    }
     return {**kept, **ours}
 
 

@@ -18,13 +18,34 @@ def seed() -> None:
     call_command("migrate", verbosity=0)
     demo = a_busy_cluster()
     a_days_energy()
-    study = {"team": demo.team.name, "policies": [{"name": "fifo"}, {"name": "randomized_greedy"}], "seeds": [1, 2]}
-    simulated = a_simulation_that_ran(demo.user, study={**study, "name": "FIFO against the optimiser"})
-    a_simulation(
-        demo.user, study={**study, "name": "half way"}, state="running", progress=0.4, left_s=95.0, message="2 of 5 runs done"
+    study = {
+        "team": demo.team.name,
+        "policies": [{"name": "fifo"}, {"name": "randomized_greedy"}],
+        "seeds": [1, 2],
+    }
+    simulated = a_simulation_that_ran(
+        demo.user, study={**study, "name": "FIFO against the optimiser"}
     )
-    a_simulation(demo.user, study={**study, "name": "broken"}, state="failed", message="workload: line 3: run_s must be a number")
-    ids = {"running": demo.running.pk, "waiting": demo.waiting.pk, "round": demo.round.pk, "cluster": demo.cluster.pk}
+    a_simulation(
+        demo.user,
+        study={**study, "name": "half way"},
+        state="running",
+        progress=0.4,
+        left_s=95.0,
+        message="2 of 5 runs done",
+    )
+    a_simulation(
+        demo.user,
+        study={**study, "name": "broken"},
+        state="failed",
+        message="workload: line 3: run_s must be a number",
+    )
+    ids = {
+        "running": demo.running.pk,
+        "waiting": demo.waiting.pk,
+        "round": demo.round.pk,
+        "cluster": demo.cluster.pk,
+    }
     ids["simulation"] = simulated.pk
     for name, value in ids.items():
         print(f"{name}={value}")  # that is how the fixture learns them

@@ -1,4 +1,6 @@
-"""Databases of a test's own beside the one that all tests share: files of SQLite, databases of the PostgreSQL server at hand."""
+"""Databases of a test's own beside the one that all tests share: files of SQLite, databases of the
+PostgreSQL server at hand.
+"""
 
 from __future__ import annotations
 
@@ -22,7 +24,9 @@ _numbers = count(1)
 _SQLITE_OPTIONS = {
     "transaction_mode": "IMMEDIATE",
     "timeout": 20,
-    "init_command": "PRAGMA journal_mode=WAL; PRAGMA synchronous=NORMAL; PRAGMA busy_timeout=20000;",
+    "init_command": (
+        "PRAGMA journal_mode=WAL; PRAGMA synchronous=NORMAL; PRAGMA busy_timeout=20000;"
+    ),
 }
 
 
@@ -48,7 +52,9 @@ def sqlite_database(path: Path) -> Iterator[str]:
 
 @contextmanager
 def postgres_database(template: str = "template0") -> Iterator[str]:
-    """The default database is a new one of the server that DATABASE_URL names, a copy of `template`; its name."""
+    """The default database is a new one of the server that DATABASE_URL names, a copy of
+    `template`; its name.
+    """
     usual, name = connections["default"], f"own_{os.getpid()}_{next(_numbers)}"
     entry = {**usual.settings_dict, "NAME": name, "CONN_MAX_AGE": 0}
     with _server(usual) as server:
@@ -63,7 +69,11 @@ def postgres_database(template: str = "template0") -> Iterator[str]:
 @contextmanager
 def _server(usual: BaseDatabaseWrapper) -> Iterator[Any]:
     """A cursor outside of any transaction."""
-    params = {name: value for name, value in usual.get_connection_params().items() if name in ("user", "password", "host", "port")}
+    params = {
+        name: value
+        for name, value in usual.get_connection_params().items()
+        if name in ("user", "password", "host", "port")
+    }
     server = psycopg2.connect(dbname="postgres", **params)
     server.autocommit = True
     try:

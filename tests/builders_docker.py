@@ -1,4 +1,5 @@
-"""Builders of tests against a real Docker Engine: tiny images, runtimes, launches with names of their own.
+"""Builders of tests against a real Docker Engine: tiny images, runtimes, launches with names of
+their own.
 
 `tests/with-docker` provides the Engine and the base image.
 """
@@ -67,7 +68,9 @@ class Site:
         """A runtime over the same folder and containers, as a restarted agent has it."""
         return DockerRuntime(self.state_dir / "runs", DockerEngine(), self.owner, self.options)
 
-    def prepare(self, spec: LaunchSpec, environment: dict[str, str] | None = None, grace_s: float = 1.0) -> RunId:
+    def prepare(
+        self, spec: LaunchSpec, environment: dict[str, str] | None = None, grace_s: float = 1.0
+    ) -> RunId:
         """Prepare a launch and wait until its container is made; its id."""
         run = RunId(spec.assignment, spec.fence)
         checkpoints = self.state_dir / "checkpoints"
@@ -122,7 +125,9 @@ def an_api() -> Iterator[docker.APIClient]:
 
 
 def clear_containers(owner: str) -> None:
-    """Remove every container of an agent, also those that it was about to remove when it was killed."""
+    """Remove every container of an agent, also those that it was about to remove when it was
+    killed.
+    """
     with an_api() as api, contextlib.closing(DockerEngine()) as engine:
         for item in api.containers(all=True, filters={"label": f"loadmaster.owner={owner}"}):
             engine.remove(item["Id"])
@@ -134,7 +139,9 @@ def boot_s() -> float:
 
 
 def an_image(files: Mapping[str, bytes | str | None], *, changes: tuple[str, ...] = ()) -> str:
-    """A tiny image of its own, of files (bytes), links (text) and folders (None); its name. Remove it with `remove_image`."""
+    """A tiny image of its own, of files (bytes), links (text) and folders (None); its name. Remove
+    it with `remove_image`.
+    """
     name = f"loadmaster-tiny:{uuid.uuid4().hex[:12]}"
     content = io.BytesIO()
     with tarfile.open(fileobj=content, mode="w") as archive:
@@ -152,7 +159,10 @@ def an_image(files: Mapping[str, bytes | str | None], *, changes: tuple[str, ...
                 archive.addfile(member, io.BytesIO(what))
     with an_api() as api:
         api.import_image_from_data(
-            content.getvalue(), repository=name.partition(":")[0], tag=name.partition(":")[2], changes=list(changes)
+            content.getvalue(),
+            repository=name.partition(":")[0],
+            tag=name.partition(":")[2],
+            changes=list(changes),
         )
     return name
 

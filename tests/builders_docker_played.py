@@ -11,16 +11,24 @@ from loadmaster.agent.runtimes.docker import DockerOptions, EngineDownError
 from loadmaster.agent.runtimes.docker.plan import (
     ContainerPlan,
 )
-from loadmaster.agent.runtimes.docker.port import Container, Image, ImageMissingError, NameTakenError, Stats
+from loadmaster.agent.runtimes.docker.port import (
+    Container,
+    Image,
+    ImageMissingError,
+    NameTakenError,
+    Stats,
+)
 
 DIGEST = "sha256:" + "a" * 64
 IMAGE = Image("sha256:" + "b" * 64)
 
 
 class PlayedEngine:
-    """An Engine in memory. `down` makes it unreachable; `lost` makes the next creation succeed although its answer is lost.
+    """An Engine in memory. `down` makes it unreachable; `lost` makes the next creation succeed
+    although its answer is lost.
 
-    `slow` creations lose their answer and go on for that many questions: the name is taken, the container not yet to be seen.
+    `slow` creations lose their answer and go on for that many questions: the name is taken, the
+    container not yet to be seen.
     """
 
     def __init__(self) -> None:
@@ -45,7 +53,11 @@ class PlayedEngine:
 
     def runs(self, owner: str) -> dict[RunId, Container]:
         self._answer()
-        found = {RunId.parse(name): c for name, c in self.made.items() if c.labels.get("loadmaster.owner") == owner}
+        found = {
+            RunId.parse(name): c
+            for name, c in self.made.items()
+            if c.labels.get("loadmaster.owner") == owner
+        }
         return {run: container for run, container in found.items() if run}
 
     def inspect(self, name: str) -> Container | None:
@@ -63,7 +75,9 @@ class PlayedEngine:
         self._answer()
         return self.images.get(reference)
 
-    def pull(self, reference: str, tell: Callable[[float], None], is_off: Callable[[], bool]) -> None:
+    def pull(
+        self, reference: str, tell: Callable[[float], None], is_off: Callable[[], bool]
+    ) -> None:
         self.pulls.append(reference)
         for fraction in self.pull_fractions:
             tell(fraction)

@@ -1,4 +1,6 @@
-"""Builders of tests in which real agents run containers for the real server: a site of two nodes, agents as processes."""
+"""Builders of tests in which real agents run containers for the real server: a site of two nodes,
+agents as processes.
+"""
 
 from __future__ import annotations
 
@@ -32,7 +34,10 @@ from tests.builders_docker import BASE, ROOT, an_api, clear_containers, python3,
 PROGRAM = "import sys; from loadmaster.cli import main; sys.exit(main())"
 """What the installed command `loadmaster` does, whichever folder it is installed in."""
 
-STUBBORN = sh("trap '' TERM; while :; do read up _ </proc/uptime; echo $up >>$HOME/marks; echo up; sleep 0.1; done")
+STUBBORN = sh(
+    "trap '' TERM; while :; do read up _ </proc/uptime; echo $up >>$HOME/marks; echo up; sleep 0.1;"
+    " done"
+)
 """A job that ignores SIGTERM and marks the time (boot clock) while it runs."""
 
 TRAINER = python3(
@@ -62,12 +67,16 @@ class DockerSite:
     def _node(self, name: str) -> NodeSite:
         owner = f"test-{self.folder.name}-{name}-{id(self)}"
         self.owners.append(owner)
-        options = DockerOptions(network=self.network, pull="missing", mounts=(AllowedMount(ROOT / "loadmaster"),))
+        options = DockerOptions(
+            network=self.network, pull="missing", mounts=(AllowedMount(ROOT / "loadmaster"),)
+        )
 
         def runtime(state_dir: Path) -> DockerRuntime:
             return DockerRuntime(state_dir / "runs", DockerEngine(), owner, options)
 
-        return NodeSite(self.cluster, self.folder / name, name, runtime, self.folder / "checkpoints")
+        return NodeSite(
+            self.cluster, self.folder / name, name, runtime, self.folder / "checkpoints"
+        )
 
     def offer(self, node: int, job: Job) -> Assignment:
         return an_offer(self.nodes[node].node, job)
@@ -75,7 +84,9 @@ class DockerSite:
     def offer_gang(self, *nodes: int, job: Job) -> list[Assignment]:
         """A launch of a rank on each of these nodes."""
         return [
-            an_offer(self.nodes[node].node, job, rank=rank, world_size=len(nodes), gang_port=PORTS[0])
+            an_offer(
+                self.nodes[node].node, job, rank=rank, world_size=len(nodes), gang_port=PORTS[0]
+            )
             for rank, node in enumerate(nodes)
         ]
 
@@ -98,7 +109,11 @@ class DockerSite:
 
 def a_docker_job(cluster: Cluster, **values: Any) -> Job:
     """A job that says hello in the base image."""
-    defaults: dict[str, Any] = {"runtime": "docker", "image": BASE, "command": list(sh("echo hello"))}
+    defaults: dict[str, Any] = {
+        "runtime": "docker",
+        "image": BASE,
+        "command": list(sh("echo hello")),
+    }
     return a_job(cluster, **{**defaults, **values})
 
 
@@ -120,7 +135,8 @@ class _Call:
 class Wire:
     """The real server on a port, for agents in processes of their own. `down` makes it unreachable.
 
-    It answers while the test waits (`until`), one call at a time, in the test's own thread and transaction.
+    It answers while the test waits (`until`), one call at a time, in the test's own thread and
+    transaction.
     """
 
     def __init__(self) -> None:
@@ -143,14 +159,18 @@ class Wire:
             call.answered.set()
 
     def take(self, request: httpx.Request) -> httpx.Response | None:
-        """The answer to a call, in the thread that took it; None where the server cannot be reached."""
+        """The answer to a call, in the thread that took it; None where the server cannot be
+        reached.
+        """
         if self.down:
             return None
         call = _Call(request)
         self._calls.put(call)
         call.answered.wait(30)
         if call.answer is not None and request.url.path.endswith("/directives"):
-            time.sleep(0.2)  # in place of the wait that the call asked for, which nobody could answer meanwhile
+            time.sleep(
+                0.2
+            )  # in place of the wait that the call asked for, which nobody could answer meanwhile
         return None if self.down else call.answer
 
     @contextlib.contextmanager
@@ -176,7 +196,9 @@ def _handler(wire: Wire) -> type[BaseHTTPRequestHandler]:
             url = httpx.URL(f"http://testserver{self.path}")
             if "wait" in url.params:
                 url = url.copy_set_param("wait", "0")
-            answer = wire.take(httpx.Request(self.command, url, headers=dict(self.headers), content=body))
+            answer = wire.take(
+                httpx.Request(self.command, url, headers=dict(self.headers), content=body)
+            )
             if answer is None:
                 self.close_connection = True
                 return
@@ -202,17 +224,47 @@ def _handler(wire: Wire) -> type[BaseHTTPRequestHandler]:
 
 
 class AgentCommand:
-    """`loadmaster agent --runtime docker` as a process; its log is kept in a file beside its state folder."""
+    """`loadmaster agent --runtime docker` as a process; its log is kept in a file beside its state
+    folder.
+    """
 
     def __init__(self, address: str, cluster: Cluster, state_dir: Path, name: str = "n1") -> None:
         self.state_dir, self.log = state_dir, state_dir.parent / f"{name}.log"
         emulation = state_dir.parent / f"{name}.yaml"
         emulation.write_text("gpu_type: V100\ncount: 2\n")
-        words = ["agent", "--server", address, "--state-dir", str(state_dir), "--name", name, "--emulate", str(emulation)]
-        words += ["--verbose", "--runtime", "docker", "--docker", "network=none", "--docker", "pull=never"]
-        environ = {**os.environ, "LOADMASTER_TOKEN": issue_enrolment_token(cluster), "PYTHONPATH": str(ROOT)}
+        words = [
+            "agent",
+            "--server",
+            address,
+            "--state-dir",
+            str(state_dir),
+            "--name",
+            name,
+            "--emulate",
+            str(emulation),
+        ]
+        words += [
+            "--verbose",
+            "--runtime",
+            "docker",
+            "--docker",
+            "network=none",
+            "--docker",
+            "pull=never",
+        ]
+        environ = {
+            **os.environ,
+            "LOADMASTER_TOKEN": issue_enrolment_token(cluster),
+            "PYTHONPATH": str(ROOT),
+        }
         with self.log.open("ab") as log:
-            self.process = subprocess.Popen([sys.executable, "-c", PROGRAM, *words], env=environ, cwd=ROOT, stderr=log, stdout=log)
+            self.process = subprocess.Popen(
+                [sys.executable, "-c", PROGRAM, *words],
+                env=environ,
+                cwd=ROOT,
+                stderr=log,
+                stdout=log,
+            )
 
     def end(self, number: int) -> int:
         self.process.send_signal(number)

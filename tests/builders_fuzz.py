@@ -1,7 +1,8 @@
-"""Requests made from the OpenAPI document, right and wrong ones, by callers of every role, against rows that exist.
+"""Requests made from the OpenAPI document, right and wrong ones, by callers of every role, against
+rows that exist.
 
-schemathesis draws the requests; what makes them reach further than the first check is done here: most get ids, names, fences and
-epochs of things that are there.
+schemathesis draws the requests; what makes them reach further than the first check is done here:
+most get ids, names, fences and epochs of things that are there.
 """
 
 from __future__ import annotations
@@ -37,7 +38,9 @@ BEYOND = 6
 
 @dataclass(slots=True)
 class Caller:
-    """Somebody who calls. `headers` are made before every call, for some calls end a token; `reach`: whether a path is for them."""
+    """Somebody who calls. `headers` are made before every call, for some calls end a token;
+    `reach`: whether a path is for them.
+    """
 
     headers: Callable[[str], dict[str, str]]
     reach: Callable[[str], bool]
@@ -46,10 +49,12 @@ class Caller:
 
 @dataclass(slots=True)
 class Fuzz:
-    """Requests of one caller, spread evenly over the operations within their reach, and a few beyond it.
+    """Requests of one caller, spread evenly over the operations within their reach, and a few
+    beyond it.
 
-    `path_names` gives values of path parameters that exist, `body_names` those of fields in bodies and addresses. `problems` holds
-    the first answer of each operation that broke a check, with how to repeat it.
+    `path_names` gives values of path parameters that exist, `body_names` those of fields in bodies
+    and addresses. `problems` holds the first answer of each operation that broke a check, with how
+    to repeat it.
     """
 
     document: Any
@@ -78,7 +83,11 @@ class Fuzz:
 
         @seed(number)
         @settings(
-            max_examples=examples, deadline=None, database=None, phases=[Phase.generate], suppress_health_check=list(HealthCheck)
+            max_examples=examples,
+            deadline=None,
+            database=None,
+            phases=[Phase.generate],
+            suppress_health_check=list(HealthCheck),
         )
         @given(case=_strategy(operation, mode), luck=st.integers(0, 2**16))
         def send(case: Any, luck: int) -> None:
@@ -91,7 +100,8 @@ class Fuzz:
         return made
 
     def _call(self, case: Any, operation: Any) -> None:
-        # Patient: how long a server takes on a machine with much other work is no fault that this looks for.
+        # Patient: how long a server takes on a machine with much other work is no fault that this
+        # looks for.
         more = {"base_url": self.base_url, "timeout": 60.0} if self.base_url else {}
         headers = self.caller.headers(operation.path)
         answer = case.call(headers=headers, **more)
@@ -100,12 +110,17 @@ class Fuzz:
             case.validate_response(answer, checks=CHECKS, headers=headers)
         except FailureGroup as failure:
             said = "\n".join(str(each) for each in failure.exceptions)
-            self.problems.setdefault(f"{operation.label} {answer.status_code}", f"{said}\n{case.as_curl_command(headers)}"[:3000])
+            self.problems.setdefault(
+                f"{operation.label} {answer.status_code}",
+                f"{said}\n{case.as_curl_command(headers)}"[:3000],
+            )
 
     def _put_names(self, case: Any, path: str, luck: random.Random) -> None:
         if case.path_parameters and luck.random() < 0.8:
             known = self.path_names(path)
-            case.path_parameters.update({n: v for n, v in known.items() if n in case.path_parameters})
+            case.path_parameters.update(
+                {n: v for n, v in known.items() if n in case.path_parameters}
+            )
         names = self.body_names(path) if luck.random() < 0.7 else {}
         for place in (case.query, case.body):
             if isinstance(place, dict):
@@ -114,5 +129,7 @@ class Fuzz:
 
 def _strategy(operation: Any, mode: GenerationMode) -> Any:
     """Wrong requests where the operation takes anything that can be wrong."""
-    takes = bool(operation.body or operation.query or operation.path_parameters or operation.headers)
+    takes = bool(
+        operation.body or operation.query or operation.path_parameters or operation.headers
+    )
     return operation.as_strategy(generation_mode=mode if takes else GenerationMode.POSITIVE)

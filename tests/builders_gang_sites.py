@@ -46,7 +46,9 @@ class Site:
         return lead, members
 
     def led(self, *words: dict[str, Any]) -> tuple[Member, Line]:
-        """A member that has met, or is about to meet, a lead that is played and has said these words."""
+        """A member that has met, or is about to meet, a lead that is played and has said these
+        words.
+        """
         member = Member(self.address, Pass(TICKET_TOKEN, 2, 1), 1, self.telling(), MEET_S)
         with socket.create_server(parse_address(self.address)) as server:
             meeting = Meeting(member)
@@ -60,7 +62,9 @@ class Site:
 
 
 class Meeting:
-    """A member's meeting, in a thread, because the test plays the other side of it; what it raises comes out at its end."""
+    """A member's meeting, in a thread, because the test plays the other side of it; what it raises
+    comes out at its end.
+    """
 
     def __init__(self, member: Member) -> None:
         self._member = member

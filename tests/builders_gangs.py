@@ -1,4 +1,6 @@
-"""Builders of gangs: ranks as threads of this process, and ranks as processes, as agents would start them."""
+"""Builders of gangs: ranks as threads of this process, and ranks as processes, as agents would
+start them.
+"""
 
 from __future__ import annotations
 
@@ -25,8 +27,9 @@ JOURNALS = "TORCH_JOB_JOURNALS"
 TICKET_TOKEN = "the token of the launch"
 MEET_S = 20.0
 
-# Steps in lockstep, as by a collective operation: each rank sends its number to the other and waits for that of the other. A rank
-# that is gone makes the other one fail (`ConnectionError`), or, where `patient` is set, wait for ever.
+# Steps in lockstep, as by a collective operation: each rank sends its number to the other and waits
+# for that of the other. A rank that is gone makes the other one fail (`ConnectionError`), or, where
+# `patient` is set, wait for ever.
 GANG_JOB = """
 import json, os, socket, sys, time
 from pathlib import Path
@@ -88,8 +91,12 @@ def gang_job(in_step: str = "time.sleep(0.01)") -> str:
 
 
 def free_port() -> int:
-    """A port that nothing listens on now, nor on its neighbour, as a gang needs two; none that a connection could be given."""
-    while not (_is_free(port := random.SystemRandom().randrange(20_000, 32_000)) and _is_free(port + 1)):
+    """A port that nothing listens on now, nor on its neighbour, as a gang needs two; none that a
+    connection could be given.
+    """
+    while not (
+        _is_free(port := random.SystemRandom().randrange(20_000, 32_000)) and _is_free(port + 1)
+    ):
         pass
     return port
 
@@ -119,7 +126,9 @@ class Ended:
 
 @dataclass
 class Threads:
-    """Ranks as threads: `train(rank, step)` is a step, `wish(rank, step)` a reason to end at a boundary."""
+    """Ranks as threads: `train(rank, step)` is a step, `wish(rank, step)` a reason to end at a
+    boundary.
+    """
 
     size: int
     train: Callable[[int, int], object] = lambda rank, step: None
@@ -153,7 +162,10 @@ class Threads:
     @contextmanager
     def running(self, ranks: Sequence[int] | None = None) -> Iterator[None]:
         """The ranks train meanwhile; at the end they are waited for."""
-        threads = [threading.Thread(target=self._run, args=(rank,), daemon=True) for rank in ranks or range(self.size)]
+        threads = [
+            threading.Thread(target=self._run, args=(rank,), daemon=True)
+            for rank in ranks or range(self.size)
+        ]
         for thread in threads:
             thread.start()
         yield
@@ -170,7 +182,9 @@ class Threads:
             ended.step = self.begin
             while ended.step < self.total:
                 wish = self.wish(rank, ended.step)
-                if why := gang.pass_boundary(ended.step, wish if wish and gang.heeds(wish) else None):
+                if why := gang.pass_boundary(
+                    ended.step, wish if wish and gang.heeds(wish) else None
+                ):
                     ended.why = why
                     break
                 self.train(rank, ended.step)
@@ -186,7 +200,8 @@ class Threads:
 
 @dataclass
 class GangLaunches:
-    """Launches of a job of two ranks in processes of their own, each with a run folder, over one folder of checkpoints.
+    """Launches of a job of two ranks in processes of their own, each with a run folder, over one
+    folder of checkpoints.
 
     With `blind` rank 1 has that folder instead.
     """
@@ -208,16 +223,25 @@ class GangLaunches:
         """The same of a module that is told where to write its result."""
         return self._start(("-m", module), environ)
 
-    def _start(self, command: tuple[str, ...], environ: dict[str, str]) -> list[subprocess.Popen[bytes]]:
+    def _start(
+        self, command: tuple[str, ...], environ: dict[str, str]
+    ) -> list[subprocess.Popen[bytes]]:
         port = free_port()
         self.processes = [
-            launches.start(*command, str(self.result(rank)), **{**self._environ(rank, port), **environ})
+            launches.start(
+                *command, str(self.result(rank)), **{**self._environ(rank, port), **environ}
+            )
             for rank, launches in enumerate(self.ranks)
         ]
         return self.processes
 
     def _environ(self, rank: int, port: int) -> dict[str, str]:
-        given = {"RANK": str(rank), "WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)}
+        given = {
+            "RANK": str(rank),
+            "WORLD_SIZE": "2",
+            "MASTER_ADDR": "127.0.0.1",
+            "MASTER_PORT": str(port),
+        }
         own = {"LOADMASTER_RANK": str(rank), "LOADMASTER_WORLD_SIZE": "2"}
         folder = self.blind if rank and self.blind else self.ranks[0].checkpoints
         place = {"LOADMASTER_CHECKPOINT_DIR": str(folder)}

@@ -42,10 +42,16 @@ def cluster(v100: int, p100: int, k80: int) -> tuple[Any, ...]:
 
 
 def two_jobs(*gpus: int) -> Snapshot:
-    return a_snapshot(cluster(*gpus), [a_job("j0", "a"), a_job("j1", "b")], [a_kind("a", FASTER), a_kind("b", SLOWER)])
+    return a_snapshot(
+        cluster(*gpus),
+        [a_job("j0", "a"), a_job("j1", "b")],
+        [a_kind("a", FASTER), a_kind("b", SLOWER)],
+    )
 
 
-def simulated(nodes: Any, kinds: list[KindView], jobs: list[JobView], policy: Policy, **scene: Any) -> Simulation:
+def simulated(
+    nodes: Any, kinds: list[KindView], jobs: list[JobView], policy: Policy, **scene: Any
+) -> Simulation:
     return Simulation(Scene(nodes, tuple(kinds), round_s=ROUND_S, **scene), jobs, policy)
 
 
@@ -54,7 +60,11 @@ def steps_of(job: str, steps: float, kind: str = "k", **fields: Any) -> JobView:
     return a_job(job, kind, remaining_steps=steps, total_steps=steps, **fields)
 
 
-PRICES = (GpuTypeView("V100", 15.7, 32.0, 3.1), GpuTypeView("P100", 9.3, 16.0, 2.0), GpuTypeView("K80", 4.1, 12.0, 0.8))
+PRICES = (
+    GpuTypeView("V100", 15.7, 32.0, 3.1),
+    GpuTypeView("P100", 9.3, 16.0, 2.0),
+    GpuTypeView("K80", 4.1, 12.0, 0.8),
+)
 """What an hour costs, as in the exact case of spec/gavel.md."""
 
 TEAMS = (TeamView("red", 3.0), TeamView("blue", 1.0, TeamOrder.FIFO))
@@ -63,14 +73,21 @@ TEAMS = (TeamView("red", 3.0), TeamView("blue", 1.0, TeamOrder.FIFO))
 def with_teams_and_prices(
     snapshot: Snapshot, weights: Sequence[float] = (1.0,), prices: Sequence[GpuTypeView] = PRICES
 ) -> Snapshot:
-    """The same with jobs that are red, blue and of no team by turns, of these weights by turns, and with prices."""
+    """The same with jobs that are red, blue and of no team by turns, of these weights by turns, and
+    with prices.
+    """
     names = ("red", "blue", "")
-    jobs = [replace(job, team=names[i % 3], weight=weights[i % len(weights)]) for i, job in enumerate(snapshot.jobs)]
+    jobs = [
+        replace(job, team=names[i % 3], weight=weights[i % len(weights)])
+        for i, job in enumerate(snapshot.jobs)
+    ]
     return replace(snapshot, jobs=Jobs(JobColumns.of(jobs)), teams=TEAMS, gpu_types=tuple(prices))
 
 
 class Held:
-    """Shares of a plan held against what is known of the jobs: each job is a class of `division`. Objectives are to be high."""
+    """Shares of a plan held against what is known of the jobs: each job is a class of `division`.
+    Objectives are to be high.
+    """
 
     def __init__(self, snapshot: Snapshot, plan: Plan) -> None:
         self.snapshot, self.plan = snapshot, plan
@@ -81,7 +98,10 @@ class Held:
     @cached_property
     def time(self) -> Floats:
         """float64[M, T]: the part of the time that each job has on each type."""
-        rows = [[self.plan.shares.get(job, {}).get(t, 0.0) for t in self.division.types] for job in self.observed.classes.keys]
+        rows = [
+            [self.plan.shares.get(job, {}).get(t, 0.0) for t in self.division.types]
+            for job in self.observed.classes.keys
+        ]
         return np.array(rows, dtype=np.float64).reshape(len(rows), len(self.division.types))
 
     @cached_property
@@ -97,7 +117,11 @@ class Held:
 
     def least_level(self, weight: Floats) -> float:
         """Max-min fairness by these weights."""
-        return float((self.division.scale / weight * self.throughput * inverse(self.division.equal_rates)).min())
+        return float(
+            (
+                self.division.scale / weight * self.throughput * inverse(self.division.equal_rates)
+            ).min()
+        )
 
     def by_jobs(self) -> float:
         """Max-min fairness of jobs."""
@@ -107,7 +131,9 @@ class Held:
         """The first level of fairness among teams, by weights inside each."""
         weights = {team.name: team.weight for team in self.snapshot.teams}
         of_team = np.array([weights.get(name, 1.0) for name in self.observed.classes.entities])
-        total = np.bincount(self.division.entity, weights=self.division.weight, minlength=len(of_team))
+        total = np.bincount(
+            self.division.entity, weights=self.division.weight, minlength=len(of_team)
+        )
         return self.least_level((of_team / total)[self.division.entity] * self.division.weight)
 
     def rho(self) -> float:
@@ -116,7 +142,11 @@ class Held:
         elapsed_s = self.snapshot.now_s - self.observed.number("arrival_s")
         done_s = np.maximum(self.observed.number("total_steps") - self.steps, 0.0) / isolated
         with np.errstate(divide="ignore"):
-            return -float(((elapsed_s + self.steps / self.throughput) / (done_s + self.steps / isolated)).max())
+            return -float(
+                (
+                    (elapsed_s + self.steps / self.throughput) / (done_s + self.steps / isolated)
+                ).max()
+            )
 
     def makespan(self) -> float:
         """Until all have ended, below 0."""
@@ -140,7 +170,10 @@ class Held:
     def per_price(self) -> float:
         """Progress per price of the GPUs in use."""
         price = {of.name: of.price_per_hour for of in self.snapshot.gpu_types}
-        spent = float((self.division.scale @ self.time) @ np.array([price[name] for name in self.division.types]))
+        spent = float(
+            (self.division.scale @ self.time)
+            @ np.array([price[name] for name in self.division.types])
+        )
         return float(self.relative.sum()) / spent if spent > 0.0 else 0.0
 
 

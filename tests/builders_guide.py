@@ -1,7 +1,9 @@
-"""The operator's guide as a test reads it: its blocks, and a shell in which what a person would type is run.
+"""The operator's guide as a test reads it: its blocks, and a shell in which what a person would
+type is run.
 
-A block `console` is run: `$ ` begins a command, `> ` goes on with it, other lines are what it prints, `...` standing for whatever
-differs. A block `bash` needs root, systemd, compose or a second machine: it is only looked at. There is no third kind.
+A block `console` is run: `$ ` begins a command, `> ` goes on with it, other lines are what it
+prints, `...` standing for whatever differs. A block `bash` needs root, systemd, compose or a second
+machine: it is only looked at. There is no third kind.
 """
 
 from __future__ import annotations
@@ -37,11 +39,17 @@ class Step:
 
 
 def blocks(text: str) -> list[Block]:
-    """All blocks of a document; ValueError for one of an unknown kind or one that is merely indented."""
-    found = [Block(m[1].strip(), m[2], text.count("\n", 0, m.start()) + 1) for m in _BLOCK.finditer(text)]
+    """All blocks of a document; ValueError for one of an unknown kind or one that is merely
+    indented.
+    """
+    found = [
+        Block(m[1].strip(), m[2], text.count("\n", 0, m.start()) + 1) for m in _BLOCK.finditer(text)
+    ]
     for block in found:
         if block.kind not in KINDS:
-            raise ValueError(f"line {block.line}: a block of kind {block.kind!r}; {' or '.join(KINDS)} are known")
+            raise ValueError(
+                f"line {block.line}: a block of kind {block.kind!r}; {' or '.join(KINDS)} are known"
+            )
     rest = _BLOCK.sub(lambda m: "\n" * m[0].count("\n"), text)
     for number, line in enumerate(rest.splitlines(), 1):
         if line.startswith(("    ", "\t", "```")):
@@ -67,7 +75,9 @@ def steps(block: Block) -> Iterator[Step]:
 
 
 def missing(expected: tuple[str, ...], output: str) -> str | None:
-    """The first expected line that the output does not have after those before it; None if all are there."""
+    """The first expected line that the output does not have after those before it; None if all are
+    there.
+    """
     lines = iter([" ".join(line.split()) for line in output.splitlines()])
     for wanted in expected:
         parts = [re.escape(" ".join(part.split())) for part in wanted.split("...")]
@@ -78,9 +88,11 @@ def missing(expected: tuple[str, ...], output: str) -> str | None:
 
 
 class Shell:
-    """Runs commands one after another as one person at one prompt would: folder, variables and functions stay.
+    """Runs commands one after another as one person at one prompt would: folder, variables and
+    functions stay.
 
-    The one-time password that a command has printed last is typed in where `loadmaster login` asks for it.
+    The one-time password that a command has printed last is typed in where `loadmaster login` asks
+    for it.
     """
 
     def __init__(self, folder: Path, environment: Mapping[str, str], prelude: str) -> None:
@@ -91,11 +103,16 @@ class Shell:
 
     def run(self, command: str) -> tuple[int, str]:
         """(exit status, output and errors)."""
-        keep = f'rc=$?; {{ export -p; declare -f; printf "cd %q\\n" "$PWD"; }} > {self.state}; exit $rc'
+        keep = (
+            f'rc=$?; {{ export -p; declare -f; printf "cd %q\\n" "$PWD"; }} > {self.state};'
+            " exit $rc"
+        )
         done = subprocess.run(
             ["bash", "-c", f"source {self.state}\n{command}\n{keep}"],
-            cwd=self.folder, env=self.environment, text=True, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
-            input=f"{self.password}\n" if command.startswith("loadmaster login") else "", timeout=PATIENCE_S, check=False,
+            cwd=self.folder, env=self.environment, text=True, stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            input=f"{self.password}\n" if command.startswith("loadmaster login") else "",
+            timeout=PATIENCE_S, check=False,
         )  # fmt: skip
         if found := _PASSWORD.findall(done.stdout):
             self.password = found[-1]

@@ -1,4 +1,6 @@
-"""Builders of the jobs part: job data as people send it, placements as rounds commit them, output as agents ship it."""
+"""Builders of the jobs part: job data as people send it, placements as rounds commit them, output
+as agents ship it.
+"""
 
 from __future__ import annotations
 
@@ -17,18 +19,32 @@ from loadmaster.protocol import AssignmentState
 
 def job_fields(**fields: Any) -> dict[str, Any]:
     """The least a job says, with these fields put over it; None leaves one out."""
-    data: dict[str, Any] = {"name": "digits", "command": ["python", "train.py"], "steps": 100, **fields}
+    data: dict[str, Any] = {
+        "name": "digits",
+        "command": ["python", "train.py"],
+        "steps": 100,
+        **fields,
+    }
     return {name: value for name, value in data.items() if value is not None}
 
 
 def a_placement(
-    job: Job, node: Node, state: AssignmentState = AssignmentState.RUNNING, *, ended_ago_s: float | None = None, **values: Any
+    job: Job,
+    node: Node,
+    state: AssignmentState = AssignmentState.RUNNING,
+    *,
+    ended_ago_s: float | None = None,
+    **values: Any,
 ) -> Assignment:
-    """An assignment of the job on the node's first devices, at the job's next fence; one that is live holds its slots."""
+    """An assignment of the job on the node's first devices, at the job's next fence; one that is
+    live holds its slots.
+    """
     job.fence += 1
     job.save(update_fields=["fence"])
     ended_at = None if ended_ago_s is None else timezone.now() - timedelta(seconds=ended_ago_s)
-    assignment = Assignment.objects.create(job=job, node=node, fence=job.fence, state=state, ended_at=ended_at, **values)
+    assignment = Assignment.objects.create(
+        job=job, node=node, fence=job.fence, state=state, ended_at=ended_at, **values
+    )
     for device in node.devices.all()[: assignment.gpus]:
         AssignmentSlot.objects.create(assignment=assignment, device=device, live=ended_at is None)
     return assignment
@@ -39,7 +55,9 @@ def output(assignment: Assignment, *pieces: bytes, stream: str = "stdout") -> No
     last = assignment.log_chunks.filter(stream=stream).order_by("-offset").first()
     offset = last.offset + last.size if last else 0
     for piece in pieces:
-        LogChunk.objects.create(assignment=assignment, stream=stream, offset=offset, size=len(piece), data=piece)
+        LogChunk.objects.create(
+            assignment=assignment, stream=stream, offset=offset, size=len(piece), data=piece
+        )
         offset += len(piece)
 
 

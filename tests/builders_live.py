@@ -1,4 +1,6 @@
-"""Builders for rounds on the live cluster: a round in this process, and agents' words without agents."""
+"""Builders for rounds on the live cluster: a round in this process, and agents' words without
+agents.
+"""
 
 from __future__ import annotations
 
@@ -16,26 +18,47 @@ from controlplane.live.world import Ports, Solve, hold_round
 from controlplane.models import Reason, Round
 from controlplane.rounds import RoundResult
 from jobs.models import Job
-from loadmaster.protocol import Accept, AssignmentState, MetricsBatch, ProgressSample, ReasonClass, StateReport
+from loadmaster.protocol import (
+    Accept,
+    AssignmentState,
+    MetricsBatch,
+    ProgressSample,
+    ReasonClass,
+    StateReport,
+)
 from policies.plan import Placement, Plan, PlanStatus, WaitCode, Waiting
 from policies.snapshot import JobPhase, JobView, RankSeat, Snapshot
 from tests.builders import a_job
 
 IN_ONE_TRANSACTION_S = 600.0
-"""A test's round is inside of the test's transaction, where no other connection could renew its lock: it gets a long one."""
+"""A test's round is inside of the test's transaction, where no other connection could renew its
+lock: it gets a long one.
+"""
 
 
-def a_round(cluster: Cluster, solve: Solve = solve_here, *, at_s: float | None = None, reason: Reason = Reason.OPERATOR) -> Round:
-    """Ask for a round and hold it, with the cluster's policy unless another `solve` is given; its row."""
+def a_round(
+    cluster: Cluster,
+    solve: Solve = solve_here,
+    *,
+    at_s: float | None = None,
+    reason: Reason = Reason.OPERATOR,
+) -> Round:
+    """Ask for a round and hold it, with the cluster's policy unless another `solve` is given; its
+    row.
+    """
     request_reschedule(cluster, reason)
     assert a_round_of_waiting_events(cluster, solve, at_s=at_s) is not None
     return Round.objects.filter(cluster=cluster).latest("number")
 
 
-def a_round_of_waiting_events(cluster: Cluster, solve: Solve = solve_here, *, at_s: float | None = None) -> RoundResult | None:
+def a_round_of_waiting_events(
+    cluster: Cluster, solve: Solve = solve_here, *, at_s: float | None = None
+) -> RoundResult | None:
     """Hold a round if events wait."""
     clock = (lambda: at_s) if at_s is not None else (lambda: timezone.now().timestamp())
-    return hold_round(cluster.pk, Ports(solve, clock, expiry_s=IN_ONE_TRANSACTION_S, renew_s=IN_ONE_TRANSACTION_S))
+    return hold_round(
+        cluster.pk, Ports(solve, clock, expiry_s=IN_ONE_TRANSACTION_S, renew_s=IN_ONE_TRANSACTION_S)
+    )
 
 
 def placing(**places: tuple[Any, ...]) -> Solve:
@@ -49,7 +72,9 @@ def placing(**places: tuple[Any, ...]) -> Solve:
             if name in ids
         )
         placed = {p.job for p in placements}
-        waiting = tuple(Waiting(job.id, _code(job)) for job in snapshot.jobs if job.id not in placed)
+        waiting = tuple(
+            Waiting(job.id, _code(job)) for job in snapshot.jobs if job.id not in placed
+        )
         return Plan("told", PlanStatus.HEURISTIC, placements, waiting)
 
     return solve
@@ -74,14 +99,24 @@ def accepted(assignment: Assignment) -> None:
     accept(node.pk, assignment.pk, Accept(epoch=node.epoch, fence=assignment.fence))
 
 
-def said(assignment: Assignment, state: AssignmentState, reason_class: ReasonClass | None = None, **values: Any) -> Assignment:
+def said(
+    assignment: Assignment,
+    state: AssignmentState,
+    reason_class: ReasonClass | None = None,
+    **values: Any,
+) -> Assignment:
     """The agent has reported a state."""
     assignment.refresh_from_db()
     assignment.node.refresh_from_db()
     seq, now_s = assignment.report_seq + 1, timezone.now().timestamp()
     reason = reason_class or (ReasonClass.PREEMPT if state is AssignmentState.PREEMPTED else None)
     report = StateReport(
-        assignment.node.epoch, assignment.fence, seq, state, now_s, **{"exit_code": 0, "reason_class": reason, **values}
+        assignment.node.epoch,
+        assignment.fence,
+        seq,
+        state,
+        now_s,
+        **{"exit_code": 0, "reason_class": reason, **values},
     )
     report_state(assignment.node_id, assignment.pk, report)
     assignment.refresh_from_db()
@@ -92,7 +127,9 @@ def progressed(assignment: Assignment, steps: int, event: str = "progress") -> N
     """The agent has reported progress (event "checkpoint": saved)."""
     assignment.refresh_from_db()
     sample = ProgressSample(timezone.now().timestamp(), event, steps, steps, 1.0)
-    batch = MetricsBatch(assignment.node.epoch, assignment.fence, assignment.metrics_seq + 1, (sample,))
+    batch = MetricsBatch(
+        assignment.node.epoch, assignment.fence, assignment.metrics_seq + 1, (sample,)
+    )
     record_metrics(assignment.node, assignment.pk, batch)
 
 
@@ -116,7 +153,10 @@ def refused(row: Round) -> dict[str, str]:
 def running(cluster: Cluster, name: str, node: Node, *devices: Device, **values: Any) -> Assignment:
     """A job of that name that runs on these devices since a round placed it there."""
     job = a_job(cluster, name=name, **{"gpus_max": 2, **values})
-    live = {a.job.name: (a.node, *(s.device for s in a.slots.all())) for a in Assignment.objects.filter(ended_at=None)}
+    live = {
+        a.job.name: (a.node, *(s.device for s in a.slots.all()))
+        for a in Assignment.objects.filter(ended_at=None)
+    }
     a_round(cluster, placing(**{name: (node, *devices)}, **live))
     return taken(Assignment.objects.get(job=job))
 

@@ -7,7 +7,15 @@ from typing import Any
 
 from controlplane.simulation.reproduce.armida import TABLE_V
 from controlplane.simulation.world import Scene
-from policies.snapshot import EnergyStep, GpuTypeView, JobView, KindView, NodeView, Source, Throughput
+from policies.snapshot import (
+    EnergyStep,
+    GpuTypeView,
+    JobView,
+    KindView,
+    NodeView,
+    Source,
+    Throughput,
+)
 from tests.builders_policies import PRICE_PER_KWH, PUE, a_node
 
 STEPS_PER_EPOCH = 1000
@@ -28,8 +36,14 @@ WEIGHTS = {p: 0.00025371 + (p - 1) * (0.00044399 - 0.00025371) / 4 for p in rang
 
 
 def armida_nodes() -> tuple[NodeView, ...]:
-    """The experiment's three nodes: one V100, two V100, one T4 (the paper's Table II without armida-04, which profiles)."""
-    return (a_node("armida-05", "V100", 1), a_node("armida-06", "V100", 2), a_node("armida-07", "T4", 1))
+    """The experiment's three nodes: one V100, two V100, one T4 (the paper's Table II without
+    armida-04, which profiles).
+    """
+    return (
+        a_node("armida-05", "V100", 1),
+        a_node("armida-06", "V100", 2),
+        a_node("armida-07", "T4", 1),
+    )
 
 
 def armida_kinds(faster: dict[str, float] | None = None) -> tuple[KindView, ...]:
@@ -40,7 +54,8 @@ def armida_kinds(faster: dict[str, float] | None = None) -> tuple[KindView, ...]
             name,
             name,
             tuple(
-                Throughput(t, g, STEPS_PER_EPOCH / (s * factors.get(name, 1.0)), Source.MEASURED) for (t, g), s in seconds.items()
+                Throughput(t, g, STEPS_PER_EPOCH / (s * factors.get(name, 1.0)), Source.MEASURED)
+                for (t, g), s in seconds.items()
             ),
         )
         for name, seconds in SECONDS_PER_EPOCH.items()
@@ -66,8 +81,17 @@ def table_v_jobs() -> tuple[JobView, ...]:
     )
 
 
-def a_scene(nodes: tuple[NodeView, ...] | None = None, kinds: tuple[KindView, ...] | None = None, **fields: Any) -> Scene:
+def a_scene(
+    nodes: tuple[NodeView, ...] | None = None,
+    kinds: tuple[KindView, ...] | None = None,
+    **fields: Any,
+) -> Scene:
     """ARMIDA with the paper's price and PUE, unless something else is given."""
     given: dict[str, Any] = {"energy": (EnergyStep(0.0, inf, PRICE_PER_KWH, PUE),)}
     types = (GpuTypeView("V100", 15.7, 32.0), GpuTypeView("T4", 8.1, 16.0))
-    return Scene(nodes=nodes or armida_nodes(), kinds=kinds or armida_kinds(), gpu_types=types, **{**given, **fields})
+    return Scene(
+        nodes=nodes or armida_nodes(),
+        kinds=kinds or armida_kinds(),
+        gpu_types=types,
+        **{**given, **fields},
+    )

@@ -14,7 +14,10 @@ from controlplane.simulation.switches import Switches
 
 A_CLUSTER: Mapping[str, Any] = {
     "name": "small",
-    "nodes": [{"name": "v", "gpu_type": "V100", "gpus": 2}, {"name": "t", "gpu_type": "T4", "gpus": 1, "count": 2}],
+    "nodes": [
+        {"name": "v", "gpu_type": "V100", "gpus": 2},
+        {"name": "t", "gpu_type": "T4", "gpus": 1, "count": 2},
+    ],
     "energy": {"price_per_kwh": 0.172, "pue": 1.33, "emissions_g_per_kwh": 250.0},
 }
 
@@ -33,8 +36,16 @@ def a_study_document(**fields: Any) -> dict[str, Any]:
 
 def an_outcome(**fields: Any) -> Outcome:
     """Three jobs on two GPUs: one in time, one late by 50 s, one that is never completed."""
-    counts = {name: np.array([1, 2, 0]) for name in ("launches", "preemptions", "migrations", "failures")}
-    stays = Stays(np.array([0, 1]), np.array([0, 1]), (("gpu0",), ("gpu0",)), np.array([100.0, 200.0]), np.array([200.0, 350.0]))
+    counts = {
+        name: np.array([1, 2, 0]) for name in ("launches", "preemptions", "migrations", "failures")
+    }
+    stays = Stays(
+        np.array([0, 1]),
+        np.array([0, 1]),
+        (("gpu0",), ("gpu0",)),
+        np.array([100.0, 200.0]),
+        np.array([200.0, 350.0]),
+    )
     given: dict[str, Any] = {
         "policy": "fifo",
         "workload": "three jobs",
@@ -67,5 +78,11 @@ def an_outcome(**fields: Any) -> Outcome:
 def a_finished_run(outcome: Outcome | None = None, **facts: Any) -> FinishedRun:
     """The outcome above with its workload's facts."""
     outcome = outcome or an_outcome()
-    given: dict[str, Any] = {"name": "three jobs", "jobs": 3, "kinds": 1, "span_s": 100.0, "facts": {"load": 0.5}}
+    given: dict[str, Any] = {
+        "name": "three jobs",
+        "jobs": 3,
+        "kinds": 1,
+        "span_s": 100.0,
+        "facts": {"load": 0.5},
+    }
     return FinishedRun(outcome, ("k",) * len(outcome.job_ids), WorkloadFacts(**{**given, **facts}))

@@ -11,19 +11,34 @@ from typing import Any
 from django.contrib.auth.models import User
 from django.utils import timezone
 
-from clusters.models import Assignment, AssignmentSlot, Cluster, Device, GpuType, LogChunk, Node, ProgressPoint
+from clusters.models import (
+    Assignment,
+    AssignmentSlot,
+    Cluster,
+    Device,
+    GpuType,
+    LogChunk,
+    Node,
+    ProgressPoint,
+)
 from controlplane.models import Round
 from jobs.models import Attempt, Job, JobEvent, Team
 from tests.builders import a_cluster, a_gpu_type, a_job, a_kind, a_node, a_team, a_user, at
 
 
-def an_assignment(job: Job, node: Node, *, gpus: int = 1, first: int = 0, live: bool = True, **values: Any) -> Assignment:
-    """A placement of the job on GPUs `first`.. of the node; running for a minute unless told otherwise."""
+def an_assignment(
+    job: Job, node: Node, *, gpus: int = 1, first: int = 0, live: bool = True, **values: Any
+) -> Assignment:
+    """A placement of the job on GPUs `first`.. of the node; running for a minute unless told
+    otherwise.
+    """
     started = values.pop("started", timezone.now() - timedelta(seconds=60))
     fence = values.pop("fence", job.fence + 1)
     defaults: dict[str, Any] = {
-        "gpus": gpus, "fence": fence, "state": "running" if live else "preempted", "accepted_at": started, "running_at": started,
-        "steps_per_s": 2.0, "predicted_steps_per_s": 2.1, "predicted_run_s": 600.0, "predicted_energy_cost": Decimal("0.0042"),
+        "gpus": gpus, "fence": fence, "state": "running" if live else "preempted",
+        "accepted_at": started, "running_at": started,
+        "steps_per_s": 2.0, "predicted_steps_per_s": 2.1, "predicted_run_s": 600.0,
+        "predicted_energy_cost": Decimal("0.0042"),
     }  # fmt: skip
     assignment = Assignment.objects.create(job=job, node=node, **{**defaults, **values})
     Assignment.objects.filter(pk=assignment.pk).update(created_at=started)
@@ -34,13 +49,19 @@ def an_assignment(job: Job, node: Node, *, gpus: int = 1, first: int = 0, live: 
     return assignment
 
 
-def a_log(assignment: Assignment, text: str, *, stream: str = "stdout", offset: int = 0) -> LogChunk:
+def a_log(
+    assignment: Assignment, text: str, *, stream: str = "stdout", offset: int = 0
+) -> LogChunk:
     """A piece of its output."""
     data = text.encode()
-    return LogChunk.objects.create(assignment=assignment, stream=stream, offset=offset, size=len(data), data=data)
+    return LogChunk.objects.create(
+        assignment=assignment, stream=stream, offset=offset, size=len(data), data=data
+    )
 
 
-def losses(assignment: Assignment, *, count: int = 60, every: int = 10, first_step: int = 0) -> None:
+def losses(
+    assignment: Assignment, *, count: int = 60, every: int = 10, first_step: int = 0
+) -> None:
     """A falling loss, sampled `count` times."""
     start = timezone.now() - timedelta(seconds=count)
     ProgressPoint.objects.bulk_create(
@@ -73,7 +94,9 @@ class Demo:
 
 
 def a_busy_cluster() -> Demo:
-    """Three nodes of three emulated GPU types, jobs in most states, a migration, a log, and some rounds."""
+    """Three nodes of three emulated GPU types, jobs in most states, a migration, a log, and some
+    rounds.
+    """
     cluster = a_cluster(name="demo")
     team = a_team("vision")
     user, operator = a_user("ada", team=team), a_user("grace", operator=True)
@@ -86,21 +109,45 @@ def a_busy_cluster() -> Demo:
         a_node(cluster, gpu_type="P100", gpus=2, name="charlie", emulated=True, role="profiling"),
     )
     speeds = {("A100", 1): 5.2, ("A100", 2): 9.7, ("V100", 1): 3.1, ("V100", 2): 5.6}
-    convnet, dense = a_kind("convnet digits", steps_per_s=speeds), a_kind("dense diabetes", steps_per_s={("V100", 1): 11.0})
+    convnet, dense = (
+        a_kind("convnet digits", steps_per_s=speeds),
+        a_kind("dense diabetes", steps_per_s={("V100", 1): 11.0}),
+    )
     common: dict[str, Any] = {"team": team, "user": user, "tardiness_weight": 0.002}
     running = _a_running_job(cluster, nodes, kind=convnet, **common)
     other = a_job(
-        cluster, name="dense-diabetes", kind=dense, state="running", total_steps=5000, steps_done=3900, due_at=at(-130), **common
+        cluster,
+        name="dense-diabetes",
+        kind=dense,
+        state="running",
+        total_steps=5000,
+        steps_done=3900,
+        due_at=at(-130),
+        **common,
     )
     an_assignment(other, nodes[1], gpus=2, started=at(-500))
-    secret = a_job(cluster, name="not-for-ada", kind=dense, state="running", total_steps=900, steps_done=200)
+    secret = a_job(
+        cluster, name="not-for-ada", kind=dense, state="running", total_steps=900, steps_done=200
+    )
     an_assignment(secret, nodes[1], first=2, started=at(-200))
-    detail = {"nodes": [str(nodes[0].pk)], "jobs": [str(running.pk)], "earliest_s": at(400).timestamp()}
+    detail = {
+        "nodes": [str(nodes[0].pk)],
+        "jobs": [str(running.pk)],
+        "earliest_s": at(400).timestamp(),
+    }
     waiting = a_job(
-        cluster, name="recurrent-sequences", kind=convnet, total_steps=4000, due_at=at(3000), waiting_code="no_capacity",
+        cluster, name="recurrent-sequences", kind=convnet, total_steps=4000, due_at=at(3000),
+        waiting_code="no_capacity",
         waiting_detail=detail, **common,
     )  # fmt: skip
-    a_job(cluster, name="wide-convnet", kind=a_kind("wide"), state="profiling", total_steps=800, **common)
+    a_job(
+        cluster,
+        name="wide-convnet",
+        kind=a_kind("wide"),
+        state="profiling",
+        total_steps=800,
+        **common,
+    )
     a_job(cluster, name="night-run", kind=dense, state="held", total_steps=90_000, **common)
     a_job(
         cluster,
@@ -122,26 +169,47 @@ def a_busy_cluster() -> Demo:
         **common,
     )
     _devices_at_work(nodes)
-    return Demo(cluster, team, user, operator, running, waiting, nodes, _rounds(cluster, running, waiting, nodes))
+    return Demo(
+        cluster,
+        team,
+        user,
+        operator,
+        running,
+        waiting,
+        nodes,
+        _rounds(cluster, running, waiting, nodes),
+    )
 
 
 def _a_running_job(cluster: Cluster, nodes: tuple[Node, ...], **values: Any) -> Job:
     job = a_job(
-        cluster, name="convnet-digits-large", state="running", total_steps=2400, steps_done=1180, checkpoint_steps=1150, gpus_max=2,
+        cluster, name="convnet-digits-large", state="running", total_steps=2400, steps_done=1180,
+        checkpoint_steps=1150, gpus_max=2,
         due_at=at(760), first_loss=2.24, last_loss=0.31, started_at=at(-1300), **values,
     )  # fmt: skip
     attempt = Attempt.objects.create(job=job, number=1)
     first = an_assignment(
-        job, nodes[1], live=False, started=at(-1300), ended_at=at(-520), attempt=attempt, steps_done=600,
+        job, nodes[1], live=False, started=at(-1300), ended_at=at(-520), attempt=attempt,
+        steps_done=600,
         reason="a job that is due sooner", energy_cost=Decimal("0.00312"), power_source="modelled",
     )  # fmt: skip
     second = an_assignment(
-        job, nodes[0], gpus=2, started=at(-480), attempt=attempt, start_steps=600, steps_done=1180, predicted_run_s=1000.0
+        job,
+        nodes[0],
+        gpus=2,
+        started=at(-480),
+        attempt=attempt,
+        start_steps=600,
+        steps_done=1180,
+        predicted_run_s=1000.0,
     )
     losses(first, count=60)
     losses(second, count=58, first_step=600)
     a_log(first, "epoch 1 of 12\n")
-    a_log(second, "".join(f"step {s} loss {2.1 * exp(-s / 300) + 0.15:.4f}\n" for s in range(600, 1180, 20)))
+    a_log(
+        second,
+        "".join(f"step {s} loss {2.1 * exp(-s / 300) + 0.15:.4f}\n" for s in range(600, 1180, 20)),
+    )
     a_log(second, "warning: the learning rate fell below 1e-5\n", stream="stderr")
     events: tuple[tuple[str, str, dict[str, Any]], ...] = (
         ("submitted", "ada", {}),
@@ -171,14 +239,32 @@ def _devices_at_work(nodes: tuple[Node, ...]) -> None:
 
 def _rounds(cluster: Cluster, running: Job, waiting: Job, nodes: tuple[Node, ...]) -> Round:
     def seat(node: Node, count: int) -> list[dict[str, Any]]:
-        return [{"node": str(node.pk), "devices": list(node.devices.order_by("uuid").values_list("uuid", flat=True)[:count])}]
+        return [
+            {
+                "node": str(node.pk),
+                "devices": list(
+                    node.devices.order_by("uuid").values_list("uuid", flat=True)[:count]
+                ),
+            }
+        ]
 
     changes = [
-        {"change": "migrate", "job": str(running.pk), "from": seat(nodes[1], 1), "to": seat(nodes[0], 2)},
+        {
+            "change": "migrate",
+            "job": str(running.pk),
+            "from": seat(nodes[1], 1),
+            "to": seat(nodes[0], 2),
+        },
         {"change": "start", "job": str(waiting.pk), "to": seat(nodes[1], 2)},
     ]
     rejected = [
-        {"job": str(waiting.pk), "purpose": "training", "copy": 0, "code": "deferred", "detail": "its GPUs are being given up"}
+        {
+            "job": str(waiting.pk),
+            "purpose": "training",
+            "copy": 0,
+            "code": "deferred",
+            "detail": "its GPUs are being given up",
+        }
     ]
     plan = {
         "placements": [{"job": str(running.pk), "predicted_run_s": 420.0}],
@@ -191,12 +277,27 @@ def _rounds(cluster: Cluster, running: Job, waiting: Job, nodes: tuple[Node, ...
         "parameters": {"iterations": 1000, "mode": "paper"},
         "seed": 1,
     }
-    done: dict[str, Any] = {"ended_at": timezone.now(), "snapshot_s": 0.008, "solve_s": 0.021, "apply_s": 0.014}
-    Round.objects.create(number=11, reasons=["submission"], status="applied", objective=0.0131, **done, **common)
-    Round.objects.create(number=12, reasons=["periodic"], status="kept", message="the solver ran out of time (60 s)", **common)
+    done: dict[str, Any] = {
+        "ended_at": timezone.now(),
+        "snapshot_s": 0.008,
+        "solve_s": 0.021,
+        "apply_s": 0.014,
+    }
+    Round.objects.create(
+        number=11, reasons=["submission"], status="applied", objective=0.0131, **done, **common
+    )
+    Round.objects.create(
+        number=12,
+        reasons=["periodic"],
+        status="kept",
+        message="the solver ran out of time (60 s)",
+        **common,
+    )
     return Round.objects.create(
-        number=13, reasons=["completion", "submission"], status="partial", objective=0.01184, cost_rate_per_h=0.21, changes=changes,
-        rejected=rejected, plan=plan, runs_expected=runs_expected, plan_status="heuristic", snapshot_sha256="5b" * 32,
+        number=13, reasons=["completion", "submission"], status="partial", objective=0.01184,
+        cost_rate_per_h=0.21, changes=changes,
+        rejected=rejected, plan=plan, runs_expected=runs_expected, plan_status="heuristic",
+        snapshot_sha256="5b" * 32,
         plan_sha256="c4" * 32,
         tariff=cluster.tariffs.first(), pue=cluster.pues.first(), **done, **common,
     )  # fmt: skip

@@ -20,8 +20,10 @@ GAVEL_ALONE = {
     "LM (batch size 20)": 64.742,
     "LM (batch size 40)": 45.237,
 }
-"""steps/s of eight kinds on one V100, to three decimals: Narayanan and others, "Heterogeneity-Aware Cluster Scheduling Policies for
-Deep Learning Workloads" (OSDI 2020), github.com/stanford-futuredata/gavel, simulation_throughputs.json, MIT licence."""
+"""steps/s of eight kinds on one V100, to three decimals: Narayanan and others, "Heterogeneity-Aware
+Cluster Scheduling Policies for Deep Learning Workloads" (OSDI 2020),
+github.com/stanford-futuredata/gavel, simulation_throughputs.json, MIT licence.
+"""
 
 GAVEL_BESIDE = (
     (24.093, 20.894, 12.439, 10.245, 18.638, 17.520, 24.093, 24.093),
@@ -33,7 +35,9 @@ GAVEL_BESIDE = (
     (45.645, 37.085, 24.798, 0.000, 52.359, 45.368, 42.269, 35.663),
     (33.106, 29.537, 19.744, 0.000, 35.157, 33.233, 32.774, 28.331),
 )
-"""From the same table: steps/s of the row's kind beside the column's on one V100; 0 where the two do not fit."""
+"""From the same table: steps/s of the row's kind beside the column's on one V100; 0 where the two
+do not fit.
+"""
 
 V100 = "V100"
 
@@ -57,10 +61,16 @@ def gavels_kinds() -> tuple[KindView, ...]:
     """The eight kinds, told as the reader of Gavel's tables tells them: every pair to both."""
     told = gavels_rates() | {(q, k, t): (b, a) for (k, q, t), (a, b) in gavels_rates().items()}
     pairs = {
-        kind: tuple(PairThroughput(q, t, a, b, Source.MEASURED) for (k, q, t), (a, b) in sorted(told.items()) if k == kind)
+        kind: tuple(
+            PairThroughput(q, t, a, b, Source.MEASURED)
+            for (k, q, t), (a, b) in sorted(told.items())
+            if k == kind
+        )
         for kind in GAVEL_ALONE
     }
-    alone = {kind: (Throughput(V100, 1, speed, Source.MEASURED),) for kind, speed in GAVEL_ALONE.items()}
+    alone = {
+        kind: (Throughput(V100, 1, speed, Source.MEASURED),) for kind, speed in GAVEL_ALONE.items()
+    }
     return tuple(KindView(kind, kind, alone[kind], pairs[kind]) for kind in sorted(GAVEL_ALONE))
 
 
@@ -87,8 +97,12 @@ def a_part_of(matrix: Floats, fraction: float, *, seed: int = 0) -> Bools:
     return observed
 
 
-def sharing_kinds(families: int, each: int, types: Sequence[str], *, seed: int = 0) -> dict[Pair, float]:
-    """Retained fractions between all of families * each kinds ("0.0", "0.1", "1.0", ...): those of a family share almost alike."""
+def sharing_kinds(
+    families: int, each: int, types: Sequence[str], *, seed: int = 0
+) -> dict[Pair, float]:
+    """Retained fractions between all of families * each kinds ("0.0", "0.1", "1.0", ...): those of
+    a family share almost alike.
+    """
     rng = np.random.default_rng(seed)
     names = [f"{family}.{member}" for family in range(families) for member in range(each)]
     found: dict[Pair, float] = {}
@@ -96,5 +110,7 @@ def sharing_kinds(families: int, each: int, types: Sequence[str], *, seed: int =
         of_family = rng.uniform(0.3, 0.9, (families, families))
         for i, kind in enumerate(names):
             for j, beside in enumerate(names):
-                found[kind, beside, gpu_type] = float(of_family[i // each, j // each] + rng.normal(0.0, 0.005))
+                found[kind, beside, gpu_type] = float(
+                    of_family[i // each, j // each] + rng.normal(0.0, 0.005)
+                )
     return found

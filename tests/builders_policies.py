@@ -1,9 +1,10 @@
 """Builders of snapshots: say what the test is about, the rest is plausible.
 
-    snapshot = a_snapshot(nodes=[a_node("n1", gpus=2)], jobs=[a_job("a"), a_job("b", running=on("n1", "gpu0"))])
+    snapshot = a_snapshot(nodes=[a_node("n1", gpus=2)], jobs=[a_job("a"), a_job("b",
+    running=on("n1", "gpu0"))])
 
-Kinds that jobs name but nobody gives are made up (1 step/s on one GPU of every type, sublinear on more); devices are marked
-as held by the jobs that run on them.
+Kinds that jobs name but nobody gives are made up (1 step/s on one GPU of every type, sublinear on
+more); devices are marked as held by the jobs that run on them.
 """
 
 from __future__ import annotations
@@ -35,7 +36,8 @@ from policies.snapshot import (
 PRICE_PER_KWH = 0.172
 PUE = 1.33
 POWER_W = {"V100": (360.0, 170.0), "T4": (330.0, 70.0)}
-"""Idle watts of a node and watts of each GPU in use, as measured for ANDREAS (spec: P_V100, P_T4)."""
+"""Idle watts of a node and watts of each GPU in use, as measured for ANDREAS (spec: P_V100, P_T4).
+"""
 
 
 def a_device(device: str = "gpu0", **fields: Any) -> DeviceView:
@@ -44,7 +46,9 @@ def a_device(device: str = "gpu0", **fields: Any) -> DeviceView:
 
 
 def a_node(node: str = "n1", gpu_type: str = "V100", gpus: int = 2, **fields: Any) -> NodeView:
-    """A ready production node with devices gpu0, gpu1, ... and the paper's power curve for its type."""
+    """A ready production node with devices gpu0, gpu1, ... and the paper's power curve for its
+    type.
+    """
     idle_w, gpu_w = POWER_W.get(gpu_type, (300.0, 100.0))
     gpus = len(fields.get("devices", range(gpus)))
     given: dict[str, Any] = {
@@ -54,7 +58,9 @@ def a_node(node: str = "n1", gpu_type: str = "V100", gpus: int = 2, **fields: An
     return NodeView(**{"id": node, "name": node, "gpu_type": gpu_type, **given, **fields})
 
 
-def a_kind(kind: str = "k", rates: Mapping[tuple[str, int], float] | None = None, **fields: Any) -> KindView:
+def a_kind(
+    kind: str = "k", rates: Mapping[tuple[str, int], float] | None = None, **fields: Any
+) -> KindView:
     """A kind with measured steps/s by (gpu_type, gpus)."""
     rates = {("V100", 1): 1.0, ("V100", 2): 1.6, ("T4", 1): 0.4} if rates is None else rates
     known = tuple(Throughput(t, g, rate, Source.MEASURED) for (t, g), rate in rates.items())
@@ -65,7 +71,16 @@ def a_job(job: str = "j1", kind: str = "k", **fields: Any) -> JobView:
     """A waiting job of 100 steps without due date; one that is given `running` runs."""
     if fields.get("running") and "phase" not in fields:
         fields["phase"] = JobPhase.RUNNING
-    return JobView(**{"id": job, "kind": kind, "arrival_s": 0.0, "remaining_steps": 100.0, "total_steps": 100.0, **fields})
+    return JobView(
+        **{
+            "id": job,
+            "kind": kind,
+            "arrival_s": 0.0,
+            "remaining_steps": 100.0,
+            "total_steps": 100.0,
+            **fields,
+        }
+    )
 
 
 def on(node: str, *devices: str, **fields: Any) -> tuple[Running, ...]:
@@ -73,10 +88,21 @@ def on(node: str, *devices: str, **fields: Any) -> tuple[Running, ...]:
     return (Running(**{"copy": 0, "ranks": (RankSeat(node, devices),), "since_s": 0.0, **fields}),)
 
 
-def a_profile_request(job: str = "j1", gpu_type: str = "V100", gpus: int = 1, **fields: Any) -> ProfileRequest:
+def a_profile_request(
+    job: str = "j1", gpu_type: str = "V100", gpus: int = 1, **fields: Any
+) -> ProfileRequest:
     """A wish to measure 20 steps of a job of kind k."""
     return ProfileRequest(
-        **{"job": job, "kind": "k", "gpu_type": gpu_type, "gpus": gpus, "steps": 20, "copy": 0, "since_s": 0.0, **fields}
+        **{
+            "job": job,
+            "kind": "k",
+            "gpu_type": gpu_type,
+            "gpus": gpus,
+            "steps": 20,
+            "copy": 0,
+            "since_s": 0.0,
+            **fields,
+        }
     )
 
 
@@ -86,7 +112,9 @@ def a_snapshot(
     kinds: Iterable[KindView] | None = None,
     **fields: Any,
 ) -> Snapshot:
-    """One cluster at second 1000 with the paper's price and PUE; devices are held by what runs on them."""
+    """One cluster at second 1000 with the paper's price and PUE; devices are held by what runs on
+    them.
+    """
     rows = tuple(jobs)
     seats = tuple(nodes) if nodes is not None else (a_node("n1", "V100", 2), a_node("n2", "T4", 1))
     given: dict[str, Any] = {
@@ -97,11 +125,23 @@ def a_snapshot(
         "energy": (EnergyStep(0.0, inf, PRICE_PER_KWH, PUE),),
     }
     wanted = fields.get("profiling", ())
-    all_kinds = _with_missing_kinds(tuple(kinds or ()), {j.kind for j in rows} | {r.kind for r in wanted}, seats)
-    return Snapshot(**{**given, "nodes": _held(seats, rows), "kinds": all_kinds, "jobs": Jobs(JobColumns.of(rows)), **fields})
+    all_kinds = _with_missing_kinds(
+        tuple(kinds or ()), {j.kind for j in rows} | {r.kind for r in wanted}, seats
+    )
+    return Snapshot(
+        **{
+            **given,
+            "nodes": _held(seats, rows),
+            "kinds": all_kinds,
+            "jobs": Jobs(JobColumns.of(rows)),
+            **fields,
+        }
+    )
 
 
-def _with_missing_kinds(given: tuple[KindView, ...], named: set[str], nodes: Sequence[NodeView]) -> tuple[KindView, ...]:
+def _with_missing_kinds(
+    given: tuple[KindView, ...], named: set[str], nodes: Sequence[NodeView]
+) -> tuple[KindView, ...]:
     types = sorted({n.gpu_type for n in nodes})
     most = max((len(n.devices) for n in nodes), default=1)
     rates = {(t, g): float(g) ** 0.8 for t in types for g in range(1, most + 1)}
@@ -115,15 +155,23 @@ def _held(nodes: Sequence[NodeView], jobs: Sequence[JobView]) -> tuple[NodeView,
         for run in job.running:
             for seat in run.ranks:
                 for device in seat.devices:
-                    holds.setdefault((seat.node, device), []).append(SlotHold(job.id, run.copy, run.purpose, seat.share))
+                    holds.setdefault((seat.node, device), []).append(
+                        SlotHold(job.id, run.copy, run.purpose, seat.share)
+                    )
     return tuple(_node_held(n, holds) for n in nodes)
 
 
 def _node_held(node: NodeView, holds: Mapping[tuple[str, str], list[SlotHold]]) -> NodeView:
-    devices = tuple(replace(d, held=d.held + tuple(holds.get((node.id, d.id), ()))) for d in node.devices)
+    devices = tuple(
+        replace(d, held=d.held + tuple(holds.get((node.id, d.id), ()))) for d in node.devices
+    )
     return replace(node, devices=devices)
 
 
-def a_profile_run(node: str, *devices: str, copy: int = 0, steps: int = 20, share: float = 1.0) -> Running:
+def a_profile_run(
+    node: str, *devices: str, copy: int = 0, steps: int = 20, share: float = 1.0
+) -> Running:
     """A profile run under way, to be put into a job's `running`."""
-    return Running(copy, (RankSeat(node, devices, share),), 0.0, steps_quota=steps, purpose=Purpose.PROFILING)
+    return Running(
+        copy, (RankSeat(node, devices, share),), 0.0, steps_quota=steps, purpose=Purpose.PROFILING
+    )

@@ -1,4 +1,6 @@
-"""Other processes on the tests' database. SQLite's test database lives in memory, so that they get a copy of it on disk."""
+"""Other processes on the tests' database. SQLite's test database lives in memory, so that they get
+a copy of it on disk.
+"""
 
 from __future__ import annotations
 
@@ -27,7 +29,8 @@ django.setup()
 
 
 class Worker:
-    """A process that runs a script once it is told to; `sys.argv[2:]` are the arguments, `ready()` waits for the word.
+    """A process that runs a script once it is told to; `sys.argv[2:]` are the arguments, `ready()`
+    waits for the word.
 
     As a context it is gone at the end, whatever happened inside.
     """
@@ -36,7 +39,9 @@ class Worker:
         ready = "def ready():\n    print('ready', flush=True)\n    sys.stdin.readline()\n"
         command = [sys.executable, "-c", PRELUDE + ready + script, database, *map(str, arguments)]
         pipe = subprocess.PIPE
-        self.process = subprocess.Popen(command, cwd=ROOT, env=dict(os.environ), stdin=pipe, stdout=pipe, stderr=pipe, text=True)
+        self.process = subprocess.Popen(
+            command, cwd=ROOT, env=dict(os.environ), stdin=pipe, stdout=pipe, stderr=pipe, text=True
+        )
 
     def __enter__(self) -> Self:
         return self
@@ -66,14 +71,17 @@ class Worker:
 
 @contextmanager
 def shared_database(folder: Path) -> Iterator[str]:
-    """The name under which other processes open the tests' database; what they write is there afterwards."""
+    """The name under which other processes open the tests' database; what they write is there
+    afterwards.
+    """
     if connection.vendor != "sqlite":
         yield str(connection.settings_dict["NAME"])
         return
     path = folder / "db.sqlite3"
     copy = sqlite3.connect(path)
     connection.connection.backup(copy)
-    # A file outside of WAL is put into it by whoever opens it, and of two at the same time SQLite refuses one without waiting.
+    # A file outside of WAL is put into it by whoever opens it, and of two at the same time SQLite
+    # refuses one without waiting.
     copy.execute("PRAGMA journal_mode=WAL")
     copy.close()
     yield str(path)
@@ -83,7 +91,9 @@ def shared_database(folder: Path) -> Iterator[str]:
 
 
 def at_once(folder: Path, script: str, *arguments: tuple[object, ...]) -> list[tuple[int, str]]:
-    """Run a script in as many processes as there are sets of arguments, all from `ready()` on at the same time."""
+    """Run a script in as many processes as there are sets of arguments, all from `ready()` on at
+    the same time.
+    """
     with shared_database(folder) as name, ExitStack() as started:
         workers = [started.enter_context(Worker(name, script, *given)) for given in arguments]
         for worker in workers:

@@ -1,4 +1,6 @@
-"""Builders of what the profiler meets: profiling nodes, jobs of unknown kinds, launches with their progress and ends."""
+"""Builders of what the profiler meets: profiling nodes, jobs of unknown kinds, launches with their
+progress and ends.
+"""
 
 from __future__ import annotations
 
@@ -18,7 +20,9 @@ from profiling.services import profile_run_ended, profile_run_started, request_p
 from tests.builders import a_job, a_kind, a_node
 
 
-def a_profiling_node(cluster: Cluster, gpu_type: str = "V100", gpus: int = 2, **values: Any) -> Node:
+def a_profiling_node(
+    cluster: Cluster, gpu_type: str = "V100", gpus: int = 2, **values: Any
+) -> Node:
     """A ready node of role profiling."""
     return a_node(cluster, gpu_type=gpu_type, gpus=gpus, **{"role": "profiling", **values})
 
@@ -28,22 +32,31 @@ def a_new_job(cluster: Cluster, kind: Kind | None = None, *, gpus: int = 1, **va
     return a_job(cluster, kind=kind or a_kind(), **{"gpus_max": gpus, **values})
 
 
-def a_profiled_job(cluster: Cluster, kind: Kind | None = None, *, gpus: int = 1, **values: Any) -> Job:
+def a_profiled_job(
+    cluster: Cluster, kind: Kind | None = None, *, gpus: int = 1, **values: Any
+) -> Job:
     """Such a job after its submission: PROFILING where anything can be measured."""
     job = a_new_job(cluster, kind, gpus=gpus, **values)
     request_profile(job)
     return job
 
 
-def a_launch(job: Job, node: Node, *, gpus: int = 1, steps_per_s: float = 2.0, steps: int = 20, **values: Any) -> Assignment:
-    """An assignment of the job with the job's next fence, its progress told after every step at that pace."""
+def a_launch(
+    job: Job, node: Node, *, gpus: int = 1, steps_per_s: float = 2.0, steps: int = 20, **values: Any
+) -> Assignment:
+    """An assignment of the job with the job's next fence, its progress told after every step at
+    that pace.
+    """
     Job.objects.filter(pk=job.pk).update(fence=F("fence") + 1)
     job.refresh_from_db(fields=["fence"])
     began = timezone.now() - timedelta(seconds=steps / steps_per_s + 1)
     defaults = {
-        "state": AssignmentState.RUNNING, "steps_done": steps, "setup_s": 1.0, "accepted_at": began, "running_at": began,
+        "state": AssignmentState.RUNNING, "steps_done": steps, "setup_s": 1.0, "accepted_at": began,
+        "running_at": began,
     }  # fmt: skip
-    launch = Assignment.objects.create(job=job, node=node, gpus=gpus, fence=job.fence, **{**defaults, **values})
+    launch = Assignment.objects.create(
+        job=job, node=node, gpus=gpus, fence=job.fence, **{**defaults, **values}
+    )
     tell_progress(launch, [i / steps_per_s for i in range(1, steps + 1)])
     return launch
 
@@ -51,16 +64,26 @@ def a_launch(job: Job, node: Node, *, gpus: int = 1, steps_per_s: float = 2.0, s
 def tell_progress(launch: Assignment, elapsed_s: Sequence[float]) -> None:
     """Progress samples: step i of the launch ended at elapsed_s[i - 1] seconds."""
     points = [
-        ProgressPoint(assignment=launch, at=timezone.now(), event="progress", step=i, launch_steps=i, elapsed_s=s)
+        ProgressPoint(
+            assignment=launch,
+            at=timezone.now(),
+            event="progress",
+            step=i,
+            launch_steps=i,
+            elapsed_s=s,
+        )
         for i, s in enumerate(elapsed_s, 1)
     ]
     ProgressPoint.objects.bulk_create(points)
 
 
-def tell_usage(launch: Assignment, *, cores: float, memory_gb: float, watts: float, source: str = "measured") -> None:
+def tell_usage(
+    launch: Assignment, *, cores: float, memory_gb: float, watts: float, source: str = "measured"
+) -> None:
     """One sample of usage."""
     UsagePoint.objects.create(
-        assignment=launch, at=timezone.now(), cores=cores, memory_gb=memory_gb, gpu_fraction=0.5, gpu_power_w=watts,
+        assignment=launch, at=timezone.now(), cores=cores, memory_gb=memory_gb, gpu_fraction=0.5,
+        gpu_power_w=watts,
         power_source=source,
     )  # fmt: skip
 
@@ -79,7 +102,9 @@ def place(run: ProfileRun, node: Node, **values: Any) -> Assignment:
     )  # fmt: skip
 
 
-def end(launch: Assignment, state: AssignmentState = AssignmentState.SUCCEEDED, **values: Any) -> Assignment:
+def end(
+    launch: Assignment, state: AssignmentState = AssignmentState.SUCCEEDED, **values: Any
+) -> Assignment:
     """End a launch without telling the profiler."""
     for name, value in {"state": state, "ended_at": timezone.now(), **values}.items():
         setattr(launch, name, value)
@@ -92,10 +117,21 @@ def measure(run: ProfileRun, node: Node, steps_per_s: float = 2.0) -> None:
     profile_run_ended(end(place(run, node, steps_per_s=steps_per_s)))
 
 
-def crash(run: ProfileRun, node: Node, *, reason: str = "no such file", reason_class: str = "user", code: int = 2) -> None:
+def crash(
+    run: ProfileRun,
+    node: Node,
+    *,
+    reason: str = "no such file",
+    reason_class: str = "user",
+    code: int = 2,
+) -> None:
     """A profile run from its launch to a failure before its first step."""
     launch = place(run, node, steps=0)
-    profile_run_ended(end(launch, AssignmentState.FAILED, exit_code=code, reason=reason, reason_class=reason_class))
+    profile_run_ended(
+        end(
+            launch, AssignmentState.FAILED, exit_code=code, reason=reason, reason_class=reason_class
+        )
+    )
 
 
 def state_of(job: Job) -> str:

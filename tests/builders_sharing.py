@@ -30,16 +30,26 @@ def a_sharing_job(cluster: Cluster, kind: Kind | None = None, **values: Any) -> 
 
 
 def a_shared_launch(
-    job: Job, node: Node, *, slot: int = 0, steps_per_s: float = 2.0, from_s: float = -100.0, to_s: float = 0.0, **values: Any
+    job: Job,
+    node: Node,
+    *,
+    slot: int = 0,
+    steps_per_s: float = 2.0,
+    from_s: float = -100.0,
+    to_s: float = 0.0,
+    **values: Any,
 ) -> Assignment:
-    """An ended launch on half of the node's first GPU, from and to so many seconds from now; its progress told once a second."""
+    """An ended launch on half of the node's first GPU, from and to so many seconds from now; its
+    progress told once a second.
+    """
     now = timezone.now()
     Job.objects.filter(pk=job.pk).update(fence=F("fence") + 1)
     job.refresh_from_db(fields=["fence"])
     since, until = now + timedelta(seconds=from_s), now + timedelta(seconds=to_s)
     steps = int((to_s - from_s) * steps_per_s)
     given = {
-        "state": AssignmentState.SUCCEEDED, "accepted_at": since, "running_at": since, "ended_at": until, "share": 0.5,
+        "state": AssignmentState.SUCCEEDED, "accepted_at": since, "running_at": since,
+        "ended_at": until, "share": 0.5,
         "steps_done": steps, **values,
     }  # fmt: skip
     launch = Assignment.objects.create(job=job, node=node, gpus=1, fence=job.fence, **given)
@@ -55,7 +65,8 @@ def step_until(launch: Assignment, steps_per_s: float, since: datetime, until: d
     seconds = int((until - since).total_seconds())
     points = [
         ProgressPoint(
-            assignment=launch, at=since + timedelta(seconds=s), event="progress", step=int(s * steps_per_s),
+            assignment=launch, at=since + timedelta(seconds=s), event="progress",
+            step=int(s * steps_per_s),
             launch_steps=int(s * steps_per_s), elapsed_s=int(s * steps_per_s) / steps_per_s,
         )
         for s in range(1, seconds + 1)
@@ -63,7 +74,9 @@ def step_until(launch: Assignment, steps_per_s: float, since: datetime, until: d
     ProgressPoint.objects.bulk_create(points)
 
 
-def a_known_pair(first: Kind, second: Kind, rates: tuple[float, float], gpu_type: str = "V100", **values: Any) -> PairProfile:
+def a_known_pair(
+    first: Kind, second: Kind, rates: tuple[float, float], gpu_type: str = "V100", **values: Any
+) -> PairProfile:
     """A measured pair, in whichever order the kinds are given."""
     if first.pk > second.pk:
         first, second, rates = second, first, (rates[1], rates[0])
@@ -76,10 +89,14 @@ def a_known_pair(first: Kind, second: Kind, rates: tuple[float, float], gpu_type
 def families_of_kinds(
     count: int = 3, each: int = 3, gpu_type: str = "V100"
 ) -> tuple[dict[str, Kind], Mapping[tuple[str, str], float]]:
-    """Kinds "family.member" with their own speeds, every pair measured; and the true fraction that each keeps beside each."""
+    """Kinds "family.member" with their own speeds, every pair measured; and the true fraction that
+    each keeps beside each.
+    """
     truth = {(k, q): s for (k, q, _), s in sharing_kinds(count, each, (gpu_type,)).items()}
     speeds = {name: 1.0 + i for i, name in enumerate(sorted({k for k, _ in truth}))}
-    kinds = {name: a_kind(name, steps_per_s={(gpu_type, 1): speed}) for name, speed in speeds.items()}
+    kinds = {
+        name: a_kind(name, steps_per_s={(gpu_type, 1): speed}) for name, speed in speeds.items()
+    }
     for first in kinds:
         for second in kinds:
             if first <= second:

@@ -1,4 +1,6 @@
-"""Builders of simulations: studies as people ask for them, rows, and processes that only pretend to simulate."""
+"""Builders of simulations: studies as people ask for them, rows, and processes that only pretend to
+simulate.
+"""
 
 from __future__ import annotations
 
@@ -39,7 +41,8 @@ RESULTS: dict[str, Any] = {
             "mean": {
                 metric: {"mean": value * factor, "half_width": 0.1 * value, "n": 3}
                 for metric, value in {
-                    "total_cost": 2.4, "energy_cost": 2.0, "tardiness_cost": 0.4, "jct_mean_s": 4321.0, "makespan_s": 9000.0,
+                    "total_cost": 2.4, "energy_cost": 2.0, "tardiness_cost": 0.4,
+                    "jct_mean_s": 4321.0, "makespan_s": 9000.0,
                     "utilisation": 0.61, "late": 3.0, "preemptions": 5.0,
                 }.items()
             },
@@ -80,9 +83,15 @@ def a_simulation(user: User | None = None, **values: Any) -> Simulation:
 def a_done_simulation(user: User | None = None, **values: Any) -> Simulation:
     """One that is done, with files that are easy to tell."""
     made = a_simulation(user, **{"state": "done", "progress": 1.0, **values})
-    for name, text in (("report.html", REPORT), ("results.json", json.dumps(RESULTS)), ("jobs.csv", "policy,seed\nfifo,1\n")):
+    for name, text in (
+        ("report.html", REPORT),
+        ("results.json", json.dumps(RESULTS)),
+        ("jobs.csv", "policy,seed\nfifo,1\n"),
+    ):
         data = text.encode()
-        SimulationFile.objects.create(simulation=made, name=name, size=len(data), data=zlib.compress(data))
+        SimulationFile.objects.create(
+            simulation=made, name=name, size=len(data), data=zlib.compress(data)
+        )
     return made
 
 

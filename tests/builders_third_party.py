@@ -1,4 +1,6 @@
-"""A package of a third party as pip leaves it behind: modules, and metadata with entry points. Most of its policies are broken."""
+"""A package of a third party as pip leaves it behind: modules, and metadata with entry points. Most
+of its policies are broken.
+"""
 
 from __future__ import annotations
 
@@ -37,7 +39,10 @@ BODIES: Mapping[str, str] = {
     "returns_nul": "return all_wait(snapshot, message='a\\0b')",
     "remembers_half_a_character": "return all_wait(snapshot, memory={'\\ud800': 1})",
     "talks_too_much": "return all_wait(snapshot, message='x' * 20_000)",
-    "prints": "print('garble'); os.write(1, b'garble\\n'); os.system('echo garble'); sys.stdin.read(); return all_wait(snapshot)",
+    "prints": (
+        "print('garble'); os.write(1, b'garble\\n'); os.system('echo garble'); sys.stdin.read();"
+        " return all_wait(snapshot)"
+    ),
     "runs_forever": "\n        while True: pass",
     "wants_all_memory": "import numpy; return [numpy.zeros(1 << 30, 'u1') for _ in range(1 << 24)]",
     "gives_a_gpu_twice": (
@@ -45,16 +50,19 @@ BODIES: Mapping[str, str] = {
         "return Plan('x', PlanStatus.HEURISTIC, tuple(Placement(j.id, s) for j in snapshot.jobs))"
     ),
     "ends_after_the_calendar": (
-        "n = snapshot.nodes[0]; j, *rest = snapshot.jobs; s = (RankSeat(n.id, (n.devices[0].id,)),); "
-        "return Plan('x', PlanStatus.HEURISTIC, (Placement(j.id, s, until_s=1e300),), "
-        "tuple(Waiting(w.id, WaitCode.NO_CAPACITY) for w in rest))"
+        "n = snapshot.nodes[0]; j, *rest = snapshot.jobs; s = (RankSeat(n.id,"
+        " (n.devices[0].id,)),); return Plan('x', PlanStatus.HEURISTIC, (Placement(j.id, s,"
+        " until_s=1e300),), tuple(Waiting(w.id, WaitCode.NO_CAPACITY) for w in rest))"
     ),
     "costs_more_than_there_is": (
-        "n = snapshot.nodes[0]; j, *rest = snapshot.jobs; s = (RankSeat(n.id, (n.devices[0].id,)),); "
-        "return Plan('x', PlanStatus.HEURISTIC, (Placement(j.id, s, predicted_energy_cost=1e300),), "
-        "tuple(Waiting(w.id, WaitCode.NO_CAPACITY) for w in rest))"
+        "n = snapshot.nodes[0]; j, *rest = snapshot.jobs; s = (RankSeat(n.id,"
+        " (n.devices[0].id,)),); return Plan('x', PlanStatus.HEURISTIC, (Placement(j.id, s,"
+        " predicted_energy_cost=1e300),), tuple(Waiting(w.id, WaitCode.NO_CAPACITY) for w in rest))"
     ),
-    "tells_its_limit": "import resource; return all_wait(snapshot, message=str(resource.getrlimit(resource.RLIMIT_DATA)[0]))",
+    "tells_its_limit": (
+        "import resource; return all_wait(snapshot,"
+        " message=str(resource.getrlimit(resource.RLIMIT_DATA)[0]))"
+    ),
 }
 """Policies that can be loaded, by name: what their `__call__` does."""
 
@@ -65,18 +73,32 @@ CANNOT_BE_LOADED: Mapping[str, str] = {
     "import_exits": "import sys\nsys.exit(1)",
     "does_not_parse": "def (:",
     "has_no_class": "Policy = 3",
-    "may_change": "from dataclasses import dataclass\n@dataclass\nclass Policy:\n    def __call__(self, s): pass",
-    "cannot_be_called": "from dataclasses import dataclass\n@dataclass(frozen=True)\nclass Policy:\n    '''Nothing.'''",
+    "may_change": (
+        "from dataclasses import dataclass\n@dataclass\nclass Policy:\n    def __call__(self, s):"
+        " pass"
+    ),
+    "cannot_be_called": (
+        "from dataclasses import dataclass\n@dataclass(frozen=True)\nclass Policy:\n   "
+        " '''Nothing.'''"
+    ),
     "takes_a_list": HEAD.format(
-        name="Policy", doc="x", fields="    a: list = field(default_factory=list, metadata={'description': 'x'})", body="pass"
+        name="Policy",
+        doc="x",
+        fields="    a: list = field(default_factory=list, metadata={'description': 'x'})",
+        body="pass",
     ),
 }
 """Policies that cannot, by name: the module that has the class `Policy`."""
 
 CANNOT_BE_MADE: Mapping[str, str] = {
-    "needs_more": HEAD.format(name="Policy", doc="Wants a field that is no parameter.", fields="    a: int", body="pass"),
+    "needs_more": HEAD.format(
+        name="Policy", doc="Wants a field that is no parameter.", fields="    a: int", body="pass"
+    ),
     "refuses_itself": HEAD.format(
-        name="Policy", doc="Fails when it is made.", fields="    def __post_init__(self): raise OSError('no licence')", body="pass"
+        name="Policy",
+        doc="Fails when it is made.",
+        fields="    def __post_init__(self): raise OSError('no licence')",
+        body="pass",
     ),
 }
 
@@ -86,7 +108,10 @@ NEVER_IMPORTED = "import time\nwhile True: time.sleep(60)"
 
 def a_third_party(folder: Path) -> Path:
     """The folder as one to put on Python's path."""
-    modules = {name: HEAD.format(name="Policy", doc=f"It {name}.", fields=PATIENCE, body=body) for name, body in BODIES.items()}
+    modules = {
+        name: HEAD.format(name="Policy", doc=f"It {name}.", fields=PATIENCE, body=body)
+        for name, body in BODIES.items()
+    }
     return a_package(folder, {**modules, **CANNOT_BE_LOADED, **CANNOT_BE_MADE})
 
 

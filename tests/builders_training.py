@@ -1,4 +1,6 @@
-"""Builders for the training side: a launch's folders as an agent would make them, and a toy job whose state tells what it did."""
+"""Builders for the training side: a launch's folders as an agent would make them, and a toy job
+whose state tells what it did.
+"""
 
 import json
 import os
@@ -14,7 +16,8 @@ from pathlib import Path
 REPOSITORY = Path(__file__).parents[1]
 PATIENCE_S = 60.0
 
-# Its state is every batch it used, in order: so nothing can be lost, doubled or reordered without being seen.
+# Its state is every batch it used, in order: so nothing can be lost, doubled or reordered without
+# being seen.
 TOY_JOB = """
 import json, os, sys, time
 from pathlib import Path
@@ -62,7 +65,9 @@ def until(condition: Callable[[], object], what: str) -> None:
 
 @dataclass
 class Launches:
-    """The launches of one job: each in a folder of its own and with the next fence, over one folder of checkpoints."""
+    """The launches of one job: each in a folder of its own and with the next fence, over one folder
+    of checkpoints.
+    """
 
     root: Path
     steps: int = 20
@@ -105,7 +110,14 @@ class Launches:
 
     def write_term(self, **term: object) -> None:
         """Write the launch's term as the agent does: whole, under a temporary name, renamed."""
-        content = {"version": 1, "fence": self.fence, "stop": False, "reason": None, "term_until_s": None, "grace_s": 30.0}
+        content = {
+            "version": 1,
+            "fence": self.fence,
+            "stop": False,
+            "reason": None,
+            "term_until_s": None,
+            "grace_s": 30.0,
+        }
         temporary = self.run_dir / "term.json.new"
         temporary.write_text(json.dumps({**content, **term}))
         temporary.replace(self.run_dir / "term.json")
@@ -124,9 +136,12 @@ class Launches:
 def start(*command: str, **environ: str) -> "subprocess.Popen[bytes]":
     """Start this interpreter with nothing of an agent in its environment but what is given.
 
-    SIGINT is what it is in a terminal: a test run in a shell's background would hand on that it is ignored.
+    SIGINT is what it is in a terminal: a test run in a shell's background would hand on that it is
+    ignored.
     """
-    inherited = {name: value for name, value in os.environ.items() if not name.startswith("LOADMASTER_")}
+    inherited = {
+        name: value for name, value in os.environ.items() if not name.startswith("LOADMASTER_")
+    }
     return subprocess.Popen(
         [sys.executable, *command],
         cwd=REPOSITORY,
@@ -147,5 +162,7 @@ def end_of(process: "subprocess.Popen[bytes]") -> tuple[int, str]:
     return process.returncode, stderr.decode()
 
 
-def toy_job(*, total: int | None = None, prelude: str = "", before_save: str = "pass", in_step: str = "pass") -> str:
+def toy_job(
+    *, total: int | None = None, prelude: str = "", before_save: str = "pass", in_step: str = "pass"
+) -> str:
     return TOY_JOB.format(total=total, prelude=prelude, before_save=before_save, in_step=in_step)

@@ -30,14 +30,27 @@ class Said:
         return json.loads(self.body)
 
 
-async def ask(app: App, method: str, path: str, headers: Mapping[str, str], body: bytes = b"") -> Said:
-    """What the application says. The length of a body is declared, unless a header of that name (or "") says otherwise."""
+async def ask(
+    app: App, method: str, path: str, headers: Mapping[str, str], body: bytes = b""
+) -> Said:
+    """What the application says. The length of a body is declared, unless a header of that name (or
+    "") says otherwise.
+    """
     path, _, query = path.partition("?")
-    declared = {"host": "localhost", **({"content-length": str(len(body))} if method == "POST" else {})}
-    raw = [(name.encode(), value.encode("latin-1")) for name, value in {**declared, **headers}.items() if value]
+    declared = {
+        "host": "localhost",
+        **({"content-length": str(len(body))} if method == "POST" else {}),
+    }
+    raw = [
+        (name.encode(), value.encode("latin-1"))
+        for name, value in {**declared, **headers}.items()
+        if value
+    ]
     scope = {
-        "type": "http", "asgi": {"version": "3.0"}, "http_version": "1.1", "method": method, "path": path,
-        "raw_path": path.encode(), "query_string": query.encode(), "headers": raw, "scheme": "http", "client": ("127.0.0.1", 1),
+        "type": "http", "asgi": {"version": "3.0"}, "http_version": "1.1", "method": method,
+        "path": path,
+        "raw_path": path.encode(), "query_string": query.encode(), "headers": raw, "scheme": "http",
+        "client": ("127.0.0.1", 1),
         "server": ("127.0.0.1", 80),
     }  # fmt: skip
     sent: list[Mapping[str, Any]] = []
@@ -46,7 +59,11 @@ async def ask(app: App, method: str, path: str, headers: Mapping[str, str], body
     async def receive() -> Mapping[str, Any]:
         if messages:
             return messages.pop()
-        answer: Mapping[str, Any] = await asyncio.get_running_loop().create_future()  # as a client that waits for the answer
+        answer: Mapping[
+            str, Any
+        ] = (
+            await asyncio.get_running_loop().create_future()
+        )  # as a client that waits for the answer
         return answer
 
     async def send(message: Mapping[str, Any]) -> None:

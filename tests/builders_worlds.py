@@ -1,4 +1,6 @@
-"""The live world on a virtual clock: real from the events to the agent's services, only the clock and the work are virtual."""
+"""The live world on a virtual clock: real from the events to the agent's services, only the clock
+and the work are virtual.
+"""
 
 from __future__ import annotations
 
@@ -21,7 +23,14 @@ from controlplane.simulation.engine import Engine
 from controlplane.simulation.jobs import Launch
 from controlplane.simulation.world import SimulatedWorld
 from jobs.models import Job
-from loadmaster.protocol import Accept, AssignmentState, MetricsBatch, ProgressSample, ReasonClass, StateReport
+from loadmaster.protocol import (
+    Accept,
+    AssignmentState,
+    MetricsBatch,
+    ProgressSample,
+    ReasonClass,
+    StateReport,
+)
 from policies.snapshot import KindView, ProfileRequest, RankSeat
 
 START_S = 100_000_000.0
@@ -31,7 +40,9 @@ LAUNCH_S, STOP_S, RESTART_S = 3.0, 7.0, 10.0
 
 @dataclass(frozen=True, slots=True)
 class Incident:
-    """Something that happens to a node: it is lost, or drained by `until_s`, and takes work again at `back_s` (since the start)."""
+    """Something that happens to a node: it is lost, or drained by `until_s`, and takes work again
+    at `back_s` (since the start).
+    """
 
     at_s: float
     node: str
@@ -40,7 +51,9 @@ class Incident:
 
 
 class FixedKnowledge:
-    """Kinds as they are, whatever is measured: production's measurements are another test's subject."""
+    """Kinds as they are, whatever is measured: production's measurements are another test's
+    subject.
+    """
 
     def __init__(self, kinds: tuple[KindView, ...]) -> None:
         self.kinds = kinds
@@ -54,7 +67,9 @@ class FixedKnowledge:
 
 
 class PretendedRuntime:
-    """Agents of all nodes at once: they take offers at once, work at the given rates, and stop `STOP_S` after they are asked to."""
+    """Agents of all nodes at once: they take offers at once, work at the given rates, and stop
+    `STOP_S` after they are asked to.
+    """
 
     def __init__(self, engine: Engine, rates: Callable[[Job, str, int], float]) -> None:
         self.engine, self.rates = engine, rates
@@ -63,14 +78,20 @@ class PretendedRuntime:
 
     def look(self) -> None:
         """Do what the newest wishes ask for."""
-        live = Assignment.objects.filter(state__in=LIVE).select_related("job", "node__gpu_type").prefetch_related("slots__device")
+        live = (
+            Assignment.objects.filter(state__in=LIVE)
+            .select_related("job", "node__gpu_type")
+            .prefetch_related("slots__device")
+        )
         for assignment in live.order_by("events__id").distinct():
             launch = self.launches.get(assignment.pk)
             if launch is None:
                 self._start(assignment)
             elif assignment.desired != "run" and launch.goes_on:
                 launch.stop_wanted_s = self.engine.now_s
-                self.engine.after(STOP_S, partial(self._end, assignment, launch, AssignmentState.PREEMPTED))
+                self.engine.after(
+                    STOP_S, partial(self._end, assignment, launch, AssignmentState.PREEMPTED)
+                )
 
     def report(self) -> None:
         """Say how far everything is."""
@@ -99,7 +120,9 @@ class PretendedRuntime:
         self.launches[assignment.pk] = launch
         accept(node.pk, assignment.pk, Accept(epoch=node.epoch, fence=assignment.fence))
         self._say(assignment, AssignmentState.RUNNING)
-        end_s = launch.first_step_s + (job.total_steps - assignment.start_steps) / launch.steps_per_s
+        end_s = (
+            launch.first_step_s + (job.total_steps - assignment.start_steps) / launch.steps_per_s
+        )
         self.engine.at(end_s, partial(self._complete, assignment, launch))
 
     def _complete(self, assignment: Assignment, launch: Launch) -> None:
@@ -107,35 +130,62 @@ class PretendedRuntime:
             self._end(assignment, launch, AssignmentState.SUCCEEDED)
 
     def _end(self, assignment: Assignment, launch: Launch, state: AssignmentState) -> None:
-        steps = assignment.job.total_steps if state is AssignmentState.SUCCEEDED else launch.steps_at(self.engine.now_s)
+        steps = (
+            assignment.job.total_steps
+            if state is AssignmentState.SUCCEEDED
+            else launch.steps_at(self.engine.now_s)
+        )
         self._progress(assignment, launch, "checkpoint", steps)
         launch.end_s, launch.end_steps = self.engine.now_s, steps
         self._say(assignment, state)
 
-    def _progress(self, assignment: Assignment, launch: Launch, event: str, steps: int | None = None) -> None:
+    def _progress(
+        self, assignment: Assignment, launch: Launch, event: str, steps: int | None = None
+    ) -> None:
         self.seq += 1
         done = launch.steps_at(self.engine.now_s) if steps is None else steps
         elapsed_s = self.engine.now_s - launch.start_s
-        sample = ProgressSample(self.engine.now_s, event, done, done - launch.start_steps, elapsed_s)
-        record_metrics(assignment.node, assignment.pk, MetricsBatch(assignment.node.epoch, assignment.fence, self.seq, (sample,)))
+        sample = ProgressSample(
+            self.engine.now_s, event, done, done - launch.start_steps, elapsed_s
+        )
+        record_metrics(
+            assignment.node,
+            assignment.pk,
+            MetricsBatch(assignment.node.epoch, assignment.fence, self.seq, (sample,)),
+        )
 
     def _say(self, assignment: Assignment, state: AssignmentState) -> None:
         self.seq += 1
         reason = ReasonClass.PREEMPT if state is AssignmentState.PREEMPTED else None
         node = assignment.node
-        report = StateReport(node.epoch, assignment.fence, self.seq, state, self.engine.now_s, 0, reason)
+        report = StateReport(
+            node.epoch, assignment.fence, self.seq, state, self.engine.now_s, 0, reason
+        )
         report_state(node.pk, assignment.pk, report)
 
 
 class LiveRun:
-    """The live cluster on a virtual clock: jobs come in, rounds answer events, the pretended runtime does what it is told."""
+    """The live cluster on a virtual clock: jobs come in, rounds answer events, the pretended
+    runtime does what it is told.
+    """
 
     def __init__(
-        self, cluster: Cluster, jobs: list[Job], knowledge: FixedKnowledge, engine: Engine, incidents: Sequence[Incident] = ()
+        self,
+        cluster: Cluster,
+        jobs: list[Job],
+        knowledge: FixedKnowledge,
+        engine: Engine,
+        incidents: Sequence[Incident] = (),
     ) -> None:
         self.cluster, self.engine = cluster, engine
-        rates = {(k.id, t.gpu_type, t.gpus): t.steps_per_s for k in knowledge.kinds for t in k.throughputs}
-        self.runtime = PretendedRuntime(engine, lambda job, gpu_type, gpus: rates[str(job.kind_id), gpu_type, gpus])
+        rates = {
+            (k.id, t.gpu_type, t.gpus): t.steps_per_s
+            for k in knowledge.kinds
+            for t in k.throughputs
+        }
+        self.runtime = PretendedRuntime(
+            engine, lambda job, gpu_type, gpus: rates[str(job.kind_id), gpu_type, gpus]
+        )
         self.ports = Ports(solve_here, lambda: engine.now_s, knowledge)
         self.asked = False
         for job in jobs:
@@ -165,8 +215,13 @@ class LiveRun:
         self._at(START_S + incident.back_s, lambda: node_uncordon(Node.objects.get(pk=node.pk)))
 
     def _lose(self, node_pk: UUID) -> None:
-        """The node's agent has been silent for long: its leases have run out, and all that follows from that."""
-        node, long_ago = Node.objects.get(pk=node_pk), datetime.fromtimestamp(self.engine.now_s, UTC) - timedelta(days=1)
+        """The node's agent has been silent for long: its leases have run out, and all that follows
+        from that.
+        """
+        node, long_ago = (
+            Node.objects.get(pk=node_pk),
+            datetime.fromtimestamp(self.engine.now_s, UTC) - timedelta(days=1),
+        )
         self.runtime.lose(node)
         Node.objects.filter(pk=node_pk).update(session_expires_at=long_ago, last_seen_at=long_ago)
         Assignment.objects.filter(node=node, state__in=LIVE).update(lease_expires_at=long_ago)
@@ -185,7 +240,9 @@ class LiveRun:
         if silent is not None:
             others = others.exclude(pk=silent.pk)
         others.update(session_expires_at=now + timedelta(days=1))
-        Assignment.objects.filter(node__in=others, state__in=LIVE).update(lease_expires_at=now + timedelta(days=1))
+        Assignment.objects.filter(node__in=others, state__in=LIVE).update(
+            lease_expires_at=now + timedelta(days=1)
+        )
         for _ in range(3):  # what one pass finds out makes more due in the next
             reconcile_clusters(now)
         self.runtime.look()
@@ -228,12 +285,16 @@ class LookingEngine(Engine):
         return more
 
 
-def let_happen(world: SimulatedWorld, engine: Engine, nodes: dict[str, str], incidents: Iterable[Incident]) -> None:
+def let_happen(
+    world: SimulatedWorld, engine: Engine, nodes: dict[str, str], incidents: Iterable[Incident]
+) -> None:
     """The same in the simulated world; `nodes` are the nodes' ids by name."""
     for incident in incidents:
         node = nodes[incident.node]
         if incident.until_s is None:
             engine.at(START_S + incident.at_s, partial(world.lose, node))
         else:
-            engine.at(START_S + incident.at_s, partial(world.drain, node, START_S + incident.until_s))
+            engine.at(
+                START_S + incident.at_s, partial(world.drain, node, START_S + incident.until_s)
+            )
         engine.at(START_S + incident.back_s, partial(world.restore, node))

@@ -1,7 +1,8 @@
 """Water filling in whole fractions: no tolerance and no rounding, for a handful of classes.
 
-Levels rise together (Gavel, section 4.3); who is stuck is asked one by one: whoever can have no more than the level while nobody
-falls below his own. Programs are solved by the simplex with Bland's rule, which ends whatever the ties.
+Levels rise together (Gavel, section 4.3); who is stuck is asked one by one: whoever can have no
+more than the level while nobody falls below his own. Programs are solved by the simplex with
+Bland's rule, which ends whatever the ties.
 """
 
 from __future__ import annotations
@@ -16,12 +17,16 @@ ZERO, ONE = Fraction(0), Fraction(1)
 
 
 def exact_levels(division: Division) -> list[float]:
-    """By class s_m / w_m * throughput(m, X) / throughput(m, X_equal), of whoever can run; 0 of the others."""
+    """By class s_m / w_m * throughput(m, X) / throughput(m, X_equal), of whoever can run; 0 of the
+    others.
+    """
     return [float(level) for level in _Classes(division).levels()]
 
 
 def maximum(costs: Row, rows: Sequence[Row], bounds: Row) -> Fraction:
-    """max costs x   s.t.   rows x <= bounds, x >= 0; some x is feasible, and the maximum is finite."""
+    """max costs x   s.t.   rows x <= bounds, x >= 0; some x is feasible, and the maximum is
+    finite.
+    """
     program = _Tableau(rows, bounds, len(costs))
     if min(bounds) < 0:
         program.make_feasible()
@@ -43,16 +48,23 @@ class _Classes:
         stuck: dict[int, Fraction] = {}
         while len(stuck) < len(self.of):
             rising = [m for m in self.of if m not in stuck]
-            z = maximum(self._row({self.size - 1: ONE}), *self._floors({**dict.fromkeys(rising), **stuck}))
+            z = maximum(
+                self._row({self.size - 1: ONE}), *self._floors({**dict.fromkeys(rising), **stuck})
+            )
             held = self._floors({**dict.fromkeys(rising, z), **stuck})
             stuck |= {m: z for m in rising if maximum(self._level(m), *held) == z}
         return [stuck.get(m, ZERO) for m in range(len(self.rates))]
 
     def _floors(self, floors: Mapping[int, Fraction | None]) -> tuple[list[Row], Row]:
-        """Jobs have as much time as there is, types as many GPUs, and classes at least their floor; None: the level z."""
+        """Jobs have as much time as there is, types as many GPUs, and classes at least their floor;
+        None: the level z.
+        """
         types = range(len(self.gpus))
         rows = [self._row({self._at(m, t): ONE for t in types}) for m in range(len(self.rates))]
-        rows += [self._row({self._at(m, t): Fraction(s) for m, s in enumerate(self.scale)}) for t in types]
+        rows += [
+            self._row({self._at(m, t): Fraction(s) for m, s in enumerate(self.scale)})
+            for t in types
+        ]
         bounds = [*map(Fraction, self.count), *self.gpus]
         for m, floor in floors.items():
             row = [-part for part in self._level(m)]
@@ -66,7 +78,9 @@ class _Classes:
         return self._row({self._at(m, t): per * rate for t, rate in enumerate(self.rates[m])})
 
     def _equal(self, m: int) -> Fraction:
-        total: Fraction = sum((rate * n for rate, n in zip(self.rates[m], self.gpus, strict=True)), ZERO) / sum(self.gpus, ZERO)
+        total: Fraction = sum(
+            (rate * n for rate, n in zip(self.rates[m], self.gpus, strict=True)), ZERO
+        ) / sum(self.gpus, ZERO)
         return total
 
     def _at(self, m: int, t: int) -> int:
@@ -77,16 +91,23 @@ class _Classes:
 
 
 class _Tableau:
-    """n variables, a slack of each row, and one more that makes any bound possible: it is subtracted from every row."""
+    """n variables, a slack of each row, and one more that makes any bound possible: it is
+    subtracted from every row.
+    """
 
     def __init__(self, rows: Sequence[Row], bounds: Row, n: int) -> None:
         slacks = range(len(rows))
-        self.rows = [[*row, *(Fraction(i == j) for j in slacks), -ONE, bounds[i]] for i, row in enumerate(rows)]
+        self.rows = [
+            [*row, *(Fraction(i == j) for j in slacks), -ONE, bounds[i]]
+            for i, row in enumerate(rows)
+        ]
         self.basis = [n + i for i in slacks]
         self.extra = n + len(rows)
 
     def make_feasible(self) -> None:
-        """Make the extra variable as large as the lowest bound needs, then as small as can be: 0."""
+        """Make the extra variable as large as the lowest bound needs, then as small as can be:
+        0.
+        """
         self._enter(min(range(len(self.rows)), key=lambda i: self.rows[i][-1]), self.extra)
         left = self._solve([ZERO] * self.extra + [-ONE, ZERO], lambda j: True)
         assert left == 0, "nothing is feasible"
@@ -95,13 +116,21 @@ class _Tableau:
             self._enter(row, next(j for j in range(self.extra) if self.rows[row][j] != 0))
 
     def maximised(self, costs: Row) -> Fraction:
-        return self._solve([*costs, *[ZERO] * (self.extra + 2 - len(costs))], lambda j: j != self.extra)
+        return self._solve(
+            [*costs, *[ZERO] * (self.extra + 2 - len(costs))], lambda j: j != self.extra
+        )
 
     def _solve(self, gain: Row, may_enter: Callable[[int], bool]) -> Fraction:
         for row, of in zip(self.rows, self.basis, strict=True):
             gain = _less(gain, gain[of], row)
-        while (column := next((j for j in range(self.extra + 1) if gain[j] > 0 and may_enter(j)), None)) is not None:
-            ratios = [(row[-1] / row[column], self.basis[i], i) for i, row in enumerate(self.rows) if row[column] > 0]
+        while (
+            column := next((j for j in range(self.extra + 1) if gain[j] > 0 and may_enter(j)), None)
+        ) is not None:
+            ratios = [
+                (row[-1] / row[column], self.basis[i], i)
+                for i, row in enumerate(self.rows)
+                if row[column] > 0
+            ]
             leaving = min(ratios)[-1]
             self._enter(leaving, column)
             gain = _less(gain, gain[column], self.rows[leaving])

@@ -1,4 +1,6 @@
-"""Settings of the tests: a database of their own, broker and cache in memory unless a test starts real ones."""
+"""Settings of the tests: a database of their own, broker and cache in memory unless a test starts
+real ones.
+"""
 
 import os
 import tempfile

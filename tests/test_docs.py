@@ -35,7 +35,11 @@ def code(document: Path) -> Iterator[str]:
     """The lines of a document's code, in blocks and within sentences."""
     text = document.read_text() + "\n"
     for found in (*_FENCE.finditer(text), *_INDENTED.finditer(text)):
-        yield from (line for line in found[0].splitlines() if not line.lstrip().startswith(("import ", "from ")))
+        yield from (
+            line
+            for line in found[0].splitlines()
+            if not line.lstrip().startswith(("import ", "from "))
+        )
     yield from _INLINE.findall(_FENCE.sub("", text))
 
 
@@ -70,20 +74,33 @@ def test_every_document_is_reached_from_the_readme() -> None:
         if document in seen:
             continue
         seen.add(document)
-        links = [(document.parent / link.partition("#")[0]).resolve() for link in _LINK.findall(document.read_text())]
+        links = [
+            (document.parent / link.partition("#")[0]).resolve()
+            for link in _LINK.findall(document.read_text())
+        ]
         waiting += [target for target in links if target.suffix == ".md" and target.exists()]
     assert set(documents()) - seen == set()
 
 
 def test_every_make_target_that_is_named_exists() -> None:
     targets = set(re.findall(r"^([a-z][a-z-]*):", (ROOT / "Makefile").read_text(), re.MULTILINE))
-    named = {target for document in documents() for line in code(document) for target in _MAKE.findall(line)}
+    named = {
+        target
+        for document in documents()
+        for line in code(document)
+        for target in _MAKE.findall(line)
+    }
     assert named - targets == set()
     assert {"demo", "up", "test", "test-all"} <= named
 
 
 def test_every_command_of_manage_py_that_is_named_exists() -> None:
-    named = {name for document in documents() for line in code(document) for name in _MANAGE.findall(line)}
+    named = {
+        name
+        for document in documents()
+        for line in code(document)
+        for name in _MANAGE.findall(line)
+    }
     assert named - set(get_commands()) == set()
     assert {"replay_round", "recompute_cost"} <= named
 
@@ -95,7 +112,9 @@ def commands() -> dict[str, Any]:
 
 
 def wrong_commands(line: str) -> Iterator[str]:
-    """What a line says of `loadmaster` that the command line does not know: commands, and options of those it knows."""
+    """What a line says of `loadmaster` that the command line does not know: commands, and options
+    of those it knows.
+    """
     for found in _LOADMASTER.finditer(line):
         name, rest = found[1], line[found.end(1) :].split("|")[0]
         command = commands().get(name)
@@ -106,7 +125,9 @@ def wrong_commands(line: str) -> Iterator[str]:
             yield f"loadmaster {name}"
             continue
         known = {option for parameter in command.params for option in parameter.opts}
-        yield from (f"loadmaster {name} {option}" for option in _OPTION.findall(rest) if option not in known)
+        yield from (
+            f"loadmaster {name} {option}" for option in _OPTION.findall(rest) if option not in known
+        )
 
 
 @pytest.mark.parametrize("document", documents(), ids=lambda p: str(p.relative_to(ROOT)))
@@ -121,7 +142,10 @@ def test_every_command_and_option_of_the_command_line_that_is_named_exists(docum
         ("loadmaster login http://localhost --usernam ada", ["loadmaster login --usernam"]),
         ("$ loadmaster summit job.yaml", ["loadmaster summit"]),
         ("loadmaster secret set TEAM NAME", []),
-        ("loadmaster agent --server https://loadmaster.example --tokn x", ["loadmaster agent --tokn"]),
+        (
+            "loadmaster agent --server https://loadmaster.example --tokn x",
+            ["loadmaster agent --tokn"],
+        ),
         ("loadmaster secret give TEAM", ["loadmaster secret give"]),
     ],
 )

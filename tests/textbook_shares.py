@@ -1,6 +1,8 @@
-"""Share policies written out plainly, job by job, over scipy: slow, obvious, and sharing no line with the product's programs.
+"""Share policies written out plainly, job by job, over scipy: slow, obvious, and sharing no line
+with the product's programs.
 
-A row is a job alone or a pair of jobs; a variable is the part of the wall clock that a row has in a column (Gavel, section 3.1).
+A row is a job alone or a pair of jobs; a variable is the part of the wall clock that a row has in a
+column (Gavel, section 3.1).
 """
 
 from __future__ import annotations
@@ -33,7 +35,11 @@ class Textbook:
         self.class_of = [m for m, n in enumerate(division.count) for _ in range(n)]
         self.jobs = range(len(self.class_of))
         paired = {(int(a), int(b)) for a, b in division.pairs}
-        together = [(i, j) for i, j in combinations(self.jobs, 2) if (self.class_of[i], self.class_of[j]) in paired]
+        together = [
+            (i, j)
+            for i, j in combinations(self.jobs, 2)
+            if (self.class_of[i], self.class_of[j]) in paired
+        ]
         self.rows: list[tuple[int, ...]] = [*((i,) for i in self.jobs), *together]
         self.variables = [(row, c) for row in self.rows for c in range(len(division.columns))]
 
@@ -54,7 +60,9 @@ class Textbook:
     def equal(self, job: int) -> float:
         """throughput(job, X_equal)."""
         n = self.division.gpus
-        return float(sum(self.division.rates[self.class_of[job], j] * n[j] / n.sum() for j in range(len(n))))
+        return float(
+            sum(self.division.rates[self.class_of[job], j] * n[j] / n.sum() for j in range(len(n)))
+        )
 
     def fastest(self, job: int) -> float:
         """throughput(job, X_fastest)."""
@@ -64,11 +72,16 @@ class Textbook:
         """throughput(job, X_isolated)."""
         m = self.class_of[job]
         x = [n / len(self.jobs) / self.division.scale[m] for n in self.division.gpus]
-        return float(sum(t * part for t, part in zip(self.division.rates[m], x, strict=True)) / max(sum(x), 1.0))
+        return float(
+            sum(t * part for t, part in zip(self.division.rates[m], x, strict=True))
+            / max(sum(x), 1.0)
+        )
 
     def normalised(self, job: int) -> Vector:
         """s_m * throughput(m, X) / throughput(m, X_equal)."""
-        return self.throughput(job) * float(self.division.scale[self.class_of[job]]) / self.equal(job)
+        return (
+            self.throughput(job) * float(self.division.scale[self.class_of[job]]) / self.equal(job)
+        )
 
     def weight(self, job: int) -> float:
         return float(self.division.weight[self.class_of[job]])
@@ -88,16 +101,28 @@ class Textbook:
 
     def usable(self) -> list[tuple[float, float | None]]:
         """0 <= X, and X = 0 where a job of the row cannot run."""
-        return [(0.0, None if all(self.rate(j, row, c) > 0.0 for j in row) else 0.0) for row, c in self.variables]
+        return [
+            (0.0, None if all(self.rate(j, row, c) > 0.0 for j in row) else 0.0)
+            for row, c in self.variables
+        ]
 
     def best(self, objective: Vector, bounds: Sequence[Bound] = ()) -> float | None:
         """The highest objective @ X; None where the bounds cannot be kept."""
         left, right = self.limits()
         return _highest(
-            objective, [*left, *(-b.coefficients for b in bounds)], [*right, *(-b.at_least for b in bounds)], self.usable()
+            objective,
+            [*left, *(-b.coefficients for b in bounds)],
+            [*right, *(-b.at_least for b in bounds)],
+            self.usable(),
         )
 
-    def max_min(self, of: Sequence[Vector], per: Sequence[float], above: Sequence[float], bounds: Sequence[Bound] = ()) -> float:
+    def max_min(
+        self,
+        of: Sequence[Vector],
+        per: Sequence[float],
+        above: Sequence[float],
+        bounds: Sequence[Bound] = (),
+    ) -> float:
         """The highest z with of[i] @ X >= above[i] + z * per[i] for all i."""
         left, right = self.limits()
         left = [np.append(row, 0.0) for row in [*left, *(-b.coefficients for b in bounds)]]
@@ -114,22 +139,39 @@ class Textbook:
         return [i for i in self.jobs if self.fastest(i) > 0.0]
 
 
-def _highest(objective: Vector, left: list[Vector], right: list[float], bounds: list[Any]) -> float | None:
-    found = linprog(-objective, A_ub=np.array(left), b_ub=np.array(right), bounds=bounds, method="highs")
+def _highest(
+    objective: Vector, left: list[Vector], right: list[float], bounds: list[Any]
+) -> float | None:
+    found = linprog(
+        -objective, A_ub=np.array(left), b_ub=np.array(right), bounds=bounds, method="highs"
+    )
     assert found.status in (0, 2), found.message
     return -float(found.fun) if found.status == 0 else None
 
 
 def excess(division: Division, shares: Shares) -> float:
-    """The most by which a class has more time than its jobs, a type more use than GPUs, or anything less than none."""
+    """The most by which a class has more time than its jobs, a type more use than GPUs, or anything
+    less than none.
+    """
     over = [-float(min(shares.alone.min(initial=0.0), shares.paired.min(initial=0.0)))]
     for m, n in enumerate(division.count):
-        beside = sum(float(shares.paired[p].sum()) * list(pair).count(m) for p, pair in enumerate(division.pairs))
+        beside = sum(
+            float(shares.paired[p].sum()) * list(pair).count(m)
+            for p, pair in enumerate(division.pairs)
+        )
         over.append(float(shares.alone[m].sum()) + beside - float(n))
     for j, n in enumerate(division.gpus):
         columns = [c for c in range(len(division.columns)) if division.column_type[c] == j]
-        alone = sum(float(shares.alone[m, c] * division.scale[m]) for m in range(len(division.count)) for c in columns)
-        paired = sum(float(shares.paired[p, c] * division.scale[a]) for p, (a, _) in enumerate(division.pairs) for c in columns)
+        alone = sum(
+            float(shares.alone[m, c] * division.scale[m])
+            for m in range(len(division.count))
+            for c in columns
+        )
+        paired = sum(
+            float(shares.paired[p, c] * division.scale[a])
+            for p, (a, _) in enumerate(division.pairs)
+            for c in columns
+        )
         over.append(alone + paired - float(n))
     return max(over)
 
@@ -138,27 +180,46 @@ def fairness(division: Division) -> float:
     """max min s_m / w_m * throughput(m, X) / throughput(m, X_equal)."""
     book = Textbook(division)
     jobs = book.running()
-    return book.max_min([book.normalised(i) for i in jobs], [book.weight(i) for i in jobs], [0.0] * len(jobs)) if jobs else 0.0
+    return (
+        book.max_min(
+            [book.normalised(i) for i in jobs], [book.weight(i) for i in jobs], [0.0] * len(jobs)
+        )
+        if jobs
+        else 0.0
+    )
 
 
 def makespan(division: Division, steps: Sequence[float]) -> float:
     """1 / the highest z with throughput(m, X) >= z * steps_m."""
     book = Textbook(division)
     jobs = book.running()
-    z = book.max_min([book.throughput(i) for i in jobs], [steps[book.class_of[i]] for i in jobs], [0.0] * len(jobs))
+    z = book.max_min(
+        [book.throughput(i) for i in jobs],
+        [steps[book.class_of[i]] for i in jobs],
+        [0.0] * len(jobs),
+    )
     return 1.0 / z
 
 
 def weighted_sum(division: Division, value: Sequence[float]) -> float:
     """The highest sum of value_m * throughput(m, X) over jobs."""
     book = Textbook(division)
-    found = book.best(sum((book.throughput(i) * value[book.class_of[i]] for i in book.jobs), np.zeros(len(book.variables))))
+    found = book.best(
+        sum(
+            (book.throughput(i) * value[book.class_of[i]] for i in book.jobs),
+            np.zeros(len(book.variables)),
+        )
+    )
     assert found is not None
     return found
 
 
-def finish_time(division: Division, steps: Sequence[float], elapsed: Sequence[float], isolated: Sequence[float]) -> float:
-    """The lowest rho for which throughput(m, X) >= steps_m / (rho * D_m - t_m) can be had, by bisection."""
+def finish_time(
+    division: Division, steps: Sequence[float], elapsed: Sequence[float], isolated: Sequence[float]
+) -> float:
+    """The lowest rho for which throughput(m, X) >= steps_m / (rho * D_m - t_m) can be had, by
+    bisection.
+    """
     book = Textbook(division)
     jobs = book.running()
     m = [book.class_of[i] for i in jobs]
@@ -177,12 +238,27 @@ def finish_time(division: Division, steps: Sequence[float], elapsed: Sequence[fl
     return high
 
 
-def cost_ratio(division: Division, cost: Sequence[float], floor: float, needed: Sequence[float]) -> float:
-    """The highest sum of throughput(m, X) / throughput(m, X_fastest) to the cost of X, by bisection."""
+def cost_ratio(
+    division: Division, cost: Sequence[float], floor: float, needed: Sequence[float]
+) -> float:
+    """The highest sum of throughput(m, X) / throughput(m, X_fastest) to the cost of X, by
+    bisection.
+    """
     book = Textbook(division)
-    progress = sum((book.throughput(i) / book.fastest(i) for i in book.running()), np.zeros(len(book.variables)))
-    spent = np.array([cost[division.column_type[c]] * division.scale[book.class_of[row[0]]] for row, c in book.variables])
-    bounds = [Bound(book.throughput(i), max(floor * book.isolated(i), needed[book.class_of[i]])) for i in book.running()]
+    progress = sum(
+        (book.throughput(i) / book.fastest(i) for i in book.running()),
+        np.zeros(len(book.variables)),
+    )
+    spent = np.array(
+        [
+            cost[division.column_type[c]] * division.scale[book.class_of[row[0]]]
+            for row, c in book.variables
+        ]
+    )
+    bounds = [
+        Bound(book.throughput(i), max(floor * book.isolated(i), needed[book.class_of[i]]))
+        for i in book.running()
+    ]
     low, high = 0.0, 1e4
     while high - low > 1e-9 * high:
         ratio = (low + high) / 2.0
@@ -193,9 +269,12 @@ def cost_ratio(division: Division, cost: Sequence[float], floor: float, needed: 
     return low
 
 
-def water_filled(division: Division, entity_weight: Sequence[float], fifo: Sequence[bool] = ()) -> list[float]:
-    """The level of each job's normalised throughput after water filling, as section 4.3 has it: levels rise by a program, and a job
-    is stuck if a program of its own cannot give it more while all others keep their levels. Queues are in the order of jobs.
+def water_filled(
+    division: Division, entity_weight: Sequence[float], fifo: Sequence[bool] = ()
+) -> list[float]:
+    """The level of each job's normalised throughput after water filling, as section 4.3 has it:
+    levels rise by a program, and a job is stuck if a program of its own cannot give it more while
+    all others keep their levels. Queues are in the order of jobs.
     """
     book = Textbook(division)
     entity = [int(division.entity[book.class_of[i]]) for i in book.jobs]
@@ -210,7 +289,12 @@ def water_filled(division: Division, entity_weight: Sequence[float], fifo: Seque
             weight.update({i: entity_weight[e] * book.weight(i) / whole for i in members})
         held = [Bound(book.normalised(i), level[i] - 1e-9) for i in book.running()]
         rising = list(weight)
-        z = book.max_min([book.normalised(i) for i in rising], [weight[i] for i in rising], [level[i] for i in rising], held)
+        z = book.max_min(
+            [book.normalised(i) for i in rising],
+            [weight[i] for i in rising],
+            [level[i] for i in rising],
+            held,
+        )
         level = [x + max(z, 0.0) * weight.get(i, 0.0) for i, x in enumerate(level)]
         held = [Bound(book.normalised(i), level[i] - 1e-9) for i in book.running()]
         stuck = {i for i in left if (book.best(book.normalised(i), held) or 0.0) <= level[i] + 1e-6}

@@ -1,9 +1,11 @@
-"""A job for tests: a small network trained by PyTorch, alone or by a gang's ranks with gloo. Says in the end what it has learned.
+"""A job for tests: a small network trained by PyTorch, alone or by a gang's ranks with gloo. Says
+in the end what it has learned.
 
     python -m tests.torch_gang_job RESULT
 
-The network has dropout and the batches are shuffled, so that a resume which draws other random numbers is seen in the result. With
-TORCH_JOB_JOURNALS it keeps a journal of itself, as `loadmaster.journals` describes.
+The network has dropout and the batches are shuffled, so that a resume which draws other random
+numbers is seen in the result. With TORCH_JOB_JOURNALS it keeps a journal of itself, as
+`loadmaster.journals` describes.
 """
 
 from __future__ import annotations
@@ -73,7 +75,9 @@ def main(result: Path) -> None:
     with journal() as kept:
         network, losses = train(in_gang=in_gang, diary=Diary(kept))
     if os.environ.get("RANK", "0") == "0":
-        result.write_text(json.dumps({"digest": digest(network), "last_loss": losses[-1] if losses else None}))
+        result.write_text(
+            json.dumps({"digest": digest(network), "last_loss": losses[-1] if losses else None})
+        )
     if in_gang:
         dist.destroy_process_group()
 
@@ -92,14 +96,18 @@ def train(*, in_gang: bool, diary: Diary) -> tuple[nn.Module, list[float]]:
     """The training proper."""
     torch.manual_seed(1)
     data = TensorDataset(torch.randn(SAMPLES, FEATURES), torch.randn(SAMPLES, 1))
-    network: nn.Module = nn.Sequential(nn.Linear(FEATURES, 16), nn.Dropout(0.2), nn.ReLU(), nn.Linear(16, 1))
+    network: nn.Module = nn.Sequential(
+        nn.Linear(FEATURES, 16), nn.Dropout(0.2), nn.ReLU(), nn.Linear(16, 1)
+    )
     network = DistributedDataParallel(network) if in_gang else network
     optimizer = torch.optim.Adam(network.parameters(), lr=0.01)
     sampler = DistributedSampler(data, seed=7) if in_gang else None
     loader = DataLoader(data, BATCH, sampler=sampler, shuffle=sampler is None)
     losses: list[float] = []
     try:
-        for inputs, targets in steps(loader, {"network": network, "optimizer": optimizer, "diary": diary}, seed=3):
+        for inputs, targets in steps(
+            loader, {"network": network, "optimizer": optimizer, "diary": diary}, seed=3
+        ):
             diary.note_saved()
             optimizer.zero_grad()
             loss = nn.functional.mse_loss(network(inputs), targets)

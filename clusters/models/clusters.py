@@ -28,52 +28,72 @@ def check_power_cap_hours(entries: object) -> None:
 
 
 class Cluster(models.Model):
-    """A set of nodes scheduled together, with one currency, one time zone, one policy and one clockwork.
+    """A set of nodes scheduled together, with one currency, one time zone, one policy and one
+    clockwork.
 
-    `round_number`, `round_owner` and `round_expires_at` are the row lock of the one round that may run: taken by
-    compare-and-swap, with an expiry and a number that applying a plan checks.
+    `round_number`, `round_owner` and `round_expires_at` are the row lock of the one round that may
+    run: taken by compare-and-swap, with an expiry and a number that applying a plan checks.
     """
 
     name = models.SlugField(unique=True, max_length=63)
     timezone = models.CharField(max_length=63, default="UTC", validators=[check_time_zone])
-    currency = models.CharField(max_length=3, default="EUR", help_text="ISO 4217 code; every price of this cluster is in it")
+    currency = models.CharField(
+        max_length=3, default="EUR", help_text="ISO 4217 code; every price of this cluster is in it"
+    )
 
     policy = models.CharField(max_length=100, default=registry.DEFAULT)
     policy_parameters = models.JSONField(default=dict, blank=True)
     seed = models.PositiveIntegerField(default=1)
     period_s = models.FloatField(
-        default=300.0, validators=[MinValueValidator(1.0)], help_text="Seconds between periodic rounds (H)"
+        default=300.0,
+        validators=[MinValueValidator(1.0)],
+        help_text="Seconds between periodic rounds (H)",
     )
     power_cap_w = models.FloatField(
-        null=True, blank=True, validators=[MinValueValidator(1.0)], help_text="IT watts of all work together"
+        null=True,
+        blank=True,
+        validators=[MinValueValidator(1.0)],
+        help_text="IT watts of all work together",
     )
     power_cap_hours = models.JSONField(
         default=list,
         blank=True,
         validators=[check_power_cap_hours],
-        help_text='Lower caps for some hours, such as [{"power_cap_w": 2000, "from": "08:00", "to": "20:00", "days": "01234"}]',
+        help_text=(
+            'Lower caps for some hours, such as [{"power_cap_w": 2000, "from": "08:00", "to":'
+            ' "20:00", "days": "01234"}]'
+        ),
     )
     emissions_cost_per_kg = models.DecimalField(
         max_digits=12,
         decimal_places=6,
         default=Decimal(0),
         validators=[MinValueValidator(Decimal(0))],
-        help_text="What decisions weigh a kilogram of CO2 at, in the cluster's currency; bills are without it",
+        help_text=(
+            "What decisions weigh a kilogram of CO2 at, in the cluster's currency; bills are"
+            " without it"
+        ),
     )
     horizon_s = models.FloatField(default=86_400.0, validators=[MinValueValidator(60.0)])
     restart_cost_s = models.FloatField(
-        default=10.0, validators=[MinValueValidator(0.0)], help_text="Seconds lost by a checkpoint-restart"
+        default=10.0,
+        validators=[MinValueValidator(0.0)],
+        help_text="Seconds lost by a checkpoint-restart",
     )
     profiling_steps = models.PositiveIntegerField(
         default=20, validators=[MinValueValidator(3)], help_text="Steps of one profile run"
     )
 
-    heartbeat_s = models.FloatField(default=10.0, validators=[MinValueValidator(0.1), MaxValueValidator(600)])
+    heartbeat_s = models.FloatField(
+        default=10.0, validators=[MinValueValidator(0.1), MaxValueValidator(600)]
+    )
     lease_s = models.FloatField(default=60.0, validators=[MinValueValidator(0.5)])
     grace_s = models.FloatField(default=30.0, validators=[MinValueValidator(0.0)])
     margin_s = models.FloatField(default=10.0, validators=[MinValueValidator(0.0)])
 
-    memory = models.JSONField(default=dict, blank=True, help_text="What the policy asked to keep between rounds")
+    memory = models.JSONField(
+        default=dict, blank=True, help_text="What the policy asked to keep between rounds"
+    )
     round_number = models.PositiveBigIntegerField(default=0)
     round_owner = models.CharField(max_length=64, blank=True, default="")
     round_expires_at = models.DateTimeField(null=True, blank=True)
@@ -86,23 +106,36 @@ class Cluster(models.Model):
     def clean(self) -> None:
         """A lease must outlive the heartbeats that renew it."""
         if self.lease_s < 2 * self.heartbeat_s:
-            raise ValidationError({"lease_s": f"must be at least two heartbeats ({2 * self.heartbeat_s} s)"})
+            raise ValidationError(
+                {"lease_s": f"must be at least two heartbeats ({2 * self.heartbeat_s} s)"}
+            )
 
 
 class GpuType(models.Model):
-    """A GPU model. A node's power with g of its G GPUs in use is base_w + (G - g) * idle_w + g * peak_w (ANDREAS' P_n(g))."""
+    """A GPU model. A node's power with g of its G GPUs in use is base_w + (G - g) * idle_w + g *
+    peak_w (ANDREAS' P_n(g)).
+    """
 
     name = models.CharField(max_length=63, unique=True)
-    tflops = models.FloatField(validators=[MinValueValidator(0.01)], help_text="Peak TFLOP/s, used for estimates")
+    tflops = models.FloatField(
+        validators=[MinValueValidator(0.01)], help_text="Peak TFLOP/s, used for estimates"
+    )
     memory_gb = models.FloatField(validators=[MinValueValidator(0.1)])
-    idle_w = models.FloatField(validators=[MinValueValidator(0.0)], help_text="Watts of one idle GPU")
-    peak_w = models.FloatField(validators=[MinValueValidator(0.0)], help_text="Watts of one GPU at work")
+    idle_w = models.FloatField(
+        validators=[MinValueValidator(0.0)], help_text="Watts of one idle GPU"
+    )
+    peak_w = models.FloatField(
+        validators=[MinValueValidator(0.0)], help_text="Watts of one GPU at work"
+    )
     price_per_hour = models.DecimalField(
         max_digits=12,
         decimal_places=6,
         default=Decimal(0),
         validators=[MinValueValidator(Decimal(0))],
-        help_text="What an hour of one GPU in use costs (in its clusters' currency), for policies that go by prices; 0: not known",
+        help_text=(
+            "What an hour of one GPU in use costs (in its clusters' currency), for policies that go"
+            " by prices; 0: not known"
+        ),
     )
     emulated = models.BooleanField(default=False, help_text="A pacing clock in place of hardware")
 

@@ -1,4 +1,6 @@
-"""What energy costs: tariffs by time and PUE, with their history. A later row replaces an earlier one; rows never change."""
+"""What energy costs: tariffs by time and PUE, with their history. A later row replaces an earlier
+one; rows never change.
+"""
 
 from __future__ import annotations
 
@@ -14,17 +16,24 @@ from clusters.models.clusters import Cluster
 
 
 class EnergyTariff(models.Model):
-    """A version of a cluster's prices, in force from `effective_from` until the next version's. Hours are in the cluster's zone."""
+    """A version of a cluster's prices, in force from `effective_from` until the next version's.
+    Hours are in the cluster's zone.
+    """
 
     cluster = models.ForeignKey(Cluster, on_delete=models.CASCADE, related_name="tariffs")
     name = models.CharField(max_length=100, blank=True, default="")
     effective_from = models.DateTimeField(default=timezone.now)
     default_price_per_kwh = models.DecimalField(
-        max_digits=12, decimal_places=8, validators=[MinValueValidator(Decimal(0))], help_text="Price of every hour no band covers"
+        max_digits=12,
+        decimal_places=8,
+        validators=[MinValueValidator(Decimal(0))],
+        help_text="Price of every hour no band covers",
     )
     emissions_g_per_kwh = models.FloatField(default=0.0, validators=[MinValueValidator(0.0)])
     created_at = models.DateTimeField(auto_now_add=True)
-    created_by = models.ForeignKey(settings.AUTH_USER_MODEL, null=True, blank=True, editable=False, on_delete=models.SET_NULL)
+    created_by = models.ForeignKey(
+        settings.AUTH_USER_MODEL, null=True, blank=True, editable=False, on_delete=models.SET_NULL
+    )
 
     class Meta:
         ordering = ["cluster", "-effective_from", "-id"]
@@ -34,13 +43,17 @@ class EnergyTariff(models.Model):
 
 
 class TariffBand(models.Model):
-    """A price for some hours of some days. `days` holds digits 0 (Monday) .. 6; `to_time` 00:00 means midnight at the day's end."""
+    """A price for some hours of some days. `days` holds digits 0 (Monday) .. 6; `to_time` 00:00
+    means midnight at the day's end.
+    """
 
     tariff = models.ForeignKey(EnergyTariff, on_delete=models.CASCADE, related_name="bands")
     days = models.CharField(max_length=7, default="0123456")
     from_time = models.TimeField()
     to_time = models.TimeField()
-    price_per_kwh = models.DecimalField(max_digits=12, decimal_places=8, validators=[MinValueValidator(Decimal(0))])
+    price_per_kwh = models.DecimalField(
+        max_digits=12, decimal_places=8, validators=[MinValueValidator(Decimal(0))]
+    )
     emissions_g_per_kwh = models.FloatField(
         null=True,
         blank=True,
@@ -57,27 +70,42 @@ class TariffBand(models.Model):
     def clean(self) -> None:
         """Days are digits 0..6, and a band ends after it starts."""
         if not self.days or set(self.days) - set("0123456"):
-            raise ValidationError({"days": "write the days as digits, 0 for Monday to 6 for Sunday, such as 01234"})
+            raise ValidationError(
+                {"days": "write the days as digits, 0 for Monday to 6 for Sunday, such as 01234"}
+            )
         if self.to_time <= self.from_time and (self.to_time.hour, self.to_time.minute) != (0, 0):
-            raise ValidationError({"to_time": "must be after from_time (00:00 means midnight); split a band that crosses midnight"})
+            raise ValidationError(
+                {
+                    "to_time": (
+                        "must be after from_time (00:00 means midnight); split a band that crosses"
+                        " midnight"
+                    )
+                }
+            )
 
 
 class EnergyEntry(models.Model):
-    """What one assignment drew in one hour of the cluster's wall clock (clusters.ledger). `hour` is the hour's start.
+    """What one assignment drew in one hour of the cluster's wall clock (clusters.ledger). `hour` is
+    the hour's start.
 
-    kWh are IT energy but for `facility_kwh` (times PUE); costs are the facility's. Its GPUs' energy is `measured` (by meters)
-    or `modelled`; its part of the `rest` of the node is always modelled. `cost` is of all three, `measured_cost` of the first.
-    `predicted` is what the round that placed it expected for the same time, None where it expected nothing.
+    kWh are IT energy but for `facility_kwh` (times PUE); costs are the facility's. Its GPUs' energy
+    is `measured` (by meters) or `modelled`; its part of the `rest` of the node is always modelled.
+    `cost` is of all three, `measured_cost` of the first. `predicted` is what the round that placed
+    it expected for the same time, None where it expected nothing.
     """
 
-    assignment = models.ForeignKey("clusters.Assignment", on_delete=models.CASCADE, related_name="energy_entries")
+    assignment = models.ForeignKey(
+        "clusters.Assignment", on_delete=models.CASCADE, related_name="energy_entries"
+    )
     hour = models.DateTimeField()
     cluster = models.ForeignKey(Cluster, on_delete=models.CASCADE, related_name="+")
     node = models.ForeignKey("clusters.Node", on_delete=models.CASCADE, related_name="+")
     job = models.ForeignKey("jobs.Job", on_delete=models.CASCADE, related_name="+")
     team = models.ForeignKey("jobs.Team", on_delete=models.CASCADE, related_name="+")
     purpose = models.CharField(max_length=10)
-    gpu_s = models.FloatField(default=0.0, help_text="Seconds times GPUs held, a shared GPU by its share")
+    gpu_s = models.FloatField(
+        default=0.0, help_text="Seconds times GPUs held, a shared GPU by its share"
+    )
     measured_kwh = models.FloatField(default=0.0)
     modelled_kwh = models.FloatField(default=0.0)
     rest_kwh = models.FloatField(default=0.0)
@@ -90,7 +118,9 @@ class EnergyEntry(models.Model):
 
     class Meta:
         verbose_name_plural = "energy entries"
-        constraints = [models.UniqueConstraint(fields=["assignment", "hour"], name="energy_entry_once_an_hour")]
+        constraints = [
+            models.UniqueConstraint(fields=["assignment", "hour"], name="energy_entry_once_an_hour")
+        ]
         indexes = [models.Index(fields=["cluster", "hour"]), models.Index(fields=["team", "hour"])]
         ordering = ["hour"]
         default_permissions = ()
@@ -107,7 +137,9 @@ class PueRecord(models.Model):
     effective_from = models.DateTimeField(default=timezone.now)
     pue = models.FloatField(validators=[MinValueValidator(1.0)])
     created_at = models.DateTimeField(auto_now_add=True)
-    created_by = models.ForeignKey(settings.AUTH_USER_MODEL, null=True, blank=True, editable=False, on_delete=models.SET_NULL)
+    created_by = models.ForeignKey(
+        settings.AUTH_USER_MODEL, null=True, blank=True, editable=False, on_delete=models.SET_NULL
+    )
 
     class Meta:
         verbose_name = "PUE"

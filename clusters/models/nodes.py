@@ -37,8 +37,12 @@ class EnrolmentToken(models.Model):
     role = models.CharField(max_length=16, choices=Role.choices, default=Role.PRODUCTION)
     expires_at = models.DateTimeField()
     used_at = models.DateTimeField(null=True, blank=True, editable=False)
-    used_by = models.ForeignKey("Node", null=True, blank=True, editable=False, on_delete=models.SET_NULL)
-    created_by = models.ForeignKey(settings.AUTH_USER_MODEL, null=True, blank=True, editable=False, on_delete=models.SET_NULL)
+    used_by = models.ForeignKey(
+        "Node", null=True, blank=True, editable=False, on_delete=models.SET_NULL
+    )
+    created_by = models.ForeignKey(
+        settings.AUTH_USER_MODEL, null=True, blank=True, editable=False, on_delete=models.SET_NULL
+    )
     created_at = models.DateTimeField(auto_now_add=True)
 
     def __str__(self) -> str:
@@ -46,9 +50,11 @@ class EnrolmentToken(models.Model):
 
 
 class Node(models.Model):
-    """A machine with GPUs of one type. `epoch` grows with every session of its agent; older epochs are refused.
+    """A machine with GPUs of one type. `epoch` grows with every session of its agent; older epochs
+    are refused.
 
-    The session's secret and the node's token are kept as sha256. `session_expires_at` is when another machine may take over.
+    The session's secret and the node's token are kept as sha256. `session_expires_at` is when
+    another machine may take over.
     """
 
     id = models.UUIDField(primary_key=True, default=uuid.uuid4, editable=False)
@@ -58,16 +64,26 @@ class Node(models.Model):
     role = models.CharField(max_length=16, choices=Role.choices, default=Role.PRODUCTION)
     state = models.CharField(max_length=16, choices=State.choices, default=State.READY)
     drain_until = models.DateTimeField(null=True, blank=True)
-    reason = models.CharField(max_length=200, blank=True, default="", help_text="Why it is cordoned or drained")
+    reason = models.CharField(
+        max_length=200, blank=True, default="", help_text="Why it is cordoned or drained"
+    )
 
     cores = models.FloatField(validators=[MinValueValidator(0.0)])
     memory_gb = models.FloatField(validators=[MinValueValidator(0.0)])
-    reserved_cores = models.FloatField(default=0.0, validators=[MinValueValidator(0.0)], help_text="Kept for the system")
+    reserved_cores = models.FloatField(
+        default=0.0, validators=[MinValueValidator(0.0)], help_text="Kept for the system"
+    )
     reserved_memory_gb = models.FloatField(default=0.0, validators=[MinValueValidator(0.0)])
-    resources = models.JSONField(default=dict, blank=True, help_text='Other named resources, such as {"mic": 2}')
-    labels = models.JSONField(default=list, blank=True, help_text='Data labels, such as ["imagenet"]')
+    resources = models.JSONField(
+        default=dict, blank=True, help_text='Other named resources, such as {"mic": 2}'
+    )
+    labels = models.JSONField(
+        default=list, blank=True, help_text='Data labels, such as ["imagenet"]'
+    )
     base_w = models.FloatField(
-        default=300.0, validators=[MinValueValidator(0.0)], help_text="Watts of the machine without its GPUs"
+        default=300.0,
+        validators=[MinValueValidator(0.0)],
+        help_text="Watts of the machine without its GPUs",
     )
     rack = models.CharField(max_length=63, blank=True, default="")
     link_gbps = models.FloatField(default=0.0, validators=[MinValueValidator(0.0)])
@@ -83,13 +99,20 @@ class Node(models.Model):
     agent_version = models.CharField(max_length=50, blank=True, default="", editable=False)
     features = models.JSONField(default=list, blank=True, editable=False)
     address = models.CharField(
-        max_length=255, blank=True, default="", db_default="", editable=False, help_text="Where other nodes reach it"
+        max_length=255,
+        blank=True,
+        default="",
+        db_default="",
+        editable=False,
+        help_text="Where other nodes reach it",
     )
     emulated = models.BooleanField(default=False)
     created_at = models.DateTimeField(auto_now_add=True)
 
     class Meta:
-        constraints = [models.UniqueConstraint(fields=["cluster", "name"], name="node_name_once_per_cluster")]
+        constraints = [
+            models.UniqueConstraint(fields=["cluster", "name"], name="node_name_once_per_cluster")
+        ]
         ordering = ["cluster", "name"]
 
     def __str__(self) -> str:
@@ -97,9 +120,11 @@ class Node(models.Model):
 
 
 class Device(models.Model):
-    """A GPU of a node: (node, uuid), never an index. `slots` > 1 lets that many assignments share it.
+    """A GPU of a node: (node, uuid), never an index. `slots` > 1 lets that many assignments share
+    it.
 
-    `slots` is what the agent offers until an operator sets it (`slots_set`); from then on it is the operator's alone.
+    `slots` is what the agent offers until an operator sets it (`slots_set`); from then on it is the
+    operator's alone.
     """
 
     node = models.ForeignKey(Node, on_delete=models.CASCADE, related_name="devices")
@@ -107,9 +132,15 @@ class Device(models.Model):
     parent_uuid = models.CharField(max_length=100, blank=True, default="")
     mig_profile = models.CharField(max_length=50, blank=True, default="")
     slots = models.PositiveSmallIntegerField(
-        default=1, validators=[MinValueValidator(1), MaxValueValidator(MOST_SLOTS)], help_text="Jobs that may share it"
+        default=1,
+        validators=[MinValueValidator(1), MaxValueValidator(MOST_SLOTS)],
+        help_text="Jobs that may share it",
     )
-    slots_set = models.BooleanField(default=False, editable=False, help_text="An operator set the slots: the agent's word is over")
+    slots_set = models.BooleanField(
+        default=False,
+        editable=False,
+        help_text="An operator set the slots: the agent's word is over",
+    )
     memory_gb = models.FloatField(validators=[MinValueValidator(0.0)])
     healthy = models.BooleanField(default=True)
     emulated = models.BooleanField(default=False)
@@ -120,7 +151,9 @@ class Device(models.Model):
     temperature_c = models.FloatField(null=True, blank=True)
 
     class Meta:
-        constraints = [models.UniqueConstraint(fields=["node", "uuid"], name="device_once_per_node")]
+        constraints = [
+            models.UniqueConstraint(fields=["node", "uuid"], name="device_once_per_node")
+        ]
         ordering = ["node", "uuid"]
 
     def __str__(self) -> str:
@@ -128,7 +161,9 @@ class Device(models.Model):
 
 
 class NodeEvent(models.Model):
-    """What happened to a node, append-only: enrolled, session, cordoned, draining, lost, back, role changed."""
+    """What happened to a node, append-only: enrolled, session, cordoned, draining, lost, back, role
+    changed.
+    """
 
     node = models.ForeignKey(Node, on_delete=models.CASCADE, related_name="events")
     at = models.DateTimeField(auto_now_add=True)

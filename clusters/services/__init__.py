@@ -1,4 +1,6 @@
-"""What is done to nodes and assignments. Views, tasks and other apps call these and nothing beneath them."""
+"""What is done to nodes and assignments. Views, tasks and other apps call these and nothing beneath
+them.
+"""
 
 from clusters.services.assignments import accept, report_state
 from clusters.services.devices import flush_samples
@@ -6,7 +8,14 @@ from clusters.services.enrolment import issue_enrolment_token, register
 from clusters.services.heartbeats import heartbeat
 from clusters.services.logs import append_log
 from clusters.services.metrics import record_metrics
-from clusters.services.nodes import NodeStateError, node_cordon, node_drain, node_revoke, node_set_role, node_uncordon
+from clusters.services.nodes import (
+    NodeStateError,
+    node_cordon,
+    node_drain,
+    node_revoke,
+    node_set_role,
+    node_uncordon,
+)
 from clusters.services.sessions import open_session
 from clusters.services.slots import SlotsError, node_set_slots
 from clusters.services.stops import evict, request_stop

@@ -1,4 +1,6 @@
-"""What an agent says of its assignments: it accepts them and reports their states. Every write is a compare-and-swap."""
+"""What an agent says of its assignments: it accepts them and reports their states. Every write is a
+compare-and-swap.
+"""
 
 from __future__ import annotations
 
@@ -28,14 +30,23 @@ from loadmaster.protocol import Accept, AssignmentState, LaunchSpec, ReasonClass
 
 LONGEST_REASON = 2000
 IMAGE_DIGEST = re.compile(r"sha256:[0-9a-f]{64}")
-NOT_AN_AGENTS_WORD = frozenset({AssignmentState.OFFERED, AssignmentState.UNKNOWN, AssignmentState.LOST})
-DEFAULT_REASON = {AssignmentState.FAILED: ReasonClass.USER, AssignmentState.PREEMPTED: ReasonClass.PREEMPT}
+NOT_AN_AGENTS_WORD = frozenset(
+    {AssignmentState.OFFERED, AssignmentState.UNKNOWN, AssignmentState.LOST}
+)
+DEFAULT_REASON = {
+    AssignmentState.FAILED: ReasonClass.USER,
+    AssignmentState.PREEMPTED: ReasonClass.PREEMPT,
+}
 
 
-def accept(node_pk: UUID, assignment_id: UUID, words: Accept, now: datetime | None = None) -> LaunchSpec:
-    """The agent takes an offer: its state becomes ACCEPTED, its lease begins, and the agent learns everything about it.
+def accept(
+    node_pk: UUID, assignment_id: UUID, words: Accept, now: datetime | None = None
+) -> LaunchSpec:
+    """The agent takes an offer: its state becomes ACCEPTED, its lease begins, and the agent learns
+    everything about it.
 
-    The session that took it may ask again while the assignment lives. Refused if epoch or fence are stale, or it is wanted no more.
+    The session that took it may ask again while the assignment lives. Refused if epoch or fence are
+    stale, or it is wanted no more.
     """
     now = now or timezone.now()
     with transaction.atomic():
@@ -58,27 +69,44 @@ def _take(node: Node, assignment: Assignment, epoch: int, grace_s: float, now: d
     if assignment.state == AssignmentState.OFFERED and assignment.desired == "run":
         lease = timedelta(seconds=job_lease_s(clock_of(node.cluster), assignment.job.on_disconnect))
         move_assignment(
-            assignment, AssignmentMove.ACCEPT, epoch=epoch, accepted_at=now, lease_expires_at=now + lease, grace_s=grace_s
+            assignment,
+            AssignmentMove.ACCEPT,
+            epoch=epoch,
+            accepted_at=now,
+            lease_expires_at=now + lease,
+            grace_s=grace_s,
         )
     elif assignment.state not in LIVE or assignment.epoch != epoch:
-        raise stale_assignment(f"assignment {assignment.pk} is {assignment.state} and not on offer to this session")
+        raise stale_assignment(
+            f"assignment {assignment.pk} is {assignment.state} and not on offer to this session"
+        )
 
 
-def _reject(assignment: Assignment, epoch: int, blame: ReasonClass, reason: str, now: datetime) -> None:
+def _reject(
+    assignment: Assignment, epoch: int, blame: ReasonClass, reason: str, now: datetime
+) -> None:
     """The offer cannot be taken here, or, by its job's own fault, by anybody."""
     if assignment.state != AssignmentState.OFFERED:
         return
     move_assignment(
-        assignment, AssignmentMove.REJECT, epoch=epoch, reason_class=blame, reason=reason[:LONGEST_REASON], ended_at=now
+        assignment,
+        AssignmentMove.REJECT,
+        epoch=epoch,
+        reason_class=blame,
+        reason=reason[:LONGEST_REASON],
+        ended_at=now,
     )
     assignment_ended(assignment, now)
 
 
-def report_state(node_pk: UUID, assignment_id: UUID, report: StateReport, now: datetime | None = None) -> AssignmentState:
-    """Move an assignment as its agent reports it, and its job with it; the state the server now holds.
+def report_state(
+    node_pk: UUID, assignment_id: UUID, report: StateReport, now: datetime | None = None
+) -> AssignmentState:
+    """Move an assignment as its agent reports it, and its job with it; the state the server now
+    holds.
 
-    A replay (a `seq` seen before with the same state, or an end that is already known) changes nothing and is fine; anything else
-    that is older than what is known is refused as stale.
+    A replay (a `seq` seen before with the same state, or an end that is already known) changes
+    nothing and is fine; anything else that is older than what is known is refused as stale.
     """
     now = now or timezone.now()
     observed_at = _check(report)
@@ -90,7 +118,9 @@ def report_state(node_pk: UUID, assignment_id: UUID, report: StateReport, now: d
         _check_fresh(assignment, report)
         _pin_image(assignment, report)
         if assignment.state == report.to:
-            Assignment.objects.filter(pk=assignment.pk, epoch=assignment.epoch).update(**_standing(report))
+            Assignment.objects.filter(pk=assignment.pk, epoch=assignment.epoch).update(
+                **_standing(report)
+            )
             return report.to
         _move(assignment, report, observed_at, now)
         _tell_job(assignment, now)
@@ -111,9 +141,13 @@ def _check(report: StateReport) -> datetime:
 
 
 def _pin_image(assignment: Assignment, report: StateReport) -> None:
-    """Keep what a job's image was resolved to by its first launch that knew: a name may mean another image tomorrow."""
+    """Keep what a job's image was resolved to by its first launch that knew: a name may mean
+    another image tomorrow.
+    """
     if report.image_digest:
-        Job.objects.filter(pk=assignment.job_id, image_digest="").update(image_digest=report.image_digest)
+        Job.objects.filter(pk=assignment.job_id, image_digest="").update(
+            image_digest=report.image_digest
+        )
 
 
 def _standing(report: StateReport) -> dict[str, Any]:
@@ -125,7 +159,9 @@ def _standing(report: StateReport) -> dict[str, Any]:
 
 
 def _is_replay(assignment: Assignment, report: StateReport) -> bool:
-    if assignment.state == report.to and (assignment.state in ENDED or report.seq == assignment.report_seq):
+    if assignment.state == report.to and (
+        assignment.state in ENDED or report.seq == assignment.report_seq
+    ):
         return True
     return report.seq <= assignment.report_seq and _was_reported(assignment, report)
 
@@ -135,20 +171,37 @@ def _was_reported(assignment: Assignment, report: StateReport) -> bool:
 
 
 def _check_fresh(assignment: Assignment, report: StateReport) -> None:
-    """Refuse what is over, what this session does not hold, and what is older than the newest report."""
+    """Refuse what is over, what this session does not hold, and what is older than the newest
+    report.
+    """
     if assignment.state in ENDED:
         raise stale_assignment(f"assignment {assignment.pk} is over ({assignment.state})")
     untaken = assignment.state == AssignmentState.OFFERED and report.to is AssignmentState.REJECTED
     if assignment.epoch != report.epoch and not untaken:
-        raise stale_assignment(f"assignment {assignment.pk} is not held by the session of epoch {report.epoch}")
+        raise stale_assignment(
+            f"assignment {assignment.pk} is not held by the session of epoch {report.epoch}"
+        )
     if report.seq <= assignment.report_seq:
-        raise stale_assignment(f"report {report.seq} is older than report {assignment.report_seq}, which is known")
+        raise stale_assignment(
+            f"report {report.seq} is older than report {assignment.report_seq}, which is known"
+        )
 
 
-def _move(assignment: Assignment, report: StateReport, observed_at: datetime, now: datetime) -> None:
-    data = {"seq": report.seq, **({"exit_code": report.exit_code} if report.exit_code is not None else {})}
+def _move(
+    assignment: Assignment, report: StateReport, observed_at: datetime, now: datetime
+) -> None:
+    data = {
+        "seq": report.seq,
+        **({"exit_code": report.exit_code} if report.exit_code is not None else {}),
+    }
     try:
-        move_assignment(assignment, MOVE_TO[report.to], observed_at=observed_at, data=data, **_values(assignment, report, now))
+        move_assignment(
+            assignment,
+            MOVE_TO[report.to],
+            observed_at=observed_at,
+            data=data,
+            **_values(assignment, report, now),
+        )
     except IllegalAssignmentMoveError as error:
         raise AgentCallError(409, "illegal_move", str(error)) from error
 
@@ -164,7 +217,12 @@ def _values(assignment: Assignment, report: StateReport, now: datetime) -> dict[
     if report.to in ENDED:
         reason_class = report.reason_class or DEFAULT_REASON.get(report.to) or ""
         reason = report.reason[:LONGEST_REASON]
-        values |= {"exit_code": report.exit_code, "reason_class": reason_class, "reason": reason, "ended_at": now}
+        values |= {
+            "exit_code": report.exit_code,
+            "reason_class": reason_class,
+            "reason": reason,
+            "ended_at": now,
+        }
     return values
 
 

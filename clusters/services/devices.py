@@ -28,8 +28,9 @@ FLUSH_S = 60
 
 RESTS = 10
 LONGEST_REST_S = 30.0
-"""A flush is followed by a rest this many times as long, at most so long: of ten thousand nodes' samples every second one would
-otherwise be written all the time, and each keeps a page of the database busy for figures that people look at now and then.
+"""A flush is followed by a rest this many times as long, at most so long: of ten thousand nodes'
+samples every second one would otherwise be written all the time, and each keeps a page of the
+database busy for figures that people look at now and then.
 """
 
 AT_ONCE = 500
@@ -41,11 +42,15 @@ MOST_BATCHES = 20_000
 """Batches that one flush takes; those before them are given up."""
 
 REST_S = 60.0
-"""How long a cache that failed is not asked again: one that is frozen holds every call, and so all heartbeats, for seconds."""
+"""How long a cache that failed is not asked again: one that is frozen holds every call, and so all
+heartbeats, for seconds.
+"""
 
 
 class Rest:
-    """A pause after a failure. Any thread may begin or look: the worst that comes of a race is one call more."""
+    """A pause after a failure. Any thread may begin or look: the worst that comes of a race is one
+    call more.
+    """
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock, self._until_s = clock, -inf
@@ -69,18 +74,30 @@ _WRITTEN = (*_REPORTED, "slots")
 
 
 def sync_devices(node: Node, reports: Sequence[DeviceReport]) -> bool:
-    """Make the node's rows what the agent reports; a device that has vanished is kept as unhealthy. Whether anything changed.
+    """Make the node's rows what the agent reports; a device that has vanished is kept as unhealthy.
+    Whether anything changed.
 
-    How many slots a device has the agent says only until an operator has (`services.slots`), and never below what is held.
+    How many slots a device has the agent says only until an operator has (`services.slots`), and
+    never below what is held.
     """
     known = {device.uuid: device for device in node.devices.all()}
     held = held_slots(known.values())
-    changed = [d for r in reports if r.uuid in known and _update(d := known[r.uuid], r, held.get(d.pk, 0))]
-    new = [Device(node=node, uuid=r.uuid, slots=r.slots, **_reported(r)) for r in reports if r.uuid not in known]
+    changed = [
+        d for r in reports if r.uuid in known and _update(d := known[r.uuid], r, held.get(d.pk, 0))
+    ]
+    new = [
+        Device(node=node, uuid=r.uuid, slots=r.slots, **_reported(r))
+        for r in reports
+        if r.uuid not in known
+    ]
     vanished = set(known) - {r.uuid for r in reports}
     Device.objects.bulk_update(changed, _WRITTEN)
     Device.objects.bulk_create(new)
-    gone = node.devices.filter(uuid__in=vanished, healthy=True).update(healthy=False) if vanished else 0
+    gone = (
+        node.devices.filter(uuid__in=vanished, healthy=True).update(healthy=False)
+        if vanished
+        else 0
+    )
     return bool(changed or new or gone)
 
 
@@ -98,18 +115,26 @@ def _update(device: Device, report: DeviceReport, held: int) -> bool:
 
 
 def held_slots(devices: Iterable[Device]) -> dict[int, int]:
-    """How many assignments hold each of these devices now, by primary key; devices that nobody holds are left out."""
-    live = AssignmentSlot.objects.filter(live=True, device__in=[device.pk for device in devices]).order_by()
+    """How many assignments hold each of these devices now, by primary key; devices that nobody
+    holds are left out.
+    """
+    live = AssignmentSlot.objects.filter(
+        live=True, device__in=[device.pk for device in devices]
+    ).order_by()
     return dict(live.values_list("device").annotate(n=Count("pk")))
 
 
 def note_health(doubtful: Mapping[UUID, Sequence[DeviceSample]]) -> None:
-    """Write changes of health at once, by node: placements depend on them. Changes are rare, so `doubtful` holds only nodes with
-    a device that is known or reported to be ill.
+    """Write changes of health at once, by node: placements depend on them. Changes are rare, so
+    `doubtful` holds only nodes with a device that is known or reported to be ill.
     """
     if not doubtful:
         return
-    rows = Device.objects.filter(node__in=list(doubtful)).order_by("pk").values_list("node_id", "uuid", "healthy")
+    rows = (
+        Device.objects.filter(node__in=list(doubtful))
+        .order_by("pk")
+        .values_list("node_id", "uuid", "healthy")
+    )
     changed: dict[UUID, dict[str, bool]] = {}
     for node, uuid, healthy in rows:
         if any(sample.uuid == uuid and sample.healthy != healthy for sample in doubtful[node]):
@@ -120,15 +145,18 @@ def note_health(doubtful: Mapping[UUID, Sequence[DeviceSample]]) -> None:
 
 def _change_health(node: Node, changed: dict[str, bool]) -> None:
     for healthy in (True, False):
-        node.devices.filter(uuid__in=[u for u, h in changed.items() if h is healthy]).update(healthy=healthy)
+        node.devices.filter(uuid__in=[u for u, h in changed.items() if h is healthy]).update(
+            healthy=healthy
+        )
     NodeEvent.objects.create(node=node, event="devices", data={"healthy": changed})
     reason = Reason.NODE_JOINED if any(changed.values()) else Reason.FAILURE
     request_reschedule(node.cluster, reason, node=node)
 
 
 def keep_samples(heard: Sequence[tuple[UUID, Sequence[DeviceSample]]]) -> None:
-    """Leave the newest samples of these nodes in the cache, as one numbered batch; `flush_samples` writes them. Without a cache
-    they are simply not kept, and after a failure it is left alone for REST_S.
+    """Leave the newest samples of these nodes in the cache, as one numbered batch; `flush_samples`
+    writes them. Without a cache they are simply not kept, and after a failure it is left alone for
+    REST_S.
     """
     rows = [(node.hex, s.uuid, *_values_of(s)) for node, samples in heard for s in samples]
     if not rows:
@@ -151,9 +179,11 @@ def _next_number() -> int:
 
 
 def flush_samples() -> int:
-    """Write what the heartbeats left in the cache since the last flush, the newest of each device; how many devices were written.
+    """Write what the heartbeats left in the cache since the last flush, the newest of each device;
+    how many devices were written.
 
-    One flush at a time: another one, in whichever process, leaves it to that one. None while a long one's rest lasts.
+    One flush at a time: another one, in whichever process, leaves it to that one. None while a long
+    one's rest lasts.
     """
     began_s = time.monotonic()
     try:
@@ -179,7 +209,9 @@ def _rest_after(took_s: float) -> None:
 
 
 def _write(rows: Sequence[tuple[Any, ...]]) -> int:
-    """Write part after part, with pauses as long as the parts take: heartbeats that wait for SQLite to be free have their turn."""
+    """Write part after part, with pauses as long as the parts take: heartbeats that wait for SQLite
+    to be free have their turn.
+    """
     written = 0
     for at in range(0, len(rows), AT_ONCE):
         began_s = time.monotonic()
@@ -190,7 +222,9 @@ def _write(rows: Sequence[tuple[Any, ...]]) -> int:
 
 
 def _take_batches() -> list[list[tuple[Any, ...]]]:
-    """The batches since the last flush, oldest first. One whose number is taken but which is not yet there is given up."""
+    """The batches since the last flush, oldest first. One whose number is taken but which is not
+    yet there is given up.
+    """
     last, done = int(cache.get(_NEXT) or 0), int(cache.get(_DONE) or 0)
     first = max(done if done <= last else 0, last - MOST_BATCHES)
     keys = [_key(number) for number in range(first + 1, last + 1)]

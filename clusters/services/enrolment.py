@@ -1,4 +1,6 @@
-"""How a machine comes in: a single-use enrolment token, exchanged for a node and its token. Of both only the sha256 is kept."""
+"""How a machine comes in: a single-use enrolment token, exchanged for a node and its token. Of both
+only the sha256 is kept.
+"""
 
 from __future__ import annotations
 
@@ -27,9 +29,15 @@ def sha256(text: str) -> str:
 
 
 def issue_enrolment_token(
-    cluster: Cluster, role: str = Role.PRODUCTION, *, valid_s: float = 3600.0, created_by: User | None = None
+    cluster: Cluster,
+    role: str = Role.PRODUCTION,
+    *,
+    valid_s: float = 3600.0,
+    created_by: User | None = None,
 ) -> str:
-    """A new token that lets one machine into `cluster` within `valid_s` seconds. It is returned here and never again."""
+    """A new token that lets one machine into `cluster` within `valid_s` seconds. It is returned
+    here and never again.
+    """
     token = secrets.token_urlsafe(TOKEN_BYTES)
     EnrolmentToken.objects.create(
         cluster=cluster,
@@ -42,31 +50,41 @@ def issue_enrolment_token(
 
 
 def register(token: str, words: Registration, now: datetime | None = None) -> Registered:
-    """Let a machine in. A machine known by its `machine_id` takes its node over, and its former token ends.
+    """Let a machine in. A machine known by its `machine_id` takes its node over, and its former
+    token ends.
 
-    A lost answer may be asked for again with the same token by the same machine until its first session. A refusal leaves the token
-    unused.
+    A lost answer may be asked for again with the same token by the same machine until its first
+    session. A refusal leaves the token unused.
     """
     now = now or timezone.now()
     if words.protocol != PROTOCOL_VERSION:
-        raise AgentCallError(426, ErrorCode.PROTOCOL, f"this server speaks protocol {PROTOCOL_VERSION}, not {words.protocol}")
+        raise AgentCallError(
+            426,
+            ErrorCode.PROTOCOL,
+            f"this server speaks protocol {PROTOCOL_VERSION}, not {words.protocol}",
+        )
     node_token = secrets.token_urlsafe(TOKEN_BYTES)
     with transaction.atomic():
         enrolment = _use_token(token, words, now)
         check_registration(words)
         node = _enrol(enrolment, words, sha256(node_token), now)
         EnrolmentToken.objects.filter(pk=enrolment.pk).update(used_by=node)
-    return Registered(node_id=str(node.pk), node_token=node_token, intervals=clock_of(enrolment.cluster))
+    return Registered(
+        node_id=str(node.pk), node_token=node_token, intervals=clock_of(enrolment.cluster)
+    )
 
 
 def gpu_type_of(devices: tuple[DeviceReport, ...]) -> GpuType:
-    """The one GPU type of the devices; a refusal that names the known ones if the server does not know it."""
+    """The one GPU type of the devices; a refusal that names the known ones if the server does not
+    know it.
+    """
     name = devices[0].gpu_type
     found = GpuType.objects.filter(name=name).first()
     if found is None:
         known = ", ".join(GpuType.objects.values_list("name", flat=True)) or "none yet"
         raise invalid(
-            "devices[0].gpu_type", f"GPU type {name!r} is unknown here (known: {known}); an operator adds it in the admin"
+            "devices[0].gpu_type",
+            f"GPU type {name!r} is unknown here (known: {known}); an operator adds it in the admin",
         )
     return found
 
@@ -74,17 +92,26 @@ def gpu_type_of(devices: tuple[DeviceReport, ...]) -> GpuType:
 def _use_token(token: str, words: Registration, now: datetime) -> EnrolmentToken:
     """Mark the token used, by compare-and-swap: of two machines that come with it, one gets in."""
     digest = sha256(token)
-    if EnrolmentToken.objects.filter(sha256=digest, used_at=None, expires_at__gt=now).update(used_at=now):
+    if EnrolmentToken.objects.filter(sha256=digest, used_at=None, expires_at__gt=now).update(
+        used_at=now
+    ):
         return EnrolmentToken.objects.select_related("cluster").get(sha256=digest)
     same = EnrolmentToken.objects.select_related("cluster").filter(
-        sha256=digest, expires_at__gt=now, used_by__machine_id=words.machine_id, used_by__session_expires_at=None
+        sha256=digest,
+        expires_at__gt=now,
+        used_by__machine_id=words.machine_id,
+        used_by__session_expires_at=None,
     )
     if again := same.first():
         return again
-    raise bad_token("the enrolment token is unknown, used up or expired; ask an operator for a new one")
+    raise bad_token(
+        "the enrolment token is unknown, used up or expired; ask an operator for a new one"
+    )
 
 
-def _enrol(enrolment: EnrolmentToken, words: Registration, token_sha256: str, now: datetime) -> Node:
+def _enrol(
+    enrolment: EnrolmentToken, words: Registration, token_sha256: str, now: datetime
+) -> Node:
     gpu_type = gpu_type_of(words.devices)
     values = {
         "name": words.name or words.hostname,
@@ -101,14 +128,24 @@ def _enrol(enrolment: EnrolmentToken, words: Registration, token_sha256: str, no
         "session_expires_at": None,
         "last_seen_at": now,
     }
-    known = Node.objects.select_for_update(no_key=True).filter(cluster=enrolment.cluster, machine_id=words.machine_id).first()
+    known = (
+        Node.objects.select_for_update(no_key=True)
+        .filter(cluster=enrolment.cluster, machine_id=words.machine_id)
+        .first()
+    )
     _check_name(enrolment.cluster, str(values["name"]), known)
     if known is None:
-        known = Node.objects.create(cluster=enrolment.cluster, machine_id=words.machine_id, role=enrolment.role, **values)
+        known = Node.objects.create(
+            cluster=enrolment.cluster, machine_id=words.machine_id, role=enrolment.role, **values
+        )
     else:
         Node.objects.filter(pk=known.pk).update(**values)
     sync_devices(known, words.devices)
-    NodeEvent.objects.create(node=known, event="enrolled", data={"token": enrolment.pk, "agent_version": words.agent_version[:50]})
+    NodeEvent.objects.create(
+        node=known,
+        event="enrolled",
+        data={"token": enrolment.pk, "agent_version": words.agent_version[:50]},
+    )
     return known
 
 
@@ -117,5 +154,8 @@ def _check_name(cluster: Cluster, name: str, known: Node | None) -> None:
     if known is not None:
         others = others.exclude(pk=known.pk)
     if others.exists():
-        text = f"name: another machine of cluster {cluster} is called {name!r}; start this agent with another name"
+        text = (
+            f"name: another machine of cluster {cluster} is called {name!r}; start this agent with"
+            " another name"
+        )
         raise AgentCallError(409, "name_taken", text, field="name")

@@ -1,4 +1,6 @@
-"""What an agent gets when it accepts: everything needed to run one rank. The only place where secrets become plain."""
+"""What an agent gets when it accepts: everything needed to run one rank. The only place where
+secrets become plain.
+"""
 
 from __future__ import annotations
 
@@ -10,7 +12,9 @@ from loadmaster.protocol import GANG, LaunchSpec
 
 
 def launch_spec(assignment: Assignment) -> LaunchSpec:
-    """The specification for an assignment read with job, team, kind, node and cluster. Raises jobs.secrets.SecretMissing."""
+    """The specification for an assignment read with job, team, kind, node and cluster. Raises
+    jobs.secrets.SecretMissing.
+    """
     job, node = assignment.job, assignment.node
     slots = list(assignment.slots.select_related("device").order_by("device__uuid", "slot"))
     place = "" if assignment.purpose == "profiling" else job.checkpoint_place
@@ -27,7 +31,9 @@ def launch_spec(assignment: Assignment) -> LaunchSpec:
         copy=assignment.copy,
         image=job.image,
         image_digest=job.image_digest,
-        environment={name: value for name, value in job.environment.items() if isinstance(value, str)},
+        environment={
+            name: value for name, value in job.environment.items() if isinstance(value, str)
+        },
         secrets=reveal_references(job.team, job.environment),
         mounts=tuple(job.mounts),
         rank=assignment.rank,

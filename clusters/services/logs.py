@@ -1,4 +1,6 @@
-"""Logs of assignments: pieces that follow each other without a gap, bounded in size and in number of bytes kept."""
+"""Logs of assignments: pieces that follow each other without a gap, bounded in size and in number
+of bytes kept.
+"""
 
 from __future__ import annotations
 
@@ -20,11 +22,22 @@ TRUNCATED = b"\n[loadmaster: the output is longer than 20 MB, the rest is not ke
 GZIP = 31
 
 
-def append_log(node: Node, assignment_id: UUID, stream: str, offset: int, epoch: int, fence: int, body: bytes, digest: str) -> int:
-    """Keep a piece of output that begins at unpacked byte `offset` of its stream; where the next one begins.
+def append_log(
+    node: Node,
+    assignment_id: UUID,
+    stream: str,
+    offset: int,
+    epoch: int,
+    fence: int,
+    body: bytes,
+    digest: str,
+) -> int:
+    """Keep a piece of output that begins at unpacked byte `offset` of its stream; where the next
+    one begins.
 
-    `body` is gzip, `digest` the hexadecimal sha256 of the unpacked bytes. Output may still come after an assignment's end. Beyond
-    KEPT_BYTES bytes of an assignment only the count goes on, after a mark.
+    `body` is gzip, `digest` the hexadecimal sha256 of the unpacked bytes. Output may still come
+    after an assignment's end. Beyond KEPT_BYTES bytes of an assignment only the count goes on,
+    after a mark.
     """
     if stream not in STREAMS:
         raise invalid("stream", f"must be one of {', '.join(STREAMS)}, not {stream!r}")
@@ -38,7 +51,11 @@ def append_log(node: Node, assignment_id: UUID, stream: str, offset: int, epoch:
     try:
         with transaction.atomic():
             LogChunk.objects.create(
-                assignment_id=assignment_id, stream=stream, offset=offset, size=len(data), data=_kept(assignment_id, data)
+                assignment_id=assignment_id,
+                stream=stream,
+                offset=offset,
+                size=len(data),
+                data=_kept(assignment_id, data),
             )
     except IntegrityError:
         raise _elsewhere(offset, next_offset(assignment_id, stream)) from None
@@ -46,7 +63,9 @@ def append_log(node: Node, assignment_id: UUID, stream: str, offset: int, epoch:
 
 
 def unpack(body: bytes, digest: str) -> bytes:
-    """The unpacked piece; refused if it is no gzip, larger than LARGEST_PIECE, or not what its digest says."""
+    """The unpacked piece; refused if it is no gzip, larger than LARGEST_PIECE, or not what its
+    digest says.
+    """
     unpacker = zlib.decompressobj(wbits=GZIP)
     try:
         data = unpacker.decompress(body, LARGEST_PIECE + 1)
@@ -54,12 +73,16 @@ def unpack(body: bytes, digest: str) -> bytes:
         raise invalid("body", f"must be gzip ({error})") from None
     if len(data) > LARGEST_PIECE:
         raise AgentCallError(
-            413, "too_large", f"a piece of a log may have at most {LARGEST_PIECE} unpacked bytes; send smaller ones"
+            413,
+            "too_large",
+            f"a piece of a log may have at most {LARGEST_PIECE} unpacked bytes; send smaller ones",
         )
     if not unpacker.eof:
         raise invalid("body", "the gzip data is cut short")
     if hashlib.sha256(data).hexdigest() != digest:
-        raise invalid("X-Content-SHA256", "is not the lower-case hexadecimal sha256 of the unpacked bytes")
+        raise invalid(
+            "X-Content-SHA256", "is not the lower-case hexadecimal sha256 of the unpacked bytes"
+        )
     return data
 
 
@@ -78,12 +101,19 @@ def _check_owner(node: Node, assignment_id: UUID, epoch: int, fence: int) -> Non
     if node.epoch != epoch:
         raise stale_epoch(epoch, node.epoch)
     if not Assignment.objects.filter(pk=assignment_id, node=node, fence=fence).exists():
-        raise stale_assignment(f"there is no assignment {assignment_id} with fence {fence} on this node")
+        raise stale_assignment(
+            f"there is no assignment {assignment_id} with fence {fence} on this node"
+        )
 
 
 def _kept(assignment_id: UUID, data: bytes) -> bytes:
-    """What of a piece is kept: all of it, its beginning and the mark where the limit falls into it, or nothing."""
-    before: int = LogChunk.objects.filter(assignment_id=assignment_id).aggregate(total=Sum("size"))["total"] or 0
+    """What of a piece is kept: all of it, its beginning and the mark where the limit falls into it,
+    or nothing.
+    """
+    before: int = (
+        LogChunk.objects.filter(assignment_id=assignment_id).aggregate(total=Sum("size"))["total"]
+        or 0
+    )
     room = KEPT_BYTES - before
     if room >= len(data):
         return data

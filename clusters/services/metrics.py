@@ -1,4 +1,6 @@
-"""Progress and use of assignments: what is newest goes into their rows and their job's, the rest is thinned to a point a second."""
+"""Progress and use of assignments: what is newest goes into their rows and their job's, the rest is
+thinned to a point a second.
+"""
 
 from __future__ import annotations
 
@@ -29,17 +31,21 @@ Sample = TypeVar("Sample", ProgressSample, UsageSample)
 
 
 def record_metrics(node: Node, assignment_id: UUID, batch: MetricsBatch) -> bool:
-    """Take in a batch; whether it was new (a replay changes nothing). Refused if epoch or fence are stale.
+    """Take in a batch; whether it was new (a replay changes nothing). Refused if epoch or fence are
+    stale.
 
-    A job's own progress is written by the newest launch of its training alone, and never goes backwards but where that launch began
-    at an earlier step than what was done; profile runs leave it be.
+    A job's own progress is written by the newest launch of its training alone, and never goes
+    backwards but where that launch began at an earlier step than what was done; profile runs leave
+    it be.
     """
     _check(batch)
     if node.epoch != batch.epoch:
         raise stale_epoch(batch.epoch, node.epoch)
     with transaction.atomic():
         assignment = lock_own(node, assignment_id, batch.fence)
-        newer = Assignment.objects.filter(pk=assignment.pk, epoch=batch.epoch, metrics_seq__lt=batch.seq)
+        newer = Assignment.objects.filter(
+            pk=assignment.pk, epoch=batch.epoch, metrics_seq__lt=batch.seq
+        )
         if not newer.update(metrics_seq=batch.seq):
             return False
         _begin_where_it_began(assignment, batch.progress)
@@ -68,24 +74,32 @@ def _check(batch: MetricsBatch) -> None:
 
 
 def _begin_where_it_began(assignment: Assignment, progress: Sequence[ProgressSample]) -> None:
-    """Count a launch from the step that its first word names, and the job with it: what lies beyond is not there any more.
+    """Count a launch from the step that its first word names, and the job with it: what lies beyond
+    is not there any more.
 
-    Without a checkpoint, or after a kill, that is what a restart costs. But a launch that began before the checkpoint it was to go
-    on from has not found it, and the job's history says so. Rank 0 speaks for its gang: others may keep no checkpoints.
+    Without a checkpoint, or after a kill, that is what a restart costs. But a launch that began
+    before the checkpoint it was to go on from has not found it, and the job's history says so. Rank
+    0 speaks for its gang: others may keep no checkpoints.
     """
     start = next((sample for sample in progress if sample.event == STARTED), None)
     if start is None or assignment.purpose != "training" or assignment.rank or _began(assignment):
         return
     if start.step < assignment.start_steps:
         message = (
-            f"began at step {start.step}; the checkpoint of step {assignment.start_steps} was not found on {assignment.node.name}"
+            f"began at step {start.step}; the checkpoint of step {assignment.start_steps} was not"
+            f" found on {assignment.node.name}"
         )
-        note_job(assignment.job, "progress_lost", data={"message": message, "fence": assignment.fence, "resumed": start.step})
+        note_job(
+            assignment.job,
+            "progress_lost",
+            data={"message": message, "fence": assignment.fence, "resumed": start.step},
+        )
         Assignment.objects.filter(pk=assignment.pk).update(
             start_steps=start.step, steps_done=start.step, checkpoint_steps=start.step
         )
     _unless_relaunched(assignment).update(
-        steps_done=Least(F("steps_done"), Value(start.step)), checkpoint_steps=Least(F("checkpoint_steps"), Value(start.step))
+        steps_done=Least(F("steps_done"), Value(start.step)),
+        checkpoint_steps=Least(F("checkpoint_steps"), Value(start.step)),
     )
 
 
@@ -96,12 +110,16 @@ def _began(assignment: Assignment) -> bool:
 
 def _unless_relaunched(assignment: Assignment) -> QuerySet[Job]:
     """The assignment's job if no later launch of its training has taken over, else none."""
-    relaunched = Assignment.objects.filter(job=OuterRef("pk"), purpose="training", fence__gt=assignment.fence)
+    relaunched = Assignment.objects.filter(
+        job=OuterRef("pk"), purpose="training", fence__gt=assignment.fence
+    )
     return Job.objects.filter(~Exists(relaunched), pk=assignment.job_id)
 
 
 def _newest(progress: Sequence[ProgressSample]) -> dict[str, Any]:
-    """The columns of an assignment that its progress changes: the last value said of each, steps and checkpoints never less."""
+    """The columns of an assignment that its progress changes: the last value said of each, steps
+    and checkpoints never less.
+    """
     values: dict[str, Any] = {}
     for name in ("steps_per_s", "loss", "setup_s", "overrun_fraction"):
         said = [getattr(sample, name) for sample in progress if getattr(sample, name) is not None]
@@ -117,8 +135,14 @@ def _advance_job(assignment: Assignment, progress: Sequence[ProgressSample]) -> 
     """A gang's steps are those of all its ranks, its loss is what rank 0 says."""
     if not progress or assignment.purpose != "training":
         return
-    losses = [] if assignment.rank else [sample.loss for sample in progress if sample.loss is not None]
-    values: dict[str, Any] = {"first_loss": Coalesce(F("first_loss"), Value(losses[0])), "last_loss": losses[-1]} if losses else {}
+    losses = (
+        [] if assignment.rank else [sample.loss for sample in progress if sample.loss is not None]
+    )
+    values: dict[str, Any] = (
+        {"first_loss": Coalesce(F("first_loss"), Value(losses[0])), "last_loss": losses[-1]}
+        if losses
+        else {}
+    )
     total = assignment.job.total_steps
     _unless_relaunched(assignment).update(
         steps_done=Greatest(F("steps_done"), Value(min(_furthest(progress), total))),
@@ -136,7 +160,12 @@ def _saved(progress: Sequence[ProgressSample]) -> int:
 
 
 def _keep_progress(assignment: Assignment, progress: Sequence[ProgressSample]) -> None:
-    last = ProgressPoint.objects.filter(assignment=assignment).order_by("-at").values_list("at", flat=True).first()
+    last = (
+        ProgressPoint.objects.filter(assignment=assignment)
+        .order_by("-at")
+        .values_list("at", flat=True)
+        .first()
+    )
     ProgressPoint.objects.bulk_create(
         ProgressPoint(
             assignment=assignment,
@@ -153,7 +182,12 @@ def _keep_progress(assignment: Assignment, progress: Sequence[ProgressSample]) -
 
 
 def _keep_usage(assignment: Assignment, usage: Sequence[UsageSample]) -> None:
-    last = UsagePoint.objects.filter(assignment=assignment).order_by("-at").values_list("at", flat=True).first()
+    last = (
+        UsagePoint.objects.filter(assignment=assignment)
+        .order_by("-at")
+        .values_list("at", flat=True)
+        .first()
+    )
     UsagePoint.objects.bulk_create(
         UsagePoint(
             assignment=assignment,
@@ -168,8 +202,12 @@ def _keep_usage(assignment: Assignment, usage: Sequence[UsageSample]) -> None:
     )
 
 
-def thinned(samples: Iterable[Sample], last: datetime | None, always: Callable[[Sample], bool]) -> list[tuple[datetime, Sample]]:
-    """The samples with their times, at most one a second after `last`; those that are `always` wanted only have to be newer."""
+def thinned(
+    samples: Iterable[Sample], last: datetime | None, always: Callable[[Sample], bool]
+) -> list[tuple[datetime, Sample]]:
+    """The samples with their times, at most one a second after `last`; those that are `always`
+    wanted only have to be newer.
+    """
     kept: list[tuple[datetime, Sample]] = []
     for sample in samples:
         at = moment("at_s", sample.at_s)

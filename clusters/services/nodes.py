@@ -1,4 +1,6 @@
-"""What operators do with nodes. Each is a compare-and-swap with its event and wakes the optimiser."""
+"""What operators do with nodes. Each is a compare-and-swap with its event and wakes the
+optimiser.
+"""
 
 from __future__ import annotations
 
@@ -20,19 +22,47 @@ class NodeStateError(Exception):
 
 def node_cordon(node: Node, actor: str = "", reason: str = "") -> Node:
     """Keep what runs, take nothing new. A draining node stops draining."""
-    return _move(node, {State.READY, State.DRAINING}, State.CORDONED, Reason.OPERATOR, actor, reason=reason[:200], drain_until=None)
+    return _move(
+        node,
+        {State.READY, State.DRAINING},
+        State.CORDONED,
+        Reason.OPERATOR,
+        actor,
+        reason=reason[:200],
+        drain_until=None,
+    )
 
 
 def node_uncordon(node: Node, actor: str = "") -> Node:
     """Take work again, after a cordon or a drain."""
-    return _move(node, {State.CORDONED, State.DRAINING}, State.READY, Reason.NODE_JOINED, actor, reason="", drain_until=None)
+    return _move(
+        node,
+        {State.CORDONED, State.DRAINING},
+        State.READY,
+        Reason.NODE_JOINED,
+        actor,
+        reason="",
+        drain_until=None,
+    )
 
 
-def node_drain(node: Node, deadline: datetime | None = None, actor: str = "", reason: str = "") -> Node:
-    """Take nothing new and be empty by `deadline` (now, if none is given): what still runs then is pre-empted."""
+def node_drain(
+    node: Node, deadline: datetime | None = None, actor: str = "", reason: str = ""
+) -> Node:
+    """Take nothing new and be empty by `deadline` (now, if none is given): what still runs then is
+    pre-empted.
+    """
     until = deadline or timezone.now()
     before = {State.READY, State.CORDONED, State.DRAINING}
-    return _move(node, before, State.DRAINING, Reason.NODE_DRAINED, actor, reason=reason[:200], drain_until=until)
+    return _move(
+        node,
+        before,
+        State.DRAINING,
+        Reason.NODE_DRAINED,
+        actor,
+        reason=reason[:200],
+        drain_until=until,
+    )
 
 
 def node_set_role(node: Node, role: str, actor: str = "") -> Node:
@@ -40,15 +70,21 @@ def node_set_role(node: Node, role: str, actor: str = "") -> Node:
     wanted, before = Role(role), node.role
     with transaction.atomic():
         if not Node.objects.filter(pk=node.pk, role=before).update(role=wanted):
-            raise NodeStateError(f"node {node} has had its role changed meanwhile; look at it again")
-        NodeEvent.objects.create(node=node, event="role", data={"from": before, "to": wanted}, actor=actor)
+            raise NodeStateError(
+                f"node {node} has had its role changed meanwhile; look at it again"
+            )
+        NodeEvent.objects.create(
+            node=node, event="role", data={"from": before, "to": wanted}, actor=actor
+        )
         request_reschedule(node.cluster, Reason.OPERATOR, node=node)
     node.role = wanted
     return node
 
 
 def node_revoke(node: Node, actor: str = "") -> Node:
-    """End the node's token: its agent is refused, and what runs there ends with its lease. Enrolling again gives a new token."""
+    """End the node's token: its agent is refused, and what runs there ends with its lease.
+    Enrolling again gives a new token.
+    """
     with transaction.atomic():
         Node.objects.filter(pk=node.pk).update(token_sha256="")
         NodeEvent.objects.create(node=node, event="revoked", actor=actor)
@@ -56,19 +92,27 @@ def node_revoke(node: Node, actor: str = "") -> Node:
     return node
 
 
-def _move(node: Node, before: set[State], after: State, why: Reason, actor: str, **values: Any) -> Node:
-    """Set the state of `node` as it was read; NodeStateError if it is not one of `before`, or has changed meanwhile."""
+def _move(
+    node: Node, before: set[State], after: State, why: Reason, actor: str, **values: Any
+) -> Node:
+    """Set the state of `node` as it was read; NodeStateError if it is not one of `before`, or has
+    changed meanwhile.
+    """
     was = State(node.state)
     if was not in before:
         allowed = " or ".join(sorted(before))
-        raise NodeStateError(f"node {node} is {was}; only a node that is {allowed} can become {after}")
+        raise NodeStateError(
+            f"node {node} is {was}; only a node that is {allowed} can become {after}"
+        )
     with transaction.atomic():
         if not Node.objects.filter(pk=node.pk, state=was).update(state=after, **values):
             raise NodeStateError(f"node {node} is no longer {was}; look at it again")
         data = {"from": was, "reason": values.get("reason", "")}
         if values.get("drain_until"):
             data["until"] = values["drain_until"].isoformat()
-        NodeEvent.objects.create(node=node, event=after if after != State.READY else "uncordoned", data=data, actor=actor)
+        NodeEvent.objects.create(
+            node=node, event=after if after != State.READY else "uncordoned", data=data, actor=actor
+        )
         request_reschedule(node.cluster, why, node=node)
     node.state = after
     for name, value in values.items():

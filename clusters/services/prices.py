@@ -1,4 +1,6 @@
-"""What operators say of energy's price: a new version of the tariff, a new PUE. Both wake the optimiser."""
+"""What operators say of energy's price: a new version of the tariff, a new PUE. Both wake the
+optimiser.
+"""
 
 from __future__ import annotations
 
@@ -18,7 +20,9 @@ DAYS = "0123456"
 
 @dataclass(frozen=True, slots=True)
 class BandWords:
-    """A price per kWh, and grams of CO2, for some hours of some days (0: Monday); `to_time` 00:00 is the day's end."""
+    """A price per kWh, and grams of CO2, for some hours of some days (0: Monday); `to_time` 00:00
+    is the day's end.
+    """
 
     days: str
     from_time: time
@@ -37,18 +41,21 @@ def add_tariff(
     emissions_g_per_kwh: float = 0.0,
     created_by: User | None = None,
 ) -> EnergyTariff:
-    """A version of the prices, in force from `effective_from`; of two with the same time the later written holds.
+    """A version of the prices, in force from `effective_from`; of two with the same time the later
+    written holds.
 
     ValidationError for what makes no sense.
     """
     tariff = EnergyTariff(
-        cluster=cluster, name=name, effective_from=effective_from, default_price_per_kwh=price_per_kwh,
+        cluster=cluster, name=name, effective_from=effective_from,
+        default_price_per_kwh=price_per_kwh,
         emissions_g_per_kwh=emissions_g_per_kwh, created_by=created_by,
     )  # fmt: skip
     tariff.full_clean()
     rows = [
         TariffBand(
-            tariff=tariff, days=b.days, from_time=b.from_time, to_time=b.to_time, price_per_kwh=b.price_per_kwh,
+            tariff=tariff, days=b.days, from_time=b.from_time, to_time=b.to_time,
+            price_per_kwh=b.price_per_kwh,
             emissions_g_per_kwh=b.emissions_g_per_kwh,
         )
         for b in bands
@@ -62,9 +69,13 @@ def add_tariff(
     return tariff
 
 
-def add_pue(cluster: Cluster, pue: float, effective_from: datetime, created_by: User | None = None) -> PueRecord:
+def add_pue(
+    cluster: Cluster, pue: float, effective_from: datetime, created_by: User | None = None
+) -> PueRecord:
     """A PUE in force from `effective_from`. ValidationError below 1."""
-    record = PueRecord(cluster=cluster, pue=pue, effective_from=effective_from, created_by=created_by)
+    record = PueRecord(
+        cluster=cluster, pue=pue, effective_from=effective_from, created_by=created_by
+    )
     record.full_clean()
     with transaction.atomic():
         record.save()

@@ -1,4 +1,6 @@
-"""Sessions: one agent at a time speaks for a node. The epoch grows with every session, and older ones are refused."""
+"""Sessions: one agent at a time speaks for a node. The epoch grows with every session, and older
+ones are refused.
+"""
 
 from __future__ import annotations
 
@@ -22,11 +24,21 @@ from clusters.services.enrolment import gpu_type_of, sha256
 from controlplane.events import request_reschedule
 from controlplane.models import Reason
 from jobs.outcomes import assignment_ended
-from loadmaster.protocol import AssignmentState, ErrorCode, KnownAssignment, ReasonClass, Session, SessionRequest, StopReason
+from loadmaster.protocol import (
+    AssignmentState,
+    ErrorCode,
+    KnownAssignment,
+    ReasonClass,
+    Session,
+    SessionRequest,
+    StopReason,
+)
 
 
 def open_session(node_pk: UUID, words: SessionRequest, now: datetime | None = None) -> Session:
-    """Begin a session. The same machine with its secret supersedes its own at once; anybody else waits until it has run out."""
+    """Begin a session. The same machine with its secret supersedes its own at once; anybody else
+    waits until it has run out.
+    """
     now = now or timezone.now()
     check_text("machine_id", words.machine_id, 100, empty=False)
     check_text("boot_id", words.boot_id, 100)
@@ -50,7 +62,9 @@ def open_session(node_pk: UUID, words: SessionRequest, now: datetime | None = No
 
 
 def come_back(node: Node) -> None:
-    """A lost node is heard again: it gets back the state it had, with its event. Call it with the node's row locked."""
+    """A lost node is heard again: it gets back the state it had, with its event. Call it with the
+    node's row locked.
+    """
     if node.state != State.LOST:
         return
     lost = node.events.filter(event="lost").last()
@@ -65,13 +79,18 @@ def _check_turn(node: Node, words: SessionRequest, now: datetime) -> None:
     lives = node.session_expires_at is not None and node.session_expires_at > now
     if lives and not _is_same(node, words):
         wait_s = (node.session_expires_at - now).total_seconds() if node.session_expires_at else 0.0
-        text = f"another session of node {node} lives; it ends {wait_s:.0f} s from now unless it is renewed"
+        text = (
+            f"another session of node {node} lives; it ends {wait_s:.0f} s from now unless it is"
+            " renewed"
+        )
         raise AgentCallError(409, ErrorCode.SESSION_LIVES, text)
 
 
 def _is_same(node: Node, words: SessionRequest) -> bool:
     """Whether it is the same journal on the same machine that the former session spoke from."""
-    return node.machine_id == words.machine_id and node.session_secret_sha256 == sha256(words.session_secret)
+    return node.machine_id == words.machine_id and node.session_secret_sha256 == sha256(
+        words.session_secret
+    )
 
 
 def _begin(node: Node, words: SessionRequest, now: datetime) -> int:
@@ -90,17 +109,26 @@ def _begin(node: Node, words: SessionRequest, now: datetime) -> int:
         **({"agent_version": words.agent_version[:50]} if words.agent_version else {}),
         **({"features": sorted(words.features)} if words.features else {}),
     )
-    NodeEvent.objects.create(node=node, event="session", data={"epoch": epoch, "boot_id": words.boot_id})
+    NodeEvent.objects.create(
+        node=node, event="session", data={"epoch": epoch, "boot_id": words.boot_id}
+    )
     come_back(node)
     return epoch
 
 
-def _sort_known(node: Node, known: tuple[KnownAssignment, ...]) -> tuple[list[UUID], tuple[str, ...]]:
-    """What the agent knows: which it goes on with, and which it must stop (over, another fence, another node's).
+def _sort_known(
+    node: Node, known: tuple[KnownAssignment, ...]
+) -> tuple[list[UUID], tuple[str, ...]]:
+    """What the agent knows: which it goes on with, and which it must stop (over, another fence,
+    another node's).
 
     An offer it has written down but not accepted is in neither: it is offered again.
     """
-    held = Assignment.objects.select_for_update(no_key=True).filter(node=node, state__in=LIVE).order_by("pk")
+    held = (
+        Assignment.objects.select_for_update(no_key=True)
+        .filter(node=node, state__in=LIVE)
+        .order_by("pk")
+    )
     live = {(str(a.pk), a.fence): a for a in held}
     mine = [live.get((k.id, k.fence)) for k in known]
     adopt = [a.pk for a in mine if a is not None and a.state != AssignmentState.OFFERED]
@@ -109,15 +137,21 @@ def _sort_known(node: Node, known: tuple[KnownAssignment, ...]) -> tuple[list[UU
 
 
 def _unwritten(node: Node, words: SessionRequest) -> list[UUID]:
-    """What was accepted although the agent's own journal does not know it: its agent died before it had written it down.
+    """What was accepted although the agent's own journal does not know it: its agent died before it
+    had written it down.
 
-    An agent writes a launch down before it starts it, so nothing of these runs, nor ever will: the sessions that accepted them are
-    over. Another journal's silence proves nothing, and what was reported further was written down: both wait for their leases.
+    An agent writes a launch down before it starts it, so nothing of these runs, nor ever will: the
+    sessions that accepted them are over. Another journal's silence proves nothing, and what was
+    reported further was written down: both wait for their leases.
     """
     if not _is_same(node, words):
         return []
     known = {(k.id, k.fence) for k in words.assignments}
-    accepted = Assignment.objects.filter(node=node, state=AssignmentState.ACCEPTED).order_by("pk").values_list("pk", "fence")
+    accepted = (
+        Assignment.objects.filter(node=node, state=AssignmentState.ACCEPTED)
+        .order_by("pk")
+        .values_list("pk", "fence")
+    )
     return [pk for pk, fence in accepted if (str(pk), fence) not in known]
 
 
@@ -127,7 +161,11 @@ def _take_back(pk: UUID, epoch: int, now: datetime) -> None:
         assignment = lock_assignment(pk)
         if assignment.state != AssignmentState.ACCEPTED or assignment.epoch >= epoch:
             return
-        move = AssignmentMove.CANCEL if assignment.desired == StopReason.CANCEL else AssignmentMove.PREEMPT
+        move = (
+            AssignmentMove.CANCEL
+            if assignment.desired == StopReason.CANCEL
+            else AssignmentMove.PREEMPT
+        )
         text = "its agent restarted before it had written the launch down"
         move_assignment(assignment, move, reason_class=ReasonClass.NODE, reason=text, ended_at=now)
         assignment_ended(assignment, now)

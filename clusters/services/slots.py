@@ -1,4 +1,6 @@
-"""How many jobs may share a GPU: the agent offers a number, and once an operator has said one, that one holds."""
+"""How many jobs may share a GPU: the agent offers a number, and once an operator has said one, that
+one holds.
+"""
 
 from __future__ import annotations
 
@@ -15,7 +17,9 @@ from loadmaster.protocol import MOST_SLOTS
 
 
 class SlotsError(ValueError):
-    """No such number of slots, or no such GPU on the node; `field` is the one to change, the text says how."""
+    """No such number of slots, or no such GPU on the node; `field` is the one to change, the text
+    says how.
+    """
 
     def __init__(self, field: str, text: str) -> None:
         super().__init__(text)
@@ -23,20 +27,26 @@ class SlotsError(ValueError):
 
 
 def node_set_slots(node: Node, slots: int, uuids: Sequence[str] = (), actor: str = "") -> Node:
-    """Let `slots` jobs share each GPU of the node, or each of those named; what its agent offers counts no more for them.
+    """Let `slots` jobs share each GPU of the node, or each of those named; what its agent offers
+    counts no more for them.
 
-    SlotsError for a number outside 1 .. MOST_SLOTS and for a GPU that the node does not have. NodeStateError where more
-    assignments hold a GPU now; nothing is changed then. Asks for a round if any number changed. The rows are locked
-    against new holders meanwhile; a launch that was decided on the old number is put right by the round this asks for.
+    SlotsError for a number outside 1 .. MOST_SLOTS and for a GPU that the node does not have.
+    NodeStateError where more assignments hold a GPU now; nothing is changed then. Asks for a round
+    if any number changed. The rows are locked against new holders meanwhile; a launch that was
+    decided on the old number is put right by the round this asks for.
     """
     check_slots(slots)
     with transaction.atomic():
         devices = _chosen(node, uuids)
         _check_held(devices, slots)
         before = {device.uuid: device.slots for device in devices}
-        Device.objects.filter(pk__in=[device.pk for device in devices]).update(slots=slots, slots_set=True)
+        Device.objects.filter(pk__in=[device.pk for device in devices]).update(
+            slots=slots, slots_set=True
+        )
         if any(number != slots for number in before.values()):
-            NodeEvent.objects.create(node=node, event="slots", data={"from": before, "to": slots}, actor=actor)
+            NodeEvent.objects.create(
+                node=node, event="slots", data={"from": before, "to": slots}, actor=actor
+            )
             request_reschedule(node.cluster, Reason.OPERATOR, node=node)
     return node
 
@@ -44,7 +54,9 @@ def node_set_slots(node: Node, slots: int, uuids: Sequence[str] = (), actor: str
 def check_slots(slots: int) -> None:
     """SlotsError for a number of slots that no GPU can have."""
     if not 1 <= slots <= MOST_SLOTS:
-        raise SlotsError("slots", f"must be from 1 (shared with nobody) to {MOST_SLOTS}, not {slots}")
+        raise SlotsError(
+            "slots", f"must be from 1 (shared with nobody) to {MOST_SLOTS}, not {slots}"
+        )
 
 
 def _chosen(node: Node, uuids: Sequence[str]) -> list[Device]:
@@ -61,6 +73,7 @@ def _check_held(devices: Sequence[Device], slots: int) -> None:
     for device in devices:
         if (now := held.get(device.pk, 0)) > slots:
             raise NodeStateError(
-                f"GPU {device.uuid} of node {device.node} is held by {now} jobs, so it cannot have {slots} "
-                f"slot{'' if slots == 1 else 's'} now; cancel or move one, or wait until one has ended"
+                f"GPU {device.uuid} of node {device.node} is held by {now} jobs, so it cannot have"
+                f" {slots} slot{'' if slots == 1 else 's'} now; cancel or move one, or wait until"
+                " one has ended"
             )

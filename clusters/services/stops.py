@@ -18,11 +18,15 @@ from loadmaster.protocol import StopReason
 _EVICTABLE = frozenset({JobState.STARTING, JobState.RUNNING})
 
 
-def request_stop(assignment: Assignment, reason: StopReason, actor: str = "", now: datetime | None = None) -> Assignment:
-    """Wish an assignment stopped; the agent hears of it by directive and heartbeat. Harmless for one that is over.
+def request_stop(
+    assignment: Assignment, reason: StopReason, actor: str = "", now: datetime | None = None
+) -> Assignment:
+    """Wish an assignment stopped; the agent hears of it by directive and heartbeat. Harmless for
+    one that is over.
 
-    An offer nobody has accepted is withdrawn at once: its slots are free and its job is moved on before this returns. Move the job
-    (PREEMPT, CANCEL) before calling this. The given object is brought up to date.
+    An offer nobody has accepted is withdrawn at once: its slots are free and its job is moved on
+    before this returns. Move the job (PREEMPT, CANCEL) before calling this. The given object is
+    brought up to date.
     """
     with transaction.atomic():
         newest = lock_assignment(assignment.pk)
@@ -34,7 +38,8 @@ def request_stop(assignment: Assignment, reason: StopReason, actor: str = "", no
 
 
 def evict(assignment_id: UUID, actor: str, now: datetime | None = None, why: str = "") -> None:
-    """Pre-empt the assignment and its whole gang: the job goes back to the queue once the agents have stopped it.
+    """Pre-empt the assignment and its whole gang: the job goes back to the queue once the agents
+    have stopped it.
 
     `why` is told in the job's history.
     """

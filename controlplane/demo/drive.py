@@ -22,9 +22,14 @@ _TABLE_EVERY_S = 10.0
 
 
 def play(
-    client: loadmaster.Client, console: Console, pause: Callable[[float], None], jobs: Sequence[DemoJob] = JOBS, image: str = ""
+    client: loadmaster.Client,
+    console: Console,
+    pause: Callable[[float], None],
+    jobs: Sequence[DemoJob] = JOBS,
+    image: str = "",
 ) -> QuerySet[Job]:
-    """Submit every job at its time through the REST API and wait until all are over; returns their rows.
+    """Submit every job at its time through the REST API and wait until all are over; returns their
+    rows.
 
     With an image the jobs run in containers.
     """
@@ -46,9 +51,14 @@ def play(
     return Job.objects.filter(pk__in=submitted)
 
 
-def _submit(client: loadmaster.Client, job: DemoJob, image: str, elapsed: float, console: Console) -> str:
+def _submit(
+    client: loadmaster.Client, job: DemoJob, image: str, elapsed: float, console: Console
+) -> str:
     submission = client.submit(job.request(image))
-    console.print(f"{elapsed:6.1f} s  submitted {job.name} ({job.application}, {job.epochs} epochs, due in {job.due_s / 60:.0f} s)")
+    console.print(
+        f"{elapsed:6.1f} s  submitted {job.name} ({job.application}, {job.epochs} epochs, due in"
+        f" {job.due_s / 60:.0f} s)"
+    )
     return str(submission.id)
 
 
@@ -59,10 +69,16 @@ def _table(rows: QuerySet[Job], elapsed: float) -> Table:
     for job in rows.order_by("submitted_at"):
         live = job.assignments.filter(ended_at=None).select_related("node__gpu_type")
         where = ", ".join(
-            f"{a.node.name} ({a.gpus} x {a.node.gpu_type.name}{', profile run' if a.purpose == 'profiling' else ''})" for a in live
+            f"{a.node.name} ({a.gpus} x"
+            f" {a.node.gpu_type.name}{', profile run' if a.purpose == 'profiling' else ''})"
+            for a in live
         )
         loss = "" if job.last_loss is None else f"{job.last_loss:.4f}"
         table.add_row(
-            job.name, job.state, f"{job.steps_done}/{job.total_steps}", loss, where or job.failure_reason[:60] or job.waiting_code
+            job.name,
+            job.state,
+            f"{job.steps_done}/{job.total_steps}",
+            loss,
+            where or job.failure_reason[:60] or job.waiting_code,
         )
     return table

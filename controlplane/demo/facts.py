@@ -1,4 +1,6 @@
-"""What happened, for the demo's report: facts from the database, in the form that `loadmaster.report` checks."""
+"""What happened, for the demo's report: facts from the database, in the form that
+`loadmaster.report` checks.
+"""
 
 from __future__ import annotations
 
@@ -22,15 +24,24 @@ _WITH_ALL = ("node__gpu_type", "node__cluster")
 
 
 def report(cluster: Cluster, jobs: QuerySet[Job], started_at: datetime) -> dict[str, Any]:
-    """The whole report of these jobs; times count in seconds from `started_at`, money in the cluster's currency."""
+    """The whole report of these jobs; times count in seconds from `started_at`, money in the
+    cluster's currency.
+    """
     rows = [_job(job, started_at) for job in jobs.order_by("submitted_at")]
     rounds = Round.objects.filter(cluster=cluster, started_at__gte=started_at)
     return {
         "version": REPORT_VERSION,
         "generated_at": timezone.now().isoformat(),
-        "machine": {"cores": os.cpu_count(), "system": platform.platform(), "python": platform.python_version()},
+        "machine": {
+            "cores": os.cpu_count(),
+            "system": platform.platform(),
+            "python": platform.python_version(),
+        },
         "emulated": True,
-        "note": "GPUs are emulated by pacing clocks around real training steps; power is modelled, not measured.",
+        "note": (
+            "GPUs are emulated by pacing clocks around real training steps; power is modelled, not"
+            " measured."
+        ),
         "currency": cluster.currency,
         "policy": cluster.policy,
         "runtimes": sorted({job.runtime for job in jobs}),
@@ -45,11 +56,18 @@ def report(cluster: Cluster, jobs: QuerySet[Job], started_at: datetime) -> dict[
 def _summary(jobs: list[dict[str, Any]], rounds: QuerySet[Round]) -> dict[str, Any]:
     placements = [p for job in jobs for p in job["placements"]]
     errors = run_time_errors(jobs)
-    moved = [(a, b) for a, b in resumptions(jobs) if [s["device"] for s in a["slots"]] != [s["device"] for s in b["slots"]]]
+    moved = [
+        (a, b)
+        for a, b in resumptions(jobs)
+        if [s["device"] for s in a["slots"]] != [s["device"] for s in b["slots"]]
+    ]
     return {
         "completed": sum(job["state"] == "completed" for job in jobs),
         "due_met": sum(job["due_met"] for job in jobs),
-        "preemptions": sum(p["outcome"] == AssignmentState.PREEMPTED and p["from_s"] is not None for p in placements),
+        "preemptions": sum(
+            p["outcome"] == AssignmentState.PREEMPTED and p["from_s"] is not None
+            for p in placements
+        ),
         "migrations": len(moved),
         "rounds": rounds.count(),
         "profile_runs": sum(len(job["profile_runs"]) for job in jobs),
@@ -66,7 +84,11 @@ def _total(placements: list[dict[str, Any]], name: str) -> float:
 
 
 def _job(job: Job, started_at: datetime) -> dict[str, Any]:
-    assignments = list(job.assignments.select_related(*_WITH_ALL).prefetch_related("slots__device", "progress").order_by("fence"))
+    assignments = list(
+        job.assignments.select_related(*_WITH_ALL)
+        .prefetch_related("slots__device", "progress")
+        .order_by("fence")
+    )
     end = job.completed_at or timezone.now()
     tardiness_s = max(0.0, (end - job.due_at).total_seconds()) if job.due_at else 0.0
     return {
@@ -84,15 +106,25 @@ def _job(job: Job, started_at: datetime) -> dict[str, Any]:
         "first_loss": job.first_loss,
         "final_loss": job.last_loss,
         "moves": [
-            {"at_s": _since(started_at, e.at), "event": e.event, "from": e.from_state, "to": e.to_state} for e in job.events.all()
+            {
+                "at_s": _since(started_at, e.at),
+                "event": e.event,
+                "from": e.from_state,
+                "to": e.to_state,
+            }
+            for e in job.events.all()
         ],
         "placements": [_placement(a, started_at) for a in assignments if a.purpose == "training"],
-        "profile_runs": [_placement(a, started_at) for a in assignments if a.purpose == "profiling"],
+        "profile_runs": [
+            _placement(a, started_at) for a in assignments if a.purpose == "profiling"
+        ],
     }
 
 
 def _placement(assignment: Assignment, started_at: datetime) -> dict[str, Any]:
-    """One launch. It holds its slots from the agent's acceptance on; an offer that was withdrawn has no `from_s`."""
+    """One launch. It holds its slots from the agent's acceptance on; an offer that was withdrawn
+    has no `from_s`.
+    """
     did = _part_done(assignment)
     return {
         "fence": assignment.fence,
@@ -127,9 +159,10 @@ def _measured_s(assignment: Assignment) -> float | None:
 
 
 def _part_done(assignment: Assignment) -> float | None:
-    """The part of what was predicted at its launch that this launch came to: 1 if it finished the job; cut short, its whole set-up
-    and the steps it did of those that were left. None where nothing can be said. On shared GPUs, whose expected speed is not the
-    launch's any more, set-up counts as nothing.
+    """The part of what was predicted at its launch that this launch came to: 1 if it finished the
+    job; cut short, its whole set-up and the steps it did of those that were left. None where
+    nothing can be said. On shared GPUs, whose expected speed is not the launch's any more, set-up
+    counts as nothing.
     """
     planned = assignment.job.total_steps - assignment.start_steps
     done = max(0, assignment.steps_done - assignment.start_steps)

@@ -1,7 +1,9 @@
-"""The image that the demo's jobs run in where they are containers: built once for each version of what goes into it.
+"""The image that the demo's jobs run in where they are containers: built once for each version of
+what goes into it.
 
-The packages are fetched on this machine for the base image's Python and copied in, so that the build itself needs no network. Where
-the public base image is not to be had, `docker/base-image` makes one.
+The packages are fetched on this machine for the base image's Python and copied in, so that the
+build itself needs no network. Where the public base image is not to be had, `docker/base-image`
+makes one.
 """
 
 from __future__ import annotations
@@ -31,12 +33,15 @@ PULL_S = 180.0
 BUILD_S = 900.0
 LIBRARIES = ("numpy",)
 DATA = ("scikit-learn",)
-"""Packages of which the demo's programs read data files alone, so that what these need to run is left out."""
+"""Packages of which the demo's programs read data files alone, so that what these need to run is
+left out.
+"""
 
 PLATFORMS = ("manylinux2014", "manylinux_2_17", "manylinux_2_28")
 
 _PROBE = (
-    "import json, platform, site, sys; print(json.dumps([sys.version_info[:2], platform.machine(), site.getsitepackages()[0]]))"
+    "import json, platform, site, sys; print(json.dumps([sys.version_info[:2], platform.machine(),"
+    " site.getsitepackages()[0]]))"
 )
 
 
@@ -56,12 +61,16 @@ class Base:
 
 
 def check_engine() -> str:
-    """The version of the Docker Engine that answers. NoEngineError with the remedy where none does."""
+    """The version of the Docker Engine that answers. NoEngineError with the remedy where none
+    does.
+    """
     instead = "; or run the demo without containers: make demo"
     try:
         answer = _docker("version", "--format", "{{.Server.Version}}", limit_s=30)
     except FileNotFoundError:
-        raise NoEngineError(f"no docker command found: install Docker (Debian: apt-get install docker.io){instead}") from None
+        raise NoEngineError(
+            f"no docker command found: install Docker (Debian: apt-get install docker.io){instead}"
+        ) from None
     if answer.returncode == 0:
         return answer.stdout.strip()
     if "permission denied" in answer.stderr.lower():
@@ -72,7 +81,9 @@ def check_engine() -> str:
 
 
 def demo_image(say: Callable[[str], None]) -> str:
-    """The name of the demo's image, which is there when this returns. Raises EmbeddedError when it cannot be made."""
+    """The name of the demo's image, which is there when this returns. Raises EmbeddedError when it
+    cannot be made.
+    """
     check_engine()
     base = _probed(_base(say))
     name = f"{NAME}:{loadmaster.__version__}-{_contents(base)}"
@@ -89,7 +100,10 @@ def _base(say: Callable[[str], None]) -> str:
     named = os.environ.get(BASE_VARIABLE)
     if named:
         if not _has(named):
-            _done(_docker("pull", "--quiet", named, limit_s=BUILD_S), f"{BASE_VARIABLE}: {named} cannot be pulled")
+            _done(
+                _docker("pull", "--quiet", named, limit_s=BUILD_S),
+                f"{BASE_VARIABLE}: {named} cannot be pulled",
+            )
         return named
     for name in (PUBLIC_BASE, OWN_BASE):
         if _has(name):
@@ -100,15 +114,31 @@ def _base(say: Callable[[str], None]) -> str:
             return PUBLIC_BASE
     except subprocess.TimeoutExpired:
         pass  # a registry that does not answer is as good as none
-    say(f"{PUBLIC_BASE} is not to be had; making {OWN_BASE} from Debian's packages (about two minutes, once) ...")
+    say(
+        f"{PUBLIC_BASE} is not to be had; making {OWN_BASE} from Debian's packages (about two"
+        " minutes, once) ..."
+    )
     script = str(settings.BASE_DIR / "docker" / "base-image")
-    made = subprocess.run([script, OWN_BASE], capture_output=True, text=True, timeout=BUILD_S, check=False)
+    made = subprocess.run(
+        [script, OWN_BASE], capture_output=True, text=True, timeout=BUILD_S, check=False
+    )
     _done(made, f"no base image can be had; name one that is, with {BASE_VARIABLE}")
     return OWN_BASE
 
 
 def _probed(name: str) -> Base:
-    ran = _docker("run", "--rm", "--network", "none", "--entrypoint", "python3", name, "-c", _PROBE, limit_s=120)
+    ran = _docker(
+        "run",
+        "--rm",
+        "--network",
+        "none",
+        "--entrypoint",
+        "python3",
+        name,
+        "-c",
+        _PROBE,
+        limit_s=120,
+    )
     _done(ran, f"the base image {name} has no Python that runs")
     (major, minor), machine, site = json.loads(ran.stdout)
     found = _docker("image", "inspect", "--format", "{{.Id}}", name, limit_s=30)
@@ -130,7 +160,9 @@ def _sources() -> Iterator[Path]:
 
 
 def _requirements() -> list[str]:
-    """The training library's own requirements (those of no extra), and what the demo's programs use."""
+    """The training library's own requirements (those of no extra), and what the demo's programs
+    use.
+    """
     own = [r for r in requires("loadmaster") or () if "extra ==" not in r]
     return [*own, *LIBRARIES]
 
@@ -139,13 +171,34 @@ def _fetch(base: Base, site: Path) -> None:
     """The packages for the base's Python, and the library as it is here, into `site`."""
     _install(base, site, *_requirements())
     _install(base, site, "--no-deps", *DATA)
-    shutil.copytree(Path(loadmaster.__file__).parent, site / "loadmaster", ignore=shutil.ignore_patterns("__pycache__"))
+    shutil.copytree(
+        Path(loadmaster.__file__).parent,
+        site / "loadmaster",
+        ignore=shutil.ignore_patterns("__pycache__"),
+    )
 
 
 def _install(base: Base, site: Path, *what: str) -> None:
-    argv = [sys.executable, "-m", "pip", "install", "--quiet", "--disable-pip-version-check", "--target", str(site)]
-    # Compiled by this Python they would be of no use to another; the image's own compiles what the programs import.
-    argv += ["--no-compile", "--only-binary=:all:", "--implementation", "cp", "--python-version", base.python]
+    argv = [
+        sys.executable,
+        "-m",
+        "pip",
+        "install",
+        "--quiet",
+        "--disable-pip-version-check",
+        "--target",
+        str(site),
+    ]
+    # Compiled by this Python they would be of no use to another; the image's own compiles what the
+    # programs import.
+    argv += [
+        "--no-compile",
+        "--only-binary=:all:",
+        "--implementation",
+        "cp",
+        "--python-version",
+        base.python,
+    ]
     for platform in PLATFORMS:
         argv += ["--platform", f"{platform}_{base.machine}"]
     argv += ["-c", str(settings.BASE_DIR / "constraints.txt"), *what]
@@ -154,8 +207,24 @@ def _install(base: Base, site: Path, *what: str) -> None:
 
 
 def _build(base: Base, folder: Path, name: str) -> None:
-    arguments = ["--network", "none", "--build-arg", f"BASE={base.name}", "--build-arg", f"SITE={base.site}"]
-    built = _docker("build", "--file", str(_dockerfile()), *arguments, "--tag", name, str(folder), limit_s=BUILD_S)
+    arguments = [
+        "--network",
+        "none",
+        "--build-arg",
+        f"BASE={base.name}",
+        "--build-arg",
+        f"SITE={base.site}",
+    ]
+    built = _docker(
+        "build",
+        "--file",
+        str(_dockerfile()),
+        *arguments,
+        "--tag",
+        name,
+        str(folder),
+        limit_s=BUILD_S,
+    )
     _done(built, f"the image {name} cannot be built")
 
 
@@ -169,7 +238,9 @@ def _has(name: str) -> bool:
 
 
 def _docker(*words: str, limit_s: float) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(["docker", *words], capture_output=True, text=True, timeout=limit_s, check=False)
+    return subprocess.run(
+        ["docker", *words], capture_output=True, text=True, timeout=limit_s, check=False
+    )
 
 
 def _done(ran: subprocess.CompletedProcess[str], failure: str) -> None:

@@ -1,4 +1,6 @@
-"""Table V of the ANDREAS paper with minutes in place of hours: who is submitted when, how long it takes, when it is due."""
+"""Table V of the ANDREAS paper with minutes in place of hours: who is submitted when, how long it
+takes, when it is due.
+"""
 
 from __future__ import annotations
 
@@ -20,7 +22,9 @@ SECONDS_PER_EPOCH: dict[str, dict[str, dict[int, float]]] = {
 """Measured by the paper's authors on ARMIDA, in seconds of the paper."""
 
 P100_OVER_V100 = 1.5
-"""The third type is ours: the paper's cluster had two. A V100's FP32 peak is one and a half times its own (14 and 9.3 TFLOP/s)."""
+"""The third type is ours: the paper's cluster had two. A V100's FP32 peak is one and a half times
+its own (14 and 9.3 TFLOP/s).
+"""
 
 PROGRAMS = {
     "lstm-big": ("loadmaster.demo.recurrent", "--size", "big", "--batch-size", "64"),
@@ -28,15 +32,21 @@ PROGRAMS = {
     "efficientnet": ("loadmaster.demo.dense", "--batch-size", "64"),
     "convnet": ("loadmaster.demo.convnet", "--batch-size", "64"),
 }
-"""What really runs for each application of the paper: recurrent, dense and convolutional networks on data that a package ships."""
+"""What really runs for each application of the paper: recurrent, dense and convolutional networks
+on data that a package ships.
+"""
 
 WEIGHTS = (0.00025371, 0.00044399)
-"""Tardiness weights of the lowest and the highest of five priorities, in EUR/s (published ANDREAS data)."""
+"""Tardiness weights of the lowest and the highest of five priorities, in EUR/s (published ANDREAS
+data).
+"""
 
 
 @dataclass(frozen=True, slots=True)
 class DemoJob:
-    """A row of Table V; `submitted_s` and `due_s` (after the submission) in seconds of the paper."""
+    """A row of Table V; `submitted_s` and `due_s` (after the submission) in seconds of the
+    paper.
+    """
 
     name: str
     application: str
@@ -84,7 +94,12 @@ JOBS = (
 
 
 def step_s(gpu_type: str) -> dict[str, dict[int, float]]:
-    """Seconds one step of each application takes on that many emulated GPUs of the type: the pacing clocks of its agent."""
+    """Seconds one step of each application takes on that many emulated GPUs of the type: the pacing
+    clocks of its agent.
+    """
     source, factor = ("V100", P100_OVER_V100) if gpu_type == "P100" else (gpu_type, 1.0)
     scale = factor / TIME_SCALE / STEPS_PER_EPOCH
-    return {name: {g: round(s * scale, 5) for g, s in table[source].items()} for name, table in SECONDS_PER_EPOCH.items()}
+    return {
+        name: {g: round(s * scale, 5) for g, s in table[source].items()}
+        for name, table in SECONDS_PER_EPOCH.items()
+    }

@@ -14,19 +14,24 @@ def print_summary(report: dict[str, Any], console: Console) -> None:
     found, currency = report["summary"], report["currency"]
     error = found["median_run_time_error"]
     console.print(
-        f"{found['completed']} of {len(report['jobs'])} jobs completed, {found['due_met']} in time; {found['rounds']} rounds, "
-        f"{found['preemptions']} pre-emptions, {found['migrations']} migrations, {found['profile_runs']} profile runs."
+        f"{found['completed']} of {len(report['jobs'])} jobs completed, {found['due_met']} in time;"
+        f" {found['rounds']} rounds, {found['preemptions']} pre-emptions, {found['migrations']}"
+        f" migrations, {found['profile_runs']} profile runs."
     )
     console.print(
-        f"Energy {found['energy_kwh'] * 1000:.1f} Wh (modelled: emulated GPUs); "
-        f"cost predicted {found['energy_cost_predicted']:.5f}, billed {found['energy_cost']:.5f} {currency}; "
-        f"tardiness {found['tardiness_cost']:.5f} {currency}; "
-        f"median error of predicted run times {'unknown' if error is None else format(error, '.1%')}."
+        f"Energy {found['energy_kwh'] * 1000:.1f} Wh (modelled: emulated GPUs); cost predicted"
+        f" {found['energy_cost_predicted']:.5f}, billed {found['energy_cost']:.5f} {currency};"
+        f" tardiness {found['tardiness_cost']:.5f} {currency}; median error of predicted run times"
+        f" {'unknown' if error is None else format(error, '.1%')}."
     )
 
 
 def _jobs(report: dict[str, Any]) -> Table:
-    where = "jobs in Docker containers" if "docker" in report.get("runtimes", ()) else "jobs as processes"
+    where = (
+        "jobs in Docker containers"
+        if "docker" in report.get("runtimes", ())
+        else "jobs as processes"
+    )
     table = Table(title=f"Demo report (emulated GPUs, {where})", title_justify="left")
     for heading in (
         "job",
@@ -50,8 +55,10 @@ def _jobs(report: dict[str, Any]) -> Table:
             str(len(job["moves"])),
             due,
             f"{_short(job['first_loss'])} > {_short(job['final_loss'])}",
-            f"{_sum(placements, 'predicted_run_s'):.1f} / {_sum(placements, 'measured_run_s'):.1f} s",
-            f"{_sum(placements, 'predicted_energy_cost'):.5f} / {_sum(placements, 'energy_cost'):.5f}",
+            f"{_sum(placements, 'predicted_run_s'):.1f} /"
+            f" {_sum(placements, 'measured_run_s'):.1f} s",
+            f"{_sum(placements, 'predicted_energy_cost'):.5f} /"
+            f" {_sum(placements, 'energy_cost'):.5f}",
         )
     return table
 

@@ -1,10 +1,12 @@
-"""The only creator of assignments: makes a plan so, as far as the newest state of the cluster allows.
+"""The only creator of assignments: makes a plan so, as far as the newest state of the cluster
+allows.
 
-Everything happens in the caller's transaction, which holds the round's lock: stops are asked for, terms prolonged, expected speeds
-on shared GPUs renewed, then each gang is launched whole or not at all (`launches.py`). The database's unique constraints are the
-last judge: a slot is held once, a fence launches once. What asked for a stop in this very plan waits for its end: its launch is
-deferred, and the end of the stop asks for the round that carries the plan out or decides again. Only an offer that no agent has
-taken yet is gone at once.
+Everything happens in the caller's transaction, which holds the round's lock: stops are asked for,
+terms prolonged, expected speeds on shared GPUs renewed, then each gang is launched whole or not at
+all (`launches.py`). The database's unique constraints are the last judge: a slot is held once, a
+fence launches once. What asked for a stop in this very plan waits for its end: its launch is
+deferred, and the end of the stop asks for the round that carries the plan out or decides again.
+Only an offer that no agent has taken yet is gone at once.
 """
 
 from __future__ import annotations
@@ -36,7 +38,9 @@ class Evict(Protocol):
     """How the loop asks for a gang's end: `clusters.services.evict`."""
 
     def __call__(self, assignment_id: UUID, actor: str, now: datetime | None = None) -> object:
-        """Pre-empt the assignment's gang: a job that ran moves to STOPPING, or back to the queue if nothing was taken yet."""
+        """Pre-empt the assignment's gang: a job that ran moves to STOPPING, or back to the queue if
+        nothing was taken yet.
+        """
         ...
 
 
@@ -48,13 +52,19 @@ class Services:
     profile_run_started: ProfileRunStarted
 
 
-def apply_plan(observed: Observation, plan: Plan, of_round: Round, services: Services, now: datetime) -> Applied:
-    """Make the plan so. To be called in a transaction that holds the round's lock; see `Applied` for what comes back."""
+def apply_plan(
+    observed: Observation, plan: Plan, of_round: Round, services: Services, now: datetime
+) -> Applied:
+    """Make the plan so. To be called in a transaction that holds the round's lock; see `Applied`
+    for what comes back.
+    """
     return _Application(observed, plan, of_round, services, now).run()
 
 
 class _Application:
-    def __init__(self, observed: Observation, plan: Plan, of_round: Round, services: Services, now: datetime) -> None:
+    def __init__(
+        self, observed: Observation, plan: Plan, of_round: Round, services: Services, now: datetime
+    ) -> None:
         self.observed, self.plan, self.services, self.now = observed, plan, services, now
         self.launches = Launches(observed, plan, of_round, services.profile_run_started, now)
 
@@ -71,7 +81,11 @@ class _Application:
 
     def _stop(self, change: Change, gangs: Mapping[Any, Gang]) -> None:
         match change:
-            case Preempt(key=key) | Migrate(placement=Placement(key=key)) | Resize(placement=Placement(key=key)):
+            case (
+                Preempt(key=key)
+                | Migrate(placement=Placement(key=key))
+                | Resize(placement=Placement(key=key))
+            ):
                 self.services.evict(gangs[key].assignments[0].pk, ACTOR, self.now)
 
     def _change_terms(self, todo: Sequence[Change], gangs: Mapping[Any, Gang]) -> None:
@@ -79,25 +93,36 @@ class _Application:
         ranks = defaultdict[tuple[float | None, int | None], list[UUID]](list)
         for change in todo:
             if isinstance(change, Keep) and change.changes_term and (wanted := change.placement):
-                ranks[wanted.until_s, wanted.steps_quota] += [a.pk for a in gangs[change.key].assignments]
+                ranks[wanted.until_s, wanted.steps_quota] += [
+                    a.pk for a in gangs[change.key].assignments
+                ]
         for (until_s, quota), pks in ranks.items():
             term = {"term_until": time_of(until_s), "steps_quota": quota, "term_at": self.now}
             for some in _parts(pks):
                 Assignment.objects.filter(pk__in=some, state__in=LIVE).update(**term)
 
     def _expect(self, todo: Sequence[Change], gangs: Mapping[Any, Gang]) -> None:
-        """Write how fast those on shared GPUs are from now on: partners come and leave, and a launch is compared with its speed.
+        """Write how fast those on shared GPUs are from now on: partners come and leave, and a
+        launch is compared with its speed.
 
         Who has its GPUs to itself keeps what was expected of it at its launch.
         """
         ranks = defaultdict[float | None, list[UUID]](list)
         for change in todo:
-            if isinstance(change, Keep) and (placed := change.placement) and any(seat.share < 1.0 for seat in placed.ranks):
+            if (
+                isinstance(change, Keep)
+                and (placed := change.placement)
+                and any(seat.share < 1.0 for seat in placed.ranks)
+            ):
                 speed = self.launches.expected_steps_per_s(placed, self._kind(placed))
-                ranks[speed] += [a.pk for a in gangs[change.key].assignments if a.predicted_steps_per_s != speed]
+                ranks[speed] += [
+                    a.pk for a in gangs[change.key].assignments if a.predicted_steps_per_s != speed
+                ]
         for speed, pks in ranks.items():
             for some in _parts(pks):
-                Assignment.objects.filter(pk__in=some, state__in=LIVE).update(predicted_steps_per_s=speed)
+                Assignment.objects.filter(pk__in=some, state__in=LIVE).update(
+                    predicted_steps_per_s=speed
+                )
 
     def _kind(self, placement: Placement) -> str:
         jobs = self.observed.snapshot.jobs
@@ -110,15 +135,27 @@ def _parts(pks: Sequence[UUID]) -> Iterable[Sequence[UUID]]:
 
 
 def _lock(todo: Sequence[Change]) -> None:
-    """Lock what will change in the order everybody keeps to: nodes, then jobs. (SQLite's writer is alone anyhow.)
+    """Lock what will change in the order everybody keeps to: nodes, then jobs. (SQLite's writer is
+    alone anyhow.)
 
-    Not their keys: whoever commits a row that points at one of them takes a share of its key, out of any order.
+    Not their keys: whoever commits a row that points at one of them takes a share of its key, out
+    of any order.
     """
     changing = [c for c in todo if not isinstance(c, Keep)]
     seats = [s for c in changing for s in _ranks(c)]
     node_ids, job_ids = {s.node for s in seats}, {_job(c) for c in changing}
-    list(Node.objects.select_for_update(no_key=True).filter(pk__in=node_ids).order_by("pk").values_list("pk"))
-    list(Job.objects.select_for_update(no_key=True).filter(pk__in=job_ids).order_by("pk").values_list("pk"))
+    list(
+        Node.objects.select_for_update(no_key=True)
+        .filter(pk__in=node_ids)
+        .order_by("pk")
+        .values_list("pk")
+    )
+    list(
+        Job.objects.select_for_update(no_key=True)
+        .filter(pk__in=job_ids)
+        .order_by("pk")
+        .values_list("pk")
+    )
 
 
 def _ranks(change: Change) -> tuple[RankSeat, ...]:

@@ -1,7 +1,7 @@
 """What is held on a cluster's nodes: its live assignments and their slots, read as columns.
 
-A round reads them twice, the second time in the transaction that applies its plan. On SQLite everybody waits for that one, so what
-is read is what is looked at, and nothing is made into models.
+A round reads them twice, the second time in the transaction that applies its plan. On SQLite
+everybody waits for that one, so what is read is what is looked at, and nothing is made into models.
 """
 
 from __future__ import annotations
@@ -23,7 +23,9 @@ RUN = "run"
 
 
 class LiveAssignment(NamedTuple):
-    """An assignment that holds something; `job_cores` and `memory_gb` are what its job asks for on each node."""
+    """An assignment that holds something; `job_cores` and `memory_gb` are what its job asks for on
+    each node.
+    """
 
     pk: UUID
     job_id: UUID
@@ -68,8 +70,18 @@ class HeldSlot(NamedTuple):
 
 _OF_JOB = {"job_cores": "job__cores", "memory_gb": "job__memory_gb"}
 _ASSIGNMENT = tuple(_OF_JOB.get(name, name) for name in LiveAssignment._fields)
-_SLOT = ("device_id", "device__uuid", "device__node_id", "slot", "share",
-         "assignment_id", "assignment__job_id", "assignment__copy", "assignment__purpose")  # fmt: skip
+_SLOT = (
+    "device_id",
+    "device__uuid",
+    "device__node_id",
+    "slot",
+    "share",
+    # fmt: skip
+    "assignment_id",
+    "assignment__job_id",
+    "assignment__copy",
+    "assignment__purpose",
+)
 """The columns of both, in the order of their fields."""
 
 
@@ -91,14 +103,20 @@ class Held:
     """What is held on a cluster's nodes: live assignments and the slots they hold."""
 
     def __init__(self, cluster: Cluster) -> None:
-        live = Assignment.objects.filter(node__cluster=cluster, state__in=LIVE).order_by("job_id", "purpose", "copy", "rank")
-        self.assignments: Sequence[LiveAssignment] = [LiveAssignment._make(r) for r in live.values_list(*_ASSIGNMENT)]
+        live = Assignment.objects.filter(node__cluster=cluster, state__in=LIVE).order_by(
+            "job_id", "purpose", "copy", "rank"
+        )
+        self.assignments: Sequence[LiveAssignment] = [
+            LiveAssignment._make(r) for r in live.values_list(*_ASSIGNMENT)
+        ]
         self.of_job: Mapping[object, list[LiveAssignment]] = defaultdict(list)
         for assignment in self.assignments:
             self.of_job[assignment.job_id].append(assignment)
         self.slots: Mapping[object, list[HeldSlot]] = defaultdict(list)
         self.of_device: Mapping[int, list[HeldSlot]] = defaultdict(list)
-        held = AssignmentSlot.objects.filter(live=True, device__node__cluster=cluster).order_by("device_id", "slot")
+        held = AssignmentSlot.objects.filter(live=True, device__node__cluster=cluster).order_by(
+            "device_id", "slot"
+        )
         for slot in map(HeldSlot._make, held.values_list(*_SLOT)):
             self.slots[slot.assignment_id].append(slot)
             self.of_device[slot.device_id].append(slot)

@@ -1,7 +1,9 @@
-"""Who holds a round: named so that every process of the same machine can tell whether the holder still lives.
+"""Who holds a round: named so that every process of the same machine can tell whether the holder
+still lives.
 
-A killed worker would otherwise keep its cluster waiting until its lock has expired. The name is (machine and process namespace,
-pid, start of the process, something random); of holders elsewhere nothing is known, so their time has to run out.
+A killed worker would otherwise keep its cluster waiting until its lock has expired. The name is
+(machine and process namespace, pid, start of the process, something random); of holders elsewhere
+nothing is known, so their time has to run out.
 """
 
 from __future__ import annotations
@@ -21,14 +23,18 @@ def new_holder() -> str:
 
 
 def is_gone(holder: str) -> bool:
-    """Whether the holder was a process of this machine that has ended. False where that cannot be known."""
+    """Whether the holder was a process of this machine that has ended. False where that cannot be
+    known.
+    """
     place, pid, started = (*holder.split("."), "", "", "")[:3]
     return bool(place) and place == _place() and pid.isdigit() and _started(int(pid)) != started
 
 
 @cache
 def _place() -> str:
-    """This boot of this machine, and the namespace in which its pids count; empty where the system does not say."""
+    """This boot of this machine, and the namespace in which its pids count; empty where the system
+    does not say.
+    """
     try:
         boot = (PROC / "sys/kernel/random/boot_id").read_text()
         namespace = (PROC / "self/ns/pid").stat().st_ino
@@ -38,7 +44,9 @@ def _place() -> str:
 
 
 def _started(pid: int) -> str:
-    """When the process began, in clock ticks since boot; empty if there is none, or nothing but its exit code is left of it."""
+    """When the process began, in clock ticks since boot; empty if there is none, or nothing but its
+    exit code is left of it.
+    """
     try:
         fields = (PROC / str(pid) / "stat").read_text().rpartition(")")[2].split()
     except OSError:

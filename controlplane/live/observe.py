@@ -1,20 +1,23 @@
-"""The only reader of the live cluster for the loop: from rows to a Snapshot, in a number of queries that does not grow with the
-jobs.
+"""The only reader of the live cluster for the loop: from rows to a Snapshot, in a number of queries
+that does not grow with the jobs.
 
 What a policy is shown:
 
-- Queued jobs wait, placed ones run, jobs whose kind is still unknown are being profiled. Held, cancelled and ended jobs are
-  left out, and so are jobs that depend on one that is left out without being completed (`Observation.blocked`).
-- A placement that somebody has asked to stop is no placement any more: its job is shown as waiting (unless it is on its way out),
-  while the devices still name it as their holder. So a policy decides about the cluster as it will be when the stops under way have
-  ended: it may give those devices to anybody, and `live.apply` defers the launch until they are free. It never counts on them for
-  long, because each stop ends, by the agent's word or by the end of its lease, and its end asks for a new round.
+- Queued jobs wait, placed ones run, jobs whose kind is still unknown are being profiled. Held,
+  cancelled and ended jobs are left out, and so are jobs that depend on one that is left out without
+  being completed (`Observation.blocked`).
+- A placement that somebody has asked to stop is no placement any more: its job is shown as waiting
+  (unless it is on its way out), while the devices still name it as their holder. So a policy
+  decides about the cluster as it will be when the stops under way have
+  ended: it may give those devices to anybody, and `live.apply` defers the launch until they are
+  free. It never counts on them for long, because each stop ends, by the agent's word or by the end
+  of its lease, and its end asks for a new round.
 - Queued jobs that rest after a failure (`Job.retry_at`) are left out until then.
-- A node whose session has run out and which is not yet lost is shown as cordoned: it is given nothing new until its agent is heard
-  again, which asks for a round.
+- A node whose session has run out and which is not yet lost is shown as cordoned: it is given
+  nothing new until its agent is heard again, which asks for a round.
 - What a node runs, and what job keeps away from it, is said by labels (`policies.capabilities`).
-- Devices held by a job that the snapshot does not show (it is being cancelled, or held) are nobody's to give: the judge refuses
-  them.
+- Devices held by a job that the snapshot does not show (it is being cancelled, or held) are
+  nobody's to give: the judge refuses them.
 """
 
 from __future__ import annotations
@@ -63,7 +66,9 @@ from policies.snapshot import (
 
 
 class Knowledge(Protocol):
-    """What is known of kinds, and what is to be measured; the module `profiling.selectors` is one."""
+    """What is known of kinds, and what is to be measured; the module `profiling.selectors` is
+    one.
+    """
 
     def kind_views(self, cluster: Cluster, kinds: Iterable[int]) -> tuple[KindView, ...]:
         """These kinds (primary keys) as policies see them."""
@@ -78,8 +83,9 @@ class Knowledge(Protocol):
 class Observation:
     """A snapshot, and what the world must remember beside it.
 
-    `cluster` as it was read; `events`: ids of the rescheduling events the round answers; `blocked`: jobs left out because of the
-    dependencies named; `cut`: whether more jobs queue than the snapshot shows.
+    `cluster` as it was read; `events`: ids of the rescheduling events the round answers; `blocked`:
+    jobs left out because of the dependencies named; `cut`: whether more jobs queue than the
+    snapshot shows.
     """
 
     cluster: Cluster
@@ -92,7 +98,9 @@ class Observation:
 
 
 def observe(cluster_id: int, now_s: float, number: int, knowledge: Knowledge) -> Observation:
-    """The cluster at `now_s` (seconds since the epoch) for its round `number`, from which the seed follows. One consistent read."""
+    """The cluster at `now_s` (seconds since the epoch) for its round `number`, from which the seed
+    follows. One consistent read.
+    """
     now = datetime.fromtimestamp(now_s, UTC)
     with _consistent_read():
         cluster = Cluster.objects.get(pk=cluster_id)
@@ -104,12 +112,16 @@ def observe(cluster_id: int, now_s: float, number: int, knowledge: Knowledge) ->
             events=tuple(e.pk for e in events),
             tariff=tariff_in_force(cluster, now),
             pue=pue_in_force(cluster, now),
-            blocked={str(job): tuple(sorted(map(str, others))) for job, others in rows.blocked.items()},
+            blocked={
+                str(job): tuple(sorted(map(str, others))) for job, others in rows.blocked.items()
+            },
             cut=rows.cut,
         )
 
 
-def _snapshot(rows: Rows, events: Sequence[RescheduleEvent], now_s: float, number: int, knowledge: Knowledge) -> Snapshot:
+def _snapshot(
+    rows: Rows, events: Sequence[RescheduleEvent], now_s: float, number: int, knowledge: Knowledge
+) -> Snapshot:
     cluster = rows.cluster
     return Snapshot(
         cluster=cluster.name,
@@ -123,7 +135,9 @@ def _snapshot(rows: Rows, events: Sequence[RescheduleEvent], now_s: float, numbe
         energy=price_steps(cluster, now_s, now_s + cluster.horizon_s),
         currency=cluster.currency,
         power_cap_w=cluster.power_cap_w,
-        power_caps=power_cap_steps(cluster, now_s, now_s + max(cluster.horizon_s, cluster.period_s + 1.0)),
+        power_caps=power_cap_steps(
+            cluster, now_s, now_s + max(cluster.horizon_s, cluster.period_s + 1.0)
+        ),
         emissions_cost_per_kg=float(cluster.emissions_cost_per_kg),
         teams=_teams(rows),
         horizon_s=cluster.horizon_s,
@@ -135,10 +149,11 @@ def _snapshot(rows: Rows, events: Sequence[RescheduleEvent], now_s: float, numbe
 
 @contextmanager
 def _consistent_read() -> Iterator[None]:
-    """All queries see the same state: SQLite's transactions do, PostgreSQL's from REPEATABLE READ on.
+    """All queries see the same state: SQLite's transactions do, PostgreSQL's from REPEATABLE READ
+    on.
 
-    On SQLite the transaction is one that only reads: those of this house take the writers' lock at once, and nobody could submit
-    or beat while a long queue is read.
+    On SQLite the transaction is one that only reads: those of this house take the writers' lock at
+    once, and nobody could submit or beat while a long queue is read.
     """
     outermost = not connection.in_atomic_block
     with _reading() if outermost else nullcontext(), transaction.atomic():
@@ -190,7 +205,9 @@ def _node_view(node: NodeRow, rows: Rows) -> NodeView:
         id=str(node.pk),
         name=node.name,
         gpu_type=gpu.name,
-        devices=tuple([_device_view(device, rows.held.of_device.get(device.pk, ())) for device in devices]),
+        devices=tuple(
+            [_device_view(device, rows.held.of_device.get(device.pk, ())) for device in devices]
+        ),
         power_w=power_curve(node.base_w, gpu.idle_w, gpu.peak_w, len(devices)),
         cores=max(0.0, node.cores - node.reserved_cores),
         memory_gb=max(0.0, node.memory_gb - node.reserved_memory_gb),
@@ -205,8 +222,14 @@ def _node_view(node: NodeRow, rows: Rows) -> NodeView:
 
 
 def _state_of(node: NodeRow, rows: Rows) -> NodeState:
-    """A ready node whose agent is silent takes nothing new, and what runs there keeps its place until its leases say otherwise."""
-    return NodeState.CORDONED if node.state == State.READY and not is_ready(node, rows.now) else NodeState(node.state)
+    """A ready node whose agent is silent takes nothing new, and what runs there keeps its place
+    until its leases say otherwise.
+    """
+    return (
+        NodeState.CORDONED
+        if node.state == State.READY and not is_ready(node, rows.now)
+        else NodeState(node.state)
+    )
 
 
 def _labels_of_node(node: NodeRow, rows: Rows) -> tuple[str, ...]:
@@ -221,8 +244,14 @@ def _labels_of_job(job: Job, rows: Rows) -> tuple[str, ...]:
 
 
 def _device_view(device: DeviceRow, held: Sequence[HeldSlot]) -> DeviceView:
-    holds = tuple([SlotHold(str(s.job_id), s.copy, Purpose(s.purpose), s.share) for s in held]) if held else ()
-    return DeviceView(device.uuid, device.memory_gb, device.slots, device.healthy, holds, device.emulated)
+    holds = (
+        tuple([SlotHold(str(s.job_id), s.copy, Purpose(s.purpose), s.share) for s in held])
+        if held
+        else ()
+    )
+    return DeviceView(
+        device.uuid, device.memory_gb, device.slots, device.healthy, holds, device.emulated
+    )
 
 
 def _job_view(job: Job, rows: Rows, now_s: float) -> JobView:
@@ -265,17 +294,27 @@ def _phase(job: Job, running: tuple[Running, ...]) -> JobPhase:
 
 
 def _remaining_steps(job: Job, live: Sequence[LiveAssignment]) -> int:
-    """Steps left: from where it is while it works (or saves itself), from its checkpoint while it waits."""
+    """Steps left: from where it is while it works (or saves itself), from its checkpoint while it
+    waits.
+    """
     reached = [max(a.start_steps, a.steps_done) for a in live if a.purpose == Purpose.TRAINING]
     return max(0, job.total_steps - (min(reached) if reached else job.checkpoint_steps))
 
 
-def _received_s(job: Job, live: Sequence[LiveAssignment], rows: Rows, now_s: float) -> tuple[tuple[str, float], ...]:
-    """Device seconds by type: those of ended assignments, as the job's row has them, and those of the live ones."""
-    received: dict[str, float] = defaultdict(float, {name: float(s) for name, s in job.received_s.items()})
+def _received_s(
+    job: Job, live: Sequence[LiveAssignment], rows: Rows, now_s: float
+) -> tuple[tuple[str, float], ...]:
+    """Device seconds by type: those of ended assignments, as the job's row has them, and those of
+    the live ones.
+    """
+    received: dict[str, float] = defaultdict(
+        float, {name: float(s) for name, s in job.received_s.items()}
+    )
     for a in live:
         if a.purpose == Purpose.TRAINING and a.running_at is not None:
-            received[rows.type_of[a.node_id]] += max(0.0, now_s - a.running_at.timestamp()) * a.gpus * a.share
+            received[rows.type_of[a.node_id]] += (
+                max(0.0, now_s - a.running_at.timestamp()) * a.gpus * a.share
+            )
     return tuple(sorted(received.items()))
 
 

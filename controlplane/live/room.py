@@ -1,7 +1,9 @@
-"""What there is room for now, stops under way included: the recheck of a plan's placements against the newest state.
+"""What there is room for now, stops under way included: the recheck of a plan's placements against
+the newest state.
 
-A snapshot shows the cluster as if the stops under way had ended; here they have not. What does not fit is either *deferred* (a stop
-under way is in the way, and its end asks for a new round) or *stale* (the world has changed since the snapshot).
+A snapshot shows the cluster as if the stops under way had ended; here they have not. What does not
+fit is either *deferred* (a stop under way is in the way, and its end asks for a new round) or
+*stale* (the world has changed since the snapshot).
 """
 
 from __future__ import annotations
@@ -28,23 +30,41 @@ LAUNCHABLE = {
     Purpose.TRAINING: (JobState.QUEUED,),
     Purpose.PROFILING: (JobState.PROFILING, JobState.QUEUED, JobState.STARTING, JobState.RUNNING),
 }
-"""States of a job in which it can be launched. What is measured is its command, beside which the job itself may wait or run."""
+"""States of a job in which it can be launched. What is measured is its command, beside which the
+job itself may wait or run.
+"""
 
 FOREIGN_ROLE = {Purpose.TRAINING: Role.PROFILING, Purpose.PROFILING: Role.PRODUCTION}
 
 
 class Room:
-    """The cluster's nodes and devices with what is held there; `take` notes what this plan has launched."""
+    """The cluster's nodes and devices with what is held there; `take` notes what this plan has
+    launched.
+    """
 
-    def __init__(self, cluster: Cluster, curves: Mapping[str, NodeView], now: datetime, nodes: Collection[str]) -> None:
-        """`curves`: the snapshot's nodes by id, for their power curves. `nodes`: ids of those that may be launched on."""
+    def __init__(
+        self,
+        cluster: Cluster,
+        curves: Mapping[str, NodeView],
+        now: datetime,
+        nodes: Collection[str],
+    ) -> None:
+        """`curves`: the snapshot's nodes by id, for their power curves. `nodes`: ids of those that
+        may be launched on.
+        """
         self.cluster, self.curves, self.now = cluster, curves, now
-        self.nodes: Mapping[str, Node] = {str(n.pk): n for n in Node.objects.filter(cluster=cluster, pk__in=nodes)}
+        self.nodes: Mapping[str, Node] = {
+            str(n.pk): n for n in Node.objects.filter(cluster=cluster, pk__in=nodes)
+        }
         devices = Device.objects.filter(node__in=list(self.nodes.values()))
-        self.devices: Mapping[tuple[str, str], Device] = {(str(d.node_id), d.uuid): d for d in devices}
+        self.devices: Mapping[tuple[str, str], Device] = {
+            (str(d.node_id), d.uuid): d for d in devices
+        }
         held = Held(cluster)
         self.stopping = {str(a.job_id) for a in held.assignments if not is_placement(a)}
-        self.slots: dict[int, set[int]] = {pk: {s.slot for s in slots} for pk, slots in held.of_device.items()}
+        self.slots: dict[int, set[int]] = {
+            pk: {s.slot for s in slots} for pk, slots in held.of_device.items()
+        }
         self.shares = {pk: sum(s.share for s in slots) for pk, slots in held.of_device.items()}
         self.holders = {pk: {str(s.job_id) for s in slots} for pk, slots in held.of_device.items()}
         self.cores: dict[str, float] = defaultdict(float)
@@ -58,10 +78,14 @@ class Room:
         wanted = LAUNCHABLE[placement.purpose]
         if job.state not in wanted:
             code = RejectCode.DEFERRED if str(job.pk) in self.stopping else RejectCode.STALE
-            return Rejected(placement.key, code, f"the job is {job.state}, not {' or '.join(wanted)}")
+            return Rejected(
+                placement.key, code, f"the job is {job.state}, not {' or '.join(wanted)}"
+            )
         reasons = [r for seat in placement.ranks for r in self._seat(placement, seat, job)]
         reasons += self._power(placement)
-        worst = next((r for r in reasons if r[0] is RejectCode.STALE), reasons[0] if reasons else None)
+        worst = next(
+            (r for r in reasons if r[0] is RejectCode.STALE), reasons[0] if reasons else None
+        )
         return Rejected(placement.key, *worst) if worst else None
 
     def take(self, assignment: Assignment, job: Job, devices: Iterable[tuple[Device, int]]) -> None:
@@ -76,15 +100,23 @@ class Room:
         self._load(str(assignment.node_id), cores, job.memory_gb)
 
     def free_slot(self, device: Device) -> int | None:
-        """The lowest slot of a device that nobody holds; None while as many are held as it has, whatever their numbers."""
+        """The lowest slot of a device that nobody holds; None while as many are held as it has,
+        whatever their numbers.
+        """
         held = self.slots.get(device.pk, set())
-        return next((s for s in range(device.slots) if s not in held), None) if len(held) < device.slots else None
+        return (
+            next((s for s in range(device.slots) if s not in held), None)
+            if len(held) < device.slots
+            else None
+        )
 
     def _load(self, node: str, cores: float, memory_gb: float) -> None:
         self.cores[node] += cores
         self.memory_gb[node] += memory_gb
 
-    def _seat(self, placement: Placement, seat: RankSeat, job: Job) -> Iterator[tuple[RejectCode, str]]:
+    def _seat(
+        self, placement: Placement, seat: RankSeat, job: Job
+    ) -> Iterator[tuple[RejectCode, str]]:
         node = self.nodes.get(seat.node)
         if node is None:
             yield RejectCode.STALE, f"node {seat.node} is gone"
@@ -100,17 +132,29 @@ class Room:
         cores = job.cores if seat.cpu_quota is None else seat.cpu_quota
         if self.cores[seat.node] + cores > node.cores - node.reserved_cores + TOLERANCE:
             yield self._in_the_way(), f"node {node.name} has not enough cores free"
-        if self.memory_gb[seat.node] + job.memory_gb > node.memory_gb - node.reserved_memory_gb + TOLERANCE:
+        if (
+            self.memory_gb[seat.node] + job.memory_gb
+            > node.memory_gb - node.reserved_memory_gb + TOLERANCE
+        ):
             yield self._in_the_way(), f"node {node.name} has not enough memory free"
 
     def _device(self, node: Node, uuid: str, share: float) -> Iterator[tuple[RejectCode, str]]:
         device = self.devices.get((str(node.pk), uuid))
         if device is None or not device.healthy:
-            yield RejectCode.STALE, f"device {uuid} of node {node.name} is {'gone' if device is None else 'unhealthy'}"
-        elif self.free_slot(device) is None or self.shares.get(device.pk, 0.0) + share > 1.0 + TOLERANCE:
+            yield (
+                RejectCode.STALE,
+                f"device {uuid} of node {node.name} is {'gone' if device is None else 'unhealthy'}",
+            )
+        elif (
+            self.free_slot(device) is None
+            or self.shares.get(device.pk, 0.0) + share > 1.0 + TOLERANCE
+        ):
             holders = self.holders[device.pk]
             code = RejectCode.DEFERRED if holders & self.stopping else RejectCode.STALE
-            yield code, f"device {uuid} of node {node.name} is still held by {', '.join(sorted(holders))}"
+            yield (
+                code,
+                f"device {uuid} of node {node.name} is still held by {', '.join(sorted(holders))}",
+            )
 
     def _power(self, placement: Placement) -> list[tuple[RejectCode, str]]:
         cap = power_cap_now_w(self.cluster, self.now.timestamp())
@@ -121,7 +165,15 @@ class Room:
         needed = power_w(self.curves, used)
         if needed <= cap * (1 + TOLERANCE):
             return []
-        return [(self._in_the_way(), f"it would take {needed:g} W now, the cluster may use {cap:g} W until the next round")]
+        return [
+            (
+                self._in_the_way(),
+                (
+                    f"it would take {needed:g} W now, the cluster may use {cap:g} W until the next"
+                    " round"
+                ),
+            )
+        ]
 
     def _in_the_way(self) -> RejectCode:
         return RejectCode.DEFERRED if self.stopping else RejectCode.STALE

@@ -1,6 +1,8 @@
-"""The rows of a cluster that the loop looks at, each table read once, grouped by what they belong to.
+"""The rows of a cluster that the loop looks at, each table read once, grouped by what they belong
+to.
 
-Nodes and devices are read as columns: there may be tens of thousands, and to make models of them would take most of a round's time.
+Nodes and devices are read as columns: there may be tens of thousands, and to make models of them
+would take most of a round's time.
 """
 
 from __future__ import annotations
@@ -25,7 +27,13 @@ from jobs.models import Job
 from loadmaster.protocol import OUT_OF_SHARED_MEMORY, ReasonClass
 from policies.snapshot import Purpose
 
-SHOWN = (JobState.QUEUED, JobState.PROFILING, JobState.STARTING, JobState.RUNNING, JobState.STOPPING)
+SHOWN = (
+    JobState.QUEUED,
+    JobState.PROFILING,
+    JobState.STARTING,
+    JobState.RUNNING,
+    JobState.STOPPING,
+)
 """Jobs that a policy may be shown: those that run or want to."""
 
 AVOIDED = timedelta(minutes=10)
@@ -91,7 +99,9 @@ class Rows:
     """All that a snapshot is made of, but for kinds and prices."""
 
     def __init__(self, cluster: Cluster, now: datetime, number: int = 0) -> None:
-        """`now`: jobs that rest until later are left out. `number`: the round's, for which a long queue is cut to a window."""
+        """`now`: jobs that rest until later are left out. `number`: the round's, for which a long
+        queue is cut to a window.
+        """
         self.cluster, self.now = cluster, now
         self.held = Held(cluster)
         self.gpu_types: Mapping[int, GpuType] = {t.pk: t for t in GpuType.objects.order_by("name")}
@@ -99,10 +109,16 @@ class Rows:
         self.nodes: Sequence[NodeRow] = [NodeRow._make(row) for row in nodes]
         self.type_of = {node.pk: self.gpu_types[node.gpu_type_id].name for node in self.nodes}
         self.devices: Mapping[object, list[DeviceRow]] = defaultdict(list)
-        devices = Device.objects.filter(node__cluster=cluster).order_by("node_id", "uuid").values_list(*DeviceRow._fields)
+        devices = (
+            Device.objects.filter(node__cluster=cluster)
+            .order_by("node_id", "uuid")
+            .values_list(*DeviceRow._fields)
+        )
         for device in map(DeviceRow._make, devices):
             self.devices[device.node_id].append(device)
-        shown = Job.objects.filter(cluster=cluster, state__in=SHOWN).exclude(state=JobState.STOPPING, hold_wanted=True)
+        shown = Job.objects.filter(cluster=cluster, state__in=SHOWN).exclude(
+            state=JobState.STOPPING, hold_wanted=True
+        )
         shown = shown.exclude(state=JobState.QUEUED, retry_at__gt=now)
         chosen = window(shown.filter(state=JobState.QUEUED), settings.ROUND_JOBS, number)
         self.cut = chosen is not None
@@ -116,7 +132,9 @@ class Rows:
         self.avoided_nodes = frozenset(n for nodes in self.avoided.values() for n in nodes)
 
     def _avoided(self, now: datetime) -> Mapping[object, frozenset[object]]:
-        """By waiting job the nodes that failed it lately and of whose kind there are others for it: it tries those first."""
+        """By waiting job the nodes that failed it lately and of whose kind there are others for it:
+        it tries those first.
+        """
         failed = Assignment.objects.filter(
             job__cluster=self.cluster, job__state=JobState.QUEUED, ended_at__gte=now - AVOIDED,
             purpose=Purpose.TRAINING, reason_class__in=THE_NODES_FAULT,
@@ -126,7 +144,11 @@ class Rows:
             nodes_of[job_id].add(node_id)
         avoided: dict[object, frozenset[object]] = {}
         for job in self.jobs if nodes_of else ():
-            able = {n.pk for n in self.nodes if self._would_do(n, job)} if job.pk in nodes_of else set()
+            able = (
+                {n.pk for n in self.nodes if self._would_do(n, job)}
+                if job.pk in nodes_of
+                else set()
+            )
             if able - nodes_of[job.pk]:
                 avoided[job.pk] = frozenset(able & nodes_of[job.pk])
         return avoided
@@ -146,14 +168,20 @@ def _undone_dependencies(cluster: Cluster) -> Mapping[object, set[object]]:
     """By job the jobs it depends on that are not completed."""
     dependent = Job.objects.filter(cluster=cluster, state__in=SHOWN, dependencies__isnull=False)
     undone: dict[object, set[object]] = defaultdict(set)
-    for job, dependency, state in dependent.values_list("pk", "dependencies", "dependencies__state"):
+    for job, dependency, state in dependent.values_list(
+        "pk", "dependencies", "dependencies__state"
+    ):
         if state != JobState.COMPLETED:
             undone[job].add(dependency)
     return undone
 
 
-def _blocked(jobs: Sequence[Job], undone: Mapping[object, set[object]]) -> Mapping[object, set[object]]:
-    """Jobs that depend, directly or over others, on one that is neither completed nor among `jobs`; with those in the way."""
+def _blocked(
+    jobs: Sequence[Job], undone: Mapping[object, set[object]]
+) -> Mapping[object, set[object]]:
+    """Jobs that depend, directly or over others, on one that is neither completed nor among `jobs`;
+    with those in the way.
+    """
     shown = {job.pk for job in jobs}
     blocked: dict[object, set[object]] = {}
     while new := {j: gone for j, of in undone.items() if j in shown and (gone := of - shown)}:

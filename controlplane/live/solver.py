@@ -1,4 +1,6 @@
-"""Where live rounds are solved: in a long-lived child of this process, outside of any transaction."""
+"""Where live rounds are solved: in a long-lived child of this process, outside of any
+transaction.
+"""
 
 from __future__ import annotations
 
@@ -20,12 +22,16 @@ logger = logging.getLogger(__name__)
 
 
 def solve_in_child(policy: str, parameters: Mapping[str, Any], snapshot: Snapshot) -> Plan:
-    """Solve in this process's solver, started at the first call. Raises PolicyError, also when it takes too long or dies."""
+    """Solve in this process's solver, started at the first call. Raises PolicyError, also when it
+    takes too long or dies.
+    """
     return _solver().solve(snapshot, policy, parameters)
 
 
 def solve_here(policy: str, parameters: Mapping[str, Any], snapshot: Snapshot) -> Plan:
-    """Solve in this process: for tests, replay, and wherever no time limit is needed. Raises PolicyError."""
+    """Solve in this process: for tests, replay, and wherever no time limit is needed. Raises
+    PolicyError.
+    """
     return make(policy, parameters)(snapshot)
 
 
@@ -38,7 +44,9 @@ def start_solver() -> None:
 
 
 def await_solver() -> None:
-    """Wait until this process's solver has warmed up, if it does: what is wrong with one that does not is the round's to say."""
+    """Wait until this process's solver has warmed up, if it does: what is wrong with one that does
+    not is the round's to say.
+    """
     try:
         _solver().await_ready()
     except (OSError, PolicyError) as error:

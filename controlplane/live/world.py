@@ -21,7 +21,14 @@ from controlplane.live import lock as locks
 from controlplane.live.apply import Services, apply_plan
 from controlplane.live.lock import LostLockError, RoundLock
 from controlplane.live.observe import Knowledge, Observation, observe
-from controlplane.live.record import Written, close_round, last_plan, note_waiting, open_round, wants_another
+from controlplane.live.record import (
+    Written,
+    close_round,
+    last_plan,
+    note_waiting,
+    open_round,
+    wants_another,
+)
 from controlplane.live.renewing import EXPIRY_S, RENEW_S, Renewal, renewed
 from controlplane.logs import bound
 from controlplane.models import Reason, RescheduleEvent, Round
@@ -37,7 +44,9 @@ Clock: TypeAlias = Callable[[], float]
 """Seconds since the epoch."""
 
 Solve: TypeAlias = Callable[[str, Mapping[str, Any], Snapshot], Plan]
-"""(policy, parameters, snapshot) -> plan; raises PolicyError. In a child process in production, in this one in tests."""
+"""(policy, parameters, snapshot) -> plan; raises PolicyError. In a child process in production, in
+this one in tests.
+"""
 
 OVERHEAD_S = 30.0
 """What a round may take beside its solver before another one takes over although it still lives."""
@@ -49,9 +58,10 @@ SERVICES = Services(evict, profile_run_started)
 class Ports:
     """Everything a live round asks of others, so that tests can put something else there.
 
-    `await_solver` returns once a snapshot can be solved at once; a round that was held meanwhile would count as a long one.
-    A round holds its lock for `hold_s` at most (default: the solver's limit and OVERHEAD_S), renewed every `renew_s`, and is
-    followed `expiry_s` after its process has died.
+    `await_solver` returns once a snapshot can be solved at once; a round that was held meanwhile
+    would count as a long one. A round holds its lock for `hold_s` at most (default: the solver's
+    limit and OVERHEAD_S), renewed every `renew_s`, and is followed `expiry_s` after its process has
+    died.
     """
 
     solve: Solve
@@ -70,7 +80,9 @@ class Ports:
 
 
 class LiveWorld:
-    """World of a held round. `snapshot` reads in one transaction, `apply` writes in one; none is open while the policy decides."""
+    """World of a held round. `snapshot` reads in one transaction, `apply` writes in one; none is
+    open while the policy decides.
+    """
 
     def __init__(self, lock: RoundLock, ports: Ports) -> None:
         self.lock, self.ports = lock, ports
@@ -80,7 +92,9 @@ class LiveWorld:
     def snapshot(self) -> Snapshot:
         """The cluster now; its round's row is opened with it."""
         began = time.perf_counter()
-        self.observed = observe(self.lock.cluster_id, self.ports.clock(), self.lock.number, self.ports.knowledge)
+        self.observed = observe(
+            self.lock.cluster_id, self.ports.clock(), self.lock.number, self.ports.knowledge
+        )
         self.row = open_round(self.lock, self.observed, self._now(), time.perf_counter() - began)
         return self.observed.snapshot
 
@@ -94,11 +108,15 @@ class LiveWorld:
             Round.objects.filter(pk=self._seen()[1].pk).update(solve_s=time.perf_counter() - began)
 
     def last_plan(self) -> LastPlan | None:
-        """The plan of the round before, if the cluster's policy and parameters still are the ones that decided it."""
+        """The plan of the round before, if the cluster's policy and parameters still are the ones
+        that decided it.
+        """
         return last_plan(self._seen()[1])
 
     def apply(self, plan: Plan, carried: int | None = None) -> Applied:
-        """Make the plan so and close the round's row; LostLockError if another round has taken over."""
+        """Make the plan so and close the round's row; LostLockError if another round has taken
+        over.
+        """
         observed, row = self._seen()
         began, written = time.perf_counter(), Written.of(plan, observed)
         note_waiting(written, self.lock, self._now)
@@ -123,11 +141,12 @@ class LiveWorld:
 
 
 def hold_round(cluster_id: int, ports: Ports) -> RoundResult | None:
-    """Answer the cluster's waiting events by one round. None if there are none, if another round is held, or if this one lost
-    its lock.
+    """Answer the cluster's waiting events by one round. None if there are none, if another round is
+    held, or if this one lost its lock.
 
-    Whatever happens, the lock is given back; a process that dies leaves it to its expiry. Events count as answered only with
-    the plan's commit, so that the next round answers those of one that died.
+    Whatever happens, the lock is given back; a process that dies leaves it to its expiry. Events
+    count as answered only with the plan's commit, so that the next round answers those of one that
+    died.
     """
     if not is_wanted(cluster_id):
         return None

@@ -1,1 +1,3 @@
-"""The loop on a virtual clock, without Django: the same rounds, changes and policies as the live cluster's."""
+"""The loop on a virtual clock, without Django: the same rounds, changes and policies as the live
+cluster's.
+"""

@@ -1,4 +1,6 @@
-"""The charts of a study's report, as Plotly's {data, layout}. Colours of the ground are the page's; nothing here is random."""
+"""The charts of a study's report, as Plotly's {data, layout}. Colours of the ground are the page's;
+nothing here is random.
+"""
 
 from __future__ import annotations
 
@@ -29,14 +31,33 @@ class Chart:
 
 def charts_of(summary: Summary) -> list[Chart]:
     """Every chart but the timelines."""
-    seeds = f"mean over {len(summary.study.seeds)} seeds" if len(summary.study.seeds) > 1 else f"seed {summary.study.seeds[0]}"
-    error = ", with the 95% confidence interval of the total" if len(summary.study.seeds) > 1 else ""
+    seeds = (
+        f"mean over {len(summary.study.seeds)} seeds"
+        if len(summary.study.seeds) > 1
+        else f"seed {summary.study.seeds[0]}"
+    )
+    error = (
+        ", with the 95% confidence interval of the total" if len(summary.study.seeds) > 1 else ""
+    )
     first = f"seed {summary.study.seeds[0]}"
-    jct, slow = ({p.choice.label: _middle(found(p)) for p in summary.policies} for found in (_jct_s, _slowdown))
+    jct, slow = (
+        {p.choice.label: _middle(found(p)) for p in summary.policies}
+        for found in (_jct_s, _slowdown)
+    )
     return [
         Chart("cost", "Cost", f"{seeds}{error}", _costs(summary)),
-        Chart("jct", "Completion time", f"part of the jobs completed within, {seeds}", _distribution(jct, "hours", HOUR_S)),
-        Chart("slowdown", "Bounded slowdown", f"part of the jobs below, {seeds}", _distribution(slow, "times the best run time")),
+        Chart(
+            "jct",
+            "Completion time",
+            f"part of the jobs completed within, {seeds}",
+            _distribution(jct, "hours", HOUR_S),
+        ),
+        Chart(
+            "slowdown",
+            "Bounded slowdown",
+            f"part of the jobs below, {seeds}",
+            _distribution(slow, "times the best run time"),
+        ),
         Chart("gpus", "GPUs in use", first, _in_use(summary)),
     ]
 
@@ -44,7 +65,9 @@ def charts_of(summary: Summary) -> list[Chart]:
 def timelines_of(summary: Summary) -> list[Chart]:
     """Who sat where, policy by policy, in the first seed."""
     shown = [(p.choice.label, p.timeline) for p in summary.policies if p.timeline is not None]
-    return [Chart(f"timeline-{i}", label, _left_out(t), _stays(t)) for i, (label, t) in enumerate(shown)]
+    return [
+        Chart(f"timeline-{i}", label, _left_out(t), _stays(t)) for i, (label, t) in enumerate(shown)
+    ]
 
 
 def _jct_s(policy: PolicySummary) -> Mapping[int, Floats]:
@@ -67,11 +90,24 @@ def _costs(summary: Summary) -> Figure:
     means = [p.intervals for p in summary.policies]
     parts = (("energy_cost", "energy", PALETTE[0]), ("tardiness_cost", "tardiness", PALETTE[2]))
     data = [
-        {"type": "bar", "name": words, "x": labels, "y": [_number(m[name].mean) for m in means], "marker": {"color": tone}}
+        {
+            "type": "bar",
+            "name": words,
+            "x": labels,
+            "y": [_number(m[name].mean) for m in means],
+            "marker": {"color": tone},
+        }
         for name, words, tone in parts
     ]
-    data[-1]["error_y"] = {"type": "data", "array": [m["total_cost"].half_width or 0.0 for m in means], "visible": True}
-    layout = {"barmode": "stack", "yaxis": {"title": {"text": summary.study.scene.currency}, "rangemode": "tozero"}}
+    data[-1]["error_y"] = {
+        "type": "data",
+        "array": [m["total_cost"].half_width or 0.0 for m in means],
+        "visible": True,
+    }
+    layout = {
+        "barmode": "stack",
+        "yaxis": {"title": {"text": summary.study.scene.currency}, "rangemode": "tozero"},
+    }
     return {"data": data, "layout": {**layout, "xaxis": {"type": "category", "automargin": True}}}
 
 
@@ -81,17 +117,36 @@ def _distribution(by_label: Mapping[str, Floats], unit: str, scale: float = 1.0)
         for i, (label, values) in enumerate(by_label.items())
     ]
     above = all(values.min() > 0.0 for values in by_label.values() if len(values))
-    axis = {"title": {"text": unit}, "type": "log" if above else "linear", "dtick": "D2"} if above else {"title": {"text": unit}}
-    return {"data": data, "layout": {"xaxis": axis, "yaxis": {"tickformat": ".0%", "range": [0, 1.02]}}}
+    axis = (
+        {"title": {"text": unit}, "type": "log" if above else "linear", "dtick": "D2"}
+        if above
+        else {"title": {"text": unit}}
+    )
+    return {
+        "data": data,
+        "layout": {"xaxis": axis, "yaxis": {"tickformat": ".0%", "range": [0, 1.02]}},
+    }
 
 
 def _in_use(summary: Summary) -> Figure:
-    shown = [(i, p.choice.label, p.timeline) for i, p in enumerate(summary.policies) if p.timeline is not None]
+    shown = [
+        (i, p.choice.label, p.timeline)
+        for i, p in enumerate(summary.policies)
+        if p.timeline is not None
+    ]
     data = []
     for i, label, t in shown:
         parts = [_number(v / max(1, t.gpus)) for v in t.in_use.tolist()]
-        data.append({**_line(i, label, _hours(t.edges_s[:-1]), parts), "line": {"color": _tone(i), "width": 2, "shape": "hv"}})
-    layout = {"xaxis": {"title": {"text": "hours"}}, "yaxis": {"tickformat": ".0%", "range": [0, 1.02]}}
+        data.append(
+            {
+                **_line(i, label, _hours(t.edges_s[:-1]), parts),
+                "line": {"color": _tone(i), "width": 2, "shape": "hv"},
+            }
+        )
+    layout = {
+        "xaxis": {"title": {"text": "hours"}},
+        "yaxis": {"tickformat": ".0%", "range": [0, 1.02]},
+    }
     return {"data": data, "layout": layout}
 
 
@@ -108,11 +163,19 @@ def _stays(timeline: Timeline) -> Figure:
         "insidetextanchor": "start",
         "constraintext": "inside",
         "textangle": 0,
-        "hovertext": [f"<b>{escape(job)}</b><br>{from_s:,.0f} s to {to_s:,.0f} s" for _, job, from_s, to_s in stays],
+        "hovertext": [
+            f"<b>{escape(job)}</b><br>{from_s:,.0f} s to {to_s:,.0f} s"
+            for _, job, from_s, to_s in stays
+        ],
         "hoverinfo": "text+y",
         "marker": {"color": [colour(job) for _, job, _, _ in stays], "line": {"width": 0.5}},
     }
-    names = {"type": "category", "categoryorder": "array", "categoryarray": list(reversed(lanes)), "automargin": True}
+    names = {
+        "type": "category",
+        "categoryorder": "array",
+        "categoryarray": list(reversed(lanes)),
+        "automargin": True,
+    }
     layout = {
         "barmode": "overlay",
         "bargap": 0.25,
@@ -128,13 +191,25 @@ def _stays(timeline: Timeline) -> Figure:
 
 def _left_out(timeline: Timeline) -> str:
     hidden = [
-        f"{count:,} {words}" for count, words in ((timeline.hidden_lanes, "GPUs"), (timeline.hidden_stays, "later stays")) if count
+        f"{count:,} {words}"
+        for count, words in (
+            (timeline.hidden_lanes, "GPUs"),
+            (timeline.hidden_stays, "later stays"),
+        )
+        if count
     ]
     return f"not shown: {' and '.join(hidden)}" if hidden else ""
 
 
 def _line(i: int, label: str, x: Sequence[float | None], y: Sequence[float | None]) -> Figure:
-    return {"type": "scatter", "mode": "lines", "name": label, "x": list(x), "y": list(y), "line": {"color": _tone(i), "width": 2}}
+    return {
+        "type": "scatter",
+        "mode": "lines",
+        "name": label,
+        "x": list(x),
+        "y": list(y),
+        "line": {"color": _tone(i), "width": 2},
+    }
 
 
 def _tone(i: int) -> str:

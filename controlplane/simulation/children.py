@@ -1,4 +1,6 @@
-"""Runs of a study in processes of their own: plain children, which a Celery worker may start too (multiprocessing it may not)."""
+"""Runs of a study in processes of their own: plain children, which a Celery worker may start too
+(multiprocessing it may not).
+"""
 
 from __future__ import annotations
 
@@ -38,12 +40,23 @@ class Child:
         self.run, self.started_s, self.fraction = run, monotonic(), 0.0
         self._log = folder / "runs" / f"{run.key}.log"
         self._error: dict[str, Any] | None = None
-        rights = ["trusted" if study.trusted else "", "" if study.traces is None else str(study.traces.resolve())]
-        words = [str(folder.resolve()), str(run.policy), str(run.seed), run.key, str(os.getpid()), *rights]
+        rights = [
+            "trusted" if study.trusted else "",
+            "" if study.traces is None else str(study.traces.resolve()),
+        ]
+        words = [
+            str(folder.resolve()),
+            str(run.policy),
+            str(run.seed),
+            run.key,
+            str(os.getpid()),
+            *rights,
+        ]
         with self._log.open("wb") as log:
             self._process = subprocess.Popen(
                 [sys.executable, "-P", "-m", "controlplane.simulation.run_one", *words],
-                stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=log, env=_environment(), start_new_session=True,
+                stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=log, env=_environment(),
+                start_new_session=True,
                 encoding="utf-8",
             )  # fmt: skip
         self._reader = Thread(target=self._read, args=(self._process.stdout,), daemon=True)
@@ -66,7 +79,9 @@ class Child:
             self._log.unlink(missing_ok=True)
             return None
         if self._error is not None:
-            return Failure(self.run, str(self._error.get("error")), bool(self._error.get("everywhere")))
+            return Failure(
+                self.run, str(self._error.get("error")), bool(self._error.get("everywhere"))
+            )
         if code < 0:
             return Failure(self.run, f"its process was killed by {signal.Signals(-code).name}")
         return Failure(self.run, f"its process ended with {code}: {self._last_words()}")

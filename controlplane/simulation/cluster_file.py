@@ -1,6 +1,7 @@
 """A cluster in YAML or JSON, made a `Scene`. See docs/workloads.md for a commented example.
 
-Times count in seconds from the start of the simulation. Errors name the field: "nodes[1].gpus: must be >= 1, not 0".
+Times count in seconds from the start of the simulation. Errors name the field: "nodes[1].gpus: must
+be >= 1, not 0".
 """
 
 from __future__ import annotations
@@ -17,12 +18,23 @@ import yaml
 from clusters.energy import HOUR_S, power_curve
 from controlplane.simulation.scene import Scene
 from policies.forms import Form, FormError, Rules
-from policies.snapshot import DeviceView, EnergyStep, GpuTypeView, KindView, NodeRole, NodeView, PowerCapStep, TeamView
+from policies.snapshot import (
+    DeviceView,
+    EnergyStep,
+    GpuTypeView,
+    KindView,
+    NodeRole,
+    NodeView,
+    PowerCapStep,
+    TeamView,
+)
 from policies.snapshot_json import RULES
 
 DAY_H = 24.0
 MEASURED_W: Mapping[str, tuple[float, float]] = {"V100": (360.0, 170.0), "T4": (330.0, 70.0)}
-"""Watts of a node of one of these types and of each of its GPUs in use, measured by ANDREAS' authors."""
+"""Watts of a node of one of these types and of each of its GPUs in use, measured by ANDREAS'
+authors.
+"""
 
 
 class ClusterFileError(ValueError):
@@ -42,8 +54,9 @@ class PowerModel:
 class NodeSpec:
     """`count` equal nodes: named `name` if there is one, else name-1, name-2, ...
 
-    `power_w`: watts with 0, 1, ... GPUs in use; else `power`; else what is measured of V100 and T4 nodes. A closed node (0 GPUs in
-    use) costs nothing whatever is said. `cores` and `memory_gb` are unlimited unless given.
+    `power_w`: watts with 0, 1, ... GPUs in use; else `power`; else what is measured of V100 and T4
+    nodes. A closed node (0 GPUs in use) costs nothing whatever is said. `cores` and `memory_gb` are
+    unlimited unless given.
     """
 
     name: str
@@ -65,7 +78,9 @@ class NodeSpec:
 
 @dataclass(frozen=True, slots=True)
 class HourlyPrice:
-    """What holds from `from_hour` to `to_hour` of every day (to_hour below from_hour: over midnight); unsaid as all day."""
+    """What holds from `from_hour` to `to_hour` of every day (to_hour below from_hour: over
+    midnight); unsaid as all day.
+    """
 
     from_hour: float
     to_hour: float
@@ -84,7 +99,9 @@ class HourlyCap:
 
 @dataclass(frozen=True, slots=True)
 class EnergySpec:
-    """Prices: all day, unless `by_hour` says otherwise (the first that covers an hour holds), or as `steps`, which say it all."""
+    """Prices: all day, unless `by_hour` says otherwise (the first that covers an hour holds), or as
+    `steps`, which say it all.
+    """
 
     price_per_kwh: float = 0.0
     pue: float = 1.0
@@ -95,9 +112,9 @@ class EnergySpec:
 
 @dataclass(frozen=True, slots=True)
 class ClusterSpec:
-    """A cluster file. `start_hour`: hour of the day at which the simulation starts; `days`: how many days `by_hour` and
-    `power_caps` reach; after them the last price holds and no cap by hour. `teams`: those that jobs name (weight 1 unless
-    said). `gather_s`, `round_jobs`: see `Scene`.
+    """A cluster file. `start_hour`: hour of the day at which the simulation starts; `days`: how
+    many days `by_hour` and `power_caps` reach; after them the last price holds and no cap by hour.
+    `teams`: those that jobs name (weight 1 unless said). `gather_s`, `round_jobs`: see `Scene`.
     """
 
     nodes: tuple[NodeSpec, ...]
@@ -119,25 +136,34 @@ class ClusterSpec:
 
 
 _LEAST = {
-    "NodeSpec.gpus": 1, "NodeSpec.count": 1, "NodeSpec.power_w": 0, "NodeSpec.gpu_memory_gb": 0, "NodeSpec.slots": 1,
+    "NodeSpec.gpus": 1, "NodeSpec.count": 1, "NodeSpec.power_w": 0, "NodeSpec.gpu_memory_gb": 0,
+    "NodeSpec.slots": 1,
     "NodeSpec.cores": 0, "NodeSpec.memory_gb": 0, "NodeSpec.resources": 0, "NodeSpec.link_gbps": 0,
     "PowerModel.base_w": 0, "PowerModel.peak_w": 0, "PowerModel.idle_w": 0,
     "HourlyPrice.from_hour": 0, "HourlyPrice.to_hour": 0, "HourlyPrice.emissions_g_per_kwh": 0,
     "HourlyCap.from_hour": 0, "HourlyCap.to_hour": 0, "HourlyCap.power_cap_w": 0,
     "EnergySpec.pue": 1, "EnergySpec.emissions_g_per_kwh": 0, "ClusterSpec.horizon_s": 0,
-    "ClusterSpec.emissions_cost_per_kg": 0, "ClusterSpec.power_cap_w": 0, "ClusterSpec.start_hour": 0, "ClusterSpec.days": 1,
-    "EnergySpec.price_per_kwh": -1e9, "HourlyPrice.price_per_kwh": -1e9, "EnergyStep.price_per_kwh": -1e9,
+    "ClusterSpec.emissions_cost_per_kg": 0, "ClusterSpec.power_cap_w": 0,
+    "ClusterSpec.start_hour": 0, "ClusterSpec.days": 1,
+    "EnergySpec.price_per_kwh": -1e9, "HourlyPrice.price_per_kwh": -1e9,
+    "EnergyStep.price_per_kwh": -1e9,
     "ClusterSpec.round_s": 1, "ClusterSpec.gather_s": 0, "ClusterSpec.round_jobs": 4,
     "TeamView.weight": 0.001,
 }  # fmt: skip
 _MOST = {
-    "NodeSpec.gpus": 1024, "NodeSpec.count": 100_000, "HourlyPrice.from_hour": DAY_H, "HourlyPrice.to_hour": DAY_H,
-    "HourlyCap.from_hour": DAY_H, "HourlyCap.to_hour": DAY_H, "ClusterSpec.start_hour": DAY_H, "ClusterSpec.days": 3660,
-    "ClusterSpec.round_s": 1e9, "ClusterSpec.horizon_s": 1e9, "ClusterSpec.gather_s": 1e9, "ClusterSpec.power_cap_w": 1e12,
-    "NodeSpec.power_w": 1e9, "PowerModel.base_w": 1e9, "PowerModel.peak_w": 1e9, "PowerModel.idle_w": 1e9,
+    "NodeSpec.gpus": 1024, "NodeSpec.count": 100_000, "HourlyPrice.from_hour": DAY_H,
+    "HourlyPrice.to_hour": DAY_H,
+    "HourlyCap.from_hour": DAY_H, "HourlyCap.to_hour": DAY_H, "ClusterSpec.start_hour": DAY_H,
+    "ClusterSpec.days": 3660,
+    "ClusterSpec.round_s": 1e9, "ClusterSpec.horizon_s": 1e9, "ClusterSpec.gather_s": 1e9,
+    "ClusterSpec.power_cap_w": 1e12,
+    "NodeSpec.power_w": 1e9, "PowerModel.base_w": 1e9, "PowerModel.peak_w": 1e9,
+    "PowerModel.idle_w": 1e9,
     "EnergySpec.price_per_kwh": 1e9, "EnergySpec.pue": 1e3, "EnergySpec.emissions_g_per_kwh": 1e9,
-    "HourlyPrice.price_per_kwh": 1e9, "HourlyPrice.emissions_g_per_kwh": 1e9, "EnergyStep.price_per_kwh": 1e9,
-    "EnergyStep.pue": 1e3, "EnergyStep.emissions_g_per_kwh": 1e9, "ClusterSpec.emissions_cost_per_kg": 1e9,
+    "HourlyPrice.price_per_kwh": 1e9, "HourlyPrice.emissions_g_per_kwh": 1e9,
+    "EnergyStep.price_per_kwh": 1e9,
+    "EnergyStep.pue": 1e3, "EnergyStep.emissions_g_per_kwh": 1e9,
+    "ClusterSpec.emissions_cost_per_kg": 1e9,
     "TeamView.weight": 1e6, "GpuTypeView.price_per_hour": 1e9,
 }  # fmt: skip
 _FORM = Form(
@@ -163,7 +189,9 @@ def read_cluster(path: Path) -> dict[str, Any]:
 
 
 def scene_of(spec: Mapping[str, Any]) -> Scene:
-    """The scene of what a cluster file holds. ClusterFileError names the field that is wrong and lists the known ones."""
+    """The scene of what a cluster file holds. ClusterFileError names the field that is wrong and
+    lists the known ones.
+    """
     try:
         cluster: ClusterSpec = _FORM.read(dict(spec), "")
     except FormError as error:
@@ -216,11 +244,15 @@ def _names(spec: NodeSpec) -> list[str]:
     return [spec.name] if spec.count == 1 else [f"{spec.name}-{i + 1}" for i in range(spec.count)]
 
 
-def _node(name: str, spec: NodeSpec, power_w: tuple[float, ...], memory_gb: Mapping[str, float]) -> NodeView:
+def _node(
+    name: str, spec: NodeSpec, power_w: tuple[float, ...], memory_gb: Mapping[str, float]
+) -> NodeView:
     memory = memory_gb.get(spec.gpu_type, 0.0) if spec.gpu_memory_gb is None else spec.gpu_memory_gb
     return NodeView(
-        id=name, name=name, gpu_type=spec.gpu_type, power_w=power_w, cores=spec.cores, memory_gb=spec.memory_gb,
-        devices=tuple(DeviceView(f"gpu{i}", memory, spec.slots) for i in range(spec.gpus)), resources=spec.resources,
+        id=name, name=name, gpu_type=spec.gpu_type, power_w=power_w, cores=spec.cores,
+        memory_gb=spec.memory_gb,
+        devices=tuple(DeviceView(f"gpu{i}", memory, spec.slots) for i in range(spec.gpus)),
+        resources=spec.resources,
         labels=spec.labels, role=spec.role, rack=spec.rack, link_gbps=spec.link_gbps,
     )  # fmt: skip
 
@@ -235,8 +267,8 @@ def _power_w(spec: NodeSpec, path: str) -> tuple[float, ...]:
         return power_curve(spec.power.base_w, spec.power.idle_w, spec.power.peak_w, spec.gpus)
     if spec.gpu_type not in MEASURED_W:
         raise ClusterFileError(
-            f"{path}.power_w: say what a node with {spec.gpu_type} needs, e.g. power: {{base_w: 360, peak_w: 170}};"
-            f" only {', '.join(MEASURED_W)} are known"
+            f"{path}.power_w: say what a node with {spec.gpu_type} needs, e.g. power: {{base_w:"
+            f" 360, peak_w: 170}}; only {', '.join(MEASURED_W)} are known"
         )
     base_w, peak_w = MEASURED_W[spec.gpu_type]
     return power_curve(base_w, 0.0, peak_w, spec.gpus)
@@ -251,8 +283,13 @@ def _energy(cluster: ClusterSpec) -> tuple[EnergyStep, ...]:
     steps = []
     for from_s, to_s, hour in _pieces(cluster, energy.by_hour):
         bands = [b for b in energy.by_hour if _covers(b, hour)]
-        price = next((b.price_per_kwh for b in bands if b.price_per_kwh is not None), energy.price_per_kwh)
-        grams = next((b.emissions_g_per_kwh for b in bands if b.emissions_g_per_kwh is not None), energy.emissions_g_per_kwh)
+        price = next(
+            (b.price_per_kwh for b in bands if b.price_per_kwh is not None), energy.price_per_kwh
+        )
+        grams = next(
+            (b.emissions_g_per_kwh for b in bands if b.emissions_g_per_kwh is not None),
+            energy.emissions_g_per_kwh,
+        )
         steps.append(EnergyStep(from_s, to_s, price, energy.pue, grams))
     return tuple(steps)
 
@@ -260,7 +297,9 @@ def _energy(cluster: ClusterSpec) -> tuple[EnergyStep, ...]:
 def _in_order(steps: tuple[EnergyStep, ...]) -> tuple[EnergyStep, ...]:
     for i, step in enumerate(steps):
         if step.to_s <= step.from_s or (i and step.from_s < steps[i - 1].to_s):
-            raise ClusterFileError(f"energy.steps[{i}].from_s: steps must follow one another and have a length")
+            raise ClusterFileError(
+                f"energy.steps[{i}].from_s: steps must follow one another and have a length"
+            )
     return steps
 
 
@@ -273,9 +312,17 @@ def _power_caps(cluster: ClusterSpec) -> tuple[PowerCapStep, ...]:
     return tuple(found)
 
 
-def _pieces(cluster: ClusterSpec, bands: Sequence[HourlyPrice | HourlyCap]) -> Iterator[tuple[float, float, float]]:
-    """Stretches of time over which no band begins or ends: (from_s, to_s, an hour of the day within)."""
-    edges = sorted({0.0, DAY_H, *(b.from_hour for b in bands), *(b.to_hour for b in bands)}) if bands else []
+def _pieces(
+    cluster: ClusterSpec, bands: Sequence[HourlyPrice | HourlyCap]
+) -> Iterator[tuple[float, float, float]]:
+    """Stretches of time over which no band begins or ends: (from_s, to_s, an hour of the day
+    within).
+    """
+    edges = (
+        sorted({0.0, DAY_H, *(b.from_hour for b in bands), *(b.to_hour for b in bands)})
+        if bands
+        else []
+    )
     for day in range(cluster.days + 1 if edges else 0):
         for from_hour, to_hour in pairwise(edges):
             from_s = (day * DAY_H + from_hour - cluster.start_hour) * HOUR_S

@@ -1,4 +1,6 @@
-"""The simulated nodes: who holds which device, and the views that a snapshot shows, rebuilt only where something changed."""
+"""The simulated nodes: who holds which device, and the views that a snapshot shows, rebuilt only
+where something changed.
+"""
 
 from __future__ import annotations
 
@@ -14,7 +16,9 @@ _REST = attrgetter(*[f.name for f in fields(NodeView)[4:]])
 
 
 class Fleet:
-    """Nodes by id, with holds and states as they are now. A device has one holder; see `shared_fleet` for more."""
+    """Nodes by id, with holds and states as they are now. A device has one holder; see
+    `shared_fleet` for more.
+    """
 
     shares = False
     """Whether devices may have several holders."""
@@ -27,7 +31,10 @@ class Fleet:
         self._held: dict[tuple[str, str], DeviceView] = {}
         self.in_use = dict.fromkeys(self.nodes, 0)
         self.draining = {n.id for n in self.nodes.values() if n.state is NodeState.DRAINING}
-        self._usable = {n.id: sum(d.healthy for d in n.devices) if n.takes_training else 0 for n in self.nodes.values()}
+        self._usable = {
+            n.id: sum(d.healthy for d in n.devices) if n.takes_training else 0
+            for n in self.nodes.values()
+        }
         self.free = sum(self._usable.values())
         self._views = list(self.nodes.values())
         self._shown = tuple(self._views)
@@ -49,7 +56,12 @@ class Fleet:
 
     def taken(self, ranks: Iterable[RankSeat]) -> list[tuple[str, str]]:
         """Devices of these seats that somebody holds."""
-        found = {(seat.node, device) for seat in ranks for device in seat.devices if (seat.node, device) in self.holder}
+        found = {
+            (seat.node, device)
+            for seat in ranks
+            for device in seat.devices
+            if (seat.node, device) in self.holder
+        }
         return sorted(found) if found else []
 
     def take(self, launch: Launch) -> None:
@@ -60,7 +72,9 @@ class Fleet:
                 key = seat.node, device
                 self.holder[key] = launch
                 d = self._bare[key]
-                self._held[key] = DeviceView(d.id, d.memory_gb, d.slots, d.healthy, hold, d.emulated)
+                self._held[key] = DeviceView(
+                    d.id, d.memory_gb, d.slots, d.healthy, hold, d.emulated
+                )
             self._count(seat.node, len(seat.devices))
 
     def release(self, launch: Launch) -> None:
@@ -87,7 +101,9 @@ class Fleet:
         usable = sum(d.healthy for d in view.devices) if view.takes_training else 0
         was = self._usable[node]
         self._usable[node] = usable
-        self.free += (usable - self.in_use[node] if usable else 0) - (was - self.in_use[node] if was else 0)
+        self.free += (usable - self.in_use[node] if usable else 0) - (
+            was - self.in_use[node] if was else 0
+        )
         self._changed.add(node)
 
     def _count(self, node: str, devices: int) -> None:

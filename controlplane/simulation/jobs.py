@@ -18,7 +18,9 @@ ROUNDING = 1e-6
 
 @dataclass(frozen=True, slots=True)
 class Before:
-    """Of a launch whose speed has changed: its true first step, the last change, and the steps of the last checkpoint by then."""
+    """Of a launch whose speed has changed: its true first step, the last change, and the steps of
+    the last checkpoint by then.
+    """
 
     first_step_s: float
     changed_s: float
@@ -29,9 +31,10 @@ class Before:
 class Launch:
     """A stay of a job on its devices: from `start_s` to `end_s`, from `start_steps` to `end_steps`.
 
-    `row` is the job's in its workload, `number` the launch's in the journal. A speed that has changed is as if it had been so
-    always: `first_step_s` is then the moment at which the launch, at `steps_per_s`, would have begun to be where it is (`before`
-    has the true one). `ends_s`, `breaks_s`: when all its steps would be done, and when it fails, as is foreseen now.
+    `row` is the job's in its workload, `number` the launch's in the journal. A speed that has
+    changed is as if it had been so always: `first_step_s` is then the moment at which the launch,
+    at `steps_per_s`, would have begun to be where it is (`before` has the true one). `ends_s`,
+    `breaks_s`: when all its steps would be done, and when it fails, as is foreseen now.
     """
 
     job: str
@@ -68,21 +71,32 @@ class Launch:
         """Whole steps of the job done at that time; none are done after a stop is asked for."""
         if self.end_steps is not None:
             return self.end_steps
-        working_s = min(at_s, self.stop_wanted_s if self.stop_wanted_s is not None else inf) - self.first_step_s
+        working_s = (
+            min(at_s, self.stop_wanted_s if self.stop_wanted_s is not None else inf)
+            - self.first_step_s
+        )
         return self.start_steps + max(0, floor(working_s * self.steps_per_s + ROUNDING))
 
     def saved_at(self, at_s: float, every_s: float) -> int:
-        """Steps of the last checkpoint: one `every_s` seconds of work (0: none but that of the start)."""
+        """Steps of the last checkpoint: one `every_s` seconds of work (0: none but that of the
+        start).
+        """
         before = self.before
         began_s = self.first_step_s if before is None else before.first_step_s
         working_s = at_s - began_s
         if every_s <= 0.0 or working_s < every_s:
             return self.start_steps
         last_s = began_s + floor(working_s / every_s) * every_s
-        return self.steps_at(last_s) if before is None or last_s >= before.changed_s else before.saved_steps
+        return (
+            self.steps_at(last_s)
+            if before is None or last_s >= before.changed_s
+            else before.saved_steps
+        )
 
     def change_speed(self, now_s: float, steps_per_s: float, every_s: float) -> None:
-        """So many steps per second (above 0) from now on; what is done, a part of a step too, stays done. `every_s`: as above."""
+        """So many steps per second (above 0) from now on; what is done, a part of a step too, stays
+        done. `every_s`: as above.
+        """
         began_s = self.first_step_s if self.before is None else self.before.first_step_s
         self.before = Before(began_s, now_s, self.saved_at(now_s, every_s))
         if now_s > self.first_step_s:
@@ -96,7 +110,9 @@ class Launch:
 
 @dataclass(slots=True)
 class SimulatedJob:
-    """A job and what became of it so far, for whoever looks: as submitted, with its launches in their order."""
+    """A job and what became of it so far, for whoever looks: as submitted, with its launches in
+    their order.
+    """
 
     view: JobView
     total_steps: int
@@ -112,10 +128,12 @@ class SimulatedJob:
 
 
 class JobBook:
-    """All jobs of a workload by arrival, and how far each is, by column; row i of every array is job i.
+    """All jobs of a workload by arrival, and how far each is, by column; row i of every array is
+    job i.
 
-    `launched` etc. count per job; `first_step_s`, `steps_per_s`, `start_steps` and `stop_wanted_s` are those of the launch that
-    holds devices for the job now; where there is none, `steps_per_s` is 0 and `start_steps` what the job has done.
+    `launched` etc. count per job; `first_step_s`, `steps_per_s`, `start_steps` and `stop_wanted_s`
+    are those of the launch that holds devices for the job now; where there is none, `steps_per_s`
+    is 0 and `start_steps` what the job has done.
     """
 
     def __init__(self, jobs: Iterable[JobView]) -> None:
@@ -124,9 +142,9 @@ class JobBook:
         self.columns = columns
         self.row_of = {job: i for i, job in enumerate(columns.ids)}
         left = columns.numbers["remaining_steps"]
-        self.total_steps = np.rint(np.where(columns.numbers["total_steps"] > 0.0, columns.numbers["total_steps"], left)).astype(
-            np.int64
-        )
+        self.total_steps = np.rint(
+            np.where(columns.numbers["total_steps"] > 0.0, columns.numbers["total_steps"], left)
+        ).astype(np.int64)
         self.steps_done = np.maximum(0, self.total_steps - np.rint(left).astype(np.int64))
         self.completed_s = np.full(size, nan)
         self.first_start_s = np.full(size, nan)
@@ -148,7 +166,13 @@ class JobBook:
         """One job as it is now, with these launches."""
         completed_s = float(self.completed_s[row])
         done = None if isnan(completed_s) else completed_s
-        return SimulatedJob(self.columns.row(row), int(self.total_steps[row]), int(self.steps_done[row]), done, launches)
+        return SimulatedJob(
+            self.columns.row(row),
+            int(self.total_steps[row]),
+            int(self.steps_done[row]),
+            done,
+            launches,
+        )
 
     def begin(self, launch: Launch) -> None:
         """A launch takes its devices."""
@@ -161,7 +185,10 @@ class JobBook:
 
     def change_speed(self, launch: Launch) -> None:
         """Its launch is slower or faster from now on."""
-        self.first_step_s[launch.row], self.steps_per_s[launch.row] = launch.first_step_s, launch.steps_per_s
+        self.first_step_s[launch.row], self.steps_per_s[launch.row] = (
+            launch.first_step_s,
+            launch.steps_per_s,
+        )
 
     def end(self, launch: Launch, now_s: float, steps: int) -> None:
         """It gives them back, with so many steps of the job done."""

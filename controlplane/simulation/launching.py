@@ -1,4 +1,6 @@
-"""The recheck of a placement against what is the case now, as `controlplane.live.room` does it, and the launch that it becomes."""
+"""The recheck of a placement against what is the case now, as `controlplane.live.room` does it, and
+the launch that it becomes.
+"""
 
 from __future__ import annotations
 
@@ -11,8 +13,12 @@ from controlplane.simulation.scene import Scene
 from policies.plan import Placement
 
 
-def refusal(book: JobBook, fleet: Fleet, placement: Placement, *, is_stopping: bool, rate: float) -> Rejected | None:
-    """Why this placement cannot be launched now; None if it can. `rate`: steps per second there, 0 where it is not known."""
+def refusal(
+    book: JobBook, fleet: Fleet, placement: Placement, *, is_stopping: bool, rate: float
+) -> Rejected | None:
+    """Why this placement cannot be launched now; None if it can. `rate`: steps per second there, 0
+    where it is not known.
+    """
     if not isnan(book.completed_s[book.row_of[placement.job]]):
         return Rejected(placement.key, RejectCode.STALE, "the job is done")
     if is_stopping:
@@ -22,15 +28,37 @@ def refusal(book: JobBook, fleet: Fleet, placement: Placement, *, is_stopping: b
     if away := [seat.node for seat in placement.ranks if not fleet.nodes[seat.node].takes_training]:
         return Rejected(placement.key, RejectCode.STALE, f"takes nothing new: {', '.join(away)}")
     if not rate and any(not other.goes_on for other in fleet.beside(placement.ranks)):
-        return Rejected(placement.key, RejectCode.DEFERRED, "who is still there is being stopped, and is no company for it")
+        return Rejected(
+            placement.key,
+            RejectCode.DEFERRED,
+            "who is still there is being stopped, and is no company for it",
+        )
     if not rate:
-        return Rejected(placement.key, RejectCode.STALE, "no speed is known there, or beside who is: it would never end")
+        return Rejected(
+            placement.key,
+            RejectCode.STALE,
+            "no speed is known there, or beside who is: it would never end",
+        )
     return None
 
 
-def new_launch(scene: Scene, book: JobBook, placement: Placement, now_s: float, steps_per_s: float) -> Launch:
-    """The launch of a placement that was not refused; every one but a job's first pays for the restart."""
+def new_launch(
+    scene: Scene, book: JobBook, placement: Placement, now_s: float, steps_per_s: float
+) -> Launch:
+    """The launch of a placement that was not refused; every one but a job's first pays for the
+    restart.
+    """
     row = book.row_of[placement.job]
     setup_s = scene.launch_s + (scene.restart_cost_s if book.launched[row] else 0.0)
     steps, until_s, quota = int(book.steps_done[row]), placement.until_s, placement.steps_quota
-    return Launch(placement.job, placement.ranks, now_s, steps, now_s + setup_s, steps_per_s, until_s, quota, row=row)
+    return Launch(
+        placement.job,
+        placement.ranks,
+        now_s,
+        steps,
+        now_s + setup_s,
+        steps_per_s,
+        until_s,
+        quota,
+        row=row,
+    )

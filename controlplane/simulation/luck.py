@@ -1,7 +1,7 @@
 """What chance decides in a run: each draw from a stream of its own by purpose and subject.
 
-So a draw depends on the run's seed and on what it is for, never on what was drawn before: turning one switch, or another policy,
-leaves all other draws as they were.
+So a draw depends on the run's seed and on what it is for, never on what was drawn before: turning
+one switch, or another policy, leaves all other draws as they were.
 """
 
 from __future__ import annotations
@@ -32,7 +32,9 @@ class Luck:
         return self._factor(self.switches.power_noise, "power", node, stretch)
 
     def fails_after(self, job: str, launch: int) -> float | None:
-        """The part of its work after which a launch fails, in [0, 1); None for one that does not."""
+        """The part of its work after which a launch fails, in [0, 1); None for one that does
+        not.
+        """
         if not self.switches.job_failure_probability:
             return None
         draws = self._stream("failure", job, launch)
@@ -40,13 +42,23 @@ class Luck:
 
     def uptime_s(self, node: str, number: int) -> float:
         """How long a node is up before its `number`-th failure."""
-        return self._stream("uptime", node, number).expovariate(self.switches.node_failures_per_day / DAY_S)
+        return self._stream("uptime", node, number).expovariate(
+            self.switches.node_failures_per_day / DAY_S
+        )
 
     def seen(self, kinds: Iterable[KindView]) -> tuple[KindView, ...]:
-        """The kinds as policies see them: every throughput with an error of its own, the same through the whole run."""
+        """The kinds as policies see them: every throughput with an error of its own, the same
+        through the whole run.
+        """
         if not self.switches.estimate_error:
             return tuple(kinds)
-        return tuple(replace(k, throughputs=tuple(self._estimated(k.id, i, t) for i, t in enumerate(k.throughputs))) for k in kinds)
+        return tuple(
+            replace(
+                k,
+                throughputs=tuple(self._estimated(k.id, i, t) for i, t in enumerate(k.throughputs)),
+            )
+            for k in kinds
+        )
 
     def _estimated(self, kind: str, number: int, known: Throughput) -> Throughput:
         factor = self._factor(self.switches.estimate_error, "estimate", kind, number)

@@ -1,4 +1,6 @@
-"""What the energy of the simulated nodes costs: per node at its GPUs in use, as long as any is (ANDREAS' account)."""
+"""What the energy of the simulated nodes costs: per node at its GPUs in use, as long as any is
+(ANDREAS' account).
+"""
 
 from __future__ import annotations
 
@@ -17,7 +19,8 @@ from policies.snapshot import EnergyStep, NodeView
 class Meter:
     """Adds up energy and what it costs; to be told of every change of what a node has in use.
 
-    `noise(node, number)` is a factor of a node's true power during its `number`-th stretch of constant use.
+    `noise(node, number)` is a factor of a node's true power during its `number`-th stretch of
+    constant use.
     """
 
     def __init__(
@@ -63,14 +66,20 @@ class Meter:
 
 
 class SplitMeter(Meter):
-    """Also says whose energy it is: at every moment a node's watts are divided among those who hold its GPUs in proportion to the
-    GPUs they hold, a shared one by its share (as `clusters.power` divides what a node takes beside its GPUs).
+    """Also says whose energy it is: at every moment a node's watts are divided among those who hold
+    its GPUs in proportion to the GPUs they hold, a shared one by its share (as `clusters.power`
+    divides what a node takes beside its GPUs).
 
-    `job_kwh`, `job_cost` float64[J]: what was divided so far, by the jobs' rows; their sums are all energy and its cost.
+    `job_kwh`, `job_cost` float64[J]: what was divided so far, by the jobs' rows; their sums are all
+    energy and its cost.
     """
 
     def __init__(
-        self, fleet: SharedFleet, energy: Sequence[EnergyStep], jobs: int, noise: Callable[[str, int], float] | None = None
+        self,
+        fleet: SharedFleet,
+        energy: Sequence[EnergyStep],
+        jobs: int,
+        noise: Callable[[str, int], float] | None = None,
     ) -> None:
         super().__init__(fleet.nodes, energy, noise)
         self.fleet = fleet
@@ -100,23 +109,46 @@ class SplitMeter(Meter):
             self.job_cost[row] += power_w * cost * part / held
 
 
-def meter_of(fleet: Fleet, energy: Sequence[EnergyStep], jobs: int, noise: Callable[[str, int], float] | None = None) -> Meter:
+def meter_of(
+    fleet: Fleet,
+    energy: Sequence[EnergyStep],
+    jobs: int,
+    noise: Callable[[str, int], float] | None = None,
+) -> Meter:
     """The meter of a fleet for so many jobs: one that also divides where devices are shared."""
-    return SplitMeter(fleet, energy, jobs, noise) if isinstance(fleet, SharedFleet) else Meter(fleet.nodes, energy, noise)
+    return (
+        SplitMeter(fleet, energy, jobs, noise)
+        if isinstance(fleet, SharedFleet)
+        else Meter(fleet.nodes, energy, noise)
+    )
 
 
 class Prices:
-    """Integrals of the price steps, so that a bill over a year of hourly prices costs two look-ups."""
+    """Integrals of the price steps, so that a bill over a year of hourly prices costs two
+    look-ups.
+    """
 
     def __init__(self, steps: Sequence[EnergyStep]) -> None:
         self.steps = tuple(steps)
         spans = [s.to_s - s.from_s for s in self.steps[:-1]]
         self._starts = [s.from_s for s in self.steps[1:]]
-        self._cost = [0.0, *accumulate(d * s.price_per_kwh * s.pue for d, s in zip(spans, self.steps, strict=False))]
-        self._grams = [0.0, *accumulate(d * s.emissions_g_per_kwh * s.pue for d, s in zip(spans, self.steps, strict=False))]
+        self._cost = [
+            0.0,
+            *accumulate(
+                d * s.price_per_kwh * s.pue for d, s in zip(spans, self.steps, strict=False)
+            ),
+        ]
+        self._grams = [
+            0.0,
+            *accumulate(
+                d * s.emissions_g_per_kwh * s.pue for d, s in zip(spans, self.steps, strict=False)
+            ),
+        ]
 
     def between(self, from_s: float, to_s: float) -> tuple[float, float, float]:
-        """(kWh, cost, grams) of one watt of IT power over that time, as `clusters.energy.priced` has them."""
+        """(kWh, cost, grams) of one watt of IT power over that time, as `clusters.energy.priced`
+        has them.
+        """
         kwh = (to_s - from_s) / JOULES_PER_KWH
         if not self.steps:
             return kwh, 0.0, 0.0

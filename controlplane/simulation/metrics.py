@@ -1,8 +1,11 @@
-"""What a run comes to in figures, and what several seeds say together. Pure; times are virtual seconds.
+"""What a run comes to in figures, and what several seeds say together. Pure; times are virtual
+seconds.
 
     jct_s = completion - arrival                      wait_s = first start - arrival
-    slowdown = jct_s / fastest_s                      bounded_slowdown = max(1, jct_s / max(10 s, fastest_s))
-    utilisation = GPUs in use, averaged from the first arrival to the last completion, over the GPUs there are
+    slowdown = jct_s / fastest_s                      bounded_slowdown = max(1, jct_s / max(10 s,
+    fastest_s))
+    utilisation = GPUs in use, averaged from the first arrival to the last completion, over the GPUs
+    there are
 
 Jobs that are never completed are counted (`unfinished`) and are in none of the averages over jobs.
 """
@@ -36,7 +39,9 @@ PART = "part"
 
 @dataclass(frozen=True, slots=True)
 class Metric:
-    """A figure of a run: its name in files, its words and unit in reports ("{currency}" is filled in), and which way is better."""
+    """A figure of a run: its name in files, its words and unit in reports ("{currency}" is filled
+    in), and which way is better.
+    """
 
     name: str
     words: str
@@ -85,7 +90,9 @@ METRICS = (
 
 @dataclass(frozen=True, slots=True)
 class Interval:
-    """Mean of `n` values and half the width of its 95% confidence interval (Student's t; None for a single value)."""
+    """Mean of `n` values and half the width of its 95% confidence interval (Student's t; None for a
+    single value).
+    """
 
     mean: float
     half_width: float | None
@@ -128,12 +135,16 @@ def metrics_of(outcome: Outcome) -> dict[str, float]:
 
 
 def _errors_of_pairs(outcome: Outcome) -> dict[str, float]:
-    """Relative errors of the pairs that policies saw as estimated; nan where nothing was estimated, or nothing of it ran."""
+    """Relative errors of the pairs that policies saw as estimated; nan where nothing was estimated,
+    or nothing of it ran.
+    """
     found = outcome.pair_estimates
     every, ran = (NO_ERRORS, NO_ERRORS) if found is None else (found.all, found.ran)
     values = {
-        "pair_error_mean": every.mean, "pair_error_p50": every.median, "pair_error_p90": every.p90, "pair_error_most": every.worst,
-        "pair_ran_error_mean": ran.mean, "pair_ran_error_p50": ran.median, "pair_ran_error_p90": ran.p90,
+        "pair_error_mean": every.mean, "pair_error_p50": every.median, "pair_error_p90": every.p90,
+        "pair_error_most": every.worst,
+        "pair_ran_error_mean": ran.mean, "pair_ran_error_p50": ran.median,
+        "pair_ran_error_p90": ran.p90,
         "pairs_measured": None if found is None else float(found.measured),
     }  # fmt: skip
     return {name: nan if value is None else value for name, value in values.items()}
@@ -147,7 +158,9 @@ def slowdowns(outcome: Outcome) -> tuple[Floats, Floats]:
 
 
 def utilisation_of(outcome: Outcome) -> float:
-    """The part of all GPUs in use, averaged from the first arrival over the makespan; nan where nothing was done."""
+    """The part of all GPUs in use, averaged from the first arrival over the makespan; nan where
+    nothing was done.
+    """
     if not len(outcome.arrival_s) or not outcome.utilisation.gpus or not outcome.makespan_s > 0.0:
         return nan
     from_s = float(outcome.arrival_s.min())
@@ -160,7 +173,9 @@ def averages(steps: Utilisation, edges_s: Floats) -> Floats:
     if not len(steps.time_s):
         return np.zeros(len(edges_s) - 1)
     gpu_s = np.concatenate([[0.0], np.cumsum(np.diff(steps.time_s) * steps.gpus_in_use[:-1])])
-    until = np.interp(edges_s, steps.time_s, gpu_s) + steps.gpus_in_use[-1] * np.maximum(0.0, edges_s - steps.time_s[-1])
+    until = np.interp(edges_s, steps.time_s, gpu_s) + steps.gpus_in_use[-1] * np.maximum(
+        0.0, edges_s - steps.time_s[-1]
+    )
     result: Floats = np.diff(until) / np.diff(edges_s)
     return result
 
@@ -176,14 +191,18 @@ def quantiles(values: Floats, at: Sequence[float] | Floats) -> list[float]:
 
 
 def interval(values: Sequence[float]) -> Interval:
-    """Mean and half width over runs; those in which the figure does not exist (nan) do not count."""
+    """Mean and half width over runs; those in which the figure does not exist (nan) do not
+    count.
+    """
     known = [v for v in values if isfinite(v)]
     n = len(known)
     if n < 2:
         return Interval(known[0] if known else nan, None, n)
     middle = sum(known) / n
     deviation = sqrt(sum((v - middle) ** 2 for v in known) / (n - 1))
-    return Interval(middle, float(stdtrit(n - 1, (1.0 + CONFIDENCE) / 2.0)) * deviation / sqrt(n), n)
+    return Interval(
+        middle, float(stdtrit(n - 1, (1.0 + CONFIDENCE) / 2.0)) * deviation / sqrt(n), n
+    )
 
 
 def intervals(runs: Sequence[Mapping[str, float]]) -> dict[str, Interval]:
@@ -192,5 +211,9 @@ def intervals(runs: Sequence[Mapping[str, float]]) -> dict[str, Interval]:
 
 
 def relative(runs: Mapping[int, float], baseline: Mapping[int, float]) -> Interval:
-    """How much more than the baseline, as a fraction of it, seed by seed: the same jobs are compared with each other."""
-    return interval([runs[s] / baseline[s] - 1.0 for s in sorted(runs.keys() & baseline.keys()) if baseline[s]])
+    """How much more than the baseline, as a fraction of it, seed by seed: the same jobs are
+    compared with each other.
+    """
+    return interval(
+        [runs[s] / baseline[s] - 1.0 for s in sorted(runs.keys() & baseline.keys()) if baseline[s]]
+    )

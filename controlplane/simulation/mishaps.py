@@ -16,13 +16,17 @@ class NodeFailures:
             self._next(node, 0)
 
     def _next(self, node: str, number: int) -> None:
-        self.world.engine.after(self.world.luck.uptime_s(node, number), partial(self._fail, node, number))
+        self.world.engine.after(
+            self.world.luck.uptime_s(node, number), partial(self._fail, node, number)
+        )
 
     def _fail(self, node: str, number: int) -> None:
         if self.world.is_over:
             return
         self.world.lose(node)
-        self.world.engine.after(self.world.switches.node_repair_s, partial(self._repair, node, number))
+        self.world.engine.after(
+            self.world.switches.node_repair_s, partial(self._repair, node, number)
+        )
 
     def _repair(self, node: str, number: int) -> None:
         self.world.restore(node)

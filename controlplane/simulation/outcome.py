@@ -1,4 +1,6 @@
-"""What a simulation came to: figures by job, totals, who sat where, and apart from all that how long deciding took."""
+"""What a simulation came to: figures by job, totals, who sat where, and apart from all that how
+long deciding took.
+"""
 
 from __future__ import annotations
 
@@ -13,7 +15,9 @@ from profiling.pair_estimates import ErrorSummary
 
 @dataclass(frozen=True, slots=True)
 class Progress:
-    """How far a run is: virtual time, jobs that have come in, jobs that are done (or unplaceable), jobs in all."""
+    """How far a run is: virtual time, jobs that have come in, jobs that are done (or unplaceable),
+    jobs in all.
+    """
 
     now_s: float
     arrived: int
@@ -34,8 +38,8 @@ class Unplaceable:
 class Stays:
     """Who sat where, by start: one row per launch and node.
 
-    `job` int64[S] row in the workload; `node` int64[S] row in `Outcome.nodes`; `devices[i]` ids of the node's devices; `start_s`,
-    `end_s` float64[S].
+    `job` int64[S] row in the workload; `node` int64[S] row in `Outcome.nodes`; `devices[i]` ids of
+    the node's devices; `start_s`, `end_s` float64[S].
     """
 
     job: Ints
@@ -50,7 +54,9 @@ class Stays:
 
 @dataclass(frozen=True, slots=True)
 class Utilisation:
-    """GPUs in use over time, as steps: `gpus_in_use[i]` int64 holds from `time_s[i]` until the next; `gpus` there are in all."""
+    """GPUs in use over time, as steps: `gpus_in_use[i]` int64 holds from `time_s[i]` until the
+    next; `gpus` there are in all.
+    """
 
     time_s: Floats
     gpus_in_use: Ints
@@ -59,8 +65,9 @@ class Utilisation:
 
 @dataclass(frozen=True, slots=True)
 class PairEstimates:
-    """How far off estimates of pairs that share a GPU were: `all`, of every pair that was not measured at first, against the
-    truth; `ran`, of those pairs that ran, against their first measurement. `measured`: measurements in the run.
+    """How far off estimates of pairs that share a GPU were: `all`, of every pair that was not
+    measured at first, against the truth; `ran`, of those pairs that ran, against their first
+    measurement. `measured`: measurements in the run.
     """
 
     all: ErrorSummary
@@ -74,21 +81,25 @@ def _no_floats() -> Floats:
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """One run of one policy. Arrays have one entry per job, in the workload's order; times are virtual seconds.
+    """One run of one policy. Arrays have one entry per job, in the workload's order; times are
+    virtual seconds.
 
-    `first_start_s`, `completion_s`: nan if never. `due_s`: inf if none; `tardiness_weight` cost per second. `busy_s`: time on
-    devices over all launches; `gpu_s`: the same times the GPUs held, a shared one by its share. `job_kwh`, `job_cost`: each job's
-    part of `energy_kwh` and `energy_cost` as `meter.SplitMeter` divides them; empty where no device has room for two. `fastest_s`:
-    the best possible run time from scratch on this cluster (inf for an unplaceable job), for the slowdown. `launches`,
-    `preemptions` (stops asked for by a plan, without another place given), `migrations` (stops for another place or size),
-    `failures` (launches that failed or were lost with their node).
+    `first_start_s`, `completion_s`: nan if never. `due_s`: inf if none; `tardiness_weight` cost per
+    second. `busy_s`: time on devices over all launches; `gpu_s`: the same times the GPUs held, a
+    shared one by its share. `job_kwh`, `job_cost`: each job's part of `energy_kwh` and
+    `energy_cost` as `meter.SplitMeter` divides them; empty where no device has room for two.
+    `fastest_s`: the best possible run time from scratch on this cluster (inf for an unplaceable
+    job), for the slowdown. `launches`, `preemptions` (stops asked for by a plan, without another
+    place given), `migrations` (stops for another place or size), `failures` (launches that failed
+    or were lost with their node).
 
-    `tardiness_cost` is sum_j w_j max(0, completion_j - due_j), over completed jobs; one that is never completed is reported in
-    `unplaceable`. `energy_kwh` is IT energy, `energy_cost` at the tariff and PUE, `emissions_kg` CO2 at the facility.
-    `makespan_s`: from the first arrival to the last completion. `rounds`: turns of the loop that were taken, `rounds_skipped`:
-    those left out because they could not have changed anything. `pair_estimates`: where policies knew some pairs only by
-    estimates (the switch `pairs_observed`). `decision_s`: wall seconds of each decision; the only thing here
-    that two runs of the same seed do not share.
+    `tardiness_cost` is sum_j w_j max(0, completion_j - due_j), over completed jobs; one that is
+    never completed is reported in `unplaceable`. `energy_kwh` is IT energy, `energy_cost` at the
+    tariff and PUE, `emissions_kg` CO2 at the facility. `makespan_s`: from the first arrival to the
+    last completion. `rounds`: turns of the loop that were taken, `rounds_skipped`: those left out
+    because they could not have changed anything. `pair_estimates`: where policies knew some pairs
+    only by estimates (the switch `pairs_observed`). `decision_s`: wall seconds of each decision;
+    the only thing here that two runs of the same seed do not share.
     """
 
     policy: str
@@ -133,7 +144,9 @@ class Outcome:
 
     @property
     def tardiness_s(self) -> Floats:
-        """float64[J]: max(0, completion - due); 0 without due date, nan for a job that is never completed."""
+        """float64[J]: max(0, completion - due); 0 without due date, nan for a job that is never
+        completed.
+        """
         late: Floats = np.maximum(0.0, self.completion_s - self.due_s)
         return late
 

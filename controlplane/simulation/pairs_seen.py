@@ -1,8 +1,10 @@
-"""Pairs of kinds that share a GPU as policies see them where not all were measured: some estimated, until they run.
+"""Pairs of kinds that share a GPU as policies see them where not all were measured: some estimated,
+until they run.
 
-At first a part of all pairs is known, the others are estimated from them (`profiling.pair_study`, Gavel's section 6). Two jobs of
-one GPU each that have worked side by side are a measurement of their pair: the first replaces an estimate, the later ones move
-what is known exponentially weighted (`profiling.smoothing`), as in the live world. Estimates of other pairs are not made anew.
+At first a part of all pairs is known, the others are estimated from them (`profiling.pair_study`,
+Gavel's section 6). Two jobs of one GPU each that have worked side by side are a measurement of
+their pair: the first replaces an estimate, the later ones move what is known exponentially weighted
+(`profiling.smoothing`), as in the live world. Estimates of other pairs are not made anew.
 """
 
 from __future__ import annotations
@@ -21,7 +23,9 @@ Sides = tuple[float, float]
 
 
 class PairsSeen:
-    """What is known of pairs, and what has been learned. `kinds`: the kinds with the pairs as policies see them first."""
+    """What is known of pairs, and what has been learned. `kinds`: the kinds with the pairs as
+    policies see them first.
+    """
 
     def __init__(self, kinds: Sequence[KindView], observed: float, seed: int) -> None:
         """ValueError and CompletionError as `profiling.pair_study.with_estimates`."""
@@ -36,23 +40,34 @@ class PairsSeen:
         self._changed: set[str] = set()
 
     def meet(self, there: Sequence[Launch], gpu_type: str) -> None:
-        """These have a GPU of this type to themselves from now on: two, each without another GPU, are a pair."""
-        self._open = [o for o in self._open if not any(launch is one for launch in o[:2] for one in there)]
+        """These have a GPU of this type to themselves from now on: two, each without another GPU,
+        are a pair.
+        """
+        self._open = [
+            o for o in self._open if not any(launch is one for launch in o[:2] for one in there)
+        ]
         if len(there) == 2 and all(_devices(launch) == 1 for launch in there):
             self._open.append((there[0], there[1], gpu_type))
 
     def look(self, now_s: float, kinds: Sequence[str]) -> None:
-        """Take in the speeds of those that have worked side by side; `kinds` of the jobs, by row."""
+        """Take in the speeds of those that have worked side by side; `kinds` of the jobs, by
+        row.
+        """
         left = []
         for one, other, gpu_type in self._open:
             if _works(one, now_s) and _works(other, now_s):
-                self.learn((kinds[one.row], kinds[other.row], gpu_type), (one.steps_per_s, other.steps_per_s))
+                self.learn(
+                    (kinds[one.row], kinds[other.row], gpu_type),
+                    (one.steps_per_s, other.steps_per_s),
+                )
             elif one.goes_on and other.goes_on:
                 left.append((one, other, gpu_type))
         self._open = left
 
     def learn(self, pair: tuple[str, str, str], rates: Sides) -> None:
-        """Two of these kinds (one, other, GPU type) were as fast as that beside each other; 0 for "could not be together"."""
+        """Two of these kinds (one, other, GPU type) were as fast as that beside each other; 0 for
+        "could not be together".
+        """
         kind, other, gpu_type = pair
         known, samples = self._known.get(pair), self._samples.get(pair, 0)
         if known is not None and samples == 0:
@@ -61,13 +76,19 @@ class PairsSeen:
         self.number_measured += 1
         self._tell(kind, PairThroughput(other, gpu_type, own, others, Source.MEASURED), samples + 1)
         if kind != other:
-            self._tell(other, PairThroughput(kind, gpu_type, others, own, Source.MEASURED), samples + 1)
+            self._tell(
+                other, PairThroughput(kind, gpu_type, others, own, Source.MEASURED), samples + 1
+            )
 
     def changed(self, kinds: Iterable[KindView]) -> Iterator[KindView]:
-        """Of these kinds those of whose pairs something was learned since the last time, with all that is known now."""
+        """Of these kinds those of whose pairs something was learned since the last time, with all
+        that is known now.
+        """
         for kind in kinds if self._changed else ():
             if kind.id in self._changed:
-                yield replace(kind, pairs=tuple(p for (of, _, _), p in self._known.items() if of == kind.id))
+                yield replace(
+                    kind, pairs=tuple(p for (of, _, _), p in self._known.items() if of == kind.id)
+                )
         self._changed.clear()
 
     def estimates(self) -> PairEstimates:
@@ -77,7 +98,11 @@ class PairsSeen:
     def _tell(self, kind: str, view: PairThroughput, samples: int) -> None:
         key = kind, view.other, view.gpu_type
         if self._known.get(key) != view:
-            self._changed.add(kind)  # to be told: what else a snapshot's policy has worked out of the kinds may stay as it is
+            self._changed.add(
+                kind
+                # to be told: what else a snapshot's policy has worked out of the kinds may stay as
+                # it is
+            )
         self._known[key], self._samples[key] = view, samples
 
 
@@ -94,7 +119,9 @@ def _works(launch: Launch, now_s: float) -> bool:
 def _next(known: PairThroughput | None, rates: Sides, samples: int) -> Sides:
     if known is None:
         return rates
-    return moved(known.steps_per_s, rates[0], samples), moved(known.other_steps_per_s, rates[1], samples)
+    return moved(known.steps_per_s, rates[0], samples), moved(
+        known.other_steps_per_s, rates[1], samples
+    )
 
 
 def _errors(known: PairThroughput, kind: str, rates: Sides) -> list[PairError]:

@@ -1,7 +1,8 @@
-"""A policy out of a file that is part of nothing: for somebody who tries an idea. The file is run; only the command line does that.
+"""A policy out of a file that is part of nothing: for somebody who tries an idea. The file is run;
+only the command line does that.
 
-The file holds a policy as any other: a frozen dataclass whose `__call__` takes a Snapshot and returns a Plan, built on
-`loadmaster.policy_api`. See docs/simulator.md.
+The file holds a policy as any other: a frozen dataclass whose `__call__` takes a Snapshot and
+returns a Plan, built on `loadmaster.policy_api`. See docs/simulator.md.
 """
 
 from __future__ import annotations
@@ -22,7 +23,8 @@ from policies.parameters import checked
 def make_from_file(path: Path, name: str | None, parameters: Mapping[str, object]) -> Policy:
     """The policy in a file with these parameters; `name` says which class where there are several.
 
-    Raises PolicyError where the file cannot be run or holds no such policy, PolicyParameterError naming the parameter.
+    Raises PolicyError where the file cannot be run or holds no such policy, PolicyParameterError
+    naming the parameter.
     """
     policy = _chosen(path, _policies_in(_run(path)), name)
     return cast(Policy, policy(**checked(policy, parameters)))
@@ -46,7 +48,9 @@ def _run(path: Path) -> ModuleType:
 
 
 def _policies_in(module: ModuleType) -> dict[str, type]:
-    own = (v for v in vars(module).values() if isinstance(v, type) and v.__module__ == module.__name__)
+    own = (
+        v for v in vars(module).values() if isinstance(v, type) and v.__module__ == module.__name__
+    )
     return {v.__name__: v for v in own if is_dataclass(v) and "__call__" in vars(v)}
 
 
@@ -56,6 +60,8 @@ def _chosen(path: Path, found: Mapping[str, type], name: str | None) -> type:
     if name is not None and name in found:
         return found[name]
     if not found:
-        raise PolicyError(f"{path} holds no policy: a frozen dataclass with __call__(self, snapshot)")
+        raise PolicyError(
+            f"{path} holds no policy: a frozen dataclass with __call__(self, snapshot)"
+        )
     wanted = "several policies" if name is None else f"no policy {name!r}"
     raise PolicyError(f"{path} holds {wanted}; give `name`, one of: {', '.join(found)}")

@@ -1,4 +1,6 @@
-"""A study's report: one HTML file that holds everything it needs, Plotly's script too, and is the same for the same study."""
+"""A study's report: one HTML file that holds everything it needs, Plotly's script too, and is the
+same for the same study.
+"""
 
 from __future__ import annotations
 
@@ -38,11 +40,17 @@ def report_of(summary: Summary) -> str:
             "notices": "".join(_notices(summary)),
             "table_note": _table_note(summary),
             "table": _table(summary),
-            "charts": f'<div class="charts">{"".join(map(_chart, charts))}</div>' if summary.workloads else "",
+            "charts": (
+                f'<div class="charts">{"".join(map(_chart, charts))}</div>'
+                if summary.workloads
+                else ""
+            ),
             "timelines": _timelines(timelines),
             "facts": _facts(summary),
             "lists": "".join(_lists(summary)),
-            "figures": _json({c.id: {"note": c.note, "figure": c.figure} for c in (*charts, *timelines)}),
+            "figures": _json(
+                {c.id: {"note": c.note, "figure": c.figure} for c in (*charts, *timelines)}
+            ),
             "css": _page("report.css"),
             "js": _page("report.js"),
             "plotly": _plotly(),
@@ -76,7 +84,10 @@ def _lead(summary: Summary) -> str:
     seeds = f"{len(study.seeds)} {'seeds' if len(study.seeds) > 1 else 'seed'}"
     jobs = sorted({w.jobs for w in summary.workloads.values()})
     counted = f" of {_span(jobs)} jobs" if jobs else ""
-    return f"{policies}, {seeds}{counted} on {len(study.scene.nodes):,} nodes with {_gpus(summary):,} GPUs"
+    return (
+        f"{policies}, {seeds}{counted} on {len(study.scene.nodes):,} nodes with {_gpus(summary):,}"
+        " GPUs"
+    )
 
 
 def _gpus(summary: Summary) -> int:
@@ -89,13 +100,25 @@ def _span(counts: list[int]) -> str:
 
 def _notices(summary: Summary) -> Iterable[str]:
     if summary.failures:
-        yield f'<p class="notice bad">{len(summary.failures)} of {_runs(summary)} runs failed; they are in none of the figures.</p>'
+        yield (
+            f'<p class="notice bad">{len(summary.failures)} of {_runs(summary)} runs failed; they'
+            " are in none of the figures.</p>"
+        )
     if never := max((len(jobs) for jobs in summary.unplaceable.values()), default=0):
-        yield f'<p class="notice">{never:,} jobs can run on no node; they are listed below and in none of the averages.</p>'
+        yield (
+            f'<p class="notice">{never:,} jobs can run on no node; they are listed below and in'
+            " none of the averages.</p>"
+        )
     if skipped := max((len(w.skipped) for w in summary.workloads.values()), default=0):
-        yield f'<p class="notice">{skipped:,} lines of the workload were skipped; they are listed below.</p>'
+        yield (
+            f'<p class="notice">{skipped:,} lines of the workload were skipped; they are listed'
+            " below.</p>"
+        )
     if len({frozenset(p.runs) for p in summary.policies}) > 1:
-        yield '<p class="notice">Policies have unlike seeds: their means are not over the same jobs.</p>'
+        yield (
+            '<p class="notice">Policies have unlike seeds: their means are not over the same'
+            " jobs.</p>"
+        )
 
 
 def _runs(summary: Summary) -> int:
@@ -105,7 +128,10 @@ def _runs(summary: Summary) -> int:
 def _table_note(summary: Summary) -> str:
     if len(summary.study.seeds) == 1:
         return "One seed: no confidence intervals. The best of each row is marked."
-    return "Means over seeds with 95% confidence intervals (Student's t). The best mean of each row is marked."
+    return (
+        "Means over seeds with 95% confidence intervals (Student's t). The best mean of each row is"
+        " marked."
+    )
 
 
 def _table(summary: Summary) -> str:
@@ -119,9 +145,14 @@ def _table(summary: Summary) -> str:
             continue
         best = _best(metric, values)
         more = [_versus(metric, policy, shown) for policy in shown]
-        cells = "".join(_cell(metric, v, v.mean in best, beside) for v, beside in zip(values, more, strict=True))
+        cells = "".join(
+            _cell(metric, v, v.mean in best, beside) for v, beside in zip(values, more, strict=True)
+        )
         rows.append(f'<tr><th scope="row">{escape(_words(metric, summary))}</th>{cells}</tr>')
-    return f'<table><thead><tr><th scope="col"></th>{heads}</tr></thead><tbody>{"".join(rows)}</tbody></table>'
+    return (
+        "<table><thead><tr><th"
+        f' scope="col"></th>{heads}</tr></thead><tbody>{"".join(rows)}</tbody></table>'
+    )
 
 
 def _words(metric: Metric, summary: Summary) -> str:
@@ -145,16 +176,25 @@ def _versus(metric: Metric, policy: PolicySummary, shown: list[PolicySummary]) -
     if not isfinite(found.mean):
         return ""
     half = "" if found.half_width is None else f" ± {100 * found.half_width:.1f}"
-    return f'<br><span class="versus">{100 * found.mean:+.1f}{half}% against {escape(shown[0].choice.label)}</span>'
+    return (
+        f'<br><span class="versus">{100 * found.mean:+.1f}{half}% against'
+        f" {escape(shown[0].choice.label)}</span>"
+    )
 
 
 def _cell(metric: Metric, value: Interval, best: bool, more: str) -> str:
-    half = "" if value.half_width is None else f' <span class="half">± {worded(metric, value.half_width, value.mean)}</span>'
+    half = (
+        ""
+        if value.half_width is None
+        else f' <span class="half">± {worded(metric, value.half_width, value.mean)}</span>'
+    )
     return f"<td{' class=best' if best else ''}>{worded(metric, value.mean)}{half}{more}</td>"
 
 
 def worded(metric: Metric, value: float, like: float | None = None) -> str:
-    """A figure for people; times in the unit that suits `like` (the value itself if it is not given)."""
+    """A figure for people; times in the unit that suits `like` (the value itself if it is not
+    given).
+    """
     if not isfinite(value):
         return "–"
     if metric.name == "utilisation" or metric.unit == PART:
@@ -175,20 +215,29 @@ def _digits(value: float) -> str:
 
 def _chart(chart: Chart) -> str:
     head = f'<h2>{escape(chart.title)}</h2><p class="note">{escape(chart.note)}</p>'
-    return f'<section>{head}<div class="chart" id="chart-{chart.id}" data-figure="{chart.id}"></div></section>'
+    return (
+        f'<section>{head}<div class="chart" id="chart-{chart.id}"'
+        f' data-figure="{chart.id}"></div></section>'
+    )
 
 
 def _timelines(charts: list[Chart]) -> str:
     if not charts:
         return ""
-    choices = "".join(f'<option value="{chart.id}">{escape(chart.title)}</option>' for chart in charts)
-    choice = f'<label>Policy <select id="timeline-choice" autocomplete="off">{choices}</select></label>'
+    choices = "".join(
+        f'<option value="{chart.id}">{escape(chart.title)}</option>' for chart in charts
+    )
+    choice = (
+        f'<label>Policy <select id="timeline-choice" autocomplete="off">{choices}</select></label>'
+    )
     chart = '<p class="note" id="timeline-note"></p><div class="chart" id="timeline"></div>'
     return f"<section><h2>Timeline</h2><p>{choice}</p>{chart}</section>"
 
 
 def _facts(summary: Summary) -> str:
-    rows = "".join(f"<dt>{escape(name)}</dt><dd>{escape(words)}</dd>" for name, words in facts_of(summary))
+    rows = "".join(
+        f"<dt>{escape(name)}</dt><dd>{escape(words)}</dd>" for name, words in facts_of(summary)
+    )
     return f"<dl>{rows}</dl>"
 
 
@@ -196,15 +245,27 @@ def facts_of(summary: Summary) -> Iterable[tuple[str, str]]:
     """What a reader must know to judge the figures, as (name, words)."""
     study = summary.study
     types = Counter(node.gpu_type for node in study.scene.nodes for _ in node.devices)
-    yield "Cluster", f"{len(study.scene.nodes):,} nodes, {', '.join(f'{n:,} x {name}' for name, n in sorted(types.items()))}"
+    yield (
+        "Cluster",
+        (
+            f"{len(study.scene.nodes):,} nodes,"
+            f" {', '.join(f'{n:,} x {name}' for name, n in sorted(types.items()))}"
+        ),
+    )
     yield "Rounds", f"on every event and every {study.scene.round_s:g} s"
     yield from _workload_facts(summary)
     yield "Seeds", ", ".join(map(str, study.seeds))
     on = study.switches.turned_on
-    yield "Switches that are on", ", ".join(f"{name} = {value:g}" for name, value in on.items()) or "none"
+    yield (
+        "Switches that are on",
+        ", ".join(f"{name} = {value:g}" for name, value in on.items()) or "none",
+    )
     for choice in study.policies:
         given = ", ".join(f"{name} = {value}" for name, value in choice.parameters.items())
-        yield f"Policy {choice.label}", f"{choice.file or choice.name}: {given or 'parameters at their defaults'}"
+        yield (
+            f"Policy {choice.label}",
+            f"{choice.file or choice.name}: {given or 'parameters at their defaults'}",
+        )
 
 
 def _workload_facts(summary: Summary) -> Iterable[tuple[str, str]]:
@@ -212,7 +273,13 @@ def _workload_facts(summary: Summary) -> Iterable[tuple[str, str]]:
         return
     first_seed = min(summary.workloads, key=summary.study.seeds.index)
     first = summary.workloads[first_seed]
-    yield "Workload", f"{first.name}: {first.jobs:,} jobs of {first.kinds:,} kinds over {first.span_s / 3600:,.1f} h"
+    yield (
+        "Workload",
+        (
+            f"{first.name}: {first.jobs:,} jobs of {first.kinds:,} kinds over"
+            f" {first.span_s / 3600:,.1f} h"
+        ),
+    )
     if first.span_s > 0.0:
         yield "Arrivals", f"{_digits(3600.0 * first.jobs / first.span_s)} jobs an hour on average"
     for name, value in first.facts.items():
@@ -231,14 +298,20 @@ def _lists(summary: Summary) -> Iterable[str]:
     failures = [f"{f.run.label}, seed {f.run.seed}: {f.message}" for f in summary.failures]
     yield _list("Runs that failed", failures)
     for seed, jobs in _unlike(summary.unplaceable):
-        yield _list(f"Jobs that no node can run{seed}", [f"{one.job}: {one.reason}" for one in jobs])
+        yield _list(
+            f"Jobs that no node can run{seed}", [f"{one.job}: {one.reason}" for one in jobs]
+        )
     skipped = {seed: workload.skipped for seed, workload in summary.workloads.items()}
     for seed, lines in _unlike(skipped):
-        yield _list(f"Lines that were skipped{seed}", [f"line {line}: {problem}" for line, problem in lines])
+        yield _list(
+            f"Lines that were skipped{seed}", [f"line {line}: {problem}" for line, problem in lines]
+        )
 
 
 def _unlike(by_seed: Mapping[int, tuple[T, ...]]) -> list[tuple[str, tuple[T, ...]]]:
-    """Lists that are not all the same, each with its seed; one list without a seed where they are."""
+    """Lists that are not all the same, each with its seed; one list without a seed where they
+    are.
+    """
     if len(set(by_seed.values())) == 1:
         return [("", next(iter(by_seed.values())))]
     return [(f" (seed {seed})", items) for seed, items in by_seed.items()]

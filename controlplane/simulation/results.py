@@ -50,7 +50,9 @@ def outcome_of(simulation: Simulation, name: str, workload: str) -> Outcome:
         rounds=simulation.round_count,
         makespan_s=float(ended.max() - arrival_s[0]) if len(ended) else 0.0,
         stays=world.journal.stays(world.fleet.index),
-        utilisation=world.journal.utilisation(sum(len(n.devices) for n in scene.nodes), shared=world.fleet.shares),
+        utilisation=world.journal.utilisation(
+            sum(len(n.devices) for n in scene.nodes), shared=world.fleet.shares
+        ),
         unplaceable=_unplaceable(world),
         rounds_skipped=simulation.rounds_skipped,
         round_jobs=scene.round_jobs,

@@ -1,4 +1,6 @@
-"""Runs the loop on a simulated cluster: a round on every event (events of one moment are answered together) and every H seconds."""
+"""Runs the loop on a simulated cluster: a round on every event (events of one moment are answered
+together) and every H seconds.
+"""
 
 from __future__ import annotations
 
@@ -27,7 +29,9 @@ PROGRESS_S = 0.25
 """Wall seconds between two reports of progress."""
 
 FRUITLESS_ROUNDS = 200
-"""Rounds in a row with nothing running, nothing started and nothing to come, after which the rest is given up as never started."""
+"""Rounds in a row with nothing running, nothing started and nothing to come, after which the rest
+is given up as never started.
+"""
 
 
 class SimulationError(Exception):
@@ -44,10 +48,11 @@ def simulate(
     switches: Switches = NO_SWITCHES,
     on_progress: Callable[[Progress], None] | None = None,
 ) -> Outcome:
-    """Run a workload on a scene under a policy to its end; same arguments, same outcome (but for `decision_s`).
+    """Run a workload on a scene under a policy to its end; same arguments, same outcome (but for
+    `decision_s`).
 
-    `name` is the policy's, for the outcome. The workload's kinds stand in for the scene's of the same id. SimulationError if a
-    round fails; what `on_progress` raises ends the run.
+    `name` is the policy's, for the outcome. The workload's kinds stand in for the scene's of the
+    same id. SimulationError if a round fails; what `on_progress` raises ends the run.
     """
     kinds = {k.id: k for k in (*scene.kinds, *workload.kinds)}
     staged = replace(
@@ -66,7 +71,8 @@ def simulate(
 
 
 class Simulation:
-    """A scene, jobs that come in at their `arrival_s`, and a policy. `rounds` holds what each round came to, if kept.
+    """A scene, jobs that come in at their `arrival_s`, and a policy. `rounds` holds what each round
+    came to, if kept.
 
     `seats`: what runs from the start of those that come in first.
     """
@@ -83,11 +89,18 @@ class Simulation:
         keep_rounds: bool = True,
         seats: tuple[Placement, ...] = (),
     ) -> None:
-        self.scene, self.policy, self.switches, self.keep_rounds = scene, policy, switches, keep_rounds
+        self.scene, self.policy, self.switches, self.keep_rounds = (
+            scene,
+            policy,
+            switches,
+            keep_rounds,
+        )
         self.engine = Engine(start_s)
         book = JobBook(jobs)
         hides = shortcuts and may_hide_running(scene, book.columns, policy, switches)
-        self.world = SimulatedWorld(scene, self.engine, book, self._ask, switches=switches, hides_running=hides)
+        self.world = SimulatedWorld(
+            scene, self.engine, book, self._ask, switches=switches, hides_running=hides
+        )
         self.on_progress: Callable[[Progress], None] | None = None
         self.rounds: list[RoundResult] = []
         self.round_count = self.rounds_skipped = 0
@@ -128,7 +141,9 @@ class Simulation:
                 self._put_in()
 
     def _put_in(self) -> None:
-        self.engine.at(max(self.engine.now_s, self._last_round_s + self.scene.gather_s), self._round)
+        self.engine.at(
+            max(self.engine.now_s, self._last_round_s + self.scene.gather_s), self._round
+        )
 
     def _round(self) -> None:
         self._asked = False
@@ -136,7 +151,9 @@ class Simulation:
             self.rounds_skipped += 1
             return
         self._last_round_s = self.engine.now_s
-        self._saw_a_part = self.scene.round_jobs is not None and len(self.world.queue) > self.scene.round_jobs
+        self._saw_a_part = (
+            self.scene.round_jobs is not None and len(self.world.queue) > self.scene.round_jobs
+        )
         self._in_round = True
         result = run_round(self.world, self._decide)
         self._in_round = False
@@ -160,13 +177,21 @@ class Simulation:
         elif self._saw_a_part and any(isinstance(c, Start) for c in applied.changes):
             self.world.tell("leftover")
         if self.world.active and not self.world.hides_running and not self._is_hopeless():
-            self.engine.at(self._last_round_s + self.scene.round_s, partial(self._periodic, self._last_round_s))
+            self.engine.at(
+                self._last_round_s + self.scene.round_s, partial(self._periodic, self._last_round_s)
+            )
         if perf_counter() - self._told_s >= PROGRESS_S:
             self._report()
 
     def _is_hopeless(self) -> bool:
-        """Whether nothing runs, nothing comes, and nothing has been started for so long that nothing ever will be."""
-        waits = not self.world.launches and self.world.arrived == len(self.world.book) and not self.world.is_any_node_away
+        """Whether nothing runs, nothing comes, and nothing has been started for so long that
+        nothing ever will be.
+        """
+        waits = (
+            not self.world.launches
+            and self.world.arrived == len(self.world.book)
+            and not self.world.is_any_node_away
+        )
         self._fruitless = self._fruitless + 1 if waits else 0
         return self._fruitless >= FRUITLESS_ROUNDS and self.engine.now_s >= self._last_change_s()
 

@@ -1,4 +1,6 @@
-"""What a run is known by: a digest of everything that decides its result, so that a finished one is taken only for the same one."""
+"""What a run is known by: a digest of everything that decides its result, so that a finished one is
+taken only for the same one.
+"""
 
 from __future__ import annotations
 
@@ -11,7 +13,8 @@ from pathlib import Path
 
 _ROOT = Path(__file__).resolve().parents[2]
 _CODE = (
-    "policies", "controlplane/simulation", "controlplane/rounds.py", "controlplane/changes.py", "clusters/energy.py",
+    "policies", "controlplane/simulation", "controlplane/rounds.py", "controlplane/changes.py",
+    "clusters/energy.py",
     *(f"profiling/{name}.py" for name in ("completion", "fingerprints", "pair_estimates", "pair_study", "smoothing")),
 )  # fmt: skip
 _LONGEST_PATH = 4096
@@ -32,7 +35,9 @@ def digest_of_file(path: Path) -> str:
 
 
 def files_in(value: object, folder: Path | None) -> Iterable[Path]:
-    """Every file that plain data names, counted from `folder`: another trace under the same name is another study."""
+    """Every file that plain data names, counted from `folder`: another trace under the same name is
+    another study.
+    """
     if isinstance(value, dict):
         for inner in value.values():
             yield from files_in(inner, folder)
@@ -49,7 +54,9 @@ def files_in(value: object, folder: Path | None) -> Iterable[Path]:
 def digest_of_code() -> str:
     """Of all that decides and simulates: a run of other code is another run."""
     places = (_ROOT / part for part in _CODE)
-    files = sorted(f for place in places for f in ([place] if place.suffix == ".py" else place.rglob("*.py")))
+    files = sorted(
+        f for place in places for f in ([place] if place.suffix == ".py" else place.rglob("*.py"))
+    )
     return digest([[str(f.relative_to(_ROOT)), digest_of_file(f)] for f in files])
 
 

@@ -11,9 +11,10 @@ from policies.snapshot import EnergyStep, GpuTypeView, KindView, NodeView, Power
 class Scene:
     """A cluster to simulate, and how its loop is run.
 
-    `launch_s`: from a launch to its first step; `stop_s`: from the wish to stop to the devices' release; `restart_cost_s`: what
-    every launch of a job but its first takes more. `gather_s`: a round is held no sooner than this after the last one, events
-    that come meanwhile are answered together. `round_jobs`: a round sees so many of the queued jobs at most (None: all), chosen as
+    `launch_s`: from a launch to its first step; `stop_s`: from the wish to stop to the devices'
+    release; `restart_cost_s`: what every launch of a job but its first takes more. `gather_s`: a
+    round is held no sooner than this after the last one, events that come meanwhile are answered
+    together. `round_jobs`: a round sees so many of the queued jobs at most (None: all), chosen as
     `controlplane.simulation.window` says, and everything that runs.
     """
 

@@ -21,8 +21,8 @@ class Hold(NamedTuple):
 
 
 class SharedFleet(Fleet):
-    """A fleet whose devices are taken when all their slots are, or the shares held there leave no room. In use is a device that
-    anybody holds, and that counts once.
+    """A fleet whose devices are taken when all their slots are, or the shares held there leave no
+    room. In use is a device that anybody holds, and that counts once.
     """
 
     shares = True
@@ -33,7 +33,14 @@ class SharedFleet(Fleet):
 
     def taken(self, ranks: Iterable[RankSeat]) -> list[tuple[str, str]]:
         """Devices of these seats that have no room for one more."""
-        return sorted({(seat.node, d) for seat in ranks for d in seat.devices if not self._has_room((seat.node, d), seat.share)})
+        return sorted(
+            {
+                (seat.node, d)
+                for seat in ranks
+                for d in seat.devices
+                if not self._has_room((seat.node, d), seat.share)
+            }
+        )
 
     def take(self, launch: Launch) -> None:
         """The launch holds its shares of its devices from now on."""
@@ -64,16 +71,26 @@ class SharedFleet(Fleet):
         return found
 
     def _launches(self, keys: Iterable[tuple[str, str]]) -> list[Launch]:
-        return list({hold.launch.number: hold.launch for key in keys for hold in self.holds.get(key, ())}.values())
+        return list(
+            {
+                hold.launch.number: hold.launch for key in keys for hold in self.holds.get(key, ())
+            }.values()
+        )
 
     def _has_room(self, key: tuple[str, str], share: float) -> bool:
         held = self.holds.get(key, ())
-        return len(held) < self._bare[key].slots and sum(hold.share for hold in held) + share <= 1.0 + TOLERANCE
+        return (
+            len(held) < self._bare[key].slots
+            and sum(hold.share for hold in held) + share <= 1.0 + TOLERANCE
+        )
 
     def _set(self, key: tuple[str, str], holds: tuple[Hold, ...]) -> None:
         before, node = key in self.holds, key[0]
         if holds:
-            d, of = self._bare[key], tuple(SlotHold(hold.launch.job, share=hold.share) for hold in holds)
+            d, of = (
+                self._bare[key],
+                tuple(SlotHold(hold.launch.job, share=hold.share) for hold in holds),
+            )
             self.holds[key] = holds
             self._held[key] = DeviceView(d.id, d.memory_gb, d.slots, d.healthy, of, d.emulated)
         else:
@@ -82,5 +99,9 @@ class SharedFleet(Fleet):
 
 
 def fleet_of(nodes: Sequence[NodeView]) -> Fleet:
-    """The fleet of these nodes; one whose devices have several holders costs more, and is made only where any has the slots."""
-    return SharedFleet(nodes) if any(d.slots > 1 for n in nodes for d in n.devices) else Fleet(nodes)
+    """The fleet of these nodes; one whose devices have several holders costs more, and is made only
+    where any has the slots.
+    """
+    return (
+        SharedFleet(nodes) if any(d.slots > 1 for n in nodes for d in n.devices) else Fleet(nodes)
+    )

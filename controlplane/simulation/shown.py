@@ -1,4 +1,6 @@
-"""Jobs and kinds as a snapshot shows them: columns cut out of the workload's, with what has changed since put in."""
+"""Jobs and kinds as a snapshot shows them: columns cut out of the workload's, with what has changed
+since put in.
+"""
 
 from __future__ import annotations
 
@@ -25,13 +27,16 @@ Column: TypeAlias = Callable[[], tuple[Any, ...]]
 Values = TypeVar("Values")
 
 RUNS, WAITS = JobPhase.RUNNING, JobPhase.WAITING
-"""Looked up once: on Python 3.11 a look-up at the class costs as much as all else of a job's phase."""
+"""Looked up once: on Python 3.11 a look-up at the class costs as much as all else of a job's phase.
+"""
 
 CHANGING = ("phase", "running", "received_s")
 
 
 class Shown:
-    """What is shown of the jobs that are in the system. Columns whose values are all the same are never looked at again."""
+    """What is shown of the jobs that are in the system. Columns whose values are all the same are
+    never looked at again.
+    """
 
     def __init__(self, book: JobBook, kinds: tuple[KindView, ...], scene: Scene) -> None:
         self.book, self.columns = book, book.columns
@@ -40,7 +45,9 @@ class Shown:
         self.profiling: set[str] = set()
         self._workload = _Workload(book, scene.restart_cost_s)
         self._cut: _Cut | None = None
-        self._true_of_all = [name for name in ("gpus_only", "free_of_conditions") if getattr(self.columns, name)]
+        self._true_of_all = [
+            name for name in ("gpus_only", "free_of_conditions") if getattr(self.columns, name)
+        ]
         self._received: dict[int, Received] = {}
         self._kinds = {k.id: k for k in kinds}
         self._place = {k.id: i for i, k in enumerate(kinds)}
@@ -70,7 +77,8 @@ class Shown:
     def receive(self, launch: Launch) -> None:
         """A launch has ended: what its job has received so far."""
         self._received[launch.row] = _with(
-            self._received.get(launch.row, ()), self._of_stay(launch.ranks, launch.start_s, launch.end_s)
+            self._received.get(launch.row, ()),
+            self._of_stay(launch.ranks, launch.start_s, launch.end_s),
         )
 
     def learn(self, changed: Callable[[Iterable[KindView]], Iterable[KindView]]) -> None:
@@ -86,7 +94,9 @@ class Shown:
             self._kinds_shown = tuple(self._kinds[k] for k in present)
         return self._kinds_shown
 
-    def rows(self, queue: Sequence[int], active: Sequence[int], number: int, *, hides_running: bool) -> tuple[int, ...]:
+    def rows(
+        self, queue: Sequence[int], active: Sequence[int], number: int, *, hides_running: bool
+    ) -> tuple[int, ...]:
         """Jobs that the round of this number sees, rising."""
         most = self.round_jobs
         if most is None or len(queue) <= most:
@@ -98,18 +108,31 @@ class Shown:
         return tuple(sorted([*seen, *(row for row in active if row not in waits)]))
 
     def jobs(
-        self, rows: tuple[int, ...], running: Mapping[int, tuple[Running, ...]] | None, launches: Mapping[int, Launch], now_s: float
+        self,
+        rows: tuple[int, ...],
+        running: Mapping[int, tuple[Running, ...]] | None,
+        launches: Mapping[int, Launch],
+        now_s: float,
     ) -> Jobs:
-        """These jobs as they are now. `running`: what is committed, by row, None where that is hidden and none of it is among these
-        jobs; `launches`: what holds devices, by row.
+        """These jobs as they are now. `running`: what is committed, by row, None where that is
+        hidden and none of it is among these jobs; `launches`: what holds devices, by row.
         """
-        cut = self._cut if self._cut is not None and self._cut.rows == rows else _Cut(self._workload, rows)
+        cut = (
+            self._cut
+            if self._cut is not None and self._cut.rows == rows
+            else _Cut(self._workload, rows)
+        )
         self._cut = cut
-        done = self.book.steps_done[cut.at] if running is None else self.book.steps_at(cut.at, now_s)
+        done = (
+            self.book.steps_done[cut.at] if running is None else self.book.steps_at(cut.at, now_s)
+        )
         numbers = Lazy(self.columns.numbers, cut.numbers.__getitem__)
         numbers["remaining_steps"] = frozen(np.maximum(0.0, cut.numbers["total_steps"] - done))
         changing = self._changing(rows, running, launches, now_s)
-        others = Lazy(self.columns.others, lambda name: changing[name]() if name in changing else cut.others[name])
+        others = Lazy(
+            self.columns.others,
+            lambda name: changing[name]() if name in changing else cut.others[name],
+        )
         columns = JobColumns(cut.ids, cut.kinds, numbers, cut.counts, others)
         for name in self._true_of_all:
             vars(columns)[name] = True
@@ -118,7 +141,11 @@ class Shown:
         return jobs
 
     def _changing(
-        self, rows: tuple[int, ...], running: Mapping[int, tuple[Running, ...]] | None, launches: Mapping[int, Launch], now_s: float
+        self,
+        rows: tuple[int, ...],
+        running: Mapping[int, tuple[Running, ...]] | None,
+        launches: Mapping[int, Launch],
+        now_s: float,
     ) -> dict[str, Column]:
         size = len(rows)
         runs = tuple([running.get(row, ()) for row in rows]) if running else tuple(repeat((), size))
@@ -140,10 +167,17 @@ class Shown:
         return tuple(kind in self.profiling for kind in _picked(self.columns.kinds, rows))
 
     def _received_by(
-        self, before: tuple[Received, ...], runs: tuple[tuple[Running, ...], ...], held: tuple[Launch | None, ...], now_s: float
+        self,
+        before: tuple[Received, ...],
+        runs: tuple[tuple[Running, ...], ...],
+        held: tuple[Launch | None, ...],
+        now_s: float,
     ) -> tuple[Received, ...]:
         earlier = before or tuple(repeat((), len(runs)))
-        received = [self._received_on(had, of, now_s) if of else had for had, of in zip(earlier, runs, strict=True)]
+        received = [
+            self._received_on(had, of, now_s) if of else had
+            for had, of in zip(earlier, runs, strict=True)
+        ]
         for i, launch in enumerate(held):
             if launch is not None:
                 received[i] = _with(received[i], self._of_stay(launch.ranks, launch.start_s, now_s))
@@ -157,8 +191,16 @@ class Shown:
 
     def _of_stay(self, ranks: tuple[RankSeat, ...], start_s: float, end_s: float) -> Received:
         if len(ranks) == 1:
-            return ((self.gpu_type[ranks[0].node], (end_s - start_s) * len(ranks[0].devices) * ranks[0].share),)
-        return tuple((self.gpu_type[seat.node], (end_s - start_s) * len(seat.devices) * seat.share) for seat in ranks)
+            return (
+                (
+                    self.gpu_type[ranks[0].node],
+                    (end_s - start_s) * len(ranks[0].devices) * ranks[0].share,
+                ),
+            )
+        return tuple(
+            (self.gpu_type[seat.node], (end_s - start_s) * len(seat.devices) * seat.share)
+            for seat in ranks
+        )
 
 
 class _Workload:
@@ -166,7 +208,10 @@ class _Workload:
 
     def __init__(self, book: JobBook, restart_cost_s: float) -> None:
         columns = book.columns
-        own = {"total_steps": book.total_steps.astype(np.float64), "restart_cost_s": np.full(len(book), restart_cost_s)}
+        own = {
+            "total_steps": book.total_steps.astype(np.float64),
+            "restart_cost_s": np.full(len(book), restart_cost_s),
+        }
         self.ids, self.kinds, self.counts = columns.ids, columns.kinds, columns.counts
         self.numbers: dict[str, Floats] = {**columns.numbers, **own}
         self.others = {n: v for n, v in columns.others.items() if n not in CHANGING}
@@ -174,7 +219,9 @@ class _Workload:
 
 
 class _Cut:
-    """Of some rows of a workload all that stays as it is: rounds of the same jobs, as most periodic ones are, share it."""
+    """Of some rows of a workload all that stays as it is: rounds of the same jobs, as most periodic
+    ones are, share it.
+    """
 
     def __init__(self, whole: _Workload, rows: tuple[int, ...]) -> None:
         self.rows, self.at = rows, (at := np.array(rows, dtype=np.int64))
@@ -186,13 +233,17 @@ class _Cut:
 
 
 def _other(whole: _Workload, rows: tuple[int, ...], name: str) -> tuple[Any, ...]:
-    return (whole.same[name],) * len(rows) if name in whole.same else _picked(whole.others[name], rows)
+    return (
+        (whole.same[name],) * len(rows) if name in whole.same else _picked(whole.others[name], rows)
+    )
 
 
 class Lazy(dict[str, Values]):
-    """Columns of these names that are made when they are asked for: most policies look at few of them.
+    """Columns of these names that are made when they are asked for: most policies look at few of
+    them.
 
-    A dictionary, so that a column that was made costs no call; whoever asks for all of them has all made.
+    A dictionary, so that a column that was made costs no call; whoever asks for all of them has all
+    made.
     """
 
     def __init__(self, names: Collection[str], make: Callable[[str], Values]) -> None:
@@ -248,7 +299,9 @@ def _with(received: Received, more: Received) -> Received:
     return tuple(sorted(total.items()))
 
 
-def _phases(runs: tuple[tuple[Running, ...], ...], unknown: tuple[bool, ...]) -> tuple[JobPhase, ...]:
+def _phases(
+    runs: tuple[tuple[Running, ...], ...], unknown: tuple[bool, ...]
+) -> tuple[JobPhase, ...]:
     if not unknown:
         return tuple([RUNS if run else WAITS for run in runs])
     waits = (JobPhase.PROFILING if is_unknown else JobPhase.WAITING for is_unknown in unknown)

@@ -1,7 +1,8 @@
-"""Runs a study: every policy with every seed, some at a time, then the files in which people read what came of it.
+"""Runs a study: every policy with every seed, some at a time, then the files in which people read
+what came of it.
 
-A folder belongs to one study at a time. Every finished run is a file of its own, so that a study that was interrupted, by whatever,
-goes on where it was when it is run again in the same folder.
+A folder belongs to one study at a time. Every finished run is a file of its own, so that a study
+that was interrupted, by whatever, goes on where it was when it is run again in the same folder.
 """
 
 from __future__ import annotations
@@ -26,7 +27,15 @@ from controlplane.simulation.study_results import write_results
 from controlplane.simulation.workloads.base import WorkloadError
 from policies.base import PolicyError
 
-__all__ = ["RunProgress", "Study", "StudyBusyError", "StudyCancelledError", "StudyError", "StudyProgress", "run_study"]
+__all__ = [
+    "RunProgress",
+    "Study",
+    "StudyBusyError",
+    "StudyCancelledError",
+    "StudyError",
+    "StudyProgress",
+    "run_study",
+]
 
 LOOKED_EVERY_S = 0.05
 TOLD_EVERY_S = 0.5
@@ -51,13 +60,15 @@ def run_study(
     on_progress: Tell | None = None,
     is_cancelled: Asked | None = None,
 ) -> Path:
-    """Run what is not there yet, write results.json, jobs.csv, report.html and timings.json, and return the report's path.
+    """Run what is not there yet, write results.json, jobs.csv, report.html and timings.json, and
+    return the report's path.
 
-    `processes` at a time (None: as many as this process may use processors; 0: in this process, one after another). A run that
-    fails is an error of its own, in results and report; the others go on. `on_progress` and `is_cancelled` are called now and then
-    from the caller's thread.
+    `processes` at a time (None: as many as this process may use processors; 0: in this process, one
+    after another). A run that fails is an error of its own, in results and report; the others go
+    on. `on_progress` and `is_cancelled` are called now and then from the caller's thread.
 
-    Raises StudyError for a workload that cannot be made, StudyCancelledError, StudyBusyError. Children end with whatever is raised.
+    Raises StudyError for a workload that cannot be made, StudyCancelledError, StudyBusyError.
+    Children end with whatever is raised.
     """
     with _ours_alone(folder):
         runs = _prepared(study, folder)
@@ -74,8 +85,16 @@ def run_study(
 class _Work:
     """The runs that are wanted, how far they are, and who wants to know."""
 
-    def __init__(self, study: Study, folder: Path, board: Board, tell: Tell, is_cancelled: Asked) -> None:
-        self.study, self.folder, self.board, self.tell, self.is_cancelled = study, folder, board, tell, is_cancelled
+    def __init__(
+        self, study: Study, folder: Path, board: Board, tell: Tell, is_cancelled: Asked
+    ) -> None:
+        self.study, self.folder, self.board, self.tell, self.is_cancelled = (
+            study,
+            folder,
+            board,
+            tell,
+            is_cancelled,
+        )
         self.children: list[Child] = []
         self.waiting: list[Run] = []
         self.failures: list[Failure] = []
@@ -88,7 +107,10 @@ class _Work:
             while self.waiting or self.children:
                 while self.waiting and len(self.children) < self.board.processes:
                     self.children.append(Child(self.study, self.folder, self.waiting.pop(0)))
-                self._look({c.run: (c.fraction, monotonic() - c.started_s) for c in self.children}, at_once=bool(over))
+                self._look(
+                    {c.run: (c.fraction, monotonic() - c.started_s) for c in self.children},
+                    at_once=bool(over),
+                )
                 sleep(LOOKED_EVERY_S)
                 over = [child for child in self.children if child.is_over()]
                 for child in over:
@@ -106,7 +128,9 @@ class _Work:
             run, started_s = self.waiting.pop(0), monotonic()
 
             def watch(progress: Progress, run: Run = run, started_s: float = started_s) -> None:
-                self._look({run: (progress.completed / max(1, progress.total), monotonic() - started_s)})
+                self._look(
+                    {run: (progress.completed / max(1, progress.total), monotonic() - started_s)}
+                )
 
             self._look({run: (0.0, 0.0)}, at_once=True)
             self._take(run, _failure_here(self.study, run, self.folder, watch))
@@ -127,11 +151,15 @@ class _Work:
             return
         self._told_s = monotonic()
         if self.is_cancelled():
-            raise StudyCancelledError("the study was cancelled; the runs that are finished are kept")
+            raise StudyCancelledError(
+                "the study was cancelled; the runs that are finished are kept"
+            )
         self.tell(self.board.progress(self.waiting, running))
 
 
-def _failure_here(study: Study, run: Run, folder: Path, watch: Callable[[Progress], None]) -> Failure | None:
+def _failure_here(
+    study: Study, run: Run, folder: Path, watch: Callable[[Progress], None]
+) -> Failure | None:
     try:
         run_here(study, run, folder / "runs", watch)
     except WorkloadError as error:
@@ -148,7 +176,10 @@ def _ours_alone(folder: Path) -> Iterator[None]:
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
-            raise StudyBusyError(f"{folder}: another process runs a study in this folder; wait for it, or choose another") from None
+            raise StudyBusyError(
+                f"{folder}: another process runs a study in this folder; wait for it, or choose"
+                " another"
+            ) from None
         yield
 
 
@@ -156,7 +187,9 @@ def _prepared(study: Study, folder: Path) -> tuple[Run, ...]:
     (folder / "runs").mkdir(exist_ok=True)
     for left_over in (folder / "runs").glob(".*.part"):
         left_over.unlink(missing_ok=True)
-    write_text(folder / "study.json", json.dumps(study.document, indent=1, ensure_ascii=False) + "\n")
+    write_text(
+        folder / "study.json", json.dumps(study.document, indent=1, ensure_ascii=False) + "\n"
+    )
     return study.runs()
 
 
@@ -171,7 +204,9 @@ def _processes(wanted: int | None) -> int:
 def _took_s(folder: Path, run: Run) -> float | None:
     """Wall seconds a finished run took, as its timings say; None where they are gone."""
     try:
-        timings = json.loads((folder / "runs" / f"{run.key}.timings.json").read_text(encoding="utf-8"))
+        timings = json.loads(
+            (folder / "runs" / f"{run.key}.timings.json").read_text(encoding="utf-8")
+        )
         return float(timings["load_s"] + timings["simulate_s"])
     except (OSError, ValueError, KeyError, TypeError):
         return None

@@ -1,4 +1,6 @@
-"""What a study is: cluster, workload, policies, seeds and switches, as one JSON document, checked before anything runs."""
+"""What a study is: cluster, workload, policies, seeds and switches, as one JSON document, checked
+before anything runs.
+"""
 
 from __future__ import annotations
 
@@ -31,7 +33,9 @@ class StudyError(ValueError):
 
 @dataclass(frozen=True, slots=True)
 class PolicyChoice:
-    """One of the policies that are compared: by its registered name, or (`file`) out of a file; `label` is unique in the study."""
+    """One of the policies that are compared: by its registered name, or (`file`) out of a file;
+    `label` is unique in the study.
+    """
 
     label: str
     name: str | None
@@ -45,7 +49,9 @@ class PolicyChoice:
         return registry.make(self.name or "", self.parameters)
 
     def check(self) -> None:
-        """Whether it can be made. Raises as `make`, but imports no policy that the registry knows: see `policies.third_parties`."""
+        """Whether it can be made. Raises as `make`, but imports no policy that the registry knows:
+        see `policies.third_parties`.
+        """
         if self.file is not None:
             self.make()
         else:
@@ -60,7 +66,9 @@ class PolicyChoice:
 
 @dataclass(frozen=True, slots=True)
 class Run:
-    """One simulation of a study: a policy (its place in the study) and a seed. `key` names its files."""
+    """One simulation of a study: a policy (its place in the study) and a seed. `key` names its
+    files.
+    """
 
     policy: int
     label: str
@@ -70,7 +78,8 @@ class Run:
 
 @dataclass(frozen=True, slots=True)
 class Study:
-    """A checked study. `document` is it as plain JSON with every default filled in: the same document, the same results.
+    """A checked study. `document` is it as plain JSON with every default filled in: the same
+    document, the same results.
 
     `trusted` and `traces` as in `of`.
     """
@@ -87,11 +96,14 @@ class Study:
     traces: Path | None = None
 
     @classmethod
-    def of(cls, document: Mapping[str, Any], *, trusted: bool = False, traces: Path | None = None) -> Study:
+    def of(
+        cls, document: Mapping[str, Any], *, trusted: bool = False, traces: Path | None = None
+    ) -> Study:
         """The study of a document. StudyError names the field.
 
-        `trusted`: it comes from somebody who may run any code here anyway; policies may be files, and traces may lie anywhere. Else
-        a trace's path counts from `traces`, which it may not leave; without that folder a study holds its trace as text.
+        `trusted`: it comes from somebody who may run any code here anyway; policies may be files,
+        and traces may lie anywhere. Else a trace's path counts from `traces`, which it may not
+        leave; without that folder a study holds its trace as text.
         """
         given = _with_known_fields(_mapping(document, "the study"))
         name = _name(given.get("name", "Simulation study"))
@@ -102,35 +114,66 @@ class Study:
             raise StudyError(f"skip_bad: must be true or false, not {skip_bad!r}")
         switches = _switches(given.get("switches", {}))
         plain = {
-            "name": name, "cluster": cluster, "workload": workload, "policies": [p.plain() for p in policies],
+            "name": name, "cluster": cluster, "workload": workload,
+            "policies": [p.plain() for p in policies],
             "seeds": list(seeds), "switches": switches.turned_on, "skip_bad": skip_bad,
         }  # fmt: skip
         _check_json(plain)
         if not trusted and traces is None:
             _check_names_no_file(workload)
-        return cls(name, _scene(cluster), workload, policies, seeds, switches, skip_bad, plain, trusted, traces)
+        return cls(
+            name,
+            _scene(cluster),
+            workload,
+            policies,
+            seeds,
+            switches,
+            skip_bad,
+            plain,
+            trusted,
+            traces,
+        )
 
     def load(self, seed: int) -> Workload:
         """The workload of one seed. WorkloadError where it cannot be made."""
         types = tuple(sorted({node.gpu_type for node in self.scene.nodes}))
-        return load(self.workload, seed, skip_bad=self.skip_bad, gpu_types=types, folder=None if self.trusted else self.traces)
+        return load(
+            self.workload,
+            seed,
+            skip_bad=self.skip_bad,
+            gpu_types=types,
+            folder=None if self.trusted else self.traces,
+        )
 
     def runs(self) -> tuple[Run, ...]:
-        """All runs, seed by seed, so that an interrupted study has compared the policies on its first seeds."""
+        """All runs, seed by seed, so that an interrupted study has compared the policies on its
+        first seeds.
+        """
         shared = [digest_of_code(), {**self.document, "name": "", "policies": [], "seeds": []}]
         may_read = self.trusted or self.traces is not None
-        traces = files_in(self.document["workload"], None if self.trusted else self.traces) if may_read else ()
+        traces = (
+            files_in(self.document["workload"], None if self.trusted else self.traces)
+            if may_read
+            else ()
+        )
         inputs = digest([shared, [digest_of_file(path) for path in traces]])
         of_policy = [digest([inputs, choice.plain(), _source(choice)]) for choice in self.policies]
         return tuple(
-            Run(i, choice.label, seed, f"{slug(choice.label)}-{seed}-{digest([of_policy[i], seed])[:12]}")
+            Run(
+                i,
+                choice.label,
+                seed,
+                f"{slug(choice.label)}-{seed}-{digest([of_policy[i], seed])[:12]}",
+            )
             for seed in self.seeds
             for i, choice in enumerate(self.policies)
         )
 
 
 def _source(choice: PolicyChoice) -> str:
-    """Of the file in which the policy is: one that is being worked on is run again after every change."""
+    """Of the file in which the policy is: one that is being worked on is run again after every
+    change.
+    """
     path = choice.file or registry.source_file(choice.name or "")
     return digest_of_file(Path(path)) if path else ""
 
@@ -152,7 +195,9 @@ def _mapping(value: object, field: str) -> dict[str, Any]:
 
 def _name(value: object) -> str:
     if not isinstance(value, str) or not value.strip() or len(value) > LONGEST_NAME:
-        raise StudyError(f"name: must be a text of 1 to {LONGEST_NAME} characters, not {value!r:.80}")
+        raise StudyError(
+            f"name: must be a text of 1 to {LONGEST_NAME} characters, not {value!r:.80}"
+        )
     return value
 
 
@@ -178,7 +223,11 @@ def _workload(value: object) -> dict[str, Any]:
 def _check_names_no_file(workload: Mapping[str, Any]) -> None:
     for name in FILES:
         if workload.get(name):
-            instead = "the trace itself as `text`" if name == "path" else "the tables themselves as `tables`"
+            instead = (
+                "the trace itself as `text`"
+                if name == "path"
+                else "the tables themselves as `tables`"
+            )
             raise StudyError(f"workload.{name}: files of the server cannot be read; give {instead}")
 
 
@@ -190,8 +239,15 @@ def _switches(value: object) -> Switches:
 
 
 def _seeds(value: object) -> tuple[int, ...]:
-    right = f"a list of 1 to {MOST_SEEDS} different whole numbers from 0 to {MOST_SEED}, such as [1, 2, 3]"
-    if not isinstance(value, Sequence) or isinstance(value, str) or not 1 <= len(value) <= MOST_SEEDS:
+    right = (
+        f"a list of 1 to {MOST_SEEDS} different whole numbers from 0 to {MOST_SEED}, such as [1,"
+        " 2, 3]"
+    )
+    if (
+        not isinstance(value, Sequence)
+        or isinstance(value, str)
+        or not 1 <= len(value) <= MOST_SEEDS
+    ):
         raise StudyError(f"seeds: must be {right}, not {value!r:.80}")
     for seed in value:
         if type(seed) is not int or not 0 <= seed <= MOST_SEED:
@@ -202,26 +258,47 @@ def _seeds(value: object) -> tuple[int, ...]:
 
 
 def _policies(value: object, trusted: bool) -> tuple[PolicyChoice, ...]:
-    if not isinstance(value, Sequence) or isinstance(value, str) or not 1 <= len(value) <= MOST_POLICIES:
-        raise StudyError(f"policies: must be a list of 1 to {MOST_POLICIES} policies, such as [{{name: fifo}}]")
+    if (
+        not isinstance(value, Sequence)
+        or isinstance(value, str)
+        or not 1 <= len(value) <= MOST_POLICIES
+    ):
+        raise StudyError(
+            f"policies: must be a list of 1 to {MOST_POLICIES} policies, such as [{{name: fifo}}]"
+        )
     choices = [_choice(item, f"policies[{i}]", trusted) for i, item in enumerate(value)]
     labels = [_label(choice, choices) for choice in choices]
     for i, label in enumerate(labels):
         if label in labels[:i]:
-            raise StudyError(f"policies[{i}].label: {label!r} is there twice; give each policy a label of its own")
-    return tuple(PolicyChoice(label, c.name, c.parameters, c.file) for label, c in zip(labels, choices, strict=True))
+            raise StudyError(
+                f"policies[{i}].label: {label!r} is there twice; give each policy a label of"
+                " its own"
+            )
+    return tuple(
+        PolicyChoice(label, c.name, c.parameters, c.file)
+        for label, c in zip(labels, choices, strict=True)
+    )
 
 
 def _choice(item: object, field: str, trusted: bool) -> PolicyChoice:
     given = {"name": item} if isinstance(item, str) else _mapping(item, field)
     if unknown := sorted(set(given) - set(POLICY_FIELDS)):
-        raise StudyError(f"{field}.{unknown[0]}: no such field of a policy; known are: {', '.join(POLICY_FIELDS)}")
-    name, file, label = (_text(given.get(key), f"{field}.{key}") for key in ("name", "file", "label"))
+        raise StudyError(
+            f"{field}.{unknown[0]}: no such field of a policy; known are:"
+            f" {', '.join(POLICY_FIELDS)}"
+        )
+    name, file, label = (
+        _text(given.get(key), f"{field}.{key}") for key in ("name", "file", "label")
+    )
     if file is not None and not trusted:
-        raise StudyError(f"{field}.file: a policy's file is only run from the command line (manage.py simulate)")
+        raise StudyError(
+            f"{field}.file: a policy's file is only run from the command line (manage.py simulate)"
+        )
     if name is None and file is None:
         raise StudyError(f"{field}.name: is missing; known are: {', '.join(registry.names())}")
-    choice = PolicyChoice(label or "", name, _mapping(given.get("parameters", {}), f"{field}.parameters"), file)
+    choice = PolicyChoice(
+        label or "", name, _mapping(given.get("parameters", {}), f"{field}.parameters"), file
+    )
     try:
         choice.check()
     except PolicyError as error:
@@ -230,8 +307,12 @@ def _choice(item: object, field: str, trusted: bool) -> PolicyChoice:
 
 
 def _text(value: object, field: str) -> str | None:
-    if value is not None and (not isinstance(value, str) or not value.strip() or len(value) > LONGEST_NAME):
-        raise StudyError(f"{field}: must be a text of 1 to {LONGEST_NAME} characters, not {value!r:.80}")
+    if value is not None and (
+        not isinstance(value, str) or not value.strip() or len(value) > LONGEST_NAME
+    ):
+        raise StudyError(
+            f"{field}: must be a text of 1 to {LONGEST_NAME} characters, not {value!r:.80}"
+        )
     return value
 
 

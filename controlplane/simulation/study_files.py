@@ -1,4 +1,6 @@
-"""A study as people write it: a YAML file, or words of a command line. Both become the one document that `Study.of` checks."""
+"""A study as people write it: a YAML file, or words of a command line. Both become the one document
+that `Study.of` checks.
+"""
 
 from __future__ import annotations
 
@@ -20,7 +22,9 @@ _DOCUMENTS = (".yaml", ".yml", ".json")
 
 
 class _Loader(yaml.SafeLoader):
-    """YAML's safe loader, which reads 1e9 as the number it is everywhere else, and refuses a name given twice."""
+    """YAML's safe loader, which reads 1e9 as the number it is everywhere else, and refuses a name
+    given twice.
+    """
 
 
 def _mapping(loader: _Loader, node: yaml.MappingNode) -> dict[Any, Any]:
@@ -33,11 +37,17 @@ def _mapping(loader: _Loader, node: yaml.MappingNode) -> dict[Any, Any]:
 
 
 _Loader.add_constructor(yaml.resolver.BaseResolver.DEFAULT_MAPPING_TAG, _mapping)
-_Loader.add_implicit_resolver("tag:yaml.org,2002:float", re.compile(r"^[-+]?(\d+\.?\d*|\.\d+)[eE][-+]?\d+$"), list("-+0123456789."))
+_Loader.add_implicit_resolver(
+    "tag:yaml.org,2002:float",
+    re.compile(r"^[-+]?(\d+\.?\d*|\.\d+)[eE][-+]?\d+$"),
+    list("-+0123456789."),
+)
 
 
 def read_study(path: Path) -> dict[str, Any]:
-    """The document of a study's file. Paths in it count from its folder; its cluster and its workload may be files too."""
+    """The document of a study's file. Paths in it count from its folder; its cluster and its
+    workload may be files too.
+    """
     document = _document(path)
     for field, read in (("cluster", cluster_of), ("workload", workload_of)):
         value = document.get(field)
@@ -99,7 +109,9 @@ def switches_of(words: Iterable[str]) -> dict[str, Any]:
 
 
 def values_of(words: str, of: str) -> dict[str, Any]:
-    """name=value,...; values are YAML, so that brackets hold lists and mappings with commas of their own."""
+    """name=value,...; values are YAML, so that brackets hold lists and mappings with commas of
+    their own.
+    """
     values: dict[str, Any] = {}
     for word in _parts(words):
         name, sign, value = word.partition("=")
@@ -131,7 +143,9 @@ def _placed(workload: Mapping[str, Any], folder: Path) -> dict[str, Any]:
 
 def _policy_placed(item: object, folder: Path) -> object:
     if isinstance(item, str):
-        item = policy_of(item) if ":" in item else {"file" if item.endswith(".py") else "name": item}
+        item = (
+            policy_of(item) if ":" in item else {"file" if item.endswith(".py") else "name": item}
+        )
     if isinstance(item, Mapping) and isinstance(item.get("file"), str):
         return {**item, "file": str((folder / item["file"]).resolve())}
     return item

@@ -25,7 +25,9 @@ class RunProgress:
 
 @dataclass(frozen=True, slots=True)
 class StudyProgress:
-    """Runs in all, finished (some perhaps before an interruption), failed, under way; `left_s` is None while nothing is known."""
+    """Runs in all, finished (some perhaps before an interruption), failed, under way; `left_s` is
+    None while nothing is known.
+    """
 
     total: int
     finished: int
@@ -37,7 +39,9 @@ class StudyProgress:
     @property
     def fraction(self) -> float:
         """The part of the study that is done, 0 .. 1, runs counting alike."""
-        return (self.finished + self.failed + sum(r.fraction for r in self.running)) / max(1, self.total)
+        return (self.finished + self.failed + sum(r.fraction for r in self.running)) / max(
+            1, self.total
+        )
 
 
 @dataclass(slots=True)
@@ -57,23 +61,44 @@ class Board:
         if took_s is not None:
             self.took_s[run.policy].append(took_s)
 
-    def progress(self, waiting: Sequence[Run], running: Mapping[Run, tuple[float, float]]) -> StudyProgress:
+    def progress(
+        self, waiting: Sequence[Run], running: Mapping[Run, tuple[float, float]]
+    ) -> StudyProgress:
         """The progress; `running` gives (fraction, seconds so far) of each run under way."""
         shown = tuple(RunProgress(run.label, run.seed, part) for run, (part, _) in running.items())
         return StudyProgress(
-            self.total, self.finished, self.failed, shown, monotonic() - self.started_s, self._left_s(waiting, running)
+            self.total,
+            self.finished,
+            self.failed,
+            shown,
+            monotonic() - self.started_s,
+            self._left_s(waiting, running),
         )
 
-    def _left_s(self, waiting: Sequence[Run], running: Mapping[Run, tuple[float, float]]) -> float | None:
-        """Work left over processes: a run takes what runs of its policy took, else what runs took, else what it seems to take."""
-        seen = {run.policy: so_far_s / part for run, (part, so_far_s) in running.items() if part > LEAST_SEEN}
-        known = {**seen, **{policy: fmean(took_s) for policy, took_s in self.took_s.items() if took_s}}
+    def _left_s(
+        self, waiting: Sequence[Run], running: Mapping[Run, tuple[float, float]]
+    ) -> float | None:
+        """Work left over processes: a run takes what runs of its policy took, else what runs took,
+        else what it seems to take.
+        """
+        seen = {
+            run.policy: so_far_s / part
+            for run, (part, so_far_s) in running.items()
+            if part > LEAST_SEEN
+        }
+        known = {
+            **seen,
+            **{policy: fmean(took_s) for policy, took_s in self.took_s.items() if took_s},
+        }
         if not waiting and not running:
             return 0.0
         if not known:
             return None
         usual_s = fmean(known.values())
-        under_way = [_rest_s(part, so_far_s, known.get(run.policy, usual_s)) for run, (part, so_far_s) in running.items()]
+        under_way = [
+            _rest_s(part, so_far_s, known.get(run.policy, usual_s))
+            for run, (part, so_far_s) in running.items()
+        ]
         work_s = sum(under_way) + sum(known.get(run.policy, usual_s) for run in waiting)
         return max([work_s / max(1, self.processes), *under_way])
 

@@ -1,4 +1,5 @@
-"""The files in which people read what a study came to: results.json, jobs.csv, report.html; timings.json is apart from them.
+"""The files in which people read what a study came to: results.json, jobs.csv, report.html;
+timings.json is apart from them.
 
 The first three hold nothing but what follows from the study: the same study gives the same bytes.
 """
@@ -18,7 +19,13 @@ from clusters.csv_cells import plain
 from controlplane.simulation.children import Failure
 from controlplane.simulation.metrics import METRICS, Interval, slowdowns
 from controlplane.simulation.report import report_of
-from controlplane.simulation.run_files import FinishedRun, Replacing, WorkloadFacts, load, write_text
+from controlplane.simulation.run_files import (
+    FinishedRun,
+    Replacing,
+    WorkloadFacts,
+    load,
+    write_text,
+)
 from controlplane.simulation.study_document import Run, Study
 from controlplane.simulation.summary import LEVELS, PolicySummary, Summary, summarise
 from policies.snapshot import Floats, Ints
@@ -28,23 +35,34 @@ LISTED = 100
 """Bad lines and unplaceable jobs that results.json lists of each seed; it counts them all."""
 
 CSV_COLUMNS = (
-    "policy", "seed", "job", "kind", "arrival_s", "first_start_s", "completion_s", "due_s", "jct_s", "slowdown",
-    "bounded_slowdown", "tardiness_s", "tardiness_cost", "busy_s", "gpu_s", "fastest_s", "launches", "preemptions", "migrations",
+    "policy", "seed", "job", "kind", "arrival_s", "first_start_s", "completion_s", "due_s", "jct_s",
+    "slowdown",
+    "bounded_slowdown", "tardiness_s", "tardiness_cost", "busy_s", "gpu_s", "fastest_s", "launches",
+    "preemptions", "migrations",
     "failures", "energy_kwh", "energy_cost",
 )  # fmt: skip
-"""Of jobs.csv; a time that does not exist (never started, no due date) is empty, as a job's energy is where no device is shared."""
+"""Of jobs.csv; a time that does not exist (never started, no due date) is empty, as a job's energy
+is where no device is shared.
+"""
 
 
-def write_results(study: Study, folder: Path, runs: Sequence[Run], failures: Sequence[Failure]) -> Path:
+def write_results(
+    study: Study, folder: Path, runs: Sequence[Run], failures: Sequence[Failure]
+) -> Path:
     """Write all four files and return the report's path."""
     failed = list(failures)
     order = {run: i for i, run in enumerate(runs)}
-    with Replacing(folder / "jobs.csv") as part, part.open("w", encoding="utf-8", newline="") as file:
+    with (
+        Replacing(folder / "jobs.csv") as part,
+        part.open("w", encoding="utf-8", newline="") as file,
+    ):
         csv.writer(file, lineterminator="\n").writerow(CSV_COLUMNS)
         finished = _finished(folder, runs, failed)
         summary = summarise(study, finished, (), lambda run, found: _write_jobs(file, run, found))
     failed.sort(key=lambda failure: order[failure.run])
-    summary = Summary(study, summary.policies, summary.workloads, summary.unplaceable, tuple(failed))
+    summary = Summary(
+        study, summary.policies, summary.workloads, summary.unplaceable, tuple(failed)
+    )
     write_text(folder / "results.json", _json(results_of(summary)))
     write_text(folder / "timings.json", _json(_timings(folder, runs)))
     write_text(folder / "report.html", report_of(summary))
@@ -60,11 +78,19 @@ def results_of(summary: Summary) -> dict[str, Any]:
         "currency": study.scene.currency,
         "switches_on": study.switches.turned_on,
         "switches": study.switches.plain(),
-        "workloads": [_workload(seed, summary) for seed in study.seeds if seed in summary.workloads],
-        "metrics": [{"name": m.name, "words": m.words, "unit": m.unit.format(currency=study.scene.currency)} for m in METRICS],
+        "workloads": [
+            _workload(seed, summary) for seed in study.seeds if seed in summary.workloads
+        ],
+        "metrics": [
+            {"name": m.name, "words": m.words, "unit": m.unit.format(currency=study.scene.currency)}
+            for m in METRICS
+        ],
         "quantile_levels": LEVELS.tolist(),
         "policies": [_policy(policy, first) for policy in summary.policies],
-        "failures": [{"policy": f.run.label, "seed": f.run.seed, "message": f.message} for f in summary.failures],
+        "failures": [
+            {"policy": f.run.label, "seed": f.run.seed, "message": f.message}
+            for f in summary.failures
+        ],
     }
 
 
@@ -74,9 +100,13 @@ def _workload(seed: int, summary: Summary) -> dict[str, Any]:
         "seed": seed,
         **_facts(workload),
         "skipped": len(workload.skipped),
-        "skipped_lines": [{"line": line, "problem": problem} for line, problem in workload.skipped[:LISTED]],
+        "skipped_lines": [
+            {"line": line, "problem": problem} for line, problem in workload.skipped[:LISTED]
+        ],
         "unplaceable": len(unplaceable),
-        "unplaceable_jobs": [{"job": one.job, "reason": one.reason} for one in unplaceable[:LISTED]],
+        "unplaceable_jobs": [
+            {"job": one.job, "reason": one.reason} for one in unplaceable[:LISTED]
+        ],
     }
 
 
@@ -105,14 +135,20 @@ def _mean_over_seeds(by_seed: Mapping[int, Floats]) -> list[float]:
     return np.mean(list(by_seed.values()), axis=0).tolist() if by_seed else []
 
 
-def _finished(folder: Path, runs: Sequence[Run], failed: list[Failure]) -> Iterator[tuple[Run, FinishedRun]]:
+def _finished(
+    folder: Path, runs: Sequence[Run], failed: list[Failure]
+) -> Iterator[tuple[Run, FinishedRun]]:
     known = {failure.run for failure in failed}
     for run in runs:
         found = load(folder / "runs" / f"{run.key}.npz") if run not in known else None
         if found is not None:
             yield run, found
         elif run not in known:
-            failed.append(Failure(run, f"runs/{run.key}.npz cannot be read; delete it and run the study again"))
+            failed.append(
+                Failure(
+                    run, f"runs/{run.key}.npz cannot be read; delete it and run the study again"
+                )
+            )
 
 
 def _write_jobs(file: IO[str], run: Run, found: FinishedRun) -> None:
@@ -120,15 +156,21 @@ def _write_jobs(file: IO[str], run: Run, found: FinishedRun) -> None:
     slowdown, bounded = slowdowns(outcome)
     tardiness_s = outcome.tardiness_s
     numbers: tuple[Floats | Ints, ...] = (
-        outcome.arrival_s, outcome.first_start_s, outcome.completion_s, outcome.due_s, outcome.jct_s, slowdown, bounded,
-        tardiness_s, tardiness_s * outcome.tardiness_weight, outcome.busy_s, outcome.gpu_s, outcome.fastest_s,
+        outcome.arrival_s, outcome.first_start_s, outcome.completion_s, outcome.due_s,
+        outcome.jct_s, slowdown, bounded,
+        tardiness_s, tardiness_s * outcome.tardiness_weight, outcome.busy_s, outcome.gpu_s,
+        outcome.fastest_s,
         outcome.launches, outcome.preemptions, outcome.migrations, outcome.failures,
         *(of if len(of) else np.full(len(outcome.job_ids), np.nan) for of in (outcome.job_kwh, outcome.job_cost)),
     )  # fmt: skip
     label, seed = plain(run.label), run.seed
-    cells = zip(outcome.job_ids, found.job_kinds, *(column.tolist() for column in numbers), strict=True)
+    cells = zip(
+        outcome.job_ids, found.job_kinds, *(column.tolist() for column in numbers), strict=True
+    )
     writer = csv.writer(file, lineterminator="\n")
-    writer.writerows((label, seed, plain(job), plain(kind), *map(_cell, rest)) for job, kind, *rest in cells)
+    writer.writerows(
+        (label, seed, plain(job), plain(kind), *map(_cell, rest)) for job, kind, *rest in cells
+    )
 
 
 def _cell(value: float) -> float | str:
@@ -137,12 +179,17 @@ def _cell(value: float) -> float | str:
 
 def _timings(folder: Path, runs: Sequence[Run]) -> dict[str, Any]:
     """Wall seconds run by run: of this machine and this day, so no part of the results."""
-    return {"version": VERSION, "runs": [{"policy": r.label, "seed": r.seed, **_timing(folder, r)} for r in runs]}
+    return {
+        "version": VERSION,
+        "runs": [{"policy": r.label, "seed": r.seed, **_timing(folder, r)} for r in runs],
+    }
 
 
 def _timing(folder: Path, run: Run) -> dict[str, Any]:
     try:
-        found = json.loads((folder / "runs" / f"{run.key}.timings.json").read_text(encoding="utf-8"))
+        found = json.loads(
+            (folder / "runs" / f"{run.key}.timings.json").read_text(encoding="utf-8")
+        )
     except (OSError, ValueError):
         return {}
     return found if isinstance(found, dict) else {}

@@ -1,4 +1,6 @@
-"""What a study came to, policy by policy, small enough to be kept in memory however many jobs there were."""
+"""What a study came to, policy by policy, small enough to be kept in memory however many jobs there
+were.
+"""
 
 from __future__ import annotations
 
@@ -10,7 +12,15 @@ from typing import TypeAlias
 import numpy as np
 
 from controlplane.simulation.children import Failure
-from controlplane.simulation.metrics import Interval, averages, intervals, metrics_of, quantiles, relative, slowdowns
+from controlplane.simulation.metrics import (
+    Interval,
+    averages,
+    intervals,
+    metrics_of,
+    quantiles,
+    relative,
+    slowdowns,
+)
 from controlplane.simulation.outcome import Outcome, Unplaceable
 from controlplane.simulation.run_files import FinishedRun, WorkloadFacts
 from controlplane.simulation.study_document import PolicyChoice, Run, Study
@@ -20,7 +30,9 @@ LEVELS = np.linspace(0.0, 1.0, 201)
 """Where the distributions are kept."""
 
 Lane: TypeAlias = tuple[int, int, str, int]
-"""Of a timeline: a node's row, a device (behind the length of its name: gpu2 before gpu10), and how many are beside it there."""
+"""Of a timeline: a node's row, a device (behind the length of its name: gpu2 before gpu10), and how
+many are beside it there.
+"""
 
 BINS = 400
 MOST_STAYS, MOST_LANES = 3000, 64
@@ -29,7 +41,8 @@ MOST_STAYS, MOST_LANES = 3000, 64
 
 @dataclass(frozen=True, slots=True)
 class Timeline:
-    """One run over time: GPUs in use (averages between `edges_s`), and who sat where, `hidden_*` saying how much is left out.
+    """One run over time: GPUs in use (averages between `edges_s`), and who sat where, `hidden_*`
+    saying how much is left out.
 
     `stays`: (lane, job, from_s, to_s), lanes being indices into `lanes`.
     """
@@ -45,7 +58,8 @@ class Timeline:
 
 @dataclass(frozen=True, slots=True)
 class PolicySummary:
-    """One policy: by seed its metrics, and the quantiles (at LEVELS) of completion time and bounded slowdown.
+    """One policy: by seed its metrics, and the quantiles (at LEVELS) of completion time and bounded
+    slowdown.
 
     `timeline`: the first seed's course, None where that run failed.
     """
@@ -63,13 +77,17 @@ class PolicySummary:
 
     def against(self, baseline: PolicySummary) -> Interval:
         """By what fraction the total cost is above the baseline's, seed by seed."""
-        own, other = ({seed: run["total_cost"] for seed, run in p.runs.items()} for p in (self, baseline))
+        own, other = (
+            {seed: run["total_cost"] for seed, run in p.runs.items()} for p in (self, baseline)
+        )
         return relative(own, other)
 
 
 @dataclass(frozen=True, slots=True)
 class Summary:
-    """A study's policies in its order, what its workloads were by seed, jobs no node can run by seed, and the runs that failed."""
+    """A study's policies in its order, what its workloads were by seed, jobs no node can run by
+    seed, and the runs that failed.
+    """
 
     study: Study
     policies: tuple[PolicySummary, ...]
@@ -89,7 +107,12 @@ class _Gathered:
 Visit: TypeAlias = Callable[[Run, FinishedRun], object]
 
 
-def summarise(study: Study, finished: Iterable[tuple[Run, FinishedRun]], failures: Sequence[Failure], visit: Visit) -> Summary:
+def summarise(
+    study: Study,
+    finished: Iterable[tuple[Run, FinishedRun]],
+    failures: Sequence[Failure],
+    visit: Visit,
+) -> Summary:
     """Take in the finished runs one by one, `visit` each, and keep what reports need."""
     gathered = [_Gathered() for _ in study.policies]
     workloads: dict[int, WorkloadFacts] = {}
@@ -128,19 +151,34 @@ def timeline_of(outcome: Outcome) -> Timeline:
         for lane, i in seats
         if lane in lanes
     )
-    names = tuple(f"{outcome.nodes[node]} {device}" + (f" ({beside + 1})" if beside else "") for node, _, device, beside in lanes)
+    names = tuple(
+        f"{outcome.nodes[node]} {device}" + (f" ({beside + 1})" if beside else "")
+        for node, _, device, beside in lanes
+    )
     hidden = (max(0, len(stays) - MOST_STAYS), max(0, len(all_lanes) - MOST_LANES))
-    return Timeline(edges_s, averages(outcome.utilisation, edges_s), outcome.utilisation.gpus, names, drawn, *hidden)
+    return Timeline(
+        edges_s,
+        averages(outcome.utilisation, edges_s),
+        outcome.utilisation.gpus,
+        names,
+        drawn,
+        *hidden,
+    )
 
 
 def _seats(outcome: Outcome) -> list[tuple[Lane, int]]:
-    """The lane and the number of each stay on a device; whoever comes while others are there has the first lane that is free."""
+    """The lane and the number of each stay on a device; whoever comes while others are there has
+    the first lane that is free.
+    """
     stays, free_s = outcome.stays, dict[Lane, float]()
     found = []
     for i in _shown(outcome):
         for device in stays.devices[i]:
             beside = 0
-            while free_s.get(lane := (int(stays.node[i]), len(device), device, beside), -inf) > stays.start_s[i]:
+            while (
+                free_s.get(lane := (int(stays.node[i]), len(device), device, beside), -inf)
+                > stays.start_s[i]
+            ):
                 beside += 1
             free_s[lane] = float(stays.end_s[i])
             found.append((lane, i))

@@ -1,7 +1,8 @@
-"""What may go wrong or take time in a simulation; all of it is off by default and stated with every result.
+"""What may go wrong or take time in a simulation; all of it is off by default and stated with every
+result.
 
-Everything random is drawn from the run's seed, separately for each purpose, so that turning one switch leaves the others' draws as
-they were.
+Everything random is drawn from the run's seed, separately for each purpose, so that turning one
+switch leaves the others' draws as they were.
 """
 
 from __future__ import annotations
@@ -18,7 +19,8 @@ class SwitchError(ValueError):
 
 _LONGEST_S = 1e7
 _MOST = {
-    "launch_s": _LONGEST_S, "stop_s": _LONGEST_S, "restart_cost_s": _LONGEST_S, "profiling_s": _LONGEST_S,
+    "launch_s": _LONGEST_S, "stop_s": _LONGEST_S, "restart_cost_s": _LONGEST_S,
+    "profiling_s": _LONGEST_S,
     "node_failures_per_day": 1000.0, "node_repair_s": _LONGEST_S, "job_failure_probability": 0.99,
     "checkpoint_every_s": _LONGEST_S, "decision_s": _LONGEST_S, "decision_per_job_s": _LONGEST_S,
     "run_time_noise": 1.0, "power_noise": 1.0, "estimate_error": 1.0,
@@ -29,22 +31,26 @@ _ABOVE_ZERO = {"node_repair_s"}
 
 @dataclass(frozen=True, slots=True)
 class Switches:
-    """The switches of one simulation. Seconds are virtual; a `relative sd` is that of a factor with mean 1.
+    """The switches of one simulation. Seconds are virtual; a `relative sd` is that of a factor with
+    mean 1.
 
-    Costs of changing: `launch_s` from a launch to its first step, `stop_s` from the wish to stop to the devices' release,
-    `restart_cost_s` what every launch of a job but its first takes more (each is added to the scene's own), `profiling_s` from a
-    kind's first arrival until its speed is known (its jobs wait; it is measured elsewhere, on no node of the cluster).
+    Costs of changing: `launch_s` from a launch to its first step, `stop_s` from the wish to stop to
+    the devices' release, `restart_cost_s` what every launch of a job but its first takes more (each
+    is added to the scene's own), `profiling_s` from a kind's first arrival until its speed is known
+    (its jobs wait; it is measured elsewhere, on no node of the cluster).
 
-    Failures: `node_failures_per_day` per node (exponential gaps), each for `node_repair_s`, in which the node is lost;
-    `job_failure_probability` that a launch fails at a random point of its work. Either way the job waits again, with the steps of
-    its last checkpoint: one every `checkpoint_every_s` of work (0: none but that of an orderly stop).
+    Failures: `node_failures_per_day` per node (exponential gaps), each for `node_repair_s`, in
+    which the node is lost; `job_failure_probability` that a launch fails at a random point of its
+    work. Either way the job waits again, with the steps of its last checkpoint: one every
+    `checkpoint_every_s` of work (0: none but that of an orderly stop).
 
-    Decisions: `decision_s` that a round takes, plus `decision_per_job_s` for each job in the snapshot: the world goes on
-    meanwhile, and the plan is applied to what is the case then.
+    Decisions: `decision_s` that a round takes, plus `decision_per_job_s` for each job in the
+    snapshot: the world goes on meanwhile, and the plan is applied to what is the case then.
 
-    What is not as expected: `run_time_noise`, relative sd of the true speed of each launch; `power_noise`, relative sd of the true
-    power of a node between two changes of its use; `estimate_error`, relative sd of the throughputs that policies see;
-    `pairs_observed`, the part of the pairs of kinds sharing a GPU that was measured beforehand: the others policies see as
+    What is not as expected: `run_time_noise`, relative sd of the true speed of each launch;
+    `power_noise`, relative sd of the true power of a node between two changes of its use;
+    `estimate_error`, relative sd of the throughputs that policies see; `pairs_observed`, the part
+    of the pairs of kinds sharing a GPU that was measured beforehand: the others policies see as
     estimated, until they run.
     """
 
@@ -69,10 +75,14 @@ class Switches:
 
     @classmethod
     def of(cls, mapping: Mapping[str, Any]) -> Switches:
-        """Switches from plain data. SwitchError for a name that is none, or a value out of range."""
+        """Switches from plain data. SwitchError for a name that is none, or a value out of
+        range.
+        """
         known = [f.name for f in fields(cls)]
         if unknown := sorted(set(mapping) - set(known)):
-            raise SwitchError(f"unknown switches: {', '.join(unknown)}; known are {', '.join(known)}")
+            raise SwitchError(
+                f"unknown switches: {', '.join(unknown)}; known are {', '.join(known)}"
+            )
         return cls(**{name: _number(name, value) for name, value in mapping.items()})
 
     def plain(self) -> dict[str, float]:
@@ -102,9 +112,16 @@ def _number(name: str, value: object) -> float:
 
 def _check(name: str, value: float) -> None:
     most = _MOST.get(name)
-    if not isfinite(value) or value < 0.0 or (most is not None and value > most) or (name in _ABOVE_ZERO and value == 0.0):
+    if (
+        not isfinite(value)
+        or value < 0.0
+        or (most is not None and value > most)
+        or (name in _ABOVE_ZERO and value == 0.0)
+    ):
         least = "above 0" if name in _ABOVE_ZERO else "at least 0"
-        raise SwitchError(f"{name} is {value}: must be {least}" + ("" if most is None else f" and at most {most}"))
+        raise SwitchError(
+            f"{name} is {value}: must be {least}" + ("" if most is None else f" and at most {most}")
+        )
 
 
 NO_SWITCHES = Switches()

@@ -1,7 +1,8 @@
-"""Launches that have devices together: how fast they are, which changes whenever one of them comes or goes.
+"""Launches that have devices together: how fast they are, which changes whenever one of them comes
+or goes.
 
-They have a device together from the moment the second holds it until one of them has given it up: while one only starts or saves
-itself, the other is no faster.
+They have a device together from the moment the second holds it until one of them has given it up:
+while one only starts or saves itself, the other is no faster.
 """
 
 from __future__ import annotations
@@ -32,11 +33,20 @@ class Together:
         0 where that is not known, or one of those would not go on: such jobs cannot be together.
         """
         others = self.fleet.beside(placement.ranks)
-        rates = [self._rate(other.row, other.ranks, self._shared(other.ranks, other, placement)) for other in others]
-        own = self._rate(self.world.book.row_of[placement.job], placement.ranks, self._shared(placement.ranks))
+        rates = [
+            self._rate(other.row, other.ranks, self._shared(other.ranks, other, placement))
+            for other in others
+        ]
+        own = self._rate(
+            self.world.book.row_of[placement.job], placement.ranks, self._shared(placement.ranks)
+        )
         if min([own, *rates]) > 0.0:
             return own
-        if self.world.pairs is not None and all(other.goes_on for other in others) and not self.fleet.taken(placement.ranks):
+        if (
+            self.world.pairs is not None
+            and all(other.goes_on for other in others)
+            and not self.fleet.taken(placement.ranks)
+        ):
             self._find_impossible(placement, self.world.pairs)
         return 0.0
 
@@ -51,7 +61,10 @@ class Together:
         if pairs is None:
             return
         for key in devices_of(launch.ranks):
-            pairs.meet([hold.launch for hold in self.fleet.holds.get(key, ())], self.fleet.nodes[key[0]].gpu_type)
+            pairs.meet(
+                [hold.launch for hold in self.fleet.holds.get(key, ())],
+                self.fleet.nodes[key[0]].gpu_type,
+            )
 
     def _find_impossible(self, placement: Placement, pairs: PairsSeen) -> None:
         """A policy that went by an estimate has put together what does not fit: now it is known."""
@@ -74,15 +87,23 @@ class Together:
     def _rate(self, row: int, ranks: tuple[RankSeat, ...], shared: Shared) -> float:
         kind = self.world.book.columns.kinds[row]
         alone = self.world.speeds.of(kind, ranks)
-        return self.beside.steps_per_s(kind, alone, sum(len(seat.devices) for seat in ranks), shared)
+        return self.beside.steps_per_s(
+            kind, alone, sum(len(seat.devices) for seat in ranks), shared
+        )
 
-    def _shared(self, ranks: tuple[RankSeat, ...], own: Launch | None = None, more: Placement | None = None) -> Shared:
+    def _shared(
+        self, ranks: tuple[RankSeat, ...], own: Launch | None = None, more: Placement | None = None
+    ) -> Shared:
         """With whom these seats are shared, but for `own` launch, once `more` is there too."""
         book, kinds = self.world.book, self.world.book.columns.kinds
         coming = set(devices_of(more.ranks)) if more is not None else set()
         found = []
         for key in devices_of(ranks):
-            others = [kinds[hold.launch.row] for hold in self.fleet.holds.get(key, ()) if hold.launch is not own]
+            others = [
+                kinds[hold.launch.row]
+                for hold in self.fleet.holds.get(key, ())
+                if hold.launch is not own
+            ]
             if more is not None and key in coming:
                 others.append(kinds[book.row_of[more.job]])
             if others:

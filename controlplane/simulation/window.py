@@ -1,4 +1,6 @@
-"""Which of a long queue's jobs a simulated round looks at, as in ADR 0014: half by age, a quarter by due date, one by turns."""
+"""Which of a long queue's jobs a simulated round looks at, as in ADR 0014: half by age, a quarter
+by due date, one by turns.
+"""
 
 from __future__ import annotations
 
@@ -10,10 +12,11 @@ from policies.snapshot import Floats
 
 
 def window(queue: Sequence[int], most: int, number: int, due_s: Floats) -> Sequence[int]:
-    """Up to `most` rows of the `queue` (rising) for round `number`, rising; all of them where they are no more than that anyhow.
+    """Up to `most` rows of the `queue` (rising) for round `number`, rising; all of them where they
+    are no more than that anyhow.
 
-    `due_s` float64: due date of every row of the workload. The last quarter moves on with every round, so that each job is looked
-    at now and then whatever stands before it.
+    `due_s` float64: due date of every row of the workload. The last quarter moves on with every
+    round, so that each job is looked at now and then whatever stands before it.
     """
     if len(queue) <= most:
         return queue

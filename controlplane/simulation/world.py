@@ -1,9 +1,10 @@
-"""A cluster on a virtual clock: jobs advance by their kind's throughput, and are stopped in two phases like real ones.
+"""A cluster on a virtual clock: jobs advance by their kind's throughput, and are stopped in two
+phases like real ones.
 
-What a policy sees and what applying its plan means are as `controlplane.live` has them: a launch that is asked to stop holds
-its devices until the stop has ended, its job waits meanwhile, whoever was to have those devices is deferred, and the end of the
-stop asks for the next round. Launching, stopping and restarting take no time unless the scene says so. Profile runs are not
-simulated.
+What a policy sees and what applying its plan means are as `controlplane.live` has them: a launch
+that is asked to stop holds its devices until the stop has ended, its job waits meanwhile, whoever
+was to have those devices is deferred, and the end of the stop asks for the next round. Launching,
+stopping and restarting take no time unless the scene says so. Profile runs are not simulated.
 """
 
 from __future__ import annotations
@@ -16,7 +17,16 @@ from typing import Any
 
 import numpy as np
 
-from controlplane.changes import Change, Keep, Migrate, PlacementKey, Preempt, Resize, Start, changes
+from controlplane.changes import (
+    Change,
+    Keep,
+    Migrate,
+    PlacementKey,
+    Preempt,
+    Resize,
+    Start,
+    changes,
+)
 from controlplane.rounds import ENDED_STOP, Applied, LastPlan, Rejected
 from controlplane.simulation.engine import Engine
 from controlplane.simulation.jobs import JobBook, Launch, SimulatedJob
@@ -47,8 +57,8 @@ TRAINING = Purpose.TRAINING
 class SimulatedWorld:
     """World of a simulation. `on_event` is called with the reason whenever a round is wanted.
 
-    `book` holds all jobs of the workload; those come in by `submit`. `hides_running`: snapshots show the queue only, see
-    `controlplane.simulation.shortcuts`.
+    `book` holds all jobs of the workload; those come in by `submit`. `hides_running`: snapshots
+    show the queue only, see `controlplane.simulation.shortcuts`.
     """
 
     def __init__(
@@ -72,8 +82,14 @@ class SimulatedWorld:
         noise = self.luck.power if switches.power_noise else None
         self.meter = meter_of(self.fleet, scene.energy, len(book), noise)
         self.together = Together(self, self.fleet) if isinstance(self.fleet, SharedFleet) else None
-        self.pairs = PairsSeen(scene.kinds, switches.pairs_observed, scene.seed) if switches.pairs_observed < 1.0 else None
-        self.shown = Shown(book, self.luck.seen(scene.kinds if self.pairs is None else self.pairs.kinds), scene)
+        self.pairs = (
+            PairsSeen(scene.kinds, switches.pairs_observed, scene.seed)
+            if switches.pairs_observed < 1.0
+            else None
+        )
+        self.shown = Shown(
+            book, self.luck.seen(scene.kinds if self.pairs is None else self.pairs.kinds), scene
+        )
         self.journal = Journal()
         self.active: list[int] = []
         self.queue: list[int] = []
@@ -91,14 +107,23 @@ class SimulatedWorld:
 
     @property
     def jobs(self) -> Mapping[str, SimulatedJob]:
-        """All jobs submitted so far, by id, in their order, as they are now; for whoever looks, not for every round."""
+        """All jobs submitted so far, by id, in their order, as they are now; for whoever looks, not
+        for every round.
+        """
         of_job: dict[int, list[Launch]] = {row: [] for row in range(self.arrived)}
         for number, row in enumerate(self.journal.row):
             under_way = self.launches.get(row)
             job = self.book.columns.ids[row]
-            known = under_way if under_way is not None and under_way.number == number else self.journal.launch(number, job)
+            known = (
+                under_way
+                if under_way is not None and under_way.number == number
+                else self.journal.launch(number, job)
+            )
             of_job[row].append(known)
-        return {self.book.columns.ids[row]: self.book.job(row, launches) for row, launches in of_job.items()}
+        return {
+            self.book.columns.ids[row]: self.book.job(row, launches)
+            for row, launches in of_job.items()
+        }
 
     @property
     def hides_running(self) -> bool:
@@ -107,7 +132,9 @@ class SimulatedWorld:
 
     @property
     def is_settled(self) -> bool:
-        """Whether a round could change nothing: the policy only starts what waits, and nothing does, or no device is free."""
+        """Whether a round could change nothing: the policy only starts what waits, and nothing
+        does, or no device is free.
+        """
         return self.hides_running and (not self.queue or self.fleet.free <= 0)
 
     @property
@@ -118,10 +145,14 @@ class SimulatedWorld:
     @property
     def is_any_node_away(self) -> bool:
         """Whether a node that was lost will come back."""
-        return bool(self.switches.node_failures_per_day) and any(n.state is NodeState.LOST for n in self.fleet.nodes.values())
+        return bool(self.switches.node_failures_per_day) and any(
+            n.state is NodeState.LOST for n in self.fleet.nodes.values()
+        )
 
     def submit(self, rows: range) -> None:
-        """These jobs of the workload come in now; one that no node can ever run is reported, not let in."""
+        """These jobs of the workload come in now; one that no node can ever run is reported, not
+        let in.
+        """
         self.arrived = rows.stop
         let_in = [row for row in rows if self._can_run(row)]
         for row in let_in:
@@ -135,7 +166,9 @@ class SimulatedWorld:
             self.tell("submission")
 
     def seat(self, placements: Iterable[Placement]) -> None:
-        """What runs already where the simulation begins; a job whose devices are not there, or are taken, waits like the others."""
+        """What runs already where the simulation begins; a job whose devices are not there, or are
+        taken, waits like the others.
+        """
         for placement in placements:
             if placement.job not in self.unplaceable and self.fleet.has(placement.ranks):
                 self._launch(placement)
@@ -146,7 +179,9 @@ class SimulatedWorld:
         if self.pairs is not None:
             self.pairs.look(self.engine.now_s, self.book.columns.kinds)
             self.shown.learn(self.pairs.changed)
-        rows = self.shown.rows(self.queue, self.active, self.number, hides_running=self.hides_running)
+        rows = self.shown.rows(
+            self.queue, self.active, self.number, hides_running=self.hides_running
+        )
         running = None if self.hides_running else self._running
         self._last = self._last.following(
             now_s=self.engine.now_s,
@@ -165,7 +200,9 @@ class SimulatedWorld:
         return self._last_plan
 
     def apply(self, plan: Plan, carried: int | None = None) -> Applied:
-        """Make the plan so, as far as what is the case by then allows: stop, keep, then launch what finds its devices free."""
+        """Make the plan so, as far as what is the case by then allows: stop, keep, then launch what
+        finds its devices free.
+        """
         self._take_time()
         todo = changes(self._current(), plan)
         real = [c for c in todo if not isinstance(c, Keep) or c.changes_term]
@@ -198,7 +235,9 @@ class SimulatedWorld:
         self.tell("node_joined")
 
     def drain(self, node: str, until_s: float) -> None:
-        """A node takes nothing new and must be empty by `until_s`: what still runs there then is asked to stop."""
+        """A node takes nothing new and must be empty by `until_s`: what still runs there then is
+        asked to stop.
+        """
         self.fleet.change_state(node, NodeState.DRAINING, until_s)
         self.engine.at(max(until_s, self.engine.now_s), partial(self._end_drain, node, until_s))
         self.tell("node_drained")
@@ -207,7 +246,9 @@ class SimulatedWorld:
         """A launch fails: its job goes on from its last checkpoint, when it has devices again."""
         if launch.end_s == inf:
             self.book.failed[launch.row] += 1
-            self._release(launch, launch.saved_at(self.engine.now_s, self.switches.checkpoint_every_s))
+            self._release(
+                launch, launch.saved_at(self.engine.now_s, self.switches.checkpoint_every_s)
+            )
             self.tell("failure")
 
     def _end_drain(self, node: str, until_s: float) -> None:
@@ -291,8 +332,13 @@ class SimulatedWorld:
         return None
 
     def foresee_end(self, launch: Launch) -> None:
-        """Its job is done when all steps are, unless it is stopped or fails before, or its speed changes."""
-        work_s, now_s = (int(self.book.total_steps[launch.row]) - launch.start_steps) / launch.steps_per_s, self.engine.now_s
+        """Its job is done when all steps are, unless it is stopped or fails before, or its speed
+        changes.
+        """
+        work_s, now_s = (
+            (int(self.book.total_steps[launch.row]) - launch.start_steps) / launch.steps_per_s,
+            self.engine.now_s,
+        )
         launch.ends_s = max(now_s, launch.first_step_s + work_s)
         self.engine.at(launch.ends_s, partial(self._complete, launch))
         part = self.luck.fails_after(launch.job, int(self.book.launched[launch.row]))
@@ -306,7 +352,10 @@ class SimulatedWorld:
 
     def _end_by_term(self, launch: Launch) -> None:
         if launch.until_s is not None:
-            self.engine.at(max(launch.until_s, self.engine.now_s), partial(self._term_over, launch, launch.until_s))
+            self.engine.at(
+                max(launch.until_s, self.engine.now_s),
+                partial(self._term_over, launch, launch.until_s),
+            )
 
     def _term_over(self, launch: Launch, until_s: float) -> None:
         if launch.until_s == until_s:
@@ -321,8 +370,9 @@ class SimulatedWorld:
         self.engine.after(self.scene.stop_s, partial(self._stopped, launch))
 
     def _end_stops(self) -> None:
-        """End what the plan has stopped where stops take no time; the number of the round that this saves is not given again, so
-        that policies which draw by lot draw the same."""
+        """End what the plan has stopped where stops take no time; the number of the round that this
+        saves is not given again, so that policies which draw by lot draw the same.
+        """
         for launch in self._stopping:
             self._release(launch, launch.steps_at(self.engine.now_s))
         self.number += bool(self._stopping)

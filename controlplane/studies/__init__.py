@@ -1,1 +1,3 @@
-"""Simulations as people ask for them: kept as rows, run by workers in processes of their own, shown on pages and by REST."""
+"""Simulations as people ask for them: kept as rows, run by workers in processes of their own, shown
+on pages and by REST.
+"""

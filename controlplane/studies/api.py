@@ -1,4 +1,6 @@
-"""REST: simulations. Every view parses, calls one service or selector, and answers; who may see what is decided in `selectors`."""
+"""REST: simulations. Every view parses, calls one service or selector, and answers; who may see
+what is decided in `selectors`.
+"""
 
 from __future__ import annotations
 
@@ -25,7 +27,11 @@ from controlplane.models import Simulation
 from controlplane.studies import services
 from controlplane.studies.documents import DocumentError
 from controlplane.studies.folders import read_file
-from controlplane.studies.selectors import SimulationNotFoundError, get_simulation, visible_simulations
+from controlplane.studies.selectors import (
+    SimulationNotFoundError,
+    get_simulation,
+    visible_simulations,
+)
 from controlplane.studies.serializers import (
     SimulationDetailSerializer,
     SimulationSerializer,
@@ -38,7 +44,9 @@ from controlplane.studies.what_if import BusyError, WhatIfError, what_if
 
 STATES = [str(state) for state in Simulation.State]
 FILTERS = [
-    OpenApiParameter("state", OpenApiTypes.STR, enum=STATES, description="Only those in this state"),
+    OpenApiParameter(
+        "state", OpenApiTypes.STR, enum=STATES, description="Only those in this state"
+    ),
     OpenApiParameter("mine", OpenApiTypes.BOOL, description="Only your own"),
 ]
 
@@ -55,7 +63,11 @@ class SimulationViewSet(mixins.ListModelMixin, GenericViewSet[Simulation]):
         rows, query = visible_simulations(_user(self.request)), self.request.query_params
         if wanted := query.get("state"):
             rows = rows.filter(state=wanted) if wanted in STATES else rows.none()
-        return rows.filter(user=_user(self.request)) if query.get("mine", "").lower() in ("1", "true", "yes") else rows
+        return (
+            rows.filter(user=_user(self.request))
+            if query.get("mine", "").lower() in ("1", "true", "yes")
+            else rows
+        )
 
     @extend_schema(parameters=FILTERS)
     def list(self, request: Request, *args: Any, **kwargs: Any) -> Response:
@@ -107,7 +119,9 @@ class SimulationViewSet(mixins.ListModelMixin, GenericViewSet[Simulation]):
         """Take the link back."""
         return self._acted(request, pk, services.simulation_unshare)
 
-    def _acted(self, request: Request, pk: str, act: Callable[[Simulation], Simulation]) -> Response:
+    def _acted(
+        self, request: Request, pk: str, act: Callable[[Simulation], Simulation]
+    ) -> Response:
         return Response(SimulationSerializer(act(_simulation(request, pk))).data)
 
 
@@ -118,7 +132,9 @@ class JsonForErrors(BaseContentNegotiation):
         """The first one."""
         return parsers[0]
 
-    def select_renderer(self, request: Request, renderers: Any, format_suffix: str | None = None) -> Any:
+    def select_renderer(
+        self, request: Request, renderers: Any, format_suffix: str | None = None
+    ) -> Any:
         """The first one, which is JSON's."""
         return renderers[0], renderers[0].media_type
 
@@ -137,7 +153,9 @@ class SimulationFileView(APIView):
         if data is None:
             raise NotFound(f"the simulation is {simulation.state} and has no {self.file}")
         return HttpResponse(
-            data, content_type=self.media_type, headers={"Content-Disposition": f'attachment; filename="{self.file}"'}
+            data,
+            content_type=self.media_type,
+            headers={"Content-Disposition": f'attachment; filename="{self.file}"'},
         )
 
 
@@ -168,7 +186,9 @@ class ReportView(SimulationFileView):
 
     file, media_type = "report.html", "text/html"
 
-    @extend_schema(operation_id="simulation_report", responses={(200, "text/html"): OpenApiTypes.STR})
+    @extend_schema(
+        operation_id="simulation_report", responses={(200, "text/html"): OpenApiTypes.STR}
+    )
     def get(self, request: Request, pk: str) -> HttpResponse:
         """The report as one HTML file that needs no network."""
         return self.answer(request, pk)
@@ -180,7 +200,11 @@ class WhatIfView(APIView):
     @extend_schema(
         operation_id="what_if",
         request=WhatIfInput,
-        responses={200: OpenApiResponse(WhatIfSerializer, "Also where the policy could not decide: see `failure`")},
+        responses={
+            200: OpenApiResponse(
+                WhatIfSerializer, "Also where the policy could not decide: see `failure`"
+            )
+        },
     )
     def post(self, request: Request, name: str) -> Response:
         """Ask a policy what it would decide about the cluster as it is. Nothing is changed."""
@@ -190,7 +214,12 @@ class WhatIfView(APIView):
         if cluster is None:
             raise NotFound(f"there is no cluster {name}")
         try:
-            found = what_if(_user(request), cluster, given.validated_data["policy"], given.validated_data.get("parameters", {}))
+            found = what_if(
+                _user(request),
+                cluster,
+                given.validated_data["policy"],
+                given.validated_data.get("parameters", {}),
+            )
         except WhatIfError as error:
             raise ValidationError({error.field: [str(error)]}) from None
         except BusyError as error:

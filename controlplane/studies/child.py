@@ -1,10 +1,12 @@
-"""`python -m controlplane.studies.child FOLDER`: runs the study of FOLDER/study.json there, in a process that knows no database.
+"""`python -m controlplane.studies.child FOLDER`: runs the study of FOLDER/study.json there, in a
+process that knows no database.
 
-It tells its progress on standard output, one JSON object a line: {"progress": 0.25, "message": "...", "left_s": 60}, at the end
-{"done": true}, {"error": "..."} where the study cannot be run, {"busy": true} where another process works in the folder.
+It tells its progress on standard output, one JSON object a line: {"progress": 0.25, "message":
+"...", "left_s": 60}, at the end {"done": true}, {"error": "..."} where the study cannot be run,
+{"busy": true} where another process works in the folder.
 
-It yields to everything else on the machine, may not take more memory than it is given, and ends with its parent. What has been
-finished in the folder before is not done again.
+It yields to everything else on the machine, may not take more memory than it is given, and ends
+with its parent. What has been finished in the folder before is not done again.
 """
 
 from __future__ import annotations
@@ -49,8 +51,12 @@ def main() -> int:
         say({"busy": True})
     except MemoryError:
         say({"error": f"it needs more than {given.memory_gb:g} GB of memory"})
-    except Exception as error:  # anybody's policy runs here: whatever it raises ends this study and is told
-        say({"error": f"{type(error).__name__}: {error}" if not _is_expected(error) else str(error)})
+    except (
+        Exception
+    ) as error:  # anybody's policy runs here: whatever it raises ends this study and is told
+        say(
+            {"error": f"{type(error).__name__}: {error}" if not _is_expected(error) else str(error)}
+        )
     else:
         say({"done": True})
         return 0
@@ -67,14 +73,18 @@ def run(folder: Path, processes: int, say: Say) -> None:
 
 def _told(progress: StudyProgress) -> dict[str, Any]:
     over = progress.finished + progress.failed
-    under_way = "".join(f", {r.label} with seed {r.seed}: {100 * r.fraction:.0f}%" for r in progress.running[:SHOWN])
+    under_way = "".join(
+        f", {r.label} with seed {r.seed}: {100 * r.fraction:.0f}%" for r in progress.running[:SHOWN]
+    )
     failed = f", {progress.failed} failed" if progress.failed else ""
     message = f"{over} of {progress.total} runs done{failed}{under_way}"
     return {"progress": progress.fraction, "message": message, "left_s": progress.left_s}
 
 
 def _is_expected(error: Exception) -> bool:
-    """Whether the message was written for people: those of studies, workloads, clusters and policies are."""
+    """Whether the message was written for people: those of studies, workloads, clusters and
+    policies are.
+    """
     from policies.base import PolicyError
 
     return isinstance(error, ValueError | PolicyError) and type(error) is not ValueError
@@ -88,7 +98,10 @@ def _settle(parent: int | None, memory_gb: float) -> None:
     if memory_gb:
         _, most = resource.getrlimit(resource.RLIMIT_DATA)
         wanted = int(memory_gb * GB)
-        resource.setrlimit(resource.RLIMIT_DATA, (wanted if most == resource.RLIM_INFINITY else min(wanted, most), most))
+        resource.setrlimit(
+            resource.RLIMIT_DATA,
+            (wanted if most == resource.RLIM_INFINITY else min(wanted, most), most),
+        )
 
 
 def _arguments() -> argparse.Namespace:

@@ -1,6 +1,8 @@
-"""What a plan comes to if it were made so now, and how it differs from what is the case. Pure: snapshots and plans in, figures out.
+"""What a plan comes to if it were made so now, and how it differs from what is the case. Pure:
+snapshots and plans in, figures out.
 
-Both plans are measured with one yardstick, the snapshot's throughputs, whatever their policies predicted.
+Both plans are measured with one yardstick, the snapshot's throughputs, whatever their policies
+predicted.
 """
 
 from __future__ import annotations
@@ -22,9 +24,11 @@ from policies.snapshot import JobView, Purpose, RankSeat, Snapshot
 
 @dataclass(frozen=True, slots=True)
 class Figures:
-    """What a plan comes to. Costs in the cluster's currency; those of jobs that have GPUs count until each job's end.
+    """What a plan comes to. Costs in the cluster's currency; those of jobs that have GPUs count
+    until each job's end.
 
-    `tardiness_cost_waiting`: of jobs without GPUs, could each start now where it is fastest; the least it can be.
+    `tardiness_cost_waiting`: of jobs without GPUs, could each start now where it is fastest; the
+    least it can be.
     """
 
     policy: str
@@ -46,7 +50,9 @@ class Figures:
 
 @dataclass(frozen=True, slots=True)
 class Stretch:
-    """A placement from now to its expected end, in seconds since the epoch; `to_s` is None where the speed is not known."""
+    """A placement from now to its expected end, in seconds since the epoch; `to_s` is None where
+    the speed is not known.
+    """
 
     placement: Placement
     to_s: float | None
@@ -59,7 +65,9 @@ def stretches(plan: Plan, snapshot: Snapshot) -> tuple[Stretch, ...]:
     found = []
     for placement in plan.placements:
         job = jobs.get(placement.job)
-        speed = expected.steps_per_s(placement, _steps_per_s(snapshot, job, placement)) if job else 0.0
+        speed = (
+            expected.steps_per_s(placement, _steps_per_s(snapshot, job, placement)) if job else 0.0
+        )
         before = running.get(placement.key)
         moves = before is None or _seats(before.ranks) != _seats(placement.ranks)
         began = job is not None and job.remaining_steps < job.total_steps
@@ -72,7 +80,9 @@ def stretches(plan: Plan, snapshot: Snapshot) -> tuple[Stretch, ...]:
 def figures(plan: Plan, snapshot: Snapshot, ends: tuple[Stretch, ...] | None = None) -> Figures:
     """What the plan comes to; `ends` are its stretches where they are known already."""
     ends = stretches(plan, snapshot) if ends is None else ends
-    used = Counter(node for node, _ in {key for p in plan.placements for key in devices_of(p.ranks)})
+    used = Counter(
+        node for node, _ in {key for p in plan.placements for key in devices_of(p.ranks)}
+    )
     training = {s.placement.job: s.to_s for s in ends if s.placement.purpose is Purpose.TRAINING}
     watts, step = power_w(snapshot.node_by_id, used), snapshot.energy_at(snapshot.now_s)
     placed, waiting = _lateness(snapshot, training)
@@ -107,7 +117,9 @@ def sides(change: Change) -> tuple[tuple[RankSeat, ...], tuple[RankSeat, ...]]:
             return (), placement.ranks
         case Preempt(before=before):
             return before.ranks, ()
-        case Migrate(placement=placement, before=before) | Resize(placement=placement, before=before):
+        case (
+            Migrate(placement=placement, before=before) | Resize(placement=placement, before=before)
+        ):
             return before.ranks, placement.ranks
     return (), ()
 
@@ -121,8 +133,14 @@ def _seats(ranks: tuple[RankSeat, ...]) -> list[tuple[str, tuple[str, ...]]]:
 
 
 def _steps_per_s(snapshot: Snapshot, job: JobView, placement: Placement) -> float:
-    """The job's speed there alone, by type, number of GPUs, and whether it is spread over nodes; 0 if unknown."""
-    types = {snapshot.node_by_id[s.node].gpu_type for s in placement.ranks if s.node in snapshot.node_by_id}
+    """The job's speed there alone, by type, number of GPUs, and whether it is spread over nodes; 0
+    if unknown.
+    """
+    types = {
+        snapshot.node_by_id[s.node].gpu_type
+        for s in placement.ranks
+        if s.node in snapshot.node_by_id
+    }
     if len(types) != 1 or job.kind not in snapshot.kind_index:
         return 0.0
     gpu_type, gpus, spread = types.pop(), placement.gpus, len({s.node for s in placement.ranks}) > 1
@@ -147,7 +165,9 @@ def _lateness(snapshot: Snapshot, ends: dict[str, float | None]) -> tuple[float,
 
 
 def _fastest_s(snapshot: Snapshot) -> list[float]:
-    """Seconds that each job takes where it is fastest of all it may use; inf where nothing is known."""
+    """Seconds that each job takes where it is fastest of all it may use; inf where nothing is
+    known.
+    """
     speeds = snapshot.throughputs
     gpus = np.arange(speeds.shape[2])
     found = []
@@ -160,8 +180,8 @@ def _fastest_s(snapshot: Snapshot) -> list[float]:
 
 
 def _energy_cost(snapshot: Snapshot, ends: tuple[Stretch, ...]) -> float:
-    """Sum over nodes of what their power costs while they have work, at the prices of each time; a GPU works until its last job
-    ends.
+    """Sum over nodes of what their power costs while they have work, at the prices of each time; a
+    GPU works until its last job ends.
     """
     until_s: dict[tuple[str, str], float] = {}
     for stretch in ends:

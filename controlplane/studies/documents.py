@@ -1,7 +1,8 @@
-"""From the study that somebody asks for to the one that is run: checked, with live clusters and histories written out.
+"""From the study that somebody asks for to the one that is run: checked, with live clusters and
+histories written out.
 
-A study from the network may name no file of the server and run no code of its own: traces come as text, policies are the registered
-ones.
+A study from the network may name no file of the server and run no code of its own: traces come as
+text, policies are the registered ones.
 """
 
 from __future__ import annotations
@@ -28,8 +29,9 @@ MOST_GPUS = 100_000
 MOST_BANDS, MOST_CLUSTER_DAYS = 48, 400
 MOST_DAYS = 366
 TRIED_CHARACTERS = 256 * 1024
-"""Traces up to this length (some thousand jobs) are read when they are handed in, in tens of milliseconds: who sends what is no
-trace is told at once. Of longer ones the simulation itself says it.
+"""Traces up to this length (some thousand jobs) are read when they are handed in, in tens of
+milliseconds: who sends what is no trace is told at once. Of longer ones the simulation itself says
+it.
 """
 
 
@@ -37,7 +39,11 @@ class DocumentError(ValueError):
     """A study that cannot be run; `fields` holds messages by field."""
 
     def __init__(self, fields: dict[str, list[str]]) -> None:
-        super().__init__("; ".join(f"{name}: {message}" for name, messages in fields.items() for message in messages))
+        super().__init__(
+            "; ".join(
+                f"{name}: {message}" for name, messages in fields.items() for message in messages
+            )
+        )
         self.fields = fields
 
 
@@ -57,7 +63,9 @@ def resolved(user: User, asked: Mapping[str, Any]) -> Resolved:
         start_s = None
         if isinstance(workload := given.get("workload"), Mapping):
             given["workload"] = _workload(user, _of_cluster(workload, given.get("cluster")))
-            if workload.get("type") == "history":  # at the prices of the time when its first job came in
+            if (
+                workload.get("type") == "history"
+            ):  # at the prices of the time when its first job came in
                 start_s = min(job["arrival_s"] for job in given["workload"]["jobs"])
         if isinstance(cluster := given.get("cluster"), Mapping):
             given["cluster"] = _cluster(user, cluster, start_s)
@@ -76,7 +84,10 @@ def _cluster(user: User, spec: Mapping[str, Any], start_s: float | None) -> Mapp
         _check_cluster(spec)
         return spec
     if extra := sorted(set(spec) - {"live"}):
-        raise StudyError(f"cluster.{extra[0]}: cannot be given with `live`, which takes everything from the live cluster")
+        raise StudyError(
+            f"cluster.{extra[0]}: cannot be given with `live`, which takes everything from the live"
+            " cluster"
+        )
     return cluster_spec(user, _named(spec["live"], "cluster.live"), start_s)
 
 
@@ -84,12 +95,24 @@ def _check_cluster(spec: Mapping[str, Any]) -> None:
     """Sizes, before anything is built of them; whatever else is wrong is found when it is."""
     nodes = [node for node in _items(spec.get("nodes")) if isinstance(node, Mapping)]
     counts = [(_count(node.get("count", 1)), _count(node.get("gpus", 1))) for node in nodes]
-    if sum(count for count, _ in counts) > MOST_NODES or sum(count * gpus for count, gpus in counts) > MOST_GPUS:
-        raise StudyError(f"cluster.nodes: at most {MOST_NODES:,} nodes with {MOST_GPUS:,} GPUs are simulated here")
+    if (
+        sum(count for count, _ in counts) > MOST_NODES
+        or sum(count * gpus for count, gpus in counts) > MOST_GPUS
+    ):
+        raise StudyError(
+            f"cluster.nodes: at most {MOST_NODES:,} nodes with {MOST_GPUS:,} GPUs are simulated"
+            " here"
+        )
     energy = spec.get("energy")
     bands = len(_items(energy.get("by_hour"))) if isinstance(energy, Mapping) else 0
-    if max(bands, len(_items(spec.get("power_caps")))) > MOST_BANDS or _count(spec.get("days", 1)) > MOST_CLUSTER_DAYS:
-        raise StudyError(f"cluster.energy: at most {MOST_BANDS} prices or caps by hour for {MOST_CLUSTER_DAYS} days are taken")
+    if (
+        max(bands, len(_items(spec.get("power_caps")))) > MOST_BANDS
+        or _count(spec.get("days", 1)) > MOST_CLUSTER_DAYS
+    ):
+        raise StudyError(
+            f"cluster.energy: at most {MOST_BANDS} prices or caps by hour for {MOST_CLUSTER_DAYS}"
+            " days are taken"
+        )
 
 
 def _items(value: object) -> Sequence[Any]:
@@ -113,26 +136,39 @@ def _workload(user: User, spec: Mapping[str, Any]) -> Mapping[str, Any]:
     if of == "queue":
         return _queue(user, spec)
     for path in _paths(spec, "workload"):
-        raise StudyError(f"{path}: the server's files cannot be read; send the trace as `text`, Gavel's tables as `tables`")
+        raise StudyError(
+            f"{path}: the server's files cannot be read; send the trace as `text`, Gavel's tables"
+            " as `tables`"
+        )
     wanted = spec.get("jobs")
     if isinstance(wanted, int) and wanted > MOST_JOBS:
         raise StudyError(f"workload.jobs: must be at most {MOST_JOBS:,} here, not {wanted:,}")
     if isinstance(nodes := spec.get("nodes"), int) and nodes > MOST_NODES:
         raise StudyError(f"workload.nodes: must be at most {MOST_NODES:,} here, not {nodes:,}")
     if spec.get("type") not in TYPES:
-        raise StudyError(f"workload.type: must be one of {', '.join((*TYPES, *LIVE))}, not {spec.get('type')!r:.60}")
+        raise StudyError(
+            f"workload.type: must be one of {', '.join((*TYPES, *LIVE))}, not"
+            f" {spec.get('type')!r:.60}"
+        )
     return spec
 
 
 def _history(user: User, spec: Mapping[str, Any]) -> Mapping[str, Any]:
     if extra := sorted(set(spec) - {"type", "cluster", "days"}):
-        raise StudyError(f"workload.{extra[0]}: no such option of a history; known are: cluster, days")
+        raise StudyError(
+            f"workload.{extra[0]}: no such option of a history; known are: cluster, days"
+        )
     days = spec.get("days", 7)
     if isinstance(days, bool) or not isinstance(days, int | float) or not 0 < days <= MOST_DAYS:
-        raise StudyError(f"workload.days: must be more than 0 and at most {MOST_DAYS}, not {days!r:.60}")
+        raise StudyError(
+            f"workload.days: must be more than 0 and at most {MOST_DAYS}, not {days!r:.60}"
+        )
     found = history(user, _named(spec.get("cluster"), "workload.cluster"), float(days))
     if not found["jobs"]:
-        raise StudyError(f"workload.days: you may see no job of this cluster that was submitted in the last {days:g} days")
+        raise StudyError(
+            "workload.days: you may see no job of this cluster that was submitted in the last"
+            f" {days:g} days"
+        )
     return found
 
 
@@ -141,20 +177,33 @@ def _queue(user: User, spec: Mapping[str, Any]) -> Mapping[str, Any]:
         raise StudyError(f"workload.{extra[0]}: no such option of a queue; known are: cluster")
     found = queue(user, _named(spec.get("cluster"), "workload.cluster"))
     if not found["jobs"]:
-        raise StudyError("workload: you may see no job of this cluster that waits or runs now at a speed that is known")
+        raise StudyError(
+            "workload: you may see no job of this cluster that waits or runs now at a speed that is"
+            " known"
+        )
     return found
 
 
 def _named(name: object, field: str) -> Cluster:
-    found = Cluster.objects.filter(name=name).first() if isinstance(name, str) and "\0" not in name else None
+    found = (
+        Cluster.objects.filter(name=name).first()
+        if isinstance(name, str) and "\0" not in name
+        else None
+    )
     if found is None:
-        known = ", ".join(Cluster.objects.order_by("name").values_list("name", flat=True)) or "none yet"
-        raise StudyError(f"{field}: must be the name of a cluster, not {name!r:.60}; known are: {known}")
+        known = (
+            ", ".join(Cluster.objects.order_by("name").values_list("name", flat=True)) or "none yet"
+        )
+        raise StudyError(
+            f"{field}: must be the name of a cluster, not {name!r:.60}; known are: {known}"
+        )
     return found
 
 
 def _paths(value: object, at: str) -> Iterator[str]:
-    """Every field that names a file, wherever it is; what is no text names none (a kind has a list of throughputs)."""
+    """Every field that names a file, wherever it is; what is no text names none (a kind has a list
+    of throughputs).
+    """
     if isinstance(value, Mapping):
         for name, inner in value.items():
             if name in FILES and inner and isinstance(inner, str):
@@ -181,7 +230,13 @@ def _check_text(asked: Mapping[str, Any]) -> None:
 def _check_size(study: Study) -> None:
     runs = len(study.policies) * len(study.seeds)
     if runs > MOST_RUNS:
-        raise DocumentError({"seeds": [f"{runs} runs (policies times seeds) are too many here; at most {MOST_RUNS}"]})
+        raise DocumentError(
+            {
+                "seeds": [
+                    f"{runs} runs (policies times seeds) are too many here; at most {MOST_RUNS}"
+                ]
+            }
+        )
 
 
 def _try_trace(study: Study) -> None:
@@ -191,7 +246,9 @@ def _try_trace(study: Study) -> None:
     try:
         study.load(study.seeds[0])
     except WorkloadError as error:
-        raise DocumentError({"workload": [line.strip() for line in str(error).splitlines()]}) from None
+        raise DocumentError(
+            {"workload": [line.strip() for line in str(error).splitlines()]}
+        ) from None
 
 
 def _by_field(message: str) -> dict[str, list[str]]:

@@ -1,6 +1,8 @@
-"""Where simulations work: a folder each, for the server's user alone, on the machine of the worker that runs them.
+"""Where simulations work: a folder each, for the server's user alone, on the machine of the worker
+that runs them.
 
-It holds what an interrupted study needs to go on. What a study comes to goes into the database, so that every web process has it.
+It holds what an interrupted study needs to go on. What a study comes to goes into the database, so
+that every web process has it.
 """
 
 from __future__ import annotations
@@ -45,8 +47,12 @@ def remove_folder(simulation: Simulation) -> None:
 def sweep() -> int:
     """Remove the folders of simulations that are over or deleted; how many there were."""
     root = Path(settings.SIMULATIONS_DIR)
-    there = {pk: path for path in (root.iterdir() if root.is_dir() else ()) if (pk := _uuid(path.name))}
-    active = set(Simulation.objects.filter(pk__in=there, state__in=ACTIVE).values_list("pk", flat=True))
+    there = {
+        pk: path for path in (root.iterdir() if root.is_dir() else ()) if (pk := _uuid(path.name))
+    }
+    active = set(
+        Simulation.objects.filter(pk__in=there, state__in=ACTIVE).values_list("pk", flat=True)
+    )
     over = [path for pk, path in there.items() if pk not in active]
     for path in over:
         shutil.rmtree(path, ignore_errors=True)
@@ -54,21 +60,37 @@ def sweep() -> int:
 
 
 def packed_files(simulation: Simulation, folder: Path) -> list[SimulationFile]:
-    """What the study came to, as rows to be written. TooLargeError names a file that is too large."""
+    """What the study came to, as rows to be written. TooLargeError names a file that is too
+    large.
+    """
     found = []
     for name in FILES:
         path = folder / name
         if not path.exists():
             continue
         if (size := path.stat().st_size) > LARGEST:
-            raise TooLargeError(f"{name} has {size:,} bytes, more than {LARGEST:,}: simulate fewer jobs or seeds at once")
-        found.append(SimulationFile(simulation=simulation, name=name, size=size, data=zlib.compress(path.read_bytes(), LEVEL)))
+            raise TooLargeError(
+                f"{name} has {size:,} bytes, more than {LARGEST:,}: simulate fewer jobs or seeds at"
+                " once"
+            )
+        found.append(
+            SimulationFile(
+                simulation=simulation,
+                name=name,
+                size=size,
+                data=zlib.compress(path.read_bytes(), LEVEL),
+            )
+        )
     return found
 
 
 def read_file(simulation: Simulation, name: str) -> bytes | None:
     """A file that the simulation came to; None if it has none of that name."""
-    data = SimulationFile.objects.filter(simulation=simulation, name=name).values_list("data", flat=True).first()
+    data = (
+        SimulationFile.objects.filter(simulation=simulation, name=name)
+        .values_list("data", flat=True)
+        .first()
+    )
     return None if data is None else zlib.decompress(data)
 
 

@@ -1,4 +1,6 @@
-"""Hints to workers that a simulation waits. One that is lost is sent again by the reconciler; one too many finds nothing to do."""
+"""Hints to workers that a simulation waits. One that is lost is sent again by the reconciler; one
+too many finds nothing to do.
+"""
 
 from __future__ import annotations
 
@@ -14,7 +16,9 @@ EXPIRES_S = 10.0
 
 def hint_simulations() -> None:
     """Tell the workers."""
-    from controlplane.tasks import run_simulation  # the task module imports the loop, which pages need not
+    from controlplane.tasks import (
+        run_simulation,
+    )  # the task module imports the loop, which pages need not
 
     try:
         run_simulation.apply_async(expires=EXPIRES_S)

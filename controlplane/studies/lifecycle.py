@@ -1,4 +1,5 @@
-"""The life of a simulation: which move leads from which state to which. Pure; the table is the contract.
+"""The life of a simulation: which move leads from which state to which. Pure; the table is the
+contract.
 
 queued -> running -> done | failed
   ^---------'  (its worker died, or stopped: it goes on)
@@ -45,7 +46,9 @@ class IllegalSimulationMoveError(Exception):
 
 
 def check_move(state: S, move: M) -> S:
-    """The state that `move` leads to from `state`; IllegalSimulationMoveError where the table has none."""
+    """The state that `move` leads to from `state`; IllegalSimulationMoveError where the table has
+    none.
+    """
     try:
         return MOVES[state, move]
     except KeyError:

@@ -46,11 +46,14 @@ PRICED_S = 31 * 86_400.0
 Places = Mapping[tuple[str, str], tuple[str, str]]
 """(node, device) as a cluster file calls them, by the live ones."""
 
-_JOB, _KIND, _STEP, _TYPE, _TEAM = (Form(of, RULES) for of in (JobView, KindView, EnergyStep, GpuTypeView, TeamView))
+_JOB, _KIND, _STEP, _TYPE, _TEAM = (
+    Form(of, RULES) for of in (JobView, KindView, EnergyStep, GpuTypeView, TeamView)
+)
 
 
 def cluster_spec(user: User, cluster: Cluster, start_s: float | None = None) -> dict[str, Any]:
-    """The cluster as it is now, as a cluster file: nodes that are not lost with their healthy GPUs, prices, caps, the user's teams.
+    """The cluster as it is now, as a cluster file: nodes that are not lost with their healthy GPUs,
+    prices, caps, the user's teams.
 
     The simulation starts at the prices of `start_s` (seconds since the epoch; now where left out).
     """
@@ -60,9 +63,11 @@ def cluster_spec(user: User, cluster: Cluster, start_s: float | None = None) -> 
     steps = price_steps(cluster, start_s, start_s + PRICED_S)
     nodes = [_node(node) for node in _written(snapshot)]
     spec: dict[str, Any] = {
-        "name": cluster.name, "currency": cluster.currency, "round_s": cluster.period_s, "horizon_s": cluster.horizon_s,
+        "name": cluster.name, "currency": cluster.currency, "round_s": cluster.period_s,
+        "horizon_s": cluster.horizon_s,
         "gpu_types": [_TYPE.write(gpu, "") for gpu in snapshot.gpu_types], "nodes": nodes,
-        "emissions_cost_per_kg": snapshot.emissions_cost_per_kg, "power_cap_w": snapshot.power_cap_w,
+        "emissions_cost_per_kg": snapshot.emissions_cost_per_kg,
+        "power_cap_w": snapshot.power_cap_w,
         "energy": {"steps": [_STEP.write(_from(step, start_s), "") for step in steps]},
         "teams": [_TEAM.write(team_view(team), "") for team in teams_of(user)],
     }  # fmt: skip
@@ -70,7 +75,11 @@ def cluster_spec(user: User, cluster: Cluster, start_s: float | None = None) -> 
 
 
 def _written(snapshot: Snapshot) -> list[NodeView]:
-    return [node for node in snapshot.nodes if node.state is not NodeState.LOST and any(d.healthy for d in node.devices)]
+    return [
+        node
+        for node in snapshot.nodes
+        if node.state is not NodeState.LOST and any(d.healthy for d in node.devices)
+    ]
 
 
 def _from(step: EnergyStep, start_s: float) -> EnergyStep:
@@ -80,18 +89,23 @@ def _from(step: EnergyStep, start_s: float) -> EnergyStep:
 def _node(node: NodeView) -> dict[str, Any]:
     healthy = [device for device in node.devices if device.healthy]
     return {
-        "name": node.name, "gpu_type": node.gpu_type, "gpus": len(healthy), "power_w": list(node.power_w[: len(healthy) + 1]),
-        "gpu_memory_gb": min(device.memory_gb for device in healthy), "slots": min(device.slots for device in healthy),
+        "name": node.name, "gpu_type": node.gpu_type, "gpus": len(healthy),
+        "power_w": list(node.power_w[: len(healthy) + 1]),
+        "gpu_memory_gb": min(device.memory_gb for device in healthy),
+        "slots": min(device.slots for device in healthy),
         "cores": node.cores, "memory_gb": node.memory_gb, "resources": dict(node.resources),
-        "labels": [label for label in node.labels if not is_own(label)], "role": node.role.value, "rack": node.rack,
+        "labels": [label for label in node.labels if not is_own(label)], "role": node.role.value,
+        "rack": node.rack,
         "link_gbps": node.link_gbps,
     }  # fmt: skip
 
 
 def queue(user: User, cluster: Cluster) -> dict[str, Any]:
-    """The jobs that a round would see now, as a workload: what waits comes in at once, what runs has its GPUs and goes on.
+    """The jobs that a round would see now, as a workload: what waits comes in at once, what runs
+    has its GPUs and goes on.
 
-    Only jobs that the user may see; operators see all. Those whose speed is not known yet are left out and counted in its note.
+    Only jobs that the user may see; operators see all. Those whose speed is not known yet are left
+    out and counted in its note.
     """
     now_s = time.time()
     snapshot = observe(cluster.pk, now_s, cluster.round_number, profiling.selectors).snapshot
@@ -105,8 +119,13 @@ def queue(user: User, cluster: Cluster) -> dict[str, Any]:
     running = sum(bool(job.running) for job in jobs)
     return {
         "type": "jobs",
-        "name": f"{cluster.name}, its queue at {datetime.fromtimestamp(now_s, UTC):%Y-%m-%d %H:%M} UTC",
-        "note": f"{running:,} running and {len(jobs) - running:,} waiting" + _left_out(len(seen) - len(known)),
+        "name": (
+            f"{cluster.name}, its queue at {datetime.fromtimestamp(now_s, UTC):%Y-%m-%d %H:%M} UTC"
+        ),
+        "note": (
+            f"{running:,} running and {len(jobs) - running:,} waiting"
+            + _left_out(len(seen) - len(known))
+        ),
         "jobs": [_JOB.write(job, "") for job in jobs],
         "kinds": _kinds(kinds, {job.kind for job in jobs}),
         "seated": True,
@@ -114,9 +133,14 @@ def queue(user: User, cluster: Cluster) -> dict[str, Any]:
 
 
 def _kinds(kinds: Mapping[str, KindView], shown: Collection[str]) -> list[dict[str, Any]]:
-    """Those shown, with their pairs among themselves: the other kinds may be ones that the user may not see."""
+    """Those shown, with their pairs among themselves: the other kinds may be ones that the user may
+    not see.
+    """
     found = [kinds[name] for name in sorted(shown)]
-    return [_KIND.write(replace(k, pairs=tuple(p for p in k.pairs if p.other in shown)), "") for k in found]
+    return [
+        _KIND.write(replace(k, pairs=tuple(p for p in k.pairs if p.other in shown)), "")
+        for k in found
+    ]
 
 
 def _left_out(unknown: int) -> str:
@@ -132,7 +156,9 @@ def _places(snapshot: Snapshot) -> Places:
 
 
 def _queued(job: JobView, now_s: float, known: Mapping[str, JobView], places: Places) -> JobView:
-    """The job as the simulation of a cluster file takes it: there from now on, with what is left to do."""
+    """The job as the simulation of a cluster file takes it: there from now on, with what is left to
+    do.
+    """
     return replace(
         job,
         arrival_s=now_s,
@@ -144,22 +170,27 @@ def _queued(job: JobView, now_s: float, known: Mapping[str, JobView], places: Pl
 
 
 def _is_there(run: Running, places: Places) -> bool:
-    return run.purpose is Purpose.TRAINING and all((seat.node, d) in places for seat in run.ranks for d in seat.devices)
+    return run.purpose is Purpose.TRAINING and all(
+        (seat.node, d) in places for seat in run.ranks for d in seat.devices
+    )
 
 
 def _seated(run: Running, places: Places) -> Running:
     def seat(of: RankSeat) -> RankSeat:
         found = [places[of.node, device] for device in of.devices]
-        return replace(of, node=found[0][0] if found else of.node, devices=tuple(device for _, device in found))
+        return replace(
+            of, node=found[0][0] if found else of.node, devices=tuple(device for _, device in found)
+        )
 
     return replace(run, ranks=tuple(seat(rank) for rank in run.ranks))
 
 
 def history(user: User, cluster: Cluster, days: float) -> dict[str, Any]:
-    """The jobs that were submitted in the last days, as a workload: each whole, as it was described, at the speeds known now.
+    """The jobs that were submitted in the last days, as a workload: each whole, as it was
+    described, at the speeds known now.
 
-    Only jobs that the user may see; operators see all. Jobs that were cancelled are left out, for nobody knows how long they would
-    have run.
+    Only jobs that the user may see; operators see all. Jobs that were cancelled are left out, for
+    nobody knows how long they would have run.
     """
     since = timezone.now() - timedelta(days=days)
     jobs = (
@@ -168,7 +199,9 @@ def history(user: User, cluster: Cluster, days: float) -> dict[str, Any]:
         .exclude(state__in=(JobState.CANCELLED, JobState.CANCELLING))
     )
     rows = list(_newest(jobs))
-    older = f"; older ones than the newest {MOST_JOBS:,} are left out" if len(rows) == MOST_JOBS else ""
+    older = (
+        f"; older ones than the newest {MOST_JOBS:,} are left out" if len(rows) == MOST_JOBS else ""
+    )
     kinds = profiling.selectors.kind_views(cluster, sorted({job.kind_id for job in rows}))
     known = {kind.id for kind in kinds if kind.throughputs}
     views = [_view(job) for job in rows if str(job.kind_id) in known]

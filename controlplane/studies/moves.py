@@ -19,10 +19,11 @@ class LostRaceError(Exception):
 
 
 def move_simulation(simulation: Simulation, move: SimulationMove, **values: Any) -> Simulation:
-    """Move `simulation` (as it was read) and set `values` with it; one that stops running gives slot and owner back.
+    """Move `simulation` (as it was read) and set `values` with it; one that stops running gives
+    slot and owner back.
 
-    Raises IllegalSimulationMoveError if the table has no such move, LostRaceError if state or owner have changed since it was
-    read. The given object is brought up to date.
+    Raises IllegalSimulationMoveError if the table has no such move, LostRaceError if state or owner
+    have changed since it was read. The given object is brought up to date.
     """
     before = Simulation.State(simulation.state)
     after = check_move(before, move)

@@ -24,7 +24,8 @@ LOG = "log.txt"
 
 @dataclass(frozen=True, slots=True)
 class Told:
-    """The newest that the process has said: how far it is, and whether and how it has ended (`error` is empty for a good end).
+    """The newest that the process has said: how far it is, and whether and how it has ended
+    (`error` is empty for a good end).
 
     `busy`: it has ended at once, because another process still works in the folder.
     """
@@ -38,11 +39,31 @@ class Told:
 
 
 class StudyProcess:
-    """Runs the study of a folder. A context manager: at its end the process and all its children are gone."""
+    """Runs the study of a folder. A context manager: at its end the process and all its children
+    are gone.
+    """
 
-    def __init__(self, folder: Path, *, processes: int, memory_gb: float, command: Sequence[str] | None = None) -> None:
-        options = ["--processes", str(processes), "--memory-gb", str(memory_gb), "--parent", str(os.getpid())]
-        argv = [*(command or [sys.executable, "-m", "controlplane.studies.child"]), *options, str(folder)]
+    def __init__(
+        self,
+        folder: Path,
+        *,
+        processes: int,
+        memory_gb: float,
+        command: Sequence[str] | None = None,
+    ) -> None:
+        options = [
+            "--processes",
+            str(processes),
+            "--memory-gb",
+            str(memory_gb),
+            "--parent",
+            str(os.getpid()),
+        ]
+        argv = [
+            *(command or [sys.executable, "-m", "controlplane.studies.child"]),
+            *options,
+            str(folder),
+        ]
         with (folder / LOG).open("wb") as log:
             self._process = subprocess.Popen(
                 argv,
@@ -94,15 +115,21 @@ class StudyProcess:
 
     def _hear(self, said: dict[str, Any]) -> None:
         if "error" in said:
-            self.told = Told(self.told.progress, ended=True, error=str(said["error"]) or "it failed")
+            self.told = Told(
+                self.told.progress, ended=True, error=str(said["error"]) or "it failed"
+            )
         elif "done" in said:
             self.told = Told(1.0, ended=True)
         elif "busy" in said:
             self.told = Told(self.told.progress, ended=True, busy=True)
         else:
-            self.told = Told(max(self.told.progress, min(1.0, said["progress"])), said["message"], said["left_s"])
+            self.told = Told(
+                max(self.told.progress, min(1.0, said["progress"])), said["message"], said["left_s"]
+            )
 
     def _gone(self) -> None:
         code = self._process.wait()
         how = f"was killed (signal {-code})" if code < 0 else f"ended with status {code}"
-        self.told = Told(self.told.progress, ended=True, error=f"its process {how} without a result")
+        self.told = Told(
+            self.told.progress, ended=True, error=f"its process {how} without a result"
+        )

@@ -19,16 +19,22 @@ class SimulationNotFoundError(Exception):
 
 
 def visible_simulations(user: User | AnonymousUser) -> QuerySet[Simulation]:
-    """The user's own simulations and those of their teams, for operators all; without their documents."""
+    """The user's own simulations and those of their teams, for operators all; without their
+    documents.
+    """
     rows = Simulation.objects.select_related("user", "team").defer("document")
     if is_operator(user):
         return rows
     teams = Membership.objects.filter(user=user.pk).values("team")
-    return rows.filter(Q(user=user.pk) | Q(team__in=teams)) if user.is_authenticated else rows.none()
+    return (
+        rows.filter(Q(user=user.pk) | Q(team__in=teams)) if user.is_authenticated else rows.none()
+    )
 
 
 def get_simulation(user: User | AnonymousUser, pk: uuid.UUID | str) -> Simulation:
-    """The simulation if this user may see it, else SimulationNotFoundError: a stranger learns not even that it exists."""
+    """The simulation if this user may see it, else SimulationNotFoundError: a stranger learns not
+    even that it exists.
+    """
     try:
         return visible_simulations(user).get(pk=pk)
     except (Simulation.DoesNotExist, ValidationError):
@@ -36,9 +42,15 @@ def get_simulation(user: User | AnonymousUser, pk: uuid.UUID | str) -> Simulatio
 
 
 def shared_simulation(link: str) -> Simulation:
-    """The simulation that a share link leads to, else SimulationNotFoundError, also when it is no longer shared."""
+    """The simulation that a share link leads to, else SimulationNotFoundError, also when it is no
+    longer shared.
+    """
     found = read_link(link)
-    rows = Simulation.objects.defer("document").filter(share_key=found[1], pk=found[0]) if found else Simulation.objects.none()
+    rows = (
+        Simulation.objects.defer("document").filter(share_key=found[1], pk=found[0])
+        if found
+        else Simulation.objects.none()
+    )
     simulation = rows.first()
     if simulation is None:
         raise SimulationNotFoundError("this link leads nowhere, or not any more")

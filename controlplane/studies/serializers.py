@@ -13,9 +13,14 @@ from controlplane.studies.sharing import link_of
 STATES = Simulation.State.choices
 
 STUDY_HELP = {
-    "cluster": 'What a cluster file holds (docs/workloads.md), or {"live": "name"}: the cluster of that name as it is now',
-    "workload": 'By `type`: a generator, a trace as `text`, {"type": "history", "cluster": "name", "days": 7}, or'
-    ' {"type": "queue"}: what waits and runs now',
+    "cluster": (
+        'What a cluster file holds (docs/workloads.md), or {"live": "name"}: the cluster of that'
+        " name as it is now"
+    ),
+    "workload": (
+        'By `type`: a generator, a trace as `text`, {"type": "history", "cluster": "name", "days":'
+        ' 7}, or {"type": "queue"}: what waits and runs now'
+    ),
     "policies": "Policies to compare: name, parameters, label",
     "seeds": "Each policy is run once for each of them",
     "switches": "What may fail or take time; all of it off by default",
@@ -41,8 +46,12 @@ class StudyInput(serializers.Serializer[Any]):
         many=True,
         help_text=STUDY_HELP["policies"],
     )
-    seeds = serializers.ListField(child=serializers.IntegerField(min_value=0), required=False, help_text=STUDY_HELP["seeds"])
-    switches = serializers.DictField(child=serializers.FloatField(), required=False, help_text=STUDY_HELP["switches"])
+    seeds = serializers.ListField(
+        child=serializers.IntegerField(min_value=0), required=False, help_text=STUDY_HELP["seeds"]
+    )
+    switches = serializers.DictField(
+        child=serializers.FloatField(), required=False, help_text=STUDY_HELP["switches"]
+    )
     skip_bad = serializers.BooleanField(required=False, help_text=STUDY_HELP["skip_bad"])
 
 
@@ -58,7 +67,8 @@ class SimulationSerializer(serializers.ModelSerializer[Simulation]):
     class Meta:
         model = Simulation
         fields = [
-            "id", "name", "user", "team", "state", "progress", "left_s", "message", "summary", "share", "created_at", "started_at",
+            "id", "name", "user", "team", "state", "progress", "left_s", "message", "summary",
+            "share", "created_at", "started_at",
             "ended_at",
         ]  # fmt: skip
         read_only_fields = fields
@@ -73,7 +83,9 @@ class SimulationSerializer(serializers.ModelSerializer[Simulation]):
 
 
 class SimulationDetailSerializer(SimulationSerializer):
-    """A simulation with its study, everything that was taken from live clusters and histories written out."""
+    """A simulation with its study, everything that was taken from live clusters and histories
+    written out.
+    """
 
     document = serializers.DictField()
 
@@ -97,14 +109,22 @@ class DecisionSerializer(serializers.Serializer[Any]):
     waiting = serializers.IntegerField(help_text="Jobs that have none")
     gpus = serializers.IntegerField(help_text="GPUs in use")
     power_w = serializers.FloatField(help_text="IT power of the nodes in use")
-    cost_per_h = serializers.FloatField(allow_null=True, help_text="Energy cost per hour at the present price")
-    energy_cost = serializers.FloatField(help_text="Energy of the jobs that have GPUs, until each ends")
+    cost_per_h = serializers.FloatField(
+        allow_null=True, help_text="Energy cost per hour at the present price"
+    )
+    energy_cost = serializers.FloatField(
+        help_text="Energy of the jobs that have GPUs, until each ends"
+    )
     tardiness_cost = serializers.FloatField(help_text="Lateness of those jobs")
-    tardiness_cost_waiting = serializers.FloatField(help_text="Lateness of the others, could each start now where it is fastest")
+    tardiness_cost_waiting = serializers.FloatField(
+        help_text="Lateness of the others, could each start now where it is fastest"
+    )
 
 
 class DifferenceSerializer(serializers.Serializer[Any]):
-    """A job for which the policy would decide otherwise; without name and id where it is another team's."""
+    """A job for which the policy would decide otherwise; without name and id where it is another
+    team's.
+    """
 
     job = serializers.CharField(allow_null=True)
     name = serializers.CharField()
@@ -120,7 +140,9 @@ class WhatIfSerializer(serializers.Serializer[Any]):
     cluster = serializers.CharField()
     currency = serializers.CharField()
     at = serializers.DateTimeField()
-    failure = serializers.CharField(allow_null=True, help_text="Why the policy could not decide; then everything stays")
+    failure = serializers.CharField(
+        allow_null=True, help_text="Why the policy could not decide; then everything stays"
+    )
     current = DecisionSerializer()
     proposed = DecisionSerializer()
     differences = DifferenceSerializer(many=True)

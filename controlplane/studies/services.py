@@ -26,17 +26,29 @@ class SimulationConflictError(Exception):
 
 
 def simulation_create(user: User, asked: Mapping[str, Any]) -> Simulation:
-    """A new simulation of the study asked for, which waits for a worker. DocumentError has messages by field."""
+    """A new simulation of the study asked for, which waits for a worker. DocumentError has messages
+    by field.
+    """
     asked = dict(asked)
     team = asked.pop("team", None) or None
-    found = teams_of(user).filter(name=team).first() if isinstance(team, str) and "\0" not in team else None
+    found = (
+        teams_of(user).filter(name=team).first()
+        if isinstance(team, str) and "\0" not in team
+        else None
+    )
     if team is not None and found is None:
-        raise DocumentError({"team": ["is no team of yours; leave it out to keep the simulation to yourself"]})
+        raise DocumentError(
+            {"team": ["is no team of yours; leave it out to keep the simulation to yourself"]}
+        )
     study = resolved(user, asked)
     if Simulation.objects.filter(user=user, state__in=ACTIVE).count() >= MOST_ACTIVE:
-        raise SimulationConflictError(f"{MOST_ACTIVE} of your simulations wait or run already; cancel some, or wait for them")
+        raise SimulationConflictError(
+            f"{MOST_ACTIVE} of your simulations wait or run already; cancel some, or wait for them"
+        )
     name = str(study.document["name"])[:100]
-    simulation = Simulation.objects.create(name=name, user=user, team=found, document=study.document, summary=study.summary)
+    simulation = Simulation.objects.create(
+        name=name, user=user, team=found, document=study.document, summary=study.summary
+    )
     transaction.on_commit(hint_simulations, robust=True)
     return simulation
 
@@ -47,7 +59,9 @@ def simulation_cancel(simulation: Simulation) -> Simulation:
         try:
             return move_simulation(simulation, SimulationMove.CANCEL)
         except LostRaceError:
-            newest = Simulation.objects.filter(pk=simulation.pk).values_list("state", "owner").first()
+            newest = (
+                Simulation.objects.filter(pk=simulation.pk).values_list("state", "owner").first()
+            )
             if newest is None:
                 raise SimulationConflictError("the simulation has just been deleted") from None
             simulation.state, simulation.owner = newest

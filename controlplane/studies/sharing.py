@@ -1,7 +1,9 @@
-"""Share links: whoever has one may look at one simulation, without an account, until it is taken back.
+"""Share links: whoever has one may look at one simulation, without an account, until it is taken
+back.
 
-A link is the simulation's id and its share key, signed by the server: nobody can make one without the key, which is random, and the
-server's secret. Taking it back forgets the key; sharing again makes another link.
+A link is the simulation's id and its share key, signed by the server: nobody can make one without
+the key, which is random, and the server's secret. Taking it back forgets the key; sharing again
+makes another link.
 """
 
 from __future__ import annotations
@@ -23,7 +25,11 @@ def new_key() -> str:
 
 def link_of(simulation: Simulation) -> str:
     """The last part of the shared simulation's address; empty if it is not shared."""
-    return Signer(salt=_SIGNER).sign(f"{simulation.pk.hex}.{simulation.share_key}") if simulation.share_key else ""
+    return (
+        Signer(salt=_SIGNER).sign(f"{simulation.pk.hex}.{simulation.share_key}")
+        if simulation.share_key
+        else ""
+    )
 
 
 def read_link(link: str) -> tuple[uuid.UUID, str] | None:

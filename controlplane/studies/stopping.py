@@ -1,4 +1,5 @@
-"""Tells the simulations of a worker that it is being stopped, so that they leave at once and go on elsewhere.
+"""Tells the simulations of a worker that it is being stopped, so that they leave at once and go on
+elsewhere.
 
 Celery tells the worker's main process only; the pool's processes share a byte of memory with it.
 """

@@ -3,7 +3,13 @@
 from django.urls import URLPattern, URLResolver, include, path
 from rest_framework.routers import SimpleRouter
 
-from controlplane.studies.api import JobsView, ReportView, ResultsView, SimulationViewSet, WhatIfView
+from controlplane.studies.api import (
+    JobsView,
+    ReportView,
+    ResultsView,
+    SimulationViewSet,
+    WhatIfView,
+)
 
 router = SimpleRouter()
 router.register("simulations", SimulationViewSet, basename="simulation")

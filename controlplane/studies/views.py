@@ -31,12 +31,17 @@ from controlplane.studies.page_selectors import (
     simulations_page,
     sizes_of,
 )
-from controlplane.studies.selectors import SimulationNotFoundError, get_simulation, shared_simulation
+from controlplane.studies.selectors import (
+    SimulationNotFoundError,
+    get_simulation,
+    shared_simulation,
+)
 from controlplane.studies.services import SimulationConflictError
 from controlplane.studies.sharing import link_of
 
-# A report is one file with its script inside. It is shown in a frame of our page, as a document of no origin: it may run its own
-# script and nothing else, reads no cookie, sends no request, and cannot be framed by others.
+# A report is one file with its script inside. It is shown in a frame of our page, as a document of
+# no origin: it may run its own script and nothing else, reads no cookie, sends no request, and
+# cannot be framed by others.
 REPORT_POLICY = {
     "default-src": ["'none'"],
     "script-src": ["'unsafe-inline'"],
@@ -54,7 +59,10 @@ IN_PLACE = ("policies", "switches")
 ACTIONS: dict[str, tuple[Callable[[Simulation], object], str]] = {
     "cancel": (services.simulation_cancel, "The simulation is cancelled."),
     "delete": (services.simulation_delete, "The simulation and all it came to are removed."),
-    "share": (services.simulation_share, "Whoever has the link below can look at this simulation, without an account."),
+    "share": (
+        services.simulation_share,
+        "Whoever has the link below can look at this simulation, without an account.",
+    ),
     "unshare": (services.simulation_unshare, "The link leads nowhere any more."),
 }
 
@@ -91,17 +99,30 @@ def new(request: HttpRequest) -> HttpResponse:
     return redirect("simulation", made.pk)
 
 
-def _form(request: HttpRequest, form: StudyForm, pasted: str = "", problems: dict[str, list[str]] | None = None) -> HttpResponse:
+def _form(
+    request: HttpRequest,
+    form: StudyForm,
+    pasted: str = "",
+    problems: dict[str, list[str]] | None = None,
+) -> HttpResponse:
     context: dict[str, Any] = {"form": form, "pasted": pasted, "problems": problems or {}}
     if problems:
-        shown = (name for name in problems if pasted or (name not in form.fields and name not in IN_PLACE))
-        context["study_problems"] = [m if n == "study" else f"{n}: {m}" for n in shown for m in problems[n]]
+        shown = (
+            name
+            for name in problems
+            if pasted or (name not in form.fields and name not in IN_PLACE)
+        )
+        context["study_problems"] = [
+            m if n == "study" else f"{n}: {m}" for n in shown for m in problems[n]
+        ]
         context["policy_problems"] = [] if pasted else problems.get("policies", [])
     return render(request, "studies/new.html", context, status=422 if problems else 200)
 
 
 def _study_of(user: User, pk: str | None) -> str:
-    """An earlier study as YAML, to be changed; empty where none is asked for, 404 for one the reader may not see."""
+    """An earlier study as YAML, to be changed; empty where none is asked for, 404 for one the
+    reader may not see.
+    """
     if not pk:
         return ""
     found = _found(user, pk)
@@ -116,7 +137,10 @@ def simulation(request: HttpRequest, pk: uuid.UUID) -> HttpResponse:
     context = _context(found)
     if link := link_of(found):
         context["link"] = request.build_absolute_uri(reverse("shared_simulation", args=[link]))
-    context |= {"report": reverse("simulation_report", args=[found.pk]), "kept_until": kept_until(found)}
+    context |= {
+        "report": reverse("simulation_report", args=[found.pk]),
+        "kept_until": kept_until(found),
+    }
     return _page_or_part(request, "studies/simulation.html", "studies/_simulation.html", context)
 
 
@@ -144,7 +168,9 @@ def simulation_file(request: HttpRequest, pk: uuid.UUID, name: str) -> HttpRespo
     if data is None:
         raise Http404(f"there is no {name}")
     kind = DOWNLOADS.get(name, "application/octet-stream")
-    return HttpResponse(data, content_type=kind, headers={"Content-Disposition": f'attachment; filename="{name}"'})
+    return HttpResponse(
+        data, content_type=kind, headers={"Content-Disposition": f'attachment; filename="{name}"'}
+    )
 
 
 @require_GET
@@ -181,8 +207,10 @@ def compare(request: HttpRequest) -> HttpResponse:
     others = [s for s in simulations_page(user, 1).object_list if s.state == Simulation.State.DONE]
     currencies = {results.get("currency") for _, results in done}
     context = {
-        "chosen": {str(s.pk) for s in chosen}, "compared": [s for s, _ in done], "others": others, "most": MOST_COMPARED,
-        "table": results_table([(s.name, results) for s, results in done]) if done else None, "mixed": len(currencies) > 1,
+        "chosen": {str(s.pk) for s in chosen}, "compared": [s for s, _ in done], "others": others,
+        "most": MOST_COMPARED,
+        "table": results_table([(s.name, results) for s, results in done]) if done else None,
+        "mixed": len(currencies) > 1,
     }  # fmt: skip
     return render(request, "studies/compare.html", context)
 
@@ -190,8 +218,10 @@ def compare(request: HttpRequest) -> HttpResponse:
 def _context(found: Simulation) -> dict[str, Any]:
     results = results_of(found) if found.state == Simulation.State.DONE else None
     return {
-        "simulation": found, "summary": found.summary, "active": is_active(found), "percent": 100 * found.progress,
-        "table": results_table([(found.name, results)]) if results else None, "sizes": sizes_of(found) if results else {},
+        "simulation": found, "summary": found.summary, "active": is_active(found),
+        "percent": 100 * found.progress,
+        "table": results_table([(found.name, results)]) if results else None,
+        "sizes": sizes_of(found) if results else {},
     }  # fmt: skip
 
 
@@ -199,13 +229,20 @@ def _report(found: Simulation) -> HttpResponse:
     data = read_file(found, "report.html")
     if data is None:
         raise Http404("there is no report yet")
-    response = HttpResponse(data, content_type="text/html; charset=utf-8", headers={"X-Frame-Options": "SAMEORIGIN"})
+    response = HttpResponse(
+        data, content_type="text/html; charset=utf-8", headers={"X-Frame-Options": "SAMEORIGIN"}
+    )
     response._csp_config = REPORT_POLICY  # type: ignore[attr-defined]  # where django-csp looks for a view's own policy
     return response
 
 
-def _page_or_part(request: HttpRequest, page: str, part: str, context: dict[str, Any]) -> HttpResponse:
-    asked = request.headers.get("HX-Request") == "true" and request.headers.get("HX-History-Restore-Request") != "true"
+def _page_or_part(
+    request: HttpRequest, page: str, part: str, context: dict[str, Any]
+) -> HttpResponse:
+    asked = (
+        request.headers.get("HX-Request") == "true"
+        and request.headers.get("HX-History-Restore-Request") != "true"
+    )
     response = render(request, part if asked else page, context)
     patch_vary_headers(response, ["HX-Request"])
     return response

@@ -1,6 +1,8 @@
-"""What would another policy decide now? The live queue is read, the policy is asked in a process of its own, nothing is applied.
+"""What would another policy decide now? The live queue is read, the policy is asked in a process of
+its own, nothing is applied.
 
-Jobs of other teams are there without their names, as on the timeline: that they take GPUs can be seen, and nothing else.
+Jobs of other teams are there without their names, as on the timeline: that they take GPUs can be
+seen, and nothing else.
 """
 
 from __future__ import annotations
@@ -56,7 +58,9 @@ class BusyError(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Difference:
-    """A job for which the policy decides otherwise; `job` is None, and nothing is said of why, where it is another team's."""
+    """A job for which the policy decides otherwise; `job` is None, and nothing is said of why,
+    where it is another team's.
+    """
 
     job: str | None
     name: str
@@ -86,7 +90,9 @@ class Side:
 
 @dataclass(frozen=True, slots=True)
 class WhatIf:
-    """A policy's decision beside what is the case. `names`: of the jobs that the reader may know of, by id."""
+    """A policy's decision beside what is the case. `names`: of the jobs that the reader may know
+    of, by id.
+    """
 
     cluster: str
     currency: str
@@ -110,8 +116,16 @@ class WhatIf:
         return self.then.figures
 
 
-def what_if(user: User, cluster: Cluster, policy: str, parameters: Mapping[str, Any], solve: Solve | None = None) -> WhatIf:
-    """Ask the policy about the cluster as it is now. WhatIfError for an unknown policy or parameter, BusyError."""
+def what_if(
+    user: User,
+    cluster: Cluster,
+    policy: str,
+    parameters: Mapping[str, Any],
+    solve: Solve | None = None,
+) -> WhatIf:
+    """Ask the policy about the cluster as it is now. WhatIfError for an unknown policy or
+    parameter, BusyError.
+    """
     _check(policy, parameters)
     ask = solve or solve_apart
     with _turn():
@@ -176,14 +190,21 @@ def _names(user: User, snapshot: Snapshot) -> dict[str, str]:
     names = {job.id: job.name for job in snapshot.jobs}
     if is_operator(user):
         return names
-    seen = {str(pk) for pk in visible_jobs(user).filter(pk__in=list(names)).values_list("pk", flat=True)}
+    seen = {
+        str(pk) for pk in visible_jobs(user).filter(pk__in=list(names)).values_list("pk", flat=True)
+    }
     return {job: name for job, name in names.items() if job in seen}
 
 
-def _differences(plan: Plan, snapshot: Snapshot, names: Mapping[str, str]) -> tuple[Difference, ...]:
+def _differences(
+    plan: Plan, snapshot: Snapshot, names: Mapping[str, str]
+) -> tuple[Difference, ...]:
     waiting = {entry.job: entry for entry in plan.waiting}
     places = _places(snapshot)
-    return tuple(_difference(change, waiting, places, names, snapshot) for change in differences(plan, snapshot))
+    return tuple(
+        _difference(change, waiting, places, names, snapshot)
+        for change in differences(plan, snapshot)
+    )
 
 
 def _difference(
@@ -199,31 +220,54 @@ def _difference(
     entry = waiting.get(job)
     why = _why(entry, snapshot, names) if entry and job in names else ""
     known = job if job in names else None
-    return Difference(known, names.get(job, OTHERS), type(change).__name__.lower(), before, after, why)
+    return Difference(
+        known, names.get(job, OTHERS), type(change).__name__.lower(), before, after, why
+    )
 
 
-def _waiting(plan: Plan, present: Plan, snapshot: Snapshot, names: Mapping[str, str]) -> tuple[LeftWaiting, ...]:
+def _waiting(
+    plan: Plan, present: Plan, snapshot: Snapshot, names: Mapping[str, str]
+) -> tuple[LeftWaiting, ...]:
     runs = {placement.job for placement in present.placements}
     entries = [entry for entry in plan.waiting if entry.job in names]
-    return tuple(LeftWaiting(e.job, names[e.job], _why(e, snapshot, names), e.job in runs) for e in entries)
+    return tuple(
+        LeftWaiting(e.job, names[e.job], _why(e, snapshot, names), e.job in runs) for e in entries
+    )
 
 
 def _why(entry: Waiting, snapshot: Snapshot, names: Mapping[str, str]) -> str:
-    detail: dict[str, Any] = {"nodes": entry.nodes, "jobs": entry.jobs, "watts": entry.watts, "earliest_s": entry.earliest_s}
+    detail: dict[str, Any] = {
+        "nodes": entry.nodes,
+        "jobs": entry.jobs,
+        "watts": entry.watts,
+        "earliest_s": entry.earliest_s,
+    }
     if entry.code is WaitCode.RUNTIME_UNAVAILABLE:
-        detail["runtime"] = runtime_of(snapshot.jobs.columns.others["labels"][snapshot.jobs.position[entry.job]])
+        detail["runtime"] = runtime_of(
+            snapshot.jobs.columns.others["labels"][snapshot.jobs.position[entry.job]]
+        )
     known = {**{node.id: node.name for node in snapshot.nodes}, **names}
-    return reason_for_waiting("queued", entry.code.value, detail, known, datetime.fromtimestamp(snapshot.now_s, UTC))
+    return reason_for_waiting(
+        "queued", entry.code.value, detail, known, datetime.fromtimestamp(snapshot.now_s, UTC)
+    )
 
 
 def _places(snapshot: Snapshot) -> dict[tuple[str, str], str]:
     """What GPUs are called: their number on the node."""
-    return {(node.id, device.id): str(i) for node in snapshot.nodes for i, device in enumerate(node.devices)}
+    return {
+        (node.id, device.id): str(i)
+        for node in snapshot.nodes
+        for i, device in enumerate(node.devices)
+    }
 
 
-def _worded(seats: tuple[RankSeat, ...], places: Mapping[tuple[str, str], str], snapshot: Snapshot) -> str:
+def _worded(
+    seats: tuple[RankSeat, ...], places: Mapping[tuple[str, str], str], snapshot: Snapshot
+) -> str:
     return ", ".join(
-        f"{snapshot.node_by_id[seat.node].name} ({part_of(seat.share)}GPU {', '.join(_numbers(seat, places))})" for seat in seats
+        f"{snapshot.node_by_id[seat.node].name} ({part_of(seat.share)}GPU"
+        f" {', '.join(_numbers(seat, places))})"
+        for seat in seats
     )
 
 

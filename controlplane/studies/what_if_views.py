@@ -45,16 +45,21 @@ def what_if_page(request: HttpRequest) -> HttpResponse:
     """Choose a policy; then see what it would decide, beside what is the case."""
     clusters = list(Cluster.objects.order_by("name"))
     typed = request.POST if request.method == "POST" else request.GET
-    cluster = next((c for c in clusters if c.name == typed.get("cluster")), clusters[0] if clusters else None)
+    cluster = next(
+        (c for c in clusters if c.name == typed.get("cluster")), clusters[0] if clusters else None
+    )
     context: dict[str, Any] = {
         "clusters": clusters, "cluster": cluster, "plotly": PLOTLY_NAME,
         "policies": offered(),
-        "policy": typed.get("policy", ""), "parameters": typed.get("parameters", ""), "problems": {},
+        "policy": typed.get("policy", ""), "parameters": typed.get("parameters", ""),
+        "problems": {},
     }  # fmt: skip
     status = 200
     if request.method == "POST" and cluster is not None:
         try:
-            found = _asked(cast(User, request.user), cluster, context["policy"], context["parameters"])
+            found = _asked(
+                cast(User, request.user), cluster, context["policy"], context["parameters"]
+            )
             context |= _shown(found)
         except WhatIfError as error:
             context["problems"], status = {error.field: str(error)}, 422
@@ -67,7 +72,9 @@ def _asked(user: User, cluster: Cluster, policy: str, typed: str) -> WhatIf:
     try:
         parameters = read_yaml("parameters", as_mapping(typed)) or {}
     except DocumentError as error:
-        raise WhatIfError("parameters", f"{error.fields['parameters'][0]}; write them as name: value, name: value") from None
+        raise WhatIfError(
+            "parameters", f"{error.fields['parameters'][0]}; write them as name: value, name: value"
+        ) from None
     if not isinstance(parameters, dict):
         raise WhatIfError("parameters", "must be parameters by name, such as iterations: 500")
     return what_if(user, cluster, policy, parameters)
@@ -77,7 +84,8 @@ def _shown(found: WhatIf) -> dict[str, Any]:
     nodes = _drawn(found)
     until_s = _until_s(found)
     return {
-        "found": found, "comparisons": _comparisons(found), "differences": found.differences[:LISTED],
+        "found": found, "comparisons": _comparisons(found),
+        "differences": found.differences[:LISTED],
         "more": max(0, len(found.differences) - LISTED), "waiting": found.waiting[:LISTED],
         "more_waiting": max(0, len(found.waiting) - LISTED),
         "charts": [
@@ -96,12 +104,25 @@ def _comparisons(found: WhatIf) -> list[Comparison]:
         ("GPUs in use", now.gpus, then.gpus, "", False),
         ("IT power", now.power_w, then.power_w, "W", False),
         ("Energy cost per hour", now.cost_per_h, then.cost_per_h, currency, False),
-        ("Energy of jobs with GPUs, to their ends", now.energy_cost, then.energy_cost, currency, False),
+        (
+            "Energy of jobs with GPUs, to their ends",
+            now.energy_cost,
+            then.energy_cost,
+            currency,
+            False,
+        ),
         ("Their lateness", now.tardiness_cost, then.tardiness_cost, currency, True),
-        ("Lateness of those that wait, at least", now.tardiness_cost_waiting, then.tardiness_cost_waiting, currency, True),
+        (
+            "Lateness of those that wait, at least",
+            now.tardiness_cost_waiting,
+            then.tardiness_cost_waiting,
+            currency,
+            True,
+        ),
     ]
     return [
-        Comparison(words, _words(a, unit), _words(b, unit), _tone(a, b) if judged else "") for words, a, b, unit, judged in rows
+        Comparison(words, _words(a, unit), _words(b, unit), _tone(a, b) if judged else "")
+        for words, a, b, unit, judged in rows
     ]
 
 
@@ -117,19 +138,28 @@ def _tone(now: float | None, then: float | None) -> str:
 
 def _drawn(found: WhatIf) -> Sequence[Any]:
     """Nodes for the charts: those on which something differs first, then by name."""
-    moved = {seat.node for side in (found.now, found.then) for s in side.stretches for seat in s.placement.ranks}
+    moved = {
+        seat.node
+        for side in (found.now, found.then)
+        for s in side.stretches
+        for seat in s.placement.ranks
+    }
     nodes = sorted(found.snapshot.nodes, key=lambda n: (n.id not in moved, n.name))[:NODES_DRAWN]
     return sorted(nodes, key=lambda n: n.name)
 
 
 def _until_s(found: WhatIf) -> float:
-    ends = [s.to_s for side in (found.now, found.then) for s in side.stretches if s.to_s is not None]
+    ends = [
+        s.to_s for side in (found.now, found.then) for s in side.stretches if s.to_s is not None
+    ]
     now_s = found.snapshot.now_s
     return min(max([now_s + LEAST_S, *ends]), now_s + LONGEST_S)
 
 
 def _figure(side: Side, found: WhatIf, nodes: Sequence[Any], until_s: float) -> Mapping[str, Any]:
-    lanes = {(n.id, d.id): f"{n.name} · {n.gpu_type} {i}" for n in nodes for i, d in enumerate(n.devices)}
+    lanes = {
+        (n.id, d.id): f"{n.name} · {n.gpu_type} {i}" for n in nodes for i, d in enumerate(n.devices)
+    }
     now_s = found.snapshot.now_s
     bars: list[Bar] = []
     seated: Counter[str] = Counter()
@@ -140,7 +170,9 @@ def _figure(side: Side, found: WhatIf, nodes: Sequence[Any], until_s: float) -> 
         hover = "" if stretch.to_s is not None else "its speed there is not known"
         key, name = job if job in found.names else "", found.names.get(job, OTHERS)
         for lane, share in _places(stretch.placement, lanes):
-            bars.append(Bar(lane, key, name, now_s, end_s, kind, hover, *row_of(seated[lane], share)))
+            bars.append(
+                Bar(lane, key, name, now_s, end_s, kind, hover, *row_of(seated[lane], share))
+            )
             seated[lane] += 1
     return figure(bars, list(lanes.values()), now_s, until_s, now_s)
 

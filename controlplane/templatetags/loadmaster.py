@@ -1,4 +1,6 @@
-"""What the pages' templates say about numbers, times and states. Built in: templates need not load it."""
+"""What the pages' templates say about numbers, times and states. Built in: templates need not load
+it.
+"""
 
 from __future__ import annotations
 
@@ -24,7 +26,19 @@ TONES = {
     **dict.fromkeys(("running", "starting", "preparing", "accepted"), "accent dot"),
     **dict.fromkeys(("queued", "profiling", "offered"), "info dot"),
     **dict.fromkeys(("completed", "succeeded", "ready", "applied", "done"), "good dot"),
-    **dict.fromkeys(("stopping", "cancelling", "unknown", "preempted", "cordoned", "draining", "partial", "kept"), "warn dot"),
+    **dict.fromkeys(
+        (
+            "stopping",
+            "cancelling",
+            "unknown",
+            "preempted",
+            "cordoned",
+            "draining",
+            "partial",
+            "kept",
+        ),
+        "warn dot",
+    ),
     **dict.fromkeys(("failed", "lost", "rejected", "abandoned"), "bad dot"),
     **dict.fromkeys(("held", "cancelled"), "dot"),
     **dict.fromkeys(("migrate", "resize"), "info"),
@@ -45,7 +59,11 @@ def state(value: object) -> SafeString:
 
 @lru_cache(maxsize=64)
 def _badge(word: str) -> SafeString:
-    return format_html('<span class="badge {}">{}</span>', TONES.get(word, ""), WORDS.get(word, word).replace("_", " "))
+    return format_html(
+        '<span class="badge {}">{}</span>',
+        TONES.get(word, ""),
+        WORDS.get(word, word).replace("_", " "),
+    )
 
 
 REASONS = {
@@ -65,7 +83,13 @@ REASONS = {
 }
 """What asked for a round, in words."""
 
-DONE = {"start": "started", "keep": "kept", "preempt": "pre-empted", "migrate": "migrated", "resize": "resized"}
+DONE = {
+    "start": "started",
+    "keep": "kept",
+    "preempt": "pre-empted",
+    "migrate": "migrated",
+    "resize": "resized",
+}
 """What a round did with jobs, in words."""
 
 
@@ -84,7 +108,9 @@ def done(change: object) -> str:
 @register.filter
 def emulated(value: object) -> SafeString:
     """The mark of what is emulated, or nothing."""
-    mark = '<span class="badge emulated" title="A pacing clock in place of hardware">emulated</span>'
+    mark = (
+        '<span class="badge emulated" title="A pacing clock in place of hardware">emulated</span>'
+    )
     return SafeString(mark if value else "")
 
 
@@ -96,7 +122,12 @@ def when(moment: datetime | None) -> SafeString | str:
     utc = moment.astimezone(UTC)
     today = utc.date() == timezone.now().date()
     shown = f"{utc:%H:%M:%S}" if today else f"{utc:%Y-%m-%d %H:%M}"
-    return format_html('<time datetime="{}" title="{} UTC">{}</time>', utc.isoformat(), f"{utc:%Y-%m-%d %H:%M:%S}", shown)
+    return format_html(
+        '<time datetime="{}" title="{} UTC">{}</time>',
+        utc.isoformat(),
+        f"{utc:%Y-%m-%d %H:%M:%S}",
+        shown,
+    )
 
 
 @register.filter

@@ -1,4 +1,6 @@
-"""Jobs, their attempts and their history. Every field is validated in `jobs.validation`, whatever way a job comes in."""
+"""Jobs, their attempts and their history. Every field is validated in `jobs.validation`, whatever
+way a job comes in.
+"""
 
 from __future__ import annotations
 
@@ -11,31 +13,41 @@ from django.db.models import Case, Value, When
 from jobs.lifecycle import ENDED, SHOWN_AS_RUNNING, SHOWN_AS_WAITING, JobState
 
 QUEUE_ORDER = ("queue_rank", "-priority", "undated", "due_at", "-completed_at", "submitted_at")
-"""The order of the queue page, but for equal jobs: what runs, then what waits (most urgent first), then what has ended."""
+"""The order of the queue page, but for equal jobs: what runs, then what waits (most urgent first),
+then what has ended.
+"""
 
 _FOUND_BY = ("state", "user", "kind", "name")
 """What else the queue page filters by: with it in an index a search reads no rows."""
 
 
 class Job(models.Model):
-    """A training job. `total_steps` = epochs * steps_per_epoch; `fence` counts launches, `retries_used` only user and oom failures.
+    """A training job. `total_steps` = epochs * steps_per_epoch; `fence` counts launches,
+    `retries_used` only user and oom failures.
 
-    `tardiness_weight` is cost per second after `due_at` in the cluster's currency; `weight` a fair share; `priority` is strict.
-    `steps_done` is the furthest progress reported, `checkpoint_steps` what a restart begins from.
+    `tardiness_weight` is cost per second after `due_at` in the cluster's currency; `weight` a fair
+    share; `priority` is strict. `steps_done` is the furthest progress reported, `checkpoint_steps`
+    what a restart begins from.
     """
 
     id = models.UUIDField(primary_key=True, default=uuid.uuid4, editable=False)
     name = models.CharField(max_length=100)
     cluster = models.ForeignKey("clusters.Cluster", on_delete=models.PROTECT, related_name="jobs")
     team = models.ForeignKey("jobs.Team", on_delete=models.PROTECT, related_name="jobs")
-    user = models.ForeignKey(settings.AUTH_USER_MODEL, on_delete=models.PROTECT, related_name="jobs")
-    state = models.CharField(max_length=10, choices=[(str(s), str(s)) for s in JobState], default=JobState.QUEUED)
+    user = models.ForeignKey(
+        settings.AUTH_USER_MODEL, on_delete=models.PROTECT, related_name="jobs"
+    )
+    state = models.CharField(
+        max_length=10, choices=[(str(s), str(s)) for s in JobState], default=JobState.QUEUED
+    )
 
     runtime = models.CharField(max_length=10, default="process")
     image = models.CharField(max_length=300, blank=True, default="")
     image_digest = models.CharField(max_length=100, blank=True, default="")
     command = models.JSONField(default=list)
-    environment = models.JSONField(default=dict, help_text='{"NAME": "value"} or {"NAME": {"secret": "name of a team secret"}}')
+    environment = models.JSONField(
+        default=dict, help_text='{"NAME": "value"} or {"NAME": {"secret": "name of a team secret"}}'
+    )
     mounts = models.JSONField(default=list)
     checkpoint_place = models.CharField(max_length=300, blank=True, default="")
 
@@ -63,8 +75,12 @@ class Job(models.Model):
 
     fence = models.PositiveBigIntegerField(default=0)
     retries_used = models.PositiveIntegerField(default=0)
-    retry_at = models.DateTimeField(null=True, blank=True, help_text="It rests after a failure and is not placed before")
-    hold_wanted = models.BooleanField(default=False, help_text="Hold the job once it is back in the queue")
+    retry_at = models.DateTimeField(
+        null=True, blank=True, help_text="It rests after a failure and is not placed before"
+    )
+    hold_wanted = models.BooleanField(
+        default=False, help_text="Hold the job once it is back in the queue"
+    )
     steps_done = models.PositiveBigIntegerField(default=0)
     checkpoint_steps = models.PositiveBigIntegerField(default=0)
     first_loss = models.FloatField(null=True, blank=True)
@@ -77,12 +93,15 @@ class Job(models.Model):
     submitted_at = models.DateTimeField(auto_now_add=True)
     started_at = models.DateTimeField(null=True, blank=True)
     completed_at = models.DateTimeField(null=True, blank=True)
-    cloned_from = models.ForeignKey("self", null=True, blank=True, on_delete=models.SET_NULL, related_name="clones")
+    cloned_from = models.ForeignKey(
+        "self", null=True, blank=True, on_delete=models.SET_NULL, related_name="clones"
+    )
     dependencies: models.ManyToManyField[Job, models.Model] = models.ManyToManyField(
         "self", symmetrical=False, blank=True, related_name="dependents"
     )
 
-    # Kept true by the database itself, whoever changes a row, so that the queue's order can be read from an index.
+    # Kept true by the database itself, whoever changes a row, so that the queue's order can be read
+    # from an index.
     queue_rank = models.GeneratedField(
         expression=Case(
             When(state__in=[str(s) for s in SHOWN_AS_RUNNING], then=Value(0)),
@@ -103,9 +122,12 @@ class Job(models.Model):
             models.Index(fields=["cluster", "state"]),
             models.Index(fields=["team", "-submitted_at"]),
             models.Index(fields=["-submitted_at"]),
-            # The queue in its order, everybody's and a team's: a page, its count and a search are read from these alone.
+            # The queue in its order, everybody's and a team's: a page, its count and a search are
+            # read from these alone.
             models.Index(fields=[*QUEUE_ORDER, "id", "team", *_FOUND_BY], name="job_queue_order"),
-            models.Index(fields=["team", *QUEUE_ORDER, "id", *_FOUND_BY], name="job_team_queue_order"),
+            models.Index(
+                fields=["team", *QUEUE_ORDER, "id", *_FOUND_BY], name="job_team_queue_order"
+            ),
             models.Index(fields=["state", "completed_at", "team"], name="job_ended"),
             # The REST API's list of one state, newest first.
             models.Index(fields=["state", "-submitted_at", "team"], name="job_state_newest"),
@@ -127,7 +149,9 @@ class Job(models.Model):
 
 
 class Attempt(models.Model):
-    """A job's try: begins with a launch, spans pre-emptions and migrations, ends when the job ends or fails and is retried."""
+    """A job's try: begins with a launch, spans pre-emptions and migrations, ends when the job ends
+    or fails and is retried.
+    """
 
     job = models.ForeignKey(Job, on_delete=models.CASCADE, related_name="attempts")
     number = models.PositiveIntegerField()
@@ -138,7 +162,9 @@ class Attempt(models.Model):
     reason = models.TextField(blank=True, default="")
 
     class Meta:
-        constraints = [models.UniqueConstraint(fields=["job", "number"], name="attempt_number_once")]
+        constraints = [
+            models.UniqueConstraint(fields=["job", "number"], name="attempt_number_once")
+        ]
         ordering = ["job", "number"]
 
     def __str__(self) -> str:
@@ -146,7 +172,9 @@ class Attempt(models.Model):
 
 
 class JobEvent(models.Model):
-    """Everything that happened to a job, append-only, written with the change: history, audit and live pages are made of it."""
+    """Everything that happened to a job, append-only, written with the change: history, audit and
+    live pages are made of it.
+    """
 
     job = models.ForeignKey(Job, on_delete=models.CASCADE, related_name="events")
     at = models.DateTimeField(auto_now_add=True)
@@ -164,7 +192,9 @@ class JobEvent(models.Model):
 
 
 class IdempotencyKey(models.Model):
-    """A submission's key: the same user with the same key and the same body gets the same job again."""
+    """A submission's key: the same user with the same key and the same body gets the same job
+    again.
+    """
 
     user = models.ForeignKey(settings.AUTH_USER_MODEL, on_delete=models.CASCADE)
     key = models.CharField(max_length=200)

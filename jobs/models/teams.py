@@ -24,7 +24,9 @@ class Order(models.TextChoices):
 
 
 class Team(models.Model):
-    """People who see each other's jobs; `weight` is the team's fair share, `order` how its own jobs share that."""
+    """People who see each other's jobs; `weight` is the team's fair share, `order` how its own jobs
+    share that.
+    """
 
     name = models.SlugField(unique=True, max_length=63)
     weight = models.FloatField(
@@ -33,7 +35,10 @@ class Team(models.Model):
         help_text="Its fair share against other teams, where a policy goes by teams",
     )
     order = models.CharField(
-        max_length=16, choices=Order.choices, default=Order.FAIRNESS, help_text="How its own jobs share what the team has"
+        max_length=16,
+        choices=Order.choices,
+        default=Order.FAIRNESS,
+        help_text="How its own jobs share what the team has",
     )
     members: models.ManyToManyField[models.Model, Membership] = models.ManyToManyField(
         settings.AUTH_USER_MODEL, through="Membership", related_name="teams"
@@ -60,7 +65,9 @@ class Membership(models.Model):
 
 
 class Secret(models.Model):
-    """A named secret of a team, encrypted at rest (jobs.secrets); its value is delivered to an agent only when it accepts a job."""
+    """A named secret of a team, encrypted at rest (jobs.secrets); its value is delivered to an
+    agent only when it accepts a job.
+    """
 
     team = models.ForeignKey(Team, on_delete=models.CASCADE, related_name="secrets")
     name = models.CharField(max_length=63, validators=[RegexValidator(r"^[A-Za-z][A-Za-z0-9_-]*$")])
@@ -68,7 +75,9 @@ class Secret(models.Model):
     updated_at = models.DateTimeField(auto_now=True)
 
     class Meta:
-        constraints = [models.UniqueConstraint(fields=["team", "name"], name="secret_once_per_team")]
+        constraints = [
+            models.UniqueConstraint(fields=["team", "name"], name="secret_once_per_team")
+        ]
         ordering = ["team", "name"]
 
     def __str__(self) -> str:

@@ -10,7 +10,11 @@ from loadmaster.agent.cli import agent_app
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the agent with these arguments (by default the process's); its exit status."""
-    result = agent_app(args=list(argv) if argv is not None else None, prog_name="loadmaster agent", standalone_mode=False)
+    result = agent_app(
+        args=list(argv) if argv is not None else None,
+        prog_name="loadmaster agent",
+        standalone_mode=False,
+    )
     return result if isinstance(result, int) else 0
 
 

@@ -1,4 +1,6 @@
-"""Carries out what `reconcile` decides: each action by journal, runtime and, for offers, the server."""
+"""Carries out what `reconcile` decides: each action by journal, runtime and, for offers, the
+server.
+"""
 
 from __future__ import annotations
 
@@ -17,7 +19,17 @@ from loadmaster.agent.logs import known
 from loadmaster.agent.machine import Devices, sockets_of
 from loadmaster.agent.outcome import outcome_of
 from loadmaster.agent.progress import standing
-from loadmaster.agent.runtimes.base import Exit, Launch, LaunchError, RunId, RunState, Runtime, StopBy, StopOrder, Term
+from loadmaster.agent.runtimes.base import (
+    Exit,
+    Launch,
+    LaunchError,
+    RunId,
+    RunState,
+    Runtime,
+    StopBy,
+    StopOrder,
+    Term,
+)
 from loadmaster.agent.session import Conversation
 from loadmaster.agent.shipping import Shipper
 from loadmaster.protocol import Accept, AssignmentState, ErrorCode, LaunchSpec
@@ -29,7 +41,8 @@ STRAY_GRACE_S = 10.0
 
 
 class Hands:
-    """Does the actions. What fails for the moment is left as it was: the next reconciliation finds it again.
+    """Does the actions. What fails for the moment is left as it was: the next reconciliation finds
+    it again.
 
     Attributes:
         is_leaving: the agent is shutting down and stops its jobs itself.
@@ -51,7 +64,12 @@ class Hands:
         address: str = "",
         shares: Callable[[RunId], bool] = lambda run: False,
     ) -> None:
-        self._client, self._journal, self._runtime, self._devices = client, journal, runtime, devices
+        self._client, self._journal, self._runtime, self._devices = (
+            client,
+            journal,
+            runtime,
+            devices,
+        )
         self._clock, self._shipper, self._talk = clock, shipper, talk
         self._state_dir, self._boot_id = state_dir, boot_id
         self._checkpoints = checkpoints or state_dir / "checkpoints"
@@ -78,7 +96,9 @@ class Hands:
             self._take(run, spec)
         except (TryAgain, JournalError, LaunchError) as error:
             wait_s = self._backoff.failed(key, self._clock.boot_s())
-            logger.warning("%s cannot be taken yet, next try in %.1f s: %s", run.name, wait_s, error)
+            logger.warning(
+                "%s cannot be taken yet, next try in %.1f s: %s", run.name, wait_s, error
+            )
             return
         except INCURABLE:
             raise
@@ -103,7 +123,11 @@ class Hands:
         if problem:
             reason_class, reason = problem
             entry = Entry(run.assignment, run.fence, AssignmentState.ACCEPTED)
-            self._journal.put(entry.moved(AssignmentState.REJECTED, now_s, reason_class=reason_class, reason=reason))
+            self._journal.put(
+                entry.moved(
+                    AssignmentState.REJECTED, now_s, reason_class=reason_class, reason=reason
+                )
+            )
         else:
             self._runtime.prepare(launch)
             self._journal.put(_entry_of(spec).moved(AssignmentState.PREPARING, now_s))
@@ -117,7 +141,9 @@ class Hands:
             state_dir=self._state_dir,
             checkpoints=self._checkpoints,
             node={**self._runtime.environment(), **self._sockets(spec)},
-            devices=self._devices.environment(spec.devices, spec.kind_name, spec.gang_gpus, spec.share),
+            devices=self._devices.environment(
+                spec.devices, spec.kind_name, spec.gang_gpus, spec.share
+            ),
             term=self._term(spec.term_until_s),
             lease_grace_s=self._talk.intervals.grace_s,
             boot_id=self._boot_id,
@@ -125,20 +151,30 @@ class Hands:
         )
 
     def _sockets(self, spec: LaunchSpec) -> dict[str, str]:
-        """By which of the machine's interfaces a gang's processes speak; a container has one of its own."""
-        return sockets_of(self._address) if spec.world_size > 1 and self._runtime.name == "process" else {}
+        """By which of the machine's interfaces a gang's processes speak; a container has one of its
+        own.
+        """
+        return (
+            sockets_of(self._address)
+            if spec.world_size > 1 and self._runtime.name == "process"
+            else {}
+        )
 
     def _term(self, until_s: float | None) -> Term:
         return Term() if until_s is None else Term(until_s, self._talk.ends_s(until_s))
 
     @do.register
     def _tell(self, action: reconcile.TellPreparing) -> None:
-        moved = action.entry.moved(AssignmentState.PREPARING, self._clock.wall_s(), prepared_fraction=action.fraction)
+        moved = action.entry.moved(
+            AssignmentState.PREPARING, self._clock.wall_s(), prepared_fraction=action.fraction
+        )
         self._journal.note(replace(moved, told_fraction=action.fraction))
 
     @do.register
     def _launch(self, action: reconcile.Launch) -> None:
-        entry = replace(action.entry, launched=True, lease_until_s=action.lease_until_s, boot_id=self._boot_id)
+        entry = replace(
+            action.entry, launched=True, lease_until_s=action.lease_until_s, boot_id=self._boot_id
+        )
         digest = self._runtime.poll(entry.run).image_digest
         try:
             self._journal.put(entry)
@@ -152,7 +188,9 @@ class Hands:
             self._end(entry, Exit(self._clock.wall_s(), started=False, error=str(error)))
             return
         logger.info("%s is started", entry.run.name)
-        self._journal.note(entry.moved(AssignmentState.RUNNING, self._clock.wall_s(), image_digest=digest))
+        self._journal.note(
+            entry.moved(AssignmentState.RUNNING, self._clock.wall_s(), image_digest=digest)
+        )
 
     @do.register
     def _renew(self, action: reconcile.Renew) -> None:
@@ -168,16 +206,28 @@ class Hands:
         self._runtime.stop(entry.run, order)
         entry = replace(entry, stop=order.by)
         is_stopping = entry.state is AssignmentState.STOPPING
-        self._journal.note(entry if is_stopping else entry.moved(AssignmentState.STOPPING, self._clock.wall_s()))
+        self._journal.note(
+            entry if is_stopping else entry.moved(AssignmentState.STOPPING, self._clock.wall_s())
+        )
 
     def part_with(self, entry: Entry) -> None:
-        """The agent leaves: pre-empt a run that goes on, so that it saves its state, and give up one that has not begun."""
+        """The agent leaves: pre-empt a run that goes on, so that it saves its state, and give up
+        one that has not begun.
+        """
         if entry.has_ended or entry.stop:
             return
         if entry.launched:
             self.stop(entry, StopOrder(StopBy.PREEMPT, entry.grace_s))
         else:
-            self._end(entry, Exit(self._clock.wall_s(), started=False, stopped_by=StopBy.PREEMPT, error="the agent left"))
+            self._end(
+                entry,
+                Exit(
+                    self._clock.wall_s(),
+                    started=False,
+                    stopped_by=StopBy.PREEMPT,
+                    error="the agent left",
+                ),
+            )
 
     @do.register
     def _update(self, action: reconcile.Update) -> None:

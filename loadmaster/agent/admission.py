@@ -21,33 +21,58 @@ def objection(
 ) -> tuple[ReasonClass, str] | None:
     """Why this node cannot run what it was offered, or None."""
     if unknown := set(spec.required_features) - FEATURES:
-        return ReasonClass.NODE, f"this agent does not know: {', '.join(sorted(unknown))}; install a newer one"
-    if spec.version != PROTOCOL_VERSION or (spec.assignment, spec.fence) != (offer.assignment, offer.fence):
+        return (
+            ReasonClass.NODE,
+            f"this agent does not know: {', '.join(sorted(unknown))}; install a newer one",
+        )
+    if spec.version != PROTOCOL_VERSION or (spec.assignment, spec.fence) != (
+        offer.assignment,
+        offer.fence,
+    ):
         return ReasonClass.NODE, "the specification is not that of the offer"
     if not is_safe_id(spec.assignment) or not is_safe_id(spec.job):
-        return ReasonClass.NODE, "ids of job and assignment may hold letters, digits, dot, dash and underscore only"
+        return (
+            ReasonClass.NODE,
+            "ids of job and assignment may hold letters, digits, dot, dash and underscore only",
+        )
     if spec.runtime != runtime:
-        return ReasonClass.NODE, f"this agent runs jobs by the runtime {runtime}, not {spec.runtime}"
+        return (
+            ReasonClass.NODE,
+            f"this agent runs jobs by the runtime {runtime}, not {spec.runtime}",
+        )
     if not spec.command:
         return ReasonClass.USER, "the command is empty"
     if spec.world_size > 1 and meeting_place(spec) is None:
-        return ReasonClass.NODE, "the node of rank 0 has no address where other ranks reach it: docs/agent.md, Gangs"
+        return (
+            ReasonClass.NODE,
+            "the node of rank 0 has no address where other ranks reach it: docs/agent.md, Gangs",
+        )
     return _device_objection(spec, devices, live)
 
 
-def _device_objection(spec: LaunchSpec, devices: Collection[str], live: Iterable[Entry]) -> tuple[ReasonClass, str] | None:
+def _device_objection(
+    spec: LaunchSpec, devices: Collection[str], live: Iterable[Entry]
+) -> tuple[ReasonClass, str] | None:
     for uuid in spec.devices:
         if uuid not in devices:
             return ReasonClass.NODE, f"device {uuid} is not on this node"
     for entry in live:
         held = set(entry.devices) & set(spec.devices)
         if held and entry.slot == spec.slot and entry.assignment != spec.assignment:
-            return ReasonClass.NODE, f"device {min(held)} (slot {spec.slot}) is still held by assignment {entry.assignment}"
+            return (
+                ReasonClass.NODE,
+                (
+                    f"device {min(held)} (slot {spec.slot}) is still held by assignment"
+                    f" {entry.assignment}"
+                ),
+            )
     return None
 
 
 def node_environment(environ: Mapping[str, str] = os.environ) -> dict[str, str]:
-    """The few variables a job gets from the agent's own: nothing that could hold the agent's tokens."""
+    """The few variables a job gets from the agent's own: nothing that could hold the agent's
+    tokens.
+    """
     kept = {name: environ[name] for name in PASSED_ON if name in environ}
     path = environ.get("PATH", os.defpath)
     if sys.prefix != sys.base_prefix:
@@ -57,7 +82,9 @@ def node_environment(environ: Mapping[str, str] = os.environ) -> dict[str, str]:
 
 
 def contract(spec: LaunchSpec, checkpoints: Path) -> dict[str, str]:
-    """The variables of the training library's contract, all but the run's folder, which the runtime knows."""
+    """The variables of the training library's contract, all but the run's folder, which the runtime
+    knows.
+    """
     optional = {} if spec.steps_quota is None else {"LOADMASTER_STEPS_QUOTA": str(spec.steps_quota)}
     return {
         "LOADMASTER_CHECKPOINT_DIR": str(checkpoints),
@@ -85,9 +112,11 @@ def meeting_place(spec: LaunchSpec) -> tuple[str, int] | None:
 
 
 def gang_contract(spec: LaunchSpec) -> dict[str, str]:
-    """How a rank of a gang finds the others: by the names that PyTorch's launchers use, and for the training library.
+    """How a rank of a gang finds the others: by the names that PyTorch's launchers use, and for the
+    training library.
 
-    A rank is one process and sees its own GPUs alone, so it is the first of its kind wherever it runs.
+    A rank is one process and sees its own GPUs alone, so it is the first of its kind wherever it
+    runs.
     """
     place = meeting_place(spec)
     if spec.world_size <= 1 or place is None:
@@ -130,9 +159,13 @@ def launch_of(
     gpus: tuple[str, ...] = (),
     term: Term = Term(),  # noqa: B008 - frozen
 ) -> Launch:
-    """A specification's launch on this node: its own variables go over the node's, the devices' and the contract's over all."""
+    """A specification's launch on this node: its own variables go over the node's, the devices' and
+    the contract's over all.
+    """
     promised = contract(spec, checkpoint_folder(spec, state_dir, checkpoints))
     environment = {**node, **spec.environment, **spec.secrets, **devices, **promised}
     grace_s = min(spec.grace_s, lease_grace_s)
     run = RunId(spec.assignment, spec.fence)
-    return Launch(run, spec, environment, grace_s, boot_id, gpus=gpus, checkpoints=checkpoints, term=term)
+    return Launch(
+        run, spec, environment, grace_s, boot_id, gpus=gpus, checkpoints=checkpoints, term=term
+    )

@@ -1,4 +1,6 @@
-"""When to try again: full jitter over an exponential ceiling, one memory per thing that is tried."""
+"""When to try again: full jitter over an exponential ceiling, one memory per thing that is
+tried.
+"""
 
 from __future__ import annotations
 
@@ -9,9 +11,13 @@ CAP_S = 10.0
 
 
 class Backoff:
-    """Remembers failures by key. A key that failed n times waits uniform(0, min(cap, base * 2^n)); a success forgets it."""
+    """Remembers failures by key. A key that failed n times waits uniform(0, min(cap, base * 2^n));
+    a success forgets it.
+    """
 
-    def __init__(self, base_s: float = BASE_S, cap_s: float = CAP_S, jitter: random.Random | None = None) -> None:
+    def __init__(
+        self, base_s: float = BASE_S, cap_s: float = CAP_S, jitter: random.Random | None = None
+    ) -> None:
         self.cap_s = cap_s
         self._base_s = base_s
         self._jitter = jitter or random.SystemRandom()

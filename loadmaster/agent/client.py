@@ -1,6 +1,7 @@
 """The agent's side of the protocol over HTTP: one method per call, typed answers, typed refusals.
 
-A call is made once; what may be repeated raises TryAgain, and the caller decides when (see `backoff`).
+A call is made once; what may be repeated raises TryAgain, and the caller decides when (see
+`backoff`).
 """
 
 from __future__ import annotations
@@ -44,11 +45,15 @@ class AgentError(Exception):
 
 
 class TryAgain(AgentError):  # noqa: N818 - it is a request, not a fault
-    """The network, a server's fault (429, 5xx) or an answer that cannot be read: the same call may succeed later."""
+    """The network, a server's fault (429, 5xx) or an answer that cannot be read: the same call may
+    succeed later.
+    """
 
 
 class Refused(AgentError):  # noqa: N818 - the server's word
-    """The server understood the call and will not do it. `code` is its ErrorCode, `expected` what it would have taken."""
+    """The server understood the call and will not do it. `code` is its ErrorCode, `expected` what
+    it would have taken.
+    """
 
     def __init__(self, status: int, code: str, detail: str, expected: object = None) -> None:
         super().__init__(f"{status} {code}: {detail}")
@@ -67,13 +72,20 @@ class Unauthorized(Refused):
 
 
 class WrongProtocol(Refused):
-    """426: the server speaks another version of the protocol. Install the agent of the server's version."""
+    """426: the server speaks another version of the protocol. Install the agent of the server's
+    version.
+    """
 
 
 INCURABLE = (Unauthorized, WrongProtocol)
 """Refusals that no repetition cures: the agent ends with a word on the remedy."""
 
-_BY_STATUS: dict[int, type[Refused]] = {401: Unauthorized, 403: Unauthorized, 409: Conflict, 426: WrongProtocol}
+_BY_STATUS: dict[int, type[Refused]] = {
+    401: Unauthorized,
+    403: Unauthorized,
+    409: Conflict,
+    426: WrongProtocol,
+}
 
 
 class AgentClient:
@@ -81,16 +93,24 @@ class AgentClient:
 
     Args:
         server: the server's address, `https://loadmaster.example` say.
-        transport: how requests travel; None is the network. Tests and in-process worlds bring their own.
+        transport: how requests travel; None is the network. Tests and in-process worlds bring their
+        own.
         verify: False accepts any certificate; a path names a file of authorities.
     """
 
     def __init__(
-        self, server: str, *, transport: httpx.BaseTransport | None = None, verify: bool | str = True, timeout_s: float = TIMEOUT_S
+        self,
+        server: str,
+        *,
+        transport: httpx.BaseTransport | None = None,
+        verify: bool | str = True,
+        timeout_s: float = TIMEOUT_S,
     ) -> None:
         self.node = ""
         self.server_time_s: float | None = None
-        """The server's clock as the last answer to a heartbeat or an acceptance told it; None where it does not say."""
+        """The server's clock as the last answer to a heartbeat or an acceptance told it; None where
+        it does not say.
+        """
         self._token = ""
         self._http = httpx.Client(
             base_url=f"{server.rstrip('/')}/api/agent/v1/",
@@ -123,7 +143,12 @@ class AgentClient:
     def directives(self, cursor: int, wait_s: float) -> Directives | None:
         """Wait for something to become wanted; None if nothing did."""
         params: dict[str, str | int | float] = {"cursor": cursor, "wait": round(wait_s)}
-        answer = self._send("GET", f"nodes/{self.node}/directives", params=params, timeout=wait_s + LONG_POLL_MARGIN_S)
+        answer = self._send(
+            "GET",
+            f"nodes/{self.node}/directives",
+            params=params,
+            timeout=wait_s + LONG_POLL_MARGIN_S,
+        )
         return None if answer.status_code == 204 else _decoded(Directives, answer)
 
     def accept(self, assignment: str, request: Accept) -> LaunchSpec:
@@ -134,14 +159,21 @@ class AgentClient:
         """Say what became of an assignment; Conflict when it is no longer this agent's."""
         return self._json(StateAccepted, "PUT", f"assignments/{assignment}/state", report)
 
-    def send_log(self, assignment: str, stream: str, offset: int, content: bytes, *, fence: int, epoch: int) -> int:
-        """Ship a piece of a log; returns where the next one begins. A Conflict's `expected` says where this one should have."""
+    def send_log(
+        self, assignment: str, stream: str, offset: int, content: bytes, *, fence: int, epoch: int
+    ) -> int:
+        """Ship a piece of a log; returns where the next one begins. A Conflict's `expected` says
+        where this one should have.
+        """
         answer = self._send(
             "PUT",
             f"assignments/{assignment}/logs/{stream}",
             params={"offset": offset, "fence": fence, "epoch": epoch},
             content=gzip.compress(content, compresslevel=5),
-            headers={"Content-Encoding": "gzip", "X-Content-SHA256": hashlib.sha256(content).hexdigest()},
+            headers={
+                "Content-Encoding": "gzip",
+                "X-Content-SHA256": hashlib.sha256(content).hexdigest(),
+            },
         )
         return _decoded(LogAccepted, answer).next_offset
 
@@ -149,7 +181,9 @@ class AgentClient:
         """Ship samples; a replay does no harm."""
         self._send("POST", f"assignments/{assignment}/metrics", **_body(batch))
 
-    def _json(self, answer: type[T], method: str, path: str, payload: object, token: str | None = None) -> T:
+    def _json(
+        self, answer: type[T], method: str, path: str, payload: object, token: str | None = None
+    ) -> T:
         return _decoded(answer, self._send(method, path, token=token, **_body(payload)))
 
     def _dated(self, kind: type[T], method: str, path: str, payload: object) -> T:
@@ -157,8 +191,12 @@ class AgentClient:
         self.server_time_s = _time_of(answer)
         return _decoded(kind, answer)
 
-    def _send(self, method: str, path: str, *, token: str | None = None, **more: Any) -> httpx.Response:
-        headers = {"Authorization": f"Bearer {self._token if token is None else token}"} | more.pop("headers", {})
+    def _send(
+        self, method: str, path: str, *, token: str | None = None, **more: Any
+    ) -> httpx.Response:
+        headers = {"Authorization": f"Bearer {self._token if token is None else token}"} | more.pop(
+            "headers", {}
+        )
         try:
             answer = self._http.request(method, path, headers=headers, **more)
         except httpx.HTTPError as error:
@@ -174,7 +212,9 @@ def _body(payload: object) -> dict[str, Any]:
 def _check(answer: httpx.Response) -> None:
     status = answer.status_code
     if status == 429 or status >= 500:
-        raise TryAgain(f"{answer.request.method} {answer.request.url.path}: the server answered {status}")
+        raise TryAgain(
+            f"{answer.request.method} {answer.request.url.path}: the server answered {status}"
+        )
     if answer.is_success:
         return
     code, detail, expected = _refusal(answer)
@@ -187,7 +227,9 @@ def _refusal(answer: httpx.Response) -> tuple[str, str, object]:
         error = answer.json()["error"]
         return str(error.get("code", "")), str(error.get("detail", "")), error.get("expected")
     except (ValueError, KeyError, TypeError, AttributeError):
-        default = ErrorCode.TOKEN if answer.status_code in (401, 403) else ErrorCode.STALE_ASSIGNMENT
+        default = (
+            ErrorCode.TOKEN if answer.status_code in (401, 403) else ErrorCode.STALE_ASSIGNMENT
+        )
         return default.value, answer.text[:200], None
 
 
@@ -203,7 +245,9 @@ def _decoded(cls: type[T], answer: httpx.Response) -> T:
     try:
         return loads(cls, answer.content)
     except WireError as error:
-        raise TryAgain(f"{answer.request.method} {answer.request.url.path}: the answer cannot be read: {error}") from error
+        raise TryAgain(
+            f"{answer.request.method} {answer.request.url.path}: the answer cannot be read: {error}"
+        ) from error
 
 
 def _verification(verify: bool | str) -> Any:

@@ -1,4 +1,6 @@
-"""The agent's settings: from the command line, the environment, or a YAML file, in this order of precedence."""
+"""The agent's settings: from the command line, the environment, or a YAML file, in this order of
+precedence.
+"""
 
 from __future__ import annotations
 
@@ -41,12 +43,14 @@ class ConfigError(ValueError):
 class AgentConfig:
     """What an agent is told at its start.
 
-    `token` is the enrolment token, needed once: the node's own token is then kept in `state_dir`. `emulate` names the YAML file of
-    emulated devices, `ca` a file of certificate authorities; `insecure` accepts any certificate. `checkpoints` is where this node
-    sees the folder that all nodes share: without it a job that moves to another node begins anew there. `docker` holds the
-    options of the docker runtime by name (see `runtimes.docker.options`), `log_format` is one of `logs.FORMATS`. `address` is where
-    other nodes reach this one; empty: its own on the way to the server. `slots_per_gpu` is how many jobs may share each GPU until
-    an operator says so on the server, `mps` whether those that do go through NVIDIA's MPS where the machine has it.
+    `token` is the enrolment token, needed once: the node's own token is then kept in `state_dir`.
+    `emulate` names the YAML file of emulated devices, `ca` a file of certificate authorities;
+    `insecure` accepts any certificate. `checkpoints` is where this node sees the folder that all
+    nodes share: without it a job that moves to another node begins anew there. `docker` holds the
+    options of the docker runtime by name (see `runtimes.docker.options`), `log_format` is one of
+    `logs.FORMATS`. `address` is where other nodes reach this one; empty: its own on the way to the
+    server. `slots_per_gpu` is how many jobs may share each GPU until an operator says so on the
+    server, `mps` whether those that do go through NVIDIA's MPS where the machine has it.
     """
 
     server: str
@@ -68,12 +72,15 @@ class AgentConfig:
 
     @property
     def verify(self) -> bool | str:
-        """How the server's certificate is checked: by a file of authorities, not at all, or as usual."""
+        """How the server's certificate is checked: by a file of authorities, not at all, or as
+        usual.
+        """
         return self.ca or not self.insecure
 
 
 def read_config(options: Mapping[str, Any], environ: Mapping[str, str] = os.environ) -> AgentConfig:
-    """The settings from command-line options (None: not given), the environment and the file that the option `config` names.
+    """The settings from command-line options (None: not given), the environment and the file that
+    the option `config` names.
 
     Raises:
         ConfigError: a setting is missing, unknown or wrong.
@@ -109,15 +116,23 @@ def _read_token(path: Path) -> str:
 def _checked(values: dict[str, Any]) -> AgentConfig:
     known = {item.name for item in fields(AgentConfig)}
     if unknown := set(values) - known:
-        raise ConfigError(f"unknown settings: {', '.join(sorted(unknown))}; known are {', '.join(sorted(known))}")
+        raise ConfigError(
+            f"unknown settings: {', '.join(sorted(unknown))}; known are {', '.join(sorted(known))}"
+        )
     server = str(values.get("server") or "")
     address = urlsplit(server)
     if address.scheme not in ("http", "https") or not address.hostname:
-        raise ConfigError(f"--server: give the server's address, https://loadmaster.example say, not {server!r}")
+        raise ConfigError(
+            f"--server: give the server's address, https://loadmaster.example say, not {server!r}"
+        )
     if values.get("runtime", RUNTIMES[0]) not in RUNTIMES:
-        raise ConfigError(f"--runtime: must be one of {', '.join(RUNTIMES)}, not {values['runtime']!r}")
+        raise ConfigError(
+            f"--runtime: must be one of {', '.join(RUNTIMES)}, not {values['runtime']!r}"
+        )
     if values.get("log_format", FORMATS[0]) not in FORMATS:
-        raise ConfigError(f"--log-format: must be one of {', '.join(FORMATS)}, not {values['log_format']!r}")
+        raise ConfigError(
+            f"--log-format: must be one of {', '.join(FORMATS)}, not {values['log_format']!r}"
+        )
     emulate = values.get("emulate")
     shared = values.get("checkpoints")
     paths = {
@@ -125,13 +140,18 @@ def _checked(values: dict[str, Any]) -> AgentConfig:
         "emulate": Path(emulate) if emulate else None,
         "checkpoints": Path(shared).expanduser().absolute() if shared else None,
     }
-    others = {"docker": _docker_options(values.get("docker")), "slots_per_gpu": _slots(values.get("slots_per_gpu", 1))}
+    others = {
+        "docker": _docker_options(values.get("docker")),
+        "slots_per_gpu": _slots(values.get("slots_per_gpu", 1)),
+    }
     return AgentConfig(**{**values, **paths, "server": server, **others})
 
 
 def _slots(given: Any) -> int:
     if isinstance(given, bool) or not str(given).isdecimal() or not 1 <= int(given) <= MOST_SLOTS:
-        raise ConfigError(f"--slots-per-gpu: must be a whole number from 1 to {MOST_SLOTS}, not {given!r}")
+        raise ConfigError(
+            f"--slots-per-gpu: must be a whole number from 1 to {MOST_SLOTS}, not {given!r}"
+        )
     return int(given)
 
 

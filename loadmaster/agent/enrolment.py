@@ -1,4 +1,6 @@
-"""Who this node is to the server: enrolled once, then known by a token of its own that never leaves the state folder."""
+"""Who this node is to the server: enrolled once, then known by a token of its own that never leaves
+the state folder.
+"""
 
 from __future__ import annotations
 
@@ -28,23 +30,36 @@ class Enrolled:
 
 
 def recall(path: Path, server: str) -> Enrolled | None:
-    """What an earlier enrolment left in the file, or None; ConfigError if it was at another server."""
+    """What an earlier enrolment left in the file, or None; ConfigError if it was at another
+    server.
+    """
     if not path.exists():
         return None
     try:
         data = json.loads(path.read_bytes())
         found = Enrolled(str(data["server"]), str(data["node"]), str(data["token"]))
     except (ValueError, KeyError, TypeError) as error:
-        raise ConfigError(f"{path} is damaged: remove it and enrol the node anew with --token") from error
+        raise ConfigError(
+            f"{path} is damaged: remove it and enrol the node anew with --token"
+        ) from error
     if found.server != server:
-        raise ConfigError(f"--state-dir: it belongs to a node of {found.server}; give this server's node its own")
+        raise ConfigError(
+            f"--state-dir: it belongs to a node of {found.server}; give this server's node its own"
+        )
     return found
 
 
 def enrol(
-    client: AgentClient, registration: Registration, token: str, server: str, path: Path, leave: threading.Event, clock: Clock
+    client: AgentClient,
+    registration: Registration,
+    token: str,
+    server: str,
+    path: Path,
+    leave: threading.Event,
+    clock: Clock,
 ) -> Enrolled | None:
-    """Register the machine, patiently, and keep the node's token in the file; None if told to leave before it worked.
+    """Register the machine, patiently, and keep the node's token in the file; None if told to leave
+    before it worked.
 
     Raises Unauthorized if the enrolment token is unknown, used up or expired.
     """
@@ -57,6 +72,10 @@ def enrol(
             logger.warning("cannot register yet, next try in %.1f s: %s", wait_s, error)
             leave.wait(wait_s)
             continue
-        write_json(path, {"server": server, "node": registered.node_id, "token": registered.node_token}, durable=True)
+        write_json(
+            path,
+            {"server": server, "node": registered.node_id, "token": registered.node_token},
+            durable=True,
+        )
         return Enrolled(server, registered.node_id, registered.node_token)
     return None

@@ -13,7 +13,8 @@ LARGEST_OBJECT = 1024 * 1024
 
 
 def write_whole(path: Path, content: bytes, *, durable: bool = False, mode: int = 0o600) -> None:
-    """Replace a file in one step, private to the user unless `mode` says more; a failure (a full disk) leaves the older content.
+    """Replace a file in one step, private to the user unless `mode` says more; a failure (a full
+    disk) leaves the older content.
 
     `durable` waits until content and name are on the disk.
     """
@@ -43,13 +44,16 @@ def sync_folder(folder: Path) -> None:
         os.close(descriptor)
 
 
-def write_json(path: Path, data: dict[str, Any], *, durable: bool = False, mode: int = 0o600) -> None:
+def write_json(
+    path: Path, data: dict[str, Any], *, durable: bool = False, mode: int = 0o600
+) -> None:
     """`write_whole` of a JSON object."""
     write_whole(path, json.dumps(data).encode(), durable=durable, mode=mode)
 
 
 def open_plain(path: Path, flags: int = os.O_RDONLY) -> int:
-    """The descriptor of an ordinary file in a folder that others may write to: no link is followed, no pipe waited for.
+    """The descriptor of an ordinary file in a folder that others may write to: no link is followed,
+    no pipe waited for.
 
     FileNotFoundError also for what is there but is no ordinary file.
     """
@@ -66,7 +70,9 @@ def open_plain(path: Path, flags: int = os.O_RDONLY) -> int:
 
 
 def read_object(path: Path) -> dict[str, Any] | None:
-    """The JSON object in a small file that others may have written, or None if there is none to be read."""
+    """The JSON object in a small file that others may have written, or None if there is none to be
+    read.
+    """
     try:
         with os.fdopen(open_plain(path), "rb") as file:
             data = json.loads(file.read(LARGEST_OBJECT))

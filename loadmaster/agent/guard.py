@@ -1,12 +1,16 @@
-"""The lease guard: the parent of one job, which outlives the agent and stops the job when its lease runs out.
+"""The lease guard: the parent of one job, which outlives the agent and stops the job when its lease
+runs out.
 
-Run as a file by itself (`python -I -S guard.py RUN_DIR`), with nothing but the standard library, so that it starts in
-milliseconds and stays small. It is the subreaper of whatever the job starts, so a child that detaches itself is still caught.
+Run as a file by itself (`python -I -S guard.py RUN_DIR`), with nothing but the standard library, so
+that it starts in milliseconds and stays small. It is the subreaper of whatever the job starts, so a
+child that detaches itself is still caught.
 
 The run folder is all it shares with the agent:
-- `launch.json` (read once, then removed, for it holds secrets): argv, environment, cwd, grace_s, boot_id. In a container also
-  `orders`, the read-only folder of lease.json and stop.json, and `container`, true: the job inherits the image's environment too.
-- `guard.pid`: created exclusively and locked for life. Whoever creates it owns the launch: there is never a second one.
+- `launch.json` (read once, then removed, for it holds secrets): argv, environment, cwd, grace_s,
+  boot_id. In a container also `orders`, the read-only folder of lease.json and stop.json, and
+  `container`, true: the job inherits the image's environment too.
+- `guard.pid`: created exclusively and locked for life. Whoever creates it owns the launch: there is
+  never a second one.
 - `lease.json`: {"deadline_s", "boot_id"} on CLOCK_BOOTTIME, rewritten whole at every renewal.
 - `stop.json`: {"by", "term_at_s", "kill_at_s"} on CLOCK_BOOTTIME: the agent's order to stop.
 - `job.json`: the job's process; `stdout.log`, `stderr.log`; `exit.json`: how it ended.
@@ -34,7 +38,9 @@ PR_SET_PDEATHSIG = 1
 PR_SET_DUMPABLE = 4
 PR_SET_CHILD_SUBREAPER = 36
 CGROUP_OOM_FILES = ("/sys/fs/cgroup/memory.events", "/sys/fs/cgroup/memory/memory.oom_control")
-"""Where a container sees how many of its processes were killed for memory: cgroup version 2, version 1."""
+"""Where a container sees how many of its processes were killed for memory: cgroup version 2,
+version 1.
+"""
 LIBC = ctypes.CDLL(None)
 WOKEN_BY = {signal.SIGCHLD, signal.SIGTERM, signal.SIGINT, signal.SIGHUP}
 
@@ -45,21 +51,32 @@ def boot_s() -> float:
 
 
 def own(folder: Path) -> int | None:
-    """The descriptor of the locked `guard.pid` this call created, or None if the launch has an owner already."""
+    """The descriptor of the locked `guard.pid` this call created, or None if the launch has an
+    owner already.
+    """
     try:
-        descriptor = os.open(folder / "guard.pid", os.O_CREAT | os.O_EXCL | os.O_RDWR | os.O_CLOEXEC, 0o600)
+        descriptor = os.open(
+            folder / "guard.pid", os.O_CREAT | os.O_EXCL | os.O_RDWR | os.O_CLOEXEC, 0o600
+        )
     except FileExistsError:
         return None
-    fcntl.flock(descriptor, fcntl.LOCK_EX)  # an agent that looks or settles holds it for a moment only
+    fcntl.flock(
+        descriptor, fcntl.LOCK_EX
+    )  # an agent that looks or settles holds it for a moment only
     if (folder / "exit.json").exists():
         return None
-    os.write(descriptor, json.dumps({"pid": os.getpid(), "started_ticks": started_ticks("self")}).encode())
+    os.write(
+        descriptor,
+        json.dumps({"pid": os.getpid(), "started_ticks": started_ticks("self")}).encode(),
+    )
     os.fsync(descriptor)
     return descriptor
 
 
 def started_ticks(pid: int | str) -> int:
-    """When a process began, in clock ticks since boot: with the pid it names the process for good."""
+    """When a process began, in clock ticks since boot: with the pid it names the process for
+    good.
+    """
     return int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[19])
 
 
@@ -73,7 +90,9 @@ def read_json(path: Path) -> dict[str, Any] | None:
 
 
 def reserve_exit(folder: Path) -> None:
-    """Take the room for `exit.json` beforehand, so that a disk the job has filled cannot swallow how the job ended."""
+    """Take the room for `exit.json` beforehand, so that a disk the job has filled cannot swallow
+    how the job ended.
+    """
     descriptor = os.open(folder / "exit.tmp", os.O_CREAT | os.O_WRONLY | os.O_TRUNC, 0o600)
     with os.fdopen(descriptor, "wb") as file:
         file.write(b" " * EXIT_FILE_SIZE)
@@ -111,7 +130,9 @@ def descendants(root: int) -> list[int]:
 
 
 def oom_kills(paths: tuple[str, ...] = ("/proc/vmstat",)) -> int:
-    """How many processes the kernel has killed for memory so far; 0 where none of the files says."""
+    """How many processes the kernel has killed for memory so far; 0 where none of the files
+    says.
+    """
     for path in paths:
         with contextlib.suppress(OSError, ValueError, IndexError):
             for line in Path(path).read_text().splitlines():
@@ -151,7 +172,9 @@ class Stopping:
         """Take in the agent's order and the lease's end."""
         order = read_json(self._stop_file)
         if order:
-            self.order(str(order.get("by", "cancel")), float(order["term_at_s"]), float(order["kill_at_s"]))
+            self.order(
+                str(order.get("by", "cancel")), float(order["term_at_s"]), float(order["kill_at_s"])
+            )
         deadline_s = self._lease.deadline_s()
         if now_s >= deadline_s:
             self.order("lease", deadline_s, deadline_s + self._grace_s)
@@ -185,13 +208,21 @@ class Guard:
         for name in ("launch.json", "launch.sh"):
             (self._folder / name).unlink(missing_ok=True)
         if boot_s() >= self._lease.deadline_s():
-            return {"started": False, "stopped_by": "lease", "error": "the lease had run out before the job was started"}
+            return {
+                "started": False,
+                "stopped_by": "lease",
+                "error": "the lease had run out before the job was started",
+            }
         counters = CGROUP_OOM_FILES if self._launch.get("container") else ("/proc/vmstat",)
         killed_before = oom_kills(counters)
         try:
             self._job = self._spawn()
         except (OSError, subprocess.SubprocessError, ValueError) as error:
-            return {"started": False, "stopped_by": None, "error": f"the command cannot be started: {error}"}
+            return {
+                "started": False,
+                "stopped_by": None,
+                "error": f"the command cannot be started: {error}",
+            }
         while self._status is None:
             self._watch()
         self._sweep()
@@ -200,7 +231,10 @@ class Guard:
     def _spawn(self) -> int:
         launch = self._launch
         inherited = dict(os.environ) if launch.get("container") else {}
-        with (self._folder / "stdout.log").open("ab") as out, (self._folder / "stderr.log").open("ab") as err:
+        with (
+            (self._folder / "stdout.log").open("ab") as out,
+            (self._folder / "stderr.log").open("ab") as err,
+        ):
             job = subprocess.Popen(
                 launch["argv"],
                 cwd=launch["cwd"],
@@ -211,8 +245,14 @@ class Guard:
                 start_new_session=True,
                 preexec_fn=_become_job,
             )
-        described = {"pid": job.pid, "started_ticks": started_ticks(job.pid), "started_at_s": time.time()}
-        with contextlib.suppress(OSError):  # a full disk: the job runs all the same, the guard knows it
+        described = {
+            "pid": job.pid,
+            "started_ticks": started_ticks(job.pid),
+            "started_at_s": time.time(),
+        }
+        with contextlib.suppress(
+            OSError
+        ):  # a full disk: the job runs all the same, the guard knows it
             (self._folder / "job.tmp").write_text(json.dumps(described))
             (self._folder / "job.tmp").replace(self._folder / "job.json")
         job.returncode = 0  # it is reaped by `_reap`, with whatever else it leaves behind
@@ -247,7 +287,9 @@ class Guard:
                     self._status = status
 
     def _sweep(self) -> None:
-        """Nothing of the job outlives it: SIGTERM, a moment, then SIGKILL until no process is left."""
+        """Nothing of the job outlives it: SIGTERM, a moment, then SIGKILL until no process is
+        left.
+        """
         _signal_all(descendants(os.getpid()), signal.SIGTERM)
         for turn in range(SWEEP_ROUNDS):
             self._reap()
@@ -260,7 +302,9 @@ class Guard:
 
     def _result(self, *, oom: bool) -> dict[str, Any]:
         code = os.waitstatus_to_exitcode(self._status or 0)
-        killed_by_kernel = oom and not self._killed and code in (-signal.SIGKILL, 128 + signal.SIGKILL)
+        killed_by_kernel = (
+            oom and not self._killed and code in (-signal.SIGKILL, 128 + signal.SIGKILL)
+        )
         return {
             "started": True,
             "exit_code": code,
@@ -273,7 +317,9 @@ class Guard:
 
 
 def _become_job() -> None:
-    """In the child: die with the guard, take signals again, and be the kernel's first choice when memory runs out."""
+    """In the child: die with the guard, take signals again, and be the kernel's first choice when
+    memory runs out.
+    """
     LIBC.prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
     LIBC.prctl(PR_SET_DUMPABLE, 1)
     signal.pthread_sigmask(signal.SIG_UNBLOCK, WOKEN_BY)
@@ -294,7 +340,9 @@ def main(folder: Path) -> int:
         return ALREADY_LAUNCHED
     signal.pthread_sigmask(signal.SIG_BLOCK, WOKEN_BY)
     LIBC.prctl(PR_SET_CHILD_SUBREAPER, 1)
-    LIBC.prctl(PR_SET_DUMPABLE, 0)  # the job runs as the same user: it may not trace its guard, and so stop its clock
+    LIBC.prctl(
+        PR_SET_DUMPABLE, 0
+    )  # the job runs as the same user: it may not trace its guard, and so stop its clock
     reserve_exit(folder)
     write_exit(folder, Guard(folder).run())
     return 0

@@ -1,7 +1,9 @@
-"""The agent's memory: an append-only file of JSON lines, each on the disk before the agent acts on it.
+"""The agent's memory: an append-only file of JSON lines, each on the disk before the agent acts on
+it.
 
-A line replaces what was known of its assignment. A torn last line (a crash, a full disk) is as if it had never been written;
-rewriting the file shorter is one rename. So at every instant the file holds a whole, perhaps slightly older, state.
+A line replaces what was known of its assignment. A torn last line (a crash, a full disk) is as if
+it had never been written; rewriting the file shorter is one rename. So at every instant the file
+holds a whole, perhaps slightly older, state.
 """
 
 from __future__ import annotations
@@ -56,16 +58,22 @@ class Move:
 
     def report(self, epoch: int, fence: int, container: str) -> StateReport:
         """The move as the server is told of it, in the session `epoch`."""
-        return StateReport(epoch=epoch, fence=fence, container=container, **{f.name: getattr(self, f.name) for f in fields(self)})
+        return StateReport(
+            epoch=epoch,
+            fence=fence,
+            container=container,
+            **{f.name: getattr(self, f.name) for f in fields(self)},
+        )
 
 
 @dataclass(frozen=True, slots=True)
 class Entry:
     """What the agent knows of an assignment it took.
 
-    `launched` is written before the guard is started: from then on the launch is found, adopted or settled, never repeated.
-    `lease_until_s` (boot clock of `boot_id`) is the first lease, renewals are in the run's own lease file. `told_fraction` is how
-    far its preparation was when last told. `unsent` moves are in order.
+    `launched` is written before the guard is started: from then on the launch is found, adopted or
+    settled, never repeated. `lease_until_s` (boot clock of `boot_id`) is the first lease, renewals
+    are in the run's own lease file. `told_fraction` is how far its preparation was when last told.
+    `unsent` moves are in order.
     """
 
     assignment: str
@@ -130,7 +138,11 @@ class _State:
 
     def lines(self) -> list[dict[str, Any]]:
         ends = [{"end": assignment, "fence": fence} for assignment, fence in self.ends.items()]
-        return [{"secret": self.secret}, *ends, *({"entry": to_json(entry)} for entry in self.entries.values())]
+        return [
+            {"secret": self.secret},
+            *ends,
+            *({"entry": to_json(entry)} for entry in self.entries.values()),
+        ]
 
 
 class Journal:
@@ -172,11 +184,15 @@ class Journal:
         return self._state.ends
 
     def put(self, entry: Entry) -> None:
-        """Remember an entry durably, before it is acted upon; JournalError (nothing changed) when the disk is full."""
+        """Remember an entry durably, before it is acted upon; JournalError (nothing changed) when
+        the disk is full.
+        """
         self._append({"entry": to_json(entry)})
 
     def note(self, entry: Entry) -> None:
-        """Remember what has happened. On a full disk for this agent only: the next one finds it again in the run."""
+        """Remember what has happened. On a full disk for this agent only: the next one finds it
+        again in the run.
+        """
         self._try({"entry": to_json(entry)})
 
     def forget(self, entry: Entry) -> None:
@@ -191,7 +207,9 @@ class Journal:
             self._state.apply(line)
 
     def is_writable(self) -> bool:
-        """Whether the next entry can be remembered, as far as the last write tells; one that failed is tried again."""
+        """Whether the next entry can be remembered, as far as the last write tells; one that failed
+        is tried again.
+        """
         if self.is_failing:
             self._try({"secret": self._state.secret})
         return not self.is_failing
@@ -206,7 +224,9 @@ class Journal:
             try:
                 self._state.apply(json.loads(line))
             except (ValueError, KeyError, AttributeError) as error:
-                raise JournalError(f"{self._path}, line {number}: {error}. Move the file away to begin anew.") from error
+                raise JournalError(
+                    f"{self._path}, line {number}: {error}. Move the file away to begin anew."
+                ) from error
             self._lines = number
         self._size = len(raw) - len(torn)
         if torn:
@@ -229,7 +249,9 @@ class Journal:
 
     def _write(self, raw: bytes) -> None:
         is_new = not self._path.exists()
-        descriptor = os.open(self._path, os.O_CREAT | os.O_WRONLY | os.O_APPEND | os.O_CLOEXEC, 0o600)
+        descriptor = os.open(
+            self._path, os.O_CREAT | os.O_WRONLY | os.O_APPEND | os.O_CLOEXEC, 0o600
+        )
         try:
             if os.write(descriptor, raw) != len(raw):
                 raise OSError("the disk is full")
@@ -256,5 +278,7 @@ def _locked(path: Path) -> int:
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError as error:
         os.close(descriptor)
-        raise JournalHeldError(f"another agent uses {path.parent}: stop it, or give this one its own --state-dir") from error
+        raise JournalHeldError(
+            f"another agent uses {path.parent}: stop it, or give this one its own --state-dir"
+        ) from error
     return descriptor

@@ -1,8 +1,9 @@
-"""The agent's log: one line an event to stderr, as text or as JSON, with the ids of what it is about and without secrets.
+"""The agent's log: one line an event to stderr, as text or as JSON, with the ids of what it is
+about and without secrets.
 
-A line about a launch names it (`lm-{assignment}-{fence}`): from that name come the fields `assignment` and `fence` of a JSON line,
-and `job` where the launch's specification is known. `node` is the id the server has given this node. Nothing but the standard
-library.
+A line about a launch names it (`lm-{assignment}-{fence}`): from that name come the fields
+`assignment` and `fence` of a JSON line, and `job` where the launch's specification is known. `node`
+is the id the server has given this node. Nothing but the standard library.
 """
 
 from __future__ import annotations
@@ -20,7 +21,8 @@ from loadmaster.protocol import LaunchSpec
 
 FORMATS = ("console", "json")
 QUIET = ("httpx", "httpcore", "urllib3", "docker")
-"""Libraries whose lines below WARNING are left out: some tell of every request, with its address."""
+"""Libraries whose lines below WARNING are left out: some tell of every request, with its address.
+"""
 
 _BEARER = re.compile(r"\b(bearer\s+)[\w.~+/=-]{8,}", re.IGNORECASE)
 _RUN = re.compile(r"\blm-[\w.-]+-\d+\b")
@@ -28,7 +30,9 @@ _ESCAPES = str.maketrans({"\r": "\\r", "\n": "\\n", "\x1b": "\\x1b"})
 
 
 class Known:
-    """What this process knows of its node and launches, to be written into lines or kept out of them."""
+    """What this process knows of its node and launches, to be written into lines or kept out of
+    them.
+    """
 
     def __init__(self) -> None:
         self.node = ""
@@ -88,7 +92,9 @@ class Lines(logging.Formatter):
         self._is_json, self._about = form == "json", about
 
     def format(self, record: logging.LogRecord) -> str:
-        """The line, without a newline at its end; a traceback follows the text in lines of its own."""
+        """The line, without a newline at its end; a traceback follows the text in lines of its
+        own.
+        """
         return self._json(record) if self._is_json else self._about.mask(super().format(record))
 
     def formatMessage(self, record: logging.LogRecord) -> str:  # noqa: N802  # logging's name
@@ -98,7 +104,9 @@ class Lines(logging.Formatter):
     def _json(self, record: logging.LogRecord) -> str:
         message = record.getMessage()
         fields = {
-            "timestamp": datetime.fromtimestamp(record.created, UTC).isoformat().replace("+00:00", "Z"),
+            "timestamp": (
+                datetime.fromtimestamp(record.created, UTC).isoformat().replace("+00:00", "Z")
+            ),
             "level": record.levelname.lower(),
             "logger": record.name,
             "event": self._about.mask(message),

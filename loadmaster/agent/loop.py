@@ -36,7 +36,8 @@ POLL_PAUSE_S = 0.05
 class Pace:
     """How often things are done, in seconds.
 
-    `flush_s` is how long an ended run's output may hold up the report of its end, `linger_s` how long the rest of it is shipped.
+    `flush_s` is how long an ended run's output may hold up the report of its end, `linger_s` how
+    long the rest of it is shipped.
     """
 
     tick_s: float = 0.2
@@ -48,7 +49,8 @@ class Pace:
 
 
 class Agent:
-    """One node's agent. `tick` does whatever is due now and never waits for a job; `run` ticks until told to leave.
+    """One node's agent. `tick` does whatever is due now and never waits for a job; `run` ticks
+    until told to leave.
 
     Raises from `tick`: Unauthorized and WrongProtocol, which no repetition cures.
     """
@@ -68,7 +70,12 @@ class Agent:
         pace: Pace | None = None,
         jitter: random.Random | None = None,
     ) -> None:
-        self._client, self._journal, self._runtime, self._devices = client, journal, runtime, devices
+        self._client, self._journal, self._runtime, self._devices = (
+            client,
+            journal,
+            runtime,
+            devices,
+        )
         self._identity = identity
         self._address = address
         self._clock = clock or SystemClock()
@@ -76,7 +83,15 @@ class Agent:
         self._shipper = Shipper(client, runtime)
         self._sampler = Sampler(runtime, devices, self._shipper, self._clock)
         self._sharing = Sharing(runtime, devices)
-        self.talk = Conversation(client, journal, self._clock, self._session_request, self._samples, jitter, runtime.trouble)
+        self.talk = Conversation(
+            client,
+            journal,
+            self._clock,
+            self._session_request,
+            self._samples,
+            jitter,
+            runtime.trouble,
+        )
         self._hands = Hands(
             client=client,
             journal=journal,
@@ -116,7 +131,9 @@ class Agent:
         self._report()
 
     def run(self, leave: threading.Event, *, stop_jobs: bool = False) -> None:
-        """Tick until `leave` is set. Jobs then go on under their guards until their leases end; `stop_jobs` stops them first."""
+        """Tick until `leave` is set. Jobs then go on under their guards until their leases end;
+        `stop_jobs` stops them first.
+        """
         poller = threading.Thread(target=self._poll, name="directives", daemon=True)
         poller.start()
         try:
@@ -147,7 +164,10 @@ class Agent:
     def stop_all(self) -> None:
         """Pre-empt every job, so that it saves its state, and tell the server before leaving."""
         self._hands.is_leaving = True
-        patience_s = max((entry.grace_s for entry in self._journal.entries.values()), default=0.0) + self._pace.flush_s
+        patience_s = (
+            max((entry.grace_s for entry in self._journal.entries.values()), default=0.0)
+            + self._pace.flush_s
+        )
         until_s = self._clock.boot_s() + patience_s
         while not self.is_idle and self._clock.boot_s() < until_s:
             for entry in list(self._journal.entries.values()):
@@ -169,7 +189,11 @@ class Agent:
         )
 
     def _running(self) -> list[Entry]:
-        return [entry for entry in self._journal.entries.values() if entry.launched and not entry.has_ended]
+        return [
+            entry
+            for entry in self._journal.entries.values()
+            if entry.launched and not entry.has_ended
+        ]
 
     def _samples(self) -> tuple[DeviceSample, ...]:
         return self._sampler.devices(self._running())
@@ -183,7 +207,8 @@ class Agent:
         for action in reconcile(self._view()):
             try:
                 self._hands.do(action)
-            except OSError as error:  # a full disk, say: what is not done is found again by the next reconciliation
+            except OSError as error:
+                # a full disk, say: what is not done is found again by the next reconciliation
                 run = action.run if hasattr(action, "run") else action.entry.run
                 logger.warning("%s of %s failed: %s", type(action).__name__, run.name, error)
 
@@ -206,9 +231,17 @@ class Agent:
     def _waiting_since(self, now_s: float, runs: dict[RunId, RunStatus]) -> dict[str, float]:
         entries = self._journal.entries
         preparing = {run for run, status in runs.items() if status.state is RunState.PREPARING}
-        waiting = {e.assignment for e in entries.values() if not e.launched and not e.has_ended and e.run not in preparing}
+        waiting = {
+            e.assignment
+            for e in entries.values()
+            if not e.launched and not e.has_ended and e.run not in preparing
+        }
         ours = {entry.run for entry in entries.values()}
-        waiting |= {run.name for run, status in runs.items() if run not in ours and status.state is RunState.RUNNING}
+        waiting |= {
+            run.name
+            for run, status in runs.items()
+            if run not in ours and status.state is RunState.RUNNING
+        }
         self._since_s = {name: self._since_s.get(name, now_s) for name in waiting}
         return self._since_s
 
@@ -262,7 +295,9 @@ class Agent:
         if epoch is None or not self._backoff.is_due(key, self._clock.boot_s()):
             return False
         try:
-            done = any(self._shipper.ship(entry.run, epoch, ended=entry.has_ended) for _ in range(pieces))
+            done = any(
+                self._shipper.ship(entry.run, epoch, ended=entry.has_ended) for _ in range(pieces)
+            )
         except AgentError as error:
             self._failed(key, error)
             return False
@@ -270,7 +305,9 @@ class Agent:
         return done
 
     def _tell(self, entry: Entry, but: int = 0) -> bool:
-        """Send the moves the server does not know yet, all but that of sequence number `but`; whether it knows them now."""
+        """Send the moves the server does not know yet, all but that of sequence number `but`;
+        whether it knows them now.
+        """
         for move in entry.unsent:
             if move.seq == but:
                 break
@@ -311,14 +348,25 @@ class Agent:
             self.talk.hear(news.directives, news.cursor)
 
     def _poll(self) -> None:
-        """In a thread of its own: ask for directives and wake the loop when some come. A hint; its failures cost latency only."""
+        """In a thread of its own: ask for directives and wake the loop when some come. A hint; its
+        failures cost latency only.
+        """
         cursor = 0
         backoff = Backoff()
         while not self._left.is_set():
             wait_s = 0.0 if self.talk.epoch is not None else self._pace.tick_s
             try:
-                news = None if wait_s else self._client.directives(max(cursor, self.talk.cursor), self._pace.long_poll_s)
-            except (AgentError, RuntimeError) as error:  # RuntimeError: the client was closed while the agent left
+                news = (
+                    None
+                    if wait_s
+                    else self._client.directives(
+                        max(cursor, self.talk.cursor), self._pace.long_poll_s
+                    )
+                )
+            except (
+                AgentError,
+                RuntimeError,
+            ) as error:  # RuntimeError: the client was closed while the agent left
                 logger.debug("no directives: %s", error)
                 news, wait_s = None, backoff.failed("poll", self._clock.boot_s())
             else:

@@ -25,7 +25,9 @@ GB = 1e9
 
 @dataclass(frozen=True, slots=True)
 class Identity:
-    """`machine_id` is stable for a state folder; `boot_id` changes with every start of the machine."""
+    """`machine_id` is stable for a state folder; `boot_id` changes with every start of the
+    machine.
+    """
 
     machine_id: str
     boot_id: str
@@ -33,7 +35,9 @@ class Identity:
 
 
 def identity(state_dir: Path) -> Identity:
-    """This agent's identity. Several agents on one machine differ by their state folders, so each folder keeps an id of its own."""
+    """This agent's identity. Several agents on one machine differ by their state folders, so each
+    folder keeps an id of its own.
+    """
     path = state_dir / "machine-id"
     if not path.exists():
         write_whole(path, uuid.uuid4().hex.encode(), durable=True)
@@ -58,7 +62,8 @@ def memory_gb() -> float:
 def address_towards(server: str) -> str:
     """This machine's own address on the way to the server; empty where there is no way.
 
-    It is where other nodes reach this one, unless the server is on this very machine or behind a translation of addresses.
+    It is where other nodes reach this one, unless the server is on this very machine or behind a
+    translation of addresses.
     """
     where = urlsplit(server)
     try:
@@ -72,9 +77,11 @@ def address_towards(server: str) -> str:
 
 
 def sockets_of(address: str) -> dict[str, str]:
-    """The variables that make gloo and NCCL speak by the interface with that address; none if no interface has it.
+    """The variables that make gloo and NCCL speak by the interface with that address; none if no
+    interface has it.
 
-    Left alone they go by the host's name, which on many machines stands for the machine itself and leads nobody else there.
+    Left alone they go by the host's name, which on many machines stands for the machine itself and
+    leads nobody else there.
     """
     for name, addresses in psutil.net_if_addrs().items():
         if any(item.address.partition("%")[0] == address for item in addresses):
@@ -93,15 +100,17 @@ class Devices(Protocol):
         """Health, use and watts now; `busy` are the uuids that running assignments hold."""
         ...
 
-    def environment(self, uuids: Collection[str], kind_name: str, gang_gpus: int = 0, share: float = 1.0) -> dict[str, str]:
-        """The variables that make a job use those devices and no others, and no more than its share of them; `gang_gpus` are those
-        of all ranks of a gang.
+    def environment(
+        self, uuids: Collection[str], kind_name: str, gang_gpus: int = 0, share: float = 1.0
+    ) -> dict[str, str]:
+        """The variables that make a job use those devices and no others, and no more than its share
+        of them; `gang_gpus` are those of all ranks of a gang.
         """
         ...
 
     def shared_pace_s(self, kind_name: str, gpus: int, beside: Sequence[str]) -> float | None:
-        """Seconds per step of a kind on so many emulated GPUs while these kinds share them; `inf`: they do not fit beside each
-        other. None where it is not for the agent to say.
+        """Seconds per step of a kind on so many emulated GPUs while these kinds share them; `inf`:
+        they do not fit beside each other. None where it is not for the agent to say.
         """
         ...
 
@@ -115,7 +124,9 @@ class NoDevices:
     def samples(self, busy: Collection[str]) -> tuple[DeviceSample, ...]:
         return ()
 
-    def environment(self, uuids: Collection[str], kind_name: str, gang_gpus: int = 0, share: float = 1.0) -> dict[str, str]:
+    def environment(
+        self, uuids: Collection[str], kind_name: str, gang_gpus: int = 0, share: float = 1.0
+    ) -> dict[str, str]:
         return {"CUDA_VISIBLE_DEVICES": ""}
 
     def shared_pace_s(self, kind_name: str, gpus: int, beside: Sequence[str]) -> float | None:
@@ -125,7 +136,9 @@ class NoDevices:
 class EmulatedDevices:
     """Pacing clocks in place of GPUs."""
 
-    def __init__(self, emulation: Emulation, node: str, noise: random.Random | None = None, *, slots: int = 1) -> None:
+    def __init__(
+        self, emulation: Emulation, node: str, noise: random.Random | None = None, *, slots: int = 1
+    ) -> None:
         self._emulation = emulation
         self._reports = tuple(replace(report, slots=slots) for report in emulation.devices(node))
         self._noise = noise or random.SystemRandom()
@@ -134,24 +147,36 @@ class EmulatedDevices:
         return self._reports
 
     def samples(self, busy: Collection[str]) -> tuple[DeviceSample, ...]:
-        return tuple(self._emulation.sample(device.uuid, device.uuid in busy, self._noise) for device in self._reports)
+        return tuple(
+            self._emulation.sample(device.uuid, device.uuid in busy, self._noise)
+            for device in self._reports
+        )
 
-    def environment(self, uuids: Collection[str], kind_name: str, gang_gpus: int = 0, share: float = 1.0) -> dict[str, str]:
-        """No real GPU, one thread per library (the machine is shared by emulated devices), and the pace."""
+    def environment(
+        self, uuids: Collection[str], kind_name: str, gang_gpus: int = 0, share: float = 1.0
+    ) -> dict[str, str]:
+        """No real GPU, one thread per library (the machine is shared by emulated devices), and the
+        pace.
+        """
         threads = dict.fromkeys(("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"), "1")
         pace_s = self._emulation.pace_s(kind_name, max(len(uuids), gang_gpus))
         pace = {} if pace_s is None else {"LOADMASTER_EMULATED_STEP_S": repr(pace_s)}
         return {"CUDA_VISIBLE_DEVICES": "", **threads, **pace}
 
     def shared_pace_s(self, kind_name: str, gpus: int, beside: Sequence[str]) -> float | None:
-        alone_s, kept = self._emulation.pace_s(kind_name, gpus), self._emulation.kept(kind_name, beside)
+        alone_s, kept = (
+            self._emulation.pace_s(kind_name, gpus),
+            self._emulation.kept(kind_name, beside),
+        )
         if not kept:
             return math.inf
         return None if alone_s is None else alone_s / kept
 
 
 class NvidiaDevices:
-    """Real GPUs, asked through NVML. One that falls off the bus is reported as unhealthy, never forgotten."""
+    """Real GPUs, asked through NVML. One that falls off the bus is reported as unhealthy, never
+    forgotten.
+    """
 
     def __init__(self, nvml: Any, slots: int = 1, mps: Mps | None = None) -> None:
         self._nvml, self._slots, self._mps = nvml, slots, mps
@@ -186,7 +211,9 @@ class NvidiaDevices:
             memory_used_gb=memory,
             power_w=self._ask(lambda: nvml.nvmlDeviceGetPowerUsage(handle), 1000.0),
             power_source="measured",
-            temperature_c=self._ask(lambda: nvml.nvmlDeviceGetTemperature(handle, nvml.NVML_TEMPERATURE_GPU), 1.0),
+            temperature_c=self._ask(
+                lambda: nvml.nvmlDeviceGetTemperature(handle, nvml.NVML_TEMPERATURE_GPU), 1.0
+            ),
         )
 
     def _ask(self, read: Any, unit: float) -> float | None:
@@ -196,8 +223,13 @@ class NvidiaDevices:
         except self._nvml.NVMLError:
             return None
 
-    def environment(self, uuids: Collection[str], kind_name: str, gang_gpus: int = 0, share: float = 1.0) -> dict[str, str]:
-        return {"CUDA_VISIBLE_DEVICES": ",".join(uuids), **(self._mps.environment(share) if self._mps else {})}
+    def environment(
+        self, uuids: Collection[str], kind_name: str, gang_gpus: int = 0, share: float = 1.0
+    ) -> dict[str, str]:
+        return {
+            "CUDA_VISIBLE_DEVICES": ",".join(uuids),
+            **(self._mps.environment(share) if self._mps else {}),
+        }
 
     def shared_pace_s(self, kind_name: str, gpus: int, beside: Sequence[str]) -> float | None:
         return None
@@ -210,7 +242,9 @@ def gpu_type_of(name: str) -> str:
 
 
 def nvidia_devices(slots: int = 1, mps: Mps | None = None) -> Devices:
-    """The machine's NVIDIA GPUs, each for so many jobs at once (by `mps` where it is given), or none where there is no driver."""
+    """The machine's NVIDIA GPUs, each for so many jobs at once (by `mps` where it is given), or
+    none where there is no driver.
+    """
     import pynvml
 
     try:

@@ -8,7 +8,9 @@ MASK = "***"
 
 
 class Masker:
-    """Replaces the values of secrets. In logs a value keeps its length, so that offsets of masked and written bytes agree."""
+    """Replaces the values of secrets. In logs a value keeps its length, so that offsets of masked
+    and written bytes agree.
+    """
 
     def __init__(self, secrets: Iterable[str]) -> None:
         self._texts = sorted({value for value in secrets if value}, key=len, reverse=True)
@@ -26,7 +28,9 @@ class Masker:
         return text
 
     def piece(self, content: bytes) -> bytes:
-        """The bytes with as many asterisks as each secret in them had bytes; overlapping secrets are all covered."""
+        """The bytes with as many asterisks as each secret in them had bytes; overlapping secrets
+        are all covered.
+        """
         masked = bytearray(content)
         for value in self._values:
             at = content.find(value)
@@ -36,7 +40,9 @@ class Masker:
         return bytes(masked)
 
     def held_back(self, content: bytes) -> int:
-        """How many bytes at the end may be the beginning of a secret whose rest is not written yet."""
+        """How many bytes at the end may be the beginning of a secret whose rest is not written
+        yet.
+        """
         for length in range(min(self.reach, len(content)), 0, -1):
             tail = content[-length:]
             if any(len(value) > length and value.startswith(tail) for value in self._values):

@@ -1,9 +1,11 @@
-"""NVIDIA's Multi-Process Service: jobs that share a GPU run side by side on it instead of taking turns.
+"""NVIDIA's Multi-Process Service: jobs that share a GPU run side by side on it instead of taking
+turns.
 
-The agent uses the daemon that its own environment names (CUDA_MPS_PIPE_DIRECTORY), or keeps one of its own with its pipes in the
-state folder, so that only jobs which share a GPU go through it. A job's part of the GPU's processors is its share
-(CUDA_MPS_ACTIVE_THREAD_PERCENTAGE). The daemon outlives the agent, as its jobs do; the next agent finds it by its pipes. Where
-the service is not to be had, jobs share as the driver has them: by turns.
+The agent uses the daemon that its own environment names (CUDA_MPS_PIPE_DIRECTORY), or keeps one of
+its own with its pipes in the state folder, so that only jobs which share a GPU go through it. A
+job's part of the GPU's processors is its share (CUDA_MPS_ACTIVE_THREAD_PERCENTAGE). The daemon
+outlives the agent, as its jobs do; the next agent finds it by its pipes. Where the service is not
+to be had, jobs share as the driver has them: by turns.
 """
 
 from __future__ import annotations
@@ -18,7 +20,11 @@ from pathlib import Path
 from loadmaster.agent.files import private_folder
 
 CONTROL = "nvidia-cuda-mps-control"
-PIPES, LOGS, PART = "CUDA_MPS_PIPE_DIRECTORY", "CUDA_MPS_LOG_DIRECTORY", "CUDA_MPS_ACTIVE_THREAD_PERCENTAGE"
+PIPES, LOGS, PART = (
+    "CUDA_MPS_PIPE_DIRECTORY",
+    "CUDA_MPS_LOG_DIRECTORY",
+    "CUDA_MPS_ACTIVE_THREAD_PERCENTAGE",
+)
 ANSWER_S = 5.0
 """How long the daemon may take to answer or to start: the agent waits for it."""
 
@@ -34,7 +40,9 @@ class Mps:
         environ: the agent's environment.
     """
 
-    def __init__(self, control: Path, state_dir: Path, environ: Mapping[str, str] = os.environ) -> None:
+    def __init__(
+        self, control: Path, state_dir: Path, environ: Mapping[str, str] = os.environ
+    ) -> None:
         self._control = control
         self._given = environ.get(PIPES, "")
         self._folder = state_dir / "mps"
@@ -47,7 +55,9 @@ class Mps:
         return cls(Path(control), state_dir, environ) if control else None
 
     def environment(self, share: float) -> dict[str, str]:
-        """The variables of a job that has this share of its GPU, with the daemon running; none for a whole GPU, or without one."""
+        """The variables of a job that has this share of its GPU, with the daemon running; none for
+        a whole GPU, or without one.
+        """
         if share >= 1.0 or not self._runs():
             return {}
         return {PIPES: self._pipes, PART: str(max(1, round(100 * share)))}
@@ -60,7 +70,10 @@ class Mps:
         """Whether the daemon answers; the agent's own is started where it does not."""
         runs = self._asked("get_server_list") or (not self._given and self._started())
         if not runs and not self._complained:
-            logger.warning("the MPS daemon at %s does not answer; jobs share GPUs without it, by turns", self._pipes)
+            logger.warning(
+                "the MPS daemon at %s does not answer; jobs share GPUs without it, by turns",
+                self._pipes,
+            )
         self._complained = not runs
         return runs
 
@@ -76,7 +89,12 @@ class Mps:
         environment = {**os.environ, PIPES: self._pipes, LOGS: str(self._folder / "log")}
         try:
             done = subprocess.run(
-                [str(self._control), *arguments], input=text, env=environment, capture_output=True, text=True, timeout=ANSWER_S
+                [str(self._control), *arguments],
+                input=text,
+                env=environment,
+                capture_output=True,
+                text=True,
+                timeout=ANSWER_S,
             )
         except (OSError, subprocess.SubprocessError) as error:
             logger.debug("%s: %s", self._control, error)

@@ -26,7 +26,9 @@ class Outcome:
 
 
 _NO_GPU_MEMORY = re.compile(r"out[ _]?of[ _]?memory|resource_?exhausted", re.IGNORECASE)
-"""What CUDA, PyTorch, TensorFlow, JAX and CuPy say when a GPU's memory is full. The machine's memory has other words."""
+"""What CUDA, PyTorch, TensorFlow, JAX and CuPy say when a GPU's memory is full. The machine's
+memory has other words.
+"""
 
 
 def outcome_of(
@@ -43,12 +45,14 @@ def outcome_of(
 
     Args:
         ended: how the run ended.
-        saved: whether the training library said that it leaves with its state saved (its event "preempted").
+        saved: whether the training library said that it leaves with its state saved (its event
+        "preempted").
         why: what it said it leaves for.
         fell: why its gang fell apart, if the library said that another rank was gone first.
         last_words: the last lines of stderr, masked.
         stopped_by_operator: whether the stop came from the agent's own shutdown.
-        shares_gpu: whether other runs were on its devices: memory that is missing there is no fault of the job's.
+        shares_gpu: whether other runs were on its devices: memory that is missing there is no fault
+        of the job's.
     """
     code = ended.exit_code
     if code == 0:
@@ -56,20 +60,36 @@ def outcome_of(
     if not ended.started:
         return _not_started(ended)
     if code == EXIT_STALE_FENCE:
-        return Outcome(AssignmentState.FAILED, ReasonClass.LEASE, "a newer launch of the job owns its checkpoints", code)
+        return Outcome(
+            AssignmentState.FAILED,
+            ReasonClass.LEASE,
+            "a newer launch of the job owns its checkpoints",
+            code,
+        )
     if ended.stopped_by is not None:
         return _stopped(ended, stopped_by_operator)
     if ended.oom:
-        return Outcome(AssignmentState.FAILED, ReasonClass.OOM, "the kernel killed the job: out of memory", code)
+        return Outcome(
+            AssignmentState.FAILED,
+            ReasonClass.OOM,
+            "the kernel killed the job: out of memory",
+            code,
+        )
     if fell:
         return Outcome(AssignmentState.FAILED, ReasonClass.GANG, fell, code)
     if code == EXIT_PREEMPTED and saved:
-        words = "the job's term was over" if why in ("", TERM_OVER) else f"the job left with its gang, which was to stop ({why})"
+        words = (
+            "the job's term was over"
+            if why in ("", TERM_OVER)
+            else f"the job left with its gang, which was to stop ({why})"
+        )
         return Outcome(AssignmentState.PREEMPTED, ReasonClass.PREEMPT, words, code)
     if code is None:
         return Outcome(AssignmentState.FAILED, ReasonClass.NODE, ended.error or "the run was lost")
     if shares_gpu and _NO_GPU_MEMORY.search(last_words):
-        return Outcome(AssignmentState.FAILED, ReasonClass.GPU, f"{OUT_OF_SHARED_MEMORY}: {last_words}", code)
+        return Outcome(
+            AssignmentState.FAILED, ReasonClass.GPU, f"{OUT_OF_SHARED_MEMORY}: {last_words}", code
+        )
     return Outcome(AssignmentState.FAILED, ReasonClass.USER, _user_reason(code, last_words), code)
 
 
@@ -95,7 +115,12 @@ def _stopped(ended: Exit, by_operator: bool) -> Outcome:
         case StopBy.CANCEL:
             return Outcome(AssignmentState.CANCELLED, ReasonClass.OPERATOR, "cancelled", code)
         case StopBy.OOM:
-            return Outcome(AssignmentState.FAILED, ReasonClass.OOM, "the job used more memory than it asked for", code)
+            return Outcome(
+                AssignmentState.FAILED,
+                ReasonClass.OOM,
+                "the job used more memory than it asked for",
+                code,
+            )
         case StopBy.GPU_MEMORY:
             return Outcome(AssignmentState.FAILED, ReasonClass.GPU, OUT_OF_SHARED_MEMORY, code)
         case StopBy.LEASE:
@@ -103,11 +128,19 @@ def _stopped(ended: Exit, by_operator: bool) -> Outcome:
         case StopBy.PREEMPT:
             reason_class = ReasonClass.OPERATOR if by_operator else ReasonClass.PREEMPT
             words = "" if left_in_time else " and did not leave with its state saved"
-            return Outcome(AssignmentState.PREEMPTED, reason_class, f"the job was pre-empted{words}", code)
+            return Outcome(
+                AssignmentState.PREEMPTED, reason_class, f"the job was pre-empted{words}", code
+            )
         case _:
-            return Outcome(state, ReasonClass.OPERATOR, "somebody on the node stopped the job", code)
+            return Outcome(
+                state, ReasonClass.OPERATOR, "somebody on the node stopped the job", code
+            )
 
 
 def _user_reason(code: int, last_words: str) -> str:
-    how = f"signal {signal.Signals(-code).name}" if code < 0 and -code in set(signal.Signals) else f"exit code {code}"
+    how = (
+        f"signal {signal.Signals(-code).name}"
+        if code < 0 and -code in set(signal.Signals)
+        else f"exit code {code}"
+    )
     return f"the job ended with {how}" + (f": {last_words}" if last_words else "")

@@ -1,4 +1,6 @@
-"""Reads what the training library says of itself: lines of JSON in the run's progress stream; senseless ones are passed over."""
+"""Reads what the training library says of itself: lines of JSON in the run's progress stream;
+senseless ones are passed over.
+"""
 
 from __future__ import annotations
 
@@ -19,7 +21,9 @@ CHUNK = 64 * 1024
 
 @dataclass(frozen=True, slots=True)
 class Standing:
-    """Where a run stands: total steps done, whether it said that it leaves with its state saved, and why; if its gang fell, why."""
+    """Where a run stands: total steps done, whether it said that it leaves with its state saved,
+    and why; if its gang fell, why.
+    """
 
     step: int | None = None
     left: bool = False
@@ -27,7 +31,9 @@ class Standing:
     fell: str = ""
 
 
-def read_samples(runtime: Runtime, run: RunId, offset: int) -> tuple[tuple[ProgressSample, ...], int]:
+def read_samples(
+    runtime: Runtime, run: RunId, offset: int
+) -> tuple[tuple[ProgressSample, ...], int]:
     """The samples in the next chunk from an offset, and the offset after its last whole line."""
     chunk = runtime.read(run, PROGRESS, offset, CHUNK)
     end = chunk.rfind(b"\n") + 1
@@ -38,7 +44,9 @@ def read_samples(runtime: Runtime, run: RunId, offset: int) -> tuple[tuple[Progr
 
 
 def _with_setup(runtime: Runtime, run: RunId, sample: ProgressSample) -> ProgressSample:
-    """A set-up lasts from the launch to the first step; a job knows the age of its process, not when its container was started."""
+    """A set-up lasts from the launch to the first step; a job knows the age of its process, not
+    when its container was started.
+    """
     started_at_s = runtime.started_at_s(run) if sample.setup_s is not None else None
     if sample.setup_s is None or started_at_s is None:
         return sample
@@ -53,9 +61,13 @@ def standing(runtime: Runtime, run: RunId) -> Standing:
     for line in chunk.splitlines():
         data = _parsed(line)
         if data.get("event") == FELL:
-            found = replace(found, left=False, fell=str(data.get("reason") or "its gang fell apart"))
+            found = replace(
+                found, left=False, fell=str(data.get("reason") or "its gang fell apart")
+            )
         elif sample := sample_of(data):
-            found = Standing(sample.step, sample.event == "preempted", str(data.get("reason") or ""), found.fell)
+            found = Standing(
+                sample.step, sample.event == "preempted", str(data.get("reason") or ""), found.fell
+            )
     return found
 
 
@@ -65,8 +77,13 @@ def sample_of(data: dict[str, Any]) -> ProgressSample | None:
     step, launch_steps = _count(data.get("step")), _count(data.get("launch_steps", 0))
     if event not in EVENTS or at_s is None or step is None or launch_steps is None:
         return None
-    optional = {name: _number(data.get(name)) for name in ("steps_per_s", "loss", "overrun_fraction", "setup_s")}
-    return ProgressSample(at_s, str(event), step, launch_steps, _number(data.get("elapsed_s")) or 0.0, **optional)
+    optional = {
+        name: _number(data.get(name))
+        for name in ("steps_per_s", "loss", "overrun_fraction", "setup_s")
+    }
+    return ProgressSample(
+        at_s, str(event), step, launch_steps, _number(data.get("elapsed_s")) or 0.0, **optional
+    )
 
 
 def _parsed(line: bytes) -> dict[str, Any]:
@@ -78,7 +95,11 @@ def _parsed(line: bytes) -> dict[str, Any]:
 
 
 def _count(value: object) -> int | None:
-    return value if isinstance(value, int) and not isinstance(value, bool) and 0 <= value < 2**63 else None
+    return (
+        value
+        if isinstance(value, int) and not isinstance(value, bool) and 0 <= value < 2**63
+        else None
+    )
 
 
 def _number(value: object) -> float | None:

@@ -1,7 +1,8 @@
-"""What to do next: (what the server wants, what the journal says, what runs, the time) -> actions. Pure.
+"""What to do next: (what the server wants, what the journal says, what runs, the time) -> actions.
+Pure.
 
-The server's wishes are hints that are repeated until done, so nothing here depends on having seen one of them; and every action
-may be lost in a crash and is then found again from journal and run.
+The server's wishes are hints that are repeated until done, so nothing here depends on having seen
+one of them; and every action may be lost in a crash and is then found again from journal and run.
 """
 
 from __future__ import annotations
@@ -14,7 +15,9 @@ from loadmaster.agent.runtimes.base import Exit, RunId, RunState, RunStatus, Sto
 from loadmaster.protocol import Directive, DirectiveAction, StopReason
 
 TELLING_STEP = 0.05
-"""By how much a preparation must have come on to be told again: each telling is a line in the journal and a call."""
+"""By how much a preparation must have come on to be told again: each telling is a line in the
+journal and a call.
+"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,8 +31,10 @@ class View:
         entries: the journal's, by assignment.
         ends: the highest fence of assignments that are over.
         runs: what the runtime knows, by launch.
-        leases: until when (boot clock) the server lets a launch go on, as far as this agent has heard.
-        since_s: since when each assignment has been waiting, and each stray been seen (boot clock), by assignment or run name.
+        leases: until when (boot clock) the server lets a launch go on, as far as this agent has
+        heard.
+        since_s: since when each assignment has been waiting, and each stray been seen (boot clock),
+        by assignment or run name.
         patience_s: how long an assignment may wait for its first lease, and a stray may go on.
         accepting: whether new offers are taken.
     """
@@ -95,7 +100,9 @@ class Update:
 
 @dataclass(frozen=True, slots=True)
 class Settle:
-    """The launch was journaled but nothing runs: make sure that it never will, and find out how it ended."""
+    """The launch was journaled but nothing runs: make sure that it never will, and find out how it
+    ended.
+    """
 
     entry: Entry
 
@@ -110,7 +117,9 @@ class Finish:
 
 @dataclass(frozen=True, slots=True)
 class Drop:
-    """The assignment is over and a newer launch of it is offered: its unsent reports are of no use."""
+    """The assignment is over and a newer launch of it is offered: its unsent reports are of no
+    use.
+    """
 
     entry: Entry
 
@@ -129,11 +138,25 @@ class RemoveStray:
     run: RunId
 
 
-Action = AcceptOffer | TellPreparing | Launch | Renew | Stop | Update | Settle | Finish | Drop | StopStray | RemoveStray
+Action = (
+    AcceptOffer
+    | TellPreparing
+    | Launch
+    | Renew
+    | Stop
+    | Update
+    | Settle
+    | Finish
+    | Drop
+    | StopStray
+    | RemoveStray
+)
 
 
 def reconcile(view: View) -> list[Action]:
-    """The actions that bring what runs nearer to what is wanted; at most one for each assignment or stray."""
+    """The actions that bring what runs nearer to what is wanted; at most one for each assignment or
+    stray.
+    """
     actions: list[Action] = []
     for entry in view.entries.values():
         if not entry.has_ended:
@@ -160,7 +183,9 @@ def _live(view: View, entry: Entry) -> Iterator[Action]:
         yield Finish(entry, status.exit)
     elif status.state is RunState.RUNNING:
         yield from _running(view, entry, status)
-    elif entry.launched:  # also one that is said to be still preparing: then nothing can have been started
+    elif (
+        entry.launched
+    ):  # also one that is said to be still preparing: then nothing can have been started
         yield Settle(entry)
     else:
         yield from _waiting(view, entry, status)
@@ -194,7 +219,9 @@ def _waiting(view: View, entry: Entry, status: RunStatus) -> Iterator[Action]:
 
 
 def _stop_order(view: View, entry: Entry) -> StopOrder | None:
-    """What the server wants stopped: by a directive for this fence, or because a newer launch of the assignment is offered."""
+    """What the server wants stopped: by a directive for this fence, or because a newer launch of
+    the assignment is offered.
+    """
     wish = view.wishes.get(entry.assignment)
     if wish is None or wish.fence < entry.fence:
         return None
@@ -212,7 +239,12 @@ def _is_stricter(by: StopBy, former: StopBy | None) -> bool:
 
 def _term_update(view: View, entry: Entry) -> Iterator[Action]:
     wish = view.wishes.get(entry.assignment)
-    if wish and wish.action is DirectiveAction.UPDATE and wish.fence == entry.fence and wish.term_until_s != entry.term_until_s:
+    if (
+        wish
+        and wish.action is DirectiveAction.UPDATE
+        and wish.fence == entry.fence
+        and wish.term_until_s != entry.term_until_s
+    ):
         yield Update(entry, wish.term_until_s)
 
 

@@ -28,11 +28,15 @@ class Sampler:
         return self._devices.samples({uuid for entry in running for uuid in entry.devices})
 
     def sample(self, running: Sequence[Entry]) -> list[Entry]:
-        """Take a sample of every running entry; returns those that are to be stopped for their memory."""
+        """Take a sample of every running entry; returns those that are to be stopped for their
+        memory.
+        """
         if not running:
             return []
         holders = Counter(uuid for entry in running for uuid in entry.devices)
-        samples = {sample.uuid: part_of(sample, holders[sample.uuid]) for sample in self.devices(running)}
+        samples = {
+            sample.uuid: part_of(sample, holders[sample.uuid]) for sample in self.devices(running)
+        }
         greedy = []
         for entry in running:
             usage = self._runtime.usage(entry.run)
@@ -44,7 +48,9 @@ class Sampler:
         return greedy
 
     def _is_greedy(self, entry: Entry, usage: Usage) -> bool:
-        """Whether it holds too much, by an exact count where the quick one (shared pages counted for each process) says so."""
+        """Whether it holds too much, by an exact count where the quick one (shared pages counted
+        for each process) says so.
+        """
         if self._runtime.limits_memory or not 0 < entry.memory_gb < usage.memory_gb or entry.stop:
             return False
         exact = self._runtime.usage(entry.run, exact=True)
@@ -52,10 +58,11 @@ class Sampler:
 
 
 def part_of(sample: DeviceSample, holders: int) -> DeviceSample:
-    """The part of a device's use and watts that is each of its `holders`': equal ones, for nobody can measure who draws what.
+    """The part of a device's use and watts that is each of its `holders`': equal ones, for nobody
+    can measure who draws what.
 
-    So the parts of all who run on it add up to the device. Memory that is sampled is that of a run's own processes on the
-    machine, and never shared.
+    So the parts of all who run on it add up to the device. Memory that is sampled is that of a
+    run's own processes on the machine, and never shared.
     """
     if holders < 2:
         return sample
@@ -68,8 +75,8 @@ def part_of(sample: DeviceSample, holders: int) -> DeviceSample:
 
 
 def usage_sample(at_s: float, usage: Usage, devices: Sequence[DeviceSample]) -> UsageSample:
-    """The sample of a run: its processes, and its GPUs' mean use and total watts (of shared ones its part). Watts are measured if
-    all of them are.
+    """The sample of a run: its processes, and its GPUs' mean use and total watts (of shared ones
+    its part). Watts are measured if all of them are.
     """
     fractions = [device.gpu_fraction for device in devices if device.gpu_fraction is not None]
     watts = [device.power_w for device in devices if device.power_w is not None]

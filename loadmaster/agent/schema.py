@@ -1,6 +1,7 @@
 """The JSON Schema of the agent protocol's payloads, derived from their dataclasses.
 
-`python -m loadmaster.agent.schema > loadmaster/schemas/agent.schema.json` writes the file that is published.
+`python -m loadmaster.agent.schema > loadmaster/schemas/agent.schema.json` writes the file that is
+published.
 """
 
 from __future__ import annotations
@@ -33,7 +34,9 @@ PAYLOADS: tuple[type[Any], ...] = (
 
 
 def agent_schema() -> dict[str, Any]:
-    """One document with a definition for every payload and part; `$defs/LaunchSpec` is the payload of accept."""
+    """One document with a definition for every payload and part; `$defs/LaunchSpec` is the payload
+    of accept.
+    """
     found: dict[str, Any] = {}
     for payload in PAYLOADS:
         _define(payload, found)
@@ -49,7 +52,10 @@ def _define(cls: Any, found: dict[str, Any]) -> dict[str, str]:
     if cls.__name__ not in found:
         found[cls.__name__] = {}
         defaults = {item.name: item.default for item in dataclasses.fields(cls)}
-        properties = {name: {**_type(kind, found), **_default(defaults[name])} for name, kind in field_types(cls).items()}
+        properties = {
+            name: {**_type(kind, found), **_default(defaults[name])}
+            for name, kind in field_types(cls).items()
+        }
         found[cls.__name__] = {
             "description": " ".join((cls.__doc__ or "").split()),
             "type": "object",

@@ -1,4 +1,6 @@
-"""The agent's conversation with the server: session, heartbeats, leases, and what the server wants."""
+"""The agent's conversation with the server: session, heartbeats, leases, and what the server
+wants.
+"""
 
 from __future__ import annotations
 
@@ -36,9 +38,11 @@ def known(entry: Entry) -> KnownAssignment:
 
 
 class Conversation:
-    """Keeps a session open and beats in it; remembers leases by the boot clock and the server's newest wishes.
+    """Keeps a session open and beats in it; remembers leases by the boot clock and the server's
+    newest wishes.
 
-    A lease is counted from when its renewal was sent, so the agent's count never ends later than the server's.
+    A lease is counted from when its renewal was sent, so the agent's count never ends later than
+    the server's.
     """
 
     def __init__(
@@ -74,7 +78,9 @@ class Conversation:
 
     @property
     def wishes(self) -> dict[str, Directive]:
-        """The server's newest wish for each assignment; what it disowned when the session began goes before all."""
+        """The server's newest wish for each assignment; what it disowned when the session began
+        goes before all.
+        """
         return self._wishes | self._unwanted
 
     def keep_up(self) -> None:
@@ -90,23 +96,33 @@ class Conversation:
             self._next_beat_s = float("-inf")
 
     def ask_before(self, until_s: float) -> None:
-        """Beat once more shortly before a term ends, lest its prolongation be on its way; until then this does nothing."""
+        """Beat once more shortly before a term ends, lest its prolongation be on its way; until
+        then this does nothing.
+        """
         ask_at_s = self.ends_s(until_s) - self._ask_s
         if self._beaten_s < ask_at_s <= self._clock.boot_s():
             self.hurry()
 
     def ends_s(self, until_s: float) -> float:
-        """A time of the server's on this machine's boot clock; by its wall clock where the server does not tell its own."""
+        """A time of the server's on this machine's boot clock; by its wall clock where the server
+        does not tell its own.
+        """
         ahead_s = self._server_ahead_s
-        return until_s - (self._clock.wall_s() - self._clock.boot_s() if ahead_s is None else ahead_s)
+        return until_s - (
+            self._clock.wall_s() - self._clock.boot_s() if ahead_s is None else ahead_s
+        )
 
     def note_time(self, sent_s: float) -> None:
-        """Take the server's clock from the answer to what was sent then: counted so, nothing ends later than the server means."""
+        """Take the server's clock from the answer to what was sent then: counted so, nothing ends
+        later than the server means.
+        """
         if self._client.server_time_s is not None:
             self._server_ahead_s = self._client.server_time_s - sent_s
 
     def lose_session(self) -> None:
-        """Another session has begun; two agents that share one identity must not take it from each other in a frenzy."""
+        """Another session has begun; two agents that share one identity must not take it from each
+        other in a frenzy.
+        """
         if self.epoch is not None:
             self._backoff.failed("session", self._clock.boot_s())
         self.epoch = None
@@ -140,7 +156,9 @@ class Conversation:
         self._next_beat_s, self._is_first_beat = float("-inf"), True
         disowned = [entry for name, entry in self._journal.entries.items() if name in session.stop]
         self._unwanted = {
-            entry.assignment: Directive(entry.assignment, entry.fence, DirectiveAction.STOP, StopReason.CANCEL)
+            entry.assignment: Directive(
+                entry.assignment, entry.fence, DirectiveAction.STOP, StopReason.CANCEL
+            )
             for entry in disowned
         }
 
@@ -163,24 +181,44 @@ class Conversation:
         self._backoff.succeeded("session")
         self._beaten_s = sent_s
         self.note_time(sent_s)
-        self._take_leases({RunId(lease.id, lease.fence): sent_s + lease.ttl_s for lease in reply.leases})
-        pending = {key: wish for key, wish in self._wishes.items() if wish.action is DirectiveAction.START}
+        self._take_leases(
+            {RunId(lease.id, lease.fence): sent_s + lease.ttl_s for lease in reply.leases}
+        )
+        pending = {
+            key: wish for key, wish in self._wishes.items() if wish.action is DirectiveAction.START
+        }
         self._wishes = pending | {directive.id: directive for directive in reply.directives}
-        self._unwanted = {name: wish for name, wish in self._unwanted.items() if name in self._journal.entries}
+        self._unwanted = {
+            name: wish for name, wish in self._unwanted.items() if name in self._journal.entries
+        }
         self.cursor = max(self.cursor, reply.cursor)
         self._next_beat_s = sent_s + self._interval_s(reply.next_heartbeat_s)
 
     def _heartbeat(self) -> Heartbeat:
         self._seq += 1
-        assignments = tuple(known(entry) for entry in self._journal.entries.values() if not entry.has_ended)
+        assignments = tuple(
+            known(entry) for entry in self._journal.entries.values() if not entry.has_ended
+        )
         healthy = self._journal.is_writable() and not self._trouble()
-        return Heartbeat(self.epoch or 0, self._seq, self._clock.wall_s(), healthy, self._samples(), assignments, self.cursor)
+        return Heartbeat(
+            self.epoch or 0,
+            self._seq,
+            self._clock.wall_s(),
+            healthy,
+            self._samples(),
+            assignments,
+            self.cursor,
+        )
 
     def _interval_s(self, heartbeat_s: float) -> float:
-        """The first wait is drawn from the whole interval, so that nodes that started together do not beat together for ever."""
+        """The first wait is drawn from the whole interval, so that nodes that started together do
+        not beat together for ever.
+        """
         first, self._is_first_beat = self._is_first_beat, False
         return self._jitter.uniform(0.0, heartbeat_s) if first else heartbeat_s
 
     def _take_leases(self, granted: dict[RunId, float]) -> None:
         ours = {entry.run for entry in self._journal.entries.values()}
-        self.leases = {run: until_s for run, until_s in (self.leases | granted).items() if run in ours}
+        self.leases = {
+            run: until_s for run, until_s in (self.leases | granted).items() if run in ours
+        }

@@ -1,7 +1,8 @@
-"""Who shares devices, and what an emulated device's clock must know of it: how fast each run goes beside the others now.
+"""Who shares devices, and what an emulated device's clock must know of it: how fast each run goes
+beside the others now.
 
-A real GPU slows its jobs down by itself. An emulated one is a pacing clock in each job, so the agent, which alone knows who shares
-what, writes the step time to the runs whenever that changes.
+A real GPU slows its jobs down by itself. An emulated one is a pacing clock in each job, so the
+agent, which alone knows who shares what, writes the step time to the runs whenever that changes.
 """
 
 from __future__ import annotations
@@ -18,7 +19,9 @@ logger = logging.getLogger(__name__)
 
 
 class Sharing:
-    """Keeps the clocks of runs that share emulated devices, and remembers who shared at the last look."""
+    """Keeps the clocks of runs that share emulated devices, and remembers who shared at the last
+    look.
+    """
 
     def __init__(self, runtime: Runtime, devices: Devices) -> None:
         self._runtime, self._devices = runtime, devices
@@ -30,17 +33,28 @@ class Sharing:
         return bool(self._told.get(run))
 
     def keep_pace(self, running: Sequence[Entry]) -> list[Entry]:
-        """Tell each of the running entries its pace where its neighbours have changed, and once where it is new to this agent.
+        """Tell each of the running entries its pace where its neighbours have changed, and once
+        where it is new to this agent.
 
-        Returns those that are to be stopped because their kinds do not fit into one device's memory: of two the later one, as
-        on a GPU, where who asks for memory last gets none.
+        Returns those that are to be stopped because their kinds do not fit into one device's
+        memory: of two the later one, as on a GPU, where who asks for memory last gets none.
         """
         self._forget({entry.run for entry in running})
-        return [entry for at, entry in enumerate(running) if not self._keep(entry, running, at) and not entry.stop]
+        return [
+            entry
+            for at, entry in enumerate(running)
+            if not self._keep(entry, running, at) and not entry.stop
+        ]
 
     def _keep(self, entry: Entry, running: Sequence[Entry], at: int) -> bool:
-        """Whether it has room beside those that were there before it; its pace is told if it is another one."""
-        near = [(i, self._kind(other)) for i, other in enumerate(running) if i != at and set(other.devices) & set(entry.devices)]
+        """Whether it has room beside those that were there before it; its pace is told if it is
+        another one.
+        """
+        near = [
+            (i, self._kind(other))
+            for i, other in enumerate(running)
+            if i != at and set(other.devices) & set(entry.devices)
+        ]
         if self._pace_s(entry, [kind for i, kind in near if i < at]) == math.inf:
             return False
         beside = tuple(sorted(kind for _, kind in near))
@@ -69,7 +83,11 @@ class Sharing:
         """Its kind, and the GPUs of its job: those of all ranks where it is one of a gang."""
         if entry.run not in self._kinds:
             spec = self._runtime.spec(entry.run)
-            self._kinds[entry.run] = (spec.kind_name, max(len(entry.devices), spec.gang_gpus)) if spec else ("", len(entry.devices))
+            self._kinds[entry.run] = (
+                (spec.kind_name, max(len(entry.devices), spec.gang_gpus))
+                if spec
+                else ("", len(entry.devices))
+            )
         return self._kinds[entry.run]
 
     def _forget(self, running: set[RunId]) -> None:

@@ -1,4 +1,6 @@
-"""Ships what runs produce to the server: logs by offset, progress and use in batches; a little at a time and in bounded memory."""
+"""Ships what runs produce to the server: logs by offset, progress and use in batches; a little at a
+time and in bounded memory.
+"""
 
 from __future__ import annotations
 
@@ -24,10 +26,14 @@ logger = logging.getLogger(__name__)
 
 @dataclass(slots=True)
 class _Shipment:
-    """How far a run's streams are shipped. `closed` streams are those the server takes no more of."""
+    """How far a run's streams are shipped. `closed` streams are those the server takes no more
+    of.
+    """
 
     masker: Masker
-    offsets: dict[str, int] = field(default_factory=lambda: dict.fromkeys((*STREAMS, "progress"), 0))
+    offsets: dict[str, int] = field(
+        default_factory=lambda: dict.fromkeys((*STREAMS, "progress"), 0)
+    )
     seq: int = 0
     usage: deque[UsageSample] = field(default_factory=lambda: deque(maxlen=KEPT_SAMPLES))
     closed: set[str] = field(default_factory=set)
@@ -37,7 +43,9 @@ class _Shipment:
 
 
 class Shipper:
-    """Ships for all runs of an agent. TryAgain passes through: nothing is lost, the next call begins where this one stopped."""
+    """Ships for all runs of an agent. TryAgain passes through: nothing is lost, the next call
+    begins where this one stopped.
+    """
 
     def __init__(self, client: AgentClient, runtime: Runtime) -> None:
         self._client = client
@@ -49,7 +57,9 @@ class Shipper:
         self._shipment(run).usage.append(sample)
 
     def ship(self, run: RunId, epoch: int, *, ended: bool = False) -> bool:
-        """Send at most one piece of each stream; whether all there is was sent. `ended`: nothing more will be written."""
+        """Send at most one piece of each stream; whether all there is was sent. `ended`: nothing
+        more will be written.
+        """
         shipment = self._shipment(run)
         before = shipment.note()
         try:
@@ -64,7 +74,9 @@ class Shipper:
         """The last lines of stderr, masked, for a reason."""
         size = self._runtime.size(run, "stderr")
         reach = self._shipment(run).masker.reach
-        raw = self._runtime.read(run, "stderr", max(0, size - LAST_WORDS - reach), LAST_WORDS + reach)
+        raw = self._runtime.read(
+            run, "stderr", max(0, size - LAST_WORDS - reach), LAST_WORDS + reach
+        )
         lines = self.mask(run, raw.decode(errors="replace")).replace("\x00", "").splitlines()
         return " | ".join(line.strip() for line in lines[-5:] if line.strip())[-LAST_WORDS:]
 
@@ -83,7 +95,9 @@ class Shipper:
             self._shipments[run] = shipment
         return self._shipments[run]
 
-    def _ship_log(self, run: RunId, shipment: _Shipment, stream: str, epoch: int, ended: bool) -> bool:
+    def _ship_log(
+        self, run: RunId, shipment: _Shipment, stream: str, epoch: int, ended: bool
+    ) -> bool:
         offset = shipment.offsets[stream]
         if stream in shipment.closed or self._runtime.size(run, stream) <= offset:
             return True
@@ -91,12 +105,16 @@ class Shipper:
         if not piece:
             return True
         try:
-            shipment.offsets[stream] = self._client.send_log(run.assignment, stream, offset, piece, fence=run.fence, epoch=epoch)
+            shipment.offsets[stream] = self._client.send_log(
+                run.assignment, stream, offset, piece, fence=run.fence, epoch=epoch
+            )
         except Conflict as refusal:
             self._reposition(run, shipment, stream, refusal)
         except Refused as refusal:
             _close(run, shipment, stream, refusal)
-        return shipment.offsets[stream] >= self._runtime.size(run, stream) or stream in shipment.closed
+        return (
+            shipment.offsets[stream] >= self._runtime.size(run, stream) or stream in shipment.closed
+        )
 
     def _piece(self, run: RunId, masker: Masker, stream: str, offset: int, ended: bool) -> bytes:
         """The next masked bytes; what may be the first part of a secret waits for its rest."""
@@ -111,7 +129,11 @@ class Shipper:
         if refusal.code == ErrorCode.STALE_EPOCH:
             raise refusal
         expected = refusal.expected
-        if isinstance(expected, int) and 0 <= expected <= self._runtime.size(run, stream) and expected != shipment.offsets[stream]:
+        if (
+            isinstance(expected, int)
+            and 0 <= expected <= self._runtime.size(run, stream)
+            and expected != shipment.offsets[stream]
+        ):
             shipment.offsets[stream] = expected
         else:
             _close(run, shipment, stream, refusal)
@@ -123,7 +145,9 @@ class Shipper:
         if (samples or usage) and "metrics" not in shipment.closed:
             shipment.seq += 1
             try:
-                self._client.send_metrics(run.assignment, MetricsBatch(epoch, run.fence, shipment.seq, samples, usage))
+                self._client.send_metrics(
+                    run.assignment, MetricsBatch(epoch, run.fence, shipment.seq, samples, usage)
+                )
             except Refused as refusal:
                 if refusal.code == ErrorCode.STALE_EPOCH:
                     raise
@@ -140,10 +164,14 @@ def _close(run: RunId, shipment: _Shipment, stream: str, refusal: Refused) -> No
 
 
 def _recall(shipment: _Shipment, note: str) -> None:
-    """Go on where an earlier agent stopped; the numbers of batches skip some, for its last ones may not have been noted."""
+    """Go on where an earlier agent stopped; the numbers of batches skip some, for its last ones may
+    not have been noted.
+    """
     try:
         data = json.loads(note)
-        shipment.offsets.update({stream: int(data["offsets"][stream]) for stream in shipment.offsets})
+        shipment.offsets.update(
+            {stream: int(data["offsets"][stream]) for stream in shipment.offsets}
+        )
         shipment.seq = int(data["seq"]) + SEQ_GAP
     except (ValueError, KeyError, TypeError):
         return

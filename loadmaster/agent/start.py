@@ -37,7 +37,9 @@ logger = logging.getLogger("loadmaster.agent")
 
 
 def serve(config: AgentConfig, leave: threading.Event | None = None) -> int:
-    """Run the agent until SIGTERM or SIGINT (or `leave`); the process's exit status: 0, or what cannot be cured by waiting."""
+    """Run the agent until SIGTERM or SIGINT (or `leave`); the process's exit status: 0, or what
+    cannot be cured by waiting.
+    """
     leave = leave or _leave_on_signals()
     try:
         _run(config, leave)
@@ -46,7 +48,11 @@ def serve(config: AgentConfig, leave: threading.Event | None = None) -> int:
         return EXIT_CONFIG
     except Unauthorized as error:
         node = config.state_dir / "node.json"
-        logger.error("the server refuses this node's token (%s): remove %s and enrol it anew with --token", error.detail, node)
+        logger.error(
+            "the server refuses this node's token (%s): remove %s and enrol it anew with --token",
+            error.detail,
+            node,
+        )
         return EXIT_TOKEN
     except WrongProtocol as error:
         logger.error("%s: install the agent of the server's version", error.detail)
@@ -94,21 +100,28 @@ def runtime_of(config: AgentConfig, identity: machine.Identity) -> Runtime:
     try:
         from loadmaster.agent.runtimes import docker
     except ImportError as error:
-        raise ConfigError(f"--runtime docker: a library is missing ({error}); pip install 'loadmaster[docker]'") from error
+        raise ConfigError(
+            f"--runtime docker: a library is missing ({error}); pip install 'loadmaster[docker]'"
+        ) from error
     try:
         options = docker.DockerOptions.read(config.docker)
-        return docker.DockerRuntime(runs, docker.DockerEngine(options.host), identity.machine_id, options)
+        return docker.DockerRuntime(
+            runs, docker.DockerEngine(options.host), identity.machine_id, options
+        )
     except docker.OptionError as error:
         raise ConfigError(f"--docker: {error}") from error
     except docker.EngineDownError as error:
         remedy = (
-            "start it (systemctl start docker), let this user speak to it (usermod -aG docker USER), or name it (--docker host=...)"
+            "start it (systemctl start docker), let this user speak to it (usermod -aG docker"
+            " USER), or name it (--docker host=...)"
         )
         raise ConfigError(f"--runtime docker: {error}; {remedy}") from error
 
 
 def _journal(path: Path, leave: threading.Event) -> Journal:
-    """The journal; JournalHeldError if another agent keeps it for longer than one needs that stops its jobs and leaves."""
+    """The journal; JournalHeldError if another agent keeps it for longer than one needs that stops
+    its jobs and leaves.
+    """
     until_s = time.monotonic() + LEAVING_S
     while True:
         try:
@@ -124,24 +137,35 @@ def _journal(path: Path, leave: threading.Event) -> Journal:
 def _devices(config: AgentConfig) -> machine.Devices:
     if config.emulate:
         return machine.EmulatedDevices(
-            read_emulation(config.emulate), config.name or socket.gethostname(), slots=config.slots_per_gpu
+            read_emulation(config.emulate),
+            config.name or socket.gethostname(),
+            slots=config.slots_per_gpu,
         )
-    # A container has an IPC namespace of its own, which the service cannot reach: jobs in containers share by turns.
+    # A container has an IPC namespace of its own, which the service cannot reach: jobs in
+    # containers share by turns.
     mps = Mps.found(config.state_dir) if config.mps and config.runtime == "process" else None
     return machine.nvidia_devices(config.slots_per_gpu, mps)
 
 
 def _identify(
-    config: AgentConfig, client: AgentClient, devices: machine.Devices, identity: machine.Identity, leave: threading.Event
+    config: AgentConfig,
+    client: AgentClient,
+    devices: machine.Devices,
+    identity: machine.Identity,
+    leave: threading.Event,
 ) -> bool:
     """Make the client speak as this node; False if told to leave before."""
     path = config.state_dir / "node.json"
     enrolled = recall(path, config.server)
     if enrolled is None:
         if not config.token:
-            raise ConfigError("--token: this node is not enrolled yet; ask an operator for an enrolment token")
+            raise ConfigError(
+                "--token: this node is not enrolled yet; ask an operator for an enrolment token"
+            )
         registration = _registration(config, devices, identity)
-        enrolled = enrol(client, registration, config.token, config.server, path, leave, SystemClock())
+        enrolled = enrol(
+            client, registration, config.token, config.server, path, leave, SystemClock()
+        )
     if enrolled:
         known.node = enrolled.node
         known.hide(enrolled.token)
@@ -149,7 +173,9 @@ def _identify(
     return enrolled is not None
 
 
-def _registration(config: AgentConfig, devices: machine.Devices, identity: machine.Identity) -> Registration:
+def _registration(
+    config: AgentConfig, devices: machine.Devices, identity: machine.Identity
+) -> Registration:
     return Registration(
         machine_id=identity.machine_id,
         boot_id=identity.boot_id,

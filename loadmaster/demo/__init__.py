@@ -1,10 +1,13 @@
-"""Small networks that really train, on data that scikit-learn ships: what the demo submits, and examples of the training library.
+"""Small networks that really train, on data that scikit-learn ships: what the demo submits, and
+examples of the training library.
 
-Run one with `python -m loadmaster.demo.convnet` (or `recurrent`, `dense`), by hand or as a job's command.
+Run one with `python -m loadmaster.demo.convnet` (or `recurrent`, `dense`), by hand or as a job's
+command.
 """
 
 import os
 
-# Before numpy is imported: several trainers share a few cores, and threads of linear algebra would only get in each other's way.
+# Before numpy is imported: several trainers share a few cores, and threads of linear algebra would
+# only get in each other's way.
 for _variable in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"):
     os.environ.setdefault(_variable, "1")

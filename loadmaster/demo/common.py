@@ -1,4 +1,6 @@
-"""What the demo's programs share: data, batches in a reproducible order, the Adam optimiser, and the training loop."""
+"""What the demo's programs share: data, batches in a reproducible order, the Adam optimiser, and
+the training loop.
+"""
 
 import argparse
 import json
@@ -24,7 +26,9 @@ SAY_EVERY = 20
 
 @dataclass(frozen=True, slots=True)
 class Dataset:
-    """Inputs, one sample a row, and targets: class numbers (n,), or values (n, 1) with `classes` 0."""
+    """Inputs, one sample a row, and targets: class numbers (n,), or values (n, 1) with `classes`
+    0.
+    """
 
     inputs: Array
     targets: Array
@@ -32,7 +36,9 @@ class Dataset:
 
 
 class Network(Protocol):
-    """A network by hand: its parameters, and the mean loss of a batch with the gradient of every parameter."""
+    """A network by hand: its parameters, and the mean loss of a batch with the gradient of every
+    parameter.
+    """
 
     parameters: Parameters
 
@@ -52,17 +58,24 @@ def breast_cancer() -> Dataset:
 
 
 def diabetes() -> Dataset:
-    """Progression of diabetes in a year: 10 standardised features of 442 samples, a standardised value to predict."""
+    """Progression of diabetes in a year: 10 standardised features of 442 samples, a standardised
+    value to predict.
+    """
     inputs = np.loadtxt(_shipped("diabetes_data_raw.csv.gz"))
     targets = np.loadtxt(_shipped("diabetes_target.csv.gz"))
     return Dataset(_standardised(inputs), _standardised(targets[:, None]), 0)
 
 
 def _shipped(name: str) -> Path:
-    """A data file in the scikit-learn package, found without importing it: that takes over a second in each launch."""
+    """A data file in the scikit-learn package, found without importing it: that takes over a second
+    in each launch.
+    """
     package = find_spec("sklearn")
     if package is None or package.origin is None:
-        raise FileNotFoundError("the demo's data come with scikit-learn, which is not installed: pip install 'loadmaster[demo]'")
+        raise FileNotFoundError(
+            "the demo's data come with scikit-learn, which is not installed: pip install"
+            " 'loadmaster[demo]'"
+        )
     return Path(package.origin).parent / "datasets" / "data" / name
 
 
@@ -72,11 +85,16 @@ def _standardised(values: Array) -> Array:
 
 
 class Batches:
-    """Shuffled batches of equal size; the order depends on nothing but seed and epoch, so a resumed run goes on in the same one."""
+    """Shuffled batches of equal size; the order depends on nothing but seed and epoch, so a resumed
+    run goes on in the same one.
+    """
 
     def __init__(self, data: Dataset, batch_size: int, seed: int) -> None:
         if not 1 <= batch_size <= len(data.inputs):
-            raise ValueError(f"the batch size must lie between 1 and {len(data.inputs)}, the number of samples, not {batch_size}")
+            raise ValueError(
+                f"the batch size must lie between 1 and {len(data.inputs)}, the number of samples,"
+                f" not {batch_size}"
+            )
         self._data = data
         self._batch_size = batch_size
         self._seed = seed
@@ -96,7 +114,9 @@ class Batches:
 
 
 class Trainer:
-    """Trains a network by Adam (Kingma and Ba 2015, algorithm 1) on inputs with a little noise; its state can be saved whole."""
+    """Trains a network by Adam (Kingma and Ba 2015, algorithm 1) on inputs with a little noise; its
+    state can be saved whole.
+    """
 
     def __init__(self, network: Network, learning_rate: float, seed: int) -> None:
         self.network = network
@@ -111,7 +131,11 @@ class Trainer:
         noisy = inputs + NOISE * self._random.standard_normal(inputs.shape)
         loss, gradients = self.network.loss_and_gradients(noisy, targets)
         self._steps += 1
-        rate = self._learning_rate * np.sqrt(1 - ADAM_DECAY[1] ** self._steps) / (1 - ADAM_DECAY[0] ** self._steps)
+        rate = (
+            self._learning_rate
+            * np.sqrt(1 - ADAM_DECAY[1] ** self._steps)
+            / (1 - ADAM_DECAY[0] ** self._steps)
+        )
         for name, gradient in gradients.items():
             mean, square = self._mean[name], self._square[name]
             mean += (1 - ADAM_DECAY[0]) * (gradient - mean)
@@ -126,7 +150,11 @@ class Trainer:
 
     def save(self, path: Path) -> None:
         """Write parameters, optimiser and random generator to the file."""
-        arrays = {f"{group}.{name}": value for group, values in self._groups().items() for name, value in values.items()}
+        arrays = {
+            f"{group}.{name}": value
+            for group, values in self._groups().items()
+            for name, value in values.items()
+        }
         state = json.dumps({"steps": self._steps, "random": self._random.bit_generator.state})
         with path.open("wb") as file:
             np.savez(file, allow_pickle=False, state=np.array(state), **arrays)
@@ -149,25 +177,38 @@ def train(network: Network, data: Dataset, options: argparse.Namespace) -> None:
     """The whole training loop of a program."""
     trainer = Trainer(network, options.learning_rate, options.seed)
     batches = Batches(data, options.batch_size, options.seed)
-    for inputs, targets in training.steps(batches, save=trainer.save, load=trainer.load, total=options.steps):
+    for inputs, targets in training.steps(
+        batches, save=trainer.save, load=trainer.load, total=options.steps
+    ):
         loss = trainer.step(inputs, targets)
         training.report(loss=loss)
         if trainer.steps % SAY_EVERY == 0:
-            print(f"step {trainer.steps}: loss {loss:.4f}", flush=True)  # into a file it would come in large pieces
+            print(
+                f"step {trainer.steps}: loss {loss:.4f}", flush=True
+            )  # into a file it would come in large pieces
 
 
 def options_parser(program: str, description: str) -> argparse.ArgumentParser:
     """The options that all programs have."""
-    parser = argparse.ArgumentParser(prog=f"python -m loadmaster.demo.{program}", description=description)
+    parser = argparse.ArgumentParser(
+        prog=f"python -m loadmaster.demo.{program}", description=description
+    )
     parser.add_argument("--batch-size", type=int, default=64, help="samples in a step")
     parser.add_argument("--learning-rate", type=float, default=0.003)
     parser.add_argument("--seed", type=int, default=1)
-    parser.add_argument("--steps", type=int, default=300, help="steps in all; an agent's word (LOADMASTER_STEPS) goes before it")
+    parser.add_argument(
+        "--steps",
+        type=int,
+        default=300,
+        help="steps in all; an agent's word (LOADMASTER_STEPS) goes before it",
+    )
     return parser
 
 
 def cross_entropy(scores: Array, targets: Array) -> tuple[float, Array]:
-    """Mean cross-entropy of the softmax of scores (n, classes) with class numbers (n,), and its gradient by the scores."""
+    """Mean cross-entropy of the softmax of scores (n, classes) with class numbers (n,), and its
+    gradient by the scores.
+    """
     rows, classes = np.arange(len(scores)), targets.astype(np.intp)
     shifted = scores - scores.max(axis=1, keepdims=True)
     logarithms = shifted - np.log(np.exp(shifted).sum(axis=1, keepdims=True))
@@ -183,5 +224,7 @@ def mean_square(values: Array, targets: Array) -> tuple[float, Array]:
 
 
 def weights(random: np.random.Generator, inputs: int, outputs: int) -> Array:
-    """A matrix (inputs, outputs) with the variance 2 / inputs of He et al. 2015, which keeps rectified signals in scale."""
+    """A matrix (inputs, outputs) with the variance 2 / inputs of He et al. 2015, which keeps
+    rectified signals in scale.
+    """
     return random.standard_normal((inputs, outputs)) * float(np.sqrt(2.0 / inputs))

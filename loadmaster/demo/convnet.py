@@ -1,10 +1,20 @@
-"""A small convolutional network on handwritten digits: 3 x 3 convolution, rectifier, 2 x 2 maxima, a dense layer."""
+"""A small convolutional network on handwritten digits: 3 x 3 convolution, rectifier, 2 x 2 maxima,
+a dense layer.
+"""
 
 from collections.abc import Sequence
 
 import numpy as np
 
-from loadmaster.demo.common import Array, Parameters, cross_entropy, digits, options_parser, train, weights
+from loadmaster.demo.common import (
+    Array,
+    Parameters,
+    cross_entropy,
+    digits,
+    options_parser,
+    train,
+    weights,
+)
 
 SIDE = 8
 KERNEL = 3
@@ -27,7 +37,9 @@ class ConvNet:
 
     def loss_and_gradients(self, inputs: Array, targets: Array) -> tuple[float, Parameters]:
         p, n = self.parameters, len(inputs)
-        windows = np.lib.stride_tricks.sliding_window_view(inputs.reshape(n, SIDE, SIDE), (KERNEL, KERNEL), axis=(1, 2))
+        windows = np.lib.stride_tricks.sliding_window_view(
+            inputs.reshape(n, SIDE, SIDE), (KERNEL, KERNEL), axis=(1, 2)
+        )
         patches = windows.reshape(n * MAP * MAP, KERNEL * KERNEL)
         maps = patches @ p["kernel"] + p["kernel_bias"]
         # (n, pooled row, row in the pool, pooled column, column in the pool, filter)

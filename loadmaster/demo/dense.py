@@ -1,4 +1,6 @@
-"""A dense network with two hidden layers: tells malignant from benign (breast-cancer), or predicts a value (diabetes)."""
+"""A dense network with two hidden layers: tells malignant from benign (breast-cancer), or predicts
+a value (diabetes).
+"""
 
 from collections.abc import Sequence
 
@@ -20,7 +22,9 @@ DATA = {"breast-cancer": breast_cancer, "diabetes": diabetes}
 
 
 class DenseNet:
-    """Features (n, inputs) -> two layers of `hidden` rectified units -> scores (n, classes), or values (n, 1) if `classes` is 0."""
+    """Features (n, inputs) -> two layers of `hidden` rectified units -> scores (n, classes), or
+    values (n, 1) if `classes` is 0.
+    """
 
     def __init__(self, inputs: int, hidden: int, classes: int, seed: int) -> None:
         random = np.random.default_rng(seed)

@@ -4,7 +4,15 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from loadmaster.demo.common import Array, Parameters, cross_entropy, digits, options_parser, train, weights
+from loadmaster.demo.common import (
+    Array,
+    Parameters,
+    cross_entropy,
+    digits,
+    options_parser,
+    train,
+    weights,
+)
 
 ROWS = 8
 SIZES = {"small": 20, "big": 40}
@@ -12,7 +20,8 @@ FORGET_BIAS = 1.0
 
 
 class Lstm:
-    """Sequences (n, 64) read as 8 rows of 8 -> LSTM of `hidden` cells (Hochreiter and Schmidhuber 1997) -> scores (n, classes).
+    """Sequences (n, 64) read as 8 rows of 8 -> LSTM of `hidden` cells (Hochreiter and Schmidhuber
+    1997) -> scores (n, classes).
 
     With z = [x, h] W + b cut into i, f, o, g:  c' = s(f) c + s(i) tanh(g),  h' = s(o) tanh(c').
     """
@@ -56,14 +65,19 @@ class Lstm:
         return state
 
     def _backward(self, by_state: Array, trace: "_Trace") -> tuple[Array, Array]:
-        by_weights, by_bias = np.zeros_like(self.parameters["gates"]), np.zeros_like(self.parameters["gates_bias"])
+        by_weights, by_bias = (
+            np.zeros_like(self.parameters["gates"]),
+            np.zeros_like(self.parameters["gates_bias"]),
+        )
         by_cell = np.zeros_like(by_state)
         for joined, taken, kept, shown, new, before, seen in reversed(trace.rows):
             by_cell = by_cell + by_state * shown * (1.0 - seen**2)
             by_taken = by_cell * new * taken * (1.0 - taken)
             by_kept = by_cell * before * kept * (1.0 - kept)
             by_shown = by_state * seen * shown * (1.0 - shown)
-            by_z = np.concatenate([by_taken, by_kept, by_shown, by_cell * taken * (1.0 - new**2)], axis=1)
+            by_z = np.concatenate(
+                [by_taken, by_kept, by_shown, by_cell * taken * (1.0 - new**2)], axis=1
+            )
             by_weights += joined.T @ by_z
             by_bias += by_z.sum(axis=0)
             by_state = by_z @ self.parameters["gates"][-self.hidden :].T
@@ -81,7 +95,9 @@ class _Trace:
 def main(arguments: Sequence[str] | None = None) -> None:
     parser = options_parser("recurrent", __doc__)
     parser.set_defaults(learning_rate=0.01)
-    parser.add_argument("--size", choices=sorted(SIZES), default="small", help=f"cells of the LSTM: {SIZES}")
+    parser.add_argument(
+        "--size", choices=sorted(SIZES), default="small", help=f"cells of the LSTM: {SIZES}"
+    )
     options = parser.parse_args(arguments)
     data = digits()
     train(Lstm(SIZES[options.size], data.classes, options.seed), data, options)

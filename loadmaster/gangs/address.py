@@ -22,7 +22,9 @@ def is_free(port: int) -> bool:
     """Whether nothing of this machine listens on that port, on whatever address."""
     family = socket.AF_INET6 if socket.has_dualstack_ipv6() else socket.AF_INET
     try:
-        socket.create_server(("", port), family=family, dualstack_ipv6=family == socket.AF_INET6).close()
+        socket.create_server(
+            ("", port), family=family, dualstack_ipv6=family == socket.AF_INET6
+        ).close()
     except OSError:
         return False
     return True

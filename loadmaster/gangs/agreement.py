@@ -1,4 +1,6 @@
-"""One rank's side of the agreement on the last step, shared by the thread that trains and those that listen."""
+"""One rank's side of the agreement on the last step, shared by the thread that trains and those
+that listen.
+"""
 
 from __future__ import annotations
 
@@ -12,17 +14,23 @@ from dataclasses import dataclass
 
 EXIT_FELL = 77
 STUCK_S = 10.0
-"""How long a rank has to leave by itself once its gang has fallen; one that waits for the lost rank never would."""
+"""How long a rank has to leave by itself once its gang has fallen; one that waits for the lost rank
+never would.
+"""
 
 WITNESS_S = 2.0
 """How long a rank that crashes waits for word that another one was lost first: then that is why."""
 
 TURNS = 20
-"""It waits in so many parts: on a machine that lets it run but seldom, the thread that listens has its turns too."""
+"""It waits in so many parts: on a machine that lets it run but seldom, the thread that listens has
+its turns too.
+"""
 
 
 class GangBroken(SystemExit):
-    """Another rank was lost, or cannot be reached: this one ends with exit code 77, and the launch is not this one's failure."""
+    """Another rank was lost, or cannot be reached: this one ends with exit code 77, and the launch
+    is not this one's failure.
+    """
 
     def __init__(self, reason: str) -> None:
         super().__init__(EXIT_FELL)
@@ -53,8 +61,9 @@ class Telling:
 class Agreement:
     """What this rank has bound itself to do, and what was agreed.
 
-    A rank binds itself at each boundary to one step more. Once it is `asked`, it does what it is bound to and no more, until the
-    last step is told; that one is never before what any rank is bound to.
+    A rank binds itself at each boundary to one step more. Once it is `asked`, it does what it is
+    bound to and no more, until the last step is told; that one is never before what any rank is
+    bound to.
     """
 
     def __init__(self, telling: Telling) -> None:
@@ -80,7 +89,9 @@ class Agreement:
             self._bound = step
 
     def promise(self) -> int:
-        """Be asked: the step this rank does for sure, and beyond which it does not go before it is told the last one."""
+        """Be asked: the step this rank does for sure, and beyond which it does not go before it is
+        told the last one.
+        """
         with self.changed:
             self.is_asked = True
             return self._bound
@@ -92,14 +103,18 @@ class Agreement:
             self.changed.notify_all()
 
     def release(self) -> None:
-        """Nobody will tell a last step any more: go on as if nobody had asked, unless one is told already."""
+        """Nobody will tell a last step any more: go on as if nobody had asked, unless one is told
+        already.
+        """
         with self.changed:
             self.is_asked = False
             self.changed.notify_all()
 
     @contextlib.contextmanager
     def saving(self) -> Iterator[None]:
-        """Meanwhile this rank writes a checkpoint: that needs no other one, and is not cut short because another one is lost."""
+        """Meanwhile this rank writes a checkpoint: that needs no other one, and is not cut short
+        because another one is lost.
+        """
         with self.changed:
             self._is_saving = True
         try:
@@ -110,7 +125,9 @@ class Agreement:
                 self.changed.notify_all()
 
     def pass_boundary(self, done: int) -> str | None:
-        """After so many steps: None to do another one, else why this was the last. Raises GangBroken."""
+        """After so many steps: None to do another one, else why this was the last. Raises
+        GangBroken.
+        """
         with self.changed:
             self.changed.wait_for(lambda: self.broken or self._last or not self.is_asked)
             if self.broken is None and self._last is None:
@@ -130,7 +147,8 @@ class Agreement:
     def break_off(self, reason: str, *, willingly: bool = False) -> None:
         """A rank is lost, or has ended `willingly`: this one ends, by itself or by force.
 
-        One that is out of the loop goes on; but if it turns out to be crashing, a rank that did not end willingly is why.
+        One that is out of the loop goes on; but if it turns out to be crashing, a rank that did not
+        end willingly is why.
         """
         with self.changed:
             if self._at_rest and not willingly:
@@ -164,7 +182,8 @@ class Agreement:
     def _at_exit(self) -> None:
         """A crash that another rank's loss has caused is told as such; this rank's own is its own.
 
-        The others are to hear of the loss before the framework's connections end with the process: then they know what it was.
+        The others are to hear of the loss before the framework's connections end with the process:
+        then they know what it was.
         """
         if self._process != os.getpid():
             return
@@ -178,7 +197,9 @@ class Agreement:
         """Which rank was lost first, if one was."""
         with self.changed:
             for _ in range(TURNS):
-                self.changed.wait_for(lambda: self.broken or self._lost_later, self._telling.witness_s / TURNS)
+                self.changed.wait_for(
+                    lambda: self.broken or self._lost_later, self._telling.witness_s / TURNS
+                )
             return self.broken or self._lost_later
 
     def _tell(self, reason: str, *, aloud: bool = False) -> None:

@@ -45,14 +45,16 @@ class Gang(Protocol):
         ...
 
     def pass_boundary(self, done: int, reason: str | None) -> str | None:
-        """After so many steps and perhaps with a reason to end: None to do another step, else why this was the last of all.
+        """After so many steps and perhaps with a reason to end: None to do another step, else why
+        this was the last of all.
 
         Raises GangBroken.
         """
         ...
 
     def part(self, done: int, saved: int | None) -> int | None:
-        """This rank's loop is over after so many steps; the lead has saved what it could. Wait for the others; what is saved.
+        """This rank's loop is over after so many steps; the lead has saved what it could. Wait for
+        the others; what is saved.
 
         Raises GangBroken where the lead was lost before it had saved.
         """
@@ -68,7 +70,9 @@ class Gang(Protocol):
 
 
 class Alone:
-    """A launch of one rank, or one that knows no others: each then is on its own, and rank 0 writes the checkpoints."""
+    """A launch of one rank, or one that knows no others: each then is on its own, and rank 0 writes
+    the checkpoints.
+    """
 
     is_ending = False
     finds = True

@@ -24,7 +24,9 @@ PART_S = 60.0
 """How long the lead, its checkpoint saved, waits for ranks that are still in the last step."""
 
 ANSWER_S = 60.0
-"""How long a rank may take to say what it has bound itself to: its listening thread does, however long its steps are."""
+"""How long a rank may take to say what it has bound itself to: its listening thread does, however
+long its steps are.
+"""
 
 GOODBYE_S = 2.0
 LOOK_S = 0.1
@@ -37,7 +39,14 @@ class Lead:
 
     leads = finds = True
 
-    def __init__(self, address: str, ticket: Pass, telling: Telling, meet_s: float = MEET_S, answer_s: float = ANSWER_S) -> None:
+    def __init__(
+        self,
+        address: str,
+        ticket: Pass,
+        telling: Telling,
+        meet_s: float = MEET_S,
+        answer_s: float = ANSWER_S,
+    ) -> None:
         self._ticket = ticket
         self._meet_s, self._answer_s = meet_s, answer_s
         self._agreement = Agreement(telling)
@@ -77,13 +86,17 @@ class Lead:
                 if reason := leaving():
                     raise LeftEarly(reason)
                 if time.monotonic() > until_s:
-                    raise self._agreement.fallen(f"{self._missing()} did not come within {self._meet_s:.0f} s")
+                    raise self._agreement.fallen(
+                        f"{self._missing()} did not come within {self._meet_s:.0f} s"
+                    )
                 self._changed.wait(LOOK_S)
             if self._agreement.broken:
                 raise self._agreement.fallen()
 
     def _missing(self) -> str:
-        return ", ".join(f"rank {rank}" for rank in range(1, self._ticket.size) if rank not in self._members)
+        return ", ".join(
+            f"rank {rank}" for rank in range(1, self._ticket.size) if rank not in self._members
+        )
 
     def begin(self, step: int) -> None:
         self._agreement.begin(step)
@@ -94,9 +107,13 @@ class Lead:
         return self._agreement.pass_boundary(done)
 
     def part(self, done: int, saved: int | None) -> int | None:
-        """What is saved is saved, so that nothing which happens to another rank from here on is this one's affair."""
+        """What is saved is saved, so that nothing which happens to another rank from here on is
+        this one's affair.
+        """
         with self._changed:
-            self._changed.wait_for(lambda: self._agreement.broken or len(self._arrived) == len(self._members), PART_S)
+            self._changed.wait_for(
+                lambda: self._agreement.broken or len(self._arrived) == len(self._members), PART_S
+            )
             self._agreement.rest()
         self._say_to_all(parted=True, saved=saved)
         with self._changed:
@@ -122,17 +139,25 @@ class Lead:
                     start_timer(self._answer_s, self._give_up_asking)
 
     def _decide(self) -> None:
-        if self._reason is not None and len(self._bound) == self._ticket.size and not self._is_decided:
+        if (
+            self._reason is not None
+            and len(self._bound) == self._ticket.size
+            and not self._is_decided
+        ):
             self._is_decided = True
             last = max(self._bound.values())
             self._agreement.settle(last, self._reason)
             self._say_to_all(last=last, reason=self._reason)
 
     def _give_up_asking(self) -> None:
-        """A rank that is frozen keeps its connection and answers nothing: the others do not wait for it for ever."""
+        """A rank that is frozen keeps its connection and answers nothing: the others do not wait
+        for it for ever.
+        """
         with self._changed:
             if not self._is_decided:
-                silent = ", ".join(f"rank {rank}" for rank in range(self._ticket.size) if rank not in self._bound)
+                silent = ", ".join(
+                    f"rank {rank}" for rank in range(self._ticket.size) if rank not in self._bound
+                )
                 self._break_off(f"{silent} did not answer within {self._answer_s:g} s")
 
     def _hear(self, rank: int, message: Message) -> None:
@@ -155,8 +180,13 @@ class Lead:
         with self._changed:
             self._gone.add(rank)
             self._changed.notify_all()
-            if rank not in self._arrived and not self._is_closed:  # else it is this rank that hung up
-                self._break_off(f"rank {rank} was lost before its gang had ended", willingly=rank in self._willing)
+            if (
+                rank not in self._arrived and not self._is_closed
+            ):  # else it is this rank that hung up
+                self._break_off(
+                    f"rank {rank} was lost before its gang had ended",
+                    willingly=rank in self._willing,
+                )
 
     def _break_off(self, reason: str, *, willingly: bool = False) -> None:
         self._agreement.break_off(reason, willingly=willingly)
@@ -170,16 +200,23 @@ class Lead:
         while not self._is_closed:
             try:
                 connection, _ = self._server.accept()
-            except OSError:  # it was closed, or who came has gone again, or there are too many open files
+            except (
+                OSError
+            ):  # it was closed, or who came has gone again, or there are too many open files
                 time.sleep(LOOK_S)
                 continue
             if self._strangers.acquire(blocking=False):
-                threading.Thread(target=self._serve, args=(connection,), name="gang", daemon=True).start()
+                threading.Thread(
+                    target=self._serve, args=(connection,), name="gang", daemon=True
+                ).start()
             else:
                 connection.close()
 
     def _serve(self, connection: socket.socket) -> None:
-        with contextlib.closing(Line(connection)) as line, contextlib.suppress(StrangerError, OSError):
+        with (
+            contextlib.closing(Line(connection)) as line,
+            contextlib.suppress(StrangerError, OSError),
+        ):
             rank = self._admit(line)
             try:
                 while (message := line.hear()) is not None:
@@ -222,7 +259,9 @@ class Lead:
 
 
 def _listen(host: str, port: int) -> socket.socket:
-    """On the address the others were told if it is this machine's own, else on all: a name may mean something else here."""
+    """On the address the others were told if it is this machine's own, else on all: a name may mean
+    something else here.
+    """
     if family := _family_of_own(host):
         return socket.create_server((host, port), family=family)
     if socket.has_dualstack_ipv6():

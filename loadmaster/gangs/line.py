@@ -1,7 +1,9 @@
-"""A connection between two ranks: lines of JSON over TCP, begun by proving to each other that both know the launch's token.
+"""A connection between two ranks: lines of JSON over TCP, begun by proving to each other that both
+know the launch's token.
 
-The token itself never travels. What follows is neither secret nor signed: it is a handful of numbers, between machines whose
-frameworks exchange gradients in the clear anyway. A machine that vanishes without a word is noticed by the kernel's keepalive.
+The token itself never travels. What follows is neither secret nor signed: it is a handful of
+numbers, between machines whose frameworks exchange gradients in the clear anyway. A machine that
+vanishes without a word is noticed by the kernel's keepalive.
 """
 
 from __future__ import annotations
@@ -21,10 +23,14 @@ from typing import Any
 LONGEST = 64 * 1024
 LONGEST_GREETING = 1024
 GREETING_S = 10.0
-"""How long the proofs may take in all, so that nobody who says a byte now and then keeps others out."""
+"""How long the proofs may take in all, so that nobody who says a byte now and then keeps others
+out.
+"""
 
 KEEPALIVE = {"TCP_KEEPIDLE": 10, "TCP_KEEPINTVL": 5, "TCP_KEEPCNT": 4, "TCP_USER_TIMEOUT": 30_000}
-"""After 30 s of silence of the other machine's kernel the connection is given up; a process that only computes is not silent."""
+"""After 30 s of silence of the other machine's kernel the connection is given up; a process that
+only computes is not silent.
+"""
 
 Message = dict[str, Any]
 
@@ -48,7 +54,9 @@ class Pass:
 
     def is_proof(self, words: Message, role: str, rank: int, nonces: str) -> bool:
         """Whether a message proves that."""
-        return hmac.compare_digest(self.proof(role, rank, nonces).encode(), str(words.get("proof")).encode())
+        return hmac.compare_digest(
+            self.proof(role, rank, nonces).encode(), str(words.get("proof")).encode()
+        )
 
 
 class Line:
@@ -61,7 +69,9 @@ class Line:
         _keep_alive(connection)
 
     def say(self, **message: Any) -> bool:
-        """Send a message; whether it went out. That the other end is gone, who listens will notice."""
+        """Send a message; whether it went out. That the other end is gone, who listens will
+        notice.
+        """
         with self._lock, contextlib.suppress(OSError):
             self._socket.sendall(json.dumps(message).encode() + b"\n")
             return True
@@ -75,7 +85,9 @@ class Line:
             return None
 
     def _hear_greeting(self, until_s: float) -> Message:
-        """The next message of a greeting that has to be over by then; an empty one if there is none in time."""
+        """The next message of a greeting that has to be over by then; an empty one if there is none
+        in time.
+        """
         line = b""
         try:
             while not line.endswith(b"\n") and len(line) < LONGEST_GREETING:
@@ -96,7 +108,9 @@ class Line:
         self._socket.close()
 
     def drop(self) -> None:
-        """Let go of it in this process alone (one that was forked), whatever its threads were doing."""
+        """Let go of it in this process alone (one that was forked), whatever its threads were
+        doing.
+        """
         descriptor = self._socket.detach()
         if descriptor >= 0:
             os.close(descriptor)
@@ -105,7 +119,8 @@ class Line:
         """As the lead: the rank at the other end, once it says that it has met us.
 
         Raises:
-            StrangerError: after telling why, if it is none of this launch, or has given up meanwhile: then it will come again.
+            StrangerError: after telling why, if it is none of this launch, or has given up
+            meanwhile: then it will come again.
         """
         until_s = time.monotonic() + GREETING_S
         self._socket.settimeout(GREETING_S)
@@ -114,7 +129,11 @@ class Line:
         words = self._hear_greeting(until_s)
         rank, theirs = words.get("rank"), words.get("nonce")
         nonces = f"{nonce} {theirs}"
-        if not (isinstance(rank, int) and 0 < rank < ticket.size and ticket.is_proof(words, "member", rank, nonces)):
+        if not (
+            isinstance(rank, int)
+            and 0 < rank < ticket.size
+            and ticket.is_proof(words, "member", rank, nonces)
+        ):
             self.say(refused="the token, the fence or the number of ranks is another launch's")
             raise StrangerError("somebody else")
         self.say(proof=ticket.proof("lead", rank, nonces))
@@ -124,7 +143,9 @@ class Line:
         return rank
 
     def introduce(self, ticket: Pass, rank: int) -> None:
-        """As a member: say who this is, and make sure that the other end is this launch's lead. StrangerError if it is not."""
+        """As a member: say who this is, and make sure that the other end is this launch's lead.
+        StrangerError if it is not.
+        """
         until_s = time.monotonic() + GREETING_S
         nonce = secrets.token_hex(16)
         theirs = self._hear_greeting(until_s).get("nonce")
@@ -132,13 +153,17 @@ class Line:
         self.say(rank=rank, nonce=nonce, proof=ticket.proof("member", rank, nonces))
         words = self._hear_greeting(until_s)
         if not ticket.is_proof(words, "lead", rank, nonces):
-            raise StrangerError(str(words.get("refused") or "who answers is not this launch's rank 0"))
+            raise StrangerError(
+                str(words.get("refused") or "who answers is not this launch's rank 0")
+            )
         self._socket.settimeout(None)
         self.say(met=True)
 
 
 def _message(line: bytes) -> Message | None:
-    """What a whole line says; None of half a line, at a connection's end, and of what is no message."""
+    """What a whole line says; None of half a line, at a connection's end, and of what is no
+    message.
+    """
     try:
         message = json.loads(line) if line.endswith(b"\n") else None
     except (ValueError, RecursionError):

@@ -27,14 +27,18 @@ class Member:
 
     leads = finds = False
 
-    def __init__(self, address: str, ticket: Pass, rank: int, telling: Telling, meet_s: float = MEET_S) -> None:
+    def __init__(
+        self, address: str, ticket: Pass, rank: int, telling: Telling, meet_s: float = MEET_S
+    ) -> None:
         self._where = parse_address(address)
         self._address, self._ticket, self._rank, self._meet_s = address, ticket, rank, meet_s
         self._agreement = Agreement(telling)
         self._agreement.say_goodbye = self._say_goodbye
         self._changed = self._agreement.changed
         self._line: Line | None = None
-        self._has_begun = self._has_parted = self._has_wished = self._is_cut = self._is_willing = False
+        self._has_begun = self._has_parted = self._has_wished = self._is_cut = self._is_willing = (
+            False
+        )
         self._newest: Checkpoint | None = None
         self._saved: int | None = None
         os.register_at_fork(after_in_child=self._drop)
@@ -44,7 +48,9 @@ class Member:
         return self._agreement.is_asked or self._agreement.broken is not None
 
     def heeds(self, reason: str) -> bool:
-        """The term is the same for all ranks, and rank 0 minds it: a prolongation reaches one agent before the other."""
+        """The term is the same for all ranks, and rank 0 minds it: a prolongation reaches one agent
+        before the other.
+        """
         return reason != TERM_OVER
 
     def meet(self, leaving: Leaving, newest: Checkpoint | None) -> Checkpoint | None:
@@ -66,7 +72,9 @@ class Member:
                 if reason := leaving():
                     raise LeftEarly(reason)
                 if time.monotonic() > until_s:
-                    raise self._agreement.fallen(f"the gang did not begin within {self._meet_s:.0f} s: a rank is missing")
+                    raise self._agreement.fallen(
+                        f"the gang did not begin within {self._meet_s:.0f} s: a rank is missing"
+                    )
                 self._changed.wait(LOOK_S)
 
     def begin(self, step: int) -> None:
@@ -81,7 +89,9 @@ class Member:
         return self._agreement.pass_boundary(done)
 
     def part(self, done: int, saved: int | None) -> int | None:
-        """Wait until the lead has saved, for only then is what this rank has done sure; what happens to others does not matter."""
+        """Wait until the lead has saved, for only then is what this rank has done sure; what
+        happens to others does not matter.
+        """
         self._agreement.rest()
         self._say(arrived=done)
         with self._changed:
@@ -107,7 +117,10 @@ class Member:
                 if reason := leaving():
                     raise LeftEarly(reason) from error
                 if time.monotonic() > until_s:
-                    text = f"rank 0 was not met at {self._address} within {self._meet_s:.0f} s: {refusal or error}"
+                    text = (
+                        f"rank 0 was not met at {self._address} within {self._meet_s:.0f} s:"
+                        f" {refusal or error}"
+                    )
                     raise self._agreement.fallen(text) from error
                 time.sleep(AGAIN_S)
 
@@ -121,14 +134,19 @@ class Member:
         return line
 
     def _listen(self, line: Line) -> None:
-        """To the line's end: whatever that is, who trains must not be left waiting for a word that does not come."""
+        """To the line's end: whatever that is, who trains must not be left waiting for a word that
+        does not come.
+        """
         why = LEAD_LOST
         try:
             with contextlib.closing(line):
                 while (message := line.hear()) is not None:
                     self._hear(message)
         except (AttributeError, KeyError, TypeError, ValueError) as error:
-            why = f"rank 0 has said what this version of the training library does not understand: {error!r}"
+            why = (
+                "rank 0 has said what this version of the training library does not understand:"
+                f" {error!r}"
+            )
         finally:
             self._be_cut(why)
 

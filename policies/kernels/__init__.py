@@ -1,7 +1,8 @@
-"""The hot loops, compiled by numba where it may; each runs uncompiled (NUMBA_DISABLE_JIT=1) with equal results.
+"""The hot loops, compiled by numba where it may; each runs uncompiled (NUMBA_DISABLE_JIT=1) with
+equal results.
 
-Kernels therefore use only arithmetic that rounds the same way in both: no transcendental functions, no fast-math, random numbers
-from integers of their own.
+Kernels therefore use only arithmetic that rounds the same way in both: no transcendental functions,
+no fast-math, random numbers from integers of their own.
 """
 
 from __future__ import annotations
@@ -18,7 +19,8 @@ Kernel = TypeVar("Kernel", bound=Callable[..., Any])
 
 
 def cache_folder() -> Path | None:
-    """Where compiled kernels are kept when the package itself is read-only; None where numba's own choice will do.
+    """Where compiled kernels are kept when the package itself is read-only; None where numba's own
+    choice will do.
 
     Compiled code is loaded from there, so the folder must be ours alone.
     """
@@ -39,7 +41,12 @@ def _is_private(folder: Path) -> bool:
         status = folder.lstat()
     except OSError:
         return False
-    return status.st_uid == os.getuid() and not status.st_mode & 0o022 and not folder.is_symlink() and os.access(folder, os.W_OK)
+    return (
+        status.st_uid == os.getuid()
+        and not status.st_mode & 0o022
+        and not folder.is_symlink()
+        and os.access(folder, os.W_OK)
+    )
 
 
 def compiled(kernel: Kernel) -> Kernel:

@@ -1,8 +1,10 @@
-"""Water filling on a dense tableau: the levels of `policies.shares.water_filling` for one entity and some dozens of classes.
+"""Water filling on a dense tableau: the levels of `policies.shares.water_filling` for one entity
+and some dozens of classes.
 
-For so small a program most of the time of a solver goes into being called. Here one tableau is kept through all levels, and what
-a level changes is a column. Rows are in the form B^-1 A, `value` B^-1 b; columns are time of a class on a column of the division,
-slacks of the rows (jobs' time, GPUs, levels), and last the rise z of the level.
+For so small a program most of the time of a solver goes into being called. Here one tableau is kept
+through all levels, and what a level changes is a column. Rows are in the form B^-1 A, `value` B^-1
+b; columns are time of a class on a column of the division, slacks of the rows (jobs' time, GPUs,
+levels), and last the rise z of the level.
 """
 
 from __future__ import annotations
@@ -13,7 +15,9 @@ from policies.kernels import compiled
 from policies.snapshot import Floats, Ints
 
 DEGENERATE = 40
-"""Steps in a row that gain nothing, after which Bland's rule, which never goes round in circles, chooses."""
+"""Steps in a row that gain nothing, after which Bland's rule, which never goes round in circles,
+chooses.
+"""
 SMALLEST_PIVOT = 1e-9
 SMALLEST_GAIN = 1e-11
 STEPS_PER_ROW = 50
@@ -24,7 +28,8 @@ STEPS_PER_ROW = 50
 def pivot(table: Floats, value: Floats, gain: Floats, basis: Ints, row: int, column: int) -> None:
     """Let `column` enter the basis in `row`.
 
-    All columns of a row change at once, eight or so in one instruction: to pass over those in which `row` has nothing takes longer.
+    All columns of a row change at once, eight or so in one instruction: to pass over those in which
+    `row` has nothing takes longer.
     """
     factor = table[row, column]
     table[row] /= factor
@@ -61,7 +66,9 @@ def entering(gain: Floats, by_index: bool) -> int:
 
 @compiled
 def leaving(table: Floats, value: Floats, basis: Ints, column: int, by_index: bool) -> int:
-    """The row whose bound is met first; of equal ones the one with the largest pivot, or the first variable; -1 where none is."""
+    """The row whose bound is met first; of equal ones the one with the largest pivot, or the first
+    variable; -1 where none is.
+    """
     found, least = -1, np.inf
     for i in range(len(value)):
         part = table[i, column]
@@ -69,7 +76,9 @@ def leaving(table: Floats, value: Floats, basis: Ints, column: int, by_index: bo
             ratio = max(value[i], 0.0) / part
             if ratio < least:
                 found, least = i, ratio
-            elif ratio == least and (basis[i] < basis[found] if by_index else part > table[found, column]):
+            elif ratio == least and (
+                basis[i] < basis[found] if by_index else part > table[found, column]
+            ):
                 found = i
     return found
 
@@ -101,11 +110,14 @@ def row_of(basis: Ints, column: int) -> int:
 
 
 @compiled
-def stop(table: Floats, gain: Floats, slack: Ints, level: Floats, reached: float, priced: float) -> int:
-    """Have the classes with a price on their rows stuck at the level reached; the slack of the highest price, -1 if there is none.
+def stop(
+    table: Floats, gain: Floats, slack: Ints, level: Floats, reached: float, priced: float
+) -> int:
+    """Have the classes with a price on their rows stuck at the level reached; the slack of the
+    highest price, -1 if there is none.
 
-    From then on the rise is no part of their rows: its column is that of the rise before less those of their slacks (each a column
-    of an identity, so that B^-1 of them is in the table).
+    From then on the rise is no part of their rows: its column is that of the rise before less those
+    of their slacks (each a column of an identity, so that B^-1 of them is in the table).
     """
     best, highest = priced, -1
     for k in range(len(slack)):
@@ -119,13 +131,18 @@ def stop(table: Floats, gain: Floats, slack: Ints, level: Floats, reached: float
 
 
 @compiled
-def fill(table: Floats, value: Floats, basis: Ints, slack: Ints, begin: Ints, priced: float) -> Floats:
-    """Levels of the classes whose rows have the columns `slack`, all rising together until each is stuck.
+def fill(
+    table: Floats, value: Floats, basis: Ints, slack: Ints, begin: Ints, priced: float
+) -> Floats:
+    """Levels of the classes whose rows have the columns `slack`, all rising together until each is
+    stuck.
 
-    `table` float64[R, V], `value` float64[R], `basis` int64[R]: changed to those of the last optimum. `begin` int64[K]:
-    a column of each class that enters first, so that levels can rise without a step that gains nothing. `priced`: the part of a
-    rise's price that marks a class as stuck. Returns float64[K]: the level at which each got stuck, all below 0 where some level's
-    optimum was not found. At an optimum the classes with a price on their rows are stuck (complementary slackness).
+    `table` float64[R, V], `value` float64[R], `basis` int64[R]: changed to those of the last
+    optimum. `begin` int64[K]: a column of each class that enters first, so that levels can rise
+    without a step that gains nothing. `priced`: the part of a rise's price that marks a class as
+    stuck. Returns float64[K]: the level at which each got stuck, all below 0 where some level's
+    optimum was not found. At an optimum the classes with a price on their rows are stuck
+    (complementary slackness).
     """
     level, reached, last = np.full(len(slack), -1.0), 0.0, table.shape[1] - 1
     gain = np.zeros(table.shape[1])
@@ -140,7 +157,9 @@ def fill(table: Floats, value: Floats, basis: Ints, slack: Ints, begin: Ints, pr
         highest = stop(table, gain, slack, level, reached, priced) if found else -1
         if highest < 0:
             return np.full(len(slack), -1.0)
-        if row >= 0:  # what has risen stays as it is; its place in the basis goes to a slack, which is 0
+        if (
+            row >= 0
+        ):  # what has risen stays as it is; its place in the basis goes to a slack, which is 0
             value[row] = 0.0
             pivot(table, value, gain, basis, row, highest)
     return level
@@ -150,10 +169,12 @@ def fill(table: Floats, value: Floats, basis: Ints, slack: Ints, begin: Ints, pr
 def tableau(
     rates: Floats, worth: Floats, count: Ints, scale: Ints, usage: Floats, gpus: Floats
 ) -> tuple[Ints, Ints, Floats, Floats, Ints]:
-    """(class and column of each place, then table, value and first column to enter of each class, as `fill` takes them).
+    """(class and column of each place, then table, value and first column to enter of each class,
+    as `fill` takes them).
 
-    A place is a class on a column where it runs. Rows, in the basis of their slacks: time of a class on all columns <= count;
-    GPUs of a type <= N; z - worth of its time + slack = 0. A class begins where its time is worth most, with nothing of nothing.
+    A place is a class on a column where it runs. Rows, in the basis of their slacks: time of a
+    class on all columns <= count; GPUs of a type <= N; z - worth of its time + slack = 0. A class
+    begins where its time is worth most, with nothing of nothing.
     """
     classes, types = len(count), len(gpus)
     place, column = np.nonzero(rates > 0.0)
@@ -177,12 +198,20 @@ def tableau(
 
 @compiled
 def filled(
-    rates: Floats, worth: Floats, count: Ints, scale: Ints, usage: Floats, gpus: Floats, priced: float
+    rates: Floats,
+    worth: Floats,
+    count: Ints,
+    scale: Ints,
+    usage: Floats,
+    gpus: Floats,
+    priced: float,
 ) -> tuple[Floats, Floats]:
-    """(float64[K]: the level at which each class got stuck, float64[K, C]: its time), as `fill` finds them.
+    """(float64[K]: the level at which each class got stuck, float64[K, C]: its time), as `fill`
+    finds them.
 
-    `rates` and `worth` float64[K, C]: steps/s on each column, of which every class has one, and how much a class's level rises with
-    its time there. `count`, `scale` int64[K] and `usage` float64[T, C], `gpus` float64[T] as a division has them.
+    `rates` and `worth` float64[K, C]: steps/s on each column, of which every class has one, and how
+    much a class's level rises with its time there. `count`, `scale` int64[K] and `usage` float64[T,
+    C], `gpus` float64[T] as a division has them.
     """
     place, column, table, value, begin = tableau(rates, worth, count, scale, usage, gpus)
     classes, places = len(count), len(place)

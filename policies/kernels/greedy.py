@@ -1,8 +1,9 @@
 """ANDREAS' Randomized Greedy (Algorithm 1) as a compiled kernel over dense arrays.
 
-Nodes of one class (`Instance.cost` row) with f free GPUs lie in one list, so that best fit is the head of the first list with
-enough; an iteration costs O(GPUs), not O(jobs): neighbours are swapped lazily while the queue is read, reading stops when nothing
-that is left can fit, and the postponement cost is the total minus what was assigned.
+Nodes of one class (`Instance.cost` row) with f free GPUs lie in one list, so that best fit is the
+head of the first list with enough; an iteration costs O(GPUs), not O(jobs): neighbours are swapped
+lazily while the queue is read, reading stops when nothing that is left can fit, and the
+postponement cost is the total minus what was assigned.
 """
 
 from __future__ import annotations
@@ -20,7 +21,9 @@ SLACK = 1e-9
 
 @compiled
 def draw(rng: Ints) -> float:
-    """A number in [0, 1) from a 32-bit xorshift (Marsaglia 2003) kept in rng[0], which is never 0."""
+    """A number in [0, 1) from a 32-bit xorshift (Marsaglia 2003) kept in rng[0], which is never
+    0.
+    """
     x = rng[0]
     x ^= (x << 13) & 0xFFFFFFFF
     x ^= x >> 17
@@ -39,8 +42,12 @@ def swaps(weight: Floats, a: int, b: int, mode: int, swap: float, rng: Ints) -> 
 
 
 @compiled
-def pick(chance: Floats, j: int, count: int, mode: int, rate: float, alpha: float, rng: Ints) -> int:
-    """Rank of the configuration to try first: 0 the cheapest in time, or with probability `rate` one of the cheap ones."""
+def pick(
+    chance: Floats, j: int, count: int, mode: int, rate: float, alpha: float, rng: Ints
+) -> int:
+    """Rank of the configuration to try first: 0 the cheapest in time, or with probability `rate`
+    one of the cheap ones.
+    """
     if count < 2 or rate <= 0.0 or (rate < 1.0 and draw(rng) >= rate):
         return 0
     if mode == CODED:
@@ -53,12 +60,24 @@ def pick(chance: Floats, j: int, count: int, mode: int, rate: float, alpha: floa
 
 @compiled
 def extra_watts(power: Floats, c: int, busy: int, gpus: int) -> float:
-    """Watts that so many GPUs more need on a node of class c with `busy` in use; a closed node needs its idle watts too."""
+    """Watts that so many GPUs more need on a node of class c with `busy` in use; a closed node
+    needs its idle watts too.
+    """
     return float(power[c, busy + gpus] - (power[c, busy] if busy > 0 else 0.0))
 
 
 @compiled
-def fits(demand: Floats, capacity: Floats, power: Floats, busy: Ints, watts: float, j: int, n: int, c: int, gpus: int) -> bool:
+def fits(
+    demand: Floats,
+    capacity: Floats,
+    power: Floats,
+    busy: Ints,
+    watts: float,
+    j: int,
+    n: int,
+    c: int,
+    gpus: int,
+) -> bool:
     """Whether node n, which has the GPUs, also has the scarce resources and the watts for job j."""
     for r in range(demand.shape[1]):
         if demand[j, r] > capacity[n, r] + SLACK:
@@ -88,7 +107,9 @@ def relink(first: Ints, after: Ints, before: Ints, free: Ints, n: int, c: int, g
 
 @compiled
 def exhausted(first: Ints, least: Ints, at: int, need_carried: int) -> bool:
-    """Whether no job from place `at` of the queue on, nor the one carried, can find enough GPUs on any one node."""
+    """Whether no job from place `at` of the queue on, nor the one carried, can find enough GPUs on
+    any one node.
+    """
     for c in range(first.shape[0]):
         for left in range(min(least[c, at], need_carried), first.shape[1]):
             if first[c, left] != NONE:
@@ -107,11 +128,15 @@ def best_fit(first: Ints, c: int, gpus: int) -> int:
 
 @compiled
 def find_roomy(data: Instance, state: State, watts: float, j: int, k: int) -> int:
-    """The node for job j in configuration k where resources or watts are scarce: its own, else by best fit, each checked."""
+    """The node for job j in configuration k where resources or watts are scarce: its own, else by
+    best fit, each checked.
+    """
     c, gpus = data.config_class[k], data.config_gpus[k]
     home = data.home[j]
     at_home = k == data.home_config[j] and state.free[home] >= gpus
-    if at_home and fits(data.demand, state.capacity, data.power, state.busy, watts, j, home, c, gpus):
+    if at_home and fits(
+        data.demand, state.capacity, data.power, state.busy, watts, j, home, c, gpus
+    ):
         return int(home)
     for left in range(gpus, state.first.shape[1]):
         n = state.first[c, left]
@@ -123,10 +148,14 @@ def find_roomy(data: Instance, state: State, watts: float, j: int, k: int) -> in
 
 
 @compiled
-def find_alike(data: Instance, state: State, watts: float, scarce: bool, j: int, k: int) -> tuple[int, int]:
-    """Node and configuration for job j among those like k, whatever their class, and -1 where there is none.
+def find_alike(
+    data: Instance, state: State, watts: float, scarce: bool, j: int, k: int
+) -> tuple[int, int]:
+    """Node and configuration for job j among those like k, whatever their class, and -1 where there
+    is none.
 
-    Its own node comes first, then those that others run on, by best fit, then a closed one with the most GPUs, for others to share.
+    Its own node comes first, then those that others run on, by best fit, then a closed one with the
+    most GPUs, for others to share.
     """
     gpus, found, config, least = data.config_gpus[k], NONE, k, 0
     for other in range(data.alike.size):
@@ -158,7 +187,9 @@ def take(data: Instance, state: State, watts: float, j: int, n: int, c: int, gpu
 
 @compiled
 def stretch(span: Floats, n: int, priced_s: float, gpus: int, opens: bool, whole: int) -> None:
-    """Count a run on its node: its priced GPU seconds if whole runs count, else the priced time of the node's first end."""
+    """Count a run on its node: its priced GPU seconds if whole runs count, else the priced time of
+    the node's first end.
+    """
     if whole:
         span[n] += priced_s * gpus
     elif opens or priced_s < span[n]:
@@ -167,16 +198,34 @@ def stretch(span: Floats, n: int, priced_s: float, gpus: int, opens: bool, whole
 
 @compiled
 def construct(
-    data: Instance, state: State, order: Ints, least: Ints, mode: int, rate: float, swap: float, alpha: float, rng: Ints
+    data: Instance,
+    state: State,
+    order: Ints,
+    least: Ints,
+    mode: int,
+    rate: float,
+    swap: float,
+    alpha: float,
+    rng: Ints,
 ) -> tuple[float, int]:
-    """One greedy construction over the queue `order`: (f without the total postponement cost, jobs placed).
+    """One greedy construction over the queue `order`: (f without the total postponement cost, jobs
+    placed).
 
-    rate = swap = 0: deterministic. A job tries the configuration picked, then the others by rank, on its own
-    node if it runs there just so, else by best fit. In mode paper a job may swap with one neighbour after another and fall back
-    far; in mode coded only the first and second, the third and fourth, ... swap, and a configuration is (GPU type, GPUs): see
-    `find_alike`. The arrays are unpacked once: handing the tuples to a function costs more than all the work for a job.
+    rate = swap = 0: deterministic. A job tries the configuration picked, then the others by rank,
+    on its own node if it runs there just so, else by best fit. In mode paper a job may swap with
+    one neighbour after another and fall back far; in mode coded only the first and second, the
+    third and fourth, ... swap, and a configuration is (GPU type, GPUs): see `find_alike`. The
+    arrays are unpacked once: handing the tuples to a function costs more than all the work for a
+    job.
     """
-    free, first, after, before, busy, span = state.free, state.first, state.after, state.before, state.busy, state.span
+    free, first, after, before, busy, span = (
+        state.free,
+        state.first,
+        state.after,
+        state.before,
+        state.busy,
+        state.span,
+    )
     choice, weight, home, home_config = data.choice, data.weight, data.home, data.home_config
     config_class, config_gpus = data.config_class, data.config_gpus
     scarce, watts = data.demand.shape[1] > 0 or data.watts != np.inf, data.watts
@@ -206,7 +255,9 @@ def construct(
             if n != NONE:
                 break
         if n == NONE:
-            if exhausted(first, least, at, first.shape[1] if carried == NONE else data.gpus_min[carried]):
+            if exhausted(
+                first, least, at, first.shape[1] if carried == NONE else data.gpus_min[carried]
+            ):
                 break
             continue
         gpus, stays = config_gpus[k], k == home_config[j] and n == home[j]
@@ -223,13 +274,19 @@ def construct(
         state.job[taken], state.node[taken], state.config[taken] = j, n, k
         taken += 1
         late = run_s - data.slack_s[j]
-        cost += (weight[j] * late if late > 0.0 else 0.0) + (0.0 if stays else data.moving[j]) - data.penalty[j]
+        cost += (
+            (weight[j] * late if late > 0.0 else 0.0)
+            + (0.0 if stays else data.moving[j])
+            - data.penalty[j]
+        )
     return cost + running_cost(data, state), taken
 
 
 @compiled
 def running_cost(data: Instance, state: State) -> float:
-    """Energy: each open node at c[n, used] until its first job ends, or for the GPU seconds of its whole runs."""
+    """Energy: each open node at c[n, used] until its first job ends, or for the GPU seconds of its
+    whole runs.
+    """
     cost = 0.0
     for n in range(data.free.size):
         used = data.free[n] - state.free[n]
@@ -254,14 +311,18 @@ def improve(
     node: Ints,
     config: Ints,
 ) -> tuple[float, float]:
-    """Deterministic runs over every row of `orders`, then randomised ones around the first; see `search`."""
+    """Deterministic runs over every row of `orders`, then randomised ones around the first; see
+    `search`.
+    """
     best, first = np.inf, np.inf
     for i in range(orders.shape[0] + iterations):
         if i < orders.shape[0]:
             cost, placed = construct(data, state, orders[i], least[i], mode, 0.0, 0.0, alpha, rng)
         else:
             scale = 1.0 if mode == CODED else 1.0 / (1 << (i % 8))
-            cost, placed = construct(data, state, orders[0], least[0], mode, rate * scale, swap * scale, alpha, rng)
+            cost, placed = construct(
+                data, state, orders[0], least[0], mode, rate * scale, swap * scale, alpha, rng
+            )
         if i == 0:
             first = cost
         if cost < best:
@@ -285,14 +346,18 @@ def search(
     alpha: float,
     seed: int,
 ) -> tuple[Ints, Ints, float, float]:
-    """The best of the deterministic runs over every row of `orders` and of `iterations` randomised ones around the first row.
+    """The best of the deterministic runs over every row of `orders` and of `iterations` randomised
+    ones around the first row.
 
-    Returns (node, configuration) of every job, -1 where it is postponed, then f of the best and of the first deterministic run,
-    both without the total postponement cost. `least` int64[S, C, E + 1]: fewest GPUs that a job from a place in the queue on
-    could use on a node of a class. `seed` in 1 .. 2**32 - 1.
+    Returns (node, configuration) of every job, -1 where it is postponed, then f of the best and of
+    the first deterministic run, both without the total postponement cost. `least` int64[S, C, E +
+    1]: fewest GPUs that a job from a place in the queue on could use on a node of a class. `seed`
+    in 1 .. 2**32 - 1.
     """
     node = np.full(data.home.size, NONE, np.int64)
     config = np.full(data.home.size, NONE, np.int64)
     rng = np.array([seed], np.int64)
-    best, first = improve(data, new_state(data), orders, least, mode, iterations, rate, swap, alpha, rng, node, config)
+    best, first = improve(
+        data, new_state(data), orders, least, mode, iterations, rate, swap, alpha, rng, node, config
+    )
     return node, config, best, first

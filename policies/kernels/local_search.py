@@ -1,9 +1,11 @@
-"""Multi-start and local search over roll-outs (`kernels.outlook`), compiled: what the policy `cost_search` searches with.
+"""Multi-start and local search over roll-outs (`kernels.outlook`), compiled: what the policy
+`cost_search` searches with.
 
-A point of the search is what a roll-out follows: an order of jobs, which running jobs stay, configurations that are set, a
-rent. The search starts from every order given, with and without the running jobs staying, at every rent; then moves change the
-best point a little, and a change stays if the schedule costs no more. The best point never gets worse, so that it may be
-stopped after any move.
+A point of the search is what a roll-out follows: an order of jobs, which running jobs stay,
+configurations that are set, a rent. The search starts from every order given, with and without the
+running jobs staying, at every rent; then moves change the best point a little, and a change stays
+if the schedule costs no more. The best point never gets worse, so that it may be stopped after any
+move.
 """
 
 from __future__ import annotations
@@ -19,7 +21,9 @@ from policies.kernels.outlook import NEVER, Board, Outlook, copy_board, new_boar
 from policies.snapshot import Floats, Ints
 
 INSERT, SET = 0.45, 0.8
-"""Moves by cumulative probability: to another place in the order, another configuration, else whether a running job stays."""
+"""Moves by cumulative probability: to another place in the order, another configuration, else
+whether a running job stays.
+"""
 
 LEAST_GAIN = 1e-9
 
@@ -32,8 +36,9 @@ class Start(NamedTuple):
 
 
 class Point(NamedTuple):
-    """A point of the search: `order` int64[E], `pinned` int64[E] (1: stays where it runs), `only` int64[E] (-1: any configuration),
-    `rent` float64[1]."""
+    """A point of the search: `order` int64[E], `pinned` int64[E] (1: stays where it runs), `only`
+    int64[E] (-1: any configuration), `rent` float64[1].
+    """
 
     order: Ints
     pinned: Ints
@@ -42,8 +47,8 @@ class Point(NamedTuple):
 
 
 class Found(NamedTuple):
-    """The best schedule: node, configuration and start of every job (-1, -1, inf: none), what it costs, and what the first
-    start and the best start cost.
+    """The best schedule: node, configuration and start of every job (-1, -1, inf: none), what it
+    costs, and what the first start and the best start cost.
     """
 
     node: Ints
@@ -65,7 +70,9 @@ def copy(of: Ints, to: Ints) -> None:
 def multi_start(
     data: Outlook, base: Board, board: Board, orders: Ints, rents: Floats, point: Point, trial: Ints
 ) -> tuple[float, float]:
-    """(cost of the first start, of the best), which is left in `point`; `trial` int64[E] and the boards are room to work in."""
+    """(cost of the first start, of the best), which is left in `point`; `trial` int64[E] and the
+    boards are room to work in.
+    """
     best, first, running = NEVER, NEVER, 0
     for j in range(trial.size):
         running = 1 if data.home[j] != NONE else running
@@ -116,11 +123,22 @@ def part(order: Ints, pinned: Ints) -> int:
 
 
 @compiled
-def improve(data: Outlook, base: Board, board: Board, moves: int, work: int, rng: Ints, point: Point, best: float) -> float:
-    """Local search from `point`, changed in place, whose schedule costs `best`; the cost of the result, never more.
+def improve(
+    data: Outlook,
+    base: Board,
+    board: Board,
+    moves: int,
+    work: int,
+    rng: Ints,
+    point: Point,
+    best: float,
+) -> float:
+    """Local search from `point`, changed in place, whose schedule costs `best`; the cost of the
+    result, never more.
 
-    It ends after so many moves, or when its roll-outs have held `work` jobs against nodes: (job that takes a turn, node) each.
-    Running jobs that stay are on `base` before any roll-out: they cost no work, and take turns only when let go.
+    It ends after so many moves, or when its roll-outs have held `work` jobs against nodes: (job
+    that takes a turn, node) each. Running jobs that stay are on `base` before any roll-out: they
+    cost no work, and take turns only when let go.
     """
     order, pinned, only, jobs = point.order, point.pinned, point.only, point.order.size
     running, free = 0, part(order, pinned)
@@ -170,11 +188,20 @@ def improve(data: Outlook, base: Board, board: Board, moves: int, work: int, rng
 
 
 def search(data: Outlook, start: Start, moves: int, work: int, seed: int) -> Found:
-    """The best schedule of the multi-start and of so many moves, or so much work, from its best. `seed` in 1 .. 2**32 - 1."""
+    """The best schedule of the multi-start and of so many moves, or so much work, from its best.
+    `seed` in 1 .. 2**32 - 1.
+    """
     jobs = data.home.size
     base, board, rng = new_board(data), new_board(data), np.array([seed], np.int64)
-    point = Point(start.orders[0].copy(), np.zeros(jobs, np.int64), np.full(jobs, NONE, np.int64), start.rents[:1].copy())
-    first, best = multi_start(data, base, board, start.orders, start.rents, point, np.zeros(jobs, np.int64))
+    point = Point(
+        start.orders[0].copy(),
+        np.zeros(jobs, np.int64),
+        np.full(jobs, NONE, np.int64),
+        start.rents[:1].copy(),
+    )
+    first, best = multi_start(
+        data, base, board, start.orders, start.rents, point, np.zeros(jobs, np.int64)
+    )
     improve(data, base, board, moves, work, rng, point, best)
     settled = settle(data, board, point.pinned)
     cost = settled + place_all(data, board, point.order, point.only, float(point.rent[0]))

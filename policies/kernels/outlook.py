@@ -1,9 +1,11 @@
-"""A quick roll-out as a compiled kernel: the whole queue list-scheduled forward over the GPUs' release times, and what that costs.
+"""A quick roll-out as a compiled kernel: the whole queue list-scheduled forward over the GPUs'
+release times, and what that costs.
 
-A schedule is made by taking jobs in an order, after the running jobs that are to stay (`settle`, the same for many roll-outs). Each
-gets the node, GPUs and time at which it costs least, given what was placed before it (`place_all`): energy at the nodes' power,
-tardiness, and rent for GPUs that others could use. Nothing runs into the past of a GPU, so a node in use has no gaps, and the
-energy of all jobs adds up to the account of the nodes. What starts at once is the decision.
+A schedule is made by taking jobs in an order, after the running jobs that are to stay (`settle`,
+the same for many roll-outs). Each gets the node, GPUs and time at which it costs least, given what
+was placed before it (`place_all`): energy at the nodes' power, tardiness, and rent for GPUs that
+others could use. Nothing runs into the past of a GPU, so a node in use has no gaps, and the energy
+of all jobs adds up to the account of the nodes. What starts at once is the decision.
 """
 
 from __future__ import annotations
@@ -22,20 +24,24 @@ TIE = 1e-12
 
 
 class Outlook(NamedTuple):
-    """One call's data: E jobs, N nodes sorted by their C classes (those of c are first[c] .. first[c + 1] - 1), K
-    configurations.
+    """One call's data: E jobs, N nodes sorted by their C classes (those of c are first[c] ..
+    first[c + 1] - 1), K configurations.
 
-    `time_s` float64[E, K]: run time without launch, inf where impossible; `launch_s` what a launch adds. `home`, `home_config`:
-    where a job runs now (-1: it does not), `moving` what not staying there costs. `risk`: a second of waiting counts for 1 +
-    `risk` where ends are held against due dates, because jobs that are still to come will be in the way. `slack_s` due date
-    minus now, `weight` cost of a second after it, `haste` cost of any second before the end. `release_s` float64[N, G]: when
-    the GPUs to give are free, rising, inf where there is none; `opened_s` until when a node draws its base power anyhow;
-    `queue` int64[G, N]: for every number of GPUs the nodes of each class by when they have so many free; `closes` int64[K]:
-    whether the configuration takes whole nodes, so that the first is the best. `base`, `slope` float64[C]: cost per second of a
-    node in use, and of each GPU in use beside it. `rent` float64[C]: what a GPU is worth to others, as a share of the best one.
-    `demand`, `capacity`, `power`, `busy`, `watts`: scarce now, as in `kernels.arrays.Instance`; `retry_s` when what finds no
-    watts or resources, and nothing to wait for, is tried again. `step_s`, `step_priced_s`, `step_rate` float64[S]: when each
-    price begins, the priced seconds until then, and those of a second from then on (`policies.mechanisms.pricing`).
+    `time_s` float64[E, K]: run time without launch, inf where impossible; `launch_s` what a launch
+    adds. `home`, `home_config`: where a job runs now (-1: it does not), `moving` what not staying
+    there costs. `risk`: a second of waiting counts for 1 + `risk` where ends are held against due
+    dates, because jobs that are still to come will be in the way. `slack_s` due date minus now,
+    `weight` cost of a second after it, `haste` cost of any second before the end. `release_s`
+    float64[N, G]: when the GPUs to give are free, rising, inf where there is none; `opened_s` until
+    when a node draws its base power anyhow; `queue` int64[G, N]: for every number of GPUs the nodes
+    of each class by when they have so many free; `closes` int64[K]: whether the configuration takes
+    whole nodes, so that the first is the best. `base`, `slope` float64[C]: cost per second of a
+    node in use, and of each GPU in use beside it. `rent` float64[C]: what a GPU is worth to others,
+    as a share of the best one. `demand`, `capacity`, `power`, `busy`, `watts`: scarce now, as in
+    `kernels.arrays.Instance`; `retry_s` when what finds no watts or resources, and nothing to wait
+    for, is tried again. `step_s`, `step_priced_s`, `step_rate` float64[S]: when each price begins,
+    the priced seconds until then, and those of a second from then on
+    (`policies.mechanisms.pricing`).
     """
 
     time_s: Floats
@@ -69,10 +75,11 @@ class Outlook(NamedTuple):
 
 
 class Board(NamedTuple):
-    """What one roll-out changes: release times and open times of nodes, what is scarce now, and each job's place and start.
+    """What one roll-out changes: release times and open times of nodes, what is scarce now, and
+    each job's place and start.
 
-    `queue` as in `Outlook`, `place` int64[G, N] where a node stands in it. `scarce` float64[2]: watts left, and the first end of
-    anything placed so far.
+    `queue` as in `Outlook`, `place` int64[G, N] where a node stands in it. `scarce` float64[2]:
+    watts left, and the first end of anything placed so far.
     """
 
     release_s: Floats
@@ -91,7 +98,8 @@ def new_board(data: Outlook) -> Board:
     """Room for a roll-out."""
     jobs = data.home.size
     return Board(
-        np.zeros_like(data.release_s), np.zeros_like(data.opened_s), np.zeros_like(data.queue), np.zeros_like(data.queue),
+        np.zeros_like(data.release_s), np.zeros_like(data.opened_s), np.zeros_like(data.queue),
+        np.zeros_like(data.queue),
         np.zeros_like(data.capacity), np.zeros_like(data.busy), np.zeros(2),
         np.zeros(jobs, np.int64), np.zeros(jobs, np.int64), np.zeros(jobs),
     )  # fmt: skip
@@ -118,9 +126,11 @@ def clear(data: Outlook, board: Board) -> None:
 
 
 @compiled
-def occupy(release_s: Floats, queue: Ints, place: Ints, n: int, gpus: int, end_s: float, last: int) -> None:
-    """Node n's GPUs that are free first are taken until `end_s`; the node moves back in the queues of its class, whose last
-    place is before `last`.
+def occupy(
+    release_s: Floats, queue: Ints, place: Ints, n: int, gpus: int, end_s: float, last: int
+) -> None:
+    """Node n's GPUs that are free first are taken until `end_s`; the node moves back in the queues
+    of its class, whose last place is before `last`.
     """
     most = release_s.shape[1]
     for i in range(gpus):
@@ -149,12 +159,15 @@ def late_cost(end_s: float, slack_s: float, weight: float, haste: float) -> floa
 
 @compiled
 def scan(
-    queue: Ints, release_s: Floats, opened_s: Floats, first: int, last: int, gpus: int, run_s: float, base: float, slack_s: float,
+    queue: Ints, release_s: Floats, opened_s: Floats, first: int, last: int, gpus: int,
+    run_s: float, base: float, slack_s: float,
     weight: float, haste: float, risk: float, enough: float, closes: bool,
 ) -> tuple[float, int, float]:  # fmt: skip
-    """The best node of a class for a run: (cost beside that of the GPUs, node, start); node -1 if none costs less than `enough`.
+    """The best node of a class for a run: (cost beside that of the GPUs, node, start); node -1 if
+    none costs less than `enough`.
 
-    Nodes come by when they are free, so that the end of the search is known: costs of a later end alone, or a node open anyhow.
+    Nodes come by when they are free, so that the end of the search is known: costs of a later end
+    alone, or a node open anyhow.
     """
     best, best_n, best_s, last_s, last_open_s = enough, NONE, 0.0, -1.0, -1.0
     for at in range(first, last):
@@ -187,19 +200,27 @@ def priced(data: Outlook, at_s: float) -> float:
 
 
 @compiled
-def cost_of(data: Outlook, board: Board, j: int, n: int, k: int, start_s: float, run_s: float) -> float:
-    """What job j adds there: energy of its GPUs and of the node for as long as it is open for this job alone, and tardiness."""
+def cost_of(
+    data: Outlook, board: Board, j: int, n: int, k: int, start_s: float, run_s: float
+) -> float:
+    """What job j adds there: energy of its GPUs and of the node for as long as it is open for this
+    job alone, and tardiness.
+    """
     c, end_s = data.config_class[k], start_s + run_s
     end, from_s = priced(data, end_s), max(board.opened_s[n], start_s)
     cost = float(data.slope[c] * data.config_gpus[k] * (end - priced(data, start_s)))
     if end_s > from_s:
         cost += data.base[c] * (end - priced(data, from_s))
-    return cost + late_cost(end_s + data.risk * start_s, data.slack_s[j], data.weight[j], data.haste[j])
+    return cost + late_cost(
+        end_s + data.risk * start_s, data.slack_s[j], data.weight[j], data.haste[j]
+    )
 
 
 @compiled
 def later(data: Outlook, board: Board, j: int, n: int, c: int, gpus: int) -> float:
-    """When job j could start on node n if what is scarce now does not let it start at once; 0 if it does."""
+    """When job j could start on node n if what is scarce now does not let it start at once; 0 if it
+    does.
+    """
     if fits(data.demand, board.capacity, data.power, board.busy, board.scarce[0], j, n, c, gpus):
         return 0.0
     return float(data.retry_s if board.scarce[1] == NEVER else board.scarce[1])
@@ -207,7 +228,9 @@ def later(data: Outlook, board: Board, j: int, n: int, c: int, gpus: int) -> flo
 
 @compiled
 def scan_all(data: Outlook, board: Board, j: int, k: int, run_s: float) -> tuple[float, int, float]:
-    """As `scan`, whatever is scarce and however prices change: (cost, energy of the GPUs included, node, start)."""
+    """As `scan`, whatever is scarce and however prices change: (cost, energy of the GPUs included,
+    node, start).
+    """
     best, best_n, best_s, c, gpus = NEVER, NONE, 0.0, data.config_class[k], data.config_gpus[k]
     for at in range(data.first[c], data.first[c + 1]):
         n = board.queue[gpus - 1, at]
@@ -246,9 +269,29 @@ def at_home(data: Outlook, board: Board, j: int) -> float:
 @compiled
 def copy_board(of: Board, to: Board) -> None:
     """Element by element: whole-array assignment takes seconds to compile."""
-    release_s, opened_s, queue, place, capacity, busy = of.release_s, of.opened_s, of.queue, of.place, of.capacity, of.busy
-    to_release_s, to_opened_s, to_queue, to_place, to_capacity = to.release_s, to.opened_s, to.queue, to.place, to.capacity
-    node, config, start_s, to_node, to_config, to_start_s = of.node, of.config, of.start_s, to.node, to.config, to.start_s
+    release_s, opened_s, queue, place, capacity, busy = (
+        of.release_s,
+        of.opened_s,
+        of.queue,
+        of.place,
+        of.capacity,
+        of.busy,
+    )
+    to_release_s, to_opened_s, to_queue, to_place, to_capacity = (
+        to.release_s,
+        to.opened_s,
+        to.queue,
+        to.place,
+        to.capacity,
+    )
+    node, config, start_s, to_node, to_config, to_start_s = (
+        of.node,
+        of.config,
+        of.start_s,
+        to.node,
+        to.config,
+        to.start_s,
+    )
     for n in range(opened_s.size):
         to_opened_s[n] = opened_s[n]
         to.busy[n] = busy[n]
@@ -270,7 +313,9 @@ def copy_board(of: Board, to: Board) -> None:
 
 @compiled
 def settle(data: Outlook, board: Board, pinned: Ints) -> float:
-    """What the running jobs cost that are to stay and can: they alone are on the board, before the others take turns."""
+    """What the running jobs cost that are to stay and can: they alone are on the board, before the
+    others take turns.
+    """
     clear(data, board)
     scarce, total = data.demand.shape[1] > 0 or data.watts != np.inf, 0.0
     for j in range(pinned.size):
@@ -281,7 +326,15 @@ def settle(data: Outlook, board: Board, pinned: Ints) -> float:
             continue
         n, k = data.home[j], data.home_config[j]
         end_s, c = data.time_s[j, k], data.config_class[k]
-        occupy(board.release_s, board.queue, board.place, n, data.config_gpus[k], end_s, data.first[c + 1])
+        occupy(
+            board.release_s,
+            board.queue,
+            board.place,
+            n,
+            data.config_gpus[k],
+            end_s,
+            data.first[c + 1],
+        )
         board.opened_s[n] = max(board.opened_s[n], end_s)
         board.node[j], board.config[j], board.start_s[j] = n, k, 0.0
         if scarce:
@@ -293,15 +346,35 @@ def settle(data: Outlook, board: Board, pinned: Ints) -> float:
 
 @compiled
 def place_all(data: Outlook, board: Board, order: Ints, only: Ints, rent: float) -> float:
-    """What the jobs that are not yet on the board cost, placed in this order; configurations of `only` are set (-1: free).
+    """What the jobs that are not yet on the board cost, placed in this order; configurations of
+    `only` are set (-1: free).
 
-    Arrays are unpacked once: handing the tuples to a function costs more than all the work for a job.
+    Arrays are unpacked once: handing the tuples to a function costs more than all the work for a
+    job.
     """
-    time_s, launch_s, home, home_config, moving = data.time_s, data.launch_s, data.home, data.home_config, data.moving
-    slack_s, weight, haste, config_class, config_gpus = data.slack_s, data.weight, data.haste, data.config_class, data.config_gpus
+    time_s, launch_s, home, home_config, moving = (
+        data.time_s,
+        data.launch_s,
+        data.home,
+        data.home_config,
+        data.moving,
+    )
+    slack_s, weight, haste, config_class, config_gpus = (
+        data.slack_s,
+        data.weight,
+        data.haste,
+        data.config_class,
+        data.config_gpus,
+    )
     base, slope, worth, first, closes = data.base, data.slope, data.rent, data.first, data.closes
     release_s, opened_s, queue, place = board.release_s, board.opened_s, board.queue, board.place
-    node, config, starts_s, risk, configs = board.node, board.config, board.start_s, data.risk, config_class.size
+    node, config, starts_s, risk, configs = (
+        board.node,
+        board.config,
+        board.start_s,
+        data.risk,
+        config_class.size,
+    )
     scarce = data.demand.shape[1] > 0 or data.watts != np.inf
     plain, total = not scarce and data.step_s.size == 1, 0.0
     for i in range(order.size):
@@ -330,17 +403,33 @@ def place_all(data: Outlook, board: Board, order: Ints, only: Ints, rent: float)
             fixed = of_rent + (slope[c] * gpus * run_s if plain else 0.0)
             if plain:
                 cost, n, start_s = scan(
-                    queue, release_s, opened_s, first[c], first[c + 1], gpus, run_s, base[c], slack_s[j], weight[j], haste[j],
+                    queue, release_s, opened_s, first[c], first[c + 1], gpus, run_s, base[c],
+                    slack_s[j], weight[j], haste[j],
                     risk, best - fixed, closes[k] == 1,
                 )  # fmt: skip
             else:
                 cost, n, start_s = scan_all(data, board, j, k, run_s)
             if n != NONE and cost + fixed < best - TIE:
-                best, best_n, best_k, best_s, best_run_s, best_rent = cost + fixed, n, k, start_s, run_s, of_rent
+                best, best_n, best_k, best_s, best_run_s, best_rent = (
+                    cost + fixed,
+                    n,
+                    k,
+                    start_s,
+                    run_s,
+                    of_rent,
+                )
         if best_n == NONE:
             continue
         end_s = best_s + best_run_s
-        occupy(release_s, queue, place, best_n, config_gpus[best_k], end_s, first[config_class[best_k] + 1])
+        occupy(
+            release_s,
+            queue,
+            place,
+            best_n,
+            config_gpus[best_k],
+            end_s,
+            first[config_class[best_k] + 1],
+        )
         opened_s[best_n] = max(opened_s[best_n], end_s)
         node[j], config[j], starts_s[j] = best_n, best_k, best_s
         if scarce:

@@ -1,10 +1,12 @@
-"""Local search for the least f (whole runs) around a solution, compiled: jobs are taken off and put back where they cost least.
+"""Local search for the least f (whole runs) around a solution, compiled: jobs are taken off and put
+back where they cost least.
 
-A large neighbourhood search (destroy and repair, Shaw 1998) for a round's solution, beyond the ANDREAS paper. A step takes the jobs
-of one or two nodes, or a few jobs, off their nodes, then puts these and some postponed ones back, one after another, each where f
-grows least or falls most: in the order of a noisy penalty, sometimes with fewer GPUs at most than there are. What results stays if
-f has not grown, and now and then although it has; the best solution is kept. It never gets worse, so that the search may be
-stopped after any step.
+A large neighbourhood search (destroy and repair, Shaw 1998) for a round's solution, beyond the
+ANDREAS paper. A step takes the jobs of one or two nodes, or a few jobs, off their nodes, then puts
+these and some postponed ones back, one after another, each where f grows least or falls most: in
+the order of a noisy penalty, sometimes with fewer GPUs at most than there are. What results stays
+if f has not grown, and now and then although it has; the best solution is kept. It never gets
+worse, so that the search may be stopped after any step.
 """
 
 from __future__ import annotations
@@ -26,12 +28,16 @@ MOST_POOLED = 32
 """Jobs that a step puts back at most; of more postponed ones it draws some."""
 
 WARM = 4e-4
-"""By how much of |f| above the best a solution may be gone on from, at the beginning; nothing at the end."""
+"""By how much of |f| above the best a solution may be gone on from, at the beginning; nothing at
+the end.
+"""
 
 
 class Standing(NamedTuple):
-    """A solution as it is changed: `node` and `config` int64[E] (-1: postponed), then for each node GPUs in use by these jobs,
-    priced GPU seconds of their runs, and scarce resources left; `watts` float64[1] left under the cap."""
+    """A solution as it is changed: `node` and `config` int64[E] (-1: postponed), then for each node
+    GPUs in use by these jobs, priced GPU seconds of their runs, and scarce resources left; `watts`
+    float64[1] left under the cap.
+    """
 
     node: Ints
     config: Ints
@@ -49,7 +55,9 @@ def energy(data: Instance, n: int, gpus: int, span: float) -> float:
 
 @compiled
 def own_cost(data: Instance, j: int, n: int, k: int) -> tuple[float, float]:
-    """(f of a placed job beside energy, less what postponing it costs; priced GPU seconds of its run)."""
+    """(f of a placed job beside energy, less what postponing it costs; priced GPU seconds of its
+    run).
+    """
     run_s, priced_s, cost = data.time_s[j, k], data.priced_s[j, k], -data.penalty[j]
     if k != data.home_config[j] or n != data.home[j]:
         cost += data.moving[j]
@@ -87,12 +95,17 @@ def has_room(data: Instance, at: Standing, j: int, n: int, k: int) -> bool:
             return False
     if at.watts[0] == np.inf:
         return True
-    return bool(extra_watts(data.power, data.config_class[k], data.used[n] + at.gpus[n], gpus) <= at.watts[0] + SLACK)
+    return bool(
+        extra_watts(data.power, data.config_class[k], data.used[n] + at.gpus[n], gpus)
+        <= at.watts[0] + SLACK
+    )
 
 
 @compiled
 def put_best(data: Instance, at: Standing, j: int, most: int) -> float:
-    """Put job j where f falls most, with `most` GPUs at most, or leave it; by how much f has changed."""
+    """Put job j where f falls most, with `most` GPUs at most, or leave it; by how much f has
+    changed.
+    """
     best, node, config = 0.0, NONE, NONE
     for i in range(data.fit_count[j]):
         k = data.choice[j, i]
@@ -102,7 +115,9 @@ def put_best(data: Instance, at: Standing, j: int, most: int) -> float:
             if data.node_class[n] != data.config_class[k] or not has_room(data, at, j, n, k):
                 continue
             cost, span = own_cost(data, j, n, k)
-            grown = energy(data, n, at.gpus[n] + data.config_gpus[k], at.span[n] + span) - energy(data, n, at.gpus[n], at.span[n])
+            grown = energy(data, n, at.gpus[n] + data.config_gpus[k], at.span[n] + span) - energy(
+                data, n, at.gpus[n], at.span[n]
+            )
             if cost + grown < best:
                 best, node, config = cost + grown, n, k
     if node != NONE:
@@ -141,7 +156,9 @@ def take_off(data: Instance, at: Standing, rng: Ints, pool: Ints) -> tuple[float
 
 @compiled
 def add_postponed(at: Standing, rng: Ints, pool: Ints, count: int, taken: Ints) -> int:
-    """Fill the pool with postponed jobs from a random one on; how many it then holds. `taken` marks who is in it."""
+    """Fill the pool with postponed jobs from a random one on; how many it then holds. `taken` marks
+    who is in it.
+    """
     jobs = at.node.size
     for i in range(count):
         taken[pool[i]] = 1
@@ -205,7 +222,9 @@ def descend(
     taken: Ints,
     key: Floats,
 ) -> float:
-    """So many steps from `best`, which costs `cost`; the cost of what is then in `best`, never more."""
+    """So many steps from `best`, which costs `cost`; the cost of what is then in `best`, never
+    more.
+    """
     copy_standing(best, here)
     least, current, scale = cost, cost, abs(cost)
     for step in range(steps):
@@ -224,13 +243,17 @@ def descend(
 
 
 def polish(data: Instance, node: Ints, config: Ints, steps: int, seed: int) -> tuple[Ints, Ints]:
-    """A solution whose f is at most that of (node, config), after so many steps. `seed` in 1 .. 2**32 - 1."""
+    """A solution whose f is at most that of (node, config), after so many steps. `seed` in 1 ..
+    2**32 - 1.
+    """
     best = nobody_placed(data)
     placed = [(int(j), int(node[j]), int(config[j])) for j in np.flatnonzero(node != NONE)]
     for j, n, k in placed:
         put(data, best, j, n, k, 1)
     cost = sum(own_cost(data, j, n, k)[0] for j, n, k in placed)
-    cost += sum(energy(data, n, int(best.gpus[n]), float(best.span[n])) for n in range(data.free.size))
+    cost += sum(
+        energy(data, n, int(best.gpus[n]), float(best.span[n])) for n in range(data.free.size)
+    )
     pool = np.zeros(min(MOST_POOLED, node.size), np.int64)
     room = np.array([seed], np.int64), pool, np.zeros(node.size, np.int64), np.zeros(pool.size)
     descend(data, best, nobody_placed(data), nobody_placed(data), cost, steps, *room)
@@ -240,5 +263,10 @@ def polish(data: Instance, node: Ints, config: Ints, steps: int, seed: int) -> t
 def nobody_placed(data: Instance) -> Standing:
     """The standing before anybody is put anywhere."""
     jobs, nodes = data.home.size, data.free.size
-    empty = np.full(jobs, NONE, np.int64), np.full(jobs, NONE, np.int64), np.zeros(nodes, np.int64), np.zeros(nodes)
+    empty = (
+        np.full(jobs, NONE, np.int64),
+        np.full(jobs, NONE, np.int64),
+        np.zeros(nodes, np.int64),
+        np.zeros(nodes),
+    )
     return Standing(*empty, data.capacity.copy(), np.array([data.watts]))

@@ -1,12 +1,15 @@
-"""ANDREAS' exact model (Filippini et al., Appendix A, eq. 4) over CP-SAT: who runs where on how many GPUs, at least cost.
+"""ANDREAS' exact model (Filippini et al., Appendix A, eq. 4) over CP-SAT: who runs where on how
+many GPUs, at least cost.
 
-Data: J jobs, N nodes, the *seats* (j, n, g) in which a job can run: on g GPUs of node n in t[j, n, g] seconds from now.
-Variables, all binary: x[j, n, g] the job takes the seat; z[j, n] it runs on the node; w[n] the node is open; y[n, g] the node has g
-GPUs in use; alpha[j, n] the job is the first to end on the node. Costs are integers of `Data.unit`.
+Data: J jobs, N nodes, the *seats* (j, n, g) in which a job can run: on g GPUs of node n in t[j, n,
+g] seconds from now. Variables, all binary: x[j, n, g] the job takes the seat; z[j, n] it runs on
+the node; w[n] the node is open; y[n, g] the node has g GPUs in use; alpha[j, n] the job is the
+first to end on the node. Costs are integers of `Data.unit`.
 
-What differs from the paper, where it is silent or wrong: times count from now on (4i, 4j left out T_c); alpha belongs to the job
-that ends first (nothing tied it); the open nodes are as many as a maximum matching of jobs to nodes (4n: min(N, J), which types,
-drains or a power cap can make infeasible), or free; a node's energy may be priced at its GPUs in use, not at each job's own (4k).
+What differs from the paper, where it is silent or wrong: times count from now on (4i, 4j left out
+T_c); alpha belongs to the job that ends first (nothing tied it); the open nodes are as many as a
+maximum matching of jobs to nodes (4n: min(N, J), which types, drains or a power cap can make
+infeasible), or free; a node's energy may be priced at its GPUs in use, not at each job's own (4k).
 """
 
 from __future__ import annotations
@@ -40,7 +43,9 @@ USABLE = {cp_model.OPTIMAL: PlanStatus.OPTIMAL, cp_model.FEASIBLE: PlanStatus.FE
 
 @dataclass(frozen=True, slots=True)
 class Cost:
-    """What a seat costs: its run time, and in the cluster's currency its tardiness and move; `priced_s` is its energy's time."""
+    """What a seat costs: its run time, and in the cluster's currency its tardiness and move;
+    `priced_s` is its energy's time.
+    """
 
     time_s: float
     priced_s: float
@@ -49,7 +54,9 @@ class Cost:
 
 @dataclass(frozen=True)
 class Data:
-    """A problem as the model sees it: what every seat costs, and what leaving each job without one does."""
+    """A problem as the model sees it: what every seat costs, and what leaving each job without one
+    does.
+    """
 
     problem: Problem
     objective: Objective
@@ -88,14 +95,19 @@ def _seats(problem: Problem, objective: Objective) -> Iterable[tuple[Seat, Cost]
     moving, weight = objective.moving(problem), problem.column("tardiness_weight")
     for n, devices in enumerate(problem.devices):
         roomy = np.all(problem.demand <= problem.capacity[n] + SLACK / FINE, axis=1)
-        for k in np.flatnonzero((problem.config_class == problem.node_class[n]) & (problem.config_gpus <= len(devices))):
+        for k in np.flatnonzero(
+            (problem.config_class == problem.node_class[n]) & (problem.config_gpus <= len(devices))
+        ):
             at_home = (problem.home == n) & (problem.home_config == k)
             times = problem.run_s[:, k] + np.where(at_home, 0.0, problem.move_s)
             priced = problem.prices.priced_s(times)
             for j in np.flatnonzero(np.isfinite(times) & roomy).tolist():
                 late_s = max(0.0, float(times[j] - problem.slack_s[j]))
                 others = float(weight[j]) * late_s + (0.0 if at_home[j] else float(moving[j]))
-                yield (j, n, int(problem.config_gpus[k])), Cost(float(times[j]), float(priced[j]), others)
+                yield (
+                    (j, n, int(problem.config_gpus[k])),
+                    Cost(float(times[j]), float(priced[j]), others),
+                )
 
 
 @dataclass
@@ -141,7 +153,9 @@ class Model:
             self.cp.add(used == sum(g * self.y[n, g] for g in self.gpus[n]))
 
     def resources_of_nodes(self) -> None:
-        """Cores, memory and named resources that could run out: sum_j demand[j, r] z[j, n] <= capacity[n, r]."""
+        """Cores, memory and named resources that could run out: sum_j demand[j, r] z[j, n] <=
+        capacity[n, r].
+        """
         demand, capacity = self.data.problem.demand, self.data.problem.capacity
         for n in self.nodes:
             for r in np.flatnonzero(np.isfinite(capacity[n])).tolist():
@@ -149,7 +163,9 @@ class Model:
                 self.cp.add(sum(wanted) <= max(0, _down(capacity[n, r])))
 
     def power_cap(self) -> None:
-        """The watts of the GPUs in use: sum_ng (P_n(busy + g) - P_n(busy)) y[n, g] <= what is left under the cap."""
+        """The watts of the GPUs in use: sum_ng (P_n(busy + g) - P_n(busy)) y[n, g] <= what is left
+        under the cap.
+        """
         problem = self.data.problem
         if not np.isfinite(problem.watts):
             return
@@ -175,24 +191,34 @@ class Model:
             for j, _, g in seats:
                 sooner: dict[int, list[Any]] = defaultdict(list)
                 for other in seats:
-                    if other[0] != j and self.data.seats[other].time_s < self.data.seats[j, n, g].time_s:
+                    if (
+                        other[0] != j
+                        and self.data.seats[other].time_s < self.data.seats[j, n, g].time_s
+                    ):
                         sooner[other[0]].append(self.x[other])
                 for of_one in sooner.values():
                     self.cp.add(self.alpha[j, n] + self.x[j, n, g] + sum(of_one) <= 2)
 
     def energy(self) -> Any:
-        """The energy of the runs, or of each node until its first job ends; at each job's own GPUs or at those in use."""
+        """The energy of the runs, or of each node until its first job ends; at each job's own GPUs
+        or at those in use.
+        """
         first_end, own = not self.data.objective.whole, self.data.objective.own_gpus
         if first_end:
             self.one_first_ending_job()
             self.none_ends_before_it()
             return sum(self._until_first_end(n, own) for n in self.nodes if self.of_node[n])
         if own:
-            return sum(self.data.units(self.data.rate(s[1], s[2]) * c.priced_s) * self.x[s] for s, c in self.data.seats.items())
+            return sum(
+                self.data.units(self.data.rate(s[1], s[2]) * c.priced_s) * self.x[s]
+                for s, c in self.data.seats.items()
+            )
         return sum(self._whole_runs(n, g) for n, g in self.y)
 
     def _until_first_end(self, n: int, own: bool) -> Any:
-        """pi[n] >= c[n, g] t[j, n, g] for the seat of the job with alpha[j, n] = 1 (4k); g its own GPUs, or y's."""
+        """pi[n] >= c[n, g] t[j, n, g] for the seat of the job with alpha[j, n] = 1 (4k); g its own
+        GPUs, or y's.
+        """
         costs = {
             (s, u): self.data.units(self.data.rate(n, u) * self.data.seats[s].priced_s)
             for s in self.of_node[n]
@@ -206,7 +232,9 @@ class Model:
         return pi
 
     def _whole_runs(self, n: int, used: int) -> Any:
-        """c[n, u] / u * sum_jg g t[j, n, g] v[j, n, g, u], where v = x y: node n has u GPUs in use and the job takes the seat."""
+        """c[n, u] / u * sum_jg g t[j, n, g] v[j, n, g, u], where v = x y: node n has u GPUs in use
+        and the job takes the seat.
+        """
         rate, terms = self.data.rate(n, used) / used, []
         of_job: dict[int, list[Any]] = defaultdict(list)
         for j, _, g in self.of_node[n]:
@@ -225,24 +253,34 @@ class Model:
         """v[j, n, g, u], with sum_u v[j, n, g, u] = x[j, n, g]."""
         made: dict[tuple[Seat, int], Any] = {}
         for seat, x in self.x.items():
-            of_seat = {(seat, u): self.cp.new_bool_var(f"v{seat, u}") for u in self.gpus[seat[1]] if u >= seat[2]}
+            of_seat = {
+                (seat, u): self.cp.new_bool_var(f"v{seat, u}")
+                for u in self.gpus[seat[1]]
+                if u >= seat[2]
+            }
             self.cp.add(sum(of_seat.values()) == x)
             made |= of_seat
         return made
 
     def cost(self) -> Any:
-        """sum_j w_j tau_j over the placed, the cost of moves, what postponing the others costs, and the energy.
+        """sum_j w_j tau_j over the placed, the cost of moves, what postponing the others costs, and
+        the energy.
 
         Where running and waiting cost the same, running is better by `TIE` units.
         """
         data = self.data
-        placed = sum((data.units(c.others - data.postponed[s[0]]) - TIE) * self.x[s] for s, c in data.seats.items())
+        placed = sum(
+            (data.units(c.others - data.postponed[s[0]]) - TIE) * self.x[s]
+            for s, c in data.seats.items()
+        )
         return placed + sum(data.units(cost) + TIE for cost in data.postponed) + self.energy()
 
 
 @dataclass(frozen=True, slots=True)
 class Solved:
-    """The best solution found, how good it is known to be, and a cost that no solution can be below."""
+    """The best solution found, how good it is known to be, and a cost that no solution can be
+    below.
+    """
 
     solution: Solution
     status: PlanStatus
@@ -251,7 +289,8 @@ class Solved:
 
 
 def solve(data: Data, *, matching: bool, budget: float, seed: int) -> Solved:
-    """The least cost. `matching`: as many nodes are open as can be. `budget`: CP-SAT's deterministic time of each search.
+    """The least cost. `matching`: as many nodes are open as can be. `budget`: CP-SAT's
+    deterministic time of each search.
 
     Raises SolverFailedError where the budget ends before a solution is found.
     """
@@ -286,13 +325,19 @@ def _run(model: Model, budget: float, seed: int) -> tuple[cp_model.CpSolver, Pla
     solver.parameters.random_seed = seed % 2**31
     status = solver.solve(model.cp)
     if status not in USABLE:
-        raise SolverFailedError(f"CP-SAT ended with {status.name} within a deterministic time of {budget:g}: raise the budget")
+        raise SolverFailedError(
+            f"CP-SAT ended with {status.name} within a deterministic time of {budget:g}: raise the"
+            " budget"
+        )
     return solver, USABLE[status]
 
 
 def _solution(model: Model, solver: cp_model.CpSolver) -> Solution:
     problem = model.data.problem
-    number = {(int(c), int(g)): k for k, (c, g) in enumerate(zip(problem.config_class, problem.config_gpus, strict=True))}
+    number = {
+        (int(c), int(g)): k
+        for k, (c, g) in enumerate(zip(problem.config_class, problem.config_gpus, strict=True))
+    }
     node = np.full(len(problem.rows), NONE, dtype=np.int64)
     config = np.full(len(problem.rows), NONE, dtype=np.int64)
     for (j, n, g), x in model.x.items():

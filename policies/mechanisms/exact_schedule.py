@@ -1,15 +1,18 @@
-"""The least that a schedule of jobs on empty nodes can cost, over CP-SAT: the judge of `policies.cost_search` on small instances.
+"""The least that a schedule of jobs on empty nodes can cost, over CP-SAT: the judge of
+`policies.cost_search` on small instances.
 
-All jobs are there at once and none runs, prices do not change, nothing but GPUs is scarce. Data: J jobs, N nodes with the energy
-cost base + slope * g of a second with g > 0 GPUs in use, and the *seats* (j, n, g) in which a job runs for t[j, n, g] whole
-seconds. Variables: x[j, n, g] the job takes the seat (binary); start s[j] and end e[j]; tau[j] how late it is; o[n] how long the
-node is open. Minimise
+All jobs are there at once and none runs, prices do not change, nothing but GPUs is scarce. Data: J
+jobs, N nodes with the energy cost base + slope * g of a second with g > 0 GPUs in use, and the
+*seats* (j, n, g) in which a job runs for t[j, n, g] whole seconds. Variables: x[j, n, g] the job
+takes the seat (binary); start s[j] and end e[j]; tau[j] how late it is; o[n] how long the node is
+open. Minimise
 
     sum_j w_j tau_j + sum_n base_n o_n + sum_jng slope_n g t[j, n, g] x[j, n, g]
 
-over every schedule without pre-emption; those of the search are among them. A node is open from the first second to its last end: a
-gap in which none of its GPUs works could be closed by starting the rest of its jobs sooner, which costs nothing. Run times are
-rounded down and due dates up, so that the bound holds for the true times.
+over every schedule without pre-emption; those of the search are among them. A node is open from the
+first second to its last end: a gap in which none of its GPUs works could be closed by starting the
+rest of its jobs sooner, which costs nothing. Run times are rounded down and due dates up, so that
+the bound holds for the true times.
 """
 
 from __future__ import annotations
@@ -35,7 +38,9 @@ NOTHING = "CP-SAT ended with {} within a deterministic time of {:g}"
 
 @dataclass(frozen=True, slots=True)
 class Judged:
-    """The cost that no schedule is below, whether it is that of a schedule, and the cost of the best one found (times rounded)."""
+    """The cost that no schedule is below, whether it is that of a schedule, and the cost of the
+    best one found (times rounded).
+    """
 
     bound: float
     proven: bool
@@ -44,7 +49,9 @@ class Judged:
 
 @dataclass(frozen=True, slots=True)
 class Seat:
-    """Job j on g GPUs of node n for `time_s` whole seconds, and what that costs beside tardiness and the open node."""
+    """Job j on g GPUs of node n for `time_s` whole seconds, and what that costs beside tardiness
+    and the open node.
+    """
 
     job: int
     node: int
@@ -55,7 +62,9 @@ class Seat:
 
 @dataclass
 class Model:
-    """The variables; each method adds the constraint it is named after. `begin`: a schedule, whose cost bounds all others."""
+    """The variables; each method adds the constraint it is named after. `begin`: a schedule, whose
+    cost bounds all others.
+    """
 
     data: Outlook
     begin: Found
@@ -64,7 +73,9 @@ class Model:
     def __post_init__(self) -> None:
         new, data = self.cp.new_int_var, self.data
         self.gpus = np.isfinite(data.release_s).sum(axis=1).tolist()
-        self.of_class = (np.searchsorted(data.first, np.arange(len(self.gpus)), side="right") - 1).tolist()
+        self.of_class = (
+            np.searchsorted(data.first, np.arange(len(self.gpus)), side="right") - 1
+        ).tolist()
         self.jobs = [j for j in range(len(data.slack_s)) if self.begin.node[j] != NONE]
         self.seats = _seats(data, self.jobs, self.gpus, self.of_class)
         most_s = sum(max(s.time_s for s in self.seats if s.job == j) for j in self.jobs)
@@ -82,10 +93,17 @@ class Model:
             self.cp.add(self.end[j] == self.start[j] + sum(s.time_s * self.x[s] for s in mine))
 
     def gpus_of_nodes(self) -> None:
-        """At no time do the jobs of a node use more GPUs than it has; their GPU seconds fit under its last end."""
+        """At no time do the jobs of a node use more GPUs than it has; their GPU seconds fit under
+        its last end.
+        """
         for n, gpus in enumerate(self.gpus):
             mine = [s for s in self.seats if s.node == n]
-            runs = [self.cp.new_optional_fixed_size_interval_var(self.start[s.job], s.time_s, self.x[s], f"{s}") for s in mine]
+            runs = [
+                self.cp.new_optional_fixed_size_interval_var(
+                    self.start[s.job], s.time_s, self.x[s], f"{s}"
+                )
+                for s in mine
+            ]
             if gpus == 1:
                 self.cp.add_no_overlap(runs)
             else:
@@ -106,9 +124,14 @@ class Model:
             self.cp.add(self.late[j] >= self.end[j] - _due(self.data, j))
 
     def cost(self) -> Any:
-        """Tardiness, open nodes and GPUs at work, in units; rounded down, so that the bound holds."""
+        """Tardiness, open nodes and GPUs at work, in units; rounded down, so that the bound
+        holds.
+        """
         late = sum(self.units(float(self.data.weight[j])) * late for j, late in self.late.items())
-        opened = sum(self.units(float(self.data.base[self.of_class[n]])) * o for n, o in enumerate(self.opened))
+        opened = sum(
+            self.units(float(self.data.base[self.of_class[n]])) * o
+            for n, o in enumerate(self.opened)
+        )
         return late + opened + sum(self.units(s.cost) * x for s, x in self.x.items())
 
     def units(self, cost: float) -> int:
@@ -135,19 +158,35 @@ class Model:
         ends: dict[int, float] = defaultdict(float)
         for j in self.jobs:
             n, k = int(self.begin.node[j]), self.begin.config[j]
-            ends[n] = max(ends[n], float(self.begin.start_s[j] + self.data.time_s[j, k] + self.data.launch_s[j]))
+            ends[n] = max(
+                ends[n],
+                float(self.begin.start_s[j] + self.data.time_s[j, k] + self.data.launch_s[j]),
+            )
         alike = [(self.of_class[n], self.gpus[n]) for n in range(len(self.gpus))]
         by_end = sorted(range(len(alike)), key=lambda n: (alike[n], -ends[n]))
-        return dict(zip(by_end, sorted(range(len(alike)), key=lambda n: (alike[n], n)), strict=True))
+        return dict(
+            zip(by_end, sorted(range(len(alike)), key=lambda n: (alike[n], n)), strict=True)
+        )
 
 
 def judge(data: Outlook, begin: Found, *, budget: float, seed: int = 0) -> Judged:
-    """The least cost of a schedule, from the schedule `begin`. `budget`: CP-SAT's deterministic time, about seconds.
+    """The least cost of a schedule, from the schedule `begin`. `budget`: CP-SAT's deterministic
+    time, about seconds.
 
-    ValueError if a job runs, a price changes, or anything but GPUs is scarce; SolverFailedError without any bound.
+    ValueError if a job runs, a price changes, or anything but GPUs is scarce; SolverFailedError
+    without any bound.
     """
-    if (data.home != NONE).any() or data.step_s.size > 1 or data.demand.shape[1] or np.isfinite(data.watts) or data.haste.any():
-        raise ValueError("judged are jobs with due dates on empty nodes, at one price, with enough of everything but GPUs")
+    if (
+        (data.home != NONE).any()
+        or data.step_s.size > 1
+        or data.demand.shape[1]
+        or np.isfinite(data.watts)
+        or data.haste.any()
+    ):
+        raise ValueError(
+            "judged are jobs with due dates on empty nodes, at one price, with enough of everything"
+            " but GPUs"
+        )
     model = Model(data, begin)
     model.one_seat_each()
     model.gpus_of_nodes()
@@ -162,11 +201,15 @@ def judge(data: Outlook, begin: Found, *, budget: float, seed: int = 0) -> Judge
     status = solver.solve(model.cp)
     if status not in (cp_model.OPTIMAL, cp_model.FEASIBLE):
         raise SolverFailedError(NOTHING.format(status.name, budget))
-    bound, cost = (value * model.unit for value in (solver.best_objective_bound, solver.objective_value))
+    bound, cost = (
+        value * model.unit for value in (solver.best_objective_bound, solver.objective_value)
+    )
     return Judged(bound, status == cp_model.OPTIMAL, cost)
 
 
-def _seats(data: Outlook, jobs: Sequence[int], gpus: Sequence[int], of_class: Sequence[int]) -> list[Seat]:
+def _seats(
+    data: Outlook, jobs: Sequence[int], gpus: Sequence[int], of_class: Sequence[int]
+) -> list[Seat]:
     found = []
     for j in jobs:
         for k in np.flatnonzero(np.isfinite(data.time_s[j])).tolist():

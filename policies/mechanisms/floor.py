@@ -1,6 +1,7 @@
 """The devices that are left to give while the jobs of a round are seated, node by node.
 
-Devices of a job that is to go on but has not been seated yet are *kept* for it: a gang that finds no node else may have them.
+Devices of a job that is to go on but has not been seated yet are *kept* for it: a gang that finds
+no node else may have them.
 """
 
 from __future__ import annotations
@@ -20,7 +21,9 @@ SLOTS = 2
 
 @dataclass(frozen=True, slots=True)
 class Guest:
-    """Who looks for a node: what it asks, by node whether one would do if it were empty, what it uses of one as one process."""
+    """Who looks for a node: what it asks, by node whether one would do if it were empty, what it
+    uses of one as one process.
+    """
 
     condition: Condition
     admitted: Sequence[bool]
@@ -28,7 +31,9 @@ class Guest:
 
 
 class Floor:
-    """`open[n]`: devices of node n that nobody has or keeps; `kept[n]`: for which job others are kept."""
+    """`open[n]`: devices of node n that nobody has or keeps; `kept[n]`: for which job others are
+    kept.
+    """
 
     def __init__(self, observed: Observed) -> None:
         self.ground, self.supplies = observed.ground, Supplies(observed)
@@ -39,7 +44,9 @@ class Floor:
 
     @property
     def by_open(self) -> list[list[dict[int, None]]]:
-        """[t][g]: nodes of type t with g open devices, in the order in which they came to have so many; made when asked for."""
+        """[t][g]: nodes of type t with g open devices, in the order in which they came to have so
+        many; made when asked for.
+        """
         if self._by_open is None:
             most = max(self.ground.sizes, default=0)
             self._by_open = [[{} for _ in range(most + 1)] for _ in self.ground.types]
@@ -87,12 +94,19 @@ class Floor:
         """These devices are open no longer."""
         for n, devices in places:
             opened = self.open[n]
-            self._change(n, [] if len(devices) == len(opened) else [device for device in opened if device not in devices])
+            self._change(
+                n,
+                []
+                if len(devices) == len(opened)
+                else [device for device in opened if device not in devices],
+            )
 
     def take(self, places: tuple[Place, ...]) -> bool:
         """Remove these devices if they are all open; whether they were."""
         n, devices = places[0]
-        if len(places) == 1 and len(devices) == 1 and self._by_open is None:  # nearly all, while those who go on are seated
+        if (
+            len(places) == 1 and len(devices) == 1 and self._by_open is None
+        ):  # nearly all, while those who go on are seated
             opened = self.open[n]
             if devices[0] not in opened:
                 return False
@@ -112,10 +126,16 @@ class Floor:
         return None
 
     def on_one_with_kept(self, of_type: int, gpus: int, guest: Guest) -> Place | None:
-        """Devices of the node where fewest of them are kept for others, who keep nothing from then on."""
+        """Devices of the node where fewest of them are kept for others, who keep nothing from then
+        on.
+        """
         for n in self._by_most_open(of_type):
             kept = self.kept.get(n, {})
-            if len(self.open[n]) + len(kept) >= gpus and guest.admitted[n] and self._has(n, guest.demand, gpus):
+            if (
+                len(self.open[n]) + len(kept) >= gpus
+                and guest.admitted[n]
+                and self._has(n, guest.demand, gpus)
+            ):
                 while len(self.open[n]) < gpus:
                     self.let_go(next(reversed(kept.values())))
                 return n, tuple(self.open[n][:gpus])
@@ -125,7 +145,11 @@ class Floor:
         """Open devices of as few nodes as will do, at least two, those with most of them first."""
         for ranks in range(2, gpus + 1):
             demand = guest.condition.of_rank(ranks)
-            roomy = (n for n in self._by_most_open(of_type) if self.open[n] and guest.admitted[n] and self.supplies.has(n, demand))
+            roomy = (
+                n
+                for n in self._by_most_open(of_type)
+                if self.open[n] and guest.admitted[n] and self.supplies.has(n, demand)
+            )
             nodes = list(islice(roomy, ranks))
             if len(nodes) < ranks:
                 return None

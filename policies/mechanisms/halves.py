@@ -1,4 +1,6 @@
-"""Jobs that share devices of nodes which take nothing new: they stay there, as those do that have their devices to themselves."""
+"""Jobs that share devices of nodes which take nothing new: they stay there, as those do that have
+their devices to themselves.
+"""
 
 from __future__ import annotations
 
@@ -15,8 +17,8 @@ from policies.snapshot import Running, Snapshot
 
 
 def staying_halves(problem: Problem, vacancies: Vacancies) -> list[Placement]:
-    """Their placements, as far as the judge, profile runs that were given their devices, and the watts let them stay, until a drain
-    ends; the watts are taken.
+    """Their placements, as far as the judge, profile runs that were given their devices, and the
+    watts let them stay, until a drain ends; the watts are taken.
     """
     snapshot, ids = problem.snapshot, problem.snapshot.jobs.columns.ids
     kept = [Placement(ids[stay.row], stay.run.ranks, stay.run.copy) for stay in problem.pinned]
@@ -27,7 +29,10 @@ def staying_halves(problem: Problem, vacancies: Vacancies) -> list[Placement]:
             continue
         placement = Placement(ids[row], run.ranks, run.copy, until_s=_until_s(snapshot, run))
         needed = used + Counter({seat.node: len(seat.devices) for seat in run.ranks})
-        if _breaks_no_rule(snapshot, (*kept, placement)) and power_w(snapshot.node_by_id, needed) <= vacancies.watts:
+        if (
+            _breaks_no_rule(snapshot, (*kept, placement))
+            and power_w(snapshot.node_by_id, needed) <= vacancies.watts
+        ):
             kept.append(placement)
             used = needed
     vacancies.watts -= power_w(snapshot.node_by_id, used)
@@ -41,9 +46,13 @@ def _breaks_no_rule(snapshot: Snapshot, placements: tuple[Placement, ...]) -> bo
 
 
 def _is_shared_outside(snapshot: Snapshot, run: Running) -> bool:
-    """Whether it holds a part of devices that are still training's, of nodes that take no training."""
+    """Whether it holds a part of devices that are still training's, of nodes that take no
+    training.
+    """
     nodes = [snapshot.node_by_id.get(seat.node) for seat in run.ranks]
-    if not all(node is not None and not node.takes_training for node in nodes) or all(seat.share == WHOLE for seat in run.ranks):
+    if not all(node is not None and not node.takes_training for node in nodes) or all(
+        seat.share == WHOLE for seat in run.ranks
+    ):
         return False
     known = snapshot.jobs.position
     free = {node.id: free_devices(node, known) for node in nodes if node is not None}

@@ -1,4 +1,6 @@
-"""Where jobs run now, as far as they could go on there: whole, on devices that may still be given to them."""
+"""Where jobs run now, as far as they could go on there: whole, on devices that may still be given
+to them.
+"""
 
 from __future__ import annotations
 
@@ -24,10 +26,11 @@ Place: TypeAlias = tuple[int, tuple[str, ...]]
 
 
 class Home(NamedTuple):
-    """What job `job` (its number among those that take part) holds: places on GPUs of one type, `column` of the division there.
+    """What job `job` (its number among those that take part) holds: places on GPUs of one type,
+    `column` of the division there.
 
-    `shares`: whether it holds but a share of its device; `partner`: the job that holds the same device beside it; ALONE. (A named
-    tuple: every round makes one for each job that runs.)
+    `shares`: whether it holds but a share of its device; `partner`: the job that holds the same
+    device beside it; ALONE. (A named tuple: every round makes one for each job that runs.)
     """
 
     job: int
@@ -40,7 +43,9 @@ class Home(NamedTuple):
 
 @dataclass(slots=True)
 class Seen:
-    """What a job's home was worked out from, but for the devices to give, and the home with the number that the job has now."""
+    """What a job's home was worked out from, but for the devices to give, and the home with the
+    number that the job has now.
+    """
 
     runs: tuple[Running, ...]
     line: Line
@@ -52,9 +57,19 @@ def homes_of(observed: Observed) -> dict[int, Home]:
     columns = observed.snapshot.jobs.columns
     if not any(columns.others["running"]):
         return {}
-    found, kept, homes, seen = _Found(observed), _kept(observed), dict[int, Home](), dict[str, Seen]()
-    ids, running = observed.taking_part(columns.ids), observed.taking_part(columns.others["running"])
-    for e, (job, runs, line) in enumerate(zip(ids, running, observed.classes.line_list, strict=True)):
+    found, kept, homes, seen = (
+        _Found(observed),
+        _kept(observed),
+        dict[int, Home](),
+        dict[str, Seen](),
+    )
+    ids, running = (
+        observed.taking_part(columns.ids),
+        observed.taking_part(columns.others["running"]),
+    )
+    for e, (job, runs, line) in enumerate(
+        zip(ids, running, observed.classes.line_list, strict=True)
+    ):
         if not runs:
             continue
         now = kept.get(job)
@@ -70,8 +85,9 @@ def homes_of(observed: Observed) -> dict[int, Home]:
 
 
 def _kept(observed: Observed) -> Mapping[str, Seen]:
-    """By id of the job what was seen in the round before, without partners, where the nodes give the same devices: who has not
-    moved since and is of the same line, and so on the same ground, has the same home.
+    """By id of the job what was seen in the round before, without partners, where the nodes give
+    the same devices: who has not moved since and is of the same line, and so on the same ground,
+    has the same home.
     """
     before: tuple[Given, dict[str, Seen]] | None = observed.snapshot.standing.get("homes")
     return before[1] if before is not None and before[0] == observed.ground.devices else {}
@@ -82,8 +98,14 @@ class _Found:
 
     def __init__(self, observed: Observed) -> None:
         self.ground = observed.ground
-        self.index, self.devices, self.type_of = self.ground.index, self.ground.devices, self.ground.type_of
-        columns = zip(observed.division.column_type.tolist(), observed.division.columns, strict=True)
+        self.index, self.devices, self.type_of = (
+            self.ground.index,
+            self.ground.devices,
+            self.ground.type_of,
+        )
+        columns = zip(
+            observed.division.column_type.tolist(), observed.division.columns, strict=True
+        )
         self.column = {(of, c.spread): i for i, (of, c) in enumerate(columns)}
         self.admitting: dict[tuple[Condition, int], tuple[bool, ...]] = {}
 
@@ -97,7 +119,11 @@ class _Found:
         places, gpus, shares = [], 0, False
         for seat in ranks:
             n = self.index.get(seat.node)
-            if n is None or not self._may_be_given(n, seat.devices) or not self._is_admitted(n, group, len(ranks)):
+            if (
+                n is None
+                or not self._may_be_given(n, seat.devices)
+                or not self._is_admitted(n, group, len(ranks))
+            ):
                 return None
             places.append((n, seat.devices))
             gpus, shares = gpus + len(seat.devices), shares or seat.share != 1.0
@@ -111,13 +137,25 @@ class _Found:
         n, devices = self.index.get(seat.node), seat.devices
         if n is None or not devices or len(devices) != line.group.gpus:
             return None
-        if devices[0] not in self.devices[n] or (len(devices) > 1 and not self._may_be_given(n, devices)):
+        if devices[0] not in self.devices[n] or (
+            len(devices) > 1 and not self._may_be_given(n, devices)
+        ):
             return None
-        column = self.column.get((self.type_of[n], False), -1) if self._is_admitted(n, line.group, 1) else -1
-        return Home(e, run, ((n, devices),), column) if column >= 0 and line.row[column] > 0.0 else None
+        column = (
+            self.column.get((self.type_of[n], False), -1)
+            if self._is_admitted(n, line.group, 1)
+            else -1
+        )
+        return (
+            Home(e, run, ((n, devices),), column)
+            if column >= 0 and line.row[column] > 0.0
+            else None
+        )
 
     def _is_admitted(self, n: int, group: Group, ranks: int) -> bool:
-        """Whether the node still has what jobs of the group ask for: its labels and resources may have changed under them."""
+        """Whether the node still has what jobs of the group ask for: its labels and resources may
+        have changed under them.
+        """
         key = group.condition, ranks
         if key not in self.admitting:
             self.admitting[key] = self.ground.admitting(*key)
@@ -125,7 +163,9 @@ class _Found:
 
     def _may_be_given(self, n: int, devices: tuple[str, ...]) -> bool:
         given = self.devices[n]
-        return devices[0] in given if len(devices) == 1 else all(device in given for device in devices)
+        return (
+            devices[0] in given if len(devices) == 1 else all(device in given for device in devices)
+        )
 
     def _column(self, places: list[Place]) -> int:
         """The column of which these places are time; -1 if there is none."""

@@ -8,19 +8,25 @@ from policies.plan import WaitCode
 from policies.snapshot import Snapshot
 
 MOST_NAMED = 8
-"""Jobs or nodes in the way that are named at most; a queue of thousands would repeat all of them for each."""
+"""Jobs or nodes in the way that are named at most; a queue of thousands would repeat all of them
+for each.
+"""
 
 
 def why_impossible(snapshot: Snapshot, row: int) -> tuple[WaitCode, tuple[str, ...]]:
-    """No throughput known; or no node serves training; or none of the allowed types, or of those with the runtime; or none is
-    large enough.
+    """No throughput known; or no node serves training; or none of the allowed types, or of those
+    with the runtime; or none is large enough.
     """
     columns = snapshot.jobs.columns
     others, counts = columns.others, columns.counts
     types = set(others["allowed_types"][row]) or set(snapshot.types)
     gpus = range(int(counts["gpus_min"][row]), int(counts["gpus_max"][row]) + 1)
     kind = snapshot.kinds[snapshot.kind_index[columns.kinds[row]]]
-    known = {t.gpu_type for t in kind.throughputs if t.gpus in gpus and t.steps_per_s > 0.0 and t.gpu_type in types}
+    known = {
+        t.gpu_type
+        for t in kind.throughputs
+        if t.gpus in gpus and t.steps_per_s > 0.0 and t.gpu_type in types
+    }
     of_type = [n for n in snapshot.nodes if n.gpu_type in types]
     if not any(n.takes_training for n in snapshot.nodes):
         return WaitCode.NODES_UNAVAILABLE, tuple(n.id for n in of_type)[:MOST_NAMED]
@@ -31,7 +37,10 @@ def why_impossible(snapshot: Snapshot, row: int) -> tuple[WaitCode, tuple[str, .
     if of_type and runtime_of(labels) and not any(n.takes_training for n in offering):
         return WaitCode.RUNTIME_UNAVAILABLE, tuple(n.id for n in offering)[:MOST_NAMED]
     large = [
-        n for n in of_type if len(n.devices) >= gpus.start and admits((frozenset(types), labels), n.gpu_type, frozenset(n.labels))
+        n
+        for n in of_type
+        if len(n.devices) >= gpus.start
+        and admits((frozenset(types), labels), n.gpu_type, frozenset(n.labels))
     ]
     if not large:
         return WaitCode.NO_NODE_FITS, ()

@@ -1,4 +1,6 @@
-"""From a solution to a plan: a job that stays keeps its devices, the others get what is left, the rest wait with a reason."""
+"""From a solution to a plan: a job that stays keeps its devices, the others get what is left, the
+rest wait with a reason.
+"""
 
 from __future__ import annotations
 
@@ -32,38 +34,55 @@ class Queued(Protocol):
 
 
 def queue_plan(snapshot: Snapshot, policy: str, queue: Callable[[Queued], Ints]) -> Plan:
-    """The plan of a baseline: started jobs keep what they have, the others are packed in the order of `queue`."""
+    """The plan of a baseline: started jobs keep what they have, the others are packed in the order
+    of `queue`.
+    """
     if is_plain(snapshot):
         return plan_newcomers(snapshot, policy, queue(Queue(snapshot.jobs.columns)))
     problem = build(snapshot, never_touch=True)
     return plan_of(problem, pack(problem, queue(problem)), policy, None)
 
 
-def plan_of(problem: Problem, solution: Solution, policy: str, value: float | None, message: str = "") -> Plan:
+def plan_of(
+    problem: Problem, solution: Solution, policy: str, value: float | None, message: str = ""
+) -> Plan:
     """The plan of a solution: names of devices, what stays, and why the others wait."""
     return plan_with(problem, solution, _named(problem, solution), policy, value, message)
 
 
 def plan_with(
-    problem: Problem, solution: Solution, named: Iterable[Placement], policy: str, value: float | None, message: str = ""
+    problem: Problem,
+    solution: Solution,
+    named: Iterable[Placement],
+    policy: str,
+    value: float | None,
+    message: str = "",
 ) -> Plan:
-    """The plan of placements that have their devices already, with what stays beside them, and why the others wait.
+    """The plan of placements that have their devices already, with what stays beside them, and why
+    the others wait.
 
-    `solution` says which devices are in use, for the reasons: of jobs that share some it knows but one.
+    `solution` says which devices are in use, for the reasons: of jobs that share some it knows but
+    one.
     """
     placements = [*named, *(_staying(problem, s) for s in problem.pinned)]
     placements += _fallbacks(problem, placements)
     order = problem.snapshot.jobs.position
     placements.sort(key=lambda p: order[p.job])
     waiting = waiting_of(problem, solution, placements)
-    return Plan(policy, PlanStatus.HEURISTIC, tuple(placements), waiting, objective=value, message=message)
+    return Plan(
+        policy, PlanStatus.HEURISTIC, tuple(placements), waiting, objective=value, message=message
+    )
 
 
 def _named(problem: Problem, solution: Solution) -> list[Placement]:
-    """Placements of the decided jobs; those that stay are named first, so that their devices are still free."""
+    """Placements of the decided jobs; those that stay are named first, so that their devices are
+    still free.
+    """
     jobs = solution.placed
     stays = _is_home(problem, solution, jobs)
-    run_s = problem.run_s[jobs, solution.config[jobs]] + np.where(stays, 0.0, problem.launch_s[jobs])
+    run_s = problem.run_s[jobs, solution.config[jobs]] + np.where(
+        stays, 0.0, problem.launch_s[jobs]
+    )
     energy = _energy(problem, solution, run_s)
     left = [list(d) for d in problem.devices]
     placements = []
@@ -72,13 +91,17 @@ def _named(problem: Problem, solution: Solution) -> list[Placement]:
         devices = _devices(problem, job, n, int(problem.config_gpus[solution.config[job]]), left[n])
         seat = RankSeat(problem.nodes[n].id, devices)
         name = problem.snapshot.jobs.columns.ids[problem.rows[job]]
-        placed = Placement(name, (seat,), predicted_run_s=float(run_s[at]), predicted_energy_cost=float(energy[at]))
+        placed = Placement(
+            name, (seat,), predicted_run_s=float(run_s[at]), predicted_energy_cost=float(energy[at])
+        )
         placements.append(placed)
     return placements
 
 
 def _is_home(problem: Problem, solution: Solution, jobs: Ints) -> Bools:
-    same: Bools = (solution.node[jobs] == problem.home[jobs]) & (solution.config[jobs] == problem.home_config[jobs])
+    same: Bools = (solution.node[jobs] == problem.home[jobs]) & (
+        solution.config[jobs] == problem.home_config[jobs]
+    )
     return same
 
 
@@ -93,16 +116,21 @@ def _devices(problem: Problem, job: int, n: int, gpus: int, left: list[str]) -> 
 
 
 def _energy(problem: Problem, solution: Solution, run_s: Floats) -> Floats:
-    """Each job's part of its node's bill, by GPUs, while it runs beside what is placed there now."""
+    """Each job's part of its node's bill, by GPUs, while it runs beside what is placed there
+    now.
+    """
     jobs = solution.placed
     gpus = problem.config_gpus[solution.config[jobs]]
     nodes = solution.node[jobs]
-    used = problem.busy[nodes] + np.bincount(nodes, gpus, len(problem.nodes)).astype(np.int64)[nodes]
+    used = (
+        problem.busy[nodes] + np.bincount(nodes, gpus, len(problem.nodes)).astype(np.int64)[nodes]
+    )
     return bills(problem, nodes, gpus.astype(np.float64), used, run_s)
 
 
 def bills(problem: Problem, nodes: Ints, gpus: Floats, used: Ints, run_s: Floats) -> Floats:
-    """float64[n]: what runs of `run_s` on so many (parts of) GPUs of these nodes pay, each its part of its node's bill.
+    """float64[n]: what runs of `run_s` on so many (parts of) GPUs of these nodes pay, each its part
+    of its node's bill.
 
     `used` int64[n]: GPUs of the node in use; emissions are not billed.
     """
@@ -115,10 +143,14 @@ def bills(problem: Problem, nodes: Ints, gpus: Floats, used: Ints, run_s: Floats
 def _staying(problem: Problem, stay: Stay) -> Placement:
     name = problem.snapshot.jobs.columns.ids[stay.row]
     run_s = remaining_s(problem.snapshot, stay)
-    placed = Placement(name, stay.run.ranks, stay.run.copy, until_s=stay.until_s, steps_quota=stay.run.steps_quota)
+    placed = Placement(
+        name, stay.run.ranks, stay.run.copy, until_s=stay.until_s, steps_quota=stay.run.steps_quota
+    )
     if not np.isfinite(run_s):
         return placed
-    return replace(placed, predicted_run_s=run_s, predicted_energy_cost=_energy_of(problem, stay, run_s))
+    return replace(
+        placed, predicted_run_s=run_s, predicted_energy_cost=_energy_of(problem, stay, run_s)
+    )
 
 
 def _energy_of(problem: Problem, stay: Stay, run_s: float) -> float:
@@ -134,7 +166,10 @@ def _energy_of(problem: Problem, stay: Stay, run_s: float) -> float:
 
 def _fallbacks(problem: Problem, placements: list[Placement]) -> list[Placement]:
     """Jobs on draining nodes for which there is no room elsewhere, as far as the watts go."""
-    decided, ids = {p.job for p in placements} if problem.fallback else set(), problem.snapshot.jobs.columns.ids
+    decided, ids = (
+        {p.job for p in placements} if problem.fallback else set(),
+        problem.snapshot.jobs.columns.ids,
+    )
     kept: list[Placement] = []
     for row, stay in problem.fallback.items():
         if ids[row] in decided:

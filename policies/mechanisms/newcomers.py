@@ -1,9 +1,11 @@
-"""The baselines' packing where nothing that is shown runs: the same decisions as `build`, `pack` and `plan_of`, in plain loops.
+"""The baselines' packing where nothing that is shown runs: the same decisions as `build`, `pack`
+and `plan_of`, in plain loops.
 
-A round in which a job or two have come in is what most rounds are. Arrays of so few rows cost more than they save, so that here
-jobs are looked at one by one, what is known of node classes and of jobs of one shape is kept between rounds
-(`Snapshot.lasting`), and jobs of a shape that found no place are not tried again. `is_plain` says where this holds: no power cap,
-no labels, dependencies or profiles to wait for, and cores and memory that cannot run out before the GPUs do.
+A round in which a job or two have come in is what most rounds are. Arrays of so few rows cost more
+than they save, so that here jobs are looked at one by one, what is known of node classes and of
+jobs of one shape is kept between rounds (`Snapshot.lasting`), and jobs of a shape that found no
+place are not tried again. `is_plain` says where this holds: no power cap, no labels, dependencies
+or profiles to wait for, and cores and memory that cannot run out before the GPUs do.
 """
 
 from __future__ import annotations
@@ -31,7 +33,9 @@ MOST_GPUS = 255
 
 @dataclass(frozen=True, slots=True)
 class Option:
-    """A configuration a shape can run in when the cluster is empty: node class, GPUs, steps/s, watts of a node so used."""
+    """A configuration a shape can run in when the cluster is empty: node class, GPUs, steps/s,
+    watts of a node so used.
+    """
 
     of_class: int
     gpus: int
@@ -58,16 +62,27 @@ def is_plain(snapshot: Snapshot) -> bool:
     """Whether all jobs shown wait, may start, and can lack nothing but GPUs of the right types."""
     columns = snapshot.jobs.columns
     others = columns.others
-    if snapshot.power_cap_w is not None or snapshot.power_caps or any(others["running"]) or JobPhase.PROFILING in others["phase"]:
+    if (
+        snapshot.power_cap_w is not None
+        or snapshot.power_caps
+        or any(others["running"])
+        or JobPhase.PROFILING in others["phase"]
+    ):
         return False
     if not columns.free_of_conditions:
         return False
     is_known = snapshot.jobs.position.keys()
-    return is_known.isdisjoint(snapshot.openings.holders.keys()) and snapshot.max_gpus <= MOST_GPUS and _is_roomy(snapshot)
+    return (
+        is_known.isdisjoint(snapshot.openings.holders.keys())
+        and snapshot.max_gpus <= MOST_GPUS
+        and _is_roomy(snapshot)
+    )
 
 
 def plan_newcomers(snapshot: Snapshot, policy: str, order: Ints) -> Plan:
-    """The plan of a plain snapshot, its jobs placed in this order (int64[J]) as `packing.pack` does."""
+    """The plan of a plain snapshot, its jobs placed in this order (int64[J]) as `packing.pack`
+    does.
+    """
     return _Packing(snapshot).plan(policy, order)
 
 
@@ -78,15 +93,18 @@ def _is_roomy(snapshot: Snapshot) -> bool:
     numbers, units = snapshot.jobs.columns.numbers, snapshot.jobs.columns.counts["units"]
     most = [float((numbers[name] * np.maximum(units, 1)).max()) for name in ("cores", "memory_gb")]
     limits = _layout(snapshot).limits
-    return all(gpus * most[0] <= cores and gpus * most[1] <= memory_gb for gpus, cores, memory_gb in limits)
+    return all(
+        gpus * most[0] <= cores and gpus * most[1] <= memory_gb for gpus, cores, memory_gb in limits
+    )
 
 
 @dataclass(frozen=True, slots=True)
 class _Layout:
-    """What lasts between rounds: class of each node (-1: takes no training), a node of each class, options by shape.
+    """What lasts between rounds: class of each node (-1: takes no training), a node of each class,
+    options by shape.
 
-    `is_of` uint8[C, N]: 1 where the node is of the class. `limits`: (devices, cores, memory) of the nodes, each different one once.
-    `impossible`: why shapes without options must wait.
+    `is_of` uint8[C, N]: 1 where the node is of the class. `limits`: (devices, cores, memory) of the
+    nodes, each different one once. `impossible`: why shapes without options must wait.
     """
 
     node_class: tuple[int, ...]
@@ -98,13 +116,17 @@ class _Layout:
 
     @classmethod
     def of(cls, snapshot: Snapshot) -> _Layout:
-        """Nodes of one class have the same type, devices and power curve, as in `problem.build` where no labels are asked for."""
+        """Nodes of one class have the same type, devices and power curve, as in `problem.build`
+        where no labels are asked for.
+        """
         numbers: dict[object, int] = {}
         members: list[NodeView] = []
         of = [-1] * len(snapshot.nodes)
         training = [(i, n) for i, n in enumerate(snapshot.nodes) if n.takes_training]
         for i, node in training:
-            of[i] = numbers.setdefault((node.gpu_type, len(node.devices), node.power_w), len(numbers))
+            of[i] = numbers.setdefault(
+                (node.gpu_type, len(node.devices), node.power_w), len(numbers)
+            )
             if of[i] == len(members):
                 members.append(node)
         limits = frozenset((len(n.devices), n.cores, n.memory_gb) for _, n in training)
@@ -135,13 +157,16 @@ class _Taken:
 
 
 class _Room:
-    """Free GPUs by class and node, and which node is taken next: best fit, of equal ones that to which something was given last
-    in this round, else the last of the cluster (as the lists of `configuration.instance` have it).
+    """Free GPUs by class and node, and which node is taken next: best fit, of equal ones that to
+    which something was given last in this round, else the last of the cluster (as the lists of
+    `configuration.instance` have it).
     """
 
     def __init__(self, layout: _Layout, openings: Openings) -> None:
         self.nodes, self.most = len(layout.node_class), [len(n.devices) for n in layout.members]
-        self.untouched = bytearray((layout.is_of * np.frombuffer(bytes(openings.gpus), dtype=np.uint8)).tobytes())
+        self.untouched = bytearray(
+            (layout.is_of * np.frombuffer(bytes(openings.gpus), dtype=np.uint8)).tobytes()
+        )
         self.touched: list[list[list[int]]] = [[[] for _ in range(most)] for most in self.most]
         self.free = sum(self.untouched)
 
@@ -166,7 +191,11 @@ class _Packing:
     """One round's jobs and what is left for them."""
 
     def __init__(self, snapshot: Snapshot) -> None:
-        self.snapshot, self.layout, self.openings = snapshot, _layout(snapshot), snapshot.openings.of
+        self.snapshot, self.layout, self.openings = (
+            snapshot,
+            _layout(snapshot),
+            snapshot.openings.of,
+        )
         columns = snapshot.jobs.columns
         self.ids, kinds, types = columns.ids, columns.kinds, columns.others["allowed_types"]
         least, most = columns.counts["gpus_min"].tolist(), columns.counts["gpus_max"].tolist()
@@ -181,7 +210,9 @@ class _Packing:
         return Plan(policy, PlanStatus.HEURISTIC, tuple(placements), waiting)
 
     def _take(self, order: Ints) -> list[_Taken]:
-        """First come, first served; jobs of a shape that found no place are passed over from then on."""
+        """First come, first served; jobs of a shape that found no place are passed over from then
+        on.
+        """
         numbers = self.snapshot.jobs.columns.numbers
         steps, total = numbers["remaining_steps"], numbers["total_steps"]
         due_s, restart_s = numbers["due_s"], numbers["restart_cost_s"]
@@ -192,7 +223,9 @@ class _Packing:
             if shape in hopeless:
                 continue
             left = float(steps[row])
-            launch_s = max(self._setup_s(shape[0]), float(restart_s[row]) if left < total[row] else 0.0)
+            launch_s = max(
+                self._setup_s(shape[0]), float(restart_s[row]) if left < total[row] else 0.0
+            )
             found = self._place(shape, left, launch_s, float(due_s[row]) - self.snapshot.now_s)
             if found is None:
                 hopeless.add(shape)
@@ -205,8 +238,12 @@ class _Packing:
     def _setup_s(self, kind: str) -> float:
         return self.snapshot.kinds[self.snapshot.kind_index[kind]].setup_s
 
-    def _place(self, shape: Shape, steps: float, launch_s: float, slack_s: float) -> tuple[int, Option, float] | None:
-        """(node, option, run time) in the first of the shape's options that has room: the cheapest in time, else the fastest."""
+    def _place(
+        self, shape: Shape, steps: float, launch_s: float, slack_s: float
+    ) -> tuple[int, Option, float] | None:
+        """(node, option, run time) in the first of the shape's options that has room: the cheapest
+        in time, else the fastest.
+        """
         options = self._options(shape)
         times = [steps / o.steps_per_s + launch_s for o in options]
         for _, _, number in self._ranked(options, times, slack_s):
@@ -216,8 +253,12 @@ class _Packing:
                 return node, option, times[number]
         return None
 
-    def _ranked(self, options: Sequence[Option], times: Sequence[float], slack_s: float) -> list[tuple[bool, float, int]]:
-        """Places in `options` in the order of `configuration.choose`: in time by rising cost, then the others by rising time."""
+    def _ranked(
+        self, options: Sequence[Option], times: Sequence[float], slack_s: float
+    ) -> list[tuple[bool, float, int]]:
+        """Places in `options` in the order of `configuration.choose`: in time by rising cost, then
+        the others by rising time.
+        """
         priced = times if self.prices.is_flat else self.prices.priced_s(np.array(times)).tolist()
         reference = self.prices.reference
         ranks = [
@@ -245,13 +286,21 @@ class _Packing:
             next_free[t.node] = first + gpus
             seat = RankSeat(self.snapshot.nodes[t.node].id, opening.free[first : first + gpus])
             cost = self._share(prices, t, opening.held + given[t.node])
-            placements.append(Placement(self.ids[t.row], (seat,), predicted_run_s=t.run_s, predicted_energy_cost=cost))
+            placements.append(
+                Placement(
+                    self.ids[t.row], (seat,), predicted_run_s=t.run_s, predicted_energy_cost=cost
+                )
+            )
         return placements
 
     def _share(self, prices: Prices, taken: _Taken, used: int) -> float:
-        """The job's part of its node's bill, by GPUs, while it runs beside what is placed there now; emissions are not billed."""
+        """The job's part of its node's bill, by GPUs, while it runs beside what is placed there
+        now; emissions are not billed.
+        """
         cost = self.layout.power_w(taken.option.of_class, used) * prices.reference
-        seconds = taken.run_s if prices.is_flat else float(prices.priced_s(np.array([taken.run_s]))[0])
+        seconds = (
+            taken.run_s if prices.is_flat else float(prices.priced_s(np.array([taken.run_s]))[0])
+        )
         return cost * taken.option.gpus / used * seconds
 
     def _waiting(self, placements: Sequence[Placement]) -> tuple[Waiting, ...]:
@@ -280,15 +329,26 @@ class _Packing:
                 self.layout.impossible[shape] = why_impossible(self.snapshot, row)
             return (*self.layout.impossible[shape], (), None)
         classes = {o.of_class for o in options}
-        nodes = (n.id for n, c in zip(self.snapshot.nodes, self.layout.node_class, strict=True) if c in classes)
+        nodes = (
+            n.id
+            for n, c in zip(self.snapshot.nodes, self.layout.node_class, strict=True)
+            if c in classes
+        )
         holders = [p for n in nodes for p in at.get(n, ())]
         ends = [p.predicted_run_s for p in holders if p.predicted_run_s is not None]
         earliest_s = self.snapshot.now_s + min(ends) if ends else None
-        return WaitCode.NO_CAPACITY, (), tuple(dict.fromkeys(p.job for p in holders))[:MOST_NAMED], earliest_s
+        return (
+            WaitCode.NO_CAPACITY,
+            (),
+            tuple(dict.fromkeys(p.job for p in holders))[:MOST_NAMED],
+            earliest_s,
+        )
 
 
 def _options(snapshot: Snapshot, layout: _Layout, shape: Shape) -> list[Option]:
-    """The shape's possible configurations, in the order of `problem.build`: by class, then by GPUs."""
+    """The shape's possible configurations, in the order of `problem.build`: by class, then by
+    GPUs.
+    """
     kind, least, most, types = shape
     rates, found = snapshot.throughputs[snapshot.kind_index[kind]], []
     for of_class, node in enumerate(layout.members):

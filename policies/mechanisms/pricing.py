@@ -1,8 +1,10 @@
-"""What a run costs whose price changes while it lasts: the integral of price(t) * PUE(t) from now to its end.
+"""What a run costs whose price changes while it lasts: the integral of price(t) * PUE(t) from now
+to its end.
 
-Power does not change during a run, so a run's energy cost is watts times what one watt costs from now to the end, a function of the
-run time alone. It is handed on as *priced seconds*: how long the run would have to last at one price, the reference, to cost the
-same. At a flat tariff priced seconds are seconds, so that whatever multiplies times with a cost per second prices whole runs
+Power does not change during a run, so a run's energy cost is watts times what one watt costs from
+now to the end, a function of the run time alone. It is handed on as *priced seconds*: how long the
+run would have to last at one price, the reference, to cost the same. At a flat tariff priced
+seconds are seconds, so that whatever multiplies times with a cost per second prices whole runs
 rightly by taking priced seconds in their place.
 """
 
@@ -25,8 +27,8 @@ GRAMS_PER_KG = 1000.0
 class Prices:
     """What one watt of IT power costs over time.
 
-    `starts_s` float64[S]: seconds from now at which each price begins, rising, the first 0; the last one holds for ever after.
-    `rates` float64[S]: cost of a watt for a second, PUE included.
+    `starts_s` float64[S]: seconds from now at which each price begins, rising, the first 0; the
+    last one holds for ever after. `rates` float64[S]: cost of a watt for a second, PUE included.
     """
 
     starts_s: Floats
@@ -34,7 +36,9 @@ class Prices:
 
     @cached_property
     def reference(self) -> float:
-        """The price that priced seconds refer to: the only one of a flat tariff, else the one farthest from 0."""
+        """The price that priced seconds refer to: the only one of a flat tariff, else the one
+        farthest from 0.
+        """
         return float(self.rates[np.argmax(np.abs(self.rates))])
 
     @cached_property
@@ -43,7 +47,9 @@ class Prices:
         return bool(np.all(self.rates == self.rates[0]))
 
     def priced_s(self, times_s: Floats) -> Floats:
-        """Priced seconds of runs that start now and take `times_s` (any shape); inf for a run that never ends."""
+        """Priced seconds of runs that start now and take `times_s` (any shape); inf for a run that
+        never ends.
+        """
         if self.is_flat:
             return times_s
         ends = np.isfinite(times_s)
@@ -62,7 +68,8 @@ class Prices:
 def prices_of(snapshot: Snapshot, *, emissions: bool = True) -> Prices:
     """The snapshot's prices from now on; free where none are known.
 
-    `emissions`: with what its operators weigh emissions at, as decisions see it; without, what is paid for energy.
+    `emissions`: with what its operators weigh emissions at, as decisions see it; without, what is
+    paid for energy.
     """
     per_kg = snapshot.emissions_cost_per_kg if emissions else 0.0
     ahead = [s for s in snapshot.energy if s.to_s > snapshot.now_s] or list(snapshot.energy[-1:])

@@ -1,8 +1,10 @@
-"""The capacity allocation problem of one round as dense arrays: jobs x configurations (node class, GPUs).
+"""The capacity allocation problem of one round as dense arrays: jobs x configurations (node class,
+GPUs).
 
-Nodes of one class (type, devices to give, power curve, the labels and scarce resources that matter) are interchangeable for every
-configuration; t[j, k] = launch + remaining steps / throughput, c[k] = P(g) / 1000 * price * PUE / 3600 per second (ANDREAS, IV-A).
-A run whose price changes while it lasts costs c[k] times its priced seconds (`policies.mechanisms.pricing`).
+Nodes of one class (type, devices to give, power curve, the labels and scarce resources that matter)
+are interchangeable for every configuration; t[j, k] = launch + remaining steps / throughput, c[k] =
+P(g) / 1000 * price * PUE / 3600 per second (ANDREAS, IV-A). A run whose price changes while it
+lasts costs c[k] times its priced seconds (`policies.mechanisms.pricing`).
 """
 
 from __future__ import annotations
@@ -38,10 +40,12 @@ from policies.snapshot import Bools, Floats, Ints, NodeView, Snapshot
 class Problem:
     """E jobs to decide on, N nodes that take training, C classes, K configurations.
 
-    `rows` int64[E]: the jobs' rows in the snapshot. `pinned`: what stays where it is, outside of the decision; `fallback`: by row,
-    where a job on a draining node may stay if there is no room elsewhere; `not_eligible`: by row, who must wait. `devices[n]`:
-    ids to give. `run_s` float64[E, K]: run time without launch, inf where the configuration is impossible for the job. `cost`
-    float64[C, G + 1] per priced second at the reference of `prices`, with g GPUs in use; `power` watts likewise.
+    `rows` int64[E]: the jobs' rows in the snapshot. `pinned`: what stays where it is, outside of
+    the decision; `fallback`: by row, where a job on a draining node may stay if there is no room
+    elsewhere; `not_eligible`: by row, who must wait. `devices[n]`: ids to give. `run_s` float64[E,
+    K]: run time without launch, inf where the configuration is impossible for the job. `cost`
+    float64[C, G + 1] per priced second at the reference of `prices`, with g GPUs in use; `power`
+    watts likewise.
     """
 
     snapshot: Snapshot
@@ -93,7 +97,9 @@ class Problem:
 
     @cached_property
     def times_s(self) -> Floats:
-        """float64[E, K]: t[j, k]; every configuration but the job's home pays for being launched."""
+        """float64[E, K]: t[j, k]; every configuration but the job's home pays for being
+        launched.
+        """
         times = self.run_s + self.move_s[:, None]
         at_home = np.flatnonzero(self.home_config != NONE)
         times[at_home, self.home_config[at_home]] = self.run_s[at_home, self.home_config[at_home]]
@@ -106,7 +112,9 @@ class Problem:
 
     @cached_property
     def priced_move_s(self) -> Floats:
-        """float64[E]: priced seconds by which a run in the job's home configuration grows on another node; 0 without a home."""
+        """float64[E]: priced seconds by which a run in the job's home configuration grows on
+        another node; 0 without a home.
+        """
         if self.prices.is_flat:
             return self.move_s
         at_home, grown = np.flatnonzero(self.home_config != NONE), np.zeros_like(self.move_s)
@@ -117,7 +125,9 @@ class Problem:
 
     @cached_property
     def slowest_s(self) -> Floats:
-        """float64[E]: M_j, the slowest possible run time, from a new launch; 0 for a job that fits nowhere."""
+        """float64[E]: M_j, the slowest possible run time, from a new launch; 0 for a job that fits
+        nowhere.
+        """
         slowest = np.max(np.where(self.feasible, self.run_s, 0.0), axis=1, initial=0.0)
         total: Floats = slowest + self.move_s
         return total
@@ -132,8 +142,9 @@ class Problem:
 def build(snapshot: Snapshot, *, never_touch: bool = False, charged: bool = True) -> Problem:
     """The problem of this snapshot.
 
-    `never_touch`: started jobs stay where and as they are (the baselines). `charged`: a run time includes the launch it needs,
-    so that a job moves only where that pays (hysteresis); else decisions are made as if launches took no time.
+    `never_touch`: started jobs stay where and as they are (the baselines). `charged`: a run time
+    includes the launch it needs, so that a job moves only where that pays (hysteresis); else
+    decisions are made as if launches took no time.
     """
     waiting = not_eligible(snapshot)
     pinned, fallback = stays(snapshot, waiting, never_touch=never_touch)
@@ -144,49 +155,82 @@ def build(snapshot: Snapshot, *, never_touch: bool = False, charged: bool = True
 
 
 class _Builder:
-    def __init__(self, snapshot: Snapshot, rows: Ints, nodes: tuple[NodeView, ...], pinned: tuple[Stay, ...]) -> None:
+    def __init__(
+        self, snapshot: Snapshot, rows: Ints, nodes: tuple[NodeView, ...], pinned: tuple[Stay, ...]
+    ) -> None:
         self.snapshot, self.rows, self.nodes, self.pinned = snapshot, rows, nodes, pinned
         known = snapshot.jobs.position
         held = {(s.node, d) for stay in pinned for s in stay.run.ranks for d in s.devices}
         at = {s.node for stay in pinned for s in stay.run.ranks}
         found = [free_and_busy(n, known) for n in nodes]
         usable = zip(nodes, found, strict=True)
-        self.devices = tuple(tuple(d for d in free if (n.id, d) not in held) if n.id in at else free for n, (free, _) in usable)
+        self.devices = tuple(
+            tuple(d for d in free if (n.id, d) not in held) if n.id in at else free
+            for n, (free, _) in usable
+        )
         staying = Counter(node for node, _ in held)
-        self.busy = np.array([busy + staying[n.id] for n, (_, busy) in zip(nodes, found, strict=True)], dtype=np.int64)
+        self.busy = np.array(
+            [busy + staying[n.id] for n, (_, busy) in zip(nodes, found, strict=True)],
+            dtype=np.int64,
+        )
         self.signature, self.signatures = signatures(snapshot, rows)
         self.demand, self.capacity, self.whole = self._scarce_resources()
         self.node_class, self.classes = self._classes()
 
-    def problem(self, fallback: dict[int, Stay], waiting: dict[int, Waiting], *, charged: bool) -> Problem:
+    def problem(
+        self, fallback: dict[int, Stay], waiting: dict[int, Waiting], *, charged: bool
+    ) -> Problem:
         config_class, config_gpus = self._configurations()
         run_s = self._run_s(config_class, config_gpus)
         home, home_config = self._homes(config_class, config_gpus, run_s)
         prices = prices_of(self.snapshot)
         power = self._power()
         return Problem(
-            snapshot=self.snapshot, rows=self.rows, nodes=self.nodes, devices=self.devices, pinned=self.pinned, fallback=fallback,
-            not_eligible=waiting, node_class=self.node_class, busy=self.busy, config_class=config_class, config_gpus=config_gpus,
-            cost=power * prices.reference, power=power, run_s=run_s, launch_s=launch_s(self.snapshot)[self.rows], home=home,
-            home_config=home_config, demand=self.demand, capacity=self.capacity, watts=self._watts_left(), charged=charged,
+            snapshot=self.snapshot, rows=self.rows, nodes=self.nodes, devices=self.devices,
+            pinned=self.pinned, fallback=fallback,
+            not_eligible=waiting, node_class=self.node_class, busy=self.busy,
+            config_class=config_class, config_gpus=config_gpus,
+            cost=power * prices.reference, power=power, run_s=run_s,
+            launch_s=launch_s(self.snapshot)[self.rows], home=home,
+            home_config=home_config, demand=self.demand, capacity=self.capacity,
+            watts=self._watts_left(), charged=charged,
             prices=prices,
         )  # fmt: skip
 
     def _scarce_resources(self) -> tuple[Floats, Floats, Floats]:
-        """Demand, what is left on each node, and what the whole node has, of those resources that could run out."""
+        """Demand, what is left on each node, and what the whole node has, of those resources that
+        could run out.
+        """
         if not wants_resources(self.snapshot):
-            return np.zeros((len(self.rows), 0)), np.zeros((len(self.nodes), 0)), np.zeros((len(self.nodes), 0))
+            return (
+                np.zeros((len(self.rows), 0)),
+                np.zeros((len(self.nodes), 0)),
+                np.zeros((len(self.nodes), 0)),
+            )
         names, demand = demands(self.snapshot, self.rows)
-        whole, left = node_resources(self.nodes, names), capacities(self.snapshot, self.nodes, names)
-        _subtract(left, {n.id: i for i, n in enumerate(self.nodes)}, names, self.pinned, self.snapshot)
+        whole, left = (
+            node_resources(self.nodes, names),
+            capacities(self.snapshot, self.nodes, names),
+        )
+        _subtract(
+            left, {n.id: i for i, n in enumerate(self.nodes)}, names, self.pinned, self.snapshot
+        )
         gpus = np.array([len(d) for d in self.devices], dtype=np.float64)
         most = demand.max(axis=0, initial=0.0)
         scarce = np.any(gpus[:, None] * most > left, axis=0)
-        return np.ascontiguousarray(demand[:, scarce]), np.ascontiguousarray(left[:, scarce]), whole[:, scarce]
+        return (
+            np.ascontiguousarray(demand[:, scarce]),
+            np.ascontiguousarray(left[:, scarce]),
+            whole[:, scarce],
+        )
 
     def _classes(self) -> tuple[Ints, tuple[int, ...]]:
         """Class of each node, and one node of each class."""
-        wanted = frozenset().union(*(labels for _, labels in self.signatures)) if self.signatures else frozenset()
+        wanted = (
+            frozenset().union(*(labels for _, labels in self.signatures))
+            if self.signatures
+            else frozenset()
+        )
         numbers: dict[object, int] = {}
         members: list[int] = []
         of = [0] * len(self.nodes)
@@ -200,15 +244,23 @@ class _Builder:
         return np.array(of, dtype=np.int64), tuple(members)
 
     def _configurations(self) -> tuple[Ints, Ints]:
-        pairs = [(c, g) for c, i in enumerate(self.classes) for g in range(1, len(self.nodes[i].devices) + 1)]
+        pairs = [
+            (c, g)
+            for c, i in enumerate(self.classes)
+            for g in range(1, len(self.nodes[i].devices) + 1)
+        ]
         table = np.array(pairs, dtype=np.int64).reshape(len(pairs), 2)
         return np.ascontiguousarray(table[:, 0]), np.ascontiguousarray(table[:, 1])
 
     def _run_s(self, config_class: Ints, config_gpus: Ints) -> Floats:
         snapshot, counts = self.snapshot, self.snapshot.jobs.columns.counts
-        types = np.array([snapshot.type_index[self.nodes[i].gpu_type] for i in self.classes], dtype=np.int64)
+        types = np.array(
+            [snapshot.type_index[self.nodes[i].gpu_type] for i in self.classes], dtype=np.int64
+        )
         kinds = snapshot.job_kinds[self.rows]
-        rates = snapshot.throughputs[kinds[:, None], types[config_class][None, :], config_gpus[None, :]]
+        rates = snapshot.throughputs[
+            kinds[:, None], types[config_class][None, :], config_gpus[None, :]
+        ]
         possible = (rates > 0.0) & self._admitted()[:, config_class]
         possible &= (counts["gpus_min"][self.rows][:, None] <= config_gpus) & (
             config_gpus <= counts["gpus_max"][self.rows][:, None]
@@ -219,20 +271,36 @@ class _Builder:
     def _admitted(self) -> Bools:
         """bool[E, C]: types, labels and scarce resources of the empty class."""
         members = [self.nodes[i] for i in self.classes]
-        by_signature = [[admits(s, n.gpu_type, frozenset(n.labels)) for n in members] for s in self.signatures]
-        mask = np.array(by_signature, dtype=np.bool_).reshape(len(self.signatures), len(members))[self.signature]
-        roomy: Bools = np.all(self.demand[:, None, :] <= self.whole[list(self.classes)][None, :, :], axis=2)
+        by_signature = [
+            [admits(s, n.gpu_type, frozenset(n.labels)) for n in members] for s in self.signatures
+        ]
+        mask = np.array(by_signature, dtype=np.bool_).reshape(len(self.signatures), len(members))[
+            self.signature
+        ]
+        roomy: Bools = np.all(
+            self.demand[:, None, :] <= self.whole[list(self.classes)][None, :, :], axis=2
+        )
         return mask & roomy
 
     def _homes(self, config_class: Ints, config_gpus: Ints, run_s: Floats) -> tuple[Ints, Ints]:
         """Node and configuration where each job runs now on one node of its own, -1 elsewhere."""
         at = {n.id: i for i, n in enumerate(self.nodes)}
-        number = {(int(c), int(g)): k for k, (c, g) in enumerate(zip(config_class, config_gpus, strict=True))}
+        number = {
+            (int(c), int(g)): k
+            for k, (c, g) in enumerate(zip(config_class, config_gpus, strict=True))
+        }
         home = np.full(len(self.rows), NONE, dtype=np.int64)
         config = np.full(len(self.rows), NONE, dtype=np.int64)
         running = self.snapshot.jobs.columns.others["running"]
         for e, row in enumerate(self.rows):
-            seat = next((r.ranks[0] for r in running[row] if r.purpose == "training" and r.copy == 0 and len(r.ranks) == 1), None)
+            seat = next(
+                (
+                    r.ranks[0]
+                    for r in running[row]
+                    if r.purpose == "training" and r.copy == 0 and len(r.ranks) == 1
+                ),
+                None,
+            )
             if (
                 seat is None
                 or (n := at.get(seat.node)) is None
@@ -247,7 +315,9 @@ class _Builder:
 
     def _power(self) -> Floats:
         most = max((len(n.devices) for n in self.nodes), default=0)
-        return np.array([_curve(self.nodes[i].power_w, most) for i in self.classes]).reshape(len(self.classes), most + 1)
+        return np.array([_curve(self.nodes[i].power_w, most) for i in self.classes]).reshape(
+            len(self.classes), most + 1
+        )
 
     def _watts_left(self) -> float:
         cap = self.snapshot.cap_w
@@ -257,8 +327,12 @@ class _Builder:
 
 
 def energy_costs(priced_s: Floats, rates: Floats) -> Floats:
-    """float64[E, K]: priced seconds times cost per second; infinite where a job never ends, even if energy costs nothing."""
-    return np.multiply(priced_s, rates[None, :], out=np.full_like(priced_s, np.inf), where=np.isfinite(priced_s))
+    """float64[E, K]: priced seconds times cost per second; infinite where a job never ends, even if
+    energy costs nothing.
+    """
+    return np.multiply(
+        priced_s, rates[None, :], out=np.full_like(priced_s, np.inf), where=np.isfinite(priced_s)
+    )
 
 
 def fixed_watts(snapshot: Snapshot, pinned: Iterable[Stay]) -> float:
@@ -276,7 +350,13 @@ def _curve(power_w: tuple[float, ...], most: int) -> list[float]:
     return [known[min(g, len(known) - 1)] for g in range(most + 1)]
 
 
-def _subtract(capacity: Floats, at: dict[str, int], names: tuple[str, ...], pinned: tuple[Stay, ...], snapshot: Snapshot) -> None:
+def _subtract(
+    capacity: Floats,
+    at: dict[str, int],
+    names: tuple[str, ...],
+    pinned: tuple[Stay, ...],
+    snapshot: Snapshot,
+) -> None:
     for stay in pinned:
         demand = rank_demand(snapshot.jobs.columns, stay.row, len(stay.run.ranks))
         for seat in stay.run.ranks:

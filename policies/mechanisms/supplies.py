@@ -16,7 +16,9 @@ from policies.shares.observe import Observed
 
 @dataclass(frozen=True, slots=True)
 class Load:
-    """What one process takes of node `node`: resources by name, and devices that nobody else uses."""
+    """What one process takes of node `node`: resources by name, and devices that nobody else
+    uses.
+    """
 
     node: int
     demand: Mapping[str, float]
@@ -24,7 +26,8 @@ class Load:
 
 
 class Supplies:
-    """`left[n]`: resources of node n by name, None where no job uses any; `watts`: None for any number; `used[n]`: devices in use.
+    """`left[n]`: resources of node n by name, None where no job uses any; `watts`: None for any
+    number; `used[n]`: devices in use.
 
     `unlimited`: neither can run out, and nothing is counted.
     """
@@ -32,14 +35,20 @@ class Supplies:
     def __init__(self, observed: Observed) -> None:
         snapshot, ground = observed.snapshot, observed.ground
         self.nodes, self.used = ground.nodes, list(ground.busy)
-        self.watts = None if snapshot.cap_w is None else snapshot.cap_w - fixed_watts(snapshot, observed.outside.stay)
+        self.watts = (
+            None
+            if snapshot.cap_w is None
+            else snapshot.cap_w - fixed_watts(snapshot, observed.outside.stay)
+        )
         self.left = _resources(observed) if wants_resources(snapshot) else None
         self.unlimited = self.watts is None and self.left is None
 
     def take(self, loads: Iterable[Load]) -> bool:
         """Take all of this, if it is there."""
         together = _by_node(loads)
-        if not all(self.has(load.node, load.demand) for load in together) or not self.has_watts((a.node, a.gpus) for a in together):
+        if not all(self.has(load.node, load.demand) for load in together) or not self.has_watts(
+            (a.node, a.gpus) for a in together
+        ):
             return False
         for load in together:
             self._use(load)
@@ -54,10 +63,15 @@ class Supplies:
 
     def has_watts(self, gpus: Iterable[tuple[int, int]]) -> bool:
         """Whether so many devices more of each of these nodes can be used."""
-        return self.watts is None or sum(self.extra_w(n, more) for n, more in gpus) <= self.watts + TOLERANCE
+        return (
+            self.watts is None
+            or sum(self.extra_w(n, more) for n, more in gpus) <= self.watts + TOLERANCE
+        )
 
     def extra_w(self, n: int, gpus: int) -> float:
-        """Watts that so many devices more in use take on node n; a node without work is closed and uses nothing."""
+        """Watts that so many devices more in use take on node n; a node without work is closed and
+        uses nothing.
+        """
         return self._drawn_w(n, self.used[n] + gpus) - self._drawn_w(n, self.used[n])
 
     def _drawn_w(self, n: int, gpus: int) -> float:
@@ -89,7 +103,10 @@ def _resources(observed: Observed) -> list[dict[str, float]]:
     snapshot, ground = observed.snapshot, observed.ground
     named = {name for of in snapshot.jobs.columns.others["resources"] for name, _ in of}
     names = ("cores", "memory_gb", *sorted(named))
-    left = [dict(zip(names, row, strict=True)) for row in capacities(snapshot, ground.nodes, names).tolist()]
+    left = [
+        dict(zip(names, row, strict=True))
+        for row in capacities(snapshot, ground.nodes, names).tolist()
+    ]
     for stay in observed.outside.stay:
         demand = _demand_of(observed, stay)
         for seat in stay.run.ranks:
@@ -100,5 +117,11 @@ def _resources(observed: Observed) -> list[dict[str, float]]:
 
 def _demand_of(observed: Observed, stay: Stay) -> Mapping[str, float]:
     columns, row = observed.snapshot.jobs.columns, stay.row
-    amounts = float(columns.numbers["cores"][row]), float(columns.numbers["memory_gb"][row]), columns.others["resources"][row]
-    return Condition(demand=(int(columns.counts["units"][row]), *amounts)).of_rank(len(stay.run.ranks))
+    amounts = (
+        float(columns.numbers["cores"][row]),
+        float(columns.numbers["memory_gb"][row]),
+        columns.others["resources"][row],
+    )
+    return Condition(demand=(int(columns.counts["units"][row]), *amounts)).of_rank(
+        len(stay.run.ranks)
+    )

@@ -1,4 +1,6 @@
-"""Units that get time together, a job or two jobs of one GPU that share it: where they sit now, how fast two are side by side."""
+"""Units that get time together, a job or two jobs of one GPU that share it: where they sit now, how
+fast two are side by side.
+"""
 
 from __future__ import annotations
 
@@ -28,7 +30,8 @@ class Seat:
 class Unit:
     """One or two jobs (their numbers in the problem) that have `gpus` devices together.
 
-    `seat`: where they run and may go on without a restart; of two that share a device one may still have to come.
+    `seat`: where they run and may go on without a restart; of two that share a device one may still
+    have to come.
     """
 
     jobs: tuple[int, ...]
@@ -37,18 +40,25 @@ class Unit:
 
 
 class Tandems:
-    """What a problem's jobs need to be made units of; `least` int64[E]: the fewest GPUs that each can run on.
+    """What a problem's jobs need to be made units of; `least` int64[E]: the fewest GPUs that each
+    can run on.
 
-    `names`: ids of the jobs. `runs`, `seats`: by job, where it runs and could go on; `halves`: by device, the jobs that hold a part
-    of it; `wide[n]`: devices of node n to give that have room for two.
+    `names`: ids of the jobs. `runs`, `seats`: by job, where it runs and could go on; `halves`: by
+    device, the jobs that hold a part of it; `wide[n]`: devices of node n to give that have room for
+    two.
     """
 
     def __init__(self, problem: Problem) -> None:
         self.problem = problem
         most = problem.cost.shape[1]
-        self.least: Ints = np.where(problem.feasible, problem.config_gpus[None, :], most).min(axis=1, initial=most)
+        self.least: Ints = np.where(problem.feasible, problem.config_gpus[None, :], most).min(
+            axis=1, initial=most
+        )
         slots = [{d.id for d in node.devices if d.slots > 1} for node in problem.nodes]
-        self.wide = [tuple(d for d in given if d in of) for given, of in zip(problem.devices, slots, strict=True)]
+        self.wide = [
+            tuple(d for d in given if d in of)
+            for given, of in zip(problem.devices, slots, strict=True)
+        ]
         self.runs: dict[int, Running] = {}
         self.seats: dict[int, Seat] = {}
         self.halves: dict[Seat, list[int]] = defaultdict(list)
@@ -62,28 +72,50 @@ class Tandems:
     def jobs(self, without: Collection[str]) -> list[int]:
         """Jobs that can run, but for those with these ids."""
         most = self.problem.cost.shape[1]
-        return [e for e, least in enumerate(self.least.tolist()) if least < most and self.names[e] not in without]
+        return [
+            e
+            for e, least in enumerate(self.least.tolist())
+            if least < most and self.names[e] not in without
+        ]
 
     def sharers(self) -> list[int]:
         """Jobs that may share a device, of one GPU: pairs are known on one."""
-        return [e for e, least in enumerate(self.least.tolist()) if least == 1 and self._may_share[e]] if any(self.wide) else []
+        return (
+            [e for e, least in enumerate(self.least.tolist()) if least == 1 and self._may_share[e]]
+            if any(self.wide)
+            else []
+        )
 
     def sides(self, one: int, other: int, n: int) -> Sides:
-        """Speeds of two jobs that share a device of node n; 0 where that is not known, or they do not fit into its memory."""
-        found = self.rates.get((self._kinds[one], self._kinds[other], self.problem.nodes[n].gpu_type), NOTHING)
+        """Speeds of two jobs that share a device of node n; 0 where that is not known, or they do
+        not fit into its memory.
+        """
+        found = self.rates.get(
+            (self._kinds[one], self._kinds[other], self.problem.nodes[n].gpu_type), NOTHING
+        )
         return found if min(found) > 0.0 else NOTHING
 
     def worth(self, one: int, other: int, n: int) -> float:
-        """The sum of the parts of their speeds alone that two jobs keep side by side on node n: above 1 they beat taking turns."""
-        snapshot, of_type = self.problem.snapshot, self.problem.snapshot.type_index[self.problem.nodes[n].gpu_type]
-        alone = [float(snapshot.throughputs[snapshot.kind_index[self._kinds[e]], of_type, 1]) for e in (one, other)]
+        """The sum of the parts of their speeds alone that two jobs keep side by side on node n:
+        above 1 they beat taking turns.
+        """
+        snapshot, of_type = (
+            self.problem.snapshot,
+            self.problem.snapshot.type_index[self.problem.nodes[n].gpu_type],
+        )
+        alone = [
+            float(snapshot.throughputs[snapshot.kind_index[self._kinds[e]], of_type, 1])
+            for e in (one, other)
+        ]
         beside = self.sides(one, other, n)
         return sum(b / a for b, a in zip(beside, alone, strict=True)) if min(alone) > 0.0 else 0.0
 
     def nodes_of(self, unit: Unit) -> list[int]:
         """Nodes on which the unit could run, were they empty."""
         problem = self.problem
-        configs = np.flatnonzero((problem.config_gpus == unit.gpus) & problem.feasible[list(unit.jobs)].all(axis=0))
+        configs = np.flatnonzero(
+            (problem.config_gpus == unit.gpus) & problem.feasible[list(unit.jobs)].all(axis=0)
+        )
         found = np.flatnonzero(np.isin(problem.node_class, problem.config_class[configs])).tolist()
         if len(unit.jobs) == 1:
             return found
@@ -96,12 +128,21 @@ class Tandems:
         return Unit((job,), len(seat.devices) if seat is not None else int(self.least[job]), seat)
 
     def pair(self, one: int, other: int) -> Unit:
-        """Two jobs on one device: where both sit, or where one sits on a part of it and nobody beside it, if they may be there."""
+        """Two jobs on one device: where both sit, or where one sits on a part of it and nobody
+        beside it, if they may be there.
+        """
         for job in (one, other):
             seat = self.seats.get(job)
-            if seat is None or job not in self.halves[seat] or not set(self.halves[seat]) <= {one, other}:
+            if (
+                seat is None
+                or job not in self.halves[seat]
+                or not set(self.halves[seat]) <= {one, other}
+            ):
                 continue
-            if set(seat.devices) <= set(self.wide[seat.node]) and self.sides(one, other, seat.node) != NOTHING:
+            if (
+                set(seat.devices) <= set(self.wide[seat.node])
+                and self.sides(one, other, seat.node) != NOTHING
+            ):
                 return Unit((one, other), 1, seat)
         return Unit((one, other), 1)
 
@@ -116,7 +157,12 @@ class Tandems:
         given = [frozenset(devices) for devices in problem.devices]
         for e, row in enumerate(problem.rows.tolist()):
             run = training_run(running[row])
-            if run is None or run.copy != 0 or len(run.ranks) != 1 or (n := at.get(run.ranks[0].node)) is None:
+            if (
+                run is None
+                or run.copy != 0
+                or len(run.ranks) != 1
+                or (n := at.get(run.ranks[0].node)) is None
+            ):
                 continue
             seat = Seat(n, run.ranks[0].devices)
             if given[n].issuperset(seat.devices) and self._suits(e, n, len(seat.devices)):
@@ -131,5 +177,7 @@ class Tandems:
 
 
 def pair_rates(snapshot: Snapshot) -> PairRates:
-    """Every pair of kinds that is known, as `policies.beside` has them; kept as long as the kinds are the same."""
+    """Every pair of kinds that is known, as `policies.beside` has them; kept as long as the kinds
+    are the same.
+    """
     return beside_of(snapshot).rates

@@ -38,7 +38,9 @@ class Reason:
 
 @dataclass(slots=True)
 class Reasons:
-    """Reasons by group: `placements` are what runs next, `round_end_s` when turns are given out again."""
+    """Reasons by group: `placements` are what runs next, `round_end_s` when turns are given out
+    again.
+    """
 
     observed: Observed
     floor: Floor
@@ -54,9 +56,19 @@ class Reasons:
         placed = {p.job for p in self.placements if p.purpose is TRAINING}
         if len(placed) == len(ids):
             return ()
-        group_of = dict(zip(observed.rows.tolist(), observed.classes.group_of.tolist(), strict=True))
-        waiting, unplaced = observed.waiting, [(row, job) for row, job in enumerate(ids) if job not in placed]
-        return tuple([waiting[row] if row in waiting else self._of(row, group_of[row]).of(job) for row, job in unplaced])
+        group_of = dict(
+            zip(observed.rows.tolist(), observed.classes.group_of.tolist(), strict=True)
+        )
+        waiting, unplaced = (
+            observed.waiting,
+            [(row, job) for row, job in enumerate(ids) if job not in placed],
+        )
+        return tuple(
+            [
+                waiting[row] if row in waiting else self._of(row, group_of[row]).of(job)
+                for row, job in unplaced
+            ]
+        )
 
     def _of(self, row: int, g: int) -> Reason:
         if g not in self.by_group:
@@ -71,24 +83,34 @@ class Reasons:
             return Reason(code, nodes)
         missing_w = self._missing_w(group, types)
         if missing_w > TOLERANCE:
-            return Reason(WaitCode.POWER_CAP, watts=missing_w, earliest_s=cap_rises_s(snapshot, missing_w))
+            return Reason(
+                WaitCode.POWER_CAP, watts=missing_w, earliest_s=cap_rises_s(snapshot, missing_w)
+            )
         key = types, group.condition
         if key not in self.by_nodes:
             self.by_nodes[key] = self._in_the_way(types, group.condition)
         return self.by_nodes[key]
 
     def _types(self, g: int, group: Group) -> frozenset[str]:
-        """GPU types on which such a job runs now, or would if it had the nodes to itself; none: then it is impossible."""
+        """GPU types on which such a job runs now, or would if it had the nodes to itself; none:
+        then it is impossible.
+        """
         columns, rates = self.observed.division.columns, self.observed.classes.rates[g].tolist()
         now = frozenset(c.gpu_type for c, rate in zip(columns, rates, strict=True) if rate > 0.0)
         if now:
             return now
         ground, admitted = self.observed.ground, self.observed.ground.admitting(group.condition)
-        large = {n.gpu_type for n, may in zip(ground.nodes, admitted, strict=True) if may and len(n.devices) >= group.gpus}
+        large = {
+            n.gpu_type
+            for n, may in zip(ground.nodes, admitted, strict=True)
+            if may and len(n.devices) >= group.gpus
+        }
         return frozenset(t for t in large if speed(self.observed.snapshot, group, Column(t)) > 0.0)
 
     def _missing_w(self, group: Group, types: frozenset[str]) -> float:
-        """Watts that are missing where there is room for the job; 0 where there is none, or no cap."""
+        """Watts that are missing where there is room for the job; 0 where there is none, or no
+        cap.
+        """
         supplies, ground = self.floor.supplies, self.observed.ground
         if supplies.watts is None:
             return 0.0
@@ -96,16 +118,26 @@ class Reasons:
         needed = [
             supplies.extra_w(n, group.gpus)
             for n, devices in enumerate(self.floor.open)
-            if len(devices) >= group.gpus and admitted[n] and ground.nodes[n].gpu_type in types and supplies.has(n, demand)
+            if len(devices) >= group.gpus
+            and admitted[n]
+            and ground.nodes[n].gpu_type in types
+            and supplies.has(n, demand)
         ]
         return min(needed) - max(0.0, supplies.watts) if needed else 0.0
 
     def _in_the_way(self, types: frozenset[str], condition: Condition) -> Reason:
-        """Who holds the nodes that would do; when turns are given out again, or the first of those holders ends."""
+        """Who holds the nodes that would do; when turns are given out again, or the first of those
+        holders ends.
+        """
         self.holders = self.holders or self._all_holders()
         ground, snapshot = self.observed.ground, self.observed.snapshot
         nodes = zip(ground.nodes, ground.admitting(condition), strict=True)
-        found = [holder for n, may in nodes if may and n.gpu_type in types for holder in self.holders.get(n.id, ())]
+        found = [
+            holder
+            for n, may in nodes
+            if may and n.gpu_type in types
+            for holder in self.holders.get(n.id, ())
+        ]
         ends = [snapshot.now_s + run_s for _, run_s in found if run_s is not None]
         jobs = tuple(dict.fromkeys(job for job, _ in found))[:MOST_NAMED]
         return Reason(WaitCode.NO_CAPACITY, jobs=jobs, earliest_s=min([self.round_end_s, *ends]))

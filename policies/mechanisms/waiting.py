@@ -17,7 +17,9 @@ from policies.plan import Placement, WaitCode, Waiting
 from policies.snapshot import Bools, Floats, JobPhase, Purpose, Snapshot
 
 
-def waiting_of(problem: Problem, solution: Solution, placements: Sequence[Placement]) -> tuple[Waiting, ...]:
+def waiting_of(
+    problem: Problem, solution: Solution, placements: Sequence[Placement]
+) -> tuple[Waiting, ...]:
     """One reason for each job of the snapshot that is not placed, in the jobs' order."""
     placed = {p.job for p in placements}
     ids = problem.snapshot.jobs.columns.ids
@@ -28,7 +30,11 @@ def waiting_of(problem: Problem, solution: Solution, placements: Sequence[Placem
     waiting = []
     for row, job in enumerate(ids):
         if job not in placed:
-            waiting.append(problem.not_eligible[row] if row in problem.not_eligible else reasons.of(at[row], row))
+            waiting.append(
+                problem.not_eligible[row]
+                if row in problem.not_eligible
+                else reasons.of(at[row], row)
+            )
     return tuple(waiting)
 
 
@@ -43,9 +49,18 @@ def watts_of(snapshot: Snapshot, placements: Iterable[Placement]) -> float:
 
 
 def cap_rises_s(snapshot: Snapshot, missing_w: float) -> float | None:
-    """When the cluster may use so many watts more than now; None if no cap that ends or rises leaves them."""
+    """When the cluster may use so many watts more than now; None if no cap that ends or rises
+    leaves them.
+    """
     wanted_w = (snapshot.cap_w or 0.0) + missing_w
-    changes = sorted({at for s in snapshot.power_caps for at in (s.from_s, s.to_s) if snapshot.now_s < at < np.inf})
+    changes = sorted(
+        {
+            at
+            for s in snapshot.power_caps
+            for at in (s.from_s, s.to_s)
+            if snapshot.now_s < at < np.inf
+        }
+    )
     caps = ((at, snapshot.cap_at(at)) for at in changes)
     return next((at for at, cap in caps if cap is None or cap >= wanted_w), None)
 
@@ -59,7 +74,9 @@ class _InTheWay:
 class _Reasons:
     """Reasons by what jobs have in common, so that ten thousand of them cost milliseconds."""
 
-    def __init__(self, problem: Problem, solution: Solution, placements: Sequence[Placement]) -> None:
+    def __init__(
+        self, problem: Problem, solution: Solution, placements: Sequence[Placement]
+    ) -> None:
         self.problem, self.snapshot = problem, problem.snapshot
         self.columns = problem.snapshot.jobs.columns
         self.possible: Bools = np.any(problem.feasible, axis=1)
@@ -92,8 +109,9 @@ class _Reasons:
         return Waiting(name, code, jobs=way.jobs, earliest_s=way.earliest_s)
 
     def _needed_w(self, solution: Solution) -> Floats:
-        """float64[E]: the fewest watts with which each job could still start on a node that has GPUs and resources left after the
-        decision; inf where none has. A node that stays closed needs its idle watts too.
+        """float64[E]: the fewest watts with which each job could still start on a node that has
+        GPUs and resources left after the decision; inf where none has. A node that stays closed
+        needs its idle watts too.
         """
         problem = self.problem
         left = problem.capacity.copy()
@@ -105,7 +123,9 @@ class _Reasons:
         np.add.at(in_use, solution.node[solution.placed], gpus)
         needed = np.full(len(problem.rows), np.inf)
         with_some = np.flatnonzero(free > 0)
-        if not problem.demand.shape[1]:  # then nodes of one class with as many GPUs left and in use are alike
+        if not problem.demand.shape[
+            1
+        ]:  # then nodes of one class with as many GPUs left and in use are alike
             alike = np.stack([problem.node_class, free, in_use])[:, with_some]
             with_some = with_some[np.unique(alike, axis=1, return_index=True)[1]]
         for n in with_some:
@@ -114,7 +134,9 @@ class _Reasons:
             drawn = problem.power[c, in_use[n]] if in_use[n] else 0.0
             extra = problem.power[c, in_use[n] + problem.config_gpus[usable]] - drawn
             fits = problem.feasible[:, usable] & np.all(problem.demand <= left[n], axis=1)[:, None]
-            needed = np.minimum(needed, np.where(fits, extra[None, :], np.inf).min(axis=1, initial=np.inf))
+            needed = np.minimum(
+                needed, np.where(fits, extra[None, :], np.inf).min(axis=1, initial=np.inf)
+            )
         return needed
 
     def _watts_left(self, placements: Sequence[Placement]) -> float:
@@ -125,7 +147,9 @@ class _Reasons:
         """Waits for so many watts, and until when if a cap that ends or rises leaves them."""
         if missing_w not in self.more_at_s:
             self.more_at_s[missing_w] = cap_rises_s(self.snapshot, missing_w)
-        return Waiting(name, WaitCode.POWER_CAP, watts=missing_w, earliest_s=self.more_at_s[missing_w])
+        return Waiting(
+            name, WaitCode.POWER_CAP, watts=missing_w, earliest_s=self.more_at_s[missing_w]
+        )
 
     def _in_the_way(self, job: int) -> _InTheWay:
         """Who holds the nodes that would do, and when the first of them ends."""
@@ -134,16 +158,25 @@ class _Reasons:
         classes[problem.config_class[problem.feasible[job]]] = True
         key = classes.tobytes()
         if key not in self.cached:
-            nodes = [n.id for n, c in zip(problem.nodes, problem.node_class, strict=True) if classes[c]]
+            nodes = [
+                n.id for n, c in zip(problem.nodes, problem.node_class, strict=True) if classes[c]
+            ]
             holders = [h for n in nodes for h in self.jobs_at[n]]
             ends = [run_s for _, run_s in holders if run_s is not None]
             earliest = self.snapshot.now_s + min(ends) if ends else None
-            self.cached[key] = _InTheWay(tuple(dict.fromkeys(j for j, _ in holders))[:MOST_NAMED], earliest)
+            self.cached[key] = _InTheWay(
+                tuple(dict.fromkeys(j for j, _ in holders))[:MOST_NAMED], earliest
+            )
         return self.cached[key]
 
     def _impossible(self, row: int) -> tuple[WaitCode, tuple[str, ...]]:
         counts, others = self.columns.counts, self.columns.others
-        shape = (counts["gpus_min"][row], counts["gpus_max"][row], others["allowed_types"][row], others["labels"][row])
+        shape = (
+            counts["gpus_min"][row],
+            counts["gpus_max"][row],
+            others["allowed_types"][row],
+            others["labels"][row],
+        )
         key = (self.columns.kinds[row], *shape)
         if key not in self.impossible:
             self.impossible[key] = why_impossible(self.snapshot, row)

@@ -1,1 +1,3 @@
-"""The checked-in JSON Schemas of snapshot and plan; `python -m policies.schemas` writes them anew."""
+"""The checked-in JSON Schemas of snapshot and plan; `python -m policies.schemas` writes them
+anew.
+"""

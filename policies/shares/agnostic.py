@@ -1,9 +1,11 @@
-"""The heterogeneity-agnostic form of every share policy: all GPUs that a job may use look alike to it (Gavel, section 4.1).
+"""The heterogeneity-agnostic form of every share policy: all GPUs that a job may use look alike to
+it (Gavel, section 4.1).
 
-A class has one column, the pool of all GPUs of the types on which it runs; a unit of time there is spread over these types as N_j,
-and so is its throughput: a job's steps/s in its pool are what it gets when spread so. Its X_equal is all its time in its pool.
-Classes with the same types share a pool. Pools overlap where types do; each takes from every type its part, so that whatever fits
-the pools fits the types. Pairs have the pools of the types on which both their jobs run together.
+A class has one column, the pool of all GPUs of the types on which it runs; a unit of time there is
+spread over these types as N_j, and so is its throughput: a job's steps/s in its pool are what it
+gets when spread so. Its X_equal is all its time in its pool. Classes with the same types share a
+pool. Pools overlap where types do; each takes from every type its part, so that whatever fits the
+pools fits the types. Pairs have the pools of the types on which both their jobs run together.
 """
 
 from __future__ import annotations
@@ -23,10 +25,11 @@ Divided = TypeVar("Divided", bound=Shares)
 
 @dataclass(frozen=True)
 class Pools(Division):
-    """The division `whole` with pools for columns: `part` float64[T, G] of a pool's time is on each type. Its `column_type` means
-    nothing: `usage` and `type_rates` say what that would.
+    """The division `whole` with pools for columns: `part` float64[T, G] of a pool's time is on each
+    type. Its `column_type` means nothing: `usage` and `type_rates` say what that would.
 
-    `class_columns` int64[M, T], `pair_columns` int64[P, T]: the columns of `whole` in which a class or pair runs on each type.
+    `class_columns` int64[M, T], `pair_columns` int64[P, T]: the columns of `whole` in which a class
+    or pair runs on each type.
     """
 
     whole: Division
@@ -51,9 +54,11 @@ class Pools(Division):
 
 
 def agnostic(policy: Callable[[Division], Divided], division: Division) -> Divided:
-    """The shares of a policy to which GPUs look alike, over the columns of the division; their objective is the policy's own.
+    """The shares of a policy to which GPUs look alike, over the columns of the division; their
+    objective is the policy's own.
 
-    What goes beside the division into a policy fits both forms: it is by class or by GPU type. Raises what the policy raises.
+    What goes beside the division into a policy fits both forms: it is by class or by GPU type.
+    Raises what the policy raises.
     """
     pools = pooled(division)
     return spread(policy(pools), pools)
@@ -65,10 +70,15 @@ def pooled(division: Division) -> Pools:
     pair_columns = division.usual_columns(np.all(division.pair_rates > 0.0, axis=2))
     part, pool_of = _pools(np.concatenate([class_columns, pair_columns]) >= 0, division.gpus)
     alone, beside = pool_of[: len(division.rates)], pool_of[len(division.rates) :]
-    rates, pair_rates = np.zeros((len(alone), part.shape[1])), np.zeros((len(beside), part.shape[1], 2))
+    rates, pair_rates = (
+        np.zeros((len(alone), part.shape[1])),
+        np.zeros((len(beside), part.shape[1], 2)),
+    )
     rates[np.arange(len(alone)), alone] = _mean(division.rates, class_columns, part[:, alone])
     for side in (0, 1):
-        pair_rates[np.arange(len(beside)), beside, side] = _mean(division.pair_rates[..., side], pair_columns, part[:, beside])
+        pair_rates[np.arange(len(beside)), beside, side] = _mean(
+            division.pair_rates[..., side], pair_columns, part[:, beside]
+        )
     return Pools(
         types=division.types,
         gpus=division.gpus,
@@ -89,16 +99,26 @@ def pooled(division: Division) -> Pools:
 
 
 def spread(shares: Divided, pools: Pools) -> Divided:
-    """Shares of pools as shares of the whole division's columns: over the types of each pool as N_j."""
+    """Shares of pools as shares of the whole division's columns: over the types of each pool as
+    N_j.
+    """
     size = len(pools.whole.columns)
     alone = _scattered(shares.alone @ pools.part.T, pools.class_columns, size)
-    return replace(shares, alone=alone, paired=_scattered(shares.paired @ pools.part.T, pools.pair_columns, size))
+    return replace(
+        shares,
+        alone=alone,
+        paired=_scattered(shares.paired @ pools.part.T, pools.pair_columns, size),
+    )
 
 
 def _pools(usable: Bools, gpus: Floats) -> tuple[Floats, Ints]:
-    """(part float64[T, G], pool int64[R]): the sets of types that occur in bool[R, T], and which of them each row is."""
+    """(part float64[T, G], pool int64[R]): the sets of types that occur in bool[R, T], and which of
+    them each row is.
+    """
     there = usable & (gpus > 0.0)
-    _, first, pool_of = np.unique(there @ (1 << np.arange(len(gpus))), return_index=True, return_inverse=True)
+    _, first, pool_of = np.unique(
+        there @ (1 << np.arange(len(gpus))), return_index=True, return_inverse=True
+    )
     taken = there[first].T * gpus[:, None]
     total = taken.sum(axis=0)
     return np.divide(taken, total, out=np.zeros(taken.shape), where=total > 0.0), pool_of

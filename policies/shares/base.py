@@ -1,4 +1,6 @@
-"""What all of Gavel's policies have in common: the forms in which each comes, and the way from a snapshot to its plan."""
+"""What all of Gavel's policies have in common: the forms in which each comes, and the way from a
+snapshot to its plan.
+"""
 
 from __future__ import annotations
 
@@ -20,13 +22,19 @@ from policies.shares.policy import Sharing, plan_of
 from policies.snapshot import Floats, Ints, Snapshot
 
 Program: TypeAlias = Callable[[Division], Shares]
-"""Shares of a division; what goes into them beside it is by class or by GPU type, so that it fits both forms."""
+"""Shares of a division; what goes into them beside it is by class or by GPU type, so that it fits
+both forms.
+"""
 
 Notes: TypeAlias = MutableMapping[str, Any]
-"""What a policy writes down while it makes shares and reads the next time: plain data, in the plan's memory."""
+"""What a policy writes down while it makes shares and reads the next time: plain data, in the
+plan's memory.
+"""
 
 ONE_STEP = 1.0
-"""What is left to a job at least: one that is there has something left to do, be it to say that it has ended."""
+"""What is left to a job at least: one that is there has something left to do, be it to say that it
+has ended.
+"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,13 +48,21 @@ class SharePolicy(ABC):
 
     form: str = parameter(
         "aware",
-        meaning="aware: by each job's speed on each type; agnostic: as if types were alike; sharing: aware, two may share a GPU",
+        meaning=(
+            "aware: by each job's speed on each type; agnostic: as if types were alike; sharing:"
+            " aware, two may share a GPU"
+        ),
         choices=("aware", "agnostic", "sharing"),
     )
-    spread: bool = parameter(False, meaning="gangs may have time on several nodes where their speed there is known")
+    spread: bool = parameter(
+        False, meaning="gangs may have time on several nodes where their speed there is known"
+    )
     recompute_s: float = parameter(
         0.0,
-        meaning="shares are made anew when they are as old, 0: only when jobs, nodes or speeds have changed",
+        meaning=(
+            "shares are made anew when they are as old, 0: only when jobs, nodes or speeds have"
+            " changed"
+        ),
         minimum=0.0,
         maximum=1e9,
     )
@@ -56,11 +72,21 @@ class SharePolicy(ABC):
         notes = self._notes(snapshot)
         asked = replace(self._asked(snapshot), spread=self.spread, pairs=self.form == "sharing")
         allocate = partial(self._allocate, notes)
-        sharing = Sharing(self.name, repr(self), allocate, asked, self.recompute_s, self._beside(snapshot), self._fills())
+        sharing = Sharing(
+            self.name,
+            repr(self),
+            allocate,
+            asked,
+            self.recompute_s,
+            self._beside(snapshot),
+            self._fills(),
+        )
         plan = plan_of(snapshot, sharing)
         if not notes:
             return plan
-        return replace(plan, memory={**plan.memory, "notes": notes}, message=self._message(snapshot, notes))
+        return replace(
+            plan, memory={**plan.memory, "notes": notes}, message=self._message(snapshot, notes)
+        )
 
     @abstractmethod
     def _program(self, observed: Observed, notes: Notes) -> Program:
@@ -89,7 +115,11 @@ class SharePolicy(ABC):
 
     def _allocate(self, notes: Notes, observed: Observed) -> Shares:
         program = self._program(observed, notes)
-        return agnostic(program, observed.division) if self.form == "agnostic" else program(observed.division)
+        return (
+            agnostic(program, observed.division)
+            if self.form == "agnostic"
+            else program(observed.division)
+        )
 
 
 def steps_left(observed: Observed) -> Floats:
@@ -98,7 +128,9 @@ def steps_left(observed: Observed) -> Floats:
 
 
 def places_by_arrival(observed: Observed) -> Ints:
-    """int64[M]: place of each class by its first job's arrival, from 0; a queue of those that have one job."""
+    """int64[M]: place of each class by its first job's arrival, from 0; a queue of those that have
+    one job.
+    """
     arrival = observed.number("arrival_s")
     place = np.empty(len(arrival), dtype=np.int64)
     place[np.argsort(arrival, kind="stable")] = np.arange(len(arrival))

@@ -17,7 +17,9 @@ MANY = 2**62
 
 @dataclass(frozen=True, slots=True)
 class Classes:
-    """`of` int64[J]: the class of each job; `first` int64[M]: a job of each class, its first; `count` int64[M]: its jobs."""
+    """`of` int64[J]: the class of each job; `first` int64[M]: a job of each class, its first;
+    `count` int64[M]: its jobs.
+    """
 
     of: Ints
     first: Ints
@@ -25,10 +27,12 @@ class Classes:
 
 
 def classes_of(*columns: NDArray[Any]) -> Classes:
-    """Classes of the jobs that are alike in every column: [J] or [J, n] of integers, truth values or floats (compared exactly).
+    """Classes of the jobs that are alike in every column: [J] or [J, n] of integers, truth values
+    or floats (compared exactly).
 
-    A job is in a class of its own where one of the columns numbers them. ValueError without a column. Classes are in the order of
-    their values, the first column first, so that the same jobs give the same classes.
+    A job is in a class of its own where one of the columns numbers them. ValueError without a
+    column. Classes are in the order of their values, the first column first, so that the same jobs
+    give the same classes.
     """
     if not columns:
         raise ValueError("jobs are classed by at least one column")
@@ -62,7 +66,9 @@ def _counted(key: Ints, span: int) -> Classes:
     present = np.flatnonzero(counts)
     number, first = np.zeros(span, dtype=np.int64), np.zeros(span, dtype=np.int64)
     number[present] = np.arange(len(present))
-    first[key[::-1]] = np.arange(len(key))[::-1]  # of several jobs with one key the first is written last
+    first[key[::-1]] = np.arange(len(key))[
+        ::-1
+    ]  # of several jobs with one key the first is written last
     return Classes(number[key], first[present], counts[present])
 
 

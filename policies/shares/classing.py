@@ -1,7 +1,8 @@
 """Like jobs by the thousand become classes: the rows of a division (spec, Symmetry).
 
-Jobs are first put into *groups*: same kind, GPUs, weight, team, willingness to share and condition (types, labels, resources). A
-group has one row of rates, its line. Groups of like jobs whose conditions come to the same row are one class.
+Jobs are first put into *groups*: same kind, GPUs, weight, team, willingness to share and condition
+(types, labels, resources). A group has one row of rates, its line. Groups of like jobs whose
+conditions come to the same row are one class.
 """
 
 from __future__ import annotations
@@ -27,7 +28,9 @@ from policies.snapshot import Floats, Ints, Snapshot
 __all__ = ["PLAIN", "Asked", "Classed", "classed"]
 
 PARTNERS = 32
-"""With how many others a job may share its device where every job is a class; each with those that it gets on with best."""
+"""With how many others a job may share its device where every job is a class; each with those that
+it gets on with best.
+"""
 
 BY_LIKE = attrgetter("like")
 
@@ -36,9 +39,10 @@ BY_LIKE = attrgetter("like")
 class Classed:
     """A division with the names behind its numbers, for the E jobs that take part.
 
-    `of` int64[E]: the class of each, -1 where it has no claim (weight 0) or can run nowhere now. `group_of` int64[E], `lines`: each
-    group and its row T[m, c]. `keys[m]` names class m from one snapshot to the next; `entities` the team of each entity, once for
-    each of its users where they are told apart.
+    `of` int64[E]: the class of each, -1 where it has no claim (weight 0) or can run nowhere now.
+    `group_of` int64[E], `lines`: each group and its row T[m, c]. `keys[m]` names class m from one
+    snapshot to the next; `entities` the team of each entity, once for each of its users where they
+    are told apart.
     """
 
     division: Division
@@ -56,7 +60,11 @@ class Classed:
     @cached_property
     def rates(self) -> Floats:
         """float64[G, C]: steps/s of each group on each column."""
-        return frozen(np.array(self.rate_lists, dtype=np.float64).reshape(len(self.lines), len(self.division.columns)))
+        return frozen(
+            np.array(self.rate_lists, dtype=np.float64).reshape(
+                len(self.lines), len(self.division.columns)
+            )
+        )
 
     @cached_property
     def members(self) -> list[list[int]]:
@@ -96,7 +104,9 @@ class Classed:
 
     @cached_property
     def row_keys(self) -> tuple[str, ...]:
-        """The key of each row: classes, then pairs of them. Two rows may have the same where ids of jobs have a plus."""
+        """The key of each row: classes, then pairs of them. Two rows may have the same where ids of
+        jobs have a plus.
+        """
         pairs: list[list[int]] = self.division.pairs.tolist()
         return (*self.keys, *[f"{self.keys[a]}+{self.keys[b]}" for a, b in pairs])
 
@@ -108,28 +118,46 @@ class Classed:
     def names_the_same(self, other: Classed) -> bool:
         """Whether it is sure at a glance that rows and columns have the same numbers in both."""
         one, two = self.division, other.division
-        return self is other or (self.keys is other.keys and one.columns is two.columns and one.pairs is two.pairs)
+        return self is other or (
+            self.keys is other.keys and one.columns is two.columns and one.pairs is two.pairs
+        )
 
     @cached_property
     def column_of(self) -> Mapping[str, int]:
         """Number of each column by its name."""
-        return {f"{c.gpu_type} spread" if c.spread else c.gpu_type: i for i, c in enumerate(self.division.columns)}
+        return {
+            f"{c.gpu_type} spread" if c.spread else c.gpu_type: i
+            for i, c in enumerate(self.division.columns)
+        }
 
     @cached_property
     def fingerprint(self) -> str:
-        """What shares depend on, in 32 characters: equal for equal divisions of the same classes."""
+        """What shares depend on, in 32 characters: equal for equal divisions of the same
+        classes.
+        """
         d = self.division
         arrays = (d.gpus, d.rates, d.count, d.scale, d.weight, d.entity, d.pairs, d.pair_rates)
-        told = [repr((self.keys, d.types, d.columns)).encode(), *[array.tobytes() for array in arrays]]
+        told = [
+            repr((self.keys, d.types, d.columns)).encode(),
+            *[array.tobytes() for array in arrays],
+        ]
         return blake2b(b"".join(told), digest_size=16).hexdigest()
 
 
 def classed(snapshot: Snapshot, ground: Ground, rows: Ints, asked: Asked) -> Classed:
-    """The jobs of these rows as classes. Most rounds see the jobs and nodes of the one before: theirs is kept with all that it is
-    made of. (Compared, not looked up: texts of the round before are the very same objects, and hashes of them all cost more.)
+    """The jobs of these rows as classes. Most rounds see the jobs and nodes of the one before:
+    theirs is kept with all that it is made of. (Compared, not looked up: texts of the round before
+    are the very same objects, and hashes of them all cost more.)
     """
     told = Told.of(snapshot.jobs.columns, rows, asked)
-    key = (told, asked, ground.types, ground.type_of, ground.sizes, ground.shared if asked.pairs else ())
+    key = (
+        told,
+        asked,
+        ground.types,
+        ground.type_of,
+        ground.sizes,
+        ground.shared if asked.pairs else (),
+    )
     kept: tuple[Hashable, Classed] | None = snapshot.lasting.get("classes")
     if kept is not None and kept[0] == key:
         return kept[1]
@@ -150,9 +178,20 @@ class _Builder:
         of, divided = self._by_job() if self.asked.jobs else self._by_class()
         count = np.bincount(of + 1, minlength=len(divided.keys) + 1)[1:]
         division = divided.division
-        pairs, pair_rates = self._pairs(divided, count) if self.asked.pairs else (division.pairs, division.pair_rates)
+        pairs, pair_rates = (
+            self._pairs(divided, count)
+            if self.asked.pairs
+            else (division.pairs, division.pair_rates)
+        )
         divided.division = division.of_jobs(frozen(count), pairs, pair_rates)
-        return Classed(divided.division, divided.keys, divided.entities, frozen(of), frozen(self.group_of), self.lines)
+        return Classed(
+            divided.division,
+            divided.keys,
+            divided.entities,
+            frozen(of),
+            frozen(self.group_of),
+            self.lines,
+        )
 
     def _by_job(self) -> tuple[Ints, Divided]:
         """(class of each job, what is divided among whom): a class per job with a claim."""
@@ -161,23 +200,34 @@ class _Builder:
         of = np.full(len(self.group_of), -1, dtype=np.int64)
         of[with_claim] = np.arange(len(with_claim))
         example = [self.lines[g] for g in self.group_of[with_claim].tolist()]
-        return of, self._divided(example, tuple([self.told.ids[e] for e in with_claim.tolist()]), {})
+        return of, self._divided(
+            example, tuple([self.told.ids[e] for e in with_claim.tolist()]), {}
+        )
 
     def _by_class(self) -> tuple[Ints, Divided]:
-        """The same by likeness; classes are in an order of their own, whoever comes first among the jobs. While jobs come and go
-        one at a time, classes are mostly those of the round before.
+        """The same by likeness; classes are in an order of their own, whoever comes first among the
+        jobs. While jobs come and go one at a time, classes are mostly those of the round before.
         """
         example = {line.of_class: line for line in self.lines if line.of_class is not None}
         divided = self.kept.divided
         if divided is None or divided.number.keys() != example.keys():
             number = {of_class: m for m, of_class in enumerate(sorted(example, key=BY_LIKE))}
-            divided = self._divided([example[c] for c in number], tuple([c.key for c in number]), number)
+            divided = self._divided(
+                [example[c] for c in number], tuple([c.key for c in number]), number
+            )
             self.kept.divided = divided
-        class_of = np.array([divided.number[c] if (c := line.of_class) is not None else -1 for line in self.lines], dtype=np.int64)
+        class_of = np.array(
+            [divided.number[c] if (c := line.of_class) is not None else -1 for line in self.lines],
+            dtype=np.int64,
+        )
         return class_of[self.group_of], divided
 
-    def _divided(self, example: Sequence[Line], keys: tuple[str, ...], number: Mapping[Class, int]) -> Divided:
-        """Classes of which these are examples, and a division of theirs, but for how many jobs they have and who shares."""
+    def _divided(
+        self, example: Sequence[Line], keys: tuple[str, ...], number: Mapping[Class, int]
+    ) -> Divided:
+        """Classes of which these are examples, and a division of theirs, but for how many jobs they
+        have and who shares.
+        """
         groups, columns = tuple([line.group for line in example]), self.columns
         entities, entity = self._entities(groups)
         type_of = {c.gpu_type: i for i, c in enumerate(columns) if not c.spread}
@@ -186,7 +236,11 @@ class _Builder:
             gpus=frozen(self.ground.gpus.astype(np.float64)),
             columns=columns,
             column_type=_ints([type_of[c.gpu_type] for c in columns]),
-            rates=frozen(np.array([line.row for line in example], dtype=np.float64).reshape(len(groups), len(columns))),
+            rates=frozen(
+                np.array([line.row for line in example], dtype=np.float64).reshape(
+                    len(groups), len(columns)
+                )
+            ),
             count=_ints([0] * len(groups)),
             scale=_ints([g.gpus for g in groups]),
             weight=frozen(np.array([g.weight for g in groups], dtype=np.float64)),
@@ -204,7 +258,9 @@ class _Builder:
     def _pairs(self, divided: Divided, count: Ints) -> tuple[Ints, Floats]:
         partners = PARTNERS if self.asked.jobs or self.asked.queues else None
         rates = divided.division.rates
-        pairs, pair_rates = pair_rows(self.snapshot, self.ground, divided.groups, count, self.columns, rates, partners)
+        pairs, pair_rates = pair_rows(
+            self.snapshot, self.ground, divided.groups, count, self.columns, rates, partners
+        )
         return frozen(pairs), frozen(pair_rates)
 
 

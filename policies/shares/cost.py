@@ -1,12 +1,14 @@
 """The least cost per progress, in two forms, and SLOs (Gavel, section 4.2).
 
-    paper       max  sum_m throughput(m, X) / throughput(m, X_fastest)  /  sum_m,j cost_j s_m X[m, j]
+    paper       max  sum_m throughput(m, X) / throughput(m, X_fastest)  /  sum_m,j cost_j s_m X[m,
+    j]
     published   max  sum_m,j T[m, j] X[m, j] / cost_j               (as the authors' program has it)
     s.t.        throughput(m, X) >= steps_m / SLO_m  and  >= floor * throughput(m, X_isolated)
 
-The first is linear-fractional. By Charnes and Cooper: with y = t X every constraint's bound is multiplied by t, the cost of y is
-set to that of the whole cluster, and the numerator is maximised: one program. A ratio is best where only the cheapest progress is
-made, so without a floor most jobs starve. A pair's GPUs are paid for once.
+The first is linear-fractional. By Charnes and Cooper: with y = t X every constraint's bound is
+multiplied by t, the cost of y is set to that of the whole cluster, and the numerator is maximised:
+one program. A ratio is best where only the cheapest progress is made, so without a floor most jobs
+starve. A pair's GPUs are paid for once.
 """
 
 from __future__ import annotations
@@ -39,21 +41,29 @@ class CostForm(Enum):
 
 @dataclass(frozen=True)
 class Slos:
-    """Of each class, float64[M]: `steps` left to a job and the seconds `left_s` until it should have ended (inf: no SLO)."""
+    """Of each class, float64[M]: `steps` left to a job and the seconds `left_s` until it should
+    have ended (inf: no SLO).
+    """
 
     steps: Floats
     left_s: Floats
 
     @property
     def rates(self) -> Floats:
-        """float64[M]: steps/s that a job needs; 0 where it has no SLO or nothing left to do, inf where its time is over."""
-        needed = np.divide(self.steps, self.left_s, out=np.full(len(self.steps), inf), where=self.left_s > 0.0)
+        """float64[M]: steps/s that a job needs; 0 where it has no SLO or nothing left to do, inf
+        where its time is over.
+        """
+        needed = np.divide(
+            self.steps, self.left_s, out=np.full(len(self.steps), inf), where=self.left_s > 0.0
+        )
         return np.where(self.steps > 0.0, needed, 0.0)
 
 
 @dataclass(frozen=True)
 class CostShares(Shares):
-    """Shares of least cost; `dropped` are the classes whose SLO can no longer be met beside the others', and was left out."""
+    """Shares of least cost; `dropped` are the classes whose SLO can no longer be met beside the
+    others', and was left out.
+    """
 
     dropped: tuple[int, ...] = ()
 
@@ -69,9 +79,10 @@ def min_cost(
 ) -> CostShares:
     """Shares of the most progress per cost; the objective is that of the form.
 
-    `cost` float64[T] of a GPU of each type for a unit of time. `floor`, from 0 to 1, is the part that each job gets at least of its
-    throughput with 1/n of the cluster. `slos` are met as far as they can be. ValueError where the floor is out of range or a cost
-    is not above 0. Raises SolverFailedError.
+    `cost` float64[T] of a GPU of each type for a unit of time. `floor`, from 0 to 1, is the part
+    that each job gets at least of its throughput with 1/n of the cluster. `slos` are met as far as
+    they can be. ValueError where the floor is out of range or a cost is not above 0. Raises
+    SolverFailedError.
     """
     if not 0.0 <= floor <= 1.0 or (cost <= 0.0).any():
         raise ValueError("a floor is from 0 to 1, costs are above 0")
@@ -79,14 +90,18 @@ def min_cost(
     dropped: Ints = np.zeros(0, dtype=np.int64)
     if slos is not None:
         dropped = _missed(division, needed, slos.rates, method)
-        needed = np.maximum(needed, np.where(np.isin(np.arange(len(needed)), dropped), 0.0, slos.rates))
+        needed = np.maximum(
+            needed, np.where(np.isin(np.arange(len(needed)), dropped), 0.0, slos.rates)
+        )
     solve = _best_ratio if form is CostForm.PAPER else _best_sum
     shares = solve(division, division.usage.T @ cost, needed, method)
     return CostShares(shares.alone, shares.paired, shares.objective, tuple(dropped.tolist()))
 
 
 def _missed(division: Division, floors: Floats, rates: Floats, method: Method | None) -> Ints:
-    """Classes whose SLO cannot be met: not even alone, or not beside the others' with the least sum of missing parts."""
+    """Classes whose SLO cannot be met: not even alone, or not beside the others' with the least sum
+    of missing parts.
+    """
     program = Program(division)
     possible = rates <= program.places.best_rates
     wanted = np.flatnonzero((rates > 0.0) & possible)
@@ -98,7 +113,9 @@ def _missed(division: Division, floors: Floats, rates: Floats, method: Method | 
     missing = program.add_columns(part, np.zeros(len(goals)), np.ones(len(goals)))
     program.maximise(-division.count[wanted].astype(np.float64), missing)
     program.solve(method)
-    return np.sort(np.concatenate([np.flatnonzero(~possible), wanted[program.values[missing] > MISSING]]))
+    return np.sort(
+        np.concatenate([np.flatnonzero(~possible), wanted[program.values[missing] > MISSING]])
+    )
 
 
 def _best_sum(division: Division, cost: Floats, needed: Floats, method: Method | None) -> Shares:
@@ -112,7 +129,9 @@ def _best_sum(division: Division, cost: Floats, needed: Floats, method: Method |
 
 
 def _best_ratio(division: Division, cost: Floats, needed: Floats, method: Method | None) -> Shares:
-    """The paper's form, by Charnes and Cooper; of all shares with the best ratio those that use the most time."""
+    """The paper's form, by Charnes and Cooper; of all shares with the best ratio those that use the
+    most time.
+    """
     program = Program(division)
     if not program.places.size:
         return idle(division)
@@ -130,11 +149,16 @@ def _best_ratio(division: Division, cost: Floats, needed: Floats, method: Method
 
 
 def _stretched(program: Program, needed: Floats) -> int:
-    """Multiply the bounds of the feasible set, and what is needed, by a column t; returns its index."""
+    """Multiply the bounds of the feasible set, and what is needed, by a column t; returns its
+    index.
+    """
     division, needs = program.division, program.add_throughputs(inverse(needed), 0.0)
     limited = np.concatenate([program.class_rows, program.type_rows])
     limits = np.concatenate([division.count, division.gpus]).astype(np.float64)
-    rows, bounds = np.concatenate([limited, needs]), np.concatenate([limits, np.full(len(needs), HELD)])
+    rows, bounds = (
+        np.concatenate([limited, needs]),
+        np.concatenate([limits, np.full(len(needs), HELD)]),
+    )
     program.bound_rows(limited, np.full(len(limited), -inf), np.zeros(len(limited)))
     return program.add_column(rows, -bounds)
 

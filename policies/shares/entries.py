@@ -1,4 +1,6 @@
-"""Sparse matrices by their nonzeros, and where a division's time can be given: the columns of its linear programs."""
+"""Sparse matrices by their nonzeros, and where a division's time can be given: the columns of its
+linear programs.
+"""
 
 from __future__ import annotations
 
@@ -14,7 +16,9 @@ from policies.snapshot import Floats, Ints
 
 @dataclass(frozen=True, slots=True)
 class Entries:
-    """Nonzeros of a matrix: value[i] stands in row[i] and column[i]; what stands twice in a place adds up."""
+    """Nonzeros of a matrix: value[i] stands in row[i] and column[i]; what stands twice in a place
+    adds up.
+    """
 
     row: Ints
     column: Ints
@@ -28,7 +32,10 @@ class Entries:
     @classmethod
     def joined(cls, *parts: Entries) -> Entries:
         """The sum of matrices."""
-        rows, columns = np.concatenate([p.row for p in parts]), np.concatenate([p.column for p in parts])
+        rows, columns = (
+            np.concatenate([p.row for p in parts]),
+            np.concatenate([p.column for p in parts]),
+        )
         return cls(rows, columns, np.concatenate([p.value for p in parts]))
 
     def below(self, rows: int) -> Entries:
@@ -41,26 +48,35 @@ class Entries:
         return Entries(self.row[kept], self.column[kept], self.value[kept] * factor[self.row[kept]])
 
     def packed(self, majors: int, by_rows: bool) -> tuple[Ints, Ints, Floats]:
-        """(starts, indices, values) of the compressed rows (`by_rows`) or columns, of which there are `majors`."""
+        """(starts, indices, values) of the compressed rows (`by_rows`) or columns, of which there
+        are `majors`.
+        """
         major, minor = (self.row, self.column) if by_rows else (self.column, self.row)
         order = np.lexsort((minor, major))
         major, minor, value = major[order], minor[order], self.value[order]
-        first = np.flatnonzero(np.append(True, (major[1:] != major[:-1]) | (minor[1:] != minor[:-1]))[: len(major)])
+        first = np.flatnonzero(
+            np.append(True, (major[1:] != major[:-1]) | (minor[1:] != minor[:-1]))[: len(major)]
+        )
         if len(first) < len(major):
             major, minor, value = major[first], minor[first], np.add.reduceat(value, first)
-        starts = np.concatenate([[0], np.cumsum(np.bincount(major, minlength=majors))[:-1]]).astype(np.int64)
+        starts = np.concatenate([[0], np.cumsum(np.bincount(major, minlength=majors))[:-1]]).astype(
+            np.int64
+        )
         return starts[:majors], minor, value
 
 
 @dataclass(frozen=True)
 class Places:
-    """Where time can be given: one variable for each class and column in which its jobs run, then one for each pair and column in
-    which both its jobs do; columns of types that have no GPU are left out.
+    """Where time can be given: one variable for each class and column in which its jobs run, then
+    one for each pair and column in which both its jobs do; columns of types that have no GPU are
+    left out.
 
-    `of`, `column` int64[A] say whose and where the former are, `pair`, `pair_column` int64[B] the latter.
+    `of`, `column` int64[A] say whose and where the former are, `pair`, `pair_column` int64[B] the
+    latter.
 
-    A pair of one class needs two jobs: with n >= 2 of them, w in such pairs (2 w / n of each job's time) can be had whenever the
-    class's total, these pairs counted twice, is at most n - spread evenly over the n (n - 1) / 2 pairs of jobs.
+    A pair of one class needs two jobs: with n >= 2 of them, w in such pairs (2 w / n of each job's
+    time) can be had whenever the class's total, these pairs counted twice, is at most n - spread
+    evenly over the n (n - 1) / 2 pairs of jobs.
     """
 
     division: Division
@@ -76,12 +92,16 @@ class Places:
         of, column = np.nonzero((division.rates > 0.0) & there)
         first, second = division.pairs.T
         enough = (first != second) | (division.count[first] >= 2)
-        pair, pair_column = np.nonzero((division.pair_rates > 0.0).all(axis=2) & enough[:, None] & there)
+        pair, pair_column = np.nonzero(
+            (division.pair_rates > 0.0).all(axis=2) & enough[:, None] & there
+        )
         return cls(division, of, column, pair, pair_column)
 
     @cached_property
     def best_rates(self) -> Floats:
-        """float64[M]: steps/s of a job where it runs fastest, alone or beside another; 0 where it can run nowhere."""
+        """float64[M]: steps/s of a job where it runs fastest, alone or beside another; 0 where it
+        can run nowhere.
+        """
         best = np.zeros(len(self.division.count))
         np.maximum.at(best, self.throughputs.row, self.throughputs.value)
         return frozen(best)
@@ -109,7 +129,9 @@ class Places:
     @cached_property
     def times(self) -> Entries:
         """[M, A + B]: time of the jobs of each class; a pair within a class takes that of two."""
-        return self._by_class(np.ones(len(self.of)), np.ones(len(self.pair)), np.ones(len(self.pair)))
+        return self._by_class(
+            np.ones(len(self.of)), np.ones(len(self.pair)), np.ones(len(self.pair))
+        )
 
     @cached_property
     def throughputs(self) -> Entries:
@@ -120,7 +142,11 @@ class Places:
     def _by_class(self, alone: Floats, first: Floats, second: Floats) -> Entries:
         pairs, at = self.division.pairs[self.pair], len(self.of) + np.arange(len(self.pair))
         rows = np.concatenate([self.of, pairs[:, 0], pairs[:, 1]])
-        return Entries(rows, np.concatenate([np.arange(len(self.of)), at, at]), np.concatenate([alone, first, second]))
+        return Entries(
+            rows,
+            np.concatenate([np.arange(len(self.of)), at, at]),
+            np.concatenate([alone, first, second]),
+        )
 
     @cached_property
     def gpus(self) -> Entries:
@@ -130,7 +156,9 @@ class Places:
         return Entries(types, places, taken[types, places])
 
     def sums(self, per_class: Floats) -> Floats:
-        """float64[A + B]: what a unit of time in each place adds to sum_m per_class[m] * throughput of all jobs of m together."""
+        """float64[A + B]: what a unit of time in each place adds to sum_m per_class[m] * throughput
+        of all jobs of m together.
+        """
         weighted = self.throughputs.of_rows(per_class)
         return added(weighted.column, weighted.value, self.size)
 

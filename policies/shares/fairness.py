@@ -2,8 +2,9 @@
 
     max min_m  s_m / w_m * throughput(m, X) / throughput(m, X_equal)
 
-The least is as high as it can be; of those who could have more nothing is said. `fill` gives what is left over to whom it brings
-most, `water_filling.fair_shares` by the same rule again, until nobody could have more.
+The least is as high as it can be; of those who could have more nothing is said. `fill` gives what
+is left over to whom it brings most, `water_filling.fair_shares` by the same rule again, until
+nobody could have more.
 """
 
 from __future__ import annotations
@@ -15,7 +16,8 @@ from policies.snapshot import Floats
 
 
 def fairness(division: Division, *, fill: bool = False, method: Method | None = None) -> Shares:
-    """Shares of the highest least normalised throughput, which is their objective. Jobs that can run nowhere do not count.
+    """Shares of the highest least normalised throughput, which is their objective. Jobs that can
+    run nowhere do not count.
 
     Raises SolverFailedError.
     """
@@ -23,5 +25,7 @@ def fairness(division: Division, *, fill: bool = False, method: Method | None = 
 
 
 def fair_scaling(division: Division) -> Floats:
-    """float64[M]: s_m / throughput(m, X_equal), which makes throughputs of unlike jobs comparable; 0 for jobs that cannot run."""
+    """float64[M]: s_m / throughput(m, X_equal), which makes throughputs of unlike jobs comparable;
+    0 for jobs that cannot run.
+    """
     return division.scale * inverse(division.equal_rates)

@@ -1,12 +1,15 @@
-"""Finish-time fairness (Themis; Gavel, section 4.2): nobody ends much later than he would with 1/n of the cluster to himself.
+"""Finish-time fairness (Themis; Gavel, section 4.2): nobody ends much later than he would with 1/n
+of the cluster to himself.
 
-    min max_m rho_m,    rho_m = (t_m + steps_m / throughput(m, X)) / D_m,    D_m = t_iso_m + steps_m / throughput(m, X_isolated)
+    min max_m rho_m,    rho_m = (t_m + steps_m / throughput(m, X)) / D_m,    D_m = t_iso_m + steps_m
+    / throughput(m, X_isolated)
 
-With T_m = throughput(m, X) * D_m / steps_m and a_m = t_m / D_m this is rho_m = a_m + 1 / T_m, and for u = 1 / rho it asks for
-T_m >= g_m(u) = u / (1 - a_m u), convex and rising in u up to its pole 1 / a_m. The paper bisects on rho. Here g is replaced by its
-tangent at some u: one linear program, whose highest u is no lower than the true one. Taking the tangent there again is Newton's
-method from above: it falls towards the optimum, quadratically, and never leaves where g is defined. Each program's shares say how
-low rho is with them, so both sides of the optimum are known.
+With T_m = throughput(m, X) * D_m / steps_m and a_m = t_m / D_m this is rho_m = a_m + 1 / T_m, and
+for u = 1 / rho it asks for T_m >= g_m(u) = u / (1 - a_m u), convex and rising in u up to its pole 1
+/ a_m. The paper bisects on rho. Here g is replaced by its tangent at some u: one linear program,
+whose highest u is no lower than the true one. Taking the tangent there again is Newton's method
+from above: it falls towards the optimum, quadratically, and never leaves where g is defined. Each
+program's shares say how low rho is with them, so both sides of the optimum are known.
 """
 
 from __future__ import annotations
@@ -28,8 +31,9 @@ STEPS = 100
 SLACK = 1e-12
 """Part of what was reached that is not asked for again: it is only feasible up to rounding."""
 MARGIN = 1e-9
-"""Part of the wall clock that each job is asked to have beside what it needs: a solver may miss times by some 1e-10, the tolerance
-that it is given, and of a job that needs little more than that this is not little.
+"""Part of the wall clock that each job is asked to have beside what it needs: a solver may miss
+times by some 1e-10, the tolerance that it is given, and of a job that needs little more than that
+this is not little.
 """
 HALVINGS = 60
 """Of the interval in which the first tangent is sought."""
@@ -37,8 +41,8 @@ HALVINGS = 60
 
 @dataclass(frozen=True)
 class Times:
-    """Of each class, float64[M]: `steps` left to a job, `elapsed_s` since it began (t_m), `isolated_s` since it would have begun
-    with 1/n of the cluster to itself (t_iso_m).
+    """Of each class, float64[M]: `steps` left to a job, `elapsed_s` since it began (t_m),
+    `isolated_s` since it would have begun with 1/n of the cluster to itself (t_iso_m).
     """
 
     steps: Floats
@@ -47,12 +51,19 @@ class Times:
 
 
 def finish_time_fairness(
-    division: Division, times: Times, *, precision: float = 1e-6, fill: bool = True, method: Method | None = None
+    division: Division,
+    times: Times,
+    *,
+    precision: float = 1e-6,
+    fill: bool = True,
+    method: Method | None = None,
 ) -> Shares:
-    """Shares whose highest rho, their objective, is within `precision` of the lowest possible, as a part of it.
+    """Shares whose highest rho, their objective, is within `precision` of the lowest possible, as a
+    part of it.
 
-    Jobs without steps left and jobs that can run nowhere do not count; the objective is 0 where no job does. With `fill`, time that
-    this leaves over goes to whom it brings most. Raises SolverFailedError.
+    Jobs without steps left and jobs that can run nowhere do not count; the objective is 0 where no
+    job does. With `fill`, time that this leaves over goes to whom it brings most. Raises
+    SolverFailedError.
     """
     search = _Search(division, times)
     if not len(search.of):
@@ -65,8 +76,9 @@ def finish_time_fairness(
 
 
 def isolated_rates(division: Division) -> Floats:
-    """float64[M]: throughput(m, X_isolated): steps/s of a job with 1/n of each type's GPUs to itself, n the number of all jobs; its
-    s_m GPUs share them, and it never has more than all its time.
+    """float64[M]: throughput(m, X_isolated): steps/s of a job with 1/n of each type's GPUs to
+    itself, n the number of all jobs; its s_m GPUs share them, and it never has more than all its
+    time.
     """
     jobs = max(int(division.count.sum()), 1)
     part = division.gpus / jobs / division.scale[:, None]
@@ -75,7 +87,9 @@ def isolated_rates(division: Division) -> Floats:
 
 
 class _Search:
-    """Newton's method on u = 1 / rho. Arrays are over the classes that count: `age` is a_m, `best` the highest T_m."""
+    """Newton's method on u = 1 / rho. Arrays are over the classes that count: `age` is a_m, `best`
+    the highest T_m.
+    """
 
     def __init__(self, division: Division, times: Times) -> None:
         rates, isolated = Places.of_division(division).best_rates, isolated_rates(division)
@@ -87,7 +101,9 @@ class _Search:
         self.best = self.per * rates[self.of]
 
     def narrow(self, precision: float, method: Method | None) -> None:
-        """Find the highest u, to this part of it; leaves the program of the last tangent, solved."""
+        """Find the highest u, to this part of it; leaves the program of the last tangent,
+        solved.
+        """
         self.highest = float((self.best / (1.0 + self.age * self.best)).min())
         self.lowest, self.at = 0.0, self._start()
         for _ in range(STEPS):
@@ -96,15 +112,24 @@ class _Search:
             if self.highest - self.lowest <= precision * self.highest:
                 return
             self.at = self.highest
-        raise SolverFailedError(f"finish-time fairness is still between {1 / self.highest} and {1 / max(self.lowest, 1e-300)}")
+        raise SolverFailedError(
+            f"finish-time fairness is still between {1 / self.highest} and"
+            f" {1 / max(self.lowest, 1e-300)}"
+        )
 
     def _start(self) -> float:
-        """The u at which all GPUs are just enough if each job runs where it takes the least of their time: near the optimum."""
+        """The u at which all GPUs are just enough if each job runs where it takes the least of
+        their time: near the optimum.
+        """
         low, high = 0.0, self.highest
         cost = self.division.count[self.of] * self.division.scale[self.of] / self.best
         for _ in range(HALVINGS):
             u = (low + high) / 2.0
-            low, high = (u, high) if (cost * self._needed(u)).sum() <= self.division.gpus.sum() else (low, u)
+            low, high = (
+                (u, high)
+                if (cost * self._needed(u)).sum() <= self.division.gpus.sum()
+                else (low, u)
+            )
         return high
 
     def _needed(self, u: float) -> Floats:
@@ -112,13 +137,19 @@ class _Search:
         return u / (1.0 - self.age * u)
 
     def _tangent(self, method: Method | None) -> float:
-        """The highest u = at * (1 + d) with T_m / g_m(at) >= 1 + d / (1 - a_m at) for every class."""
+        """The highest u = at * (1 + d) with T_m / g_m(at) >= 1 + d / (1 - a_m at) for every
+        class.
+        """
         per = np.zeros(len(self.division.count))
         per[self.of] = self.per / self._needed(self.at)
         self.scaled = Scaled(self.division, per, unit=1.0)
         ones, program = np.ones(len(self.of)), self.scaled.program
-        program.bound_rows(self.scaled.rows, ones + MARGIN * self.scaled.best, np.full(len(self.of), inf))
-        self.further = program.add_column(self.scaled.rows, -ones / (1.0 - self.age * self.at), lower=-1.0)
+        program.bound_rows(
+            self.scaled.rows, ones + MARGIN * self.scaled.best, np.full(len(self.of), inf)
+        )
+        self.further = program.add_column(
+            self.scaled.rows, -ones / (1.0 - self.age * self.at), lower=-1.0
+        )
         program.maximise(np.ones(1), np.array([self.further]))
         return self.at * (1.0 + program.solve(method))
 
@@ -134,7 +165,9 @@ class _Search:
     def fill(self) -> None:
         """Give what is left to whom it brings most, with no rho above what was reached."""
         program = self.scaled.program
-        enough = np.minimum(self._needed(self.lowest) + MARGIN * self.best, self._scaled_throughputs())
+        enough = np.minimum(
+            self._needed(self.lowest) + MARGIN * self.best, self._scaled_throughputs()
+        )
         held = enough / self._needed(self.at) * (1.0 - SLACK)
         program.bound_columns(np.array([self.further]), np.zeros(1), np.zeros(1))
         program.bound_rows(self.scaled.rows, held, np.full(len(self.of), inf))

@@ -1,4 +1,6 @@
-"""What training may have: nodes and their devices without those that profile runs, unknown jobs and jobs that stay outside hold."""
+"""What training may have: nodes and their devices without those that profile runs, unknown jobs and
+jobs that stay outside hold.
+"""
 
 from __future__ import annotations
 
@@ -34,7 +36,9 @@ class Condition:
     demand: Demand = NOTHING
 
     def of_rank(self, ranks: int) -> dict[str, float]:
-        """What one of so many processes uses of its node, as `policies.judge.rank_demand` counts it; only what is above 0."""
+        """What one of so many processes uses of its node, as `policies.judge.rank_demand` counts
+        it; only what is above 0.
+        """
         units, cores, memory_gb, resources = self.demand
         times = max(1, ceil(units / ranks))
         amounts = (("cores", cores), ("memory_gb", memory_gb), *resources)
@@ -45,8 +49,8 @@ class Condition:
 class Ground:
     """The nodes that take training, with what may be given away there.
 
-    `devices[n]` ids of node n; `types` GPU types with any, sorted, `type_of[n]` their number (-1: nothing of this type may be
-    given); `busy[n]` devices in use by what is not decided about.
+    `devices[n]` ids of node n; `types` GPU types with any, sorted, `type_of[n]` their number (-1:
+    nothing of this type may be given); `busy[n]` devices in use by what is not decided about.
     """
 
     nodes: tuple[NodeView, ...]
@@ -61,10 +65,14 @@ class Ground:
         return {n.id: i for i, n in enumerate(self.nodes)}
 
     def going_on(self, nodes: tuple[NodeView, ...], busy: tuple[int, ...]) -> Ground:
-        """The same nodes with the same devices to give, as their views and what is in use of them are now."""
+        """The same nodes with the same devices to give, as their views and what is in use of them
+        are now.
+        """
         after = Ground(nodes, self.devices, busy, self.types, self.type_of)
         known = vars(self)
-        vars(after).update({name: known[name] for name in ("index", "sizes", "gpus") if name in known})
+        vars(after).update(
+            {name: known[name] for name in ("index", "sizes", "gpus") if name in known}
+        )
         return after
 
     @cached_property
@@ -96,42 +104,65 @@ class Ground:
         if not condition.types and not condition.labels and not demand:
             return (True,) * len(self.nodes)
         signature = (frozenset(condition.types), frozenset(condition.labels))
-        return tuple(admits(signature, n.gpu_type, frozenset(n.labels)) and _has(n, demand) for n in self.nodes)
+        return tuple(
+            admits(signature, n.gpu_type, frozenset(n.labels)) and _has(n, demand)
+            for n in self.nodes
+        )
 
 
 @dataclass(frozen=True, slots=True)
 class Outside:
-    """Running jobs that are not decided about, and by row those on a draining node that may stay if there is no room elsewhere."""
+    """Running jobs that are not decided about, and by row those on a draining node that may stay if
+    there is no room elsewhere.
+    """
 
     stay: tuple[Stay, ...]
     fallback: Mapping[int, Stay]
 
 
 def outside_of(snapshot: Snapshot, waiting: Mapping[int, Waiting]) -> Outside:
-    """Who stays outside of the decision. A job launched at this very moment does not: it has its part, on its own devices."""
+    """Who stays outside of the decision. A job launched at this very moment does not: it has its
+    part, on its own devices.
+    """
     if len(_training(snapshot)) == len(snapshot.nodes):
         return Outside((), {})
     pinned, fallback = stays(snapshot, waiting, never_touch=False)
     by_id = snapshot.node_by_id
-    return Outside(tuple(s for s in pinned if not all(by_id[seat.node].takes_training for seat in s.run.ranks)), fallback)
+    return Outside(
+        tuple(
+            s for s in pinned if not all(by_id[seat.node].takes_training for seat in s.run.ranks)
+        ),
+        fallback,
+    )
 
 
 def ground_of(snapshot: Snapshot, outside: Outside) -> Ground:
     """What the others may have."""
     at = _training(snapshot)
-    nodes = snapshot.nodes if len(at) == len(snapshot.nodes) else tuple([snapshot.nodes[i] for i in at])
+    nodes = (
+        snapshot.nodes if len(at) == len(snapshot.nodes) else tuple([snapshot.nodes[i] for i in at])
+    )
     looks = _looks(snapshot, nodes)
     devices, busy = tuple([look.free for look in looks]), tuple([look.busy for look in looks])
     if outside.stay:
         held = _held(outside.stay)
         staying = [held.get(node.id, set()) for node in nodes]
-        devices = tuple([tuple([d for d in free if d not in of]) for free, of in zip(devices, staying, strict=True)])
+        devices = tuple(
+            [
+                tuple([d for d in free if d not in of])
+                for free, of in zip(devices, staying, strict=True)
+            ]
+        )
         busy = tuple([in_use + len(of) for in_use, of in zip(busy, staying, strict=True)])
     return _ground(snapshot, nodes, devices, busy)
 
 
-def _ground(snapshot: Snapshot, nodes: tuple[NodeView, ...], devices: Given, busy: tuple[int, ...]) -> Ground:
-    """These nodes with these devices; what follows of the devices is kept while the same are given."""
+def _ground(
+    snapshot: Snapshot, nodes: tuple[NodeView, ...], devices: Given, busy: tuple[int, ...]
+) -> Ground:
+    """These nodes with these devices; what follows of the devices is kept while the same are
+    given.
+    """
     kept: Ground | None = snapshot.standing.get("ground")
     if kept is not None and kept.devices == devices:
         return kept.going_on(nodes, busy)
@@ -145,13 +176,17 @@ def _ground(snapshot: Snapshot, nodes: tuple[NodeView, ...], devices: Given, bus
 def _training(snapshot: Snapshot) -> tuple[int, ...]:
     """Places of the nodes that take training."""
     if "training" not in snapshot.standing:
-        snapshot.standing["training"] = tuple(i for i, n in enumerate(snapshot.nodes) if n.takes_training)
+        snapshot.standing["training"] = tuple(
+            i for i, n in enumerate(snapshot.nodes) if n.takes_training
+        )
     found: tuple[int, ...] = snapshot.standing["training"]
     return found
 
 
 class _Look(NamedTuple):
-    """A node as it was when it was looked at: its view, who held its devices (None where one was not known), `free_and_busy`."""
+    """A node as it was when it was looked at: its view, who held its devices (None where one was
+    not known), `free_and_busy`.
+    """
 
     node: NodeView
     holders: frozenset[str] | None
@@ -166,7 +201,9 @@ class _Look(NamedTuple):
 
 
 def _looks(snapshot: Snapshot, nodes: tuple[NodeView, ...]) -> list[_Look]:
-    """A look at each node; anew only where its view is not as in the round before, or a holder was or is not known."""
+    """A look at each node; anew only where its view is not as in the round before, or a holder was
+    or is not known.
+    """
     ids, known = snapshot.jobs.columns.ids, snapshot.jobs.position
     before: tuple[tuple[str, ...], list[_Look]] | None = snapshot.standing.get("looks")
     if before is None:
@@ -174,9 +211,13 @@ def _looks(snapshot: Snapshot, nodes: tuple[NodeView, ...]) -> list[_Look]:
     else:
         same_jobs = before[0] == ids
         looks = [
-            look
-            if look.node is node and (of := look.holders) is not None and (same_jobs or of <= known.keys())
-            else _Look.at(node, known)
+            (
+                look
+                if look.node is node
+                and (of := look.holders) is not None
+                and (same_jobs or of <= known.keys())
+                else _Look.at(node, known)
+            )
             for look, node in zip(before[1], nodes, strict=True)
         ]
     snapshot.standing["looks"] = ids, looks
@@ -208,7 +249,9 @@ def largest(ground: Ground, admitted: Sequence[bool]) -> list[int]:
 
 
 def widest(ground: Ground, admitted: Sequence[bool]) -> list[int]:
-    """By type: the devices that all admitted nodes give together; 0 where fewer than two give any."""
+    """By type: the devices that all admitted nodes give together; 0 where fewer than two give
+    any.
+    """
     total, nodes = [0] * len(ground.types), [0] * len(ground.types)
     for size, of, may in zip(ground.sizes, ground.type_of, admitted, strict=True):
         if may and of >= 0 and size:

@@ -1,7 +1,9 @@
-"""What is kept between rounds: the shares, and what each row has received since they were made. Plain data in the plan's memory.
+"""What is kept between rounds: the shares, and what each row has received since they were made.
+Plain data in the plan's memory.
 
-A *row* is a class, or after all classes a pair of them; an *entry* is a row on a column in which it has a share. Times of a row are
-those of all its jobs (pairs) together: with a share of 2.5 two or three of its jobs run there at any time.
+A *row* is a class, or after all classes a pair of them; an *entry* is a row on a column in which it
+has a share. Times of a row are those of all its jobs (pairs) together: with a share of 2.5 two or
+three of its jobs run there at any time.
 """
 
 from __future__ import annotations
@@ -23,8 +25,10 @@ SMALLEST_SHARE = 1e-6
 
 MOST_AHEAD = 1.0
 MOST_BEHIND = 10.0
-"""Rounds that a row may be ahead of its share, or behind it, when shares are made anew: what it had because nobody else wanted it,
-or could not have for want of a node, is not held against anybody for longer."""
+"""Rounds that a row may be ahead of its share, or behind it, when shares are made anew: what it had
+because nobody else wanted it, or could not have for want of a node, is not held against anybody for
+longer.
+"""
 
 VERSION = 1
 """Of what is kept."""
@@ -41,17 +45,20 @@ CHANGES = {*TOLD, "received_s"}
 NOBODY = -1
 
 Levels: TypeAlias = Mapping[str, Mapping[str, float]]
-"""By job, and GPU type: what its class mates had received when it came in after them. Plain data, never written to."""
+"""By job, and GPU type: what its class mates had received when it came in after them. Plain data,
+never written to.
+"""
 
 
 @dataclass(frozen=True)
 class Ledger:
-    """n entries: `names` (key of the row, column), `row` int64[n] and `column` int64[n] their numbers now (NOBODY: not there any
-    more), `share` float64[n] X, `received_s` float64[n] since `made_s`, `ahead_s` float64[n] by how much the row was ahead of its
-    share then (below 0: behind).
+    """n entries: `names` (key of the row, column), `row` int64[n] and `column` int64[n] their
+    numbers now (NOBODY: not there any more), `share` float64[n] X, `received_s` float64[n] since
+    `made_s`, `ahead_s` float64[n] by how much the row was ahead of its share then (below 0:
+    behind).
 
-    `policy` whose shares these are, `division` the fingerprint of what was divided; `seen_s`: up to when `received_s` counts;
-    `round_end_s`: when the turns given out end.
+    `policy` whose shares these are, `division` the fingerprint of what was divided; `seen_s`: up to
+    when `received_s` counts; `round_end_s`: when the turns given out end.
     """
 
     policy: str
@@ -84,17 +91,24 @@ class Ledger:
         owed: Floats = self.share * (now_s - self.made_s) - self.received_s - self.ahead_s
         return owed
 
-    def after(self, now_s: float, running: Iterable[tuple[int, int, float]], level: Levels) -> Ledger:
-        """The ledger now; `running` are (row, column, since when) of everything that runs, `level` who stands level with whom."""
+    def after(
+        self, now_s: float, running: Iterable[tuple[int, int, float]], level: Levels
+    ) -> Ledger:
+        """The ledger now; `running` are (row, column, since when) of everything that runs, `level`
+        who stands level with whom.
+        """
         received, entries, seen_s = self.received_s.tolist(), self.entry, self.seen_s
         for row, column, since_s in running:
             entry = entries.get((row, column))
             if entry is not None:
                 received[entry] += max(0.0, now_s - (since_s if since_s > seen_s else seen_s))
-        return self.going_on(received_s=frozen(np.array(received, dtype=np.float64)), seen_s=now_s, level=level)
+        return self.going_on(
+            received_s=frozen(np.array(received, dtype=np.float64)), seen_s=now_s, level=level
+        )
 
     def going_on(self, **changed: Any) -> Ledger:
-        """The ledger of the same entries with other times; what has been worked out of its rows and columns goes on.
+        """The ledger of the same entries with other times; what has been worked out of its rows and
+        columns goes on.
 
         TypeError for what is no field, or one that says which entries there are.
         """
@@ -122,18 +136,23 @@ class Ledger:
 
 @dataclass(frozen=True, slots=True)
 class Kept:
-    """A ledger as it was given away in a round: while its very `entries` come back, they need not be read."""
+    """A ledger as it was given away in a round: while its very `entries` come back, they need not
+    be read.
+    """
 
     entries: object
     classes: Classed
     ledger: Ledger
 
 
-def from_memory(memory: Mapping[str, Any], policy: str, classes: Classed, kept: Kept | None = None) -> Ledger | None:
-    """The ledger that this policy's plan kept, with the numbers that its rows have now; None where there is none.
+def from_memory(
+    memory: Mapping[str, Any], policy: str, classes: Classed, kept: Kept | None = None
+) -> Ledger | None:
+    """The ledger that this policy's plan kept, with the numbers that its rows have now; None where
+    there is none.
 
-    `kept`: that of the round before, if that was here. Only its entries are believed, and only if they are the same object: whoever
-    changes a memory writes new ones.
+    `kept`: that of the round before, if that was here. Only its entries are believed, and only if
+    they are the same object: whoever changes a memory writes new ones.
     """
     if (memory.get("policy"), memory.get("version")) != (policy, VERSION):
         return None
@@ -146,7 +165,9 @@ def from_memory(memory: Mapping[str, Any], policy: str, classes: Classed, kept: 
     return Ledger(
         policy=policy,
         row=frozen(np.array([row_of.get(key, NOBODY) for key, _ in names], dtype=np.int64)),
-        column=frozen(np.array([column_of.get(column, NOBODY) for _, column in names], dtype=np.int64)),
+        column=frozen(
+            np.array([column_of.get(column, NOBODY) for _, column in names], dtype=np.int64)
+        ),
         **entries,
         **told,
     )
@@ -160,21 +181,36 @@ def _read(entries: Sequence[Sequence[Any]]) -> dict[str, Any]:
 
 
 def opened(
-    policy: str, division: str, classes: Classed, shares: Shares, now_s: float, round_s: float, before: Ledger | None
+    policy: str,
+    division: str,
+    classes: Classed,
+    shares: Shares,
+    now_s: float,
+    round_s: float,
+    before: Ledger | None,
 ) -> Ledger:
-    """A new ledger for shares just made of this division (its fingerprint); rows that had one before take along how they stood.
+    """A new ledger for shares just made of this division (its fingerprint); rows that had one
+    before take along how they stood.
 
-    Time received counts from now on (Gavel, section 5). Were nothing taken along, then with events in every round whoever has a
-    small share would always be the one who is owed least, and never run.
+    Time received counts from now on (Gavel, section 5). Were nothing taken along, then with events
+    in every round whoever has a small share would always be the one who is owed least, and never
+    run.
     """
     row, column, share = _entries(shares)
     columns, keys = tuple(classes.column_of), classes.row_keys
-    names = tuple([(keys[r], columns[c]) for r, c in zip(row.tolist(), column.tolist(), strict=True)])
-    ahead_s = np.zeros(len(row)) if before is None else _taken_along(names, share, before, now_s, round_s)
+    names = tuple(
+        [(keys[r], columns[c]) for r, c in zip(row.tolist(), column.tolist(), strict=True)]
+    )
+    ahead_s = (
+        np.zeros(len(row)) if before is None else _taken_along(names, share, before, now_s, round_s)
+    )
     return Ledger(
-        policy=policy, division=division, made_s=now_s, seen_s=now_s, round_end_s=now_s if before is None else before.round_end_s,
-        objective=shares.objective, names=names, row=frozen(row), column=frozen(column), share=frozen(share),
-        received_s=frozen(np.zeros(len(row))), ahead_s=frozen(ahead_s), level={} if before is None else before.level,
+        policy=policy, division=division, made_s=now_s, seen_s=now_s,
+        round_end_s=now_s if before is None else before.round_end_s,
+        objective=shares.objective, names=names, row=frozen(row), column=frozen(column),
+        share=frozen(share),
+        received_s=frozen(np.zeros(len(row))), ahead_s=frozen(ahead_s),
+        level={} if before is None else before.level,
     )  # fmt: skip
 
 
@@ -185,7 +221,9 @@ def _entries(shares: Shares) -> tuple[Ints, Ints, Floats]:
     return row, column, table[row, column]
 
 
-def _taken_along(names: Sequence[tuple[str, str]], share: Floats, before: Ledger, now_s: float, round_s: float) -> Floats:
+def _taken_along(
+    names: Sequence[tuple[str, str]], share: Floats, before: Ledger, now_s: float, round_s: float
+) -> Floats:
     stood = dict(zip(before.names, (-before.owed_s(now_s)).tolist(), strict=True))
     ahead = np.array([stood.get(name, 0.0) for name in names], dtype=np.float64)
     unit = round_s * np.maximum(share, 1.0)

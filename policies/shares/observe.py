@@ -1,4 +1,6 @@
-"""From a snapshot to what shares are made of: who takes part, what there is to divide, how fast each class is on it."""
+"""From a snapshot to what shares are made of: who takes part, what there is to divide, how fast
+each class is on it.
+"""
 
 from __future__ import annotations
 
@@ -24,8 +26,9 @@ __all__ = ["Asked", "Observed", "division_of", "in_order"]
 class Observed:
     """A snapshot as share policies look at it.
 
-    `rows` int64[E]: rows of the jobs that take part: all but those that must wait whatever the capacity (`waiting`, by row) and
-    those that stay where they are without being decided about (`outside`). `classes` has their division, `ground` the nodes.
+    `rows` int64[E]: rows of the jobs that take part: all but those that must wait whatever the
+    capacity (`waiting`, by row) and those that stay where they are without being decided about
+    (`outside`). `classes` has their division, `ground` the nodes.
     """
 
     snapshot: Snapshot
@@ -56,7 +59,9 @@ class Observed:
         return {(a, b): p for p, (a, b) in enumerate(self.division.pairs.tolist())}
 
     def number(self, name: str) -> Floats:
-        """float64[M]: a numeric column of the first job of each class; for divisions in which every job is one."""
+        """float64[M]: a numeric column of the first job of each class; for divisions in which every
+        job is one.
+        """
         first = np.array([members[0] for members in self.classes.members], dtype=np.int64)
         return self.snapshot.jobs.columns.numbers[name][self.rows[first]]
 
@@ -69,8 +74,9 @@ def in_order(a: int, b: int) -> tuple[int, int]:
 def division_of(snapshot: Snapshot, asked: Asked = PLAIN) -> Observed:
     """What this snapshot has to divide.
 
-    A job takes part with `gpus_min` GPUs. One of weight 0, or that can run nowhere now, has no claim: it is in no class, and has
-    what is left over. Just launched jobs take part; jobs that stay on nodes which take nothing new do not, nor do their GPUs.
+    A job takes part with `gpus_min` GPUs. One of weight 0, or that can run nowhere now, has no
+    claim: it is in no class, and has what is left over. Just launched jobs take part; jobs that
+    stay on nodes which take nothing new do not, nor do their GPUs.
     """
     waiting = not_eligible(snapshot)
     outside = outside_of(snapshot, waiting)
@@ -78,4 +84,6 @@ def division_of(snapshot: Snapshot, asked: Asked = PLAIN) -> Observed:
     decided = waiting.keys() | {stay.row for stay in outside.stay}
     rows = np.arange(len(snapshot.jobs), dtype=np.int64)
     rows = frozen(np.delete(rows, sorted(decided)) if decided else rows)
-    return Observed(snapshot, rows, classed(snapshot, ground, rows, asked), ground, outside, waiting)
+    return Observed(
+        snapshot, rows, classed(snapshot, ground, rows, asked), ground, outside, waiting
+    )

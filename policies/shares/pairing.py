@@ -1,4 +1,6 @@
-"""Which pairs of classes are worth a row: jobs that do more side by side on GPUs than by taking turns (Gavel, section 3.1)."""
+"""Which pairs of classes are worth a row: jobs that do more side by side on GPUs than by taking
+turns (Gavel, section 3.1).
+"""
 
 from __future__ import annotations
 
@@ -11,21 +13,30 @@ from policies.snapshot import Bools, Floats, Ints
 
 
 def with_pairs(
-    division: Division, kind: Ints, beside: Floats, sharing: Bools, *, least: float = 1.0, partners: int | None = None
+    division: Division,
+    kind: Ints,
+    beside: Floats,
+    sharing: Bools,
+    *,
+    least: float = 1.0,
+    partners: int | None = None,
 ) -> Division:
     """The division with every pair of its classes that is worth a row, in the order of the classes.
 
-    `kind` int64[M] is each class's row in `beside` float64[K, K, C]: steps/s of a job of the first kind beside one of the second,
-    on the GPUs of each column; 0 where unknown or impossible. `sharing` bool[M]: whether its jobs may share. Both jobs must have
-    the same scale factor, a pair within a class two jobs. A pair is worth it in the columns where the sum of both jobs'
+    `kind` int64[M] is each class's row in `beside` float64[K, K, C]: steps/s of a job of the first
+    kind beside one of the second, on the GPUs of each column; 0 where unknown or impossible.
+    `sharing` bool[M]: whether its jobs may share. Both jobs must have the same scale factor, a pair
+    within a class two jobs. A pair is worth it in the columns where the sum of both jobs'
     throughputs, each to its own alone there, is above `least`; in others its rates are 0.
 
-    With `partners`, a pair is left out if for neither class it is among so many best: for divisions of jobs, whose pairs grow
-    quadratically. The optimum may then be lower.
+    With `partners`, a pair is left out if for neither class it is among so many best: for divisions
+    of jobs, whose pairs grow quadratically. The optimum may then be lower.
     """
     first, second = _candidates(division, sharing)
     rates = np.stack([beside[kind[first], kind[second]], beside[kind[second], kind[first]]], axis=2)
-    gain = _gain(rates[..., 0], division.rates[first]) + _gain(rates[..., 1], division.rates[second])
+    gain = _gain(rates[..., 0], division.rates[first]) + _gain(
+        rates[..., 1], division.rates[second]
+    )
     best = gain.max(axis=1, initial=-np.inf)
     kept = best > least
     if partners is not None:
@@ -38,20 +49,24 @@ def _candidates(division: Division, sharing: Bools) -> tuple[Ints, Ints]:
     """Pairs of classes that are willing, of one scale factor, and of jobs enough."""
     of = np.flatnonzero(sharing)
     first, second = (of[side] for side in np.triu_indices(len(of)))
-    fits = (division.scale[first] == division.scale[second]) & ((first != second) | (division.count[first] >= 2))
+    fits = (division.scale[first] == division.scale[second]) & (
+        (first != second) | (division.count[first] >= 2)
+    )
     return first[fits], second[fits]
 
 
 def _gain(together: Floats, alone: Floats) -> Floats:
-    """A job's throughput beside another, to its own alone; -inf where it cannot run in one of these ways: no sum is worth that."""
+    """A job's throughput beside another, to its own alone; -inf where it cannot run in one of these
+    ways: no sum is worth that.
+    """
     ratio: Floats = np.full(together.shape, -np.inf)
     np.divide(together, alone, out=ratio, where=(together > 0.0) & (alone > 0.0))
     return ratio
 
 
 def among_best(first: Ints, second: Ints, gain: Floats, classes: int, partners: int) -> Bools:
-    """Whether a pair is among the best `partners` of one of its classes; of equals those next in the order of classes, in a ring,
-    so that like jobs do not all choose the same.
+    """Whether a pair is among the best `partners` of one of its classes; of equals those next in
+    the order of classes, in a ring, so that like jobs do not all choose the same.
     """
     owner, other = np.concatenate([first, second]), np.concatenate([second, first])
     order = np.lexsort(((other - owner) % classes, -np.concatenate([gain, gain]), owner))

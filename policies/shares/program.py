@@ -1,11 +1,14 @@
-"""The feasible set of every share policy as one linear program, solved by HiGHS (Gavel, eq. 1-3 and space sharing, section 3.1).
+"""The feasible set of every share policy as one linear program, solved by HiGHS (Gavel, eq. 1-3 and
+space sharing, section 3.1).
 
-    sum over places of class m of its time (twice where a pair has two of its jobs)  <=  count_m    for every class m
-    sum over places of (GPUs of type j taken) * time                                 <=  N_j        for every GPU type j
+    sum over places of class m of its time (twice where a pair has two of its jobs)  <=  count_m
+    for every class m
+    sum over places of (GPUs of type j taken) * time                                 <=  N_j
+    for every GPU type j
     time                                                                             >=  0
 
-A policy adds its objective, and rows and columns of its own. The model is kept: after `solve` its costs, bounds and coefficients
-may be changed, and the next `solve` starts from the last basis.
+A policy adds its objective, and rows and columns of its own. The model is kept: after `solve` its
+costs, bounds and coefficients may be changed, and the next `solve` starts from the last basis.
 """
 
 from __future__ import annotations
@@ -31,11 +34,13 @@ DUST = 1e-9
 PRICED = 1e-9
 """A dual below this may be an error of rounding."""
 MOST = 1e12
-"""Largest coefficient of a throughput. One this large asks for a part of the time that no solver tells from none (`DUST`); HiGHS
-refuses those from 1e15 on.
+"""Largest coefficient of a throughput. One this large asks for a part of the time that no solver
+tells from none (`DUST`); HiGHS refuses those from 1e15 on.
 """
 MANY_CLASSES = 500
-"""From how many classes on the interior point is the faster way to the first basis of a max-min program."""
+"""From how many classes on the interior point is the faster way to the first basis of a max-min
+program.
+"""
 
 
 class Method(Enum):
@@ -52,8 +57,9 @@ OPTIONS: Mapping[str, Any] = {
     "primal_feasibility_tolerance": 1e-10,
     "dual_feasibility_tolerance": 1e-10,
 }
-"""Presolving costs these programs more than it saves. The primal simplex (4) goes on from a basis that a changed cost or a loosened
-constraint leaves feasible, here several times faster than the dual. Tolerances are tighter than HiGHS' own: shares may be small.
+"""Presolving costs these programs more than it saves. The primal simplex (4) goes on from a basis
+that a changed cost or a loosened constraint leaves feasible, here several times faster than the
+dual. Tolerances are tighter than HiGHS' own: shares may be small.
 """
 
 CAREFUL: Mapping[str, Any] = {**OPTIONS, "presolve": "choose", "simplex_strategy": 1}
@@ -63,8 +69,9 @@ CAREFUL: Mapping[str, Any] = {**OPTIONS, "presolve": "choose", "simplex_strategy
 class Program:
     """The linear program of a division, which maximises.
 
-    Its first columns are the division's `places`; `class_rows` and `type_rows` its first rows. Every method that changes the model
-    raises SolverFailedError where HiGHS refuses, which only wrong shapes or infinite coefficients make it do.
+    Its first columns are the division's `places`; `class_rows` and `type_rows` its first rows.
+    Every method that changes the model raises SolverFailedError where HiGHS refuses, which only
+    wrong shapes or infinite coefficients make it do.
     """
 
     def __init__(self, division: Division) -> None:
@@ -85,62 +92,103 @@ class Program:
         starts, index, value = entries.packed(self.places.size, by_rows=False)
         nothing, endless = np.zeros(self.places.size), np.full(self.places.size, inf)
         self._rows, self._columns = len(upper), self.places.size
-        model = (self._columns, self._rows, len(value), int(highspy.MatrixFormat.kColwise), -1, 0.0)  # -1: maximise
+        model = (
+            self._columns,
+            self._rows,
+            len(value),
+            int(highspy.MatrixFormat.kColwise),
+            -1,
+            0.0,
+        )  # -1: maximise
         bounds = (nothing, nothing, endless, np.full(len(upper), -inf), upper)
         integrality = np.zeros(self.places.size, dtype=np.int32)
-        self._check(self._highs.passModel(*model, *bounds, _short(starts), _short(index), value, integrality), "the model")
+        self._check(
+            self._highs.passModel(
+                *model, *bounds, _short(starts), _short(index), value, integrality
+            ),
+            "the model",
+        )
 
     def add_rows(self, entries: Entries, lower: Floats, upper: Floats | None = None) -> Ints:
-        """New rows lower <= entries @ columns <= upper (None: no upper bound), one for each bound; returns their indices."""
+        """New rows lower <= entries @ columns <= upper (None: no upper bound), one for each bound;
+        returns their indices.
+        """
         starts, index, value = entries.packed(len(lower), by_rows=True)
         above = np.full(len(lower), inf) if upper is None else upper
-        added = self._highs.addRows(len(lower), lower, above, len(value), _short(starts), _short(index), value)
+        added = self._highs.addRows(
+            len(lower), lower, above, len(value), _short(starts), _short(index), value
+        )
         self._check(added, "rows")
         self._rows += len(lower)
         return np.arange(self._rows - len(lower), self._rows)
 
     def add_throughputs(self, per: Floats, lower: float) -> Ints:
-        """New rows per_m * throughput of a job of m >= lower, one for each class with per_m > 0, in their order; their indices.
+        """New rows per_m * throughput of a job of m >= lower, one for each class with per_m > 0, in
+        their order; their indices.
 
-        A `per` with which a coefficient would be above MOST is as low as that takes: more is asked for, but less than DUST.
+        A `per` with which a coefficient would be above MOST is as low as that takes: more is asked
+        for, but less than DUST.
         """
         scaled = self.places.throughputs.of_rows(self.bounded(per) / self.division.count)
         row = np.cumsum(per > 0.0) - 1
-        return self.add_rows(Entries(row[scaled.row], scaled.column, scaled.value), np.full(int((per > 0.0).sum()), lower))
+        return self.add_rows(
+            Entries(row[scaled.row], scaled.column, scaled.value),
+            np.full(int((per > 0.0).sum()), lower),
+        )
 
     def bounded(self, per: Floats) -> Floats:
-        """float64[M]: factors of throughputs that come to no more than MOST where a job is fastest."""
+        """float64[M]: factors of throughputs that come to no more than MOST where a job is
+        fastest.
+        """
         best = self.places.best_rates
         most: Floats = np.divide(MOST, best, out=np.full(len(best), inf), where=best > 0.0)
         return np.asarray(np.minimum(per, most), dtype=np.float64)
 
-    def add_columns(self, entries: Entries, lower: Floats, upper: Floats, cost: float = 0.0) -> Ints:
-        """New columns, one for each bound, with these entries (`column` counted from the first of them); returns their indices."""
+    def add_columns(
+        self, entries: Entries, lower: Floats, upper: Floats, cost: float = 0.0
+    ) -> Ints:
+        """New columns, one for each bound, with these entries (`column` counted from the first of
+        them); returns their indices.
+        """
         starts, index, value = entries.packed(len(lower), by_rows=False)
         costs = np.full(len(lower), cost)
-        added = self._highs.addCols(len(lower), costs, lower, upper, len(value), _short(starts), _short(index), value)
+        added = self._highs.addCols(
+            len(lower), costs, lower, upper, len(value), _short(starts), _short(index), value
+        )
         self._check(added, "columns")
         self._columns += len(lower)
         return np.arange(self._columns - len(lower), self._columns)
 
-    def add_column(self, rows: Ints, values: Floats, lower: float = 0.0, upper: float = inf, cost: float = 0.0) -> int:
+    def add_column(
+        self, rows: Ints, values: Floats, lower: float = 0.0, upper: float = inf, cost: float = 0.0
+    ) -> int:
         """A new column with these values in these rows; returns its index."""
         entries = Entries(rows, np.zeros(len(rows), dtype=np.int64), values)
         return int(self.add_columns(entries, np.array([lower]), np.array([upper]), cost)[0])
 
     def maximise(self, costs: Floats, columns: Ints | None = None) -> None:
-        """Make the sum of costs * columns the objective; without `columns` the costs are those of the places. All others cost 0."""
+        """Make the sum of costs * columns the objective; without `columns` the costs are those of
+        the places. All others cost 0.
+        """
         whole = np.zeros(self._columns)
         whole[np.arange(self.places.size) if columns is None else columns] = costs
-        self._check(self._highs.changeColsCost(self._columns, _short(np.arange(self._columns)), whole), "the objective")
+        self._check(
+            self._highs.changeColsCost(self._columns, _short(np.arange(self._columns)), whole),
+            "the objective",
+        )
 
     def bound_rows(self, rows: Ints, lower: Floats, upper: Floats) -> None:
         """Change the bounds of rows."""
-        self._check(self._highs.changeRowsBounds(len(rows), _short(rows), lower, upper), "bounds of rows")
+        self._check(
+            self._highs.changeRowsBounds(len(rows), _short(rows), lower, upper), "bounds of rows"
+        )
 
     def bound_columns(self, columns: Ints, lower: Floats, upper: Floats) -> None:
         """Change the bounds of columns."""
-        self._check(self._highs.changeColsBounds(len(columns), _short(columns), lower, upper), "bounds of columns")
+        self._check(
+            self._highs.changeColsBounds(len(columns), _short(columns), lower, upper),
+            "bounds of columns",
+        )
 
     def change(self, rows: Ints, column: int, values: Floats) -> None:
         """Change the coefficients of a column in some rows."""
@@ -150,9 +198,9 @@ class Program:
     def solve(self, method: Method | None = None) -> float:
         """Solve to optimality and return the objective.
 
-        Without a method: simplex from the last basis, and where there is none the interior point if classes are many. What finds
-        no optimum is tried again from nothing, as HiGHS itself would begin. Raises SolverFailedError where that is none within
-        TOLERANCE.
+        Without a method: simplex from the last basis, and where there is none the interior point if
+        classes are many. What finds no optimum is tried again from nothing, as HiGHS itself would
+        begin. Raises SolverFailedError where that is none within TOLERANCE.
         """
         large = len(self.class_rows) >= MANY_CLASSES and not self._solved
         status = self._run(method or (Method.INTERIOR if large else Method.SIMPLEX), OPTIONS)
@@ -161,21 +209,37 @@ class Program:
             status = self._run(Method.SIMPLEX, CAREFUL)
         self._solved = status == highspy.HighsModelStatus.kOptimal
         if not self._solved:
-            raise SolverFailedError(f"a linear program of {self._size} ended as {self._highs.modelStatusToString(status)}")
+            raise SolverFailedError(
+                f"a linear program of {self._size} ended as"
+                f" {self._highs.modelStatusToString(status)}"
+            )
         info = self._highs.getInfo()
         self._read = self._highs.getSolution()
-        if not (info.max_primal_infeasibility <= TOLERANCE and isfinite(info.objective_function_value)):
-            raise SolverFailedError(f"a linear program of {self._size} broke a bound by {info.max_primal_infeasibility:.3g}")
+        if not (
+            info.max_primal_infeasibility <= TOLERANCE and isfinite(info.objective_function_value)
+        ):
+            raise SolverFailedError(
+                f"a linear program of {self._size} broke a bound by"
+                f" {info.max_primal_infeasibility:.3g}"
+            )
         return float(info.objective_function_value)
 
     def keep_optimum(self) -> None:
-        """Bound the program to its optima, so that a second objective chooses among them: what has a price stays at its bound.
+        """Bound the program to its optima, so that a second objective chooses among them: what has
+        a price stays at its bound.
 
-        By complementary slackness that is all of them and nothing else. The basis stays feasible, whatever was rounded.
+        By complementary slackness that is all of them and nothing else. The basis stays feasible,
+        whatever was rounded.
         """
         model, found = self._highs.getLp(), self._read
         for duals, values, below, above, bound in (
-            (found.col_dual, found.col_value, model.col_lower_, model.col_upper_, self.bound_columns),
+            (
+                found.col_dual,
+                found.col_value,
+                model.col_lower_,
+                model.col_upper_,
+                self.bound_columns,
+            ),
             (found.row_dual, found.row_value, model.row_lower_, model.row_upper_, self.bound_rows),
         ):
             priced = np.flatnonzero(np.abs(np.array(duals)) > PRICED)
@@ -203,7 +267,9 @@ class Program:
         return np.array(self._read.col_value)
 
     def duals(self, rows: Ints) -> Floats:
-        """float64: by how much the objective would grow with the bound of each row in the last solution."""
+        """float64: by how much the objective would grow with the bound of each row in the last
+        solution.
+        """
         return np.array(self._read.row_dual)[rows]
 
     def throughputs(self) -> Floats:
@@ -214,14 +280,20 @@ class Program:
     def shares(self, objective: float, unit: float = 1.0, dust: float = DUST) -> Shares:
         """The last solution divided by `unit`, as shares.
 
-        Raises SolverFailedError where it breaks a constraint by more than TOLERANCE. What is then still below 0, or not above it by
-        more than `dust` for each of a class's jobs, becomes 0: a mechanism must not start a job for what is an error of rounding.
+        Raises SolverFailedError where it breaks a constraint by more than TOLERANCE. What is then
+        still below 0, or not above it by more than `dust` for each of a class's jobs, becomes 0: a
+        mechanism must not start a job for what is an error of rounding.
         """
         time = self.values[: self.places.size] / unit
         found = self._spread(time, objective)
         if not (broken := excess(found, self.division)) <= TOLERANCE:
-            raise SolverFailedError(f"the solution of a linear program of {self._size} breaks a constraint by {broken:.3g}")
-        jobs = np.concatenate([self.division.count[self.places.of], self.division.count[self.places.pair_class]])
+            raise SolverFailedError(
+                f"the solution of a linear program of {self._size} breaks a constraint by"
+                f" {broken:.3g}"
+            )
+        jobs = np.concatenate(
+            [self.division.count[self.places.of], self.division.count[self.places.pair_class]]
+        )
         return self._spread(np.where(time <= dust * jobs, 0.0, time), objective)
 
     def _spread(self, time: Floats, objective: float) -> Shares:
@@ -237,7 +309,9 @@ def _short(index: Ints) -> NDArray[np.int32]:
 
 
 def time_of(shares: Shares, division: Division) -> Floats:
-    """float64[M]: time of all jobs of each class, alone and beside others; a pair within a class takes that of two."""
+    """float64[M]: time of all jobs of each class, alone and beside others; a pair within a class
+    takes that of two.
+    """
     total: Floats = shares.alone.sum(axis=1)
     for side in (0, 1) if len(division.pairs) else ():
         np.add.at(total, division.pairs[:, side], shares.paired.sum(axis=1))
@@ -254,8 +328,8 @@ def gpus_of(shares: Shares, division: Division) -> Floats:
 
 
 def excess(shares: Shares, division: Division) -> float:
-    """The most by which shares break a constraint of the feasible set, relative to its bound where that is above 1; 0 if none, NaN
-    where shares are no numbers.
+    """The most by which shares break a constraint of the feasible set, relative to its bound where
+    that is above 1; 0 if none, NaN where shares are no numbers.
     """
     over = (
         (time_of(shares, division) - division.count) / np.maximum(division.count, 1),

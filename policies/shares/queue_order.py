@@ -14,18 +14,23 @@ from policies.snapshot import Floats, Ints
 
 
 def first_in_first_out(division: Division, place: Ints, *, method: Method | None = None) -> Shares:
-    """Shares that maximise sum_m throughput(m, X) / throughput(m, X_fastest) * (M - place_m), which is their objective.
+    """Shares that maximise sum_m throughput(m, X) / throughput(m, X_fastest) * (M - place_m), which
+    is their objective.
 
-    `place` int64[M]: of a class's jobs in the queue, from 0; M is the number of all jobs. Raises SolverFailedError.
+    `place` int64[M]: of a class's jobs in the queue, from 0; M is the number of all jobs. Raises
+    SolverFailedError.
     """
     return best_total(division, _queue_value(division, place), method)
 
 
-def shortest_job_first(division: Division, steps: Floats, *, method: Method | None = None) -> Shares:
-    """Shares under which the job that can end soonest does, and others follow in that order as in a queue.
+def shortest_job_first(
+    division: Division, steps: Floats, *, method: Method | None = None
+) -> Shares:
+    """Shares under which the job that can end soonest does, and others follow in that order as in a
+    queue.
 
-    `steps` float64[M] left to each job of a class; the objective is the sum of the queue. Jobs that can run nowhere come last.
-    Raises SolverFailedError.
+    `steps` float64[M] left to each job of a class; the objective is the sum of the queue. Jobs that
+    can run nowhere come last. Raises SolverFailedError.
     """
     soonest = np.where(division.fastest_rates > 0.0, steps * inverse(division.fastest_rates), inf)
     place = np.empty(len(steps), dtype=np.int64)

@@ -16,21 +16,27 @@ from policies.snapshot import Floats, Ints, JobColumns
 LARGEST_CODE = 2**62
 
 MANY_JOBS = 1000
-"""From so many on jobs are grouped column by column in operations on arrays; fewer are looked up one by one in less time."""
+"""From so many on jobs are grouped column by column in operations on arrays; fewer are looked up
+one by one in less time.
+"""
 
 NO_CONDITION = Condition()
 
 What: TypeAlias = tuple[str, int, float, tuple[str, ...], tuple[str, ...], tuple[Any, ...]]
-"""All that tells a job apart: kind, GPUs, weight, allowed types, labels; and what `USUAL` has, () where nothing of that is told."""
+"""All that tells a job apart: kind, GPUs, weight, allowed types, labels; and what `USUAL` has, ()
+where nothing of that is told.
+"""
 
 
 @dataclass(frozen=True, slots=True)
 class Asked:
     """What a policy's division distinguishes.
 
-    `spread`: time on several nodes has columns of its own, where kinds know how fast they are there. `pairs`: jobs that may share
-    devices have rows together. `teams`: classes are of one team, the entity; with `users` of one of its users, an entity each.
-    `queues`: of these teams every job is a class of its own, and users are not told apart. `jobs`: every job of all teams is.
+    `spread`: time on several nodes has columns of its own, where kinds know how fast they are
+    there. `pairs`: jobs that may share devices have rows together. `teams`: classes are of one
+    team, the entity; with `users` of one of its users, an entity each. `queues`: of these teams
+    every job is a class of its own, and users are not told apart. `jobs`: every job of all teams
+    is.
     """
 
     spread: bool = False
@@ -46,10 +52,11 @@ PLAIN = Asked()
 
 
 class Told(NamedTuple):
-    """What tells E jobs apart, by column, to be compared; () for a column by which they are not told apart.
+    """What tells E jobs apart, by column, to be compared; () for a column by which they are not
+    told apart.
 
-    `gpus` int64[E] and `weight` float64[E] as bytes: compared at once. `demands` is empty where nobody uses anything but GPUs,
-    `ids` where likeness counts, `queued` where nobody is in a queue.
+    `gpus` int64[E] and `weight` float64[E] as bytes: compared at once. `demands` is empty where
+    nobody uses anything but GPUs, `ids` where likeness counts, `queued` where nobody is in a queue.
     """
 
     kinds: tuple[str, ...]
@@ -69,14 +76,27 @@ class Told(NamedTuple):
         """Of the jobs in these rows."""
         others, gpus, weight = columns.others, columns.counts["gpus_min"], columns.numbers["weight"]
         if len(rows) == len(columns.ids):
-            at, kinds, types, labels = None, columns.kinds, others["allowed_types"], others["labels"]
+            at, kinds, types, labels = (
+                None,
+                columns.kinds,
+                others["allowed_types"],
+                others["labels"],
+            )
         else:
             at, gpus, weight = rows.tolist(), gpus[rows], weight[rows]
-            kinds, types, labels = (_taken(of, at) for of in (columns.kinds, others["allowed_types"], others["labels"]))
+            kinds, types, labels = (
+                _taken(of, at) for of in (columns.kinds, others["allowed_types"], others["labels"])
+            )
         demands = () if columns.gpus_only else _demands(columns, rows.tolist())
         shares = _taken(others["may_share"], at) if asked.pairs else ()
-        plain = cls(kinds, gpus.tobytes(), weight.tobytes(), types, labels, shares=shares, demands=demands)
-        return plain._with_owners(columns, at, asked) if asked.teams or asked.jobs or asked.queues or asked.users else plain
+        plain = cls(
+            kinds, gpus.tobytes(), weight.tobytes(), types, labels, shares=shares, demands=demands
+        )
+        return (
+            plain._with_owners(columns, at, asked)
+            if asked.teams or asked.jobs or asked.queues or asked.users
+            else plain
+        )
 
     def _with_owners(self, columns: JobColumns, at: list[int] | None, asked: Asked) -> Told:
         ids, teams = _taken(columns.ids, at), _taken(columns.others["team"], at)
@@ -85,7 +105,9 @@ class Told(NamedTuple):
             ids=ids if asked.jobs else (),
             teams=teams if asked.teams else (),
             queued=tuple([job if team in asked.queues else "" for job, team in queued]),
-            users=_users(_taken(columns.others["user"], at), teams, asked.queues) if asked.users else (),
+            users=_users(_taken(columns.others["user"], at), teams, asked.queues)
+            if asked.users
+            else (),
         )
 
     @property
@@ -94,7 +116,9 @@ class Told(NamedTuple):
         return len(self.kinds) >= MANY_JOBS
 
     def groups(self) -> tuple[list[What], Ints]:
-        """(what the jobs of each group are, int64[E] the group of each job), in a few operations on arrays."""
+        """(what the jobs of each group are, int64[E] the group of each job), in a few operations on
+        arrays.
+        """
         first, group_of = self._grouped()
         return self._jobs(first), group_of
 
@@ -106,14 +130,24 @@ class Told(NamedTuple):
         """What these jobs are; None for all of them."""
         gpus, weight = (of if at is None else of[at] for of in (self._gpus, self._weight))
         kinds, types, labels = (_taken(of, at) for of in (self.kinds, self.types, self.labels))
-        return list(zip(kinds, gpus.tolist(), weight.tolist(), types, labels, self._rest(at), strict=False))
+        return list(
+            zip(kinds, gpus.tolist(), weight.tolist(), types, labels, self._rest(at), strict=False)
+        )
 
     def _rest(self, at: list[int] | None) -> Iterable[tuple[Any, ...]]:
-        """Of these jobs what few policies ask for; () for each, without end, where nothing of it is told."""
+        """Of these jobs what few policies ask for; () for each, without end, where nothing of it is
+        told.
+        """
         columns = (self.teams, self.shares, self.demands, self.queued, self.users)
         if not any(columns):
             return repeat(())
-        return zip(*[_taken(of, at) if of else repeat(usual) for of, usual in zip(columns, USUAL, strict=True)], strict=False)
+        return zip(
+            *[
+                _taken(of, at) if of else repeat(usual)
+                for of, usual in zip(columns, USUAL, strict=True)
+            ],
+            strict=False,
+        )
 
     @property
     def _gpus(self) -> Ints:
@@ -125,7 +159,16 @@ class Told(NamedTuple):
 
     def _grouped(self) -> tuple[list[int], Ints]:
         """(a job of each group, int64[E] the group of each job)."""
-        texts = (self.kinds, self.types, self.labels, self.teams, self.shares, self.demands, self.queued, self.users)
+        texts = (
+            self.kinds,
+            self.types,
+            self.labels,
+            self.teams,
+            self.shares,
+            self.demands,
+            self.queued,
+            self.users,
+        )
         codes = [_codes(values) for values in texts if values]
         codes += [_number_codes(values) for values in (self._gpus, self._weight)]
         size, code = 1, np.zeros(len(self.kinds), dtype=np.int64)
@@ -139,14 +182,20 @@ class Told(NamedTuple):
 
 
 USUAL = ("", False, NOTHING, "", "")
-"""Team, whether it shares, demand, itself in a queue, user: of a job that is not told apart by them."""
+"""Team, whether it shares, demand, itself in a queue, user: of a job that is not told apart by
+them.
+"""
 
 
 def group_of(what: What) -> Group:
     """The group of jobs that are this; a device is shared by two jobs of one GPU each."""
     kind, gpus, weight, types, labels, rest = what
     team, shares, demand, job, user = rest or USUAL
-    condition = Condition(types, labels, demand) if types or labels or demand is not NOTHING else NO_CONDITION
+    condition = (
+        Condition(types, labels, demand)
+        if types or labels or demand is not NOTHING
+        else NO_CONDITION
+    )
     return Group(kind, gpus, weight, team, shares and gpus == 1, condition, job, user)
 
 
@@ -170,7 +219,9 @@ def _codes(values: tuple[Hashable, ...]) -> tuple[int, Any]:
     number = {value: i for i, value in enumerate(dict.fromkeys(values))}
     if len(number) <= 1:
         return 1, 0
-    return len(number), np.fromiter(map(number.__getitem__, values), dtype=np.int64, count=len(values))
+    return len(number), np.fromiter(
+        map(number.__getitem__, values), dtype=np.int64, count=len(values)
+    )
 
 
 def _number_codes(values: Ints | Floats) -> tuple[int, Any]:

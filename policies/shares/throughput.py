@@ -1,4 +1,6 @@
-"""The highest sum of throughputs, each to the fastest of its job (Gavel, section 4.2; with normalised throughputs)."""
+"""The highest sum of throughputs, each to the fastest of its job (Gavel, section 4.2; with
+normalised throughputs).
+"""
 
 from __future__ import annotations
 
@@ -9,7 +11,8 @@ from policies.snapshot import Floats
 
 
 def total_throughput(division: Division, *, method: Method | None = None) -> Shares:
-    """Shares that maximise sum_m throughput(m, X) / throughput(m, X_fastest) over all jobs, which is their objective.
+    """Shares that maximise sum_m throughput(m, X) / throughput(m, X_fastest) over all jobs, which
+    is their objective.
 
     Raises SolverFailedError.
     """
@@ -17,7 +20,8 @@ def total_throughput(division: Division, *, method: Method | None = None) -> Sha
 
 
 def best_total(division: Division, value: Floats, method: Method | None = None) -> Shares:
-    """Shares that maximise the sum over all jobs of value[m] * throughput(m, X). Raises SolverFailedError.
+    """Shares that maximise the sum over all jobs of value[m] * throughput(m, X). Raises
+    SolverFailedError.
 
     Without a method by the simplex, which is quicker here than for the lowest of many throughputs.
     """

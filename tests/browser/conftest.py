@@ -45,13 +45,19 @@ def grace(browser: Browser, server: Server, cookies: dict[str, StorageState]) ->
 
 
 @pytest.fixture
-def ada_on_a_phone(browser: Browser, server: Server, cookies: dict[str, StorageState]) -> Iterator[Visitor]:
+def ada_on_a_phone(
+    browser: Browser, server: Server, cookies: dict[str, StorageState]
+) -> Iterator[Visitor]:
     """The member with a narrow window."""
-    yield from visit(browser, server, cookies["ada"], viewport={"width": 390, "height": 844}, has_touch=True)
+    yield from visit(
+        browser, server, cookies["ada"], viewport={"width": 390, "height": 844}, has_touch=True
+    )
 
 
 @pytest.fixture
-def ada_at_night(browser: Browser, server: Server, cookies: dict[str, StorageState]) -> Iterator[Visitor]:
+def ada_at_night(
+    browser: Browser, server: Server, cookies: dict[str, StorageState]
+) -> Iterator[Visitor]:
     """The member whose system is in dark mode."""
     yield from visit(browser, server, cookies["ada"], color_scheme="dark")
 

@@ -1,4 +1,6 @@
-"""Names, reasons and logs that attack: shown as text on every page, under a policy that nothing violates."""
+"""Names, reasons and logs that attack: shown as text on every page, under a policy that nothing
+violates.
+"""
 
 from __future__ import annotations
 
@@ -51,7 +53,16 @@ def assert_harmless(page: Page) -> None:
 def test_texts_of_others_are_only_text(watched: Visitor) -> None:
     ids = watched.server.ids
     job = watched.server.do(MAKE.format(payload=PAYLOAD, running=ids["running"])).strip()
-    for path in ("/", "/?state=failed", f"/jobs/{job}/", f"/submit/?from={job}", "/nodes/", "/timeline/", "/rounds/", "/kinds/"):
+    for path in (
+        "/",
+        "/?state=failed",
+        f"/jobs/{job}/",
+        f"/submit/?from={job}",
+        "/nodes/",
+        "/timeline/",
+        "/rounds/",
+        "/kinds/",
+    ):
         watched.page.goto(watched.server.url + path)
         watched.page.wait_for_load_state("load")
         if path == "/timeline/":
@@ -61,11 +72,24 @@ def test_texts_of_others_are_only_text(watched: Visitor) -> None:
     log = watched.page.get_by_label("Last lines of the log")
     expect(log).to_contain_text("window.pwned=1")
     assert "\x1b" not in (log.text_content() or "")
-    watched.server.do(f"from jobs.models import Job; Job.objects.filter(pk={job!r}).update(name='harmless again')")
+    watched.server.do(
+        f"from jobs.models import Job; Job.objects.filter(pk={job!r}).update(name='harmless again')"
+    )
 
 
 @pytest.mark.parametrize(
-    "path", ["/", "/submit/", "/jobs/{running}/", "/nodes/", "/timeline/", "/rounds/", "/rounds/{round}/", "/kinds/", "/costs/"]
+    "path",
+    [
+        "/",
+        "/submit/",
+        "/jobs/{running}/",
+        "/nodes/",
+        "/timeline/",
+        "/rounds/",
+        "/rounds/{round}/",
+        "/kinds/",
+        "/costs/",
+    ],
 )
 def test_no_page_breaks_the_policy_nor_tries_to(watched: Visitor, path: str) -> None:
     page = watched.page
@@ -74,5 +98,7 @@ def test_no_page_breaks_the_policy_nor_tries_to(watched: Visitor, path: str) -> 
     if path == "/timeline/":
         expect(page.locator("#gantt .bars .point").first).to_be_attached()
         page.locator("#gantt .bars .point path").first.hover(force=True)
-        assert "rgb" in page.evaluate("getComputedStyle(document.querySelector('#gantt .main-svg')).backgroundColor")
+        assert "rgb" in page.evaluate(
+            "getComputedStyle(document.querySelector('#gantt .main-svg')).backgroundColor"
+        )
     assert_harmless(page)

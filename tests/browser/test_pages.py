@@ -1,4 +1,6 @@
-"""Every page in a real browser: it shows what it should, complains of nothing, and leaves a picture."""
+"""Every page in a real browser: it shows what it should, complains of nothing, and leaves a
+picture.
+"""
 
 from __future__ import annotations
 
@@ -24,7 +26,9 @@ def test_login_lets_the_right_password_in_and_says_why_not_otherwise(stranger: V
 
 def test_the_queue_says_for_every_waiting_job_why_it_waits(ada: Visitor) -> None:
     page = ada.open("/", "Queue")
-    expect(page.get_by_text("All GPUs it could use are taken, on alpha held by convnet-digits-large")).to_be_visible()
+    expect(
+        page.get_by_text("All GPUs it could use are taken, on alpha held by convnet-digits-large")
+    ).to_be_visible()
     expect(page.get_by_text("not-for-ada")).to_have_count(0)
     ada.picture("queue")
 
@@ -100,10 +104,13 @@ def test_a_job_page_follows_what_happens_without_a_reload(ada: Visitor) -> None:
     page = ada.open(f"/jobs/{job}/", "convnet-digits-large")
     page.locator("[data-live-status=live]").wait_for()
     ada.server.do(
-        "from clusters.models import Assignment; from tests.builders_pages import a_log\n"
-        f"a_log(Assignment.objects.get(job={job!r}, state='running'), 'a line from afar\\n', offset=10**6)"
+        "from clusters.models import Assignment; from tests.builders_pages import"
+        f" a_log\na_log(Assignment.objects.get(job={job!r}, state='running'), 'a line from"
+        " afar\\n', offset=10**6)"
     )
-    expect(page.get_by_label("Last lines of the log")).to_contain_text("a line from afar", timeout=10_000)
+    expect(page.get_by_label("Last lines of the log")).to_contain_text(
+        "a line from afar", timeout=10_000
+    )
     assert ada.complaints == []
 
 
@@ -152,7 +159,16 @@ def test_kinds_show_what_is_measured_on_which_type(ada: Visitor) -> None:
 
 
 @pytest.mark.parametrize(
-    "path", ["/submit/", "/jobs/{running}/", "/nodes/", "/timeline/", "/rounds/", "/rounds/{round}/", "/kinds/"]
+    "path",
+    [
+        "/submit/",
+        "/jobs/{running}/",
+        "/nodes/",
+        "/timeline/",
+        "/rounds/",
+        "/rounds/{round}/",
+        "/kinds/",
+    ],
 )
 def test_every_page_fits_a_phone(ada_on_a_phone: Visitor, path: str) -> None:
     page = ada_on_a_phone.page
@@ -184,17 +200,24 @@ def test_an_unknown_job_is_answered_with_a_page(ada: Visitor) -> None:
     ada.picture("not-found")
 
 
-def test_operators_say_how_many_jobs_share_a_gpu_and_the_form_keeps_its_shape(grace: Visitor) -> None:
+def test_operators_say_how_many_jobs_share_a_gpu_and_the_form_keeps_its_shape(
+    grace: Visitor,
+) -> None:
     page = grace.open("/nodes/", "Nodes")
     bravo = page.get_by_role("article", name="bravo")
-    label, button = bravo.get_by_text("Jobs per GPU of"), bravo.get_by_role("button", name="Set jobs per GPU of bravo")
+    label, button = (
+        bravo.get_by_text("Jobs per GPU of"),
+        bravo.get_by_role("button", name="Set jobs per GPU of bravo"),
+    )
     for part in (label, button, bravo.get_by_label("Jobs per GPU of bravo", exact=True)):
         box = part.first.bounding_box()
         assert box is not None
         assert box["height"] < 40  # on one line
     bravo.get_by_label("Jobs per GPU of bravo", exact=True).fill("100")
     button.click()
-    expect(page.get_by_text("Jobs per GPU: must be from 1 (shared with nobody) to 16, not 100")).to_be_visible()
+    expect(
+        page.get_by_text("Jobs per GPU: must be from 1 (shared with nobody) to 16, not 100")
+    ).to_be_visible()
     bravo.get_by_label("Jobs per GPU of bravo", exact=True).fill("2")
     button.click()
     expect(page.get_by_text("Up to 2 jobs may now share each GPU of bravo.")).to_be_visible()

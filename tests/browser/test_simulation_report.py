@@ -1,4 +1,6 @@
-"""A study's report as a file on somebody's disk: it draws itself, asks nobody for anything, and fits a phone."""
+"""A study's report as a file on somebody's disk: it draws itself, asks nobody for anything, and
+fits a phone.
+"""
 
 from __future__ import annotations
 
@@ -21,7 +23,11 @@ HOSTILE = "</script><img src=x onerror=alert(1)>"
 def report(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Two policies, one with a hostile label."""
     policies = [{"name": "fifo", "label": HOSTILE}, {"name": "edf"}]
-    return run_study(Study.of(a_study_document(policies=policies)), tmp_path_factory.mktemp("report"), processes=0)
+    return run_study(
+        Study.of(a_study_document(policies=policies)),
+        tmp_path_factory.mktemp("report"),
+        processes=0,
+    )
 
 
 @pytest.fixture
@@ -31,7 +37,9 @@ def said() -> list[str]:
 
 
 @pytest.fixture(params=["wide", "phone", "dark"])
-def page(request: pytest.FixtureRequest, browser: Browser, report: Path, said: list[str]) -> Iterator[Page]:
+def page(
+    request: pytest.FixtureRequest, browser: Browser, report: Path, said: list[str]
+) -> Iterator[Page]:
     """The report, opened as a file on a screen of each sort."""
     scheme: Literal["dark", "light"] = "dark" if request.param == "dark" else "light"
     width = 390 if request.param == "phone" else 1300
@@ -39,7 +47,9 @@ def page(request: pytest.FixtureRequest, browser: Browser, report: Path, said: l
     page = context.new_page()
     page.on("console", lambda message: said.append(message.text))
     page.on("pageerror", lambda error: said.append(str(error)))
-    page.on("request", lambda asked: said.append(asked.url) if asked.url != report.as_uri() else None)
+    page.on(
+        "request", lambda asked: said.append(asked.url) if asked.url != report.as_uri() else None
+    )
     page.goto(report.as_uri())
     yield page
     context.close()
@@ -55,7 +65,9 @@ def test_the_page_is_no_wider_than_its_window(page: Page) -> None:
     assert page.evaluate("document.documentElement.scrollWidth <= window.innerWidth")
 
 
-def test_the_timeline_of_another_policy_is_drawn_when_it_is_chosen(page: Page, said: list[str]) -> None:
+def test_the_timeline_of_another_policy_is_drawn_when_it_is_chosen(
+    page: Page, said: list[str]
+) -> None:
     page.locator("#timeline-choice").select_option(label="edf")
     expect(page.locator("#timeline .point").first).to_be_visible()
     expect(page.locator("thead")).to_contain_text(HOSTILE)

@@ -1,4 +1,6 @@
-"""Simulations and what-if in a real browser: nothing is complained of, and the report draws itself in its frame."""
+"""Simulations and what-if in a real browser: nothing is complained of, and the report draws itself
+in its frame.
+"""
 
 from __future__ import annotations
 
@@ -16,9 +18,13 @@ PATIENCE_MS = 90_000
 
 
 def _drawn(page: Page) -> None:
-    """Wait until the report has drawn its charts in the whole width of its frame; then back to the top."""
+    """Wait until the report has drawn its charts in the whole width of its frame; then back to the
+    top.
+    """
     page.locator("iframe.report").scroll_into_view_if_needed()
-    expect(page.frame_locator("iframe.report").locator(".main-svg").first).to_be_attached(timeout=PATIENCE_MS)
+    expect(page.frame_locator("iframe.report").locator(".main-svg").first).to_be_attached(
+        timeout=PATIENCE_MS
+    )
     page.frames[1].wait_for_function("innerWidth > 300")
     page.evaluate("scrollTo(0, 0)")
 
@@ -34,7 +40,9 @@ def test_a_report_draws_itself_in_a_frame_that_may_do_nothing_else(ada: Visitor)
     page = ada.open(f"/simulations/{ada.server.ids['simulation']}/", NAME)
     expect(page.get_by_label("Results")).to_contain_text("randomized_greedy")
     _drawn(page)
-    origin = page.frames[1].evaluate("[self.origin, (() => { try { return document.cookie } catch (e) { return e.name } })()]")
+    origin = page.frames[1].evaluate(
+        "[self.origin, (() => { try { return document.cookie } catch (e) { return e.name } })()]"
+    )
     assert origin == ["null", "SecurityError"]
     ada.picture("simulation")
 
@@ -75,7 +83,9 @@ def test_the_form_shows_what_belongs_to_what_is_chosen_and_takes_a_study(ada: Vi
     assert ada.complaints == []
 
 
-def test_a_link_shows_it_to_whoever_has_it_until_it_is_taken_back(ada: Visitor, stranger: Visitor) -> None:
+def test_a_link_shows_it_to_whoever_has_it_until_it_is_taken_back(
+    ada: Visitor, stranger: Visitor
+) -> None:
     page = ada.open(f"/simulations/{ada.server.ids['simulation']}/", NAME)
     page.get_by_role("button", name="Share").click()
     page.get_by_role("button", name="Share it").click()
@@ -92,7 +102,9 @@ def test_a_link_shows_it_to_whoever_has_it_until_it_is_taken_back(ada: Visitor, 
 
 
 def test_simulations_are_compared(ada: Visitor) -> None:
-    page = ada.open(f"/simulations/compare/?id={ada.server.ids['simulation']}", "Compare simulations")
+    page = ada.open(
+        f"/simulations/compare/?id={ada.server.ids['simulation']}", "Compare simulations"
+    )
     expect(page.get_by_label("Results")).to_contain_text("fifo")
     ada.picture("simulations-compared")
 
@@ -116,7 +128,9 @@ def test_what_if_on_a_phone_names_no_other_teams_jobs(ada_on_a_phone: Visitor) -
     assert ada_on_a_phone.overflow_px() == 0
 
 
-@pytest.mark.parametrize("path", ["/simulations/", "/simulations/new/", "/simulations/{simulation}/"])
+@pytest.mark.parametrize(
+    "path", ["/simulations/", "/simulations/new/", "/simulations/{simulation}/"]
+)
 def test_simulations_fit_a_phone(ada_on_a_phone: Visitor, path: str) -> None:
     page = ada_on_a_phone.page
     page.goto(ada_on_a_phone.server.url + path.format(**ada_on_a_phone.server.ids))
@@ -126,14 +140,18 @@ def test_simulations_fit_a_phone(ada_on_a_phone: Visitor, path: str) -> None:
 
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])
-def test_a_report_can_be_read_on_a_phone(ada_on_a_phone: Visitor, scheme: Literal["light", "dark"]) -> None:
+def test_a_report_can_be_read_on_a_phone(
+    ada_on_a_phone: Visitor, scheme: Literal["light", "dark"]
+) -> None:
     ada_on_a_phone.page.emulate_media(color_scheme=scheme)
     page = ada_on_a_phone.open(f"/simulations/{ada_on_a_phone.server.ids['simulation']}/", NAME)
     _drawn(page)
     report = page.frames[1]
     assert report.evaluate("document.documentElement.scrollWidth - innerWidth") == 0
     lane = report.locator("#timeline .ytick text").first
-    expect(lane).to_have_css("fill", report.evaluate("getComputedStyle(document.querySelector('dt')).color"))
+    expect(lane).to_have_css(
+        "fill", report.evaluate("getComputedStyle(document.querySelector('dt')).color")
+    )
     report.evaluate("document.getElementById('timeline').scrollIntoView()")
     ada_on_a_phone.picture(f"simulation-phone-{scheme}")
 

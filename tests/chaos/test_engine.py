@@ -1,4 +1,6 @@
-"""A run strikes its schedule once, goes on where it was interrupted, and judges by what it found."""
+"""A run strikes its schedule once, goes on where it was interrupted, and judges by what it
+found.
+"""
 
 from __future__ import annotations
 
@@ -96,7 +98,12 @@ def test_every_blow_is_struck_once_and_the_result_tells_of_it(tmp_path: Path) ->
     field = Recording()
     result = a_run(Still(tmp_path), field).play()
     assert field.struck == [0, 1, 2, 3, 4]
-    assert (result["struck"], result["jobs"], result["doubled"], holds(result)) == ({"web": 5}, 1, 0, True)
+    assert (result["struck"], result["jobs"], result["doubled"], holds(result)) == (
+        {"web": 5},
+        1,
+        0,
+        True,
+    )
 
 
 def test_an_interrupted_run_goes_on_after_the_last_blow(tmp_path: Path) -> None:
@@ -116,7 +123,14 @@ def test_a_run_whose_jobs_are_refused_says_why(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     "change",
-    [{"lost": ["x"]}, {"overlaps": ["x"]}, {"held_twice": ["x"]}, {"doubled": 1}, {"doubled": None}, {"states": {"failed": 1}}],
+    [
+        {"lost": ["x"]},
+        {"overlaps": ["x"]},
+        {"held_twice": ["x"]},
+        {"doubled": 1},
+        {"doubled": None},
+        {"states": {"failed": 1}},
+    ],
 )
 def test_a_run_that_lost_or_doubled_anything_does_not_hold(change: dict[str, Any]) -> None:
     good = {"lost": [], "overlaps": [], "held_twice": [], "doubled": 0, "states": {"completed": 3}}
@@ -124,7 +138,9 @@ def test_a_run_that_lost_or_doubled_anything_does_not_hold(change: dict[str, Any
     assert not holds(good | change)
 
 
-def test_a_folder_keeps_its_ports_and_is_moved_aside_when_its_database_is_gone(tmp_path: Path) -> None:
+def test_a_folder_keeps_its_ports_and_is_moved_aside_when_its_database_is_gone(
+    tmp_path: Path,
+) -> None:
     folder = tmp_path / "run"
     first = keep(folder, "postgresql:///a")
     assert keep(folder, "postgresql:///a") == first

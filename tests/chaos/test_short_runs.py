@@ -1,4 +1,6 @@
-"""Short forms of `make chaos`: a real system is struck, and nothing is lost, doubled or run twice at once."""
+"""Short forms of `make chaos`: a real system is struck, and nothing is lost, doubled or run twice
+at once.
+"""
 
 from __future__ import annotations
 
@@ -17,9 +19,21 @@ PATIENCE_S = 900
 
 def chaos(folder: Path, *options: str, before: tuple[str, ...] = ()) -> dict[str, Any]:
     """Run `python -m chaos` on a database of its own; its result."""
-    environment = {name: value for name, value in os.environ.items() if name not in ("DATABASE_URL", "REDIS_URL", "PYTHONWARNINGS")}
+    environment = {
+        name: value
+        for name, value in os.environ.items()
+        if name not in ("DATABASE_URL", "REDIS_URL", "PYTHONWARNINGS")
+    }
     command = [*before, sys.executable, "-m", "chaos", "--folder", str(folder), *options]
-    done = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, timeout=PATIENCE_S, check=False)
+    done = subprocess.run(
+        command,
+        cwd=ROOT,
+        env=environment,
+        capture_output=True,
+        text=True,
+        timeout=PATIENCE_S,
+        check=False,
+    )
     assert done.returncode == 0, done.stdout + done.stderr
     result: dict[str, Any] = json.loads((folder / "result.json").read_text())
     return result
@@ -30,13 +44,31 @@ def holds(result: dict[str, Any], blows: int) -> bool:
     assert sum(result["struck"].values()) == blows
     assert set(result["states"]) == {"completed"}
     assert result["launches"] >= result["jobs"] == sum(result["states"].values()) > 0
-    return (result["lost"], result["overlaps"], result["held_twice"], result["doubled"]) == ([], [], [], 0)
+    return (result["lost"], result["overlaps"], result["held_twice"], result["doubled"]) == (
+        [],
+        [],
+        [],
+        0,
+    )
 
 
 @pytest.mark.timeout(PATIENCE_S)
 @pytest.mark.slow
 def test_eight_kills_lose_nothing(tmp_path: Path) -> None:
-    options = ("--kills", "8", "--seed", "3", "--gap", "1", "--active", "4", "--most", "4", "--steps", "10")
+    options = (
+        "--kills",
+        "8",
+        "--seed",
+        "3",
+        "--gap",
+        "1",
+        "--active",
+        "4",
+        "--most",
+        "4",
+        "--steps",
+        "10",
+    )
     assert holds(chaos(tmp_path / "run", *options), 8)
 
 
@@ -53,11 +85,23 @@ def test_forty_kills_lose_nothing_on_sqlite(tmp_path: Path) -> None:
 @pytest.mark.timeout(PATIENCE_S)
 def test_forty_kills_lose_nothing_on_postgresql(tmp_path: Path) -> None:
     server = (str(ROOT / "tests" / "with-postgres"),)
-    assert holds(chaos(tmp_path / "run", "--kills", "40", "--seed", "6", "--gap", "1", before=server), 40)
+    assert holds(
+        chaos(tmp_path / "run", "--kills", "40", "--seed", "6", "--gap", "1", before=server), 40
+    )
 
 
 @pytest.mark.root
 @pytest.mark.timeout(PATIENCE_S)
 def test_six_partitions_lose_nothing(tmp_path: Path) -> None:
-    options = ("--partitions", "6", "--seed", "2", "--short-leases", "--active", "4", "--steps", "15")
+    options = (
+        "--partitions",
+        "6",
+        "--seed",
+        "2",
+        "--short-leases",
+        "--active",
+        "4",
+        "--steps",
+        "15",
+    )
     assert holds(chaos(tmp_path / "run", *options), 6)

@@ -18,13 +18,33 @@ Call = Callable[..., HttpResponse]
 
 @pytest.fixture
 def call(client: Client) -> Call:
-    """Send a request as an agent does: `call("post", "register", words)`. Words are a dataclass of the protocol, bytes or None."""
+    """Send a request as an agent does: `call("post", "register", words)`. Words are a dataclass of
+    the protocol, bytes or None.
+    """
 
     def send(
-        method: str, path: str, words: Any = None, *, token: str = NODE_TOKEN, version: Any = PROTOCOL_VERSION, **more: Any
+        method: str,
+        path: str,
+        words: Any = None,
+        *,
+        token: str = NODE_TOKEN,
+        version: Any = PROTOCOL_VERSION,
+        **more: Any,
     ) -> Any:
-        body = words if isinstance(words, (bytes, str)) else dumps(words) if words is not None else b""
-        headers = {PROTOCOL_HEADER: str(version), **({"Authorization": f"Bearer {token}"} if token else {}), **more}
-        return client.generic(method.upper(), f"/api/agent/v1/{path}", body, content_type="application/json", headers=headers)
+        body = (
+            words if isinstance(words, (bytes, str)) else dumps(words) if words is not None else b""
+        )
+        headers = {
+            PROTOCOL_HEADER: str(version),
+            **({"Authorization": f"Bearer {token}"} if token else {}),
+            **more,
+        }
+        return client.generic(
+            method.upper(),
+            f"/api/agent/v1/{path}",
+            body,
+            content_type="application/json",
+            headers=headers,
+        )
 
     return send

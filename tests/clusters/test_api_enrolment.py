@@ -14,7 +14,13 @@ from clusters.models.nodes import Role
 from clusters.services import issue_enrolment_token
 from clusters.services.enrolment import sha256
 from tests.builders import a_cluster, a_gpu_type, a_node
-from tests.builders_agents import a_device_report, a_heartbeat, a_node_with_agent, a_registration, a_session_request
+from tests.builders_agents import (
+    a_device_report,
+    a_heartbeat,
+    a_node_with_agent,
+    a_registration,
+    a_session_request,
+)
 
 pytestmark = pytest.mark.django_db
 
@@ -22,10 +28,17 @@ pytestmark = pytest.mark.django_db
 def test_a_machine_with_a_good_token_becomes_a_node(call: Any) -> None:
     cluster = a_cluster(heartbeat_s=2.0, lease_s=15.0)
     a_gpu_type("V100")
-    answer = call("post", "register", a_registration(), token=issue_enrolment_token(cluster, Role.BOTH))
+    answer = call(
+        "post", "register", a_registration(), token=issue_enrolment_token(cluster, Role.BOTH)
+    )
     assert answer.status_code == 201
     node = Node.objects.get(pk=answer.json()["node_id"])
-    assert (node.name, node.role, node.gpu_type.name, node.cluster) == ("volta", "both", "V100", cluster)
+    assert (node.name, node.role, node.gpu_type.name, node.cluster) == (
+        "volta",
+        "both",
+        "V100",
+        cluster,
+    )
     assert [d.uuid for d in node.devices.all()] == ["GPU-1"]
     assert answer.json()["intervals"]["heartbeat_s"] == 2.0
     assert node.token_sha256 == sha256(answer.json()["node_token"])
@@ -36,7 +49,9 @@ def test_the_token_given_by_register_opens_a_session(call: Any) -> None:
     a_gpu_type("V100")
     given = call("post", "register", a_registration(), token=issue_enrolment_token(cluster)).json()
     node = Node.objects.get(pk=given["node_id"])
-    answer = call("post", f"nodes/{node.pk}/session", a_session_request(node), token=given["node_token"])
+    answer = call(
+        "post", f"nodes/{node.pk}/session", a_session_request(node), token=given["node_token"]
+    )
     assert answer.status_code == 200
     assert answer.json()["epoch"] == 1
 
@@ -45,21 +60,35 @@ def test_an_enrolment_token_lets_in_one_machine(call: Any) -> None:
     token = issue_enrolment_token(a_cluster())
     a_gpu_type("V100")
     assert call("post", "register", a_registration(), token=token).status_code == 201
-    answer = call("post", "register", a_registration(machine_id="machine-2", hostname="pascal"), token=token)
+    answer = call(
+        "post", "register", a_registration(machine_id="machine-2", hostname="pascal"), token=token
+    )
     assert answer.status_code == 401
     assert "used up" in answer.json()["error"]["detail"]
     assert Node.objects.count() == 1
 
 
-def test_a_lost_answer_of_register_may_be_asked_for_again_until_the_first_session(call: Any) -> None:
+def test_a_lost_answer_of_register_may_be_asked_for_again_until_the_first_session(
+    call: Any,
+) -> None:
     token = issue_enrolment_token(a_cluster())
     a_gpu_type("V100")
     first = call("post", "register", a_registration(), token=token).json()
     second = call("post", "register", a_registration(), token=token).json()
     node = Node.objects.get(pk=first["node_id"])
     assert second["node_id"] == first["node_id"]
-    assert call("post", f"nodes/{node.pk}/session", a_session_request(node), token=first["node_token"]).status_code == 401
-    assert call("post", f"nodes/{node.pk}/session", a_session_request(node), token=second["node_token"]).status_code == 200
+    assert (
+        call(
+            "post", f"nodes/{node.pk}/session", a_session_request(node), token=first["node_token"]
+        ).status_code
+        == 401
+    )
+    assert (
+        call(
+            "post", f"nodes/{node.pk}/session", a_session_request(node), token=second["node_token"]
+        ).status_code
+        == 200
+    )
     assert call("post", "register", a_registration(), token=token).status_code == 401
 
 
@@ -72,11 +101,15 @@ def test_an_expired_enrolment_token_lets_nobody_in(call: Any) -> None:
     assert answer["WWW-Authenticate"] == "Bearer"
 
 
-def test_an_unknown_gpu_type_is_refused_naming_the_known_ones_and_the_token_stays_good(call: Any) -> None:
+def test_an_unknown_gpu_type_is_refused_naming_the_known_ones_and_the_token_stays_good(
+    call: Any,
+) -> None:
     token = issue_enrolment_token(a_cluster())
     a_gpu_type("V100")
     a_gpu_type("T4")
-    answer = call("post", "register", a_registration(devices=(a_device_report(gpu_type="H900"),)), token=token)
+    answer = call(
+        "post", "register", a_registration(devices=(a_device_report(gpu_type="H900"),)), token=token
+    )
     assert answer.status_code == 400
     error = answer.json()["error"]
     assert error["field"] == "devices[0].gpu_type"
@@ -87,7 +120,12 @@ def test_an_unknown_gpu_type_is_refused_naming_the_known_ones_and_the_token_stay
 
 def test_a_machine_with_two_gpu_types_is_told_to_run_two_agents(call: Any) -> None:
     devices = (a_device_report("a", "V100"), a_device_report("b", "T4"))
-    answer = call("post", "register", a_registration(devices=devices), token=issue_enrolment_token(a_cluster()))
+    answer = call(
+        "post",
+        "register",
+        a_registration(devices=devices),
+        token=issue_enrolment_token(a_cluster()),
+    )
     assert answer.status_code == 400
     assert "T4, V100; run one agent for each" in answer.json()["error"]["detail"]
 
@@ -105,9 +143,13 @@ def test_a_machine_with_two_gpu_types_is_told_to_run_two_agents(call: Any) -> No
         ({"memory_gb": 1e300}, "memory_gb"),
     ],
 )
-def test_a_registration_that_makes_no_sense_is_refused_by_field(call: Any, wrong: dict[str, Any], field: str) -> None:
+def test_a_registration_that_makes_no_sense_is_refused_by_field(
+    call: Any, wrong: dict[str, Any], field: str
+) -> None:
     a_gpu_type("V100")
-    answer = call("post", "register", a_registration(**wrong), token=issue_enrolment_token(a_cluster()))
+    answer = call(
+        "post", "register", a_registration(**wrong), token=issue_enrolment_token(a_cluster())
+    )
     assert answer.status_code == 400
     assert answer.json()["error"]["field"] == field
     assert not Node.objects.exists()
@@ -115,12 +157,22 @@ def test_a_registration_that_makes_no_sense_is_refused_by_field(call: Any, wrong
 
 def test_a_known_machine_with_a_fresh_token_takes_its_node_over(call: Any) -> None:
     node = a_node_with_agent(token="old", machine_id="machine-1", role=Role.PROFILING)
-    answer = call("post", "register", a_registration(hostname="renamed"), token=issue_enrolment_token(node.cluster))
+    answer = call(
+        "post",
+        "register",
+        a_registration(hostname="renamed"),
+        token=issue_enrolment_token(node.cluster),
+    )
     assert answer.json()["node_id"] == str(node.pk)
     assert call("post", f"nodes/{node.pk}/heartbeat", a_heartbeat(), token="old").status_code == 401
     node.refresh_from_db()
     assert (node.name, node.role) == ("renamed", Role.PROFILING)
-    fresh = call("post", f"nodes/{node.pk}/session", a_session_request(node, "new"), token=answer.json()["node_token"])
+    fresh = call(
+        "post",
+        f"nodes/{node.pk}/session",
+        a_session_request(node, "new"),
+        token=answer.json()["node_token"],
+    )
     assert fresh.json()["epoch"] == 2
 
 
@@ -133,7 +185,9 @@ def test_a_name_another_machine_has_is_refused_with_the_remedy(call: Any) -> Non
 
 
 @pytest.mark.parametrize("version", ["2", "", "one"])
-def test_another_version_of_the_protocol_is_refused_with_both_named(call: Any, version: str) -> None:
+def test_another_version_of_the_protocol_is_refused_with_both_named(
+    call: Any, version: str
+) -> None:
     node = a_node_with_agent()
     answer = call("post", f"nodes/{node.pk}/heartbeat", a_heartbeat(), version=version)
     assert answer.status_code == 426
@@ -147,7 +201,9 @@ def test_malformed_json_is_refused_naming_the_place(call: Any) -> None:
     node = a_node_with_agent()
     answer = call("post", f"nodes/{node.pk}/heartbeat", b'{"epoch": 1,')
     assert (answer.status_code, answer.json()["error"]["field"]) == (400, "body")
-    answer = call("post", f"nodes/{node.pk}/heartbeat", b'{"epoch": 1, "seq": "one", "sent_at_s": 0}')
+    answer = call(
+        "post", f"nodes/{node.pk}/heartbeat", b'{"epoch": 1, "seq": "one", "sent_at_s": 0}'
+    )
     assert (answer.status_code, answer.json()["error"]["field"]) == (400, "seq")
 
 
@@ -168,7 +224,9 @@ def test_a_wrong_token_is_refused(call: Any, token: str) -> None:
 
 def test_a_users_session_opens_nothing_of_the_agents(call: Any, admin_client: Any) -> None:
     node = a_node_with_agent()
-    answer = admin_client.post(f"/api/agent/v1/nodes/{node.pk}/heartbeat", headers={"Loadmaster-Protocol": "1"})
+    answer = admin_client.post(
+        f"/api/agent/v1/nodes/{node.pk}/heartbeat", headers={"Loadmaster-Protocol": "1"}
+    )
     assert answer.status_code == 401
 
 
@@ -188,7 +246,12 @@ def test_a_stranger_waits_while_a_session_lives(call: Any) -> None:
     answer = call("post", f"nodes/{node.pk}/session", a_session_request(node, "another secret"))
     assert (answer.status_code, answer.json()["error"]["code"]) == (409, "session_lives")
     Node.objects.filter(pk=node.pk).update(session_expires_at=timezone.now() - timedelta(seconds=1))
-    assert call("post", f"nodes/{node.pk}/session", a_session_request(node, "another secret")).json()["epoch"] == 2
+    assert (
+        call("post", f"nodes/{node.pk}/session", a_session_request(node, "another secret")).json()[
+            "epoch"
+        ]
+        == 2
+    )
 
 
 def test_a_device_that_vanished_is_kept_as_unhealthy_and_a_new_one_is_added(call: Any) -> None:
@@ -196,7 +259,11 @@ def test_a_device_that_vanished_is_kept_as_unhealthy_and_a_new_one_is_added(call
     kept, gone = node.devices.order_by("uuid")
     reports = (a_device_report(kept.uuid), a_device_report("GPU-new"))
     call("post", f"nodes/{node.pk}/session", a_session_request(node, devices=reports))
-    assert {d.uuid: d.healthy for d in node.devices.all()} == {kept.uuid: True, gone.uuid: False, "GPU-new": True}
+    assert {d.uuid: d.healthy for d in node.devices.all()} == {
+        kept.uuid: True,
+        gone.uuid: False,
+        "GPU-new": True,
+    }
 
 
 def test_every_enrolment_and_session_is_in_the_nodes_history(call: Any) -> None:
@@ -208,7 +275,9 @@ def test_every_enrolment_and_session_is_in_the_nodes_history(call: Any) -> None:
     assert [e.event for e in NodeEvent.objects.filter(node=node)] == ["enrolled", "session"]
 
 
-def test_the_command_prints_a_token_that_is_stored_nowhere(capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_command_prints_a_token_that_is_stored_nowhere(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
     cluster = a_cluster()
     call_command("enrol_token", cluster.name, role="profiling")
     token = capsys.readouterr().out.strip()

@@ -13,27 +13,52 @@ from clusters.services import logs
 from jobs.history import history_line
 from loadmaster.protocol import AssignmentState, MetricsBatch, ProgressSample, UsageSample
 from tests.builders import a_job
-from tests.builders_agents import a_node_with_agent, a_report, a_running_assignment, a_session_request
+from tests.builders_agents import (
+    a_node_with_agent,
+    a_report,
+    a_running_assignment,
+    a_session_request,
+)
 
 pytestmark = pytest.mark.django_db
 AT_S = 1_800_000_000.0
 
 
-def _ship(call: Any, assignment: Assignment, text: bytes, offset: Any = 0, *, stream: str = "stdout", **more: Any) -> Any:
+def _ship(
+    call: Any,
+    assignment: Assignment,
+    text: bytes,
+    offset: Any = 0,
+    *,
+    stream: str = "stdout",
+    **more: Any,
+) -> Any:
     body = more.pop("body", gzip.compress(text))
     digest = more.pop("digest", hashlib.sha256(text).hexdigest())
     query = {"offset": offset, "fence": assignment.fence, "epoch": 1, **more.pop("query", {})}
-    path = f"assignments/{assignment.pk}/logs/{stream}?" + "&".join(f"{k}={v}" for k, v in query.items())
+    path = f"assignments/{assignment.pk}/logs/{stream}?" + "&".join(
+        f"{k}={v}" for k, v in query.items()
+    )
     return call("put", path, body, **{"X-Content-SHA256": digest}, **more)
 
 
-def _progress(step: int, at_s: float = 0.0, event: str = "progress", **values: Any) -> ProgressSample:
-    return ProgressSample(at_s=AT_S + at_s, event=event, step=step, launch_steps=step, elapsed_s=1.0, **values)
+def _progress(
+    step: int, at_s: float = 0.0, event: str = "progress", **values: Any
+) -> ProgressSample:
+    return ProgressSample(
+        at_s=AT_S + at_s, event=event, step=step, launch_steps=step, elapsed_s=1.0, **values
+    )
 
 
-def _measure(call: Any, assignment: Assignment, *progress: ProgressSample, seq: int = 1, **values: Any) -> Any:
+def _measure(
+    call: Any, assignment: Assignment, *progress: ProgressSample, seq: int = 1, **values: Any
+) -> Any:
     given = {"epoch": 1, "fence": assignment.fence, **values}
-    return call("post", f"assignments/{assignment.pk}/metrics", MetricsBatch(seq=seq, progress=progress, **given))
+    return call(
+        "post",
+        f"assignments/{assignment.pk}/metrics",
+        MetricsBatch(seq=seq, progress=progress, **given),
+    )
 
 
 def test_pieces_of_output_follow_each_other(call: Any) -> None:
@@ -57,7 +82,9 @@ def test_a_piece_that_does_not_follow_is_told_where_to_begin(call: Any, offset: 
 
 def test_output_may_still_come_after_the_end(call: Any) -> None:
     assignment = a_running_assignment(a_node_with_agent())
-    call("put", f"assignments/{assignment.pk}/state", a_report(assignment, AssignmentState.SUCCEEDED))
+    call(
+        "put", f"assignments/{assignment.pk}/state", a_report(assignment, AssignmentState.SUCCEEDED)
+    )
     assert _ship(call, assignment, b"bye\n").status_code == 200
 
 
@@ -77,7 +104,9 @@ def test_output_may_still_come_after_the_end(call: Any) -> None:
         ({"version": 7}, 426, None),
     ],
 )
-def test_a_piece_that_cannot_be_right_is_refused(call: Any, values: dict[str, Any], status: int, field: str | None) -> None:
+def test_a_piece_that_cannot_be_right_is_refused(
+    call: Any, values: dict[str, Any], status: int, field: str | None
+) -> None:
     assignment = a_running_assignment(a_node_with_agent())
     answer = _ship(call, assignment, b"hello", **values)
     assert (answer.status_code, answer.json()["error"].get("field")) == (status, field)
@@ -90,7 +119,9 @@ def test_a_small_body_that_unpacks_into_a_huge_one_is_refused(call: Any) -> None
     assert answer.status_code == 413
 
 
-def test_output_beyond_the_limit_is_counted_and_marked_but_not_kept(call: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_output_beyond_the_limit_is_counted_and_marked_but_not_kept(
+    call: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(logs, "KEPT_BYTES", 12)
     assignment = a_running_assignment(a_node_with_agent())
     for offset in (0, 10, 20):
@@ -111,10 +142,19 @@ def test_progress_reaches_the_assignment_and_its_job(call: Any) -> None:
     assert _measure(call, assignment, *samples).status_code == 202
     assignment.refresh_from_db()
     assert (assignment.steps_done, assignment.checkpoint_steps, assignment.loss) == (25, 20, 1.0)
-    assert (assignment.steps_per_s, assignment.setup_s, assignment.overrun_fraction) == (5.0, 0.8, 0.01)
+    assert (assignment.steps_per_s, assignment.setup_s, assignment.overrun_fraction) == (
+        5.0,
+        0.8,
+        0.01,
+    )
     job = assignment.job
     job.refresh_from_db()
-    assert (job.steps_done, job.checkpoint_steps, job.first_loss, job.last_loss) == (25, 20, 2.0, 1.0)
+    assert (job.steps_done, job.checkpoint_steps, job.first_loss, job.last_loss) == (
+        25,
+        20,
+        2.0,
+        1.0,
+    )
     assert ProgressPoint.objects.count() == 4
 
 
@@ -149,7 +189,9 @@ def test_a_jobs_progress_is_not_touched_by_an_earlier_launch(call: Any) -> None:
 
 
 def _resumed(call: Any, at_step: int, *later: ProgressSample, **values: Any) -> Assignment:
-    """A second launch of a job with 80 of 100 steps done, 60 of them in a checkpoint; the launch says that it began at a step."""
+    """A second launch of a job with 80 of 100 steps done, 60 of them in a checkpoint; the launch
+    says that it began at a step.
+    """
     node = a_node_with_agent()
     job = a_job(node.cluster, total_steps=100, steps_done=80, checkpoint_steps=60)
     given = {"start_steps": 60, "steps_done": 60, "checkpoint_steps": 60, **values}
@@ -160,10 +202,16 @@ def _resumed(call: Any, at_step: int, *later: ProgressSample, **values: Any) -> 
     return assignment
 
 
-def test_a_launch_that_did_not_find_its_checkpoint_is_counted_from_where_it_began_and_the_jobs_history_says_so(call: Any) -> None:
+def test_a_launch_that_did_not_find_its_checkpoint_is_counted_from_where_it_began_and_the_jobs_history_says_so(
+    call: Any,
+) -> None:
     assignment = _resumed(call, 0, _progress(5, 2.0))
     assert (assignment.start_steps, assignment.steps_done, assignment.checkpoint_steps) == (0, 5, 0)
-    assert (assignment.job.steps_done, assignment.job.checkpoint_steps, assignment.job.remaining_steps) == (5, 0, 100)
+    assert (
+        assignment.job.steps_done,
+        assignment.job.checkpoint_steps,
+        assignment.job.remaining_steps,
+    ) == (5, 0, 100)
     line = history_line(assignment.job.events.get(event="progress_lost"))
     assert line.text == "Progress lost"
     assert "began at step 0" in line.particulars
@@ -172,7 +220,11 @@ def test_a_launch_that_did_not_find_its_checkpoint_is_counted_from_where_it_bega
 
 def test_a_launch_that_began_at_an_older_checkpoint_goes_on_from_that(call: Any) -> None:
     assignment = _resumed(call, 40)
-    assert (assignment.start_steps, assignment.job.steps_done, assignment.job.checkpoint_steps) == (40, 40, 40)
+    assert (assignment.start_steps, assignment.job.steps_done, assignment.job.checkpoint_steps) == (
+        40,
+        40,
+        40,
+    )
 
 
 def test_a_launch_that_began_at_its_checkpoint_lost_nothing_but_what_lay_beyond(call: Any) -> None:
@@ -181,11 +233,15 @@ def test_a_launch_that_began_at_its_checkpoint_lost_nothing_but_what_lay_beyond(
     assert not assignment.job.events.filter(event="progress_lost").exists()
 
 
-def test_the_beginning_of_a_launch_sent_again_by_a_new_session_takes_nothing_back(call: Any) -> None:
+def test_the_beginning_of_a_launch_sent_again_by_a_new_session_takes_nothing_back(
+    call: Any,
+) -> None:
     assignment = _resumed(call, 0, _progress(30, 2.0, "checkpoint"))
     session = a_session_request(assignment.node, assignments=(_known(assignment),))
     call("post", f"nodes/{assignment.node.pk}/session", session)
-    assert _measure(call, assignment, _progress(0, 0.0, "start"), seq=1, epoch=2).json() == {"new": True}
+    assert _measure(call, assignment, _progress(0, 0.0, "start"), seq=1, epoch=2).json() == {
+        "new": True
+    }
     assignment.job.refresh_from_db()
     assert (assignment.job.steps_done, assignment.job.checkpoint_steps) == (30, 30)
     assert assignment.job.events.filter(event="progress_lost").count() == 1
@@ -236,7 +292,9 @@ def test_samples_are_thinned_to_one_a_second_but_events_are_kept(call: Any) -> N
     often = [_progress(n, n / 10) for n in range(1, 31)]
     _measure(call, assignment, *often, _progress(31, 3.05, "checkpoint"))
     assert list(ProgressPoint.objects.values_list("step", flat=True)) == [1, 11, 21, 31]
-    usage = tuple(UsageSample(AT_S + n / 4, cores=1.0, memory_gb=0.5, gpu_power_w=100.0) for n in range(9))
+    usage = tuple(
+        UsageSample(AT_S + n / 4, cores=1.0, memory_gb=0.5, gpu_power_w=100.0) for n in range(9)
+    )
     _measure(call, assignment, seq=2, usage=usage)
     assert UsagePoint.objects.count() == 3
 
@@ -247,7 +305,9 @@ def test_a_batch_sent_again_by_a_new_session_doubles_no_points(call: Any) -> Non
     _measure(call, assignment, _progress(10, 0.0), _progress(20, 5.0), seq=7)
     session = a_session_request(node, assignments=(_known(assignment),))
     call("post", f"nodes/{node.pk}/session", session)
-    assert _measure(call, assignment, _progress(20, 5.0), _progress(30, 9.0), seq=1, epoch=2).json() == {"new": True}
+    assert _measure(
+        call, assignment, _progress(20, 5.0), _progress(30, 9.0), seq=1, epoch=2
+    ).json() == {"new": True}
     assert list(ProgressPoint.objects.values_list("step", flat=True)) == [10, 20, 30]
 
 
@@ -267,7 +327,9 @@ def _known(assignment: Assignment) -> Any:
         ({"usage": (UsageSample(1e300, cores=1.0, memory_gb=0.0),)}, 400, "usage[0].at_s"),
     ],
 )
-def test_a_stale_or_absurd_batch_is_refused(call: Any, values: dict[str, Any], status: int, field: str | None) -> None:
+def test_a_stale_or_absurd_batch_is_refused(
+    call: Any, values: dict[str, Any], status: int, field: str | None
+) -> None:
     answer = _measure(call, a_running_assignment(a_node_with_agent()), **values)
     assert (answer.status_code, answer.json()["error"].get("field")) == (status, field)
 
@@ -281,4 +343,7 @@ def test_metrics_of_another_node_are_refused(call: Any) -> None:
     assignment = a_running_assignment(a_node_with_agent())
     a_node_with_agent(assignment.node.cluster, token="the other's")
     batch = MetricsBatch(epoch=1, fence=assignment.fence, seq=1)
-    assert call("post", f"assignments/{assignment.pk}/metrics", batch, token="the other's").status_code == 409
+    assert (
+        call("post", f"assignments/{assignment.pk}/metrics", batch, token="the other's").status_code
+        == 409
+    )

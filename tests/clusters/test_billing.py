@@ -1,4 +1,6 @@
-"""Bills: what an assignment's energy was and cost, measured or modelled, shared with its neighbours on the node."""
+"""Bills: what an assignment's energy was and cost, measured or modelled, shared with its neighbours
+on the node.
+"""
 
 from __future__ import annotations
 
@@ -27,18 +29,33 @@ def node() -> Node:
     """A V100 node as ANDREAS measured it: 360 + 170 g watts."""
     gpu_type = a_gpu_type("V100", idle_w=30.0, peak_w=200.0)
     cluster = a_cluster()
-    EnergyTariff.objects.filter(cluster=cluster).update(effective_from=datetime(2020, 1, 1, tzinfo=UTC))
+    EnergyTariff.objects.filter(cluster=cluster).update(
+        effective_from=datetime(2020, 1, 1, tzinfo=UTC)
+    )
     cluster.pues.update(effective_from=datetime(2020, 1, 1, tzinfo=UTC))
     return a_node(cluster, gpu_type=gpu_type, gpus=2, base_w=300.0)
 
 
-def an_assignment(node: Node, devices: list[int], hours: tuple[float, float], **values: Any) -> Assignment:
+def an_assignment(
+    node: Node, devices: list[int], hours: tuple[float, float], **values: Any
+) -> Assignment:
     """One that was accepted, ran at once and ended: hours since START."""
     begin, end = later(hours[0]), later(hours[1])
-    given = {"accepted_at": begin, "running_at": begin, "ended_at": end, "state": "succeeded", "fence": 1, **values}
-    assignment = Assignment.objects.create(job=a_job(node.cluster), node=node, gpus=len(devices), **given)
+    given = {
+        "accepted_at": begin,
+        "running_at": begin,
+        "ended_at": end,
+        "state": "succeeded",
+        "fence": 1,
+        **values,
+    }
+    assignment = Assignment.objects.create(
+        job=a_job(node.cluster), node=node, gpus=len(devices), **given
+    )
     held = [node.devices.order_by("pk")[i] for i in devices]
-    AssignmentSlot.objects.bulk_create(AssignmentSlot(assignment=assignment, device=d, live=False) for d in held)
+    AssignmentSlot.objects.bulk_create(
+        AssignmentSlot(assignment=assignment, device=d, live=False) for d in held
+    )
     return assignment
 
 
@@ -49,9 +66,16 @@ def shared(node: Node, hours: tuple[float, float], slot: int, share: float = 0.5
     return assignment
 
 
-def a_sample(assignment: Assignment, hours: float, watts: float | None, source: str = "measured") -> None:
+def a_sample(
+    assignment: Assignment, hours: float, watts: float | None, source: str = "measured"
+) -> None:
     UsagePoint.objects.create(
-        assignment=assignment, at=later(hours), cores=1.0, memory_gb=1.0, gpu_power_w=watts, power_source=source
+        assignment=assignment,
+        at=later(hours),
+        cores=1.0,
+        memory_gb=1.0,
+        gpu_power_w=watts,
+        power_source=source,
     )
 
 
@@ -83,11 +107,15 @@ def test_before_the_first_step_a_gpu_only_idles(node: Node) -> None:
 
 
 def test_one_that_never_ran_pays_for_holding_idle_gpus(node: Node) -> None:
-    assert bill(an_assignment(node, [0], (0, 1), running_at=None, state="failed")).energy_kwh == pytest.approx(0.360)
+    assert bill(
+        an_assignment(node, [0], (0, 1), running_at=None, state="failed")
+    ).energy_kwh == pytest.approx(0.360)
 
 
 def test_an_offer_nobody_took_costs_nothing(node: Node) -> None:
-    result = bill(an_assignment(node, [0], (0, 1), accepted_at=None, running_at=None, state="preempted"))
+    result = bill(
+        an_assignment(node, [0], (0, 1), accepted_at=None, running_at=None, state="preempted")
+    )
     assert (result.energy_kwh, result.energy_cost) == (0.0, Decimal(0))
 
 
@@ -110,7 +138,9 @@ def test_samples_without_watts_are_passed_over_and_modelled_ones_are_said_to_be(
 
 
 def test_a_bill_follows_the_tariff_over_time(node: Node) -> None:
-    EnergyTariff.objects.create(cluster=node.cluster, effective_from=later(1), default_price_per_kwh=Decimal("0.5"))
+    EnergyTariff.objects.create(
+        cluster=node.cluster, effective_from=later(1), default_price_per_kwh=Decimal("0.5")
+    )
     result = bill(an_assignment(node, [0, 1], (0, 2)))
     assert float(result.energy_cost) == pytest.approx(0.700 * 1.33 * (0.172 + 0.5))
 
@@ -138,11 +168,15 @@ def test_two_on_one_gpu_pay_for_it_once_between_them(node: Node) -> None:
 
 def test_shares_say_who_of_two_on_a_gpu_pays_how_much_where_nothing_was_sampled(node: Node) -> None:
     small, large = shared(node, (0, 1), 0, 0.25), shared(node, (0, 1), 1, 0.75)
-    assert (bill(small).energy_kwh, bill(large).energy_kwh) == pytest.approx((0.530 / 4, 0.530 * 3 / 4))
+    assert (bill(small).energy_kwh, bill(large).energy_kwh) == pytest.approx(
+        (0.530 / 4, 0.530 * 3 / 4)
+    )
 
 
 def test_bills_of_sharers_and_neighbours_add_up_to_the_nodes_power(node: Node) -> None:
     rows = [shared(node, (0, 1), 0), shared(node, (0, 1), 1), an_assignment(node, [1], (0, 1))]
     for assignment, watts in zip(rows, (60.0, 60.0, 150.0), strict=True):
         a_sample(assignment, 0.1, watts)
-    assert sum(bill(assignment).energy_kwh for assignment in rows) == pytest.approx(0.300 + 0.120 + 0.150)
+    assert sum(bill(assignment).energy_kwh for assignment in rows) == pytest.approx(
+        0.300 + 0.120 + 0.150
+    )

@@ -41,19 +41,25 @@ def test_a_cap_holds_in_its_hours_on_its_days() -> None:
 def test_of_several_caps_the_lowest_holds() -> None:
     both = [{"power_cap_w": 3000}, {"power_cap_w": 1000, "from": "10:00", "to": "11:00"}]
     assert steps(both, "2026-05-08T09:00", "2026-05-08T12:00") == [
-        ("08 09:00", "08 10:00", 3000.0), ("08 10:00", "08 11:00", 1000.0), ("08 11:00", "08 12:00", 3000.0),
+        ("08 09:00", "08 10:00", 3000.0), ("08 10:00", "08 11:00", 1000.0),
+        ("08 11:00", "08 12:00", 3000.0),
     ]  # fmt: skip
 
 
 def test_a_cap_holds_within_its_dates_both_included() -> None:
     spring = [{"power_cap_w": 500, "valid_from": "2026-05-08", "valid_until": "2026-05-09"}]
-    assert steps(spring, "2026-05-07T00:00", "2026-05-11T00:00") == [("08 00:00", "10 00:00", 500.0)]
+    assert steps(spring, "2026-05-07T00:00", "2026-05-11T00:00") == [
+        ("08 00:00", "10 00:00", 500.0)
+    ]
 
 
 def test_an_hour_that_the_clock_repeats_is_capped_twice() -> None:
     """The clocks of Rome are put back from 3:00 to 2:00 on the 25th of October 2026."""
     (step,) = cap_steps(
-        read_cap_hours([{"power_cap_w": 1, "from": "02:00", "to": "04:00"}]), ROME, at("2026-10-25"), at("2026-10-26")
+        read_cap_hours([{"power_cap_w": 1, "from": "02:00", "to": "04:00"}]),
+        ROME,
+        at("2026-10-25"),
+        at("2026-10-26"),
     )
     assert step.to_s - step.from_s == 3 * HOUR
 
@@ -80,7 +86,10 @@ def test_without_entries_nothing_is_capped() -> None:
         ([{"power_cap_w": 1, "days": ""}], "days must be digits"),
         ([{"power_cap_w": 1, "valid_from": "soon"}], "valid_from must be a date"),
         ([{"power_cap_w": 1, "valid_until": 5}], "valid_until must be a date"),
-        ([{"power_cap_w": 1, "valid_from": "2026-02-01", "valid_until": "2026-01-01"}], "valid_until must not be before"),
+        (
+            [{"power_cap_w": 1, "valid_from": "2026-02-01", "valid_until": "2026-01-01"}],
+            "valid_until must not be before",
+        ),
     ],
 )
 def test_what_makes_no_sense_is_refused_naming_the_entry(entries: Any, said: str) -> None:
@@ -114,11 +123,15 @@ entry = st.fixed_dictionaries(
     start=st.sampled_from(["2026-03-28T12:00", "2026-10-24T12:00"]),
     after_s=st.floats(0, 3 * 86_400),
 )
-def test_at_every_moment_the_steps_say_what_the_entries_do(entries: list[dict[str, Any]], start: str, after_s: float) -> None:
+def test_at_every_moment_the_steps_say_what_the_entries_do(
+    entries: list[dict[str, Any]], start: str, after_s: float
+) -> None:
     hours, from_s = read_cap_hours(entries), at(start)
     found = cap_steps(hours, ROME, from_s, from_s + 3 * 86_400 + 1)
     moment_s = from_s + after_s
     local = datetime.fromtimestamp(moment_s, UTC).astimezone(ZoneInfo(ROME))
     expected = min((h.power_cap_w for h in hours if h.covers(local)), default=None)
-    assert [s.power_cap_w for s in found if s.from_s <= moment_s < s.to_s] == ([] if expected is None else [expected])
+    assert [s.power_cap_w for s in found if s.from_s <= moment_s < s.to_s] == (
+        [] if expected is None else [expected]
+    )
     assert all(a.to_s <= b.from_s for a, b in pairwise(found))

@@ -40,7 +40,14 @@ def _nodes(cluster: Cluster) -> list[Node]:
 def _teams(cluster: Cluster, nodes: list[Node]) -> list[Team]:
     """Vision draws 0.7 kW for three hours on alpha, speech for one hour on beta, the next day."""
     vision, speech = a_team("vision"), a_team("speech")
-    bill(some_work(nodes[0], (0, 3), job=a_job(cluster, team=vision, name="convnet"), predicted_power_w=770.0))
+    bill(
+        some_work(
+            nodes[0],
+            (0, 3),
+            job=a_job(cluster, team=vision, name="convnet"),
+            predicted_power_w=770.0,
+        )
+    )
     bill(some_work(nodes[1], (14, 15), job=a_job(cluster, team=speech, name="recurrent")))
     return [vision, speech]
 
@@ -60,14 +67,18 @@ def rows(user: User, cluster: Cluster, by: str, **asked: str) -> list[CostRow]:
         ("hour", ["2026-05-01 12:00", "2026-05-01 13:00", "2026-05-01 14:00", "2026-05-02 02:00"]),
     ],
 )
-def test_costs_are_summed_up_by_what_is_asked(teams: list[Team], cluster: Cluster, by: str, names: list[str]) -> None:
+def test_costs_are_summed_up_by_what_is_asked(
+    teams: list[Team], cluster: Cluster, by: str, names: list[str]
+) -> None:
     found = rows(a_user(operator=True), cluster, by)
     assert [row.name for row in found] == names
     assert float(sum(row.cost for row in found)) == pytest.approx(4 * 0.7 * PRICE)
     assert sum(row.gpu_h for row in found) == pytest.approx(8.0)
 
 
-def test_the_bill_is_compared_with_the_prediction_only_where_there_is_one(teams: list[Team], cluster: Cluster) -> None:
+def test_the_bill_is_compared_with_the_prediction_only_where_there_is_one(
+    teams: list[Team], cluster: Cluster
+) -> None:
     operator = a_user(operator=True)
     vision, speech = rows(operator, cluster, "team")
     assert vision.off == pytest.approx(700 / 770 - 1)
@@ -77,11 +88,16 @@ def test_the_bill_is_compared_with_the_prediction_only_where_there_is_one(teams:
     assert total.cost > total.compared_cost
 
 
-def test_members_see_their_own_teams_costs_and_managers_with_the_permission_all(teams: list[Team], cluster: Cluster) -> None:
+def test_members_see_their_own_teams_costs_and_managers_with_the_permission_all(
+    teams: list[Team], cluster: Cluster
+) -> None:
     member, manager, stranger = a_user(team=teams[0]), a_user(), a_user()
     manager.user_permissions.add(Permission.objects.get(codename="see_all_costs"))
     assert [r.name for r in rows(member, cluster, "team")] == ["vision"]
-    assert [r.name for r in rows(User.objects.get(pk=manager.pk), cluster, "team")] == ["vision", "speech"]
+    assert [r.name for r in rows(User.objects.get(pk=manager.pk), cluster, "team")] == [
+        "vision",
+        "speech",
+    ]
     assert rows(stranger, cluster, "team") == []
     assert cost_total(stranger, read_query(cluster, MAY, later(48))).cost == 0
 
@@ -104,7 +120,9 @@ def test_days_are_the_clusters_own() -> None:
         ({"from": "0001-01-01T00:00+14:00"}, "from"),
     ],
 )
-def test_a_question_that_makes_no_sense_is_refused_by_its_field(cluster: Cluster, asked: dict[str, str], field: str) -> None:
+def test_a_question_that_makes_no_sense_is_refused_by_its_field(
+    cluster: Cluster, asked: dict[str, str], field: str
+) -> None:
     with pytest.raises(CostQueryError) as refused:
         read_query(cluster, asked, later(0))
     assert refused.value.field == field
@@ -126,7 +144,10 @@ def test_the_page_shows_sums_and_says_what_is_measured(teams: list[Team], client
 
 
 def test_the_pages_queries_do_not_grow_with_the_work(
-    cluster: Cluster, nodes: list[Node], client: Client, django_assert_max_num_queries: DjangoAssertNumQueries
+    cluster: Cluster,
+    nodes: list[Node],
+    client: Client,
+    django_assert_max_num_queries: DjangoAssertNumQueries,
 ) -> None:
     client.force_login(a_user(operator=True))
     for n in range(12):
@@ -135,7 +156,9 @@ def test_the_pages_queries_do_not_grow_with_the_work(
         assert client.get("/costs/", {**MAY, "by": "job"}).status_code == 200
 
 
-def test_a_wrong_question_on_the_page_is_answered_with_a_message(teams: list[Team], client: Client) -> None:
+def test_a_wrong_question_on_the_page_is_answered_with_a_message(
+    teams: list[Team], client: Client
+) -> None:
     client.force_login(a_user(operator=True))
     answer = client.get("/costs/", {"by": "colour"})
     assert answer.status_code == 200
@@ -160,13 +183,21 @@ def test_the_chart_stacks_measured_and_modelled_by_hour(teams: list[Team], clien
     assert predicted["y"][3] is None
 
 
-def test_the_file_holds_every_sum_with_units_in_its_header(teams: list[Team], client: Client) -> None:
+def test_the_file_holds_every_sum_with_units_in_its_header(
+    teams: list[Team], client: Client
+) -> None:
     client.force_login(a_user(operator=True))
     answer = client.get("/costs/costs.csv", {**MAY, "by": "job"})
     assert answer["Content-Type"].startswith("text/csv")
-    assert answer["Content-Disposition"] == 'attachment; filename="costs-main-by-job-20260501-20260503.csv"'
+    assert (
+        answer["Content-Disposition"]
+        == 'attachment; filename="costs-main-by-job-20260501-20260503.csv"'
+    )
     lines = list(csv.DictReader(b"".join(answer).decode().splitlines()))
-    assert [(line["name"], line["team"]) for line in lines] == [("convnet", "vision"), ("recurrent", "speech")]
+    assert [(line["name"], line["team"]) for line in lines] == [
+        ("convnet", "vision"),
+        ("recurrent", "speech"),
+    ]
     assert float(lines[0]["it_kwh"]) == pytest.approx(2.1)
     assert Decimal(lines[0]["cost"]) == pytest.approx(Decimal(2.1 * PRICE), rel=Decimal("1e-6"))
     assert lines[1]["predicted_cost"] == ""
@@ -178,22 +209,30 @@ def test_no_cell_is_a_formula(cell: str) -> None:
     assert plain(cell) == "'" + cell
 
 
-@pytest.mark.parametrize("before", ["", " ", "\u00a0", "\ufeff", "\u200b", "\n", "\r\n ", "\t", "\x0b", "\u3000"])
+@pytest.mark.parametrize(
+    "before", ["", " ", "\u00a0", "\ufeff", "\u200b", "\n", "\r\n ", "\t", "\x0b", "\u3000"]
+)
 @pytest.mark.parametrize("sign", "=+-@＝＋－＠")
 def test_a_formula_behind_blanks_or_in_wide_signs_is_none_either(before: str, sign: str) -> None:
     assert str(plain(f"{before}{sign}1+1")).startswith("'")
     assert plain(f"a;{before}{sign}1") == f"a;'{before}{sign}1"
 
 
-@pytest.mark.parametrize("text", ["a-b", "2026-05-01T12:00:00+00:00", "ada@example", "resnet+adam", "a = b", ""])
+@pytest.mark.parametrize(
+    "text", ["a-b", "2026-05-01T12:00:00+00:00", "ada@example", "resnet+adam", "a = b", ""]
+)
 def test_names_with_such_signs_inside_stay_as_they_are(text: str) -> None:
     assert plain(text) == text
 
 
-def test_hostile_names_reach_the_file_as_text(client: Client, cluster: Cluster, nodes: list[Node]) -> None:
+def test_hostile_names_reach_the_file_as_text(
+    client: Client, cluster: Cluster, nodes: list[Node]
+) -> None:
     team = a_team(' =HYPERLINK("http://x","y")')
     user = a_user("+cmd", team=team)
-    bill(some_work(nodes[0], (0, 1), job=a_job(cluster, team=team, user=user, name="@SUM(1;=1)\n-2")))
+    bill(
+        some_work(nodes[0], (0, 1), job=a_job(cluster, team=team, user=user, name="@SUM(1;=1)\n-2"))
+    )
     client.force_login(user)
     answer = client.get("/costs/costs.csv", {**MAY, "by": "job"})
     (line,) = csv.DictReader(io.StringIO(b"".join(answer).decode(), newline=""))
@@ -218,7 +257,9 @@ def test_the_api_answers_the_same_sums(teams: list[Team], client: Client) -> Non
     assert answer["rows"][1]["predicted_cost"] is None
 
 
-def test_the_api_refuses_by_field_and_tells_strangers_nothing(teams: list[Team], client: Client) -> None:
+def test_the_api_refuses_by_field_and_tells_strangers_nothing(
+    teams: list[Team], client: Client
+) -> None:
     assert api(client).status_code == 401
     client.force_login(a_user())
     refused = api(client, by="colour")
@@ -231,4 +272,6 @@ def test_the_api_refuses_by_field_and_tells_strangers_nothing(teams: list[Team],
 def test_with_several_clusters_the_api_asks_which(teams: list[Team], client: Client) -> None:
     a_priced_cluster()
     client.force_login(a_user(operator=True))
-    assert api(client).json()["error"]["fields"] == {"cluster": ["is missing: say which cluster's costs, by its name"]}
+    assert api(client).json()["error"]["fields"] == {
+        "cluster": ["is missing: say which cluster's costs, by its name"]
+    }

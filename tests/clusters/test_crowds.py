@@ -1,4 +1,6 @@
-"""Many processes at once on PostgreSQL, where transactions really run side by side: nobody waits for ever."""
+"""Many processes at once on PostgreSQL, where transactions really run side by side: nobody waits
+for ever.
+"""
 
 from __future__ import annotations
 
@@ -38,7 +40,9 @@ pytestmark = [pytest.mark.postgres, pytest.mark.django_db(transaction=True)]
 
 
 def _at_once(*calls: Callable[[], Any]) -> list[Any]:
-    """Make all calls begin together, each with its own connection; their answers, refusals among them."""
+    """Make all calls begin together, each with its own connection; their answers, refusals among
+    them.
+    """
     gate = threading.Barrier(len(calls))
 
     def run(call: Callable[[], Any]) -> Any:
@@ -56,11 +60,15 @@ def _at_once(*calls: Callable[[], Any]) -> list[Any]:
 
 @pytest.fixture(autouse=True)
 def _needs_postgres() -> None:
-    assert connection.vendor == "postgresql", "this test needs DATABASE_URL to name a PostgreSQL server"
+    assert connection.vendor == "postgresql", (
+        "this test needs DATABASE_URL to name a PostgreSQL server"
+    )
 
 
 def test_a_connection_that_dies_while_it_is_believed_to_live_fails_one_call() -> None:
-    """Its thread asks seldom whether it lives: calls that come all the time are spared the question."""
+    """Its thread asks seldom whether it lives: calls that come all the time are spared the
+    question.
+    """
     threads = Threads("believing", 1, trusted_s=60.0)
 
     async def pid() -> int:
@@ -69,7 +77,12 @@ def test_a_connection_that_dies_while_it_is_believed_to_live_fails_one_call() ->
     async def play() -> list[object]:
         first = await pid()
         await sync_to_async(_end)(first)
-        return [first, *(await asyncio.gather(pid(), return_exceptions=True)), await pid(), await pid()]
+        return [
+            first,
+            *(await asyncio.gather(pid(), return_exceptions=True)),
+            await pid(),
+            await pid(),
+        ]
 
     first, failed, again, later = asyncio.run(play())
     close_threads(threads)
@@ -111,7 +124,10 @@ def test_an_offer_is_either_accepted_or_withdrawn() -> None:
     for _ in range(10):
         offer = an_offer(node)
         words = Accept(epoch=1, fence=offer.fence)
-        taken, _ = _at_once(partial(accept, node.pk, offer.pk, words), partial(request_stop, offer, StopReason.PREEMPT))
+        taken, _ = _at_once(
+            partial(accept, node.pk, offer.pk, words),
+            partial(request_stop, offer, StopReason.PREEMPT),
+        )
         offer.refresh_from_db()
         was_taken = not isinstance(taken, AgentCallError)
         assert (offer.state, offer.desired) == (S.ACCEPTED if was_taken else S.PREEMPTED, "preempt")
@@ -125,9 +141,16 @@ def test_ranks_that_end_at_once_move_their_job_once() -> None:
     nodes += [a_node_with_agent(nodes[0].cluster, token=f"node {n}") for n in range(3)]
     for end, state in [(S.PREEMPTED, "queued"), (S.FAILED, "queued"), (S.SUCCEEDED, "completed")]:
         job = a_job(nodes[0].cluster, max_retries=10)
-        ranks = [a_running_assignment(node, job, rank=n, world_size=4) for n, node in enumerate(nodes)]
+        ranks = [
+            a_running_assignment(node, job, rank=n, world_size=4) for n, node in enumerate(nodes)
+        ]
         reports = [a_report(rank, end, reason_class=ReasonClass.USER) for rank in ranks]
-        _at_once(*(partial(report_state, a.node_id, a.pk, report) for a, report in zip(ranks, reports, strict=True)))
+        _at_once(
+            *(
+                partial(report_state, a.node_id, a.pk, report)
+                for a, report in zip(ranks, reports, strict=True)
+            )
+        )
         job.refresh_from_db()
         assert job.state == state
         assert job.events.exclude(event="place").exclude(event="run").count() == 1
@@ -137,7 +160,13 @@ def test_heartbeats_reports_stops_and_reconcilers_do_not_wait_for_each_other() -
     nodes = [a_node_with_agent(token="first", gpus=4)]
     nodes.append(a_node_with_agent(nodes[0].cluster, token="second", gpus=4))
     jobs = [a_job(nodes[0].cluster) for _ in range(4)]
-    held = [[a_running_assignment(node, job, rank=rank, world_size=2) for rank, node in enumerate(nodes)] for job in jobs]
+    held = [
+        [
+            a_running_assignment(node, job, rank=rank, world_size=2)
+            for rank, node in enumerate(nodes)
+        ]
+        for job in jobs
+    ]
     own = [[gang[n] for gang in held] for n in range(2)]
 
     def beats(node: Node, assignments: list[Assignment]) -> None:
@@ -148,7 +177,9 @@ def test_heartbeats_reports_stops_and_reconcilers_do_not_wait_for_each_other() -
         lambda: beats(nodes[0], own[0]),
         lambda: beats(nodes[1], own[1]),
         lambda: [report_state(nodes[0].pk, a.pk, a_report(a, S.PREEMPTED)) for a in own[0]],
-        lambda: [report_state(nodes[1].pk, a.pk, a_report(a, S.PREEMPTED)) for a in reversed(own[1])],
+        lambda: [
+            report_state(nodes[1].pk, a.pk, a_report(a, S.PREEMPTED)) for a in reversed(own[1])
+        ],
         lambda: [request_stop(a, StopReason.PREEMPT) for gang in held for a in gang],
         lambda: [reconcile_clusters() for _ in range(8)],
     )

@@ -15,7 +15,13 @@ from clusters.models import Assignment, Node
 from clusters.polls import LOOKS
 from clusters.services import heartbeat, request_stop
 from loadmaster.protocol import StopReason
-from tests.builders_agents import NODE_TOKEN, a_heartbeat, a_node_with_agent, a_running_assignment, an_offer
+from tests.builders_agents import (
+    NODE_TOKEN,
+    a_heartbeat,
+    a_node_with_agent,
+    a_running_assignment,
+    an_offer,
+)
 
 pytestmark = pytest.mark.django_db(transaction=True)
 HEADERS = {"Loadmaster-Protocol": "1", "Authorization": f"Bearer {NODE_TOKEN}"}

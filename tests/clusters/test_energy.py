@@ -1,4 +1,6 @@
-"""Power, tariffs over time and what energy costs: pure arithmetic, held against the paper and against the wall clock."""
+"""Power, tariffs over time and what energy costs: pure arithmetic, held against the paper and
+against the wall clock.
+"""
 
 from __future__ import annotations
 
@@ -10,7 +12,16 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from clusters.energy import Band, Pue, Tariff, cost_per_hour, energy_cost, energy_kwh, energy_steps, power_curve
+from clusters.energy import (
+    Band,
+    Pue,
+    Tariff,
+    cost_per_hour,
+    energy_cost,
+    energy_kwh,
+    energy_steps,
+    power_curve,
+)
 from policies.snapshot import EnergyStep
 
 ROME = "Europe/Rome"
@@ -47,7 +58,9 @@ def test_a_kilowatt_over_an_hour_is_a_kilowatt_hour() -> None:
 
 def test_a_cost_is_integrated_over_the_steps_it_spans() -> None:
     steps = (EnergyStep(0.0, HOUR, 0.1, 1.0), EnergyStep(HOUR, 2 * HOUR, 0.3, 2.0))
-    assert energy_cost(1000.0, 0.5 * HOUR, 1.5 * HOUR, steps) == pytest.approx(0.5 * 0.1 + 0.5 * 0.3 * 2.0)
+    assert energy_cost(1000.0, 0.5 * HOUR, 1.5 * HOUR, steps) == pytest.approx(
+        0.5 * 0.1 + 0.5 * 0.3 * 2.0
+    )
 
 
 def test_the_first_and_last_prices_hold_beyond_the_steps() -> None:
@@ -69,29 +82,49 @@ def test_a_flat_tariff_is_one_step() -> None:
 
 def test_a_band_is_read_off_the_wall_clock_of_the_zone() -> None:
     start = at("2026-01-15T20:00", ROME)
-    assert prices(energy_steps([DAY], [], ROME, start, start + 12 * HOUR)) == [(0, 4, 0.30), (4, 10, 0.10), (10, 12, 0.30)]
+    assert prices(energy_steps([DAY], [], ROME, start, start + 12 * HOUR)) == [
+        (0, 4, 0.30),
+        (4, 10, 0.10),
+        (10, 12, 0.30),
+    ]
 
 
 def test_a_band_that_ends_at_midnight_covers_the_days_last_hours() -> None:
     evening = Tariff(0.0, 0.2, (Band(EVERY_DAY, time(22), time(0), 0.5),))
     start = at("2026-01-15T21:00")
-    assert prices(energy_steps([evening], [], "UTC", start, start + 4 * HOUR)) == [(0, 1, 0.2), (1, 3, 0.5), (3, 4, 0.2)]
+    assert prices(energy_steps([evening], [], "UTC", start, start + 4 * HOUR)) == [
+        (0, 1, 0.2),
+        (1, 3, 0.5),
+        (3, 4, 0.2),
+    ]
 
 
 def test_a_band_holds_only_on_its_days() -> None:
     weekend = Tariff(0.0, 0.3, (Band(frozenset({5, 6}), time(0), time(0), 0.1),))
     friday = at("2026-01-16T12:00")
-    assert prices(energy_steps([weekend], [], "UTC", friday, friday + 72 * HOUR)) == [(0, 12, 0.3), (12, 60, 0.1), (60, 72, 0.3)]
+    assert prices(energy_steps([weekend], [], "UTC", friday, friday + 72 * HOUR)) == [
+        (0, 12, 0.3),
+        (12, 60, 0.1),
+        (60, 72, 0.3),
+    ]
 
 
 def test_the_night_is_an_hour_shorter_when_the_clock_is_put_forward() -> None:
     start = at("2026-03-28T23:00", ROME)
-    assert prices(energy_steps([DAY], [], ROME, start, start + 9 * HOUR)) == [(0, 1, 0.30), (1, 6, 0.10), (6, 9, 0.30)]
+    assert prices(energy_steps([DAY], [], ROME, start, start + 9 * HOUR)) == [
+        (0, 1, 0.30),
+        (1, 6, 0.10),
+        (6, 9, 0.30),
+    ]
 
 
 def test_the_night_is_an_hour_longer_when_the_clock_is_put_back() -> None:
     start = at("2026-10-24T23:00", ROME)
-    assert prices(energy_steps([DAY], [], ROME, start, start + 9 * HOUR)) == [(0, 1, 0.30), (1, 8, 0.10), (8, 9, 0.30)]
+    assert prices(energy_steps([DAY], [], ROME, start, start + 9 * HOUR)) == [
+        (0, 1, 0.30),
+        (1, 8, 0.10),
+        (8, 9, 0.30),
+    ]
 
 
 def test_a_band_in_the_hour_the_clock_skips_never_comes() -> None:
@@ -110,7 +143,11 @@ def test_a_band_in_the_hour_the_clock_repeats_comes_twice() -> None:
 def test_a_band_that_begins_in_the_hour_the_clock_skips_begins_with_the_change() -> None:
     late = Tariff(0.0, 0.3, (Band(EVERY_DAY, time(2, 30), time(4), 0.9),))
     start = at("2026-03-29T00:00", ROME)
-    assert prices(energy_steps([late], [], ROME, start, start + 6 * HOUR)) == [(0, 2, 0.3), (2, 3, 0.9), (3, 6, 0.3)]
+    assert prices(energy_steps([late], [], ROME, start, start + 6 * HOUR)) == [
+        (0, 2, 0.3),
+        (2, 3, 0.9),
+        (3, 6, 0.3),
+    ]
 
 
 def test_a_later_tariff_and_pue_take_over_when_they_are_in_force() -> None:
@@ -124,7 +161,10 @@ def test_a_later_tariff_and_pue_take_over_when_they_are_in_force() -> None:
 
 
 def test_of_two_tariffs_of_one_moment_the_later_in_order_holds() -> None:
-    assert energy_steps([Tariff(0.0, 0.2), Tariff(0.0, 0.7)], [], "UTC", 0.0, HOUR)[0].price_per_kwh == 0.7
+    assert (
+        energy_steps([Tariff(0.0, 0.2), Tariff(0.0, 0.7)], [], "UTC", 0.0, HOUR)[0].price_per_kwh
+        == 0.7
+    )
 
 
 def test_before_the_first_tariff_energy_costs_nothing() -> None:
@@ -133,14 +173,28 @@ def test_before_the_first_tariff_energy_costs_nothing() -> None:
 
 
 times = st.builds(time, st.integers(0, 23), st.sampled_from([0, 30]))
-bands = st.builds(Band, st.frozensets(st.integers(0, 6), min_size=1), times, times, st.sampled_from([0.1, 0.2]))
+bands = st.builds(
+    Band, st.frozensets(st.integers(0, 6), min_size=1), times, times, st.sampled_from([0.1, 0.2])
+)
 zones = st.sampled_from([ROME, "UTC", "Australia/Lord_Howe", "America/St_Johns", "Pacific/Apia"])
 moments = st.integers(int(at("2026-01-01T00:00")), int(at("2027-01-01T00:00")))
 
 
 @settings(max_examples=60, deadline=None)
-@given(bands=st.lists(bands, max_size=3), zone=zones, start=moments, hours=st.integers(1, 72), part=st.floats(0.0, 1.0))
-@example([Band(EVERY_DAY, time(1, 30), time(2, 30), 0.1)], "Australia/Lord_Howe", int(at("2026-04-04T00:00")), 48, 0.3125)
+@given(
+    bands=st.lists(bands, max_size=3),
+    zone=zones,
+    start=moments,
+    hours=st.integers(1, 72),
+    part=st.floats(0.0, 1.0),
+)
+@example(
+    [Band(EVERY_DAY, time(1, 30), time(2, 30), 0.1)],
+    "Australia/Lord_Howe",
+    int(at("2026-04-04T00:00")),
+    48,
+    0.3125,
+)
 def test_steps_tile_the_horizon_and_agree_with_the_wall_clock(
     bands: list[Band], zone: str, start: int, hours: int, part: float
 ) -> None:
@@ -148,7 +202,11 @@ def test_steps_tile_the_horizon_and_agree_with_the_wall_clock(
     end = start + hours * HOUR
     steps = energy_steps([tariff], [], zone, float(start), end)
     assert (steps[0].from_s, steps[-1].to_s) == (start, end)
-    assert all(a.to_s == b.from_s and a.price_per_kwh != b.price_per_kwh for a, b in pairwise(steps))
+    assert all(
+        a.to_s == b.from_s and a.price_per_kwh != b.price_per_kwh for a, b in pairwise(steps)
+    )
     moment = float(int(start + part * (end - 1 - start)))
     step = next(s for s in steps if s.from_s <= moment < s.to_s)
-    assert step.price_per_kwh == tariff.price_at(datetime.fromtimestamp(moment, UTC).astimezone(ZoneInfo(zone)))
+    assert step.price_per_kwh == tariff.price_at(
+        datetime.fromtimestamp(moment, UTC).astimezone(ZoneInfo(zone))
+    )

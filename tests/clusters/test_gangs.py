@@ -45,7 +45,10 @@ def test_all_ranks_are_told_where_rank_0_is_and_the_same_token() -> None:
     ranks = a_gang()
     specs = [accept(rank.node_id, rank.pk, Accept(1, rank.fence)) for rank in ranks]
     assert {spec.rendezvous for spec in specs} == {f"10.0.0.5:{ranks[0].gang_port}"}
-    assert [(spec.rank, spec.world_size, spec.gang_gpus) for spec in specs] == [(0, 2, 2), (1, 2, 2)]
+    assert [(spec.rank, spec.world_size, spec.gang_gpus) for spec in specs] == [
+        (0, 2, 2),
+        (1, 2, 2),
+    ]
     (token,) = {spec.gang_token for spec in specs}
     assert len(token) == 64
     assert specs[0].required_features.count("gang") == 1
@@ -53,14 +56,19 @@ def test_all_ranks_are_told_where_rank_0_is_and_the_same_token() -> None:
 
 def test_another_launch_has_another_token() -> None:
     first, second = a_gang()[0], a_gang()[0]
-    tokens = {accept(rank.node_id, rank.pk, Accept(1, rank.fence)).gang_token for rank in (first, second)}
+    tokens = {
+        accept(rank.node_id, rank.pk, Accept(1, rank.fence)).gang_token for rank in (first, second)
+    }
     assert len(tokens) == 2
 
 
 @pytest.mark.parametrize(
-    ("address", "host"), [("fd00::5", "[fd00::5]"), ("gpu-7", "gpu-7"), ("{container}", "lm-{lead}-1"), ("", None)]
+    ("address", "host"),
+    [("fd00::5", "[fd00::5]"), ("gpu-7", "gpu-7"), ("{container}", "lm-{lead}-1"), ("", None)],
 )
-def test_the_meeting_place_is_written_as_the_address_needs_it(address: str, host: str | None) -> None:
+def test_the_meeting_place_is_written_as_the_address_needs_it(
+    address: str, host: str | None
+) -> None:
     lead, other = a_gang(address)
     expected = "" if host is None else f"{host.format(lead=lead.pk)}:{lead.gang_port}"
     assert rendezvous(other) == rendezvous(lead) == expected
@@ -70,10 +78,14 @@ def test_a_job_of_one_rank_is_told_nothing_of_it() -> None:
     offer = an_offer(a_node_with_agent())
     spec = accept(offer.node_id, offer.pk, Accept(1, offer.fence))
     assert (spec.rendezvous, spec.gang_token, spec.gang_gpus) == ("", "", 0)
-    assert not {"gang_token", "gang_gpus"} & set(to_json(spec)), "an agent that knows no gangs reads it still"
+    assert not {"gang_token", "gang_gpus"} & set(to_json(spec)), (
+        "an agent that knows no gangs reads it still"
+    )
 
 
-def test_gangs_at_one_address_get_ports_of_their_own_and_a_launch_another_than_the_one_before() -> None:
+def test_gangs_at_one_address_get_ports_of_their_own_and_a_launch_another_than_the_one_before() -> (
+    None
+):
     node = a_node_with_agent()
     Node.objects.filter(pk=node.pk).update(address="10.0.0.5")
     node.refresh_from_db()
@@ -85,12 +97,16 @@ def test_gangs_at_one_address_get_ports_of_their_own_and_a_launch_another_than_t
         taken.append(port)
         a_running_assignment(node, a_job(node.cluster), world_size=2, gang_port=port, fence=fence)
     assert len(set(taken)) == 5
-    assert all(port in PORTS and port + 1 < 32768 for port in taken), "below what systems give to outgoing connections"
+    assert all(port in PORTS and port + 1 < 32768 for port in taken), (
+        "below what systems give to outgoing connections"
+    )
     Assignment.objects.update(state=AssignmentState.SUCCEEDED)
     assert Ports().choose(node, job.pk, 7) == taken[0]
 
 
-def test_gangs_that_are_launched_together_get_ports_of_their_own_by_one_query(django_assert_num_queries: Any) -> None:
+def test_gangs_that_are_launched_together_get_ports_of_their_own_by_one_query(
+    django_assert_num_queries: Any,
+) -> None:
     node = a_node_with_agent()
     a_running_assignment(node, a_job(node.cluster), world_size=2, gang_port=PORTS[0])
     Node.objects.filter(pk=node.pk).update(address="10.0.0.5")
@@ -99,7 +115,9 @@ def test_gangs_that_are_launched_together_get_ports_of_their_own_by_one_query(dj
     ports, of_any_job = Ports(), UUID(int=0)
     with django_assert_num_queries(1):
         chosen = [ports.choose(node, of_any_job, 0) for _ in range(len(PORTS) - 1)]
-        assert ports.choose(elsewhere, of_any_job, 0) == PORTS[0], "another address, so nothing is taken"
+        assert ports.choose(elsewhere, of_any_job, 0) == PORTS[0], (
+            "another address, so nothing is taken"
+        )
     assert set(chosen) == set(PORTS[1:]), "all that are left, each once"
 
 
@@ -119,13 +137,17 @@ def test_an_agent_that_knows_no_gangs_is_not_given_one_and_the_offer_says_why() 
 def test_a_node_says_its_address_at_every_session() -> None:
     node = a_node_with_agent()
     for address in ("10.0.0.5", ""):
-        open_session(node.pk, a_session_request(node, address=address, features=features_with("process")))
+        open_session(
+            node.pk, a_session_request(node, address=address, features=features_with("process"))
+        )
         node.refresh_from_db()
         assert node.address == address
 
 
 class TestTerms:
-    def test_a_changed_term_is_told_until_it_is_known_and_also_that_there_is_none_any_more(self) -> None:
+    def test_a_changed_term_is_told_until_it_is_known_and_also_that_there_is_none_any_more(
+        self,
+    ) -> None:
         assignment = a_running_assignment(a_node_with_agent())
         assert directive(assignment, 30.0) is None
         assignment.term_at = timezone.now()
@@ -143,5 +165,7 @@ class TestTerms:
         _, (found,) = look([], now).wishes[node.pk]
         assert (found.pk, found.term_until) == (assignment.pk, until)
         reply = heartbeat(node.pk, a_heartbeat(assignment))
-        assert reply.cursor == int(now.timestamp() * 1_000_000), "what a heartbeat has told, the poll does not tell again"
+        assert reply.cursor == int(now.timestamp() * 1_000_000), (
+            "what a heartbeat has told, the poll does not tell again"
+        )
         assert reply.directives[0].term_until_s == until.timestamp()

@@ -20,7 +20,14 @@ from clusters.services import devices, flush_samples, heartbeat, node_cordon, op
 from controlplane.models import RescheduleEvent
 from loadmaster.protocol import AssignmentState, DeviceSample
 from tests.builders import a_cluster, a_job
-from tests.builders_agents import CLOCK, LONG_AGO, a_heartbeat, a_node_with_agent, a_running_assignment, a_session_request
+from tests.builders_agents import (
+    CLOCK,
+    LONG_AGO,
+    a_heartbeat,
+    a_node_with_agent,
+    a_running_assignment,
+    a_session_request,
+)
 
 pytestmark = pytest.mark.django_db
 
@@ -33,7 +40,9 @@ def test_a_heartbeat_renews_the_session_and_each_lease_it_lists() -> None:
     node = a_node_with_agent(now=_at(0), gpus=2)
     listed, left_out = (a_running_assignment(node, now=_at(0)) for _ in range(2))
     reply = heartbeat(node.pk, a_heartbeat(listed), _at(20))
-    assert [(lease.id, lease.fence, lease.ttl_s) for lease in reply.leases] == [(str(listed.pk), listed.fence, 60.0)]
+    assert [(lease.id, lease.fence, lease.ttl_s) for lease in reply.leases] == [
+        (str(listed.pk), listed.fence, 60.0)
+    ]
     assert reply.next_heartbeat_s == 10.0
     assert Assignment.objects.get(pk=listed.pk).lease_expires_at == _at(80)
     assert Assignment.objects.get(pk=left_out.pk).lease_expires_at == _at(60)
@@ -69,7 +78,9 @@ def test_a_job_that_is_kept_on_disconnect_has_ten_minutes() -> None:
     assert Assignment.objects.get().state == AssignmentState.LOST
 
 
-@pytest.mark.parametrize("said", [AssignmentState.PREPARING, AssignmentState.RUNNING, AssignmentState.STOPPING])
+@pytest.mark.parametrize(
+    "said", [AssignmentState.PREPARING, AssignmentState.RUNNING, AssignmentState.STOPPING]
+)
 def test_what_was_unknown_comes_back_in_the_state_its_agent_reports(said: AssignmentState) -> None:
     node = a_node_with_agent(now=_at(0))
     assignment = a_running_assignment(node, now=_at(0))
@@ -95,7 +106,10 @@ def test_a_lost_node_comes_back_as_it_was_and_wakes_the_optimiser() -> None:
     cordoned.refresh_from_db()
     assert (node.state, cordoned.state) == (State.READY, State.CORDONED)
     assert [e.event for e in node.events.all()][-2:] == ["lost", "back"]
-    assert set(RescheduleEvent.objects.values_list("reason", "node")) == {("node_joined", node.pk), ("node_joined", cordoned.pk)}
+    assert set(RescheduleEvent.objects.values_list("reason", "node")) == {
+        ("node_joined", node.pk),
+        ("node_joined", cordoned.pk),
+    }
 
 
 def test_a_silent_node_that_is_heard_again_before_it_is_lost_wakes_the_optimiser_once() -> None:
@@ -106,7 +120,9 @@ def test_a_silent_node_that_is_heard_again_before_it_is_lost_wakes_the_optimiser
     assert not RescheduleEvent.objects.exists(), "it was never silent"
     heartbeat(node.pk, a_heartbeat(seq=3), _at(69 + 60))
     heartbeat(node.pk, a_heartbeat(seq=4), _at(69 + 61))
-    assert list(RescheduleEvent.objects.values_list("cluster", "reason", "node")) == [(node.cluster_id, "node_joined", node.pk)]
+    assert list(RescheduleEvent.objects.values_list("cluster", "reason", "node")) == [
+        (node.cluster_id, "node_joined", node.pk)
+    ]
 
 
 def test_a_session_after_silence_wakes_the_optimiser_and_one_that_supersedes_does_not() -> None:
@@ -121,7 +137,11 @@ def test_a_session_after_silence_wakes_the_optimiser_and_one_that_supersedes_doe
 def test_a_device_that_falls_ill_is_known_at_once() -> None:
     node = a_node_with_agent(now=_at(0), gpus=2)
     well, ill = node.devices.order_by("uuid")
-    heartbeat(node.pk, a_heartbeat(devices=(DeviceSample(well.uuid), DeviceSample(ill.uuid, healthy=False))), _at(1))
+    heartbeat(
+        node.pk,
+        a_heartbeat(devices=(DeviceSample(well.uuid), DeviceSample(ill.uuid, healthy=False))),
+        _at(1),
+    )
     assert {d.uuid: d.healthy for d in node.devices.all()} == {well.uuid: True, ill.uuid: False}
     assert node.events.filter(event="devices").get().data == {"healthy": {ill.uuid: False}}
     heartbeat(node.pk, a_heartbeat(seq=2, devices=(DeviceSample(ill.uuid),)), _at(2))
@@ -145,17 +165,26 @@ def test_an_operators_cordon_is_not_lifted_by_a_healthy_agent() -> None:
 def test_device_samples_are_written_when_they_are_flushed() -> None:
     node = a_node_with_agent(now=_at(0), gpus=1)
     device = node.devices.get()
-    sample = DeviceSample(device.uuid, gpu_fraction=0.9, power_w=180.0, power_source="measured", temperature_c=61.0)
+    sample = DeviceSample(
+        device.uuid, gpu_fraction=0.9, power_w=180.0, power_source="measured", temperature_c=61.0
+    )
     heartbeat(node.pk, a_heartbeat(devices=(sample,)), _at(1))
     device.refresh_from_db()
     assert device.power_w is None
     assert flush_samples() == 1
     device = node.devices.get()
-    assert (device.gpu_fraction, device.power_w, device.power_source, device.temperature_c) == (0.9, 180.0, "measured", 61.0)
+    assert (device.gpu_fraction, device.power_w, device.power_source, device.temperature_c) == (
+        0.9,
+        180.0,
+        "measured",
+        61.0,
+    )
     assert flush_samples() == 0
 
 
-def test_a_flush_that_took_long_is_followed_by_a_longer_rest(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_flush_that_took_long_is_followed_by_a_longer_rest(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     """Else a large cluster's samples would be written all the time."""
     monkeypatch.setattr(devices, "RESTS", 1e9)
     node = a_node_with_agent(now=_at(0), gpus=1)
@@ -182,7 +211,9 @@ def test_a_cache_that_is_away_stops_no_heartbeat(monkeypatch: pytest.MonkeyPatch
 
 
 @pytest.mark.parametrize("error", [RedisTimeoutError("frozen"), OSError("no route")])
-def test_a_cache_that_failed_is_left_alone_for_a_while(monkeypatch: pytest.MonkeyPatch, error: Exception) -> None:
+def test_a_cache_that_failed_is_left_alone_for_a_while(
+    monkeypatch: pytest.MonkeyPatch, error: Exception
+) -> None:
     asked: list[float] = []
     now_s = [100.0]
 
@@ -191,7 +222,13 @@ def test_a_cache_that_failed_is_left_alone_for_a_while(monkeypatch: pytest.Monke
         raise error
 
     node = a_node_with_agent(now=_at(0), gpus=1)
-    sample = DeviceSample(node.devices.get().uuid, gpu_fraction=0.9, power_w=180.0, power_source="measured", temperature_c=61.0)
+    sample = DeviceSample(
+        node.devices.get().uuid,
+        gpu_fraction=0.9,
+        power_w=180.0,
+        power_source="measured",
+        temperature_c=61.0,
+    )
     monkeypatch.setattr(devices, "_rest", devices.Rest(lambda: now_s[0]))
     monkeypatch.setattr(cache, "incr", frozen)
     for seq, at_s in enumerate((100.0, 101.0, 159.0, 161.0), 1):
@@ -219,5 +256,7 @@ def test_many_nodes_stretch_heartbeats_and_leases() -> None:
 
 
 def test_a_cluster_tells_its_agents_its_own_clockwork() -> None:
-    node = a_node_with_agent(a_cluster(**{**CLOCK, "heartbeat_s": 2.0, "lease_s": 15.0}), now=_at(0))
+    node = a_node_with_agent(
+        a_cluster(**{**CLOCK, "heartbeat_s": 2.0, "lease_s": 15.0}), now=_at(0)
+    )
     assert heartbeat(node.pk, a_heartbeat(), _at(1)).next_heartbeat_s == 2.0

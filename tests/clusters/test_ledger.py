@@ -32,7 +32,9 @@ def entries(assignment: Assignment) -> list[EnergyEntry]:
     st.floats(1.0, 3 * DAY_S),
     st.sampled_from(["UTC", "Europe/Rome", "Asia/Kolkata", "Australia/Lord_Howe"]),
 )
-def test_the_hours_of_a_time_touch_each_other_and_cover_it(from_s: float, length_s: float, zone: str) -> None:
+def test_the_hours_of_a_time_touch_each_other_and_cover_it(
+    from_s: float, length_s: float, zone: str
+) -> None:
     found = list(hours(zone, from_s, from_s + length_s))
     assert found[0][1] == from_s
     assert found[-1][2] == from_s + length_s
@@ -49,7 +51,9 @@ def test_the_hours_of_an_assignment_add_up_to_its_bill(node: Node) -> None:
     billed = bill(work)
     kept = entries(work)
     assert [e.hour for e in kept] == [later(h) for h in (0, 1, 2, 3)]
-    assert sum(e.measured_kwh + e.modelled_kwh + e.rest_kwh for e in kept) == pytest.approx(billed.energy_kwh)
+    assert sum(e.measured_kwh + e.modelled_kwh + e.rest_kwh for e in kept) == pytest.approx(
+        billed.energy_kwh
+    )
     assert sum((e.cost for e in kept), Decimal(0)) == billed.energy_cost
     assert sum(e.gpu_s for e in kept) == pytest.approx(2 * 2.75 * 3600)
 
@@ -72,15 +76,25 @@ def test_measured_and_modelled_energy_and_the_rest_of_the_node_are_told_apart(no
 
 @pytest.mark.django_db
 def test_each_hour_has_the_price_of_its_time(node: Node) -> None:
-    EnergyTariff.objects.create(cluster=node.cluster, effective_from=later(1), default_price_per_kwh=Decimal("0.5"))
+    EnergyTariff.objects.create(
+        cluster=node.cluster, effective_from=later(1), default_price_per_kwh=Decimal("0.5")
+    )
     work = some_work(node, (0, 2))
     bill(work)
-    assert [float(e.cost) for e in entries(work)] == [pytest.approx(0.7 * PRICE), pytest.approx(0.7 * 0.5 * 1.33)]
+    assert [float(e.cost) for e in entries(work)] == [
+        pytest.approx(0.7 * PRICE),
+        pytest.approx(0.7 * 0.5 * 1.33),
+    ]
 
 
 @pytest.mark.django_db
-def test_a_prediction_is_for_the_same_time_and_missing_where_nothing_was_predicted(node: Node) -> None:
-    foreseen, unforeseen = some_work(node, (0, 0.5), predicted_power_w=650.0), some_work(node, (2, 3))
+def test_a_prediction_is_for_the_same_time_and_missing_where_nothing_was_predicted(
+    node: Node,
+) -> None:
+    foreseen, unforeseen = (
+        some_work(node, (0, 0.5), predicted_power_w=650.0),
+        some_work(node, (2, 3)),
+    )
     bill(foreseen)
     bill(unforeseen)
     [hour] = entries(foreseen)
@@ -110,7 +124,10 @@ def test_a_sample_holds_over_the_edge_of_an_hour_that_is_written_later(node: Nod
     meter(later(0.9))
     a_sample(work, 1.5, 300.0)
     meter(later(2.0))
-    assert [e.measured_kwh for e in entries(work)] == [pytest.approx(0.260), pytest.approx(0.130 + 0.150)]
+    assert [e.measured_kwh for e in entries(work)] == [
+        pytest.approx(0.260),
+        pytest.approx(0.130 + 0.150),
+    ]
 
 
 @pytest.mark.django_db
@@ -134,4 +151,7 @@ def test_hours_are_those_of_the_clusters_wall_clock() -> None:
     node = a_v100_node(a_priced_cluster(timezone="Asia/Kolkata"))
     work = some_work(node, (0, 1))
     bill(work)
-    assert [e.hour for e in entries(work)] == [datetime(2026, 5, 1, 11, 30, tzinfo=UTC), datetime(2026, 5, 1, 12, 30, tzinfo=UTC)]
+    assert [e.hour for e in entries(work)] == [
+        datetime(2026, 5, 1, 11, 30, tzinfo=UTC),
+        datetime(2026, 5, 1, 12, 30, tzinfo=UTC),
+    ]

@@ -40,7 +40,9 @@ def operator() -> APIClient:
 
 
 def test_a_policy_is_chosen_with_its_parameters(operator: APIClient, cluster: Cluster) -> None:
-    answer = operator.patch(LAB, {"policy": "randomized_greedy", "policy_parameters": {"iterations": 7}}, format="json")
+    answer = operator.patch(
+        LAB, {"policy": "randomized_greedy", "policy_parameters": {"iterations": 7}}, format="json"
+    )
     assert answer.status_code == 200, answer.content
     assert answer.data["policy_parameters"] == {"iterations": 7}
     assert RescheduleEvent.objects.get().reason == "operator"
@@ -51,16 +53,28 @@ def test_a_new_policy_begins_with_its_defaults(operator: APIClient, cluster: Clu
     assert operator.patch(LAB, {"policy": "fifo"}, format="json").data["policy_parameters"] == {}
 
 
-def test_an_unknown_policy_is_refused_naming_the_known(operator: APIClient, cluster: Cluster) -> None:
+def test_an_unknown_policy_is_refused_naming_the_known(
+    operator: APIClient, cluster: Cluster
+) -> None:
     error = operator.patch(LAB, {"policy": "magic"}, format="json").json()["error"]
-    assert f"'magic' is no policy; known are: {', '.join(registry.names())}" in error["fields"]["policy"][0]
+    assert (
+        f"'magic' is no policy; known are: {', '.join(registry.names())}"
+        in error["fields"]["policy"][0]
+    )
 
 
 @pytest.mark.parametrize(
     ("parameters", "said"),
-    [({"movez": 1}, "known are:"), ({"moves": -1}, "must be >="), ({"moves": "x"}, "must be"), ([], "object")],
+    [
+        ({"movez": 1}, "known are:"),
+        ({"moves": -1}, "must be >="),
+        ({"moves": "x"}, "must be"),
+        ([], "object"),
+    ],
 )
-def test_parameters_a_policy_does_not_take_are_refused(operator: APIClient, cluster: Cluster, parameters: Any, said: str) -> None:
+def test_parameters_a_policy_does_not_take_are_refused(
+    operator: APIClient, cluster: Cluster, parameters: Any, said: str
+) -> None:
     answer = operator.patch(LAB, {"policy_parameters": parameters}, format="json")
     assert answer.status_code == 400
     assert said in answer.json()["error"]["fields"]["policy_parameters"][0]
@@ -91,14 +105,23 @@ def test_values_a_cluster_cannot_have_are_refused_at_their_field(
     assert (answer.status_code, list(answer.json()["error"]["fields"])) == (400, list(body))
 
 
-def test_a_cluster_is_capped_by_hour_and_its_emissions_are_weighed(operator: APIClient, cluster: Cluster) -> None:
+def test_a_cluster_is_capped_by_hour_and_its_emissions_are_weighed(
+    operator: APIClient, cluster: Cluster
+) -> None:
     hours = [{"power_cap_w": 2000, "from": "08:00", "to": "20:00", "valid_until": "2026-12-31"}]
-    answer = operator.patch(LAB, {"power_cap_hours": hours, "emissions_cost_per_kg": "0.08"}, format="json")
-    assert (answer.data["power_cap_hours"], answer.data["emissions_cost_per_kg"]) == (hours, "0.080000")
+    answer = operator.patch(
+        LAB, {"power_cap_hours": hours, "emissions_cost_per_kg": "0.08"}, format="json"
+    )
+    assert (answer.data["power_cap_hours"], answer.data["emissions_cost_per_kg"]) == (
+        hours,
+        "0.080000",
+    )
     assert RescheduleEvent.objects.get().reason == "operator"
 
 
-def test_changing_a_cluster_leaves_the_lock_of_its_round_alone(operator: APIClient, cluster: Cluster) -> None:
+def test_changing_a_cluster_leaves_the_lock_of_its_round_alone(
+    operator: APIClient, cluster: Cluster
+) -> None:
     Cluster.objects.update(round_owner="worker-1", round_number=7)
     operator.patch(LAB, {"period_s": 60}, format="json")
     cluster.refresh_from_db()
@@ -142,11 +165,18 @@ def test_nodes_of_one_cluster(member: APIClient, node: Node) -> None:
 
 def test_an_operator_cordons_drains_and_gives_roles(operator: APIClient, node: Node) -> None:
     path = f"{NODES}{node.pk}/"
-    assert operator.post(f"{path}cordon/", {"reason": "fan"}, format="json").json()["reason"] == "fan"
+    assert (
+        operator.post(f"{path}cordon/", {"reason": "fan"}, format="json").json()["reason"] == "fan"
+    )
     assert operator.post(f"{path}uncordon/").json()["state"] == "ready"
-    drained = operator.post(f"{path}drain/", {"until": "2040-01-01T00:00:00Z"}, format="json").json()
+    drained = operator.post(
+        f"{path}drain/", {"until": "2040-01-01T00:00:00Z"}, format="json"
+    ).json()
     assert (drained["state"], drained["drain_until"]) == ("draining", "2040-01-01T00:00:00Z")
-    assert operator.post(f"{path}role/", {"role": "profiling"}, format="json").json()["role"] == "profiling"
+    assert (
+        operator.post(f"{path}role/", {"role": "profiling"}, format="json").json()["role"]
+        == "profiling"
+    )
     assert set(node.events.values_list("actor", flat=True)) == {"root"}
 
 
@@ -155,8 +185,13 @@ def test_what_a_nodes_state_does_not_allow_is_409(operator: APIClient, node: Nod
     assert (answer.status_code, answer.json()["error"]["code"]) == (409, "conflict")
 
 
-@pytest.mark.parametrize(("verb", "body"), [("role", {"role": "king"}), ("role", {}), ("drain", {"until": "soon"}), ("cordon", [])])
-def test_a_node_is_told_nothing_it_does_not_understand(operator: APIClient, node: Node, verb: str, body: object) -> None:
+@pytest.mark.parametrize(
+    ("verb", "body"),
+    [("role", {"role": "king"}), ("role", {}), ("drain", {"until": "soon"}), ("cordon", [])],
+)
+def test_a_node_is_told_nothing_it_does_not_understand(
+    operator: APIClient, node: Node, verb: str, body: object
+) -> None:
     assert operator.post(f"{NODES}{node.pk}/{verb}/", body, format="json").status_code == 400
 
 
@@ -169,11 +204,23 @@ def test_an_enrolment_token_is_shown_once(operator: APIClient, cluster: Cluster)
     assert token.encode() not in listed.content
     assert operator.delete(f"/api/v1/enrolment-tokens/{row['id']}/").status_code == 204
     assert not EnrolmentToken.objects.exists()
-    assert operator.post("/api/v1/enrolment-tokens/", {"cluster": "x"}, format="json").status_code == 400
+    assert (
+        operator.post("/api/v1/enrolment-tokens/", {"cluster": "x"}, format="json").status_code
+        == 400
+    )
 
 
-def test_rounds_are_listed_for_all_and_shown_whole_to_operators(member: APIClient, operator: APIClient, cluster: Cluster) -> None:
-    row = Round.objects.create(cluster=cluster, number=1, policy="fifo", seed=1, snapshot={"jobs": ["secret name"]}, plan={})
+def test_rounds_are_listed_for_all_and_shown_whole_to_operators(
+    member: APIClient, operator: APIClient, cluster: Cluster
+) -> None:
+    row = Round.objects.create(
+        cluster=cluster,
+        number=1,
+        policy="fifo",
+        seed=1,
+        snapshot={"jobs": ["secret name"]},
+        plan={},
+    )
     listed = member.get("/api/v1/rounds/?cluster=lab")
     assert [(r["number"], r["policy"]) for r in listed.json()["results"]] == [(1, "fifo")]
     assert b"secret name" not in listed.content
@@ -183,10 +230,17 @@ def test_rounds_are_listed_for_all_and_shown_whole_to_operators(member: APIClien
 
 def test_a_price_by_the_hour_is_set_and_rounds_go_by_it(operator: APIClient, node: Node) -> None:
     a_gpu_type("NVIDIA A100-SXM4-40GB")
-    answer = operator.patch("/api/v1/gpu-types/NVIDIA A100-SXM4-40GB/", {"price_per_hour": "4.25"}, format="json")
+    answer = operator.patch(
+        "/api/v1/gpu-types/NVIDIA A100-SXM4-40GB/", {"price_per_hour": "4.25"}, format="json"
+    )
     assert (answer.status_code, answer.json()["price_per_hour"]) == (200, "4.250000")
     assert not RescheduleEvent.objects.exists()
-    assert operator.patch("/api/v1/gpu-types/V100/", {"price_per_hour": 3.1}, format="json").status_code == 200
+    assert (
+        operator.patch(
+            "/api/v1/gpu-types/V100/", {"price_per_hour": 3.1}, format="json"
+        ).status_code
+        == 200
+    )
     assert [event.cluster for event in RescheduleEvent.objects.all()] == [node.cluster]
 
 
@@ -198,21 +252,38 @@ def test_a_price_by_the_hour_is_set_and_rounds_go_by_it(operator: APIClient, nod
         ("peak_w", 3, "cannot be set; what can be: price_per_hour"),
     ],
 )
-def test_what_is_no_price_is_refused(operator: APIClient, node: Node, field: str, value: Any, said: str) -> None:
+def test_what_is_no_price_is_refused(
+    operator: APIClient, node: Node, field: str, value: Any, said: str
+) -> None:
     answer = operator.patch("/api/v1/gpu-types/V100/", {field: value}, format="json")
     assert (answer.status_code, answer.json()["error"]["fields"]) == (400, {field: [said]})
 
 
-def test_half_a_character_in_a_name_is_refused_like_any_other(operator: APIClient, node: Node) -> None:
-    answer = operator.patch("/api/v1/gpu-types/V100/", '{"\\ud800": 1}', content_type="application/json")
+def test_half_a_character_in_a_name_is_refused_like_any_other(
+    operator: APIClient, node: Node
+) -> None:
+    answer = operator.patch(
+        "/api/v1/gpu-types/V100/", '{"\\ud800": 1}', content_type="application/json"
+    )
     assert (answer.status_code, list(answer.json()["error"]["fields"])) == (400, ["\\ud800"])
 
 
-READ = ["clusters/", "clusters/lab/", "nodes/", "nodes/{node}/", "gpu-types/", "gpu-types/V100/", "policies/", "rounds/"]
+READ = [
+    "clusters/",
+    "clusters/lab/",
+    "nodes/",
+    "nodes/{node}/",
+    "gpu-types/",
+    "gpu-types/V100/",
+    "policies/",
+    "rounds/",
+]
 ACT = [
-    ("patch", "clusters/lab/"), ("post", "clusters/lab/reschedule/"), ("post", "nodes/{node}/cordon/"),
+    ("patch", "clusters/lab/"), ("post", "clusters/lab/reschedule/"),
+    ("post", "nodes/{node}/cordon/"),
     ("post", "nodes/{node}/drain/"),
-    ("post", "nodes/{node}/uncordon/"), ("post", "nodes/{node}/role/"), ("post", "nodes/{node}/slots/"),
+    ("post", "nodes/{node}/uncordon/"), ("post", "nodes/{node}/role/"),
+    ("post", "nodes/{node}/slots/"),
     ("post", "enrolment-tokens/"), ("get", "enrolment-tokens/"),
     ("delete", "enrolment-tokens/1/"), ("patch", "gpu-types/V100/"),
 ]  # fmt: skip
@@ -235,7 +306,9 @@ def test_acting_needs_an_operator(member: APIClient, node: Node, method: str, pa
     assert (node.state, node.role, RescheduleEvent.objects.count()) == ("ready", "production", 0)
 
 
-@pytest.mark.parametrize("path", ["clusters/nowhere/", "nodes/00000000-0000-0000-0000-000000000000/", "rounds/99/"])
+@pytest.mark.parametrize(
+    "path", ["clusters/nowhere/", "nodes/00000000-0000-0000-0000-000000000000/", "rounds/99/"]
+)
 def test_what_is_not_there_is_404(operator: APIClient, path: str) -> None:
     answer = operator.get(f"/api/v1/{path}")
     assert (answer.status_code, answer.json()["error"]["code"]) == (404, "not_found")

@@ -30,12 +30,27 @@ def told(*arguments: str) -> str:
 
 def test_a_tariff_is_added_with_its_bands_and_asks_for_a_round() -> None:
     cluster = a_cluster(name="main", timezone="Europe/Rome")
-    words = told("set_tariff", "main", "0.18", "--band", "01234 08:00-20:00 0.24", "--from", "2026-01-01", "--name", "contract")
+    words = told(
+        "set_tariff",
+        "main",
+        "0.18",
+        "--band",
+        "01234 08:00-20:00 0.24",
+        "--from",
+        "2026-01-01",
+        "--name",
+        "contract",
+    )
     tariff = tariff_in_force(cluster, timezone.now())
     assert tariff is not None
-    assert (tariff.default_price_per_kwh, tariff.effective_from) == (Decimal("0.18"), datetime(2025, 12, 31, 23, tzinfo=UTC))
+    assert (tariff.default_price_per_kwh, tariff.effective_from) == (
+        Decimal("0.18"),
+        datetime(2025, 12, 31, 23, tzinfo=UTC),
+    )
     assert [(b.days, b.price_per_kwh) for b in tariff.bands.all()] == [("01234", Decimal("0.24"))]
-    assert "from 2026-01-01 00:00 CET: 0.18 EUR/kWh; days 01234 08:00-20:00 0.24 (contract)" in words
+    assert (
+        "from 2026-01-01 00:00 CET: 0.18 EUR/kWh; days 01234 08:00-20:00 0.24 (contract)" in words
+    )
     assert RescheduleEvent.objects.filter(cluster=cluster, reason=Reason.TARIFF).exists()
 
 
@@ -62,7 +77,9 @@ def test_of_two_tariffs_with_one_time_the_later_entered_holds() -> None:
         (("mine", "1"), "there is no cluster 'mine' (known: main)"),
     ],
 )
-def test_a_wrong_tariff_is_refused_in_words_and_nothing_is_kept(arguments: tuple[str, ...], words: str) -> None:
+def test_a_wrong_tariff_is_refused_in_words_and_nothing_is_kept(
+    arguments: tuple[str, ...], words: str
+) -> None:
     cluster = a_cluster(name="main")
     with pytest.raises(CommandError) as refusal:
         told("set_tariff", *arguments)
@@ -79,7 +96,9 @@ def test_without_a_price_the_versions_are_shown() -> None:
 
 def test_a_pue_is_added_and_one_below_1_refused() -> None:
     a_cluster(name="main")
-    assert "2026-01-01 00:00 UTC: PUE 1.25" in told("set_pue", "main", "1.25", "--from", "2026-01-01")
+    assert "2026-01-01 00:00 UTC: PUE 1.25" in told(
+        "set_pue", "main", "1.25", "--from", "2026-01-01"
+    )
     with pytest.raises(CommandError, match="pue: "):
         told("set_pue", "main", "0.9")
 
@@ -100,7 +119,10 @@ def test_a_cluster_is_capped_by_hour_and_its_emissions_are_weighed() -> None:
     caps = '[{"power_cap_w": 2000, "from": "08:00", "to": "20:00", "days": "01234"}]'
     told("set_cluster", "main", "--power-cap-hours", caps, "--emissions-cost-per-kg", "0.08")
     cluster = Cluster.objects.get()
-    assert (cluster.power_cap_hours[0]["power_cap_w"], cluster.emissions_cost_per_kg) == (2000, Decimal("0.08"))
+    assert (cluster.power_cap_hours[0]["power_cap_w"], cluster.emissions_cost_per_kg) == (
+        2000,
+        Decimal("0.08"),
+    )
     for option, value, said in (
         ("--power-cap-hours", '[{"watts": 1}]', "power_cap_hours: entry 1: 'watts' is no field"),
         ("--power-cap-hours", "2000", "power_cap_hours: must be a list"),
@@ -114,7 +136,14 @@ def test_a_cluster_is_capped_by_hour_and_its_emissions_are_weighed() -> None:
 
 def test_a_band_may_have_emissions_of_its_own() -> None:
     cluster = a_cluster(name="main")
-    words = ("--band", "0123456 00:00-12:00 0.2 90", "--band", "0123456 12:00-00:00 0.3", "--from", "2026-01-01")
+    words = (
+        "--band",
+        "0123456 00:00-12:00 0.2 90",
+        "--band",
+        "0123456 12:00-00:00 0.3",
+        "--from",
+        "2026-01-01",
+    )
     told("set_tariff", "main", "0.18", *words, "--emissions-g", "400")
     day = datetime(2026, 11, 2, tzinfo=UTC).timestamp()
     steps = price_steps(cluster, day, day + 86_400.0)
@@ -126,7 +155,18 @@ def test_a_band_may_have_emissions_of_its_own() -> None:
 def test_a_gpu_type_is_made_and_changed_watts_ask_for_a_round() -> None:
     with pytest.raises(CommandError, match="A100 is new: say --memory-gb, --idle-w, --peak-w too"):
         told("set_gpu_type", "A100", "--tflops", "19.5")
-    told("set_gpu_type", "A100", "--tflops", "19.5", "--memory-gb", "40", "--idle-w", "50", "--peak-w", "400")
+    told(
+        "set_gpu_type",
+        "A100",
+        "--tflops",
+        "19.5",
+        "--memory-gb",
+        "40",
+        "--idle-w",
+        "50",
+        "--peak-w",
+        "400",
+    )
     cluster = a_cluster()
     a_node(cluster, gpu_type="A100")
     assert "380 W at work" in told("set_gpu_type", "A100", "--peak-w", "380")
@@ -162,14 +202,20 @@ def test_leases_show_what_is_held_and_what_is_wanted_of_it() -> None:
     cluster = a_cluster()
     node = a_node(cluster, name="volta")
     now = timezone.now()
-    a_placement(a_job(cluster, name="digits"), node, desired="preempt", desired_at=now, lease_expires_at=now)
+    a_placement(
+        a_job(cluster, name="digits"), node, desired="preempt", desired_at=now, lease_expires_at=now
+    )
     assert "on volta: fence 1, running, wanted: preempt for " in told("leases", "--node", "volta")
     assert told("leases", "--node", "pascal") == "nothing is held\n"
 
 
 def test_costs_come_as_csv_of_every_team() -> None:
     node = a_v100_node(a_priced_cluster(name="main"))
-    bill(some_work(node, (0, 2), job=a_job(node.cluster, team=a_team("vision")), predicted_power_w=700.0))
+    bill(
+        some_work(
+            node, (0, 2), job=a_job(node.cluster, team=a_team("vision")), predicted_power_w=700.0
+        )
+    )
     lines = told("costs_csv", "main", "--from", "2026-05-01", "--to", "2026-05-02").splitlines()
     assert lines[0].startswith("name,team,user,job_id,gpu_hours")
     assert lines[1].startswith("vision,vision,,")

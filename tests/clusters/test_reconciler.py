@@ -1,4 +1,6 @@
-"""What time brings about, on a virtual clock: silence, ignored offers, drains that are due, jobs nobody moved on."""
+"""What time brings about, on a virtual clock: silence, ignored offers, drains that are due, jobs
+nobody moved on.
+"""
 
 from __future__ import annotations
 
@@ -9,12 +11,26 @@ import pytest
 from clusters.models import Assignment, AssignmentSlot, Cluster, Node
 from clusters.models.nodes import State
 from clusters.reconciler import reconcile_clusters
-from clusters.services import NodeStateError, accept, heartbeat, node_cordon, node_drain, node_set_role, node_uncordon
+from clusters.services import (
+    NodeStateError,
+    accept,
+    heartbeat,
+    node_cordon,
+    node_drain,
+    node_set_role,
+    node_uncordon,
+)
 from controlplane.models import RescheduleEvent
 from jobs.models import Job
 from loadmaster.protocol import Accept, AssignmentState
 from tests.builders import a_job
-from tests.builders_agents import LONG_AGO, a_heartbeat, a_node_with_agent, a_running_assignment, an_offer
+from tests.builders_agents import (
+    LONG_AGO,
+    a_heartbeat,
+    a_node_with_agent,
+    a_running_assignment,
+    an_offer,
+)
 
 S = AssignmentState
 pytestmark = pytest.mark.django_db
@@ -24,8 +40,12 @@ def _at(seconds: float) -> datetime:
     return LONG_AGO + timedelta(seconds=seconds)
 
 
-@pytest.mark.parametrize(("silent_s", "state"), [(59, S.RUNNING), (61, S.UNKNOWN), (99, S.UNKNOWN), (101, S.LOST)])
-def test_an_assignment_is_lost_after_lease_grace_and_margin_and_never_earlier(silent_s: float, state: AssignmentState) -> None:
+@pytest.mark.parametrize(
+    ("silent_s", "state"), [(59, S.RUNNING), (61, S.UNKNOWN), (99, S.UNKNOWN), (101, S.LOST)]
+)
+def test_an_assignment_is_lost_after_lease_grace_and_margin_and_never_earlier(
+    silent_s: float, state: AssignmentState
+) -> None:
     node = a_node_with_agent(now=_at(0))
     a_running_assignment(node, now=_at(0))
     reconcile_clusters(_at(silent_s))
@@ -34,7 +54,9 @@ def test_an_assignment_is_lost_after_lease_grace_and_margin_and_never_earlier(si
 
 
 @pytest.mark.parametrize(("silent_s", "state"), [(76, S.UNKNOWN), (99, S.UNKNOWN), (101, S.LOST)])
-def test_a_launch_keeps_the_grace_it_was_promised_when_the_clusters_shrinks(silent_s: float, state: AssignmentState) -> None:
+def test_a_launch_keeps_the_grace_it_was_promised_when_the_clusters_shrinks(
+    silent_s: float, state: AssignmentState
+) -> None:
     node = a_node_with_agent(now=_at(0))
     offer = an_offer(node, now=_at(0))
     assert accept(node.pk, offer.pk, Accept(1, offer.fence), _at(0)).grace_s == 30.0
@@ -84,7 +106,9 @@ def test_an_offer_nobody_takes_is_withdrawn_and_noted_of_the_node() -> None:
     assignment = Assignment.objects.get()
     assert (assignment.state, assignment.reason_class) == (S.PREEMPTED, "node")
     assert Job.objects.get().state == "queued"
-    assert node.events.filter(event="offer_ignored").get().data == {"assignment": str(assignment.pk)}
+    assert node.events.filter(event="offer_ignored").get().data == {
+        "assignment": str(assignment.pk)
+    }
 
 
 def test_a_node_that_beats_is_not_lost() -> None:
@@ -148,15 +172,31 @@ def test_operators_cordon_drain_and_bring_back_nodes_and_it_is_written_down() ->
     node_uncordon(node, "ada")
     node_set_role(node, "both", "ada")
     fresh = Node.objects.get()
-    assert (fresh.state, fresh.role, fresh.drain_until, fresh.reason) == (State.READY, "both", None, "")
+    assert (fresh.state, fresh.role, fresh.drain_until, fresh.reason) == (
+        State.READY,
+        "both",
+        None,
+        "",
+    )
     written = [(e.event, e.actor) for e in node.events.all()][1:]
-    assert written == [("cordoned", "ada"), ("draining", "ada"), ("uncordoned", "ada"), ("role", "ada")]
-    assert set(RescheduleEvent.objects.values_list("reason", flat=True)) >= {"operator", "node_drained", "node_joined"}
+    assert written == [
+        ("cordoned", "ada"),
+        ("draining", "ada"),
+        ("uncordoned", "ada"),
+        ("role", "ada"),
+    ]
+    assert set(RescheduleEvent.objects.values_list("reason", flat=True)) >= {
+        "operator",
+        "node_drained",
+        "node_joined",
+    }
 
 
 def test_what_a_nodes_state_does_not_allow_is_refused_in_words() -> None:
     node = a_node_with_agent()
-    with pytest.raises(NodeStateError, match="is ready; only a node that is cordoned or draining can become ready"):
+    with pytest.raises(
+        NodeStateError, match="is ready; only a node that is cordoned or draining can become ready"
+    ):
         node_uncordon(node)
 
 

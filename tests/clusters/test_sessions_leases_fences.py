@@ -1,7 +1,9 @@
-"""Sessions, leases and fences against a pure model on a virtual clock: any order of faults leaves the database as the model says.
+"""Sessions, leases and fences against a pure model on a virtual clock: any order of faults leaves
+the database as the model says.
 
-Two agents share a node's token, machine and secret and supersede each other; a third one is a stranger to the machine. Reports are
-lost, doubled, reordered and sent with old epochs and fences; heartbeats fail to come; gangs fall together.
+Two agents share a node's token, machine and secret and supersede each other; a third one is a
+stranger to the machine. Reports are lost, doubled, reordered and sent with old epochs and fences;
+heartbeats fail to come; gangs fall together.
 """
 
 # hypothesis runs state machines by a function without types.
@@ -19,7 +21,14 @@ import pytest
 from django.db import IntegrityError, transaction
 from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
-from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule, run_state_machine_as_test
+from hypothesis.stateful import (
+    RuleBasedStateMachine,
+    initialize,
+    invariant,
+    precondition,
+    rule,
+    run_state_machine_as_test,
+)
 
 from clusters import lifecycle
 from clusters.agent_errors import AgentCallError
@@ -31,7 +40,14 @@ from clusters.services import accept, heartbeat, open_session, report_state, req
 from jobs.lifecycle import PLACED, JobMove, JobState
 from jobs.models import Job
 from jobs.moves import move_job
-from loadmaster.protocol import Accept, AssignmentState, Heartbeat, KnownAssignment, StateReport, StopReason
+from loadmaster.protocol import (
+    Accept,
+    AssignmentState,
+    Heartbeat,
+    KnownAssignment,
+    StateReport,
+    StopReason,
+)
 from tests.builders import a_cluster, a_job, a_node
 from tests.builders_agents import CLOCK, a_session_request
 
@@ -78,7 +94,9 @@ class ModelAssignment:
 
 @dataclass
 class Agent:
-    """A process that speaks for a node with the epoch it was given; `listed` is what its journal knows."""
+    """A process that speaks for a node with the epoch it was given; `listed` is what its journal
+    knows.
+    """
 
     node: UUID
     secret: str
@@ -87,7 +105,9 @@ class Agent:
 
 
 class ServerAndModel(RuleBasedStateMachine):
-    """Every rule does the same to the server and to the model, and they must agree on the answer."""
+    """Every rule does the same to the server and to the model, and they must agree on the
+    answer.
+    """
 
     def __init__(self) -> None:
         super().__init__()
@@ -110,16 +130,27 @@ class ServerAndModel(RuleBasedStateMachine):
     def two_nodes_with_agents(self) -> None:
         cluster = a_cluster(**CLOCK)
         first, second = (
-            a_node(cluster, gpus=gpus, last_seen_at=START, created_at=START, session_expires_at=None) for gpus in (2, 1)
+            a_node(
+                cluster, gpus=gpus, last_seen_at=START, created_at=START, session_expires_at=None
+            )
+            for gpus in (2, 1)
         )
         self.nodes = {first.pk: ModelNode(), second.pk: ModelNode()}
         self.jobs = [a_job(cluster, max_retries=50).pk for _ in range(4)]
         self.gang = a_job(cluster, max_retries=50, gpus_min=2, gpus_max=2).pk
-        self.agents = [Agent(first.pk, "mine"), Agent(second.pk, "mine"), Agent(first.pk, "mine"), Agent(first.pk, "a stranger's")]
+        self.agents = [
+            Agent(first.pk, "mine"),
+            Agent(second.pk, "mine"),
+            Agent(first.pk, "mine"),
+            Agent(first.pk, "a stranger's"),
+        ]
         for agent in self.agents[:2]:
             self._open(agent, [])
 
-    @rule(seconds=st.sampled_from([9.0, 31.0, 61.0, 95.0, 101.0]), reconciled=st.sampled_from([True, True, False]))
+    @rule(
+        seconds=st.sampled_from([9.0, 31.0, 61.0, 95.0, 101.0]),
+        reconciled=st.sampled_from([True, True, False]),
+    )
     def time_goes_by(self, seconds: float, reconciled: bool) -> None:
         self.now_s += seconds
         if reconciled:
@@ -145,9 +176,14 @@ class ServerAndModel(RuleBasedStateMachine):
                 self._report(agent, pk, S.RUNNING, self.rows[pk].seq + 1, self.rows[pk].fence)
 
     @precondition(lambda self: self.rows)
-    @rule(state=st.sampled_from([S.RUNNING, S.STOPPING]), restarted=st.sampled_from([False, False, True]))
+    @rule(
+        state=st.sampled_from([S.RUNNING, S.STOPPING]),
+        restarted=st.sampled_from([False, False, True]),
+    )
     def every_agent_beats_for_all_there_is(self, state: AssignmentState, restarted: bool) -> None:
-        """Restarted ones have forgotten what they held: to list it now renews nothing. The first beat overtakes the second."""
+        """Restarted ones have forgotten what they held: to list it now renews nothing. The first
+        beat overtakes the second.
+        """
         for agent in self.agents:
             everything = {pk: row.fence for pk, row in self.rows.items() if row.node == agent.node}
             if restarted:
@@ -160,12 +196,21 @@ class ServerAndModel(RuleBasedStateMachine):
     def an_agent_opens_a_session(self, data: st.DataObject, index: int, knows_all: bool) -> None:
         agent = self.agents[index]
         mine = [pk for pk, row in self.rows.items() if row.node == agent.node]
-        self._open(agent, mine if knows_all or not mine else data.draw(st.lists(st.sampled_from(mine), unique=True)))
+        self._open(
+            agent,
+            (
+                mine
+                if knows_all or not mine
+                else data.draw(st.lists(st.sampled_from(mine), unique=True))
+            ),
+        )
 
     def _open(self, agent: Agent, listed: list[UUID]) -> None:
         node = self.nodes[agent.node]
         known = tuple(KnownAssignment(str(pk), self.rows[pk].fence, S.RUNNING) for pk in listed)
-        request = replace(a_session_request(Node.objects.get(pk=agent.node), agent.secret), assignments=known)
+        request = replace(
+            a_session_request(Node.objects.get(pk=agent.node), agent.secret), assignments=known
+        )
         free = node.session_ends_s <= self.now_s or node.secret == agent.secret
         answered = self._refused(lambda: open_session(agent.node, request, self.now))
         assert (answered is not None) is free
@@ -173,7 +218,12 @@ class ServerAndModel(RuleBasedStateMachine):
             return
         same = node.secret == agent.secret
         node.epoch += 1
-        node.secret, node.session_ends_s, node.beat_seq, node.lost = agent.secret, self.now_s + LEASE_S, 0, False
+        node.secret, node.session_ends_s, node.beat_seq, node.lost = (
+            agent.secret,
+            self.now_s + LEASE_S,
+            0,
+            False,
+        )
         agent.epoch, agent.beat_seq = node.epoch, 0
         adopted = {pk for pk in listed if self.rows[pk].live and self.rows[pk].state != S.OFFERED}
         assert answered.epoch == node.epoch
@@ -181,7 +231,11 @@ class ServerAndModel(RuleBasedStateMachine):
         assert set(answered.stop) == {str(pk) for pk in listed if not self.rows[pk].live}
         for pk in adopted:
             self.rows[pk].epoch, self.rows[pk].seq = node.epoch, 0
-        for pk in sorted(pk for pk, row in self.rows.items() if row.node == agent.node and row.state is S.ACCEPTED):
+        for pk in sorted(
+            pk
+            for pk, row in self.rows.items()
+            if row.node == agent.node and row.state is S.ACCEPTED
+        ):
             if same and pk not in listed:
                 self._take_back(self.rows[pk])
 
@@ -199,7 +253,9 @@ class ServerAndModel(RuleBasedStateMachine):
         self._launch(self.gang, [1, 2])
 
     def _launch(self, job_pk: UUID, places: list[int]) -> list[UUID]:
-        """Offer a launch on these devices (the first two are the first node's); the database refuses what is held."""
+        """Offer a launch on these devices (the first two are the first node's); the database
+        refuses what is held.
+        """
         job = Job.objects.get(pk=job_pk)
         devices = list(Device.objects.order_by("node_id", "uuid"))
         devices.sort(key=lambda d: list(self.nodes).index(d.node_id))
@@ -217,7 +273,9 @@ class ServerAndModel(RuleBasedStateMachine):
             assert taken
             return []
         assert not taken
-        self.rows.update({a.pk: ModelAssignment(a.node_id, job.pk, a.fence, self.now_s) for a in made})
+        self.rows.update(
+            {a.pk: ModelAssignment(a.node_id, job.pk, a.fence, self.now_s) for a in made}
+        )
         return [a.pk for a in made]
 
     def _fail_to_offer(self) -> None:
@@ -226,7 +284,9 @@ class ServerAndModel(RuleBasedStateMachine):
     def _offer(self, job: Job, devices: list[Device]) -> list[Assignment]:
         made = []
         for rank, device in enumerate(devices):
-            row = Assignment.objects.create(job=job, node_id=device.node_id, fence=job.fence, rank=rank, world_size=len(devices))
+            row = Assignment.objects.create(
+                job=job, node_id=device.node_id, fence=job.fence, rank=rank, world_size=len(devices)
+            )
             Assignment.objects.filter(pk=row.pk).update(created_at=self.now)
             AssignmentSlot.objects.create(assignment=row, device=device)
             made.append(row)
@@ -236,13 +296,17 @@ class ServerAndModel(RuleBasedStateMachine):
         """An assignment, most often a live one, in one of these states where there is one."""
         likely = [pk for pk, row in self.rows.items() if row.state in (states or LIVE)]
         anyone = list(self.rows)
-        choice: UUID = data.draw(st.sampled_from(likely if likely and data.draw(MOSTLY) else anyone))
+        choice: UUID = data.draw(
+            st.sampled_from(likely if likely and data.draw(MOSTLY) else anyone)
+        )
         return choice
 
     def _draw_agent(self, data: st.DataObject, node: UUID) -> Agent:
         """An agent, most often the one whose session the node has."""
         right = [agent for agent in self.agents if agent.node == node and self._speaks(agent)]
-        choice: Agent = data.draw(st.sampled_from(right if right and data.draw(MOSTLY) else self.agents))
+        choice: Agent = data.draw(
+            st.sampled_from(right if right and data.draw(MOSTLY) else self.agents)
+        )
         return choice
 
     @precondition(lambda self: self.rows)
@@ -257,32 +321,53 @@ class ServerAndModel(RuleBasedStateMachine):
         answered = self._refused(lambda: accept(agent.node, pk, words, self.now))
         mine = self._speaks(agent) and row.node == agent.node and row.fence == fence
         offered = row.state is S.OFFERED and row.desired == "run"
-        assert (answered is not None) is (mine and (offered or (row.live and row.epoch == agent.epoch)))
+        assert (answered is not None) is (
+            mine and (offered or (row.live and row.epoch == agent.epoch))
+        )
         if answered is not None and offered:
             row.state, row.epoch = S.ACCEPTED, agent.epoch
             row.lease_ends_s, row.last_receipt_s = self.now_s + LEASE_S, self.now_s
 
     @precondition(lambda self: self.rows)
     @rule(
-        data=st.data(), back=st.sampled_from([0, 0, 0, 1]), state=st.sampled_from(HELD), wrong=st.sampled_from([False, False, True])
+        data=st.data(),
+        back=st.sampled_from([0, 0, 0, 1]),
+        state=st.sampled_from(HELD),
+        wrong=st.sampled_from([False, False, True]),
     )
-    def an_agent_beats(self, data: st.DataObject, back: int, state: AssignmentState, wrong: bool) -> None:
+    def an_agent_beats(
+        self, data: st.DataObject, back: int, state: AssignmentState, wrong: bool
+    ) -> None:
         agent = self._draw_agent(data, self.rows[self._draw(data)].node)
         live = [pk for pk, row in self.rows.items() if row.live]
-        listed = data.draw(st.one_of(st.just(live), st.lists(st.sampled_from(sorted(self.rows)), unique=True, max_size=4)))
+        listed = data.draw(
+            st.one_of(
+                st.just(live), st.lists(st.sampled_from(sorted(self.rows)), unique=True, max_size=4)
+            )
+        )
         agent.beat_seq += 1
         fences = {pk: self.rows[pk].fence + (1 if wrong else 0) for pk in listed}
         self._beat(agent, max(0, agent.beat_seq - 2 * back), state, fences)
 
-    def _beat(self, agent: Agent, seq: int, state: AssignmentState, fences: dict[UUID, int]) -> None:
+    def _beat(
+        self, agent: Agent, seq: int, state: AssignmentState, fences: dict[UUID, int]
+    ) -> None:
         known = tuple(KnownAssignment(str(pk), fence, state) for pk, fence in fences.items())
-        answered = self._refused(lambda: heartbeat(agent.node, Heartbeat(agent.epoch, seq, 0.0, assignments=known), self.now))
+        answered = self._refused(
+            lambda: heartbeat(
+                agent.node, Heartbeat(agent.epoch, seq, 0.0, assignments=known), self.now
+            )
+        )
         assert (answered is not None) is self._speaks(agent)
         if answered is None:
             return
         node = self.nodes[agent.node]
         fresh = seq >= node.beat_seq
-        held = {pk for pk in fences if fences[pk] == self.rows[pk].fence and self._holds(agent, pk)} if fresh else set()
+        held = (
+            {pk for pk in fences if fences[pk] == self.rows[pk].fence and self._holds(agent, pk)}
+            if fresh
+            else set()
+        )
         assert {lease.id for lease in answered.leases} == {str(pk) for pk in held}
         if fresh:
             node.beat_seq, node.session_ends_s, node.lost = seq, self.now_s + LEASE_S, False
@@ -301,7 +386,9 @@ class ServerAndModel(RuleBasedStateMachine):
         seq_step=st.sampled_from([1, 1, 1, 0, -1]),
         fence_off=st.sampled_from([0, 0, 0, 0, 1]),
     )
-    def an_agent_reports(self, data: st.DataObject, to: AssignmentState, seq_step: int, fence_off: int) -> None:
+    def an_agent_reports(
+        self, data: st.DataObject, to: AssignmentState, seq_step: int, fence_off: int
+    ) -> None:
         pk = self._draw(data, *HELD, S.UNKNOWN)
         row, agent = self.rows[pk], self._draw_agent(data, self.rows[pk].node)
         self._report(agent, pk, to, max(0, row.seq + seq_step), row.fence + fence_off)
@@ -310,7 +397,9 @@ class ServerAndModel(RuleBasedStateMachine):
         row, report = self.rows[pk], StateReport(agent.epoch, fence, seq, to, observed_at_s=0.0)
         answered = self._refused(lambda: report_state(agent.node, pk, report, self.now))
         mine = self._speaks(agent) and row.node == agent.node and row.fence == fence
-        replay = (row.state is to and (not row.live or seq == row.seq)) or (seq <= row.seq and row.said.get(seq) is to)
+        replay = (row.state is to and (not row.live or seq == row.seq)) or (
+            seq <= row.seq and row.said.get(seq) is to
+        )
         if not mine:
             assert answered is None
         elif replay:
@@ -319,11 +408,21 @@ class ServerAndModel(RuleBasedStateMachine):
             self._check_fresh_report(row, agent, seq, to, answered)
 
     def _check_fresh_report(
-        self, row: ModelAssignment, agent: Agent, seq: int, to: AssignmentState, answered: AssignmentState | None
+        self,
+        row: ModelAssignment,
+        agent: Agent,
+        seq: int,
+        to: AssignmentState,
+        answered: AssignmentState | None,
     ) -> None:
         untaken = row.state is S.OFFERED and to is S.REJECTED
         after = to if row.state is to else lifecycle.MOVES.get((row.state, MOVE_TO[to]))
-        allowed = row.live and (row.epoch == agent.epoch or untaken) and seq > row.seq and after is not None
+        allowed = (
+            row.live
+            and (row.epoch == agent.epoch or untaken)
+            and seq > row.seq
+            and after is not None
+        )
         assert (answered is not None) is allowed
         if not allowed:
             return
@@ -354,8 +453,15 @@ class ServerAndModel(RuleBasedStateMachine):
         if row.state is S.SUCCEEDED:
             return
         for other in self.rows.values():
-            if other is not row and other.job == row.job and other.fence == row.fence and other.live:
-                self._wish(other, StopReason.CANCEL if row.desired == "cancel" else StopReason.PREEMPT)
+            if (
+                other is not row
+                and other.job == row.job
+                and other.fence == row.fence
+                and other.live
+            ):
+                self._wish(
+                    other, StopReason.CANCEL if row.desired == "cancel" else StopReason.PREEMPT
+                )
 
     @rule()
     def the_reconciler_passes(self) -> None:
@@ -363,7 +469,8 @@ class ServerAndModel(RuleBasedStateMachine):
         for row in self.rows.values():
             if row.state in HELD and row.lease_ends_s is not None and row.lease_ends_s < self.now_s:
                 row.state = S.UNKNOWN
-        # As the server goes: those lost first, then the offers; either may bring down the rest of a gang.
+        # As the server goes: those lost first, then the offers; either may bring down the rest of a
+        # gang.
         for row in list(self.rows.values()):
             if row.state is S.UNKNOWN and (row.lease_ends_s or 0.0) + SILENCE_S < self.now_s:
                 row.state = S.LOST
@@ -380,10 +487,14 @@ class ServerAndModel(RuleBasedStateMachine):
         found = {a.pk: a for a in Assignment.objects.filter(pk__in=self.rows)}
         for pk, row in self.rows.items():
             assert (found[pk].state, found[pk].epoch) == (row.state, row.epoch)
-            # What was wished of one that has ended depends on which of a gang's ranks the reconciler met first, and means nothing.
+            # What was wished of one that has ended depends on which of a gang's ranks the
+            # reconciler met first, and means nothing.
             assert not row.live or found[pk].desired == row.desired
         for node in Node.objects.filter(pk__in=self.nodes):
-            assert (node.epoch, node.state == State.LOST) == (self.nodes[node.pk].epoch, self.nodes[node.pk].lost)
+            assert (node.epoch, node.state == State.LOST) == (
+                self.nodes[node.pk].epoch,
+                self.nodes[node.pk].lost,
+            )
 
     @invariant()
     def slots_are_held_by_live_assignments_alone_and_once(self) -> None:
@@ -411,10 +522,17 @@ class ServerAndModel(RuleBasedStateMachine):
 
     def _holds(self, agent: Agent, pk: UUID) -> bool:
         row = self.rows[pk]
-        return row.node == agent.node and row.live and row.state is not S.OFFERED and row.epoch == agent.epoch
+        return (
+            row.node == agent.node
+            and row.live
+            and row.state is not S.OFFERED
+            and row.epoch == agent.epoch
+        )
 
     def _refused(self, call: Any) -> Any:
-        """The answer of a call, or None for a refusal; a refused call must have changed nothing (the invariants see to it)."""
+        """The answer of a call, or None for a refusal; a refused call must have changed nothing
+        (the invariants see to it).
+        """
         try:
             return call()
         except AgentCallError as error:

@@ -41,7 +41,10 @@ def slots_of(node: Node) -> list[int]:
 
 def a_session(node: Node, slots: int) -> None:
     """Its agent has a new session, in which it offers so many slots."""
-    reports = tuple(a_device_report(d.uuid, node.gpu_type.name, slots=slots) for d in node.devices.order_by("uuid"))
+    reports = tuple(
+        a_device_report(d.uuid, node.gpu_type.name, slots=slots)
+        for d in node.devices.order_by("uuid")
+    )
     open_session(node.pk, a_session_request(node, devices=reports))
 
 
@@ -75,7 +78,11 @@ def test_what_the_agent_offers_is_never_below_what_is_held() -> None:
 def test_a_changed_number_is_written_down_and_asks_for_a_round(node: Node) -> None:
     node_set_slots(node, 2, actor="grace")
     event = node.events.get(event="slots")
-    assert (event.actor, event.data["to"], sorted(event.data["from"].values())) == ("grace", 2, [1, 1])
+    assert (event.actor, event.data["to"], sorted(event.data["from"].values())) == (
+        "grace",
+        2,
+        [1, 1],
+    )
     assert RescheduleEvent.objects.get().reason == "operator"
     node_set_slots(node, 2)
     assert RescheduleEvent.objects.count() == 1
@@ -91,7 +98,10 @@ def test_one_gpu_alone_may_be_shared(node: Node) -> None:
 def test_a_number_below_what_is_held_is_refused_and_changes_nothing(node: Node) -> None:
     node_set_slots(node, 2)
     device = hold(node, 0, 1)
-    with pytest.raises(NodeStateError, match=f"GPU {device.uuid} of node volta is held by 2 jobs, so it cannot have 1 slot now"):
+    with pytest.raises(
+        NodeStateError,
+        match=f"GPU {device.uuid} of node volta is held by 2 jobs, so it cannot have 1 slot now",
+    ):
         node_set_slots(node, 1)
     assert slots_of(node) == [2, 2]
 
@@ -121,22 +131,39 @@ def test_operators_set_it_by_rest(operator: APIClient, node: Node) -> None:
     answer = operator.post(path, {"slots": 2, "devices": [one]}, format="json")
     assert [d["slots"] for d in answer.json()["devices"]] == [2, 1]
     assert operator.post(path, {"slots": 2}, format="json").json()["devices"][1]["slots"] == 2
-    for wrong in ({"slots": 0}, {"slots": "many"}, {}, {"slots": 2, "devices": ["GPU-none"]}, {"slots": MOST_SLOTS + 1}):
+    for wrong in (
+        {"slots": 0},
+        {"slots": "many"},
+        {},
+        {"slots": 2, "devices": ["GPU-none"]},
+        {"slots": MOST_SLOTS + 1},
+    ):
         refusal = operator.post(path, wrong, format="json")
         assert refusal.status_code == 400, wrong
-        assert set(refusal.json()["error"]["fields"]) == {"devices" if "devices" in wrong else "slots"}
+        assert set(refusal.json()["error"]["fields"]) == {
+            "devices" if "devices" in wrong else "slots"
+        }
     hold(node, 0, 1)
     refusal = operator.post(path, {"slots": 1}, format="json")
-    assert (refusal.status_code, "held by 2 jobs" in refusal.json()["error"]["detail"]) == (409, True)
+    assert (refusal.status_code, "held by 2 jobs" in refusal.json()["error"]["detail"]) == (
+        409,
+        True,
+    )
 
 
 def test_operators_set_it_on_the_page(client: Client, node: Node) -> None:
     client.force_login(a_user("grace", operator=True))
     path = f"/nodes/{node.pk}/slots/"
-    assert "Up to 2 jobs may now share each GPU of volta." in client.post(path, {"slots": "2"}, follow=True).content.decode()
+    assert (
+        "Up to 2 jobs may now share each GPU of volta."
+        in client.post(path, {"slots": "2"}, follow=True).content.decode()
+    )
     assert "up to 2 jobs per GPU" in client.get("/nodes/").content.decode()
     for wrong in ("", "two", "0", "99999"):
-        assert "Nothing was changed. Jobs per GPU: must be" in client.post(path, {"slots": wrong}, follow=True).content.decode()
+        assert (
+            "Nothing was changed. Jobs per GPU: must be"
+            in client.post(path, {"slots": wrong}, follow=True).content.decode()
+        )
     assert slots_of(node) == [2, 2]
     assert node.events.get().actor == "grace"
 
@@ -150,4 +177,6 @@ def test_operators_set_it_in_the_administration(client: Client, node: Node) -> N
     assert (device.slots, device.slots_set, RescheduleEvent.objects.count()) == (2, True, 1)
     hold(node, 0, 1)
     answer = client.post(url, {**change_form(client, url), "slots": "1"})
-    assert f"must be from 2 to {MOST_SLOTS}: 2 jobs hold it now" in str(answer.context["adminform"].form.errors)
+    assert f"must be from 2 to {MOST_SLOTS}: 2 jobs hold it now" in str(
+        answer.context["adminform"].form.errors
+    )

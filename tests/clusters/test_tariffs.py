@@ -20,7 +20,10 @@ HOUR = 3600.0
 
 def a_tariff(cluster: Cluster, price: str, effective_from: datetime, **values: Any) -> EnergyTariff:
     return EnergyTariff.objects.create(
-        cluster=cluster, default_price_per_kwh=Decimal(price), effective_from=effective_from, **values
+        cluster=cluster,
+        default_price_per_kwh=Decimal(price),
+        effective_from=effective_from,
+        **values,
     )
 
 
@@ -34,10 +37,16 @@ def test_rows_become_price_steps() -> None:
 def test_bands_are_read_in_the_clusters_zone() -> None:
     cluster = a_cluster(timezone="Asia/Tokyo")
     tariff = a_tariff(cluster, "0.3", at(-60))
-    TariffBand.objects.create(tariff=tariff, from_time=time(9), to_time=time(10), price_per_kwh=Decimal("0.1"))
+    TariffBand.objects.create(
+        tariff=tariff, from_time=time(9), to_time=time(10), price_per_kwh=Decimal("0.1")
+    )
     midnight_utc = datetime.fromisoformat("2030-06-01T00:00+00:00").timestamp()
     steps = price_steps(cluster, midnight_utc - HOUR, midnight_utc + 2 * HOUR)
-    assert [(s.from_s - midnight_utc, s.price_per_kwh) for s in steps] == [(-HOUR, 0.3), (0.0, 0.1), (HOUR, 0.3)]
+    assert [(s.from_s - midnight_utc, s.price_per_kwh) for s in steps] == [
+        (-HOUR, 0.3),
+        (0.0, 0.1),
+        (HOUR, 0.3),
+    ]
 
 
 def test_a_tariff_and_a_pue_of_the_future_are_foreseen() -> None:
@@ -55,12 +64,17 @@ def test_what_was_known_at_a_time_can_be_had_again() -> None:
     cluster = a_cluster()
     now = timezone.now()
     a_tariff(cluster, "9.0", now - timedelta(days=1))
-    EnergyTariff.objects.filter(cluster=cluster, default_price_per_kwh=9).update(created_at=now + timedelta(seconds=1))
+    EnergyTariff.objects.filter(cluster=cluster, default_price_per_kwh=9).update(
+        created_at=now + timedelta(seconds=1)
+    )
     PueRecord.objects.create(cluster=cluster, pue=2.0, effective_from=now - timedelta(days=1))
     PueRecord.objects.filter(pue=2.0).update(created_at=now + timedelta(seconds=1))
     (then,) = price_steps(cluster, now.timestamp(), now.timestamp() + 1, known_by=now)
     (today,) = price_steps(cluster, now.timestamp(), now.timestamp() + 1)
-    assert ((then.price_per_kwh, then.pue), (today.price_per_kwh, today.pue)) == ((0.172, 1.33), (9.0, 2.0))
+    assert ((then.price_per_kwh, then.pue), (today.price_per_kwh, today.pue)) == (
+        (0.172, 1.33),
+        (9.0, 2.0),
+    )
 
 
 def test_other_clusters_prices_are_not_mixed_in() -> None:
@@ -91,4 +105,6 @@ def test_of_two_versions_of_one_moment_the_later_row_is_in_force() -> None:
 def test_a_changed_tariff_asks_for_a_round() -> None:
     cluster = a_cluster()
     tariff_changed(cluster)
-    assert list(RescheduleEvent.objects.values_list("cluster", "reason")) == [(cluster.pk, Reason.TARIFF)]
+    assert list(RescheduleEvent.objects.values_list("cluster", "reason")) == [
+        (cluster.pk, Reason.TARIFF)
+    ]

@@ -23,7 +23,11 @@ from tests.builders_pages import Demo, a_busy_cluster
 
 pytestmark = pytest.mark.django_db
 
-OURS = [m for app in ("clusters", "controlplane", "jobs", "profiling") for m in apps.get_app_config(app).get_models()]
+OURS = [
+    m
+    for app in ("clusters", "controlplane", "jobs", "profiling")
+    for m in apps.get_app_config(app).get_models()
+]
 INLINE = {
     "AssignmentSlot",
     "IdempotencyKey",
@@ -64,13 +68,20 @@ def test_nobody_but_operators_gets_in(demo: Demo, client: Client) -> None:
     for person in (None, demo.user):
         if person:
             client.force_login(person)
-        for url in (reverse("admin:index"), admin_path(Job, "changelist"), admin_path(Cluster, "change", demo.cluster.pk)):
+        for url in (
+            reverse("admin:index"),
+            admin_path(Job, "changelist"),
+            admin_path(Cluster, "change", demo.cluster.pk),
+        ):
             assert client.get(url)["Location"].split("?")[0] in ("/login/", "/admin/login/")
 
 
 def test_operators_do_not_make_operators(grace: Client, demo: Demo) -> None:
     assert grace.get(admin_path(User, "changelist")).status_code == 403
-    assert grace.post(admin_path(User, "change", demo.operator.pk), {"is_superuser": "on"}).status_code == 403
+    assert (
+        grace.post(admin_path(User, "change", demo.operator.pk), {"is_superuser": "on"}).status_code
+        == 403
+    )
 
 
 def test_superusers_manage_people(client: Client) -> None:
@@ -90,7 +101,9 @@ def test_superusers_manage_people(client: Client) -> None:
         ({"lease_s": "1"}, "at least two heartbeats"),
     ],
 )
-def test_a_cluster_takes_only_what_its_policy_takes(grace: Client, demo: Demo, values: dict[str, str], message: str) -> None:
+def test_a_cluster_takes_only_what_its_policy_takes(
+    grace: Client, demo: Demo, values: dict[str, str], message: str
+) -> None:
     url = admin_path(Cluster, "change", demo.cluster.pk)
     answer = grace.post(url, {**change_form(grace, url), **values})
     assert answer.status_code == 200
@@ -101,17 +114,31 @@ def test_a_cluster_takes_only_what_its_policy_takes(grace: Client, demo: Demo, v
 
 def test_a_changed_policy_is_kept_asked_for_and_written_down(grace: Client, demo: Demo) -> None:
     url = admin_path(Cluster, "change", demo.cluster.pk)
-    answer = grace.post(url, {**change_form(grace, url), "policy": "fifo", "policy_parameters": "{}"})
+    answer = grace.post(
+        url, {**change_form(grace, url), "policy": "fifo", "policy_parameters": "{}"}
+    )
     assert answer.status_code == 302
     assert Cluster.objects.get(pk=demo.cluster.pk).policy == "fifo"
     assert RescheduleEvent.objects.get().cluster == demo.cluster
     assert "policy from cost_search to fifo" in LogEntry.objects.get().get_change_message()
 
 
-def test_a_refused_policys_parameters_are_explained_not_those_of_the_one_before(grace: Client, demo: Demo) -> None:
+def test_a_refused_policys_parameters_are_explained_not_those_of_the_one_before(
+    grace: Client, demo: Demo
+) -> None:
     url = admin_path(Cluster, "change", demo.cluster.pk)
-    refused = grace.post(url, {**change_form(grace, url), "policy": "max_min_fairness", "policy_parameters": '{"form": "x"}'})
-    assert "Of max_min_fairness: form (aware or agnostic or sharing, default aware)" in refused.content.decode()
+    refused = grace.post(
+        url,
+        {
+            **change_form(grace, url),
+            "policy": "max_min_fairness",
+            "policy_parameters": '{"form": "x"}',
+        },
+    )
+    assert (
+        "Of max_min_fairness: form (aware or agnostic or sharing, default aware)"
+        in refused.content.decode()
+    )
 
 
 def test_parameters_are_explained_from_the_policys_schema(grace: Client, demo: Demo) -> None:
@@ -122,7 +149,9 @@ def test_parameters_are_explained_from_the_policys_schema(grace: Client, demo: D
 def test_nodes_change_state_by_actions_that_write_events(grace: Client, demo: Demo) -> None:
     chosen = {"_selected_action": [str(n.pk) for n in demo.nodes]}
     for action in ("cordon", "drain", "uncordon", "to_both"):
-        answer = grace.post(admin_path(Node, "changelist"), {"action": action, **chosen}, follow=True)
+        answer = grace.post(
+            admin_path(Node, "changelist"), {"action": action, **chosen}, follow=True
+        )
         assert "Done for 3." in answer.content.decode()
     assert set(Node.objects.values_list("state", "role")) == {("ready", "both")}
     assert NodeEvent.objects.filter(actor="grace").count() == 12
@@ -130,7 +159,9 @@ def test_nodes_change_state_by_actions_that_write_events(grace: Client, demo: De
 
 def test_what_a_node_refuses_is_said(grace: Client, demo: Demo) -> None:
     answer = grace.post(
-        admin_path(Node, "changelist"), {"action": "uncordon", "_selected_action": [str(demo.nodes[0].pk)]}, follow=True
+        admin_path(Node, "changelist"),
+        {"action": "uncordon", "_selected_action": [str(demo.nodes[0].pk)]},
+        follow=True,
     )
     assert "alpha: node alpha is ready" in answer.content.decode()
 
@@ -140,39 +171,65 @@ def test_jobs_are_read_only_but_for_the_moves_of_the_table(grace: Client, demo: 
     assert grace.post(url, {"state": "completed"}).status_code == 403
     assert grace.get(admin_path(Job, "add")).status_code == 403
     assert grace.post(admin_path(Job, "delete", demo.waiting.pk)).status_code == 403
-    for action, state in (("hold", "held"), ("release", None), ("cancel", "cancelled"), ("requeue", None)):
-        grace.post(admin_path(Job, "changelist"), {"action": action, "_selected_action": [str(demo.waiting.pk)]})
+    for action, state in (
+        ("hold", "held"),
+        ("release", None),
+        ("cancel", "cancelled"),
+        ("requeue", None),
+    ):
+        grace.post(
+            admin_path(Job, "changelist"),
+            {"action": action, "_selected_action": [str(demo.waiting.pk)]},
+        )
         assert state in (None, Job.objects.get(pk=demo.waiting.pk).state)
     assert set(demo.waiting.events.values_list("actor", flat=True)) >= {"grace"}
 
 
 def test_what_a_job_refuses_is_said(grace: Client, demo: Demo) -> None:
     answer = grace.post(
-        admin_path(Job, "changelist"), {"action": "release", "_selected_action": [str(demo.waiting.pk)]}, follow=True
+        admin_path(Job, "changelist"),
+        {"action": "release", "_selected_action": [str(demo.waiting.pk)]},
+        follow=True,
     )
     assert "cannot be released" in answer.content.decode()
 
 
-def test_an_enrolment_token_is_shown_once_and_only_its_hash_is_kept(grace: Client, demo: Demo) -> None:
-    values = {"cluster": demo.cluster.pk, "role": "profiling", "expires_at_0": "2035-01-01", "expires_at_1": "00:00:00"}
+def test_an_enrolment_token_is_shown_once_and_only_its_hash_is_kept(
+    grace: Client, demo: Demo
+) -> None:
+    values = {
+        "cluster": demo.cluster.pk,
+        "role": "profiling",
+        "expires_at_0": "2035-01-01",
+        "expires_at_1": "00:00:00",
+    }
     page = grace.post(admin_path(EnrolmentToken, "add"), values, follow=True).content.decode()
     row = EnrolmentToken.objects.get()
     token = page.partition("shown this once: ")[2].split("<")[0].strip()
     assert sha256(token) == row.sha256
     assert row.created_by == demo.operator
     assert token not in grace.get(admin_path(EnrolmentToken, "changelist")).content.decode()
-    assert grace.post(admin_path(EnrolmentToken, "delete", row.pk), {"post": "yes"}).status_code == 302
+    assert (
+        grace.post(admin_path(EnrolmentToken, "delete", row.pk), {"post": "yes"}).status_code == 302
+    )
     assert not EnrolmentToken.objects.exists()
 
 
 def test_a_secret_goes_in_and_never_comes_out(grace: Client, demo: Demo) -> None:
-    grace.post(admin_path(Secret, "add"), {"team": demo.team.pk, "name": "hub", "value": "hunter2 and more"})
+    grace.post(
+        admin_path(Secret, "add"),
+        {"team": demo.team.pk, "name": "hub", "value": "hunter2 and more"},
+    )
     row = Secret.objects.get()
     assert reveal(row) == "hunter2 and more"
     grace.post(admin_path(Secret, "change", row.pk), {"value": "another one"})
     row.refresh_from_db()
     assert reveal(row) == "another one"
-    for url in (admin_path(Secret, "changelist"), admin_path(Secret, "change", row.pk), admin_path(Secret, "history", row.pk)):
+    for url in (
+        admin_path(Secret, "changelist"),
+        admin_path(Secret, "change", row.pk),
+        admin_path(Secret, "history", row.pk),
+    ):
         page = grace.get(url).content.decode()
         assert "another one" not in page
         assert "hunter2" not in page
@@ -180,7 +237,8 @@ def test_a_secret_goes_in_and_never_comes_out(grace: Client, demo: Demo) -> None
 
 def test_teams_are_made_with_their_members(grace: Client, demo: Demo) -> None:
     values = {
-        "name": "speech", "weight": "2", "order": "fifo", "membership_set-TOTAL_FORMS": "1", "membership_set-INITIAL_FORMS": "0",
+        "name": "speech", "weight": "2", "order": "fifo", "membership_set-TOTAL_FORMS": "1",
+        "membership_set-INITIAL_FORMS": "0",
         "membership_set-0-user": demo.user.pk,
     }  # fmt: skip
     assert grace.post(admin_path(Team, "add"), values).status_code == 302
@@ -205,16 +263,27 @@ def test_huge_json_is_cut_and_says_so(grace: Client, demo: Demo) -> None:
     assert len(page) < 400_000
 
 
-def test_lists_ask_no_more_for_more_rows(grace: Client, demo: Demo, django_assert_max_num_queries: Any) -> None:
+def test_lists_ask_no_more_for_more_rows(
+    grace: Client, demo: Demo, django_assert_max_num_queries: Any
+) -> None:
     team, user = a_team(), a_user()
     for index in range(20):
-        Job.objects.create(name=f"j{index}", cluster=demo.cluster, team=team, user=user, kind=demo.waiting.kind, total_steps=1)
+        Job.objects.create(
+            name=f"j{index}",
+            cluster=demo.cluster,
+            team=team,
+            user=user,
+            kind=demo.waiting.kind,
+            total_steps=1,
+        )
     with django_assert_max_num_queries(16):
         grace.get(admin_path(Job, "changelist"))
 
 
 def test_a_simulations_share_key_is_not_shown(grace: Client, demo: Demo) -> None:
-    made = Simulation.objects.create(name="compared", user=demo.user, document={"seeds": [1]}, share_key="k" * 43)
+    made = Simulation.objects.create(
+        name="compared", user=demo.user, document={"seeds": [1]}, share_key="k" * 43
+    )
     page = grace.get(admin_path(Simulation, "change", made.pk))
     assert page.status_code == 200
     assert made.share_key not in page.content.decode()

@@ -1,4 +1,6 @@
-"""Every number that costs depend on is set in the administration, takes effect at the next round, and stays in the history."""
+"""Every number that costs depend on is set in the administration, takes effect at the next round,
+and stays in the history.
+"""
 
 from __future__ import annotations
 
@@ -41,8 +43,10 @@ def asked() -> list[tuple[int, str]]:
 def a_typed_tariff(demo: Demo, **values: Any) -> dict[str, Any]:
     band = {"days": "01234", "from_time": "08:00", "to_time": "20:00", "price_per_kwh": "0.25"}
     return {
-        "cluster": demo.cluster.pk, "name": "winter", "effective_from_0": "2030-01-01", "effective_from_1": "00:00:00",
-        "default_price_per_kwh": "0.10", "emissions_g_per_kwh": "200", "bands-TOTAL_FORMS": "1", "bands-INITIAL_FORMS": "0",
+        "cluster": demo.cluster.pk, "name": "winter", "effective_from_0": "2030-01-01",
+        "effective_from_1": "00:00:00",
+        "default_price_per_kwh": "0.10", "emissions_g_per_kwh": "200", "bands-TOTAL_FORMS": "1",
+        "bands-INITIAL_FORMS": "0",
         **{f"bands-0-{name}": value for name, value in band.items()}, **values,
     }  # fmt: skip
 
@@ -64,7 +68,9 @@ def test_a_new_tariff_asks_for_a_round_and_knows_who_made_it(grace: Client, demo
         ({"bands-0-to_time": "07:00"}, "must be after from_time"),
     ],
 )
-def test_a_tariff_that_makes_no_sense_is_refused(grace: Client, demo: Demo, values: dict[str, str], message: str) -> None:
+def test_a_tariff_that_makes_no_sense_is_refused(
+    grace: Client, demo: Demo, values: dict[str, str], message: str
+) -> None:
     answer = grace.post(admin_path(EnergyTariff, "add"), a_typed_tariff(demo, **values))
     assert answer.status_code == 200
     assert message in answer.content.decode()
@@ -76,31 +82,49 @@ def test_a_saved_tariff_and_its_bands_stay_as_they_are(grace: Client, demo: Demo
     url = admin_path(EnergyTariff, "change", tariff.pk)
     assert grace.get(url).status_code == 200
     assert grace.post(url, a_typed_tariff(demo)).status_code == 403
-    assert grace.post(admin_path(EnergyTariff, "delete", tariff.pk), {"post": "yes"}).status_code == 403
+    assert (
+        grace.post(admin_path(EnergyTariff, "delete", tariff.pk), {"post": "yes"}).status_code
+        == 403
+    )
     assert not TariffBand.objects.filter(tariff=tariff).exists()
 
 
 def test_a_new_version_begins_with_the_figures_of_the_old_one(grace: Client, demo: Demo) -> None:
     old = demo.cluster.tariffs.get()
-    TariffBand.objects.create(tariff=old, days="56", from_time=time(6), to_time=time(9), price_per_kwh=Decimal("0.3"))
-    TariffBand.objects.create(tariff=old, days="0", from_time=time(9), to_time=time(0), price_per_kwh=Decimal("0.4"))
+    TariffBand.objects.create(
+        tariff=old, days="56", from_time=time(6), to_time=time(9), price_per_kwh=Decimal("0.3")
+    )
+    TariffBand.objects.create(
+        tariff=old, days="0", from_time=time(9), to_time=time(0), price_per_kwh=Decimal("0.4")
+    )
     chosen = {"action": "new_version", "_selected_action": [old.pk]}
     answer = grace.post(admin_path(EnergyTariff, "changelist"), chosen)
     assert answer["Location"] == f"/admin/clusters/energytariff/add/?copy={old.pk}"
     typed = change_form(grace, answer["Location"])
     assert typed["default_price_per_kwh"] == Decimal("0.17200000")
     assert typed["bands-1-price_per_kwh"] == Decimal("0.40000000")
-    sent = {**typed, "effective_from_0": "2030-01-01", "effective_from_1": "00:00", "default_price_per_kwh": "0.2"}
+    sent = {
+        **typed,
+        "effective_from_0": "2030-01-01",
+        "effective_from_1": "00:00",
+        "default_price_per_kwh": "0.2",
+    }
     assert grace.post(answer["Location"], sent).status_code == 302
     new = EnergyTariff.objects.exclude(pk=old.pk).get()
-    assert list(new.bands.values_list("days", "from_time")) == list(old.bands.values_list("days", "from_time"))
+    assert list(new.bands.values_list("days", "from_time")) == list(
+        old.bands.values_list("days", "from_time")
+    )
     assert old.default_price_per_kwh != new.default_price_per_kwh
 
 
 def test_a_tariffs_own_page_leads_to_its_next_version(grace: Client, demo: Demo) -> None:
     old = demo.cluster.tariffs.get()
     page = grace.get(admin_path(EnergyTariff, "change", old.pk)).content.decode()
-    link = next(part.split('"')[0] for part in page.split('href="') if "new_version_of" in part.split('"')[0])
+    link = next(
+        part.split('"')[0]
+        for part in page.split('href="')
+        if "new_version_of" in part.split('"')[0]
+    )
     assert grace.get(link)["Location"].endswith(f"/add/?copy={old.pk}")
 
 
@@ -113,7 +137,12 @@ def test_only_one_tariff_is_copied_at_a_time(grace: Client, demo: Demo) -> None:
 
 
 def test_a_new_pue_asks_for_a_round_and_the_old_one_stays(grace: Client, demo: Demo) -> None:
-    values = {"cluster": demo.cluster.pk, "effective_from_0": "2030-01-01", "effective_from_1": "00:00", "pue": "1.2"}
+    values = {
+        "cluster": demo.cluster.pk,
+        "effective_from_0": "2030-01-01",
+        "effective_from_1": "00:00",
+        "pue": "1.2",
+    }
     assert grace.post(admin_path(PueRecord, "add"), values).status_code == 302
     assert sorted(demo.cluster.pues.values_list("pue", flat=True)) == [1.2, 1.33]
     assert PueRecord.objects.get(pue=1.2).created_by == demo.operator
@@ -134,9 +163,14 @@ def test_changed_watts_of_a_type_ask_for_a_round_wherever_it_is(grace: Client, d
     assert "peak_w from 400.0 to 350.0" in LogEntry.objects.get().get_change_message()
 
 
-def test_a_changed_price_of_a_type_asks_for_a_round_and_one_below_nothing_is_refused(grace: Client, demo: Demo) -> None:
+def test_a_changed_price_of_a_type_asks_for_a_round_and_one_below_nothing_is_refused(
+    grace: Client, demo: Demo
+) -> None:
     url = admin_path(GpuType, "change", GpuType.objects.get(name="A100").pk)
-    assert "greater than or equal to 0" in grace.post(url, {**change_form(grace, url), "price_per_hour": "-1"}).content.decode()
+    assert (
+        "greater than or equal to 0"
+        in grace.post(url, {**change_form(grace, url), "price_per_hour": "-1"}).content.decode()
+    )
     grace.post(url, {**change_form(grace, url), "price_per_hour": "3.1"})
     assert GpuType.objects.get(name="A100").price_per_hour == Decimal("3.1")
     assert asked() == [(demo.cluster.pk, Reason.TARIFF)]
@@ -148,7 +182,9 @@ def test_a_type_that_takes_less_at_work_than_idle_is_refused(grace: Client, demo
     assert "must be at least the idle watts" in answer.content.decode()
 
 
-def test_changed_watts_of_a_node_ask_for_a_round_and_an_unchanged_one_does_not(grace: Client, demo: Demo) -> None:
+def test_changed_watts_of_a_node_ask_for_a_round_and_an_unchanged_one_does_not(
+    grace: Client, demo: Demo
+) -> None:
     url = admin_path(Node, "change", demo.nodes[0].pk)
     grace.post(url, change_form(grace, url))
     assert not asked()
@@ -159,9 +195,14 @@ def test_changed_watts_of_a_node_ask_for_a_round_and_an_unchanged_one_does_not(g
     assert any("base_w from 300.0 to 450.0" in text for text in changes)
 
 
-def test_a_cluster_with_a_history_keeps_its_currency_and_a_type_its_name(grace: Client, demo: Demo) -> None:
+def test_a_cluster_with_a_history_keeps_its_currency_and_a_type_its_name(
+    grace: Client, demo: Demo
+) -> None:
     gpu_type = demo.nodes[0].gpu_type
-    for model, pk, field, value in ((Cluster, demo.cluster.pk, "currency", "USD"), (GpuType, gpu_type.pk, "name", "X1")):
+    for model, pk, field, value in (
+        (Cluster, demo.cluster.pk, "currency", "USD"),
+        (GpuType, gpu_type.pk, "name", "X1"),
+    ):
         url = admin_path(model, "change", pk)
         values = change_form(grace, url)
         assert field not in values
@@ -170,11 +211,17 @@ def test_a_cluster_with_a_history_keeps_its_currency_and_a_type_its_name(grace: 
     assert GpuType.objects.get(pk=gpu_type.pk).name == gpu_type.name
 
 
-def test_saving_a_cluster_writes_only_what_was_changed_and_leaves_the_running_round_its_lock(demo: Demo) -> None:
+def test_saving_a_cluster_writes_only_what_was_changed_and_leaves_the_running_round_its_lock(
+    demo: Demo,
+) -> None:
     as_read, now = demo.cluster, timezone.now()
     lock = acquire(as_read.pk, now, now + timedelta(seconds=60))
     assert lock is not None
     as_read.power_cap_w = 900.0
     save_changed(as_read, ["power_cap_w"])
     kept = Cluster.objects.get(pk=as_read.pk)
-    assert (kept.power_cap_w, kept.round_number, kept.round_owner) == (900.0, lock.number, lock.owner)
+    assert (kept.power_cap_w, kept.round_number, kept.round_owner) == (
+        900.0,
+        lock.number,
+        lock.owner,
+    )

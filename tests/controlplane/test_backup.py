@@ -82,7 +82,9 @@ def house(new: New) -> Iterator[Cluster]:
     """A cluster with a running job, in a database of its own."""
     with new():
         cluster = a_cluster(name="main", **CLOCK)
-        a_running_assignment(a_node_with_agent(cluster), a_job(cluster, name="runs", team=a_team("vision")))
+        a_running_assignment(
+            a_node_with_agent(cluster), a_job(cluster, name="runs", team=a_team("vision"))
+        )
         yield cluster
 
 
@@ -92,13 +94,17 @@ def told(command: str, *arguments: object, **options: object) -> str:
     return said.getvalue()
 
 
-def test_a_backup_is_one_file_for_its_owner_alone_with_a_true_manifest(house: Cluster, tmp_path: Path) -> None:
+def test_a_backup_is_one_file_for_its_owner_alone_with_a_true_manifest(
+    house: Cluster, tmp_path: Path
+) -> None:
     file = tmp_path / "lm.backup"
     said = told("backup", file)
     manifest = read_manifest(file)
     assert stat.S_IMODE(file.stat().st_mode) == 0o600
     assert (manifest.vendor, manifest.has_keys) == (connection.vendor, False)
-    assert set(manifest.migrations) == {f"{app}.{name}" for app, name in MigrationRecorder(connection).applied_migrations()}
+    assert set(manifest.migrations) == {
+        f"{app}.{name}" for app, name in MigrationRecorder(connection).applied_migrations()
+    }
     assert manifest.sha256 in said
     assert "Without the keys" in said
     with tarfile.open(file) as archive:
@@ -106,7 +112,9 @@ def test_a_backup_is_one_file_for_its_owner_alone_with_a_true_manifest(house: Cl
     assert not list(tmp_path.glob(".backup-*"))
 
 
-def test_the_keys_go_into_the_file_only_where_that_is_said(house: Cluster, tmp_path: Path, new: New) -> None:
+def test_the_keys_go_into_the_file_only_where_that_is_said(
+    house: Cluster, tmp_path: Path, new: New
+) -> None:
     file, keys = tmp_path / "lm.backup", tmp_path / "keys.env"
     assert "keys are in it" in told("backup", file, with_key=True)
     with new():
@@ -121,7 +129,9 @@ def test_the_keys_go_into_the_file_only_where_that_is_said(house: Cluster, tmp_p
 def test_a_backup_replaces_no_file_unless_told_so(house: Cluster, tmp_path: Path) -> None:
     file = tmp_path / "lm.backup"
     file.write_text("precious")
-    with pytest.raises(CommandError, match="exists; choose another name, or replace it with --force"):
+    with pytest.raises(
+        CommandError, match="exists; choose another name, or replace it with --force"
+    ):
         told("backup", file)
     assert file.read_text() == "precious"
     told("backup", file, force=True)
@@ -134,7 +144,9 @@ def test_a_backup_that_fails_leaves_nothing_behind(house: Cluster, tmp_path: Pat
     assert list(tmp_path.glob("lm*")) == []
 
 
-def test_what_was_in_the_database_is_in_the_restored_one(house: Cluster, tmp_path: Path, new: New) -> None:
+def test_what_was_in_the_database_is_in_the_restored_one(
+    house: Cluster, tmp_path: Path, new: New
+) -> None:
     a_user("ada", team=Team.objects.get(name="vision"))
     set_secret(Team.objects.get(name="vision"), "wandb", "a value")
     told("backup", tmp_path / "b")
@@ -161,7 +173,9 @@ def test_secrets_that_the_servers_key_does_not_open_are_named(
         assert "vision/wandb" in told("restore", tmp_path / "b")
 
 
-def test_a_database_with_something_in_it_is_replaced_only_by_force(house: Cluster, tmp_path: Path, new: New) -> None:
+def test_a_database_with_something_in_it_is_replaced_only_by_force(
+    house: Cluster, tmp_path: Path, new: New
+) -> None:
     told("backup", tmp_path / "b")
     with new():
         a_user("somebody")
@@ -193,7 +207,10 @@ def rewritten(file: Path, to: Path, **changes: object) -> Path:
         ({"sha256": "0" * 64}, "the backup is damaged"),
         ({"format": 9}, "format 9, this version reads format 1"),
         ({"vendor": "oracle"}, "the backup is of oracle"),
-        ({"version": "9.9", "migrations": ["jobs.0999_later"]}, r"version 9\.9, whose schema is newer .*jobs\.0999_later"),
+        (
+            {"version": "9.9", "migrations": ["jobs.0999_later"]},
+            r"version 9\.9, whose schema is newer .*jobs\.0999_later",
+        ),
         ({"size": "many", "odd": 1}, "no backup of Loadmaster"),
     ],
 )
@@ -213,7 +230,9 @@ def test_what_is_no_archive_is_refused(house: Cluster, tmp_path: Path) -> None:
         told("restore", tmp_path / "b", force=True)
 
 
-def test_fences_and_epochs_are_beyond_all_that_can_have_been(house: Cluster, tmp_path: Path, new: New) -> None:
+def test_fences_and_epochs_are_beyond_all_that_can_have_been(
+    house: Cluster, tmp_path: Path, new: New
+) -> None:
     before = {"fence": Job.objects.get().fence, "epoch": Node.objects.get().epoch}
     told("backup", tmp_path / "b")
     with new():
@@ -274,10 +293,15 @@ def test_what_ran_waits_for_its_agent_what_was_offered_is_withdrawn_and_no_round
         assert Assignment.objects.get(job__name="runs").state == AssignmentState.UNKNOWN
         reconcile_clusters(now + timedelta(seconds=120))
         assert Job.objects.get(name="runs").state == "queued"
-        assert a_round_of_waiting_events(cluster, at_s=(now + timedelta(seconds=120)).timestamp()) is not None
+        assert (
+            a_round_of_waiting_events(cluster, at_s=(now + timedelta(seconds=120)).timestamp())
+            is not None
+        )
 
 
-def test_sessions_and_enrolment_tokens_of_before_open_nothing(house: Cluster, tmp_path: Path, new: New) -> None:
+def test_sessions_and_enrolment_tokens_of_before_open_nothing(
+    house: Cluster, tmp_path: Path, new: New
+) -> None:
     issue_enrolment_token(house)
     client = Client()
     client.force_login(a_user("ada"))
@@ -297,7 +321,9 @@ def test_more_time_can_be_asked_for(house: Cluster, tmp_path: Path, new: New) ->
         assert until > timezone.now() + timedelta(seconds=4900)
 
 
-def test_a_longer_grace_that_a_launch_was_promised_is_waited_for(house: Cluster, tmp_path: Path, new: New) -> None:
+def test_a_longer_grace_that_a_launch_was_promised_is_waited_for(
+    house: Cluster, tmp_path: Path, new: New
+) -> None:
     Assignment.objects.update(grace_s=500.0)
     told("backup", tmp_path / "b")
     with new():
@@ -340,7 +366,11 @@ def test_the_online_copy_has_what_stands_in_the_write_ahead_log(tmp_path: Path) 
     assert sqlite3.connect(tmp_path / "b").execute("SELECT x FROM t").fetchall() == [(1,)]
 
 
-def test_programs_that_are_missing_are_named(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_programs_that_are_missing_are_named(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
     monkeypatch.setenv("PATH", str(tmp_path))
-    with pytest.raises(backup_engines.BackupError, match=r"pg_dump is not on the PATH; install .*postgresql-client"):
+    with pytest.raises(
+        backup_engines.BackupError, match=r"pg_dump is not on the PATH; install .*postgresql-client"
+    ):
         backup_engines._run("pg_dump")

@@ -34,8 +34,18 @@ def stored(job: Job) -> dict[str, Any]:
     "values",
     [
         {},
-        {"environment": {"A": {"secret": "ß"}}, "labels": ["x", "y"], "command": [], "received_s": {"V100": 1.5}},
-        {"due_at": datetime(2026, 3, 29, 1, 30, tzinfo=UTC), "walltime_s": 60, "cores": 2, "priority": True},
+        {
+            "environment": {"A": {"secret": "ß"}},
+            "labels": ["x", "y"],
+            "command": [],
+            "received_s": {"V100": 1.5},
+        },
+        {
+            "due_at": datetime(2026, 3, 29, 1, 30, tzinfo=UTC),
+            "walltime_s": 60,
+            "cores": 2,
+            "priority": True,
+        },
         {"state": JobState.HELD, "image": "a ' quote %s and 100%", "failure_reason": "two\nlines"},
     ],
 )
@@ -61,7 +71,13 @@ def test_a_row_counts_as_saved_afterwards() -> None:
 def test_keys_that_the_database_gives_out_are_all_different() -> None:
     cluster = a_cluster()
     job = a_job(cluster)
-    insert(RescheduleEvent, (RescheduleEvent(cluster=cluster, reason=Reason.SUBMISSION, job=j) for j in (job, None, job)))
+    insert(
+        RescheduleEvent,
+        (
+            RescheduleEvent(cluster=cluster, reason=Reason.SUBMISSION, job=j)
+            for j in (job, None, job)
+        ),
+    )
     assert len(set(RescheduleEvent.objects.values_list("pk", flat=True))) == 3
     assert list(RescheduleEvent.objects.values_list("job", flat=True)) == [job.pk, None, job.pk]
 

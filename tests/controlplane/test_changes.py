@@ -31,10 +31,17 @@ BOTH = RankSeat("n1", ("gpu0", "gpu1"))
 
 
 def a_plan(*placements: Placement, waiting: tuple[str, ...] = ()) -> Plan:
-    return Plan("told", PlanStatus.HEURISTIC, placements, tuple(Waiting(job, WaitCode.POSTPONED) for job in waiting))
+    return Plan(
+        "told",
+        PlanStatus.HEURISTIC,
+        placements,
+        tuple(Waiting(job, WaitCode.POSTPONED) for job in waiting),
+    )
 
 
-def running(job: str, *seats: RankSeat, purpose: Purpose = Purpose.TRAINING, copy: int = 0) -> Current:
+def running(
+    job: str, *seats: RankSeat, purpose: Purpose = Purpose.TRAINING, copy: int = 0
+) -> Current:
     return {(job, purpose, copy): Running(copy, seats, 0.0, purpose=purpose)}
 
 
@@ -112,8 +119,15 @@ def test_stops_come_before_keeps_and_keeps_before_starts() -> None:
 
 
 def test_what_a_snapshot_shows_as_running_is_the_current_state() -> None:
-    jobs = [a_job("a", running=on("n1", "gpu0")), a_job("b", running=(a_profile_run("n2", "gpu0", copy=3),)), a_job("c")]
-    assert list(current_of(a_snapshot(jobs=jobs))) == [("a", Purpose.TRAINING, 0), ("b", Purpose.PROFILING, 3)]
+    jobs = [
+        a_job("a", running=on("n1", "gpu0")),
+        a_job("b", running=(a_profile_run("n2", "gpu0", copy=3),)),
+        a_job("c"),
+    ]
+    assert list(current_of(a_snapshot(jobs=jobs))) == [
+        ("a", Purpose.TRAINING, 0),
+        ("b", Purpose.PROFILING, 3),
+    ]
 
 
 def test_a_change_is_described_by_what_it_is_and_where() -> None:
@@ -121,14 +135,24 @@ def test_a_change_is_described_by_what_it_is_and_where() -> None:
     place = [{"node": "n1", "devices": ["gpu0"]}], [{"node": "n2", "devices": ["gpu0"]}]
     assert describe(change) == {"change": "migrate", "job": "a", "from": place[0], "to": place[1]}
     run = Placement("a", (HERE,), copy=2, purpose=Purpose.PROFILING)
-    assert describe(Start(run)) == {"change": "start", "job": "a", "purpose": "profiling", "copy": 2, "to": place[0]}
+    assert describe(Start(run)) == {
+        "change": "start",
+        "job": "a",
+        "purpose": "profiling",
+        "copy": 2,
+        "to": place[0],
+    }
     (kept,) = changes(running("a", HERE), a_plan())
     assert describe(kept) == {"change": "keep", "job": "a", "from": place[0]}
     half = Placement("a", (RankSeat("n1", ("gpu0",), 0.5),))
     assert describe(Start(half))["to"] == [{"node": "n1", "devices": ["gpu0"], "share": 0.5}]
 
 
-seats = st.builds(RankSeat, st.sampled_from(["n1", "n2"]), st.sampled_from([("g0",), ("g1",), ("g0", "g1"), ("g1", "g0")]))
+seats = st.builds(
+    RankSeat,
+    st.sampled_from(["n1", "n2"]),
+    st.sampled_from([("g0",), ("g1",), ("g0", "g1"), ("g1", "g0")]),
+)
 keys = st.tuples(st.sampled_from("abc"), st.sampled_from(list(Purpose)), st.integers(0, 1))
 
 
@@ -139,14 +163,17 @@ def states(draw: st.DrawFn) -> tuple[dict[PlacementKey, Running], Plan]:
         for job, purpose, copy in draw(st.lists(keys, unique=True, max_size=5))
     }
     placements = tuple(
-        Placement(job, (draw(seats),), copy, purpose) for job, purpose, copy in draw(st.lists(keys, unique=True, max_size=5))
+        Placement(job, (draw(seats),), copy, purpose)
+        for job, purpose, copy in draw(st.lists(keys, unique=True, max_size=5))
     )
     trained = {p.job for p in placements if p.purpose is Purpose.TRAINING}
     waiting = draw(st.sets(st.sampled_from("abcd"))) - trained
     return current, a_plan(*placements, waiting=tuple(sorted(waiting)))
 
 
-def after(current: Current, found: tuple[Change, ...]) -> dict[PlacementKey, frozenset[tuple[str, frozenset[str]]]]:
+def after(
+    current: Current, found: tuple[Change, ...]
+) -> dict[PlacementKey, frozenset[tuple[str, frozenset[str]]]]:
     """What runs once all changes are made."""
     runs = dict(current)
     places = {key: run.ranks for key, run in runs.items()}
@@ -155,15 +182,22 @@ def after(current: Current, found: tuple[Change, ...]) -> dict[PlacementKey, fro
             del places[change.key]
         elif not isinstance(change, Keep):
             places[change.placement.key] = change.placement.ranks
-    return {key: frozenset((s.node, frozenset(s.devices)) for s in ranks) for key, ranks in places.items()}
+    return {
+        key: frozenset((s.node, frozenset(s.devices)) for s in ranks)
+        for key, ranks in places.items()
+    }
 
 
 @settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(states())
-def test_changes_lead_to_the_plan_and_touch_nothing_else(state: tuple[dict[PlacementKey, Running], Plan]) -> None:
+def test_changes_lead_to_the_plan_and_touch_nothing_else(
+    state: tuple[dict[PlacementKey, Running], Plan],
+) -> None:
     current, plan = state
     found = changes(current, plan)
-    wanted = {p.key: frozenset((s.node, frozenset(s.devices)) for s in p.ranks) for p in plan.placements}
+    wanted = {
+        p.key: frozenset((s.node, frozenset(s.devices)) for s in p.ranks) for p in plan.placements
+    }
     result = after(current, found)
     assert {key: result.get(key) for key in wanted} == wanted
     decided = {w.job for w in plan.waiting} | {job for job, _, _ in wanted}

@@ -1,4 +1,6 @@
-"""The demo's scenario is Table V in minutes, its jobs are valid, and its report tells what the database holds."""
+"""The demo's scenario is Table V in minutes, its jobs are valid, and its report tells what the
+database holds.
+"""
 
 from __future__ import annotations
 
@@ -46,8 +48,15 @@ def test_the_bootstrap_command_says_the_password_only_the_first_time() -> None:
 def test_emulated_nodes_draw_the_watts_of_the_paper() -> None:
     """P_V100(g) = 360 + 170 g for two GPUs, P_T4(g) = 330 + 70 g for one."""
     volta, turing = EMULATED_NODES[0], EMULATED_NODES[2]
-    assert [volta.base_w + (2 - g) * volta.idle_w + g * volta.peak_w for g in range(3)] == [360, 530, 700]
-    assert [turing.base_w + (1 - g) * turing.idle_w + g * turing.peak_w for g in range(2)] == [330, 400]
+    assert [volta.base_w + (2 - g) * volta.idle_w + g * volta.peak_w for g in range(3)] == [
+        360,
+        530,
+        700,
+    ]
+    assert [turing.base_w + (1 - g) * turing.idle_w + g * turing.peak_w for g in range(2)] == [
+        330,
+        400,
+    ]
 
 
 def test_every_job_of_the_demo_is_valid_without_a_warning() -> None:
@@ -77,22 +86,42 @@ def a_history() -> tuple[Cluster, Job]:
     bootstrap()
     cluster = Cluster.objects.get(name=CLUSTER)
     node = a_node(cluster, gpus=2)
-    job = a_job(cluster, kind=a_kind("convnet"), state="completed", first_loss=2.0, last_loss=0.5, due_at=timezone.now())
+    job = a_job(
+        cluster,
+        kind=a_kind("convnet"),
+        state="completed",
+        first_loss=2.0,
+        last_loss=0.5,
+        due_at=timezone.now(),
+    )
     now = timezone.now()
-    Job.objects.filter(pk=job.pk).update(completed_at=now - timedelta(seconds=5), due_at=now, tardiness_weight=0.1)
+    Job.objects.filter(pk=job.pk).update(
+        completed_at=now - timedelta(seconds=5), due_at=now, tardiness_weight=0.1
+    )
     JobEvent.objects.create(job=job, event="submitted")
     devices = list(Device.objects.filter(node=node))
-    for fence, (device, start, end, state) in enumerate([(devices[0], 0, 40, "preempted"), (devices[1], 40, 100, "succeeded")], 1):
+    for fence, (device, start, end, state) in enumerate(
+        [(devices[0], 0, 40, "preempted"), (devices[1], 40, 100, "succeeded")], 1
+    ):
         begun = now - timedelta(seconds=300 - start)
         assignment = Assignment.objects.create(
-            job=job, node=node, fence=fence, state=state, start_steps=start, steps_done=end, checkpoint_steps=end,
+            job=job, node=node, fence=fence, state=state, start_steps=start, steps_done=end,
+            checkpoint_steps=end,
             accepted_at=begun, running_at=begun, ended_at=begun + timedelta(seconds=end - start),
             predicted_run_s=float(100 - start),
-            predicted_energy_cost=Decimal("0.01"), energy_cost=Decimal("0.011"), energy_kwh=0.05, power_source="modelled",
+            predicted_energy_cost=Decimal("0.01"), energy_cost=Decimal("0.011"), energy_kwh=0.05,
+            power_source="modelled",
         )  # fmt: skip
         AssignmentSlot.objects.create(assignment=assignment, device=device, live=False)
         ProgressPoint.objects.create(
-            assignment=assignment, at=begun, event="start", step=start, launch_steps=0, elapsed_s=0, steps_per_s=None, loss=None
+            assignment=assignment,
+            at=begun,
+            event="start",
+            step=start,
+            launch_steps=0,
+            elapsed_s=0,
+            steps_per_s=None,
+            loss=None,
         )
     return cluster, job
 
@@ -110,7 +139,9 @@ def test_the_report_of_a_migrated_job_holds_what_it_claims(tmp_path: Path) -> No
 
 def test_a_launch_cut_short_is_predicted_by_the_steps_it_did() -> None:
     cluster, job = a_history()
-    placements = report(cluster, Job.objects.filter(pk=job.pk), timezone.now())["jobs"][0]["placements"]
+    placements = report(cluster, Job.objects.filter(pk=job.pk), timezone.now())["jobs"][0][
+        "placements"
+    ]
     assert [p["predicted_run_s"] for p in placements] == [40.0, 60.0]
     assert [p["measured_run_s"] for p in placements] == [40.0, 60.0]
 
@@ -119,11 +150,23 @@ def test_a_launch_cut_short_is_predicted_with_its_whole_set_up() -> None:
     cluster, job = a_history()
     for assignment in Assignment.objects.all():
         planned = 100 - assignment.start_steps
-        predicted = {"predicted_run_s": 5.0 + planned / 2.0, "predicted_steps_per_s": 2.0, "predicted_energy_cost": Decimal("0.55")}
+        predicted = {
+            "predicted_run_s": 5.0 + planned / 2.0,
+            "predicted_steps_per_s": 2.0,
+            "predicted_energy_cost": Decimal("0.55"),
+        }
         Assignment.objects.filter(pk=assignment.pk).update(**predicted)
-    placements = report(cluster, Job.objects.filter(pk=job.pk), timezone.now())["jobs"][0]["placements"]
-    assert [p["predicted_run_s"] for p in placements] == [pytest.approx(5.0 + 20.0), pytest.approx(5.0 + 30.0)]
-    assert [p["predicted_energy_cost"] for p in placements] == [pytest.approx(0.25), pytest.approx(0.55)]
+    placements = report(cluster, Job.objects.filter(pk=job.pk), timezone.now())["jobs"][0][
+        "placements"
+    ]
+    assert [p["predicted_run_s"] for p in placements] == [
+        pytest.approx(5.0 + 20.0),
+        pytest.approx(5.0 + 30.0),
+    ]
+    assert [p["predicted_energy_cost"] for p in placements] == [
+        pytest.approx(0.25),
+        pytest.approx(0.55),
+    ]
 
 
 def test_the_summary_says_what_is_emulated_and_modelled() -> None:

@@ -1,4 +1,6 @@
-"""The supervisor starts in order, restarts what dies, gives up on what always dies, and leaves nothing behind."""
+"""The supervisor starts in order, restarts what dies, gives up on what always dies, and leaves
+nothing behind.
+"""
 
 from __future__ import annotations
 
@@ -49,12 +51,24 @@ def test_a_program_is_waited_for_until_it_is_ready(tmp_path: Path) -> None:
         assert sign.exists()
 
 
-def test_a_nice_program_leaves_the_processors_to_the_others_with_its_whole_session(tmp_path: Path) -> None:
+def test_a_nice_program_leaves_the_processors_to_the_others_with_its_whole_session(
+    tmp_path: Path,
+) -> None:
     said = tmp_path / "said"
     tell = "import os; from pathlib import Path; own = Path('/proc/self/autogroup'); "
-    tell += f"Path({str(said)!r}).write_text(f'{{os.nice(0)}} ' + (own.read_text() if own.exists() else 'nice 5'))"
+    tell += (
+        f"Path({str(said)!r}).write_text(f'{{os.nice(0)}} ' + (own.read_text() if own.exists() else"
+        " 'nice 5'))"
+    )
     with Supervisor(tmp_path) as supervisor:
-        supervisor.start(Program("nice", python("-c", tell), ready=lambda: said.exists() and said.stat().st_size > 0, nice=5))
+        supervisor.start(
+            Program(
+                "nice",
+                python("-c", tell),
+                ready=lambda: said.exists() and said.stat().st_size > 0,
+                nice=5,
+            )
+        )
     words = said.read_text().split()
     assert int(words[0]) == min(19, os.nice(0) + 5)
     assert words[-2:] == ["nice", "5"]
@@ -62,11 +76,16 @@ def test_a_nice_program_leaves_the_processors_to_the_others_with_its_whole_sessi
 
 def test_a_program_that_ends_while_starting_is_reported_with_its_last_words(tmp_path: Path) -> None:
     with Supervisor(tmp_path) as supervisor, pytest.raises(EmbeddedError, match="out of coffee"):
-        supervisor.start(Program("bad", python("-c", "raise SystemExit('out of coffee')"), ready=lambda: False))
+        supervisor.start(
+            Program("bad", python("-c", "raise SystemExit('out of coffee')"), ready=lambda: False)
+        )
 
 
 def test_a_program_that_never_gets_ready_is_reported(tmp_path: Path) -> None:
-    with Supervisor(tmp_path) as supervisor, pytest.raises(EmbeddedError, match="lazy was not ready within"):
+    with (
+        Supervisor(tmp_path) as supervisor,
+        pytest.raises(EmbeddedError, match="lazy was not ready within"),
+    ):
         supervisor.start(Program("lazy", SLEEPER, ready=lambda: False, ready_s=0.3))
 
 
@@ -94,13 +113,19 @@ def test_what_always_dies_is_given_up(tmp_path: Path) -> None:
 def test_the_last_started_is_stopped_first_and_all_are_gone(tmp_path: Path) -> None:
     order = tmp_path / "order"
     says = (
-        "import signal, sys, time; signal.signal(15, lambda *_: (open({path!r}, 'a').write({name!r}), sys.exit(0)));"
-        "open({up!r}, 'w'); time.sleep(600)"
+        "import signal, sys, time; signal.signal(15, lambda *_: (open({path!r},"
+        " 'a').write({name!r}), sys.exit(0)));open({up!r}, 'w'); time.sleep(600)"
     )
     with Supervisor(tmp_path) as supervisor:
         for name in ("a", "b", "c"):
             up = tmp_path / f"{name}.up"
-            supervisor.start(Program(name, python("-c", says.format(path=str(order), name=name, up=str(up))), ready=up.exists))
+            supervisor.start(
+                Program(
+                    name,
+                    python("-c", says.format(path=str(order), name=name, up=str(up))),
+                    ready=up.exists,
+                )
+            )
     assert order.read_text() == "cba"
 
 
@@ -108,13 +133,20 @@ def test_what_ignores_sigterm_is_killed_with_its_children(tmp_path: Path) -> Non
     log = tmp_path / "pids"
     script = "import signal, subprocess, time; signal.signal(15, signal.SIG_IGN); time.sleep(600)"
     with Supervisor(tmp_path) as supervisor:
-        supervisor.start(Program("stubborn", writes_its_pid(log, script), ready=lambda: bool(pids(log)), stop_s=0.5))
+        supervisor.start(
+            Program(
+                "stubborn", writes_its_pid(log, script), ready=lambda: bool(pids(log)), stop_s=0.5
+            )
+        )
         time.sleep(0.2)
     assert not psutil.pid_exists(pids(log)[0])
 
 
 def test_a_second_supervisor_of_the_same_home_is_refused(tmp_path: Path) -> None:
-    with Supervisor(tmp_path), pytest.raises(EmbeddedError, match="another Loadmaster already runs"):
+    with (
+        Supervisor(tmp_path),
+        pytest.raises(EmbeddedError, match="another Loadmaster already runs"),
+    ):
         Supervisor(tmp_path).__enter__()
 
 

@@ -29,7 +29,9 @@ def test_durations_have_two_units_at_most(seconds: float | None, words: str) -> 
         (-400, -200, "late by 3 min", "bad"),
     ],
 )
-def test_due_dates_count_from_now_or_from_the_end(due_s: float, ended_s: float | None, words: str, tone: str) -> None:
+def test_due_dates_count_from_now_or_from_the_end(
+    due_s: float, ended_s: float | None, words: str, tone: str
+) -> None:
     ended = None if ended_s is None else NOW + timedelta(seconds=ended_s)
     assert formats.due(NOW + timedelta(seconds=due_s), NOW, ended) == (words, tone)
 
@@ -53,6 +55,10 @@ def test_how_long_ago_something_was() -> None:
     assert formats.ago(NOW + timedelta(seconds=5), NOW) == "0 s ago"
 
 
-@pytest.mark.parametrize(("share", "words"), [(0.5, "half of "), (0.25, "0.25 of "), (1.0, ""), (None, ""), ("x", "")])
-def test_what_part_of_a_gpu_is_held_is_said_where_it_is_not_the_whole(share: object, words: str) -> None:
+@pytest.mark.parametrize(
+    ("share", "words"), [(0.5, "half of "), (0.25, "0.25 of "), (1.0, ""), (None, ""), ("x", "")]
+)
+def test_what_part_of_a_gpu_is_held_is_said_where_it_is_not_the_whole(
+    share: object, words: str
+) -> None:
     assert formats.part_of(share) == words

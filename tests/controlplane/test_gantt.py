@@ -24,7 +24,12 @@ def test_a_bar_lies_where_its_times_are() -> None:
 
 
 def test_every_kind_of_bar_has_its_own_trace() -> None:
-    traces = drawn(*(Bar("a 0", "job", "resnet", 0.0, 1.0, kind) for kind in ("ran", "running", "profiling", "planned")))
+    traces = drawn(
+        *(
+            Bar("a 0", "job", "resnet", 0.0, 1.0, kind)
+            for kind in ("ran", "running", "profiling", "planned")
+        )
+    )
     assert all(len(trace["x"]) == 1 for trace in traces.values())
     assert traces["planned"]["text"] == [""]
 
@@ -48,8 +53,12 @@ def test_names_cannot_become_markup() -> None:
 
 
 def test_jobs_that_share_a_gpu_lie_under_each_other_in_its_lane() -> None:
-    pair = [Bar("a 0", str(slot), "j", 0.0, 9.0, "running", "", *row_of(slot, 0.5)) for slot in (0, 1)]
-    trace = drawn(*pair, Bar("a 1", "alone", "k", 0.0, 9.0, "running", "", *row_of(0, 1.0)))["running"]
+    pair = [
+        Bar("a 0", str(slot), "j", 0.0, 9.0, "running", "", *row_of(slot, 0.5)) for slot in (0, 1)
+    ]
+    trace = drawn(*pair, Bar("a 1", "alone", "k", 0.0, 9.0, "running", "", *row_of(0, 1.0)))[
+        "running"
+    ]
     spans = [(at, at + width) for at, width in zip(trace["offset"], trace["width"], strict=True)]
     (_, top), (_, middle), (left, right) = spans
     assert top == pytest.approx(BAR / 2, abs=0.05)
@@ -59,9 +68,12 @@ def test_jobs_that_share_a_gpu_lie_under_each_other_in_its_lane() -> None:
 
 
 @pytest.mark.parametrize(
-    ("slot", "share", "place"), [(0, 1.0, (0, 1)), (1, 0.5, (1, 2)), (2, 0.5, (2, 3)), (0, 0.25, (0, 4)), (0, 0.0, (0, 1))]
+    ("slot", "share", "place"),
+    [(0, 1.0, (0, 1)), (1, 0.5, (1, 2)), (2, 0.5, (2, 3)), (0, 0.25, (0, 4)), (0, 0.0, (0, 1))],
 )
-def test_a_lane_has_a_row_for_every_job_that_may_be_on_it(slot: int, share: float, place: tuple[int, int]) -> None:
+def test_a_lane_has_a_row_for_every_job_that_may_be_on_it(
+    slot: int, share: float, place: tuple[int, int]
+) -> None:
     assert row_of(slot, share) == place
 
 

@@ -14,7 +14,9 @@ from controlplane.tasks import periodic_rounds
 
 
 @pytest.mark.django_db
-def test_alive_asks_nothing_of_the_database(client: Client, django_assert_num_queries: DjangoAssertNumQueries) -> None:
+def test_alive_asks_nothing_of_the_database(
+    client: Client, django_assert_num_queries: DjangoAssertNumQueries
+) -> None:
     with django_assert_num_queries(0):
         answer = client.get("/healthz")
     assert (answer.status_code, answer.json()) == (200, {"status": "ok"})
@@ -46,7 +48,9 @@ def test_a_cache_that_fails_stops_no_beat(monkeypatch: pytest.MonkeyPatch) -> No
 
 
 @pytest.mark.django_db
-def test_a_check_that_fails_is_503_and_named_without_its_details(client: Client, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_check_that_fails_is_503_and_named_without_its_details(
+    client: Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
     def broken() -> str:
         raise DatabaseError("password of somebody")
 
@@ -68,7 +72,10 @@ def test_missing_migrations_are_not_ready(client: Client) -> None:
     with connection.cursor() as cursor:
         cursor.execute("DELETE FROM django_migrations WHERE app = 'jobs'")
     answer = client.get("/readyz")
-    assert (answer.status_code, answer.json()["checks"]["migrations"]) == (503, "migrations are missing; run manage.py migrate")
+    assert (answer.status_code, answer.json()["checks"]["migrations"]) == (
+        503,
+        "migrations are missing; run manage.py migrate",
+    )
 
 
 @pytest.mark.parametrize("path", ["/healthz", "/readyz"])

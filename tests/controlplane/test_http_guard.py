@@ -1,4 +1,6 @@
-"""A connection may cost a web process only so much: headers, bytes of head, time for head and body."""
+"""A connection may cost a web process only so much: headers, bytes of head, time for head and
+body.
+"""
 
 from __future__ import annotations
 
@@ -30,19 +32,29 @@ class App:
                 return
             size += len(message["body"])
         words = str(size).encode()
-        await send({"type": "http.response.start", "status": 200, "headers": [(b"content-length", str(len(words)).encode())]})
+        await send(
+            {
+                "type": "http.response.start",
+                "status": 200,
+                "headers": [(b"content-length", str(len(words)).encode())],
+            }
+        )
         await send({"type": "http.response.body", "body": words})
 
 
 @asynccontextmanager
 async def serving(app: App) -> AsyncIterator[int]:
     """The port of a server in this process."""
-    config = uvicorn.Config(app, http=GuardedProtocol, port=0, lifespan="off", log_config=None, timeout_keep_alive=60)
+    config = uvicorn.Config(
+        app, http=GuardedProtocol, port=0, lifespan="off", log_config=None, timeout_keep_alive=60
+    )
     server = uvicorn.Server(config)
     config.load()
     server.lifespan = config.lifespan_class(config)
     await server.startup()
-    server.server_state.default_headers = [(b"date", b"today")]  # as the server's own loop sets it every second
+    server.server_state.default_headers = [
+        (b"date", b"today")
+    ]  # as the server's own loop sets it every second
     try:
         yield server.servers[0].sockets[0].getsockname()[1]
     finally:
@@ -72,7 +84,9 @@ def run(play: Callable[[int], Awaitable[None]], app: App | None = None) -> App:
 
 
 def get(*headers: bytes, path: bytes = b"/") -> bytes:
-    return b"\r\n".join([b"GET %b HTTP/1.1" % path, b"Host: x", b"Connection: close", *headers, b"", b""])
+    return b"\r\n".join(
+        [b"GET %b HTTP/1.1" % path, b"Host: x", b"Connection: close", *headers, b"", b""]
+    )
 
 
 POST = b"POST / HTTP/1.1\r\nHost: x\r\nConnection: close\r\nContent-Length: 5\r\n\r\n"
@@ -125,7 +139,9 @@ def test_a_head_without_end_is_refused_while_it_still_comes() -> None:
 
 @pytest.mark.usefixtures("hasty")
 @pytest.mark.parametrize(
-    "sent", [b"", b"GET / HTTP/1.1\r\nHost: x\r\n", POST + b"par"], ids=["nothing", "half a head", "half a body"]
+    "sent",
+    [b"", b"GET / HTTP/1.1\r\nHost: x\r\n", POST + b"par"],
+    ids=["nothing", "half a head", "half a body"],
 )
 def test_what_does_not_arrive_is_not_waited_for(sent: bytes) -> None:
     async def play(port: int) -> None:
@@ -155,7 +171,9 @@ def test_a_connection_that_is_kept_serves_one_request_after_another() -> None:
         for _ in range(3):
             writer.write(POST.replace(b"close", b"keep-alive") + b"whole")
             assert b"200" in await reader.readuntil(b"\r\n\r\n5")
-            await asyncio.sleep(0.3)  # longer than a head may take: between requests none is waited for
+            await asyncio.sleep(
+                0.3
+            )  # longer than a head may take: between requests none is waited for
         writer.close()
 
     run(play)
@@ -170,7 +188,9 @@ class Whole(App):
 
     async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
         body = (await receive())["body"]
-        sent = scope["extensions"][WHOLE]["answer"](200, b"content-length: %d\r\nx-own: 1\r\n" % len(body), body)
+        sent = scope["extensions"][WHOLE]["answer"](
+            200, b"content-length: %d\r\nx-own: 1\r\n" % len(body), body
+        )
         self.could.append(sent)
         if not sent:
             head = [(b"content-length", str(len(body)).encode()), (b"x-own", b"1")]
@@ -179,11 +199,17 @@ class Whole(App):
 
 
 def post(body: bytes, connection: bytes = b"keep-alive") -> bytes:
-    return b"POST / HTTP/1.1\r\nHost: x\r\nConnection: %b\r\nContent-Length: %d\r\n\r\n%b" % (connection, len(body), body)
+    return b"POST / HTTP/1.1\r\nHost: x\r\nConnection: %b\r\nContent-Length: %d\r\n\r\n%b" % (
+        connection,
+        len(body),
+        body,
+    )
 
 
 def test_an_answer_in_one_piece_is_the_one_that_asgi_would_send() -> None:
-    """The first two in one piece, sent together; the last ends the connection, which ASGI's way does."""
+    """The first two in one piece, sent together; the last ends the connection, which ASGI's way
+    does.
+    """
 
     async def play(port: int) -> None:
         answer = await said(port, post(b"first") + post(b"second"), post(b"third", b"close"))
@@ -203,13 +229,18 @@ def test_nobody_is_answered_in_one_piece_who_has_left_or_was_answered() -> None:
     class Twice(Whole):
         async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
             answer = scope["extensions"][WHOLE]["answer"]
-            self.could += [answer(200, b"content-length: 0\r\n", b""), answer(200, b"content-length: 0\r\n", b"")]
+            self.could += [
+                answer(200, b"content-length: 0\r\n", b""),
+                answer(200, b"content-length: 0\r\n", b""),
+            ]
 
     class Late(Whole):
         async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
             while (await receive())["type"] != "http.disconnect":
                 pass
-            self.could.append(scope["extensions"][WHOLE]["answer"](200, b"content-length: 0\r\n", b""))
+            self.could.append(
+                scope["extensions"][WHOLE]["answer"](200, b"content-length: 0\r\n", b"")
+            )
 
     async def ask_and_leave(port: int) -> None:
         _, writer = await asyncio.open_connection("127.0.0.1", port)

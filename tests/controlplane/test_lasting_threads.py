@@ -1,4 +1,6 @@
-"""Requests one after another share a thread and its connection; those at the same time have one each."""
+"""Requests one after another share a thread and its connection; those at the same time have one
+each.
+"""
 
 from __future__ import annotations
 

@@ -10,7 +10,10 @@ from controlplane.limits import refusal
 LARGE = b"a" * 10_000_000
 
 
-@pytest.mark.parametrize("path", ["/api/v1/jobs/", "/api/v1/tokens/", "/api/agent/v1/register", "/login/", "/admin/login/"])
+@pytest.mark.parametrize(
+    "path",
+    ["/api/v1/jobs/", "/api/v1/tokens/", "/api/agent/v1/register", "/login/", "/admin/login/"],
+)
 def test_ten_megabytes_are_refused_by_their_declared_length(client: Client, path: str) -> None:
     answer = client.post(path, LARGE, content_type="application/json")
     assert answer.status_code == 413
@@ -18,7 +21,9 @@ def test_ten_megabytes_are_refused_by_their_declared_length(client: Client, path
 
 
 @pytest.mark.parametrize("path", ["/api/v1/jobs/", "/api/agent/v1/register", "/login/"])
-def test_a_body_in_pieces_of_unknown_length_is_refused_rather_than_taken_for_empty(path: str) -> None:
+def test_a_body_in_pieces_of_unknown_length_is_refused_rather_than_taken_for_empty(
+    path: str,
+) -> None:
     request = RequestFactory().post(path, headers={"Transfer-Encoding": "chunked"})
     request.META["CONTENT_LENGTH"] = ""
     answer = refusal(request)

@@ -19,7 +19,9 @@ VOLTA = EMULATED_NODES[0]
 
 
 @pytest.mark.parametrize("state", ["ready", "cordoned", "draining", "lost"])
-def test_a_second_start_waits_for_a_new_session_whatever_state_the_node_was_left_in(tmp_path: Path, state: str) -> None:
+def test_a_second_start_waits_for_a_new_session_whatever_state_the_node_was_left_in(
+    tmp_path: Path, state: str
+) -> None:
     node = a_node_with_agent(a_cluster(name=CLUSTER), name=VOLTA.name)
     Node.objects.update(state=state)
     program = _agent(VOLTA, tmp_path, 8000)
@@ -28,7 +30,9 @@ def test_a_second_start_waits_for_a_new_session_whatever_state_the_node_was_left
     assert program.ready()
 
 
-def test_a_first_start_hands_the_agent_a_token_and_sets_the_watts_of_the_node_that_comes_in(tmp_path: Path) -> None:
+def test_a_first_start_hands_the_agent_a_token_and_sets_the_watts_of_the_node_that_comes_in(
+    tmp_path: Path,
+) -> None:
     cluster = a_cluster(name=CLUSTER)
     program = _agent(VOLTA, tmp_path, 8000)
     assert (tmp_path / "agents" / "volta.token").stat().st_size > 0

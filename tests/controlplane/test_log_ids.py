@@ -1,4 +1,6 @@
-"""Lines of rounds, reconcilers and outcomes name the round, job, assignment and node that they are about."""
+"""Lines of rounds, reconcilers and outcomes name the round, job, assignment and node that they are
+about.
+"""
 
 from __future__ import annotations
 
@@ -62,7 +64,9 @@ def test_an_end_that_cannot_be_billed_is_told_with_job_assignment_and_node(
 ) -> None:
     monkeypatch.setattr(billing, "bill", broken)
     assignment = a_running_assignment(a_node_with_agent(a_cluster(**CLOCK)))
-    Assignment.objects.filter(pk=assignment.pk).update(state=AssignmentState.SUCCEEDED, ended_at=timezone.now())
+    Assignment.objects.filter(pk=assignment.pk).update(
+        state=AssignmentState.SUCCEEDED, ended_at=timezone.now()
+    )
     assignment.refresh_from_db()
     assignment_ended(assignment)
     event = line(said, "could not be billed")
@@ -78,4 +82,7 @@ def test_what_a_pass_of_the_reconciler_leaves_is_told_with_the_assignment(
     assignment = a_running_assignment(a_node_with_agent(a_cluster(**CLOCK)))
     reconciling.reconcile_clusters(timezone.now() + timedelta(days=1))
     event = line(said, "left for the next pass")
-    assert (event["assignment"], event["cluster"]) == (str(assignment.pk), str(assignment.node.cluster_id))
+    assert (event["assignment"], event["cluster"]) == (
+        str(assignment.pk),
+        str(assignment.node.cluster_id),
+    )

@@ -96,7 +96,17 @@ def test_text_for_a_terminal_stays_on_its_line_whatever_a_client_says(text: Line
 
 
 @pytest.mark.parametrize(
-    "name", ["token", "Authorization", "session_secret", "db_password", "API_KEY", "Cookie", "private_key", "secrets"]
+    "name",
+    [
+        "token",
+        "Authorization",
+        "session_secret",
+        "db_password",
+        "API_KEY",
+        "Cookie",
+        "private_key",
+        "secrets",
+    ],
 )
 def test_fields_with_the_name_of_a_secret_are_masked(name: str) -> None:
     assert masked({"outer": {name: "value"}, "kept": 1}) == {"outer": {name: MASK}, "kept": 1}
@@ -119,13 +129,19 @@ def test_secrets_inside_of_texts_are_masked(said: str, shown: str) -> None:
         assert masked_text(said) == shown
 
 
-@given(st.text("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_-", min_size=8, max_size=60))
+@given(
+    st.text(
+        "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_-", min_size=8, max_size=60
+    )
+)
 def test_no_bearer_token_is_shown(token: str) -> None:
     assert f" {token} " not in masked_text(f"sent Bearer {token} to the server").replace(MASK, "")
 
 
 def test_another_format_is_refused_by_name() -> None:
-    with pytest.raises(ValueError, match="LOADMASTER_LOG_FORMAT must be console or json, not 'xml'"):
+    with pytest.raises(
+        ValueError, match="LOADMASTER_LOG_FORMAT must be console or json, not 'xml'"
+    ):
         config("xml", "INFO")
 
 
@@ -139,17 +155,29 @@ def test_the_configuration_is_one_that_logging_takes(form: str) -> None:
         logging.getLogger().handlers[:] = before
 
 
-def test_a_request_leaves_one_line_without_its_secrets_and_has_its_id_back(client: Client, lines: Lines) -> None:
-    answer = client.get("/login/?token=very-secret", headers={"X-Request-ID": REQUEST_ID, "Authorization": "Bearer xyzxyzxyz"})
+def test_a_request_leaves_one_line_without_its_secrets_and_has_its_id_back(
+    client: Client, lines: Lines
+) -> None:
+    answer = client.get(
+        "/login/?token=very-secret",
+        headers={"X-Request-ID": REQUEST_ID, "Authorization": "Bearer xyzxyzxyz"},
+    )
     assert answer["X-Request-ID"] == REQUEST_ID
     (event,) = lines.of("loadmaster.access")
-    assert (event["method"], event["status"], event["request_id"]) == ("GET", answer.status_code, REQUEST_ID)
+    assert (event["method"], event["status"], event["request_id"]) == (
+        "GET",
+        answer.status_code,
+        REQUEST_ID,
+    )
     assert event["ms"] >= 0
     assert "very-secret" not in lines.text
     assert "xyzxyzxyz" not in lines.text
 
 
-@pytest.mark.parametrize("given_id", ["", "short", "x" * 200, "a b c d e f g h", "abcdefgh\n12345678", "<script>alert(1)"])
+@pytest.mark.parametrize(
+    "given_id",
+    ["", "short", "x" * 200, "a b c d e f g h", "abcdefgh\n12345678", "<script>alert(1)"],
+)
 def test_an_id_that_is_not_sane_is_replaced(client: Client, given_id: str) -> None:
     made = client.get("/healthz", headers={"X-Request-ID": given_id})["X-Request-ID"]
     assert made != given_id
@@ -157,14 +185,20 @@ def test_an_id_that_is_not_sane_is_replaced(client: Client, given_id: str) -> No
 
 
 @pytest.mark.django_db
-def test_a_line_names_the_user_and_the_job_that_a_request_was_about(client: Client, lines: Lines) -> None:
+def test_a_line_names_the_user_and_the_job_that_a_request_was_about(
+    client: Client, lines: Lines
+) -> None:
     team = a_team()
     user = a_user(team=team)
     job = a_job(a_cluster(), team=team, user=user)
     client.force_login(user)
     client.get(f"/jobs/{job.pk}/")
     event = lines.of("loadmaster.access")[-1]
-    assert (event["user"], event["job"], event["route"]) == (user.pk, str(job.pk), "/jobs/<uuid:job_id>/")
+    assert (event["user"], event["job"], event["route"]) == (
+        user.pk,
+        str(job.pk),
+        "/jobs/<uuid:job_id>/",
+    )
 
 
 def test_who_asked_is_not_looked_up_for_the_line_alone() -> None:

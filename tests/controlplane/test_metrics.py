@@ -34,14 +34,20 @@ QUERIES = 6
 def values(text: str) -> dict[tuple[str, frozenset[tuple[str, str]]], float]:
     """Every sample by name and labels."""
     families = text_string_to_metric_families(text)
-    return {(s.name, frozenset(s.labels.items())): s.value for family in families for s in family.samples}
+    return {
+        (s.name, frozenset(s.labels.items())): s.value
+        for family in families
+        for s in family.samples
+    }
 
 
 def state() -> dict[tuple[str, frozenset[tuple[str, str]]], float]:
     return values(exposition([StateCollector()]).decode())
 
 
-def of(samples: dict[tuple[str, frozenset[tuple[str, str]]], float], name: str, **labels: str) -> float:
+def of(
+    samples: dict[tuple[str, frozenset[tuple[str, str]]], float], name: str, **labels: str
+) -> float:
     return samples[name, frozenset(labels.items())]
 
 
@@ -59,12 +65,17 @@ def test_nobody_reads_the_metrics_without_leave(client: Client, settings: Settin
 def test_an_operator_reads_them_by_session_and_by_token(client: Client) -> None:
     operator = a_user(operator=True)
     by_token = client.get("/metrics", headers={"Authorization": f"Bearer {a_token(operator)}"})
-    assert (by_token.status_code, by_token["Content-Type"]) == (200, "text/plain; version=0.0.4; charset=utf-8")
+    assert (by_token.status_code, by_token["Content-Type"]) == (
+        200,
+        "text/plain; version=0.0.4; charset=utf-8",
+    )
     client.force_login(operator)
     assert client.get("/metrics").status_code == 200
 
 
-def test_the_scrape_token_opens_the_metrics_and_nothing_else(client: Client, settings: Settings) -> None:
+def test_the_scrape_token_opens_the_metrics_and_nothing_else(
+    client: Client, settings: Settings
+) -> None:
     settings.METRICS_TOKEN = "scrape-me"
     bearer = {"Authorization": "Bearer scrape-me"}
     assert client.get("/metrics", headers=bearer).status_code == 200
@@ -112,12 +123,16 @@ def test_rounds_are_counted_once_with_their_reasons_and_times() -> None:
     assert of(found, "loadmaster_solver_seconds_bucket", cluster="main", le="0.25") == 1
 
 
-def test_a_round_that_still_runs_is_counted_when_it_has_ended_and_none_is_forgotten_behind_it() -> None:
+def test_a_round_that_still_runs_is_counted_when_it_has_ended_and_none_is_forgotten_behind_it() -> (
+    None
+):
     cluster = a_cluster(name="main")
     a_round(cluster, placing())
     count_rounds()
     slow = Round.objects.create(cluster=cluster, number=2, policy="fifo", seed=1)
-    Round.objects.create(cluster=cluster, number=3, policy="fifo", seed=1, status="kept", ended_at=timezone.now())
+    Round.objects.create(
+        cluster=cluster, number=3, policy="fifo", seed=1, status="kept", ended_at=timezone.now()
+    )
     count_rounds()
     assert cache.get(KEY).statuses == {}
     Round.objects.filter(pk=slow.pk).update(status="abandoned", ended_at=timezone.now())
@@ -147,7 +162,9 @@ def test_the_clocks_of_the_house_are_told() -> None:
     assert of(found, "loadmaster_events_waiting", cluster="main") == 0
 
 
-def test_the_number_of_queries_does_not_grow_with_the_house(django_assert_num_queries: DjangoAssertNumQueries) -> None:
+def test_the_number_of_queries_does_not_grow_with_the_house(
+    django_assert_num_queries: DjangoAssertNumQueries,
+) -> None:
     for _ in range(3):
         cluster = a_cluster()
         for _ in range(3):
@@ -157,7 +174,9 @@ def test_the_number_of_queries_does_not_grow_with_the_house(django_assert_num_qu
         state()
 
 
-def test_a_database_that_is_away_is_told_and_the_rest_stays(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_database_that_is_away_is_told_and_the_rest_stays(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     def away() -> object:
         raise OperationalError("gone")
 
@@ -177,7 +196,9 @@ def test_a_cache_that_is_away_is_told_and_the_rest_stays(monkeypatch: pytest.Mon
     assert of(found, "loadmaster_events_waiting", cluster="main") == 0
 
 
-def test_requests_are_counted_by_route_and_status_and_not_by_what_a_client_makes_up(client: Client) -> None:
+def test_requests_are_counted_by_route_and_status_and_not_by_what_a_client_makes_up(
+    client: Client,
+) -> None:
     before = state()
     client.get("/healthz")
     client.get("/no/such/page/1")
@@ -190,8 +211,12 @@ def test_requests_are_counted_by_route_and_status_and_not_by_what_a_client_makes
         return found[key] - before.get(key, 0)
 
     assert more("loadmaster_http_requests_total", method="GET", route="/healthz", status="200") == 1
-    assert more("loadmaster_http_requests_total", method="OTHER", route="/healthz", status="405") == 1
-    assert more("loadmaster_http_requests_total", method="GET", route="unmatched", status="404") == 2
+    assert (
+        more("loadmaster_http_requests_total", method="OTHER", route="/healthz", status="405") == 1
+    )
+    assert (
+        more("loadmaster_http_requests_total", method="GET", route="unmatched", status="404") == 2
+    )
     assert more("loadmaster_http_request_seconds_count", route="/healthz") == 2
 
 
@@ -199,4 +224,6 @@ def test_times_of_requests_fall_into_their_buckets() -> None:
     count_request("GET", "/of/this/test", 200, 0.2)
     found = state()
     assert of(found, "loadmaster_http_request_seconds_bucket", route="/of/this/test", le="0.1") == 0
-    assert of(found, "loadmaster_http_request_seconds_bucket", route="/of/this/test", le="0.25") == 1
+    assert (
+        of(found, "loadmaster_http_request_seconds_bucket", route="/of/this/test", le="0.25") == 1
+    )

@@ -34,7 +34,9 @@ def test_the_document_is_valid_and_made_without_warnings(schema: dict[str, Any])
 def test_every_address_of_the_api_is_in_it(schema: dict[str, Any]) -> None:
     from controlplane.api_urls import urlpatterns
 
-    documented = {path.removeprefix("/api/v1/") for path in schema["paths"] if path.startswith("/api/v1/")}
+    documented = {
+        path.removeprefix("/api/v1/") for path in schema["paths"] if path.startswith("/api/v1/")
+    }
     assert len(documented) >= len({p for p in _leaves(urlpatterns) if p})
 
 
@@ -48,7 +50,9 @@ def test_submitting_takes_an_idempotency_key(schema: dict[str, Any]) -> None:
 
 
 @pytest.mark.parametrize("path", ["/api/v1/jobs/", "/api/v1/jobs/{id}/clone/"])
-def test_a_key_that_was_used_before_is_answered_as_documented(schema: dict[str, Any], path: str) -> None:
+def test_a_key_that_was_used_before_is_answered_as_documented(
+    schema: dict[str, Any], path: str
+) -> None:
     assert {"200", "201"} <= set(schema["paths"][path]["post"]["responses"])
 
 

@@ -69,7 +69,15 @@ def test_a_stranger_learns_nothing_from_actions(demo: Demo, client: Client) -> N
 
 def test_every_name_of_a_page_leads_to_that_page(ada: Client) -> None:
     names = re.findall(r'<li><a href="([^"]*)"', text(ada, "/"))
-    assert names[:7] == ["/", "/nodes/", "/timeline/", "/rounds/", "/kinds/", "/costs/", "/simulations/"]
+    assert names[:7] == [
+        "/",
+        "/nodes/",
+        "/timeline/",
+        "/rounds/",
+        "/kinds/",
+        "/costs/",
+        "/simulations/",
+    ]
 
 
 def test_another_teams_job_does_not_exist_for_me(demo: Demo, client: Client) -> None:
@@ -80,7 +88,9 @@ def test_another_teams_job_does_not_exist_for_me(demo: Demo, client: Client) -> 
     assert Job.objects.get(pk=demo.running.pk).state == "running"
 
 
-@pytest.mark.parametrize("path", ["/", "/?state=all", "/nodes/", "/timeline/figure.json?span=24h", "/rounds/{round}/"])
+@pytest.mark.parametrize(
+    "path", ["/", "/?state=all", "/nodes/", "/timeline/figure.json?span=24h", "/rounds/{round}/"]
+)
 def test_names_of_another_teams_jobs_are_not_told(demo: Demo, client: Client, path: str) -> None:
     client.force_login(a_user(team=a_team()))
     page = text(client, path.format(round=demo.round.pk))
@@ -109,7 +119,9 @@ def test_operators_change_nodes_and_are_named_in_the_history(demo: Demo, client:
     assert set(NodeEvent.objects.values_list("actor", flat=True)) == {"grace"}
 
 
-def test_what_cannot_be_done_to_a_node_is_said_and_changes_nothing(demo: Demo, client: Client) -> None:
+def test_what_cannot_be_done_to_a_node_is_said_and_changes_nothing(
+    demo: Demo, client: Client
+) -> None:
     client.force_login(demo.operator)
     Node.objects.filter(name="alpha").update(state="lost")
     answer = client.post(f"/nodes/{demo.nodes[0].pk}/cordon/", follow=True)
@@ -125,18 +137,35 @@ def test_a_drain_of_days_is_told_with_its_day(demo: Demo, client: Client) -> Non
     assert f"moves elsewhere by {datetime.now(UTC) + timedelta(days=3):%Y-%m-%d}" in said
 
 
-def test_the_ranks_of_a_gangs_launch_stand_in_their_order_and_its_log_says_whose_it_is(demo: Demo, ada: Client) -> None:
+def test_the_ranks_of_a_gangs_launch_stand_in_their_order_and_its_log_says_whose_it_is(
+    demo: Demo, ada: Client
+) -> None:
     gang = a_job(demo.cluster, name="gang", state="running", team=demo.team, user=demo.user)
     for fence in (1, 2):
         for rank, node in enumerate(demo.nodes[1:]):
-            an_assignment(gang, node, first=node.devices.count() - 1, fence=fence, live=fence == 2, world_size=2, rank=rank)
+            an_assignment(
+                gang,
+                node,
+                first=node.devices.count() - 1,
+                fence=fence,
+                live=fence == 2,
+                world_size=2,
+                rank=rank,
+            )
     page = text(ada, f"/jobs/{gang.pk}/")
-    assert re.findall(r">(\d · rank \d)", page) == ["2 · rank 0", "2 · rank 1", "1 · rank 0", "1 · rank 1"]
+    assert re.findall(r">(\d · rank \d)", page) == [
+        "2 · rank 0",
+        "2 · rank 1",
+        "1 · rank 0",
+        "1 · rank 1",
+    ]
     assert "of its first rank that wrote any" in page
     assert "--rank 1" not in text(ada, f"/jobs/{demo.running.pk}/")
 
 
-def test_where_a_job_only_has_its_kind_measured_is_not_where_it_runs(demo: Demo, ada: Client) -> None:
+def test_where_a_job_only_has_its_kind_measured_is_not_where_it_runs(
+    demo: Demo, ada: Client
+) -> None:
     an_assignment(demo.running, demo.nodes[2], purpose="profiling")
     for path in ("/", f"/jobs/{demo.running.pk}/"):
         page = text(ada, path)
@@ -210,7 +239,12 @@ def test_htmx_gets_the_part_and_caches_keep_it_apart(ada: Client) -> None:
 
 @pytest.mark.parametrize(
     ("path", "words"),
-    [("/", "Nothing runs or waits"), ("/nodes/", "No cluster yet"), ("/rounds/", "No decisions yet"), ("/kinds/", "No kinds yet")],
+    [
+        ("/", "Nothing runs or waits"),
+        ("/nodes/", "No cluster yet"),
+        ("/rounds/", "No decisions yet"),
+        ("/kinds/", "No kinds yet"),
+    ],
 )
 def test_an_empty_page_says_what_to_do_next(client: Client, path: str, words: str) -> None:
     client.force_login(a_user(team=a_team()))
@@ -257,7 +291,14 @@ def test_what_a_program_prints_is_shown_and_never_run(demo: Demo, ada: Client) -
 
 
 def test_pages_mark_what_is_emulated(demo: Demo, ada: Client) -> None:
-    for path in ("/", f"/jobs/{demo.running.pk}/", "/nodes/", "/kinds/", "/timeline/figure.json", "/submit/"):
+    for path in (
+        "/",
+        f"/jobs/{demo.running.pk}/",
+        "/nodes/",
+        "/kinds/",
+        "/timeline/figure.json",
+        "/submit/",
+    ):
         assert "emulated" in text(ada, path), path
 
 
@@ -267,11 +308,16 @@ def test_the_timeline_begins_with_a_span_that_shows_what_there_was(demo: Demo, a
     assert "span=1h" in text(ada, "/timeline/?span=nonsense&cluster=nowhere")
 
 
-def test_the_timeline_draws_until_when_the_newest_round_expects_what_runs(demo: Demo, ada: Client) -> None:
+def test_the_timeline_draws_until_when_the_newest_round_expects_what_runs(
+    demo: Demo, ada: Client
+) -> None:
     def planned_ends() -> set[datetime]:
         traces = {t["name"]: t for t in ada.get("/timeline/figure.json").json()["data"]}
         bars = zip(traces["planned"]["base"], traces["planned"]["x"], strict=True)
-        return {datetime.fromisoformat(base).replace(tzinfo=UTC) + timedelta(milliseconds=ms) for base, ms in bars}
+        return {
+            datetime.fromisoformat(base).replace(tzinfo=UTC) + timedelta(milliseconds=ms)
+            for base, ms in bars
+        }
 
     def near(ends: set[datetime], moment: datetime) -> bool:
         return any(abs((end - moment).total_seconds()) < 1 for end in ends)
@@ -306,12 +352,24 @@ def more_of_everything(demo: Demo) -> None:
         an_assignment(job, node, gpus=2)
         detail = {"jobs": [str(job.pk)], "nodes": [str(node.pk)]}
         a_job(demo.cluster, waiting_code="no_capacity", waiting_detail=detail, **values)
-        earlier = an_assignment(demo.running, node, live=False, ended_at=at(-5000), started=at(-6000), fence=100 + index)
+        earlier = an_assignment(
+            demo.running, node, live=False, ended_at=at(-5000), started=at(-6000), fence=100 + index
+        )
         losses(earlier, count=10)
 
 
 @pytest.mark.parametrize(
-    "path", ["/", "/?state=all", "/jobs/{job}/", "/nodes/", "/timeline/figure.json", "/rounds/", "/rounds/{round}/", "/kinds/"]
+    "path",
+    [
+        "/",
+        "/?state=all",
+        "/jobs/{job}/",
+        "/nodes/",
+        "/timeline/figure.json",
+        "/rounds/",
+        "/rounds/{round}/",
+        "/kinds/",
+    ],
 )
 def test_queries_do_not_grow_with_what_there_is(
     demo: Demo,
@@ -350,7 +408,11 @@ def test_everybody_changes_their_own_password(demo: Demo, client: Client) -> Non
     demo.user.save()
     client.force_login(demo.user)
     assert "Change password" in text(client, "/password/")
-    fields = {"old_password": "a wrong one", "new_password1": "quite another 1", "new_password2": "quite another 1"}
+    fields = {
+        "old_password": "a wrong one",
+        "new_password1": "quite another 1",
+        "new_password2": "quite another 1",
+    }
     assert "entered incorrectly" in client.post("/password/", fields).content.decode()
     changed = client.post("/password/", {**fields, "old_password": "a long password"}, follow=True)
     assert "Your password is changed." in changed.content.decode()

@@ -20,7 +20,10 @@ pytestmark = pytest.mark.django_db
 
 
 def directives(header: str) -> dict[str, str]:
-    return {name: values for name, _, values in (part.strip().partition(" ") for part in header.split(";"))}
+    return {
+        name: values
+        for name, _, values in (part.strip().partition(" ") for part in header.split(";"))
+    }
 
 
 def test_our_pages_run_nothing_but_our_own_files(client: Client) -> None:
@@ -34,7 +37,10 @@ def test_our_pages_run_nothing_but_our_own_files(client: Client) -> None:
 
 def test_the_timeline_is_as_strict_as_the_other_pages(client: Client) -> None:
     client.force_login(a_user())
-    assert client.get("/timeline/")["Content-Security-Policy"] == client.get("/")["Content-Security-Policy"]
+    assert (
+        client.get("/timeline/")["Content-Security-Policy"]
+        == client.get("/")["Content-Security-Policy"]
+    )
 
 
 def test_the_administration_has_a_policy_of_its_own(client: Client) -> None:
@@ -45,9 +51,22 @@ def test_the_administration_has_a_policy_of_its_own(client: Client) -> None:
 
 
 @pytest.mark.parametrize(
-    "path", ["/", "/submit/", "/jobs/{job}/", "/nodes/", "/timeline/", "/rounds/", "/rounds/{round}/", "/kinds/", "/nope/"]
+    "path",
+    [
+        "/",
+        "/submit/",
+        "/jobs/{job}/",
+        "/nodes/",
+        "/timeline/",
+        "/rounds/",
+        "/rounds/{round}/",
+        "/kinds/",
+        "/nope/",
+    ],
 )
-def test_no_page_has_inline_scripts_or_styles_or_fetches_from_elsewhere(client: Client, path: str) -> None:
+def test_no_page_has_inline_scripts_or_styles_or_fetches_from_elsewhere(
+    client: Client, path: str
+) -> None:
     demo = a_busy_cluster()
     client.force_login(demo.operator)
     page = client.get(path.format(job=demo.running.pk, round=demo.round.pk)).content.decode()
@@ -88,7 +107,9 @@ def test_names_are_plain_until_files_are_collected(tmp_path: object) -> None:
 def test_too_many_failed_logins_lock_the_name_for_a_while(client: Client) -> None:
     a_user("ada")
     with override_settings(AXES_ENABLED=True, AXES_FAILURE_LIMIT=3):
-        answers = [client.post("/login/", {"username": "ada", "password": "wrong"}) for _ in range(4)]
+        answers = [
+            client.post("/login/", {"username": "ada", "password": "wrong"}) for _ in range(4)
+        ]
         right = client.post("/login/", {"username": "ada", "password": "a long password"})
     assert [a.status_code for a in answers[:2]] == [200, 200]
     assert answers[-1].status_code == right.status_code == 429
@@ -98,9 +119,14 @@ def test_too_many_failed_logins_lock_the_name_for_a_while(client: Client) -> Non
 
 def test_a_login_leads_on_to_the_page_that_was_wanted(client: Client) -> None:
     a_user("ada")
-    answer = client.post("/login/", {"username": "ada", "password": "a long password", "next": "/nodes/"})
+    answer = client.post(
+        "/login/", {"username": "ada", "password": "a long password", "next": "/nodes/"}
+    )
     assert answer["Location"] == "/nodes/"
-    elsewhere = client.post("/login/", {"username": "ada", "password": "a long password", "next": "https://example.org/"})
+    elsewhere = client.post(
+        "/login/",
+        {"username": "ada", "password": "a long password", "next": "https://example.org/"},
+    )
     assert elsewhere["Location"] == "/"
 
 
@@ -119,7 +145,9 @@ def test_a_form_without_its_token_is_refused_with_a_page() -> None:
     assert "The form was too old" in answer.content.decode()
 
 
-def test_an_error_on_our_side_is_answered_with_a_page(client: Client, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_error_on_our_side_is_answered_with_a_page(
+    client: Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
     def broken(*_: object) -> None:
         raise RuntimeError("broken")
 

@@ -38,22 +38,31 @@ def _cluster() -> Cluster:
 
 def typed(**values: str) -> dict[str, Any]:
     common = {
-        "name": "first", "team": "vision", "cluster": "demo", "runtime": "process", "command": "python train.py --epochs 3",
-        "epochs": "2", "steps_per_epoch": "50", "gpus_min": "1", "gpus_max": "1", "cores": "1", "memory_gb": "0.5",
+        "name": "first", "team": "vision", "cluster": "demo", "runtime": "process",
+        "command": "python train.py --epochs 3",
+        "epochs": "2", "steps_per_epoch": "50", "gpus_min": "1", "gpus_max": "1", "cores": "1",
+        "memory_gb": "0.5",
         "on_disconnect": "stop",
     }  # fmt: skip
     return {**common, **values}
 
 
 def test_a_job_is_taken_and_its_page_is_shown(client: Client, ada: User, cluster: Cluster) -> None:
-    values = typed(environment="MODE=fast\nDEPTH=3=x", labels="", due="+2h", priority="5", allowed_types="V100")
+    values = typed(
+        environment="MODE=fast\nDEPTH=3=x", labels="", due="+2h", priority="5", allowed_types="V100"
+    )
     answer = client.post("/submit/", values, follow=True)
     job = Job.objects.get()
     assert answer.redirect_chain == [(f"/jobs/{job.pk}/", 302)]
     assert "first is submitted" in answer.content.decode()
     assert job.command == ["python", "train.py", "--epochs", "3"]
     assert job.environment == {"MODE": "fast", "DEPTH": "3=x"}
-    assert (job.total_steps, job.priority, job.allowed_types, job.memory_gb) == (100, 5, ["V100"], 0.5)
+    assert (job.total_steps, job.priority, job.allowed_types, job.memory_gb) == (
+        100,
+        5,
+        ["V100"],
+        0.5,
+    )
     assert job.due_at is not None
 
 
@@ -84,20 +93,29 @@ def test_what_is_wrong_stands_beside_its_field(
     assert not Job.objects.exists()
 
 
-def test_what_was_typed_is_still_there_after_a_refusal(client: Client, ada: User, cluster: Cluster) -> None:
+def test_what_was_typed_is_still_there_after_a_refusal(
+    client: Client, ada: User, cluster: Cluster
+) -> None:
     page = client.post("/submit/", typed(name="kept", cores="minus one")).content.decode()
     assert 'value="kept"' in page
     assert 'value="minus one"' in page
 
 
-def test_warnings_are_shown_and_the_job_is_taken(client: Client, ada: User, cluster: Cluster) -> None:
+def test_warnings_are_shown_and_the_job_is_taken(
+    client: Client, ada: User, cluster: Cluster
+) -> None:
     page = client.post("/submit/", typed(due="2020-01-01T00:00"), follow=True).content.decode()
     assert "is in the past" in page or "within 20 years" in page
     assert Job.objects.count() == 1
 
 
-def test_a_pasted_yaml_is_taken_in_place_of_the_form(client: Client, ada: User, cluster: Cluster) -> None:
-    pasted = "name: from yaml\nteam: vision\ncluster: demo\ncommand: [python, train.py]\nsteps: 70\ngpus: 1..2\n"
+def test_a_pasted_yaml_is_taken_in_place_of_the_form(
+    client: Client, ada: User, cluster: Cluster
+) -> None:
+    pasted = (
+        "name: from yaml\nteam: vision\ncluster: demo\ncommand: [python, train.py]\nsteps:"
+        " 70\ngpus: 1..2\n"
+    )
     answer = client.post("/submit/", {"yaml": pasted, "name": "ignored"})
     assert answer.status_code == 302
     job = Job.objects.get()
@@ -109,11 +127,16 @@ def test_a_pasted_yaml_is_taken_in_place_of_the_form(client: Client, ada: User, 
     [
         ("name: [unclosed", "line 1"),
         ("just words", "must be an object"),
-        ("name: x\nteam: vision\ncluster: demo\nsteps: 5\ncommand: run\nspeed: 9\n", "speed: is no field of a job"),
+        (
+            "name: x\nteam: vision\ncluster: demo\nsteps: 5\ncommand: run\nspeed: 9\n",
+            "speed: is no field of a job",
+        ),
         ("!!python/object/apply:os.system [ls]", "could not determine a constructor"),
     ],
 )
-def test_a_pasted_yaml_that_does_not_do_says_so(client: Client, ada: User, cluster: Cluster, pasted: str, message: str) -> None:
+def test_a_pasted_yaml_that_does_not_do_says_so(
+    client: Client, ada: User, cluster: Cluster, pasted: str, message: str
+) -> None:
     answer = client.post("/submit/", {"yaml": pasted})
     assert answer.status_code == 422
     page = answer.content.decode()
@@ -121,7 +144,9 @@ def test_a_pasted_yaml_that_does_not_do_says_so(client: Client, ada: User, clust
     assert pasted.splitlines()[0].replace("'", "&#x27;") in page
 
 
-def test_a_clone_begins_with_what_the_first_one_was(client: Client, ada: User, team: Team, cluster: Cluster) -> None:
+def test_a_clone_begins_with_what_the_first_one_was(
+    client: Client, ada: User, team: Team, cluster: Cluster
+) -> None:
     source = a_job(
         cluster, team=team, user=ada, name="the first", command=["sh", "-c", "echo 'a b'"],
         environment={"A": "1", "KEY": {"secret": "s3"}},
@@ -135,7 +160,9 @@ def test_a_clone_begins_with_what_the_first_one_was(client: Client, ada: User, t
     assert Job.objects.get(name="the second").cloned_from == source
 
 
-def test_a_clone_keeps_its_command_word_by_word(client: Client, ada: User, team: Team, cluster: Cluster) -> None:
+def test_a_clone_keeps_its_command_word_by_word(
+    client: Client, ada: User, team: Team, cluster: Cluster
+) -> None:
     words = ["python", "-c", "print('x y')", "--flag=a b"]
     source = a_job(cluster, team=team, user=ada, command=words)
     client.post("/submit/", typed(command=initial_of(source)["command"]))

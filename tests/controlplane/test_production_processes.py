@@ -1,4 +1,6 @@
-"""Two webs, three workers, two beats and four agents on one PostgreSQL and one Valkey: many do the work, nothing is done twice."""
+"""Two webs, three workers, two beats and four agents on one PostgreSQL and one Valkey: many do the
+work, nothing is done twice.
+"""
 
 from __future__ import annotations
 
@@ -67,7 +69,12 @@ class House:
         """Start a program in a session of its own."""
         with (self.folder / f"{name}.log").open("ab") as log:
             self.programs[name] = subprocess.Popen(
-                command, cwd=ROOT, env={**self.env, **env}, stdout=log, stderr=log, start_new_session=True
+                command,
+                cwd=ROOT,
+                env={**self.env, **env},
+                stdout=log,
+                stderr=log,
+                start_new_session=True,
             )
 
     def log(self, name: str) -> str:
@@ -81,7 +88,9 @@ class House:
             return list(cursor.fetchall())
 
     def stop(self) -> dict[str, int]:
-        """SIGTERM to all, agents first; the exit codes. What does not end in a minute and a half is killed."""
+        """SIGTERM to all, agents first; the exit codes. What does not end in a minute and a half is
+        killed.
+        """
         codes = {}
         for name in sorted(self.programs, key=lambda n: (n == "valkey", n)):
             self.programs[name].send_signal(signal.SIGTERM)
@@ -100,7 +109,9 @@ def until(what: str, seen: Any, house: House) -> None:
     while not seen():
         gone = [name for name, program in house.programs.items() if program.poll() is not None]
         assert not gone, f"{gone} ended: {[house.log(name)[-2000:] for name in gone]}"
-        assert time.monotonic() < ends, f"no {what}: { {name: house.log(name)[-500:] for name in house.programs} }"
+        assert time.monotonic() < ends, (
+            f"no {what}: { {name: house.log(name)[-500:] for name in house.programs} }"
+        )
         time.sleep(0.3)
 
 
@@ -155,36 +166,69 @@ def a_house(folder: Path, database: str) -> House:
 
 def begin(house: House) -> None:
     """Start everything: first what others need, then two of each at the same moment."""
-    house.start("valkey", str(get_binary_path()), "--port", "0", "--unixsocket", str(house.folder / "valkey.sock"), "--save", "")
+    house.start(
+        "valkey",
+        str(get_binary_path()),
+        "--port",
+        "0",
+        "--unixsocket",
+        str(house.folder / "valkey.sock"),
+        "--save",
+        "",
+    )
     subprocess.run([ENTRYPOINT, "migrate", "--verbosity", "0"], cwd=ROOT, env=house.env, check=True)
     made = json.loads(
-        subprocess.check_output([sys.executable, "-c", PREPARE, str(AGENTS)], cwd=ROOT, env=house.env).splitlines()[-1]
+        subprocess.check_output(
+            [sys.executable, "-c", PREPARE, str(AGENTS)], cwd=ROOT, env=house.env
+        ).splitlines()[-1]
     )
     house.token = made["token"]
     for number, url in enumerate(house.urls):
-        house.start(f"web-{number}", ENTRYPOINT, "web", LOADMASTER_PORT=url.rpartition(":")[2], WEB_CONCURRENCY="1")
+        house.start(
+            f"web-{number}",
+            ENTRYPOINT,
+            "web",
+            LOADMASTER_PORT=url.rpartition(":")[2],
+            WEB_CONCURRENCY="1",
+        )
     for number in range(3):
         house.start(
-            f"worker-{number}", ENTRYPOINT, "worker", "--hostname", f"worker-{number}@%h", LOADMASTER_WORKER_CONCURRENCY="1"
+            f"worker-{number}",
+            ENTRYPOINT,
+            "worker",
+            "--hostname",
+            f"worker-{number}@%h",
+            LOADMASTER_WORKER_CONCURRENCY="1",
         )
     for number in range(2):
         (house.folder / f"beat-{number}").mkdir()
-        house.start(f"beat-{number}", ENTRYPOINT, "beat", TMPDIR=str(house.folder / f"beat-{number}"))
+        house.start(
+            f"beat-{number}", ENTRYPOINT, "beat", TMPDIR=str(house.folder / f"beat-{number}")
+        )
     for url in house.urls:
         until(f"answer of {url}", lambda url=url: answers(url), house)
     for number, token in enumerate(made["enrolment"]):
         start_agent(house, number, token)
     headers = {"Authorization": f"Bearer {house.token}"}
     nodes = f"{house.urls[0]}/api/v1/nodes/"
-    until("nodes", lambda: len(httpx.get(nodes, headers=headers, timeout=30).json()["results"]) == AGENTS, house)
+    until(
+        "nodes",
+        lambda: len(httpx.get(nodes, headers=headers, timeout=30).json()["results"]) == AGENTS,
+        house,
+    )
 
 
 def start_agent(house: House, number: int, token: str) -> None:
     """An agent with two emulated GPUs; half of them know one web, half the other."""
     emulation = house.folder / f"agent-{number}.yaml"
-    emulation.write_text(yaml.safe_dump({"gpu_type": "V100", "count": 2, "memory_gb": 16.0, "step_s": {"default": {1: 0.05}}}))
+    emulation.write_text(
+        yaml.safe_dump(
+            {"gpu_type": "V100", "count": 2, "memory_gb": 16.0, "step_s": {"default": {1: 0.05}}}
+        )
+    )
     command = (
-        sys.executable, "-m", "loadmaster.agent", "--server", house.urls[number % 2], "--name", f"node-{number}",
+        sys.executable, "-m", "loadmaster.agent", "--server", house.urls[number % 2], "--name",
+        f"node-{number}",
         "--state-dir", str(house.folder / f"agent-{number}"), "--emulate", str(emulation),
         "--checkpoints", str(house.folder / "checkpoints"), "--stop-jobs-on-exit",
     )  # fmt: skip
@@ -194,30 +238,46 @@ def start_agent(house: House, number: int, token: str) -> None:
 def a_job(number: int, journals: Path) -> Mapping[str, Any]:
     """A job of few steps that keeps a journal of its own."""
     return {
-        "name": f"tiny-{number}", "kind": "tiny", "command": [sys.executable, "-m", "chaos.job"], "steps": 4, "gpus": 1,
-        "cores": 0.1, "memory_gb": 0.1, "walltime": 60, "environment": {"CHAOS_JOURNALS": str(journals)},
+        "name": f"tiny-{number}", "kind": "tiny", "command": [sys.executable, "-m", "chaos.job"],
+        "steps": 4, "gpus": 1,
+        "cores": 0.1, "memory_gb": 0.1, "walltime": 60,
+        "environment": {"CHAOS_JOURNALS": str(journals)},
     }  # fmt: skip
 
 
 def submit(house: House, number: int, journals: Path) -> tuple[int, dict[str, Any]]:
     """Submit by one of the webs, as the number has it: (status, what came back)."""
     headers = {"Authorization": f"Bearer {house.token}", "Idempotency-Key": f"tiny-{number}"}
-    answer = httpx.post(f"{house.urls[number % 2]}/api/v1/jobs/", json=a_job(number, journals), headers=headers, timeout=60)
+    answer = httpx.post(
+        f"{house.urls[number % 2]}/api/v1/jobs/",
+        json=a_job(number, journals),
+        headers=headers,
+        timeout=60,
+    )
     return answer.status_code, answer.json()
 
 
-def test_many_processes_at_once_launch_every_job_once_and_hold_one_round_at_a_time(house: House) -> None:
+def test_many_processes_at_once_launch_every_job_once_and_hold_one_round_at_a_time(
+    house: House,
+) -> None:
     journals = house.folder / "journals"
     journals.mkdir()
     begin(house)
     with ThreadPoolExecutor(12) as pool:
         answers = list(pool.map(lambda number: submit(house, number, journals), range(JOBS)))
-    assert [status for status, _ in answers] == [201] * JOBS, [body for status, body in answers if status != 201][:3]
-    submitted = [{"id": body["job"]["id"] if "job" in body else body["id"], "steps": 4} for _, body in answers]
+    assert [status for status, _ in answers] == [201] * JOBS, [
+        body for status, body in answers if status != 201
+    ][:3]
+    submitted = [
+        {"id": body["job"]["id"] if "job" in body else body["id"], "steps": 4}
+        for _, body in answers
+    ]
     (journals / SUBMITTED).write_text(json.dumps(submitted))
     over = "SELECT count(*) FROM jobs_job WHERE state IN ('completed', 'failed', 'cancelled')"
     until("end of the jobs", lambda: house.rows(over)[0][0] == JOBS, house)
-    assert house.rows("SELECT state, count(*) FROM jobs_job GROUP BY state") == [("completed", JOBS)]
+    assert house.rows("SELECT state, count(*) FROM jobs_job GROUP BY state") == [
+        ("completed", JOBS)
+    ]
     the_jobs_say_that_nothing_ran_twice(journals)
     the_database_says_that_launches_and_rounds_follow_one_another(house)
     every_part_has_had_its_share(house)
@@ -232,9 +292,13 @@ def the_jobs_say_that_nothing_ran_twice(journals: Path) -> None:
 
 
 def the_database_says_that_launches_and_rounds_follow_one_another(house: House) -> None:
-    """Fences count up from one without a gap, each launch begins after the one before has ended, and so does each round."""
+    """Fences count up from one without a gap, each launch begins after the one before has ended,
+    and so does each round.
+    """
     gaps = "SELECT job_id, array_agg(fence ORDER BY fence) FROM clusters_assignment GROUP BY job_id"
-    assert [fences for _, fences in house.rows(gaps) if fences != list(range(1, len(fences) + 1))] == []
+    assert [
+        fences for _, fences in house.rows(gaps) if fences != list(range(1, len(fences) + 1))
+    ] == []
     at_once = """SELECT a.job_id, a.fence, b.fence FROM clusters_assignment a JOIN clusters_assignment b
                  ON a.job_id = b.job_id AND a.fence < b.fence AND b.created_at < a.ended_at"""
     assert house.rows(at_once) == []
@@ -245,11 +309,21 @@ def the_database_says_that_launches_and_rounds_follow_one_another(house: House) 
 
 
 def every_part_has_had_its_share(house: House) -> None:
-    """The webs answered people and agents, never with a failure of their own; the workers shared the rounds; both beats ticked."""
-    told = httpx.get(house.urls[0] + "/metrics", headers={"Authorization": f"Bearer {house.token}"}, timeout=60)
-    statuses = re.findall(r'^loadmaster_http_requests_total\{.*status="(\d+)".*\} ', told.text, re.MULTILINE)
+    """The webs answered people and agents, never with a failure of their own; the workers shared
+    the rounds; both beats ticked.
+    """
+    told = httpx.get(
+        house.urls[0] + "/metrics", headers={"Authorization": f"Bearer {house.token}"}, timeout=60
+    )
+    statuses = re.findall(
+        r'^loadmaster_http_requests_total\{.*status="(\d+)".*\} ', told.text, re.MULTILINE
+    )
     assert {"200", "201"} <= set(statuses)
     assert [status for status in statuses if status >= "500"] == []
     assert not [name for name in house.programs if "Traceback" in house.log(name)]
     assert [number for number in range(3) if "succeeded" not in house.log(f"worker-{number}")] == []
-    assert [number for number in range(2) if not (house.folder / f"beat-{number}" / "loadmaster-alive").exists()] == []
+    assert [
+        number
+        for number in range(2)
+        if not (house.folder / f"beat-{number}" / "loadmaster-alive").exists()
+    ] == []

@@ -1,4 +1,6 @@
-"""Production's settings: addresses are read as meant, each finding of `check --deploy` has a remedy, and all is documented."""
+"""Production's settings: addresses are read as meant, each finding of `check --deploy` has a
+remedy, and all is documented.
+"""
 
 from __future__ import annotations
 
@@ -17,7 +19,16 @@ from cryptography.fernet import Fernet
 from django.conf import settings as django_settings
 from django.core.exceptions import ImproperlyConfigured
 
-from controlplane.environment import amount, broker_address, cache_address, cache_location, database, switch, tls_options, whole
+from controlplane.environment import (
+    amount,
+    broker_address,
+    cache_address,
+    cache_location,
+    database,
+    switch,
+    tls_options,
+    whole,
+)
 
 ROOT = Path(__file__).parents[2]
 
@@ -43,15 +54,36 @@ def production(folder: Path) -> dict[str, str]:
 
 def check(environment: Mapping[str, str], *options: str) -> subprocess.CompletedProcess[str]:
     """`manage.py check --deploy` in a process of its own, where warnings fail."""
-    command = [sys.executable, "manage.py", "check", "--deploy", "--fail-level", "WARNING", *options]
-    return subprocess.run(command, cwd=ROOT, env=dict(environment), capture_output=True, text=True, timeout=120, check=False)
+    command = [
+        sys.executable,
+        "manage.py",
+        "check",
+        "--deploy",
+        "--fail-level",
+        "WARNING",
+        *options,
+    ]
+    return subprocess.run(
+        command,
+        cwd=ROOT,
+        env=dict(environment),
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+    )
 
 
 def settings_under(environment: Mapping[str, str], *names: str) -> dict[str, Any]:
     """The named settings, as a process with this environment has them."""
-    script = f"import json; from django.conf import settings as s; print(json.dumps({{n: getattr(s, n) for n in {names!r}}}))"
+    script = (
+        "import json; from django.conf import settings as s; print(json.dumps({n: getattr(s, n)"
+        f" for n in {names!r}}}))"
+    )
     given = {**environment, "DJANGO_SETTINGS_MODULE": "controlplane.settings"}
-    done = subprocess.check_output([sys.executable, "-c", script], cwd=ROOT, env=given, text=True, timeout=60)
+    done = subprocess.check_output(
+        [sys.executable, "-c", script], cwd=ROOT, env=given, text=True, timeout=60
+    )
     answer: dict[str, Any] = json.loads(done)
     return answer
 
@@ -60,18 +92,27 @@ def test_a_number_of_web_processes_that_is_left_empty_is_the_default(tmp_path: P
     """As deploy/entrypoint takes it, which reads the same variable."""
     given = {"PATH": os.environ["PATH"], "LOADMASTER_HOME": str(tmp_path)}
     for value, meant in (("", 1), ("3", 3)):
-        assert settings_under({**given, "WEB_CONCURRENCY": value}, "WEB_CONCURRENCY") == {"WEB_CONCURRENCY": meant}
+        assert settings_under({**given, "WEB_CONCURRENCY": value}, "WEB_CONCURRENCY") == {
+            "WEB_CONCURRENCY": meant
+        }
 
 
 @pytest.mark.parametrize("text", ["abc", "0", "-1", "1.5", "nan", "1e3", "1_000", "３", "9" * 30])
 def test_a_number_that_cannot_be_meant_is_refused_by_its_variables_name(text: str) -> None:
-    with pytest.raises(ImproperlyConfigured, match="WEB_CONCURRENCY: must be a whole number of at least 1, or empty for 2"):
+    with pytest.raises(
+        ImproperlyConfigured,
+        match="WEB_CONCURRENCY: must be a whole number of at least 1, or empty for 2",
+    ):
         whole({"WEB_CONCURRENCY": text}, "WEB_CONCURRENCY", 2, least=1)
 
 
-@pytest.mark.parametrize("text", ["abc", "0", "-0.5", "nan", "inf", "1e308", "1_000", "３", "36501", "."])
+@pytest.mark.parametrize(
+    "text", ["abc", "0", "-0.5", "nan", "inf", "1e308", "1_000", "３", "36501", "."]
+)
 def test_an_amount_that_cannot_be_meant_is_refused_by_its_variables_name(text: str) -> None:
-    with pytest.raises(ImproperlyConfigured, match="HOURS: must be a number above 0, at most 36500, or empty for 6"):
+    with pytest.raises(
+        ImproperlyConfigured, match="HOURS: must be a number above 0, at most 36500, or empty for 6"
+    ):
         amount({"HOURS": text}, "HOURS", 6.0, positive=True)
 
 
@@ -83,8 +124,19 @@ def test_a_switch_that_says_neither_yes_nor_no_is_refused_by_its_variables_name(
 
 def test_numbers_and_switches_are_read_as_written_and_empty_ones_are_the_default() -> None:
     given = {"THREE": " 3 ", "EMPTY": "", "BLANK": " ", "ZERO": "0", "HALF": "0.5"}
-    assert [whole(given, name, 7) for name in ("THREE", "ZERO", "EMPTY", "BLANK", "MISSING")] == [3, 0, 7, 7, 7]
-    assert [amount(given, name, 7.0) for name in ("HALF", "ZERO", "EMPTY", "MISSING")] == [0.5, 0.0, 7.0, 7.0]
+    assert [whole(given, name, 7) for name in ("THREE", "ZERO", "EMPTY", "BLANK", "MISSING")] == [
+        3,
+        0,
+        7,
+        7,
+        7,
+    ]
+    assert [amount(given, name, 7.0) for name in ("HALF", "ZERO", "EMPTY", "MISSING")] == [
+        0.5,
+        0.0,
+        7.0,
+        7.0,
+    ]
     words = ("True", "on", "1", "FALSE", "no", "0", "")
     assert [switch({"S": word}, "S") for word in words] == [True] * 3 + [False] * 4
     assert switch({}, "S", default=True)
@@ -98,15 +150,24 @@ def test_the_deployment_check_finds_nothing_in_productions_environment(tmp_path:
 
 def test_the_deployment_check_names_everything_that_is_wrong_and_what_to_do(tmp_path: Path) -> None:
     environment = {
-        **production(tmp_path), "DATABASE_URL": "", "REDIS_URL": "", "SECRET_KEY": "short", "LOADMASTER_SECRETS_KEY": "",
-        "ALLOWED_HOSTS": "*", "LOADMASTER_TLS": "false", "FORWARDED_ALLOW_IPS": "proxy", "STATIC_ROOT": str(tmp_path / "none"),
+        **production(tmp_path), "DATABASE_URL": "", "REDIS_URL": "", "SECRET_KEY": "short",
+        "LOADMASTER_SECRETS_KEY": "",
+        "ALLOWED_HOSTS": "*", "LOADMASTER_TLS": "false", "FORWARDED_ALLOW_IPS": "proxy",
+        "STATIC_ROOT": str(tmp_path / "none"),
         "LOADMASTER_DEBUG": "true",
     }  # fmt: skip
     done = check(environment)
     found = set(re.findall(r"\((loadmaster\.\w+|security\.\w+)\)", done.stderr))
     assert done.returncode == 1
     assert {f"loadmaster.W00{n}" for n in (1, 2, 4, 5, 6, 7)} <= found
-    assert {"security.W004", "security.W008", "security.W009", "security.W012", "security.W016", "security.W018"} <= found
+    assert {
+        "security.W004",
+        "security.W008",
+        "security.W009",
+        "security.W012",
+        "security.W016",
+        "security.W018",
+    } <= found
     ours = [line for line in done.stderr.splitlines() if "loadmaster.W" in line]
     assert done.stderr.count("HINT: ") >= len(ours) > 0
 
@@ -125,7 +186,9 @@ def test_a_cache_in_the_brokers_database_is_found(tmp_path: Path) -> None:
         ("LOADMASTER_TLS", "ture", "LOADMASTER_TLS: must be true or false"),
     ],
 )
-def test_a_setting_that_cannot_work_is_named_with_its_remedy(tmp_path: Path, name: str, value: str, words: str) -> None:
+def test_a_setting_that_cannot_work_is_named_with_its_remedy(
+    tmp_path: Path, name: str, value: str, words: str
+) -> None:
     done = check({**production(tmp_path), name: value})
     assert done.returncode != 0
     assert words in done.stderr
@@ -148,10 +211,19 @@ def test_broker_and_cache_have_databases_of_their_own() -> None:
 
 
 def test_a_server_on_a_socket_is_named_in_celerys_and_djangos_words() -> None:
-    assert broker_address("unix:///run/valkey.sock?db=3") == "redis+socket:///run/valkey.sock?virtual_host=3"
-    assert broker_address("redis+socket:///run/valkey.sock") == "redis+socket:///run/valkey.sock?virtual_host=0"
+    assert (
+        broker_address("unix:///run/valkey.sock?db=3")
+        == "redis+socket:///run/valkey.sock?virtual_host=3"
+    )
+    assert (
+        broker_address("redis+socket:///run/valkey.sock")
+        == "redis+socket:///run/valkey.sock?virtual_host=0"
+    )
     assert cache_location("unix:///run/valkey.sock") == "unix:///run/valkey.sock?db=1"
-    assert cache_address("redis+socket:///run/valkey.sock?virtual_host=4") == "unix:///run/valkey.sock?db=4"
+    assert (
+        cache_address("redis+socket:///run/valkey.sock?virtual_host=4")
+        == "unix:///run/valkey.sock?db=4"
+    )
 
 
 @pytest.mark.parametrize("url", ["redis://host/broker", "amqp://host", "host:6379"])
@@ -171,9 +243,13 @@ def test_a_server_with_tls_has_its_certificate_checked(tmp_path: Path) -> None:
 
 
 def test_the_databases_address_carries_its_options(tmp_path: Path) -> None:
-    options = "sslmode=verify-full&sslrootcert=/ca.crt&conn_max_age=0&disable_server_side_cursors=false"
+    options = (
+        "sslmode=verify-full&sslrootcert=/ca.crt&conn_max_age=0&disable_server_side_cursors=false"
+    )
     url = f"postgresql://u:p%40ss@db:6432/name?{options}"
-    entry = settings_under({**production(tmp_path), "DATABASE_URL": url}, "DATABASES")["DATABASES"]["default"]
+    entry = settings_under({**production(tmp_path), "DATABASE_URL": url}, "DATABASES")["DATABASES"][
+        "default"
+    ]
     assert (entry["PASSWORD"], entry["PORT"]) == ("p@ss", 6432)
     assert (entry["CONN_MAX_AGE"], entry["DISABLE_SERVER_SIDE_CURSORS"]) == (0, False)
     assert entry["OPTIONS"] == {"sslmode": "verify-full", "sslrootcert": "/ca.crt"}
@@ -185,7 +261,9 @@ def test_connections_are_kept_unless_the_address_says_otherwise() -> None:
 
 
 def test_who_calls_is_never_taken_from_a_header_by_the_throttles(tmp_path: Path) -> None:
-    assert settings_under(production(tmp_path), "REST_FRAMEWORK")["REST_FRAMEWORK"]["NUM_PROXIES"] == 0
+    assert (
+        settings_under(production(tmp_path), "REST_FRAMEWORK")["REST_FRAMEWORK"]["NUM_PROXIES"] == 0
+    )
 
 
 _READ = re.compile(
@@ -194,7 +272,10 @@ _READ = re.compile(
 )
 _SHELL = re.compile(r"\$\{([A-Z][A-Z0-9_]+)[:}-]")
 _NOT_SETTINGS = {"DJANGO_SETTINGS_MODULE", "TMPDIR", "BASE", "PATH"}
-_TOLD_TO_JOBS = {f"LOADMASTER_{name}" for name in ("CHECKPOINT_DIR", "DEVICES", "GANG", "GANG_TOKEN", "RANK", "STEPS")}
+_TOLD_TO_JOBS = {
+    f"LOADMASTER_{name}"
+    for name in ("CHECKPOINT_DIR", "DEVICES", "GANG", "GANG_TOKEN", "RANK", "STEPS")
+}
 
 
 def read_by_the_code() -> set[str]:
@@ -203,7 +284,9 @@ def read_by_the_code() -> set[str]:
 
     packages = ("controlplane", "clusters", "jobs", "profiling", "policies", "loadmaster")
     sources = [path for package in packages for path in (ROOT / package).rglob("*.py")]
-    names = {name for path in sources for name in _READ.findall(path.read_text())} | set(ENVIRONMENT.values())
+    names = {name for path in sources for name in _READ.findall(path.read_text())} | set(
+        ENVIRONMENT.values()
+    )
     for path in (ROOT / "docker-compose.yml", ROOT / "deploy" / "entrypoint", ROOT / "Dockerfile"):
         names |= set(_SHELL.findall(path.read_text()))
     names |= {f"LOADMASTER_KEEP_{name.upper()}_DAYS" for name in django_settings.KEEP_DAYS}
@@ -242,8 +325,18 @@ except OperationalError:
 def test_a_hint_to_a_broker_that_says_nothing_is_given_up(tmp_path: Path) -> None:
     with socket.create_server(("127.0.0.1", 0)) as mute:
         broker = f"redis://127.0.0.1:{mute.getsockname()[1]}/0"
-        given = {**production(tmp_path), "REDIS_URL": broker, "DJANGO_SETTINGS_MODULE": "controlplane.settings"}
+        given = {
+            **production(tmp_path),
+            "REDIS_URL": broker,
+            "DJANGO_SETTINGS_MODULE": "controlplane.settings",
+        }
         done = subprocess.run(
-            [sys.executable, "-c", MUTE], cwd=ROOT, env=given, capture_output=True, text=True, timeout=120, check=True
+            [sys.executable, "-c", MUTE],
+            cwd=ROOT,
+            env=given,
+            capture_output=True,
+            text=True,
+            timeout=120,
+            check=True,
         )
     assert done.stdout == "given up\n"

@@ -30,7 +30,12 @@ def a_busy_cluster(policy: str = "randomized_greedy", **values: object) -> Clust
     a_node(cluster, gpus=2)
     a_node(cluster, gpus=1)
     for number in range(6):
-        a_job(cluster, gpus_max=2, due_at=at(60 + 40 * number), tardiness_weight=0.001 * (1 + number % 3))
+        a_job(
+            cluster,
+            gpus_max=2,
+            due_at=at(60 + 40 * number),
+            tardiness_weight=0.001 * (1 + number % 3),
+        )
     return cluster
 
 
@@ -48,7 +53,18 @@ def test_an_operator_downloads_a_rounds_snapshot_and_solves_it_alone(
     file = tmp_path / "snapshot.json"
     file.write_bytes(answer.content)
     assert (
-        policies_main(["solve", "--policy", row.policy, "--parameters", '{"iterations": 50}', "--snapshot", str(file), "--json"])
+        policies_main(
+            [
+                "solve",
+                "--policy",
+                row.policy,
+                "--parameters",
+                '{"iterations": 50}',
+                "--snapshot",
+                str(file),
+                "--json",
+            ]
+        )
         == 0
     )
     assert hashlib.sha256(capsys.readouterr().out.strip().encode()).hexdigest() == row.plan_sha256
@@ -63,13 +79,23 @@ def test_a_rounds_snapshot_is_for_operators(client: Client) -> None:
 
 def test_a_round_is_recomputed_in_the_time_zone_it_was_decided_in() -> None:
     cluster = a_busy_cluster()
-    tariff = EnergyTariff.objects.create(cluster=cluster, effective_from=at(-9000), default_price_per_kwh=Decimal("0.1"))
+    tariff = EnergyTariff.objects.create(
+        cluster=cluster, effective_from=at(-9000), default_price_per_kwh=Decimal("0.1")
+    )
     for hour in range(0, 24, 2):
-        tariff.bands.create(from_time=time(hour), to_time=time(hour + 1), price_per_kwh=Decimal("0.9"))
+        tariff.bands.create(
+            from_time=time(hour), to_time=time(hour + 1), price_per_kwh=Decimal("0.9")
+        )
     row = a_round(cluster)
-    for zone in ("Europe/Rome", "Africa/Cairo", "Asia/Karachi"):  # an odd number of hours lies between some of them
+    for zone in (
+        "Europe/Rome",
+        "Africa/Cairo",
+        "Asia/Karachi",
+    ):  # an odd number of hours lies between some of them
         Cluster.objects.filter(pk=cluster.pk).update(timezone=zone)
-        assert figures(Round.objects.get(pk=row.pk))["cost_rate_per_h"].difference == pytest.approx(0.0, abs=1e-12)
+        assert figures(Round.objects.get(pk=row.pk))["cost_rate_per_h"].difference == pytest.approx(
+            0.0, abs=1e-12
+        )
 
 
 def printed(*command: str) -> str:
@@ -86,7 +112,9 @@ def printed(*command: str) -> str:
         ("randomized_greedy", {"mode": "coded", "iterations": 50}),
     ],
 )
-def test_objective_and_cost_rate_are_found_again_from_the_rows(policy: str, parameters: dict[str, object]) -> None:
+def test_objective_and_cost_rate_are_found_again_from_the_rows(
+    policy: str, parameters: dict[str, object]
+) -> None:
     found = figures(a_round(a_busy_cluster(policy, policy_parameters=parameters)))
     assert found["objective"].stored is not None
     assert found["objective"].difference == pytest.approx(0.0, abs=1e-9)
@@ -115,7 +143,9 @@ def test_versions_that_came_later_change_nothing() -> None:
     cluster = a_busy_cluster()
     row = a_round(cluster)
     later = timezone.now() + timedelta(seconds=1)
-    EnergyTariff.objects.create(cluster=cluster, effective_from=at(-9000), default_price_per_kwh=Decimal(9))
+    EnergyTariff.objects.create(
+        cluster=cluster, effective_from=at(-9000), default_price_per_kwh=Decimal(9)
+    )
     PueRecord.objects.create(cluster=cluster, effective_from=at(-9000), pue=3.0)
     EnergyTariff.objects.filter(default_price_per_kwh=9).update(created_at=later)
     PueRecord.objects.filter(pue=3.0).update(created_at=later)
@@ -130,7 +160,9 @@ def test_a_changed_row_of_the_rounds_version_shows_as_a_difference() -> None:
     assert rate.difference == pytest.approx(rate.stored)
 
 
-def test_a_changed_price_takes_effect_at_the_next_round_and_the_old_one_stays_with_the_last() -> None:
+def test_a_changed_price_takes_effect_at_the_next_round_and_the_old_one_stays_with_the_last() -> (
+    None
+):
     cluster = a_busy_cluster("fifo")
     first = a_round(cluster)
     EnergyTariff.objects.create(cluster=cluster, default_price_per_kwh=Decimal("0.344"))
@@ -153,7 +185,9 @@ def test_the_command_prints_stored_recomputed_and_difference() -> None:
 def test_a_round_is_replayed_to_the_same_plan(policy: str) -> None:
     row = a_round(a_busy_cluster(policy))
     assert plan_json.digest(replay(row)) == row.plan_sha256
-    stored, replayed = (line.split()[1] for line in printed("replay_round", str(row.pk)).splitlines())
+    stored, replayed = (
+        line.split()[1] for line in printed("replay_round", str(row.pk)).splitlines()
+    )
     assert stored == replayed == row.plan_sha256
 
 
@@ -164,7 +198,10 @@ def test_a_replay_that_comes_to_another_plan_is_an_error() -> None:
         call_command("replay_round", str(row.pk), stdout=StringIO())
 
 
-@pytest.mark.parametrize(("name", "reason"), [("nonsense", "cluster and number"), ("12345", "no round"), ("x:1", "no round")])
+@pytest.mark.parametrize(
+    ("name", "reason"),
+    [("nonsense", "cluster and number"), ("12345", "no round"), ("x:1", "no round")],
+)
 def test_a_round_that_is_not_there_is_named(name: str, reason: str) -> None:
     for command in ("recompute_cost", "replay_round"):
         with pytest.raises(CommandError, match=reason):
@@ -172,7 +209,9 @@ def test_a_round_that_is_not_there_is_named(name: str, reason: str) -> None:
 
 
 def test_a_round_without_a_plan_has_nothing_to_recompute() -> None:
-    row = Round.objects.create(cluster=a_cluster(), number=3, policy="fifo", seed=1, status="abandoned")
+    row = Round.objects.create(
+        cluster=a_cluster(), number=3, policy="fifo", seed=1, status="abandoned"
+    )
     with pytest.raises(CommandError, match="no plan"):
         call_command("recompute_cost", str(row.pk))
     with pytest.raises(CommandError, match="no plan"):

@@ -1,4 +1,5 @@
-"""The drill: jobs run, a backup is made, more happens, the house goes back to the backup, and the agents come back to it.
+"""The drill: jobs run, a backup is made, more happens, the house goes back to the backup, and the
+agents come back to it.
 
 Agents, server and rounds are real; played are the jobs, and the one clock that everybody has.
 """
@@ -57,22 +58,46 @@ class Network(httpx.BaseTransport):
     def handle_request(self, request: httpx.Request) -> httpx.Response:
         if self.down:
             raise httpx.ConnectError("no way")
-        kept = {k: v for k, v in request.headers.items() if k not in ("host", "content-length", "content-type")}
+        kept = {
+            k: v
+            for k, v in request.headers.items()
+            if k not in ("host", "content-length", "content-type")
+        }
         kind = request.headers.get("content-type", "application/octet-stream")
-        answer = Client().generic(request.method, request.url.raw_path.decode(), request.read(), content_type=kind, headers=kept)
+        answer = Client().generic(
+            request.method,
+            request.url.raw_path.decode(),
+            request.read(),
+            content_type=kind,
+            headers=kept,
+        )
         return httpx.Response(answer.status_code, content=answer.content)
 
 
 class Machine:
-    """A node with its agent, whose jobs are played. `saved` is the checkpoint place that all machines share."""
+    """A node with its agent, whose jobs are played. `saved` is the checkpoint place that all
+    machines share.
+    """
 
-    def __init__(self, name: str, folder: Path, clock: VirtualClock, token: str, saved: dict[str, int]) -> None:
+    def __init__(
+        self, name: str, folder: Path, clock: VirtualClock, token: str, saved: dict[str, int]
+    ) -> None:
         self.network = Network()
         self.runtime = FakeRuntime(clock, lambda spec: Script(step_s=STEP_S), saved)
         devices = EmulatedDevices(an_emulation(), name)
         client = AgentClient("http://testserver", transport=self.network)
         features = tuple(sorted(FEATURES))
-        words = Registration(name, boot_id(), name, devices.reports(), 8.0, 32.0, "0.1.0", features=features, name=name)
+        words = Registration(
+            name,
+            boot_id(),
+            name,
+            devices.reports(),
+            8.0,
+            32.0,
+            "0.1.0",
+            features=features,
+            name=name,
+        )
         registered = client.register(token, words)
         client.identify(registered.node_id, registered.node_token)
         self.agent = Agent(
@@ -89,7 +114,9 @@ class Machine:
 
     def running(self) -> list[str]:
         """Jobs that work here at this moment, whatever anybody believes."""
-        works = [run for run in self.runtime.list() if self.runtime.poll(run).state is RunState.RUNNING]
+        works = [
+            run for run in self.runtime.list() if self.runtime.poll(run).state is RunState.RUNNING
+        ]
         return [spec.job for run in works if (spec := self.runtime.spec(run)) is not None]
 
 
@@ -101,7 +128,10 @@ class House:
         a_gpu_type("V100", emulated=True)
         self.cluster = a_cluster(name="main", restart_cost_s=0.0, **CLOCK)
         self.saved: dict[str, int] = {}
-        self.machines = [Machine(n, folder, clock, issue_enrolment_token(self.cluster), self.saved) for n in ("n1", "n2", "n3")]
+        self.machines = [
+            Machine(n, folder, clock, issue_enrolment_token(self.cluster), self.saved)
+            for n in ("n1", "n2", "n3")
+        ]
         self.overlaps: list[str] = []
         self.kind = a_kind("digits", steps_per_s={("V100", 1): 20.0, ("V100", 2): 20.0})
         self.team = a_team("vision")
@@ -123,7 +153,9 @@ class House:
         """Go on until something holds; AssertionError if it never does."""
         end_s = self.clock.boot_s() + PATIENCE_S
         while not holds():
-            assert self.clock.boot_s() < end_s, list(Job.objects.values_list("name", "state", "waiting_code", "fence"))
+            assert self.clock.boot_s() < end_s, list(
+                Job.objects.values_list("name", "state", "waiting_code", "fence")
+            )
             self.turn()
 
     def for_a_while(self, seconds: float) -> None:
@@ -141,7 +173,11 @@ def house(
     monkeypatch: pytest.MonkeyPatch,
 ) -> Iterator[House]:
     """A house with a database of its own."""
-    own = sqlite_database(tmp_path / "db.sqlite3") if request.param == "sqlite" else postgres_database()
+    own = (
+        sqlite_database(tmp_path / "db.sqlite3")
+        if request.param == "sqlite"
+        else postgres_database()
+    )
     with django_db_blocker.unblock(), own:
         migrated()
         clock = VirtualClock()
@@ -162,17 +198,24 @@ def runs(name: str) -> bool:
     return Job.objects.get(name=name).state == "running"
 
 
-def test_a_house_that_went_back_to_a_backup_finishes_its_jobs_and_runs_none_twice(house: House, tmp_path: Path) -> None:
+def test_a_house_that_went_back_to_a_backup_finishes_its_jobs_and_runs_none_twice(
+    house: House, tmp_path: Path
+) -> None:
     jobs = [house.submit(f"job-{i}") for i in range(5)]
     request_reschedule(house.cluster, Reason.OPERATOR)
     house.until(lambda: all(runs(job.name) for job in jobs))
     call_command("backup", str(tmp_path / "house.backup"), stdout=StringIO())
     believed = {job.name: place_of(job) for job in jobs}
 
-    # More happens: a job is moved on to a higher fence, another one comes, and one node is cut off with what it runs.
+    # More happens: a job is moved on to a higher fence, another one comes, and one node is cut off
+    # with what it runs.
     request_stop(Assignment.objects.get(job=jobs[0], state="running"), StopReason.PREEMPT, "test")
     late = house.submit("late", steps=10_000)
-    house.until(lambda: runs("late") and runs(jobs[0].name) and place_of(jobs[0])[1] > believed[jobs[0].name][1])
+    house.until(
+        lambda: (
+            runs("late") and runs(jobs[0].name) and place_of(jobs[0])[1] > believed[jobs[0].name][1]
+        )
+    )
     cut_off = next(m for m in house.machines if m.running())
     cut_off.network.down = True
     house.turn()

@@ -35,10 +35,18 @@ from tests.builders_profiling import tell_progress, tell_usage
 from tests.builders_studies import a_done_simulation, a_simulation
 
 NOW = timezone.now()
-leaves = st.none() | st.booleans() | st.integers(-(2**53), 2**53) | st.floats(allow_nan=False) | st.text(max_size=20)
+leaves = (
+    st.none()
+    | st.booleans()
+    | st.integers(-(2**53), 2**53)
+    | st.floats(allow_nan=False)
+    | st.text(max_size=20)
+)
 json_values = st.recursive(
     leaves | st.just("x" * 3000),
-    lambda inner: st.lists(inner, max_size=5) | st.dictionaries(st.text(max_size=9), inner, max_size=5),
+    lambda inner: (
+        st.lists(inner, max_size=5) | st.dictionaries(st.text(max_size=9), inner, max_size=5)
+    ),
 )
 
 
@@ -53,7 +61,9 @@ def an_old_job(cluster: Cluster, *, ended_days: float, state: str = "completed")
     over = state in ("completed", "failed")
     job = a_job(cluster, state=state, completed_at=moment if over else None)
     reached = AssignmentState.SUCCEEDED if over else AssignmentState.RUNNING
-    launch = a_placement(job, a_node(cluster), reached, ended_ago_s=ended_days * 86_400 if over else None)
+    launch = a_placement(
+        job, a_node(cluster), reached, ended_ago_s=ended_days * 86_400 if over else None
+    )
     output(launch, b"one", b"two")
     tell_progress(launch, [1.0, 2.0])
     tell_usage(launch, cores=1.0, memory_gb=1.0, watts=10.0)
@@ -77,7 +87,9 @@ def test_a_long_snapshot_is_packed_at_rest_and_whole_when_read() -> None:
     row = a_round(cluster)
     with connection.cursor() as cursor:
         cursor.execute("SELECT snapshot, plan FROM controlplane_round")
-        stored = [value if isinstance(value, str) else json.dumps(value) for value in cursor.fetchone()]
+        stored = [
+            value if isinstance(value, str) else json.dumps(value) for value in cursor.fetchone()
+        ]
     assert all(PACKED in text for text in stored)
     assert len(stored[0]) < len(json.dumps(row.snapshot)) / 3
     assert plan_json.digest(replay(find_round(str(row.pk)))) == row.plan_sha256
@@ -95,13 +107,22 @@ def test_rows_of_before_packing_are_read_as_they_are() -> None:
 
 
 @pytest.mark.django_db
-def test_old_snapshots_go_newer_ones_and_each_clusters_newest_stay(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_old_snapshots_go_newer_ones_and_each_clusters_newest_stay(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     monkeypatch.setattr(retention, "ROUNDS_KEPT", 2)
     cluster, other = a_cluster(name="a"), a_cluster(name="b")
     rows = [a_round(cluster, placing()) for _ in range(5)] + [a_round(other, placing())]
     Round.objects.exclude(pk=rows[2].pk).update(ended_at=NOW - timedelta(days=20))
     assert prune(NOW) == {"snapshots": 2}
-    assert [r.snapshot is None for r in Round.objects.order_by("pk")] == [True, True, False, False, False, False]
+    assert [r.snapshot is None for r in Round.objects.order_by("pk")] == [
+        True,
+        True,
+        False,
+        False,
+        False,
+        False,
+    ]
     with pytest.raises(RoundNotFoundError, match="its snapshot has been pruned"):
         find_round("a:1")
 
@@ -136,7 +157,11 @@ def test_output_and_samples_of_jobs_that_ended_long_ago_go_and_their_history_say
     old, young = an_old_job(cluster, ended_days=200), an_old_job(cluster, ended_days=100)
     running = an_old_job(cluster, ended_days=300, state="running")
     assert prune(NOW) == {"output": 2, "samples": 3}
-    assert [kept_of(launch) for launch in (old, young, running)] == [(0, 0, 0), (2, 2, 1), (2, 2, 1)]
+    assert [kept_of(launch) for launch in (old, young, running)] == [
+        (0, 0, 0),
+        (2, 2, 1),
+        (2, 2, 1),
+    ]
     told = JobEvent.objects.filter(event="pruned")
     assert {event.data["what"] for event in told} == {"output", "samples"}
     assert {event.job_id for event in told} == {old.job_id}
@@ -174,7 +199,10 @@ def test_more_simulations_than_one_batch_holds_all_go() -> None:
     user = a_user()
     one = a_simulation(user)
     Simulation.objects.bulk_create(
-        Simulation(name="x", user=user, document={}, state="done", ended_at=NOW - timedelta(days=100 + i)) for i in range(45)
+        Simulation(
+            name="x", user=user, document={}, state="done", ended_at=NOW - timedelta(days=100 + i)
+        )
+        for i in range(45)
     )
     assert prune(NOW) == {"simulations": 45}
     assert Simulation.objects.get() == one
@@ -199,7 +227,9 @@ def test_long_output_goes_in_batches_and_is_told_once() -> None:
 @pytest.mark.django_db
 def test_fewer_days_than_the_least_are_refused(settings: Settings) -> None:
     settings.KEEP_DAYS = {**settings.KEEP_DAYS, "output": 1.0}
-    with pytest.raises(ImproperlyConfigured, match=r"LOADMASTER_KEEP_OUTPUT_DAYS must be 0 .* or at least 7, not 1"):
+    with pytest.raises(
+        ImproperlyConfigured, match=r"LOADMASTER_KEEP_OUTPUT_DAYS must be 0 .* or at least 7, not 1"
+    ):
         prune(NOW)
     with pytest.raises(CommandError, match="LOADMASTER_KEEP_OUTPUT_DAYS"):
         call_command("prune", show=True, stdout=StringIO())
@@ -233,7 +263,9 @@ def test_the_command_says_what_went_and_what_is_kept() -> None:
     call_command("prune", stdout=said)
     call_command("prune", stdout=said)
     call_command("prune", show=True, stdout=said)
-    assert said.getvalue().startswith("output: 2\nsamples: 3\nnothing was due\nsnapshots: 14 days\n")
+    assert said.getvalue().startswith(
+        "output: 2\nsamples: 3\nnothing was due\nsnapshots: 14 days\n"
+    )
 
 
 @pytest.mark.django_db

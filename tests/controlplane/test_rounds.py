@@ -1,4 +1,6 @@
-"""A round of the loop: whatever the policy does, what runs goes on unless a plan that breaks no rule stops it."""
+"""A round of the loop: whatever the policy does, what runs goes on unless a plan that breaks no
+rule stops it.
+"""
 
 from __future__ import annotations
 
@@ -16,7 +18,9 @@ from tests.builders_policies import a_job, a_node, a_profile_request, a_profile_
 
 
 class StillWorld:
-    """A world that shows one snapshot, knows the last round's plan, and remembers the plan it was given and whose that was."""
+    """A world that shows one snapshot, knows the last round's plan, and remembers the plan it was
+    given and whose that was.
+    """
 
     def __init__(self, snapshot: Snapshot, last: LastPlan | None = None) -> None:
         self.seen, self.last, self.given = snapshot, last, Plan("none", PlanStatus.KEPT)
@@ -54,14 +58,23 @@ def test_a_round_applies_what_the_policy_decides() -> None:
     assert {p.job for p in result.plan.placements} == {"runs", "waits"}
 
 
-@pytest.mark.parametrize("error", [PolicyError("no solution"), ZeroDivisionError("division by zero")])
-def test_a_policy_that_fails_leaves_what_runs_and_says_why_the_others_wait(error: Exception) -> None:
+@pytest.mark.parametrize(
+    "error", [PolicyError("no solution"), ZeroDivisionError("division by zero")]
+)
+def test_a_policy_that_fails_leaves_what_runs_and_says_why_the_others_wait(
+    error: Exception,
+) -> None:
     result = failing(error)
     assert str(error) in str(result.failure)
     plan = result.plan
     assert (plan.policy, plan.status, plan.message) == ("broken", PlanStatus.KEPT, result.failure)
-    assert plan.placements == (Placement("runs", (RankSeat("n1", ("gpu0",)),), steps_quota=7, until_s=2000.0),)
-    assert plan.waiting == (Waiting("waits", WaitCode.SOLVER_FAILED), Waiting("new", WaitCode.AWAITING_PROFILE))
+    assert plan.placements == (
+        Placement("runs", (RankSeat("n1", ("gpu0",)),), steps_quota=7, until_s=2000.0),
+    )
+    assert plan.waiting == (
+        Waiting("waits", WaitCode.SOLVER_FAILED),
+        Waiting("new", WaitCode.AWAITING_PROFILE),
+    )
 
 
 def test_a_failed_round_keeps_the_policys_memory() -> None:

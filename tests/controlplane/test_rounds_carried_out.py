@@ -1,4 +1,6 @@
-"""A round that nothing but ended stops asks for carries out the plan that asked for those stops, as long as that breaks no rule."""
+"""A round that nothing but ended stops asks for carries out the plan that asked for those stops, as
+long as that breaks no rule.
+"""
 
 from __future__ import annotations
 
@@ -38,15 +40,25 @@ def placed(job: str, node: str = "n1", *devices: str) -> Placement:
     return Placement(job, (RankSeat(node, devices or ("gpu0",)),), predicted_run_s=5.0)
 
 
-def a_last_plan(*deferred: str, placements: Iterable[Placement] | None = None, waiting: Iterable[str] = ("old",)) -> LastPlan:
-    """Round 7 took its device from the job `old` for the job `new`, which waits for that stop; `stays` stays."""
-    chosen = (placed("stays", "n1", "gpu1"), placed("new")) if placements is None else tuple(placements)
+def a_last_plan(
+    *deferred: str, placements: Iterable[Placement] | None = None, waiting: Iterable[str] = ("old",)
+) -> LastPlan:
+    """Round 7 took its device from the job `old` for the job `new`, which waits for that stop;
+    `stays` stays.
+    """
+    chosen = (
+        (placed("stays", "n1", "gpu1"), placed("new")) if placements is None else tuple(placements)
+    )
     left = tuple(Waiting(job, WaitCode.POSTPONED) for job in waiting)
-    plan = Plan("p", PlanStatus.OPTIMAL, chosen, left, objective=3.0, bound=3.0, memory={"prices": [1]})
+    plan = Plan(
+        "p", PlanStatus.OPTIMAL, chosen, left, objective=3.0, bound=3.0, memory={"prices": [1]}
+    )
     return LastPlan(plan, 7, frozenset((job, Purpose.TRAINING, 0) for job in deferred or ("new",)))
 
 
-def now(trigger: Trigger = STOPPED, *more: JobView, nodes: Iterable[NodeView] | None = None) -> Snapshot:
+def now(
+    trigger: Trigger = STOPPED, *more: JobView, nodes: Iterable[NodeView] | None = None
+) -> Snapshot:
     """The stop has ended: `old` waits, its device is free."""
     jobs = [a_job("old"), a_job("new"), a_job("stays", running=on("n1", "gpu1")), *more]
     return a_snapshot(None if nodes is None else list(nodes), jobs, trigger=trigger, seed=99)
@@ -75,7 +87,11 @@ def test_a_plan_that_was_decided_for_another_moment_has_no_objective_in_this_one
 
 
 def test_what_waits_for_another_stop_still_under_way_goes_on_waiting() -> None:
-    last = a_last_plan("new", "later", placements=(placed("stays", "n1", "gpu1"), placed("new"), placed("later", "n2")))
+    last = a_last_plan(
+        "new",
+        "later",
+        placements=(placed("stays", "n1", "gpu1"), placed("new"), placed("later", "n2")),
+    )
     result = held(now(STOPPED, a_job("later")), last)
     assert result.carried == 7
     assert {p.job for p in result.plan.placements} == {"stays", "new", "later"}
@@ -104,7 +120,10 @@ def test_without_a_plan_to_carry_out_the_policy_decides() -> None:
 
 
 LOST = a_node("n1", "V100", 2, state=NodeState.LOST)
-SICK = replace(a_node("n1", "V100", 2), devices=tuple(replace(d, healthy=d.id != "gpu0") for d in a_node("n1", "V100", 2).devices))
+SICK = replace(
+    a_node("n1", "V100", 2),
+    devices=tuple(replace(d, healthy=d.id != "gpu0") for d in a_node("n1", "V100", 2).devices),
+)
 
 
 @pytest.mark.parametrize(
@@ -122,18 +141,25 @@ def test_a_plan_that_breaks_a_rule_by_now_is_not_carried_out(snapshot: Snapshot)
 
 
 def test_a_plan_whose_term_is_over_is_not_carried_out() -> None:
-    last = a_last_plan(placements=[placed("stays", "n1", "gpu1"), replace(placed("new"), until_s=1000.0)])
+    last = a_last_plan(
+        placements=[placed("stays", "n1", "gpu1"), replace(placed("new"), until_s=1000.0)]
+    )
     assert held(now(), last).carried is None
 
 
 def test_what_ran_under_the_plan_and_has_ended_is_not_simply_started_again() -> None:
     """Its quota is used up, or its node was emptied: that was no stop of the plan's."""
-    last = a_last_plan(placements=[placed("stays", "n1", "gpu1"), placed("new"), placed("old", "n2")], waiting=())
+    last = a_last_plan(
+        placements=[placed("stays", "n1", "gpu1"), placed("new"), placed("old", "n2")], waiting=()
+    )
     assert held(now(), last).carried is None
 
 
 def test_a_plan_that_would_stop_something_more_is_not_carried_out() -> None:
-    assert held(now(), a_last_plan(placements=[placed("new")], waiting=("old", "stays"))).carried is None
+    assert (
+        held(now(), a_last_plan(placements=[placed("new")], waiting=("old", "stays"))).carried
+        is None
+    )
 
 
 def test_devices_of_a_job_that_the_plan_does_not_know_are_free_for_all() -> None:

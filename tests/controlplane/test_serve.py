@@ -19,10 +19,22 @@ from controlplane.serve import main
 
 
 def test_processes_behind_one_address_end_with_the_one_that_started_them(tmp_path: Path) -> None:
-    """However that one ends: what is left of it would hold the address, and the next one could not have it."""
+    """However that one ends: what is left of it would hold the address, and the next one could not
+    have it.
+    """
     port = _free_port()
     env = {**os.environ, "LOADMASTER_HOME": str(tmp_path), "DATABASE_URL": ""}
-    argv = [sys.executable, "-m", "controlplane.serve", "--port", str(port), "--workers", "2", "--grace", "1"]
+    argv = [
+        sys.executable,
+        "-m",
+        "controlplane.serve",
+        "--port",
+        str(port),
+        "--workers",
+        "2",
+        "--grace",
+        "1",
+    ]
     server = subprocess.Popen(argv, env=env, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
     try:
         _eventually(lambda: _answers(port), "it answers")
@@ -30,7 +42,9 @@ def test_processes_behind_one_address_end_with_the_one_that_started_them(tmp_pat
         assert len(children) >= 2
         server.send_signal(signal.SIGKILL)
         server.wait()
-        _eventually(lambda: not any(_is_at_work(child) for child in children), "its processes have ended")
+        _eventually(
+            lambda: not any(_is_at_work(child) for child in children), "its processes have ended"
+        )
         with socket.socket() as other:
             other.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
             other.bind(("127.0.0.1", port))
@@ -40,7 +54,9 @@ def test_processes_behind_one_address_end_with_the_one_that_started_them(tmp_pat
 
 
 @pytest.mark.parametrize("processes", ["many", "0", "-1"])
-def test_a_number_of_processes_that_cannot_be_meant_is_refused(processes: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_number_of_processes_that_cannot_be_meant_is_refused(
+    processes: str, capsys: pytest.CaptureFixture[str]
+) -> None:
     with pytest.raises(SystemExit):
         main([f"--workers={processes}"])
     assert "WEB_CONCURRENCY" in capsys.readouterr().err

@@ -66,7 +66,15 @@ def kinds() -> dict[str, Kind]:
 
 def a_sharer(cluster: Cluster, kind: Kind, steps: int, **values: Any) -> Job:
     """A job of one GPU that may share it."""
-    return a_job(cluster, kind=kind, name=kind.name, command=list(TRAINER), total_steps=steps, may_share=True, **values)
+    return a_job(
+        cluster,
+        kind=kind,
+        name=kind.name,
+        command=list(TRAINER),
+        total_steps=steps,
+        may_share=True,
+        **values,
+    )
 
 
 def has_ended(job: Job) -> bool:
@@ -76,7 +84,9 @@ def has_ended(job: Job) -> bool:
 
 
 def assert_neighbours_are_shown(client: Client, jobs: list[Job]) -> None:
-    """Each page says with whom a job shares, by name to those who may see the other; both stand on the node's GPU."""
+    """Each page says with whom a job shares, by name to those who may see the other; both stand on
+    the node's GPU.
+    """
     first, second = jobs
     client.force_login(first.user)
     assert f"shared with {OTHERS}" in unescape(client.get(f"/jobs/{first.pk}/").content.decode())
@@ -114,7 +124,9 @@ def test_two_jobs_share_a_gpu_end_well_and_leave_what_they_kept_beside_each_othe
 
 
 def looked_after(cluster: Cluster) -> None:
-    """What the server does now and then: the profiler's reconciler, and a round if one is asked for."""
+    """What the server does now and then: the profiler's reconciler, and a round if one is asked
+    for.
+    """
     reconcile_profiles(timezone.now())
     a_round_of_waiting_events(cluster)
 
@@ -144,7 +156,9 @@ def test_a_pair_that_nobody_knows_is_measured_as_a_profile_run_and_then_shares(
 
 
 @pytest.mark.slow
-def test_two_that_do_not_fit_are_run_apart_and_neither_is_blamed(cluster: Cluster, site: NodeSite) -> None:
+def test_two_that_do_not_fit_are_run_apart_and_neither_is_blamed(
+    cluster: Cluster, site: NodeSite
+) -> None:
     big = {name: a_kind(name, steps_per_s={("V100", 1): 10.0}) for name in ("big", "huge")}
     a_known_pair(big["big"], big["huge"], (8.0, 8.0), source="estimated", samples=0)
     jobs = [a_sharer(cluster, kind, 40, max_retries=0) for kind in big.values()]
@@ -159,4 +173,8 @@ def test_two_that_do_not_fit_are_run_apart_and_neither_is_blamed(cluster: Cluste
     assert [(job.state, job.retries_used) for job in jobs] == [("completed", 0)] * 2
     pair = PairProfile.objects.get()
     assert (pair.first_steps_per_s, pair.second_steps_per_s, pair.source) == (0.0, 0.0, "measured")
-    assert sorted(Assignment.objects.values_list("state", flat=True)) == ["failed", "succeeded", "succeeded"]
+    assert sorted(Assignment.objects.values_list("state", flat=True)) == [
+        "failed",
+        "succeeded",
+        "succeeded",
+    ]

@@ -1,4 +1,6 @@
-"""With the short ways in front, everybody gets the answer that Django alone would have given, and leaves the same traces."""
+"""With the short ways in front, everybody gets the answer that Django alone would have given, and
+leaves the same traces.
+"""
 
 from __future__ import annotations
 
@@ -39,7 +41,9 @@ pytestmark = pytest.mark.django_db(transaction=True)
 
 DJANGO = LastingThreads(get_asgi_application())
 OWN = {"x-request-id", "allow", "content-length", "loadmaster-time"}
-"""Headers that differ: each request's id, what the API's own description of a resource says of it, spaces in JSON, the time."""
+"""Headers that differ: each request's id, what the API's own description of a resource says of it,
+spaces in JSON, the time.
+"""
 
 LARGE = b'{"name": "' + b"a" * 10_000_000 + b'"}'
 
@@ -66,13 +70,25 @@ def house() -> Iterator[House]:
     expired, old = model.objects.create(user)
     model.objects.filter(pk=expired.pk).update(expiry=timezone.now() - timedelta(seconds=1))
     wrong = {
-        "none": "", "no scheme": token, "another scheme": f"Basic {token}", "no token": "Bearer", "short": f"Bearer {token[:-1]}",
-        "twice": f"Bearer {token} {token}", "upper case": f"Bearer {token.upper()}", "made up": f"Bearer {'0' * 64}",
+        "none": "", "no scheme": token, "another scheme": f"Basic {token}", "no token": "Bearer",
+        "short": f"Bearer {token[:-1]}",
+        "twice": f"Bearer {token} {token}", "upper case": f"Bearer {token.upper()}",
+        "made up": f"Bearer {'0' * 64}",
         "control characters": "Bearer \x01\x02", "not ASCII": "Bearer \xe9" + token[1:],
     }  # fmt: skip
-    users = {"": token, "expired": old, "revoked": gone, "inactive": inactive, "a node's": NODE_TOKEN}
+    users = {
+        "": token,
+        "expired": old,
+        "revoked": gone,
+        "inactive": inactive,
+        "a node's": NODE_TOKEN,
+    }
     nodes = {"": NODE_TOKEN, "another node's": "anothers", "a user's": token}
-    yield House(node, wrong | {w: f"Bearer {t}" for w, t in users.items()}, wrong | {w: f"Bearer {t}" for w, t in nodes.items()})
+    yield House(
+        node,
+        wrong | {w: f"Bearer {t}" for w, t in users.items()},
+        wrong | {w: f"Bearer {t}" for w, t in nodes.items()},
+    )
     close_threads(beats.TOGETHER, beats.ALONE, LOOKS, THREADS)
     DJANGO.close()
 
@@ -82,11 +98,15 @@ def short() -> App:
     return ShortWay(Submissions(DJANGO))
 
 
-def both(method: str, path: str, headers: Mapping[str, str], body: bytes = b"") -> tuple[Said, Said]:
+def both(
+    method: str, path: str, headers: Mapping[str, str], body: bytes = b""
+) -> tuple[Said, Said]:
     """What the short way and what Django alone says to the same request."""
 
     async def in_turn() -> tuple[Said, Said]:
-        return await ask(short(), method, path, headers, body), await ask(DJANGO, method, path, headers, body)
+        return await ask(short(), method, path, headers, body), await ask(
+            DJANGO, method, path, headers, body
+        )
 
     return asyncio.run(in_turn())
 
@@ -128,7 +148,11 @@ def test_a_submission_with_a_wrong_credential_is_refused_alike(house: House, wro
 @pytest.mark.parametrize("wrong", [*WRONG, "another node's", "a user's"])
 def test_an_agents_call_with_a_wrong_credential_is_refused_alike(house: House, wrong: str) -> None:
     path = f"/api/agent/v1/nodes/{house.node.pk}"
-    headers = {"authorization": house.nodes[wrong], "loadmaster-protocol": "1", "content-type": "application/json"}
+    headers = {
+        "authorization": house.nodes[wrong],
+        "loadmaster-protocol": "1",
+        "content-type": "application/json",
+    }
     status = 403 if wrong == "another node's" else 401
     assert alike(both("POST", f"{path}/heartbeat", headers, dumps(a_heartbeat())), status)
     assert alike(both("GET", f"{path}/directives?cursor=0&wait=0", headers), status)
@@ -168,13 +192,26 @@ def test_a_submission_that_does_not_fit_is_refused_alike(
         (dumps(a_heartbeat()), {"host": "elsewhere.example"}, 400),
     ],
 )
-def test_a_heartbeat_that_does_not_fit_is_refused_alike(house: House, body: bytes, headers: Mapping[str, str], status: int) -> None:
-    usual = {"authorization": house.nodes[""], "content-type": "application/json", "loadmaster-protocol": "1"}
-    assert alike(both("POST", f"/api/agent/v1/nodes/{house.node.pk}/heartbeat", {**usual, **headers}, body), status)
+def test_a_heartbeat_that_does_not_fit_is_refused_alike(
+    house: House, body: bytes, headers: Mapping[str, str], status: int
+) -> None:
+    usual = {
+        "authorization": house.nodes[""],
+        "content-type": "application/json",
+        "loadmaster-protocol": "1",
+    }
+    assert alike(
+        both("POST", f"/api/agent/v1/nodes/{house.node.pk}/heartbeat", {**usual, **headers}, body),
+        status,
+    )
 
 
 def test_what_is_in_order_is_answered_with_the_same_headers(house: House) -> None:
-    agent = {"authorization": house.nodes[""], "content-type": "application/json", "loadmaster-protocol": "1"}
+    agent = {
+        "authorization": house.nodes[""],
+        "content-type": "application/json",
+        "loadmaster-protocol": "1",
+    }
     path = f"/api/agent/v1/nodes/{house.node.pk}"
     assert alike(both("POST", f"{path}/heartbeat", agent, dumps(a_heartbeat())), 200)
     an_offer(house.node)
@@ -182,7 +219,9 @@ def test_what_is_in_order_is_answered_with_the_same_headers(house: House) -> Non
     user = {"authorization": house.users[""], "content-type": "application/json"}
     ways = both("POST", PATH, user, json.dumps(job_fields()).encode())
     assert ways[0].headers.keys() - OWN == ways[1].headers.keys() - OWN
-    assert {k: v for k, v in ways[0].headers.items() if k not in OWN}.items() <= ways[1].headers.items()
+    assert {k: v for k, v in ways[0].headers.items() if k not in OWN}.items() <= ways[
+        1
+    ].headers.items()
     assert {name.decode() for name, _ in security_headers()} <= ways[1].headers.keys()
 
 
@@ -197,16 +236,33 @@ def test_an_answer_in_one_piece_has_what_the_other_has(house: House) -> None:
     async def whole(scope: Scope, receive: Receive, send: Send) -> None:
         await short()({**scope, "extensions": {WHOLE: {"answer": take}}}, receive, send)
 
-    agent = {"authorization": house.nodes[""], "loadmaster-protocol": "1", "x-request-id": "a-clients-own-id"}
+    agent = {
+        "authorization": house.nodes[""],
+        "loadmaster-protocol": "1",
+        "x-request-id": "a-clients-own-id",
+    }
     path = f"/api/agent/v1/nodes/{house.node.pk}"
-    for method, end, body in (("POST", "/heartbeat", dumps(a_heartbeat())), ("GET", "/directives?cursor=0&wait=0", b"")):
+    for method, end, body in (
+        ("POST", "/heartbeat", dumps(a_heartbeat())),
+        ("GET", "/directives?cursor=0&wait=0", b""),
+    ):
         usual = asyncio.run(ask(short(), method, path + end, agent, body))
         with pytest.raises(IndexError):  # nothing came by ASGI's way
             asyncio.run(ask(whole, method, path + end, agent, body))
         status, lines, content = pieces.pop()
-        headers = dict(line.split(": ", 1) for line in lines.decode().removesuffix("\r\n").split("\r\n"))
-        assert ("loadmaster-time" in headers) == ("loadmaster-time" in usual.headers) == (method == "POST")
-        assert (status, _undated(headers), content) == (usual.status, _undated(usual.headers), usual.body)
+        headers = dict(
+            line.split(": ", 1) for line in lines.decode().removesuffix("\r\n").split("\r\n")
+        )
+        assert (
+            ("loadmaster-time" in headers)
+            == ("loadmaster-time" in usual.headers)
+            == (method == "POST")
+        )
+        assert (status, _undated(headers), content) == (
+            usual.status,
+            _undated(usual.headers),
+            usual.body,
+        )
 
 
 def _undated(headers: Mapping[str, str]) -> dict[str, str]:
@@ -220,7 +276,9 @@ def test_the_doors_behind_the_short_ways_are_throttled_alike(house: House) -> No
 
     async def knock(app: App) -> list[int]:
         headers = {"content-type": "application/json"}
-        return [(await ask(app, "POST", "/api/v1/tokens/", headers, body)).status for _ in range(tries)]
+        return [
+            (await ask(app, "POST", "/api/v1/tokens/", headers, body)).status for _ in range(tries)
+        ]
 
     for app in (short(), DJANGO):
         cache.clear()
@@ -235,12 +293,16 @@ def test_an_agent_with_a_wrong_token_is_never_throttled(house: House) -> None:
     tries = max(failures for failures, _ in settings.THROTTLES.values()) + 1
 
     async def beat() -> set[int]:
-        return {(await ask(short(), "POST", path, headers, dumps(a_heartbeat()))).status for _ in range(tries)}
+        return {
+            (await ask(short(), "POST", path, headers, dumps(a_heartbeat()))).status
+            for _ in range(tries)
+        }
 
     assert asyncio.run(beat()) == {401}
 
 
-# -- traces ---------------------------------------------------------------------------------------------------------------------
+# -- traces
+# ---------------------------------------------------------------------------------------------------------------------
 
 
 def counted(method: str, route: str, status: int) -> float:
@@ -251,7 +313,9 @@ def counted(method: str, route: str, status: int) -> float:
 
 def traces(caplog: pytest.LogCaptureFixture) -> list[tuple[int, dict[str, object]]]:
     """(level, fields without the time it took) of the lines of the access log, which is emptied."""
-    lines = [(r.levelno, dict(r.__dict__["loadmaster"])) for r in caplog.records if r.name == log.name]
+    lines = [
+        (r.levelno, dict(r.__dict__["loadmaster"])) for r in caplog.records if r.name == log.name
+    ]
     caplog.clear()
     return [(level, {k: v for k, v in fields.items() if k != "ms"}) for level, fields in lines]
 
@@ -267,9 +331,18 @@ def test_heartbeats_and_polls_are_counted_and_logged_alike(
     house: House, caplog: pytest.LogCaptureFixture, token: str, status: int
 ) -> None:
     caplog.set_level(logging.DEBUG, log.name)
-    headers = {"authorization": house.nodes[token], "content-type": "application/json", "loadmaster-protocol": "1"}
-    for method, end, body in (("POST", "/heartbeat", dumps(a_heartbeat())), ("GET", "/directives", b"")):
-        path = f"/api/agent/v1/nodes/{house.node.pk}{end}" + ("?cursor=0&wait=0" if method == "GET" else "")
+    headers = {
+        "authorization": house.nodes[token],
+        "content-type": "application/json",
+        "loadmaster-protocol": "1",
+    }
+    for method, end, body in (
+        ("POST", "/heartbeat", dumps(a_heartbeat())),
+        ("GET", "/directives", b""),
+    ):
+        path = f"/api/agent/v1/nodes/{house.node.pk}{end}" + (
+            "?cursor=0&wait=0" if method == "GET" else ""
+        )
         expected = 204 if method == "GET" and status == 200 else status
         before = counted(method, ROUTES[end], expected)
         both(method, path, headers, body)
@@ -279,7 +352,9 @@ def test_heartbeats_and_polls_are_counted_and_logged_alike(
         assert first[0] == (logging.DEBUG if expected < 400 else logging.INFO)
 
 
-def test_a_submission_is_counted_and_logged_alike_with_its_user(house: House, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_submission_is_counted_and_logged_alike_with_its_user(
+    house: House, caplog: pytest.LogCaptureFixture
+) -> None:
     caplog.set_level(logging.DEBUG, log.name)
     before = counted("POST", ROUTE, 201)
     headers = {"authorization": house.users[""], "content-type": "application/json"}
@@ -292,7 +367,11 @@ def test_a_submission_is_counted_and_logged_alike_with_its_user(house: House, ca
 
 @pytest.mark.parametrize("given", ["a-clients-own-id", "x", ""])
 def test_a_sane_id_is_sent_back_and_another_one_replaced(house: House, given: str) -> None:
-    agent = {"authorization": house.nodes[""], "content-type": "application/json", "loadmaster-protocol": "1"}
+    agent = {
+        "authorization": house.nodes[""],
+        "content-type": "application/json",
+        "loadmaster-protocol": "1",
+    }
     user = {"authorization": house.users[""], "content-type": "application/json"}
     beat, job = f"/api/agent/v1/nodes/{house.node.pk}/heartbeat", json.dumps(job_fields()).encode()
     for path, headers, body in ((beat, agent, dumps(a_heartbeat())), (PATH, user, job)):

@@ -20,7 +20,9 @@ Simulate = Callable[..., tuple[str, str]]
 
 @pytest.fixture
 def simulate(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Simulate:
-    """Runs the command in a folder with a cluster's file, in this process; returns its output and its errors."""
+    """Runs the command in a folder with a cluster's file, in this process; returns its output and
+    its errors.
+    """
     monkeypatch.chdir(tmp_path)
     (tmp_path / "cluster.yaml").write_text(yaml.safe_dump(dict(A_CLUSTER)))
 
@@ -52,8 +54,13 @@ def results(folder: Path) -> dict[str, Any]:
 
 
 def test_a_study_by_options(simulate: Simulate, tmp_path: Path) -> None:
-    words = "--cluster cluster.yaml --workload andreas:nodes=2,jobs=6 --policy fifo --policy randomized_greedy:iterations=5"
-    out, err = simulate(*words.split(), "--seeds", "1-2", "--switch", "stop_s=3", "--name", "By options")
+    words = (
+        "--cluster cluster.yaml --workload andreas:nodes=2,jobs=6 --policy fifo --policy"
+        " randomized_greedy:iterations=5"
+    )
+    out, err = simulate(
+        *words.split(), "--seeds", "1-2", "--switch", "stop_s=3", "--name", "By options"
+    )
     found = results(tmp_path / "simulation")
     assert found["study"]["workload"] == {"type": "andreas", "nodes": 2, "jobs": 6}
     assert [p["parameters"] for p in found["study"]["policies"]] == [{}, {"iterations": 5}]
@@ -63,7 +70,9 @@ def test_a_study_by_options(simulate: Simulate, tmp_path: Path) -> None:
     assert "100.0%  4 of 4 runs are finished" in err
 
 
-def test_names_are_shown_as_they_are_whatever_signs_they_have(simulate: Simulate, tmp_path: Path) -> None:
+def test_names_are_shown_as_they_are_whatever_signs_they_have(
+    simulate: Simulate, tmp_path: Path
+) -> None:
     policies = [{"name": "fifo", "label": "[/bold] [red]"}]
     document = a_study_document(cluster="cluster.yaml", name="[/i]", policies=policies, seeds=[1])
     (tmp_path / "study.yaml").write_text(yaml.safe_dump(document))
@@ -86,29 +95,53 @@ def test_options_stand_over_what_the_file_says(simulate: Simulate, tmp_path: Pat
         ("", "cluster: is missing"),
         ("none.yaml", "none.yaml cannot be read"),
         ("--cluster none.yaml", "none.yaml cannot be read"),
-        ("--cluster cluster.yaml --workload andreas --policy fiffo", "policies[0]: 'fiffo': no such policy; known are: "),
+        (
+            "--cluster cluster.yaml --workload andreas --policy fiffo",
+            "policies[0]: 'fiffo': no such policy; known are: ",
+        ),
         (
             "--cluster cluster.yaml --workload andreas --policy randomized_greedy:alpa=1",
             "policies[0]: alpa: no such parameter; known are: ",
         ),
-        ("--cluster cluster.yaml --workload andreass --policy fifo", "workload.type: must be one of andreas, "),
+        (
+            "--cluster cluster.yaml --workload andreass --policy fifo",
+            "workload.type: must be one of andreas, ",
+        ),
         ("--cluster cluster.yaml --workload andreas:tunning=1 --policy fifo", "tunning"),
-        ("--cluster cluster.yaml --workload andreas --policy fifo --switch stop=1", "unknown switches: stop; known are launch_s, "),
-        ("--cluster cluster.yaml --workload andreas --policy fifo --seeds x", "seeds: write 1,2,3 or 1-5"),
-        ("--cluster cluster.yaml --workload history --policy fifo", "workload: a history is a live cluster's"),
-        ("--cluster cluster.yaml --workload queue --policy fifo", "workload: a queue is a live cluster's"),
+        (
+            "--cluster cluster.yaml --workload andreas --policy fifo --switch stop=1",
+            "unknown switches: stop; known are launch_s, ",
+        ),
+        (
+            "--cluster cluster.yaml --workload andreas --policy fifo --seeds x",
+            "seeds: write 1,2,3 or 1-5",
+        ),
+        (
+            "--cluster cluster.yaml --workload history --policy fifo",
+            "workload: a history is a live cluster's",
+        ),
+        (
+            "--cluster cluster.yaml --workload queue --policy fifo",
+            "workload: a queue is a live cluster's",
+        ),
     ],
 )
-def test_what_is_wrong_is_refused_with_its_field(simulate: Simulate, words: str, message: str) -> None:
+def test_what_is_wrong_is_refused_with_its_field(
+    simulate: Simulate, words: str, message: str
+) -> None:
     with pytest.raises(CommandError) as error:
         simulate(*words.split())
     assert message in str(error.value)
     assert error.value.returncode == 2
 
 
-def test_runs_that_fail_are_named_and_the_others_are_there(simulate: Simulate, tmp_path: Path) -> None:
+def test_runs_that_fail_are_named_and_the_others_are_there(
+    simulate: Simulate, tmp_path: Path
+) -> None:
     (tmp_path / "broken.py").write_text(BROKEN)
-    with pytest.raises(CommandError, match=r"(?s)1 runs failed.*broken, seed 1: .*no idea") as error:
+    with pytest.raises(
+        CommandError, match=r"(?s)1 runs failed.*broken, seed 1: .*no idea"
+    ) as error:
         simulate(*SMALL, "--policy", "broken.py")
     assert error.value.returncode == 1
     assert len(results(tmp_path / "simulation")["policies"][0]["runs"]) == 1
@@ -126,7 +159,9 @@ def test_a_live_cluster_and_what_was_submitted_to_it(simulate: Simulate, tmp_pat
     assert (found["study"]["cluster"]["name"], found["workloads"][0]["jobs"]) == ("live one", 3)
     assert found["policies"][0]["runs"][0]["completed"] == 3
     simulate("simulation/study.json", "--output", "again")
-    assert (tmp_path / "again" / "results.json").read_bytes() == (tmp_path / "simulation" / "results.json").read_bytes()
+    assert (tmp_path / "again" / "results.json").read_bytes() == (
+        tmp_path / "simulation" / "results.json"
+    ).read_bytes()
 
 
 @pytest.mark.django_db
@@ -136,7 +171,10 @@ def test_a_live_clusters_queue_goes_on_from_where_it_is(simulate: Simulate, tmp_
         simulate("--cluster", "live", "--workload", "queue:days=2", "--policy", "fifo")
     simulate("--cluster", "live", "--workload", "queue", "--policy", "fifo", "--policy", "edf")
     found = results(tmp_path / "simulation")
-    assert found["workloads"][0]["facts"]["note"] == "3 running and 1 waiting; 1 left out: how fast they run is not known yet"
+    assert (
+        found["workloads"][0]["facts"]["note"]
+        == "3 running and 1 waiting; 1 left out: how fast they run is not known yet"
+    )
     assert [policy["runs"][0]["completed"] for policy in found["policies"]] == [4, 4]
     listed = list(csv.DictReader((tmp_path / "simulation" / "jobs.csv").read_text().splitlines()))
     live = {str(pk) for pk in (demo.running.pk, demo.waiting.pk)}

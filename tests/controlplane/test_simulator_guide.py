@@ -1,4 +1,6 @@
-"""The guide docs/simulator.md holds: its files and its commands are tried as they are written there."""
+"""The guide docs/simulator.md holds: its files and its commands are tried as they are written
+there.
+"""
 
 from __future__ import annotations
 
@@ -33,14 +35,24 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A folder with the guide's files, in which we are."""
     study, cluster, _ = blocks("yaml")
     (policy,), (trace,) = blocks("python"), blocks("csv")
-    for name, text in {"study.yaml": study, "cluster.yaml": cluster, "shortest.py": policy, "trace.csv": trace}.items():
+    for name, text in {
+        "study.yaml": study,
+        "cluster.yaml": cluster,
+        "shortest.py": policy,
+        "trace.csv": trace,
+    }.items():
         (tmp_path / name).write_text(text)
     monkeypatch.chdir(tmp_path)
     return tmp_path
 
 
 def commands() -> list[str]:
-    found = [line[2:] for block in blocks("console") for line in block.splitlines() if line.startswith("$ ")]
+    found = [
+        line[2:]
+        for block in blocks("console")
+        for line in block.splitlines()
+        if line.startswith("$ ")
+    ]
     assert len(found) == 2
     return found
 
@@ -78,7 +90,9 @@ def test_the_guides_policy_starts_the_shortest_job_first(folder: Path) -> None:
     assert shortest < fifo
 
 
-def test_the_guides_policy_is_found_by_an_entry_point(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_guides_policy_is_found_by_an_entry_point(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     name, _, target = blocks("toml")[0].splitlines()[1].partition(" = ")
     package = folder / "site" / "my_package"
     package.mkdir(parents=True)
@@ -87,7 +101,9 @@ def test_the_guides_policy_is_found_by_an_entry_point(folder: Path, monkeypatch:
     about = folder / "site" / "my_package-1.dist-info"
     about.mkdir()
     (about / "METADATA").write_text("Metadata-Version: 2.1\nName: my_package\nVersion: 1\n")
-    (about / "entry_points.txt").write_text(f"[{registry.GROUP}]\n{name} = {target.strip(chr(34))}\n")
+    (about / "entry_points.txt").write_text(
+        f"[{registry.GROUP}]\n{name} = {target.strip(chr(34))}\n"
+    )
     monkeypatch.syspath_prepend(str(folder / "site"))
     monkeypatch.setenv("PYTHONPATH", str(folder / "site"), prepend=os.pathsep)
     words = f"--cluster cluster.yaml --workload trace.csv --policy {name}:gpus=2"
@@ -95,6 +111,13 @@ def test_the_guides_policy_is_found_by_an_entry_point(folder: Path, monkeypatch:
 
 
 def test_the_guide_names_every_field_switch_and_file() -> None:
-    for name in (*FIELDS, *Switches.defaults(), "report.html", "results.json", "jobs.csv", "timings.json"):
+    for name in (
+        *FIELDS,
+        *Switches.defaults(),
+        "report.html",
+        "results.json",
+        "jobs.csv",
+        "timings.json",
+    ):
         assert f"`{name}`" in GUIDE, name
     assert {metric.name for metric in METRICS} >= {"total_cost", "emissions_kg", "utilisation"}

@@ -1,4 +1,6 @@
-"""A solver that runs out of time has proved nothing: the round says so and keeps what runs, whichever share policy asked it."""
+"""A solver that runs out of time has proved nothing: the round says so and keeps what runs,
+whichever share policy asked it.
+"""
 
 from __future__ import annotations
 
@@ -33,12 +35,18 @@ def busy() -> Snapshot:
 
 
 @pytest.mark.parametrize("name", PARAMETERS)
-def test_a_solver_that_stops_before_the_optimum_is_told_and_what_runs_goes_on(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_solver_that_stops_before_the_optimum_is_told_and_what_runs_goes_on(
+    name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     policy = registry.make(name, PARAMETERS[name])
     plan, failure = decide_or_keep(busy(), policy, name)
     assert (failure, plan.status) == (None, PlanStatus.HEURISTIC)
     for options in ("OPTIONS", "CAREFUL"):
-        monkeypatch.setattr(program, options, {**getattr(program, options), "time_limit": 0.0, "simplex_iteration_limit": 0})
+        monkeypatch.setattr(
+            program,
+            options,
+            {**getattr(program, options), "time_limit": 0.0, "simplex_iteration_limit": 0},
+        )
     plan, failure = decide_or_keep(busy(), policy, name)
     assert plan.status is PlanStatus.KEPT
     assert "limit reached" in str(failure)

@@ -1,4 +1,6 @@
-"""A database that cannot be written or reached: a clear answer, a failing probe, and no error page."""
+"""A database that cannot be written or reached: a clear answer, a failing probe, and no error
+page.
+"""
 
 from __future__ import annotations
 
@@ -57,7 +59,9 @@ def caused(error: Exception, cause: Exception) -> Exception:
         (None, None),
     ],
 )
-def test_errors_of_the_storage_are_told_from_others(error: Exception | None, failure: Failure | None) -> None:
+def test_errors_of_the_storage_are_told_from_others(
+    error: Exception | None, failure: Failure | None
+) -> None:
     assert failure_of(error) == failure
 
 
@@ -92,7 +96,12 @@ def test_a_full_disk_is_507_until_there_is_room_and_the_probe_says_so(full: dict
         cursor.execute("PRAGMA max_page_count = 1000000")
         cursor.fetchall()
     storage._last.clear()
-    assert Client().post("/api/v1/jobs/", body, content_type="application/json", headers=full).status_code == 201
+    assert (
+        Client()
+        .post("/api/v1/jobs/", body, content_type="application/json", headers=full)
+        .status_code
+        == 201
+    )
     assert Client().get("/readyz").status_code == 200
 
 
@@ -105,7 +114,9 @@ def test_too_little_room_makes_a_server_unready_before_anything_fails(
 
 
 @pytest.mark.django_db
-def test_a_database_that_fails_before_the_view_is_answered_for_too(client: Client, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_database_that_fails_before_the_view_is_answered_for_too(
+    client: Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
     def away(*_: object, **__: object) -> object:
         raise caused(OperationalError("x"), DriverError("57P01"))
 
@@ -128,6 +139,8 @@ def test_any_other_error_stays_an_error(client: Client, monkeypatch: pytest.Monk
     assert client.get("/").status_code == 500
 
 
-def test_a_lost_connection_without_a_code_is_away_on_postgresql(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_lost_connection_without_a_code_is_away_on_postgresql(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     monkeypatch.setattr(storage, "connection", type("Fake", (), {"vendor": "postgresql"}))
     assert failure_of(InterfaceError("connection already closed")) == AWAY

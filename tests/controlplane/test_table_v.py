@@ -1,8 +1,10 @@
-"""ANDREAS' validation (Table V, Section V-C): eight jobs on three nodes, a call every 300 s and on events, the greedy as coded.
+"""ANDREAS' validation (Table V, Section V-C): eight jobs on three nodes, a call every 300 s and on
+events, the greedy as coded.
 
-The paper predicts 1.08438 EUR of energy, all jobs in time, and shows J7 put off when J2 is submitted. Measured here: 1.077 EUR with
-the authors' seconds per epoch (0.7% below; J9 cannot be in time, 2849 s against 2600 s, and J6, which it then crowds out, is late
-too), 1.067 EUR (1.6% below) with ConvNet at 0.85 of its time, J6 then being late by the second or two that it is moved around.
+The paper predicts 1.08438 EUR of energy, all jobs in time, and shows J7 put off when J2 is
+submitted. Measured here: 1.077 EUR with the authors' seconds per epoch (0.7% below; J9 cannot be in
+time, 2849 s against 2600 s, and J6, which it then crowds out, is late too), 1.067 EUR (1.6% below)
+with ConvNet at 0.85 of its time, J6 then being late by the second or two that it is moved around.
 """
 
 from __future__ import annotations
@@ -26,16 +28,24 @@ def validation(convnet: float, stop_s: float = 0.0) -> Simulation:
 
 
 def late(simulation: Simulation) -> dict[str, float]:
-    return {job.view.id: job.tardiness_s for job in simulation.world.jobs.values() if job.tardiness_s > 0.0}
+    return {
+        job.view.id: job.tardiness_s
+        for job in simulation.world.jobs.values()
+        if job.tardiness_s > 0.0
+    }
 
 
 @pytest.mark.parametrize("convnet", [1.0, 0.85])
-def test_the_energy_of_the_validation_is_within_two_per_cent_of_the_papers_prediction(convnet: float) -> None:
+def test_the_energy_of_the_validation_is_within_two_per_cent_of_the_papers_prediction(
+    convnet: float,
+) -> None:
     assert validation(convnet).world.meter.energy_cost == pytest.approx(PREDICTED_EUR, rel=0.02)
 
 
 def test_no_decision_is_drawn_anew_because_a_stop_has_ended() -> None:
-    asked_by_stops = [r for r in validation(1.0, stop_s=1.0).rounds if r.snapshot.trigger.reasons == ("stopped",)]
+    asked_by_stops = [
+        r for r in validation(1.0, stop_s=1.0).rounds if r.snapshot.trigger.reasons == ("stopped",)
+    ]
     assert asked_by_stops
     assert all(r.carried is not None for r in asked_by_stops)
 
@@ -45,7 +55,11 @@ def test_j7_is_postponed_when_j2_is_submitted_and_goes_to_armida_07(convnet: flo
     jobs = validation(convnet).world.jobs
     first = jobs["J2"].launches[0]
     assert (first.start_s, first.ranks[0].node) == (7200.0, "armida-07")
-    assert not [launch for launch in jobs["J7"].launches if launch.start_s < first.end_s and launch.end_s > first.start_s]
+    assert not [
+        launch
+        for launch in jobs["J7"].launches
+        if launch.start_s < first.end_s and launch.end_s > first.start_s
+    ]
     assert jobs["J7"].launches[-1].start_s > 7200.0
 
 

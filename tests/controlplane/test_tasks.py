@@ -1,4 +1,6 @@
-"""Events, and the Celery entries that answer them: each may be lost, doubled or late, and nothing goes wrong."""
+"""Events, and the Celery entries that answer them: each may be lost, doubled or late, and nothing
+goes wrong.
+"""
 
 from __future__ import annotations
 
@@ -36,11 +38,19 @@ class Hints(list[tuple[int, Any]]):
 
 @pytest.fixture(autouse=True)
 def hints(monkeypatch: pytest.MonkeyPatch) -> Hints:
-    """No broker: hints are collected, and rounds solved in this process. None counts as long, however slow this machine is."""
+    """No broker: hints are collected, and rounds solved in this process. None counts as long,
+    however slow this machine is.
+    """
     found = Hints()
     monkeypatch.setattr(pace, "LONG_S", 3600.0)
-    monkeypatch.setattr(tasks.run_cluster_round, "delay", lambda cluster: found.append((cluster, None)))
-    monkeypatch.setattr(tasks.run_cluster_round, "apply_async", lambda args, countdown=None: found.append((*args, countdown)))
+    monkeypatch.setattr(
+        tasks.run_cluster_round, "delay", lambda cluster: found.append((cluster, None))
+    )
+    monkeypatch.setattr(
+        tasks.run_cluster_round,
+        "apply_async",
+        lambda args, countdown=None: found.append((*args, countdown)),
+    )
     monkeypatch.setattr("controlplane.tasks.solve_in_child", solve_here)
     monkeypatch.setattr("controlplane.tasks.await_solver", lambda: None)
     long = partial(Ports, expiry_s=IN_ONE_TRANSACTION_S, renew_s=IN_ONE_TRANSACTION_S)
@@ -48,13 +58,19 @@ def hints(monkeypatch: pytest.MonkeyPatch) -> Hints:
     return found
 
 
-def a_waiting_event(cluster: Cluster, seconds_ago: float = 0.0, reason: Reason = Reason.OPERATOR) -> RescheduleEvent:
+def a_waiting_event(
+    cluster: Cluster, seconds_ago: float = 0.0, reason: Reason = Reason.OPERATOR
+) -> RescheduleEvent:
     event = request_reschedule(cluster, reason)
-    RescheduleEvent.objects.filter(pk=event.pk).update(created_at=timezone.now() - timedelta(seconds=seconds_ago))
+    RescheduleEvent.objects.filter(pk=event.pk).update(
+        created_at=timezone.now() - timedelta(seconds=seconds_ago)
+    )
     return event
 
 
-def test_an_event_hints_the_worker_only_once_it_is_committed(hints: Hints, django_capture_on_commit_callbacks: Any) -> None:
+def test_an_event_hints_the_worker_only_once_it_is_committed(
+    hints: Hints, django_capture_on_commit_callbacks: Any
+) -> None:
     cluster = a_cluster()
     with django_capture_on_commit_callbacks(execute=True):
         request_reschedule(cluster, Reason.OPERATOR)
@@ -62,7 +78,9 @@ def test_an_event_hints_the_worker_only_once_it_is_committed(hints: Hints, djang
     assert hints == [(cluster.pk, None)]
 
 
-def test_while_a_hint_is_on_its_way_events_send_no_other_one(hints: Hints, django_capture_on_commit_callbacks: Any) -> None:
+def test_while_a_hint_is_on_its_way_events_send_no_other_one(
+    hints: Hints, django_capture_on_commit_callbacks: Any
+) -> None:
     cluster, other = a_cluster(), a_cluster()
     with django_capture_on_commit_callbacks(execute=True):
         for where in (cluster, cluster, other, cluster):
@@ -99,7 +117,9 @@ def test_without_the_cache_every_event_hints(
 
 
 def test_an_event_stays_though_the_broker_is_gone_which_takes_a_line_of_the_log(
-    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, django_capture_on_commit_callbacks: Any
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+    django_capture_on_commit_callbacks: Any,
 ) -> None:
     def gone(cluster: int) -> None:
         raise OperationalError("connection refused")
@@ -161,14 +181,18 @@ def test_events_that_come_while_a_cluster_rests_are_answered_as_soon_as_it_has_r
         with django_capture_on_commit_callbacks(execute=True):
             request_reschedule(cluster, Reason.SUBMISSION)
         tasks.run_cluster_round(cluster.pk)
-    assert hints == [(cluster.pk, None), (cluster.pk, 3.5)], "one hint for both, and one for the end of the rest"
+    assert hints == [(cluster.pk, None), (cluster.pk, 3.5)], (
+        "one hint for both, and one for the end of the rest"
+    )
     assert not Round.objects.exists()
     monkeypatch.setattr(pace, "rest_s", lambda *_: 0.0)
     tasks.run_cluster_round(cluster.pk)
     assert Round.objects.get().events.count() == 2
 
 
-def test_events_that_a_long_round_leaves_waiting_are_answered_after_its_rest(monkeypatch: pytest.MonkeyPatch, hints: Hints) -> None:
+def test_events_that_a_long_round_leaves_waiting_are_answered_after_its_rest(
+    monkeypatch: pytest.MonkeyPatch, hints: Hints
+) -> None:
     cluster = a_cluster(policy="fifo")
     a_waiting_event(cluster)
 
@@ -183,11 +207,16 @@ def test_events_that_a_long_round_leaves_waiting_are_answered_after_its_rest(mon
     assert hints == [(cluster.pk, 4.0)]
 
 
-def test_a_round_is_not_held_before_its_solver_is_warm_so_that_no_rest_follows_a_start(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_round_is_not_held_before_its_solver_is_warm_so_that_no_rest_follows_a_start(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     cluster = a_cluster(policy="fifo")
     a_waiting_event(cluster)
     held: list[bool] = []
-    monkeypatch.setattr("controlplane.tasks.await_solver", lambda: held.append(pace.is_held(cluster.pk, timezone.now())))
+    monkeypatch.setattr(
+        "controlplane.tasks.await_solver",
+        lambda: held.append(pace.is_held(cluster.pk, timezone.now())),
+    )
     tasks.run_cluster_round(cluster.pk)
     assert held == [False]
     assert Round.objects.count() == 1
@@ -223,7 +252,10 @@ def test_an_event_that_comes_while_a_round_is_held_is_answered_by_the_next_in_th
 
     monkeypatch.setattr("controlplane.tasks.solve_in_child", meanwhile)
     tasks.run_cluster_round(cluster.pk)
-    assert list(Round.objects.order_by("number").values_list("reasons", flat=True)) == [["operator"], ["tariff"]]
+    assert list(Round.objects.order_by("number").values_list("reasons", flat=True)) == [
+        ["operator"],
+        ["tariff"],
+    ]
 
 
 @pytest.mark.parametrize(("took_s", "rests_s"), [(0.9, 0.0), (2.0, 4.0), (60.0, 5.0)])
@@ -234,13 +266,19 @@ def test_a_cluster_rests_after_a_long_round_for_twice_as_long_but_never_for_long
     cluster = a_cluster()
     row = Round.objects.create(cluster=cluster, number=1, status="applied", policy="fifo", seed=1)
     ended = timezone.now()
-    Round.objects.filter(pk=row.pk).update(started_at=ended - timedelta(seconds=took_s), ended_at=ended)
+    Round.objects.filter(pk=row.pk).update(
+        started_at=ended - timedelta(seconds=took_s), ended_at=ended
+    )
     assert pace.rest_s(cluster.pk, ended) == pytest.approx(rests_s)
-    assert pace.rest_s(cluster.pk, ended + timedelta(seconds=1)) == pytest.approx(max(0.0, rests_s - 1))
+    assert pace.rest_s(cluster.pk, ended + timedelta(seconds=1)) == pytest.approx(
+        max(0.0, rests_s - 1)
+    )
     assert pace.rest_s(cluster.pk, ended + timedelta(seconds=rests_s)) == 0.0
 
 
-def test_a_task_gives_way_after_some_rounds_and_comes_back_for_the_rest(monkeypatch: pytest.MonkeyPatch, hints: Hints) -> None:
+def test_a_task_gives_way_after_some_rounds_and_comes_back_for_the_rest(
+    monkeypatch: pytest.MonkeyPatch, hints: Hints
+) -> None:
     cluster = a_cluster(policy="fifo")
     a_waiting_event(cluster)
 
@@ -253,7 +291,9 @@ def test_a_task_gives_way_after_some_rounds_and_comes_back_for_the_rest(monkeypa
     assert Round.objects.count() == tasks.ROUNDS_A_TASK
     (came_back,) = hints
     assert came_back[0] == cluster.pk
-    assert 0 < came_back[1] <= pace.PATIENCE_S, "as long a time after them as they took, but no longer than an event may wait"
+    assert 0 < came_back[1] <= pace.PATIENCE_S, (
+        "as long a time after them as they took, but no longer than an event may wait"
+    )
 
 
 def test_a_policy_that_does_not_exist_keeps_what_runs_and_answers_the_event() -> None:
@@ -284,14 +324,20 @@ def test_a_round_is_due_a_period_after_the_last_one_whatever_its_cause() -> None
 def test_the_periodic_task_asks_for_the_rounds_that_are_due() -> None:
     cluster = a_cluster()
     tasks.periodic_rounds()
-    assert list(RescheduleEvent.objects.values_list("cluster", "reason")) == [(cluster.pk, "periodic")]
+    assert list(RescheduleEvent.objects.values_list("cluster", "reason")) == [
+        (cluster.pk, "periodic")
+    ]
 
 
 def test_what_the_clock_sends_are_tasks() -> None:
-    assert {str(entry["task"]).rpartition(".")[2] for entry in settings.CELERY_BEAT_SCHEDULE.values()} <= vars(tasks).keys()
+    assert {
+        str(entry["task"]).rpartition(".")[2] for entry in settings.CELERY_BEAT_SCHEDULE.values()
+    } <= vars(tasks).keys()
 
 
-def test_samples_are_written_by_a_task_of_their_own_also_while_the_reconciler_fails(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_samples_are_written_by_a_task_of_their_own_also_while_the_reconciler_fails(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     node = a_node_with_agent(gpus=1)
     sample = DeviceSample(node.devices.get().uuid, power_w=180.0)
     heartbeat(node.pk, a_heartbeat(devices=(sample,)))
@@ -312,10 +358,14 @@ def test_events_whose_hint_was_lost_are_found(hints: Hints) -> None:
     assert hints == [(late.pk, None)]
 
 
-def test_a_round_whose_time_is_up_is_marked_as_abandoned_and_its_events_are_found(hints: Hints) -> None:
+def test_a_round_whose_time_is_up_is_marked_as_abandoned_and_its_events_are_found(
+    hints: Hints,
+) -> None:
     cluster = a_cluster()
     a_waiting_event(cluster, 100.0)
-    lock = acquire(cluster.pk, timezone.now() - timedelta(seconds=90), timezone.now() - timedelta(seconds=30))
+    lock = acquire(
+        cluster.pk, timezone.now() - timedelta(seconds=90), timezone.now() - timedelta(seconds=30)
+    )
     assert lock is not None
     row = Round.objects.create(cluster=cluster, number=lock.number, policy="fifo", seed=1)
     tasks.reconcile()

@@ -1,4 +1,6 @@
-"""A database of the first version becomes one of today's, keeps all it had, and the house goes on with it."""
+"""A database of the first version becomes one of today's, keeps all it had, and the house goes on
+with it.
+"""
 
 from __future__ import annotations
 
@@ -40,13 +42,17 @@ MAY_GROW = {"auth.Permission", "contenttypes.ContentType"}
 
 @dataclass(frozen=True, slots=True)
 class Upgraded:
-    """A migrated database to copy (a file's path or a database's name), and what was in it before."""
+    """A migrated database to copy (a file's path or a database's name), and what was in it
+    before.
+    """
 
     place: str
     facts: dict[str, Any]
 
 
-@pytest.fixture(scope="module", params=["sqlite", pytest.param("postgresql", marks=pytest.mark.postgres)])
+@pytest.fixture(
+    scope="module", params=["sqlite", pytest.param("postgresql", marks=pytest.mark.postgres)]
+)
 def upgraded(
     request: pytest.FixtureRequest,
     tmp_path_factory: pytest.TempPathFactory,
@@ -71,9 +77,14 @@ def upgraded(
 
 @pytest.fixture
 def facts(
-    upgraded: Upgraded, tmp_path: Path, django_db_blocker: DjangoDbBlocker, monkeypatch: pytest.MonkeyPatch
+    upgraded: Upgraded,
+    tmp_path: Path,
+    django_db_blocker: DjangoDbBlocker,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> Iterator[dict[str, Any]]:
-    """What was in the first version's database; the default one is a copy of it with today's schema."""
+    """What was in the first version's database; the default one is a copy of it with today's
+    schema.
+    """
     monkeypatch.setenv("LOADMASTER_SECRETS_KEY", SECRETS_KEY)
     with django_db_blocker.unblock():
         if upgraded.place.startswith("/"):
@@ -97,16 +108,29 @@ def test_every_row_is_still_there(facts: dict[str, Any]) -> None:
 
 def test_jobs_rounds_nodes_and_bills_are_what_they_were(facts: dict[str, Any]) -> None:
     jobs = {
-        str(j.pk): [j.name, j.state, j.team.name, j.user.get_username(), j.fence, j.steps_done, j.checkpoint_steps]
+        str(j.pk): [
+            j.name,
+            j.state,
+            j.team.name,
+            j.user.get_username(),
+            j.fence,
+            j.steps_done,
+            j.checkpoint_steps,
+        ]
         for j in Job.objects.select_related("team", "user")
     }
     rounds = {
-        f"{r.cluster.name}:{r.number}": [r.status, r.snapshot_sha256, r.plan_sha256, r.objective] for r in Round.objects.all()
+        f"{r.cluster.name}:{r.number}": [r.status, r.snapshot_sha256, r.plan_sha256, r.objective]
+        for r in Round.objects.all()
     }
-    assignments = {str(a.pk): [a.state, a.fence, str(a.energy_cost)] for a in Assignment.objects.all()}
+    assignments = {
+        str(a.pk): [a.state, a.fence, str(a.energy_cost)] for a in Assignment.objects.all()
+    }
     nodes = {n.name: [n.state, n.role, n.epoch] for n in Node.objects.all()}
     assert (jobs, assignments) == (facts["jobs"], facts["assignments"])
-    assert rounds == {name: pytest.approx(row) if row[3] is None else row for name, row in facts["rounds"].items()}
+    assert rounds == {
+        name: pytest.approx(row) if row[3] is None else row for name, row in facts["rounds"].items()
+    }
     assert nodes == {name: row[:3] for name, row in facts["nodes"].items()}
 
 
@@ -123,12 +147,24 @@ def test_no_migration_is_missing_and_migrating_again_changes_nothing(facts: dict
 def test_people_log_in_and_see_their_jobs_by_page_and_by_token(facts: dict[str, Any]) -> None:
     client = Client()
     client.force_login(User.objects.get(username="olga"))
-    for path in ("/", "/rounds/", "/nodes/", "/timeline/", "/costs/", "/kinds/", "/readyz", "/metrics", "/admin/jobs/job/"):
+    for path in (
+        "/",
+        "/rounds/",
+        "/nodes/",
+        "/timeline/",
+        "/costs/",
+        "/kinds/",
+        "/readyz",
+        "/metrics",
+        "/admin/jobs/job/",
+    ):
         answer = client.get(path, follow=True)
         assert answer.status_code == 200, path
     for pk, (name, *_) in facts["jobs"].items():
         assert name.encode() in client.get(f"/jobs/{pk}/").content
-    listed = Client().get("/api/v1/jobs/?page_size=100", headers=bearer(facts["tokens"]["ada"])).json()
+    listed = (
+        Client().get("/api/v1/jobs/?page_size=100", headers=bearer(facts["tokens"]["ada"])).json()
+    )
     mine = {pk for pk, row in facts["jobs"].items() if row[2] == "vision"}
     assert {job["id"] for job in listed["results"]} == mine
 
@@ -138,7 +174,12 @@ def test_nodes_are_known_by_their_tokens_and_secrets_open(facts: dict[str, Any])
         node = Node.objects.get(name=name)
         headers = {**bearer(row[3]), PROTOCOL_HEADER: str(PROTOCOL_VERSION)}
         beat = dumps(Heartbeat(node.epoch, node.heartbeat_seq + 1, 1e9))
-        answer = Client().post(f"/api/agent/v1/nodes/{node.pk}/heartbeat", beat, content_type="application/json", headers=headers)
+        answer = Client().post(
+            f"/api/agent/v1/nodes/{node.pk}/heartbeat",
+            beat,
+            content_type="application/json",
+            headers=headers,
+        )
         assert answer.status_code == (200 if node.epoch else 409), (name, answer.content)
     assert reveal(Secret.objects.get(name="wandb")) == facts["secrets"]["wandb"]
 
@@ -147,13 +188,17 @@ def test_old_rounds_can_be_replayed_and_recomputed(facts: dict[str, Any]) -> Non
     for name in facts["rounds"]:
         row = find_round(name)
         assert digest_as_stored(replay(row), row) == row.plan_sha256
-        assert [figure.difference for figure in recompute(row)] == [pytest.approx(0.0, abs=1e-9)] * 2
+        assert [figure.difference for figure in recompute(row)] == [
+            pytest.approx(0.0, abs=1e-9)
+        ] * 2
 
 
 def test_the_loop_goes_on(facts: dict[str, Any]) -> None:
     cluster = Cluster.objects.get()
     row = a_round(cluster)
-    assert (row.number, row.status) in [(len(facts["rounds"]) + 1, status) for status in ("applied", "partial")]
+    assert (row.number, row.status) in [
+        (len(facts["rounds"]) + 1, status) for status in ("applied", "partial")
+    ]
     submitted = Client().post(
         "/api/v1/jobs/",
         {"name": "after", "command": ["python", "x.py"], "kind": "digits", "steps": 5},

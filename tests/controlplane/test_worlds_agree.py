@@ -1,6 +1,8 @@
-"""The keystone: one trace through the simulated world and through the live one, with a runtime that only pretends, ends the same.
+"""The keystone: one trace through the simulated world and through the live one, with a runtime that
+only pretends, ends the same.
 
-The live side is real from the events to the agent's services; virtual are only the clock and the work itself.
+The live side is real from the events to the agent's services; virtual are only the clock and the
+work itself.
 """
 
 from __future__ import annotations
@@ -76,7 +78,9 @@ class Stay:
 def engine(monkeypatch: pytest.MonkeyPatch) -> LookingEngine:
     """A virtual clock that Django reads too."""
     engine = LookingEngine(START_S)
-    monkeypatch.setattr("django.utils.timezone.now", lambda: datetime.fromtimestamp(engine.now_s, UTC))
+    monkeypatch.setattr(
+        "django.utils.timezone.now", lambda: datetime.fromtimestamp(engine.now_s, UTC)
+    )
     return engine
 
 
@@ -85,13 +89,22 @@ def the_kinds() -> dict[str, KindView]:
     found = {}
     for number, (name, rates) in enumerate(RATES.items()):
         kind = Kind.objects.create(digest=f"{number:064d}", name=name)
-        known = tuple(Throughput(t, g, rate, Source.MEASURED) for (t, g), rate in zip(places, rates, strict=True))
+        known = tuple(
+            Throughput(t, g, rate, Source.MEASURED)
+            for (t, g), rate in zip(places, rates, strict=True)
+        )
         found[name] = KindView(str(kind.pk), name, known)
     return found
 
 
 def the_cluster(policy: str, parameters: Mapping[str, Any]) -> Cluster:
-    cluster = a_cluster(policy=policy, policy_parameters=dict(parameters), period_s=PERIOD_S, restart_cost_s=RESTART_S, seed=7)
+    cluster = a_cluster(
+        policy=policy,
+        policy_parameters=dict(parameters),
+        period_s=PERIOD_S,
+        restart_cost_s=RESTART_S,
+        seed=7,
+    )
     t4 = a_gpu_type("T4", idle_w=10.0, peak_w=80.0)
     a_node(cluster, gpu_type="V100", gpus=2, name="v2", epoch=1)
     a_node(cluster, gpu_type="V100", gpus=1, name="v1", epoch=1)
@@ -124,7 +137,9 @@ def the_jobs(cluster: Cluster, kinds: dict[str, KindView]) -> list[Job]:
     return jobs
 
 
-def simulated(cluster: Cluster, knowledge: FixedKnowledge, incidents: Sequence[Incident]) -> Simulation:
+def simulated(
+    cluster: Cluster, knowledge: FixedKnowledge, incidents: Sequence[Incident]
+) -> Simulation:
     """The same cluster and jobs, read from the database before anything has run."""
     Job.objects.filter(cluster=cluster).update(state="queued")
     empty = observe(cluster.pk, START_S, 0, knowledge).snapshot
@@ -141,7 +156,9 @@ def simulated(cluster: Cluster, knowledge: FixedKnowledge, incidents: Sequence[I
         restart_cost_s=RESTART_S,
     )
     policy = make(cluster.policy, cluster.policy_parameters)
-    simulation = Simulation(scene, tuple(empty.jobs), policy, START_S, switches=Switches(checkpoint_every_s=0.0))
+    simulation = Simulation(
+        scene, tuple(empty.jobs), policy, START_S, switches=Switches(checkpoint_every_s=0.0)
+    )
     let_happen(simulation.world, simulation.engine, {n.name: n.id for n in empty.nodes}, incidents)
     return simulation.run()
 
@@ -163,9 +180,14 @@ def stays(launches: Iterable[Launch]) -> list[Stay]:
 
 
 def both_worlds(
-    policy: str, parameters: Mapping[str, Any], engine: LookingEngine, incidents: Sequence[Incident] = ()
+    policy: str,
+    parameters: Mapping[str, Any],
+    engine: LookingEngine,
+    incidents: Sequence[Incident] = (),
 ) -> Simulation:
-    """Run the trace through both worlds and hold them against each other; the simulation, for what the test is about."""
+    """Run the trace through both worlds and hold them against each other; the simulation, for what
+    the test is about.
+    """
     cluster = the_cluster(policy, parameters)
     kinds = the_kinds()
     knowledge = FixedKnowledge(tuple(kinds.values()))
@@ -182,18 +204,28 @@ def both_worlds(
 
 
 @pytest.mark.parametrize("policy", ["fifo", "edf", "priority", "randomized_greedy"])
-def test_one_trace_gives_the_same_assignments_in_both_worlds(policy: str, engine: LookingEngine) -> None:
+def test_one_trace_gives_the_same_assignments_in_both_worlds(
+    policy: str, engine: LookingEngine
+) -> None:
     simulation = both_worlds(policy, {}, engine)
     if policy == "randomized_greedy":
-        assert simulation.world.book.launched.sum() > len(TRACE), "the trace must have a job moved, or it shows too little"
-        assert Round.objects.filter(status="partial").exists(), "and somebody who waits for what it gives up"
+        assert simulation.world.book.launched.sum() > len(TRACE), (
+            "the trace must have a job moved, or it shows too little"
+        )
+        assert Round.objects.filter(status="partial").exists(), (
+            "and somebody who waits for what it gives up"
+        )
 
 
 def test_both_worlds_agree_on_the_published_programs_mode(engine: LookingEngine) -> None:
     both_worlds("randomized_greedy", {"mode": "coded"}, engine)
 
 
-INCIDENTS = (Incident(333.3, "v2", 452.1), Incident(601.7, "t2", 1200.4, until_s=722.2), Incident(803.3, "v1", 911.9))
+INCIDENTS = (
+    Incident(333.3, "v2", 452.1),
+    Incident(601.7, "t2", 1200.4, until_s=722.2),
+    Incident(803.3, "v1", 911.9),
+)
 """A node is lost and comes back, one is drained, one more is lost."""
 
 
@@ -211,5 +243,9 @@ def test_nodes_that_are_lost_and_drained_end_the_same_in_both_worlds(
     policy: str, parameters: dict[str, Any], engine: LookingEngine
 ) -> None:
     simulation = both_worlds(policy, parameters, engine, INCIDENTS)
-    assert simulation.world.book.failed.sum() >= 1, "somebody must have been on a node that was lost"
-    assert {"node_lost", "node_drained"} <= {r for one in simulation.rounds for r in one.snapshot.trigger.reasons}
+    assert simulation.world.book.failed.sum() >= 1, (
+        "somebody must have been on a node that was lost"
+    )
+    assert {"node_lost", "node_drained"} <= {
+        r for one in simulation.rounds for r in one.snapshot.trigger.reasons
+    }

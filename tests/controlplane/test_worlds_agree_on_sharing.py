@@ -1,4 +1,6 @@
-"""One trace whose jobs share GPUs goes the same way through the simulated world and the live one."""
+"""One trace whose jobs share GPUs goes the same way through the simulated world and the live
+one.
+"""
 
 from __future__ import annotations
 
@@ -54,7 +56,11 @@ class SharedRuntime(PretendedRuntime):
 
     def _look_again(self, changed: Launch) -> None:
         (seat,) = changed.ranks
-        here = [n for n in self.launches.values() if n.end_s > self.engine.now_s and n.ranks[0].node == seat.node]
+        here = [
+            n
+            for n in self.launches.values()
+            if n.end_s > self.engine.now_s and n.ranks[0].node == seat.node
+        ]
         here = [n for n in here if n.ranks[0].devices == seat.devices]
         for launch in here:
             if launch.goes_on:
@@ -63,12 +69,22 @@ class SharedRuntime(PretendedRuntime):
     def _change_speed(self, launch: Launch, others: list[Launch]) -> None:
         assignment = self.of[id(launch)]
         job, gpu_type = assignment.job, assignment.node.gpu_type.name
-        shared = [(gpu_type, [str(self.of[id(other)].job.kind_id) for other in others])] if others else []
-        launch.change_speed(
-            self.engine.now_s, self.beside.steps_per_s(str(job.kind_id), self.rates(job, gpu_type, 1), 1, shared), 0.0
+        shared = (
+            [(gpu_type, [str(self.of[id(other)].job.kind_id) for other in others])]
+            if others
+            else []
         )
-        launch.ends_s = launch.first_step_s + (job.total_steps - launch.start_steps) / launch.steps_per_s
-        self.engine.at(max(self.engine.now_s, launch.ends_s), partial(self._complete, assignment, launch))
+        launch.change_speed(
+            self.engine.now_s,
+            self.beside.steps_per_s(str(job.kind_id), self.rates(job, gpu_type, 1), 1, shared),
+            0.0,
+        )
+        launch.ends_s = (
+            launch.first_step_s + (job.total_steps - launch.start_steps) / launch.steps_per_s
+        )
+        self.engine.at(
+            max(self.engine.now_s, launch.ends_s), partial(self._complete, assignment, launch)
+        )
 
 
 def pairing(kinds: dict[str, KindView]) -> dict[str, KindView]:
@@ -77,7 +93,13 @@ def pairing(kinds: dict[str, KindView]) -> dict[str, KindView]:
     for name, kind in kinds.items():
         alone = {t.gpu_type: t.steps_per_s for t in kind.throughputs if t.gpus == 1}
         pairs = tuple(
-            PairThroughput(kinds[other].id, t, alone[t] * own, _alone(kinds[other], t) * others, Source.MEASURED)
+            PairThroughput(
+                kinds[other].id,
+                t,
+                alone[t] * own,
+                _alone(kinds[other], t) * others,
+                Source.MEASURED,
+            )
             for (one, other), (own, others) in KEPT.items()
             if one == name
             for t in sorted(alone)
@@ -91,14 +113,18 @@ def _alone(kind: KindView, gpu_type: str) -> float:
 
 
 def keep_pairs(kind: KindView) -> None:
-    """Have the live world know the kind's pairs already: what they then do is no news, which would ask for a round of its own."""
+    """Have the live world know the kind's pairs already: what they then do is no news, which would
+    ask for a round of its own.
+    """
     for pair in kind.pairs:
         if int(kind.id) <= int(pair.other):
             two = Kind.objects.get(pk=int(kind.id)), Kind.objects.get(pk=int(pair.other))
             a_known_pair(*two, (pair.steps_per_s, pair.other_steps_per_s), pair.gpu_type)
 
 
-def a_shared_cluster(policy: str, parameters: dict[str, Any]) -> tuple[Cluster, FixedKnowledge, list[Job]]:
+def a_shared_cluster(
+    policy: str, parameters: dict[str, Any]
+) -> tuple[Cluster, FixedKnowledge, list[Job]]:
     """The trace of the other test, all jobs of one GPU that may share, on GPUs with two slots."""
     cluster = the_cluster(policy, parameters)
     Device.objects.update(slots=2)
@@ -128,7 +154,9 @@ def test_jobs_that_share_gpus_go_the_same_way_through_both_worlds(
     engine.after_each = live._look_for_events
     live.run()
     launches = [launch for job in simulation.world.jobs.values() for launch in job.launches]
-    assert any(launch.ranks[0].share < 1.0 for launch in launches), "the trace must have jobs that share"
+    assert any(launch.ranks[0].share < 1.0 for launch in launches), (
+        "the trace must have jobs that share"
+    )
     assert stays(live.runtime.launches.values()) == stays(launches)
     assert not Job.objects.filter(cluster=cluster).exclude(state="completed").exists()
     assert Round.objects.filter(cluster=cluster).count() == len(simulation.rounds)

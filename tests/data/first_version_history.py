@@ -1,4 +1,6 @@
-"""The small history that the kept database has lived through, in the words of version 0.1.0; see make_first_version.py."""
+"""The small history that the kept database has lived through, in the words of version 0.1.0; see
+make_first_version.py.
+"""
 
 from __future__ import annotations
 
@@ -81,14 +83,30 @@ def history() -> dict[str, Any]:
         )
         for i in range(6)
     ]
-    jobs.append(_submit(bert, name="language", kind="digits", steps=50, environment={"WANDB": "off"}))
-    jobs.append(_submit(ada, name="with-secret", kind="digits", steps=40, environment={"KEY": {"secret": "wandb"}}))
+    jobs.append(
+        _submit(bert, name="language", kind="digits", steps=50, environment={"WANDB": "off"})
+    )
+    jobs.append(
+        _submit(
+            ada,
+            name="with-secret",
+            kind="digits",
+            steps=40,
+            environment={"KEY": {"secret": "wandb"}},
+        )
+    )
     _submit(ada, key="kept-idempotency-key", name="once", kind="digits", steps=10)
     a_round(cluster)
     running = [a for a in _offered() if _take(a)]
     _reports(running)
     _end(running[0], AssignmentState.SUCCEEDED)
-    _end(running[1], AssignmentState.FAILED, ReasonClass.USER, exit_code=1, reason="ValueError: no such column")
+    _end(
+        running[1],
+        AssignmentState.FAILED,
+        ReasonClass.USER,
+        exit_code=1,
+        reason="ValueError: no such column",
+    )
     _submit(bert, name="unknown-kind", steps=1000, command=["python", "other.py"])
     a_round(cluster)
     taken = [a for a in _offered() if _take(a)]
@@ -97,7 +115,14 @@ def history() -> dict[str, Any]:
         if assignment.purpose == "profiling":
             _end(assignment, AssignmentState.SUCCEEDED)
     failing = _submit(
-        ada, name="fails", kind="digits", steps=10, max_retries=0, priority=9, tardiness_weight=1.0, due=timezone.now().isoformat()
+        ada,
+        name="fails",
+        kind="digits",
+        steps=10,
+        max_retries=0,
+        priority=9,
+        tardiness_weight=1.0,
+        due=timezone.now().isoformat(),
     )
     job_cancel(_submit(ada, name="cancelled", kind="digits", steps=10), ada)
     job_hold(_submit(ada, name="held", kind="digits", steps=10), ada)
@@ -110,7 +135,11 @@ def history() -> dict[str, Any]:
     node_cordon(nodes[3], "olga", "a fan is loud")
     node_drain(nodes[4], timezone.now() + timedelta(hours=1), "olga", "a new driver")
     request_reschedule(cluster, Reason.OPERATOR)
-    return {"tokens": tokens, "password": PASSWORD, "secrets": {"wandb": "value-of-the-kept-secret"}}
+    return {
+        "tokens": tokens,
+        "password": PASSWORD,
+        "secrets": {"wandb": "value-of-the-kept-secret"},
+    }
 
 
 def _cluster() -> Cluster:
@@ -122,7 +151,9 @@ def _cluster() -> Cluster:
         period_s=300.0,
     )
     long_ago = timezone.now() - timedelta(days=400)
-    EnergyTariff.objects.create(cluster=cluster, name="old", effective_from=long_ago, default_price_per_kwh=Decimal("0.25"))
+    EnergyTariff.objects.create(
+        cluster=cluster, name="old", effective_from=long_ago, default_price_per_kwh=Decimal("0.25")
+    )
     newer = EnergyTariff.objects.create(
         cluster=cluster,
         name="day and night",
@@ -130,14 +161,22 @@ def _cluster() -> Cluster:
         default_price_per_kwh=Decimal("0.172"),
         emissions_g_per_kwh=300.0,
     )
-    TariffBand.objects.create(tariff=newer, days="01234", from_time=time(8), to_time=time(20), price_per_kwh=Decimal("0.21"))
+    TariffBand.objects.create(
+        tariff=newer,
+        days="01234",
+        from_time=time(8),
+        to_time=time(20),
+        price_per_kwh=Decimal("0.21"),
+    )
     PueRecord.objects.create(cluster=cluster, effective_from=long_ago, pue=1.33)
     return cluster
 
 
 def _people() -> tuple[dict[str, User], dict[str, str]]:
     people = {
-        "olga": User.objects.create_user("olga", "olga@example.org", PASSWORD, is_staff=True, is_superuser=True),
+        "olga": User.objects.create_user(
+            "olga", "olga@example.org", PASSWORD, is_staff=True, is_superuser=True
+        ),
         "ada": User.objects.create_user("ada", "ada@example.org", PASSWORD),
         "bert": User.objects.create_user("bert", "bert@example.org", PASSWORD),
     }
@@ -145,7 +184,9 @@ def _people() -> tuple[dict[str, User], dict[str, str]]:
         row = Team.objects.create(name=team, weight=2.0 if team == "vision" else 1.0)
         for name in members:
             Membership.objects.create(team=row, user=people[name])
-    tokens = {name: str(AuthToken.objects.create(user, expiry=None)[1]) for name, user in people.items()}
+    tokens = {
+        name: str(AuthToken.objects.create(user, expiry=None)[1]) for name, user in people.items()
+    }
     return people, tokens
 
 
@@ -175,17 +216,31 @@ def _nodes(cluster: Cluster) -> list[Node]:
             )
         )
     for node in rows[:3]:
-        reports = tuple(DeviceReport(d.uuid, node.gpu_type.name, 16.0) for d in node.devices.order_by("uuid"))
-        open_session(node.pk, SessionRequest(node.machine_id, "boot-1", SECRET.format(node.name), devices=reports))
+        reports = tuple(
+            DeviceReport(d.uuid, node.gpu_type.name, 16.0) for d in node.devices.order_by("uuid")
+        )
+        open_session(
+            node.pk,
+            SessionRequest(node.machine_id, "boot-1", SECRET.format(node.name), devices=reports),
+        )
     Node.objects.filter(pk=rows[4].pk).update(last_seen_at=timezone.now())
     return rows
 
 
 def _profiled(cluster: Cluster, user: User) -> None:
     """A kind that was measured before, by its name."""
-    kind = kind_for(name="digits", runtime="process", image="", image_digest="", command=(), declared={})
+    kind = kind_for(
+        name="digits", runtime="process", image="", image_digest="", command=(), declared={}
+    )
     for (name, gpus), speed in {("V100", 1): 2.0, ("V100", 2): 3.5, ("T4", 1): 0.8}.items():
-        Profile.objects.create(kind=kind, gpu_type=a_gpu_type(name), gpus=gpus, steps_per_s=speed, source="measured", samples=3)
+        Profile.objects.create(
+            kind=kind,
+            gpu_type=a_gpu_type(name),
+            gpus=gpus,
+            steps_per_s=speed,
+            source="measured",
+            samples=3,
+        )
 
 
 def _submit(user: User, key: str | None = None, **fields: Any) -> Job:
@@ -199,14 +254,20 @@ def _submit(user: User, key: str | None = None, **fields: Any) -> Job:
 
 
 def _offered() -> list[Assignment]:
-    return list(Assignment.objects.filter(state="offered", node__epoch__gt=0).order_by("created_at"))
+    return list(
+        Assignment.objects.filter(state="offered", node__epoch__gt=0).order_by("created_at")
+    )
 
 
 def _take(assignment: Assignment) -> bool:
     node = Node.objects.get(pk=assignment.node_id)
     accept(node.pk, assignment.pk, Accept(epoch=node.epoch, fence=assignment.fence))
     for seq, state in enumerate((AssignmentState.PREPARING, AssignmentState.RUNNING), 1):
-        report_state(node.pk, assignment.pk, StateReport(node.epoch, assignment.fence, seq, state, timezone.now().timestamp()))
+        report_state(
+            node.pk,
+            assignment.pk,
+            StateReport(node.epoch, assignment.fence, seq, state, timezone.now().timestamp()),
+        )
     return True
 
 
@@ -216,29 +277,65 @@ def _reports(running: list[Assignment]) -> None:
         node = Node.objects.get(pk=assignment.node_id)
         progress = tuple(
             ProgressSample(
-                now_s + i, "start" if i == 0 else "checkpoint" if i == 8 else "progress", 5 * i, 5 * i, 2.5 * i, 2.0, 1.0 / (i + 1)
+                now_s + i,
+                "start" if i == 0 else "checkpoint" if i == 8 else "progress",
+                5 * i,
+                5 * i,
+                2.5 * i,
+                2.0,
+                1.0 / (i + 1),
             )
             for i in range(9)
         )
         usage = tuple(UsageSample(now_s + i, 0.9, 1.5, 0.8, 180.0, "modelled") for i in range(5))
-        record_metrics(node, assignment.pk, MetricsBatch(node.epoch, assignment.fence, 1, progress, usage))
+        record_metrics(
+            node, assignment.pk, MetricsBatch(node.epoch, assignment.fence, 1, progress, usage)
+        )
         text = b"".join(b"epoch %d loss %.3f\n" % (i, 1 / (i + 1)) for i in range(9))
         append_log(
-            node, assignment.pk, "stdout", 0, node.epoch, assignment.fence, gzip.compress(text), hashlib.sha256(text).hexdigest()
+            node,
+            assignment.pk,
+            "stdout",
+            0,
+            node.epoch,
+            assignment.fence,
+            gzip.compress(text),
+            hashlib.sha256(text).hexdigest(),
         )
     for node in Node.objects.filter(epoch__gt=0):
-        held = tuple(KnownAssignment(str(a.pk), a.fence, AssignmentState.RUNNING) for a in running if a.node_id == node.pk)
+        held = tuple(
+            KnownAssignment(str(a.pk), a.fence, AssignmentState.RUNNING)
+            for a in running
+            if a.node_id == node.pk
+        )
         samples = tuple(DeviceSample(d.uuid, True, 0.8, 4.0, 150.0) for d in node.devices.all())
-        heartbeat(node.pk, Heartbeat(node.epoch, node.heartbeat_seq + 1, now_s, devices=samples, assignments=held))
+        heartbeat(
+            node.pk,
+            Heartbeat(node.epoch, node.heartbeat_seq + 1, now_s, devices=samples, assignments=held),
+        )
 
 
-def _end(assignment: Assignment, state: AssignmentState, reason_class: ReasonClass | None = None, **values: Any) -> None:
+def _end(
+    assignment: Assignment,
+    state: AssignmentState,
+    reason_class: ReasonClass | None = None,
+    **values: Any,
+) -> None:
     node = Node.objects.get(pk=assignment.node_id)
     at_s = timezone.now().timestamp()
     report_state(
         node.pk,
         assignment.pk,
-        StateReport(node.epoch, assignment.fence, 9, state, at_s, steps=300, reason_class=reason_class, **values),
+        StateReport(
+            node.epoch,
+            assignment.fence,
+            9,
+            state,
+            at_s,
+            steps=300,
+            reason_class=reason_class,
+            **values,
+        ),
     )
 
 
@@ -248,7 +345,9 @@ def _make_states(cluster: Cluster, failing: Job, ada: User) -> None:
     if failing.state == "starting":
         assignment = Assignment.objects.get(job=failing, state="offered")
         _take(assignment)
-        _end(assignment, AssignmentState.FAILED, ReasonClass.USER, exit_code=2, reason="no such file")
+        _end(
+            assignment, AssignmentState.FAILED, ReasonClass.USER, exit_code=2, reason="no such file"
+        )
     else:
         move_job(failing, JobMove.FAIL, failure_reason="no such file", completed_at=timezone.now())
     live = list(Job.objects.filter(state="running").order_by("submitted_at"))
@@ -272,21 +371,37 @@ def _others(cluster: Cluster, olga: User) -> None:
     session["_auth_user_id"] = str(olga.pk)
     session.create()
     every, _ = IntervalSchedule.objects.get_or_create(every=1, period="hours")
-    PeriodicTask.objects.get_or_create(name="kept", interval=every, task="controlplane.tasks.reconcile", enabled=False)
+    PeriodicTask.objects.get_or_create(
+        name="kept", interval=every, task="controlplane.tasks.reconcile", enabled=False
+    )
 
 
 def expectations(facts: dict[str, Any]) -> dict[str, Any]:
     """Counts of every table, and the contents a migration must not change."""
     counts = {model._meta.label: model._default_manager.count() for model in apps.get_models()}
     jobs = {
-        str(job.pk): [job.name, job.state, job.team.name, job.user.get_username(), job.fence, job.steps_done, job.checkpoint_steps]
+        str(job.pk): [
+            job.name,
+            job.state,
+            job.team.name,
+            job.user.get_username(),
+            job.fence,
+            job.steps_done,
+            job.checkpoint_steps,
+        ]
         for job in Job.objects.select_related("team", "user")
     }
     rounds = {
-        f"{r.cluster.name}:{r.number}": [r.status, r.snapshot_sha256, r.plan_sha256, r.objective] for r in Round.objects.all()
+        f"{r.cluster.name}:{r.number}": [r.status, r.snapshot_sha256, r.plan_sha256, r.objective]
+        for r in Round.objects.all()
     }
-    nodes = {n.name: [n.state, n.role, n.epoch, NODE_TOKEN.format(n.name), n.gpu_type.name] for n in Node.objects.all()}
-    assignments = {str(a.pk): [a.state, a.fence, str(a.energy_cost)] for a in Assignment.objects.all()}
+    nodes = {
+        n.name: [n.state, n.role, n.epoch, NODE_TOKEN.format(n.name), n.gpu_type.name]
+        for n in Node.objects.all()
+    }
+    assignments = {
+        str(a.pk): [a.state, a.fence, str(a.energy_cost)] for a in Assignment.objects.all()
+    }
     return {
         **facts,
         "version": "0.1.0",

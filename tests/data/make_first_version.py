@@ -1,10 +1,12 @@
 """Make the kept database of the first version: run it in a checkout of that version, see README.md.
 
-    python tests/data/make_first_version.py FOLDER      (SQLite, or the PostgreSQL database that DATABASE_URL names)
+    python tests/data/make_first_version.py FOLDER      (SQLite, or the PostgreSQL database that
+    DATABASE_URL names)
 
-It migrates an empty database, lives through a small history with the version's own code, so that every table of the house has rows,
-and writes into FOLDER the database (first-version.sqlite3.gz or first-version.sql.gz) and what a reader has to find in it
-(first-version.json or first-version-postgres.json).
+It migrates an empty database, lives through a small history with the version's own code, so that
+every table of the house has rows, and writes into FOLDER the database (first-version.sqlite3.gz or
+first-version.sql.gz) and what a reader has to find in it (first-version.json or
+first-version-postgres.json).
 """
 
 from __future__ import annotations
@@ -45,9 +47,13 @@ def main(folder: Path) -> None:
     name = "first-version-postgres.json" if postgres else "first-version.json"
     (folder / name).write_text(json.dumps(expected, indent=1, default=str) + "\n")
     if postgres:
-        (folder / "first-version.sql.gz").write_bytes(gzip.compress(_dumped(os.environ["DATABASE_URL"]), 9, mtime=0))
+        (folder / "first-version.sql.gz").write_bytes(
+            gzip.compress(_dumped(os.environ["DATABASE_URL"]), 9, mtime=0)
+        )
     else:
-        (folder / "first-version.sqlite3.gz").write_bytes(gzip.compress(_copied(database), 9, mtime=0))
+        (folder / "first-version.sqlite3.gz").write_bytes(
+            gzip.compress(_copied(database), 9, mtime=0)
+        )
 
 
 def _dumped(url: str) -> bytes:

@@ -1,4 +1,6 @@
-"""docker-compose.yml, really: up with TLS, an agent enrolled, jobs run, parts scaled and restarted, down again."""
+"""docker-compose.yml, really: up with TLS, an agent enrolled, jobs run, parts scaled and restarted,
+down again.
+"""
 
 from __future__ import annotations
 
@@ -27,10 +29,18 @@ pytestmark = [pytest.mark.slow, pytest.mark.docker, pytest.mark.timeout(1500)]
 ROOT = Path(__file__).parents[2]
 PATIENCE_S = 240.0
 PROJECT = f"loadmaster-test-{os.getpid()}"
-FILES = ("docker-compose.yml", "deploy/nginx.conf", "deploy/make-env", "deploy/make-certificate", "deploy/env.example")
+FILES = (
+    "docker-compose.yml",
+    "deploy/nginx.conf",
+    "deploy/make-env",
+    "deploy/make-certificate",
+    "deploy/env.example",
+)
 IMAGES = {
     "LOADMASTER_IMAGE": "loadmaster-test",
-    **{f"LOADMASTER_{name}_IMAGE": "loadmaster-stand-in" for name in ("POSTGRES", "REDIS", "NGINX")},
+    **{
+        f"LOADMASTER_{name}_IMAGE": "loadmaster-stand-in" for name in ("POSTGRES", "REDIS", "NGINX")
+    },
 }
 
 
@@ -54,9 +64,12 @@ class Site:
         """Run docker-compose in the folder; what it printed."""
         done = subprocess.run(
             ["docker-compose", "--project-name", PROJECT, *words],
-            cwd=self.folder, env={**os.environ, **IMAGES}, capture_output=True, text=True, timeout=600, check=False,
+            cwd=self.folder, env={**os.environ, **IMAGES}, capture_output=True, text=True,
+            timeout=600, check=False,
         )  # fmt: skip
-        assert not check or done.returncode == 0, f"{words}: {done.stdout[-2000:]}{done.stderr[-4000:]}"
+        assert not check or done.returncode == 0, (
+            f"{words}: {done.stdout[-2000:]}{done.stderr[-4000:]}"
+        )
         return done.stdout + done.stderr
 
     def manage(self, *words: str) -> str:
@@ -71,11 +84,23 @@ class Site:
     def healthy(self, **counts: int) -> bool:
         """Whether so many containers of each service are healthy."""
         listed = subprocess.check_output(
-            ["docker", "ps", "--filter", f"label=com.docker.compose.project={PROJECT}", "--format", "{{json .}}"], text=True
+            [
+                "docker",
+                "ps",
+                "--filter",
+                f"label=com.docker.compose.project={PROJECT}",
+                "--format",
+                "{{json .}}",
+            ],
+            text=True,
         )
         rows = [json.loads(line) for line in listed.splitlines()]
         seen = {
-            name: sum(f"service={name}," in row["Labels"] + "," and "(healthy)" in row["Status"] for row in rows) for name in counts
+            name: sum(
+                f"service={name}," in row["Labels"] + "," and "(healthy)" in row["Status"]
+                for row in rows
+            )
+            for name in counts
         }
         return seen == counts
 
@@ -84,7 +109,9 @@ def until(what: str, seen: Callable[[], bool], site: Site) -> None:
     ends = time.monotonic() + PATIENCE_S
     while not seen():
         if time.monotonic() > ends:
-            pytest.fail(f"no {what}:\n{site.compose('ps', check=False)}\n{site.compose('logs', '--tail=25', check=False)}")
+            pytest.fail(
+                f"no {what}:\n{site.compose('ps', check=False)}\n{site.compose('logs', '--tail=25', check=False)}"
+            )
         time.sleep(0.5)
 
 
@@ -104,7 +131,9 @@ def answers(site: Site) -> bool:
 
 @pytest.fixture(scope="module")
 def site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
-    """The folder as an operator has it after the two commands of the guide; everything is taken down and removed at the end."""
+    """The folder as an operator has it after the two commands of the guide; everything is taken
+    down and removed at the end.
+    """
     subprocess.run([ROOT / "tests" / "deploy" / "images", sys.executable], check=True, timeout=1400)
     folder = tmp_path_factory.mktemp("site")
     for name in FILES:
@@ -117,7 +146,12 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
         env.write(
             f"LOADMASTER_HTTPS_PORT={https}\nLOADMASTER_HTTP_PORT={http}\nWEB_CONCURRENCY=1\nLOADMASTER_WORKER_CONCURRENCY=1\n"
         )
-    site = Site(folder, https, http, tls=ssl.create_default_context(cafile=folder / "deploy" / "certificates" / "ca.crt"))
+    site = Site(
+        folder,
+        https,
+        http,
+        tls=ssl.create_default_context(cafile=folder / "deploy" / "certificates" / "ca.crt"),
+    )
     try:
         site.compose("up", "--detach", "--no-build")
         until("answer by TLS", lambda: answers(site), site)
@@ -132,7 +166,9 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
 
 
 def begin(site: Site) -> loadmaster.Client:
-    """Make the operator, log in, enrol an agent that checks the certificate; the operator's client."""
+    """Make the operator, log in, enrol an agent that checks the certificate; the operator's
+    client.
+    """
     said = site.manage("bootstrap")
     password = re.search(r"admin / (\S+)", said)
     assert password is not None, said
@@ -140,26 +176,44 @@ def begin(site: Site) -> loadmaster.Client:
     site.client.login("admin", password[1])
     token = site.client.enrolment_token("local")
     (site.folder / "gpus.yaml").write_text(
-        yaml.safe_dump({"gpu_type": "V100", "count": 2, "memory_gb": 16.0, "step_s": {"default": {1: 0.1}}})
+        yaml.safe_dump(
+            {"gpu_type": "V100", "count": 2, "memory_gb": 16.0, "step_s": {"default": {1: 0.1}}}
+        )
     )
     environment = {
-        **os.environ, "PYTHONPATH": str(ROOT), "LOADMASTER_SERVER": site.url, "LOADMASTER_TOKEN": token,
-        "LOADMASTER_CA": str(site.folder / "deploy" / "certificates" / "ca.crt"), "LOADMASTER_NODE_NAME": "first",
-        "LOADMASTER_STATE_DIR": str(site.folder / "agent"), "LOADMASTER_EMULATE": str(site.folder / "gpus.yaml"),
+        **os.environ, "PYTHONPATH": str(ROOT), "LOADMASTER_SERVER": site.url,
+        "LOADMASTER_TOKEN": token,
+        "LOADMASTER_CA": str(site.folder / "deploy" / "certificates" / "ca.crt"),
+        "LOADMASTER_NODE_NAME": "first",
+        "LOADMASTER_STATE_DIR": str(site.folder / "agent"),
+        "LOADMASTER_EMULATE": str(site.folder / "gpus.yaml"),
     }  # fmt: skip
     with (site.folder / "agent.log").open("wb") as log:
         command = [sys.executable, "-m", "loadmaster.agent", "--stop-jobs-on-exit"]
-        site.agent = subprocess.Popen(command, env=environment, cwd=site.folder, stdout=log, stderr=log)
+        site.agent = subprocess.Popen(
+            command, env=environment, cwd=site.folder, stdout=log, stderr=log
+        )
     client = site.client
     until("node", lambda: [node.state for node in client.nodes()] == ["ready"], site)
     return client
 
 
 def runs_a_job(site: Site, client: loadmaster.Client, steps: int = 10) -> None:
-    """Submit a job and see it through; the house may be shaken meanwhile, so that single questions may fail."""
-    code = "import loadmaster.training as t\nfor _ in t.steps(range(10**6), save=lambda p: p.touch(), load=lambda p: None): pass"
+    """Submit a job and see it through; the house may be shaken meanwhile, so that single questions
+    may fail.
+    """
+    code = (
+        "import loadmaster.training as t\nfor _ in t.steps(range(10**6), save=lambda p: p.touch(),"
+        " load=lambda p: None): pass"
+    )
     submitted = client.submit(
-        name="small", kind="small", command=[sys.executable, "-c", code], steps=steps, walltime=600, cores=0.1, memory_gb=0.1
+        name="small",
+        kind="small",
+        command=[sys.executable, "-c", code],
+        steps=steps,
+        walltime=600,
+        cores=0.1,
+        memory_gb=0.1,
     )
 
     def over() -> bool:
@@ -177,7 +231,14 @@ def test_compose_refuses_to_start_without_secrets(tmp_path: Path) -> None:
     shutil.copy(ROOT / "docker-compose.yml", tmp_path)
     shutil.copy(ROOT / "deploy" / "env.example", tmp_path / ".env")
     bare = {name: value for name, value in os.environ.items() if not name.startswith("LOADMASTER_")}
-    done = subprocess.run(["docker-compose", "config"], cwd=tmp_path, env=bare, capture_output=True, text=True, check=False)
+    done = subprocess.run(
+        ["docker-compose", "config"],
+        cwd=tmp_path,
+        env=bare,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
     assert done.returncode != 0
     assert "must be set in .env - deploy/make-env HOST writes one" in done.stderr
 
@@ -194,7 +255,9 @@ def test_the_proxy_ends_tls_and_keeps_metrics_inside(site: Site) -> None:
     assert site.get("/healthz", Host="stranger.example").status_code == 400
     with pytest.raises(httpx.ConnectError, match="certificate"):
         httpx.get(site.url)
-    large = httpx.post(site.url + "/api/v1/tokens/", content=b"x" * 9_000_000, verify=site.tls, timeout=60)
+    large = httpx.post(
+        site.url + "/api/v1/tokens/", content=b"x" * 9_000_000, verify=site.tls, timeout=60
+    )
     assert large.status_code == 413
 
 
@@ -207,7 +270,11 @@ def test_jobs_run_and_go_on_while_parts_are_scaled_and_restarted(site: Site) -> 
     client = begin(site)
     runs_a_job(site, client)
     site.compose("up", "--detach", "--no-build", "--scale", "web=2", "--scale", "worker=2")
-    until("two webs and workers, all healthy", lambda: site.healthy(web=2, worker=2, beat=1, postgres=1, redis=1), site)
+    until(
+        "two webs and workers, all healthy",
+        lambda: site.healthy(web=2, worker=2, beat=1, postgres=1, redis=1),
+        site,
+    )
     runs_a_job(site, client)
     for part in ("beat", "worker", "redis", "postgres", "web", "proxy"):
         site.compose("restart", "--timeout", "30", part)
@@ -217,13 +284,19 @@ def test_jobs_run_and_go_on_while_parts_are_scaled_and_restarted(site: Site) -> 
 
 
 def test_who_calls_is_the_proxys_word_and_not_the_callers(site: Site) -> None:
-    """Ten wrong passwords under ten invented addresses are ten from one caller, who is then shut out."""
+    """Ten wrong passwords under ten invented addresses are ten from one caller, who is then shut
+    out.
+    """
     for number in range(12):
         httpx.post(
-            site.url + "/api/v1/tokens/", json={"username": "nobody", "password": "wrong"}, verify=site.tls, timeout=60,
+            site.url + "/api/v1/tokens/", json={"username": "nobody", "password": "wrong"},
+            verify=site.tls, timeout=60,
             headers={"X-Forwarded-For": f"192.0.2.{number}", "Forwarded": f"for=192.0.2.{number}"},
         )  # fmt: skip
-    code = "from axes.models import AccessAttempt as A; print('seen', *A.objects.values_list('ip_address', flat=True).distinct())"
+    code = (
+        "from axes.models import AccessAttempt as A; print('seen',"
+        " *A.objects.values_list('ip_address', flat=True).distinct())"
+    )
     seen = site.manage("shell", "--command", code)
     assert re.search(r"^seen \d+\.\d+\.\d+\.\d+$", seen, re.MULTILINE), seen
     assert "192.0.2." not in seen

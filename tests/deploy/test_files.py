@@ -1,4 +1,6 @@
-"""What is handed to operators holds: units, examples without secrets, scripts that refuse, one entrypoint, a wheel for nodes."""
+"""What is handed to operators holds: units, examples without secrets, scripts that refuse, one
+entrypoint, a wheel for nodes.
+"""
 
 from __future__ import annotations
 
@@ -33,8 +35,20 @@ def unit(path: Path) -> configparser.RawConfigParser:
 
 def run(*command: object, cwd: Path = ROOT, **env: str) -> subprocess.CompletedProcess[str]:
     """Run a script; never raises."""
-    given = {name: value for name, value in os.environ.items() if name == "PATH" or name.startswith("PIP_")} | env
-    return subprocess.run(list(map(str, command)), cwd=cwd, env=given, capture_output=True, text=True, timeout=120, check=False)
+    given = {
+        name: value
+        for name, value in os.environ.items()
+        if name == "PATH" or name.startswith("PIP_")
+    } | env
+    return subprocess.run(
+        list(map(str, command)),
+        cwd=cwd,
+        env=given,
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+    )
 
 
 @pytest.mark.parametrize("path", UNITS, ids=lambda p: p.name)
@@ -53,7 +67,11 @@ def test_units_start_what_exists_and_lock_down_what_they_can(path: Path) -> None
 
 def test_an_agents_jobs_outlive_its_service() -> None:
     service = unit(DEPLOY / "loadmaster-agent.service")["Service"]
-    assert (service["KillMode"], service["OOMPolicy"], service["Restart"]) == ("process", "continue", "always")
+    assert (service["KillMode"], service["OOMPolicy"], service["Restart"]) == (
+        "process",
+        "continue",
+        "always",
+    )
     assert not {"PrivateTmp", "PrivateDevices", "MemoryDenyWriteExecute"} & set(service)
 
 
@@ -61,11 +79,22 @@ def test_an_agents_jobs_outlive_its_service() -> None:
 @pytest.mark.parametrize("path", UNITS, ids=lambda p: p.name)
 def test_systemd_finds_nothing_wrong_with_the_units(path: Path, tmp_path: Path) -> None:
     for other in UNITS:
-        (tmp_path / other.name).write_text(re.sub(r"(ExecStart=|WorkingDirectory=)/\S+", _stand_in, other.read_text()))
+        (tmp_path / other.name).write_text(
+            re.sub(r"(ExecStart=|WorkingDirectory=)/\S+", _stand_in, other.read_text())
+        )
     name = path.name.replace("@.", "@1.")
-    done = run("systemd-analyze", "verify", "--recursive-errors=no", "--man=no", tmp_path / name, SYSTEMD_UNIT_PATH=f"{tmp_path}:")
+    done = run(
+        "systemd-analyze",
+        "verify",
+        "--recursive-errors=no",
+        "--man=no",
+        tmp_path / name,
+        SYSTEMD_UNIT_PATH=f"{tmp_path}:",
+    )
     assert done.returncode == 0, done.stderr
-    assert not [line for line in done.stderr.splitlines() if str(tmp_path) in line or "loadmaster" in line], done.stderr
+    assert not [
+        line for line in done.stderr.splitlines() if str(tmp_path) in line or "loadmaster" in line
+    ], done.stderr
 
 
 def _stand_in(found: re.Match[str]) -> str:
@@ -76,11 +105,19 @@ def _stand_in(found: re.Match[str]) -> str:
 def test_examples_of_environments_hold_no_secret(name: str) -> None:
     values = dict(re.findall(r"^(\w+)=(.*)$", (DEPLOY / name).read_text(), re.MULTILINE))
     assert values
-    secret = ("SECRET_KEY", "LOADMASTER_SECRETS_KEY", "POSTGRES_PASSWORD", "DATABASE_URL", "LOADMASTER_TOKEN")
+    secret = (
+        "SECRET_KEY",
+        "LOADMASTER_SECRETS_KEY",
+        "POSTGRES_PASSWORD",
+        "DATABASE_URL",
+        "LOADMASTER_TOKEN",
+    )
     assert {key: value for key, value in values.items() if key in secret and value} == {}
 
 
-def test_make_env_writes_fresh_secrets_that_only_its_owner_reads_and_never_overwrites_them(tmp_path: Path) -> None:
+def test_make_env_writes_fresh_secrets_that_only_its_owner_reads_and_never_overwrites_them(
+    tmp_path: Path,
+) -> None:
     first, second = tmp_path / "one", tmp_path / "two"
     assert run(DEPLOY / "make-env", "loadmaster.example", first).returncode == 0
     assert run(DEPLOY / "make-env", "loadmaster.example", second).returncode == 0
@@ -88,9 +125,9 @@ def test_make_env_writes_fresh_secrets_that_only_its_owner_reads_and_never_overw
     assert first.stat().st_mode & 0o777 == 0o600
     assert len(values["SECRET_KEY"]) >= 50
     Fernet(values["LOADMASTER_SECRETS_KEY"])
-    assert not set(values.values()) & set(dict(re.findall(r"^(\w+)=(.*)$", second.read_text(), re.MULTILINE)).values()) - {
-        "loadmaster.example"
-    }
+    assert not set(values.values()) & set(
+        dict(re.findall(r"^(\w+)=(.*)$", second.read_text(), re.MULTILINE)).values()
+    ) - {"loadmaster.example"}
     before = first.read_text()
     again = run(DEPLOY / "make-env", "loadmaster.example", first)
     assert again.returncode != 0
@@ -113,7 +150,9 @@ def test_make_certificate_makes_one_that_strict_clients_accept(tmp_path: Path) -
     assert [str(address) for address in names.get_values_for_type(x509.IPAddress)] == ["192.0.2.7"]
     context = ssl.create_default_context(cafile=tmp_path / "ca.crt")
     context.load_cert_chain(tmp_path / "server.crt", tmp_path / "server.key")
-    strict = run("openssl", "verify", "-x509_strict", "-CAfile", tmp_path / "ca.crt", tmp_path / "server.crt")
+    strict = run(
+        "openssl", "verify", "-x509_strict", "-CAfile", tmp_path / "ca.crt", tmp_path / "server.crt"
+    )
     assert strict.returncode == 0, strict.stdout + strict.stderr
     assert (tmp_path / "server.key").stat().st_mode & 0o077 == 0
     assert run(DEPLOY / "make-certificate", "other.example", FOLDER=str(tmp_path)).returncode != 0
@@ -138,7 +177,9 @@ def test_compose_keeps_every_port_but_the_proxys_to_itself_and_waits_for_migrati
     services = yaml.safe_load((ROOT / "docker-compose.yml").read_text())["services"]
     assert [name for name, service in services.items() if "ports" in service] == ["proxy"]
     for name in ("web", "worker", "beat"):
-        assert services[name]["depends_on"]["migrate"] == {"condition": "service_completed_successfully"}
+        assert services[name]["depends_on"]["migrate"] == {
+            "condition": "service_completed_successfully"
+        }
         assert services[name]["read_only"] is True
         assert services[name]["cap_drop"] == ["ALL"]
     assert [name for name, service in services.items() if "container_name" in service] == []
@@ -146,20 +187,33 @@ def test_compose_keeps_every_port_but_the_proxys_to_itself_and_waits_for_migrati
 
 def test_compose_passes_on_every_setting_of_the_server_but_those_it_or_the_image_decides() -> None:
     decided = {
-        "LOADMASTER_CACHE_URL", "LOADMASTER_REDIS_CA", "LOADMASTER_METRICS_DIR", "LOADMASTER_DEBUG", "LOADMASTER_HOME",
+        "LOADMASTER_CACHE_URL", "LOADMASTER_REDIS_CA", "LOADMASTER_METRICS_DIR", "LOADMASTER_DEBUG",
+        "LOADMASTER_HOME",
         "VALKEY_SOCKET", "STATIC_ROOT", "NUMBA_CACHE_DIR", "LOADMASTER_SIMULATIONS_DIR",
     }  # fmt: skip
-    table = (ROOT / "docs" / "settings.md").read_text().split("## Server")[1].split("## Programs")[0]
-    documented = {name for row in re.findall(r"^\| (`.+?) \|", table, re.MULTILINE) for name in re.findall(r"`(\w+)`", row)}
-    passed_on = yaml.safe_load((ROOT / "docker-compose.yml").read_text())["services"]["web"]["environment"]
+    table = (
+        (ROOT / "docs" / "settings.md").read_text().split("## Server")[1].split("## Programs")[0]
+    )
+    documented = {
+        name
+        for row in re.findall(r"^\| (`.+?) \|", table, re.MULTILINE)
+        for name in re.findall(r"`(\w+)`", row)
+    }
+    passed_on = yaml.safe_load((ROOT / "docker-compose.yml").read_text())["services"]["web"][
+        "environment"
+    ]
     assert "LOADMASTER_ROUND_JOBS" in documented
     assert documented - set(passed_on) == decided
 
 
 def test_compose_says_the_same_defaults_as_the_settings() -> None:
-    passed_on = yaml.safe_load((ROOT / "docker-compose.yml").read_text())["services"]["web"]["environment"]
+    passed_on = yaml.safe_load((ROOT / "docker-compose.yml").read_text())["services"]["web"][
+        "environment"
+    ]
     said = {name: re.search(r":-([^}]*)\}", str(value)) for name, value in passed_on.items()}
-    kept = {f"LOADMASTER_KEEP_{name.upper()}_DAYS": days for name, days in settings.KEEP_DAYS.items()}
+    kept = {
+        f"LOADMASTER_KEEP_{name.upper()}_DAYS": days for name, days in settings.KEEP_DAYS.items()
+    }
     assert {name: float(found[1]) for name, found in said.items() if found and name in kept} == kept
     assert f":-{settings.ROUND_JOBS}}}" in passed_on["LOADMASTER_ROUND_JOBS"]
 
@@ -167,7 +221,11 @@ def test_compose_says_the_same_defaults_as_the_settings() -> None:
 def test_images_hold_neither_state_nor_secrets() -> None:
     kept = (ROOT / ".dockerignore").read_text().splitlines()
     assert kept[[line.startswith("#") for line in kept].index(False)] == "*"
-    assert not [line for line in kept if line.startswith("!") and re.search(r"env|certificates|tests|\.git|loadmaster/\.", line)]
+    assert not [
+        line
+        for line in kept
+        if line.startswith("!") and re.search(r"env|certificates|tests|\.git|loadmaster/\.", line)
+    ]
     assert not re.search(r"^ENV.*SECRET", (ROOT / "Dockerfile").read_text(), re.MULTILINE)
     assert re.search(r"^USER loadmaster$", (ROOT / "Dockerfile").read_text(), re.MULTILINE)
 
@@ -175,13 +233,29 @@ def test_images_hold_neither_state_nor_secrets() -> None:
 @pytest.mark.slow
 def test_a_wheel_holds_what_nodes_and_clients_need(tmp_path: Path) -> None:
     source = tmp_path / "source"
-    listed = subprocess.check_output(["git", "ls-files", "-z", "loadmaster", "policies", "pyproject.toml", "README.md"], cwd=ROOT)
+    listed = subprocess.check_output(
+        ["git", "ls-files", "-z", "loadmaster", "policies", "pyproject.toml", "README.md"], cwd=ROOT
+    )
     for name in listed.decode().split("\0")[:-1]:
         (source / name).parent.mkdir(parents=True, exist_ok=True)
         shutil.copy(ROOT / name, source / name)
-    done = run(sys.executable, "-m", "pip", "wheel", "--quiet", "--no-deps", "--wheel-dir", tmp_path, source)
+    done = run(
+        sys.executable,
+        "-m",
+        "pip",
+        "wheel",
+        "--quiet",
+        "--no-deps",
+        "--wheel-dir",
+        tmp_path,
+        source,
+    )
     assert done.returncode == 0, done.stderr
     names = set(zipfile.ZipFile(next(tmp_path.glob("*.whl"))).namelist())
     tracked = listed.decode().split("\0")
-    wanted = {name for name in tracked if name.startswith("loadmaster/") and name.endswith((".sh", ".json", ".py"))}
+    wanted = {
+        name
+        for name in tracked
+        if name.startswith("loadmaster/") and name.endswith((".sh", ".json", ".py"))
+    }
     assert wanted - names == set()

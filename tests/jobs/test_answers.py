@@ -47,8 +47,14 @@ def sent(row: object) -> dict[str, Any]:
 def test_a_body_is_what_the_serializer_says_of_the_stored_job(user: User) -> None:
     first = submitted(user, job_fields(name="first", kind="bert"))
     others = [
-        submitted(user, job_fields(name="second", dependencies=[str(first.job.pk)], due="+2h", deadline="+3h")),
-        submitted(user, job_fields(name="third", hold=True, gpus="1..8", environment={"A": "b"}, walltime="1h")),
+        submitted(
+            user,
+            job_fields(name="second", dependencies=[str(first.job.pk)], due="+2h", deadline="+3h"),
+        ),
+        submitted(
+            user,
+            job_fields(name="third", hold=True, gpus="1..8", environment={"A": "b"}, walltime="1h"),
+        ),
         submitted(user, job_fields(name="clone"), cloned_from=first.job),
     ]
     for one in (first, *others):

@@ -58,7 +58,12 @@ def test_a_job_is_submitted_and_shown(client: APIClient, node: Node) -> None:
     answer = client.post(JOBS, job_fields(gpus="1..2", due="+2h"), format="json")
     assert answer.status_code == 201
     shown = client.get(f"{JOBS}{answer.data['id']}/").data
-    assert (shown["name"], shown["cluster"], shown["team"], shown["user"]) == ("digits", "lab", "research", "ada")
+    assert (shown["name"], shown["cluster"], shown["team"], shown["user"]) == (
+        "digits",
+        "lab",
+        "research",
+        "ada",
+    )
     assert shown["progress"]["total_steps"] == 100
     assert shown["spec"]["gpus_max"] == 2
     assert shown["waiting"]["reason"]
@@ -80,7 +85,10 @@ def test_a_due_date_in_the_past_is_accepted_with_a_warning(client: APIClient, no
 
 
 def test_a_repeated_submission_is_answered_with_the_same_job(client: APIClient, node: Node) -> None:
-    first, again = (client.post(JOBS, job_fields(), format="json", headers={"Idempotency-Key": "k"}) for _ in range(2))
+    first, again = (
+        client.post(JOBS, job_fields(), format="json", headers={"Idempotency-Key": "k"})
+        for _ in range(2)
+    )
     assert (first.status_code, again.status_code) == (201, 200)
     assert first.data["id"] == again.data["id"]
     other = client.post(JOBS, job_fields(steps=5), format="json", headers={"Idempotency-Key": "k"})
@@ -88,7 +96,16 @@ def test_a_repeated_submission_is_answered_with_the_same_job(client: APIClient, 
 
 
 @pytest.mark.parametrize(
-    "body", [b"{", b"[1,", b"", b"nonsense", b'{"steps": NaN}', b"[" * 100_000, b'{"a": 1' + b"0" * 5000 + b"}"]
+    "body",
+    [
+        b"{",
+        b"[1,",
+        b"",
+        b"nonsense",
+        b'{"steps": NaN}',
+        b"[" * 100_000,
+        b'{"a": 1' + b"0" * 5000 + b"}",
+    ],
 )
 def test_malformed_json_is_400(client: APIClient, node: Node, body: bytes) -> None:
     answer = post(client, JOBS, body)
@@ -144,35 +161,53 @@ def test_an_unknown_address_is_a_404_in_json(client: APIClient) -> None:
     assert api().post("/api/v1/nothing/").status_code == 404
 
 
-def test_actions_answer_with_the_job_as_it_is_now(client: APIClient, user: User, cluster: Cluster) -> None:
+def test_actions_answer_with_the_job_as_it_is_now(
+    client: APIClient, user: User, cluster: Cluster
+) -> None:
     path = f"{JOBS}{of(user, cluster).pk}/"
-    states = [client.post(f"{path}{verb}/").data["state"] for verb in ("hold", "release", "cancel", "requeue")]
+    states = [
+        client.post(f"{path}{verb}/").data["state"]
+        for verb in ("hold", "release", "cancel", "requeue")
+    ]
     assert states == ["held", "queued", "cancelled", "queued"]
     events = client.get(f"{path}events/").data["results"]
     assert [e["event"] for e in events] == ["hold", "release", "cancelled", "requeue"]
     assert {e["actor"] for e in events} == {"ada"}
 
 
-def test_an_action_the_state_does_not_allow_is_409_in_words(client: APIClient, user: User, cluster: Cluster) -> None:
+def test_an_action_the_state_does_not_allow_is_409_in_words(
+    client: APIClient, user: User, cluster: Cluster
+) -> None:
     answer = client.post(f"{JOBS}{of(user, cluster).pk}/release/")
     assert answer.status_code == 409
-    assert answer.json()["error"] == {"code": "conflict", "detail": "the job is queued: it cannot be released"}
+    assert answer.json()["error"] == {
+        "code": "conflict",
+        "detail": "the job is queued: it cannot be released",
+    }
 
 
 def test_a_clone_takes_overrides(client: APIClient, user: User, node: Node) -> None:
     job = of(user, node.cluster, steps_per_epoch=100)
     answer = client.post(f"{JOBS}{job.pk}/clone/", {"name": "again"}, format="json")
-    assert (answer.status_code, answer.data["name"], answer.data["cloned_from"]) == (201, "again", job.pk)
+    assert (answer.status_code, answer.data["name"], answer.data["cloned_from"]) == (
+        201,
+        "again",
+        job.pk,
+    )
     assert client.post(f"{JOBS}{job.pk}/clone/", {"gpus": -1}, format="json").status_code == 400
     assert client.post(f"{JOBS}{job.pk}/clone/", [1], format="json").status_code == 400
 
 
-def test_a_list_shows_what_the_caller_may_see(client: APIClient, user: User, cluster: Cluster) -> None:
+def test_a_list_shows_what_the_caller_may_see(
+    client: APIClient, user: User, cluster: Cluster
+) -> None:
     mine = of(user, cluster)
     colleagues = a_job(cluster, team=user.teams.get())
     theirs = a_job(cluster)
     assert _ids(client.get(JOBS)) == {str(mine.pk), str(colleagues.pk)}
-    assert _ids(api(a_user(operator=True)).get(JOBS)) == {str(j.pk) for j in (mine, colleagues, theirs)}
+    assert _ids(api(a_user(operator=True)).get(JOBS)) == {
+        str(j.pk) for j in (mine, colleagues, theirs)
+    }
     assert _ids(api(a_user()).get(JOBS)) == set()
     assert api().get(JOBS).status_code == 401
 
@@ -180,12 +215,16 @@ def test_a_list_shows_what_the_caller_may_see(client: APIClient, user: User, clu
 @pytest.mark.parametrize(
     ("query", "found"),
     [
-        ("state=running", {"b"}), ("state=running&state=queued", {"a", "b"}), ("mine=true", {"a"}), ("mine=false", {"b", "c"}),
-        ("active=true", {"a", "b"}), ("active=false", {"c"}), ("search=B", {"b"}), ("team=research", {"a", "b", "c"}),
+        ("state=running", {"b"}), ("state=running&state=queued", {"a", "b"}), ("mine=true", {"a"}),
+        ("mine=false", {"b", "c"}),
+        ("active=true", {"a", "b"}), ("active=false", {"c"}), ("search=B", {"b"}),
+        ("team=research", {"a", "b", "c"}),
         ("team=rivals", set()), ("cluster=lab", {"a", "b", "c"}), ("cluster=x", set()),
     ],
 )  # fmt: skip
-def test_filters(client: APIClient, user: User, cluster: Cluster, query: str, found: set[str]) -> None:
+def test_filters(
+    client: APIClient, user: User, cluster: Cluster, query: str, found: set[str]
+) -> None:
     team = user.teams.get()
     of(user, cluster, name="a")
     a_job(cluster, team=team, name="b", state=JobState.RUNNING)
@@ -209,7 +248,12 @@ def test_a_page_costs_the_same_queries_whatever_it_holds(
 ) -> None:
     for _ in range(2):
         for _ in range(5):
-            job = of(user, node.cluster, waiting_code="no_capacity", waiting_detail={"nodes": [str(node.pk)]})
+            job = of(
+                user,
+                node.cluster,
+                waiting_code="no_capacity",
+                waiting_detail={"nodes": [str(node.pk)]},
+            )
             blocker = of(user, node.cluster)
             job.waiting_detail["jobs"] = [str(blocker.pk)]
             job.save()
@@ -220,30 +264,45 @@ def test_a_page_costs_the_same_queries_whatever_it_holds(
     assert any("on volta held by job-" in (row["waiting"] or {}).get("reason", "") for row in rows)
 
 
-def test_detail_costs_few_queries(client: APIClient, user: User, node: Node, django_assert_max_num_queries: Any) -> None:
+def test_detail_costs_few_queries(
+    client: APIClient, user: User, node: Node, django_assert_max_num_queries: Any
+) -> None:
     job = of(user, node.cluster, state=JobState.RUNNING)
     a_placement(job, node, gpus=2)
     with django_assert_max_num_queries(10):
         shown = client.get(f"{JOBS}{job.pk}/").data
-    assert [(p["node"], p["gpu_type"], p["gpus"], len(p["devices"])) for p in shown["placement"]] == [("volta", "V100", 2, 2)]
+    assert [
+        (p["node"], p["gpu_type"], p["gpus"], len(p["devices"])) for p in shown["placement"]
+    ] == [("volta", "V100", 2, 2)]
 
 
 def test_progress_tells_speed_and_when_it_ends(client: APIClient, user: User, node: Node) -> None:
-    job = of(user, node.cluster, state=JobState.RUNNING, steps_done=50, checkpoint_steps=40, last_loss=0.5)
+    job = of(
+        user,
+        node.cluster,
+        state=JobState.RUNNING,
+        steps_done=50,
+        checkpoint_steps=40,
+        last_loss=0.5,
+    )
     a_placement(job, node, steps_per_s=2.0)
     progress = client.get(f"{JOBS}{job.pk}/").data["progress"]
     assert (progress["fraction"], progress["steps_per_s"], progress["last_loss"]) == (0.5, 2.0, 0.5)
     assert progress["eta"] is not None
 
 
-def test_jobs_of_other_teams_in_the_way_are_not_named(client: APIClient, user: User, cluster: Cluster) -> None:
+def test_jobs_of_other_teams_in_the_way_are_not_named(
+    client: APIClient, user: User, cluster: Cluster
+) -> None:
     other = a_job(cluster, name="merger-plans")
     job = of(user, cluster, waiting_code="no_capacity", waiting_detail={"jobs": [str(other.pk)]})
     reason = client.get(f"{JOBS}{job.pk}/").data["waiting"]["reason"]
     assert reason == "All GPUs it could use are taken, held by a job of another team."
 
 
-def test_history_lists_assignments_with_what_they_cost(client: APIClient, user: User, node: Node) -> None:
+def test_history_lists_assignments_with_what_they_cost(
+    client: APIClient, user: User, node: Node
+) -> None:
     job = of(user, node.cluster)
     a_placement(job, node, AssignmentState.SUCCEEDED, ended_ago_s=5, energy_kwh=0.5)
     rows = client.get(f"{JOBS}{job.pk}/assignments/").data["results"]
@@ -263,9 +322,20 @@ def test_a_log_is_read_piece_by_piece(client: APIClient, user: User, node: Node)
 
 @pytest.mark.parametrize(
     "query",
-    ["stream=stdin", "cursor=x", "offset=abc", "limit=0", "limit=99999999999999999999999", "rank=-1", "offset=--1", "offset=٣x"],
+    [
+        "stream=stdin",
+        "cursor=x",
+        "offset=abc",
+        "limit=0",
+        "limit=99999999999999999999999",
+        "rank=-1",
+        "offset=--1",
+        "offset=٣x",
+    ],
 )
-def test_a_log_asked_for_wrongly_is_400_naming_the_parameter(client: APIClient, user: User, node: Node, query: str) -> None:
+def test_a_log_asked_for_wrongly_is_400_naming_the_parameter(
+    client: APIClient, user: User, node: Node, query: str
+) -> None:
     job = of(user, node.cluster)
     output(a_placement(job, node), b"x")
     answer = client.get(f"{JOBS}{job.pk}/logs/?{query}")
@@ -295,7 +365,9 @@ NASTY = [
 
 
 @pytest.mark.parametrize("field", FIELDS)
-def test_no_field_can_be_given_anything_that_breaks_the_server(client: APIClient, node: Node, field: str) -> None:
+def test_no_field_can_be_given_anything_that_breaks_the_server(
+    client: APIClient, node: Node, field: str
+) -> None:
     for value in [*NASTY, {"A": {"secret": "\ud800"}}, {"\ud800": "x"}]:
         answer = post(client, JOBS, json.dumps(job_fields(**{field: value})).encode())
         assert answer.status_code in (201, 400), (field, value, answer.content)
@@ -304,13 +376,24 @@ def test_no_field_can_be_given_anything_that_breaks_the_server(client: APIClient
 
 
 @pytest.mark.parametrize(
-    "query", ["search=%00", "team=%00", "cluster=%ff", "state=%00", "limit=x", "offset=-1", "limit=" + "9" * 30]
+    "query",
+    [
+        "search=%00",
+        "team=%00",
+        "cluster=%ff",
+        "state=%00",
+        "limit=x",
+        "offset=-1",
+        "limit=" + "9" * 30,
+    ],
 )
 def test_odd_filters_do_not_break_the_server(client: APIClient, query: str) -> None:
     assert client.get(f"{JOBS}?{query}").status_code in (200, 400)
 
 
-def test_numbers_of_a_page_beyond_all_bounds_are_cut(client: APIClient, user: User, cluster: Cluster) -> None:
+def test_numbers_of_a_page_beyond_all_bounds_are_cut(
+    client: APIClient, user: User, cluster: Cluster
+) -> None:
     of(user, cluster)
     assert len(client.get(f"{JOBS}?limit={10**20}").data["results"]) == 1
     assert client.get(f"{JOBS}?offset={10**20}").data["results"] == []

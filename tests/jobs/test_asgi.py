@@ -1,4 +1,6 @@
-"""The short way of submissions answers as the long one does, and leaves to it whatever is not plainly in order."""
+"""The short way of submissions answers as the long one does, and leaves to it whatever is not
+plainly in order.
+"""
 
 from __future__ import annotations
 
@@ -39,14 +41,19 @@ def user(node: Node) -> User:
 def take(user: User, *bodies: Any, token: str = "", key: str | None = None) -> list[Any]:
     """What a crowd answers to these bodies at once."""
     token = token or a_token(user)
-    return [None if a is None else json.loads(a.body) for a in Crowd().take_all([Letter(token, body, key) for body in bodies])]
+    return [
+        None if a is None else json.loads(a.body)
+        for a in Crowd().take_all([Letter(token, body, key) for body in bodies])
+    ]
 
 
 def test_the_answer_is_the_long_ways(user: User, node: Node) -> None:
     (short,) = take(user, job_fields(name="digits", gpus="1..8"))
     long = api(user).post(PATH, job_fields(name="digits", gpus="1..8"), format="json").json()
     other = {"id", "submitted_at"}
-    assert {k: v for k, v in short.items() if k not in other} == {k: v for k, v in long.items() if k not in other}
+    assert {k: v for k, v in short.items() if k not in other} == {
+        k: v for k, v in long.items() if k not in other
+    }
     assert short["warnings"]
     shown = api(user).get(f"{PATH}{short['id']}/").json()
     assert {k: v for k, v in short.items() if k != "warnings"} == shown
@@ -65,7 +72,9 @@ def test_a_known_key_goes_the_long_way(user: User, node: Node) -> None:
     assert Job.objects.count() == 1
 
 
-def test_tokens_of_nobody_of_the_past_and_of_the_inactive_go_the_long_way(user: User, node: Node) -> None:
+def test_tokens_of_nobody_of_the_past_and_of_the_inactive_go_the_long_way(
+    user: User, node: Node
+) -> None:
     expired = get_token_model().objects.create(user, expiry=timedelta(seconds=-1))[1]
     gone = a_user("bob", team=a_team("other"))
     inactive = a_token(gone)
@@ -87,22 +96,33 @@ def test_a_batch_asks_no_more_of_the_database_for_more_people(user: User, node: 
     people = [a_user(f"user-{i}", team=a_team(f"team-{i}")) for i in range(6)]
     Crowd().take_all([Letter(a_token(operator), job_fields(kind="bert", team="vision"), None)])
     for few in ([user, operator], [user, operator, *people]):
-        letters = [Letter(a_token(u), job_fields(kind="bert", team=None if u != operator else "vision"), None) for u in few]
+        letters = [
+            Letter(
+                a_token(u), job_fields(kind="bert", team=None if u != operator else "vision"), None
+            )
+            for u in few
+        ]
         with CaptureQueriesContext(connection) as queries:
             assert None not in Crowd().take_all(letters)
         counts.append(len(queries))
     assert counts[0] == counts[1]
-    assert set(Job.objects.filter(user=people[3]).values_list("team__name", flat=True)) == {"team-3"}
+    assert set(Job.objects.filter(user=people[3]).values_list("team__name", flat=True)) == {
+        "team-3"
+    }
 
 
 def test_who_is_in_no_team_and_who_names_anothers_go_the_long_way(user: User, node: Node) -> None:
     stranger, _ = a_user("eve"), a_team("other")
-    letters = [Letter(a_token(u), job_fields(team=t), None) for u, t in ((stranger, None), (stranger, "vision"), (user, "other"))]
+    letters = [
+        Letter(a_token(u), job_fields(team=t), None)
+        for u, t in ((stranger, None), (stranger, "vision"), (user, "other"))
+    ]
     assert Crowd().take_all(letters) == [None, None, None]
     assert not Job.objects.exists()
 
 
-# -- the head of a request ------------------------------------------------------------------------------------------------------
+# -- the head of a request
+# ------------------------------------------------------------------------------------------------------
 
 
 class Answering(Crowd):
@@ -138,13 +158,21 @@ def ask(
     crowd: Crowd | None = None,
     head: Mapping[str, str] | None = None,
 ) -> tuple[int, bytes, bytes]:
-    """(status, answer, the body Django was given) of a request with these headers over the usual ones; "" leaves one out."""
+    """(status, answer, the body Django was given) of a request with these headers over the usual
+    ones; "" leaves one out.
+    """
     usual = {
-        "host": "localhost", "authorization": f"Bearer {'0' * 64}", "content-type": "application/json",
+        "host": "localhost", "authorization": f"Bearer {'0' * 64}",
+        "content-type": "application/json",
         "content-length": str(len(body)),
     }  # fmt: skip
     named = {**usual, **(head or {})}
-    scope = {"type": "http", "method": method, "path": path, "headers": [(k.encode(), v.encode()) for k, v in named.items() if v]}
+    scope = {
+        "type": "http",
+        "method": method,
+        "path": path,
+        "headers": [(k.encode(), v.encode()) for k, v in named.items() if v],
+    }
     sent: list[Mapping[str, Any]] = []
     passed: list[bytes] = []
 
@@ -171,8 +199,10 @@ def test_a_request_in_order_is_answered_the_short_way() -> None:
 @pytest.mark.parametrize(
     "headers",
     [
-        {"authorization": ""}, {"authorization": "Bearer short"}, {"authorization": "Basic eDp5"}, {"content-type": "text/plain"},
-        {"content-length": ""}, {"content-length": "9999999"}, {"host": "elsewhere.example"}, {"host": ""}, {"cookie": "a=b"},
+        {"authorization": ""}, {"authorization": "Bearer short"}, {"authorization": "Basic eDp5"},
+        {"content-type": "text/plain"},
+        {"content-length": ""}, {"content-length": "9999999"}, {"host": "elsewhere.example"},
+        {"host": ""}, {"cookie": "a=b"},
         {"transfer-encoding": "chunked"}, {"accept": "text/html"}, {"x-anything": "else"},
     ],
 )  # fmt: skip
@@ -191,10 +221,16 @@ def test_other_requests_are_django_s(path: str, method: str) -> None:
 
 
 def test_on_a_full_disk_the_long_way_says_so() -> None:
-    assert ask(b'{"name": "x"}', crowd=Failing(OperationalError("database or disk is full"))) == (299, b"long", b'{"name": "x"}')
+    assert ask(b'{"name": "x"}', crowd=Failing(OperationalError("database or disk is full"))) == (
+        299,
+        b"long",
+        b'{"name": "x"}',
+    )
 
 
-@pytest.mark.parametrize(("error", "code"), [(OperationalError("gone"), "database"), (OverloadedError(), "overloaded")])
+@pytest.mark.parametrize(
+    ("error", "code"), [(OperationalError("gone"), "database"), (OverloadedError(), "overloaded")]
+)
 def test_what_may_have_been_committed_is_not_written_once_more(error: Exception, code: str) -> None:
     status, answer, passed = ask(b'{"name": "x"}', crowd=Failing(error))
     assert (status, json.loads(answer)["error"]["code"], passed) == (503, code, b"")

@@ -16,26 +16,40 @@ from jobs.fields import FieldError
 NOW = datetime(2030, 1, 15, 12, tzinfo=UTC)
 anything = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats() | st.text(),
-    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=5), inner, max_size=3),
+    lambda inner: (
+        st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=5), inner, max_size=3)
+    ),
     max_leaves=5,
 )
 
 
 @pytest.mark.parametrize(
-    ("text", "seconds"), [("90s", 90), ("15m", 900), ("1h30m", 5400), ("2d", 172_800), ("1.5h", 5400), (60, 60), ("1h 5s", 3605)]
+    ("text", "seconds"),
+    [
+        ("90s", 90),
+        ("15m", 900),
+        ("1h30m", 5400),
+        ("2d", 172_800),
+        ("1.5h", 5400),
+        (60, 60),
+        ("1h 5s", 3605),
+    ],
 )
 def test_a_duration_is_seconds_or_units(text: object, seconds: float) -> None:
     assert fields.duration_s(text) == seconds
 
 
-@pytest.mark.parametrize("text", ["", "h", "5", "soon", "-5m", 0, -1, float("nan"), float("inf"), True, "99999999d", [1]])
+@pytest.mark.parametrize(
+    "text", ["", "h", "5", "soon", "-5m", 0, -1, float("nan"), float("inf"), True, "99999999d", [1]]
+)
 def test_what_is_no_duration_is_refused(text: object) -> None:
     with pytest.raises(FieldError):
         fields.duration_s(text)
 
 
 @pytest.mark.parametrize(
-    ("given_", "range_"), [(2, (2, 2)), ("3", (3, 3)), ("1..4", (1, 4)), ("1-4", (1, 4)), (" 1 .. 4 ", (1, 4))]
+    ("given_", "range_"),
+    [(2, (2, 2)), ("3", (3, 3)), ("1..4", (1, 4)), ("1-4", (1, 4)), (" 1 .. 4 ", (1, 4))],
 )
 def test_gpus_are_a_number_or_a_range(given_: object, range_: tuple[int, int]) -> None:
     assert fields.gpu_range(given_, most=16) == range_
@@ -50,14 +64,18 @@ def test_what_is_no_number_of_gpus_is_refused(wrong: object) -> None:
 def test_a_time_without_offset_is_read_in_the_clusters_zone() -> None:
     rome = fields.moment("2030-01-15T18:00", now=NOW, zone=ZoneInfo("Europe/Rome"))
     assert rome == datetime(2030, 1, 15, 17, tzinfo=UTC)
-    assert fields.moment("2030-01-15T18:00Z", now=NOW, zone=ZoneInfo("Europe/Rome")) == datetime(2030, 1, 15, 18, tzinfo=UTC)
+    assert fields.moment("2030-01-15T18:00Z", now=NOW, zone=ZoneInfo("Europe/Rome")) == datetime(
+        2030, 1, 15, 18, tzinfo=UTC
+    )
 
 
 def test_a_time_may_count_from_now() -> None:
     assert fields.moment("+2h", now=NOW, zone=UTC) == datetime(2030, 1, 15, 14, tzinfo=UTC)
 
 
-@pytest.mark.parametrize("wrong", ["tomorrow", "2h", "+", "+soon", 12, "0001-01-01T00:00", "9999-12-31T23:59", None])
+@pytest.mark.parametrize(
+    "wrong", ["tomorrow", "2h", "+", "+soon", 12, "0001-01-01T00:00", "9999-12-31T23:59", None]
+)
 def test_what_is_no_time_near_now_is_refused(wrong: object) -> None:
     with pytest.raises(FieldError):
         fields.moment(wrong, now=NOW, zone=ZoneInfo("Pacific/Auckland"))
@@ -67,7 +85,9 @@ def test_a_command_in_one_string_is_split_as_a_shell_would() -> None:
     assert fields.command("python train.py --name 'a b'") == ("python", "train.py", "--name", "a b")
 
 
-@pytest.mark.parametrize("wrong", ["python 'train", ["python", 3], {"a": 1}, ["a\0b"], ["\ud800"], "x" * 70_000, [" "]])
+@pytest.mark.parametrize(
+    "wrong", ["python 'train", ["python", 3], {"a": 1}, ["a\0b"], ["\ud800"], "x" * 70_000, [" "]]
+)
 def test_what_is_no_command_is_refused(wrong: object) -> None:
     with pytest.raises(FieldError):
         fields.command(wrong)
@@ -82,7 +102,15 @@ def test_numbers_in_an_environment_become_text() -> None:
 
 
 @pytest.mark.parametrize(
-    "wrong", [{"1A": "x"}, {"A-B": "x"}, {"LOADMASTER_STEPS": "9"}, {"A": True}, {"A": {"secret": 1}}, {"A": "\0"}]
+    "wrong",
+    [
+        {"1A": "x"},
+        {"A-B": "x"},
+        {"LOADMASTER_STEPS": "9"},
+        {"A": True},
+        {"A": {"secret": 1}},
+        {"A": "\0"},
+    ],
 )
 def test_what_is_no_variable_is_refused(wrong: object) -> None:
     with pytest.raises(FieldError):
@@ -95,7 +123,9 @@ def test_the_value_of_a_variable_is_never_repeated_in_an_error() -> None:
     assert "hunter2" not in str(raised.value)
 
 
-@pytest.mark.parametrize("wrong", [["/a"], ["a:/b"], ["/a:/b:rx"], ["/a/../b:/c"], "/a:/b", ["/a:/b\n"], [3]])
+@pytest.mark.parametrize(
+    "wrong", [["/a"], ["a:/b"], ["/a:/b:rx"], ["/a/../b:/c"], "/a:/b", ["/a:/b\n"], [3]]
+)
 def test_what_is_no_mount_is_refused(wrong: object) -> None:
     with pytest.raises(FieldError):
         fields.mounts(wrong)

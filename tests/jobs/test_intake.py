@@ -1,4 +1,6 @@
-"""Many submissions in one transaction: each has its own answer, and together they cost no more queries than a few."""
+"""Many submissions in one transaction: each has its own answer, and together they cost no more
+queries than a few.
+"""
 
 from __future__ import annotations
 
@@ -33,7 +35,11 @@ def user(node: Node) -> User:
 
 
 def test_each_job_has_its_own_answer_in_the_order_asked(user: User, node: Node) -> None:
-    asked = [Asked(user, job_fields(name="one")), Asked(user, {"nmae": "x"}), Asked(user, job_fields(name="three"))]
+    asked = [
+        Asked(user, job_fields(name="one")),
+        Asked(user, {"nmae": "x"}),
+        Asked(user, job_fields(name="three")),
+    ]
     first, second, third = submit_all(asked)
     assert isinstance(first, Submission)
     assert isinstance(third, Submission)
@@ -46,7 +52,11 @@ def test_each_job_has_its_own_answer_in_the_order_asked(user: User, node: Node) 
 
 
 def test_a_key_that_comes_twice_at_once_makes_one_job(user: User, node: Node) -> None:
-    asked = [Asked(user, job_fields(), "k"), Asked(user, job_fields(), "k"), Asked(user, job_fields(name="other"), "k")]
+    asked = [
+        Asked(user, job_fields(), "k"),
+        Asked(user, job_fields(), "k"),
+        Asked(user, job_fields(name="other"), "k"),
+    ]
     first, same, other = submit_all(asked)
     assert isinstance(first, Submission)
     assert isinstance(same, Submission)
@@ -55,7 +65,9 @@ def test_a_key_that_comes_twice_at_once_makes_one_job(user: User, node: Node) ->
     assert Job.objects.count() == 1
 
 
-def test_a_key_taken_meanwhile_spoils_no_other_job(user: User, node: Node, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_key_taken_meanwhile_spoils_no_other_job(
+    user: User, node: Node, monkeypatch: pytest.MonkeyPatch
+) -> None:
     (winner,) = submit_all([Asked(user, job_fields(), "k")])
     earlier = intake._earlier
     calls: list[int] = []
@@ -74,7 +86,11 @@ def test_a_key_taken_meanwhile_spoils_no_other_job(user: User, node: Node, monke
 
 
 def test_a_key_whose_first_job_was_refused_is_free_for_the_next(user: User, node: Node) -> None:
-    asked = [Asked(user, {"nmae": "x"}, "k"), Asked(user, job_fields(), "k"), Asked(user, job_fields(name="other"), "k")]
+    asked = [
+        Asked(user, {"nmae": "x"}, "k"),
+        Asked(user, job_fields(), "k"),
+        Asked(user, job_fields(name="other"), "k"),
+    ]
     refused, made, other = submit_all(asked)
     assert isinstance(refused, JobInvalid)
     assert isinstance(made, Submission)
@@ -83,14 +99,19 @@ def test_a_key_whose_first_job_was_refused_is_free_for_the_next(user: User, node
 
 
 @pytest.mark.django_db(transaction=True)
-def test_a_cluster_deleted_after_it_was_read_spoils_only_its_own_job(user: User, node: Node) -> None:
+def test_a_cluster_deleted_after_it_was_read_spoils_only_its_own_job(
+    user: User, node: Node
+) -> None:
     gone = a_cluster(name="gone")
     a_node(gone)
     ground = Ground()
     assert ground.seats(ground.clusters()["gone"])
     here = node.cluster.name
     Cluster.objects.get(pk=gone.pk).delete()
-    asked = [Asked(user, job_fields(name=name, cluster=where)) for name, where in (("a", here), ("b", "gone"), ("c", here))]
+    asked = [
+        Asked(user, job_fields(name=name, cluster=where))
+        for name, where in (("a", here), ("b", "gone"), ("c", here))
+    ]
     first, second, third = submit_all(asked, ground)
     assert isinstance(first, Submission)
     assert isinstance(second, JobInvalid)
@@ -115,7 +136,9 @@ def test_what_the_database_refuses_of_a_batch_spoils_no_other_job(
             refusing(wanted)
 
     monkeypatch.setattr(intake, "_write", undone)
-    first, second, third = submit_all([Asked(user, job_fields(name=name)) for name in ("good", "bad", "better")])
+    first, second, third = submit_all(
+        [Asked(user, job_fields(name=name)) for name in ("good", "bad", "better")]
+    )
     assert isinstance(first, Submission)
     assert isinstance(second, JobConflict)
     assert isinstance(third, Submission)
@@ -128,7 +151,10 @@ def test_the_queries_of_a_sweep_do_not_grow_with_its_jobs(user: User, node: Node
     submit_all([Asked(user, job_fields(kind="bert"))])
     counts = []
     for size in (2, 20):
-        asked = [Asked(user, job_fields(kind="bert", name=f"{size}-{i}"), f"{size}-{i}") for i in range(size)]
+        asked = [
+            Asked(user, job_fields(kind="bert", name=f"{size}-{i}"), f"{size}-{i}")
+            for i in range(size)
+        ]
         with CaptureQueriesContext(connection) as queries:
             submit_all(asked)
         counts.append(len(queries))

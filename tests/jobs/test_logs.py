@@ -15,7 +15,11 @@ from tests.builders import a_cluster, a_job, a_node
 from tests.builders_jobs import a_placement, output
 
 pytestmark = pytest.mark.django_db
-RUNNING, PREEMPTED, SUCCEEDED = AssignmentState.RUNNING, AssignmentState.PREEMPTED, AssignmentState.SUCCEEDED
+RUNNING, PREEMPTED, SUCCEEDED = (
+    AssignmentState.RUNNING,
+    AssignmentState.PREEMPTED,
+    AssignmentState.SUCCEEDED,
+)
 
 
 @pytest.fixture
@@ -60,7 +64,9 @@ def test_a_log_goes_on_where_the_last_piece_ended(job: Job, node: Node) -> None:
 
 
 @pytest.mark.parametrize("limit", [16, 17, 50, 65_536])
-def test_launches_follow_each_other_in_order_and_to_the_last_byte(job: Job, node: Node, limit: int) -> None:
+def test_launches_follow_each_other_in_order_and_to_the_last_byte(
+    job: Job, node: Node, limit: int
+) -> None:
     texts = [f"launch {n}: " + "äöü€😀" * 20 + "\n" for n in range(3)]
     for text in texts:
         assignment = a_placement(job, node, PREEMPTED, ended_ago_s=60)
@@ -106,7 +112,9 @@ def test_a_log_is_not_done_while_the_agent_may_still_deliver(job: Job, node: Nod
 def test_output_too_long_to_be_kept_is_skipped_after_its_mark(job: Job, node: Node) -> None:
     assignment = a_placement(job, node, SUCCEEDED, ended_ago_s=60)
     output(assignment, b"kept ")
-    LogChunk.objects.create(assignment=assignment, stream="stdout", offset=5, size=100, data=b"ke[cut]")
+    LogChunk.objects.create(
+        assignment=assignment, stream="stdout", offset=5, size=100, data=b"ke[cut]"
+    )
     LogChunk.objects.create(assignment=assignment, stream="stdout", offset=105, size=50, data=b"")
     output(a_placement(job, node, SUCCEEDED, ended_ago_s=50), b" next")
     over(job)
@@ -128,7 +136,8 @@ def test_every_rank_has_a_log_of_its_own(job: Job, node: Node) -> None:
 
 
 @pytest.mark.parametrize(
-    ("offset", "text"), [(0, "0123456789"), (3, "3456789"), (7, "789"), (-2, "89"), (-99, "0123456789"), (99, "")]
+    ("offset", "text"),
+    [(0, "0123456789"), (3, "3456789"), (7, "789"), (-2, "89"), (-99, "0123456789"), (99, "")],
 )
 def test_an_offset_counts_over_all_launches(job: Job, node: Node, offset: int, text: str) -> None:
     for data in (b"0123", b"", b"456", b"789"):

@@ -1,4 +1,6 @@
-"""Many jobs move together as each would alone: by the table, compared and swapped, each with its event; all of them or none."""
+"""Many jobs move together as each would alone: by the table, compared and swapped, each with its
+event; all of them or none.
+"""
 
 from __future__ import annotations
 
@@ -21,22 +23,49 @@ def queued(count: int, **values: Any) -> list[Job]:
     team = a_team()
     common = {"cluster": a_cluster(), "team": team, "user": a_user(team=team), **values}
     return [
-        a_job(name=f"job {i}", fence=i, waiting_code="no_capacity", waiting_detail={"jobs": ["x"]}, **common) for i in range(count)
+        a_job(
+            name=f"job {i}",
+            fence=i,
+            waiting_code="no_capacity",
+            waiting_detail={"jobs": ["x"]},
+            **common,
+        )
+        for i in range(count)
     ]
 
 
 def placing(job: Job) -> Moving:
-    return Moving(job, {"fence": job.fence + 1, "waiting_code": "", "waiting_detail": {}}, {"round": 3, "fence": job.fence + 1})
+    return Moving(
+        job,
+        {"fence": job.fence + 1, "waiting_code": "", "waiting_detail": {}},
+        {"round": 3, "fence": job.fence + 1},
+    )
 
 
 def rows(jobs: list[Job]) -> list[dict[str, Any]]:
-    """What is stored of them and their events, but for what differs from job to job and from moment to moment."""
-    own = {"id", "name", "submitted_at", "cluster_id", "team_id", "user_id", "kind_id", "job_id", "at"}
+    """What is stored of them and their events, but for what differs from job to job and from moment
+    to moment.
+    """
+    own = {
+        "id",
+        "name",
+        "submitted_at",
+        "cluster_id",
+        "team_id",
+        "user_id",
+        "kind_id",
+        "job_id",
+        "at",
+    }
     read = (
         Job.objects.filter(pk__in=[j.pk for j in jobs]).order_by("name").values(),
         JobEvent.objects.filter(job__in=jobs).order_by("job__name", "id").values(),
     )
-    return [{name: value for name, value in dict(row).items() if name not in own} for rows in read for row in rows]
+    return [
+        {name: value for name, value in dict(row).items() if name not in own}
+        for rows in read
+        for row in rows
+    ]
 
 
 def test_jobs_that_move_together_are_what_they_would_be_one_by_one() -> None:
@@ -53,19 +82,30 @@ def test_jobs_that_move_together_are_what_they_would_be_one_by_one() -> None:
 def test_values_are_each_jobs_own() -> None:
     jobs = queued(2)
     told = [{"jobs": ["a"], "text": 'it\'s "100%"'}, {"jobs": []}]
-    move_jobs([Moving(j, {"waiting_detail": detail}, {}) for j, detail in zip(jobs, told, strict=True)], JobMove.HOLD)
-    assert list(Job.objects.order_by("name").values_list("state", "waiting_detail")) == [("held", detail) for detail in told]
+    move_jobs(
+        [Moving(j, {"waiting_detail": detail}, {}) for j, detail in zip(jobs, told, strict=True)],
+        JobMove.HOLD,
+    )
+    assert list(Job.objects.order_by("name").values_list("state", "waiting_detail")) == [
+        ("held", detail) for detail in told
+    ]
 
 
-@pytest.mark.parametrize("changed", [{"state": "cancelled"}, {"fence": F("fence") + 1}], ids=["state", "fence"])
-def test_where_one_has_changed_since_it_was_read_nothing_is_written(changed: dict[str, Any]) -> None:
+@pytest.mark.parametrize(
+    "changed", [{"state": "cancelled"}, {"fence": F("fence") + 1}], ids=["state", "fence"]
+)
+def test_where_one_has_changed_since_it_was_read_nothing_is_written(
+    changed: dict[str, Any],
+) -> None:
     jobs = queued(3)
     Job.objects.filter(pk=jobs[1].pk).update(**changed)
     before = rows(jobs)
     with pytest.raises(LostRaceError):
         move_jobs([placing(job) for job in jobs], JobMove.PLACE)
     assert rows(jobs) == before
-    assert [(job.state, job.fence) for job in jobs] == [("queued", i) for i in range(3)], "as they were read"
+    assert [(job.state, job.fence) for job in jobs] == [("queued", i) for i in range(3)], (
+        "as they were read"
+    )
 
 
 def test_a_job_cannot_move_twice_at_once() -> None:
@@ -84,7 +124,10 @@ def test_jobs_that_set_different_things_do_not_move_together() -> None:
 def test_jobs_of_several_states_move_where_the_table_leads_each() -> None:
     (waits,), (held,) = queued(1), queued(1, state="held")
     move_jobs([Moving(waits, {}, {}), Moving(held, {}, {})], JobMove.CANCELLED)
-    assert set(JobEvent.objects.values_list("from_state", "to_state")) == {("queued", "cancelled"), ("held", "cancelled")}
+    assert set(JobEvent.objects.values_list("from_state", "to_state")) == {
+        ("queued", "cancelled"),
+        ("held", "cancelled"),
+    }
     with pytest.raises(IllegalJobMoveError):
         move_jobs([Moving(waits, {}, {})], JobMove.PLACE)
 

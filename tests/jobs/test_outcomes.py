@@ -65,13 +65,17 @@ CANCELLED = End(S.CANCELLED, R.OPERATOR, cancelled=True)
         ([OK], {"cancelling": True}, JobMove.COMPLETE),
     ],
 )
-def test_ends_of_all_ranks_become_one_move(ends: list[End], more: dict[str, Any], move: JobMove) -> None:
+def test_ends_of_all_ranks_become_one_move(
+    ends: list[End], more: dict[str, Any], move: JobMove
+) -> None:
     given = {"cancelling": False, "work_done": True, "retries_left": 1, "fruitless": 1, **more}
     past = Past(retries_left=given.pop("retries_left"), fruitless=given.pop("fruitless"))
     assert judge(ends, past, **given).move is move
 
 
-def _end(assignment: Assignment, move: AssignmentMove, reason_class: str = "", **values: Any) -> Job:
+def _end(
+    assignment: Assignment, move: AssignmentMove, reason_class: str = "", **values: Any
+) -> Job:
     assignment.refresh_from_db()
     move_assignment(assignment, move, reason_class=reason_class, **values)
     assignment_ended(assignment)
@@ -94,9 +98,13 @@ def test_a_crash_uses_a_retry_and_closes_the_attempt_until_none_is_left() -> Non
     job = _end(a_running_assignment(node, job), M.FAIL, R.USER, exit_code=1)
     assert (job.state, job.retries_used) == ("queued", 1)
     assert job.attempts.get().outcome == "failed"
-    job = _end(a_running_assignment(node, job), M.FAIL, R.OOM, exit_code=137, reason="killed for memory")
+    job = _end(
+        a_running_assignment(node, job), M.FAIL, R.OOM, exit_code=137, reason="killed for memory"
+    )
     assert (job.state, job.retries_used) == ("failed", 1)
-    assert job.failure_reason.startswith("failed with exit code 137 (oom): killed for memory; it asked for 1 GB of memory")
+    assert job.failure_reason.startswith(
+        "failed with exit code 137 (oom): killed for memory; it asked for 1 GB of memory"
+    )
     assert list(job.attempts.values_list("outcome", flat=True)) == ["failed", "failed"]
 
 
@@ -122,7 +130,12 @@ def test_progress_between_troubles_starts_the_count_anew() -> None:
     node = a_node_with_agent()
     job = a_job(node.cluster)
     for number in range(2 * FRUITLESS_LAUNCHES):
-        job = _end(a_running_assignment(node, job), M.FAIL, R.NODE, steps_done=10 if number == FRUITLESS_LAUNCHES - 2 else 0)
+        job = _end(
+            a_running_assignment(node, job),
+            M.FAIL,
+            R.NODE,
+            steps_done=10 if number == FRUITLESS_LAUNCHES - 2 else 0,
+        )
         if job.state == "failed":
             break
     assert number == 2 * FRUITLESS_LAUNCHES - 2
@@ -184,7 +197,10 @@ def test_one_ranks_crash_brings_the_gang_down_and_is_counted_once() -> None:
     node = a_node_with_agent(gpus=3)
     job = a_job(node.cluster, max_retries=5)
     ranks = [a_running_assignment(node, job, world_size=3)]
-    ranks += [a_running_assignment(node, job, rank=1, world_size=3), an_offer(node, job, rank=2, world_size=3)]
+    ranks += [
+        a_running_assignment(node, job, rank=1, world_size=3),
+        an_offer(node, job, rank=2, world_size=3),
+    ]
     job = _end(ranks[0], M.FAIL, R.USER, exit_code=1)
     states = {a.rank: (a.state, a.desired) for a in Assignment.objects.all()}
     assert states == {0: ("failed", "run"), 1: ("running", "preempt"), 2: ("preempted", "preempt")}
@@ -200,7 +216,9 @@ def _a_gang_of_two() -> tuple[Assignment, Assignment]:
 
 
 @pytest.mark.parametrize("crashed", [0, 1])
-def test_the_rank_that_crashed_gives_its_gang_the_reason_whichever_is_heard_first(crashed: int) -> None:
+def test_the_rank_that_crashed_gives_its_gang_the_reason_whichever_is_heard_first(
+    crashed: int,
+) -> None:
     ranks = _a_gang_of_two()
     _end(ranks[1 - crashed], M.FAIL, R.GANG, reason=f"rank {crashed} was lost", exit_code=77)
     job = _end(ranks[crashed], M.FAIL, R.USER, reason="no such label", exit_code=1)
@@ -261,15 +279,23 @@ def test_a_gang_runs_when_all_its_ranks_do() -> None:
     assert job.started_at is not None
 
 
-@pytest.mark.parametrize(("steps_done", "state"), [(40, "queued"), (100, "completed"), (0, "completed")])
-def test_a_launch_with_a_quota_completes_the_job_only_with_its_last_step(steps_done: int, state: str) -> None:
+@pytest.mark.parametrize(
+    ("steps_done", "state"), [(40, "queued"), (100, "completed"), (0, "completed")]
+)
+def test_a_launch_with_a_quota_completes_the_job_only_with_its_last_step(
+    steps_done: int, state: str
+) -> None:
     node = a_node_with_agent()
     assignment = a_running_assignment(node, a_job(node.cluster, total_steps=100), steps_quota=40)
     assert _end(assignment, M.SUCCEED, steps_done=steps_done).state == state
 
 
-@pytest.mark.parametrize(("steps_done", "state"), [(40, "queued"), (100, "completed"), (0, "completed")])
-def test_a_job_that_was_asked_to_leave_and_did_so_politely_is_not_taken_for_complete(steps_done: int, state: str) -> None:
+@pytest.mark.parametrize(
+    ("steps_done", "state"), [(40, "queued"), (100, "completed"), (0, "completed")]
+)
+def test_a_job_that_was_asked_to_leave_and_did_so_politely_is_not_taken_for_complete(
+    steps_done: int, state: str
+) -> None:
     assignment = a_running_assignment(a_node_with_agent())
     move_job(assignment.job, JobMove.PREEMPT)
     request_stop(assignment, StopReason.PREEMPT)
@@ -287,7 +313,9 @@ def test_device_seconds_are_received_by_gpu_type_and_the_end_is_billed() -> None
     assert bill.energy_cost is not None
 
 
-def test_an_end_that_cannot_be_billed_is_an_end_all_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_end_that_cannot_be_billed_is_an_end_all_the_same(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     def fail(assignment: Assignment) -> None:
         raise ZeroDivisionError("a broken tariff")
 
@@ -295,11 +323,15 @@ def test_an_end_that_cannot_be_billed_is_an_end_all_the_same(monkeypatch: pytest
     assert _end(a_running_assignment(a_node_with_agent()), M.SUCCEED).state == "completed"
 
 
-def test_the_end_of_a_profile_run_is_told_to_the_profiler_and_moves_no_training(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_end_of_a_profile_run_is_told_to_the_profiler_and_moves_no_training(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     told: list[Assignment] = []
     monkeypatch.setattr(profiling_services, "profile_run_ended", told.append)
     node = a_node_with_agent()
-    assignment = a_running_assignment(node, a_job(node.cluster, state="profiling"), purpose="profiling", copy=1)
+    assignment = a_running_assignment(
+        node, a_job(node.cluster, state="profiling"), purpose="profiling", copy=1
+    )
     job = _end(assignment, M.FAIL, R.USER)
     assert (told, job.state, job.retries_used, job.received_s) == ([assignment], "profiling", 0, {})
 
@@ -335,5 +367,13 @@ def test_a_job_whose_end_was_missed_is_moved_on_by_what_its_assignments_say() ->
 
 
 def test_an_end_tells_its_exit_code_once() -> None:
-    assert End(AssignmentState.FAILED, "oom", "killed", 137).words() == "failed with exit code 137 (oom): killed"
-    assert End(AssignmentState.FAILED, "user", "the job ended with exit code 1: no data", 1).words().count("exit code") == 1
+    assert (
+        End(AssignmentState.FAILED, "oom", "killed", 137).words()
+        == "failed with exit code 137 (oom): killed"
+    )
+    assert (
+        End(AssignmentState.FAILED, "user", "the job ended with exit code 1: no data", 1)
+        .words()
+        .count("exit code")
+        == 1
+    )

@@ -77,7 +77,9 @@ def test_ending_tokens_leaves_those_of_others_and_the_password() -> None:
         (("nobody", "--end-tokens"), "there is nobody called 'nobody'"),
     ],
 )
-def test_what_cannot_be_is_refused_and_leaves_nothing(arguments: tuple[str, ...], words: str) -> None:
+def test_what_cannot_be_is_refused_and_leaves_nothing(
+    arguments: tuple[str, ...], words: str
+) -> None:
     with pytest.raises(CommandError) as refusal:
         told("set_person", *arguments)
     assert words in str(refusal.value)
@@ -88,7 +90,15 @@ def test_a_team_is_made_and_its_weight_changed() -> None:
     assert told("set_team", "vision") == "team vision, weight 1: nobody yet\n"
     a_user("ada", team=Team.objects.get())
     assert told("set_team", "vision", "--weight", "2") == "team vision, weight 2: ada\n"
-    assert told("set_team", "vision", "--order", "fifo") == "team vision, weight 2, first in, first out: ada\n"
-    for wrong in (("no team",), ("vision", "--weight", "0"), ("vision", "--weight", "nan"), ("vision", "--order", "lifo")):
+    assert (
+        told("set_team", "vision", "--order", "fifo")
+        == "team vision, weight 2, first in, first out: ada\n"
+    )
+    for wrong in (
+        ("no team",),
+        ("vision", "--weight", "0"),
+        ("vision", "--weight", "nan"),
+        ("vision", "--order", "lifo"),
+    ):
         with pytest.raises(CommandError):
             told("set_team", *wrong)

@@ -1,4 +1,6 @@
-"""The queue page's order is kept by the database: the same rows in the same order as by looking at every job."""
+"""The queue page's order is kept by the database: the same rows in the same order as by looking at
+every job.
+"""
 
 from __future__ import annotations
 
@@ -23,7 +25,10 @@ from tests.builders import a_cluster, a_job, a_kind, a_team, a_user
 pytestmark = pytest.mark.django_db
 
 NOW = timezone.now()
-RUNNING, WAITING = ("starting", "running", "stopping", "cancelling"), ("queued", "profiling", "held")
+RUNNING, WAITING = (
+    ("starting", "running", "stopping", "cancelling"),
+    ("queued", "profiling", "held"),
+)
 STATES = {
     "": (*RUNNING, *WAITING), "running": RUNNING, "waiting": WAITING, "completed": ("completed",),
     "failed": ("failed", "cancelled"), "all": tuple(JobState),
@@ -31,7 +36,9 @@ STATES = {
 
 
 def many_jobs(seed: int, count: int = 130) -> tuple[User, User]:
-    """Jobs of three teams with equal and missing values in everything the order looks at: (member of two of them, operator)."""
+    """Jobs of three teams with equal and missing values in everything the order looks at: (member
+    of two of them, operator).
+    """
     rng, cluster = random.Random(seed), a_cluster()
     teams, kinds = [a_team(f"team-{i}") for i in range(3)], [a_kind("resnet"), a_kind("bert")]
     people = [a_user(f"person-{i}", team=team) for i, team in enumerate(teams)]
@@ -42,7 +49,8 @@ def many_jobs(seed: int, count: int = 130) -> tuple[User, User]:
         state, who = rng.choice(list(JobState)), rng.randrange(3)
         jobs.append(
             Job(
-                cluster=cluster, team=teams[who], user=people[who], kind=rng.choice(kinds), name=f"{rng.choice('abc')}-{i}",
+                cluster=cluster, team=teams[who], user=people[who], kind=rng.choice(kinds),
+                name=f"{rng.choice('abc')}-{i}",
                 state=state, priority=rng.choice((-1, 0, 0, 2)), total_steps=template.total_steps,
                 due_at=_some(rng, 3), completed_at=_some(rng, 3) or NOW if state in ENDED else None,
             )
@@ -58,7 +66,9 @@ def _some(rng: random.Random, different: int) -> datetime | None:
 
 
 def by_looking_at_all(user: User, filters: QueueFilters) -> list[UUID]:
-    """The queue as the page used to ask for it: every job that fits is looked at, joined and sorted."""
+    """The queue as the page used to ask for it: every job that fits is looked at, joined and
+    sorted.
+    """
     jobs = visible_jobs(user).filter(state__in=STATES[filters.state])
     if filters.team:
         jobs = jobs.filter(team__name=filters.team)
@@ -66,7 +76,11 @@ def by_looking_at_all(user: User, filters: QueueFilters) -> list[UUID]:
         jobs = jobs.filter(user=user)
     if filters.search:
         text = filters.search
-        named = Q(name__icontains=text) | Q(kind__name__icontains=text) | Q(user__username__icontains=text)
+        named = (
+            Q(name__icontains=text)
+            | Q(kind__name__icontains=text)
+            | Q(user__username__icontains=text)
+        )
         jobs = jobs.filter(named | id_begins(text))
     rank = Case(
         When(state__in=RUNNING, then=Value(0)),
@@ -74,7 +88,14 @@ def by_looking_at_all(user: User, filters: QueueFilters) -> list[UUID]:
         default=Value(2),
         output_field=IntegerField(),
     )
-    ordered = jobs.order_by(rank.asc(), "-priority", F("due_at").asc(nulls_last=True), "-completed_at", "submitted_at", "pk")
+    ordered = jobs.order_by(
+        rank.asc(),
+        "-priority",
+        F("due_at").asc(nulls_last=True),
+        "-completed_at",
+        "submitted_at",
+        "pk",
+    )
     return list(ordered.values_list("pk", flat=True))
 
 
@@ -82,7 +103,11 @@ def leafed_through(user: User, filters: QueueFilters) -> tuple[list[UUID], int]:
     """The jobs of all pages in turn, and how many the pages say there are."""
     teams = list(teams_of(user))
     page, rows = queue_page(user, teams, filters, 1)
-    later = (row for number in range(2, page.paginator.num_pages + 1) for row in queue_page(user, teams, filters, number)[1])
+    later = (
+        row
+        for number in range(2, page.paginator.num_pages + 1)
+        for row in queue_page(user, teams, filters, number)[1]
+    )
     found = [row.job.pk for row in (*rows, *later)]
     return found, page.paginator.count
 
@@ -102,7 +127,9 @@ def test_pages_hold_the_same_jobs_in_the_same_order_as_by_looking_at_all(state: 
             assert leafed_through(user, filters) == (expected, len(expected)), (user, filters)
 
 
-def test_a_search_that_finds_more_than_is_read_at_once_leafs_on(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_search_that_finds_more_than_is_read_at_once_leafs_on(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     member, operator = many_jobs(7)
     monkeypatch.setattr(page_selectors, "MOST_FOUND", PAGE_SIZE + 3)
     for user in (member, operator):
@@ -145,9 +172,15 @@ def test_a_jobs_rank_follows_its_state_however_it_is_written(state: JobState) ->
 def test_the_headings_numbers_are_exact_and_of_those_one_may_see() -> None:
     for user in many_jobs(2):
         seen = visible_jobs(user)
-        recent = seen.filter(state="completed", completed_at__gte=timezone.now() - timedelta(days=1)).count()
+        recent = seen.filter(
+            state="completed", completed_at__gte=timezone.now() - timedelta(days=1)
+        ).count()
         numbers = queue_numbers(user, list(teams_of(user)))
-        expected = (seen.filter(state__in=RUNNING).count(), seen.filter(state__in=WAITING).count(), recent)
+        expected = (
+            seen.filter(state__in=RUNNING).count(),
+            seen.filter(state__in=WAITING).count(),
+            recent,
+        )
         assert (numbers.running, numbers.waiting, numbers.completed) == expected
 
 
@@ -157,8 +190,15 @@ def test_the_order_is_read_from_an_index_and_nothing_is_sorted(of_team: bool) ->
     chosen = {"team__in": [Team.objects.get(name="team-1").pk]} if of_team else {}
     if connection.vendor == "postgresql":  # for so few jobs it would read them all and sort
         with connection.cursor() as cursor:
-            cursor.execute("SET LOCAL enable_seqscan = off; SET LOCAL enable_bitmapscan = off; SET LOCAL enable_sort = off")
-    jobs = Job.objects.filter(queue_rank__lt=2, **chosen).order_by(*QUEUE_ORDER, "pk").values_list("pk", flat=True)[:50]
+            cursor.execute(
+                "SET LOCAL enable_seqscan = off; SET LOCAL enable_bitmapscan = off; SET LOCAL"
+                " enable_sort = off"
+            )
+    jobs = (
+        Job.objects.filter(queue_rank__lt=2, **chosen)
+        .order_by(*QUEUE_ORDER, "pk")
+        .values_list("pk", flat=True)[:50]
+    )
     plan = jobs.explain()
     assert ("job_team_queue_order" if of_team else "job_queue_order") in plan
     assert "Sort" not in plan
@@ -182,7 +222,9 @@ def test_a_server_that_does_not_allow_the_extension_is_searched_without_its_inde
     with connection.schema_editor() as editor:
         migration.remove_index(None, editor)
     with connection.cursor() as cursor:
-        cursor.execute("DROP EXTENSION pg_trgm CASCADE; CREATE ROLE nobody_much; SET LOCAL ROLE nobody_much")
+        cursor.execute(
+            "DROP EXTENSION pg_trgm CASCADE; CREATE ROLE nobody_much; SET LOCAL ROLE nobody_much"
+        )
         cursor.execute(migration.MAY_HAVE_TRIGRAMS)
         assert cursor.fetchone() == (False,)
         cursor.execute("RESET ROLE")

@@ -1,4 +1,6 @@
-"""Many requests at once, each with a connection of its own: a key is used once, and a job moves once."""
+"""Many requests at once, each with a connection of its own: a key is used once, and a job moves
+once.
+"""
 
 from __future__ import annotations
 
@@ -40,7 +42,9 @@ def at_once(act: Callable[[], T]) -> list[T | JobConflict]:
 
 @pytest.fixture(autouse=True)
 def _on_a_server() -> None:
-    assert connection.vendor == "postgresql", "run with tests/with-postgres: threads cannot share a database in memory"
+    assert connection.vendor == "postgresql", (
+        "run with tests/with-postgres: threads cannot share a database in memory"
+    )
 
 
 def test_many_submissions_with_one_key_make_one_job() -> None:
@@ -48,7 +52,9 @@ def test_many_submissions_with_one_key_make_one_job() -> None:
     a_node(a_cluster())
     answers = at_once(lambda: services.job_submit(user, job_fields(), "key"))
     assert Job.objects.count() == 1
-    assert sorted(a.created for a in answers if isinstance(a, services.Submission)) == [False] * (MANY - 1) + [True]
+    assert sorted(a.created for a in answers if isinstance(a, services.Submission)) == [False] * (
+        MANY - 1
+    ) + [True]
 
 
 def test_many_actions_on_one_job_leave_one_history() -> None:

@@ -60,7 +60,9 @@ def test_a_reference_to_a_secret_that_has_gone_names_the_variable() -> None:
         reveal_references(team, {"B": {"secret": "token"}})
 
 
-def test_a_secret_of_another_key_cannot_be_opened_and_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_secret_of_another_key_cannot_be_opened_and_says_so(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     monkeypatch.setenv("LOADMASTER_SECRETS_KEY", Fernet.generate_key().decode())
     secret = set_secret(a_team(), "token", "x")
     monkeypatch.setenv("LOADMASTER_SECRETS_KEY", Fernet.generate_key().decode())
@@ -74,7 +76,9 @@ def test_a_key_of_the_environment_must_be_one(monkeypatch: pytest.MonkeyPatch) -
         set_secret(a_team(), "token", "x")
 
 
-def test_what_was_encrypted_before_a_key_was_set_still_opens(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_was_encrypted_before_a_key_was_set_still_opens(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     secret = set_secret(a_team(), "token", "x")
     monkeypatch.setenv("LOADMASTER_SECRETS_KEY", Fernet.generate_key().decode())
     assert reveal(secret) == "x"
@@ -86,7 +90,9 @@ def test_a_new_secret_key_loses_nothing_while_the_old_one_is_a_fallback(settings
     assert reveal(secret) == "x"
 
 
-def test_rotation_brings_every_secret_to_the_first_key_so_that_the_old_ones_may_go(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_rotation_brings_every_secret_to_the_first_key_so_that_the_old_ones_may_go(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     old, new = Fernet.generate_key().decode(), Fernet.generate_key().decode()
     team, said = a_team(), StringIO()
     set_secret(team, "before", "a")

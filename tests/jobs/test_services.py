@@ -41,7 +41,9 @@ def a_job_of(user: User, cluster: Cluster, state: JobState = JobState.QUEUED, **
     return a_job(cluster, team=user.teams.get(), user=user, state=state, **values)
 
 
-def running(user: User, node: Node, state: AssignmentState = AssignmentState.RUNNING) -> tuple[Job, Assignment]:
+def running(
+    user: User, node: Node, state: AssignmentState = AssignmentState.RUNNING
+) -> tuple[Job, Assignment]:
     job = a_job_of(user, node.cluster, JobState.RUNNING)
     return job, a_placement(job, node, state)
 
@@ -51,14 +53,26 @@ def events(job: Job) -> list[str]:
 
 
 def test_a_submission_writes_the_job_its_event_and_asks_for_a_round(user: User, node: Node) -> None:
-    done = services.job_submit(user, job_fields(epochs=2, steps_per_epoch=5, steps=None, gpus="1..2", labels=["a"], priority=3))
+    done = services.job_submit(
+        user,
+        job_fields(epochs=2, steps_per_epoch=5, steps=None, gpus="1..2", labels=["a"], priority=3),
+    )
     job = Job.objects.get(pk=done.job.pk)
     assert done.created
-    assert (job.total_steps, job.gpus_min, job.gpus_max, job.labels, job.priority) == (10, 1, 2, ["a"], 3)
+    assert (job.total_steps, job.gpus_min, job.gpus_max, job.labels, job.priority) == (
+        10,
+        1,
+        2,
+        ["a"],
+        3,
+    )
     assert job.command == ["python", "train.py"]
     assert job.user == user
     assert events(job)[0] == "submitted"
-    assert RescheduleEvent.objects.filter(cluster=node.cluster, job=job, reason="submission").count() == 1
+    assert (
+        RescheduleEvent.objects.filter(cluster=node.cluster, job=job, reason="submission").count()
+        == 1
+    )
     assert job.state in (JobState.QUEUED, JobState.PROFILING)
 
 
@@ -83,7 +97,9 @@ def test_the_same_key_and_body_give_the_same_job(user: User, node: Node) -> None
     assert Job.objects.count() == 1
 
 
-def test_the_same_key_gives_the_job_again_even_when_it_would_be_refused_by_now(user: User, node: Node) -> None:
+def test_the_same_key_gives_the_job_again_even_when_it_would_be_refused_by_now(
+    user: User, node: Node
+) -> None:
     first = services.job_submit(user, job_fields(), "key")
     a_cluster()
     assert services.job_submit(user, job_fields(), "key").job == first.job
@@ -97,7 +113,10 @@ def test_the_same_key_with_another_body_is_a_conflict(user: User, node: Node) ->
 
 def test_keys_are_each_users_own(user: User, node: Node) -> None:
     other = a_user(team=user.teams.get())
-    assert services.job_submit(user, job_fields(), "key").job != services.job_submit(other, job_fields(), "key").job
+    assert (
+        services.job_submit(user, job_fields(), "key").job
+        != services.job_submit(other, job_fields(), "key").job
+    )
 
 
 @pytest.mark.parametrize("key", ["", " ", "x" * 201, "a\nb"])
@@ -106,7 +125,9 @@ def test_a_key_that_is_none_is_refused(user: User, node: Node, key: str) -> None
         services.job_submit(user, job_fields(), key)
 
 
-def test_who_loses_the_race_for_a_key_gets_the_winners_job(user: User, node: Node, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_who_loses_the_race_for_a_key_gets_the_winners_job(
+    user: User, node: Node, monkeypatch: pytest.MonkeyPatch
+) -> None:
     winner = services.job_submit(user, job_fields(), "key")
     earlier = intake._earlier
     answers = iter([lambda *_: {}, earlier])
@@ -116,13 +137,18 @@ def test_who_loses_the_race_for_a_key_gets_the_winners_job(user: User, node: Nod
 
 
 def test_jobs_of_one_name_of_kind_are_of_one_kind(user: User, node: Node) -> None:
-    one, two = (services.job_submit(user, job_fields(kind="bert", command=["python", c])).job for c in ("a.py", "b.py"))
+    one, two = (
+        services.job_submit(user, job_fields(kind="bert", command=["python", c])).job
+        for c in ("a.py", "b.py")
+    )
     assert one.kind == two.kind
     assert one.kind.name == "bert"
 
 
 @pytest.mark.parametrize("state", [JobState.QUEUED, JobState.HELD, JobState.PROFILING])
-def test_cancelling_a_job_that_holds_nothing_ends_it_at_once(user: User, cluster: Cluster, state: JobState) -> None:
+def test_cancelling_a_job_that_holds_nothing_ends_it_at_once(
+    user: User, cluster: Cluster, state: JobState
+) -> None:
     job = services.job_cancel(a_job_of(user, cluster, state), user)
     assert job.state == JobState.CANCELLED
     assert Job.objects.get(pk=job.pk).completed_at is not None
@@ -146,8 +172,13 @@ def test_cancelling_a_job_nobody_has_accepted_ends_it_at_once(user: User, node: 
     assert not assignment.slots.filter(live=True).exists()
 
 
-def test_cancelling_a_placed_job_whose_assignments_are_gone_ends_it(user: User, cluster: Cluster) -> None:
-    assert services.job_cancel(a_job_of(user, cluster, JobState.RUNNING), user).state == JobState.CANCELLED
+def test_cancelling_a_placed_job_whose_assignments_are_gone_ends_it(
+    user: User, cluster: Cluster
+) -> None:
+    assert (
+        services.job_cancel(a_job_of(user, cluster, JobState.RUNNING), user).state
+        == JobState.CANCELLED
+    )
 
 
 @pytest.mark.parametrize("state", [JobState.COMPLETED, JobState.FAILED])
@@ -166,7 +197,11 @@ def test_holding_a_running_job_preempts_it_first(user: User, node: Node) -> None
     job, assignment = running(user, node)
     held = services.job_hold(job, user)
     assignment.refresh_from_db()
-    assert (held.state, held.hold_wanted, assignment.desired) == (JobState.STOPPING, True, "preempt")
+    assert (held.state, held.hold_wanted, assignment.desired) == (
+        JobState.STOPPING,
+        True,
+        "preempt",
+    )
 
 
 def test_the_wish_to_hold_can_be_taken_back_while_the_job_stops(user: User, node: Node) -> None:
@@ -189,11 +224,18 @@ def test_only_a_held_job_can_be_released(user: User, cluster: Cluster) -> None:
 
 
 @pytest.mark.parametrize("state", [JobState.FAILED, JobState.CANCELLED])
-def test_requeueing_gives_all_retries_again_and_keeps_the_checkpoint(user: User, cluster: Cluster, state: JobState) -> None:
+def test_requeueing_gives_all_retries_again_and_keeps_the_checkpoint(
+    user: User, cluster: Cluster, state: JobState
+) -> None:
     job = a_job_of(user, cluster, state, retries_used=1, failure_reason="oom", checkpoint_steps=40)
     services.job_requeue(job, user)
     job.refresh_from_db()
-    assert (job.state, job.retries_used, job.failure_reason, job.completed_at) == (JobState.QUEUED, 0, "", None)
+    assert (job.state, job.retries_used, job.failure_reason, job.completed_at) == (
+        JobState.QUEUED,
+        0,
+        "",
+        None,
+    )
     assert job.remaining_steps == 60
     assert RescheduleEvent.objects.filter(job=job).exists()
 
@@ -203,19 +245,35 @@ def test_a_completed_job_cannot_be_requeued_but_cloned(user: User, cluster: Clus
     with pytest.raises(JobConflict, match="completed: it cannot be requeued"):
         services.job_requeue(job, user)
     clone = services.job_clone(job, user, {"name": "again", "gpus": 2}).job
-    assert (clone.cloned_from, clone.name, clone.gpus_max, clone.total_steps) == (job, "again", 2, 100)
+    assert (clone.cloned_from, clone.name, clone.gpus_max, clone.total_steps) == (
+        job,
+        "again",
+        2,
+        100,
+    )
 
 
 def test_a_clone_is_of_the_same_kind_and_description(user: User, node: Node) -> None:
-    data = job_fields(environment={"A": "1"}, mounts=["/a:/b"], walltime="1h", priority=2, may_mix=True, allowed_types=["V100"])
+    data = job_fields(
+        environment={"A": "1"},
+        mounts=["/a:/b"],
+        walltime="1h",
+        priority=2,
+        may_mix=True,
+        allowed_types=["V100"],
+    )
     job = services.job_submit(user, data).job
     clone = services.job_clone(job, user).job
     assert clone.kind == job.kind
     assert services.job_data(clone) == services.job_data(job)
 
 
-def test_a_clone_of_another_command_is_of_another_kind_unless_its_kind_was_named(user: User, node: Node) -> None:
-    unnamed, named = (services.job_submit(user, job_fields(**f)).job for f in ({}, {"kind": "bert"}))
+def test_a_clone_of_another_command_is_of_another_kind_unless_its_kind_was_named(
+    user: User, node: Node
+) -> None:
+    unnamed, named = (
+        services.job_submit(user, job_fields(**f)).job for f in ({}, {"kind": "bert"})
+    )
     other = {"command": ["python", "other.py"]}
     assert services.job_clone(unnamed, user, other).job.kind != unnamed.kind
     assert services.job_clone(named, user, other).job.kind == named.kind
@@ -227,9 +285,18 @@ def test_overriding_steps_in_other_words_replaces_the_original(user: User, node:
 
 
 @pytest.mark.parametrize(
-    "act", [services.job_cancel, services.job_hold, services.job_release, services.job_requeue, services.job_clone]
+    "act",
+    [
+        services.job_cancel,
+        services.job_hold,
+        services.job_release,
+        services.job_requeue,
+        services.job_clone,
+    ],
 )
-def test_a_stranger_can_do_nothing_and_learns_nothing(user: User, cluster: Cluster, act: Any) -> None:
+def test_a_stranger_can_do_nothing_and_learns_nothing(
+    user: User, cluster: Cluster, act: Any
+) -> None:
     job = a_job_of(user, cluster)
     with pytest.raises(JobNotFound, match="there is no job"):
         act(job, a_user(team=a_team()))
@@ -243,7 +310,9 @@ def test_colleagues_and_operators_may_act(user: User, cluster: Cluster, colleagu
     assert services.job_cancel(a_job_of(user, cluster), other).state == JobState.CANCELLED
 
 
-def test_an_action_on_a_job_that_moved_meanwhile_goes_by_its_newest_state(user: User, cluster: Cluster) -> None:
+def test_an_action_on_a_job_that_moved_meanwhile_goes_by_its_newest_state(
+    user: User, cluster: Cluster
+) -> None:
     stale = a_job_of(user, cluster)
     Job.objects.filter(pk=stale.pk).update(state=JobState.COMPLETED)
     with pytest.raises(JobConflict, match="the job is completed"):
@@ -255,5 +324,10 @@ def test_kinds_are_found_again_by_what_determines_speed(user: User, node: Node) 
     again = services.job_submit(user, job_fields(command="python train.py --seed 2")).job
     assert job.kind == again.kind
     assert job.kind == kind_for(
-        name="", runtime="process", image="", image_digest="", command=["python", "train.py", "--seed", "3"], declared={}
+        name="",
+        runtime="process",
+        image="",
+        image_digest="",
+        command=["python", "train.py", "--seed", "3"],
+        declared={},
     )

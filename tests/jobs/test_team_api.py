@@ -36,7 +36,11 @@ def client(user: User) -> APIClient:
 
 
 def test_me_says_name_teams_and_rank(client: APIClient, team: Team) -> None:
-    assert client.get("/api/v1/me/").json() == {"username": "ada", "operator": False, "teams": ["research"]}
+    assert client.get("/api/v1/me/").json() == {
+        "username": "ada",
+        "operator": False,
+        "teams": ["research"],
+    }
     a_team("other")
     operator = api(a_user("root", operator=True)).get("/api/v1/me/").json()
     assert operator == {"username": "root", "operator": True, "teams": ["other", "research"]}
@@ -49,13 +53,21 @@ def test_teams_are_ones_own(client: APIClient, team: Team) -> None:
     assert [(t["name"], sorted(t["members"])) for t in answer] == [("research", ["ada", "bob"])]
 
 
-def test_a_team_is_shown_to_its_members_and_set_by_operators(client: APIClient, user: User, team: Team) -> None:
-    operator, stranger = api(a_user("root", operator=True)), api(a_user("eve", team=a_team("other")))
+def test_a_team_is_shown_to_its_members_and_set_by_operators(
+    client: APIClient, user: User, team: Team
+) -> None:
+    operator, stranger = (
+        api(a_user("root", operator=True)),
+        api(a_user("eve", team=a_team("other"))),
+    )
     a_job(cluster := a_cluster(), team=team, user=user)
     shown = {"name": "research", "weight": 1.0, "order": "fairness", "members": ["ada"]}
     assert client.get(TEAM).json() == shown
     assert client.patch(TEAM, {"weight": 9}, format="json").status_code == 403
-    assert [stranger.get(TEAM).status_code, stranger.patch(TEAM, {"weight": 9}, format="json").status_code] == [404, 404]
+    assert [
+        stranger.get(TEAM).status_code,
+        stranger.patch(TEAM, {"weight": 9}, format="json").status_code,
+    ] == [404, 404]
     assert not RescheduleEvent.objects.exists()
     answer = operator.patch(TEAM, {"weight": 2.5, "order": "fifo"}, format="json")
     assert (answer.status_code, answer.json()) == (200, {**shown, "weight": 2.5, "order": "fifo"})
@@ -72,7 +84,9 @@ def test_a_team_is_shown_to_its_members_and_set_by_operators(client: APIClient, 
         ("name", "x", "cannot be set; what can be: weight, order"),
     ],
 )
-def test_what_is_no_setting_of_a_team_is_refused(team: Team, field: str, value: object, said: str) -> None:
+def test_what_is_no_setting_of_a_team_is_refused(
+    team: Team, field: str, value: object, said: str
+) -> None:
     answer = api(a_user("root", operator=True)).patch(TEAM, {field: value}, format="json")
     assert (answer.status_code, answer.json()["error"]["fields"]) == (400, {field: [said]})
 
@@ -97,7 +111,10 @@ def test_a_secret_without_a_value_is_refused(client: APIClient, body: object) ->
 @pytest.mark.parametrize("method", ["get", "put", "delete"])
 def test_secrets_of_another_team_do_not_exist_for_strangers(team: Team, method: str) -> None:
     path = SECRETS if method == "get" else f"{SECRETS}token/"
-    assert getattr(api(a_user(team=a_team())), method)(path, {"value": "x"}, format="json").status_code == 404
+    assert (
+        getattr(api(a_user(team=a_team())), method)(path, {"value": "x"}, format="json").status_code
+        == 404
+    )
     assert getattr(api(), method)(path, {"value": "x"}, format="json").status_code == 401
     assert not Secret.objects.exists()
 
@@ -134,7 +151,9 @@ def test_logging_out_revokes_the_requests_own_token(user: User) -> None:
 
 
 def test_an_expired_token_is_401(user: User) -> None:
-    answer = api().post(TOKENS, {"username": "ada", "password": PASSWORD, "valid_h": 0.001}, format="json")
+    answer = api().post(
+        TOKENS, {"username": "ada", "password": PASSWORD, "valid_h": 0.001}, format="json"
+    )
     AuthToken.objects.filter(user=user).update(expiry=answer.json()["created"])
     assert api(token=answer.json()["token"]).get("/api/v1/me/").status_code == 401
 
@@ -152,7 +171,9 @@ def test_a_login_without_password_names_the_field(user: User) -> None:
 
 
 def test_an_old_token_does_not_stand_in_the_way_of_a_login(user: User) -> None:
-    answer = api(token="0" * 64).post(TOKENS, {"username": "ada", "password": PASSWORD}, format="json")
+    answer = api(token="0" * 64).post(
+        TOKENS, {"username": "ada", "password": PASSWORD}, format="json"
+    )
     assert answer.status_code == 201
 
 
@@ -160,7 +181,10 @@ def test_somebody_who_may_no_longer_log_in_is_401(user: User) -> None:
     token = a_token(user)
     User.objects.update(is_active=False)
     assert api(token=token).get("/api/v1/me/").status_code == 401
-    assert api().post(TOKENS, {"username": "ada", "password": PASSWORD}, format="json").status_code == 401
+    assert (
+        api().post(TOKENS, {"username": "ada", "password": PASSWORD}, format="json").status_code
+        == 401
+    )
 
 
 def test_tokens_of_others_cannot_be_revoked(user: User, client: APIClient) -> None:

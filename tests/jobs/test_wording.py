@@ -33,8 +33,12 @@ def test_a_job_that_runs_or_is_over_has_no_reason() -> None:
         (["nonsense"], "are taken."),
     ],
 )
-def test_what_stands_in_the_way_is_named_as_far_as_the_reader_may_know(detail: object, end: str) -> None:
-    said = reason_for_waiting("queued", "no_capacity", detail, {"a": "digits", "b": "bert", "n": "volta"})
+def test_what_stands_in_the_way_is_named_as_far_as_the_reader_may_know(
+    detail: object, end: str
+) -> None:
+    said = reason_for_waiting(
+        "queued", "no_capacity", detail, {"a": "digits", "b": "bert", "n": "volta"}
+    )
     assert said.startswith("All GPUs it could use are taken")
     assert said.endswith(end)
 
@@ -47,17 +51,25 @@ def test_what_stands_in_the_way_is_named_as_far_as_the_reader_may_know(detail: o
         (datetime(2027, 1, 15, 9, 0, tzinfo=UTC), "are taken."),
     ],
 )
-def test_a_start_is_told_as_short_as_can_be_and_only_while_it_lies_ahead(now: datetime, end: str) -> None:
-    assert reason_for_waiting("queued", "no_capacity", {"earliest_s": 1_800_000_000.0}, {}, now).endswith(end)
+def test_a_start_is_told_as_short_as_can_be_and_only_while_it_lies_ahead(
+    now: datetime, end: str
+) -> None:
+    assert reason_for_waiting(
+        "queued", "no_capacity", {"earliest_s": 1_800_000_000.0}, {}, now
+    ).endswith(end)
 
 
 def test_a_dependency_names_the_jobs_it_waits_for() -> None:
-    assert reason_for_waiting("queued", "dependency", {"jobs": ["a"]}, {"a": "digits"}).endswith("to complete: digits.")
+    assert reason_for_waiting("queued", "dependency", {"jobs": ["a"]}, {"a": "digits"}).endswith(
+        "to complete: digits."
+    )
 
 
 def test_every_placement_that_was_not_launched_has_a_sentence() -> None:
     assert set(NOT_LAUNCHED) == {str(code) for code in RejectCode}
-    assert "another job is just leaving" in reason_for_waiting("queued", "deferred", {"detail": "x"}, {})
+    assert "another job is just leaving" in reason_for_waiting(
+        "queued", "deferred", {"detail": "x"}, {}
+    )
 
 
 def test_a_new_job_waits_for_the_next_decision() -> None:

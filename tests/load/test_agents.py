@@ -1,4 +1,6 @@
-"""The load generator's agents, against a server that is steered: what they count is what happened."""
+"""The load generator's agents, against a server that is steered: what they count is what
+happened.
+"""
 
 from __future__ import annotations
 
@@ -60,7 +62,9 @@ def test_every_heartbeat_is_counted_with_its_leases() -> None:
 
 
 @pytest.mark.parametrize("starts_s", [0.3, 1159.369523254, 2.0**24 / 10])
-def test_how_many_heartbeats_are_due_does_not_hang_on_the_clocks_rounding(monkeypatch: pytest.MonkeyPatch, starts_s: float) -> None:
+def test_how_many_heartbeats_are_due_does_not_hang_on_the_clocks_rounding(
+    monkeypatch: pytest.MonkeyPatch, starts_s: float
+) -> None:
     now_s = time.monotonic()
     clock = SimpleNamespace(monotonic=lambda: starts_s + time.monotonic() - now_s, time=time.time)
     monkeypatch.setattr(generator, "time", clock)
@@ -93,7 +97,9 @@ async def silent(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> 
     writer.close()
 
 
-def test_what_is_never_answered_is_counted_whether_it_was_sent_or_not(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_is_never_answered_is_counted_whether_it_was_sent_or_not(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     monkeypatch.setattr(generator, "ANSWER_S", 0.45)
     traffic = beaten(silent)
     assert traffic.due_s == []

@@ -1,4 +1,6 @@
-"""What pages cost does not grow with what is in the database: the same queries for a small cluster and a larger one."""
+"""What pages cost does not grow with what is in the database: the same queries for a small cluster
+and a larger one.
+"""
 
 from __future__ import annotations
 
@@ -17,7 +19,8 @@ MOST = 14
 """Queries of any page, the session's and the user's among them."""
 
 PAGES = (
-    "queue", "queue, all jobs", "queue, search", "job that runs", "job that waits", "nodes", "timeline", "rounds", "API jobs",
+    "queue", "queue, all jobs", "queue, search", "job that runs", "job that waits", "nodes",
+    "timeline", "rounds", "API jobs",
     "API jobs, queued", "API nodes",
 )  # fmt: skip
 
@@ -26,7 +29,9 @@ def queries(name: str, who: str, *, jobs: int, nodes: int) -> int:
     """How many queries the page takes in a cluster of that size."""
     seeded = seed(jobs=jobs, nodes=nodes)
     client = Client()
-    client.force_login(User.objects.get(username=who), backend="django.contrib.auth.backends.ModelBackend")
+    client.force_login(
+        User.objects.get(username=who), backend="django.contrib.auth.backends.ModelBackend"
+    )
     path = pages(seeded)[name].replace("offset=5000", "offset=1").replace("train-99", "train-")
     assert client.get(path).status_code == 200
     with CaptureQueriesContext(connection) as asked:

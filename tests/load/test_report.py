@@ -28,7 +28,12 @@ def test_a_goal_is_reached_or_not(line: dict[str, object], reached: str) -> None
 
 
 def test_the_table_has_a_row_a_scene_with_all_that_was_found() -> None:
-    rows = table([{"scene": "round", "seconds": 3.0, "parts": {"web": {"cpu": 0.5}}}, {"scene": "nodes", "p95_ms": 9}]).splitlines()
+    rows = table(
+        [
+            {"scene": "round", "seconds": 3.0, "parts": {"web": {"cpu": 0.5}}},
+            {"scene": "nodes", "p95_ms": 9},
+        ]
+    ).splitlines()
     assert len(rows) == 4
     assert rows[2].endswith("| seconds 3.0, parts (web (cpu 0.5)) |")
     assert [cell.strip() for cell in rows[3].split("|")][1:5] == ["nodes", "", "", "9"]

@@ -1,4 +1,6 @@
-"""`make load` in small: everything starts, every scene plays, nothing that was acknowledged is lost."""
+"""`make load` in small: everything starts, every scene plays, nothing that was acknowledged is
+lost.
+"""
 
 from __future__ import annotations
 
@@ -9,7 +11,22 @@ from pathlib import Path
 
 import pytest
 
-SMALL = ["--agents", "20", "--jobs", "200", "--nodes", "5", "--seconds", "3", "--rate", "20", "--reads", "1", "--starts", "1"]
+SMALL = [
+    "--agents",
+    "20",
+    "--jobs",
+    "200",
+    "--nodes",
+    "5",
+    "--seconds",
+    "3",
+    "--rate",
+    "20",
+    "--reads",
+    "1",
+    "--starts",
+    "1",
+]
 
 
 @pytest.mark.slow
@@ -19,7 +36,13 @@ def test_a_short_run_plays_every_scene_and_loses_nothing(tmp_path: Path) -> None
     done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=280)
     assert done.returncode == 0, done.stdout + done.stderr
     figures = {line["scene"]: line for line in map(json.loads, lines.read_text().splitlines())}
-    assert {"submit to running", "submissions", "submissions, 50 a call", "round", "heartbeats"} <= figures.keys()
+    assert {
+        "submit to running",
+        "submissions",
+        "submissions, 50 a call",
+        "round",
+        "heartbeats",
+    } <= figures.keys()
     assert figures["submissions"]["lost"] == figures["submissions, 50 a call"]["lost"] == 0
     assert figures["submissions"]["answers"]["201"] > 0
     assert figures["nodes, operator"]["answers"] == {"200": 1}

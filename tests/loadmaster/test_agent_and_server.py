@@ -38,32 +38,44 @@ def site(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[NodeSite]:
     site.leave()
 
 
-def test_a_training_job_is_preempted_resumed_after_a_restart_of_the_agent_and_finished(site: NodeSite) -> None:
+def test_a_training_job_is_preempted_resumed_after_a_restart_of_the_agent_and_finished(
+    site: NodeSite,
+) -> None:
     job = a_job(site.cluster, command=list(TRAINER), total_steps=60)
     first = an_offer(site.node, job)
     until(lambda: is_state(first, AssignmentState.RUNNING) and first.steps_done > 5, site.agent)
     request_stop(first, StopReason.PREEMPT)
     until(lambda: is_state(first, AssignmentState.PREEMPTED), site.agent)
     job.refresh_from_db()
-    assert (first.exit_code, first.reason_class, job.state) == (75, ReasonClass.PREEMPT, JobState.QUEUED)
+    assert (first.exit_code, first.reason_class, job.state) == (
+        75,
+        ReasonClass.PREEMPT,
+        JobState.QUEUED,
+    )
     second = an_offer(site.node, job)
     until(lambda: is_state(second, AssignmentState.RUNNING), site.agent)
     site.restart()
     until(lambda: is_state(second, AssignmentState.SUCCEEDED) and site.agent.is_idle, site.agent)
     job.refresh_from_db()
-    output = b"".join(LogChunk.objects.filter(assignment=second, stream="stdout").values_list("data", flat=True))
+    output = b"".join(
+        LogChunk.objects.filter(assignment=second, stream="stdout").values_list("data", flat=True)
+    )
     assert (output, second.steps_done, job.state) == (b"steps 60\n", 60, JobState.COMPLETED)
 
 
 def test_a_failing_job_says_why(site: NodeSite) -> None:
-    assignment = an_offer(site.node, a_job(site.cluster, command=list(python("raise SystemExit('no data')"))))
+    assignment = an_offer(
+        site.node, a_job(site.cluster, command=list(python("raise SystemExit('no data')")))
+    )
     until(lambda: is_state(assignment, AssignmentState.FAILED), site.agent)
     assert assignment.reason_class == ReasonClass.USER
     assert "no data" in assignment.reason
 
 
 def test_a_cancelled_job_ends(site: NodeSite) -> None:
-    assignment = an_offer(site.node, a_job(site.cluster, command=list(python("import time; time.sleep(60)"))))
+    assignment = an_offer(
+        site.node, a_job(site.cluster, command=list(python("import time; time.sleep(60)")))
+    )
     until(lambda: is_state(assignment, AssignmentState.RUNNING), site.agent)
     request_stop(assignment, StopReason.CANCEL)
     until(lambda: is_state(assignment, AssignmentState.CANCELLED), site.agent)

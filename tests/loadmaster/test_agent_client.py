@@ -3,15 +3,34 @@
 import httpx
 import pytest
 
-from loadmaster.agent.client import AgentClient, AgentError, Conflict, Refused, TryAgain, Unauthorized, WrongProtocol
-from loadmaster.protocol import Accept, AssignmentState, DirectiveAction, Heartbeat, LaunchSpec, SessionRequest, StateReport
+from loadmaster.agent.client import (
+    AgentClient,
+    AgentError,
+    Conflict,
+    Refused,
+    TryAgain,
+    Unauthorized,
+    WrongProtocol,
+)
+from loadmaster.protocol import (
+    Accept,
+    AssignmentState,
+    DirectiveAction,
+    Heartbeat,
+    LaunchSpec,
+    SessionRequest,
+    StateReport,
+)
 from tests.builders_agent import NODE_TOKEN, FakeServer, a_spec
 
 BEAT = Heartbeat(epoch=1, seq=1, sent_at_s=0.0)
 
 
 def answering(status: int, body: bytes = b"") -> AgentClient:
-    return AgentClient("http://server", transport=httpx.MockTransport(lambda request: httpx.Response(status, content=body)))
+    return AgentClient(
+        "http://server",
+        transport=httpx.MockTransport(lambda request: httpx.Response(status, content=body)),
+    )
 
 
 @pytest.fixture
@@ -47,7 +66,14 @@ def test_a_network_error_may_be_repeated(server: FakeServer, client: AgentClient
 
 @pytest.mark.parametrize(
     ("status", "kind"),
-    [(400, Refused), (401, Unauthorized), (403, Unauthorized), (404, Refused), (409, Conflict), (426, WrongProtocol)],
+    [
+        (400, Refused),
+        (401, Unauthorized),
+        (403, Unauthorized),
+        (404, Refused),
+        (409, Conflict),
+        (426, WrongProtocol),
+    ],
 )
 def test_a_refusal_has_a_type_and_is_not_repeated(status: int, kind: type[AgentError]) -> None:
     body = b'{"error": {"code": "why", "detail": "because", "expected": 7}}'
@@ -88,7 +114,9 @@ def test_an_offer_is_heard_accepted_and_reported(server: FakeServer, client: Age
     assert held.state is AssignmentState.PREPARING
 
 
-def test_logs_go_packed_and_a_conflict_says_where_to_begin(server: FakeServer, client: AgentClient) -> None:
+def test_logs_go_packed_and_a_conflict_says_where_to_begin(
+    server: FakeServer, client: AgentClient
+) -> None:
     held = server.offer(a_spec())
     assert client.send_log("a1", "stdout", 0, b"hello", fence=1, epoch=1) == 5
     with pytest.raises(Conflict) as caught:

@@ -64,14 +64,24 @@ def test_a_job_runs_in_its_image_and_its_output_and_exit_code_are_kept(site: Sit
 
 def test_a_job_has_neither_rights_nor_capabilities_nor_the_hosts_network(site: Site) -> None:
     run = site.launch(
-        a_docker_spec(command=sh("id -u; grep -E 'CapEff|NoNewPrivs' /proc/self/status; ls /sys/class/net; ls /proc | wc -w"))
+        a_docker_spec(
+            command=sh(
+                "id -u; grep -E 'CapEff|NoNewPrivs' /proc/self/status; ls /sys/class/net; ls /proc"
+                " | wc -w"
+            )
+        )
     )
     site.end(run)
     uid = os.getuid() or 1000
     lines = site.output(run).split()
     assert lines[:6] == [str(uid), "CapEff:", "0000000000000000", "NoNewPrivs:", "1", "lo"]
     config = site.inspect(run)["HostConfig"]
-    assert (config["Privileged"], config["PidMode"], config["IpcMode"], config["NetworkMode"]) == (False, "", "private", "none")
+    assert (config["Privileged"], config["PidMode"], config["IpcMode"], config["NetworkMode"]) == (
+        False,
+        "",
+        "private",
+        "none",
+    )
 
 
 def test_limits_are_the_jobs_own(site: Site) -> None:
@@ -79,12 +89,19 @@ def test_limits_are_the_jobs_own(site: Site) -> None:
     site.end(run)
     config = site.inspect(run)["HostConfig"]
     assert config["Memory"] == config["MemorySwap"] == 350_000_000
-    assert (config["CpuPeriod"], config["CpuQuota"], config["PidsLimit"]) == (100_000, 150_000, 4096)
+    assert (config["CpuPeriod"], config["CpuQuota"], config["PidsLimit"]) == (
+        100_000,
+        150_000,
+        4096,
+    )
 
 
-def test_secrets_and_the_environment_are_in_the_job_and_not_in_what_the_engine_tells(site: Site) -> None:
+def test_secrets_and_the_environment_are_in_the_job_and_not_in_what_the_engine_tells(
+    site: Site,
+) -> None:
     spec = a_docker_spec(
-        command=sh("echo $KEY $HOME $LOADMASTER_RUN_DIR; getent passwd root >/dev/null"), secrets={"KEY": "hunter'2\n$x"}
+        command=sh("echo $KEY $HOME $LOADMASTER_RUN_DIR; getent passwd root >/dev/null"),
+        secrets={"KEY": "hunter'2\n$x"},
     )
     run = site.launch(spec)
     assert site.end(run).exit_code == 0
@@ -93,10 +110,13 @@ def test_secrets_and_the_environment_are_in_the_job_and_not_in_what_the_engine_t
     assert not (site.runtime.folder(run) / "guard" / "launch.json").exists()
 
 
-def test_a_job_can_write_its_home_its_checkpoints_and_its_progress_and_not_its_lease(site: Site) -> None:
+def test_a_job_can_write_its_home_its_checkpoints_and_its_progress_and_not_its_lease(
+    site: Site,
+) -> None:
     script = (
-        "cd; touch x && touch $LOADMASTER_CHECKPOINT_DIR/y && echo '{}' >> $LOADMASTER_RUN_DIR/progress.jsonl && echo can;"
-        "for f in lease.json term.json stop.json new; do (echo > $LOADMASTER_RUN_DIR/$f) 2>/dev/null && echo $f; done; true"
+        "cd; touch x && touch $LOADMASTER_CHECKPOINT_DIR/y && echo '{}' >>"
+        " $LOADMASTER_RUN_DIR/progress.jsonl && echo can;for f in lease.json term.json stop.json"
+        " new; do (echo > $LOADMASTER_RUN_DIR/$f) 2>/dev/null && echo $f; done; true"
     )
     run = site.launch(a_docker_spec(command=sh(script)))
     site.end(run)
@@ -106,9 +126,14 @@ def test_a_job_can_write_its_home_its_checkpoints_and_its_progress_and_not_its_l
 
 
 def test_the_images_working_folder_and_variables_hold(site: Site) -> None:
-    name = an_image({"bin/busybox": busybox(), "bin/sh": "busybox", "app": None}, changes=("WORKDIR /app", "ENV COLOUR=green"))
+    name = an_image(
+        {"bin/busybox": busybox(), "bin/sh": "busybox", "app": None},
+        changes=("WORKDIR /app", "ENV COLOUR=green"),
+    )
     try:
-        run = site.launch(a_docker_spec(image=name, command=("/bin/busybox", "sh", "-c", "pwd; echo $COLOUR")))
+        run = site.launch(
+            a_docker_spec(image=name, command=("/bin/busybox", "sh", "-c", "pwd; echo $COLOUR"))
+        )
         site.end(run)
         assert site.output(run) == "/app\ngreen\n"
     finally:
@@ -121,7 +146,8 @@ def test_what_is_mounted_is_what_the_operator_allows(tmp_path: Path) -> None:
     site = Site(tmp_path / "state", mounts=(AllowedMount(tmp_path / "data"),))
     try:
         spec = a_docker_spec(
-            mounts=(f"{tmp_path}/data:/data:ro",), command=sh("cat /data/set; touch /data/x 2>/dev/null || echo no")
+            mounts=(f"{tmp_path}/data:/data:ro",),
+            command=sh("cat /data/set; touch /data/x 2>/dev/null || echo no"),
         )
         run = site.launch(spec)
         site.end(run)
@@ -131,7 +157,9 @@ def test_what_is_mounted_is_what_the_operator_allows(tmp_path: Path) -> None:
             ("/etc:/host:ro", "ask its operator"),
             (f"{tmp_path}/data/../..:/x:ro", "ask"),
         ):
-            refused = site.runtime.objection(Launch(RunId("a", 1), a_docker_spec(mounts=(wish,)), {}, 1.0, "boot"))
+            refused = site.runtime.objection(
+                Launch(RunId("a", 1), a_docker_spec(mounts=(wish,)), {}, 1.0, "boot")
+            )
             assert refused is not None
             assert refused[0] is ReasonClass.USER
             assert "mounts[0]" in refused[1]
@@ -140,13 +168,17 @@ def test_what_is_mounted_is_what_the_operator_allows(tmp_path: Path) -> None:
         site.clear()
 
 
-def test_a_mounted_folder_that_a_job_swaps_for_a_link_before_the_start_is_not_followed(tmp_path: Path) -> None:
+def test_a_mounted_folder_that_a_job_swaps_for_a_link_before_the_start_is_not_followed(
+    tmp_path: Path,
+) -> None:
     (tmp_path / "rw" / "data").mkdir(parents=True)
     (tmp_path / "secret").mkdir()
     (tmp_path / "secret" / "key").write_text("hunter2")
     site = Site(tmp_path / "state", mounts=(AllowedMount(tmp_path / "rw", writable=True),))
     try:
-        run = site.prepare(a_docker_spec(mounts=(f"{tmp_path}/rw/data:/data",), command=sh("cat /data/key")))
+        run = site.prepare(
+            a_docker_spec(mounts=(f"{tmp_path}/rw/data:/data",), command=sh("cat /data/key"))
+        )
         assert site.runtime.poll(run).state is RunState.PREPARED
         (tmp_path / "rw" / "data").rmdir()
         (tmp_path / "rw" / "data").symlink_to(tmp_path / "secret")
@@ -158,12 +190,16 @@ def test_a_mounted_folder_that_a_job_swaps_for_a_link_before_the_start_is_not_fo
         site.clear()
 
 
-def test_an_image_is_pinned_and_later_launches_use_the_same_whatever_its_name_means(site: Site) -> None:
+def test_an_image_is_pinned_and_later_launches_use_the_same_whatever_its_name_means(
+    site: Site,
+) -> None:
     first = an_image({"bin/busybox": busybox(), "bin/sh": "busybox", "version": b"one"})
     second = an_image({"bin/busybox": busybox(), "bin/sh": "busybox", "version": b"two"})
     command = ("/bin/busybox", "cat", "/version")
     try:
-        digest = site.runtime.poll(site.prepare(a_docker_spec(image=first, command=command))).image_digest
+        digest = site.runtime.poll(
+            site.prepare(a_docker_spec(image=first, command=command))
+        ).image_digest
         with an_api() as api:
             assert digest == api.images(first, quiet=True)[0]
             api.tag(second, "loadmaster-tiny", first.partition(":")[2], force=True)
@@ -176,7 +212,9 @@ def test_an_image_is_pinned_and_later_launches_use_the_same_whatever_its_name_me
             remove_image(name)
 
 
-def test_an_image_that_cannot_be_had_is_its_own_reason(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_image_that_cannot_be_had_is_its_own_reason(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr("loadmaster.agent.runtimes.docker.preparing.PULL_PAUSE_S", 0.0)
     site = Site(tmp_path, pull="missing")
     try:
@@ -201,7 +239,9 @@ def test_a_command_that_is_not_in_the_image_is_the_users_fault(site: Site) -> No
 
 
 def test_more_memory_than_asked_for_ends_in_oom(site: Site) -> None:
-    run = site.launch(a_docker_spec(memory_gb=0.1, command=python3("x = b'x' * 400_000_000; print(len(x))")))
+    run = site.launch(
+        a_docker_spec(memory_gb=0.1, command=python3("x = b'x' * 400_000_000; print(len(x))"))
+    )
     ended = site.end(run)
     assert ended.oom
     assert outcome_of(ended).reason_class is ReasonClass.OOM
@@ -209,9 +249,9 @@ def test_more_memory_than_asked_for_ends_in_oom(site: Site) -> None:
 
 def test_a_preempted_job_is_asked_by_its_term_file_first(site: Site) -> None:
     code = (
-        "import json,os,signal,sys,time\nsignal.signal(15, signal.SIG_IGN); print('up', flush=True)\n"
-        "while not json.load(open(os.environ['LOADMASTER_RUN_DIR'] + '/term.json'))['stop']: time.sleep(0.05)\n"
-        "sys.exit(75)"
+        "import json,os,signal,sys,time\nsignal.signal(15, signal.SIG_IGN); print('up',"
+        " flush=True)\nwhile not json.load(open(os.environ['LOADMASTER_RUN_DIR'] +"
+        " '/term.json'))['stop']: time.sleep(0.05)\nsys.exit(75)"
     )
     run = site.launch(a_docker_spec(command=python3(code)))
     site.says(run, "up")
@@ -222,17 +262,26 @@ def test_a_preempted_job_is_asked_by_its_term_file_first(site: Site) -> None:
 
 @pytest.mark.parametrize("image", ["python", "sh"])
 def test_a_job_that_ignores_sigterm_is_killed(site: Site, without_python: str, image: str) -> None:
-    run = site.launch(a_docker_spec(command=STUBBORN, image=BASE if image == "python" else without_python))
+    run = site.launch(
+        a_docker_spec(command=STUBBORN, image=BASE if image == "python" else without_python)
+    )
     site.says(run, "up")
     site.runtime.stop(run, StopOrder(StopBy.CANCEL, 1.0))
     ended = site.end(run)
-    assert (ended.stopped_by, ended.killed, ended.exit_code) == (StopBy.CANCEL, True, -9 if image == "python" else 137)
+    assert (ended.stopped_by, ended.killed, ended.exit_code) == (
+        StopBy.CANCEL,
+        True,
+        -9 if image == "python" else 137,
+    )
     assert outcome_of(ended).reason_class is ReasonClass.OPERATOR
 
 
 @pytest.mark.parametrize("image", ["python", "sh"])
 def test_nothing_runs_past_its_lease(site: Site, without_python: str, image: str) -> None:
-    run = site.launch(a_docker_spec(command=STUBBORN, image=BASE if image == "python" else without_python), lease_s=3.0)
+    run = site.launch(
+        a_docker_spec(command=STUBBORN, image=BASE if image == "python" else without_python),
+        lease_s=3.0,
+    )
     site.says(run, "up")
     ended = site.end(run)
     assert (ended.started, ended.stopped_by, ended.killed) == (True, StopBy.LEASE, True)
@@ -247,7 +296,11 @@ def test_a_renewed_lease_lets_a_job_go_on(site: Site) -> None:
 
 def test_an_image_without_python_is_guarded_by_its_shell(site: Site, without_python: str) -> None:
     script = 'echo "$KEY|$1|$HOME"; id -u; echo err >&2; ls /loadmaster/guard; exit 5'
-    spec = a_docker_spec(image=without_python, command=(*sh(script), "x", "it's 'two\nlines'"), secrets={"KEY": "a'b\"c$HOME"})
+    spec = a_docker_spec(
+        image=without_python,
+        command=(*sh(script), "x", "it's 'two\nlines'"),
+        secrets={"KEY": "a'b\"c$HOME"},
+    )
     run = site.launch(spec)
     ended = site.end(run)
     assert (ended.started, ended.exit_code, ended.stopped_by) == (True, 5, None)
@@ -327,7 +380,10 @@ def test_a_container_that_somebody_removes_is_the_nodes_fault(site: Site) -> Non
 
 def test_a_job_cannot_end_its_own_guard_and_a_forged_end_does_not_count(site: Site) -> None:
     forged = '{"ended_at_s": 1.0, "started": true, "exit_code": 0, "stopped_by": null}'
-    script = f"kill -9 1; kill -STOP 1; echo '{forged}' > /loadmaster/guard/exit.json; echo up; exec sleep 60"
+    script = (
+        f"kill -9 1; kill -STOP 1; echo '{forged}' > /loadmaster/guard/exit.json; echo up; exec"
+        " sleep 60"
+    )
     run = site.launch(a_docker_spec(command=sh(script)), lease_s=4.0)
     site.says(run, "up")
     assert site.runtime.poll(run).state is RunState.RUNNING
@@ -336,7 +392,12 @@ def test_a_job_cannot_end_its_own_guard_and_a_forged_end_does_not_count(site: Si
 
 def test_links_that_a_job_leaves_lead_nowhere(site: Site) -> None:
     run = site.launch(
-        a_docker_spec(command=sh("cd /loadmaster/guard; rm stderr.log; ln -s /etc/shadow stderr.log; ln -s /etc/shadow exit.tmp2"))
+        a_docker_spec(
+            command=sh(
+                "cd /loadmaster/guard; rm stderr.log; ln -s /etc/shadow stderr.log; ln -s"
+                " /etc/shadow exit.tmp2"
+            )
+        )
     )
     site.end(run)
     assert site.runtime.read(run, "stderr", 0, 100) == b""
@@ -344,27 +405,38 @@ def test_links_that_a_job_leaves_lead_nowhere(site: Site) -> None:
 
 
 def test_what_a_job_uses_is_counted(site: Site) -> None:
-    run = site.launch(a_docker_spec(command=python3("x = b'x' * 60_000_000\nprint('up', flush=True)\nwhile True: pass")))
+    run = site.launch(
+        a_docker_spec(
+            command=python3("x = b'x' * 60_000_000\nprint('up', flush=True)\nwhile True: pass")
+        )
+    )
     site.says(run, "up")
-    until(lambda: (usage := site.runtime.usage(run)) is not None and usage.memory_gb > 0.05, within_s=30)
-    until(lambda: (usage := site.runtime.usage(run)) is not None and usage.cores > 0.05, within_s=30)
+    until(
+        lambda: (usage := site.runtime.usage(run)) is not None and usage.memory_gb > 0.05,
+        within_s=30,
+    )
+    until(
+        lambda: (usage := site.runtime.usage(run)) is not None and usage.cores > 0.05, within_s=30
+    )
 
 
-def test_a_guard_outlives_its_agent_that_is_killed_and_ends_the_job_with_its_lease(tmp_path: Path, site: Site) -> None:
-    """The agent's part is played by a process of its own, which is killed with -9 right after the start."""
+def test_a_guard_outlives_its_agent_that_is_killed_and_ends_the_job_with_its_lease(
+    tmp_path: Path, site: Site
+) -> None:
+    """The agent's part is played by a process of its own, which is killed with -9 right after the
+    start.
+    """
     run = site.prepare(a_docker_spec(command=STUBBORN))
     site.runtime.close()
     code = (
-        "import sys, time; from pathlib import Path; from loadmaster.agent import guard\n"
-        "from loadmaster.agent.runtimes.base import RunId\n"
-        "from loadmaster.agent.runtimes.docker import DockerEngine, DockerOptions, DockerRuntime\n"
-        f"folder, owner = Path({str(tmp_path / 'runs')!r}), {site.owner!r}\n"
-        "runtime = DockerRuntime(folder, DockerEngine(), owner, DockerOptions(network='none', pull='never'))\n"
-        f"run = RunId({run.assignment!r}, 1)\n"
-        "while runtime.poll(run).state.value == 'preparing': time.sleep(0.05)\n"
-        "runtime.start(run, guard.boot_s() + 4)\n"
-        "while not runtime.read(run, 'stdout', 0, 10): time.sleep(0.05)\n"
-        "print('started', flush=True); time.sleep(60)\n"
+        "import sys, time; from pathlib import Path; from loadmaster.agent import guard\nfrom"
+        " loadmaster.agent.runtimes.base import RunId\nfrom loadmaster.agent.runtimes.docker"
+        " import DockerEngine, DockerOptions, DockerRuntime\nfolder, owner ="
+        f" Path({str(tmp_path / 'runs')!r}), {site.owner!r}\nruntime = DockerRuntime(folder,"
+        " DockerEngine(), owner, DockerOptions(network='none', pull='never'))\nrun ="
+        f" RunId({run.assignment!r}, 1)\nwhile runtime.poll(run).state.value == 'preparing':"
+        " time.sleep(0.05)\nruntime.start(run, guard.boot_s() + 4)\nwhile not runtime.read(run,"
+        " 'stdout', 0, 10): time.sleep(0.05)\nprint('started', flush=True); time.sleep(60)\n"
     )
     agent = subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE)
     assert agent.stdout is not None
@@ -382,10 +454,14 @@ def test_what_its_guard_does_not_end_the_agent_does(site: Site) -> None:
     """An image's own shell could be a guard that never stops; the agent trusts the Engine alone."""
     run = site.prepare(a_docker_spec(command=SLEEPER))
     folder = site.runtime.folder(run)
-    (folder / "bin" / "guard.sh").write_text("echo up > /loadmaster/guard/stdout.log; exec sleep 600")
+    (folder / "bin" / "guard.sh").write_text(
+        "echo up > /loadmaster/guard/stdout.log; exec sleep 600"
+    )
     site.runtime.start(run, boot_s() + 60)
     site.says(run, "up")
-    write_json(folder / "run" / "stop.json", {"by": "cancel", "term_at_s": 0.0, "kill_at_s": boot_s()})
+    write_json(
+        folder / "run" / "stop.json", {"by": "cancel", "term_at_s": 0.0, "kill_at_s": boot_s()}
+    )
     until(lambda: site.inspect(run)["State"]["Status"] == "exited", within_s=30)
     assert site.inspect(run)["State"]["ExitCode"] == 137
 
@@ -393,7 +469,11 @@ def test_what_its_guard_does_not_end_the_agent_does(site: Site) -> None:
 def test_options_of_an_operator_hold(tmp_path: Path) -> None:
     site = Site(tmp_path, user="1234:4321", read_only=True, pids=100)
     try:
-        run = site.launch(a_docker_spec(command=sh("id -u; id -g; touch /x 2>/dev/null || touch /tmp/x && echo tmp")))
+        run = site.launch(
+            a_docker_spec(
+                command=sh("id -u; id -g; touch /x 2>/dev/null || touch /tmp/x && echo tmp")
+            )
+        )
         site.end(run)
         assert site.output(run) == "1234\n4321\ntmp\n"
         assert site.inspect(run)["HostConfig"]["PidsLimit"] == 100
@@ -403,7 +483,11 @@ def test_options_of_an_operator_hold(tmp_path: Path) -> None:
 
 def test_an_images_own_user_is_used_where_the_operator_says_so(tmp_path: Path) -> None:
     name = an_image(
-        {"bin/busybox": busybox(), "bin/sh": "busybox", "etc/passwd": b"root:x:0:0::/:/bin/sh\nann:x:1500:1600::/:/bin/sh\n"},
+        {
+            "bin/busybox": busybox(),
+            "bin/sh": "busybox",
+            "etc/passwd": b"root:x:0:0::/:/bin/sh\nann:x:1500:1600::/:/bin/sh\n",
+        },
         changes=("USER ann",),
     )
     site = Site(tmp_path, user="image")
@@ -436,9 +520,20 @@ def test_the_defaults_are_the_safe_ones() -> None:
     assert DockerOptions().identity() == (os.getuid() or 1000, os.getgid() or 1000)
 
 
-def test_a_job_in_a_container_is_told_that_its_emulated_gpu_is_shared_and_cannot_say_so_itself(site: Site) -> None:
-    script = "until [ -e $LOADMASTER_RUN_DIR/pace.json ]; do sleep 0.1; done; cat $LOADMASTER_RUN_DIR/pace.json"
-    run = site.launch(a_docker_spec(command=sh(f"{script}; echo 1 2>/dev/null > $LOADMASTER_RUN_DIR/pace.json || echo refused")))
+def test_a_job_in_a_container_is_told_that_its_emulated_gpu_is_shared_and_cannot_say_so_itself(
+    site: Site,
+) -> None:
+    script = (
+        "until [ -e $LOADMASTER_RUN_DIR/pace.json ]; do sleep 0.1; done; cat"
+        " $LOADMASTER_RUN_DIR/pace.json"
+    )
+    run = site.launch(
+        a_docker_spec(
+            command=sh(
+                f"{script}; echo 1 2>/dev/null > $LOADMASTER_RUN_DIR/pace.json || echo refused"
+            )
+        )
+    )
     site.runtime.set_pace(run, 0.125)
     site.end(run)
     said = site.output(run)

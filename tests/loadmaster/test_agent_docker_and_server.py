@@ -26,14 +26,20 @@ def site(tmp_path: Path) -> Iterator[DockerSite]:
     site.close()
 
 
-def test_a_training_job_is_preempted_and_resumes_in_another_container_on_another_node(site: DockerSite) -> None:
+def test_a_training_job_is_preempted_and_resumes_in_another_container_on_another_node(
+    site: DockerSite,
+) -> None:
     job = a_docker_job(site.cluster, command=list(TRAINER), mounts=[LIBRARY], total_steps=60)
     first = site.offer(0, job)
     site.until(lambda: is_state(first, AssignmentState.RUNNING) and first.steps_done > 5)
     request_stop(first, StopReason.PREEMPT)
     site.until(lambda: is_state(first, AssignmentState.PREEMPTED))
     job.refresh_from_db()
-    assert (first.exit_code, first.reason_class, job.state) == (75, ReasonClass.PREEMPT, JobState.QUEUED)
+    assert (first.exit_code, first.reason_class, job.state) == (
+        75,
+        ReasonClass.PREEMPT,
+        JobState.QUEUED,
+    )
     with an_api() as api:
         assert job.image_digest == api.images(BASE, quiet=True)[0]
     second = site.offer(1, job)
@@ -41,7 +47,9 @@ def test_a_training_job_is_preempted_and_resumes_in_another_container_on_another
     site.nodes[1].restart()
     site.until(lambda: is_state(second, AssignmentState.SUCCEEDED) and site.nodes[1].agent.is_idle)
     job.refresh_from_db()
-    output = b"".join(LogChunk.objects.filter(assignment=second, stream="stdout").values_list("data", flat=True))
+    output = b"".join(
+        LogChunk.objects.filter(assignment=second, stream="stdout").values_list("data", flat=True)
+    )
     assert (output, second.steps_done, job.state) == (b"steps 60\n", 60, JobState.COMPLETED)
     assert second.start_steps == first.steps_done > 5
     assert second.container == f"lm-{second.pk}-{second.fence}"
@@ -57,7 +65,9 @@ def test_a_cancelled_job_is_over_when_its_container_is(site: DockerSite) -> None
         assert not api.containers(filters={"name": name})
 
 
-def test_an_image_that_cannot_be_pulled_ends_with_its_reason(site: DockerSite, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_image_that_cannot_be_pulled_ends_with_its_reason(
+    site: DockerSite, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr("loadmaster.agent.runtimes.docker.preparing.PULL_PAUSE_S", 0.0)
     assignment = site.offer(0, a_docker_job(site.cluster, image="registry.invalid/no/such:1"))
     site.until(lambda: is_state(assignment, AssignmentState.FAILED))
@@ -66,7 +76,9 @@ def test_an_image_that_cannot_be_pulled_ends_with_its_reason(site: DockerSite, m
 
 
 def test_a_job_that_runs_out_of_memory_says_so(site: DockerSite) -> None:
-    job = a_docker_job(site.cluster, memory_gb=0.1, command=list(python3("x = b'x' * 400_000_000; print(len(x))")))
+    job = a_docker_job(
+        site.cluster, memory_gb=0.1, command=list(python3("x = b'x' * 400_000_000; print(len(x))"))
+    )
     assignment = site.offer(0, job)
     site.until(lambda: is_state(assignment, AssignmentState.FAILED))
     assert assignment.reason_class == ReasonClass.OOM
@@ -79,7 +91,9 @@ def test_a_mount_that_the_operator_does_not_allow_is_rejected(site: DockerSite) 
     assert "mounts[0]" in assignment.reason
 
 
-def test_a_process_job_is_rejected_by_a_docker_node_which_says_what_it_offers(site: DockerSite) -> None:
+def test_a_process_job_is_rejected_by_a_docker_node_which_says_what_it_offers(
+    site: DockerSite,
+) -> None:
     features = Node.objects.get(pk=site.nodes[0].node.pk).features
     assert "docker" in features
     assert "process" not in features

@@ -1,4 +1,6 @@
-"""Gangs whose ranks are containers: they find each other by name, and nothing of them is published on the host."""
+"""Gangs whose ranks are containers: they find each other by name, and nothing of them is published
+on the host.
+"""
 
 from __future__ import annotations
 
@@ -26,7 +28,9 @@ SAY = "print(rank, done == list(range(len(done))), len(done))"
 
 @pytest.fixture
 def network() -> Iterator[str]:
-    """A network of our own making, in which containers have names; over several machines it would be an overlay."""
+    """A network of our own making, in which containers have names; over several machines it would
+    be an overlay.
+    """
     name = f"loadmaster-test-{uuid.uuid4().hex[:8]}"
     with an_api() as api:
         api.create_network(name, driver="bridge")
@@ -44,17 +48,29 @@ def site(tmp_path: Path, network: str) -> Iterator[DockerSite]:
 def a_gang_job(site: DockerSite) -> Job:
     script = gang_job().replace("Path(sys.argv[1]).write_text(json.dumps(done))", SAY)
     command = list(python3("import sys; sys.path.insert(0, '/library')\n" + script))
-    return a_docker_job(site.cluster, command=command, mounts=[LIBRARY], total_steps=STEPS, gpus_min=2, gpus_max=2)
+    return a_docker_job(
+        site.cluster, command=command, mounts=[LIBRARY], total_steps=STEPS, gpus_min=2, gpus_max=2
+    )
 
 
 def said(assignment: Assignment) -> bytes:
-    return b"".join(LogChunk.objects.filter(assignment=assignment, stream="stdout").values_list("data", flat=True))
+    return b"".join(
+        LogChunk.objects.filter(assignment=assignment, stream="stdout").values_list(
+            "data", flat=True
+        )
+    )
 
 
-def test_a_gang_of_containers_is_pre_empted_as_one_and_goes_on_with_its_ranks_exchanged(site: DockerSite) -> None:
+def test_a_gang_of_containers_is_pre_empted_as_one_and_goes_on_with_its_ranks_exchanged(
+    site: DockerSite,
+) -> None:
     job = a_gang_job(site)
     first = site.offer_gang(0, 1, job=job)
-    site.until(lambda: all(is_state(rank, AssignmentState.RUNNING) and rank.steps_done > 5 for rank in first))
+    site.until(
+        lambda: all(
+            is_state(rank, AssignmentState.RUNNING) and rank.steps_done > 5 for rank in first
+        )
+    )
     with an_api() as api:
         for rank in first:
             found = api.inspect_container(rank.container)
@@ -69,13 +85,19 @@ def test_a_gang_of_containers_is_pre_empted_as_one_and_goes_on_with_its_ranks_ex
     site.until(lambda: all(is_state(rank, AssignmentState.SUCCEEDED) for rank in second))
     job.refresh_from_db()
     assert job.state == JobState.COMPLETED
-    assert [said(rank) for rank in second] == [f"{rank} True {STEPS}\n".encode() for rank in range(2)]
+    assert [said(rank) for rank in second] == [
+        f"{rank} True {STEPS}\n".encode() for rank in range(2)
+    ]
     assert second[0].start_steps == first[0].steps_done
 
 
 def test_a_container_that_is_killed_ends_the_gang_by_name(site: DockerSite) -> None:
     first = site.offer_gang(0, 1, job=a_gang_job(site))
-    site.until(lambda: all(is_state(rank, AssignmentState.RUNNING) and rank.steps_done > 5 for rank in first))
+    site.until(
+        lambda: all(
+            is_state(rank, AssignmentState.RUNNING) and rank.steps_done > 5 for rank in first
+        )
+    )
     with an_api() as api:
         api.kill(first[1].container)
     site.until(lambda: all(is_state(rank, AssignmentState.FAILED) for rank in first))

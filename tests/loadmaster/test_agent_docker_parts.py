@@ -40,13 +40,28 @@ from tests.builders_docker_played import DIGEST
 class TestOptions:
     def test_text_and_yaml_say_the_same(self) -> None:
         from_text = DockerOptions.read(
-            {"mounts": "/data,/scratch:rw", "pids": "10", "read-only": "true", "pull": "never", "shm_gb": "2"}
+            {
+                "mounts": "/data,/scratch:rw",
+                "pids": "10",
+                "read-only": "true",
+                "pull": "never",
+                "shm_gb": "2",
+            }
         )
         from_yaml = DockerOptions.read(
-            {"mounts": ["/data", "/scratch:rw"], "pids": 10, "read_only": True, "pull": "never", "shm_gb": 2}
+            {
+                "mounts": ["/data", "/scratch:rw"],
+                "pids": 10,
+                "read_only": True,
+                "pull": "never",
+                "shm_gb": 2,
+            }
         )
         assert from_text == from_yaml
-        assert from_text.mounts == (AllowedMount(Path("/data")), AllowedMount(Path("/scratch"), writable=True))
+        assert from_text.mounts == (
+            AllowedMount(Path("/data")),
+            AllowedMount(Path("/scratch"), writable=True),
+        )
 
     @pytest.mark.parametrize(
         ("given", "word"),
@@ -64,18 +79,25 @@ class TestOptions:
             ({"privileged": True}, "known are"),
         ],
     )
-    def test_a_wrong_one_is_named_with_what_would_be_right(self, given: dict[str, Any], word: str) -> None:
+    def test_a_wrong_one_is_named_with_what_would_be_right(
+        self, given: dict[str, Any], word: str
+    ) -> None:
         with pytest.raises(OptionError, match=word):
             DockerOptions.read(given)
 
     @pytest.mark.parametrize(
-        ("user", "expected"), [("", (1000, 1000)), ("1234", (1234, 1234)), ("12:34", (12, 34)), ("image", None)]
+        ("user", "expected"),
+        [("", (1000, 1000)), ("1234", (1234, 1234)), ("12:34", (12, 34)), ("image", None)],
     )
-    def test_jobs_of_a_root_agent_are_not_root(self, user: str, expected: object, monkeypatch: pytest.MonkeyPatch) -> None:
+    def test_jobs_of_a_root_agent_are_not_root(
+        self, user: str, expected: object, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
         monkeypatch.setattr(os, "getuid", lambda: 0)
         assert DockerOptions.read({"user": user}).identity() == expected
 
-    def test_an_ordinary_users_agent_runs_jobs_as_that_user(self, monkeypatch: pytest.MonkeyPatch) -> None:
+    def test_an_ordinary_users_agent_runs_jobs_as_that_user(
+        self, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
         monkeypatch.setattr(os, "getuid", lambda: 1001)
         monkeypatch.setattr(os, "getgid", lambda: 1002)
         assert DockerOptions.read({}).identity() == (1001, 1002)
@@ -84,10 +106,15 @@ class TestOptions:
 
     def test_the_agents_settings_hold_them(self, tmp_path: Path) -> None:
         path = tmp_path / "agent.yaml"
-        path.write_text("server: http://s\nruntime: docker\ndocker: {pull: never, mounts: [/data]}\n")
+        path.write_text(
+            "server: http://s\nruntime: docker\ndocker: {pull: never, mounts: [/data]}\n"
+        )
         assert read_config({"config": path}, {}).docker == {"pull": "never", "mounts": ["/data"]}
         given = {"server": "http://s", "docker": ["pull=never", "mounts=/data"]}
-        assert read_config(given, {"LOADMASTER_RUNTIME": "docker"}).docker == {"pull": "never", "mounts": "/data"}
+        assert read_config(given, {"LOADMASTER_RUNTIME": "docker"}).docker == {
+            "pull": "never",
+            "mounts": "/data",
+        }
         found = read_config({"server": "http://s"}, {"LOADMASTER_DOCKER": "pull=never; user=12:34"})
         assert found.docker == {"pull": "never", "user": "12:34"}
         with pytest.raises(ConfigError, match="NAME=VALUE"):
@@ -95,8 +122,15 @@ class TestOptions:
 
 
 class TestStart:
-    def test_an_agent_whose_engine_does_not_answer_says_what_to_do(self, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-        config = AgentConfig("http://127.0.0.1:9", tmp_path, runtime="docker", docker={"host": f"unix://{tmp_path}/none.sock"})
+    def test_an_agent_whose_engine_does_not_answer_says_what_to_do(
+        self, tmp_path: Path, caplog: pytest.LogCaptureFixture
+    ) -> None:
+        config = AgentConfig(
+            "http://127.0.0.1:9",
+            tmp_path,
+            runtime="docker",
+            docker={"host": f"unix://{tmp_path}/none.sock"},
+        )
         assert serve(config, threading.Event()) == EXIT_CONFIG
         assert "no Docker Engine answers at" in caplog.text
         assert "systemctl start docker" in caplog.text
@@ -140,7 +174,12 @@ class TestPlan:
 
     def test_nothing_that_would_prolong_the_lease_is_writable(self) -> None:
         writable = {mount.target for mount in self.plan().mounts if mount.writable}
-        assert writable == {"/loadmaster/run/progress.jsonl", "/loadmaster/guard", "/loadmaster/work", "/loadmaster/checkpoints"}
+        assert writable == {
+            "/loadmaster/run/progress.jsonl",
+            "/loadmaster/guard",
+            "/loadmaster/work",
+            "/loadmaster/checkpoints",
+        }
 
     def test_cores_and_memory_are_limits(self) -> None:
         assert self.plan(cores=1.5).cpu_quota_us == 150_000
@@ -152,21 +191,42 @@ class TestPlan:
 
     def test_the_engine_is_asked_for_no_privilege_and_for_gpus_by_uuid(self) -> None:
         config = host_config(self.plan(memory_gb=1.0, cores=2.0), DockerOptions())
-        assert (config["privileged"], config["cap_drop"], config["security_opt"]) == (False, ["ALL"], ["no-new-privileges"])
-        assert (config["mem_limit"], config["memswap_limit"], config["cpu_quota"]) == (1_050_000_000, 1_050_000_000, 200_000)
+        assert (config["privileged"], config["cap_drop"], config["security_opt"]) == (
+            False,
+            ["ALL"],
+            ["no-new-privileges"],
+        )
+        assert (config["mem_limit"], config["memswap_limit"], config["cpu_quota"]) == (
+            1_050_000_000,
+            1_050_000_000,
+            200_000,
+        )
         assert config["device_requests"][0]["DeviceIDs"] == ["GPU-1"]
         assert "device_requests" not in host_config(replace(self.plan(), gpus=()), DockerOptions())
 
     def test_a_job_sees_its_folders_by_the_names_they_have_inside(self) -> None:
-        found = job_environment({"LOADMASTER_CHECKPOINT_DIR": "/host/ckpt", "LOADMASTER_RUN_DIR": "/host/run", "HOME": "/mine"})
-        assert (found["LOADMASTER_CHECKPOINT_DIR"], found["LOADMASTER_RUN_DIR"]) == ("/loadmaster/checkpoints", "/loadmaster/run")
+        found = job_environment(
+            {
+                "LOADMASTER_CHECKPOINT_DIR": "/host/ckpt",
+                "LOADMASTER_RUN_DIR": "/host/run",
+                "HOME": "/mine",
+            }
+        )
+        assert (found["LOADMASTER_CHECKPOINT_DIR"], found["LOADMASTER_RUN_DIR"]) == (
+            "/loadmaster/checkpoints",
+            "/loadmaster/run",
+        )
         assert (found["HOME"], job_environment({})["HOME"]) == ("/mine", "/loadmaster/work")
 
     def test_the_launch_script_says_any_text_exactly(self, tmp_path: Path) -> None:
         odd = 'it\'s $HOME "`x`"\n\\ end'
-        script = launch_script(("/usr/bin/env", "printf", "%s|%s", odd, ""), {"A": odd}).replace("/loadmaster/guard", str(tmp_path))
+        script = launch_script(("/usr/bin/env", "printf", "%s|%s", odd, ""), {"A": odd}).replace(
+            "/loadmaster/guard", str(tmp_path)
+        )
         (tmp_path / "launch.sh").write_text(script)
-        done = subprocess.run(["sh", "-c", f". {tmp_path}/launch.sh"], capture_output=True, text=True, check=True)
+        done = subprocess.run(
+            ["sh", "-c", f". {tmp_path}/launch.sh"], capture_output=True, text=True, check=True
+        )
         assert done.stdout == f"{odd}|"
         assert (tmp_path / "launch.sh").read_bytes() == b""
 
@@ -225,7 +285,15 @@ class TestPulling:
 
 class TestVerdict:
     ENDED = Container("exited", {}, exit_code=0, ended_at_s=50.0)
-    TOLD = {"ended_at_s": 49.0, "started": True, "exit_code": 1, "stopped_by": None, "killed": False, "oom": False, "error": ""}
+    TOLD = {
+        "ended_at_s": 49.0,
+        "started": True,
+        "exit_code": 1,
+        "stopped_by": None,
+        "killed": False,
+        "oom": False,
+        "error": "",
+    }
 
     def test_the_guards_word_holds(self) -> None:
         ended = end_of(self.ENDED, self.TOLD, True)
@@ -234,10 +302,17 @@ class TestVerdict:
     def test_the_engine_knows_of_memory(self) -> None:
         assert end_of(replace(self.ENDED, oom=True), self.TOLD, True).oom
         assert not end_of(replace(self.ENDED, oom=True), {**self.TOLD, "exit_code": 0}, True).oom
-        assert not end_of(replace(self.ENDED, oom=True), {**self.TOLD, "stopped_by": "preempt"}, True).oom
+        assert not end_of(
+            replace(self.ENDED, oom=True), {**self.TOLD, "stopped_by": "preempt"}, True
+        ).oom
 
     @pytest.mark.parametrize(
-        "nonsense", [{"ended_at_s": "x"}, {"ended_at_s": 1, "exit_code": [1]}, {"ended_at_s": 1, "stopped_by": "me"}]
+        "nonsense",
+        [
+            {"ended_at_s": "x"},
+            {"ended_at_s": 1, "exit_code": [1]},
+            {"ended_at_s": 1, "stopped_by": "me"},
+        ],
     )
     def test_a_senseless_word_counts_as_none(self, nonsense: dict[str, Any]) -> None:
         ended = end_of(replace(self.ENDED, exit_code=137), nonsense, True)
@@ -247,7 +322,12 @@ class TestVerdict:
     def test_a_guard_that_was_killed_is_the_nodes_fault_and_memory_the_jobs(self) -> None:
         killed = end_of(replace(self.ENDED, exit_code=137), None, True)
         assert outcome_of(killed).reason_class is ReasonClass.NODE
-        assert outcome_of(end_of(replace(self.ENDED, exit_code=137, oom=True), None, True)).reason_class is ReasonClass.OOM
+        assert (
+            outcome_of(
+                end_of(replace(self.ENDED, exit_code=137, oom=True), None, True)
+            ).reason_class
+            is ReasonClass.OOM
+        )
 
     def test_a_guard_that_never_began_is_the_images_fault(self) -> None:
         outcome = outcome_of(end_of(replace(self.ENDED, exit_code=19), None, False))
@@ -267,7 +347,10 @@ class TestVerdict:
 
 
 def test_statistics_leave_out_the_cold_file_cache() -> None:
-    data = {"memory_stats": {"usage": 100, "stats": {"total_inactive_file": 30}}, "cpu_stats": {"cpu_usage": {"total_usage": 2e9}}}
+    data = {
+        "memory_stats": {"usage": 100, "stats": {"total_inactive_file": 30}},
+        "cpu_stats": {"cpu_usage": {"total_usage": 2e9}},
+    }
     assert stats_of(data) == Stats(2.0, 70)
     assert stats_of({"memory_stats": {}, "cpu_stats": {}}) is None
 

@@ -7,14 +7,22 @@ from pathlib import Path
 import pytest
 
 from loadmaster.agent.runtimes.docker.options import AllowedMount
-from loadmaster.agent.runtimes.docker.places import Places, checkpoint_problem, job_mounts, make_folder, private_places
+from loadmaster.agent.runtimes.docker.places import (
+    Places,
+    checkpoint_problem,
+    job_mounts,
+    make_folder,
+    private_places,
+)
 
 
 def test_what_is_allowed_is_mounted_as_it_is_allowed(tmp_path: Path) -> None:
     for name in ("data/set", "scratch"):
         (tmp_path / name).mkdir(parents=True)
     allowed = (AllowedMount(tmp_path / "data"), AllowedMount(tmp_path / "scratch", writable=True))
-    found = job_mounts((f"{tmp_path}/data/set:/set:ro", f"{tmp_path}/scratch:/scratch"), Places(allowed))
+    found = job_mounts(
+        (f"{tmp_path}/data/set:/set:ro", f"{tmp_path}/scratch:/scratch"), Places(allowed)
+    )
     assert [(m.source, m.target, m.writable) for m in found] == [
         (f"{tmp_path}/data/set", "/set", False),
         (f"{tmp_path}/scratch", "/scratch", True),
@@ -36,7 +44,9 @@ def test_what_is_allowed_is_mounted_as_it_is_allowed(tmp_path: Path) -> None:
         ("data:/d:ro", "must be"),
     ],
 )
-def test_what_is_not_allowed_is_refused_with_field_and_remedy(tmp_path: Path, wish: str, word: str) -> None:
+def test_what_is_not_allowed_is_refused_with_field_and_remedy(
+    tmp_path: Path, wish: str, word: str
+) -> None:
     for name in ("data", "other", "data-more"):
         (tmp_path / name).mkdir()
     (tmp_path / "data" / "link").symlink_to("/etc")
@@ -45,21 +55,45 @@ def test_what_is_not_allowed_is_refused_with_field_and_remedy(tmp_path: Path, wi
     assert str(refusal.value).startswith("mounts[0]")
 
 
-def test_checkpoints_stay_in_the_jobs_own_folder_or_where_the_operator_lets_jobs_write(tmp_path: Path) -> None:
+def test_checkpoints_stay_in_the_jobs_own_folder_or_where_the_operator_lets_jobs_write(
+    tmp_path: Path,
+) -> None:
     own = tmp_path / "runs/lm-a-1/checkpoints"
-    places = Places((AllowedMount(tmp_path / "rw", writable=True), AllowedMount(tmp_path / "ro")), shared=tmp_path / "shared")
+    places = Places(
+        (AllowedMount(tmp_path / "rw", writable=True), AllowedMount(tmp_path / "ro")),
+        shared=tmp_path / "shared",
+    )
     for good in (tmp_path / "shared/job-1", own, tmp_path / "rw" / "x"):
         assert checkpoint_problem(str(good), "job-1", own, places) == ""
-    others = ("shared", "shared/job-2", "shared/job-1/../job-2", "shared/job-1/x", "runs/lm-b-1/checkpoints", "shared/../x")
+    others = (
+        "shared",
+        "shared/job-2",
+        "shared/job-1/../job-2",
+        "shared/job-1/x",
+        "runs/lm-b-1/checkpoints",
+        "shared/../x",
+    )
     for bad in (*others, "rw", "ro/x", "/etc"):
         assert "checkpoint_place" in checkpoint_problem(str(tmp_path / bad), "job-1", own, places)
 
 
 @pytest.mark.parametrize(
     "wish",
-    ["state", "state/runs", "state/runs/lm-b-1", "state/node.json", "shared", "shared/job-2", "engine.sock", ".", "link"],
+    [
+        "state",
+        "state/runs",
+        "state/runs/lm-b-1",
+        "state/node.json",
+        "shared",
+        "shared/job-2",
+        "engine.sock",
+        ".",
+        "link",
+    ],
 )
-def test_what_is_the_agents_own_is_never_mounted_whatever_the_operator_allows(tmp_path: Path, wish: str) -> None:
+def test_what_is_the_agents_own_is_never_mounted_whatever_the_operator_allows(
+    tmp_path: Path, wish: str
+) -> None:
     for name in ("state/runs/lm-b-1", "shared/job-2"):
         (tmp_path / name).mkdir(parents=True)
     for name in ("state/node.json", "engine.sock"):

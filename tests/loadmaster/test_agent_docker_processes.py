@@ -1,4 +1,6 @@
-"""The command `loadmaster agent --runtime docker` with the real server and a real Engine: killed, cut off, started again."""
+"""The command `loadmaster agent --runtime docker` with the real server and a real Engine: killed,
+cut off, started again.
+"""
 
 from __future__ import annotations
 
@@ -35,7 +37,9 @@ class Place:
 
     def __init__(self, folder: Path, wire: Wire, address: str) -> None:
         a_gpu_type("V100")
-        self.cluster: Cluster = a_cluster(heartbeat_s=0.5, lease_s=8.0, grace_s=GRACE_S, margin_s=MARGIN_S)
+        self.cluster: Cluster = a_cluster(
+            heartbeat_s=0.5, lease_s=8.0, grace_s=GRACE_S, margin_s=MARGIN_S
+        )
         self.user: User = a_user("ada", team=a_team("research"))
         self.folder, self.wire, self.address = folder, wire, address
         self.agents: list[AgentCommand] = []
@@ -45,11 +49,19 @@ class Place:
         return self.agents[-1]
 
     def job(self, *command: str, **values: object) -> Job:
-        return a_docker_job(self.cluster, command=list(command), user=self.user, team=self.user.teams.get(), **values)
+        return a_docker_job(
+            self.cluster,
+            command=list(command),
+            user=self.user,
+            team=self.user.teams.get(),
+            **values,
+        )
 
     def running(self, job: Job) -> Assignment:
         """The job's launch, once its container runs and has said something."""
-        nodes = Node.objects.filter(cluster=self.cluster, state="ready", session_expires_at__isnull=False)
+        nodes = Node.objects.filter(
+            cluster=self.cluster, state="ready", session_expires_at__isnull=False
+        )
         self.wire.until(nodes.exists)
         assignment = an_offer(nodes.get(), job)
         said = LogChunk.objects.filter(assignment=assignment, stream="stdout")
@@ -64,12 +76,19 @@ class Place:
         return found
 
     def file(self, assignment: Assignment, name: str) -> str:
-        return (self.folder / "state" / "runs" / f"lm-{assignment.pk}-{assignment.fence}" / name).read_text()
+        return (
+            self.folder / "state" / "runs" / f"lm-{assignment.pk}-{assignment.fence}" / name
+        ).read_text()
 
     def kept_its_lease(self, assignment: Assignment) -> None:
-        """The job's last sign of life is within what the server waits for before it lets the job go on elsewhere."""
+        """The job's last sign of life is within what the server waits for before it lets the job go
+        on elsewhere.
+        """
         lease = json.loads(self.file(assignment, "run/lease.json"))
-        assert float(self.file(assignment, "work/marks").split()[-1]) <= lease["deadline_s"] + GRACE_S + MARGIN_S
+        assert (
+            float(self.file(assignment, "work/marks").split()[-1])
+            <= lease["deadline_s"] + GRACE_S + MARGIN_S
+        )
 
     def close(self) -> None:
         for agent in self.agents:
@@ -89,7 +108,9 @@ def place(tmp_path: Path) -> Iterator[Place]:
         place.close()
 
 
-def test_with_its_agent_killed_a_container_ends_with_lease_and_grace_and_the_job_goes_on_later(place: Place) -> None:
+def test_with_its_agent_killed_a_container_ends_with_lease_and_grace_and_the_job_goes_on_later(
+    place: Place,
+) -> None:
     agent = place.start()
     job = place.job(*STUBBORN)
     first = place.running(job)
@@ -127,13 +148,19 @@ def test_a_killed_agent_that_is_back_within_the_lease_adopts_what_runs(place: Pl
     work = place.folder / "state" / "runs" / assignment.container / "work"
     (work / "go").touch()
     place.until(lambda: is_state(assignment, S.SUCCEEDED))
-    output = LogChunk.objects.filter(assignment=assignment, stream="stdout").order_by("offset").values_list("data", flat=True)
+    output = (
+        LogChunk.objects.filter(assignment=assignment, stream="stdout")
+        .order_by("offset")
+        .values_list("data", flat=True)
+    )
     place.until(lambda: b"".join(output.all()) == b"up\ndone\n")
     told = place.shown(job)
     assert (told["state"], told["retries_used"], job.assignments.count()) == ("completed", 0, 1)
 
 
-def test_with_its_server_gone_a_container_ends_with_its_lease_and_the_server_hears_why_when_it_is_back(place: Place) -> None:
+def test_with_its_server_gone_a_container_ends_with_its_lease_and_the_server_hears_why_when_it_is_back(
+    place: Place,
+) -> None:
     place.start()
     job = place.job(*STUBBORN)
     assignment = place.running(job)
@@ -148,16 +175,23 @@ def test_with_its_server_gone_a_container_ends_with_its_lease_and_the_server_hea
     assert (told["state"], told["retries_used"]) == ("queued", 0)
 
 
-def test_secrets_are_in_the_job_and_neither_in_what_the_engine_shows_nor_in_any_log(place: Place) -> None:
+def test_secrets_are_in_the_job_and_neither_in_what_the_engine_shows_nor_in_any_log(
+    place: Place,
+) -> None:
     secret = f"hunter2-{uuid.uuid4().hex}"
     agent = place.start()
     set_secret(place.user.teams.get(), "api-key", secret)
-    script = "echo up; echo key=$KEY; echo $KEY >&2; printf %s $KEY >$HOME/key; while :; do sleep 0.2; done"
+    script = (
+        "echo up; echo key=$KEY; echo $KEY >&2; printf %s $KEY >$HOME/key; while :; do sleep 0.2;"
+        " done"
+    )
     assignment = place.running(place.job(*sh(script), environment={"KEY": {"secret": "api-key"}}))
     chunks = LogChunk.objects.filter(assignment=assignment).order_by("stream", "offset")
     place.until(lambda: b"key=" in b"".join(chunks.values_list("data", flat=True)))
     with an_api() as engine:
-        told = json.dumps(engine.inspect_container(assignment.container)) + json.dumps(engine.top(assignment.container))
+        told = json.dumps(engine.inspect_container(assignment.container)) + json.dumps(
+            engine.top(assignment.container)
+        )
         told += bytes(engine.logs(assignment.container)).decode()
     assert place.file(assignment, "work/key") == secret
     assert assignment.container in told + agent.log.read_text()

@@ -30,8 +30,14 @@ class TestRuntime:
         return PlayedEngine()
 
     @pytest.fixture
-    def runtime(self, tmp_path: Path, engine: PlayedEngine, monkeypatch: pytest.MonkeyPatch) -> Iterator[DockerRuntime]:
-        for name, value in (("preparing.PULL_PAUSE_S", 0.0), ("preparing.ENGINE_PAUSE_S", 0.05), ("watch.LOOK_AGAIN_S", 0.05)):
+    def runtime(
+        self, tmp_path: Path, engine: PlayedEngine, monkeypatch: pytest.MonkeyPatch
+    ) -> Iterator[DockerRuntime]:
+        for name, value in (
+            ("preparing.PULL_PAUSE_S", 0.0),
+            ("preparing.ENGINE_PAUSE_S", 0.05),
+            ("watch.LOOK_AGAIN_S", 0.05),
+        ):
             monkeypatch.setattr(f"loadmaster.agent.runtimes.docker.{name}", value)
         runtime = DockerRuntime(tmp_path / "runs", engine, "me", DockerOptions())
         yield runtime
@@ -53,10 +59,19 @@ class TestRuntime:
             (tmp_path / name).mkdir(parents=True)
         spec = a_spec(runtime="docker", image="other:1", mounts=(f"{tmp_path}/rw/jobs/data:/data",))
         folders = {"LOADMASTER_CHECKPOINT_DIR": f"{tmp_path}/rw/jobs/ckpt"}
-        return Launch(RunId(spec.assignment, spec.fence), spec, folders, 1.0, "boot", checkpoints=tmp_path / "shared")
+        return Launch(
+            RunId(spec.assignment, spec.fence),
+            spec,
+            folders,
+            1.0,
+            "boot",
+            checkpoints=tmp_path / "shared",
+        )
 
     @pytest.fixture
-    def open_runtime(self, tmp_path: Path, runtime: DockerRuntime, engine: PlayedEngine) -> Iterator[DockerRuntime]:
+    def open_runtime(
+        self, tmp_path: Path, runtime: DockerRuntime, engine: PlayedEngine
+    ) -> Iterator[DockerRuntime]:
         """One whose jobs may write to a folder."""
         options = DockerOptions(mounts=(AllowedMount(tmp_path / "rw", writable=True),))
         another = DockerRuntime(tmp_path / "state" / "runs", engine, "open", options)
@@ -64,9 +79,17 @@ class TestRuntime:
         engine.go_on.set()
         another.close()
 
-    @pytest.mark.parametrize(("swapped", "target"), [("ckpt", "/"), ("data", "/"), ("ckpt", "{}/rw/else"), ("data", "{}/rw/else")])
+    @pytest.mark.parametrize(
+        ("swapped", "target"),
+        [("ckpt", "/"), ("data", "/"), ("ckpt", "{}/rw/else"), ("data", "{}/rw/else")],
+    )
     def test_a_folder_swapped_for_a_link_while_the_image_is_pulled_is_not_mounted(
-        self, tmp_path: Path, open_runtime: DockerRuntime, engine: PlayedEngine, swapped: str, target: str
+        self,
+        tmp_path: Path,
+        open_runtime: DockerRuntime,
+        engine: PlayedEngine,
+        swapped: str,
+        target: str,
     ) -> None:
         launch = self.place_a_link(tmp_path)
         (tmp_path / "rw" / "else").mkdir()
@@ -116,7 +139,9 @@ class TestRuntime:
         assert (ended.started, ended.blame) == (False, ReasonClass.USER)
         assert engine.started == []
 
-    def test_a_container_made_although_the_call_failed_is_adopted(self, runtime: DockerRuntime, engine: PlayedEngine) -> None:
+    def test_a_container_made_although_the_call_failed_is_adopted(
+        self, runtime: DockerRuntime, engine: PlayedEngine
+    ) -> None:
         engine.lost = 1
         run = self.prepare(runtime)
         self.is_state(runtime, run, RunState.PREPARED)
@@ -135,7 +160,10 @@ class TestRuntime:
     def test_a_container_of_its_own_that_is_being_removed_is_made_anew_once_it_is_gone(
         self, runtime: DockerRuntime, engine: PlayedEngine, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        going = Container("removing", {"loadmaster.owner": "me", "loadmaster.assignment": "a1", "loadmaster.fence": "1"})
+        going = Container(
+            "removing",
+            {"loadmaster.owner": "me", "loadmaster.assignment": "a1", "loadmaster.fence": "1"},
+        )
         engine.made["lm-a1-1"] = going
         asked: list[str] = []
 
@@ -154,7 +182,10 @@ class TestRuntime:
         self, runtime: DockerRuntime, engine: PlayedEngine, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         watch = runtime._watch
-        going = Container("removing", {"loadmaster.owner": "me", "loadmaster.assignment": "a1", "loadmaster.fence": "1"})
+        going = Container(
+            "removing",
+            {"loadmaster.owner": "me", "loadmaster.assignment": "a1", "loadmaster.fence": "1"},
+        )
         engine.made["lm-a1-1"] = going
         watch.look()
         monkeypatch.setattr(watch, "wake", lambda: None)
@@ -193,7 +224,9 @@ class TestRuntime:
         assert ended is not None
         assert "neither /bin/sh nor" in ended.error
 
-    def test_a_name_taken_by_a_stranger_is_left_alone(self, runtime: DockerRuntime, engine: PlayedEngine) -> None:
+    def test_a_name_taken_by_a_stranger_is_left_alone(
+        self, runtime: DockerRuntime, engine: PlayedEngine
+    ) -> None:
         engine.made["lm-a1-1"] = stranger = Container("running", {"loadmaster.owner": "another"})
         run = self.prepare(runtime)
         self.is_state(runtime, run, RunState.ENDED)
@@ -221,24 +254,36 @@ class TestRuntime:
         until(lambda: not runtime.trouble())
         assert runtime.poll(run).state is RunState.RUNNING
 
-    def test_the_start_of_the_container_counts_as_set_up(self, runtime: DockerRuntime, engine: PlayedEngine) -> None:
+    def test_the_start_of_the_container_counts_as_set_up(
+        self, runtime: DockerRuntime, engine: PlayedEngine
+    ) -> None:
         run = self.prepare(runtime)
         self.is_state(runtime, run, RunState.PREPARED)
         runtime.start(run, guard.boot_s() + 60)
         started_at_s = runtime.started_at_s(run)
         assert started_at_s is not None
         lines = [
-            {"event": "start", "at_s": started_at_s + 3.5, "step": 0, "launch_steps": 0, "setup_s": 1.25},
+            {
+                "event": "start",
+                "at_s": started_at_s + 3.5,
+                "step": 0,
+                "launch_steps": 0,
+                "setup_s": 1.25,
+            },
             {"event": "progress", "at_s": started_at_s + 5.0, "step": 1, "launch_steps": 1},
         ]
-        runtime.stream(run, "progress").write_text("".join(f"{json.dumps(line)}\n" for line in lines))
+        runtime.stream(run, "progress").write_text(
+            "".join(f"{json.dumps(line)}\n" for line in lines)
+        )
         samples, _ = read_samples(runtime, run, 0)
         assert [sample.setup_s for sample in samples] == [pytest.approx(3.5), None]
         until(lambda: engine.started)
         runtime.start(run, guard.boot_s() + 60)
         assert runtime.started_at_s(run) == started_at_s
 
-    def test_a_start_waits_for_an_engine_that_is_away(self, runtime: DockerRuntime, engine: PlayedEngine) -> None:
+    def test_a_start_waits_for_an_engine_that_is_away(
+        self, runtime: DockerRuntime, engine: PlayedEngine
+    ) -> None:
         run = self.prepare(runtime)
         self.is_state(runtime, run, RunState.PREPARED)
         engine.down = True
@@ -260,7 +305,9 @@ class TestRuntime:
         assert (ended.started, ended.stopped_by, ended.error) == (False, StopBy.LEASE, "no answer")
         assert (runtime.folder(run) / "guard" / "guard.pid").exists()
 
-    def test_a_preparation_goes_on_after_a_restart(self, runtime: DockerRuntime, engine: PlayedEngine, tmp_path: Path) -> None:
+    def test_a_preparation_goes_on_after_a_restart(
+        self, runtime: DockerRuntime, engine: PlayedEngine, tmp_path: Path
+    ) -> None:
         engine.images.clear()
         engine.pull_fractions = [0.4]
         engine.go_on.clear()
@@ -274,7 +321,9 @@ class TestRuntime:
         self.is_state(another, run, RunState.PREPARED)
         another.close()
 
-    def test_a_launch_that_is_called_off_leaves_nothing(self, runtime: DockerRuntime, engine: PlayedEngine) -> None:
+    def test_a_launch_that_is_called_off_leaves_nothing(
+        self, runtime: DockerRuntime, engine: PlayedEngine
+    ) -> None:
         engine.images.clear()
         engine.go_on.clear()
         run = self.prepare(runtime)
@@ -286,7 +335,9 @@ class TestRuntime:
         assert engine.made == {}
         assert runtime.list() == ()
 
-    def test_a_failed_pull_is_tried_again_and_then_the_images_fault(self, runtime: DockerRuntime, engine: PlayedEngine) -> None:
+    def test_a_failed_pull_is_tried_again_and_then_the_images_fault(
+        self, runtime: DockerRuntime, engine: PlayedEngine
+    ) -> None:
         engine.images.clear()
         engine.pull_error = "no such host"
         run = self.prepare(runtime)
@@ -296,12 +347,16 @@ class TestRuntime:
         assert ended.blame is ReasonClass.IMAGE
         assert len(engine.pulls) == 3
 
-    def test_a_pinned_image_is_pulled_by_its_digest(self, runtime: DockerRuntime, engine: PlayedEngine) -> None:
+    def test_a_pinned_image_is_pulled_by_its_digest(
+        self, runtime: DockerRuntime, engine: PlayedEngine
+    ) -> None:
         run = self.prepare(runtime, image_digest=DIGEST)
         self.is_state(runtime, run, RunState.PREPARED)
         assert engine.pulls == [f"train@{DIGEST}"]
 
-    def test_a_stray_without_a_folder_is_killed_when_it_is_stopped(self, runtime: DockerRuntime, engine: PlayedEngine) -> None:
+    def test_a_stray_without_a_folder_is_killed_when_it_is_stopped(
+        self, runtime: DockerRuntime, engine: PlayedEngine
+    ) -> None:
         run = RunId("stray", 4)
         engine.made[run.name] = Container("running", {"loadmaster.owner": "me"})
         until(lambda: runtime.list() == (run,))
@@ -315,7 +370,9 @@ class TestRuntime:
         run = self.prepare(runtime, secrets={"KEY": "hunter2"})
         self.is_state(runtime, run, RunState.PREPARED)
         folder = runtime.folder(run)
-        holding = {path for path in folder.rglob("*") if path.is_file() and b"hunter2" in path.read_bytes()}
+        holding = {
+            path for path in folder.rglob("*") if path.is_file() and b"hunter2" in path.read_bytes()
+        }
         assert {path.name for path in holding} == {"spec.json", "launch.json", "launch.sh"}
         assert {path.stat().st_mode & 0o777 for path in holding} == {0o600}
         assert folder.stat().st_mode & 0o777 == 0o700
@@ -328,8 +385,12 @@ class TestRuntime:
         engine.pull_fractions = [0.1, 0.4]
         engine.go_on.clear()
         agent = an_agent(server, tmp_path, runtime=runtime)
-        held = server.offer(a_spec(runtime="docker", image="train:1", required_features=("docker",)))
-        refused = server.offer(a_spec("a2", runtime="docker", image="train:1", mounts=("/etc:/x",), devices=()))
+        held = server.offer(
+            a_spec(runtime="docker", image="train:1", required_features=("docker",))
+        )
+        refused = server.offer(
+            a_spec("a2", runtime="docker", image="train:1", mounts=("/etc:/x",), devices=())
+        )
         until(lambda: len(held.reports) >= 2 and refused.reports, agent)
         assert held.reports[-1].prepared_fraction == 0.4
         assert held.states == ["preparing", "preparing"]
@@ -342,7 +403,11 @@ class TestRuntime:
         agent.close()
 
     def test_an_engine_in_trouble_makes_the_node_unhealthy(
-        self, runtime: DockerRuntime, engine: PlayedEngine, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+        self,
+        runtime: DockerRuntime,
+        engine: PlayedEngine,
+        tmp_path: Path,
+        monkeypatch: pytest.MonkeyPatch,
     ) -> None:
         monkeypatch.setattr("loadmaster.agent.runtimes.docker.watch.TROUBLE_AFTER_S", 0.1)
         server = FakeServer(heartbeat_s=0.05)

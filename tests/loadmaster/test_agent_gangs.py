@@ -1,4 +1,6 @@
-"""What an agent does for a rank of a gang: its variables, its ports, what it refuses, and how it tells of a fall."""
+"""What an agent does for a rank of a gang: its variables, its ports, what it refuses, and how it
+tells of a fall.
+"""
 
 from __future__ import annotations
 
@@ -28,7 +30,13 @@ RUN = RunId("a1", 1)
 
 def a_rank(rank: int = 1, port: int = 29400, **changes: Any) -> LaunchSpec:
     """A rank of a gang of two."""
-    given = {"rank": rank, "world_size": 2, "rendezvous": f"10.0.0.5:{port}", "gang_token": "c0ffee-c0ffee", "gang_gpus": 2}
+    given = {
+        "rank": rank,
+        "world_size": 2,
+        "rendezvous": f"10.0.0.5:{port}",
+        "gang_token": "c0ffee-c0ffee",
+        "gang_gpus": 2,
+    }
     return a_spec(**{**given, **changes})
 
 
@@ -39,14 +47,30 @@ def launch(spec: LaunchSpec) -> Launch:
 class TestVariables:
     def environment(self, spec: LaunchSpec) -> dict[str, str]:
         return admission.launch_of(
-            spec, state_dir=Path("/s"), checkpoints=Path("/c"), node={}, devices={}, lease_grace_s=5.0, boot_id="b"
+            spec,
+            state_dir=Path("/s"),
+            checkpoints=Path("/c"),
+            node={},
+            devices={},
+            lease_grace_s=5.0,
+            boot_id="b",
         ).environment
 
     def test_a_rank_finds_the_others_by_the_usual_names(self) -> None:
         found = self.environment(a_rank(environment={"MASTER_PORT": "1", "RANK": "7"}))
-        usual = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
+        usual = (
+            "RANK",
+            "WORLD_SIZE",
+            "LOCAL_RANK",
+            "LOCAL_WORLD_SIZE",
+            "MASTER_ADDR",
+            "MASTER_PORT",
+        )
         assert [found[name] for name in usual] == ["1", "2", "0", "1", "10.0.0.5", "29400"]
-        assert (found["LOADMASTER_GANG"], found["LOADMASTER_GANG_TOKEN"]) == ("10.0.0.5:29401", "c0ffee-c0ffee")
+        assert (found["LOADMASTER_GANG"], found["LOADMASTER_GANG_TOKEN"]) == (
+            "10.0.0.5:29401",
+            "c0ffee-c0ffee",
+        )
         assert (found["LOADMASTER_RANK"], found["LOADMASTER_WORLD_SIZE"]) == ("1", "2")
 
     def test_an_ipv6_address_has_brackets_only_where_a_port_follows(self) -> None:
@@ -55,10 +79,20 @@ class TestVariables:
 
     def test_a_job_of_one_rank_gets_none_of_them(self) -> None:
         found = self.environment(a_spec())
-        assert not {"RANK", "WORLD_SIZE", "LOCAL_RANK", "MASTER_ADDR", "MASTER_PORT", "LOADMASTER_GANG"} & set(found)
+        assert not {
+            "RANK",
+            "WORLD_SIZE",
+            "LOCAL_RANK",
+            "MASTER_ADDR",
+            "MASTER_PORT",
+            "LOADMASTER_GANG",
+        } & set(found)
 
     def test_frameworks_speak_by_the_interface_of_the_nodes_address(self) -> None:
-        assert machine.sockets_of("127.0.0.1") == {"GLOO_SOCKET_IFNAME": "lo", "NCCL_SOCKET_IFNAME": "lo"}
+        assert machine.sockets_of("127.0.0.1") == {
+            "GLOO_SOCKET_IFNAME": "lo",
+            "NCCL_SOCKET_IFNAME": "lo",
+        }
         assert machine.sockets_of("192.0.2.77") == machine.sockets_of("") == {}
 
     def test_an_emulated_gang_has_the_pace_of_all_its_gpus(self) -> None:
@@ -73,7 +107,9 @@ class TestVariables:
         runtime.prepare(launch(a_rank()))
         runtime.plays[RUN].streams["stdout"] = b"my token is c0ffee-c0ffee\n"
         world.restart()
-        assert b"c0ffee" not in world.agent._shipper._piece(RUN, world.agent._shipper._shipment(RUN).masker, "stdout", 0, True)
+        assert b"c0ffee" not in world.agent._shipper._piece(
+            RUN, world.agent._shipper._shipment(RUN).masker, "stdout", 0, True
+        )
         world.agent.close()
 
 
@@ -84,7 +120,10 @@ class TestAddress:
 
     def test_an_operator_may_name_another(self) -> None:
         assert read_config({"server": "http://s"}, {}).address == ""
-        assert read_config({"server": "http://s"}, {"LOADMASTER_ADDRESS": "gpu-7.cluster"}).address == "gpu-7.cluster"
+        assert (
+            read_config({"server": "http://s"}, {"LOADMASTER_ADDRESS": "gpu-7.cluster"}).address
+            == "gpu-7.cluster"
+        )
 
     def test_the_server_is_told_at_every_session(self, tmp_path: Path) -> None:
         world = VirtualWorld(tmp_path)
@@ -100,16 +139,23 @@ class TestProcesses:
         return ProcessRuntime(tmp_path)
 
     @pytest.mark.parametrize("listener", [0, 1])
-    def test_rank_0_is_refused_where_something_else_listens_on_its_ports(self, runtime: ProcessRuntime, listener: int) -> None:
+    def test_rank_0_is_refused_where_something_else_listens_on_its_ports(
+        self, runtime: ProcessRuntime, listener: int
+    ) -> None:
         port = free_port()
         assert runtime.objection(launch(a_rank(0, port))) is None
         with socket.create_server(("127.0.0.1", port + listener)):
             found = runtime.objection(launch(a_rank(0, port)))
             assert runtime.objection(launch(a_rank(1, port))) is None, "only rank 0 listens there"
-        assert found == (ReasonClass.NODE, f"port {port + listener}, where the gang is to meet, is taken on this machine")
+        assert found == (
+            ReasonClass.NODE,
+            f"port {port + listener}, where the gang is to meet, is taken on this machine",
+        )
 
     @pytest.mark.parametrize("rendezvous", ["", "nowhere", "gpu-7:"])
-    def test_a_rank_whose_gang_has_nowhere_to_meet_is_refused(self, tmp_path: Path, rendezvous: str) -> None:
+    def test_a_rank_whose_gang_has_nowhere_to_meet_is_refused(
+        self, tmp_path: Path, rendezvous: str
+    ) -> None:
         world = VirtualWorld(tmp_path)
         held = world.server.offer(a_rank(rendezvous=rendezvous))
         world.pass_time(3)
@@ -121,7 +167,9 @@ class TestProcesses:
 class TestContainers:
     @pytest.fixture
     def runtime(self, tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[DockerRuntime]:
-        runtime = DockerRuntime(tmp_path / "runs", PlayedEngine(), "me", DockerOptions(network=request.param))
+        runtime = DockerRuntime(
+            tmp_path / "runs", PlayedEngine(), "me", DockerOptions(network=request.param)
+        )
         yield runtime
         runtime.close()
 
@@ -134,7 +182,9 @@ class TestContainers:
         assert runtime.address("10.0.0.5") == ""
 
     @pytest.mark.parametrize("runtime", ["training"], indirect=True)
-    def test_in_one_with_names_a_rank_is_reached_by_that_of_its_container(self, runtime: DockerRuntime) -> None:
+    def test_in_one_with_names_a_rank_is_reached_by_that_of_its_container(
+        self, runtime: DockerRuntime
+    ) -> None:
         assert runtime.objection(launch(a_rank(runtime="docker", image="train:1"))) is None
         assert runtime.address("10.0.0.5") == "{container}"
 
@@ -142,30 +192,48 @@ class TestContainers:
 class TestOutcome:
     def test_a_rank_that_fell_with_its_gang_is_not_to_blame(self) -> None:
         for code in (77, 1, -6):
-            found = outcome_of(Exit(1.0, exit_code=code), fell="rank 1 was lost before its gang had ended")
-            assert (found.state, found.reason_class, found.exit_code) == (AssignmentState.FAILED, ReasonClass.GANG, code)
+            found = outcome_of(
+                Exit(1.0, exit_code=code), fell="rank 1 was lost before its gang had ended"
+            )
+            assert (found.state, found.reason_class, found.exit_code) == (
+                AssignmentState.FAILED,
+                ReasonClass.GANG,
+                code,
+            )
             assert found.reason == "rank 1 was lost before its gang had ended"
 
     @pytest.mark.parametrize(
-        ("why", "words"), [("term", "term was over"), ("", "term was over"), ("drain", "gang, which was to stop (drain)")]
+        ("why", "words"),
+        [
+            ("term", "term was over"),
+            ("", "term was over"),
+            ("drain", "gang, which was to stop (drain)"),
+        ],
     )
-    def test_a_rank_that_left_without_an_order_of_its_own_says_for_what(self, why: str, words: str) -> None:
+    def test_a_rank_that_left_without_an_order_of_its_own_says_for_what(
+        self, why: str, words: str
+    ) -> None:
         found = outcome_of(Exit(1.0, exit_code=75), saved=True, why=why)
         assert (found.state, words in found.reason) == (AssignmentState.PREEMPTED, True)
 
     def test_one_that_was_to_stop_anyway_is_pre_empted(self) -> None:
-        found = outcome_of(Exit(1.0, exit_code=77, stopped_by=StopBy.PREEMPT), fell="rank 1 was lost")
+        found = outcome_of(
+            Exit(1.0, exit_code=77, stopped_by=StopBy.PREEMPT), fell="rank 1 was lost"
+        )
         assert found.state is AssignmentState.PREEMPTED
 
     def test_one_that_ends_well_all_the_same_has_succeeded(self) -> None:
-        assert outcome_of(Exit(1.0, exit_code=0), fell="rank 1 was lost").state is AssignmentState.SUCCEEDED
+        assert (
+            outcome_of(Exit(1.0, exit_code=0), fell="rank 1 was lost").state
+            is AssignmentState.SUCCEEDED
+        )
 
     def test_the_word_is_found_among_the_last_lines(self, tmp_path: Path) -> None:
         runtime = ProcessRuntime(tmp_path)
         runtime.folder(RUN).mkdir()
         (runtime.folder(RUN) / "progress.jsonl").write_text(
-            '{"at_s": 1, "event": "progress", "step": 4, "launch_steps": 4}\n'
-            '{"at_s": 2, "event": "fell", "step": 5, "launch_steps": 5, "reason": "rank 1 was lost"}\n'
+            '{"at_s": 1, "event": "progress", "step": 4, "launch_steps": 4}\n{"at_s": 2, "event":'
+            ' "fell", "step": 5, "launch_steps": 5, "reason": "rank 1 was lost"}\n'
         )
         found = standing(runtime, RUN)
         assert (found.step, found.left, found.fell) == (4, False, "rank 1 was lost")

@@ -1,4 +1,6 @@
-"""The guard stops its job when the lease ends, catches what detaches itself, and tells how it ended."""
+"""The guard stops its job when the lease ends, catches what detaches itself, and tells how it
+ended.
+"""
 
 import json
 import os
@@ -20,7 +22,9 @@ BOOT = "this-boot"
 class Guarded:
     """A guard over a job in a folder, started as the agent would."""
 
-    def __init__(self, folder: Path, command: tuple[str, ...], lease_s: float = 60.0, grace_s: float = 1.0) -> None:
+    def __init__(
+        self, folder: Path, command: tuple[str, ...], lease_s: float = 60.0, grace_s: float = 1.0
+    ) -> None:
         self.folder = folder
         (folder / "work").mkdir(parents=True)
         launch = {
@@ -35,10 +39,14 @@ class Guarded:
         self.start()
 
     def start(self) -> None:
-        self.process = subprocess.Popen([sys.executable, "-I", "-S", guard.__file__, str(self.folder)], start_new_session=True)
+        self.process = subprocess.Popen(
+            [sys.executable, "-I", "-S", guard.__file__, str(self.folder)], start_new_session=True
+        )
 
     def lease(self, lease_s: float) -> None:
-        (self.folder / "lease.json").write_text(json.dumps({"deadline_s": guard.boot_s() + lease_s, "boot_id": BOOT}))
+        (self.folder / "lease.json").write_text(
+            json.dumps({"deadline_s": guard.boot_s() + lease_s, "boot_id": BOOT})
+        )
 
     def order(self, by: str, term_in_s: float, kill_in_s: float) -> None:
         now_s = guard.boot_s()
@@ -58,12 +66,17 @@ class Guarded:
         return ended
 
 
-STUBBORN = python("import signal,time; signal.signal(15, signal.SIG_IGN); print('up', flush=True); time.sleep(60)")
+STUBBORN = python(
+    "import signal,time; signal.signal(15, signal.SIG_IGN); print('up', flush=True); time.sleep(60)"
+)
 SLEEPER = python("import time; print('up', flush=True); time.sleep(60)")
 
 
 def test_a_jobs_exit_code_and_output_are_kept(tmp_path: Path) -> None:
-    guarded = Guarded(tmp_path / "run", python("import sys; print('out'); print('err', file=sys.stderr); sys.exit(3)"))
+    guarded = Guarded(
+        tmp_path / "run",
+        python("import sys; print('out'); print('err', file=sys.stderr); sys.exit(3)"),
+    )
     ended = guarded.end()
     assert (ended["started"], ended["exit_code"], ended["stopped_by"]) == (True, 3, None)
     assert (tmp_path / "run/stdout.log").read_text() == "out\n"
@@ -80,7 +93,11 @@ def test_secrets_are_gone_from_the_launch_file_once_the_job_runs(tmp_path: Path)
 
 def test_the_job_is_stopped_when_its_lease_ends(tmp_path: Path) -> None:
     ended = Guarded(tmp_path / "run", SLEEPER, lease_s=0.7).end()
-    assert (ended["stopped_by"], ended["exit_code"], ended["killed"]) == ("lease", -signal.SIGTERM, False)
+    assert (ended["stopped_by"], ended["exit_code"], ended["killed"]) == (
+        "lease",
+        -signal.SIGTERM,
+        False,
+    )
 
 
 def test_a_job_that_ignores_sigterm_is_killed_after_the_grace(tmp_path: Path) -> None:
@@ -88,7 +105,11 @@ def test_a_job_that_ignores_sigterm_is_killed_after_the_grace(tmp_path: Path) ->
     until(lambda: guarded.says("up"))  # only now does it ignore anything
     guarded.lease(0.2)
     ended = guarded.end()
-    assert (ended["stopped_by"], ended["exit_code"], ended["killed"]) == ("lease", -signal.SIGKILL, True)
+    assert (ended["stopped_by"], ended["exit_code"], ended["killed"]) == (
+        "lease",
+        -signal.SIGKILL,
+        True,
+    )
 
 
 def test_a_renewed_lease_lets_the_job_go_on(tmp_path: Path) -> None:
@@ -101,7 +122,9 @@ def test_a_renewed_lease_lets_the_job_go_on(tmp_path: Path) -> None:
 
 
 def test_a_torn_lease_file_counts_as_the_lease_before(tmp_path: Path) -> None:
-    guarded = Guarded(tmp_path / "run", python("import time; print('up', flush=True); time.sleep(0.5)"))
+    guarded = Guarded(
+        tmp_path / "run", python("import time; print('up', flush=True); time.sleep(0.5)")
+    )
     until(lambda: guarded.says("up"))
     (guarded.folder / "lease.json").write_text('{"deadline')
     assert guarded.end()["exit_code"] == 0
@@ -110,9 +133,17 @@ def test_a_torn_lease_file_counts_as_the_lease_before(tmp_path: Path) -> None:
 def test_a_lease_of_another_boot_starts_nothing(tmp_path: Path) -> None:
     folder = tmp_path / "run"
     folder.mkdir()
-    launch = {"argv": ["true"], "environment": {}, "cwd": str(folder), "grace_s": 1.0, "boot_id": "an-older-boot"}
+    launch = {
+        "argv": ["true"],
+        "environment": {},
+        "cwd": str(folder),
+        "grace_s": 1.0,
+        "boot_id": "an-older-boot",
+    }
     (folder / "launch.json").write_text(json.dumps(launch))
-    (folder / "lease.json").write_text(json.dumps({"deadline_s": guard.boot_s() + 60, "boot_id": BOOT}))
+    (folder / "lease.json").write_text(
+        json.dumps({"deadline_s": guard.boot_s() + 60, "boot_id": BOOT})
+    )
     assert guard.Guard(folder).run()["started"] is False
     assert not (folder / "job.json").exists()
 
@@ -132,13 +163,10 @@ def test_a_second_guard_of_the_same_launch_starts_nothing(tmp_path: Path) -> Non
 
 
 DAEMON = (
-    "import os,sys,time\n"
-    "if os.fork() == 0:\n"
-    "    os.setsid()\n"
-    "    if os.fork() == 0:\n"
-    "        import signal; signal.signal(15, signal.SIG_IGN)\n"
-    "        open('daemon.pid','w').write(str(os.getpid())); print('up', flush=True); time.sleep(60)\n"
-    "    os._exit(0)\n"
+    "import os,sys,time\nif os.fork() == 0:\n    os.setsid()\n    if os.fork() == 0:\n       "
+    " import signal; signal.signal(15, signal.SIG_IGN)\n       "
+    " open('daemon.pid','w').write(str(os.getpid())); print('up', flush=True); time.sleep(60)\n   "
+    " os._exit(0)\n"
 )
 
 
@@ -193,7 +221,9 @@ class TestOrders:
         stopping.look(99.9)
         assert stopping.by is None
 
-    def test_the_grace_counts_from_the_leases_end_however_late_it_is_seen(self, stopping: guard.Stopping) -> None:
+    def test_the_grace_counts_from_the_leases_end_however_late_it_is_seen(
+        self, stopping: guard.Stopping
+    ) -> None:
         stopping.look(500.0)
         assert (stopping.by, stopping.term_at_s, stopping.kill_at_s) == ("lease", 100.0, 110.0)
 

@@ -14,7 +14,9 @@ from loadmaster.protocol import AssignmentState, ReasonClass
 
 
 def an_entry(assignment: str = "a1", fence: int = 1) -> Entry:
-    return Entry(assignment, fence, AssignmentState.PREPARING, devices=("gpu-0",), stop=StopBy.PREEMPT)
+    return Entry(
+        assignment, fence, AssignmentState.PREPARING, devices=("gpu-0",), stop=StopBy.PREEMPT
+    )
 
 
 @pytest.fixture
@@ -33,7 +35,9 @@ def no_room(*_: object, **__: object) -> int:
 
 def test_what_was_put_is_known_after_a_restart(path: Path) -> None:
     journal = Journal(path)
-    moved = an_entry().moved(AssignmentState.FAILED, 12.5, exit_code=1, reason_class=ReasonClass.USER, reason="no")
+    moved = an_entry().moved(
+        AssignmentState.FAILED, 12.5, exit_code=1, reason_class=ReasonClass.USER, reason="no"
+    )
     journal.put(an_entry())
     journal.put(moved)
     secret = journal.session_secret
@@ -76,7 +80,9 @@ def test_a_torn_last_line_is_as_if_never_written(path: Path) -> None:
     journal.close()
 
 
-@pytest.mark.parametrize("line", [b"garbage", b'{"entry": {"assignment": 1}}', b'{"other": 1}', b"[]"])
+@pytest.mark.parametrize(
+    "line", [b"garbage", b'{"entry": {"assignment": 1}}', b'{"other": 1}', b"[]"]
+)
 def test_a_damaged_line_in_the_middle_is_named(path: Path, line: bytes) -> None:
     path.write_bytes(b'{"secret":"s"}\n' + line + b'\n{"secret":"s"}\n')
     with pytest.raises(JournalError, match="line 2"):
@@ -85,7 +91,9 @@ def test_a_damaged_line_in_the_middle_is_named(path: Path, line: bytes) -> None:
     Journal(path).close()
 
 
-def test_a_full_disk_leaves_the_older_state_whole(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_full_disk_leaves_the_older_state_whole(
+    path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     journal = Journal(path)
     journal.put(an_entry())
 
@@ -105,7 +113,9 @@ def test_a_full_disk_leaves_the_older_state_whole(path: Path, monkeypatch: pytes
     journal.close()
 
 
-def test_what_has_happened_is_noted_even_on_a_full_disk(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_has_happened_is_noted_even_on_a_full_disk(
+    path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     journal = Journal(path)
     journal.put(an_entry())
     with monkeypatch.context() as patch:
@@ -128,7 +138,9 @@ def test_a_long_journal_is_rewritten_short(path: Path, monkeypatch: pytest.Monke
     journal.close()
 
 
-def test_a_rewriting_that_fails_keeps_the_long_journal(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_rewriting_that_fails_keeps_the_long_journal(
+    path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(journal_module, "COMPACT_ABOVE_LINES", 10)
     monkeypatch.setattr(journal_module, "write_whole", no_room)
     journal = Journal(path)

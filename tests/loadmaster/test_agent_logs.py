@@ -50,7 +50,9 @@ def events(said: io.StringIO) -> list[dict[str, Any]]:
 
 
 def a_line(known: Known, form: str, message: str, *args: object, **more: Any) -> str:
-    record = logging.LogRecord("loadmaster.agent.loop", logging.WARNING, "", 1, message, args, more.get("exc_info"))
+    record = logging.LogRecord(
+        "loadmaster.agent.loop", logging.WARNING, "", 1, message, args, more.get("exc_info")
+    )
     return Lines(form, known).format(record)
 
 
@@ -75,7 +77,13 @@ def test_secrets_of_launches_tokens_and_tracebacks_are_masked(known: Known, form
     try:
         raise ValueError(f"bad value {SECRET}")
     except ValueError:
-        line = a_line(known, form, "lm-a1-1: %s", f"{SECRET}, the node's token, Bearer abcdefgh12345", exc_info=sys.exc_info())
+        line = a_line(
+            known,
+            form,
+            "lm-a1-1: %s",
+            f"{SECRET}, the node's token, Bearer abcdefgh12345",
+            exc_info=sys.exc_info(),
+        )
     assert "ValueError" in line
     for secret in (SECRET, "the node's token", "abcdefgh12345"):
         assert secret not in line
@@ -100,13 +108,19 @@ def test_an_agent_names_the_job_of_what_it_does(tmp_path: Path, said: io.StringI
     world.restart()
     world.server.stop("a1", StopReason.PREEMPT)
     world.pass_time(5.0)
-    assert {event.get("job") for event in events(said) if event.get("assignment") == "a1"} == {"j-1"}
+    assert {event.get("job") for event in events(said) if event.get("assignment") == "a1"} == {
+        "j-1"
+    }
 
 
-def test_the_format_comes_from_option_or_environment_and_a_wrong_one_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_format_comes_from_option_or_environment_and_a_wrong_one_is_refused(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     forms: list[str] = []
     monkeypatch.setattr("loadmaster.agent.cli.serve", lambda settings: 0)
-    monkeypatch.setattr("loadmaster.agent.cli.logs.set_up", lambda form, *, verbose: forms.append(form))
+    monkeypatch.setattr(
+        "loadmaster.agent.cli.logs.set_up", lambda form, *, verbose: forms.append(form)
+    )
     run = CliRunner().invoke
     server = ["--server", "http://127.0.0.1:9"]
     assert run(agent_app, [*server, "--log-format", "json"]).exit_code == 0

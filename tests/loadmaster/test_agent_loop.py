@@ -24,7 +24,9 @@ def test_a_job_is_accepted_run_and_told_to_its_end(world: VirtualWorld) -> None:
     assert held.states == ["preparing", "running", "succeeded"]
     assert held.reports[-1].steps == 10
     assert held.reports[-1].observed_at_s == pytest.approx(1010.0, abs=0.5)
-    assert [sample.step for sample in held.progress] == sorted(sample.step for sample in held.progress)
+    assert [sample.step for sample in held.progress] == sorted(
+        sample.step for sample in held.progress
+    )
     assert held.progress[-1].event == "end"
     assert world.agent.is_idle
 
@@ -48,7 +50,9 @@ def test_an_offer_that_never_gets_a_lease_is_given_up(world: VirtualWorld) -> No
     assert world.runtime.launches == []
 
 
-def test_a_lease_counts_from_when_its_renewal_was_sent(world: VirtualWorld, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_lease_counts_from_when_its_renewal_was_sent(
+    world: VirtualWorld, monkeypatch: pytest.MonkeyPatch
+) -> None:
     world.server.offer(a_spec(steps=1000))
     world.agent.tick()
     answer = world.server.answer
@@ -66,10 +70,14 @@ def test_a_lease_counts_from_when_its_renewal_was_sent(world: VirtualWorld, monk
         sent = sent or [world.server.beats[-1].sent_at_s]
         world.agent.tick()
         world.clock.advance(0.25)
-    assert world.runtime.plays[RunId("a1", 1)].lease_until_s == world.server.beats[-1].sent_at_s + 10.0
+    assert (
+        world.runtime.plays[RunId("a1", 1)].lease_until_s == world.server.beats[-1].sent_at_s + 10.0
+    )
 
 
-def test_a_job_ends_with_its_lease_when_the_server_is_away_and_is_told_later(world: VirtualWorld) -> None:
+def test_a_job_ends_with_its_lease_when_the_server_is_away_and_is_told_later(
+    world: VirtualWorld,
+) -> None:
     held = world.server.offer(a_spec(steps=1000))
     world.pass_time(4)
     world.server.down = True
@@ -161,7 +169,9 @@ def test_a_restarted_agent_adopts_what_runs(world: VirtualWorld) -> None:
     assert len({request.session_secret for request in world.server.sessions}) == 1
 
 
-def test_a_crash_between_journal_and_start_never_starts_the_launch(world: VirtualWorld, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_crash_between_journal_and_start_never_starts_the_launch(
+    world: VirtualWorld, monkeypatch: pytest.MonkeyPatch
+) -> None:
     def crash(run: RunId, lease_until_s: float) -> None:
         raise KeyboardInterrupt
 
@@ -250,7 +260,9 @@ def test_a_machine_that_cannot_prepare_leaves_the_offer_for_later(tmp_path: Path
     assert held.states == ["preparing", "running", "succeeded"]
 
 
-def test_a_guard_that_cannot_be_started_fails_the_assignment(world: VirtualWorld, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_guard_that_cannot_be_started_fails_the_assignment(
+    world: VirtualWorld, monkeypatch: pytest.MonkeyPatch
+) -> None:
     def fail(run: RunId, lease_until_s: float) -> None:
         raise LaunchError("no more processes")
 
@@ -261,7 +273,9 @@ def test_a_guard_that_cannot_be_started_fails_the_assignment(world: VirtualWorld
     assert "no more processes" in held.reports[-1].reason
 
 
-def test_a_full_disk_takes_no_new_work_and_says_so(world: VirtualWorld, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_full_disk_takes_no_new_work_and_says_so(
+    world: VirtualWorld, monkeypatch: pytest.MonkeyPatch
+) -> None:
     def no_room(journal: Journal, raw: bytes) -> None:
         raise OSError("No space left on device")
 
@@ -305,7 +319,9 @@ def test_a_refusal_nobody_foresaw_does_not_end_the_agent(tmp_path: Path, call: s
     assert world.server.beats
 
 
-def test_an_action_that_fails_for_want_of_room_is_done_later(world: VirtualWorld, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_action_that_fails_for_want_of_room_is_done_later(
+    world: VirtualWorld, monkeypatch: pytest.MonkeyPatch
+) -> None:
     def no_room(run: RunId, order: object) -> None:
         raise OSError("No space left on device")
 
@@ -368,7 +384,9 @@ def test_batches_are_numbered_without_repeating_over_a_restart(world: VirtualWor
 
 
 @pytest.mark.parametrize(("status", "error"), [(401, Unauthorized), (426, WrongProtocol)])
-def test_what_no_repetition_cures_ends_the_agent(world: VirtualWorld, status: int, error: type[Exception]) -> None:
+def test_what_no_repetition_cures_ends_the_agent(
+    world: VirtualWorld, status: int, error: type[Exception]
+) -> None:
     world.pass_time(1)
     world.server.faults["heartbeat"] = [(status, b"")] * 50
     with pytest.raises(error):
@@ -384,11 +402,18 @@ def test_a_report_the_server_refuses_is_dropped_and_the_agent_goes_on(world: Vir
 
 
 @pytest.mark.parametrize("seed", range(12))
-def test_whatever_the_network_does_a_launch_happens_at_most_once_and_its_end_is_told(tmp_path: Path, seed: int) -> None:
+def test_whatever_the_network_does_a_launch_happens_at_most_once_and_its_end_is_told(
+    tmp_path: Path, seed: int
+) -> None:
     chance = random.Random(seed)
-    world = VirtualWorld(tmp_path, lambda spec: Script(step_s=0.5, leaves_in_s=0.5), lease_s=8.0, heartbeat_s=1.0)
+    world = VirtualWorld(
+        tmp_path, lambda spec: Script(step_s=0.5, leaves_in_s=0.5), lease_s=8.0, heartbeat_s=1.0
+    )
     helds = [
-        world.server.offer(a_spec(f"a{number}", job=f"job-{number}", devices=(f"emulated-n1-{number}",))) for number in range(2)
+        world.server.offer(
+            a_spec(f"a{number}", job=f"job-{number}", devices=(f"emulated-n1-{number}",))
+        )
+        for number in range(2)
     ]
     for _ in range(30):
         match chance.randrange(6):
@@ -406,7 +431,9 @@ def test_whatever_the_network_does_a_launch_happens_at_most_once_and_its_end_is_
     world.pass_time(60)
     assert len(world.runtime.launches) == len(set(world.runtime.launches))
     assert world.agent.is_idle
-    assert all(held.state.value in {"succeeded", "preempted", "failed"} for held in helds), [held.states for held in helds]
+    assert all(held.state.value in {"succeeded", "preempted", "failed"} for held in helds), [
+        held.states for held in helds
+    ]
 
 
 def test_two_agents_cannot_share_a_state_folder(world: VirtualWorld) -> None:
@@ -452,4 +479,8 @@ class TestFakeRuntime:
         world = VirtualWorld(tmp_path, lambda spec: Script(fails_at_step=3, exit_code=9))
         held = world.server.offer(a_spec())
         world.pass_time(6)
-        assert (held.states[-1], held.reports[-1].exit_code, held.reports[-1].steps) == ("failed", 9, 3)
+        assert (held.states[-1], held.reports[-1].exit_code, held.reports[-1].steps) == (
+            "failed",
+            9,
+            3,
+        )

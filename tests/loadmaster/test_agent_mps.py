@@ -1,4 +1,6 @@
-"""NVIDIA's MPS, by a stand-in for its control program that writes down how it is called; the real one was not at hand."""
+"""NVIDIA's MPS, by a stand-in for its control program that writes down how it is called; the real
+one was not at hand.
+"""
 
 from __future__ import annotations
 
@@ -28,7 +30,9 @@ class FakeNvml:
 class Machine:
     """A machine with the stand-in in its PATH."""
 
-    def __init__(self, folder: Path, *, starts: bool = True, runs: bool = False, pipes: str = "") -> None:
+    def __init__(
+        self, folder: Path, *, starts: bool = True, runs: bool = False, pipes: str = ""
+    ) -> None:
         self.program = folder / "bin" / CONTROL
         self.program.parent.mkdir()
         self.program.write_text(STAND_IN.format(start='touch "$0.runs"' if starts else "false"))
@@ -36,7 +40,10 @@ class Machine:
         if runs:
             self.program.with_name(f"{CONTROL}.runs").touch()
         self.state = folder / "state"
-        self.environ = {"PATH": f"{self.program.parent}:{os.environ['PATH']}", **({PIPES: pipes} if pipes else {})}
+        self.environ = {
+            "PATH": f"{self.program.parent}:{os.environ['PATH']}",
+            **({PIPES: pipes} if pipes else {}),
+        }
 
     def mps(self) -> Mps:
         """The service as an agent finds it."""
@@ -51,7 +58,9 @@ class Machine:
         return [line.split("|") for line in log.read_text().splitlines()] if log.exists() else []
 
 
-def test_sharers_go_through_a_daemon_of_the_agents_own_with_their_part_of_the_gpu(tmp_path: Path) -> None:
+def test_sharers_go_through_a_daemon_of_the_agents_own_with_their_part_of_the_gpu(
+    tmp_path: Path,
+) -> None:
     machine = Machine(tmp_path)
     pipes = str(machine.state / "mps" / "pipe")
     assert machine.mps().environment(0.5) == {PIPES: pipes, PART: "50"}
@@ -93,4 +102,6 @@ def test_gpus_hand_the_services_variables_to_those_who_share_them(tmp_path: Path
     devices = NvidiaDevices(FakeNvml, 2, Machine(tmp_path).mps())
     assert devices.environment(["GPU-1"], "k", share=0.5)[PART] == "50"
     assert devices.environment(["GPU-1"], "k") == {"CUDA_VISIBLE_DEVICES": "GPU-1"}
-    assert NvidiaDevices(FakeNvml).environment(["GPU-1"], "k", share=0.5) == {"CUDA_VISIBLE_DEVICES": "GPU-1"}
+    assert NvidiaDevices(FakeNvml).environment(["GPU-1"], "k", share=0.5) == {
+        "CUDA_VISIBLE_DEVICES": "GPU-1"
+    }

@@ -1,4 +1,6 @@
-"""The agent's small pure parts: outcomes, masking, emulation, admission, settings, progress, machine."""
+"""The agent's small pure parts: outcomes, masking, emulation, admission, settings, progress,
+machine.
+"""
 
 import random
 from dataclasses import replace
@@ -51,7 +53,9 @@ S, R = AssignmentState, ReasonClass
         (Exit(0.0, started=False, stopped_by=StopBy.LEASE), S.FAILED, R.LEASE),
     ],
 )
-def test_an_end_means(ended: Exit, state: AssignmentState, reason_class: ReasonClass | None) -> None:
+def test_an_end_means(
+    ended: Exit, state: AssignmentState, reason_class: ReasonClass | None
+) -> None:
     outcome = outcome_of(ended)
     assert (outcome.state, outcome.reason_class) == (state, reason_class)
 
@@ -62,7 +66,8 @@ def test_a_job_whose_own_term_was_over_counts_as_preempted() -> None:
 
 def test_a_failures_reason_holds_its_last_words() -> None:
     assert (
-        outcome_of(Exit(0.0, exit_code=3), last_words="ValueError: no").reason == "the job ended with exit code 3: ValueError: no"
+        outcome_of(Exit(0.0, exit_code=3), last_words="ValueError: no").reason
+        == "the job ended with exit code 3: ValueError: no"
     )
     assert "SIGSEGV" in outcome_of(Exit(0.0, exit_code=-11)).reason
 
@@ -76,7 +81,9 @@ class TestMasker:
     def test_writes_three_stars_in_texts(self) -> None:
         assert self.masker.text("the word is hunter2") == "the word is ***"
 
-    @pytest.mark.parametrize(("piece", "held"), [(b"abc hunt", 4), (b"abc", 0), (b"x t", 1), (b"hunter2", 4), (b"", 0)])
+    @pytest.mark.parametrize(
+        ("piece", "held"), [(b"abc hunt", 4), (b"abc", 0), (b"x t", 1), (b"hunter2", 4), (b"", 0)]
+    )
     def test_holds_back_what_may_become_a_secret(self, piece: bytes, held: int) -> None:
         assert self.masker.held_back(piece) == held
 
@@ -86,7 +93,11 @@ class TestMasker:
 
 
 class TestEmulation:
-    data = {"gpu_type": "V100", "count": 2, "step_s": {"resnet": {1: 0.43, 4: 0.2}, "default": {1: 1.0}}}
+    data = {
+        "gpu_type": "V100",
+        "count": 2,
+        "step_s": {"resnet": {1: 0.43, 4: 0.2}, "default": {1: 1.0}},
+    }
 
     def test_paces_a_kind_by_its_number_of_gpus(self) -> None:
         emulation = parse_emulation(self.data)
@@ -140,8 +151,12 @@ class TestAdmission:
     offer = RunId("a1", 1)
     own = ("emulated-n1-0", "emulated-n1-1")
 
-    def objection(self, live: tuple[Entry, ...] = (), **changes: Any) -> tuple[ReasonClass, str] | None:
-        return admission.objection(a_spec(**changes), self.offer, runtime="process", devices=self.own, live=live)
+    def objection(
+        self, live: tuple[Entry, ...] = (), **changes: Any
+    ) -> tuple[ReasonClass, str] | None:
+        return admission.objection(
+            a_spec(**changes), self.offer, runtime="process", devices=self.own, live=live
+        )
 
     def test_takes_a_job_that_fits(self) -> None:
         assert self.objection() is None
@@ -171,7 +186,13 @@ class TestAdmission:
         assert self.objection(live=(replace(other, slot=1),)) is None
 
     def test_a_job_gets_few_variables_of_the_agents(self) -> None:
-        environ = {"PATH": "/bin", "HOME": "/root", "LOADMASTER_TOKEN": "t", "AWS_SECRET_ACCESS_KEY": "s", "PYTHONPATH": "/p"}
+        environ = {
+            "PATH": "/bin",
+            "HOME": "/root",
+            "LOADMASTER_TOKEN": "t",
+            "AWS_SECRET_ACCESS_KEY": "s",
+            "PYTHONPATH": "/p",
+        }
         found = admission.node_environment(environ)
         assert set(found) <= {"PATH", "HOME", "LANG", "PYTHONPATH", "VIRTUAL_ENV"}
         assert found["PYTHONPATH"] == "/p"
@@ -190,7 +211,8 @@ class TestAdmission:
 
     def test_a_jobs_variables_cannot_break_the_contract(self) -> None:
         found = self.launch(
-            environment={"LOADMASTER_FENCE": "9", "CUDA_VISIBLE_DEVICES": "0", "PATH": "/mine"}, secrets={"KEY": "s"}
+            environment={"LOADMASTER_FENCE": "9", "CUDA_VISIBLE_DEVICES": "0", "PATH": "/mine"},
+            secrets={"KEY": "s"},
         )
         assert (found["LOADMASTER_FENCE"], found["CUDA_VISIBLE_DEVICES"]) == ("1", "")
         assert (found["PATH"], found["KEY"]) == ("/mine", "s")
@@ -208,7 +230,10 @@ class TestAdmission:
             ({}, "/shared/job-1"),
             ({"checkpoint_place": "/shared/ckpt"}, "/shared/ckpt"),
             ({"checkpoint_place": "relative"}, "/shared/job-1"),
-            ({"purpose": "profiling", "checkpoint_place": "/shared/ckpt"}, "/state/runs/lm-a1-1/checkpoints"),
+            (
+                {"purpose": "profiling", "checkpoint_place": "/shared/ckpt"},
+                "/state/runs/lm-a1-1/checkpoints",
+            ),
         ],
     )
     def test_checkpoints_go_to(self, change: dict[str, Any], folder: str) -> None:
@@ -216,20 +241,34 @@ class TestAdmission:
 
 
 class TestConfig:
-    def test_the_command_line_goes_before_the_environment_before_the_file(self, tmp_path: Path) -> None:
+    def test_the_command_line_goes_before_the_environment_before_the_file(
+        self, tmp_path: Path
+    ) -> None:
         path = tmp_path / "agent.yaml"
         path.write_text("server: http://file\nname: from-file\nrack: r1\nstop-jobs-on-exit: true\n")
         options = {"config": path, "server": "http://option", "name": None}
-        found = read_config(options, {"LOADMASTER_SERVER": "http://env", "LOADMASTER_NODE_NAME": "from-env"})
-        assert (found.server, found.name, found.rack, found.stop_jobs_on_exit) == ("http://option", "from-env", "r1", True)
+        found = read_config(
+            options, {"LOADMASTER_SERVER": "http://env", "LOADMASTER_NODE_NAME": "from-env"}
+        )
+        assert (found.server, found.name, found.rack, found.stop_jobs_on_exit) == (
+            "http://option",
+            "from-env",
+            "r1",
+            True,
+        )
 
     def test_the_nodes_share_a_folder_of_checkpoints_if_told_where_it_is(self) -> None:
         assert read_config({"server": "http://s"}, {}).checkpoints is None
-        assert read_config({"server": "http://s"}, {"LOADMASTER_CHECKPOINTS": "/shared"}).checkpoints == Path("/shared")
+        assert read_config(
+            {"server": "http://s"}, {"LOADMASTER_CHECKPOINTS": "/shared"}
+        ).checkpoints == Path("/shared")
 
     def test_the_token_comes_from_its_file(self, tmp_path: Path) -> None:
         (tmp_path / "token").write_text("secret\n")
-        assert read_config({"server": "http://s", "token_file": tmp_path / "token"}, {}).token == "secret"
+        assert (
+            read_config({"server": "http://s", "token_file": tmp_path / "token"}, {}).token
+            == "secret"
+        )
 
     @pytest.mark.parametrize(
         ("options", "word"),
@@ -253,7 +292,15 @@ class TestConfig:
 
 
 class TestProgress:
-    line = {"at_s": 1.0, "event": "progress", "step": 5, "launch_steps": 2, "elapsed_s": 0.5, "loss": 0.25, "metrics": {"f1": 1}}
+    line = {
+        "at_s": 1.0,
+        "event": "progress",
+        "step": 5,
+        "launch_steps": 2,
+        "elapsed_s": 0.5,
+        "loss": 0.25,
+        "metrics": {"f1": 1},
+    }
 
     def test_reads_what_the_training_library_writes(self) -> None:
         sample = sample_of(self.line)
@@ -284,7 +331,9 @@ class TestProgress:
 class TestBackoff:
     def test_waits_are_drawn_from_the_whole_of_a_growing_interval(self) -> None:
         backoff = Backoff(base_s=1.0, cap_s=8.0, jitter=random.Random(1))
-        waits = [[Backoff.failed(backoff, f"key {key}", 0.0) for _ in range(6)] for key in range(200)]
+        waits = [
+            [Backoff.failed(backoff, f"key {key}", 0.0) for _ in range(6)] for key in range(200)
+        ]
         for failures, ceiling_s in enumerate((1, 2, 4, 8, 8, 8)):
             drawn = [row[failures] for row in waits]
             assert 0 <= min(drawn) < 0.1 * ceiling_s
@@ -311,7 +360,10 @@ class TestMachine:
         (tmp_path / "a").mkdir()
         (tmp_path / "b").mkdir()
         assert machine.identity(tmp_path / "a") == machine.identity(tmp_path / "a")
-        assert machine.identity(tmp_path / "a").machine_id != machine.identity(tmp_path / "b").machine_id
+        assert (
+            machine.identity(tmp_path / "a").machine_id
+            != machine.identity(tmp_path / "b").machine_id
+        )
 
     def test_emulated_devices_pace_their_jobs_and_hide_real_gpus(self) -> None:
         found = EmulatedDevices(an_emulation(), "n1").environment(["emulated-n1-0"], "digits")
@@ -371,6 +423,11 @@ def test_real_gpus_are_measured_and_one_that_is_gone_is_unhealthy() -> None:
         ("GPU-1", "A100-SXM4-80GB", 80.0),
     ]
     first, second = devices.samples(())
-    assert (first.power_w, first.gpu_fraction, first.memory_used_gb, first.temperature_c) == (250.0, 0.93, 8.0, None)
+    assert (first.power_w, first.gpu_fraction, first.memory_used_gb, first.temperature_c) == (
+        250.0,
+        0.93,
+        8.0,
+        None,
+    )
     assert (first.power_source, second.healthy) == ("measured", False)
     assert devices.environment(["GPU-1", "GPU-0"], "any") == {"CUDA_VISIBLE_DEVICES": "GPU-1,GPU-0"}

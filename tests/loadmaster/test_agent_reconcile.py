@@ -83,7 +83,9 @@ def test_a_prepared_run_with_a_lease_is_launched() -> None:
 
 def test_a_preparation_is_told_when_it_has_come_on_and_never_launched() -> None:
     preparing = RunStatus(RunState.PREPARING, prepared_fraction=0.5)
-    assert decided(WAITING, preparing, leases={RUN: 60.0}, since_s={"a1": -100.0}) == [TellPreparing(WAITING, 0.5)]
+    assert decided(WAITING, preparing, leases={RUN: 60.0}, since_s={"a1": -100.0}) == [
+        TellPreparing(WAITING, 0.5)
+    ]
     assert decided(replace(WAITING, told_fraction=0.48), preparing, leases={RUN: 60.0}) == []
 
 
@@ -100,7 +102,9 @@ def test_a_run_nobody_grants_a_lease_is_given_up() -> None:
 
 
 @pytest.mark.parametrize("run", [PREPARED, None])
-def test_a_launch_that_was_journaled_but_does_not_run_is_settled_never_repeated(run: RunStatus | None) -> None:
+def test_a_launch_that_was_journaled_but_does_not_run_is_settled_never_repeated(
+    run: RunStatus | None,
+) -> None:
     assert decided(STARTED, run, leases={RUN: 60.0}) == [Settle(STARTED)]
 
 
@@ -121,8 +125,12 @@ def test_an_end_is_finished() -> None:
 
 
 def test_a_running_job_is_stopped_with_the_grace_of_the_order_or_its_own() -> None:
-    assert decided(STARTED, RUNNING, wishes=PREEMPT) == [Stop(STARTED, StopOrder(StopBy.PREEMPT, 7.0))]
-    assert decided(STARTED, RUNNING, wishes=CANCEL) == [Stop(STARTED, StopOrder(StopBy.CANCEL, 30.0))]
+    assert decided(STARTED, RUNNING, wishes=PREEMPT) == [
+        Stop(STARTED, StopOrder(StopBy.PREEMPT, 7.0))
+    ]
+    assert decided(STARTED, RUNNING, wishes=CANCEL) == [
+        Stop(STARTED, StopOrder(StopBy.CANCEL, 30.0))
+    ]
 
 
 def test_a_stop_is_ordered_once() -> None:
@@ -130,8 +138,13 @@ def test_a_stop_is_ordered_once() -> None:
 
 
 def test_a_preemption_may_become_a_cancellation_but_not_the_other_way() -> None:
-    preempted, cancelled = replace(STARTED, stop=StopBy.PREEMPT), replace(STARTED, stop=StopBy.CANCEL)
-    assert decided(preempted, RUNNING, wishes=CANCEL) == [Stop(preempted, StopOrder(StopBy.CANCEL, 30.0))]
+    preempted, cancelled = (
+        replace(STARTED, stop=StopBy.PREEMPT),
+        replace(STARTED, stop=StopBy.CANCEL),
+    )
+    assert decided(preempted, RUNNING, wishes=CANCEL) == [
+        Stop(preempted, StopOrder(StopBy.CANCEL, 30.0))
+    ]
     assert decided(cancelled, RUNNING, wishes=PREEMPT) == []
 
 
@@ -147,7 +160,14 @@ def test_a_stop_before_the_start_ends_the_assignment_at_once() -> None:
 
 
 def test_a_stop_of_an_older_fence_is_ignored() -> None:
-    assert decided(STARTED, RUNNING, wishes=wish(DirectiveAction.STOP, fence=2, stop_reason=StopReason.CANCEL)) == []
+    assert (
+        decided(
+            STARTED,
+            RUNNING,
+            wishes=wish(DirectiveAction.STOP, fence=2, stop_reason=StopReason.CANCEL),
+        )
+        == []
+    )
 
 
 def test_a_new_term_is_passed_on_once() -> None:
@@ -158,7 +178,9 @@ def test_a_new_term_is_passed_on_once() -> None:
 
 def test_a_newer_launch_is_taken_only_when_the_older_one_is_gone() -> None:
     newer = wish(DirectiveAction.START, fence=4)
-    assert decided(STARTED, RUNNING, wishes=newer) == [Stop(STARTED, StopOrder(StopBy.CANCEL, 30.0))]
+    assert decided(STARTED, RUNNING, wishes=newer) == [
+        Stop(STARTED, StopOrder(StopBy.CANCEL, 30.0))
+    ]
     over = replace(STARTED, state=AssignmentState.CANCELLED)
     assert decided(over, ENDED, wishes=newer) == [Drop(over)]
     assert decided(wishes=newer, ends={"a1": 3}) == [AcceptOffer(RunId("a1", 4))]

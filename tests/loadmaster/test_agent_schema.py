@@ -1,4 +1,6 @@
-"""The published schema and the golden payloads: what everything outside of this repository rests on."""
+"""The published schema and the golden payloads: what everything outside of this repository rests
+on.
+"""
 
 import json
 from pathlib import Path
@@ -22,7 +24,9 @@ def validator(payload: str) -> jsonschema.Draft202012Validator:
 
 def test_the_published_schema_is_that_of_the_code() -> None:
     published = json.loads((ROOT / "loadmaster/schemas/agent.schema.json").read_text())
-    assert published == json.loads(json.dumps(agent_schema())), "run python -m loadmaster.agent.schema and say why in an ADR"
+    assert published == json.loads(json.dumps(agent_schema())), (
+        "run python -m loadmaster.agent.schema and say why in an ADR"
+    )
     jsonschema.Draft202012Validator.check_schema(published)
 
 

@@ -37,7 +37,10 @@ def test_an_agent_whose_folder_stays_taken_gives_up_and_says_so(
 ) -> None:
     monkeypatch.setattr(start, "LEAVING_S", 0.0)
     former = Journal(tmp_path / "journal.jsonl")
-    assert start.serve(AgentConfig("http://127.0.0.1:9", tmp_path), threading.Event()) == start.EXIT_CONFIG
+    assert (
+        start.serve(AgentConfig("http://127.0.0.1:9", tmp_path), threading.Event())
+        == start.EXIT_CONFIG
+    )
     assert "another agent uses" in caplog.text
     former.close()
 

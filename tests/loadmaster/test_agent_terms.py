@@ -116,7 +116,9 @@ def test_a_term_counts_on_while_the_agent_is_restarted(world: World) -> None:
     assert held.states[-1] == "preempted"
 
 
-def test_an_answer_that_takes_long_never_makes_a_term_longer(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_answer_that_takes_long_never_makes_a_term_longer(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     world = World(tmp_path, 0.0)
     answer = world.server.answer
 
@@ -131,7 +133,9 @@ def test_an_answer_that_takes_long_never_makes_a_term_longer(tmp_path: Path, mon
     assert term.ends_s == pytest.approx(1000.0 + 30.0 - 2.0)
 
 
-def test_a_server_that_does_not_tell_its_clock_is_believed_to_have_the_nodes(tmp_path: Path) -> None:
+def test_a_server_that_does_not_tell_its_clock_is_believed_to_have_the_nodes(
+    tmp_path: Path,
+) -> None:
     world = World(tmp_path, 0.0)
     world.server.clock_s = None
     held = world.offer(30.0)
@@ -161,7 +165,9 @@ class TestTheFile:
     def term(self, runtime: ProcessRuntime) -> dict[str, object]:
         return guard.read_json(runtime.folder(RUN) / "term.json") or {}
 
-    def test_it_ends_by_the_boot_clock_and_for_older_libraries_by_this_machines_own(self, runtime: ProcessRuntime) -> None:
+    def test_it_ends_by_the_boot_clock_and_for_older_libraries_by_this_machines_own(
+        self, runtime: ProcessRuntime
+    ) -> None:
         runtime._clock = _Skewed(boot=50.0, wall=2000.0)
         runtime.update(RUN, Term(9e9, 80.0))
         assert self.term(runtime) == {
@@ -172,7 +178,10 @@ class TestTheFile:
     def test_a_term_that_is_taken_back_is_none(self, runtime: ProcessRuntime) -> None:
         runtime.update(RUN, Term(9e9, 80.0))
         runtime.update(RUN, Term())
-        assert (self.term(runtime)["term_until_s"], self.term(runtime)["term_ends_boot_s"]) == (None, None)
+        assert (self.term(runtime)["term_until_s"], self.term(runtime)["term_ends_boot_s"]) == (
+            None,
+            None,
+        )
 
 
 class _Skewed:

@@ -20,7 +20,9 @@ from loadmaster.checkpoints import (
 
 
 class FullDisk(Disk):
-    """Fails at the given operation (1 is the first), having written half of what it was to write."""
+    """Fails at the given operation (1 is the first), having written half of what it was to
+    write.
+    """
 
     def __init__(self, fails_at: int, code: int = errno.ENOSPC) -> None:
         self._left = fails_at
@@ -49,15 +51,27 @@ def saver(content: str) -> Callable[[Path], object]:
     return lambda path: path.write_text(content)
 
 
-def opened(folder: Path, fence: int | None = 1, disk: Disk | None = None, warnings: list[str] | None = None) -> CheckpointStore:
-    store = CheckpointStore(folder, fence, disk=disk, warn=(warnings if warnings is not None else []).append, lock_wait_s=0.0)
+def opened(
+    folder: Path, fence: int | None = 1, disk: Disk | None = None, warnings: list[str] | None = None
+) -> CheckpointStore:
+    store = CheckpointStore(
+        folder,
+        fence,
+        disk=disk,
+        warn=(warnings if warnings is not None else []).append,
+        lock_wait_s=0.0,
+    )
     store.resume()
     return store
 
 
-def resumed(folder: Path, fence: int | None = None, warnings: list[str] | None = None) -> tuple[str, Position] | None:
+def resumed(
+    folder: Path, fence: int | None = None, warnings: list[str] | None = None
+) -> tuple[str, Position] | None:
     """What a new launch finds: the content of the newest whole checkpoint, and its position."""
-    store = CheckpointStore(folder, fence, warn=(warnings if warnings is not None else []).append, lock_wait_s=0.0)
+    store = CheckpointStore(
+        folder, fence, warn=(warnings if warnings is not None else []).append, lock_wait_s=0.0
+    )
     found = store.resume()
     return found and (found[0].read_text(), found[1])
 
@@ -86,7 +100,12 @@ def test_the_newest_two_are_kept(tmp_path: Path) -> None:
 
 def test_nothing_temporary_is_left_behind(tmp_path: Path) -> None:
     opened(tmp_path).save(Position(1), saver("one"))
-    assert sorted(path.name for path in tmp_path.iterdir()) == [".lock", MANIFEST, PREVIOUS, "step-000000000001-fence-1.ckpt"]
+    assert sorted(path.name for path in tmp_path.iterdir()) == [
+        ".lock",
+        MANIFEST,
+        PREVIOUS,
+        "step-000000000001-fence-1.ckpt",
+    ]
 
 
 @pytest.mark.parametrize("damage", [b"", b"twent", b"TWENTY"])
@@ -145,7 +164,9 @@ def test_a_launch_that_became_stale_writes_nothing_more(tmp_path: Path) -> None:
     assert resumed(tmp_path) == ("new twenty", Position(20))
 
 
-def test_a_launch_that_becomes_stale_while_it_saves_does_not_supersede_the_newer_one(tmp_path: Path) -> None:
+def test_a_launch_that_becomes_stale_while_it_saves_does_not_supersede_the_newer_one(
+    tmp_path: Path,
+) -> None:
     old = opened(tmp_path, fence=1)
 
     def slow_save(path: Path) -> None:
@@ -198,7 +219,9 @@ def test_a_save_has_as_many_disk_operations_as_the_test_above_tries(tmp_path: Pa
         store.save(Position(30), saver("thirty"))
 
 
-def test_a_disk_that_is_full_at_the_start_delays_the_take_over_to_the_next_save(tmp_path: Path) -> None:
+def test_a_disk_that_is_full_at_the_start_delays_the_take_over_to_the_next_save(
+    tmp_path: Path,
+) -> None:
     opened(tmp_path, fence=1).save(Position(10), saver("ten"))
     warnings: list[str] = []
     store = opened(tmp_path, fence=2, disk=FullDisk(1), warnings=warnings)
@@ -222,7 +245,10 @@ def test_a_full_disk_is_recognised_behind_the_error_of_a_library() -> None:
     assert is_disk_full(wrapped)
 
 
-@pytest.mark.parametrize("damage", [b"", b"{", b"[]", b'{"version": 99}', b'{"version": 1, "fence": 1, "checkpoints": [{}]}'])
+@pytest.mark.parametrize(
+    "damage",
+    [b"", b"{", b"[]", b'{"version": 99}', b'{"version": 1, "fence": 1, "checkpoints": [{}]}'],
+)
 def test_a_damaged_manifest_gives_way_to_the_one_before_it(tmp_path: Path, damage: bytes) -> None:
     store = opened(tmp_path)
     for step in (10, 20, 30):
@@ -233,7 +259,9 @@ def test_a_damaged_manifest_gives_way_to_the_one_before_it(tmp_path: Path, damag
     assert MANIFEST in warnings[0]
 
 
-def test_with_no_readable_manifest_the_job_is_not_begun_anew_behind_the_users_back(tmp_path: Path) -> None:
+def test_with_no_readable_manifest_the_job_is_not_begun_anew_behind_the_users_back(
+    tmp_path: Path,
+) -> None:
     store = opened(tmp_path)
     store.save(Position(10), saver("ten"))
     for name in (MANIFEST, PREVIOUS):
@@ -243,17 +271,32 @@ def test_with_no_readable_manifest_the_job_is_not_begun_anew_behind_the_users_ba
     assert names(tmp_path) == ["step-000000000010-fence-1.ckpt"]
 
 
-def test_leftovers_of_killed_launches_are_swept_and_the_users_own_files_are_not(tmp_path: Path) -> None:
-    for name in (".tmp-step-000000000005-fence-1.ckpt", "step-000000000004-fence-1.ckpt", "notes.txt", "best.ckpt"):
+def test_leftovers_of_killed_launches_are_swept_and_the_users_own_files_are_not(
+    tmp_path: Path,
+) -> None:
+    for name in (
+        ".tmp-step-000000000005-fence-1.ckpt",
+        "step-000000000004-fence-1.ckpt",
+        "notes.txt",
+        "best.ckpt",
+    ):
         (tmp_path / name).write_text("there before")
     newer = tmp_path / ".tmp-step-000000000009-fence-3.ckpt"
     newer.write_text("being written by a newer launch")
     opened(tmp_path, fence=2)
-    assert sorted(path.name for path in tmp_path.iterdir()) == [".lock", newer.name, "best.ckpt", MANIFEST, "notes.txt"]
+    assert sorted(path.name for path in tmp_path.iterdir()) == [
+        ".lock",
+        newer.name,
+        "best.ckpt",
+        MANIFEST,
+        "notes.txt",
+    ]
 
 
 def test_a_library_that_appends_its_own_suffix_is_forgiven(tmp_path: Path) -> None:
-    opened(tmp_path).save(Position(10), lambda path: path.with_name(f"{path.name}.npz").write_text("ten"))
+    opened(tmp_path).save(
+        Position(10), lambda path: path.with_name(f"{path.name}.npz").write_text("ten")
+    )
     assert resumed(tmp_path, fence=2) == ("ten", Position(10))
 
 
@@ -286,7 +329,9 @@ def test_a_folder_locked_for_too_long_counts_as_one_without_room(tmp_path: Path)
     assert store.saved_step == 20
 
 
-def test_another_rank_of_a_gang_reads_the_very_checkpoint_and_touches_nothing(tmp_path: Path) -> None:
+def test_another_rank_of_a_gang_reads_the_very_checkpoint_and_touches_nothing(
+    tmp_path: Path,
+) -> None:
     lead = opened(tmp_path, 3)
     first = lead.save(Position(4), saver("four"))
     lead.save(Position(8), saver("eight"))
@@ -298,7 +343,9 @@ def test_another_rank_of_a_gang_reads_the_very_checkpoint_and_touches_nothing(tm
     assert sorted(path.name for path in tmp_path.iterdir()) == before
 
 
-def test_a_checkpoint_that_another_rank_has_and_this_one_does_not_see_is_named(tmp_path: Path) -> None:
+def test_a_checkpoint_that_another_rank_has_and_this_one_does_not_see_is_named(
+    tmp_path: Path,
+) -> None:
     checkpoint = opened(tmp_path / "one").save(Position(4), saver("four"))
     with pytest.raises(CheckpointError, match=r"step 4 .* all nodes of a gang need one folder"):
         CheckpointStore(tmp_path / "other", 1, lock_wait_s=0.0).follow(checkpoint)

@@ -1,4 +1,6 @@
-"""Checkpoints on a file system that is really full, and killed at many moments of a save: the older one stands and is resumed."""
+"""Checkpoints on a file system that is really full, and killed at many moments of a save: the older
+one stands and is resumed.
+"""
 
 from __future__ import annotations
 
@@ -79,7 +81,9 @@ def fill(path: Path, size: int) -> None:
 
 @pytest.mark.root
 @pytest.mark.parametrize("room", [0, 1, 3, 5, 8])
-def test_with_whatever_room_is_left_the_older_checkpoint_is_what_the_next_launch_finds(small_disk: Path, room: int) -> None:
+def test_with_whatever_room_is_left_the_older_checkpoint_is_what_the_next_launch_finds(
+    small_disk: Path, room: int
+) -> None:
     folder = small_disk / "checkpoints"
     store = CheckpointStore(folder, 1)
     store.resume()
@@ -97,8 +101,14 @@ def test_with_whatever_room_is_left_the_older_checkpoint_is_what_the_next_launch
 
 
 @pytest.mark.root
-def test_a_training_job_goes_on_without_room_says_so_and_resumes_from_what_stands(small_disk: Path) -> None:
-    environ = {**os.environ, "PYTHONPATH": str(REPOSITORY), "LOADMASTER_CHECKPOINT_DIR": str(small_disk / "checkpoints")}
+def test_a_training_job_goes_on_without_room_says_so_and_resumes_from_what_stands(
+    small_disk: Path,
+) -> None:
+    environ = {
+        **os.environ,
+        "PYTHONPATH": str(REPOSITORY),
+        "LOADMASTER_CHECKPOINT_DIR": str(small_disk / "checkpoints"),
+    }
     script = [sys.executable, "-c", TRAINING]
     environ["LOADMASTER_CHECKPOINT_EVERY_S"] = "0.001"
     first = subprocess.run(script, env=environ, capture_output=True, text=True, timeout=120)
@@ -111,11 +121,18 @@ def test_a_training_job_goes_on_without_room_says_so_and_resumes_from_what_stand
 
 
 @pytest.mark.slow
-def test_killed_at_whatever_moment_a_save_leaves_a_whole_checkpoint_and_none_gets_lost(tmp_path: Path) -> None:
+def test_killed_at_whatever_moment_a_save_leaves_a_whole_checkpoint_and_none_gets_lost(
+    tmp_path: Path,
+) -> None:
     luck, said = random.Random(7), 0
     for _ in range(KILLS):
         environ = {**os.environ, "PYTHONPATH": str(REPOSITORY)}
-        process = subprocess.Popen([sys.executable, "-c", SAVER, str(tmp_path)], env=environ, stdout=subprocess.PIPE, text=True)
+        process = subprocess.Popen(
+            [sys.executable, "-c", SAVER, str(tmp_path)],
+            env=environ,
+            stdout=subprocess.PIPE,
+            text=True,
+        )
         assert process.stdout is not None
         process.stdout.readline()
         time.sleep(luck.random() * 0.05)
@@ -128,13 +145,17 @@ def test_killed_at_whatever_moment_a_save_leaves_a_whole_checkpoint_and_none_get
         assert len(list(tmp_path.glob("*.ckpt"))) <= 3
 
 
-def test_older_ones_go_only_after_the_newer_one_and_its_name_are_on_the_disk(tmp_path: Path) -> None:
+def test_older_ones_go_only_after_the_newer_one_and_its_name_are_on_the_disk(
+    tmp_path: Path,
+) -> None:
     done: list[str] = []
 
     class Watched(Disk):
         def sync(self, path: Path) -> None:
             super().sync(path)
-            done.append(f"sync {path.name}: {sorted(p.name[5:17] for p in tmp_path.glob('step-*'))}")
+            done.append(
+                f"sync {path.name}: {sorted(p.name[5:17] for p in tmp_path.glob('step-*'))}"
+            )
 
     store = CheckpointStore(tmp_path, 1, disk=Watched())
     store.resume()
@@ -142,11 +163,15 @@ def test_older_ones_go_only_after_the_newer_one_and_its_name_are_on_the_disk(tmp
         store.save(Position(step), lambda path: path.write_bytes(b"x"))
     done.clear()
     store.save(Position(3), lambda path: path.write_bytes(b"x"))
-    assert all("000000000001" in line for line in done), "the oldest went before the newest was durable"
+    assert all("000000000001" in line for line in done), (
+        "the oldest went before the newest was durable"
+    )
     assert not list(tmp_path.glob("step-000000000001*"))
 
 
-def test_a_checkpoint_whose_bytes_changed_on_the_disk_gives_way_to_the_older_one(tmp_path: Path) -> None:
+def test_a_checkpoint_whose_bytes_changed_on_the_disk_gives_way_to_the_older_one(
+    tmp_path: Path,
+) -> None:
     store = CheckpointStore(tmp_path, 1)
     store.resume()
     store.save(Position(1), lambda path: path.write_bytes(b"1"))

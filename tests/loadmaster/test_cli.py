@@ -121,25 +121,37 @@ def test_a_server_that_is_not_there_is_said_in_words(monkeypatch: pytest.MonkeyP
     assert "does not answer" in done.stderr
 
 
-def test_a_job_is_submitted_from_a_file_with_settings_over_it(ada: User, node: Node, tmp_path: Path) -> None:
+def test_a_job_is_submitted_from_a_file_with_settings_over_it(
+    ada: User, node: Node, tmp_path: Path
+) -> None:
     path = job_file(tmp_path, environment={"A": "1"})
-    done = run("submit", path, "--set", "gpus=1..2", "--set", "environment.SEED=7", "--set", "name=other")
+    done = run(
+        "submit", path, "--set", "gpus=1..2", "--set", "environment.SEED=7", "--set", "name=other"
+    )
     assert done.exit_code == 0, done.output
     job = Job.objects.get(pk=done.stdout.strip())
     assert (job.name, job.gpus_max, job.environment) == ("other", 2, {"A": "1", "SEED": "7"})
 
 
-def test_several_files_are_submitted_in_one_call_and_the_refused_named(ada: User, node: Node, tmp_path: Path) -> None:
+def test_several_files_are_submitted_in_one_call_and_the_refused_named(
+    ada: User, node: Node, tmp_path: Path
+) -> None:
     folders = [tmp_path / name for name in ("a", "b", "c")]
     for folder in folders:
         folder.mkdir()
-    paths = [job_file(folders[0], name="first"), job_file(folders[1], gpu=1), job_file(folders[2], name="third")]
+    paths = [
+        job_file(folders[0], name="first"),
+        job_file(folders[1], gpu=1),
+        job_file(folders[2], name="third"),
+    ]
     done = run("submit", *paths, "--set", "priority=3", "--key", "k")
     assert done.exit_code == 2
     assert "b/job.yaml: gpu: is no field of a job" in done.stderr.replace("\n", "")
     assert sorted(Job.objects.values_list("name", "priority")) == [("first", 3), ("third", 3)]
     assert {str(pk) for pk in Job.objects.values_list("pk", flat=True)} == set(done.stdout.split())
-    rows = json.loads(run("submit", paths[0], paths[2], "--set", "priority=3", "--key", "k", "--json").stdout)
+    rows = json.loads(
+        run("submit", paths[0], paths[2], "--set", "priority=3", "--key", "k", "--json").stdout
+    )
     assert [(row["created"], row["error"]) for row in rows] == [(False, None), (True, None)]
 
 
@@ -203,9 +215,13 @@ def test_the_same_key_is_submitted_once(ada: User, node: Node, tmp_path: Path) -
     assert "had been submitted before" in again.stderr
 
 
-def test_watching_ends_with_the_job_and_tells_how(ada: User, node: Node, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_watching_ends_with_the_job_and_tells_how(
+    ada: User, node: Node, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     states = iter([JobState.FAILED, JobState.COMPLETED])
-    monkeypatch.setattr("loadmaster.cli_jobs.time.sleep", lambda s: Job.objects.update(state=next(states)))
+    monkeypatch.setattr(
+        "loadmaster.cli_jobs.time.sleep", lambda s: Job.objects.update(state=next(states))
+    )
     failed = run("submit", job_file(tmp_path), "--watch")
     assert (failed.exit_code, "failed" in failed.stderr) == (1, True)
     Job.objects.all().delete()
@@ -240,7 +256,9 @@ def test_a_job_is_found_by_its_name_and_by_the_beginning_of_its_id(ada: User, no
     assert (done.exit_code, "there is no job elmo" in done.stderr) == (1, True)
 
 
-def test_of_several_jobs_of_one_name_the_only_one_that_is_not_over_is_meant(ada: User, node: Node) -> None:
+def test_of_several_jobs_of_one_name_the_only_one_that_is_not_over_is_meant(
+    ada: User, node: Node
+) -> None:
     of(ada, node, name="bert", state=JobState.FAILED)
     first = of(ada, node, name="bert")
     assert answer("hold", "bert")["id"] == str(first.pk)
@@ -259,7 +277,12 @@ def test_actions_say_what_became_of_the_job(ada: User, node: Node) -> None:
     job = of(ada, node, name="bert", steps_per_epoch=100)
     said = [run(verb, job.pk).stdout.strip() for verb in ("hold", "release", "cancel", "requeue")]
     assert said == ["bert is held", "bert is queued", "bert is cancelled", "bert is queued"]
-    assert [e["event"] for e in answer("history", job.pk)] == ["hold", "release", "cancelled", "requeue"]
+    assert [e["event"] for e in answer("history", job.pk)] == [
+        "hold",
+        "release",
+        "cancelled",
+        "requeue",
+    ]
     assert "cancelled" in run("history", job.pk).stdout
     assert answer("clone", job.pk, "--set", "name=again")["job"]["name"] == "again"
 
@@ -316,11 +339,18 @@ def test_a_jobs_history_says_why(ada: User, node: Node) -> None:
 
 
 def test_a_policy_is_chosen_and_shown(root: User, node: Node) -> None:
-    assert answer("policy", "set", "randomized_greedy", "iterations=7")["policy_parameters"] == {"iterations": 7}
-    assert "lab: randomized_greedy (iterations=7), every 300 s, seed 1" in run("policy", "show").stdout
+    assert answer("policy", "set", "randomized_greedy", "iterations=7")["policy_parameters"] == {
+        "iterations": 7
+    }
+    assert (
+        "lab: randomized_greedy (iterations=7), every 300 s, seed 1" in run("policy", "show").stdout
+    )
     assert "fifo" in run("policy", "list").stdout
     wrong = run("policy", "set", "magic")
-    assert (wrong.exit_code, "known are: cost_search, randomized_greedy" in wrong.stderr) == (2, True)
+    assert (wrong.exit_code, "known are: cost_search, randomized_greedy" in wrong.stderr) == (
+        2,
+        True,
+    )
 
 
 def test_who_is_no_operator_is_told_so(ada: User, node: Node) -> None:
@@ -345,14 +375,23 @@ def test_a_report_that_does_not_hold_exits_1_and_one_that_is_none_2(tmp_path: Pa
     path.write_text("{}")
     assert run("check-report", path).exit_code == 2
     assert run("check-report", tmp_path / "none.json").exit_code == 2
-    job = {"name": "J1", "state": "failed", "first_loss": 1.0, "final_loss": 2.0, "placements": [], "profile_runs": []}
+    job = {
+        "name": "J1",
+        "state": "failed",
+        "first_loss": 1.0,
+        "final_loss": 2.0,
+        "placements": [],
+        "profile_runs": [],
+    }
     path.write_text(json.dumps({"version": 1, "jobs": [job]}))
     done = run("check-report", path)
     assert (done.exit_code, "does not hold" in done.stdout) == (1, True)
     assert json.loads(run("check-report", path, "--json").stdout)["holds"] is False
 
 
-def test_the_agents_commands_are_there_when_asked_for(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_agents_commands_are_there_when_asked_for(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
     monkeypatch.setattr(sys, "argv", ["loadmaster", "agent", "--help"])
     with pytest.raises(SystemExit) as ended:
         cli.main()
@@ -360,7 +399,9 @@ def test_the_agents_commands_are_there_when_asked_for(monkeypatch: pytest.Monkey
     assert "agent" in capsys.readouterr().out
 
 
-@pytest.mark.parametrize("example", sorted((Path(__file__).parents[2] / "examples").glob("*.yaml")), ids=lambda p: p.name)
+@pytest.mark.parametrize(
+    "example", sorted((Path(__file__).parents[2] / "examples").glob("*.yaml")), ids=lambda p: p.name
+)
 def test_every_example_is_a_job(ada: User, node: Node, example: Path) -> None:
     Secret.objects.create(team=ada.teams.get(), name="hub-token", ciphertext=b"x")
     assert run("submit", example).exit_code == 0, run("submit", example).output

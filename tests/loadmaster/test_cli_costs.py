@@ -20,7 +20,11 @@ MAY = ("--from", "2026-05-01", "--to", "2026-05-02")
 @pytest.fixture(autouse=True)
 def _work(live_server: LiveServer, monkeypatch: pytest.MonkeyPatch) -> None:
     node = a_v100_node(a_priced_cluster(name="main"))
-    bill(some_work(node, (0, 2), job=a_job(node.cluster, team=a_team("vision")), predicted_power_w=700.0))
+    bill(
+        some_work(
+            node, (0, 2), job=a_job(node.cluster, team=a_team("vision")), predicted_power_w=700.0
+        )
+    )
     monkeypatch.setenv("LOADMASTER_URL", live_server.url)
     monkeypatch.setenv("LOADMASTER_TOKEN", a_token(a_user(operator=True)))
 

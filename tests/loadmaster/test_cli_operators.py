@@ -50,7 +50,9 @@ def test_kinds_are_listed_with_their_numbers_and_where_these_come_from() -> None
     lines = [" ".join(line.split()) for line in done.stdout.splitlines()]
     assert "convnet 1 x V100 12.5 measured" in lines
     assert any(line.startswith("unknown") and line.endswith("nothing is known") for line in lines)
-    assert {k["name"] for k in json.loads(CliRunner().invoke(app, ["kind", "list", "--json"]).stdout)} == {"convnet", "unknown"}
+    assert {
+        k["name"] for k in json.loads(CliRunner().invoke(app, ["kind", "list", "--json"]).stdout)
+    } == {"convnet", "unknown"}
 
 
 def test_a_kind_is_forgotten_by_its_name() -> None:

@@ -54,23 +54,46 @@ def test_a_study_is_sent_with_its_trace_and_its_cluster(tmp_path: Path) -> None:
     done = run("simulate", path)
     assert done.exit_code == 0, done.output
     made = Simulation.objects.get()
-    assert made.document["workload"] == {"type": "csv", "name": "trace.csv", "text": "arrival_s,run_s\n0,60\n"}
+    assert made.document["workload"] == {
+        "type": "csv",
+        "name": "trace.csv",
+        "text": "arrival_s,run_s\n0,60\n",
+    }
     assert f"/simulations/{made.pk}/" in done.output
 
 
 def test_gavels_tables_are_sent_with_its_trace(tmp_path: Path) -> None:
-    line = "\t".join(["ResNet-18", "python3 main.py", "images", "--steps", "0", "100", "1", "static", "1", "-1", "0.0"])
+    line = "\t".join(
+        [
+            "ResNet-18",
+            "python3 main.py",
+            "images",
+            "--steps",
+            "0",
+            "100",
+            "1",
+            "static",
+            "1",
+            "-1",
+            "0.0",
+        ]
+    )
     tables = json.dumps({"v100": {"('ResNet-18', 1)": {"null": 2.0}}})
     (tmp_path / "a.trace").write_text(f"{line}\n")
     (tmp_path / "tables.json").write_text(tables)
-    path = a_file(tmp_path, workload={"type": "gavel", "path": "a.trace", "throughputs": "tables.json", "name": "mine"})
+    path = a_file(
+        tmp_path,
+        workload={"type": "gavel", "path": "a.trace", "throughputs": "tables.json", "name": "mine"},
+    )
     assert run("simulate", path).exit_code == 0
     assert Simulation.objects.get().document["workload"] == {
         "type": "gavel", "name": "mine", "text": f"{line}\n", "tables": tables,
     }  # fmt: skip
 
 
-def test_waiting_ends_with_the_report_in_a_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, ada: User) -> None:
+def test_waiting_ends_with_the_report_in_a_file(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, ada: User
+) -> None:
     over(monkeypatch, ada)
     report = tmp_path / "report.html"
     done = run("simulate", a_file(tmp_path), "--wait", "--report", report)
@@ -78,7 +101,9 @@ def test_waiting_ends_with_the_report_in_a_file(tmp_path: Path, monkeypatch: pyt
     assert report.read_text() == REPORT
 
 
-def test_one_that_fails_exits_1_and_says_why(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, ada: User) -> None:
+def test_one_that_fails_exits_1_and_says_why(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, ada: User
+) -> None:
     over(monkeypatch, ada, state="failed", message="workload: line 3 [bold]is[/bold] wrong")
     done = run("simulate", a_file(tmp_path), "--wait")
     assert done.exit_code == 1
@@ -87,9 +112,14 @@ def test_one_that_fails_exits_1_and_says_why(tmp_path: Path, monkeypatch: pytest
 
 @pytest.mark.parametrize(
     ("fields", "words"),
-    [({"policies": [{"name": "best"}]}, "known are"), ({"workload": {"type": "csv", "path": "no.csv"}}, "cannot be read")],
+    [
+        ({"policies": [{"name": "best"}]}, "known are"),
+        ({"workload": {"type": "csv", "path": "no.csv"}}, "cannot be read"),
+    ],
 )
-def test_a_wrong_study_exits_2_naming_what_is_wrong(tmp_path: Path, fields: dict[str, Any], words: str) -> None:
+def test_a_wrong_study_exits_2_naming_what_is_wrong(
+    tmp_path: Path, fields: dict[str, Any], words: str
+) -> None:
     done = run("simulate", a_file(tmp_path, **fields))
     assert done.exit_code == 2
     assert words in done.output
@@ -105,7 +135,9 @@ def test_simulations_are_listed_cancelled_removed_and_reported(tmp_path: Path, a
     assert run("simulation", "report", str(done.pk)[:8], report).exit_code == 0
     assert report.read_text() == REPORT
     assert run("simulation", "delete", done.pk).exit_code == 0
-    assert "no simulations begin with" in run("simulation", "report", str(done.pk)[:8], report).output
+    assert (
+        "no simulations begin with" in run("simulation", "report", str(done.pk)[:8], report).output
+    )
 
 
 def test_what_if_tells_what_would_change(monkeypatch: pytest.MonkeyPatch, ada: User) -> None:

@@ -65,15 +65,22 @@ def of(user: User, node: Node, **values: Any) -> Job:
     return a_job(node.cluster, team=user.teams.get(), user=user, **values)
 
 
-def test_many_jobs_are_submitted_in_few_calls_and_those_refused_are_told(client: Client, node: Node) -> None:
+def test_many_jobs_are_submitted_in_few_calls_and_those_refused_are_told(
+    client: Client, node: Node
+) -> None:
     jobs = [job_fields(name=f"sweep-{number}") for number in range(101)] + [job_fields(steps=-1)]
     found = client.submit_many(jobs, idempotency_keys=[f"sweep-{number}" for number in range(102)])
-    assert [s.job.name for s in found if isinstance(s, Submission)] == [f"sweep-{number}" for number in range(101)]
+    assert [s.job.name for s in found if isinstance(s, Submission)] == [
+        f"sweep-{number}" for number in range(101)
+    ]
     assert isinstance(found[-1], InvalidError)
     assert "steps" in found[-1].fields
     again = client.submit_many(jobs[:2], idempotency_keys=["sweep-0", "sweep-7"])
     assert isinstance(again[0], Submission)
-    assert (again[0].created, again[0].id) == (False, found[0].id if isinstance(found[0], Submission) else "")
+    assert (again[0].created, again[0].id) == (
+        False,
+        found[0].id if isinstance(found[0], Submission) else "",
+    )
     assert isinstance(again[1], ConflictError)
     with pytest.raises(LoadmasterError, match="one for each job"):
         client.submit_many(jobs, idempotency_keys=["one"])
@@ -126,7 +133,9 @@ def test_a_refused_job_raises_with_messages_by_field(client: Client, node: Node)
     assert "the largest that could serve the job has 2" in error.fields["gpus"][0]
 
 
-def test_every_page_of_a_list_is_read(client: Client, user: User, node: Node, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_every_page_of_a_list_is_read(
+    client: Client, user: User, node: Node, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(rest, "PAGE", 3)
     made = {str(of(user, node).pk) for _ in range(7)}
     assert {j.id for j in client.jobs()} == made
@@ -136,20 +145,27 @@ def test_every_page_of_a_list_is_read(client: Client, user: User, node: Node, mo
 
 def test_a_log_is_followed_to_its_end(client: Client, user: User, node: Node) -> None:
     job = of(user, node, state=JobState.COMPLETED)
-    output(a_placement(job, node, AssignmentState.PREEMPTED, ended_ago_s=60), b"first \xe2\x82\xac\n" * 10_000)
+    output(
+        a_placement(job, node, AssignmentState.PREEMPTED, ended_ago_s=60),
+        b"first \xe2\x82\xac\n" * 10_000,
+    )
     output(a_placement(job, node, AssignmentState.SUCCEEDED, ended_ago_s=60), b"second\n")
     text = "".join(client.logs(str(job.pk), follow=True))
     assert text == "first €\n" * 10_000 + "second\n"
 
 
-def test_a_log_that_is_not_followed_ends_with_what_is_there(client: Client, user: User, node: Node) -> None:
+def test_a_log_that_is_not_followed_ends_with_what_is_there(
+    client: Client, user: User, node: Node
+) -> None:
     job = of(user, node, state=JobState.RUNNING)
     output(a_placement(job, node), b"so far")
     assert "".join(client.logs(str(job.pk))) == "so far"
     assert "".join(client.logs(str(job.pk), offset=-3)) == "far"
 
 
-def test_waiting_ends_when_the_job_does_or_when_patience_does(client: Client, user: User, node: Node) -> None:
+def test_waiting_ends_when_the_job_does_or_when_patience_does(
+    client: Client, user: User, node: Node
+) -> None:
     assert client.wait(str(of(user, node, state=JobState.FAILED).pk)).state == "failed"
     with pytest.raises(WaitTimeoutError, match="is still queued"):
         client.wait(str(of(user, node).pk), timeout_s=0.01, poll_s=0.001)
@@ -164,13 +180,17 @@ def test_strangers_and_unknown_things_are_not_found(client: Client, node: Node) 
         client.job("..")
 
 
-def test_a_wrong_token_is_an_authentication_error(live_server: LiveServer, transactional_db: None) -> None:
+def test_a_wrong_token_is_an_authentication_error(
+    live_server: LiveServer, transactional_db: None
+) -> None:
     for token in ("", "wrong"):
         with Client(live_server.url, token) as client, pytest.raises(AuthenticationError):
             client.whoami()
 
 
-def test_logging_in_gives_a_token_and_logging_out_ends_it(live_server: LiveServer, user: User) -> None:
+def test_logging_in_gives_a_token_and_logging_out_ends_it(
+    live_server: LiveServer, user: User
+) -> None:
     with Client(live_server.url) as client:
         token = client.login("ada", "a long password", valid_h=1)
         assert client.whoami().teams == ("research",)
@@ -218,7 +238,9 @@ def fake(handler: Handler) -> Client:
     return Client("http://server", "t", transport=httpx.MockTransport(handler))
 
 
-def failing(times: int, then: httpx.Response, error: httpx.Response | Exception) -> tuple[Handler, list[httpx.Request]]:
+def failing(
+    times: int, then: httpx.Response, error: httpx.Response | Exception
+) -> tuple[Handler, list[httpx.Request]]:
     seen: list[httpx.Request] = []
 
     def handler(request: httpx.Request) -> httpx.Response:
@@ -237,7 +259,9 @@ def _no_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(rest, "FIRST_PAUSE_S", 0.0)
 
 
-@pytest.mark.parametrize("error", [httpx.Response(503), httpx.Response(429), httpx.ConnectError("refused")])
+@pytest.mark.parametrize(
+    "error", [httpx.Response(503), httpx.Response(429), httpx.ConnectError("refused")]
+)
 def test_reading_is_tried_again(error: httpx.Response | Exception) -> None:
     handler, seen = failing(2, httpx.Response(200, json={"username": "ada"}), error)
     assert fake(handler).whoami().username == "ada"
@@ -266,7 +290,12 @@ def test_patience_ends() -> None:
 
 
 @pytest.mark.parametrize(
-    "answer", [httpx.Response(200, text="<html>"), httpx.Response(200, json=[1]), httpx.Response(200, json={"results": 3})]
+    "answer",
+    [
+        httpx.Response(200, text="<html>"),
+        httpx.Response(200, json=[1]),
+        httpx.Response(200, json={"results": 3}),
+    ],
 )
 def test_another_kind_of_server_is_noticed(answer: httpx.Response) -> None:
     with pytest.raises(ConnectionFailedError, match="Loadmaster server"):
@@ -280,9 +309,11 @@ def test_an_error_without_our_form_is_still_an_api_error(body: str) -> None:
 
 
 def test_fields_the_client_does_not_know_are_ignored() -> None:
-    job = fake(lambda request: httpx.Response(200, json={"id": "j", "colour": "red", "progress": {"mood": 1}, "due": None})).job(
-        "j"
-    )
+    job = fake(
+        lambda request: httpx.Response(
+            200, json={"id": "j", "colour": "red", "progress": {"mood": 1}, "due": None}
+        )
+    ).job("j")
     assert (job.id, job.progress.steps_done, job.due) == ("j", 0, None)
 
 
@@ -293,10 +324,13 @@ def test_an_address_that_is_none_is_refused_at_once() -> None:
 
 def test_the_package_does_without_django_and_imports_the_client_lazily() -> None:
     script = (
-        "import sys, loadmaster; assert 'httpx' not in sys.modules; loadmaster.Client; import loadmaster.cli; "
-        "bad = [m for m in ('django', 'numpy', 'celery') if m in sys.modules]; sys.exit(str(bad) if bad else 0)"
+        "import sys, loadmaster; assert 'httpx' not in sys.modules; loadmaster.Client; import"
+        " loadmaster.cli; bad = [m for m in ('django', 'numpy', 'celery') if m in sys.modules];"
+        " sys.exit(str(bad) if bad else 0)"
     )
-    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=False)
+    done = subprocess.run(
+        [sys.executable, "-c", script], capture_output=True, text=True, check=False
+    )
     assert (done.returncode, done.stderr) == (0, "")
     with pytest.raises(AttributeError, match="no attribute 'nothing'"):
         loadmaster.nothing  # noqa: B018  # that is what is tested

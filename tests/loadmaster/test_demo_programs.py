@@ -1,4 +1,6 @@
-"""The demo's programs: right gradients, losses that fall, and runs that resume to the very same bits."""
+"""The demo's programs: right gradients, losses that fall, and runs that resume to the very same
+bits.
+"""
 
 from collections.abc import Callable
 from itertools import islice
@@ -30,7 +32,11 @@ STEP = 1e-6
 
 def sample(classes: int, features: int, count: int = 5) -> tuple[Array, Array]:
     random = np.random.default_rng(7)
-    targets = random.integers(classes, size=count).astype(float) if classes else random.standard_normal((count, 1))
+    targets = (
+        random.integers(classes, size=count).astype(float)
+        if classes
+        else random.standard_normal((count, 1))
+    )
     return random.standard_normal((count, features)), targets
 
 
@@ -59,7 +65,9 @@ def test_every_gradient_is_the_slope_of_the_loss(name: str) -> None:
             value[index] = middle - STEP
             below, _ = network.loss_and_gradients(inputs, targets)
             value[index] = middle
-            assert gradients[parameter][index] == pytest.approx((above - below) / (2 * STEP), rel=1e-4, abs=1e-7), (
+            assert gradients[parameter][index] == pytest.approx(
+                (above - below) / (2 * STEP), rel=1e-4, abs=1e-7
+            ), (
                 parameter,
                 index,
             )
@@ -95,7 +103,9 @@ def test_missing_data_are_named_with_the_remedy(monkeypatch: pytest.MonkeyPatch)
         digits()
 
 
-def test_an_epoch_has_every_sample_at_most_once_and_its_order_depends_on_seed_and_epoch_alone() -> None:
+def test_an_epoch_has_every_sample_at_most_once_and_its_order_depends_on_seed_and_epoch_alone() -> (
+    None
+):
     data = Dataset(np.arange(10.0)[:, None], np.arange(10.0), 10)
     first, second = Batches(data, 3, seed=1), Batches(data, 3, seed=1)
     for batches in (first, second):
@@ -137,7 +147,9 @@ def test_the_loss_falls_in_150_steps(name: str, seed: int) -> None:
 
 def test_a_trainer_goes_on_to_the_very_same_bits(tmp_path: Path) -> None:
     batches = list(Batches(breast_cancer(), 64, seed=1))
-    whole, first, second = (Trainer(DenseNet(30, 8, 2, seed=1), 0.003, seed=seed) for seed in (1, 1, 9))
+    whole, first, second = (
+        Trainer(DenseNet(30, 8, 2, seed=1), 0.003, seed=seed) for seed in (1, 1, 9)
+    )
     expected = [whole.step(*batch) for batch in batches]
     for batch in batches[:3]:
         first.step(*batch)

@@ -49,7 +49,9 @@ def test_a_single_pass_that_was_done_yields_nothing_more() -> None:
 
 
 @pytest.mark.parametrize("loader", [[], iter(["a"])])
-def test_a_loader_that_cannot_go_on_is_named_rather_than_waited_for(loader: list[str] | Iterator[str]) -> None:
+def test_a_loader_that_cannot_go_on_is_named_rather_than_waited_for(
+    loader: list[str] | Iterator[str],
+) -> None:
     with pytest.raises(ValueError, match="can be iterated again"):
         list(islice(Epochs(loader, Position(), again=True), 3))
 
@@ -59,4 +61,7 @@ def test_a_loader_without_a_length_for_its_data_is_skipped_through() -> None:
         def __len__(self) -> int:
             raise TypeError("an iterable data set has no length")
 
-    assert list(islice(Epochs(Lengthless(2), Position(step=2, batch=2), again=True), 2)) == [(1, 0), (1, 1)]
+    assert list(islice(Epochs(Lengthless(2), Position(step=2, batch=2), again=True), 2)) == [
+        (1, 0),
+        (1, 1),
+    ]

@@ -1,4 +1,6 @@
-"""Which rank is to blame when processes end: the one that was lost, the one that crashed, or none."""
+"""Which rank is to blame when processes end: the one that was lost, the one that crashed, or
+none.
+"""
 
 from __future__ import annotations
 
@@ -38,7 +40,9 @@ def test_a_rank_that_crashes_by_itself_hangs_up_before_the_framework_does_and_is
     assert (site.told, site.forced) == ([], [])
 
 
-def test_a_rank_that_crashes_because_another_one_was_lost_says_so(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_rank_that_crashes_because_another_one_was_lost_says_so(
+    site: Site, monkeypatch: pytest.MonkeyPatch
+) -> None:
     lead, (member,) = site.met_by(2)
     member.close()
     until(lambda: lead.is_ending, "word of the loss")

@@ -1,4 +1,6 @@
-"""The whole of it: server, worker and agents in processes of their own train a gang by PyTorch over several nodes, and move it."""
+"""The whole of it: server, worker and agents in processes of their own train a gang by PyTorch over
+several nodes, and move it.
+"""
 
 from __future__ import annotations
 
@@ -24,14 +26,24 @@ MODULE = "tests.torch_gang_job"
 STEPS = 150
 PATIENCE_S = 240.0
 PERIOD_S, TERM_S = 4.0, 120.0
-CLOCKWORK = {"heartbeat_s": 1.0, "lease_s": 60.0, "grace_s": 60.0, "margin_s": 3.0, "period_s": PERIOD_S}
+CLOCKWORK = {
+    "heartbeat_s": 1.0,
+    "lease_s": 60.0,
+    "grace_s": 60.0,
+    "margin_s": 3.0,
+    "period_s": PERIOD_S,
+}
 
 
 @pytest.fixture
 def system(tmp_path: Path) -> Iterator[System]:
-    """A server and four agents on emulated GPUs, with a policy that puts each rank on a node of its own, for a term at a time."""
+    """A server and four agents on emulated GPUs, with a policy that puts each rank on a node of its
+    own, for a term at a time.
+    """
     path = f"{ROOT}:{installed(tmp_path / 'installed')}"
-    with System(Site(tmp_path / "system", 4, CLOCKWORK, free_port(), env={"PYTHONPATH": path})) as system:
+    with System(
+        Site(tmp_path / "system", 4, CLOCKWORK, free_port(), env={"PYTHONPATH": path})
+    ) as system:
         with system.client() as client:
             client.set_cluster("local", policy=NAME, policy_parameters={"term_s": TERM_S})
         yield system
@@ -42,9 +54,17 @@ class Watched:
 
     def __init__(self, system: System, client: loadmaster.Client, result: Path) -> None:
         self._system, self._client = system, client
-        words = {"name": "gang", "command": ["python", "-m", MODULE, str(result)], "gpus": 2, "steps": STEPS, "may_mix": True}
+        words = {
+            "name": "gang",
+            "command": ["python", "-m", MODULE, str(result)],
+            "gpus": 2,
+            "steps": STEPS,
+            "may_mix": True,
+        }
         environment = {JOURNALS: str(system.site.journals)}
-        self.id = client.submit(words, cores=0.5, memory_gb=2.0, max_retries=0, environment=environment).job.id
+        self.id = client.submit(
+            words, cores=0.5, memory_gb=2.0, max_retries=0, environment=environment
+        ).job.id
         (system.site.journals / SUBMITTED).write_text(json.dumps([{"id": self.id, "steps": STEPS}]))
 
     def until(self, holds: Callable[[], object], what: str) -> None:
@@ -84,7 +104,9 @@ def learned_alone(folder: Path) -> Any:
     return json.loads(gang.result(0).read_text())
 
 
-def test_a_gang_trains_over_two_nodes_has_its_term_prolonged_and_goes_on_on_two_others(system: System, tmp_path: Path) -> None:
+def test_a_gang_trains_over_two_nodes_has_its_term_prolonged_and_goes_on_on_two_others(
+    system: System, tmp_path: Path
+) -> None:
     result = tmp_path / "result.json"
     with system.client() as client:
         job = Watched(system, client, result)
@@ -93,18 +115,29 @@ def test_a_gang_trains_over_two_nodes_has_its_term_prolonged_and_goes_on_on_two_
         assert len(set(before.values())) == 2
         first = job.terms()
         assert len(first) == 2
-        job.until(lambda: len(job.terms()) == 2 and min(job.terms()) > max(first), "a prolonged term")
+        job.until(
+            lambda: len(job.terms()) == 2 and min(job.terms()) > max(first), "a prolonged term"
+        )
         assert job.places() == before, "a term that is prolonged costs nothing"
         for node in [node for node in client.nodes() if node.name in before.values()]:
             client.drain(node.id, reason="moving house")
         job.until(
-            lambda: job.state() == "running" and job.places() and not set(job.places().values()) & set(before.values()), "a move"
+            lambda: (
+                job.state() == "running"
+                and job.places()
+                and not set(job.places().values()) & set(before.values())
+            ),
+            "a move",
         )
         job.until(lambda: job.state() == "completed", "its end")
-        ends = sorted((row["fence"], row["rank"], row["state"], row["exit_code"]) for row in job.launches())
+        ends = sorted(
+            (row["fence"], row["rank"], row["state"], row["exit_code"]) for row in job.launches()
+        )
     fences = sorted({fence for fence, *_ in ends})
     assert ends == [
-        (fence, rank, *end) for fence, end in zip(fences, (("preempted", 75), ("succeeded", 0)), strict=True) for rank in range(2)
+        (fence, rank, *end)
+        for fence, end in zip(fences, (("preempted", 75), ("succeeded", 0)), strict=True)
+        for rank in range(2)
     ], "two launches of two ranks each: nothing was started in vain"
     found = check_journals(system.site.journals)
     assert found.holds, found

@@ -1,4 +1,6 @@
-"""What a rank does when another one freezes, speaks half a word, leaves in the wrong moment or says what nobody understands."""
+"""What a rank does when another one freezes, speaks half a word, leaves in the wrong moment or says
+what nobody understands.
+"""
 
 from __future__ import annotations
 
@@ -28,7 +30,9 @@ def site() -> Iterator[Site]:
         line.close()
 
 
-def test_a_rank_that_has_arrived_and_dies_before_it_answers_keeps_nobody_waiting(site: Site) -> None:
+def test_a_rank_that_has_arrived_and_dies_before_it_answers_keeps_nobody_waiting(
+    site: Site,
+) -> None:
     lead, (first, second) = site.met_by(3)
     lead.begin(7)
     why = ending(lead, 7, "preempt")
@@ -78,7 +82,12 @@ def test_a_rank_that_answered_in_time_is_not_said_to_be_silent(site: Site) -> No
 
 
 @pytest.mark.parametrize(
-    "nonsense", [{"begin": "nonsense"}, {"begin": {"file": "x", "position": {}, "other": 1}}, {"begin": {"file": "x"}}]
+    "nonsense",
+    [
+        {"begin": "nonsense"},
+        {"begin": {"file": "x", "position": {}, "other": 1}},
+        {"begin": {"file": "x"}},
+    ],
 )
 def test_a_lead_that_says_what_cannot_be_understood_breaks_the_gang_and_leaves_nobody_waiting(
     site: Site, nonsense: dict[str, Any]
@@ -107,7 +116,9 @@ def test_words_that_come_in_pieces_are_heard_whole(site: Site) -> None:
     assert why() == "preempt"
 
 
-def test_a_member_whose_lead_has_parted_before_it_could_decide_goes_on_and_ends_when_it_is_told(site: Site) -> None:
+def test_a_member_whose_lead_has_parted_before_it_could_decide_goes_on_and_ends_when_it_is_told(
+    site: Site,
+) -> None:
     member, line = site.led({"begin": None}, {"ask": True}, {"parted": True, "saved": 8})
     until(lambda: member._has_parted, "the goodbye")
     line.close()
@@ -133,7 +144,9 @@ def test_a_member_that_had_given_up_the_greeting_may_come_again(site: Site) -> N
     assert lead.part(0, None) is None
 
 
-def test_who_says_a_byte_now_and_then_is_turned_away_in_the_end(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_who_says_a_byte_now_and_then_is_turned_away_in_the_end(
+    site: Site, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(line_module, "GREETING_S", 0.3)
     lead = site.lead(2)
     dripping = socket.create_connection(parse_address(site.address), 20.0)
@@ -170,8 +183,13 @@ def test_a_greeting_that_never_ends_is_not_kept(site: Site) -> None:
     theirs.close()
 
 
-def test_a_connection_that_is_gone_before_it_is_taken_does_not_end_the_meeting(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
-    real, failures = socket.socket.accept, [ConnectionAbortedError(), OSError(24, "too many open files")]
+def test_a_connection_that_is_gone_before_it_is_taken_does_not_end_the_meeting(
+    site: Site, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    real, failures = (
+        socket.socket.accept,
+        [ConnectionAbortedError(), OSError(24, "too many open files")],
+    )
 
     def accept(self: socket.socket) -> tuple[socket.socket, Any]:
         if failures:
@@ -198,7 +216,9 @@ def test_a_rank_that_is_saving_is_not_ended_by_force_until_it_has_saved_and_coul
     site: Site, monkeypatch: pytest.MonkeyPatch, leaves: bool
 ) -> None:
     due: list[Callable[[], object]] = []
-    monkeypatch.setattr(agreement_module, "start_timer", lambda after_s, function: due.append(function))
+    monkeypatch.setattr(
+        agreement_module, "start_timer", lambda after_s, function: due.append(function)
+    )
     agreement = Agreement(site.telling())
     with agreement.saving():
         agreement.break_off("rank 1 was lost")

@@ -1,4 +1,6 @@
-"""A gang of two processes: stopped, resumed, killed, crashed; it begins and ends as one, and none of it is left waiting."""
+"""A gang of two processes: stopped, resumed, killed, crashed; it begins and ends as one, and none
+of it is left waiting.
+"""
 
 from __future__ import annotations
 
@@ -78,11 +80,16 @@ def test_a_term_that_is_over_ends_both_on_the_same_step(gang: GangLaunches) -> N
 def test_a_rank_that_is_killed_ends_the_other_with_its_name_and_the_next_launch_goes_on_from_the_checkpoint(
     gang: GangLaunches, killed: int
 ) -> None:
-    processes = gang.start(gang_job(in_step="time.sleep(0.01)"), LOADMASTER_CHECKPOINT_EVERY_S="0.1")
+    processes = gang.start(
+        gang_job(in_step="time.sleep(0.01)"), LOADMASTER_CHECKPOINT_EVERY_S="0.1"
+    )
     until(lambda: gang.ranks[0].events("checkpoint"), "a checkpoint")
     processes[killed].kill()
     code, stderr = end_of(processes[1 - killed])
-    assert code in (1, 77), "it notices the loss at a boundary, or the other one is missing in the middle of a step"
+    assert code in (
+        1,
+        77,
+    ), "it notices the loss at a boundary, or the other one is missing in the middle of a step"
     assert LOST.format(killed) in stderr
     last = gang.ranks[1 - killed].lines()[-1]
     assert (last["event"], last["reason"]) == ("fell", LOST.format(killed))
@@ -94,8 +101,12 @@ def test_a_rank_that_is_killed_ends_the_other_with_its_name_and_the_next_launch_
     assert gang.done() == [list(range(60))] * 2
 
 
-def test_a_rank_that_crashes_is_to_blame_itself_and_the_other_one_names_it(gang: GangLaunches) -> None:
-    processes = gang.start(gang_job(in_step="assert not (rank == 1 and step == 20), 'no such label'"))
+def test_a_rank_that_crashes_is_to_blame_itself_and_the_other_one_names_it(
+    gang: GangLaunches,
+) -> None:
+    processes = gang.start(
+        gang_job(in_step="assert not (rank == 1 and step == 20), 'no such label'")
+    )
     ends = [end_of(process) for process in processes]
     assert ends[1][0] == 1
     assert "no such label" in ends[1][1]
@@ -116,8 +127,13 @@ def test_a_rank_that_would_wait_for_a_killed_one_for_ever_is_ended(gang: GangLau
 
 
 @pytest.mark.slow
-def test_a_rank_that_cannot_see_the_checkpoint_of_rank_0_says_what_is_missing(gang: GangLaunches, tmp_path: Path) -> None:
-    ends = [end_of(process)[0] for process in gang.start(gang_job(in_step="pass"), LOADMASTER_STEPS_QUOTA="5")]
+def test_a_rank_that_cannot_see_the_checkpoint_of_rank_0_says_what_is_missing(
+    gang: GangLaunches, tmp_path: Path
+) -> None:
+    ends = [
+        end_of(process)[0]
+        for process in gang.start(gang_job(in_step="pass"), LOADMASTER_STEPS_QUOTA="5")
+    ]
     assert ends == [0, 0]
     gang.blind = tmp_path / "elsewhere"
     processes = gang.start(gang_job(in_step="pass"))
@@ -128,7 +144,13 @@ def test_a_rank_that_cannot_see_the_checkpoint_of_rank_0_says_what_is_missing(ga
 
 
 def test_ranks_that_a_launcher_started_by_hand_write_one_checkpoint_too(gang: GangLaunches) -> None:
-    names = ("LOADMASTER_GANG", "LOADMASTER_RANK", "LOADMASTER_WORLD_SIZE", "LOADMASTER_FENCE", "LOADMASTER_RUN_DIR")
+    names = (
+        "LOADMASTER_GANG",
+        "LOADMASTER_RANK",
+        "LOADMASTER_WORLD_SIZE",
+        "LOADMASTER_FENCE",
+        "LOADMASTER_RUN_DIR",
+    )
     by_hand = dict.fromkeys(names, "")
     for steps in ("7", "15"):
         processes = gang.start(gang_job(in_step="pass"), LOADMASTER_STEPS=steps, **by_hand)

@@ -1,4 +1,6 @@
-"""The ranks of a gang agree on their last step, whoever wants to end and however far each is; and fall together."""
+"""The ranks of a gang agree on their last step, whoever wants to end and however far each is; and
+fall together.
+"""
 
 from __future__ import annotations
 
@@ -29,8 +31,14 @@ def wants(rank: int, step: int, reason: str = "preempt") -> Callable[[int, int],
 
 @settings(max_examples=15, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(size=st.integers(2, 4), data=st.data())
-def test_ranks_in_lockstep_end_on_the_same_step_and_none_waits_for_one_that_has_left(size: int, data: st.DataObject) -> None:
-    rank, step, begin = data.draw(st.integers(0, size - 1)), data.draw(st.integers(0, 12)), data.draw(st.integers(0, 5))
+def test_ranks_in_lockstep_end_on_the_same_step_and_none_waits_for_one_that_has_left(
+    size: int, data: st.DataObject
+) -> None:
+    rank, step, begin = (
+        data.draw(st.integers(0, size - 1)),
+        data.draw(st.integers(0, 12)),
+        data.draw(st.integers(0, 5)),
+    )
     together = threading.Barrier(size)
     gang = Threads(size, lambda *_: together.wait(20.0), wants(rank, begin + step), begin=begin)
     ended = gang.run()
@@ -44,7 +52,11 @@ def test_ranks_in_lockstep_end_on_the_same_step_and_none_waits_for_one_that_has_
 @given(size=st.integers(2, 4), seed=st.integers(0, 10_000))
 def test_ranks_that_run_freely_all_go_on_to_the_step_of_the_furthest(size: int, seed: int) -> None:
     rolls = [random.Random(seed + rank) for rank in range(size)]
-    gang = Threads(size, lambda rank, _: time.sleep(rolls[rank].uniform(0.0, 0.004)), wants(rolls[0].randrange(size), 5))
+    gang = Threads(
+        size,
+        lambda rank, _: time.sleep(rolls[rank].uniform(0.0, 0.004)),
+        wants(rolls[0].randrange(size), 5),
+    )
     ended = gang.run()
     assert len({end.step for end in ended}) == 1
     assert {end.why for end in ended} == {"preempt"}
@@ -53,7 +65,9 @@ def test_ranks_that_run_freely_all_go_on_to_the_step_of_the_furthest(size: int, 
 def test_several_ranks_that_want_to_end_at_once_are_of_one_mind() -> None:
     together = threading.Barrier(3)
     reasons = ("preempt", "SIGTERM", "stop")
-    gang = Threads(3, lambda *_: together.wait(20.0), lambda rank, step: reasons[rank] if step >= 3 else None)
+    gang = Threads(
+        3, lambda *_: together.wait(20.0), lambda rank, step: reasons[rank] if step >= 3 else None
+    )
     ended = gang.run()
     assert len({end.step for end in ended}) == 1
     assert {end.why for end in ended} in [{why} for why in reasons]
@@ -96,7 +110,9 @@ def test_a_lead_that_is_lost_ends_the_others() -> None:
 
     gang = Threads(3, train)
     ended = gang.run()
-    assert [ended[rank].why for rank in (1, 2)] == ["broken: rank 0 was lost before its gang had ended"] * 2
+    assert [ended[rank].why for rank in (1, 2)] == [
+        "broken: rank 0 was lost before its gang had ended"
+    ] * 2
 
 
 def test_a_rank_that_waits_for_a_lost_one_is_ended_by_force() -> None:
@@ -130,7 +146,11 @@ def test_what_becomes_of_others_does_not_matter_to_a_rank_that_has_parted() -> N
 def test_a_stranger_is_turned_away_and_does_not_keep_the_gang_from_meeting() -> None:
     gang = Threads(2, total=3)
     lead = gang.rank(0)
-    for stranger in (Pass("another token", 2, 1), Pass(TICKET_TOKEN, 2, 7), Pass(TICKET_TOKEN, 3, 1)):
+    for stranger in (
+        Pass("another token", 2, 1),
+        Pass(TICKET_TOKEN, 2, 7),
+        Pass(TICKET_TOKEN, 3, 1),
+    ):
         line = Line(socket.create_connection(parse_address(gang.address)))
         with contextlib.closing(line), pytest.raises(StrangerError, match="another launch's"):
             line.introduce(stranger, 1)
@@ -192,12 +212,20 @@ def test_a_gang_whose_ranks_do_not_come_says_which() -> None:
 def test_a_launch_of_one_rank_asks_nobody() -> None:
     gang = gang_of(JobEnvironment(), str)
     assert isinstance(gang, Alone)
-    assert (gang.leads, gang.pass_boundary(3, "preempt"), gang.pass_boundary(3, None)) == (True, "preempt", None)
+    assert (gang.leads, gang.pass_boundary(3, "preempt"), gang.pass_boundary(3, None)) == (
+        True,
+        "preempt",
+        None,
+    )
     assert not Alone(1).leads
 
 
 @pytest.mark.parametrize(
-    ("address", "token", "word"), [("127.0.0.1", "t", "LOADMASTER_GANG: an address"), ("127.0.0.1:1", "", "LOADMASTER_GANG_TOKEN")]
+    ("address", "token", "word"),
+    [
+        ("127.0.0.1", "t", "LOADMASTER_GANG: an address"),
+        ("127.0.0.1:1", "", "LOADMASTER_GANG_TOKEN"),
+    ],
 )
 def test_an_address_or_a_token_that_is_none_is_named(address: str, token: str, word: str) -> None:
     with pytest.raises(JobEnvironmentError, match=word):

@@ -33,22 +33,37 @@ class Written:
 
     def __init__(self, folder: Path, **submitted: int) -> None:
         self.folder = folder
-        (folder / "submitted.json").write_text(json.dumps([{"id": job, "steps": steps} for job, steps in submitted.items()]))
+        (folder / "submitted.json").write_text(
+            json.dumps([{"id": job, "steps": steps} for job, steps in submitted.items()])
+        )
 
     def launch(self, job: str, fence: int, at: tuple[float, float], **told: Any) -> Written:
-        """A launch that lives from one second to the other; `resumed`, `steps`, `saved`, `how`, `devices`, `lock_free`, ..."""
+        """A launch that lives from one second to the other; `resumed`, `steps`, `saved`, `how`,
+        `devices`, `lock_free`, ...
+        """
         start = {
-            "event": "start", "job": job, "rank": 0, "devices": told.get("devices", []), "boot_id": told.get("boot", "b"),
-            "born_s": at[0], "checkpoints": told.get("checkpoints", "c"), "lock_free": told.get("lock_free", True),
+            "event": "start", "job": job, "rank": 0, "devices": told.get("devices", []),
+            "boot_id": told.get("boot", "b"),
+            "born_s": at[0], "checkpoints": told.get("checkpoints", "c"),
+            "lock_free": told.get("lock_free", True),
         }  # fmt: skip
         resumed = told.get("resumed", 0)
         lines = [start, {"event": "resumed", "step": resumed}]
-        lines += [{"event": "step", "step": step} for step in told.get("steps", range(resumed + 1, resumed + 1))]
+        lines += [
+            {"event": "step", "step": step}
+            for step in told.get("steps", range(resumed + 1, resumed + 1))
+        ]
         lines += [{"event": "saved", "step": told["saved"]}] if "saved" in told else []
-        last = {"event": "end", "how": told["how"]} if "how" in told else {"event": "beat", "lock_free": True}
+        last = (
+            {"event": "end", "how": told["how"]}
+            if "how" in told
+            else {"event": "beat", "lock_free": True}
+        )
         timed = [{**line, "boot_s": at[0] + 0.1} for line in lines] + [{**last, "boot_s": at[1]}]
         with (self.folder / f"{job}.jsonl").open("a") as file:
-            file.writelines(json.dumps({"launch": f"{job}-{fence}", **line}) + "\n" for line in timed)
+            file.writelines(
+                json.dumps({"launch": f"{job}-{fence}", **line}) + "\n" for line in timed
+            )
         return self
 
     def check(self) -> Findings:
@@ -58,7 +73,14 @@ class Written:
 def test_a_job_that_resumes_at_its_checkpoint_and_ends_has_lost_nothing(tmp_path: Path) -> None:
     written = Written(tmp_path, job=5).launch("job", 1, (1, 2), steps=[1, 2, 3], saved=2)
     found = written.launch("job", 2, (3, 4), resumed=2, steps=[3, 4, 5], how="done").check()
-    assert (found.jobs, found.launches, found.steps, found.lost, found.overlaps, found.holds) == (1, 2, 6, (), (), True)
+    assert (found.jobs, found.launches, found.steps, found.lost, found.overlaps, found.holds) == (
+        1,
+        2,
+        6,
+        (),
+        (),
+        True,
+    )
 
 
 def test_a_job_that_never_ran_or_never_ended_is_lost(tmp_path: Path) -> None:
@@ -74,16 +96,22 @@ def test_a_job_that_never_ran_or_never_ended_is_lost(tmp_path: Path) -> None:
         ({"resumed": 2, "steps": [3, 5]}, "one after another"),
     ],
 )
-def test_steps_that_are_repeated_or_missing_are_found(tmp_path: Path, second: dict[str, Any], words: str) -> None:
+def test_steps_that_are_repeated_or_missing_are_found(
+    tmp_path: Path, second: dict[str, Any], words: str
+) -> None:
     written = Written(tmp_path, job=5).launch("job", 1, (1, 2), steps=[1, 2, 3], saved=2)
     found = written.launch("job", 2, (3, 4), how="done", **second).check()
     assert len(found.lost) == 1
     assert words in found.lost[0]
 
 
-def test_two_launches_alive_together_overlap_but_not_those_of_another_boot_or_another_folder_of_checkpoints(tmp_path: Path) -> None:
+def test_two_launches_alive_together_overlap_but_not_those_of_another_boot_or_another_folder_of_checkpoints(
+    tmp_path: Path,
+) -> None:
     written = Written(tmp_path, job=2).launch("job", 1, (1, 5), steps=[1])
-    written.launch("job", 2, (2, 3), boot="other").launch("job", 3, (2, 3), checkpoints="a profile run's")
+    written.launch("job", 2, (2, 3), boot="other").launch(
+        "job", 3, (2, 3), checkpoints="a profile run's"
+    )
     assert written.launch("job", 4, (6, 7), resumed=1, steps=[2], how="done").check().overlaps == ()
     found = written.launch("job", 5, (4, 8), resumed=1).check()
     assert len(found.overlaps) == 2, "with the launch before, and with the one after"
@@ -91,12 +119,18 @@ def test_two_launches_alive_together_overlap_but_not_those_of_another_boot_or_an
 
 
 def test_a_lock_that_was_taken_is_an_overlap_whatever_the_clocks_say(tmp_path: Path) -> None:
-    found = Written(tmp_path, job=1).launch("job", 1, (1, 2), steps=[1], how="done", lock_free=False).check()
+    found = (
+        Written(tmp_path, job=1)
+        .launch("job", 1, (1, 2), steps=[1], how="done", lock_free=False)
+        .check()
+    )
     assert "lock was taken" in found.overlaps[0]
 
 
 def test_a_device_held_by_two_jobs_at_once_is_found(tmp_path: Path) -> None:
-    written = Written(tmp_path, a=1, b=1).launch("a", 1, (1, 3), steps=[1], how="done", devices=["gpu-0", "gpu-1"])
+    written = Written(tmp_path, a=1, b=1).launch(
+        "a", 1, (1, 3), steps=[1], how="done", devices=["gpu-0", "gpu-1"]
+    )
     written.launch("b", 1, (2, 4), steps=[1], how="done", devices=["gpu-1"])
     assert [text.split(":")[0] for text in written.check().held_twice] == ["device gpu-1"]
 
@@ -126,7 +160,9 @@ def test_the_command_prints_counts_and_exits_by_them(tmp_path: Path) -> None:
 
 def journalled(folder: Path, fence: int) -> subprocess.Popen[str]:
     """A process that keeps a journal until it is killed."""
-    process = subprocess.Popen([sys.executable, "-c", RUN, str(folder), str(fence)], stdout=subprocess.PIPE, text=True)
+    process = subprocess.Popen(
+        [sys.executable, "-c", RUN, str(folder), str(fence)], stdout=subprocess.PIPE, text=True
+    )
     assert process.stdout is not None
     assert process.stdout.readline() == "here\n"
     return process
@@ -137,7 +173,9 @@ def kill(process: subprocess.Popen[str]) -> None:
     process.communicate()
 
 
-def test_two_processes_that_live_together_find_the_lock_taken_and_one_after_the_other_do_not(tmp_path: Path) -> None:
+def test_two_processes_that_live_together_find_the_lock_taken_and_one_after_the_other_do_not(
+    tmp_path: Path,
+) -> None:
     Written(tmp_path, job=9)
     first = journalled(tmp_path, 1)
     kill(first)
@@ -153,7 +191,12 @@ def test_two_processes_that_live_together_find_the_lock_taken_and_one_after_the_
 
 def test_a_launch_that_ends_says_how(tmp_path: Path) -> None:
     facts = LaunchFacts.read(
-        {"LOADMASTER_JOB": "job", "LOADMASTER_ASSIGNMENT": "a", "LOADMASTER_FENCE": "3", "LOADMASTER_DEVICES": "x,y"}
+        {
+            "LOADMASTER_JOB": "job",
+            "LOADMASTER_ASSIGNMENT": "a",
+            "LOADMASTER_FENCE": "3",
+            "LOADMASTER_DEVICES": "x,y",
+        }
     )
     assert (facts.fence, facts.devices) == (3, ("x", "y"))
     journal = JobJournal(tmp_path, facts)
@@ -163,6 +206,13 @@ def test_a_launch_that_ends_says_how(tmp_path: Path) -> None:
     with pytest.raises(SystemExit), JobJournal(tmp_path, facts):
         sys.exit(75)
     lines = [json.loads(line) for line in (tmp_path / "job.jsonl").read_text().splitlines()]
-    assert [line["event"] for line in lines if line["event"] != "beat"] == ["start", "resumed", "step", "end", "start", "end"]
+    assert [line["event"] for line in lines if line["event"] != "beat"] == [
+        "start",
+        "resumed",
+        "step",
+        "end",
+        "start",
+        "end",
+    ]
     assert [line["how"] for line in lines if line["event"] == "end"] == ["done", "SystemExit"]
     assert lines[0]["pid"] == os.getpid()

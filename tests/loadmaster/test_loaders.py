@@ -1,4 +1,6 @@
-"""Loaders of plain iterables: gone through again and again, begun in the middle, dealt out to ranks."""
+"""Loaders of plain iterables: gone through again and again, begun in the middle, dealt out to
+ranks.
+"""
 
 from __future__ import annotations
 
@@ -26,11 +28,21 @@ def test_a_generator_is_made_anew_for_each_epoch_and_begun_where_it_was_left() -
 
 
 @given(st.integers(0, 20), st.integers(1, 4), st.integers(0, 5))
-def test_ranks_have_equally_many_batches_and_none_has_anothers(batches: int, size: int, begin: int) -> None:
+def test_ranks_have_equally_many_batches_and_none_has_anothers(
+    batches: int, size: int, begin: int
+) -> None:
     parts = [list(Sharded(range(batches), rank, size)) for rank in range(size)]
-    assert {len(part) for part in parts} == {batches // size} == {len(Sharded(range(batches), 0, size))}
-    assert sorted(batch for part in parts for batch in part) == list(range(batches - batches % size))
-    assert [list(Sharded(range(batches), rank, size).iter_from(begin)) for rank in range(size)] == [p[begin:] for p in parts]
+    assert (
+        {len(part) for part in parts}
+        == {batches // size}
+        == {len(Sharded(range(batches), 0, size))}
+    )
+    assert sorted(batch for part in parts for batch in part) == list(
+        range(batches - batches % size)
+    )
+    assert [list(Sharded(range(batches), rank, size).iter_from(begin)) for rank in range(size)] == [
+        p[begin:] for p in parts
+    ]
 
 
 def test_a_rank_knows_itself_by_its_launch(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,4 +1,6 @@
-"""check-report passes a report that shows what it claims and names what another one fails to show."""
+"""check-report passes a report that shows what it claims and names what another one fails to
+show.
+"""
 
 from __future__ import annotations
 
@@ -31,7 +33,13 @@ def a_placement(fence: int, from_s: float | None, to_s: float, **values: Any) ->
 def a_good_report() -> dict[str, Any]:
     stopped = a_placement(1, 0.0, 10.0, outcome="preempted", end_steps=40, checkpoint_steps=40)
     resumed = a_placement(2, 12.0, 27.0, start_steps=40, resumed_at_step=40)
-    job = {"name": "J1", "state": "completed", "first_loss": 2.3, "final_loss": 0.4, "placements": [stopped, resumed]}
+    job = {
+        "name": "J1",
+        "state": "completed",
+        "first_loss": 2.3,
+        "final_loss": 0.4,
+        "placements": [stopped, resumed],
+    }
     return {"version": 1, "jobs": [job]}
 
 
@@ -76,7 +84,14 @@ def test_a_launch_stopped_before_its_first_step_is_no_resumption_and_the_one_aft
     report = a_good_report()
     placements = report["jobs"][0]["placements"]
     early = a_placement(
-        2, 12.0, 13.0, start_steps=40, end_steps=40, resumed_at_step=None, outcome="preempted", predicted_run_s=None
+        2,
+        12.0,
+        13.0,
+        start_steps=40,
+        end_steps=40,
+        resumed_at_step=None,
+        outcome="preempted",
+        predicted_run_s=None,
     )
     later = {**placements[1], "fence": 3, "from_s": 14.0}
     report["jobs"][0]["placements"] = [placements[0], early, later]
@@ -114,7 +129,12 @@ def test_an_offer_that_was_withdrawn_holds_nothing() -> None:
 
 @pytest.mark.parametrize(
     ("text", "says"),
-    [("{", "is not JSON"), ("[]", "no demo report"), ('{"version": 2}', "no demo report"), ('{"version": 1}', "no jobs")],
+    [
+        ("{", "is not JSON"),
+        ("[]", "no demo report"),
+        ('{"version": 2}', "no demo report"),
+        ('{"version": 1}', "no jobs"),
+    ],
 )
 def test_what_is_no_report_is_refused_by_name(tmp_path: Path, text: str, says: str) -> None:
     path = tmp_path / "report.json"

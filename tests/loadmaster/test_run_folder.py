@@ -9,7 +9,13 @@ from pathlib import Path
 
 import pytest
 
-from loadmaster.run_folder import JobEnvironment, JobEnvironmentError, ProgressLog, TermWatch, process_age_s
+from loadmaster.run_folder import (
+    JobEnvironment,
+    JobEnvironmentError,
+    ProgressLog,
+    TermWatch,
+    process_age_s,
+)
 
 
 @pytest.fixture
@@ -27,7 +33,18 @@ class Term:
 
     def write(self, **term: object) -> None:
         new = self.path.with_suffix(".new")
-        new.write_text(json.dumps({"version": 1, "fence": 3, "stop": False, "reason": None, "term_until_s": None, **term}))
+        new.write_text(
+            json.dumps(
+                {
+                    "version": 1,
+                    "fence": 3,
+                    "stop": False,
+                    "reason": None,
+                    "term_until_s": None,
+                    **term,
+                }
+            )
+        )
         new.replace(self.path)
 
 
@@ -55,7 +72,9 @@ def test_a_term_in_the_past_ends_a_launch_until_it_is_prolonged(term: Term) -> N
     assert term.watch.reason() is None
 
 
-def test_a_term_of_an_older_launch_means_nothing_and_one_of_a_newer_launch_ends_this_one(term: Term) -> None:
+def test_a_term_of_an_older_launch_means_nothing_and_one_of_a_newer_launch_ends_this_one(
+    term: Term,
+) -> None:
     term.write(fence=2, stop=True)
     assert term.watch.reason() is None
     term.write(fence=4)
@@ -63,7 +82,15 @@ def test_a_term_of_an_older_launch_means_nothing_and_one_of_a_newer_launch_ends_
 
 
 @pytest.mark.parametrize(
-    "damage", ["", "{", "[]", "{}", '{"version": 1, "fence": "x"}', '{"version": 2, "fence": 3, "stop": false}']
+    "damage",
+    [
+        "",
+        "{",
+        "[]",
+        "{}",
+        '{"version": 1, "fence": "x"}',
+        '{"version": 2, "fence": 3, "stop": false}',
+    ],
 )
 def test_what_is_not_a_term_changes_nothing(term: Term, damage: str) -> None:
     term.write(stop=True, reason="cancel")
@@ -83,7 +110,9 @@ def test_a_term_ends_by_the_boot_clock_whatever_the_wall_clock_says(term: Term) 
     assert term.watch.reason() == "term"
 
 
-def test_a_term_prolonged_in_the_last_moment_is_prolonged(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_term_prolonged_in_the_last_moment_is_prolonged(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     term = Term(tmp_path)
     term.write(term_ends_boot_s=boot_s() + 0.05)
     assert term.watch.reason() is None
@@ -100,7 +129,9 @@ def test_a_term_that_was_over_and_is_prolonged_late_is_over_no_more(term: Term) 
     assert term.watch.reason() is None
 
 
-def test_the_file_is_not_looked_at_more_often_than_it_may_be(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_file_is_not_looked_at_more_often_than_it_may_be(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr("loadmaster.run_folder.TERM_CHECK_S", 1000.0)
     term = Term(tmp_path)
     assert term.watch.reason() is None
@@ -140,7 +171,9 @@ def test_each_event_is_a_line_of_json_without_numbers_that_are_none(tmp_path: Pa
     log.write("start", step=0, loss=None)
     log.write("progress", step=1, loss=float("nan"), metrics={"accuracy": 0.5, "gap": float("inf")})
     log.close()
-    first, second = [json.loads(line) for line in (tmp_path / "made" / "progress.jsonl").read_text().splitlines()]
+    first, second = [
+        json.loads(line) for line in (tmp_path / "made" / "progress.jsonl").read_text().splitlines()
+    ]
     assert (first["event"], first["step"], first["loss"]) == ("start", 0, None)
     assert (second["loss"], second["metrics"]) == (None, {"accuracy": 0.5, "gap": None})
     assert first["at_s"] <= second["at_s"]
@@ -194,16 +227,24 @@ def test_the_environment_of_a_launch_is_read_whole() -> None:
         "LOADMASTER_RANK": "1",
         "LOADMASTER_WORLD_SIZE": "2",
     }
-    assert JobEnvironment.read(environ) == JobEnvironment(Path("/run/a"), Path("/checkpoints/a"), 4, 300, 20, 15.0, 0.05, 1, 2)
+    assert JobEnvironment.read(environ) == JobEnvironment(
+        Path("/run/a"), Path("/checkpoints/a"), 4, 300, 20, 15.0, 0.05, 1, 2
+    )
 
 
 @pytest.mark.parametrize(
     ("environ", "message"),
     [
-        ({"LOADMASTER_FENCE": "three"}, "LOADMASTER_FENCE must be a whole number of 0 or more, not 'three'"),
+        (
+            {"LOADMASTER_FENCE": "three"},
+            "LOADMASTER_FENCE must be a whole number of 0 or more, not 'three'",
+        ),
         ({"LOADMASTER_STEPS": "-1"}, "LOADMASTER_STEPS must be a whole number"),
         ({"LOADMASTER_STEPS": "٣"}, "LOADMASTER_STEPS must be a whole number"),
-        ({"LOADMASTER_CHECKPOINT_EVERY_S": "0"}, "LOADMASTER_CHECKPOINT_EVERY_S must be a number of seconds above 0"),
+        (
+            {"LOADMASTER_CHECKPOINT_EVERY_S": "0"},
+            "LOADMASTER_CHECKPOINT_EVERY_S must be a number of seconds above 0",
+        ),
         ({"LOADMASTER_EMULATED_STEP_S": "nan"}, "LOADMASTER_EMULATED_STEP_S must be"),
         ({"LOADMASTER_EMULATED_STEP_S": "fast"}, "LOADMASTER_EMULATED_STEP_S must be"),
     ],

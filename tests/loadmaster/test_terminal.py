@@ -35,7 +35,9 @@ def test_a_name_stays_on_its_line_and_is_no_markup() -> None:
 
 def test_the_console_keeps_its_own_styles() -> None:
     file = io.StringIO()
-    _Harmless(file=file, force_terminal=True, color_system="standard").print(f"[red]Error:[/red] {HOSTILE}")
+    _Harmless(file=file, force_terminal=True, color_system="standard").print(
+        f"[red]Error:[/red] {HOSTILE}"
+    )
     printed = file.getvalue()
     assert printed.startswith("\x1b[31mError:\x1b[0m")
     assert "\x1b]0" not in printed

@@ -1,4 +1,6 @@
-"""The adapter for PyTorch: orders that a resumed launch repeats, epochs begun in the middle, states saved and read back."""
+"""The adapter for PyTorch: orders that a resumed launch repeats, epochs begun in the middle, states
+saved and read back.
+"""
 
 from __future__ import annotations
 
@@ -21,7 +23,9 @@ ROOT = Path(__file__).resolve().parents[2]
 
 @pytest.fixture(scope="module")
 def torch() -> Any:
-    """PyTorch; without it these tests fail: `pip install -c constraints.txt -e '.[test]'` brings it."""
+    """PyTorch; without it these tests fail: `pip install -c constraints.txt -e '.[test]'` brings
+    it.
+    """
     import torch
     import torch.utils.data
 
@@ -55,7 +59,9 @@ class Counted:
 
 def first(epochs: Epochs[Any], number: int) -> list[list[int]]:
     """So many batches as plain lists."""
-    return [batch.tolist() if hasattr(batch, "tolist") else [batch] for batch in islice(epochs, number)]
+    return [
+        batch.tolist() if hasattr(batch, "tolist") else [batch] for batch in islice(epochs, number)
+    ]
 
 
 SHAPES: dict[str, dict[str, Any]] = {
@@ -68,7 +74,9 @@ SHAPES: dict[str, dict[str, Any]] = {
 
 @pytest.mark.parametrize("shape", SHAPES)
 @pytest.mark.parametrize("used", [0, 1, 3, 4, 6])
-def test_from_any_position_exactly_the_rest_follows(torch: Any, adapter: Any, shape: str, used: int) -> None:
+def test_from_any_position_exactly_the_rest_follows(
+    torch: Any, adapter: Any, shape: str, used: int
+) -> None:
     def epochs(position: Position) -> Epochs[Any]:
         loader = torch.utils.data.DataLoader(Counted(), **{"batch_size": 3, **SHAPES[shape]})
         return Epochs(adapter.Resumable(loader, 5), position, again=True)
@@ -82,10 +90,17 @@ def test_from_any_position_exactly_the_rest_follows(torch: Any, adapter: Any, sh
     assert first(epochs(Position(used, begun.epoch, begun.batch)), 12 - used) == whole[used:]
 
 
-def test_epochs_are_shuffled_differently_and_seeds_make_a_difference(torch: Any, adapter: Any) -> None:
+def test_epochs_are_shuffled_differently_and_seeds_make_a_difference(
+    torch: Any, adapter: Any
+) -> None:
     def run(seed: int) -> list[list[int]]:
         return first(
-            Epochs(adapter.Resumable(torch.utils.data.DataLoader(Counted(), 10, shuffle=True), seed), Position(), again=True), 2
+            Epochs(
+                adapter.Resumable(torch.utils.data.DataLoader(Counted(), 10, shuffle=True), seed),
+                Position(),
+                again=True,
+            ),
+            2,
         )
 
     assert run(1) == run(1)
@@ -121,8 +136,17 @@ print(sorted(sum(whole, [])) == list(range(10)) and rest == whole[2:])
 
 
 def test_with_loader_workers_it_is_the_same() -> None:
-    """In a process of its own: the workers are forked, and what else happens in the tests' process is none of their business."""
-    done = subprocess.run([sys.executable, "-c", WORKERS], cwd=ROOT, capture_output=True, text=True, timeout=240, check=False)
+    """In a process of its own: the workers are forked, and what else happens in the tests' process
+    is none of their business.
+    """
+    done = subprocess.run(
+        [sys.executable, "-c", WORKERS],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        timeout=240,
+        check=False,
+    )
     assert (done.returncode, done.stdout) == (0, "True\n"), done.stderr
 
 
@@ -137,13 +161,17 @@ def test_a_stream_is_gone_through_to_where_it_was_left(torch: Any, adapter: Any)
             return iter(range(10 * self.epoch, 10 * self.epoch + 6))
 
     def epochs(position: Position) -> Epochs[Any]:
-        return Epochs(adapter.Resumable(torch.utils.data.DataLoader(Stream(), 2)), position, again=True)
+        return Epochs(
+            adapter.Resumable(torch.utils.data.DataLoader(Stream(), 2)), position, again=True
+        )
 
     assert first(epochs(Position()), 4) == [[0, 1], [2, 3], [4, 5], [10, 11]]
     assert first(epochs(Position(2, 0, 2)), 2) == [[4, 5], [10, 11]]
 
 
-def test_each_rank_gets_its_own_part_and_is_told_of_epochs(torch: Any, adapter: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_each_rank_gets_its_own_part_and_is_told_of_epochs(
+    torch: Any, adapter: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
     def batches(rank: int, position: Position) -> list[list[int]]:
         monkeypatch.setenv("LOADMASTER_RANK", str(rank))
         monkeypatch.setenv("LOADMASTER_WORLD_SIZE", "2")
@@ -153,7 +181,10 @@ def test_each_rank_gets_its_own_part_and_is_told_of_epochs(torch: Any, adapter: 
         return first(Epochs(adapter.Resumable(loader), position, again=True), 6 - position.step)
 
     both = [batches(rank, Position()) for rank in range(2)]
-    seen = [[index for part in both for batch in part[:3] for index in batch], [i for part in both for b in part[3:] for i in b]]
+    seen = [
+        [index for part in both for batch in part[:3] for index in batch],
+        [i for part in both for b in part[3:] for i in b],
+    ]
     assert sorted(seen[0]) == sorted(seen[1]) == list(range(12))
     assert seen[0] != seen[1], "another epoch, another order"
     assert [batches(rank, Position(4, 1, 1)) for rank in range(2)] == [part[4:] for part in both]
@@ -199,12 +230,16 @@ class Part:
         self.value = state["value"]
 
 
-def test_states_are_read_back_as_they_were_written(torch: Any, adapter: Any, tmp_path: Path) -> None:
+def test_states_are_read_back_as_they_were_written(
+    torch: Any, adapter: Any, tmp_path: Path
+) -> None:
     layer = torch.nn.Linear(3, 2)
     optimizer = torch.optim.Adam(layer.parameters())
     layer(torch.ones(3)).sum().backward()
     optimizer.step()
-    adapter.save_state(tmp_path / "state", {"layer": layer, "optimizer": optimizer, "part": Part(7)})
+    adapter.save_state(
+        tmp_path / "state", {"layer": layer, "optimizer": optimizer, "part": Part(7)}
+    )
     other = torch.nn.Linear(3, 2)
     others, part = torch.optim.Adam(other.parameters()), Part(0)
     adapter.load_state(tmp_path / "state", {"layer": other, "optimizer": others, "part": part})
@@ -213,9 +248,13 @@ def test_states_are_read_back_as_they_were_written(torch: Any, adapter: Any, tmp
     assert part.value == 7
 
 
-def test_a_checkpoint_of_another_script_is_named_rather_than_half_read(adapter: Any, tmp_path: Path) -> None:
+def test_a_checkpoint_of_another_script_is_named_rather_than_half_read(
+    adapter: Any, tmp_path: Path
+) -> None:
     adapter.save_state(tmp_path / "state", {"model": Part(1)})
-    with pytest.raises(KeyError, match="the checkpoint has model, the script wants model, optimizer"):
+    with pytest.raises(
+        KeyError, match="the checkpoint has model, the script wants model, optimizer"
+    ):
         adapter.load_state(tmp_path / "state", {"model": Part(1), "optimizer": Part(2)})
 
 
@@ -225,7 +264,9 @@ def test_a_checkpoint_can_run_no_code(torch: Any, adapter: Any, tmp_path: Path) 
         adapter.load_state(tmp_path / "state", {"part": Part(0)})
 
 
-def test_a_script_runs_by_hand_and_goes_on_where_it_was_broken_off(torch: Any, adapter: Any, tmp_path: Path) -> None:
+def test_a_script_runs_by_hand_and_goes_on_where_it_was_broken_off(
+    torch: Any, adapter: Any, tmp_path: Path
+) -> None:
     def run(total: int) -> tuple[list[list[int]], Part]:
         part = Part(0)
         seen = []
@@ -238,5 +279,9 @@ def test_a_script_runs_by_hand_and_goes_on_where_it_was_broken_off(torch: Any, a
     begun, _ = run(3)
     rest, part = run(7)
     assert part.value == 7
-    whole = Epochs(adapter.Resumable(torch.utils.data.DataLoader(Counted(), 3, shuffle=True)), Position(), again=True)
+    whole = Epochs(
+        adapter.Resumable(torch.utils.data.DataLoader(Counted(), 3, shuffle=True)),
+        Position(),
+        again=True,
+    )
     assert begun + rest == first(whole, 7)

@@ -1,4 +1,6 @@
-"""Two ranks that PyTorch trains with gloo: however they are interrupted, they come to the same network to the last bit."""
+"""Two ranks that PyTorch trains with gloo: however they are interrupted, they come to the same
+network to the last bit.
+"""
 
 from __future__ import annotations
 
@@ -25,13 +27,17 @@ def gang(tmp_path: Path) -> GangLaunches:
 @pytest.fixture(scope="module")
 def uninterrupted(tmp_path_factory: pytest.TempPathFactory) -> Any:
     """What the gang learns when nobody disturbs it."""
-    gang = GangLaunches(tmp_path_factory.mktemp("uninterrupted"), STEPS, {"GLOO_SOCKET_IFNAME": "lo"})
+    gang = GangLaunches(
+        tmp_path_factory.mktemp("uninterrupted"), STEPS, {"GLOO_SOCKET_IFNAME": "lo"}
+    )
     ends = [end_of(process) for process in gang.start_module(MODULE)]
     assert [code for code, _ in ends] == [0, 0], ends
     return json.loads(gang.result(0).read_text())
 
 
-def test_a_gang_that_is_pre_empted_and_resumed_learns_the_very_same(gang: GangLaunches, uninterrupted: Any) -> None:
+def test_a_gang_that_is_pre_empted_and_resumed_learns_the_very_same(
+    gang: GangLaunches, uninterrupted: Any
+) -> None:
     processes = gang.start_module(MODULE, LOADMASTER_EMULATED_STEP_S="0.05")
     until(lambda: gang.ranks[0].events("progress"), "the first step")
     gang.ranks[1].write_term(stop=True)
@@ -46,8 +52,12 @@ def test_a_gang_that_is_pre_empted_and_resumed_learns_the_very_same(gang: GangLa
     assert json.loads(gang.result(0).read_text()) == uninterrupted
 
 
-def test_a_gang_of_which_a_rank_is_killed_learns_the_very_same(gang: GangLaunches, uninterrupted: Any) -> None:
-    processes = gang.start_module(MODULE, LOADMASTER_EMULATED_STEP_S="0.05", LOADMASTER_CHECKPOINT_EVERY_S="0.2")
+def test_a_gang_of_which_a_rank_is_killed_learns_the_very_same(
+    gang: GangLaunches, uninterrupted: Any
+) -> None:
+    processes = gang.start_module(
+        MODULE, LOADMASTER_EMULATED_STEP_S="0.05", LOADMASTER_CHECKPOINT_EVERY_S="0.2"
+    )
     until(lambda: gang.ranks[0].events("checkpoint"), "a checkpoint")
     processes[1].kill()
     code, stderr = end_of(processes[0])

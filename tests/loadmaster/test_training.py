@@ -17,7 +17,9 @@ ALL = list(range(7))
 
 @pytest.fixture(autouse=True)
 def _no_agent(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """No variables of an agent; and SIGTERM as it was, for a launch on its way out ignores it and this process stays."""
+    """No variables of an agent; and SIGTERM as it was, for a launch on its way out ignores it and
+    this process stays.
+    """
     former = signal.getsignal(signal.SIGTERM)
     for name in [name for name in os.environ if name.startswith("LOADMASTER_")]:
         monkeypatch.delenv(name)
@@ -38,7 +40,9 @@ class Job:
         self.used = json.loads(path.read_text())
 
     def run(self, loader: list[int] | None = None, **arguments: Any) -> "Job":
-        for batch in training.steps(ALL if loader is None else loader, save=self.save, load=self.load, **arguments):
+        for batch in training.steps(
+            ALL if loader is None else loader, save=self.save, load=self.load, **arguments
+        ):
             self.used.append(batch)
             training.report(loss=1.0 / len(self.used))
         return self
@@ -62,7 +66,9 @@ class InProcess(Launches):
             self._monkeypatch.setenv(name, value)
 
 
-def test_a_plain_script_makes_one_pass_over_its_loader_and_leaves_no_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_plain_script_makes_one_pass_over_its_loader_and_leaves_no_files(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.chdir(tmp_path)
     assert Job().run().used == ALL
     assert list(tmp_path.iterdir()) == []
@@ -74,7 +80,9 @@ def test_epochs_follow_each_other_until_the_total_is_reached() -> None:
 
 def test_a_plain_script_with_a_folder_resumes_where_it_was_broken_off(tmp_path: Path) -> None:
     first = Job()
-    for batch in training.steps(ALL, save=first.save, load=first.load, total=10, every_s=1e-9, checkpoint_dir=tmp_path):
+    for batch in training.steps(
+        ALL, save=first.save, load=first.load, total=10, every_s=1e-9, checkpoint_dir=tmp_path
+    ):
         first.used.append(batch)
         if len(first.used) == 9:
             break
@@ -84,7 +92,12 @@ def test_a_plain_script_with_a_folder_resumes_where_it_was_broken_off(tmp_path: 
 def test_a_job_that_is_done_does_nothing_when_it_is_launched_again(tmp_path: Path) -> None:
     Job().run(total=10, checkpoint_dir=tmp_path)
     again = Job()
-    assert list(training.steps(ALL, save=again.save, load=again.load, total=10, checkpoint_dir=tmp_path)) == []
+    assert (
+        list(
+            training.steps(ALL, save=again.save, load=again.load, total=10, checkpoint_dir=tmp_path)
+        )
+        == []
+    )
     assert len(again.used) == 10
 
 
@@ -98,7 +111,13 @@ def test_a_quota_ends_the_launch_with_success_and_the_next_one_goes_on(launches:
     with pytest.raises(training.QuotaReached) as reached:
         Job().run()
     assert reached.value.code == 0
-    assert [line["event"] for line in launches.lines()] == ["start", "progress", "progress", "checkpoint", "quota"]
+    assert [line["event"] for line in launches.lines()] == [
+        "start",
+        "progress",
+        "progress",
+        "checkpoint",
+        "quota",
+    ]
     launches.enter(LOADMASTER_STEPS="10", LOADMASTER_STEPS_QUOTA="")
     assert Job().run().used == [*ALL, 0, 1, 2]
     assert launches.events("start")[0]["step"] == 4
@@ -111,7 +130,9 @@ def test_a_quota_that_ends_with_the_job_is_the_jobs_end(launches: InProcess) -> 
     assert launches.lines()[-1]["event"] == "end"
 
 
-def test_a_quota_without_a_total_goes_through_as_many_epochs_as_it_needs(launches: InProcess) -> None:
+def test_a_quota_without_a_total_goes_through_as_many_epochs_as_it_needs(
+    launches: InProcess,
+) -> None:
     launches.enter(LOADMASTER_STEPS="", LOADMASTER_STEPS_QUOTA="9")
     job = Job()
     with pytest.raises(training.QuotaReached):
@@ -146,10 +167,16 @@ def test_checkpoints_are_written_every_so_often(launches: InProcess) -> None:
     assert [line["step"] for line in launches.events("checkpoint")] == [1, 2, 3, 4]
 
 
-def test_metrics_can_be_asked_for_and_others_than_the_loss_are_told_too(launches: InProcess) -> None:
+def test_metrics_can_be_asked_for_and_others_than_the_loss_are_told_too(
+    launches: InProcess,
+) -> None:
     launches.enter(LOADMASTER_STEPS="1")
     job = Job()
-    list(training.steps(ALL, save=job.save, load=job.load, report=lambda: {"loss": 2.5, "accuracy": 0.75}))
+    list(
+        training.steps(
+            ALL, save=job.save, load=job.load, report=lambda: {"loss": 2.5, "accuracy": 0.75}
+        )
+    )
     assert launches.lines()[-1]["loss"] == 2.5
     assert launches.lines()[-1]["metrics"] == {"accuracy": 0.75}
 
@@ -166,7 +193,9 @@ def test_reporting_outside_of_the_loop_does_no_harm() -> None:
     training.report(loss=1.0)
 
 
-def test_the_pace_is_that_of_the_emulated_device_and_its_overruns_are_told(launches: InProcess) -> None:
+def test_the_pace_is_that_of_the_emulated_device_and_its_overruns_are_told(
+    launches: InProcess,
+) -> None:
     launches.enter(LOADMASTER_STEPS="3", LOADMASTER_EMULATED_STEP_S="0.02")
     Job().run()
     end = launches.lines()[-1]
@@ -174,17 +203,23 @@ def test_the_pace_is_that_of_the_emulated_device_and_its_overruns_are_told(launc
     assert 0.0 <= end["overrun_fraction"] <= 1.0
 
 
-def test_a_launch_told_to_stop_before_its_first_step_does_none_and_saves_nothing(launches: InProcess) -> None:
+def test_a_launch_told_to_stop_before_its_first_step_does_none_and_saves_nothing(
+    launches: InProcess,
+) -> None:
     launches.enter()
     launches.write_term(stop=True, reason="cancel")
     job = Job()
     with pytest.raises(training.Preempted) as preempted:
         job.run()
     assert (preempted.value.code, preempted.value.reason, job.used) == (75, "cancel", [])
-    assert [(line["event"], line["saved_step"]) for line in launches.lines()] == [("preempted", None)]
+    assert [(line["event"], line["saved_step"]) for line in launches.lines()] == [
+        ("preempted", None)
+    ]
 
 
-def test_a_launch_without_a_place_for_checkpoints_can_still_be_preempted(launches: InProcess) -> None:
+def test_a_launch_without_a_place_for_checkpoints_can_still_be_preempted(
+    launches: InProcess,
+) -> None:
     launches.enter(LOADMASTER_CHECKPOINT_DIR="", LOADMASTER_EMULATED_STEP_S="3600")
     job = Job()
     source = training.steps(ALL, save=job.save, load=job.load)
@@ -192,7 +227,9 @@ def test_a_launch_without_a_place_for_checkpoints_can_still_be_preempted(launche
     launches.write_term(stop=True)
     with pytest.raises(training.Preempted):
         next(source)
-    assert [(line["event"], line["step"], line["saved_step"]) for line in launches.lines()[-1:]] == [("preempted", 1, None)]
+    assert [
+        (line["event"], line["step"], line["saved_step"]) for line in launches.lines()[-1:]
+    ] == [("preempted", 1, None)]
 
 
 def test_a_stale_launch_ends_with_its_own_code_before_it_trains(launches: InProcess) -> None:
@@ -214,7 +251,9 @@ def test_a_stale_launch_ends_with_its_own_code_before_it_trains(launches: InProc
         ({"every_s": float("nan")}, "every_s"),
     ],
 )
-def test_arguments_that_make_no_sense_are_named_at_once(arguments: dict[str, Any], message: str) -> None:
+def test_arguments_that_make_no_sense_are_named_at_once(
+    arguments: dict[str, Any], message: str
+) -> None:
     with pytest.raises(ValueError, match=message):
         training.steps(ALL, save=Job().save, load=Job().load, **arguments)
 

@@ -34,7 +34,9 @@ def test_what_was_written_reads_back_equal() -> None:
     reply = HeartbeatReply(
         next_heartbeat_s=2.5,
         leases=(Lease("a1", 3, 8.0),),
-        directives=(Directive("a1", 3, DirectiveAction.STOP, stop_reason=StopReason.PREEMPT, grace_s=30.0),),
+        directives=(
+            Directive("a1", 3, DirectiveAction.STOP, stop_reason=StopReason.PREEMPT, grace_s=30.0),
+        ),
         cursor=7,
     )
     assert loads(HeartbeatReply, dumps(reply)) == reply
@@ -74,7 +76,9 @@ def test_an_integer_passes_for_a_float_and_becomes_one() -> None:
         ({"surprise": 1}, "surprise", "is unknown to LaunchSpec"),
     ],
 )
-def test_what_does_not_fit_is_refused_and_its_place_named(change: dict[str, object], path: str, problem: str) -> None:
+def test_what_does_not_fit_is_refused_and_its_place_named(
+    change: dict[str, object], path: str, problem: str
+) -> None:
     with pytest.raises(WireError, match=problem) as caught:
         from_json(LaunchSpec, {**LAUNCH, **change})
     assert caught.value.path == path
@@ -86,7 +90,14 @@ def test_a_missing_field_is_named() -> None:
 
 
 def test_the_path_leads_through_arrays() -> None:
-    data = to_json(Heartbeat(epoch=1, seq=1, sent_at_s=0.0, assignments=(KnownAssignment("a", 1, AssignmentState.RUNNING),)))
+    data = to_json(
+        Heartbeat(
+            epoch=1,
+            seq=1,
+            sent_at_s=0.0,
+            assignments=(KnownAssignment("a", 1, AssignmentState.RUNNING),),
+        )
+    )
     data["assignments"][0]["state"] = "dancing"
     with pytest.raises(WireError, match="must be one of offered, accepted") as caught:
         from_json(Heartbeat, data)
@@ -112,7 +123,9 @@ def test_an_error_never_repeats_a_text_it_refuses() -> None:
 
 
 def test_numbers_that_are_not_finite_are_not_written() -> None:
-    report = StateReport(epoch=1, fence=1, seq=1, to=AssignmentState.RUNNING, observed_at_s=float("inf"))
+    report = StateReport(
+        epoch=1, fence=1, seq=1, to=AssignmentState.RUNNING, observed_at_s=float("inf")
+    )
     with pytest.raises(ValueError, match="not JSON compliant"):
         dumps(report)
 

@@ -1,4 +1,6 @@
-"""FIFO, EDF and PS as ANDREAS' paper means them: an order of the queue, one rule for configurations, started jobs left alone."""
+"""FIFO, EDF and PS as ANDREAS' paper means them: an order of the queue, one rule for
+configurations, started jobs left alone.
+"""
 
 from __future__ import annotations
 
@@ -14,7 +16,14 @@ from controlplane.simulation.run import Simulation
 from policies import registry
 from policies.base import Policy
 from policies.snapshot import EnergyStep, JobView, NodeState
-from tests.builders_loop import SECONDS_PER_EPOCH, STEPS_PER_EPOCH, a_scene, armida_kinds, armida_nodes, table_v_jobs
+from tests.builders_loop import (
+    SECONDS_PER_EPOCH,
+    STEPS_PER_EPOCH,
+    a_scene,
+    armida_kinds,
+    armida_nodes,
+    table_v_jobs,
+)
 from tests.builders_policies import a_job, a_kind, a_node, a_snapshot, on
 
 BASELINES: Mapping[str, Policy] = {
@@ -81,7 +90,11 @@ def test_a_job_gets_the_cheapest_configuration_in_time_and_else_the_fastest(poli
     cheapest_w_s = {"V100 x 2": 700 / 1.9, "V100": 530 / 1.0, "T4": 400 / 0.9}
     assert min(cheapest_w_s, key=cheapest_w_s.__getitem__) == "V100 x 2"
     slow = a_kind("k", {("V100", 1): 1.0, ("V100", 2): 1.2, ("T4", 1): 0.9})
-    for known, due_s, expected in ((kind, 9000.0, ("n1", 2)), (slow, 9000.0, ("n2", 1)), (slow, 1001.0, ("n1", 2))):
+    for known, due_s, expected in (
+        (kind, 9000.0, ("n1", 2)),
+        (slow, 9000.0, ("n2", 1)),
+        (slow, 1001.0, ("n1", 2)),
+    ):
         job = a_job("a", gpus_max=2, due_s=due_s, tardiness_weight=1.0)
         (placed,) = policy(a_snapshot(nodes, [job], [known])).placements
         assert (placed.ranks[0].node, placed.gpus) == expected
@@ -89,9 +102,20 @@ def test_a_job_gets_the_cheapest_configuration_in_time_and_else_the_fastest(poli
 
 @every_baseline
 def test_one_that_does_not_fit_lets_the_next_one_try(policy: Policy) -> None:
-    wide = a_job("wide", arrival_s=0.0, due_s=1001.0, tardiness_weight=9.0, priority=9, gpus_min=2, gpus_max=2)
+    wide = a_job(
+        "wide",
+        arrival_s=0.0,
+        due_s=1001.0,
+        tardiness_weight=9.0,
+        priority=9,
+        gpus_min=2,
+        gpus_max=2,
+    )
     jobs = [a_job("runs", running=on("n1", "gpu0")), wide, a_job("narrow", arrival_s=9.0)]
-    assert [p.job for p in policy(a_snapshot([a_node("n1", gpus=2)], jobs)).placements] == ["runs", "narrow"]
+    assert [p.job for p in policy(a_snapshot([a_node("n1", gpus=2)], jobs)).placements] == [
+        "runs",
+        "narrow",
+    ]
 
 
 @every_baseline
@@ -106,7 +130,8 @@ def jobs_of(rows: list[tuple[str, int, float, float, float]]) -> list[JobView]:
     return [
         a_job(
             f"j{i}", kind, arrival_s=arrival_s, remaining_steps=float(epochs * STEPS_PER_EPOCH),
-            total_steps=float(epochs * STEPS_PER_EPOCH), gpus_max=2, due_s=arrival_s + due_s, tardiness_weight=weight,
+            total_steps=float(epochs * STEPS_PER_EPOCH), gpus_max=2, due_s=arrival_s + due_s,
+            tardiness_weight=weight,
         )
         for i, (kind, epochs, arrival_s, due_s, weight) in enumerate(rows)
     ]  # fmt: skip
@@ -127,9 +152,16 @@ rows = st.tuples(
 def test_every_job_is_launched_once_and_ends_where_and_as_it_was_started(
     policy: Policy, queue: list[tuple[str, int, float, float, float]]
 ) -> None:
-    """On a cluster whose prices change, with launches that take time: reasons to move that a baseline must not follow."""
-    prices = tuple(EnergyStep(900.0 * i, 900.0 * (i + 1) if i < 9 else inf, 0.05 + 0.1 * (i % 3), 1.33) for i in range(10))
-    scene = a_scene(nodes=armida_nodes(), kinds=armida_kinds(), energy=prices, launch_s=20.0, round_s=300.0)
+    """On a cluster whose prices change, with launches that take time: reasons to move that a
+    baseline must not follow.
+    """
+    prices = tuple(
+        EnergyStep(900.0 * i, 900.0 * (i + 1) if i < 9 else inf, 0.05 + 0.1 * (i % 3), 1.33)
+        for i in range(10)
+    )
+    scene = a_scene(
+        nodes=armida_nodes(), kinds=armida_kinds(), energy=prices, launch_s=20.0, round_s=300.0
+    )
     for job in Simulation(scene, jobs_of(queue), policy).run().world.jobs.values():
         assert job.completed_s is not None
         assert len(job.launches) == 1

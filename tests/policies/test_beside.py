@@ -33,7 +33,11 @@ def test_the_best_known_source_of_a_pair_counts() -> None:
 
 def test_two_of_one_kind_are_equally_fast() -> None:
     (kind, _) = kinds_of_two()
-    same = KindView("a", throughputs=kind.throughputs, pairs=(PairThroughput("a", "V100", 0.5, 0.7, Source.MEASURED),))
+    same = KindView(
+        "a",
+        throughputs=kind.throughputs,
+        pairs=(PairThroughput("a", "V100", 0.5, 0.7, Source.MEASURED),),
+    )
     assert Beside((same,)).sides("a", "a", "V100") == pytest.approx((0.6, 0.6))
 
 
@@ -41,7 +45,9 @@ def test_a_job_of_one_gpu_is_as_fast_as_its_pair_is_known_to_be() -> None:
     beside = Beside(kinds_of_two(0.5, 0.8))
     assert beside.steps_per_s("a", 1.0, 1, []) == 1.0
     assert beside.steps_per_s("a", 1.0, 1, [("V100", ["b"])]) == 0.5
-    assert beside.steps_per_s("a", 1.0, 1, [("T4", ["b"])]) == 0.0, "nothing is known of the pair there"
+    assert beside.steps_per_s("a", 1.0, 1, [("T4", ["b"])]) == 0.0, (
+        "nothing is known of the pair there"
+    )
     assert beside.steps_per_s("a", 0.0, 1, [("V100", ["b"])]) == 0.0, "nor of the job alone"
 
 
@@ -52,24 +58,44 @@ def test_two_of_which_one_does_not_fit_are_not_together() -> None:
 def test_a_gang_keeps_the_least_that_any_of_its_gpus_leaves_it() -> None:
     beside = Beside(kinds_of_two(0.5, 0.8))
     assert beside.steps_per_s("b", 1.8, 2, [("V100", ["a"])]) == pytest.approx(1.8 * 0.8)
-    assert beside.steps_per_s("b", 1.8, 2, [("V100", ["a"]), ("V100", ["a", "a"])]) == pytest.approx(1.8 * 0.8 * 0.8)
+    assert beside.steps_per_s(
+        "b", 1.8, 2, [("V100", ["a"]), ("V100", ["a", "a"])]
+    ) == pytest.approx(1.8 * 0.8 * 0.8)
 
 
-def test_a_gang_of_a_kind_whose_speed_on_one_gpu_is_unknown_has_no_known_speed_beside_others() -> None:
-    wide = KindView("a", throughputs=(Throughput("V100", 2, 1.8, Source.MEASURED),), pairs=kinds_of_two()[0].pairs)
+def test_a_gang_of_a_kind_whose_speed_on_one_gpu_is_unknown_has_no_known_speed_beside_others() -> (
+    None
+):
+    wide = KindView(
+        "a",
+        throughputs=(Throughput("V100", 2, 1.8, Source.MEASURED),),
+        pairs=kinds_of_two()[0].pairs,
+    )
     assert Beside((wide, kinds_of_two()[1])).steps_per_s("a", 1.8, 2, [("V100", ["b"])]) == 0.0
 
 
 def test_expected_is_what_the_plan_puts_side_by_side() -> None:
-    snapshot = a_snapshot([a_wide_node(gpus=2)], [a_job("j1", "a"), a_job("j2", "b"), a_job("j3", "b")], kinds_of_two(0.5, 0.8))
-    one, other, far = a_placement("j1", "gpu0"), a_placement("j2", "gpu0"), a_placement("j3", "gpu1")
+    snapshot = a_snapshot(
+        [a_wide_node(gpus=2)],
+        [a_job("j1", "a"), a_job("j2", "b"), a_job("j3", "b")],
+        kinds_of_two(0.5, 0.8),
+    )
+    one, other, far = (
+        a_placement("j1", "gpu0"),
+        a_placement("j2", "gpu0"),
+        a_placement("j3", "gpu1"),
+    )
     expected = Expected(snapshot, (one, other, far))
     assert [expected.steps_per_s(p, 1.0) for p in (one, other, far)] == [0.5, 0.8, 1.0]
     assert Expected(snapshot, (one, far)).steps_per_s(one, 1.0) == 1.0
 
 
 def test_another_copy_of_the_same_job_is_a_neighbour_too() -> None:
-    same = KindView("a", throughputs=kinds_of_two()[0].throughputs, pairs=(PairThroughput("a", "V100", 0.6, 0.6, Source.MEASURED),))
+    same = KindView(
+        "a",
+        throughputs=kinds_of_two()[0].throughputs,
+        pairs=(PairThroughput("a", "V100", 0.6, 0.6, Source.MEASURED),),
+    )
     snapshot = a_snapshot([a_wide_node()], [a_job("j1", "a")], [same])
     seats = (RankSeat("n1", ("gpu0",), 0.5),)
     copies = (Placement("j1", seats), Placement("j1", seats, purpose=Purpose.PROFILING))
@@ -81,9 +107,15 @@ def test_another_copy_of_the_same_job_is_a_neighbour_too() -> None:
     st.lists(st.lists(st.sampled_from(["a", "b"]), min_size=1, max_size=3), min_size=1, max_size=3),
     st.integers(1, 4),
 )
-def test_nobody_is_faster_beside_others_than_alone(parts: list[float], others: list[list[str]], gpus: int) -> None:
+def test_nobody_is_faster_beside_others_than_alone(
+    parts: list[float], others: list[list[str]], gpus: int
+) -> None:
     first, second = kinds_of_two(*parts)
-    same = [PairThroughput(k.id, "V100", parts[0], parts[0], Source.MEASURED) for k in (first, second)]
+    same = [
+        PairThroughput(k.id, "V100", parts[0], parts[0], Source.MEASURED) for k in (first, second)
+    ]
     kinds = (KindView("a", throughputs=first.throughputs, pairs=(*first.pairs, same[0])), second)
-    found = Beside(kinds).steps_per_s("a", 1.0, max(gpus, len(others)), [("V100", of) for of in others])
+    found = Beside(kinds).steps_per_s(
+        "a", 1.0, max(gpus, len(others)), [("V100", of) for of in others]
+    )
     assert 0.0 < found <= 1.0

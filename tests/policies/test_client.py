@@ -42,7 +42,10 @@ def is_alive(pid: int) -> bool:
         os.kill(pid, 0)
     except ProcessLookupError:
         return False
-    return not Path(f"/proc/{pid}/stat").exists() or Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    return (
+        not Path(f"/proc/{pid}/stat").exists()
+        or Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    )
 
 
 def eventually(holds: Callable[[], bool], what: str, within_s: float = 10.0) -> None:
@@ -66,7 +69,9 @@ def test_one_process_answers_many_requests(solver: SolverProcess) -> None:
 
 
 @pytest.mark.parametrize("lang", ["C", "en_US.ISO-8859-1"])
-def test_names_of_any_alphabet_and_with_ends_of_lines_go_through(lang: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_names_of_any_alphabet_and_with_ends_of_lines_go_through(
+    lang: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setenv("LANG", lang)
     snapshot = a_snapshot(jobs=[a_job("größe\u2028模型\r\n\x85", name="\u2029🚂")])
     with SolverProcess(timeout_s=30.0) as process:
@@ -84,7 +89,10 @@ def test_errors_of_a_policy_are_its_own_and_the_process_goes_on(solver: SolverPr
 def test_threads_take_turns(solver: SolverProcess) -> None:
     plans: list[str] = []
     names = ["fifo", "edf", "priority", "randomized_greedy"] * 3
-    threads = [threading.Thread(target=lambda n=name: plans.append(solver.solve(SNAPSHOT, n).policy)) for name in names]
+    threads = [
+        threading.Thread(target=lambda n=name: plans.append(solver.solve(SNAPSHOT, n).policy))
+        for name in names
+    ]
     for thread in threads:
         thread.start()
     for thread in threads:
@@ -112,18 +120,27 @@ def test_a_crashed_process_is_an_error_once_and_then_replaced(solver: SolverProc
 
 def test_a_process_that_dies_over_a_request_is_a_failed_solver(tmp_path: Path) -> None:
     command = a_script(tmp_path, "os._exit(3)")
-    with SolverProcess(5.0, command) as process, pytest.raises(SolverFailedError, match="without an answer"):
+    with (
+        SolverProcess(5.0, command) as process,
+        pytest.raises(SolverFailedError, match="without an answer"),
+    ):
         process.solve(SNAPSHOT, "fifo")
 
 
 def test_an_answer_that_is_no_plan_is_a_failed_solver(tmp_path: Path) -> None:
     command = a_script(tmp_path, "print('{\"plan\": {}}', flush=True)")
-    with SolverProcess(5.0, command) as process, pytest.raises(SolverFailedError, match="has not the documented form"):
+    with (
+        SolverProcess(5.0, command) as process,
+        pytest.raises(SolverFailedError, match="has not the documented form"),
+    ):
         process.solve(SNAPSHOT, "fifo")
 
 
 def test_a_command_that_does_not_exist_is_a_failed_solver() -> None:
-    with SolverProcess(5.0, ["/no/such/program"]) as process, pytest.raises(SolverFailedError, match="No such file"):
+    with (
+        SolverProcess(5.0, ["/no/such/program"]) as process,
+        pytest.raises(SolverFailedError, match="No such file"),
+    ):
         process.solve(SNAPSHOT, "fifo")
 
 
@@ -138,7 +155,9 @@ def test_a_process_that_takes_too_long_is_killed_with_all_its_children(tmp_path:
     eventually(lambda: not is_alive(grandchild), "its child lives on")
 
 
-def test_secrets_of_the_environment_are_not_handed_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_secrets_of_the_environment_are_not_handed_on(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setenv("DATABASE_URL", "postgres://secret")
     text = f"open({str(tmp_path / 'env')!r}, 'w').write(' '.join(os.environ))\nos._exit(0)"
     with SolverProcess(5.0, a_script(tmp_path, text)) as process, pytest.raises(SolverFailedError):
@@ -162,13 +181,17 @@ os.kill(os.getpid(), 9)
 
 def test_the_process_does_not_outlive_a_parent_that_is_killed() -> None:
     root = str(Path(__file__).resolve().parents[2])
-    ran = subprocess.run([sys.executable, "-c", PARENT, root], capture_output=True, text=True, check=False)
+    ran = subprocess.run(
+        [sys.executable, "-c", PARENT, root], capture_output=True, text=True, check=False
+    )
     assert ran.returncode == -signal.SIGKILL
     pid = int(ran.stdout)
     eventually(lambda: not is_alive(pid), "the solver outlived its parent")
 
 
-def test_a_fork_leaves_the_parents_process_alone(solver: SolverProcess, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_fork_leaves_the_parents_process_alone(
+    solver: SolverProcess, monkeypatch: pytest.MonkeyPatch
+) -> None:
     solver.solve(SNAPSHOT, "fifo")
     before = solver.pid
     child = SolverProcess(30.0)
@@ -197,7 +220,9 @@ def test_a_process_started_beforehand_warms_up_meanwhile_and_answers_the_first_r
         assert solver.pid == pid
         solver.await_ready()
         assert solver.pid == pid, "it is ready already"
-    with SolverProcess(timeout_s=5.0, command=[sys.executable, "-c", "raise SystemExit(3)"]) as broken:
+    with SolverProcess(
+        timeout_s=5.0, command=[sys.executable, "-c", "raise SystemExit(3)"]
+    ) as broken:
         broken.start()
         with pytest.raises(SolverFailedError, match="ended without an answer"):
             broken.solve(SNAPSHOT, "edf")
@@ -209,7 +234,9 @@ def test_who_waits_for_a_process_to_warm_up_can_be_answered_at_once_then() -> No
         solver.await_ready()
         assert solver._is_ready
         assert solver.pid is not None
-    with SolverProcess(timeout_s=5.0, command=[sys.executable, "-c", "raise SystemExit(3)"]) as broken:
+    with SolverProcess(
+        timeout_s=5.0, command=[sys.executable, "-c", "raise SystemExit(3)"]
+    ) as broken:
         with pytest.raises(SolverFailedError, match="ended without an answer"):
             broken.await_ready()
         assert broken.pid is None

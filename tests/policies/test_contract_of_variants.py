@@ -1,4 +1,6 @@
-"""What every policy keeps to, with parameters other than its defaults: `test_contract` once more, and shared devices."""
+"""What every policy keeps to, with parameters other than its defaults: `test_contract` once more,
+and shared devices.
+"""
 
 from __future__ import annotations
 
@@ -17,7 +19,8 @@ from tests.policies import test_contract as contract
 Variant = tuple[str, dict[str, object]]
 
 BY_SHARES = (
-    "max_min_fairness", "finish_time_fairness", "makespan", "fifo_shares", "shortest_first", "max_throughput", "min_cost",
+    "max_min_fairness", "finish_time_fairness", "makespan", "fifo_shares", "shortest_first",
+    "max_throughput", "min_cost",
     "hierarchical",
 )  # fmt: skip
 
@@ -39,7 +42,11 @@ VARIANTS: tuple[Variant, ...] = (
     ("min_cost", {"slos": True, "floor": 0.0}),
     ("hierarchical", {"inside": "fifo"}),
 )
-SHARING: tuple[Variant, ...] = (("gandiva", {}), *(v for v in VARIANTS if v[1].get("form") == "sharing"), *VARIANTS[:2])
+SHARING: tuple[Variant, ...] = (
+    ("gandiva", {}),
+    *(v for v in VARIANTS if v[1].get("form") == "sharing"),
+    *VARIANTS[:2],
+)
 CHECKS = {
     name: check
     for name, check in vars(contract).items()
@@ -53,7 +60,9 @@ many = settings(max_examples=25, deadline=None, suppress_health_check=[HealthChe
 
 @every_variant
 @pytest.mark.parametrize("check", CHECKS.values(), ids=CHECKS)
-def test_they_pass_every_check_of_the_contract(check: Callable[..., None], name: str, parameters: dict[str, object]) -> None:
+def test_they_pass_every_check_of_the_contract(
+    check: Callable[..., None], name: str, parameters: dict[str, object]
+) -> None:
     with pytest.MonkeyPatch.context() as patch:
         patch.setitem(contract.FEW, name, parameters)
         check(name, {}) if "parameters" in signature(check).parameters else check(name)
@@ -62,7 +71,9 @@ def test_they_pass_every_check_of_the_contract(check: Callable[..., None], name:
 @every_variant
 @many
 @given(snapshot=snapshots())
-def test_a_plan_beside_profile_runs_breaks_no_rule(name: str, parameters: dict[str, object], snapshot: Snapshot) -> None:
+def test_a_plan_beside_profile_runs_breaks_no_rule(
+    name: str, parameters: dict[str, object], snapshot: Snapshot
+) -> None:
     _inner(contract.test_a_plan_beside_profile_runs_breaks_no_rule)(name, parameters, snapshot)
 
 
@@ -72,19 +83,25 @@ def test_a_plan_beside_profile_runs_breaks_no_rule(name: str, parameters: dict[s
 def test_the_same_snapshot_gives_the_same_plan_and_stays_as_it_was(
     name: str, parameters: dict[str, object], snapshot: Snapshot
 ) -> None:
-    _inner(contract.test_the_same_snapshot_gives_the_same_plan_and_stays_as_it_was)(name, parameters, snapshot)
+    _inner(contract.test_the_same_snapshot_gives_the_same_plan_and_stays_as_it_was)(
+        name, parameters, snapshot
+    )
 
 
 @pytest.mark.parametrize(("name", "parameters"), SHARING, ids=contract._name_of)
 @many
 @given(snapshot=wide_snapshots())
-def test_a_plan_for_devices_that_jobs_share_breaks_no_rule(name: str, parameters: dict[str, object], snapshot: Snapshot) -> None:
+def test_a_plan_for_devices_that_jobs_share_breaks_no_rule(
+    name: str, parameters: dict[str, object], snapshot: Snapshot
+) -> None:
     _inner(contract.test_a_plan_beside_profile_runs_breaks_no_rule)(name, parameters, snapshot)
 
 
 @many
 @given(snapshot=snapshots())
-def test_allox_never_touches_a_started_job_that_may_stay_unless_it_is_told_to(snapshot: Snapshot) -> None:
+def test_allox_never_touches_a_started_job_that_may_stay_unless_it_is_told_to(
+    snapshot: Snapshot,
+) -> None:
     _inner(contract.test_a_baseline_never_touches_a_started_job_that_may_stay)("allox", snapshot)
 
 

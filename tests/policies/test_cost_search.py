@@ -1,4 +1,6 @@
-"""The search over roll-outs: what a schedule costs, that it is feasible, that searching never makes it worse, what it decides."""
+"""The search over roll-outs: what a schedule costs, that it is feasible, that searching never makes
+it worse, what it decides.
+"""
 
 from __future__ import annotations
 
@@ -36,7 +38,11 @@ def where(plan: Plan) -> dict[str, tuple[str, int]]:
 
 
 def found(
-    problem: Problem, foresight: Foresight = PLAIN, moves: int = 30, seed: int = 1, work: int = 10**6
+    problem: Problem,
+    foresight: Foresight = PLAIN,
+    moves: int = 30,
+    seed: int = 1,
+    work: int = 10**6,
 ) -> tuple[Outlook, Found]:
     data, _ = outlook(problem, foresight)
     return data, search(data, Start(orders(problem), rents(problem)), moves, work, seed)
@@ -57,12 +63,18 @@ def a_queue(seed: int, **fields: Any) -> Snapshot:
         )
         for i in range(9)
     ]
-    return replace(a_snapshot([*NODES, a_node("v2", "V100", 2), a_node("t2", "T4", 1)], rows, KINDS), seed=seed, **fields)
+    return replace(
+        a_snapshot([*NODES, a_node("v2", "V100", 2), a_node("t2", "T4", 1)], rows, KINDS),
+        seed=seed,
+        **fields,
+    )
 
 
 @relaxed
 @given(snapshot=snapshots())
-def test_the_result_costs_no_more_than_the_best_start_and_that_no_more_than_the_first(snapshot: Snapshot) -> None:
+def test_the_result_costs_no_more_than_the_best_start_and_that_no_more_than_the_first(
+    snapshot: Snapshot,
+) -> None:
     problem = build(snapshot)
     if len(problem.rows) and problem.nodes:
         _, result = found(problem, Foresight(0.02, 0.5, 1.0), seed=snapshot.seed % 1000 + 1)
@@ -79,15 +91,29 @@ def test_more_moves_never_cost_more(seed: int) -> None:
 @pytest.mark.parametrize("seed", range(5))
 def test_more_work_never_costs_more_and_none_leaves_the_best_start(seed: int) -> None:
     problem = build(a_queue(seed))
-    results = [found(problem, moves=400, work=work, seed=seed + 1)[1] for work in (0, 100, 1000, 20_000)]
+    results = [
+        found(problem, moves=400, work=work, seed=seed + 1)[1] for work in (0, 100, 1000, 20_000)
+    ]
     costs = [r.cost for r in results]
     assert costs == sorted(costs, reverse=True)
     assert costs[0] == pytest.approx(results[0].start_cost, rel=1e-12)
 
 
 def test_running_jobs_that_stay_cost_the_search_no_work() -> None:
-    """A full cluster on which nothing waits: work for one placement suffices to try every job's leaving."""
-    jobs = [a_job(f"j{n}", "k", remaining_steps=900.0, due_s=900.0, tardiness_weight=0.001, running=on(n, "gpu0")) for n in "ab"]
+    """A full cluster on which nothing waits: work for one placement suffices to try every job's
+    leaving.
+    """
+    jobs = [
+        a_job(
+            f"j{n}",
+            "k",
+            remaining_steps=900.0,
+            due_s=900.0,
+            tardiness_weight=0.001,
+            running=on(n, "gpu0"),
+        )
+        for n in "ab"
+    ]
     problem = build(a_snapshot([a_node("a", "V100", 1), a_node("b", "V100", 1)], jobs, KINDS))
     data, _ = outlook(problem, PLAIN)
     settled = settle(data, board := new_board(data), np.ones(2, np.int64))
@@ -97,8 +123,13 @@ def test_running_jobs_that_stay_cost_the_search_no_work() -> None:
 
 
 @pytest.mark.parametrize("seed", range(5))
-@pytest.mark.parametrize("energy", [a_snapshot().energy, (EnergyStep(0.0, 2000.0, 0.3, 1.3), EnergyStep(2000.0, inf, 0.1, 1.3))])
-def test_a_schedule_costs_what_its_nodes_draw_and_its_jobs_are_late(seed: int, energy: tuple[EnergyStep, ...]) -> None:
+@pytest.mark.parametrize(
+    "energy",
+    [a_snapshot().energy, (EnergyStep(0.0, 2000.0, 0.3, 1.3), EnergyStep(2000.0, inf, 0.1, 1.3))],
+)
+def test_a_schedule_costs_what_its_nodes_draw_and_its_jobs_are_late(
+    seed: int, energy: tuple[EnergyStep, ...]
+) -> None:
     problem = build(a_queue(seed, energy=energy))
     data, result = found(problem)
     assert result.cost == pytest.approx(_account(problem, data, result), rel=1e-9)
@@ -148,14 +179,27 @@ def test_every_job_that_fits_somewhere_has_its_place_in_the_schedule(snapshot: S
 
 def test_only_what_starts_at_once_is_decided() -> None:
     nodes = np.array([1, 0])
-    solution = decided(nodes, np.array([0, 1, NONE]), np.array([2, 0, NONE]), np.array([0.0, 5.0, inf]))
+    solution = decided(
+        nodes, np.array([0, 1, NONE]), np.array([2, 0, NONE]), np.array([0.0, 5.0, inf])
+    )
     assert (solution.node.tolist(), solution.config.tolist()) == ([1, NONE, NONE], [2, NONE, NONE])
 
 
 def busy_v100(due_s: float, busy_s: float = 300.0, **fields: Any) -> Snapshot:
-    """A V100 that is free in `busy_s`, an idle T4 on which energy costs three times as much, and a job that has until `due_s`."""
-    running = a_job("runs", "k", remaining_steps=busy_s, due_s=1100.0 + busy_s, tardiness_weight=0.01, running=on("v", "gpu0"))
-    waiting = a_job("waits", "k", remaining_steps=1000.0, due_s=due_s, **{"tardiness_weight": 0.01, **fields})
+    """A V100 that is free in `busy_s`, an idle T4 on which energy costs three times as much, and a
+    job that has until `due_s`.
+    """
+    running = a_job(
+        "runs",
+        "k",
+        remaining_steps=busy_s,
+        due_s=1100.0 + busy_s,
+        tardiness_weight=0.01,
+        running=on("v", "gpu0"),
+    )
+    waiting = a_job(
+        "waits", "k", remaining_steps=1000.0, due_s=due_s, **{"tardiness_weight": 0.01, **fields}
+    )
     return a_snapshot([a_node("v", "V100", 1), a_node("t", "T4", 1)], [running, waiting], KINDS)
 
 
@@ -179,22 +223,48 @@ def test_a_job_without_due_date_waits_for_a_cheap_gpu_only_for_a_while() -> None
 
 def test_when_all_are_late_short_jobs_go_first() -> None:
     late = {"due_s": 900.0, "tardiness_weight": 0.001}
-    jobs = [a_job(f"j{i}", "k", remaining_steps=steps, **late) for i, steps in enumerate([3000.0, 2000.0, 100.0])]
-    assert where(CostSearch()(a_snapshot([a_node("v", "V100", 1)], jobs, KINDS))) == {"j2": ("v", 1)}
+    jobs = [
+        a_job(f"j{i}", "k", remaining_steps=steps, **late)
+        for i, steps in enumerate([3000.0, 2000.0, 100.0])
+    ]
+    assert where(CostSearch()(a_snapshot([a_node("v", "V100", 1)], jobs, KINDS))) == {
+        "j2": ("v", 1)
+    }
 
 
 def test_when_many_wait_jobs_take_one_gpu_each_although_two_are_faster() -> None:
     late = {"due_s": 900.0, "tardiness_weight": 0.001, "gpus_max": 2}
     jobs = [a_job(f"j{i}", "k", remaining_steps=1000.0, **late) for i in range(6)]
-    assert [g for _, g in where(CostSearch()(a_snapshot([a_node("v", "V100", 2)], jobs, KINDS))).values()] == [1, 1]
+    assert [
+        g
+        for _, g in where(CostSearch()(a_snapshot([a_node("v", "V100", 2)], jobs, KINDS))).values()
+    ] == [1, 1]
 
 
 def test_a_running_job_does_not_move_for_less_than_the_hysteresis() -> None:
-    jobs = [a_job("a", "k", remaining_steps=1000.0, running=on("t", "gpu0"), due_s=1e6, tardiness_weight=0.001)]
+    jobs = [
+        a_job(
+            "a",
+            "k",
+            remaining_steps=1000.0,
+            running=on("t", "gpu0"),
+            due_s=1e6,
+            tardiness_weight=0.001,
+        )
+    ]
     snapshot = a_snapshot(NODES, jobs, KINDS)
     assert where(CostSearch(hysteresis=0.02)(snapshot)) == {"a": ("v", 1)}
-    assert where(CostSearch(hysteresis=1.0)(replace(snapshot, nodes=(a_node("v3", "V100", 2), NODES[0])))) != {}
-    steady = a_snapshot([NODES[0], a_node("v2", "V100", 2)], [replace(jobs[0], running=on("v2", "gpu0"), gpus_max=1)], KINDS)
+    assert (
+        where(
+            CostSearch(hysteresis=1.0)(replace(snapshot, nodes=(a_node("v3", "V100", 2), NODES[0])))
+        )
+        != {}
+    )
+    steady = a_snapshot(
+        [NODES[0], a_node("v2", "V100", 2)],
+        [replace(jobs[0], running=on("v2", "gpu0"), gpus_max=1)],
+        KINDS,
+    )
     assert where(CostSearch()(steady)) == {"a": ("v2", 1)}
 
 
@@ -205,10 +275,18 @@ def test_the_same_snapshot_and_seed_give_the_same_plan(seed: int) -> None:
 
 
 def test_a_job_launched_at_this_very_moment_is_not_stopped() -> None:
-    """Where stops take no time, rounds of one moment that undid each other's launches would never end."""
+    """Where stops take no time, rounds of one moment that undid each other's launches would never
+    end.
+    """
     now = on("v", "gpu0", since_s=1000.0)
-    jobs = [a_job("long", "k", remaining_steps=9000.0, running=now, due_s=900.0, tardiness_weight=0.001)]
+    jobs = [
+        a_job("long", "k", remaining_steps=9000.0, running=now, due_s=900.0, tardiness_weight=0.001)
+    ]
     jobs.append(a_job("short", "k", remaining_steps=10.0, due_s=900.0, tardiness_weight=0.001))
-    assert where(CostSearch()(a_snapshot([a_node("v", "V100", 1)], jobs, KINDS))) == {"long": ("v", 1)}
+    assert where(CostSearch()(a_snapshot([a_node("v", "V100", 1)], jobs, KINDS))) == {
+        "long": ("v", 1)
+    }
     before = [replace(jobs[0], running=on("v", "gpu0", since_s=999.0)), jobs[1]]
-    assert where(CostSearch()(a_snapshot([a_node("v", "V100", 1)], before, KINDS))) == {"short": ("v", 1)}
+    assert where(CostSearch()(a_snapshot([a_node("v", "V100", 1)], before, KINDS))) == {
+        "short": ("v", 1)
+    }

@@ -1,4 +1,6 @@
-"""ANDREAS' exact model: what it calls optimal is the least cost of all solutions there are, counted one by one."""
+"""ANDREAS' exact model: what it calls optimal is the least cost of all solutions there are, counted
+one by one.
+"""
 
 from __future__ import annotations
 
@@ -25,17 +27,35 @@ from policies.snapshot import EnergyStep, PowerCapStep, Snapshot
 from tests.builders_policies import a_job, a_kind, a_node, a_snapshot, on
 from tests.builders_snapshots import snapshots
 
-MODELS = [Exact(objective=o, pricing=p, opening="free") for o in ("whole", "first_end") for p in ("used", "own")]
+MODELS = [
+    Exact(objective=o, pricing=p, opening="free")
+    for o in ("whole", "first_end")
+    for p in ("used", "own")
+]
 any_model = pytest.mark.parametrize("policy", MODELS, ids=lambda p: f"{p.objective}-{p.pricing}")
-patient = settings(max_examples=30, deadline=None, suppress_health_check=[HealthCheck.too_slow, HealthCheck.filter_too_much])
+patient = settings(
+    max_examples=30,
+    deadline=None,
+    suppress_health_check=[HealthCheck.too_slow, HealthCheck.filter_too_much],
+)
 MOST_COUNTED = 3000
 
 
 def solutions(problem: Problem) -> Iterator[Solution]:
     """Every solution there is, one by one; refuses problems that have too many."""
-    number = {(int(c), int(g)): k for k, (c, g) in enumerate(zip(problem.config_class, problem.config_gpus, strict=True))}
-    seats = [(n, number[int(problem.node_class[n]), g]) for n, d in enumerate(problem.devices) for g in range(1, len(d) + 1)]
-    choices = [[(NONE, NONE), *(s for s in seats if problem.feasible[j, s[1]])] for j in range(len(problem.rows))]
+    number = {
+        (int(c), int(g)): k
+        for k, (c, g) in enumerate(zip(problem.config_class, problem.config_gpus, strict=True))
+    }
+    seats = [
+        (n, number[int(problem.node_class[n]), g])
+        for n, d in enumerate(problem.devices)
+        for g in range(1, len(d) + 1)
+    ]
+    choices = [
+        [(NONE, NONE), *(s for s in seats if problem.feasible[j, s[1]])]
+        for j in range(len(problem.rows))
+    ]
     assume(np.prod([float(len(c)) for c in choices]) <= MOST_COUNTED)
     for chosen in product(*choices):
         table = np.array(chosen, dtype=np.int64).reshape(len(chosen), 2)
@@ -59,14 +79,19 @@ def _is_possible(problem: Problem, solution: Solution) -> bool:
 
 
 def priced_by_the_hour(snapshot: Snapshot) -> Snapshot:
-    steps = tuple(EnergyStep(1000.0 + 50.0 * i, 1050.0 + 50.0 * i, price, 1.33) for i, price in enumerate((0.3, 0.05, 0.2)))
+    steps = tuple(
+        EnergyStep(1000.0 + 50.0 * i, 1050.0 + 50.0 * i, price, 1.33)
+        for i, price in enumerate((0.3, 0.05, 0.2))
+    )
     return replace(snapshot, energy=steps)
 
 
 @any_model
 @patient
 @given(snapshot=snapshots(), by_the_hour=st.booleans())
-def test_the_optimum_is_the_least_cost_of_all_solutions(policy: Exact, snapshot: Snapshot, by_the_hour: bool) -> None:
+def test_the_optimum_is_the_least_cost_of_all_solutions(
+    policy: Exact, snapshot: Snapshot, by_the_hour: bool
+) -> None:
     problem = build(priced_by_the_hour(snapshot) if by_the_hour else snapshot)
     least = min(policy.f.value(problem, s) for s in solutions(problem))
     solved = policy.solve(problem)
@@ -78,7 +103,9 @@ def test_the_optimum_is_the_least_cost_of_all_solutions(policy: Exact, snapshot:
 @any_model
 @patient
 @given(snapshot=snapshots())
-def test_with_matching_as_many_nodes_are_open_as_can_be_and_at_the_least_cost(policy: Exact, snapshot: Snapshot) -> None:
+def test_with_matching_as_many_nodes_are_open_as_can_be_and_at_the_least_cost(
+    policy: Exact, snapshot: Snapshot
+) -> None:
     policy, problem = replace(policy, opening="matching"), build(snapshot)
     counted = [(len(set(s.node[s.placed])), policy.f.value(problem, s)) for s in solutions(problem)]
     most = max(opened for opened, _ in counted)
@@ -101,7 +128,11 @@ def a_crowd(jobs: int = 12) -> Snapshot:
     nodes = [a_node("n1", gpus=4), a_node("n2", gpus=2), a_node("n3", "T4", 2)]
     rows = [
         a_job(
-            f"j{i}", gpus_max=3, remaining_steps=50.0 + 37.0 * (i % 5), due_s=1000.0 + 60.0 * i, tardiness_weight=0.01 * (1 + i % 3)
+            f"j{i}",
+            gpus_max=3,
+            remaining_steps=50.0 + 37.0 * (i % 5),
+            due_s=1000.0 + 60.0 * i,
+            tardiness_weight=0.01 * (1 + i % 3),
         )
         for i in range(jobs)
     ]
@@ -111,15 +142,24 @@ def a_crowd(jobs: int = 12) -> Snapshot:
 def test_a_plan_says_that_it_is_optimal_and_which_pricing_judged() -> None:
     plan = Exact()(a_crowd())
     assert (plan.status, plan.bound) == (PlanStatus.OPTIMAL, plan.objective)
-    assert plan.message == "energy of whole runs, priced at the node's GPUs in use; 3 of 3 nodes open"
+    assert (
+        plan.message == "energy of whole runs, priced at the node's GPUs in use; 3 of 3 nodes open"
+    )
     own = Exact(objective="first_end", pricing="own")(a_crowd())
-    assert own.message == "energy until each node's first end, priced at each job's own GPUs; 3 of 3 nodes open"
+    assert (
+        own.message
+        == "energy until each node's first end, priced at each job's own GPUs; 3 of 3 nodes open"
+    )
 
 
 def test_the_pricing_changes_what_is_cheapest() -> None:
-    """Two jobs beside each other share the node's idle watts; priced each alone, they do better one after the other elsewhere."""
+    """Two jobs beside each other share the node's idle watts; priced each alone, they do better one
+    after the other elsewhere.
+    """
     kind = a_kind("k", {("V100", 1): 1.0, ("V100", 2): 1.2, ("T4", 1): 0.99})
-    snapshot = a_snapshot([a_node("n1", gpus=2), a_node("n2", "T4", 1)], [a_job("a"), a_job("b")], [kind])
+    snapshot = a_snapshot(
+        [a_node("n1", gpus=2), a_node("n2", "T4", 1)], [a_job("a"), a_job("b")], [kind]
+    )
     together, apart = (Exact(pricing=p, opening="free")(snapshot) for p in ("used", "own"))
     assert [p.ranks[0].node for p in together.placements] == ["n1", "n1"]
     assert [p.ranks[0].node for p in apart.placements] == ["n2"]
@@ -140,7 +180,12 @@ def test_a_search_that_finds_nothing_is_an_error() -> None:
 
 
 def test_a_cluster_that_is_too_large_is_refused_with_its_size() -> None:
-    with pytest.raises(PolicyError, match=r"12 jobs on 3 nodes have \d+ .* more than most_seats \(10\): choose randomized_greedy"):
+    with pytest.raises(
+        PolicyError,
+        match=(
+            r"12 jobs on 3 nodes have \d+ .* more than most_seats \(10\): choose randomized_greedy"
+        ),
+    ):
         Exact(most_seats=10)(a_crowd())
 
 

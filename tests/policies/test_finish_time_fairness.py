@@ -1,4 +1,6 @@
-"""Finish-time fairness by the snapshot: who has waited has more, and what 1/n of the cluster was is remembered."""
+"""Finish-time fairness by the snapshot: who has waited has more, and what 1/n of the cluster was is
+remembered.
+"""
 
 from __future__ import annotations
 
@@ -26,7 +28,9 @@ def test_jobs_that_come_in_together_end_as_if_each_had_its_part_of_the_cluster()
 
 
 def test_who_has_waited_has_more_so_that_both_end_as_much_later_than_alone() -> None:
-    shares = FinishTimeFairness()(one_gpu(a_job("waited", arrival_s=900.0), a_job("new", arrival_s=NEW))).shares
+    shares = FinishTimeFairness()(
+        one_gpu(a_job("waited", arrival_s=900.0), a_job("new", arrival_s=NEW))
+    ).shares
     waited, new = (shares[job]["V100"] for job in ("waited", "new"))
     assert waited > new + 0.1
     assert (100.0 + 100.0 / waited) / 200.0 == pytest.approx((100.0 / new) / 200.0, rel=1e-4)
@@ -39,9 +43,13 @@ def test_what_was_done_counts_at_the_part_of_the_cluster_that_there_was_then() -
     done = [replace(job, remaining_steps=700.0) if job.id == "a" else job for job in later.jobs]
     later = a_snapshot(later.nodes, done, KINDS, now_s=later.now_s, memory=later.memory)
     found = FinishTimeFairness()(later)
-    assert found.memory["notes"]["isolated"]["a"] == pytest.approx([300.0, 700.0, 0.5])  # alone, 300 steps took 300 s
+    assert found.memory["notes"]["isolated"]["a"] == pytest.approx(
+        [300.0, 700.0, 0.5]
+    )  # alone, 300 steps took 300 s
     forgotten = FinishTimeFairness()(replace(later, memory={}))
-    assert forgotten.memory["notes"]["isolated"]["a"] == pytest.approx([600.0, 700.0, 0.5])  # beside another they would take 600 s
+    assert forgotten.memory["notes"]["isolated"]["a"] == pytest.approx(
+        [600.0, 700.0, 0.5]
+    )  # beside another they would take 600 s
     rho = (300.0 + 700.0 / found.shares["a"]["V100"]) / (300.0 + 700.0 / 0.5)
     assert rho == pytest.approx(found.objective, rel=1e-4)
 
@@ -50,7 +58,9 @@ def test_what_others_remember_is_not_taken_for_its_own() -> None:
     snapshot = one_gpu(a_job("a", arrival_s=NEW))
     other = FinishTimeFairness(fill=False)(snapshot).memory
     foreign = {**other, "notes": {"isolated": {"a": [9e9, 100.0, 1.0]}}}
-    assert FinishTimeFairness()(replace(snapshot, memory=foreign)).memory["notes"]["isolated"]["a"] == [0.0, 100.0, 1.0]
+    assert FinishTimeFairness()(replace(snapshot, memory=foreign)).memory["notes"]["isolated"][
+        "a"
+    ] == [0.0, 100.0, 1.0]
 
 
 def test_jobs_that_are_gone_are_forgotten() -> None:

@@ -1,6 +1,7 @@
 """The JSON forms: one spelling, strict reading, and no change without a new version.
 
-Golden files are written by `python -m tests.policies.test_forms`; it refuses to give a version that exists another meaning.
+Golden files are written by `python -m tests.policies.test_forms`; it refuses to give a version that
+exists another meaning.
 """
 
 from __future__ import annotations
@@ -41,7 +42,16 @@ from policies.snapshot import (
     Throughput,
     Trigger,
 )
-from tests.builders_policies import a_device, a_job, a_kind, a_node, a_profile_request, a_profile_run, a_snapshot, on
+from tests.builders_policies import (
+    a_device,
+    a_job,
+    a_kind,
+    a_node,
+    a_profile_request,
+    a_profile_run,
+    a_snapshot,
+    on,
+)
 from tests.builders_snapshots import snapshots
 
 GOLDEN = Path(__file__).parent / "golden"
@@ -51,9 +61,23 @@ SNAPSHOTS: Mapping[str, Snapshot] = {
     "empty": a_snapshot(nodes=[]),
     "nodes": a_snapshot(
         [
-            a_node("n1", cores=30.0, memory_gb=120.0, labels=("imagenet",), resources=(("fpga", 1.0),), rack="r1", link_gbps=100.0),
-            a_node("n2", "T4", 1, state=NodeState.DRAINING, drain_until_s=5000.0, role=NodeRole.BOTH),
-            a_node("n3", devices=(a_device("gpu0", slots=2, healthy=False, emulated=True),), power_w=(300.0, 400.5)),
+            a_node(
+                "n1",
+                cores=30.0,
+                memory_gb=120.0,
+                labels=("imagenet",),
+                resources=(("fpga", 1.0),),
+                rack="r1",
+                link_gbps=100.0,
+            ),
+            a_node(
+                "n2", "T4", 1, state=NodeState.DRAINING, drain_until_s=5000.0, role=NodeRole.BOTH
+            ),
+            a_node(
+                "n3",
+                devices=(a_device("gpu0", slots=2, healthy=False, emulated=True),),
+                power_w=(300.0, 400.5),
+            ),
         ],
         gpu_types=(GpuTypeView("T4", 8.1, 16.0), GpuTypeView("V100", 15.7, 32.0)),
     ),
@@ -109,9 +133,23 @@ SNAPSHOTS: Mapping[str, Snapshot] = {
         ]
     ),
     "running": a_snapshot(
-        [a_node("n1", gpus=4), a_node("n2", gpus=2, devices=(a_device("gpu0", slots=2, held=(SlotHold("ghost", share=0.5),)),))],
         [
-            a_job("a", running=(Running(1, (RankSeat("n1", ("gpu0", "gpu1"), cpu_quota=2.0),), 500.0, 2000.0, 70),)),
+            a_node("n1", gpus=4),
+            a_node(
+                "n2",
+                gpus=2,
+                devices=(a_device("gpu0", slots=2, held=(SlotHold("ghost", share=0.5),)),),
+            ),
+        ],
+        [
+            a_job(
+                "a",
+                running=(
+                    Running(
+                        1, (RankSeat("n1", ("gpu0", "gpu1"), cpu_quota=2.0),), 500.0, 2000.0, 70
+                    ),
+                ),
+            ),
             a_job("b", running=on("n1", "gpu2")),
         ],
     ),
@@ -121,13 +159,17 @@ SNAPSHOTS: Mapping[str, Snapshot] = {
         profiling=(a_profile_request("a", copy=1, since_s=990.0),),
     ),
     "energy": a_snapshot(
-        energy=(EnergyStep(0.0, 3600.0, 0.2, 1.33, 300.0), EnergyStep(3600.0, inf, 0.1, 1.2)), power_cap_w=2000.0, currency="CHF"
+        energy=(EnergyStep(0.0, 3600.0, 0.2, 1.33, 300.0), EnergyStep(3600.0, inf, 0.1, 1.2)),
+        power_cap_w=2000.0,
+        currency="CHF",
     ),
     "power_caps": a_snapshot(
-        power_caps=(PowerCapStep(0.0, 3600.0, 1500.0), PowerCapStep(3600.0, inf, 900.0)), emissions_cost_per_kg=0.08
+        power_caps=(PowerCapStep(0.0, 3600.0, 1500.0), PowerCapStep(3600.0, inf, 900.0)),
+        emissions_cost_per_kg=0.08,
     ),
     "trigger_and_memory": a_snapshot(
-        trigger=Trigger(("job_submitted", "node_lost"), ("a",), ("n1",)), memory={"prices": {"V100": 0.5}, "levels": [1, 2, None]}
+        trigger=Trigger(("job_submitted", "node_lost"), ("a",), ("n1",)),
+        memory={"prices": {"V100": 0.5}, "levels": [1, 2, None]},
     ),
 }
 
@@ -137,8 +179,17 @@ PLANS: Mapping[str, Plan] = {
         "fifo",
         PlanStatus.HEURISTIC,
         (
-            Placement("a", (RankSeat("n1", ("gpu0", "gpu1")), RankSeat("n2", ("gpu0",), 0.5, 1.5)), until_s=2000.0),
-            Placement("b", (RankSeat("n3", ("gpu0",)),), predicted_run_s=100.25, predicted_energy_cost=0.125),
+            Placement(
+                "a",
+                (RankSeat("n1", ("gpu0", "gpu1")), RankSeat("n2", ("gpu0",), 0.5, 1.5)),
+                until_s=2000.0,
+            ),
+            Placement(
+                "b",
+                (RankSeat("n3", ("gpu0",)),),
+                predicted_run_s=100.25,
+                predicted_energy_cost=0.125,
+            ),
             Placement("c", (RankSeat("n3", ("gpu1",)),), 2, Purpose.PROFILING, steps_quota=20),
         ),
         objective=0.1,
@@ -155,7 +206,11 @@ PLANS: Mapping[str, Plan] = {
         bound=2.5,
     ),
     "shares_and_memory": Plan(
-        "share", PlanStatus.KEPT, shares={"a": {"T4": 0.25, "V100": 0.75}}, memory={"risk": {"a": 0.5}}, message="nothing new"
+        "share",
+        PlanStatus.KEPT,
+        shares={"a": {"T4": 0.25, "V100": 0.75}},
+        memory={"risk": {"a": 0.5}},
+        message="nothing new",
     ),
 }
 
@@ -196,7 +251,9 @@ def test_a_snapshot_of_the_first_version_is_still_read(name: str) -> None:
     assert snapshot_json.from_json({k: v for k, v in form.items() if k not in added}) == as_then
 
 
-@pytest.mark.parametrize(("kind", "schema"), [("snapshot", snapshot_json.schema()), ("plan", plan_json.schema())])
+@pytest.mark.parametrize(
+    ("kind", "schema"), [("snapshot", snapshot_json.schema()), ("plan", plan_json.schema())]
+)
 def test_the_schema_checked_in_is_the_one_that_is_read(kind: str, schema: dict[str, Any]) -> None:
     jsonschema.Draft202012Validator.check_schema(schema)
     assert json.loads((SCHEMAS / f"{kind}.schema.json").read_text(encoding="utf-8")) == schema
@@ -204,7 +261,9 @@ def test_the_schema_checked_in_is_the_one_that_is_read(kind: str, schema: dict[s
 
 @pytest.mark.parametrize("kind", ["snapshot", "plan"])
 def test_a_form_does_not_change_without_a_new_version(kind: str) -> None:
-    assert golden("versions", kind).get(str(VERSIONS[kind])) == _fingerprint(kind), "give the form a new version number"
+    assert golden("versions", kind).get(str(VERSIONS[kind])) == _fingerprint(kind), (
+        "give the form a new version number"
+    )
 
 
 @settings(max_examples=30, deadline=None, suppress_health_check=[HealthCheck.too_slow])
@@ -219,7 +278,9 @@ def test_any_snapshot_and_its_plan_survive_their_forms(snapshot: Snapshot) -> No
 def test_equal_snapshots_have_equal_digests_and_a_changed_one_has_another() -> None:
     first, second = a_snapshot(jobs=[a_job("a")]), a_snapshot(jobs=[a_job("a")])
     assert snapshot_json.digest(first) == snapshot_json.digest(second)
-    assert snapshot_json.digest(first) != snapshot_json.digest(a_snapshot(jobs=[a_job("a", remaining_steps=99.0)]))
+    assert snapshot_json.digest(first) != snapshot_json.digest(
+        a_snapshot(jobs=[a_job("a", remaining_steps=99.0)])
+    )
 
 
 def test_a_snapshot_is_spelled_once_and_a_replaced_one_anew() -> None:
@@ -233,17 +294,25 @@ def test_a_snapshot_is_spelled_once_and_a_replaced_one_anew() -> None:
 
 def test_the_canonical_bytes_have_sorted_keys_and_no_spaces() -> None:
     text = plan_json.canonical_bytes(PLANS["empty"]).decode()
-    assert text.startswith('{"bound":null,"memory":{},"message":"","objective":null,"placements":[],"policy":"fifo"')
+    assert text.startswith(
+        '{"bound":null,"memory":{},"message":"","objective":null,"placements":[],"policy":"fifo"'
+    )
 
 
 def test_an_integer_where_a_float_is_due_does_not_change_the_digest() -> None:
     form = snapshot_json.to_json(a_snapshot())
-    assert snapshot_json.digest(snapshot_json.from_json({**form, "now_s": 1000})) == forms.digest_of(form)
+    assert snapshot_json.digest(
+        snapshot_json.from_json({**form, "now_s": 1000})
+    ) == forms.digest_of(form)
 
 
 def changed(path: str, value: Any) -> dict[str, Any]:
-    """The form of a snapshot with one node and two jobs in which one value is another; "-" removes it."""
-    form = snapshot_json.to_json(a_snapshot([a_node("n1", gpus=1)], [a_job("a", resources=(("fpga", 1.0),)), a_job("b")]))
+    """The form of a snapshot with one node and two jobs in which one value is another; "-" removes
+    it.
+    """
+    form = snapshot_json.to_json(
+        a_snapshot([a_node("n1", gpus=1)], [a_job("a", resources=(("fpga", 1.0),)), a_job("b")])
+    )
     *parents, last = [int(p) if p.isdigit() else p for p in path.split(".")]
     at: Any = form
     for parent in parents:
@@ -274,29 +343,58 @@ def changed(path: str, value: Any) -> dict[str, Any]:
         ("jobs.0.kind", "unheard-of", "jobs[0].kind: 'unheard-of' is not among the kinds"),
         ("jobs.0.name", 3, "jobs[0].name: must be a string, not 3"),
         ("jobs.0.may_mix", 1, "jobs[0].may_mix: must be true or false, not 1"),
-        ("jobs.0.phase", "dreaming", "jobs[0].phase: must be one of waiting, running, profiling, not 'dreaming'"),
+        (
+            "jobs.0.phase",
+            "dreaming",
+            "jobs[0].phase: must be one of waiting, running, profiling, not 'dreaming'",
+        ),
         ("jobs.0.resources", [], "jobs[0].resources: must be an object, not an array"),
         ("jobs.0.resources.fpga", -1, "jobs[0].resources.fpga: must be >= 0, not -1"),
         ("jobs.1.id", "a", "jobs[1].id: 'a' is there twice"),
         ("jobs.0", 7, "jobs[0]: must be an object, not a number"),
         ("jobs", None, "jobs: must be an array, not null"),
-        ("nodes.0.power_w", [1.0], "nodes[0].power_w: must have 2 numbers (0 to 1 GPUs in use), not 1"),
-        ("nodes.0.devices.0.held", [{"job": "a", "share": 2}], "nodes[0].devices[0].held[0].share: must be > 0 and <= 1, not 2"),
-        ("memory", {"x": [inf]}, "memory.x[0]: must be plain JSON data with finite numbers, not inf"),
+        (
+            "nodes.0.power_w",
+            [1.0],
+            "nodes[0].power_w: must have 2 numbers (0 to 1 GPUs in use), not 1",
+        ),
+        (
+            "nodes.0.devices.0.held",
+            [{"job": "a", "share": 2}],
+            "nodes[0].devices[0].held[0].share: must be > 0 and <= 1, not 2",
+        ),
+        (
+            "memory",
+            {"x": [inf]},
+            "memory.x[0]: must be plain JSON data with finite numbers, not inf",
+        ),
         ("memory", 3, "memory: must be an object, not a number"),
         ("teams", [{"name": "t", "weight": 0}], "teams[0].weight: must be > 0, not 0"),
-        ("teams", [{"name": "t", "order": "lifo"}], "teams[0].order: must be one of fairness, fifo, not 'lifo'"),
+        (
+            "teams",
+            [{"name": "t", "order": "lifo"}],
+            "teams[0].order: must be one of fairness, fifo, not 'lifo'",
+        ),
         ("teams", [{"name": "t"}, {"name": "t"}], "teams[1].name: 't' is there twice"),
         (
             "gpu_types",
             [{"name": "T4", "tflops": 8, "memory_gb": 16, "price_per_hour": -1}],
             "gpu_types[0].price_per_hour: must be >= 0, not -1",
         ),
-        ("version", 99, "version: this program reads version 3 of the snapshot, not 99; convert it or use the matching release"),
+        (
+            "version",
+            99,
+            (
+                "version: this program reads version 3 of the snapshot, not 99; convert it or use"
+                " the matching release"
+            ),
+        ),
         ("version", "-", "version: this program reads version 3 of the snapshot, not none"),
     ],
 )
-def test_a_wrong_value_is_refused_with_its_path_and_what_would_be_right(path: str, value: Any, message: str) -> None:
+def test_a_wrong_value_is_refused_with_its_path_and_what_would_be_right(
+    path: str, value: Any, message: str
+) -> None:
     with pytest.raises(FormError) as raised:
         snapshot_json.from_json(changed(path, value))
     assert str(raised.value).startswith(message)
@@ -309,7 +407,9 @@ def test_what_is_no_object_is_no_plan() -> None:
 
 def test_fields_with_a_default_may_be_left_out() -> None:
     form = snapshot_json.to_json(a_snapshot(jobs=[a_job("a")]))
-    form["jobs"] = [{"id": "a", "kind": "k", "arrival_s": 0, "remaining_steps": 100, "total_steps": 100}]
+    form["jobs"] = [
+        {"id": "a", "kind": "k", "arrival_s": 0, "remaining_steps": 100, "total_steps": 100}
+    ]
     assert snapshot_json.from_json(form) == a_snapshot(jobs=[a_job("a")])
 
 
@@ -330,23 +430,33 @@ def _fingerprint(kind: str) -> str:
 
 def _bare(schema: Any) -> Any:
     if isinstance(schema, dict):
-        return {k: _bare(v) for k, v in schema.items() if not (k == "description" and isinstance(v, str))}
+        return {
+            k: _bare(v)
+            for k, v in schema.items()
+            if not (k == "description" and isinstance(v, str))
+        }
     return [_bare(v) for v in schema] if isinstance(schema, list) else schema
 
 
 def write_golden() -> None:
     """Write the golden files anew; a version whose form has changed is refused."""
     GOLDEN.mkdir(exist_ok=True)
-    cases: dict[str, Any] = {f"snapshot.{n}": snapshot_json.to_json(s) for n, s in SNAPSHOTS.items()}
+    cases: dict[str, Any] = {
+        f"snapshot.{n}": snapshot_json.to_json(s) for n, s in SNAPSHOTS.items()
+    }
     cases |= {f"plan.{n}": plan_json.to_json(p) for n, p in PLANS.items()}
     for kind, version in VERSIONS.items():
         path = GOLDEN / f"versions.{kind}.json"
         known = json.loads(path.read_text(encoding="utf-8")) if path.exists() else {}
         if known.setdefault(str(version), _fingerprint(kind)) != _fingerprint(kind):
-            raise SystemExit(f"the form of {kind} version {version} has changed: give it a new version number")
+            raise SystemExit(
+                f"the form of {kind} version {version} has changed: give it a new version number"
+            )
         cases[f"versions.{kind}"] = known
     for name, form in cases.items():
-        (GOLDEN / f"{name}.json").write_text(json.dumps(form, indent=1, sort_keys=True) + "\n", encoding="utf-8")
+        (GOLDEN / f"{name}.json").write_text(
+            json.dumps(form, indent=1, sort_keys=True) + "\n", encoding="utf-8"
+        )
 
 
 if __name__ == "__main__":

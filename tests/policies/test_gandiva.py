@@ -20,7 +20,14 @@ from policies.plan import Plan, WaitCode
 from policies.snapshot import JobView, NodeState, NodeView, Snapshot
 from tests.builders_loop import a_scene
 from tests.builders_policies import a_job, a_kind, a_node, a_snapshot, on
-from tests.builders_tandems import a_pairing_kind, a_sharer, a_wide_node, after, half, wide_snapshots
+from tests.builders_tandems import (
+    a_pairing_kind,
+    a_sharer,
+    a_wide_node,
+    after,
+    half,
+    wide_snapshots,
+)
 
 ROUND_S = 300.0
 GOOD, BAD = {"k": (0.75, 0.75)}, {"k": (0.4, 0.5)}
@@ -55,7 +62,12 @@ def slices(snapshot: Snapshot, count: int, **parameters: Any) -> list[Plan]:
     return plans
 
 
-def a_queue(beside: dict[str, tuple[float, float]], jobs: int = 2, nodes: list[NodeView] | None = None, **fields: Any) -> Snapshot:
+def a_queue(
+    beside: dict[str, tuple[float, float]],
+    jobs: int = 2,
+    nodes: list[NodeView] | None = None,
+    **fields: Any,
+) -> Snapshot:
     queue = [a_sharer(f"j{i}", **fields) for i in range(jobs)]
     return a_snapshot(nodes or [a_wide_node()], queue, [a_pairing_kind("k", beside)])
 
@@ -85,8 +97,15 @@ def test_a_pair_is_put_together_without_a_look_at_how_it_gets_on() -> None:
     """Good and bad pairs are drawn alike: whoever comes second in the queue may be its partner."""
     kinds = [a_pairing_kind("k", {"k": (0.9, 0.9), "bad": (0.1, 0.1)}), a_pairing_kind("bad", {})]
     queue = [a_sharer("a"), a_sharer("b"), a_sharer("c", "bad")]
-    found = [together(decide(a_snapshot([a_wide_node(gpus=2)], queue, kinds, seed=seed))) for seed in range(60)]
-    assert {pair for of in found for pair in of} == {frozenset("ab"), frozenset("ac"), frozenset("bc")}
+    found = [
+        together(decide(a_snapshot([a_wide_node(gpus=2)], queue, kinds, seed=seed)))
+        for seed in range(60)
+    ]
+    assert {pair for of in found for pair in of} == {
+        frozenset("ab"),
+        frozenset("ac"),
+        frozenset("bc"),
+    }
 
 
 def test_nobody_shares_as_long_as_there_are_gpus_for_all() -> None:
@@ -109,9 +128,17 @@ def test_no_more_pairs_are_made_than_gpus_are_missing() -> None:
         ([a_wide_node()], {}, {"k": (0.0, 0.0)}),
         ([a_wide_node(gpus=2)], {"gpus_min": 2, "gpus_max": 2}, GOOD),
     ],
-    ids=["no room on the device", "jobs that may not", "an unknown pair", "a pair that does not fit", "gangs"],
+    ids=[
+        "no room on the device",
+        "jobs that may not",
+        "an unknown pair",
+        "a pair that does not fit",
+        "gangs",
+    ],
 )
-def test_who_cannot_share_takes_turns(nodes: list[NodeView], fields: dict[str, Any], beside: dict[str, Any]) -> None:
+def test_who_cannot_share_takes_turns(
+    nodes: list[NodeView], fields: dict[str, Any], beside: dict[str, Any]
+) -> None:
     plans = slices(a_queue(beside, 2, nodes, **fields), 6)
     assert all(len(plan.placements) == 1 for plan in plans)
     assert Counter(plan.placements[0].job for plan in plans) == {"j0": 3, "j1": 3}
@@ -137,14 +164,25 @@ def test_everybody_has_equal_time_whoever_comes_when() -> None:
 
 
 def test_everybody_has_equal_time_on_every_gpu_type_whatever_its_speed_there() -> None:
-    """Gavel's model of Gandiva does not regard speeds: two jobs change places in each slice or so, though both always run."""
-    kinds = [a_kind("k", {("V100", 1): 9.0, ("T4", 1): 1.0}), a_kind("l", {("V100", 1): 1.0, ("T4", 1): 1.0})]
-    snapshot = a_snapshot([a_node("v", gpus=1), a_node("t", "T4", 1)], [a_job("a", "k"), a_job("b", "l")], kinds)
-    turns = Counter((p.job, p.ranks[0].node) for plan in slices(snapshot, 20) for p in plan.placements)
+    """Gavel's model of Gandiva does not regard speeds: two jobs change places in each slice or so,
+    though both always run.
+    """
+    kinds = [
+        a_kind("k", {("V100", 1): 9.0, ("T4", 1): 1.0}),
+        a_kind("l", {("V100", 1): 1.0, ("T4", 1): 1.0}),
+    ]
+    snapshot = a_snapshot(
+        [a_node("v", gpus=1), a_node("t", "T4", 1)], [a_job("a", "k"), a_job("b", "l")], kinds
+    )
+    turns = Counter(
+        (p.job, p.ranks[0].node) for plan in slices(snapshot, 20) for p in plan.placements
+    )
     assert turns == {("a", "v"): 10, ("a", "t"): 10, ("b", "v"): 10, ("b", "t"): 10}
 
 
-def test_without_rotation_nobody_moves_as_long_as_nobody_waits_and_turns_are_equal_all_the_same() -> None:
+def test_without_rotation_nobody_moves_as_long_as_nobody_waits_and_turns_are_equal_all_the_same() -> (
+    None
+):
     nodes = [a_node("v", gpus=1), a_node("t", "T4", 2)]
     first, *later = slices(a_snapshot(nodes, [a_job(f"j{i}") for i in range(3)]), 10, rotate=False)
     assert all(seats(plan) == seats(first) for plan in later)
@@ -155,14 +193,23 @@ def test_without_rotation_nobody_moves_as_long_as_nobody_waits_and_turns_are_equ
 
 
 def test_the_shares_of_the_plan_are_equal_parts_of_every_type() -> None:
-    snapshot = a_snapshot([a_node("v", gpus=1), a_node("t", "T4", 2)], [a_job(f"j{i}") for i in range(6)])
-    assert decide(snapshot).shares["j3"] == {"T4": pytest.approx(2 / 6), "V100": pytest.approx(1 / 6)}
+    snapshot = a_snapshot(
+        [a_node("v", gpus=1), a_node("t", "T4", 2)], [a_job(f"j{i}") for i in range(6)]
+    )
+    assert decide(snapshot).shares["j3"] == {
+        "T4": pytest.approx(2 / 6),
+        "V100": pytest.approx(1 / 6),
+    }
 
 
 def test_a_job_that_runs_on_one_type_alone_has_its_time_there() -> None:
     kinds = [a_kind("k", {("V100", 1): 1.0}), a_kind("l", {("V100", 1): 1.0, ("T4", 1): 1.0})]
-    snapshot = a_snapshot([a_node("v", gpus=1), a_node("t", "T4", 1)], [a_job("a", "k"), a_job("b", "l")], kinds)
-    turns = Counter((p.job, p.ranks[0].node) for plan in slices(snapshot, 20) for p in plan.placements)
+    snapshot = a_snapshot(
+        [a_node("v", gpus=1), a_node("t", "T4", 1)], [a_job("a", "k"), a_job("b", "l")], kinds
+    )
+    turns = Counter(
+        (p.job, p.ranks[0].node) for plan in slices(snapshot, 20) for p in plan.placements
+    )
     assert turns["a", "v"] >= 9
     assert turns["b", "t"] + turns["b", "v"] == 20
 
@@ -174,7 +221,11 @@ def test_nobody_is_stopped_before_a_slice_ends_and_idle_gpus_are_filled() -> Non
     plan = decide(second)
     assert seats(plan) == {
         **seats(first),
-        "b": ("n1", ("gpu1",) if first.placements[0].ranks[0].devices == ("gpu0",) else ("gpu0",), 1.0),
+        "b": (
+            "n1",
+            ("gpu1",) if first.placements[0].ranks[0].devices == ("gpu0",) else ("gpu0",),
+            1.0,
+        ),
     }
     third = decide(after(second, plan, 200.0))
     assert {p.job for p in third.placements} > {"c"}
@@ -212,16 +263,29 @@ def test_a_pair_parts_when_there_is_a_gpu_for_each_again() -> None:
 
 def test_what_runs_side_by_side_is_predicted_to_take_as_long_as_that_takes() -> None:
     plan = decide(a_queue({"k": (0.75, 0.5)}, remaining_steps=300.0))
-    assert [p.predicted_run_s for p in plan.placements] == [480.0, 480.0], "two of one kind are equally fast: 0.625 each"
+    assert [p.predicted_run_s for p in plan.placements] == [
+        480.0,
+        480.0,
+    ], "two of one kind are equally fast: 0.625 each"
     assert all((p.predicted_energy_cost or 0.0) > 0.0 for p in plan.placements)
 
 
-@pytest.mark.parametrize(("state", "until_s"), [(NodeState.CORDONED, None), (NodeState.DRAINING, 1200.0)])
-def test_a_pair_stays_on_a_node_that_takes_nothing_new(state: NodeState, until_s: float | None) -> None:
+@pytest.mark.parametrize(
+    ("state", "until_s"), [(NodeState.CORDONED, None), (NodeState.DRAINING, 1200.0)]
+)
+def test_a_pair_stays_on_a_node_that_takes_nothing_new(
+    state: NodeState, until_s: float | None
+) -> None:
     node = a_wide_node("n1", state=state, drain_until_s=until_s)
     jobs = [a_sharer(f"j{i}", running=half("n1", "gpu0")) for i in range(2)]
-    plan = decide(a_snapshot([node, a_wide_node("n2")], [*jobs, a_sharer("new")], [a_pairing_kind()]))
-    assert seats(plan) == {"j0": ("n1", ("gpu0",), 0.5), "j1": ("n1", ("gpu0",), 0.5), "new": ("n2", ("gpu0",), 1.0)}
+    plan = decide(
+        a_snapshot([node, a_wide_node("n2")], [*jobs, a_sharer("new")], [a_pairing_kind()])
+    )
+    assert seats(plan) == {
+        "j0": ("n1", ("gpu0",), 0.5),
+        "j1": ("n1", ("gpu0",), 0.5),
+        "new": ("n2", ("gpu0",), 1.0),
+    }
     assert {p.until_s for p in plan.placements if p.job != "new"} == {until_s}
 
 
@@ -229,7 +293,12 @@ def test_another_policys_pair_with_other_parts_is_joined_by_what_is_left() -> No
     running = half("n1", "gpu0")
     running = (replace(running[0], ranks=(replace(running[0].ranks[0], share=0.25),)),)
     jobs = [a_sharer("a", running=running), a_sharer("b")]
-    assert {job: share for job, (_, _, share) in seats(decide(a_snapshot([a_wide_node()], jobs, [a_pairing_kind()]))).items()} == {
+    assert {
+        job: share
+        for job, (_, _, share) in seats(
+            decide(a_snapshot([a_wide_node()], jobs, [a_pairing_kind()]))
+        ).items()
+    } == {
         "a": 0.25,
         "b": 0.75,
     }
@@ -240,7 +309,15 @@ def test_a_pair_does_not_sit_down_where_nothing_is_known_of_it() -> None:
     kind = a_pairing_kind()
     kind = replace(kind, pairs=tuple(pair for pair in kind.pairs if pair.gpu_type == "V100"))
     jobs = [a_sharer("a", running=half("t", "gpu0")), a_sharer("b"), a_sharer("c")]
-    memory = {"gandiva": {"began_s": 700.0, "seen_s": 1000.0, "pairs": [["a", "b"]], "tried": [], "owed_s": {}}}
+    memory = {
+        "gandiva": {
+            "began_s": 700.0,
+            "seen_s": 1000.0,
+            "pairs": [["a", "b"]],
+            "tried": [],
+            "owed_s": {},
+        }
+    }
     snapshot = a_snapshot([a_wide_node("t", "T4"), a_wide_node("v")], jobs, [kind], memory=memory)
     at_the_end, before = decide(snapshot), decide(replace(snapshot, now_s=900.0))
     assert seats(at_the_end)["a"] == seats(at_the_end)["b"] == ("v", ("gpu0",), 0.5)
@@ -255,7 +332,12 @@ def test_another_policys_memory_is_not_read() -> None:
 
 def test_a_pair_that_can_sit_nowhere_any_more_is_none() -> None:
     snapshot = after(a_queue(GOOD), decide(a_queue(GOOD)), 20.0)
-    unknown = a_snapshot(snapshot.nodes, [a_sharer("j0"), a_sharer("j1")], [a_pairing_kind("k", {})], memory=snapshot.memory)
+    unknown = a_snapshot(
+        snapshot.nodes,
+        [a_sharer("j0"), a_sharer("j1")],
+        [a_pairing_kind("k", {})],
+        memory=snapshot.memory,
+    )
     bare = replace(unknown, nodes=(a_wide_node(),))
     assert len(decide(bare).placements) == 1
     assert decide(bare).memory["gandiva"]["pairs"] == []
@@ -274,7 +356,9 @@ def test_jobs_that_are_gone_are_forgotten() -> None:
 
 @many
 @given(snapshot=wide_snapshots(), packing=st.booleans(), rotate=st.booleans())
-def test_no_rule_is_broken_round_after_round_and_memory_is_plain_data(snapshot: Snapshot, packing: bool, rotate: bool) -> None:
+def test_no_rule_is_broken_round_after_round_and_memory_is_plain_data(
+    snapshot: Snapshot, packing: bool, rotate: bool
+) -> None:
     reserved, runs = reserve_profiling(snapshot)
     policy = Gandiva(packing=packing, rotate=rotate)
     for seconds in (ROUND_S, 20.0, ROUND_S, ROUND_S):
@@ -298,8 +382,18 @@ def test_nobody_shares_who_may_not_or_with_whom_nothing_is_known(snapshot: Snaps
 
 
 def a_simulated_queue() -> list[JobView]:
-    jobs = [a_sharer(f"j{i}", arrival_s=40.0 * i, remaining_steps=200.0 + 90 * i, total_steps=200.0 + 90 * i) for i in range(7)]
-    return [*jobs, a_job("gang", arrival_s=10.0, remaining_steps=300.0, total_steps=300.0, gpus_min=2, gpus_max=2)]
+    jobs = [
+        a_sharer(
+            f"j{i}", arrival_s=40.0 * i, remaining_steps=200.0 + 90 * i, total_steps=200.0 + 90 * i
+        )
+        for i in range(7)
+    ]
+    return [
+        *jobs,
+        a_job(
+            "gang", arrival_s=10.0, remaining_steps=300.0, total_steps=300.0, gpus_min=2, gpus_max=2
+        ),
+    ]
 
 
 @pytest.mark.parametrize("packing", [True, False])
@@ -307,17 +401,24 @@ def a_simulated_queue() -> list[JobView]:
 def test_every_job_of_a_simulated_queue_ends(packing: bool, pauses: dict[str, float]) -> None:
     nodes = (a_wide_node("v", gpus=2), a_wide_node("t", "T4", 1))
     scene = a_scene(nodes=nodes, kinds=(a_pairing_kind(),), round_s=60.0, **pauses)
-    done = Simulation(scene, a_simulated_queue(), Gandiva(packing=packing)).run().world.jobs.values()
+    done = (
+        Simulation(scene, a_simulated_queue(), Gandiva(packing=packing)).run().world.jobs.values()
+    )
     assert all(job.completed_s is not None for job in done)
 
 
 def test_turns_of_a_simulated_queue_are_slices_long() -> None:
-    """But for the last of a job and those that began when a GPU came free, nobody runs for less than a slice."""
+    """But for the last of a job and those that began when a GPU came free, nobody runs for less
+    than a slice.
+    """
     scene = a_scene(nodes=(a_node("v", gpus=1),), kinds=(a_pairing_kind(),), round_s=60.0)
     jobs = [a_job(f"j{i}", remaining_steps=200.0, total_steps=200.0) for i in range(3)]
     done = Simulation(scene, jobs, Gandiva()).run().world.jobs.values()
     assert all(len(job.launches) == 4 for job in done)
-    assert {round(launch.end_s - launch.start_s) for job in done for launch in job.launches} == {60, 20}
+    assert {round(launch.end_s - launch.start_s) for job in done for launch in job.launches} == {
+        60,
+        20,
+    }
 
 
 def test_a_started_job_of_a_snapshot_without_memory_takes_part_in_the_first_slice() -> None:

@@ -18,7 +18,9 @@ def as_before() -> Iterator[None]:
 
 
 @pytest.mark.parametrize("enabled", [True, False])
-def test_nothing_is_looked_for_meanwhile_and_then_as_before_whatever_happens(*, enabled: bool) -> None:
+def test_nothing_is_looked_for_meanwhile_and_then_as_before_whatever_happens(
+    *, enabled: bool
+) -> None:
     (gc.enable if enabled else gc.disable)()
     with pytest.raises(ZeroDivisionError):
         _fail_within()

@@ -25,7 +25,11 @@ RED, BLUE = TeamView("red", 3.0), TeamView("blue")
 
 def four_gpus(red: int, blue: int, *teams: TeamView) -> Snapshot:
     """So many jobs of each team, those of each in the order of their numbers."""
-    jobs = [a_job(f"{team}{i}", team=team, arrival_s=10.0 * i) for team, n in (("red", red), ("blue", blue)) for i in range(n)]
+    jobs = [
+        a_job(f"{team}{i}", team=team, arrival_s=10.0 * i)
+        for team, n in (("red", red), ("blue", blue))
+        for i in range(n)
+    ]
     return a_snapshot([a_node(gpus=4)], jobs, KINDS, teams=teams)
 
 
@@ -43,7 +47,9 @@ def test_a_team_that_nobody_has_set_weighs_one_and_so_do_jobs_of_no_team() -> No
     plan = Hierarchical()(four_gpus(8, 8))
     assert [of_team(plan, team) for team in ("red", "blue")] == pytest.approx([2.0, 2.0])
     jobs = [*four_gpus(8, 0).jobs, *(a_job(f"nobody{i}") for i in range(8))]
-    assert of_team(Hierarchical()(a_snapshot([a_node(gpus=4)], jobs, KINDS)), "nobody") == pytest.approx(2.0)
+    assert of_team(
+        Hierarchical()(a_snapshot([a_node(gpus=4)], jobs, KINDS)), "nobody"
+    ) == pytest.approx(2.0)
 
 
 def test_what_a_team_cannot_use_goes_to_the_others() -> None:
@@ -53,36 +59,58 @@ def test_what_a_team_cannot_use_goes_to_the_others() -> None:
 
 def of_users(counts: dict[tuple[str, str], int], gpus: int, *teams: TeamView) -> Snapshot:
     """So many jobs of each user of each team."""
-    jobs = [a_job(f"{team}-{user}-{i}", team=team, user=user) for (team, user), n in counts.items() for i in range(n)]
+    jobs = [
+        a_job(f"{team}-{user}-{i}", team=team, user=user)
+        for (team, user), n in counts.items()
+        for i in range(n)
+    ]
     return a_snapshot([a_node(gpus=gpus)], jobs, KINDS, teams=teams)
 
 
 def test_users_of_a_team_have_equal_parts_however_many_jobs_they_have() -> None:
     snapshot = of_users({("red", "ada"): 9, ("red", "bob"): 3, ("blue", "eve"): 8}, 4, RED, BLUE)
     plan = Hierarchical()(snapshot)
-    assert [of_team(plan, who) for who in ("red-ada", "red-bob", "blue")] == pytest.approx([1.5, 1.5, 1.0])
+    assert [of_team(plan, who) for who in ("red-ada", "red-bob", "blue")] == pytest.approx(
+        [1.5, 1.5, 1.0]
+    )
     plan = Hierarchical(users=False)(snapshot)
-    assert [of_team(plan, who) for who in ("red-ada", "red-bob", "blue")] == pytest.approx([2.25, 0.75, 1.0])
+    assert [of_team(plan, who) for who in ("red-ada", "red-bob", "blue")] == pytest.approx(
+        [2.25, 0.75, 1.0]
+    )
 
 
 def test_what_a_user_cannot_use_goes_to_the_others_of_the_team_first() -> None:
-    plan = Hierarchical()(of_users({("red", "ada"): 9, ("red", "bob"): 1, ("blue", "eve"): 8}, 4, RED, BLUE))
-    assert [of_team(plan, who) for who in ("red-ada", "red-bob", "blue")] == pytest.approx([2.0, 1.0, 1.0])
+    plan = Hierarchical()(
+        of_users({("red", "ada"): 9, ("red", "bob"): 1, ("blue", "eve"): 8}, 4, RED, BLUE)
+    )
+    assert [of_team(plan, who) for who in ("red-ada", "red-bob", "blue")] == pytest.approx(
+        [2.0, 1.0, 1.0]
+    )
 
 
 def test_a_user_of_two_teams_has_a_part_of_each() -> None:
-    plan = Hierarchical()(of_users({("red", "ada"): 4, ("red", "bob"): 4, ("blue", "ada"): 8}, 4, RED, BLUE))
-    assert [of_team(plan, who) for who in ("red-ada", "red-bob", "blue-ada")] == pytest.approx([1.5, 1.5, 1.0])
+    plan = Hierarchical()(
+        of_users({("red", "ada"): 4, ("red", "bob"): 4, ("blue", "ada"): 8}, 4, RED, BLUE)
+    )
+    assert [of_team(plan, who) for who in ("red-ada", "red-bob", "blue-ada")] == pytest.approx(
+        [1.5, 1.5, 1.0]
+    )
 
 
 def test_users_are_not_told_apart_in_a_team_with_a_queue() -> None:
-    snapshot = of_users({("blue", "ada"): 3, ("blue", "bob"): 3}, 2, replace(BLUE, order=TeamOrder.FIFO))
+    snapshot = of_users(
+        {("blue", "ada"): 3, ("blue", "bob"): 3}, 2, replace(BLUE, order=TeamOrder.FIFO)
+    )
     assert division_of(snapshot, Hierarchical()._asked(snapshot)).classes.entities == ("blue",)
     assert sorted(Hierarchical()(snapshot).shares) == ["blue-ada-0", "blue-ada-1"]
 
 
-def filled(counts: dict[tuple[str, str], int], weights: dict[str, float], gpus: float) -> dict[tuple[str, str], float]:
-    """What each user has of like GPUs, by filling: all rise, each at its part of its team's weight, until it has a GPU a job."""
+def filled(
+    counts: dict[tuple[str, str], int], weights: dict[str, float], gpus: float
+) -> dict[tuple[str, str], float]:
+    """What each user has of like GPUs, by filling: all rise, each at its part of its team's weight,
+    until it has a GPU a job.
+    """
     had = dict.fromkeys(counts, 0.0)
     while (rising := [u for u in counts if had[u] < counts[u] - 1e-12]) and gpus > 1e-12:
         rate = {u: weights[u[0]] / sum(other[0] == u[0] for other in rising) for u in rising}
@@ -94,7 +122,11 @@ def filled(counts: dict[tuple[str, str], int], weights: dict[str, float], gpus: 
 
 @settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(
-    counts=st.dictionaries(st.tuples(st.sampled_from(["red", "blue"]), st.sampled_from("abc")), st.integers(1, 5), min_size=1),
+    counts=st.dictionaries(
+        st.tuples(st.sampled_from(["red", "blue"]), st.sampled_from("abc")),
+        st.integers(1, 5),
+        min_size=1,
+    ),
     weights=st.fixed_dictionaries({"red": st.floats(0.2, 5.0), "blue": st.floats(0.2, 5.0)}),
     gpus=st.integers(1, 8),
 )
@@ -104,14 +136,16 @@ def test_users_have_what_filling_gives_on_gpus_that_are_alike(
     teams = (TeamView(team, weight) for team, weight in weights.items())
     plan = Hierarchical()(of_users(counts, gpus, *teams))
     expected = filled(counts, weights, gpus)
-    assert {u: of_team(plan, f"{u[0]}-{u[1]}-") for u in counts} == pytest.approx(expected, rel=1e-5, abs=1e-5)
+    assert {u: of_team(plan, f"{u[0]}-{u[1]}-") for u in counts} == pytest.approx(
+        expected, rel=1e-5, abs=1e-5
+    )
 
 
 def test_in_a_team_with_a_queue_who_came_first_goes_first() -> None:
     plan = Hierarchical()(four_gpus(4, 8, RED, replace(BLUE, weight=5.0, order=TeamOrder.FIFO)))
-    assert {job: of["V100"] for job, of in plan.shares.items() if job.startswith("blue")} == pytest.approx(
-        {"blue0": 1.0, "blue1": 1.0, "blue2": 0.5}
-    )
+    assert {
+        job: of["V100"] for job, of in plan.shares.items() if job.startswith("blue")
+    } == pytest.approx({"blue0": 1.0, "blue1": 1.0, "blue2": 0.5})
     assert of_team(plan, "red") == pytest.approx(1.5)
 
 
@@ -137,25 +171,37 @@ def test_jobs_of_teams_without_a_queue_are_shared_for_by_likeness() -> None:
 
 @settings(max_examples=30, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(snapshot=snapshots())
-def test_a_queue_beside_teams_without_one_gives_what_it_would_with_every_job_told_apart(snapshot: Snapshot) -> None:
+def test_a_queue_beside_teams_without_one_gives_what_it_would_with_every_job_told_apart(
+    snapshot: Snapshot,
+) -> None:
     snapshot = with_teams_and_prices(snapshot)
     policy = Hierarchical()
     together = division_of(snapshot, policy._asked(snapshot))
     apart = division_of(snapshot, Asked(teams=True, jobs=True))
-    found, expected = (policy._program(observed, {})(observed.division) for observed in (together, apart))
+    found, expected = (
+        policy._program(observed, {})(observed.division) for observed in (together, apart)
+    )
     assert found.objective == pytest.approx(expected.objective, rel=1e-6)
-    levels = (_levels(observed, shares) for observed, shares in ((together, found), (apart, expected)))
+    levels = (
+        _levels(observed, shares) for observed, shares in ((together, found), (apart, expected))
+    )
     assert next(levels) == pytest.approx(next(levels), rel=1e-5, abs=1e-6)
 
 
 def _levels(observed: Observed, shares: Shares) -> dict[str, float]:
     """Throughput of each job."""
     ids, by_class = observed.snapshot.jobs.columns.ids, shares.throughput(observed.division)
-    return {ids[row]: float(by_class[m]) for row, m in zip(observed.row_list, observed.classes.class_list, strict=True) if m >= 0}
+    return {
+        ids[row]: float(by_class[m])
+        for row, m in zip(observed.row_list, observed.classes.class_list, strict=True)
+        if m >= 0
+    }
 
 
 def test_only_jobs_of_a_team_with_a_queue_are_classes_of_their_own() -> None:
     snapshot = four_gpus(50, 20, RED, replace(BLUE, order=TeamOrder.FIFO))
     keys = division_of(snapshot, Hierarchical()._asked(snapshot)).classes.keys
-    assert sorted(key for key in keys if key.startswith("blue")) == sorted(f"blue{i}" for i in range(20))
+    assert sorted(key for key in keys if key.startswith("blue")) == sorted(
+        f"blue{i}" for i in range(20)
+    )
     assert len(keys) == 21

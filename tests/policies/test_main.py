@@ -19,9 +19,15 @@ from tests.builders_policies import a_job, a_node, a_profile_request, a_snapshot
 @pytest.fixture
 def snapshot_file(tmp_path: Path) -> str:
     nodes = [a_node("n1", gpus=1, name="armida-05"), a_node("p1", gpus=1, role=NodeRole.PROFILING)]
-    jobs = [a_job("a"), a_job("b", due_s=1100.0, tardiness_weight=1.0), a_job("c", phase=JobPhase.PROFILING)]
+    jobs = [
+        a_job("a"),
+        a_job("b", due_s=1100.0, tardiness_weight=1.0),
+        a_job("c", phase=JobPhase.PROFILING),
+    ]
     path = tmp_path / "snapshot.json"
-    path.write_bytes(snapshot_json.canonical_bytes(a_snapshot(nodes, jobs, profiling=(a_profile_request("c"),))))
+    path.write_bytes(
+        snapshot_json.canonical_bytes(a_snapshot(nodes, jobs, profiling=(a_profile_request("c"),)))
+    )
     return str(path)
 
 
@@ -43,8 +49,12 @@ def test_schema_shows_one_policy_or_all(capsys: pytest.CaptureFixture[str]) -> N
     assert json.loads(one) == json.loads(every)["priority"] == registry.schema("priority")
 
 
-def test_solve_prints_a_table_with_places_and_reasons(capsys: pytest.CaptureFixture[str], snapshot_file: str) -> None:
-    status, out, err = run(capsys, "solve", "--policy", "randomized_greedy", "--snapshot", snapshot_file)
+def test_solve_prints_a_table_with_places_and_reasons(
+    capsys: pytest.CaptureFixture[str], snapshot_file: str
+) -> None:
+    status, out, err = run(
+        capsys, "solve", "--policy", "randomized_greedy", "--snapshot", snapshot_file
+    )
     assert (status, err) == (0, "")
     lines = [line.split()[:4] for line in out.splitlines()]
     assert ["b", "training", "armida-05:gpu0", "100"] in lines
@@ -53,7 +63,9 @@ def test_solve_prints_a_table_with_places_and_reasons(capsys: pytest.CaptureFixt
     assert out.splitlines()[-1].startswith("randomized_greedy: heuristic, objective")
 
 
-def test_solve_prints_the_plans_form_on_demand(capsys: pytest.CaptureFixture[str], snapshot_file: str) -> None:
+def test_solve_prints_the_plans_form_on_demand(
+    capsys: pytest.CaptureFixture[str], snapshot_file: str
+) -> None:
     arguments = ("--policy", "randomized_greedy", "--parameters", '{"mode": "coded"}', "--json")
     status, out, _ = run(capsys, "solve", "--snapshot", snapshot_file, *arguments)
     plan = plan_json.from_json(json.loads(out))
@@ -72,13 +84,21 @@ def test_solve_reads_standard_input(
     [
         (("--policy", "lifo"), 1, "error: 'lifo': no such policy"),
         (("--policy", "fifo", "--parameters", '{"x": 1}'), 1, "error: x: no such parameter"),
-        (("--policy", "fifo", "--parameters", "[]"), 2, "error: --parameters: must be a JSON object"),
+        (
+            ("--policy", "fifo", "--parameters", "[]"),
+            2,
+            "error: --parameters: must be a JSON object",
+        ),
         (("--policy", "fifo", "--parameters", "{"), 2, "error: --parameters: is not JSON"),
         (("--policy", "fifo", "--snapshot", "/no/such/file"), 2, "error: [Errno 2] No such file"),
     ],
 )
 def test_solve_says_what_is_wrong_with_its_input(
-    capsys: pytest.CaptureFixture[str], snapshot_file: str, arguments: tuple[str, ...], status: int, message: str
+    capsys: pytest.CaptureFixture[str],
+    snapshot_file: str,
+    arguments: tuple[str, ...],
+    status: int,
+    message: str,
 ) -> None:
     found, out, err = run(capsys, "solve", "--snapshot", snapshot_file, *arguments)
     assert (found, out) == (status, "")
@@ -86,7 +106,11 @@ def test_solve_says_what_is_wrong_with_its_input(
 
 
 def a_request(**fields: Any) -> str:
-    given = {"id": 7, "policy": "fifo", "snapshot": snapshot_json.to_json(a_snapshot(jobs=[a_job("a")]))}
+    given = {
+        "id": 7,
+        "policy": "fifo",
+        "snapshot": snapshot_json.to_json(a_snapshot(jobs=[a_job("a")])),
+    }
     return json.dumps({**given, **fields})
 
 

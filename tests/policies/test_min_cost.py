@@ -1,4 +1,6 @@
-"""The least cost by the snapshot: prices, SLOs, and GPUs that stay idle because they are not worth their price."""
+"""The least cost by the snapshot: prices, SLOs, and GPUs that stay idle because they are not worth
+their price.
+"""
 
 from __future__ import annotations
 
@@ -61,7 +63,10 @@ def test_without_any_price_all_gpus_cost_the_same() -> None:
 
 
 def test_a_due_date_that_asks_for_the_faster_gpu_gets_it() -> None:
-    late, soon = a_job("late", remaining_steps=900.0), a_job("soon", remaining_steps=1000.0, due_s=1600.0)
+    late, soon = (
+        a_job("late", remaining_steps=900.0),
+        a_job("soon", remaining_steps=1000.0, due_s=1600.0),
+    )
     snapshot = snapshot_of(late, soon)
     assert "V100" not in MinCost(floor=0.0)(snapshot).shares.get("soon", {})
     plan = MinCost(floor=0.0, slos=True)(snapshot)
@@ -69,16 +74,32 @@ def test_a_due_date_that_asks_for_the_faster_gpu_gets_it() -> None:
     assert plan.message == ""
 
 
-@pytest.mark.parametrize(("dollars", "resnet"), [((2.48, 1.46, 0.45), "P100"), ((3.1, 2.0, 0.8), "V100")])
-def test_without_slos_each_model_is_where_a_dollar_goes_furthest(dollars: tuple[float, float, float], resnet: str) -> None:
-    """Rates of ResNet-50 (batch size 64) and A3C in Gavel's published table: what decides how many SLOs least cost violates."""
-    names, rates = ("V100", "P100", "K80"), {"resnet": (4.39, 2.62, 0.62), "a3c": (7.18, 5.68, 3.44)}
-    kinds = [a_kind(kind, {(of, 1): rate for of, rate in zip(names, row, strict=True)}) for kind, row in rates.items()]
-    types = tuple(GpuTypeView(of, 1.0, 16.0, price) for of, price in zip(names, dollars, strict=True))
+@pytest.mark.parametrize(
+    ("dollars", "resnet"), [((2.48, 1.46, 0.45), "P100"), ((3.1, 2.0, 0.8), "V100")]
+)
+def test_without_slos_each_model_is_where_a_dollar_goes_furthest(
+    dollars: tuple[float, float, float], resnet: str
+) -> None:
+    """Rates of ResNet-50 (batch size 64) and A3C in Gavel's published table: what decides how many
+    SLOs least cost violates.
+    """
+    names, rates = (
+        ("V100", "P100", "K80"),
+        {"resnet": (4.39, 2.62, 0.62), "a3c": (7.18, 5.68, 3.44)},
+    )
+    kinds = [
+        a_kind(kind, {(of, 1): rate for of, rate in zip(names, row, strict=True)})
+        for kind, row in rates.items()
+    ]
+    types = tuple(
+        GpuTypeView(of, 1.0, 16.0, price) for of, price in zip(names, dollars, strict=True)
+    )
     nodes = tuple(a_node(of, of, 1) for of in names)
     snapshot = a_snapshot(nodes, [a_job("r", "resnet"), a_job("a", "a3c")], kinds, gpu_types=types)
     shares = MinCost(objective="published", floor=0.0)(snapshot).shares
-    assert {job: {of: part for of, part in row.items() if part > 1e-6} for job, row in shares.items()} == {
+    assert {
+        job: {of: part for of, part in row.items() if part > 1e-6} for job, row in shares.items()
+    } == {
         "r": {resnet: pytest.approx(1.0)},
         "a": {"K80": pytest.approx(1.0)},
     }
@@ -86,7 +107,10 @@ def test_without_slos_each_model_is_where_a_dollar_goes_furthest(dollars: tuple[
 
 def test_an_slo_is_aimed_at_a_round_early() -> None:
     job = a_job("a", remaining_steps=1000.0, due_s=1000.0 + 1000.0)
-    alone, soon = (MinCost(floor=0.0, slos=True)(snapshot_of(job, round_s=round_s)).shares["a"] for round_s in (1.0, 300.0))
+    alone, soon = (
+        MinCost(floor=0.0, slos=True)(snapshot_of(job, round_s=round_s)).shares["a"]
+        for round_s in (1.0, 300.0)
+    )
     assert alone.get("V100", 0.0) < 0.01
     assert 2.0 * soon["V100"] + soon["K80"] == pytest.approx(1000.0 / 700.0, rel=1e-4)
 
@@ -99,8 +123,13 @@ def test_slos_that_only_just_can_be_met_together_are_met() -> None:
     assert plan.message == ""
 
 
-def test_an_slo_that_can_no_longer_be_met_is_dropped_and_named_as_long_as_the_job_is_there() -> None:
-    lost, kept = a_job("lost", remaining_steps=1e6, due_s=1060.0), a_job("kept", remaining_steps=100.0, deadline_s=1100.0)
+def test_an_slo_that_can_no_longer_be_met_is_dropped_and_named_as_long_as_the_job_is_there() -> (
+    None
+):
+    lost, kept = (
+        a_job("lost", remaining_steps=1e6, due_s=1060.0),
+        a_job("kept", remaining_steps=100.0, deadline_s=1100.0),
+    )
     plan = MinCost(slos=True)(snapshot_of(lost, kept))
     assert plan.message == "SLOs that can no longer be met: lost"
     assert plan.shares["lost"]
@@ -112,7 +141,10 @@ def test_an_slo_that_can_no_longer_be_met_is_dropped_and_named_as_long_as_the_jo
 
 def test_many_lost_slos_are_counted() -> None:
     jobs = [a_job(f"j{i}", due_s=900.0) for i in range(7)]
-    assert MinCost(slos=True)(snapshot_of(*jobs)).message == "SLOs that can no longer be met: j0, j1, j2, j3, j4 and 2 more"
+    assert (
+        MinCost(slos=True)(snapshot_of(*jobs)).message
+        == "SLOs that can no longer be met: j0, j1, j2, j3, j4 and 2 more"
+    )
 
 
 def test_the_sooner_of_due_date_and_deadline_is_the_slo() -> None:
@@ -122,17 +154,24 @@ def test_the_sooner_of_due_date_and_deadline_is_the_slo() -> None:
 
 def test_time_received_is_that_of_the_shares_and_no_more() -> None:
     jobs = [steps_of("long", LONG), steps_of("promised", 1.2 * 360_000.0, due_s=360_000.0)]
-    simulation = simulated(NODES, KINDS, jobs, MinCost(floor=0.0, slos=True), gpu_types=DEAR).run(ROUND_S * 100)
+    simulation = simulated(NODES, KINDS, jobs, MinCost(floor=0.0, slos=True), gpu_types=DEAR).run(
+        ROUND_S * 100
+    )
     promised, world = simulation.rounds[0].plan.shares["promised"], simulation.world.snapshot()
     received = dict(world.jobs.by_id("promised").received_s)
-    used = sum(dict(job.received_s).get("V100", 0.0) for job in world.jobs) / simulation.engine.now_s
+    used = (
+        sum(dict(job.received_s).get("V100", 0.0) for job in world.jobs) / simulation.engine.now_s
+    )
     assert 0.1 < promised["V100"] < 0.9
     assert received["V100"] / simulation.engine.now_s == pytest.approx(promised["V100"], abs=0.03)
     assert used == pytest.approx(promised["V100"], abs=0.03)
 
 
 def test_jobs_with_slos_end_in_time_where_without_they_would_not() -> None:
-    jobs = [steps_of(f"j{i}", 3000.0, arrival_s=400.0 * i, due_s=400.0 * i + 6000.0 if i % 2 else inf) for i in range(6)]
+    jobs = [
+        steps_of(f"j{i}", 3000.0, arrival_s=400.0 * i, due_s=400.0 * i + 6000.0 if i % 2 else inf)
+        for i in range(6)
+    ]
     late = {}
     for slos in (False, True):
         simulation = simulated(NODES, KINDS, jobs, MinCost(slos=slos), gpu_types=DEAR).run()

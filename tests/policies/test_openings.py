@@ -15,7 +15,9 @@ from tests.builders_policies import a_device, a_kind, a_node, a_snapshot
 
 def held(node: NodeView, *jobs: str) -> NodeView:
     """The node with its first devices held by these jobs."""
-    taken = tuple(replace(d, held=(SlotHold(job),)) for d, job in zip(node.devices, jobs, strict=False))
+    taken = tuple(
+        replace(d, held=(SlotHold(job),)) for d, job in zip(node.devices, jobs, strict=False)
+    )
     return replace(node, devices=(*taken, *node.devices[len(jobs) :]))
 
 
@@ -32,7 +34,9 @@ def worked_out(*nodes: NodeView) -> Snapshot:
 
 
 def test_an_opening_tells_free_devices_from_held_and_unhealthy_ones() -> None:
-    node = a_node(devices=(a_device("a", held=(SlotHold("j"),)), a_device("b", healthy=False), a_device("c")))
+    node = a_node(
+        devices=(a_device("a", held=(SlotHold("j"),)), a_device("b", healthy=False), a_device("c"))
+    )
     assert Opening.of(node) == Opening(("c",), 1, ("j",))
 
 
@@ -54,7 +58,13 @@ def test_what_lasts_is_handed_on_while_only_holds_change() -> None:
 
 
 @pytest.mark.parametrize(
-    "fields", [{"state": NodeState.CORDONED}, {"cores": 4.0}, {"labels": ("x",)}, {"power_w": (1.0, 2.0, 3.0)}]
+    "fields",
+    [
+        {"state": NodeState.CORDONED},
+        {"cores": 4.0},
+        {"labels": ("x",)},
+        {"power_w": (1.0, 2.0, 3.0)},
+    ],
 )
 def test_what_lasts_ends_when_a_node_changes(fields: dict[str, Any]) -> None:
     first = worked_out(a_node("n1"), a_node("n2"))
@@ -78,9 +88,14 @@ def test_what_follows_from_the_nodes_alone_stays_when_kinds_change() -> None:
 
 
 def test_speeds_of_a_kind_that_is_known_better_are_those_known_now() -> None:
-    first = a_snapshot([a_node("n1", "V100", 1)], kinds=[a_kind("k", {("V100", 1): 1.0}), a_kind("other", {("V100", 1): 7.0})])
+    first = a_snapshot(
+        [a_node("n1", "V100", 1)],
+        kinds=[a_kind("k", {("V100", 1): 1.0}), a_kind("other", {("V100", 1): 7.0})],
+    )
     assert first.throughputs[:, 0, 1].tolist() == [1.0, 7.0]
-    second = first.following(kinds=(a_kind("new", {("V100", 1): 3.0}), a_kind("k", {("V100", 1): 2.0}), first.kinds[1]))
+    second = first.following(
+        kinds=(a_kind("new", {("V100", 1): 3.0}), a_kind("k", {("V100", 1): 2.0}), first.kinds[1])
+    )
     assert second.throughputs[:, 0, 1].tolist() == [3.0, 2.0, 7.0]
     assert first.throughputs[:, 0, 1].tolist() == [1.0, 7.0]
 

@@ -1,4 +1,6 @@
-"""ANDREAS' Randomized Greedy: its costs, its objective, its decisions, and its kernel compiled or not."""
+"""ANDREAS' Randomized Greedy: its costs, its objective, its decisions, and its kernel compiled or
+not.
+"""
 
 from __future__ import annotations
 
@@ -40,8 +42,15 @@ EPOCH_S = {
 }
 """Seconds per epoch on one V100, two V100, one T4 (measured by the authors on ARMIDA)."""
 
-KINDS = [a_kind(k, {("V100", 1): 1 / a, ("V100", 2): 1 / b, ("T4", 1): 1 / c}) for k, (a, b, c) in EPOCH_S.items()]
-ARMIDA = [a_node("armida-05", "V100", 1), a_node("armida-06", "V100", 2), a_node("armida-07", "T4", 1)]
+KINDS = [
+    a_kind(k, {("V100", 1): 1 / a, ("V100", 2): 1 / b, ("T4", 1): 1 / c})
+    for k, (a, b, c) in EPOCH_S.items()
+]
+ARMIDA = [
+    a_node("armida-05", "V100", 1),
+    a_node("armida-06", "V100", 2),
+    a_node("armida-07", "T4", 1),
+]
 
 relaxed = settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 
@@ -60,28 +69,56 @@ def test_a_node_costs_what_the_authors_published(gpu_type: str, gpus: int, per_h
 
 
 def test_without_any_price_energy_is_free_and_due_dates_still_count() -> None:
-    snapshot = a_snapshot([a_node("n1", gpus=1)], [a_job("a"), a_job("b", due_s=1100.0, tardiness_weight=1.0)], energy=())
+    snapshot = a_snapshot(
+        [a_node("n1", gpus=1)],
+        [a_job("a"), a_job("b", due_s=1100.0, tardiness_weight=1.0)],
+        energy=(),
+    )
     assert build(snapshot).cost.max() == 0.0
     assert where(RandomizedGreedy()(snapshot)) == {"b": ("n1", 1)}
 
 
 def test_the_cheapest_configuration_that_meets_the_due_date_is_taken() -> None:
-    jobs = [a_job("a", "LSTM-big", remaining_steps=10.0, gpus_max=2, due_s=1e6, tardiness_weight=1.0)]
-    assert where(RandomizedGreedy(iterations=0)(a_snapshot(ARMIDA, jobs, KINDS))) == {"a": ("armida-06", 2)}
-    jobs = [a_job("a", "ConvNet", remaining_steps=10.0, gpus_max=2, due_s=1e6, tardiness_weight=1.0)]
-    assert where(RandomizedGreedy(iterations=0)(a_snapshot(ARMIDA, jobs, KINDS)))["a"] == ("armida-05", 1)
+    jobs = [
+        a_job("a", "LSTM-big", remaining_steps=10.0, gpus_max=2, due_s=1e6, tardiness_weight=1.0)
+    ]
+    assert where(RandomizedGreedy(iterations=0)(a_snapshot(ARMIDA, jobs, KINDS))) == {
+        "a": ("armida-06", 2)
+    }
+    jobs = [
+        a_job("a", "ConvNet", remaining_steps=10.0, gpus_max=2, due_s=1e6, tardiness_weight=1.0)
+    ]
+    assert where(RandomizedGreedy(iterations=0)(a_snapshot(ARMIDA, jobs, KINDS)))["a"] == (
+        "armida-05",
+        1,
+    )
 
 
 def test_the_fastest_configuration_is_taken_when_none_meets_the_due_date() -> None:
-    jobs = [a_job("a", "ConvNet", remaining_steps=10.0, gpus_max=2, due_s=1001.0, tardiness_weight=1.0)]
+    jobs = [
+        a_job("a", "ConvNet", remaining_steps=10.0, gpus_max=2, due_s=1001.0, tardiness_weight=1.0)
+    ]
     assert where(RandomizedGreedy()(a_snapshot(ARMIDA, jobs, KINDS))) == {"a": ("armida-06", 2)}
 
 
 def table_v_at_j2s_submission() -> Snapshot:
-    """Table V at 7200 s: J7, J8 and J1 run, J2 is submitted; due dates are relative to submissions."""
-    submitted = {"J7": ("LSTM-big", 3600, 17600, 3, 107.5), "J8": ("LSTM-small", 4800, 7600, 3, 81.5)}
-    submitted |= {"J1": ("LSTM-big", 6000, 5600, 5, 31.9), "J2": ("LSTM-small", 7200, 12600, 2, 60.0)}
-    places = {"J7": on("armida-07", "gpu0"), "J8": on("armida-06", "gpu0", "gpu1"), "J1": on("armida-05", "gpu0"), "J2": ()}
+    """Table V at 7200 s: J7, J8 and J1 run, J2 is submitted; due dates are relative to
+    submissions.
+    """
+    submitted = {
+        "J7": ("LSTM-big", 3600, 17600, 3, 107.5),
+        "J8": ("LSTM-small", 4800, 7600, 3, 81.5),
+    }
+    submitted |= {
+        "J1": ("LSTM-big", 6000, 5600, 5, 31.9),
+        "J2": ("LSTM-small", 7200, 12600, 2, 60.0),
+    }
+    places = {
+        "J7": on("armida-07", "gpu0"),
+        "J8": on("armida-06", "gpu0", "gpu1"),
+        "J1": on("armida-05", "gpu0"),
+        "J2": (),
+    }
     jobs = [
         a_job(
             j,
@@ -106,7 +143,9 @@ def test_j7_is_postponed_while_j2_runs_when_j2_is_submitted() -> None:
 
 
 def shared(*jobs: JobView) -> Mapping[str, tuple[str, int]]:
-    """Where mode coded puts these on a node with one V100, one with two, and one with a T4, without drawing lots."""
+    """Where mode coded puts these on a node with one V100, one with two, and one with a T4, without
+    drawing lots.
+    """
     return where(RandomizedGreedy(mode="coded", iterations=0)(a_snapshot(ARMIDA, jobs, KINDS)))
 
 
@@ -121,20 +160,30 @@ def test_as_coded_a_closed_node_with_the_most_gpus_is_opened_and_then_shared() -
     assert shared(cheap("a"), cheap("b"), cheap("c"))["c"] == ("armida-05", 1)
 
 
-def test_as_coded_a_running_job_stays_where_it_is_though_another_node_of_its_type_would_do() -> None:
+def test_as_coded_a_running_job_stays_where_it_is_though_another_node_of_its_type_would_do() -> (
+    None
+):
     assert shared(cheap("a", running=on("armida-05", "gpu0"))) == {"a": ("armida-05", 1)}
     assert shared(cheap("a", running=on("armida-06", "gpu1"))) == {"a": ("armida-06", 1)}
 
 
 def test_as_coded_nodes_of_one_type_whose_power_differs_are_not_alike() -> None:
     thrifty = a_node("thrifty", "V100", 1, power_w=(10.0, 20.0))
-    plan = RandomizedGreedy(mode="coded", iterations=0)(a_snapshot([*ARMIDA, thrifty], [cheap("a")], KINDS))
+    plan = RandomizedGreedy(mode="coded", iterations=0)(
+        a_snapshot([*ARMIDA, thrifty], [cheap("a")], KINDS)
+    )
     assert where(plan) == {"a": ("thrifty", 1)}
 
 
 def test_a_job_without_due_date_keeps_running_beside_one_that_has_time() -> None:
-    jobs = [a_job("a", gpus_max=2, due_s=1e5, tardiness_weight=1.0), a_job("b", running=on("n1", "gpu0"))]
-    assert where(RandomizedGreedy()(a_snapshot([a_node("n1", gpus=2)], jobs))) == {"a": ("n1", 1), "b": ("n1", 1)}
+    jobs = [
+        a_job("a", gpus_max=2, due_s=1e5, tardiness_weight=1.0),
+        a_job("b", running=on("n1", "gpu0")),
+    ]
+    assert where(RandomizedGreedy()(a_snapshot([a_node("n1", gpus=2)], jobs))) == {
+        "a": ("n1", 1),
+        "b": ("n1", 1),
+    }
 
 
 def test_a_running_job_stays_where_it_is_when_moving_gains_nothing() -> None:
@@ -148,16 +197,27 @@ def test_a_running_job_stays_where_it_is_when_moving_gains_nothing() -> None:
 
 def test_a_running_job_moves_to_meet_its_due_date() -> None:
     kinds = [a_kind("k", {("T4", 1): 0.1, ("V100", 1): 1.0})]
-    jobs = [a_job("a", running=on("n2", "gpu0"), due_s=1500.0, tardiness_weight=1.0, restart_cost_s=30.0)]
-    plan = RandomizedGreedy()(a_snapshot([a_node("n1", "V100", 1), a_node("n2", "T4", 1)], jobs, kinds))
+    jobs = [
+        a_job(
+            "a", running=on("n2", "gpu0"), due_s=1500.0, tardiness_weight=1.0, restart_cost_s=30.0
+        )
+    ]
+    plan = RandomizedGreedy()(
+        a_snapshot([a_node("n1", "V100", 1), a_node("n2", "T4", 1)], jobs, kinds)
+    )
     assert [(p.ranks[0].node, p.predicted_run_s) for p in plan.placements] == [("n1", 130.0)]
 
 
 def test_an_urgent_job_takes_the_place_of_one_that_can_wait() -> None:
-    jobs = [a_job("a", running=on("n1", "gpu0"), due_s=1e6, tardiness_weight=1.0), a_job("b", due_s=1100.0, tardiness_weight=1.0)]
+    jobs = [
+        a_job("a", running=on("n1", "gpu0"), due_s=1e6, tardiness_weight=1.0),
+        a_job("b", due_s=1100.0, tardiness_weight=1.0),
+    ]
     plan = RandomizedGreedy()(a_snapshot([a_node("n1", gpus=1)], jobs))
     assert where(plan) == {"b": ("n1", 1)}
-    assert [(w.job, w.code, w.jobs, w.earliest_s) for w in plan.waiting] == [("a", WaitCode.POSTPONED, ("b",), 1100.0)]
+    assert [(w.job, w.code, w.jobs, w.earliest_s) for w in plan.waiting] == [
+        ("a", WaitCode.POSTPONED, ("b",), 1100.0)
+    ]
 
 
 def random_problem(seed: int, *, charged: bool, jobs: int = 3) -> Problem:
@@ -184,7 +244,11 @@ def random_problem(seed: int, *, charged: bool, jobs: int = 3) -> Problem:
 
 def _rates(rng: np.random.Generator) -> dict[tuple[str, int], float]:
     one = float(rng.uniform(0.5, 2.0))
-    return {("V100", 1): one, ("V100", 2): one * float(rng.uniform(1.1, 2.0)), ("T4", 1): one * float(rng.uniform(0.2, 0.9))}
+    return {
+        ("V100", 1): one,
+        ("V100", 2): one * float(rng.uniform(1.1, 2.0)),
+        ("T4", 1): one * float(rng.uniform(0.2, 0.9)),
+    }
 
 
 def every_solution(problem: Problem) -> Iterator[Solution]:
@@ -195,8 +259,16 @@ def every_solution(problem: Problem) -> Iterator[Solution]:
         for n in range(len(problem.nodes))
         if problem.node_class[n] == c
     }
-    seats = [(n, k) for n in range(len(problem.nodes)) for (c, _), k in of_class.items() if c == problem.node_class[n]]
-    options = [[(NONE, NONE), *((n, k) for n, k in seats if problem.feasible[e, k])] for e in range(len(problem.rows))]
+    seats = [
+        (n, k)
+        for n in range(len(problem.nodes))
+        for (c, _), k in of_class.items()
+        if c == problem.node_class[n]
+    ]
+    options = [
+        [(NONE, NONE), *((n, k) for n, k in seats if problem.feasible[e, k])]
+        for e in range(len(problem.rows))
+    ]
     for chosen in product(*options):
         used = np.zeros(len(problem.nodes), dtype=np.int64)
         for n, k in chosen:
@@ -219,19 +291,29 @@ def plain_f(problem: Problem, solution: Solution, policy: RandomizedGreedy) -> f
     for e, row in enumerate(problem.rows):
         job = snapshot.jobs[int(row)]
         kind = next(k for k in snapshot.kinds if k.id == job.kind)
-        launch = max(kind.setup_s, job.restart_cost_s if job.running or job.remaining_steps < job.total_steps else 0.0)
+        launch = max(
+            kind.setup_s,
+            job.restart_cost_s if job.running or job.remaining_steps < job.total_steps else 0.0,
+        )
         launch = launch if policy.mode == "paper" else 0.0
         runs = {}
         for node in snapshot.nodes:
             for known in kind.throughputs:
-                if known.gpu_type == node.gpu_type and job.gpus_min <= known.gpus <= min(job.gpus_max, len(node.devices)):
+                if known.gpu_type == node.gpu_type and job.gpus_min <= known.gpus <= min(
+                    job.gpus_max, len(node.devices)
+                ):
                     runs[node.id, known.gpus] = job.remaining_steps / known.steps_per_s
-        cheap = min((launch + t) * snapshot.node_by_id[n].power_w[g] * per_watt_s for (n, g), t in runs.items())
+        cheap = min(
+            (launch + t) * snapshot.node_by_id[n].power_w[g] * per_watt_s
+            for (n, g), t in runs.items()
+        )
         at = (job.running[0].ranks[0].node, 1) if job.running else None
         if solution.node[e] == NONE:
             late = snapshot.now_s + snapshot.round_s + max(runs.values()) + launch - job.due_s
             total += (
-                policy.rho * job.tardiness_weight * max(0.0, late) + (cheap if whole else 0.0) + (sticky * cheap if at else 0.0)
+                policy.rho * job.tardiness_weight * max(0.0, late)
+                + (cheap if whole else 0.0)
+                + (sticky * cheap if at else 0.0)
             )
             continue
         seat = (problem.nodes[solution.node[e]].id, int(problem.config_gpus[solution.config[e]]))
@@ -243,17 +325,25 @@ def plain_f(problem: Problem, solution: Solution, policy: RandomizedGreedy) -> f
     for n, jobs_there in on_node.items():
         used = sum(g for g, _ in jobs_there)
         cost = problem.nodes[n].power_w[used] * per_watt_s
-        total += cost * (sum(g * t for g, t in jobs_there) / used if whole else min(t for _, t in jobs_there))
+        total += cost * (
+            sum(g * t for g, t in jobs_there) / used if whole else min(t for _, t in jobs_there)
+        )
     return total
 
 
-VARIANTS = (RandomizedGreedy(), RandomizedGreedy(objective="first_end", hysteresis=0.0), RandomizedGreedy(mode="coded"))
+VARIANTS = (
+    RandomizedGreedy(),
+    RandomizedGreedy(objective="first_end", hysteresis=0.0),
+    RandomizedGreedy(mode="coded"),
+)
 every_variant = pytest.mark.parametrize("policy", VARIANTS, ids=["whole", "first_end", "coded"])
 
 
 @every_variant
 @pytest.mark.parametrize("seed", range(12))
-def test_f_of_the_kernel_is_f_written_down_plainly_and_never_below_the_optimum(policy: RandomizedGreedy, seed: int) -> None:
+def test_f_of_the_kernel_is_f_written_down_plainly_and_never_below_the_optimum(
+    policy: RandomizedGreedy, seed: int
+) -> None:
     problem = random_problem(seed, charged=policy.mode == "paper")
     node, config, best, _ = search(**policy.search_arguments(problem))
     found = Solution(node, config)
@@ -275,15 +365,22 @@ def test_the_greedy_finds_the_optimum_of_tiny_instances_that_leave_nobody_out(se
 @every_variant
 @relaxed
 @given(snapshot=snapshots())
-def test_the_randomised_runs_never_do_worse_than_the_deterministic_one(policy: RandomizedGreedy, snapshot: Snapshot) -> None:
+def test_the_randomised_runs_never_do_worse_than_the_deterministic_one(
+    policy: RandomizedGreedy, snapshot: Snapshot
+) -> None:
     problem = build(snapshot, charged=policy.mode == "paper")
     alone = replace(policy, iterations=0)
-    assert policy.f.value(problem, policy.solve(problem)) <= alone.f.value(problem, alone.solve(problem)) * (1 + 1e-9) + 1e-9
+    assert (
+        policy.f.value(problem, policy.solve(problem))
+        <= alone.f.value(problem, alone.solve(problem)) * (1 + 1e-9) + 1e-9
+    )
 
 
 @relaxed
 @given(snapshot=snapshots(), rho=st.sampled_from([0.0, 1.0, 1e9]))
-def test_unbounded_due_dates_and_capacities_never_make_a_number_that_is_none(snapshot: Snapshot, rho: float) -> None:
+def test_unbounded_due_dates_and_capacities_never_make_a_number_that_is_none(
+    snapshot: Snapshot, rho: float
+) -> None:
     plan = RandomizedGreedy(rho=rho, iterations=20)(snapshot)
     assert plan.objective is not None
     assert isfinite(plan.objective)
@@ -291,7 +388,9 @@ def test_unbounded_due_dates_and_capacities_never_make_a_number_that_is_none(sna
 
 @pytest.mark.parametrize("seed", [0, 1, 2**32, 2**63 - 1, -5])
 def test_any_seed_makes_a_decision_that_repeats(seed: int) -> None:
-    snapshot = a_snapshot(jobs=[a_job(f"j{i}", due_s=1100.0 + i, tardiness_weight=1.0) for i in range(9)], seed=seed)
+    snapshot = a_snapshot(
+        jobs=[a_job(f"j{i}", due_s=1100.0 + i, tardiness_weight=1.0) for i in range(9)], seed=seed
+    )
     assert RandomizedGreedy()(snapshot) == RandomizedGreedy()(snapshot)
 
 
@@ -334,27 +433,52 @@ def test_the_kernel_decides_alike_compiled_and_uncompiled() -> None:
 
     root = str(Path(__file__).resolve().parents[2])
     environment = {**os.environ, "NUMBA_DISABLE_JIT": "1"}
-    ran = subprocess.run([sys.executable, "-c", UNCOMPILED, root], env=environment, capture_output=True, text=True, check=True)
+    ran = subprocess.run(
+        [sys.executable, "-c", UNCOMPILED, root],
+        env=environment,
+        capture_output=True,
+        text=True,
+        check=True,
+    )
     expected = []
     for mode in ("paper", "coded"):
         for cap in (None, 4000.0):
             snapshot = replace(a_cluster(6, 60, seed=3), power_cap_w=cap)
-            expected.append(plan_json.digest(RandomizedGreedy(mode=mode, iterations=40, polish=25)(snapshot)))
+            expected.append(
+                plan_json.digest(RandomizedGreedy(mode=mode, iterations=40, polish=25)(snapshot))
+            )
     assert ran.stdout.split() == expected
 
 
 def carried_out(snapshot: Snapshot, plan: Plan) -> Snapshot:
-    """The next round's snapshot when this plan was carried out and no step was done meanwhile: other seed, same queue."""
+    """The next round's snapshot when this plan was carried out and no step was done meanwhile:
+    other seed, same queue.
+    """
     places = {p.job: p.ranks[0] for p in plan.placements}
-    jobs = [replace(j, running=on(places[j.id].node, *places[j.id].devices) if j.id in places else ()) for j in snapshot.jobs]
-    moved = a_snapshot([replace(n, devices=tuple(replace(d, held=()) for d in n.devices)) for n in snapshot.nodes], jobs, KINDS)
+    jobs = [
+        replace(j, running=on(places[j.id].node, *places[j.id].devices) if j.id in places else ())
+        for j in snapshot.jobs
+    ]
+    moved = a_snapshot(
+        [replace(n, devices=tuple(replace(d, held=()) for d in n.devices)) for n in snapshot.nodes],
+        jobs,
+        KINDS,
+    )
     return replace(moved, seed=snapshot.seed + 1)
 
 
 @pytest.mark.parametrize("iterations", [0, 1000])
 def test_a_job_that_was_just_launched_stays_as_pressing_as_it_was(iterations: int) -> None:
-    """Else it gives way to a waiting one of its kind, that one to it in the next round, and so on as fast as jobs stop."""
-    shared = {"remaining_steps": 20.0, "due_s": -500.0, "tardiness_weight": 0.0003, "restart_cost_s": 30.0, "total_steps": 40.0}
+    """Else it gives way to a waiting one of its kind, that one to it in the next round, and so on
+    as fast as jobs stop.
+    """
+    shared = {
+        "remaining_steps": 20.0,
+        "due_s": -500.0,
+        "tardiness_weight": 0.0003,
+        "restart_cost_s": 30.0,
+        "total_steps": 40.0,
+    }
     nodes = [a_node("n1", "V100", 4)]
     late = [a_job(f"j{i}", "LSTM-big", arrival_s=float(i), **shared) for i in range(12)]
     snapshot = a_snapshot(nodes, late, KINDS)
@@ -365,10 +489,15 @@ def test_a_job_that_was_just_launched_stays_as_pressing_as_it_was(iterations: in
 
 @pytest.mark.parametrize("seed", range(8))
 def test_an_overloaded_cluster_whose_jobs_are_all_late_soon_stops_pre_empting(seed: int) -> None:
-    """A job that was just launched must not give way to the one it was preferred to: the rounds would never end."""
+    """A job that was just launched must not give way to the one it was preferred to: the rounds
+    would never end.
+    """
     kinds = list(EPOCH_S)
     shared = {"tardiness_weight": 0.0003, "restart_cost_s": 30.0, "gpus_max": 2}
-    late = [a_job(f"j{i}", kinds[(i + seed) % 4], remaining_steps=20.0 + i, due_s=-500.0 * i, **shared) for i in range(12)]
+    late = [
+        a_job(f"j{i}", kinds[(i + seed) % 4], remaining_steps=20.0 + i, due_s=-500.0 * i, **shared)
+        for i in range(12)
+    ]
     snapshot = replace(a_snapshot(ARMIDA, late, KINDS), seed=seed)
     policy = RandomizedGreedy()
     decided = []
@@ -381,7 +510,11 @@ def test_an_overloaded_cluster_whose_jobs_are_all_late_soon_stops_pre_empting(se
 
 @pytest.mark.parametrize("mode", ["paper", "coded", "default"])
 def test_without_prices_jobs_are_placed_all_the_same(mode: str) -> None:
-    """Warnings are errors here: a job that can never run on a type takes infinite time, which costs nothing there."""
+    """Warnings are errors here: a job that can never run on a type takes infinite time, which costs
+    nothing there.
+    """
     kind = a_kind("k", {("V100", 1): 0.1})
-    plan = RandomizedGreedy(mode=mode)(a_snapshot(kinds=[kind], jobs=[a_job("j1"), a_job("j2")], energy=()))
+    plan = RandomizedGreedy(mode=mode)(
+        a_snapshot(kinds=[kind], jobs=[a_job("j1"), a_job("j2")], energy=())
+    )
     assert {p.job for p in plan.placements} == {"j1", "j2"}

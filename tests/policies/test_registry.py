@@ -36,7 +36,9 @@ number = 3
 
 @pytest.fixture
 def third_parties(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    """A good policy, one that cannot be imported, one that is no policy, and one that takes a known name."""
+    """A good policy, one that cannot be imported, one that is no policy, and one that takes a known
+    name.
+    """
     (tmp_path / "somebodys_policies.py").write_text(IDLE)
     monkeypatch.syspath_prepend(str(tmp_path))
     monkeypatch.setenv("PYTHONPATH", str(tmp_path))
@@ -55,7 +57,10 @@ def test_the_four_policies_of_the_house_are_known_by_name() -> None:
 
 
 def test_an_unknown_name_is_answered_with_the_known_ones() -> None:
-    with pytest.raises(UnknownPolicyError, match=r"'lifo': no such policy; known are: cost_search, randomized_greedy"):
+    with pytest.raises(
+        UnknownPolicyError,
+        match=r"'lifo': no such policy; known are: cost_search, randomized_greedy",
+    ):
         registry.make("lifo")
 
 
@@ -72,14 +77,18 @@ def test_an_unknown_name_is_answered_with_the_known_ones() -> None:
         ({"rho": "100"}, "rho: must be a finite number, not '100'"),
     ],
 )
-def test_a_wrong_parameter_is_named_with_what_would_be_right(parameters: dict[str, object], message: str) -> None:
+def test_a_wrong_parameter_is_named_with_what_would_be_right(
+    parameters: dict[str, object], message: str
+) -> None:
     with pytest.raises(PolicyParameterError) as raised:
         registry.make("randomized_greedy", parameters)
     assert str(raised.value).startswith(message)
 
 
 def test_a_whole_number_will_do_for_a_fraction() -> None:
-    assert registry.make("randomized_greedy", {"rho": 10}) == registry.make("randomized_greedy", {"rho": 10.0})
+    assert registry.make("randomized_greedy", {"rho": 10}) == registry.make(
+        "randomized_greedy", {"rho": 10.0}
+    )
 
 
 @pytest.mark.parametrize("name", registry.BUILT_IN)
@@ -109,7 +118,9 @@ def test_a_broken_third_party_is_listed_with_its_error_and_stops_nobody() -> Non
 
 @pytest.mark.usefixtures("third_parties")
 def test_asking_for_a_broken_third_party_says_what_is_wrong_with_it() -> None:
-    with pytest.raises(PolicyError, match=r"'gone'.*ModuleNotFoundError: No module named 'no_such_module'"):
+    with pytest.raises(
+        PolicyError, match=r"'gone'.*ModuleNotFoundError: No module named 'no_such_module'"
+    ):
         registry.make("gone")
 
 

@@ -1,4 +1,6 @@
-"""Gavel's table of policies, from the snapshot to the shares: exact cases, and what holds of all of them."""
+"""Gavel's table of policies, from the snapshot to the shares: exact cases, and what holds of all of
+them.
+"""
 
 from __future__ import annotations
 
@@ -42,9 +44,17 @@ BY_ENDS = ("makespan", "finish_time_fairness")
 """Policies whose objective is to be low."""
 
 every_policy = pytest.mark.parametrize("name", POLICIES)
-every_other_policy = pytest.mark.parametrize("name", [name for name in POLICIES if name != "shortest_first"])
-"""The first of a queue comes before all else, so that the objective, the whole queue's, says little of shares."""
-some = settings(max_examples=20, deadline=None, suppress_health_check=[HealthCheck.too_slow, HealthCheck.filter_too_much])
+every_other_policy = pytest.mark.parametrize(
+    "name", [name for name in POLICIES if name != "shortest_first"]
+)
+"""The first of a queue comes before all else, so that the objective, the whole queue's, says little
+of shares.
+"""
+some = settings(
+    max_examples=20,
+    deadline=None,
+    suppress_health_check=[HealthCheck.too_slow, HealthCheck.filter_too_much],
+)
 
 
 def decide(name: str, snapshot: Snapshot, **parameters: object) -> Plan:
@@ -61,13 +71,19 @@ def priced(draw: st.DrawFn, of: st.SearchStrategy[Snapshot]) -> Snapshot:
 # Exact cases
 
 
-def test_the_shortest_makespan_of_300_and_500_steps_on_one_gpu_of_each_type_is_200_seconds() -> None:
+def test_the_shortest_makespan_of_300_and_500_steps_on_one_gpu_of_each_type_is_200_seconds() -> (
+    None
+):
     jobs = [a_job("j0", "a", remaining_steps=300.0), a_job("j1", "b", remaining_steps=500.0)]
-    plan = decide("makespan", a_snapshot(cluster(1, 1, 1), jobs, [a_kind("a", FASTER), a_kind("b", SLOWER)]))
+    plan = decide(
+        "makespan", a_snapshot(cluster(1, 1, 1), jobs, [a_kind("a", FASTER), a_kind("b", SLOWER)])
+    )
     assert plan.objective == pytest.approx(200.0, rel=1e-9)
 
 
-def test_who_came_first_has_the_fastest_gpu_and_the_next_what_is_fastest_for_him_of_the_rest() -> None:
+def test_who_came_first_has_the_fastest_gpu_and_the_next_what_is_fastest_for_him_of_the_rest() -> (
+    None
+):
     plan = decide("fifo_shares", two_jobs(1, 1, 1))
     assert plan.shares == {"j0": {"V100": pytest.approx(1.0)}, "j1": {"P100": pytest.approx(1.0)}}
     assert plan.objective == pytest.approx(2.0 + 2.0 / 3.0)
@@ -75,12 +91,17 @@ def test_who_came_first_has_the_fastest_gpu_and_the_next_what_is_fastest_for_him
 
 def test_a_queue_is_by_arrival_not_by_the_order_of_the_snapshot() -> None:
     jobs = [a_job("late", arrival_s=500.0), a_job("early", arrival_s=10.0)]
-    assert decide("fifo_shares", a_snapshot([a_node(gpus=1)], jobs)).shares == {"early": {"V100": pytest.approx(1.0)}}
+    assert decide("fifo_shares", a_snapshot([a_node(gpus=1)], jobs)).shares == {
+        "early": {"V100": pytest.approx(1.0)}
+    }
 
 
 def test_who_can_end_soonest_has_the_fastest_gpu() -> None:
     jobs = [a_job("j0", "a", remaining_steps=300.0), a_job("j1", "b", remaining_steps=400.0)]
-    plan = decide("shortest_first", a_snapshot(cluster(1, 1, 1), jobs, [a_kind("a", FASTER), a_kind("b", SLOWER)]))
+    plan = decide(
+        "shortest_first",
+        a_snapshot(cluster(1, 1, 1), jobs, [a_kind("a", FASTER), a_kind("b", SLOWER)]),
+    )
     assert plan.shares == {"j0": {"P100": pytest.approx(1.0)}, "j1": {"V100": pytest.approx(1.0)}}
 
 
@@ -109,19 +130,28 @@ def test_the_published_program_finds_the_cheapest_progress() -> None:
 @pytest.mark.parametrize("form", ["aware", "agnostic"])
 @some
 @given(snapshot=priced(snapshots()))
-def test_shares_fit_the_time_of_each_job_and_the_gpus_of_each_type(name: str, form: str, snapshot: Snapshot) -> None:
+def test_shares_fit_the_time_of_each_job_and_the_gpus_of_each_type(
+    name: str, form: str, snapshot: Snapshot
+) -> None:
     held = Held(snapshot, decide(name, snapshot, form=form))
     assert (held.time >= 0.0).all()
     assert (held.time.sum(axis=1) <= 1.0 + 1e-6).all()
-    assert (held.division.scale @ held.time <= held.division.gpus + 1e-6 * np.maximum(held.division.gpus, 1.0)).all()
+    assert (
+        held.division.scale @ held.time
+        <= held.division.gpus + 1e-6 * np.maximum(held.division.gpus, 1.0)
+    ).all()
     assert (held.time[held.division.type_rates == 0.0] == 0.0).all()
 
 
 @every_policy
 @some
 @given(snapshot=priced(snapshots()))
-def test_to_know_how_fast_jobs_run_where_is_no_loss_for_what_a_policy_wants(name: str, snapshot: Snapshot) -> None:
-    aware, agnostic = (Held(snapshot, decide(name, snapshot, form=form)) for form in ("aware", "agnostic"))
+def test_to_know_how_fast_jobs_run_where_is_no_loss_for_what_a_policy_wants(
+    name: str, snapshot: Snapshot
+) -> None:
+    aware, agnostic = (
+        Held(snapshot, decide(name, snapshot, form=form)) for form in ("aware", "agnostic")
+    )
     assume(len(aware.steps))
     best, other = OBJECTIVES[name](aware), OBJECTIVES[name](agnostic)
     assert best >= other - 1e-5 * max(1.0, abs(best))
@@ -135,7 +165,9 @@ def test_a_plan_says_what_its_shares_are_worth(name: str, snapshot: Snapshot) ->
     held = Held(snapshot, plan)
     assume(len(held.steps))
     if name in BY_ENDS:
-        assume((held.throughput > 0.0).all())  # a job of one step beside one of a million: less than a share that is told
+        assume(
+            (held.throughput > 0.0).all()
+        )  # a job of one step beside one of a million: less than a share that is told
     assert plan.objective is not None
     worth = abs(OBJECTIVES[name](held))
     assert worth == pytest.approx(plan.objective, rel=1e-4, abs=1e-5)
@@ -145,7 +177,9 @@ def test_a_plan_says_what_its_shares_are_worth(name: str, snapshot: Snapshot) ->
 @some
 @given(snapshot=priced(snapshots()))
 def test_gpus_of_one_type_leave_nothing_to_know(name: str, snapshot: Snapshot) -> None:
-    alike = replace(snapshot, nodes=tuple(replace(node, gpu_type="V100") for node in snapshot.nodes))
+    alike = replace(
+        snapshot, nodes=tuple(replace(node, gpu_type="V100") for node in snapshot.nodes)
+    )
     aware, agnostic = (decide(name, alike, form=form).objective for form in ("aware", "agnostic"))
     assert aware == pytest.approx(agnostic, rel=1e-5, abs=1e-9)
 
@@ -153,7 +187,9 @@ def test_gpus_of_one_type_leave_nothing_to_know(name: str, snapshot: Snapshot) -
 @every_other_policy
 @some
 @given(snapshot=priced(wide_snapshots()))
-def test_jobs_that_may_share_gpus_are_no_loss_for_what_a_policy_wants(name: str, snapshot: Snapshot) -> None:
+def test_jobs_that_may_share_gpus_are_no_loss_for_what_a_policy_wants(
+    name: str, snapshot: Snapshot
+) -> None:
     alone, sharing = (decide(name, snapshot, form=form).objective for form in ("aware", "sharing"))
     assert alone is not None
     assert sharing is not None
@@ -182,7 +218,11 @@ def test_a_job_may_have_the_name_of_a_pair_of_others(name: str) -> None:
 def test_a_gang_has_no_time_on_gpus_of_which_no_node_has_enough(name: str, form: str) -> None:
     speeds = {(t, g): float(g) for t in ("V100", "K80") for g in (1, 2)}
     nodes = [a_node("v", "V100", 1), a_node("v2", "V100", 1), a_node("k", "K80", 2)]
-    plan = decide(name, a_snapshot(nodes, [a_job("gang", gpus_min=2, gpus_max=2)], [a_kind("k", speeds)]), form=form)
+    plan = decide(
+        name,
+        a_snapshot(nodes, [a_job("gang", gpus_min=2, gpus_max=2)], [a_kind("k", speeds)]),
+        form=form,
+    )
     assert list(plan.shares["gang"]) == ["K80"]
     assert [seat.node for p in plan.placements for seat in p.ranks] == ["k"]
 
@@ -197,7 +237,9 @@ def test_a_gang_has_no_time_on_gpus_of_which_no_node_has_enough(name: str, form:
         ({"colour": "red"}, "colour: no such parameter; known are: form, spread, recompute_s"),
     ],
 )
-def test_what_is_no_parameter_is_refused(name: str, parameters: dict[str, object], message: str) -> None:
+def test_what_is_no_parameter_is_refused(
+    name: str, parameters: dict[str, object], message: str
+) -> None:
     with pytest.raises(PolicyParameterError) as raised:
         registry.make(name, parameters)
     assert str(raised.value).startswith(message)
@@ -207,11 +249,21 @@ def test_what_is_no_parameter_is_refused(name: str, parameters: dict[str, object
     ("name", "parameters", "message"),
     [
         ("min_cost", {"floor": 1.5}, "floor: must be <= 1.0, not 1.5"),
-        ("min_cost", {"objective": "ratio"}, "objective: must be one of paper, published, not 'ratio'"),
-        ("hierarchical", {"inside": "lifo"}, "inside: must be one of team, fairness, fifo, not 'lifo'"),
+        (
+            "min_cost",
+            {"objective": "ratio"},
+            "objective: must be one of paper, published, not 'ratio'",
+        ),
+        (
+            "hierarchical",
+            {"inside": "lifo"},
+            "inside: must be one of team, fairness, fifo, not 'lifo'",
+        ),
     ],
 )
-def test_what_a_policy_does_not_know_is_refused(name: str, parameters: dict[str, object], message: str) -> None:
+def test_what_a_policy_does_not_know_is_refused(
+    name: str, parameters: dict[str, object], message: str
+) -> None:
     with pytest.raises(PolicyParameterError) as raised:
         registry.make(name, parameters)
     assert str(raised.value) == message
@@ -237,7 +289,11 @@ def test_shares_stand_until_they_are_as_old_as_they_may_become(name: str) -> Non
     later = after(snapshot, plan, 300.0)
     later_plan = decide(name, replace(later, teams=TEAMS, gpu_types=PRICES), recompute_s=500.0)
     last = replace(after(later, later_plan, 300.0), teams=TEAMS, gpu_types=PRICES)
-    assert [made_at(p) for p in (plan, later_plan, decide(name, last, recompute_s=500.0))] == [1000.0, 1000.0, 1600.0]
+    assert [made_at(p) for p in (plan, later_plan, decide(name, last, recompute_s=500.0))] == [
+        1000.0,
+        1000.0,
+        1600.0,
+    ]
 
 
 @every_policy
@@ -261,7 +317,13 @@ def _scene(policy: Any) -> Any:
     jobs = [_job(i) for i in range(10)]
     speeds = {("V100", 2): 3.5, ("K80", 2): 1.6}
     kinds = [a_kind("a", {**FASTER, **speeds}), a_kind("b", {**SLOWER, **speeds})]
-    told = {"stop_s": 5.0, "launch_s": 2.0, "restart_cost_s": 10.0, "gpu_types": PRICES, "teams": TEAMS}
+    told = {
+        "stop_s": 5.0,
+        "launch_s": 2.0,
+        "restart_cost_s": 10.0,
+        "gpu_types": PRICES,
+        "teams": TEAMS,
+    }
     return simulated(cluster(2, 1, 2), kinds, jobs, policy, **told)
 
 
@@ -269,11 +331,23 @@ def _job(i: int) -> JobView:
     gang = {"gpus_min": 2, "gpus_max": 2} if i % 4 == 3 else {}
     team = ("red", "blue", "")[i % 3]
     due_s = 150.0 * i + 3000.0
-    return steps_of(f"j{i}", 900.0 + 400.0 * (i % 5), "ab"[i % 2], arrival_s=150.0 * i, team=team, due_s=due_s, **gang)
+    return steps_of(
+        f"j{i}",
+        900.0 + 400.0 * (i % 5),
+        "ab"[i % 2],
+        arrival_s=150.0 * i,
+        team=team,
+        due_s=due_s,
+        **gang,
+    )
 
 
 def test_a_scene_knows_its_teams_and_prices() -> None:
     simulation = _scene(registry.make("hierarchical")).run(ROUND_S)
     snapshot = simulation.rounds[0].snapshot
     assert snapshot.teams == (TeamView("red", 3.0), TeamView("blue", 1.0, TeamOrder.FIFO))
-    assert {of.name: of.price_per_hour for of in snapshot.gpu_types} == {"V100": 3.1, "P100": 2.0, "K80": 0.8}
+    assert {of.name: of.price_per_hour for of in snapshot.gpu_types} == {
+        "V100": 3.1,
+        "P100": 2.0,
+        "K80": 0.8,
+    }

@@ -1,4 +1,6 @@
-"""Policies of third parties, installed as pip installs them: a broken one is told as such, and everybody else goes on."""
+"""Policies of third parties, installed as pip installs them: a broken one is told as such, and
+everybody else goes on.
+"""
 
 from __future__ import annotations
 
@@ -21,7 +23,14 @@ from policies.plan import Placement, Plan, PlanStatus
 from policies.snapshot import RankSeat
 from policies.storable import LAST_S, check_figures, cleaned
 from tests.builders_policies import a_job, a_snapshot
-from tests.builders_third_party import BODIES, CANNOT_BE_LOADED, CANNOT_BE_MADE, NEVER_IMPORTED, a_package, a_third_party
+from tests.builders_third_party import (
+    BODIES,
+    CANNOT_BE_LOADED,
+    CANNOT_BE_MADE,
+    NEVER_IMPORTED,
+    a_package,
+    a_third_party,
+)
 
 SNAPSHOT = a_snapshot(jobs=[a_job("a"), a_job("b")])
 
@@ -59,7 +68,9 @@ def _on_the_path(folder: Path) -> Iterator[None]:
     """For this process, and for those that it starts."""
     with pytest.MonkeyPatch.context() as patch:
         patch.syspath_prepend(str(folder))
-        patch.setenv("PYTHONPATH", os.pathsep.join(filter(None, (str(folder), os.environ.get("PYTHONPATH")))))
+        patch.setenv(
+            "PYTHONPATH", os.pathsep.join(filter(None, (str(folder), os.environ.get("PYTHONPATH"))))
+        )
         yield
     third_parties.forget()
 
@@ -94,7 +105,13 @@ def test_all_are_listed_the_unusable_with_their_error() -> None:
         ("has_no_class", "is not a frozen dataclass"),
         ("may_change", "is not a frozen dataclass"),
         ("cannot_be_called", "is not a frozen dataclass"),
-        ("takes_a_list", "parameters that cannot be shown: TypeError: a: its default must be one of bool, int, float, str"),
+        (
+            "takes_a_list",
+            (
+                "parameters that cannot be shown: TypeError: a: its default must be one of bool,"
+                " int, float, str"
+            ),
+        ),
         ("needs_more", "cannot be made with these parameters: TypeError"),
         ("refuses_itself", "cannot be made with these parameters: OSError: no licence"),
     ],
@@ -128,7 +145,10 @@ def _one_that_is_never_imported(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
 
 @pytest.mark.usefixtures("_one_that_is_never_imported")
 def test_one_whose_import_never_ends_is_listed_with_that_and_keeps_nobody() -> None:
-    said = r"policy 'never_imported' \(third_never_imported:Policy\) cannot be loaded: it took more than 0.5 s and was stopped"
+    said = (
+        r"policy 'never_imported' \(third_never_imported:Policy\) cannot be loaded: it took more"
+        r" than 0.5 s and was stopped"
+    )
     listed = {e.name: e.error for e in registry.entries()}
     assert re.match(said, listed.pop("never_imported") or "")
     assert set(listed) == set(registry.BUILT_IN)
@@ -138,7 +158,9 @@ def test_one_whose_import_never_ends_is_listed_with_that_and_keeps_nobody() -> N
 
 
 @pytest.mark.usefixtures("_one_that_is_never_imported")
-def test_a_failure_is_asked_about_again_after_a_while(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_a_failure_is_asked_about_again_after_a_while(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
     with pytest.raises(PolicyError, match="took more than"):
         registry.check("never_imported")
     monkeypatch.setattr(third_parties, "LIMIT_S", 300.0)
@@ -152,9 +174,17 @@ def test_a_failure_is_asked_about_again_after_a_while(monkeypatch: pytest.Monkey
 
 
 def test_the_list_of_another_process_has_them_too(folder: Path) -> None:
-    environment = {**os.environ, "PYTHONPATH": os.pathsep.join([str(folder), str(Path(__file__).parents[2])])}
+    environment = {
+        **os.environ,
+        "PYTHONPATH": os.pathsep.join([str(folder), str(Path(__file__).parents[2])]),
+    }
     ran = subprocess.run(
-        [sys.executable, "-m", "policies", "list"], capture_output=True, text=True, check=True, env=environment, timeout=300
+        [sys.executable, "-m", "policies", "list"],
+        capture_output=True,
+        text=True,
+        check=True,
+        env=environment,
+        timeout=300,
     )
     lines = {line.split()[0]: line for line in ran.stdout.splitlines() if line and line[0] != " "}
     assert "It works." in lines["works"]
@@ -163,14 +193,18 @@ def test_the_list_of_another_process_has_them_too(folder: Path) -> None:
 
 
 @pytest.mark.parametrize("name", SAID)
-def test_one_that_fails_in_the_solver_is_told_and_the_next_request_is_answered(solver: SolverProcess, name: str) -> None:
+def test_one_that_fails_in_the_solver_is_told_and_the_next_request_is_answered(
+    solver: SolverProcess, name: str
+) -> None:
     with pytest.raises(PolicyError, match=SAID[name]):
         solver.solve(SNAPSHOT, name)
     assert solver.solve(SNAPSHOT, "works", {"patience": 2.0}).message == "patience 2.0"
 
 
 @pytest.mark.parametrize("name", CANNOT_BE_LOADED)
-def test_one_that_cannot_be_loaded_leaves_the_solver_as_it_was(solver: SolverProcess, name: str) -> None:
+def test_one_that_cannot_be_loaded_leaves_the_solver_as_it_was(
+    solver: SolverProcess, name: str
+) -> None:
     solver.solve(SNAPSHOT, "works")
     before = solver.pid
     with pytest.raises(PolicyError, match=r"cannot be loaded|not a frozen|cannot be shown"):
@@ -189,12 +223,16 @@ def test_one_that_runs_forever_is_stopped_at_the_limit_and_the_next_request_is_a
         assert process.solve(SNAPSHOT, "works").policy == "idle"
 
 
-def test_what_a_policy_and_its_children_print_or_read_is_not_the_answers_nor_the_requests(solver: SolverProcess) -> None:
+def test_what_a_policy_and_its_children_print_or_read_is_not_the_answers_nor_the_requests(
+    solver: SolverProcess,
+) -> None:
     for _ in range(2):
         assert solver.solve(SNAPSHOT, "prints").policy == "idle"
 
 
-def test_a_solver_that_ran_out_of_memory_is_replaced_so_that_nobody_else_pays_for_it(solver: SolverProcess) -> None:
+def test_a_solver_that_ran_out_of_memory_is_replaced_so_that_nobody_else_pays_for_it(
+    solver: SolverProcess,
+) -> None:
     solver.solve(SNAPSHOT, "works")
     before = solver.pid
     with pytest.raises(SolverFailedError):
@@ -205,7 +243,9 @@ def test_a_solver_that_ran_out_of_memory_is_replaced_so_that_nobody_else_pays_fo
 
 
 def test_a_solver_may_have_half_of_the_memory(solver: SolverProcess) -> None:
-    assert int(solver.solve(SNAPSHOT, "tells_its_limit").message) == max(memory_bytes() // 2, LEAST_BYTES)
+    assert int(solver.solve(SNAPSHOT, "tells_its_limit").message) == max(
+        memory_bytes() // 2, LEAST_BYTES
+    )
 
 
 def test_memory_is_that_of_the_container_where_it_has_a_limit(tmp_path: Path) -> None:
@@ -217,9 +257,14 @@ def test_memory_is_that_of_the_container_where_it_has_a_limit(tmp_path: Path) ->
     assert memory_bytes(limit) == whole
 
 
-def test_an_answer_without_end_ends_the_process(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_answer_without_end_ends_the_process(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     child = tmp_path / "child.py"
-    child.write_text("import sys\nprint('{}', flush=True)\nsys.stdin.readline()\nwhile True: sys.stdout.write('x' * 65536)\n")
+    child.write_text(
+        "import sys\nprint('{}', flush=True)\nsys.stdin.readline()\nwhile True:"
+        " sys.stdout.write('x' * 65536)\n"
+    )
     monkeypatch.setattr("policies.client.LONGEST_ANSWER", 1 << 20)
     with SolverProcess(60.0, [sys.executable, str(child)]) as process:
         with pytest.raises(SolverFailedError, match="its answer is longer than 1 MiB"):
@@ -229,10 +274,20 @@ def test_an_answer_without_end_ends_the_process(tmp_path: Path, monkeypatch: pyt
 
 def test_figures_at_the_edge_of_what_can_be_kept_are_kept() -> None:
     def plan(**figures: Any) -> Plan:
-        return Plan("x", PlanStatus.HEURISTIC, (Placement("a", (RankSeat("n", ("d",)),), **figures),))
+        return Plan(
+            "x", PlanStatus.HEURISTIC, (Placement("a", (RankSeat("n", ("d",)),), **figures),)
+        )
 
-    check_figures(plan(until_s=LAST_S, predicted_run_s=0.0, predicted_energy_cost=-0.5, steps_quota=1))
-    for wrong in ({"until_s": -1.0}, {"until_s": LAST_S + 1.0}, {"predicted_run_s": 1e13}, {"steps_quota": 2**63}, {"copy": 2**31}):
+    check_figures(
+        plan(until_s=LAST_S, predicted_run_s=0.0, predicted_energy_cost=-0.5, steps_quota=1)
+    )
+    for wrong in (
+        {"until_s": -1.0},
+        {"until_s": LAST_S + 1.0},
+        {"predicted_run_s": 1e13},
+        {"steps_quota": 2**63},
+        {"copy": 2**31},
+    ):
         with pytest.raises(SolverFailedError, match="cannot be kept"):
             check_figures(plan(**wrong))
 

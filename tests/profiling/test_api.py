@@ -28,7 +28,9 @@ def test_nobody_anonymous_sees_kinds(client: Client) -> None:
     assert client.get(KINDS).status_code in (401, 403)
 
 
-def test_a_user_sees_the_kinds_of_their_teams_jobs_and_an_operator_all(client: Client, cluster: Cluster) -> None:
+def test_a_user_sees_the_kinds_of_their_teams_jobs_and_an_operator_all(
+    client: Client, cluster: Cluster
+) -> None:
     team = a_team()
     own, other = a_kind("own"), a_kind("other")
     a_job(cluster, team=team, kind=own)
@@ -40,7 +42,9 @@ def test_a_user_sees_the_kinds_of_their_teams_jobs_and_an_operator_all(client: C
     assert [k["name"] for k in client.get(KINDS).json()["results"]] == ["other", "own"]
 
 
-def test_a_kind_shows_its_numbers_with_their_sources_and_the_error_of_estimates(client: Client, cluster: Cluster) -> None:
+def test_a_kind_shows_its_numbers_with_their_sources_and_the_error_of_estimates(
+    client: Client, cluster: Cluster
+) -> None:
     kind = a_kind("bert", steps_per_s={("V100", 1): 2.0, ("V100", 2): 3.0})
     a_job(cluster, kind=kind)
     client.force_login(a_user(operator=True))
@@ -53,7 +57,9 @@ def test_a_kind_shows_its_numbers_with_their_sources_and_the_error_of_estimates(
     assert found["V100", 2]["estimated_steps_per_s"] == pytest.approx(estimated)
     assert found["V100", 2]["error"] == pytest.approx(estimated / 3.0 - 1)
     assert found["T4", 1]["error"] is None
-    assert shown["error"] == pytest.approx((found["V100", 1]["error"] + found["V100", 2]["error"]) / 2)
+    assert shown["error"] == pytest.approx(
+        (found["V100", 1]["error"] + found["V100", 2]["error"]) / 2
+    )
     assert (shown["jobs"], shown["active_jobs"]) == (1, 1)
 
 
@@ -106,7 +112,9 @@ def test_kinds_come_in_pages(client: Client, cluster: Cluster) -> None:
     assert (shown["count"], len(shown["results"])) == (3, 2)
 
 
-@pytest.mark.parametrize("query", [{"limit": 10**36}, {"offset": 10**36}, {"limit": 10**19, "offset": 10**19}])
+@pytest.mark.parametrize(
+    "query", [{"limit": 10**36}, {"offset": 10**36}, {"limit": 10**19, "offset": 10**19}]
+)
 def test_numbers_beyond_any_database_are_cut(client: Client, query: dict[str, int]) -> None:
     client.force_login(a_user(operator=True))
     assert client.get(KINDS, query).status_code == 200

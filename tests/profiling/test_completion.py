@@ -7,14 +7,25 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from profiling.completion import CANDIDATES, CompletionError, Settings, choose, complete, held_out_error
+from profiling.completion import (
+    CANDIDATES,
+    CompletionError,
+    Settings,
+    choose,
+    complete,
+    held_out_error,
+)
 from tests.builders_pairs import a_low_rank_matrix, a_part_of
 
 sizes = st.tuples(st.integers(2, 9), st.integers(2, 9))
 
 
 @given(
-    size=sizes, seed=st.integers(0, 99), fraction=st.floats(0.0, 1.0), rank=st.integers(0, 4), c=st.sampled_from([0.1, 0.3, 1.0])
+    size=sizes,
+    seed=st.integers(0, 99),
+    fraction=st.floats(0.0, 1.0),
+    rank=st.integers(0, 4),
+    c=st.sampled_from([0.1, 0.3, 1.0]),
 )
 @settings(max_examples=60, deadline=None)
 def test_what_was_observed_stays_and_all_else_is_finite_and_within_bounds(
@@ -22,7 +33,13 @@ def test_what_was_observed_stays_and_all_else_is_finite_and_within_bounds(
 ) -> None:
     matrix = a_low_rank_matrix(*size, 2, seed=seed)
     observed = a_part_of(matrix, fraction, seed=seed)
-    found = complete(np.where(observed, matrix, np.nan), observed, Settings(rank, c, most_sweeps=5000), seed=seed, most=1.0)
+    found = complete(
+        np.where(observed, matrix, np.nan),
+        observed,
+        Settings(rank, c, most_sweeps=5000),
+        seed=seed,
+        most=1.0,
+    )
     assert (found.values[observed] == matrix[observed]).all()
     assert np.isfinite(found.values).all()
     assert ((found.values >= 0.0) & (found.values <= 1.0)).all()
@@ -50,7 +67,9 @@ def test_the_same_seed_makes_the_same_completion() -> None:
 def test_a_matrix_of_few_factors_is_found_again_from_a_part_of_it() -> None:
     matrix = a_low_rank_matrix(30, 40, 2, seed=1)
     observed = a_part_of(matrix, 0.5, seed=1)
-    found = complete(matrix, observed, Settings(2, 0.003, tolerance=1e-6, most_sweeps=20_000)).values
+    found = complete(
+        matrix, observed, Settings(2, 0.003, tolerance=1e-6, most_sweeps=20_000)
+    ).values
     wrong = np.abs(found - matrix)[~observed]
     assert wrong.mean() < 0.01
     assert wrong.mean() < 0.1 * np.abs(matrix[observed].mean() - matrix)[~observed].mean()
@@ -84,7 +103,9 @@ def test_what_the_model_puts_out_of_bounds_is_moved_to_them_and_counted() -> Non
     found = complete(matrix, observed, Settings(0, 1e-6), most=1.0)
     assert found.values[2, 2] == 1.0
     assert found.outside == 1
-    assert complete(matrix, observed, Settings(0, 1e-6)).values[2, 2] == pytest.approx(1.1, abs=1e-3)
+    assert complete(matrix, observed, Settings(0, 1e-6)).values[2, 2] == pytest.approx(
+        1.1, abs=1e-3
+    )
 
 
 @pytest.mark.parametrize("value", [np.nan, np.inf, -0.1, 1.5])
@@ -109,13 +130,22 @@ def test_a_row_or_column_of_which_nothing_is_observed_is_refused(axis: int, name
 
 
 @pytest.mark.parametrize("shape", [((2, 2), (2, 3)), ((4,), (4,)), ((0, 3), (0, 3))])
-def test_shapes_that_are_no_matrix_with_its_mask_are_refused(shape: tuple[tuple[int, ...], tuple[int, ...]]) -> None:
+def test_shapes_that_are_no_matrix_with_its_mask_are_refused(
+    shape: tuple[tuple[int, ...], tuple[int, ...]],
+) -> None:
     with pytest.raises(CompletionError, match="matrices of one shape"):
         complete(np.zeros(shape[0]), np.ones(shape[1], dtype=np.bool_))
 
 
 @pytest.mark.parametrize(
-    "wrong", [{"rank": -1}, {"most_sweeps": 0}, {"regularisation": 0.0}, {"regularisation": np.nan}, {"tolerance": 0.0}]
+    "wrong",
+    [
+        {"rank": -1},
+        {"most_sweeps": 0},
+        {"regularisation": 0.0},
+        {"regularisation": np.nan},
+        {"tolerance": 0.0},
+    ],
 )
 def test_settings_outside_their_ranges_are_refused(wrong: dict[str, float]) -> None:
     with pytest.raises(CompletionError, match="must be"):
@@ -143,7 +173,10 @@ def test_entries_of_one_number_leave_together() -> None:
     twice, observed = np.hstack([noise, noise]), np.ones((30, 8), dtype=np.bool_)
     numbers = np.arange(noise.size, dtype=np.int64).reshape(noise.shape)
     rules = Settings(3, 0.03, most_sweeps=20_000)
-    alone, together = (held_out_error(twice, observed, rules, groups=g) for g in (None, np.hstack([numbers, numbers])))
+    alone, together = (
+        held_out_error(twice, observed, rules, groups=g)
+        for g in (None, np.hstack([numbers, numbers]))
+    )
     assert together > 1.5 * alone
 
 

@@ -1,4 +1,6 @@
-"""Two processes end launches at once: neither believes that the other's is still open, and nothing is counted twice."""
+"""Two processes end launches at once: neither believes that the other's is still open, and nothing
+is counted twice.
+"""
 
 from __future__ import annotations
 
@@ -16,7 +18,8 @@ from tests.builders_sharing import a_shared_launch, a_shared_node, a_sharing_job
 
 pytestmark = pytest.mark.django_db(transaction=True)
 
-# Each process keeps its transaction open for a moment after its work, so that the two overlap whoever comes first.
+# Each process keeps its transaction open for a moment after its work, so that the two overlap
+# whoever comes first.
 ENDING = """
 import time
 from django.db import transaction
@@ -31,7 +34,9 @@ with transaction.atomic():
 
 
 def end_at_once(folder: Path, *launches: Assignment, service: str = "profile_run_ended") -> None:
-    """Call that service for each of these launches, each in a process of its own, all at the same time."""
+    """Call that service for each of these launches, each in a process of its own, all at the same
+    time.
+    """
     answers = at_once(folder, ENDING, *((launch.pk, service) for launch in launches))
     assert answers == [(0, "")] * len(launches)
 
@@ -44,7 +49,9 @@ def test_the_last_two_runs_of_a_kind_that_end_at_once_release_its_jobs(tmp_path:
     launches = [end(place(run_of(job, gpus=g), node)) for g in (1, 2)]
     end_at_once(tmp_path, *launches)
     assert set(ProfileRun.objects.values_list("state", flat=True)) == {ProfileRun.State.DONE}
-    assert set(Job.objects.filter(pk__in=[job.pk, twin.pk]).values_list("state", flat=True)) == {"queued"}
+    assert set(Job.objects.filter(pk__in=[job.pk, twin.pk]).values_list("state", flat=True)) == {
+        "queued"
+    }
     assert Measurement.objects.count() == 2
 
 
@@ -58,10 +65,14 @@ def test_one_end_taken_in_by_two_processes_is_counted_once(tmp_path: Path) -> No
     assert Job.objects.get(pk=job.pk).state == "queued"
 
 
-def test_two_launches_of_one_gpu_that_end_at_once_are_one_measurement_of_their_pair(tmp_path: Path) -> None:
+def test_two_launches_of_one_gpu_that_end_at_once_are_one_measurement_of_their_pair(
+    tmp_path: Path,
+) -> None:
     cluster = a_cluster()
     node = a_shared_node(cluster)
-    launches = [a_shared_launch(a_sharing_job(cluster, a_kind()), node, slot=slot) for slot in (0, 1)]
+    launches = [
+        a_shared_launch(a_sharing_job(cluster, a_kind()), node, slot=slot) for slot in (0, 1)
+    ]
     end_at_once(tmp_path, *launches, service="production_measured")
     assert PairMeasurement.objects.count() == 1
     assert PairProfile.objects.get().samples == 1

@@ -36,7 +36,10 @@ ANDREAS = {
     "efficientnet": (51.6221, 41.2372, 88.9881),
     "convnet": (20.5382, 17.8042, 41.2582),
 }
-ANDREAS_SPEEDS = {k: {("V100", 1): 1 / a, ("V100", 2): 1 / b, ("T4", 1): 1 / c} for k, (a, b, c) in ANDREAS.items()}
+ANDREAS_SPEEDS = {
+    k: {("V100", 1): 1 / a, ("V100", 2): 1 / b, ("T4", 1): 1 / c}
+    for k, (a, b, c) in ANDREAS.items()
+}
 ANDREAS_SHEET = {"V100": 15.7, "T4": 8.1}
 
 
@@ -52,7 +55,10 @@ def test_known_numbers_come_back_unchanged_and_all_others_are_finite_and_positiv
 
 @given(known=speeds, pool=others, sheet=sheets, factor=st.floats(0.01, 100.0))
 def test_a_kind_that_is_faster_everywhere_is_estimated_faster_everywhere(
-    known: dict[Config, float], pool: dict[str, dict[Config, float]], sheet: dict[str, float], factor: float
+    known: dict[Config, float],
+    pool: dict[str, dict[Config, float]],
+    sheet: dict[str, float],
+    factor: float,
 ) -> None:
     shared = Pool.of(sheet, pool)
     once = estimate("me", known, CONFIGS, shared)
@@ -62,7 +68,10 @@ def test_a_kind_that_is_faster_everywhere_is_estimated_faster_everywhere(
 
 @given(known=speeds, pool=others, sheet=sheets, factor=st.floats(0.01, 100.0))
 def test_how_long_another_kinds_steps_are_does_not_matter(
-    known: dict[Config, float], pool: dict[str, dict[Config, float]], sheet: dict[str, float], factor: float
+    known: dict[Config, float],
+    pool: dict[str, dict[Config, float]],
+    sheet: dict[str, float],
+    factor: float,
 ) -> None:
     scaled = {k: {c: s * factor for c, s in v.items()} for k, v in pool.items()}
     first = estimate("me", known, CONFIGS, Pool.of(sheet, pool))
@@ -86,13 +95,17 @@ def test_an_estimate_between_types_lies_between_data_sheet_and_what_the_other_ki
 ) -> None:
     ratios = [sheet["B"] / sheet["A"]]
     for other in pool.values():
-        ratios += [s / other["A", g] for (t, g), s in other.items() if t == "B" and ("A", g) in other]
+        ratios += [
+            s / other["A", g] for (t, g), s in other.items() if t == "B" and ("A", g) in other
+        ]
     found = estimate("me", {("A", 1): base}, [("B", 1)], Pool.of(sheet, pool))["B", 1]
     assert base * min(ratios) * (1 - 1e-9) <= found <= base * max(ratios) * (1 + 1e-9)
 
 
 @given(known=speeds, gpus=st.integers(2, 64))
-def test_a_speed_up_is_at_least_one_and_at_most_the_gpus(known: dict[Config, float], gpus: int) -> None:
+def test_a_speed_up_is_at_least_one_and_at_most_the_gpus(
+    known: dict[Config, float], gpus: int
+) -> None:
     fraction = own_fraction(known)
     if fraction is not None:
         assert 1.0 <= speed_up(fraction, gpus) <= gpus * (1 + 1e-9)
@@ -129,11 +142,15 @@ def test_other_kinds_ratios_outweigh_the_data_sheet_by_their_number() -> None:
 
 def test_a_kind_does_not_vouch_for_itself() -> None:
     own = {("A", 1): 1.0, ("B", 1): 16.0}
-    assert leave_one_out({"me": own}, Pool.of(SHEET, {"me": own}))[0].estimated == pytest.approx(8.0)
+    assert leave_one_out({"me": own}, Pool.of(SHEET, {"me": own}))[0].estimated == pytest.approx(
+        8.0
+    )
 
 
 def test_a_type_that_no_data_sheet_knows_is_taken_as_just_as_fast() -> None:
-    assert estimate("me", {("A", 1): 3.0}, [("X", 1)], Pool.of(SHEET, {}))["X", 1] == pytest.approx(3.0)
+    assert estimate("me", {("A", 1): 3.0}, [("X", 1)], Pool.of(SHEET, {}))["X", 1] == pytest.approx(
+        3.0
+    )
 
 
 def test_a_kind_with_a_single_number_has_no_leave_one_out_error() -> None:

@@ -59,21 +59,27 @@ def test_a_program_and_a_script_are_known_by_their_last_part_wherever_they_lie()
 
 def test_paths_in_any_argument_do_not_belong_to_the_kind() -> None:
     assert digest_of("python", "train.py", "/data/a") == digest_of("python", "train.py", "/data/b")
-    assert digest_of("python", "train.py", "--images=s3://a/b") == digest_of("python", "train.py", "--images=s3://c/d")
+    assert digest_of("python", "train.py", "--images=s3://a/b") == digest_of(
+        "python", "train.py", "--images=s3://c/d"
+    )
 
 
 def test_a_configuration_file_belongs_to_the_kind_but_not_its_folder() -> None:
     large = digest_of("python", "train.py", "--config", "/a/large.yaml")
     assert large == digest_of("python", "train.py", "--config", "/b/large.yaml")
     assert large != digest_of("python", "train.py", "--config", "/a/small.yaml")
-    assert digest_of("train.py", "--config=/a/x.yaml") != digest_of("train.py", "--config=/a/y.yaml")
+    assert digest_of("train.py", "--config=/a/x.yaml") != digest_of(
+        "train.py", "--config=/a/y.yaml"
+    )
 
 
 def test_the_words_of_a_shell_command_are_looked_at_one_by_one() -> None:
     assert digest_of("sh", "-c", "python train.py --seed 1 --batch-size 8") == digest_of(
         "/bin/sh", "-c", "python train.py --batch-size 8"
     )
-    assert digest_of("sh", "-c", "python train.py --batch-size 8") != digest_of("sh", "-c", "python train.py --batch-size 9")
+    assert digest_of("sh", "-c", "python train.py --batch-size 8") != digest_of(
+        "sh", "-c", "python train.py --batch-size 9"
+    )
 
 
 def test_a_shell_command_that_no_shell_would_take_stands_for_itself() -> None:
@@ -93,14 +99,18 @@ def test_a_digest_goes_before_the_name_of_an_image() -> None:
 
 def test_declared_parameters_count_but_those_that_leave_speed_alone() -> None:
     def with_declared(**declared: object) -> str:
-        return digest(name="", runtime="docker", image="i", image_digest="", command=[], declared=declared)
+        return digest(
+            name="", runtime="docker", image="i", image_digest="", command=[], declared=declared
+        )
 
     assert with_declared(batch_size=8) != with_declared(batch_size=16)
     assert with_declared(batch_size=8, seed=1, learning_rate=0.1) == with_declared(batch_size=8)
 
 
 def test_a_users_name_makes_the_kind_whatever_the_command_says() -> None:
-    assert digest_of("python", "a.py", name="bert") == digest_of("python", "b.py", "--batch-size", "9", name=" bert ")
+    assert digest_of("python", "a.py", name="bert") == digest_of(
+        "python", "b.py", "--batch-size", "9", name=" bert "
+    )
     assert digest_of("python", "a.py", name="bert") != digest_of("python", "a.py", name="gpt")
 
 
@@ -117,7 +127,9 @@ def test_names_that_may_tell_of_the_model_are_not_ignored(name: str) -> None:
 @pytest.mark.django_db
 def test_the_same_properties_give_the_same_kind_and_a_given_name_is_its_name() -> None:
     def kind(name: str, *command: str) -> tuple[int, str]:
-        found = kind_for(name=name, runtime="process", image="", image_digest="", command=command, declared={})
+        found = kind_for(
+            name=name, runtime="process", image="", image_digest="", command=command, declared={}
+        )
         return found.pk, found.name
 
     assert kind("", "python", "a.py", "--seed", "1") == kind("", "python", "a.py", "--seed", "2")

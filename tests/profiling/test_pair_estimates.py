@@ -30,11 +30,19 @@ TYPES = ("A", "B")
 def _book() -> Book:
     """Three families of three; "2.2" was measured beside "0.0" on A alone."""
     truth = sharing_kinds(3, 3, TYPES)
-    return Book.of({p: s for p, s in truth.items() if "2.2" not in p[:2] or ({*p[:2]} == {"2.2", "0.0"} and p[2] == "A")})
+    return Book.of(
+        {
+            p: s
+            for p, s in truth.items()
+            if "2.2" not in p[:2] or ({*p[:2]} == {"2.2", "0.0"} and p[2] == "A")
+        }
+    )
 
 
 @pytest.mark.parametrize("choice", Choice)
-def test_partners_are_references_not_yet_measured_beside_on_types_that_can_be(book: Book, choice: Choice) -> None:
+def test_partners_are_references_not_yet_measured_beside_on_types_that_can_be(
+    book: Book, choice: Choice
+) -> None:
     everything = next_partners(book, "2.2", TYPES, 99, choice=choice)
     assert len(set(everything)) == len(everything) == 2 * len(book.references) - 1
     assert Partner("0.0", "A") not in everything
@@ -44,7 +52,9 @@ def test_partners_are_references_not_yet_measured_beside_on_types_that_can_be(bo
 
 
 @pytest.mark.parametrize("choice", Choice)
-def test_partners_are_the_same_for_the_same_seed_and_the_first_of_more(book: Book, choice: Choice) -> None:
+def test_partners_are_the_same_for_the_same_seed_and_the_first_of_more(
+    book: Book, choice: Choice
+) -> None:
     four = next_partners(book, "new", TYPES, 4, choice=choice, seed=7)
     assert next_partners(book, "new", TYPES, 4, choice=choice, seed=7) == four
     assert next_partners(book, "new", TYPES, 2, choice=choice, seed=7) == four[:2]
@@ -52,7 +62,9 @@ def test_partners_are_the_same_for_the_same_seed_and_the_first_of_more(book: Boo
 
 
 def test_drawn_partners_differ_by_seed(book: Book) -> None:
-    drawn = {next_partners(book, "new", TYPES, 3, choice=Choice.RANDOM, seed=seed) for seed in range(8)}
+    drawn = {
+        next_partners(book, "new", TYPES, 3, choice=Choice.RANDOM, seed=seed) for seed in range(8)
+    }
     assert len(drawn) > 1
 
 
@@ -63,7 +75,8 @@ def information(book: Book, partners: tuple[Partner, ...]) -> float:
     for partner in partners:
         for side in (0, 1):
             place = (
-                book.types.index(partner.gpu_type) * len(book.references) + book.references.index(partner.reference)
+                book.types.index(partner.gpu_type) * len(book.references)
+                + book.references.index(partner.reference)
             ) * 2 + side
             feature = np.array([1.0, *book.retained.factors[place, 1:]])
             precision += np.outer(feature, feature)
@@ -71,11 +84,15 @@ def information(book: Book, partners: tuple[Partner, ...]) -> float:
 
 
 def test_informative_partners_tell_more_than_drawn_ones(book: Book) -> None:
-    """Taking the best of each step gains at least 1 - 1/e of what the best set would (Nemhauser and others, 1978)."""
+    """Taking the best of each step gains at least 1 - 1/e of what the best set would (Nemhauser and
+    others, 1978).
+    """
     before = information(book, ())
     gained = information(book, next_partners(book, "new", TYPES, 3)) - before
     drawn = [
-        information(book, next_partners(book, "new", TYPES, 3, choice=Choice.RANDOM, seed=seed)) - before for seed in range(20)
+        information(book, next_partners(book, "new", TYPES, 3, choice=Choice.RANDOM, seed=seed))
+        - before
+        for seed in range(20)
     ]
     assert gained >= (1.0 - 1.0 / np.e) * max(drawn)
     assert gained > np.mean(drawn)
@@ -95,15 +112,22 @@ def test_speeds_of_pairs_are_fractions_of_the_kinds_own(book: Book) -> None:
     alone = {("0.0", "A"): 2.0, ("1.0", "A"): 10.0, ("1.0", "B"): 5.0}
     rates = pair_rates(book, ("0.0", "1.0"), alone)
     own, others = rates["0.0", "1.0", "A"]
-    assert (own / 2.0, others / 10.0) == pytest.approx((book.measured["0.0", "1.0", "A"], book.measured["1.0", "0.0", "A"]))
+    assert (own / 2.0, others / 10.0) == pytest.approx(
+        (book.measured["0.0", "1.0", "A"], book.measured["1.0", "0.0", "A"])
+    )
     assert rates["1.0", "0.0", "A"] == (others, own)
-    assert set(rates) == {*((k, q, "A") for k in ("0.0", "1.0") for q in ("0.0", "1.0")), ("1.0", "1.0", "B")}
+    assert set(rates) == {
+        *((k, q, "A") for k in ("0.0", "1.0") for q in ("0.0", "1.0")),
+        ("1.0", "1.0", "B"),
+    }
 
 
 def test_if_one_of_two_cannot_run_beside_the_other_neither_can() -> None:
     truth = sharing_kinds(2, 2, ("A",))
     book = Book.of({**truth, ("0.0", "1.0", "A"): 0.0})
-    assert pair_rates(book, ("0.0", "1.0"), {("0.0", "A"): 1.0, ("1.0", "A"): 1.0})["1.0", "0.0", "A"] == (0.0, 0.0)
+    assert pair_rates(book, ("0.0", "1.0"), {("0.0", "A"): 1.0, ("1.0", "A"): 1.0})[
+        "1.0", "0.0", "A"
+    ] == (0.0, 0.0)
 
 
 def test_sharing_is_worth_it_where_both_together_do_more_than_by_turns() -> None:
@@ -116,9 +140,12 @@ def test_errors_are_told_by_mean_and_quantiles() -> None:
     found = [PairError("k", "q", "A", 1.0 + e, 1.0) for e in (0.0, 0.1, -0.2, 0.3, 0.9)]
     summary = ErrorSummary.of(found)
     assert summary.count == 5
-    assert [summary.mean, summary.median, summary.p90, summary.worst] == pytest.approx([0.3, 0.2, 0.66, 0.9])
+    assert [summary.mean, summary.median, summary.p90, summary.worst] == pytest.approx(
+        [0.3, 0.2, 0.66, 0.9]
+    )
     assert asdict(ErrorSummary.of(())) == {
-        "count": 0, "mean": None, "median": None, "p90": None, "worst": None, "wrongly_possible": 0, "wrongly_impossible": 0,
+        "count": 0, "mean": None, "median": None, "p90": None, "worst": None, "wrongly_possible": 0,
+        "wrongly_impossible": 0,
     }  # fmt: skip
 
 
@@ -126,7 +153,12 @@ def test_pairs_that_cannot_share_are_counted_apart() -> None:
     found = [PairError("k", "q", "A", e, m) for e, m in ((0.5, 0.0), (0.0, 0.0), (0.0, 2.0))]
     summary = ErrorSummary.of(found)
     assert [e.error for e in found] == [None, None, 1.0]
-    assert (summary.count, summary.worst, summary.wrongly_possible, summary.wrongly_impossible) == (3, 1.0, 1, 1)
+    assert (summary.count, summary.worst, summary.wrongly_possible, summary.wrongly_impossible) == (
+        3,
+        1.0,
+        1,
+        1,
+    )
 
 
 def test_only_what_was_estimated_and_measured_is_compared() -> None:

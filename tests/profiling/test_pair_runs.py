@@ -68,13 +68,25 @@ def the_run(cluster: Cluster) -> PairRun:
 
 
 def launched(
-    run: PairRun, node: Node, *, from_s: float = -20.0, live: bool = True, rates: tuple[float, float] = (1.5, 1.0)
+    run: PairRun,
+    node: Node,
+    *,
+    from_s: float = -20.0,
+    live: bool = True,
+    rates: tuple[float, float] = (1.5, 1.0),
 ) -> list[Assignment]:
     """Both launches of a run, side by side for so long."""
     ended: dict[str, Any] = {"state": AssignmentState.RUNNING, "ended_at": None} if live else {}
     return [
         a_shared_launch(
-            Job.objects.get(pk=job), node, slot=slot, steps_per_s=rate, from_s=from_s, purpose="profiling", copy=copy, **ended
+            Job.objects.get(pk=job),
+            node,
+            slot=slot,
+            steps_per_s=rate,
+            from_s=from_s,
+            purpose="profiling",
+            copy=copy,
+            **ended,
         )
         for slot, ((job, copy), rate) in enumerate(zip(run.launches, rates, strict=True))
     ]
@@ -85,7 +97,9 @@ def pairs_wanted() -> set[frozenset[int]]:
     return {frozenset((run.first_id, run.second_id)) for run in PairRun.objects.all()}
 
 
-def test_kinds_of_jobs_that_may_share_are_measured_beside_each_other(cluster: Cluster, node: Node) -> None:
+def test_kinds_of_jobs_that_may_share_are_measured_beside_each_other(
+    cluster: Cluster, node: Node
+) -> None:
     kinds = kinds_with_jobs(cluster, 2)
     run = the_run(cluster)
     assert {run.first_id, run.second_id} == {kind.pk for kind in kinds}
@@ -95,13 +109,19 @@ def test_kinds_of_jobs_that_may_share_are_measured_beside_each_other(cluster: Cl
     assert PairRun.objects.count() == 1
 
 
-def test_two_jobs_of_one_kind_are_a_pair_and_one_alone_is_none(cluster: Cluster, node: Node) -> None:
+def test_two_jobs_of_one_kind_are_a_pair_and_one_alone_is_none(
+    cluster: Cluster, node: Node
+) -> None:
     (kind,) = kinds_with_jobs(cluster, 1)
     look(cluster)
     assert not PairRun.objects.exists()
     a_job(cluster, kind=kind, may_share=True)
     run = the_run(cluster)
-    assert (run.first_id, run.second_id, run.first_job_id == run.second_job_id) == (kind.pk, kind.pk, False)
+    assert (run.first_id, run.second_id, run.first_job_id == run.second_job_id) == (
+        kind.pk,
+        kind.pk,
+        False,
+    )
 
 
 def test_each_kind_gets_a_few_partners_and_no_more(cluster: Cluster, node: Node) -> None:
@@ -112,13 +132,17 @@ def test_each_kind_gets_a_few_partners_and_no_more(cluster: Cluster, node: Node)
             a_known_pair(run.first, run.second, (1.5, 1.5))
             run.delete()
     told = {
-        kind.pk: PairProfile.objects.filter(first=kind).count() + PairProfile.objects.filter(second=kind).count() for kind in kinds
+        kind.pk: PairProfile.objects.filter(first=kind).count()
+        + PairProfile.objects.filter(second=kind).count()
+        for kind in kinds
     }
     assert min(told.values()) >= PARTNERS
     assert PairProfile.objects.count() < 6 * 5 / 2
 
 
-def test_nobody_is_measured_beside_others_where_no_device_is_shared_or_no_job_may(cluster: Cluster) -> None:
+def test_nobody_is_measured_beside_others_where_no_device_is_shared_or_no_job_may(
+    cluster: Cluster,
+) -> None:
     kinds_with_jobs(cluster, 2)
     look(cluster)
     a_shared_node(cluster, role="production")
@@ -133,7 +157,9 @@ def test_nobody_is_measured_beside_others_where_no_device_is_shared_or_no_job_ma
     assert not PairRun.objects.exists()
 
 
-def test_jobs_that_do_not_fit_on_one_machine_together_are_no_pair(cluster: Cluster, node: Node) -> None:
+def test_jobs_that_do_not_fit_on_one_machine_together_are_no_pair(
+    cluster: Cluster, node: Node
+) -> None:
     kinds_with_jobs(cluster, 2)
     Job.objects.update(cores=20.0)
     look(cluster)
@@ -155,12 +181,19 @@ def test_references_that_tell_most_come_first(cluster: Cluster, node: Node) -> N
     assert pairs_wanted() == {frozenset((new.pk, int(partner.reference))) for partner in telling}
 
 
-def test_both_are_asked_for_on_one_device_for_as_long_as_it_takes(cluster: Cluster, node: Node) -> None:
+def test_both_are_asked_for_on_one_device_for_as_long_as_it_takes(
+    cluster: Cluster, node: Node
+) -> None:
     kinds_with_jobs(cluster, 2)
     run = the_run(cluster)
     one, two = profile_requests(cluster)
-    assert {(one.job, one.copy), (two.job, two.copy)} == {(str(job), copy) for job, copy in run.launches}
-    assert ((one.beside, one.beside_copy), (two.beside, two.beside_copy)) == ((two.job, two.copy), (one.job, one.copy))
+    assert {(one.job, one.copy), (two.job, two.copy)} == {
+        (str(job), copy) for job, copy in run.launches
+    }
+    assert ((one.beside, one.beside_copy), (two.beside, two.beside_copy)) == (
+        (two.job, two.copy),
+        (one.job, one.copy),
+    )
     assert isinstance(one, ProfileRequest)
     assert (one.gpu_type, one.gpus, one.steps) == ("V100", 1, 240)
 
@@ -196,11 +229,15 @@ def test_what_was_measured_until_one_of_the_two_ended_counts(cluster: Cluster, n
     assert (run.state, PairProfile.objects.count()) == ("done", 1)
 
 
-def test_one_that_is_left_alone_untold_is_stopped_and_the_run_tried_again_with_other_copies(cluster: Cluster, node: Node) -> None:
+def test_one_that_is_left_alone_untold_is_stopped_and_the_run_tried_again_with_other_copies(
+    cluster: Cluster, node: Node
+) -> None:
     kinds_with_jobs(cluster, 2)
     run = the_run(cluster)
     first, second = launched(run, node, from_s=-3.0)
-    Assignment.objects.filter(pk=first.pk).update(state="failed", ended_at=timezone.now(), reason="no such file")
+    Assignment.objects.filter(pk=first.pk).update(
+        state="failed", ended_at=timezone.now(), reason="no such file"
+    )
     assert [a.pk for a in look(cluster).asked] == [second.pk]
     Assignment.objects.filter(pk=second.pk).update(state="preempted", ended_at=timezone.now())
     look(cluster)
@@ -210,13 +247,18 @@ def test_one_that_is_left_alone_untold_is_stopped_and_the_run_tried_again_with_o
     assert not profile_requests(cluster)  # it rests for a heartbeat's time first
 
 
-def test_a_run_that_goes_wrong_again_and_again_is_given_up_and_not_asked_for_anew(cluster: Cluster, node: Node) -> None:
+def test_a_run_that_goes_wrong_again_and_again_is_given_up_and_not_asked_for_anew(
+    cluster: Cluster, node: Node
+) -> None:
     kinds_with_jobs(cluster, 2)
     for _ in range(RETRIES + 1):
         launched(the_run(cluster), node, from_s=-3.0, live=False)
         look(cluster)
     look(cluster)
-    assert (PairRun.objects.get().state, PairRun.objects.get().failures) == ("given_up", RETRIES + 1)
+    assert (PairRun.objects.get().state, PairRun.objects.get().failures) == (
+        "given_up",
+        RETRIES + 1,
+    )
 
 
 def test_a_run_without_steps_enough_is_ended_after_a_while(cluster: Cluster, node: Node) -> None:
@@ -228,7 +270,9 @@ def test_a_run_without_steps_enough_is_ended_after_a_while(cluster: Cluster, nod
 
 
 @pytest.mark.parametrize("state", ["completed", "cancelled", "held"])
-def test_a_run_that_was_not_launched_goes_with_its_job(cluster: Cluster, node: Node, state: str) -> None:
+def test_a_run_that_was_not_launched_goes_with_its_job(
+    cluster: Cluster, node: Node, state: str
+) -> None:
     kinds_with_jobs(cluster, 2)
     run = the_run(cluster)
     Job.objects.filter(pk=run.first_job_id).update(state=state)
@@ -251,11 +295,18 @@ def test_only_so_many_runs_are_open_at_a_time(cluster: Cluster, node: Node) -> N
     assert PairRun.objects.count() == AT_ONCE
 
 
-def test_a_run_in_which_one_finds_no_memory_beside_the_other_says_that_they_cannot_share(cluster: Cluster, node: Node) -> None:
+def test_a_run_in_which_one_finds_no_memory_beside_the_other_says_that_they_cannot_share(
+    cluster: Cluster, node: Node
+) -> None:
     kinds_with_jobs(cluster, 2)
     run = the_run(cluster)
     first, second = launched(run, node, from_s=-3.0)
-    values = {"state": "failed", "reason_class": "gpu", "reason": OUT_OF_SHARED_MEMORY, "ended_at": timezone.now()}
+    values = {
+        "state": "failed",
+        "reason_class": "gpu",
+        "reason": OUT_OF_SHARED_MEMORY,
+        "ended_at": timezone.now(),
+    }
     Assignment.objects.filter(pk=first.pk).update(**values)
     assert [a.pk for a in look(cluster).asked] == [second.pk]
     run.refresh_from_db()

@@ -26,7 +26,9 @@ def test_where_nothing_is_measured_nothing_is_known_of_pairs(kinds: tuple[KindVi
     assert found.errors.count == 0
 
 
-def test_a_part_is_measured_and_the_rest_estimated_where_it_is_worth_sharing(kinds: tuple[KindView, ...]) -> None:
+def test_a_part_is_measured_and_the_rest_estimated_where_it_is_worth_sharing(
+    kinds: tuple[KindView, ...],
+) -> None:
     found = with_estimates(kinds, 0.6, seed=2)
     truth = {(k.id, p.other): p for k in kinds for p in k.pairs}
     shown = {(k.id, p.other): p for k in found.kinds for p in k.pairs}
@@ -41,9 +43,16 @@ def test_a_part_is_measured_and_the_rest_estimated_where_it_is_worth_sharing(kin
         assert shown[other, kind].other_steps_per_s == p.steps_per_s
 
 
-def test_all_estimates_are_compared_not_only_those_that_are_shown(kinds: tuple[KindView, ...]) -> None:
+def test_all_estimates_are_compared_not_only_those_that_are_shown(
+    kinds: tuple[KindView, ...],
+) -> None:
     found = with_estimates(kinds, 0.6, seed=2)
-    measured = {frozenset((k.id, p.other)) for k in found.kinds for p in k.pairs if p.source is Source.MEASURED}
+    measured = {
+        frozenset((k.id, p.other))
+        for k in found.kinds
+        for p in k.pairs
+        if p.source is Source.MEASURED
+    }
     assert found.errors.count == 2 * (36 - len(measured))
     assert found.errors.median is not None
     assert found.errors.median < 0.5

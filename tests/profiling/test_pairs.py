@@ -23,7 +23,14 @@ from profiling.selectors import kind_views
 from profiling.services import forget, production_measured, reconcile_profiles
 from profiling.smoothing import ALPHA
 from tests.builders import a_cluster, a_job, a_kind, a_node, at
-from tests.builders_sharing import a_known_pair, a_shared_launch, a_shared_node, a_sharing_job, families_of_kinds, step_until
+from tests.builders_sharing import (
+    a_known_pair,
+    a_shared_launch,
+    a_shared_node,
+    a_sharing_job,
+    families_of_kinds,
+    step_until,
+)
 
 pytestmark = pytest.mark.django_db
 
@@ -40,13 +47,19 @@ def node(cluster: Cluster) -> Node:
 
 @pytest.fixture
 def kinds() -> tuple[Kind, Kind]:
-    return a_kind("slow", steps_per_s={("V100", 1): 4.0}), a_kind("fast", steps_per_s={("V100", 1): 10.0})
+    return a_kind("slow", steps_per_s={("V100", 1): 4.0}), a_kind(
+        "fast", steps_per_s={("V100", 1): 10.0}
+    )
 
 
-def two_launches(cluster: Cluster, node: Node, kinds: tuple[Kind, Kind], **of_second: Any) -> tuple[Assignment, Assignment]:
+def two_launches(
+    cluster: Cluster, node: Node, kinds: tuple[Kind, Kind], **of_second: Any
+) -> tuple[Assignment, Assignment]:
     """The first kind at 2 steps/s for 100 s beside the second at 8."""
     first = a_shared_launch(a_sharing_job(cluster, kinds[0]), node, steps_per_s=2.0)
-    second = a_shared_launch(a_sharing_job(cluster, kinds[1]), node, **{"slot": 1, "steps_per_s": 8.0, **of_second})
+    second = a_shared_launch(
+        a_sharing_job(cluster, kinds[1]), node, **{"slot": 1, "steps_per_s": 8.0, **of_second}
+    )
     return first, second
 
 
@@ -66,12 +79,19 @@ def test_two_launches_on_one_gpu_measure_their_kinds_as_a_pair_whoever_ends(
     assert events() == 1
 
 
-def test_a_pair_says_nothing_of_its_kinds_alone(cluster: Cluster, node: Node, kinds: tuple[Kind, Kind]) -> None:
+def test_a_pair_says_nothing_of_its_kinds_alone(
+    cluster: Cluster, node: Node, kinds: tuple[Kind, Kind]
+) -> None:
     production_measured(two_launches(cluster, node, kinds)[0])
-    assert list(Profile.objects.order_by("steps_per_s").values_list("steps_per_s", flat=True)) == [4.0, 10.0]
+    assert list(Profile.objects.order_by("steps_per_s").values_list("steps_per_s", flat=True)) == [
+        4.0,
+        10.0,
+    ]
 
 
-def test_measuring_the_same_launches_again_changes_nothing(cluster: Cluster, node: Node, kinds: tuple[Kind, Kind]) -> None:
+def test_measuring_the_same_launches_again_changes_nothing(
+    cluster: Cluster, node: Node, kinds: tuple[Kind, Kind]
+) -> None:
     first, second = two_launches(cluster, node, kinds)
     for launch in (first, second, first):
         production_measured(launch)
@@ -83,8 +103,18 @@ def test_a_pair_under_way_is_measured_again_after_twice_the_steps_of_both(
     cluster: Cluster, node: Node, kinds: tuple[Kind, Kind]
 ) -> None:
     under_way: dict[str, Any] = {"state": AssignmentState.RUNNING, "ended_at": None}
-    first = a_shared_launch(a_sharing_job(cluster, kinds[0]), node, steps_per_s=2.0, from_s=-300, to_s=-200, **under_way)
-    second = a_shared_launch(a_sharing_job(cluster, kinds[1]), node, slot=1, steps_per_s=8.0, from_s=-300, to_s=-200, **under_way)
+    first = a_shared_launch(
+        a_sharing_job(cluster, kinds[0]), node, steps_per_s=2.0, from_s=-300, to_s=-200, **under_way
+    )
+    second = a_shared_launch(
+        a_sharing_job(cluster, kinds[1]),
+        node,
+        slot=1,
+        steps_per_s=8.0,
+        from_s=-300,
+        to_s=-200,
+        **under_way,
+    )
     production_measured(first)
     for launch, pace in ((first, 2.0), (second, 8.0)):
         launch.progress.all().delete()
@@ -94,7 +124,9 @@ def test_a_pair_under_way_is_measured_again_after_twice_the_steps_of_both(
     assert PairProfile.objects.get().samples == 2
 
 
-def test_a_later_measurement_moves_the_pairs_speeds(cluster: Cluster, node: Node, kinds: tuple[Kind, Kind]) -> None:
+def test_a_later_measurement_moves_the_pairs_speeds(
+    cluster: Cluster, node: Node, kinds: tuple[Kind, Kind]
+) -> None:
     a_known_pair(*kinds, (3.0, 8.0), samples=9)
     production_measured(two_launches(cluster, node, kinds)[0])
     pair = PairProfile.objects.get()
@@ -105,13 +137,17 @@ def test_a_later_measurement_moves_the_pairs_speeds(cluster: Cluster, node: Node
     assert events() == 1
 
 
-def test_a_measurement_near_what_was_known_asks_for_no_round(cluster: Cluster, node: Node, kinds: tuple[Kind, Kind]) -> None:
+def test_a_measurement_near_what_was_known_asks_for_no_round(
+    cluster: Cluster, node: Node, kinds: tuple[Kind, Kind]
+) -> None:
     a_known_pair(*kinds, (2.1, 8.1))
     production_measured(two_launches(cluster, node, kinds)[0])
     assert events() == 0
 
 
-def test_a_measurement_replaces_a_pair_that_is_only_estimated(cluster: Cluster, node: Node, kinds: tuple[Kind, Kind]) -> None:
+def test_a_measurement_replaces_a_pair_that_is_only_estimated(
+    cluster: Cluster, node: Node, kinds: tuple[Kind, Kind]
+) -> None:
     a_known_pair(*kinds, (3.0, 3.0), source="estimated", samples=0)
     production_measured(two_launches(cluster, node, kinds)[0])
     pair = PairProfile.objects.get()
@@ -119,14 +155,18 @@ def test_a_measurement_replaces_a_pair_that_is_only_estimated(cluster: Cluster, 
     assert pair.source == "measured"
 
 
-def test_two_jobs_of_one_kind_are_a_pair_too(cluster: Cluster, node: Node, kinds: tuple[Kind, Kind]) -> None:
+def test_two_jobs_of_one_kind_are_a_pair_too(
+    cluster: Cluster, node: Node, kinds: tuple[Kind, Kind]
+) -> None:
     production_measured(two_launches(cluster, node, (kinds[0], kinds[0]), steps_per_s=3.0)[0])
     pair = PairProfile.objects.get()
     assert pair.first_id == pair.second_id == kinds[0].pk
     assert sorted((pair.first_steps_per_s, pair.second_steps_per_s)) == pytest.approx([2.0, 3.0])
 
 
-def test_only_the_time_counts_in_which_both_stepped(cluster: Cluster, node: Node, kinds: tuple[Kind, Kind]) -> None:
+def test_only_the_time_counts_in_which_both_stepped(
+    cluster: Cluster, node: Node, kinds: tuple[Kind, Kind]
+) -> None:
     """The first was twice as fast before the second came."""
     first = a_shared_launch(a_sharing_job(cluster, kinds[0]), node, steps_per_s=2.0)
     first.progress.filter(at__lt=at(-50)).delete()
@@ -138,7 +178,9 @@ def test_only_the_time_counts_in_which_both_stepped(cluster: Cluster, node: Node
     assert PairMeasurement.objects.get().second_steps < 8 * 50
 
 
-def test_time_beside_a_third_does_not_count(cluster: Cluster, node: Node, kinds: tuple[Kind, Kind]) -> None:
+def test_time_beside_a_third_does_not_count(
+    cluster: Cluster, node: Node, kinds: tuple[Kind, Kind]
+) -> None:
     Device.objects.update(slots=3)
     first, _ = two_launches(cluster, node, kinds)
     a_shared_launch(a_sharing_job(cluster, a_kind()), node, slot=2, from_s=-90, to_s=-30)
@@ -150,7 +192,13 @@ def test_time_beside_a_third_does_not_count(cluster: Cluster, node: Node, kinds:
 
 @pytest.mark.parametrize(
     "of_second",
-    [{"cpu_quota": 1.0}, {"world_size": 2}, {"running_at": None}, {"from_s": -2.0}, {"from_s": -300.0, "to_s": -150.0}],
+    [
+        {"cpu_quota": 1.0},
+        {"world_size": 2},
+        {"running_at": None},
+        {"from_s": -2.0},
+        {"from_s": -300.0, "to_s": -150.0},
+    ],
 )
 def test_throttled_spread_short_and_absent_partners_say_nothing(
     cluster: Cluster, node: Node, kinds: tuple[Kind, Kind], of_second: dict[str, Any]
@@ -159,7 +207,9 @@ def test_throttled_spread_short_and_absent_partners_say_nothing(
     assert not PairMeasurement.objects.exists()
 
 
-def test_an_unsteady_partner_says_nothing(cluster: Cluster, node: Node, kinds: tuple[Kind, Kind]) -> None:
+def test_an_unsteady_partner_says_nothing(
+    cluster: Cluster, node: Node, kinds: tuple[Kind, Kind]
+) -> None:
     first, second = two_launches(cluster, node, kinds)
     for i, point in enumerate(second.progress.order_by("id")):
         point.elapsed_s = point.elapsed_s + (i // 3) * 5.0
@@ -181,14 +231,18 @@ def test_emulated_gpus_measure_pairs_unless_the_work_overran_a_clock(
     assert PairMeasurement.objects.get().first_steps > 0
 
 
-def test_a_neighbour_on_another_gpu_is_no_partner(cluster: Cluster, kinds: tuple[Kind, Kind]) -> None:
+def test_a_neighbour_on_another_gpu_is_no_partner(
+    cluster: Cluster, kinds: tuple[Kind, Kind]
+) -> None:
     first = a_shared_launch(a_sharing_job(cluster, kinds[0]), a_shared_node(cluster))
     a_shared_launch(a_sharing_job(cluster, kinds[1]), a_shared_node(cluster))
     production_measured(first)
     assert not PairMeasurement.objects.exists()
 
 
-def test_the_reconciler_measures_pairs_under_way_once(cluster: Cluster, node: Node, kinds: tuple[Kind, Kind]) -> None:
+def test_the_reconciler_measures_pairs_under_way_once(
+    cluster: Cluster, node: Node, kinds: tuple[Kind, Kind]
+) -> None:
     two_launches(cluster, node, kinds)
     Assignment.objects.update(state=AssignmentState.RUNNING, ended_at=None)
     reconcile_profiles(timezone.now())
@@ -198,17 +252,24 @@ def test_the_reconciler_measures_pairs_under_way_once(cluster: Cluster, node: No
     assert not any("progresspoint" in q["sql"] for q in captured.captured_queries)
 
 
-def test_what_had_been_estimated_is_kept_with_the_first_measurement(cluster: Cluster, node: Node) -> None:
+def test_what_had_been_estimated_is_kept_with_the_first_measurement(
+    cluster: Cluster, node: Node
+) -> None:
     known, truth = families_of_kinds()
     newcomer = a_kind("0.9", steps_per_s={("V100", 1): 4.0})
     for other in ("1.0", "2.0"):
-        own, others = truth["0.0", other] * 4.0, truth[other, "0.0"] * Profile.objects.get(kind=known[other]).steps_per_s
+        own, others = (
+            truth["0.0", other] * 4.0,
+            truth[other, "0.0"] * Profile.objects.get(kind=known[other]).steps_per_s,
+        )
         a_known_pair(newcomer, known[other], (own, others))
     production_measured(two_launches(cluster, node, (known["1.1"], newcomer))[0])
     measured = PairMeasurement.objects.get()
     believed = Profile.objects.get(kind=known["1.1"]).steps_per_s * truth["1.1", "0.0"]
     assert measured.estimated_first_steps_per_s == pytest.approx(believed, rel=0.2)
-    assert measured.estimated_second_steps_per_s == pytest.approx(4.0 * truth["0.0", "1.1"], rel=0.2)
+    assert measured.estimated_second_steps_per_s == pytest.approx(
+        4.0 * truth["0.0", "1.1"], rel=0.2
+    )
 
 
 def pairs_of(cluster: Cluster, *kinds: Kind) -> dict[str, dict[str, PairThroughput]]:
@@ -218,7 +279,9 @@ def pairs_of(cluster: Cluster, *kinds: Kind) -> dict[str, dict[str, PairThroughp
     return {names[v.id]: {names[p.other]: p for p in v.pairs} for v in views}
 
 
-def test_a_snapshot_tells_measured_pairs_to_both_kinds(cluster: Cluster, node: Node, kinds: tuple[Kind, Kind]) -> None:
+def test_a_snapshot_tells_measured_pairs_to_both_kinds(
+    cluster: Cluster, node: Node, kinds: tuple[Kind, Kind]
+) -> None:
     a_known_pair(*kinds, (3.0, 8.0))
     PairProfile.objects.update(updated_at=timezone.now() - timedelta(hours=1))
     for kind in kinds:
@@ -226,16 +289,26 @@ def test_a_snapshot_tells_measured_pairs_to_both_kinds(cluster: Cluster, node: N
     snapshot = observe(cluster.pk, timezone.now().timestamp(), 1, profiling.selectors).snapshot
     slow, fast = snapshot.kinds
     (of_slow,), (of_fast,) = slow.pairs, fast.pairs
-    assert (of_slow.other, of_slow.gpu_type, of_slow.steps_per_s, of_slow.other_steps_per_s) == (fast.id, "V100", 3.0, 8.0)
+    assert (of_slow.other, of_slow.gpu_type, of_slow.steps_per_s, of_slow.other_steps_per_s) == (
+        fast.id,
+        "V100",
+        3.0,
+        8.0,
+    )
     assert (of_fast.other, of_fast.steps_per_s, of_fast.other_steps_per_s) == (slow.id, 8.0, 3.0)
     assert of_slow.source is Source.MEASURED
     assert of_slow.age_s == pytest.approx(3600.0, abs=60)
     assert snapshot_json.from_json(snapshot_json.to_json(snapshot)) == snapshot
 
 
-def test_pairs_nobody_measured_are_estimated_by_the_kinds_fingerprints(cluster: Cluster, node: Node) -> None:
+def test_pairs_nobody_measured_are_estimated_by_the_kinds_fingerprints(
+    cluster: Cluster, node: Node
+) -> None:
     known, truth = families_of_kinds()
-    one, other = max((pair for pair in truth if pair[0][0] < pair[1][0]), key=lambda p: truth[p] + truth[p[1], p[0]])
+    one, other = max(
+        (pair for pair in truth if pair[0][0] < pair[1][0]),
+        key=lambda p: truth[p] + truth[p[1], p[0]],
+    )
     PairProfile.objects.filter(first=known[one], second=known[other]).delete()
     PairProfile.objects.update(updated_at=timezone.now() - timedelta(hours=2))
     for kind in known.values():
@@ -247,12 +320,18 @@ def test_pairs_nobody_measured_are_estimated_by_the_kinds_fingerprints(cluster: 
     assert pair.steps_per_s == pytest.approx(truth[one, other] * speed, rel=0.2)
     assert pair.age_s == pytest.approx(7200.0, abs=60)
     assert found[other][one].steps_per_s == pair.other_steps_per_s
-    assert sum(p.source is Source.ESTIMATED for pairs in found.values() for p in pairs.values()) == 2
+    assert (
+        sum(p.source is Source.ESTIMATED for pairs in found.values() for p in pairs.values()) == 2
+    )
 
 
-def test_an_estimated_pair_that_is_not_worth_sharing_is_not_told(cluster: Cluster, node: Node) -> None:
+def test_an_estimated_pair_that_is_not_worth_sharing_is_not_told(
+    cluster: Cluster, node: Node
+) -> None:
     known, truth = families_of_kinds()
-    gone = [(a, b) for a, b in truth if a < b and a[0] != b[0] and truth[a, b] + truth[b, a] < 0.9][:2]
+    gone = [(a, b) for a, b in truth if a < b and a[0] != b[0] and truth[a, b] + truth[b, a] < 0.9][
+        :2
+    ]
     assert gone
     for a, b in gone:
         PairProfile.objects.filter(first=known[a], second=known[b]).delete()
@@ -262,7 +341,9 @@ def test_an_estimated_pair_that_is_not_worth_sharing_is_not_told(cluster: Cluste
     assert all(b not in found[a] and a not in found[b] for a, b in gone)
 
 
-def test_without_shared_gpus_or_willing_jobs_there_are_no_pairs(cluster: Cluster, kinds: tuple[Kind, Kind]) -> None:
+def test_without_shared_gpus_or_willing_jobs_there_are_no_pairs(
+    cluster: Cluster, kinds: tuple[Kind, Kind]
+) -> None:
     a_known_pair(*kinds, (3.0, 8.0))
     for kind in kinds:
         a_sharing_job(cluster, kind)
@@ -275,7 +356,9 @@ def test_without_shared_gpus_or_willing_jobs_there_are_no_pairs(cluster: Cluster
     assert pairs_of(other, *kinds) == {"slow": {}, "fast": {}}
 
 
-def test_pairs_are_told_on_the_types_that_are_shared_here(cluster: Cluster, node: Node, kinds: tuple[Kind, Kind]) -> None:
+def test_pairs_are_told_on_the_types_that_are_shared_here(
+    cluster: Cluster, node: Node, kinds: tuple[Kind, Kind]
+) -> None:
     a_node(cluster, gpu_type="T4")
     for gpu_type in ("V100", "T4"):
         a_known_pair(*kinds, (3.0, 8.0), gpu_type)
@@ -331,7 +414,12 @@ def test_the_longest_time_that_others_leave_is_found() -> None:
 
 def out_of_memory(launch: Assignment) -> None:
     """It ended a moment ago for want of memory beside another."""
-    values = {"state": "failed", "reason_class": "gpu", "reason": f"{OUT_OF_SHARED_MEMORY}: CUDA", "ended_at": timezone.now()}
+    values = {
+        "state": "failed",
+        "reason_class": "gpu",
+        "reason": f"{OUT_OF_SHARED_MEMORY}: CUDA",
+        "ended_at": timezone.now(),
+    }
     Assignment.objects.filter(pk=launch.pk).update(**values)
     launch.refresh_from_db()
 

@@ -87,7 +87,12 @@ def test_setup_time_cores_memory_and_measured_watts_are_learnt(job: Job, node: N
     tell_usage(launch, cores=4.0, memory_gb=6.0, watts=120.0)
     production_measured(launch)
     profile = Profile.objects.get()
-    assert (profile.cores, profile.memory_gb, profile.gpu_fraction, profile.gpu_w) == (3.0, 6.0, 0.5, 110.0)
+    assert (profile.cores, profile.memory_gb, profile.gpu_fraction, profile.gpu_w) == (
+        3.0,
+        6.0,
+        0.5,
+        110.0,
+    )
     assert Kind.objects.get().setup_s == 3.0
 
 
@@ -109,7 +114,9 @@ def test_modelled_watts_are_not_learnt_back(job: Job, node: Node) -> None:
         {"rank": 1, "world_size": 2},
     ],
 )
-def test_short_shared_throttled_or_overrun_launches_say_nothing(job: Job, node: Node, values: dict[str, Any]) -> None:
+def test_short_shared_throttled_or_overrun_launches_say_nothing(
+    job: Job, node: Node, values: dict[str, Any]
+) -> None:
     production_measured(ended(job, node, steps_per_s=20.0, **values))
     assert speed(job) == 2.0
     assert not Measurement.objects.exists()
@@ -138,17 +145,36 @@ def test_a_launch_is_measured_again_only_after_twice_the_steps(job: Job, node: N
     assert Measurement.objects.count() == 2
 
 
-def test_a_gang_over_several_nodes_is_one_spread_measurement_of_all_its_gpus(cluster: Cluster, job: Job, node: Node) -> None:
+def test_a_gang_over_several_nodes_is_one_spread_measurement_of_all_its_gpus(
+    cluster: Cluster, job: Job, node: Node
+) -> None:
     first = ended(job, node, gpus=2, world_size=2)
     other = a_node(cluster)
-    Assignment.objects.create(job=job, node=other, gpus=2, rank=1, world_size=2, fence=first.fence, state=AssignmentState.SUCCEEDED)
+    Assignment.objects.create(
+        job=job,
+        node=other,
+        gpus=2,
+        rank=1,
+        world_size=2,
+        fence=first.fence,
+        state=AssignmentState.SUCCEEDED,
+    )
     production_measured(first)
     assert Measurement.objects.values_list("gpus", "spread").get() == (4, True)
 
 
-def test_a_gang_over_different_types_says_nothing_of_either(cluster: Cluster, job: Job, node: Node) -> None:
+def test_a_gang_over_different_types_says_nothing_of_either(
+    cluster: Cluster, job: Job, node: Node
+) -> None:
     first = ended(job, node, world_size=2)
     other = a_node(cluster, gpu_type="T4")
-    Assignment.objects.create(job=job, node=other, rank=1, world_size=2, fence=first.fence, state=AssignmentState.SUCCEEDED)
+    Assignment.objects.create(
+        job=job,
+        node=other,
+        rank=1,
+        world_size=2,
+        fence=first.fence,
+        state=AssignmentState.SUCCEEDED,
+    )
     production_measured(first)
     assert not Measurement.objects.exists()

@@ -1,4 +1,6 @@
-"""Roles change, nodes come and go, and calls are missed: no job waits for a measurement that never comes."""
+"""Roles change, nodes come and go, and calls are missed: no job waits for a measurement that never
+comes.
+"""
 
 from __future__ import annotations
 
@@ -53,7 +55,9 @@ def test_nothing_changes_while_runs_are_wanted_and_offered(cluster: Cluster) -> 
     assert state_of(job) == "profiling"
 
 
-def test_a_role_that_changes_in_mid_profiling_releases_the_job_with_estimates(cluster: Cluster) -> None:
+def test_a_role_that_changes_in_mid_profiling_releases_the_job_with_estimates(
+    cluster: Cluster,
+) -> None:
     v100, t4 = a_profiling_node(cluster, "V100", 1), a_profiling_node(cluster, "T4", 1)
     job = a_profiled_job(cluster)
     measure(run_of(job, "V100"), v100)
@@ -63,7 +67,9 @@ def test_a_role_that_changes_in_mid_profiling_releases_the_job_with_estimates(cl
     assert not ProfileRun.objects.filter(gpu_type__name="T4").exists()
 
 
-def test_a_role_that_changes_before_anything_is_measured_releases_the_job_on_an_assumption(cluster: Cluster) -> None:
+def test_a_role_that_changes_before_anything_is_measured_releases_the_job_on_an_assumption(
+    cluster: Cluster,
+) -> None:
     node = a_profiling_node(cluster, "V100", 1)
     job = a_profiled_job(cluster, total_steps=100, walltime_s=100.0)
     change(node, role="production")
@@ -84,7 +90,9 @@ def test_a_run_under_way_is_let_end_though_its_node_changed_role(cluster: Cluste
     assert Profile.objects.get(kind=job.kind).source == "measured"
 
 
-def test_a_node_lost_in_mid_profiling_is_waited_for_a_while_if_nothing_else_is_known(cluster: Cluster) -> None:
+def test_a_node_lost_in_mid_profiling_is_waited_for_a_while_if_nothing_else_is_known(
+    cluster: Cluster,
+) -> None:
     node = a_profiling_node(cluster, "V100", 1)
     job = a_profiled_job(cluster)
     launch = place(run_of(job), node, steps=1)
@@ -115,7 +123,9 @@ def test_another_nodes_loss_is_not_waited_for_once_something_is_measured(cluster
     assert state_of(job) == "queued"
 
 
-def test_a_job_does_not_wait_for_ever_for_a_device_once_something_is_measured(cluster: Cluster) -> None:
+def test_a_job_does_not_wait_for_ever_for_a_device_once_something_is_measured(
+    cluster: Cluster,
+) -> None:
     v100 = a_profiling_node(cluster, "V100", 1)
     a_profiling_node(cluster, "T4", 1)
     job = a_profiled_job(cluster)
@@ -127,7 +137,9 @@ def test_a_job_does_not_wait_for_ever_for_a_device_once_something_is_measured(cl
     assert run_of(job, "T4").state == ProfileRun.State.WANTED
 
 
-def test_a_new_profiling_node_measures_for_queued_jobs_without_holding_them_up(cluster: Cluster) -> None:
+def test_a_new_profiling_node_measures_for_queued_jobs_without_holding_them_up(
+    cluster: Cluster,
+) -> None:
     v100 = a_profiling_node(cluster, "V100", 1)
     first = a_profiled_job(cluster)
     measure(run_of(first), v100)
@@ -155,14 +167,18 @@ def test_a_run_lent_by_a_job_that_now_runs_passes_to_another_that_queues(cluster
     assert run_of(second, "T4").state == ProfileRun.State.WANTED
 
 
-def test_a_queued_job_of_which_nothing_is_known_is_profiled_when_a_node_can(cluster: Cluster) -> None:
+def test_a_queued_job_of_which_nothing_is_known_is_profiled_when_a_node_can(
+    cluster: Cluster,
+) -> None:
     job = a_new_job(cluster)
     a_profiling_node(cluster, "V100", 1)
     reconcile_profiles(timezone.now())
     assert state_of(job) == "profiling"
 
 
-def test_a_queued_job_of_which_nothing_is_known_runs_on_an_assumption_where_no_node_can_measure(cluster: Cluster) -> None:
+def test_a_queued_job_of_which_nothing_is_known_runs_on_an_assumption_where_no_node_can_measure(
+    cluster: Cluster,
+) -> None:
     a_node(cluster)
     job = a_new_job(cluster)
     reconcile_profiles(timezone.now())
@@ -186,7 +202,9 @@ def test_a_run_whose_end_was_missed_is_wanted_again(cluster: Cluster) -> None:
     assert run_of(job).state == ProfileRun.State.WANTED
 
 
-def test_a_job_whose_profile_runs_fail_rests_longer_and_longer_before_it_is_measured_again(cluster: Cluster) -> None:
+def test_a_job_whose_profile_runs_fail_rests_longer_and_longer_before_it_is_measured_again(
+    cluster: Cluster,
+) -> None:
     node = a_profiling_node(cluster, gpus=2)
     job = a_profiled_job(cluster, gpus=2)
     other = a_profiled_job(cluster)
@@ -195,7 +213,9 @@ def test_a_job_whose_profile_runs_fail_rests_longer_and_longer_before_it_is_meas
         run = run_of(job) if rest_s < 4 * cluster.heartbeat_s else run_of(job, gpus=2)
         crash(run, node, reason="no route to host", reason_class="node")
         failed = timezone.now()
-        assert profile_requests(cluster) == tuple(wanted_by_others), "the job's other configurations rest too"
+        assert profile_requests(cluster) == tuple(wanted_by_others), (
+            "the job's other configurations rest too"
+        )
         RescheduleEvent.objects.all().delete()
         reconcile_profiles(failed + timedelta(seconds=0.8 * rest_s))
         assert profile_requests(cluster) == tuple(wanted_by_others)

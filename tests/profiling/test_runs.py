@@ -38,7 +38,9 @@ def configurations(job: Job) -> set[tuple[str, int]]:
     return set(ProfileRun.objects.filter(job=job).values_list("gpu_type__name", "gpus"))
 
 
-def test_an_unknown_kind_is_measured_on_every_configuration_that_profiling_nodes_offer(cluster: Cluster) -> None:
+def test_an_unknown_kind_is_measured_on_every_configuration_that_profiling_nodes_offer(
+    cluster: Cluster,
+) -> None:
     a_profiling_node(cluster, "V100", 2)
     a_profiling_node(cluster, "T4", 1, role="both")
     a_node(cluster, gpu_type="A100", gpus=4)
@@ -56,7 +58,9 @@ def test_only_configurations_that_the_job_can_use_are_measured(cluster: Cluster)
     a_profiling_node(cluster, "A100", 2, cores=1.0)
     a_profiling_node(cluster, "P100", 2, state="cordoned")
     a_profiling_node(cluster, "K80", 2, labels=[])
-    job = a_profiled_job(cluster, gpus=3, gpus_min=2, allowed_types=["V100", "A100", "P100"], cores=4.0)
+    job = a_profiled_job(
+        cluster, gpus=3, gpus_min=2, allowed_types=["V100", "A100", "P100"], cores=4.0
+    )
     assert configurations(job) == {("V100", 2), ("V100", 3)}
 
 
@@ -81,7 +85,9 @@ def test_without_a_profiling_node_the_job_queues_on_its_declared_walltime(cluste
     assert JobEvent.objects.filter(job=job, event="warning").exists()
 
 
-def test_without_anything_to_go_by_an_hour_is_assumed_and_called_an_estimate(cluster: Cluster) -> None:
+def test_without_anything_to_go_by_an_hour_is_assumed_and_called_an_estimate(
+    cluster: Cluster,
+) -> None:
     a_node(cluster, gpu_type="V100")
     job = a_profiled_job(cluster, total_steps=7200)
     profile = Profile.objects.get(kind=job.kind)
@@ -159,7 +165,9 @@ def test_a_run_under_way_is_running_and_its_end_is_not_taken_in_before(cluster: 
     assert state_of(job) == "profiling"
 
 
-def test_a_failed_run_is_tried_again_twice_and_then_the_job_fails_with_exit_code_and_text(cluster: Cluster) -> None:
+def test_a_failed_run_is_tried_again_twice_and_then_the_job_fails_with_exit_code_and_text(
+    cluster: Cluster,
+) -> None:
     node = a_profiling_node(cluster, gpus=1)
     job = a_profiled_job(cluster)
     for _ in range(RETRIES):
@@ -173,7 +181,9 @@ def test_a_failed_run_is_tried_again_twice_and_then_the_job_fails_with_exit_code
     assert job.completed_at is not None
 
 
-def test_a_command_that_crashes_on_one_configuration_is_not_tried_on_all_others(cluster: Cluster) -> None:
+def test_a_command_that_crashes_on_one_configuration_is_not_tried_on_all_others(
+    cluster: Cluster,
+) -> None:
     node = a_profiling_node(cluster, gpus=4)
     job = a_profiled_job(cluster, gpus=4)
     for _ in range(RETRIES + 1):
@@ -182,7 +192,9 @@ def test_a_command_that_crashes_on_one_configuration_is_not_tried_on_all_others(
     assert state_of(job) == "failed"
 
 
-def test_a_configuration_that_lacks_memory_does_not_keep_the_others_from_being_measured(cluster: Cluster) -> None:
+def test_a_configuration_that_lacks_memory_does_not_keep_the_others_from_being_measured(
+    cluster: Cluster,
+) -> None:
     node = a_profiling_node(cluster, gpus=2)
     job = a_profiled_job(cluster, gpus=2)
     for _ in range(RETRIES + 1):
@@ -192,7 +204,9 @@ def test_a_configuration_that_lacks_memory_does_not_keep_the_others_from_being_m
     assert state_of(job) == "queued"
 
 
-def test_a_job_whose_command_crashes_does_not_take_the_others_of_its_kind_with_it(cluster: Cluster) -> None:
+def test_a_job_whose_command_crashes_does_not_take_the_others_of_its_kind_with_it(
+    cluster: Cluster,
+) -> None:
     node = a_profiling_node(cluster, gpus=1)
     broken = a_profiled_job(cluster)
     sound = a_profiled_job(cluster, broken.kind)
@@ -207,15 +221,25 @@ def test_a_node_that_refuses_every_run_does_not_fail_the_job(cluster: Cluster) -
     node = a_profiling_node(cluster, gpus=1)
     job = a_profiled_job(cluster)
     for _ in range(RETRIES + 1):
-        profile_run_ended(end(place(run_of(job), node, steps=0), AssignmentState.REJECTED, reason="unknown feature"))
+        profile_run_ended(
+            end(
+                place(run_of(job), node, steps=0),
+                AssignmentState.REJECTED,
+                reason="unknown feature",
+            )
+        )
     assert run_of(job).state == ProfileRun.State.GIVEN_UP
     assert state_of(job) == "queued"
     warnings = [e.data["message"] for e in JobEvent.objects.filter(job=job, event="warning")]
     assert any("unknown feature" in message for message in warnings)
 
 
-@pytest.mark.parametrize("state", [AssignmentState.LOST, AssignmentState.PREEMPTED, AssignmentState.CANCELLED])
-def test_a_run_that_ended_by_nobodys_fault_is_wanted_again_and_costs_no_retry(cluster: Cluster, state: AssignmentState) -> None:
+@pytest.mark.parametrize(
+    "state", [AssignmentState.LOST, AssignmentState.PREEMPTED, AssignmentState.CANCELLED]
+)
+def test_a_run_that_ended_by_nobodys_fault_is_wanted_again_and_costs_no_retry(
+    cluster: Cluster, state: AssignmentState
+) -> None:
     node = a_profiling_node(cluster, gpus=1)
     job = a_profiled_job(cluster)
     for _ in range(RETRIES + 2):
@@ -227,11 +251,15 @@ def test_a_run_that_ended_by_nobodys_fault_is_wanted_again_and_costs_no_retry(cl
 def test_a_run_that_was_pre_empted_after_its_better_half_counts(cluster: Cluster) -> None:
     node = a_profiling_node(cluster, gpus=1)
     job = a_profiled_job(cluster)
-    profile_run_ended(end(place(run_of(job), node, steps=15), AssignmentState.PREEMPTED, reason_class="preempt"))
+    profile_run_ended(
+        end(place(run_of(job), node, steps=15), AssignmentState.PREEMPTED, reason_class="preempt")
+    )
     assert state_of(job) == "queued"
 
 
-def test_a_command_that_reports_no_progress_goes_on_unmeasured_and_is_told_what_to_do(cluster: Cluster) -> None:
+def test_a_command_that_reports_no_progress_goes_on_unmeasured_and_is_told_what_to_do(
+    cluster: Cluster,
+) -> None:
     node = a_profiling_node(cluster, gpus=1)
     job = a_profiled_job(cluster)
     profile_run_ended(end(place(run_of(job), node, steps=0), exit_code=0))
@@ -279,7 +307,9 @@ def test_clusters_measure_for_themselves_but_share_what_is_known(cluster: Cluste
     assert not request_profile(a_new_job(elsewhere, kind))
 
 
-def test_a_forgotten_kind_keeps_its_numbers_as_estimates_and_is_measured_again(cluster: Cluster) -> None:
+def test_a_forgotten_kind_keeps_its_numbers_as_estimates_and_is_measured_again(
+    cluster: Cluster,
+) -> None:
     node = a_profiling_node(cluster, gpus=1)
     job = a_profiled_job(cluster)
     measure(run_of(job), node, 2.0)

@@ -16,7 +16,15 @@ from profiling.models import Kind, Profile, ProfileRun
 from profiling.selectors import kind_views, profile_requests
 from profiling.services import RETRIES, reconcile_profiles
 from tests.builders import a_cluster, a_gpu_type, a_kind, a_node
-from tests.builders_profiling import a_new_job, a_profiled_job, a_profiling_node, crash, measure, place, run_of
+from tests.builders_profiling import (
+    a_new_job,
+    a_profiled_job,
+    a_profiling_node,
+    crash,
+    measure,
+    place,
+    run_of,
+)
 
 pytestmark = pytest.mark.django_db
 
@@ -33,7 +41,9 @@ def cluster() -> Cluster:
 
 def numbers(cluster: Cluster, kind: Kind) -> dict[tuple[str, int], tuple[float, Source]]:
     (view,) = kind_views(cluster, [kind.pk])
-    return {(t.gpu_type, t.gpus): (t.steps_per_s, t.source) for t in view.throughputs if not t.spread}
+    return {
+        (t.gpu_type, t.gpus): (t.steps_per_s, t.source) for t in view.throughputs if not t.spread
+    }
 
 
 def test_a_type_without_a_profiling_node_is_estimated_and_marked_so(cluster: Cluster) -> None:
@@ -56,7 +66,9 @@ def test_a_kind_of_which_nothing_is_known_has_no_numbers(cluster: Cluster) -> No
 
 def test_estimates_from_measurements_go_before_declared_numbers(cluster: Cluster) -> None:
     kind = a_kind(steps_per_s={("V100", 1): 2.0})
-    Profile.objects.create(kind=kind, gpu_type=a_gpu_type("T4"), gpus=1, steps_per_s=77.0, source="declared")
+    Profile.objects.create(
+        kind=kind, gpu_type=a_gpu_type("T4"), gpus=1, steps_per_s=77.0, source="declared"
+    )
     speed, source = numbers(cluster, kind)["T4", 1]
     assert speed == pytest.approx(1.0)
     assert source is Source.ESTIMATED
@@ -76,27 +88,46 @@ def test_a_configuration_on_which_the_command_fails_has_no_number(cluster: Clust
     assert set(numbers(cluster, job.kind)) == {("V100", 1), ("V100", 2)}
 
 
-def test_a_number_says_how_old_it_is_and_an_estimate_is_as_old_as_what_it_is_made_of(cluster: Cluster) -> None:
+def test_a_number_says_how_old_it_is_and_an_estimate_is_as_old_as_what_it_is_made_of(
+    cluster: Cluster,
+) -> None:
     kind = a_kind(steps_per_s={("V100", 1): 2.0})
     Profile.objects.update(updated_at=timezone.now() - timedelta(hours=1))
     (view,) = kind_views(cluster, [kind.pk])
-    assert {t.gpu_type: t.age_s for t in view.throughputs} == pytest.approx({"V100": 3600.0, "T4": 3600.0}, abs=60)
+    assert {t.gpu_type: t.age_s for t in view.throughputs} == pytest.approx(
+        {"V100": 3600.0, "T4": 3600.0}, abs=60
+    )
 
 
 def test_spread_profiles_are_told_apart(cluster: Cluster) -> None:
     kind = a_kind(steps_per_s={("V100", 1): 2.0})
-    Profile.objects.create(kind=kind, gpu_type=a_gpu_type("V100"), gpus=4, steps_per_s=5.0, source="measured", spread=True)
+    Profile.objects.create(
+        kind=kind,
+        gpu_type=a_gpu_type("V100"),
+        gpus=4,
+        steps_per_s=5.0,
+        source="measured",
+        spread=True,
+    )
     (view,) = kind_views(cluster, [kind.pk])
     assert [(t.gpus, t.steps_per_s) for t in view.throughputs if t.spread] == [(4, 5.0)]
 
 
 def test_resource_use_comes_from_the_fewest_measured_gpus(cluster: Cluster) -> None:
     kind = a_kind(steps_per_s={("V100", 1): 2.0, ("V100", 2): 3.0, ("T4", 1): 1.0})
-    Profile.objects.filter(gpus=1, gpu_type__name="V100").update(cores=2.0, memory_gb=4.0, gpu_w=150.0)
+    Profile.objects.filter(gpus=1, gpu_type__name="V100").update(
+        cores=2.0, memory_gb=4.0, gpu_w=150.0
+    )
     Profile.objects.filter(gpus=2).update(cores=4.0, memory_gb=8.0)
     (view,) = kind_views(cluster, [kind.pk])
     (use,) = view.usage
-    assert (use.gpu_type, use.cores, use.memory_gb, use.gpu_fraction, use.gpu_w) == ("V100", 2.0, 4.0, 1.0, 150.0)
+    assert (use.gpu_type, use.cores, use.memory_gb, use.gpu_fraction, use.gpu_w) == (
+        "V100",
+        2.0,
+        4.0,
+        1.0,
+        150.0,
+    )
 
 
 def test_an_unknown_setup_time_is_taken_from_the_other_kinds(cluster: Cluster) -> None:
@@ -117,7 +148,9 @@ def test_the_number_of_queries_does_not_grow_with_the_kinds(
     assert look(1) == look(20)
 
 
-def test_wanted_and_running_measurements_are_requested_under_their_jobs_copies(cluster: Cluster) -> None:
+def test_wanted_and_running_measurements_are_requested_under_their_jobs_copies(
+    cluster: Cluster,
+) -> None:
     node = a_profiling_node(cluster, "V100", 2)
     job = a_profiled_job(cluster, gpus=2, total_steps=10)
     place(run_of(job, gpus=1), node)
@@ -129,7 +162,9 @@ def test_wanted_and_running_measurements_are_requested_under_their_jobs_copies(c
     assert first.since_s == run_of(job, gpus=1).created_at.timestamp()
 
 
-def test_measurements_that_are_over_and_those_of_jobs_that_no_longer_wait_are_not_requested(cluster: Cluster) -> None:
+def test_measurements_that_are_over_and_those_of_jobs_that_no_longer_wait_are_not_requested(
+    cluster: Cluster,
+) -> None:
     node = a_profiling_node(cluster, "V100", 2)
     job = a_profiled_job(cluster, gpus=2)
     measure(run_of(job, gpus=1), node)
@@ -139,7 +174,9 @@ def test_measurements_that_are_over_and_those_of_jobs_that_no_longer_wait_are_no
     assert profile_requests(a_new_job(a_cluster()).cluster) == ()
 
 
-def test_a_run_that_no_job_waits_for_never_grows_old_enough_to_displace_production(cluster: Cluster) -> None:
+def test_a_run_that_no_job_waits_for_never_grows_old_enough_to_displace_production(
+    cluster: Cluster,
+) -> None:
     a_profiling_node(cluster, "A100", 1, role="both")
     job = a_new_job(cluster, a_kind(steps_per_s={("V100", 1): 1.0}))
     reconcile_profiles(timezone.now())

@@ -55,6 +55,11 @@ def test_a_noisy_launch_says_that_it_is() -> None:
     assert noisy.spread > 0.5 > calm.spread
 
 
-@pytest.mark.parametrize("samples", [[], [(1, 1.0)], [(0, 0.0), (1, 5.0)], [(1, 1.0), (2, 1.0)], [(1, float("nan")), (2, 1.0)]])
-def test_a_launch_that_did_not_get_past_its_warm_up_has_no_pace(samples: list[tuple[int, float]]) -> None:
+@pytest.mark.parametrize(
+    "samples",
+    [[], [(1, 1.0)], [(0, 0.0), (1, 5.0)], [(1, 1.0), (2, 1.0)], [(1, float("nan")), (2, 1.0)]],
+)
+def test_a_launch_that_did_not_get_past_its_warm_up_has_no_pace(
+    samples: list[tuple[int, float]],
+) -> None:
     assert pace(samples) is None

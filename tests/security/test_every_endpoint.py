@@ -1,4 +1,6 @@
-"""Every address of the server with every wrong credential. A new one fails here until it is entered with who it is for."""
+"""Every address of the server with every wrong credential. A new one fails here until it is entered
+with who it is for.
+"""
 
 from __future__ import annotations
 
@@ -31,7 +33,8 @@ METHODS = ("get", "post", "put", "patch", "delete")
 UUID = "[0-9a-fA-F]{8}(?:-[0-9a-fA-F]{4}){3}-[0-9a-fA-F]{12}"
 
 OPEN, PERSON, TEAM, OPERATORS, WRITES, AGENT, DOOR, NOTHING = (
-    "open to all", "who is logged in", "the team", "operators", "operators write", "its own node", "a door", "nothing is there",
+    "open to all", "who is logged in", "the team", "operators", "operators write", "its own node",
+    "a door", "nothing is there",
 )  # fmt: skip
 JOB, NODE, ASSIGNMENT = (
     "api/v1/^jobs/(?P<pk>[0-9a-fA-F-]{36})/",
@@ -43,16 +46,21 @@ WHAT_IF = "api/v1/clusters/<slug:name>/what-if/"
 """It is asked by POST; its own tests say what others see."""
 
 ENDPOINTS = {
-    "": PERSON, "login/": DOOR, "logout/": PERSON, "password/": PERSON, "submit/": PERSON, "jobs/<uuid:job_id>/": TEAM,
-    "jobs/<uuid:job_id>/<slug:action>/": TEAM, "nodes/": PERSON, "nodes/<uuid:node_id>/<slug:action>/": OPERATORS,
-    "timeline/": PERSON, "timeline/figure.json": PERSON, "rounds/": PERSON, "rounds/<int:pk>/": PERSON,
+    "": PERSON, "login/": DOOR, "logout/": PERSON, "password/": PERSON, "submit/": PERSON,
+    "jobs/<uuid:job_id>/": TEAM,
+    "jobs/<uuid:job_id>/<slug:action>/": TEAM, "nodes/": PERSON,
+    "nodes/<uuid:node_id>/<slug:action>/": OPERATORS,
+    "timeline/": PERSON, "timeline/figure.json": PERSON, "rounds/": PERSON,
+    "rounds/<int:pk>/": PERSON,
     "rounds/<int:pk>/snapshot.json": OPERATORS, "kinds/": PERSON, "live/": PERSON, "costs/": PERSON,
     "costs/figure.json": PERSON, "costs/costs.csv": PERSON,
     "api/v1/^jobs/$": PERSON, "api/v1/jobs/bulk/": PERSON, f"{JOB}$": TEAM, **{f"{JOB}{name}/$": TEAM for name in (
-        "assignments", "attempts", "cancel", "clone", "events", "hold", "logs", "release", "requeue")},
+        "assignments", "attempts", "cancel", "clone", "events", "hold", "logs", "release",
+        "requeue")},
     "api/v1/me/": PERSON, "api/v1/teams/": PERSON, "api/v1/teams/<slug:team>/": TEAM,
     "api/v1/teams/<slug:team>/secrets/": TEAM,
-    "api/v1/teams/<slug:team>/secrets/<str:name>/": TEAM, "api/v1/tokens/": DOOR, "api/v1/tokens/current/": PERSON,
+    "api/v1/teams/<slug:team>/secrets/<str:name>/": TEAM, "api/v1/tokens/": DOOR,
+    "api/v1/tokens/current/": PERSON,
     "api/v1/tokens/<slug:key>/": TEAM,
     "api/v1/^clusters/$": PERSON, "api/v1/^clusters/(?P<name>[^/.]+)/$": WRITES,
     "api/v1/^clusters/(?P<name>[^/.]+)/reschedule/$": WRITES,
@@ -61,23 +69,32 @@ ENDPOINTS = {
     "api/v1/^gpu-types/$": PERSON, "api/v1/^gpu-types/(?P<name>[^/]+)/$": WRITES,
     "api/v1/^enrolment-tokens/$": OPERATORS,
     "api/v1/^enrolment-tokens/(?P<pk>[0-9]{1,18})/$": OPERATORS,
-    "api/v1/^rounds/$": PERSON, "api/v1/^rounds/(?P<pk>[^/.]+)/$": OPERATORS, "api/v1/costs/": PERSON, "api/v1/policies/": PERSON,
-    "simulations/": PERSON, "simulations/new/": PERSON, "simulations/compare/": PERSON, "what-if/": PERSON,
-    "simulations/<uuid:pk>/": TEAM, "simulations/<uuid:pk>/report/": TEAM, "simulations/<uuid:pk>/files/<str:name>": TEAM,
+    "api/v1/^rounds/$": PERSON, "api/v1/^rounds/(?P<pk>[^/.]+)/$": OPERATORS,
+    "api/v1/costs/": PERSON, "api/v1/policies/": PERSON,
+    "simulations/": PERSON, "simulations/new/": PERSON, "simulations/compare/": PERSON,
+    "what-if/": PERSON,
+    "simulations/<uuid:pk>/": TEAM, "simulations/<uuid:pk>/report/": TEAM,
+    "simulations/<uuid:pk>/files/<str:name>": TEAM,
     "simulations/<uuid:pk>/do/<slug:action>/": TEAM,
-    # Whoever has the link, which says itself what it is for: see tests/controlplane/studies/test_sharing.py.
+    # Whoever has the link, which says itself what it is for: see
+    # tests/controlplane/studies/test_sharing.py.
     "shared/simulations/<str:link>/": OPEN, "shared/simulations/<str:link>/report/": OPEN,
-    "api/v1/^simulations/$": PERSON, f"{SIMULATION}$": TEAM, f"{SIMULATION}cancel/$": TEAM, f"{SIMULATION}share/$": TEAM,
+    "api/v1/^simulations/$": PERSON, f"{SIMULATION}$": TEAM, f"{SIMULATION}cancel/$": TEAM,
+    f"{SIMULATION}share/$": TEAM,
     **{f"api/v1/simulations/<uuid:pk>/{name}": TEAM for name in ("results.json", "jobs.csv", "report.html")},
     WHAT_IF: PERSON,
-    "api/v1/kinds/": PERSON, "api/v1/kinds/<int:pk>/": TEAM, "api/v1/kinds/<int:pk>/forget/": OPERATORS,
+    "api/v1/kinds/": PERSON, "api/v1/kinds/<int:pk>/": TEAM,
+    "api/v1/kinds/<int:pk>/forget/": OPERATORS,
     r"api/v1/[\s\S]*": NOTHING, r"api/agent/v1/[\s\S]*": NOTHING,
     "api/agent/v1/register": DOOR,
     **{f"api/agent/v1/nodes/<uuid:node_id>/{name}": AGENT for name in ("session", "heartbeat", "directives")},
     **{f"{ASSIGNMENT}{name}": AGENT for name in ("accept", "state", "logs/<str:stream>", "metrics")},
-    "^api/schema/?$": PERSON, "^api/docs/?$": PERSON, "healthz": OPEN, "readyz": OPEN, "^metrics/?$": OPEN,
+    "^api/schema/?$": PERSON, "^api/docs/?$": PERSON, "healthz": OPEN, "readyz": OPEN,
+    "^metrics/?$": OPEN,
 }  # fmt: skip
-"""Who each address is for. /metrics is for operators and for whoever has the scrape token; its own tests say so."""
+"""Who each address is for. /metrics is for operators and for whoever has the scrape token; its own
+tests say so.
+"""
 
 
 class Scene:
@@ -89,7 +106,13 @@ class Scene:
         self.owner = a_user("owner", team=self.team)
         self.node = a_node_with_agent(self.cluster, token="the node's", name="volta")
         self.other_node = a_node_with_agent(self.cluster, token="another node's", name="tesla")
-        self.job = a_job(self.cluster, name=f"job-{MARK}", team=self.team, user=self.owner, command=["echo", MARK])
+        self.job = a_job(
+            self.cluster,
+            name=f"job-{MARK}",
+            team=self.team,
+            user=self.owner,
+            command=["echo", MARK],
+        )
         self.assignment = a_running_assignment(self.node, self.job)
         output(self.assignment, f"{MARK}\n".encode())
         study = {"name": f"simulation-{MARK}", "team": self.team.name}
@@ -100,18 +123,27 @@ class Scene:
 
     def url(self, route: str) -> str:
         """The route's address with the names of the scene."""
-        pk = {"jobs": self.job.pk, "nodes": self.node.pk, "kinds": self.job.kind_id, "simulations": self.simulation.pk}.get(
-            _noun(route), 1
-        )
+        pk = {
+            "jobs": self.job.pk,
+            "nodes": self.node.pk,
+            "kinds": self.job.kind_id,
+            "simulations": self.simulation.pk,
+        }.get(_noun(route), 1)
         for converter, value in {
-            "<uuid:job_id>": self.job.pk, "<uuid:node_id>": self.node.pk, "<uuid:assignment_id>": self.assignment.pk,
-            "<slug:action>": "cordon" if route.startswith("nodes") else "cancel", "<int:pk>": pk, "<slug:team>": self.team.name,
+            "<uuid:job_id>": self.job.pk, "<uuid:node_id>": self.node.pk,
+            "<uuid:assignment_id>": self.assignment.pk,
+            "<slug:action>": "cordon" if route.startswith("nodes") else "cancel", "<int:pk>": pk,
+            "<slug:team>": self.team.name,
             "<uuid:pk>": pk, "<str:link>": "no-such-link", "<slug:name>": "lab",
             "<str:name>": "report.html" if route.startswith("simulations") else "wandb",
             "<slug:key>": self.owners_key, "<str:stream>": "stdout", r"[\s\S]*": "nowhere",
         }.items():  # fmt: skip
             route = route.replace(converter, str(value))
-        route = re.sub(r"\(\?P<(\w+)>(?:[^()]|\([^()]*\))*\)", lambda m: "lab" if m[1] == "name" else str(pk), route)
+        route = re.sub(
+            r"\(\?P<(\w+)>(?:[^()]|\([^()]*\))*\)",
+            lambda m: "lab" if m[1] == "name" else str(pk),
+            route,
+        )
         return "/" + route.replace("^", "").replace("$", "").replace("/?", "")
 
     def wrong_tokens(self) -> dict[str, str]:
@@ -124,15 +156,19 @@ class Scene:
         return {
             "none": "", "no scheme": good, "no token": "Bearer", "two": f"Bearer {good} {good}",
             "a wrong one": f"Bearer {good[:-1]}x",
-            "a beginning": f"Bearer {good[:8]}", "another scheme": f"Basic {good}", "no text": "Bearer \xff\xfe",
+            "a beginning": f"Bearer {good[:8]}", "another scheme": f"Basic {good}",
+            "no text": "Bearer \xff\xfe",
             "NUL": "Bearer a\0b",
-            "huge": "Bearer " + "a" * 9000, "expired": f"Bearer {expired}", "revoked": f"Bearer {revoked}",
+            "huge": "Bearer " + "a" * 9000, "expired": f"Bearer {expired}",
+            "revoked": f"Bearer {revoked}",
             "nobody's": f"Bearer {gone}",
         }  # fmt: skip
 
 
 def _noun(route: str) -> str:
-    return next((noun for noun in ("simulations", "jobs", "nodes", "kinds") if f"{noun}/" in route), "")
+    return next(
+        (noun for noun in ("simulations", "jobs", "nodes", "kinds") if f"{noun}/" in route), ""
+    )
 
 
 @pytest.fixture
@@ -151,7 +187,11 @@ def leaves(resolver: URLResolver, before: str = "") -> Iterator[tuple[str, URLPa
 
 def routes(*kinds: str, under: str = "") -> list[str]:
     there = {route for route, _ in leaves(get_resolver())}
-    return [route for route, kind in ENDPOINTS.items() if kind in kinds and route in there and under in route]
+    return [
+        route
+        for route, kind in ENDPOINTS.items()
+        if kind in kinds and route in there and under in route
+    ]
 
 
 def ask(client: Client, method: str, url: str, authorization: str = "") -> Any:
@@ -168,7 +208,11 @@ def text_of(answer: Any) -> str:
 
 
 def test_every_address_is_entered_with_who_it_is_for() -> None:
-    missing = [route for route, _ in leaves(get_resolver()) if route not in ENDPOINTS and not route.startswith("admin/")]
+    missing = [
+        route
+        for route, _ in leaves(get_resolver())
+        if route not in ENDPOINTS and not route.startswith("admin/")
+    ]
     assert missing == [], f"enter these in ENDPOINTS: {missing}"
 
 
@@ -186,10 +230,15 @@ def test_no_wrong_token_opens_any_call_of_the_api(scene: Scene) -> None:
 @pytest.mark.django_db(transaction=True)
 def test_no_wrong_token_opens_any_call_of_agents(scene: Scene) -> None:
     enrolment = issue_enrolment_token(scene.cluster)
-    others = {"a person's": f"Bearer {a_token(scene.owner)}", "an enrolment's": f"Bearer {enrolment}"}
+    others = {
+        "a person's": f"Bearer {a_token(scene.owner)}",
+        "an enrolment's": f"Bearer {enrolment}",
+    }
     for name, authorization in {**scene.wrong_tokens(), **others}.items():
         for route in routes(AGENT):
-            for method in METHODS if name == "none" and not route.endswith("directives") else ("get",):
+            for method in (
+                METHODS if name == "none" and not route.endswith("directives") else ("get",)
+            ):
                 answer = ask(Client(), method, scene.url(route), authorization)
                 assert answer.status_code == 401, (name, method, route, answer.content)
 
@@ -198,7 +247,13 @@ def test_no_wrong_token_opens_any_call_of_agents(scene: Scene) -> None:
 def test_a_nodes_token_opens_nothing_of_another_node_nor_of_people(scene: Scene) -> None:
     token = "Bearer another node's"
     for route in routes(AGENT):
-        method = "get" if route.endswith("directives") else "post" if "nodes/" in route or route.endswith("metrics") else "put"
+        method = (
+            "get"
+            if route.endswith("directives")
+            else "post"
+            if "nodes/" in route or route.endswith("metrics")
+            else "put"
+        )
         answer = ask(Client(), method, scene.url(route), token)
         assert answer.status_code in (400, 403), (route, answer.content)
         assert MARK not in answer.content.decode()
@@ -215,12 +270,18 @@ def test_a_revoked_nodes_token_is_over(scene: Scene) -> None:
 
 
 @pytest.mark.parametrize("column", ["used_at", "expires_at"])
-def test_an_enrolment_token_that_is_used_or_expired_lets_nobody_in(scene: Scene, column: str) -> None:
+def test_an_enrolment_token_that_is_used_or_expired_lets_nobody_in(
+    scene: Scene, column: str
+) -> None:
     token = issue_enrolment_token(scene.cluster)
-    EnrolmentToken.objects.filter(sha256=sha256(token)).update(**{column: timezone.now() - timedelta(seconds=1)})
+    EnrolmentToken.objects.filter(sha256=sha256(token)).update(
+        **{column: timezone.now() - timedelta(seconds=1)}
+    )
     headers = {PROTOCOL_HEADER: "1", "Authorization": f"Bearer {token}"}
     body = dumps(a_registration())
-    answer = Client().post("/api/agent/v1/register", body, content_type="application/json", headers=headers)
+    answer = Client().post(
+        "/api/agent/v1/register", body, content_type="application/json", headers=headers
+    )
     assert answer.status_code == 401
     assert not Node.objects.filter(machine_id="machine-1").exists()
 
@@ -247,7 +308,14 @@ def test_no_list_shows_what_is_another_teams(scene: Scene, who: str) -> None:
     token, browser = f"Bearer {a_token(user)}", Client()
     browser.force_login(user)
     for route in routes(PERSON):
-        if route in ("live/", "logout/", "api/v1/tokens/current/", "api/v1/jobs/bulk/", "rounds/<int:pk>/", WHAT_IF):
+        if route in (
+            "live/",
+            "logout/",
+            "api/v1/tokens/current/",
+            "api/v1/jobs/bulk/",
+            "rounds/<int:pk>/",
+            WHAT_IF,
+        ):
             continue
         client = Client() if route.startswith("api/v1") else browser
         answer = ask(client, "get", scene.url(route), token if route.startswith("api/v1") else "")
@@ -275,7 +343,10 @@ def test_pages_send_whoever_is_not_logged_in_to_the_login(scene: Scene) -> None:
             continue
         for authorization in ("", token):
             answer = ask(Client(), "get", scene.url(route), authorization)
-            assert (answer.status_code, answer["Location"].partition("?")[0]) == (302, "/login/"), route
+            assert (answer.status_code, answer["Location"].partition("?")[0]) == (
+                302,
+                "/login/",
+            ), route
 
 
 def test_the_administration_is_for_operators_page_by_page(scene: Scene) -> None:
@@ -284,11 +355,17 @@ def test_the_administration_is_for_operators_page_by_page(scene: Scene) -> None:
     pages = [route for route, _ in leaves(get_resolver()) if route.startswith("admin/")]
     assert len(pages) > 40
     for route in pages:
-        url = "/" + re.sub(r"<[^>]+>|\(\?P<[^>]+>[^)]*\)", "1", route).replace("^", "").replace("$", "")
+        url = "/" + re.sub(r"<[^>]+>|\(\?P<[^>]+>[^)]*\)", "1", route).replace("^", "").replace(
+            "$", ""
+        )
         for client in (browser, Client()):
             for method in ("get", "post"):
                 answer = getattr(client, method)(url)
-                allowed = (200, 302, 404) if "login" in url or "logout" in url or "jsi18n" in url else (302, 403, 404, 405)
+                allowed = (
+                    (200, 302, 404)
+                    if "login" in url or "logout" in url or "jsi18n" in url
+                    else (302, 403, 404, 405)
+                )
                 assert answer.status_code in allowed, (method, url)
                 assert MARK not in answer.content.decode(), url
 

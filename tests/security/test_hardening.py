@@ -1,4 +1,6 @@
-"""Headers, cookies, forms, redirects and odd requests: what browsers and bad clients are held to."""
+"""Headers, cookies, forms, redirects and odd requests: what browsers and bad clients are held
+to.
+"""
 
 from __future__ import annotations
 
@@ -30,9 +32,22 @@ def browser() -> Client:
 
 
 @pytest.mark.parametrize(
-    "path", ["/", "/login/", "/submit/", "/timeline/", "/api/v1/me/", "/api/docs/", "/admin/", "/nope/", "/healthz"]
+    "path",
+    [
+        "/",
+        "/login/",
+        "/submit/",
+        "/timeline/",
+        "/api/v1/me/",
+        "/api/docs/",
+        "/admin/",
+        "/nope/",
+        "/healthz",
+    ],
 )
-def test_every_answer_carries_the_headers_that_hold_a_browser_back(browser: Client, path: str) -> None:
+def test_every_answer_carries_the_headers_that_hold_a_browser_back(
+    browser: Client, path: str
+) -> None:
     answer = browser.get(path)
     assert answer["X-Content-Type-Options"] == "nosniff"
     assert answer["X-Frame-Options"] == "DENY"
@@ -81,7 +96,9 @@ def test_a_session_that_somebody_planted_is_not_the_one_that_is_logged_in() -> N
 )
 def test_a_login_leads_nowhere_else(elsewhere: str) -> None:
     a_user("grace", password=PASSWORD)
-    answer = Client().post("/login/", {"username": "grace", "password": PASSWORD, "next": elsewhere})
+    answer = Client().post(
+        "/login/", {"username": "grace", "password": PASSWORD, "next": elsewhere}
+    )
     assert answer["Location"] == "/"
 
 
@@ -92,7 +109,9 @@ def test_there_is_no_way_to_reset_a_password_by_mail() -> None:
         reverse("admin_password_reset")
 
 
-@pytest.mark.parametrize("path", ["/submit/", "/logout/", "/password/", "/login/", "/jobs/{job}/cancel/"])
+@pytest.mark.parametrize(
+    "path", ["/submit/", "/logout/", "/password/", "/login/", "/jobs/{job}/cancel/"]
+)
 def test_no_form_is_taken_from_another_site(browser: Client, path: str) -> None:
     job = a_job(a_cluster())
     assert browser.post(path.format(job=job.pk), {"name": "x"}).status_code == 403
@@ -106,7 +125,9 @@ def test_the_api_takes_a_session_only_with_the_token_of_the_page(browser: Client
     page = browser.get("/submit/").content.decode()
     token = re.search(r'name="csrfmiddlewaretoken" value="(\w+)"', page)
     assert token
-    taken = browser.post("/api/v1/jobs/", body, content_type="application/json", headers={"X-CSRFToken": token[1]})
+    taken = browser.post(
+        "/api/v1/jobs/", body, content_type="application/json", headers={"X-CSRFToken": token[1]}
+    )
     assert taken.status_code in (201, 400)
 
 
@@ -120,7 +141,14 @@ def test_pages_with_a_token_are_kept_by_no_cache() -> None:
 def test_names_reach_pages_as_text(browser: Client) -> None:
     team = a_team("others")
     ada = a_user("eve", team=team)
-    job = a_job(a_cluster(), team=team, user=ada, name=HOSTILE[:100], failure_reason=HOSTILE, command=[HOSTILE])
+    job = a_job(
+        a_cluster(),
+        team=team,
+        user=ada,
+        name=HOSTILE[:100],
+        failure_reason=HOSTILE,
+        command=[HOSTILE],
+    )
     client = Client()
     client.force_login(ada)
     for path in ("/", f"/jobs/{job.pk}/", f"/submit/?from={job.pk}"):
@@ -130,7 +158,9 @@ def test_names_reach_pages_as_text(browser: Client) -> None:
         assert "<img src=x" not in page
 
 
-@pytest.mark.parametrize("name", ["a\x1b[31m", "a\u202egnp", "a\u2066b", "a\x7f", "a\x9b", "a\u2028b"])
+@pytest.mark.parametrize(
+    "name", ["a\x1b[31m", "a\u202egnp", "a\u2066b", "a\x7f", "a\x9b", "a\u2028b"]
+)
 def test_names_that_deceive_are_not_taken(name: str) -> None:
     a_cluster()
     answer = api(a_user(team=a_team())).post("/api/v1/jobs/", job_fields(name=name), format="json")
@@ -199,7 +229,9 @@ def test_tricks_with_paths_lead_to_nothing(browser: Client, path: str) -> None:
 
 
 @pytest.mark.parametrize("method", ["TRACE", "CONNECT", "PROPFIND", "OPTIONS", "HEAD", "DELETE"])
-@pytest.mark.parametrize("path", ["/", "/api/v1/jobs/", "/api/agent/v1/register", "/healthz", "/login/"])
+@pytest.mark.parametrize(
+    "path", ["/", "/api/v1/jobs/", "/api/agent/v1/register", "/healthz", "/login/"]
+)
 def test_odd_verbs_do_nothing(browser: Client, method: str, path: str) -> None:
     answer = browser.generic(method, path)
     assert answer.status_code < 500

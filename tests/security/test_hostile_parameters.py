@@ -1,4 +1,6 @@
-"""Whatever stands behind the question mark of a page's address: an answer, never a server error, on every database."""
+"""Whatever stands behind the question mark of a page's address: an answer, never a server error, on
+every database.
+"""
 
 from __future__ import annotations
 
@@ -14,7 +16,8 @@ pytestmark = pytest.mark.django_db
 
 NUMBERS = ("0", "-1", "abc", "1e9", "9" * 30, "1.5", "\uff11", "last", "")
 TEXTS = (
-    "\0", "a\0b", "%", "_", "\\", "%25", "ß", "İ", "\N{SLICE OF PIZZA}", "\u202e", "x" * 5000, "' OR 1=1 --", "<script>", "{}",
+    "\0", "a\0b", "%", "_", "\\", "%25", "ß", "İ", "\N{SLICE OF PIZZA}", "\u202e", "x" * 5000,
+    "' OR 1=1 --", "<script>", "{}",
     "../..", "\t\n",
 )  # fmt: skip
 NO_UTF8 = "%ff%fe"
@@ -60,7 +63,9 @@ def test_no_parameter_of_a_page_breaks_the_server(operator: Client, path: str) -
             assert answer.status_code in (200, 302, 400, 404), (name, value, answer.status_code)
 
 
-@pytest.mark.parametrize("path", ["/?search=%00", "/?%00=1", "/shared/simulations/a%00b/", "/admin/jobs/job/?q=%00"])
+@pytest.mark.parametrize(
+    "path", ["/?search=%00", "/?%00=1", "/shared/simulations/a%00b/", "/admin/jobs/job/?q=%00"]
+)
 def test_an_address_with_a_nul_character_is_refused_as_a_page(operator: Client, path: str) -> None:
     answer = operator.get(path)
     assert answer.status_code == 400
@@ -71,7 +76,12 @@ def test_an_address_with_a_nul_character_is_refused_as_a_page(operator: Client, 
 
 @pytest.mark.parametrize(
     ("search", "found"),
-    [("%", "100%_done"), ("_", "100%_done"), ("\N{SLICE OF PIZZA}", "\N{SLICE OF PIZZA}"), ("ß", "train ß")],
+    [
+        ("%", "100%_done"),
+        ("_", "100%_done"),
+        ("\N{SLICE OF PIZZA}", "\N{SLICE OF PIZZA}"),
+        ("ß", "train ß"),
+    ],
 )
 def test_a_search_means_what_it_says(operator: Client, search: str, found: str) -> None:
     """The database's wildcards are letters as others are."""

@@ -1,4 +1,6 @@
-"""A secret's value goes to the agent that accepts its job, and is found nowhere else: not in database, answers, pages or logs."""
+"""A secret's value goes to the agent that accepts its job, and is found nowhere else: not in
+database, answers, pages or logs.
+"""
 
 from __future__ import annotations
 
@@ -33,7 +35,12 @@ def offered(caplog: pytest.LogCaptureFixture) -> Any:
     node = a_node_with_agent(cluster)
     user = a_user("ada", team=team)
     client = api(user)
-    assert client.put("/api/v1/teams/research/secrets/wandb/", {"value": VALUE}, format="json").status_code == 204
+    assert (
+        client.put(
+            "/api/v1/teams/research/secrets/wandb/", {"value": VALUE}, format="json"
+        ).status_code
+        == 204
+    )
     fields = job_fields(environment={"WANDB_API_KEY": {"secret": "wandb"}})
     answer = client.post("/api/v1/jobs/", fields, format="json")
     assert answer.status_code == 201, answer.content
@@ -48,12 +55,16 @@ def accept(assignment: Any) -> Any:
     return Client().put(url, body, content_type="application/json", headers=headers)
 
 
-def test_only_the_agent_that_accepts_is_told_and_nothing_keeps_it(offered: Any, caplog: pytest.LogCaptureFixture) -> None:
+def test_only_the_agent_that_accepts_is_told_and_nothing_keeps_it(
+    offered: Any, caplog: pytest.LogCaptureFixture
+) -> None:
     assignment, client, user = offered
     given = accept(assignment)
     assert given.json()["secrets"] == {"WANDB_API_KEY": VALUE}
     assert VALUE not in json.dumps(given.json()["environment"])
-    everything = "".join(serializers.serialize("json", model._default_manager.all()) for model in apps.get_models())
+    everything = "".join(
+        serializers.serialize("json", model._default_manager.all()) for model in apps.get_models()
+    )
     assert "WANDB_API_KEY" in everything, "the dump does not hold what it should be searched for"
     assert VALUE not in everything
     assert Round.objects.exists()
@@ -63,7 +74,14 @@ def test_only_the_agent_that_accepts_is_told_and_nothing_keeps_it(offered: Any, 
     job = assignment.job_id
     for path in ("/", f"/jobs/{job}/", f"/submit/?from={job}"):
         assert VALUE not in browser.get(path).content.decode()
-    for path in ("", f"{job}/", f"{job}/events/", f"{job}/attempts/", f"{job}/assignments/", f"{job}/logs/"):
+    for path in (
+        "",
+        f"{job}/",
+        f"{job}/events/",
+        f"{job}/attempts/",
+        f"{job}/assignments/",
+        f"{job}/logs/",
+    ):
         assert VALUE not in client.get(f"/api/v1/jobs/{path}").content.decode()
     assert VALUE not in client.get("/api/v1/teams/research/secrets/").content.decode()
 

@@ -36,7 +36,9 @@ def log_in(client: Client, name: str, password: str = "wrong", **more: Any) -> A
 def enrol(client: Client, token: str, **values: Any) -> Any:
     headers = {"Authorization": f"Bearer {token}", PROTOCOL_HEADER: "1"}
     body = json.dumps(to_json(a_registration(**values)))
-    return client.post("/api/agent/v1/register", body, content_type="application/json", headers=headers)
+    return client.post(
+        "/api/agent/v1/register", body, content_type="application/json", headers=headers
+    )
 
 
 def test_an_address_that_fails_too_often_waits_and_is_told_how_long(client: Client) -> None:
@@ -50,7 +52,10 @@ def test_an_address_that_fails_too_often_waits_and_is_told_how_long(client: Clie
 
 def test_an_account_is_guarded_against_many_addresses(client: Client) -> None:
     a_user("ada")
-    tries = [log_in(client, name, REMOTE_ADDR=f"192.0.2.{i}").status_code for i, name in enumerate(("ada", "Ada ", "ADA", "ada"))]
+    tries = [
+        log_in(client, name, REMOTE_ADDR=f"192.0.2.{i}").status_code
+        for i, name in enumerate(("ada", "Ada ", "ADA", "ada"))
+    ]
     assert tries == [401, 401, 401, 429]
 
 
@@ -66,7 +71,10 @@ def test_pages_api_and_administration_count_together(client: Client) -> None:
 def test_good_tries_use_up_nothing(client: Client) -> None:
     a_user("ada", password="a long password")
     assert [log_in(client, "ada", "a long password").status_code for _ in range(8)] == [201] * 8
-    assert client.post("/login/", {"username": "ada", "password": "a long password"}).status_code == 302
+    assert (
+        client.post("/login/", {"username": "ada", "password": "a long password"}).status_code
+        == 302
+    )
     assert log_in(client, "ada").status_code == 401
 
 
@@ -88,7 +96,10 @@ def test_a_rack_of_machines_enrols_at_once(client: Client) -> None:
     a_gpu_type()
     cluster = a_cluster()
     answers = [
-        enrol(client, issue_enrolment_token(cluster), machine_id=f"machine-{i}", hostname=f"host-{i}").status_code for i in range(9)
+        enrol(
+            client, issue_enrolment_token(cluster), machine_id=f"machine-{i}", hostname=f"host-{i}"
+        ).status_code
+        for i in range(9)
     ]
     assert answers == [201] * 9
 
@@ -101,19 +112,27 @@ def test_agents_calls_are_not_counted_whatever_else_their_address_does(client: C
     for seq in range(1, 21):
         body = json.dumps(to_json(a_heartbeat(seq=seq)))
         url = f"/api/agent/v1/nodes/{node.pk}/heartbeat"
-        assert client.post(url, body, content_type="application/json", headers=headers).status_code == 200
+        assert (
+            client.post(url, body, content_type="application/json", headers=headers).status_code
+            == 200
+        )
 
 
 @pytest.mark.django_db(transaction=True)
 def test_the_asynchronous_server_counts_too() -> None:
     async def tries() -> list[int]:
         client = AsyncClient()
-        return [(await client.post("/login/", {"username": f"n{i}", "password": "x"})).status_code for i in range(6)]
+        return [
+            (await client.post("/login/", {"username": f"n{i}", "password": "x"})).status_code
+            for i in range(6)
+        ]
 
     assert asyncio.run(tries()) == [200] * 5 + [429]
 
 
-def test_a_process_without_its_cache_counts_for_itself(client: Client, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_process_without_its_cache_counts_for_itself(
+    client: Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
     def away(*_: object, **__: object) -> None:
         raise CacheAway("no cache")
 
@@ -123,13 +142,22 @@ def test_a_process_without_its_cache_counts_for_itself(client: Client, monkeypat
 
 @pytest.mark.parametrize(
     ("address", "counted"),
-    [("192.0.2.9", "192.0.2.9"), ("2001:db8:1:2:3::4", "2001:db8:1:2::"), ("", "unknown"), ("unix:", "unknown")],
+    [
+        ("192.0.2.9", "192.0.2.9"),
+        ("2001:db8:1:2:3::4", "2001:db8:1:2::"),
+        ("", "unknown"),
+        ("unix:", "unknown"),
+    ],
 )
-def test_an_ipv6_customer_is_one_whatever_address_they_take(rf: Any, address: str, counted: str) -> None:
+def test_an_ipv6_customer_is_one_whatever_address_they_take(
+    rf: Any, address: str, counted: str
+) -> None:
     assert throttling.address_of(rf.post("/login/", REMOTE_ADDR=address)) == counted
 
 
-def test_who_is_locked_out_by_the_lock_of_accounts_is_told_how_long_too(client: Client, settings: Any) -> None:
+def test_who_is_locked_out_by_the_lock_of_accounts_is_told_how_long_too(
+    client: Client, settings: Any
+) -> None:
     settings.AXES_ENABLED, settings.AXES_FAILURE_LIMIT = True, 2
     for _ in range(2):
         last = client.post("/login/", {"username": "eve", "password": "wrong"})

@@ -63,13 +63,20 @@ def program(log: Path, env: dict[str, str], *argv: str) -> Iterator[None]:
 def webs(tmp_path: Path) -> Iterator[list[str]]:
     """The addresses of two web processes of one system."""
     (tmp_path / "two_webs.py").write_text(SETTINGS)
-    kept = {name: value for name, value in os.environ.items() if name not in ("DATABASE_URL", "REDIS_URL")}
+    kept = {
+        name: value
+        for name, value in os.environ.items()
+        if name not in ("DATABASE_URL", "REDIS_URL")
+    }
     broker = tmp_path / "valkey.sock"
     env = {
-        **kept, "DJANGO_SETTINGS_MODULE": "two_webs", "PYTHONPATH": f"{tmp_path}:{ROOT}", "LOADMASTER_HOME": str(tmp_path / "home"),
+        **kept, "DJANGO_SETTINGS_MODULE": "two_webs", "PYTHONPATH": f"{tmp_path}:{ROOT}",
+        "LOADMASTER_HOME": str(tmp_path / "home"),
         "REDIS_URL": f"unix://{broker}",
     }  # fmt: skip
-    subprocess.run([sys.executable, "manage.py", "migrate", "--verbosity", "0"], cwd=ROOT, env=env, check=True)
+    subprocess.run(
+        [sys.executable, "manage.py", "migrate", "--verbosity", "0"], cwd=ROOT, env=env, check=True
+    )
     urls = []
     with ExitStack() as running:
         valkey = [str(get_binary_path()), "--port", "0", "--unixsocket", str(broker), "--save", ""]
@@ -78,7 +85,17 @@ def webs(tmp_path: Path) -> Iterator[list[str]]:
         for port in (free_port(), free_port()):
             log = tmp_path / f"web-{port}.log"
             running.enter_context(
-                program(log, env, sys.executable, "-m", "controlplane.serve", "--port", str(port), "--grace", "1")
+                program(
+                    log,
+                    env,
+                    sys.executable,
+                    "-m",
+                    "controlplane.serve",
+                    "--port",
+                    str(port),
+                    "--grace",
+                    "1",
+                )
             )
             urls.append(f"http://127.0.0.1:{port}")
             until(lambda: answers(urls[-1]), log)
@@ -88,7 +105,10 @@ def webs(tmp_path: Path) -> Iterator[list[str]]:
 def test_wrong_tries_at_either_process_are_counted_as_one(webs: list[str]) -> None:
     turns = cycle(webs)
     body = {"username": "nobody", "password": "wrong"}
-    tries = [httpx.post(f"{next(turns)}/api/v1/tokens/", json=body, timeout=30).status_code for _ in range(FAILURES)]
+    tries = [
+        httpx.post(f"{next(turns)}/api/v1/tokens/", json=body, timeout=30).status_code
+        for _ in range(FAILURES)
+    ]
     assert tries == [401] * FAILURES
     for url in webs:
         refused = httpx.post(f"{url}/api/v1/tokens/", json=body, timeout=30)

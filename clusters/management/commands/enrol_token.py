@@ -1,4 +1,6 @@
-"""manage.py enrol_token CLUSTER [--role ROLE] [--hours H]: print a single-use token that lets one machine in."""
+"""manage.py enrol_token CLUSTER [--role ROLE] [--hours H]: print a single-use token that lets one
+machine in.
+"""
 
 from __future__ import annotations
 
@@ -14,13 +16,19 @@ from clusters.services import issue_enrolment_token
 class Command(BaseCommand):
     """Print a new enrolment token; only its sha256 is kept, so it cannot be shown again."""
 
-    help = "Print a single-use token with which `loadmaster agent` enrols one machine into a cluster."
+    help = (
+        "Print a single-use token with which `loadmaster agent` enrols one machine into a cluster."
+    )
 
     def add_arguments(self, parser: CommandParser) -> None:
         """The cluster's name, what the node is for, and how long the token is good."""
         parser.add_argument("cluster", help="name of the cluster the machine joins")
-        parser.add_argument("--role", choices=Role.values, default=Role.PRODUCTION, help="what the node is for")
-        parser.add_argument("--hours", type=float, default=1.0, help="how long the token may be used")
+        parser.add_argument(
+            "--role", choices=Role.values, default=Role.PRODUCTION, help="what the node is for"
+        )
+        parser.add_argument(
+            "--hours", type=float, default=1.0, help="how long the token may be used"
+        )
 
     def handle(self, *args: Any, **options: Any) -> None:
         """Make the token and print it, and nothing else, to the standard output."""
@@ -29,5 +37,9 @@ class Command(BaseCommand):
             known = ", ".join(Cluster.objects.values_list("name", flat=True)) or "none yet"
             raise CommandError(f"there is no cluster {options['cluster']!r} (known: {known})")
         if not 0 < options["hours"] <= 24 * 365:
-            raise CommandError(f"--hours must be more than 0 and at most a year, not {options['hours']}")
-        self.stdout.write(issue_enrolment_token(cluster, options["role"], valid_s=options["hours"] * 3600))
+            raise CommandError(
+                f"--hours must be more than 0 and at most a year, not {options['hours']}"
+            )
+        self.stdout.write(
+            issue_enrolment_token(cluster, options["role"], valid_s=options["hours"] * 3600)
+        )

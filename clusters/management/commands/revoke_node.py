@@ -14,7 +14,10 @@ from clusters.services import node_revoke
 class Command(BaseCommand):
     """For a node that goes for good, or whose token somebody else may have."""
 
-    help = "End a node's token. What runs there ends with its lease; enrolling the machine again gives the node a new token"
+    help = (
+        "End a node's token. What runs there ends with its lease; enrolling the machine again gives"
+        " the node a new token"
+    )
     requires_system_checks: tuple[str, ...] = ()
 
     def add_arguments(self, parser: ArgumentParser) -> None:
@@ -25,4 +28,7 @@ class Command(BaseCommand):
     def handle(self, *args: Any, cluster: str, node: str, **options: Any) -> None:
         """Do it and say what follows."""
         found = node_revoke(the_node(the_cluster(cluster), node))
-        self.stdout.write(f"the token of {found} has ended; its agent is refused and what runs there ends with its lease")
+        self.stdout.write(
+            f"the token of {found} has ended; its agent is refused and what runs there ends with"
+            " its lease"
+        )

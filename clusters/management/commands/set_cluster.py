@@ -1,4 +1,6 @@
-"""manage.py set_cluster NAME [--timezone Z] [--currency C] [--lease-s S] ...: make a cluster, or change what agents go by."""
+"""manage.py set_cluster NAME [--timezone Z] [--currency C] [--lease-s S] ...: make a cluster, or
+change what agents go by.
+"""
 
 from __future__ import annotations
 
@@ -39,8 +41,12 @@ class Command(BaseCommand):
     def add_arguments(self, parser: ArgumentParser) -> None:
         """The name and what is to be set."""
         parser.add_argument("name")
-        parser.add_argument("--timezone", help="IANA zone in which tariffs' hours count, such as Europe/Rome")
-        parser.add_argument("--currency", help="ISO 4217 code of every price; fixed once there was a round")
+        parser.add_argument(
+            "--timezone", help="IANA zone in which tariffs' hours count, such as Europe/Rome"
+        )
+        parser.add_argument(
+            "--currency", help="ISO 4217 code of every price; fixed once there was a round"
+        )
         for number, meaning in NUMBERS.items():
             parser.add_argument(f"--{number.replace('_', '-')}", type=float, help=meaning)
 
@@ -49,15 +55,25 @@ class Command(BaseCommand):
             help="""lower caps for some hours: '[{"power_cap_w": 2000, "from": "08:00", "to": "20:00", "days": "01234"}]'""",
         )  # fmt: skip
         parser.add_argument(
-            "--emissions-cost-per-kg", type=_decimal, help="what decisions weigh a kilogram of CO2 at, in the cluster's currency"
+            "--emissions-cost-per-kg",
+            type=_decimal,
+            help="what decisions weigh a kilogram of CO2 at, in the cluster's currency",
         )
 
     def handle(self, *args: Any, name: str, **options: Any) -> None:
         """Do it and say how it is now."""
         given = {k: options[k] for k in (*WORDS, *NUMBERS) if options[k] is not None}
         cluster = Cluster.objects.filter(name=name).first() or Cluster(name=name)
-        if cluster.pk and "currency" in given and given["currency"] != cluster.currency and cluster.rounds.exists():
-            raise CommandError("--currency: what was decided and billed stays in the currency it was in; make another cluster")
+        if (
+            cluster.pk
+            and "currency" in given
+            and given["currency"] != cluster.currency
+            and cluster.rounds.exists()
+        ):
+            raise CommandError(
+                "--currency: what was decided and billed stays in the currency it was in; make"
+                " another cluster"
+            )
         for field, value in given.items():
             setattr(cluster, field, value)
         try:
@@ -65,8 +81,14 @@ class Command(BaseCommand):
         except ValidationError as error:
             raise in_words(error) from None
         _save(cluster, given)
-        clock = f"heartbeat {cluster.heartbeat_s:g} s, lease {cluster.lease_s:g} s, grace {cluster.grace_s:g} s"
-        self.stdout.write(f"cluster {cluster.name}: {cluster.timezone}, {cluster.currency}, {cluster.policy}, {clock}")
+        clock = (
+            f"heartbeat {cluster.heartbeat_s:g} s, lease {cluster.lease_s:g} s, grace"
+            f" {cluster.grace_s:g} s"
+        )
+        self.stdout.write(
+            f"cluster {cluster.name}: {cluster.timezone}, {cluster.currency}, {cluster.policy},"
+            f" {clock}"
+        )
 
 
 def _json(text: str) -> Any:
@@ -84,7 +106,9 @@ def _decimal(text: str) -> Decimal:
 
 
 def _save(cluster: Cluster, given: dict[str, Any]) -> None:
-    """Only the given columns of one that exists: its row also holds the lock of the round that may be running."""
+    """Only the given columns of one that exists: its row also holds the lock of the round that may
+    be running.
+    """
     if cluster.pk is None:
         cluster.save()
     elif given:

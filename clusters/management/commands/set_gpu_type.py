@@ -1,4 +1,6 @@
-"""manage.py set_gpu_type NAME --tflops T --memory-gb M --idle-w I --peak-w P [--price-per-hour C]: a GPU type and its figures."""
+"""manage.py set_gpu_type NAME --tflops T --memory-gb M --idle-w I --peak-w P [--price-per-hour C]:
+a GPU type and its figures.
+"""
 
 from __future__ import annotations
 
@@ -19,7 +21,9 @@ FIGURES = {
     "memory_gb": "memory of one GPU",
     "idle_w": "watts of one idle GPU",
     "peak_w": "watts of one GPU at work",
-    "price_per_hour": "what an hour of one GPU in use costs, for policies that go by prices (0: not known)",
+    "price_per_hour": (
+        "what an hour of one GPU in use costs, for policies that go by prices (0: not known)"
+    ),
 }
 PRICE = "price_per_hour"
 """May be left out of a new type."""
@@ -33,16 +37,24 @@ class Command(BaseCommand):
 
     def add_arguments(self, parser: ArgumentParser) -> None:
         """The name as agents report it, and the figures of the data sheet."""
-        parser.add_argument("name", help="as the driver calls it; an agent that is refused says the name")
+        parser.add_argument(
+            "name", help="as the driver calls it; an agent that is refused says the name"
+        )
         for figure, meaning in FIGURES.items():
             parser.add_argument(f"--{figure.replace('_', '-')}", type=float, help=meaning)
-        parser.add_argument("--emulated", action="store_true", help="it is a pacing clock in place of hardware")
+        parser.add_argument(
+            "--emulated", action="store_true", help="it is a pacing clock in place of hardware"
+        )
 
     def handle(self, *args: Any, name: str, emulated: bool, **options: Any) -> None:
         """Do it and say how it is now."""
         kind = GpuType.objects.filter(name=name).first() or GpuType(name=name, emulated=emulated)
         given = {figure: options[figure] for figure in FIGURES if options[figure] is not None}
-        if kind.pk is None and (missing := [f"--{f.replace('_', '-')}" for f in FIGURES if f not in given and f != PRICE]):
+        if kind.pk is None and (
+            missing := [
+                f"--{f.replace('_', '-')}" for f in FIGURES if f not in given and f != PRICE
+            ]
+        ):
             raise CommandError(f"{name} is new: say {', '.join(missing)} too")
         for figure, value in given.items():
             setattr(kind, figure, Decimal(str(value)) if figure == PRICE else value)
@@ -56,5 +68,6 @@ class Command(BaseCommand):
                 tariff_changed(cluster)
         price = f", {float(kind.price_per_hour):g} an hour" if kind.price_per_hour else ""
         self.stdout.write(
-            f"{kind}: {kind.tflops:g} TFLOP/s, {kind.memory_gb:g} GB, {kind.idle_w:g} W idle, {kind.peak_w:g} W at work{price}"
+            f"{kind}: {kind.tflops:g} TFLOP/s, {kind.memory_gb:g} GB, {kind.idle_w:g} W idle,"
+            f" {kind.peak_w:g} W at work{price}"
         )

@@ -1,4 +1,6 @@
-"""The demo: start everything, run eight real training jobs on emulated GPUs, write a report, stop everything."""
+"""The demo: start everything, run eight real training jobs on emulated GPUs, write a report, stop
+everything.
+"""
 
 from __future__ import annotations
 
@@ -40,12 +42,20 @@ CLOCKWORK = {
 class Command(BaseCommand):
     """`manage.py demo`: ends within ten minutes, with 0 when the report holds what it claims."""
 
-    help = "Start everything, submit eight training jobs shaped like Table V of the ANDREAS paper, write a report, stop"
+    help = (
+        "Start everything, submit eight training jobs shaped like Table V of the ANDREAS paper,"
+        " write a report, stop"
+    )
 
     def add_arguments(self, parser: CommandParser) -> None:
         """Where the pages and the report go."""
         parser.add_argument("--port", type=int, default=8000)
-        parser.add_argument("--runtime", choices=RUNTIMES, default=RUNTIMES[0], help="what jobs are: processes or containers")
+        parser.add_argument(
+            "--runtime",
+            choices=RUNTIMES,
+            default=RUNTIMES[0],
+            help="what jobs are: processes or containers",
+        )
         parser.add_argument("--report", type=Path, default=Path("demo-report.json"))
 
     def handle(self, *args: Any, **options: Any) -> None:
@@ -54,7 +64,9 @@ class Command(BaseCommand):
         try:
             image = demo_image(console.print) if options["runtime"] == "docker" else ""
             # The demo's programs need no network, so their containers have none.
-            with running_locally(options["port"], console.print, LocalRuntime(options["runtime"], "none")) as local:
+            with running_locally(
+                options["port"], console.print, LocalRuntime(options["runtime"], "none")
+            ) as local:
                 facts = self._run(local, console, image)
         except KeyboardInterrupt:
             raise CommandError("stopped before the end; no report was written") from None
@@ -65,7 +77,9 @@ class Command(BaseCommand):
         failures = check_report(options["report"])
         if failures:
             raise CommandError("the report does not hold:\n  " + "\n  ".join(failures))
-        console.print(f"Report: {options['report']} (checked: loadmaster check-report {options['report']})")
+        console.print(
+            f"Report: {options['report']} (checked: loadmaster check-report {options['report']})"
+        )
 
     def _run(self, local: Local, console: Console, image: str) -> dict[str, Any]:
         for line in welcome(local):

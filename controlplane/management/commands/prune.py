@@ -19,16 +19,34 @@ class Command(BaseCommand):
 
     def add_arguments(self, parser: ArgumentParser) -> None:
         """How long, and which."""
-        parser.add_argument("--seconds", type=float, default=3600.0, help="stop after about this long (default 3600)")
-        parser.add_argument("--only", action="append", default=[], choices=[rule.name for rule in RULES], help="prune only this")
-        parser.add_argument("--show", action="store_true", help="say what is kept how long, and change nothing")
+        parser.add_argument(
+            "--seconds",
+            type=float,
+            default=3600.0,
+            help="stop after about this long (default 3600)",
+        )
+        parser.add_argument(
+            "--only",
+            action="append",
+            default=[],
+            choices=[rule.name for rule in RULES],
+            help="prune only this",
+        )
+        parser.add_argument(
+            "--show", action="store_true", help="say what is kept how long, and change nothing"
+        )
 
-    def handle(self, *args: Any, seconds: float, only: list[str], show: bool, **options: Any) -> None:
+    def handle(
+        self, *args: Any, seconds: float, only: list[str], show: bool, **options: Any
+    ) -> None:
         """Do it and say how much went."""
         try:
             if show:
                 for name, days in kept():
-                    self.stdout.write(f"{name}: {'for ever' if days is None else f'{days:g} days' if days else 'until it expires'}")
+                    self.stdout.write(
+                        f"{name}:"
+                        f" {'for ever' if days is None else f'{days:g} days' if days else 'until it expires'}"
+                    )
                 return
             gone = prune(timezone.now(), budget_s=seconds, names=tuple(only))
         except ImproperlyConfigured as error:

@@ -1,4 +1,6 @@
-"""`manage.py recompute_cost ROUND`: a round's figures as stored, as recomputed, and the difference."""
+"""`manage.py recompute_cost ROUND`: a round's figures as stored, as recomputed, and the
+difference.
+"""
 
 from __future__ import annotations
 
@@ -10,7 +12,9 @@ from controlplane.recompute import Figure, RoundNotFoundError, find_round, recom
 
 
 class Command(BaseCommand):
-    """Recomputes a round's objective and cost rate from its snapshot, its plan and the tariff and PUE rows of its time."""
+    """Recomputes a round's objective and cost rate from its snapshot, its plan and the tariff and
+    PUE rows of its time.
+    """
 
     help = __doc__
 
@@ -24,7 +28,10 @@ class Command(BaseCommand):
             row = find_round(options["round"])
         except RoundNotFoundError as error:
             raise CommandError(str(error)) from None
-        self.stdout.write(f"{row} ({row.policy}), {row.tariff or 'no tariff'}, {row.pue or 'no PUE'}, {row.cluster.currency}")
+        self.stdout.write(
+            f"{row} ({row.policy}), {row.tariff or 'no tariff'}, {row.pue or 'no PUE'},"
+            f" {row.cluster.currency}"
+        )
         self.stdout.write(f"{'figure':<16} {'stored':>20} {'recomputed':>20} {'difference':>20}")
         for figure in recompute(row):
             self.stdout.write(_line(figure))
@@ -32,4 +39,6 @@ class Command(BaseCommand):
 
 def _line(figure: Figure) -> str:
     numbers = (figure.stored, figure.recomputed, figure.difference)
-    return f"{figure.name:<16} " + " ".join(f"{'-' if n is None else format(n, '.12g'):>20}" for n in numbers)
+    return f"{figure.name:<16} " + " ".join(
+        f"{'-' if n is None else format(n, '.12g'):>20}" for n in numbers
+    )

@@ -1,4 +1,6 @@
-"""`manage.py replay_round ID`: decides a stored round again and prints both plans' hashes; exit status 1 if they differ."""
+"""`manage.py replay_round ID`: decides a stored round again and prints both plans' hashes; exit
+status 1 if they differ.
+"""
 
 from __future__ import annotations
 
@@ -28,5 +30,9 @@ class Command(BaseCommand):
         again = digest_as_stored(plan, row)
         self.stdout.write(f"stored   {row.plan_sha256}\nreplayed {again}")
         if again != row.plan_sha256:
-            failed = f" (a policy failed: stored {row.message!r}, replayed {plan.message!r})" if row.message or plan.message else ""
+            failed = (
+                f" (a policy failed: stored {row.message!r}, replayed {plan.message!r})"
+                if row.message or plan.message
+                else ""
+            )
             raise CommandError(f"the plans differ{failed}", returncode=1)

@@ -1,4 +1,6 @@
-"""manage.py restore FILE: the database as a backup has it, migrated and made safe. Stop web, worker and beat first."""
+"""manage.py restore FILE: the database as a backup has it, migrated and made safe. Stop web, worker
+and beat first.
+"""
 
 from __future__ import annotations
 
@@ -23,14 +25,30 @@ class Command(BaseCommand):
     def add_arguments(self, parser: ArgumentParser) -> None:
         """From where, and how."""
         parser.add_argument("file", type=Path)
-        parser.add_argument("--force", action="store_true", help="replace a database that has something in it, or that others use")
-        parser.add_argument("--keys-to", type=Path, help="write the keys in the backup to this new file (mode 0600), NAME=value")
+        parser.add_argument(
+            "--force",
+            action="store_true",
+            help="replace a database that has something in it, or that others use",
+        )
+        parser.add_argument(
+            "--keys-to",
+            type=Path,
+            help="write the keys in the backup to this new file (mode 0600), NAME=value",
+        )
         parser.add_argument(
             "--wait-s", type=float, default=0.0,
             help="hold no round for at least so many seconds; needed if leases were longer before than the backup says",
         )  # fmt: skip
 
-    def handle(self, *args: Any, file: Path, force: bool, keys_to: Path | None, wait_s: float, **options: Any) -> None:
+    def handle(
+        self,
+        *args: Any,
+        file: Path,
+        force: bool,
+        keys_to: Path | None,
+        wait_s: float,
+        **options: Any,
+    ) -> None:
         """Do it and say what follows."""
         try:
             if keys_to is not None:
@@ -44,17 +62,32 @@ class Command(BaseCommand):
 
 def _words(restored: Restored) -> list[str]:
     manifest = restored.manifest
-    lines = [f"Restored what version {manifest.version} had saved at {manifest.created_at}; the schema is this version's."]
-    lines.append(f"{restored.unknown} running assignments wait for their agents; {restored.withdrawn} offers were withdrawn.")
-    lines += [f"{name}: rounds begin again at {when.isoformat(timespec='seconds')}" for name, when in restored.rounds_from.items()]
+    lines = [
+        f"Restored what version {manifest.version} had saved at {manifest.created_at}; the schema"
+        " is this version's."
+    ]
     lines.append(
-        "Everybody logs in anew; enrolment tokens have ended. Tokens revoked since the backup are valid again: revoke them."
+        f"{restored.unknown} running assignments wait for their agents; {restored.withdrawn} offers"
+        " were withdrawn."
+    )
+    lines += [
+        f"{name}: rounds begin again at {when.isoformat(timespec='seconds')}"
+        for name, when in restored.rounds_from.items()
+    ]
+    lines.append(
+        "Everybody logs in anew; enrolment tokens have ended. Tokens revoked since the backup are"
+        " valid again: revoke them."
     )
     if restored.closed_secrets:
         names = ", ".join(restored.closed_secrets)
-        lines.append(f"This server's keys do not open these secrets: {names}. Set the keys of before, or set the secrets anew.")
+        lines.append(
+            f"This server's keys do not open these secrets: {names}. Set the keys of before, or set"
+            " the secrets anew."
+        )
     if not restored.cache_emptied:
-        lines.append("The cache could not be reached: empty it before you start the server (FLUSHDB).")
+        lines.append(
+            "The cache could not be reached: empty it before you start the server (FLUSHDB)."
+        )
     return lines
 
 

@@ -1,4 +1,6 @@
-"""manage.py simulate STUDY.yaml, or --cluster C --workload W --policy P ...: compare policies. See docs/simulator.md."""
+"""manage.py simulate STUDY.yaml, or --cluster C --workload W --policy P ...: compare policies. See
+docs/simulator.md.
+"""
 
 from __future__ import annotations
 
@@ -17,8 +19,23 @@ from rich.table import Table
 
 from clusters.management.operators import the_cluster
 from clusters.models import Cluster
-from controlplane.simulation.study import Study, StudyBusyError, StudyCancelledError, StudyError, StudyProgress, run_study
-from controlplane.simulation.study_files import cluster_of, is_live, policy_of, read_study, seeds_of, switches_of, workload_of
+from controlplane.simulation.study import (
+    Study,
+    StudyBusyError,
+    StudyCancelledError,
+    StudyError,
+    StudyProgress,
+    run_study,
+)
+from controlplane.simulation.study_files import (
+    cluster_of,
+    is_live,
+    policy_of,
+    read_study,
+    seeds_of,
+    switches_of,
+    workload_of,
+)
 from controlplane.studies.live_cluster import cluster_spec, history, queue
 
 OPERATOR = User(is_staff=True, is_active=True)
@@ -34,24 +51,65 @@ SHOWN = (
 
 
 class Command(BaseCommand):
-    """Ends with 0; 1: runs failed or it was stopped, what is finished is kept; 2: the study was refused."""
+    """Ends with 0; 1: runs failed or it was stopped, what is finished is kept; 2: the study was
+    refused.
+    """
 
-    help = "Compare policies on a simulated cluster; the same command again goes on with what is not finished"
+    help = (
+        "Compare policies on a simulated cluster; the same command again goes on with what is not"
+        " finished"
+    )
     requires_system_checks: tuple[str, ...] = ()
 
     def add_arguments(self, parser: ArgumentParser) -> None:
         """A study's file, what differs from it, and how to run it."""
-        parser.add_argument("study", nargs="?", type=Path, help="a YAML file with cluster, workload, policies, seeds, switches")
-        parser.add_argument("--cluster", metavar="FILE|live[:NAME]", help="a cluster's YAML file, or a cluster as it is now")
+        parser.add_argument(
+            "study",
+            nargs="?",
+            type=Path,
+            help="a YAML file with cluster, workload, policies, seeds, switches",
+        )
+        parser.add_argument(
+            "--cluster",
+            metavar="FILE|live[:NAME]",
+            help="a cluster's YAML file, or a cluster as it is now",
+        )
         workload = "FILE|TYPE[:NAME=VALUE,...]|history[:days=N]|queue"
-        parser.add_argument("--workload", metavar=workload, help="a trace, a generator, what was submitted, or what waits and runs")
-        parser.add_argument("--policy", action="append", metavar="NAME|FILE.py[:PARAMETER=VALUE,...]", help="again for each policy")
+        parser.add_argument(
+            "--workload",
+            metavar=workload,
+            help="a trace, a generator, what was submitted, or what waits and runs",
+        )
+        parser.add_argument(
+            "--policy",
+            action="append",
+            metavar="NAME|FILE.py[:PARAMETER=VALUE,...]",
+            help="again for each policy",
+        )
         parser.add_argument("--seeds", metavar="1,2,3|1-5")
-        parser.add_argument("--switch", action="append", metavar="NAME=VALUE", help="such as restart_cost_s=30; all are off")
+        parser.add_argument(
+            "--switch",
+            action="append",
+            metavar="NAME=VALUE",
+            help="such as restart_cost_s=30; all are off",
+        )
         parser.add_argument("--name", help="the report's title")
-        parser.add_argument("--skip-bad", action="store_true", help="leave bad lines of a trace out instead of refusing it")
-        parser.add_argument("--processes", type=int, help="runs at once; default: one for each processor; 0: none of their own")
-        parser.add_argument("--output", type=Path, default=Path("simulation"), help="folder of the results (./simulation)")
+        parser.add_argument(
+            "--skip-bad",
+            action="store_true",
+            help="leave bad lines of a trace out instead of refusing it",
+        )
+        parser.add_argument(
+            "--processes",
+            type=int,
+            help="runs at once; default: one for each processor; 0: none of their own",
+        )
+        parser.add_argument(
+            "--output",
+            type=Path,
+            default=Path("simulation"),
+            help="folder of the results (./simulation)",
+        )
 
     def handle(self, *args: Any, **options: Any) -> None:
         """Check, run, say what came of it."""
@@ -59,14 +117,19 @@ class Command(BaseCommand):
             raise CommandError("--processes: must be at least 0", returncode=2)
         try:
             study = Study.of(_document(options), trusted=True)
-            report = run_study(study, options["output"], processes=options["processes"], on_progress=self._teller())
+            report = run_study(
+                study, options["output"], processes=options["processes"], on_progress=self._teller()
+            )
         except (StudyError, StudyBusyError) as error:
             raise CommandError(str(error), returncode=2) from None
         except OSError as error:
             why = f"--output: {options['output']} cannot be written: {error.strerror or error}"
             raise CommandError(why, returncode=2) from None
         except (KeyboardInterrupt, StudyCancelledError):
-            raise CommandError("stopped; finished runs are kept, the same command goes on with the rest", returncode=1) from None
+            raise CommandError(
+                "stopped; finished runs are kept, the same command goes on with the rest",
+                returncode=1,
+            ) from None
         self._show(report)
 
     def _teller(self) -> Any:
@@ -106,15 +169,25 @@ def _document(options: Mapping[str, Any]) -> dict[str, Any]:
     """The study's file with what the options say put over it."""
     here = Path()
     document = read_study(options["study"]) if options["study"] else {}
-    simple = {"name": options["name"], "policies": [policy_of(words) for words in options["policy"] or ()] or None}
+    simple = {
+        "name": options["name"],
+        "policies": [policy_of(words) for words in options["policy"] or ()] or None,
+    }
     simple["seeds"] = seeds_of(options["seeds"]) if options["seeds"] else None
     document |= {field: value for field, value in simple.items() if value is not None}
     if options["switch"]:
-        document["switches"] = {**(document.get("switches") or {}), **switches_of(options["switch"])}
+        document["switches"] = {
+            **(document.get("switches") or {}),
+            **switches_of(options["switch"]),
+        }
     if options["skip_bad"]:
         document["skip_bad"] = True
     if options["cluster"]:
-        document["cluster"] = options["cluster"] if is_live(options["cluster"]) else cluster_of(options["cluster"], here)
+        document["cluster"] = (
+            options["cluster"]
+            if is_live(options["cluster"])
+            else cluster_of(options["cluster"], here)
+        )
     if options["workload"]:
         document["workload"] = workload_of(options["workload"], here)
     return _live(document)
@@ -149,7 +222,9 @@ def _queue(cluster: Cluster, workload: Mapping[str, Any]) -> dict[str, Any]:
     if extra := sorted(set(workload) - {"type"}):
         raise StudyError(f"workload.{extra[0]}: no such option of a queue, which has none here")
     if not (found := queue(OPERATOR, cluster))["jobs"]:
-        raise StudyError(f"workload: no job of {cluster.name} waits or runs now at a speed that is known")
+        raise StudyError(
+            f"workload: no job of {cluster.name} waits or runs now at a speed that is known"
+        )
     return found
 
 
@@ -158,18 +233,29 @@ def _cluster(name: str) -> Cluster:
         return the_cluster(name)
     rows = list(Cluster.objects.order_by("name")[:2])
     if len(rows) != 1:
-        raise CommandError("--cluster: say which, live:NAME" if rows else "--cluster: there is no live cluster yet", returncode=2)
+        raise CommandError(
+            (
+                "--cluster: say which, live:NAME"
+                if rows
+                else "--cluster: there is no live cluster yet"
+            ),
+            returncode=2,
+        )
     return rows[0]
 
 
 def _table(results: Mapping[str, Any]) -> Table:
-    table = Table(title=escape(f"{results['study']['name']} ({results['currency']})"), title_justify="left")
+    table = Table(
+        title=escape(f"{results['study']['name']} ({results['currency']})"), title_justify="left"
+    )
     for heading in ("policy", *(words for _, words in SHOWN), "GPUs in use", "late"):
         table.add_column(heading, justify="left" if heading == "policy" else "right")
     for policy in results["policies"]:
         mean = policy["mean"]
         cells = [_figure(mean[name]) for name, _ in SHOWN]
-        table.add_row(escape(policy["label"]), *cells, _share(mean["utilisation"]), _figure(mean["late"]))
+        table.add_row(
+            escape(policy["label"]), *cells, _share(mean["utilisation"]), _figure(mean["late"])
+        )
     return table
 
 

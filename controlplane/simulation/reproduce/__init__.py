@@ -1,1 +1,3 @@
-"""The figures of ANDREAS' evaluation (Filippini et al., Section V), again: `python -m controlplane.simulation.reproduce`."""
+"""The figures of ANDREAS' evaluation (Filippini et al., Section V), again: `python -m
+controlplane.simulation.reproduce`.
+"""

@@ -1,10 +1,14 @@
-"""`python -m controlplane.simulation.reproduce`: simulates the grid, writes results.json, timings.json and report.html.
+"""`python -m controlplane.simulation.reproduce`: simulates the grid, writes results.json,
+timings.json and report.html.
 
-    --nodes 10,30 --tunings 2.5,1.0 --scenarios 1,2 --policies "FIFO,EDF,PS,RG as coded" --seeds 5 --processes 2 --folder out
+    --nodes 10,30 --tunings 2.5,1.0 --scenarios 1,2 --policies "FIFO,EDF,PS,RG as coded" --seeds 5
+    --processes 2 --folder out
 
-Each of them restricts it to a part. The validation on ARMIDA (Table V) always comes with it; `--nodes none` simulates nothing else.
+Each of them restricts it to a part. The validation on ARMIDA (Table V) always comes with it;
+`--nodes none` simulates nothing else.
 
-A run that was stopped goes on where it was. results.json is the same for the same options; times of calls are in timings.json.
+A run that was stopped goes on where it was. results.json is the same for the same options; times of
+calls are in timings.json.
 """
 
 from __future__ import annotations
@@ -20,7 +24,13 @@ from statistics import fmean
 from typing import Any
 
 from controlplane.simulation.reproduce.armida import told, validate
-from controlplane.simulation.reproduce.grid import BASELINES, POLICIES, Grid, known_policies, run_all
+from controlplane.simulation.reproduce.grid import (
+    BASELINES,
+    POLICIES,
+    Grid,
+    known_policies,
+    run_all,
+)
 from controlplane.simulation.reproduce.page import page
 from controlplane.simulation.reproduce.summary import claims, summarise, worst
 
@@ -40,8 +50,13 @@ def reproduce(grid: Grid, folder: Path, *, processes: int, say: Callable[[str], 
     }
     timings = _timings(rows)
     _write(folder / "results.json", results)
-    _write(folder / "timings.json", {"machine": _machine(), "calls": timings, "claims": [c for c in found if c.get("timing")]})
-    (folder / "report.html").write_text(page({**results, "claims": found}, timings), encoding="utf-8")
+    _write(
+        folder / "timings.json",
+        {"machine": _machine(), "calls": timings, "claims": [c for c in found if c.get("timing")]},
+    )
+    (folder / "report.html").write_text(
+        page({**results, "claims": found}, timings), encoding="utf-8"
+    )
     _tell(summary, found, say)
     for line in told(validation):
         say(line)
@@ -52,18 +67,31 @@ def _timings(rows: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
     groups: dict[tuple[Any, ...], list[float]] = defaultdict(list)
     for row in rows:
         if row["timing"]["mean_ms"] is not None:
-            groups[row["scenario"], row["nodes"], row["tuning"], row["policy"]].append(row["timing"]["mean_ms"])
+            groups[row["scenario"], row["nodes"], row["tuning"], row["policy"]].append(
+                row["timing"]["mean_ms"]
+            )
     names = ("scenario", "nodes", "tuning", "policy")
-    return [{**dict(zip(names, key, strict=True)), "mean_ms": fmean(spans)} for key, spans in groups.items()]
+    return [
+        {**dict(zip(names, key, strict=True)), "mean_ms": fmean(spans)}
+        for key, spans in groups.items()
+    ]
 
 
-def _tell(summary: Sequence[dict[str, Any]], found: Sequence[dict[str, Any]], say: Callable[[str], None]) -> None:
+def _tell(
+    summary: Sequence[dict[str, Any]], found: Sequence[dict[str, Any]], say: Callable[[str], None]
+) -> None:
     for claim in found:
-        say(f"{claim['claim']} [{claim['policy']}]: paper {claim['paper']:.4g}, here {claim['here']:.4g}")
+        say(
+            f"{claim['claim']} [{claim['policy']}]: paper {claim['paper']:.4g}, here"
+            f" {claim['here']:.4g}"
+        )
     for policy in dict.fromkeys(e["policy"] for e in summary if e["policy"] not in BASELINES):
         if (least := worst(summary, policy)) is not None:
             where = f"scenario {least['scenario']}, N={least['nodes']}, tuning {least['tuning']:g}"
-            say(f"{policy}: least saving against the best baseline {least['saving_on_best']:.1%} ({where})")
+            say(
+                f"{policy}: least saving against the best baseline {least['saving_on_best']:.1%}"
+                f" ({where})"
+            )
 
 
 def _machine() -> str:
@@ -71,12 +99,16 @@ def _machine() -> str:
 
 
 def _write(path: Path, data: object) -> None:
-    path.write_text(json.dumps(data, indent=1, sort_keys=True, allow_nan=False) + "\n", encoding="utf-8")
+    path.write_text(
+        json.dumps(data, indent=1, sort_keys=True, allow_nan=False) + "\n", encoding="utf-8"
+    )
 
 
 def _options() -> argparse.Namespace:
     usual = Grid()
-    parser = argparse.ArgumentParser(prog="python -m controlplane.simulation.reproduce", description=__doc__)
+    parser = argparse.ArgumentParser(
+        prog="python -m controlplane.simulation.reproduce", description=__doc__
+    )
     parser.add_argument("--scenarios", type=_ints, default=usual.scenarios)
     parser.add_argument("--nodes", type=_sizes, default=usual.nodes)
     parser.add_argument("--tunings", type=_floats, default=usual.tunings)
@@ -102,12 +134,21 @@ def _floats(text: str) -> tuple[float, ...]:
 def _labels(text: str) -> tuple[str, ...]:
     labels = tuple(t.strip() for t in text.split(","))
     if unknown := [label for label in labels if label not in POLICIES]:
-        raise argparse.ArgumentTypeError(f"no such policy: {unknown[0]}; known are: {', '.join(POLICIES)}")
+        raise argparse.ArgumentTypeError(
+            f"no such policy: {unknown[0]}; known are: {', '.join(POLICIES)}"
+        )
     return labels
 
 
 if __name__ == "__main__":
     options = _options()
-    wanted = Grid(options.scenarios, options.nodes, options.tunings, options.policies, options.seeds)
-    written = reproduce(wanted, options.folder, processes=options.processes, say=lambda line: print(line, flush=True))
+    wanted = Grid(
+        options.scenarios, options.nodes, options.tunings, options.policies, options.seeds
+    )
+    written = reproduce(
+        wanted,
+        options.folder,
+        processes=options.processes,
+        say=lambda line: print(line, flush=True),
+    )
     print(f"Written: {written}")

@@ -24,7 +24,12 @@ class InFile(Protocol):
 Item = TypeVar("Item", bound=InFile)
 
 
-def each(items: Sequence[Item], compute: Callable[[Item], Mapping[str, Any]], folder: Path, processes: int) -> Iterator[Path]:
+def each(
+    items: Sequence[Item],
+    compute: Callable[[Item], Mapping[str, Any]],
+    folder: Path,
+    processes: int,
+) -> Iterator[Path]:
     """Compute and write every item, in so many processes; the files as they are there."""
     write = partial(to_file, compute=compute, folder=folder)
     if processes == 1:

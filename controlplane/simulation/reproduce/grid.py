@@ -1,4 +1,6 @@
-"""The simulations of Section V-B: scenarios x nodes x loads x policies x seeds, each in a file, so that a stopped run goes on."""
+"""The simulations of Section V-B: scenarios x nodes x loads x policies x seeds, each in a file, so
+that a stopped run goes on.
+"""
 
 from __future__ import annotations
 
@@ -58,7 +60,9 @@ class Grid:
                 for tuning in self.tunings:
                     for policy in self.policies:
                         for seed in range(1, self.seeds + 1):
-                            yield Cell(scenario, nodes, nodes * self.jobs_per_node, tuning, policy, seed)
+                            yield Cell(
+                                scenario, nodes, nodes * self.jobs_per_node, tuning, policy, seed
+                            )
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,21 +94,44 @@ def scene(scenario: int, nodes: int) -> Scene:
     gpus = most_gpus(scenario)
     types = ["V100"] * (nodes - nodes // 2) + ["T4"] * (nodes // 2)
     views = tuple(a_node(f"node-{i + 1:03}", t, gpus[t]) for i, t in enumerate(types))
-    return Scene(nodes=views, kinds=(), energy=(EnergyStep(0.0, inf, PRICE_PER_KWH, PUE),), cluster="ANDREAS", round_s=300.0)
+    return Scene(
+        nodes=views,
+        kinds=(),
+        energy=(EnergyStep(0.0, inf, PRICE_PER_KWH, PUE),),
+        cluster="ANDREAS",
+        round_s=300.0,
+    )
 
 
 def run(cell: Cell) -> dict[str, Any]:
     """The figures of a cell; `timing` apart, which no two runs share."""
-    spec = {"type": "andreas", "nodes": cell.nodes, "scenario": cell.scenario, "jobs": cell.jobs, "tuning": cell.tuning}
+    spec = {
+        "type": "andreas",
+        "nodes": cell.nodes,
+        "scenario": cell.scenario,
+        "jobs": cell.jobs,
+        "tuning": cell.tuning,
+    }
     workload = load(spec, cell.seed)
     name, parameters = POLICIES[cell.policy]
     outcome = simulate(
-        scene(cell.scenario, cell.nodes), workload, registry.make(name, parameters), name=cell.policy, seed=cell.seed
+        scene(cell.scenario, cell.nodes),
+        workload,
+        registry.make(name, parameters),
+        name=cell.policy,
+        seed=cell.seed,
     )
-    return {**asdict(cell), "load": workload.facts["load"], **_figures(outcome), "timing": _timing(outcome)}
+    return {
+        **asdict(cell),
+        "load": workload.facts["load"],
+        **_figures(outcome),
+        "timing": _timing(outcome),
+    }
 
 
-def run_all(grid: Grid, folder: Path, processes: int, say: Callable[[str], None]) -> list[dict[str, Any]]:
+def run_all(
+    grid: Grid, folder: Path, processes: int, say: Callable[[str], None]
+) -> list[dict[str, Any]]:
     """The figures of every cell, in the grid's order; those that a file has are not run again."""
     folder.mkdir(parents=True, exist_ok=True)
     cells = list(grid.cells())

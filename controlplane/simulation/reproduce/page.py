@@ -1,4 +1,6 @@
-"""One HTML file with everything in it: the four panels of figures 2 and 3 by load, the paper's claims beside ours, and tables."""
+"""One HTML file with everything in it: the four panels of figures 2 and 3 by load, the paper's
+claims beside ours, and tables.
+"""
 
 from __future__ import annotations
 
@@ -31,14 +33,21 @@ yaxis:{rangemode:'tozero'},margin:{t:40,r:10},legend:{orientation:'h',y:-0.25}},
 
 def page(results: Mapping[str, Any], timings: Sequence[Row]) -> str:
     """The page. Times of calls are this machine's and not in `results`."""
-    charts = [chart for figure in _figures(results["summary"]) for chart in _charts(*figure, timings)]
-    sections = "".join(_section(scenario, tuning, of) for scenario, tuning, of in _figures(results["summary"]))
+    charts = [
+        chart for figure in _figures(results["summary"]) for chart in _charts(*figure, timings)
+    ]
+    sections = "".join(
+        _section(scenario, tuning, of) for scenario, tuning, of in _figures(results["summary"])
+    )
     data = json.dumps(charts).replace("<", "\\u003c")
     return (
-        '<!doctype html><html lang="en"><head><meta charset="utf-8"><title>ANDREAS reproduced</title>'
-        f"<style>{STYLE}</style></head><body><h1>ANDREAS reproduced</h1>{_intro(results)}{_claims(results['claims'])}"
+        '<!doctype html><html lang="en"><head><meta charset="utf-8"><title>ANDREAS'
+        " reproduced</title>"
+        f"<style>{STYLE}</style></head><body><h1>ANDREAS"
+        f" reproduced</h1>{_intro(results)}{_claims(results['claims'])}"
         f"{_validation(results.get('validation'))}{sections}"
-        f'<script type="application/json" id="panels">{data}</script><script>{get_plotlyjs()}</script><script>{SCRIPT}</script>'
+        '<script type="application/json"'
+        f' id="panels">{data}</script><script>{get_plotlyjs()}</script><script>{SCRIPT}</script>'
         "</body></html>"
     )
 
@@ -48,12 +57,16 @@ def _figures(summary: Sequence[Row]) -> list[tuple[int, float, list[Row]]]:
     return [(s, t, [e for e in summary if (e["scenario"], e["tuning"]) == (s, t)]) for s, t in keys]
 
 
-def _charts(scenario: int, tuning: float, of: Sequence[Row], timings: Sequence[Row]) -> list[dict[str, Any]]:
+def _charts(
+    scenario: int, tuning: float, of: Sequence[Row], timings: Sequence[Row]
+) -> list[dict[str, Any]]:
     here = [t for t in timings if (t["scenario"], t["tuning"]) == (scenario, tuning)]
     charts = []
     for name, title in PANELS:
         rows = here if name == "mean_ms" else of
-        charts.append({"id": _id(scenario, tuning, name), "title": title, "traces": _traces(rows, name)})
+        charts.append(
+            {"id": _id(scenario, tuning, name), "title": title, "traces": _traces(rows, name)}
+        )
     return charts
 
 
@@ -61,9 +74,16 @@ def _traces(rows: Sequence[Row], name: str) -> list[dict[str, Any]]:
     traces = []
     for policy in dict.fromkeys(r["policy"] for r in rows):
         points = sorted(
-            (r["nodes"], r[name], r.get("total_cost_95")) for r in rows if r["policy"] == policy and r[name] is not None
+            (r["nodes"], r[name], r.get("total_cost_95"))
+            for r in rows
+            if r["policy"] == policy and r[name] is not None
         )
-        trace = {"x": [p[0] for p in points], "y": [p[1] for p in points], "name": policy, "mode": "lines+markers"}
+        trace = {
+            "x": [p[0] for p in points],
+            "y": [p[1] for p in points],
+            "name": policy,
+            "mode": "lines+markers",
+        }
         if name == "total_cost" and all(p[2] is not None for p in points):
             trace["error_y"] = {"type": "data", "array": [p[2] for p in points], "thickness": 1}
         traces.append(trace)
@@ -78,8 +98,13 @@ def _section(scenario: int, tuning: float, of: Sequence[Row]) -> str:
     loads = [e["load"] for e in of if e["load"] is not None]
     told = TUNINGS.get(tuning, "")
     title = f"Scenario {scenario}, tuning {tuning:g}" + (f" ({told})" if told else "")
-    load = f"<p>Load: each job alone on one GPU of its fastest type would keep {sum(loads) / len(loads):.0%} of the GPUs busy.</p>"
-    divs = "".join(f'<div class="panel" id="{_id(scenario, tuning, name)}"></div>' for name, _ in PANELS)
+    load = (
+        "<p>Load: each job alone on one GPU of its fastest type would keep"
+        f" {sum(loads) / len(loads):.0%} of the GPUs busy.</p>"
+    )
+    divs = "".join(
+        f'<div class="panel" id="{_id(scenario, tuning, name)}"></div>' for name, _ in PANELS
+    )
     return f'<h2>{escape(title)}</h2>{load}<div class="panels">{divs}</div>{_table(of)}'
 
 
@@ -103,25 +128,34 @@ def _table(of: Sequence[Row]) -> str:
 
 def _row(e: Row) -> str:
     cells = (
-        f"{e['nodes']}", f"{e['energy_cost']:.2f}", f"{e['tardiness_cost']:.2f}", f"{e['total_cost']:.2f}",
-        "" if e["total_cost_95"] is None else f"{e['total_cost_95']:.2f}", _percent(e["saving_on_mean"]),
+        f"{e['nodes']}", f"{e['energy_cost']:.2f}", f"{e['tardiness_cost']:.2f}",
+        f"{e['total_cost']:.2f}",
+        "" if e["total_cost_95"] is None else f"{e['total_cost_95']:.2f}",
+        _percent(e["saving_on_mean"]),
         _percent(e["saving_on_best"]),
         f"{e['jobs_late']:.1f}", _percent(e["gpus_busy"]), f"{e['makespan_s'] / 3600:.1f}",
     )  # fmt: skip
-    return f'<tr><td class="t">{escape(e["policy"])}</td>' + "".join(f"<td>{c}</td>" for c in cells) + "</tr>"
+    return (
+        f'<tr><td class="t">{escape(e["policy"])}</td>'
+        + "".join(f"<td>{c}</td>" for c in cells)
+        + "</tr>"
+    )
 
 
 def _percent(value: float | None) -> str:
-    return "" if value is None else f'<span class="{"worse" if value < 0 else ""}">{value:.1%}</span>'
+    return (
+        "" if value is None else f'<span class="{"worse" if value < 0 else ""}">{value:.1%}</span>'
+    )
 
 
 def _intro(results: Mapping[str, Any]) -> str:
     grid = results["grid"]
     nodes = ", ".join(map(str, grid["nodes"]))
     return (
-        f"<p>Means over {grid['seeds']} seeds; N = {nodes}, {grid['jobs_per_node']} N jobs; calls every 300 s and"
-        " on events. Scenario 1: half the nodes with 2 V100, half with 1 T4; scenario 2: 4 and 2, times on more GPUs than"
-        " were measured by Amdahl's law. The load decides everything: it is stated with each figure.</p>"
+        f"<p>Means over {grid['seeds']} seeds; N = {nodes}, {grid['jobs_per_node']} N jobs; calls"
+        " every 300 s and on events. Scenario 1: half the nodes with 2 V100, half with 1 T4;"
+        " scenario 2: 4 and 2, times on more GPUs than were measured by Amdahl's law. The load"
+        " decides everything: it is stated with each figure.</p>"
     )
 
 
@@ -131,7 +165,10 @@ def _claims(claims: Sequence[Row]) -> str:
         f"<td>{_number(c['paper'])}</td><td>{_number(c['here'])}</td></tr>"
         for c in claims
     )
-    return f"<h2>The paper's claims</h2><table><tr><th>Claim</th><th>Policy</th><th>Paper</th><th>Here</th></tr>{rows}</table>"
+    return (
+        "<h2>The paper's"
+        f" claims</h2><table><tr><th>Claim</th><th>Policy</th><th>Paper</th><th>Here</th></tr>{rows}</table>"
+    )
 
 
 def _validation(found: Row | None) -> str:

@@ -30,10 +30,12 @@ Row = Mapping[str, Any]
 
 
 def summarise(rows: Sequence[Row]) -> list[dict[str, Any]]:
-    """One entry per scenario, nodes, tuning and policy: means over seeds with 95% confidence of the total cost, and savings.
+    """One entry per scenario, nodes, tuning and policy: means over seeds with 95% confidence of the
+    total cost, and savings.
 
-    `saving_on_mean`: 1 - total cost / mean of the baselines' total costs, the paper's figure; `saving_on_best`: against the best of
-    the baselines; both from means over seeds, null where a baseline is missing.
+    `saving_on_mean`: 1 - total cost / mean of the baselines' total costs, the paper's figure;
+    `saving_on_best`: against the best of the baselines; both from means over seeds, null where a
+    baseline is missing.
     """
     groups: dict[tuple[Any, ...], list[Row]] = defaultdict(list)
     for row in rows:
@@ -42,17 +44,31 @@ def summarise(rows: Sequence[Row]) -> list[dict[str, Any]]:
     return [_entry(key, of, means) for key, of in means.items()]
 
 
-def claims(summary: Sequence[Row], rows: Sequence[Row], validation: Row | None) -> list[dict[str, Any]]:
+def claims(
+    summary: Sequence[Row], rows: Sequence[Row], validation: Row | None
+) -> list[dict[str, Any]]:
     """What the paper says, and what was found here, policy by policy where that matters."""
     found: list[dict[str, Any]] = []
     for scenario in sorted({e["scenario"] for e in summary}):
         found += [*_savings(summary, scenario), *_call_times(rows, scenario)]
     if validation is not None:
         paper, here = validation["paper_predicted_eur"], validation["predicted_eur"]
-        found.append({"claim": "Table V: predicted energy cost (EUR)", "paper": paper, "here": here, "policy": "RG as coded"})
+        found.append(
+            {
+                "claim": "Table V: predicted energy cost (EUR)",
+                "paper": paper,
+                "here": here,
+                "policy": "RG as coded",
+            }
+        )
         told = "Table III: deviation of the prediction from the real cost"
         found.append(
-            {"claim": told, "paper": validation["paper_deviation"], "here": validation["deviation"], "policy": "RG as coded"}
+            {
+                "claim": told,
+                "paper": validation["paper_deviation"],
+                "here": validation["deviation"],
+                "policy": "RG as coded",
+            }
         )
     return found
 
@@ -66,13 +82,21 @@ def worst(summary: Sequence[Row], policy: str) -> Row | None:
 def _means(rows: Sequence[Row]) -> dict[str, Any]:
     means = {name: _mean(r[name] for r in rows) for name in FIGURES}
     totals = np.array([r["total_cost"] for r in rows])
-    spread = CONFIDENCE * float(totals.std(ddof=1)) / len(totals) ** 0.5 if len(totals) > 1 else None
+    spread = (
+        CONFIDENCE * float(totals.std(ddof=1)) / len(totals) ** 0.5 if len(totals) > 1 else None
+    )
     return {**means, "seeds": len(rows), "total_cost_95": spread}
 
 
-def _entry(key: tuple[Any, ...], of: dict[str, Any], means: Mapping[tuple[Any, ...], Row]) -> dict[str, Any]:
+def _entry(
+    key: tuple[Any, ...], of: dict[str, Any], means: Mapping[tuple[Any, ...], Row]
+) -> dict[str, Any]:
     scenario, nodes, tuning, policy = key
-    others = [means[scenario, nodes, tuning, b]["total_cost"] for b in BASELINES if (scenario, nodes, tuning, b) in means]
+    others = [
+        means[scenario, nodes, tuning, b]["total_cost"]
+        for b in BASELINES
+        if (scenario, nodes, tuning, b) in means
+    ]
     whole = len(others) == len(BASELINES)
     return {
         "scenario": scenario, "nodes": nodes, "tuning": tuning, "policy": policy, **of,
@@ -82,22 +106,42 @@ def _entry(key: tuple[Any, ...], of: dict[str, Any], means: Mapping[tuple[Any, .
 
 
 def _savings(summary: Sequence[Row], scenario: int) -> Iterable[dict[str, Any]]:
-    words = f"Scenario {scenario}: total cost below the mean of FIFO, EDF, PS, on average over N (tuning {PAPERS_TUNING:g})"
+    words = (
+        f"Scenario {scenario}: total cost below the mean of FIFO, EDF, PS, on average over N"
+        f" (tuning {PAPERS_TUNING:g})"
+    )
     for policy in dict.fromkeys(e["policy"] for e in summary if e["policy"] not in BASELINES):
-        of = [e for e in summary if (e["scenario"], e["tuning"], e["policy"]) == (scenario, PAPERS_TUNING, policy)]
+        of = [
+            e
+            for e in summary
+            if (e["scenario"], e["tuning"], e["policy"]) == (scenario, PAPERS_TUNING, policy)
+        ]
         saved = [e["saving_on_mean"] for e in of if e["saving_on_mean"] is not None]
         if saved:
-            yield {"claim": words, "paper": CLAIMED_SAVING[scenario], "here": float(np.mean(saved)), "policy": policy}
+            yield {
+                "claim": words,
+                "paper": CLAIMED_SAVING[scenario],
+                "here": float(np.mean(saved)),
+                "policy": policy,
+            }
 
 
 def _call_times(rows: Sequence[Row], scenario: int) -> Iterable[dict[str, Any]]:
     words = f"Scenario {scenario}: mean time of a call, at most (ms)"
     for policy in dict.fromkeys(r["policy"] for r in rows if r["policy"] not in BASELINES):
         spans = [
-            r["timing"]["mean_ms"] for r in rows if (r["scenario"], r["policy"]) == (scenario, policy) and r["timing"]["mean_ms"]
+            r["timing"]["mean_ms"]
+            for r in rows
+            if (r["scenario"], r["policy"]) == (scenario, policy) and r["timing"]["mean_ms"]
         ]
         if spans:
-            yield {"claim": words, "paper": CLAIMED_MS[scenario], "here": max(spans), "policy": policy, "timing": True}
+            yield {
+                "claim": words,
+                "paper": CLAIMED_MS[scenario],
+                "here": max(spans),
+                "policy": policy,
+                "timing": True,
+            }
 
 
 def _mean(values: Iterable[float | None]) -> float | None:

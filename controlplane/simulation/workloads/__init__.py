@@ -1,4 +1,6 @@
-"""Workloads to simulate: readers of traces and seeded generators, by the `type` of a specification. See docs/workloads.md."""
+"""Workloads to simulate: readers of traces and seeded generators, by the `type` of a specification.
+See docs/workloads.md.
+"""
 
 from __future__ import annotations
 
@@ -6,7 +8,16 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from controlplane.simulation.workloads import andreas, gavel, gavel_generator, given, philly, poisson, swf, table
+from controlplane.simulation.workloads import (
+    andreas,
+    gavel,
+    gavel_generator,
+    given,
+    philly,
+    poisson,
+    swf,
+    table,
+)
 from controlplane.simulation.workloads.base import BadLine, Workload, WorkloadError
 from controlplane.simulation.workloads.options import FILES, Context, read_options
 
@@ -26,14 +37,20 @@ TYPES: Mapping[str, tuple[type[Any], Callable[[Any, Context], Workload]]] = {
 
 
 def load(
-    spec: Mapping[str, Any], seed: int, *, skip_bad: bool = False, gpu_types: Sequence[str] = (), folder: Path | None = None
+    spec: Mapping[str, Any],
+    seed: int,
+    *,
+    skip_bad: bool = False,
+    gpu_types: Sequence[str] = (),
+    folder: Path | None = None,
 ) -> Workload:
     """The workload of a specification, {"type": ..., options of the type}.
 
-    Equal specifications, seeds and files give equal workloads. `skip_bad` leaves bad lines out (`Workload.skipped`) instead of
-    refusing the file. `gpu_types`: the cluster's, on which traces that know none run at the speed of the trace. `folder`: where
-    paths count from and which they may not leave; without it any path may be read. WorkloadError says what is wrong: unknown
-    types and options with the known ones, bad lines with their numbers.
+    Equal specifications, seeds and files give equal workloads. `skip_bad` leaves bad lines out
+    (`Workload.skipped`) instead of refusing the file. `gpu_types`: the cluster's, on which traces
+    that know none run at the speed of the trace. `folder`: where paths count from and which they
+    may not leave; without it any path may be read. WorkloadError says what is wrong: unknown types
+    and options with the known ones, bad lines with their numbers.
     """
     of = spec.get("type")
     if not isinstance(of, str) or of not in TYPES:

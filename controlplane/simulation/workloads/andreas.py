@@ -1,11 +1,15 @@
-"""The generator of ANDREAS' evaluation (Filippini et al., V-B): ten templates of measured applications, arriving at a mixed rate.
+"""The generator of ANDREAS' evaluation (Filippini et al., V-B): ten templates of measured
+applications, arriving at a mixed rate.
 
-J = 10 N jobs. Clusters of ten jobs alternate between a high and a low rate: with t1 the shortest time of a job on one GPU and G the
-most GPUs of a node, lambda_j = N * G / t1, high = lambda / tuning, low = lambda / 4 / tuning, gaps exponential. Due dates are
-d = S + U(t_min, t_max) over the configurations of the nodes; weights five priorities. The times on more GPUs than were measured
-follow Amdahl's law through the two measurements on V100s: T(g) = T(1) * (1 - p + p / g), p = 2 * (1 - T(2) / T(1)).
+J = 10 N jobs. Clusters of ten jobs alternate between a high and a low rate: with t1 the shortest
+time of a job on one GPU and G the most GPUs of a node, lambda_j = N * G / t1, high = lambda /
+tuning, low = lambda / 4 / tuning, gaps exponential. Due dates are d = S + U(t_min, t_max) over the
+configurations of the nodes; weights five priorities. The times on more GPUs than were measured
+follow Amdahl's law through the two measurements on V100s: T(g) = T(1) * (1 - p + p / g), p = 2 * (1
+- T(2) / T(1)).
 
-The load is what decides: `tuning` 2.5 is the published program's default, 1.0 gives the margins of the paper.
+The load is what decides: `tuning` 2.5 is the published program's default, 1.0 gives the margins of
+the paper.
 """
 
 from __future__ import annotations
@@ -30,7 +34,8 @@ SECONDS_PER_EPOCH: Mapping[str, Mapping[tuple[str, int], float]] = {
 """Measured by the authors on ARMIDA; batch sizes 8192 (LSTM, ConvNet) and 4096 (EfficientNet)."""
 
 TEMPLATES = (
-    ("LSTM-big", 120), ("LSTM-big", 160), ("LSTM-big", 320), ("LSTM-small", 120), ("LSTM-small", 160), ("LSTM-small", 320),
+    ("LSTM-big", 120), ("LSTM-big", 160), ("LSTM-big", 320), ("LSTM-small", 120),
+    ("LSTM-small", 160), ("LSTM-small", 320),
     ("EfficientNet", 120), ("EfficientNet", 160), ("ConvNet", 160), ("ConvNet", 320),
 )  # fmt: skip
 """Application and epochs of a job."""
@@ -42,12 +47,16 @@ CLUSTER = 10
 """Jobs that arrive at one rate before it changes."""
 
 STEPS_PER_EPOCH = 1000
-"""Steps are whole and what is done of one is lost at a stop; the paper's jobs are stopped anywhere, so that steps are short."""
+"""Steps are whole and what is done of one is lost at a stop; the paper's jobs are stopped anywhere,
+so that steps are short.
+"""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Andreas:
-    """Options: `nodes` N; `scenario` 1 (nodes of 2 V100 or 1 T4) or 2 (4 V100 or 2 T4); `jobs`, 10 N if not given; `tuning`."""
+    """Options: `nodes` N; `scenario` 1 (nodes of 2 V100 or 1 T4) or 2 (4 V100 or 2 T4); `jobs`, 10
+    N if not given; `tuning`.
+    """
 
     type: str = "andreas"
     nodes: int = 10
@@ -82,8 +91,12 @@ def generate(options: Andreas, context: Context) -> Workload:
     count = 10 * options.nodes if options.jobs is None else options.jobs
     drawn = rng.integers(len(TEMPLATES), size=count)
     times_s = _times_s(scenario)
-    least_s, most_s, alone_s = (times[drawn] for times in (times_s.min(axis=1), times_s.max(axis=1), _alone_s()))
-    gap_s = alone_s / (options.nodes * most_gpus(scenario)["V100"]) * options.tuning * _slower(count)
+    least_s, most_s, alone_s = (
+        times[drawn] for times in (times_s.min(axis=1), times_s.max(axis=1), _alone_s())
+    )
+    gap_s = (
+        alone_s / (options.nodes * most_gpus(scenario)["V100"]) * options.tuning * _slower(count)
+    )
     arrival_s = np.cumsum(rng.exponential(gap_s)) if count else np.zeros(0)
     arrival_s -= arrival_s[0] if count else 0.0
     priority = rng.integers(len(WEIGHTS), size=count)
@@ -117,12 +130,22 @@ def _source(name: str, gpu_type: str, gpus: int) -> Source:
 def _times_s(scenario: int) -> Floats:
     """float64[templates, configurations]: run times."""
     configurations = [(t, g) for t, most in most_gpus(scenario).items() for g in range(1, most + 1)]
-    return np.array([[epochs * seconds_per_epoch(name, t, g) for t, g in configurations] for name, epochs in TEMPLATES])
+    return np.array(
+        [
+            [epochs * seconds_per_epoch(name, t, g) for t, g in configurations]
+            for name, epochs in TEMPLATES
+        ]
+    )
 
 
 def _alone_s() -> Floats:
     """float64[templates]: the shortest run time on one GPU."""
-    return np.array([epochs * min(seconds_per_epoch(name, t, 1) for t in ("V100", "T4")) for name, epochs in TEMPLATES])
+    return np.array(
+        [
+            epochs * min(seconds_per_epoch(name, t, 1) for t in ("V100", "T4"))
+            for name, epochs in TEMPLATES
+        ]
+    )
 
 
 def _slower(count: int) -> Ints:
@@ -131,8 +154,18 @@ def _slower(count: int) -> Ints:
 
 
 def _facts(options: Andreas, arrival_s: Floats, alone_s: Floats) -> dict[str, Any]:
-    """`load`: the work that arrives, each job on one GPU of its fastest type, over what all GPUs could do meanwhile."""
-    gpus = (options.nodes - options.nodes // 2) * most_gpus(options.scenario)["V100"] + options.nodes // 2 * options.scenario
+    """`load`: the work that arrives, each job on one GPU of its fastest type, over what all GPUs
+    could do meanwhile.
+    """
+    gpus = (options.nodes - options.nodes // 2) * most_gpus(options.scenario)[
+        "V100"
+    ] + options.nodes // 2 * options.scenario
     span_s = float(arrival_s[-1]) if len(arrival_s) else 0.0
     load = float(alone_s.sum()) / (gpus * span_s) if span_s else None
-    return {"generator": "andreas", "tuning": options.tuning, "load": load, "gpus": gpus, "last_arrival_s": span_s}
+    return {
+        "generator": "andreas",
+        "tuning": options.tuning,
+        "load": load,
+        "gpus": gpus,
+        "last_arrival_s": span_s,
+    }

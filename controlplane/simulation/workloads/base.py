@@ -34,11 +34,12 @@ class BadLine:
 
 @dataclass(frozen=True, slots=True)
 class Workload:
-    """Jobs to simulate, ordered by `arrival_s`, which counts in seconds from 0, and the kinds they are of.
+    """Jobs to simulate, ordered by `arrival_s`, which counts in seconds from 0, and the kinds they
+    are of.
 
-    `skipped`: lines left out with skip_bad. `facts`: plain JSON data about the workload for the report (where it is from, the load
-    it makes, what was assumed). `seats`: where jobs that arrive at 0 run already, as far as the cluster has
-    those devices.
+    `skipped`: lines left out with skip_bad. `facts`: plain JSON data about the workload for the
+    report (where it is from, the load it makes, what was assumed). `seats`: where jobs that arrive
+    at 0 run already, as far as the cluster has those devices.
     """
 
     name: str
@@ -50,7 +51,9 @@ class Workload:
 
 
 class WorkloadError(ValueError):
-    """A workload that cannot be made; the message says why, and which lines (`bad_lines`) are bad."""
+    """A workload that cannot be made; the message says why, and which lines (`bad_lines`) are
+    bad.
+    """
 
     def __init__(self, message: str, bad_lines: Sequence[BadLine] = ()) -> None:
         super().__init__(message + listed(bad_lines))

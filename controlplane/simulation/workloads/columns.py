@@ -8,16 +8,31 @@ from typing import Any
 
 import numpy as np
 
-from policies.snapshot import JOB_COUNTS, JOB_NUMBERS, Ints, JobColumns, Jobs, JobView, KindView, Source, Throughput
+from policies.snapshot import (
+    JOB_COUNTS,
+    JOB_NUMBERS,
+    Ints,
+    JobColumns,
+    Jobs,
+    JobView,
+    KindView,
+    Source,
+    Throughput,
+)
 
 STEPS_PER_S = 1000.0
-"""Steps a second of jobs whose trace knows only a run time: steps are whole, and a millisecond is fine enough."""
+"""Steps a second of jobs whose trace knows only a run time: steps are whole, and a millisecond is
+fine enough.
+"""
 
-_OTHERS = tuple(f for f in fields(JobView) if f.name not in (*JOB_NUMBERS, *JOB_COUNTS, "id", "kind"))
+_OTHERS = tuple(
+    f for f in fields(JobView) if f.name not in (*JOB_NUMBERS, *JOB_COUNTS, "id", "kind")
+)
 
 
 def jobs_of(ids: Sequence[str], kinds: Sequence[str], **columns: Any) -> Jobs:
-    """Jobs by column: each column an array or a sequence of len(ids) values, or one value for all; the rest as JobView has it.
+    """Jobs by column: each column an array or a sequence of len(ids) values, or one value for all;
+    the rest as JobView has it.
 
     `total_steps` is `remaining_steps` unless it is given: these jobs have not begun.
     """
@@ -45,13 +60,27 @@ def rows(jobs: Jobs, at: Ints) -> Jobs:
     counts = {name: _frozen(column[at]) for name, column in old.counts.items()}
     picked = at.tolist()
     others = {name: tuple([column[i] for i in picked]) for name, column in old.others.items()}
-    return Jobs(JobColumns(tuple([old.ids[i] for i in picked]), tuple([old.kinds[i] for i in picked]), numbers, counts, others))
+    return Jobs(
+        JobColumns(
+            tuple([old.ids[i] for i in picked]),
+            tuple([old.kinds[i] for i in picked]),
+            numbers,
+            counts,
+            others,
+        )
+    )
 
 
 def even_kind(name: str, speeds: Mapping[str, float], gpus: Iterable[int]) -> KindView:
-    """A kind of jobs whose run time is known for the GPUs they ask for: times `speeds[type]` as fast on a type as in the trace."""
+    """A kind of jobs whose run time is known for the GPUs they ask for: times `speeds[type]` as
+    fast on a type as in the trace.
+    """
     wanted = sorted(set(gpus))
-    known = (Throughput(t, g, STEPS_PER_S * speed, Source.DECLARED) for t, speed in speeds.items() for g in wanted)
+    known = (
+        Throughput(t, g, STEPS_PER_S * speed, Source.DECLARED)
+        for t, speed in speeds.items()
+        for g in wanted
+    )
     return KindView(name, name, tuple(known))
 
 
@@ -73,7 +102,9 @@ def _tuple(value: Any, count: int) -> tuple[Any, ...]:
 
 def _shifted(jobs: Jobs, start_s: float) -> Jobs:
     old = jobs.columns
-    moved = {name: _frozen(old.numbers[name] - start_s) for name in ("arrival_s", "due_s", "deadline_s")}
+    moved = {
+        name: _frozen(old.numbers[name] - start_s) for name in ("arrival_s", "due_s", "deadline_s")
+    }
     return Jobs(JobColumns(old.ids, old.kinds, {**old.numbers, **moved}, old.counts, old.others))
 
 

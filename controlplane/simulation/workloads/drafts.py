@@ -9,8 +9,19 @@ from typing import Any
 
 import numpy as np
 
-from controlplane.simulation.workloads.base import FURTHEST_S, LONGEST_RUN_S, Workload, WorkloadError
-from controlplane.simulation.workloads.columns import STEPS_PER_S, by_arrival, even_kind, jobs_of, rows
+from controlplane.simulation.workloads.base import (
+    FURTHEST_S,
+    LONGEST_RUN_S,
+    Workload,
+    WorkloadError,
+)
+from controlplane.simulation.workloads.columns import (
+    STEPS_PER_S,
+    by_arrival,
+    even_kind,
+    jobs_of,
+    rows,
+)
 from controlplane.simulation.workloads.lines import Findings
 from controlplane.simulation.workloads.options import Context, Trace
 from policies.snapshot import Bools, Floats, Ints, Jobs, KindView
@@ -24,7 +35,8 @@ _RUN = "the run time"
 
 @dataclass(slots=True)
 class Draft:
-    """Rows of a trace: ids, kinds, when each job arrives, how long it runs on its GPUs, and further columns of `JobView`.
+    """Rows of a trace: ids, kinds, when each job arrives, how long it runs on its GPUs, and further
+    columns of `JobView`.
 
     Columns are arrays, lists of one value a row, or one value for all.
     """
@@ -48,11 +60,15 @@ class Draft:
 
 
 def check(draft: Draft, findings: Findings, *, in_order: bool) -> None:
-    """Mark what contradicts itself: negative times, a count of GPUs that is none, ids twice, lines that are not in order; and what
-    is beyond all measure."""
+    """Mark what contradicts itself: negative times, a count of GPUs that is none, ids twice, lines
+    that are not in order; and what is beyond all measure.
+    """
     run_s, gpus, arrival_s = draft.run_s, draft.gpus, draft.arrival_s
     findings.mark(run_s < 0, lambda row: f"{_RUN} must not be negative, it is {run_s[row]:g} s")
-    findings.mark(run_s > LONGEST_RUN_S, lambda row: f"{_RUN} must not be longer than {LONGEST_RUN_S:g} s, it is {run_s[row]:g} s")
+    findings.mark(
+        run_s > LONGEST_RUN_S,
+        lambda row: f"{_RUN} must not be longer than {LONGEST_RUN_S:g} s, it is {run_s[row]:g} s",
+    )
     findings.mark(
         np.abs(arrival_s) > FURTHEST_S, lambda row: f"is no time within {FURTHEST_S:g} s of 0: {arrival_s[row]:g}"
     )  # fmt: skip
@@ -66,9 +82,15 @@ def check(draft: Draft, findings: Findings, *, in_order: bool) -> None:
 
 
 def workload_of(
-    draft: Draft, findings: Findings, options: Trace, context: Context, facts: Mapping[str, Any], wanted: Bools | None = None
+    draft: Draft,
+    findings: Findings,
+    options: Trace,
+    context: Context,
+    facts: Mapping[str, Any],
+    wanted: Bools | None = None,
 ) -> Workload:
-    """The workload of a checked draft: bad rows left out or refused, in order of arrival, with what the options add.
+    """The workload of a checked draft: bad rows left out or refused, in order of arrival, with what
+    the options add.
 
     `wanted` bool[M]: rows that the options keep; the others are no fault of the trace.
     """
@@ -82,13 +104,21 @@ def workload_of(
         jobs = rows(jobs, np.arange(options.jobs))
     kinds = even_kinds(jobs, options.speed_of(context.gpu_types))
     raised = int(np.count_nonzero(good.run_s < LEAST_RUN_S))
-    return Workload(options.title, jobs, kinds, skipped, {**facts, "first_arrival_s": start_s, "run_times_raised_to_1_s": raised})
+    return Workload(
+        options.title,
+        jobs,
+        kinds,
+        skipped,
+        {**facts, "first_arrival_s": start_s, "run_times_raised_to_1_s": raised},
+    )
 
 
 def even_kinds(jobs: Jobs, speeds: Mapping[str, float]) -> tuple[KindView, ...]:
     """The kinds of rigid jobs, each known on the counts of GPUs that its jobs ask for."""
     counts: dict[str, set[int]] = defaultdict(set)
-    for kind, gpus in set(zip(jobs.columns.kinds, jobs.columns.counts["gpus_min"].tolist(), strict=True)):
+    for kind, gpus in set(
+        zip(jobs.columns.kinds, jobs.columns.counts["gpus_min"].tolist(), strict=True)
+    ):
         counts[kind].add(gpus)
     return tuple(even_kind(kind, speeds, counts[kind]) for kind in sorted(counts))
 
@@ -103,7 +133,13 @@ def _jobs(draft: Draft, options: Trace, context: Context) -> Jobs:
     told = {"tardiness_weight": weights, **draft.columns, "due_s": due_s}
     steps = np.rint(run_s * STEPS_PER_S)
     return jobs_of(
-        draft.ids, draft.kinds, arrival_s=arrival_s, remaining_steps=steps, gpus_min=draft.gpus, gpus_max=draft.gpus, **told
+        draft.ids,
+        draft.kinds,
+        arrival_s=arrival_s,
+        remaining_steps=steps,
+        gpus_min=draft.gpus,
+        gpus_max=draft.gpus,
+        **told,
     )
 
 

@@ -1,9 +1,12 @@
-"""The workloads of Gavel's evaluation (Narayanan et al., section 7.1), drawn: continuous-single, continuous-multiple and static.
+"""The workloads of Gavel's evaluation (Narayanan et al., section 7.1), drawn: continuous-single,
+continuous-multiple and static.
 
-Arrivals are a Poisson process (static: all at the start). A job's duration is 10^x minutes with x uniform in [1.5, 3] for 80% of
-the jobs and in [3, 4] for 20%, as in Gandiva's evaluation. Single: one GPU each; multiple: 70% one, 25% two to four, 5% eight, as
-in the traces of Microsoft. Its kind is drawn among those that are known on as many GPUs of the reference type, its steps are what
-the duration makes of that kind's speed there. On other GPU types it therefore takes as long as the kind's throughputs say.
+Arrivals are a Poisson process (static: all at the start). A job's duration is 10^x minutes with x
+uniform in [1.5, 3] for 80% of the jobs and in [3, 4] for 20%, as in Gandiva's evaluation. Single:
+one GPU each; multiple: 70% one, 25% two to four, 5% eight, as in the traces of Microsoft. Its kind
+is drawn among those that are known on as many GPUs of the reference type, its steps are what the
+duration makes of that kind's speed there. On other GPU types it therefore takes as long as the
+kind's throughputs say.
 
 Every aspect has random numbers of its own: the same jobs, with weights or due dates or without.
 """
@@ -39,11 +42,14 @@ SHORTEST_SPAN_S = 1e-3
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GavelGenerator:
-    """Options: `mode`; `jobs`; `gap_s`, the mean gap of continuous arrivals (900 s unless given); the kinds, as Gavel's tables
-    (`throughputs`, their path, or `tables`, their text) or in a snapshot's form (`kinds`); `reference`, the GPU type that durations
-    are for; `pairs` (jobs may share a GPU, and policies are told how two kinds do); `heavy`, the part of the jobs whose weight is
-    `heavy_weight` (Gavel: 0.2 and 5); `slos`, of which each job draws one (Gavel: 1.2, 2 and 10): it is due after so many
-    durations; `tardiness_weight` [least, most], drawn, cost per second late."""
+    """Options: `mode`; `jobs`; `gap_s`, the mean gap of continuous arrivals (900 s unless given);
+    the kinds, as Gavel's tables (`throughputs`, their path, or `tables`, their text) or in a
+    snapshot's form (`kinds`); `reference`, the GPU type that durations are for; `pairs` (jobs may
+    share a GPU, and policies are told how two kinds do); `heavy`, the part of the jobs whose weight
+    is `heavy_weight` (Gavel: 0.2 and 5); `slos`, of which each job draws one (Gavel: 1.2, 2 and
+    10): it is due after so many durations; `tardiness_weight` [least, most], drawn, cost per second
+    late.
+    """
 
     type: str
     mode: str = CONTINUOUS[0]
@@ -62,10 +68,14 @@ class GavelGenerator:
 
 
 def generate(options: GavelGenerator, context: Context) -> Workload:
-    """Jobs by the options and the seed, rigid; `facts` state how many GPUs of the reference type they keep busy on average."""
+    """Jobs by the options and the seed, rigid; `facts` state how many GPUs of the reference type
+    they keep busy on average.
+    """
     one_of("mode", options.mode, MODES)
     kinds = _kinds(options, context)
-    of_gpus, of_kind, of_time, of_arrival, of_weight, of_slo, of_tardiness = _streams(context.seed, 7)
+    of_gpus, of_kind, of_time, of_arrival, of_weight, of_slo, of_tardiness = _streams(
+        context.seed, 7
+    )
     count = options.jobs
     gpus = _gpus(options, of_gpus)
     chosen, rates = _chosen(options, kinds, gpus, of_kind)
@@ -73,18 +83,26 @@ def generate(options: GavelGenerator, context: Context) -> Workload:
     due_s = arrival_s + _slos(options, of_slo) * duration_s
     late = drawn(options.tardiness_weight, count, of_tardiness) if options.tardiness_weight else 0.0
     jobs = jobs_of(
-        [f"J{i + 1}" for i in range(count)], [kinds[k].id for k in chosen.tolist()], arrival_s=arrival_s, gpus_min=gpus,
+        [f"J{i + 1}" for i in range(count)], [kinds[k].id for k in chosen.tolist()],
+        arrival_s=arrival_s, gpus_min=gpus,
         gpus_max=gpus, remaining_steps=np.maximum(1.0, np.rint(duration_s * rates)), due_s=due_s,
         weight=_weights(options, of_weight), tardiness_weight=late, may_share=options.pairs,
     )  # fmt: skip
     used = tuple(kinds[k] for k in np.unique(chosen).tolist())
-    return Workload(options.name or f"Gavel {options.mode}", jobs, used, facts=_facts(options, arrival_s, gpus, duration_s))
+    return Workload(
+        options.name or f"Gavel {options.mode}",
+        jobs,
+        used,
+        facts=_facts(options, arrival_s, gpus, duration_s),
+    )
 
 
 def durations_s(count: int, rng: np.random.Generator) -> Floats:
     """float64[count] of Gavel's durations on the reference GPU: 32 min to 7 days."""
     is_long = rng.random(count) < LONG
-    exponents = np.where(is_long, drawn(LONG_EXPONENTS, count, rng), drawn(SHORT_EXPONENTS, count, rng))
+    exponents = np.where(
+        is_long, drawn(LONG_EXPONENTS, count, rng), drawn(SHORT_EXPONENTS, count, rng)
+    )
     seconds: Floats = MINUTE_S * 10.0**exponents
     return seconds
 
@@ -98,14 +116,21 @@ def _kinds(options: GavelGenerator, context: Context) -> tuple[KindView, ...]:
     if options.kinds and (options.throughputs or options.tables):
         raise WorkloadError("kinds: give either Gavel's throughput tables or kinds, not both")
     if not (options.kinds or options.throughputs or options.tables):
-        raise WorkloadError("throughputs: give Gavel's throughput tables (their path, or their text as `tables`), or `kinds`")
+        raise WorkloadError(
+            "throughputs: give Gavel's throughput tables (their path, or their text as `tables`),"
+            " or `kinds`"
+        )
     found = options.kinds or _of_tables(options, context)
     if len({k.id for k in found}) < len(found):
         raise WorkloadError("kinds: two have the same id")
-    usable = sorted((k for k in found if any(_rate(k, options.reference, g) for g in GPUS)), key=lambda k: k.id)
+    usable = sorted(
+        (k for k in found if any(_rate(k, options.reference, g) for g in GPUS)), key=lambda k: k.id
+    )
     if not usable:
         types = ", ".join(sorted({t.gpu_type for k in found for t in k.throughputs})) or "none"
-        raise WorkloadError(f"reference: no kind is known on GPUs of type {options.reference}; known are: {types}")
+        raise WorkloadError(
+            f"reference: no kind is known on GPUs of type {options.reference}; known are: {types}"
+        )
     return tuple(usable if options.pairs else (replace(k, pairs=()) for k in usable))
 
 
@@ -116,7 +141,11 @@ def _of_tables(options: GavelGenerator, context: Context) -> tuple[KindView, ...
 
 def _rate(kind: KindView, gpu_type: str, gpus: int) -> float:
     """steps/s of a kind together on one node; 0 where it is not known."""
-    known = (t.steps_per_s for t in kind.throughputs if (t.gpu_type, t.gpus, t.spread) == (gpu_type, gpus, False))
+    known = (
+        t.steps_per_s
+        for t in kind.throughputs
+        if (t.gpu_type, t.gpus, t.spread) == (gpu_type, gpus, False)
+    )
     return next(known, 0.0)
 
 
@@ -127,14 +156,27 @@ def _gpus(options: GavelGenerator, rng: np.random.Generator) -> Ints:
     return rng.choice(np.array(GPUS, dtype=np.int64), size=options.jobs, p=GPUS_LIKELY)
 
 
-def _chosen(options: GavelGenerator, kinds: tuple[KindView, ...], gpus: Ints, rng: np.random.Generator) -> tuple[Ints, Floats]:
-    """int64[jobs] which kind, each as likely as another that is known on so many GPUs; float64[jobs] its steps/s there."""
-    lots, chosen, rates = rng.random(len(gpus)), np.zeros(len(gpus), dtype=np.int64), np.zeros(len(gpus))
+def _chosen(
+    options: GavelGenerator, kinds: tuple[KindView, ...], gpus: Ints, rng: np.random.Generator
+) -> tuple[Ints, Floats]:
+    """int64[jobs] which kind, each as likely as another that is known on so many GPUs;
+    float64[jobs] its steps/s there.
+    """
+    lots, chosen, rates = (
+        rng.random(len(gpus)),
+        np.zeros(len(gpus), dtype=np.int64),
+        np.zeros(len(gpus)),
+    )
     for count in np.unique(gpus).tolist():
-        known = [(k, rate) for k, kind in enumerate(kinds) if (rate := _rate(kind, options.reference, count)) > 0.0]
+        known = [
+            (k, rate)
+            for k, kind in enumerate(kinds)
+            if (rate := _rate(kind, options.reference, count)) > 0.0
+        ]
         if not known:
             raise WorkloadError(
-                f"mode: {options.mode} has jobs on {count} GPUs, and no kind is known on {count} of type {options.reference}"
+                f"mode: {options.mode} has jobs on {count} GPUs, and no kind is known on {count} of"
+                f" type {options.reference}"
             )
         at = gpus == count
         lot = (lots[at] * len(known)).astype(np.int64)
@@ -147,9 +189,13 @@ def _arrival_s(options: GavelGenerator, rng: np.random.Generator) -> Floats:
     """float64[jobs]: the first at 0."""
     if options.mode in STATIC:
         if options.gap_s is not None:
-            raise WorkloadError(f"gap_s: the jobs of {options.mode} are all there at the start; leave gap_s out")
+            raise WorkloadError(
+                f"gap_s: the jobs of {options.mode} are all there at the start; leave gap_s out"
+            )
         return np.zeros(options.jobs)
-    arrival_s = np.cumsum(rng.exponential(GAP_S if options.gap_s is None else options.gap_s, options.jobs))
+    arrival_s = np.cumsum(
+        rng.exponential(GAP_S if options.gap_s is None else options.gap_s, options.jobs)
+    )
     shifted: Floats = arrival_s - arrival_s[0]
     return shifted
 
@@ -165,7 +211,14 @@ def _slos(options: GavelGenerator, rng: np.random.Generator) -> Floats:
     return rng.choice(np.array(options.slos), size=options.jobs)
 
 
-def _facts(options: GavelGenerator, arrival_s: Floats, gpus: Ints, duration_s: Floats) -> dict[str, Any]:
+def _facts(
+    options: GavelGenerator, arrival_s: Floats, gpus: Ints, duration_s: Floats
+) -> dict[str, Any]:
     span_s = float(arrival_s[-1])
     busy = float((gpus * duration_s).sum() / span_s) if span_s > SHORTEST_SPAN_S else None
-    return {"generator": "gavel", "mode": options.mode, "reference": options.reference, "mean_gpus_busy": busy}
+    return {
+        "generator": "gavel",
+        "mode": options.mode,
+        "reference": options.reference,
+        "mean_gpus_busy": busy,
+    }

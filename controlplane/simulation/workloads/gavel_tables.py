@@ -1,8 +1,11 @@
-"""Gavel's throughput tables (JSON): what was measured of each job type, by GPU type and count, and of pairs that share one GPU.
+"""Gavel's throughput tables (JSON): what was measured of each job type, by GPU type and count, and
+of pairs that share one GPU.
 
-    {gpu type: {"('job type', GPUs)": {"null": steps/s, "('another', GPUs)": [steps/s, steps/s of the other]}}}
+    {gpu type: {"('job type', GPUs)": {"null": steps/s, "('another', GPUs)": [steps/s, steps/s of
+    the other]}}}
 
-A GPU type with `_unconsolidated` behind it is one whose GPUs are on several nodes. Shockwave's tables have this form too.
+A GPU type with `_unconsolidated` behind it is one whose GPUs are on several nodes. Shockwave's
+tables have this form too.
 """
 
 from __future__ import annotations
@@ -29,7 +32,9 @@ Rates = Mapping[tuple[str, int], float]
 
 @dataclass(frozen=True, slots=True)
 class Tables:
-    """Gavel's throughputs: by column (GPU type, spread or not), and the pairs that share one GPU by job type."""
+    """Gavel's throughputs: by column (GPU type, spread or not), and the pairs that share one GPU by
+    job type.
+    """
 
     rates: Mapping[str, Rates]
     pairs: Mapping[str, Sequence[PairThroughput]]
@@ -40,9 +45,17 @@ class Tables:
         return tuple(sorted({name for rates in self.rates.values() for name, _ in rates}))
 
     def kind(self, name: str, *, pairs: bool) -> KindView:
-        """What is known of a job type; a rate of 0 (it does not fit into that GPU's memory) is left out."""
+        """What is known of a job type; a rate of 0 (it does not fit into that GPU's memory) is left
+        out.
+        """
         found = [
-            Throughput(column.removesuffix(SPREAD).upper(), gpus, rate, Source.MEASURED, spread=column.endswith(SPREAD))
+            Throughput(
+                column.removesuffix(SPREAD).upper(),
+                gpus,
+                rate,
+                Source.MEASURED,
+                spread=column.endswith(SPREAD),
+            )
             for column, rates in sorted(self.rates.items())
             for (kind, gpus), rate in sorted(rates.items())
             if kind == name and rate > 0
@@ -51,9 +64,14 @@ class Tables:
 
 
 def tables_of(path: str, text: str, folder: Path | None) -> Tables:
-    """The tables in a file, or in a text. WorkloadError unless exactly one of them is given, and where it holds no tables."""
+    """The tables in a file, or in a text. WorkloadError unless exactly one of them is given, and
+    where it holds no tables.
+    """
     if bool(path) == bool(text):
-        raise WorkloadError("throughputs: give either the path of Gavel's throughput tables (JSON), or their text as `tables`")
+        raise WorkloadError(
+            "throughputs: give either the path of Gavel's throughput tables (JSON), or their text"
+            " as `tables`"
+        )
     return read_tables(text or read_text(within(folder, path)))
 
 
@@ -61,7 +79,10 @@ def read_tables(text: str) -> Tables:
     """The tables in a text; WorkloadError if it holds none."""
     try:
         raw = json.loads(text)
-        rates = {column: {_key(k): _rate(of["null"]) for k, of in table.items()} for column, table in raw.items()}
+        rates = {
+            column: {_key(k): _rate(of["null"]) for k, of in table.items()}
+            for column, table in raw.items()
+        }
         return Tables(rates, _pairs(raw))
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
         raise WorkloadError(f"throughputs: that is no table of Gavel's: {error}") from None
@@ -75,7 +96,9 @@ def _pairs(raw: Mapping[str, Any]) -> dict[str, list[PairThroughput]]:
             others = [(*_key(k), v) for k, v in of.items() if k != "null"] if gpus == 1 else []
             for other, count, (own, others_rate) in others:
                 if count == 1:
-                    pair = PairThroughput(other, column.upper(), _rate(own), _rate(others_rate), Source.MEASURED)
+                    pair = PairThroughput(
+                        other, column.upper(), _rate(own), _rate(others_rate), Source.MEASURED
+                    )
                     found.setdefault(name, []).append(pair)
     return found
 
@@ -87,6 +110,10 @@ def _key(text: str) -> tuple[str, int]:
 
 
 def _rate(value: object) -> float:
-    if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value <= MOST_STEPS_PER_S:
+    if (
+        isinstance(value, bool)
+        or not isinstance(value, int | float)
+        or not 0 <= value <= MOST_STEPS_PER_S
+    ):
         raise ValueError(f"{value!r:.80} is no throughput")
     return float(value)

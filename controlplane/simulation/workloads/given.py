@@ -1,4 +1,6 @@
-"""Jobs as a JSON list, in the documented form of a snapshot's: a live cluster's queue or history, or made by a program."""
+"""Jobs as a JSON list, in the documented form of a snapshot's: a live cluster's queue or history,
+or made by a program.
+"""
 
 from __future__ import annotations
 
@@ -22,9 +24,10 @@ from policies.snapshot_json import RULES
 class Given:
     """`jobs` and `kinds` as in a snapshot's JSON form (policies/schemas/snapshot.schema.json).
 
-    `whole`: do all steps of each job (a history), not only the remaining ones (a queue). `sort`: put the jobs in order of arrival,
-    which a queue or a history need not be in, instead of refusing those that are not. `seated`: jobs that run in the list and
-    arrive with the first one sit where they run from the start. `note`: words about the list, for the report.
+    `whole`: do all steps of each job (a history), not only the remaining ones (a queue). `sort`:
+    put the jobs in order of arrival, which a queue or a history need not be in, instead of refusing
+    those that are not. `seated`: jobs that run in the list and arrive with the first one sit where
+    they run from the start. `note`: words about the list, for the report.
     """
 
     type: str
@@ -64,15 +67,28 @@ def read(options: Given, context: Context) -> Workload:
     skipped = findings.settle(options.name, skip_bad=context.skip_bad)
     jobs, start_s = by_arrival(rows(jobs, np.flatnonzero(findings.good)))
     used = set(jobs.columns.kinds)
-    facts = {"format": "jobs", "first_arrival_s": start_s, **({"note": options.note} if options.note else {})}
+    facts = {
+        "format": "jobs",
+        "first_arrival_s": start_s,
+        **({"note": options.note} if options.note else {}),
+    }
     seats = _seats(jobs) if options.seated else ()
-    return Workload(options.name, _not_begun(jobs), tuple(k for k in options.kinds if k.id in used), skipped, facts, seats)
+    return Workload(
+        options.name,
+        _not_begun(jobs),
+        tuple(k for k in options.kinds if k.id in used),
+        skipped,
+        facts,
+        seats,
+    )
 
 
 def _seats(jobs: Jobs) -> tuple[Placement, ...]:
     """Where the jobs that run in the list and arrive at 0 train."""
     columns = jobs.columns
-    first = zip(columns.ids, columns.others["running"], columns.numbers["arrival_s"].tolist(), strict=True)
+    first = zip(
+        columns.ids, columns.others["running"], columns.numbers["arrival_s"].tolist(), strict=True
+    )
     return tuple(
         Placement(job, run.ranks)
         for job, running, arrival_s in first
@@ -83,7 +99,11 @@ def _seats(jobs: Jobs) -> tuple[Placement, ...]:
 
 def _not_begun(jobs: Jobs) -> Jobs:
     old = jobs.columns
-    begun = {"phase": (JobPhase.WAITING,) * len(jobs), "running": ((),) * len(jobs), "received_s": ((),) * len(jobs)}
+    begun = {
+        "phase": (JobPhase.WAITING,) * len(jobs),
+        "running": ((),) * len(jobs),
+        "received_s": ((),) * len(jobs),
+    }
     return Jobs(JobColumns(old.ids, old.kinds, old.numbers, old.counts, {**old.others, **begun}))
 
 
@@ -95,7 +115,10 @@ def _job(item: Mapping[str, Any], kinds: set[str], *, whole: bool) -> JobView:
     if job.gpus_max < job.gpus_min:
         raise FormError(f"gpus_max: must be >= gpus_min ({job.gpus_min}), not {job.gpus_max}")
     if job.total_steps and job.remaining_steps > job.total_steps:
-        raise FormError(f"remaining_steps: must be <= total_steps ({job.total_steps:g}), not {job.remaining_steps:g}")
+        raise FormError(
+            f"remaining_steps: must be <= total_steps ({job.total_steps:g}), not"
+            f" {job.remaining_steps:g}"
+        )
     if round(steps) < 1:
         raise FormError("remaining_steps: there is nothing left to do")
     if steps > MOST_STEPS:

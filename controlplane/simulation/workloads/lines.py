@@ -38,7 +38,9 @@ def read_text(path: Path) -> str:
 
 
 def pieces(text: str, comment: str) -> Iterator[tuple[Ints, list[str]]]:
-    """Line numbers (from 1) and texts of the lines that are neither blank nor a comment, PIECE at a time."""
+    """Line numbers (from 1) and texts of the lines that are neither blank nor a comment, PIECE at a
+    time.
+    """
     numbers: list[int] = []
     lines: list[str] = []
     for number, line in enumerate(io.StringIO(text), start=1):
@@ -59,7 +61,9 @@ class Table:
         reader = csv.reader(io.StringIO(text), delimiter=delimiter)
         self.header = [name.strip() for name in _header(reader)]
         if repeated := sorted({name for name in self.header if self.header.count(name) > 1}):
-            raise WorkloadError(f"line 1: the header has these columns twice: {', '.join(repeated)}")
+            raise WorkloadError(
+                f"line 1: the header has these columns twice: {', '.join(repeated)}"
+            )
         self.texts: dict[str, list[str]] = {name: [] for name in self.header}
         lines: list[int] = []
         for piece_lines, rows in _row_pieces(reader, len(self.header), findings):
@@ -74,17 +78,27 @@ class Table:
         missing = [name for name in names if name not in self.texts]
         if missing:
             found = ", ".join(self.header) or "none"
-            raise WorkloadError(f"line 1: columns missing: {', '.join(missing)}; the file has: {found}")
+            raise WorkloadError(
+                f"line 1: columns missing: {', '.join(missing)}; the file has: {found}"
+            )
 
     def numbers(self, name: str, findings: Findings, default: float | None = None) -> Floats:
-        """A column of numbers; an empty field is `default`, and bad where there is none. Bad rows are marked, their value is 0."""
+        """A column of numbers; an empty field is `default`, and bad where there is none. Bad rows
+        are marked, their value is 0.
+        """
         texts = self.texts[name]
         empty = np.fromiter((not t or t.isspace() for t in texts), np.bool_, len(texts))
         if default is None:
             findings.mark(empty, lambda row: f"{name} is empty")
-        filled = ["0" if e else t for e, t in zip(empty.tolist(), texts, strict=True)] if empty.any() else texts
+        filled = (
+            ["0" if e else t for e, t in zip(empty.tolist(), texts, strict=True)]
+            if empty.any()
+            else texts
+        )
         values = as_floats(filled)
-        findings.mark(~np.isfinite(values), lambda row: f"{name} must be a number, not {quoted(texts[row])}")
+        findings.mark(
+            ~np.isfinite(values), lambda row: f"{name} must be a number, not {quoted(texts[row])}"
+        )
         values = np.where(np.isfinite(values), values, 0.0)
         return np.where(empty, 0.0 if default is None else default, values)
 
@@ -109,7 +123,9 @@ def _records(reader: Any, findings: Findings) -> Iterator[tuple[int, list[str]]]
             findings.unreadable.append(BadLine(number, str(error)))
 
 
-def _row_pieces(reader: Any, width: int, findings: Findings) -> Iterator[tuple[list[int], list[list[str]]]]:
+def _row_pieces(
+    reader: Any, width: int, findings: Findings
+) -> Iterator[tuple[list[int], list[list[str]]]]:
     lines: list[int] = []
     rows: list[list[str]] = []
     for number, row in _records(reader, findings):
@@ -144,7 +160,10 @@ class Findings:
         """Mark rows that arrive before a good row above them."""
         good = self.good
         latest = np.maximum.accumulate(np.where(good, arrival_s, -np.inf))
-        self.mark(good & (arrival_s < latest), lambda row: f"arrives at {arrival_s[row]:g} s, after a line at {latest[row]:g} s")
+        self.mark(
+            good & (arrival_s < latest),
+            lambda row: f"arrives at {arrival_s[row]:g} s, after a line at {latest[row]:g} s",
+        )
 
     def repeated(self, ids: Sequence[str]) -> None:
         """Mark rows whose id a good row above them has."""
@@ -163,13 +182,17 @@ class Findings:
         return mask
 
     def settle(self, what: str, *, skip_bad: bool) -> tuple[BadLine, ...]:
-        """The bad lines in their order. WorkloadError if there are any that may not be skipped, or if no line is good."""
+        """The bad lines in their order. WorkloadError if there are any that may not be skipped, or
+        if no line is good.
+        """
         rows = (BadLine(int(self.lines[row]), problem) for row, problem in self._rows.items())
         bad = tuple(sorted((*self.unreadable, *rows), key=lambda b: b.line))
         total = len(self.unreadable) + len(self.lines)
         if bad and not skip_bad:
             advice = "correct them, or leave them out with skip_bad"
-            raise WorkloadError(f"{what}: {len(bad):,} of {total:,} jobs cannot be used; {advice}:", bad)
+            raise WorkloadError(
+                f"{what}: {len(bad):,} of {total:,} jobs cannot be used; {advice}:", bad
+            )
         if len(bad) == total:
             raise WorkloadError(f"{what}: there is no job to simulate" + (":" if bad else ""), bad)
         return bad

@@ -1,4 +1,6 @@
-"""What a workload's specification may say: frozen dataclasses, read strictly, whose errors list the known names."""
+"""What a workload's specification may say: frozen dataclasses, read strictly, whose errors list the
+known names.
+"""
 
 from __future__ import annotations
 
@@ -21,7 +23,9 @@ Options = TypeVar("Options")
 
 @dataclass(frozen=True, slots=True)
 class Context:
-    """What a reader is told beside the specification; `gpu_types`: the cluster's, for traces that know none."""
+    """What a reader is told beside the specification; `gpu_types`: the cluster's, for traces that
+    know none.
+    """
 
     seed: int
     skip_bad: bool
@@ -35,11 +39,13 @@ class Context:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Trace:
-    """Fields that every trace has: where its text is (`path` or `text`), how much of it is wanted, and what it does not say.
+    """Fields that every trace has: where its text is (`path` or `text`), how much of it is wanted,
+    and what it does not say.
 
-    `jobs`: at most so many, from the first on. `time_factor`: multiplies arrivals, so that 0.5 doubles the load. `speeds`: how fast
-    each GPU type runs the jobs, 1 as in the trace. `due_factor` [least, most]: due date drawn as arrival + that many run times.
-    `tardiness_weight` [least, most]: drawn, cost per second late.
+    `jobs`: at most so many, from the first on. `time_factor`: multiplies arrivals, so that 0.5
+    doubles the load. `speeds`: how fast each GPU type runs the jobs, 1 as in the trace.
+    `due_factor` [least, most]: due date drawn as arrival + that many run times. `tardiness_weight`
+    [least, most]: drawn, cost per second late.
     """
 
     type: str
@@ -62,12 +68,19 @@ class Trace:
         """Speed by GPU type: as said, else 1 on every type of the cluster."""
         speeds = dict(self.speeds) or dict.fromkeys(gpu_types, 1.0)
         if not speeds:
-            raise WorkloadError('speeds: say on which GPU types the jobs run and how fast, e.g. {"V100": 1.0, "T4": 0.4}')
+            raise WorkloadError(
+                'speeds: say on which GPU types the jobs run and how fast, e.g. {"V100": 1.0, "T4":'
+                " 0.4}"
+            )
         return speeds
 
     def due_s(self, arrival_s: Floats, run_s: Floats, rng: np.random.Generator) -> Floats | float:
         """Due dates, drawn; inf where none are wanted."""
-        return float(np.inf) if not self.due_factor else arrival_s + run_s * drawn(self.due_factor, len(run_s), rng)
+        return (
+            float(np.inf)
+            if not self.due_factor
+            else arrival_s + run_s * drawn(self.due_factor, len(run_s), rng)
+        )
 
     def weights(self, count: int, rng: np.random.Generator) -> Floats | float:
         """Tardiness weights, drawn; 0 where none are wanted."""
@@ -93,7 +106,15 @@ LEAST = {
     "gpus": 0,
     "heavy": 0,
 }
-ABOVE = {"time_factor": 0, "speeds": 0, "processors_per_gpu": 0, "run_s": 0, "tuning": 0, "heavy_weight": 0, "slos": 0}
+ABOVE = {
+    "time_factor": 0,
+    "speeds": 0,
+    "processors_per_gpu": 0,
+    "run_s": 0,
+    "tuning": 0,
+    "heavy_weight": 0,
+    "slos": 0,
+}
 MOST = {
     "scenario": 2,
     "sigma": 10,
@@ -115,7 +136,9 @@ MOST = {
 
 
 def read_options(of: type[Options], spec: Mapping[str, Any]) -> Options:
-    """The options that a specification gives; WorkloadError names the field that is wrong and the known ones."""
+    """The options that a specification gives; WorkloadError names the field that is wrong and the
+    known ones.
+    """
     try:
         options: Options = _form(of).read(dict(spec), "")
     except FormError as error:
@@ -157,4 +180,12 @@ def _form(of: type[Any]) -> Form:
     least = {f"{of.__name__}.{n}": LEAST[n] for n in names if n in LEAST}
     above = {f"{of.__name__}.{n}": ABOVE[n] for n in names if n in ABOVE}
     most = {f"{of.__name__}.{n}": MOST[n] for n in names if n in MOST}
-    return Form(of, Rules({**RULES.least, **least}, {**RULES.above, **above}, {**RULES.most, **most}, RULES.unbounded))
+    return Form(
+        of,
+        Rules(
+            {**RULES.least, **least},
+            {**RULES.above, **above},
+            {**RULES.most, **most},
+            RULES.unbounded,
+        ),
+    )

@@ -1,7 +1,7 @@
 """Jobs of Microsoft's Philly cluster as CSV: `timestamp,duration,num_gpus,gpu_time,cluster`.
 
-The subsets drawn from it, `row,submit,num_gpus,duration_s,...`, are read as well. The file is a table of jobs, not a log: it
-is in no order, and is put in order here.
+The subsets drawn from it, `row,submit,num_gpus,duration_s,...`, are read as well. The file is a
+table of jobs, not a log: it is in no order, and is put in order here.
 """
 
 from __future__ import annotations
@@ -27,10 +27,14 @@ class Philly(Trace):
 
 
 def read(options: Philly, context: Context) -> Workload:
-    """The jobs of the trace, rigid, of one kind, each as long as its duration says; teams are its virtual clusters."""
+    """The jobs of the trace, rigid, of one kind, each as long as its duration says; teams are its
+    virtual clusters.
+    """
     findings = Findings()
     table = Table(options.read(context.folder), findings)
-    when, duration = ("submit", "duration_s") if "submit" in table.texts else ("timestamp", "duration")
+    when, duration = (
+        ("submit", "duration_s") if "submit" in table.texts else ("timestamp", "duration")
+    )
     table.need(when, duration, "num_gpus")
     run_s = table.numbers(duration, findings)
     gpus = table.numbers("num_gpus", findings)
@@ -44,13 +48,18 @@ def read(options: Philly, context: Context) -> Workload:
 
 
 def times_s(texts: Sequence[str], name: str, findings: Findings) -> Floats:
-    """Seconds from the Unix epoch of times such as 2017-10-09 07:01:55, read as UTC; bad rows are marked, their value is 0."""
+    """Seconds from the Unix epoch of times such as 2017-10-09 07:01:55, read as UTC; bad rows are
+    marked, their value is 0.
+    """
     try:
         moments = np.array(texts, dtype="datetime64[s]")
     except ValueError:
         moments = np.array([_moment(t) for t in texts], dtype="datetime64[s]")
     unknown = np.isnat(moments)
-    findings.mark(unknown, lambda row: f"{name} is not a time such as 2017-10-09 07:01:55: {quoted(texts[row])}")
+    findings.mark(
+        unknown,
+        lambda row: f"{name} is not a time such as 2017-10-09 07:01:55: {quoted(texts[row])}",
+    )
     return np.where(unknown, 0, moments.astype(np.int64)).astype(np.float64)
 
 
@@ -67,5 +76,7 @@ def _check_gpu_time(table: Table, expected_s: Floats, findings: Findings) -> Non
     told_s = table.numbers("gpu_time", findings)
     findings.mark(
         np.abs(told_s - expected_s) > np.maximum(1.0, MOST_APART * np.abs(expected_s)),
-        lambda row: f"a GPU time of {told_s[row]:g} s is not duration times GPUs, {expected_s[row]:g} s",
+        lambda row: (
+            f"a GPU time of {told_s[row]:g} s is not duration times GPUs, {expected_s[row]:g} s"
+        ),
     )

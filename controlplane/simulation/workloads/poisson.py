@@ -1,4 +1,6 @@
-"""A plain generator: jobs arrive at random (exponential gaps), run for lognormal times on random counts of GPUs."""
+"""A plain generator: jobs arrive at random (exponential gaps), run for lognormal times on random
+counts of GPUs.
+"""
 
 from __future__ import annotations
 
@@ -18,8 +20,10 @@ SHORTEST_SPAN_S = 1e-3
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Poisson(Trace):
-    """Options beside those of traces: `gap_s`, the mean gap; `run_s`, the median run time, and `sigma`, its spread (the standard
-    deviation of its logarithm); `gpus`, how likely each count is, {"1": 0.7, "2": 0.2, "4": 0.1}."""
+    """Options beside those of traces: `gap_s`, the mean gap; `run_s`, the median run time, and
+    `sigma`, its spread (the standard deviation of its logarithm); `gpus`, how likely each count is,
+    {"1": 0.7, "2": 0.2, "4": 0.1}.
+    """
 
     gap_s: float = 60.0
     run_s: float = 1800.0
@@ -28,24 +32,33 @@ class Poisson(Trace):
 
 
 def generate(options: Poisson, context: Context) -> Workload:
-    """Jobs by the options and the seed; `facts` states how many GPUs they would keep busy on average."""
+    """Jobs by the options and the seed; `facts` states how many GPUs they would keep busy on
+    average.
+    """
     if options.path or options.text:
         raise WorkloadError("path: a generator reads no file")
     rng, count = context.rng(), 1000 if options.jobs is None else options.jobs
     arrival_s = np.cumsum(rng.exponential(options.gap_s, count)) * options.time_factor
     arrival_s -= arrival_s[0]
-    run_s = np.maximum(LEAST_RUN_S, options.run_s * np.exp(options.sigma * rng.standard_normal(count)))
+    run_s = np.maximum(
+        LEAST_RUN_S, options.run_s * np.exp(options.sigma * rng.standard_normal(count))
+    )
     if run_s.max() > LONGEST_RUN_S:
-        raise WorkloadError(f"run_s: with this sigma some jobs would run longer than {LONGEST_RUN_S:g} s")
+        raise WorkloadError(
+            f"run_s: with this sigma some jobs would run longer than {LONGEST_RUN_S:g} s"
+        )
     gpus = _gpus(options, rng, count)
     due_s, weights = options.due_s(arrival_s, run_s, rng), options.weights(count, rng)
     jobs = jobs_of(
-        [f"J{i + 1}" for i in range(count)], ["job"] * count, arrival_s=arrival_s, remaining_steps=np.rint(run_s * STEPS_PER_S),
+        [f"J{i + 1}" for i in range(count)], ["job"] * count, arrival_s=arrival_s,
+        remaining_steps=np.rint(run_s * STEPS_PER_S),
         gpus_min=gpus, gpus_max=gpus, due_s=due_s, tardiness_weight=weights, walltime_s=run_s,
     )  # fmt: skip
     busy = float((gpus * run_s).sum() / arrival_s[-1]) if arrival_s[-1] > SHORTEST_SPAN_S else None
     facts = {"generator": "poisson", "mean_gpus_busy": busy}
-    return Workload(options.title, jobs, even_kinds(jobs, options.speed_of(context.gpu_types)), facts=facts)
+    return Workload(
+        options.title, jobs, even_kinds(jobs, options.speed_of(context.gpu_types)), facts=facts
+    )
 
 
 def _gpus(options: Poisson, rng: np.random.Generator, count: int) -> Ints:

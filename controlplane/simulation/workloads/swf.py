@@ -1,8 +1,10 @@
-"""Traces in the Standard Workload Format (Feitelson's archive): 18 numbers a line, -1 where nothing is known, comments after `;`.
+"""Traces in the Standard Workload Format (Feitelson's archive): 18 numbers a line, -1 where nothing
+is known, comments after `;`.
 
-Fields used: 1 job number, 2 submit time, 4 run time, 5 allocated and 8 requested processors, 9 requested time, 12 user, 15 queue.
-The trace of CINECA's Eurora adds 19 nodes (units), 20 cores, 21 GPUs, 22 MICs and 23 memory (KB) of each unit, 24 the original
-number, 25 application type, 26 predicted power (W).
+Fields used: 1 job number, 2 submit time, 4 run time, 5 allocated and 8 requested processors, 9
+requested time, 12 user, 15 queue. The trace of CINECA's Eurora adds 19 nodes (units), 20 cores, 21
+GPUs, 22 MICs and 23 memory (KB) of each unit, 24 the original number, 25 application type, 26
+predicted power (W).
 """
 
 from __future__ import annotations
@@ -20,11 +22,22 @@ from controlplane.simulation.workloads.options import Context, Trace, one_of
 from policies.snapshot import Bools, Floats, Ints
 
 FIELDS = (
-    "job number", "submit time", "wait time", "run time", "allocated processors", "CPU time used", "memory used",
-    "requested processors", "requested time", "requested memory", "status", "user", "group", "application", "queue", "partition",
+    "job number", "submit time", "wait time", "run time", "allocated processors", "CPU time used",
+    "memory used",
+    "requested processors", "requested time", "requested memory", "status", "user", "group",
+    "application", "queue", "partition",
     "preceding job", "think time",
 )  # fmt: skip
-EXTRA = ("units", "cores per unit", "GPUs per unit", "MICs per unit", "KB per unit", "original job", "application type", "power")
+EXTRA = (
+    "units",
+    "cores per unit",
+    "GPUs per unit",
+    "MICs per unit",
+    "KB per unit",
+    "original job",
+    "application type",
+    "power",
+)
 KB_PER_GB = 1e9 / 1024.0
 
 
@@ -32,9 +45,9 @@ KB_PER_GB = 1e9 / 1024.0
 class Swf(Trace):
     """Options of an SWF trace.
 
-    `gpus`: "processors" (every `processors_per_gpu` processors are a GPU), "one" (each job takes one) or "fields" (Eurora's extra
-    fields say how many GPUs, cores and how much memory each unit needs). `without_gpus`: what becomes of jobs whose fields ask
-    for none: "leave_out" or "one".
+    `gpus`: "processors" (every `processors_per_gpu` processors are a GPU), "one" (each job takes
+    one) or "fields" (Eurora's extra fields say how many GPUs, cores and how much memory each unit
+    needs). `without_gpus`: what becomes of jobs whose fields ask for none: "leave_out" or "one".
     """
 
     gpus: str = "processors"
@@ -51,7 +64,9 @@ def read(options: Swf, context: Context) -> Workload:
     draft = _draft(table, options, findings)
     check(draft, findings, in_order=True)
     wanted = _wanted(table, options)
-    return workload_of(draft, findings, options, context, _facts(table, options, findings.good), wanted)
+    return workload_of(
+        draft, findings, options, context, _facts(table, options, findings.good), wanted
+    )
 
 
 def _table(text: str, extra: bool, findings: Findings) -> Floats:
@@ -73,7 +88,9 @@ def _table(text: str, extra: bool, findings: Findings) -> Floats:
     return np.where(np.isfinite(table), table, -1.0)
 
 
-def _line_by_line(numbers: Ints, texts: Sequence[str], width: int, findings: Findings) -> tuple[Ints, Floats]:
+def _line_by_line(
+    numbers: Ints, texts: Sequence[str], width: int, findings: Findings
+) -> tuple[Ints, Floats]:
     """The same, slowly, for a piece in which some line cannot be read."""
     kept, rows = [], []
     for number, text in zip(numbers.tolist(), texts, strict=True):
@@ -102,7 +119,9 @@ def _row(fields: Sequence[str]) -> list[float] | str:
 def _draft(table: Floats, options: Swf, findings: Findings) -> Draft:
     submit_s, run_s, requested_s = table[:, 1], table[:, 3], table[:, 8]
     findings.mark(run_s == -1, lambda row: "the run time is not known (-1)")
-    findings.mark(submit_s < 0, lambda row: f"the submit time must not be negative, it is {submit_s[row]:g} s")
+    findings.mark(
+        submit_s < 0, lambda row: f"the submit time must not be negative, it is {submit_s[row]:g} s"
+    )
     columns = {
         "walltime_s": np.where(requested_s > 0, requested_s, np.maximum(run_s, 1.0)),
         "user": _names("user", table[:, 11]),
@@ -112,17 +131,30 @@ def _draft(table: Floats, options: Swf, findings: Findings) -> Draft:
     if options.gpus == "fields":
         columns |= _unit_columns(table)
         kinds = [f"application {n:.0f}" for n in table[:, 24]]
-    return Draft([f"{n:.0f}" for n in table[:, 0]], kinds, submit_s, run_s, _gpus(table, options, findings), columns)
+    return Draft(
+        [f"{n:.0f}" for n in table[:, 0]],
+        kinds,
+        submit_s,
+        run_s,
+        _gpus(table, options, findings),
+        columns,
+    )
 
 
 def _gpus(table: Floats, options: Swf, findings: Findings) -> Floats:
-    """float64[M]: GPUs of each job; at least 1, for a job that asks for none is left out or given one."""
+    """float64[M]: GPUs of each job; at least 1, for a job that asks for none is left out or given
+    one.
+    """
     if options.gpus == "one":
         return np.ones(len(table))
     processors = np.where(table[:, 7] > 0, table[:, 7], table[:, 4])
-    findings.mark(processors < 1, lambda row: "neither the allocated nor the requested processors are known")
+    findings.mark(
+        processors < 1, lambda row: "neither the allocated nor the requested processors are known"
+    )
     if options.gpus == "processors":
-        with np.errstate(over="ignore"):  # more GPUs than any number: the row is refused with what it needs
+        with np.errstate(
+            over="ignore"
+        ):  # more GPUs than any number: the row is refused with what it needs
             return np.maximum(1.0, np.ceil(processors / options.processors_per_gpu))
     units, cores, gpus = table[:, 18], table[:, 19], table[:, 20]
     negative: Bools = np.any(table[:, 18:23] < 0, axis=1)
@@ -130,7 +162,10 @@ def _gpus(table: Floats, options: Swf, findings: Findings) -> Floats:
     findings.mark(units < 1, lambda row: f"a job has at least 1 unit, not {units[row]:g}")
     findings.mark(
         units * cores != processors,
-        lambda row: f"{units[row]:g} units of {cores[row]:g} cores are not the {processors[row]:g} processors requested",
+        lambda row: (
+            f"{units[row]:g} units of {cores[row]:g} cores are not the {processors[row]:g}"
+            " processors requested"
+        ),
     )
     return np.maximum(1.0, units * gpus)
 
@@ -158,7 +193,10 @@ def _facts(table: Floats, options: Swf, good: Bools) -> dict[str, Any]:
         return facts
     power = table[good & (table[:, 25] >= 0), 25]
     facts["jobs_without_gpu"] = int(np.count_nonzero(good & (table[:, 20] <= 0)))
-    facts["predicted_power_w"] = {"jobs": len(power), "mean": float(power.mean()) if len(power) else None}
+    facts["predicted_power_w"] = {
+        "jobs": len(power),
+        "mean": float(power.mean()) if len(power) else None,
+    }
     return facts
 
 

@@ -1,4 +1,6 @@
-"""manage.py rotate_secrets: encrypt the teams' secrets anew with the first key, so that older keys may go."""
+"""manage.py rotate_secrets: encrypt the teams' secrets anew with the first key, so that older keys
+may go.
+"""
 
 from __future__ import annotations
 
@@ -12,7 +14,10 @@ from jobs.secrets import rotate
 class Command(BaseCommand):
     """May be run at any time and again; the server goes on meanwhile."""
 
-    help = "Encrypt every team's secret with the first key of LOADMASTER_SECRETS_KEY (else with the one made from SECRET_KEY)"
+    help = (
+        "Encrypt every team's secret with the first key of LOADMASTER_SECRETS_KEY (else with the"
+        " one made from SECRET_KEY)"
+    )
 
     def handle(self, *args: Any, **options: Any) -> None:
         """Do it, say how many, and name (never show) what no key opens."""
@@ -20,4 +25,6 @@ class Command(BaseCommand):
         self.stdout.write(f"{rotated} secrets are encrypted with the first key")
         if closed:
             names = ", ".join(str(secret) for secret in closed)
-            raise CommandError(f"no key opens {names}: add their key to LOADMASTER_SECRETS_KEY, or set them again")
+            raise CommandError(
+                f"no key opens {names}: add their key to LOADMASTER_SECRETS_KEY, or set them again"
+            )

@@ -1,4 +1,6 @@
-"""manage.py set_person NAME [--team T] [--operator] [--disable]: make a person, change what they may, or let nobody in as them."""
+"""manage.py set_person NAME [--team T] [--operator] [--disable]: make a person, change what they
+may, or let nobody in as them.
+"""
 
 from __future__ import annotations
 
@@ -21,20 +23,45 @@ class Command(BaseCommand):
     def add_arguments(self, parser: ArgumentParser) -> None:
         """Who, and what they may."""
         parser.add_argument("name")
-        parser.add_argument("--team", action="append", default=[], help="a team they are in, as often as needed")
+        parser.add_argument(
+            "--team", action="append", default=[], help="a team they are in, as often as needed"
+        )
         staff = parser.add_mutually_exclusive_group()
-        staff.add_argument("--operator", action="store_true", default=None, help="they may do and see everything")
-        staff.add_argument("--no-operator", dest="operator", action="store_false", help="not any more")
-        parser.add_argument("--sees-costs", action="store_true", help="they see every team's energy and cost")
-        parser.add_argument("--disable", action="store_true", help="nobody logs in as them any more, and their API tokens end")
-        parser.add_argument("--end-tokens", action="store_true", help="end their API tokens; they log in again")
+        staff.add_argument(
+            "--operator", action="store_true", default=None, help="they may do and see everything"
+        )
+        staff.add_argument(
+            "--no-operator", dest="operator", action="store_false", help="not any more"
+        )
+        parser.add_argument(
+            "--sees-costs", action="store_true", help="they see every team's energy and cost"
+        )
+        parser.add_argument(
+            "--disable",
+            action="store_true",
+            help="nobody logs in as them any more, and their API tokens end",
+        )
+        parser.add_argument(
+            "--end-tokens", action="store_true", help="end their API tokens; they log in again"
+        )
 
-    def handle(self, *args: Any, name: str, team: list[str], disable: bool, end_tokens: bool, **options: Any) -> None:
+    def handle(
+        self,
+        *args: Any,
+        name: str,
+        team: list[str],
+        disable: bool,
+        end_tokens: bool,
+        **options: Any,
+    ) -> None:
         """Do it and say so."""
         if disable or end_tokens:
             user = _known(name)
             ended = person_disabled(user) if disable else tokens_ended(user)
-            self.stdout.write(f"{name}: {ended} API tokens have ended{'; nobody logs in as them any more' if disable else ''}")
+            self.stdout.write(
+                f"{name}: {ended} API tokens have"
+                f" ended{'; nobody logs in as them any more' if disable else ''}"
+            )
             return
         try:
             password = person_saved(
@@ -42,7 +69,10 @@ class Command(BaseCommand):
             )  # fmt: skip
         except ValidationError as error:
             raise CommandError("; ".join(error.messages)) from None
-        words = f"log in with the one-time password {password} (shown only now; change it under your name)"
+        words = (
+            f"log in with the one-time password {password} (shown only now; change it under your"
+            " name)"
+        )
         self.stdout.write(f"{name}: {words}" if password else f"{name}: changed")
 
 

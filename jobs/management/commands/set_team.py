@@ -1,4 +1,6 @@
-"""manage.py set_team NAME [--weight W] [--order fairness|fifo]: make a team, or change its fair share and how it is shared."""
+"""manage.py set_team NAME [--weight W] [--order fairness|fifo]: make a team, or change its fair
+share and how it is shared.
+"""
 
 from __future__ import annotations
 
@@ -23,10 +25,14 @@ class Command(BaseCommand):
         parser.add_argument("name")
         parser.add_argument("--weight", type=float, help="its fair share against other teams (1)")
         parser.add_argument(
-            "--order", choices=Order.values, help="how its own jobs share that: by their weights, or in a queue (fairness)"
+            "--order",
+            choices=Order.values,
+            help="how its own jobs share that: by their weights, or in a queue (fairness)",
         )
 
-    def handle(self, *args: Any, name: str, weight: float | None, order: str | None, **options: Any) -> None:
+    def handle(
+        self, *args: Any, name: str, weight: float | None, order: str | None, **options: Any
+    ) -> None:
         """Do it and say so."""
         try:
             team = team_saved(name, weight, order)

@@ -18,7 +18,9 @@ _SAFE_ID = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,99}")
 
 
 class LaunchError(Exception):
-    """The runtime cannot do what was asked on this machine (no room, no rights); nothing was started."""
+    """The runtime cannot do what was asked on this machine (no room, no rights); nothing was
+    started.
+    """
 
 
 @dataclass(frozen=True, slots=True, order=True)
@@ -60,7 +62,9 @@ class StopBy(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class StopOrder:
-    """PREEMPT asks by the term file, with SIGTERM after half the grace; others are SIGTERM at once. SIGKILL ends the grace."""
+    """PREEMPT asks by the term file, with SIGTERM after half the grace; others are SIGTERM at once.
+    SIGKILL ends the grace.
+    """
 
     by: StopBy
     grace_s: float
@@ -68,7 +72,9 @@ class StopOrder:
 
 @dataclass(frozen=True, slots=True)
 class Term:
-    """A placement's intended end, if any: `until_s` by the server's clock (Unix seconds), `ends_s` by this machine's boot clock."""
+    """A placement's intended end, if any: `until_s` by the server's clock (Unix seconds), `ends_s`
+    by this machine's boot clock.
+    """
 
     until_s: float | None = None
     ends_s: float | None = None
@@ -78,9 +84,10 @@ class Term:
 class Launch:
     """Everything a runtime needs for one launch: the specification and what the node adds to it.
 
-    `gpus` are the uuids of those devices that are hardware, `checkpoints` the folder the node's jobs share.
-    `environment` is the contract with the training library and the node's variables; the specification's own values come on top of
-    the node's, never over the contract's. `grace_s` counts at the lease's end.
+    `gpus` are the uuids of those devices that are hardware, `checkpoints` the folder the node's
+    jobs share. `environment` is the contract with the training library and the node's variables;
+    the specification's own values come on top of the node's, never over the contract's. `grace_s`
+    counts at the lease's end.
     """
 
     run: RunId
@@ -95,9 +102,11 @@ class Launch:
 
 @dataclass(frozen=True, slots=True)
 class Exit:
-    """How a run ended. `exit_code` is negative for a signal; `started` False: no process of the job ever ran.
+    """How a run ended. `exit_code` is negative for a signal; `started` False: no process of the job
+    ever ran.
 
-    `blame` is who is at fault when nothing was started, where the runtime knows better than the outcome's rules.
+    `blame` is who is at fault when nothing was started, where the runtime knows better than the
+    outcome's rules.
     """
 
     ended_at_s: float
@@ -122,9 +131,11 @@ class RunState(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class RunStatus:
-    """A launch's state; `exit` when it has ended; `lease_until_s` on the boot clock as the run itself knows it.
+    """A launch's state; `exit` when it has ended; `lease_until_s` on the boot clock as the run
+    itself knows it.
 
-    `prepared_fraction` says how far a PREPARING one is, `image_digest` which image a PREPARED one is going to use.
+    `prepared_fraction` says how far a PREPARING one is, `image_digest` which image a PREPARED one
+    is going to use.
     """
 
     state: RunState
@@ -147,7 +158,8 @@ class Runtime(Protocol):
 
     Attributes:
         name: "process" or "docker".
-        limits_memory: jobs cannot use more memory than they asked for; else the agent watches them and stops those that do.
+        limits_memory: jobs cannot use more memory than they asked for; else the agent watches them
+        and stops those that do.
     """
 
     name: str
@@ -158,11 +170,15 @@ class Runtime(Protocol):
         ...
 
     def address(self, own: str) -> str:
-        """Where other nodes reach what a launch listens on (see `SessionRequest.address`), on a machine with the address `own`."""
+        """Where other nodes reach what a launch listens on (see `SessionRequest.address`), on a
+        machine with the address `own`.
+        """
         ...
 
     def objection(self, launch: Launch) -> tuple[ReasonClass, str] | None:
-        """Why this runtime must not do what the launch asks for, whatever happens on the machine; or None."""
+        """Why this runtime must not do what the launch asks for, whatever happens on the machine;
+        or None.
+        """
         ...
 
     def trouble(self) -> str:
@@ -170,11 +186,15 @@ class Runtime(Protocol):
         ...
 
     def prepare(self, launch: Launch) -> None:
-        """Make ready all that a start needs, or begin to (`poll` then says PREPARING); LaunchError when the machine cannot."""
+        """Make ready all that a start needs, or begin to (`poll` then says PREPARING); LaunchError
+        when the machine cannot.
+        """
         ...
 
     def start(self, run: RunId, lease_until_s: float) -> None:
-        """Start a prepared run once, under a lease until then (boot clock). A second start of the same launch does nothing."""
+        """Start a prepared run once, under a lease until then (boot clock). A second start of the
+        same launch does nothing.
+        """
         ...
 
     def renew(self, run: RunId, lease_until_s: float) -> None:
@@ -186,7 +206,9 @@ class Runtime(Protocol):
         ...
 
     def set_pace(self, run: RunId, step_s: float) -> None:
-        """Tell the run the step time of its emulated devices from now on: who shares them has changed."""
+        """Tell the run the step time of its emulated devices from now on: who shares them has
+        changed.
+        """
         ...
 
     def stop(self, run: RunId, order: StopOrder) -> None:
@@ -194,23 +216,33 @@ class Runtime(Protocol):
         ...
 
     def poll(self, run: RunId) -> RunStatus:
-        """What the launch does now. One that was meant to start and can no longer do so has ENDED, never started."""
+        """What the launch does now. One that was meant to start and can no longer do so has ENDED,
+        never started.
+        """
         ...
 
     def list(self) -> tuple[RunId, ...]:
-        """Every launch this runtime has anything of, in whatever state: what a restarted agent may adopt."""
+        """Every launch this runtime has anything of, in whatever state: what a restarted agent may
+        adopt.
+        """
         ...
 
     def abandon(self, run: RunId) -> RunStatus:
-        """Settle a launch that may or may not have been started: as `poll`, but one that was not started never will be."""
+        """Settle a launch that may or may not have been started: as `poll`, but one that was not
+        started never will be.
+        """
         ...
 
     def spec(self, run: RunId) -> LaunchSpec | None:
-        """The specification a launch was prepared with, secrets included, or None once it is gone."""
+        """The specification a launch was prepared with, secrets included, or None once it is
+        gone.
+        """
         ...
 
     def read(self, run: RunId, stream: str, offset: int, limit: int) -> bytes:
-        """At most `limit` bytes of a stream (stdout, stderr, progress) from an offset; empty at its end."""
+        """At most `limit` bytes of a stream (stdout, stderr, progress) from an offset; empty at its
+        end.
+        """
         ...
 
     def size(self, run: RunId, stream: str) -> int:
@@ -218,19 +250,27 @@ class Runtime(Protocol):
         ...
 
     def note(self, run: RunId, text: str | None) -> str:
-        """Keep a small note with the launch (how far its logs are shipped) and return the kept one; None only reads."""
+        """Keep a small note with the launch (how far its logs are shipped) and return the kept one;
+        None only reads.
+        """
         ...
 
     def started_at_s(self, run: RunId) -> float | None:
-        """When `start` was first called (Unix seconds, by this machine's clock), or None where that is not known."""
+        """When `start` was first called (Unix seconds, by this machine's clock), or None where that
+        is not known.
+        """
         ...
 
     def usage(self, run: RunId, *, exact: bool = False) -> Usage | None:
-        """What the run's processes use, or None when nothing runs; `exact` counts shared memory once, and takes longer."""
+        """What the run's processes use, or None when nothing runs; `exact` counts shared memory
+        once, and takes longer.
+        """
         ...
 
     def remove(self, run: RunId) -> None:
-        """Forget an ended launch and all it left; one that is still being prepared is called off."""
+        """Forget an ended launch and all it left; one that is still being prepared is called
+        off.
+        """
         ...
 
     def close(self) -> None:

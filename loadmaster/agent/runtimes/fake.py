@@ -1,7 +1,9 @@
-"""Plays jobs in virtual time: for tests of the server, of the agent's decisions, and for worlds without processes.
+"""Plays jobs in virtual time: for tests of the server, of the agent's decisions, and for worlds
+without processes.
 
-A played job sets up, then does a step every `step_s` seconds until its steps (or its quota of steps) are done; what it has done is
-saved when it is pre-empted, reaches its quota or ends. Nothing happens between polls that the clock has not reached.
+A played job sets up, then does a step every `step_s` seconds until its steps (or its quota of
+steps) are done; what it has done is saved when it is pre-empted, reaches its quota or ends. Nothing
+happens between polls that the clock has not reached.
 """
 
 from __future__ import annotations
@@ -36,7 +38,8 @@ class Script:
     Args:
         step_s: seconds per step.
         setup_s: seconds from the start to the first step.
-        leaves_in_s: how long it takes to save its state when it is pre-empted; longer than the grace means it is killed unsaved.
+        leaves_in_s: how long it takes to save its state when it is pre-empted; longer than the
+        grace means it is killed unsaved.
         fails_at_step: the total step at which it fails, or None.
         exit_code: the exit code it fails with.
         cannot_start: why it cannot even be prepared, or empty.
@@ -66,7 +69,8 @@ class Script:
 
 @dataclass(slots=True)
 class Play:
-    """One launch being played. `ends` is decided as soon as it can be, and true once the clock is there.
+    """One launch being played. `ends` is decided as soon as it can be, and true once the clock is
+    there.
 
     `paces_s` are the step times it was told; it goes by its script all the same.
     """
@@ -93,7 +97,8 @@ class FakeRuntime:
     Args:
         clock: boot and wall time of the played world.
         script: how a specification plays; by default every job takes one second per step.
-        saved: total steps saved by job, shared by the runtimes of one world as a checkpoint place would be.
+        saved: total steps saved by job, shared by the runtimes of one world as a checkpoint place
+        would be.
         name: the runtime it stands in for.
     """
 
@@ -132,7 +137,13 @@ class FakeRuntime:
         script = self._script(launch.spec)
         if script.cannot_start:
             raise LaunchError(script.cannot_start)
-        play = Play(launch.spec, script, grace_s=launch.grace_s, streams={"stdout": script.stdout}, prepared_s=self._clock.boot_s())
+        play = Play(
+            launch.spec,
+            script,
+            grace_s=launch.grace_s,
+            streams={"stdout": script.stdout},
+            prepared_s=self._clock.boot_s(),
+        )
         play.term = launch.term
         self.plays.setdefault(launch.run, play)
 
@@ -141,7 +152,9 @@ class FakeRuntime:
         if play.started_s is None and play.exit is None:
             self.launches.append(run)
             play.started_s, play.lease_until_s = self._clock.boot_s(), lease_until_s
-            play.base_step = 0 if play.spec.purpose == "profiling" else self.saved.get(play.spec.job, 0)
+            play.base_step = (
+                0 if play.spec.purpose == "profiling" else self.saved.get(play.spec.job, 0)
+            )
 
     def renew(self, run: RunId, lease_until_s: float) -> None:
         self.plays[run].lease_until_s = lease_until_s
@@ -173,14 +186,23 @@ class FakeRuntime:
         if waited_s < play.script.pull_s:
             return RunStatus(RunState.PREPARING, prepared_fraction=waited_s / play.script.pull_s)
         if play.script.pull_error:
-            play.exit = Exit(self._clock.wall_s(), started=False, error=play.script.pull_error, blame=ReasonClass.IMAGE)
+            play.exit = Exit(
+                self._clock.wall_s(),
+                started=False,
+                error=play.script.pull_error,
+                blame=ReasonClass.IMAGE,
+            )
             return RunStatus(RunState.ENDED, play.exit)
         return RunStatus(RunState.PREPARED, image_digest=play.script.image_digest)
 
     def abandon(self, run: RunId) -> RunStatus:
         play = self.plays.get(run)
         if play and play.started_s is None and play.exit is None:
-            play.exit = Exit(self._clock.wall_s(), started=False, error="the agent ended before the job was started")
+            play.exit = Exit(
+                self._clock.wall_s(),
+                started=False,
+                error="the agent ended before the job was started",
+            )
         return self.poll(run)
 
     def list(self) -> tuple[RunId, ...]:
@@ -231,27 +253,53 @@ class FakeRuntime:
             if play.spec.purpose != "profiling":
                 self.saved[play.spec.job] = step
             self._tell(play, end_s, "checkpoint", step)
-            self._tell(play, end_s, "preempted" if ended.exit_code else "end" if step >= play.spec.steps else "quota", step)
+            self._tell(
+                play,
+                end_s,
+                "preempted" if ended.exit_code else "end" if step >= play.spec.steps else "quota",
+                step,
+            )
 
     def _end(self, play: Play, started_s: float) -> tuple[float, Exit]:
-        """When and how the play ends as things stand: the earliest of its own end, an order to stop, its term, its lease's end."""
+        """When and how the play ends as things stand: the earliest of its own end, an order to
+        stop, its term, its lease's end.
+        """
         ends = [self._own_end(play, started_s)]
-        orders = [(play.lease_until_s, StopOrder(StopBy.LEASE, play.grace_s)), *([play.stop] if play.stop else [])]
+        orders = [
+            (play.lease_until_s, StopOrder(StopBy.LEASE, play.grace_s)),
+            *([play.stop] if play.stop else []),
+        ]
         if play.term.ends_s is not None:
-            ends.append((max(started_s, play.term.ends_s) + play.script.leaves_in_s, Exit(0.0, exit_code=EXIT_PREEMPTED)))
+            ends.append(
+                (
+                    max(started_s, play.term.ends_s) + play.script.leaves_in_s,
+                    Exit(0.0, exit_code=EXIT_PREEMPTED),
+                )
+            )
         for at_s, order in orders:
             in_time = play.script.leaves_in_s <= order.grace_s and order.by is not StopBy.CANCEL
             code = EXIT_PREEMPTED if in_time else -15
-            ends.append((at_s + min(play.script.leaves_in_s, order.grace_s), Exit(0.0, exit_code=code, stopped_by=order.by)))
+            ends.append(
+                (
+                    at_s + min(play.script.leaves_in_s, order.grace_s),
+                    Exit(0.0, exit_code=code, stopped_by=order.by),
+                )
+            )
         return min(ends, key=lambda end: end[0])
 
     def _own_end(self, play: Play, started_s: float) -> tuple[float, Exit]:
         spec, script = play.spec, play.script
-        last = spec.steps if spec.steps_quota is None else min(spec.steps, play.base_step + spec.steps_quota)
+        last = (
+            spec.steps
+            if spec.steps_quota is None
+            else min(spec.steps, play.base_step + spec.steps_quota)
+        )
         code = 0
         if script.fails_at_step is not None and script.fails_at_step < last:
             last, code = max(play.base_step, script.fails_at_step), script.exit_code
-        return started_s + script.setup_s + max(0, last - play.base_step) * script.step_s, Exit(0.0, exit_code=code)
+        return started_s + script.setup_s + max(0, last - play.base_step) * script.step_s, Exit(
+            0.0, exit_code=code
+        )
 
     def _step_at(self, play: Play, at_s: float) -> int:
         own_end_s, _ = self._own_end(play, play.started_s or 0.0)

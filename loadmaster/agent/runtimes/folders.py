@@ -1,4 +1,6 @@
-"""What runtimes have in common that give each launch a folder of its own: its files, and the orders to its guard by files."""
+"""What runtimes have in common that give each launch a folder of its own: its files, and the orders
+to its guard by files.
+"""
 
 from __future__ import annotations
 
@@ -22,13 +24,17 @@ FILES = {"stdout": "stdout.log", "stderr": "stderr.log", PROGRESS: "progress.jso
 
 
 class RunFolders:
-    """A private folder for each run below `runs`; see `guard` for the files by which agent and guard speak.
+    """A private folder for each run below `runs`; see `guard` for the files by which agent and
+    guard speak.
 
-    `spec.json` is the agent's own, for one that adopts the run: it holds secrets, so its mode is 0600, and it goes with the folder.
+    `spec.json` is the agent's own, for one that adopts the run: it holds secrets, so its mode is
+    0600, and it goes with the folder.
     """
 
     order_mode: ClassVar[int] = 0o600
-    """The mode of lease, order to stop and term: whoever the guard and the job run as must be able to read them."""
+    """The mode of lease, order to stop and term: whoever the guard and the job run as must be able
+    to read them.
+    """
 
     def __init__(self, runs: Path, clock: Clock | None = None) -> None:
         self._runs = private_folder(runs)
@@ -60,18 +66,28 @@ class RunFolders:
 
     def _write_lease(self, run: RunId, lease_until_s: float, boot_id: str) -> None:
         path = self.orders(run) / "lease.json"
-        text = json.dumps({"deadline_s": lease_until_s, "boot_id": boot_id}).encode().ljust(LEASE_FILE_SIZE)
+        text = (
+            json.dumps({"deadline_s": lease_until_s, "boot_id": boot_id})
+            .encode()
+            .ljust(LEASE_FILE_SIZE)
+        )
         try:
             write_whole(path, text, mode=self.order_mode)
-        except OSError:  # a full disk: what is there already can be overwritten in place, and a torn lease counts as the one before
+        except OSError:
+            # a full disk: what is there already can be overwritten in place, and a torn lease
+            # counts as the one before
             with path.open("r+b") as file:
                 file.write(text)
 
     def _note_start(self, run: RunId) -> None:
-        """Keep when the run was first started: what it takes until the job's own process begins belongs to its set-up."""
+        """Keep when the run was first started: what it takes until the job's own process begins
+        belongs to its set-up.
+        """
         path = self.folder(run) / "started.json"
         if not path.exists():
-            with contextlib.suppress(OSError):  # a full disk: then the set-up counts from the job's own process
+            with contextlib.suppress(
+                OSError
+            ):  # a full disk: then the set-up counts from the job's own process
                 write_json(path, {"at_s": self._clock.wall_s()})
 
     def started_at_s(self, run: RunId) -> float | None:
@@ -86,9 +102,13 @@ class RunFolders:
         self._write_term(run, self._end_of(term))
 
     def _end_of(self, term: Term) -> dict[str, Any]:
-        """When a term ends, in words for the job: on the boot clock, and for older libraries on this machine's own wall clock."""
+        """When a term ends, in words for the job: on the boot clock, and for older libraries on
+        this machine's own wall clock.
+        """
         ends_s = term.ends_s
-        wall_s = term.until_s if ends_s is None else self._clock.wall_s() + ends_s - self._clock.boot_s()
+        wall_s = (
+            term.until_s if ends_s is None else self._clock.wall_s() + ends_s - self._clock.boot_s()
+        )
         return {"term_until_s": wall_s, "term_ends_boot_s": ends_s}
 
     def set_pace(self, run: RunId, step_s: float) -> None:
@@ -97,21 +117,34 @@ class RunFolders:
 
     def _write_term(self, run: RunId, change: dict[str, Any]) -> None:
         path = self.orders(run) / "term.json"
-        former = guard.read_json(path) or {"stop": False, "reason": None, "grace_s": 30.0, **self._end_of(Term())}
-        write_json(path, {"version": 1, "fence": run.fence, **former, **change}, mode=self.order_mode)
+        former = guard.read_json(path) or {
+            "stop": False,
+            "reason": None,
+            "grace_s": 30.0,
+            **self._end_of(Term()),
+        }
+        write_json(
+            path, {"version": 1, "fence": run.fence, **former, **change}, mode=self.order_mode
+        )
 
     def stop(self, run: RunId, order: StopOrder) -> None:
         if not self.orders(run).exists():
             return
         now_s = self._clock.boot_s()
         wait_s = order.grace_s / 2 if order.by is StopBy.PREEMPT else 0.0
-        words = {"by": order.by.value, "term_at_s": now_s + wait_s, "kill_at_s": now_s + order.grace_s}
+        words = {
+            "by": order.by.value,
+            "term_at_s": now_s + wait_s,
+            "kill_at_s": now_s + order.grace_s,
+        }
         try:
             write_json(self.orders(run) / "stop.json", words, mode=self.order_mode)
         except OSError:  # a full disk: the guard takes a signal for an order too
             self._signal_guard(run)
         with contextlib.suppress(OSError):  # a full disk: the signals come all the same
-            self._write_term(run, {"stop": True, "reason": order.by.value, "grace_s": order.grace_s})
+            self._write_term(
+                run, {"stop": True, "reason": order.by.value, "grace_s": order.grace_s}
+            )
 
     def _signal_guard(self, run: RunId) -> None:
         """Send the guard SIGTERM."""
@@ -148,7 +181,9 @@ class RunFolders:
     def note(self, run: RunId, text: str | None) -> str:
         path = self.folder(run) / "shipping.json"
         if text is not None:
-            with contextlib.suppress(OSError):  # a full disk: an older note only makes a restarted agent ship a piece again
+            with contextlib.suppress(
+                OSError
+            ):  # a full disk: an older note only makes a restarted agent ship a piece again
                 write_whole(path, text.encode())
             return text
         try:
@@ -163,7 +198,11 @@ class RunFolders:
 def exit_of(data: dict[str, Any]) -> Exit:
     """The end that an `exit.json` tells of; ValueError or TypeError if it makes no sense."""
     stopped_by, code, blame = data.get("stopped_by"), data.get("exit_code"), data.get("blame")
-    found = Exit(ended_at_s=float(data["ended_at_s"]), started=bool(data.get("started")), error=str(data.get("error", "")))
+    found = Exit(
+        ended_at_s=float(data["ended_at_s"]),
+        started=bool(data.get("started")),
+        error=str(data.get("error", "")),
+    )
     return replace(
         found,
         exit_code=None if code is None else int(code),

@@ -1,4 +1,6 @@
-"""The process runtime: a job is a command on the host, in a folder of its own, under a guard that outlives the agent."""
+"""The process runtime: a job is a command on the host, in a folder of its own, under a guard that
+outlives the agent.
+"""
 
 from __future__ import annotations
 
@@ -42,13 +44,22 @@ class ProcessRuntime(RunFolders):
         return own
 
     def objection(self, launch: Launch) -> tuple[ReasonClass, str] | None:
-        """None, unless a gang is to meet here and something else of this machine listens there already."""
+        """None, unless a gang is to meet here and something else of this machine listens there
+        already.
+        """
         spec = launch.spec
         if spec.world_size <= 1 or spec.rank:
             return None
         _, port = parse_address(spec.rendezvous)
         taken = [number for number in (port, port + 1) if not is_free(number)]
-        return (ReasonClass.NODE, f"port {taken[0]}, where the gang is to meet, is taken on this machine") if taken else None
+        return (
+            (
+                ReasonClass.NODE,
+                f"port {taken[0]}, where the gang is to meet, is taken on this machine",
+            )
+            if taken
+            else None
+        )
 
     def trouble(self) -> str:
         return ""
@@ -96,7 +107,9 @@ class ProcessRuntime(RunFolders):
             (os.POSIX_SPAWN_OPEN, 1, log, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600),
             (os.POSIX_SPAWN_DUP2, 1, 2),
         ]
-        return os.posix_spawn(sys.executable, argv, {}, file_actions=actions, setsid=True, setsigmask=[])
+        return os.posix_spawn(
+            sys.executable, argv, {}, file_actions=actions, setsid=True, setsigmask=[]
+        )
 
     def _signal_guard(self, run: RunId) -> None:
         owner = guard.read_json(self.folder(run) / "guard.pid")
@@ -144,7 +157,9 @@ class ProcessRuntime(RunFolders):
         return bool(gone)
 
     def abandon(self, run: RunId) -> RunStatus:
-        """Hold the guard's lock while settling what became of the run, so that no late guard can start it."""
+        """Hold the guard's lock while settling what became of the run, so that no late guard can
+        start it.
+        """
         folder = self.folder(run)
         if not folder.exists():
             return RunStatus(RunState.ABSENT)
@@ -164,8 +179,14 @@ class ProcessRuntime(RunFolders):
         for process in _processes_of(folder):
             with contextlib.suppress(psutil.Error):
                 process.send_signal(signal.SIGKILL)
-        error = "the run's guard was killed" if started else "the agent or its guard ended before the job was started"
-        guard.write_exit(folder, {"started": started, "stopped_by": None, "killed": started, "error": error})
+        error = (
+            "the run's guard was killed"
+            if started
+            else "the agent or its guard ended before the job was started"
+        )
+        guard.write_exit(
+            folder, {"started": started, "stopped_by": None, "killed": started, "error": error}
+        )
 
     def usage(self, run: RunId, *, exact: bool = False) -> Usage | None:
         owner = guard.read_json(self.folder(run) / "guard.pid")
@@ -184,7 +205,9 @@ class ProcessRuntime(RunFolders):
 
 
 def _consumption(guard_pid: int, memory_of: Callable[[psutil.Process], int]) -> tuple[float, int]:
-    """CPU seconds of all processes below the guard (with those that have ended and been waited for), and their bytes."""
+    """CPU seconds of all processes below the guard (with those that have ended and been waited
+    for), and their bytes.
+    """
     cpu_s, memory = 0.0, 0
     with contextlib.suppress(psutil.Error):
         for process in psutil.Process(guard_pid).children(recursive=True):

@@ -1,4 +1,6 @@
-"""The demo's image: what is said where no engine answers, and that it is built only when something in it is new."""
+"""The demo's image: what is said where no engine answers, and that it is built only when something
+in it is new.
+"""
 
 from __future__ import annotations
 
@@ -35,7 +37,9 @@ def write(folder: Path, version: str = "echo 20.10") -> None:
     """The command, with what it says to `docker version`."""
     probe = json.dumps([[3, 12], "x86_64", "/usr/local/lib/python3.12/site-packages"])
     script = folder / "docker"
-    script.write_text(DOCKER.format(folder=folder, version=version, base=image.PUBLIC_BASE, probe=probe))
+    script.write_text(
+        DOCKER.format(folder=folder, version=version, base=image.PUBLIC_BASE, probe=probe)
+    )
     script.chmod(0o755)
 
 
@@ -57,20 +61,26 @@ def test_where_no_engine_answers_the_remedy_is_named(docker: Path, said: str, re
     assert "make demo" in str(refused.value)
 
 
-def test_where_there_is_no_docker_at_all_it_says_what_to_install(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_where_there_is_no_docker_at_all_it_says_what_to_install(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setenv("PATH", str(tmp_path))
     with pytest.raises(NoEngineError, match="install Docker"):
         check_engine()
 
 
-def test_the_image_is_built_once_and_named_by_version_and_contents(docker: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_image_is_built_once_and_named_by_version_and_contents(
+    docker: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     fetched: list[str] = []
     monkeypatch.setattr(image, "_fetch", lambda base, site: fetched.append(base.python))
     names = [demo_image(print), demo_image(print)]
     assert fetched == ["3.12"]
     assert names[0] == names[1]
     assert names[0].startswith("loadmaster-demo:")
-    builds = [line for line in (docker / "calls").read_text().splitlines() if line.startswith("build ")]
+    builds = [
+        line for line in (docker / "calls").read_text().splitlines() if line.startswith("build ")
+    ]
     assert len(builds) == 1
     assert "BASE=python:3.12-slim" in builds[0]
     assert "SITE=/usr/local/lib/python3.12/site-packages" in builds[0]

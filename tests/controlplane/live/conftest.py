@@ -15,4 +15,6 @@ def cluster() -> Cluster:
 
 @pytest.fixture
 def node(cluster: Cluster) -> Node:
-    return a_node(cluster, gpu_type=a_gpu_type("V100", idle_w=30.0, peak_w=200.0), gpus=2, base_w=300.0)
+    return a_node(
+        cluster, gpu_type=a_gpu_type("V100", idle_w=30.0, peak_w=200.0), gpus=2, base_w=300.0
+    )

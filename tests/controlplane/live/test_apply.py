@@ -1,4 +1,6 @@
-"""A plan comes true as far as the newest state allows: gangs whole, plans in part, the database's constraints as the last judge."""
+"""A plan comes true as far as the newest state allows: gangs whole, plans in part, the database's
+constraints as the last judge.
+"""
 
 from __future__ import annotations
 
@@ -37,14 +39,23 @@ from tests.builders_live import (
 pytestmark = pytest.mark.django_db
 
 
-def test_a_start_offers_the_job_to_its_node_under_the_next_fence(cluster: Cluster, node: Node) -> None:
-    job = a_job(cluster, name="a", fence=4, checkpoint_steps=30, waiting_code="no_capacity", gpus_max=2)
+def test_a_start_offers_the_job_to_its_node_under_the_next_fence(
+    cluster: Cluster, node: Node
+) -> None:
+    job = a_job(
+        cluster, name="a", fence=4, checkpoint_steps=30, waiting_code="no_capacity", gpus_max=2
+    )
     row = a_round(cluster, placing(a=(node, *devices_of(node))))
     assignment = Assignment.objects.get()
     job.refresh_from_db()
     assert (job.state, job.fence, job.waiting_code) == ("starting", 5, "")
     assert (assignment.job, assignment.node, assignment.round) == (job, node, row)
-    assert (assignment.state, assignment.fence, assignment.gpus, assignment.start_steps) == ("offered", 5, 2, 30)
+    assert (assignment.state, assignment.fence, assignment.gpus, assignment.start_steps) == (
+        "offered",
+        5,
+        2,
+        30,
+    )
     assert {s.device.uuid for s in assignment.slots.all()} == {d.uuid for d in devices_of(node)}
     assert (row.status, changes_of(row), row.rejected) == ("applied", {"a": "start"}, [])
     assert [e.event for e in job.events.all()] == ["place"]
@@ -58,7 +69,14 @@ def test_an_offer_says_what_the_round_expects_of_it(cluster: Cluster, node: Node
     def solve(*given: Any) -> Plan:
         plan = placing(a=(node, devices_of(node)[0]), b=(node, devices_of(node)[1]))(*given)
         first, second = plan.placements
-        told = Placement(first.job, first.ranks, predicted_run_s=100.0, predicted_energy_cost=0.125, until_s=2e9, steps_quota=9)
+        told = Placement(
+            first.job,
+            first.ranks,
+            predicted_run_s=100.0,
+            predicted_energy_cost=0.125,
+            until_s=2e9,
+            steps_quota=9,
+        )
         return Plan("told", PlanStatus.HEURISTIC, (told, second))
 
     a_round(cluster, solve)
@@ -67,26 +85,45 @@ def test_an_offer_says_what_the_round_expects_of_it(cluster: Cluster, node: Node
     assert (offer.term_until, offer.steps_quota) == (utc(2e9), 9)
     assert offer.predicted_steps_per_s == pytest.approx(1.0)
     assert offer.predicted_power_w == pytest.approx(700.0 / 2)
-    assert (plain.predicted_run_s, plain.predicted_energy_cost, plain.term_until) == (None, None, None)
+    assert (plain.predicted_run_s, plain.predicted_energy_cost, plain.term_until) == (
+        None,
+        None,
+        None,
+    )
     assert (plain.gang_port, plain.term_at, offer.term_at) == (None, None, None)
 
 
-def test_only_a_clusters_newest_round_says_how_long_its_placements_are_expected_to_run(cluster: Cluster, node: Node) -> None:
+def test_only_a_clusters_newest_round_says_how_long_its_placements_are_expected_to_run(
+    cluster: Cluster, node: Node
+) -> None:
     assignment = running(cluster, "a", node, devices_of(node)[0])
     seat = RankSeat(str(node.pk), (devices_of(node)[0].uuid,))
     rows = []
     for run_s in (100.0, 90.0, None):
-        plan = Plan("told", PlanStatus.HEURISTIC, (Placement(str(assignment.job_id), (seat,), predicted_run_s=run_s),))
+        plan = Plan(
+            "told",
+            PlanStatus.HEURISTIC,
+            (Placement(str(assignment.job_id), (seat,), predicted_run_s=run_s),),
+        )
         rows.append(a_round(cluster, lambda *_, plan=plan: plan))
-        told = [r.runs_expected for r in Round.objects.filter(pk__in=[r.pk for r in rows]).order_by("pk")]
+        told = [
+            r.runs_expected
+            for r in Round.objects.filter(pk__in=[r.pk for r in rows]).order_by("pk")
+        ]
         assert told[:-1] == [None] * (len(rows) - 1)
-        assert told[-1] == ([] if run_s is None else [[str(assignment.job_id), "training", 0, run_s]])
+        assert told[-1] == (
+            [] if run_s is None else [[str(assignment.job_id), "training", 0, run_s]]
+        )
 
 
-def test_a_plan_that_leaves_a_job_where_it_is_writes_nothing_but_its_term(cluster: Cluster, node: Node) -> None:
+def test_a_plan_that_leaves_a_job_where_it_is_writes_nothing_but_its_term(
+    cluster: Cluster, node: Node
+) -> None:
     assignment = running(cluster, "a", node, devices_of(node)[0])
     seat = RankSeat(str(node.pk), (devices_of(node)[0].uuid,))
-    prolonged = Plan("told", PlanStatus.HEURISTIC, (Placement(str(assignment.job_id), (seat,), until_s=2e9),))
+    prolonged = Plan(
+        "told", PlanStatus.HEURISTIC, (Placement(str(assignment.job_id), (seat,), until_s=2e9),)
+    )
     row = a_round(cluster, lambda *_: prolonged)
     assert changes_of(row) == {"a": "keep"}
     assert Assignment.objects.get().term_until == utc(2e9)
@@ -94,19 +131,29 @@ def test_a_plan_that_leaves_a_job_where_it_is_writes_nothing_but_its_term(cluste
     assert Assignment.objects.get().state == "running"
 
 
-def test_a_job_that_is_to_wait_is_asked_to_stop_and_its_devices_are_given_on_when_it_has(cluster: Cluster, node: Node) -> None:
+def test_a_job_that_is_to_wait_is_asked_to_stop_and_its_devices_are_given_on_when_it_has(
+    cluster: Cluster, node: Node
+) -> None:
     first, _ = devices_of(node)
     old = running(cluster, "old", node, first)
     a_job(cluster, name="new")
     row = a_round(cluster, placing(new=(node, first)))
     old.refresh_from_db()
     assert (old.desired, old.job.state) == ("preempt", "stopping")
-    assert (row.status, changes_of(row), refused(row)) == ("partial", {"old": "preempt", "new": "start"}, {"new": "deferred"})
+    assert (row.status, changes_of(row), refused(row)) == (
+        "partial",
+        {"old": "preempt", "new": "start"},
+        {"new": "deferred"},
+    )
     assert Job.objects.get(name="new").waiting_code == "deferred"
-    assert not RescheduleEvent.objects.filter(round=None).exists(), "the end of the stop asks for a round, nothing else does"
+    assert not RescheduleEvent.objects.filter(round=None).exists(), (
+        "the end of the stop asks for a round, nothing else does"
+    )
     progressed(old, 40, "checkpoint")
     said(old, AssignmentState.PREEMPTED)
-    assert list(RescheduleEvent.objects.filter(round=None).values_list("reason", flat=True)) == [Reason.STOPPED]
+    assert list(RescheduleEvent.objects.filter(round=None).values_list("reason", flat=True)) == [
+        Reason.STOPPED
+    ]
     assert a_round_of_waiting_events(cluster, placing(new=(node, first))) is not None
     assert Job.objects.get(name="new").state == "starting"
     assert Job.objects.get(name="old").state == "queued"
@@ -129,16 +176,23 @@ def test_a_moved_job_is_stopped_first_and_goes_on_from_its_checkpoint(
     assert {s.device for s in new.slots.all()} == {mine[i] for i in devices}
 
 
-def test_an_offer_nobody_has_taken_is_withdrawn_and_given_elsewhere_at_once(cluster: Cluster, node: Node) -> None:
+def test_an_offer_nobody_has_taken_is_withdrawn_and_given_elsewhere_at_once(
+    cluster: Cluster, node: Node
+) -> None:
     first, second = devices_of(node)
     a_job(cluster, name="a")
     a_round(cluster, placing(a=(node, first)))
     row = a_round(cluster, placing(a=(node, second)))
     assert (row.status, refused(row)) == ("applied", {})
-    assert list(Assignment.objects.order_by("fence").values_list("state", flat=True)) == ["preempted", "offered"]
+    assert list(Assignment.objects.order_by("fence").values_list("state", flat=True)) == [
+        "preempted",
+        "offered",
+    ]
 
 
-def test_an_attempt_spans_preemptions_and_a_new_one_begins_after_its_end(cluster: Cluster, node: Node) -> None:
+def test_an_attempt_spans_preemptions_and_a_new_one_begins_after_its_end(
+    cluster: Cluster, node: Node
+) -> None:
     old = running(cluster, "a", node, devices_of(node)[0])
     a_round(cluster, placing())
     said(old, AssignmentState.PREEMPTED)
@@ -151,7 +205,9 @@ def test_an_attempt_spans_preemptions_and_a_new_one_begins_after_its_end(cluster
     assert list(Attempt.objects.order_by("number").values_list("number", flat=True)) == [1, 2]
 
 
-def test_what_no_longer_fits_is_recorded_and_asks_for_one_more_round(cluster: Cluster, node: Node) -> None:
+def test_what_no_longer_fits_is_recorded_and_asks_for_one_more_round(
+    cluster: Cluster, node: Node
+) -> None:
     first, second = devices_of(node)
     for name in "abc":
         a_job(cluster, name=name)
@@ -167,7 +223,9 @@ def test_what_no_longer_fits_is_recorded_and_asks_for_one_more_round(cluster: Cl
     row = a_round(cluster, meanwhile)
     assert (row.status, refused(row)) == ("partial", {"a": "stale", "b": "stale"})
     assert Job.objects.get(name="c").state == "starting"
-    assert list(RescheduleEvent.objects.filter(round=None).values_list("reason", flat=True)) == [Reason.LEFTOVER]
+    assert list(RescheduleEvent.objects.filter(round=None).values_list("reason", flat=True)) == [
+        Reason.LEFTOVER
+    ]
 
 
 def test_what_runs_on_a_silent_node_keeps_its_place_and_nothing_new_comes(node: Node) -> None:
@@ -184,7 +242,9 @@ def test_what_runs_on_a_silent_node_keeps_its_place_and_nothing_new_comes(node: 
     assert a_round(cluster).rejected == []
 
 
-def test_a_node_that_fell_silent_while_the_policy_thought_is_offered_nothing(cluster: Cluster, node: Node) -> None:
+def test_a_node_that_fell_silent_while_the_policy_thought_is_offered_nothing(
+    cluster: Cluster, node: Node
+) -> None:
     a_job(cluster, name="a")
 
     def meanwhile(*given: Any) -> Plan:
@@ -197,7 +257,9 @@ def test_a_node_that_fell_silent_while_the_policy_thought_is_offered_nothing(clu
     assert row.rejected[0]["detail"] == f"the agent of node {node.name} is silent"
 
 
-def test_a_round_asked_for_by_leftovers_alone_asks_for_no_other(cluster: Cluster, node: Node) -> None:
+def test_a_round_asked_for_by_leftovers_alone_asks_for_no_other(
+    cluster: Cluster, node: Node
+) -> None:
     a_job(cluster, name="a")
 
     def meanwhile(*given: Any) -> Plan:
@@ -218,12 +280,16 @@ def test_a_window_of_which_nothing_starts_while_gpus_are_idle_is_followed_by_ano
     for i in range(6):
         a_job(cluster, name=f"job-{i}")
     a_round(cluster, placing())
-    assert list(RescheduleEvent.objects.filter(round=None).values_list("reason", flat=True)) == [Reason.LEFTOVER]
+    assert list(RescheduleEvent.objects.filter(round=None).values_list("reason", flat=True)) == [
+        Reason.LEFTOVER
+    ]
     a_round_of_waiting_events(cluster, placing())
     assert not RescheduleEvent.objects.filter(round=None).exists()
 
 
-def test_a_long_queue_before_full_nodes_asks_for_no_other_round(cluster: Cluster, node: Node, settings: Settings) -> None:
+def test_a_long_queue_before_full_nodes_asks_for_no_other_round(
+    cluster: Cluster, node: Node, settings: Settings
+) -> None:
     settings.ROUND_JOBS = 4
     running(cluster, "held", node, *devices_of(node))
     for i in range(6):
@@ -235,7 +301,10 @@ def test_a_long_queue_before_full_nodes_asks_for_no_other_round(cluster: Cluster
 def test_a_gang_is_launched_whole_or_not_at_all(cluster: Cluster, node: Node) -> None:
     other = a_node(cluster, gpus=1)
     job = a_job(cluster, name="a", gpus_min=2, gpus_max=2)
-    seats = (RankSeat(str(node.pk), (devices_of(node)[0].uuid,)), RankSeat(str(other.pk), (devices_of(other)[0].uuid,)))
+    seats = (
+        RankSeat(str(node.pk), (devices_of(node)[0].uuid,)),
+        RankSeat(str(other.pk), (devices_of(other)[0].uuid,)),
+    )
     plan = Plan("told", PlanStatus.HEURISTIC, (Placement(str(job.pk), seats),))
 
     def meanwhile(*_: object) -> Plan:
@@ -248,7 +317,9 @@ def test_a_gang_is_launched_whole_or_not_at_all(cluster: Cluster, node: Node) ->
     assert (job.state, job.fence) == ("queued", 0)
     Node.objects.filter(pk=other.pk).update(state="ready")
     a_round(cluster, lambda *_: plan)
-    assert [(a.rank, a.world_size, a.fence, a.node) for a in Assignment.objects.order_by("rank")] == [
+    assert [
+        (a.rank, a.world_size, a.fence, a.node) for a in Assignment.objects.order_by("rank")
+    ] == [
         (0, 2, 1, node),
         (1, 2, 1, other),
     ]
@@ -263,12 +334,16 @@ def test_a_gang_is_launched_whole_or_not_at_all(cluster: Cluster, node: Node) ->
         ({"features": ["process", "gang"]}, "docs/agent.md"),
     ],
 )
-def test_a_gang_waits_where_a_node_cannot_run_a_rank_of_it(cluster: Cluster, node: Node, values: dict[str, Any], word: str) -> None:
+def test_a_gang_waits_where_a_node_cannot_run_a_rank_of_it(
+    cluster: Cluster, node: Node, values: dict[str, Any], word: str
+) -> None:
     other = a_node(cluster, gpus=1)
     Node.objects.filter(pk=other.pk).update(**values)
     job = a_job(cluster, name="a", gpus_min=2, gpus_max=2)
     seats = tuple(RankSeat(str(n.pk), (devices_of(n)[0].uuid,)) for n in (node, other))
-    row = a_round(cluster, lambda *_: Plan("told", PlanStatus.HEURISTIC, (Placement(str(job.pk), seats),)))
+    row = a_round(
+        cluster, lambda *_: Plan("told", PlanStatus.HEURISTIC, (Placement(str(job.pk), seats),))
+    )
     assert refused(row) == {"a": "stale"}
     assert word in row.rejected[0]["detail"]
     assert not Assignment.objects.exists()
@@ -277,7 +352,9 @@ def test_a_gang_waits_where_a_node_cannot_run_a_rank_of_it(cluster: Cluster, nod
     assert Assignment.objects.get().node == other, "a job of one rank may run there"
 
 
-def test_the_database_is_the_last_judge_of_a_slot(cluster: Cluster, node: Node, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_database_is_the_last_judge_of_a_slot(
+    cluster: Cluster, node: Node, monkeypatch: pytest.MonkeyPatch
+) -> None:
     first, second = devices_of(node)
     running(cluster, "a", node, first)
     a_job(cluster, name="b")
@@ -287,7 +364,10 @@ def test_the_database_is_the_last_judge_of_a_slot(cluster: Cluster, node: Node, 
     both = Plan(
         "told",
         PlanStatus.HEURISTIC,
-        tuple(Placement(str(j.pk), (RankSeat(str(node.pk), (first.uuid,)),)) for j in Job.objects.filter(name="c")),
+        tuple(
+            Placement(str(j.pk), (RankSeat(str(node.pk), (first.uuid,)),))
+            for j in Job.objects.filter(name="c")
+        ),
     )
     monkeypatch.setattr("controlplane.rounds.violations", lambda *_: ())
     row = a_round(cluster, lambda *_: both)
@@ -296,7 +376,9 @@ def test_the_database_is_the_last_judge_of_a_slot(cluster: Cluster, node: Node, 
     assert AssignmentSlot.objects.filter(device=first, live=True).count() == 1
 
 
-def test_a_node_whose_memory_a_stopping_job_still_fills_takes_the_next_one_later(cluster: Cluster, node: Node) -> None:
+def test_a_node_whose_memory_a_stopping_job_still_fills_takes_the_next_one_later(
+    cluster: Cluster, node: Node
+) -> None:
     first, second = devices_of(node)
     running(cluster, "old", node, first, memory_gb=100.0)
     a_job(cluster, name="new", memory_gb=100.0)
@@ -312,7 +394,10 @@ def test_half_of_a_device_waits_until_nobody_has_it_whole(cluster: Cluster, node
     b = a_job(cluster, name="b", may_share=True)
     half = RankSeat(str(node.pk), (first.uuid,), share=0.5)
     waits = (Waiting(str(whole.job_id), WaitCode.POSTPONED),)
-    row = a_round(cluster, lambda *_: Plan("told", PlanStatus.HEURISTIC, (Placement(str(b.pk), (half,)),), waits))
+    row = a_round(
+        cluster,
+        lambda *_: Plan("told", PlanStatus.HEURISTIC, (Placement(str(b.pk), (half,)),), waits),
+    )
     assert refused(row) == {"b": "deferred"}
     assert not Assignment.objects.filter(job=b).exists()
 
@@ -339,7 +424,9 @@ def test_a_cap_that_comes_before_the_next_round_holds_for_launches_too(node: Nod
     cluster.save()
     first, _ = devices_of(node)
     job = a_job(cluster, name="new", gpus_max=2)
-    both = Placement(str(job.pk), (RankSeat(str(node.pk), tuple(d.uuid for d in devices_of(node))),))
+    both = Placement(
+        str(job.pk), (RankSeat(str(node.pk), tuple(d.uuid for d in devices_of(node))),)
+    )
     room = Room(cluster, {str(node.pk): a_curve(node)}, now, [str(node.pk)])
     assert room.refusal(both, job) is not None
     one = Placement(str(job.pk), (RankSeat(str(node.pk), (first.uuid,)),))

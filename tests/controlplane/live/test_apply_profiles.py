@@ -16,17 +16,30 @@ from policies.plan import Placement, Plan, PlanStatus
 from policies.snapshot import RankSeat
 from profiling.models import PairRun, ProfileRun
 from tests.builders import a_job, a_kind, a_node
-from tests.builders_live import a_round, a_round_of_waiting_events, changes_of, devices_of, placing, refused, said, taken
+from tests.builders_live import (
+    a_round,
+    a_round_of_waiting_events,
+    changes_of,
+    devices_of,
+    placing,
+    refused,
+    said,
+    taken,
+)
 from tests.builders_sharing import a_shared_node
 
 pytestmark = pytest.mark.django_db
 
 
 def a_round_of_profiling(cluster: Cluster) -> Job:
-    """A job of an unknown kind on a cluster whose node may profile, after the round that placed its first run."""
+    """A job of an unknown kind on a cluster whose node may profile, after the round that placed its
+    first run.
+    """
     node = a_node(cluster, gpus=1, role="profiling")
     job = a_job(cluster, name="new", kind=a_kind(), state="profiling", checkpoint_steps=30)
-    ProfileRun.objects.create(kind=job.kind, job=job, gpu_type=node.gpu_type, gpus=1, steps=20, copy=3)
+    ProfileRun.objects.create(
+        kind=job.kind, job=job, gpu_type=node.gpu_type, gpus=1, steps=20, copy=3
+    )
     a_round(cluster, placing())
     return job
 
@@ -36,7 +49,13 @@ def test_a_profile_run_is_offered_beside_its_job_which_goes_on_waiting(cluster: 
     run = Assignment.objects.get()
     job.refresh_from_db()
     assert (job.state, job.fence, job.checkpoint_steps) == ("profiling", 1, 30)
-    assert (run.purpose, run.copy, run.steps_quota, run.fence, run.start_steps) == ("profiling", 3, 20, 1, 0)
+    assert (run.purpose, run.copy, run.steps_quota, run.fence, run.start_steps) == (
+        "profiling",
+        3,
+        20,
+        1,
+        0,
+    )
     assert run.attempt is None
     assert ProfileRun.objects.get().state == "running"
     assert [e.event for e in job.events.all()] == ["profile_run"]
@@ -53,7 +72,9 @@ def test_a_profile_run_under_way_is_kept_by_the_next_round(cluster: Cluster) -> 
 def test_a_profile_run_whose_job_was_meanwhile_cancelled_is_not_launched(cluster: Cluster) -> None:
     node = a_node(cluster, gpus=1, role="profiling")
     job = a_job(cluster, name="new", kind=a_kind(), state="profiling")
-    ProfileRun.objects.create(kind=job.kind, job=job, gpu_type=node.gpu_type, gpus=1, steps=20, copy=0)
+    ProfileRun.objects.create(
+        kind=job.kind, job=job, gpu_type=node.gpu_type, gpus=1, steps=20, copy=0
+    )
 
     def meanwhile(*given: Any) -> Plan:
         Job.objects.filter(pk=job.pk).update(state="cancelled")
@@ -78,16 +99,25 @@ def profile_runs() -> list[str]:
     return sorted(live.values_list("job__name", flat=True))
 
 
-def test_jobs_that_start_in_the_round_of_their_own_profile_runs_are_still_launched_together(cluster: Cluster) -> None:
+def test_jobs_that_start_in_the_round_of_their_own_profile_runs_are_still_launched_together(
+    cluster: Cluster,
+) -> None:
     a_wanted_pair(cluster, a_shared_node(cluster, role="both"))
     production = a_node(cluster, gpus=4, role="production")
     for name in "xy":
         a_job(cluster, name=name)
-    placed = {name: (production, device) for name, device in zip(("one", "other", "x", "y"), devices_of(production), strict=True)}
+    placed = {
+        name: (production, device)
+        for name, device in zip(("one", "other", "x", "y"), devices_of(production), strict=True)
+    }
     with CaptureQueriesContext(connection) as captured:
         row = a_round(cluster, placing(**placed))
     assert refused(row) == {}
-    writes = [q["sql"] for q in captured.captured_queries if 'INSERT INTO "clusters_assignment" ' in q["sql"]]
+    writes = [
+        q["sql"]
+        for q in captured.captured_queries
+        if 'INSERT INTO "clusters_assignment" ' in q["sql"]
+    ]
     assert len(writes) == 3, "one for all jobs, one for each profile run"
     assert profile_runs() == ["one", "other"]
     for name in ("one", "other"):
@@ -96,12 +126,16 @@ def test_jobs_that_start_in_the_round_of_their_own_profile_runs_are_still_launch
         assert (job.state, job.fence, launches) == ("starting", 2, {1: "training", 2: "profiling"})
 
 
-def test_a_pair_of_which_one_must_wait_for_a_stop_waits_as_a_whole_and_starts_when_it_has_ended(cluster: Cluster) -> None:
+def test_a_pair_of_which_one_must_wait_for_a_stop_waits_as_a_whole_and_starts_when_it_has_ended(
+    cluster: Cluster,
+) -> None:
     node = a_shared_node(cluster, role="both")
     (device,) = devices_of(node)
     old = a_job(cluster, name="old", may_share=True)
     half = RankSeat(str(node.pk), (device.uuid,), share=0.5)
-    a_round(cluster, lambda *_: Plan("told", PlanStatus.HEURISTIC, (Placement(str(old.pk), (half,)),)))
+    a_round(
+        cluster, lambda *_: Plan("told", PlanStatus.HEURISTIC, (Placement(str(old.pk), (half,)),))
+    )
     stay = taken(Assignment.objects.get())
     Node.objects.filter(pk=node.pk).update(role="profiling")
     a_wanted_pair(cluster, node)
@@ -112,7 +146,10 @@ def test_a_pair_of_which_one_must_wait_for_a_stop_waits_as_a_whole_and_starts_wh
     assert a_round_of_waiting_events(cluster, placing()) is not None
     assert Round.objects.latest("number").carried == row.number
     assert profile_runs() == ["one", "other"]
-    assert sorted(AssignmentSlot.objects.filter(live=True).values_list("slot", "share")) == [(0, 0.5), (1, 0.5)]
+    assert sorted(AssignmentSlot.objects.filter(live=True).values_list("slot", "share")) == [
+        (0, 0.5),
+        (1, 0.5),
+    ]
 
 
 def test_a_pair_of_which_one_was_meanwhile_cancelled_is_not_launched(cluster: Cluster) -> None:

@@ -1,4 +1,6 @@
-"""A plan whose jobs share devices comes true: slots, what is expected of them, and what partners change."""
+"""A plan whose jobs share devices comes true: slots, what is expected of them, and what partners
+change.
+"""
 
 from __future__ import annotations
 
@@ -19,14 +21,22 @@ pytestmark = pytest.mark.django_db
 
 
 def two_together_and_one_alone(cluster: Cluster, node: Node) -> tuple[Placement, ...]:
-    """Jobs a and b, of kinds known as a pair, on the halves of the node's first device, and c of a's kind on its second."""
+    """Jobs a and b, of kinds known as a pair, on the halves of the node's first device, and c of
+    a's kind on its second.
+    """
     first, second = devices_of(node)
     Device.objects.filter(pk=first.pk).update(slots=2)
     one, other = (a_kind(name, steps_per_s={("V100", 1): 1.0}) for name in ("one", "other"))
     a_known_pair(one, other, (0.5, 0.8))
-    half, whole = RankSeat(str(node.pk), (first.uuid,), share=0.5), RankSeat(str(node.pk), (second.uuid,))
+    half, whole = (
+        RankSeat(str(node.pk), (first.uuid,), share=0.5),
+        RankSeat(str(node.pk), (second.uuid,)),
+    )
     seats = (("a", one, half), ("b", other, half), ("c", one, whole))
-    return tuple(Placement(str(a_job(cluster, name=n, kind=k, may_share=True).pk), (seat,)) for n, k, seat in seats)
+    return tuple(
+        Placement(str(a_job(cluster, name=n, kind=k, may_share=True).pk), (seat,))
+        for n, k, seat in seats
+    )
 
 
 def test_two_jobs_share_a_device_in_two_slots(cluster: Cluster, node: Node) -> None:
@@ -34,27 +44,45 @@ def test_two_jobs_share_a_device_in_two_slots(cluster: Cluster, node: Node) -> N
     Device.objects.filter(pk=first.pk).update(slots=2)
     jobs = [a_job(cluster, may_share=True) for _ in range(2)]
     seat = RankSeat(str(node.pk), (first.uuid,), share=0.5)
-    a_round(cluster, lambda *_: Plan("told", PlanStatus.HEURISTIC, tuple(Placement(str(j.pk), (seat,)) for j in jobs)))
-    assert sorted(AssignmentSlot.objects.filter(live=True).values_list("slot", "share")) == [(0, 0.5), (1, 0.5)]
+    a_round(
+        cluster,
+        lambda *_: Plan(
+            "told", PlanStatus.HEURISTIC, tuple(Placement(str(j.pk), (seat,)) for j in jobs)
+        ),
+    )
+    assert sorted(AssignmentSlot.objects.filter(live=True).values_list("slot", "share")) == [
+        (0, 0.5),
+        (1, 0.5),
+    ]
 
 
-def test_jobs_on_one_device_are_expected_to_be_as_fast_as_their_pair_and_to_halve_its_watts(cluster: Cluster, node: Node) -> None:
+def test_jobs_on_one_device_are_expected_to_be_as_fast_as_their_pair_and_to_halve_its_watts(
+    cluster: Cluster, node: Node
+) -> None:
     placed = two_together_and_one_alone(cluster, node)
     a_round(cluster, lambda *_: Plan("told", PlanStatus.HEURISTIC, placed))
     of_job = {a.job.name: a for a in Assignment.objects.all()}
     assert [of_job[name].predicted_steps_per_s for name in "abc"] == [0.5, 0.8, 1.0]
-    assert [of_job[name].predicted_power_w for name in "abc"] == pytest.approx([700.0 / 4, 700.0 / 4, 700.0 / 2])
+    assert [of_job[name].predicted_power_w for name in "abc"] == pytest.approx(
+        [700.0 / 4, 700.0 / 4, 700.0 / 2]
+    )
 
 
-def test_the_expected_speed_follows_partners_that_come_to_a_device_and_leave_it(cluster: Cluster, node: Node) -> None:
+def test_the_expected_speed_follows_partners_that_come_to_a_device_and_leave_it(
+    cluster: Cluster, node: Node
+) -> None:
     a, b, c = two_together_and_one_alone(cluster, node)
 
     def after_a_round_with(*placed: Placement) -> dict[str, float | None]:
         waiting = tuple(Waiting(p.job, WaitCode.POSTPONED) for p in (a, b, c) if p not in placed)
         a_round(cluster, lambda *_: Plan("told", PlanStatus.HEURISTIC, placed, waiting))
-        return {x.job.name: x.predicted_steps_per_s for x in Assignment.objects.filter(desired="run")}
+        return {
+            x.job.name: x.predicted_steps_per_s for x in Assignment.objects.filter(desired="run")
+        }
 
     assert after_a_round_with(a, c) == {"a": 1.0, "c": 1.0}
-    Profile.objects.filter(kind__name="one").update(steps_per_s=1.25)  # what was believed at a launch is what stays to compare with
+    Profile.objects.filter(kind__name="one").update(
+        steps_per_s=1.25
+    )  # what was believed at a launch is what stays to compare with
     assert after_a_round_with(a, b, c) == {"a": 0.5, "b": 0.8, "c": 1.0}
     assert after_a_round_with(a, c) == {"a": 1.25, "c": 1.0}

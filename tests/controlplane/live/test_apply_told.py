@@ -1,4 +1,6 @@
-"""Applying a plan tells jobs why they wait: where that has changed, by batches, and only while the round has its lock."""
+"""Applying a plan tells jobs why they wait: where that has changed, by batches, and only while the
+round has its lock.
+"""
 
 from __future__ import annotations
 
@@ -26,8 +28,13 @@ from tests.builders_live import (
 pytestmark = pytest.mark.django_db
 
 
-def test_jobs_are_told_why_they_wait_and_only_where_that_has_changed(cluster: Cluster, node: Node) -> None:
-    waits, same = a_job(cluster, name="waits"), a_job(cluster, name="same", waiting_code="postponed")
+def test_jobs_are_told_why_they_wait_and_only_where_that_has_changed(
+    cluster: Cluster, node: Node
+) -> None:
+    waits, same = (
+        a_job(cluster, name="waits"),
+        a_job(cluster, name="same", waiting_code="postponed"),
+    )
     reasons = (
         Waiting(str(waits.pk), WaitCode.NO_CAPACITY, jobs=("x",), earliest_s=5.0),
         Waiting(str(same.pk), WaitCode.POSTPONED),
@@ -35,13 +42,23 @@ def test_jobs_are_told_why_they_wait_and_only_where_that_has_changed(cluster: Cl
     a_round(cluster, lambda *_: Plan("told", PlanStatus.HEURISTIC, waiting=reasons))
     waits.refresh_from_db()
     same.refresh_from_db()
-    assert (waits.waiting_code, waits.waiting_detail) == ("no_capacity", {"jobs": ["x"], "earliest_s": 5.0})
+    assert (waits.waiting_code, waits.waiting_detail) == (
+        "no_capacity",
+        {"jobs": ["x"], "earliest_s": 5.0},
+    )
     assert (same.waiting_code, same.waiting_detail) == ("postponed", {})
 
 
 @pytest.mark.parametrize(
     ("earliest_s", "written_s"),
-    [(1100.0, 1100.0), (1190.0, 1100.0), (1209.0, 1100.0), (1300.0, 1300.0), (1050.0, 1100.0), (900.0, 900.0)],
+    [
+        (1100.0, 1100.0),
+        (1190.0, 1100.0),
+        (1209.0, 1100.0),
+        (1300.0, 1300.0),
+        (1050.0, 1100.0),
+        (900.0, 900.0),
+    ],
 )
 def test_an_earliest_start_that_moves_by_little_of_the_wait_is_not_written_again(
     cluster: Cluster, node: Node, earliest_s: float, written_s: float
@@ -49,21 +66,35 @@ def test_an_earliest_start_that_moves_by_little_of_the_wait_is_not_written_again
     waits = a_job(cluster)
     for at_s, told_s in ((100.0, 1100.0), (110.0, earliest_s)):
         reason = Waiting(str(waits.pk), WaitCode.NO_CAPACITY, jobs=("x",), earliest_s=told_s)
-        a_round(cluster, lambda *_, reason=reason: Plan("told", PlanStatus.HEURISTIC, waiting=(reason,)), at_s=at_s)
+        a_round(
+            cluster,
+            lambda *_, reason=reason: Plan("told", PlanStatus.HEURISTIC, waiting=(reason,)),
+            at_s=at_s,
+        )
     waits.refresh_from_db()
     assert waits.waiting_detail == {"jobs": ["x"], "earliest_s": written_s}
 
 
-def test_another_reason_with_the_same_earliest_start_is_written(cluster: Cluster, node: Node) -> None:
+def test_another_reason_with_the_same_earliest_start_is_written(
+    cluster: Cluster, node: Node
+) -> None:
     waits = a_job(cluster)
-    for holder, code in (("x", WaitCode.NO_CAPACITY), ("y", WaitCode.NO_CAPACITY), ("y", WaitCode.POSTPONED)):
+    for holder, code in (
+        ("x", WaitCode.NO_CAPACITY),
+        ("y", WaitCode.NO_CAPACITY),
+        ("y", WaitCode.POSTPONED),
+    ):
         reason = Waiting(str(waits.pk), code, jobs=(holder,), earliest_s=2e9)
-        a_round(cluster, lambda *_, reason=reason: Plan("told", PlanStatus.HEURISTIC, waiting=(reason,)))
+        a_round(
+            cluster, lambda *_, reason=reason: Plan("told", PlanStatus.HEURISTIC, waiting=(reason,))
+        )
         waits.refresh_from_db()
         assert (waits.waiting_code, waits.waiting_detail["jobs"]) == (code.value, [holder])
 
 
-def test_thousands_are_told_by_batches_of_which_none_is_in_the_transaction_that_applies(cluster: Cluster, node: Node) -> None:
+def test_thousands_are_told_by_batches_of_which_none_is_in_the_transaction_that_applies(
+    cluster: Cluster, node: Node
+) -> None:
     for number in range(7):
         a_job(cluster, name=f"job {number}")
     with pytest.MonkeyPatch.context() as patch:
@@ -74,7 +105,9 @@ def test_thousands_are_told_by_batches_of_which_none_is_in_the_transaction_that_
 
 
 def _finds_all_told(observed: Observation, *given: Any) -> Applied:
-    assert not Job.objects.filter(cluster=observed.cluster).exclude(waiting_code="postponed").exists()
+    assert (
+        not Job.objects.filter(cluster=observed.cluster).exclude(waiting_code="postponed").exists()
+    )
     return apply_plan(observed, *given)
 
 
@@ -96,4 +129,7 @@ def test_a_job_blocked_by_a_dependency_is_told_so(cluster: Cluster, node: Node) 
     blocked.dependencies.add(held)
     a_round(cluster, placing())
     blocked.refresh_from_db()
-    assert (blocked.waiting_code, blocked.waiting_detail) == ("dependency", {"jobs": [str(held.pk)]})
+    assert (blocked.waiting_code, blocked.waiting_detail) == (
+        "dependency",
+        {"jobs": [str(held.pk)]},
+    )

@@ -1,4 +1,6 @@
-"""The live world: the round of an ended stop carries out the plan that asked for it, says so, and is replayed to it exactly."""
+"""The live world: the round of an ended stop carries out the plan that asked for it, says so, and
+is replayed to it exactly.
+"""
 
 from __future__ import annotations
 
@@ -57,22 +59,33 @@ def put_off(cluster: Cluster, node: Node) -> tuple[Round, Assignment]:
     old = running(cluster, "old", node, devices_of(node)[0])
     a_job(cluster, name="new")
     row = a_round(cluster, placing(new=(node, devices_of(node)[0])))
-    assert (changes_of(row), refused(row)) == ({"old": "preempt", "new": "start"}, {"new": "deferred"})
+    assert (changes_of(row), refused(row)) == (
+        {"old": "preempt", "new": "start"},
+        {"new": "deferred"},
+    )
     return row, old
 
 
-def test_the_end_of_a_stop_carries_out_the_plan_that_asked_for_it(cluster: Cluster, node: Node) -> None:
+def test_the_end_of_a_stop_carries_out_the_plan_that_asked_for_it(
+    cluster: Cluster, node: Node
+) -> None:
     first, old = put_off(cluster, node)
     said(old, AssignmentState.PREEMPTED)
     row = answered(cluster, nobody)
     assert (row.status, row.reasons, row.carried) == ("applied", ["stopped"], first.number)
-    assert (row.message, row.plan_status, row.solve_s) == (f"carried out round {first.number}'s plan", first.plan_status, None)
+    assert (row.message, row.plan_status, row.solve_s) == (
+        f"carried out round {first.number}'s plan",
+        first.plan_status,
+        None,
+    )
     assert changes_of(row) == {"new": "start"}
     assert Job.objects.get(name="new").state == "starting"
     assert Job.objects.get(name="old").waiting_code == "postponed"
 
 
-def test_the_rounds_page_and_the_api_say_whose_plan_was_carried_out(cluster: Cluster, node: Node, client: Client) -> None:
+def test_the_rounds_page_and_the_api_say_whose_plan_was_carried_out(
+    cluster: Cluster, node: Node, client: Client
+) -> None:
     first, old = put_off(cluster, node)
     said(old, AssignmentState.PREEMPTED)
     row = answered(cluster, nobody)
@@ -84,7 +97,9 @@ def test_the_rounds_page_and_the_api_say_whose_plan_was_carried_out(cluster: Clu
     assert (found["carried"], found["reasons"]) == (first.number, ["stopped"])
 
 
-def test_stops_that_end_one_after_another_carry_out_the_same_plan(cluster: Cluster, node: Node) -> None:
+def test_stops_that_end_one_after_another_carry_out_the_same_plan(
+    cluster: Cluster, node: Node
+) -> None:
     one, two = devices_of(node)
     a, b = running(cluster, "a", node, one), running(cluster, "b", node, two)
     for name in ("c", "d"):
@@ -95,7 +110,11 @@ def test_stops_that_end_one_after_another_carry_out_the_same_plan(cluster: Clust
     assert (second.carried, refused(second)) == (first.number, {"d": "deferred"})
     said(b, AssignmentState.PREEMPTED)
     third = answered(cluster, nobody)
-    assert (third.carried, changes_of(third), refused(third)) == (first.number, {"c": "keep", "d": "start"}, {})
+    assert (third.carried, changes_of(third), refused(third)) == (
+        first.number,
+        {"c": "keep", "d": "start"},
+        {},
+    )
 
 
 def something_happens(cluster: Cluster, node: Node, what: str) -> None:
@@ -113,9 +132,18 @@ def something_happens(cluster: Cluster, node: Node, what: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "what", ["submission", "a node lost", "another policy", "other parameters", "a job that comes from its rest"]
+    "what",
+    [
+        "submission",
+        "a node lost",
+        "another policy",
+        "other parameters",
+        "a job that comes from its rest",
+    ],
 )
-def test_what_has_happened_meanwhile_makes_a_new_decision(cluster: Cluster, node: Node, what: str) -> None:
+def test_what_has_happened_meanwhile_makes_a_new_decision(
+    cluster: Cluster, node: Node, what: str
+) -> None:
     _, old = put_off(cluster, node)
     said(old, AssignmentState.PREEMPTED)
     something_happens(cluster, node, what)
@@ -144,7 +172,9 @@ def test_a_launch_that_fails_makes_a_new_decision(cluster: Cluster, node: Node) 
     assert (row.reasons, row.carried, changes_of(row)) == (["leftover"], None, {"old": "start"})
 
 
-def test_a_plan_for_a_node_that_has_fallen_silent_makes_a_new_decision(cluster: Cluster, node: Node) -> None:
+def test_a_plan_for_a_node_that_has_fallen_silent_makes_a_new_decision(
+    cluster: Cluster, node: Node
+) -> None:
     _, old = put_off(cluster, node)
     said(old, AssignmentState.PREEMPTED)
     Node.objects.filter(pk=node.pk).update(session_expires_at=timezone.now() - timedelta(hours=1))
@@ -162,7 +192,9 @@ def test_devices_of_a_job_that_was_held_are_free_for_others(cluster: Cluster, no
     assert (row.carried, changes_of(row)) == (None, {"new": "start"})
 
 
-def test_an_offer_that_was_withdrawn_at_once_needs_no_decision_either(cluster: Cluster, node: Node) -> None:
+def test_an_offer_that_was_withdrawn_at_once_needs_no_decision_either(
+    cluster: Cluster, node: Node
+) -> None:
     one, two = devices_of(node)
     a_job(cluster, name="a")
     a_round(cluster, placing(a=(node, one)))
@@ -178,7 +210,10 @@ def test_a_carried_round_is_replayed_to_the_same_plan_and_has_no_figures_of_its_
 ) -> None:
     Cluster.objects.filter(pk=cluster.pk).update(policy=policy)
     old = running(cluster, "old", node, *devices_of(node), due_at=None)
-    urgent: dict[str, Any] = {"due_at": timezone.now() + timedelta(seconds=150), "tardiness_weight": 1.0}
+    urgent: dict[str, Any] = {
+        "due_at": timezone.now() + timedelta(seconds=150),
+        "tardiness_weight": 1.0,
+    }
     for name in ("new", "other"):
         a_job(cluster, name=name, **urgent)
     first = a_round(cluster)
@@ -194,5 +229,7 @@ def test_a_carried_round_is_replayed_to_the_same_plan_and_has_no_figures_of_its_
     assert cost_rate.difference == pytest.approx(0.0)
     RescheduleEvent.objects.filter(round__number__lt=row.number).delete()
     Round.objects.filter(number__lt=row.number).delete()  # as retention does once they are old
-    with pytest.raises(CommandError, match=f"carried out the plan of round {first.number}, which has been pruned"):
+    with pytest.raises(
+        CommandError, match=f"carried out the plan of round {first.number}, which has been pruned"
+    ):
         call_command("replay_round", str(row.pk), stdout=StringIO())

@@ -1,4 +1,6 @@
-"""How containers end, from a round's placement to what people read: real agents, a real Engine, the real server."""
+"""How containers end, from a round's placement to what people read: real agents, a real Engine, the
+real server.
+"""
 
 from __future__ import annotations
 
@@ -39,7 +41,9 @@ def user() -> User:
 
 
 def a_job_of(user: User, site: DockerSite, **values: Any) -> Job:
-    return a_docker_job(site.cluster, **{"user": user, "team": user.teams.get(), "max_retries": 0, **values})
+    return a_docker_job(
+        site.cluster, **{"user": user, "team": user.teams.get(), "max_retries": 0, **values}
+    )
 
 
 def placed(site: DockerSite, job: Job) -> Assignment:
@@ -75,14 +79,23 @@ def test_an_image_that_cannot_be_pulled_spares_retries_and_is_tried_on_the_other
     assert placed(site, job).node_id != first.node_id
 
 
-def test_a_job_that_is_out_of_memory_says_what_it_asked_for_and_what_to_do(user: User, site: DockerSite) -> None:
-    job = a_job_of(user, site, memory_gb=0.1, command=list(python3("x = b'x' * 400_000_000; print(len(x))")))
+def test_a_job_that_is_out_of_memory_says_what_it_asked_for_and_what_to_do(
+    user: User, site: DockerSite
+) -> None:
+    job = a_job_of(
+        user, site, memory_gb=0.1, command=list(python3("x = b'x' * 400_000_000; print(len(x))"))
+    )
     job = ended(site, placed(site, job))
     assert job.state == "failed"
-    assert "it asked for 0.1 GB of memory: ask for more (memory_gb)" in shown(user, job)["failure_reason"]
+    assert (
+        "it asked for 0.1 GB of memory: ask for more (memory_gb)"
+        in shown(user, job)["failure_reason"]
+    )
 
 
-def test_a_crash_uses_a_retry_and_then_fails_the_job_with_its_last_words(user: User, site: DockerSite) -> None:
+def test_a_crash_uses_a_retry_and_then_fails_the_job_with_its_last_words(
+    user: User, site: DockerSite
+) -> None:
     job = a_job_of(user, site, max_retries=1, command=list(sh("echo no such digit >&2; exit 3")))
     job = ended(site, placed(site, job))
     assert (job.state, job.retries_used) == ("queued", 1)
@@ -112,16 +125,25 @@ def test_a_cancelled_job_that_ignores_sigterm_is_over_and_frees_its_gpu_only_whe
     site.until(is_over)
     assert seen[0] == ("cancelling", True, True)
     assert seen[-1] == ("cancelled", False, False)
-    assert not [state for state, held, runs_on in seen if runs_on and not (held and state == "cancelling")]
+    assert not [
+        state for state, held, runs_on in seen if runs_on and not (held and state == "cancelling")
+    ]
 
 
-def test_a_drained_nodes_job_goes_on_in_a_container_of_another_agent_from_its_checkpoint(user: User, site: DockerSite) -> None:
+def test_a_drained_nodes_job_goes_on_in_a_container_of_another_agent_from_its_checkpoint(
+    user: User, site: DockerSite
+) -> None:
     job = a_job_of(user, site, command=list(TRAINER), mounts=[LIBRARY], total_steps=60)
     first = placed(site, job)
     site.until(lambda: is_state(first, S.RUNNING) and first.steps_done > 5)
     drain = {"until": timezone.now().isoformat(), "reason": "new power supply"}
     operator = a_user("oskar", operator=True)
-    assert api(operator).post(f"/api/v1/nodes/{first.node_id}/drain/", drain, format="json").status_code == 200
+    assert (
+        api(operator)
+        .post(f"/api/v1/nodes/{first.node_id}/drain/", drain, format="json")
+        .status_code
+        == 200
+    )
     reconcile_clusters()
     site.until(lambda: is_state(first, S.PREEMPTED))
     a_round(site.cluster)

@@ -1,4 +1,6 @@
-"""Launches that fail, from the offer to what people read: which retries they use, when and where they are tried again."""
+"""Launches that fail, from the offer to what people read: which retries they use, when and where
+they are tried again.
+"""
 
 from __future__ import annotations
 
@@ -43,14 +45,18 @@ def nodes(cluster: Cluster, number: int, **values: Any) -> list[Node]:
 
 
 def placed(job: Job, *, in_s: float = 0.0) -> Assignment:
-    """The job's launch by a round that many seconds from now, when what rests until then has rested."""
+    """The job's launch by a round that many seconds from now, when what rests until then has
+    rested.
+    """
     now = timezone.now() + timedelta(seconds=in_s)
     reconcile_clusters(now)
     a_round(job.cluster, at_s=now.timestamp())
     return job.assignments.get(ended_at=None)
 
 
-def fails(assignment: Assignment, reason_class: ReasonClass, reason: str, exit_code: int | None = None) -> Job:
+def fails(
+    assignment: Assignment, reason_class: ReasonClass, reason: str, exit_code: int | None = None
+) -> Job:
     """The agent reports the launch's failure; the job afterwards."""
     said(assignment, S.FAILED, reason_class, reason=reason, exit_code=exit_code)
     return Job.objects.get(pk=assignment.job_id)
@@ -67,7 +73,9 @@ def page(user: User, job: Job) -> str:
 
 
 def rest_s(job: Job) -> float:
-    return 0.0 if job.retry_at is None else round((job.retry_at - timezone.now()).total_seconds(), -1)
+    return (
+        0.0 if job.retry_at is None else round((job.retry_at - timezone.now()).total_seconds(), -1)
+    )
 
 
 def test_an_image_that_cannot_be_had_is_tried_on_three_nodes_with_rests_and_then_fails_the_job(
@@ -87,14 +95,18 @@ def test_an_image_that_cannot_be_had_is_tried_on_three_nodes_with_rests_and_then
     assert len(set(tried)) == 3
     assert (job.state, rests[:2]) == ("failed", [10.0, 20.0])
     reason = shown(user, job)["failure_reason"]
-    assert reason.startswith(f"its image could not be had, tried 3 times on {', '.join(tried)}: {NO_IMAGE}")
+    assert reason.startswith(
+        f"its image could not be had, tried 3 times on {', '.join(tried)}: {NO_IMAGE}"
+    )
     assert "requeue" in reason
     assert "could not be had" in page(user, job)
     attempts = api(user).get(f"/api/v1/jobs/{job.pk}/attempts/").data["results"]
     assert [(a["outcome"], a["reason_class"]) for a in attempts] == [("failed", "image")]
 
 
-def test_a_job_that_rests_is_left_alone_and_says_why_and_until_when(user: User, cluster: Cluster) -> None:
+def test_a_job_that_rests_is_left_alone_and_says_why_and_until_when(
+    user: User, cluster: Cluster
+) -> None:
     nodes(cluster, 2, features=["docker"])
     job = a_job_of(user, cluster, runtime="docker", image="me/train:1")
     first = placed(job)
@@ -108,7 +120,9 @@ def test_a_job_that_rests_is_left_alone_and_says_why_and_until_when(user: User, 
     assert "rests before it is tried again" in page(user, job)
 
 
-def test_one_node_alone_does_not_get_hammered_by_an_image_it_cannot_have(user: User, cluster: Cluster) -> None:
+def test_one_node_alone_does_not_get_hammered_by_an_image_it_cannot_have(
+    user: User, cluster: Cluster
+) -> None:
     nodes(cluster, 1, features=["docker"])
     job = a_job_of(user, cluster, runtime="docker", image="me/train:1", max_retries=0)
     rests = []
@@ -121,14 +135,21 @@ def test_one_node_alone_does_not_get_hammered_by_an_image_it_cannot_have(user: U
     assert "tried 5 times" in job.failure_reason
 
 
-def test_too_little_memory_uses_a_retry_and_names_what_was_asked_and_the_remedy(user: User, cluster: Cluster) -> None:
+def test_too_little_memory_uses_a_retry_and_names_what_was_asked_and_the_remedy(
+    user: User, cluster: Cluster
+) -> None:
     nodes(cluster, 1)
     job = a_job_of(user, cluster, memory_gb=2.0, max_retries=1)
     job = fails(taken(placed(job)), R.OOM, "the kernel killed the job: out of memory", 137)
     assert (job.state, job.retries_used, rest_s(job)) == ("queued", 1, 10.0)
-    job = fails(taken(placed(job, in_s=30.0)), R.OOM, "the kernel killed the job: out of memory", 137)
+    job = fails(
+        taken(placed(job, in_s=30.0)), R.OOM, "the kernel killed the job: out of memory", 137
+    )
     assert (job.state, job.retries_used) == ("failed", 1)
-    assert "it asked for 2 GB of memory: ask for more (memory_gb)" in shown(user, job)["failure_reason"]
+    assert (
+        "it asked for 2 GB of memory: ask for more (memory_gb)"
+        in shown(user, job)["failure_reason"]
+    )
     assert "ask for more (memory_gb)" in page(user, job)
 
 
@@ -137,10 +158,18 @@ def test_a_crash_uses_a_retry_after_a_rest_that_doubles(user: User, cluster: Clu
     job = a_job_of(user, cluster, max_retries=2)
     rests = []
     for number in range(3):
-        job = fails(taken(placed(job, in_s=30.0 * number)), R.USER, "the job ended with exit code 1: KeyError", 1)
+        job = fails(
+            taken(placed(job, in_s=30.0 * number)),
+            R.USER,
+            "the job ended with exit code 1: KeyError",
+            1,
+        )
         rests.append(rest_s(job))
     assert (job.state, job.retries_used, rests[:2]) == ("failed", 2, [10.0, 20.0])
-    assert shown(user, job)["failure_reason"] == "failed (user): the job ended with exit code 1: KeyError"
+    assert (
+        shown(user, job)["failure_reason"]
+        == "failed (user): the job ended with exit code 1: KeyError"
+    )
 
 
 @pytest.mark.parametrize("fault", [R.GPU, R.NODE])
@@ -156,7 +185,9 @@ def test_a_broken_machine_uses_no_retry_and_the_job_goes_elsewhere_at_once(
     assert {first.node_id, second.node_id} == {n.pk for n in two}
 
 
-def test_a_job_goes_back_to_a_node_that_failed_it_where_there_is_no_other(user: User, cluster: Cluster) -> None:
+def test_a_job_goes_back_to_a_node_that_failed_it_where_there_is_no_other(
+    user: User, cluster: Cluster
+) -> None:
     (node,) = nodes(cluster, 1)
     nodes(cluster, 1, state="cordoned")
     job = a_job_of(user, cluster)
@@ -171,5 +202,10 @@ def test_other_jobs_do_not_mind_what_failed_this_one(user: User, cluster: Cluste
     fails(taken(job.assignments.get()), R.GPU, "xid 79")
     taken(other.assignments.get())
     a_round(cluster)
-    assert not job.assignments.filter(ended_at=None).exists(), "the other node is the other job's, and its own failed it"
-    assert "No node is large enough" not in shown(user, Job.objects.get(pk=job.pk))["waiting"]["reason"]
+    assert not job.assignments.filter(ended_at=None).exists(), (
+        "the other node is the other job's, and its own failed it"
+    )
+    assert (
+        "No node is large enough"
+        not in shown(user, Job.objects.get(pk=job.pk))["waiting"]["reason"]
+    )

@@ -1,4 +1,6 @@
-"""What people wish of jobs and nodes, and nodes that fall silent: nothing is over before it is, all goes on elsewhere."""
+"""What people wish of jobs and nodes, and nodes that fall silent: nothing is over before it is, all
+goes on elsewhere.
+"""
 
 from __future__ import annotations
 
@@ -87,7 +89,9 @@ def test_a_job_whose_measurement_still_stops_is_not_cancelled_before_that_is_gon
 
 
 @pytest.mark.parametrize("before", ["held", "queued", "profiling"])
-def test_a_job_that_holds_nothing_is_cancelled_at_once(user: User, cluster: Cluster, job: Job, before: str) -> None:
+def test_a_job_that_holds_nothing_is_cancelled_at_once(
+    user: User, cluster: Cluster, job: Job, before: str
+) -> None:
     a_node(cluster)
     Job.objects.filter(pk=job.pk).update(state=before)
     assert cancel(user, job) == "cancelled"
@@ -100,7 +104,10 @@ def test_a_drain_lets_jobs_run_to_its_deadline_then_moves_them_and_tells_them_wh
     first = runs(job)
     until = timezone.now() + timedelta(minutes=5)
     body = {"until": until.isoformat(), "reason": "new power supply"}
-    assert api(operator).post(f"/api/v1/nodes/{node.pk}/drain/", body, format="json").status_code == 200
+    assert (
+        api(operator).post(f"/api/v1/nodes/{node.pk}/drain/", body, format="json").status_code
+        == 200
+    )
     _alive(first, until)
     reconcile_clusters(until - timedelta(seconds=1))
     a_round(cluster, at_s=until.timestamp() - 1)
@@ -116,7 +123,9 @@ def test_a_drain_lets_jobs_run_to_its_deadline_then_moves_them_and_tells_them_wh
     assert told == [{"why": f"node {node.name} is drained: new power supply"}]
 
 
-def test_the_page_takes_a_drains_deadline_and_reason_and_refuses_what_is_none(operator: User, cluster: Cluster) -> None:
+def test_the_page_takes_a_drains_deadline_and_reason_and_refuses_what_is_none(
+    operator: User, cluster: Cluster
+) -> None:
     node = a_node(cluster)
     browser = Client()
     browser.force_login(operator)
@@ -129,7 +138,9 @@ def test_the_page_takes_a_drains_deadline_and_reason_and_refuses_what_is_none(op
     assert 29 <= (drained.drain_until - timezone.now()).total_seconds() / 60 <= 30
 
 
-def test_a_cordoned_node_keeps_what_runs_and_gets_nothing_new(operator: User, cluster: Cluster, job: Job) -> None:
+def test_a_cordoned_node_keeps_what_runs_and_gets_nothing_new(
+    operator: User, cluster: Cluster, job: Job
+) -> None:
     node = a_node(cluster, gpus=2)
     assignment = runs(job)
     api(operator).post(f"/api/v1/nodes/{node.pk}/cordon/", {"reason": "noisy fan"}, format="json")
@@ -162,10 +173,15 @@ def test_a_lost_nodes_job_goes_elsewhere_after_lease_grace_and_margin_and_never_
     assert job.assignments.get(ended_at=None).node == other
     assert Job.objects.get(pk=job.pk).retries_used == 0
     ends: Any = api(user).get(f"/api/v1/jobs/{job.pk}/assignments/").data
-    assert {(r["state"], r["reason_class"]) for r in ends["results"]} == {("lost", "lease"), ("offered", "")}
+    assert {(r["state"], r["reason_class"]) for r in ends["results"]} == {
+        ("lost", "lease"),
+        ("offered", ""),
+    }
 
 
-def test_a_completed_job_that_told_no_steps_is_done_all_the_same(user: User, cluster: Cluster, job: Job) -> None:
+def test_a_completed_job_that_told_no_steps_is_done_all_the_same(
+    user: User, cluster: Cluster, job: Job
+) -> None:
     a_node(cluster, gpus=1)
     said(runs(job), S.SUCCEEDED)
     progress = api(user).get(f"/api/v1/jobs/{job.pk}/").data["progress"]

@@ -84,7 +84,9 @@ def test_taking_over_marks_the_unfinished_rounds_as_abandoned() -> None:
         Round.objects.create(cluster=cluster, number=number, status=status, policy="fifo", seed=1)
     other = Round.objects.create(cluster=a_cluster(), number=1, policy="fifo", seed=1)
     acquire(cluster.pk, NOW, later(60))
-    assert list(Round.objects.filter(cluster=cluster).order_by("number").values_list("status", flat=True)) == [
+    assert list(
+        Round.objects.filter(cluster=cluster).order_by("number").values_list("status", flat=True)
+    ) == [
         "abandoned",
         "applied",
     ]

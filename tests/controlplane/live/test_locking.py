@@ -1,7 +1,8 @@
-"""What a round locks while it applies its plan does not stop others from committing rows that point there.
+"""What a round locks while it applies its plan does not stop others from committing rows that point
+there.
 
-Seen under kills on PostgreSQL: one transaction held a job and, at its commit, wanted a share of the key of a node that a round had
-locked whole; the round wanted the job.
+Seen under kills on PostgreSQL: one transaction held a job and, at its commit, wanted a share of the
+key of a node that a round had locked whole; the round wanted the job.
 """
 
 from __future__ import annotations
@@ -25,7 +26,9 @@ pytestmark = [pytest.mark.postgres, pytest.mark.django_db(transaction=True)]
 
 
 def point_at(node: Node, job: Job) -> None:
-    """Commit rows that point at the node and the job; OperationalError where that has to wait for a second."""
+    """Commit rows that point at the node and the job; OperationalError where that has to wait for a
+    second.
+    """
     try:
         with transaction.atomic():
             with connection.cursor() as cursor:

@@ -1,4 +1,6 @@
-"""Rounds of several processes on one database: one wins, and one that is killed in the middle loses nothing."""
+"""Rounds of several processes on one database: one wins, and one that is killed in the middle loses
+nothing.
+"""
 
 from __future__ import annotations
 
@@ -34,7 +36,8 @@ ready()
 print(hold_round(int(sys.argv[2]), Ports(solve)) is not None)
 """
 
-# Dies as by kill -9 (no cleanup of any kind) at the place named: before, while or after deciding, or in the midst of applying.
+# Dies as by kill -9 (no cleanup of any kind) at the place named: before, while or after deciding,
+# or in the midst of applying.
 DIE = """
 import os
 from controlplane.live import world
@@ -75,7 +78,9 @@ def test_of_two_processes_that_want_the_same_round_one_holds_it(tmp_path: Path) 
 def test_a_round_whose_process_is_killed_is_taken_over_and_nothing_is_lost(tmp_path: Path) -> None:
     places = ("snapshot", "solve", "apply")
     clusters = [a_cluster_with_work() for _ in places]
-    answers = at_once(tmp_path, DIE, *((c.pk, place) for c, place in zip(clusters, places, strict=True)))
+    answers = at_once(
+        tmp_path, DIE, *((c.pk, place) for c, place in zip(clusters, places, strict=True))
+    )
     assert [code for code, _ in answers] == [9, 9, 9]
     for cluster in clusters:
         cluster.refresh_from_db()
@@ -84,14 +89,18 @@ def test_a_round_whose_process_is_killed_is_taken_over_and_nothing_is_lost(tmp_p
         _check_taken_over(cluster, timezone.now().timestamp())
 
 
-def test_a_round_of_a_process_killed_on_another_machine_is_taken_over_when_its_time_is_up(tmp_path: Path) -> None:
+def test_a_round_of_a_process_killed_on_another_machine_is_taken_over_when_its_time_is_up(
+    tmp_path: Path,
+) -> None:
     cluster = a_cluster_with_work()
     at_once(tmp_path, DIE, (cluster.pk, "solve"))
     cluster.refresh_from_db()
     cluster.round_owner = "elsewhere" + cluster.round_owner[cluster.round_owner.index(".") :]
     cluster.save(update_fields=["round_owner"])
     assert is_held(cluster, timezone.now())
-    assert not is_held(cluster, timezone.now() + timedelta(seconds=EXPIRY_S)), "whatever a solver may take"
+    assert not is_held(cluster, timezone.now() + timedelta(seconds=EXPIRY_S)), (
+        "whatever a solver may take"
+    )
     assert a_round_of_waiting_events(cluster) is None, "the dead one's lock still holds"
     assert cluster.round_expires_at is not None
     _check_taken_over(cluster, cluster.round_expires_at.timestamp() + 1.0)
@@ -103,6 +112,10 @@ def _check_taken_over(cluster: Cluster, at_s: float) -> None:
     assert not is_held(cluster, datetime.fromtimestamp(at_s, UTC))
     assert a_round_of_waiting_events(cluster, at_s=at_s) is not None
     assert Job.objects.get(cluster=cluster).state == "starting"
-    statuses = list(Round.objects.filter(cluster=cluster).order_by("number").values_list("status", flat=True))
+    statuses = list(
+        Round.objects.filter(cluster=cluster).order_by("number").values_list("status", flat=True)
+    )
     assert statuses in (["abandoned", "applied"], ["applied"])
-    assert RescheduleEvent.objects.get(cluster=cluster).round == Round.objects.filter(cluster=cluster).latest("number")
+    assert RescheduleEvent.objects.get(cluster=cluster).round == Round.objects.filter(
+        cluster=cluster
+    ).latest("number")

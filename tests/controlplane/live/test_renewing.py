@@ -51,7 +51,9 @@ def test_a_round_whose_policy_thinks_for_long_keeps_its_short_lock_and_is_applie
     def solve(*given: object) -> Plan:
         for _ in range(3):
             wait_until_renewed(cluster)
-        assert locks.acquire(cluster.pk, timezone.now(), timezone.now() + timedelta(seconds=1)) is None
+        assert (
+            locks.acquire(cluster.pk, timezone.now(), timezone.now() + timedelta(seconds=1)) is None
+        )
         return solve_here(*given)  # type: ignore[arg-type]
 
     assert hold_round(cluster.pk, Ports(solve, renew_s=0.05)) is not None
@@ -83,7 +85,9 @@ def test_a_holder_that_lost_its_lock_neither_takes_it_back_nor_applies_anything(
 def test_nobody_renews_beyond_what_a_round_may_take() -> None:
     cluster = a_cluster()
     ends = timezone.now() + timedelta(seconds=NEVER_S)
-    renewal = Renewal(lambda: timezone.now().timestamp(), ends.timestamp(), expiry_s=2 * NEVER_S, every_s=0.05)
+    renewal = Renewal(
+        lambda: timezone.now().timestamp(), ends.timestamp(), expiry_s=2 * NEVER_S, every_s=0.05
+    )
     lock = locks.acquire(cluster.pk, timezone.now(), timezone.now() + timedelta(seconds=10))
     assert lock is not None
     with renewed(lock, renewal):
@@ -105,6 +109,11 @@ def test_a_renewal_that_fails_is_tried_again(monkeypatch: pytest.MonkeyPatch) ->
     monkeypatch.setattr(locks, "renew", renew)
     lock = locks.acquire(cluster.pk, timezone.now(), timezone.now() + timedelta(seconds=10))
     assert lock is not None
-    with renewed(lock, Renewal(lambda: timezone.now().timestamp(), timezone.now().timestamp() + NEVER_S, every_s=0.05)):
+    with renewed(
+        lock,
+        Renewal(
+            lambda: timezone.now().timestamp(), timezone.now().timestamp() + NEVER_S, every_s=0.05
+        ),
+    ):
         wait_until_renewed(cluster)
     assert len(tries) >= 2

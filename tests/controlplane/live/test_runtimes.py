@@ -1,4 +1,6 @@
-"""Nodes of different runtimes in one cluster: every job goes where its runtime is, and says so where it is not."""
+"""Nodes of different runtimes in one cluster: every job goes where its runtime is, and says so
+where it is not.
+"""
 
 from __future__ import annotations
 
@@ -65,7 +67,10 @@ def test_a_job_whose_runtime_no_ready_node_has_says_which(cluster: Cluster) -> N
     }
     Node.objects.filter(pk=away.pk).delete()
     a_round(cluster)
-    assert api(operator).get(f"/api/v1/jobs/{job.pk}/").data["waiting"]["reason"] == "No node with the runtime docker is ready."
+    assert (
+        api(operator).get(f"/api/v1/jobs/{job.pk}/").data["waiting"]["reason"]
+        == "No node with the runtime docker is ready."
+    )
 
 
 def test_a_label_of_people_cannot_pretend_a_runtime(cluster: Cluster) -> None:

@@ -1,4 +1,6 @@
-"""Gavel's policies through the live loop: teams and prices as operators set them, turns as agents are told."""
+"""Gavel's policies through the live loop: teams and prices as operators set them, turns as agents
+are told.
+"""
 
 from __future__ import annotations
 
@@ -33,7 +35,15 @@ def some_jobs(cluster: Cluster, **values: Any) -> list[Job]:
     red, blue = a_team("red", weight=3.0), a_team("blue", order="fifo")
     teams = {"red": red, "blue first": blue, "blue second": blue}
     return [
-        a_job(cluster, name=name, team=team, kind=kind, total_steps=100_000, submitted_at=at(i - 1000.0), **values)
+        a_job(
+            cluster,
+            name=name,
+            team=team,
+            kind=kind,
+            total_steps=100_000,
+            submitted_at=at(i - 1000.0),
+            **values,
+        )
         for i, (name, team) in enumerate(teams.items())
     ]
 
@@ -56,7 +66,9 @@ def decided(cluster: Cluster, policy: str, **parameters: Any) -> Round:
 
 
 @pytest.mark.parametrize("policy", list(OBJECTIVES))
-def test_a_policy_of_the_table_gives_out_turns_and_keeps_what_runs_in_the_next_round(cluster: Cluster, policy: str) -> None:
+def test_a_policy_of_the_table_gives_out_turns_and_keeps_what_runs_in_the_next_round(
+    cluster: Cluster, policy: str
+) -> None:
     some_jobs(cluster)
     first = decided(cluster, policy, **({"fill": True} if policy == "min_cost" else {}))
     assert (first.status, plan_of(first)["policy"]) == ("applied", policy)
@@ -69,16 +81,22 @@ def test_a_policy_of_the_table_gives_out_turns_and_keeps_what_runs_in_the_next_r
     assert plan_of(again)["memory"]["made_s"] == plan_of(first)["memory"]["made_s"]
 
 
-def test_teams_have_the_cluster_by_their_weights_and_a_queue_lets_the_first_go_first(cluster: Cluster) -> None:
+def test_teams_have_the_cluster_by_their_weights_and_a_queue_lets_the_first_go_first(
+    cluster: Cluster,
+) -> None:
     some_jobs(cluster)
     shares = shares_of(decided(cluster, "hierarchical"))
     assert sum(shares["red"].values()) == pytest.approx(1.0)
-    assert shares["red"]["V100"] == pytest.approx(1.0)  # three times 0.75 of all would be more than a job can use
+    assert shares["red"]["V100"] == pytest.approx(
+        1.0
+    )  # three times 0.75 of all would be more than a job can use
     assert shares["blue first"] == pytest.approx({"K80": 1.0})
     assert "blue second" not in shares
 
 
-def test_a_changed_price_makes_shares_anew_and_moves_work_to_the_cheaper_type(cluster: Cluster) -> None:
+def test_a_changed_price_makes_shares_anew_and_moves_work_to_the_cheaper_type(
+    cluster: Cluster,
+) -> None:
     some_jobs(cluster)
     before = decided(cluster, "min_cost", floor=0.0)
     assert {t for of in shares_of(before).values() for t in of} == {"K80"}

@@ -1,4 +1,6 @@
-"""Third parties' policies on a live cluster: chosen like others, and whatever a broken one does, what runs goes on."""
+"""Third parties' policies on a live cluster: chosen like others, and whatever a broken one does,
+what runs goes on.
+"""
 
 from __future__ import annotations
 
@@ -51,9 +53,13 @@ def the_guides_package(folder: Path) -> Path:
     (folder / f"{name}.py").write_text(module)
     info = folder / f"{name}-{told['project']['version']}.dist-info"
     info.mkdir()
-    (info / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {told['project']['name']}\nVersion: 1.0\n")
+    (info / "METADATA").write_text(
+        f"Metadata-Version: 2.1\nName: {told['project']['name']}\nVersion: 1.0\n"
+    )
     points = told["project"]["entry-points"][registry.GROUP]
-    (info / "entry_points.txt").write_text(f"[{registry.GROUP}]\n" + "".join(f"{k} = {v}\n" for k, v in points.items()))
+    (info / "entry_points.txt").write_text(
+        f"[{registry.GROUP}]\n" + "".join(f"{k} = {v}\n" for k, v in points.items())
+    )
     return folder
 
 
@@ -61,7 +67,9 @@ def the_guides_package(folder: Path) -> Path:
 def _on_the_path(folder: Path) -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:
         patch.syspath_prepend(str(folder))
-        patch.setenv("PYTHONPATH", os.pathsep.join(filter(None, (str(folder), os.environ.get("PYTHONPATH")))))
+        patch.setenv(
+            "PYTHONPATH", os.pathsep.join(filter(None, (str(folder), os.environ.get("PYTHONPATH"))))
+        )
         yield
     third_parties.forget()
 
@@ -79,7 +87,10 @@ def solve(_on_the_path: None) -> Iterator[Solve]:
         yield solve
 
 
-@pytest.mark.parametrize("policy", sorted({*BODIES, "import_fails", "import_exits", "takes_a_list", "refuses_itself"} - HARMLESS))
+@pytest.mark.parametrize(
+    "policy",
+    sorted({*BODIES, "import_fails", "import_exits", "takes_a_list", "refuses_itself"} - HARMLESS),
+)
 def test_whatever_a_broken_policy_does_what_runs_goes_on_and_the_next_policy_decides(
     cluster: Cluster, node: Node, solve: Solve, policy: str
 ) -> None:
@@ -91,7 +102,9 @@ def test_whatever_a_broken_policy_does_what_runs_goes_on_and_the_next_policy_dec
     assert (row.status, changes_of(row)) == ("kept", {"old": "keep"})
     assert row.message
     assert Job.objects.get(name="old").state == "running"
-    assert a_round_of_waiting_events(cluster, solve) is None, "its events are answered: nothing asks again and again"
+    assert a_round_of_waiting_events(cluster, solve) is None, (
+        "its events are answered: nothing asks again and again"
+    )
     Cluster.objects.filter(pk=cluster.pk).update(policy="fifo")
     assert changes_of(a_round(cluster, solve)) == {"old": "keep", "new": "start"}
 
@@ -104,25 +117,43 @@ def test_a_broken_rule_is_told_in_the_round(cluster: Cluster, node: Node, solve:
 
 
 @pytest.mark.usefixtures("_on_the_path")
-def test_the_guides_policy_is_listed_chosen_by_rest_and_decides_live(cluster: Cluster, node: Node, solve: Solve) -> None:
+def test_the_guides_policy_is_listed_chosen_by_rest_and_decides_live(
+    cluster: Cluster, node: Node, solve: Solve
+) -> None:
     operator = api(a_user("root", operator=True))
     listed = {p["name"]: p for p in operator.get("/api/v1/policies/").json()}
-    assert (listed["short_jobs_first"]["third_party"], listed["short_jobs_first"]["error"]) == (True, None)
-    assert listed["short_jobs_first"]["parameters"]["properties"]["patience_s"]["default"] == 86_400.0
+    assert (listed["short_jobs_first"]["third_party"], listed["short_jobs_first"]["error"]) == (
+        True,
+        None,
+    )
+    assert (
+        listed["short_jobs_first"]["parameters"]["properties"]["patience_s"]["default"] == 86_400.0
+    )
     assert "nobodys_module" in listed["import_fails"]["error"]
     wanted = {"policy": "short_jobs_first", "policy_parameters": {"patience_s": 600}}
-    assert operator.patch(f"/api/v1/clusters/{cluster.name}/", wanted, format="json").status_code == 200
+    assert (
+        operator.patch(f"/api/v1/clusters/{cluster.name}/", wanted, format="json").status_code
+        == 200
+    )
     job = a_job(cluster, name="mine")
     row = a_round(Cluster.objects.get(pk=cluster.pk), solve)
-    assert (row.policy, row.status, changes_of(row)) == ("short_jobs_first", "applied", {"mine": "start"}), row.message
+    assert (row.policy, row.status, changes_of(row)) == (
+        "short_jobs_first",
+        "applied",
+        {"mine": "start"},
+    ), row.message
     assert Job.objects.get(pk=job.pk).state == "starting"
 
 
 @pytest.mark.usefixtures("_on_the_path")
-def test_a_broken_policy_cannot_be_chosen_and_does_not_spoil_the_pages(cluster: Cluster, admin_client: Any) -> None:
+def test_a_broken_policy_cannot_be_chosen_and_does_not_spoil_the_pages(
+    cluster: Cluster, admin_client: Any
+) -> None:
     operator = api(a_user("root", operator=True))
     for name in ("import_fails", "import_exits", "takes_a_list", "refuses_itself"):
-        answer = operator.patch(f"/api/v1/clusters/{cluster.name}/", {"policy": name}, format="json")
+        answer = operator.patch(
+            f"/api/v1/clusters/{cluster.name}/", {"policy": name}, format="json"
+        )
         assert answer.status_code == 400, name
     assert Cluster.objects.get(pk=cluster.pk).policy == cluster.policy
     page = admin_client.get(f"/admin/clusters/cluster/{cluster.pk}/change/")
@@ -139,15 +170,25 @@ def test_one_whose_import_never_ends_keeps_no_page_and_no_answer(
     operator = api(a_user("root", operator=True))
     listed = {p["name"]: p for p in operator.get("/api/v1/policies/").json()}
     assert "took more than 0.5 s" in listed["never_imported"]["error"]
-    assert operator.patch(f"/api/v1/clusters/{cluster.name}/", {"policy": "never_imported"}, format="json").status_code == 400
-    assert "never_imported (cannot be used" in admin_client.get(f"/admin/clusters/cluster/{cluster.pk}/change/").content.decode()
+    assert (
+        operator.patch(
+            f"/api/v1/clusters/{cluster.name}/", {"policy": "never_imported"}, format="json"
+        ).status_code
+        == 400
+    )
+    assert (
+        "never_imported (cannot be used"
+        in admin_client.get(f"/admin/clusters/cluster/{cluster.pk}/change/").content.decode()
+    )
     for address in ("/what-if/", "/simulations/new/"):
         assert admin_client.get(address).status_code == 200, address
 
 
 def test_the_stranger_neither_sees_nor_chooses_policies(cluster: Cluster, client: Any) -> None:
     assert client.get("/api/v1/policies/").status_code in (401, 403)
-    answer = client.patch(f"/api/v1/clusters/{cluster.name}/", {"policy": "fifo"}, content_type="application/json")
+    answer = client.patch(
+        f"/api/v1/clusters/{cluster.name}/", {"policy": "fifo"}, content_type="application/json"
+    )
     assert answer.status_code in (401, 403)
 
 
@@ -155,9 +196,15 @@ def test_the_stranger_neither_sees_nor_chooses_policies(cluster: Cluster, client
 def test_the_guides_commands_end_well(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     install, listing, schema, simulate = [line[2:] for line in blocks("console")[-1].splitlines()]
     assert install == "pip install -e ."
-    assert (listing, schema) == ("python -m policies list", "python -m policies schema --policy short_jobs_first")
+    assert (listing, schema) == (
+        "python -m policies list",
+        "python -m policies schema --policy short_jobs_first",
+    )
     others = (ROOT / "docs" / "simulator.md").read_text()
-    (_, cluster, *_), (trace,) = (re.findall(rf"^```{k}\n(.*?)^```$", others, re.MULTILINE | re.DOTALL) for k in ("yaml", "csv"))
+    (_, cluster, *_), (trace,) = (
+        re.findall(rf"^```{k}\n(.*?)^```$", others, re.MULTILINE | re.DOTALL)
+        for k in ("yaml", "csv")
+    )
     (tmp_path / "cluster.yaml").write_text(cluster)
     (tmp_path / "trace.csv").write_text(trace)
     monkeypatch.chdir(tmp_path)

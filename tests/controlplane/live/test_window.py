@@ -63,16 +63,27 @@ def test_a_deadline_presses_like_a_due_date_and_the_earlier_counts(cluster: Clus
     for i in range(12):
         a_job(cluster, team=team, name=f"old-{i}", due_at=now + timedelta(days=9))
     a_job(cluster, team=team, name="deadline", deadline_at=now + timedelta(hours=1))
-    a_job(cluster, team=team, name="both", due_at=now + timedelta(days=99), deadline_at=now + timedelta(hours=2))
+    a_job(
+        cluster,
+        team=team,
+        name="both",
+        due_at=now + timedelta(days=99),
+        deadline_at=now + timedelta(hours=2),
+    )
     seen = (names(window(Job.objects.all(), 8, number)) for number in range(5))
     assert all({"deadline", "both"} <= chosen for chosen in seen)
 
 
 def test_jobs_that_wait_for_others_take_no_seat_of_those_that_can_start(cluster: Cluster) -> None:
     team = a_team()
-    first, done = a_job(cluster, team=team, name="first"), a_job(cluster, team=team, name="done", state="completed")
+    first, done = (
+        a_job(cluster, team=team, name="first"),
+        a_job(cluster, team=team, name="done", state="completed"),
+    )
     for i in range(20):
-        a_job(cluster, team=team, name=f"after-{i}", priority=5, due_at=timezone.now()).dependencies.set([first])
+        a_job(
+            cluster, team=team, name=f"after-{i}", priority=5, due_at=timezone.now()
+        ).dependencies.set([first])
     a_job(cluster, team=team, name="free").dependencies.set([done])
     queued = Job.objects.filter(state="queued")
     chosen = [names(window(queued, 8, number)) for number in range(4)]

@@ -53,19 +53,26 @@ def test_a_file_gives_nodes_by_count_with_their_devices_and_watts(file: Path) ->
     assert (scene.cluster, scene.round_s, scene.power_cap_w) == ("two rooms", 120.0, 5000.0)
 
 
-def test_prices_and_caps_by_hour_begin_at_the_hour_at_which_the_simulation_starts(file: Path) -> None:
+def test_prices_and_caps_by_hour_begin_at_the_hour_at_which_the_simulation_starts(
+    file: Path,
+) -> None:
     scene = scene_of(read_cluster(file))
     assert scene.energy[:3] == (
         EnergyStep(0.0, 7200.0, 0.10, 1.33, 250.0),
         EnergyStep(7200.0, 50_400.0, 0.30, 1.33, 250.0),
         EnergyStep(50_400.0, 64_800.0, 0.10, 1.33, 250.0),
     )
-    assert scene.power_caps[:2] == (PowerCapStep(0.0, 7200.0, 2000.0), PowerCapStep(50_400.0, 64_800.0, 2000.0))
+    assert scene.power_caps[:2] == (
+        PowerCapStep(0.0, 7200.0, 2000.0),
+        PowerCapStep(50_400.0, 64_800.0, 2000.0),
+    )
     assert all(a.to_s == b.from_s for a, b in zip(scene.energy, scene.energy[1:], strict=False))
 
 
 def test_one_price_holds_for_ever() -> None:
-    assert scene_of(a_cluster(energy={"price_per_kwh": 0.172, "pue": 1.33})).energy == (EnergyStep(0.0, inf, 0.172, 1.33),)
+    assert scene_of(a_cluster(energy={"price_per_kwh": 0.172, "pue": 1.33})).energy == (
+        EnergyStep(0.0, inf, 0.172, 1.33),
+    )
 
 
 def test_steps_of_prices_are_taken_as_they_are() -> None:
@@ -81,20 +88,43 @@ def test_steps_of_prices_are_taken_as_they_are() -> None:
     ("fields", "words"),
     [
         ({"nodes": []}, "nodes: a cluster has at least one node"),
-        ({"nodes": [{"name": "n", "gpu_type": "V100", "gpus": 0}]}, r"nodes\[0\].gpus: must be >= 1"),
+        (
+            {"nodes": [{"name": "n", "gpu_type": "V100", "gpus": 0}]},
+            r"nodes\[0\].gpus: must be >= 1",
+        ),
         ({"nodes": [{"name": "n", "gpu_type": "V100"}]}, r"nodes\[0\].gpus: is missing"),
-        ({"nodes": [{"name": "n", "gpu_type": "X9", "gpus": 1}]}, r"nodes\[0\].power_w: say what a node with X9 needs"),
-        ({"nodes": [{"name": "n", "gpu_type": "T4", "gpus": 1, "power_w": [1.0]}]}, r"nodes\[0\].power_w: must have 2 numbers"),
-        ({"nodes": [{"name": "n", "gpu_type": "T4", "gpus": 1}] * 2}, "nodes: two nodes are called 'n'"),
+        (
+            {"nodes": [{"name": "n", "gpu_type": "X9", "gpus": 1}]},
+            r"nodes\[0\].power_w: say what a node with X9 needs",
+        ),
+        (
+            {"nodes": [{"name": "n", "gpu_type": "T4", "gpus": 1, "power_w": [1.0]}]},
+            r"nodes\[0\].power_w: must have 2 numbers",
+        ),
+        (
+            {"nodes": [{"name": "n", "gpu_type": "T4", "gpus": 1}] * 2},
+            "nodes: two nodes are called 'n'",
+        ),
         ({"energy": {"price": 1}}, "energy.price: no such field; known are: price_per_kwh, pue"),
-        ({"energy": {"price_per_kwh": float("nan")}}, "energy.price_per_kwh: must be a finite number"),
+        (
+            {"energy": {"price_per_kwh": float("nan")}},
+            "energy.price_per_kwh: must be a finite number",
+        ),
         ({"energy": {"pue": 0.5}}, "energy.pue: must be >= 1"),
         ({"round_s": 0}, "round_s: must be >= 1"),
-        ({"power_caps": [{"from_hour": 25, "to_hour": 3, "power_cap_w": 1}]}, r"power_caps\[0\].from_hour: must be >= 0 and <= 24"),
-        ({"energy": {"steps": [{"from_s": 5, "to_s": 5, "price_per_kwh": 1, "pue": 1}]}}, r"energy.steps\[0\].from_s"),
+        (
+            {"power_caps": [{"from_hour": 25, "to_hour": 3, "power_cap_w": 1}]},
+            r"power_caps\[0\].from_hour: must be >= 0 and <= 24",
+        ),
+        (
+            {"energy": {"steps": [{"from_s": 5, "to_s": 5, "price_per_kwh": 1, "pue": 1}]}},
+            r"energy.steps\[0\].from_s",
+        ),
     ],
 )
-def test_an_error_names_the_field_and_what_would_be_right(fields: dict[str, Any], words: str) -> None:
+def test_an_error_names_the_field_and_what_would_be_right(
+    fields: dict[str, Any], words: str
+) -> None:
     with pytest.raises(ClusterFileError, match=words):
         scene_of(a_cluster(**fields))
 
@@ -121,7 +151,10 @@ def test_a_file_names_teams_and_what_gpus_cost_by_the_hour() -> None:
     [
         ({"teams": [{"name": "red", "weight": 0}]}, "teams[0].weight: must be >= 0.001"),
         ({"teams": [{"name": "red"}, {"name": "red"}]}, "teams[1].name: 'red' is there twice"),
-        ({"gpu_types": [{"name": "T", "tflops": 1, "memory_gb": 1, "price_per_hour": -1}]}, "gpu_types[0].price_per_hour: must be"),
+        (
+            {"gpu_types": [{"name": "T", "tflops": 1, "memory_gb": 1, "price_per_hour": -1}]},
+            "gpu_types[0].price_per_hour: must be",
+        ),
     ],
 )
 def test_a_wrong_team_or_price_is_named(fields: dict[str, Any], said: str) -> None:

@@ -5,7 +5,14 @@ from math import isnan, nan, sqrt
 import numpy as np
 import pytest
 
-from controlplane.simulation.metrics import METRICS, averages, interval, metrics_of, relative, slowdowns
+from controlplane.simulation.metrics import (
+    METRICS,
+    averages,
+    interval,
+    metrics_of,
+    relative,
+    slowdowns,
+)
 from controlplane.simulation.outcome import Utilisation
 from tests.builders_outcomes import an_outcome
 
@@ -54,7 +61,9 @@ def test_the_bounded_slowdown_is_never_below_one() -> None:
 
 def test_gpus_in_use_are_averaged_from_the_first_arrival_over_the_makespan() -> None:
     steps = Utilisation(np.array([100.0, 200.0, 300.0, 350.0]), np.array([1, 2, 0, 0]), 2)
-    assert metrics_of(an_outcome(utilisation=steps))["utilisation"] == pytest.approx((100 * 1 + 100 * 2) / 250 / 2)
+    assert metrics_of(an_outcome(utilisation=steps))["utilisation"] == pytest.approx(
+        (100 * 1 + 100 * 2) / 250 / 2
+    )
 
 
 def test_averages_between_edges_count_what_is_before_and_after_the_steps() -> None:

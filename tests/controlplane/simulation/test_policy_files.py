@@ -48,7 +48,9 @@ def test_of_several_policies_one_is_named(file: Path) -> None:
 
 
 def test_parameters_are_checked_as_those_of_registered_policies(file: Path) -> None:
-    with pytest.raises(PolicyParameterError, match="patiense: no such parameter; known are: patience"):
+    with pytest.raises(
+        PolicyParameterError, match="patiense: no such parameter; known are: patience"
+    ):
         make_from_file(file, None, {"patiense": 5})
 
 

@@ -31,7 +31,9 @@ def a_summary(document: dict[str, Any] | None = None, *, failed: int = 0, **fact
 
 
 def _of(run: Run, outcome: Outcome | None) -> Outcome:
-    return outcome or an_outcome(energy_cost=0.4 / (1 + run.policy) + 0.01 * run.seed, seed=run.seed)
+    return outcome or an_outcome(
+        energy_cost=0.4 / (1 + run.policy) + 0.01 * run.seed, seed=run.seed
+    )
 
 
 def _nothing(run: Run, found: FinishedRun) -> None:
@@ -39,7 +41,9 @@ def _nothing(run: Run, found: FinishedRun) -> None:
 
 
 def figures(page: str) -> dict[str, Any]:
-    found = re.search(r'<script type="application/json" id="figures">(.*?)</script>', page, re.DOTALL)
+    found = re.search(
+        r'<script type="application/json" id="figures">(.*?)</script>', page, re.DOTALL
+    )
     assert found
     parsed = json.loads(found[1])
     assert isinstance(parsed, dict)
@@ -57,7 +61,9 @@ def test_the_report_needs_nothing_from_anywhere() -> None:
 def test_every_metric_and_policy_is_in_the_table_with_its_interval() -> None:
     page = report_of(a_summary())
     for metric in METRICS:
-        assert (f'<th scope="row">{metric.words}' in page) == metric.always, "figures that no run has are left out if they may be"
+        assert (f'<th scope="row">{metric.words}' in page) == metric.always, (
+            "figures that no run has are left out if they may be"
+        )
     assert '<th scope="col">fifo</th><th scope="col">edf</th>' in page
     assert "±" in page
     assert "% against fifo" in page
@@ -74,8 +80,18 @@ def test_the_best_of_a_row_is_marked_and_no_row_whose_values_are_alike() -> None
 def test_what_people_write_is_text_and_never_markup() -> None:
     hostile = "</script><script>alert(1)</script>"
     outcome = an_outcome(job_ids=(hostile, "b", "c"), nodes=(hostile, "n2"))
-    document = a_study_document(name=hostile, policies=[{"name": "fifo", "label": hostile}], seeds=[1])
-    page = report_of(a_summary(document, outcome=outcome, name=hostile, facts={hostile: hostile}, skipped=((1, hostile),)))
+    document = a_study_document(
+        name=hostile, policies=[{"name": "fifo", "label": hostile}], seeds=[1]
+    )
+    page = report_of(
+        a_summary(
+            document,
+            outcome=outcome,
+            name=hostile,
+            facts={hostile: hostile},
+            skipped=((1, hostile),),
+        )
+    )
     assert "alert(1)" in page
     assert "<script>alert" not in page
     assert page.count("</script>") == 3
@@ -105,7 +121,9 @@ def test_a_report_in_which_every_run_failed_says_so() -> None:
 
 
 def test_unplaceable_jobs_are_counted_and_listed() -> None:
-    outcome = an_outcome(unplaceable=(Unplaceable(2, "c", "needs 8 GPUs, no node has more than 2"),))
+    outcome = an_outcome(
+        unplaceable=(Unplaceable(2, "c", "needs 8 GPUs, no node has more than 2"),)
+    )
     page = report_of(a_summary(a_study_document(policies=["fifo"], seeds=[1]), outcome=outcome))
     assert "1 jobs can run on no node" in page
     assert "c: needs 8 GPUs, no node has more than 2" in page
@@ -151,7 +169,9 @@ def test_a_timeline_is_cut_to_what_a_chart_can_show() -> None:
         np.arange(count, dtype=np.float64),
         np.arange(count, dtype=np.float64) + 1.0,
     )
-    found = timeline_of(an_outcome(stays=stays, nodes=tuple(f"n{i}" for i in range(MOST_LANES + 3))))
+    found = timeline_of(
+        an_outcome(stays=stays, nodes=tuple(f"n{i}" for i in range(MOST_LANES + 3)))
+    )
     assert (len(found.lanes), found.hidden_lanes, found.hidden_stays) == (MOST_LANES, 3, 5)
     assert found.lanes[:3] == ("n0 gpu0", "n1 gpu0", "n2 gpu0")
     assert max(lane for lane, _, _, _ in found.stays) < MOST_LANES

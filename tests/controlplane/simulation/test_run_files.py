@@ -12,7 +12,9 @@ from tests.builders_outcomes import a_finished_run, an_outcome
 
 
 def test_a_run_comes_back_as_it_was_but_for_its_timings(tmp_path: Path) -> None:
-    outcome = an_outcome(switches=Switches(restart_cost_s=3.0), unplaceable=(Unplaceable(2, "c", "too large"),))
+    outcome = an_outcome(
+        switches=Switches(restart_cost_s=3.0), unplaceable=(Unplaceable(2, "c", "too large"),)
+    )
     before = a_finished_run(outcome, skipped=((3, "no number"),))
     save(tmp_path / "run.npz", before)
     after = load(tmp_path / "run.npz")
@@ -20,7 +22,17 @@ def test_a_run_comes_back_as_it_was_but_for_its_timings(tmp_path: Path) -> None:
     assert (after.workload, after.job_kinds) == (before.workload, before.job_kinds)
     for name in JOB_COLUMNS:
         assert np.array_equal(getattr(after.outcome, name), getattr(outcome, name), equal_nan=True)
-    for name in ("policy", "seed", "switches", "job_ids", "nodes", "rounds", "makespan_s", "energy_cost", "unplaceable"):
+    for name in (
+        "policy",
+        "seed",
+        "switches",
+        "job_ids",
+        "nodes",
+        "rounds",
+        "makespan_s",
+        "energy_cost",
+        "unplaceable",
+    ):
         assert getattr(after.outcome, name) == getattr(outcome, name)
     assert after.outcome.stays.devices == outcome.stays.devices
     assert after.outcome.stays.end_s.tolist() == [200.0, 350.0]

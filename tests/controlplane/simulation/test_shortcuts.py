@@ -25,19 +25,30 @@ from tests.builders_policies import a_job, a_kind, a_node
 
 POLICIES: tuple[Policy, ...] = (Fifo(), Edf(), Priority(by="weight"))
 KINDS = (
-    a_kind("k", {("V100", 1): 1.0, ("V100", 2): 1.7, ("V100", 4): 3.0, ("T4", 1): 0.4, ("T4", 2): 0.7}),
+    a_kind(
+        "k", {("V100", 1): 1.0, ("V100", 2): 1.7, ("V100", 4): 3.0, ("T4", 1): 0.4, ("T4", 2): 0.7}
+    ),
     a_kind("l", {("V100", 1): 0.5, ("V100", 2): 0.6, ("T4", 1): 0.5}),
 )
 
 
 def a_scene(**fields: Any) -> Scene:
-    nodes = (a_node("n1", "V100", 2), a_node("n2", "V100", 4), a_node("n3", "T4", 2), a_node("n4", "V100", 2))
-    return Scene(nodes, KINDS, (EnergyStep(0.0, 500.0, 0.2, 1.5), EnergyStep(500.0, inf, 0.1, 1.5)), **fields)
+    nodes = (
+        a_node("n1", "V100", 2),
+        a_node("n2", "V100", 4),
+        a_node("n3", "T4", 2),
+        a_node("n4", "V100", 2),
+    )
+    return Scene(
+        nodes, KINDS, (EnergyStep(0.0, 500.0, 0.2, 1.5), EnergyStep(500.0, inf, 0.1, 1.5)), **fields
+    )
 
 
 @st.composite
 def workloads(draw: st.DrawFn) -> list[JobView]:
-    """Up to thirty jobs that come in bursts, rigid and elastic, some with few types, with due dates from hopeless to none."""
+    """Up to thirty jobs that come in bursts, rigid and elastic, some with few types, with due dates
+    from hopeless to none.
+    """
     jobs, now_s = [], 0.0
     for i in range(draw(st.integers(1, 30))):
         now_s += draw(st.sampled_from([0.0, 0.0, 1.0, 7.5, 60.0, 400.0]))
@@ -63,13 +74,17 @@ def workloads(draw: st.DrawFn) -> list[JobView]:
 
 def what_happened(simulation: Simulation) -> tuple[list[object], float]:
     journal = simulation.world.journal
-    return list(zip(journal.row, journal.ranks, journal.start_s, journal.end_s, strict=True)), simulation.world.meter.energy_cost
+    return list(
+        zip(journal.row, journal.ranks, journal.start_s, journal.end_s, strict=True)
+    ), simulation.world.meter.energy_cost
 
 
 @pytest.mark.parametrize("policy", POLICIES, ids=lambda p: type(p).__name__)
 @settings(max_examples=10, deadline=None)
 @given(jobs=workloads())
-def test_showing_the_queue_alone_and_leaving_out_idle_rounds_changes_no_assignment(policy: Policy, jobs: list[JobView]) -> None:
+def test_showing_the_queue_alone_and_leaving_out_idle_rounds_changes_no_assignment(
+    policy: Policy, jobs: list[JobView]
+) -> None:
     whole = Simulation(a_scene(), jobs, policy, shortcuts=False).run()
     short = Simulation(a_scene(), jobs, policy, shortcuts=True).run()
     assert short.world.hides_running
@@ -82,7 +97,11 @@ def test_showing_the_queue_alone_and_leaving_out_idle_rounds_changes_no_assignme
 @given(jobs=workloads())
 def test_shortcuts_change_nothing_while_nodes_and_jobs_fail(jobs: list[JobView]) -> None:
     switches = Switches(
-        node_failures_per_day=300.0, node_repair_s=100.0, job_failure_probability=0.3, checkpoint_every_s=10.0, profiling_s=5.0
+        node_failures_per_day=300.0,
+        node_repair_s=100.0,
+        job_failure_probability=0.3,
+        checkpoint_every_s=10.0,
+        profiling_s=5.0,
     )
     whole = Simulation(a_scene(), jobs, Fifo(), switches=switches).run()
     short = Simulation(a_scene(), jobs, Fifo(), switches=switches, shortcuts=True).run()
@@ -98,15 +117,21 @@ def test_what_runs_is_hidden_only_from_policies_that_decide_about_the_queue_alon
     assert not may_hide_running(a_scene(), columns(), RandomizedGreedy(), NO_SWITCHES)
 
 
-@pytest.mark.parametrize("fields", [{"power_cap_w": 1000.0}, {"power_caps": (PowerCapStep(0.0, 10.0, 500.0),)}])
+@pytest.mark.parametrize(
+    "fields", [{"power_cap_w": 1000.0}, {"power_caps": (PowerCapStep(0.0, 10.0, 500.0),)}]
+)
 def test_what_runs_is_shown_under_a_power_cap(fields: dict[str, Any]) -> None:
     assert not may_hide_running(a_scene(**fields), columns(), Fifo(), NO_SWITCHES)
 
 
-@pytest.mark.parametrize("fields", [{"dependencies": ("a",)}, {"resources": (("fpga", 1.0),)}, {"cores": inf}])
+@pytest.mark.parametrize(
+    "fields", [{"dependencies": ("a",)}, {"resources": (("fpga", 1.0),)}, {"cores": inf}]
+)
 def test_what_runs_is_shown_where_it_matters_to_those_that_wait(fields: dict[str, Any]) -> None:
     scene = a_scene()
-    roomless = Scene(tuple(a_node(n.id, n.gpu_type, len(n.devices), cores=8.0) for n in scene.nodes), scene.kinds)
+    roomless = Scene(
+        tuple(a_node(n.id, n.gpu_type, len(n.devices), cores=8.0) for n in scene.nodes), scene.kinds
+    )
     assert not may_hide_running(roomless, columns(**fields), Fifo(), NO_SWITCHES)
 
 
@@ -135,7 +160,10 @@ def test_rounds_that_are_gathered_come_no_sooner_than_that_after_the_last_one() 
 def test_a_round_sees_no_more_of_the_queue_than_it_may_and_everything_that_runs() -> None:
     jobs = [a_job(f"j{i}") for i in range(60)]
     simulation = Simulation(a_scene(round_jobs=8), jobs, RandomizedGreedy(iterations=1)).run()
-    shown = [(len(r.snapshot.jobs), sum(bool(j.running) for j in r.snapshot.jobs)) for r in simulation.rounds]
+    shown = [
+        (len(r.snapshot.jobs), sum(bool(j.running) for j in r.snapshot.jobs))
+        for r in simulation.rounds
+    ]
     assert max(seen - running for seen, running in shown) == 8
     assert max(running for _, running in shown) >= 8
     assert simulation.world.completed == 60

@@ -1,4 +1,6 @@
-"""Columns that are made when they are asked for look like any other mapping, and shared ones show what is the case."""
+"""Columns that are made when they are asked for look like any other mapping, and shared ones show
+what is the case.
+"""
 
 from __future__ import annotations
 
@@ -61,21 +63,30 @@ stories = st.lists(st.tuples(st.integers(0, 40), st.integers(20, 200)), min_size
 
 
 def a_simulation(story: list[tuple[int, int]], policy: Policy) -> Simulation:
-    """Of jobs that come at these times with these steps to do, more than there are devices, stopped and moved in every round."""
-    jobs = [a_job(f"j{i}", arrival_s=float(at), remaining_steps=float(n), weight=1.0 + i) for i, (at, n) in enumerate(story)]
+    """Of jobs that come at these times with these steps to do, more than there are devices, stopped
+    and moved in every round.
+    """
+    jobs = [
+        a_job(f"j{i}", arrival_s=float(at), remaining_steps=float(n), weight=1.0 + i)
+        for i, (at, n) in enumerate(story)
+    ]
     scene = Scene((a_node("n1", "V100", 2),), (KIND,), round_s=7.0)
     return Simulation(scene, jobs, policy, switches=Switches(stop_s=1.5, launch_s=2.0))
 
 
 @settings(max_examples=30, deadline=None)
 @given(stories)
-def test_a_snapshot_that_shares_columns_with_the_one_before_is_as_one_that_does_not(story: list[tuple[int, int]]) -> None:
+def test_a_snapshot_that_shares_columns_with_the_one_before_is_as_one_that_does_not(
+    story: list[tuple[int, int]],
+) -> None:
     shared, apart = list[tuple[JobView, ...]](), list[tuple[JobView, ...]]()
     policy = MaxMinFairness()
 
     def noting(snapshot: Snapshot) -> Plan:
         shared.append(tuple(snapshot.jobs))
-        assert [snapshot.jobs.position[job.id] for job in snapshot.jobs] == list(range(len(snapshot.jobs)))
+        assert [snapshot.jobs.position[job.id] for job in snapshot.jobs] == list(
+            range(len(snapshot.jobs))
+        )
         return policy(snapshot)
 
     def forgetting(snapshot: Snapshot) -> Plan:
@@ -99,7 +110,9 @@ def test_steps_by_column_are_those_of_the_launches(story: list[tuple[int, int]])
         done = world.book.steps_at(np.arange(world.arrived), now_s)
         for row in range(world.arrived):
             launch = world.launches.get(row)
-            assert done[row] == (world.book.steps_done[row] if launch is None else launch.steps_at(now_s))
+            assert done[row] == (
+                world.book.steps_done[row] if launch is None else launch.steps_at(now_s)
+            )
         return policy(snapshot)
 
     simulation = a_simulation(story, looking)

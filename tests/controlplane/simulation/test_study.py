@@ -74,7 +74,9 @@ def assert_same(one: Path, other: Path) -> None:
         assert (one / name).read_bytes() == (other / name).read_bytes(), name
 
 
-def test_the_same_study_gives_the_same_bytes_in_processes_of_its_own_as_in_this_one(whole: Path, tmp_path: Path) -> None:
+def test_the_same_study_gives_the_same_bytes_in_processes_of_its_own_as_in_this_one(
+    whole: Path, tmp_path: Path
+) -> None:
     report = run_study(Study.of(a_study_document()), tmp_path, processes=2)
     assert report == tmp_path / "report.html"
     assert_same(whole, tmp_path)
@@ -88,7 +90,9 @@ def test_results_hold_every_figure_of_every_run_and_their_means(whole: Path) -> 
     assert [run["seed"] for run in fifo["runs"]] == [1, 2]
     assert all(run["completed"] == 10 and run["unfinished"] == 0 for run in fifo["runs"])
     assert fifo["mean"]["total_cost"]["mean"] == pytest.approx(sum(costs) / 2)
-    assert fifo["mean"]["total_cost"]["half_width"] == pytest.approx(12.7062 * abs(costs[0] - costs[1]) / 2, rel=1e-4)
+    assert fifo["mean"]["total_cost"]["half_width"] == pytest.approx(
+        12.7062 * abs(costs[0] - costs[1]) / 2, rel=1e-4
+    )
     assert fifo["total_cost_against_first"] == {"mean": 0.0, "half_width": 0.0, "n": 2}
     assert found["study"] == Study.of(a_study_document()).document
     assert found["switches_on"] == {}
@@ -108,15 +112,29 @@ def test_jobs_csv_has_a_line_for_every_job_of_every_run(whole: Path) -> None:
 
 def test_timings_are_apart_with_the_seconds_of_every_decision(whole: Path) -> None:
     runs = json.loads((whole / "timings.json").read_text())["runs"]
-    assert [(run["policy"], run["seed"]) for run in runs] == [("fifo", 1), ("edf", 1), ("fifo", 2), ("edf", 2)]
-    assert all(0.0 < run["decision_p50_s"] <= run["decision_p99_s"] <= run["decision_max_s"] for run in runs)
+    assert [(run["policy"], run["seed"]) for run in runs] == [
+        ("fifo", 1),
+        ("edf", 1),
+        ("fifo", 2),
+        ("edf", 2),
+    ]
+    assert all(
+        0.0 < run["decision_p50_s"] <= run["decision_p99_s"] <= run["decision_max_s"]
+        for run in runs
+    )
 
 
 def test_an_interrupted_study_goes_on_where_it_was(whole: Path, tmp_path: Path) -> None:
     study = Study.of(a_study_document())
     told: list[StudyProgress] = []
     with pytest.raises(StudyCancelledError):
-        run_study(study, tmp_path, processes=0, on_progress=told.append, is_cancelled=lambda: bool(told) and told[-1].finished >= 1)
+        run_study(
+            study,
+            tmp_path,
+            processes=0,
+            on_progress=told.append,
+            is_cancelled=lambda: bool(told) and told[-1].finished >= 1,
+        )
     there = {path: path.stat().st_mtime_ns for path in tmp_path.glob("runs/*.npz")}
     assert 1 <= len(there) < 4
     assert not (tmp_path / "report.html").exists()
@@ -158,8 +176,16 @@ def command_of(pid: int) -> bytes:
         return b""
 
 
-def test_runs_that_fail_are_errors_of_their_own_and_are_tried_again(broken: Path, tmp_path: Path) -> None:
-    policies = ["fifo", *({"file": str(broken), "label": how, "parameters": {"how": how}} for how in ("raise", "killed", "exit"))]
+def test_runs_that_fail_are_errors_of_their_own_and_are_tried_again(
+    broken: Path, tmp_path: Path
+) -> None:
+    policies = [
+        "fifo",
+        *(
+            {"file": str(broken), "label": how, "parameters": {"how": how}}
+            for how in ("raise", "killed", "exit")
+        ),
+    ]
     document = a_study_document(policies=policies, seeds=[1])
     run_study(Study.of(document, trusted=True), tmp_path / "out", processes=2)
     found = results(tmp_path / "out")
@@ -178,12 +204,18 @@ def test_runs_that_fail_are_errors_of_their_own_and_are_tried_again(broken: Path
 
 def test_what_a_policy_prints_disturbs_nobody(broken: Path, tmp_path: Path) -> None:
     policies = [{"file": str(broken), "parameters": {"how": "print"}}]
-    run_study(Study.of(a_study_document(policies=policies, seeds=[1]), trusted=True), tmp_path / "out", processes=1)
+    run_study(
+        Study.of(a_study_document(policies=policies, seeds=[1]), trusted=True),
+        tmp_path / "out",
+        processes=1,
+    )
     assert results(tmp_path / "out")["failures"] == []
 
 
 @pytest.mark.parametrize("processes", [0, 1])
-def test_bad_lines_of_a_trace_stop_the_study_with_their_numbers(tmp_path: Path, processes: int) -> None:
+def test_bad_lines_of_a_trace_stop_the_study_with_their_numbers(
+    tmp_path: Path, processes: int
+) -> None:
     workload = {"type": "csv", "text": "id,arrival_s,run_s\na,0,60\nb,1,minus\n"}
     with pytest.raises(StudyError, match=r"(?s)workload: .*line 3"):
         run_study(Study.of(a_study_document(workload=workload)), tmp_path, processes=processes)
@@ -191,7 +223,11 @@ def test_bad_lines_of_a_trace_stop_the_study_with_their_numbers(tmp_path: Path, 
 
 def test_skipped_lines_are_counted_and_listed(tmp_path: Path) -> None:
     workload = {"type": "csv", "text": "id,arrival_s,run_s\na,0,60\nb,1,<b>minus</b>\n"}
-    run_study(Study.of(a_study_document(workload=workload, skip_bad=True, seeds=[1])), tmp_path, processes=0)
+    run_study(
+        Study.of(a_study_document(workload=workload, skip_bad=True, seeds=[1])),
+        tmp_path,
+        processes=0,
+    )
     (found,) = results(tmp_path)["workloads"]
     assert (found["jobs"], found["skipped"], found["skipped_lines"][0]["line"]) == (1, 1, 3)
     page = (tmp_path / "report.html").read_text()
@@ -200,13 +236,18 @@ def test_skipped_lines_are_counted_and_listed(tmp_path: Path) -> None:
     assert "<b>minus" not in page
 
 
-def test_a_job_that_no_node_can_run_is_reported_with_its_reason_and_not_waited_for(tmp_path: Path) -> None:
+def test_a_job_that_no_node_can_run_is_reported_with_its_reason_and_not_waited_for(
+    tmp_path: Path,
+) -> None:
     workload = {"type": "csv", "text": "id,arrival_s,run_s,gpus\na,0,60,1\nhuge,1,60,64\n"}
     run_study(Study.of(a_study_document(workload=workload, seeds=[1])), tmp_path, processes=0)
     found = results(tmp_path)
     (one,) = found["workloads"][0]["unplaceable_jobs"]
     assert one["job"] == "huge"
-    assert [(p["runs"][0]["completed"], p["runs"][0]["unfinished"]) for p in found["policies"]] == [(1.0, 1.0), (1.0, 1.0)]
+    assert [(p["runs"][0]["completed"], p["runs"][0]["unfinished"]) for p in found["policies"]] == [
+        (1.0, 1.0),
+        (1.0, 1.0),
+    ]
     assert "huge: " in (tmp_path / "report.html").read_text()
 
 
@@ -227,7 +268,12 @@ def test_progress_ends_with_everything_done(tmp_path: Path) -> None:
     told: list[StudyProgress] = []
     run_study(Study.of(a_study_document()), tmp_path, processes=0, on_progress=told.append)
     assert (told[0].total, told[0].finished, told[0].left_s) == (4, 0, None)
-    assert (told[-1].finished, told[-1].fraction, told[-1].left_s, told[-1].running) == (4, 1.0, 0.0, ())
+    assert (told[-1].finished, told[-1].fraction, told[-1].left_s, told[-1].running) == (
+        4,
+        1.0,
+        0.0,
+        (),
+    )
 
 
 PARENT = """
@@ -241,11 +287,17 @@ run_study(Study.of(json.loads(sys.argv[2])), folder, processes=1, on_progress=la
 
 @pytest.mark.slow
 def test_a_childs_process_dies_with_its_parent(tmp_path: Path) -> None:
-    document = a_study_document(workload={"type": "andreas", "nodes": 2, "jobs": 100_000}, seeds=[1], policies=["fifo"])
-    with subprocess.Popen([sys.executable, "-c", PARENT, str(tmp_path), json.dumps(document)], stdout=subprocess.PIPE) as parent:
+    document = a_study_document(
+        workload={"type": "andreas", "nodes": 2, "jobs": 100_000}, seeds=[1], policies=["fifo"]
+    )
+    with subprocess.Popen(
+        [sys.executable, "-c", PARENT, str(tmp_path), json.dumps(document)], stdout=subprocess.PIPE
+    ) as parent:
         assert parent.stdout is not None
         assert parent.stdout.read(1) == b"x"
-        (child,) = map(int, Path(f"/proc/{parent.pid}/task/{parent.pid}/children").read_text().split())
+        (child,) = map(
+            int, Path(f"/proc/{parent.pid}/task/{parent.pid}/children").read_text().split()
+        )
         assert b"run_one" in command_of(child)
         parent.kill()
     deadline_s = time.monotonic() + 20.0

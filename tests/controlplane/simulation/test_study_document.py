@@ -17,22 +17,51 @@ def without(field: str) -> dict[str, Any]:
 @pytest.mark.parametrize(
     ("document", "words"),
     [
-        (a_study_document(polices=[]), ("polices", "known are: name, cluster, workload, policies, seeds, switches, skip_bad")),
+        (
+            a_study_document(polices=[]),
+            ("polices", "known are: name, cluster, workload, policies, seeds, switches, skip_bad"),
+        ),
         (without("cluster"), ("cluster: is missing",)),
         (without("workload"), ("workload: is missing",)),
         (without("policies"), ("policies: is missing",)),
         (a_study_document(cluster="live"), ("cluster: must hold fields by name",)),
-        (a_study_document(cluster={**A_CLUSTER, "nodes": []}), ("cluster: nodes: a cluster has at least one node",)),
-        (a_study_document(workload={"type": "nonsense"}), ("workload.type", "andreas", "poisson", "swf", "nonsense")),
-        (a_study_document(workload={"type": "andreas", "tunning": 1}), ("workload: ", "tunning", "tuning")),
+        (
+            a_study_document(cluster={**A_CLUSTER, "nodes": []}),
+            ("cluster: nodes: a cluster has at least one node",),
+        ),
+        (
+            a_study_document(workload={"type": "nonsense"}),
+            ("workload.type", "andreas", "poisson", "swf", "nonsense"),
+        ),
+        (
+            a_study_document(workload={"type": "andreas", "tunning": 1}),
+            ("workload: ", "tunning", "tuning"),
+        ),
         (a_study_document(policies=[]), ("policies: must be a list",)),
         (a_study_document(policies="fifo"), ("policies: must be a list",)),
-        (a_study_document(policies=["fifo", {"name": "fifoo"}]), ("policies[1]", "fifoo", "known are: ", "edf")),
+        (
+            a_study_document(policies=["fifo", {"name": "fifoo"}]),
+            ("policies[1]", "fifoo", "known are: ", "edf"),
+        ),
         (a_study_document(policies=[{"parameters": {}}]), ("policies[0].name: is missing", "fifo")),
-        (a_study_document(policies=[{"name": "fifo", "params": {}}]), ("policies[0].params", "parameters")),
-        (a_study_document(policies=[{"name": "randomized_greedy", "parameters": {"rhoo": 1}}]), ("policies[0]: rhoo", "rho")),
-        (a_study_document(policies=[{"name": "randomized_greedy", "parameters": {"rho": -1}}]), ("policies[0]: rho", "-1")),
-        (a_study_document(policies=[{"name": "fifo", "label": "x"}, {"name": "edf", "label": "x"}]), ("policies[1].label",)),
+        (
+            a_study_document(policies=[{"name": "fifo", "params": {}}]),
+            ("policies[0].params", "parameters"),
+        ),
+        (
+            a_study_document(policies=[{"name": "randomized_greedy", "parameters": {"rhoo": 1}}]),
+            ("policies[0]: rhoo", "rho"),
+        ),
+        (
+            a_study_document(policies=[{"name": "randomized_greedy", "parameters": {"rho": -1}}]),
+            ("policies[0]: rho", "-1"),
+        ),
+        (
+            a_study_document(
+                policies=[{"name": "fifo", "label": "x"}, {"name": "edf", "label": "x"}]
+            ),
+            ("policies[1].label",),
+        ),
         (a_study_document(policies=["fifo", "fifo"]), ("policies[1].label", "a label of its own")),
         (a_study_document(seeds=[]), ("seeds: ",)),
         (a_study_document(seeds=3), ("seeds: ",)),
@@ -45,7 +74,9 @@ def without(field: str) -> dict[str, Any]:
         (a_study_document(name=""), ("name: ",)),
     ],
 )
-def test_what_is_wrong_is_refused_with_its_field_and_the_remedy(document: dict[str, Any], words: tuple[str, ...]) -> None:
+def test_what_is_wrong_is_refused_with_its_field_and_the_remedy(
+    document: dict[str, Any], words: tuple[str, ...]
+) -> None:
     with pytest.raises(StudyError) as error:
         Study.of(document)
     for word in words:
@@ -53,21 +84,34 @@ def test_what_is_wrong_is_refused_with_its_field_and_the_remedy(document: dict[s
 
 
 def test_the_document_is_plain_json_and_a_study_of_it_is_the_same() -> None:
-    study = Study.of(a_study_document(policies=["fifo", {"name": "edf"}], switches={"restart_cost_s": 5}))
+    study = Study.of(
+        a_study_document(policies=["fifo", {"name": "edf"}], switches={"restart_cost_s": 5})
+    )
     again = Study.of(json.loads(json.dumps(study.document)))
     assert again.document == study.document
     assert again.runs() == study.runs()
 
 
 def test_policies_of_one_name_are_told_apart_by_their_parameters() -> None:
-    policies = [{"name": "randomized_greedy", "parameters": {"mode": mode}} for mode in ("coded", "paper")]
+    policies = [
+        {"name": "randomized_greedy", "parameters": {"mode": mode}} for mode in ("coded", "paper")
+    ]
     study = Study.of(a_study_document(policies=[*policies, "fifo"]))
-    assert [p.label for p in study.policies] == ["randomized_greedy (mode=coded)", "randomized_greedy (mode=paper)", "fifo"]
+    assert [p.label for p in study.policies] == [
+        "randomized_greedy (mode=coded)",
+        "randomized_greedy (mode=paper)",
+        "fifo",
+    ]
 
 
 def test_runs_go_seed_by_seed() -> None:
     runs = Study.of(a_study_document(seeds=[3, 1])).runs()
-    assert [(run.label, run.seed) for run in runs] == [("fifo", 3), ("edf", 3), ("fifo", 1), ("edf", 1)]
+    assert [(run.label, run.seed) for run in runs] == [
+        ("fifo", 3),
+        ("edf", 3),
+        ("fifo", 1),
+        ("edf", 1),
+    ]
 
 
 def keys(**fields: Any) -> set[str]:

@@ -6,14 +6,25 @@ import pytest
 import yaml
 
 from controlplane.simulation.study_document import Study, StudyError
-from controlplane.simulation.study_files import policy_of, read_study, seeds_of, switches_of, workload_of
+from controlplane.simulation.study_files import (
+    policy_of,
+    read_study,
+    seeds_of,
+    switches_of,
+    workload_of,
+)
 from tests.builders_outcomes import A_CLUSTER, a_study_document
 
 
-def test_a_studys_file_may_name_its_cluster_and_its_workload_as_files_beside_it(tmp_path: Path) -> None:
+def test_a_studys_file_may_name_its_cluster_and_its_workload_as_files_beside_it(
+    tmp_path: Path,
+) -> None:
     (tmp_path / "cluster.yaml").write_text(yaml.safe_dump(dict(A_CLUSTER)))
     (tmp_path / "jobs.yaml").write_text("type: poisson\njobs: 5\n")
-    text = "cluster: cluster.yaml\nworkload: jobs.yaml\npolicies: [fifo, 'randomized_greedy:mode=coded']\n"
+    text = (
+        "cluster: cluster.yaml\nworkload: jobs.yaml\npolicies: [fifo,"
+        " 'randomized_greedy:mode=coded']\n"
+    )
     (tmp_path / "study.yaml").write_text(text)
     document = read_study(tmp_path / "study.yaml")
     assert document["cluster"] == A_CLUSTER
@@ -22,11 +33,16 @@ def test_a_studys_file_may_name_its_cluster_and_its_workload_as_files_beside_it(
 
 
 def test_paths_in_a_studys_file_count_from_its_folder(tmp_path: Path) -> None:
-    document = a_study_document(workload={"type": "swf", "path": "a.swf"}, policies=["mine.py", {"file": "other.py"}])
+    document = a_study_document(
+        workload={"type": "swf", "path": "a.swf"}, policies=["mine.py", {"file": "other.py"}]
+    )
     (tmp_path / "study.yaml").write_text(yaml.safe_dump(document))
     found = read_study(tmp_path / "study.yaml")
     assert found["workload"]["path"] == str(tmp_path / "a.swf")
-    assert [p["file"] for p in found["policies"]] == [str(tmp_path / "mine.py"), str(tmp_path / "other.py")]
+    assert [p["file"] for p in found["policies"]] == [
+        str(tmp_path / "mine.py"),
+        str(tmp_path / "other.py"),
+    ]
 
 
 @pytest.mark.parametrize(
@@ -34,8 +50,14 @@ def test_paths_in_a_studys_file_count_from_its_folder(tmp_path: Path) -> None:
     [
         ("andreas:nodes=10,tuning=0.7", {"type": "andreas", "nodes": 10, "tuning": 0.7}),
         ("andreas", {"type": "andreas"}),
-        ('poisson:jobs=5,gpus={"1": 0.7, "2": 0.3}', {"type": "poisson", "jobs": 5, "gpus": {"1": 0.7, "2": 0.3}}),
-        ("poisson:gap_s=1e2,due_factor=[1, 4]", {"type": "poisson", "gap_s": 100.0, "due_factor": [1, 4]}),
+        (
+            'poisson:jobs=5,gpus={"1": 0.7, "2": 0.3}',
+            {"type": "poisson", "jobs": 5, "gpus": {"1": 0.7, "2": 0.3}},
+        ),
+        (
+            "poisson:gap_s=1e2,due_factor=[1, 4]",
+            {"type": "poisson", "gap_s": 100.0, "due_factor": [1, 4]},
+        ),
         ("trace.swf", {"type": "swf", "path": "/data/trace.swf"}),
         ("gavel:path=trace.txt", {"type": "gavel", "path": "/data/trace.txt"}),
         (
@@ -86,7 +108,11 @@ def test_parameters_that_cannot_be_read_are_named(words: str, message: str) -> N
 
 @pytest.mark.parametrize(
     ("text", "message"),
-    [("a: [", "is no YAML"), ("- 1\n", "must hold fields by name"), ("seeds: [1]\nseeds: [2]\n", "line 2: 'seeds' is given twice")],
+    [
+        ("a: [", "is no YAML"),
+        ("- 1\n", "must hold fields by name"),
+        ("seeds: [1]\nseeds: [2]\n", "line 2: 'seeds' is given twice"),
+    ],
 )
 def test_a_file_that_cannot_be_read_is_named(tmp_path: Path, text: str, message: str) -> None:
     path = tmp_path / "study.yaml"

@@ -11,7 +11,10 @@ def a_run(policy: int = 0, seed: int = 1) -> Run:
 
 
 def test_nothing_is_said_of_the_time_left_while_nothing_is_known() -> None:
-    assert Board(4, 2).progress([a_run(seed=s) for s in (2, 3, 4)], {a_run(): (0.0, 5.0)}).left_s is None
+    assert (
+        Board(4, 2).progress([a_run(seed=s) for s in (2, 3, 4)], {a_run(): (0.0, 5.0)}).left_s
+        is None
+    )
 
 
 def test_a_run_takes_what_runs_of_its_policy_took() -> None:

@@ -25,12 +25,23 @@ KIND = a_kind("k", {("V100", 1): 2.0, ("V100", 2): 3.0})
 
 
 def a_scene(gpus: int = 1, **fields: Any) -> Scene:
-    return Scene((a_node("n1", "V100", gpus),), (KIND,), (EnergyStep(0.0, inf, 0.2, 1.5),), **fields)
+    return Scene(
+        (a_node("n1", "V100", gpus),), (KIND,), (EnergyStep(0.0, inf, 0.2, 1.5),), **fields
+    )
 
 
-def the_outcome(*jobs: JobView, policy: Policy | None = None, gpus: int = 1, seed: int = 1, **switches: Any) -> Outcome:
+def the_outcome(
+    *jobs: JobView, policy: Policy | None = None, gpus: int = 1, seed: int = 1, **switches: Any
+) -> Outcome:
     workload = Workload("test", Jobs(JobColumns.of(jobs)), (KIND,))
-    return simulate(a_scene(gpus), workload, policy or Fifo(), name="p", seed=seed, switches=Switches(**switches))
+    return simulate(
+        a_scene(gpus),
+        workload,
+        policy or Fifo(),
+        name="p",
+        seed=seed,
+        switches=Switches(**switches),
+    )
 
 
 def last_first(snapshot: Snapshot) -> Plan:
@@ -38,18 +49,27 @@ def last_first(snapshot: Snapshot) -> Plan:
     able = [j for j in snapshot.jobs if j.phase is not JobPhase.PROFILING]
     placed = tuple(Placement(job.id, (RankSeat("n1", ("gpu0",)),)) for job in able[-1:])
     waiting = tuple(Waiting(j.id, WaitCode.POSTPONED) for j in able[:-1])
-    unknown = (Waiting(j.id, WaitCode.AWAITING_PROFILE) for j in snapshot.jobs if j.phase is JobPhase.PROFILING)
+    unknown = (
+        Waiting(j.id, WaitCode.AWAITING_PROFILE)
+        for j in snapshot.jobs
+        if j.phase is JobPhase.PROFILING
+    )
     return Plan("last_first", PlanStatus.HEURISTIC, placed, (*waiting, *unknown))
 
 
 def test_switches_are_all_off_unless_turned_on() -> None:
     assert Switches.of({}) == NO_SWITCHES
     assert NO_SWITCHES.turned_on == {}
-    assert Switches.of({"stop_s": 5, "run_time_noise": 0.1}).turned_on == {"stop_s": 5.0, "run_time_noise": 0.1}
+    assert Switches.of({"stop_s": 5, "run_time_noise": 0.1}).turned_on == {
+        "stop_s": 5.0,
+        "run_time_noise": 0.1,
+    }
 
 
 def test_an_unknown_switch_is_refused_with_the_known_ones() -> None:
-    with pytest.raises(SwitchError, match=r"unknown switches: luanch_s; known are .*launch_s.*estimate_error"):
+    with pytest.raises(
+        SwitchError, match=r"unknown switches: luanch_s; known are .*launch_s.*estimate_error"
+    ):
         Switches.of({"luanch_s": 3.0})
 
 
@@ -82,19 +102,27 @@ def test_launching_stopping_and_restarting_take_the_time_they_are_given() -> Non
 def test_what_the_scene_costs_already_is_added_to() -> None:
     workload = Workload("test", Jobs(JobColumns.of([a_job("a")])), (KIND,))
     scene = a_scene(launch_s=2.0)
-    assert list(simulate(scene, workload, Fifo(), name="p", seed=1, switches=Switches(launch_s=3.0)).completion_s) == [55.0]
+    assert list(
+        simulate(
+            scene, workload, Fifo(), name="p", seed=1, switches=Switches(launch_s=3.0)
+        ).completion_s
+    ) == [55.0]
 
 
 def test_jobs_of_a_new_kind_wait_until_it_is_profiled_and_later_ones_do_not() -> None:
     jobs = (a_job("a"), a_job("b", arrival_s=10.0), a_job("c", arrival_s=200.0))
     assert list(the_outcome(*jobs, gpus=2, profiling_s=60.0).first_start_s) == [60.0, 60.0, 200.0]
-    simulation = Simulation(a_scene(), jobs, Fifo(), switches=Switches(profiling_s=60.0)).run(until_s=30.0)
+    simulation = Simulation(a_scene(), jobs, Fifo(), switches=Switches(profiling_s=60.0)).run(
+        until_s=30.0
+    )
     assert {w.code for w in simulation.rounds[-1].plan.waiting} == {WaitCode.AWAITING_PROFILE}
 
 
 def test_a_failing_launch_goes_on_from_its_last_checkpoint() -> None:
     outcome = the_outcome(
-        a_job("a", remaining_steps=1000.0, total_steps=1000.0), job_failure_probability=0.7, checkpoint_every_s=50.0
+        a_job("a", remaining_steps=1000.0, total_steps=1000.0),
+        job_failure_probability=0.7,
+        checkpoint_every_s=50.0,
     )
     assert outcome.failures[0] > 0
     assert outcome.launches[0] == outcome.failures[0] + 1
@@ -104,7 +132,12 @@ def test_a_failing_launch_goes_on_from_its_last_checkpoint() -> None:
 
 
 def test_without_checkpoints_a_failed_launch_has_done_nothing() -> None:
-    simulation = Simulation(a_scene(), [a_job("a")], Fifo(), switches=Switches(job_failure_probability=0.7, checkpoint_every_s=0.0))
+    simulation = Simulation(
+        a_scene(),
+        [a_job("a")],
+        Fifo(),
+        switches=Switches(job_failure_probability=0.7, checkpoint_every_s=0.0),
+    )
     launches = simulation.run().world.jobs["a"].launches
     assert len(launches) > 1
     assert [launch.end_steps for launch in launches] == [0] * (len(launches) - 1) + [100]
@@ -118,7 +151,9 @@ def test_a_node_that_fails_loses_its_work_and_takes_none_until_it_is_repaired() 
     assert len(launches) > 1
     waits = [after.start_s - before.end_s for before, after in pairwise(launches)]
     assert waits == pytest.approx([77.0] * len(waits))
-    assert [launch.start_steps for launch in launches[1:]] == [launch.end_steps for launch in launches[:-1]]
+    assert [launch.start_steps for launch in launches[1:]] == [
+        launch.end_steps for launch in launches[:-1]
+    ]
 
 
 def test_the_world_goes_on_while_it_is_decided() -> None:
@@ -129,8 +164,13 @@ def test_the_world_goes_on_while_it_is_decided() -> None:
 
 def test_a_plan_that_comes_too_late_starts_nothing_that_is_done_and_is_made_anew() -> None:
     jobs = (a_job("a"), a_job("b", arrival_s=51.0))
-    simulation = Simulation(a_scene(round_s=1e6), jobs, last_first, switches=Switches(decision_s=2.0)).run()
-    assert {job.view.id: job.completed_s for job in simulation.world.jobs.values()} == {"a": 52.0, "b": 103.0}
+    simulation = Simulation(
+        a_scene(round_s=1e6), jobs, last_first, switches=Switches(decision_s=2.0)
+    ).run()
+    assert {job.view.id: job.completed_s for job in simulation.world.jobs.values()} == {
+        "a": 52.0,
+        "b": 103.0,
+    }
 
 
 def test_run_times_scatter_around_what_they_should_be() -> None:
@@ -164,7 +204,10 @@ def test_policies_see_wrong_throughputs_while_jobs_run_at_the_true_ones() -> Non
 
 
 def test_draws_depend_on_the_seed_and_their_subject_only() -> None:
-    one, other = Luck(1, Switches(run_time_noise=0.1)), Luck(1, Switches(run_time_noise=0.1, job_failure_probability=0.5))
+    one, other = (
+        Luck(1, Switches(run_time_noise=0.1)),
+        Luck(1, Switches(run_time_noise=0.1, job_failure_probability=0.5)),
+    )
     assert one.speed("a", 0) == other.speed("a", 0)
     other.fails_after("a", 0)
     assert one.speed("a", 1) == other.speed("a", 1)
@@ -175,7 +218,11 @@ def test_draws_depend_on_the_seed_and_their_subject_only() -> None:
 
 def test_the_same_seed_gives_the_same_outcome_and_another_one_another() -> None:
     jobs = tuple(a_job(f"j{i}", arrival_s=30.0 * i) for i in range(20))
-    switches: dict[str, Any] = {"run_time_noise": 0.2, "job_failure_probability": 0.2, "node_failures_per_day": 50.0}
+    switches: dict[str, Any] = {
+        "run_time_noise": 0.2,
+        "job_failure_probability": 0.2,
+        "node_failures_per_day": 50.0,
+    }
     first, again, other = (the_outcome(*jobs, seed=seed, **switches) for seed in (1, 1, 2))
     assert np.array_equal(first.completion_s, again.completion_s)
     assert first.energy_cost == again.energy_cost

@@ -20,18 +20,29 @@ from tests.builders_policies import a_job, a_kind, a_node
 
 KIND = a_kind("k", {("V100", 1): 2.0, ("V100", 2): 3.0})
 GLACIER = a_kind("glacier", {("V100", 1): 1e-300})
-SCENE = Scene((a_node("n1", "V100", 2, cores=8.0, memory_gb=32.0), a_node("n2", "T4", 4)), (KIND, GLACIER))
+SCENE = Scene(
+    (a_node("n1", "V100", 2, cores=8.0, memory_gb=32.0), a_node("n2", "T4", 4)), (KIND, GLACIER)
+)
 
 
 def the_outcome(*jobs: JobView, policy: Policy | None = None, scene: Scene = SCENE) -> Outcome:
-    return simulate(scene, Workload("test", Jobs(JobColumns.of(jobs)), (KIND,)), policy or Fifo(), name="p", seed=1)
+    return simulate(
+        scene,
+        Workload("test", Jobs(JobColumns.of(jobs)), (KIND,)),
+        policy or Fifo(),
+        name="p",
+        seed=1,
+    )
 
 
 @pytest.mark.parametrize(
     ("fields", "reason"),
     [
         ({"gpus_min": 8, "gpus_max": 8}, "needs 8 GPUs of a node, the largest that would do has 4"),
-        ({"gpus_min": 4, "gpus_max": 4}, "no speed of kind k is known on 4 to 4 GPUs of T4 or V100"),
+        (
+            {"gpus_min": 4, "gpus_max": 4},
+            "no speed of kind k is known on 4 to 4 GPUs of T4 or V100",
+        ),
         ({"allowed_types": ("H100",)}, "no node for training has GPUs of type H100"),
         ({"allowed_types": ("T4",)}, "no speed of kind k is known"),
         ({"labels": ("imagenet",)}, "no such node has imagenet"),
@@ -41,8 +52,12 @@ def the_outcome(*jobs: JobView, policy: Policy | None = None, scene: Scene = SCE
         ({"kind": "glacier"}, "where it is fastest it takes 1e+302 s, which is no run time"),
     ],
 )
-def test_a_job_that_fits_nowhere_is_reported_and_the_others_run(fields: dict[str, Any], reason: str) -> None:
-    outcome = the_outcome(a_job("a"), a_job("b", arrival_s=1.0, **fields), a_job("c", arrival_s=2.0))
+def test_a_job_that_fits_nowhere_is_reported_and_the_others_run(
+    fields: dict[str, Any], reason: str
+) -> None:
+    outcome = the_outcome(
+        a_job("a"), a_job("b", arrival_s=1.0, **fields), a_job("c", arrival_s=2.0)
+    )
     (found,) = outcome.unplaceable
     assert (found.index, found.job) == (1, "b")
     assert reason in found.reason
@@ -57,14 +72,21 @@ def test_a_job_that_needs_more_watts_than_there_ever_are_is_reported() -> None:
 
 
 def test_a_job_whose_dependency_can_never_run_is_reported_too() -> None:
-    outcome = the_outcome(a_job("a", labels=("moon",)), a_job("b", arrival_s=1.0, dependencies=("a",)))
+    outcome = the_outcome(
+        a_job("a", labels=("moon",)), a_job("b", arrival_s=1.0, dependencies=("a",))
+    )
     assert [u.job for u in outcome.unplaceable] == ["a", "b"]
     assert "depends on a" in outcome.unplaceable[1].reason
 
 
 def never(snapshot: Snapshot) -> Plan:
     """A policy that lets everybody wait."""
-    return Plan("never", PlanStatus.HEURISTIC, (), tuple(Waiting(j.id, WaitCode.POSTPONED) for j in snapshot.jobs))
+    return Plan(
+        "never",
+        PlanStatus.HEURISTIC,
+        (),
+        tuple(Waiting(j.id, WaitCode.POSTPONED) for j in snapshot.jobs),
+    )
 
 
 def test_a_job_that_the_policy_never_starts_ends_the_run_all_the_same() -> None:
@@ -75,6 +97,8 @@ def test_a_job_that_the_policy_never_starts_ends_the_run_all_the_same() -> None:
 
 def test_progress_ends_with_everything_done() -> None:
     seen: list[Progress] = []
-    workload = Workload("test", Jobs(JobColumns.of([a_job("a"), a_job("b", labels=("moon",))])), (KIND,))
+    workload = Workload(
+        "test", Jobs(JobColumns.of([a_job("a"), a_job("b", labels=("moon",))])), (KIND,)
+    )
     simulate(SCENE, workload, Fifo(), name="p", seed=1, on_progress=seen.append)
     assert (seen[-1].arrived, seen[-1].completed, seen[-1].total) == (2, 2, 2)

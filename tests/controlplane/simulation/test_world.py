@@ -1,4 +1,6 @@
-"""The simulated cluster: jobs advance by their throughput, stops take two phases, energy is metered per node."""
+"""The simulated cluster: jobs advance by their throughput, stops take two phases, energy is metered
+per node.
+"""
 
 from __future__ import annotations
 
@@ -22,13 +24,20 @@ KIND = a_kind("k", {("V100", 1): 2.0, ("V100", 2): 3.0})
 
 
 def a_scene(gpus: int = 1, **fields: float) -> Scene:
-    return Scene((a_node("n1", "V100", gpus),), (KIND,), (EnergyStep(0.0, inf, 0.2, 1.5),), **fields)  # type: ignore[arg-type]
+    return Scene(
+        (a_node("n1", "V100", gpus),), (KIND,), (EnergyStep(0.0, inf, 0.2, 1.5),), **fields
+    )  # type: ignore[arg-type]
 
 
 def last_first(snapshot: Snapshot) -> Plan:
     """A policy that always gives the only device to the job that came last."""
     placed = tuple(Placement(job.id, (RankSeat("n1", ("gpu0",)),)) for job in snapshot.jobs[-1:])
-    return Plan("last_first", PlanStatus.HEURISTIC, placed, tuple(Waiting(j.id, WaitCode.POSTPONED) for j in snapshot.jobs[:-1]))
+    return Plan(
+        "last_first",
+        PlanStatus.HEURISTIC,
+        placed,
+        tuple(Waiting(j.id, WaitCode.POSTPONED) for j in snapshot.jobs[:-1]),
+    )
 
 
 def ends(simulation: Simulation) -> dict[str, float | None]:
@@ -36,7 +45,10 @@ def ends(simulation: Simulation) -> dict[str, float | None]:
 
 
 def launches(simulation: Simulation, job: str) -> list[tuple[float, float, int, int | None]]:
-    return [(n.start_s, n.end_s, n.start_steps, n.end_steps) for n in simulation.world.jobs[job].launches]
+    return [
+        (n.start_s, n.end_s, n.start_steps, n.end_steps)
+        for n in simulation.world.jobs[job].launches
+    ]
 
 
 def test_a_job_ends_when_its_steps_are_done() -> None:
@@ -62,7 +74,10 @@ def test_a_stop_holds_its_devices_until_it_has_ended_and_defers_who_wants_them()
     (rejected,) = simulation.rounds[-1].applied.rejected
     assert (rejected.key[0], rejected.code) == ("b", RejectCode.DEFERRED)
     shown = simulation.world.snapshot()
-    assert [(j.phase, j.remaining_steps) for j in shown.jobs] == [(JobPhase.WAITING, 80.0), (JobPhase.WAITING, 100.0)]
+    assert [(j.phase, j.remaining_steps) for j in shown.jobs] == [
+        (JobPhase.WAITING, 80.0),
+        (JobPhase.WAITING, 100.0),
+    ]
     assert shown.nodes[0].devices[0].held[0].job == "a"
     simulation.run()
     assert launches(simulation, "b")[0][0] == 14.0

@@ -54,11 +54,21 @@ def test_a_study_becomes_a_simulation_that_waits(ada: User) -> None:
     assert answer.status_code == 201
     body = answer.json()
     assert (body["state"], body["user"], body["team"], body["share"]) == ("queued", "ada", None, "")
-    expected = {"cluster": "simulated", "live": False, "nodes": 2, "gpus": 4, "workload": "poisson", "jobs": 8, "runs": 4}
+    expected = {
+        "cluster": "simulated",
+        "live": False,
+        "nodes": 2,
+        "gpus": 4,
+        "workload": "poisson",
+        "jobs": 8,
+        "runs": 4,
+    }
     assert {name: body["summary"][name] for name in expected} == expected
 
 
-def test_a_worker_is_told_once_it_is_committed(ada: User, monkeypatch: Any, django_capture_on_commit_callbacks: Any) -> None:
+def test_a_worker_is_told_once_it_is_committed(
+    ada: User, monkeypatch: Any, django_capture_on_commit_callbacks: Any
+) -> None:
     told: list[bool] = []
     monkeypatch.setattr("controlplane.studies.services.hint_simulations", lambda: told.append(True))
     with django_capture_on_commit_callbacks(execute=True):
@@ -72,18 +82,38 @@ def test_a_worker_is_told_once_it_is_committed(ada: User, monkeypatch: Any, djan
     [
         ({"cluster": None}, "cluster", "is missing"),
         ({"policies": [{"name": "best"}]}, "policies", "known are: "),
-        ({"policies": [{"name": "fifo", "parameters": {"speed": 2}}]}, "policies", "no such parameter"),
+        (
+            {"policies": [{"name": "fifo", "parameters": {"speed": 2}}]},
+            "policies",
+            "no such parameter",
+        ),
         ({"policies": [{"file": "/tmp/mine.py"}]}, "policies", "only run from the command line"),
         ({"seeds": [1, 1]}, "seeds", "given twice"),
         ({"seeds": list(range(MOST_RUNS))}, "seeds", "too many"),
         ({"switches": {"gremlins": 1}}, "switches", "known are"),
         ({"switches": {"launch_s": -1}}, "switches", "at least 0"),
-        ({"workload": {"type": "csv", "path": "/etc/passwd"}}, "workload", "send the trace as `text`"),
+        (
+            {"workload": {"type": "csv", "path": "/etc/passwd"}},
+            "workload",
+            "send the trace as `text`",
+        ),
         ({"workload": {"type": "crystal ball"}}, "workload", "must be one of andreas"),
         ({"workload": {"type": "poisson", "jobs": 10**9}}, "workload", "at most 1,000,000"),
-        ({"workload": {"type": "history", "cluster": "nowhere"}}, "workload", "must be the name of a cluster"),
+        (
+            {"workload": {"type": "history", "cluster": "nowhere"}},
+            "workload",
+            "must be the name of a cluster",
+        ),
         ({"cluster": {"live": "nowhere"}}, "cluster", "must be the name of a cluster"),
-        ({"cluster": {"nodes": [{"name": "v", "gpu_type": "V100", "gpus": 1000, "count": 5000}]}}, "cluster", "at most 10,000"),
+        (
+            {
+                "cluster": {
+                    "nodes": [{"name": "v", "gpu_type": "V100", "gpus": 1000, "count": 5000}]
+                }
+            },
+            "cluster",
+            "at most 10,000",
+        ),
         ({"cluster": {"nodes": []}}, "cluster", "at least one node"),
         ({"name": "a\0b"}, "study", "NUL"),
         ({"name": "\ud800"}, "study", "no text"),
@@ -91,9 +121,13 @@ def test_a_worker_is_told_once_it_is_committed(ada: User, monkeypatch: Any, djan
         ({"team": "another"}, "team", "no team of yours"),
     ],
 )
-def test_a_wrong_study_is_refused_naming_the_field(ada: User, fields: dict[str, Any], field: str, words: str) -> None:
+def test_a_wrong_study_is_refused_naming_the_field(
+    ada: User, fields: dict[str, Any], field: str, words: str
+) -> None:
     a_team("another")
-    assert words in refused(api(ada).post(ALL, json.dumps(a_study(**fields)), content_type="application/json"), field)
+    assert words in refused(
+        api(ada).post(ALL, json.dumps(a_study(**fields)), content_type="application/json"), field
+    )
     assert not Simulation.objects.exists()
 
 
@@ -118,17 +152,23 @@ def test_a_live_cluster_is_written_out_as_it_is_now(ada: User) -> None:
     assert api(ada).post(ALL, a_study(cluster={"live": "lab"}), format="json").status_code == 201
     found = Simulation.objects.get()
     spec = found.document["cluster"]
-    assert [(n["name"], n["gpus"], n["power_w"]) for n in spec["nodes"]] == [("volta", 2, [360.0, 530.0, 700.0])]
+    assert [(n["name"], n["gpus"], n["power_w"]) for n in spec["nodes"]] == [
+        ("volta", 2, [360.0, 530.0, 700.0])
+    ]
     assert (spec["round_s"], spec["energy"]["steps"][0]["price_per_kwh"]) == (120.0, 0.172)
     assert spec["energy"]["steps"][0]["from_s"] == 0.0
     assert found.summary["live"]
 
 
-def test_a_live_cluster_is_written_out_with_prices_by_the_hour_and_with_ones_own_teams(ada: User) -> None:
+def test_a_live_cluster_is_written_out_with_prices_by_the_hour_and_with_ones_own_teams(
+    ada: User,
+) -> None:
     a_node(a_cluster(name="lab"), gpu_type=a_gpu_type("V100", price_per_hour=Decimal("3.1")))
     a_team("others", weight=7.0, order="fifo")
     for user in (ada, a_user(operator=True)):
-        assert api(user).post(ALL, a_study(cluster={"live": "lab"}), format="json").status_code == 201
+        assert (
+            api(user).post(ALL, a_study(cluster={"live": "lab"}), format="json").status_code == 201
+        )
     own, every = (s.document["cluster"] for s in Simulation.objects.order_by("created_at"))
     assert [of["price_per_hour"] for of in own["gpu_types"]] == [3.1]
     vision = {"name": "vision", "weight": 1.0, "order": "fairness"}
@@ -141,12 +181,27 @@ def test_a_history_holds_the_jobs_of_ones_own_teams_alone(ada: User, team: Team)
     a_node(cluster, name="volta")
     kind = a_kind(steps_per_s={("V100", 1): 2.0})
     for name, of in (("mine", team), ("theirs", a_team())):
-        a_job(cluster, name=name, team=of, kind=kind, state="completed", total_steps=500, steps_done=500)
+        a_job(
+            cluster,
+            name=name,
+            team=of,
+            kind=kind,
+            state="completed",
+            total_steps=500,
+            steps_done=500,
+        )
     a_job(cluster, name="given up", team=team, kind=kind, state="cancelled")
     workload = {"type": "history", "cluster": "lab", "days": 1}
     for user in (ada, a_user(operator=True)):
-        assert api(user).post(ALL, a_study(cluster={"live": "lab"}, workload=workload), format="json").status_code == 201
-    own, all_jobs = (s.document["workload"]["jobs"] for s in Simulation.objects.order_by("created_at"))
+        assert (
+            api(user)
+            .post(ALL, a_study(cluster={"live": "lab"}, workload=workload), format="json")
+            .status_code
+            == 201
+        )
+    own, all_jobs = (
+        s.document["workload"]["jobs"] for s in Simulation.objects.order_by("created_at")
+    )
     assert [(job["name"], job["total_steps"]) for job in own] == [("mine", 500.0)]
     assert {job["name"] for job in all_jobs} == {"mine", "theirs"}
 
@@ -158,9 +213,20 @@ def test_a_queue_holds_what_waits_and_what_runs_where_it_runs(ada: User, team: T
     broken.healthy = False
     broken.save()
     known, unknown = a_kind(steps_per_s={("V100", 1): 2.0}), a_kind()
-    running = a_job(cluster, name="runs", team=team, kind=known, state="running", total_steps=900, steps_done=300, due_at=at(-60))
+    running = a_job(
+        cluster,
+        name="runs",
+        team=team,
+        kind=known,
+        state="running",
+        total_steps=900,
+        steps_done=300,
+        due_at=at(-60),
+    )
     an_assignment(running, node, first=2, steps_done=300)
-    on_broken = a_job(cluster, name="runs on", team=team, kind=known, state="running", total_steps=900)
+    on_broken = a_job(
+        cluster, name="runs on", team=team, kind=known, state="running", total_steps=900
+    )
     an_assignment(on_broken, node, first=0)
     after = a_job(cluster, name="after it", team=team, kind=known)
     after.dependencies.add(running)
@@ -180,11 +246,16 @@ def test_a_queue_holds_what_waits_and_what_runs_where_it_runs(ada: User, team: T
     assert jobs["runs"]["remaining_steps"] < jobs["runs"]["total_steps"] == 900
     assert jobs["runs"]["due_s"] < jobs["runs"]["arrival_s"] == jobs["after it"]["arrival_s"]
     assert jobs["after it"]["dependencies"] == [str(running.pk)]
-    assert workload["note"] == "1 running and 2 waiting; 1 left out: how fast they run is not known yet"
+    assert (
+        workload["note"]
+        == "1 running and 2 waiting; 1 left out: how fast they run is not known yet"
+    )
     assert (found.summary["workload"], found.summary["jobs"]) == ("queue", 3)
 
 
-def test_a_queue_has_the_pairs_of_its_own_kinds_not_those_with_kinds_of_others(ada: User, team: Team) -> None:
+def test_a_queue_has_the_pairs_of_its_own_kinds_not_those_with_kinds_of_others(
+    ada: User, team: Team
+) -> None:
     cluster = a_cluster(name="lab")
     a_shared_node(cluster)
     own, other = (a_kind(steps_per_s={("V100", 1): 2.0}) for _ in range(2))
@@ -192,7 +263,9 @@ def test_a_queue_has_the_pairs_of_its_own_kinds_not_those_with_kinds_of_others(a
         a_known_pair(first, second, (1.5, 1.5))
     a_sharing_job(cluster, own, team=team, state="queued")
     a_sharing_job(cluster, other, state="queued")
-    answer = api(ada).post(ALL, a_study(cluster={"live": "lab"}, workload={"type": "queue"}), format="json")
+    answer = api(ada).post(
+        ALL, a_study(cluster={"live": "lab"}, workload={"type": "queue"}), format="json"
+    )
     assert answer.status_code == 201, answer.content
     (kind,) = Simulation.objects.get().document["workload"]["kinds"]
     assert [(pair["other"], pair["steps_per_s"]) for pair in kind["pairs"]] == [(str(own.pk), 1.5)]
@@ -207,7 +280,9 @@ def test_a_queue_of_which_one_may_see_nothing_is_refused(ada: User) -> None:
         ({"type": "queue", "cluster": "nowhere"}, "must be the name of a cluster"),
         ({"type": "queue", "cluster": "lab", "days": 3}, "no such option of a queue"),
     ):
-        assert words in refused(api(ada).post(ALL, a_study(workload=workload), format="json"), "workload")
+        assert words in refused(
+            api(ada).post(ALL, a_study(workload=workload), format="json"), "workload"
+        )
 
 
 def test_a_history_without_jobs_is_refused(ada: User) -> None:
@@ -216,12 +291,19 @@ def test_a_history_without_jobs_is_refused(ada: User) -> None:
     assert "you may see no job" in refused(api(ada).post(ALL, study, format="json"), "workload")
 
 
-def test_everybody_sees_their_own_and_their_teams(ada: User, team: Team, django_assert_num_queries: DjangoAssertNumQueries) -> None:
+def test_everybody_sees_their_own_and_their_teams(
+    ada: User, team: Team, django_assert_num_queries: DjangoAssertNumQueries
+) -> None:
     colleague, stranger, operator = a_user(team=team), a_user(team=a_team()), a_user(operator=True)
     own = a_simulation(ada)
     shared_by_team = a_simulation(ada, study={"team": "vision"})
     both, nothing = {own, shared_by_team}, set[Simulation]()
-    for user, seen in ((ada, both), (colleague, {shared_by_team}), (stranger, nothing), (operator, both)):
+    for user, seen in (
+        (ada, both),
+        (colleague, {shared_by_team}),
+        (stranger, nothing),
+        (operator, both),
+    ):
         client = api(user)
         with django_assert_num_queries(4 if user is not stranger else 3):
             rows = client.get(ALL).json()["results"]
@@ -241,10 +323,15 @@ def test_a_stranger_learns_not_even_that_it_exists(ada: User, method: str) -> No
     strangers = [api(a_user()), api(a_user(team=a_team()))]
     for client in strangers:
         for what in ("", "cancel/", "share/", "results.json", "jobs.csv", "report.html"):
-            for answer in (getattr(client, method)(one(simulation, what)), client.post(one(simulation, what))):
+            for answer in (
+                getattr(client, method)(one(simulation, what)),
+                client.post(one(simulation, what)),
+            ):
                 assert answer.status_code in (404, 405), what
         missing = client.get(f"{ALL}{uuid4()}/").json()["error"]["detail"]
-        assert client.get(one(simulation)).json()["error"]["detail"].split()[:4] == missing.split()[:4]
+        assert (
+            client.get(one(simulation)).json()["error"]["detail"].split()[:4] == missing.split()[:4]
+        )
     simulation.refresh_from_db()
     assert (simulation.state, simulation.share_key) == ("done", "")
 

@@ -1,4 +1,6 @@
-"""What people may send that would harm: files of the server, numbers without end, YAML that grows when it is read."""
+"""What people may send that would harm: files of the server, numbers without end, YAML that grows
+when it is read.
+"""
 
 from __future__ import annotations
 
@@ -22,7 +24,12 @@ pytestmark = pytest.mark.django_db
 ALL = "/api/v1/simulations/"
 HUGE = 10**400
 GAVEL = {"type": "gavel", "text": "x\n"}
-LAUGHS = "\n".join(["a0: &a0 [x, x, x, x]", *(f"a{i}: &a{i} [{', '.join([f'*a{i - 1}'] * 9)}]" for i in range(1, 9))])
+LAUGHS = "\n".join(
+    [
+        "a0: &a0 [x, x, x, x]",
+        *(f"a{i}: &a{i} [{', '.join([f'*a{i - 1}'] * 9)}]" for i in range(1, 9)),
+    ]
+)
 """Less than 1 kB that means 170 million words."""
 
 
@@ -39,8 +46,12 @@ def refusal(user: User, **fields: Any) -> str:
     return str(answer.json()["error"]["detail"])
 
 
-@pytest.mark.parametrize("workload", [{**GAVEL, "throughputs": "/etc/passwd"}, {"type": "gavel", "path": "/etc/passwd"}])
-def test_no_option_of_a_trace_names_a_file_of_the_server(ada: User, workload: dict[str, Any]) -> None:
+@pytest.mark.parametrize(
+    "workload", [{**GAVEL, "throughputs": "/etc/passwd"}, {"type": "gavel", "path": "/etc/passwd"}]
+)
+def test_no_option_of_a_trace_names_a_file_of_the_server(
+    ada: User, workload: dict[str, Any]
+) -> None:
     assert "files cannot be read" in refusal(ada, workload=workload)
     with pytest.raises(StudyError, match="files of the server cannot be read"):
         Study.of(a_study(workload=workload))
@@ -88,14 +99,22 @@ def test_what_if_refuses_numbers_without_end_too(ada: User) -> None:
 @pytest.mark.parametrize("field", ["study", "cluster_yaml", "options", "parameters_fifo"])
 def test_yaml_that_grows_when_it_is_read_is_refused(ada: User, client: Client, field: str) -> None:
     client.force_login(ada)
-    typed = {"name": "by hand", "cluster": "written", "cluster_yaml": "nodes: []", "workload": "poisson", "seeds": "1"}
+    typed = {
+        "name": "by hand",
+        "cluster": "written",
+        "cluster_yaml": "nodes: []",
+        "workload": "poisson",
+        "seeds": "1",
+    }
     text = f"{{{', '.join(LAUGHS.splitlines())}}}" if field.startswith("parameters") else LAUGHS
     answer = client.post("/simulations/new/", {**typed, "policy_fifo": "1", field: text})
     assert answer.status_code == 422
     assert "line 1: anchors and aliases are not taken here" in answer.content.decode()
 
 
-@pytest.mark.parametrize("tag", ["!!python/object/apply:os.system [echo]", "!!python/name:os.system", "!mine {}"])
+@pytest.mark.parametrize(
+    "tag", ["!!python/object/apply:os.system [echo]", "!!python/name:os.system", "!mine {}"]
+)
 def test_yaml_tags_make_nothing(ada: User, client: Client, tag: str) -> None:
     client.force_login(ada)
     answer = client.post("/simulations/new/", {"study": f"name: {tag}"})
@@ -103,25 +122,49 @@ def test_yaml_tags_make_nothing(ada: User, client: Client, tag: str) -> None:
     assert "could not determine a constructor" in answer.content.decode()
 
 
-def test_a_name_of_an_uploaded_file_goes_nowhere(ada: User, client: Client, tmp_path: Path, settings: Any) -> None:
+def test_a_name_of_an_uploaded_file_goes_nowhere(
+    ada: User, client: Client, tmp_path: Path, settings: Any
+) -> None:
     from django.core.files.uploadedfile import SimpleUploadedFile
 
     settings.SIMULATIONS_DIR = tmp_path
     trace = SimpleUploadedFile("../../../etc/cron.d/x.csv", b"arrival_s,run_s\n0,60\n")
     client.force_login(ada)
-    typed = {"name": "n", "cluster": "written", "cluster_yaml": json.dumps(a_study()["cluster"]), "workload": "csv", "seeds": "1"}
-    assert client.post("/simulations/new/", {**typed, "policy_fifo": "1", "trace": trace}).status_code == 302
+    typed = {
+        "name": "n",
+        "cluster": "written",
+        "cluster_yaml": json.dumps(a_study()["cluster"]),
+        "workload": "csv",
+        "seeds": "1",
+    }
+    assert (
+        client.post("/simulations/new/", {**typed, "policy_fifo": "1", "trace": trace}).status_code
+        == 302
+    )
     assert "cron" not in json.dumps(Simulation.objects.get().document)
     assert not list(tmp_path.iterdir())
 
 
-def test_a_binary_file_as_a_trace_is_refused_by_its_run_and_not_by_the_server(ada: User, client: Client) -> None:
+def test_a_binary_file_as_a_trace_is_refused_by_its_run_and_not_by_the_server(
+    ada: User, client: Client
+) -> None:
     from django.core.files.uploadedfile import SimpleUploadedFile
 
     client.force_login(ada)
-    typed = {"name": "n", "cluster": "written", "cluster_yaml": json.dumps(a_study()["cluster"]), "workload": "csv", "seeds": "1"}
+    typed = {
+        "name": "n",
+        "cluster": "written",
+        "cluster_yaml": json.dumps(a_study()["cluster"]),
+        "workload": "csv",
+        "seeds": "1",
+    }
     answer = client.post(
-        "/simulations/new/", {**typed, "policy_fifo": "1", "trace": SimpleUploadedFile("x.csv.gz", b"\x1f\x8b\x08\x00\xff")}
+        "/simulations/new/",
+        {
+            **typed,
+            "policy_fifo": "1",
+            "trace": SimpleUploadedFile("x.csv.gz", b"\x1f\x8b\x08\x00\xff"),
+        },
     )
     assert answer.status_code == 422
     assert "holds the character NUL" in answer.content.decode()

@@ -1,4 +1,6 @@
-"""What a plan comes to where it puts two jobs on one GPU: their speeds beside each other, and watts counted once."""
+"""What a plan comes to where it puts two jobs on one GPU: their speeds beside each other, and watts
+counted once.
+"""
 
 from __future__ import annotations
 
@@ -20,8 +22,12 @@ JOULES_PER_KWH = 3.6e6
 def a_pair() -> tuple[Plan, Snapshot]:
     """Job a at half of its speed beside b, which keeps 0.8: 100 steps each."""
     energy = (EnergyStep(0.0, inf, 0.2, 1.5),)
-    snapshot = a_snapshot([a_wide_node()], [a_job("a", "a"), a_job("b", "b")], kinds_of_two(0.5, 0.8), energy=energy)
-    plan = Plan("told", PlanStatus.HEURISTIC, tuple(Placement(job, half_of("gpu0")) for job in "ab"))
+    snapshot = a_snapshot(
+        [a_wide_node()], [a_job("a", "a"), a_job("b", "b")], kinds_of_two(0.5, 0.8), energy=energy
+    )
+    plan = Plan(
+        "told", PlanStatus.HEURISTIC, tuple(Placement(job, half_of("gpu0")) for job in "ab")
+    )
     return plan, snapshot
 
 

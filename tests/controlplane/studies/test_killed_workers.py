@@ -1,4 +1,6 @@
-"""Real workers, a real broker, and a simulation in whose midst kill -9 comes: it goes on, and comes to the same figures."""
+"""Real workers, a real broker, and a simulation in whose midst kill -9 comes: it goes on, and comes
+to the same figures.
+"""
 
 from __future__ import annotations
 
@@ -67,22 +69,33 @@ class House:
     def start(self, name: str, *command: str) -> None:
         """Start a program in a session of its own."""
         with (self.folder / f"{name}.log").open("ab") as log:
-            self.programs[name] = subprocess.Popen(command, cwd=ROOT, env=self.env, stdout=log, stderr=log, start_new_session=True)
+            self.programs[name] = subprocess.Popen(
+                command, cwd=ROOT, env=self.env, stdout=log, stderr=log, start_new_session=True
+            )
 
     def simulation(self) -> dict[str, Any]:
         """Its row."""
         with closing(sqlite3.connect(self.folder / "db.sqlite3", timeout=20.0)) as database:
             database.row_factory = sqlite3.Row
-            return dict(database.execute("SELECT state, starts, message, progress FROM controlplane_simulation").fetchone())
+            return dict(
+                database.execute(
+                    "SELECT state, starts, message, progress FROM controlplane_simulation"
+                ).fetchone()
+            )
 
     def finished(self) -> dict[str, tuple[int, int]]:
-        """Files of finished runs, and which files they are: one that is made anew is another one."""
+        """Files of finished runs, and which files they are: one that is made anew is another
+        one.
+        """
         files = (self.folder / "simulations").glob("*/runs/*.npz")
         return {path.name: (path.stat().st_ino, path.stat().st_mtime_ns) for path in files}
 
     def study(self) -> psutil.Process | None:
         """The process in which the study runs."""
-        return next((p for p in self.workers() if "controlplane.studies.child" in " ".join(p.cmdline())), None)
+        return next(
+            (p for p in self.workers() if "controlplane.studies.child" in " ".join(p.cmdline())),
+            None,
+        )
 
     def pool(self) -> psutil.Process:
         """The pool's process of the worker, in which tasks run: the parent of the study's."""
@@ -104,12 +117,19 @@ class House:
             time.sleep(0.05)
 
     def logs(self) -> dict[str, str]:
-        return {path.stem: path.read_text(errors="replace")[-2000:] for path in self.folder.glob("*.log")}
+        return {
+            path.stem: path.read_text(errors="replace")[-2000:]
+            for path in self.folder.glob("*.log")
+        }
 
     def stop(self) -> None:
         """Kill what still runs; pools end with their workers."""
         for program in self.programs.values():
-            children = psutil.Process(program.pid).children(recursive=True) if program.poll() is None else []
+            children = (
+                psutil.Process(program.pid).children(recursive=True)
+                if program.poll() is None
+                else []
+            )
             for child in children:
                 with suppress(psutil.NoSuchProcess):
                     child.kill()
@@ -123,7 +143,10 @@ def house(tmp_path: Path) -> Iterator[House]:
     broker = ("--port", "0", "--unixsocket", str(tmp_path / "broker.sock"), "--save", "")
     try:
         house.start("broker", str(get_binary_path()), *broker)
-        for command in ((ENTRYPOINT, "migrate", "--verbosity", "0"), (sys.executable, "-c", PREPARE)):
+        for command in (
+            (ENTRYPOINT, "migrate", "--verbosity", "0"),
+            (sys.executable, "-c", PREPARE),
+        ):
             subprocess.run(command, cwd=ROOT, env=house.env, check=True)
         house.start("beat", ENTRYPOINT, "beat")
         house.start("worker", ENTRYPOINT, "worker")
@@ -133,7 +156,9 @@ def house(tmp_path: Path) -> Iterator[House]:
 
 
 @pytest.mark.parametrize("killed", ["the worker", "its pool's process"])
-def test_a_simulation_whose_worker_is_killed_goes_on_with_what_is_finished(house: House, killed: str, tmp_path: Path) -> None:
+def test_a_simulation_whose_worker_is_killed_goes_on_with_what_is_finished(
+    house: House, killed: str, tmp_path: Path
+) -> None:
     house.until("finished run", lambda: bool(house.finished()))
     study, finished = house.study(), house.finished()
     assert study is not None
@@ -143,12 +168,20 @@ def test_a_simulation_whose_worker_is_killed_goes_on_with_what_is_finished(house
         house.start("worker", ENTRYPOINT, "worker")
     else:
         house.pool().send_signal(signal.SIGKILL)
-    house.until("end of the study's process", lambda: not study.is_running() or study.status() == psutil.STATUS_ZOMBIE)
+    house.until(
+        "end of the study's process",
+        lambda: not study.is_running() or study.status() == psutil.STATUS_ZOMBIE,
+    )
     later = finished
     while (now := house.simulation())["state"] in ("queued", "running"):
         later = {**later, **house.finished()}
         time.sleep(0.02)
-    assert (now["state"], now["starts"], now["message"], now["progress"]) == ("done", 2, "", 1.0), house.logs()
+    assert (now["state"], now["starts"], now["message"], now["progress"]) == (
+        "done",
+        2,
+        "",
+        1.0,
+    ), house.logs()
     assert {name: later[name] for name in finished} == finished, "what was finished was run again"
     assert len(later) == len(STUDY["seeds"])
     assert files_of(house) == {"jobs.csv", "report.html", "results.json", "timings.json"}
@@ -158,7 +191,9 @@ def test_a_simulation_whose_worker_is_killed_goes_on_with_what_is_finished(house
 
 def files_of(house: House) -> set[str]:
     with closing(sqlite3.connect(house.folder / "db.sqlite3", timeout=20.0)) as database:
-        return {name for (name,) in database.execute("SELECT name FROM controlplane_simulationfile")}
+        return {
+            name for (name,) in database.execute("SELECT name FROM controlplane_simulationfile")
+        }
 
 
 def results(house: House) -> Any:

@@ -1,4 +1,6 @@
-"""The pages of simulations: the form, how far it is, results side by side, and what another policy would decide."""
+"""The pages of simulations: the form, how far it is, results side by side, and what another policy
+would decide.
+"""
 
 from __future__ import annotations
 
@@ -43,9 +45,11 @@ def text(client: Client, path: str, status: int = 200) -> str:
 def typed(**fields: Any) -> dict[str, Any]:
     """The form with what it shows at first, and these fields put over it."""
     return {
-        "name": "by hand", "cluster": "written", "workload": "poisson", "jobs": "8", "options": "gap_s: 300", "seeds": "1..2",
+        "name": "by hand", "cluster": "written", "workload": "poisson", "jobs": "8",
+        "options": "gap_s: 300", "seeds": "1..2",
         "cluster_yaml": "nodes: [{name: v, gpu_type: V100, gpus: 2}]\nenergy: {price_per_kwh: 0.2}",
-        "policy_fifo": "1", "policy_randomized_greedy": "1", "parameters_randomized_greedy": "iterations: 10, mode: coded",
+        "policy_fifo": "1", "policy_randomized_greedy": "1",
+        "parameters_randomized_greedy": "iterations: 10, mode: coded",
         **fields,
     }  # fmt: skip
 
@@ -59,7 +63,11 @@ def test_what_is_typed_becomes_a_study(browser: Client, ada: User) -> None:
         ("randomized_greedy", {"iterations": 10, "mode": "coded"}),
         ("fifo", {}),
     ]
-    assert (document["seeds"], document["switches"], document["workload"]["jobs"]) == ([1, 2], {"launch_s": 30.0}, 8)
+    assert (document["seeds"], document["switches"], document["workload"]["jobs"]) == (
+        [1, 2],
+        {"launch_s": 30.0},
+        8,
+    )
     assert made.team is not None
     assert made.team.name == "vision"
 
@@ -73,9 +81,14 @@ def test_a_trace_may_be_a_file_or_pasted(browser: Client) -> None:
     assert texts == [lines, lines]
 
 
-def test_gavels_generator_takes_its_tables_as_the_file_or_its_kinds_as_an_option(browser: Client) -> None:
+def test_gavels_generator_takes_its_tables_as_the_file_or_its_kinds_as_an_option(
+    browser: Client,
+) -> None:
     tables = '{"v100": {"(\'a\', 1)": {"null": 2.0}}}'
-    kinds = "kinds: [{id: a, throughputs: [{gpu_type: V100, gpus: 1, steps_per_s: 2, source: declared}]}]"
+    kinds = (
+        "kinds: [{id: a, throughputs: [{gpu_type: V100, gpus: 1, steps_per_s: 2, source:"
+        " declared}]}]"
+    )
     for fields in ({"trace_text": tables, "options": ""}, {"options": kinds}):
         browser.post("/simulations/new/", typed(workload="gavel_generator", **fields))
     workloads = [s.document["workload"] for s in Simulation.objects.order_by("created_at")]
@@ -89,18 +102,37 @@ def test_gavels_generator_takes_its_tables_as_the_file_or_its_kinds_as_an_option
         ({"seeds": "many"}, "must be whole numbers such as 1, 2, 3"),
         ({"jobs": "lots"}, "must be a number"),
         ({"cluster_yaml": "nodes: ["}, "line 1"),
-        ({"cluster_yaml": "nodes: [{name: v, gpu_type: H100, gpus: 2}]"}, "say what a node with H100 needs"),
+        (
+            {"cluster_yaml": "nodes: [{name: v, gpu_type: H100, gpus: 2}]"},
+            "say what a node with H100 needs",
+        ),
         ({"parameters_fifo": "speed: 2"}, "fifo: speed: no such parameter"),
         ({"parameters_fifo": "{"}, "fifo: line 1"),
         ({"parameters_fifo": "{"}, "write parameters as name: value"),
         ({"policy_fifo": None, "policy_randomized_greedy": None}, "tick at least one policy"),
-        ({"switch_pairs_observed": "3"}, "Part of the pairs that is measured, not estimated: 3.0: must be"),
+        (
+            {"switch_pairs_observed": "3"},
+            "Part of the pairs that is measured, not estimated: 3.0: must be",
+        ),
         ({"workload": "csv"}, "choose a file, or paste its text"),
         (
-            {"workload": "csv", "options": "", "jobs": "", "trace_text": "arrival_s,run_s\n0,60\nnever,60"},
+            {
+                "workload": "csv",
+                "options": "",
+                "jobs": "",
+                "trace_text": "arrival_s,run_s\n0,60\nnever,60",
+            },
             "line 3: arrival_s must be a number",
         ),
-        ({"workload": "swf", "options": "", "jobs": "", "trace_text": "words, nothing but words"}, "jobs cannot be used"),
+        (
+            {
+                "workload": "swf",
+                "options": "",
+                "jobs": "",
+                "trace_text": "words, nothing but words",
+            },
+            "jobs cannot be used",
+        ),
         ({"workload": "history"}, "a written one has no history"),
         ({"workload": "queue"}, "a written one has no queue"),
         ({"options": "colour: red"}, "colour"),
@@ -109,7 +141,9 @@ def test_gavels_generator_takes_its_tables_as_the_file_or_its_kinds_as_an_option
         ({"study": "name: x\ncluster: {live: nowhere}"}, "must be the name of a cluster"),
     ],
 )
-def test_what_is_wrong_stands_beside_its_field_and_nothing_is_lost(browser: Client, fields: dict[str, Any], words: str) -> None:
+def test_what_is_wrong_stands_beside_its_field_and_nothing_is_lost(
+    browser: Client, fields: dict[str, Any], words: str
+) -> None:
     given = {name: value for name, value in typed(**fields).items() if value is not None}
     answer = browser.post("/simulations/new/", given)
     assert answer.status_code == 422
@@ -148,19 +182,29 @@ def test_an_earlier_study_can_be_changed_and_run_again(browser: Client, ada: Use
     assert text(browser, f"/simulations/new/?from={a_simulation(a_user()).pk}", 404)
 
 
-def test_the_page_follows_what_runs_and_stands_still_when_it_is_over(browser: Client, ada: User) -> None:
-    running = a_simulation(ada, state="running", progress=0.4, message="2 of 5 runs done", left_s=90.0)
+def test_the_page_follows_what_runs_and_stands_still_when_it_is_over(
+    browser: Client, ada: User
+) -> None:
+    running = a_simulation(
+        ada, state="running", progress=0.4, message="2 of 5 runs done", left_s=90.0
+    )
     page = text(browser, f"/simulations/{running.pk}/")
     for words in ('hx-trigger="every 2s"', "2 of 5 runs done", "1 min 30 s left", 'value="40.00"'):
         assert words in page
-    part = browser.get(f"/simulations/{running.pk}/", headers={"HX-Request": "true"}).content.decode()
+    part = browser.get(
+        f"/simulations/{running.pk}/", headers={"HX-Request": "true"}
+    ).content.decode()
     assert part.startswith('<div id="simulation"')
     assert "every 2s" not in text(browser, f"/simulations/{a_done_simulation(ada).pk}/")
 
 
 def test_a_failed_one_says_why(browser: Client, ada: User) -> None:
-    failed = a_simulation(ada, state="failed", message="workload: <b>line 3</b>: run_s must be a number")
-    assert "&lt;b&gt;line 3&lt;/b&gt;: run_s must be a number" in text(browser, f"/simulations/{failed.pk}/")
+    failed = a_simulation(
+        ada, state="failed", message="workload: <b>line 3</b>: run_s must be a number"
+    )
+    assert "&lt;b&gt;line 3&lt;/b&gt;: run_s must be a number" in text(
+        browser, f"/simulations/{failed.pk}/"
+    )
 
 
 def test_results_mark_what_is_best(browser: Client, ada: User) -> None:
@@ -171,14 +215,19 @@ def test_results_mark_what_is_best(browser: Client, ada: User) -> None:
 
 
 def test_simulations_are_compared_side_by_side(browser: Client, ada: User) -> None:
-    one, two = a_done_simulation(ada, study={"name": "calm"}), a_done_simulation(ada, study={"name": "busy"})
+    one, two = (
+        a_done_simulation(ada, study={"name": "calm"}),
+        a_done_simulation(ada, study={"name": "busy"}),
+    )
     page = text(browser, f"/simulations/compare/?id={one.pk}&id={two.pk}")
     assert page.count('<span class="title">fifo</span>') == 2
     assert text(browser, f"/simulations/compare/?id={a_done_simulation(a_user()).pk}", 404)
     assert text(browser, "/simulations/compare/?id=nonsense", 404)
 
 
-@pytest.mark.parametrize("path", ["/simulations/", "/simulations/compare/", "/simulations/new/", "/what-if/"])
+@pytest.mark.parametrize(
+    "path", ["/simulations/", "/simulations/compare/", "/simulations/new/", "/what-if/"]
+)
 def test_a_page_of_nothing_says_how_to_begin(browser: Client, path: str) -> None:
     assert "No cluster yet" in text(browser, path) or "Simulate</" in text(browser, path)
 
@@ -211,7 +260,9 @@ def test_pages_take_few_queries_whatever_they_show(
             text(browser, path)
 
 
-def test_no_page_has_inline_scripts_or_styles_or_fetches_from_elsewhere(browser: Client, ada: User) -> None:
+def test_no_page_has_inline_scripts_or_styles_or_fetches_from_elsewhere(
+    browser: Client, ada: User
+) -> None:
     done = a_done_simulation(ada)
     a_node(a_cluster(name="lab"))
     for path in (
@@ -233,18 +284,31 @@ def _demo(monkeypatch: pytest.MonkeyPatch) -> Demo:
 
 
 def asked(client: Client, **fields: str) -> str:
-    answer = client.post("/what-if/", {"cluster": "demo", "policy": "fifo", "parameters": "", **fields})
+    answer = client.post(
+        "/what-if/", {"cluster": "demo", "policy": "fifo", "parameters": "", **fields}
+    )
     assert answer.status_code == 200, answer.content.decode()[-300:]
     return answer.content.decode()
 
 
 def test_what_if_shows_both_decisions_and_changes_nothing(demo: Demo, client: Client) -> None:
     client.force_login(demo.operator)
-    before = (list(Job.objects.values("pk", "state", "waiting_code").order_by("pk")), Round.objects.count())
+    before = (
+        list(Job.objects.values("pk", "state", "waiting_code").order_by("pk")),
+        Round.objects.count(),
+    )
     page = asked(client, policy="randomized_greedy", parameters="iterations: 5")
-    for words in ("recurrent-sequences", "What it would change", "Energy cost per hour", "data-chart"):
+    for words in (
+        "recurrent-sequences",
+        "What it would change",
+        "Energy cost per hour",
+        "data-chart",
+    ):
         assert words in page
-    assert (list(Job.objects.values("pk", "state", "waiting_code").order_by("pk")), Round.objects.count()) == before
+    assert (
+        list(Job.objects.values("pk", "state", "waiting_code").order_by("pk")),
+        Round.objects.count(),
+    ) == before
     demo.cluster.refresh_from_db()
     assert demo.cluster.policy_parameters == {}
 
@@ -268,8 +332,12 @@ def test_what_if_names_no_other_teams_jobs(demo: Demo, client: Client) -> None:
         ({"parameters": "{"}, "write them as name: value"),
     ],
 )
-def test_what_if_says_what_is_wrong(demo: Demo, client: Client, fields: dict[str, str], words: str) -> None:
+def test_what_if_says_what_is_wrong(
+    demo: Demo, client: Client, fields: dict[str, str], words: str
+) -> None:
     client.force_login(demo.user)
-    answer = client.post("/what-if/", {"cluster": "demo", "policy": "fifo", "parameters": "", **fields})
+    answer = client.post(
+        "/what-if/", {"cluster": "demo", "policy": "fifo", "parameters": "", **fields}
+    )
     assert answer.status_code == 422
     assert words in answer.content.decode()

@@ -1,4 +1,6 @@
-"""Simulations are run once whatever happens to tasks and workers: doubled, lost, killed, stopped, cancelled."""
+"""Simulations are run once whatever happens to tasks and workers: doubled, lost, killed, stopped,
+cancelled.
+"""
 
 from __future__ import annotations
 
@@ -14,7 +16,12 @@ from pytest_django import Settings
 from controlplane.models import Simulation
 from controlplane.studies import documents
 from controlplane.studies.folders import folder_of, read_file, sweep
-from controlplane.studies.lifecycle import MOVES, IllegalSimulationMoveError, SimulationMove, check_move
+from controlplane.studies.lifecycle import (
+    MOVES,
+    IllegalSimulationMoveError,
+    SimulationMove,
+    check_move,
+)
 from controlplane.studies.moves import LostRaceError, move_simulation
 from controlplane.studies.running import MOST_STARTS, claim, reconcile_simulations, run_next
 from controlplane.studies.services import simulation_cancel, simulation_delete
@@ -35,7 +42,9 @@ def state_of(simulation: Simulation) -> str:
     return str(Simulation.objects.values_list("state", flat=True).get(pk=simulation.pk))
 
 
-def test_a_study_is_run_to_its_end_and_its_files_are_kept_in_the_database(settings: Settings) -> None:
+def test_a_study_is_run_to_its_end_and_its_files_are_kept_in_the_database(
+    settings: Settings,
+) -> None:
     settings.SIMULATION_PROCESSES = 1
     simulation = a_simulation(study={"policies": [{"name": "fifo"}]})
     assert run_next() is not None
@@ -47,7 +56,9 @@ def test_a_study_is_run_to_its_end_and_its_files_are_kept_in_the_database(settin
     assert not list(Path(settings.SIMULATIONS_DIR).iterdir())
 
 
-def test_a_study_whose_long_trace_cannot_be_read_fails_naming_the_line(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_study_whose_long_trace_cannot_be_read_fails_naming_the_line(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     monkeypatch.setattr(documents, "TRIED_CHARACTERS", 20)
     trace = {"type": "csv", "text": "arrival_s,run_s\n0,60\nnever,60\n"}
     simulation = a_simulation(study={"workload": trace, "policies": [{"name": "fifo"}]})
@@ -79,15 +90,25 @@ def test_no_more_run_at_once_than_there_are_slots(settings: Settings) -> None:
 
 def test_its_folder_is_for_the_server_alone(settings: Settings) -> None:
     folder = folder_of(a_simulation())
-    assert [p.stat().st_mode & 0o777 for p in (folder, Path(settings.SIMULATIONS_DIR))] == [0o700, 0o700]
+    assert [p.stat().st_mode & 0o777 for p in (folder, Path(settings.SIMULATIONS_DIR))] == [
+        0o700,
+        0o700,
+    ]
 
 
 def test_progress_is_written_while_it_runs(tmp_path: Path) -> None:
     simulation = a_simulation()
-    script = "say(progress=0.5, message='1 of 2 runs done', left_s=9.0)\ntime.sleep(0.4)\nsay(error='as it was told')"
+    script = (
+        "say(progress=0.5, message='1 of 2 runs done', left_s=9.0)\ntime.sleep(0.4)\nsay(error='as"
+        " it was told')"
+    )
     run_next(pretending(tmp_path, script))
     simulation.refresh_from_db()
-    assert (simulation.state, simulation.progress, simulation.message) == ("failed", 0.5, "as it was told")
+    assert (simulation.state, simulation.progress, simulation.message) == (
+        "failed",
+        0.5,
+        "as it was told",
+    )
     assert simulation.left_s is None
 
 
@@ -99,7 +120,9 @@ def test_a_process_that_dies_fails_its_simulation_with_the_reason(tmp_path: Path
     assert "signal 9" in simulation.message
 
 
-def test_cancelling_ends_the_process_and_removes_its_folder(tmp_path: Path, settings: Settings) -> None:
+def test_cancelling_ends_the_process_and_removes_its_folder(
+    tmp_path: Path, settings: Settings
+) -> None:
     simulation = a_simulation()
     ports = pretending(tmp_path, "time.sleep(60)")
     pids: list[int] = []
@@ -137,9 +160,20 @@ def test_deleting_one_that_runs_ends_it_too(tmp_path: Path) -> None:
 
 def test_a_worker_that_is_stopped_gives_it_back_to_go_on_elsewhere(tmp_path: Path) -> None:
     simulation = a_simulation()
-    run_next(pretending(tmp_path, "say(progress=0.3, message='', left_s=None)\ntime.sleep(60)", stopping=after(2)))
+    run_next(
+        pretending(
+            tmp_path,
+            "say(progress=0.3, message='', left_s=None)\ntime.sleep(60)",
+            stopping=after(2),
+        )
+    )
     simulation.refresh_from_db()
-    assert (simulation.state, simulation.starts, simulation.slot, simulation.owner) == ("queued", 0, None, "")
+    assert (simulation.state, simulation.starts, simulation.slot, simulation.owner) == (
+        "queued",
+        0,
+        None,
+        "",
+    )
 
 
 def test_one_that_goes_on_finds_what_is_finished(tmp_path: Path) -> None:
@@ -170,12 +204,17 @@ def test_the_reconciler_queues_what_nobody_runs_any_more(gone: str) -> None:
         move_simulation(claimed, SimulationMove.FINISH)
 
 
-def test_the_reconciler_leaves_alone_what_is_renewed_and_asks_for_no_worker_that_could_not_help() -> None:
+def test_the_reconciler_leaves_alone_what_is_renewed_and_asks_for_no_worker_that_could_not_help() -> (
+    None
+):
     a_simulation()
     claim(timezone.now())
     a_simulation()
     assert not reconcile_simulations(timezone.now())
-    assert list(Simulation.objects.order_by("created_at").values_list("state", flat=True)) == ["running", "queued"]
+    assert list(Simulation.objects.order_by("created_at").values_list("state", flat=True)) == [
+        "running",
+        "queued",
+    ]
 
 
 def test_one_whose_workers_keep_dying_is_given_up() -> None:

@@ -35,7 +35,9 @@ def test_whoever_has_the_link_may_look_without_an_account(ada: User) -> None:
 
 
 def test_the_page_of_a_link_says_nothing_of_people_and_lets_nobody_act() -> None:
-    simulation = a_done_simulation(a_user("ada.lovelace"))  # longer than what could stand in a random link by chance
+    simulation = a_done_simulation(
+        a_user("ada.lovelace")
+    )  # longer than what could stand in a random link by chance
     link = shared(simulation)
     page = Client().get(link).content.decode()
     assert "lovelace" not in page
@@ -93,8 +95,13 @@ def test_a_report_runs_its_own_script_and_nothing_else(ada: User) -> None:
     simulation = a_done_simulation(ada)
     browser = Client()
     browser.force_login(ada)
-    for answer in (browser.get(f"/simulations/{simulation.pk}/report/"), Client().get(f"{shared(simulation)}report/")):
-        policy = dict(part.strip().split(" ", 1) for part in answer["Content-Security-Policy"].split(";"))
+    for answer in (
+        browser.get(f"/simulations/{simulation.pk}/report/"),
+        Client().get(f"{shared(simulation)}report/"),
+    ):
+        policy = dict(
+            part.strip().split(" ", 1) for part in answer["Content-Security-Policy"].split(";")
+        )
         assert policy["sandbox"] == "allow-scripts allow-downloads"
         assert policy["default-src"] == "'none'"
         assert policy["script-src"] == "'unsafe-inline'"

@@ -1,4 +1,6 @@
-"""Where compiled kernels are kept: code is loaded from there, so never from a folder that others may write."""
+"""Where compiled kernels are kept: code is loaded from there, so never from a folder that others
+may write.
+"""
 
 from __future__ import annotations
 
@@ -17,7 +19,9 @@ def read_only_package(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
     package = Path(kernels.__file__).parent
     may = os.access
     monkeypatch.delenv("NUMBA_CACHE_DIR", raising=False)
-    monkeypatch.setattr(os, "access", lambda path, mode: False if Path(path) == package else may(path, mode))
+    monkeypatch.setattr(
+        os, "access", lambda path, mode: False if Path(path) == package else may(path, mode)
+    )
     monkeypatch.setattr(Path, "home", lambda: tmp_path / "home")
     monkeypatch.setattr(tempfile, "gettempdir", lambda: str(tmp_path))
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
@@ -29,12 +33,16 @@ def test_a_writable_package_keeps_its_own(monkeypatch: pytest.MonkeyPatch) -> No
     assert kernels.cache_folder() is None
 
 
-def test_a_folder_that_was_asked_for_is_left_to_numba(monkeypatch: pytest.MonkeyPatch, read_only_package: Path) -> None:
+def test_a_folder_that_was_asked_for_is_left_to_numba(
+    monkeypatch: pytest.MonkeyPatch, read_only_package: Path
+) -> None:
     monkeypatch.setenv("NUMBA_CACHE_DIR", str(read_only_package))
     assert kernels.cache_folder() is None
 
 
-def test_a_read_only_package_uses_a_private_folder_of_the_users_home(read_only_package: Path) -> None:
+def test_a_read_only_package_uses_a_private_folder_of_the_users_home(
+    read_only_package: Path,
+) -> None:
     folder = kernels.cache_folder()
     assert folder == read_only_package / "home" / ".cache" / "loadmaster" / "kernels"
     assert folder.stat().st_mode & 0o777 == 0o700

@@ -1,4 +1,6 @@
-"""The judge of whole schedules: what it proves by hand, that nothing found is below its bound, what it refuses."""
+"""The judge of whole schedules: what it proves by hand, that nothing found is below its bound, what
+it refuses.
+"""
 
 from __future__ import annotations
 
@@ -33,7 +35,14 @@ def begun(snapshot: Snapshot, moves: int = 50) -> tuple[Outlook, Found]:
 def queue(steps: list[int], due_s: list[int], weight: float = 0.001) -> list[JobView]:
     of = zip(steps, due_s, strict=True)
     return [
-        a_job(f"j{i}", "k", remaining_steps=float(s), gpus_max=2, due_s=1000.0 + d, tardiness_weight=weight)
+        a_job(
+            f"j{i}",
+            "k",
+            remaining_steps=float(s),
+            gpus_max=2,
+            due_s=1000.0 + d,
+            tardiness_weight=weight,
+        )
         for i, (s, d) in enumerate(of)
     ]
 
@@ -41,14 +50,19 @@ def queue(steps: list[int], due_s: list[int], weight: float = 0.001) -> list[Job
 def least_on_one_gpu(steps: list[int], due_s: list[int], data: Outlook, weight: float) -> float:
     """By trying every order."""
     late = min(
-        sum(max(0.0, float(end - due_s[j])) for j, end in zip(order, np.cumsum([steps[j] for j in order]), strict=True))
+        sum(
+            max(0.0, float(end - due_s[j]))
+            for j, end in zip(order, np.cumsum([steps[j] for j in order]), strict=True)
+        )
         for order in permutations(range(len(steps)))
     )
     return float((data.base[0] + data.slope[0]) * sum(steps) + weight * late)
 
 
 @settings(max_examples=15, deadline=None)
-@given(jobs=st.lists(st.tuples(st.integers(1, 900), st.integers(-100, 2000)), min_size=1, max_size=5))
+@given(
+    jobs=st.lists(st.tuples(st.integers(1, 900), st.integers(-100, 2000)), min_size=1, max_size=5)
+)
 def test_on_one_gpu_the_optimum_is_that_of_the_best_order(jobs: list[tuple[int, int]]) -> None:
     steps, due_s = [s for s, _ in jobs], [d for _, d in jobs]
     data, first = begun(a_snapshot([a_node("v", "V100", 1)], queue(steps, due_s), KINDS))
@@ -58,9 +72,13 @@ def test_on_one_gpu_the_optimum_is_that_of_the_best_order(jobs: list[tuple[int, 
 
 
 @settings(max_examples=15, deadline=None)
-@given(jobs=st.lists(st.tuples(st.integers(10, 3000), st.integers(-100, 4000)), min_size=1, max_size=6))
+@given(
+    jobs=st.lists(st.tuples(st.integers(10, 3000), st.integers(-100, 4000)), min_size=1, max_size=6)
+)
 def test_no_schedule_of_the_search_costs_less_than_the_bound(jobs: list[tuple[int, int]]) -> None:
-    data, found = begun(a_snapshot(NODES, queue([s for s, _ in jobs], [d for _, d in jobs]), KINDS), moves=300)
+    data, found = begun(
+        a_snapshot(NODES, queue([s for s, _ in jobs], [d for _, d in jobs]), KINDS), moves=300
+    )
     judged = judge(data, found, budget=0.5)
     assert judged.bound <= found.cost * (1.0 + 1e-9)
     assert judged.bound <= judged.cost * (1.0 + 1e-9)
@@ -70,7 +88,8 @@ def test_due_dates_decide_between_one_gpu_and_two() -> None:
     for due_s, weight in product((100, 3000), (0.0, 0.01)):
         data, found = begun(a_snapshot([NODES[0]], queue([900], [due_s], weight), KINDS))
         costs = [
-            (data.base[0] + data.slope[0] * g) * 900.0 / rate + weight * max(0.0, 900.0 / rate - due_s)
+            (data.base[0] + data.slope[0] * g) * 900.0 / rate
+            + weight * max(0.0, 900.0 / rate - due_s)
             for g, rate in ((1, 1.0), (2, 1.5))
         ]
         assert judge(data, found, budget=1.0).bound == pytest.approx(min(costs), rel=1e-6)
@@ -79,7 +98,18 @@ def test_due_dates_decide_between_one_gpu_and_two() -> None:
 def test_what_the_model_leaves_out_is_refused() -> None:
     jobs = queue([100, 200], [500, 500])
     changing = (EnergyStep(0.0, 2000.0, 0.3, 1.3), EnergyStep(2000.0, inf, 0.1, 1.3))
-    running = [replace(a_job("r", "k", remaining_steps=50.0, due_s=2000.0, tardiness_weight=0.001, running=on("t", "gpu0")))]
+    running = [
+        replace(
+            a_job(
+                "r",
+                "k",
+                remaining_steps=50.0,
+                due_s=2000.0,
+                tardiness_weight=0.001,
+                running=on("t", "gpu0"),
+            )
+        )
+    ]
     for snapshot in (
         a_snapshot(NODES, [*jobs, *running], KINDS),
         replace(a_snapshot(NODES, jobs, KINDS), energy=changing),

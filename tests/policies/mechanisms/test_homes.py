@@ -1,4 +1,6 @@
-"""Where jobs run now: worked out anew only for who has moved, with what working out all of them comes to."""
+"""Where jobs run now: worked out anew only for who has moved, with what working out all of them
+comes to.
+"""
 
 from __future__ import annotations
 
@@ -19,7 +21,9 @@ def seen(snapshot: Snapshot) -> dict[int, Home]:
 
 def before() -> Snapshot:
     snapshot = a_snapshot(NODES, [a_job("a", running=STAYS), a_job("b", running=AT_FIRST)])
-    assert snapshot.lasting is not snapshot.standing  # both asked for here, so that what follows has them too
+    assert (
+        snapshot.lasting is not snapshot.standing
+    )  # both asked for here, so that what follows has them too
     return snapshot
 
 
@@ -45,7 +49,9 @@ def test_who_has_come_into_the_place_of_another_has_a_home_of_its_own() -> None:
 def test_who_has_become_another_kind_of_job_may_have_no_home_where_it_runs() -> None:
     first = before()
     seen(first)
-    wider = a_snapshot(NODES, [a_job("a", running=STAYS, gpus_min=2, gpus_max=2), a_job("b", running=AT_FIRST)]).jobs
+    wider = a_snapshot(
+        NODES, [a_job("a", running=STAYS, gpus_min=2, gpus_max=2), a_job("b", running=AT_FIRST)]
+    ).jobs
     assert list(seen(first.following(jobs=wider))) == [1]
 
 
@@ -58,8 +64,13 @@ def test_a_home_is_lost_with_its_device() -> None:
 
 def test_a_home_is_lost_with_its_device_where_another_has_been_mended() -> None:
     broken, well = a_device("gpu0", healthy=False), a_device("gpu1")
-    first = a_snapshot([a_node("n1", devices=(broken, well))], [a_job("a", running=on("n1", "gpu1"))])
+    first = a_snapshot(
+        [a_node("n1", devices=(broken, well))], [a_job("a", running=on("n1", "gpu1"))]
+    )
     assert first.standing == {}  # asked for, so that what follows has it too
     assert list(seen(first)) == [0]
-    after = replace(first.nodes[0], devices=(replace(broken, healthy=True), replace(first.nodes[0].devices[1], healthy=False)))
+    after = replace(
+        first.nodes[0],
+        devices=(replace(broken, healthy=True), replace(first.nodes[0].devices[1], healthy=False)),
+    )
     assert list(seen(first.following(nodes=(after,)))) == []

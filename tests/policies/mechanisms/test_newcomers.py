@@ -15,17 +15,35 @@ from policies.mechanisms.newcomers import Queue, is_plain, plan_newcomers
 from policies.mechanisms.packing import pack
 from policies.mechanisms.problem import build
 from policies.plan import Plan, WaitCode
-from policies.snapshot import DeviceView, EnergyStep, JobPhase, NodeRole, NodeState, NodeView, PowerCapStep, SlotHold, Snapshot
+from policies.snapshot import (
+    DeviceView,
+    EnergyStep,
+    JobPhase,
+    NodeRole,
+    NodeState,
+    NodeView,
+    PowerCapStep,
+    SlotHold,
+    Snapshot,
+)
 from tests.builders_policies import a_device, a_job, a_kind, a_node, a_snapshot, on
 
 KINDS = (
-    a_kind("k", {("V100", 1): 1.0, ("V100", 2): 1.7, ("V100", 4): 3.0, ("T4", 1): 0.4, ("T4", 2): 0.7}, setup_s=7.0),
+    a_kind(
+        "k",
+        {("V100", 1): 1.0, ("V100", 2): 1.7, ("V100", 4): 3.0, ("T4", 1): 0.4, ("T4", 2): 0.7},
+        setup_s=7.0,
+    ),
     a_kind("l", {("V100", 1): 0.5, ("V100", 2): 0.6, ("T4", 1): 0.5}),
 )
 ENERGY = (
     (),
     (EnergyStep(0.0, inf, 0.172, 1.33, 400.0),),
-    (EnergyStep(0.0, 1100.0, 0.3, 1.3, 100.0), EnergyStep(1100.0, 1400.0, 0.1, 1.2, 500.0), EnergyStep(1400.0, inf, 0.2, 1.4)),
+    (
+        EnergyStep(0.0, 1100.0, 0.3, 1.3, 100.0),
+        EnergyStep(1100.0, 1400.0, 0.1, 1.2, 500.0),
+        EnergyStep(1400.0, inf, 0.2, 1.4),
+    ),
 )
 HELD = (SlotHold("somebody"),)
 
@@ -33,8 +51,13 @@ HELD = (SlotHold("somebody"),)
 @st.composite
 def devices(draw: st.DrawFn) -> tuple[DeviceView, ...]:
     """One to four, some of them held by a job that is not shown, some unhealthy."""
-    states = draw(st.lists(st.sampled_from(["free", "free", "held", "ill"]), min_size=1, max_size=4))
-    return tuple(a_device(f"g{i}", held=HELD if s == "held" else (), healthy=s != "ill") for i, s in enumerate(states))
+    states = draw(
+        st.lists(st.sampled_from(["free", "free", "held", "ill"]), min_size=1, max_size=4)
+    )
+    return tuple(
+        a_device(f"g{i}", held=HELD if s == "held" else (), healthy=s != "ill")
+        for i, s in enumerate(states)
+    )
 
 
 @st.composite
@@ -58,13 +81,27 @@ def snapshots(draw: st.DrawFn) -> Snapshot:
     jobs = []
     for i in range(draw(st.integers(0, 12))):
         least, steps = draw(st.integers(1, 4)), float(draw(st.integers(1, 500)))
-        fields: dict[str, Any] = {"gpus_min": least, "gpus_max": draw(st.integers(least, 4)), "remaining_steps": steps}
+        fields: dict[str, Any] = {
+            "gpus_min": least,
+            "gpus_max": draw(st.integers(least, 4)),
+            "remaining_steps": steps,
+        }
         fields["total_steps"] = steps + draw(st.sampled_from([0.0, 10.0]))
         fields["due_s"] = draw(st.sampled_from([inf, 900.0, 1150.0, 1400.0, 2000.0]))
         fields["allowed_types"] = draw(st.sampled_from([(), (), ("V100",), ("T4", "A100")]))
         fields["cores"] = draw(st.sampled_from([0.0, 4.0]))
-        jobs.append(a_job(f"j{i}", draw(st.sampled_from(["k", "l"])), arrival_s=float(i), restart_cost_s=30.0, **fields))
-    return a_snapshot(draw(nodes()), jobs, KINDS, energy=draw(st.sampled_from(ENERGY)), emissions_cost_per_kg=0.05)
+        jobs.append(
+            a_job(
+                f"j{i}",
+                draw(st.sampled_from(["k", "l"])),
+                arrival_s=float(i),
+                restart_cost_s=30.0,
+                **fields,
+            )
+        )
+    return a_snapshot(
+        draw(nodes()), jobs, KINDS, energy=draw(st.sampled_from(ENERGY)), emissions_cost_per_kg=0.05
+    )
 
 
 def by_arrays(snapshot: Snapshot, order: list[int]) -> Plan:
@@ -77,25 +114,37 @@ def by_arrays(snapshot: Snapshot, order: list[int]) -> Plan:
 def test_plain_loops_and_arrays_make_the_same_plan(snapshot: Snapshot, data: st.DataObject) -> None:
     order = data.draw(st.permutations(range(len(snapshot.jobs))))
     assert is_plain(snapshot)
-    assert plan_newcomers(snapshot, "p", np.array(order, dtype=np.int64)) == by_arrays(snapshot, order)
+    assert plan_newcomers(snapshot, "p", np.array(order, dtype=np.int64)) == by_arrays(
+        snapshot, order
+    )
 
 
 @settings(max_examples=50, deadline=None)
 @given(first=snapshots(), now=nodes(), data=st.data())
-def test_what_is_kept_of_the_last_round_changes_no_plan(first: Snapshot, now: tuple[NodeView, ...], data: st.DataObject) -> None:
+def test_what_is_kept_of_the_last_round_changes_no_plan(
+    first: Snapshot, now: tuple[NodeView, ...], data: st.DataObject
+) -> None:
     plan_newcomers(first, "p", np.arange(len(first.jobs)))
     places = min(len(now), len(first.nodes))
     kept = data.draw(st.lists(st.booleans(), min_size=places, max_size=places))
-    mixed = tuple(old if keep else new for keep, old, new in zip(kept, first.nodes, now, strict=False))
+    mixed = tuple(
+        old if keep else new for keep, old, new in zip(kept, first.nodes, now, strict=False)
+    )
     types = {n.gpu_type for n in mixed} == {n.gpu_type for n in first.nodes}
     largest = max((len(n.devices) for n in mixed), default=1) == first.max_gpus
-    second = first.following(nodes=mixed, now_s=1100.0) if types and largest else first.following(now_s=1100.0)
+    second = (
+        first.following(nodes=mixed, now_s=1100.0)
+        if types and largest
+        else first.following(now_s=1100.0)
+    )
     order = list(range(len(second.jobs)))
     assert plan_newcomers(second, "p", np.array(order, dtype=np.int64)) == by_arrays(second, order)
 
 
 def test_of_nodes_alike_the_last_is_taken_first_and_filled_before_another() -> None:
-    snapshot = a_snapshot([a_node("n1"), a_node("n2"), a_node("n3")], [a_job(f"j{i}") for i in range(3)])
+    snapshot = a_snapshot(
+        [a_node("n1"), a_node("n2"), a_node("n3")], [a_job(f"j{i}") for i in range(3)]
+    )
     plan = plan_newcomers(snapshot, "p", np.arange(3))
     assert [p.ranks[0].node for p in plan.placements] == ["n3", "n3", "n2"]
 

@@ -25,7 +25,9 @@ NOW_S = 1000.0
 relaxed = settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 
 
-def steps(*prices: tuple[float, float], pue: float = 1.0, **fields: float) -> tuple[EnergyStep, ...]:
+def steps(
+    *prices: tuple[float, float], pue: float = 1.0, **fields: float
+) -> tuple[EnergyStep, ...]:
     """(seconds, price) one after the other from now on; the last lasts for ever."""
     found, at = [], NOW_S
     for i, (seconds, price) in enumerate(prices):
@@ -72,12 +74,18 @@ KINDS = (a_kind("k", {("V100", 1): 1.0}),)
 
 @relaxed
 @given(
-    lengths=st.lists(st.tuples(st.floats(1.0, 5000.0), st.floats(0.0, 1.0)), min_size=1, max_size=6),
+    lengths=st.lists(
+        st.tuples(st.floats(1.0, 5000.0), st.floats(0.0, 1.0)), min_size=1, max_size=6
+    ),
     run_s=st.floats(0.0, 30_000.0),
 )
-def test_the_cost_is_the_integral_of_the_price(lengths: list[tuple[float, float]], run_s: float) -> None:
+def test_the_cost_is_the_integral_of_the_price(
+    lengths: list[tuple[float, float]], run_s: float
+) -> None:
     snapshot = a_snapshot(energy=steps(*lengths))
-    pieces = ((max(NOW_S, s.from_s), min(NOW_S + run_s, s.to_s), s.price_per_kwh) for s in snapshot.energy)
+    pieces = (
+        (max(NOW_S, s.from_s), min(NOW_S + run_s, s.to_s), s.price_per_kwh) for s in snapshot.energy
+    )
     expected = sum(max(0.0, until - since) * price for since, until, price in pieces) / 3.6e6
     assert cost(snapshot, 1.0, run_s) == pytest.approx(expected, rel=1e-9, abs=1e-15)
 
@@ -85,12 +93,16 @@ def test_the_cost_is_the_integral_of_the_price(lengths: list[tuple[float, float]
 @pytest.mark.parametrize("name", ["randomized_greedy", "fifo", "edf", "priority", "exact"])
 @settings(max_examples=15, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(snapshot=snapshots(), cuts=st.lists(st.floats(1.0, 1e4), max_size=4, unique=True))
-def test_a_flat_tariff_in_pieces_decides_like_one_in_one(name: str, snapshot: Snapshot, cuts: list[float]) -> None:
+def test_a_flat_tariff_in_pieces_decides_like_one_in_one(
+    name: str, snapshot: Snapshot, cuts: list[float]
+) -> None:
     edges = [0.0, *(NOW_S + c for c in sorted(cuts)), inf]
     pieces = tuple(EnergyStep(a, b, 0.172, 1.33) for a, b in pairwise(edges))
     whole = replace(snapshot, energy=(EnergyStep(0.0, inf, 0.172, 1.33),))
     policy = registry.make(name)
-    assert plan_json.digest(policy(replace(snapshot, energy=pieces))) == plan_json.digest(policy(whole))
+    assert plan_json.digest(policy(replace(snapshot, energy=pieces))) == plan_json.digest(
+        policy(whole)
+    )
 
 
 def test_without_prices_and_with_prices_of_zero_nothing_costs_anything() -> None:
@@ -99,7 +111,9 @@ def test_without_prices_and_with_prices_of_zero_nothing_costs_anything() -> None
 
 
 def test_a_run_that_never_ends_has_no_end_of_its_price() -> None:
-    priced = prices_of(a_snapshot(energy=steps((10.0, 0.0), (1.0, 0.5)))).priced_s(np.array([[inf, 5.0]]))
+    priced = prices_of(a_snapshot(energy=steps((10.0, 0.0), (1.0, 0.5)))).priced_s(
+        np.array([[inf, 5.0]])
+    )
     assert priced.tolist() == [[inf, 0.0]]
 
 
@@ -109,11 +123,15 @@ def test_what_a_placement_is_predicted_to_cost_follows_the_tariff() -> None:
     snapshot = a_snapshot([a_node("n1", gpus=1)], jobs, KINDS, energy=energy)
     for name in ("fifo", "randomized_greedy"):
         (placed,) = registry.make(name)(snapshot).placements
-        assert placed.predicted_energy_cost == pytest.approx(530.0 / 3.6e6 * (50 * 0.36 + 50 * 0.036))
+        assert placed.predicted_energy_cost == pytest.approx(
+            530.0 / 3.6e6 * (50 * 0.36 + 50 * 0.036)
+        )
 
 
 def test_the_slow_cheap_node_is_taken_when_the_night_tariff_makes_it_cheaper() -> None:
-    """Flat, the fast node costs least. If energy is nearly free from soon on, whoever runs longer pays less per hour."""
+    """Flat, the fast node costs least. If energy is nearly free from soon on, whoever runs longer
+    pays less per hour.
+    """
     kind = a_kind("k", {("V100", 1): 1.0, ("T4", 1): 0.7})
     nodes = [a_node("n1", gpus=1), a_node("n2", "T4", 1)]
     job = a_job("a", remaining_steps=1000.0, due_s=1e6, tardiness_weight=1.0)
@@ -125,11 +143,19 @@ def test_the_slow_cheap_node_is_taken_when_the_night_tariff_makes_it_cheaper() -
 
 
 @relaxed
-@given(snapshot=snapshots(), first_end=st.booleans(), prices=st.lists(st.floats(0.0, 1.0), min_size=2, max_size=4))
-def test_the_kernel_and_the_objective_agree_at_changing_prices(snapshot: Snapshot, first_end: bool, prices: list[float]) -> None:
+@given(
+    snapshot=snapshots(),
+    first_end=st.booleans(),
+    prices=st.lists(st.floats(0.0, 1.0), min_size=2, max_size=4),
+)
+def test_the_kernel_and_the_objective_agree_at_changing_prices(
+    snapshot: Snapshot, first_end: bool, prices: list[float]
+) -> None:
     snapshot = replace(snapshot, energy=steps(*((70.0, p) for p in prices)))
     problem = build(snapshot)
     policy = RandomizedGreedy(iterations=30, objective="first_end" if first_end else "whole")
     node, config, best, _ = search(**policy.search_arguments(problem))
     counted = policy.f.value(problem, Solution(node, config))
-    assert best + float(policy.f.postponing(problem).sum()) == pytest.approx(counted, rel=1e-9, abs=1e-9)
+    assert best + float(policy.f.postponing(problem).sum()) == pytest.approx(
+        counted, rel=1e-9, abs=1e-9
+    )

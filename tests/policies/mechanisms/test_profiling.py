@@ -13,8 +13,25 @@ from policies.fifo import Fifo
 from policies.judge import violations
 from policies.mechanisms.profiling import merge, reserve_profiling
 from policies.plan import Placement
-from policies.snapshot import JobPhase, JobView, NodeRole, NodeState, NodeView, Purpose, SlotHold, Snapshot
-from tests.builders_policies import a_device, a_job, a_node, a_profile_request, a_profile_run, a_snapshot, on
+from policies.snapshot import (
+    JobPhase,
+    JobView,
+    NodeRole,
+    NodeState,
+    NodeView,
+    Purpose,
+    SlotHold,
+    Snapshot,
+)
+from tests.builders_policies import (
+    a_device,
+    a_job,
+    a_node,
+    a_profile_request,
+    a_profile_run,
+    a_snapshot,
+    on,
+)
 from tests.builders_snapshots import snapshots
 
 
@@ -30,34 +47,51 @@ def seats(placements: Sequence[Placement]) -> list[tuple[str, int, str, tuple[st
     return [(p.job, p.copy, p.ranks[0].node, p.ranks[0].devices) for p in placements]
 
 
-def wanting(*requests: Any, nodes: Sequence[NodeView] = (), jobs: Sequence[JobView] = (), **fields: Any) -> Snapshot:
-    return a_snapshot(nodes or [a_profiling_node()], jobs or [a_new_job()], profiling=requests, **fields)
+def wanting(
+    *requests: Any, nodes: Sequence[NodeView] = (), jobs: Sequence[JobView] = (), **fields: Any
+) -> Snapshot:
+    return a_snapshot(
+        nodes or [a_profiling_node()], jobs or [a_new_job()], profiling=requests, **fields
+    )
 
 
 def test_a_request_gets_devices_of_one_node_for_its_steps() -> None:
     _, (placed,) = reserve_profiling(wanting(a_profile_request("new", gpus=2, steps=30)))
-    assert (placed.purpose, placed.steps_quota, seats([placed])) == (Purpose.PROFILING, 30, [("new", 0, "p1", ("gpu0", "gpu1"))])
+    assert (placed.purpose, placed.steps_quota, seats([placed])) == (
+        Purpose.PROFILING,
+        30,
+        [("new", 0, "p1", ("gpu0", "gpu1"))],
+    )
 
 
 def test_several_requests_run_at_once_on_several_nodes() -> None:
     requests = [a_profile_request("new", gpus=2, copy=i, since_s=float(i)) for i in range(3)]
-    _, placements = reserve_profiling(wanting(*requests, nodes=[a_profiling_node("p1"), a_profiling_node("p2")]))
+    _, placements = reserve_profiling(
+        wanting(*requests, nodes=[a_profiling_node("p1"), a_profiling_node("p2")])
+    )
     assert [(p.copy, p.ranks[0].node) for p in placements] == [(0, "p1"), (1, "p2")]
 
 
 def test_the_oldest_request_comes_first() -> None:
-    requests = [a_profile_request("new", copy=0, since_s=500.0), a_profile_request("new", copy=1, since_s=400.0)]
+    requests = [
+        a_profile_request("new", copy=0, since_s=500.0),
+        a_profile_request("new", copy=1, since_s=400.0),
+    ]
     _, placements = reserve_profiling(wanting(*requests, nodes=[a_profiling_node(gpus=1)]))
     assert [p.copy for p in placements] == [1]
 
 
 def test_a_run_under_way_keeps_its_devices_and_is_not_started_twice() -> None:
     job = a_new_job(running=(a_profile_run("p1", "gpu1", copy=0, steps=20),))
-    _, placements = reserve_profiling(wanting(a_profile_request("new", copy=0), a_profile_request("new", copy=1), jobs=[job]))
+    _, placements = reserve_profiling(
+        wanting(a_profile_request("new", copy=0), a_profile_request("new", copy=1), jobs=[job])
+    )
     assert seats(placements) == [("new", 0, "p1", ("gpu1",)), ("new", 1, "p1", ("gpu0",))]
 
 
-def test_a_run_on_a_device_that_a_job_out_of_sight_holds_too_goes_on_only_where_there_is_a_slot_for_both() -> None:
+def test_a_run_on_a_device_that_a_job_out_of_sight_holds_too_goes_on_only_where_there_is_a_slot_for_both() -> (
+    None
+):
     job = a_new_job(running=(a_profile_run("p1", "gpu0", copy=0),))
     ghost = (SlotHold("ghost"),)
     for slots, kept in ((1, 0), (2, 1)):
@@ -69,7 +103,11 @@ def test_a_run_on_a_device_that_a_job_out_of_sight_holds_too_goes_on_only_where_
 
 
 def test_production_nodes_and_other_types_measure_nothing() -> None:
-    nodes = [a_node("n1"), a_profiling_node("p1", gpu_type="T4"), a_profiling_node("p2", state=NodeState.CORDONED)]
+    nodes = [
+        a_node("n1"),
+        a_profiling_node("p1", gpu_type="T4"),
+        a_profiling_node("p2", state=NodeState.CORDONED),
+    ]
     assert reserve_profiling(wanting(a_profile_request("new"), nodes=nodes))[1] == ()
 
 
@@ -77,7 +115,11 @@ def test_a_shared_node_lends_free_devices_at_once_and_busy_ones_only_to_an_old_r
     def placed(since_s: float, *busy: str) -> list[tuple[str, int, str, tuple[str, ...]]]:
         jobs = [a_new_job(), *(a_job(f"j{d}", running=on("b1", d)) for d in busy)]
         nodes = [a_node("b1", gpus=2, role=NodeRole.BOTH)]
-        return seats(reserve_profiling(wanting(a_profile_request("new", since_s=since_s), nodes=nodes, jobs=jobs))[1])
+        return seats(
+            reserve_profiling(
+                wanting(a_profile_request("new", since_s=since_s), nodes=nodes, jobs=jobs)
+            )[1]
+        )
 
     assert placed(990.0, "gpu0") == [("new", 0, "b1", ("gpu1",))]
     assert placed(990.0, "gpu0", "gpu1") == []
@@ -93,8 +135,13 @@ def test_of_nodes_of_both_roles_one_at_a_time_gives_up_what_trains_there() -> No
     measuring = a_new_job(running=(a_profile_run("b0", "gpu0", copy=0),))
     left = [j for j in training if j.id != "jb0gpu0"]
     _, then = reserve_profiling(wanting(requests[2], nodes=nodes, jobs=[measuring, *left]))
-    assert [(p.copy, p.ranks[0].node) for p in then] == [(0, "b0"), (2, "b0")], "the node that is measured on gives up more first"
-    _, last = reserve_profiling(wanting(requests[2], nodes=nodes[1:], jobs=[a_new_job(), *left[1:]]))
+    assert [(p.copy, p.ranks[0].node) for p in then] == [
+        (0, "b0"),
+        (2, "b0"),
+    ], "the node that is measured on gives up more first"
+    _, last = reserve_profiling(
+        wanting(requests[2], nodes=nodes[1:], jobs=[a_new_job(), *left[1:]])
+    )
     assert [(p.copy, p.ranks[0].node) for p in last] == [(2, "b1")]
 
 
@@ -111,7 +158,12 @@ def test_a_training_job_whose_device_is_taken_is_placed_anew() -> None:
 def test_labels_resources_and_watts_hold_for_profile_runs_too() -> None:
     request = a_profile_request("new")
     assert reserve_profiling(wanting(request, jobs=[a_new_job(labels=("imagenet",))]))[1] == ()
-    assert reserve_profiling(wanting(request, nodes=[a_profiling_node(cores=2.0)], jobs=[a_new_job(cores=3.0)]))[1] == ()
+    assert (
+        reserve_profiling(
+            wanting(request, nodes=[a_profiling_node(cores=2.0)], jobs=[a_new_job(cores=3.0)])
+        )[1]
+        == ()
+    )
     assert reserve_profiling(wanting(request, power_cap_w=500.0))[1] == ()
 
 
@@ -119,7 +171,12 @@ def test_a_run_ends_with_its_device_its_node_or_its_watts() -> None:
     running = a_new_job(running=(a_profile_run("p1", "gpu0"),))
     broken = a_profiling_node(devices=(a_device("gpu0", healthy=False), a_device("gpu1")))
     assert reserve_profiling(wanting(nodes=[broken], jobs=[running]))[1] == ()
-    assert reserve_profiling(wanting(nodes=[a_profiling_node(state=NodeState.LOST)], jobs=[running]))[1] == ()
+    assert (
+        reserve_profiling(wanting(nodes=[a_profiling_node(state=NodeState.LOST)], jobs=[running]))[
+            1
+        ]
+        == ()
+    )
     assert reserve_profiling(wanting(jobs=[running], power_cap_w=500.0))[1] == ()
 
 
@@ -186,7 +243,9 @@ def test_a_pair_goes_on_together_and_takes_one_device() -> None:
         a_job(name, may_share=True, running=(a_profile_run("p1", "gpu0", copy=copy, share=0.5),))
         for name, copy in (("a", 1), ("b", 2))
     ]
-    _, placements = reserve_profiling(wanting(*a_pair("a", "b"), nodes=[a_node_to_share()], jobs=jobs))
+    _, placements = reserve_profiling(
+        wanting(*a_pair("a", "b"), nodes=[a_node_to_share()], jobs=jobs)
+    )
     assert [p.job for p in placements] == ["a", "b"]
 
 
@@ -205,5 +264,7 @@ def test_a_pair_is_placed_whole_or_not_at_all() -> None:
 def test_half_of_a_pair_is_not_placed_beside_its_other_half_that_runs_already() -> None:
     first, second = two_jobs()
     first = replace(first, running=(a_profile_run("p1", "gpu0", copy=1, share=0.5),))
-    _, placements = reserve_profiling(wanting(*a_pair("a", "b"), nodes=[a_node_to_share()], jobs=[first, second]))
+    _, placements = reserve_profiling(
+        wanting(*a_pair("a", "b"), nodes=[a_node_to_share()], jobs=[first, second])
+    )
     assert [p.job for p in placements] == ["a"]

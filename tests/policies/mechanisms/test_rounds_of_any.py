@@ -1,4 +1,6 @@
-"""Gavel's rounds of any snapshot: no plan breaks a rule, no GPU is idle for nothing, and turns last."""
+"""Gavel's rounds of any snapshot: no plan breaks a rule, no GPU is idle for nothing, and turns
+last.
+"""
 
 from __future__ import annotations
 
@@ -49,7 +51,9 @@ def test_no_plan_breaks_a_rule_round_after_round(
 @many
 @given(first=sharing_snapshots())
 def test_no_gpu_is_idle_that_a_waiting_job_could_use(first: Snapshot) -> None:
-    roomy = tuple(replace(n, cores=np.inf, memory_gb=np.inf, resources=(("fpga", 99.0),)) for n in first.nodes)
+    roomy = tuple(
+        replace(n, cores=np.inf, memory_gb=np.inf, resources=(("fpga", 99.0),)) for n in first.nodes
+    )
     snapshot = replace(first, nodes=roomy, profiling=(), power_cap_w=None, power_caps=())
     plan, observed = MaxMinFairness()(snapshot), division_of(snapshot)
     in_use = {(seat.node, d) for p in plan.placements for seat in p.ranks for d in seat.devices}
@@ -57,13 +61,23 @@ def test_no_gpu_is_idle_that_a_waiting_job_could_use(first: Snapshot) -> None:
     for e, row in enumerate(observed.row_list):
         job, admitted = (
             snapshot.jobs[row],
-            observed.ground.admitting(observed.classes.groups[observed.classes.group_list[e]].condition),
+            observed.ground.admitting(
+                observed.classes.groups[observed.classes.group_list[e]].condition
+            ),
         )
         for n, node in enumerate(observed.ground.nodes):
             free = [d for d in observed.ground.devices[n] if (node.id, d) not in in_use]
             could = job.gpus_min <= snapshot.max_gpus and admitted[n]
-            rate = snapshot.throughputs[snapshot.job_kinds[row], snapshot.type_index[node.gpu_type], job.gpus_min] if could else 0.0
-            assert job.id not in waiting or rate == 0.0 or len(free) < job.gpus_min, f"{job.id} could run on {node.id}"
+            rate = (
+                snapshot.throughputs[
+                    snapshot.job_kinds[row], snapshot.type_index[node.gpu_type], job.gpus_min
+                ]
+                if could
+                else 0.0
+            )
+            assert job.id not in waiting or rate == 0.0 or len(free) < job.gpus_min, (
+                f"{job.id} could run on {node.id}"
+            )
 
 
 @many
@@ -80,7 +94,10 @@ def test_while_turns_last_who_runs_goes_on(snapshot: Snapshot, elapsed_s: float)
 
 
 def test_a_job_that_runs_as_it_no_longer_may_is_seated_anew() -> None:
-    jobs = [a_job("a", "a", running=on("v", "gpu0", "gpu1")), a_job("b", "b", running=(Running(0, on("v", "gpu2")[0].ranks, 0.0),))]
+    jobs = [
+        a_job("a", "a", running=on("v", "gpu0", "gpu1")),
+        a_job("b", "b", running=(Running(0, on("v", "gpu2")[0].ranks, 0.0),)),
+    ]
     broken = tuple(a_device(f"gpu{i}", healthy=i != 2) for i in range(4))
     snapshot = a_snapshot([a_node("v", "V100", devices=broken)], jobs, kinds("a", "b"))
     plan = GivenShares({"a": {"V100": 1.0}, "b": {"V100": 1.0}})(snapshot)

@@ -1,4 +1,6 @@
-"""The form that sees no difference between GPUs: its pools, and that what fits them fits the types."""
+"""The form that sees no difference between GPUs: its pools, and that what fits them fits the
+types.
+"""
 
 from __future__ import annotations
 
@@ -40,12 +42,17 @@ def test_jobs_of_one_type_and_jobs_of_all_do_not_oversubscribe_it() -> None:
 
 
 def test_speed_does_not_matter_to_who_gets_what() -> None:
-    slow, fast = a_division([[1.0, 1.0], [1.0, 1.0]], gpus=[1, 0]), a_division([[9.0, 2.0], [1.0, 0.5]], gpus=[1, 0])
+    slow, fast = (
+        a_division([[1.0, 1.0], [1.0, 1.0]], gpus=[1, 0]),
+        a_division([[9.0, 2.0], [1.0, 0.5]], gpus=[1, 0]),
+    )
     assert agnostic(fairness, slow).alone == pytest.approx(agnostic(fairness, fast).alone)
 
 
 def test_a_pair_runs_in_the_pool_of_the_types_on_which_both_do() -> None:
-    division = a_division([[1.0, 1.0], [1.0, 1.0]], gpus=[1, 1], pairs={(0, 1): [(0.9, 0.9), (0.0, 0.0)]})
+    division = a_division(
+        [[1.0, 1.0], [1.0, 1.0]], gpus=[1, 1], pairs={(0, 1): [(0.9, 0.9), (0.0, 0.0)]}
+    )
     shares = agnostic(total_throughput, division)
     assert shares.paired[:, 1].sum() == 0.0
     assert textbook.excess(division, shares) <= 1e-9
@@ -82,5 +89,7 @@ def test_a_throughput_in_a_pool_is_what_its_spread_time_brings(division: Divisio
     pools = pooled(division)
     of_pools = total_throughput(pools)
     whole = spread(of_pools, pools)
-    assert whole.throughput(division) == pytest.approx(of_pools.throughput(pools), rel=1e-9, abs=1e-9)
+    assert whole.throughput(division) == pytest.approx(
+        of_pools.throughput(pools), rel=1e-9, abs=1e-9
+    )
     assert time_of(whole, division) == pytest.approx(time_of(of_pools, pools), rel=1e-9, abs=1e-9)

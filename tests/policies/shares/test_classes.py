@@ -10,7 +10,12 @@ from hypothesis import strategies as st
 from policies.shares.classes import Classes, classes_of
 
 rows = st.lists(
-    st.tuples(st.integers(-5, 5), st.sampled_from([0.0, -1.5, 0.1 + 0.2, 0.3, 1e300]), st.booleans(), st.sampled_from([0, 2**62])),
+    st.tuples(
+        st.integers(-5, 5),
+        st.sampled_from([0.0, -1.5, 0.1 + 0.2, 0.3, 1e300]),
+        st.booleans(),
+        st.sampled_from([0, 2**62]),
+    ),
     max_size=30,
 )
 
@@ -27,7 +32,11 @@ def of_rows(jobs: list[tuple[int, float, bool, int]]) -> Classes:
 
 def test_jobs_alike_in_all_columns_are_one_class() -> None:
     found = classes_of(np.array([7, 3, 7, 7]), np.array([1.0, 1.0, 1.0, 2.0]))
-    assert (found.of.tolist(), found.first.tolist(), found.count.tolist()) == ([1, 0, 1, 2], [1, 0, 3], [1, 2, 1])
+    assert (found.of.tolist(), found.first.tolist(), found.count.tolist()) == (
+        [1, 0, 1, 2],
+        [1, 0, 3],
+        [1, 2, 1],
+    )
 
 
 def test_a_column_may_have_several_values_of_each_job() -> None:

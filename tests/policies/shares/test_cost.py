@@ -24,7 +24,9 @@ goals = st.lists(st.sampled_from([0.0, 0.1, 0.5, 1.0, 2.0]), min_size=4, max_siz
 
 def ratio(division: Division, cost: np.ndarray, shares: Shares) -> float:
     """Progress per cost of these shares, worked out from them."""
-    progress = division.count * shares.throughput(division) / np.maximum(division.fastest_rates, 1e-300)
+    progress = (
+        division.count * shares.throughput(division) / np.maximum(division.fastest_rates, 1e-300)
+    )
     of_columns = cost[division.column_type]
     spent = ((shares.alone * division.scale[:, None]) @ of_columns).sum()
     spent += ((shares.paired * division.scale[division.pairs[:, 0]][:, None]) @ of_columns).sum()
@@ -85,7 +87,15 @@ def test_of_slos_that_cannot_be_met_together_only_some_are_dropped() -> None:
 
 def test_a_job_without_an_slo_or_without_steps_misses_none() -> None:
     division = a_division([[1.0], [0.0]], gpus=[1])
-    assert min_cost(division, np.array([1.0]), floor=0.0, slos=Slos(np.array([5.0, 0.0]), np.array([inf, -1.0]))).dropped == ()
+    assert (
+        min_cost(
+            division,
+            np.array([1.0]),
+            floor=0.0,
+            slos=Slos(np.array([5.0, 0.0]), np.array([inf, -1.0])),
+        ).dropped
+        == ()
+    )
 
 
 @pytest.mark.parametrize(("floor", "cost"), [(-0.1, 1.0), (1.1, 1.0), (0.5, 0.0)])
@@ -96,19 +106,28 @@ def test_floors_out_of_range_and_free_gpus_are_refused(floor: float, cost: float
 
 @pytest.mark.parametrize("form", CostForm)
 def test_where_nobody_can_run_nothing_is_spent(form: CostForm) -> None:
-    shares = min_cost(a_division([[0.0]], gpus=[1]), np.array([1.0]), floor=1.0, form=form, slos=Slos(np.ones(1), np.ones(1)))
+    shares = min_cost(
+        a_division([[0.0]], gpus=[1]),
+        np.array([1.0]),
+        floor=1.0,
+        form=form,
+        slos=Slos(np.ones(1), np.ones(1)),
+    )
     assert (shares.alone.sum(), shares.dropped) == (0.0, (0,))
 
 
 @relaxed
 @given(divisions(most=3, counts=2), st.sampled_from([0.0, 0.3, 1.0]))
-def test_the_ratio_is_the_textbooks_and_its_shares_reach_it(division: Division, floor: float) -> None:
+def test_the_ratio_is_the_textbooks_and_its_shares_reach_it(
+    division: Division, floor: float
+) -> None:
     cost = COST[: len(division.gpus)]
     shares = min_cost(division, cost, floor=floor)
     assert textbook.excess(division, shares) <= 1e-6
     if (division.fastest_rates > 0.0).any():
         expected = textbook.cost_ratio(division, cost.tolist(), floor, [0.0] * len(division.count))
-        # Either solver holds a floor to some parts in ten million, which the ratio may feel ten times over and more.
+        # Either solver holds a floor to some parts in ten million, which the ratio may feel ten
+        # times over and more.
         assert shares.objective == pytest.approx(expected, rel=1e-5)
         assert ratio(division, cost, shares) == pytest.approx(shares.objective, rel=1e-6)
         assert (shares.throughput(division) >= floor * isolated_rates(division) * (1 - 1e-6)).all()
@@ -116,9 +135,16 @@ def test_the_ratio_is_the_textbooks_and_its_shares_reach_it(division: Division, 
 
 @relaxed
 @given(divisions(most=3, counts=2), goals)
-def test_slos_are_met_or_named_and_the_ratio_is_the_textbooks(division: Division, parts: list[float]) -> None:
-    """SLOs of some part of each job's best: those that are not dropped hold, and cost what they must."""
-    cost, wanted = COST[: len(division.gpus)], np.array(parts[: len(division.count)]) * division.fastest_rates
+def test_slos_are_met_or_named_and_the_ratio_is_the_textbooks(
+    division: Division, parts: list[float]
+) -> None:
+    """SLOs of some part of each job's best: those that are not dropped hold, and cost what they
+    must.
+    """
+    cost, wanted = (
+        COST[: len(division.gpus)],
+        np.array(parts[: len(division.count)]) * division.fastest_rates,
+    )
     slos = Slos(wanted * 60.0, np.full(len(wanted), 60.0))
     shares = min_cost(division, cost, floor=0.2, slos=slos)
     kept = np.array([0.0 if m in shares.dropped else rate for m, rate in enumerate(wanted)])
@@ -135,9 +161,13 @@ def test_no_slo_is_dropped_where_all_can_be_met(division: Division, parts: list[
     wanted = np.array(parts[: len(division.count)]) * division.fastest_rates
     slos = Slos(wanted * 60.0, np.full(len(wanted), 60.0))
     book = textbook.Textbook(division)
-    bounds = [textbook.Bound(book.throughput(i), float(wanted[book.class_of[i]])) for i in book.jobs]
+    bounds = [
+        textbook.Bound(book.throughput(i), float(wanted[book.class_of[i]])) for i in book.jobs
+    ]
     together = book.best(np.zeros(len(book.variables)), bounds) is not None
-    assert (min_cost(division, COST[: len(division.gpus)], floor=0.0, slos=slos).dropped == ()) == together
+    assert (
+        min_cost(division, COST[: len(division.gpus)], floor=0.0, slos=slos).dropped == ()
+    ) == together
 
 
 @relaxed
@@ -156,4 +186,6 @@ def test_knowing_the_types_is_never_dearer(division: Division) -> None:
     cost = COST[: len(division.gpus)]
     blind = agnostic(lambda d: min_cost(d, cost, floor=0.4), division)
     if (division.fastest_rates > 0.0).any():
-        assert min_cost(division, cost, floor=0.4).objective >= ratio(division, cost, blind) * (1 - 2e-6)
+        assert min_cost(division, cost, floor=0.4).objective >= ratio(division, cost, blind) * (
+            1 - 2e-6
+        )

@@ -1,4 +1,6 @@
-"""Max-min fairness: exact values of small cases, the textbook's optimum, and the properties the paper proves."""
+"""Max-min fairness: exact values of small cases, the textbook's optimum, and the properties the
+paper proves.
+"""
 
 from __future__ import annotations
 
@@ -33,7 +35,9 @@ def test_one_two_three_gpus_are_shared_as_the_papers_program_does() -> None:
     division = a_division(T0_T1, gpus=[1, 2, 3])
     shares = fairness(division)
     assert shares.objective == pytest.approx(1.5484, abs=5e-5)
-    assert shares.alone == pytest.approx(np.array([[0.4194, 0.5806, 0.0], [0.5806, 0.4194, 0.0]]), abs=5e-5)
+    assert shares.alone == pytest.approx(
+        np.array([[0.4194, 0.5806, 0.0], [0.5806, 0.4194, 0.0]]), abs=5e-5
+    )
 
 
 def test_one_gpu_of_each_type_gives_both_jobs_their_published_throughputs() -> None:
@@ -44,8 +48,12 @@ def test_one_gpu_of_each_type_gives_both_jobs_their_published_throughputs() -> N
 def test_three_jobs_of_the_papers_example_gain_a_tenth_over_an_isolated_split() -> None:
     division = a_division([[4.0, 1.0], [3.0, 1.0], [2.0, 1.0]], gpus=[1, 1])
     shares = fairness(division)
-    assert shares.alone == pytest.approx(np.array([[0.4545, 0.0], [0.4545, 0.0909], [0.0909, 0.9091]]), abs=5e-5)
-    assert shares.objective / least(division, equal_split(division)) == pytest.approx(1.0909, abs=5e-5)
+    assert shares.alone == pytest.approx(
+        np.array([[0.4545, 0.0], [0.4545, 0.0909], [0.0909, 0.9091]]), abs=5e-5
+    )
+    assert shares.objective / least(division, equal_split(division)) == pytest.approx(
+        1.0909, abs=5e-5
+    )
 
 
 def test_a_weight_of_two_gives_twice_the_throughput() -> None:
@@ -65,7 +73,10 @@ def test_a_job_that_can_run_nowhere_gets_nothing_and_holds_nobody_back() -> None
     assert shares.alone[0].sum() == 0.0
 
 
-@pytest.mark.parametrize("division", [a_division([[0.0]], gpus=[1]), a_division([[1.0]], gpus=[0]), a_division([], gpus=[1])])
+@pytest.mark.parametrize(
+    "division",
+    [a_division([[0.0]], gpus=[1]), a_division([[1.0]], gpus=[0]), a_division([], gpus=[1])],
+)
 def test_where_nobody_can_run_nobody_gets_anything(division: Division) -> None:
     shares = fairness(division, fill=True)
     assert (shares.alone.sum(), shares.objective) == (0.0, 0.0)
@@ -139,7 +150,9 @@ def test_the_optimum_is_the_textbooks_and_its_shares_reach_it(division: Division
 @relaxed
 @given(divisions())
 def test_classes_have_the_optimum_of_their_jobs_one_by_one(division: Division) -> None:
-    assert fairness(division).objective == pytest.approx(fairness(jobs_of(division)).objective, rel=1e-6, abs=1e-9)
+    assert fairness(division).objective == pytest.approx(
+        fairness(jobs_of(division)).objective, rel=1e-6, abs=1e-9
+    )
 
 
 @relaxed
@@ -156,7 +169,12 @@ def test_filling_changes_no_optimum(division: Division) -> None:
     assert filled.objective == bare.objective
     assert textbook.excess(division, filled) <= 1e-6
     assert filled.objective == 0.0 or least(division, filled) >= filled.objective * (1 - 1e-6)
-    per = np.divide(1.0, division.fastest_rates, out=np.zeros(len(division.count)), where=division.fastest_rates > 0.0)
+    per = np.divide(
+        1.0,
+        division.fastest_rates,
+        out=np.zeros(len(division.count)),
+        where=division.fastest_rates > 0.0,
+    )
     per *= division.count
     assert per @ filled.throughput(division) >= per @ bare.throughput(division) - 1e-6
 
@@ -166,7 +184,9 @@ def test_filling_changes_no_optimum(division: Division) -> None:
 def test_nobody_is_worse_off_than_under_an_equal_split(division: Division) -> None:
     """Sharing incentive: of the objective, as the paper has it."""
     shares = fairness(division)
-    assert shares.objective == 0.0 or shares.objective >= least(division, equal_split(division)) * (1 - 1e-6)
+    assert shares.objective == 0.0 or shares.objective >= least(division, equal_split(division)) * (
+        1 - 1e-6
+    )
 
 
 @relaxed
@@ -180,7 +200,9 @@ def test_knowing_the_types_is_never_worse(division: Division) -> None:
 @relaxed
 @given(divisions(types=1))
 def test_on_one_type_there_is_nothing_to_know(division: Division) -> None:
-    assert fairness(division).objective == pytest.approx(agnostic(fairness, division).objective, rel=1e-6, abs=1e-9)
+    assert fairness(division).objective == pytest.approx(
+        agnostic(fairness, division).objective, rel=1e-6, abs=1e-9
+    )
 
 
 @relaxed

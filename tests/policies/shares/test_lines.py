@@ -18,9 +18,15 @@ from tests.policies.shares.test_following import ASKED, of_classes
 NODES = [a_node("n1", gpus=2), a_node("n2", gpus=2)]
 
 
-@settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.too_slow, HealthCheck.function_scoped_fixture])
+@settings(
+    max_examples=40,
+    deadline=None,
+    suppress_health_check=[HealthCheck.too_slow, HealthCheck.function_scoped_fixture],
+)
 @given(snapshot=snapshots(), asked=st.sampled_from(ASKED))
-def test_many_jobs_are_classed_as_few_are(monkeypatch: pytest.MonkeyPatch, snapshot: Snapshot, asked: Asked) -> None:
+def test_many_jobs_are_classed_as_few_are(
+    monkeypatch: pytest.MonkeyPatch, snapshot: Snapshot, asked: Asked
+) -> None:
     monkeypatch.setattr(telling, "MANY_JOBS", 1)
     monkeypatch.setattr(classing, "MANY_JOBS", 1)
     many = of_classes(division_of(replace(snapshot), asked).classes)
@@ -41,7 +47,9 @@ def test_a_group_that_comes_back_has_the_line_it_had() -> None:
     gone = following(first, "k1", kinds=first.kinds[:1])
     assert division_of(gone).division.count.tolist() == [1]
     back = division_of(following(gone, "k2", "k1", "k2", kinds=first.kinds)).classes
-    assert {line.group.kind: line for line in back.lines} == {line.group.kind: line for line in there.lines}
+    assert {line.group.kind: line for line in back.lines} == {
+        line.group.kind: line for line in there.lines
+    }
     assert all(any(line is old for old in there.lines) for line in back.lines)
     assert (back.keys, back.division.count[back.of].tolist()) == (there.keys, [2, 1, 2])
 
@@ -59,7 +67,9 @@ def test_a_line_is_lost_with_the_devices_it_needs() -> None:
     first = a_snapshot(NODES, [a_job("a", gpus_min=2, gpus_max=2)])
     assert first.standing == {}
     assert division_of(first).classes.class_list == [0]
-    broken = tuple(replace(n, devices=(a_device("gpu0"), a_device("gpu1", healthy=False))) for n in first.nodes)
+    broken = tuple(
+        replace(n, devices=(a_device("gpu0"), a_device("gpu1", healthy=False))) for n in first.nodes
+    )
     assert division_of(first.following(nodes=broken)).classes.class_list == [-1]
 
 

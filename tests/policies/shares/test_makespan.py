@@ -54,11 +54,17 @@ def test_a_short_job_beside_a_very_long_one_still_gets_its_part() -> None:
 
 
 @pytest.mark.parametrize("blind", [False, True])
-def test_a_last_step_at_a_million_a_second_beside_a_billion_at_a_millionth_is_no_trouble(blind: bool) -> None:
-    """So unlike are the times that the one's part of the other's is below what a solver takes as a coefficient."""
+def test_a_last_step_at_a_million_a_second_beside_a_billion_at_a_millionth_is_no_trouble(
+    blind: bool,
+) -> None:
+    """So unlike are the times that the one's part of the other's is below what a solver takes as a
+    coefficient.
+    """
     division = a_division([[1e6, 1e6], [1e-6, 0.0]], gpus=[1, 1])
     steps = np.array([1.0, 1e9])
-    shares = agnostic(partial(makespan, steps=steps), division) if blind else makespan(division, steps)
+    shares = (
+        agnostic(partial(makespan, steps=steps), division) if blind else makespan(division, steps)
+    )
     assert shares.objective == pytest.approx(1e15, rel=1e-6)
     assert textbook.excess(division, shares) <= 1e-6
 
@@ -76,18 +82,24 @@ def test_idle_gpus_go_to_jobs_that_say_they_have_no_steps_left() -> None:
 
 @relaxed
 @given(divisions(), ends)
-def test_the_makespan_is_the_textbooks_and_its_shares_reach_it(division: Division, left: list[float]) -> None:
+def test_the_makespan_is_the_textbooks_and_its_shares_reach_it(
+    division: Division, left: list[float]
+) -> None:
     steps = np.array(left[: len(division.count)])
     shares = makespan(division, steps)
     assert textbook.excess(division, shares) <= 1e-6
     if shares.objective < inf:
         assert shares.objective == pytest.approx(textbook.makespan(division, left), rel=1e-6)
-        assert last_end(division, steps, shares.throughput(division)) <= shares.objective * (1 + 1e-6)
+        assert last_end(division, steps, shares.throughput(division)) <= shares.objective * (
+            1 + 1e-6
+        )
 
 
 @relaxed
 @given(divisions(), ends)
-def test_classes_have_the_makespan_of_their_jobs_one_by_one(division: Division, left: list[float]) -> None:
+def test_classes_have_the_makespan_of_their_jobs_one_by_one(
+    division: Division, left: list[float]
+) -> None:
     steps = np.array(left[: len(division.count)])
     one_by_one = makespan(jobs_of(division), np.repeat(steps, division.count))
     assert makespan(division, steps).objective == pytest.approx(one_by_one.objective, rel=1e-6)

@@ -37,7 +37,9 @@ def pair(other: str, gpu_type: str, own: float, others: float) -> PairThroughput
 
 
 def two_slots(node: str = "n1", gpu_type: str = "V100", gpus: int = 1, **fields: Any) -> Any:
-    return a_node(node, gpu_type, devices=tuple(a_device(f"gpu{i}", slots=2) for i in range(gpus)), **fields)
+    return a_node(
+        node, gpu_type, devices=tuple(a_device(f"gpu{i}", slots=2) for i in range(gpus)), **fields
+    )
 
 
 def class_of(observed: Observed, job: str) -> int:
@@ -52,7 +54,12 @@ def jobs_of(observed: Observed, of_class: int) -> list[str]:
 
 
 def test_a_division_has_a_column_of_time_for_each_gpu_type_with_gpus_to_give() -> None:
-    nodes = [a_node("n1", "V100", 4), a_node("n2", "T4", 2), a_node("n3", "T4", 2), a_node("n4", "A100", state=NodeState.LOST)]
+    nodes = [
+        a_node("n1", "V100", 4),
+        a_node("n2", "T4", 2),
+        a_node("n3", "T4", 2),
+        a_node("n4", "A100", state=NodeState.LOST),
+    ]
     division = division_of(a_snapshot(nodes, [a_job("a")], [a_kind("k", SPEEDS)])).division
     assert division.types == ("T4", "V100")
     assert [(c.gpu_type, c.spread) for c in division.columns] == [("T4", False), ("V100", False)]
@@ -69,16 +76,29 @@ def test_like_jobs_are_one_class_and_weight_gpus_and_kind_tell_jobs_apart() -> N
         a_job("other", kind="k2"),
         a_job("c", arrival_s=7.0, remaining_steps=1.0, user="u", team="t", priority=3),
     ]
-    observed = division_of(a_snapshot([a_node(gpus=4)], jobs, [a_kind("k", SPEEDS), a_kind("k2", SPEEDS)]))
+    observed = division_of(
+        a_snapshot([a_node(gpus=4)], jobs, [a_kind("k", SPEEDS), a_kind("k2", SPEEDS)])
+    )
     division = observed.division
-    assert sorted(tuple(jobs_of(observed, m)) for m in range(4)) == [("a", "b", "c"), ("heavy",), ("other",), ("two",)]
+    assert sorted(tuple(jobs_of(observed, m)) for m in range(4)) == [
+        ("a", "b", "c"),
+        ("heavy",),
+        ("other",),
+        ("two",),
+    ]
     assert division.count[class_of(observed, "a")] == 3
     assert division.weight[class_of(observed, "heavy")] == 2.0
-    assert (division.scale[class_of(observed, "two")], division.rates[class_of(observed, "two")].tolist()) == (2, [7.0])
+    assert (
+        division.scale[class_of(observed, "two")],
+        division.rates[class_of(observed, "two")].tolist(),
+    ) == (2, [7.0])
 
 
 def test_every_job_is_a_class_of_its_own_where_a_policy_looks_at_jobs() -> None:
-    observed = division_of(a_snapshot([a_node(gpus=4)], [a_job("a", remaining_steps=7.0), a_job("b")]), Asked(jobs=True))
+    observed = division_of(
+        a_snapshot([a_node(gpus=4)], [a_job("a", remaining_steps=7.0), a_job("b")]),
+        Asked(jobs=True),
+    )
     assert (observed.classes.keys, observed.division.count.tolist()) == (("a", "b"), [1, 1])
     assert observed.number("remaining_steps").tolist() == [7.0, 100.0]
 
@@ -92,13 +112,17 @@ def test_classes_are_of_one_team_where_a_policy_shares_by_team() -> None:
 
 def test_classes_do_not_depend_on_the_order_of_jobs() -> None:
     jobs = [a_job("a", kind="k1"), a_job("b", kind="k2"), a_job("c", kind="k1", weight=2.0)]
-    there, back = (division_of(a_snapshot([a_node(gpus=2)], order)).classes for order in (jobs, jobs[::-1]))
+    there, back = (
+        division_of(a_snapshot([a_node(gpus=2)], order)).classes for order in (jobs, jobs[::-1])
+    )
     assert (there.keys, there.fingerprint) == (back.keys, back.fingerprint)
 
 
 def test_jobs_of_unlike_labels_are_alike_where_the_labels_make_no_difference() -> None:
     nodes = [a_node("n1", labels=("x", "y")), a_node("n2", labels=("x", "y"))]
-    observed = division_of(a_snapshot(nodes, [a_job("a", labels=("x",)), a_job("b", labels=("y",)), a_job("c")]))
+    observed = division_of(
+        a_snapshot(nodes, [a_job("a", labels=("x",)), a_job("b", labels=("y",)), a_job("c")])
+    )
     assert observed.division.count.tolist() == [3]
 
 
@@ -116,7 +140,10 @@ def test_a_job_has_no_time_where_its_types_labels_or_resources_rule_all_nodes_ou
         a_job("named", resources=(("fpga", 1.0),)),
     ]
     observed = division_of(a_snapshot(nodes, jobs, [a_kind("k", SPEEDS)]))
-    rates = {job: observed.division.rates[class_of(observed, job)].tolist() for job in ("free", "only", "x", "hungry")}
+    rates = {
+        job: observed.division.rates[class_of(observed, job)].tolist()
+        for job in ("free", "only", "x", "hungry")
+    }
     assert rates == {"free": [1.0, 4.0], "only": [1.0, 0.0], "x": [1.0, 4.0], "hungry": [0.0, 4.0]}
     assert class_of(observed, "named") == -1
 
@@ -124,7 +151,11 @@ def test_a_job_has_no_time_where_its_types_labels_or_resources_rule_all_nodes_ou
 def test_consolidated_time_needs_one_node_with_all_the_gpus() -> None:
     nodes = [a_node("n1", "V100", 2), a_node("n2", "V100", 2)]
     kind = a_kind("k", {**SPEEDS, ("V100", 4): 12.0})
-    observed = division_of(a_snapshot(nodes, [a_job("a", gpus_min=4, gpus_max=4), a_job("b", gpus_min=2, gpus_max=2)], [kind]))
+    observed = division_of(
+        a_snapshot(
+            nodes, [a_job("a", gpus_min=4, gpus_max=4), a_job("b", gpus_min=2, gpus_max=2)], [kind]
+        )
+    )
     assert class_of(observed, "a") == -1
     assert observed.division.rates.tolist() == [[7.0]]
 
@@ -132,26 +163,45 @@ def test_consolidated_time_needs_one_node_with_all_the_gpus() -> None:
 def test_time_on_several_nodes_has_a_column_of_its_own_that_shares_the_types_gpus() -> None:
     nodes = [a_node("n1", "V100", 2), a_node("n2", "V100", 2), a_node("n3", "T4", 4)]
     known = replace(
-        a_kind("k", SPEEDS), throughputs=(*a_kind("k", SPEEDS).throughputs, spread("V100", 4, 9.0), spread("V100", 2, 5.0))
+        a_kind("k", SPEEDS),
+        throughputs=(
+            *a_kind("k", SPEEDS).throughputs,
+            spread("V100", 4, 9.0),
+            spread("V100", 2, 5.0),
+        ),
     )
     jobs = [a_job("a", gpus_min=4, gpus_max=4), a_job("b", gpus_min=2, gpus_max=2), a_job("c")]
     observed = division_of(a_snapshot(nodes, jobs, [known]), Asked(spread=True))
     division = observed.division
-    assert [(c.gpu_type, c.spread) for c in division.columns] == [("T4", False), ("V100", False), ("V100", True)]
+    assert [(c.gpu_type, c.spread) for c in division.columns] == [
+        ("T4", False),
+        ("V100", False),
+        ("V100", True),
+    ]
     assert (division.column_type.tolist(), division.gpus.tolist()) == ([0, 1, 1], [4.0, 4.0])
     rates = {job: division.rates[class_of(observed, job)].tolist() for job in "abc"}
     assert rates == {"a": [0.0, 0.0, 9.0], "b": [1.8, 7.0, 5.0], "c": [1.0, 4.0, 0.0]}
 
 
 def test_there_are_no_columns_for_several_nodes_where_no_kind_is_known_there() -> None:
-    division = division_of(a_snapshot([a_node("n1"), a_node("n2")], [a_job("a")]), Asked(spread=True)).division
+    division = division_of(
+        a_snapshot([a_node("n1"), a_node("n2")], [a_job("a")]), Asked(spread=True)
+    ).division
     assert not any(c.spread for c in division.columns)
 
 
 def test_gpus_of_profile_runs_unknown_jobs_and_broken_ones_are_not_divided() -> None:
-    devices = (a_device("gpu0"), a_device("gpu1", held=(SlotHold("ghost"),)), a_device("gpu2", healthy=False), a_device("gpu3"))
+    devices = (
+        a_device("gpu0"),
+        a_device("gpu1", held=(SlotHold("ghost"),)),
+        a_device("gpu2", healthy=False),
+        a_device("gpu3"),
+    )
     nodes = [a_node("n1", devices=devices, role=NodeRole.BOTH)]
-    jobs = [a_job("p", phase=JobPhase.PROFILING, running=(a_profile_run("n1", "gpu3"),)), a_job("a")]
+    jobs = [
+        a_job("p", phase=JobPhase.PROFILING, running=(a_profile_run("n1", "gpu3"),)),
+        a_job("a"),
+    ]
     observed = division_of(a_snapshot(nodes, jobs))
     assert observed.division.gpus.tolist() == [1.0]
     assert [observed.snapshot.jobs.columns.ids[row] for row in observed.row_list] == ["a"]
@@ -166,8 +216,16 @@ def test_a_job_on_a_cordoned_node_stays_outside_with_its_gpus() -> None:
 
 
 def test_a_job_launched_at_this_moment_has_its_part_like_the_others() -> None:
-    observed = division_of(a_snapshot([a_node(gpus=2)], [a_job("a", running=on("n1", "gpu0", since_s=1000.0)), a_job("b")]))
-    assert (observed.outside.stay, observed.division.gpus.tolist(), observed.division.count.tolist()) == ((), [2.0], [2])
+    observed = division_of(
+        a_snapshot(
+            [a_node(gpus=2)], [a_job("a", running=on("n1", "gpu0", since_s=1000.0)), a_job("b")]
+        )
+    )
+    assert (
+        observed.outside.stay,
+        observed.division.gpus.tolist(),
+        observed.division.count.tolist(),
+    ) == ((), [2.0], [2])
 
 
 def test_a_job_of_weight_0_has_no_claim() -> None:
@@ -190,28 +248,48 @@ def sharing_jobs(*kinds: str, **fields: Any) -> list[Any]:
 
 
 def test_a_pair_of_classes_has_a_row_where_two_do_more_side_by_side_than_in_turns() -> None:
-    snapshot = a_snapshot([two_slots(gpus=2), a_node("n2", "T4")], sharing_jobs("a", "b", "c", "a"), kinds_of_pairs())
+    snapshot = a_snapshot(
+        [two_slots(gpus=2), a_node("n2", "T4")], sharing_jobs("a", "b", "c", "a"), kinds_of_pairs()
+    )
     observed = division_of(snapshot, Asked(pairs=True))
     of_a, of_b = class_of(observed, "j0"), class_of(observed, "j1")
-    rows = {tuple(p): r.tolist() for p, r in zip(observed.division.pairs.tolist(), observed.division.pair_rates, strict=True)}
+    rows = {
+        tuple(p): r.tolist()
+        for p, r in zip(observed.division.pairs.tolist(), observed.division.pair_rates, strict=True)
+    }
     on_t4 = [0.0, 0.0]
     beside = [3.0, 1.5] if of_a < of_b else [1.5, 3.0]
-    assert rows == {(of_a, of_a): [on_t4, [3.0, 3.0]], (min(of_a, of_b), max(of_a, of_b)): [on_t4, beside]}
+    assert rows == {
+        (of_a, of_a): [on_t4, [3.0, 3.0]],
+        (min(of_a, of_b), max(of_a, of_b)): [on_t4, beside],
+    }
 
 
 def test_a_class_of_one_job_makes_no_pair_with_itself() -> None:
     snapshot = a_snapshot([two_slots()], sharing_jobs("a", "b"), kinds_of_pairs())
     observed = division_of(snapshot, Asked(pairs=True))
-    assert observed.division.pairs.tolist() == [sorted([class_of(observed, "j0"), class_of(observed, "j1")])]
+    assert observed.division.pairs.tolist() == [
+        sorted([class_of(observed, "j0"), class_of(observed, "j1")])
+    ]
 
 
 @pytest.mark.parametrize(
     ("snapshot", "why"),
     [
-        (a_snapshot([a_node(gpus=1)], sharing_jobs("a", "b"), kinds_of_pairs()), "the devices have one slot"),
-        (a_snapshot([two_slots()], [a_job("j", "a"), *sharing_jobs("b")], kinds_of_pairs()), "one may not share"),
         (
-            a_snapshot([two_slots(gpus=2)], sharing_jobs("a", "b", gpus_min=2, gpus_max=2), kinds_of_pairs()),
+            a_snapshot([a_node(gpus=1)], sharing_jobs("a", "b"), kinds_of_pairs()),
+            "the devices have one slot",
+        ),
+        (
+            a_snapshot([two_slots()], [a_job("j", "a"), *sharing_jobs("b")], kinds_of_pairs()),
+            "one may not share",
+        ),
+        (
+            a_snapshot(
+                [two_slots(gpus=2)],
+                sharing_jobs("a", "b", gpus_min=2, gpus_max=2),
+                kinds_of_pairs(),
+            ),
             "pairs are measured on one device",
         ),
     ],
@@ -219,13 +297,18 @@ def test_a_class_of_one_job_makes_no_pair_with_itself() -> None:
 )
 def test_there_is_no_pair_if(snapshot: Snapshot, why: str) -> None:
     division = division_of(snapshot, Asked(pairs=True)).division
-    assert (division.pairs.shape, division.pair_rates.shape) == ((0, 2), (0, len(division.columns), 2)), why
+    assert (division.pairs.shape, division.pair_rates.shape) == (
+        (0, 2),
+        (0, len(division.columns), 2),
+    ), why
 
 
 def test_what_one_of_two_kinds_says_of_both_holds_for_both() -> None:
     kinds = kinds_of_pairs()
     kinds = [replace(kinds[0], pairs=()), replace(kinds[1], pairs=(pair("a", "V100", 1.5, 3.0),))]
-    observed = division_of(a_snapshot([two_slots()], sharing_jobs("a", "b"), kinds), Asked(pairs=True))
+    observed = division_of(
+        a_snapshot([two_slots()], sharing_jobs("a", "b"), kinds), Asked(pairs=True)
+    )
     of_a = class_of(observed, "j0")
     assert observed.division.pair_rates[0, 0, of_a] == 3.0
 
@@ -251,20 +334,27 @@ def test_following_snapshots_of_the_same_jobs_are_classed_once() -> None:
 
 @settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(snapshot=snapshots(), teams=st.booleans(), jobs=st.booleans())
-def test_every_job_that_takes_part_has_the_row_of_its_own_kind_and_nodes(snapshot: Snapshot, teams: bool, jobs: bool) -> None:
+def test_every_job_that_takes_part_has_the_row_of_its_own_kind_and_nodes(
+    snapshot: Snapshot, teams: bool, jobs: bool
+) -> None:
     observed = division_of(snapshot, Asked(teams=teams, jobs=jobs))
     division, nodes = observed.division, snapshot.node_by_id
     assert (
-        np.bincount(observed.classes.of[observed.classes.of >= 0], minlength=len(division.count)).tolist()
+        np.bincount(
+            observed.classes.of[observed.classes.of >= 0], minlength=len(division.count)
+        ).tolist()
         == division.count.tolist()
     )
     for e, row in enumerate(observed.row_list):
         job = snapshot.jobs[row]
         expected = []
         for column in division.columns:
-            of_type = [i for i, n in enumerate(observed.ground.nodes) if n.gpu_type == column.gpu_type]
+            of_type = [
+                i for i, n in enumerate(observed.ground.nodes) if n.gpu_type == column.gpu_type
+            ]
             fits = any(
-                len(observed.ground.devices[i]) >= job.gpus_min and _would_do(nodes[observed.ground.nodes[i].id], job)
+                len(observed.ground.devices[i]) >= job.gpus_min
+                and _would_do(nodes[observed.ground.nodes[i].id], job)
                 for i in of_type
             )
             expected.append(_speed(snapshot, job, column.gpu_type) if fits else 0.0)
@@ -272,7 +362,11 @@ def test_every_job_that_takes_part_has_the_row_of_its_own_kind_and_nodes(snapsho
         assert observed.classes.rates[observed.classes.group_of[e]].tolist() == expected
         assert (m < 0) == (not any(expected) or job.weight == 0.0)
         if m >= 0:
-            assert (division.rates[m].tolist(), int(division.scale[m]), float(division.weight[m])) == (
+            assert (
+                division.rates[m].tolist(),
+                int(division.scale[m]),
+                float(division.weight[m]),
+            ) == (
                 expected,
                 job.gpus_min,
                 job.weight,
@@ -291,4 +385,11 @@ def _would_do(node: Any, job: Any) -> bool:
 
 def _speed(snapshot: Snapshot, job: Any, gpu_type: str) -> float:
     kind = snapshot.kinds[snapshot.kind_index[job.kind]]
-    return next((t.steps_per_s for t in kind.throughputs if (t.gpu_type, t.gpus) == (gpu_type, job.gpus_min)), 0.0)
+    return next(
+        (
+            t.steps_per_s
+            for t in kind.throughputs
+            if (t.gpu_type, t.gpus) == (gpu_type, job.gpus_min)
+        ),
+        0.0,
+    )

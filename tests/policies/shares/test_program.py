@@ -113,15 +113,21 @@ def test_shares_that_are_no_numbers_break_a_constraint() -> None:
 
 
 def test_a_solver_that_gives_up_is_a_failure(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(program_module, "OPTIONS", {**program_module.OPTIONS, "simplex_iteration_limit": 0})
+    monkeypatch.setattr(
+        program_module, "OPTIONS", {**program_module.OPTIONS, "simplex_iteration_limit": 0}
+    )
     program = Program(TWO)
     program.maximise(np.ones(6))
     with pytest.raises(SolverFailedError, match=r"[Ii]teration limit"):
         program.solve(Method.SIMPLEX)
 
 
-def test_an_interior_point_that_gets_stuck_is_followed_by_the_simplex(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(program_module, "OPTIONS", {**program_module.OPTIONS, "ipm_iteration_limit": 0})
+def test_an_interior_point_that_gets_stuck_is_followed_by_the_simplex(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(
+        program_module, "OPTIONS", {**program_module.OPTIONS, "ipm_iteration_limit": 0}
+    )
     program = Program(TWO)
     program.maximise(program.places.sums(np.array([0.5, 1.0 / 3.0])))
     assert program.solve(Method.INTERIOR) == pytest.approx(5.0 / 3.0)
@@ -169,5 +175,9 @@ def test_use_and_excess_count_pairs_gangs_and_types() -> None:
     assert time_of(shares, division).tolist() == [1.5, 0.5]
     assert gpus_of(shares, division).tolist() == [2.5]
     assert excess(shares, division) == pytest.approx(0.25)
-    assert excess(Shares(shares.alone, np.array([[1.0], [0.0]]), 0.0), division) == pytest.approx(0.5)
-    assert excess(Shares(np.array([[-0.1], [0.0]]), np.zeros((2, 1)), 0.0), division) == pytest.approx(0.1)
+    assert excess(Shares(shares.alone, np.array([[1.0], [0.0]]), 0.0), division) == pytest.approx(
+        0.5
+    )
+    assert excess(
+        Shares(np.array([[-0.1], [0.0]]), np.zeros((2, 1)), 0.0), division
+    ) == pytest.approx(0.1)

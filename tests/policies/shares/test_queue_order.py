@@ -20,7 +20,10 @@ relaxed = settings(max_examples=60, deadline=None)
 def queue_value(division: Division, place: np.ndarray) -> list[float]:
     """(M - place) / throughput(m, X_fastest) of each class, 0 for jobs that can run nowhere."""
     fastest = division.fastest_rates
-    return [float((division.count.sum() - p) / f) if f > 0.0 else 0.0 for p, f in zip(place, fastest, strict=True)]
+    return [
+        float((division.count.sum() - p) / f) if f > 0.0 else 0.0
+        for p, f in zip(place, fastest, strict=True)
+    ]
 
 
 def test_the_sum_of_throughputs_puts_jobs_where_they_lose_least() -> None:
@@ -38,10 +41,14 @@ def test_the_first_of_a_queue_has_the_fastest_gpu() -> None:
 
 
 def test_the_shortest_job_is_first_even_where_another_brings_more_for_each_gpu() -> None:
-    """The gang of two ends first; in a plain queue the single job behind it brings more for its GPU (2 against 3 / 2)."""
+    """The gang of two ends first; in a plain queue the single job behind it brings more for its GPU
+    (2 against 3 / 2).
+    """
     division = a_division([[1.0]] * 3, gpus=[2], scale=[2, 1, 1], count=[1, 1, 1])
     steps = np.array([10.0, 20.0, 30.0])
-    assert first_in_first_out(division, np.array([0, 1, 2])).alone.ravel() == pytest.approx([0.5, 1.0, 0.0])
+    assert first_in_first_out(division, np.array([0, 1, 2])).alone.ravel() == pytest.approx(
+        [0.5, 1.0, 0.0]
+    )
     assert shortest_job_first(division, steps).alone.ravel() == pytest.approx([1.0, 0.0, 0.0])
 
 
@@ -72,9 +79,13 @@ def test_without_jobs_that_can_run_queues_are_empty(jobs: list[list[float]]) -> 
 def test_the_sum_of_throughputs_is_the_textbooks(division: Division) -> None:
     shares = total_throughput(division)
     value = [1.0 / f if f > 0.0 else 0.0 for f in division.fastest_rates]
-    assert shares.objective == pytest.approx(textbook.weighted_sum(division, value), rel=1e-6, abs=1e-9)
+    assert shares.objective == pytest.approx(
+        textbook.weighted_sum(division, value), rel=1e-6, abs=1e-9
+    )
     assert textbook.excess(division, shares) <= 1e-6
-    assert shares.throughput(division) * division.count @ value == pytest.approx(shares.objective, rel=1e-6, abs=1e-9)
+    assert shares.throughput(division) * division.count @ value == pytest.approx(
+        shares.objective, rel=1e-6, abs=1e-9
+    )
 
 
 @relaxed
@@ -89,7 +100,9 @@ def test_a_queues_optimum_is_the_textbooks(division: Division, order: list[int])
 
 @relaxed
 @given(divisions(counts=1), st.lists(st.sampled_from([5.0, 60.0, 700.0]), min_size=4, max_size=4))
-def test_the_shortest_job_is_as_fast_as_if_it_were_alone(division: Division, steps: list[float]) -> None:
+def test_the_shortest_job_is_as_fast_as_if_it_were_alone(
+    division: Division, steps: list[float]
+) -> None:
     left = np.array(steps[: len(division.count)])
     runs = np.flatnonzero(division.fastest_rates > 0.0)
     shares = shortest_job_first(division, left)
@@ -97,13 +110,17 @@ def test_the_shortest_job_is_as_fast_as_if_it_were_alone(division: Division, ste
     if len(runs):
         first = int(runs[np.argmin(left[runs] / division.fastest_rates[runs])])
         book = textbook.Textbook(division)
-        assert shares.throughput(division)[first] == pytest.approx(book.best(book.throughput(first)), rel=1e-6)
+        assert shares.throughput(division)[first] == pytest.approx(
+            book.best(book.throughput(first)), rel=1e-6
+        )
 
 
 @relaxed
 @given(divisions())
 def test_classes_have_the_sum_of_their_jobs_one_by_one(division: Division) -> None:
-    assert total_throughput(division).objective == pytest.approx(total_throughput(jobs_of(division)).objective, rel=1e-6, abs=1e-9)
+    assert total_throughput(division).objective == pytest.approx(
+        total_throughput(jobs_of(division)).objective, rel=1e-6, abs=1e-9
+    )
 
 
 @relaxed

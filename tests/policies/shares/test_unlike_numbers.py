@@ -1,4 +1,6 @@
-"""Very unlike speeds, weights, steps and counts of GPUs: every program finds shares, and they fit to 1e-6."""
+"""Very unlike speeds, weights, steps and counts of GPUs: every program finds shares, and they fit
+to 1e-6.
+"""
 
 from __future__ import annotations
 
@@ -37,7 +39,9 @@ PROGRAMS: dict[str, Ask] = {
     "throughput": lambda d, steps: total_throughput(d),
     "cost": lambda d, steps: min_cost(d, _cost(d), floor=0.1),
     "published cost": lambda d, steps: min_cost(d, _cost(d), floor=0.1, form=CostForm.PUBLISHED),
-    "SLOs": lambda d, steps: min_cost(d, _cost(d), floor=0.1, slos=Slos(steps, np.resize([3e4, np.inf, 3e7], len(steps)))),
+    "SLOs": lambda d, steps: min_cost(
+        d, _cost(d), floor=0.1, slos=Slos(steps, np.resize([3e4, np.inf, 3e7], len(steps)))
+    ),
 }
 
 
@@ -47,13 +51,19 @@ def _cost(division: Division) -> np.ndarray:
 
 @st.composite
 def unlike(draw: st.DrawFn) -> Division:
-    """Up to six classes on up to three types, of which some have no GPU or more than there are jobs, and some run nothing."""
+    """Up to six classes on up to three types, of which some have no GPU or more than there are
+    jobs, and some run nothing.
+    """
     classes, types = draw(st.integers(0, MOST)), draw(st.integers(1, 3))
 
     def each(*values: Any) -> list[Any]:
         return draw(st.lists(st.sampled_from(values), min_size=classes, max_size=classes))
 
-    rates = draw(st.lists(st.lists(RATES, min_size=types, max_size=types), min_size=classes, max_size=classes))
+    rates = draw(
+        st.lists(
+            st.lists(RATES, min_size=types, max_size=types), min_size=classes, max_size=classes
+        )
+    )
     scale, count = each(1, 1, 2, 8), each(1, 1, 3, 500)
     alike = [(a, b) for a in range(classes) for b in range(a, classes) if scale[a] == scale[b]]
     found = draw(st.sets(st.sampled_from(alike))) if alike else set()
@@ -69,7 +79,9 @@ def unlike(draw: st.DrawFn) -> Division:
 
 
 def _beside(first: Sequence[float], second: Sequence[float]) -> list[tuple[float, float]]:
-    return [(0.6 * a, 0.6 * b) if a and b else (0.0, 0.0) for a, b in zip(first, second, strict=True)]
+    return [
+        (0.6 * a, 0.6 * b) if a and b else (0.0, 0.0) for a, b in zip(first, second, strict=True)
+    ]
 
 
 @pytest.mark.parametrize("name", PROGRAMS)
@@ -85,6 +97,8 @@ def test_shares_are_found_and_fit_however_unlike_the_numbers_are(
         return PROGRAMS[name](given, left)
 
     shares = agnostic(ask, division) if blind else ask(division)
-    assert textbook.excess(division, shares) <= 1e-6 * max(1.0, float(division.count.max(initial=1)), float(division.gpus.max()))
+    assert textbook.excess(division, shares) <= 1e-6 * max(
+        1.0, float(division.count.max(initial=1)), float(division.gpus.max())
+    )
     assert not np.isnan(shares.objective)
     assert (shares.throughput(division)[division.fastest_rates == 0.0] == 0.0).all()

@@ -1,4 +1,6 @@
-"""Water filling: the paper's examples, a plain job-by-job version of its procedure, Pareto efficiency, queues inside entities."""
+"""Water filling: the paper's examples, a plain job-by-job version of its procedure, Pareto
+efficiency, queues inside entities.
+"""
 
 from __future__ import annotations
 
@@ -17,7 +19,12 @@ from policies.shares.fairness import fair_scaling, fairness
 from policies.shares.levels import inverse
 from policies.shares.program import Program, excess
 from policies.shares.small_filling import MOST_CLASSES, small_filling
-from policies.shares.water_filling import Entity, fair_shares, filled_by_programs, hierarchical_shares
+from policies.shares.water_filling import (
+    Entity,
+    fair_shares,
+    filled_by_programs,
+    hierarchical_shares,
+)
 from tests import textbook_shares as textbook
 from tests.builders_shares import T0_T1, a_division, divisions, jobs_of, many_like_jobs
 from tests.exact_shares import exact_levels
@@ -42,7 +49,9 @@ def test_four_jobs_weighing_3_1_1_1_all_end_with_a_whole_gpu() -> None:
 def test_the_papers_three_jobs_are_all_stuck_at_the_first_level() -> None:
     division = a_division([[4.0, 1.0], [3.0, 1.0], [2.0, 1.0]], gpus=[1, 1])
     shares = fair_shares(division)
-    assert shares.alone == pytest.approx(np.array([[0.4545, 0.0], [0.4545, 0.0909], [0.0909, 0.9091]]), abs=5e-5)
+    assert shares.alone == pytest.approx(
+        np.array([[0.4545, 0.0], [0.4545, 0.0909], [0.0909, 0.9091]]), abs=5e-5
+    )
 
 
 def test_a_pair_at_full_throughput_leaves_both_jobs_their_fastest_gpu() -> None:
@@ -65,8 +74,12 @@ def test_a_product_team_of_twice_the_weight_has_twice_the_cluster() -> None:
 
 
 def test_the_weight_of_a_stuck_job_goes_to_its_own_entity() -> None:
-    """Five GPUs: entity 0's first job is full at once, its weight lifts its second; entity 1 is not lifted by it."""
-    division = a_division([[1.0, 0.0], [0.0, 1.0], [0.0, 1.0]], gpus=[1, 1], entity=[0, 0, 1], weight=[9.0, 1.0, 1.0])
+    """Five GPUs: entity 0's first job is full at once, its weight lifts its second; entity 1 is not
+    lifted by it.
+    """
+    division = a_division(
+        [[1.0, 0.0], [0.0, 1.0], [0.0, 1.0]], gpus=[1, 1], entity=[0, 0, 1], weight=[9.0, 1.0, 1.0]
+    )
     shares = hierarchical_shares(division, [Entity(), Entity()])
     book = textbook.water_filled(division, [1.0, 1.0])
     assert levels(division, shares) == pytest.approx(book, abs=1e-6)
@@ -82,13 +95,18 @@ def test_in_a_queue_the_first_job_gets_all_that_its_entity_can_have_then_the_nex
 
 def test_a_queue_whose_entity_weighs_more_is_served_deeper() -> None:
     division = a_division([[1.0]] * 6, gpus=[4], entity=[0, 0, 0, 1, 1, 1])
-    shares = hierarchical_shares(division, [Entity(3.0, fifo=True), Entity(1.0, fifo=True)], np.arange(6))
+    shares = hierarchical_shares(
+        division, [Entity(3.0, fifo=True), Entity(1.0, fifo=True)], np.arange(6)
+    )
     assert shares.alone.ravel() == pytest.approx([1.0, 1.0, 1.0, 1.0, 0.0, 0.0])
 
 
 def test_an_entity_whose_jobs_can_run_nowhere_leaves_the_cluster_to_the_others() -> None:
     division = a_division([[0.0], [1.0]], gpus=[1], entity=[0, 1])
-    assert hierarchical_shares(division, [Entity(5.0), Entity()]).alone.ravel().tolist() == [0.0, 1.0]
+    assert hierarchical_shares(division, [Entity(5.0), Entity()]).alone.ravel().tolist() == [
+        0.0,
+        1.0,
+    ]
 
 
 def test_without_jobs_that_can_run_nothing_is_filled() -> None:
@@ -120,7 +138,9 @@ def failing_at(monkeypatch: pytest.MonkeyPatch, *calls: int) -> None:
     monkeypatch.setattr(Program, "solve", failing)
 
 
-def test_a_level_that_cannot_quite_be_held_is_asked_for_a_hair_less(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_level_that_cannot_quite_be_held_is_asked_for_a_hair_less(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     division = a_division([[1.0]] * 4, gpus=[4], weight=[3.0, 1.0, 1.0, 1.0])
     failing_at(monkeypatch, 2)
     shares = filled_by_programs(division)
@@ -145,7 +165,10 @@ def test_a_rise_that_finds_nobody_stuck_is_a_failure(monkeypatch: pytest.MonkeyP
 def test_many_like_jobs_end_where_nobody_could_have_more(seed: int, blind: bool) -> None:
     division = pooled(many_like_jobs(seed)) if blind else many_like_jobs(seed)
     shares = filled_by_programs(division)
-    has, value = division.count * shares.throughput(division), fair_scaling(division) / division.weight
+    has, value = (
+        division.count * shares.throughput(division),
+        fair_scaling(division) / division.weight,
+    )
     assert excess(shares, division) <= 1e-6
     program = Program(division)
     program.add_throughputs(inverse(has * (1 - 1e-8)) * division.count, 1.0)
@@ -155,13 +178,17 @@ def test_many_like_jobs_end_where_nobody_could_have_more(seed: int, blind: bool)
 
 @settings(max_examples=200, deadline=None)
 @given(divisions(most=12, counts=4, pairing=False), st.booleans())
-def test_few_classes_have_the_same_levels_by_their_own_solver(division: Division, blind: bool) -> None:
+def test_few_classes_have_the_same_levels_by_their_own_solver(
+    division: Division, blind: bool
+) -> None:
     division = pooled(division) if blind else division
     small = small_filling(division)
     assume(division.fastest_rates.any())
     assert small is not None
     shares = filled_by_programs(division)
-    assert levels(division, small.shares) == pytest.approx(levels(division, shares), rel=2e-5, abs=2e-5)
+    assert levels(division, small.shares) == pytest.approx(
+        levels(division, shares), rel=2e-5, abs=2e-5
+    )
     assert small.shares.objective == pytest.approx(shares.objective, rel=1e-6)
     assert excess(small.shares, division) <= 1e-9
 
@@ -178,21 +205,29 @@ def test_pairs_and_many_classes_are_left_to_programs() -> None:
 def test_levels_are_those_of_the_papers_procedure_job_by_job(division: Division) -> None:
     shares = fair_shares(division)
     whole = float((division.weight * division.count).sum())
-    assert levels(division, shares) == pytest.approx(textbook.water_filled(division, [whole] * 1), rel=2e-5, abs=2e-5)
+    assert levels(division, shares) == pytest.approx(
+        textbook.water_filled(division, [whole] * 1), rel=2e-5, abs=2e-5
+    )
     assert textbook.excess(division, shares) <= 1e-6
 
 
 @relaxed
 @given(divisions(counts=2, entities=2), st.sampled_from([1.0, 2.0, 5.0]))
-def test_hierarchies_have_the_levels_of_the_papers_procedure_job_by_job(division: Division, weight: float) -> None:
+def test_hierarchies_have_the_levels_of_the_papers_procedure_job_by_job(
+    division: Division, weight: float
+) -> None:
     shares = hierarchical_shares(division, [Entity(weight), Entity()])
-    assert levels(division, shares) == pytest.approx(textbook.water_filled(division, [weight, 1.0]), rel=2e-5, abs=2e-5)
+    assert levels(division, shares) == pytest.approx(
+        textbook.water_filled(division, [weight, 1.0]), rel=2e-5, abs=2e-5
+    )
     assert textbook.excess(division, shares) <= 1e-6
 
 
 @relaxed
 @given(divisions(most=5, counts=1, entities=2), st.sampled_from([1.0, 2.0, 5.0]), st.booleans())
-def test_queues_have_the_levels_of_the_papers_procedure_job_by_job(division: Division, weight: float, other: bool) -> None:
+def test_queues_have_the_levels_of_the_papers_procedure_job_by_job(
+    division: Division, weight: float, other: bool
+) -> None:
     entities = [Entity(weight, fifo=True), Entity(fifo=other)]
     shares = hierarchical_shares(division, entities, np.arange(len(division.count)))
     book = textbook.water_filled(division, [weight, 1.0], [True, other])
@@ -219,8 +254,13 @@ def test_nobody_could_have_more_without_anothers_having_less(division: Division)
 @given(divisions(counts=3, entities=2))
 def test_classes_have_the_levels_of_their_jobs_one_by_one(division: Division) -> None:
     entities, of_jobs = [Entity(3.0), Entity()], jobs_of(division)
-    in_classes, one_by_one = hierarchical_shares(division, entities), hierarchical_shares(of_jobs, entities)
-    assert levels(division, in_classes) == pytest.approx(levels(of_jobs, one_by_one), rel=1e-5, abs=1e-5)
+    in_classes, one_by_one = (
+        hierarchical_shares(division, entities),
+        hierarchical_shares(of_jobs, entities),
+    )
+    assert levels(division, in_classes) == pytest.approx(
+        levels(of_jobs, one_by_one), rel=1e-5, abs=1e-5
+    )
 
 
 @relaxed
@@ -252,8 +292,12 @@ def far_apart(draw: st.DrawFn) -> Division:
 
 @settings(max_examples=60, deadline=None)
 @given(far_apart())
-def test_nobody_has_less_than_in_whole_fractions_however_unlike_classes_are(division: Division) -> None:
-    """Somebody may have more: where a GPU is worth next to nothing to one class, rounding of its level is much to another."""
+def test_nobody_has_less_than_in_whole_fractions_however_unlike_classes_are(
+    division: Division,
+) -> None:
+    """Somebody may have more: where a GPU is worth next to nothing to one class, rounding of its
+    level is much to another.
+    """
     small = small_filling(division)
     assume(small is not None)
     assert small is not None

@@ -1,4 +1,6 @@
-"""Experiments that look at shares alone: hierarchical policies over time (figures 11, 21), and how long shares take (figure 12)."""
+"""Experiments that look at shares alone: hierarchical policies over time (figures 11, 21), and how
+long shares take (figure 12).
+"""
 
 from __future__ import annotations
 
@@ -30,9 +32,9 @@ DRAWS = 10
 
 
 def timeline(spec: Spec, seed: int) -> Mapping[str, Any]:
-    """Normalised throughput of every job after each arrival: `parts` [steps][jobs], its sum `totals` [steps], and what part of the
-    aware policy's is lost, averaged over DRAWS of jobs, of which the others are the first: `lost` over all steps, `lost_at_last`
-    with all jobs there.
+    """Normalised throughput of every job after each arrival: `parts` [steps][jobs], its sum
+    `totals` [steps], and what part of the aware policy's is lost, averaged over DRAWS of jobs, of
+    which the others are the first: `lost` over all steps, `lost_at_last` with all jobs there.
     """
     drawn = [_drawn(spec, np.random.default_rng([seed, draw])) for draw in range(DRAWS)]
     levels, _ = drawn[0]
@@ -48,10 +50,13 @@ def timeline(spec: Spec, seed: int) -> Mapping[str, Any]:
 
 
 def _drawn(spec: Spec, rng: np.random.Generator) -> tuple[Floats, Floats]:
-    """(float64[steps, jobs] levels of the form, float64[steps] part of the aware policy's that it loses)."""
+    """(float64[steps, jobs] levels of the form, float64[steps] part of the aware policy's that it
+    loses).
+    """
     jobs, kinds = _timeline_jobs(spec, rng)
     aware, form = (
-        np.array([_levels(spec, jobs, kinds, n, form) for n in range(1, spec["jobs"] + 1)]) for form in ("aware", spec["form"])
+        np.array([_levels(spec, jobs, kinds, n, form) for n in range(1, spec["jobs"] + 1)])
+        for form in ("aware", spec["form"])
     )
     return form, 1.0 - form.sum(axis=1) / aware.sum(axis=1)
 
@@ -61,19 +66,36 @@ def _timeline_jobs(spec: Spec, rng: np.random.Generator) -> tuple[Jobs, tuple[Ki
     count = int(spec["jobs"])
     tables = tables_of(spec.get("throughputs", ""), spec.get("tables", ""), None)
     known = [tables.kind(name, pairs=False) for name in tables.job_types]
-    usable = [k for k in known if {t.gpu_type for t in k.throughputs if (t.gpus, t.spread) == (1, False)} >= set(spec["gpus"])]
+    usable = [
+        k
+        for k in known
+        if {t.gpu_type for t in k.throughputs if (t.gpus, t.spread) == (1, False)}
+        >= set(spec["gpus"])
+    ]
     drawn = [usable[int(i)] for i in rng.integers(0, len(usable), count)]
     teams = [f"entity {i * len(WEIGHTS) // count}" for i in range(count)]
     ids = [f"J{i + 1:02}" for i in range(count)]
     arrival_s = np.arange(count) * float(spec["every"])
-    jobs = jobs_of(ids, [k.id for k in drawn], arrival_s=arrival_s, remaining_steps=1e9, gpus_min=1, gpus_max=1, team=teams)
+    jobs = jobs_of(
+        ids,
+        [k.id for k in drawn],
+        arrival_s=arrival_s,
+        remaining_steps=1e9,
+        gpus_min=1,
+        gpus_max=1,
+        team=teams,
+    )
     return jobs, tuple({k.id: k for k in drawn}.values())
 
 
 def _levels(spec: Spec, jobs: Jobs, kinds: tuple[KindView, ...], count: int, form: str) -> Floats:
-    """float64[spec["jobs"]]: throughput(m, X) / throughput(m, X_equal) of the first `count` jobs, 0 of the others."""
+    """float64[spec["jobs"]]: throughput(m, X) / throughput(m, X_equal) of the first `count` jobs, 0
+    of the others.
+    """
     there = rows(jobs, np.arange(count))
-    observed = division_of(snapshot(nodes(spec["gpus"]), kinds, there), Asked(teams=True, jobs=True))
+    observed = division_of(
+        snapshot(nodes(spec["gpus"]), kinds, there), Asked(teams=True, jobs=True)
+    )
     division, names = observed.division, observed.classes.entities
     entities = [Entity(WEIGHTS[int(name.split()[-1])], spec["fifo"]) for name in names]
     place = observed.number("arrival_s").argsort(kind="stable").argsort(kind="stable")
@@ -92,8 +114,8 @@ def _divided(division: Division, entities: Sequence[Entity], place: Ints, form: 
 
 
 def partition(division: Division, weights: Sequence[float]) -> Shares:
-    """Every entity has its part of each type's GPUs by weight, each of its jobs the same part of that; what exceeds all of a job's
-    time, or is of a type on which it cannot run, is lost.
+    """Every entity has its part of each type's GPUs by weight, each of its jobs the same part of
+    that; what exceeds all of a job's time, or is of a type on which it cannot run, is lost.
     """
     mates = np.bincount(division.entity, weights=division.count, minlength=len(weights))
     part = (np.array(weights) / np.sum(weights) / np.maximum(mates, 1.0))[division.entity]
@@ -107,12 +129,16 @@ def partition(division: Division, weights: Sequence[float]) -> Shares:
 
 
 def scaling(spec: Spec, seed: int) -> Mapping[str, Any]:
-    """Processor seconds from a snapshot of so many jobs to their shares, the median of three after a warm-up."""
+    """Processor seconds from a snapshot of so many jobs to their shares, the median of three after
+    a warm-up.
+    """
     drawn = {"type": "gavel_generator", "mode": "static-multiple", "jobs": spec["active"]}
     of = {key: spec[key] for key in ("throughputs", "tables") if key in spec}
     workload = load({**drawn, **of}, seed)
     columns, count = workload.jobs.columns, len(workload.jobs)
-    teams = [f"entity {i}" for i in np.random.default_rng(seed).integers(0, len(FIVE), count).tolist()]
+    teams = [
+        f"entity {i}" for i in np.random.default_rng(seed).integers(0, len(FIVE), count).tolist()
+    ]
     jobs = Jobs(replace(columns, others={**columns.others, "team": tuple(teams)}))
     cluster = nodes(dict.fromkeys(("V100", "P100", "K80"), max(count // 4, 8)))
     call = partial(_shares_of, lambda: snapshot(cluster, workload.kinds, jobs), spec["form"])
@@ -125,7 +151,10 @@ def _shares_of(fresh: Callable[[], Any], form: str) -> Shares:
     observed = division_of(fresh(), Asked(teams=hierarchical, pairs=pairs))
     if not hierarchical:
         return fair_shares(observed.division)
-    return hierarchical_shares(observed.division, [Entity(FIVE[int(name.split()[-1])]) for name in observed.classes.entities])
+    return hierarchical_shares(
+        observed.division,
+        [Entity(FIVE[int(name.split()[-1])]) for name in observed.classes.entities],
+    )
 
 
 def _timed(call: Callable[[], Any]) -> float:

@@ -1,4 +1,6 @@
-"""One simulation (or computation) of an experiment: what decides it, its file, and what is told where it fails."""
+"""One simulation (or computation) of an experiment: what decides it, its file, and what is told
+where it fails.
+"""
 
 from __future__ import annotations
 
@@ -17,7 +19,9 @@ from policies.base import PolicyError, UnknownPolicyError
 
 @dataclass(frozen=True)
 class Cell:
-    """A series of an experiment at a point with a seed. Only `spec` and `seed` decide its result: figures share cells."""
+    """A series of an experiment at a point with a seed. Only `spec` and `seed` decide its result:
+    figures share cells.
+    """
 
     experiment: str
     series: str
@@ -38,9 +42,7 @@ class Cell:
     def file(self) -> str:
         """The name of its file: equal computations of equal code on equal files have the same."""
         files = [digest_of_file(path) for path in files_in(self.told, None)]
-        return (
-            f"{slug(self.series)}-{self.seed}-{digest([_without_paths(self.told), files, self.seed, digest_of_code()])[:16]}.json"
-        )
+        return f"{slug(self.series)}-{self.seed}-{digest([_without_paths(self.told), files, self.seed, digest_of_code()])[:16]}.json"
 
 
 def _without_paths(told: object) -> object:
@@ -58,7 +60,9 @@ def cells_of(experiment: Experiment, seeds: int) -> Iterator[Cell]:
 
 
 def run(cell: Cell) -> dict[str, Any]:
-    """Its result, or {"error": why there is none}: an experiment may fail in any way, and the others go on."""
+    """Its result, or {"error": why there is none}: an experiment may fail in any way, and the
+    others go on.
+    """
     from controlplane.simulation.reproduce.gavel.runners import RUNNERS
 
     try:
@@ -67,26 +71,46 @@ def run(cell: Cell) -> dict[str, Any]:
         return {"error": f"policy not available: {str(error).split(';')[0]}"}
     except PolicyError as error:
         return {"error": f"policy not available as asked for: {error}"}
-    except Exception as error:  # whatever a policy, a trace or a simulation raises is that experiment's alone
+    except (
+        Exception
+    ) as error:  # whatever a policy, a trace or a simulation raises is that experiment's alone
         return {"error": f"{type(error).__name__}: {error}"}
 
 
 def run_all(
-    experiments: Sequence[Experiment], seeds: int, folder: Path, processes: int, say: Callable[[str], None]
+    experiments: Sequence[Experiment],
+    seeds: int,
+    folder: Path,
+    processes: int,
+    say: Callable[[str], None],
 ) -> list[dict[str, Any]]:
-    """A row for every cell, in order: what is in its file, with experiment, series, x and seed. Only failed ones are run again."""
+    """A row for every cell, in order: what is in its file, with experiment, series, x and seed.
+    Only failed ones are run again.
+    """
     folder.mkdir(parents=True, exist_ok=True)
     cells = [cell for experiment in experiments for cell in cells_of(experiment, seeds)]
     left = {cell.file: cell for cell in cells if not _is_done(folder / cell.file)}
-    say(f"{len(cells)} simulations, {len({c.file for c in cells}) - len(left)} of them done before, {len(left)} to do")
+    say(
+        f"{len(cells)} simulations, {len({c.file for c in cells}) - len(left)} of them done before,"
+        f" {len(left)} to do"
+    )
     for done, path in enumerate(each(list(left.values()), run, folder, processes), start=1):
         cell = left[path.name]
-        say(f"{done} of {len(left)}: figure {cell.experiment}, {cell.series}, {cell.x:g}, seed {cell.seed}{_told_error(path)}")
+        say(
+            f"{done} of {len(left)}: figure {cell.experiment}, {cell.series}, {cell.x:g}, seed"
+            f" {cell.seed}{_told_error(path)}"
+        )
     return [_row(cell, folder) for cell in cells]
 
 
 def _row(cell: Cell, folder: Path) -> dict[str, Any]:
-    return {"experiment": cell.experiment, "series": cell.series, "x": cell.x, "seed": cell.seed, **_read(folder / cell.file)}
+    return {
+        "experiment": cell.experiment,
+        "series": cell.series,
+        "x": cell.x,
+        "seed": cell.seed,
+        **_read(folder / cell.file),
+    }
 
 
 def _is_done(path: Path) -> bool:

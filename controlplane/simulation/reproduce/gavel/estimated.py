@@ -26,18 +26,27 @@ class Told:
 
 
 def told_of(kinds: tuple[KindView, ...], observed: float, seed: int) -> tuple[KindView, ...]:
-    """The kinds where this part of all pairs, drawn by the seed, was measured, and the estimator says the rest."""
+    """The kinds where this part of all pairs, drawn by the seed, was measured, and the estimator
+    says the rest.
+    """
     truth, alone = _truth(kinds)
     seen = _a_part(truth, observed, seed)
     book = Book.of(seen, seed=seed)
     names = [k.id for k in kinds]
     guesses = book.estimates(names)
-    return tuple(replace(kind, pairs=_pairs(kind.id, names, book, guesses, seen, alone)) for kind in kinds)
+    return tuple(
+        replace(kind, pairs=_pairs(kind.id, names, book, guesses, seen, alone)) for kind in kinds
+    )
 
 
 def _truth(kinds: tuple[KindView, ...]) -> tuple[Retained, Alone]:
     """Parts of their own speeds that kinds keep beside others, and those speeds."""
-    alone = {(k.id, t.gpu_type): t.steps_per_s for k in kinds for t in k.throughputs if (t.gpus, t.spread) == (1, False)}
+    alone = {
+        (k.id, t.gpu_type): t.steps_per_s
+        for k in kinds
+        for t in k.throughputs
+        if (t.gpus, t.spread) == (1, False)
+    }
     names = {k.id for k in kinds}
     rates: dict[Pair, tuple[float, float]] = {
         (k.id, p.other, p.gpu_type): (p.steps_per_s, p.other_steps_per_s)
@@ -68,7 +77,12 @@ def _pairs(
     for t, gpu_type in enumerate(book.types):
         for you, other in enumerate(names):
             own, others = float(guesses[t, me, you]), float(guesses[t, you, me])
-            if isfinite(own) and isfinite(others) and (kind, gpu_type) in alone and (other, gpu_type) in alone:
+            if (
+                isfinite(own)
+                and isfinite(others)
+                and (kind, gpu_type) in alone
+                and (other, gpu_type) in alone
+            ):
                 source = Source.MEASURED if (kind, other, gpu_type) in seen else Source.ESTIMATED
                 rates = own * alone[kind, gpu_type], others * alone[other, gpu_type]
                 found.append(PairThroughput(other, gpu_type, *rates, source))

@@ -23,16 +23,24 @@ DONE = 1e-6
 
 
 def ideal(spec: Spec, seed: int) -> Mapping[str, Any]:
-    """Average completion time (h) of max-min fairness, aware, without rounds; over the jobs of `window`."""
+    """Average completion time (h) of max-min fairness, aware, without rounds; over the jobs of
+    `window`.
+    """
     workload, began_s = load(spec["workload"], seed), perf_counter()
     ends_s = completions_s(workload, nodes(spec["gpus"]))
     jct_h = (ends_s - workload.jobs.columns.numbers["arrival_s"]) / 3600.0
     lo, hi = spec.get("window") or (0, len(jct_h))
-    return {"jct_h": float(jct_h[lo:hi].mean()), "unfinished": 0, "timing": {"wall_s": perf_counter() - began_s}}
+    return {
+        "jct_h": float(jct_h[lo:hi].mean()),
+        "unfinished": 0,
+        "timing": {"wall_s": perf_counter() - began_s},
+    }
 
 
 def completions_s(workload: Workload, of: tuple[NodeView, ...]) -> Floats:
-    """float64[J]: when each job ends if all have their shares at every moment, made anew at every arrival and end."""
+    """float64[J]: when each job ends if all have their shares at every moment, made anew at every
+    arrival and end.
+    """
     columns = workload.jobs.columns
     arrival_s, left = columns.numbers["arrival_s"], columns.numbers["remaining_steps"].copy()
     ends_s, active, arrived, now_s = np.full(len(left), np.nan), np.zeros(0, dtype=np.int64), 0, 0.0

@@ -1,4 +1,6 @@
-"""What an experiment is made of: series (a policy each) over points, and what the paper says about them."""
+"""What an experiment is made of: series (a policy each) over points, and what the paper says about
+them.
+"""
 
 from __future__ import annotations
 
@@ -13,7 +15,9 @@ Spec = Mapping[str, Any]
 
 @dataclass(frozen=True, slots=True)
 class Series:
-    """A line of a chart. `more` is added to the spec of its cells: the policy and its parameters, or what stands for them."""
+    """A line of a chart. `more` is added to the spec of its cells: the policy and its parameters,
+    or what stands for them.
+    """
 
     label: str
     more: Spec
@@ -26,11 +30,13 @@ class Series:
 
 @dataclass(frozen=True, slots=True)
 class Claim:
-    """A figure of the paper's (or of the published program's, by the specification) to compare with.
+    """A figure of the paper's (or of the published program's, by the specification) to compare
+    with.
 
-    The value here is `metric` of the series `of` at the point `at` or, with `over`, that of `over` divided by it. Without `at` it
-    is the greatest of all points where `better` is "more", else that of the last. `whole`: both hold for the whole
-    experiment only; a quick one is not compared with `published`, and its verdict on `paper` says what it is of.
+    The value here is `metric` of the series `of` at the point `at` or, with `over`, that of `over`
+    divided by it. Without `at` it is the greatest of all points where `better` is "more", else that
+    of the last. `whole`: both hold for the whole experiment only; a quick one is not compared with
+    `published`, and its verdict on `paper` says what it is of.
     """
 
     words: str
@@ -46,7 +52,9 @@ class Claim:
 
 @dataclass(frozen=True, slots=True)
 class Chart:
-    """A metric over the points; `kind` quantiles: the distribution of a list of 51 quantiles at the last point."""
+    """A metric over the points; `kind` quantiles: the distribution of a list of 51 quantiles at the
+    last point.
+    """
 
     metric: str
     title: str
@@ -56,9 +64,11 @@ class Chart:
 
 @dataclass(frozen=True, slots=True)
 class Experiment:
-    """A figure or table of the paper. `specs[x]` is what the cells of a point have in common; every series has a cell at each.
+    """A figure or table of the paper. `specs[x]` is what the cells of a point have in common; every
+    series has a cell at each.
 
-    `seeds`: so many of those asked for at most. `skips`: (series, x) that make no sense. `note`: how it differs from the paper's.
+    `seeds`: so many of those asked for at most. `skips`: (series, x) that make no sense. `note`:
+    how it differs from the paper's.
     """
 
     id: str

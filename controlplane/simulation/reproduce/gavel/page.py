@@ -19,15 +19,21 @@ Plotly.newPlot(p.id,p.traces,{...p.layout,title:{text:p.title,font:{size:14}},ma
 legend:{orientation:'h',y:-0.25}},{displaylogo:false,responsive:true});"""
 
 
-def page(experiments: Sequence[Experiment], found: Mapping[str, Row], about: Mapping[str, Any]) -> str:
-    """The page; `found` by experiment: `points`, `claims`, `remarks`. `about`: scale, seeds, machine."""
+def page(
+    experiments: Sequence[Experiment], found: Mapping[str, Row], about: Mapping[str, Any]
+) -> str:
+    """The page; `found` by experiment: `points`, `claims`, `remarks`. `about`: scale, seeds,
+    machine.
+    """
     charts = [chart for e in experiments for chart in charts_of(e, found[e.id]["points"])]
     sections = "".join(_section(e, found[e.id]) for e in experiments)
     data = json.dumps(charts).replace("<", "\\u003c")
     return (
         '<!doctype html><html lang="en"><head><meta charset="utf-8"><title>Gavel reproduced</title>'
-        f"<style>{STYLE}</style></head><body><h1>Gavel reproduced</h1>{_intro(about)}{_overview(experiments, found)}{sections}"
-        f'<script type="application/json" id="charts">{data}</script><script>{get_plotlyjs()}</script><script>{SCRIPT}</script>'
+        f"<style>{STYLE}</style></head><body><h1>Gavel"
+        f" reproduced</h1>{_intro(about)}{_overview(experiments, found)}{sections}"
+        '<script type="application/json"'
+        f' id="charts">{data}</script><script>{get_plotlyjs()}</script><script>{SCRIPT}</script>'
         "</body></html>"
     )
 
@@ -40,15 +46,17 @@ def heading(experiment: Experiment) -> str:
 
 def _intro(about: Mapping[str, Any]) -> str:
     quick = (
-        "<p><strong>A quick run: a cluster of a quarter of the size under the same load, short traces. Its figures show that"
-        " everything runs and in which direction the policies differ; they are no reproduction.</strong></p>"
+        "<p><strong>A quick run: a cluster of a quarter of the size under the same load, short"
+        " traces. Its figures show that everything runs and in which direction the policies differ;"
+        " they are no reproduction.</strong></p>"
         if about["scale"] == "quick"
         else ""
     )
     return (
-        "<p>The evaluation of Gavel (Narayanan et al., OSDI 2020) on 108 simulated GPUs: what the paper says, what its published"
-        " program gives, and what comes out here. A ratio to a baseline that is lower than the paper's may mean that the policy is"
-        f" worse here, or that the baseline is better: the means below say which. Seeds: {about['seeds']}."
+        "<p>The evaluation of Gavel (Narayanan et al., OSDI 2020) on 108 simulated GPUs: what the"
+        " paper says, what its published program gives, and what comes out here. A ratio to a"
+        " baseline that is lower than the paper's may mean that the policy is worse here, or that"
+        f" the baseline is better: the means below say which. Seeds: {about['seeds']}."
         f" {escape(about['machine'])}.</p>{quick}"
     )
 
@@ -63,14 +71,18 @@ CLAIM_HEAD = ("Claim", "Paper", "Published program", "Ours", "at", "Verdict")
 
 
 def _claim_row(figure: str, claim: Row) -> str:
-    cells = "".join(f"<td>{_number(claim[name])}</td>" for name in ("paper", "published", "here", "at"))
+    cells = "".join(
+        f"<td>{_number(claim[name])}</td>" for name in ("paper", "published", "here", "at")
+    )
     link = f'<a href="#{_anchor(figure)}">{escape(figure)}</a>'
     words, verdict = escape(claim["words"]), escape(claim["verdict"])
     return f'<tr><td>{link}</td><td class="t">{words}</td>{cells}<td class="t">{verdict}</td></tr>'
 
 
 def _section(experiment: Experiment, found: Row) -> str:
-    divs = "".join(f'<div class="panel" id="{c["id"]}"></div>' for c in charts_of(experiment, found["points"]))
+    divs = "".join(
+        f'<div class="panel" id="{c["id"]}"></div>' for c in charts_of(experiment, found["points"])
+    )
     claims = "".join(_claim_row(experiment.id, claim) for claim in found["claims"])
     remarks = "".join(f"<p><strong>{escape(remark)}</strong></p>" for remark in found["remarks"])
     return (
@@ -81,26 +93,37 @@ def _section(experiment: Experiment, found: Row) -> str:
 
 
 def _means(experiment: Experiment, points: Sequence[Row]) -> str:
-    metrics = [m for m in dict.fromkeys(_metrics(experiment)) if any(m in p["means"] for p in points)]
+    metrics = [
+        m for m in dict.fromkeys(_metrics(experiment)) if any(m in p["means"] for p in points)
+    ]
     rows = "".join(_mean_row(p, metrics, has_x=bool(experiment.x_title)) for p in points)
     x = (experiment.x_title,) if experiment.x_title else ()
     return f"<table>{_head('Series', *x, 'seeds', *metrics, 'not run')}{rows}</table>"
 
 
 def _metrics(experiment: Experiment) -> list[str]:
-    return [*(c.metric for c in experiment.charts), *(c.metric for c in experiment.claims), "shared_gpu_h"]
+    return [
+        *(c.metric for c in experiment.charts),
+        *(c.metric for c in experiment.claims),
+        "shared_gpu_h",
+    ]
 
 
 def _mean_row(point: Row, metrics: Sequence[str], *, has_x: bool) -> str:
     cells = "".join(f"<td>{_with_deviation(point, m)}</td>" for m in metrics)
     errors = escape("; ".join(point["errors"]))
     x = f"<td>{_number(point['x'])}</td>" if has_x else ""
-    return f'<tr><td>{escape(point["series"])}</td>{x}<td>{point["seeds"]}</td>{cells}<td class="t">{errors}</td></tr>'
+    return (
+        f"<tr><td>{escape(point['series'])}</td>{x}<td>{point['seeds']}</td>{cells}<td"
+        f' class="t">{errors}</td></tr>'
+    )
 
 
 def _with_deviation(point: Row, metric: str) -> str:
     deviation = point["deviations"].get(metric)
-    return _number(point["means"].get(metric)) + ("" if deviation is None else f" ± {_number(deviation)}")
+    return _number(point["means"].get(metric)) + (
+        "" if deviation is None else f" ± {_number(deviation)}"
+    )
 
 
 def _head(*names: str) -> str:

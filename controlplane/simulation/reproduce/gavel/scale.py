@@ -15,9 +15,10 @@ ROUND_S = 360.0
 class Scale:
     """`each`: GPUs of each of the three types (36 in the paper); rates are told for 36 and scaled.
 
-    `jobs` of a continuous trace, of which the rows of `window` count (jobs in a steady state; the published program takes 4000 to
-    5000, others go on arriving); `single`, `multiple`: jobs per hour. `static`: jobs of static traces. `cost_jobs`: of the cost
-    experiment. `active`: active jobs whose shares are timed. `rounds_s`: lengths of rounds. `small`: jobs per hour of 12 GPUs.
+    `jobs` of a continuous trace, of which the rows of `window` count (jobs in a steady state; the
+    published program takes 4000 to 5000, others go on arriving); `single`, `multiple`: jobs per
+    hour. `static`: jobs of static traces. `cost_jobs`: of the cost experiment. `active`: active
+    jobs whose shares are timed. `rounds_s`: lengths of rounds. `small`: jobs per hour of 12 GPUs.
     """
 
     name: str
@@ -39,14 +40,17 @@ class Scale:
 
 FULL = Scale("full")
 QUICK = Scale(
-    "quick", each=9, jobs=150, window=(70, 120), single=(4.0, 6.0), multiple=(1.5, 3.0), static=(30, 60), cost_jobs=40,
+    "quick", each=9, jobs=150, window=(70, 120), single=(4.0, 6.0), multiple=(1.5, 3.0),
+    static=(30, 60), cost_jobs=40,
     active=(128, 512, 2048), rounds_s=(360.0, 1200.0, 3600.0), small=(0.7,),
 )  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)
 class Data:
-    """Gavel's throughput tables and traces in one folder (`shared/data/gavel`); what is not there is drawn instead."""
+    """Gavel's throughput tables and traces in one folder (`shared/data/gavel`); what is not there
+    is drawn instead.
+    """
 
     folder: Path
 
@@ -60,15 +64,32 @@ class Data:
 
     def stream(self, mode: str) -> str | None:
         """Path of the published program's stream of jobs for seed 0, if there."""
-        path = self.folder / f"gavel_stream_{'single' if mode.endswith('single') else 'multi'}_seed0.csv"
+        path = (
+            self.folder
+            / f"gavel_stream_{'single' if mode.endswith('single') else 'multi'}_seed0.csv"
+        )
         return str(path) if path.is_file() else None
 
     def arriving(self, mode: str, jobs: int, gap_s: float) -> dict[str, Any]:
-        """The continuous workload: of seed 0 the published stream where it is there, else drawn (see `cells`)."""
-        drawn = {"type": "gavel_generator", "mode": mode, "jobs": jobs, "gap_s": gap_s, "throughputs": self.tables()}
+        """The continuous workload: of seed 0 the published stream where it is there, else drawn
+        (see `cells`).
+        """
+        drawn = {
+            "type": "gavel_generator",
+            "mode": mode,
+            "jobs": jobs,
+            "gap_s": gap_s,
+            "throughputs": self.tables(),
+        }
         if (path := self.stream(mode)) is None:
             return {"workload": drawn}
-        given = {"type": "gavel", "path": path, "throughputs": self.tables(), "gap_s": gap_s, "jobs": jobs}
+        given = {
+            "type": "gavel",
+            "path": path,
+            "throughputs": self.tables(),
+            "gap_s": gap_s,
+            "jobs": jobs,
+        }
         return {"workload": drawn, "of_seed_0": given}
 
 

@@ -1,4 +1,6 @@
-"""Experiments of the simulator: a workload on a cluster under a registered policy, by the loop that runs live clusters too."""
+"""Experiments of the simulator: a workload on a cluster under a registered policy, by the loop that
+runs live clusters too.
+"""
 
 from __future__ import annotations
 
@@ -29,34 +31,56 @@ MODELS = ("ResNet-50", "A3C")
 
 
 def simulated(spec: Spec, seed: int) -> Mapping[str, Any]:
-    """A workload of the simulator's (`workload`), figures over the jobs of `window`, all of them where it is null."""
+    """A workload of the simulator's (`workload`), figures over the jobs of `window`, all of them
+    where it is null.
+    """
     return _figures(spec, load(spec["workload"], seed), seed)
 
 
 def cost(spec: Spec, seed: int) -> Mapping[str, Any]:
-    """The workload of section 7.3, Cost: dollars of all GPU hours, part of the jobs that end after their SLO."""
+    """The workload of section 7.3, Cost: dollars of all GPU hours, part of the jobs that end after
+    their SLO.
+    """
     return _figures(spec, cost_workload(spec, seed), seed)
 
 
 def cost_workload(spec: Spec, seed: int) -> Workload:
-    """ResNet-50 and A3C jobs of one GPU, as many of each, arriving with a mean gap of `gap_s`; due after their SLO."""
+    """ResNet-50 and A3C jobs of one GPU, as many of each, arriving with a mean gap of `gap_s`; due
+    after their SLO.
+    """
     rng, count = np.random.default_rng(seed), int(spec["jobs"])
     tables = tables_of(spec.get("throughputs", ""), spec.get("tables", ""), None)
-    names = {m: [n for n in tables.job_types if n.startswith(m) and _rate(tables.kind(n, pairs=False).throughputs)] for m in MODELS}
+    names = {
+        m: [
+            n
+            for n in tables.job_types
+            if n.startswith(m) and _rate(tables.kind(n, pairs=False).throughputs)
+        ]
+        for m in MODELS
+    }
     kinds = [str(rng.choice(names[m])) for m in rng.permutation(np.resize(MODELS, count)).tolist()]
     views = {name: tables.kind(name, pairs=True) for name in sorted(set(kinds))}
     duration_s = rng.choice(DAYS, count) * DAY_S
     arrival_s = np.cumsum(rng.exponential(float(spec["gap_s"]), count))
     rates = np.array([_rate(views[k].throughputs) for k in kinds])
     jobs = jobs_of(
-        [f"J{i + 1}" for i in range(count)], kinds, arrival_s=arrival_s - arrival_s[0], remaining_steps=np.rint(duration_s * rates),
-        due_s=arrival_s - arrival_s[0] + rng.choice(SLOS, count) * duration_s, gpus_min=1, gpus_max=1, may_share=True,
+        [f"J{i + 1}" for i in range(count)], kinds, arrival_s=arrival_s - arrival_s[0],
+        remaining_steps=np.rint(duration_s * rates),
+        due_s=arrival_s - arrival_s[0] + rng.choice(SLOS, count) * duration_s, gpus_min=1,
+        gpus_max=1, may_share=True,
     )  # fmt: skip
     return Workload("Gavel cost", jobs, tuple(views.values()))
 
 
 def _rate(throughputs: tuple[Throughput, ...]) -> float:
-    return next((t.steps_per_s for t in throughputs if (t.gpu_type, t.gpus, t.spread) == ("V100", 1, False)), 0.0)
+    return next(
+        (
+            t.steps_per_s
+            for t in throughputs
+            if (t.gpu_type, t.gpus, t.spread) == ("V100", 1, False)
+        ),
+        0.0,
+    )
 
 
 def _figures(spec: Spec, workload: Workload, seed: int) -> dict[str, Any]:
@@ -64,7 +88,14 @@ def _figures(spec: Spec, workload: Workload, seed: int) -> dict[str, Any]:
     check(spec)
     policy, began_s = _policy(spec, workload, seed), perf_counter()
     switches = Switches.of(spec.get("switches", {}))
-    outcome = simulate(scene(gpus, spec["round_s"]), workload, policy, name=spec["policy"], seed=seed, switches=switches)
+    outcome = simulate(
+        scene(gpus, spec["round_s"]),
+        workload,
+        policy,
+        name=spec["policy"],
+        seed=seed,
+        switches=switches,
+    )
     wall_s = perf_counter() - began_s
     lo, hi = spec.get("window") or (0, len(workload.jobs))
     counted = np.zeros(len(workload.jobs), dtype=np.bool_)

@@ -18,12 +18,15 @@ MANIFOLD = 2.0
 
 Row = Mapping[str, Any]
 Point = Mapping[str, Any]
-"""{"series", "x", "seeds", "errors": [...], "means": {metric: mean}, "deviations": {metric: deviation}, "lists": {...}}."""
+"""{"series", "x", "seeds", "errors": [...], "means": {metric: mean}, "deviations": {metric:
+deviation}, "lists": {...}}.
+"""
 
 
 def points_of(rows: Sequence[Row]) -> list[dict[str, Any]]:
-    """One entry for each series and x of an experiment's rows: means and standard deviations (of two seeds or more) of its
-    numbers, and lists of numbers averaged place by place; what failed counts nowhere, its errors are kept.
+    """One entry for each series and x of an experiment's rows: means and standard deviations (of
+    two seeds or more) of its numbers, and lists of numbers averaged place by place; what failed
+    counts nowhere, its errors are kept.
     """
     groups: dict[tuple[str, float], list[Row]] = defaultdict(list)
     for row in rows:
@@ -33,7 +36,12 @@ def points_of(rows: Sequence[Row]) -> list[dict[str, Any]]:
 
 def _point(series: str, x: float, rows: Sequence[Row]) -> dict[str, Any]:
     good = [{**row, **row.get("timing", {})} for row in rows if "error" not in row]
-    numbers = {m for row in good for m, v in row.items() if isinstance(v, int | float) and m not in ("x", "seed")}
+    numbers = {
+        m
+        for row in good
+        for m, v in row.items()
+        if isinstance(v, int | float) and m not in ("x", "seed")
+    }
     known = {m: [float(row[m]) for row in good if row.get(m) is not None] for m in sorted(numbers)}
     return {
         "series": series,
@@ -41,7 +49,9 @@ def _point(series: str, x: float, rows: Sequence[Row]) -> dict[str, Any]:
         "seeds": len(good),
         "errors": sorted({row["error"] for row in rows if "error" in row}),
         "means": {m: float(np.mean(values)) for m, values in known.items()},
-        "deviations": {m: float(np.std(values, ddof=1)) for m, values in known.items() if len(values) > 1},
+        "deviations": {
+            m: float(np.std(values, ddof=1)) for m, values in known.items() if len(values) > 1
+        },
         "lists": _lists(good),
     }
 
@@ -50,23 +60,39 @@ def _lists(rows: Sequence[Row]) -> dict[str, Any]:
     """Quantiles averaged over seeds; other lists of the first seed."""
     names = sorted({m for row in rows for m, v in row.items() if isinstance(v, list)})
     known = {m: [row[m] for row in rows if row.get(m) is not None] for m in names}
-    return {m: np.mean(values, axis=0).tolist() if "quantiles" in m else values[0] for m, values in known.items() if values}
+    return {
+        m: np.mean(values, axis=0).tolist() if "quantiles" in m else values[0]
+        for m, values in known.items()
+        if values
+    }
 
 
-def claims_of(experiment: Experiment, points: Sequence[Point], *, whole: bool) -> list[dict[str, Any]]:
-    """The experiment's claims with `here` (None where it cannot be had), `at` and a verdict; `whole`: not a quick one."""
+def claims_of(
+    experiment: Experiment, points: Sequence[Point], *, whole: bool
+) -> list[dict[str, Any]]:
+    """The experiment's claims with `here` (None where it cannot be had), `at` and a verdict;
+    `whole`: not a quick one.
+    """
     return [_judged(claim, points, whole=whole) for claim in experiment.claims]
 
 
 def _judged(claim: Claim, points: Sequence[Point], *, whole: bool) -> dict[str, Any]:
     here, at = _here(claim, points)
     published = claim.published if whole or not claim.whole else None
-    told = {"words": claim.words, "paper": claim.paper, "published": claim.published, "here": here, "at": at}
+    told = {
+        "words": claim.words,
+        "paper": claim.paper,
+        "published": claim.published,
+        "here": here,
+        "at": at,
+    }
     if here is None:
         return {**told, "verdict": _why_not(claim, points)}
     sources = (("the paper", claim.paper), ("the published program", published))
     part = "" if whole or not claim.whole else " (a quick run)"
-    verdicts = [f"{_verdict(claim, here, of)} {name}{part}" for name, of in sources if of is not None]
+    verdicts = [
+        f"{_verdict(claim, here, of)} {name}{part}" for name, of in sources if of is not None
+    ]
     if claim.published is not None and published is None:
         verdicts.append("not comparable: the published figure is of the full size")
     return {**told, "verdict": "; ".join(verdicts) or "nothing printed to compare with"}
@@ -74,7 +100,11 @@ def _judged(claim: Claim, points: Sequence[Point], *, whole: bool) -> dict[str, 
 
 def _here(claim: Claim, points: Sequence[Point]) -> tuple[float | None, float | None]:
     """(the value, at which x)."""
-    found = {x: v for x in sorted({p["x"] for p in points}) if (v := _value(claim, points, x)) is not None}
+    found = {
+        x: v
+        for x in sorted({p["x"] for p in points})
+        if (v := _value(claim, points, x)) is not None
+    }
     if claim.at is not None:
         return found.get(claim.at), claim.at
     if not found:
@@ -97,10 +127,16 @@ def _mean(points: Sequence[Point], series: str, x: float, metric: str) -> float 
 
 
 def _why_not(claim: Claim, points: Sequence[Point]) -> str:
-    errors = sorted({e for p in points if p["series"] in (claim.of, claim.over) for e in p["errors"]})
+    errors = sorted(
+        {e for p in points if p["series"] in (claim.of, claim.over) for e in p["errors"]}
+    )
     if errors:
         return f"not run: {'; '.join(errors)}"
-    return "not run" if claim.at is None or claim.at in {p["x"] for p in points} else f"not run at {claim.at:g}"
+    return (
+        "not run"
+        if claim.at is None or claim.at in {p["x"] for p in points}
+        else f"not run at {claim.at:g}"
+    )
 
 
 def _verdict(claim: Claim, here: float, there: float) -> str:
@@ -123,12 +159,24 @@ def _percent(apart: float) -> str:
 def remarks_of(experiment: Experiment, points: Sequence[Point]) -> list[str]:
     """What must be said of what was run: sharing that never came to pass, jobs that never ended."""
     found = []
-    asked = {s.label for s in experiment.series if s.more.get("parameters", {}).get("form") == "sharing"}
+    asked = {
+        s.label for s in experiment.series if s.more.get("parameters", {}).get("form") == "sharing"
+    }
     for label in sorted(asked):
-        hours = [p["means"]["shared_gpu_h"] for p in points if p["series"] == label and "shared_gpu_h" in p["means"]]
+        hours = [
+            p["means"]["shared_gpu_h"]
+            for p in points
+            if p["series"] == label and "shared_gpu_h" in p["means"]
+        ]
         if hours and not any(hours):
-            found.append(f"{label}: no two jobs ever shared a GPU in these runs, so that its figures say nothing about sharing.")
+            found.append(
+                f"{label}: no two jobs ever shared a GPU in these runs, so that its figures say"
+                " nothing about sharing."
+            )
     for p in points:
         if p["means"].get("unfinished"):
-            found.append(f"{p['series']} at {p['x']:g}: {p['means']['unfinished']:g} of the jobs that count never end.")
+            found.append(
+                f"{p['series']} at {p['x']:g}: {p['means']['unfinished']:g} of the jobs that count"
+                " never end."
+            )
     return found

@@ -18,7 +18,13 @@ from docker.utils import parse_repository_tag
 
 from loadmaster.agent.runtimes.base import RunId
 from loadmaster.agent.runtimes.docker.options import DockerOptions
-from loadmaster.agent.runtimes.docker.plan import ASSIGNMENT, CPU_PERIOD_US, FENCE, OWNER, ContainerPlan
+from loadmaster.agent.runtimes.docker.plan import (
+    ASSIGNMENT,
+    CPU_PERIOD_US,
+    FENCE,
+    OWNER,
+    ContainerPlan,
+)
 from loadmaster.agent.runtimes.docker.port import (
     Container,
     EngineDownError,
@@ -41,7 +47,9 @@ _NEVER = "0001-01-01T00:00:00Z"
 
 
 class DockerEngine:
-    """An Engine by its HTTP interface. Registry credentials come from the node's own docker configuration."""
+    """An Engine by its HTTP interface. Registry credentials come from the node's own docker
+    configuration.
+    """
 
     def __init__(self, host: str = "") -> None:
         self._host = host
@@ -49,7 +57,9 @@ class DockerEngine:
         self._images: Any = self._api  # its calls for images have no types
 
     def _connect(self, timeout_s: int) -> docker.APIClient:
-        given: dict[str, Any] = {"base_url": self._host} if self._host else dict(docker.utils.kwargs_from_env())
+        given: dict[str, Any] = (
+            {"base_url": self._host} if self._host else dict(docker.utils.kwargs_from_env())
+        )
         where = str(given.get("base_url") or USUAL_SOCKET)
         try:
             _knock(where)
@@ -63,7 +73,9 @@ class DockerEngine:
     def runs(self, owner: str) -> dict[RunId, Container]:
         with _told():
             found = self._api.containers(all=True, filters={"label": f"{OWNER}={owner}"})
-        containers = ((_run_of(item["Labels"]), Container(item["State"], item["Labels"])) for item in found)
+        containers = (
+            (_run_of(item["Labels"]), Container(item["State"], item["Labels"])) for item in found
+        )
         return {run: container for run, container in containers if run}
 
     def inspect(self, name: str) -> Container | None:
@@ -92,9 +104,17 @@ class DockerEngine:
         config = data.get("Config") or {}
         variables = dict(item.partition("=")[::2] for item in config.get("Env") or ())
         digests = tuple(data.get("RepoDigests") or ())
-        return Image(data["Id"], digests, config.get("User") or "", config.get("WorkingDir") or "", variables.get("PATH", ""))
+        return Image(
+            data["Id"],
+            digests,
+            config.get("User") or "",
+            config.get("WorkingDir") or "",
+            variables.get("PATH", ""),
+        )
 
-    def pull(self, reference: str, tell: Callable[[float], None], is_off: Callable[[], bool]) -> None:
+    def pull(
+        self, reference: str, tell: Callable[[float], None], is_off: Callable[[], bool]
+    ) -> None:
         repository, tag = parse_repository_tag(reference)
         progress = PullProgress()
         client = self._connect(PULL_SILENCE_S)
@@ -144,7 +164,10 @@ class DockerEngine:
             self._api.kill(name, signal)
 
     def remove(self, name: str) -> None:
-        with contextlib.suppress(_GoneError, NameTakenError), _told():  # 409: it is being removed already
+        with (
+            contextlib.suppress(_GoneError, NameTakenError),
+            _told(),
+        ):  # 409: it is being removed already
             self._api.remove_container(name, v=True, force=True)
 
     def read_file(self, name: str, path: str) -> bytes | None:
@@ -158,7 +181,10 @@ class DockerEngine:
                     content = b"".join(_at_most(stream, LARGEST_FILE))
         except _GoneError:
             return None
-        with contextlib.suppress(tarfile.TarError), tarfile.open(fileobj=io.BytesIO(content)) as archive:
+        with (
+            contextlib.suppress(tarfile.TarError),
+            tarfile.open(fileobj=io.BytesIO(content)) as archive,
+        ):
             member = archive.next()
             file = archive.extractfile(member) if member and member.isfile() else None
             return file.read() if file and member and member.size < LARGEST_FILE // 2 else b""
@@ -166,7 +192,9 @@ class DockerEngine:
 
     def last_words(self, name: str) -> str:
         with contextlib.suppress(_GoneError), _told():
-            return bytes(self._api.logs(name, tail=LAST_WORDS_LINES)).decode(errors="replace").strip()
+            return (
+                bytes(self._api.logs(name, tail=LAST_WORDS_LINES)).decode(errors="replace").strip()
+            )
         return ""
 
     def stats(self, name: str) -> Stats | None:
@@ -177,7 +205,9 @@ class DockerEngine:
 
 
 def _knock(address: str) -> None:
-    """Connect to an Engine's Unix socket and leave: the plain error says more than the library's, which also leaves it open."""
+    """Connect to an Engine's Unix socket and leave: the plain error says more than the library's,
+    which also leaves it open.
+    """
     scheme, _, path = address.partition("://")
     if scheme in ("unix", "http+unix"):
         with socket.socket(socket.AF_UNIX) as door:
@@ -197,7 +227,9 @@ def _told() -> Iterator[None]:
     except (NotFound, ImageNotFound) as error:
         raise _GoneError(_words(error)) from error
     except APIError as error:
-        raise (NameTakenError if error.status_code == NAME_TAKEN else EngineRefusedError)(_words(error)) from error
+        raise (NameTakenError if error.status_code == NAME_TAKEN else EngineRefusedError)(
+            _words(error)
+        ) from error
     except (DockerException, requests.RequestException) as error:
         raise EngineDownError(str(error)) from error
 
@@ -207,18 +239,24 @@ def _words(error: APIError) -> str:
 
 
 def host_config(plan: ContainerPlan, options: DockerOptions) -> dict[str, Any]:
-    """A container's limits and rights: no privileges, no capabilities, nothing of the host but its mounts."""
+    """A container's limits and rights: no privileges, no capabilities, nothing of the host but its
+    mounts.
+    """
     limits: dict[str, Any] = {}
     if plan.memory_bytes:
         limits |= {"mem_limit": plan.memory_bytes, "memswap_limit": plan.memory_bytes}
     if plan.cpu_quota_us:  # not nano_cpus: a quota can be changed while the job runs
         limits |= {"cpu_period": CPU_PERIOD_US, "cpu_quota": plan.cpu_quota_us}
     if plan.gpus:
-        limits["device_requests"] = [DeviceRequest(driver="nvidia", device_ids=list(plan.gpus), capabilities=[["gpu"]])]
+        limits["device_requests"] = [
+            DeviceRequest(driver="nvidia", device_ids=list(plan.gpus), capabilities=[["gpu"]])
+        ]
     if options.read_only:
         limits |= {"read_only": True, "tmpfs": {"/tmp": "rw,nosuid,nodev,mode=1777"}}  # noqa: S108 - the container's own
     return {
-        "mounts": [Mount(m.target, m.source, type="bind", read_only=not m.writable) for m in plan.mounts],
+        "mounts": [
+            Mount(m.target, m.source, type="bind", read_only=not m.writable) for m in plan.mounts
+        ],
         "network_mode": options.network,
         "ipc_mode": "private",
         "privileged": False,
@@ -233,7 +271,9 @@ def host_config(plan: ContainerPlan, options: DockerOptions) -> dict[str, Any]:
 
 
 def stats_of(data: dict[str, Any]) -> Stats | None:
-    """The Engine's statistics in our words; None for a container that does not run. The file cache's cold part does not count."""
+    """The Engine's statistics in our words; None for a container that does not run. The file
+    cache's cold part does not count.
+    """
     memory, cpu = data.get("memory_stats") or {}, data.get("cpu_stats") or {}
     if "usage" not in memory:
         return None

@@ -17,12 +17,16 @@ _USER = re.compile(r"(\d{1,9})(?::(\d{1,9}))?")
 
 
 class OptionError(ValueError):
-    """An option of the docker runtime is unknown or wrong; the message names it and what would be right."""
+    """An option of the docker runtime is unknown or wrong; the message names it and what would be
+    right.
+    """
 
 
 @dataclass(frozen=True, slots=True)
 class AllowedMount:
-    """A host folder that jobs may mount, or any folder below it; `writable`, or read-only whatever the job asks."""
+    """A host folder that jobs may mount, or any folder below it; `writable`, or read-only whatever
+    the job asks.
+    """
 
     path: Path
     writable: bool = False
@@ -32,7 +36,9 @@ class AllowedMount:
         """Of `/folder`, `/folder:ro` or `/folder:rw`."""
         path, _, mode = text.partition(":")
         if not path.startswith("/") or path == "/" or mode not in ("", "ro", "rw"):
-            raise OptionError(f"docker.mounts: write /folder or /folder:rw (not the root itself), not {text!r}")
+            raise OptionError(
+                f"docker.mounts: write /folder or /folder:rw (not the root itself), not {text!r}"
+            )
         return cls(Path(path).resolve(), mode == "rw")
 
 
@@ -41,16 +47,20 @@ class DockerOptions:
     """The options, all with safe defaults.
 
     Args:
-        host: the Engine's address, "unix:///run/docker.sock" say; empty: DOCKER_HOST or the usual socket.
-        user: "" (the agent's own user, or 1000 where that is root), "UID", "UID:GID", or "image": the image's own user unless it
+        host: the Engine's address, "unix:///run/docker.sock" say; empty: DOCKER_HOST or the usual
+        socket.
+        user: "" (the agent's own user, or 1000 where that is root), "UID", "UID:GID", or "image":
+        the image's own user unless it
             is root.
-        pull: "missing" pulls images that are not on the node, "always" asks the registry at every launch for names that are not yet
+        pull: "missing" pulls images that are not on the node, "always" asks the registry at every
+        launch for names that are not yet
             resolved, "never" uses what is there.
         mounts: the host folders that jobs may mount.
         network: the Engine's network of all jobs; the host's is not to be had.
         pids: the most processes and threads of a job.
         shm_gb: the size of /dev/shm, which counts as the job's memory.
-        read_only: the image's own files cannot be changed; /tmp, the work folder and the mounts can.
+        read_only: the image's own files cannot be changed; /tmp, the work folder and the mounts
+        can.
         limit_cores: a job gets no more than the cores it asked for.
     """
 
@@ -70,14 +80,26 @@ class DockerOptions:
         values = {str(name).replace("-", "_"): value for name, value in given.items()}
         known = {item.name for item in fields(cls)}
         if unknown := set(values) - known:
-            raise OptionError(f"docker.{min(unknown)}: is unknown; known are {', '.join(sorted(known))}")
-        readers = {"pids": _whole, "shm_gb": _size, "read_only": _truth, "limit_cores": _truth, "mounts": _mounts}
-        read: dict[str, Any] = {name: readers.get(name, _text)(name, value) for name, value in values.items()}
+            raise OptionError(
+                f"docker.{min(unknown)}: is unknown; known are {', '.join(sorted(known))}"
+            )
+        readers = {
+            "pids": _whole,
+            "shm_gb": _size,
+            "read_only": _truth,
+            "limit_cores": _truth,
+            "mounts": _mounts,
+        }
+        read: dict[str, Any] = {
+            name: readers.get(name, _text)(name, value) for name, value in values.items()
+        }
         return _checked(cls(**read))
 
     @property
     def has_names(self) -> bool:
-        """Whether containers find one another by name: in networks of somebody's making, not in those every Engine has."""
+        """Whether containers find one another by name: in networks of somebody's making, not in
+        those every Engine has.
+        """
         return self.network not in NAMELESS_NETWORKS
 
     def identity(self) -> tuple[int, int] | None:
@@ -92,13 +114,23 @@ class DockerOptions:
 
 def _checked(options: DockerOptions) -> DockerOptions:
     if options.user not in ("", "image") and not _USER.fullmatch(options.user):
-        raise OptionError(f'docker.user: must be a number such as 1000, or 1000:1000, or "image", not {options.user!r}')
+        raise OptionError(
+            'docker.user: must be a number such as 1000, or 1000:1000, or "image", not'
+            f" {options.user!r}"
+        )
     if os.getuid() and options.identity() != (os.getuid(), os.getgid()):
-        raise OptionError("docker.user: only an agent that runs as root can run jobs as another user; leave it out")
+        raise OptionError(
+            "docker.user: only an agent that runs as root can run jobs as another user; leave"
+            " it out"
+        )
     if options.pull not in PULL_POLICIES:
-        raise OptionError(f"docker.pull: must be one of {', '.join(PULL_POLICIES)}, not {options.pull!r}")
+        raise OptionError(
+            f"docker.pull: must be one of {', '.join(PULL_POLICIES)}, not {options.pull!r}"
+        )
     if not options.network or options.network.startswith(FORBIDDEN_NETWORKS):
-        raise OptionError(f"docker.network: name a network of the Engine, bridge or none, not {options.network!r}")
+        raise OptionError(
+            f"docker.network: name a network of the Engine, bridge or none, not {options.network!r}"
+        )
     return options
 
 
@@ -134,5 +166,7 @@ def _truth(name: str, value: Any) -> bool:
 def _mounts(name: str, value: Any) -> tuple[AllowedMount, ...]:
     items = value.split(",") if isinstance(value, str) else value
     if not isinstance(items, (list, tuple)) or not all(isinstance(item, str) for item in items):
-        raise OptionError(f"docker.{name}: must be a list of folders such as /data or /scratch:rw, not {value!r}")
+        raise OptionError(
+            f"docker.{name}: must be a list of folders such as /data or /scratch:rw, not {value!r}"
+        )
     return tuple(AllowedMount.parse(item.strip()) for item in items if item.strip())

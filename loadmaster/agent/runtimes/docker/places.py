@@ -1,6 +1,8 @@
-"""Which folders of the host a container may have: what the operator allows, links followed, and never what is the agent's own.
+"""Which folders of the host a container may have: what the operator allows, links followed, and
+never what is the agent's own.
 
-A folder that a job may write can be changed by it at any time, so all is asked again right before it is used: see `moved`.
+A folder that a job may write can be changed by it at any time, so all is asked again right before
+it is used: see `moved`.
 """
 
 from __future__ import annotations
@@ -33,9 +35,11 @@ class Places:
 
     Args:
         allowed: the folders the operator lets jobs mount.
-        private: what no job gets whatever the operator allows, neither itself nor a folder it is in, nor what is in it: the
+        private: what no job gets whatever the operator allows, neither itself nor a folder it is
+        in, nor what is in it: the
             agent's state and run folders, the Engine's socket.
-        shared: the folder of all jobs' checkpoints, of which each job gets its own folder alone; None if it is not known.
+        shared: the folder of all jobs' checkpoints, of which each job gets its own folder alone;
+        None if it is not known.
     """
 
     allowed: tuple[AllowedMount, ...] = ()
@@ -44,12 +48,16 @@ class Places:
 
     def is_private(self, real: Path) -> bool:
         """Whether a folder, its links followed, would show a job what is not for it."""
-        secret = [path.resolve() for path in (*self.private, *((self.shared,) if self.shared else ()))]
+        secret = [
+            path.resolve() for path in (*self.private, *((self.shared,) if self.shared else ()))
+        ]
         return any(real.is_relative_to(path) or path.is_relative_to(real) for path in secret)
 
 
 def private_places(state: Path, engine: str = "") -> tuple[Path, ...]:
-    """The agent's folder and the Engine's sockets; `engine` is the Engine's address, if not the usual one."""
+    """The agent's folder and the Engine's sockets; `engine` is the Engine's address, if not the
+    usual one.
+    """
     given = engine or os.environ.get("DOCKER_HOST", "")
     scheme, _, path = given.partition("://")
     named = (f"/{path.lstrip('/')}",) if scheme in ("unix", "http+unix") and path else ()
@@ -57,10 +65,11 @@ def private_places(state: Path, engine: str = "") -> tuple[Path, ...]:
 
 
 def job_mounts(wanted: Iterable[str], places: Places) -> tuple[Mount, ...]:
-    """The mounts a job asks for (`source:target` or `source:target:ro`), each within an allowed folder.
+    """The mounts a job asks for (`source:target` or `source:target:ro`), each within an allowed
+    folder.
 
-    Their sources are real paths, without links. Raises ValueError for one that is not allowed; the text names the field and the
-    remedy.
+    Their sources are real paths, without links. Raises ValueError for one that is not allowed; the
+    text names the field and the remedy.
     """
     return tuple(_job_mount(f"mounts[{index}]", text, places) for index, text in enumerate(wanted))
 
@@ -70,45 +79,70 @@ def _job_mount(where: str, text: str, places: Places) -> Mount:
     target, _, mode = rest.partition(":")
     if not source.startswith("/") or not target.startswith("/") or mode not in ("", "ro", "rw"):
         raise ValueError(f"{where}: {text!r} must be /source:/target or /source:/target:ro")
-    if target == "/" or f"{target.rstrip('/')}/".startswith(f"{HOME}/") or ".." in Path(target).parts:
-        raise ValueError(f"{where}: the target {target} is not to be had; choose another one than / and what is below {HOME}")
+    if (
+        target == "/"
+        or f"{target.rstrip('/')}/".startswith(f"{HOME}/")
+        or ".." in Path(target).parts
+    ):
+        raise ValueError(
+            f"{where}: the target {target} is not to be had; choose another one than / and what is"
+            f" below {HOME}"
+        )
     real = Path(source).resolve()
     writable = mode != "ro"
     within = [item for item in places.allowed if real.is_relative_to(item.path)]
     if not within:
-        raise ValueError(f"{where}: this node does not let jobs mount {source}; ask its operator to allow it, or leave it out")
+        raise ValueError(
+            f"{where}: this node does not let jobs mount {source}; ask its operator to allow it, or"
+            " leave it out"
+        )
     if places.is_private(real):
-        raise ValueError(f"{where}: {source} holds or is in what is the agent's or the Engine's own; mount another folder")
+        raise ValueError(
+            f"{where}: {source} holds or is in what is the agent's or the Engine's own; mount"
+            " another folder"
+        )
     if writable and not any(item.writable for item in within):
-        raise ValueError(f"{where}: this node lets jobs mount {source} read-only; write {source}:{target}:ro")
+        raise ValueError(
+            f"{where}: this node lets jobs mount {source} read-only; write {source}:{target}:ro"
+        )
     if not real.exists():
         raise ValueError(f"{where}: {source} does not exist on this node")
     return Mount(str(real), target, writable)
 
 
 def checkpoint_problem(folder: str, job: str, own: Path, places: Places) -> str:
-    """Why a job may not have its checkpoints there, or empty: a place of its own choice is a mount like any other.
+    """Why a job may not have its checkpoints there, or empty: a place of its own choice is a mount
+    like any other.
 
-    Its folder among those of all jobs, by its id, and `own`, that of this launch alone, it has without asking.
+    Its folder among those of all jobs, by its id, and `own`, that of this launch alone, it has
+    without asking.
     """
     real = Path(folder).resolve()
     granted = [own.resolve(), *([places.shared.resolve() / job] if places.shared else [])]
-    below = (real.is_relative_to(item.path) and real != item.path for item in places.allowed if item.writable)
+    below = (
+        real.is_relative_to(item.path) and real != item.path
+        for item in places.allowed
+        if item.writable
+    )
     if real in granted or (any(below) and not places.is_private(real)):
         return ""
     return (
-        f"checkpoint_place: this node does not let jobs write to {folder}; leave it out to have a folder of the job's own, "
-        "or ask the node's operator to allow it"
+        f"checkpoint_place: this node does not let jobs write to {folder}; leave it out to have a"
+        " folder of the job's own, or ask the node's operator to allow it"
     )
 
 
 def moved(paths: Iterable[str]) -> str:
-    """The first of these real paths that leads elsewhere by now, for somebody put a link into it; empty if none does."""
+    """The first of these real paths that leads elsewhere by now, for somebody put a link into it;
+    empty if none does.
+    """
     return next((path for path in paths if Path(path).resolve() != Path(path)), "")
 
 
 def make_folder(path: Path) -> bool:
-    """Make a folder and those above it; whether it was not there. OSError if any of them is a link: none is followed."""
+    """Make a folder and those above it; whether it was not there. OSError if any of them is a link:
+    none is followed.
+    """
     new = False
     at = os.open("/", os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
@@ -118,7 +152,9 @@ def make_folder(path: Path) -> bool:
                 new = True
             except FileExistsError:
                 new = False
-            below = os.open(part, os.O_PATH | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=at)
+            below = os.open(
+                part, os.O_PATH | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=at
+            )
             os.close(at)
             at = below
     finally:

@@ -14,21 +14,29 @@ from loadmaster.agent.runtimes.docker.places import HOME, Mount
 from loadmaster.protocol import LaunchSpec
 
 GB = 1e9
-RUN, GUARD, WORK, BIN, CHECKPOINTS = (f"{HOME}/{name}" for name in ("run", "guard", "work", "bin", "checkpoints"))
-"""Where a container finds its run folder (read-only but for progress.jsonl), the guard's, its own, the guard, its checkpoints."""
+RUN, GUARD, WORK, BIN, CHECKPOINTS = (
+    f"{HOME}/{name}" for name in ("run", "guard", "work", "bin", "checkpoints")
+)
+"""Where a container finds its run folder (read-only but for progress.jsonl), the guard's, its own,
+the guard, its checkpoints.
+"""
 
 CPU_PERIOD_US = 100_000
 GUARD_MEMORY_GB = 0.05
 LEAST_MEMORY_GB = 0.016
 """What the guard itself needs on top of what the job asked for, and the least the Engine takes."""
 
-OWNER, ASSIGNMENT, FENCE, JOB = (f"loadmaster.{name}" for name in ("owner", "assignment", "fence", "job"))
+OWNER, ASSIGNMENT, FENCE, JOB = (
+    f"loadmaster.{name}" for name in ("owner", "assignment", "fence", "job")
+)
 SHELL = ("/bin/sh", f"{BIN}/guard.sh")
 
 
 @dataclass(frozen=True, slots=True)
 class ContainerPlan:
-    """A container as the Engine is asked for it; nothing of it is secret, for `docker inspect` shows it all."""
+    """A container as the Engine is asked for it; nothing of it is secret, for `docker inspect`
+    shows it all.
+    """
 
     name: str
     image: str
@@ -46,11 +54,13 @@ class ContainerPlan:
 
 @dataclass(frozen=True, slots=True)
 class Wanted:
-    """What of a launch shapes its container, kept in the run's folder so that a restarted agent can go on preparing it.
+    """What of a launch shapes its container, kept in the run's folder so that a restarted agent can
+    go on preparing it.
 
-    `checkpoints` and `mounted` (the sources of the job's mounts) are real paths, as they were when the launch was accepted.
-    `owns_checkpoints`: the folder of checkpoints is the node's own, so that it may be given to the user the job runs as. `shared`
-    is the folder of all jobs' checkpoints.
+    `checkpoints` and `mounted` (the sources of the job's mounts) are real paths, as they were when
+    the launch was accepted. `owns_checkpoints`: the folder of checkpoints is the node's own, so
+    that it may be given to the user the job runs as. `shared` is the folder of all jobs'
+    checkpoints.
     """
 
     grace_s: float
@@ -73,7 +83,9 @@ def container_plan(
     mounts: tuple[Mount, ...],
     options: DockerOptions,
 ) -> ContainerPlan:
-    """The container of a launch with the job's own `mounts`; its image and entry point are filled in when they are known."""
+    """The container of a launch with the job's own `mounts`; its image and entry point are filled
+    in when they are known.
+    """
     cores = spec.cores if spec.cpu_quota is None else spec.cpu_quota
     return ContainerPlan(
         name=run.name,
@@ -85,18 +97,24 @@ def container_plan(
         mounts=(*own_mounts(folder, wanted.checkpoints), *mounts),
         gpus=wanted.gpus,
         memory_bytes=memory_bytes(spec.memory_gb),
-        cpu_quota_us=max(1000, round(cores * CPU_PERIOD_US)) if cores > 0 and options.limit_cores else None,
+        cpu_quota_us=max(1000, round(cores * CPU_PERIOD_US))
+        if cores > 0 and options.limit_cores
+        else None,
         stop_timeout_s=round(wanted.grace_s) + 5,
     )
 
 
 def memory_bytes(memory_gb: float) -> int | None:
     """The limit of a job that asked for so much; None where it asked for nothing in particular."""
-    return round((max(memory_gb, LEAST_MEMORY_GB) + GUARD_MEMORY_GB) * GB) if memory_gb > 0 else None
+    return (
+        round((max(memory_gb, LEAST_MEMORY_GB) + GUARD_MEMORY_GB) * GB) if memory_gb > 0 else None
+    )
 
 
 def own_mounts(folder: Path, checkpoints: str) -> tuple[Mount, ...]:
-    """What every container sees of its run: nothing that would let it prolong its lease is writable."""
+    """What every container sees of its run: nothing that would let it prolong its lease is
+    writable.
+    """
     run = folder / "run"
     mounts = (
         Mount(str(run), RUN),
@@ -109,10 +127,16 @@ def own_mounts(folder: Path, checkpoints: str) -> tuple[Mount, ...]:
 
 
 def job_environment(given: Mapping[str, str]) -> dict[str, str]:
-    """A launch's variables inside of its container: its folders by the names they have there, a home that is its own."""
+    """A launch's variables inside of its container: its folders by the names they have there, a
+    home that is its own.
+    """
     inside = {
         "LOADMASTER_RUN_DIR": RUN,
-        **({"LOADMASTER_CHECKPOINT_DIR": CHECKPOINTS} if "LOADMASTER_CHECKPOINT_DIR" in given else {}),
+        **(
+            {"LOADMASTER_CHECKPOINT_DIR": CHECKPOINTS}
+            if "LOADMASTER_CHECKPOINT_DIR" in given
+            else {}
+        ),
     }
     return {"HOME": WORK, "USER": "job", "LOGNAME": "job", **given, **inside}
 
@@ -131,8 +155,12 @@ def launch_data(spec: LaunchSpec, environment: Mapping[str, str], wanted: Wanted
 
 
 def launch_script(command: Iterable[str], environment: Mapping[str, str]) -> str:
-    """What guard.sh runs as the job: one compound command, so that the file is read whole before it empties itself."""
-    exports = "".join(f"export {name}={shlex.quote(value)}\n" for name, value in environment.items())
+    """What guard.sh runs as the job: one compound command, so that the file is read whole before it
+    empties itself.
+    """
+    exports = "".join(
+        f"export {name}={shlex.quote(value)}\n" for name, value in environment.items()
+    )
     emptied = f": >{GUARD}/launch.sh\n: >{GUARD}/launch.json\n"
     return f"{{\n{exports}{emptied}exec {shlex.join(command)}\n}}\n"
 

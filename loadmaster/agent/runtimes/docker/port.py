@@ -1,4 +1,6 @@
-"""What the runtime asks of a Docker Engine, and how the Engine's answers and failures look. The port; `engine` is the real one."""
+"""What the runtime asks of a Docker Engine, and how the Engine's answers and failures look. The
+port; `engine` is the real one.
+"""
 
 from __future__ import annotations
 
@@ -29,7 +31,9 @@ class ImageMissingError(EngineRefusedError):
 
 @dataclass(frozen=True, slots=True)
 class Image:
-    """An image on the node: its id, the digests registries know it by (`repository@sha256:...`), and what it sets itself."""
+    """An image on the node: its id, the digests registries know it by (`repository@sha256:...`),
+    and what it sets itself.
+    """
 
     id: str
     digests: tuple[str, ...] = ()
@@ -40,7 +44,9 @@ class Image:
 
 @dataclass(frozen=True, slots=True)
 class Container:
-    """A container's state ("created", "running", "exited", ...); the rest is known once it has ended."""
+    """A container's state ("created", "running", "exited", ...); the rest is known once it has
+    ended.
+    """
 
     state: str
     labels: dict[str, str]
@@ -61,14 +67,18 @@ class Container:
 
 @dataclass(frozen=True, slots=True)
 class Stats:
-    """CPU seconds used since the start, and bytes in use without the file cache that could be dropped."""
+    """CPU seconds used since the start, and bytes in use without the file cache that could be
+    dropped.
+    """
 
     cpu_s: float
     memory: int
 
 
 class Engine(Protocol):
-    """What the runtime asks of an Engine. Every call may raise EngineDownError or EngineRefusedError."""
+    """What the runtime asks of an Engine. Every call may raise EngineDownError or
+    EngineRefusedError.
+    """
 
     def runs(self, owner: str) -> dict[RunId, Container]:
         """Every container of an agent, by its labels; ended ones without the details."""
@@ -82,8 +92,12 @@ class Engine(Protocol):
         """An image on the node, by name, id or digest."""
         ...
 
-    def pull(self, reference: str, tell: Callable[[float], None], is_off: Callable[[], bool]) -> None:
-        """Fetch an image, telling the fraction that is there, until it is or nobody wants it any more."""
+    def pull(
+        self, reference: str, tell: Callable[[float], None], is_off: Callable[[], bool]
+    ) -> None:
+        """Fetch an image, telling the fraction that is there, until it is or nobody wants it any
+        more.
+        """
         ...
 
     def create(self, plan: ContainerPlan, options: DockerOptions) -> None:

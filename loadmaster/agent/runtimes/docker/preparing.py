@@ -1,4 +1,6 @@
-"""Makes a launch's container, in a thread of its own: the image, the owner of the folders, the container with its guard."""
+"""Makes a launch's container, in a thread of its own: the image, the owner of the folders, the
+container with its guard.
+"""
 
 from __future__ import annotations
 
@@ -12,7 +14,14 @@ from pathlib import Path
 
 from loadmaster.agent.runtimes.base import RunId
 from loadmaster.agent.runtimes.docker.options import JOB_USER, DockerOptions
-from loadmaster.agent.runtimes.docker.places import Mount, Places, checkpoint_problem, job_mounts, make_folder, moved
+from loadmaster.agent.runtimes.docker.places import (
+    Mount,
+    Places,
+    checkpoint_problem,
+    job_mounts,
+    make_folder,
+    moved,
+)
 from loadmaster.agent.runtimes.docker.plan import (
     ASSIGNMENT,
     BIN,
@@ -41,12 +50,21 @@ PULL_TRIES = 3
 PULL_PAUSE_S = 2.0
 ENGINE_PAUSE_S = 1.0
 NAME_TAKEN_S = 120.0
-"""How long a name may be taken by a container that is not to be seen: one that a call whose answer was lost still makes, or that is
-being removed."""
+"""How long a name may be taken by a container that is not to be seen: one that a call whose answer
+was lost still makes, or that is being removed.
+"""
 
-PYTHONS = ("/usr/bin/python3", "/usr/local/bin/python3", "/opt/conda/bin/python3", "/usr/local/bin/python")
+PYTHONS = (
+    "/usr/bin/python3",
+    "/usr/local/bin/python3",
+    "/opt/conda/bin/python3",
+    "/usr/local/bin/python",
+)
 
-MOVED = "mounts, checkpoint_place: a folder leads elsewhere than when the launch was accepted; put no link where jobs can write"
+MOVED = (
+    "mounts, checkpoint_place: a folder leads elsewhere than when the launch was accepted; put no"
+    " link where jobs can write"
+)
 
 logger = logging.getLogger(__name__)
 
@@ -73,7 +91,8 @@ class Task:
 
 
 class Preparation(threading.Thread):
-    """One launch's preparation. It ends with the container made, with `error`, or `off` when nobody wants it any more.
+    """One launch's preparation. It ends with the container made, with `error`, or `off` when nobody
+    wants it any more.
 
     Attributes:
         fraction: how much of the image is there.
@@ -90,7 +109,13 @@ class Preparation(threading.Thread):
         tell: Callable[[], None],
     ) -> None:
         super().__init__(name=f"prepare {task.run.name}", daemon=True)
-        self._engine, self._task, self._shells, self._look, self._tell = engine, task, shells, look, tell
+        self._engine, self._task, self._shells, self._look, self._tell = (
+            engine,
+            task,
+            shells,
+            look,
+            tell,
+        )
         self.fraction = 0.0
         self.error: PreparationError | None = None
         self.done: str | None = None
@@ -102,7 +127,9 @@ class Preparation(threading.Thread):
         while not self.off.is_set():
             try:
                 digest = self._prepare()
-                self._look()  # else an older container of the name, seen as it was removed, would count as this one's end
+                # else an older container of the name, seen as it was removed, would count as this
+                # one's end
+                self._look()
                 self.done = digest
                 break
             except EngineDownError as error:
@@ -112,14 +139,18 @@ class Preparation(threading.Thread):
                 self.error = error
                 break
             except (EngineRefusedError, OSError) as error:
-                self.error = PreparationError(ReasonClass.NODE, f"the container cannot be made: {error}")
+                self.error = PreparationError(
+                    ReasonClass.NODE, f"the container cannot be made: {error}"
+                )
                 break
         if self.off.is_set():
             self._take_back()
         self._tell()
 
     def _take_back(self) -> None:
-        """Nobody wants it any more: whoever called it off may have cleared away before the container was made."""
+        """Nobody wants it any more: whoever called it off may have cleared away before the
+        container was made.
+        """
         try:
             found = self._engine.inspect(self._task.run.name)
             if found and found.state == "created" and self._is_ours(found.labels):
@@ -129,7 +160,11 @@ class Preparation(threading.Thread):
 
     def _is_ours(self, labels: dict[str, str]) -> bool:
         run = self._task.run
-        return (labels.get(OWNER), labels.get(ASSIGNMENT), labels.get(FENCE)) == (self._task.owner, run.assignment, str(run.fence))
+        return (labels.get(OWNER), labels.get(ASSIGNMENT), labels.get(FENCE)) == (
+            self._task.owner,
+            run.assignment,
+            str(run.fence),
+        )
 
     def _prepare(self) -> str:
         task = self._task
@@ -139,23 +174,40 @@ class Preparation(threading.Thread):
         self._give_folders_to(user)
         self.fraction = 1.0
         plan = container_plan(
-            task.run, task.spec, task.wanted, folder=task.folder, owner=task.owner, user=user, mounts=mounts, options=task.options
+            task.run,
+            task.spec,
+            task.wanted,
+            folder=task.folder,
+            owner=task.owner,
+            user=user,
+            mounts=mounts,
+            options=task.options,
         )
         self._create(replace(plan, image=image.id, working_dir=_working_dir(image)), image)
         return digest_of(task.spec.image, image.id, image.digests)
 
     def _job_mounts(self) -> tuple[Mount, ...]:
-        """The job's mounts, asked for again: while the image was pulled, jobs may have put links where they can write."""
+        """The job's mounts, asked for again: while the image was pulled, jobs may have put links
+        where they can write.
+        """
         task, wanted = self._task, self._task.wanted
-        places = Places(task.options.mounts, task.private, Path(wanted.shared) if wanted.shared else None)
+        places = Places(
+            task.options.mounts, task.private, Path(wanted.shared) if wanted.shared else None
+        )
         place = wanted.checkpoints
         try:
             mounts = job_mounts(task.spec.mounts, places)
         except ValueError as error:
             raise PreparationError(ReasonClass.USER, str(error)) from error
-        if problem := checkpoint_problem(place, task.spec.job, task.folder / "checkpoints", places) if place else "":
+        if problem := (
+            checkpoint_problem(place, task.spec.job, task.folder / "checkpoints", places)
+            if place
+            else ""
+        ):
             raise PreparationError(ReasonClass.USER, problem)
-        if tuple(mount.source for mount in mounts) != wanted.mounted or moved([place] if place else []):
+        if tuple(mount.source for mount in mounts) != wanted.mounted or moved(
+            [place] if place else []
+        ):
             raise PreparationError(ReasonClass.USER, MOVED)
         return mounts
 
@@ -166,23 +218,32 @@ class Preparation(threading.Thread):
         policy = self._task.options.pull
         if digest:
             found = self._engine.find(digest) or self._engine.find(pinned(name, digest))
-            return found or self._pulled(pinned(name, digest), f"{name}, of which this job uses {digest},")
+            return found or self._pulled(
+                pinned(name, digest), f"{name}, of which this job uses {digest},"
+            )
         found = None if policy == "always" else self._engine.find(name)
         return found or self._pulled(name, name)
 
     def _pulled(self, reference: str, called: str) -> Image:
         if self._task.options.pull == "never":
-            raise PreparationError(ReasonClass.IMAGE, f"the image {called} is not on this node, whose operator lets it pull none")
+            raise PreparationError(
+                ReasonClass.IMAGE,
+                f"the image {called} is not on this node, whose operator lets it pull none",
+            )
         for attempt in range(PULL_TRIES):
             try:
                 self._engine.pull(reference, self._came_on, self.off.is_set)
                 break
             except (ImageMissingError, EngineRefusedError) as error:
                 if attempt + 1 == PULL_TRIES or self.off.wait(PULL_PAUSE_S):
-                    raise PreparationError(ReasonClass.IMAGE, f"the image {called} cannot be pulled: {error}") from error
+                    raise PreparationError(
+                        ReasonClass.IMAGE, f"the image {called} cannot be pulled: {error}"
+                    ) from error
         found = self._engine.find(reference)
         if found is None:
-            raise PreparationError(ReasonClass.IMAGE, f"the image {called} was pulled and is not there")
+            raise PreparationError(
+                ReasonClass.IMAGE, f"the image {called} was pulled and is not there"
+            )
         return found
 
     def _came_on(self, fraction: float) -> None:
@@ -192,7 +253,11 @@ class Preparation(threading.Thread):
         """The image's own user by number, unless that is root."""
         user, _, group = image.user.partition(":")
         if user.isdigit():
-            return (int(user), int(group) if group.isdigit() else int(user)) if int(user) else (JOB_USER, JOB_USER)
+            return (
+                (int(user), int(group) if group.isdigit() else int(user))
+                if int(user)
+                else (JOB_USER, JOB_USER)
+            )
         if not user or user == "root":
             return JOB_USER, JOB_USER
         return self._named_user(image, user)
@@ -209,9 +274,17 @@ class Preparation(threading.Thread):
             self._engine.remove(probe)
         for line in users.splitlines():
             fields = line.split(":")
-            if fields[0] == user and len(fields) > 3 and fields[2].isdigit() and fields[3].isdigit():
+            if (
+                fields[0] == user
+                and len(fields) > 3
+                and fields[2].isdigit()
+                and fields[3].isdigit()
+            ):
                 return (int(fields[2]), int(fields[3])) if int(fields[2]) else (JOB_USER, JOB_USER)
-        raise PreparationError(ReasonClass.IMAGE, f"the image's user {user} is not in its /etc/passwd: give it by number")
+        raise PreparationError(
+            ReasonClass.IMAGE,
+            f"the image's user {user} is not in its /etc/passwd: give it by number",
+        )
 
     def _give_folders_to(self, user: tuple[int, int]) -> None:
         folder = self._task.folder
@@ -225,7 +298,9 @@ class Preparation(threading.Thread):
                 _give(Path(place), user)
 
     def _create(self, plan: ContainerPlan, image: Image) -> None:
-        """Make the container with the guard that its image can run; known images are not looked into again."""
+        """Make the container with the guard that its image can run; known images are not looked
+        into again.
+        """
         known = self._shells.get(image.id)
         self._make(replace(plan, entrypoint=known or self._entry(SHELL)))
         if known or self._engine.read_file(plan.name, SHELL[0]) is not None:
@@ -236,7 +311,8 @@ class Preparation(threading.Thread):
         if not pythons:
             raise PreparationError(
                 ReasonClass.IMAGE,
-                f"the image {self._task.spec.image} has neither /bin/sh nor {PYTHONS[0]}, of which the guard needs one: add one",
+                f"the image {self._task.spec.image} has neither /bin/sh nor {PYTHONS[0]}, of which"
+                " the guard needs one: add one",
             )
         self._make(replace(plan, entrypoint=(pythons[0], "-I", "-S", f"{BIN}/guard.py", GUARD)))
 
@@ -244,7 +320,9 @@ class Preparation(threading.Thread):
         return (*shell, *guard_arguments(self._task.wanted))
 
     def _make(self, plan: ContainerPlan) -> None:
-        """Make the container, or adopt it: the Engine made it although an earlier call failed, or the agent before this one did."""
+        """Make the container, or adopt it: the Engine made it although an earlier call failed, or
+        the agent before this one did.
+        """
         try:
             self._engine.create(plan, self._task.options)
         except NameTakenError as error:
@@ -252,7 +330,9 @@ class Preparation(threading.Thread):
             if found is None or found.state in ("removing", "dead"):
                 raise self._unseen(error) from error
             if not self._is_ours(found.labels):
-                raise PreparationError(ReasonClass.NODE, f"the container's name is taken by a stranger: {error}") from error
+                raise PreparationError(
+                    ReasonClass.NODE, f"the container's name is taken by a stranger: {error}"
+                ) from error
             if found.state == "created" and found.image != plan.image:
                 self._engine.remove(plan.name)
                 self._make_instead(plan)
@@ -264,12 +344,17 @@ class Preparation(threading.Thread):
             raise self._unseen(error) from error
 
     def _unseen(self, error: NameTakenError) -> Exception:
-        """The Engine keeps a name while it makes or removes a container: it is asked again, as one that does not answer is."""
+        """The Engine keeps a name while it makes or removes a container: it is asked again, as one
+        that does not answer is.
+        """
         now_s = time.monotonic()
         self._unseen_since_s = now_s if self._unseen_since_s is None else self._unseen_since_s
         if now_s - self._unseen_since_s < NAME_TAKEN_S:
             return EngineDownError(f"a container of this name is being made or removed: {error}")
-        return PreparationError(ReasonClass.NODE, f"the container's name is taken, and by none that the Engine shows: {error}")
+        return PreparationError(
+            ReasonClass.NODE,
+            f"the container's name is taken, and by none that the Engine shows: {error}",
+        )
 
 
 def _working_dir(image: Image) -> str:

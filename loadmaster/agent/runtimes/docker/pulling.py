@@ -9,9 +9,11 @@ DOWNLOADED = frozenset({"Download complete", "Verifying Checksum"})
 
 
 class PullProgress:
-    """How much of an image is there, from the Engine's messages: half of each layer is its download, half its unpacking.
+    """How much of an image is there, from the Engine's messages: half of each layer is its
+    download, half its unpacking.
 
-    Layers whose size is not known yet count as much as the known ones do on average; the fraction never goes back.
+    Layers whose size is not known yet count as much as the known ones do on average; the fraction
+    never goes back.
     """
 
     def __init__(self) -> None:
@@ -24,9 +26,13 @@ class PullProgress:
         layer, status = str(event.get("id") or ""), str(event.get("status") or "")
         detail = event.get("progressDetail") or {}
         if layer and (
-            status in READY or status in DOWNLOADED or status in ("Downloading", "Extracting", "Waiting", "Pulling fs layer")
+            status in READY
+            or status in DOWNLOADED
+            or status in ("Downloading", "Extracting", "Waiting", "Pulling fs layer")
         ):
-            self._note(layer, status, float(detail.get("current") or 0), float(detail.get("total") or 0))
+            self._note(
+                layer, status, float(detail.get("current") or 0), float(detail.get("total") or 0)
+            )
         self._told = max(self._told, self._fraction())
         return self._told
 
@@ -63,7 +69,9 @@ def pinned(image: str, digest: str) -> str:
 
 
 def digest_of(image: str, image_id: str, digests: tuple[str, ...]) -> str:
-    """What an image's name was resolved to: the digest by which its own registry knows it, another's, or the image's id."""
+    """What an image's name was resolved to: the digest by which its own registry knows it,
+    another's, or the image's id.
+    """
     repository = repository_of(image)
     known = {name: digest for name, _, digest in (item.partition("@") for item in digests)}
     own = [

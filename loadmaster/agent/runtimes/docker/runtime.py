@@ -1,4 +1,6 @@
-"""The Docker runtime: containers by name and label, each with the lease guard as its first process."""
+"""The Docker runtime: containers by name and label, each with the lease guard as its first
+process.
+"""
 
 from __future__ import annotations
 
@@ -27,9 +29,25 @@ from loadmaster.agent.runtimes.base import (
     Usage,
 )
 from loadmaster.agent.runtimes.docker.options import DockerOptions
-from loadmaster.agent.runtimes.docker.places import Places, checkpoint_problem, job_mounts, moved, private_places
-from loadmaster.agent.runtimes.docker.plan import Wanted, job_environment, launch_data, launch_script
-from loadmaster.agent.runtimes.docker.port import Container, Engine, EngineDownError, EngineRefusedError
+from loadmaster.agent.runtimes.docker.places import (
+    Places,
+    checkpoint_problem,
+    job_mounts,
+    moved,
+    private_places,
+)
+from loadmaster.agent.runtimes.docker.plan import (
+    Wanted,
+    job_environment,
+    launch_data,
+    launch_script,
+)
+from loadmaster.agent.runtimes.docker.port import (
+    Container,
+    Engine,
+    EngineDownError,
+    EngineRefusedError,
+)
 from loadmaster.agent.runtimes.docker.preparing import MOVED, Preparation, Task
 from loadmaster.agent.runtimes.docker.verdict import end_of, start_failure
 from loadmaster.agent.runtimes.docker.watch import Watch
@@ -42,8 +60,8 @@ OVERDUE_S = 5.0
 START_PAUSE_S = 0.5
 LEAVING_S = 10.0
 NAMELESS = (
-    "in the network {} containers do not find one another, so no gang can run over it: give the agents a network that they share "
-    "(--docker network=NAME; docs/agent.md, Gangs)"
+    "in the network {} containers do not find one another, so no gang can run over it: give the"
+    " agents a network that they share (--docker network=NAME; docs/agent.md, Gangs)"
 )
 NEVER_STARTED = "the agent or its guard ended before the job was started"
 
@@ -51,20 +69,29 @@ logger = logging.getLogger(__name__)
 
 
 class DockerRuntime(RunFolders):
-    """Runs jobs as containers. Whatever may take the Engine long is done in threads; `poll` only looks.
+    """Runs jobs as containers. Whatever may take the Engine long is done in threads; `poll` only
+    looks.
 
-    A run's folder holds `run/` (lease, stop order, term, progress: read-only in the container but for the last), `guard/` (the
-    launch with its secrets until it is started, output, exit), `work/` (the job's home), `bin/` (the guard), and for the agent
-    alone `spec.json`, `wanted.json`, `end.json` (the end as it will be told).
-    `runs` lies in the agent's state folder, of which no job may mount anything.
-    What containers may write is not trusted: no link in it is followed, and that a run has ended only the Engine says.
+    A run's folder holds `run/` (lease, stop order, term, progress: read-only in the container but
+    for the last), `guard/` (the launch with its secrets until it is started, output, exit), `work/`
+    (the job's home), `bin/` (the guard), and for the agent alone `spec.json`, `wanted.json`,
+    `end.json` (the end as it will be told). `runs` lies in the agent's state folder, of which no
+    job may mount anything. What containers may write is not trusted: no link in it is followed, and
+    that a run has ended only the Engine says.
     """
 
     name = "docker"
     limits_memory = True
     order_mode = 0o644
 
-    def __init__(self, runs: Path, engine: Engine, owner: str, options: DockerOptions, clock: Clock | None = None) -> None:
+    def __init__(
+        self,
+        runs: Path,
+        engine: Engine,
+        owner: str,
+        options: DockerOptions,
+        clock: Clock | None = None,
+    ) -> None:
         super().__init__(runs, clock)
         self._engine, self._owner, self._options = engine, owner, options
         self._private = private_places(runs.parent, options.host)
@@ -78,7 +105,9 @@ class DockerRuntime(RunFolders):
 
     def close(self) -> None:
         until_s = self._clock.boot_s() + LEAVING_S
-        while self._starting and self._clock.boot_s() < until_s:  # else the next agent would settle them as never started
+        while (
+            self._starting and self._clock.boot_s() < until_s
+        ):  # else the next agent would settle them as never started
             _wait(START_PAUSE_S / 10)
         self._watch.close()
         with contextlib.suppress(EngineDownError, EngineRefusedError, OSError):
@@ -95,7 +124,9 @@ class DockerRuntime(RunFolders):
         return {}
 
     def address(self, own: str) -> str:
-        """Its own name for each launch, where the network has names: no port of a container is ever published on the host."""
+        """Its own name for each launch, where the network has names: no port of a container is ever
+        published on the host.
+        """
         return CONTAINER if self._options.has_names else ""
 
     def trouble(self) -> str:
@@ -112,7 +143,9 @@ class DockerRuntime(RunFolders):
         except ValueError as error:
             return ReasonClass.USER, str(error)
         if place := launch.environment.get("LOADMASTER_CHECKPOINT_DIR"):
-            problem = checkpoint_problem(place, launch.spec.job, self.folder(launch.run) / "checkpoints", places)
+            problem = checkpoint_problem(
+                place, launch.spec.job, self.folder(launch.run) / "checkpoints", places
+            )
             return (ReasonClass.USER, problem) if problem else None
         return None
 
@@ -125,8 +158,16 @@ class DockerRuntime(RunFolders):
         try:
             self._make_folders(folder)
             environment = job_environment(launch.environment)
-            write_json(folder / "guard" / "launch.json", launch_data(launch.spec, environment, wanted), durable=True)
-            write_whole(folder / "guard" / "launch.sh", launch_script(launch.spec.command, environment).encode(), durable=True)
+            write_json(
+                folder / "guard" / "launch.json",
+                launch_data(launch.spec, environment, wanted),
+                durable=True,
+            )
+            write_whole(
+                folder / "guard" / "launch.sh",
+                launch_script(launch.spec.command, environment).encode(),
+                durable=True,
+            )
             write_json(folder / "wanted.json", asdict(wanted), durable=True)
             self._write_spec(launch)
         except OSError as error:
@@ -139,7 +180,9 @@ class DockerRuntime(RunFolders):
         real = Path(place).resolve()
         shared = launch.checkpoints.resolve() if launch.checkpoints else None
         try:
-            mounted = tuple(mount.source for mount in job_mounts(launch.spec.mounts, self._places(launch)))
+            mounted = tuple(
+                mount.source for mount in job_mounts(launch.spec.mounts, self._places(launch))
+            )
         except ValueError as error:
             raise LaunchError(str(error)) from error
         return Wanted(
@@ -147,7 +190,8 @@ class DockerRuntime(RunFolders):
             launch.boot_id,
             launch.gpus,
             checkpoints=str(real) if place else "",
-            owns_checkpoints=real.is_relative_to(self.folder(launch.run).resolve()) or real.parent == shared,
+            owns_checkpoints=real.is_relative_to(self.folder(launch.run).resolve())
+            or real.parent == shared,
             mounted=mounted,
             shared=str(shared or ""),
         )
@@ -160,11 +204,15 @@ class DockerRuntime(RunFolders):
             (folder / name).mkdir(exist_ok=True)
             (folder / name).chmod(0o755)
         for name in ("guard.py", "guard.sh"):
-            write_whole(folder / "bin" / name, (Path(guard.__file__).parent / name).read_bytes(), mode=0o644)
+            write_whole(
+                folder / "bin" / name, (Path(guard.__file__).parent / name).read_bytes(), mode=0o644
+            )
         (folder / "run" / FILES[PROGRESS]).touch(0o600)
 
     def _begin_preparing(self, run: RunId) -> Preparation | None:
-        """The run's preparation, begun if there is none; None if its folder does not say what to prepare."""
+        """The run's preparation, begun if there is none; None if its folder does not say what to
+        prepare.
+        """
         if run not in self._preparations:
             spec, data = self.spec(run), guard.read_json(self.folder(run) / "wanted.json")
             try:
@@ -173,8 +221,12 @@ class DockerRuntime(RunFolders):
                 return None
             if spec is None:
                 return None
-            task = Task(run, spec, wanted, self.folder(run), self._owner, self._options, self._private)
-            preparation = Preparation(self._engine, task, self._shells, self._watch.look, self._watch.wake)
+            task = Task(
+                run, spec, wanted, self.folder(run), self._owner, self._options, self._private
+            )
+            preparation = Preparation(
+                self._engine, task, self._shells, self._watch.look, self._watch.wake
+            )
             self._preparations[run] = preparation
             preparation.start()
         return self._preparations[run]
@@ -191,24 +243,44 @@ class DockerRuntime(RunFolders):
         if run not in self._starting:
             self._note_start(run)
             self._starting.add(run)
-            threading.Thread(target=self._start, args=(run,), name=f"start {run.name}", daemon=True).start()
+            threading.Thread(
+                target=self._start, args=(run,), name=f"start {run.name}", daemon=True
+            ).start()
 
     def _start(self, run: RunId) -> None:
-        """Start the container once; an Engine that does not answer is asked again until the lease runs out."""
+        """Start the container once; an Engine that does not answer is asked again until the lease
+        runs out.
+        """
         try:
             while True:
                 try:
                     container = self._engine.inspect(run.name)
                     if container and container.state == "created":
                         if self._has_moved(run):
-                            self._give_up(run, Exit(self._clock.wall_s(), started=False, error=MOVED, blame=ReasonClass.USER))
+                            self._give_up(
+                                run,
+                                Exit(
+                                    self._clock.wall_s(),
+                                    started=False,
+                                    error=MOVED,
+                                    blame=ReasonClass.USER,
+                                ),
+                            )
                             return
                         self._engine.start(run.name)
                     self._watch.look()
                     return
                 except EngineDownError as error:
                     if self._clock.boot_s() >= (self._lease_until_s(run) or 0.0):
-                        self._give_up(run, Exit(self._clock.wall_s(), started=False, stopped_by=StopBy.LEASE, error=str(error)))
+                        self._give_up(
+                            run,
+                            Exit(
+                                self._clock.wall_s(),
+                                started=False,
+                                stopped_by=StopBy.LEASE,
+                                error=str(error),
+                            ),
+                        )
                         return
                     _wait(START_PAUSE_S)
         except EngineRefusedError as error:
@@ -217,7 +289,9 @@ class DockerRuntime(RunFolders):
             self._starting.discard(run)
 
     def _has_moved(self, run: RunId) -> bool:
-        """The Engine follows the sources of mounts when it starts a container, which may be long after it was made."""
+        """The Engine follows the sources of mounts when it starts a container, which may be long
+        after it was made.
+        """
         wanted = guard.read_json(self.folder(run) / "wanted.json") or {}
         return bool(moved(filter(None, [wanted.get("checkpoints"), *wanted.get("mounted", ())])))
 
@@ -230,7 +304,11 @@ class DockerRuntime(RunFolders):
         """Take the guard's place, so that none can begin; False if one has."""
         try:
             path = self.folder(run) / "guard" / "guard.pid"
-            os.close(os.open(path, os.O_CREAT | os.O_EXCL | os.O_WRONLY | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600))
+            os.close(
+                os.open(
+                    path, os.O_CREAT | os.O_EXCL | os.O_WRONLY | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600
+                )
+            )
         except FileExistsError:
             return False
         except FileNotFoundError:
@@ -241,12 +319,16 @@ class DockerRuntime(RunFolders):
         return os.path.lexists(self.folder(run) / "guard" / "guard.pid")
 
     def _write_end(self, run: RunId, ended: Exit) -> RunStatus:
-        with contextlib.suppress(OSError):  # a full disk, or a folder that is gone: it is worked out again at the next look
+        with contextlib.suppress(
+            OSError
+        ):  # a full disk, or a folder that is gone: it is worked out again at the next look
             write_json(self.folder(run) / "end.json", asdict(ended), durable=True)
         return RunStatus(RunState.ENDED, ended)
 
     def _signal_guard(self, run: RunId) -> None:
-        threading.Thread(target=self._quietly, args=(self._engine.terminate, run), daemon=True).start()
+        threading.Thread(
+            target=self._quietly, args=(self._engine.terminate, run), daemon=True
+        ).start()
 
     def _quietly(self, call: Any, run: RunId) -> None:
         try:
@@ -256,8 +338,12 @@ class DockerRuntime(RunFolders):
 
     def stop(self, run: RunId, order: StopOrder) -> None:
         super().stop(run, order)
-        if not self.orders(run).exists() and run in self._watch.containers():  # a stray whose folder is gone: nobody guards it
-            threading.Thread(target=self._quietly, args=(self._engine.kill, run), daemon=True).start()
+        if (
+            not self.orders(run).exists() and run in self._watch.containers()
+        ):  # a stray whose folder is gone: nobody guards it
+            threading.Thread(
+                target=self._quietly, args=(self._engine.kill, run), daemon=True
+            ).start()
 
     def poll(self, run: RunId) -> RunStatus:
         if run in self._removing:
@@ -266,13 +352,20 @@ class DockerRuntime(RunFolders):
             return RunStatus(RunState.ENDED, ended)
         preparation = self._preparations.get(run)
         if preparation and preparation.done is None and not self._has_begun(run):
-            return self._preparing(run)  # whatever is made and removed meanwhile to look into the image
+            return self._preparing(
+                run
+            )  # whatever is made and removed meanwhile to look into the image
         container = self._watch.containers().get(run)
         if run in self._starting or (container and container.runs):
             return RunStatus(RunState.RUNNING, lease_until_s=self._lease_until_s(run))
         if container and container.has_ended:
             return self._write_end(
-                run, end_of(container, read_object(self.folder(run) / "guard" / "exit.json"), self._has_begun(run))
+                run,
+                end_of(
+                    container,
+                    read_object(self.folder(run) / "guard" / "exit.json"),
+                    self._has_begun(run),
+                ),
             )
         if container is None and self._has_begun(run):
             return self._vanished(run)
@@ -284,28 +377,41 @@ class DockerRuntime(RunFolders):
 
     def _vanished(self, run: RunId) -> RunStatus:
         told = read_object(self.folder(run) / "guard" / "exit.json")
-        gone = Container("exited", {}, error="the run's container is gone", ended_at_s=self._clock.wall_s())
+        gone = Container(
+            "exited", {}, error="the run's container is gone", ended_at_s=self._clock.wall_s()
+        )
         return self._write_end(run, end_of(gone, told, True))
 
     def _preparing(self, run: RunId) -> RunStatus:
         preparation = self._begin_preparing(run)
         if preparation is None:
-            return RunStatus(RunState.PREPARED if run in self._watch.containers() else RunState.ABSENT)
+            return RunStatus(
+                RunState.PREPARED if run in self._watch.containers() else RunState.ABSENT
+            )
         if preparation.error:
             error = preparation.error
             self._claim(run)
-            return self._write_end(run, Exit(self._clock.wall_s(), started=False, error=str(error), blame=error.blame))
+            return self._write_end(
+                run, Exit(self._clock.wall_s(), started=False, error=str(error), blame=error.blame)
+            )
         if preparation.done is None:
             return RunStatus(RunState.PREPARING, prepared_fraction=preparation.fraction)
         return RunStatus(RunState.PREPARED, image_digest=preparation.done)
 
     def abandon(self, run: RunId) -> RunStatus:
-        """As the runtime's contract says; whoever creates `guard.pid` first, the guard or the agent, decides."""
+        """As the runtime's contract says; whoever creates `guard.pid` first, the guard or the
+        agent, decides.
+        """
         status = self.poll(run)
-        if status.state not in (RunState.PREPARED, RunState.PREPARING) or not self.folder(run).exists():
+        if (
+            status.state not in (RunState.PREPARED, RunState.PREPARING)
+            or not self.folder(run).exists()
+        ):
             return status
         if not self._claim(run):
-            return RunStatus(RunState.RUNNING, lease_until_s=self._lease_until_s(run))  # it has begun since the last look
+            return RunStatus(
+                RunState.RUNNING, lease_until_s=self._lease_until_s(run)
+            )  # it has begun since the last look
         self._call_off(run)
         return self._write_end(run, Exit(self._clock.wall_s(), started=False, error=NEVER_STARTED))
 
@@ -323,7 +429,9 @@ class DockerRuntime(RunFolders):
         now_s = self._clock.boot_s()
         before_cpu_s, before_s = self._usage.get(run, (0.0, now_s))
         self._usage[run] = (stats.cpu_s, now_s)
-        cores = max(0.0, stats.cpu_s - before_cpu_s) / (now_s - before_s) if now_s > before_s else 0.0
+        cores = (
+            max(0.0, stats.cpu_s - before_cpu_s) / (now_s - before_s) if now_s > before_s else 0.0
+        )
         return Usage(cores, stats.memory / GB)
 
     def remove(self, run: RunId) -> None:
@@ -348,15 +456,21 @@ class DockerRuntime(RunFolders):
             self._removing.discard(run)
 
     def _enforce(self) -> None:
-        """Kill what its guard should have ended: the guard is of the job's own image, the agent trusts the Engine alone."""
+        """Kill what its guard should have ended: the guard is of the job's own image, the agent
+        trusts the Engine alone.
+        """
         now_s = self._clock.boot_s()
         for run, container in self._watch.containers().items():
             if container.runs and now_s > self._latest_end_s(run) + OVERDUE_S:
-                logger.warning("%s has outlived its lease or an order to stop and is killed", run.name)
+                logger.warning(
+                    "%s has outlived its lease or an order to stop and is killed", run.name
+                )
                 self._quietly(self._engine.kill, run)
 
     def _latest_end_s(self, run: RunId) -> float:
-        lease, order = (guard.read_json(self.orders(run) / name) or {} for name in ("lease.json", "stop.json"))
+        lease, order = (
+            guard.read_json(self.orders(run) / name) or {} for name in ("lease.json", "stop.json")
+        )
         wanted = guard.read_json(self.folder(run) / "wanted.json") or {}
         ends = [float(order.get("kill_at_s", "inf"))]
         if "deadline_s" in lease and lease.get("boot_id") == wanted.get("boot_id"):

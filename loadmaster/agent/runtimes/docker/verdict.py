@@ -15,7 +15,10 @@ from loadmaster.protocol import ReasonClass
 KILLED = 128 + signal.SIGKILL
 NO_GUARD = {
     18: "the guard is not process 1 of its container",
-    19: "the image has neither Python 3.9 nor the command sleep, of which the lease guard needs one: add one",
+    19: (
+        "the image has neither Python 3.9 nor the command sleep, of which the lease guard needs"
+        " one: add one"
+    ),
 }
 """What guard.sh ends with before it begins."""
 
@@ -42,7 +45,9 @@ def _told(told: dict[str, Any] | None, container: Container) -> Exit | None:
     if told is None:
         return None
     try:
-        ended = exit_of({**told, "blame": None, "ended_at_s": told.get("ended_at_s") or container.ended_at_s})
+        ended = exit_of(
+            {**told, "blame": None, "ended_at_s": told.get("ended_at_s") or container.ended_at_s}
+        )
     except (TypeError, ValueError, OverflowError):
         return None
     return replace(ended, error=ended.error[:1000])
@@ -51,11 +56,18 @@ def _told(told: dict[str, Any] | None, container: Container) -> Exit | None:
 def _without_words(container: Container, begun: bool) -> Exit:
     """The guard left nothing: it was killed, or never began."""
     if container.oom:
-        return Exit(container.ended_at_s, exit_code=KILLED, killed=True, oom=True, error="out of memory")
+        return Exit(
+            container.ended_at_s, exit_code=KILLED, killed=True, oom=True, error="out of memory"
+        )
     if begun:
         why = container.error or "the run's container was killed"
-        return Exit(container.ended_at_s, killed=True, error=f"{why} (exit code {container.exit_code})")
-    why = NO_GUARD.get(container.exit_code) or f"the guard ended with exit code {container.exit_code} {container.error}".strip()
+        return Exit(
+            container.ended_at_s, killed=True, error=f"{why} (exit code {container.exit_code})"
+        )
+    why = (
+        NO_GUARD.get(container.exit_code)
+        or f"the guard ended with exit code {container.exit_code} {container.error}".strip()
+    )
     return Exit(container.ended_at_s, started=False, error=why, blame=ReasonClass.IMAGE)
 
 

@@ -1,4 +1,6 @@
-"""A thread that looks at the Engine's containers, so that the agent's loop never waits for the Engine."""
+"""A thread that looks at the Engine's containers, so that the agent's loop never waits for the
+Engine.
+"""
 
 from __future__ import annotations
 
@@ -10,7 +12,13 @@ from dataclasses import replace
 
 from loadmaster.agent.clock import Clock
 from loadmaster.agent.runtimes.base import RunId
-from loadmaster.agent.runtimes.docker.port import Container, Engine, EngineDownError, EngineRefusedError, Stats
+from loadmaster.agent.runtimes.docker.port import (
+    Container,
+    Engine,
+    EngineDownError,
+    EngineRefusedError,
+    Stats,
+)
 
 LOOK_S = 0.2
 LOOK_AGAIN_S = 1.0
@@ -21,7 +29,8 @@ logger = logging.getLogger(__name__)
 
 
 class Watch:
-    """Keeps the newest view of an agent's containers. `look` may be called from any thread; `begin` calls it again and again.
+    """Keeps the newest view of an agent's containers. `look` may be called from any thread; `begin`
+    calls it again and again.
 
     Args:
         engine: the Engine.
@@ -43,7 +52,9 @@ class Watch:
         self._thread = threading.Thread(target=self._go_on, name="docker-watch", daemon=True)
 
     def begin(self) -> None:
-        """Look for the first time, then in a thread; EngineDownError if the Engine does not answer now."""
+        """Look for the first time, then in a thread; EngineDownError if the Engine does not answer
+        now.
+        """
         self.look()
         self._thread.start()
 
@@ -69,13 +80,19 @@ class Watch:
     def trouble(self) -> str:
         """That the Engine has not answered for a while, and why; or empty."""
         silent_s = self._clock.boot_s() - self._answered_s
-        return f"the Docker Engine has not answered for {silent_s:.0f} s: {self._error}" if silent_s > TROUBLE_AFTER_S else ""
+        return (
+            f"the Docker Engine has not answered for {silent_s:.0f} s: {self._error}"
+            if silent_s > TROUBLE_AFTER_S
+            else ""
+        )
 
     def look(self) -> None:
         """Take a view now."""
         with self._lock:
             found = self._engine.runs(self._owner)
-            self._containers = {run: self._detailed(run, container) for run, container in found.items()}
+            self._containers = {
+                run: self._detailed(run, container) for run, container in found.items()
+            }
             self._answered_s = self._clock.boot_s()
 
     def _detailed(self, run: RunId, container: Container) -> Container:
@@ -111,7 +128,9 @@ class Watch:
                 self._count()
             except (EngineDownError, EngineRefusedError, OSError) as error:
                 if not self._error:
-                    logger.warning("the Docker Engine fails; running jobs go on under their leases: %s", error)
+                    logger.warning(
+                        "the Docker Engine fails; running jobs go on under their leases: %s", error
+                    )
                 self._error, wait_s = str(error), LOOK_AGAIN_S
                 self._left.wait(LOOK_AGAIN_S)
             else:

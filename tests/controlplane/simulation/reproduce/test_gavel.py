@@ -1,4 +1,6 @@
-"""Gavel's evaluation again: every figure is there, runs end to end, goes on where it stopped, and its figures are the paper's."""
+"""Gavel's evaluation again: every figure is there, runs end to end, goes on where it stopped, and
+its figures are the paper's.
+"""
 
 from __future__ import annotations
 
@@ -46,7 +48,10 @@ def folder(data: Data, tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def with_a_stranger(data: Data) -> list[Experiment]:
     eleven, thirteen = tiny(data, "11", "13")
-    return [replace(thirteen, series=(*thirteen.series, Series.of("stranger", "nobodys_policy"))), eleven]
+    return [
+        replace(thirteen, series=(*thirteen.series, Series.of("stranger", "nobodys_policy"))),
+        eleven,
+    ]
 
 
 def results(folder: Path) -> Any:
@@ -58,7 +63,9 @@ def test_every_figure_and_table_of_the_evaluation_is_an_experiment(scale: Any, d
     assert tuple(e.id for e in experiments(scale, data)) == FIGURES
 
 
-def test_every_cell_names_a_runner_and_every_claim_a_series_a_point_and_something_charted_or_measured(data: Data) -> None:
+def test_every_cell_names_a_runner_and_every_claim_a_series_a_point_and_something_charted_or_measured(
+    data: Data,
+) -> None:
     for experiment in experiments(FULL, data):
         labels = [s.label for s in experiment.series]
         assert len(set(labels)) == len(labels)
@@ -72,21 +79,32 @@ def test_every_cell_names_a_runner_and_every_claim_a_series_a_point_and_somethin
 
 
 def test_the_policies_asked_for_by_name_are_those_of_the_house_or_on_their_way(data: Data) -> None:
-    asked = {spec.get("policy") for e in experiments(FULL, data) for _, _, spec in e.points()} - {None}
+    asked = {spec.get("policy") for e in experiments(FULL, data) for _, _, spec in e.points()} - {
+        None
+    }
     on_their_way = {"finish_time_fairness", "makespan", "fifo_shares", "max_throughput", "min_cost"}
     assert asked <= {*registry.BUILT_IN, *on_their_way}
 
 
 def test_two_experiments_run_end_to_end_into_a_page_that_needs_no_internet(folder: Path) -> None:
     page = (folder / "report.html").read_text()
-    for words in ("Figure 13: Rounds", "Figure 11: Hierarchical policy over time", "All claims", "Published program"):
+    for words in (
+        "Figure 13: Rounds",
+        "Figure 11: Hierarchical policy over time",
+        "All claims",
+        "Published program",
+    ):
         assert words in page
     assert "A quick run" not in page
     assert "<script src" not in page
     assert "<link " not in page
     found = results(folder)["found"]
     assert 0.0 < found["11"]["claims"][0]["here"] < 1.0
-    assert {p["series"]: p["seeds"] for p in found["13"]["points"]} == {"rounds": 2, "ideal": 2, "stranger": 0}
+    assert {p["series"]: p["seeds"] for p in found["13"]["points"]} == {
+        "rounds": 2,
+        "ideal": 2,
+        "stranger": 0,
+    }
     assert all(p["means"]["jct_h"] > 0.0 for p in found["13"]["points"] if p["seeds"])
 
 
@@ -97,7 +115,9 @@ def test_a_policy_that_is_not_there_is_said_so_in_its_place_and_stops_nothing(fo
     assert "policy not available" in (folder / "report.html").read_text()
 
 
-def test_a_second_run_takes_what_is_done_runs_what_failed_again_and_writes_the_same_results(folder: Path, data: Data) -> None:
+def test_a_second_run_takes_what_is_done_runs_what_failed_again_and_writes_the_same_results(
+    folder: Path, data: Data
+) -> None:
     before = (folder / "results.json").read_bytes()
     made = {path: path.stat().st_mtime_ns for path in (folder / "cells").iterdir()}
     lines: list[str] = []
@@ -107,21 +127,29 @@ def test_a_second_run_takes_what_is_done_runs_what_failed_again_and_writes_the_s
     assert len(again) == 2
     assert all("stranger" in line for line in again)
     after = {path: path.stat().st_mtime_ns for path in (folder / "cells").iterdir()}
-    assert {p.name for p in made if made[p] != after[p]} == {p.name for p in made if p.name.startswith("stranger")}
+    assert {p.name for p in made if made[p] != after[p]} == {
+        p.name for p in made if p.name.startswith("stranger")
+    }
     assert (folder / "results.json").read_bytes() == before
 
 
-def test_times_on_this_machine_are_apart_from_the_results(folder: Path, data: Data, tmp_path: Path) -> None:
+def test_times_on_this_machine_are_apart_from_the_results(
+    folder: Path, data: Data, tmp_path: Path
+) -> None:
     assert "wall_s" not in (folder / "results.json").read_text()
     assert json.loads((folder / "timings.json").read_text())["cells"]
     reproduce(tiny(data, "12"), tmp_path, scale="tiny", seeds=3, processes=1, say=quiet)
-    assert "seconds" not in json.dumps([p["means"] for p in results(tmp_path)["found"]["12"]["points"]])
+    assert "seconds" not in json.dumps(
+        [p["means"] for p in results(tmp_path)["found"]["12"]["points"]]
+    )
     timed = json.loads((tmp_path / "timings.json").read_text())
     assert len(timed["cells"]) == 4, "timings are of one seed"
     assert all(cell["seconds"] > 0.0 for cell in timed["cells"])
 
 
-def test_figures_share_the_cells_that_are_alike_and_other_seeds_specs_or_files_have_others(data: Data, tmp_path: Path) -> None:
+def test_figures_share_the_cells_that_are_alike_and_other_seeds_specs_or_files_have_others(
+    data: Data, tmp_path: Path
+) -> None:
     spec = {"runner": "simulated", "workload": {"throughputs": data.tables(), "jobs": 3}}
     cell = Cell("8", "aware", 4.0, spec, 1)
     assert cell.file == Cell("13", "aware", 6.0, spec, 1).file
@@ -129,7 +157,11 @@ def test_figures_share_the_cells_that_are_alike_and_other_seeds_specs_or_files_h
     told = {**spec, "workload": {"throughputs": elsewhere.tables(), "jobs": 3}}
     assert cell.file == Cell("8", "aware", 4.0, told, 1).file
     Path(elsewhere.tables()).write_text("{}")
-    others = [Cell("8", "aware", 4.0, told, 1), replace(cell, seed=2), replace(cell, spec={**spec, "round_s": 1.0})]
+    others = [
+        Cell("8", "aware", 4.0, told, 1),
+        replace(cell, seed=2),
+        replace(cell, spec={**spec, "round_s": 1.0}),
+    ]
     assert len({cell.file, *(other.file for other in others)}) == 4
 
 
@@ -145,23 +177,40 @@ def test_of_seed_0_the_published_stream_is_taken_where_it_is_there(tmp_path: Pat
     assert next(iter(cells_of(nine, 1))).told["workload"]["type"] == "gavel_generator"
 
 
-def test_what_fails_is_told_with_its_reason_and_a_torn_file_is_made_again(data: Data, tmp_path: Path) -> None:
+def test_what_fails_is_told_with_its_reason_and_a_torn_file_is_made_again(
+    data: Data, tmp_path: Path
+) -> None:
     eight = tiny(data, "8")[0]
-    spec = {**next(iter(eight.specs.values())), "policy": "max_min_fairness", "parameters": {"form": "warped"}}
-    assert run(Cell("8", "x", 4.0, spec, 1))["error"].startswith("policy not available as asked for: form: must be one of")
+    spec = {
+        **next(iter(eight.specs.values())),
+        "policy": "max_min_fairness",
+        "parameters": {"form": "warped"},
+    }
+    assert run(Cell("8", "x", 4.0, spec, 1))["error"].startswith(
+        "policy not available as asked for: form: must be one of"
+    )
     assert run(Cell("8", "x", 4.0, {"runner": "nobody"}, 1)) == {"error": "KeyError: 'nobody'"}
     torn = tmp_path / "torn.json"
     torn.write_text('{"jct_h": 1')
     assert not cells._is_done(torn)
 
 
-def test_sharing_is_run_only_where_two_jobs_on_a_gpu_run_as_pairs_do(monkeypatch: pytest.MonkeyPatch, data: Data) -> None:
-    spec = {**next(iter(tiny(data, "8")[0].specs.values())), "policy": "max_min_fairness", "parameters": {"form": "sharing"}}
+def test_sharing_is_run_only_where_two_jobs_on_a_gpu_run_as_pairs_do(
+    monkeypatch: pytest.MonkeyPatch, data: Data
+) -> None:
+    spec = {
+        **next(iter(tiny(data, "8")[0].specs.values())),
+        "policy": "max_min_fairness",
+        "parameters": {"form": "sharing"},
+    }
     monkeypatch.setattr(sharing, "runs_pairs", lambda: False)
     assert "do not run at the speeds of pairs" in run(Cell("8", "sharing", 4.0, spec, 1))["error"]
     aware = {**spec, "parameters": {"form": "aware"}}
     assert run(Cell("8", "aware", 4.0, aware, 1))["jct_h"] > 0.0
-    assert [sharing.asks_for_pairs({"policy": "gandiva", "parameters": {"packing": p}}) for p in (True, False)] == [True, False]
+    assert [
+        sharing.asks_for_pairs({"policy": "gandiva", "parameters": {"packing": p}})
+        for p in (True, False)
+    ] == [True, False]
 
 
 @pytest.mark.slow
@@ -169,9 +218,16 @@ def test_all_cells_of_a_tiny_evaluation_run_or_say_why_not(data: Data) -> None:
     """What an experiment asks of its runner, generator and policies is what they have."""
     for experiment in tiny(data, *FIGURES):
         for cell in cells_of(experiment, 1):
-            if cell.series.endswith(("aware", "ideal", "partition")) or experiment.id in ("cost", "T3"):
+            if cell.series.endswith(("aware", "ideal", "partition")) or experiment.id in (
+                "cost",
+                "T3",
+            ):
                 found = run(cell)
-                assert "error" not in found or excused(found["error"]), (cell.experiment, cell.series, found)
+                assert "error" not in found or excused(found["error"]), (
+                    cell.experiment,
+                    cell.series,
+                    found,
+                )
 
 
 def excused(error: str) -> bool:

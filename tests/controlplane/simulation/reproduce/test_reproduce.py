@@ -11,7 +11,14 @@ from controlplane.simulation.reproduce.armida import told
 from controlplane.simulation.reproduce.grid import Cell, Grid, scene
 from controlplane.simulation.reproduce.summary import claims, summarise
 
-SMALL = Grid(scenarios=(1, 2), nodes=(2,), tunings=(1.0,), policies=("FIFO", "EDF", "PS", "RG as coded"), seeds=2, jobs_per_node=4)
+SMALL = Grid(
+    scenarios=(1, 2),
+    nodes=(2,),
+    tunings=(1.0,),
+    policies=("FIFO", "EDF", "PS", "RG as coded"),
+    seeds=2,
+    jobs_per_node=4,
+)
 
 
 def quiet(line: str) -> None:
@@ -25,9 +32,20 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-def a_row(policy: str, total: float, nodes: int = 10, seed: int = 1, **fields: Any) -> dict[str, Any]:
-    told = {"scenario": 1, "nodes": nodes, "tuning": 1.0, "policy": policy, "seed": seed, "load": 0.5}
-    figures = dict.fromkeys(("makespan_s", "jobs_late", "gpus_busy", "preemptions", "migrations"), 1.0)
+def a_row(
+    policy: str, total: float, nodes: int = 10, seed: int = 1, **fields: Any
+) -> dict[str, Any]:
+    told = {
+        "scenario": 1,
+        "nodes": nodes,
+        "tuning": 1.0,
+        "policy": policy,
+        "seed": seed,
+        "load": 0.5,
+    }
+    figures = dict.fromkeys(
+        ("makespan_s", "jobs_late", "gpus_busy", "preemptions", "migrations"), 1.0
+    )
     costs = {"energy_cost": 1.0, "tardiness_cost": total - 1.0, "total_cost": total}
     return {**told, **figures, **costs, "timing": {"mean_ms": 2.0, "most_ms": 3.0}, **fields}
 
@@ -36,12 +54,22 @@ def test_every_simulation_of_the_grid_is_in_the_results_with_its_load(folder: Pa
     results = json.loads((folder / "results.json").read_text())
     assert len(results["cells"]) == len(list(SMALL.cells())) == 16
     assert {cell["policy"] for cell in results["cells"]} == set(SMALL.policies)
-    assert all(cell["load"] > 0 and cell["total_cost"] >= cell["energy_cost"] > 0 for cell in results["cells"])
+    assert all(
+        cell["load"] > 0 and cell["total_cost"] >= cell["energy_cost"] > 0
+        for cell in results["cells"]
+    )
 
 
-def test_the_page_holds_the_four_panels_the_claims_and_the_validation_and_needs_no_internet(folder: Path) -> None:
+def test_the_page_holds_the_four_panels_the_claims_and_the_validation_and_needs_no_internet(
+    folder: Path,
+) -> None:
     page = (folder / "report.html").read_text()
-    for words in ("Energy cost (EUR)", "Total cost", "Time until all jobs are done", "Mean time of a call"):
+    for words in (
+        "Energy cost (EUR)",
+        "Total cost",
+        "Time until all jobs are done",
+        "Mean time of a call",
+    ):
         assert words in page
     assert "Validation on ARMIDA" in page
     assert "The paper's claims" in page
@@ -63,8 +91,10 @@ def test_a_second_run_takes_what_is_done_and_writes_the_same_results(folder: Pat
 
 def test_the_validation_is_told_with_the_papers_figures_the_costs_and_the_noise() -> None:
     found = {
-        "predicted_eur": 1.08, "off_the_papers_prediction": -0.004, "late_s": {"J9": 12.3}, "real_eur": 1.2, "seeds": 2,
-        "fitted": {"convnet": 0.85, "energy_eur": 1.07, "late_s": {}}, "reconfigured_eur": 1.15, "deviation": 0.1111,
+        "predicted_eur": 1.08, "off_the_papers_prediction": -0.004, "late_s": {"J9": 12.3},
+        "real_eur": 1.2, "seeds": 2,
+        "fitted": {"convnet": 0.85, "energy_eur": 1.07, "late_s": {}}, "reconfigured_eur": 1.15,
+        "deviation": 0.1111,
         "real_switches": {"restart_cost_s": 30.0, "power_noise": 0.05}, "paper_deviation": 0.1229,
     }  # fmt: skip
     lines = told(found)
@@ -78,16 +108,37 @@ def test_the_validation_is_told_with_the_papers_figures_the_costs_and_the_noise(
     ]
 
 
-def test_the_simulated_real_run_pays_for_reconfigurations_and_its_power_is_noisy(folder: Path) -> None:
+def test_the_simulated_real_run_pays_for_reconfigurations_and_its_power_is_noisy(
+    folder: Path,
+) -> None:
     found = json.loads((folder / "results.json").read_text())["validation"]
-    assert found["real_switches"] == {"launch_s": 20.0, "stop_s": 10.0, "restart_cost_s": 30.0, "power_noise": 0.05}
+    assert found["real_switches"] == {
+        "launch_s": 20.0,
+        "stop_s": 10.0,
+        "restart_cost_s": 30.0,
+        "power_noise": 0.05,
+    }
     assert found["reconfigured_eur"] != found["predicted_eur"]
     assert len(set(found["real_each_eur"])) == SMALL.seeds
     assert found["real_eur"] == pytest.approx(sum(found["real_each_eur"]) / SMALL.seeds)
 
 
-def test_a_part_of_the_grid_may_be_asked_for_or_the_validation_alone(monkeypatch: pytest.MonkeyPatch) -> None:
-    asked = ["reproduce", "--scenarios", "1", "--nodes", "10,20", "--seeds", "2", "--tunings", "1.0", "--policies", "FIFO, EDF"]
+def test_a_part_of_the_grid_may_be_asked_for_or_the_validation_alone(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    asked = [
+        "reproduce",
+        "--scenarios",
+        "1",
+        "--nodes",
+        "10,20",
+        "--seeds",
+        "2",
+        "--tunings",
+        "1.0",
+        "--policies",
+        "FIFO, EDF",
+    ]
     monkeypatch.setattr("sys.argv", asked)
     found = _options()
     assert (found.scenarios, found.nodes, found.seeds, found.tunings, found.policies) == (
@@ -120,9 +171,15 @@ def test_savings_are_against_the_mean_and_against_the_best_of_the_baselines() ->
 
 def test_the_paper_is_held_against_the_mean_saving_over_all_n_at_its_load() -> None:
     rows = [a_row(p, 10.0, n) for n in (10, 20) for p in ("FIFO", "EDF", "PS")]
-    rows += [a_row("RG as coded", 2.0, 10), a_row("RG as coded", 6.0, 20), a_row("RG as coded", 9.0, 20, tuning=2.5)]
+    rows += [
+        a_row("RG as coded", 2.0, 10),
+        a_row("RG as coded", 6.0, 20),
+        a_row("RG as coded", 9.0, 20, tuning=2.5),
+    ]
     found = claims(summarise(rows), rows, None)
-    assert [(c["paper"], c["here"]) for c in found if "total cost" in c["claim"]] == [(0.62, pytest.approx(0.6))]
+    assert [(c["paper"], c["here"]) for c in found if "total cost" in c["claim"]] == [
+        (0.62, pytest.approx(0.6))
+    ]
 
 
 def test_confidence_needs_more_than_one_seed() -> None:
@@ -135,4 +192,9 @@ def test_confidence_needs_more_than_one_seed() -> None:
 def test_equal_cells_have_equal_files_and_others_others() -> None:
     cell = Cell(1, 10, 100, 2.5, "FIFO", 1)
     assert cell.file == Cell(1, 10, 100, 2.5, "FIFO", 1).file
-    assert len({cell.file, Cell(2, 10, 100, 2.5, "FIFO", 1).file, Cell(1, 10, 100, 2.5, "EDF", 1).file}) == 3
+    assert (
+        len(
+            {cell.file, Cell(2, 10, 100, 2.5, "FIFO", 1).file, Cell(1, 10, 100, 2.5, "EDF", 1).file}
+        )
+        == 3
+    )

@@ -19,11 +19,18 @@ GOOD = """\
 2   60 -1  300 -1  -1 -1 16   -1 -1 1 4 1 -1 0 -1 -1 -1
 """
 LINE = "{id} {submit} -1 {run} 4 -1 -1 4 -1 -1 1 -1 -1 -1 -1 -1 -1 -1"
-UNIT = "{id} 0 -1 100 -1 -1 -1 {processors} -1 -1 1 -1 -1 -1 -1 -1 -1 -1 {units} {cores} {gpus} {mics} 4194304 99 {kind} -1"
+UNIT = (
+    "{id} 0 -1 100 -1 -1 -1 {processors} -1 -1 1 -1 -1 -1 -1 -1 -1 -1 {units} {cores} {gpus} {mics}"
+    " 4194304 99 {kind} -1"
+)
 
 
 def an_swf(text: str, *, skip_bad: bool = False, seed: int = 1, **fields: Any) -> Workload:
-    return load({"type": "swf", "text": text, "speeds": {"V100": 1.0, "T4": 0.5}, **fields}, seed, skip_bad=skip_bad)
+    return load(
+        {"type": "swf", "text": text, "speeds": {"V100": 1.0, "T4": 0.5}, **fields},
+        seed,
+        skip_bad=skip_bad,
+    )
 
 
 def a_line(number: int = 1, submit: object = 0, run: object = 10) -> str:
@@ -31,17 +38,32 @@ def a_line(number: int = 1, submit: object = 0, run: object = 10) -> str:
 
 
 def a_unit_line(
-    number: int, units: int = 2, cores: int = 8, gpus: int = 2, mics: int = 0, kind: int = 0, processors: int | None = None
+    number: int,
+    units: int = 2,
+    cores: int = 8,
+    gpus: int = 2,
+    mics: int = 0,
+    kind: int = 0,
+    processors: int | None = None,
 ) -> str:
     asked = units * cores if processors is None else processors
-    return UNIT.format(id=number, units=units, cores=cores, gpus=gpus, mics=mics, kind=kind, processors=asked) + "\n"
+    return (
+        UNIT.format(
+            id=number, units=units, cores=cores, gpus=gpus, mics=mics, kind=kind, processors=asked
+        )
+        + "\n"
+    )
 
 
 def test_a_job_has_its_arrival_its_run_time_and_a_gpu_for_every_processor() -> None:
     jobs = an_swf(GOOD).jobs
     assert [j.id for j in jobs] == ["1", "2"]
     assert jobs.columns.numbers["arrival_s"].tolist() == [0.0, 60.0]
-    assert jobs.columns.counts["gpus_min"].tolist() == jobs.columns.counts["gpus_max"].tolist() == [4, 16]
+    assert (
+        jobs.columns.counts["gpus_min"].tolist()
+        == jobs.columns.counts["gpus_max"].tolist()
+        == [4, 16]
+    )
     assert jobs[0].user == "user 3"
 
 
@@ -49,7 +71,9 @@ def test_a_requested_time_is_the_wall_time_and_where_there_is_none_the_run_time_
     assert an_swf(GOOD).jobs.columns.numbers["walltime_s"].tolist() == [200.0, 300.0]
 
 
-def test_a_job_runs_as_long_as_in_the_trace_on_a_type_of_speed_one_and_twice_as_long_at_half_the_speed() -> None:
+def test_a_job_runs_as_long_as_in_the_trace_on_a_type_of_speed_one_and_twice_as_long_at_half_the_speed() -> (
+    None
+):
     workload = an_swf(GOOD)
     rates = {(t.gpu_type, t.gpus): t.steps_per_s for t in workload.kinds[0].throughputs}
     steps = workload.jobs[0].remaining_steps
@@ -73,7 +97,10 @@ def test_processors_may_be_put_together_to_gpus() -> None:
         ("1 2 3\n", "has 3 fields, not 18"),
         (a_line(submit=9) + a_line(2, submit=8), "arrives at 8 s, after a line at 9 s"),
         (a_line() + a_line(), "job '1' is in line 1 already"),
-        (a_line().replace(" 4 ", " -1 "), "neither the allocated nor the requested processors are known"),
+        (
+            a_line().replace(" 4 ", " -1 "),
+            "neither the allocated nor the requested processors are known",
+        ),
     ],
 )
 def test_a_bad_line_is_refused_with_its_number_and_what_is_wrong(line: str, problem: str) -> None:
@@ -110,12 +137,17 @@ def test_a_run_time_of_zero_is_less_than_a_second() -> None:
 
 def test_due_dates_and_weights_are_drawn_between_their_limits_by_the_seed() -> None:
     text = "".join(a_line(i, i, 100) for i in range(50))
-    one, same, other = (an_swf(text, seed=s, due_factor=[1.5, 3.0], tardiness_weight=[0.1, 0.2]).jobs.columns for s in (1, 1, 2))
+    one, same, other = (
+        an_swf(text, seed=s, due_factor=[1.5, 3.0], tardiness_weight=[0.1, 0.2]).jobs.columns
+        for s in (1, 1, 2)
+    )
     slack = one.numbers["due_s"] - one.numbers["arrival_s"]
     assert 150.0 <= slack.min() <= slack.max() <= 300.0
     assert np.array_equal(one.numbers["due_s"], same.numbers["due_s"])
     assert not np.array_equal(one.numbers["due_s"], other.numbers["due_s"])
-    assert 0.1 <= one.numbers["tardiness_weight"].min() <= one.numbers["tardiness_weight"].max() <= 0.2
+    assert (
+        0.1 <= one.numbers["tardiness_weight"].min() <= one.numbers["tardiness_weight"].max() <= 0.2
+    )
     assert an_swf(text).jobs[0].due_s == inf
 
 
@@ -124,25 +156,44 @@ def test_the_extra_fields_say_what_each_unit_needs() -> None:
     workload = an_swf(text, gpus="fields")
     job = workload.jobs[0]
     assert len(workload.jobs) == 1
-    assert (job.gpus_min, job.units, job.cores, job.kind, job.resources) == (4, 2, 8.0, "application 2", (("mic", 1.0),))
+    assert (job.gpus_min, job.units, job.cores, job.kind, job.resources) == (
+        4,
+        2,
+        8.0,
+        "application 2",
+        (("mic", 1.0),),
+    )
     assert job.memory_gb == pytest.approx(4.294967296)
     assert workload.facts["jobs_without_gpu"] == 1
-    assert an_swf(text, gpus="fields", without_gpus="one").jobs.columns.counts["gpus_min"].tolist() == [4, 1]
+    assert an_swf(text, gpus="fields", without_gpus="one").jobs.columns.counts[
+        "gpus_min"
+    ].tolist() == [4, 1]
 
 
 def test_units_that_are_not_the_processors_requested_contradict_themselves() -> None:
-    with pytest.raises(WorkloadError, match="2 units of 8 cores are not the 17 processors requested"):
+    with pytest.raises(
+        WorkloadError, match="2 units of 8 cores are not the 17 processors requested"
+    ):
         an_swf(a_unit_line(1, processors=17), gpus="fields")
 
 
 def test_a_packed_file_is_read_like_a_plain_one(tmp_path: Path) -> None:
     (tmp_path / "t.swf.gz").write_bytes(gzip.compress(GOOD.encode()))
-    assert len(load({"type": "swf", "path": str(tmp_path / "t.swf.gz")}, 1, gpu_types=["V100"]).jobs) == 2
+    assert (
+        len(load({"type": "swf", "path": str(tmp_path / "t.swf.gz")}, 1, gpu_types=["V100"]).jobs)
+        == 2
+    )
 
 
 @pytest.mark.parametrize(
-    ("name", "jobs", "bad"), [("eurora-2014-4days", 5930, 0), ("hpc2n-seth-slice", 3145, 25), ("lublin_256", 10000, 0)]
+    ("name", "jobs", "bad"),
+    [("eurora-2014-4days", 5930, 0), ("hpc2n-seth-slice", 3145, 25), ("lublin_256", 10000, 0)],
 )
 def test_the_whole_traces_are_read(name: str, jobs: int, bad: int) -> None:
-    workload = load({"type": "swf", "path": str(whole_file(f"hpc/{name}.swf"))}, 1, skip_bad=True, gpu_types=["V100"])
+    workload = load(
+        {"type": "swf", "path": str(whole_file(f"hpc/{name}.swf"))},
+        1,
+        skip_bad=True,
+        gpu_types=["V100"],
+    )
     assert (len(workload.jobs), len(workload.skipped)) == (jobs, bad)

@@ -45,7 +45,9 @@ def test_a_philly_trace_is_put_in_order_of_arrival() -> None:
         ("2017-10-09 07:00:00,10", "has 2 fields, not 5"),
     ],
 )
-def test_a_bad_line_of_a_philly_trace_is_refused_and_may_be_skipped(line: str, problem: str) -> None:
+def test_a_bad_line_of_a_philly_trace_is_refused_and_may_be_skipped(
+    line: str, problem: str
+) -> None:
     with pytest.raises(WorkloadError) as refused:
         read("philly", PHILLY + line + "\n")
     assert problem in str(refused.value)
@@ -54,7 +56,9 @@ def test_a_bad_line_of_a_philly_trace_is_refused_and_may_be_skipped(line: str, p
 
 
 def test_the_whole_philly_trace_is_read() -> None:
-    workload = load({"type": "philly", "path": str(whole_file("philly/philly.csv"))}, 1, gpu_types=["V100"])
+    workload = load(
+        {"type": "philly", "path": str(whole_file("philly/philly.csv"))}, 1, gpu_types=["V100"]
+    )
     assert len(workload.jobs) == 82_247
     assert not workload.skipped
 
@@ -64,9 +68,20 @@ def test_our_own_csv_needs_two_columns_and_may_have_more() -> None:
     header = "id,arrival_s,run_s,gpus,due_s,tardiness_weight,priority,team,allowed_types,kind"
     text = f"{header}\na,5,10,2,25,0.5,3,x,V100|T4,k\nb,6,10,,,,,,,\n"
     first, second = read("csv", text).jobs
-    assert (first.id, first.due_s, first.tardiness_weight, first.priority, first.team) == ("a", 20.0, 0.5, 3, "x")
+    assert (first.id, first.due_s, first.tardiness_weight, first.priority, first.team) == (
+        "a",
+        20.0,
+        0.5,
+        3,
+        "x",
+    )
     assert (first.allowed_types, first.kind, first.gpus_min) == (("T4", "V100"), "k", 2)
-    assert (second.due_s, second.tardiness_weight, second.allowed_types, second.kind) == (inf, 0.0, (), "job")
+    assert (second.due_s, second.tardiness_weight, second.allowed_types, second.kind) == (
+        inf,
+        0.0,
+        (),
+        "job",
+    )
 
 
 def test_due_dates_keep_their_distance_when_arrivals_are_squeezed() -> None:
@@ -103,7 +118,10 @@ def test_what_is_wrong_with_a_csv_is_said_with_its_line(text: str, problem: str)
 
 
 def test_lines_that_are_not_in_order_may_be_sorted() -> None:
-    assert [j.id for j in read("csv", "id,arrival_s,run_s\na,5,1\nb,4,1\n", sort=True).jobs] == ["b", "a"]
+    assert [j.id for j in read("csv", "id,arrival_s,run_s\na,5,1\nb,4,1\n", sort=True).jobs] == [
+        "b",
+        "a",
+    ]
 
 
 def listed(*jobs: Any, **fields: Any) -> dict[str, Any]:
@@ -117,13 +135,19 @@ def test_a_queue_is_taken_as_jobs_that_have_not_begun() -> None:
         a_job("early", kind="k", arrival_s=100.0, remaining_steps=4.0),
     )
     jobs = load(spec, 1).jobs
-    assert [(j.id, j.arrival_s, j.remaining_steps, j.running) for j in jobs] == [("early", 0.0, 4.0, ()), ("late", 100.0, 5.0, ())]
+    assert [(j.id, j.arrival_s, j.remaining_steps, j.running) for j in jobs] == [
+        ("early", 0.0, 4.0, ()),
+        ("late", 100.0, 5.0, ()),
+    ]
     assert jobs[1].due_s == 200.0
     assert load({**spec, "whole": True}, 1).jobs[1].remaining_steps == 9.0
 
 
 def test_a_queue_may_be_seated_where_it_runs() -> None:
-    running, later = a_job("a", kind="k", running=on("n1", "gpu1")), a_job("b", kind="k", arrival_s=5.0, running=on("n1", "gpu0"))
+    running, later = (
+        a_job("a", kind="k", running=on("n1", "gpu1")),
+        a_job("b", kind="k", arrival_s=5.0, running=on("n1", "gpu0")),
+    )
     spec = listed(running, later, a_job("c", kind="k"))
     seated = load({**spec, "seated": True, "note": "as it was"}, 1)
     assert [(p.job, p.ranks) for p in seated.seats] == [("a", (RankSeat("n1", ("gpu1",)),))]
