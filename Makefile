@@ -69,22 +69,22 @@ fuzz: $(VENV)/.test ## hostile requests at API and agent protocol: REQUESTS=1000
 	LOADMASTER_FUZZ_REQUESTS=$(REQUESTS) LOADMASTER_FUZZ_SEED=$(SEED) $(BIN)/python -m pytest -n 2 tests/controlplane/test_openapi_fuzz.py
 
 bench: $(VENV)/.test ## the figures: JSON lines of name, median, goal, ratio, machine
-	$(BIN)/python -m bench
+	$(BIN)/python -m experiments.bench
 
 PROCESSES ?= 2
 reproduce-andreas: $(VENV)/.test ## ANDREAS' evaluation again (hours; goes on where it stopped); a part: SCENARIO=1 N=10 TUNING=1.0 SEEDS=2 POLICIES="FIFO,EDF"
-	$(BIN)/python -m controlplane.simulation.reproduce --processes $(PROCESSES) $(if $(SCENARIO),--scenarios $(SCENARIO)) \
+	$(BIN)/python -m experiments.reproduce.andreas --processes $(PROCESSES) $(if $(SCENARIO),--scenarios $(SCENARIO)) \
 	  $(if $(N),--nodes $(N)) $(if $(TUNING),--tunings $(TUNING)) $(if $(SEEDS),--seeds $(SEEDS)) \
 	  $(if $(POLICIES),--policies "$(POLICIES)") $(if $(FOLDER),--folder $(FOLDER))
 
 DATA ?= $(or $(LOADMASTER_DATA),../shared/data)/gavel
 JOBS_AT_ONCE = $(if $(filter command line environment,$(origin JOBS)),$(JOBS),$(PROCESSES))
 reproduce-gavel: $(VENV)/.test ## Gavel's evaluation again (hours; goes on where it stopped); QUICK=1: minutes; a part: FIGURES=8,12,T3 SEEDS=1 JOBS=2
-	$(BIN)/python -m controlplane.simulation.reproduce.gavel --data $(DATA) --processes $(JOBS_AT_ONCE) \
+	$(BIN)/python -m experiments.reproduce.gavel --data $(DATA) --processes $(JOBS_AT_ONCE) \
 	  $(if $(QUICK),--quick) $(if $(FIGURES),--figures $(FIGURES)) $(if $(SEEDS),--seeds $(SEEDS)) $(if $(FOLDER),--folder $(FOLDER))
 
 chaos: $(VENV)/.test ## KILLS=200 or PARTITIONS=50 of a real system, SEED=1, DATABASE=sqlite or postgres; see docs/chaos.md
-	$(if $(filter postgres,$(DATABASE)),tests/with-postgres) $(BIN)/python -m chaos --seed $(or $(SEED),1) \
+	$(if $(filter postgres,$(DATABASE)),tests/with-postgres) $(BIN)/python -m experiments.chaos --seed $(or $(SEED),1) \
 	  $(if $(PARTITIONS),--partitions $(PARTITIONS),--kills $(or $(KILLS),200)) $(if $(FOLDER),--folder $(FOLDER))
 
 DATABASE ?= both
@@ -95,7 +95,7 @@ SECONDS ?= 20
 RATE ?= 350
 SCENES ?= starts,pages,submissions,overload,bulk,rounds,heartbeats
 load: $(VENV)/.test ## everything under load, measured (DATABASE=sqlite|postgres|both AGENTS= JOBS= NODES= SECONDS= RATE= SCENES= OUTPUT=)
-	$(BIN)/python -m load --database $(DATABASE) --agents $(AGENTS) --jobs $(JOBS) --nodes $(NODES) --seconds $(SECONDS) \
+	$(BIN)/python -m experiments.load --database $(DATABASE) --agents $(AGENTS) --jobs $(JOBS) --nodes $(NODES) --seconds $(SECONDS) \
 	  --rate $(RATE) --scenes $(SCENES) $(if $(OUTPUT),--output $(OUTPUT))
 
 clean: ## remove what was built; the databases in .loadmaster stay

@@ -12,8 +12,8 @@ from clusters.services.devices import held_slots
 from controlplane.admin_base import PlainModelForm
 from controlplane.policy_help import parameters_of
 from loadmaster.protocol import MOST_SLOTS
-from policies import registry
-from policies.base import PolicyError, PolicyParameterError, UnknownPolicyError
+from policies.contract.policy import PolicyError, PolicyParameterError, UnknownPolicyError
+from policies.host import registry
 
 
 class ClusterForm(PlainModelForm):

@@ -18,7 +18,7 @@ from math import isfinite
 from zoneinfo import ZoneInfo
 
 from clusters.energy import wall_clock_edges
-from policies.snapshot import PowerCapStep
+from policies.contract.snapshot import PowerCapStep
 
 EVERY_DAY = "0123456"
 FIELDS = ("power_cap_w", "from", "to", "days", "valid_from", "valid_until")

@@ -14,7 +14,7 @@ from datetime import UTC, datetime, time, timedelta
 from itertools import pairwise
 from zoneinfo import ZoneInfo
 
-from policies.snapshot import EnergyStep
+from policies.contract.snapshot import EnergyStep
 
 HOUR_S = 3600.0
 JOULES_PER_KWH = 3_600_000.0

@@ -26,7 +26,7 @@ from clusters.locking import lock_assignment
 from clusters.models import Assignment, EnergyEntry
 from clusters.power import Drawn, PowerStep, power_drawn
 from clusters.tariffs import price_steps
-from policies.snapshot import EnergyStep
+from policies.contract.snapshot import EnergyStep
 
 _PLACES = Decimal("0.00000001")
 EVERY = timedelta(minutes=5)

@@ -44,7 +44,7 @@ from controlplane.errors import ConflictError
 from controlplane.events import request_reschedule
 from controlplane.models import Reason, Round
 from jobs.selectors import is_operator
-from policies import registry
+from policies.host import registry
 
 OF_CLUSTER = OpenApiParameter(
     "cluster", OpenApiTypes.STR, description="Only those of the cluster of this name"

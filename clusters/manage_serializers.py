@@ -13,8 +13,8 @@ from clusters.runtimes import runtimes_of
 from controlplane.models import Round
 from controlplane.serializing import OnlySettable
 from loadmaster.protocol import MOST_SLOTS, AssignmentState
-from policies import registry
-from policies.base import PolicyError
+from policies.contract.policy import PolicyError
+from policies.host import registry
 
 ASSIGNMENT_STATES = [(str(s), str(s)) for s in AssignmentState]
 

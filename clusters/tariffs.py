@@ -13,7 +13,7 @@ from clusters.energy import Band, Pue, Tariff, energy_steps
 from clusters.models import Cluster, EnergyTariff, PueRecord
 from controlplane.events import request_reschedule
 from controlplane.models import Reason
-from policies.snapshot import EnergyStep, PowerCapStep
+from policies.contract.snapshot import EnergyStep, PowerCapStep
 
 
 def tariff_changed(cluster: Cluster) -> None:

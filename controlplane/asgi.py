@@ -11,7 +11,7 @@ _django = get_asgi_application()
 
 from clusters.asgi import (
     ShortWay,
-)  # noqa: E402  # it needs the applications that Django has loaded by now
+)  # it needs the applications that Django has loaded by now
 from controlplane.lasting_threads import LastingThreads  # noqa: E402  # as above
 from jobs.asgi import Submissions  # noqa: E402  # as above
 

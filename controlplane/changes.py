@@ -12,8 +12,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, NamedTuple, TypeAlias
 
-from policies.plan import Placement, Plan
-from policies.snapshot import Purpose, RankSeat, Running, Snapshot
+from policies.contract.plan import Placement, Plan
+from policies.contract.snapshot import Purpose, RankSeat, Running, Snapshot
 
 PlacementKey: TypeAlias = tuple[str, Purpose, int]
 """(job, purpose, copy): what a committed placement and one of a plan have in common."""

@@ -6,8 +6,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from policies import registry
-from policies.base import PolicyError
+from policies.contract.policy import PolicyError
+from policies.host import registry
 
 
 @dataclass(frozen=True, slots=True)

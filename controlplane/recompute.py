@@ -15,16 +15,16 @@ from controlplane.live.record import cost_rate_per_h, last_plan
 from controlplane.live.solver import solve_here
 from controlplane.models import Round
 from controlplane.rounds import Decision, carry_out_or_decide
-from policies import forms, plan_json, snapshot_json
-from policies.cost_search import CostSearch
-from policies.kernels.arrays import NONE
-from policies.mechanisms.problem import Problem, build
-from policies.mechanisms.profiling import reserve_profiling
-from policies.mechanisms.solution import Solution
-from policies.plan import Placement, Plan, PlanStatus
-from policies.randomized_greedy import RandomizedGreedy
-from policies.registry import make
-from policies.snapshot import Purpose, Snapshot
+from policies.andreas.kernels.arrays import NONE
+from policies.andreas.randomized_greedy import RandomizedGreedy
+from policies.contract import forms, plan_json, snapshot_json
+from policies.contract.plan import Placement, Plan, PlanStatus
+from policies.contract.snapshot import Purpose, Snapshot
+from policies.host.registry import make
+from policies.placement.problem import Problem, build
+from policies.placement.profiling import reserve_profiling
+from policies.placement.solution import Solution
+from policies.search.cost_search import CostSearch
 
 
 class RoundNotFoundError(Exception):

@@ -17,11 +17,11 @@ from enum import StrEnum
 from typing import Protocol
 
 from controlplane.changes import Change, Keep, PlacementKey, Start, changes, current_of
-from policies.base import Policy, PolicyError
-from policies.judge import violations
-from policies.mechanisms.profiling import merge, reserve_profiling
-from policies.plan import Placement, Plan, PlanStatus, WaitCode, Waiting
-from policies.snapshot import JobPhase, JobView, Purpose, Snapshot
+from policies.contract.plan import Placement, Plan, PlanStatus, WaitCode, Waiting
+from policies.contract.policy import Policy, PolicyError
+from policies.contract.snapshot import JobPhase, JobView, Purpose, Snapshot
+from policies.contract.validation import violations
+from policies.placement.profiling import merge, reserve_profiling
 
 logger = logging.getLogger(__name__)
 

@@ -12,7 +12,7 @@ from typing import Any
 import uvicorn
 
 from controlplane.garbage import collect_seldom
-from policies.lifetime import die_with
+from policies.host.lifetime import die_with
 
 KEEP_ALIVE_S = 75
 """How long an idle connection is kept: longer than an agent's heartbeats are apart, which then need

@@ -8,17 +8,16 @@ A policy is a frozen dataclass whose fields are its parameters (`parameter`), ca
 
 from __future__ import annotations
 
-from policies.base import (
+from policies.contract.parameters import parameter
+from policies.contract.plan import PLAN_VERSION, Placement, Plan, PlanStatus, WaitCode, Waiting
+from policies.contract.policy import (
     Policy,
     PolicyError,
     PolicyParameterError,
     SolverFailedError,
     UnknownPolicyError,
 )
-from policies.judge import Violation, violations
-from policies.parameters import parameter
-from policies.plan import PLAN_VERSION, Placement, Plan, PlanStatus, WaitCode, Waiting
-from policies.snapshot import (
+from policies.contract.snapshot import (
     SNAPSHOT_VERSION,
     DeviceView,
     EnergyStep,
@@ -46,6 +45,7 @@ from policies.snapshot import (
     Throughput,
     Trigger,
 )
+from policies.contract.validation import Violation, violations
 
 __all__ = [
     "PLAN_VERSION",

@@ -26,8 +26,8 @@ from torch.nn.parallel import DistributedDataParallel
 from torch.utils.data import DataLoader, IterableDataset
 
 from loadmaster import training
-from loadmaster.launch_run import Metrics
-from loadmaster.run_folder import JobEnvironment
+from loadmaster.training.launch_run import Metrics
+from loadmaster.training.run_folder import JobEnvironment
 
 __all__ = ["Resumable", "load_state", "save_state", "steps"]
 

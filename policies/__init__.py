@@ -1,3 +1,3 @@
-"""Scheduling policies: pure functions from a snapshot to a plan. See `policies.registry` for the
+"""Scheduling policies: pure functions from a snapshot to a plan. See `policies.host.registry` for the
 list.
 """

@@ -15,14 +15,15 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from policies import plan_json, registry, snapshot_json
-from policies.base import PolicyError
-from policies.forms import FormError
-from policies.judge import violations
-from policies.mechanisms.profiling import merge, reserve_profiling
-from policies.plan import Plan
-from policies.serving import pipes, serve
-from policies.snapshot import Snapshot
+from policies.contract import plan_json, snapshot_json
+from policies.contract.forms import FormError
+from policies.contract.plan import Plan
+from policies.contract.policy import PolicyError
+from policies.contract.snapshot import Snapshot
+from policies.contract.validation import violations
+from policies.host import registry
+from policies.host.serving import pipes, serve
+from policies.placement.profiling import merge, reserve_profiling
 
 FAILED, REFUSED, BROKEN = 1, 2, 3
 

@@ -11,7 +11,7 @@ from __future__ import annotations
 from clusters.models import GpuType
 from jobs.models import Job
 from jobs.moves import note_job
-from policies.snapshot import Source
+from policies.contract.snapshot import Source
 from profiling.models import Profile
 
 NOMINAL_RUN_S = 3600.0

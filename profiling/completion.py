@@ -41,7 +41,7 @@ class CompletionError(ValueError):
 @dataclass(frozen=True, slots=True)
 class Settings:
     """`rank` of u and v (0: offsets alone) and `regularisation` c; both were chosen by
-    `bench/estimator.py`, see docs/profiling.md.
+    `experiments/bench/estimator.py`, see docs/profiling.md.
 
     A sweep (rows, then columns) that lowers the objective by less than `tolerance` of itself is the
     last; more than `most_sweeps` are not tried.

@@ -58,7 +58,7 @@ MOST_REFERENCES = 40
 
 @dataclass(frozen=True, slots=True)
 class Rules:
-    """How estimates are made; the values were chosen by `bench/estimator.py`, see
+    """How estimates are made; the values were chosen by `experiments/bench/estimator.py`, see
     docs/profiling.md.
 
     `completed_weight`: what a column of which one entry was completed counts in a distance, against

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 from clusters.models import Assignment
 from loadmaster.protocol import AssignmentState
-from policies.snapshot import Purpose, Source
+from policies.contract.snapshot import Purpose, Source
 from profiling.models import Kind, Measurement, Profile
 from profiling.smoothing import ALPHA, weight_of_next
 from profiling.step_times import Pace, pace

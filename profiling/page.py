@@ -15,7 +15,7 @@ from django.utils import timezone
 from clusters.models import Node
 from jobs.lifecycle import ACTIVE
 from jobs.selectors import is_operator, visible_jobs
-from policies.snapshot import Source
+from policies.contract.snapshot import Source
 from profiling.estimates import Config, LeaveOneOut, Pool, leave_one_out, median_error
 from profiling.models import Kind, ProfileRun
 from profiling.pair_page import NO_PAIRS, PairsTable, pairs_table

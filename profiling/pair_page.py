@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from django.db.models import QuerySet
 from django.utils import timezone
 
-from policies.snapshot import Source
+from policies.contract.snapshot import Source
 from profiling.models import PairMeasurement, PairProfile
 from profiling.pair_estimates import ErrorSummary, PairError, errors_of
 

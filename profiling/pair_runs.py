@@ -29,7 +29,7 @@ from controlplane.events import request_reschedule
 from controlplane.models import Reason
 from jobs.lifecycle import JobState
 from jobs.models import Job
-from policies.snapshot import Purpose, Source
+from policies.contract.snapshot import Purpose, Source
 from profiling import pairs
 from profiling.fingerprints import Book
 from profiling.models import PairMeasurement, PairProfile, PairRun, Profile, ProfileRun

@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from policies.snapshot import KindView, PairThroughput, Source
+from policies.contract.snapshot import KindView, PairThroughput, Source
 from profiling.fingerprints import USUAL, Alone, Book, Pair, Rules, references_of, retained_of
 from profiling.pair_estimates import ErrorSummary, Rates, errors_of, pair_rates, worth_sharing
 

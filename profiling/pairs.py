@@ -20,7 +20,7 @@ from django.db.models import Count
 from clusters.models import Cluster
 from jobs.lifecycle import JobState
 from jobs.models import Job
-from policies.snapshot import PairThroughput, Source
+from policies.contract.snapshot import PairThroughput, Source
 from profiling.completion import CompletionError
 from profiling.fingerprints import Alone, Book, Pair, references_of, retained_of
 from profiling.models import PairProfile

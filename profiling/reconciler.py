@@ -18,7 +18,7 @@ from jobs.lifecycle import JobState
 from jobs.models import Job
 from jobs.verdicts import LONGEST_REST_S
 from loadmaster.protocol import AssignmentState
-from policies.snapshot import Purpose, Source
+from policies.contract.snapshot import Purpose, Source
 from profiling.measurements import MIN_STEPS
 from profiling.models import Measurement, PairMeasurement, Profile, ProfileRun
 from profiling.offers import Configuration, Offers, offers

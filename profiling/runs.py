@@ -32,7 +32,7 @@ from jobs.lifecycle import JobMove, JobState
 from jobs.models import Job
 from jobs.moves import LostRaceError, move_job, note_job
 from loadmaster.protocol import ReasonClass
-from policies.snapshot import Purpose, Source
+from policies.contract.snapshot import Purpose, Source
 from profiling.assumptions import assume
 from profiling.models import Kind, PairRun, Profile, ProfileRun
 from profiling.offers import Configuration, Offers, offers, reachable, uses

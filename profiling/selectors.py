@@ -13,7 +13,7 @@ from django.utils import timezone
 from clusters.models import Cluster, GpuType, Node
 from jobs.lifecycle import JobState
 from loadmaster.protocol import ReasonClass
-from policies.snapshot import KindView, ProfileRequest, ResourceUse, Source, Throughput
+from policies.contract.snapshot import KindView, ProfileRequest, ResourceUse, Source, Throughput
 from profiling import pairs
 from profiling.estimates import Config, Pool, estimate
 from profiling.models import Kind, PairRun, Profile, ProfileRun

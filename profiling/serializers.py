@@ -6,7 +6,7 @@ from typing import Any
 
 from rest_framework import serializers
 
-from policies.snapshot import Source
+from policies.contract.snapshot import Source
 from profiling.page import KindRow, ProfileRow, RunRow
 
 

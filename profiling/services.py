@@ -18,7 +18,7 @@ from controlplane.events import request_reschedule
 from controlplane.models import Reason
 from jobs.models import Job
 from loadmaster.protocol import AssignmentState, ReasonClass, StopReason
-from policies.snapshot import Purpose, Source
+from policies.contract.snapshot import Purpose, Source
 from profiling import kinds
 from profiling.measurements import Observation, is_telling, is_training, observe, record
 from profiling.models import (

@@ -21,15 +21,15 @@ from urllib.parse import parse_qs, urlsplit
 
 import httpx
 
-from loadmaster.agent.client import AgentClient
 from loadmaster.agent.clock import VirtualClock
-from loadmaster.agent.emulated import Emulation
 from loadmaster.agent.journal import Journal
 from loadmaster.agent.loop import Agent, Pace
-from loadmaster.agent.machine import Devices, EmulatedDevices, Identity, boot_id
+from loadmaster.agent.node.emulated import Emulation
+from loadmaster.agent.node.machine import Devices, EmulatedDevices, Identity, boot_id
 from loadmaster.agent.runtimes.base import Runtime
 from loadmaster.agent.runtimes.fake import FakeRuntime, Script
 from loadmaster.agent.runtimes.process import ProcessRuntime
+from loadmaster.agent.server.client import AgentClient
 from loadmaster.protocol import (
     TIME_HEADER,
     AssignmentState,

@@ -12,13 +12,13 @@ from django.test import Client
 
 from clusters.models import Assignment, Cluster, Node
 from clusters.services.enrolment import issue_enrolment_token
-from loadmaster.agent.client import AgentClient
-from loadmaster.agent.emulated import Emulation
 from loadmaster.agent.journal import Journal
 from loadmaster.agent.loop import Agent
-from loadmaster.agent.machine import EmulatedDevices, Identity, boot_id
+from loadmaster.agent.node.emulated import Emulation
+from loadmaster.agent.node.machine import EmulatedDevices, Identity, boot_id
 from loadmaster.agent.runtimes.base import Runtime
 from loadmaster.agent.runtimes.process import ProcessRuntime
+from loadmaster.agent.server.client import AgentClient
 from loadmaster.protocol import TIME_HEADER, AssignmentState, Registration, features_with
 from tests.builders import a_cluster, a_gpu_type
 from tests.builders_agent import FAST, an_emulation

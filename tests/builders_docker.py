@@ -18,7 +18,7 @@ from typing import Any
 import docker
 
 from loadmaster.agent import guard
-from loadmaster.agent.machine import boot_id
+from loadmaster.agent.node.machine import boot_id
 from loadmaster.agent.runtimes.base import Exit, Launch, RunId, RunState
 from loadmaster.agent.runtimes.docker import DockerEngine, DockerOptions, DockerRuntime
 from loadmaster.protocol import LaunchSpec

@@ -31,7 +31,7 @@ from tests.builders_agent_site import NodeSite, a_site_cluster, to_django
 from tests.builders_agents import an_offer
 from tests.builders_docker import BASE, ROOT, an_api, clear_containers, python3, sh
 
-PROGRAM = "import sys; from loadmaster.cli import main; sys.exit(main())"
+PROGRAM = "import sys; from loadmaster.cli.main import main; sys.exit(main())"
 """What the installed command `loadmaster` does, whichever folder it is installed in."""
 
 STUBBORN = sh(

@@ -7,11 +7,11 @@ import threading
 from collections.abc import Callable
 from typing import Any
 
-from loadmaster.gangs.address import parse_address
-from loadmaster.gangs.agreement import GangBroken, Telling
-from loadmaster.gangs.lead import Lead
-from loadmaster.gangs.line import Line, Pass
-from loadmaster.gangs.member import Member
+from loadmaster.training.gangs.address import parse_address
+from loadmaster.training.gangs.agreement import GangBroken, Telling
+from loadmaster.training.gangs.lead import Lead
+from loadmaster.training.gangs.line import Line, Pass
+from loadmaster.training.gangs.member import Member
 from tests.builders_gangs import MEET_S, TICKET_TOKEN, free_port
 
 

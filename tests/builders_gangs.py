@@ -14,11 +14,11 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from loadmaster.gangs.agreement import GangBroken, LeftEarly, Telling
-from loadmaster.gangs.alone import Gang
-from loadmaster.gangs.lead import Lead
-from loadmaster.gangs.line import Pass
-from loadmaster.gangs.member import Member
+from loadmaster.training.gangs.agreement import GangBroken, LeftEarly, Telling
+from loadmaster.training.gangs.alone import Gang
+from loadmaster.training.gangs.lead import Lead
+from loadmaster.training.gangs.line import Pass
+from loadmaster.training.gangs.member import Member
 from tests.builders_training import Launches
 
 JOURNALS = "TORCH_JOB_JOURNALS"

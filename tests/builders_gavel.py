@@ -11,13 +11,9 @@ import numpy as np
 
 from controlplane.simulation.run import Simulation
 from controlplane.simulation.scene import Scene
-from policies.base import Policy
-from policies.plan import Plan
-from policies.shares.classing import Asked
-from policies.shares.finish_time import isolated_rates
-from policies.shares.levels import inverse
-from policies.shares.observe import division_of
-from policies.snapshot import (
+from policies.contract.plan import Plan
+from policies.contract.policy import Policy
+from policies.contract.snapshot import (
     Floats,
     GpuTypeView,
     JobColumns,
@@ -28,6 +24,10 @@ from policies.snapshot import (
     TeamOrder,
     TeamView,
 )
+from policies.gavel.division.classing import Asked
+from policies.gavel.division.observe import division_of
+from policies.gavel.solvers.finish_time import isolated_rates
+from policies.gavel.solvers.levels import inverse
 from tests.builders_policies import a_job, a_kind, a_node, a_snapshot
 
 ROUND_S = 360.0

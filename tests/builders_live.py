@@ -26,8 +26,8 @@ from loadmaster.protocol import (
     ReasonClass,
     StateReport,
 )
-from policies.plan import Placement, Plan, PlanStatus, WaitCode, Waiting
-from policies.snapshot import JobPhase, JobView, RankSeat, Snapshot
+from policies.contract.plan import Placement, Plan, PlanStatus, WaitCode, Waiting
+from policies.contract.snapshot import JobPhase, JobView, RankSeat, Snapshot
 from tests.builders import a_job
 
 IN_ONE_TRANSACTION_S = 600.0

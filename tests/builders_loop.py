@@ -5,9 +5,9 @@ from __future__ import annotations
 from math import inf
 from typing import Any
 
-from controlplane.simulation.reproduce.armida import TABLE_V
 from controlplane.simulation.world import Scene
-from policies.snapshot import (
+from experiments.reproduce.andreas.armida import TABLE_V
+from policies.contract.snapshot import (
     EnergyStep,
     GpuTypeView,
     JobView,

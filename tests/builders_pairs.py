@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from policies.snapshot import KindView, PairThroughput, Source, Throughput
+from policies.contract.snapshot import KindView, PairThroughput, Source, Throughput
 from profiling.completion import Bools, Floats
 from profiling.fingerprints import Pair
 

@@ -14,7 +14,7 @@ from dataclasses import replace
 from math import inf
 from typing import Any
 
-from policies.snapshot import (
+from policies.contract.snapshot import (
     DeviceView,
     EnergyStep,
     JobColumns,

@@ -14,7 +14,7 @@ from django.utils import timezone
 from clusters.models import Assignment, Cluster, Node, ProgressPoint, UsagePoint
 from jobs.models import Job
 from loadmaster.protocol import AssignmentState
-from policies.snapshot import Purpose
+from policies.contract.snapshot import Purpose
 from profiling.models import Kind, ProfileRun
 from profiling.services import profile_run_ended, profile_run_started, request_profile
 from tests.builders import a_job, a_kind, a_node

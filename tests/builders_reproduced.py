@@ -8,7 +8,7 @@ import json
 from pathlib import Path
 from typing import Any
 
-from controlplane.simulation.reproduce.gavel.scale import Data, Scale
+from experiments.reproduce.gavel.scale import Data, Scale
 
 SPEEDS = {"v100": 4.0, "p100": 2.0, "k80": 1.0}
 KINDS = {"ResNet-50 (batch size 16)": 1.0, "A3C": 3.0, "LM (batch size 5)": 0.5}

@@ -11,11 +11,8 @@ from typing import Any
 import numpy as np
 from hypothesis import strategies as st
 
-from policies.plan import Placement, Plan
-from policies.shares.division import Shares
-from policies.shares.observe import Asked, Observed
-from policies.shares.policy import Sharing, plan_of
-from policies.snapshot import (
+from policies.contract.plan import Placement, Plan
+from policies.contract.snapshot import (
     JobColumns,
     JobPhase,
     Jobs,
@@ -25,6 +22,9 @@ from policies.snapshot import (
     Snapshot,
     Source,
 )
+from policies.gavel.division.division import Shares
+from policies.gavel.division.observe import Asked, Observed
+from policies.gavel.policy import Sharing, plan_of
 from tests.builders_snapshots import TYPES, snapshots
 
 ROUND_S = 300.0

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 from hypothesis import strategies as st
 
-from policies.shares.division import Column, Division
+from policies.gavel.division.division import Column, Division
 
 T0_T1 = [[2.0, 1.0, 0.5], [3.0, 2.0, 1.0]]
 """steps/s of two jobs on V100, P100 and K80, of which Gavel's small examples are made."""

@@ -8,7 +8,7 @@ from typing import Any
 
 from hypothesis import strategies as st
 
-from policies.snapshot import (
+from policies.contract.snapshot import (
     EnergyStep,
     JobPhase,
     KindView,

@@ -10,8 +10,8 @@ from typing import Any
 
 from hypothesis import strategies as st
 
-from policies.plan import Placement, Plan
-from policies.snapshot import (
+from policies.contract.plan import Placement, Plan
+from policies.contract.snapshot import (
     JobPhase,
     JobView,
     KindView,

@@ -14,8 +14,8 @@ from hypothesis import strategies as st
 from controlplane.simulation.jobs import Launch
 from controlplane.simulation.run import Simulation
 from controlplane.simulation.scene import Scene
-from policies.plan import Placement, Plan, PlanStatus, WaitCode, Waiting
-from policies.snapshot import (
+from policies.contract.plan import Placement, Plan, PlanStatus, WaitCode, Waiting
+from policies.contract.snapshot import (
     EnergyStep,
     JobView,
     KindView,

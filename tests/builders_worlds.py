@@ -31,7 +31,7 @@ from loadmaster.protocol import (
     ReasonClass,
     StateReport,
 )
-from policies.snapshot import KindView, ProfileRequest, RankSeat
+from policies.contract.snapshot import KindView, ProfileRequest, RankSeat
 
 START_S = 100_000_000.0
 PERIOD_S = 300.0

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from fractions import Fraction
 
-from policies.shares.division import Division
+from policies.gavel.division.division import Division
 
 Row = list[Fraction]
 ZERO, ONE = Fraction(0), Fraction(1)

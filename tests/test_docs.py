@@ -13,7 +13,7 @@ from django.core.management import get_commands
 from typer.main import get_command
 
 from loadmaster.agent.cli import agent_app
-from loadmaster.cli import app
+from loadmaster.cli.main import app
 
 ROOT = Path(__file__).parents[1]
 _LINK = re.compile(r"\[[^\]]*\]\(([^)\s]+)\)")

@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.optimize import linprog
 
-from policies.shares.division import Division, Shares
+from policies.gavel.division.division import Division, Shares
 
 Vector = NDArray[np.float64]
 

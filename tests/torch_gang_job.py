@@ -5,7 +5,7 @@ in the end what it has learned.
 
 The network has dropout and the batches are shuffled, so that a resume which draws other random
 numbers is seen in the result. With TORCH_JOB_JOURNALS it keeps a journal of itself, as
-`loadmaster.journals` describes.
+`loadmaster.demo.journals` describes.
 """
 
 from __future__ import annotations
@@ -25,9 +25,9 @@ from torch.nn.parallel import DistributedDataParallel
 from torch.utils.data import DataLoader, DistributedSampler, TensorDataset
 
 from loadmaster import training
-from loadmaster.checkpoints import MANIFEST, Manifest
-from loadmaster.journals import JobJournal
+from loadmaster.demo.journals import JobJournal
 from loadmaster.torch import steps
+from loadmaster.training.checkpoints import MANIFEST, Manifest
 from tests.builders_gangs import JOURNALS
 
 SAMPLES, FEATURES, BATCH = 96, 6, 4

@@ -10,7 +10,7 @@ from django.core.validators import MaxValueValidator, MinValueValidator
 from django.db import models
 
 from clusters.caps import CapHoursError, read_cap_hours
-from policies import registry
+from policies.host import registry
 
 
 def check_time_zone(name: str) -> None:

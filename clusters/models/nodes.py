@@ -13,7 +13,7 @@ from loadmaster.protocol import MOST_SLOTS
 
 
 class Role(models.TextChoices):
-    """What a node is for (policies.snapshot.NodeRole)."""
+    """What a node is for (policies.contract.snapshot.NodeRole)."""
 
     PRODUCTION = "production"
     PROFILING = "profiling"
@@ -21,7 +21,7 @@ class Role(models.TextChoices):
 
 
 class State(models.TextChoices):
-    """Whether a node takes work (policies.snapshot.NodeState)."""
+    """Whether a node takes work (policies.contract.snapshot.NodeState)."""
 
     READY = "ready"
     CORDONED = "cordoned"

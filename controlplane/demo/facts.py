@@ -1,5 +1,5 @@
 """What happened, for the demo's report: facts from the database, in the form that
-`loadmaster.report` checks.
+`loadmaster.demo.report` checks.
 """
 
 from __future__ import annotations
@@ -17,8 +17,8 @@ from clusters.lifecycle import ENDED
 from clusters.models import Assignment, Cluster
 from controlplane.models import Round
 from jobs.models import Job
+from loadmaster.demo.report import REPORT_VERSION, resumptions, run_time_errors
 from loadmaster.protocol import AssignmentState
-from loadmaster.report import REPORT_VERSION, resumptions, run_time_errors
 
 _WITH_ALL = ("node__gpu_type", "node__cluster")
 

@@ -27,8 +27,8 @@ from controlplane.live.observe import Observation
 from controlplane.models import Round
 from controlplane.rounds import Applied
 from jobs.models import Job
-from policies.plan import Placement, Plan
-from policies.snapshot import RankSeat
+from policies.contract.plan import Placement, Plan
+from policies.contract.snapshot import RankSeat
 
 TOGETHER = 500
 """Assignments that one statement changes."""

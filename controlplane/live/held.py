@@ -17,7 +17,7 @@ from clusters.lifecycle import LIVE
 from clusters.models import Assignment, AssignmentSlot, Cluster
 from controlplane.changes import PlacementKey
 from loadmaster.protocol import AssignmentState
-from policies.snapshot import Purpose, RankSeat, Running
+from policies.contract.snapshot import Purpose, RankSeat, Running
 
 RUN = "run"
 

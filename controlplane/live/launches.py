@@ -30,9 +30,9 @@ from controlplane.rounds import RejectCode, Rejected
 from jobs.lifecycle import JobMove
 from jobs.models import Attempt, Job
 from jobs.moves import LostRaceError, Moving, move_jobs, note_job
-from policies.beside import Expected, devices_of
-from policies.plan import Placement, Plan
-from policies.snapshot import Purpose, RankSeat
+from policies.contract.plan import Placement, Plan
+from policies.contract.snapshot import Purpose, RankSeat
+from policies.placement.beside import Expected, devices_of
 
 ACTOR = "round"
 OFFER = "offer"

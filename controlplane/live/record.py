@@ -26,11 +26,11 @@ from controlplane.packed_json import pack, pack_text
 from controlplane.rounds import Applied, LastPlan, RejectCode, Rejected
 from jobs.lifecycle import JobState
 from jobs.models import Job
-from policies import forms, plan_json, snapshot_json
-from policies.capabilities import runtime_of
-from policies.judge import power_w
-from policies.plan import Plan, PlanStatus, WaitCode
-from policies.snapshot import Purpose, Snapshot
+from policies.contract import forms, plan_json, snapshot_json
+from policies.contract.capabilities import runtime_of
+from policies.contract.plan import Plan, PlanStatus, WaitCode
+from policies.contract.snapshot import Purpose, Snapshot
+from policies.contract.validation import power_w
 
 T = TypeVar("T")
 

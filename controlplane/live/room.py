@@ -21,9 +21,9 @@ from controlplane.live.rows import is_ready
 from controlplane.rounds import RejectCode, Rejected
 from jobs.lifecycle import JobState
 from jobs.models import Job
-from policies.judge import power_w
-from policies.plan import Placement
-from policies.snapshot import NodeView, Purpose, RankSeat
+from policies.contract.plan import Placement
+from policies.contract.snapshot import NodeView, Purpose, RankSeat
+from policies.contract.validation import power_w
 
 TOLERANCE = 1e-9
 LAUNCHABLE = {

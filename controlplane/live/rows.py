@@ -25,7 +25,7 @@ from controlplane.live.window import window
 from jobs.lifecycle import JobState
 from jobs.models import Job
 from loadmaster.protocol import OUT_OF_SHARED_MEMORY, ReasonClass
-from policies.snapshot import Purpose
+from policies.contract.snapshot import Purpose
 
 SHOWN = (
     JobState.QUEUED,

@@ -12,11 +12,11 @@ from typing import Any
 
 from django.conf import settings
 
-from policies.base import PolicyError
-from policies.client import SolverProcess
-from policies.plan import Plan
-from policies.registry import make
-from policies.snapshot import Snapshot
+from policies.contract.plan import Plan
+from policies.contract.policy import PolicyError
+from policies.contract.snapshot import Snapshot
+from policies.host.client import SolverProcess
+from policies.host.registry import make
 
 logger = logging.getLogger(__name__)
 

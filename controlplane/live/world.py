@@ -33,9 +33,9 @@ from controlplane.live.renewing import EXPIRY_S, RENEW_S, Renewal, renewed
 from controlplane.logs import bound
 from controlplane.models import Reason, RescheduleEvent, Round
 from controlplane.rounds import Applied, LastPlan, RoundResult, run_round
-from policies.garbage import not_collected
-from policies.plan import Plan
-from policies.snapshot import Snapshot
+from policies.contract.plan import Plan
+from policies.contract.snapshot import Snapshot
+from policies.host.garbage import not_collected
 from profiling.services import profile_run_started
 
 logger = logging.getLogger(__name__)

@@ -13,7 +13,7 @@ import numpy as np
 
 from controlplane.gantt import LANE_PX, PALETTE, colour
 from controlplane.simulation.summary import LEVELS, PolicySummary, Summary, Timeline
-from policies.snapshot import Floats
+from policies.contract.snapshot import Floats
 
 HOUR_S = 3600.0
 Figure = dict[str, Any]

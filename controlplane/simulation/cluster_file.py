@@ -17,8 +17,8 @@ import yaml
 
 from clusters.energy import HOUR_S, power_curve
 from controlplane.simulation.scene import Scene
-from policies.forms import Form, FormError, Rules
-from policies.snapshot import (
+from policies.contract.forms import Form, FormError, Rules
+from policies.contract.snapshot import (
     DeviceView,
     EnergyStep,
     GpuTypeView,
@@ -28,7 +28,7 @@ from policies.snapshot import (
     PowerCapStep,
     TeamView,
 )
-from policies.snapshot_json import RULES
+from policies.contract.snapshot_json import RULES
 
 DAY_H = 24.0
 MEASURED_W: Mapping[str, tuple[float, float]] = {"V100": (360.0, 170.0), "T4": (330.0, 70.0)}

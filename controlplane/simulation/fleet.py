@@ -9,7 +9,7 @@ from dataclasses import fields, replace
 from operator import attrgetter
 
 from controlplane.simulation.jobs import Launch
-from policies.snapshot import DeviceView, NodeState, NodeView, RankSeat, SlotHold
+from policies.contract.snapshot import DeviceView, NodeState, NodeView, RankSeat, SlotHold
 
 _REST = attrgetter(*[f.name for f in fields(NodeView)[4:]])
 """All fields of a node but the first four; `replace` costs four times as much."""

@@ -11,7 +11,7 @@ from math import floor, inf, isnan, nan
 
 import numpy as np
 
-from policies.snapshot import Ints, JobColumns, Jobs, JobView, RankSeat, Running
+from policies.contract.snapshot import Ints, JobColumns, Jobs, JobView, RankSeat, Running
 
 ROUNDING = 1e-6
 

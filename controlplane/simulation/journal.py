@@ -9,7 +9,7 @@ import numpy as np
 
 from controlplane.simulation.jobs import Launch
 from controlplane.simulation.outcome import Stays, Utilisation
-from policies.snapshot import Floats, Ints, RankSeat
+from policies.contract.snapshot import Floats, Ints, RankSeat
 
 
 class Journal:

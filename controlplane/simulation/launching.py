@@ -10,7 +10,7 @@ from controlplane.rounds import RejectCode, Rejected
 from controlplane.simulation.fleet import Fleet
 from controlplane.simulation.jobs import JobBook, Launch
 from controlplane.simulation.scene import Scene
-from policies.plan import Placement
+from policies.contract.plan import Placement
 
 
 def refusal(

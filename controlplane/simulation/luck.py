@@ -12,7 +12,7 @@ from math import log, sqrt
 from random import Random
 
 from controlplane.simulation.switches import Switches
-from policies.snapshot import KindView, Throughput
+from policies.contract.snapshot import KindView, Throughput
 
 DAY_S = 86_400.0
 

@@ -13,7 +13,7 @@ import numpy as np
 from clusters.energy import JOULES_PER_KWH
 from controlplane.simulation.fleet import Fleet
 from controlplane.simulation.shared_fleet import SharedFleet
-from policies.snapshot import EnergyStep, NodeView
+from policies.contract.snapshot import EnergyStep, NodeView
 
 
 class Meter:

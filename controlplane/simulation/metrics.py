@@ -21,7 +21,7 @@ import numpy as np
 from scipy.special import stdtrit
 
 from controlplane.simulation.outcome import Outcome, Utilisation
-from policies.snapshot import Floats
+from policies.contract.snapshot import Floats
 from profiling.pair_estimates import ErrorSummary
 
 SHORTEST_S = 10.0

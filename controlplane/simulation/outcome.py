@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from controlplane.simulation.switches import Switches
-from policies.snapshot import Floats, Ints
+from policies.contract.snapshot import Floats, Ints
 from profiling.pair_estimates import ErrorSummary
 
 

@@ -14,7 +14,7 @@ from dataclasses import replace
 
 from controlplane.simulation.jobs import Launch
 from controlplane.simulation.outcome import PairEstimates
-from policies.snapshot import KindView, PairThroughput, Source
+from policies.contract.snapshot import KindView, PairThroughput, Source
 from profiling.pair_estimates import ErrorSummary, PairError
 from profiling.pair_study import with_estimates
 from profiling.smoothing import moved

@@ -21,9 +21,9 @@ from controlplane.simulation.shortcuts import may_hide_running
 from controlplane.simulation.switches import NO_SWITCHES, Switches
 from controlplane.simulation.workloads.base import Workload
 from controlplane.simulation.world import Scene, SimulatedWorld
-from policies.base import Policy
-from policies.plan import Placement, Plan
-from policies.snapshot import JobView, Snapshot
+from policies.contract.plan import Placement, Plan
+from policies.contract.policy import Policy
+from policies.contract.snapshot import JobView, Snapshot
 
 PROGRESS_S = 0.25
 """Wall seconds between two reports of progress."""

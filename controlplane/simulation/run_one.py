@@ -29,8 +29,8 @@ from controlplane.simulation.run import SimulationError, simulate
 from controlplane.simulation.run_files import FinishedRun, WorkloadFacts, save, write_text
 from controlplane.simulation.study_document import Run, Study
 from controlplane.simulation.workloads.base import WorkloadError
-from policies.base import PolicyError
-from policies.lifetime import die_with
+from policies.contract.policy import PolicyError
+from policies.host.lifetime import die_with
 
 SAID_EVERY_S = 0.25
 

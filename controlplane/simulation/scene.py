@@ -4,7 +4,14 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from policies.snapshot import EnergyStep, GpuTypeView, KindView, NodeView, PowerCapStep, TeamView
+from policies.contract.snapshot import (
+    EnergyStep,
+    GpuTypeView,
+    KindView,
+    NodeView,
+    PowerCapStep,
+    TeamView,
+)
 
 
 @dataclass(frozen=True, slots=True)

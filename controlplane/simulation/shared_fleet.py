@@ -8,9 +8,9 @@ from typing import NamedTuple
 
 from controlplane.simulation.fleet import Fleet
 from controlplane.simulation.jobs import Launch
-from policies.beside import devices_of
-from policies.judge import TOLERANCE
-from policies.snapshot import DeviceView, NodeView, RankSeat, SlotHold
+from policies.contract.snapshot import DeviceView, NodeView, RankSeat, SlotHold
+from policies.contract.validation import TOLERANCE
+from policies.placement.beside import devices_of
 
 
 class Hold(NamedTuple):

@@ -1,6 +1,6 @@
 """Where a simulation may leave out work because it provably makes no difference.
 
-A policy that decides about the queue alone (`policies.base.queue_only`) never touches what runs,
+A policy that decides about the queue alone (`policies.contract.policy.queue_only`) never touches what runs,
 and whether a job fits depends on what is free only. So its rounds need not see what runs (devices
 held by jobs that a snapshot does not know are taken, as the contract has it), and a round with an
 empty queue or without a free device need not be held at all. That needs a cluster in which nothing
@@ -18,8 +18,8 @@ from collections.abc import Iterable
 
 from controlplane.simulation.scene import Scene
 from controlplane.simulation.switches import Switches
-from policies.base import Policy, queue_only
-from policies.snapshot import JobColumns, NodeView
+from policies.contract.policy import Policy, queue_only
+from policies.contract.snapshot import JobColumns, NodeView
 
 
 def may_hide_running(scene: Scene, columns: JobColumns, policy: Policy, switches: Switches) -> bool:

@@ -16,8 +16,16 @@ import numpy as np
 from controlplane.simulation.jobs import JobBook, Launch
 from controlplane.simulation.scene import Scene
 from controlplane.simulation.window import window
-from policies.job_columns import frozen
-from policies.snapshot import Floats, JobColumns, JobPhase, Jobs, KindView, RankSeat, Running
+from policies.contract.job_columns import frozen
+from policies.contract.snapshot import (
+    Floats,
+    JobColumns,
+    JobPhase,
+    Jobs,
+    KindView,
+    RankSeat,
+    Running,
+)
 
 if TYPE_CHECKING:
     from _collections_abc import dict_items, dict_keys, dict_values

@@ -8,7 +8,14 @@ from collections.abc import Iterable, Mapping, Sequence
 from math import ceil, inf
 from typing import Any
 
-from policies.snapshot import JobColumns, KindView, NodeRole, NodeView, PowerCapStep, RankSeat
+from policies.contract.snapshot import (
+    JobColumns,
+    KindView,
+    NodeRole,
+    NodeView,
+    PowerCapStep,
+    RankSeat,
+)
 
 
 class Speeds:

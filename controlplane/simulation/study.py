@@ -25,7 +25,7 @@ from controlplane.simulation.study_document import Run, Study, StudyError
 from controlplane.simulation.study_progress import Board, RunProgress, StudyProgress
 from controlplane.simulation.study_results import write_results
 from controlplane.simulation.workloads.base import WorkloadError
-from policies.base import PolicyError
+from policies.contract.policy import PolicyError
 
 __all__ = [
     "RunProgress",

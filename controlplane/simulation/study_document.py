@@ -18,8 +18,8 @@ from controlplane.simulation.workloads import FILES, TYPES, load
 from controlplane.simulation.workloads.base import Workload, WorkloadError
 from controlplane.simulation.workloads.options import read_options
 from controlplane.simulation.world import Scene
-from policies import registry
-from policies.base import Policy, PolicyError
+from policies.contract.policy import Policy, PolicyError
+from policies.host import registry
 
 FIELDS = ("name", "cluster", "workload", "policies", "seeds", "switches", "skip_bad")
 POLICY_FIELDS = ("name", "file", "parameters", "label")
@@ -50,7 +50,7 @@ class PolicyChoice:
 
     def check(self) -> None:
         """Whether it can be made. Raises as `make`, but imports no policy that the registry knows:
-        see `policies.third_parties`.
+        see `policies.host.third_parties`.
         """
         if self.file is not None:
             self.make()

@@ -28,7 +28,7 @@ from controlplane.simulation.run_files import (
 )
 from controlplane.simulation.study_document import Run, Study
 from controlplane.simulation.summary import LEVELS, PolicySummary, Summary, summarise
-from policies.snapshot import Floats, Ints
+from policies.contract.snapshot import Floats, Ints
 
 VERSION = 1
 LISTED = 100

@@ -24,7 +24,7 @@ from controlplane.simulation.metrics import (
 from controlplane.simulation.outcome import Outcome, Unplaceable
 from controlplane.simulation.run_files import FinishedRun, WorkloadFacts
 from controlplane.simulation.study_document import PolicyChoice, Run, Study
-from policies.snapshot import Floats
+from policies.contract.snapshot import Floats
 
 LEVELS = np.linspace(0.0, 1.0, 201)
 """Where the distributions are kept."""

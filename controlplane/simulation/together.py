@@ -12,9 +12,9 @@ from typing import TYPE_CHECKING
 from controlplane.simulation.jobs import Launch
 from controlplane.simulation.pairs_seen import PairsSeen
 from controlplane.simulation.shared_fleet import SharedFleet
-from policies.beside import NOTHING, Beside, Shared, devices_of
-from policies.plan import Placement
-from policies.snapshot import RankSeat
+from policies.contract.plan import Placement
+from policies.contract.snapshot import RankSeat
+from policies.placement.beside import NOTHING, Beside, Shared, devices_of
 
 if TYPE_CHECKING:
     from controlplane.simulation.world import SimulatedWorld

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from policies.snapshot import Floats
+from policies.contract.snapshot import Floats
 
 
 def window(queue: Sequence[int], most: int, number: int, due_s: Floats) -> Sequence[int]:

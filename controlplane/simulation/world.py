@@ -44,8 +44,16 @@ from controlplane.simulation.speeds import Speeds, highest_cap_w
 from controlplane.simulation.switches import NO_SWITCHES, Switches
 from controlplane.simulation.together import Together
 from controlplane.simulation.workloads.base import LONGEST_RUN_S
-from policies.plan import Placement, Plan
-from policies.snapshot import JobColumns, Jobs, NodeState, Purpose, Running, Snapshot, Trigger
+from policies.contract.plan import Placement, Plan
+from policies.contract.snapshot import (
+    JobColumns,
+    Jobs,
+    NodeState,
+    Purpose,
+    Running,
+    Snapshot,
+    Trigger,
+)
 
 __all__ = ["Scene", "SimulatedWorld"]
 

@@ -21,7 +21,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from policies.lifetime import die_with
+from policies.host.lifetime import die_with
 
 if TYPE_CHECKING:
     from controlplane.simulation.study import StudyProgress
@@ -85,7 +85,7 @@ def _is_expected(error: Exception) -> bool:
     """Whether the message was written for people: those of studies, workloads, clusters and
     policies are.
     """
-    from policies.base import PolicyError
+    from policies.contract.policy import PolicyError
 
     return isinstance(error, ValueError | PolicyError) and type(error) is not ValueError
 

@@ -16,10 +16,10 @@ import numpy as np
 
 from clusters.energy import cost_per_hour, energy_cost
 from controlplane.changes import Change, Keep, Migrate, Preempt, Resize, Start, changes, current_of
-from policies.beside import Expected, devices_of
-from policies.judge import power_w
-from policies.plan import Placement, Plan
-from policies.snapshot import JobView, Purpose, RankSeat, Snapshot
+from policies.contract.plan import Placement, Plan
+from policies.contract.snapshot import JobView, Purpose, RankSeat, Snapshot
+from policies.contract.validation import power_w
+from policies.placement.beside import Expected, devices_of
 
 
 @dataclass(frozen=True, slots=True)

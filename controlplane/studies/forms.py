@@ -19,7 +19,7 @@ from controlplane.policy_help import ParameterHelp, example_of, parameters_of
 from controlplane.simulation.switches import Switches
 from controlplane.studies.documents import LIVE, DocumentError
 from jobs.selectors import teams_of
-from policies import registry
+from policies.host import registry
 
 WORKLOADS = (
     ("history", "The live cluster's own history"),

@@ -20,9 +20,9 @@ from controlplane.live.observe import observe, team_view
 from jobs.lifecycle import ENDED, JobState
 from jobs.models import Job
 from jobs.selectors import teams_of, visible_jobs
-from policies.capabilities import is_own
-from policies.forms import Form
-from policies.snapshot import (
+from policies.contract.capabilities import is_own
+from policies.contract.forms import Form
+from policies.contract.snapshot import (
     EnergyStep,
     GpuTypeView,
     JobView,
@@ -35,7 +35,7 @@ from policies.snapshot import (
     Snapshot,
     TeamView,
 )
-from policies.snapshot_json import RULES
+from policies.contract.snapshot_json import RULES
 
 MOST_JOBS = 20_000
 """Jobs that a history holds, the newest."""

@@ -31,12 +31,12 @@ from controlplane.rounds import decide_or_keep, kept
 from controlplane.studies.decisions import Figures, Stretch, differences, figures, sides, stretches
 from jobs.selectors import is_operator, visible_jobs
 from jobs.wording import reason_for_waiting
-from policies import registry
-from policies.base import PolicyError, UnknownPolicyError
-from policies.capabilities import runtime_of
-from policies.client import SolverProcess
-from policies.plan import Plan, WaitCode, Waiting
-from policies.snapshot import RankSeat, Snapshot
+from policies.contract.capabilities import runtime_of
+from policies.contract.plan import Plan, WaitCode, Waiting
+from policies.contract.policy import PolicyError, UnknownPolicyError
+from policies.contract.snapshot import RankSeat, Snapshot
+from policies.host import registry
+from policies.host.client import SolverProcess
 
 PATIENCE_S = 5.0
 """How long somebody waits while somebody else's question is answered by the same web process."""

@@ -21,8 +21,8 @@ from controlplane.static_files import PLOTLY_NAME
 from controlplane.studies.documents import DocumentError
 from controlplane.studies.forms import as_mapping, offered, read_yaml
 from controlplane.studies.what_if import BusyError, Side, WhatIf, WhatIfError, what_if
-from policies.plan import Placement
-from policies.snapshot import Purpose
+from policies.contract.plan import Placement
+from policies.contract.snapshot import Purpose
 
 NODES_DRAWN = 24
 LISTED = 100

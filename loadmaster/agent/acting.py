@@ -12,11 +12,10 @@ from pathlib import Path
 
 from loadmaster.agent import admission, reconcile
 from loadmaster.agent.backoff import Backoff
-from loadmaster.agent.client import INCURABLE, AgentClient, Refused, TryAgain
 from loadmaster.agent.clock import Clock
 from loadmaster.agent.journal import Entry, Journal, JournalError
 from loadmaster.agent.logs import known
-from loadmaster.agent.machine import Devices, sockets_of
+from loadmaster.agent.node.machine import Devices, sockets_of
 from loadmaster.agent.outcome import outcome_of
 from loadmaster.agent.progress import standing
 from loadmaster.agent.runtimes.base import (
@@ -30,8 +29,9 @@ from loadmaster.agent.runtimes.base import (
     StopOrder,
     Term,
 )
-from loadmaster.agent.session import Conversation
-from loadmaster.agent.shipping import Shipper
+from loadmaster.agent.server.client import INCURABLE, AgentClient, Refused, TryAgain
+from loadmaster.agent.server.session import Conversation
+from loadmaster.agent.server.shipping import Shipper
 from loadmaster.protocol import Accept, AssignmentState, ErrorCode, LaunchSpec
 
 logger = logging.getLogger(__name__)

@@ -9,8 +9,8 @@ from pathlib import Path
 
 from loadmaster.agent.journal import Entry
 from loadmaster.agent.runtimes.base import Launch, RunId, Term, is_safe_id
-from loadmaster.gangs.address import join_address, parse_address
 from loadmaster.protocol import FEATURES, PROTOCOL_VERSION, LaunchSpec, ReasonClass
+from loadmaster.training.gangs.address import join_address, parse_address
 
 PASSED_ON = ("HOME", "LANG", "LC_ALL", "TZ", "PYTHONPATH", "TMPDIR")
 PROFILING = "profiling"

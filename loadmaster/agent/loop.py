@@ -12,17 +12,17 @@ from pathlib import Path
 from loadmaster import __version__
 from loadmaster.agent.acting import Hands
 from loadmaster.agent.backoff import Backoff
-from loadmaster.agent.client import INCURABLE, AgentClient, AgentError, Refused, TryAgain
 from loadmaster.agent.clock import Clock, SystemClock
 from loadmaster.agent.journal import Entry, Journal, Move
 from loadmaster.agent.logs import known as known_to_log
-from loadmaster.agent.machine import Devices, Identity
+from loadmaster.agent.node.machine import Devices, Identity
+from loadmaster.agent.node.sampling import Sampler
+from loadmaster.agent.node.sharing import Sharing
 from loadmaster.agent.reconcile import View, reconcile
 from loadmaster.agent.runtimes.base import RunId, RunState, RunStatus, Runtime, StopBy, StopOrder
-from loadmaster.agent.sampling import Sampler
-from loadmaster.agent.session import Conversation, known
-from loadmaster.agent.sharing import Sharing
-from loadmaster.agent.shipping import Shipper
+from loadmaster.agent.server.client import INCURABLE, AgentClient, AgentError, Refused, TryAgain
+from loadmaster.agent.server.session import Conversation, known
+from loadmaster.agent.server.shipping import Shipper
 from loadmaster.protocol import DeviceSample, Directives, ErrorCode, SessionRequest, features_with
 
 logger = logging.getLogger(__name__)

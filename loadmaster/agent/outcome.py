@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from loadmaster.agent.runtimes.base import Exit, StopBy
 from loadmaster.protocol import OUT_OF_SHARED_MEMORY, AssignmentState, ReasonClass
-from loadmaster.run_folder import TERM_OVER
+from loadmaster.training.run_folder import TERM_OVER
 
 EXIT_PREEMPTED = 75
 EXIT_STALE_FENCE = 76

@@ -11,19 +11,19 @@ from pathlib import Path
 from types import FrameType
 
 from loadmaster import __version__
-from loadmaster.agent import machine
-from loadmaster.agent.client import AgentClient, Refused, Unauthorized, WrongProtocol
 from loadmaster.agent.clock import SystemClock
 from loadmaster.agent.config import AgentConfig, ConfigError
-from loadmaster.agent.emulated import EmulationError, read_emulation
-from loadmaster.agent.enrolment import enrol, recall
 from loadmaster.agent.files import private_folder
 from loadmaster.agent.journal import Journal, JournalError, JournalHeldError
 from loadmaster.agent.logs import known
 from loadmaster.agent.loop import Agent
-from loadmaster.agent.mps import Mps
+from loadmaster.agent.node import machine
+from loadmaster.agent.node.emulated import EmulationError, read_emulation
+from loadmaster.agent.node.mps import Mps
 from loadmaster.agent.runtimes.base import Runtime
 from loadmaster.agent.runtimes.process import ProcessRuntime
+from loadmaster.agent.server.client import AgentClient, Refused, Unauthorized, WrongProtocol
+from loadmaster.agent.server.enrolment import enrol, recall
 from loadmaster.protocol import Registration, features_with
 
 EXIT_CONFIG = 2

@@ -10,12 +10,12 @@ from typing import Any, cast
 
 import pytest
 
-from chaos.engine import BLOWS, Run, holds
-from chaos.kept import keep
-from chaos.schedule import Blow
-from chaos.system import ChaosError, Site, System
-from chaos.workload import Workload
-from loadmaster.journals import JobJournal, LaunchFacts
+from experiments.chaos.engine import BLOWS, Run, holds
+from experiments.chaos.kept import keep
+from experiments.chaos.schedule import Blow
+from experiments.chaos.system import ChaosError, Site, System
+from experiments.chaos.workload import Workload
+from loadmaster.demo.journals import JobJournal, LaunchFacts
 
 
 class Still:

@@ -6,7 +6,7 @@ from collections import Counter
 
 import pytest
 
-from chaos.schedule import CUTS, PARTS, Pace, kills, partitions
+from experiments.chaos.schedule import CUTS, PARTS, Pace, kills, partitions
 
 PACE = Pace(gap_s=2.0, lost_s=8.0)
 

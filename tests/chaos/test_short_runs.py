@@ -24,7 +24,15 @@ def chaos(folder: Path, *options: str, before: tuple[str, ...] = ()) -> dict[str
         for name, value in os.environ.items()
         if name not in ("DATABASE_URL", "REDIS_URL", "PYTHONWARNINGS")
     }
-    command = [*before, sys.executable, "-m", "chaos", "--folder", str(folder), *options]
+    command = [
+        *before,
+        sys.executable,
+        "-m",
+        "experiments.chaos",
+        "--folder",
+        str(folder),
+        *options,
+    ]
     done = subprocess.run(
         command,
         cwd=ROOT,

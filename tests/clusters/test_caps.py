@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from clusters.caps import CapHoursError, cap_steps, lowest_cap_w, read_cap_hours
-from policies.snapshot import PowerCapStep
+from policies.contract.snapshot import PowerCapStep
 
 HOUR = 3600.0
 ROME = "Europe/Rome"

@@ -22,7 +22,7 @@ from clusters.energy import (
     energy_steps,
     power_curve,
 )
-from policies.snapshot import EnergyStep
+from policies.contract.snapshot import EnergyStep
 
 ROME = "Europe/Rome"
 HOUR = 3600.0

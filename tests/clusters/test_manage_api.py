@@ -10,7 +10,7 @@ from rest_framework.test import APIClient
 
 from clusters.models import Cluster, EnrolmentToken, Node
 from controlplane.models import RescheduleEvent, Round
-from policies import registry
+from policies.host import registry
 from tests.builders import a_cluster, a_gpu_type, a_job, a_node, a_team, a_user
 from tests.builders_jobs import a_placement, api
 

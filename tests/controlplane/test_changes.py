@@ -21,8 +21,8 @@ from controlplane.changes import (
     describe,
     key_of,
 )
-from policies.plan import Placement, Plan, PlanStatus, WaitCode, Waiting
-from policies.snapshot import Purpose, RankSeat, Running
+from policies.contract.plan import Placement, Plan, PlanStatus, WaitCode, Waiting
+from policies.contract.snapshot import Purpose, RankSeat, Running
 from tests.builders_policies import a_job, a_profile_run, a_snapshot, on
 
 HERE = RankSeat("n1", ("gpu0",))

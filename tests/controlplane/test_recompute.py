@@ -16,8 +16,8 @@ from django.utils import timezone
 from clusters.models import Cluster, EnergyTariff, PueRecord
 from controlplane.models import Round
 from controlplane.recompute import Figure, find_round, recompute, replay
-from policies import plan_json
 from policies.__main__ import main as policies_main
+from policies.contract import plan_json
 from tests.builders import a_cluster, a_job, a_node, a_user, at
 from tests.builders_live import a_round
 

@@ -28,13 +28,13 @@ from controlplane.live.solver import solve_here
 from controlplane.live.world import Ports, hold_round
 from controlplane.models import Reason
 from jobs.models import Job
-from loadmaster.agent.client import AgentClient
 from loadmaster.agent.clock import VirtualClock
 from loadmaster.agent.journal import Journal
 from loadmaster.agent.loop import Agent, Pace
-from loadmaster.agent.machine import EmulatedDevices, Identity, boot_id
+from loadmaster.agent.node.machine import EmulatedDevices, Identity, boot_id
 from loadmaster.agent.runtimes.base import RunState
 from loadmaster.agent.runtimes.fake import FakeRuntime, Script
+from loadmaster.agent.server.client import AgentClient
 from loadmaster.protocol import FEATURES, Registration, StopReason
 from tests.builders import a_cluster, a_gpu_type, a_job, a_kind, a_team
 from tests.builders_agent import an_emulation

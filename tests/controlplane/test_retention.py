@@ -27,7 +27,7 @@ from controlplane.retention import BATCH, prune
 from controlplane.studies.services import simulation_unshare
 from jobs.models import IdempotencyKey, Job, JobEvent
 from loadmaster.protocol import AssignmentState
-from policies import plan_json
+from policies.contract import plan_json
 from tests.builders import a_cluster, a_job, a_node, a_user
 from tests.builders_jobs import a_placement, output
 from tests.builders_live import a_round, placing

@@ -10,10 +10,10 @@ import pytest
 
 from controlplane.changes import changes, current_of
 from controlplane.rounds import Applied, LastPlan, RoundResult, run_round
-from policies.base import PolicyError
-from policies.fifo import Fifo
-from policies.plan import Placement, Plan, PlanStatus, WaitCode, Waiting
-from policies.snapshot import JobPhase, NodeRole, Purpose, RankSeat, Snapshot
+from policies.baselines.fifo import Fifo
+from policies.contract.plan import Placement, Plan, PlanStatus, WaitCode, Waiting
+from policies.contract.policy import PolicyError
+from policies.contract.snapshot import JobPhase, NodeRole, Purpose, RankSeat, Snapshot
 from tests.builders_policies import a_job, a_node, a_profile_request, a_profile_run, a_snapshot, on
 
 

@@ -12,9 +12,17 @@ import pytest
 from controlplane.changes import Keep, Start, changes, current_of
 from controlplane.models import Reason
 from controlplane.rounds import ENDED_STOP, Applied, LastPlan, RoundResult, run_round
-from policies.fifo import Fifo
-from policies.plan import Placement, Plan, PlanStatus, WaitCode, Waiting
-from policies.snapshot import JobView, NodeState, NodeView, Purpose, RankSeat, Snapshot, Trigger
+from policies.baselines.fifo import Fifo
+from policies.contract.plan import Placement, Plan, PlanStatus, WaitCode, Waiting
+from policies.contract.snapshot import (
+    JobView,
+    NodeState,
+    NodeView,
+    Purpose,
+    RankSeat,
+    Snapshot,
+    Trigger,
+)
 from tests.builders_policies import a_job, a_node, a_snapshot, on
 
 STOPPED = Trigger((ENDED_STOP,), ("old",))

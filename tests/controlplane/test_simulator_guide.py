@@ -20,7 +20,7 @@ from controlplane.simulation.metrics import METRICS
 from controlplane.simulation.study_document import FIELDS, Study
 from controlplane.simulation.study_files import read_study
 from controlplane.simulation.switches import Switches
-from policies import registry
+from policies.host import registry
 
 GUIDE = (Path(__file__).parents[2] / "docs" / "simulator.md").read_text()
 COMMAND = "python manage.py simulate "

@@ -7,10 +7,10 @@ from __future__ import annotations
 import pytest
 
 from controlplane.rounds import decide_or_keep
-from policies import registry
-from policies.plan import PlanStatus
-from policies.shares import program
-from policies.snapshot import GpuTypeView, Snapshot
+from policies.contract.plan import PlanStatus
+from policies.contract.snapshot import GpuTypeView, Snapshot
+from policies.gavel.solvers import program
+from policies.host import registry
 from tests.builders_policies import a_job, a_kind, a_node, a_snapshot, on
 
 PARAMETERS: dict[str, dict[str, object]] = {

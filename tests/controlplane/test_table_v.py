@@ -14,7 +14,7 @@ from functools import cache
 import pytest
 
 from controlplane.simulation.run import Simulation
-from policies.randomized_greedy import RandomizedGreedy
+from policies.andreas.randomized_greedy import RandomizedGreedy
 from tests.builders_loop import a_scene, armida_kinds, table_v_jobs
 
 PREDICTED_EUR = 1.08438

@@ -17,7 +17,7 @@ import psutil
 import pytest
 
 from controlplane.embedded_programs import free_port
-from loadmaster.report import TIMED, check_report
+from loadmaster.demo.report import TIMED, check_report
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
 ROOT = Path(__file__).resolve().parents[2]

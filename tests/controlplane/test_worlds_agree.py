@@ -22,8 +22,8 @@ from controlplane.simulation.run import Simulation
 from controlplane.simulation.switches import Switches
 from controlplane.simulation.world import Scene
 from jobs.models import Job
-from policies.registry import make
-from policies.snapshot import KindView, Source, Throughput
+from policies.contract.snapshot import KindView, Source, Throughput
+from policies.host.registry import make
 from profiling.models import Kind
 from tests.builders import a_cluster, a_gpu_type, a_job, a_node, a_team, a_user
 from tests.builders_worlds import (

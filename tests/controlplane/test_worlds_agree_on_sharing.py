@@ -15,8 +15,8 @@ from controlplane.models import Round
 from controlplane.simulation.jobs import Launch
 from jobs.models import Job
 from loadmaster.protocol import AssignmentState
-from policies.beside import Beside
-from policies.snapshot import KindView, PairThroughput, Source
+from policies.contract.snapshot import KindView, PairThroughput, Source
+from policies.placement.beside import Beside
 from profiling.models import Kind
 from tests.builders_sharing import a_known_pair
 from tests.builders_worlds import FixedKnowledge, LiveRun, LookingEngine, PretendedRuntime

@@ -8,7 +8,7 @@ import pytest
 
 from controlplane.rounds import RejectCode
 from jobs.wording import NOT_LAUNCHED, SENTENCES, reason_for_waiting
-from policies.plan import WaitCode
+from policies.contract.plan import WaitCode
 
 
 def test_every_code_of_a_plan_has_a_sentence() -> None:

@@ -11,10 +11,10 @@ from types import SimpleNamespace
 
 import pytest
 
-from load import agents as generator
-from load.agents import Traffic, run_agents
-from load.connection import answer_in
-from load.fleet import SimulatedAgent
+from experiments.load import agents as generator
+from experiments.load.agents import Traffic, run_agents
+from experiments.load.connection import answer_in
+from experiments.load.fleet import SimulatedAgent
 
 ANSWER = b'HTTP/1.1 200 OK\r\nContent-Length: 21\r\n\r\n{"leases":["ttl_s":1]'
 Serve = Callable[[asyncio.StreamReader, asyncio.StreamWriter], Awaitable[None]]

@@ -10,8 +10,8 @@ from django.db import connection, transaction
 from django.test import Client
 from django.test.utils import CaptureQueriesContext
 
-from load.scenes import pages
-from load.seed import seed
+from experiments.load.scenes import pages
+from experiments.load.seed import seed
 
 pytestmark = pytest.mark.django_db
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from load.report import Report, goal, table
+from experiments.load.report import Report, goal, table
 
 
 @pytest.mark.parametrize(

@@ -6,7 +6,7 @@ import subprocess
 import sys
 import time
 
-from load.watch import Watch
+from experiments.load.watch import Watch
 
 BUSY = """
 import time

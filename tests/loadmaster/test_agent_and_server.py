@@ -9,7 +9,7 @@ from clusters.models import LogChunk
 from clusters.services import request_stop
 from clusters.services.enrolment import issue_enrolment_token
 from jobs.lifecycle import JobState
-from loadmaster.agent.client import Unauthorized
+from loadmaster.agent.server.client import Unauthorized
 from loadmaster.protocol import AssignmentState, ReasonClass, StopReason
 from tests.builders import a_job
 from tests.builders_agent import python, until

@@ -3,7 +3,7 @@
 import httpx
 import pytest
 
-from loadmaster.agent.client import (
+from loadmaster.agent.server.client import (
     AgentClient,
     AgentError,
     Conflict,

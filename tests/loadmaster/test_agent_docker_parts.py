@@ -14,7 +14,7 @@ import pytest
 from loadmaster.agent import guard
 from loadmaster.agent.config import AgentConfig, ConfigError, read_config
 from loadmaster.agent.files import open_plain, read_object
-from loadmaster.agent.machine import Identity
+from loadmaster.agent.node.machine import Identity
 from loadmaster.agent.outcome import outcome_of
 from loadmaster.agent.runtimes.base import RunId
 from loadmaster.agent.runtimes.docker import DockerOptions, OptionError

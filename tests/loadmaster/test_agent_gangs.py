@@ -12,8 +12,9 @@ from typing import Any
 
 import pytest
 
-from loadmaster.agent import admission, machine
+from loadmaster.agent import admission
 from loadmaster.agent.config import read_config
+from loadmaster.agent.node import machine
 from loadmaster.agent.outcome import outcome_of
 from loadmaster.agent.progress import standing
 from loadmaster.agent.runtimes.base import Exit, Launch, RunId, StopBy

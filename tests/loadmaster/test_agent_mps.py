@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from loadmaster.agent.machine import NvidiaDevices
-from loadmaster.agent.mps import CONTROL, PART, PIPES, Mps
+from loadmaster.agent.node.machine import NvidiaDevices
+from loadmaster.agent.node.mps import CONTROL, PART, PIPES, Mps
 
 STAND_IN = """#!/bin/sh
 echo "$*|$CUDA_MPS_PIPE_DIRECTORY|$CUDA_MPS_LOG_DIRECTORY|$(test -n "$1" || cat)" >> "$0.calls"

@@ -9,13 +9,14 @@ from typing import Any
 
 import pytest
 
-from loadmaster.agent import admission, machine
+from loadmaster.agent import admission
 from loadmaster.agent.backoff import Backoff
 from loadmaster.agent.config import ConfigError, read_config
-from loadmaster.agent.emulated import EmulationError, parse_emulation, read_emulation
 from loadmaster.agent.journal import Entry
-from loadmaster.agent.machine import EmulatedDevices, NvidiaDevices
 from loadmaster.agent.masking import Masker
+from loadmaster.agent.node import machine
+from loadmaster.agent.node.emulated import EmulationError, parse_emulation, read_emulation
+from loadmaster.agent.node.machine import EmulatedDevices, NvidiaDevices
 from loadmaster.agent.outcome import outcome_of
 from loadmaster.agent.progress import sample_of
 from loadmaster.agent.runtimes.base import Exit, RunId, StopBy

@@ -21,7 +21,7 @@ from loadmaster.agent.files import write_json
 from loadmaster.agent.loop import Agent
 from loadmaster.agent.runtimes.base import Launch, RunId, RunState, StopBy, StopOrder
 from loadmaster.agent.runtimes.process import ProcessRuntime
-from loadmaster.agent.shipping import PIECE
+from loadmaster.agent.server.shipping import PIECE
 from loadmaster.agent.start import EXIT_CONFIG, EXIT_PROTOCOL, EXIT_TOKEN, serve
 from loadmaster.protocol import LaunchSpec, ReasonClass, StopReason
 from tests.builders_agent import (

@@ -9,11 +9,11 @@ from typing import Any
 
 import pytest
 
-from loadmaster.agent.emulated import KEPT, Emulation, EmulationError, parse_emulation
-from loadmaster.agent.machine import EmulatedDevices
+from loadmaster.agent.node.emulated import KEPT, Emulation, EmulationError, parse_emulation
+from loadmaster.agent.node.machine import EmulatedDevices
+from loadmaster.agent.node.sampling import part_of
 from loadmaster.agent.outcome import outcome_of
 from loadmaster.agent.runtimes.base import Exit
-from loadmaster.agent.sampling import part_of
 from loadmaster.protocol import (
     OUT_OF_SHARED_MEMORY,
     AssignmentState,
@@ -21,7 +21,7 @@ from loadmaster.protocol import (
     ReasonClass,
     StopReason,
 )
-from loadmaster.run_folder import PaceWatch
+from loadmaster.training.run_folder import PaceWatch
 from tests.builders_agent import (
     FakeServer,
     VirtualWorld,

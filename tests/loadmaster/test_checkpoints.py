@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from loadmaster.checkpoints import (
+from loadmaster.training.checkpoints import (
     MANIFEST,
     PREVIOUS,
     CheckpointError,

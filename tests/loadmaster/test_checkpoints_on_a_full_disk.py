@@ -16,7 +16,7 @@ from pathlib import Path
 
 import pytest
 
-from loadmaster.checkpoints import CheckpointStore, Disk, Position, is_disk_full
+from loadmaster.training.checkpoints import CheckpointStore, Disk, Position, is_disk_full
 
 REPOSITORY = Path(__file__).parents[2]
 PIECE = 256 * 1024
@@ -42,7 +42,7 @@ for step in loadmaster.training.steps(range(50), save=save, load=load, total=6):
 SAVER = """
 import sys, itertools
 from pathlib import Path
-from loadmaster.checkpoints import CheckpointStore, Position
+from loadmaster.training.checkpoints import CheckpointStore, Position
 store = CheckpointStore(Path(sys.argv[1]), 1)
 found = store.resume()
 for step in itertools.count(found[1].step + 1 if found else 1):

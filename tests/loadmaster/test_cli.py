@@ -18,9 +18,10 @@ from clusters.models import Node
 from jobs.lifecycle import JobState
 from jobs.models import Job, Secret
 from jobs.moves import note_job
-from loadmaster import __version__, cli
-from loadmaster.cli import app
-from loadmaster.cli_config import config_file
+from loadmaster import __version__
+from loadmaster.cli.config import config_file
+from loadmaster.cli.main import app
+from loadmaster.cli import main as cli
 from loadmaster.protocol import AssignmentState
 from tests.builders import a_cluster, a_job, a_node, a_team, a_user
 from tests.builders_jobs import a_placement, a_token, job_fields, output
@@ -115,7 +116,7 @@ def test_without_a_login_the_remedy_is_named() -> None:
 
 
 def test_a_server_that_is_not_there_is_said_in_words(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("loadmaster.rest.FIRST_PAUSE_S", 0.0)
+    monkeypatch.setattr("loadmaster.client.rest.FIRST_PAUSE_S", 0.0)
     done = run("--url", "http://127.0.0.1:1", "--token", "x", "jobs")
     assert done.exit_code == 1
     assert "does not answer" in done.stderr
@@ -220,7 +221,7 @@ def test_watching_ends_with_the_job_and_tells_how(
 ) -> None:
     states = iter([JobState.FAILED, JobState.COMPLETED])
     monkeypatch.setattr(
-        "loadmaster.cli_jobs.time.sleep", lambda s: Job.objects.update(state=next(states))
+        "loadmaster.cli.jobs.time.sleep", lambda s: Job.objects.update(state=next(states))
     )
     failed = run("submit", job_file(tmp_path), "--watch")
     assert (failed.exit_code, "failed" in failed.stderr) == (1, True)

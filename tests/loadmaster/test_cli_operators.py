@@ -9,7 +9,7 @@ from pytest_django.live_server_helper import LiveServer
 from typer.testing import CliRunner
 
 from clusters.models import AssignmentSlot
-from loadmaster.cli import app
+from loadmaster.cli.main import app
 from profiling.models import Kind, Profile
 from tests.builders import a_cluster, a_job, a_kind, a_node, a_user
 from tests.builders_jobs import a_placement, a_token
@@ -30,7 +30,7 @@ def test_a_drain_that_waits_ends_when_nothing_is_held(monkeypatch: pytest.Monkey
     def everything_ends(_: float) -> None:
         looks.append(AssignmentSlot.objects.filter(live=True).update(live=False))
 
-    monkeypatch.setattr("loadmaster.cli_nodes.sleep", everything_ends)
+    monkeypatch.setattr("loadmaster.cli.nodes.sleep", everything_ends)
     done = CliRunner().invoke(app, ["drain", "volta", "--reason", "power", "--wait"])
     assert (done.exit_code, looks) == (0, [1]), done.output
     assert "volta is empty" in done.stdout

@@ -14,7 +14,7 @@ from typer.testing import CliRunner, Result
 
 from controlplane.live.solver import solve_here
 from controlplane.models import Simulation
-from loadmaster.cli import app
+from loadmaster.cli.main import app
 from tests.builders import a_cluster, a_job, a_node, a_team, a_user
 from tests.builders_jobs import a_token
 from tests.builders_studies import REPORT, a_done_simulation, a_study

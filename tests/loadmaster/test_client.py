@@ -17,8 +17,7 @@ import loadmaster
 from clusters.models import Node
 from jobs.lifecycle import JobState
 from jobs.models import Job
-from loadmaster import rest
-from loadmaster.cli_config import Account, write_account
+from loadmaster.cli.config import Account, write_account
 from loadmaster.client import (
     ApiError,
     AuthenticationError,
@@ -30,9 +29,10 @@ from loadmaster.client import (
     NotFoundError,
     PermissionDeniedError,
     WaitTimeoutError,
+    rest,
 )
+from loadmaster.client.results import Submission
 from loadmaster.protocol import AssignmentState
-from loadmaster.results import Submission
 from tests.builders import a_cluster, a_job, a_node, a_team, a_user
 from tests.builders_jobs import a_placement, a_token, job_fields, output
 
@@ -325,7 +325,7 @@ def test_an_address_that_is_none_is_refused_at_once() -> None:
 def test_the_package_does_without_django_and_imports_the_client_lazily() -> None:
     script = (
         "import sys, loadmaster; assert 'httpx' not in sys.modules; loadmaster.Client; import"
-        " loadmaster.cli; bad = [m for m in ('django', 'numpy', 'celery') if m in sys.modules];"
+        " loadmaster.cli.main; bad = [m for m in ('django', 'numpy', 'celery') if m in sys.modules];"
         " sys.exit(str(bad) if bad else 0)"
     )
     done = subprocess.run(

@@ -2,7 +2,7 @@ import math
 
 import pytest
 
-from loadmaster.emulation import PacingClock
+from loadmaster.training.emulation import PacingClock
 
 
 class FakeTime:

@@ -3,8 +3,8 @@ from itertools import islice
 
 import pytest
 
-from loadmaster.checkpoints import Position
-from loadmaster.epochs import Epochs
+from loadmaster.training.checkpoints import Position
+from loadmaster.training.epochs import Epochs
 
 
 class Named:

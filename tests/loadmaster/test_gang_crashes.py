@@ -9,7 +9,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from loadmaster.gangs.agreement import Agreement
+from loadmaster.training.gangs.agreement import Agreement
 from tests.builders_gang_sites import Site
 from tests.builders_training import until
 

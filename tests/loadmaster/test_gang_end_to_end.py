@@ -13,9 +13,9 @@ from typing import Any
 import pytest
 
 import loadmaster
-from chaos.parts import ROOT
-from chaos.system import Site, System
-from loadmaster.journal_checks import SUBMITTED, check_journals
+from experiments.chaos.parts import ROOT
+from experiments.chaos.system import Site, System
+from loadmaster.demo.journal_checks import SUBMITTED, check_journals
 from tests.builders_gangs import JOURNALS, GangLaunches, free_port
 from tests.builders_training import end_of
 from tests.gang_policy import NAME, installed

@@ -12,11 +12,11 @@ from typing import Any
 
 import pytest
 
-from loadmaster.gangs import agreement as agreement_module
-from loadmaster.gangs import line as line_module
-from loadmaster.gangs.address import parse_address
-from loadmaster.gangs.agreement import Agreement, GangBroken
-from loadmaster.gangs.line import Line, Pass, StrangerError
+from loadmaster.training.gangs import agreement as agreement_module
+from loadmaster.training.gangs import line as line_module
+from loadmaster.training.gangs.address import parse_address
+from loadmaster.training.gangs.agreement import Agreement, GangBroken
+from loadmaster.training.gangs.line import Line, Pass, StrangerError
 from tests.builders_gang_sites import Site, ending
 from tests.builders_gangs import TICKET_TOKEN, free_port
 from tests.builders_training import until

@@ -15,12 +15,12 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from loadmaster.gangs import gang_of
-from loadmaster.gangs.address import is_free, join_address, parse_address
-from loadmaster.gangs.agreement import Agreement, GangBroken, Telling
-from loadmaster.gangs.alone import Alone
-from loadmaster.gangs.line import Line, Pass, StrangerError
-from loadmaster.run_folder import JobEnvironment, JobEnvironmentError
+from loadmaster.training.gangs import gang_of
+from loadmaster.training.gangs.address import is_free, join_address, parse_address
+from loadmaster.training.gangs.agreement import Agreement, GangBroken, Telling
+from loadmaster.training.gangs.alone import Alone
+from loadmaster.training.gangs.line import Line, Pass, StrangerError
+from loadmaster.training.run_folder import JobEnvironment, JobEnvironmentError
 from tests.builders_gangs import TICKET_TOKEN, LostError, Threads, free_port
 
 

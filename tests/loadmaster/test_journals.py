@@ -14,14 +14,14 @@ from typing import Any
 import pytest
 from typer.testing import CliRunner
 
-from loadmaster.cli import app
-from loadmaster.journal_checks import Findings, JournalsError, check_journals
-from loadmaster.journals import JobJournal, LaunchFacts
+from loadmaster.cli.main import app
+from loadmaster.demo.journal_checks import Findings, JournalsError, check_journals
+from loadmaster.demo.journals import JobJournal, LaunchFacts
 
 RUN = """
 import sys, time
 from pathlib import Path
-from loadmaster.journals import JobJournal, LaunchFacts
+from loadmaster.demo.journals import JobJournal, LaunchFacts
 with JobJournal(Path(sys.argv[1]), LaunchFacts("job", "a", int(sys.argv[2]), steps=9)) as journal:
     print("here", flush=True)
     time.sleep(600)

@@ -11,9 +11,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from loadmaster.checkpoints import Position
-from loadmaster.epochs import Epochs
-from loadmaster.loaders import ByEpoch, Sharded
+from loadmaster.training.checkpoints import Position
+from loadmaster.training.epochs import Epochs
+from loadmaster.training.loaders import ByEpoch, Sharded
 
 
 def generated(epoch: int) -> Iterator[tuple[int, int]]:

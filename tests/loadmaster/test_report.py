@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from loadmaster.report import ReportError, check_report, resumptions, run_time_errors
+from loadmaster.demo.report import ReportError, check_report, resumptions, run_time_errors
 
 
 def a_placement(fence: int, from_s: float | None, to_s: float, **values: Any) -> dict[str, Any]:

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from loadmaster.run_folder import (
+from loadmaster.training.run_folder import (
     JobEnvironment,
     JobEnvironmentError,
     ProgressLog,
@@ -20,7 +20,7 @@ from loadmaster.run_folder import (
 
 @pytest.fixture
 def term(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> "Term":
-    monkeypatch.setattr("loadmaster.run_folder.TERM_CHECK_S", 0.0)
+    monkeypatch.setattr("loadmaster.training.run_folder.TERM_CHECK_S", 0.0)
     return Term(tmp_path)
 
 
@@ -116,7 +116,7 @@ def test_a_term_prolonged_in_the_last_moment_is_prolonged(
     term = Term(tmp_path)
     term.write(term_ends_boot_s=boot_s() + 0.05)
     assert term.watch.reason() is None
-    monkeypatch.setattr("loadmaster.run_folder.TERM_CHECK_S", 1000.0)
+    monkeypatch.setattr("loadmaster.training.run_folder.TERM_CHECK_S", 1000.0)
     term.write(term_ends_boot_s=boot_s() + 1000.0)
     time.sleep(0.1)
     assert term.watch.reason() is None, "before it ends it looks once more"
@@ -132,7 +132,7 @@ def test_a_term_that_was_over_and_is_prolonged_late_is_over_no_more(term: Term) 
 def test_the_file_is_not_looked_at_more_often_than_it_may_be(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("loadmaster.run_folder.TERM_CHECK_S", 1000.0)
+    monkeypatch.setattr("loadmaster.training.run_folder.TERM_CHECK_S", 1000.0)
     term = Term(tmp_path)
     assert term.watch.reason() is None
     term.write(stop=True)

@@ -14,8 +14,8 @@ from typing import Any
 
 import pytest
 
-from loadmaster.checkpoints import Position
-from loadmaster.epochs import Epochs
+from loadmaster.training.checkpoints import Position
+from loadmaster.training.epochs import Epochs
 
 pytestmark = pytest.mark.torch
 ROOT = Path(__file__).resolve().parents[2]
@@ -118,8 +118,8 @@ def test_what_was_used_is_not_loaded_again(torch: Any, adapter: Any) -> None:
 WORKERS = """
 import torch.utils.data
 from itertools import islice
-from loadmaster.checkpoints import Position
-from loadmaster.epochs import Epochs
+from loadmaster.training.checkpoints import Position
+from loadmaster.training.epochs import Epochs
 from loadmaster.torch import Resumable
 
 class Numbers:

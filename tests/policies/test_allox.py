@@ -12,10 +12,10 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from controlplane.simulation.run import Simulation
-from policies.allox import AlloX
-from policies.judge import violations
-from policies.plan import Plan, WaitCode
-from policies.snapshot import Snapshot
+from policies.contract.plan import Plan, WaitCode
+from policies.contract.snapshot import Snapshot
+from policies.contract.validation import violations
+from policies.gavel.allox import AlloX
 from tests.builders_loop import a_scene
 from tests.builders_policies import a_job, a_kind, a_node, a_snapshot, on
 

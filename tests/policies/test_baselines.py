@@ -13,9 +13,9 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from controlplane.simulation.run import Simulation
-from policies import registry
-from policies.base import Policy
-from policies.snapshot import EnergyStep, JobView, NodeState
+from policies.contract.policy import Policy
+from policies.contract.snapshot import EnergyStep, JobView, NodeState
+from policies.host import registry
 from tests.builders_loop import (
     SECONDS_PER_EPOCH,
     STEPS_PER_EPOCH,

@@ -6,9 +6,16 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from policies.beside import Beside, Expected, pair_rates_of
-from policies.plan import Placement
-from policies.snapshot import KindView, PairThroughput, Purpose, RankSeat, Source, Throughput
+from policies.contract.plan import Placement
+from policies.contract.snapshot import (
+    KindView,
+    PairThroughput,
+    Purpose,
+    RankSeat,
+    Source,
+    Throughput,
+)
+from policies.placement.beside import Beside, Expected, pair_rates_of
 from tests.builders_policies import a_job, a_snapshot
 from tests.builders_tandems import a_wide_node
 from tests.builders_together import half_of, kinds_of_two

@@ -14,10 +14,10 @@ from pathlib import Path
 
 import pytest
 
-from policies.base import PolicyParameterError, SolverFailedError, UnknownPolicyError
-from policies.client import SolverProcess
-from policies.registry import make
-from policies.snapshot import Snapshot
+from policies.contract.policy import PolicyParameterError, SolverFailedError, UnknownPolicyError
+from policies.contract.snapshot import Snapshot
+from policies.host.client import SolverProcess
+from policies.host.registry import make
 from tests.builders_policies import a_job, a_snapshot
 
 SNAPSHOT = a_snapshot(jobs=[a_job("a"), a_job("b", due_s=1100.0, tardiness_weight=1.0)])
@@ -170,7 +170,7 @@ def test_secrets_of_the_environment_are_not_handed_on(
 PARENT = """
 import sys, os
 sys.path.insert(0, sys.argv[1])
-from policies.client import SolverProcess
+from policies.host.client import SolverProcess
 from tests.builders_policies import a_job, a_snapshot
 solver = SolverProcess(30.0)
 solver.solve(a_snapshot(jobs=[a_job("a")]), "fifo")

@@ -9,11 +9,9 @@ from typing import Any, cast
 import pytest
 from hypothesis import HealthCheck, given, settings
 
-from policies import plan_json, registry, snapshot_json
-from policies.judge import violations
-from policies.mechanisms.profiling import merge, reserve_profiling
-from policies.plan import Placement, Plan, PlanStatus, WaitCode
-from policies.snapshot import (
+from policies.contract import plan_json, snapshot_json
+from policies.contract.plan import Placement, Plan, PlanStatus, WaitCode
+from policies.contract.snapshot import (
     JobPhase,
     NodeRole,
     NodeState,
@@ -24,6 +22,9 @@ from policies.snapshot import (
     SlotHold,
     Snapshot,
 )
+from policies.contract.validation import violations
+from policies.host import registry
+from policies.placement.profiling import merge, reserve_profiling
 from tests.builders_policies import (
     a_device,
     a_job,

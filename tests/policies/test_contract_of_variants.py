@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from hypothesis import HealthCheck, given, settings
 
-from policies.snapshot import Snapshot
+from policies.contract.snapshot import Snapshot
 from tests.builders_snapshots import snapshots
 from tests.builders_tandems import wide_snapshots
 from tests.policies import test_contract as contract

@@ -13,15 +13,15 @@ import numpy as np
 import pytest
 from hypothesis import HealthCheck, given, settings
 
-from policies import plan_json
-from policies.cost_search import CostSearch, orders, rents
-from policies.kernels.arrays import NONE
-from policies.kernels.local_search import Found, Start, search
-from policies.kernels.outlook import Outlook, new_board, place_all, settle
-from policies.mechanisms.outlook import Foresight, decided, outlook
-from policies.mechanisms.problem import Problem, build
-from policies.plan import Plan, WaitCode
-from policies.snapshot import EnergyStep, Snapshot
+from policies.andreas.kernels.arrays import NONE
+from policies.contract import plan_json
+from policies.contract.plan import Plan, WaitCode
+from policies.contract.snapshot import EnergyStep, Snapshot
+from policies.placement.problem import Problem, build
+from policies.search.cost_search import CostSearch, orders, rents
+from policies.search.kernels.local_search import Found, Start, search
+from policies.search.kernels.outlook import Outlook, new_board, place_all, settle
+from policies.search.outlook import Foresight, decided, outlook
 from tests.builders_policies import a_job, a_kind, a_node, a_snapshot, on
 from tests.builders_snapshots import snapshots
 

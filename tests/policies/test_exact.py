@@ -14,16 +14,16 @@ import pytest
 from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
 
-from policies.base import PolicyError, SolverFailedError
-from policies.exact import Exact
-from policies.judge import violations
-from policies.kernels.arrays import NONE
-from policies.kernels.greedy import extra_watts
-from policies.mechanisms.problem import Problem, build
-from policies.mechanisms.solution import Solution
-from policies.plan import PlanStatus
-from policies.randomized_greedy import RandomizedGreedy
-from policies.snapshot import EnergyStep, PowerCapStep, Snapshot
+from policies.andreas.exact import Exact
+from policies.andreas.kernels.arrays import NONE
+from policies.andreas.kernels.greedy import extra_watts
+from policies.andreas.randomized_greedy import RandomizedGreedy
+from policies.contract.plan import PlanStatus
+from policies.contract.policy import PolicyError, SolverFailedError
+from policies.contract.snapshot import EnergyStep, PowerCapStep, Snapshot
+from policies.contract.validation import violations
+from policies.placement.problem import Problem, build
+from policies.placement.solution import Solution
 from tests.builders_policies import a_job, a_kind, a_node, a_snapshot, on
 from tests.builders_snapshots import snapshots
 

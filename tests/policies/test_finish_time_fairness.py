@@ -8,8 +8,8 @@ from dataclasses import replace
 
 import pytest
 
-from policies.finish_time_fairness import FinishTimeFairness
-from policies.snapshot import JobView, Snapshot
+from policies.contract.snapshot import JobView, Snapshot
+from policies.gavel.finish_time_fairness import FinishTimeFairness
 from tests.builders_policies import a_job, a_kind, a_node, a_snapshot
 from tests.builders_tandems import after
 

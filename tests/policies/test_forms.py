@@ -18,10 +18,10 @@ import jsonschema
 import pytest
 from hypothesis import HealthCheck, given, settings
 
-from policies import forms, plan_json, registry, snapshot_json
-from policies.forms import FormError
-from policies.plan import PLAN_VERSION, Placement, Plan, PlanStatus, WaitCode, Waiting
-from policies.snapshot import (
+from policies.contract import forms, plan_json, snapshot_json
+from policies.contract.forms import FormError
+from policies.contract.plan import PLAN_VERSION, Placement, Plan, PlanStatus, WaitCode, Waiting
+from policies.contract.snapshot import (
     SNAPSHOT_VERSION,
     EnergyStep,
     GpuTypeView,
@@ -42,6 +42,7 @@ from policies.snapshot import (
     Throughput,
     Trigger,
 )
+from policies.host import registry
 from tests.builders_policies import (
     a_device,
     a_job,

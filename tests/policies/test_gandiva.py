@@ -12,12 +12,12 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from controlplane.simulation.run import Simulation
-from policies import plan_json, snapshot_json
-from policies.gandiva import Gandiva
-from policies.judge import violations
-from policies.mechanisms.profiling import merge, reserve_profiling
-from policies.plan import Plan, WaitCode
-from policies.snapshot import JobView, NodeState, NodeView, Snapshot
+from policies.contract import plan_json, snapshot_json
+from policies.contract.plan import Plan, WaitCode
+from policies.contract.snapshot import JobView, NodeState, NodeView, Snapshot
+from policies.contract.validation import violations
+from policies.gavel.gandiva import Gandiva
+from policies.placement.profiling import merge, reserve_profiling
 from tests.builders_loop import a_scene
 from tests.builders_policies import a_job, a_kind, a_node, a_snapshot, on
 from tests.builders_tandems import (

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from policies.garbage import not_collected
+from policies.host.garbage import not_collected
 
 
 @pytest.fixture(autouse=True)

@@ -8,12 +8,12 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from policies.hierarchical import Hierarchical
-from policies.plan import Plan
-from policies.shares.classing import Asked
-from policies.shares.division import Shares
-from policies.shares.observe import Observed, division_of
-from policies.snapshot import Snapshot, TeamOrder, TeamView
+from policies.contract.plan import Plan
+from policies.contract.snapshot import Snapshot, TeamOrder, TeamView
+from policies.gavel.division.classing import Asked
+from policies.gavel.division.division import Shares
+from policies.gavel.division.observe import Observed, division_of
+from policies.gavel.hierarchical import Hierarchical
 from tests.builders_gavel import with_teams_and_prices
 from tests.builders_policies import a_job, a_kind, a_node, a_snapshot
 from tests.builders_snapshots import snapshots

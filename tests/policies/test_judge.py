@@ -12,10 +12,9 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from controlplane.rounds import kept
-from policies import judge
-from policies.judge import violations
-from policies.plan import Placement, Plan, PlanStatus, WaitCode, Waiting
-from policies.snapshot import (
+from policies.contract import validation as judge
+from policies.contract.plan import Placement, Plan, PlanStatus, WaitCode, Waiting
+from policies.contract.snapshot import (
     JobColumns,
     JobPhase,
     Jobs,
@@ -27,6 +26,7 @@ from policies.snapshot import (
     SlotHold,
     Snapshot,
 )
+from policies.contract.validation import violations
 from tests.builders_policies import (
     a_device,
     a_job,

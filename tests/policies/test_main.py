@@ -9,10 +9,11 @@ from typing import Any
 
 import pytest
 
-from policies import plan_json, registry, snapshot_json
 from policies.__main__ import main
-from policies.serving import READY, answer, serve
-from policies.snapshot import JobPhase, NodeRole
+from policies.contract import plan_json, snapshot_json
+from policies.contract.snapshot import JobPhase, NodeRole
+from policies.host import registry
+from policies.host.serving import READY, answer, serve
 from tests.builders_policies import a_job, a_node, a_profile_request, a_snapshot
 
 

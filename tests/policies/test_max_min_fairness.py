@@ -14,15 +14,10 @@ import pytest
 from controlplane.changes import Migrate, Preempt
 from controlplane.rounds import RoundResult
 from controlplane.simulation.run import Simulation
-from policies import plan_json, snapshot_json
-from policies.base import SolverFailedError
-from policies.max_min_fairness import MaxMinFairness
-from policies.plan import Plan
-from policies.shares.division import Shares
-from policies.shares.fairness import fairness
-from policies.shares.observe import Observed, division_of
-from policies.shares.policy import Sharing, plan_of
-from policies.snapshot import (
+from policies.contract import plan_json, snapshot_json
+from policies.contract.plan import Plan
+from policies.contract.policy import SolverFailedError
+from policies.contract.snapshot import (
     JobView,
     KindView,
     NodeState,
@@ -31,6 +26,11 @@ from policies.snapshot import (
     Source,
     Throughput,
 )
+from policies.gavel.division.division import Shares
+from policies.gavel.division.observe import Observed, division_of
+from policies.gavel.max_min_fairness import MaxMinFairness
+from policies.gavel.policy import Sharing, plan_of
+from policies.gavel.solvers.fairness import fairness
 from tests.builders_gavel import FASTER, LONG, ROUND_S, SLOWER, cluster, steps_of, two_jobs
 from tests.builders_gavel import simulated as simulated_with
 from tests.builders_policies import a_device, a_job, a_kind, a_node, a_snapshot

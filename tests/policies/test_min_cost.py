@@ -10,9 +10,9 @@ from typing import Any
 
 import pytest
 
-from policies.min_cost import MinCost
-from policies.plan import Plan
-from policies.snapshot import GpuTypeView, JobView, Snapshot
+from policies.contract.plan import Plan
+from policies.contract.snapshot import GpuTypeView, JobView, Snapshot
+from policies.gavel.min_cost import MinCost
 from tests.builders_gavel import LONG, ROUND_S, simulated, steps_of
 from tests.builders_policies import a_job, a_kind, a_node, a_snapshot
 

@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
-from policies import snapshot
-from policies.openings import Opening, Openings
-from policies.snapshot import NodeState, NodeView, SlotHold, Snapshot
+from policies.contract import snapshot
+from policies.contract.openings import Opening, Openings
+from policies.contract.snapshot import NodeState, NodeView, SlotHold, Snapshot
 from tests.builders_policies import a_device, a_kind, a_node, a_snapshot
 
 

@@ -12,11 +12,19 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from policies import judge
-from policies.judge import violations
-from policies.plain_plans import breaks_no_rule
-from policies.plan import Placement, Plan, PlanStatus, WaitCode, Waiting
-from policies.snapshot import JobPhase, NodeRole, NodeState, NodeView, RankSeat, SlotHold, Snapshot
+from policies.contract import validation as judge
+from policies.contract.plain_plans import breaks_no_rule
+from policies.contract.plan import Placement, Plan, PlanStatus, WaitCode, Waiting
+from policies.contract.snapshot import (
+    JobPhase,
+    NodeRole,
+    NodeState,
+    NodeView,
+    RankSeat,
+    SlotHold,
+    Snapshot,
+)
+from policies.contract.validation import violations
 from tests.builders_policies import a_device, a_job, a_node, a_snapshot, on
 
 many = settings(max_examples=100, deadline=None, suppress_health_check=[HealthCheck.too_slow])

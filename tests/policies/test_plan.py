@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from policies.plan import Placement, placement_of
-from policies.snapshot import RankSeat
+from policies.contract.plan import Placement, placement_of
+from policies.contract.snapshot import RankSeat
 
 RANKS = (RankSeat("n", ("gpu0", "gpu1")),)
 

@@ -19,18 +19,18 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from policies import plan_json
-from policies.base import PolicyParameterError
-from policies.kernels.arrays import NONE
-from policies.kernels.greedy import search
-from policies.mechanisms.objective import Objective
-from policies.mechanisms.packing import pack
-from policies.mechanisms.problem import Problem, build
-from policies.mechanisms.solution import Solution
-from policies.plan import Plan, WaitCode
-from policies.randomized_greedy import RandomizedGreedy
-from policies.registry import make
-from policies.snapshot import JobView, Snapshot
+from policies.andreas.kernels.arrays import NONE
+from policies.andreas.kernels.greedy import search
+from policies.andreas.randomized_greedy import RandomizedGreedy
+from policies.contract import plan_json
+from policies.contract.plan import Plan, WaitCode
+from policies.contract.policy import PolicyParameterError
+from policies.contract.snapshot import JobView, Snapshot
+from policies.host.registry import make
+from policies.placement.objective import Objective
+from policies.placement.packing import pack
+from policies.placement.problem import Problem, build
+from policies.placement.solution import Solution
 from tests.builders_policies import a_job, a_kind, a_node, a_snapshot, on
 from tests.builders_snapshots import snapshots
 
@@ -415,9 +415,9 @@ UNCOMPILED = """
 import sys
 from pathlib import Path
 sys.path.insert(0, sys.argv[1])
-from bench.policies import a_cluster
+from experiments.bench.policies import a_cluster
 from policies import plan_json
-from policies.randomized_greedy import RandomizedGreedy
+from policies.andreas.randomized_greedy import RandomizedGreedy
 from dataclasses import replace
 import numba
 assert numba.config.DISABLE_JIT
@@ -429,7 +429,7 @@ for mode in ("paper", "coded"):
 
 
 def test_the_kernel_decides_alike_compiled_and_uncompiled() -> None:
-    from bench.policies import a_cluster
+    from experiments.bench.policies import a_cluster
 
     root = str(Path(__file__).resolve().parents[2])
     environment = {**os.environ, "NUMBA_DISABLE_JIT": "1"}

@@ -8,8 +8,8 @@ from pathlib import Path
 import jsonschema
 import pytest
 
-from policies import registry
-from policies.base import PolicyError, PolicyParameterError, UnknownPolicyError
+from policies.contract.policy import PolicyError, PolicyParameterError, UnknownPolicyError
+from policies.host import registry
 from tests.builders_policies import a_snapshot
 
 IDLE = """
@@ -127,4 +127,4 @@ def test_asking_for_a_broken_third_party_says_what_is_wrong_with_it() -> None:
 @pytest.mark.usefixtures("third_parties")
 def test_a_third_party_cannot_take_the_name_of_a_policy_of_the_house() -> None:
     assert registry.names().count("fifo") == 1
-    assert type(registry.make("fifo")).__module__ == "policies.fifo"
+    assert type(registry.make("fifo")).__module__ == "policies.baselines.fifo"

@@ -12,11 +12,12 @@ import pytest
 from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
 
-from policies import plan_json, registry, snapshot_json
-from policies.base import PolicyParameterError
-from policies.judge import violations
-from policies.plan import Plan
-from policies.snapshot import GpuTypeView, JobView, Snapshot, TeamOrder, TeamView
+from policies.contract import plan_json, snapshot_json
+from policies.contract.plan import Plan
+from policies.contract.policy import PolicyParameterError
+from policies.contract.snapshot import GpuTypeView, JobView, Snapshot, TeamOrder, TeamView
+from policies.contract.validation import violations
+from policies.host import registry
 from tests.builders_gavel import (
     FASTER,
     OBJECTIVES,

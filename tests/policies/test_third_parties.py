@@ -15,13 +15,13 @@ from typing import Any
 
 import pytest
 
-from policies import registry, third_parties
-from policies.base import PolicyError, PolicyParameterError, SolverFailedError
-from policies.client import SolverProcess
-from policies.lifetime import LEAST_BYTES, memory_bytes
-from policies.plan import Placement, Plan, PlanStatus
-from policies.snapshot import RankSeat
-from policies.storable import LAST_S, check_figures, cleaned
+from policies.contract.plan import Placement, Plan, PlanStatus
+from policies.contract.policy import PolicyError, PolicyParameterError, SolverFailedError
+from policies.contract.snapshot import RankSeat
+from policies.contract.storable import LAST_S, check_figures, cleaned
+from policies.host import registry, third_parties
+from policies.host.client import SolverProcess
+from policies.host.lifetime import LEAST_BYTES, memory_bytes
 from tests.builders_policies import a_job, a_snapshot
 from tests.builders_third_party import (
     BODIES,
@@ -265,7 +265,7 @@ def test_an_answer_without_end_ends_the_process(
         "import sys\nprint('{}', flush=True)\nsys.stdin.readline()\nwhile True:"
         " sys.stdout.write('x' * 65536)\n"
     )
-    monkeypatch.setattr("policies.client.LONGEST_ANSWER", 1 << 20)
+    monkeypatch.setattr("policies.host.client.LONGEST_ANSWER", 1 << 20)
     with SolverProcess(60.0, [sys.executable, str(child)]) as process:
         with pytest.raises(SolverFailedError, match="its answer is longer than 1 MiB"):
             process.solve(SNAPSHOT, "fifo")

@@ -12,7 +12,7 @@ from clusters.models import Assignment, Cluster, Node
 from controlplane.models import Reason, RescheduleEvent
 from jobs.models import Job
 from loadmaster.protocol import OUT_OF_SHARED_MEMORY, AssignmentState
-from policies.snapshot import ProfileRequest
+from policies.contract.snapshot import ProfileRequest
 from profiling.models import Kind, PairProfile, PairRun
 from profiling.pair_estimates import next_partners
 from profiling.pair_runs import AT_ONCE, LONGEST, PARTNERS, RETRIES, reconcile_pair_runs

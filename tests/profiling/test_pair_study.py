@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from policies.snapshot import KindView, Source
+from policies.contract.snapshot import KindView, Source
 from profiling.pair_study import with_estimates
 from tests.builders_pairs import GAVEL_ALONE, gavels_kinds
 

@@ -15,8 +15,8 @@ from clusters.models import Assignment, Cluster, Device, Node
 from controlplane.live.observe import observe
 from controlplane.models import Reason, RescheduleEvent
 from loadmaster.protocol import OUT_OF_SHARED_MEMORY, AssignmentState
-from policies import snapshot_json
-from policies.snapshot import PairThroughput, Source
+from policies.contract import snapshot_json
+from policies.contract.snapshot import PairThroughput, Source
 from profiling.models import Kind, PairMeasurement, PairProfile, Profile
 from profiling.pair_measurements import undisturbed
 from profiling.selectors import kind_views

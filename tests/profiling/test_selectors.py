@@ -11,7 +11,7 @@ from pytest_django import DjangoAssertNumQueries
 from clusters.models import Cluster
 from jobs.lifecycle import JobMove
 from jobs.moves import move_job
-from policies.snapshot import Source
+from policies.contract.snapshot import Source
 from profiling.models import Kind, Profile, ProfileRun
 from profiling.selectors import kind_views, profile_requests
 from profiling.services import RETRIES, reconcile_profiles

@@ -25,7 +25,7 @@ from controlplane.demo.summary import print_summary
 from controlplane.embedded import EmbeddedError
 from controlplane.embedded_programs import LocalRuntime
 from controlplane.local import Local, running_locally, welcome
-from loadmaster.report import check_report
+from loadmaster.demo.report import check_report
 
 CLOCKWORK = {
     "period_s": 5.0,

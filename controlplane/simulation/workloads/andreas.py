@@ -23,7 +23,7 @@ import numpy as np
 from controlplane.simulation.workloads.base import Workload
 from controlplane.simulation.workloads.columns import jobs_of
 from controlplane.simulation.workloads.options import Context
-from policies.snapshot import Floats, Ints, KindView, Source, Throughput
+from policies.contract.snapshot import Floats, Ints, KindView, Source, Throughput
 
 SECONDS_PER_EPOCH: Mapping[str, Mapping[tuple[str, int], float]] = {
     "LSTM-big": {("V100", 1): 43.0842, ("V100", 2): 30.5512, ("T4", 1): 110.7112},

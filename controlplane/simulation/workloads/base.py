@@ -6,8 +6,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from policies.plan import Placement
-from policies.snapshot import Jobs, KindView
+from policies.contract.plan import Placement
+from policies.contract.snapshot import Jobs, KindView
 
 LONGEST_RUN_S = 1e9
 """No job runs longer: 31 years."""

@@ -1,4 +1,4 @@
-"""From arrays to the columns of `policies.snapshot.Jobs`, without a row object for any job."""
+"""From arrays to the columns of `policies.contract.snapshot.Jobs`, without a row object for any job."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from policies.snapshot import (
+from policies.contract.snapshot import (
     JOB_COUNTS,
     JOB_NUMBERS,
     Ints,

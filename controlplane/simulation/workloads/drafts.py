@@ -24,7 +24,7 @@ from controlplane.simulation.workloads.columns import (
 )
 from controlplane.simulation.workloads.lines import Findings
 from controlplane.simulation.workloads.options import Context, Trace
-from policies.snapshot import Bools, Floats, Ints, Jobs, KindView
+from policies.contract.snapshot import Bools, Floats, Ints, Jobs, KindView
 
 LEAST_RUN_S = 1.0
 """Logs count whole seconds: a run time of 0 means less than one."""

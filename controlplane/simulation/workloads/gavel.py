@@ -22,7 +22,7 @@ from controlplane.simulation.workloads.drafts import Draft, check
 from controlplane.simulation.workloads.gavel_tables import Tables, tables_of
 from controlplane.simulation.workloads.lines import Findings, Table, as_floats, pieces, quoted
 from controlplane.simulation.workloads.options import Context, Trace
-from policies.snapshot import Bools, Floats, Jobs
+from policies.contract.snapshot import Bools, Floats, Jobs
 
 _PUBLISHED = (
     "job type",

@@ -22,7 +22,7 @@ from controlplane.simulation.workloads.base import Workload, WorkloadError
 from controlplane.simulation.workloads.columns import jobs_of
 from controlplane.simulation.workloads.gavel_tables import tables_of
 from controlplane.simulation.workloads.options import Context, drawn, one_of
-from policies.snapshot import Floats, Ints, KindView
+from policies.contract.snapshot import Floats, Ints, KindView
 
 CONTINUOUS = ("continuous-single", "continuous-multiple")
 STATIC = ("static-single", "static-multiple")

@@ -20,7 +20,7 @@ from typing import Any
 from controlplane.simulation.workloads.base import WorkloadError
 from controlplane.simulation.workloads.lines import quoted, read_text
 from controlplane.simulation.workloads.options import within
-from policies.snapshot import KindView, PairThroughput, Source, Throughput
+from policies.contract.snapshot import KindView, PairThroughput, Source, Throughput
 
 SPREAD = "_unconsolidated"
 MOST_STEPS_PER_S = 1e12

@@ -14,15 +14,15 @@ from controlplane.simulation.workloads.base import FURTHEST_S, BadLine, Workload
 from controlplane.simulation.workloads.columns import by_arrival, rows
 from controlplane.simulation.workloads.lines import Findings
 from controlplane.simulation.workloads.options import Context
-from policies.forms import Form, FormError
-from policies.plan import Placement
-from policies.snapshot import JobColumns, JobPhase, Jobs, JobView, KindView, Purpose
-from policies.snapshot_json import RULES
+from policies.contract.forms import Form, FormError
+from policies.contract.plan import Placement
+from policies.contract.snapshot import JobColumns, JobPhase, Jobs, JobView, KindView, Purpose
+from policies.contract.snapshot_json import RULES
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Given:
-    """`jobs` and `kinds` as in a snapshot's JSON form (policies/schemas/snapshot.schema.json).
+    """`jobs` and `kinds` as in a snapshot's JSON form (policies/contract/schemas/snapshot.schema.json).
 
     `whole`: do all steps of each job (a history), not only the remaining ones (a queue). `sort`:
     put the jobs in order of arrival, which a queue or a history need not be in, instead of refusing

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from controlplane.simulation.workloads.base import BadLine, WorkloadError
-from policies.snapshot import Bools, Floats, Ints
+from policies.contract.snapshot import Bools, Floats, Ints
 
 PIECE = 50_000
 """Lines that are in memory as single fields at a time."""

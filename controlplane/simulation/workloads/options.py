@@ -13,9 +13,9 @@ import numpy as np
 
 from controlplane.simulation.workloads.base import MOST_WEIGHT, WorkloadError
 from controlplane.simulation.workloads.lines import read_text
-from policies.forms import Form, FormError, Rules
-from policies.snapshot import Floats
-from policies.snapshot_json import RULES
+from policies.contract.forms import Form, FormError, Rules
+from policies.contract.snapshot import Floats
+from policies.contract.snapshot_json import RULES
 
 Amounts = tuple[tuple[str, float], ...]
 Options = TypeVar("Options")

@@ -15,7 +15,7 @@ from controlplane.simulation.workloads.base import Workload
 from controlplane.simulation.workloads.drafts import Draft, check, workload_of
 from controlplane.simulation.workloads.lines import Findings, Table, quoted
 from controlplane.simulation.workloads.options import Context, Trace
-from policies.snapshot import Floats
+from policies.contract.snapshot import Floats
 
 MOST_APART = 0.01
 """How far GPU time may be from duration times GPUs, as a fraction (they are rounded)."""

@@ -12,7 +12,7 @@ from controlplane.simulation.workloads.base import LONGEST_RUN_S, Workload, Work
 from controlplane.simulation.workloads.columns import STEPS_PER_S, jobs_of
 from controlplane.simulation.workloads.drafts import LEAST_RUN_S, even_kinds
 from controlplane.simulation.workloads.options import Amounts, Context, Trace
-from policies.snapshot import Ints
+from policies.contract.snapshot import Ints
 
 SHORTEST_SPAN_S = 1e-3
 """Of arrivals, below which they are all at once and make no load that could be stated."""

@@ -19,7 +19,7 @@ from controlplane.simulation.workloads.base import BadLine, Workload
 from controlplane.simulation.workloads.drafts import Draft, check, workload_of
 from controlplane.simulation.workloads.lines import Findings, pieces, quoted
 from controlplane.simulation.workloads.options import Context, Trace, one_of
-from policies.snapshot import Bools, Floats, Ints
+from policies.contract.snapshot import Bools, Floats, Ints
 
 FIELDS = (
     "job number", "submit time", "wait time", "run time", "allocated processors", "CPU time used",

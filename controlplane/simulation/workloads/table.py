@@ -20,7 +20,7 @@ from controlplane.simulation.workloads.base import MOST_WEIGHT, Workload, Worklo
 from controlplane.simulation.workloads.drafts import Draft, check, workload_of
 from controlplane.simulation.workloads.lines import Findings, Table
 from controlplane.simulation.workloads.options import Context, Trace
-from policies.snapshot import Floats
+from policies.contract.snapshot import Floats
 
 NEEDED = ("arrival_s", "run_s")
 DEFAULTS = {

@@ -20,8 +20,8 @@ from loadmaster.agent.clock import Clock
 from loadmaster.agent.files import private_folder, write_json
 from loadmaster.agent.runtimes.base import Launch, LaunchError, RunId, RunState, RunStatus, Usage
 from loadmaster.agent.runtimes.folders import RunFolders, exit_of
-from loadmaster.gangs.address import is_free, parse_address
 from loadmaster.protocol import ReasonClass
+from loadmaster.training.gangs.address import is_free, parse_address
 
 GB = 1e9
 

@@ -19,8 +19,8 @@ from controlplane.live.world import Ports, hold_round
 from controlplane.models import Reason, RescheduleEvent, Round
 from jobs.models import Attempt, Job
 from loadmaster.protocol import AssignmentState
-from policies.plan import Placement, Plan, PlanStatus, WaitCode, Waiting
-from policies.snapshot import NodeView, RankSeat
+from policies.contract.plan import Placement, Plan, PlanStatus, WaitCode, Waiting
+from policies.contract.snapshot import NodeView, RankSeat
 from tests.builders import a_job, a_node
 from tests.builders_live import (
     a_round,

@@ -12,8 +12,8 @@ from clusters.models import Assignment, AssignmentSlot, Cluster, Node
 from controlplane.models import Round
 from jobs.models import Job
 from loadmaster.protocol import AssignmentState
-from policies.plan import Placement, Plan, PlanStatus
-from policies.snapshot import RankSeat
+from policies.contract.plan import Placement, Plan, PlanStatus
+from policies.contract.snapshot import RankSeat
 from profiling.models import PairRun, ProfileRun
 from tests.builders import a_job, a_kind, a_node
 from tests.builders_live import (

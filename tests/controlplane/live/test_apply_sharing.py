@@ -7,8 +7,8 @@ from __future__ import annotations
 import pytest
 
 from clusters.models import Assignment, AssignmentSlot, Cluster, Device, Node
-from policies.plan import Placement, Plan, PlanStatus, WaitCode, Waiting
-from policies.snapshot import RankSeat
+from policies.contract.plan import Placement, Plan, PlanStatus, WaitCode, Waiting
+from policies.contract.snapshot import RankSeat
 from profiling.models import Profile
 from tests.builders import a_job, a_kind
 from tests.builders_live import (

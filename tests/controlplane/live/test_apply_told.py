@@ -17,7 +17,7 @@ from controlplane.live.observe import Observation
 from controlplane.models import Reason
 from controlplane.rounds import Applied
 from jobs.models import Job
-from policies.plan import Plan, PlanStatus, WaitCode, Waiting
+from policies.contract.plan import Plan, PlanStatus, WaitCode, Waiting
 from tests.builders import a_job
 from tests.builders_live import (
     a_round,

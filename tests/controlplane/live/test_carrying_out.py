@@ -23,10 +23,10 @@ from controlplane.recompute import Figure, recompute, replay
 from jobs.models import Job
 from jobs.services import job_hold
 from loadmaster.protocol import AssignmentState, ReasonClass
-from policies import plan_json
-from policies.base import PolicyError
-from policies.plan import Plan
-from policies.snapshot import Snapshot
+from policies.contract import plan_json
+from policies.contract.plan import Plan
+from policies.contract.policy import PolicyError
+from policies.contract.snapshot import Snapshot
 from tests.builders import a_job, a_user
 from tests.builders_live import (
     a_round,

@@ -17,8 +17,8 @@ from controlplane.live.apply import apply_plan
 from controlplane.models import Round
 from jobs.models import Attempt, Job, JobEvent
 from jobs.moves import LostRaceError, move_jobs
-from policies.plan import Placement, Plan, PlanStatus
-from policies.snapshot import RankSeat, Snapshot
+from policies.contract.plan import Placement, Plan, PlanStatus
+from policies.contract.snapshot import RankSeat, Snapshot
 from profiling.models import ProfileRun
 from tests.builders import a_job, a_kind, a_node, a_team, a_user
 from tests.builders_live import a_round, devices_of, placing, refused, running, utc

@@ -18,8 +18,8 @@ from controlplane.live.apply import _lock
 from controlplane.models import Reason, RescheduleEvent
 from jobs.models import Job
 from jobs.services import job_hold
-from policies.plan import Placement
-from policies.snapshot import RankSeat
+from policies.contract.plan import Placement
+from policies.contract.snapshot import RankSeat
 from tests.builders import a_cluster, a_job, a_node
 
 pytestmark = [pytest.mark.postgres, pytest.mark.django_db(transaction=True)]

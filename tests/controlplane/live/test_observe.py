@@ -18,8 +18,8 @@ from controlplane.events import request_reschedule
 from controlplane.live.observe import Observation, observe
 from controlplane.models import Reason
 from jobs.models import Job
-from policies import snapshot_json
-from policies.snapshot import (
+from policies.contract import snapshot_json
+from policies.contract.snapshot import (
     JobPhase,
     NodeRole,
     NodeState,

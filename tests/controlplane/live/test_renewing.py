@@ -15,7 +15,7 @@ from controlplane.live.renewing import Renewal, renewed
 from controlplane.live.solver import solve_here
 from controlplane.live.world import Ports, hold_round
 from controlplane.models import Reason, RescheduleEvent, Round
-from policies.plan import Plan
+from policies.contract.plan import Plan
 from tests.builders import a_cluster, a_job, a_node
 
 pytestmark = pytest.mark.django_db(transaction=True)

@@ -12,7 +12,7 @@ import profiling.selectors
 from clusters.models import Cluster, Node
 from controlplane.live.observe import observe
 from jobs.models import Job
-from policies.snapshot import NodeRole
+from policies.contract.snapshot import NodeRole
 from profiling.offers import offers, reachable
 from tests.builders import a_cluster, a_job, a_kind, a_node, a_user, at
 from tests.builders_jobs import api

@@ -12,7 +12,7 @@ import pytest
 from clusters.models import Assignment, Cluster, GpuType
 from controlplane.models import Round
 from jobs.models import Job
-from policies import registry
+from policies.host import registry
 from tests.builders import a_cluster, a_gpu_type, a_job, a_kind, a_node, a_team, at
 from tests.builders_gavel import OBJECTIVES
 from tests.builders_live import a_round, taken

@@ -8,7 +8,7 @@ import pytest
 
 from controlplane.live import solver
 from controlplane.live.solver import solve_here, solve_in_child
-from policies.base import UnknownPolicyError
+from policies.contract.policy import UnknownPolicyError
 from tests.builders_policies import a_job, a_snapshot
 
 

@@ -18,10 +18,10 @@ from django.core.management import call_command
 from clusters.models import Cluster, Node
 from controlplane.live.world import Solve
 from jobs.models import Job
-from policies import registry, third_parties
-from policies.client import SolverProcess
-from policies.plan import Plan
-from policies.snapshot import Snapshot
+from policies.contract.plan import Plan
+from policies.contract.snapshot import Snapshot
+from policies.host import registry, third_parties
+from policies.host.client import SolverProcess
 from tests.builders import a_job, a_user
 from tests.builders_jobs import api
 from tests.builders_live import a_round, a_round_of_waiting_events, changes_of, devices_of, running

@@ -15,8 +15,8 @@ from controlplane.rounds import ENDED_STOP, RoundResult
 from controlplane.simulation.run import Simulation
 from controlplane.simulation.switches import NO_SWITCHES, Switches
 from controlplane.simulation.world import Scene
-from policies.plan import Placement, Plan, PlanStatus, WaitCode, Waiting
-from policies.snapshot import EnergyStep, RankSeat, Snapshot
+from policies.contract.plan import Placement, Plan, PlanStatus, WaitCode, Waiting
+from policies.contract.snapshot import EnergyStep, RankSeat, Snapshot
 from tests.builders_policies import a_job, a_kind, a_node
 
 JOBS = [a_job("a"), a_job("b"), a_job("c", arrival_s=7.0), a_job("d", arrival_s=31.0)]

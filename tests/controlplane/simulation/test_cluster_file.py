@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from controlplane.simulation.cluster_file import ClusterFileError, read_cluster, scene_of
-from policies.snapshot import EnergyStep, PowerCapStep, TeamOrder, TeamView
+from policies.contract.snapshot import EnergyStep, PowerCapStep, TeamOrder, TeamView
 
 FILE = """
 name: two rooms

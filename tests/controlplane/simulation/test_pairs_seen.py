@@ -22,10 +22,10 @@ from controlplane.simulation.scene import Scene
 from controlplane.simulation.switches import SwitchError, Switches
 from controlplane.simulation.workloads.base import Workload
 from controlplane.studies.page_selectors import results_table
-from policies.base import Policy
-from policies.plan import Plan
-from policies.registry import make
-from policies.snapshot import JobColumns, Jobs, JobView, PairThroughput, Snapshot, Source
+from policies.contract.plan import Plan
+from policies.contract.policy import Policy
+from policies.contract.snapshot import JobColumns, Jobs, JobView, PairThroughput, Snapshot, Source
+from policies.host.registry import make
 from profiling.pair_estimates import ErrorSummary
 from profiling.pair_study import with_estimates
 from tests.builders_outcomes import a_finished_run, an_outcome

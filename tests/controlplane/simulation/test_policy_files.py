@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from controlplane.simulation.policy_files import make_from_file
-from policies.base import PolicyError, PolicyParameterError
+from policies.contract.policy import PolicyError, PolicyParameterError
 from tests.builders_policies import a_snapshot
 
 POLICY = '''

@@ -9,10 +9,10 @@ from collections import Counter
 import pytest
 
 from controlplane.simulation.run import Simulation
-from policies import registry
-from policies.judge import power_w
-from policies.plan import WaitCode
-from policies.snapshot import PowerCapStep
+from policies.contract.plan import WaitCode
+from policies.contract.snapshot import PowerCapStep
+from policies.contract.validation import power_w
+from policies.host import registry
 from tests.builders_loop import a_scene, table_v_jobs
 
 CAPS = (

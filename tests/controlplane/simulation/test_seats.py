@@ -11,9 +11,9 @@ import pytest
 from controlplane.simulation.run import Simulation
 from controlplane.simulation.switches import Switches
 from controlplane.simulation.world import Scene
-from policies.fifo import Fifo
-from policies.plan import Placement
-from policies.snapshot import EnergyStep, JobView, RankSeat
+from policies.baselines.fifo import Fifo
+from policies.contract.plan import Placement
+from policies.contract.snapshot import EnergyStep, JobView, RankSeat
 from tests.builders_policies import a_job, a_kind, a_node
 
 SCENE = Scene(

@@ -15,12 +15,12 @@ from controlplane.simulation.shortcuts import may_hide_running
 from controlplane.simulation.switches import NO_SWITCHES, Switches
 from controlplane.simulation.window import window
 from controlplane.simulation.world import Scene
-from policies.base import Policy
-from policies.edf import Edf
-from policies.fifo import Fifo
-from policies.priority import Priority
-from policies.randomized_greedy import RandomizedGreedy
-from policies.snapshot import EnergyStep, JobColumns, JobView, PowerCapStep
+from policies.andreas.randomized_greedy import RandomizedGreedy
+from policies.baselines.edf import Edf
+from policies.baselines.fifo import Fifo
+from policies.baselines.priority import Priority
+from policies.contract.policy import Policy
+from policies.contract.snapshot import EnergyStep, JobColumns, JobView, PowerCapStep
 from tests.builders_policies import a_job, a_kind, a_node
 
 POLICIES: tuple[Policy, ...] = (Fifo(), Edf(), Priority(by="weight"))

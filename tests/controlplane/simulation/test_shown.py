@@ -13,10 +13,10 @@ from controlplane.simulation.run import Simulation
 from controlplane.simulation.scene import Scene
 from controlplane.simulation.shown import Lazy
 from controlplane.simulation.switches import Switches
-from policies.base import Policy
-from policies.max_min_fairness import MaxMinFairness
-from policies.plan import Plan
-from policies.snapshot import JobView, Snapshot
+from policies.contract.plan import Plan
+from policies.contract.policy import Policy
+from policies.contract.snapshot import JobView, Snapshot
+from policies.gavel.max_min_fairness import MaxMinFairness
 from tests.builders_policies import a_job, a_kind, a_node
 
 

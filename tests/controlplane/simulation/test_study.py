@@ -30,7 +30,7 @@ from __future__ import annotations
 import os, pathlib, signal
 from dataclasses import dataclass
 from loadmaster.policy_api import Plan, Snapshot, parameter
-from policies.fifo import Fifo
+from policies.baselines.fifo import Fifo
 
 @dataclass(frozen=True, slots=True)
 class Broken:

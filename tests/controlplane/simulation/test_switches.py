@@ -15,10 +15,18 @@ from controlplane.simulation.run import Simulation, simulate
 from controlplane.simulation.switches import NO_SWITCHES, SwitchError, Switches
 from controlplane.simulation.workloads.base import Workload
 from controlplane.simulation.world import Scene
-from policies.base import Policy
-from policies.fifo import Fifo
-from policies.plan import Placement, Plan, PlanStatus, WaitCode, Waiting
-from policies.snapshot import EnergyStep, JobColumns, JobPhase, Jobs, JobView, RankSeat, Snapshot
+from policies.baselines.fifo import Fifo
+from policies.contract.plan import Placement, Plan, PlanStatus, WaitCode, Waiting
+from policies.contract.policy import Policy
+from policies.contract.snapshot import (
+    EnergyStep,
+    JobColumns,
+    JobPhase,
+    Jobs,
+    JobView,
+    RankSeat,
+    Snapshot,
+)
 from tests.builders_policies import a_job, a_kind, a_node
 
 KIND = a_kind("k", {("V100", 1): 2.0, ("V100", 2): 3.0})

@@ -20,12 +20,12 @@ from controlplane.simulation.scene import Scene
 from controlplane.simulation.summary import timeline_of
 from controlplane.simulation.switches import Switches
 from controlplane.simulation.workloads.base import Workload
-from policies.base import Policy
-from policies.fifo import Fifo
-from policies.judge import violations
-from policies.plan import Placement
-from policies.registry import make
-from policies.snapshot import JobColumns, Jobs, JobView, RankSeat, Snapshot
+from policies.baselines.fifo import Fifo
+from policies.contract.plan import Placement
+from policies.contract.policy import Policy
+from policies.contract.snapshot import JobColumns, Jobs, JobView, RankSeat, Snapshot
+from policies.contract.validation import violations
+from policies.host.registry import make
 from tests.builders_tandems import a_wide_node
 from tests.builders_together import (
     Script,

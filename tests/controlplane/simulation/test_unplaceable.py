@@ -12,10 +12,10 @@ from controlplane.simulation.outcome import Outcome, Progress
 from controlplane.simulation.run import simulate
 from controlplane.simulation.workloads.base import Workload
 from controlplane.simulation.world import Scene
-from policies.base import Policy
-from policies.fifo import Fifo
-from policies.plan import Plan, PlanStatus, WaitCode, Waiting
-from policies.snapshot import JobColumns, Jobs, JobView, PowerCapStep, Snapshot
+from policies.baselines.fifo import Fifo
+from policies.contract.plan import Plan, PlanStatus, WaitCode, Waiting
+from policies.contract.policy import Policy
+from policies.contract.snapshot import JobColumns, Jobs, JobView, PowerCapStep, Snapshot
 from tests.builders_policies import a_job, a_kind, a_node
 
 KIND = a_kind("k", {("V100", 1): 2.0, ("V100", 2): 3.0})

@@ -12,11 +12,11 @@ from controlplane.rounds import RejectCode
 from controlplane.simulation.jobs import Launch
 from controlplane.simulation.run import Simulation, SimulationError
 from controlplane.simulation.world import Scene
-from policies.base import PolicyError
-from policies.edf import Edf
-from policies.fifo import Fifo
-from policies.plan import Placement, Plan, PlanStatus, WaitCode, Waiting
-from policies.snapshot import EnergyStep, JobPhase, RankSeat, Snapshot
+from policies.baselines.edf import Edf
+from policies.baselines.fifo import Fifo
+from policies.contract.plan import Placement, Plan, PlanStatus, WaitCode, Waiting
+from policies.contract.policy import PolicyError
+from policies.contract.snapshot import EnergyStep, JobPhase, RankSeat, Snapshot
 from tests.builders_policies import a_job, a_kind, a_node
 
 NODE = a_node("n1", "V100", 1)
@@ -24,9 +24,8 @@ KIND = a_kind("k", {("V100", 1): 2.0, ("V100", 2): 3.0})
 
 
 def a_scene(gpus: int = 1, **fields: float) -> Scene:
-    return Scene(
-        (a_node("n1", "V100", gpus),), (KIND,), (EnergyStep(0.0, inf, 0.2, 1.5),), **fields
-    )  # type: ignore[arg-type]
+    node, step = a_node("n1", "V100", gpus), EnergyStep(0.0, inf, 0.2, 1.5)
+    return Scene((node,), (KIND,), (step,), **fields)  # type: ignore[arg-type]
 
 
 def last_first(snapshot: Snapshot) -> Plan:

@@ -14,7 +14,7 @@ from django.test import Client
 
 from controlplane.models import Simulation
 from controlplane.simulation.study import Study, StudyError
-from policies.snapshot_json import to_json
+from policies.contract.snapshot_json import to_json
 from tests.builders import a_cluster, a_node, a_user
 from tests.builders_jobs import api
 from tests.builders_policies import a_job, a_kind, a_snapshot

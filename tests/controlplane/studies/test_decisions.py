@@ -9,8 +9,8 @@ from math import inf
 import pytest
 
 from controlplane.studies.decisions import figures, stretches
-from policies.plan import Placement, Plan, PlanStatus
-from policies.snapshot import EnergyStep, Snapshot
+from policies.contract.plan import Placement, Plan, PlanStatus
+from policies.contract.snapshot import EnergyStep, Snapshot
 from tests.builders_policies import a_job, a_snapshot
 from tests.builders_tandems import a_wide_node
 from tests.builders_together import half_of, kinds_of_two

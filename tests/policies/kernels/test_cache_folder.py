@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from policies import kernels
+from policies.placement import kernels
 
 
 @pytest.fixture

@@ -7,8 +7,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
-from policies.kernels.filling import pivot
-from policies.snapshot import Floats
+from policies.contract.snapshot import Floats
+from policies.gavel.solvers.filling import pivot
 
 ROWS, COLUMNS = 4, 7
 few = st.sampled_from([0.0, 0.0, 0.0, -2.0, -0.5, 1.0, 3.0])

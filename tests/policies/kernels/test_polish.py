@@ -11,11 +11,11 @@ import numpy as np
 import pytest
 from hypothesis import HealthCheck, given, settings
 
-from bench.gap import JUDGE, instances
-from policies.kernels.arrays import NONE
-from policies.mechanisms.problem import Problem, build
-from policies.randomized_greedy import RandomizedGreedy
-from policies.snapshot import Snapshot
+from experiments.bench.gap import JUDGE, instances
+from policies.andreas.kernels.arrays import NONE
+from policies.andreas.randomized_greedy import RandomizedGreedy
+from policies.contract.snapshot import Snapshot
+from policies.placement.problem import Problem, build
 from tests.builders_policies import a_job, a_kind, a_node, a_snapshot
 from tests.builders_snapshots import snapshots
 

@@ -13,13 +13,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from policies.cost_search import orders, rents
-from policies.kernels.local_search import Found, Start, search
-from policies.kernels.outlook import Outlook
-from policies.mechanisms.exact_schedule import judge
-from policies.mechanisms.outlook import Foresight, outlook
-from policies.mechanisms.problem import build
-from policies.snapshot import EnergyStep, JobView, Snapshot
+from policies.contract.snapshot import EnergyStep, JobView, Snapshot
+from policies.placement.problem import build
+from policies.search.cost_search import orders, rents
+from policies.search.exact_schedule import judge
+from policies.search.kernels.local_search import Found, Start, search
+from policies.search.kernels.outlook import Outlook
+from policies.search.outlook import Foresight, outlook
 from tests.builders_policies import a_job, a_kind, a_node, a_snapshot, on
 
 KINDS = [a_kind("k", {("V100", 1): 1.0, ("V100", 2): 1.5, ("T4", 1): 0.5})]

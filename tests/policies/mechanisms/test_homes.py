@@ -6,9 +6,9 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from policies.mechanisms.homes import Home, homes_of
-from policies.shares.observe import division_of
-from policies.snapshot import Snapshot
+from policies.contract.snapshot import Snapshot
+from policies.gavel.division.observe import division_of
+from policies.placement.homes import Home, homes_of
 from tests.builders_policies import a_device, a_job, a_node, a_snapshot, on
 
 NODES = [a_node("n1", gpus=2), a_node("n2", gpus=2)]

@@ -7,9 +7,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from policies.base import SolverFailedError
-from policies.mechanisms.matching import Machines, match
-from policies.snapshot import Floats
+from policies.contract.policy import SolverFailedError
+from policies.contract.snapshot import Floats
+from policies.gavel.allox_matching import Machines, match
 
 run_times = st.one_of(st.just(float("inf")), st.floats(0.5, 1000.0))
 

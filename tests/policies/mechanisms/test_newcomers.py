@@ -10,12 +10,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from policies.mechanisms.naming import plan_of
-from policies.mechanisms.newcomers import Queue, is_plain, plan_newcomers
-from policies.mechanisms.packing import pack
-from policies.mechanisms.problem import build
-from policies.plan import Plan, WaitCode
-from policies.snapshot import (
+from policies.contract.plan import Plan, WaitCode
+from policies.contract.snapshot import (
     DeviceView,
     EnergyStep,
     JobPhase,
@@ -26,6 +22,10 @@ from policies.snapshot import (
     SlotHold,
     Snapshot,
 )
+from policies.placement.naming import plan_of
+from policies.placement.newcomers import Queue, is_plain, plan_newcomers
+from policies.placement.packing import pack
+from policies.placement.problem import build
 from tests.builders_policies import a_device, a_job, a_kind, a_node, a_snapshot, on
 
 KINDS = (

@@ -11,13 +11,14 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from policies import plan_json, registry
-from policies.kernels.greedy import search
-from policies.mechanisms.pricing import per_watt_second, prices_of
-from policies.mechanisms.problem import build
-from policies.mechanisms.solution import Solution
-from policies.randomized_greedy import RandomizedGreedy
-from policies.snapshot import EnergyStep, Snapshot
+from policies.andreas.kernels.greedy import search
+from policies.andreas.randomized_greedy import RandomizedGreedy
+from policies.contract import plan_json
+from policies.contract.snapshot import EnergyStep, Snapshot
+from policies.host import registry
+from policies.placement.pricing import per_watt_second, prices_of
+from policies.placement.problem import build
+from policies.placement.solution import Solution
 from tests.builders_policies import a_job, a_kind, a_node, a_snapshot, on
 from tests.builders_snapshots import snapshots
 

@@ -9,11 +9,9 @@ from typing import Any
 
 from hypothesis import HealthCheck, given, settings
 
-from policies.fifo import Fifo
-from policies.judge import violations
-from policies.mechanisms.profiling import merge, reserve_profiling
-from policies.plan import Placement
-from policies.snapshot import (
+from policies.baselines.fifo import Fifo
+from policies.contract.plan import Placement
+from policies.contract.snapshot import (
     JobPhase,
     JobView,
     NodeRole,
@@ -23,6 +21,8 @@ from policies.snapshot import (
     SlotHold,
     Snapshot,
 )
+from policies.contract.validation import violations
+from policies.placement.profiling import merge, reserve_profiling
 from tests.builders_policies import (
     a_device,
     a_job,

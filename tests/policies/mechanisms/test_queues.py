@@ -9,13 +9,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from policies.mechanisms import rounds
-from policies.mechanisms.homes import homes_of
-from policies.mechanisms.rounds import PATIENCE, Queues
-from policies.shares.division import Shares
-from policies.shares.ledger import opened
-from policies.shares.observe import division_of
-from policies.snapshot import JobPhase, JobView, Snapshot
+from policies.contract.snapshot import JobPhase, JobView, Snapshot
+from policies.gavel.division.division import Shares
+from policies.gavel.division.observe import division_of
+from policies.gavel.ledger import opened
+from policies.placement import rounds
+from policies.placement.homes import homes_of
+from policies.placement.rounds import PATIENCE, Queues
 from tests.builders_policies import a_job, a_kind, a_node, a_snapshot, on
 
 TYPES = ("T4", "V100")

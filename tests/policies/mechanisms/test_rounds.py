@@ -12,15 +12,15 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from policies.base import PolicyError, SolverFailedError
-from policies.judge import violations
-from policies.max_min_fairness import MaxMinFairness
-from policies.mechanisms.rounds import PATIENCE
-from policies.plan import Plan, WaitCode
-from policies.shares.division import Shares
-from policies.shares.observe import Asked, Observed
-from policies.shares.policy import Sharing, plan_of
-from policies.snapshot import KindView, NodeState, Snapshot, Source, Throughput
+from policies.contract.plan import Plan, WaitCode
+from policies.contract.policy import PolicyError, SolverFailedError
+from policies.contract.snapshot import KindView, NodeState, Snapshot, Source, Throughput
+from policies.contract.validation import violations
+from policies.gavel.division.division import Shares
+from policies.gavel.division.observe import Asked, Observed
+from policies.gavel.max_min_fairness import MaxMinFairness
+from policies.gavel.policy import Sharing, plan_of
+from policies.placement.rounds import PATIENCE
 from tests.builders_policies import a_job, a_kind, a_node, a_snapshot, on
 from tests.builders_rounds import GivenShares, after, placed
 

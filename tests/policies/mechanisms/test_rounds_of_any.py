@@ -11,11 +11,11 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from policies import plan_json, snapshot_json
-from policies.judge import violations
-from policies.max_min_fairness import MaxMinFairness
-from policies.shares.observe import division_of
-from policies.snapshot import JobPhase, NodeState, Purpose, Running, Snapshot
+from policies.contract import plan_json, snapshot_json
+from policies.contract.snapshot import JobPhase, NodeState, Purpose, Running, Snapshot
+from policies.contract.validation import violations
+from policies.gavel.division.observe import division_of
+from policies.gavel.max_min_fairness import MaxMinFairness
 from tests.builders_policies import a_device, a_job, a_node, a_snapshot, on
 from tests.builders_rounds import GivenShares, after, placed, sharing_snapshots
 from tests.policies.mechanisms.test_rounds import kinds

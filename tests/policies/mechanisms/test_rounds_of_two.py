@@ -6,9 +6,9 @@ from typing import Any
 
 import pytest
 
-from policies.judge import violations
-from policies.shares.observe import Asked
-from policies.snapshot import PairThroughput, Snapshot, Source
+from policies.contract.snapshot import PairThroughput, Snapshot, Source
+from policies.contract.validation import violations
+from policies.gavel.division.observe import Asked
 from tests.builders_policies import a_device, a_job, a_node, a_snapshot
 from tests.builders_rounds import GivenShares, after
 from tests.policies.mechanisms.test_rounds import ROUND_S, kinds, parts, run_rounds

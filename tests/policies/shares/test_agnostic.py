@@ -8,13 +8,13 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 
-from policies.shares.agnostic import agnostic, pooled, spread
-from policies.shares.division import Division
-from policies.shares.fairness import fairness
-from policies.shares.finish_time import isolated_rates
-from policies.shares.program import time_of
-from policies.shares.throughput import total_throughput
-from policies.shares.water_filling import fair_shares
+from policies.gavel.agnostic import agnostic, pooled, spread
+from policies.gavel.division.division import Division
+from policies.gavel.solvers.fairness import fairness
+from policies.gavel.solvers.finish_time import isolated_rates
+from policies.gavel.solvers.program import time_of
+from policies.gavel.solvers.throughput import total_throughput
+from policies.gavel.solvers.water_filling import fair_shares
 from tests import textbook_shares as textbook
 from tests.builders_shares import T0_T1, a_division, divisions
 

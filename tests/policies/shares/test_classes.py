@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from policies.shares.classes import Classes, classes_of
+from policies.gavel.division.classes import Classes, classes_of
 
 rows = st.lists(
     st.tuples(

@@ -9,10 +9,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from policies.shares.agnostic import agnostic
-from policies.shares.cost import HELD, CostForm, Slos, min_cost
-from policies.shares.division import Division, Shares
-from policies.shares.finish_time import isolated_rates
+from policies.gavel.agnostic import agnostic
+from policies.gavel.division.division import Division, Shares
+from policies.gavel.solvers.cost import HELD, CostForm, Slos, min_cost
+from policies.gavel.solvers.finish_time import isolated_rates
 from tests import textbook_shares as textbook
 from tests.builders_shares import T0_T1, a_division, divisions, jobs_of
 

@@ -8,10 +8,10 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 
-from policies.shares.agnostic import agnostic
-from policies.shares.division import Division, Shares
-from policies.shares.fairness import fair_scaling, fairness
-from policies.shares.program import Method
+from policies.gavel.agnostic import agnostic
+from policies.gavel.division.division import Division, Shares
+from policies.gavel.solvers.fairness import fair_scaling, fairness
+from policies.gavel.solvers.program import Method
 from tests import textbook_shares as textbook
 from tests.builders_shares import T0_T1, a_division, divisions, jobs_of
 

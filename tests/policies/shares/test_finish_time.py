@@ -7,12 +7,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from policies.base import SolverFailedError
-from policies.shares import finish_time
-from policies.shares.agnostic import agnostic
-from policies.shares.division import Division
-from policies.shares.finish_time import Times, finish_time_fairness, isolated_rates
-from policies.shares.program import Program
+from policies.contract.policy import SolverFailedError
+from policies.gavel.agnostic import agnostic
+from policies.gavel.division.division import Division
+from policies.gavel.solvers import finish_time
+from policies.gavel.solvers.finish_time import Times, finish_time_fairness, isolated_rates
+from policies.gavel.solvers.program import Program
 from tests import textbook_shares as textbook
 from tests.builders_shares import T0_T1, a_division, divisions
 

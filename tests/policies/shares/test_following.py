@@ -11,12 +11,12 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from policies.mechanisms.homes import homes_of
-from policies.registry import make
-from policies.shares.classing import Classed
-from policies.shares.ground import Ground
-from policies.shares.observe import Asked, division_of
-from policies.snapshot import JobColumns, Jobs, NodeView, SlotHold, Snapshot, TeamView
+from policies.contract.snapshot import JobColumns, Jobs, NodeView, SlotHold, Snapshot, TeamView
+from policies.gavel.division.classing import Classed
+from policies.gavel.division.ground import Ground
+from policies.gavel.division.observe import Asked, division_of
+from policies.host.registry import make
+from policies.placement.homes import homes_of
 from tests.builders_policies import a_device, a_job, a_node, a_snapshot, on
 from tests.builders_snapshots import snapshots
 

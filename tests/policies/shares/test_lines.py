@@ -8,9 +8,9 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from policies.shares import classing, lines, telling
-from policies.shares.observe import Asked, division_of
-from policies.snapshot import JobColumns, Jobs, Snapshot, Source, Throughput
+from policies.contract.snapshot import JobColumns, Jobs, Snapshot, Source, Throughput
+from policies.gavel.division import classing, lines, telling
+from policies.gavel.division.observe import Asked, division_of
 from tests.builders_policies import a_device, a_job, a_kind, a_node, a_snapshot
 from tests.builders_snapshots import snapshots
 from tests.policies.shares.test_following import ASKED, of_classes

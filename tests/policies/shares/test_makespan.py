@@ -10,9 +10,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from policies.shares.agnostic import agnostic
-from policies.shares.division import Division
-from policies.shares.makespan import makespan
+from policies.gavel.agnostic import agnostic
+from policies.gavel.division.division import Division
+from policies.gavel.solvers.makespan import makespan
 from tests import textbook_shares as textbook
 from tests.builders_shares import T0_T1, a_division, divisions, jobs_of
 

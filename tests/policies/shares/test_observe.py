@@ -10,8 +10,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from policies.shares.observe import Asked, Observed, division_of
-from policies.snapshot import (
+from policies.contract.snapshot import (
     JobPhase,
     KindView,
     NodeRole,
@@ -22,6 +21,7 @@ from policies.snapshot import (
     Source,
     Throughput,
 )
+from policies.gavel.division.observe import Asked, Observed, division_of
 from tests.builders_policies import a_device, a_job, a_kind, a_node, a_profile_run, a_snapshot, on
 from tests.builders_snapshots import snapshots
 

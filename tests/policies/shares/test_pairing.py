@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from policies.shares.fairness import fairness
-from policies.shares.pairing import with_pairs
+from policies.gavel.division.pairing import with_pairs
+from policies.gavel.solvers.fairness import fairness
 from tests import textbook_shares as textbook
 from tests.builders_shares import a_division
 

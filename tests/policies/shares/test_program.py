@@ -10,11 +10,11 @@ from typing import Any
 import numpy as np
 import pytest
 
-from policies.base import SolverFailedError
-from policies.shares import program as program_module
-from policies.shares.division import Shares
-from policies.shares.entries import Entries
-from policies.shares.program import Method, Program, excess, gpus_of, time_of
+from policies.contract.policy import SolverFailedError
+from policies.gavel.division.division import Shares
+from policies.gavel.division.entries import Entries
+from policies.gavel.solvers import program as program_module
+from policies.gavel.solvers.program import Method, Program, excess, gpus_of, time_of
 from tests.builders_shares import T0_T1, a_division
 
 TWO = a_division(T0_T1, gpus=[1, 1, 1])

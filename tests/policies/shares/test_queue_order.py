@@ -7,10 +7,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from policies.shares.agnostic import agnostic
-from policies.shares.division import Division
-from policies.shares.queue_order import first_in_first_out, shortest_job_first
-from policies.shares.throughput import total_throughput
+from policies.gavel.agnostic import agnostic
+from policies.gavel.division.division import Division
+from policies.gavel.solvers.queue_order import first_in_first_out, shortest_job_first
+from policies.gavel.solvers.throughput import total_throughput
 from tests import textbook_shares as textbook
 from tests.builders_shares import T0_T1, a_division, divisions, jobs_of
 

@@ -12,14 +12,14 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from policies.shares.agnostic import agnostic
-from policies.shares.cost import CostForm, Slos, min_cost
-from policies.shares.division import Division, Shares
-from policies.shares.fairness import fairness
-from policies.shares.makespan import makespan
-from policies.shares.queue_order import first_in_first_out, shortest_job_first
-from policies.shares.throughput import total_throughput
-from policies.shares.water_filling import Entity, fair_shares, hierarchical_shares
+from policies.gavel.agnostic import agnostic
+from policies.gavel.division.division import Division, Shares
+from policies.gavel.solvers.cost import CostForm, Slos, min_cost
+from policies.gavel.solvers.fairness import fairness
+from policies.gavel.solvers.makespan import makespan
+from policies.gavel.solvers.queue_order import first_in_first_out, shortest_job_first
+from policies.gavel.solvers.throughput import total_throughput
+from policies.gavel.solvers.water_filling import Entity, fair_shares, hierarchical_shares
 from tests import textbook_shares as textbook
 from tests.builders_shares import a_division
 

@@ -12,14 +12,14 @@ import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
-from policies.base import SolverFailedError
-from policies.shares.agnostic import pooled
-from policies.shares.division import Division, Shares
-from policies.shares.fairness import fair_scaling, fairness
-from policies.shares.levels import inverse
-from policies.shares.program import Program, excess
-from policies.shares.small_filling import MOST_CLASSES, small_filling
-from policies.shares.water_filling import (
+from policies.contract.policy import SolverFailedError
+from policies.gavel.agnostic import pooled
+from policies.gavel.division.division import Division, Shares
+from policies.gavel.solvers.fairness import fair_scaling, fairness
+from policies.gavel.solvers.levels import inverse
+from policies.gavel.solvers.program import Program, excess
+from policies.gavel.solvers.small_filling import MOST_CLASSES, small_filling
+from policies.gavel.solvers.water_filling import (
     Entity,
     fair_shares,
     filled_by_programs,

@@ -11,15 +11,15 @@ from typing import Any
 
 import pytest
 
-from controlplane.simulation.reproduce.gavel import cells, sharing
-from controlplane.simulation.reproduce.gavel.__main__ import options, reproduce
-from controlplane.simulation.reproduce.gavel.cells import Cell, cells_of, run
-from controlplane.simulation.reproduce.gavel.figures import experiments
-from controlplane.simulation.reproduce.gavel.model import Experiment, Series
-from controlplane.simulation.reproduce.gavel.runners import RUNNERS
-from controlplane.simulation.reproduce.gavel.scale import FULL, QUICK, Data
-from policies import registry
-from policies.snapshot_json import to_json
+from experiments.reproduce.gavel import cells, sharing
+from experiments.reproduce.gavel.__main__ import options, reproduce
+from experiments.reproduce.gavel.cells import Cell, cells_of, run
+from experiments.reproduce.gavel.figures import experiments
+from experiments.reproduce.gavel.model import Experiment, Series
+from experiments.reproduce.gavel.runners import RUNNERS
+from experiments.reproduce.gavel.scale import FULL, QUICK, Data
+from policies.contract.snapshot_json import to_json
+from policies.host import registry
 from tests.builders_reproduced import TINY, a_data_folder
 
 FIGURES = ("8", "9", "10", "11", "12", "13", "14", "16", "17", "18", "19", "20", "21", "T3", "cost")
@@ -254,8 +254,8 @@ def test_options_choose_figures_scale_and_seeds_and_refuse_what_is_not_there(
 
 
 def test_the_kinds_of_the_test_are_documented_snapshot_kinds(data: Data) -> None:
-    from controlplane.simulation.reproduce.gavel.scenes import nodes, snapshot
     from controlplane.simulation.workloads import load
+    from experiments.reproduce.gavel.scenes import nodes, snapshot
 
     workload = load({"type": "gavel_generator", "jobs": 3, "throughputs": data.tables()}, 1)
     made = snapshot(nodes({"V100": 9, "K80": 1}), workload.kinds, workload.jobs)

@@ -10,21 +10,21 @@ import numpy as np
 import pytest
 
 from controlplane.simulation.outcome import Stays
-from controlplane.simulation.reproduce.gavel.allocations import partition
-from controlplane.simulation.reproduce.gavel.estimated import told_of
-from controlplane.simulation.reproduce.gavel.figures_of import (
+from controlplane.simulation.workloads.base import Workload
+from controlplane.simulation.workloads.columns import jobs_of
+from experiments.reproduce.gavel.allocations import partition
+from experiments.reproduce.gavel.estimated import told_of
+from experiments.reproduce.gavel.figures_of import (
     gpu_hours,
     isolated_s,
     jct_figures,
     rho_figures,
 )
-from controlplane.simulation.reproduce.gavel.ideal import completions_s
-from controlplane.simulation.reproduce.gavel.scenes import nodes, snapshot
-from controlplane.simulation.reproduce.gavel.simulated import SLOS, cost_workload
-from controlplane.simulation.workloads.base import Workload
-from controlplane.simulation.workloads.columns import jobs_of
-from policies.shares.observe import Asked, division_of
-from policies.snapshot import KindView, PairThroughput, Source, Throughput
+from experiments.reproduce.gavel.ideal import completions_s
+from experiments.reproduce.gavel.scenes import nodes, snapshot
+from experiments.reproduce.gavel.simulated import SLOS, cost_workload
+from policies.contract.snapshot import KindView, PairThroughput, Source, Throughput
+from policies.gavel.division.observe import Asked, division_of
 from tests.builders_outcomes import an_outcome
 from tests.builders_reproduced import a_data_folder, tables
 

@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from controlplane.simulation.reproduce.gavel.model import Chart, Claim, Experiment, Series
-from controlplane.simulation.reproduce.gavel.summary import claims_of, points_of, remarks_of
+from experiments.reproduce.gavel.model import Chart, Claim, Experiment, Series
+from experiments.reproduce.gavel.summary import claims_of, points_of, remarks_of
 
 SERIES = (
     Series.of("aware", "max_min_fairness"),

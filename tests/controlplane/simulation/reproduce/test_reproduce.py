@@ -6,10 +6,10 @@ from typing import Any
 
 import pytest
 
-from controlplane.simulation.reproduce.__main__ import _options, reproduce
-from controlplane.simulation.reproduce.armida import told
-from controlplane.simulation.reproduce.grid import Cell, Grid, scene
-from controlplane.simulation.reproduce.summary import claims, summarise
+from experiments.reproduce.andreas.__main__ import _options, reproduce
+from experiments.reproduce.andreas.armida import told
+from experiments.reproduce.andreas.grid import Cell, Grid, scene
+from experiments.reproduce.andreas.summary import claims, summarise
 
 SMALL = Grid(
     scenarios=(1, 2),

@@ -15,7 +15,7 @@ import pytest
 
 from controlplane.simulation.study import Study, StudyError
 from controlplane.simulation.workloads import WorkloadError, lines, load
-from policies.snapshot_json import to_json
+from policies.contract.snapshot_json import to_json
 from tests.builders_policies import a_job, a_kind, a_snapshot
 from tests.controlplane.simulation.workloads.test_tables import read
 

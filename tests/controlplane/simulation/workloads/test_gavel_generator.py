@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from controlplane.simulation.workloads import Workload, WorkloadError, load
 from controlplane.simulation.workloads.gavel_generator import GPUS, MINUTE_S, MODES
-from policies.snapshot_json import to_json
+from policies.contract.snapshot_json import to_json
 from tests.builders_policies import a_kind, a_snapshot
 from tests.controlplane.simulation.workloads.data import whole_file
 from tests.controlplane.simulation.workloads.test_gavel import TABLES

@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from controlplane.simulation.workloads import Workload, WorkloadError, load
-from policies.snapshot import RankSeat
-from policies.snapshot_json import to_json
+from policies.contract.snapshot import RankSeat
+from policies.contract.snapshot_json import to_json
 from tests.builders_policies import a_job, a_kind, a_snapshot, on
 from tests.controlplane.simulation.workloads.data import whole_file
 

@@ -1,3 +1,0 @@
-"""The figures of ANDREAS' evaluation (Filippini et al., Section V), again: `python -m
-controlplane.simulation.reproduce`.
-"""

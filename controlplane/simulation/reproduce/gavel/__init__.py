@@ -1,3 +1,0 @@
-"""The figures of Gavel's evaluation (Narayanan et al., OSDI 2020), again: `python -m
-controlplane.simulation.reproduce.gavel`.
-"""

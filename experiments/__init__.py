@@ -1,0 +1,1 @@
+"""Benchmarks, load and failure tests, and reproductions of papers. Not part of the wheel."""

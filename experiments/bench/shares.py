@@ -1,0 +1,216 @@
+"""How long the linear programs of share policies take, from columns of jobs and a table of
+throughputs to shares of classes.
+
+    python -m experiments.bench.shares [--throughputs shared/data/gavel] [--times 5]
+
+Prints one JSON line per figure: name, median, goal, ratio (median / goal; both null where there is
+no goal), unit, machine. Times are of the processor. Throughputs are those of Gavel's evaluation
+where its folder is given, else made up: 83 kinds on three types. The cluster has 36 GPUs of each
+type, as in the paper, except where hierarchical fairness shall have many levels to fill.
+"""
+
+from __future__ import annotations
+
+import argparse
+import ast
+import json
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from experiments.bench.policies import machine, milliseconds
+from policies.contract.snapshot import Floats, Ints
+from policies.gavel.division.classes import classes_of
+from policies.gavel.division.division import Column, Division, Shares
+from policies.gavel.division.pairing import with_pairs
+from policies.gavel.solvers.fairness import fairness
+from policies.gavel.solvers.finish_time import Times, finish_time_fairness
+from policies.gavel.solvers.makespan import makespan
+from policies.gavel.solvers.water_filling import Entity, hierarchical_shares
+
+TYPES = ("v100", "p100", "k80")
+FILE = "simulation_throughputs.json"
+GPUS = 36.0
+ENTITIES = tuple(Entity(weight) for weight in (1.0, 2.0, 3.0, 1.0, 2.0))
+LEVELS = 0.4
+"""GPUs of each type for a job, in the hierarchies with many levels: not enough for all jobs at
+once, too many for some.
+"""
+
+
+@dataclass(frozen=True)
+class Table:
+    """`alone` float64[K, T] and `beside` float64[K, K, T] steps/s of kinds, whose jobs need `scale`
+    int64[K] GPUs.
+    """
+
+    alone: Floats
+    beside: Floats
+    scale: Ints
+
+
+def measured(folder: Path) -> Table:
+    """The throughputs of Gavel's evaluation (stanford-futuredata/gavel, MIT)."""
+    read = json.loads((folder / FILE).read_text())
+    kinds = sorted(read[TYPES[0]])
+    alone, beside = (
+        np.zeros((len(kinds), len(TYPES))),
+        np.zeros((len(kinds), len(kinds), len(TYPES))),
+    )
+    for t, name in enumerate(TYPES):
+        for k, kind in enumerate(kinds):
+            known = read[name].get(kind, {})
+            alone[k, t] = known.get("null", 0.0)
+            beside[k, :, t] = [known.get(other, (0.0, 0.0))[0] for other in kinds]
+    return Table(alone, beside, np.array([ast.literal_eval(kind)[1] for kind in kinds]))
+
+
+def made_up(kinds: int = 83, seed: int = 0) -> Table:
+    """Kinds that gain from faster types by 1 to 10 times, and share well or badly."""
+    rng = np.random.default_rng(seed)
+    alone = (
+        rng.lognormal(1.0, 1.5, (kinds, 1))
+        * np.sort(rng.uniform(1.0, 10.0, (kinds, 3)), axis=1)[:, ::-1]
+    )
+    beside = alone[:, None, :] * rng.uniform(0.3, 0.9, (kinds, kinds, 3))
+    return Table(alone, beside, rng.choice([1, 2, 4, 8], kinds, p=[0.4, 0.2, 0.2, 0.2]))
+
+
+@dataclass(frozen=True)
+class Jobs:
+    """Jobs by column: their kind, entity, and where jobs are all different how much faster each is
+    than its kind.
+    """
+
+    table: Table
+    kind: Ints
+    entity: Ints
+    speed: Floats
+
+    @classmethod
+    def drawn(
+        cls, table: Table, jobs: int, entities: int = 1, different: bool = False, seed: int = 0
+    ) -> Jobs:
+        """Jobs of kinds drawn alike."""
+        rng = np.random.default_rng(seed)
+        kind, entity = rng.integers(0, len(table.scale), jobs), rng.integers(0, entities, jobs)
+        return cls(table, kind, entity, rng.uniform(0.9, 1.1, jobs) if different else np.ones(jobs))
+
+    def division(self, gpus: float = GPUS, pairs: bool = False, each: bool = False) -> Division:
+        """What is divided; with `each`, every job is a class."""
+        numbers = [np.arange(len(self.kind))] if each else []
+        classes = classes_of(self.kind, self.entity, self.speed, *numbers)
+        kind, none = self.kind[classes.first], len(TYPES)
+        plain = Division(
+            types=TYPES,
+            gpus=np.full(len(TYPES), gpus),
+            columns=tuple(Column(name) for name in TYPES),
+            column_type=np.arange(len(TYPES)),
+            rates=self.table.alone[kind] * self.speed[classes.first][:, None],
+            count=classes.count,
+            scale=self.table.scale[kind],
+            weight=np.ones(len(kind)),
+            entity=self.entity[classes.first],
+            pairs=np.zeros((0, 2), dtype=np.int64),
+            pair_rates=np.zeros((0, none, 2)),
+        )
+        return (
+            with_pairs(plain, kind, self.table.beside, np.ones(len(kind), dtype=np.bool_))
+            if pairs
+            else plain
+        )
+
+
+def lines(table: Table, times: int) -> Iterator[dict[str, Any]]:
+    """The figures, the quickest first."""
+    draw = partial(Jobs.drawn, table)
+    for jobs, goal_ms in ((2048, 5.0), (100_000, 20.0)):
+        yield _line(f"fairness, {jobs} jobs of 83 kinds", _fair(draw(jobs)), times, goal_ms)
+    for jobs, goal_ms in ((512, 25.0), (100_000, 50.0)):
+        yield _line(
+            f"fairness with pairs, {jobs} jobs of 83 kinds",
+            _fair(draw(jobs), pairs=True),
+            times,
+            goal_ms,
+        )
+    for jobs, goal_ms in ((512, 300.0), (2048, 500.0)):
+        for gpus in (GPUS, round(jobs * LEVELS)):
+            call = partial(_hierarchy, draw(jobs, entities=len(ENTITIES)), gpus)
+            yield _line(
+                f"hierarchical fairness, {jobs} jobs, 5 entities, {gpus:g} GPUs of each type",
+                call,
+                times,
+                goal_ms,
+            )
+    for jobs, goal_ms in ((2048, 100.0), (8192, 500.0)):
+        yield _line(
+            f"fairness, {jobs} jobs all different",
+            _fair(draw(jobs, different=True)),
+            times,
+            goal_ms,
+        )
+    yield _line("makespan, 2048 jobs", partial(_makespan, draw(2048)), times, 1000.0)
+    yield _line(
+        "finish-time fairness to 1e-3, 2048 jobs", partial(_finish_time, draw(2048)), times, 2000.0
+    )
+
+
+def _fair(jobs: Jobs, pairs: bool = False) -> Callable[[], Shares]:
+    return lambda: fairness(jobs.division(pairs=pairs))
+
+
+def _hierarchy(jobs: Jobs, gpus: float) -> Shares:
+    return hierarchical_shares(jobs.division(gpus), ENTITIES)
+
+
+def _steps(division: Division) -> Floats:
+    return division.fastest_rates * 10.0 ** np.random.default_rng(1).uniform(
+        3.0, 5.0, len(division.count)
+    )
+
+
+def _makespan(jobs: Jobs) -> Shares:
+    division = jobs.division(each=True)
+    return makespan(division, _steps(division))
+
+
+def _finish_time(jobs: Jobs) -> Shares:
+    division, rng = jobs.division(each=True), np.random.default_rng(2)
+    elapsed_s = rng.uniform(0.0, 1e5, len(division.count))
+    isolated_s = elapsed_s * rng.uniform(0.5, 1.5, len(division.count))
+    return finish_time_fairness(
+        division, Times(_steps(division), elapsed_s, isolated_s), precision=1e-3
+    )
+
+
+def _line(name: str, call: Callable[[], Any], times: int, goal_ms: float) -> dict[str, Any]:
+    value_ms = milliseconds(call, times)
+    ratio = round(value_ms / goal_ms, 4)
+    return {
+        "name": name,
+        "median": round(value_ms, 3),
+        "goal": goal_ms,
+        "ratio": ratio,
+        "unit": "ms",
+        "machine": machine(),
+    }
+
+
+def main(arguments: list[str] | None = None) -> None:
+    """Print the lines as they are measured."""
+    parser = argparse.ArgumentParser(description="Times of share policies")
+    parser.add_argument(
+        "--throughputs", type=Path, help=f"folder of Gavel's {FILE}; made up without it"
+    )
+    parser.add_argument("--times", type=int, default=5, help="calls of which the median is printed")
+    asked = parser.parse_args(arguments)
+    for line in lines(measured(asked.throughputs) if asked.throughputs else made_up(), asked.times):
+        print(json.dumps(line), flush=True)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,35 @@
+"""Partitions: the link between an agent and the server is cut for a while, in one direction or
+both.
+"""
+
+from __future__ import annotations
+
+import time
+
+from experiments.chaos.network import Network
+from experiments.chaos.schedule import Blow
+
+
+class Cutting:
+    """The field of `Run` that cuts links."""
+
+    def __init__(self, network: Network) -> None:
+        self._network = network
+        self._mend_at_s: dict[int, float] = {}
+
+    def strike(self, blow: Blow) -> str | None:
+        """Cut the target's link unless it is cut already."""
+        number = int(blow.target.rpartition("-")[2])
+        if number in self._mend_at_s:
+            return None
+        self._network.cut(number, blow.how)
+        self._mend_at_s[number] = time.monotonic() + blow.hold_s
+        return f"cut {blow.target} off ({blow.how}) for {blow.hold_s:.1f} s"
+
+    def mend(self) -> None:
+        """Mend the links whose time has come."""
+        now_s = time.monotonic()
+        for number, at_s in list(self._mend_at_s.items()):
+            if at_s <= now_s:
+                self._network.mend(number)
+                del self._mend_at_s[number]

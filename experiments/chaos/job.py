@@ -1,0 +1,74 @@
+"""The job that chaos runs: steps that only count, with a journal of its own in CHAOS_JOURNALS."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import sys
+from pathlib import Path
+
+from loadmaster import training
+from loadmaster.demo.journals import JobJournal
+from loadmaster.training.checkpoints import MANIFEST, Manifest
+
+JOURNALS = "CHAOS_JOURNALS"
+EVERY_S = 0.7
+BATCHES = 1 << 40
+
+
+class Counting:
+    """Training whose whole state is the number of steps done."""
+
+    def __init__(self, journal: JobJournal, checkpoints: Path) -> None:
+        self._journal = journal
+        self._manifest = checkpoints / MANIFEST
+        self._done = 0
+        self._saved = 0
+        self._has_begun = False
+
+    def run(self) -> None:
+        """Do the job's steps, or those that this launch gets to do."""
+        try:
+            for _ in training.steps(
+                range(BATCHES), save=self._save, load=self._load, every_s=EVERY_S
+            ):
+                self._note_saved()
+                self._note_beginning()
+                self._done += 1
+                self._journal.step(self._done)
+        finally:
+            self._note_saved()
+
+    def _save(self, path: Path) -> None:
+        path.write_text(str(self._done))
+
+    def _load(self, path: Path) -> None:
+        self._done = int(path.read_text())
+        self._note_beginning()
+
+    def _note_beginning(self) -> None:
+        """Journal, once, after how many steps this launch goes on; without a checkpoint to load
+        these are none.
+        """
+        if not self._has_begun:
+            self._journal.resumed(self._done)
+        self._has_begun = True
+
+    def _note_saved(self) -> None:
+        """Journal a checkpoint once the manifest names it: only then does it count."""
+        with contextlib.suppress(FileNotFoundError):
+            newest = Manifest.from_json(self._manifest.read_bytes()).checkpoints[-1:]
+            if newest and newest[0].position.step > self._saved:
+                self._saved = newest[0].position.step
+                self._journal.saved(self._saved)
+
+
+def main() -> int:
+    """Run as a launch of an agent."""
+    with JobJournal.of_this_launch(Path(os.environ[JOURNALS])) as journal:
+        Counting(journal, Path(os.environ["LOADMASTER_CHECKPOINT_DIR"])).run()
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

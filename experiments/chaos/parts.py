@@ -1,0 +1,160 @@
+"""The programs of the system under chaos: each can be killed by itself, comes back by itself, and
+leaves nothing behind.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import os
+import signal
+import subprocess
+import time
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import psutil
+
+_PR_SET_PDEATHSIG = 1
+_BACK_AFTER_S = 0.5
+ROOT = Path(__file__).resolve().parents[2]
+STOP_S = 15.0
+READY = {
+    "worker": b" ready.",
+    "web": b"startup complete",
+    "beat": b"is starting",
+    "broker": b"Ready to accept",
+    "agent": b"session of epoch",
+}
+"""What a part's log says once it is at work."""
+
+
+@dataclass(slots=True)
+class Part:
+    """A program: what is run, where it logs, and when it is to be started again (monotonic seconds,
+    None while it runs).
+    """
+
+    name: str
+    argv: Sequence[str]
+    env: Mapping[str, str]
+    log: Path
+    process: subprocess.Popen[bytes] | None = None
+    back_at_s: float | None = None
+    starts: int = 0
+    died_by_itself: list[int] = field(default_factory=list)
+    logged: int = 0
+    at_work_s: float | None = None
+
+    @property
+    def is_alive(self) -> bool:
+        """Whether its main process runs."""
+        return self.process is not None and self.process.poll() is None
+
+    def works_since(self, seconds: float) -> bool:
+        """Whether it runs, and said so many seconds ago that it is ready."""
+        if self.is_alive and self.at_work_s is None and self._says_it_is_ready():
+            self.at_work_s = time.monotonic()
+        return (
+            self.is_alive
+            and self.at_work_s is not None
+            and time.monotonic() - self.at_work_s >= seconds
+        )
+
+    def _says_it_is_ready(self) -> bool:
+        with self.log.open("rb") as file:
+            file.seek(self.logged)
+            return READY[self.name.partition("-")[0]] in file.read()
+
+    def start(self) -> None:
+        """Start it in a session of its own; it dies with this process."""
+        with self.log.open("ab") as output:
+            self.logged = output.tell()
+            self.process = subprocess.Popen(
+                list(self.argv),
+                cwd=ROOT,
+                env={**os.environ, **self.env},
+                stdin=subprocess.DEVNULL,
+                stdout=output,
+                stderr=subprocess.STDOUT,
+                start_new_session=True,
+                preexec_fn=_die_with_parent,
+            )
+        self.back_at_s = self.at_work_s = None
+        self.starts += 1
+
+    def kill(self, back_after_s: float) -> None:
+        """SIGKILL its main process, and only that: its children find out by themselves, as they
+        must.
+        """
+        if self.process is None:
+            return
+        self.process.kill()
+        self.process.wait()
+        self.back_at_s = time.monotonic() + back_after_s
+
+    def look(self) -> None:
+        """Start it again if its time has come; one that ended by itself comes back soon."""
+        if self.process is None or self.works_since(0) or self.is_alive:
+            return
+        if self.back_at_s is None:
+            self.died_by_itself.append(self.process.returncode)
+            self.back_at_s = time.monotonic() + _BACK_AFTER_S
+        elif time.monotonic() >= self.back_at_s:
+            self.start()
+
+    def ask_to_stop(self) -> None:
+        """SIGTERM."""
+        if self.process is not None:
+            self.process.terminate()
+
+    def stop(self, until_s: float) -> None:
+        """Wait for its end until then (monotonic seconds); after that SIGKILL for its whole
+        session.
+        """
+        if self.process is None:
+            return
+        try:
+            self.process.wait(max(0.0, until_s - time.monotonic()))
+        except subprocess.TimeoutExpired:
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(self.process.pid, signal.SIGKILL)
+            self.process.wait()
+        self.process = None
+
+    def child(self, words: str) -> psutil.Process | None:
+        """A descendant of its main process whose command line has the words ("" for a child of the
+        same program).
+        """
+        if self.process is None:
+            return None
+        with contextlib.suppress(psutil.Error):
+            own = psutil.Process(self.process.pid)
+            for child in own.children(recursive=bool(words)):
+                with contextlib.suppress(psutil.Error):
+                    line = " ".join(child.cmdline())
+                    if (words in line) if words else ("policies" not in line):
+                        return child
+        return None
+
+
+def end_what_is_left(marks: Iterable[tuple[str, str]]) -> list[str]:
+    """Kill every process whose environment has one of the (name, value) pairs; their command
+    lines.
+    """
+    wanted, found = list(marks), []
+    for process in psutil.process_iter():
+        with contextlib.suppress(psutil.Error):
+            environment = process.environ()
+            if process.pid != os.getpid() and any(
+                environment.get(name) == value for name, value in wanted
+            ):
+                found.append(" ".join(process.cmdline()))
+                process.kill()
+    return found
+
+
+def _die_with_parent() -> None:
+    """In the child, before exec: be killed when the harness dies."""
+    ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)

@@ -1,0 +1,93 @@
+"""The two runs: kills and partitions, each from a seed and a folder to a result."""
+
+from __future__ import annotations
+
+import json
+import os
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from experiments.chaos.cutting import Cutting
+from experiments.chaos.engine import RESULT, Field, Run
+from experiments.chaos.kept import Kept, keep
+from experiments.chaos.killing import Killing
+from experiments.chaos.network import Network
+from experiments.chaos.schedule import Blow, Pace, kills, partitions
+from experiments.chaos.system import Site, System
+from experiments.chaos.workload import Load, Workload
+
+AGENTS = 3
+KILL_CLOCKWORK = {"heartbeat_s": 0.5, "lease_s": 5.0, "grace_s": 2.0, "margin_s": 1.0}
+CUT_CLOCKWORK = {"heartbeat_s": 1.0, "lease_s": 10.0, "grace_s": 3.0, "margin_s": 2.0}
+SHORT_CUT_CLOCKWORK = {"heartbeat_s": 0.5, "lease_s": 4.0, "grace_s": 1.5, "margin_s": 1.0}
+ROUNDS = {"period_s": 5.0, "restart_cost_s": 1.0, "profiling_steps": 5}
+
+
+@dataclass(frozen=True, slots=True)
+class Order:
+    """What is asked for: how many blows, the seed, where, how much work, and how fast (seconds
+    between blows on average).
+    """
+
+    count: int
+    seed: int
+    folder: Path
+    gap_s: float
+    load: Load
+    patience_s: float = 180.0
+    say: Callable[[str], None] = print
+
+
+def run_kills(order: Order) -> dict[str, Any]:
+    """Kill parts of the system; on PostgreSQL where DATABASE_URL is set, then with a broker by
+    TCP.
+    """
+    kept = keep(order.folder, os.environ.get("DATABASE_URL", ""))
+    site = Site(order.folder, AGENTS, {**KILL_CLOCKWORK, **ROUNDS}, kept.port, env=_servers(kept))
+    blows = kills(order.count, order.seed, AGENTS, Pace(order.gap_s, site.lost_s))
+    return _play(order, site, blows, Killing)
+
+
+def run_partitions(order: Order, *, short: bool = False) -> dict[str, Any]:
+    """Cut agents off from the server, each in a network namespace of its own."""
+    kept = keep(order.folder, os.environ.get("DATABASE_URL", ""))
+    with Network(AGENTS, kept.network) as network:
+        prefixes = {f"agent-{number}": network.prefix(number) for number in range(AGENTS)}
+        clock = {**(SHORT_CUT_CLOCKWORK if short else CUT_CLOCKWORK), **ROUNDS}
+        site = Site(order.folder, AGENTS, clock, kept.port, network.host, _servers(kept), prefixes)
+        blows = partitions(order.count, order.seed, AGENTS, Pace(order.gap_s, site.lost_s))
+        return _play(order, site, blows, lambda _: Cutting(network))
+
+
+def _play(
+    order: Order, site: Site, blows: list[Blow], field: Callable[[System], Field]
+) -> dict[str, Any]:
+    began_s = time.monotonic()
+    with System(site) as system:
+        workload = Workload(system, order.load, order.seed)
+        try:
+            result = Run(system, workload, blows, field(system), order.say, order.patience_s).play()
+        finally:
+            workload.close()
+    result |= {
+        "seed": order.seed,
+        "database": "postgres" if "DATABASE_URL" in os.environ else "sqlite",
+    }
+    result |= {"left_over": system.left_over, "whole_s": round(time.monotonic() - began_s, 1)}
+    (site.folder / RESULT).write_text(json.dumps(result, indent=1))
+    return result
+
+
+def _servers(kept: Kept) -> dict[str, str]:
+    """What a system on PostgreSQL needs beside DATABASE_URL: a broker by TCP, and a key that its
+    processes share.
+    """
+    if not kept.database:
+        return {"DATABASE_URL": "", "REDIS_URL": ""}
+    return {
+        "REDIS_URL": f"redis://127.0.0.1:{kept.broker_port}/0",
+        "SECRET_KEY": "chaos, on a server that lives for minutes",
+    }

@@ -1,0 +1,155 @@
+"""One run on one database: start everything, play the scenes, print their figures."""
+
+from __future__ import annotations
+
+import argparse
+import time
+from collections.abc import Callable, Sequence
+from urllib.parse import urlsplit
+
+import uvloop
+from django.contrib.auth.models import User
+from django.db import connection
+from knox.models import get_token_model
+
+from clusters.models import Cluster
+from controlplane.live.solver import solve_here
+from controlplane.live.world import Ports, hold_round
+from controlplane.local import running_locally
+from controlplane.models import Reason, RescheduleEvent, Round
+from experiments.load.agents import run_agents
+from experiments.load.fleet import SimulatedAgent, make_fleet
+from experiments.load.report import Report
+from experiments.load.scenes import Figures, Stage, hand_in, hand_in_bulk, read_pages, start_jobs
+from experiments.load.seed import Seeded, seed
+from experiments.load.watch import Watch
+
+FREE_PORT = 18_200
+
+
+def run(wanted: argparse.Namespace) -> int:
+    """Play the scenes asked for; 1 if anything that was acknowledged is lost."""
+    report, scenes = Report(connection.vendor, wanted.output), wanted.scenes.split(",")
+    report.say(f"{connection.vendor}: starting everything ...")
+    with running_locally(FREE_PORT, report.say) as local:
+        address = urlsplit(local.url)
+        stage = Stage((address.hostname or "127.0.0.1", address.port or 80), local.supervisor.pause)
+        lost = _play(stage, report, scenes, wanted)
+    report.end()
+    return 1 if lost else 0
+
+
+def _play(stage: Stage, report: Report, scenes: list[str], wanted: argparse.Namespace) -> int:
+    lost = 0
+    if "starts" in scenes:
+        _watched(
+            report,
+            "submit to running",
+            lambda: start_jobs(stage, _admin_token(), count=wanted.starts),
+        )
+    seeded = _seeded(report, wanted)
+    if "pages" in scenes:
+        for name, figures in read_pages(stage, seeded, times=wanted.reads):
+            report.scene(name, figures)
+    if "submissions" in scenes:
+        figures = _watched(
+            report,
+            "submissions",
+            lambda: hand_in(
+                stage, seeded, rate_per_s=wanted.rate, seconds=wanted.seconds, kill=True
+            ),
+        )
+        lost += int(str(figures["lost"]))
+    if "overload" in scenes:
+        name = f"submissions, {wanted.overload:g}/s offered"
+        figures = _watched(
+            report,
+            name,
+            lambda: hand_in(
+                stage, seeded, rate_per_s=wanted.overload, seconds=wanted.seconds, kill=False
+            ),
+        )
+        lost += int(str(figures["lost"]))
+    if "bulk" in scenes:
+        figures = _watched(
+            report, "submissions, 50 a call",
+            lambda: hand_in_bulk(stage, seeded, rate_per_s=wanted.rate, seconds=wanted.seconds, size=50),
+        )  # fmt: skip
+        lost += int(str(figures["lost"]))
+    if "rounds" in scenes:
+        report.scene("round", a_round(seeded.cluster))
+    if "heartbeats" in scenes:
+        cluster = Cluster.objects.create(
+            name="fleet", policy="fifo", heartbeat_s=10.0, lease_s=60.0
+        )
+        agents = make_fleet(cluster, wanted.agents, prefix="fleet")
+        _take_stock()
+        _watched(report, "heartbeats", lambda: _heartbeats(stage, agents, wanted.seconds))
+    return lost
+
+
+def _seeded(report: Report, wanted: argparse.Namespace) -> Seeded:
+    began_s = time.monotonic()
+    seeded = seed(jobs=wanted.jobs, nodes=wanted.nodes)
+    _take_stock()
+    report.say(
+        f"  {wanted.jobs} jobs and {wanted.nodes} nodes written in"
+        f" {time.monotonic() - began_s:.0f} s"
+    )
+    return seeded
+
+
+def _take_stock() -> None:
+    """As autovacuum does to any database that is older than this one, within minutes."""
+    if connection.vendor == "postgresql":
+        with connection.cursor() as cursor:
+            cursor.execute("VACUUM ANALYZE")
+
+
+def _watched(report: Report, name: str, scene: Callable[[], Figures]) -> Figures:
+    with Watch() as watch:
+        figures = scene()
+    report.scene(name, {**figures, "stolen": watch.stolen, "parts": watch.figures})
+    return figures
+
+
+def _admin_token() -> str:
+    return str(get_token_model().objects.create(User.objects.filter(is_superuser=True)[0])[1])
+
+
+def _heartbeats(stage: Stage, agents: Sequence[SimulatedAgent], seconds: float) -> Figures:
+    traffic = uvloop.run(
+        run_agents(
+            agents, *stage.place, seconds=seconds, heartbeat_s=10.0, warm_up_s=min(10.0, seconds)
+        )
+    )
+    return traffic.summary()
+
+
+def a_round(cluster: str) -> Figures:
+    """One round of that cluster in this process: its seconds, by part, and what it looked at."""
+    house = Cluster.objects.get(name=cluster)
+    _wait_for_quiet(house)
+    RescheduleEvent.objects.create(cluster=house, reason=Reason.OPERATOR)
+    began_s, used_s = time.monotonic(), time.process_time()
+    result = hold_round(house.pk, Ports(solve_here))
+    if result is None:
+        return {"held": "by another process"}
+    row = Round.objects.filter(cluster=house).defer("snapshot", "plan").latest("number")
+    return {
+        "seconds": round(time.monotonic() - began_s, 2),
+        "cpu_s": round(time.process_time() - used_s, 2),
+        "snapshot_s": row.snapshot_s, "solve_s": row.solve_s, "apply_s": row.apply_s,
+        "jobs": len(result.snapshot.jobs),
+        "queued": house.jobs.filter(state="queued").count(), "placed": len(result.plan.placements),
+    }  # fmt: skip
+
+
+def _wait_for_quiet(cluster: Cluster, patience_s: float = 60.0) -> None:
+    """Until no round is wanted or held: the one that is measured is to be alone."""
+    until_s = time.monotonic() + patience_s
+    while time.monotonic() < until_s and (
+        RescheduleEvent.objects.filter(cluster=cluster, round=None).exists()
+        or Cluster.objects.filter(pk=cluster.pk).exclude(round_owner="").exists()
+    ):
+        time.sleep(0.5)

@@ -1,3 +1,0 @@
-"""Load: what many agents, submitters and readers at once do to a server. `python -m load` prints
-JSON lines.
-"""

@@ -1,0 +1,1 @@
+"""The node: its hardware, what it offers, and how it is measured."""

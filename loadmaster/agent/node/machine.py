@@ -1,0 +1,258 @@
+"""What the machine is: its identity, cores, memory and GPUs."""
+
+from __future__ import annotations
+
+import math
+import os
+import random
+import socket
+import uuid
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, Protocol
+from urllib.parse import urlsplit
+
+import psutil
+
+from loadmaster.agent.files import write_whole
+from loadmaster.agent.node.emulated import Emulation
+from loadmaster.agent.node.mps import Mps
+from loadmaster.protocol import DeviceReport, DeviceSample
+
+GB = 1e9
+
+
+@dataclass(frozen=True, slots=True)
+class Identity:
+    """`machine_id` is stable for a state folder; `boot_id` changes with every start of the
+    machine.
+    """
+
+    machine_id: str
+    boot_id: str
+    hostname: str
+
+
+def identity(state_dir: Path) -> Identity:
+    """This agent's identity. Several agents on one machine differ by their state folders, so each
+    folder keeps an id of its own.
+    """
+    path = state_dir / "machine-id"
+    if not path.exists():
+        write_whole(path, uuid.uuid4().hex.encode(), durable=True)
+    return Identity(path.read_text().strip(), boot_id(), socket.gethostname())
+
+
+def boot_id() -> str:
+    """The id of the machine's present boot."""
+    return Path("/proc/sys/kernel/random/boot_id").read_text().strip()
+
+
+def cores() -> float:
+    """The cores this process may use."""
+    return float(len(os.sched_getaffinity(0)))
+
+
+def memory_gb() -> float:
+    """The machine's memory in GB (1e9 bytes)."""
+    return psutil.virtual_memory().total / GB
+
+
+def address_towards(server: str) -> str:
+    """This machine's own address on the way to the server; empty where there is no way.
+
+    It is where other nodes reach this one, unless the server is on this very machine or behind a
+    translation of addresses.
+    """
+    where = urlsplit(server)
+    try:
+        found = socket.getaddrinfo(where.hostname, where.port or 443, type=socket.SOCK_DGRAM)
+        family, kind, proto, _, target = found[0]
+        with socket.socket(family, kind, proto) as probe:
+            probe.connect(target)  # sends nothing
+            return str(probe.getsockname()[0])
+    except OSError:
+        return ""
+
+
+def sockets_of(address: str) -> dict[str, str]:
+    """The variables that make gloo and NCCL speak by the interface with that address; none if no
+    interface has it.
+
+    Left alone they go by the host's name, which on many machines stands for the machine itself and
+    leads nobody else there.
+    """
+    for name, addresses in psutil.net_if_addrs().items():
+        if any(item.address.partition("%")[0] == address for item in addresses):
+            return {"GLOO_SOCKET_IFNAME": name, "NCCL_SOCKET_IFNAME": name}
+    return {}
+
+
+class Devices(Protocol):
+    """The GPUs a node offers."""
+
+    def reports(self) -> tuple[DeviceReport, ...]:
+        """What is offered, for registration and session."""
+        ...
+
+    def samples(self, busy: Collection[str]) -> tuple[DeviceSample, ...]:
+        """Health, use and watts now; `busy` are the uuids that running assignments hold."""
+        ...
+
+    def environment(
+        self, uuids: Collection[str], kind_name: str, gang_gpus: int = 0, share: float = 1.0
+    ) -> dict[str, str]:
+        """The variables that make a job use those devices and no others, and no more than its share
+        of them; `gang_gpus` are those of all ranks of a gang.
+        """
+        ...
+
+    def shared_pace_s(self, kind_name: str, gpus: int, beside: Sequence[str]) -> float | None:
+        """Seconds per step of a kind on so many emulated GPUs while these kinds share them; `inf`:
+        they do not fit beside each other. None where it is not for the agent to say.
+        """
+        ...
+
+
+class NoDevices:
+    """A node without GPUs."""
+
+    def reports(self) -> tuple[DeviceReport, ...]:
+        return ()
+
+    def samples(self, busy: Collection[str]) -> tuple[DeviceSample, ...]:
+        return ()
+
+    def environment(
+        self, uuids: Collection[str], kind_name: str, gang_gpus: int = 0, share: float = 1.0
+    ) -> dict[str, str]:
+        return {"CUDA_VISIBLE_DEVICES": ""}
+
+    def shared_pace_s(self, kind_name: str, gpus: int, beside: Sequence[str]) -> float | None:
+        return None
+
+
+class EmulatedDevices:
+    """Pacing clocks in place of GPUs."""
+
+    def __init__(
+        self, emulation: Emulation, node: str, noise: random.Random | None = None, *, slots: int = 1
+    ) -> None:
+        self._emulation = emulation
+        self._reports = tuple(replace(report, slots=slots) for report in emulation.devices(node))
+        self._noise = noise or random.SystemRandom()
+
+    def reports(self) -> tuple[DeviceReport, ...]:
+        return self._reports
+
+    def samples(self, busy: Collection[str]) -> tuple[DeviceSample, ...]:
+        return tuple(
+            self._emulation.sample(device.uuid, device.uuid in busy, self._noise)
+            for device in self._reports
+        )
+
+    def environment(
+        self, uuids: Collection[str], kind_name: str, gang_gpus: int = 0, share: float = 1.0
+    ) -> dict[str, str]:
+        """No real GPU, one thread per library (the machine is shared by emulated devices), and the
+        pace.
+        """
+        threads = dict.fromkeys(("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"), "1")
+        pace_s = self._emulation.pace_s(kind_name, max(len(uuids), gang_gpus))
+        pace = {} if pace_s is None else {"LOADMASTER_EMULATED_STEP_S": repr(pace_s)}
+        return {"CUDA_VISIBLE_DEVICES": "", **threads, **pace}
+
+    def shared_pace_s(self, kind_name: str, gpus: int, beside: Sequence[str]) -> float | None:
+        alone_s, kept = (
+            self._emulation.pace_s(kind_name, gpus),
+            self._emulation.kept(kind_name, beside),
+        )
+        if not kept:
+            return math.inf
+        return None if alone_s is None else alone_s / kept
+
+
+class NvidiaDevices:
+    """Real GPUs, asked through NVML. One that falls off the bus is reported as unhealthy, never
+    forgotten.
+    """
+
+    def __init__(self, nvml: Any, slots: int = 1, mps: Mps | None = None) -> None:
+        self._nvml, self._slots, self._mps = nvml, slots, mps
+        self._reports = tuple(self._report(index) for index in range(nvml.nvmlDeviceGetCount()))
+
+    def _report(self, index: int) -> DeviceReport:
+        handle = self._nvml.nvmlDeviceGetHandleByIndex(index)
+        memory = self._nvml.nvmlDeviceGetMemoryInfo(handle).total
+        return DeviceReport(
+            _text(self._nvml.nvmlDeviceGetUUID(handle)),
+            gpu_type_of(_text(self._nvml.nvmlDeviceGetName(handle))),
+            memory / GB,
+            slots=self._slots,
+        )
+
+    def reports(self) -> tuple[DeviceReport, ...]:
+        return self._reports
+
+    def samples(self, busy: Collection[str]) -> tuple[DeviceSample, ...]:
+        return tuple(self._sample(device.uuid) for device in self._reports)
+
+    def _sample(self, device: str) -> DeviceSample:
+        nvml = self._nvml
+        try:
+            handle = nvml.nvmlDeviceGetHandleByUUID(device)
+            memory = nvml.nvmlDeviceGetMemoryInfo(handle).used / GB
+        except nvml.NVMLError:
+            return DeviceSample(device, healthy=False, power_source="measured")
+        return DeviceSample(
+            device,
+            gpu_fraction=self._ask(lambda: nvml.nvmlDeviceGetUtilizationRates(handle).gpu, 100.0),
+            memory_used_gb=memory,
+            power_w=self._ask(lambda: nvml.nvmlDeviceGetPowerUsage(handle), 1000.0),
+            power_source="measured",
+            temperature_c=self._ask(
+                lambda: nvml.nvmlDeviceGetTemperature(handle, nvml.NVML_TEMPERATURE_GPU), 1.0
+            ),
+        )
+
+    def _ask(self, read: Any, unit: float) -> float | None:
+        """A reading in our unit, or None where this GPU does not offer it."""
+        try:
+            return float(read()) / unit
+        except self._nvml.NVMLError:
+            return None
+
+    def environment(
+        self, uuids: Collection[str], kind_name: str, gang_gpus: int = 0, share: float = 1.0
+    ) -> dict[str, str]:
+        return {
+            "CUDA_VISIBLE_DEVICES": ",".join(uuids),
+            **(self._mps.environment(share) if self._mps else {}),
+        }
+
+    def shared_pace_s(self, kind_name: str, gpus: int, beside: Sequence[str]) -> float | None:
+        return None
+
+
+def gpu_type_of(name: str) -> str:
+    """A GPU's product name as a type: without the maker and words that all have."""
+    words = name.replace("NVIDIA", "").replace("GeForce", "").replace("Tesla", "").split()
+    return " ".join(words) or name
+
+
+def nvidia_devices(slots: int = 1, mps: Mps | None = None) -> Devices:
+    """The machine's NVIDIA GPUs, each for so many jobs at once (by `mps` where it is given), or
+    none where there is no driver.
+    """
+    import pynvml
+
+    try:
+        pynvml.nvmlInit()
+        return NvidiaDevices(pynvml, slots, mps)
+    except pynvml.NVMLError:
+        return NoDevices()
+
+
+def _text(value: str | bytes) -> str:
+    return value.decode() if isinstance(value, bytes) else value

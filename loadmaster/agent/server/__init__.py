@@ -1,0 +1,1 @@
+"""The agent's connection to the server: enrolment, session, calls, and uploads."""

@@ -1,0 +1,224 @@
+"""The agent's conversation with the server: session, heartbeats, leases, and what the server
+wants.
+"""
+
+from __future__ import annotations
+
+import logging
+import random
+from collections.abc import Callable, Iterable
+
+from loadmaster.agent.backoff import Backoff
+from loadmaster.agent.clock import Clock
+from loadmaster.agent.journal import Entry, Journal
+from loadmaster.agent.runtimes.base import RunId
+from loadmaster.agent.server.client import INCURABLE, AgentClient, AgentError, Conflict
+from loadmaster.protocol import (
+    DeviceSample,
+    Directive,
+    DirectiveAction,
+    Heartbeat,
+    Intervals,
+    KnownAssignment,
+    SessionRequest,
+    StopReason,
+)
+
+logger = logging.getLogger(__name__)
+
+ASK_S = 3.0
+"""At most so long before a term ends the server is asked once more whether it is prolonged."""
+
+DEFAULT_INTERVALS = Intervals(heartbeat_s=10.0, lease_s=60.0, grace_s=30.0, margin_s=10.0)
+
+
+def known(entry: Entry) -> KnownAssignment:
+    """What the server is told of an entry."""
+    return KnownAssignment(entry.assignment, entry.fence, entry.state, entry.run.name)
+
+
+class Conversation:
+    """Keeps a session open and beats in it; remembers leases by the boot clock and the server's
+    newest wishes.
+
+    A lease is counted from when its renewal was sent, so the agent's count never ends later than
+    the server's.
+    """
+
+    def __init__(
+        self,
+        client: AgentClient,
+        journal: Journal,
+        clock: Clock,
+        request: Callable[[], SessionRequest],
+        samples: Callable[[], tuple[DeviceSample, ...]],
+        jitter: random.Random | None = None,
+        trouble: Callable[[], str] = str,
+    ) -> None:
+        self._client = client
+        self._journal = journal
+        self._clock = clock
+        self._request = request
+        self._samples = samples
+        self._trouble = trouble
+        self._jitter = jitter or random.SystemRandom()
+        self._backoff = Backoff(jitter=self._jitter)
+        self._seq = 0
+        self._next_beat_s = float("-inf")
+        self._is_first_beat = True
+        self._beaten_s = float("-inf")
+        self._ask_s = self._jitter.uniform(0.5, 1.0) * ASK_S
+        self._server_ahead_s: float | None = None
+        self.epoch: int | None = None
+        self.cursor = 0
+        self.intervals = DEFAULT_INTERVALS
+        self.leases: dict[RunId, float] = {}
+        self._wishes: dict[str, Directive] = {}
+        self._unwanted: dict[str, Directive] = {}
+
+    @property
+    def wishes(self) -> dict[str, Directive]:
+        """The server's newest wish for each assignment; what it disowned when the session began
+        goes before all.
+        """
+        return self._wishes | self._unwanted
+
+    def keep_up(self) -> None:
+        """Open a session if there is none, and beat if it is time to."""
+        if self.epoch is None:
+            self._open()
+        if self.epoch is not None and self._clock.boot_s() >= self._next_beat_s:
+            self._beat()
+
+    def hurry(self) -> None:
+        """Beat at the next occasion: somebody waits for a first lease."""
+        if self._backoff.is_due("beat", self._clock.boot_s()):
+            self._next_beat_s = float("-inf")
+
+    def ask_before(self, until_s: float) -> None:
+        """Beat once more shortly before a term ends, lest its prolongation be on its way; until
+        then this does nothing.
+        """
+        ask_at_s = self.ends_s(until_s) - self._ask_s
+        if self._beaten_s < ask_at_s <= self._clock.boot_s():
+            self.hurry()
+
+    def ends_s(self, until_s: float) -> float:
+        """A time of the server's on this machine's boot clock; by its wall clock where the server
+        does not tell its own.
+        """
+        ahead_s = self._server_ahead_s
+        return until_s - (
+            self._clock.wall_s() - self._clock.boot_s() if ahead_s is None else ahead_s
+        )
+
+    def note_time(self, sent_s: float) -> None:
+        """Take the server's clock from the answer to what was sent then: counted so, nothing ends
+        later than the server means.
+        """
+        if self._client.server_time_s is not None:
+            self._server_ahead_s = self._client.server_time_s - sent_s
+
+    def lose_session(self) -> None:
+        """Another session has begun; two agents that share one identity must not take it from each
+        other in a frenzy.
+        """
+        if self.epoch is not None:
+            self._backoff.failed("session", self._clock.boot_s())
+        self.epoch = None
+
+    def hear(self, directives: Iterable[Directive], cursor: int) -> None:
+        """Take in wishes that came between heartbeats."""
+        self._wishes |= {directive.id: directive for directive in directives}
+        self.cursor = max(self.cursor, cursor)
+
+    def settle_offer(self, assignment: str) -> None:
+        """An offer was taken, or is off."""
+        wish = self._wishes.get(assignment)
+        if wish and wish.action is DirectiveAction.START:
+            del self._wishes[assignment]
+
+    def _open(self) -> None:
+        now_s = self._clock.boot_s()
+        if not self._backoff.is_due("session", now_s):
+            return
+        try:
+            session = self._client.open_session(self._request())
+        except INCURABLE:
+            raise
+        except AgentError as error:
+            wait_s = self._backoff.failed("session", now_s)
+            logger.warning("no session yet, next try in %.1f s: %s", wait_s, error)
+            return
+        logger.info("session of epoch %s", session.epoch)
+        self.epoch, self._seq, self.intervals = session.epoch, 0, session.intervals
+        self._backoff.cap_s = max(0.1, min(10.0, session.intervals.heartbeat_s))
+        self._next_beat_s, self._is_first_beat = float("-inf"), True
+        disowned = [entry for name, entry in self._journal.entries.items() if name in session.stop]
+        self._unwanted = {
+            entry.assignment: Directive(
+                entry.assignment, entry.fence, DirectiveAction.STOP, StopReason.CANCEL
+            )
+            for entry in disowned
+        }
+
+    def _beat(self) -> None:
+        sent_s = self._clock.boot_s()
+        beat = self._heartbeat()
+        try:
+            reply = self._client.heartbeat(beat)
+        except INCURABLE:
+            raise
+        except Conflict as error:
+            logger.warning("the session is over: %s", error)
+            self.lose_session()
+            return
+        except AgentError as error:
+            self._next_beat_s = sent_s + self._backoff.failed("beat", self._clock.boot_s())
+            logger.warning("heartbeat failed: %s", error)
+            return
+        self._backoff.succeeded("beat")
+        self._backoff.succeeded("session")
+        self._beaten_s = sent_s
+        self.note_time(sent_s)
+        self._take_leases(
+            {RunId(lease.id, lease.fence): sent_s + lease.ttl_s for lease in reply.leases}
+        )
+        pending = {
+            key: wish for key, wish in self._wishes.items() if wish.action is DirectiveAction.START
+        }
+        self._wishes = pending | {directive.id: directive for directive in reply.directives}
+        self._unwanted = {
+            name: wish for name, wish in self._unwanted.items() if name in self._journal.entries
+        }
+        self.cursor = max(self.cursor, reply.cursor)
+        self._next_beat_s = sent_s + self._interval_s(reply.next_heartbeat_s)
+
+    def _heartbeat(self) -> Heartbeat:
+        self._seq += 1
+        assignments = tuple(
+            known(entry) for entry in self._journal.entries.values() if not entry.has_ended
+        )
+        healthy = self._journal.is_writable() and not self._trouble()
+        return Heartbeat(
+            self.epoch or 0,
+            self._seq,
+            self._clock.wall_s(),
+            healthy,
+            self._samples(),
+            assignments,
+            self.cursor,
+        )
+
+    def _interval_s(self, heartbeat_s: float) -> float:
+        """The first wait is drawn from the whole interval, so that nodes that started together do
+        not beat together for ever.
+        """
+        first, self._is_first_beat = self._is_first_beat, False
+        return self._jitter.uniform(0.0, heartbeat_s) if first else heartbeat_s
+
+    def _take_leases(self, granted: dict[RunId, float]) -> None:
+        ours = {entry.run for entry in self._journal.entries.values()}
+        self.leases = {
+            run: until_s for run, until_s in (self.leases | granted).items() if run in ours
+        }

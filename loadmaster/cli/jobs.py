@@ -1,0 +1,345 @@
+"""Commands about jobs."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Annotated, Any
+from uuid import UUID
+
+import typer
+
+from loadmaster.cli.output import (
+    FAILURE,
+    SHORT_ID,
+    USAGE,
+    complain,
+    connected,
+    err,
+    fail,
+    out,
+    said,
+    show_job,
+    show_jobs,
+    show_json,
+    table,
+    wants_json,
+    warn,
+)
+from loadmaster.cli.terminal import harmless, shown
+from loadmaster.client import ENDED, ApiError, Client
+from loadmaster.client.job_file import parse_settings, read_job_file
+from loadmaster.client.results import Job, Submission
+
+JobId = Annotated[
+    str, typer.Argument(help="The job's name, or its id or the beginning of it.", metavar="JOB")
+]
+Json = Annotated[bool, typer.Option("--json", help="Answer in JSON.")]
+Settings = Annotated[
+    list[str] | None,
+    typer.Option("--set", help="name=value or name.key=value, as YAML; over the file's."),
+]
+WATCH_S = 1.0
+
+
+def submit(
+    context: typer.Context,
+    job_files: Annotated[
+        list[Path],
+        typer.Argument(
+            help="A job as YAML, or several; docs/jobs.md explains the fields.",
+            metavar="JOB_FILE...",
+        ),
+    ],
+    settings: Settings = None,
+    key: Annotated[
+        str | None,
+        typer.Option(
+            help=(
+                "Idempotency key: the same key and job are submitted once. Several files: KEY-1,"
+                " KEY-2 ..."
+            )
+        ),
+    ] = None,
+    watch: Annotated[
+        bool, typer.Option("--watch", "-w", help="Follow it to its end; exits 1 if it fails.")
+    ] = False,
+    as_json: Json = False,
+) -> None:
+    """Submit a job, or several in one call."""
+    if watch and len(job_files) > 1:
+        fail(
+            "--watch follows one job; submit the files without it, and watch with loadmaster jobs",
+            USAGE,
+        )
+    with said():
+        data = [read_job_file(path, settings or []) for path in job_files]
+    with connected(context) as client:
+        if len(data) > 1:
+            keys = [f"{key}-{number}" for number in range(1, len(data) + 1)] if key else None
+            _submitted_many(
+                context, job_files, client.submit_many(data, idempotency_keys=keys), as_json
+            )
+            return
+        submission = client.submit(data[0], idempotency_key=key)
+        _submitted(context, submission, as_json)
+        if watch:
+            _watch(client, submission.id)
+
+
+def clone(
+    context: typer.Context, job: JobId, settings: Settings = None, as_json: Json = False
+) -> None:
+    """Submit a job's description again, with some fields replaced."""
+    with said():
+        overrides = parse_settings(settings or [])
+    with connected(context) as client:
+        _submitted(context, client.clone(_id(client, job), **overrides), as_json)
+
+
+def jobs(
+    context: typer.Context,
+    state: Annotated[
+        list[str] | None, typer.Option(help="Only in this state; may be repeated.")
+    ] = None,
+    team: Annotated[str | None, typer.Option()] = None,
+    cluster: Annotated[str | None, typer.Option()] = None,
+    mine: Annotated[bool, typer.Option("--mine", help="Only those you submitted.")] = False,
+    everything: Annotated[
+        bool, typer.Option("--all", "-a", help="Also those that are over.")
+    ] = False,
+    search: Annotated[
+        str | None, typer.Option(help="Part of the name or kind, or the beginning of an id.")
+    ] = None,
+    limit: Annotated[int, typer.Option(min=1)] = 50,
+    as_json: Json = False,
+) -> None:
+    """List jobs, newest first."""
+    with connected(context) as client:
+        filters = {
+            "team": team,
+            "cluster": cluster,
+            "search": search,
+            "state": state or None,
+            "mine": mine or None,
+        }
+        active = None if everything or state or search else True
+        found = list(client.jobs(limit=limit, active=active, **filters))
+    if as_json or wants_json(context):
+        show_json(found)
+    elif found:
+        show_jobs(found)
+    else:
+        err().print(
+            "No job runs or waits; --all also lists those that are over."
+            if active
+            else "No job is like that."
+        )
+
+
+def show(context: typer.Context, job: JobId, as_json: Json = False) -> None:
+    """Show a job: state, reason for waiting, progress, where it is."""
+    with connected(context) as client:
+        _shown(context, client.job(_id(client, job)), as_json)
+
+
+def history(context: typer.Context, job: JobId, as_json: Json = False) -> None:
+    """Everything that happened to a job."""
+    with connected(context) as client:
+        events = list(client.events(_id(client, job)))
+    if as_json or wants_json(context):
+        show_json(events)
+        return
+    rows = [
+        (
+            f"{e.at.astimezone():%Y-%m-%d %H:%M:%S}" if e.at else "",
+            e.event,
+            e.to_state,
+            shown(e.actor),
+            shown(_why(e.data)),
+        )
+        for e in events
+    ]
+    table(("WHEN", "WHAT", "STATE", "BY", "WHY"), rows)
+
+
+def logs(
+    context: typer.Context,
+    job: JobId,
+    follow: Annotated[
+        bool, typer.Option("--follow", "-f", help="Go on until the job is over.")
+    ] = False,
+    stderr: Annotated[
+        bool, typer.Option("--stderr", help="The error output in place of the output.")
+    ] = False,
+    tail: Annotated[int | None, typer.Option(min=0, help="Only the last so many bytes.")] = None,
+    rank: Annotated[int, typer.Option(min=0, help="Of which process of a gang.")] = 0,
+    raw: Annotated[
+        bool,
+        typer.Option("--raw", help="Byte for byte, terminal's escape sequences too; for files."),
+    ] = False,
+) -> None:
+    """Print a job's log, across its pre-emptions and migrations."""
+    stream = "stderr" if stderr else "stdout"
+    with connected(context) as client:
+        # A log is the job's own text: printed as it is, without rich's reading of brackets.
+        for text in client.logs(
+            _id(client, job),
+            follow=follow,
+            stream=stream,
+            offset=None if tail is None else -tail,
+            rank=rank,
+        ):
+            typer.echo(text if raw else harmless(text), nl=False)
+
+
+def cancel(context: typer.Context, job: JobId, as_json: Json = False) -> None:
+    """Stop a job for good."""
+    _act(context, lambda client: client.cancel(_id(client, job)), as_json)
+
+
+def hold(context: typer.Context, job: JobId, as_json: Json = False) -> None:
+    """Keep a job out of the queue; one that runs saves a checkpoint first."""
+    _act(context, lambda client: client.hold(_id(client, job)), as_json)
+
+
+def release(context: typer.Context, job: JobId, as_json: Json = False) -> None:
+    """Let a held job into the queue."""
+    _act(context, lambda client: client.release(_id(client, job)), as_json)
+
+
+def requeue(context: typer.Context, job: JobId, as_json: Json = False) -> None:
+    """Give a failed or cancelled job another chance."""
+    _act(context, lambda client: client.requeue(_id(client, job)), as_json)
+
+
+def register(app: typer.Typer) -> None:
+    """Add the commands to the command line."""
+    for command in (submit, jobs, show, history, logs, cancel, hold, release, requeue, clone):
+        app.command()(command)
+
+
+NAMED = 5
+MOST_ALIKE = 200
+
+
+def _why(data: Mapping[str, Any]) -> str:
+    """What an event says of itself in words."""
+    said_of_it = (data.get(name) for name in ("reason", "why", "message", "warnings"))
+    return "; ".join(
+        ", ".join(map(str, s)) if isinstance(s, (list, tuple)) else str(s) for s in said_of_it if s
+    )
+
+
+def _id(client: Client, job: str) -> str:
+    """The id of the job that is meant: by its id, its name, or the beginning of its id. Of several
+    the only one not over.
+    """
+    try:
+        return str(UUID(job))
+    except ValueError:
+        like = list(client.jobs(search=job, limit=MOST_ALIKE))
+    found = [j for j in like if j.name == job] or [j for j in like if j.id.startswith(job.lower())]
+    if len(found) > 1:
+        found = [j for j in found if j.state not in ENDED] or found
+    if not found:
+        fail(f"there is no job {job} that you can see; `loadmaster jobs --all` lists them")
+    if len(found) > 1:
+        several = ", ".join(f"{j.id[:SHORT_ID]} ({j.state})" for j in found[:NAMED])
+        fail(
+            f"{job} may be any of {len(found)} jobs; say which by the beginning of its id:"
+            f" {several}"
+        )
+    return found[0].id
+
+
+def _act(context: typer.Context, act: Callable[[Client], Job], as_json: bool) -> None:
+    with connected(context) as client:
+        job = act(client)
+    if as_json or wants_json(context):
+        show_json(job)
+    else:
+        out().print(f"{shown(job.name)} is {job.state}{', to be held' if job.hold_wanted else ''}")
+
+
+def _shown(context: typer.Context, job: Job, as_json: bool) -> None:
+    if as_json or wants_json(context):
+        show_json(job)
+    else:
+        show_job(job)
+
+
+def _submitted(context: typer.Context, submission: Submission, as_json: bool) -> None:
+    warn(submission.warnings)
+    if as_json or wants_json(context):
+        show_json(_as_object(submission))
+        return
+    said_before = "" if submission.created else " (it had been submitted before)"
+    err().print(f"{shown(submission.job.name)} is {submission.job.state}{said_before}")
+    out().print(submission.id)
+
+
+def _submitted_many(
+    context: typer.Context,
+    files: Sequence[Path],
+    outcomes: Sequence[Submission | ApiError],
+    as_json: bool,
+) -> None:
+    """What came of each file; exit code 2 if any was refused. JSON is a list in the order of the
+    files.
+    """
+    if as_json or wants_json(context):
+        show_json([_as_row(path, outcome) for path, outcome in zip(files, outcomes, strict=True)])
+    for path, outcome in zip(files, outcomes, strict=True):
+        if isinstance(outcome, ApiError):
+            complain(outcome, where=f"{path}: ")
+        elif not (as_json or wants_json(context)):
+            _submitted(context, outcome, as_json=False)
+    if any(isinstance(outcome, ApiError) for outcome in outcomes):
+        raise typer.Exit(USAGE)
+
+
+def _as_row(path: Path, outcome: Submission | ApiError) -> dict[str, Any]:
+    if isinstance(outcome, ApiError):
+        error = {"code": outcome.code, "detail": outcome.detail, "fields": outcome.fields}
+        return {
+            "file": str(path),
+            "id": None,
+            "created": False,
+            "warnings": [],
+            "job": None,
+            "error": error,
+        }
+    return {"file": str(path), **_as_object(outcome), "error": None}
+
+
+def _as_object(submission: Submission) -> dict[str, Any]:
+    return {
+        "id": submission.id,
+        "created": submission.created,
+        "warnings": submission.warnings,
+        "job": submission.job,
+    }
+
+
+def _watch(client: Client, job_id: str) -> None:
+    """Say every change until the job is over; the exit code tells how it ended."""
+    last = ""
+    while True:
+        job = client.job(job_id)
+        line = _line(job)
+        if line != last:
+            err().print(shown(line))
+            last = line
+        if job.state in ENDED:
+            break
+        time.sleep(WATCH_S)
+    if job.state != "completed":
+        raise typer.Exit(FAILURE)
+
+
+def _line(job: Job) -> str:
+    places = ", ".join(f"{p.gpus} x {p.gpu_type} of {p.node}" for p in job.placement)
+    what = job.waiting.reason if job.waiting else places or job.failure_reason
+    return f"{job.state:10} {100 * job.progress.fraction:3.0f}%  {what}".rstrip()

@@ -1,0 +1,74 @@
+"""Commands about kinds: what is known of jobs' speeds, and having it measured anew."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any
+
+import typer
+
+from loadmaster.cli.output import USAGE, connected, fail, out, show_json, table, wants_json
+from loadmaster.cli.terminal import shown
+from loadmaster.client import Client
+
+Json = Annotated[bool, typer.Option("--json", help="Answer in JSON.")]
+kind_app = typer.Typer(no_args_is_help=True, help="What is known of the speed of jobs, by kind.")
+
+
+@kind_app.command("list")
+def kind_list(context: typer.Context, as_json: Json = False) -> None:
+    """Kinds and their speeds on each GPU type, with where each number comes from."""
+    with connected(context) as client:
+        found = list(client.kinds())
+    if as_json or wants_json(context):
+        show_json(found)
+        return
+    rows = [
+        (
+            shown(_name(kind)),
+            f"{p['gpus']} x {shown(p['gpu_type'])}",
+            f"{p['steps_per_s']:.3g}",
+            p["source"],
+        )
+        for kind in found
+        for p in kind["profiles"]
+        or [{"gpus": 0, "gpu_type": "-", "steps_per_s": 0.0, "source": "nothing is known"}]
+    ]
+    table(("KIND", "GPUS", "STEPS/S", "SOURCE"), rows)
+
+
+@kind_app.command("forget")
+def kind_forget(
+    context: typer.Context,
+    name: Annotated[str, typer.Argument(help="The kind's name or id.", metavar="KIND")],
+    as_json: Json = False,
+) -> None:
+    """Have a kind measured anew (operators). Its numbers stay as estimates until then."""
+    with connected(context) as client:
+        kind = client.forget_kind(int(_kind(client, name)["id"]))
+    if as_json or wants_json(context):
+        show_json(kind)
+    else:
+        out().print(
+            f"{shown(_name(kind))} will be measured anew; its numbers stay as estimates until then"
+        )
+
+
+def _name(kind: dict[str, Any]) -> str:
+    return str(kind["name"] or kind["digest"][:12])
+
+
+def _kind(client: Client, name: str) -> dict[str, Any]:
+    found = [k for k in client.kinds() if name in (str(k["id"]), k["name"], k["digest"][:12])]
+    if len(found) > 1:
+        fail(
+            f"several kinds are called {name}; take the id, as in `loadmaster kind list --json`",
+            USAGE,
+        )
+    if not found:
+        fail(f"there is no kind {name}; `loadmaster kind list` lists them")
+    return found[0]
+
+
+def register(app: typer.Typer) -> None:
+    """Add the commands to the command line."""
+    app.add_typer(kind_app, name="kind")

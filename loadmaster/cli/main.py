@@ -1,0 +1,216 @@
+"""The command line: `loadmaster submit job.yaml --watch`. Works on a machine with neither Django
+nor a GPU.
+
+Exit codes: 0 done, 1 refused or failed, 2 something was written wrongly.
+"""
+
+from __future__ import annotations
+
+import sys
+from dataclasses import asdict
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+import loadmaster
+from loadmaster.cli.config import Account, forget_account, read_account, write_account
+from loadmaster.cli import jobs as cli_jobs
+from loadmaster.cli import kinds as cli_kinds
+from loadmaster.cli import nodes as cli_nodes
+from loadmaster.cli import simulations as cli_simulations
+from loadmaster.cli.output import (
+    FAILURE,
+    Options,
+    connected,
+    fail,
+    out,
+    said,
+    show_json,
+    table,
+    wants_json,
+)
+from loadmaster.client import AuthenticationError, Client, LoadmasterError
+
+app = typer.Typer(
+    name="loadmaster",
+    no_args_is_help=True,
+    pretty_exceptions_enable=False,
+    help="Submit training jobs, follow them, run the cluster.",
+)
+cli_jobs.register(app)
+cli_nodes.register(app)
+cli_kinds.register(app)
+cli_simulations.register(app)
+
+Json = Annotated[bool, typer.Option("--json", help="Answer in JSON.")]
+
+
+@app.callback()
+def _options(
+    context: typer.Context,
+    url: Annotated[str, typer.Option(envvar="LOADMASTER_URL", help="The server.")] = "",
+    token: Annotated[
+        str,
+        typer.Option(
+            envvar="LOADMASTER_TOKEN", help="Better set in the environment than written here."
+        ),
+    ] = "",
+    as_json: Json = False,
+) -> None:
+    """Options of every command."""
+    known = context.obj if isinstance(context.obj, Options) else Options()
+    context.obj = Options(
+        url or known.url, token or known.token, as_json or known.json, known.transport
+    )
+
+
+@app.command()
+def version() -> None:
+    """Print the version."""
+    out().print(loadmaster.__version__)
+
+
+@app.command()
+def login(
+    context: typer.Context,
+    url: Annotated[
+        str, typer.Argument(help="The server, such as https://loadmaster.example.")
+    ] = "",
+    username: Annotated[
+        str, typer.Option("--username", "--user", "-u", help="Asked for where it is left out.")
+    ] = "",
+    valid_h: Annotated[
+        float | None, typer.Option(help="Hours the token is good for (without end where left out).")
+    ] = None,
+) -> None:
+    """Log in and keep a token (readable by you only). The password is asked for, or read from
+    stdin.
+    """
+    options = context.ensure_object(Options)
+    account = read_account()
+    server = url or options.url or (account.url if account else "")
+    if not server:
+        fail("say which server: loadmaster login https://your.server", 2)
+    name = username or typer.prompt("User")
+    password = (
+        typer.prompt("Password", hide_input=True)
+        if sys.stdin.isatty()
+        else sys.stdin.readline().rstrip("\n")
+    )
+    with said(), Client(server, transport=options.transport) as client:
+        try:
+            token = client.login(name, password, valid_h=valid_h)
+        except AuthenticationError as error:
+            fail(error.detail)
+    path = write_account(Account(server, token.token))
+    out().print(f"Logged in to {server} as {name}; the token is in {path}")
+
+
+@app.command()
+def logout(context: typer.Context) -> None:
+    """Revoke the token and forget it."""
+    with connected(context) as client:
+        client.logout()
+    forget_account()
+    out().print("Logged out")
+
+
+@app.command()
+def whoami(context: typer.Context, as_json: Json = False) -> None:
+    """Who you are, and your teams."""
+    with connected(context) as client:
+        me = client.whoami()
+    if as_json or wants_json(context):
+        show_json(me)
+    else:
+        out().print(
+            f"{me.username}{' (operator)' if me.operator else ''}; teams:"
+            f" {', '.join(me.teams) or 'none'}"
+        )
+
+
+@app.command("check-report")
+def check_report(
+    report: Annotated[Path, typer.Argument(help="A report that the demo wrote.")],
+    as_json: Json = False,
+) -> None:
+    """Check what a demo's report claims: exits 0 only if all of it holds."""
+    from loadmaster.demo.report import ReportError
+    from loadmaster.demo.report import check_report as check  # only this command needs it
+
+    try:
+        failures = check(report)
+    except ReportError as error:
+        fail(str(error), 2)
+    if as_json:
+        show_json({"holds": not failures, "failures": failures})
+    elif not failures:
+        out().print("The report holds.")
+    if failures and not as_json:
+        for failure in failures:
+            out().print(f"[red]does not hold:[/red] {failure}")
+    if failures:
+        raise typer.Exit(FAILURE)
+
+
+@app.command("check-journals")
+def check_journals(
+    folder: Annotated[
+        Path, typer.Argument(help="Where jobs kept journals of themselves, with submitted.json.")
+    ],
+    as_json: Json = False,
+) -> None:
+    """Check what jobs wrote of themselves: exits 0 only if nothing was lost and nothing ran twice
+    at once.
+    """
+    from loadmaster.demo.journal_checks import JournalsError  # only this command needs it
+    from loadmaster.demo.journal_checks import check_journals as check
+
+    try:
+        found = check(folder)
+    except JournalsError as error:
+        fail(str(error), 2)
+    if as_json:
+        show_json({"holds": found.holds, **asdict(found)})
+    else:
+        counts = (
+            found.jobs,
+            found.launches,
+            found.steps,
+            len(found.lost),
+            len(found.overlaps),
+            len(found.held_twice),
+        )
+        table(
+            ("JOBS", "LAUNCHES", "STEPS", "LOST", "OVERLAPS", "HELD TWICE"),
+            [tuple(map(str, counts))],
+        )
+        for text in (*found.lost, *found.overlaps, *found.held_twice):
+            out().print(text, style="red", markup=False)
+    if not found.holds:
+        raise typer.Exit(FAILURE)
+
+
+def main() -> None:
+    """The entry point: mounts the agent's command only where it is asked for or listed, and ends
+    quietly on Ctrl-C.
+    """
+    if {"agent", "--help"} & set(sys.argv[1:]) or len(sys.argv) == 1:
+        _mount_agent()
+    try:
+        app()
+    except KeyboardInterrupt:
+        sys.exit(130)
+    except BrokenPipeError:
+        # The reader has enough, as `head` does; nothing more can be said to it.
+        sys.stderr.close()
+        sys.exit(0)
+    except LoadmasterError as error:
+        sys.exit(f"Error: {error}")
+
+
+def _mount_agent() -> None:
+    from loadmaster.agent.cli import agent_app  # heavier than a laptop's commands need
+
+    app.add_typer(agent_app, name="agent")

@@ -1,0 +1,342 @@
+"""Commands about clusters and nodes; all but looking is for operators."""
+
+from __future__ import annotations
+
+import sys
+from time import sleep
+from typing import Annotated, Any
+
+import typer
+
+from loadmaster.cli.output import (
+    USAGE,
+    connected,
+    fail,
+    out,
+    said,
+    show_json,
+    show_nodes,
+    table,
+    wants_json,
+)
+from loadmaster.cli.terminal import shown
+from loadmaster.client import Client
+from loadmaster.client.job_file import parse_settings
+from loadmaster.client.results import CostSum, Node
+from loadmaster.protocol import MOST_SLOTS
+
+NodeName = Annotated[str, typer.Argument(help="The node's name or id.", metavar="NODE")]
+InCluster = Annotated[
+    str | None, typer.Option(help="Its cluster; may be left out where there is only one.")
+]
+DRAIN_LOOK_S = 2.0
+Json = Annotated[bool, typer.Option("--json", help="Answer in JSON.")]
+policy_app = typer.Typer(no_args_is_help=True, help="What decides where jobs run.")
+secret_app = typer.Typer(no_args_is_help=True, help="Secrets of a team, for jobs' environments.")
+
+
+def nodes(context: typer.Context, cluster: InCluster = None, as_json: Json = False) -> None:
+    """List nodes."""
+    with connected(context) as client:
+        found = list(client.nodes(cluster=cluster))
+    if as_json or wants_json(context):
+        show_json(found)
+    else:
+        show_nodes(found)
+
+
+def cordon(
+    context: typer.Context,
+    node: NodeName,
+    cluster: InCluster = None,
+    reason: Annotated[str, typer.Option()] = "",
+    as_json: Json = False,
+) -> None:
+    """Let a node take no new work; what runs there goes on."""
+    with connected(context) as client:
+        _said(context, client.cordon(_node(client, node, cluster).id, reason), as_json)
+
+
+def uncordon(
+    context: typer.Context, node: NodeName, cluster: InCluster = None, as_json: Json = False
+) -> None:
+    """Let a node take work again."""
+    with connected(context) as client:
+        _said(context, client.uncordon(_node(client, node, cluster).id), as_json)
+
+
+def drain(
+    context: typer.Context,
+    node: NodeName,
+    cluster: InCluster = None,
+    until: Annotated[
+        str | None,
+        typer.Option(help="What runs may go on until then (ISO 8601); else it is moved at once."),
+    ] = None,
+    reason: Annotated[str, typer.Option()] = "",
+    wait: Annotated[
+        bool, typer.Option("--wait", help="End only when nothing is on the node any more.")
+    ] = False,
+    as_json: Json = False,
+) -> None:
+    """Move what runs on a node away and let it take no new work."""
+    with connected(context) as client:
+        drained = client.drain(_node(client, node, cluster).id, until=until, reason=reason)
+        _said(context, _emptied(client, drained) if wait else drained, as_json)
+        if wait and not (as_json or wants_json(context)):
+            out().print(f"{shown(drained.name)} is empty")
+
+
+def role(
+    context: typer.Context,
+    node: NodeName,
+    new_role: Annotated[str, typer.Argument(help="production, profiling or both.", metavar="ROLE")],
+    cluster: InCluster = None,
+    as_json: Json = False,
+) -> None:
+    """Say what a node is for."""
+    with connected(context) as client:
+        _said(context, client.set_role(_node(client, node, cluster).id, new_role), as_json)
+
+
+def slots(
+    context: typer.Context,
+    node: NodeName,
+    number: Annotated[
+        int,
+        typer.Argument(
+            help="Jobs that may share a GPU; 1: none may.", metavar="SLOTS", min=1, max=MOST_SLOTS
+        ),
+    ],
+    gpu: Annotated[
+        list[str] | None, typer.Option(help="Only this GPU, by uuid; as often as needed.")
+    ] = None,
+    cluster: InCluster = None,
+    as_json: Json = False,
+) -> None:
+    """Say how many jobs may share each GPU of a node."""
+    with connected(context) as client:
+        changed = client.set_slots(_node(client, node, cluster).id, number, gpu or ())
+    if as_json or wants_json(context):
+        show_json(changed)
+        return
+    table(
+        ("GPU", "SLOTS", "HELD"),
+        [(shown(d.uuid), str(d.slots), str(d.held_slots)) for d in changed.devices],
+    )
+
+
+def reschedule(context: typer.Context, cluster: InCluster = None) -> None:
+    """Ask for a round now."""
+    with connected(context) as client:
+        name = _cluster(client, cluster)
+        client.reschedule(name)
+    out().print(f"A round of {name} is on its way")
+
+
+def enrol_token(
+    context: typer.Context,
+    cluster: InCluster = None,
+    new_role: Annotated[
+        str, typer.Option("--role", help="production, profiling or both.")
+    ] = "production",
+    valid_h: Annotated[float, typer.Option(help="Hours until it expires.")] = 24.0,
+    as_json: Json = False,
+) -> None:
+    """Make a token that lets one machine in, once. It is shown only now."""
+    with connected(context) as client:
+        token = client.enrolment_token(_cluster(client, cluster), role=new_role, valid_h=valid_h)
+    if as_json or wants_json(context):
+        show_json({"token": token})
+    else:
+        sys.stdout.write(token + "\n")
+
+
+@policy_app.command("list")
+def policy_list(context: typer.Context, as_json: Json = False) -> None:
+    """The policies to choose from."""
+    with connected(context) as client:
+        found = client.policies()
+    if as_json or wants_json(context):
+        show_json(found)
+        return
+    rows = [
+        (p.name, p.error or p.summary, ", ".join((p.parameters or {}).get("properties", {})))
+        for p in found
+    ]
+    table(("NAME", "WHAT IT DOES", "PARAMETERS"), rows)
+
+
+@policy_app.command("show")
+def policy_show(context: typer.Context, cluster: InCluster = None, as_json: Json = False) -> None:
+    """A cluster's policy and parameters."""
+    with connected(context) as client:
+        _policy(context, client.cluster(_cluster(client, cluster)), as_json)
+
+
+@policy_app.command("set")
+def policy_set(
+    context: typer.Context,
+    name: Annotated[str, typer.Argument(help="The policy.", metavar="POLICY")],
+    parameters: Annotated[
+        list[str] | None, typer.Argument(help="name=value; the rest take their defaults.")
+    ] = None,
+    cluster: InCluster = None,
+    as_json: Json = False,
+) -> None:
+    """Choose a cluster's policy and parameters; the next round goes by them."""
+    with said():
+        values = parse_settings(parameters or [])
+    with connected(context) as client:
+        changed = client.set_cluster(
+            _cluster(client, cluster), policy=name, policy_parameters=values
+        )
+        _policy(context, changed, as_json)
+
+
+@secret_app.command("list")
+def secret_list(
+    context: typer.Context, team: Annotated[str, typer.Argument()], as_json: Json = False
+) -> None:
+    """Names of a team's secrets."""
+    with connected(context) as client:
+        names = client.secrets(team)
+    if as_json or wants_json(context):
+        show_json(names)
+    else:
+        out().print("\n".join(names) or "none")
+
+
+@secret_app.command("set")
+def secret_set(
+    context: typer.Context,
+    team: Annotated[str, typer.Argument()],
+    name: Annotated[str, typer.Argument()],
+) -> None:
+    """Make or replace a secret; its value is asked for, or read from stdin, never written on the
+    command line.
+    """
+    value = (
+        typer.prompt("Value", hide_input=True)
+        if sys.stdin.isatty()
+        else sys.stdin.read().removesuffix("\n")
+    )
+    with connected(context) as client:
+        client.set_secret(team, name, value)
+    out().print(f"Secret {name} of {team} is set")
+
+
+@secret_app.command("delete")
+def secret_delete(
+    context: typer.Context,
+    team: Annotated[str, typer.Argument()],
+    name: Annotated[str, typer.Argument()],
+) -> None:
+    """Remove a secret."""
+    with connected(context) as client:
+        client.delete_secret(team, name)
+    out().print(f"Secret {name} of {team} is gone")
+
+
+def costs(
+    context: typer.Context,
+    by: Annotated[str, typer.Option(help="hour, day, node, team or job.")] = "team",
+    period: Annotated[
+        str | None, typer.Option(help="today, 24h, 7d, 30d, month or last-month (7d).")
+    ] = None,
+    since: Annotated[
+        str | None,
+        typer.Option("--from", help="Instead of a period: the first day or a time (ISO 8601)."),
+    ] = None,
+    until: Annotated[str | None, typer.Option("--to", help="The last day or a time.")] = None,
+    cluster: InCluster = None,
+    as_json: Json = False,
+) -> None:
+    """Show energy and cost, billed and predicted."""
+    with connected(context) as client:
+        found = client.costs(
+            by=by, cluster=_cluster(client, cluster), period=period, since=since, until=until
+        )
+    if as_json or wants_json(context):
+        show_json(found)
+        return
+    lines = [_cost_line(row) for row in (*found.rows, found.total)]
+    table(
+        (
+            by.upper(),
+            f"COST ({found.currency})",
+            "PREDICTED",
+            "KWH",
+            "GPUS MEASURED",
+            "MODELLED",
+            "GPU HOURS",
+        ),
+        lines,
+    )
+    if found.more:
+        out().print("There are more: the page of costs has them all as CSV.")
+
+
+def _cost_line(row: CostSum) -> tuple[str, ...]:
+    predicted = "" if row.predicted_cost is None else f"{row.predicted_cost:.4f}"
+    numbers = (f"{value:.3f}" for value in (row.kwh, row.measured_kwh, row.modelled_kwh, row.gpu_h))
+    return (shown(row.name), f"{row.cost:.4f}", predicted, *numbers)
+
+
+def register(app: typer.Typer) -> None:
+    """Add the commands to the command line."""
+    for command in (nodes, cordon, uncordon, drain, role, slots, reschedule, costs):
+        app.command()(command)
+    app.command("enrol-token")(enrol_token)
+    app.add_typer(policy_app, name="policy")
+    app.add_typer(secret_app, name="secret")
+
+
+def _node(client: Client, name: str, cluster: str | None) -> Node:
+    found = [n for n in client.nodes(cluster=cluster) if name in (n.name, n.id)]
+    if len(found) > 1:
+        fail(
+            f"there is a node {name} in {', '.join(n.cluster for n in found)}; add --cluster", USAGE
+        )
+    if not found:
+        fail(f"there is no node {name}; `loadmaster nodes` lists them")
+    return found[0]
+
+
+def _emptied(client: Client, node: Node) -> Node:
+    """The node once none of its GPUs is held; it may take as long as its jobs take to stop."""
+    while True:
+        node = _node(client, node.id, None)
+        if not any(device.held_slots for device in node.devices):
+            return node
+        sleep(DRAIN_LOOK_S)
+
+
+def _cluster(client: Client, name: str | None) -> str:
+    if name:
+        return name
+    names = [str(c["name"]) for c in client.clusters()]
+    if len(names) != 1:
+        fail(f"say which cluster with --cluster: {', '.join(names) or 'there is none yet'}", USAGE)
+    return names[0]
+
+
+def _said(context: typer.Context, node: Node, as_json: bool) -> None:
+    if as_json or wants_json(context):
+        show_json(node)
+    else:
+        out().print(f"{shown(node.name)} is {node.state}, for {node.role}")
+
+
+def _policy(context: typer.Context, cluster: dict[str, Any], as_json: bool) -> None:
+    chosen = {
+        name: cluster[name] for name in ("name", "policy", "policy_parameters", "seed", "period_s")
+    }
+    if as_json or wants_json(context):
+        show_json(chosen)
+        return
+    parameters = ", ".join(f"{k}={v}" for k, v in chosen["policy_parameters"].items()) or "defaults"
+    out().print(
+        f"{chosen['name']}: {chosen['policy']} ({parameters}), every {chosen['period_s']:g} s, seed"
+        f" {chosen['seed']}"
+    )

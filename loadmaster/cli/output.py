@@ -1,0 +1,255 @@
+"""How the command line talks: tables for people, JSON for programs, errors in red, and the exit
+codes 1 and 2.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import sys
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from typing import Any, NoReturn
+
+import httpx
+import typer
+from rich.console import Console
+from rich.table import Table
+
+from loadmaster.cli.config import read_account
+from loadmaster.cli.terminal import harmless, shown
+from loadmaster.client import ApiError, AuthenticationError, Client, InvalidError, LoadmasterError
+from loadmaster.client.job_file import JobFileError
+from loadmaster.client.results import Job, Node
+
+USAGE = 2
+SHORT_ID = 8
+"""So many digits of a job's id tell it from others; commands take them."""
+FAILURE = 1
+STATE_STYLES = {
+    **dict.fromkeys(("running", "completed", "done"), "green"),
+    **dict.fromkeys(("failed", "lost"), "red"),
+    **dict.fromkeys(("cancelled", "held"), "yellow"),
+}
+
+
+@dataclass
+class Options:
+    """What was said before the command."""
+
+    url: str = ""
+    token: str = ""
+    json: bool = False
+    transport: httpx.BaseTransport | None = field(default=None, repr=False)
+
+
+class _Harmless(Console):
+    """A console that obeys its own styles and nothing that stands in the texts it is given."""
+
+    def print(self, *objects: Any, **options: Any) -> None:
+        super().print(
+            *(harmless(item) if isinstance(item, str) else item for item in objects), **options
+        )
+
+
+def out() -> Console:
+    """Where answers go; made anew, so that redirection is seen."""
+    return _Harmless(file=sys.stdout, highlight=False, soft_wrap=not sys.stdout.isatty())
+
+
+def err() -> Console:
+    """Where errors and remarks go."""
+    return _Harmless(file=sys.stderr, highlight=False, soft_wrap=True)
+
+
+@contextmanager
+def connected(context: typer.Context) -> Iterator[Client]:
+    """A client by the options, the environment or the login; its errors end the program in
+    words.
+    """
+    options = context.ensure_object(Options)
+    account = read_account()
+    url = options.url or (account.url if account else "")
+    token = options.token or (
+        account.token if account and account.url.rstrip("/") == url.rstrip("/") else ""
+    )
+    if not url:
+        fail(
+            "log in first: loadmaster login https://your.server (or set LOADMASTER_URL and"
+            " LOADMASTER_TOKEN)",
+            USAGE,
+        )
+    with said(), Client(url, token, transport=options.transport) as client:
+        yield client
+
+
+@contextmanager
+def said() -> Iterator[None]:
+    """Errors in words, with the exit code that fits: 2 for what was written wrongly, 1 for the
+    rest.
+    """
+    try:
+        yield
+    except InvalidError as error:
+        complain(error)
+        raise typer.Exit(USAGE) from None
+    except JobFileError as error:
+        fail(str(error), USAGE)
+    except AuthenticationError as error:
+        fail(f"{error.detail} (loadmaster login gives a new token)", FAILURE)
+    except ApiError as error:
+        complain(error)
+        raise typer.Exit(FAILURE) from None
+    except LoadmasterError as error:
+        fail(str(error), FAILURE)
+
+
+def complain(error: ApiError, where: str = "") -> None:
+    """The messages by field, in red; `where` goes before each."""
+    console = err()
+    if not error.fields:
+        console.print(f"[red]{shown(where) or 'Error: '}[/red]{shown(error.detail)}")
+    for name, messages in error.fields.items():
+        for message in messages:
+            console.print(f"[red]{shown(where)}{shown(name)}:[/red] {shown(message)}")
+
+
+def fail(message: str, code: int = FAILURE) -> NoReturn:
+    """Say it in red and end."""
+    err().print(f"[red]Error:[/red] {shown(message)}")
+    raise typer.Exit(code)
+
+
+def warn(messages: Iterable[str]) -> None:
+    """Remarks that stop nothing."""
+    for message in messages:
+        err().print(f"[yellow]Warning:[/yellow] {shown(message)}")
+
+
+def wants_json(context: typer.Context) -> bool:
+    """Whether a program reads the answer."""
+    return context.ensure_object(Options).json
+
+
+def show_json(value: Any) -> None:
+    """One JSON document on stdout."""
+    sys.stdout.write(json.dumps(_plain(value), indent=2, default=str) + "\n")
+
+
+def table(headings: Sequence[str], rows: Iterable[Sequence[object]]) -> None:
+    """A plain table."""
+    made = Table(box=None, pad_edge=False, header_style="bold")
+    for heading in headings:
+        made.add_column(heading, overflow="fold")
+    for row in rows:
+        made.add_row(*(harmless(str(cell)) for cell in row))
+    out().print(made)
+
+
+def show_jobs(jobs: Iterable[Job]) -> None:
+    """Jobs, a line each."""
+    rows = [
+        (
+            j.id[:SHORT_ID],
+            shown(j.name),
+            styled(j.state),
+            f"{100 * j.progress.fraction:.0f}%",
+            where(j),
+            short(j.due),
+            shown(j.user),
+            why(j),
+        )
+        for j in jobs
+    ]
+    table(("ID", "NAME", "STATE", "DONE", "WHERE", "DUE", "USER", "WHY IT WAITS"), rows)
+
+
+def show_job(job: Job) -> None:
+    """One job, a line for each thing."""
+    progress = job.progress
+    lines = {
+        "job": f"{shown(job.name)} ({job.id})",
+        "state": styled(job.state) + (" (to be held)" if job.hold_wanted else ""),
+        "why it waits": why(job),
+        "where": where(job),
+        "progress": f"{progress.steps_done} of {progress.total_steps} steps ({100 * progress.fraction:.1f}%)",
+        "speed": f"{progress.steps_per_s:.3g} steps/s, ready {moment(progress.eta)}" if progress.steps_per_s else "",
+        "checkpoint": f"at step {progress.checkpoint_steps}" if progress.checkpoint_steps else "",
+        "loss": f"{progress.first_loss:.4g} at first, {progress.last_loss:.4g} last" if progress.last_loss is not None
+        and progress.first_loss is not None else "",
+        "GPUs": str(job.gpus_min) if job.gpus_min == job.gpus_max else f"{job.gpus_min}..{job.gpus_max}",
+        "kind": shown(job.kind),
+        "cluster, team": f"{shown(job.cluster)}, {shown(job.team)} (submitted by {shown(job.user)})",
+        "due": moment(job.due),
+        "submitted": moment(job.submitted_at),
+        "started": moment(job.started_at),
+        "ended": moment(job.completed_at),
+        "failure": shown(job.failure_reason),
+    }  # fmt: skip
+    for name, line in lines.items():
+        if line:
+            out().print(f"[bold]{name + ':':14}[/bold] {line}")
+
+
+def show_nodes(nodes: Iterable[Node]) -> None:
+    """Nodes, a line each."""
+    table(
+        ("NODE", "CLUSTER", "STATE", "ROLE", "GPUS", "TYPE", "CORES", "MEMORY", "SEEN"),
+        (
+            (shown(n.name), shown(n.cluster), styled(n.state), n.role, _gpus(n),
+             shown(n.gpu_type) + (" (emulated)" if n.emulated else ""), f"{n.cores:g}",
+             f"{n.memory_gb:.4g} GB", short(n.last_seen_at))
+            for n in nodes
+        ),
+    )  # fmt: skip
+
+
+def where(job: Job) -> str:
+    """The nodes and GPUs of a job."""
+    return ", ".join(
+        f"{shown(p.node)} ({p.gpus} x"
+        f" {shown(p.gpu_type)}{', profile run' if p.purpose == 'profiling' else ''})"
+        for p in job.placement
+    )
+
+
+def why(job: Job) -> str:
+    """Why it waits."""
+    return shown(job.waiting.reason) if job.waiting else ""
+
+
+def styled(state: str) -> str:
+    """A state in its colour."""
+    style = STATE_STYLES.get(state)
+    return f"[{style}]{state}[/{style}]" if style else state
+
+
+def moment(value: datetime | None) -> str:
+    """A time, to the minute, in the reader's zone."""
+    return value.astimezone().strftime("%Y-%m-%d %H:%M") if value else ""
+
+
+def short(value: datetime | None) -> str:
+    """A time for a table: of day today, else with its date."""
+    if value is None:
+        return ""
+    local = value.astimezone()
+    today = local.date() == datetime.now(UTC).astimezone().date()
+    return f"{local:%H:%M}" if today else f"{local:%Y-%m-%d %H:%M}"
+
+
+def _gpus(node: Node) -> str:
+    held = sum(bool(d.held_slots) for d in node.devices)
+    return f"{held}/{len(node.devices)} in use"
+
+
+def _plain(value: Any) -> Any:
+    if dataclasses.is_dataclass(value) and not isinstance(value, type):
+        return {item.name: _plain(getattr(value, item.name)) for item in dataclasses.fields(value)}
+    if isinstance(value, datetime):
+        return value.astimezone(UTC).isoformat()
+    if isinstance(value, dict):
+        return {name: _plain(inner) for name, inner in value.items()}
+    return [_plain(inner) for inner in value] if isinstance(value, (list, tuple)) else value

@@ -1,0 +1,235 @@
+"""Commands about simulations."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+import yaml
+
+from loadmaster.cli.output import (
+    FAILURE,
+    SHORT_ID,
+    USAGE,
+    connected,
+    err,
+    fail,
+    out,
+    said,
+    short,
+    show_json,
+    styled,
+    table,
+    wants_json,
+)
+from loadmaster.cli.terminal import shown
+from loadmaster.client import Client
+from loadmaster.client.results import Simulation
+from loadmaster.client.simulations import SIMULATED, read_study_file
+
+Json = Annotated[bool, typer.Option("--json", help="Answer in JSON.")]
+WATCH_S = 1.0
+simulation_app = typer.Typer(no_args_is_help=True, help="Simulations that were asked for.")
+SimulationId = Annotated[
+    str, typer.Argument(help="The simulation's id, or the beginning of it.", metavar="SIMULATION")
+]
+
+
+def simulate(
+    context: typer.Context,
+    study: Annotated[
+        Path,
+        typer.Argument(
+            help="A study as YAML or JSON; docs/simulator.md explains the fields.", metavar="FILE"
+        ),
+    ],
+    wait: Annotated[
+        bool, typer.Option("--wait", "-w", help="Follow it to its end; exits 1 if it fails.")
+    ] = False,
+    report: Annotated[
+        Path | None, typer.Option(help="Write the report there once it is done (waits for it).")
+    ] = None,
+    as_json: Json = False,
+) -> None:
+    """Compare policies on a simulated cluster."""
+    with said():
+        document = read_study_file(study)
+    with connected(context) as client:
+        found = client.simulate(document)
+        if wait or report is not None:
+            found = _followed(client, found)
+        if report is not None and found.state == "done":
+            _written(report, client.simulation_file(found.id, "report.html"))
+        _told(context, client, found, report, as_json)
+    if found.state in ("failed", "cancelled"):
+        raise typer.Exit(FAILURE)
+
+
+def what_if(
+    context: typer.Context,
+    cluster: Annotated[str, typer.Argument(metavar="CLUSTER")],
+    policy: Annotated[str, typer.Argument(metavar="POLICY")],
+    parameters: Annotated[
+        list[str] | None, typer.Option("--set", help="name=value of a parameter; may be repeated.")
+    ] = None,
+    as_json: Json = False,
+) -> None:
+    """What a policy would decide about the live queue now. Nothing is changed."""
+    chosen = dict(_parameter(text) for text in parameters or [])
+    with connected(context) as client:
+        found = client.what_if(cluster, policy, chosen)
+    if as_json or wants_json(context):
+        show_json(found)
+        return
+    if found["failure"]:
+        err().print(f"[yellow]It could not decide:[/yellow] {shown(str(found['failure']))}")
+    now, then = found["current"], found["proposed"]
+    words = {
+        "running": "jobs with GPUs", "waiting": "jobs that wait", "gpus": "GPUs in use",
+        "cost_per_h": "energy cost per hour",
+        "energy_cost": "energy to their ends", "tardiness_cost": "their lateness",
+        "tardiness_cost_waiting": "lateness of the others",
+    }  # fmt: skip
+    table(
+        ("", "NOW", shown(policy).upper()),
+        [(text, _figure(now[name]), _figure(then[name])) for name, text in words.items()],
+    )
+    changes = [
+        (d["change"], shown(d["name"]), shown(d["before"]), shown(d["after"]))
+        for d in found["differences"]
+    ]
+    if changes:
+        table(("CHANGE", "JOB", "FROM", "TO"), changes)
+    else:
+        out().print("It would leave everything as it is.")
+
+
+@simulation_app.command("list")
+def simulation_list(
+    context: typer.Context,
+    state: Annotated[str | None, typer.Option(help="Only those in this state.")] = None,
+    mine: Annotated[bool, typer.Option("--mine", help="Only those you asked for.")] = False,
+    limit: Annotated[int, typer.Option(min=1)] = 50,
+    as_json: Json = False,
+) -> None:
+    """List simulations, newest first."""
+    with connected(context) as client:
+        found = list(client.simulations(limit=limit, state=state, mine=mine))
+    if as_json or wants_json(context):
+        show_json(found)
+        return
+    rows = [_row(simulation) for simulation in found]
+    table(("ID", "NAME", "STATE", "DONE", "USER", "ASKED FOR"), rows)
+
+
+@simulation_app.command("cancel")
+def simulation_cancel(context: typer.Context, simulation: SimulationId) -> None:
+    """Stop a simulation for good."""
+    with connected(context) as client:
+        found = client.cancel_simulation(_id(client, simulation))
+    out().print(f"{shown(found.name)} is {found.state}")
+
+
+@simulation_app.command("delete")
+def simulation_delete(context: typer.Context, simulation: SimulationId) -> None:
+    """Remove a simulation with all it came to."""
+    with connected(context) as client:
+        client.delete_simulation(_id(client, simulation))
+    out().print("Removed")
+
+
+@simulation_app.command("report")
+def simulation_report(
+    context: typer.Context,
+    simulation: SimulationId,
+    report: Annotated[Path, typer.Argument(metavar="PATH")] = Path("report.html"),
+) -> None:
+    """Write a simulation's report into a file."""
+    with connected(context) as client:
+        _written(report, client.simulation_file(_id(client, simulation), "report.html"))
+    out().print(f"The report is in {report}")
+
+
+def register(app: typer.Typer) -> None:
+    """Add the commands to the command line."""
+    app.command()(simulate)
+    app.command("what-if")(what_if)
+    app.add_typer(simulation_app, name="simulation")
+
+
+def _followed(client: Client, simulation: Simulation) -> Simulation:
+    """Tell how far it is until it is over."""
+    before = ""
+    while (found := client.simulation(simulation.id)).state not in SIMULATED:
+        line = f"{found.state} {100 * found.progress:.0f}% {found.message}"
+        if line != before:
+            err().print(line, markup=False)
+        before = line
+        time.sleep(WATCH_S)
+    return found
+
+
+def _told(
+    context: typer.Context, client: Client, found: Simulation, report: Path | None, as_json: bool
+) -> None:
+    if as_json or wants_json(context):
+        show_json(found)
+        return
+    out().print(
+        f"{shown(found.name)} ({found.id}) is {styled(found.state)}:"
+        f" {client.url}/simulations/{found.id}/"
+    )
+    if found.state == "failed":
+        err().print(found.message, style="red", markup=False)
+    if report is not None and found.state == "done":
+        out().print(f"The report is in {report}")
+
+
+def _row(found: Simulation) -> tuple[str, ...]:
+    done = f"{100 * found.progress:.0f}%"
+    return (
+        found.id[:SHORT_ID],
+        shown(found.name),
+        styled(found.state),
+        done,
+        shown(found.user),
+        short(found.created_at),
+    )
+
+
+def _written(path: Path, data: bytes) -> None:
+    try:
+        path.write_bytes(data)
+    except OSError as error:
+        fail(f"{path} cannot be written: {error.strerror}")
+
+
+def _parameter(text: str) -> tuple[str, Any]:
+    name, equals, value = text.partition("=")
+    try:
+        return (
+            (name.strip(), yaml.safe_load(value))
+            if equals
+            else fail(f"--set {text}: must be name=value", USAGE)
+        )
+    except yaml.YAMLError:
+        fail(f"--set {text}: the value is no YAML", USAGE)
+
+
+def _figure(value: float | None) -> str:
+    return "-" if value is None else f"{value:.4g}"
+
+
+def _id(client: Client, text: str) -> str:
+    """The whole id of the simulation whose id is this or begins so."""
+    if len(text) == len("00000000-0000-0000-0000-000000000000"):
+        return text
+    found = [s.id for s in client.simulations() if s.id.startswith(text)]
+    if len(found) != 1:
+        fail(
+            f"{len(found) or 'no'} simulations begin with {text}; `loadmaster simulation list`"
+            " lists them"
+        )
+    return found[0]

@@ -1,0 +1,395 @@
+"""The Python client: `loadmaster.Client(url, token)` submits jobs, follows them and runs clusters
+over REST.
+
+    with loadmaster.Client("https://loadmaster.example", token) as client:
+        submission = client.submit({"name": "digits", "command": ["python", "train.py"], "steps":
+        1000, "gpus": "1..2"})
+        for text in client.logs(submission.id, follow=True):
+            print(text, end="")
+        assert client.wait(submission.id).state == "completed"
+
+Reading is retried when the network or the server fails for a moment; so is submitting, under one
+idempotency key. Everything that goes wrong is a LoadmasterError.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+import uuid
+from collections.abc import Iterator, Mapping, Sequence
+from types import TracebackType
+from typing import Any
+
+import httpx
+
+from loadmaster.cli.config import read_account
+from loadmaster.client.rest import (
+    ApiError,
+    AuthenticationError,
+    ConflictError,
+    ConnectionFailedError,
+    InvalidError,
+    LoadmasterError,
+    NotFoundError,
+    PermissionDeniedError,
+    Rest,
+    WaitTimeoutError,
+    as_list,
+    as_object,
+    content,
+    given,
+    segment,
+)
+from loadmaster.client.results import (
+    Costs,
+    Job,
+    JobEvent,
+    LogPiece,
+    Node,
+    Policy,
+    Profile,
+    Round,
+    Submission,
+    Token,
+    read,
+    read_all,
+)
+from loadmaster.client.simulations import SimulationCalls
+from loadmaster.client.sweeps import calls, outcomes
+
+__all__ = [
+    "ApiError", "AuthenticationError", "Client", "ConflictError", "ConnectionFailedError",
+    "InvalidError", "LoadmasterError",
+    "NotFoundError", "PermissionDeniedError", "WaitTimeoutError",
+]  # fmt: skip
+
+ENDED = ("completed", "failed", "cancelled")
+
+
+class Client(SimulationCalls):
+    """A connection to a server on behalf of one user. Safe to use from one thread at a time; close
+    it, or use it with `with`.
+    """
+
+    def __init__(
+        self,
+        url: str,
+        token: str = "",
+        *,
+        timeout_s: float = 30.0,
+        transport: httpx.BaseTransport | None = None,
+    ) -> None:
+        self._rest = Rest(url, token, timeout_s, transport)
+        self.url = self._rest.url
+
+    @classmethod
+    def logged_in(cls) -> Client:
+        """The client of whoever has called `loadmaster login` here; LOADMASTER_URL and
+        LOADMASTER_TOKEN go before it.
+        """
+        account = read_account()
+        url = os.environ.get("LOADMASTER_URL") or (account.url if account else "")
+        kept = account.token if account and account.url.rstrip("/") == url.rstrip("/") else ""
+        if not url:
+            raise LoadmasterError(
+                "log in first: loadmaster login https://your.server (or set LOADMASTER_URL and"
+                " LOADMASTER_TOKEN)"
+            )
+        return cls(url, os.environ.get("LOADMASTER_TOKEN") or kept)
+
+    def __enter__(self) -> Client:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Close the connections."""
+        self._rest.close()
+
+    # -- who
+    # ---------------------------------------------------------------------------------------------------------------------
+
+    def login(self, username: str, password: str, *, valid_h: float | None = None) -> Token:
+        """A token for name and password; this client uses it from now on."""
+        body = {
+            "username": username,
+            "password": password,
+            **({} if valid_h is None else {"valid_h": valid_h}),
+        }
+        token = read(Token, self._rest.call("POST", "tokens/", json=body))
+        self._rest.use(token.token)
+        return token
+
+    def logout(self) -> None:
+        """Revoke the token this client uses."""
+        self._rest.call("DELETE", "tokens/current/")
+
+    def whoami(self) -> Profile:
+        """The caller, their teams, and whether they are an operator."""
+        return read(Profile, self._rest.call("GET", "me/"))
+
+    # -- jobs
+    # --------------------------------------------------------------------------------------------------------------------
+
+    def submit(
+        self,
+        job: Mapping[str, Any] | None = None,
+        *,
+        idempotency_key: str | None = None,
+        **fields: Any,
+    ) -> Submission:
+        """Submit a job, given as an object, as keywords, or both. Raises InvalidError with messages
+        by field.
+
+        Without a key one is made up for this call, so that repeating it after a lost answer cannot
+        make a second job.
+        """
+        key = idempotency_key or str(uuid.uuid4())
+        return self._submission("jobs/", {**(job or {}), **fields}, key)
+
+    def submit_many(
+        self, jobs: Sequence[Mapping[str, Any]], *, idempotency_keys: Sequence[str] | None = None
+    ) -> list[Submission | ApiError]:
+        """Submit many jobs, a hundred a call; what came of each, in their order. A job that is
+        refused does not hold up the others: in its place is the error that `submit` would have
+        raised.
+        """
+        found: list[Submission | ApiError] = []
+        for body in calls(jobs, idempotency_keys):
+            found += outcomes(
+                content(self._rest.send("POST", "jobs/bulk/", repeatable=True, json=body))
+            )
+        return found
+
+    def clone(
+        self, job_id: str, *, idempotency_key: str | None = None, **overrides: Any
+    ) -> Submission:
+        """Submit a job's description again with some fields replaced."""
+        return self._submission(
+            f"jobs/{segment(job_id)}/clone/", overrides, idempotency_key or str(uuid.uuid4())
+        )
+
+    def job(self, job_id: str) -> Job:
+        """One job."""
+        return read(Job, self._rest.call("GET", f"jobs/{segment(job_id)}/"))
+
+    def jobs(self, *, limit: int | None = None, **filters: Any) -> Iterator[Job]:
+        """Jobs, newest first; filters: state (one or several), team, cluster, mine, active,
+        search.
+        """
+        return (read(Job, row) for row in self._rest.pages("jobs/", limit, filters))
+
+    def events(self, job_id: str) -> Iterator[JobEvent]:
+        """Everything that happened to a job, oldest first."""
+        return (
+            read(JobEvent, row)
+            for row in self._rest.pages(f"jobs/{segment(job_id)}/events/", None, {})
+        )
+
+    def assignments(self, job_id: str) -> Iterator[dict[str, Any]]:
+        """Where a job was and is, oldest first."""
+        return self._rest.pages(f"jobs/{segment(job_id)}/assignments/", None, {})
+
+    def cancel(self, job_id: str) -> Job:
+        """Stop a job for good."""
+        return self._act(job_id, "cancel")
+
+    def hold(self, job_id: str) -> Job:
+        """Keep a job out of the queue; one that runs saves a checkpoint first."""
+        return self._act(job_id, "hold")
+
+    def release(self, job_id: str) -> Job:
+        """Let a held job into the queue."""
+        return self._act(job_id, "release")
+
+    def requeue(self, job_id: str) -> Job:
+        """Give a failed or cancelled job another chance."""
+        return self._act(job_id, "requeue")
+
+    def wait(self, job_id: str, *, timeout_s: float | None = None, poll_s: float = 1.0) -> Job:
+        """The job once it is over. Raises WaitTimeoutError."""
+        end = None if timeout_s is None else time.monotonic() + timeout_s
+        while (job := self.job(job_id)).state not in ENDED:
+            if end is not None and time.monotonic() >= end:
+                raise WaitTimeoutError(f"job {job_id} is still {job.state} after {timeout_s:g} s")
+            time.sleep(poll_s)
+        return job
+
+    def log_piece(
+        self,
+        job_id: str,
+        *,
+        stream: str = "stdout",
+        cursor: str = "",
+        offset: int | None = None,
+        rank: int = 0,
+    ) -> LogPiece:
+        """One piece of a job's log after `cursor`, or from byte `offset` (from the end where
+        negative).
+        """
+        query = {"stream": stream, "cursor": cursor or None, "offset": offset, "rank": rank or None}
+        return read(
+            LogPiece, self._rest.call("GET", f"jobs/{segment(job_id)}/logs/", params=given(query))
+        )
+
+    def logs(
+        self,
+        job_id: str,
+        *,
+        follow: bool = False,
+        stream: str = "stdout",
+        offset: int | None = None,
+        rank: int = 0,
+        poll_s: float = 1.0,
+    ) -> Iterator[str]:
+        """The job's log as pieces of text; with `follow` until the job is over, across pre-emptions
+        and migrations.
+        """
+        cursor = ""
+        while True:
+            piece = self.log_piece(
+                job_id, stream=stream, cursor=cursor, offset=None if cursor else offset, rank=rank
+            )
+            moved, cursor = piece.cursor != cursor, piece.cursor
+            if piece.text:
+                yield piece.text
+            if piece.done or (not follow and not piece.text and not moved):
+                return
+            if not piece.text and not moved:
+                time.sleep(poll_s)
+
+    # -- clusters
+    # ----------------------------------------------------------------------------------------------------------------
+
+    def clusters(self) -> list[dict[str, Any]]:
+        """Clusters with policy, parameters and clockwork."""
+        return list(self._rest.pages("clusters/", None, {}))
+
+    def cluster(self, name: str) -> dict[str, Any]:
+        """One cluster."""
+        return as_object(self._rest.call("GET", f"clusters/{segment(name)}/"))
+
+    def set_cluster(self, name: str, **values: Any) -> dict[str, Any]:
+        """Change a cluster's policy, policy_parameters, clockwork or limits (operators)."""
+        return as_object(self._rest.call("PATCH", f"clusters/{segment(name)}/", json=values))
+
+    def reschedule(self, cluster: str) -> None:
+        """Ask for a round now (operators)."""
+        self._rest.call("POST", f"clusters/{segment(cluster)}/reschedule/")
+
+    def nodes(self, *, cluster: str | None = None) -> Iterator[Node]:
+        """The nodes, of one cluster or of all."""
+        return (read(Node, row) for row in self._rest.pages("nodes/", None, {"cluster": cluster}))
+
+    def cordon(self, node_id: str, reason: str = "") -> Node:
+        """Let a node take no new work (operators)."""
+        return self._node(node_id, "cordon", {"reason": reason})
+
+    def uncordon(self, node_id: str) -> Node:
+        """Let a node take work again (operators)."""
+        return self._node(node_id, "uncordon", {})
+
+    def drain(self, node_id: str, *, until: str | None = None, reason: str = "") -> Node:
+        """Move what runs on a node away, at once or by `until` (ISO 8601; operators)."""
+        return self._node(node_id, "drain", {"until": until, "reason": reason})
+
+    def set_role(self, node_id: str, role: str) -> Node:
+        """Make a node one for production, profiling or both (operators)."""
+        return self._node(node_id, "role", {"role": role})
+
+    def set_slots(self, node_id: str, slots: int, devices: Sequence[str] = ()) -> Node:
+        """Let so many jobs share each GPU of a node, or each of those of these uuids
+        (operators).
+        """
+        return self._node(node_id, "slots", {"slots": slots, "devices": list(devices)})
+
+    def enrolment_token(
+        self, cluster: str, *, role: str = "production", valid_h: float = 24.0
+    ) -> str:
+        """A token that lets one machine in (operators)."""
+        body = {"cluster": cluster, "role": role, "valid_h": valid_h}
+        return str(as_object(self._rest.call("POST", "enrolment-tokens/", json=body))["token"])
+
+    def policies(self) -> list[Policy]:
+        """The policies a cluster may choose from."""
+        return read_all(Policy, self._rest.call("GET", "policies/"))
+
+    def rounds(self, *, cluster: str | None = None, limit: int | None = None) -> Iterator[Round]:
+        """Rounds, newest first."""
+        return (
+            read(Round, row) for row in self._rest.pages("rounds/", limit, {"cluster": cluster})
+        )
+
+    def costs(
+        self,
+        *,
+        by: str = "team",
+        cluster: str | None = None,
+        period: str | None = None,
+        since: str | None = None,
+        until: str | None = None,
+    ) -> Costs:
+        """Energy and cost by hour, day, node, team or job, of a named period (7d) or between two
+        days or times of ISO 8601.
+        """
+        asked = given({"by": by, "cluster": cluster, "period": period, "from": since, "to": until})
+        return read(Costs, self._rest.call("GET", "costs/", params=asked))
+
+    def gpu_types(self) -> list[dict[str, Any]]:
+        """The GPU types."""
+        return list(self._rest.pages("gpu-types/", None, {}))
+
+    def kinds(self) -> Iterator[dict[str, Any]]:
+        """What is known of the speed of your jobs' kinds (operators: all), newest first."""
+        return self._rest.pages("kinds/", None, {})
+
+    def forget_kind(self, kind_id: int) -> dict[str, Any]:
+        """Have a kind measured anew; its numbers stay as estimates until then."""
+        return as_object(self._rest.call("POST", f"kinds/{int(kind_id)}/forget/"))
+
+    # -- secrets
+    # -----------------------------------------------------------------------------------------------------------------
+
+    def secrets(self, team: str) -> list[str]:
+        """Names of a team's secrets."""
+        return [
+            str(row["name"])
+            for row in as_list(self._rest.call("GET", f"teams/{segment(team)}/secrets/"))
+        ]
+
+    def set_secret(self, team: str, name: str, value: str) -> None:
+        """Make or replace a team's secret."""
+        self._rest.call(
+            "PUT", f"teams/{segment(team)}/secrets/{segment(name)}/", json={"value": value}
+        )
+
+    def delete_secret(self, team: str, name: str) -> None:
+        """Remove a team's secret."""
+        self._rest.call("DELETE", f"teams/{segment(team)}/secrets/{segment(name)}/")
+
+    # -- inside
+    # ------------------------------------------------------------------------------------------------------------------
+
+    def _submission(self, path: str, body: Mapping[str, Any], key: str) -> Submission:
+        answer = self._rest.send(
+            "POST", path, repeatable=True, json=dict(body), headers={"Idempotency-Key": key}
+        )
+        data = as_object(content(answer))
+        return Submission(
+            read(Job, data), tuple(data.get("warnings", ())), created=answer.status_code == 201
+        )
+
+    def _act(self, job_id: str, verb: str) -> Job:
+        return read(Job, self._rest.call("POST", f"jobs/{segment(job_id)}/{verb}/"))
+
+    def _node(self, node_id: str, verb: str, body: Mapping[str, Any]) -> Node:
+        return read(
+            Node, self._rest.call("POST", f"nodes/{segment(node_id)}/{verb}/", json=given(body))
+        )

@@ -1,0 +1,161 @@
+"""The client's calls about simulations, and study files: a study as YAML or JSON, with traces and
+cluster files read in.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from loadmaster.client.job_file import JobFileError
+from loadmaster.client.rest import Rest, WaitTimeoutError, as_object, content, given, segment
+from loadmaster.client.results import Simulation, read
+
+LARGEST = 2_000_000
+"""Bytes of a study with all it names, as far as a server takes them."""
+
+TEXTS = {"path": "text", "throughputs": "tables"}
+"""Options of a workload that name a file, and those that hold its text instead."""
+
+SIMULATED = ("done", "failed", "cancelled")
+
+
+class SimulationCalls:
+    """What the client can ask about simulations."""
+
+    _rest: Rest
+
+    def simulate(self, study: Mapping[str, Any]) -> Simulation:
+        """Simulate a study: policies side by side on a cluster and a workload. Raises InvalidError
+        with messages by field.
+        """
+        return read(Simulation, self._rest.call("POST", "simulations/", json=dict(study)))
+
+    def simulation(self, simulation_id: str) -> Simulation:
+        """One simulation; `document` is its study."""
+        return read(Simulation, self._rest.call("GET", f"simulations/{segment(simulation_id)}/"))
+
+    def simulations(
+        self, *, limit: int | None = None, state: str | None = None, mine: bool | None = None
+    ) -> Iterator[Simulation]:
+        """Your simulations and your teams', newest first."""
+        filters = {"state": state, "mine": "true" if mine else None}
+        return (read(Simulation, row) for row in self._rest.pages("simulations/", limit, filters))
+
+    def cancel_simulation(self, simulation_id: str) -> Simulation:
+        """Stop a simulation for good."""
+        return read(
+            Simulation, self._rest.call("POST", f"simulations/{segment(simulation_id)}/cancel/")
+        )
+
+    def delete_simulation(self, simulation_id: str) -> None:
+        """Remove a simulation with all it came to."""
+        self._rest.call("DELETE", f"simulations/{segment(simulation_id)}/")
+
+    def share_simulation(self, simulation_id: str) -> Simulation:
+        """Make a link, /shared/simulations/{share}/, with which anybody may look at a
+        simulation.
+        """
+        return read(
+            Simulation, self._rest.call("POST", f"simulations/{segment(simulation_id)}/share/")
+        )
+
+    def unshare_simulation(self, simulation_id: str) -> Simulation:
+        """Take a simulation's link back."""
+        return read(
+            Simulation, self._rest.call("DELETE", f"simulations/{segment(simulation_id)}/share/")
+        )
+
+    def simulation_file(self, simulation_id: str, name: str) -> bytes:
+        """A file it came to: results.json, jobs.csv or report.html. Raises NotFoundError while
+        there is none.
+        """
+        answer = self._rest.send(
+            "GET", f"simulations/{segment(simulation_id)}/{segment(name)}", repeatable=True
+        )
+        if answer.is_error:
+            content(answer)
+        return bytes(answer.content)
+
+    def wait_for_simulation(
+        self, simulation_id: str, *, timeout_s: float | None = None, poll_s: float = 1.0
+    ) -> Simulation:
+        """The simulation once it is over. Raises WaitTimeoutError."""
+        end = None if timeout_s is None else time.monotonic() + timeout_s
+        while (found := self.simulation(simulation_id)).state not in SIMULATED:
+            if end is not None and time.monotonic() >= end:
+                raise WaitTimeoutError(
+                    f"simulation {simulation_id} is still {found.state} after {timeout_s:g} s"
+                )
+            time.sleep(poll_s)
+        return found
+
+    def what_if(
+        self, cluster: str, policy: str, parameters: Mapping[str, Any] | None = None
+    ) -> dict[str, Any]:
+        """What the policy would decide about a cluster now, against what is the case. Nothing is
+        changed.
+        """
+        body = given(
+            {"policy": policy, "parameters": None if parameters is None else dict(parameters)}
+        )
+        return as_object(
+            self._rest.call("POST", f"clusters/{segment(cluster)}/what-if/", json=body)
+        )
+
+
+def read_study_file(path: Path) -> dict[str, Any]:
+    """The study in a file. A trace's `path` becomes its text, Gavel's `throughputs` their tables,
+    and a cluster that is a name of a file what that file holds.
+
+    Paths count from the study's folder. Raises JobFileError, naming what cannot be read.
+    """
+    study = _mapping(path)
+    cluster, workload = study.get("cluster"), study.get("workload")
+    if isinstance(cluster, str):
+        study["cluster"] = _mapping(path.parent / cluster)
+    if isinstance(workload, dict):
+        study["workload"] = _with_texts(workload, path.parent)
+    return study
+
+
+def _with_texts(workload: Mapping[str, Any], folder: Path) -> dict[str, Any]:
+    """The workload with what its files hold in place of their names."""
+    found = {
+        name: value
+        for name, value in workload.items()
+        if name not in TEXTS or not isinstance(value, str)
+    }
+    for name, text in TEXTS.items():
+        if isinstance(file := workload.get(name), str):
+            found[text] = _text(folder / file)
+            if name == "path":
+                found.setdefault("name", Path(file).name)
+    return found
+
+
+def _mapping(path: Path) -> dict[str, Any]:
+    try:
+        found = yaml.safe_load(_text(path))
+    except yaml.YAMLError as error:
+        raise JobFileError(f"{path}: {error}") from None
+    if not isinstance(found, dict):
+        raise JobFileError(f"{path}: must hold fields by name, such as `policies`")
+    return {str(name): value for name, value in found.items()}
+
+
+def _text(path: Path) -> str:
+    try:
+        if path.stat().st_size > LARGEST:
+            raise JobFileError(
+                f"{path} is larger than {LARGEST:,} bytes; manage.py simulate takes larger ones"
+            )
+        return path.read_text()
+    except OSError as error:
+        raise JobFileError(f"{path} cannot be read: {error.strerror}") from None
+    except UnicodeDecodeError:
+        raise JobFileError(f"{path} is no UTF-8 text") from None

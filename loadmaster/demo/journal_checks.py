@@ -1,0 +1,207 @@
+"""Holds the journals of jobs against what was submitted: nothing lost, nothing run twice at once,
+no device held twice.
+
+What is read is what the jobs wrote themselves (`loadmaster.demo.journals`), and `submitted.json`: a list
+of {"id", "steps"}. Launches of a rank that share a folder of checkpoints are one chain: none may
+live while another does, and each goes on at a step that an earlier one has done, not before the
+newest checkpoint that was whole. A profile run has a folder, and so a chain, of its own.
+"""
+
+from __future__ import annotations
+
+import json
+from collections import defaultdict
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from itertools import groupby
+from operator import attrgetter
+from pathlib import Path
+from typing import Any
+
+SUBMITTED = "submitted.json"
+_TICK_S = 0.01
+"""The kernel tells a process's birth in steps of a hundredth of a second, rounded down."""
+
+
+class JournalsError(Exception):
+    """The folder holds no journals that can be checked; the message says why."""
+
+
+@dataclass(slots=True)
+class Launch:
+    """One process of a job, from its birth to the last sign of life that it gave; times on the boot
+    clock of `boot_id`.
+    """
+
+    job: str
+    name: str
+    rank: int
+    devices: tuple[str, ...]
+    chain: tuple[str, str]
+    boot_id: str
+    born_s: float
+    last_s: float
+    lock_was_free: bool
+    how: str = ""
+    resumed: int | None = None
+    saved: int = 0
+    steps: list[int] = field(default_factory=list)
+
+    def take(self, line: Mapping[str, Any]) -> None:
+        """Learn from a later line of the launch."""
+        self.last_s = max(self.last_s, float(line["boot_s"]))
+        self.lock_was_free &= bool(line.get("lock_free", True))
+        match line["event"]:
+            case "resumed":
+                self.resumed = int(line["step"])
+            case "step":
+                self.steps.append(int(line["step"]))
+            case "saved":
+                self.saved = max(self.saved, int(line["step"]))
+            case "end":
+                self.how = str(line["how"])
+
+
+@dataclass(frozen=True, slots=True)
+class Findings:
+    """What the journals show: counts, and a sentence for each thing that should not be."""
+
+    jobs: int
+    launches: int
+    steps: int
+    lost: tuple[str, ...]
+    overlaps: tuple[str, ...]
+    held_twice: tuple[str, ...]
+
+    @property
+    def holds(self) -> bool:
+        """Nothing lost, nothing twice."""
+        return not (self.lost or self.overlaps or self.held_twice)
+
+
+def check_journals(folder: Path) -> Findings:
+    """Read the journals in `folder` and check them. Raises JournalsError where they cannot be
+    read.
+    """
+    wanted = _submitted(folder / SUBMITTED)
+    launches = sorted(_launches(folder), key=attrgetter("born_s"))
+    by_job: dict[str, list[Launch]] = defaultdict(list)
+    for launch in launches:
+        by_job[launch.job].append(launch)
+    lost = [text for job, steps in wanted.items() for text in _lost(job, steps, by_job[job])]
+    unknown = [f"job {job} ran but was never submitted" for job in by_job if job not in wanted]
+    return Findings(
+        len(wanted),
+        len(launches),
+        sum(len(launch.steps) for launch in launches),
+        (*lost, *unknown),
+        (*_locked_out(launches), *_at_once(launches, lambda launch: [(launch.job, launch.chain)])),
+        tuple(_at_once(launches, lambda launch: launch.devices)),
+    )
+
+
+def _submitted(path: Path) -> dict[str, int]:
+    try:
+        return {str(job["id"]): int(job["steps"]) for job in json.loads(path.read_text())}
+    except OSError as error:
+        raise JournalsError(f"{path} cannot be read: {error.strerror}") from error
+    except (ValueError, TypeError, KeyError) as error:
+        raise JournalsError(f'{path} must be a list of {{"id", "steps"}}: {error}') from error
+
+
+def _launches(folder: Path) -> Iterator[Launch]:
+    for path in sorted(folder.glob("*.jsonl")):
+        found: dict[str, Launch] = {}
+        for number, text in enumerate(path.read_text().splitlines(), 1):
+            try:
+                _take(found, json.loads(text))
+            except (ValueError, KeyError, TypeError) as error:
+                raise JournalsError(
+                    f"{path}, line {number} is no line of a journal: {error}"
+                ) from error
+        yield from found.values()
+
+
+def _take(found: dict[str, Launch], line: Mapping[str, Any]) -> None:
+    name = str(line["launch"])
+    if line["event"] == "start":
+        found[name] = Launch(
+            job=str(line["job"]),
+            name=name,
+            rank=int(line["rank"]),
+            devices=tuple(line["devices"]),
+            chain=(str(line["checkpoints"]), str(line["rank"])),
+            boot_id=str(line["boot_id"]),
+            born_s=float(line["born_s"]) + _TICK_S,
+            last_s=float(line["boot_s"]),
+            lock_was_free=bool(line["lock_free"]),
+        )
+    found[name].take(line)
+
+
+def _lost(job: str, total: int, launches: Iterable[Launch]) -> Iterator[str]:
+    """What is missing of a job: its end, or steps."""
+    by_chain = sorted(launches, key=attrgetter("chain", "born_s"))
+    completed = False
+    for _, chain in groupby(by_chain, key=attrgetter("chain")):
+        done = 0
+        saved = 0
+        for launch in chain:
+            yield from _broken(launch, done, saved)
+            done = max([done, *launch.steps])
+            saved = max(saved, launch.saved)
+            completed |= launch.how == "done" and done == total
+    if not completed:
+        yield f"job {job} was submitted and never completed"
+
+
+def _broken(launch: Launch, done: int, saved: int) -> Iterator[str]:
+    """Steps that a launch left out, or did again although a checkpoint held them."""
+    if launch.resumed is None:
+        return
+    at = launch.resumed
+    if at > done:
+        yield (
+            f"job {launch.job}: launch {launch.name} went on after step {at}, but only {done} were"
+            " done"
+        )
+    if at < saved:
+        yield (
+            f"job {launch.job}: launch {launch.name} went on after step {at}, although a checkpoint"
+            f" held {saved}"
+        )
+    if launch.steps != list(range(at + 1, at + 1 + len(launch.steps))):
+        yield f"job {launch.job}: launch {launch.name} did not do its steps one after another"
+
+
+def _locked_out(launches: Iterable[Launch]) -> Iterator[str]:
+    for launch in launches:
+        if not launch.lock_was_free:
+            yield (
+                f"job {launch.job}: launch {launch.name} found another one alive (the lock was"
+                " taken)"
+            )
+
+
+def _at_once(
+    launches: Iterable[Launch], keys: Callable[[Launch], Iterable[Hashable]]
+) -> Iterator[str]:
+    """Pairs of launches that were alive at the same time with a key in common; only clocks of one
+    boot can be compared.
+    """
+    last: dict[tuple[str, Hashable], Launch] = {}
+    for launch in launches:
+        for key in keys(launch):
+            before = last.get((launch.boot_id, key))
+            if before and before.last_s > launch.born_s:
+                seconds = min(before.last_s, launch.last_s) - launch.born_s
+                yield (
+                    f"{_named(key)}: launches {before.name} and {launch.name} were alive together"
+                    f" for {seconds:.2f} s"
+                )
+            if before is None or launch.last_s > before.last_s:
+                last[launch.boot_id, key] = launch
+
+
+def _named(key: Hashable) -> str:
+    return f"job {key[0]}" if isinstance(key, tuple) else f"device {key}"

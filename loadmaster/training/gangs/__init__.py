@@ -1,0 +1,45 @@
+"""How the ranks of a gang begin at one checkpoint, end on one step, and fall together.
+
+Rank 0 leads: the others connect to it (`LOADMASTER_GANG`), prove by the launch's token that they
+belong to it, and hear where the training begins. Nothing passes between them while it goes on. When
+one of them has to end, the lead asks all what step each has bound itself to do; they go no further
+than that until it has told them the greatest of these, which is the last step of all. So no rank
+waits in a collective operation for one that has left. A rank that is lost, by whatever cause, ends
+the others with its name. It takes no library but Python's own; which one trains does not matter.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+
+from loadmaster.training.gangs.agreement import EXIT_FELL, GangBroken, LeftEarly, Telling
+from loadmaster.training.gangs.alone import Alone, Gang
+from loadmaster.training.gangs.lead import Lead
+from loadmaster.training.gangs.line import Pass
+from loadmaster.training.gangs.member import Member
+from loadmaster.training.run_folder import JobEnvironment, JobEnvironmentError
+
+__all__ = ["EXIT_FELL", "Gang", "GangBroken", "LeftEarly", "gang_of"]
+
+
+def gang_of(environment: JobEnvironment, fell: Callable[[str], object]) -> Gang:
+    """This process's place among the ranks of its launch; `fell` is told, from any thread, why the
+    gang fell apart.
+    """
+    if environment.world_size <= 1 or not environment.gang:
+        return Alone(environment.rank)
+    if not environment.gang_token:
+        raise JobEnvironmentError("LOADMASTER_GANG_TOKEN must be set where LOADMASTER_GANG is")
+    ticket = Pass(environment.gang_token, environment.world_size, environment.fence or 0)
+    telling = Telling(fell, os._exit)
+    try:
+        if environment.rank:
+            return Member(environment.gang, ticket, environment.rank, telling)
+        return Lead(environment.gang, ticket, telling)
+    except ValueError as error:
+        raise JobEnvironmentError(f"LOADMASTER_GANG: {error}") from error
+    except OSError as error:
+        reason = f"rank 0 cannot listen at {environment.gang}: {error}"
+        fell(reason)
+        raise GangBroken(reason) from error

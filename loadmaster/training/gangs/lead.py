@@ -1,0 +1,280 @@
+"""Rank 0: the others come to it, and it decides with them on the last step."""
+
+from __future__ import annotations
+
+import contextlib
+import ipaddress
+import os
+import socket
+import threading
+import time
+from contextlib import AbstractContextManager
+from dataclasses import asdict
+
+from loadmaster.training.checkpoints import Checkpoint
+from loadmaster.training.gangs.address import parse_address
+from loadmaster.training.gangs.agreement import Agreement, LeftEarly, Telling, start_timer
+from loadmaster.training.gangs.alone import Leaving
+from loadmaster.training.gangs.line import Line, Message, Pass, StrangerError
+
+MEET_S = 600.0
+"""How long the ranks may take to come together: images are pulled and data read before."""
+
+PART_S = 60.0
+"""How long the lead, its checkpoint saved, waits for ranks that are still in the last step."""
+
+ANSWER_S = 60.0
+"""How long a rank may take to say what it has bound itself to: its listening thread does, however
+long its steps are.
+"""
+
+GOODBYE_S = 2.0
+LOOK_S = 0.1
+STRANGERS = 64
+"""Connections that may be in the middle of proving who they are."""
+
+
+class Lead:
+    """Rank 0 of a gang; listens from the beginning. OSError if its port is taken."""
+
+    leads = finds = True
+
+    def __init__(
+        self,
+        address: str,
+        ticket: Pass,
+        telling: Telling,
+        meet_s: float = MEET_S,
+        answer_s: float = ANSWER_S,
+    ) -> None:
+        self._ticket = ticket
+        self._meet_s, self._answer_s = meet_s, answer_s
+        self._agreement = Agreement(telling)
+        self._changed = self._agreement.changed
+        self._members: dict[int, Line] = {}
+        self._gone: set[int] = set()
+        self._willing: set[int] = set()
+        self._bound: dict[int, int] = {}
+        self._arrived: dict[int, int] = {}
+        self._reason: str | None = None
+        self._is_decided = self._is_closed = False
+        self._strangers = threading.BoundedSemaphore(STRANGERS)
+        self._server = _listen(*parse_address(address))
+        self._agreement.say_goodbye = self._say_goodbye
+        os.register_at_fork(after_in_child=self._drop)
+        threading.Thread(target=self._accept, name="gang", daemon=True).start()
+
+    @property
+    def is_ending(self) -> bool:
+        return self._agreement.is_asked or self._agreement.broken is not None
+
+    def heeds(self, reason: str) -> bool:
+        return True
+
+    def meet(self, leaving: Leaving, newest: Checkpoint | None) -> Checkpoint | None:
+        try:
+            self._wait_for_all(leaving, time.monotonic() + self._meet_s)
+        except BaseException:
+            self._hang_up()
+            raise
+        self._say_to_all(begin=asdict(newest) if newest else None)
+        return newest
+
+    def _wait_for_all(self, leaving: Leaving, until_s: float) -> None:
+        with self._changed:
+            while len(self._members) < self._ticket.size - 1 and not self._agreement.broken:
+                if reason := leaving():
+                    raise LeftEarly(reason)
+                if time.monotonic() > until_s:
+                    raise self._agreement.fallen(
+                        f"{self._missing()} did not come within {self._meet_s:.0f} s"
+                    )
+                self._changed.wait(LOOK_S)
+            if self._agreement.broken:
+                raise self._agreement.fallen()
+
+    def _missing(self) -> str:
+        return ", ".join(
+            f"rank {rank}" for rank in range(1, self._ticket.size) if rank not in self._members
+        )
+
+    def begin(self, step: int) -> None:
+        self._agreement.begin(step)
+
+    def pass_boundary(self, done: int, reason: str | None) -> str | None:
+        if reason:
+            self._ask(reason)
+        return self._agreement.pass_boundary(done)
+
+    def part(self, done: int, saved: int | None) -> int | None:
+        """What is saved is saved, so that nothing which happens to another rank from here on is
+        this one's affair.
+        """
+        with self._changed:
+            self._changed.wait_for(
+                lambda: self._agreement.broken or len(self._arrived) == len(self._members), PART_S
+            )
+            self._agreement.rest()
+        self._say_to_all(parted=True, saved=saved)
+        with self._changed:
+            self._changed.wait_for(lambda: len(self._gone) == len(self._members), GOODBYE_S)
+        self._hang_up()
+        return saved
+
+    def saving(self) -> AbstractContextManager[None]:
+        return self._agreement.saving()
+
+    def leave(self) -> None:
+        self._agreement.rest()
+
+    def _ask(self, reason: str) -> None:
+        """Begin the agreement, once: all are asked what they are bound to, this rank first."""
+        with self._changed:
+            if self._reason is None:
+                self._reason = reason
+                self._bound = {**self._arrived, 0: self._agreement.promise()}
+                self._say_to_all(ask=True)
+                self._decide()
+                if not self._is_decided:
+                    start_timer(self._answer_s, self._give_up_asking)
+
+    def _decide(self) -> None:
+        if (
+            self._reason is not None
+            and len(self._bound) == self._ticket.size
+            and not self._is_decided
+        ):
+            self._is_decided = True
+            last = max(self._bound.values())
+            self._agreement.settle(last, self._reason)
+            self._say_to_all(last=last, reason=self._reason)
+
+    def _give_up_asking(self) -> None:
+        """A rank that is frozen keeps its connection and answers nothing: the others do not wait
+        for it for ever.
+        """
+        with self._changed:
+            if not self._is_decided:
+                silent = ", ".join(
+                    f"rank {rank}" for rank in range(self._ticket.size) if rank not in self._bound
+                )
+                self._break_off(f"{silent} did not answer within {self._answer_s:g} s")
+
+    def _hear(self, rank: int, message: Message) -> None:
+        with self._changed:
+            match message:
+                case {"wish": str(reason)}:
+                    self._ask(reason)
+                case {"bound": int(step)}:
+                    self._bound[rank] = step
+                    self._decide()
+                case {"arrived": int(step)}:
+                    self._arrived[rank] = step
+                    self._bound.setdefault(rank, step)  # asked or not, it goes no further
+                    self._decide()
+                    self._changed.notify_all()
+                case {"goodbye": True}:
+                    self._willing.add(rank)
+
+    def _lose(self, rank: int) -> None:
+        with self._changed:
+            self._gone.add(rank)
+            self._changed.notify_all()
+            if (
+                rank not in self._arrived and not self._is_closed
+            ):  # else it is this rank that hung up
+                self._break_off(
+                    f"rank {rank} was lost before its gang had ended",
+                    willingly=rank in self._willing,
+                )
+
+    def _break_off(self, reason: str, *, willingly: bool = False) -> None:
+        self._agreement.break_off(reason, willingly=willingly)
+        self._say_to_all(lost=reason, willingly=willingly)
+
+    def _say_to_all(self, **message: object) -> None:
+        for line in list(self._members.values()):
+            line.say(**message)
+
+    def _accept(self) -> None:
+        while not self._is_closed:
+            try:
+                connection, _ = self._server.accept()
+            except (
+                OSError
+            ):  # it was closed, or who came has gone again, or there are too many open files
+                time.sleep(LOOK_S)
+                continue
+            if self._strangers.acquire(blocking=False):
+                threading.Thread(
+                    target=self._serve, args=(connection,), name="gang", daemon=True
+                ).start()
+            else:
+                connection.close()
+
+    def _serve(self, connection: socket.socket) -> None:
+        with (
+            contextlib.closing(Line(connection)) as line,
+            contextlib.suppress(StrangerError, OSError),
+        ):
+            rank = self._admit(line)
+            try:
+                while (message := line.hear()) is not None:
+                    self._hear(rank, message)
+            finally:
+                self._lose(rank)
+
+    def _admit(self, line: Line) -> int:
+        try:
+            rank = line.admit(self._ticket)
+        finally:
+            self._strangers.release()
+        with self._changed:
+            if rank in self._members or self._is_closed:
+                raise StrangerError(f"rank {rank} is there already, or comes too late")
+            self._members[rank] = line
+            self._changed.notify_all()
+        return rank
+
+    def _hang_up(self) -> None:
+        with self._changed:
+            self._is_closed = True
+        with contextlib.suppress(OSError):
+            self._server.shutdown(socket.SHUT_RDWR)  # wakes who accepts
+        self._server.close()
+        for line in list(self._members.values()):
+            line.close()
+
+    def _say_goodbye(self, crashed: bool) -> None:
+        if not crashed:
+            self._say_to_all(goodbye=True)
+        self._hang_up()
+
+    def _drop(self) -> None:
+        """In a forked process: the connections are its parent's."""
+        with contextlib.suppress(OSError):
+            os.close(self._server.detach())
+        for line in self._members.values():
+            line.drop()
+
+
+def _listen(host: str, port: int) -> socket.socket:
+    """On the address the others were told if it is this machine's own, else on all: a name may mean
+    something else here.
+    """
+    if family := _family_of_own(host):
+        return socket.create_server((host, port), family=family)
+    if socket.has_dualstack_ipv6():
+        return socket.create_server(("", port), family=socket.AF_INET6, dualstack_ipv6=True)
+    return socket.create_server(("", port))
+
+
+def _family_of_own(host: str) -> socket.AddressFamily | None:
+    """The family of an IP address if this machine has it."""
+    try:
+        family = socket.AF_INET6 if ipaddress.ip_address(host).version == 6 else socket.AF_INET
+        with socket.socket(family, socket.SOCK_DGRAM) as probe:
+            probe.bind((host, 0))
+    except (ValueError, OSError):
+        return None
+    return family

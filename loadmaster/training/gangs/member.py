@@ -1,0 +1,195 @@
+"""Any rank but 0: goes to the lead, answers what it is asked, and ends when it is told to."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import socket
+import threading
+import time
+from contextlib import AbstractContextManager
+
+from loadmaster.training.checkpoints import Checkpoint
+from loadmaster.training.gangs.address import parse_address
+from loadmaster.training.gangs.agreement import Agreement, LeftEarly, Telling
+from loadmaster.training.gangs.alone import Leaving
+from loadmaster.training.gangs.lead import LOOK_S, MEET_S
+from loadmaster.training.gangs.line import Line, Message, Pass, StrangerError
+from loadmaster.training.run_folder import TERM_OVER
+
+CONNECT_S = 5.0
+AGAIN_S = 0.2
+LEAD_LOST = "rank 0 was lost before its gang had ended"
+
+
+class Member:
+    """A rank that follows. ValueError if the lead's address is none."""
+
+    leads = finds = False
+
+    def __init__(
+        self, address: str, ticket: Pass, rank: int, telling: Telling, meet_s: float = MEET_S
+    ) -> None:
+        self._where = parse_address(address)
+        self._address, self._ticket, self._rank, self._meet_s = address, ticket, rank, meet_s
+        self._agreement = Agreement(telling)
+        self._agreement.say_goodbye = self._say_goodbye
+        self._changed = self._agreement.changed
+        self._line: Line | None = None
+        self._has_begun = self._has_parted = self._has_wished = self._is_cut = self._is_willing = (
+            False
+        )
+        self._newest: Checkpoint | None = None
+        self._saved: int | None = None
+        os.register_at_fork(after_in_child=self._drop)
+
+    @property
+    def is_ending(self) -> bool:
+        return self._agreement.is_asked or self._agreement.broken is not None
+
+    def heeds(self, reason: str) -> bool:
+        """The term is the same for all ranks, and rank 0 minds it: a prolongation reaches one agent
+        before the other.
+        """
+        return reason != TERM_OVER
+
+    def meet(self, leaving: Leaving, newest: Checkpoint | None) -> Checkpoint | None:
+        until_s = time.monotonic() + self._meet_s
+        self._line = self._connect(leaving, until_s)
+        threading.Thread(target=self._listen, args=(self._line,), name="gang", daemon=True).start()
+        try:
+            self._wait_for_the_beginning(leaving, until_s)
+        except BaseException:
+            self._hang_up()
+            raise
+        return self._newest
+
+    def _wait_for_the_beginning(self, leaving: Leaving, until_s: float) -> None:
+        with self._changed:
+            while not self._has_begun:
+                if self._agreement.broken:
+                    raise self._agreement.fallen()
+                if reason := leaving():
+                    raise LeftEarly(reason)
+                if time.monotonic() > until_s:
+                    raise self._agreement.fallen(
+                        f"the gang did not begin within {self._meet_s:.0f} s: a rank is missing"
+                    )
+                self._changed.wait(LOOK_S)
+
+    def begin(self, step: int) -> None:
+        self._agreement.begin(step)
+
+    def pass_boundary(self, done: int, reason: str | None) -> str | None:
+        if reason and self._has_parted:
+            return reason  # the lead has saved and left: there is nobody to agree with
+        if reason and not self._has_wished:
+            self._has_wished = True
+            self._say(wish=reason)
+        return self._agreement.pass_boundary(done)
+
+    def part(self, done: int, saved: int | None) -> int | None:
+        """Wait until the lead has saved, for only then is what this rank has done sure; what
+        happens to others does not matter.
+        """
+        self._agreement.rest()
+        self._say(arrived=done)
+        with self._changed:
+            self._changed.wait_for(lambda: self._has_parted or self._is_cut)
+        if not self._has_parted:
+            raise self._agreement.fallen(LEAD_LOST)
+        self._hang_up()
+        return self._saved
+
+    def saving(self) -> AbstractContextManager[None]:
+        return self._agreement.saving()
+
+    def leave(self) -> None:
+        self._agreement.rest()
+
+    def _connect(self, leaving: Leaving, until_s: float) -> Line:
+        refusal: StrangerError | None = None
+        while True:
+            try:
+                return self._introduced()
+            except (OSError, StrangerError) as error:
+                refusal = error if isinstance(error, StrangerError) else refusal
+                if reason := leaving():
+                    raise LeftEarly(reason) from error
+                if time.monotonic() > until_s:
+                    text = (
+                        f"rank 0 was not met at {self._address} within {self._meet_s:.0f} s:"
+                        f" {refusal or error}"
+                    )
+                    raise self._agreement.fallen(text) from error
+                time.sleep(AGAIN_S)
+
+    def _introduced(self) -> Line:
+        line = Line(socket.create_connection(self._where, CONNECT_S))
+        try:
+            line.introduce(self._ticket, self._rank)
+        except (OSError, StrangerError):
+            line.close()
+            raise
+        return line
+
+    def _listen(self, line: Line) -> None:
+        """To the line's end: whatever that is, who trains must not be left waiting for a word that
+        does not come.
+        """
+        why = LEAD_LOST
+        try:
+            with contextlib.closing(line):
+                while (message := line.hear()) is not None:
+                    self._hear(message)
+        except (AttributeError, KeyError, TypeError, ValueError) as error:
+            why = (
+                "rank 0 has said what this version of the training library does not understand:"
+                f" {error!r}"
+            )
+        finally:
+            self._be_cut(why)
+
+    def _be_cut(self, why: str) -> None:
+        with self._changed:
+            self._is_cut = True
+            self._changed.notify_all()
+            if not self._has_parted:
+                self._agreement.break_off(why, willingly=self._is_willing)
+
+    def _hear(self, message: Message) -> None:
+        with self._changed:
+            match message:
+                case {"begin": begin}:
+                    self._newest = Checkpoint.of(begin) if begin else None
+                    self._has_begun = True
+                case {"ask": True}:
+                    self._say(bound=self._agreement.promise())
+                case {"last": int(last), "reason": str(reason)}:
+                    self._agreement.settle(last, reason)
+                case {"lost": str(reason), "willingly": bool(willingly)}:
+                    self._agreement.break_off(reason, willingly=willingly)
+                case {"goodbye": True}:
+                    self._is_willing = True
+                case {"parted": True, "saved": saved}:
+                    self._has_parted, self._saved = True, saved
+                    self._agreement.release()
+            self._changed.notify_all()
+
+    def _say(self, **message: object) -> None:
+        if self._line:
+            self._line.say(**message)
+
+    def _hang_up(self) -> None:
+        if self._line:
+            self._line.close()
+
+    def _say_goodbye(self, crashed: bool) -> None:
+        if not crashed:
+            self._say(goodbye=True)
+        self._hang_up()
+
+    def _drop(self) -> None:
+        """In a forked process: the connection is its parent's."""
+        if self._line:
+            self._line.drop()

@@ -1,0 +1,289 @@
+"""One launch of a job, from its first batch to its end: what stands behind
+`loadmaster.training.steps`.
+"""
+
+import math
+import sys
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import SupportsFloat, TypeVar
+
+from loadmaster.training.checkpoints import (
+    Checkpoint,
+    CheckpointError,
+    CheckpointStore,
+    Position,
+    is_disk_full,
+)
+from loadmaster.training.emulation import PacingClock
+from loadmaster.training.epochs import Epochs
+from loadmaster.training.gangs import LeftEarly, gang_of
+from loadmaster.training.meter import Meter
+from loadmaster.training.run_folder import (
+    JobEnvironment,
+    PaceWatch,
+    ProgressLog,
+    TermWatch,
+    process_age_s,
+)
+
+PROGRESS_EVERY_S = 0.5
+EXIT_PREEMPTED = 75
+
+Batch = TypeVar("Batch")
+Metrics = Mapping[str, SupportsFloat]
+
+
+class Preempted(SystemExit):
+    """The job was asked to leave and its state is saved: the process ends with exit code 75, to be
+    resumed elsewhere.
+    """
+
+    def __init__(self, reason: str) -> None:
+        super().__init__(EXIT_PREEMPTED)
+        self.reason = reason
+
+    def __str__(self) -> str:
+        return f"pre-empted ({self.reason})"
+
+
+class QuotaReached(SystemExit):
+    """This launch was given only so many steps and has done them: the process ends with exit code
+    0, the job is not done.
+    """
+
+    def __init__(self) -> None:
+        super().__init__(0)
+
+    def __str__(self) -> str:
+        return "this launch's quota of steps is done"
+
+
+@dataclass(frozen=True, slots=True)
+class Work:
+    """What there is to do, and how its state is saved; the fields are the arguments of
+    `loadmaster.training.steps`.
+    """
+
+    total: int | None
+    every_s: float
+    folder: Path | None
+    save: Callable[[Path], object]
+    load: Callable[[Path], object]
+    ask: Callable[[], Metrics] | None
+
+
+class Run:
+    """One launch of a job, or one rank of it, from its first batch to its end."""
+
+    current: "Run | None" = None
+
+    def __init__(self, environment: JobEnvironment, work: Work) -> None:
+        self.metrics: dict[str, SupportsFloat] = {}
+        self._work = work
+        self._quota = environment.steps_quota
+        self._run_dir = environment.run_dir
+        self._log = ProgressLog(environment.run_dir)
+        self._term = TermWatch(environment.run_dir, environment.fence)
+        self._store = (
+            CheckpointStore(work.folder, environment.fence, warn=self._warn)
+            if work.folder
+            else None
+        )
+        self._pacing = (
+            PacingClock(environment.emulated_step_s) if environment.emulated_step_s else None
+        )
+        self._pace = PaceWatch(environment.run_dir, environment.emulated_step_s or math.inf)
+        self._meter = Meter()
+        self._step = self._launch_steps = 0
+        self._saved_step: int | None = None
+        self._told_step: int | None = None
+        self._told_s = self._saved_s = 0.0
+        self._gang = gang_of(environment, self._fell)
+
+    def batches(self, loader: Iterable[Batch]) -> Iterator[Batch]:
+        """Yield batches until the steps are done; everything that ends the launch early is raised
+        from here.
+        """
+        leaving = False
+        self._term.catch_sigterm()
+        Run.current = self
+        try:
+            epochs = Epochs(
+                loader,
+                self._resume(),
+                again=self._work.total is not None or self._quota is not None,
+            )
+            source = iter(epochs)
+            while self._goes_on(epochs):
+                try:
+                    batch = next(source)
+                except StopIteration:
+                    break
+                self._begin_step()
+                yield batch
+                self._end_step()
+            self._close("end", epochs)
+        except SystemExit as leave:
+            leaving = True
+            print(f"loadmaster: {leave}", file=sys.stderr, flush=True)
+            raise
+        finally:
+            Run.current = None
+            self._gang.leave()
+            self._term.release_sigterm(leaving=leaving)
+            self._log.close()
+
+    def _resume(self) -> Position:
+        """Meet the other ranks and load the checkpoint at which all begin."""
+        begin = self._meet()
+        if begin is None:
+            return Position()
+        self._work.load(self._path_of(begin))
+        self._step, self._saved_step = begin.position.step, begin.position.step
+        if begin.position.loss is not None:
+            self.metrics["loss"] = begin.position.loss
+        self._gang.begin(self._step)
+        return begin.position
+
+    def _meet(self) -> Checkpoint | None:
+        newest = None
+        if self._store and self._gang.finds:
+            self._store.resume(own=self._gang.leads)
+            newest = self._store.newest
+        try:
+            return self._gang.meet(self._term.reason, newest)
+        except LeftEarly as told:
+            self._tell("preempted", reason=told.reason)
+            raise Preempted(told.reason) from told
+
+    def _path_of(self, begin: Checkpoint) -> Path:
+        if self._store is None:
+            raise CheckpointError(
+                f"rank 0 begins at step {begin.position.step}, and this rank has no folder of"
+                " checkpoints"
+            )
+        return (
+            self._store.folder / begin.file
+            if begin == self._store.newest
+            else self._store.follow(begin)
+        )
+
+    def _goes_on(self, epochs: Epochs[Batch]) -> bool:
+        """At a step boundary: whether the job has another step to do; raises what ends the launch
+        before the job is done.
+        """
+        if self._work.total is not None and self._step >= self._work.total:
+            return False
+        if self._quota is not None and self._launch_steps >= self._quota:
+            self._close("quota", epochs)
+            raise QuotaReached
+        if reason := self._gang.pass_boundary(self._step, self._wish()):
+            self._close("preempted", epochs, reason=reason)
+            raise Preempted(reason)
+        if self._launch_steps and time.monotonic() - self._saved_s >= self._work.every_s:
+            self._checkpoint(epochs)
+        return True
+
+    def _wish(self) -> str | None:
+        """Why this rank wants its gang to end."""
+        reason = self._term.reason()
+        return reason if reason and self._gang.heeds(reason) else None
+
+    def _is_over(self) -> bool:
+        return self._gang.is_ending or self._wish() is not None
+
+    def _begin_step(self) -> None:
+        if self._meter.first_s is None:
+            self._tell("start", setup_s=process_age_s())
+            self._meter.start()
+            self._saved_s = time.monotonic()
+            if self._pacing:
+                self._pacing.start()
+
+    def _end_step(self) -> None:
+        if self._pacing:
+            self._pacing.step_s = self._pace.step_s()
+            self._pacing.wait(self._is_over)
+        self._meter.step()
+        self._step += 1
+        self._launch_steps += 1
+        if self._launch_steps == 1 or time.monotonic() - self._told_s >= PROGRESS_EVERY_S:
+            self._tell_progress()
+
+    def _close(self, event: str, epochs: Epochs[Batch], **more: object) -> None:
+        """Tell the last step, save what is not saved, then tell how the launch ended."""
+        if self._launch_steps and self._told_step != self._step:
+            self._tell_progress()
+        if self._launch_steps and (self._saved_step or 0) < self._step:
+            self._checkpoint(epochs)
+        self._saved_step = self._gang.part(self._step, self._saved_step)
+        self._tell(event, **more)
+
+    def _checkpoint(self, epochs: Epochs[Batch]) -> None:
+        if self._store is None or not self._gang.leads:
+            return
+        began_s = time.monotonic()
+        position = Position(self._step, epochs.epoch, epochs.batch, self._loss())
+        try:
+            with self._gang.saving():
+                self._store.save(position, self._work.save)
+            self._saved_step = self._step
+        except Exception as error:
+            # libraries wrap the disk's error in their own; whatever is not a full disk is raised
+            # again
+            if not is_disk_full(error):
+                raise
+            self._warn(
+                f"no room for the checkpoint of step {self._step}, the one of step"
+                f" {self._saved_step} stands: {error}"
+            )
+        else:
+            self._tell("checkpoint", checkpoint_s=time.monotonic() - began_s)
+        self._pause(began_s)
+
+    def _pause(self, began_s: float) -> None:
+        """Leave the time since then out of the pace."""
+        self._saved_s = time.monotonic()
+        self._meter.pause(self._saved_s - began_s)
+        if self._pacing:
+            self._pacing.shift(self._saved_s - began_s)
+
+    def _loss(self) -> float | None:
+        if self._work.ask:
+            self.metrics.update(self._work.ask())
+        return float(self.metrics["loss"]) if "loss" in self.metrics else None
+
+    def _tell_progress(self) -> None:
+        self._told_s, self._told_step = time.monotonic(), self._step
+        self._tell("progress")
+
+    def _tell(self, event: str, **more: object) -> None:
+        if not self._log.is_open:
+            return
+        loss = self._loss()
+        others = {name: float(value) for name, value in self.metrics.items() if name != "loss"}
+        self._log.write(
+            event,
+            step=self._step,
+            launch_steps=self._launch_steps,
+            elapsed_s=self._meter.elapsed_s,
+            steps_per_s=self._meter.steps_per_s,
+            loss=loss,
+            overrun_fraction=self._pacing.overrun_fraction if self._pacing else None,
+            saved_step=self._saved_step,
+            **({"metrics": others} if others else {}),
+            **more,
+        )
+
+    def _fell(self, reason: str) -> None:
+        """The gang has fallen apart: the launch's last word, from whichever thread."""
+        log = ProgressLog(self._run_dir)
+        log.write("fell", step=self._step, launch_steps=self._launch_steps, reason=reason)
+        log.close()
+
+    def _warn(self, message: str) -> None:
+        print(f"loadmaster: {message}", file=sys.stderr, flush=True)
+        self._tell("warning", message=message)

@@ -1,0 +1,1 @@
+"""ANDREAS (Filippini et al.): energy and tardiness at least cost."""

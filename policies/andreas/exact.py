@@ -1,0 +1,131 @@
+"""ANDREAS' exact model (Filippini et al., Appendix A), solved to a proven optimum: for small
+clusters, and to judge heuristics.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
+
+from policies.contract.parameters import parameter
+from policies.contract.plan import Plan, PlanStatus
+from policies.contract.policy import PolicyError
+from policies.contract.snapshot import Snapshot
+from policies.placement.naming import plan_of
+from policies.placement.objective import Objective
+from policies.placement.problem import Problem, build
+
+if TYPE_CHECKING:
+    from policies.andreas.exact_model import Solved
+
+
+@dataclass(frozen=True, slots=True)
+class Exact:
+    """Least energy and tardiness cost by an exact model, for small clusters (ANDREAS, Appendix A).
+
+    The plan's status says whether the optimum is proven, its bound what no plan can be below, and
+    its message which pricing judged. A cluster that is too large is refused, never decided on by
+    another policy.
+    """
+
+    objective: str = parameter(
+        "whole",
+        meaning=(
+            "whole: the energy of whole runs counts; first_end: of each node until its first job"
+            " ends, as published"
+        ),
+        choices=("whole", "first_end"),
+    )
+    pricing: str = parameter(
+        "used",
+        meaning=(
+            "used: a node's energy at its GPUs in use, as it is billed; own: at each job's own GPUs"
+            " (the paper's 4k)"
+        ),
+        choices=("used", "own"),
+    )
+    opening: str = parameter(
+        "matching",
+        meaning=(
+            "matching: as many nodes are open as jobs can be matched to; free: nodes may idle where"
+            " that costs less"
+        ),
+        choices=("matching", "free"),
+    )
+    rho: float = parameter(
+        100.0,
+        meaning="weight of the worst-case tardiness of a postponed job",
+        minimum=0.0,
+        maximum=1e9,
+    )
+    hysteresis: float = parameter(
+        0.5,
+        meaning=(
+            "whole: what moving or stopping a running job must save, as a fraction of its energy"
+        ),
+        minimum=0.0,
+        maximum=1.0,
+    )
+    budget: float = parameter(
+        10.0,
+        meaning="CP-SAT's deterministic time, about seconds on a fast core",
+        minimum=0.001,
+        maximum=3600.0,
+    )
+    most_seats: int = parameter(
+        20_000,
+        meaning="(job, node, GPUs) to choose from at most; a larger cluster is refused",
+        minimum=1,
+        maximum=1_000_000,
+    )
+
+    def __call__(self, snapshot: Snapshot) -> Plan:
+        """The optimum, or the best solution within the budget with a bound. Raises PolicyError
+        where there is none.
+        """
+        problem = build(snapshot)
+        solved = self.solve(problem)
+        value = self.f.value(problem, solved.solution)
+        plan = plan_of(problem, solved.solution, "exact", value, self._message(problem, solved))
+        bound = value if solved.status is PlanStatus.OPTIMAL else min(value, solved.bound)
+        return replace(plan, status=solved.status, bound=bound)
+
+    @property
+    def f(self) -> Objective:
+        """What is minimised."""
+        whole = self.objective == "whole"
+        return Objective(self.rho, whole, self.hysteresis if whole else 0.0, self.pricing == "own")
+
+    def solve(self, problem: Problem) -> Solved:
+        """The least f. Raises PolicyError: too large, or no solution within the budget."""
+        from policies.andreas.exact_model import (
+            Data,
+            solve,
+        )  # the solver's library is large, and lists of policies need none of it
+
+        data = Data.of(problem, self.f)
+        if len(data.seats) > self.most_seats:
+            size = (
+                f"{len(problem.rows)} jobs on {len(problem.nodes)} nodes have {len(data.seats)}"
+                " (job, node, GPUs) to choose from"
+            )
+            raise PolicyError(
+                f"{size}, more than most_seats ({self.most_seats}): choose randomized_greedy for a"
+                " cluster of this size"
+            )
+        return solve(
+            data,
+            matching=self.opening == "matching",
+            budget=self.budget,
+            seed=problem.snapshot.seed,
+        )
+
+    def _message(self, problem: Problem, solved: Solved) -> str:
+        judged = {"used": "the node's GPUs in use", "own": "each job's own GPUs"}[self.pricing]
+        counted = {
+            "whole": "energy of whole runs",
+            "first_end": "energy until each node's first end",
+        }[self.objective]
+        return (
+            f"{counted}, priced at {judged}; {solved.open_nodes} of {len(problem.nodes)} nodes open"
+        )

@@ -1,0 +1,363 @@
+"""ANDREAS' Randomized Greedy (Algorithm 1) as a compiled kernel over dense arrays.
+
+Nodes of one class (`Instance.cost` row) with f free GPUs lie in one list, so that best fit is the
+head of the first list with enough; an iteration costs O(GPUs), not O(jobs): neighbours are swapped
+lazily while the queue is read, reading stops when nothing that is left can fit, and the
+postponement cost is the total minus what was assigned.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from policies.andreas.kernels.arrays import NONE, TOP, Instance, State, new_state, reset
+from policies.contract.snapshot import Floats, Ints
+from policies.placement.kernels import compiled
+
+CODED = 0
+PAPER = 1
+SLACK = 1e-9
+
+
+@compiled
+def draw(rng: Ints) -> float:
+    """A number in [0, 1) from a 32-bit xorshift (Marsaglia 2003) kept in rng[0], which is never
+    0.
+    """
+    x = rng[0]
+    x ^= (x << 13) & 0xFFFFFFFF
+    x ^= x >> 17
+    x ^= (x << 5) & 0xFFFFFFFF
+    rng[0] = x
+    return float(x / 4294967296.0)
+
+
+@compiled
+def swaps(weight: Floats, a: int, b: int, mode: int, swap: float, rng: Ints) -> bool:
+    """Whether b goes before its neighbour a: the likelier the lighter a is."""
+    if mode == CODED:
+        return draw(rng) < (swap if weight[a] < weight[b] else 1.0 - swap)
+    both = weight[a] + weight[b]
+    return draw(rng) < swap * (weight[b] / both if both > 0.0 else 0.5)
+
+
+@compiled
+def pick(
+    chance: Floats, j: int, count: int, mode: int, rate: float, alpha: float, rng: Ints
+) -> int:
+    """Rank of the configuration to try first: 0 the cheapest in time, or with probability `rate`
+    one of the cheap ones.
+    """
+    if count < 2 or rate <= 0.0 or (rate < 1.0 and draw(rng) >= rate):
+        return 0
+    if mode == CODED:
+        return int(draw(rng) * max(1.0, np.floor(alpha * count + 0.5)))
+    u = draw(rng)
+    if u < chance[j, 0]:
+        return 0
+    return 1 if u < chance[j, 1] or count < TOP else 2
+
+
+@compiled
+def extra_watts(power: Floats, c: int, busy: int, gpus: int) -> float:
+    """Watts that so many GPUs more need on a node of class c with `busy` in use; a closed node
+    needs its idle watts too.
+    """
+    return float(power[c, busy + gpus] - (power[c, busy] if busy > 0 else 0.0))
+
+
+@compiled
+def fits(
+    demand: Floats,
+    capacity: Floats,
+    power: Floats,
+    busy: Ints,
+    watts: float,
+    j: int,
+    n: int,
+    c: int,
+    gpus: int,
+) -> bool:
+    """Whether node n, which has the GPUs, also has the scarce resources and the watts for job j."""
+    for r in range(demand.shape[1]):
+        if demand[j, r] > capacity[n, r] + SLACK:
+            return False
+    return bool(watts == np.inf or extra_watts(power, c, busy[n], gpus) <= watts + SLACK)
+
+
+@compiled
+def relink(first: Ints, after: Ints, before: Ints, free: Ints, n: int, c: int, gpus: int) -> None:
+    """Move node n of class c to the list of nodes with `gpus` fewer free."""
+    previous, following = before[n], after[n]
+    if previous == NONE:
+        first[c, free[n]] = following
+    else:
+        after[previous] = following
+    if following != NONE:
+        before[following] = previous
+    left = free[n] - gpus
+    head = first[c, left]
+    free[n] = left
+    first[c, left] = n
+    after[n] = head
+    before[n] = NONE
+    if head != NONE:
+        before[head] = n
+
+
+@compiled
+def exhausted(first: Ints, least: Ints, at: int, need_carried: int) -> bool:
+    """Whether no job from place `at` of the queue on, nor the one carried, can find enough GPUs on
+    any one node.
+    """
+    for c in range(first.shape[0]):
+        for left in range(min(least[c, at], need_carried), first.shape[1]):
+            if first[c, left] != NONE:
+                return False
+    return True
+
+
+@compiled
+def best_fit(first: Ints, c: int, gpus: int) -> int:
+    """The node of class c with the fewest free GPUs that suffice, -1 if there is none."""
+    for left in range(gpus, first.shape[1]):
+        if first[c, left] != NONE:
+            return int(first[c, left])
+    return NONE
+
+
+@compiled
+def find_roomy(data: Instance, state: State, watts: float, j: int, k: int) -> int:
+    """The node for job j in configuration k where resources or watts are scarce: its own, else by
+    best fit, each checked.
+    """
+    c, gpus = data.config_class[k], data.config_gpus[k]
+    home = data.home[j]
+    at_home = k == data.home_config[j] and state.free[home] >= gpus
+    if at_home and fits(
+        data.demand, state.capacity, data.power, state.busy, watts, j, home, c, gpus
+    ):
+        return int(home)
+    for left in range(gpus, state.first.shape[1]):
+        n = state.first[c, left]
+        while n != NONE:
+            if fits(data.demand, state.capacity, data.power, state.busy, watts, j, n, c, gpus):
+                return int(n)
+            n = state.after[n]
+    return NONE
+
+
+@compiled
+def find_alike(
+    data: Instance, state: State, watts: float, scarce: bool, j: int, k: int
+) -> tuple[int, int]:
+    """Node and configuration for job j among those like k, whatever their class, and -1 where there
+    is none.
+
+    Its own node comes first, then those that others run on, by best fit, then a closed one with the
+    most GPUs, for others to share.
+    """
+    gpus, found, config, least = data.config_gpus[k], NONE, k, 0
+    for other in range(data.alike.size):
+        if data.alike[other] != data.alike[k] or data.time_s[j, other] == np.inf:
+            continue
+        if scarce:
+            n = find_roomy(data, state, watts, j, other)
+        elif other == data.home_config[j] and state.free[data.home[j]] >= gpus:
+            n = data.home[j]
+        else:
+            n = best_fit(state.first, data.config_class[other], gpus)
+        if n == NONE:
+            continue
+        if n == data.home[j] and other == data.home_config[j]:
+            return int(n), int(other)
+        left = state.free[n] if state.busy[n] > 0 else 2 * state.first.shape[1] - state.free[n]
+        if found == NONE or left < least:
+            found, config, least = n, other, left
+    return int(found), int(config)
+
+
+@compiled
+def take(data: Instance, state: State, watts: float, j: int, n: int, c: int, gpus: int) -> float:
+    """Take the scarce resources; the watts left."""
+    for r in range(data.demand.shape[1]):
+        state.capacity[n, r] -= data.demand[j, r]
+    return watts - extra_watts(data.power, c, state.busy[n], gpus) if watts != np.inf else watts
+
+
+@compiled
+def stretch(span: Floats, n: int, priced_s: float, gpus: int, opens: bool, whole: int) -> None:
+    """Count a run on its node: its priced GPU seconds if whole runs count, else the priced time of
+    the node's first end.
+    """
+    if whole:
+        span[n] += priced_s * gpus
+    elif opens or priced_s < span[n]:
+        span[n] = priced_s
+
+
+@compiled
+def construct(
+    data: Instance,
+    state: State,
+    order: Ints,
+    least: Ints,
+    mode: int,
+    rate: float,
+    swap: float,
+    alpha: float,
+    rng: Ints,
+) -> tuple[float, int]:
+    """One greedy construction over the queue `order`: (f without the total postponement cost, jobs
+    placed).
+
+    rate = swap = 0: deterministic. A job tries the configuration picked, then the others by rank,
+    on its own node if it runs there just so, else by best fit. In mode paper a job may swap with
+    one neighbour after another and fall back far; in mode coded only the first and second, the
+    third and fourth, ... swap, and a configuration is (GPU type, GPUs): see `find_alike`. The
+    arrays are unpacked once: handing the tuples to a function costs more than all the work for a
+    job.
+    """
+    free, first, after, before, busy, span = (
+        state.free,
+        state.first,
+        state.after,
+        state.before,
+        state.busy,
+        state.span,
+    )
+    choice, weight, home, home_config = data.choice, data.weight, data.home, data.home_config
+    config_class, config_gpus = data.config_class, data.config_gpus
+    scarce, watts = data.demand.shape[1] > 0 or data.watts != np.inf, data.watts
+    total, cost, taken, at, carried = reset(data, state), 0.0, 0, 0, NONE
+    while total > 0 and (at < order.size or carried != NONE):
+        may_swap = swap > 0.0 and (mode != CODED or (carried == NONE and at % 2 == 0))
+        j, carried = carried, NONE
+        if j == NONE:
+            j = order[at]
+            at += 1
+        if may_swap and at < order.size and swaps(weight, j, order[at], mode, swap, rng):
+            j, carried = order[at], j
+            at += 1
+        k = choice[j, pick(data.chance, j, data.due_count[j], mode, rate, alpha, rng)]
+        n = NONE
+        for i in range(-1 if data.fit_count[j] > 0 else 0, data.fit_count[j]):
+            if i >= 0:
+                k = choice[j, i]
+            if mode == CODED:
+                n, k = find_alike(data, state, watts, scarce, j, k)
+            elif scarce:
+                n = find_roomy(data, state, watts, j, k)
+            elif k == home_config[j] and free[home[j]] >= config_gpus[k]:
+                n = home[j]
+            else:
+                n = best_fit(first, config_class[k], config_gpus[k])
+            if n != NONE:
+                break
+        if n == NONE:
+            if exhausted(
+                first, least, at, first.shape[1] if carried == NONE else data.gpus_min[carried]
+            ):
+                break
+            continue
+        gpus, stays = config_gpus[k], k == home_config[j] and n == home[j]
+        run_s, priced_s = data.time_s[j, k], data.priced_s[j, k]
+        if k == home_config[j] and n != home[j]:
+            run_s += data.move_s[j]
+            priced_s += data.priced_move_s[j]
+        if scarce:
+            watts = take(data, state, watts, j, n, config_class[k], gpus)
+        stretch(span, n, priced_s, gpus, busy[n] == data.used[n], data.whole)
+        relink(first, after, before, free, n, config_class[k], gpus)
+        busy[n] += gpus
+        total -= gpus
+        state.job[taken], state.node[taken], state.config[taken] = j, n, k
+        taken += 1
+        late = run_s - data.slack_s[j]
+        cost += (
+            (weight[j] * late if late > 0.0 else 0.0)
+            + (0.0 if stays else data.moving[j])
+            - data.penalty[j]
+        )
+    return cost + running_cost(data, state), taken
+
+
+@compiled
+def running_cost(data: Instance, state: State) -> float:
+    """Energy: each open node at c[n, used] until its first job ends, or for the GPU seconds of its
+    whole runs.
+    """
+    cost = 0.0
+    for n in range(data.free.size):
+        used = data.free[n] - state.free[n]
+        if used > 0:
+            of_node = data.cost[data.node_class[n], used] * state.span[n]
+            cost += of_node / used if data.whole else of_node
+    return cost
+
+
+@compiled
+def improve(
+    data: Instance,
+    state: State,
+    orders: Ints,
+    least: Ints,
+    mode: int,
+    iterations: int,
+    rate: float,
+    swap: float,
+    alpha: float,
+    rng: Ints,
+    node: Ints,
+    config: Ints,
+) -> tuple[float, float]:
+    """Deterministic runs over every row of `orders`, then randomised ones around the first; see
+    `search`.
+    """
+    best, first = np.inf, np.inf
+    for i in range(orders.shape[0] + iterations):
+        if i < orders.shape[0]:
+            cost, placed = construct(data, state, orders[i], least[i], mode, 0.0, 0.0, alpha, rng)
+        else:
+            scale = 1.0 if mode == CODED else 1.0 / (1 << (i % 8))
+            cost, placed = construct(
+                data, state, orders[0], least[0], mode, rate * scale, swap * scale, alpha, rng
+            )
+        if i == 0:
+            first = cost
+        if cost < best:
+            best = cost
+            for j in range(node.size):
+                node[j] = NONE
+            for taken in range(placed):
+                node[state.job[taken]] = state.node[taken]
+                config[state.job[taken]] = state.config[taken]
+    return best, first
+
+
+def search(
+    data: Instance,
+    orders: Ints,
+    least: Ints,
+    mode: int,
+    iterations: int,
+    rate: float,
+    swap: float,
+    alpha: float,
+    seed: int,
+) -> tuple[Ints, Ints, float, float]:
+    """The best of the deterministic runs over every row of `orders` and of `iterations` randomised
+    ones around the first row.
+
+    Returns (node, configuration) of every job, -1 where it is postponed, then f of the best and of
+    the first deterministic run, both without the total postponement cost. `least` int64[S, C, E +
+    1]: fewest GPUs that a job from a place in the queue on could use on a node of a class. `seed`
+    in 1 .. 2**32 - 1.
+    """
+    node = np.full(data.home.size, NONE, np.int64)
+    config = np.full(data.home.size, NONE, np.int64)
+    rng = np.array([seed], np.int64)
+    best, first = improve(
+        data, new_state(data), orders, least, mode, iterations, rate, swap, alpha, rng, node, config
+    )
+    return node, config, best, first

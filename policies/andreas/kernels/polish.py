@@ -1,0 +1,272 @@
+"""Local search for the least f (whole runs) around a solution, compiled: jobs are taken off and put
+back where they cost least.
+
+A large neighbourhood search (destroy and repair, Shaw 1998) for a round's solution, beyond the
+ANDREAS paper. A step takes the jobs of one or two nodes, or a few jobs, off their nodes, then puts
+these and some postponed ones back, one after another, each where f grows least or falls most: in
+the order of a noisy penalty, sometimes with fewer GPUs at most than there are. What results stays
+if f has not grown, and now and then although it has; the best solution is kept. It never gets
+worse, so that the search may be stopped after any step.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+
+from policies.andreas.kernels.arrays import NONE, Instance
+from policies.andreas.kernels.greedy import SLACK, draw, extra_watts
+from policies.contract.snapshot import Floats, Ints
+from policies.placement.kernels import compiled
+
+ONE_NODE, TWO_NODES = 0.35, 0.65
+"""What a step takes off, by cumulative probability: a node's jobs, two nodes', else single jobs."""
+
+MOST_SINGLE = 4
+MOST_POOLED = 32
+"""Jobs that a step puts back at most; of more postponed ones it draws some."""
+
+WARM = 4e-4
+"""By how much of |f| above the best a solution may be gone on from, at the beginning; nothing at
+the end.
+"""
+
+
+class Standing(NamedTuple):
+    """A solution as it is changed: `node` and `config` int64[E] (-1: postponed), then for each node
+    GPUs in use by these jobs, priced GPU seconds of their runs, and scarce resources left; `watts`
+    float64[1] left under the cap.
+    """
+
+    node: Ints
+    config: Ints
+    gpus: Ints
+    span: Floats
+    capacity: Floats
+    watts: Floats
+
+
+@compiled
+def energy(data: Instance, n: int, gpus: int, span: float) -> float:
+    """What the runs on a node cost."""
+    return float(data.cost[data.node_class[n], gpus] * span / gpus) if gpus > 0 else 0.0
+
+
+@compiled
+def own_cost(data: Instance, j: int, n: int, k: int) -> tuple[float, float]:
+    """(f of a placed job beside energy, less what postponing it costs; priced GPU seconds of its
+    run).
+    """
+    run_s, priced_s, cost = data.time_s[j, k], data.priced_s[j, k], -data.penalty[j]
+    if k != data.home_config[j] or n != data.home[j]:
+        cost += data.moving[j]
+        if k == data.home_config[j]:
+            run_s += data.move_s[j]
+            priced_s += data.priced_move_s[j]
+    late = run_s - data.slack_s[j]
+    return cost + (data.weight[j] * late if late > 0.0 else 0.0), priced_s * data.config_gpus[k]
+
+
+@compiled
+def put(data: Instance, at: Standing, j: int, n: int, k: int, sign: int) -> None:
+    """Count job j on node n in configuration k (sign 1), or no more (-1)."""
+    gpus, c = data.config_gpus[k], data.config_class[k]
+    busy = data.used[n] + at.gpus[n]
+    if at.watts[0] != np.inf:
+        before = busy if sign == 1 else busy - gpus
+        at.watts[0] -= sign * extra_watts(data.power, c, before, gpus)
+    for r in range(data.demand.shape[1]):
+        at.capacity[n, r] -= sign * data.demand[j, r]
+    at.gpus[n] += sign * gpus
+    at.span[n] += sign * own_cost(data, j, n, k)[1]
+    at.node[j] = n if sign == 1 else NONE
+    at.config[j] = k if sign == 1 else NONE
+
+
+@compiled
+def has_room(data: Instance, at: Standing, j: int, n: int, k: int) -> bool:
+    """Whether node n has GPUs, scarce resources and watts for job j in configuration k."""
+    gpus = data.config_gpus[k]
+    if data.free[n] - at.gpus[n] < gpus:
+        return False
+    for r in range(data.demand.shape[1]):
+        if data.demand[j, r] > at.capacity[n, r] + SLACK:
+            return False
+    if at.watts[0] == np.inf:
+        return True
+    return bool(
+        extra_watts(data.power, data.config_class[k], data.used[n] + at.gpus[n], gpus)
+        <= at.watts[0] + SLACK
+    )
+
+
+@compiled
+def put_best(data: Instance, at: Standing, j: int, most: int) -> float:
+    """Put job j where f falls most, with `most` GPUs at most, or leave it; by how much f has
+    changed.
+    """
+    best, node, config = 0.0, NONE, NONE
+    for i in range(data.fit_count[j]):
+        k = data.choice[j, i]
+        if data.config_gpus[k] > most:
+            continue
+        for n in range(data.free.size):
+            if data.node_class[n] != data.config_class[k] or not has_room(data, at, j, n, k):
+                continue
+            cost, span = own_cost(data, j, n, k)
+            grown = energy(data, n, at.gpus[n] + data.config_gpus[k], at.span[n] + span) - energy(
+                data, n, at.gpus[n], at.span[n]
+            )
+            if cost + grown < best:
+                best, node, config = cost + grown, n, k
+    if node != NONE:
+        put(data, at, j, node, config, 1)
+    return best
+
+
+@compiled
+def take_off(data: Instance, at: Standing, rng: Ints, pool: Ints) -> tuple[float, int]:
+    """Take some jobs off their nodes into `pool`: (by how much f has changed, how many)."""
+    kind, nodes, jobs = draw(rng), data.free.size, at.node.size
+    a, b = int(draw(rng) * nodes), int(draw(rng) * nodes)
+    single = 1 + int(draw(rng) * MOST_SINGLE)
+    changed, count = 0.0, 0
+    start = int(draw(rng) * jobs)
+    for i in range(jobs):
+        j = (start + i) % jobs
+        n = at.node[j]
+        if n == NONE or count == pool.size:
+            continue
+        if kind < ONE_NODE:
+            off = n == a
+        elif kind < TWO_NODES:
+            off = n in (a, b)
+        else:
+            off = count < single and draw(rng) < 0.5
+        if off:
+            before = energy(data, n, at.gpus[n], at.span[n])
+            changed -= own_cost(data, j, n, at.config[j])[0]
+            put(data, at, j, n, at.config[j], -1)
+            changed += energy(data, n, at.gpus[n], at.span[n]) - before
+            pool[count] = j
+            count += 1
+    return changed, count
+
+
+@compiled
+def add_postponed(at: Standing, rng: Ints, pool: Ints, count: int, taken: Ints) -> int:
+    """Fill the pool with postponed jobs from a random one on; how many it then holds. `taken` marks
+    who is in it.
+    """
+    jobs = at.node.size
+    for i in range(count):
+        taken[pool[i]] = 1
+    start = int(draw(rng) * jobs)
+    for i in range(jobs):
+        j = (start + i) % jobs
+        if count == pool.size:
+            break
+        if at.node[j] == NONE and taken[j] == 0:
+            pool[count] = j
+            count += 1
+    for i in range(count):
+        taken[pool[i]] = 0
+    return count
+
+
+@compiled
+def put_back(data: Instance, at: Standing, rng: Ints, pool: Ints, count: int, key: Floats) -> float:
+    """Put the pool's jobs back, by noisy penalty; by how much f has changed."""
+    most_gpus, changed, noisy = data.cost.shape[1] - 1, 0.0, draw(rng) < 0.8
+    for i in range(count):
+        u = draw(rng)
+        key[i] = data.penalty[pool[i]] * u * u if noisy else u
+    narrow = draw(rng)
+    for i in range(count):
+        top = i
+        for other in range(i + 1, count):
+            if key[other] > key[top]:
+                top = other
+        pool[i], pool[top] = pool[top], pool[i]
+        key[i], key[top] = key[top], key[i]
+        most = most_gpus if draw(rng) > narrow else 1 + int(draw(rng) * most_gpus)
+        changed += put_best(data, at, pool[i], most)
+    return changed
+
+
+@compiled
+def copy_standing(of: Standing, to: Standing) -> None:
+    """Element by element: whole-array assignment takes seconds to compile."""
+    for j in range(of.node.size):
+        to.node[j] = of.node[j]
+        to.config[j] = of.config[j]
+    for n in range(of.gpus.size):
+        to.gpus[n] = of.gpus[n]
+        to.span[n] = of.span[n]
+        for r in range(of.capacity.shape[1]):
+            to.capacity[n, r] = of.capacity[n, r]
+    to.watts[0] = of.watts[0]
+
+
+@compiled
+def descend(
+    data: Instance,
+    best: Standing,
+    here: Standing,
+    trial: Standing,
+    cost: float,
+    steps: int,
+    rng: Ints,
+    pool: Ints,
+    taken: Ints,
+    key: Floats,
+) -> float:
+    """So many steps from `best`, which costs `cost`; the cost of what is then in `best`, never
+    more.
+    """
+    copy_standing(best, here)
+    least, current, scale = cost, cost, abs(cost)
+    for step in range(steps):
+        copy_standing(here, trial)
+        changed, count = take_off(data, trial, rng, pool)
+        count = add_postponed(trial, rng, pool, count, taken)
+        changed += put_back(data, trial, rng, pool, count, key)
+        warmth = draw(rng) * (1.0 - (step + 1) / steps)
+        if changed <= 0.0 or current + changed < least + WARM * scale * warmth * warmth:
+            copy_standing(trial, here)
+            current += changed
+            if current < least - SLACK:
+                least = current
+                copy_standing(here, best)
+    return least
+
+
+def polish(data: Instance, node: Ints, config: Ints, steps: int, seed: int) -> tuple[Ints, Ints]:
+    """A solution whose f is at most that of (node, config), after so many steps. `seed` in 1 ..
+    2**32 - 1.
+    """
+    best = nobody_placed(data)
+    placed = [(int(j), int(node[j]), int(config[j])) for j in np.flatnonzero(node != NONE)]
+    for j, n, k in placed:
+        put(data, best, j, n, k, 1)
+    cost = sum(own_cost(data, j, n, k)[0] for j, n, k in placed)
+    cost += sum(
+        energy(data, n, int(best.gpus[n]), float(best.span[n])) for n in range(data.free.size)
+    )
+    pool = np.zeros(min(MOST_POOLED, node.size), np.int64)
+    room = np.array([seed], np.int64), pool, np.zeros(node.size, np.int64), np.zeros(pool.size)
+    descend(data, best, nobody_placed(data), nobody_placed(data), cost, steps, *room)
+    return best.node, best.config
+
+
+def nobody_placed(data: Instance) -> Standing:
+    """The standing before anybody is put anywhere."""
+    jobs, nodes = data.home.size, data.free.size
+    empty = (
+        np.full(jobs, NONE, np.int64),
+        np.full(jobs, NONE, np.int64),
+        np.zeros(nodes, np.int64),
+        np.zeros(nodes),
+    )
+    return Standing(*empty, data.capacity.copy(), np.array([data.watts]))

@@ -1,0 +1,190 @@
+"""ANDREAS' Randomized Greedy (Filippini et al., Algorithm 1): energy and tardiness at least
+cost.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from policies.andreas.kernels.arrays import NONE
+from policies.andreas.kernels.greedy import CODED, PAPER, search
+from policies.andreas.kernels.polish import polish
+from policies.contract.parameters import parameter
+from policies.contract.plan import Plan
+from policies.contract.snapshot import Floats, Ints, Snapshot
+from policies.placement.configuration import choose, instance
+from policies.placement.naming import plan_of
+from policies.placement.objective import Objective
+from policies.placement.packing import least_gpus
+from policies.placement.problem import Problem, build
+from policies.placement.solution import Solution
+
+
+@dataclass(frozen=True, slots=True)
+class RandomizedGreedy:
+    """Least energy and tardiness cost by randomised greedy construction (ANDREAS).
+
+    Mode `coded`: as the authors' program does it, with its constants, its proxy f and no cost of
+    moving. Mode `paper`: configurations are drawn among the three cheapest in inverse proportion to
+    their cost, neighbours swap in inverse proportion to their weight, with an intensity that is
+    halved seven times and starts anew; late jobs' pressure counts with their weight; a run time
+    includes the launch that it needs; f looks past the first finish (`objective`), and a running
+    job moves only where that pays (`hysteresis`). `polish` adds a local search for a lower f,
+    beyond the paper.
+    """
+
+    mode: str = parameter(
+        "paper",
+        meaning="paper: as published; coded: as the authors' program does it",
+        choices=("paper", "coded"),
+    )
+    iterations: int = parameter(
+        1000,
+        meaning="randomised constructions; coded: at most nodes x jobs x GPUs",
+        minimum=0,
+        maximum=1_000_000,
+    )
+    rho: float = parameter(
+        100.0,
+        meaning="weight of the worst-case tardiness of a postponed job",
+        minimum=0.0,
+        maximum=1e9,
+    )
+    alpha: float = parameter(
+        0.05,
+        meaning="coded: part of the configurations that meet the due date to draw from",
+        minimum=0.0,
+        maximum=1.0,
+    )
+    pi: float = parameter(
+        0.05,
+        meaning="coded: probability that a configuration is drawn instead of the cheapest taken",
+        minimum=0.0,
+        maximum=1.0,
+    )
+    swap: float = parameter(
+        0.55,
+        meaning=(
+            "coded: probability that a job swaps with a heavier next one (1 - swap with a lighter"
+            " one)"
+        ),
+        minimum=0.0,
+        maximum=1.0,
+    )
+    intensity: float = parameter(
+        1.0,
+        meaning=(
+            "paper: greatest probability of drawing a configuration, and factor of that of swapping"
+        ),
+        minimum=0.0,
+        maximum=1.0,
+    )
+
+    objective: str = parameter(
+        "whole",
+        meaning=(
+            "paper: whole: f counts the energy of whole runs; first_end: of each node until its"
+            " first job ends, as published"
+        ),
+        choices=("whole", "first_end"),
+    )
+    hysteresis: float = parameter(
+        0.5,
+        meaning=(
+            "paper: what moving or stopping a running job must save, as a fraction of its energy"
+        ),
+        minimum=0.0,
+        maximum=1.0,
+    )
+    polish: int = parameter(
+        0,
+        meaning="paper, whole: steps of a local search from the best construction, for a lower f",
+        minimum=0,
+        maximum=1_000_000,
+    )
+
+    def __call__(self, snapshot: Snapshot) -> Plan:
+        """The best construction found; the plan's objective is f of the jobs decided on, in the
+        cluster's currency.
+        """
+        problem = build(snapshot, charged=self.mode == "paper")
+        solution = self.solve(problem)
+        return plan_of(problem, solution, "randomized_greedy", self.f.value(problem, solution))
+
+    @property
+    def f(self) -> Objective:
+        """What is minimised."""
+        if self.mode == "coded":
+            return Objective(self.rho)
+        return Objective(self.rho, self.objective == "whole", self.hysteresis)
+
+    def solve(self, problem: Problem) -> Solution:
+        """The best solution of the deterministic runs and of the randomised ones, polished if that
+        is asked for.
+        """
+        arguments = self.search_arguments(problem)
+        node, config, _, _ = search(**arguments)
+        if self.polish and self.f.whole and len(problem.rows):
+            node, config = polish(arguments["data"], node, config, self.polish, arguments["seed"])
+        return Solution(node, config)
+
+    def search_arguments(self, problem: Problem) -> dict[str, Any]:
+        """What the kernel is called with."""
+        coded = self.mode == "coded"
+        data = instance(problem, choose(problem, self.f.hysteresis), self.f)
+        orders = self._orders(problem)
+        return {
+            "data": data,
+            "orders": orders,
+            "least": least_gpus(problem, orders),
+            "mode": CODED if coded else PAPER,
+            "iterations": self._iterations(problem),
+            "rate": self.pi if coded else self.intensity,
+            "swap": self.swap if coded else self.intensity,
+            "alpha": self.alpha,
+            "seed": _seed(problem.snapshot.seed),
+        }
+
+    def _iterations(self, problem: Problem) -> int:
+        if self.mode == "paper":
+            return self.iterations
+        return min(
+            self.iterations, len(problem.nodes) * len(problem.rows) * problem.snapshot.max_gpus
+        )
+
+    def _orders(self, problem: Problem) -> Ints:
+        """int64[S, E], orders to start from: by pressure; in mode paper also with the running
+        first, so that staying is weighed.
+        """
+        pressure = self._pressure_order(problem)
+        if self.mode == "coded":
+            return pressure[None, :]
+        waits = problem.home_config[pressure] == NONE
+        return np.stack([pressure, pressure[np.argsort(waits, kind="stable")]])
+
+    def _pressure_order(self, problem: Problem) -> Ints:
+        """Jobs by Delta_j = T_c + min t - d_j (eq. 2), greatest first, equal ones by arrival.
+
+        t counts a launch for running jobs too: else a job that has just been launched is less
+        pressing than it was while it waited, and the two that swap places are swapped back by every
+        next round.
+        """
+        fastest = np.min(problem.run_s + problem.move_s[:, None], axis=1, initial=np.inf)
+        pressure: Floats = np.where(np.isfinite(fastest), fastest, 0.0) - problem.slack_s
+        if self.mode == "paper":
+            pressure = np.where(
+                pressure > 0.0,
+                np.maximum(pressure, 0.0) * problem.column("tardiness_weight"),
+                pressure,
+            )
+        return np.lexsort((problem.column("arrival_s"), -pressure)).astype(np.int64)
+
+
+def _seed(seed: int) -> int:
+    """A non-zero 32-bit state from any seed; neighbouring seeds give unlike states (Knuth's
+    multiplicative hash).
+    """
+    return ((seed % 2**32) * 2654435761 + 0x9E3779B9) % 2**32 or 1

@@ -1,0 +1,1 @@
+"""Baselines: queues in the order of arrival, due date or priority."""

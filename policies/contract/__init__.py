@@ -1,0 +1,1 @@
+"""The contract: snapshot, plan, parameters, and the validation of plans."""

@@ -1,0 +1,134 @@
+"""What a policy decides: placements, and for every job left waiting the reason.
+
+`violations(plan, snapshot)` in `policies.contract.validation` is the one judge of a plan, in both worlds and in
+every test. The documented JSON form is in `policies/contract/schemas/plan.schema.json`; `policies.contract.plan_json`
+reads and writes it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, fields
+from enum import StrEnum
+from typing import Any
+
+from policies.contract.snapshot import Purpose, RankSeat
+
+PLAN_VERSION = 2
+
+_TRAINING = Purpose.TRAINING
+"""See `policies.contract.validation.PROFILING`."""
+
+
+class PlanStatus(StrEnum):
+    """How good the plan is known to be. KEPT: nothing was decided anew, what runs goes on."""
+
+    OPTIMAL = "optimal"
+    FEASIBLE = "feasible"
+    HEURISTIC = "heuristic"
+    KEPT = "kept"
+
+
+class WaitCode(StrEnum):
+    """Why a job waits. Codes are worded for people only when they are shown."""
+
+    NO_CAPACITY = "no_capacity"
+    POSTPONED = "postponed"
+    AWAITING_PROFILE = "awaiting_profile"
+    NO_THROUGHPUT = "no_throughput"
+    NO_NODE_FITS = "no_node_fits"
+    TYPES_UNAVAILABLE = "types_unavailable"
+    RUNTIME_UNAVAILABLE = "runtime_unavailable"
+    DEPENDENCY = "dependency"
+    POWER_CAP = "power_cap"
+    RESERVED = "reserved"
+    NODES_UNAVAILABLE = "nodes_unavailable"
+    SOLVER_FAILED = "solver_failed"
+
+
+@dataclass(frozen=True, slots=True)
+class Placement:
+    """A job's copy on its nodes and devices, one seat per rank.
+
+    `steps_quota` ends the placement after so many steps, `until_s` at that time (its term); None:
+    until the job ends. The predicted figures are the policy's own: run time of what is left there,
+    and its cost, so that they can be held against reality.
+    """
+
+    job: str
+    ranks: tuple[RankSeat, ...]
+    copy: int = 0
+    purpose: Purpose = Purpose.TRAINING
+    steps_quota: int | None = None
+    until_s: float | None = None
+    predicted_run_s: float | None = None
+    predicted_energy_cost: float | None = None
+
+    @property
+    def gpus(self) -> int:
+        """Devices held over all ranks."""
+        ranks = self.ranks
+        return (
+            len(ranks[0].devices) if len(ranks) == 1 else sum(len(seat.devices) for seat in ranks)
+        )
+
+    @property
+    def key(self) -> tuple[str, Purpose, int]:
+        """What must be unique in a plan."""
+        return (self.job, self.purpose, self.copy)
+
+
+class _Unfrozen:
+    """A placement that is being made: it has the same slots, and so can become one."""
+
+    __slots__ = tuple(field.name for field in fields(Placement))
+
+
+def placement_of(job: str, ranks: tuple[RankSeat, ...], copy: int, run_s: float) -> Placement:
+    """`Placement(job, ranks, copy, predicted_run_s=run_s)` in a quarter of the time: every round
+    makes one for each job that runs.
+
+    (The constructor of a frozen dataclass looks up every field by its name to get past the class's
+    own refusal to set any.)
+    """
+    made: Any = _Unfrozen()
+    made.job, made.ranks, made.copy, made.purpose = job, ranks, copy, _TRAINING
+    made.steps_quota = made.until_s = made.predicted_energy_cost = None
+    made.predicted_run_s = run_s
+    made.__class__ = Placement
+    placed: Placement = made
+    return placed
+
+
+@dataclass(frozen=True, slots=True)
+class Waiting:
+    """A job left waiting: the code, what is in the way, and the earliest start if known."""
+
+    job: str
+    code: WaitCode
+    nodes: tuple[str, ...] = ()
+    jobs: tuple[str, ...] = ()
+    watts: float | None = None
+    earliest_s: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """The whole decision of one round. A running job that is neither placed again nor waiting is an
+    error, not a silent stop.
+
+    `objective` and `bound` are in the policy's own unit (cost for ANDREAS); `shares[job][gpu_type]`
+    are fractions of time where the policy thinks in shares; `memory` is kept by the world and
+    handed back with the next snapshot.
+    """
+
+    policy: str
+    status: PlanStatus
+    placements: tuple[Placement, ...] = ()
+    waiting: tuple[Waiting, ...] = ()
+    objective: float | None = None
+    bound: float | None = None
+    shares: Mapping[str, Mapping[str, float]] = field(default_factory=dict)
+    memory: Mapping[str, Any] = field(default_factory=dict)
+    message: str = ""
+    version: int = PLAN_VERSION

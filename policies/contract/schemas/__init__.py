@@ -1,0 +1,3 @@
+"""The checked-in JSON Schemas of snapshot and plan; `python -m policies.contract.schemas` writes them
+anew.
+"""

@@ -1,0 +1,299 @@
+"""What a policy may know: an immutable, versioned picture of one cluster at one moment.
+
+A snapshot is plain data. It never holds secrets, database rows or anything that is not needed to
+decide; stored with its round it lets anybody replay the decision. Jobs are kept in columns
+(`JobColumns`), so that an event with 100,000 jobs costs milliseconds; a `JobView` is a lazy row of
+them. Units are in the names: `_s` seconds, `_w` watts, `_gb` 10**9 bytes, `price_per_kwh` in the
+cluster's one currency. Times count in seconds from the Unix epoch (or from the start of a
+simulation).
+
+The documented JSON form is in `policies/contract/schemas/snapshot.schema.json`; `policies.contract.snapshot_json`
+reads and writes it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+
+from policies.contract.job_columns import (
+    JOB_COUNTS,
+    JOB_NUMBERS,
+    Bools,
+    Floats,
+    Ints,
+    JobColumns,
+    Jobs,
+    frozen,
+)
+from policies.contract.openings import Openings, changed, differ_by_holds_alone
+from policies.contract.views import (
+    DeviceView,
+    EnergyStep,
+    GpuTypeView,
+    JobPhase,
+    JobView,
+    KindView,
+    NodeRole,
+    NodeState,
+    NodeView,
+    PairThroughput,
+    PowerCapStep,
+    ProfileRequest,
+    Purpose,
+    RankSeat,
+    ResourceUse,
+    Running,
+    SlotHold,
+    Source,
+    TeamOrder,
+    TeamView,
+    Throughput,
+    Trigger,
+)
+
+__all__ = [
+    "JOB_COUNTS",
+    "JOB_NUMBERS",
+    "SNAPSHOT_VERSION",
+    "Bools",
+    "DeviceView",
+    "EnergyStep",
+    "Floats",
+    "GpuTypeView",
+    "Ints",
+    "JobColumns",
+    "JobPhase",
+    "JobView",
+    "Jobs",
+    "KindView",
+    "NodeRole",
+    "NodeState",
+    "NodeView",
+    "PairThroughput",
+    "PowerCapStep",
+    "ProfileRequest",
+    "Purpose",
+    "RankSeat",
+    "ResourceUse",
+    "Running",
+    "SlotHold",
+    "Snapshot",
+    "Source",
+    "TeamOrder",
+    "TeamView",
+    "Throughput",
+    "Trigger",
+]
+
+SNAPSHOT_VERSION = 3
+
+RATES_KEPT = 4096
+"""Rows of kinds kept from one snapshot to the next, at least; those of kinds that have gone would
+pile up.
+"""
+
+
+@dataclass(frozen=True)
+class Snapshot:
+    """One cluster at `now_s`. Everything a policy needs, nothing it must not know.
+
+    `round_s` is the time to the next periodic round (ANDREAS' H), `horizon_s` how far `energy`
+    reaches, `seed` makes random policies repeatable, `memory` is what the policy asked the world to
+    keep at the previous round.
+
+    The IT power of all placements together is limited by `power_cap_w` always and by each of
+    `power_caps` while it holds; a plan must fit under `cap_w`. `emissions_cost_per_kg` is what
+    operators weigh a kilogram of CO2 at, in the cluster's currency: decisions add it to the price,
+    bills do not. `teams` are those that jobs name; one that is not there has a weight of 1.
+    """
+
+    cluster: str
+    now_s: float
+    round_s: float
+    seed: int
+    nodes: tuple[NodeView, ...]
+    kinds: tuple[KindView, ...]
+    jobs: Jobs
+    gpu_types: tuple[GpuTypeView, ...] = ()
+    energy: tuple[EnergyStep, ...] = ()
+    currency: str = "EUR"
+    power_cap_w: float | None = None
+    horizon_s: float = 86_400.0
+    trigger: Trigger = field(default_factory=Trigger)
+    profiling: tuple[ProfileRequest, ...] = ()
+    memory: Mapping[str, Any] = field(default_factory=dict)
+    power_caps: tuple[PowerCapStep, ...] = ()
+    emissions_cost_per_kg: float = 0.0
+    teams: tuple[TeamView, ...] = ()
+    version: int = SNAPSHOT_VERSION
+
+    def following(self, **given: Any) -> Snapshot:
+        """The cluster's next snapshot: this one with some fields changed, sharing what was worked
+        out of the others.
+
+        The nodes may have changed their holds and states, not their types nor the number of their
+        devices. TypeError for what is no field.
+        """
+        fields = type(self).__dataclass_fields__
+        if unknown := given.keys() - fields.keys():
+            raise TypeError(f"a snapshot has no {', '.join(sorted(unknown))}")
+        known, after = vars(self), object.__new__(type(self))
+        shared = ["types", "type_index", "max_gpus", "_rates_known"]
+        if given.get("kinds", self.kinds) is self.kinds:
+            shared += ["kind_index", "throughputs"]
+        vars(after).update(
+            {name: known[name] for name in (*fields, *shared) if name in known}, **given
+        )
+        self._hand_on(after)
+        return after
+
+    def _hand_on(self, after: Snapshot) -> None:
+        """Give the next snapshot what has been worked out of those nodes that are the same."""
+        known, at = vars(self), changed(self.nodes, after.nodes)
+        if at is None:
+            return
+        if "openings" in known:
+            vars(after)["openings"] = self.openings.renewed(after.nodes, at)
+        if not all(differ_by_holds_alone(self.nodes[i], after.nodes[i]) for i in at):
+            return
+        if "lasting" in known and after.kinds is self.kinds:
+            vars(after)["lasting"] = self.lasting
+        if "standing" in known:
+            vars(after)["standing"] = self.standing
+        if "node_by_id" in known:
+            vars(after)["node_by_id"] = {
+                **self.node_by_id,
+                **{after.nodes[i].id: after.nodes[i] for i in at},
+            }
+
+    @cached_property
+    def types(self) -> tuple[str, ...]:
+        """Names of the GPU types present, sorted; the column order of every dense view."""
+        return tuple(sorted({n.gpu_type for n in self.nodes} | {g.name for g in self.gpu_types}))
+
+    @cached_property
+    def type_index(self) -> Mapping[str, int]:
+        """Column of each GPU type."""
+        return {name: i for i, name in enumerate(self.types)}
+
+    @cached_property
+    def kind_index(self) -> Mapping[str, int]:
+        """Row of each kind."""
+        return {k.id: i for i, k in enumerate(self.kinds)}
+
+    @cached_property
+    def node_by_id(self) -> Mapping[str, NodeView]:
+        """The nodes by id."""
+        return {n.id: n for n in self.nodes}
+
+    @cached_property
+    def openings(self) -> Openings:
+        """What each node has to give."""
+        return Openings.read(self.nodes)
+
+    @cached_property
+    def lasting(self) -> dict[str, Any]:
+        """For mechanisms to keep what follows from the kinds and from the nodes but for who holds
+        their devices: snapshots that follow have it too, as long as those stay the same. What
+        follows from anything else is kept with that, to be compared (ADR 0022).
+        """
+        return {}
+
+    @cached_property
+    def standing(self) -> dict[str, Any]:
+        """As `lasting`, for what follows from the nodes alone: it is kept when a kind comes or
+        goes, as one does with every job.
+        """
+        return {}
+
+    @cached_property
+    def max_gpus(self) -> int:
+        """The most devices of any node, at least 1."""
+        return max((len(n.devices) for n in self.nodes), default=1) or 1
+
+    @cached_property
+    def throughputs(self) -> Floats:
+        """steps/s, float64[K, T, max_gpus + 1]: consolidated throughput of kind k on g GPUs of type
+        t; 0 where unknown.
+        """
+        table = np.zeros((len(self.kinds), len(self.types), self.max_gpus + 1))
+        for k, kind in enumerate(self.kinds):
+            table[k] = self._rates_of(kind)
+        return frozen(table)
+
+    def _rates_of(self, kind: KindView) -> Floats:
+        """float64[T, max_gpus + 1]: the kind's row of `throughputs`, kept for the snapshots that
+        follow.
+        """
+        before = self._rates_known.get(kind.id)
+        if before is not None and before[0] is kind:
+            return before[1]
+        row = np.zeros((len(self.types), self.max_gpus + 1))
+        for known in kind.throughputs:
+            if (
+                not known.spread
+                and known.gpus <= self.max_gpus
+                and known.gpu_type in self.type_index
+            ):
+                row[self.type_index[known.gpu_type], known.gpus] = known.steps_per_s
+        if len(self._rates_known) >= max(RATES_KEPT, 2 * len(self.kinds)):
+            self._rates_known.clear()
+        self._rates_known[kind.id] = kind, row
+        return row
+
+    @cached_property
+    def _rates_known(self) -> dict[str, tuple[KindView, Floats]]:
+        return {}
+
+    @cached_property
+    def job_kinds(self) -> Ints:
+        """int64[J]: row of each job's kind."""
+        return frozen(
+            np.array([self.kind_index[k] for k in self.jobs.columns.kinds], dtype=np.int64)
+        )
+
+    @cached_property
+    def allowed(self) -> Bools:
+        """bool[J, T]: whether job j may run on type t."""
+        mask = np.ones((len(self.jobs), len(self.types)), dtype=np.bool_)
+        for i, names in enumerate(self.jobs.columns.others["allowed_types"]):
+            if names:
+                mask[i] = [t in names for t in self.types]
+        return frozen(mask)
+
+    def energy_at(self, at_s: float) -> EnergyStep | None:
+        """The prices that hold at `at_s`; the first known ones before, the last ones after, None
+        where none are known.
+        """
+        for step in self.energy:
+            if at_s < step.to_s:
+                return step
+        return self.energy[-1] if self.energy else None
+
+    def cap_at(self, at_s: float) -> float | None:
+        """The watts that all placements together may use at `at_s`; None for any number."""
+        caps = [s.power_cap_w for s in self.power_caps if s.from_s <= at_s < s.to_s]
+        return min([*caps, *([] if self.power_cap_w is None else [self.power_cap_w])], default=None)
+
+    @cached_property
+    def caps_ahead(self) -> tuple[tuple[float, float], ...]:
+        """(since when, watts): the cap of now, and each that follows up to the next periodic round,
+        that moment included.
+        """
+        starts = {
+            s.from_s for s in self.power_caps if self.now_s < s.from_s <= self.now_s + self.round_s
+        }
+        found = ((at_s, self.cap_at(at_s)) for at_s in (self.now_s, *sorted(starts)))
+        return tuple((at_s, cap) for at_s, cap in found if cap is not None)
+
+    @cached_property
+    def cap_w(self) -> float | None:
+        """The watts a plan may use: the lowest cap from now to the next periodic round; None for
+        any number.
+        """
+        return min((cap for _, cap in self.caps_ahead), default=None)

@@ -1,0 +1,1 @@
+"""The problem that share policies solve: job classes, rates, pairs, and capacity."""

@@ -1,0 +1,68 @@
+"""Finish-time fairness over unlike GPUs (Themis; Gavel, section 4.2)."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+import numpy as np
+
+from policies.contract.parameters import parameter
+from policies.contract.snapshot import Floats, Snapshot
+from policies.gavel.base import Notes, Program, SharePolicy, steps_left
+from policies.gavel.division.classing import Asked
+from policies.gavel.division.division import Division, Shares
+from policies.gavel.division.observe import Observed
+from policies.gavel.solvers.finish_time import Times, finish_time_fairness, isolated_rates
+
+
+@dataclass(frozen=True, slots=True)
+class FinishTimeFairness(SharePolicy):
+    """Time on unlike GPUs shared so that nobody ends much later than with 1/n of the cluster to
+    himself (Themis).
+
+    The plan's objective is the highest rho_m = (t_m + steps_m / throughput(m, X)) / (t_iso_m +
+    steps_m / throughput(m, X_iso)). t_m is the time since the job came in, t_iso_m the time that
+    the steps done so far would have taken with 1/n of the cluster: added up in the plan's memory, n
+    being the number of jobs when shares were made.
+    """
+
+    name: ClassVar[str] = "finish_time_fairness"
+
+    fill: bool = parameter(
+        True, meaning="time that the highest rho leaves over goes to whom it brings most"
+    )
+
+    def _asked(self, snapshot: Snapshot) -> Asked:
+        return Asked(jobs=True)
+
+    def _program(self, observed: Observed, notes: Notes) -> Program:
+        steps, now_s = steps_left(observed), observed.snapshot.now_s
+        elapsed_s = np.maximum(now_s - observed.number("arrival_s"), 0.0)
+
+        def shares(division: Division) -> Shares:
+            isolated_s = _isolated_s(observed, notes, steps, isolated_rates(division))
+            return finish_time_fairness(
+                division, Times(steps, elapsed_s, isolated_s), fill=self.fill
+            )
+
+        return shares
+
+
+def _isolated_s(observed: Observed, notes: Notes, steps: Floats, rates: Floats) -> Floats:
+    """float64[M]: t_iso_m up to now. The notes keep it by job, with the steps that were left then
+    and throughput(m, X_isolated), at which the steps done since then count.
+    """
+    known, ids, total = (
+        notes.get("isolated", {}),
+        observed.classes.keys,
+        observed.number("total_steps").tolist(),
+    )
+    before = [
+        known.get(job, (0.0, *new)) for job, *new in zip(ids, total, rates.tolist(), strict=True)
+    ]
+    passed_s, left, rate = (np.array([of[i] for of in before], dtype=np.float64) for i in range(3))
+    isolated_s: Floats = passed_s + np.maximum(left - steps, 0.0) / rate
+    noted = zip(isolated_s.tolist(), steps.tolist(), rates.tolist(), strict=True)
+    notes["isolated"] = dict(zip(ids, map(list, noted), strict=True))
+    return isolated_s

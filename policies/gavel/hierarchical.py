@@ -1,0 +1,76 @@
+"""Fairness among teams, and inside each among users and by weights, or in the order of a queue
+(Gavel, section 4.3).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import ClassVar
+
+from policies.contract.parameters import parameter
+from policies.contract.snapshot import Snapshot, TeamOrder, TeamView
+from policies.gavel.base import Notes, Program, SharePolicy, places_by_arrival
+from policies.gavel.division.classing import Asked
+from policies.gavel.division.observe import Observed
+from policies.gavel.solvers.water_filling import Entity, hierarchical_shares
+
+AS_TEAMS_SAY = "team"
+
+
+@dataclass(frozen=True, slots=True)
+class Hierarchical(SharePolicy):
+    """Time on unlike GPUs shared among teams by their weights, and inside each among its users, or
+    first in, first out.
+
+    A team's users have equal parts of what it has, and their jobs share theirs by their weights. By
+    water filling: what a user cannot use goes to the others of the team, what a team cannot use to
+    the other teams. The plan's objective is the first level: the least throughput over that with
+    equal time on all GPUs, over the part of its team's weight that a job had then.
+    """
+
+    name: ClassVar[str] = "hierarchical"
+
+    inside: str = parameter(
+        AS_TEAMS_SAY,
+        meaning=(
+            "how jobs share what their team has: team: as each team is set; fairness: by their"
+            " weights; fifo: in a queue"
+        ),
+        choices=(AS_TEAMS_SAY, *(order.value for order in TeamOrder)),
+    )
+    users: bool = parameter(
+        True,
+        meaning=(
+            "users of a team without a queue have equal parts of what it has; else all its jobs"
+            " share by their weights alone"
+        ),
+    )
+
+    def _asked(self, snapshot: Snapshot) -> Asked:
+        """In a team with a queue jobs are told apart."""
+        names = tuple(dict.fromkeys(snapshot.jobs.columns.others["team"]))
+        entities = zip(names, self._entities(snapshot, names), strict=True)
+        return Asked(
+            teams=True,
+            users=self.users,
+            queues=frozenset(name for name, entity in entities if entity.fifo),
+        )
+
+    def _beside(self, snapshot: Snapshot) -> str:
+        return repr(snapshot.teams)
+
+    def _program(self, observed: Observed, notes: Notes) -> Program:
+        entities = self._entities(observed.snapshot, observed.classes.entities)
+        place = places_by_arrival(observed) if any(entity.fifo for entity in entities) else None
+        return partial(hierarchical_shares, entities=entities, place=place)
+
+    def _entities(self, snapshot: Snapshot, names: Sequence[str]) -> list[Entity]:
+        teams: Mapping[str, TeamView] = {team.name: team for team in snapshot.teams}
+        whole = {name: number for number, name in enumerate(dict.fromkeys(names), start=1)}
+        return [self._entity(teams.get(name, TeamView(name)), whole[name]) for name in names]
+
+    def _entity(self, team: TeamView, whole: int) -> Entity:
+        order = team.order if self.inside == AS_TEAMS_SAY else TeamOrder(self.inside)
+        return Entity(team.weight, order is TeamOrder.FIFO, whole)

@@ -1,0 +1,35 @@
+"""The shortest makespan over unlike GPUs (Gavel, section 4.2)."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import partial
+from typing import ClassVar
+
+from policies.contract.parameters import parameter
+from policies.contract.snapshot import Snapshot
+from policies.gavel.base import Notes, Program, SharePolicy, steps_left
+from policies.gavel.division.classing import Asked
+from policies.gavel.division.observe import Observed
+from policies.gavel.solvers.makespan import makespan
+
+
+@dataclass(frozen=True, slots=True)
+class Makespan(SharePolicy):
+    """Time on unlike GPUs shared so that the last job ends as soon as can be (makespan).
+
+    The plan's objective is the time in seconds from when shares were made until all steps are done,
+    launches apart.
+    """
+
+    name: ClassVar[str] = "makespan"
+
+    fill: bool = parameter(
+        True, meaning="time that the makespan leaves over goes to whom it brings most"
+    )
+
+    def _asked(self, snapshot: Snapshot) -> Asked:
+        return Asked(jobs=True)
+
+    def _program(self, observed: Observed, notes: Notes) -> Program:
+        return partial(makespan, steps=steps_left(observed), fill=self.fill)

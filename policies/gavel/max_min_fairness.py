@@ -1,0 +1,47 @@
+"""Max-min fairness over unlike GPUs (Gavel's least attained service, section 4.1)."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import ClassVar
+
+import numpy as np
+
+from policies.contract.parameters import parameter
+from policies.gavel.base import Notes, Program, SharePolicy
+from policies.gavel.division.division import Division, Shares
+from policies.gavel.division.observe import Observed
+from policies.gavel.solvers.fairness import fairness
+from policies.gavel.solvers.water_filling import fair_shares
+
+
+@dataclass(frozen=True, slots=True)
+class MaxMinFairness(SharePolicy):
+    """Time on unlike GPUs shared so that the worst-off job makes as much progress as can be
+    (Gavel's LAS).
+
+    Every job gets shares of time by GPU type that maximise the least weighted throughput, measured
+    against equal time on all GPUs; the round mechanism turns them into turns. The plan's objective
+    is that least.
+    """
+
+    name: ClassVar[str] = "max_min_fairness"
+
+    weighted: bool = parameter(
+        True, meaning="shares in proportion to the jobs' weights; else all weigh the same"
+    )
+    fill: bool = parameter(
+        True,
+        meaning=(
+            "go on until nobody could have more without a poorer job's having less; else only the"
+            " least is as high as can be"
+        ),
+    )
+
+    def _program(self, observed: Observed, notes: Notes) -> Program:
+        return self._shares
+
+    def _shares(self, division: Division) -> Shares:
+        if not self.weighted:
+            division = replace(division, weight=np.ones_like(division.weight))
+        return fair_shares(division) if self.fill else fairness(division)

@@ -1,0 +1,24 @@
+"""The highest throughput of all jobs together over unlike GPUs (Gavel, section 4.2)."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+from policies.gavel.base import Notes, Program, SharePolicy
+from policies.gavel.division.observe import Observed
+from policies.gavel.solvers.throughput import total_throughput
+
+
+@dataclass(frozen=True, slots=True)
+class MaxThroughput(SharePolicy):
+    """Time on unlike GPUs to whom it brings most: the highest sum of throughputs, fair to nobody.
+
+    The plan's objective is the sum over all jobs of throughput / (throughput where fastest). A gang
+    counts as one job: it waits as long as its GPUs serve more jobs.
+    """
+
+    name: ClassVar[str] = "max_throughput"
+
+    def _program(self, observed: Observed, notes: Notes) -> Program:
+        return total_throughput

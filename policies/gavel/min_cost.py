@@ -1,0 +1,127 @@
+"""The most progress for the price of GPUs by the hour, with or without SLOs (Gavel, section
+4.2).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from math import inf
+from typing import ClassVar
+
+import numpy as np
+
+from policies.contract.parameters import parameter
+from policies.contract.snapshot import Floats, Snapshot
+from policies.gavel.base import Notes, Program, SharePolicy, steps_left
+from policies.gavel.division.classing import Asked
+from policies.gavel.division.division import Division
+from policies.gavel.division.observe import Observed
+from policies.gavel.solvers.cost import CostForm, CostShares, Slos, min_cost
+from policies.gavel.solvers.levels import inverse
+
+MOST_NAMED = 5
+"""Jobs that a message names."""
+
+
+@dataclass(frozen=True, slots=True)
+class MinCost(SharePolicy):
+    """Time on unlike GPUs shared for the most progress per price of a GPU hour, with a floor for
+    every job, and SLOs if asked.
+
+    The plan's objective is that of its form, with prices by the hour. A type without a price counts
+    as the dearest; without any price all types cost 1. GPUs that are not worth their price stay
+    idle. With `slos` a job's due date, or its deadline if that is sooner, is its SLO: it is aimed
+    at a round early where all can be. One that can no longer be met beside the others' is dropped:
+    the plan's message and notes name the job, which then has what jobs without an SLO have.
+    """
+
+    name: ClassVar[str] = "min_cost"
+
+    objective: str = parameter(
+        "paper",
+        meaning=(
+            "paper: the ratio of all progress to all cost; published: the sum of progress, each"
+            " divided by its GPU's price"
+        ),
+        choices=tuple(form.value for form in CostForm),
+    )
+    floor: float = parameter(
+        0.1,
+        meaning=(
+            "part of its progress with 1/n of the cluster that each job has at least; 0: jobs may"
+            " starve"
+        ),
+        minimum=0.0,
+        maximum=1.0,
+    )
+    slos: bool = parameter(
+        False, meaning="due dates and deadlines are to be met, whatever that costs"
+    )
+    fill: bool = parameter(
+        False,
+        meaning=(
+            "GPUs that are not worth their price go to whoever can use them; else they stay idle"
+        ),
+    )
+
+    def _asked(self, snapshot: Snapshot) -> Asked:
+        return Asked(jobs=self.slos)
+
+    def _beside(self, snapshot: Snapshot) -> str:
+        return repr(prices(snapshot))
+
+    def _fills(self) -> bool:
+        return self.fill
+
+    def _program(self, observed: Observed, notes: Notes) -> Program:
+        priced = prices(observed.snapshot)
+        types = observed.division.types
+        cost = np.array([priced.get(name, max(priced.values(), default=1.0)) for name in types])
+
+        def shares(division: Division) -> CostShares:
+            found = self._shares(observed, division, cost)
+            told = {
+                "unpriced": [name for name in types if name not in priced],
+                "dropped": [observed.classes.keys[m] for m in found.dropped],
+            }
+            notes.clear()
+            notes.update({name: of for name, of in told.items() if of})
+            return found
+
+        return shares
+
+    def _shares(self, observed: Observed, division: Division, cost: Floats) -> CostShares:
+        form = CostForm(self.objective)
+        if not self.slos:
+            return min_cost(division, cost, floor=self.floor, form=form)
+        steps, left_s = steps_left(observed), _left_s(observed)
+        soonest_s = steps * inverse(division.fastest_rates)
+        early_s = np.maximum(left_s - observed.snapshot.round_s, np.minimum(left_s, soonest_s))
+        found = min_cost(division, cost, floor=self.floor, form=form, slos=Slos(steps, early_s))
+        return (
+            min_cost(division, cost, floor=self.floor, form=form, slos=Slos(steps, left_s))
+            if found.dropped
+            else found
+        )
+
+    def _message(self, snapshot: Snapshot, notes: Notes) -> str:
+        told = []
+        if unpriced := notes.get("unpriced"):
+            told.append(f"no price per hour for {', '.join(unpriced)}: counted as the dearest")
+        if dropped := [job for job in notes.get("dropped", ()) if job in snapshot.jobs.position]:
+            more = f" and {len(dropped) - MOST_NAMED} more" if len(dropped) > MOST_NAMED else ""
+            told.append(f"SLOs that can no longer be met: {', '.join(dropped[:MOST_NAMED])}{more}")
+        return "; ".join(told)
+
+
+def prices(snapshot: Snapshot) -> Mapping[str, float]:
+    """What an hour of one GPU costs, by the types that have a price."""
+    return {of.name: of.price_per_hour for of in snapshot.gpu_types if of.price_per_hour > 0.0}
+
+
+def _left_s(observed: Observed) -> Floats:
+    """float64[M]: seconds until each job's SLO, inf without one."""
+    ends_s = np.minimum(observed.number("due_s"), observed.number("deadline_s"))
+    left_s: Floats = np.where(ends_s < inf, ends_s - observed.snapshot.now_s, inf)
+    return left_s

@@ -1,0 +1,31 @@
+"""The shortest job first over unlike GPUs (Gavel, section 4.2)."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import partial
+from typing import ClassVar
+
+from policies.contract.snapshot import Snapshot
+from policies.gavel.base import Notes, Program, SharePolicy, steps_left
+from policies.gavel.division.classing import Asked
+from policies.gavel.division.observe import Observed
+from policies.gavel.solvers.queue_order import shortest_job_first
+
+
+@dataclass(frozen=True, slots=True)
+class ShortestFirst(SharePolicy):
+    """Time on unlike GPUs to the job that can end soonest, then to the others in that order (SJF).
+
+    What counts is what is left to do, where the job is fastest. The plan's objective is the sum
+    over the M jobs of throughput / (throughput where fastest) * (M - place in that order). Long
+    jobs wait as long as shorter ones come in.
+    """
+
+    name: ClassVar[str] = "shortest_first"
+
+    def _asked(self, snapshot: Snapshot) -> Asked:
+        return Asked(jobs=True)
+
+    def _program(self, observed: Observed, notes: Notes) -> Program:
+        return partial(shortest_job_first, steps=steps_left(observed))

@@ -1,0 +1,1 @@
+"""Linear programs and water filling that compute shares of GPU time."""

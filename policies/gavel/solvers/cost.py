@@ -1,0 +1,168 @@
+"""The least cost per progress, in two forms, and SLOs (Gavel, section 4.2).
+
+    paper       max  sum_m throughput(m, X) / throughput(m, X_fastest)  /  sum_m,j cost_j s_m X[m,
+    j]
+    published   max  sum_m,j T[m, j] X[m, j] / cost_j               (as the authors' program has it)
+    s.t.        throughput(m, X) >= steps_m / SLO_m  and  >= floor * throughput(m, X_isolated)
+
+The first is linear-fractional. By Charnes and Cooper: with y = t X every constraint's bound is
+multiplied by t, the cost of y is set to that of the whole cluster, and the numerator is maximised:
+one program. A ratio is best where only the cheapest progress is made, so without a floor most jobs
+starve. A pair's GPUs are paid for once.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import Enum
+from math import inf
+
+import numpy as np
+
+from policies.contract.snapshot import Floats, Ints
+from policies.gavel.division.division import Division, Shares
+from policies.gavel.division.entries import Entries
+from policies.gavel.solvers.finish_time import isolated_rates
+from policies.gavel.solvers.levels import idle, inverse
+from policies.gavel.solvers.program import Method, Program
+
+MISSING = 1e-7
+"""The part of an SLO's steps that may be missing of one that is called met."""
+HELD = 1.0 - 2e-7
+"""The part that a program asks for of a throughput which another found possible but for MISSING."""
+
+
+class CostForm(Enum):
+    """The objective: the paper's ratio, or the published program's sum."""
+
+    PAPER = "paper"
+    PUBLISHED = "published"
+
+
+@dataclass(frozen=True)
+class Slos:
+    """Of each class, float64[M]: `steps` left to a job and the seconds `left_s` until it should
+    have ended (inf: no SLO).
+    """
+
+    steps: Floats
+    left_s: Floats
+
+    @property
+    def rates(self) -> Floats:
+        """float64[M]: steps/s that a job needs; 0 where it has no SLO or nothing left to do, inf
+        where its time is over.
+        """
+        needed = np.divide(
+            self.steps, self.left_s, out=np.full(len(self.steps), inf), where=self.left_s > 0.0
+        )
+        return np.where(self.steps > 0.0, needed, 0.0)
+
+
+@dataclass(frozen=True)
+class CostShares(Shares):
+    """Shares of least cost; `dropped` are the classes whose SLO can no longer be met beside the
+    others', and was left out.
+    """
+
+    dropped: tuple[int, ...] = ()
+
+
+def min_cost(
+    division: Division,
+    cost: Floats,
+    *,
+    floor: float,
+    form: CostForm = CostForm.PAPER,
+    slos: Slos | None = None,
+    method: Method | None = None,
+) -> CostShares:
+    """Shares of the most progress per cost; the objective is that of the form.
+
+    `cost` float64[T] of a GPU of each type for a unit of time. `floor`, from 0 to 1, is the part
+    that each job gets at least of its throughput with 1/n of the cluster. `slos` are met as far as
+    they can be. ValueError where the floor is out of range or a cost is not above 0. Raises
+    SolverFailedError.
+    """
+    if not 0.0 <= floor <= 1.0 or (cost <= 0.0).any():
+        raise ValueError("a floor is from 0 to 1, costs are above 0")
+    needed = floor * isolated_rates(division)
+    dropped: Ints = np.zeros(0, dtype=np.int64)
+    if slos is not None:
+        dropped = _missed(division, needed, slos.rates, method)
+        needed = np.maximum(
+            needed, np.where(np.isin(np.arange(len(needed)), dropped), 0.0, slos.rates)
+        )
+    solve = _best_ratio if form is CostForm.PAPER else _best_sum
+    shares = solve(division, division.usage.T @ cost, needed, method)
+    return CostShares(shares.alone, shares.paired, shares.objective, tuple(dropped.tolist()))
+
+
+def _missed(division: Division, floors: Floats, rates: Floats, method: Method | None) -> Ints:
+    """Classes whose SLO cannot be met: not even alone, or not beside the others' with the least sum
+    of missing parts.
+    """
+    program = Program(division)
+    possible = rates <= program.places.best_rates
+    wanted = np.flatnonzero((rates > 0.0) & possible)
+    if not len(wanted):
+        return np.flatnonzero(~possible)
+    program.add_throughputs(inverse(floors), HELD)
+    goals = program.add_throughputs(inverse(np.where(possible, rates, 0.0)), 1.0)
+    part = Entries(goals, np.arange(len(goals)), np.ones(len(goals)))
+    missing = program.add_columns(part, np.zeros(len(goals)), np.ones(len(goals)))
+    program.maximise(-division.count[wanted].astype(np.float64), missing)
+    program.solve(method)
+    return np.sort(
+        np.concatenate([np.flatnonzero(~possible), wanted[program.values[missing] > MISSING]])
+    )
+
+
+def _best_sum(division: Division, cost: Floats, needed: Floats, method: Method | None) -> Shares:
+    """The published form; `cost` float64[C]."""
+    program = Program(division)
+    if not program.places.size:
+        return idle(division)
+    program.add_throughputs(inverse(needed), HELD)
+    program.maximise(program.places.sums(np.ones(len(needed))) / cost[program.places.columns])
+    return program.shares(program.solve(method))
+
+
+def _best_ratio(division: Division, cost: Floats, needed: Floats, method: Method | None) -> Shares:
+    """The paper's form, by Charnes and Cooper; of all shares with the best ratio those that use the
+    most time.
+    """
+    program = Program(division)
+    if not program.places.size:
+        return idle(division)
+    whole = float((division.usage.T @ division.gpus) @ cost)
+    spent = cost[program.places.columns] * program.places.scale
+    program.add_rows(_row(spent), np.array([whole]), np.array([whole]))
+    stretch = _stretched(program, needed)
+    value = program.places.sums(inverse(division.fastest_rates))
+    program.maximise(value)
+    best = program.solve(method)
+    program.keep_optimum()
+    program.maximise(np.full(1, -1.0), np.array([stretch]))
+    program.solve()
+    return program.shares(best / whole, unit=float(program.values[stretch]))
+
+
+def _stretched(program: Program, needed: Floats) -> int:
+    """Multiply the bounds of the feasible set, and what is needed, by a column t; returns its
+    index.
+    """
+    division, needs = program.division, program.add_throughputs(inverse(needed), 0.0)
+    limited = np.concatenate([program.class_rows, program.type_rows])
+    limits = np.concatenate([division.count, division.gpus]).astype(np.float64)
+    rows, bounds = (
+        np.concatenate([limited, needs]),
+        np.concatenate([limits, np.full(len(needs), HELD)]),
+    )
+    program.bound_rows(limited, np.full(len(limited), -inf), np.zeros(len(limited)))
+    return program.add_column(rows, -bounds)
+
+
+def _row(values: Floats) -> Entries:
+    """One row with these values in the first columns."""
+    return Entries(np.zeros(len(values), dtype=np.int64), np.arange(len(values)), values)

@@ -1,0 +1,31 @@
+"""Max-min fairness of throughputs (Least Attained Service), weighted (Gavel, section 4.1).
+
+    max min_m  s_m / w_m * throughput(m, X) / throughput(m, X_equal)
+
+The least is as high as it can be; of those who could have more nothing is said. `fill` gives what
+is left over to whom it brings most, `water_filling.fair_shares` by the same rule again, until
+nobody could have more.
+"""
+
+from __future__ import annotations
+
+from policies.contract.snapshot import Floats
+from policies.gavel.division.division import Division, Shares
+from policies.gavel.solvers.levels import inverse, max_min
+from policies.gavel.solvers.program import Method
+
+
+def fairness(division: Division, *, fill: bool = False, method: Method | None = None) -> Shares:
+    """Shares of the highest least normalised throughput, which is their objective. Jobs that can
+    run nowhere do not count.
+
+    Raises SolverFailedError.
+    """
+    return max_min(division, fair_scaling(division) / division.weight, fill, method)
+
+
+def fair_scaling(division: Division) -> Floats:
+    """float64[M]: s_m / throughput(m, X_equal), which makes throughputs of unlike jobs comparable;
+    0 for jobs that cannot run.
+    """
+    return division.scale * inverse(division.equal_rates)

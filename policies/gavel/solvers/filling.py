@@ -1,0 +1,224 @@
+"""Water filling on a dense tableau: the levels of `policies.gavel.solvers.water_filling` for one entity
+and some dozens of classes.
+
+For so small a program most of the time of a solver goes into being called. Here one tableau is kept
+through all levels, and what a level changes is a column. Rows are in the form B^-1 A, `value` B^-1
+b; columns are time of a class on a column of the division, slacks of the rows (jobs' time, GPUs,
+levels), and last the rise z of the level.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from policies.contract.snapshot import Floats, Ints
+from policies.placement.kernels import compiled
+
+DEGENERATE = 40
+"""Steps in a row that gain nothing, after which Bland's rule, which never goes round in circles,
+chooses.
+"""
+SMALLEST_PIVOT = 1e-9
+SMALLEST_GAIN = 1e-11
+STEPS_PER_ROW = 50
+"""More than this and something is wrong: whoever called asks another solver."""
+
+
+@compiled
+def pivot(table: Floats, value: Floats, gain: Floats, basis: Ints, row: int, column: int) -> None:
+    """Let `column` enter the basis in `row`.
+
+    All columns of a row change at once, eight or so in one instruction: to pass over those in which
+    `row` has nothing takes longer.
+    """
+    factor = table[row, column]
+    table[row] /= factor
+    value[row] /= factor
+    source = table[row].copy()
+    for i in range(len(value)):
+        part = table[i, column]
+        if i != row and part != 0.0:
+            target = table[i]
+            for j in range(len(source)):
+                target[j] -= part * source[j]
+            value[i] -= part * value[row]
+            table[i, column] = 0.0
+    part = gain[column]
+    if part != 0.0:
+        for j in range(len(source)):
+            gain[j] -= part * source[j]
+        gain[column] = 0.0
+    table[row, column] = 1.0
+    basis[row] = column
+
+
+@compiled
+def entering(gain: Floats, by_index: bool) -> int:
+    """The column that gains most by time, or the first that gains; -1 where none does."""
+    best, found = SMALLEST_GAIN, -1
+    for j in range(len(gain)):
+        if gain[j] > best:
+            best, found = gain[j], j
+            if by_index:
+                return j
+    return found
+
+
+@compiled
+def leaving(table: Floats, value: Floats, basis: Ints, column: int, by_index: bool) -> int:
+    """The row whose bound is met first; of equal ones the one with the largest pivot, or the first
+    variable; -1 where none is.
+    """
+    found, least = -1, np.inf
+    for i in range(len(value)):
+        part = table[i, column]
+        if part > SMALLEST_PIVOT:
+            ratio = max(value[i], 0.0) / part
+            if ratio < least:
+                found, least = i, ratio
+            elif ratio == least and (
+                basis[i] < basis[found] if by_index else part > table[found, column]
+            ):
+                found = i
+    return found
+
+
+@compiled
+def rise(table: Floats, value: Floats, gain: Floats, basis: Ints) -> bool:
+    """Go to the optimum of the last column, by the primal simplex; whether it was found."""
+    idle = 0
+    for _ in range(STEPS_PER_ROW * len(value)):
+        by_index = idle > DEGENERATE
+        column = entering(gain, by_index)
+        if column < 0:
+            return True
+        row = leaving(table, value, basis, column, by_index)
+        if row < 0:
+            return False
+        idle = idle + 1 if value[row] <= 0.0 else 0
+        pivot(table, value, gain, basis, row, column)
+    return False
+
+
+@compiled
+def row_of(basis: Ints, column: int) -> int:
+    """The row in whose basis a column is; -1 where it is in none."""
+    for i in range(len(basis)):
+        if basis[i] == column:
+            return i
+    return -1
+
+
+@compiled
+def stop(
+    table: Floats, gain: Floats, slack: Ints, level: Floats, reached: float, priced: float
+) -> int:
+    """Have the classes with a price on their rows stuck at the level reached; the slack of the
+    highest price, -1 if there is none.
+
+    From then on the rise is no part of their rows: its column is that of the rise before less those
+    of their slacks (each a column of an identity, so that B^-1 of them is in the table).
+    """
+    best, highest = priced, -1
+    for k in range(len(slack)):
+        price = -gain[slack[k]]
+        if level[k] < 0.0 and price > priced:
+            level[k] = reached
+            table[:, -1] -= table[:, slack[k]]
+            if price > best:
+                best, highest = price, slack[k]
+    return highest
+
+
+@compiled
+def fill(
+    table: Floats, value: Floats, basis: Ints, slack: Ints, begin: Ints, priced: float
+) -> Floats:
+    """Levels of the classes whose rows have the columns `slack`, all rising together until each is
+    stuck.
+
+    `table` float64[R, V], `value` float64[R], `basis` int64[R]: changed to those of the last
+    optimum. `begin` int64[K]: a column of each class that enters first, so that levels can rise
+    without a step that gains nothing. `priced`: the part of a rise's price that marks a class as
+    stuck. Returns float64[K]: the level at which each got stuck, all below 0 where some level's
+    optimum was not found. At an optimum the classes with a price on their rows are stuck
+    (complementary slackness).
+    """
+    level, reached, last = np.full(len(slack), -1.0), 0.0, table.shape[1] - 1
+    gain = np.zeros(table.shape[1])
+    for k in range(len(slack)):
+        pivot(table, value, gain, basis, len(value) - len(slack) + k, begin[k])
+    while level.min() < 0.0:
+        gain[:] = 0.0
+        gain[last] = 1.0
+        found = rise(table, value, gain, basis)
+        row = row_of(basis, last)
+        reached += value[row] if row >= 0 else 0.0
+        highest = stop(table, gain, slack, level, reached, priced) if found else -1
+        if highest < 0:
+            return np.full(len(slack), -1.0)
+        if (
+            row >= 0
+        ):  # what has risen stays as it is; its place in the basis goes to a slack, which is 0
+            value[row] = 0.0
+            pivot(table, value, gain, basis, row, highest)
+    return level
+
+
+@compiled
+def tableau(
+    rates: Floats, worth: Floats, count: Ints, scale: Ints, usage: Floats, gpus: Floats
+) -> tuple[Ints, Ints, Floats, Floats, Ints]:
+    """(class and column of each place, then table, value and first column to enter of each class,
+    as `fill` takes them).
+
+    A place is a class on a column where it runs. Rows, in the basis of their slacks: time of a
+    class on all columns <= count; GPUs of a type <= N; z - worth of its time + slack = 0. A class
+    begins where its time is worth most, with nothing of nothing.
+    """
+    classes, types = len(count), len(gpus)
+    place, column = np.nonzero(rates > 0.0)
+    places, rows = len(place), 2 * classes + types
+    table, value = np.zeros((rows, places + rows + 1)), np.zeros(rows)
+    begin, most = np.zeros(classes, dtype=np.int64), np.full(classes, -1.0)
+    for p in range(places):
+        k, c = place[p], column[p]
+        table[k, p] = 1.0
+        for t in range(types):
+            table[classes + t, p] = usage[t, c] * scale[k]
+        table[classes + types + k, p] = -worth[k, c]
+        if worth[k, c] > most[k]:
+            begin[k], most[k] = p, worth[k, c]
+    for row in range(rows):
+        table[row, places + row] = 1.0
+    table[classes + types :, -1] = 1.0
+    value[:classes], value[classes : classes + types] = count, gpus
+    return place, column, table, value, begin
+
+
+@compiled
+def filled(
+    rates: Floats,
+    worth: Floats,
+    count: Ints,
+    scale: Ints,
+    usage: Floats,
+    gpus: Floats,
+    priced: float,
+) -> tuple[Floats, Floats]:
+    """(float64[K]: the level at which each class got stuck, float64[K, C]: its time), as `fill`
+    finds them.
+
+    `rates` and `worth` float64[K, C]: steps/s on each column, of which every class has one, and how
+    much a class's level rises with its time there. `count`, `scale` int64[K] and `usage` float64[T,
+    C], `gpus` float64[T] as a division has them.
+    """
+    place, column, table, value, begin = tableau(rates, worth, count, scale, usage, gpus)
+    classes, places = len(count), len(place)
+    basis = places + np.arange(len(value))
+    level = fill(table, value, basis, basis[len(value) - classes :].copy(), begin, priced)
+    time = np.zeros(rates.shape)
+    for row in range(len(value)):
+        if basis[row] < places:
+            time[place[basis[row]], column[basis[row]]] = value[row]
+    return level, time

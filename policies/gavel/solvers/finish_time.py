@@ -1,0 +1,175 @@
+"""Finish-time fairness (Themis; Gavel, section 4.2): nobody ends much later than he would with 1/n
+of the cluster to himself.
+
+    min max_m rho_m,    rho_m = (t_m + steps_m / throughput(m, X)) / D_m,    D_m = t_iso_m + steps_m
+    / throughput(m, X_isolated)
+
+With T_m = throughput(m, X) * D_m / steps_m and a_m = t_m / D_m this is rho_m = a_m + 1 / T_m, and
+for u = 1 / rho it asks for T_m >= g_m(u) = u / (1 - a_m u), convex and rising in u up to its pole 1
+/ a_m. The paper bisects on rho. Here g is replaced by its tangent at some u: one linear program,
+whose highest u is no lower than the true one. Taking the tangent there again is Newton's method
+from above: it falls towards the optimum, quadratically, and never leaves where g is defined. Each
+program's shares say how low rho is with them, so both sides of the optimum are known.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from math import inf
+
+import numpy as np
+
+from policies.contract.policy import SolverFailedError
+from policies.contract.snapshot import Floats
+from policies.gavel.division.division import Division, Shares
+from policies.gavel.division.entries import Places
+from policies.gavel.solvers.levels import Scaled, idle, inverse
+from policies.gavel.solvers.program import Method
+
+STEPS = 100
+"""Newton's steps at most; it takes one to three as a rule."""
+SLACK = 1e-12
+"""Part of what was reached that is not asked for again: it is only feasible up to rounding."""
+MARGIN = 1e-9
+"""Part of the wall clock that each job is asked to have beside what it needs: a solver may miss
+times by some 1e-10, the tolerance that it is given, and of a job that needs little more than that
+this is not little.
+"""
+HALVINGS = 60
+"""Of the interval in which the first tangent is sought."""
+
+
+@dataclass(frozen=True)
+class Times:
+    """Of each class, float64[M]: `steps` left to a job, `elapsed_s` since it began (t_m),
+    `isolated_s` since it would have begun with 1/n of the cluster to itself (t_iso_m).
+    """
+
+    steps: Floats
+    elapsed_s: Floats
+    isolated_s: Floats
+
+
+def finish_time_fairness(
+    division: Division,
+    times: Times,
+    *,
+    precision: float = 1e-6,
+    fill: bool = True,
+    method: Method | None = None,
+) -> Shares:
+    """Shares whose highest rho, their objective, is within `precision` of the lowest possible, as a
+    part of it.
+
+    Jobs without steps left and jobs that can run nowhere do not count; the objective is 0 where no
+    job does. With `fill`, time that this leaves over goes to whom it brings most. Raises
+    SolverFailedError.
+    """
+    search = _Search(division, times)
+    if not len(search.of):
+        return idle(division)
+    search.narrow(precision, method)
+    if fill:
+        search.fill()
+    shares = search.scaled.program.shares(0.0)
+    return Shares(shares.alone, shares.paired, 1.0 / search.reached())
+
+
+def isolated_rates(division: Division) -> Floats:
+    """float64[M]: throughput(m, X_isolated): steps/s of a job with 1/n of each type's GPUs to
+    itself, n the number of all jobs; its s_m GPUs share them, and it never has more than all its
+    time.
+    """
+    jobs = max(int(division.count.sum()), 1)
+    part = division.gpus / jobs / division.scale[:, None]
+    rates: Floats = (division.type_rates * part).sum(axis=1) / np.maximum(part.sum(axis=1), 1.0)
+    return rates
+
+
+class _Search:
+    """Newton's method on u = 1 / rho. Arrays are over the classes that count: `age` is a_m, `best`
+    the highest T_m.
+    """
+
+    def __init__(self, division: Division, times: Times) -> None:
+        rates, isolated = Places.of_division(division).best_rates, isolated_rates(division)
+        self.division = division
+        self.of = np.flatnonzero((times.steps > 0.0) & (rates > 0.0) & (isolated > 0.0))
+        steps = times.steps[self.of]
+        whole_s = times.isolated_s[self.of] + steps / isolated[self.of]
+        self.per, self.age = whole_s / steps, times.elapsed_s[self.of] / whole_s
+        self.best = self.per * rates[self.of]
+
+    def narrow(self, precision: float, method: Method | None) -> None:
+        """Find the highest u, to this part of it; leaves the program of the last tangent,
+        solved.
+        """
+        self.highest = float((self.best / (1.0 + self.age * self.best)).min())
+        self.lowest, self.at = 0.0, self._start()
+        for _ in range(STEPS):
+            self.highest = min(self.highest, self._tangent(method))
+            self.lowest = self.reached()
+            if self.highest - self.lowest <= precision * self.highest:
+                return
+            self.at = self.highest
+        raise SolverFailedError(
+            f"finish-time fairness is still between {1 / self.highest} and"
+            f" {1 / max(self.lowest, 1e-300)}"
+        )
+
+    def _start(self) -> float:
+        """The u at which all GPUs are just enough if each job runs where it takes the least of
+        their time: near the optimum.
+        """
+        low, high = 0.0, self.highest
+        cost = self.division.count[self.of] * self.division.scale[self.of] / self.best
+        for _ in range(HALVINGS):
+            u = (low + high) / 2.0
+            low, high = (
+                (u, high)
+                if (cost * self._needed(u)).sum() <= self.division.gpus.sum()
+                else (low, u)
+            )
+        return high
+
+    def _needed(self, u: float) -> Floats:
+        """g_m(u): the T_m that rho = 1 / u asks for."""
+        return u / (1.0 - self.age * u)
+
+    def _tangent(self, method: Method | None) -> float:
+        """The highest u = at * (1 + d) with T_m / g_m(at) >= 1 + d / (1 - a_m at) for every
+        class.
+        """
+        per = np.zeros(len(self.division.count))
+        per[self.of] = self.per / self._needed(self.at)
+        self.scaled = Scaled(self.division, per, unit=1.0)
+        ones, program = np.ones(len(self.of)), self.scaled.program
+        program.bound_rows(
+            self.scaled.rows, ones + MARGIN * self.scaled.best, np.full(len(self.of), inf)
+        )
+        self.further = program.add_column(
+            self.scaled.rows, -ones / (1.0 - self.age * self.at), lower=-1.0
+        )
+        program.maximise(np.ones(1), np.array([self.further]))
+        return self.at * (1.0 + program.solve(method))
+
+    def reached(self) -> float:
+        """1 / (the highest rho) of the program's last solution."""
+        scaled = self._scaled_throughputs()
+        return float(1.0 / (self.age + inverse(scaled)).max()) if (scaled > 0.0).all() else 0.0
+
+    def _scaled_throughputs(self) -> Floats:
+        """T_m in the program's last solution."""
+        return self.per * self.scaled.program.throughputs()[self.of] / self.division.count[self.of]
+
+    def fill(self) -> None:
+        """Give what is left to whom it brings most, with no rho above what was reached."""
+        program = self.scaled.program
+        enough = np.minimum(
+            self._needed(self.lowest) + MARGIN * self.best, self._scaled_throughputs()
+        )
+        held = enough / self._needed(self.at) * (1.0 - SLACK)
+        program.bound_columns(np.array([self.further]), np.zeros(1), np.zeros(1))
+        program.bound_rows(self.scaled.rows, held, np.full(len(self.of), inf))
+        program.maximise(program.places.sums(inverse(self.division.fastest_rates)))
+        program.solve()

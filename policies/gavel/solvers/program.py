@@ -1,0 +1,340 @@
+"""The feasible set of every share policy as one linear program, solved by HiGHS (Gavel, eq. 1-3 and
+space sharing, section 3.1).
+
+    sum over places of class m of its time (twice where a pair has two of its jobs)  <=  count_m
+    for every class m
+    sum over places of (GPUs of type j taken) * time                                 <=  N_j
+    for every GPU type j
+    time                                                                             >=  0
+
+A policy adds its objective, and rows and columns of its own. The model is kept: after `solve` its
+costs, bounds and coefficients may be changed, and the next `solve` starts from the last basis.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from enum import Enum
+from math import inf, isfinite
+from typing import Any
+
+import highspy
+import numpy as np
+from numpy.typing import NDArray
+
+from policies.contract.policy import SolverFailedError
+from policies.contract.snapshot import Floats, Ints
+from policies.gavel.division.division import Division, Shares
+from policies.gavel.division.entries import Entries, Places, added
+
+TOLERANCE = 1e-6
+"""By how much a constraint may be broken, relative to its bound where that is above 1."""
+DUST = 1e-9
+"""Time of a class, in parts of its jobs' wall clock, that no solver of doubles tells from none."""
+PRICED = 1e-9
+"""A dual below this may be an error of rounding."""
+MOST = 1e12
+"""Largest coefficient of a throughput. One this large asks for a part of the time that no solver
+tells from none (`DUST`); HiGHS refuses those from 1e15 on.
+"""
+MANY_CLASSES = 500
+"""From how many classes on the interior point is the faster way to the first basis of a max-min
+program.
+"""
+
+
+class Method(Enum):
+    """How HiGHS solves: both end in a vertex (the interior point by crossing over)."""
+
+    SIMPLEX = "simplex"
+    INTERIOR = "ipm"
+
+
+OPTIONS: Mapping[str, Any] = {
+    "parallel": "off",
+    "presolve": "off",
+    "simplex_strategy": 4,
+    "primal_feasibility_tolerance": 1e-10,
+    "dual_feasibility_tolerance": 1e-10,
+}
+"""Presolving costs these programs more than it saves. The primal simplex (4) goes on from a basis
+that a changed cost or a loosened constraint leaves feasible, here several times faster than the
+dual. Tolerances are tighter than HiGHS' own: shares may be small.
+"""
+
+CAREFUL: Mapping[str, Any] = {**OPTIONS, "presolve": "choose", "simplex_strategy": 1}
+"""For what they could not solve: coefficients of very unlike size."""
+
+
+class Program:
+    """The linear program of a division, which maximises.
+
+    Its first columns are the division's `places`; `class_rows` and `type_rows` its first rows.
+    Every method that changes the model raises SolverFailedError where HiGHS refuses, which only
+    wrong shapes or infinite coefficients make it do.
+    """
+
+    def __init__(self, division: Division) -> None:
+        self.division = division
+        self.places = Places.of_division(division)
+        self.class_rows = np.arange(len(division.count))
+        self.type_rows = len(division.count) + np.arange(len(division.types))
+        self._rows, self._columns = 0, 0
+        self._solved = False
+        self._read: Any = None
+        self._highs = highspy.Highs()
+        self._highs.setOptionValue("output_flag", False)
+        self._pass_feasible_set()
+
+    def _pass_feasible_set(self) -> None:
+        upper = np.concatenate([self.division.count, self.division.gpus]).astype(np.float64)
+        entries = Entries.joined(self.places.times, self.places.gpus.below(len(self.class_rows)))
+        starts, index, value = entries.packed(self.places.size, by_rows=False)
+        nothing, endless = np.zeros(self.places.size), np.full(self.places.size, inf)
+        self._rows, self._columns = len(upper), self.places.size
+        model = (
+            self._columns,
+            self._rows,
+            len(value),
+            int(highspy.MatrixFormat.kColwise),
+            -1,
+            0.0,
+        )  # -1: maximise
+        bounds = (nothing, nothing, endless, np.full(len(upper), -inf), upper)
+        integrality = np.zeros(self.places.size, dtype=np.int32)
+        self._check(
+            self._highs.passModel(
+                *model, *bounds, _short(starts), _short(index), value, integrality
+            ),
+            "the model",
+        )
+
+    def add_rows(self, entries: Entries, lower: Floats, upper: Floats | None = None) -> Ints:
+        """New rows lower <= entries @ columns <= upper (None: no upper bound), one for each bound;
+        returns their indices.
+        """
+        starts, index, value = entries.packed(len(lower), by_rows=True)
+        above = np.full(len(lower), inf) if upper is None else upper
+        added = self._highs.addRows(
+            len(lower), lower, above, len(value), _short(starts), _short(index), value
+        )
+        self._check(added, "rows")
+        self._rows += len(lower)
+        return np.arange(self._rows - len(lower), self._rows)
+
+    def add_throughputs(self, per: Floats, lower: float) -> Ints:
+        """New rows per_m * throughput of a job of m >= lower, one for each class with per_m > 0, in
+        their order; their indices.
+
+        A `per` with which a coefficient would be above MOST is as low as that takes: more is asked
+        for, but less than DUST.
+        """
+        scaled = self.places.throughputs.of_rows(self.bounded(per) / self.division.count)
+        row = np.cumsum(per > 0.0) - 1
+        return self.add_rows(
+            Entries(row[scaled.row], scaled.column, scaled.value),
+            np.full(int((per > 0.0).sum()), lower),
+        )
+
+    def bounded(self, per: Floats) -> Floats:
+        """float64[M]: factors of throughputs that come to no more than MOST where a job is
+        fastest.
+        """
+        best = self.places.best_rates
+        most: Floats = np.divide(MOST, best, out=np.full(len(best), inf), where=best > 0.0)
+        return np.asarray(np.minimum(per, most), dtype=np.float64)
+
+    def add_columns(
+        self, entries: Entries, lower: Floats, upper: Floats, cost: float = 0.0
+    ) -> Ints:
+        """New columns, one for each bound, with these entries (`column` counted from the first of
+        them); returns their indices.
+        """
+        starts, index, value = entries.packed(len(lower), by_rows=False)
+        costs = np.full(len(lower), cost)
+        added = self._highs.addCols(
+            len(lower), costs, lower, upper, len(value), _short(starts), _short(index), value
+        )
+        self._check(added, "columns")
+        self._columns += len(lower)
+        return np.arange(self._columns - len(lower), self._columns)
+
+    def add_column(
+        self, rows: Ints, values: Floats, lower: float = 0.0, upper: float = inf, cost: float = 0.0
+    ) -> int:
+        """A new column with these values in these rows; returns its index."""
+        entries = Entries(rows, np.zeros(len(rows), dtype=np.int64), values)
+        return int(self.add_columns(entries, np.array([lower]), np.array([upper]), cost)[0])
+
+    def maximise(self, costs: Floats, columns: Ints | None = None) -> None:
+        """Make the sum of costs * columns the objective; without `columns` the costs are those of
+        the places. All others cost 0.
+        """
+        whole = np.zeros(self._columns)
+        whole[np.arange(self.places.size) if columns is None else columns] = costs
+        self._check(
+            self._highs.changeColsCost(self._columns, _short(np.arange(self._columns)), whole),
+            "the objective",
+        )
+
+    def bound_rows(self, rows: Ints, lower: Floats, upper: Floats) -> None:
+        """Change the bounds of rows."""
+        self._check(
+            self._highs.changeRowsBounds(len(rows), _short(rows), lower, upper), "bounds of rows"
+        )
+
+    def bound_columns(self, columns: Ints, lower: Floats, upper: Floats) -> None:
+        """Change the bounds of columns."""
+        self._check(
+            self._highs.changeColsBounds(len(columns), _short(columns), lower, upper),
+            "bounds of columns",
+        )
+
+    def change(self, rows: Ints, column: int, values: Floats) -> None:
+        """Change the coefficients of a column in some rows."""
+        for row, value in zip(rows.tolist(), values.tolist(), strict=True):
+            self._check(self._highs.changeCoeff(row, column, value), "a coefficient")
+
+    def solve(self, method: Method | None = None) -> float:
+        """Solve to optimality and return the objective.
+
+        Without a method: simplex from the last basis, and where there is none the interior point if
+        classes are many. What finds no optimum is tried again from nothing, as HiGHS itself would
+        begin. Raises SolverFailedError where that is none within TOLERANCE.
+        """
+        large = len(self.class_rows) >= MANY_CLASSES and not self._solved
+        status = self._run(method or (Method.INTERIOR if large else Method.SIMPLEX), OPTIONS)
+        if status != highspy.HighsModelStatus.kOptimal:
+            self._check(self._highs.clearSolver(), "clearing the solver")
+            status = self._run(Method.SIMPLEX, CAREFUL)
+        self._solved = status == highspy.HighsModelStatus.kOptimal
+        if not self._solved:
+            raise SolverFailedError(
+                f"a linear program of {self._size} ended as"
+                f" {self._highs.modelStatusToString(status)}"
+            )
+        info = self._highs.getInfo()
+        self._read = self._highs.getSolution()
+        if not (
+            info.max_primal_infeasibility <= TOLERANCE and isfinite(info.objective_function_value)
+        ):
+            raise SolverFailedError(
+                f"a linear program of {self._size} broke a bound by"
+                f" {info.max_primal_infeasibility:.3g}"
+            )
+        return float(info.objective_function_value)
+
+    def keep_optimum(self) -> None:
+        """Bound the program to its optima, so that a second objective chooses among them: what has
+        a price stays at its bound.
+
+        By complementary slackness that is all of them and nothing else. The basis stays feasible,
+        whatever was rounded.
+        """
+        model, found = self._highs.getLp(), self._read
+        for duals, values, below, above, bound in (
+            (
+                found.col_dual,
+                found.col_value,
+                model.col_lower_,
+                model.col_upper_,
+                self.bound_columns,
+            ),
+            (found.row_dual, found.row_value, model.row_lower_, model.row_upper_, self.bound_rows),
+        ):
+            priced = np.flatnonzero(np.abs(np.array(duals)) > PRICED)
+            value, lower, upper = (np.array(part)[priced] for part in (values, below, above))
+            at = np.where(np.abs(value - lower) <= np.abs(upper - value), lower, upper)
+            bound(priced, at, at)
+
+    def _run(self, method: Method, options: Mapping[str, Any]) -> Any:
+        for name, value in {**options, "solver": method.value}.items():
+            self._check(self._highs.setOptionValue(name, value), name)
+        self._check(self._highs.run(), "solving")
+        return self._highs.getModelStatus()
+
+    @property
+    def _size(self) -> str:
+        return f"{self._rows} rows and {self._columns} columns"
+
+    def _check(self, status: Any, what: str) -> None:
+        if status == highspy.HighsStatus.kError:
+            raise SolverFailedError(f"HiGHS refused {what} of a linear program of {self._size}")
+
+    @property
+    def values(self) -> Floats:
+        """float64: every column in the last solution."""
+        return np.array(self._read.col_value)
+
+    def duals(self, rows: Ints) -> Floats:
+        """float64: by how much the objective would grow with the bound of each row in the last
+        solution.
+        """
+        return np.array(self._read.row_dual)[rows]
+
+    def throughputs(self) -> Floats:
+        """float64[M]: steps/s of all jobs of each class together in the last solution."""
+        found = self.places.throughputs
+        return added(found.row, found.value * self.values[found.column], len(self.class_rows))
+
+    def shares(self, objective: float, unit: float = 1.0, dust: float = DUST) -> Shares:
+        """The last solution divided by `unit`, as shares.
+
+        Raises SolverFailedError where it breaks a constraint by more than TOLERANCE. What is then
+        still below 0, or not above it by more than `dust` for each of a class's jobs, becomes 0: a
+        mechanism must not start a job for what is an error of rounding.
+        """
+        time = self.values[: self.places.size] / unit
+        found = self._spread(time, objective)
+        if not (broken := excess(found, self.division)) <= TOLERANCE:
+            raise SolverFailedError(
+                f"the solution of a linear program of {self._size} breaks a constraint by"
+                f" {broken:.3g}"
+            )
+        jobs = np.concatenate(
+            [self.division.count[self.places.of], self.division.count[self.places.pair_class]]
+        )
+        return self._spread(np.where(time <= dust * jobs, 0.0, time), objective)
+
+    def _spread(self, time: Floats, objective: float) -> Shares:
+        places, division = self.places, self.division
+        alone, paired = np.zeros(division.rates.shape), np.zeros(division.pair_rates.shape[:2])
+        alone[places.of, places.column] = time[: len(places.of)]
+        paired[places.pair, places.pair_column] = time[len(places.of) :]
+        return Shares(alone, paired, objective)
+
+
+def _short(index: Ints) -> NDArray[np.int32]:
+    return index.astype(np.int32)
+
+
+def time_of(shares: Shares, division: Division) -> Floats:
+    """float64[M]: time of all jobs of each class, alone and beside others; a pair within a class
+    takes that of two.
+    """
+    total: Floats = shares.alone.sum(axis=1)
+    for side in (0, 1) if len(division.pairs) else ():
+        np.add.at(total, division.pairs[:, side], shares.paired.sum(axis=1))
+    return total
+
+
+def gpus_of(shares: Shares, division: Division) -> Floats:
+    """float64[T]: GPUs of each type in use on average."""
+    scale = division.scale
+    in_columns = scale @ shares.alone
+    if len(division.pairs):
+        in_columns = in_columns + scale[division.pairs[:, 0]] @ shares.paired
+    return division.usage @ in_columns
+
+
+def excess(shares: Shares, division: Division) -> float:
+    """The most by which shares break a constraint of the feasible set, relative to its bound where
+    that is above 1; 0 if none, NaN where shares are no numbers.
+    """
+    over = (
+        (time_of(shares, division) - division.count) / np.maximum(division.count, 1),
+        (gpus_of(shares, division) - division.gpus) / np.maximum(division.gpus, 1.0),
+        -shares.alone.ravel(),
+        -shares.paired.ravel(),
+    )
+    return float(np.concatenate(over).max(initial=0.0))

@@ -1,0 +1,300 @@
+"""Water filling: max-min fairness for whom the first level leaves more, of jobs or of entities and
+the jobs in them (section 4.3).
+
+An entity's weight is shared among its jobs: by their weights (fairness), or all of it for the first
+of its queue (FIFO). Entities may be parts of a whole, as users are of a team: they share its weight
+equally, and their jobs theirs by their weights. Levels of jobs rise together, each as fast as its
+weight, until one is stuck: it could rise no more without another's falling below its own level. The
+stuck keep what they have, their weight goes to the others of the entity, and the rest rises on
+until all are stuck.
+
+    l_m = s_m / w_m * throughput(m, X) / throughput(m, X_equal)
+
+    rise     max z      s.t.  l_m >= a_e             for rising jobs m of entity e,    a_e = base_e
+    + r_e z
+                              l_m >= level_m         for the stuck
+    stuck    rows with a price in the rise (complementary slackness). Where a rise gains nothing,
+    and for jobs that wait in a queue:
+    probe    max sum d  s.t.  the same with z = 0,   l_m - best_m d_m >= ...,   0 <= d_m <= cap,
+    again for those with d_m = 0
+             until it finds nothing: the rest are stuck.
+
+One program is kept throughout; each step changes bounds and a few coefficients and goes on from the
+last basis. The paper finds the stuck by a mixed-integer program (appendix A.1), which gives the
+same set.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from math import inf
+
+import numpy as np
+
+from policies.contract.policy import SolverFailedError
+from policies.contract.snapshot import Bools, Floats, Ints
+from policies.gavel.division.division import Division, Shares
+from policies.gavel.division.entries import Entries
+from policies.gavel.solvers.fairness import fair_scaling
+from policies.gavel.solvers.levels import Scaled, idle
+from policies.gavel.solvers.program import DUST
+from policies.gavel.solvers.small_filling import small_filling
+
+PRICED = 1e-6
+"""The part of a rise's price that marks a job as stuck. A lower one may be an error of rounding;
+then a later rise finds it.
+"""
+GAIN = 1e-7
+"""A rise of less than this is none: of all levels in parts of the highest, of one job in parts of
+what it has at its best.
+"""
+CAP = 1e-2
+"""How far a probe lets a job rise, in parts of what it has at its best."""
+SLACKS = (1e-12, 1e-9, 1e-8, 1e-7, 1e-6)
+"""Part of a level that is not asked for again: it was feasible up to a tolerance only. The next
+where that is too little.
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class Entity:
+    """Whose jobs share a weight: by their own weights, or in the order of a queue (`fifo`).
+
+    Entities with the same `whole`, a number above 0, are its parts (the users of a team): they
+    share one weight, which each of them names, equally among those of them who still have a job
+    that rises.
+    """
+
+    weight: float = 1.0
+    fifo: bool = False
+    whole: int = 0
+
+
+@dataclass(frozen=True)
+class Filled(Shares):
+    """Shares whose `objective` is the first level: s_m / w_m * throughput(m, X) / throughput(m,
+    X_equal) of those who rose in it, w_m being the part of its entity's weight that a job had then.
+    `rounds` times levels rose, `programs` were solved.
+    """
+
+    rounds: int = 0
+    programs: int = 0
+
+
+def fair_shares(division: Division) -> Filled:
+    """Max-min fairness of all jobs by their weights, water filled: no job could have more without a
+    poorer one's having less.
+
+    Few classes without pairs are filled by `small_filling`, `programs` of which are none. Raises
+    SolverFailedError.
+    """
+    small = small_filling(division)
+    if small is not None:
+        return Filled(**vars(small.shares), rounds=small.rounds)
+    return filled_by_programs(division)
+
+
+def filled_by_programs(division: Division) -> Filled:
+    """The same of any classes and pairs, by linear programs. Raises SolverFailedError."""
+    whole = Entity(float((division.weight * division.count)[division.equal_rates > 0.0].sum()))
+    return _Filling(
+        division,
+        [whole],
+        np.zeros(len(division.count), dtype=np.int64),
+        np.zeros(0, dtype=np.int64),
+    ).run()
+
+
+def hierarchical_shares(
+    division: Division, entities: Sequence[Entity], place: Ints | None = None
+) -> Filled:
+    """Fairness among entities by their weights, and inside each fairness or FIFO, water filled.
+
+    `division.entity` names each class's row in `entities`. `place` int64[M] is a class's place in
+    its entity's queue, lowest first; only entities with `fifo` need it, and their classes have one
+    job each. ValueError where that or a weight above 0 is missing. Raises SolverFailedError.
+    """
+    if any(e.weight <= 0.0 for e in entities):
+        raise ValueError("an entity's weight must be above 0")
+    queued = np.array([e.fifo for e in entities], dtype=np.bool_)[division.entity]
+    if queued.any() and (place is None or (division.count[queued] != 1).any()):
+        raise ValueError(
+            "jobs of an entity with a queue need their place in it, and a class of their own"
+        )
+    order = (
+        np.flatnonzero(queued)
+        if place is None
+        else np.lexsort((place, ~queued))[: int(queued.sum())]
+    )
+    return _Filling(division, entities, division.entity, order).run()
+
+
+class _Filling:
+    """The kept program. Arrays are over the K classes that can run (`Scaled.of`), or over the E
+    entities.
+    """
+
+    def __init__(
+        self, division: Division, entities: Sequence[Entity], entity: Ints, queue: Ints
+    ) -> None:
+        self.division = division
+        self.scaled = Scaled(division, fair_scaling(division) / division.weight)
+        self.program, self.of, self.rows = self.scaled.program, self.scaled.of, self.scaled.rows
+        self.entity = entity[self.of]
+        self.weight = np.array([e.weight for e in entities])
+        self.whole = np.array([e.whole or -1 - i for i, e in enumerate(entities)], dtype=np.int64)
+        self.mass = (division.weight * division.count)[self.of]
+        self.waiting = _queues(queue, self.of, self.entity, len(entities))
+        self.rising = np.array([not e.fifo for e in entities], dtype=np.bool_)[self.entity]
+        self.stuck = np.zeros(len(self.of), dtype=np.bool_)
+        self.floor = np.zeros(len(self.of))
+        self.base, self.rate = np.zeros(len(entities)), np.zeros(len(entities))
+        self.rounds = self.programs = self.slack = 0
+        self._add_columns()
+
+    def _add_columns(self) -> None:
+        program, jobs, entities = self.program, len(self.of), len(self.weight)
+        self.ties = program.add_rows(Entries.none(), np.zeros(entities), np.zeros(entities))
+        rising = np.flatnonzero(self.rising)
+        below = Entries(self.rows[rising], self.entity[rising], np.full(len(rising), -1.0))
+        tied = Entries(self.ties, np.arange(entities), np.ones(entities))
+        self.levels = program.add_columns(
+            Entries.joined(below, tied), np.zeros(entities), np.full(entities, inf)
+        )
+        self.rise = program.add_column(self.ties, np.zeros(entities))
+        more = Entries(self.rows, np.arange(jobs), -self.scaled.best)
+        self.more = program.add_columns(more, np.zeros(jobs), np.zeros(jobs))
+
+    def run(self) -> Filled:
+        """Fill until all are stuck."""
+        if not len(self.of):
+            return Filled(**vars(idle(self.division)))
+        for entity in range(len(self.weight)):
+            self._call_next(entity)
+        first = self._raise_levels() * self.scaled.unit
+        while not self.stuck.all():
+            self._raise_levels()
+        shares = self.program.shares(first, dust=max(DUST, 10.0 * SLACKS[self.slack]))
+        return Filled(shares.alone, shares.paired, shares.objective, self.rounds, self.programs)
+
+    def _raise_levels(self) -> float:
+        """One rise, after which at least one more job is stuck; returns it by weight, in units."""
+        fastest = self._tie()
+        gain = self._solve(np.ones(1), np.array([self.rise])) / fastest
+        self.base = np.maximum(self.base, self.program.values[self.levels])
+        price = np.abs(self.program.duals(self.rows)) * self.rate[self.entity]
+        stuck = self.rising & (price > PRICED)
+        if not stuck.any():
+            raise SolverFailedError(
+                "levels of shares rose as far as they can, but no job has a price"
+            )
+        self.rounds += 1
+        self._stop(stuck)
+        if gain * fastest <= GAIN * max(1.0, float(self.base.max())):
+            self._probe()
+        return gain
+
+    def _tie(self) -> float:
+        """Let each entity rise as fast as its weight, shared by who rises; returns the fastest
+        rate, which becomes 1.
+        """
+        mass = np.bincount(
+            self.entity[self.rising], weights=self.mass[self.rising], minlength=len(self.weight)
+        )
+        rises = mass > 0.0
+        _, whole, parts = np.unique(self.whole[rises], return_inverse=True, return_counts=True)
+        rate = np.zeros(len(mass))
+        rate[rises] = self.weight[rises] / parts[whole] / mass[rises]
+        fastest = float(rate.max())
+        self.rate = rate / fastest
+        self.program.change(self.ties, self.rise, -self.rate)
+        return fastest
+
+    def _stop(self, stuck: Bools) -> None:
+        """These have what they get: what their entity has reached if they rose, nothing if they
+        waited.
+        """
+        self.floor[stuck & self.rising] = self.base[self.entity[stuck & self.rising]]
+        self.stuck |= stuck
+        self._let_rise(np.flatnonzero(stuck & self.rising), False)
+        for entity in np.unique(self.entity[stuck]).tolist():
+            self._call_next(entity)
+
+    def _call_next(self, entity: int) -> None:
+        """Let the next of the entity's queue rise, from nothing, if nobody of it does."""
+        queue = self.waiting[entity]
+        if not queue or (self.rising & (self.entity == entity)).any():
+            return
+        while queue and self.stuck[queue[-1]]:
+            queue.pop()
+        if queue:
+            self.base[entity] = 0.0
+            self._let_rise(np.array([queue.pop()]), True)
+
+    def _let_rise(self, jobs: Ints, rises: bool) -> None:
+        self.rising[jobs] = rises
+        for entity in np.unique(self.entity[jobs]).tolist():
+            of = jobs[self.entity[jobs] == entity]
+            self.program.change(
+                self.rows[of], int(self.levels[entity]), np.full(len(of), -1.0 if rises else 0.0)
+            )
+
+    def _probe(self) -> None:
+        """Find who of the others is stuck: whom no program can give more while nobody falls below
+        what he has.
+        """
+        self._hold_rise(True)
+        doubtful = ~self.stuck
+        while doubtful.any():
+            self.program.bound_columns(
+                self.more, np.zeros(len(self.of)), np.where(doubtful, CAP, 0.0)
+            )
+            self._solve(np.ones(int(doubtful.sum())), self.more[doubtful])
+            more = (
+                self.program.values[self.more]
+                > GAIN + SLACKS[self.slack] * self.division.gpus.sum()
+            )
+            if not (more & doubtful).any():
+                break
+            doubtful &= ~more
+        self.program.bound_columns(self.more, np.zeros(len(self.of)), np.zeros(len(self.of)))
+        self._hold_rise(False)
+        self._stop(doubtful)
+
+    def _hold_rise(self, hold: bool) -> None:
+        self.program.bound_columns(
+            np.array([self.rise]), np.zeros(1), np.array([0.0 if hold else inf])
+        )
+
+    def _solve(self, costs: Floats, columns: Ints) -> float:
+        """The highest sum at which nobody falls below what he has."""
+        self.program.maximise(costs, columns)
+        for slack in SLACKS[self.slack :]:
+            self.programs += 1
+            self._hold_levels(1.0 - slack)
+            try:
+                return self.program.solve()
+            except SolverFailedError as error:
+                why = error
+            self.slack = min(self.slack + 1, len(SLACKS) - 1)
+        raise SolverFailedError(
+            f"levels could not be held, not even but for {SLACKS[-1]} of them: {why}"
+        ) from why
+
+    def _hold_levels(self, part: float) -> None:
+        lower = np.where(self.stuck, self.floor * part, 0.0)
+        self.program.bound_rows(self.rows, lower, np.full(len(lower), inf))
+        self.program.bound_rows(self.ties, self.base * part, self.base * part)
+
+
+def _queues(queue: Ints, of: Ints, entity: Ints, entities: int) -> list[list[int]]:
+    """Of each entity the classes that wait, by their position in `of`, the first in the queue last;
+    who cannot run is left out.
+    """
+    position = {int(m): k for k, m in enumerate(of)}
+    places: list[list[int]] = [[] for _ in range(entities)]
+    for m in queue[::-1].tolist():
+        if m in position:
+            places[entity[position[m]]].append(position[m])
+    return places

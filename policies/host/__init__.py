@@ -1,0 +1,1 @@
+"""Hosting of policies: the registry, the solver process, policies of third parties."""

@@ -1,0 +1,63 @@
+"""`python -m policies.host.describing PARENT`: import one policy of a third party, make it if asked to,
+and say what it is.
+
+The request on standard input: {"name": ..., "value": "module:class", "parameters": {...} or null}.
+The answer on standard output: {"schema": ..., "file": ...}, or {"error": text, "parameter": whether
+a parameter is wrong}. See `policies.host.third_parties`.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from importlib.metadata import EntryPoint
+from inspect import getsourcefile
+from typing import Any
+
+from policies.contract.parameters import parameters_schema
+from policies.contract.policy import PolicyError, PolicyParameterError
+from policies.contract.storable import cleaned
+from policies.host import registry
+from policies.host.lifetime import die_with, take_no_more_than_a_half
+from policies.host.serving import pipes
+
+
+def main() -> None:
+    """Answer, then end at once: neither threads nor handlers that the module left behind keep this
+    process.
+    """
+    die_with(int(sys.argv[1]))
+    take_no_more_than_a_half()
+    requests, answers = pipes()
+    request = json.loads(requests.read())
+    answers.write(
+        json.dumps(
+            _answer(
+                EntryPoint(request["name"], request["value"], registry.GROUP), request["parameters"]
+            )
+        )
+    )
+    answers.flush()
+    os._exit(0)
+
+
+def _answer(entry: EntryPoint, parameters: dict[str, object] | None) -> dict[str, Any]:
+    try:
+        policy = registry.imported(entry)
+        if parameters is not None:
+            registry.made(entry.name, policy, parameters)
+        return {"schema": parameters_schema(policy), "file": _file(policy)}
+    except PolicyError as error:
+        return {"error": cleaned(str(error)), "parameter": isinstance(error, PolicyParameterError)}
+
+
+def _file(policy: type) -> str:
+    try:
+        return getsourcefile(policy) or ""
+    except (OSError, TypeError):  # made by no module with a file
+        return ""
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,202 @@
+"""The policies by name: one line each, imported only when asked for; third parties add theirs by an
+entry point.
+
+An entry point of the group `loadmaster.policies` names a frozen dataclass like the ones here (see
+`policies.contract.parameters`). One that cannot be loaded is listed as broken, with its error, and never
+stops anything but itself. Only `make` imports it: what is listed, shown or checked is learnt from a
+process of its own, for a module may never end (`policies.host.third_parties`, ADR 0020).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, is_dataclass
+from importlib import import_module
+from importlib.metadata import EntryPoint, entry_points
+from inspect import getsourcefile
+from typing import Any, cast
+
+from policies.contract.parameters import checked, parameters_schema
+from policies.contract.policy import Policy, PolicyError, UnknownPolicyError
+from policies.host import third_parties
+
+GROUP = "loadmaster.policies"
+
+BUILT_IN: Mapping[str, str] = {
+    "cost_search": "policies.search.cost_search:CostSearch",
+    "randomized_greedy": "policies.andreas.randomized_greedy:RandomizedGreedy",
+    "fifo": "policies.baselines.fifo:Fifo",
+    "edf": "policies.baselines.edf:Edf",
+    "priority": "policies.baselines.priority:Priority",
+    "exact": "policies.andreas.exact:Exact",
+    "max_min_fairness": "policies.gavel.max_min_fairness:MaxMinFairness",
+    "finish_time_fairness": "policies.gavel.finish_time_fairness:FinishTimeFairness",
+    "makespan": "policies.gavel.makespan:Makespan",
+    "fifo_shares": "policies.gavel.fifo_shares:FifoShares",
+    "shortest_first": "policies.gavel.shortest_first:ShortestFirst",
+    "max_throughput": "policies.gavel.max_throughput:MaxThroughput",
+    "min_cost": "policies.gavel.min_cost:MinCost",
+    "hierarchical": "policies.gavel.hierarchical:Hierarchical",
+    "allox": "policies.gavel.allox:AlloX",
+    "gandiva": "policies.gavel.gandiva:Gandiva",
+}
+"""Name -> "module:class", best first for lists."""
+
+DEFAULT = "cost_search"
+"""The policy of a new cluster: the least total cost in every scenario, size and load that was
+simulated (docs/benchmarks.md).
+"""
+
+AT_ONCE = 4
+"""Third parties' policies that are asked about at the same time."""
+
+
+@dataclass(frozen=True, slots=True)
+class PolicyEntry:
+    """A line of the list of policies; `error` says why a broken one cannot be used."""
+
+    name: str
+    summary: str
+    error: str | None = None
+    third_party: bool = False
+
+
+def names() -> tuple[str, ...]:
+    """Every name that can be asked for, without importing any policy."""
+    return (*BUILT_IN, *_third_party())
+
+
+def make(name: str, parameters: Mapping[str, object] | None = None) -> Policy:
+    """The policy with these parameters, the rest at their defaults: for who runs it. Its module is
+    imported here.
+
+    Raises UnknownPolicyError, or PolicyParameterError naming the parameter and what would be right,
+    or PolicyError where a third party's policy cannot be loaded.
+    """
+    if name in BUILT_IN:
+        policy = _built_in(name)
+        return cast(Policy, policy(**checked(policy, parameters or {})))
+    return made(name, imported(_entry_point(name)), parameters or {})
+
+
+def check(name: str, parameters: Mapping[str, object] | None = None) -> None:
+    """Whether it can be made with these parameters, in bounded time. Raises as `make`."""
+    if name in BUILT_IN:
+        checked(_built_in(name), parameters or {})
+    else:
+        third_parties.describe(_entry_point(name), parameters or {})
+
+
+def schema(name: str) -> dict[str, Any]:
+    """The JSON Schema of a policy's parameters, with defaults, ranges and meanings, in bounded
+    time. Raises as `make`.
+    """
+    return (
+        parameters_schema(_built_in(name))
+        if name in BUILT_IN
+        else dict(third_parties.describe(_entry_point(name)).schema)
+    )
+
+
+def source_file(name: str) -> str:
+    """The file that a policy is in, in bounded time; "" where there is none. Raises as `make`."""
+    return (
+        getsourcefile(_built_in(name)) or ""
+        if name in BUILT_IN
+        else third_parties.describe(_entry_point(name)).file
+    )
+
+
+def entries() -> tuple[PolicyEntry, ...]:
+    """All policies with their first line of documentation; broken third-party ones with their
+    error. In bounded time.
+    """
+    with ThreadPoolExecutor(AT_ONCE) as pool:  # they mostly wait, for processes that import
+        others = tuple(pool.map(_entry, _third_party().values()))
+    return (*(PolicyEntry(name, str(schema(name)["description"])) for name in BUILT_IN), *others)
+
+
+def imported(entry: EntryPoint) -> type:
+    """The class of a third party's policy, imported into this process. PolicyError where it cannot
+    be loaded or is no policy.
+    """
+    told = f"policy {entry.name!r} ({entry.value})"
+    try:
+        policy = entry.load()
+    except (
+        Exception,
+        SystemExit,
+    ) as error:  # third-party code may raise anything while it is imported, or want to end us
+        raise PolicyError(f"{told} cannot be loaded: {_worded(error)}") from error
+    if not _is_policy(policy):
+        raise PolicyError(f"{told} is not a frozen dataclass with __call__(snapshot)")
+    try:
+        parameters_schema(policy)
+    except Exception as error:
+        # fields that are no parameters, or no word of documentation: it could neither be shown nor
+        # set
+        raise PolicyError(
+            f"{told} has parameters that cannot be shown: {_worded(error)}"
+        ) from error
+    return cast(type, policy)
+
+
+def made(name: str, policy: type, parameters: Mapping[str, object]) -> Policy:
+    """A third party's policy with these parameters. PolicyParameterError, or PolicyError whatever
+    it raises.
+    """
+    values = checked(policy, parameters)
+    try:
+        return cast(Policy, policy(**values))
+    except PolicyError:
+        raise
+    except (Exception, SystemExit) as error:  # what it does with its parameters is its own affair
+        raise PolicyError(
+            f"policy {name!r} cannot be made with these parameters: {_worded(error)}"
+        ) from error
+
+
+def _entry(point: EntryPoint) -> PolicyEntry:
+    try:
+        return PolicyEntry(
+            point.name, third_parties.describe(point).summary, None, third_party=True
+        )
+    except PolicyError as error:
+        return PolicyEntry(point.name, "", str(error), third_party=True)
+
+
+def _third_party() -> dict[str, EntryPoint]:
+    return {
+        e.name: e
+        for e in sorted(entry_points(group=GROUP), key=lambda e: e.name)
+        if e.name not in BUILT_IN
+    }
+
+
+def _built_in(name: str) -> type:
+    module, _, attribute = BUILT_IN[name].partition(":")
+    return cast(type, getattr(import_module(module), attribute))
+
+
+def _entry_point(name: str) -> EntryPoint:
+    point = _third_party().get(name)
+    if point is None:
+        raise UnknownPolicyError(f"{name!r}: no such policy; known are: {', '.join(names())}")
+    return point
+
+
+def _is_policy(found: object) -> bool:
+    """Whether it is a class of frozen dataclasses whose instances can be called."""
+    if not (isinstance(found, type) and is_dataclass(found)):
+        return False
+    frozen: bool = getattr(found, "__dataclass_params__").frozen  # noqa: B009  (an attribute that dataclasses do not declare)
+    return frozen and any("__call__" in vars(of) for of in found.__mro__)
+
+
+def _worded(error: BaseException) -> str:
+    """The error's class and message; of one that cannot even say its message the class."""
+    try:
+        return f"{type(error).__name__}: {error}"
+    except Exception:  # an exception's own text may be broken as well
+        return type(error).__name__

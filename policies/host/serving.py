@@ -1,0 +1,121 @@
+"""`python -m policies serve`: a long-lived child that answers one JSON line per request, so that
+kernels stay warm.
+
+Request: {"id": ..., "policy": name, "parameters": {...}, "snapshot": form}. Answer: {"id": ...,
+"plan": form}, or {"id": ..., "error": {"type": name, "message": text}}. The first line out is
+{"ready": true}; only answers go to standard output; the process ends when its input does.
+
+The snapshot is answered with the policy's plan alone: placing profile runs is the caller's.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from collections.abc import Iterable
+from pathlib import Path
+from typing import IO, Any
+
+from policies.contract import plan_json, snapshot_json
+from policies.contract.forms import FormError
+from policies.contract.plan import Plan
+from policies.contract.policy import Policy, PolicyError
+from policies.contract.snapshot import Snapshot
+from policies.host import registry
+from policies.host.garbage import not_collected
+from policies.host.lifetime import die_with, take_no_more_than_a_half
+
+READY = {"ready": True}
+
+
+def serve(requests: Iterable[str | bytes], answers: IO[str], parent: int | None = None) -> None:
+    """Answer until the requests end. With `parent`, the kernel kills this process when that one,
+    its parent, is gone.
+    """
+    if parent is not None:
+        die_with(parent)
+        take_no_more_than_a_half()
+    warm_up()
+    _say(answers, READY)
+    for line in requests:
+        _say(answers, answer(line))
+
+
+def pipes() -> tuple[IO[bytes], IO[str]]:
+    """(requests, answers): this process's standard input and output, kept for the two alone.
+
+    What a policy, a library or a child of theirs prints goes to standard error, what they read is
+    empty: they must neither garble answers nor eat requests.
+    """
+    requests, answers = os.fdopen(os.dup(0), "rb"), os.fdopen(os.dup(1), "w", encoding="ascii")
+    with Path(os.devnull).open("rb") as nothing:
+        os.dup2(nothing.fileno(), 0)
+    os.dup2(2, 1)
+    sys.stdin, sys.stdout = open(0, encoding="utf-8", closefd=False), sys.stderr  # noqa: SIM115  (open as long as the process)
+    return requests, answers
+
+
+def answer(line: str | bytes) -> dict[str, Any]:
+    """The answer to one request line; a failure becomes an error answer, never the end of the
+    process.
+    """
+    number: Any = None
+    try:
+        with not_collected():
+            request = json.loads(line)
+            number = request.get("id")
+            policy = registry.make(request["policy"], request.get("parameters"))
+            snapshot = snapshot_json.from_json(request.pop("snapshot"))
+        return {"id": number, "plan": plan_json.to_json(_plan(policy, snapshot))}
+    except (PolicyError, FormError) as error:
+        return _error(number, error)
+    except Exception as error:
+        # a policy may fail in any way: the caller is told, the next request gets its chance
+        return _error(number, error)
+
+
+def _plan(policy: Policy, snapshot: Snapshot) -> Plan:
+    plan: object = policy(snapshot)
+    if not isinstance(plan, Plan):
+        raise PolicyError(f"the policy returned {type(plan).__name__}, not a Plan")
+    return plan
+
+
+def warm_up() -> None:
+    """Compile or load the kernels by deciding about next to nothing."""
+    registry.make(registry.DEFAULT)(_smallest())
+    registry.make("randomized_greedy", {"iterations": 1})(_smallest())
+
+
+def _smallest() -> Any:
+    job = {"id": "j", "kind": "k", "arrival_s": 0, "remaining_steps": 1}
+    node = {
+        "id": "n",
+        "name": "n",
+        "gpu_type": "t",
+        "devices": [{"id": "d", "memory_gb": 1}],
+        "power_w": [1, 2],
+    }
+    kind = {
+        "id": "k",
+        "throughputs": [{"gpu_type": "t", "gpus": 1, "steps_per_s": 1, "source": "measured"}],
+    }
+    cluster = {"version": 1, "cluster": "warm-up", "now_s": 0, "round_s": 1, "seed": 1}
+    return snapshot_json.from_json({**cluster, "nodes": [node], "kinds": [kind], "jobs": [job]})
+
+
+def _error(number: Any, error: Exception) -> dict[str, Any]:
+    try:
+        message = str(error)
+    except Exception:  # an exception's own text may be broken as well
+        message = "it cannot say what is wrong"
+    name = (
+        "MemoryError" if isinstance(error, MemoryError) else type(error).__name__
+    )  # libraries have their own
+    return {"id": number, "error": {"type": name, "message": message}}
+
+
+def _say(answers: IO[str], what: dict[str, Any]) -> None:
+    answers.write(json.dumps(what, separators=(",", ":")) + "\n")
+    answers.flush()

@@ -1,1 +1,0 @@
-"""Building blocks shared by policies: turning queues and shares into plans."""

@@ -1,0 +1,1 @@
+"""Placement of jobs on nodes: speed, free capacity, gangs, time slices, sharing, reasons."""

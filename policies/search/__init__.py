@@ -1,0 +1,1 @@
+"""Search over simulated schedules of the whole queue, at least cost."""
