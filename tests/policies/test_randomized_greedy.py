@@ -416,7 +416,7 @@ import sys
 from pathlib import Path
 sys.path.insert(0, sys.argv[1])
 from experiments.bench.policies import a_cluster
-from policies import plan_json
+from policies.contract import plan_json
 from policies.andreas.randomized_greedy import RandomizedGreedy
 from dataclasses import replace
 import numba
