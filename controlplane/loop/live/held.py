@@ -76,7 +76,6 @@ _SLOT = (
     "device__node_id",
     "slot",
     "share",
-    # fmt: skip
     "assignment_id",
     "assignment__job_id",
     "assignment__copy",
