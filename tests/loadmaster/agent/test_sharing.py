@@ -207,7 +207,7 @@ def test_a_gpu_without_figures_has_no_parts() -> None:
         "CUDA_ERROR_OUT_OF_MEMORY",
     ],
 )
-def test_a_crash_for_want_of_gpu_memory_is_not_the_jobs_fault_beside_others_and_is_where_it_was_alone(
+def test_a_crash_for_want_of_gpu_memory_is_the_jobs_fault_alone_and_not_beside_others(
     words: str,
 ) -> None:
     ended = Exit(0.0, exit_code=1)
