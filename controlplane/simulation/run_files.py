@@ -148,7 +148,7 @@ def _head(run: FinishedRun) -> dict[str, Any]:
         "kinds": workload.kinds,
         "span_s": workload.span_s, "facts": dict(workload.facts),
         "skipped": [list(bad) for bad in workload.skipped],
-        "pair_estimates": None if outcome.pair_estimates is None else asdict(outcome.pair_estimates),
+        "pair_estimates": outcome.pair_estimates and asdict(outcome.pair_estimates),
     }  # fmt: skip
 
 

@@ -167,7 +167,10 @@ def _write_jobs(file: IO[str], run: Run, found: FinishedRun) -> None:
         tardiness_s, tardiness_s * outcome.tardiness_weight, outcome.busy_s, outcome.gpu_s,
         outcome.fastest_s,
         outcome.launches, outcome.preemptions, outcome.migrations, outcome.failures,
-        *(of if len(of) else np.full(len(outcome.job_ids), np.nan) for of in (outcome.job_kwh, outcome.job_cost)),
+        *(
+            of if len(of) else np.full(len(outcome.job_ids), np.nan)
+            for of in (outcome.job_kwh, outcome.job_cost)
+        ),
     )  # fmt: skip
     label, seed = plain(run.label), run.seed
     cells = zip(
