@@ -93,7 +93,8 @@ def _shown(found: WhatIf) -> dict[str, Any]:
         "more": max(0, len(found.differences) - LISTED), "waiting": found.waiting[:LISTED],
         "more_waiting": max(0, len(found.waiting) - LISTED),
         "charts": [
-            (title, json.dumps(_figure(side, found, nodes, until_s))) for title, side in sides.items()
+            (title, json.dumps(_figure(side, found, nodes, until_s)))
+            for title, side in sides.items()
         ],
         "hidden_nodes": max(0, len(found.snapshot.nodes) - len(nodes)),
     }  # fmt: skip
