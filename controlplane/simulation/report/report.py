@@ -319,9 +319,9 @@ def _lists(summary: Summary) -> Iterable[str]:
             f"Jobs that no node can run{seed}", [f"{one.job}: {one.reason}" for one in jobs]
         )
     for policy in summary.policies:
-        for seed, jobs in policy.unfinished.items():
+        for of_seed, jobs in _unlike(policy.unfinished):
             yield _list(
-                f"Jobs that {policy.choice.label} left unfinished (seed {seed})",
+                f"Jobs that {policy.choice.label} left unfinished{of_seed}",
                 [f"{one.job}: {one.reason}" for one in jobs],
             )
     skipped = {seed: workload.skipped for seed, workload in summary.workloads.items()}
