@@ -15,7 +15,7 @@ class ControlplaneConfig(AppConfig):
         """Register the system checks and what the OpenAPI document needs; name the units of the
         house's own models.
         """
-        from controlplane import checks, openapi  # noqa: F401  # importing them registers what they have
-        from controlplane.units import name_units
+        from controlplane.web.pages.units import name_units
+        from controlplane.web.rest import openapi  # noqa: F401  # importing them registers what they have
 
         name_units(model for app in OURS for model in apps.get_app_config(app).get_models())

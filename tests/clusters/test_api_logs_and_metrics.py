@@ -10,7 +10,7 @@ import pytest
 
 from clusters.models import Assignment, LogChunk, ProgressPoint, UsagePoint
 from clusters.services import logs
-from jobs.history import history_line
+from jobs.pages.history import history_line
 from loadmaster.protocol import AssignmentState, MetricsBatch, ProgressSample, UsageSample
 from tests.builders import a_job
 from tests.builders_agents import (
@@ -202,7 +202,7 @@ def _resumed(call: Any, at_step: int, *later: ProgressSample, **values: Any) -> 
     return assignment
 
 
-def test_a_launch_that_did_not_find_its_checkpoint_is_counted_from_where_it_began_and_the_jobs_history_says_so(
+def test_a_launch_without_its_checkpoint_is_counted_from_where_it_began_and_the_history_says_so(
     call: Any,
 ) -> None:
     assignment = _resumed(call, 0, _progress(5, 2.0))

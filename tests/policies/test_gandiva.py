@@ -11,7 +11,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from controlplane.simulation.run import Simulation
+from controlplane.simulation.world.run import Simulation
 from policies.contract import plan_json, snapshot_json
 from policies.contract.plan import Plan, WaitCode
 from policies.contract.snapshot import JobView, NodeState, NodeView, Snapshot
@@ -180,7 +180,7 @@ def test_everybody_has_equal_time_on_every_gpu_type_whatever_its_speed_there() -
     assert turns == {("a", "v"): 10, ("a", "t"): 10, ("b", "v"): 10, ("b", "t"): 10}
 
 
-def test_without_rotation_nobody_moves_as_long_as_nobody_waits_and_turns_are_equal_all_the_same() -> (
+def test_without_rotation_nobody_moves_while_nobody_waits_and_turns_are_equal_all_the_same() -> (
     None
 ):
     nodes = [a_node("v", gpus=1), a_node("t", "T4", 2)]

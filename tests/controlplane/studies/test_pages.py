@@ -14,7 +14,7 @@ from django.core.files.uploadedfile import SimpleUploadedFile
 from django.test import Client
 from pytest_django import DjangoAssertNumQueries
 
-from controlplane.live.solver import solve_here
+from controlplane.loop.live.solver import solve_here
 from controlplane.models import Round, Simulation
 from controlplane.studies.services import simulation_share
 from jobs.models import Job
@@ -279,7 +279,7 @@ def test_no_page_has_inline_scripts_or_styles_or_fetches_from_elsewhere(
 
 @pytest.fixture(name="demo")
 def _demo(monkeypatch: pytest.MonkeyPatch) -> Demo:
-    monkeypatch.setattr("controlplane.studies.what_if.solve_apart", solve_here)
+    monkeypatch.setattr("controlplane.studies.what_if.decide.solve_apart", solve_here)
     return a_busy_cluster()
 
 

@@ -153,7 +153,7 @@ def test_knowing_the_types_is_never_less_fair(
 
 
 @pytest.mark.parametrize("fill", [False, True])
-def test_times_that_are_right_only_as_far_as_doubles_go_are_no_trouble_for_a_job_that_needs_next_to_none(
+def test_times_rounded_to_doubles_are_no_trouble_for_a_job_that_needs_next_to_none(
     fill: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A solver may miss a job's time by some 1e-13 of the wall clock: next to nothing, but not of

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from controlplane.simulation.study import Study, StudyError
+from controlplane.simulation.study.study import Study, StudyError
 from controlplane.simulation.workloads import WorkloadError, lines, load
 from policies.contract.snapshot_json import to_json
 from tests.builders_policies import a_job, a_kind, a_snapshot
@@ -139,7 +139,8 @@ def test_switches_have_a_measure(name: str) -> None:
     with pytest.raises(
         StudyError, match=f"switches: {name} is 1e\\+300: must be at least 0 and at most"
     ):
-        Study.of({"cluster": {"nodes": [{"name": "v", "gpu_type": "V100", "gpus": 1}]}, "workload": {"type": "poisson"},
+        Study.of({"cluster": {"nodes": [{"name": "v", "gpu_type": "V100", "gpus": 1}]},
+                  "workload": {"type": "poisson"},
                   "policies": ["fifo"], "switches": {name: 1e300}})  # fmt: skip
 
 

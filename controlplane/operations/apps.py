@@ -1,0 +1,11 @@
+"""Django application configuration."""
+
+from django.apps import AppConfig
+
+
+class OperationsConfig(AppConfig):
+    """The `operations` application."""
+
+    name = "controlplane.operations"
+    label = "operations"
+    default_auto_field = "django.db.models.BigAutoField"

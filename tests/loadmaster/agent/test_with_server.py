@@ -1,0 +1,90 @@
+"""The real agent and the real server, without a network between them."""
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from clusters.models import LogChunk
+from clusters.services import request_stop
+from clusters.services.enrolment import issue_enrolment_token
+from jobs.lifecycle import JobState
+from loadmaster.agent.server.client import Unauthorized
+from loadmaster.protocol import AssignmentState, ReasonClass, StopReason
+from tests.builders import a_job
+from tests.builders_agent import python, until
+from tests.builders_agent_site import NodeSite, a_site_cluster, is_state
+from tests.builders_agents import an_offer
+
+pytestmark = pytest.mark.django_db
+
+TRAINER = python(
+    "import loadmaster.training as training\n"
+    "done = [0]\n"
+    "def save(path): path.write_text(str(done[0]))\n"
+    "def load(path): done[0] = int(path.read_text())\n"
+    "for batch in training.steps(range(10), save=save, load=load):\n"
+    "    done[0] += 1\n"
+    "    training.report(loss=1.0 / done[0])\n"
+    "print('steps', done[0])\n"
+)
+
+
+@pytest.fixture
+def site(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[NodeSite]:
+    monkeypatch.setenv("PYTHONPATH", str(Path(__file__).parents[3]))
+    site = NodeSite(a_site_cluster(), tmp_path)
+    yield site
+    site.leave()
+
+
+def test_a_training_job_is_preempted_resumed_after_a_restart_of_the_agent_and_finished(
+    site: NodeSite,
+) -> None:
+    job = a_job(site.cluster, command=list(TRAINER), total_steps=60)
+    first = an_offer(site.node, job)
+    until(lambda: is_state(first, AssignmentState.RUNNING) and first.steps_done > 5, site.agent)
+    request_stop(first, StopReason.PREEMPT)
+    until(lambda: is_state(first, AssignmentState.PREEMPTED), site.agent)
+    job.refresh_from_db()
+    assert (first.exit_code, first.reason_class, job.state) == (
+        75,
+        ReasonClass.PREEMPT,
+        JobState.QUEUED,
+    )
+    second = an_offer(site.node, job)
+    until(lambda: is_state(second, AssignmentState.RUNNING), site.agent)
+    site.restart()
+    until(lambda: is_state(second, AssignmentState.SUCCEEDED) and site.agent.is_idle, site.agent)
+    job.refresh_from_db()
+    output = b"".join(
+        LogChunk.objects.filter(assignment=second, stream="stdout").values_list("data", flat=True)
+    )
+    assert (output, second.steps_done, job.state) == (b"steps 60\n", 60, JobState.COMPLETED)
+
+
+def test_a_failing_job_says_why(site: NodeSite) -> None:
+    assignment = an_offer(
+        site.node, a_job(site.cluster, command=list(python("raise SystemExit('no data')")))
+    )
+    until(lambda: is_state(assignment, AssignmentState.FAILED), site.agent)
+    assert assignment.reason_class == ReasonClass.USER
+    assert "no data" in assignment.reason
+
+
+def test_a_cancelled_job_ends(site: NodeSite) -> None:
+    assignment = an_offer(
+        site.node, a_job(site.cluster, command=list(python("import time; time.sleep(60)")))
+    )
+    until(lambda: is_state(assignment, AssignmentState.RUNNING), site.agent)
+    request_stop(assignment, StopReason.CANCEL)
+    until(lambda: is_state(assignment, AssignmentState.CANCELLED), site.agent)
+
+
+def test_a_used_token_enrols_no_other_machine(site: NodeSite) -> None:
+    token = issue_enrolment_token(site.cluster)
+    words = site.registration()
+    site.client.register(token, words)
+    site.restart()
+    with pytest.raises(Unauthorized):
+        site.client.register("no such token", words)

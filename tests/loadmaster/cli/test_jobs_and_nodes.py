@@ -1,0 +1,408 @@
+"""The command line against a real server: answers, exit codes, and where the token is kept."""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from django.contrib.auth.models import User
+from knox.models import AuthToken
+from pytest_django.live_server_helper import LiveServer
+from typer.testing import CliRunner, Result
+
+from clusters.models import Node
+from jobs.lifecycle import JobState
+from jobs.models import Job, Secret
+from jobs.moves import note_job
+from loadmaster import __version__
+from loadmaster.cli import main as cli
+from loadmaster.cli.config import config_file
+from loadmaster.cli.main import app
+from loadmaster.protocol import AssignmentState
+from tests.builders import a_cluster, a_job, a_node, a_team, a_user
+from tests.builders_jobs import a_placement, a_token, job_fields, output
+
+PASSWORD = "a long password"
+
+
+@pytest.fixture(autouse=True)
+def _home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / "config"))
+    monkeypatch.setenv("COLUMNS", "250")
+    for name in ("LOADMASTER_URL", "LOADMASTER_TOKEN"):
+        monkeypatch.delenv(name, raising=False)
+
+
+@pytest.fixture
+def user(transactional_db: None) -> User:
+    return a_user("ada", team=a_team("research"))
+
+
+@pytest.fixture
+def node(transactional_db: None) -> Node:
+    return a_node(a_cluster(name="lab"), name="volta", gpus=2)
+
+
+@pytest.fixture
+def server(live_server: LiveServer, monkeypatch: pytest.MonkeyPatch) -> str:
+    monkeypatch.setenv("LOADMASTER_URL", live_server.url)
+    return str(live_server.url)
+
+
+@pytest.fixture
+def ada(server: str, user: User, monkeypatch: pytest.MonkeyPatch) -> User:
+    monkeypatch.setenv("LOADMASTER_TOKEN", a_token(user))
+    return user
+
+
+@pytest.fixture
+def root(server: str, transactional_db: None, monkeypatch: pytest.MonkeyPatch) -> User:
+    user = a_user("root", operator=True)
+    monkeypatch.setenv("LOADMASTER_TOKEN", a_token(user))
+    return user
+
+
+def run(*arguments: object, stdin: str | None = None) -> Result:
+    return CliRunner().invoke(app, [str(a) for a in arguments], input=stdin)
+
+
+def answer(*arguments: object) -> Any:
+    done = run(*arguments, "--json")
+    assert done.exit_code == 0, done.output
+    return json.loads(done.stdout)
+
+
+def job_file(folder: Path, **fields: Any) -> Path:
+    path = folder / "job.yaml"
+    path.write_text(yaml.safe_dump(job_fields(**fields)))
+    return path
+
+
+def of(user: User, node: Node, **values: Any) -> Job:
+    return a_job(node.cluster, team=user.teams.get(), user=user, **values)
+
+
+def test_logging_in_keeps_the_token_for_its_owner_only(server: str, user: User) -> None:
+    done = run("login", server, "--user", "ada", stdin=PASSWORD + "\n")
+    assert done.exit_code == 0, done.output
+    assert PASSWORD not in done.output
+    assert config_file().stat().st_mode & 0o777 == 0o600
+    assert json.loads(config_file().read_text())["token"] not in done.output
+    assert "ada; teams: research" in run("whoami").stdout
+    assert run("logout").exit_code == 0
+    assert not config_file().exists()
+    assert AuthToken.objects.filter(user=user).count() == 0
+
+
+def test_a_wrong_password_is_said_and_keeps_nothing(server: str, user: User) -> None:
+    done = run("login", server, "--user", "ada", stdin="guess\n")
+    assert (done.exit_code, config_file().exists()) == (1, False)
+    assert "wrong" in done.stderr
+
+
+def test_a_kept_token_is_sent_to_its_own_server_only(server: str, user: User) -> None:
+    run("login", server, "--user", "ada", stdin=PASSWORD + "\n")
+    assert run("--url", server.replace("localhost", "127.0.0.1"), "whoami").exit_code == 1
+
+
+def test_without_a_login_the_remedy_is_named() -> None:
+    done = run("jobs")
+    assert done.exit_code == 2
+    assert "loadmaster login" in done.stderr
+
+
+def test_a_server_that_is_not_there_is_said_in_words(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("loadmaster.client.rest.FIRST_PAUSE_S", 0.0)
+    done = run("--url", "http://127.0.0.1:1", "--token", "x", "jobs")
+    assert done.exit_code == 1
+    assert "does not answer" in done.stderr
+
+
+def test_a_job_is_submitted_from_a_file_with_settings_over_it(
+    ada: User, node: Node, tmp_path: Path
+) -> None:
+    path = job_file(tmp_path, environment={"A": "1"})
+    done = run(
+        "submit", path, "--set", "gpus=1..2", "--set", "environment.SEED=7", "--set", "name=other"
+    )
+    assert done.exit_code == 0, done.output
+    job = Job.objects.get(pk=done.stdout.strip())
+    assert (job.name, job.gpus_max, job.environment) == ("other", 2, {"A": "1", "SEED": "7"})
+
+
+def test_several_files_are_submitted_in_one_call_and_the_refused_named(
+    ada: User, node: Node, tmp_path: Path
+) -> None:
+    folders = [tmp_path / name for name in ("a", "b", "c")]
+    for folder in folders:
+        folder.mkdir()
+    paths = [
+        job_file(folders[0], name="first"),
+        job_file(folders[1], gpu=1),
+        job_file(folders[2], name="third"),
+    ]
+    done = run("submit", *paths, "--set", "priority=3", "--key", "k")
+    assert done.exit_code == 2
+    assert "b/job.yaml: gpu: is no field of a job" in done.stderr.replace("\n", "")
+    assert sorted(Job.objects.values_list("name", "priority")) == [("first", 3), ("third", 3)]
+    assert {str(pk) for pk in Job.objects.values_list("pk", flat=True)} == set(done.stdout.split())
+    rows = json.loads(
+        run("submit", paths[0], paths[2], "--set", "priority=3", "--key", "k", "--json").stdout
+    )
+    assert [(row["created"], row["error"]) for row in rows] == [(False, None), (True, None)]
+
+
+def test_several_files_are_not_watched(tmp_path: Path) -> None:
+    done = run("submit", job_file(tmp_path), job_file(tmp_path), "--watch")
+    assert done.exit_code == 2
+    assert "follows one job" in done.stderr
+
+
+def test_a_refused_job_exits_2_naming_every_field(ada: User, node: Node, tmp_path: Path) -> None:
+    done = run("submit", job_file(tmp_path, gpu=1, steps=-1))
+    assert done.exit_code == 2
+    assert "gpu: is no field of a job; did you mean gpus?" in done.stderr
+    assert "steps: must be from 1" in done.stderr
+    assert not Job.objects.exists()
+
+
+def test_warnings_are_said_and_the_job_goes_in(ada: User, node: Node, tmp_path: Path) -> None:
+    done = run("submit", job_file(tmp_path, gpus="1..8"))
+    assert done.exit_code == 0
+    assert "Warning: gpus: at most 2 of 8" in done.stderr
+    assert Job.objects.count() == 1
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("[", "is no YAML"),
+        ("- a", "must hold the fields"),
+        ("name: a\nname: b", "given twice"),
+        ("", "must hold"),
+        ("a: *x", "is no YAML"),
+    ],
+)
+def test_a_file_that_is_no_job_exits_2(ada: User, tmp_path: Path, text: str, said: str) -> None:
+    path = tmp_path / "job.yaml"
+    path.write_text(text)
+    done = run("submit", path)
+    assert done.exit_code == 2
+    assert said in done.stderr
+
+
+def test_a_file_that_is_not_there_exits_2(ada: User, tmp_path: Path) -> None:
+    assert "cannot be read" in run("submit", tmp_path / "none.yaml").stderr
+    done = run("submit", job_file(tmp_path), "--set", "nonsense")
+    assert (done.exit_code, "write name=value" in done.stderr) == (2, True)
+
+
+def test_a_time_in_yaml_reaches_the_server(ada: User, node: Node, tmp_path: Path) -> None:
+    path = job_file(tmp_path)
+    path.write_text(path.read_text() + "due: 2030-01-01T10:00:00Z\n")
+    job = Job.objects.get(pk=run("submit", path).stdout.strip())
+    assert job.due_at is not None
+    assert job.due_at.year == 2030
+
+
+def test_the_same_key_is_submitted_once(ada: User, node: Node, tmp_path: Path) -> None:
+    path = job_file(tmp_path)
+    first, again = (run("submit", path, "--key", "k") for _ in range(2))
+    assert first.stdout == again.stdout
+    assert "had been submitted before" in again.stderr
+
+
+def test_watching_ends_with_the_job_and_tells_how(
+    ada: User, node: Node, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    states = iter([JobState.FAILED, JobState.COMPLETED])
+    monkeypatch.setattr(
+        "loadmaster.cli.jobs.time.sleep", lambda s: Job.objects.update(state=next(states))
+    )
+    failed = run("submit", job_file(tmp_path), "--watch")
+    assert (failed.exit_code, "failed" in failed.stderr) == (1, True)
+    Job.objects.all().delete()
+    assert run("submit", job_file(tmp_path), "--watch").exit_code == 0
+
+
+def test_jobs_are_listed_for_people_and_for_programs(ada: User, node: Node) -> None:
+    a_placement(of(ada, node, name="[bold]bert[/bold]", state=JobState.RUNNING), node)
+    of(ada, node, name="old", state=JobState.FAILED)
+    shown = run("jobs").stdout
+    assert "[bold]bert[/bold]" in shown
+    assert "volta (1 x V100)" in shown
+    assert [j["name"] for j in answer("jobs")] == ["[bold]bert[/bold]"]
+    assert len(answer("jobs", "--all", "--mine")) == 2
+    assert [j["name"] for j in answer("jobs", "--state", "failed", "--state", "held")] == ["old"]
+
+
+def test_a_job_is_shown_with_why_it_waits(ada: User, node: Node) -> None:
+    job = of(ada, node, waiting_code="power_cap")
+    done = run("show", job.pk)
+    assert "power cap leaves no room" in done.stdout
+    assert answer("show", job.pk)["waiting"]["code"] == "power_cap"
+
+
+def test_a_job_is_found_by_its_name_and_by_the_beginning_of_its_id(ada: User, node: Node) -> None:
+    job = of(ada, node, name="bert")
+    of(ada, node, name="bert-large")
+    shown = [answer("show", word)["id"] for word in (job.pk, "bert", str(job.pk)[:8])]
+    assert shown == [str(job.pk)] * 3
+    assert run("history", "bert").exit_code == 0
+    done = run("show", "elmo")
+    assert (done.exit_code, "there is no job elmo" in done.stderr) == (1, True)
+
+
+def test_of_several_jobs_of_one_name_the_only_one_that_is_not_over_is_meant(
+    ada: User, node: Node
+) -> None:
+    of(ada, node, name="bert", state=JobState.FAILED)
+    first = of(ada, node, name="bert")
+    assert answer("hold", "bert")["id"] == str(first.pk)
+    second = of(ada, node, name="bert")
+    done = run("cancel", "bert")
+    assert done.exit_code == 1
+    assert all(str(job.pk)[:8] in done.stderr for job in (first, second))
+
+
+def test_an_empty_list_says_so(ada: User, node: Node) -> None:
+    assert "--all" in run("jobs").stderr
+    assert answer("jobs") == []
+
+
+def test_actions_say_what_became_of_the_job(ada: User, node: Node) -> None:
+    job = of(ada, node, name="bert", steps_per_epoch=100)
+    said = [run(verb, job.pk).stdout.strip() for verb in ("hold", "release", "cancel", "requeue")]
+    assert said == ["bert is held", "bert is queued", "bert is cancelled", "bert is queued"]
+    assert [e["event"] for e in answer("history", job.pk)] == [
+        "hold",
+        "release",
+        "cancelled",
+        "requeue",
+    ]
+    assert "cancelled" in run("history", job.pk).stdout
+    assert answer("clone", job.pk, "--set", "name=again")["job"]["name"] == "again"
+
+
+def test_what_the_state_does_not_allow_exits_1(ada: User, node: Node) -> None:
+    done = run("release", of(ada, node).pk)
+    assert (done.exit_code, "it cannot be released" in done.stderr) == (1, True)
+    assert run("show", a_job(node.cluster).pk).exit_code == 1
+
+
+def test_a_log_is_printed_as_it_is(ada: User, node: Node) -> None:
+    job = of(ada, node, state=JobState.COMPLETED)
+    assignment = a_placement(job, node, AssignmentState.SUCCEEDED, ended_ago_s=60)
+    output(assignment, b"[red]epoch 1[/red]\n", b"epoch 2")
+    output(assignment, b"oops", stream="stderr")
+    assert run("logs", job.pk, "-f").stdout == "[red]epoch 1[/red]\nepoch 2"
+    assert run("logs", job.pk, "--stderr").stdout == "oops"
+    assert run("logs", job.pk, "--tail", 2).stdout == " 2"
+
+
+def test_operators_run_nodes_by_name(root: User, node: Node) -> None:
+    assert "0/2 in use" in run("nodes").stdout
+    assert run("cordon", "volta", "--reason", "fan").stdout == "volta is cordoned, for production\n"
+    assert answer("uncordon", "volta")["state"] == "ready"
+    assert answer("drain", node.pk, "--until", "2040-01-01T00:00:00Z")["state"] == "draining"
+    assert answer("role", "volta", "profiling")["role"] == "profiling"
+    assert run("role", "volta", "king").exit_code == 2
+    assert [d["slots"] for d in answer("slots", "volta", "2")["devices"]] == [2, 2]
+    one = answer("slots", "volta", "1", "--gpu", node.devices.order_by("uuid")[0].uuid)
+    assert [d["slots"] for d in one["devices"]] == [1, 2]
+    assert run("slots", "volta", "0").exit_code == 2
+    assert run("cordon", "nobody").exit_code == 1
+    assert run("reschedule").exit_code == 0
+    assert len(run("enrol-token", "--role", "both").stdout.strip()) > 20
+
+
+def test_two_nodes_of_one_name_need_their_cluster(root: User, node: Node) -> None:
+    a_node(a_cluster(name="annex"), name="volta")
+    done = run("cordon", "volta")
+    assert (done.exit_code, "--cluster" in done.stderr) == (2, True)
+    assert run("cordon", "volta", "--cluster", "annex").exit_code == 0
+    assert run("reschedule").exit_code == 2
+
+
+def test_a_name_nobody_has_is_refused_with_where_to_look(ada: User, node: Node) -> None:
+    done = run("logs", "digits")
+    assert (done.exit_code, "loadmaster jobs --all" in done.output) == (1, True)
+
+
+def test_a_jobs_history_says_why(ada: User, node: Node) -> None:
+    job = of(ada, node)
+    note_job(job, "progress_lost", data={"message": "began at step 0", "fence": 2})
+    assert "began at step 0" in run("history", job.pk).stdout
+
+
+def test_a_policy_is_chosen_and_shown(root: User, node: Node) -> None:
+    assert answer("policy", "set", "randomized_greedy", "iterations=7")["policy_parameters"] == {
+        "iterations": 7
+    }
+    assert (
+        "lab: randomized_greedy (iterations=7), every 300 s, seed 1" in run("policy", "show").stdout
+    )
+    assert "fifo" in run("policy", "list").stdout
+    wrong = run("policy", "set", "magic")
+    assert (wrong.exit_code, "known are: cost_search, randomized_greedy" in wrong.stderr) == (
+        2,
+        True,
+    )
+
+
+def test_who_is_no_operator_is_told_so(ada: User, node: Node) -> None:
+    done = run("cordon", "volta")
+    assert (done.exit_code, "only operators" in done.stderr) == (1, True)
+
+
+def test_a_secret_is_read_from_stdin(ada: User) -> None:
+    assert run("secret", "set", "research", "token", stdin="s3cret\n").exit_code == 0
+    assert run("secret", "list", "research").stdout.strip() == "token"
+    assert answer("secret", "list", "research") == ["token"]
+    assert run("secret", "delete", "research", "token").exit_code == 0
+    assert not Secret.objects.exists()
+
+
+def test_the_version_needs_no_server() -> None:
+    assert run("version").stdout.strip() == __version__
+
+
+def test_a_report_that_does_not_hold_exits_1_and_one_that_is_none_2(tmp_path: Path) -> None:
+    path = tmp_path / "report.json"
+    path.write_text("{}")
+    assert run("check-report", path).exit_code == 2
+    assert run("check-report", tmp_path / "none.json").exit_code == 2
+    job = {
+        "name": "J1",
+        "state": "failed",
+        "first_loss": 1.0,
+        "final_loss": 2.0,
+        "placements": [],
+        "profile_runs": [],
+    }
+    path.write_text(json.dumps({"version": 1, "jobs": [job]}))
+    done = run("check-report", path)
+    assert (done.exit_code, "does not hold" in done.stdout) == (1, True)
+    assert json.loads(run("check-report", path, "--json").stdout)["holds"] is False
+
+
+def test_the_agents_commands_are_there_when_asked_for(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(sys, "argv", ["loadmaster", "agent", "--help"])
+    with pytest.raises(SystemExit) as ended:
+        cli.main()
+    assert ended.value.code == 0
+    assert "agent" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    "example", sorted((Path(__file__).parents[3] / "examples").glob("*.yaml")), ids=lambda p: p.name
+)
+def test_every_example_is_a_job(ada: User, node: Node, example: Path) -> None:
+    Secret.objects.create(team=ada.teams.get(), name="hub-token", ciphertext=b"x")
+    assert run("submit", example).exit_code == 0, run("submit", example).output

@@ -1,0 +1,148 @@
+"""check-report passes a report that shows what it claims and names what another one fails to
+show.
+"""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from loadmaster.demo.report import ReportError, check_report, resumptions, run_time_errors
+
+
+def a_placement(fence: int, from_s: float | None, to_s: float, **values: Any) -> dict[str, Any]:
+    return {
+        "fence": fence,
+        "from_s": from_s,
+        "to_s": to_s,
+        "slots": [{"device": "V100-0", "slot": 0}],
+        "outcome": "succeeded",
+        "start_steps": 0,
+        "resumed_at_step": 0,
+        "end_steps": 100,
+        "checkpoint_steps": 100,
+        "predicted_run_s": to_s - (from_s or 0.0),
+        "measured_run_s": to_s - (from_s or 0.0),
+        **values,
+    }
+
+
+def a_good_report() -> dict[str, Any]:
+    stopped = a_placement(1, 0.0, 10.0, outcome="preempted", end_steps=40, checkpoint_steps=40)
+    resumed = a_placement(2, 12.0, 27.0, start_steps=40, resumed_at_step=40)
+    job = {
+        "name": "J1",
+        "state": "completed",
+        "first_loss": 2.3,
+        "final_loss": 0.4,
+        "placements": [stopped, resumed],
+    }
+    return {"version": 1, "jobs": [job]}
+
+
+def checked(report: dict[str, Any], folder: Path) -> list[str]:
+    path = folder / "report.json"
+    path.write_text(json.dumps(report))
+    return check_report(path)
+
+
+def test_a_report_that_holds_has_no_failures(tmp_path: Path) -> None:
+    assert checked(a_good_report(), tmp_path) == []
+
+
+def test_an_unfinished_job_fails_it(tmp_path: Path) -> None:
+    report = a_good_report()
+    report["jobs"][0]["state"] = "running"
+    assert checked(report, tmp_path) == ["J1 is running, not completed"]
+
+
+@pytest.mark.parametrize("final", [2.3, 5.0, None])
+def test_a_loss_that_did_not_fall_fails_it(tmp_path: Path, final: float | None) -> None:
+    report = a_good_report()
+    report["jobs"][0]["final_loss"] = final
+    assert "the loss did not fall" in checked(report, tmp_path)[0]
+
+
+def test_a_report_without_a_resumption_fails(tmp_path: Path) -> None:
+    report = a_good_report()
+    report["jobs"][0]["placements"].pop(0)
+    assert checked(report, tmp_path) == ["no job was pre-empted or migrated and resumed"]
+
+
+def test_a_resumption_before_the_last_checkpoint_fails_it(tmp_path: Path) -> None:
+    report = a_good_report()
+    report["jobs"][0]["placements"][1]["resumed_at_step"] = 39
+    assert "before the checkpoint of step 40" in checked(report, tmp_path)[0]
+
+
+def test_a_launch_stopped_before_its_first_step_is_no_resumption_and_the_next_keeps_the_checkpoint(
+    tmp_path: Path,
+) -> None:
+    report = a_good_report()
+    placements = report["jobs"][0]["placements"]
+    early = a_placement(
+        2,
+        12.0,
+        13.0,
+        start_steps=40,
+        end_steps=40,
+        resumed_at_step=None,
+        outcome="preempted",
+        predicted_run_s=None,
+    )
+    later = {**placements[1], "fence": 3, "from_s": 14.0}
+    report["jobs"][0]["placements"] = [placements[0], early, later]
+    assert checked(report, tmp_path) == []
+    later["resumed_at_step"] = 39
+    assert len(checked(report, tmp_path)) == 1
+
+
+def test_predictions_off_by_more_than_the_papers_figure_fail_it(tmp_path: Path) -> None:
+    report = a_good_report()
+    for placement in report["jobs"][0]["placements"]:
+        placement["predicted_run_s"] = 1.2 * placement["measured_run_s"]
+    assert "median error of predicted run times is 20.0%" in checked(report, tmp_path)[0]
+
+
+def test_a_slot_held_twice_fails_it(tmp_path: Path) -> None:
+    report = a_good_report()
+    report["jobs"][0]["placements"][1]["from_s"] = 9.9
+    assert "device V100-0 slot 0 was held" in checked(report, tmp_path)[0]
+
+
+def test_a_profile_run_on_a_held_slot_fails_it_too(tmp_path: Path) -> None:
+    report = a_good_report()
+    report["jobs"][0]["profile_runs"] = [a_placement(3, 5.0, 6.0)]
+    assert "was held" in checked(report, tmp_path)[0]
+
+
+def test_an_offer_that_was_withdrawn_holds_nothing() -> None:
+    report = a_good_report()
+    withdrawn = a_placement(5, None, 0.0, outcome="preempted", measured_run_s=None, end_steps=0)
+    report["jobs"][0]["placements"].insert(1, withdrawn)
+    assert len(resumptions(report["jobs"])) == 1
+    assert run_time_errors(report["jobs"]) == [0.0, 0.0]
+
+
+@pytest.mark.parametrize(
+    ("text", "says"),
+    [
+        ("{", "is not JSON"),
+        ("[]", "no demo report"),
+        ('{"version": 2}', "no demo report"),
+        ('{"version": 1}', "no jobs"),
+    ],
+)
+def test_what_is_no_report_is_refused_by_name(tmp_path: Path, text: str, says: str) -> None:
+    path = tmp_path / "report.json"
+    path.write_text(text)
+    with pytest.raises(ReportError, match=says):
+        check_report(path)
+
+
+def test_a_missing_file_is_refused_by_name(tmp_path: Path) -> None:
+    with pytest.raises(ReportError, match="cannot be read"):
+        check_report(tmp_path / "nowhere.json")
