@@ -110,7 +110,7 @@ def a_filled_pair(rng: Random, steps: int) -> Pair:
     return pair
 
 
-@settings(max_examples=60)
+@settings(max_examples=60, deadline=None)
 @given(rng=random)
 def test_finds_an_allocation_exactly_if_there_is_one(rng: Random) -> None:
     pair = Pair(rng)
@@ -125,7 +125,7 @@ def test_finds_an_allocation_exactly_if_there_is_one(rng: Random) -> None:
             pair.release(rng.choice(list(pair.state.held)))
 
 
-@settings(max_examples=40)
+@settings(max_examples=40, deadline=None)
 @given(rng=random)
 def test_fits_and_places_on_given_nodes_as_brute_force_does(rng: Random) -> None:
     pair = a_filled_pair(rng, 6)
@@ -138,7 +138,7 @@ def test_fits_and_places_on_given_nodes_as_brute_force_does(rng: Random) -> None
     assert (placed is not None) == pair.oracle.has_room(request, where)
 
 
-@settings(max_examples=40)
+@settings(max_examples=40, deadline=None)
 @given(rng=random)
 def test_uses_the_fewest_nodes_of_one_type_without_a_power_cap(rng: Random) -> None:
     pair = a_filled_pair(rng, 6)
@@ -151,7 +151,7 @@ def test_uses_the_fewest_nodes_of_one_type_without_a_power_cap(rng: Random) -> N
         assert len(found.parts) == min(len(where) for where in options)
 
 
-@settings(max_examples=40)
+@settings(max_examples=40, deadline=None)
 @given(rng=random)
 def test_release_undoes_take_in_any_order(rng: Random) -> None:
     pair = a_filled_pair(rng, 8)
@@ -166,7 +166,7 @@ def test_release_undoes_take_in_any_order(rng: Random) -> None:
     assert contents(pair.state) == before
 
 
-@settings(max_examples=40)
+@settings(max_examples=40, deadline=None)
 @given(rng=random)
 def test_refuses_what_is_not_free_and_changes_nothing(rng: Random) -> None:
     pair = a_filled_pair(rng, 8)
@@ -178,7 +178,7 @@ def test_refuses_what_is_not_free_and_changes_nothing(rng: Random) -> None:
     assert contents(pair.state) == before
 
 
-@settings(max_examples=40)
+@settings(max_examples=40, deadline=None)
 @given(rng=random)
 def test_a_copy_is_a_state_of_its_own(rng: Random) -> None:
     pair = a_filled_pair(rng, 6)
@@ -190,7 +190,7 @@ def test_a_copy_is_a_state_of_its_own(rng: Random) -> None:
     assert pair.state.open == trial.open or pair.state.open & 1 != trial.open & 1
 
 
-@settings(max_examples=40)
+@settings(max_examples=40, deadline=None)
 @given(rng=random)
 def test_knows_when_a_request_will_fit(rng: Random) -> None:
     pair = a_filled_pair(rng, 8)
@@ -212,7 +212,7 @@ def test_knows_when_a_request_will_fit(rng: Random) -> None:
         assert found[1].find(request) is not None
 
 
-@settings(max_examples=60)
+@settings(max_examples=60, deadline=None)
 @given(rng=random)
 def test_names_the_first_limit_without_which_a_request_would_fit(rng: Random) -> None:
     pair = a_filled_pair(rng, 8)
