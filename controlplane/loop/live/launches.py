@@ -32,7 +32,7 @@ from jobs.models import Attempt, Job
 from jobs.moves import LostRaceError, Moving, move_jobs, note_job
 from policies.contract.plan import Placement, Plan
 from policies.contract.snapshot import Purpose, RankSeat
-from policies.placement.beside import Expected, devices_of
+from policies.placement.speed import PlanSpeeds, devices_of
 
 ACTOR = "round"
 OFFER = "offer"
@@ -88,7 +88,7 @@ class Launches:
         now: datetime,
     ) -> None:
         self.observed, self.round, self.started, self.now = observed, of_round, started, now
-        self.expected = Expected(observed.snapshot, plan.placements)
+        self.speeds = PlanSpeeds(observed.snapshot, plan.placements)
         self.in_use = Counter(
             node for node, _ in {key for p in plan.placements for key in devices_of(p.ranks)}
         )
@@ -114,14 +114,7 @@ class Launches:
         """The speed of a gang of that kind beside those with which the plan has it share GPUs; None
         where it is not known.
         """
-        snapshot = self.observed.snapshot
-        row, on_type = (
-            snapshot.kind_index.get(kind),
-            snapshot.type_index[snapshot.node_by_id[placement.ranks[0].node].gpu_type],
-        )
-        known = row is not None and placement.gpus <= snapshot.max_gpus
-        alone = float(snapshot.throughputs[row, on_type, placement.gpus]) if known else 0.0
-        return self.expected.steps_per_s(placement, alone) or None
+        return self.speeds.of(placement, kind) or None
 
     def _look(self, placements: Sequence[Placement]) -> None:
         """See the jobs as they are, and what there is room for."""
