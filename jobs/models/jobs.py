@@ -145,9 +145,7 @@ class Job(models.Model):
 
 
 class Attempt(models.Model):
-    """A job's try: begins with a launch, spans pre-emptions and migrations, ends when the job ends
-    or fails and is retried.
-    """
+    """A job's attempt: starts with a launch, spans pre-emptions, ends with a result or a retry."""
 
     job = models.ForeignKey(Job, on_delete=models.CASCADE, related_name="attempts")
     number = models.PositiveIntegerField()

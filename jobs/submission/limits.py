@@ -55,7 +55,5 @@ class Ground:
         return self._teams[user.pk]
 
     def meet(self, users: Iterable[User]) -> None:
-        """Read the teams of all these people, and anew: who has left one submits to it no more,
-        while nodes and clusters may be a moment old.
-        """
+        """Read these people's teams anew: membership must be current, clusters may be cached."""
         self._teams = {pk: {t.name: t for t in teams} for pk, teams in teams_of_all(users).items()}
