@@ -12,9 +12,7 @@ class ControlplaneConfig(AppConfig):
     default_auto_field = "django.db.models.BigAutoField"
 
     def ready(self) -> None:
-        """Register the system checks and what the OpenAPI document needs; name the units of the
-        house's own models.
-        """
+        """Register system checks and OpenAPI extensions; name the units of our models' fields."""
         from controlplane.web.pages.units import name_units
         from controlplane.web.rest import openapi  # noqa: F401  # importing them registers what they have
 
