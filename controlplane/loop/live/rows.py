@@ -99,9 +99,7 @@ class Rows:
     """All that a snapshot is made of, but for kinds and prices."""
 
     def __init__(self, cluster: Cluster, now: datetime, number: int = 0) -> None:
-        """`now`: jobs that rest until later are left out. `number`: the round's, for which a long
-        queue is cut to a window.
-        """
+        """`now`: omit jobs that back off. `number`: the round's, for the window of a long queue."""
         self.cluster, self.now = cluster, now
         self.held = Held(cluster)
         self.gpu_types: Mapping[int, GpuType] = {t.pk: t for t in GpuType.objects.order_by("name")}
