@@ -57,7 +57,7 @@ class Ports:
 
 
 def rendezvous(assignment: Assignment) -> str:
-    """ "Address "host:port" where the gang meets; empty without gang or without rank 0's address."""
+    """Address host:port where the gang meets; empty without gang or without rank 0's address."""
     if assignment.world_size <= 1:
         return ""
     ranks = Assignment.objects.filter(job=assignment.job_id, fence=assignment.fence)
