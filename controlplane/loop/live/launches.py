@@ -32,7 +32,7 @@ from jobs.models import Attempt, Job
 from jobs.moves import LostRaceError, Moving, move_jobs, note_job
 from policies.contract.plan import Placement, Plan
 from policies.contract.snapshot import Purpose, RankSeat
-from policies.placement.beside import Expected, devices_of
+from policies.placement.speed import PlanSpeeds, devices_of
 
 ACTOR = "round"
 OFFER = "offer"
@@ -84,7 +84,7 @@ class Launches:
         now: datetime,
     ) -> None:
         self.observed, self.round, self.started, self.now = observed, of_round, started, now
-        self.expected = Expected(observed.snapshot, plan.placements)
+        self.speeds = PlanSpeeds(observed.snapshot, plan.placements)
         self.in_use = Counter(
             node for node, _ in {key for p in plan.placements for key in devices_of(p.ranks)}
         )
@@ -106,14 +106,7 @@ class Launches:
 
     def expected_steps_per_s(self, placement: Placement, kind: str) -> float | None:
         """Speed of the gang beside its co-tenants in the plan; None if unknown."""
-        snapshot = self.observed.snapshot
-        row, on_type = (
-            snapshot.kind_index.get(kind),
-            snapshot.type_index[snapshot.node_by_id[placement.ranks[0].node].gpu_type],
-        )
-        known = row is not None and placement.gpus <= snapshot.max_gpus
-        alone = float(snapshot.throughputs[row, on_type, placement.gpus]) if known else 0.0
-        return self.expected.steps_per_s(placement, alone) or None
+        return self.speeds.of(placement, kind) or None
 
     def _look(self, placements: Sequence[Placement]) -> None:
         """See the jobs as they are, and what there is room for."""

@@ -28,7 +28,7 @@ from controlplane.loop.changes import (
 from policies.contract.plan import Placement, Plan
 from policies.contract.snapshot import JobView, Purpose, RankSeat, Snapshot
 from policies.contract.validation import power_w
-from policies.placement.beside import Expected, devices_of
+from policies.placement.speed import PlanSpeeds, devices_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,14 +69,12 @@ class Stretch:
 
 def stretches(plan: Plan, snapshot: Snapshot) -> tuple[Stretch, ...]:
     """Every placement of the plan with its expected end."""
-    jobs, expected = _jobs(snapshot), Expected(snapshot, plan.placements)
+    jobs, speeds = _jobs(snapshot), PlanSpeeds(snapshot, plan.placements)
     running = current_of(snapshot)
     found = []
     for placement in plan.placements:
         job = jobs.get(placement.job)
-        speed = (
-            expected.steps_per_s(placement, _steps_per_s(snapshot, job, placement)) if job else 0.0
-        )
+        speed = speeds.of(placement)
         before = running.get(placement.key)
         moves = before is None or _seats(before.ranks) != _seats(placement.ranks)
         began = job is not None and job.remaining_steps < job.total_steps
@@ -139,23 +137,6 @@ def _jobs(snapshot: Snapshot) -> dict[str, JobView]:
 
 def _seats(ranks: tuple[RankSeat, ...]) -> list[tuple[str, tuple[str, ...]]]:
     return sorted((seat.node, tuple(sorted(seat.devices))) for seat in ranks)
-
-
-def _steps_per_s(snapshot: Snapshot, job: JobView, placement: Placement) -> float:
-    """The job's speed there alone, by type, number of GPUs, and whether it is spread over nodes; 0
-    if unknown.
-    """
-    types = {
-        snapshot.node_by_id[s.node].gpu_type
-        for s in placement.ranks
-        if s.node in snapshot.node_by_id
-    }
-    if len(types) != 1 or job.kind not in snapshot.kind_index:
-        return 0.0
-    gpu_type, gpus, spread = types.pop(), placement.gpus, len({s.node for s in placement.ranks}) > 1
-    known = snapshot.kinds[snapshot.kind_index[job.kind]].throughputs
-    fitting = [t for t in known if (t.gpu_type, t.gpus) == (gpu_type, gpus)]
-    return next((t.steps_per_s for t in sorted(fitting, key=lambda t: t.spread != spread)), 0.0)
 
 
 def _lateness(snapshot: Snapshot, ends: dict[str, float | None]) -> tuple[float, float]:
