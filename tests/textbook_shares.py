@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.optimize import linprog
 
-from policies.gavel.division.division import Division, Shares
+from policies.gavel.allocation.problem import AllocationProblem, Shares
 
 Vector = NDArray[np.float64]
 
@@ -28,30 +28,30 @@ class Bound(NamedTuple):
 
 
 class Textbook:
-    """The jobs of a division one by one; `class_of[i]` is the class of job i."""
+    """The jobs of a problem one by one; `class_of[i]` is the class of job i."""
 
-    def __init__(self, division: Division) -> None:
-        self.division = division
-        self.class_of = [m for m, n in enumerate(division.count) for _ in range(n)]
+    def __init__(self, problem: AllocationProblem) -> None:
+        self.problem = problem
+        self.class_of = [m for m, n in enumerate(problem.count) for _ in range(n)]
         self.jobs = range(len(self.class_of))
-        paired = {(int(a), int(b)) for a, b in division.pairs}
+        paired = {(int(a), int(b)) for a, b in problem.pairs}
         together = [
             (i, j)
             for i, j in combinations(self.jobs, 2)
             if (self.class_of[i], self.class_of[j]) in paired
         ]
         self.rows: list[tuple[int, ...]] = [*((i,) for i in self.jobs), *together]
-        self.variables = [(row, c) for row in self.rows for c in range(len(division.columns))]
+        self.variables = [(row, c) for row in self.rows for c in range(len(problem.columns))]
 
     def rate(self, job: int, row: tuple[int, ...], column: int) -> float:
         """T[row, column] of a job of the row."""
         if job not in row:
             return 0.0
         if len(row) == 1:
-            return float(self.division.rates[self.class_of[job], column])
+            return float(self.problem.rates[self.class_of[job], column])
         classes = [self.class_of[j] for j in row]
-        p = self.division.pairs.tolist().index(classes)
-        return float(self.division.pair_rates[p, column, row.index(job)])
+        p = self.problem.pairs.tolist().index(classes)
+        return float(self.problem.pair_rates[p, column, row.index(job)])
 
     def throughput(self, job: int) -> Vector:
         """throughput(job, X) as coefficients of X."""
@@ -59,32 +59,32 @@ class Textbook:
 
     def equal(self, job: int) -> float:
         """throughput(job, X_equal)."""
-        n = self.division.gpus
+        n = self.problem.gpus
         return float(
-            sum(self.division.rates[self.class_of[job], j] * n[j] / n.sum() for j in range(len(n)))
+            sum(self.problem.rates[self.class_of[job], j] * n[j] / n.sum() for j in range(len(n)))
         )
 
     def fastest(self, job: int) -> float:
         """throughput(job, X_fastest)."""
-        return float(max(self.division.rates[self.class_of[job]]))
+        return float(max(self.problem.rates[self.class_of[job]]))
 
     def isolated(self, job: int) -> float:
         """throughput(job, X_isolated)."""
         m = self.class_of[job]
-        x = [n / len(self.jobs) / self.division.scale[m] for n in self.division.gpus]
+        x = [n / len(self.jobs) / self.problem.scale[m] for n in self.problem.gpus]
         return float(
-            sum(t * part for t, part in zip(self.division.rates[m], x, strict=True))
+            sum(t * part for t, part in zip(self.problem.rates[m], x, strict=True))
             / max(sum(x), 1.0)
         )
 
     def normalised(self, job: int) -> Vector:
         """s_m * throughput(m, X) / throughput(m, X_equal)."""
         return (
-            self.throughput(job) * float(self.division.scale[self.class_of[job]]) / self.equal(job)
+            self.throughput(job) * float(self.problem.scale[self.class_of[job]]) / self.equal(job)
         )
 
     def weight(self, job: int) -> float:
-        return float(self.division.weight[self.class_of[job]])
+        return float(self.problem.weight[self.class_of[job]])
 
     def limits(self) -> tuple[list[Vector], list[float]]:
         """The feasible set: what must be <= what."""
@@ -92,9 +92,9 @@ class Textbook:
         for job in self.jobs:
             left.append(np.array([float(job in row) for row, _ in self.variables]))
             right.append(1.0)
-        for j, n in enumerate(self.division.gpus):
-            of_type = [self.division.column_type[c] == j for _, c in self.variables]
-            scale = [float(self.division.scale[self.class_of[row[0]]]) for row, _ in self.variables]
+        for j, n in enumerate(self.problem.gpus):
+            of_type = [self.problem.column_type[c] == j for _, c in self.variables]
+            scale = [float(self.problem.scale[self.class_of[row[0]]]) for row, _ in self.variables]
             left.append(np.array(scale) * of_type)
             right.append(float(n))
         return left, right
@@ -149,36 +149,36 @@ def _highest(
     return -float(found.fun) if found.status == 0 else None
 
 
-def excess(division: Division, shares: Shares) -> float:
+def excess(problem: AllocationProblem, shares: Shares) -> float:
     """The most by which a class has more time than its jobs, a type more use than GPUs, or anything
     less than none.
     """
     over = [-float(min(shares.alone.min(initial=0.0), shares.paired.min(initial=0.0)))]
-    for m, n in enumerate(division.count):
+    for m, n in enumerate(problem.count):
         beside = sum(
             float(shares.paired[p].sum()) * list(pair).count(m)
-            for p, pair in enumerate(division.pairs)
+            for p, pair in enumerate(problem.pairs)
         )
         over.append(float(shares.alone[m].sum()) + beside - float(n))
-    for j, n in enumerate(division.gpus):
-        columns = [c for c in range(len(division.columns)) if division.column_type[c] == j]
+    for j, n in enumerate(problem.gpus):
+        columns = [c for c in range(len(problem.columns)) if problem.column_type[c] == j]
         alone = sum(
-            float(shares.alone[m, c] * division.scale[m])
-            for m in range(len(division.count))
+            float(shares.alone[m, c] * problem.scale[m])
+            for m in range(len(problem.count))
             for c in columns
         )
         paired = sum(
-            float(shares.paired[p, c] * division.scale[a])
-            for p, (a, _) in enumerate(division.pairs)
+            float(shares.paired[p, c] * problem.scale[a])
+            for p, (a, _) in enumerate(problem.pairs)
             for c in columns
         )
         over.append(alone + paired - float(n))
     return max(over)
 
 
-def fairness(division: Division) -> float:
+def fairness(problem: AllocationProblem) -> float:
     """max min s_m / w_m * throughput(m, X) / throughput(m, X_equal)."""
-    book = Textbook(division)
+    book = Textbook(problem)
     jobs = book.running()
     return (
         book.max_min(
@@ -189,9 +189,9 @@ def fairness(division: Division) -> float:
     )
 
 
-def makespan(division: Division, steps: Sequence[float]) -> float:
+def makespan(problem: AllocationProblem, steps: Sequence[float]) -> float:
     """1 / the highest z with throughput(m, X) >= z * steps_m."""
-    book = Textbook(division)
+    book = Textbook(problem)
     jobs = book.running()
     z = book.max_min(
         [book.throughput(i) for i in jobs],
@@ -201,9 +201,9 @@ def makespan(division: Division, steps: Sequence[float]) -> float:
     return 1.0 / z
 
 
-def weighted_sum(division: Division, value: Sequence[float]) -> float:
+def weighted_sum(problem: AllocationProblem, value: Sequence[float]) -> float:
     """The highest sum of value_m * throughput(m, X) over jobs."""
-    book = Textbook(division)
+    book = Textbook(problem)
     found = book.best(
         sum(
             (book.throughput(i) * value[book.class_of[i]] for i in book.jobs),
@@ -215,12 +215,15 @@ def weighted_sum(division: Division, value: Sequence[float]) -> float:
 
 
 def finish_time(
-    division: Division, steps: Sequence[float], elapsed: Sequence[float], isolated: Sequence[float]
+    problem: AllocationProblem,
+    steps: Sequence[float],
+    elapsed: Sequence[float],
+    isolated: Sequence[float],
 ) -> float:
     """The lowest rho for which throughput(m, X) >= steps_m / (rho * D_m - t_m) can be had, by
     bisection.
     """
-    book = Textbook(division)
+    book = Textbook(problem)
     jobs = book.running()
     m = [book.class_of[i] for i in jobs]
     whole = [isolated[k] + steps[k] / book.isolated(i) for i, k in zip(jobs, m, strict=True)]
@@ -239,19 +242,19 @@ def finish_time(
 
 
 def cost_ratio(
-    division: Division, cost: Sequence[float], floor: float, needed: Sequence[float]
+    problem: AllocationProblem, cost: Sequence[float], floor: float, needed: Sequence[float]
 ) -> float:
     """The highest sum of throughput(m, X) / throughput(m, X_fastest) to the cost of X, by
     bisection.
     """
-    book = Textbook(division)
+    book = Textbook(problem)
     progress = sum(
         (book.throughput(i) / book.fastest(i) for i in book.running()),
         np.zeros(len(book.variables)),
     )
     spent = np.array(
         [
-            cost[division.column_type[c]] * division.scale[book.class_of[row[0]]]
+            cost[problem.column_type[c]] * problem.scale[book.class_of[row[0]]]
             for row, c in book.variables
         ]
     )
@@ -270,14 +273,14 @@ def cost_ratio(
 
 
 def water_filled(
-    division: Division, entity_weight: Sequence[float], fifo: Sequence[bool] = ()
+    problem: AllocationProblem, entity_weight: Sequence[float], fifo: Sequence[bool] = ()
 ) -> list[float]:
     """The level of each job's normalised throughput after water filling, as section 4.3 has it:
     levels rise by a program, and a job is stuck if a program of its own cannot give it more while
     all others keep their levels. Queues are in the order of jobs.
     """
-    book = Textbook(division)
-    entity = [int(division.entity[book.class_of[i]]) for i in book.jobs]
+    book = Textbook(problem)
+    entity = [int(problem.entity[book.class_of[i]]) for i in book.jobs]
     queued = [bool(fifo) and fifo[e] for e in entity]
     level, left = [0.0] * len(book.jobs), set(book.running())
     while left:

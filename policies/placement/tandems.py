@@ -177,7 +177,5 @@ class Tandems:
 
 
 def pair_rates(snapshot: Snapshot) -> PairRates:
-    """Every pair of kinds that is known, as `policies.placement.beside` has them; kept as long as the kinds
-    are the same.
-    """
+    """Every pair of kinds that is known, kept as long as the kinds are the same."""
     return beside_of(snapshot).rates

@@ -14,7 +14,7 @@ from profiling.fingerprints import Alone, Book, Pair, Retained, retained_of
 
 
 @dataclass(frozen=True)
-class Told:
+class GroupingKey:
     """The policy under other kinds: the world runs by its own."""
 
     policy: Policy
