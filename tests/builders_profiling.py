@@ -98,7 +98,8 @@ def place(run: ProfileRun, node: Node, **values: Any) -> Assignment:
     job = Job.objects.get(pk=run.job_id)
     profile_run_started(job, run.copy)
     return a_launch(
-        job, node, gpus=run.gpus, purpose=Purpose.PROFILING, copy=run.copy, steps_quota=run.steps, **values
+        job, node, gpus=run.gpus, purpose=Purpose.PROFILING, copy=run.copy,
+        steps_quota=run.steps, **values,
     )  # fmt: skip
 
 

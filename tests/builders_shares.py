@@ -7,6 +7,7 @@ problem = a_problem([[2, 1, 0.5], [3, 2, 1]], gpus=[1, 2, 3])
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -68,18 +69,17 @@ def jobs_of(problem: AllocationProblem) -> AllocationProblem:
         for (a, b), rates in zip(problem.pairs, problem.pair_rates, strict=True)
     }
     pairs = {
-        (i, j): [(float(x), float(y)) for x, y in known[of[i], of[j]]]
+        (i, j): known[of[i], of[j]]
         for i in range(len(of))
         for j in range(i + 1, len(of))
         if (of[i], of[j]) in known
     }
-    return a_problem(
-        problem.rates[of].tolist(),
-        problem.gpus.tolist(),
-        pairs=pairs,
-        scale=problem.scale[of].tolist(),
-        weight=problem.weight[of].tolist(),
-        entity=problem.entity[of].tolist(),
+    return replace(
+        problem,
+        **{name: getattr(problem, name)[of] for name in ("rates", "scale", "weight", "entity")},
+        count=np.ones(len(of), dtype=np.int64),
+        pairs=np.array(sorted(pairs), dtype=np.int64).reshape(-1, 2),
+        pair_rates=np.array([pairs[p] for p in sorted(pairs)]).reshape(-1, len(problem.columns), 2),
     )
 
 

@@ -82,7 +82,8 @@ def a_known_pair(
         first, second, rates = second, first, (rates[1], rates[0])
     given = {"source": "measured", "samples": 1, **values}
     return PairProfile.objects.create(
-        first=first, second=second, gpu_type=a_gpu_type(gpu_type), first_steps_per_s=rates[0], second_steps_per_s=rates[1], **given
+        first=first, second=second, gpu_type=a_gpu_type(gpu_type),
+        first_steps_per_s=rates[0], second_steps_per_s=rates[1], **given,
     )  # fmt: skip
 
 

@@ -11,10 +11,12 @@ HEAD = """
 from __future__ import annotations
 import os, sys, time
 from dataclasses import dataclass, field
-from loadmaster.policy_api import Placement, Plan, PlanStatus, RankSeat, Snapshot, WaitCode, Waiting, parameter
+from loadmaster.policy_api import Placement, Plan, PlanStatus, RankSeat, Snapshot
+from loadmaster.policy_api import WaitCode, Waiting, parameter
 
 def all_wait(snapshot, **more):
-    return Plan("idle", PlanStatus.HEURISTIC, (), tuple(Waiting(j.id, WaitCode.NO_CAPACITY) for j in snapshot.jobs), **more)
+    waiting = tuple(Waiting(j.id, WaitCode.NO_CAPACITY) for j in snapshot.jobs)
+    return Plan("idle", PlanStatus.HEURISTIC, (), waiting, **more)
 
 @dataclass(frozen=True)
 class {name}:

@@ -22,7 +22,10 @@ from tests.builders_pages import a_log, an_assignment
 payload = {payload!r}
 source = Job.objects.get(pk={running!r})
 node = source.assignments.first().node
-job = a_job(source.cluster, team=source.team, user=source.user, name=payload, state="failed", failure_reason=payload + "\\x1b[31m")
+job = a_job(
+    source.cluster, team=source.team, user=source.user, name=payload, state="failed",
+    failure_reason=payload + "\\x1b[31m",
+)
 done = an_assignment(job, node, live=False, reason=payload)
 a_log(done, payload + "\\x1b[2J\\x1b]0;x\\x07 \\u202egnp.exe \\x00\\n" + "x" * 100_000 + "\\n")
 Node.objects.filter(pk=node.pk).update(reason=payload, state=State.CORDONED)

@@ -347,7 +347,7 @@ def _restart(call: Any, node: Node, *known: Assignment, secret: str = SECRET) ->
     )
 
 
-def test_an_acceptance_the_agent_died_with_is_taken_back_when_its_journal_opens_a_session_without_it(
+def test_an_acceptance_the_agent_died_with_is_taken_back_by_a_session_without_it(
     call: Any,
 ) -> None:
     node = a_node_with_agent(gpus=2)

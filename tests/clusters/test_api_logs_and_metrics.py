@@ -202,7 +202,7 @@ def _resumed(call: Any, at_step: int, *later: ProgressSample, **values: Any) -> 
     return assignment
 
 
-def test_a_launch_that_did_not_find_its_checkpoint_is_counted_from_where_it_began_and_the_jobs_history_says_so(
+def test_a_launch_without_its_checkpoint_is_counted_from_where_it_began_and_the_history_says_so(
     call: Any,
 ) -> None:
     assignment = _resumed(call, 0, _progress(5, 2.0))

@@ -13,8 +13,9 @@ NOW = datetime(2030, 1, 31, 12, tzinfo=UTC)
 
 @pytest.mark.parametrize(
     ("seconds", "words"),
-    [(None, ""), (0, "0 s"), (0.043, "43 ms"), (0.9999, "1 s"), (45, "45 s"), (200, "3 min 20 s"), (3600, "1 h"),
-     (7500, "2 h 5 min"), (273_600, "3 d 4 h"), (59.7, "1 min"), (3599.9, "1 h")],
+    [(None, ""), (0, "0 s"), (0.043, "43 ms"), (0.9999, "1 s"), (45, "45 s"),
+     (200, "3 min 20 s"), (3600, "1 h"), (7500, "2 h 5 min"),
+     (273_600, "3 d 4 h"), (59.7, "1 min"), (3599.9, "1 h")],
 )  # fmt: skip
 def test_durations_have_two_units_at_most(seconds: float | None, words: str) -> None:
     assert formats.duration(seconds) == words
@@ -42,7 +43,8 @@ def test_no_due_date_says_nothing() -> None:
 
 @pytest.mark.parametrize(
     ("number", "words"),
-    [(None, ""), (0, "0"), (1234.5, "1,234"), (4.561, "4.56"), (0.012345, "0.0123"), (5.2, "5.2"), (-0.5, "-0.5"), (2e-9, "2e-09"),
+    [(None, ""), (0, "0"), (1234.5, "1,234"), (4.561, "4.56"), (0.012345, "0.0123"),
+     (5.2, "5.2"), (-0.5, "-0.5"), (2e-9, "2e-09"),
      (0.00312, "0.00312"), (99.96, "100"), (20, "20")],
 )  # fmt: skip
 def test_quantities_have_three_digits_that_matter(number: float | None, words: str) -> None:

@@ -150,7 +150,10 @@ def test_a_clone_begins_with_what_the_first_one_was(
     source = a_job(
         cluster, team=team, user=ada, name="the first", command=["sh", "-c", "echo 'a b'"],
         environment={"A": "1", "KEY": {"secret": "s3"}},
-        kind=kind_for(name="resnet", runtime="", image="", image_digest="", command=(), declared={}), steps_per_epoch=100,
+        kind=kind_for(
+            name="resnet", runtime="", image="", image_digest="", command=(), declared={}
+        ),
+        steps_per_epoch=100,
     )  # fmt: skip
     page = client.get(f"/submit/?from={source.pk}").content.decode()
     for words in ('value="the first"', "KEY=secret:s3", 'value="resnet"', "A clone of"):

@@ -50,7 +50,8 @@ bootstrap()
 Cluster.objects.filter(name=CLUSTER).update(period_s=5.0)
 cluster = Cluster.objects.get(name=CLUSTER)
 tokens = [issue_enrolment_token(cluster) for _ in range(int(sys.argv[1]))]
-print(json.dumps({"token": AuthToken.objects.create(User.objects.get(username=ADMIN))[1], "enrolment": tokens}))
+token = AuthToken.objects.create(User.objects.get(username=ADMIN))[1]
+print(json.dumps({"token": token, "enrolment": tokens}))
 """
 
 
@@ -238,7 +239,8 @@ def start_agent(house: House, number: int, token: str) -> None:
 def a_job(number: int, journals: Path) -> Mapping[str, Any]:
     """A job of few steps that keeps a journal of its own."""
     return {
-        "name": f"tiny-{number}", "kind": "tiny", "command": [sys.executable, "-m", "experiments.chaos.job"],
+        "name": f"tiny-{number}", "kind": "tiny",
+        "command": [sys.executable, "-m", "experiments.chaos.job"],
         "steps": 4, "gpus": 1,
         "cores": 0.1, "memory_gb": 0.1, "walltime": 60,
         "environment": {"CHAOS_JOURNALS": str(journals)},
@@ -299,11 +301,13 @@ def the_database_says_that_launches_and_rounds_follow_one_another(house: House) 
     assert [
         fences for _, fences in house.rows(gaps) if fences != list(range(1, len(fences) + 1))
     ] == []
-    at_once = """SELECT a.job_id, a.fence, b.fence FROM clusters_assignment a JOIN clusters_assignment b
-                 ON a.job_id = b.job_id AND a.fence < b.fence AND b.created_at < a.ended_at"""
+    at_once = """SELECT a.job_id, a.fence, b.fence
+                 FROM clusters_assignment a JOIN clusters_assignment b ON a.job_id = b.job_id
+                 AND a.fence < b.fence AND b.created_at < a.ended_at"""
     assert house.rows(at_once) == []
     rounds = """SELECT a.number, b.number FROM controlplane_round a JOIN controlplane_round b
-                ON a.cluster_id = b.cluster_id AND a.number < b.number AND b.started_at < a.ended_at"""
+                ON a.cluster_id = b.cluster_id AND a.number < b.number
+                AND b.started_at < a.ended_at"""
     assert house.rows(rounds) == []
     assert house.rows("SELECT number FROM controlplane_round WHERE status = 'abandoned'") == []
 

@@ -302,7 +302,6 @@ def test_an_agent_with_a_wrong_token_is_never_throttled(house: House) -> None:
 
 
 # -- traces
-# ---------------------------------------------------------------------------------------------------------------------
 
 
 def counted(method: str, route: str, status: int) -> float:

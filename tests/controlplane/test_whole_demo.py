@@ -38,7 +38,8 @@ def demo(home: Path) -> subprocess.CompletedProcess[str]:
     }
     port = free_port(18_600 + os.getpid() % 1000 * 20)
     return subprocess.run(
-        [sys.executable, str(ROOT / "manage.py"), "demo", "--port", str(port), "--report", str(home / "report.json")],
+        [sys.executable, str(ROOT / "manage.py"), "demo", "--port", str(port),
+         "--report", str(home / "report.json")],
         cwd=ROOT, env={**kept, "LOADMASTER_HOME": str(home / "data")}, capture_output=True,
         text=True, timeout=840, check=False,
     )  # fmt: skip

@@ -110,7 +110,8 @@ def until(what: str, seen: Callable[[], bool], site: Site) -> None:
     while not seen():
         if time.monotonic() > ends:
             pytest.fail(
-                f"no {what}:\n{site.compose('ps', check=False)}\n{site.compose('logs', '--tail=25', check=False)}"
+                f"no {what}:\n{site.compose('ps', check=False)}\n"
+                f"{site.compose('logs', '--tail=25', check=False)}"
             )
         time.sleep(0.5)
 

@@ -122,7 +122,6 @@ def test_who_is_in_no_team_and_who_names_anothers_go_the_long_way(user: User, no
 
 
 # -- the head of a request
-# ------------------------------------------------------------------------------------------------------
 
 
 class Answering(Crowd):

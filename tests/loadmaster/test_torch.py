@@ -129,8 +129,10 @@ class Numbers:
         return index
 
 loader = torch.utils.data.DataLoader(Numbers(), 2, shuffle=True, num_workers=1, prefetch_factor=4)
-whole = [batch.tolist() for batch in islice(Epochs(Resumable(loader, 1), Position(), again=False), 5)]
-rest = [batch.tolist() for batch in islice(Epochs(Resumable(loader, 1), Position(2, 0, 2), again=False), 5)]
+def batches(position):
+    return [b.tolist() for b in islice(Epochs(Resumable(loader, 1), position, again=False), 5)]
+
+whole, rest = batches(Position()), batches(Position(2, 0, 2))
 print(sorted(sum(whole, [])) == list(range(10)) and rest == whole[2:])
 """
 

@@ -97,9 +97,7 @@ def test_two_new_kinds_beside_each_other_share_like_their_references() -> None:
     assert estimated(book, ("0.2", "0.2", "A")) == pytest.approx(truth["0.2", "0.2", "A"], abs=0.1)
 
 
-def test_a_kind_that_shares_with_nobody_of_a_family_is_estimated_not_to_share_with_the_rest_of_it() -> (
-    None
-):
+def test_a_kind_that_shares_with_nobody_of_a_family_is_estimated_to_share_with_none_of_it() -> None:
     truth = sharing_kinds(3, 4, ("A",))
     small = {p: 0.0 if {p[0][0], p[1][0]} == {"0", "2"} else s for p, s in truth.items()}
     book = Book.of(without(small, "2.3", but=("0.0", "0.1", "1.0", "2.0")))

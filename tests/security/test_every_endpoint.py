@@ -54,7 +54,8 @@ ENDPOINTS = {
     "rounds/<int:pk>/": PERSON,
     "rounds/<int:pk>/snapshot.json": OPERATORS, "kinds/": PERSON, "live/": PERSON, "costs/": PERSON,
     "costs/figure.json": PERSON, "costs/costs.csv": PERSON,
-    "api/v1/^jobs/$": PERSON, "api/v1/jobs/bulk/": PERSON, f"{JOB}$": TEAM, **{f"{JOB}{name}/$": TEAM for name in (
+    "api/v1/^jobs/$": PERSON, "api/v1/jobs/bulk/": PERSON, f"{JOB}$": TEAM,
+    **{f"{JOB}{name}/$": TEAM for name in (
         "assignments", "attempts", "cancel", "clone", "events", "hold", "logs", "release",
         "requeue")},
     "api/v1/me/": PERSON, "api/v1/teams/": PERSON, "api/v1/teams/<slug:team>/": TEAM,
@@ -81,14 +82,17 @@ ENDPOINTS = {
     "shared/simulations/<str:link>/": OPEN, "shared/simulations/<str:link>/report/": OPEN,
     "api/v1/^simulations/$": PERSON, f"{SIMULATION}$": TEAM, f"{SIMULATION}cancel/$": TEAM,
     f"{SIMULATION}share/$": TEAM,
-    **{f"api/v1/simulations/<uuid:pk>/{name}": TEAM for name in ("results.json", "jobs.csv", "report.html")},
+    **{f"api/v1/simulations/<uuid:pk>/{name}": TEAM
+       for name in ("results.json", "jobs.csv", "report.html")},
     WHAT_IF: PERSON,
     "api/v1/kinds/": PERSON, "api/v1/kinds/<int:pk>/": TEAM,
     "api/v1/kinds/<int:pk>/forget/": OPERATORS,
     r"api/v1/[\s\S]*": NOTHING, r"api/agent/v1/[\s\S]*": NOTHING,
     "api/agent/v1/register": DOOR,
-    **{f"api/agent/v1/nodes/<uuid:node_id>/{name}": AGENT for name in ("session", "heartbeat", "directives")},
-    **{f"{ASSIGNMENT}{name}": AGENT for name in ("accept", "state", "logs/<str:stream>", "metrics")},
+    **{f"api/agent/v1/nodes/<uuid:node_id>/{name}": AGENT
+       for name in ("session", "heartbeat", "directives")},
+    **{f"{ASSIGNMENT}{name}": AGENT
+       for name in ("accept", "state", "logs/<str:stream>", "metrics")},
     "^api/schema/?$": PERSON, "^api/docs/?$": PERSON, "healthz": OPEN, "readyz": OPEN,
     "^metrics/?$": OPEN,
 }  # fmt: skip

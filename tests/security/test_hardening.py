@@ -203,7 +203,9 @@ def test_a_gzip_bomb_in_a_log_is_refused_before_it_is_unpacked() -> None:
     bomb = gzip.compress(bytes(200_000_000), 9)
     assert len(bomb) < 400_000
     answer = Client().put(
-        f"/api/agent/v1/assignments/{assignment.pk}/logs/stdout?offset=0&fence={assignment.fence}&epoch=1", bomb,
+        f"/api/agent/v1/assignments/{assignment.pk}/logs/stdout"
+        f"?offset=0&fence={assignment.fence}&epoch=1",
+        bomb,
         headers={"Authorization": f"Bearer {NODE_TOKEN}", "Loadmaster-Protocol": "1",
                  "X-Content-SHA256": hashlib.sha256().hexdigest()},
     )  # fmt: skip

@@ -23,7 +23,11 @@ SETTINGS = f"""
 from controlplane.settings import *
 PASSWORD_HASHERS = ["django.contrib.auth.hashers.MD5PasswordHasher"]
 AXES_ENABLED = False
-THROTTLES = {{"login:address": ({FAILURES}, 10**9), "login:account": (10**6, 10**9), "enrolment:address": ({FAILURES}, 10**9)}}
+THROTTLES = {{
+    "login:address": ({FAILURES}, 10**9),
+    "login:account": (10**6, 10**9),
+    "enrolment:address": ({FAILURES}, 10**9),
+}}
 """
 """One window from the beginning of time to its end: no test runs into the next one."""
 

@@ -36,7 +36,7 @@ class Condition:
     demand: Demand = NOTHING
 
     def of_rank(self, ranks: int) -> dict[str, float]:
-        """What one of so many processes uses of its node, as `validation.rank_demand` counts it; only what is above 0."""
+        """What one of so many processes uses of its node; only what is above 0."""
         units, cores, memory_gb, resources = self.demand
         times = max(1, ceil(units / ranks))
         amounts = (("cores", cores), ("memory_gb", memory_gb), *resources)

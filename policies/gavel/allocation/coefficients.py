@@ -158,8 +158,8 @@ class Variables:
         return Coefficients(types, column, taken[types, column])
 
     def sums(self, per_class: Floats) -> Floats:
-        """float64[A + B]: what a unit of time in each variable adds to sum_m per_class[m] * throughput
-        of all jobs of m together.
+        """float64[A + B]: what a unit of each variable adds to sum_m per_class[m] * throughput of
+        all jobs of m together.
         """
         weighted = self.throughputs.of_rows(per_class)
         return added(weighted.column, weighted.value, self.size)

@@ -171,8 +171,8 @@ def tableau(
     """(class and column of each variable; table, value and first column of each class for `fill`).
 
     A variable is the time of a class on a column where it runs. Rows, in the basis of their
-    slacks: time of a class on all columns <= count; GPUs of a type <= N; z - worth of its time + slack = 0. A class
-    begins where its time is worth most, with nothing of nothing.
+    slacks: time of a class on all columns <= count; GPUs of a type <= N; z - worth of its time +
+    slack = 0. A class begins where its time is worth most, with nothing of nothing.
     """
     classes, types = len(count), len(gpus)
     place, column = np.nonzero(rates > 0.0)

@@ -112,8 +112,8 @@ def hierarchical_shares(
     """Fairness among entities by their weights, and inside each fairness or FIFO, water filled.
 
     `problem.entity` names each class's row in `entities`. `position` int64[M] is a class's position
-    in its entity's queue, lowest first; only entities with `fifo` need it, and their classes have one
-    job each. ValueError where that or a weight above 0 is missing. Raises SolverFailedError.
+    in its entity's queue, lowest first; only entities with `fifo` need it, and their classes have
+    one job each. ValueError where that or a weight above 0 is missing. Raises SolverFailedError.
     """
     if any(e.weight <= 0.0 for e in entities):
         raise ValueError("an entity's weight must be above 0")

@@ -17,7 +17,11 @@ DOCKER = """#!/bin/sh
 echo "$*" >> {folder}/calls
 case "$1 $2" in
   "version --format") {version};;
-  "image inspect") case "$3$5" in *loadmaster-demo:*) test -e {folder}/built;; *{base}*) echo sha256:1;; *) exit 1;; esac;;
+  "image inspect") case "$3$5" in
+    *loadmaster-demo:*) test -e {folder}/built;;
+    *{base}*) echo sha256:1;;
+    *) exit 1;;
+  esac;;
   "run --rm") echo '{probe}';;
   "build --file") touch {folder}/built;;
 esac

@@ -107,7 +107,7 @@ def test_a_crash_uses_a_retry_and_then_fails_the_job_with_its_last_words(
     assert {(a["outcome"], a["reason_class"]) for a in attempts} == {("failed", "user")}
 
 
-def test_a_cancelled_job_that_ignores_sigterm_is_over_and_frees_its_gpu_only_when_its_container_is_gone(
+def test_a_cancelled_job_that_ignores_sigterm_frees_its_gpu_only_when_its_container_is_gone(
     user: User, site: DockerSite
 ) -> None:
     job = a_job_of(user, site, command=list(STUBBORN))

@@ -85,7 +85,10 @@ def mixed(cluster: Cluster, node: Node) -> Callable[..., Plan]:
     halves = (seat(shared, share=0.5),)
     plan = Plan("told", PlanStatus.HEURISTIC, (
         Placement(str(a.pk), halves), Placement(str(b.pk), halves, until_s=2e9, steps_quota=9),
-        Placement(str(gang.pk), (seat(whole), seat(d[0], cpu_quota=2.0)), predicted_run_s=50.0, predicted_energy_cost=0.125),
+        Placement(
+            str(gang.pk), (seat(whole), seat(d[0], cpu_quota=2.0)),
+            predicted_run_s=50.0, predicted_energy_cost=0.125,
+        ),
         Placement(str(again.pk), (seat(d[1]),)), Placement(str(fresh.pk), (seat(d[2]),)),
         Placement(str(cancelled.pk), (seat(d[3]),)), Placement(str(ill.pk), (seat(d[4]),)),
         Placement(str(big.pk), (seat(d[5]),)), Placement(str(full.pk), (seat(d[6]),)),
@@ -175,7 +178,8 @@ def test_every_gang_of_a_mixed_plan_is_what_its_placement_says(
     row = a_round(cluster, mixed)
     assert refused(row) == {"job-5": "stale", "job-6": "stale", "job-8": "stale"}
     live = Assignment.objects.order_by("job__name", "rank")
-    assert list(live.values_list("job__name", "rank", "world_size", "fence", "attempt__number", "start_steps")) == [
+    columns = ("job__name", "rank", "world_size", "fence", "attempt__number", "start_steps")
+    assert list(live.values_list(*columns)) == [
         ("job-0", 0, 1, 1, 1, 0), ("job-1", 0, 1, 1, 1, 0), ("job-2", 0, 2, 1, 1, 0),
         ("job-2", 1, 2, 1, 1, 0),
         ("job-3", 0, 1, 4, 2, 40), ("job-4", 0, 1, 1, 2, 0), ("job-7", 0, 1, 1, 1, 0),

@@ -35,7 +35,9 @@ from policies.baselines.fifo import Fifo
 @dataclass(frozen=True, slots=True)
 class Broken:
     """Does what `how` says."""
-    how: str = parameter("raise", meaning="how it breaks", choices=("raise", "killed", "exit", "print"))
+    how: str = parameter(
+        "raise", meaning="how it breaks", choices=("raise", "killed", "exit", "print")
+    )
     def __call__(self, snapshot: Snapshot) -> Plan:
         if self.how == "raise":
             raise ZeroDivisionError("oh no")
@@ -281,7 +283,8 @@ import json, sys
 from pathlib import Path
 from controlplane.simulation.study import Study, run_study
 folder = Path(sys.argv[1])
-run_study(Study.of(json.loads(sys.argv[2])), folder, processes=1, on_progress=lambda _: print("x", flush=True))
+study = Study.of(json.loads(sys.argv[2]))
+run_study(study, folder, processes=1, on_progress=lambda _: print("x", flush=True))
 """
 
 

@@ -204,9 +204,7 @@ def test_the_reconciler_queues_what_nobody_runs_any_more(gone: str) -> None:
         move_simulation(claimed, SimulationMove.FINISH)
 
 
-def test_the_reconciler_leaves_alone_what_is_renewed_and_asks_for_no_worker_that_could_not_help() -> (
-    None
-):
+def test_the_reconciler_leaves_alone_what_is_renewed_and_asks_for_no_useless_worker() -> None:
     a_simulation()
     claim(timezone.now())
     a_simulation()

@@ -180,7 +180,9 @@ def test_everybody_has_equal_time_on_every_gpu_type_whatever_its_speed_there() -
     assert turns == {("a", "v"): 10, ("a", "t"): 10, ("b", "v"): 10, ("b", "t"): 10}
 
 
-def test_without_rotation_nobody_moves_while_nobody_waits_and_time_is_equal() -> None:
+def test_without_rotation_nobody_moves_while_nobody_waits_and_turns_are_equal_all_the_same() -> (
+    None
+):
     nodes = [a_node("v", gpus=1), a_node("t", "T4", 2)]
     first, *later = slices(a_snapshot(nodes, [a_job(f"j{i}") for i in range(3)]), 10, rotate=False)
     assert all(seats(plan) == seats(first) for plan in later)

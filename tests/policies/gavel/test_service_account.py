@@ -158,7 +158,7 @@ def test_what_is_observed_of_a_following_snapshot_is_what_is_observed_of_one_tha
     snapshot=snapshots(),
     name=st.sampled_from(["max_min_fairness", "hierarchical", "fifo_shares"]),
 )
-def test_a_following_snapshot_is_decided_like_a_new_one(
+def test_a_following_snapshot_is_decided_like_one_with_its_memory_read_from_a_file(
     data: st.DataObject, snapshot: Snapshot, name: str
 ) -> None:
     policy, now = make(name, {}), before(data, snapshot)

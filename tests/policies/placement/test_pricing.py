@@ -65,8 +65,11 @@ def test_pue_and_weighed_emissions_are_part_of_the_price_and_bills_are_without_e
     assert cost(snapshot, 1000.0, 3600.0) == pytest.approx(0.36)
     assert cost(snapshot, 1000.0, 3600.0, emissions=False) == pytest.approx(0.3)
     plain = replace(snapshot, emissions_cost_per_kg=0.0)
-    (with_weight,), (without,) = (registry.make("fifo")(replace(s, jobs=a_snapshot(jobs=[a_job("a")]).jobs, kinds=KINDS)).placements
-                                  for s in (snapshot, plain))  # fmt: skip
+    jobs = a_snapshot(jobs=[a_job("a")]).jobs
+    (with_weight,), (without,) = (
+        registry.make("fifo")(replace(s, jobs=jobs, kinds=KINDS)).placements
+        for s in (snapshot, plain)
+    )
     assert with_weight.predicted_energy_cost == without.predicted_energy_cost
 
 

@@ -89,7 +89,7 @@ def test_a_run_under_way_keeps_its_devices_and_is_not_started_twice() -> None:
     assert seats(placements) == [("new", 0, "p1", ("gpu1",)), ("new", 1, "p1", ("gpu0",))]
 
 
-def test_a_run_beside_a_job_out_of_sight_goes_on_only_with_a_slot_for_both() -> None:
+def test_a_run_beside_a_job_out_of_sight_goes_on_only_where_there_is_a_slot_for_both() -> None:
     job = a_new_job(running=(a_profile_run("p1", "gpu0", copy=0),))
     ghost = (SlotHold("ghost"),)
     for slots, kept in ((1, 0), (2, 1)):

@@ -107,7 +107,7 @@ def test_a_small_share_is_not_given_a_turn_before_it_is_owed_more_than_others() 
 
 @many
 @given(st.lists(st.floats(0.01, 1.0), min_size=2, max_size=6))
-def test_on_a_gpu_of_n_jobs_leads_and_lags_are_bounded(
+def test_on_a_gpu_of_n_jobs_nobody_is_ahead_by_a_turn_nor_behind_by_more_than_half_to_1_over_n(
     drawn: list[float],
 ) -> None:
     """What is lag to the k who are lag most is on average no more than a round ago, or 1 / (k +

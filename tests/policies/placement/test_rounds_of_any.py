@@ -10,7 +10,6 @@ import numpy as np
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from tests.policies.placement.test_rounds import kinds
 
 from policies.contract import plan_json, snapshot_json
 from policies.contract.snapshot import JobPhase, NodeState, Purpose, Running, Snapshot
@@ -19,6 +18,7 @@ from policies.gavel.allocation.observe import observe
 from policies.gavel.max_min_fairness import MaxMinFairness
 from tests.builders_policies import a_device, a_job, a_node, a_snapshot, on
 from tests.builders_rounds import GivenShares, after, placed, sharing_snapshots
+from tests.policies.placement.test_rounds import kinds
 
 many = settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 

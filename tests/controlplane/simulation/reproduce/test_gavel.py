@@ -63,7 +63,7 @@ def test_every_figure_and_table_of_the_evaluation_is_an_experiment(scale: Any, d
     assert tuple(e.id for e in experiments(scale, data)) == FIGURES
 
 
-def test_every_cell_names_a_runner_and_every_claim_a_series_a_point_and_something_charted_or_measured(
+def test_every_cell_names_a_runner_and_every_claim_a_series_and_a_point_charted_or_measured(
     data: Data,
 ) -> None:
     for experiment in experiments(FULL, data):

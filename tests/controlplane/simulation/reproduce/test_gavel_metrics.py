@@ -104,9 +104,7 @@ def test_ideal_shares_end_two_like_jobs_together_and_give_the_last_the_fastest_g
     assert ends_s == pytest.approx([100.0, 200.0])
 
 
-def test_a_static_partition_gives_every_job_its_part_of_every_type_and_loses_what_it_cannot_use() -> (
-    None
-):
+def test_a_static_partition_gives_every_job_its_part_of_every_type_and_loses_the_rest() -> None:
     jobs = jobs_of(
         ["a", "b", "c"],
         ["k"] * 3,
@@ -150,7 +148,10 @@ def test_estimates_keep_what_was_measured_and_stand_for_the_rest() -> None:
     kinds = tuple(
         KindView(
             name, name, (Throughput("V100", 1, 2.0, Source.MEASURED),),
-            tuple(PairThroughput(q, "V100", 2.0 * keeps[i], 2.0 * keeps[j], Source.MEASURED) for j, q in enumerate(names)),
+            tuple(
+                PairThroughput(q, "V100", 2.0 * keeps[i], 2.0 * keeps[j], Source.MEASURED)
+                for j, q in enumerate(names)
+            ),
         )
         for i, name in enumerate(names)
     )  # fmt: skip

@@ -139,7 +139,8 @@ def test_switches_have_a_measure(name: str) -> None:
     with pytest.raises(
         StudyError, match=f"switches: {name} is 1e\\+300: must be at least 0 and at most"
     ):
-        Study.of({"cluster": {"nodes": [{"name": "v", "gpu_type": "V100", "gpus": 1}]}, "workload": {"type": "poisson"},
+        Study.of({"cluster": {"nodes": [{"name": "v", "gpu_type": "V100", "gpus": 1}]},
+                  "workload": {"type": "poisson"},
                   "policies": ["fifo"], "switches": {name: 1e300}})  # fmt: skip
 
 

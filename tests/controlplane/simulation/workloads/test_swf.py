@@ -71,7 +71,7 @@ def test_a_requested_time_is_the_wall_time_and_where_there_is_none_the_run_time_
     assert an_swf(GOOD).jobs.columns.numbers["walltime_s"].tolist() == [200.0, 300.0]
 
 
-def test_a_job_runs_as_long_as_in_the_trace_on_a_type_of_speed_one_and_twice_as_long_at_half_the_speed() -> (
+def test_a_job_runs_as_long_as_in_the_trace_at_speed_one_and_twice_as_long_at_half_the_speed() -> (
     None
 ):
     workload = an_swf(GOOD)

@@ -152,7 +152,7 @@ def test_knowing_the_types_is_never_less_fair(
 
 
 @pytest.mark.parametrize("fill", [False, True])
-def test_rounding_of_times_does_not_matter_to_a_job_that_needs_next_to_nothing(
+def test_times_rounded_to_doubles_are_no_trouble_for_a_job_that_needs_next_to_none(
     fill: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A solver may miss a job's time by some 1e-13 of the wall clock: next to nothing, but not of

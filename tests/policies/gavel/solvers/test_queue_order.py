@@ -111,7 +111,7 @@ def test_the_shortest_job_is_as_fast_as_if_it_were_alone(
         first = int(runs[np.argmin(left[runs] / problem.fastest_rates[runs])])
         book = textbook.Textbook(problem)
         assert shares.throughput(problem)[first] == pytest.approx(
-            book.best(book.throughput(first)), rel=1e-6
+            book.best(book.throughput[first]), rel=1e-6
         )
 
 

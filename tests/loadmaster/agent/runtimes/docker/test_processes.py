@@ -158,7 +158,7 @@ def test_a_killed_agent_that_is_back_within_the_lease_adopts_what_runs(place: Pl
     assert (told["state"], told["retries_used"], job.assignments.count()) == ("completed", 0, 1)
 
 
-def test_with_its_server_gone_a_container_ends_with_its_lease_and_the_server_hears_why_when_it_is_back(
+def test_with_its_server_gone_a_container_ends_with_its_lease_and_the_server_hears_why_later(
     place: Place,
 ) -> None:
     place.start()

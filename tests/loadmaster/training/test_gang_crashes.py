@@ -51,7 +51,7 @@ def test_a_rank_that_crashes_because_another_one_was_lost_says_so(
 
 
 @pytest.mark.parametrize("willingly", [True, False])
-def test_a_crash_right_before_word_of_a_loss_is_told_as_fallen_and_one_after_an_early_end_is_the_ranks_own(
+def test_a_crash_right_before_word_of_a_loss_is_fallen_and_one_after_an_early_end_the_ranks_own(
     site: Site, monkeypatch: pytest.MonkeyPatch, willingly: bool
 ) -> None:
     """The training's error ends the loop before the listening thread has its turn."""

@@ -92,7 +92,8 @@ def test_a_launch_killed_while_it_writes_a_checkpoint_leaves_the_one_before_it_w
     launches: Launches,
 ) -> None:
     slow = """if len(used) > 5:
-        path.write_text("[[0, 0], [0,"); Path(os.environ["LOADMASTER_RUN_DIR"], "writing").touch(); time.sleep(60)"""
+        path.write_text("[[0, 0], [0,")
+        Path(os.environ["LOADMASTER_RUN_DIR"], "writing").touch(); time.sleep(60)"""
     process = launches.start_toy(
         toy_job(before_save=slow), LOADMASTER_CHECKPOINT_EVERY_S="0.000001"
     )

@@ -19,9 +19,9 @@ from jobs.lifecycle import JobState
 from jobs.models import Job, Secret
 from jobs.moves import note_job
 from loadmaster import __version__
+from loadmaster.cli import main as cli
 from loadmaster.cli.config import config_file
 from loadmaster.cli.main import app
-from loadmaster.cli import main as cli
 from loadmaster.protocol import AssignmentState
 from tests.builders import a_cluster, a_job, a_node, a_team, a_user
 from tests.builders_jobs import a_placement, a_token, job_fields, output
@@ -401,7 +401,7 @@ def test_the_agents_commands_are_there_when_asked_for(
 
 
 @pytest.mark.parametrize(
-    "example", sorted((Path(__file__).parents[2] / "examples").glob("*.yaml")), ids=lambda p: p.name
+    "example", sorted((Path(__file__).parents[3] / "examples").glob("*.yaml")), ids=lambda p: p.name
 )
 def test_every_example_is_a_job(ada: User, node: Node, example: Path) -> None:
     Secret.objects.create(team=ada.teams.get(), name="hub-token", ciphertext=b"x")

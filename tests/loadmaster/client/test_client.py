@@ -324,8 +324,9 @@ def test_an_address_that_is_none_is_refused_at_once() -> None:
 
 def test_the_package_does_without_django_and_imports_the_client_lazily() -> None:
     script = (
-        "import sys, loadmaster; assert 'httpx' not in sys.modules; loadmaster.Client; import"
-        " loadmaster.cli.main; bad = [m for m in ('django', 'numpy', 'celery') if m in sys.modules];"
+        "import sys, loadmaster; assert 'httpx' not in sys.modules; loadmaster.Client;"
+        " import loadmaster.cli.main;"
+        " bad = [m for m in ('django', 'numpy', 'celery') if m in sys.modules];"
         " sys.exit(str(bad) if bad else 0)"
     )
     done = subprocess.run(

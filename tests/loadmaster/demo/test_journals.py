@@ -105,7 +105,7 @@ def test_steps_that_are_repeated_or_missing_are_found(
     assert words in found.lost[0]
 
 
-def test_two_launches_alive_together_overlap_but_not_those_of_another_boot_or_another_folder_of_checkpoints(
+def test_two_launches_alive_together_overlap_unless_of_another_boot_or_checkpoint_folder(
     tmp_path: Path,
 ) -> None:
     written = Written(tmp_path, job=2).launch("job", 1, (1, 5), steps=[1])

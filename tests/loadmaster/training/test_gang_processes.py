@@ -77,7 +77,7 @@ def test_a_term_that_is_over_ends_both_on_the_same_step(gang: GangLaunches) -> N
 
 
 @pytest.mark.parametrize("killed", [0, 1])
-def test_a_rank_that_is_killed_ends_the_other_with_its_name_and_the_next_launch_goes_on_from_the_checkpoint(
+def test_a_killed_rank_ends_the_other_with_its_name_and_the_next_launch_uses_the_checkpoint(
     gang: GangLaunches, killed: int
 ) -> None:
     processes = gang.start(

@@ -78,7 +78,7 @@ def test_a_resumption_before_the_last_checkpoint_fails_it(tmp_path: Path) -> Non
     assert "before the checkpoint of step 40" in checked(report, tmp_path)[0]
 
 
-def test_a_launch_stopped_before_its_first_step_is_no_resumption_and_the_one_after_it_is_held_to_the_checkpoint(
+def test_a_launch_stopped_before_its_first_step_is_no_resumption_and_the_next_keeps_the_checkpoint(
     tmp_path: Path,
 ) -> None:
     report = a_good_report()
