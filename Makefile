@@ -66,7 +66,7 @@ test-browser: $(VENV)/.test
 	$(BIN)/python -m pytest -n 0 -m browser
 
 fuzz: $(VENV)/.test ## hostile requests at API and agent protocol: REQUESTS=100000 SEED=1
-	LOADMASTER_FUZZ_REQUESTS=$(REQUESTS) LOADMASTER_FUZZ_SEED=$(SEED) $(BIN)/python -m pytest -n 2 tests/controlplane/test_openapi_fuzz.py
+	LOADMASTER_FUZZ_REQUESTS=$(REQUESTS) LOADMASTER_FUZZ_SEED=$(SEED) $(BIN)/python -m pytest -n 2 tests/controlplane/web/test_openapi_fuzz.py
 
 bench: $(VENV)/.test ## the figures: JSON lines of name, median, goal, ratio, machine
 	$(BIN)/python -m experiments.bench
