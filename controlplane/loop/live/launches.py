@@ -38,9 +38,7 @@ ACTOR = "round"
 OFFER = "offer"
 
 BATCH = 100
-"""Gangs that are written together: many enough that statements cost little, few enough that one by
-one they cost no second.
-"""
+"""Gangs written per batch: enough to make statements cheap, few enough to stay brief."""
 
 OF_A_JOB = ("state", "fence", "kind_id", "cores", "memory_gb", "checkpoint_steps")
 """What is read of jobs that are launched; commands and environments may be long."""
@@ -67,9 +65,7 @@ class _RefusedError(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Launch:
-    """A placement that there is room for, with its job as it was read, and what will be written for
-    each of its ranks.
-    """
+    """A placement that fits, with its job as read and the rows to write for each rank."""
 
     placement: Placement
     job: Job
@@ -97,9 +93,7 @@ class Launches:
             self.held[seat.node] += len(seat.devices) * seat.share
 
     def launch(self, placements: Sequence[Placement]) -> tuple[Rejected, ...]:
-        """Launch what there is room for; the others, in their order, and why not. Profile runs come
-        last: a job may start beside its own, and each launch has the fence after the one before.
-        """
+        """Launch what fits, profile runs last; return the rejected with reasons. One fence each."""
         if not placements:
             return ()
         self._look(placements)
@@ -111,9 +105,7 @@ class Launches:
         return tuple(rejected[p.key] for p in placements if p.key in rejected)
 
     def expected_steps_per_s(self, placement: Placement, kind: str) -> float | None:
-        """The speed of a gang of that kind beside those with which the plan has it share GPUs; None
-        where it is not known.
-        """
+        """Speed of the gang beside its co-tenants in the plan; None if unknown."""
         return self.speeds.of(placement, kind) or None
 
     def _look(self, placements: Sequence[Placement]) -> None:
@@ -158,9 +150,7 @@ class Launches:
         return None
 
     def _measure(self, together: Sequence[Placement], of: Sequence[Placement]) -> list[Rejected]:
-        """Launch a profile run, or two that are to share a device, all or none: one of a pair by
-        itself would tell nothing.
-        """
+        """Launch a profile run, or two that share a device: both or neither."""
         try:
             with transaction.atomic():
                 for placement in together:
@@ -213,9 +203,7 @@ class Launches:
         _offer(launches)
 
     def _profile(self, launch: Launch) -> None:
-        """Write a profile run. It changes no state of its job, so its fence alone is compared and
-        swapped.
-        """
+        """Write a profile run. The job's state stays, so only its fence is compared."""
         job, data = launch.job, {**self._data(launch), "copy": launch.placement.copy}
         if not Job.objects.filter(pk=job.pk, state=job.state, fence=job.fence).update(
             fence=job.fence + 1
@@ -300,9 +288,7 @@ def _overtaken(placement: Placement, error: Exception) -> Rejected:
 
 
 def _offer(launches: Sequence[Launch]) -> None:
-    """Write assignments, slots and first events; the database's constraints judge slots and
-    fences.
-    """
+    """Write assignments, slots and first events; constraints check slots and fences."""
     ranks = [rank for launch in launches for rank in launch.ranks]
     insert(Assignment, (assignment for assignment, _ in ranks))
     insert(AssignmentSlot, (slot for _, slots in ranks for slot in slots))
