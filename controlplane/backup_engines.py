@@ -38,18 +38,14 @@ def nobody_else(schema: str = "") -> list[str]:
     """
     return [
         # No round may be held until the restored state has been made safe (controlplane.restoring).
-        (  # nothing of a client's
-            f"UPDATE {schema}clusters_cluster SET round_owner = '{LOCK_OWNER}', round_expires_at ="
-            " '2999-01-01 00:00:00'"
-        ),
+        f"UPDATE {schema}clusters_cluster"  # noqa: S608  # nothing of a client's
+        f" SET round_owner = '{LOCK_OWNER}', round_expires_at = '2999-01-01 00:00:00'",
         # Whatever was launched after the backup, by a server that was itself restored from it too,
         # has a lower fence than whatever is launched from now on: a fixed stride would give the
         # same fences out again at a second restore. Sessions likewise.
         f"UPDATE {schema}jobs_job SET fence = {_beyond('fence')}",  # noqa: S608  # as above
-        (  # as above
-            f"UPDATE {schema}clusters_node SET epoch = {_beyond('epoch')}, session_secret_sha256 ="
-            " '', session_expires_at = NULL"
-        ),
+        f"UPDATE {schema}clusters_node"  # noqa: S608  # as above
+        f" SET epoch = {_beyond('epoch')}, session_secret_sha256 = '', session_expires_at = NULL",
     ]
 
 
