@@ -82,7 +82,7 @@ test-nightly: $(VENV)/.test ## everything, with ten times the examples and reque
 	$(PYTEST) -n 0 -m browser
 
 fuzz: $(VENV)/.test ## hostile requests at API and agent protocol: REQUESTS=100000 SEED=1
-	LOADMASTER_FUZZ_REQUESTS=$(REQUESTS) LOADMASTER_FUZZ_SEED=$(SEED) $(PYTEST) -n 2 tests/controlplane/test_openapi_fuzz.py
+	LOADMASTER_FUZZ_REQUESTS=$(REQUESTS) LOADMASTER_FUZZ_SEED=$(SEED) $(PYTEST) -n 2 tests/controlplane/web/test_openapi_fuzz.py
 
 bench: $(VENV)/.test ## the figures: JSON lines of name, median, goal, ratio, machine
 	$(BIN)/python -m experiments.bench

@@ -35,7 +35,7 @@ from clusters.services import (
     node_uncordon,
 )
 from clusters.services.enrolment import sha256
-from controlplane.admin_base import (
+from controlplane.web.pages.admin_base import (
     AppendOnly,
     OperatorAdmin,
     ReadOnly,

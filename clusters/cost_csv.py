@@ -8,7 +8,7 @@ import csv
 from collections.abc import Iterable, Iterator, Sequence
 
 from clusters.costs import CostRow
-from clusters.csv_cells import plain as plain
+from controlplane.web.pages.csv_cells import plain as plain
 
 CSV_COLUMNS = (
     "name", "team", "user", "job_id", "gpu_hours", "it_kwh", "gpu_measured_kwh", "gpu_modelled_kwh",

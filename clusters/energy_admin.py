@@ -11,7 +11,7 @@ from django.shortcuts import redirect
 from django.urls import reverse
 
 from clusters.models import EnergyEntry, EnergyTariff, PueRecord, TariffBand
-from controlplane.admin_base import (
+from controlplane.web.pages.admin_base import (
     AppendOnly,
     OperatorInline,
     ReadOnly,

@@ -40,9 +40,9 @@ from clusters.manage_serializers import (
 )
 from clusters.models import AssignmentSlot, Cluster, Device, EnrolmentToken, GpuType, Node
 from clusters.tariffs import tariff_changed
-from controlplane.errors import ConflictError
 from controlplane.events import request_reschedule
 from controlplane.models import Reason, Round
+from controlplane.web.rest.errors import ConflictError
 from jobs.selectors import is_operator
 from policies.host import registry
 

@@ -16,9 +16,9 @@ from django.utils import timezone
 from clusters.lifecycle import LIVE
 from clusters.models import Assignment, AssignmentSlot, Cluster, Device, Node
 from clusters.runtimes import runtimes_of
-from controlplane.gantt import Bar, row_of
 from controlplane.models import Round
-from controlplane.paging import page_of
+from controlplane.web.pages.gantt import Bar, row_of
+from controlplane.web.pages.paging import page_of
 from jobs.models import Job
 from jobs.selectors import is_operator, visible_jobs
 

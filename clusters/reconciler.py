@@ -27,8 +27,8 @@ from clusters.moves import LostRaceError, move_assignment
 from clusters.selectors import clock_of
 from clusters.services import evict
 from controlplane.events import request_reschedule
-from controlplane.logs import bound
 from controlplane.models import Reason
+from controlplane.web.logs.structured import bound
 from jobs.lifecycle import PLACED, JobState
 from jobs.models import Job
 from jobs.moves import LostRaceError as JobLostRaceError

@@ -9,8 +9,8 @@ from django.contrib.auth.admin import GroupAdmin as DjangoGroupAdmin
 from django.contrib.auth.admin import UserAdmin as DjangoUserAdmin
 from django.contrib.auth.models import Group, User
 
-from controlplane.admin_base import ReadOnly, pretty
 from controlplane.models import RescheduleEvent, Round, Simulation
+from controlplane.web.pages.admin_base import ReadOnly, pretty
 
 if TYPE_CHECKING:
 

@@ -17,7 +17,7 @@ os.environ.setdefault("DJANGO_SETTINGS_MODULE", "controlplane.settings")
 app = Celery("loadmaster")
 app.config_from_object("django.conf:settings", namespace="CELERY")
 app.autodiscover_tasks()
-import_module("controlplane.log_tasks")
+import_module("controlplane.web.logs.tasks")
 
 
 def _touch_alive_file(**_: Any) -> None:

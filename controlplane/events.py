@@ -16,8 +16,8 @@ from kombu.exceptions import OperationalError
 from redis.exceptions import RedisError
 
 from clusters.models import Cluster, Node
-from controlplane.bulk import insert
 from controlplane.models import Reason, RescheduleEvent
+from controlplane.web.storage.bulk_insert import insert
 from jobs.models import Job
 
 log = logging.getLogger(__name__)

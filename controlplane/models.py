@@ -7,7 +7,7 @@ from uuid import uuid4
 from django.conf import settings
 from django.db import models
 
-from controlplane.packed_json import PackedJSONField
+from controlplane.web.storage.packed_json import PackedJSONField
 
 
 class Reason(models.TextChoices):

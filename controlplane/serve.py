@@ -11,7 +11,7 @@ from typing import Any
 
 import uvicorn
 
-from controlplane.garbage import collect_seldom
+from controlplane.web.http.garbage import collect_seldom
 from policies.host.lifetime import die_with
 
 KEEP_ALIVE_S = 75
@@ -27,7 +27,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     uvicorn.run(
         "controlplane.serve:application",
         factory=True,
-        http="controlplane.http_guard:GuardedProtocol",
+        http="controlplane.web.http.guard:GuardedProtocol",
         ws="none",
         host=given.host,
         port=given.port,

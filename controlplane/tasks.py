@@ -14,17 +14,17 @@ from django.utils import timezone
 from clusters.ledger import meter
 from clusters.reconciler import reconcile_clusters
 from clusters.services import flush_samples
-from controlplane import pace
-from controlplane.alone import alone
 from controlplane.events import hint_after, hint_arrived
-from controlplane.health import note_beat
-from controlplane.live.solver import await_solver, solve_in_child, start_solver
-from controlplane.live.world import Ports, hold_round, is_wanted
-from controlplane.logs import bound
-from controlplane.retention import prune
-from controlplane.round_metrics import note_reconciled
-from controlplane.studies.hints import hint_simulations
-from controlplane.studies.running import reconcile_simulations, run_next
+from controlplane.loop import due_rounds as pace
+from controlplane.loop.live.solver import await_solver, solve_in_child, start_solver
+from controlplane.loop.live.world import Ports, hold_round, is_wanted
+from controlplane.loop.metrics import note_reconciled
+from controlplane.operations.health import note_beat
+from controlplane.operations.retention import prune
+from controlplane.studies.running.hints import hint_simulations
+from controlplane.studies.running.runner import reconcile_simulations, run_next
+from controlplane.web.logs.structured import bound
+from controlplane.web.storage.mutex import alone
 from profiling.services import reconcile_profiles
 
 LONG_PASS_S = 10

@@ -14,7 +14,7 @@ from django.db.models import QuerySet
 from django.http import HttpRequest
 from unfold.widgets import UnfoldAdminPasswordWidget
 
-from controlplane.admin_base import (
+from controlplane.web.pages.admin_base import (
     OperatorAdmin,
     OperatorInline,
     PlainModelForm,

@@ -10,8 +10,8 @@ from typing import Any
 
 from django.db import transaction
 
-from clusters.bulk import update_rows
-from controlplane.bulk import insert
+from controlplane.web.storage.bulk_insert import insert
+from controlplane.web.storage.bulk_update import update_rows
 from jobs.lifecycle import JobMove, JobState, check_move
 from jobs.models import Job, JobEvent
 

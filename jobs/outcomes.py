@@ -21,8 +21,8 @@ from clusters.lifecycle import LIVE
 from clusters.models import Assignment
 from clusters.stopping import want_stop
 from controlplane.events import request_reschedule
-from controlplane.logs import bound
 from controlplane.models import Reason
+from controlplane.web.logs.structured import bound
 from jobs.lifecycle import PLACED, JobMove, JobState
 from jobs.models import Attempt, Job
 from jobs.moves import move_job

@@ -20,7 +20,7 @@ from django.core.exceptions import ImproperlyConfigured, ValidationError
 from django.db import transaction
 
 from jobs.models import Secret, Team
-from jobs.validation import JobInvalid
+from jobs.submission.validation import JobInvalid
 
 MAX_SECRET = 32_768
 

@@ -25,7 +25,7 @@ from jobs.lifecycle import IllegalJobMoveError, JobMove, JobState
 from jobs.models import Job
 from jobs.moves import LostRaceError, move_job, note_job
 from jobs.selectors import get_job
-from jobs.submission import (
+from jobs.submission.single import (
     IdempotencyConflict,
     JobConflict,
     Submission,
@@ -33,7 +33,7 @@ from jobs.submission import (
     job_data,
     job_submit,
 )
-from jobs.validation import JobInvalid
+from jobs.submission.validation import JobInvalid
 from loadmaster.protocol import StopReason
 
 __all__ = [

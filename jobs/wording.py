@@ -35,7 +35,7 @@ NOT_LAUNCHED: Mapping[str, str] = {
     "stale": "Its GPUs were taken or lost while it was decided; the next decision finds others",
 }
 """What became of a placement that the plan wanted and the cluster no longer allowed:
-`controlplane.rounds.RejectCode`.
+`controlplane.loop.rounds.RejectCode`.
 """
 
 STATES: Mapping[str, str] = {

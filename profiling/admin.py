@@ -6,7 +6,7 @@ from __future__ import annotations
 
 from django.contrib import admin
 
-from controlplane.admin_base import ReadOnly, ReadOnlyInline
+from controlplane.web.pages.admin_base import ReadOnly, ReadOnlyInline
 from profiling.models import (
     Kind,
     Measurement,

@@ -22,7 +22,7 @@ from policies.contract.snapshot import Purpose, Source
 from profiling.measurements import MIN_STEPS
 from profiling.models import Measurement, PairMeasurement, Profile, ProfileRun
 from profiling.offers import Configuration, Offers, offers
-from profiling.pair_runs import reconcile_pair_runs
+from profiling.pairs.runs import reconcile_pair_runs
 from profiling.runs import OPEN, WAITING, R, lock_kind, settle
 
 ALIKE = 3

@@ -14,9 +14,9 @@ from clusters.models import Cluster, GpuType, Node
 from jobs.lifecycle import JobState
 from loadmaster.protocol import ReasonClass
 from policies.contract.snapshot import KindView, ProfileRequest, ResourceUse, Source, Throughput
-from profiling import pairs
 from profiling.estimates import Config, Pool, estimate
 from profiling.models import Kind, PairRun, Profile, ProfileRun
+from profiling.pairs import rows as pairs
 from profiling.runs import OPEN, WAITING, R, is_resting
 
 POOL_SIZE = 5000

@@ -30,7 +30,7 @@ from profiling.models import (
     Profile,
     ProfileRun,
 )
-from profiling.pair_measurements import observe_pairs, record_impossible, record_pair
+from profiling.pairs.measurements import observe_pairs, record_impossible, record_pair
 from profiling.reconciler import reconcile_profiles as _reconcile_profiles
 from profiling.runs import COMMANDS_FAULT, OPEN, R, begin, begin_all, give_up, lock_kind, settle
 

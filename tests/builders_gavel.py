@@ -9,8 +9,8 @@ from typing import Any
 
 import numpy as np
 
-from controlplane.simulation.run import Simulation
-from controlplane.simulation.scene import Scene
+from controlplane.simulation.cluster.scenario import Scene
+from controlplane.simulation.world.run import Simulation
 from policies.contract.plan import Plan
 from policies.contract.policy import Policy
 from policies.contract.snapshot import (

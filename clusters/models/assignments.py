@@ -21,7 +21,7 @@ def _choices(states: type[AssignmentState] | type[ReasonClass]) -> list[tuple[st
 
 class Assignment(models.Model):
     """One rank of a placement, committed for the agent of `node`. The only writer of new rows is
-    `controlplane.live.launches`.
+    `controlplane.loop.live.launches`.
 
     `fence` is the job's launch counter at the commit: it grows by one at every launch, and every
     later write must match it. `desired` is the server's wish ("run", "preempt" or "cancel");

@@ -14,10 +14,10 @@ from django.core.cache import cache
 from django.db.models import Count
 from redis.exceptions import RedisError
 
-from clusters.bulk import update_rows
 from clusters.models import AssignmentSlot, Device, Node, NodeEvent
 from controlplane.events import request_reschedule
 from controlplane.models import Reason
+from controlplane.web.storage.bulk_update import update_rows
 from loadmaster.protocol import DeviceReport, DeviceSample
 
 log = logging.getLogger(__name__)

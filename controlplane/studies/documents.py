@@ -15,7 +15,7 @@ from typing import Any
 from django.contrib.auth.models import User
 
 from clusters.models import Cluster
-from controlplane.simulation.study_document import FIELDS, Study, StudyError
+from controlplane.simulation.study.document import FIELDS, Study, StudyError
 from controlplane.simulation.workloads import FILES, TYPES, WorkloadError
 from controlplane.studies.live_cluster import cluster_spec, history, queue
 

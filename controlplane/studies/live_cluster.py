@@ -16,7 +16,7 @@ from django.utils import timezone
 import profiling.selectors
 from clusters.models import Cluster
 from clusters.tariffs import price_steps
-from controlplane.live.observe import observe, team_view
+from controlplane.loop.live.observe import observe, team_view
 from jobs.lifecycle import ENDED, JobState
 from jobs.models import Job
 from jobs.selectors import teams_of, visible_jobs

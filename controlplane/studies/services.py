@@ -10,10 +10,10 @@ from django.db import transaction
 
 from controlplane.models import Simulation
 from controlplane.studies.documents import DocumentError, resolved
-from controlplane.studies.folders import remove_folder
-from controlplane.studies.hints import hint_simulations
 from controlplane.studies.lifecycle import ACTIVE, IllegalSimulationMoveError, SimulationMove
 from controlplane.studies.moves import LostRaceError, move_simulation
+from controlplane.studies.running.folders import remove_folder
+from controlplane.studies.running.hints import hint_simulations
 from controlplane.studies.sharing import new_key
 from jobs.selectors import teams_of
 

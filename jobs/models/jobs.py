@@ -1,4 +1,4 @@
-"""Jobs, their attempts and their history. Every field is validated in `jobs.validation`, whatever
+"""Jobs, their attempts and their history. Every field is validated in `jobs.submission.validation`, whatever
 way a job comes in.
 """
 

@@ -12,7 +12,7 @@ import pytest
 
 from clusters.models import Assignment, Cluster, Device
 from controlplane.models import Round
-from controlplane.simulation.jobs import Launch
+from controlplane.simulation.world.job_table import Launch
 from jobs.models import Job
 from loadmaster.protocol import AssignmentState
 from policies.contract.snapshot import KindView, PairThroughput, Source

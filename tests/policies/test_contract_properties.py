@@ -32,13 +32,13 @@ def examples(count: int) -> settings:
     return settings(max_examples=count, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 
 
-@examples(400)
+@examples(250)
 @given(variant=any_variant, snapshot=snapshots())
 def test_a_plan_beside_profile_runs_breaks_no_rule(variant: Variant, snapshot: Snapshot) -> None:
     _assert_no_rule_is_broken(variant, snapshot)
 
 
-@examples(120)
+@examples(80)
 @given(variant=st.sampled_from(SHARING), snapshot=wide_snapshots())
 def test_a_plan_for_devices_that_jobs_share_breaks_no_rule(
     variant: Variant, snapshot: Snapshot
@@ -54,7 +54,7 @@ def _assert_no_rule_is_broken(variant: Variant, snapshot: Snapshot) -> None:
     assert violations(plan, snapshot) == ()
 
 
-@examples(200)
+@examples(120)
 @given(variant=any_variant, snapshot=snapshots())
 def test_the_same_snapshot_gives_the_same_plan_and_stays_as_it_was(
     variant: Variant, snapshot: Snapshot
@@ -67,7 +67,7 @@ def test_the_same_snapshot_gives_the_same_plan_and_stays_as_it_was(
     assert snapshot_json.canonical_bytes(snapshot) == before
 
 
-@examples(100)
+@examples(60)
 @given(name=st.sampled_from(KEEP_STARTED), snapshot=snapshots())
 def test_a_queue_never_touches_a_started_job_that_may_stay(name: str, snapshot: Snapshot) -> None:
     roomy = tuple(

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from controlplane.simulation.run import Simulation
+from controlplane.simulation.world.run import Simulation
 from policies.contract import plan_json, snapshot_json
 from policies.contract.plan import Plan, WaitCode
 from policies.contract.snapshot import JobView, NodeState, NodeView, Snapshot

@@ -11,9 +11,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from controlplane.changes import Migrate, Preempt
-from controlplane.rounds import RoundResult
-from controlplane.simulation.run import Simulation
+from controlplane.loop.changes import Migrate, Preempt
+from controlplane.loop.rounds import RoundResult
+from controlplane.simulation.world.run import Simulation
 from policies.contract import plan_json, snapshot_json
 from policies.contract.plan import Plan
 from policies.contract.policy import SolverFailedError

@@ -12,12 +12,12 @@ from math import inf
 from pathlib import Path
 from typing import Any
 
-from controlplane.simulation.outcome import Outcome
-from controlplane.simulation.run import simulate
-from controlplane.simulation.run_keys import digest_of_code
-from controlplane.simulation.scene import Scene
+from controlplane.simulation.cluster.scenario import Scene
+from controlplane.simulation.study.run_keys import digest_of_code
 from controlplane.simulation.workloads import load
 from controlplane.simulation.workloads.andreas import most_gpus
+from controlplane.simulation.world.outcome import Outcome
+from controlplane.simulation.world.run import simulate
 from experiments.reproduce.andreas.armida import PRICE_PER_KWH, PUE, a_node
 from experiments.reproduce.files import each
 from policies.contract.snapshot import EnergyStep

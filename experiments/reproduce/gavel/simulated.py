@@ -10,13 +10,13 @@ from typing import Any
 
 import numpy as np
 
-from controlplane.simulation.outcome import Outcome
-from controlplane.simulation.run import simulate
 from controlplane.simulation.switches import Switches
 from controlplane.simulation.workloads import load
 from controlplane.simulation.workloads.base import Workload
 from controlplane.simulation.workloads.columns import jobs_of
 from controlplane.simulation.workloads.gavel_tables import tables_of
+from controlplane.simulation.world.outcome import Outcome
+from controlplane.simulation.world.run import simulate
 from experiments.reproduce.gavel.estimated import Told, told_of
 from experiments.reproduce.gavel.figures_of import gpu_hours, jct_figures, rho_figures
 from experiments.reproduce.gavel.model import Spec

@@ -8,7 +8,7 @@ from math import inf
 
 import pytest
 
-from controlplane.studies.decisions import figures, stretches
+from controlplane.studies.what_if.comparison import figures, stretches
 from policies.contract.plan import Placement, Plan, PlanStatus
 from policies.contract.snapshot import EnergyStep, Snapshot
 from tests.builders_policies import a_job, a_snapshot

@@ -9,9 +9,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from controlplane.simulation.outcome import Stays
 from controlplane.simulation.workloads.base import Workload
 from controlplane.simulation.workloads.columns import jobs_of
+from controlplane.simulation.world.outcome import Stays
 from experiments.reproduce.gavel.allocations import partition
 from experiments.reproduce.gavel.estimated import told_of
 from experiments.reproduce.gavel.figures_of import (

@@ -1,0 +1,337 @@
+"""A cluster in YAML or JSON, made a `Scene`. See docs/workloads.md for a commented example.
+
+Times count in seconds from the start of the simulation. Errors name the field: "nodes[1].gpus: must
+be >= 1, not 0".
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+from math import inf
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from clusters.energy import HOUR_S, power_curve
+from controlplane.simulation.cluster.scenario import Scene
+from policies.contract.forms import Form, FormError, Rules
+from policies.contract.snapshot import (
+    DeviceView,
+    EnergyStep,
+    GpuTypeView,
+    KindView,
+    NodeRole,
+    NodeView,
+    PowerCapStep,
+    TeamView,
+)
+from policies.contract.snapshot_json import RULES
+
+DAY_H = 24.0
+MEASURED_W: Mapping[str, tuple[float, float]] = {"V100": (360.0, 170.0), "T4": (330.0, 70.0)}
+"""Watts of a node of one of these types and of each of its GPUs in use, measured by ANDREAS'
+authors.
+"""
+
+
+class ClusterFileError(ValueError):
+    """A cluster that cannot be simulated; the message names the field."""
+
+
+@dataclass(frozen=True, slots=True)
+class PowerModel:
+    """P(g) = base_w + (G - g) * idle_w + g * peak_w with g of the node's G GPUs in use."""
+
+    base_w: float
+    peak_w: float
+    idle_w: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class NodeSpec:
+    """`count` equal nodes: named `name` if there is one, else name-1, name-2, ...
+
+    `power_w`: watts with 0, 1, ... GPUs in use; else `power`; else what is measured of V100 and T4
+    nodes. A closed node (0 GPUs in use) costs nothing whatever is said. `cores` and `memory_gb` are
+    unlimited unless given.
+    """
+
+    name: str
+    gpu_type: str
+    gpus: int
+    count: int = 1
+    power_w: tuple[float, ...] = ()
+    power: PowerModel | None = None
+    gpu_memory_gb: float | None = None
+    slots: int = 1
+    cores: float = inf
+    memory_gb: float = inf
+    resources: tuple[tuple[str, float], ...] = ()
+    labels: tuple[str, ...] = ()
+    role: NodeRole = NodeRole.PRODUCTION
+    rack: str = ""
+    link_gbps: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class HourlyPrice:
+    """What holds from `from_hour` to `to_hour` of every day (to_hour below from_hour: over
+    midnight); unsaid as all day.
+    """
+
+    from_hour: float
+    to_hour: float
+    price_per_kwh: float | None = None
+    emissions_g_per_kwh: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class HourlyCap:
+    """A power cap from `from_hour` to `to_hour` of every day."""
+
+    from_hour: float
+    to_hour: float
+    power_cap_w: float
+
+
+@dataclass(frozen=True, slots=True)
+class EnergySpec:
+    """Prices: all day, unless `by_hour` says otherwise (the first that covers an hour holds), or as
+    `steps`, which say it all.
+    """
+
+    price_per_kwh: float = 0.0
+    pue: float = 1.0
+    emissions_g_per_kwh: float = 0.0
+    by_hour: tuple[HourlyPrice, ...] = ()
+    steps: tuple[EnergyStep, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class ClusterSpec:
+    """A cluster file. `start_hour`: hour of the day at which the simulation starts; `days`: how
+    many days `by_hour` and `power_caps` reach; after them the last price holds and no cap by hour.
+    `teams`: those that jobs name (weight 1 unless said). `gather_s`, `round_jobs`: see `Scene`.
+    """
+
+    nodes: tuple[NodeSpec, ...]
+    name: str = "simulated"
+    currency: str = "EUR"
+    round_s: float = 300.0
+    horizon_s: float = 86_400.0
+    gpu_types: tuple[GpuTypeView, ...] = ()
+    kinds: tuple[KindView, ...] = ()
+    energy: EnergySpec = EnergySpec()
+    emissions_cost_per_kg: float = 0.0
+    power_cap_w: float | None = None
+    power_caps: tuple[HourlyCap, ...] = ()
+    start_hour: float = 0.0
+    days: int = 31
+    gather_s: float = 0.0
+    round_jobs: int | None = None
+    teams: tuple[TeamView, ...] = ()
+
+
+_LEAST = {
+    "NodeSpec.gpus": 1, "NodeSpec.count": 1, "NodeSpec.power_w": 0, "NodeSpec.gpu_memory_gb": 0,
+    "NodeSpec.slots": 1,
+    "NodeSpec.cores": 0, "NodeSpec.memory_gb": 0, "NodeSpec.resources": 0, "NodeSpec.link_gbps": 0,
+    "PowerModel.base_w": 0, "PowerModel.peak_w": 0, "PowerModel.idle_w": 0,
+    "HourlyPrice.from_hour": 0, "HourlyPrice.to_hour": 0, "HourlyPrice.emissions_g_per_kwh": 0,
+    "HourlyCap.from_hour": 0, "HourlyCap.to_hour": 0, "HourlyCap.power_cap_w": 0,
+    "EnergySpec.pue": 1, "EnergySpec.emissions_g_per_kwh": 0, "ClusterSpec.horizon_s": 0,
+    "ClusterSpec.emissions_cost_per_kg": 0, "ClusterSpec.power_cap_w": 0,
+    "ClusterSpec.start_hour": 0, "ClusterSpec.days": 1,
+    "EnergySpec.price_per_kwh": -1e9, "HourlyPrice.price_per_kwh": -1e9,
+    "EnergyStep.price_per_kwh": -1e9,
+    "ClusterSpec.round_s": 1, "ClusterSpec.gather_s": 0, "ClusterSpec.round_jobs": 4,
+    "TeamView.weight": 0.001,
+}  # fmt: skip
+_MOST = {
+    "NodeSpec.gpus": 1024, "NodeSpec.count": 100_000, "HourlyPrice.from_hour": DAY_H,
+    "HourlyPrice.to_hour": DAY_H,
+    "HourlyCap.from_hour": DAY_H, "HourlyCap.to_hour": DAY_H, "ClusterSpec.start_hour": DAY_H,
+    "ClusterSpec.days": 3660,
+    "ClusterSpec.round_s": 1e9, "ClusterSpec.horizon_s": 1e9, "ClusterSpec.gather_s": 1e9,
+    "ClusterSpec.power_cap_w": 1e12,
+    "NodeSpec.power_w": 1e9, "PowerModel.base_w": 1e9, "PowerModel.peak_w": 1e9,
+    "PowerModel.idle_w": 1e9,
+    "EnergySpec.price_per_kwh": 1e9, "EnergySpec.pue": 1e3, "EnergySpec.emissions_g_per_kwh": 1e9,
+    "HourlyPrice.price_per_kwh": 1e9, "HourlyPrice.emissions_g_per_kwh": 1e9,
+    "EnergyStep.price_per_kwh": 1e9,
+    "EnergyStep.pue": 1e3, "EnergyStep.emissions_g_per_kwh": 1e9,
+    "ClusterSpec.emissions_cost_per_kg": 1e9,
+    "TeamView.weight": 1e6, "GpuTypeView.price_per_hour": 1e9,
+}  # fmt: skip
+_FORM = Form(
+    ClusterSpec,
+    Rules(
+        least={**RULES.least, **_LEAST},
+        above=RULES.above,
+        most={**RULES.most, **_MOST},
+        unbounded=RULES.unbounded | {"NodeSpec.cores", "NodeSpec.memory_gb"},
+    ),
+)
+
+
+def read_cluster(path: Path) -> dict[str, Any]:
+    """What a YAML (or JSON) file holds, for `scene_of`. ClusterFileError if it cannot be read."""
+    try:
+        found = yaml.safe_load(path.read_text(encoding="utf-8"))
+    except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
+        raise ClusterFileError(f"{path}: cannot be read: {error}") from None
+    if not isinstance(found, dict):
+        raise ClusterFileError(f"{path}: must hold fields by name, such as nodes")
+    return found
+
+
+def scene_of(spec: Mapping[str, Any]) -> Scene:
+    """The scene of what a cluster file holds. ClusterFileError names the field that is wrong and
+    lists the known ones.
+    """
+    try:
+        cluster: ClusterSpec = _FORM.read(dict(spec), "")
+    except FormError as error:
+        raise ClusterFileError(str(error)) from None
+    _check_teams(cluster)
+    return Scene(
+        nodes=_nodes(cluster),
+        kinds=cluster.kinds,
+        energy=_energy(cluster),
+        gpu_types=cluster.gpu_types,
+        cluster=cluster.name,
+        currency=cluster.currency,
+        round_s=cluster.round_s,
+        horizon_s=cluster.horizon_s,
+        power_cap_w=cluster.power_cap_w,
+        power_caps=_power_caps(cluster),
+        emissions_cost_per_kg=cluster.emissions_cost_per_kg,
+        gather_s=cluster.gather_s,
+        round_jobs=cluster.round_jobs,
+        teams=cluster.teams,
+    )
+
+
+def _check_teams(cluster: ClusterSpec) -> None:
+    names = [team.name for team in cluster.teams]
+    for i, name in enumerate(names):
+        if name in names[:i]:
+            raise ClusterFileError(f"teams[{i}].name: {name!r} is there twice")
+
+
+def _nodes(cluster: ClusterSpec) -> tuple[NodeView, ...]:
+    memory_gb = {g.name: g.memory_gb for g in cluster.gpu_types}
+    nodes = [
+        _node(name, spec, power_w, memory_gb)
+        for i, spec in enumerate(cluster.nodes)
+        for power_w in (_power_w(spec, f"nodes[{i}]"),)
+        for name in _names(spec)
+    ]
+    seen: set[str] = set()
+    for node in nodes:
+        if node.id in seen:
+            raise ClusterFileError(f"nodes: two nodes are called {node.id!r}")
+        seen.add(node.id)
+    if not nodes:
+        raise ClusterFileError("nodes: a cluster has at least one node")
+    return tuple(nodes)
+
+
+def _names(spec: NodeSpec) -> list[str]:
+    return [spec.name] if spec.count == 1 else [f"{spec.name}-{i + 1}" for i in range(spec.count)]
+
+
+def _node(
+    name: str, spec: NodeSpec, power_w: tuple[float, ...], memory_gb: Mapping[str, float]
+) -> NodeView:
+    memory = memory_gb.get(spec.gpu_type, 0.0) if spec.gpu_memory_gb is None else spec.gpu_memory_gb
+    return NodeView(
+        id=name, name=name, gpu_type=spec.gpu_type, power_w=power_w, cores=spec.cores,
+        memory_gb=spec.memory_gb,
+        devices=tuple(DeviceView(f"gpu{i}", memory, spec.slots) for i in range(spec.gpus)),
+        resources=spec.resources,
+        labels=spec.labels, role=spec.role, rack=spec.rack, link_gbps=spec.link_gbps,
+    )  # fmt: skip
+
+
+def _power_w(spec: NodeSpec, path: str) -> tuple[float, ...]:
+    if spec.power_w:
+        if len(spec.power_w) != spec.gpus + 1:
+            wanted = f"{spec.gpus + 1} numbers (0 to {spec.gpus} GPUs in use)"
+            raise ClusterFileError(f"{path}.power_w: must have {wanted}, not {len(spec.power_w)}")
+        return spec.power_w
+    if spec.power is not None:
+        return power_curve(spec.power.base_w, spec.power.idle_w, spec.power.peak_w, spec.gpus)
+    if spec.gpu_type not in MEASURED_W:
+        raise ClusterFileError(
+            f"{path}.power_w: say what a node with {spec.gpu_type} needs, e.g. power: {{base_w:"
+            f" 360, peak_w: 170}}; only {', '.join(MEASURED_W)} are known"
+        )
+    base_w, peak_w = MEASURED_W[spec.gpu_type]
+    return power_curve(base_w, 0.0, peak_w, spec.gpus)
+
+
+def _energy(cluster: ClusterSpec) -> tuple[EnergyStep, ...]:
+    energy = cluster.energy
+    if energy.steps:
+        return _in_order(energy.steps)
+    if not energy.by_hour:
+        return (EnergyStep(0.0, inf, energy.price_per_kwh, energy.pue, energy.emissions_g_per_kwh),)
+    steps = []
+    for from_s, to_s, hour in _pieces(cluster, energy.by_hour):
+        bands = [b for b in energy.by_hour if _covers(b, hour)]
+        price = next(
+            (b.price_per_kwh for b in bands if b.price_per_kwh is not None), energy.price_per_kwh
+        )
+        grams = next(
+            (b.emissions_g_per_kwh for b in bands if b.emissions_g_per_kwh is not None),
+            energy.emissions_g_per_kwh,
+        )
+        steps.append(EnergyStep(from_s, to_s, price, energy.pue, grams))
+    return tuple(steps)
+
+
+def _in_order(steps: tuple[EnergyStep, ...]) -> tuple[EnergyStep, ...]:
+    for i, step in enumerate(steps):
+        if step.to_s <= step.from_s or (i and step.from_s < steps[i - 1].to_s):
+            raise ClusterFileError(
+                f"energy.steps[{i}].from_s: steps must follow one another and have a length"
+            )
+    return steps
+
+
+def _power_caps(cluster: ClusterSpec) -> tuple[PowerCapStep, ...]:
+    found = []
+    for from_s, to_s, hour in _pieces(cluster, cluster.power_caps):
+        caps = [c.power_cap_w for c in cluster.power_caps if _covers(c, hour)]
+        if caps:
+            found.append(PowerCapStep(from_s, to_s, caps[0]))
+    return tuple(found)
+
+
+def _pieces(
+    cluster: ClusterSpec, bands: Sequence[HourlyPrice | HourlyCap]
+) -> Iterator[tuple[float, float, float]]:
+    """Stretches of time over which no band begins or ends: (from_s, to_s, an hour of the day
+    within).
+    """
+    edges = (
+        sorted({0.0, DAY_H, *(b.from_hour for b in bands), *(b.to_hour for b in bands)})
+        if bands
+        else []
+    )
+    for day in range(cluster.days + 1 if edges else 0):
+        for from_hour, to_hour in pairwise(edges):
+            from_s = (day * DAY_H + from_hour - cluster.start_hour) * HOUR_S
+            to_s = (day * DAY_H + to_hour - cluster.start_hour) * HOUR_S
+            if to_s > 0:
+                yield max(0.0, from_s), to_s, (from_hour + to_hour) / 2
+
+
+def _covers(band: HourlyPrice | HourlyCap, hour: float) -> bool:
+    if band.from_hour < band.to_hour:
+        return band.from_hour <= hour < band.to_hour
+    return hour >= band.from_hour or hour < band.to_hour
