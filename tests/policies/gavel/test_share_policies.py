@@ -44,15 +44,15 @@ EVENLY: dict[str, dict[str, object]] = {"hierarchical": {"inside": "fairness"}}
 BY_ENDS = ("makespan", "finish_time_fairness")
 """Policies whose objective is to be low."""
 
-every_policy = pytest.mark.parametrize("name", POLICIES)
-every_other_policy = pytest.mark.parametrize(
-    "name", [name for name in POLICIES if name != "shortest_first"]
-)
+OTHER_POLICIES = tuple(name for name in POLICIES if name != "shortest_first")
 """The first of a queue comes before all else, so that the objective, the whole queue's, says little
 of shares.
 """
+any_policy, any_other_policy = st.sampled_from(POLICIES), st.sampled_from(OTHER_POLICIES)
+every_policy = pytest.mark.parametrize("name", POLICIES)
+every_other_policy = pytest.mark.parametrize("name", OTHER_POLICIES)
 some = settings(
-    max_examples=20,
+    max_examples=50,
     deadline=None,
     suppress_health_check=[HealthCheck.too_slow, HealthCheck.filter_too_much],
 )
@@ -127,10 +127,8 @@ def test_the_published_program_finds_the_cheapest_progress() -> None:
 # All of them
 
 
-@every_policy
-@pytest.mark.parametrize("form", ["aware", "agnostic"])
 @some
-@given(snapshot=priced(snapshots()))
+@given(any_policy, st.sampled_from(["aware", "agnostic"]), priced(snapshots()))
 def test_shares_fit_the_time_of_each_job_and_the_gpus_of_each_type(
     name: str, form: str, snapshot: Snapshot
 ) -> None:
@@ -144,9 +142,8 @@ def test_shares_fit_the_time_of_each_job_and_the_gpus_of_each_type(
     assert (held.time[held.problem.type_rates == 0.0] == 0.0).all()
 
 
-@every_policy
 @some
-@given(snapshot=priced(snapshots()))
+@given(any_policy, priced(snapshots()))
 def test_to_know_how_fast_jobs_run_where_is_no_loss_for_what_a_policy_wants(
     name: str, snapshot: Snapshot
 ) -> None:
@@ -158,9 +155,8 @@ def test_to_know_how_fast_jobs_run_where_is_no_loss_for_what_a_policy_wants(
     assert best >= other - 1e-5 * max(1.0, abs(best))
 
 
-@every_other_policy
 @some
-@given(snapshot=priced(snapshots()))
+@given(any_other_policy, priced(snapshots()))
 def test_a_plan_says_what_its_shares_are_worth(name: str, snapshot: Snapshot) -> None:
     plan = decide(name, snapshot)
     held = Held(snapshot, plan)
@@ -174,9 +170,8 @@ def test_a_plan_says_what_its_shares_are_worth(name: str, snapshot: Snapshot) ->
     assert worth == pytest.approx(plan.objective, rel=1e-4, abs=1e-5)
 
 
-@every_policy
 @some
-@given(snapshot=priced(snapshots()))
+@given(any_policy, priced(snapshots()))
 def test_gpus_of_one_type_leave_nothing_to_know(name: str, snapshot: Snapshot) -> None:
     alike = replace(
         snapshot, nodes=tuple(replace(node, gpu_type="V100") for node in snapshot.nodes)
@@ -185,9 +180,8 @@ def test_gpus_of_one_type_leave_nothing_to_know(name: str, snapshot: Snapshot) -
     assert aware == pytest.approx(agnostic, rel=1e-5, abs=1e-9)
 
 
-@every_other_policy
 @some
-@given(snapshot=priced(wide_snapshots()))
+@given(any_other_policy, priced(wide_snapshots()))
 def test_jobs_that_may_share_gpus_are_no_loss_for_what_a_policy_wants(
     name: str, snapshot: Snapshot
 ) -> None:
