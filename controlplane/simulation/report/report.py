@@ -1,6 +1,4 @@
-"""A study's report: one HTML file that holds everything it needs, Plotly's script too, and is the
-same for the same study.
-"""
+"""A study's report: one self-contained HTML file, the same for the same study."""
 
 from __future__ import annotations
 
@@ -209,9 +207,7 @@ def _cell(metric: Metric, value: Interval, best: bool, more: str) -> str:
 
 
 def worded(metric: Metric, value: float, like: float | None = None) -> str:
-    """A figure for people; times in the unit that suits `like` (the value itself if it is not
-    given).
-    """
+    """A figure in words; times in the unit that suits `like` (default: the value)."""
     if not isfinite(value):
         return "–"
     if metric.name == "utilisation" or metric.unit == PART:
@@ -332,9 +328,7 @@ def _lists(summary: Summary) -> Iterable[str]:
 
 
 def _unlike(by_seed: Mapping[int, tuple[T, ...]]) -> list[tuple[str, tuple[T, ...]]]:
-    """Lists that are not all the same, each with its seed; one list without a seed where they
-    are.
-    """
+    """Lists that differ, each with its seed; one list without seed if all are equal."""
     if len(set(by_seed.values())) == 1:
         return [("", next(iter(by_seed.values())))]
     return [(f" (seed {seed})", items) for seed, items in by_seed.items()]
