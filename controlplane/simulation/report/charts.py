@@ -1,6 +1,4 @@
-"""The charts of a study's report, as Plotly's {data, layout}. Colours of the ground are the page's;
-nothing here is random.
-"""
+"""Charts of a study's report as Plotly's {data, layout}; deterministic."""
 
 from __future__ import annotations
 

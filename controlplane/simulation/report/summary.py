@@ -1,6 +1,4 @@
-"""What a study came to, policy by policy, small enough to be kept in memory however many jobs there
-were.
-"""
+"""Results of a study by policy, in memory independent of the number of jobs."""
 
 from __future__ import annotations
 
@@ -30,9 +28,7 @@ LEVELS = np.linspace(0.0, 1.0, 201)
 """Where the distributions are kept."""
 
 Lane: TypeAlias = tuple[int, int, str, int]
-"""Of a timeline: a node's row, a device (behind the length of its name: gpu2 before gpu10), and how
-many are beside it there.
-"""
+"""A timeline: a node's row, a device, and how many are beside it there."""
 
 BINS = 400
 MOST_STAYS, MOST_LANES = 3000, 64
@@ -61,7 +57,8 @@ class PolicySummary:
     """One policy: by seed its metrics, and the quantiles (at LEVELS) of completion time and bounded
     slowdown.
 
-    `timeline`: the first seed's course, None where that run failed.
+    `timeline`: the first seed's course, None where that run failed. `unfinished`: the jobs that
+    the policy left waiting, by seed.
     """
 
     choice: PolicyChoice
@@ -69,6 +66,7 @@ class PolicySummary:
     jct_s: Mapping[int, Floats]
     bounded_slowdown: Mapping[int, Floats]
     timeline: Timeline | None
+    unfinished: Mapping[int, tuple[Unplaceable, ...]]
 
     @property
     def intervals(self) -> dict[str, Interval]:
@@ -85,9 +83,7 @@ class PolicySummary:
 
 @dataclass(frozen=True, slots=True)
 class Summary:
-    """A study's policies in its order, what its workloads were by seed, jobs no node can run by
-    seed, and the runs that failed.
-    """
+    """A study's policies, workload facts and unplaceable jobs by seed, and failed runs."""
 
     study: Study
     policies: tuple[PolicySummary, ...]
@@ -102,6 +98,7 @@ class _Gathered:
     jct_s: dict[int, Floats] = field(default_factory=dict)
     bounded_slowdown: dict[int, Floats] = field(default_factory=dict)
     timeline: Timeline | None = None
+    unfinished: dict[int, tuple[Unplaceable, ...]] = field(default_factory=dict)
 
 
 Visit: TypeAlias = Callable[[Run, FinishedRun], object]
@@ -123,7 +120,7 @@ def summarise(
         workloads.setdefault(run.seed, found.workload)
         unplaceable.setdefault(run.seed, found.outcome.unplaceable)
     policies = tuple(
-        PolicySummary(choice, g.runs, g.jct_s, g.bounded_slowdown, g.timeline)
+        PolicySummary(choice, g.runs, g.jct_s, g.bounded_slowdown, g.timeline, g.unfinished)
         for choice, g in zip(study.policies, gathered, strict=True)
     )
     return Summary(study, policies, workloads, unplaceable, tuple(failures))
@@ -132,6 +129,7 @@ def summarise(
 def _gather(into: _Gathered, run: Run, outcome: Outcome, is_first: bool) -> None:
     done = np.isfinite(outcome.completion_s)
     into.runs[run.seed] = metrics_of(outcome)
+    into.unfinished[run.seed] = outcome.unfinished
     into.jct_s[run.seed] = np.array(quantiles(outcome.jct_s[done], LEVELS))
     into.bounded_slowdown[run.seed] = np.array(quantiles(slowdowns(outcome)[1][done], LEVELS))
     if is_first:
@@ -167,9 +165,7 @@ def timeline_of(outcome: Outcome) -> Timeline:
 
 
 def _seats(outcome: Outcome) -> list[tuple[Lane, int]]:
-    """The lane and the number of each stay on a device; whoever comes while others are there has
-    the first lane that is free.
-    """
+    """Lane and number of each stay on a device; a newcomer takes the first free lane."""
     stays, free_s = outcome.stays, dict[Lane, float]()
     found = []
     for i in _shown(outcome):

@@ -1,6 +1,4 @@
-"""A finished run as a file: its outcome and what its workload was. A file is there whole or not at
-all.
-"""
+"""A finished run as a file: outcome and workload facts, written atomically."""
 
 from __future__ import annotations
 
@@ -35,6 +33,7 @@ TOTALS = (
     "energy_kwh",
     "energy_cost",
     "tardiness_cost",
+    "unfinished_cost",
     "emissions_kg",
     "rounds",
     "makespan_s",
@@ -44,9 +43,7 @@ TOTALS = (
 
 @dataclass(frozen=True, slots=True)
 class WorkloadFacts:
-    """What a report says of a workload: `span_s` from its first to its last arrival, `skipped`
-    (line, problem) of bad lines.
-    """
+    """Facts of a workload: `span_s` from first to last arrival, `skipped` (line, problem)."""
 
     name: str
     jobs: int
@@ -68,9 +65,7 @@ class WorkloadFacts:
 
 @dataclass(frozen=True, slots=True)
 class FinishedRun:
-    """An outcome, the kind of each of its jobs (in the workload's order), and the workload's
-    facts.
-    """
+    """An outcome, the kind of each job in workload order, and the workload's facts."""
 
     outcome: Outcome
     job_kinds: tuple[str, ...]
@@ -110,9 +105,7 @@ def load(path: Path) -> FinishedRun | None:
 
 
 class Replacing:
-    """A file that is written beside its place and put there at the end, unless something is
-    raised.
-    """
+    """A file written beside its place and moved there unless something is raised."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -147,12 +140,13 @@ def _head(run: FinishedRun) -> dict[str, Any]:
         "totals": {name: getattr(outcome, name) for name in TOTALS},
         "gpus": outcome.utilisation.gpus,
         "unplaceable": [[u.index, u.job, u.reason] for u in outcome.unplaceable],
+        "unfinished": [[u.index, u.job, u.reason] for u in outcome.unfinished],
         "round_jobs": outcome.round_jobs,
         "gather_s": outcome.gather_s, "workload_name": workload.name, "jobs": workload.jobs,
         "kinds": workload.kinds,
         "span_s": workload.span_s, "facts": dict(workload.facts),
         "skipped": [list(bad) for bad in workload.skipped],
-        "pair_estimates": None if outcome.pair_estimates is None else asdict(outcome.pair_estimates),
+        "pair_estimates": outcome.pair_estimates and asdict(outcome.pair_estimates),
     }  # fmt: skip
 
 
@@ -169,6 +163,7 @@ def _run(arrays: Mapping[str, NDArray[Any]]) -> FinishedRun:
         stays=_stays(arrays),
         utilisation=Utilisation(arrays["in_use_time_s"], arrays["in_use_gpus"], head["gpus"]),
         unplaceable=tuple(Unplaceable(*one) for one in head["unplaceable"]),
+        unfinished=tuple(Unplaceable(*one) for one in head["unfinished"]),
         round_jobs=head["round_jobs"],
         gather_s=head["gather_s"],
         pair_estimates=_estimates(head["pair_estimates"]),

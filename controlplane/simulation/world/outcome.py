@@ -1,6 +1,4 @@
-"""What a simulation came to: figures by job, totals, who sat where, and apart from all that how
-long deciding took.
-"""
+"""Result of a simulation: figures by job, totals, stays; decision times apart."""
 
 from __future__ import annotations
 
@@ -15,9 +13,7 @@ from profiling.pairs.estimates import ErrorSummary
 
 @dataclass(frozen=True, slots=True)
 class Progress:
-    """How far a run is: virtual time, jobs that have come in, jobs that are done (or unplaceable),
-    jobs in all.
-    """
+    """Progress of a run: virtual time, jobs arrived, jobs done or unplaceable, all jobs."""
 
     now_s: float
     arrived: int
@@ -27,7 +23,7 @@ class Progress:
 
 @dataclass(frozen=True, slots=True)
 class Unplaceable:
-    """A job that no node can ever run: its row in the workload, its id, and why."""
+    """A job that was never completed: its row in the workload, its id, and why."""
 
     index: int
     job: str
@@ -54,9 +50,7 @@ class Stays:
 
 @dataclass(frozen=True, slots=True)
 class Utilisation:
-    """GPUs in use over time, as steps: `gpus_in_use[i]` int64 holds from `time_s[i]` until the
-    next; `gpus` there are in all.
-    """
+    """GPUs in use: `gpus_in_use[i]` int64 from `time_s[i]` to the next; `gpus` in all."""
 
     time_s: Floats
     gpus_in_use: Ints
@@ -93,8 +87,10 @@ class Outcome:
     place given), `migrations` (stops for another place or size), `failures` (launches that failed
     or were lost with their node).
 
-    `tardiness_cost` is sum_j w_j max(0, completion_j - due_j), over completed jobs; one that is
-    never completed is reported in `unplaceable`. `energy_kwh` is IT energy, `energy_cost` at the
+    `tardiness_cost` is sum_j w_j max(0, completion_j - due_j), over completed jobs. `unplaceable`
+    are jobs that no node can ever run, `unfinished` those that the policy left waiting;
+    `unfinished_cost` is the least energy and tardiness that these would still cost, each started
+    alone when the simulation ended. `energy_kwh` is IT energy, `energy_cost` at the
     tariff and PUE, `emissions_kg` CO2 at the facility. `makespan_s`: from the first arrival to the
     last completion. `rounds`: turns of the loop that were taken, `rounds_skipped`: those left out
     because they could not have changed anything. `pair_estimates`: where policies knew some pairs
@@ -129,6 +125,8 @@ class Outcome:
     stays: Stays
     utilisation: Utilisation
     unplaceable: tuple[Unplaceable, ...] = ()
+    unfinished: tuple[Unplaceable, ...] = ()
+    unfinished_cost: float = 0.0
     rounds_skipped: int = 0
     round_jobs: int | None = None
     gather_s: float = 0.0
@@ -139,14 +137,12 @@ class Outcome:
 
     @property
     def total_cost(self) -> float:
-        """Energy and tardiness, in the cluster's currency."""
-        return self.energy_cost + self.tardiness_cost
+        """Energy and tardiness, those of unfinished jobs too, in the cluster's currency."""
+        return self.energy_cost + self.tardiness_cost + self.unfinished_cost
 
     @property
     def tardiness_s(self) -> Floats:
-        """float64[J]: max(0, completion - due); 0 without due date, nan for a job that is never
-        completed.
-        """
+        """float64[J]: max(0, completion - due); 0 without due date, nan if unfinished."""
         late: Floats = np.maximum(0.0, self.completion_s - self.due_s)
         return late
 

@@ -69,9 +69,7 @@ class BearerScheme(OpenApiAuthenticationExtension):  # type: ignore[no-untyped-c
 
 
 def complete(result: dict[str, Any], **_: Any) -> dict[str, Any]:
-    """A hook of drf-spectacular: adds the long poll, and to every call the refusals that it may be
-    answered with.
-    """
+    """Hook of drf-spectacular: adds the long poll, and refusals to every call."""
     result["paths"][DIRECTIVES] = _directives()
     result.setdefault("components", {}).setdefault("schemas", {})["Error"] = ERROR
     for path, methods in result["paths"].items():
