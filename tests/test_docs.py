@@ -15,6 +15,7 @@ from typer.main import get_command
 
 from loadmaster.agent.cli import agent_app
 from loadmaster.cli.main import app
+from policies.host import registry
 
 ROOT = Path(__file__).parents[1]
 _LINK = re.compile(r"\[[^\]]*\]\(([^)\s]+)\)")
