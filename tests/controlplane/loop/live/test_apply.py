@@ -369,7 +369,7 @@ def test_the_database_is_the_last_judge_of_a_slot(
             for j in Job.objects.filter(name="c")
         ),
     )
-    monkeypatch.setattr("controlplane.loop.rounds.violations", lambda *_: ())
+    monkeypatch.setattr("controlplane.loop.rounds.validate_plan", lambda *_: ())
     row = a_round(cluster, lambda *_: both)
     assert refused(row) == {"c": "stale"}
     assert Job.objects.get(name="c").state == "queued"

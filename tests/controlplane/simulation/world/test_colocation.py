@@ -24,7 +24,7 @@ from policies.baselines.fifo import Fifo
 from policies.contract.plan import Placement
 from policies.contract.policy import Policy
 from policies.contract.snapshot import JobColumns, Jobs, JobView, RankSeat, Snapshot
-from policies.contract.validation import violations
+from policies.contract.validation import validate_plan
 from policies.host.registry import make
 from tests.builders_tandems import a_wide_node
 from tests.builders_together import (
@@ -330,7 +330,7 @@ def test_whatever_is_shared_no_rule_is_broken_and_steps_are_the_integral_of_the_
     def watched(snapshot: Snapshot) -> Any:
         _holds_are_within_slots(snapshot)
         plan = policy(snapshot)
-        assert violations(plan, snapshot) == ()
+        assert validate_plan(plan, snapshot) == ()
         return plan
 
     simulation = Simulation(scene, jobs, watched).run()
