@@ -424,6 +424,13 @@ class LogAccepted:
     next_offset: int
 
 
+@dataclass(frozen=True, slots=True)
+class MetricsAccepted:
+    """The answer to a batch of samples: false for one that was seen before."""
+
+    new: bool
+
+
 class ErrorCode(StrEnum):
     """The `code` of a refusal that an agent tells apart; any other 409 of an assignment's call
     counts as STALE_ASSIGNMENT.
