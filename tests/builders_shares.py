@@ -7,6 +7,7 @@ division = a_division([[2, 1, 0.5], [3, 2, 1]], gpus=[1, 2, 3])
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -68,18 +69,19 @@ def jobs_of(division: Division) -> Division:
         for (a, b), rates in zip(division.pairs, division.pair_rates, strict=True)
     }
     pairs = {
-        (i, j): [(float(x), float(y)) for x, y in known[of[i], of[j]]]
+        (i, j): known[of[i], of[j]]
         for i in range(len(of))
         for j in range(i + 1, len(of))
         if (of[i], of[j]) in known
     }
-    return a_division(
-        division.rates[of].tolist(),
-        division.gpus.tolist(),
-        pairs=pairs,
-        scale=division.scale[of].tolist(),
-        weight=division.weight[of].tolist(),
-        entity=division.entity[of].tolist(),
+    return replace(
+        division,
+        **{name: getattr(division, name)[of] for name in ("rates", "scale", "weight", "entity")},
+        count=np.ones(len(of), dtype=np.int64),
+        pairs=np.array(sorted(pairs), dtype=np.int64).reshape(-1, 2),
+        pair_rates=np.array([pairs[p] for p in sorted(pairs)]).reshape(
+            -1, len(division.columns), 2
+        ),
     )
 
 

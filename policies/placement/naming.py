@@ -17,6 +17,7 @@ from policies.placement.packing import pack
 from policies.placement.pricing import prices_of
 from policies.placement.problem import Problem, build
 from policies.placement.solution import Solution
+from policies.placement.speed import Speeds
 from policies.placement.staying import Stay, remaining_s
 from policies.placement.waiting import waiting_of, watts_of
 
@@ -142,7 +143,7 @@ def bills(problem: Problem, nodes: Ints, gpus: Floats, used: Ints, run_s: Floats
 
 def _staying(problem: Problem, stay: Stay) -> Placement:
     name = problem.snapshot.jobs.columns.ids[stay.row]
-    run_s = remaining_s(problem.snapshot, stay)
+    run_s = remaining_s(problem.snapshot, Speeds(problem.snapshot.kinds), stay)
     placed = Placement(
         name, stay.run.ranks, stay.run.copy, until_s=stay.until_s, steps_quota=stay.run.steps_quota
     )

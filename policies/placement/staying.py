@@ -23,6 +23,7 @@ from policies.placement.eligibility import (
     free_devices,
     wants_resources,
 )
+from policies.placement.speed import Speeds
 
 TRAINING = Purpose.TRAINING
 """See `policies.contract.validation.PROFILING`."""
@@ -56,12 +57,12 @@ def stays(
         runs = [(row, run) for row, run in runs if not _is_open(snapshot, run)]
     if not runs:
         return (), {}
-    room = _Room(snapshot)
+    room, speeds = _Room(snapshot), Speeds(snapshot.kinds)
     for row, run in sorted(runs, key=lambda r: (arrival[r[0]], r[0])):
         if not _may_stay(snapshot, row, run):
             continue
         stay = Stay(row, run, _leaves_s(snapshot, run))
-        if never_touch or _is_pinned(snapshot, stay):
+        if never_touch or _is_pinned(snapshot, speeds, stay):
             if room.take(stay):
                 pinned.append(stay)
         elif _is_outside(snapshot, run):
@@ -198,7 +199,7 @@ def _is_outside(snapshot: Snapshot, run: Running) -> bool:
     return all(not snapshot.node_by_id[s.node].takes_training for s in run.ranks)
 
 
-def _is_pinned(snapshot: Snapshot, stay: Stay) -> bool:
+def _is_pinned(snapshot: Snapshot, speeds: Speeds, stay: Stay) -> bool:
     """Whether the job stays by itself: it was launched only now, or nothing new may come there and
     it need not leave before it ends.
     """
@@ -209,19 +210,13 @@ def _is_pinned(snapshot: Snapshot, stay: Stay) -> bool:
         return False
     if all(n.state is not NodeState.DRAINING for n in nodes):
         return True
-    return stay.until_s is not None and snapshot.now_s + remaining_s(snapshot, stay) <= stay.until_s
+    end_s = snapshot.now_s + remaining_s(snapshot, speeds, stay)
+    return stay.until_s is not None and end_s <= stay.until_s
 
 
-def remaining_s(snapshot: Snapshot, stay: Stay) -> float:
-    """Run time of what is left where the job runs now; inf where its throughput there is
-    unknown.
-    """
-    gpus = sum(len(s.devices) for s in stay.run.ranks)
-    node = snapshot.node_by_id[stay.run.ranks[0].node]
-    if gpus >= snapshot.throughputs.shape[2]:
-        return float("inf")
-    rate = snapshot.throughputs[
-        snapshot.job_kinds[stay.row], snapshot.type_index[node.gpu_type], gpus
-    ]
-    steps = snapshot.jobs.columns.numbers["remaining_steps"][stay.row]
+def remaining_s(snapshot: Snapshot, speeds: Speeds, stay: Stay) -> float:
+    """Return the time that the rest of a job takes where it runs now; inf if unknown."""
+    columns = snapshot.jobs.columns
+    rate = speeds.on_ranks(columns.kinds[stay.row], stay.run.ranks, snapshot.node_by_id)
+    steps = columns.numbers["remaining_steps"][stay.row]
     return float(steps / rate) if rate > 0.0 else float("inf")

@@ -268,7 +268,7 @@ def call_with_body(scene: Scene, call: Endpoint, authorization: str) -> Any:
         "session": lambda: dumps(a_session_request(scene.node)),
         "heartbeat": lambda: dumps(a_heartbeat(run)),
         "accept": lambda: dumps(Accept(epoch=1, fence=run.fence)),
-        "state": lambda: dumps(a_report(run, AssignmentState.SUCCEEDED)),
+        "state": lambda: dumps(a_report(run, AssignmentState.RUNNING)),
         "metrics": lambda: dumps(MetricsBatch(epoch=1, fence=run.fence, seq=1)),
         "log": lambda: gzip.compress(b"x"),
     }

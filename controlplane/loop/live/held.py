@@ -23,9 +23,7 @@ RUN = "run"
 
 
 class LiveAssignment(NamedTuple):
-    """An assignment that holds something; `job_cores` and `memory_gb` are what its job asks for on
-    each node.
-    """
+    """A live assignment; `job_cores` and `memory_gb` are its job's demand on each node."""
 
     pk: UUID
     job_id: UUID
@@ -71,17 +69,9 @@ class HeldSlot(NamedTuple):
 _OF_JOB = {"job_cores": "job__cores", "memory_gb": "job__memory_gb"}
 _ASSIGNMENT = tuple(_OF_JOB.get(name, name) for name in LiveAssignment._fields)
 _SLOT = (
-    "device_id",
-    "device__uuid",
-    "device__node_id",
-    "slot",
-    "share",
-    # fmt: skip
-    "assignment_id",
-    "assignment__job_id",
-    "assignment__copy",
-    "assignment__purpose",
-)
+    "device_id", "device__uuid", "device__node_id", "slot", "share",
+    "assignment_id", "assignment__job_id", "assignment__copy", "assignment__purpose",
+)  # fmt: skip
 """The columns of both, in the order of their fields."""
 
 

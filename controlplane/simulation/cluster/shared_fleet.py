@@ -10,7 +10,7 @@ from controlplane.simulation.cluster.fleet import Fleet
 from controlplane.simulation.world.job_table import Launch
 from policies.contract.snapshot import DeviceView, NodeView, RankSeat, SlotHold
 from policies.contract.validation import TOLERANCE
-from policies.placement.beside import devices_of
+from policies.placement.speed import devices_of
 
 
 class Hold(NamedTuple):

@@ -7,7 +7,9 @@ seconds.
     utilisation = GPUs in use, averaged from the first arrival to the last completion, over the GPUs
     there are
 
-Jobs that are never completed are counted (`unfinished`) and are in none of the averages over jobs.
+Jobs that are never completed are counted (`unfinished`) and are in none of the averages over jobs;
+the total cost charges the least that they would still cost, and only policies that leave the fewest
+can be best.
 """
 
 from __future__ import annotations
@@ -55,6 +57,7 @@ METRICS = (
     Metric("total_cost", "Total cost", "{currency}", "less"),
     Metric("energy_cost", "Energy cost", "{currency}", "less"),
     Metric("tardiness_cost", "Tardiness cost", "{currency}", "less"),
+    Metric("unfinished_cost", "Least cost of unfinished jobs", "{currency}", "less"),
     Metric("energy_kwh", "Energy (IT)", "kWh", "less"),
     Metric("emissions_kg", "Emissions", "kg CO2", "less"),
     Metric("jct_mean_s", "Completion time, mean", "s", "less"),
@@ -109,6 +112,7 @@ def metrics_of(outcome: Outcome) -> dict[str, float]:
         "total_cost": outcome.total_cost,
         "energy_cost": outcome.energy_cost,
         "tardiness_cost": outcome.tardiness_cost,
+        "unfinished_cost": outcome.unfinished_cost,
         "energy_kwh": outcome.energy_kwh,
         "emissions_kg": outcome.emissions_kg,
         "jct_mean_s": mean(outcome.jct_s[done]),
@@ -208,6 +212,12 @@ def interval(values: Sequence[float]) -> Interval:
 def intervals(runs: Sequence[Mapping[str, float]]) -> dict[str, Interval]:
     """Every metric over the runs of one policy."""
     return {metric.name: interval([run[metric.name] for run in runs]) for metric in METRICS}
+
+
+def fewest_unfinished(means: Sequence[float | None]) -> list[bool]:
+    """Whether each policy, by its mean of unfinished jobs, leaves no more than any other does."""
+    known = [mean for mean in means if mean is not None and isfinite(mean)]
+    return [mean is None or not known or not mean > min(known) for mean in means]
 
 
 def relative(runs: Mapping[int, float], baseline: Mapping[int, float]) -> Interval:

@@ -10,12 +10,18 @@ from collections import Counter
 from collections.abc import Iterable, Mapping
 from functools import cache
 from html import escape
-from math import isfinite
+from math import isfinite, nan
 from pathlib import Path
 from typing import TypeVar
 
 from controlplane.simulation.report.charts import Chart, charts_of, timelines_of
-from controlplane.simulation.report.metrics import METRICS, PART, Interval, Metric
+from controlplane.simulation.report.metrics import (
+    METRICS,
+    PART,
+    Interval,
+    Metric,
+    fewest_unfinished,
+)
 from controlplane.simulation.report.summary import PolicySummary, Summary
 from controlplane.web.pages.plotly_script import SCRIPT, plotly_folder
 
@@ -104,7 +110,8 @@ def _notices(summary: Summary) -> Iterable[str]:
             f'<p class="notice bad">{len(summary.failures)} of {_runs(summary)} runs failed; they'
             " are in none of the figures.</p>"
         )
-    if never := max((len(jobs) for jobs in summary.unplaceable.values()), default=0):
+    never = max((len(jobs) for jobs in summary.unplaceable.values()), default=0)
+    if never:
         yield (
             f'<p class="notice">{never:,} jobs can run on no node; they are listed below and in'
             " none of the averages.</p>"
@@ -114,6 +121,13 @@ def _notices(summary: Summary) -> Iterable[str]:
             f'<p class="notice">{skipped:,} lines of the workload were skipped; they are listed'
             " below.</p>"
         )
+    for policy in summary.policies:
+        if left := max(map(len, policy.unfinished.values()), default=0):
+            yield (
+                f'<p class="notice bad">{escape(policy.choice.label)} left {left:,} jobs'
+                " unfinished: the least they would still cost is in its total cost, and no figure"
+                " of it is marked best unless all leave as many.</p>"
+            )
     if len({frozenset(p.runs) for p in summary.policies}) > 1:
         yield (
             '<p class="notice">Policies have unlike seeds: their means are not over the same'
@@ -138,15 +152,17 @@ def _table(summary: Summary) -> str:
     shown = [policy for policy in summary.policies if policy.runs]
     found = [policy.intervals for policy in shown]
     heads = "".join(f'<th scope="col">{escape(p.choice.label)}</th>' for p in shown)
+    may_be_best = fewest_unfinished([intervals["unfinished"].mean for intervals in found])
     rows = []
     for metric in METRICS:
         values = [intervals[metric.name] for intervals in found]
         if not metric.always and not any(isfinite(v.mean) for v in values):
             continue
-        best = _best(metric, values)
+        best = _best(metric, values, may_be_best)
         more = [_versus(metric, policy, shown) for policy in shown]
         cells = "".join(
-            _cell(metric, v, v.mean in best, beside) for v, beside in zip(values, more, strict=True)
+            _cell(metric, v, is_best, beside)
+            for v, is_best, beside in zip(values, best, more, strict=True)
         )
         rows.append(f'<tr><th scope="row">{escape(_words(metric, summary))}</th>{cells}</tr>')
     return (
@@ -160,12 +176,13 @@ def _words(metric: Metric, summary: Summary) -> str:
     return f"{metric.words}, {unit}" if unit and unit not in {"s", PART} else metric.words
 
 
-def _best(metric: Metric, values: list[Interval]) -> set[float]:
-    """The best mean, if it can be told and not all are alike."""
-    known = {v.mean for v in values if isfinite(v.mean)}
-    if not metric.better or len(known) < 2:
-        return set()
-    return {min(known) if metric.better == "less" else max(known)}
+def _best(metric: Metric, values: list[Interval], may_be_best: list[bool]) -> list[bool]:
+    """Whether each mean is the best of those that may be, unless all means are alike."""
+    if not metric.better or len({v.mean for v in values if isfinite(v.mean)}) < 2:
+        return [False] * len(values)
+    known = [v.mean for v, may in zip(values, may_be_best, strict=True) if may and isfinite(v.mean)]
+    best = (min if metric.better == "less" else max)(known, default=nan)
+    return [may and v.mean == best for v, may in zip(values, may_be_best, strict=True)]
 
 
 def _versus(metric: Metric, policy: PolicySummary, shown: list[PolicySummary]) -> str:
@@ -301,6 +318,12 @@ def _lists(summary: Summary) -> Iterable[str]:
         yield _list(
             f"Jobs that no node can run{seed}", [f"{one.job}: {one.reason}" for one in jobs]
         )
+    for policy in summary.policies:
+        for of_seed, jobs in _unlike(policy.unfinished):
+            yield _list(
+                f"Jobs that {policy.choice.label} left unfinished{of_seed}",
+                [f"{one.job}: {one.reason}" for one in jobs],
+            )
     skipped = {seed: workload.skipped for seed, workload in summary.workloads.items()}
     for seed, lines in _unlike(skipped):
         yield _list(

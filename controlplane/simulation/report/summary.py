@@ -61,7 +61,8 @@ class PolicySummary:
     """One policy: by seed its metrics, and the quantiles (at LEVELS) of completion time and bounded
     slowdown.
 
-    `timeline`: the first seed's course, None where that run failed.
+    `timeline`: the first seed's course, None where that run failed. `unfinished`: the jobs that
+    the policy left waiting, by seed.
     """
 
     choice: PolicyChoice
@@ -69,6 +70,7 @@ class PolicySummary:
     jct_s: Mapping[int, Floats]
     bounded_slowdown: Mapping[int, Floats]
     timeline: Timeline | None
+    unfinished: Mapping[int, tuple[Unplaceable, ...]]
 
     @property
     def intervals(self) -> dict[str, Interval]:
@@ -102,6 +104,7 @@ class _Gathered:
     jct_s: dict[int, Floats] = field(default_factory=dict)
     bounded_slowdown: dict[int, Floats] = field(default_factory=dict)
     timeline: Timeline | None = None
+    unfinished: dict[int, tuple[Unplaceable, ...]] = field(default_factory=dict)
 
 
 Visit: TypeAlias = Callable[[Run, FinishedRun], object]
@@ -123,7 +126,7 @@ def summarise(
         workloads.setdefault(run.seed, found.workload)
         unplaceable.setdefault(run.seed, found.outcome.unplaceable)
     policies = tuple(
-        PolicySummary(choice, g.runs, g.jct_s, g.bounded_slowdown, g.timeline)
+        PolicySummary(choice, g.runs, g.jct_s, g.bounded_slowdown, g.timeline, g.unfinished)
         for choice, g in zip(study.policies, gathered, strict=True)
     )
     return Summary(study, policies, workloads, unplaceable, tuple(failures))
@@ -132,6 +135,7 @@ def summarise(
 def _gather(into: _Gathered, run: Run, outcome: Outcome, is_first: bool) -> None:
     done = np.isfinite(outcome.completion_s)
     into.runs[run.seed] = metrics_of(outcome)
+    into.unfinished[run.seed] = outcome.unfinished
     into.jct_s[run.seed] = np.array(quantiles(outcome.jct_s[done], LEVELS))
     into.bounded_slowdown[run.seed] = np.array(quantiles(slowdowns(outcome)[1][done], LEVELS))
     if is_first:

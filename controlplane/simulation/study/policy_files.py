@@ -51,7 +51,12 @@ def _policies_in(module: ModuleType) -> dict[str, type]:
     own = (
         v for v in vars(module).values() if isinstance(v, type) and v.__module__ == module.__name__
     )
-    return {v.__name__: v for v in own if is_dataclass(v) and "__call__" in vars(v)}
+    return {v.__name__: v for v in own if is_dataclass(v) and _is_callable(v)}
+
+
+def _is_callable(policy: type) -> bool:
+    """Its instances can be called: it or a class that it extends has `__call__`."""
+    return any("__call__" in vars(base) for base in policy.__mro__)
 
 
 def _chosen(path: Path, found: Mapping[str, type], name: str | None) -> type:

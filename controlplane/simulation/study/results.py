@@ -32,7 +32,8 @@ from policies.contract.snapshot import Floats, Ints
 
 VERSION = 1
 LISTED = 100
-"""Bad lines and unplaceable jobs that results.json lists of each seed; it counts them all."""
+"""Bad lines, unplaceable and unfinished jobs that results.json lists of each seed, of all that it
+counts."""
 
 CSV_COLUMNS = (
     "policy", "seed", "job", "kind", "arrival_s", "first_start_s", "completion_s", "due_s", "jct_s",
@@ -122,6 +123,11 @@ def _policy(policy: PolicySummary, first: PolicySummary) -> dict[str, Any]:
         "mean": {name: _interval(found) for name, found in policy.intervals.items()},
         "total_cost_against_first": _interval(policy.against(first)),
         "runs": [{"seed": seed, **run} for seed, run in policy.runs.items()],
+        "unfinished_jobs": [
+            {"seed": seed, "job": one.job, "reason": one.reason}
+            for seed, jobs in policy.unfinished.items()
+            for one in jobs[:LISTED]
+        ],
         "jct_s_quantiles": _mean_over_seeds(policy.jct_s),
         "bounded_slowdown_quantiles": _mean_over_seeds(policy.bounded_slowdown),
     }
@@ -161,7 +167,10 @@ def _write_jobs(file: IO[str], run: Run, found: FinishedRun) -> None:
         tardiness_s, tardiness_s * outcome.tardiness_weight, outcome.busy_s, outcome.gpu_s,
         outcome.fastest_s,
         outcome.launches, outcome.preemptions, outcome.migrations, outcome.failures,
-        *(of if len(of) else np.full(len(outcome.job_ids), np.nan) for of in (outcome.job_kwh, outcome.job_cost)),
+        *(
+            of if len(of) else np.full(len(outcome.job_ids), np.nan)
+            for of in (outcome.job_kwh, outcome.job_cost)
+        ),
     )  # fmt: skip
     label, seed = plain(run.label), run.seed
     cells = zip(

@@ -35,6 +35,7 @@ TOTALS = (
     "energy_kwh",
     "energy_cost",
     "tardiness_cost",
+    "unfinished_cost",
     "emissions_kg",
     "rounds",
     "makespan_s",
@@ -147,12 +148,13 @@ def _head(run: FinishedRun) -> dict[str, Any]:
         "totals": {name: getattr(outcome, name) for name in TOTALS},
         "gpus": outcome.utilisation.gpus,
         "unplaceable": [[u.index, u.job, u.reason] for u in outcome.unplaceable],
+        "unfinished": [[u.index, u.job, u.reason] for u in outcome.unfinished],
         "round_jobs": outcome.round_jobs,
         "gather_s": outcome.gather_s, "workload_name": workload.name, "jobs": workload.jobs,
         "kinds": workload.kinds,
         "span_s": workload.span_s, "facts": dict(workload.facts),
         "skipped": [list(bad) for bad in workload.skipped],
-        "pair_estimates": None if outcome.pair_estimates is None else asdict(outcome.pair_estimates),
+        "pair_estimates": outcome.pair_estimates and asdict(outcome.pair_estimates),
     }  # fmt: skip
 
 
@@ -169,6 +171,7 @@ def _run(arrays: Mapping[str, NDArray[Any]]) -> FinishedRun:
         stays=_stays(arrays),
         utilisation=Utilisation(arrays["in_use_time_s"], arrays["in_use_gpus"], head["gpus"]),
         unplaceable=tuple(Unplaceable(*one) for one in head["unplaceable"]),
+        unfinished=tuple(Unplaceable(*one) for one in head["unfinished"]),
         round_jobs=head["round_jobs"],
         gather_s=head["gather_s"],
         pair_estimates=_estimates(head["pair_estimates"]),

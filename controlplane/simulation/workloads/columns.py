@@ -1,4 +1,4 @@
-"""From arrays to the columns of `policies.contract.snapshot.Jobs`, without a row object for any job."""
+"""Columns of `policies.contract.snapshot.Jobs` made of arrays, without row objects."""
 
 from __future__ import annotations
 

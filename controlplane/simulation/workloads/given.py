@@ -22,7 +22,7 @@ from policies.contract.snapshot_json import RULES
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Given:
-    """`jobs` and `kinds` as in a snapshot's JSON form (policies/contract/schemas/snapshot.schema.json).
+    """Jobs and kinds in a snapshot's JSON form (policies/contract/schemas/snapshot.schema.json).
 
     `whole`: do all steps of each job (a history), not only the remaining ones (a queue). `sort`:
     put the jobs in order of arrival, which a queue or a history need not be in, instead of refusing

@@ -1,6 +1,4 @@
-"""The recheck of a placement against what is the case now, as `controlplane.loop.live.recheck` does it, and
-the launch that it becomes.
-"""
+"""The recheck of a placement as in `controlplane.loop.live.recheck`, and its launch."""
 
 from __future__ import annotations
 

@@ -27,7 +27,7 @@ class Progress:
 
 @dataclass(frozen=True, slots=True)
 class Unplaceable:
-    """A job that no node can ever run: its row in the workload, its id, and why."""
+    """A job that was never completed: its row in the workload, its id, and why."""
 
     index: int
     job: str
@@ -93,8 +93,10 @@ class Outcome:
     place given), `migrations` (stops for another place or size), `failures` (launches that failed
     or were lost with their node).
 
-    `tardiness_cost` is sum_j w_j max(0, completion_j - due_j), over completed jobs; one that is
-    never completed is reported in `unplaceable`. `energy_kwh` is IT energy, `energy_cost` at the
+    `tardiness_cost` is sum_j w_j max(0, completion_j - due_j), over completed jobs. `unplaceable`
+    are jobs that no node can ever run, `unfinished` those that the policy left waiting;
+    `unfinished_cost` is the least energy and tardiness that these would still cost, each started
+    alone when the simulation ended. `energy_kwh` is IT energy, `energy_cost` at the
     tariff and PUE, `emissions_kg` CO2 at the facility. `makespan_s`: from the first arrival to the
     last completion. `rounds`: turns of the loop that were taken, `rounds_skipped`: those left out
     because they could not have changed anything. `pair_estimates`: where policies knew some pairs
@@ -129,6 +131,8 @@ class Outcome:
     stays: Stays
     utilisation: Utilisation
     unplaceable: tuple[Unplaceable, ...] = ()
+    unfinished: tuple[Unplaceable, ...] = ()
+    unfinished_cost: float = 0.0
     rounds_skipped: int = 0
     round_jobs: int | None = None
     gather_s: float = 0.0
@@ -139,8 +143,8 @@ class Outcome:
 
     @property
     def total_cost(self) -> float:
-        """Energy and tardiness, in the cluster's currency."""
-        return self.energy_cost + self.tardiness_cost
+        """Energy and tardiness, those of unfinished jobs too, in the cluster's currency."""
+        return self.energy_cost + self.tardiness_cost + self.unfinished_cost
 
     @property
     def tardiness_s(self) -> Floats:

@@ -7,13 +7,13 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from controlplane.simulation.cluster.meter import SplitMeter
+from controlplane.simulation.cluster.remaining import remaining_work
 from controlplane.simulation.world.outcome import Outcome, Unplaceable
 
 if TYPE_CHECKING:
     from controlplane.simulation.world.run import Simulation
-    from controlplane.simulation.world.world import SimulatedWorld
 
-NEVER_STARTED = "the policy never started it, although nothing else was left to wait for"
+LEFT_WAITING = "the policy left it waiting although nothing else was left to wait for"
 
 
 def outcome_of(simulation: Simulation, name: str, workload: str) -> Outcome:
@@ -53,7 +53,9 @@ def outcome_of(simulation: Simulation, name: str, workload: str) -> Outcome:
         utilisation=world.journal.utilisation(
             sum(len(n.devices) for n in scene.nodes), shared=world.fleet.shares
         ),
-        unplaceable=_unplaceable(world),
+        unplaceable=tuple(sorted(world.unplaceable.values(), key=lambda u: u.index)),
+        unfinished=tuple(Unplaceable(row, columns.ids[row], LEFT_WAITING) for row in world.active),
+        unfinished_cost=_unfinished_cost(simulation),
         rounds_skipped=simulation.rounds_skipped,
         round_jobs=scene.round_jobs,
         gather_s=scene.gather_s,
@@ -64,7 +66,12 @@ def outcome_of(simulation: Simulation, name: str, workload: str) -> Outcome:
     )
 
 
-def _unplaceable(world: SimulatedWorld) -> tuple[Unplaceable, ...]:
-    ids = world.book.columns.ids
-    left = [Unplaceable(row, ids[row], NEVER_STARTED) for row in world.active]
-    return tuple(sorted([*world.unplaceable.values(), *left], key=lambda u: u.index))
+def _unfinished_cost(simulation: Simulation) -> float:
+    """The least energy and tardiness that unfinished jobs still cost if each starts alone now."""
+    world, scene, now_s = simulation.world, simulation.scene, simulation.engine.now_s
+    book, numbers, rows = world.book, world.book.columns.numbers, world.active
+    steps = (book.total_steps - book.steps_done)[rows]
+    left = remaining_work(book.columns, rows, steps, now_s, scene.nodes, scene.kinds, scene.energy)
+    due_s, weight = numbers["due_s"][rows], numbers["tardiness_weight"][rows]
+    late_s = np.maximum(0.0, now_s + left.run_s - due_s)
+    return float(left.energy_cost.sum() + (weight * late_s)[weight > 0.0].sum())

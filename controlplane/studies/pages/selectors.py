@@ -13,6 +13,7 @@ from django.contrib.auth.models import User
 from django.core.paginator import Page, Paginator
 
 from controlplane.models import Simulation, SimulationFile
+from controlplane.simulation.report.metrics import fewest_unfinished
 from controlplane.studies.lifecycle import ACTIVE
 from controlplane.studies.running.folders import read_file
 from controlplane.studies.selectors import visible_simulations
@@ -32,6 +33,7 @@ SHOWN = (
     "makespan_s",
     "utilisation",
     "late",
+    "unfinished",
     "preemptions",
 )
 """Figures on pages; the report has them all."""
@@ -128,10 +130,17 @@ def results_table(found: Sequence[tuple[str, Mapping[str, Any]]]) -> ResultsTabl
         if any(_mean(p.get("mean", {}).get(name)) is not None for _, p in policies)
     ]
     shown = [metrics[name] for name in (*SHOWN, *known) if name in metrics]
-    best = {m["name"]: _best([p for _, p in policies], m["name"]) for m in shown}
-    rows = tuple(_row(study, policy, shown, best) for study, policy in policies)
+    left = [_mean(p.get("mean", {}).get("unfinished")) for _, p in policies]
+    may_be_best = fewest_unfinished(left)
+    best = {m["name"]: _best([p for _, p in policies], may_be_best, m["name"]) for m in shown}
+    rows = tuple(
+        _row(study, policy, shown, best if may else {})
+        for (study, policy), may in zip(policies, may_be_best, strict=True)
+    )
     notes = tuple(
-        note for name, results in found for note in _notes(name if len(found) > 1 else "", results)
+        f"{name}: {note}" if len(found) > 1 else note
+        for name, results in found
+        for note in (*_failures(results), *notes_of(results))
     )
     return ResultsTable(tuple(m["words"] for m in shown), rows, notes)
 
@@ -142,7 +151,9 @@ def _row(
     metrics: Sequence[Mapping[str, Any]],
     best: Mapping[str, float | None],
 ) -> PolicyRow:
-    cells = tuple(_cell(policy.get("mean", {}).get(m["name"]), m, best[m["name"]]) for m in metrics)
+    cells = tuple(
+        _cell(policy.get("mean", {}).get(m["name"]), m, best.get(m["name"])) for m in metrics
+    )
     return PolicyRow(
         str(policy.get("label")), study, cells, _mean(policy.get("total_cost_against_first"))
     )
@@ -174,31 +185,45 @@ def _mean(found: object) -> float | None:
     return float(mean) if isinstance(mean, int | float) else None
 
 
-def _best(policies: Sequence[Mapping[str, Any]], metric: str) -> float | None:
-    means = [m for p in policies if (m := _mean(p.get("mean", {}).get(metric))) is not None]
+def _best(
+    policies: Sequence[Mapping[str, Any]], may_be_best: Sequence[bool], metric: str
+) -> float | None:
+    """The best mean of the policies that may be best; None if all means are alike."""
+    found = [_mean(p.get("mean", {}).get(metric)) for p in policies]
+    means = [m for m in found if m is not None]
+    known = [m for m, may in zip(found, may_be_best, strict=True) if may and m is not None]
     if (
         len(means) < 2
+        or not known
         or max(means) - min(means) <= SAME * max(map(abs, means))
         or metric in NO_BEST
     ):
         return None
-    return max(means) if metric == "utilisation" else min(means)
+    return max(known) if metric == "utilisation" else min(known)
 
 
-def _notes(name: str, results: Mapping[str, Any]) -> list[str]:
-    said = [
-        f"{f['policy']} failed with seed {f['seed']}: {f['message']}"
-        for f in results.get("failures", ())[:5]
-    ]
+def notes_of(results: Mapping[str, Any]) -> list[str]:
+    """Facts beside the figures of results.json that a reader must know."""
+    said = []
     workloads = results.get("workloads", ())
     if skipped := sum(int(w.get("skipped", 0)) for w in workloads[:1]):
         said.append(f"{skipped:,} bad lines of the trace were left out.")
     if unplaceable := sum(int(w.get("unplaceable", 0)) for w in workloads[:1]):
         said.append(f"{unplaceable:,} jobs fit on no node and were never run.")
+    for policy in results.get("policies", ()):
+        if left := policy.get("unfinished_jobs"):
+            said.append(
+                f"{policy['label']} left jobs unfinished (such as {left[0]['job']}); the least"
+                " that they would still cost is in its total."
+            )
     if switches := results.get("switches_on"):
-        said.append(
-            "Switched on: "
-            + ", ".join(f"{switch} = {value:g}" for switch, value in switches.items())
-            + "."
-        )
-    return [f"{name}: {line}" if name else line for line in said]
+        on = ", ".join(f"{switch} = {value:g}" for switch, value in switches.items())
+        said.append(f"Switched on: {on}.")
+    return said
+
+
+def _failures(results: Mapping[str, Any]) -> list[str]:
+    return [
+        f"{f['policy']} failed with seed {f['seed']}: {f['message']}"
+        for f in results.get("failures", ())[:5]
+    ]

@@ -115,6 +115,9 @@ class DecisionSerializer(serializers.Serializer[Any]):
     energy_cost = serializers.FloatField(
         help_text="Energy of the jobs that have GPUs, until each ends"
     )
+    energy_cost_waiting = serializers.FloatField(
+        help_text="Energy of the others, could each start alone now where it is cheapest"
+    )
     tardiness_cost = serializers.FloatField(help_text="Lateness of those jobs")
     tardiness_cost_waiting = serializers.FloatField(
         help_text="Lateness of the others, could each start now where it is fastest"

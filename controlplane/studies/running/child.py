@@ -1,12 +1,10 @@
-"""`python -m controlplane.studies.running.child FOLDER`: runs the study of FOLDER/study.json there, in a
-process that knows no database.
+"""`python -m controlplane.studies.running.child FOLDER`: runs the study of FOLDER/study.json there.
 
-It tells its progress on standard output, one JSON object a line: {"progress": 0.25, "message":
-"...", "left_s": 60}, at the end {"done": true}, {"error": "..."} where the study cannot be run,
-{"busy": true} where another process works in the folder.
-
-It yields to everything else on the machine, may not take more memory than it is given, and ends
-with its parent. What has been finished in the folder before is not done again.
+This process knows no database. It tells its progress on standard output, one JSON object a line:
+{"progress": 0.25, "message": "...", "left_s": 60}, at the end {"done": true}, {"error": "..."}
+where the study cannot be run, {"busy": true} where another process works in the folder. It yields
+to everything else on the machine, may not take more memory than it is given, and ends with its
+parent. What has been finished in the folder before is not done again.
 """
 
 from __future__ import annotations

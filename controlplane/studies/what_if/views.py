@@ -83,6 +83,10 @@ def _asked(user: User, cluster: Cluster, policy: str, typed: str) -> WhatIf:
 def _shown(found: WhatIf) -> dict[str, Any]:
     nodes = _drawn(found)
     until_s = _until_s(found)
+    sides = {
+        f"Now, by {found.current.policy}": found.now,
+        f"By {found.proposed.policy}": found.then,
+    }
     return {
         "found": found, "comparisons": _comparisons(found),
         "differences": found.differences[:LISTED],
@@ -90,7 +94,7 @@ def _shown(found: WhatIf) -> dict[str, Any]:
         "more_waiting": max(0, len(found.waiting) - LISTED),
         "charts": [
             (title, json.dumps(_figure(side, found, nodes, until_s)))
-            for title, side in ((f"Now, by {found.current.policy}", found.now), (f"By {found.proposed.policy}", found.then))
+            for title, side in sides.items()
         ],
         "hidden_nodes": max(0, len(found.snapshot.nodes) - len(nodes)),
     }  # fmt: skip
@@ -108,6 +112,13 @@ def _comparisons(found: WhatIf) -> list[Comparison]:
             "Energy of jobs with GPUs, to their ends",
             now.energy_cost,
             then.energy_cost,
+            currency,
+            False,
+        ),
+        (
+            "Energy of those that wait, at least",
+            now.energy_cost_waiting,
+            then.energy_cost_waiting,
             currency,
             False,
         ),

@@ -48,9 +48,7 @@ class Limit:
 
 
 class Throttle(BothWays):
-    """Middleware: answers 429 with Retry-After at a door where an address or an account has failed
-    too often.
-    """
+    """Middleware: 429 with Retry-After after too many failures of an address or account."""
 
     def __call__(self, request: HttpRequest) -> Answer:
         """The view's answer, or the refusal."""
@@ -125,9 +123,7 @@ def refusal(request: HttpRequest, counts: list[Count]) -> HttpResponse | None:
 
 
 def end(request: HttpRequest, answer: HttpResponseBase, counts: list[Count]) -> HttpResponseBase:
-    """Take a try back that was no failure; say when to come back where somebody else (the lock of
-    accounts) refused.
-    """
+    """Take back an attempt that succeeded; set Retry-After if accounts are locked."""
     if not is_failure(request, answer):
         take_back(counts)
     if answer.status_code == 429 and "Retry-After" not in answer:
@@ -181,9 +177,7 @@ _alone = LocMemCache("throttling", {})
 
 
 def _add(key: str, amount: int, kept_s: int) -> int:
-    """The count after adding. Keys name their window, so that they are never reset, only
-    forgotten.
-    """
+    """The count after adding. Keys include their window, so they expire unreset."""
     try:
         return _add_in(cache, key, amount, kept_s)
     except (RedisError, OSError) as error:

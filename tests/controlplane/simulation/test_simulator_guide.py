@@ -34,11 +34,12 @@ def blocks(kind: str) -> list[str]:
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A folder with the guide's files, in which we are."""
     study, cluster, _ = blocks("yaml")
-    (policy,), (trace,) = blocks("python"), blocks("csv")
+    (policy, convex), (trace,) = blocks("python"), blocks("csv")
     for name, text in {
         "study.yaml": study,
         "cluster.yaml": cluster,
         "shortest.py": policy,
+        "proportional.py": convex,
         "trace.csv": trace,
     }.items():
         (tmp_path / name).write_text(text)
@@ -53,7 +54,7 @@ def commands() -> list[str]:
         for line in block.splitlines()
         if line.startswith("$ ")
     ]
-    assert len(found) == 2
+    assert len(found) == 3
     return found
 
 

@@ -81,6 +81,34 @@ def test_names_are_shown_as_they_are_whatever_signs_they_have(
     assert "[/bold] [red]" in out
 
 
+STARVING = """
+from dataclasses import dataclass
+from loadmaster.policy_api import Plan, PlanStatus, Snapshot, WaitCode, Waiting
+
+@dataclass(frozen=True)
+class Starving:
+    def __call__(self, snapshot: Snapshot) -> Plan:
+        waiting = tuple(Waiting(job.id, WaitCode.POSTPONED) for job in snapshot.jobs)
+        return Plan("starving", PlanStatus.HEURISTIC, (), waiting)
+"""
+
+
+def test_the_table_shows_unfinished_jobs_and_skipped_lines(
+    simulate: Simulate, tmp_path: Path
+) -> None:
+    (tmp_path / "starving.py").write_text(STARVING)
+    (tmp_path / "trace.csv").write_text("id,arrival_s,run_s\na,0,60\nb,1,minus\n")
+    words = "--cluster cluster.yaml --workload trace.csv --skip-bad --policy fifo"
+    out, _ = simulate(*words.split(), "--policy", "starving.py")
+    assert "unfinished" in out
+    assert "starving left jobs unfinished (such as a)" in out
+    assert "1 bad lines of the trace were left out" in out
+    done, starved = results(tmp_path / "simulation")["policies"]
+    assert [p["mean"]["unfinished"]["mean"] for p in (done, starved)] == [0.0, 1.0]
+    charged = pytest.approx(done["mean"]["total_cost"]["mean"])
+    assert starved["mean"]["total_cost"]["mean"] == charged
+
+
 def test_options_stand_over_what_the_file_says(simulate: Simulate, tmp_path: Path) -> None:
     (tmp_path / "study.yaml").write_text(yaml.safe_dump(a_study_document(cluster="cluster.yaml")))
     simulate("study.yaml", "--seeds", "7", "--policy", "priority", "--output", "elsewhere")

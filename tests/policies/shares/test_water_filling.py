@@ -243,11 +243,10 @@ def test_nobody_could_have_more_without_anothers_having_less(division: Division)
     of_jobs = jobs_of(division)
     shares = hierarchical_shares(of_jobs, [Entity(), Entity(2.0)])
     book, has = textbook.Textbook(of_jobs), shares.throughput(of_jobs)
-    held = [textbook.Bound(book.throughput(i), float(has[i]) - 1e-9) for i in book.jobs]
-    for job in book.running():
-        best = book.best(book.throughput(job), held)
+    for job in book.runnable:
+        best = book.best(book.throughput[job], [book.throughput >= has - 1e-9])
         assert best is not None
-        assert best <= has[job] + 1e-5 * book.fastest(job)
+        assert best <= has[job] + 1e-5 * book.fastest_rates[job]
 
 
 @relaxed

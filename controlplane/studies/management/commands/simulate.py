@@ -37,6 +37,7 @@ from controlplane.simulation.study.study import (
     run_study,
 )
 from controlplane.studies.live_cluster import cluster_spec, history, queue
+from controlplane.studies.pages.selectors import notes_of
 
 OPERATOR = User(is_staff=True, is_active=True)
 HISTORY, QUEUE = "history", "queue"
@@ -150,6 +151,8 @@ class Command(BaseCommand):
         with console.capture() as shown:
             console.print(_table(results))
         self.stdout.write(shown.get())
+        for note in notes_of(results):
+            self.stdout.write(note)
         self.stdout.write(f"Report: {report}")
         if failures := results["failures"]:
             lines = [f"{f['policy']}, seed {f['seed']}: {f['message']}" for f in failures]
@@ -248,14 +251,13 @@ def _table(results: Mapping[str, Any]) -> Table:
     table = Table(
         title=escape(f"{results['study']['name']} ({results['currency']})"), title_justify="left"
     )
-    for heading in ("policy", *(words for _, words in SHOWN), "GPUs in use", "late"):
+    for heading in ("policy", *(words for _, words in SHOWN), "GPUs in use", "late", "unfinished"):
         table.add_column(heading, justify="left" if heading == "policy" else "right")
     for policy in results["policies"]:
         mean = policy["mean"]
         cells = [_figure(mean[name]) for name, _ in SHOWN]
-        table.add_row(
-            escape(policy["label"]), *cells, _share(mean["utilisation"]), _figure(mean["late"])
-        )
+        counts = _figure(mean["late"]), _figure(mean["unfinished"])
+        table.add_row(escape(policy["label"]), *cells, _share(mean["utilisation"]), *counts)
     return table
 
 

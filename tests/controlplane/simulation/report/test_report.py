@@ -135,6 +135,21 @@ def test_unplaceable_jobs_are_counted_and_listed() -> None:
     assert "c: needs 8 GPUs, no node has more than 2" in page
 
 
+def test_a_policy_that_leaves_jobs_unfinished_says_so_and_is_best_in_nothing() -> None:
+    cheap = an_outcome(
+        energy_cost=0.1, tardiness_cost=0.0, unfinished_cost=0.05,
+        unfinished=(Unplaceable(2, "c", "the policy left it waiting"),),
+    )  # fmt: skip
+    done = an_outcome(completion_s=np.array([200.0, 350.0, 400.0]), energy_cost=5.0)
+    study = Study.of(a_study_document(seeds=[1]))
+    runs = zip(study.runs(), map(a_finished_run, (cheap, done)), strict=True)
+    page = report_of(summarise(study, runs, (), lambda *_: None))
+    assert "fifo left 1 jobs unfinished" in page
+    assert "c: the policy left it waiting" in page
+    (row,) = re.findall(r">Total cost, EUR</th>(.*?)</tr>", page)
+    assert re.findall(r"<td( class=best)?>", row) == ["", " class=best"]
+
+
 def test_the_facts_say_what_a_reader_must_know() -> None:
     policies = ["fifo", {"name": "randomized_greedy", "parameters": {"rho": 5.0}}]
     document = a_study_document(switches={"restart_cost_s": 30.0}, policies=policies)

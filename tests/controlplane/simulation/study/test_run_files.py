@@ -13,7 +13,10 @@ from tests.builders_outcomes import a_finished_run, an_outcome
 
 def test_a_run_comes_back_as_it_was_but_for_its_timings(tmp_path: Path) -> None:
     outcome = an_outcome(
-        switches=Switches(restart_cost_s=3.0), unplaceable=(Unplaceable(2, "c", "too large"),)
+        switches=Switches(restart_cost_s=3.0),
+        unplaceable=(Unplaceable(2, "c", "too large"),),
+        unfinished=(Unplaceable(1, "b", "left waiting"),),
+        unfinished_cost=0.7,
     )
     before = a_finished_run(outcome, skipped=((3, "no number"),))
     save(tmp_path / "run.npz", before)
@@ -32,6 +35,8 @@ def test_a_run_comes_back_as_it_was_but_for_its_timings(tmp_path: Path) -> None:
         "makespan_s",
         "energy_cost",
         "unplaceable",
+        "unfinished",
+        "unfinished_cost",
     ):
         assert getattr(after.outcome, name) == getattr(outcome, name)
     assert after.outcome.stays.devices == outcome.stays.devices

@@ -10,12 +10,19 @@ import pytest
 
 from controlplane.simulation.workloads.base import Workload
 from controlplane.simulation.world.outcome import Outcome, Progress
-from controlplane.simulation.world.run import simulate
+from controlplane.simulation.world.run import FRUITLESS_ROUNDS, simulate
 from controlplane.simulation.world.world import Scene
 from policies.baselines.fifo import Fifo
 from policies.contract.plan import Plan, PlanStatus, WaitCode, Waiting
 from policies.contract.policy import Policy
-from policies.contract.snapshot import JobColumns, Jobs, JobView, PowerCapStep, Snapshot
+from policies.contract.snapshot import (
+    EnergyStep,
+    JobColumns,
+    Jobs,
+    JobView,
+    PowerCapStep,
+    Snapshot,
+)
 from tests.builders_policies import a_job, a_kind, a_node
 
 KIND = a_kind("k", {("V100", 1): 2.0, ("V100", 2): 3.0})
@@ -91,8 +98,37 @@ def never(snapshot: Snapshot) -> Plan:
 
 def test_a_job_that_the_policy_never_starts_ends_the_run_all_the_same() -> None:
     outcome = the_outcome(a_job("a"), policy=never)
-    assert [u.job for u in outcome.unplaceable] == ["a"]
-    assert "never started" in outcome.unplaceable[0].reason
+    assert [u.job for u in outcome.unfinished] == ["a"]
+    assert "left it waiting" in outcome.unfinished[0].reason
+    assert outcome.unplaceable == ()
+
+
+def test_an_unfinished_job_costs_the_least_energy_and_tardiness_it_still_could() -> None:
+    scene = Scene(
+        (a_node("v", "V100", 2), a_node("t", "T4", 1)), (KIND,), (EnergyStep(0.0, inf, 0.2, 1.5),)
+    )
+    late = a_job(
+        "a",
+        total_steps=7200.0,
+        remaining_steps=7200.0,
+        gpus_max=2,
+        due_s=60.0,
+        tardiness_weight=0.01,
+    )
+    run, starved = the_outcome(late, scene=scene), the_outcome(late, policy=never, scene=scene)
+    ended_s = FRUITLESS_ROUNDS * scene.round_s - scene.round_s
+    one_gpu_w, two_gpus_w = scene.nodes[0].power_w[1:]
+    assert one_gpu_w / 2.0 > two_gpus_w / 3.0  # two GPUs cost less per step
+    energy = two_gpus_w * 2400.0 / 3.6e6 * 0.2 * 1.5
+    tardiness = 0.01 * (ended_s + 2400.0 - 60.0)
+    assert starved.unfinished_cost == pytest.approx(energy + tardiness)
+    assert starved.total_cost == starved.unfinished_cost > run.total_cost
+    assert run.unfinished_cost == 0.0
+
+
+def test_a_job_that_no_node_can_run_costs_nothing_whatever_the_policy() -> None:
+    outcome = the_outcome(a_job("a", labels=("moon",), due_s=1.0, tardiness_weight=1.0))
+    assert (outcome.unfinished, outcome.total_cost) == ((), 0.0)
 
 
 def test_progress_ends_with_everything_done() -> None:

@@ -12,7 +12,7 @@ import pytest
 from loadmaster.agent.schema import PAYLOADS, agent_schema
 from loadmaster.wire import WireError, from_json, to_json
 
-ROOT = Path(__file__).parents[2]
+ROOT = Path(__file__).parents[3]
 GOLDEN = Path(__file__).parent / "golden"
 BY_NAME: dict[str, type[Any]] = {payload.__name__: payload for payload in PAYLOADS}
 FILES = sorted(GOLDEN.glob("*.json"))

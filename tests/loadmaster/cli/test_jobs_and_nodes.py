@@ -401,7 +401,7 @@ def test_the_agents_commands_are_there_when_asked_for(
 
 
 @pytest.mark.parametrize(
-    "example", sorted((Path(__file__).parents[2] / "examples").glob("*.yaml")), ids=lambda p: p.name
+    "example", sorted((Path(__file__).parents[3] / "examples").glob("*.yaml")), ids=lambda p: p.name
 )
 def test_every_example_is_a_job(ada: User, node: Node, example: Path) -> None:
     Secret.objects.create(team=ada.teams.get(), name="hub-token", ciphertext=b"x")

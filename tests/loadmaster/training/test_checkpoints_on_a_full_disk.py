@@ -18,7 +18,7 @@ import pytest
 
 from loadmaster.training.checkpoints import CheckpointStore, Disk, Position, is_disk_full
 
-REPOSITORY = Path(__file__).parents[2]
+REPOSITORY = Path(__file__).parents[3]
 PIECE = 256 * 1024
 KILLS = 40
 

@@ -34,7 +34,7 @@ from tests.builders_agent import (
     until,
 )
 
-ROOT = Path(__file__).parents[2]
+ROOT = Path(__file__).parents[3]
 RUN = RunId("a1", 1)
 SLEEPER = python("import time; print('up', flush=True); time.sleep(60)")
 TRAINER = python(

@@ -32,7 +32,7 @@ TRAINER = python(
 
 @pytest.fixture
 def site(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[NodeSite]:
-    monkeypatch.setenv("PYTHONPATH", str(Path(__file__).parents[2]))
+    monkeypatch.setenv("PYTHONPATH", str(Path(__file__).parents[3]))
     site = NodeSite(a_site_cluster(), tmp_path)
     yield site
     site.leave()

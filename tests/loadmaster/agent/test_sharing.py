@@ -161,7 +161,7 @@ def test_a_watch_follows_the_file_and_keeps_the_last_pace_where_it_is_torn(tmp_p
 def test_real_processes_follow_the_pace_they_are_told(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setenv("PYTHONPATH", str(Path(__file__).parents[2]))
+    monkeypatch.setenv("PYTHONPATH", str(Path(__file__).parents[3]))
     server = FakeServer()
     agent = an_agent(
         server,
@@ -226,7 +226,7 @@ def test_a_crash_for_want_of_gpu_memory_is_the_jobs_fault_alone_and_not_beside_o
 def test_real_processes_of_which_one_finds_no_memory_beside_the_other(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setenv("PYTHONPATH", str(Path(__file__).parents[2]))
+    monkeypatch.setenv("PYTHONPATH", str(Path(__file__).parents[3]))
     server = FakeServer()
     agent = an_agent(
         server,
