@@ -1,6 +1,4 @@
-"""How fast jobs run in truth, which is the world's to know, and which of them no node can ever
-run.
-"""
+"""True speeds of jobs, known to the world, and which jobs no node can ever run."""
 
 from __future__ import annotations
 
@@ -37,9 +35,7 @@ class Speeds:
         return self.known.on_ranks(kind, ranks, self.nodes)
 
     def best(self, columns: JobColumns, row: int) -> tuple[float, str]:
-        """(steps per second where the job runs fastest, ""), or (0, why no node can ever run
-        it).
-        """
+        """(steps/s at the job's fastest, ""), or (0, why no node can ever run it)."""
         counts, others = columns.counts, columns.others
         wants = (columns.kinds[row], int(counts["gpus_min"][row]), int(counts["gpus_max"][row]))
         demand = () if columns.gpus_only else _demand(columns, row)

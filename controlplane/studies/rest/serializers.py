@@ -83,9 +83,7 @@ class SimulationSerializer(serializers.ModelSerializer[Simulation]):
 
 
 class SimulationDetailSerializer(SimulationSerializer):
-    """A simulation with its study, everything that was taken from live clusters and histories
-    written out.
-    """
+    """A simulation with its study, including what came from live clusters."""
 
     document = serializers.DictField()
 
@@ -125,9 +123,7 @@ class DecisionSerializer(serializers.Serializer[Any]):
 
 
 class DifferenceSerializer(serializers.Serializer[Any]):
-    """A job for which the policy would decide otherwise; without name and id where it is another
-    team's.
-    """
+    """A job that the policy decides differently; anonymous if another team's."""
 
     job = serializers.CharField(allow_null=True)
     name = serializers.CharField()

@@ -60,9 +60,7 @@ class Figures:
 
 @dataclass(frozen=True, slots=True)
 class Stretch:
-    """A placement from now to its expected end, in seconds since the epoch; `to_s` is None where
-    the speed is not known.
-    """
+    """A placement from now to its expected end (epoch seconds); None if unknown."""
 
     placement: Placement
     to_s: float | None
