@@ -11,7 +11,7 @@ BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip --disable-pip-version-check
 export PYTHONDONTWRITEBYTECODE :=
 .DEFAULT_GOAL := help
-.PHONY: help demo up test check unit coverage test-all test-nightly test-sqlite test-postgres test-docker test-root test-browser fuzz bench reproduce-andreas reproduce-gavel chaos load clean
+.PHONY: help demo up install-tests test check unit coverage test-all test-nightly test-sqlite test-postgres test-docker test-root test-browser fuzz bench reproduce-andreas reproduce-gavel chaos load clean
 
 help: ## show these lines
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /\1\t/' | expand -t 16
@@ -39,6 +39,8 @@ FAST := not slow and not nightly and not browser and not postgres and not docker
 PYTEST := $(BIN)/python -m pytest
 WORKERS ?= 3
 COVERAGE ?=
+
+install-tests: $(VENV)/.test
 
 test: check unit ## the fast set: checks and tests
 
