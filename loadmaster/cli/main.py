@@ -14,11 +14,11 @@ from typing import Annotated
 import typer
 
 import loadmaster
-from loadmaster.cli.config import Account, forget_account, read_account, write_account
 from loadmaster.cli import jobs as cli_jobs
 from loadmaster.cli import kinds as cli_kinds
 from loadmaster.cli import nodes as cli_nodes
 from loadmaster.cli import simulations as cli_simulations
+from loadmaster.cli.config import Account, forget_account, read_account, write_account
 from loadmaster.cli.output import (
     FAILURE,
     Options,
