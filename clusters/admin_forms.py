@@ -9,8 +9,8 @@ from unfold.widgets import UnfoldAdminSelectWidget
 
 from clusters.models import Cluster, Device
 from clusters.services.devices import held_slots
-from controlplane.admin_base import PlainModelForm
-from controlplane.policy_help import parameters_of
+from controlplane.web.pages.admin_base import PlainModelForm
+from controlplane.web.pages.policy_help import parameters_of
 from loadmaster.protocol import MOST_SLOTS
 from policies.contract.policy import PolicyError, PolicyParameterError, UnknownPolicyError
 from policies.host import registry

@@ -21,7 +21,7 @@ from clusters.beats import Beats
 from clusters.polls import POLLS
 from clusters.services.enrolment import sha256
 from clusters.services.heartbeats import Call
-from controlplane.short_ways import Answering, App, Message, Receive, Scope, Send
+from controlplane.web.http.fast_path import Answering, App, Message, Receive, Scope, Send
 from loadmaster.protocol import PROTOCOL_HEADER, PROTOCOL_VERSION, TIME_HEADER, Heartbeat
 from loadmaster.wire import WireError, dumps, loads
 

@@ -11,7 +11,6 @@ from collections.abc import Iterable, Mapping, Sequence
 from django.db import OperationalError
 
 from clusters.agent_errors import AgentCallError
-from clusters.gathering import Gatherer, OverloadedError, Threads
 from clusters.selectors import clocks_of
 from clusters.services.heartbeats import (
     Busy,
@@ -22,6 +21,7 @@ from clusters.services.heartbeats import (
     renew_all,
     restore_sight,
 )
+from controlplane.web.http.group_commit import Gatherer, OverloadedError, Threads
 from loadmaster.protocol import HeartbeatReply, Intervals
 
 log = logging.getLogger(__name__)

@@ -1,6 +1,4 @@
-"""Sums of costs as CSV: times in ISO 8601 UTC, numbers with a point, no cell that a spreadsheet
-would take for a formula.
-"""
+"""Costs as CSV: ISO 8601 times in UTC, decimal points, no cell that is a formula."""
 
 from __future__ import annotations
 
@@ -8,7 +6,7 @@ import csv
 from collections.abc import Iterable, Iterator, Sequence
 
 from clusters.costs import CostRow
-from clusters.csv_cells import plain as plain
+from controlplane.web.pages.csv_cells import plain as plain
 
 CSV_COLUMNS = (
     "name", "team", "user", "job_id", "gpu_hours", "it_kwh", "gpu_measured_kwh", "gpu_modelled_kwh",

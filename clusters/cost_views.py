@@ -27,8 +27,8 @@ from clusters.cost_csv import csv_of
 from clusters.cost_query import BY, PERIODS, CostQuery, CostQueryError, read_query
 from clusters.costs import as_rows, cost_rows, cost_total, sees_all_costs
 from clusters.models import Cluster
-from controlplane.paging import page_of
-from controlplane.static_files import PLOTLY_NAME
+from controlplane.web.pages.paging import page_of
+from controlplane.web.pages.static_files import PLOTLY_NAME
 
 PAGE_SIZE = 100
 HOURLY = timedelta(days=3)

@@ -53,9 +53,7 @@ def lock_session(node_pk: uuid.UUID, epoch: int) -> Node:
 
 
 def lock_own(node: Node, pk: uuid.UUID, fence: int) -> Assignment:
-    """The node's assignment with that fence, locked; a refusal for another node's, an unknown one,
-    or another fence.
-    """
+    """The node's assignment with that fence, locked; refused if unknown, foreign or stale."""
     try:
         assignment = lock_assignment(pk)
     except Assignment.DoesNotExist:

@@ -1,6 +1,4 @@
-"""REST: clusters, nodes, GPU types, policies and rounds. Everybody who is logged in may look; only
-operators may act.
-"""
+"""REST: clusters, nodes, GPU types, policies, rounds. Users read; only operators change."""
 
 from __future__ import annotations
 
@@ -40,9 +38,9 @@ from clusters.manage_serializers import (
 )
 from clusters.models import AssignmentSlot, Cluster, Device, EnrolmentToken, GpuType, Node
 from clusters.tariffs import tariff_changed
-from controlplane.errors import ConflictError
 from controlplane.events import request_reschedule
 from controlplane.models import Reason, Round
+from controlplane.web.rest.errors import ConflictError
 from jobs.selectors import is_operator
 from policies.host import registry
 
@@ -193,9 +191,7 @@ class GpuTypeViewSet(ReadOnlyModelViewSet[GpuType]):
 
     @extend_schema(request=GpuTypeSerializer(partial=True), responses=GpuTypeSerializer)
     def partial_update(self, request: Request, name: str) -> Response:
-        """Change what an hour of one GPU costs; rounds follow wherever there are nodes of the type
-        (operators).
-        """
+        """Operators: change the hourly price of a GPU type; triggers rounds of its clusters."""
         serializer = GpuTypeSerializer(self.get_object(), data=request.data, partial=True)
         serializer.is_valid(raise_exception=True)
         with transaction.atomic():

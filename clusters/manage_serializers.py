@@ -11,7 +11,7 @@ from clusters.models import Cluster, Device, EnrolmentToken, GpuType, Node
 from clusters.models.nodes import Role
 from clusters.runtimes import runtimes_of
 from controlplane.models import Round
-from controlplane.serializing import OnlySettable
+from controlplane.web.rest.serializing import OnlySettable
 from loadmaster.protocol import MOST_SLOTS, AssignmentState
 from policies.contract.policy import PolicyError
 from policies.host import registry
@@ -34,9 +34,7 @@ class ClusterSerializer(OnlySettable, serializers.ModelSerializer[Cluster]):
         read_only_fields = ["name", "currency", "round_number", "last_round_at"]
 
     def validate(self, attrs: dict[str, Any]) -> dict[str, Any]:
-        """Policy and parameters go together; a new policy begins with its defaults unless
-        parameters come with it.
-        """
+        """Policy and parameters belong together; a new policy starts with its defaults."""
         if "policy" in attrs or "policy_parameters" in attrs:
             policy = attrs.get("policy", self.instance.policy if self.instance else "")
             kept = (

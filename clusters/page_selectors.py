@@ -16,9 +16,9 @@ from django.utils import timezone
 from clusters.lifecycle import LIVE
 from clusters.models import Assignment, AssignmentSlot, Cluster, Device, Node
 from clusters.runtimes import runtimes_of
-from controlplane.gantt import Bar, row_of
 from controlplane.models import Round
-from controlplane.paging import page_of
+from controlplane.web.pages.gantt import Bar, row_of
+from controlplane.web.pages.paging import page_of
 from jobs.models import Job
 from jobs.selectors import is_operator, visible_jobs
 
@@ -29,9 +29,7 @@ NODES_A_CHART = 24
 Place = tuple[str, int, int]
 """A lane of the timeline, and which of how many rows of it."""
 NEWEST_ROUNDS = 20
-"""Of these the newest that has a plan says how long placements are expected to run; one that is
-held or was abandoned has none.
-"""
+"""Newest rounds searched for a plan with expected ends; held or abandoned ones have none."""
 
 
 _OF_BAR = (
@@ -39,9 +37,7 @@ _OF_BAR = (
     "steps_done", "predicted_run_s",
     "created_at", "accepted_at", "running_at", "ended_at",
 )  # fmt: skip
-"""Columns of an assignment and its job that the timeline shows. A job's many JSON values cost more
-to read than all the rest.
-"""
+"""Columns that the timeline shows; the JSON columns of a job would cost more than all."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,9 +104,7 @@ class NodeCard:
 
 @dataclass(frozen=True, slots=True)
 class ClusterNodes:
-    """A cluster, its nodes on the page, and how many there are in all: nodes, GPUs of nodes that
-    are not lost, GPUs with work.
-    """
+    """A cluster, the page's nodes, and totals: nodes, GPUs of nodes not lost, GPUs in use."""
 
     cluster: Cluster
     nodes: tuple[NodeCard, ...]
@@ -126,9 +120,7 @@ def page_of_nodes(number: object) -> Page[Node]:
 
 
 def page_of_lanes(number: object, cluster: Cluster | None) -> Page[Node]:
-    """A page of a cluster's nodes in the order of names, with what the timeline says of them; empty
-    without a cluster.
-    """
+    """A page of a cluster's nodes by name, with the timeline's data; empty without cluster."""
     nodes = Node.objects.filter(cluster=cluster).select_related("gpu_type").order_by("name")
     lanes = nodes.only("name", "emulated", "gpu_type__name", "gpu_type__emulated")
     return page_of(Paginator(lanes, NODES_A_CHART), number)
@@ -171,9 +163,7 @@ def _counts() -> Mapping[int, tuple[int, int, int]]:
 def gantt_bars(
     user: User, cluster: Cluster, nodes: Sequence[Node], since: datetime, until: datetime
 ) -> tuple[tuple[Bar, ...], tuple[str, ...]]:
-    """(bars, lanes) of these nodes' GPUs from `since` to `until`: what ran, what runs, and until
-    when it is expected to.
-    """
+    """(bars, lanes) of these nodes' GPUs over [since, until): past, running, expected."""
     now = timezone.now()
     lanes = _lanes(nodes)
     assignments = _shown(nodes, since)
@@ -248,9 +238,7 @@ def _occupant(assignment: Assignment, seen: frozenset[Any]) -> Occupant:
 
 
 def _lanes(nodes: Sequence[Node]) -> dict[int, str]:
-    """Device -> its lane, in the order of nodes and GPUs. A GPU is called by its number on the
-    node.
-    """
+    """Lane of each device, by node and GPU number."""
     lanes: dict[int, str] = {}
     devices: dict[Any, list[int]] = defaultdict(list)
     for node_id, pk in (
@@ -279,9 +267,7 @@ def _shown(nodes: Sequence[Node], since: datetime) -> list[Assignment]:
 def _places(
     assignments: Iterable[Assignment], lanes: Mapping[int, str]
 ) -> Mapping[Any, list[Place]]:
-    """Assignment -> the lanes it held, and its row there. Values alone: a prefetch would make a
-    queryset for each assignment.
-    """
+    """The lanes of each assignment, and its row, as plain values (a prefetch costs more)."""
     places: dict[Any, list[Place]] = defaultdict(list)
     held = AssignmentSlot.objects.filter(assignment__in=[a.pk for a in assignments]).order_by("pk")
     for assignment, device, slot, share in held.values_list(

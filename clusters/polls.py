@@ -21,10 +21,10 @@ from django.db.models import Q
 from django.utils import timezone
 
 from clusters.agent_errors import AgentCallError, not_yours, unknown_token
-from clusters.gathering import Threads
 from clusters.lifecycle import LIVE
 from clusters.models import Assignment, Node
 from clusters.selectors import cursor_of, directives
+from controlplane.web.http.group_commit import Threads
 from loadmaster.protocol import AssignmentState, Directives
 
 LONGEST_WAIT_S = 25.0

@@ -43,9 +43,7 @@ def directives(assignments: Iterable[Assignment], grace_s: float) -> tuple[Direc
 
 
 def directive(assignment: Assignment, grace_s: float) -> Directive | None:
-    """What the server wants done with one live assignment: start it, stop it, or know its newest
-    term.
-    """
+    """The directive for a live assignment: start, stop, or a new term."""
     name, fence = str(assignment.pk), assignment.fence
     if assignment.desired != "run":
         return Directive(
@@ -83,9 +81,7 @@ def is_news(assignment: Assignment) -> bool:
 
 
 def cursor_of(assignments: Iterable[Assignment]) -> int:
-    """When the newest of these wishes came up, in microseconds: the cursor of the long poll. 0
-    without any.
-    """
+    """Cursor of the long poll: time of the newest directive in microseconds; 0 without any."""
     return max((_microseconds(_wished_at(a)) for a in assignments), default=0)
 
 

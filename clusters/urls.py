@@ -4,7 +4,7 @@ from django.urls import path, re_path
 
 from clusters import api
 from clusters.api_directives import directives_view
-from controlplane.errors import not_found_api
+from controlplane.web.rest.errors import not_found_api
 
 urlpatterns = [
     path("register", api.RegisterView.as_view(), name="agent-register"),

@@ -9,8 +9,8 @@ from django.contrib.auth.admin import GroupAdmin as DjangoGroupAdmin
 from django.contrib.auth.admin import UserAdmin as DjangoUserAdmin
 from django.contrib.auth.models import Group, User
 
-from controlplane.admin_base import ReadOnly, pretty
 from controlplane.models import RescheduleEvent, Round, Simulation
+from controlplane.web.pages.admin_base import ReadOnly, pretty
 
 if TYPE_CHECKING:
 
@@ -70,9 +70,7 @@ class RescheduleEventAdmin(ReadOnly):
 
 @admin.register(Simulation)
 class SimulationAdmin(ReadOnly):
-    """Who has policies compared, and how far it is. Share keys are for those whom its owner gives
-    the link.
-    """
+    """Simulations: owner and progress. Share keys are for those whom the owner gives the link."""
 
     list_display = ("created_at", "name", "user", "team", "state", "progress", "starts", "ended_at")
     list_filter = ("state", "team")
@@ -89,9 +87,7 @@ admin.site.unregister(Group)
 
 @admin.register(User)
 class UserAdmin(_DjangoUserAdmin, _Styled):
-    """People. Only who has Django's permission for it may change them: operators do not make
-    operators.
-    """
+    """People. Only holders of Django's permission may change them; operators may not."""
 
     form = UserChangeForm
     add_form = UserCreationForm

@@ -2,12 +2,12 @@
 
 from django.urls import URLPattern, URLResolver, include, path, re_path
 
-from controlplane.errors import not_found_api
+from controlplane.web.rest.errors import not_found_api
 
 urlpatterns: list[URLPattern | URLResolver] = [
-    path("", include("jobs.urls")),
+    path("", include("jobs.rest.urls")),
     path("", include("clusters.manage_urls")),
-    path("", include("profiling.urls")),
-    path("", include("controlplane.studies.urls")),
+    path("", include("profiling.rest.urls")),
+    path("", include("controlplane.studies.rest.urls")),
     re_path(r"[\s\S]*", not_found_api),
 ]

@@ -12,10 +12,7 @@ class ControlplaneConfig(AppConfig):
     default_auto_field = "django.db.models.BigAutoField"
 
     def ready(self) -> None:
-        """Register the system checks and what the OpenAPI document needs; name the units of the
-        house's own models.
-        """
-        from controlplane import checks, openapi  # noqa: F401  # importing them registers what they have
-        from controlplane.units import name_units
+        """Name the units of our own models' fields."""
+        from controlplane.web.pages.units import name_units
 
         name_units(model for app in OURS for model in apps.get_app_config(app).get_models())

@@ -1,6 +1,4 @@
-"""Rescheduling events: something changed, a round is wanted. Events that wait are answered together
-by one round.
-"""
+"""Rescheduling events, which request a round. One round answers all that wait."""
 
 from __future__ import annotations
 
@@ -16,8 +14,8 @@ from kombu.exceptions import OperationalError
 from redis.exceptions import RedisError
 
 from clusters.models import Cluster, Node
-from controlplane.bulk import insert
 from controlplane.models import Reason, RescheduleEvent
+from controlplane.web.storage.bulk_insert import insert
 from jobs.models import Job
 
 log = logging.getLogger(__name__)
@@ -29,18 +27,14 @@ HINT_LIVES_S = 1
 def request_reschedule(
     cluster: Cluster, reason: Reason, *, job: Job | None = None, node: Node | None = None
 ) -> RescheduleEvent:
-    """Write the event and, once the transaction is committed, hint the worker. A lost hint is found
-    by the reconciler.
-    """
+    """Write the event and hint the worker on commit; the reconciler finds lost hints."""
     event = RescheduleEvent.objects.create(cluster=cluster, reason=reason, job=job, node=node)
     transaction.on_commit(lambda: _hint(cluster.pk), robust=True)
     return event
 
 
 def request_reschedules(cluster: Cluster, reason: Reason, jobs: Iterable[Job]) -> None:
-    """The events of many jobs that ask for a round for the same reason, and one hint for all of
-    them.
-    """
+    """Write events of many jobs for the same reason, with one hint."""
     insert(
         RescheduleEvent, (RescheduleEvent(cluster=cluster, reason=reason, job=job) for job in jobs)
     )
@@ -48,9 +42,7 @@ def request_reschedules(cluster: Cluster, reason: Reason, jobs: Iterable[Job]) -
 
 
 def note_nodes_joined(nodes: Iterable[tuple[int, UUID]]) -> None:
-    """The events of nodes, (cluster, node) by their keys, that may be given work again; one hint
-    for each cluster.
-    """
+    """Write events of nodes, (cluster, node) keys, that may get work again; a hint per cluster."""
     joined = list(nodes)
     RescheduleEvent.objects.bulk_create(
         RescheduleEvent(cluster_id=cluster, reason=Reason.NODE_JOINED, node_id=node)
@@ -61,9 +53,7 @@ def note_nodes_joined(nodes: Iterable[tuple[int, UUID]]) -> None:
 
 
 def hint_arrived(cluster_id: int) -> None:
-    """To be called by a worker before it looks for events: whatever is written from now on needs a
-    hint of its own.
-    """
+    """Note that a worker starts looking for events: later events need a hint of their own."""
     try:
         cache.delete(_key(cluster_id))
     except (RedisError, OSError) as error:
@@ -79,9 +69,7 @@ def hint_after(cluster_id: int, rest_s: float) -> None:
 
 
 def _hint(cluster_id: int) -> None:
-    """Hint a worker, unless a hint is on its way that will find these events too: hundreds of jobs
-    a second need no task each.
-    """
+    """Hint a worker unless a pending hint will find these events too."""
     from controlplane.tasks import (
         run_cluster_round,
     )  # the task module imports the loop, which imports this one

@@ -7,7 +7,7 @@ from uuid import uuid4
 from django.conf import settings
 from django.db import models
 
-from controlplane.packed_json import PackedJSONField
+from controlplane.web.storage.packed_json import PackedJSONField
 
 
 class Reason(models.TextChoices):
@@ -29,9 +29,7 @@ class Reason(models.TextChoices):
 
 
 class RescheduleEvent(models.Model):
-    """Something changed and a round is wanted; events that wait are answered together by one
-    round.
-    """
+    """An event that requests a round; one round answers all that wait."""
 
     cluster = models.ForeignKey(
         "clusters.Cluster", on_delete=models.CASCADE, related_name="reschedule_events"
@@ -183,9 +181,7 @@ class Simulation(models.Model):
 
 
 class SimulationFile(models.Model):
-    """A file that a simulation came to, packed by zlib: report.html, results.json, jobs.csv,
-    timings.json.
-    """
+    """A result file of a simulation, zlib-packed: report, results, jobs.csv or timings."""
 
     simulation = models.ForeignKey(Simulation, on_delete=models.CASCADE, related_name="files")
     name = models.CharField(max_length=40)

@@ -5,12 +5,12 @@ from django.urls import path
 
 from clusters import cost_views as costs
 from clusters import views as clusters
-from controlplane import views as controlplane
-from controlplane.studies import views as studies
-from controlplane.studies.what_if_views import what_if_page
-from jobs import views as jobs
-from jobs.live import live
-from profiling import views as profiling
+from controlplane.loop.pages import views as controlplane
+from controlplane.studies.pages import views as studies
+from controlplane.studies.what_if.views import what_if_page
+from jobs.pages import views as jobs
+from jobs.pages.live_updates import live
+from profiling.pages import views as profiling
 
 urlpatterns = [
     path("", jobs.queue, name="queue"),

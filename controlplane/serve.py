@@ -1,6 +1,4 @@
-"""`python -m controlplane.serve`: the web server, uvicorn with bounds on what a connection may
-cost.
-"""
+"""`python -m controlplane.serve`: uvicorn with limits on each connection."""
 
 from __future__ import annotations
 
@@ -11,7 +9,7 @@ from typing import Any
 
 import uvicorn
 
-from controlplane.garbage import collect_seldom
+from controlplane.web.http.garbage import collect_seldom
 from policies.host.lifetime import die_with
 
 KEEP_ALIVE_S = 75
@@ -27,7 +25,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     uvicorn.run(
         "controlplane.serve:application",
         factory=True,
-        http="controlplane.http_guard:GuardedProtocol",
+        http="controlplane.web.http.guard:GuardedProtocol",
         ws="none",
         host=given.host,
         port=given.port,
@@ -41,9 +39,7 @@ def main(argv: Sequence[str] | None = None) -> None:
 
 
 def application() -> Callable[..., Any]:
-    """What a web process serves, once for each of them. Of several none outlives the one that
-    started them: it would hold their address.
-    """
+    """The application of a web process; it ends with its parent, which owns the address."""
     if (parent := multiprocessing.parent_process()) is not None and parent.pid is not None:
         die_with(parent.pid)
     from controlplane.asgi import (

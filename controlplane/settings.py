@@ -18,7 +18,8 @@ from django.core.exceptions import ImproperlyConfigured
 from django.core.management.utils import get_random_secret_key
 from django.templatetags.static import static
 
-from controlplane import environment, logs
+from controlplane import environment
+from controlplane.web.logs import structured as logs
 
 env = environ.Env()
 
@@ -30,9 +31,7 @@ DEBUG = environment.switch(os.environ, "LOADMASTER_DEBUG")
 
 
 def _secret_key() -> str:
-    """The environment's key, else one made once and kept beside the embedded database (mode
-    0600).
-    """
+    """The environment's key, else a generated one beside the embedded database (0600)."""
     key: str = env.str("SECRET_KEY", "")
     if key:
         return key
@@ -75,23 +74,27 @@ INSTALLED_APPS = [
     "axes",
     "csp",
     "controlplane",
+    "controlplane.web",
     "clusters",
     "jobs",
     "profiling",
+    "controlplane.loop",
+    "controlplane.studies",
+    "controlplane.operations",
 ]
 
 MIDDLEWARE = [
-    "controlplane.log_middleware.RequestLog",
-    "controlplane.storage.StorageFailures",
-    "controlplane.limits.BodyLimit",
+    "controlplane.web.logs.middleware.RequestLog",
+    "controlplane.web.http.storage_errors.StorageFailures",
+    "controlplane.web.http.body_limit.BodyLimit",
     "django.middleware.security.SecurityMiddleware",
-    "controlplane.middleware.StaticFiles",
-    "controlplane.middleware.ContentSecurityPolicy",
-    "controlplane.middleware.SecurityHeaders",
-    "controlplane.middleware.NoNul",
+    "controlplane.web.http.middleware.StaticFiles",
+    "controlplane.web.http.middleware.ContentSecurityPolicy",
+    "controlplane.web.http.middleware.SecurityHeaders",
+    "controlplane.web.http.middleware.NoNul",
     "django.contrib.sessions.middleware.SessionMiddleware",
     "django.middleware.common.CommonMiddleware",
-    "controlplane.throttling.Throttle",
+    "controlplane.web.http.throttling.Throttle",
     "django.middleware.csrf.CsrfViewMiddleware",
     "django.contrib.auth.middleware.AuthenticationMiddleware",
     "django.contrib.auth.middleware.LoginRequiredMiddleware",
@@ -116,16 +119,14 @@ TEMPLATES = [
                 "django.contrib.auth.context_processors.auth",
                 "django.contrib.messages.context_processors.messages",
             ],
-            "builtins": ["controlplane.templatetags.loadmaster"],
+            "builtins": ["controlplane.web.templatetags.loadmaster"],
         },
     }
 ]
 
 
 def _databases() -> dict[str, dict[str, object]]:
-    """PostgreSQL by DATABASE_URL, else SQLite with the settings that keep several writers from
-    locking each other out.
-    """
+    """PostgreSQL by DATABASE_URL, else SQLite with settings for several writers."""
     if env.str("DATABASE_URL", ""):
         return {"default": environment.database(env.db_url("DATABASE_URL"))}
     options = {
@@ -151,9 +152,7 @@ DEFAULT_AUTO_FIELD = "django.db.models.BigAutoField"
 
 
 def _socket_path() -> Path:
-    """Where the embedded Valkey listens. Unix socket paths end at 107 bytes, so a long home is
-    reached by a short link.
-    """
+    """The embedded Valkey's socket; long homes use a short link (limit: 107 bytes)."""
     direct = LOADMASTER_HOME / "valkey.sock"
     if len(os.fsencode(direct)) < 100:
         return direct
@@ -223,9 +222,7 @@ CELERY_BEAT_SCHEDULE = {
     },
 }
 WEB_CONCURRENCY = environment.whole(os.environ, "WEB_CONCURRENCY", 1, least=1)
-"""Web processes that `make up` starts; deploy/entrypoint reads the variable itself, and takes 2
-where it is empty.
-"""
+"""Web processes of `make up`; deploy/entrypoint reads the variable itself (default 2)."""
 SOLVER_TIMEOUT_S = environment.amount(
     os.environ, "LOADMASTER_SOLVER_TIMEOUT_S", 60.0, positive=True
 )
@@ -276,15 +273,15 @@ REST_FRAMEWORK = {
     # proxies in FORWARDED_ALLOW_IPS only.
     "NUM_PROXIES": 0,
     "DEFAULT_AUTHENTICATION_CLASSES": [
-        "controlplane.authentication.BearerAuthentication",
+        "controlplane.web.rest.authentication.BearerAuthentication",
         "rest_framework.authentication.SessionAuthentication",
     ],
     "DEFAULT_PERMISSION_CLASSES": ["rest_framework.permissions.IsAuthenticated"],
     "DEFAULT_SCHEMA_CLASS": "drf_spectacular.openapi.AutoSchema",
-    "DEFAULT_PAGINATION_CLASS": "controlplane.pagination.BoundedPagination",
+    "DEFAULT_PAGINATION_CLASS": "controlplane.web.rest.pagination.BoundedPagination",
     "DEFAULT_FILTER_BACKENDS": ["django_filters.rest_framework.DjangoFilterBackend"],
-    "EXCEPTION_HANDLER": "controlplane.errors.exception_handler",
-    "DEFAULT_PARSER_CLASSES": ["controlplane.parsers.BoundedJSONParser"],
+    "EXCEPTION_HANDLER": "controlplane.web.rest.errors.exception_handler",
+    "DEFAULT_PARSER_CLASSES": ["controlplane.web.rest.parsers.BoundedJSONParser"],
     "DEFAULT_RENDERER_CLASSES": ["rest_framework.renderers.JSONRenderer"],
     "PAGE_SIZE": 50,
 }
@@ -301,13 +298,13 @@ SPECTACULAR_SETTINGS = {
     "SCHEMA_PATH_PREFIX": r"/api/v1",
     "POSTPROCESSING_HOOKS": [
         "drf_spectacular.hooks.postprocess_schema_enums",
-        "controlplane.openapi.complete",
+        "controlplane.web.rest.openapi.complete",
     ],
     "ENUM_NAME_OVERRIDES": {
-        "JobState": "jobs.filters.STATES",
+        "JobState": "jobs.rest.filters.STATES",
         "NodeState": "clusters.models.nodes.State.choices",
         "NodeRole": "clusters.models.nodes.Role.choices",
-        "SimulationState": "controlplane.studies.serializers.STATES",
+        "SimulationState": "controlplane.studies.rest.serializers.STATES",
         "AssignmentState": "clusters.manage_serializers.ASSIGNMENT_STATES",
     },
     "SERVE_INCLUDE_SCHEMA": False,
@@ -330,11 +327,11 @@ STATICFILES_DIRS = [BASE_DIR / "static"]
 STATICFILES_FINDERS = [
     "django.contrib.staticfiles.finders.FileSystemFinder",
     "django.contrib.staticfiles.finders.AppDirectoriesFinder",
-    "controlplane.static_files.PlotlyFinder",
+    "controlplane.web.pages.static_files.PlotlyFinder",
 ]
 STORAGES = {
     "default": {"BACKEND": "django.core.files.storage.FileSystemStorage"},
-    "staticfiles": {"BACKEND": "controlplane.static_files.StaticStorage"},
+    "staticfiles": {"BACKEND": "controlplane.web.pages.static_files.StaticStorage"},
 }
 # Without `collectstatic` the files are served as they lie; after it, compressed, hashed and cached
 # for ever.
@@ -416,7 +413,7 @@ LOGGING = logs.config(LOG_FORMAT, env.str("LOADMASTER_LOG_LEVEL", "INFO").upper(
 # Whoever sends it as a bearer token may read /metrics; without it only operators may.
 METRICS_TOKEN = env.str("LOADMASTER_METRICS_TOKEN", "")
 
-# Days that old bulk is kept, 0 for ever; see controlplane/retention.py.
+# Days that old bulk is kept, 0 for ever; see controlplane/operations/retention.py.
 KEEP_DAYS = {
     name: environment.amount(os.environ, f"LOADMASTER_KEEP_{name.upper()}_DAYS", days)
     for name, days in {

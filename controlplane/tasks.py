@@ -1,6 +1,4 @@
-"""The loop's Celery entries. They carry hints: each may be lost, doubled or run at once with
-another, and nothing goes wrong.
-"""
+"""Celery tasks of the loop: hints that may be lost, doubled or run concurrently."""
 
 from __future__ import annotations
 
@@ -14,28 +12,24 @@ from django.utils import timezone
 from clusters.ledger import meter
 from clusters.reconciler import reconcile_clusters
 from clusters.services import flush_samples
-from controlplane import pace
-from controlplane.alone import alone
 from controlplane.events import hint_after, hint_arrived
-from controlplane.health import note_beat
-from controlplane.live.solver import await_solver, solve_in_child, start_solver
-from controlplane.live.world import Ports, hold_round, is_wanted
-from controlplane.logs import bound
-from controlplane.retention import prune
-from controlplane.round_metrics import note_reconciled
-from controlplane.studies.hints import hint_simulations
-from controlplane.studies.running import reconcile_simulations, run_next
+from controlplane.loop import due_rounds as pace
+from controlplane.loop.live.solver import await_solver, solve_in_child, start_solver
+from controlplane.loop.live.world import Ports, hold_round, is_wanted
+from controlplane.loop.metrics import note_reconciled
+from controlplane.operations.health import note_beat
+from controlplane.operations.retention import prune
+from controlplane.studies.running.hints import hint_simulations
+from controlplane.studies.running.runner import reconcile_simulations, run_next
+from controlplane.web.logs.structured import bound
+from controlplane.web.storage.mutex import alone
 from profiling.services import reconcile_profiles
 
 LONG_PASS_S = 10
-"""How long a pass of the reconciler keeps others out: one that takes longer, or was killed, does so
-no more.
-"""
+"""Longest time that a pass of the reconciler excludes others."""
 
 ROUNDS_A_TASK = 3
-"""Rounds a task holds one after another while new events come in; then it lets others have the
-worker.
-"""
+"""Rounds held in a row by one task while new events arrive."""
 
 
 @shared_task
@@ -66,9 +60,7 @@ def run_cluster_round(cluster_id: int) -> None:
 
 
 def _rests(cluster_id: int) -> bool:
-    """Whether the cluster rests after a long round; then what waits for a round is answered after
-    the rest.
-    """
+    """True while the cluster rests after a long round; waiting events follow then."""
     rest_s = pace.rest_s(cluster_id, timezone.now())
     if rest_s > 0 and is_wanted(cluster_id):
         hint_after(cluster_id, rest_s)
@@ -105,17 +97,13 @@ def reconcile() -> None:
 
 @shared_task
 def write_samples() -> None:
-    """Write what heartbeats said of devices. By itself: on a large cluster it takes seconds, and
-    nothing else may wait for it.
-    """
+    """Write device samples of heartbeats, apart as it takes seconds on large clusters."""
     flush_samples()
 
 
 @shared_task
 def run_simulation() -> None:
-    """Run the simulation that has waited longest. Leaves at once if none waits or as many run as
-    may.
-    """
+    """Run the simulation that has waited longest, unless too many run already."""
     if run_next() is not None:
         hint_simulations()
 

@@ -4,8 +4,8 @@ from django.contrib import admin
 from django.urls import URLPattern, URLResolver, include, path, re_path
 from drf_spectacular.views import SpectacularAPIView, SpectacularSwaggerSplitView
 
-from controlplane.health import healthz, readyz
-from controlplane.metrics import MetricsView
+from controlplane.operations.health import healthz, readyz
+from controlplane.operations.metrics import MetricsView
 
 urlpatterns: list[URLPattern | URLResolver] = [
     path("", include("controlplane.page_urls")),
@@ -18,4 +18,4 @@ urlpatterns: list[URLPattern | URLResolver] = [
     re_path(r"^metrics/?$", MetricsView.as_view(), name="metrics"),
     path("admin/", admin.site.urls),
 ]
-handler500 = "controlplane.storage.server_error_page"
+handler500 = "controlplane.web.http.storage_errors.server_error_page"

@@ -1,5 +1,5 @@
 # What the demo's jobs run in: Python with the training library and the demo's programs. `make demo RUNTIME=docker` builds it; the
-# build needs no network, for the packages in site/ were fetched for this base image before (controlplane/demo/image.py).
+# build needs no network, for the packages in site/ were fetched for this base image before (controlplane/operations/demo/image.py).
 ARG BASE=python:3.12-slim
 FROM ${BASE}
 ARG SITE=/usr/local/lib/python3.12/site-packages

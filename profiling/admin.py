@@ -1,12 +1,10 @@
-"""Administration of what is known of kinds. It is measured, not typed: people look, and may have a
-kind forgotten.
-"""
+"""Administration of measured kinds: read-only, but a kind's measurements can be discarded."""
 
 from __future__ import annotations
 
 from django.contrib import admin
 
-from controlplane.admin_base import ReadOnly, ReadOnlyInline
+from controlplane.web.pages.admin_base import ReadOnly, ReadOnlyInline
 from profiling.models import (
     Kind,
     Measurement,

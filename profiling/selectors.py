@@ -14,9 +14,9 @@ from clusters.models import Cluster, GpuType, Node
 from jobs.lifecycle import JobState
 from loadmaster.protocol import ReasonClass
 from policies.contract.snapshot import KindView, ProfileRequest, ResourceUse, Source, Throughput
-from profiling import pairs
 from profiling.estimates import Config, Pool, estimate
 from profiling.models import Kind, PairRun, Profile, ProfileRun
+from profiling.pairs import rows as pairs
 from profiling.runs import OPEN, WAITING, R, is_resting
 
 POOL_SIZE = 5000
@@ -30,9 +30,7 @@ Row = TypeVar("Row", bound=Model)
 
 @dataclass(slots=True)
 class Known:
-    """What the database holds of one kind: its consolidated profiles by configuration, spread ones,
-    and where it cannot run.
-    """
+    """Stored profiles of one kind: consolidated by configuration, spread, and impossible ones."""
 
     together: dict[Config, Profile] = field(default_factory=dict)
     spread: list[Profile] = field(default_factory=list)
@@ -174,9 +172,7 @@ def load_known(kinds: list[int]) -> dict[int, Known]:
 def throughputs(
     kind: int, known: Known, wanted: Iterable[Config], pool: Pool, now: datetime
 ) -> list[Throughput]:
-    """A number for each wanted configuration: as known, else estimated; sorted by type and
-    count.
-    """
+    """A throughput per wanted configuration, known or estimated; sorted by type and GPUs."""
     anchors = known.anchors
     oldest_s = max((_age_s(p, now) for p in anchors.values()), default=0.0)
     measured = any(p.source == Source.MEASURED for p in anchors.values())
@@ -246,9 +242,7 @@ def _speeds(
 
 
 def _counts(cluster: Cluster) -> tuple[dict[str, int], frozenset[str]]:
-    """The most GPUs of one node, by type of the cluster's nodes, and the types of which some GPU
-    may be shared.
-    """
+    """Most GPUs of one node by type, and the types with a GPU that may be shared."""
     nodes = Node.objects.filter(cluster=cluster).annotate(
         size=Count("devices"), slots=Max("devices__slots")
     )

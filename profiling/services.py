@@ -1,6 +1,4 @@
-"""What the rest of the house asks of the profiler. Every function may be called inside the caller's
-transaction.
-"""
+"""Services of the profiler. Every function may be called inside the caller's transaction."""
 
 from __future__ import annotations
 
@@ -30,7 +28,7 @@ from profiling.models import (
     Profile,
     ProfileRun,
 )
-from profiling.pair_measurements import observe_pairs, record_impossible, record_pair
+from profiling.pairs.measurements import observe_pairs, record_impossible, record_pair
 from profiling.reconciler import reconcile_profiles as _reconcile_profiles
 from profiling.runs import COMMANDS_FAULT, OPEN, R, begin, begin_all, give_up, lock_kind, settle
 
@@ -72,9 +70,7 @@ def kind_for(
 
 
 def kinds_for(names: Mapping[str, str]) -> dict[str, Kind]:
-    """The kinds of these digests (`profiling.kinds.digest`), made where they are new; `names` are
-    those the users gave, or "".
-    """
+    """Kinds of these digests (`profiling.kinds.digest`), created if new; `names` by users or ""."""
     found = {k.digest: k for k in Kind.objects.filter(digest__in=names)}
     for digest in sorted(names.keys() - found.keys()):
         found[digest] = Kind.objects.get_or_create(
@@ -106,9 +102,7 @@ def request_profile(job: Job) -> bool:
 
 
 def profile_run_started(job: Job, copy: int) -> None:
-    """Note that the profile run of that number was placed. Call it in the transaction that writes
-    its assignment.
-    """
+    """Record that the profile run was placed, in the transaction of its assignment."""
     ProfileRun.objects.filter(job=job, copy=copy, state=R.WANTED).update(state=R.RUNNING)
 
 
@@ -162,9 +156,7 @@ def production_measured(assignment: Assignment) -> None:
 
 
 def pairs_measured(assignment: Assignment) -> None:
-    """Refine what is known of its kind beside those of the launches that shared its GPU. Calling it
-    again changes nothing.
-    """
+    """Update the kind's pair speeds from launches that shared its GPU. Idempotent."""
     with transaction.atomic():
         if record_impossible(assignment) is not None:
             request_reschedule(assignment.job.cluster, Reason.PROFILE, job=assignment.job)
@@ -176,9 +168,7 @@ def pairs_measured(assignment: Assignment) -> None:
 
 
 def reconcile_profiles(now: datetime) -> None:
-    """Find what was missed: runs nobody can serve, jobs that wait for nothing, nodes that could
-    measure something new.
-    """
+    """Find missed work: runs nobody can serve, jobs waiting for nothing, new configurations."""
     from clusters.services.stops import (
         request_stop,
     )  # which ends jobs, which teaches the profiler: a circle otherwise
@@ -189,9 +179,7 @@ def reconcile_profiles(now: datetime) -> None:
 
 
 def forget(kind: Kind) -> None:
-    """Have a kind measured anew: its numbers stay as estimates until then, so that what runs is not
-    decided on blindly.
-    """
+    """Have a kind measured anew; its numbers stay as estimates until then."""
     with transaction.atomic():
         lock_kind(kind.pk)
         Measurement.objects.filter(kind=kind).delete()
@@ -237,9 +225,7 @@ def _failed(assignment: Assignment) -> bool:
 
 
 def _failed_once_more(kind: Kind, run: ProfileRun, assignment: Assignment) -> None:
-    """Count the failure; a command that crashed for good on one configuration is not tried on the
-    others for long.
-    """
+    """Count the failure; a command that crashed for good is not tried elsewhere for long."""
     run.failures += 1
     run.reason, run.reason_class = _wording(assignment), assignment.reason_class
     siblings = ProfileRun.objects.filter(kind=kind, job=run.job_id).exclude(pk=run.pk)

@@ -13,10 +13,10 @@ from django.utils import timezone
 from clusters.models import Assignment, Cluster, Device, Node
 from clusters.services import accept, record_metrics, report_state
 from controlplane.events import request_reschedule
-from controlplane.live.solver import solve_here
-from controlplane.live.world import Ports, Solve, hold_round
+from controlplane.loop.live.solver import solve_here
+from controlplane.loop.live.world import Ports, Solve, hold_round
+from controlplane.loop.rounds import RoundResult
 from controlplane.models import Reason, Round
-from controlplane.rounds import RoundResult
 from jobs.models import Job
 from loadmaster.protocol import (
     Accept,

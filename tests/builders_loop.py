@@ -5,7 +5,7 @@ from __future__ import annotations
 from math import inf
 from typing import Any
 
-from controlplane.simulation.world import Scene
+from controlplane.simulation.world.world import Scene
 from experiments.reproduce.andreas.armida import TABLE_V
 from policies.contract.snapshot import (
     EnergyStep,

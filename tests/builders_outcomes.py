@@ -8,9 +8,9 @@ from typing import Any
 
 import numpy as np
 
-from controlplane.simulation.outcome import Outcome, Stays, Utilisation
-from controlplane.simulation.run_files import FinishedRun, WorkloadFacts
+from controlplane.simulation.study.run_files import FinishedRun, WorkloadFacts
 from controlplane.simulation.switches import Switches
+from controlplane.simulation.world.outcome import Outcome, Stays, Utilisation
 
 A_CLUSTER: Mapping[str, Any] = {
     "name": "small",

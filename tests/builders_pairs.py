@@ -7,8 +7,8 @@ from collections.abc import Sequence
 import numpy as np
 
 from policies.contract.snapshot import KindView, PairThroughput, Source, Throughput
-from profiling.completion import Bools, Floats
-from profiling.fingerprints import Pair
+from profiling.pairs.completion import Bools, Floats
+from profiling.pairs.fingerprints import Pair
 
 GAVEL_ALONE = {
     "ResNet-18 (batch size 64)": 24.093,

@@ -11,9 +11,9 @@ from typing import Any
 
 from hypothesis import strategies as st
 
-from controlplane.simulation.jobs import Launch
-from controlplane.simulation.run import Simulation
-from controlplane.simulation.scene import Scene
+from controlplane.simulation.cluster.scenario import Scene
+from controlplane.simulation.world.job_table import Launch
+from controlplane.simulation.world.run import Simulation
 from policies.contract.plan import Placement, Plan, PlanStatus, WaitCode, Waiting
 from policies.contract.snapshot import (
     EnergyStep,

@@ -11,7 +11,7 @@ from typing import Any
 
 from django.db import connections
 
-from clusters.gathering import Threads
+from controlplane.web.http.group_commit import Threads
 
 App = Callable[[dict[str, Any], Any, Any], Coroutine[Any, Any, None]]
 

@@ -16,12 +16,12 @@ from clusters.reconciler import reconcile_clusters
 from clusters.services import accept, node_drain, node_uncordon, record_metrics, report_state
 from clusters.services.sessions import come_back
 from controlplane.events import request_reschedule
-from controlplane.live.solver import solve_here
-from controlplane.live.world import Ports, hold_round, is_wanted
+from controlplane.loop.live.solver import solve_here
+from controlplane.loop.live.world import Ports, hold_round, is_wanted
 from controlplane.models import Reason
-from controlplane.simulation.engine import Engine
-from controlplane.simulation.jobs import Launch
-from controlplane.simulation.world import SimulatedWorld
+from controlplane.simulation.world.engine import Engine
+from controlplane.simulation.world.job_table import Launch
+from controlplane.simulation.world.world import SimulatedWorld
 from jobs.models import Job
 from loadmaster.protocol import (
     Accept,

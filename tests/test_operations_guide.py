@@ -17,7 +17,7 @@ import pytest
 import yaml
 from django.core.management import get_commands, load_command_class
 
-from controlplane.embedded_programs import free_port
+from controlplane.operations.embedded.programs import free_port
 from tests.builders_guide import Block, Shell, blocks, missing, steps
 
 ROOT = Path(__file__).parents[1]

@@ -21,7 +21,7 @@ def _choices(states: type[AssignmentState] | type[ReasonClass]) -> list[tuple[st
 
 class Assignment(models.Model):
     """One rank of a placement, committed for the agent of `node`. The only writer of new rows is
-    `controlplane.live.launches`.
+    `controlplane.loop.live.launches`.
 
     `fence` is the job's launch counter at the commit: it grows by one at every launch, and every
     later write must match it. `desired` is the server's wish ("run", "preempt" or "cancel");
@@ -145,9 +145,7 @@ class Assignment(models.Model):
 
 
 class AssignmentSlot(models.Model):
-    """A slot of a device held by an assignment. A live slot is held once: the database refuses a
-    second holder.
-    """
+    """A device slot held by an assignment; the database allows one live holder."""
 
     assignment = models.ForeignKey(Assignment, on_delete=models.CASCADE, related_name="slots")
     device = models.ForeignKey(Device, on_delete=models.CASCADE, related_name="slots_held")

@@ -1,6 +1,4 @@
-"""What is done to nodes and assignments. Views, tasks and other apps call these and nothing beneath
-them.
-"""
+"""Services for nodes and assignments, the only entry for views, tasks and other apps."""
 
 from clusters.services.assignments import accept, report_state
 from clusters.services.devices import flush_samples

@@ -17,7 +17,6 @@ from django.db.models import Exists, OuterRef
 from django.utils import timezone
 
 from clusters.agent_errors import AgentCallError, not_yours, stale_epoch, unknown_token
-from clusters.bulk import update_rows
 from clusters.clockwork import is_silent, job_lease_s
 from clusters.lifecycle import ENDED, LIVE, MOVE_TO
 from clusters.locking import lock_assignment
@@ -28,6 +27,7 @@ from clusters.selectors import clocks_of, cursor_of, directives, is_news
 from clusters.services.devices import keep_samples, note_health
 from clusters.services.sessions import come_back
 from controlplane.events import note_nodes_joined
+from controlplane.web.storage.bulk_update import update_rows
 from jobs.outcomes import assignment_running
 from loadmaster.protocol import (
     AssignmentState,

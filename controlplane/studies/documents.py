@@ -15,7 +15,7 @@ from typing import Any
 from django.contrib.auth.models import User
 
 from clusters.models import Cluster
-from controlplane.simulation.study_document import FIELDS, Study, StudyError
+from controlplane.simulation.study.document import FIELDS, Study, StudyError
 from controlplane.simulation.workloads import FILES, TYPES, WorkloadError
 from controlplane.studies.live_cluster import cluster_spec, history, queue
 
@@ -201,9 +201,7 @@ def _named(name: object, field: str) -> Cluster:
 
 
 def _paths(value: object, at: str) -> Iterator[str]:
-    """Every field that names a file, wherever it is; what is no text names none (a kind has a list
-    of throughputs).
-    """
+    """Every field that names a file; values that are no text name none."""
     if isinstance(value, Mapping):
         for name, inner in value.items():
             if name in FILES and inner and isinstance(inner, str):

@@ -10,10 +10,10 @@ from django.db import transaction
 
 from controlplane.models import Simulation
 from controlplane.studies.documents import DocumentError, resolved
-from controlplane.studies.folders import remove_folder
-from controlplane.studies.hints import hint_simulations
 from controlplane.studies.lifecycle import ACTIVE, IllegalSimulationMoveError, SimulationMove
 from controlplane.studies.moves import LostRaceError, move_simulation
+from controlplane.studies.running.folders import remove_folder
+from controlplane.studies.running.hints import hint_simulations
 from controlplane.studies.sharing import new_key
 from jobs.selectors import teams_of
 
@@ -26,9 +26,7 @@ class SimulationConflictError(Exception):
 
 
 def simulation_create(user: User, asked: Mapping[str, Any]) -> Simulation:
-    """A new simulation of the study asked for, which waits for a worker. DocumentError has messages
-    by field.
-    """
+    """Create a simulation of the study. DocumentError has messages by field."""
     asked = dict(asked)
     team = asked.pop("team", None) or None
     found = (

@@ -16,7 +16,7 @@ for possible or impossible. Lines:
   by the like references.
 
 `--choose`: held-out errors of ranks and regularisations instead, from which
-`profiling.completion.Settings` has its values.
+`profiling.pairs.completion.Settings` has its values.
 """
 
 from __future__ import annotations
@@ -34,9 +34,10 @@ from typing import Any
 
 import numpy as np
 
-from profiling.completion import CANDIDATES, Floats, Settings, held_out_error
 from profiling.estimates import Pool, estimate
-from profiling.fingerprints import (
+from profiling.pairs.completion import CANDIDATES, Floats, Settings, held_out_error
+from profiling.pairs.estimates import Choice, ErrorSummary, PairError, next_partners
+from profiling.pairs.fingerprints import (
     LEAVES,
     RETAINS,
     USUAL,
@@ -48,7 +49,6 @@ from profiling.fingerprints import (
     alone_by_likeness,
     retained_of,
 )
-from profiling.pair_estimates import Choice, ErrorSummary, PairError, next_partners
 
 TYPES = ("v100", "p100", "k80")
 TFLOPS = {"v100": 15.7, "p100": 9.3, "k80": 4.1}

@@ -22,10 +22,10 @@ from typing import Any
 
 import numpy as np
 
-from controlplane.simulation.outcome import Outcome
-from controlplane.simulation.run import simulate
 from controlplane.simulation.workloads.base import Workload
-from controlplane.simulation.world import Scene
+from controlplane.simulation.world.outcome import Outcome
+from controlplane.simulation.world.run import simulate
+from controlplane.simulation.world.world import Scene
 from experiments.bench.policies import EPOCH_S, _kind, _node, machine
 from policies.contract.snapshot import EnergyStep, JobColumns, JobPhase, Jobs, JobView, NodeView
 from policies.host.registry import make

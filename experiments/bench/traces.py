@@ -25,10 +25,10 @@ from statistics import fmean, median
 from time import process_time
 from typing import Any
 
-from controlplane.simulation.outcome import Outcome
-from controlplane.simulation.run import simulate
-from controlplane.simulation.scene import Scene
+from controlplane.simulation.cluster.scenario import Scene
 from controlplane.simulation.workloads import load
+from controlplane.simulation.world.outcome import Outcome
+from controlplane.simulation.world.run import simulate
 from experiments.bench.policies import machine
 from policies.contract.snapshot import DeviceView, EnergyStep, NodeView
 from policies.host.registry import make

@@ -22,9 +22,9 @@ from knox.models import AuthToken
 
 from clusters.models import Cluster, Node
 from clusters.services import issue_enrolment_token
-from controlplane import embedded_programs as programs
-from controlplane.bootstrap import ADMIN, CLUSTER, EMULATED_NODES, bootstrap
-from controlplane.embedded import Program
+from controlplane.operations.bootstrap import ADMIN, CLUSTER, EMULATED_NODES, bootstrap
+from controlplane.operations.embedded import programs
+from controlplane.operations.embedded.supervisor import Program
 from jobs.models import Job
 
 STEP_S = 0.2

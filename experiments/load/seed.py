@@ -93,11 +93,10 @@ def _people() -> tuple[list[User], list[Team], User]:
     Membership.objects.bulk_create(
         Membership(team=t, user=u) for t, u in zip(teams, users, strict=True)
     )
-    return (
-        users,
-        teams,
-        User.objects.create(username="load-operator", password="!", is_staff=True),
-    )  # as above
+    operator = User(username="load-operator", is_staff=True)
+    operator.set_unusable_password()
+    operator.save()
+    return users, teams, operator
 
 
 def _nodes(cluster: Cluster, count: int, now: datetime) -> list[tuple[Node, list[Device]]]:

@@ -11,7 +11,7 @@ from typing import Literal
 import pytest
 from playwright.sync_api import Browser, Page, expect
 
-from controlplane.simulation.study import Study, run_study
+from controlplane.simulation.study.study import Study, run_study
 from tests.builders_outcomes import a_study_document
 
 pytestmark = pytest.mark.browser

@@ -12,11 +12,11 @@ from django.db import connection, transaction
 from django.test.utils import CaptureQueriesContext
 
 from clusters.agent_errors import AgentCallError
-from clusters.bulk import update_rows
-from clusters.gathering import Gatherer, OverloadedError
 from clusters.models import Assignment, Device, Node
 from clusters.services.heartbeats import Busy, Call, Renewed, renew_all
 from controlplane.models import RescheduleEvent
+from controlplane.web.http.group_commit import Gatherer, OverloadedError
+from controlplane.web.storage.bulk_update import update_rows
 from loadmaster.protocol import DeviceSample
 from tests.builders import a_node
 from tests.builders_agents import LONG_AGO, a_heartbeat, a_node_with_agent, a_running_assignment

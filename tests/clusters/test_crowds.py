@@ -16,11 +16,11 @@ from asgiref.sync import sync_to_async
 from django.db import OperationalError, connection, connections
 
 from clusters.agent_errors import AgentCallError
-from clusters.gathering import Threads
 from clusters.models import Assignment, AssignmentSlot, Node
 from clusters.reconciler import reconcile_clusters
 from clusters.services import accept, heartbeat, open_session, register, report_state, request_stop
 from clusters.services.enrolment import issue_enrolment_token
+from controlplane.web.http.group_commit import Threads
 from jobs.models import Job
 from loadmaster.protocol import Accept, AssignmentState, ReasonClass, StopReason
 from tests.builders import a_cluster, a_gpu_type, a_job

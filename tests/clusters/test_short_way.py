@@ -18,7 +18,7 @@ from clusters import beats
 from clusters.asgi import ShortWay
 from clusters.models import Assignment, Node
 from clusters.polls import LOOKS
-from controlplane.short_ways import Message, Receive, Scope, Send
+from controlplane.web.http.fast_path import Message, Receive, Scope, Send
 from loadmaster.wire import dumps
 from tests.builders_agents import (
     NODE_TOKEN,

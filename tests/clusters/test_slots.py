@@ -8,7 +8,7 @@ from rest_framework.test import APIClient
 
 from clusters.models import AssignmentSlot, Cluster, Device, Node
 from clusters.services import NodeStateError, SlotsError, node_set_slots, open_session
-from controlplane.live.room import Room
+from controlplane.loop.live.recheck import Room
 from controlplane.models import RescheduleEvent
 from loadmaster.protocol import MOST_SLOTS
 from tests.builders import a_cluster, a_node, a_user

@@ -14,7 +14,7 @@ from pytest_django import DjangoAssertNumQueries
 
 from clusters.models import Node, NodeEvent
 from controlplane.models import Reason, Round
-from controlplane.templatetags.loadmaster import REASONS
+from controlplane.web.templatetags.loadmaster import REASONS
 from jobs.models import Job
 from tests.builders import a_cluster, a_job, a_kind, a_node, a_team, a_user, at
 from tests.builders_pages import Demo, a_busy_cluster, an_assignment, losses

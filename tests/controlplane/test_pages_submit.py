@@ -9,8 +9,8 @@ from django.contrib.auth.models import User
 from django.test import Client
 
 from clusters.models import Cluster
-from jobs.forms import initial_of
 from jobs.models import Job, Team
+from jobs.pages.forms import initial_of
 from profiling.services import kind_for
 from tests.builders import a_cluster, a_job, a_node, a_team, a_user
 

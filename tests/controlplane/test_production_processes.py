@@ -45,7 +45,7 @@ from django.contrib.auth.models import User
 from knox.models import AuthToken
 from clusters.models import Cluster
 from clusters.services import issue_enrolment_token
-from controlplane.bootstrap import ADMIN, CLUSTER, bootstrap
+from controlplane.operations.bootstrap import ADMIN, CLUSTER, bootstrap
 bootstrap()
 Cluster.objects.filter(name=CLUSTER).update(period_s=5.0)
 cluster = Cluster.objects.get(name=CLUSTER)

@@ -21,8 +21,8 @@ from django.test import Client
 from pytest_django import DjangoDbBlocker
 
 from clusters.models import Assignment, Cluster, Node
+from controlplane.loop.recompute import digest_as_stored, find_round, recompute, replay
 from controlplane.models import Round
-from controlplane.recompute import digest_as_stored, find_round, recompute, replay
 from jobs.models import Job, Secret
 from jobs.secrets import reveal
 from loadmaster.protocol import PROTOCOL_HEADER, PROTOCOL_VERSION, Heartbeat

@@ -15,12 +15,12 @@ from typing import Any
 import pytest
 
 from clusters.models import Cluster
-from controlplane.live.observe import observe
+from controlplane.loop.live.observe import observe
 from controlplane.models import Round
-from controlplane.simulation.jobs import Launch
-from controlplane.simulation.run import Simulation
 from controlplane.simulation.switches import Switches
-from controlplane.simulation.world import Scene
+from controlplane.simulation.world.job_table import Launch
+from controlplane.simulation.world.run import Simulation
+from controlplane.simulation.world.world import Scene
 from jobs.models import Job
 from policies.contract.snapshot import KindView, Source, Throughput
 from policies.host.registry import make

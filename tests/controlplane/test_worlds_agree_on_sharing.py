@@ -12,11 +12,11 @@ import pytest
 
 from clusters.models import Assignment, Cluster, Device
 from controlplane.models import Round
-from controlplane.simulation.jobs import Launch
+from controlplane.simulation.world.job_table import Launch
 from jobs.models import Job
 from loadmaster.protocol import AssignmentState
 from policies.contract.snapshot import KindView, PairThroughput, Source
-from policies.placement.beside import Beside
+from policies.placement.speed import Speeds
 from profiling.models import Kind
 from tests.builders_sharing import a_known_pair
 from tests.builders_worlds import FixedKnowledge, LiveRun, LookingEngine, PretendedRuntime
@@ -37,7 +37,7 @@ class SharedRuntime(PretendedRuntime):
 
     def __init__(self, base: PretendedRuntime, kinds: Sequence[KindView]) -> None:
         super().__init__(base.engine, base.rates)
-        self.beside = Beside(kinds)
+        self.speeds_known = Speeds(kinds)
         self.of: dict[int, Assignment] = {}
 
     def _start(self, assignment: Assignment) -> None:
@@ -76,7 +76,7 @@ class SharedRuntime(PretendedRuntime):
         )
         launch.change_speed(
             self.engine.now_s,
-            self.beside.steps_per_s(str(job.kind_id), self.rates(job, gpu_type, 1), 1, shared),
+            self.speeds_known.colocated(str(job.kind_id), self.rates(job, gpu_type, 1), 1, shared),
             0.0,
         )
         launch.ends_s = (

@@ -15,10 +15,10 @@ from django.db import connection
 from django.db.models import Case, F, IntegerField, Q, Value, When
 from django.utils import timezone
 
-from jobs import page_selectors
 from jobs.lifecycle import ENDED, JobState
 from jobs.models import QUEUE_ORDER, Job, Team
-from jobs.page_selectors import PAGE_SIZE, QueueFilters, queue_numbers, queue_page
+from jobs.pages import selectors as page_selectors
+from jobs.pages.selectors import PAGE_SIZE, QueueFilters, queue_numbers, queue_page
 from jobs.selectors import id_begins, teams_of, visible_jobs
 from tests.builders import a_cluster, a_job, a_kind, a_team, a_user
 

@@ -12,7 +12,7 @@ from django.core.management import CommandError, call_command
 
 from jobs.models import Secret
 from jobs.secrets import SecretMissing, delete_secret, reveal, reveal_references, set_secret
-from jobs.validation import JobInvalid
+from jobs.submission.validation import JobInvalid
 from tests.builders import a_team
 
 pytestmark = pytest.mark.django_db

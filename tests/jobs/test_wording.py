@@ -6,7 +6,7 @@ from datetime import UTC, datetime
 
 import pytest
 
-from controlplane.rounds import RejectCode
+from controlplane.loop.rounds import RejectCode
 from jobs.wording import NOT_LAUNCHED, SENTENCES, reason_for_waiting
 from policies.contract.plan import WaitCode
 

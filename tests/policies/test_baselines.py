@@ -12,7 +12,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from controlplane.simulation.run import Simulation
+from controlplane.simulation.world.run import Simulation
 from policies.contract.policy import Policy
 from policies.contract.snapshot import EnergyStep, JobView, NodeState
 from policies.host import registry

@@ -12,7 +12,7 @@ from django.test import AsyncClient, Client
 from redis.exceptions import ConnectionError as CacheAway
 
 from clusters.services import issue_enrolment_token
-from controlplane import throttling
+from controlplane.web.http import throttling
 from loadmaster.protocol import PROTOCOL_HEADER
 from loadmaster.wire import to_json
 from tests.builders import a_cluster, a_gpu_type, a_user

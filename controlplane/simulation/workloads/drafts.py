@@ -54,15 +54,12 @@ class Draft:
             return self
         at = np.flatnonzero(good)
         columns = {name: _picked(column, at) for name, column in self.columns.items()}
-        return Draft(
-            _picked(self.ids, at), _picked(self.kinds, at), self.arrival_s[at], self.run_s[at], self.gpus[at], columns
-        )  # fmt: skip
+        ids, kinds = _picked(self.ids, at), _picked(self.kinds, at)
+        return Draft(ids, kinds, self.arrival_s[at], self.run_s[at], self.gpus[at], columns)
 
 
 def check(draft: Draft, findings: Findings, *, in_order: bool) -> None:
-    """Mark what contradicts itself: negative times, a count of GPUs that is none, ids twice, lines
-    that are not in order; and what is beyond all measure.
-    """
+    """Mark contradictions: negative times, bad GPUs, repeated ids, disorder, huge values."""
     run_s, gpus, arrival_s = draft.run_s, draft.gpus, draft.arrival_s
     findings.mark(run_s < 0, lambda row: f"{_RUN} must not be negative, it is {run_s[row]:g} s")
     findings.mark(
@@ -70,8 +67,9 @@ def check(draft: Draft, findings: Findings, *, in_order: bool) -> None:
         lambda row: f"{_RUN} must not be longer than {LONGEST_RUN_S:g} s, it is {run_s[row]:g} s",
     )
     findings.mark(
-        np.abs(arrival_s) > FURTHEST_S, lambda row: f"is no time within {FURTHEST_S:g} s of 0: {arrival_s[row]:g}"
-    )  # fmt: skip
+        np.abs(arrival_s) > FURTHEST_S,
+        lambda row: f"is no time within {FURTHEST_S:g} s of 0: {arrival_s[row]:g}",
+    )
     findings.mark(
         (gpus < 1) | (gpus > MOST_GPUS) | (gpus != np.floor(gpus)),
         lambda row: f"a job needs 1 to {MOST_GPUS:,} GPUs, whole ones, not {gpus[row]:g}",

@@ -1,6 +1,4 @@
-"""Jobs as a JSON list, in the documented form of a snapshot's: a live cluster's queue or history,
-or made by a program.
-"""
+"""Jobs as a JSON list in a snapshot's form: a live queue, history, or generated."""
 
 from __future__ import annotations
 
@@ -21,7 +19,7 @@ from policies.contract.snapshot import JobColumns, JobPhase, Jobs, JobView, Kind
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Given:
-    """`jobs` and `kinds` as in a snapshot's JSON form (policies/contract/schemas/snapshot.schema.json).
+    """Jobs and kinds in a snapshot's JSON form (policies/contract/schemas/snapshot.schema.json).
 
     `whole`: do all steps of each job (a history), not only the remaining ones (a queue). `sort`:
     put the jobs in order of arrival, which a queue or a history need not be in, instead of refusing
@@ -46,10 +44,7 @@ MOST_STEPS = 2**53
 
 
 def read(options: Given, context: Context) -> Workload:
-    """The jobs as they were submitted: what runs in the list has not begun, unless it is seated.
-
-    Bad items are counted from 1, as lines are.
-    """
+    """Jobs as submitted; running ones start anew unless seated. Items count from 1."""
     found, numbers, findings = [], [], Findings()
     kinds = {k.id for k in options.kinds}
     for number, item in enumerate(options.jobs, start=1):

@@ -11,7 +11,13 @@ from json import JSONDecodeError, loads
 from pathlib import Path
 from typing import Any
 
-from controlplane.simulation.run_keys import digest, digest_of_code, digest_of_file, files_in, slug
+from controlplane.simulation.study.run_keys import (
+    digest,
+    digest_of_code,
+    digest_of_file,
+    files_in,
+    slug,
+)
 from experiments.reproduce.files import each
 from experiments.reproduce.gavel.model import Experiment, Spec
 from policies.contract.policy import PolicyError, UnknownPolicyError

@@ -10,11 +10,11 @@ import numpy as np
 from policies.contract.plan import Plan
 from policies.contract.policy import Policy
 from policies.contract.snapshot import KindView, PairThroughput, Snapshot, Source
-from profiling.fingerprints import Alone, Book, Pair, Retained, retained_of
+from profiling.pairs.fingerprints import Alone, Book, Pair, Retained, retained_of
 
 
 @dataclass(frozen=True)
-class Told:
+class GroupingKey:
     """The policy under other kinds: the world runs by its own."""
 
     policy: Policy

@@ -7,8 +7,8 @@ from typing import Any
 
 import numpy as np
 
-from controlplane.simulation.outcome import Outcome
 from controlplane.simulation.workloads.base import Workload
+from controlplane.simulation.world.outcome import Outcome
 from policies.contract.snapshot import Bools, Floats, Ints, JobColumns
 
 HOUR_S = 3600.0

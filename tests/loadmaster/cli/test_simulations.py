@@ -12,7 +12,7 @@ from django.contrib.auth.models import User
 from pytest_django.live_server_helper import LiveServer
 from typer.testing import CliRunner, Result
 
-from controlplane.live.solver import solve_here
+from controlplane.loop.live.solver import solve_here
 from controlplane.models import Simulation
 from loadmaster.cli.main import app
 from tests.builders import a_cluster, a_job, a_node, a_team, a_user
@@ -43,7 +43,7 @@ def a_file(folder: Path, **fields: Any) -> Path:
 def over(monkeypatch: pytest.MonkeyPatch, user: User, **values: Any) -> Simulation:
     """What is asked for is over at once."""
     made = a_done_simulation(user, **values)
-    monkeypatch.setattr("controlplane.studies.api.services.simulation_create", lambda *_: made)
+    monkeypatch.setattr("controlplane.studies.rest.api.services.simulation_create", lambda *_: made)
     return made
 
 
@@ -141,7 +141,7 @@ def test_simulations_are_listed_cancelled_removed_and_reported(tmp_path: Path, a
 
 
 def test_what_if_tells_what_would_change(monkeypatch: pytest.MonkeyPatch, ada: User) -> None:
-    monkeypatch.setattr("controlplane.studies.what_if.solve_apart", solve_here)
+    monkeypatch.setattr("controlplane.studies.what_if.decide.solve_apart", solve_here)
     cluster = a_cluster(name="lab")
     a_node(cluster, name="volta")
     a_job(cluster, name="digits", team=ada.teams.get())

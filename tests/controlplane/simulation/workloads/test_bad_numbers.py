@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from controlplane.simulation.study import Study, StudyError
+from controlplane.simulation.study.study import Study, StudyError
 from controlplane.simulation.workloads import WorkloadError, lines, load
 from policies.contract.snapshot_json import to_json
 from tests.builders_policies import a_job, a_kind, a_snapshot

@@ -1,0 +1,11 @@
+"""Django application configuration."""
+
+from django.apps import AppConfig
+
+
+class LoopConfig(AppConfig):
+    """The `loop` application."""
+
+    name = "controlplane.loop"
+    label = "loop"
+    default_auto_field = "django.db.models.BigAutoField"

@@ -1,0 +1,164 @@
+"""From what is committed and a plan to what must be done: start, keep, pre-empt, migrate, resize.
+Pure, the same in both worlds.
+
+A plan is the whole decision about the jobs it speaks of: what runs of them and is not placed again
+is stopped, a profile run too. Of a job that it neither places nor leaves waiting (one the snapshot
+did not show) everything goes on. Stops come first, because what starts may need what they free.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, NamedTuple, TypeAlias
+
+from policies.contract.plan import Placement, Plan
+from policies.contract.snapshot import Purpose, RankSeat, Running, Snapshot
+
+PlacementKey: TypeAlias = tuple[str, Purpose, int]
+"""(job, purpose, copy): what a committed placement and one of a plan have in common."""
+
+Current: TypeAlias = Mapping[PlacementKey, Running]
+"""What is committed and is not being stopped already."""
+
+
+@dataclass(frozen=True, slots=True)
+class Start:
+    """Nothing of this placement runs: launch it."""
+
+    placement: Placement
+
+
+class Keep(NamedTuple):
+    """It runs where the plan wants it. `placement` is None where the plan does not speak of it;
+    else its term may have changed.
+
+    (A named tuple because nearly all changes are such: it is made in half of the time of a frozen
+    dataclass.)
+    """
+
+    key: PlacementKey
+    before: Running
+    placement: Placement | None = None
+
+    @property
+    def changes_term(self) -> bool:
+        """Whether the plan wants another end than the committed one."""
+        wanted, before = self.placement, self.before
+        return wanted is not None and (
+            wanted.until_s != before.until_s or wanted.steps_quota != before.steps_quota
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Preempt:
+    """Pre-empt a running placement that the plan drops: stop it at a checkpoint."""
+
+    key: PlacementKey
+    before: Running
+
+
+@dataclass(frozen=True, slots=True)
+class Migrate:
+    """Migrate a running placement: stop it at a checkpoint, then start it elsewhere."""
+
+    placement: Placement
+    before: Running
+
+
+@dataclass(frozen=True, slots=True)
+class Resize:
+    """The plan gives it more or less than it has: stop it at a checkpoint, then start it so."""
+
+    placement: Placement
+    before: Running
+
+
+Change: TypeAlias = Start | Keep | Preempt | Migrate | Resize
+Stop: TypeAlias = Preempt | Migrate | Resize
+
+
+def changes(current: Current, plan: Plan) -> tuple[Change, ...]:
+    """What leads from `current` to `plan`: one change per placement of either; stops first, then
+    keeps, then starts.
+
+    Within each group the order is that of `current`, then of the plan.
+    """
+    wanted = {(p.job, p.purpose, p.copy): p for p in plan.placements}
+    stops, keeps, decided = list[Stop](), list[Keep](), set[str]()
+    for key, run in current.items():
+        placement = wanted.get(key)
+        if placement is not None and placement.ranks is run.ranks:  # nearly all
+            keeps.append(Keep(key, run, placement))
+            continue
+        decided = decided or _decided(plan)
+        if isinstance(change := _of_running(key, run, placement, decided), Keep):
+            keeps.append(change)
+        else:
+            stops.append(change)
+    starts = [Start(p) for key, p in wanted.items() if key not in current]
+    return (*stops, *keeps, *starts)
+
+
+def current_of(snapshot: Snapshot) -> dict[PlacementKey, Running]:
+    """The committed placements a snapshot shows, in its order of jobs."""
+    columns = snapshot.jobs.columns
+    pairs = zip(columns.ids, columns.others["running"], strict=True)
+    return {(job, run.purpose, run.copy): run for job, runs in pairs for run in runs}
+
+
+def key_of(change: Change) -> PlacementKey:
+    """Which placement a change is about."""
+    return change.key if isinstance(change, Keep | Preempt) else change.placement.key
+
+
+def describe(change: Change) -> dict[str, Any]:
+    """A change as plain data, for the round's record."""
+    job, purpose, copy = key_of(change)
+    data: dict[str, Any] = {"change": type(change).__name__.lower(), "job": job}
+    if purpose is not Purpose.TRAINING:
+        data |= {"purpose": purpose.value, "copy": copy}
+    if not isinstance(change, Start):
+        data["from"] = _places(change.before.ranks)
+    if isinstance(change, Start | Migrate | Resize):
+        data["to"] = _places(change.placement.ranks)
+    return data
+
+
+def _decided(plan: Plan) -> set[str]:
+    """The jobs that the plan speaks of."""
+    return {p.job for p in plan.placements} | {w.job for w in plan.waiting}
+
+
+def _of_running(
+    key: PlacementKey, run: Running, placement: Placement | None, decided: set[str]
+) -> Stop | Keep:
+    if placement is None:
+        return Preempt(key, run) if key[0] in decided else Keep(key, run)
+    if _seats(placement.ranks) == _seats(run.ranks):
+        return Keep(key, run, placement)
+    return (
+        Migrate(placement, run)
+        if _size(placement.ranks) == _size(run.ranks)
+        else Resize(placement, run)
+    )
+
+
+def _seats(ranks: tuple[RankSeat, ...]) -> list[tuple[str, tuple[str, ...], float]]:
+    """Seats without their order: which rank sits where makes no difference to what is held."""
+    return sorted((seat.node, tuple(sorted(seat.devices)), seat.share) for seat in ranks)
+
+
+def _size(ranks: tuple[RankSeat, ...]) -> float:
+    return sum(len(seat.devices) * seat.share for seat in ranks)
+
+
+def _places(ranks: tuple[RankSeat, ...]) -> list[dict[str, Any]]:
+    return [
+        {
+            "node": seat.node,
+            "devices": list(seat.devices),
+            **({"share": seat.share} if seat.share < 1.0 else {}),
+        }
+        for seat in ranks
+    ]

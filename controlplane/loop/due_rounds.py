@@ -1,0 +1,81 @@
+"""When rounds are due: every period, and when events have waited for too long."""
+
+from __future__ import annotations
+
+from datetime import datetime, timedelta
+
+from django.db.models import Q
+
+from clusters.models import Cluster
+from controlplane.events import request_reschedule
+from controlplane.loop.live import lock as locks
+from controlplane.models import Reason, RescheduleEvent, Round
+
+PATIENCE_S = 2.0
+"""How long an event may wait before its hint counts as lost."""
+
+
+def ask_for_periodic_rounds(now: datetime) -> list[Cluster]:
+    """Write a periodic event for each cluster due for one without any waiting; those clusters."""
+    waiting = set(
+        RescheduleEvent.objects.filter(reason=Reason.PERIODIC, round=None).values_list(
+            "cluster_id", flat=True
+        )
+    )
+    due = [c for c in Cluster.objects.order_by("pk") if c.pk not in waiting and _is_due(c, now)]
+    for cluster in due:
+        request_reschedule(cluster, Reason.PERIODIC)
+    return due
+
+
+def overdue_clusters(now: datetime) -> list[int]:
+    """Clusters with overdue events and no round; expired rounds are marked abandoned first."""
+    late = RescheduleEvent.objects.filter(
+        round=None, created_at__lte=now - timedelta(seconds=PATIENCE_S)
+    )
+    clusters = Cluster.objects.filter(pk__in=late.values("cluster_id")).order_by("pk")
+    free = [c for c in clusters if not locks.is_held(c, now)]
+    for cluster in Cluster.objects.exclude(round_owner="").filter(round_expires_at__lte=now):
+        locks.abandon(Q(cluster=cluster, number__lte=cluster.round_number), now)
+    return [c.pk for c in free]
+
+
+LONG_S = 1.0
+"""Rounds that take longer are followed by a rest of REST times their length."""
+
+REST = 2
+
+LONGEST_REST_S = 5.0
+"""Longest rest: jobs submitted during a slow solve must not wait as long again."""
+
+
+def is_held(cluster_id: int, now: datetime) -> bool:
+    """Whether somebody holds a round of the cluster."""
+    cluster = Cluster.objects.filter(pk=cluster_id).first()
+    return cluster is not None and locks.is_held(cluster, now)
+
+
+def rest_s(cluster_id: int, now: datetime) -> float:
+    """Seconds the cluster rests on: REST times the length of its last round if that was long, but
+    LONGEST_REST_S at most; or 0.
+
+    So rounds of up to 2.5 s take a third of a worker at most, and somebody else has a turn between
+    longer ones.
+    """
+    last = (
+        Round.objects.filter(cluster=cluster_id)
+        .order_by("-number")
+        .values_list("started_at", "ended_at")
+        .first()
+    )
+    if last is None or last[1] is None:
+        return 0.0
+    took_s = (last[1] - last[0]).total_seconds()
+    rests_s = min(REST * took_s, LONGEST_REST_S) if took_s > LONG_S else 0.0
+    return max(0.0, rests_s - (now - last[1]).total_seconds())
+
+
+def _is_due(cluster: Cluster, now: datetime) -> bool:
+    return cluster.last_round_at is None or now - cluster.last_round_at >= timedelta(
+        seconds=cluster.period_s
+    )

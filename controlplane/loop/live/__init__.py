@@ -1,0 +1,1 @@
+"""The live cluster as a world of the loop: reader, writer of assignments, round lock."""

@@ -1,0 +1,135 @@
+"""What is held on a cluster's nodes: its live assignments and their slots, read as columns.
+
+A round reads them twice, the second time in the transaction that applies its plan. On SQLite
+everybody waits for that one, so what is read is what is looked at, and nothing is made into models.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from typing import NamedTuple
+from uuid import UUID
+
+from clusters.lifecycle import LIVE
+from clusters.models import Assignment, AssignmentSlot, Cluster
+from controlplane.loop.changes import PlacementKey
+from loadmaster.protocol import AssignmentState
+from policies.contract.snapshot import Purpose, RankSeat, Running
+
+RUN = "run"
+
+
+class LiveAssignment(NamedTuple):
+    """A live assignment; `job_cores` and `memory_gb` are its job's demand on each node."""
+
+    pk: UUID
+    job_id: UUID
+    node_id: UUID
+    purpose: str
+    copy: int
+    rank: int
+    gpus: int
+    share: float
+    cpu_quota: float | None
+    state: str
+    desired: str
+    created_at: datetime
+    running_at: datetime | None
+    term_until: datetime | None
+    steps_quota: int | None
+    start_steps: int
+    steps_done: int
+    predicted_steps_per_s: float | None
+    job_cores: float
+    memory_gb: float
+
+    @property
+    def cores(self) -> float:
+        """What it takes of its node."""
+        return self.job_cores if self.cpu_quota is None else self.cpu_quota
+
+
+class HeldSlot(NamedTuple):
+    """A slot of a device and who holds it."""
+
+    device_id: int
+    device_uuid: str
+    node_id: UUID
+    slot: int
+    share: float
+    assignment_id: UUID
+    job_id: UUID
+    copy: int
+    purpose: str
+
+
+_OF_JOB = {"job_cores": "job__cores", "memory_gb": "job__memory_gb"}
+_ASSIGNMENT = tuple(_OF_JOB.get(name, name) for name in LiveAssignment._fields)
+_SLOT = (
+    "device_id", "device__uuid", "device__node_id", "slot", "share",
+    "assignment_id", "assignment__job_id", "assignment__copy", "assignment__purpose",
+)  # fmt: skip
+"""The columns of both, in the order of their fields."""
+
+
+@dataclass(frozen=True, slots=True)
+class Gang:
+    """The live assignments of one placement, by rank, and the placement they make."""
+
+    key: PlacementKey
+    assignments: tuple[LiveAssignment, ...]
+    running: Running
+
+
+def is_placement(assignment: LiveAssignment) -> bool:
+    """Whether a live assignment is meant to go on: neither asked to stop nor stopping by itself."""
+    return assignment.desired == RUN and assignment.state != AssignmentState.STOPPING
+
+
+class Held:
+    """What is held on a cluster's nodes: live assignments and the slots they hold."""
+
+    def __init__(self, cluster: Cluster) -> None:
+        live = Assignment.objects.filter(node__cluster=cluster, state__in=LIVE).order_by(
+            "job_id", "purpose", "copy", "rank"
+        )
+        self.assignments: Sequence[LiveAssignment] = [
+            LiveAssignment._make(r) for r in live.values_list(*_ASSIGNMENT)
+        ]
+        self.of_job: Mapping[object, list[LiveAssignment]] = defaultdict(list)
+        for assignment in self.assignments:
+            self.of_job[assignment.job_id].append(assignment)
+        self.slots: Mapping[object, list[HeldSlot]] = defaultdict(list)
+        self.of_device: Mapping[int, list[HeldSlot]] = defaultdict(list)
+        held = AssignmentSlot.objects.filter(live=True, device__node__cluster=cluster).order_by(
+            "device_id", "slot"
+        )
+        for slot in map(HeldSlot._make, held.values_list(*_SLOT)):
+            self.slots[slot.assignment_id].append(slot)
+            self.of_device[slot.device_id].append(slot)
+
+    def gangs(self, job: object | None = None) -> list[Gang]:
+        """The placements that are meant to go on, of one job (its primary key) or of all."""
+        found: dict[PlacementKey, list[LiveAssignment]] = defaultdict(list)
+        for a in self.assignments if job is None else self.of_job[job]:
+            if is_placement(a):
+                found[str(a.job_id), Purpose(a.purpose), a.copy].append(a)
+        return [Gang(key, tuple(ranks), self._running(ranks)) for key, ranks in found.items()]
+
+    def _running(self, ranks: Sequence[LiveAssignment]) -> Running:
+        first = ranks[0]
+        return Running(
+            copy=first.copy,
+            ranks=tuple(self._seat(a) for a in ranks),
+            since_s=min((a.running_at or a.created_at).timestamp() for a in ranks),
+            until_s=first.term_until.timestamp() if first.term_until else None,
+            steps_quota=first.steps_quota,
+            purpose=Purpose(first.purpose),
+        )
+
+    def _seat(self, a: LiveAssignment) -> RankSeat:
+        devices = tuple(sorted(slot.device_uuid for slot in self.slots[a.pk]))
+        return RankSeat(str(a.node_id), devices, a.share, a.cpu_quota)

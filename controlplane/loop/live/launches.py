@@ -1,0 +1,316 @@
+"""The launches of a plan, written together: hundreds of gangs in a number of statements that hardly
+grows with them.
+
+On SQLite everybody who writes waits for the transaction that applies a plan, so a plan's gangs are
+written by batches. Each is checked by itself against the newest state and what those before it have
+taken (`room.py`). A gang stays whole, and a bad one never takes others along: where the database
+refuses a batch, nothing of it stays, and its gangs are launched once more, one by one, each in a
+savepoint of its own. Profile runs follow, one by one or as the pairs they are.
+"""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime
+from decimal import Decimal
+from typing import Any, Protocol
+from uuid import UUID
+
+from django.db import IntegrityError, transaction
+
+from clusters.gangs import Ports
+from clusters.models import Assignment, AssignmentEvent, AssignmentSlot
+from controlplane.loop.live.observe import Observation
+from controlplane.loop.live.recheck import Room
+from controlplane.loop.rounds import RejectCode, Rejected
+from controlplane.models import Round
+from controlplane.web.storage.bulk_insert import insert
+from jobs.lifecycle import JobMove
+from jobs.models import Attempt, Job
+from jobs.moves import LostRaceError, Moving, move_jobs, note_job
+from policies.contract.plan import Placement, Plan
+from policies.contract.snapshot import Purpose, RankSeat
+from policies.placement.speed import PlanSpeeds, devices_of
+
+ACTOR = "round"
+OFFER = "offer"
+
+BATCH = 100
+"""Gangs written per batch: enough to make statements cheap, few enough to stay brief."""
+
+OF_A_JOB = ("state", "fence", "kind_id", "cores", "memory_gb", "checkpoint_steps")
+"""What is read of jobs that are launched; commands and environments may be long."""
+
+FASTER = (IntegrityError, LostRaceError)
+"""What a launch meets that somebody else's write has overtaken."""
+
+
+class ProfileRunStarted(Protocol):
+    """How the profiler learns that a run was placed: `profiling.services.profile_run_started`."""
+
+    def __call__(self, job: Job, copy: int) -> None:
+        """Note it, in the transaction that writes the assignment."""
+        ...
+
+
+class _RefusedError(Exception):
+    """There is no room for a placement; what was written of those that go with it is undone."""
+
+    def __init__(self, why: Rejected) -> None:
+        super().__init__(why.detail)
+        self.why = why
+
+
+@dataclass(frozen=True, slots=True)
+class Launch:
+    """A placement that fits, with its job as read and the rows to write for each rank."""
+
+    placement: Placement
+    job: Job
+    ranks: Sequence[tuple[Assignment, Sequence[AssignmentSlot]]]
+
+
+class Launches:
+    """Launches gangs of a plan, in the caller's transaction, which holds the round's lock."""
+
+    def __init__(
+        self,
+        observed: Observation,
+        plan: Plan,
+        of_round: Round,
+        started: ProfileRunStarted,
+        now: datetime,
+    ) -> None:
+        self.observed, self.round, self.started, self.now = observed, of_round, started, now
+        self.speeds = PlanSpeeds(observed.snapshot, plan.placements)
+        self.in_use = Counter(
+            node for node, _ in {key for p in plan.placements for key in devices_of(p.ranks)}
+        )
+        self.held: dict[str, float] = defaultdict(float)
+        for seat in (seat for p in plan.placements for seat in p.ranks):
+            self.held[seat.node] += len(seat.devices) * seat.share
+
+    def launch(self, placements: Sequence[Placement]) -> tuple[Rejected, ...]:
+        """Launch what fits, profile runs last; return the rejected with reasons. One fence each."""
+        if not placements:
+            return ()
+        self._look(placements)
+        training = [p for p in placements if p.purpose is Purpose.TRAINING]
+        parts = (training[i : i + BATCH] for i in range(0, len(training), BATCH))
+        rejected = {r.key: r for part in parts for r in self._part(part, placements)}
+        for together in _measured_together(placements):
+            rejected |= {r.key: r for r in self._measure(together, placements)}
+        return tuple(rejected[p.key] for p in placements if p.key in rejected)
+
+    def expected_steps_per_s(self, placement: Placement, kind: str) -> float | None:
+        """Speed of the gang beside its co-tenants in the plan; None if unknown."""
+        return self.speeds.of(placement, kind) or None
+
+    def _look(self, placements: Sequence[Placement]) -> None:
+        """See the jobs as they are, and what there is room for."""
+        nodes = {seat.node for p in placements for seat in p.ranks}
+        self.room = Room(self.observed.cluster, self.observed.snapshot.node_by_id, self.now, nodes)
+        self.ports = Ports()
+        jobs = Job.objects.only(*OF_A_JOB).in_bulk({p.job for p in placements})
+        self.jobs = {str(pk): job for pk, job in jobs.items()}
+
+    def _part(self, part: Sequence[Placement], of: Sequence[Placement]) -> list[Rejected]:
+        try:
+            with transaction.atomic():
+                return self._together(part)
+        except FASTER:
+            self._look(of)  # for what they had taken is free, and their jobs are what they were
+        return [r for r in map(self._alone, part) if r is not None]
+
+    def _together(self, part: Sequence[Placement]) -> list[Rejected]:
+        """Launch training runs at once, all or none. Raises what is in FASTER."""
+        rejected, launches = list[Rejected](), list[Launch]()
+        for placement in part:
+            if isinstance(found := self._found(placement), Rejected):
+                rejected.append(found)
+            else:
+                self._take(found)
+                launches.append(found)
+        self._train(launches)
+        return rejected
+
+    def _alone(self, placement: Placement) -> Rejected | None:
+        """Launch one training run in a savepoint of its own."""
+        found = self._found(placement)
+        if isinstance(found, Rejected):
+            return found
+        try:
+            with transaction.atomic():
+                self._train([found])
+        except FASTER as error:
+            return _overtaken(placement, error)
+        self._take(found)
+        return None
+
+    def _measure(self, together: Sequence[Placement], of: Sequence[Placement]) -> list[Rejected]:
+        """Launch a profile run, or two that share a device: both or neither."""
+        try:
+            with transaction.atomic():
+                for placement in together:
+                    if isinstance(found := self._found(placement), Rejected):
+                        raise _RefusedError(found)
+                    self._profile(found)
+                    self._take(found)
+        except _RefusedError as refused:
+            rejected = [replace(refused.why, key=placement.key) for placement in together]
+            if len(together) == 1:
+                return rejected
+        except FASTER as error:
+            rejected = [_overtaken(placement, error) for placement in together]
+        else:
+            return []
+        self._look(of)  # for what was undone is free, and their jobs are what they were
+        return rejected
+
+    def _found(self, placement: Placement) -> Launch | Rejected:
+        """What is to be written of a placement, or why it cannot be launched."""
+        job = self.jobs.get(placement.job)
+        if job is None:
+            return Rejected(placement.key, RejectCode.STALE, "the job is gone")
+        refused = self.room.refusal(placement, job)
+        if refused is not None:
+            return refused
+        port = self._gang_port(placement, job)
+        return Launch(
+            placement,
+            job,
+            [self._rank(placement, rank, job, port) for rank in range(len(placement.ranks))],
+        )
+
+    def _take(self, launch: Launch) -> None:
+        for assignment, slots in launch.ranks:
+            self.room.take(assignment, launch.job, [(slot.device, slot.slot) for slot in slots])
+
+    def _train(self, launches: Sequence[Launch]) -> None:
+        """Write training runs, all or none: their jobs move."""
+        attempts = _attempts([launch.job for launch in launches])
+        for launch in launches:
+            for assignment, _ in launch.ranks:
+                assignment.attempt = attempts[launch.job.pk]
+        freed = {"waiting_code": "", "waiting_detail": dict[str, Any]()}
+        moving = [
+            Moving(one.job, {"fence": one.job.fence + 1, **freed}, self._data(one))
+            for one in launches
+        ]
+        move_jobs(moving, JobMove.PLACE, actor=ACTOR)
+        _offer(launches)
+
+    def _profile(self, launch: Launch) -> None:
+        """Write a profile run. The job's state stays, so only its fence is compared."""
+        job, data = launch.job, {**self._data(launch), "copy": launch.placement.copy}
+        if not Job.objects.filter(pk=job.pk, state=job.state, fence=job.fence).update(
+            fence=job.fence + 1
+        ):
+            raise LostRaceError(f"job {job.pk} is no longer {job.state} at fence {job.fence}")
+        job.fence += 1
+        note_job(job, "profile_run", actor=ACTOR, data=data)
+        self.started(job, launch.placement.copy)
+        _offer([launch])
+
+    def _data(self, launch: Launch) -> dict[str, Any]:
+        """What the job's event says of a launch that is still to be written."""
+        nodes = [seat.node for seat in launch.placement.ranks]
+        return {
+            "round": self.round.number,
+            "fence": launch.job.fence + 1,
+            "nodes": nodes,
+            "gpus": launch.placement.gpus,
+        }
+
+    def _gang_port(self, placement: Placement, job: Job) -> int | None:
+        """Where the ranks are to meet, if they are several."""
+        if len(placement.ranks) <= 1:
+            return None
+        return self.ports.choose(self.room.nodes[placement.ranks[0].node], job.pk, job.fence + 1)
+
+    def _rank(
+        self, placement: Placement, rank: int, job: Job, port: int | None
+    ) -> tuple[Assignment, list[AssignmentSlot]]:
+        seat = placement.ranks[rank]
+        steps = job.checkpoint_steps if placement.purpose is Purpose.TRAINING else 0
+        assignment = Assignment(
+            job=job, round=self.round, node=self.room.nodes[seat.node], purpose=placement.purpose,
+            copy=placement.copy, rank=rank,
+            world_size=len(placement.ranks), gpus=len(seat.devices), fence=job.fence + 1,
+            share=seat.share,
+            gang_port=port, cpu_quota=seat.cpu_quota, steps_quota=placement.steps_quota,
+            term_until=time_of(placement.until_s),
+            start_steps=steps, steps_done=steps, checkpoint_steps=steps,
+            **self._predicted(placement, seat, job),
+        )  # fmt: skip
+        devices = [self.room.devices[seat.node, uuid] for uuid in seat.devices]
+        slots = [(device, self.room.free_slot(device) or 0) for device in devices]
+        return assignment, [
+            AssignmentSlot(assignment=assignment, device=d, slot=slot, share=seat.share)
+            for d, slot in slots
+        ]
+
+    def _predicted(self, placement: Placement, seat: RankSeat, job: Job) -> dict[str, Any]:
+        """What the round expects:
+
+        the gang's speed beside those with which it shares GPUs, the rank's part of its node's watts
+        under this plan (by the GPUs it holds, a shared one by its share), and the policy's own
+        figures.
+        """
+        node = self.observed.snapshot.node_by_id[seat.node]
+        part = len(seat.devices) * seat.share / self.held[seat.node]
+        power_w = node.power_w[min(self.in_use[seat.node], len(node.power_w) - 1)] * part
+        cost = placement.predicted_energy_cost
+        return {
+            "predicted_run_s": placement.predicted_run_s,
+            "predicted_steps_per_s": self.expected_steps_per_s(placement, str(job.kind_id)),
+            "predicted_power_w": power_w,
+            "predicted_energy_cost": (
+                None if cost is None else Decimal(repr(cost)).quantize(Decimal("0.00000001"))
+            ),
+        }
+
+
+def _measured_together(placements: Iterable[Placement]) -> list[list[Placement]]:
+    """The profile runs, those that have parts of the same devices together."""
+    found: dict[object, list[Placement]] = defaultdict(list)
+    for placement in placements:
+        if placement.purpose is Purpose.PROFILING:
+            shared = all(seat.share < 1.0 for seat in placement.ranks)
+            found[tuple(devices_of(placement.ranks)) if shared else placement.key].append(placement)
+    return list(found.values())
+
+
+def _overtaken(placement: Placement, error: Exception) -> Rejected:
+    return Rejected(placement.key, RejectCode.STALE, f"somebody was faster: {error}")
+
+
+def _offer(launches: Sequence[Launch]) -> None:
+    """Write assignments, slots and first events; constraints check slots and fences."""
+    ranks = [rank for launch in launches for rank in launch.ranks]
+    insert(Assignment, (assignment for assignment, _ in ranks))
+    insert(AssignmentSlot, (slot for _, slots in ranks for slot in slots))
+    insert(
+        AssignmentEvent,
+        (AssignmentEvent(assignment=a, move=OFFER, to_state=a.state) for a, _ in ranks),
+    )
+
+
+def _attempts(jobs: Iterable[Job]) -> Mapping[UUID, Attempt]:
+    """Each job's open attempt; a new one at its first launch, and after one that has ended."""
+    by_id = {job.pk: job for job in jobs}
+    last = {a.job_id: a for a in Attempt.objects.filter(job__in=list(by_id)).order_by("number")}
+    going_on = {pk: a for pk, a in last.items() if a.ended_at is None}
+    new = [
+        Attempt(job=job, number=last[pk].number + 1 if pk in last else 1)
+        for pk, job in by_id.items()
+        if pk not in going_on
+    ]
+    return {**going_on, **{a.job_id: a for a in Attempt.objects.bulk_create(new)}}
+
+
+def time_of(at_s: float | None) -> datetime | None:
+    """A plan's moment as the database keeps it."""
+    return None if at_s is None else datetime.fromtimestamp(at_s, UTC)

@@ -1,0 +1,314 @@
+"""The only reader of the live cluster for the loop: from rows to a Snapshot, in a number of queries
+that does not grow with the jobs.
+
+What a policy is shown:
+
+- Queued jobs wait, placed ones run, jobs whose kind is still unknown are being profiled. Held,
+  cancelled and ended jobs are left out, and so are jobs that depend on one that is left out without
+  being completed (`Observation.blocked`).
+- A placement that somebody has asked to stop is no placement any more: its job is shown as waiting
+  (unless it is on its way out), while the devices still name it as their holder. So a policy
+  decides about the cluster as it will be when the stops under way have
+  ended: it may give those devices to anybody, and `live.apply` defers the launch until they are
+  free. It never counts on them for long, because each stop ends, by the agent's word or by the end
+  of its lease, and its end asks for a new round.
+- Queued jobs that rest after a failure (`Job.retry_at`) are left out until then.
+- A node whose session has run out and which is not yet lost is shown as cordoned: it is given
+  nothing new until its agent is heard again, which asks for a round.
+- What a node runs, and what job keeps away from it, is said by labels (`policies.contract.capabilities`).
+- Devices held by a job that the snapshot does not show (it is being cancelled, or held) are
+  nobody's to give: the judge refuses them.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, nullcontext
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from math import inf
+from typing import Any, Protocol
+
+from django.db import connection, connections, transaction
+
+from clusters.energy import power_curve
+from clusters.models import Cluster, EnergyTariff, GpuType, PueRecord
+from clusters.models.nodes import State
+from clusters.runtimes import runtimes_of
+from clusters.tariffs import power_cap_steps, price_steps, pue_in_force, tariff_in_force
+from controlplane.loop.live.held import HeldSlot, LiveAssignment
+from controlplane.loop.live.rows import DeviceRow, NodeRow, Rows, is_ready
+from controlplane.models import RescheduleEvent
+from jobs.lifecycle import JobState
+from jobs.models import Job, Team
+from policies.contract.capabilities import apart_label, is_own, runtime_label
+from policies.contract.snapshot import (
+    DeviceView,
+    GpuTypeView,
+    JobColumns,
+    JobPhase,
+    Jobs,
+    JobView,
+    KindView,
+    NodeRole,
+    NodeState,
+    NodeView,
+    ProfileRequest,
+    Purpose,
+    Running,
+    SlotHold,
+    Snapshot,
+    TeamOrder,
+    TeamView,
+    Trigger,
+)
+
+
+class Knowledge(Protocol):
+    """Source of knowledge about kinds and wanted measurements: `profiling.selectors`."""
+
+    def kind_views(self, cluster: Cluster, kinds: Iterable[int]) -> tuple[KindView, ...]:
+        """These kinds (primary keys) as policies see them."""
+        ...
+
+    def profile_requests(self, cluster: Cluster) -> tuple[ProfileRequest, ...]:
+        """The measurements wanted."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class Observation:
+    """A snapshot, and what the world must remember beside it.
+
+    `cluster` as it was read; `events`: ids of the rescheduling events the round answers; `blocked`:
+    jobs left out because of the dependencies named; `cut`: whether more jobs queue than the
+    snapshot shows.
+    """
+
+    cluster: Cluster
+    snapshot: Snapshot
+    events: tuple[int, ...]
+    tariff: EnergyTariff | None
+    pue: PueRecord | None
+    blocked: Mapping[str, tuple[str, ...]]
+    cut: bool = False
+
+
+def observe(cluster_id: int, now_s: float, number: int, knowledge: Knowledge) -> Observation:
+    """Snapshot of the cluster at `now_s` (epoch) for round `number`. One consistent read."""
+    now = datetime.fromtimestamp(now_s, UTC)
+    with _consistent_read():
+        cluster = Cluster.objects.get(pk=cluster_id)
+        rows = Rows(cluster, now, number)
+        events = list(RescheduleEvent.objects.filter(cluster=cluster, round=None).order_by("id"))
+        return Observation(
+            cluster=cluster,
+            snapshot=_snapshot(rows, events, now_s, number, knowledge),
+            events=tuple(e.pk for e in events),
+            tariff=tariff_in_force(cluster, now),
+            pue=pue_in_force(cluster, now),
+            blocked={
+                str(job): tuple(sorted(map(str, others))) for job, others in rows.blocked.items()
+            },
+            cut=rows.cut,
+        )
+
+
+def _snapshot(
+    rows: Rows, events: Sequence[RescheduleEvent], now_s: float, number: int, knowledge: Knowledge
+) -> Snapshot:
+    cluster = rows.cluster
+    return Snapshot(
+        cluster=cluster.name,
+        now_s=now_s,
+        round_s=cluster.period_s,
+        seed=cluster.seed + number,
+        nodes=tuple(_node_view(node, rows) for node in rows.nodes),
+        kinds=_kinds(rows, knowledge),
+        jobs=Jobs(JobColumns.of([_job_view(job, rows, now_s) for job in rows.jobs])),
+        gpu_types=tuple(_type_view(t) for t in rows.gpu_types.values()),
+        energy=price_steps(cluster, now_s, now_s + cluster.horizon_s),
+        currency=cluster.currency,
+        power_cap_w=cluster.power_cap_w,
+        power_caps=power_cap_steps(
+            cluster, now_s, now_s + max(cluster.horizon_s, cluster.period_s + 1.0)
+        ),
+        emissions_cost_per_kg=float(cluster.emissions_cost_per_kg),
+        teams=_teams(rows),
+        horizon_s=cluster.horizon_s,
+        trigger=_trigger(events),
+        profiling=knowledge.profile_requests(cluster),
+        memory=cluster.memory,
+    )
+
+
+@contextmanager
+def _consistent_read() -> Iterator[None]:
+    """All queries see the same state: SQLite's transactions do, PostgreSQL's from REPEATABLE READ
+    on.
+
+    On SQLite the transaction is one that only reads: those of this house take the writers' lock at
+    once, and nobody could submit or beat while a long queue is read.
+    """
+    outermost = not connection.in_atomic_block
+    with _reading() if outermost else nullcontext(), transaction.atomic():
+        if outermost and connection.vendor == "postgresql":
+            with connection.cursor() as cursor:
+                cursor.execute("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ")
+        yield
+
+
+@contextmanager
+def _reading() -> Iterator[None]:
+    if connection.vendor != "sqlite":
+        yield
+        return
+    sqlite: Any = connections[connection.alias]
+    before, sqlite.transaction_mode = sqlite.transaction_mode, "DEFERRED"
+    try:
+        yield
+    finally:
+        sqlite.transaction_mode = before
+
+
+def team_view(team: Team) -> TeamView:
+    """A team as policies see it."""
+    return TeamView(team.name, team.weight, TeamOrder(team.order))
+
+
+def _teams(rows: Rows) -> tuple[TeamView, ...]:
+    """Those of the jobs, by name."""
+    named = {job.team.name: job.team for job in rows.jobs}
+    return tuple(team_view(named[name]) for name in sorted(named))
+
+
+def _type_view(of: GpuType) -> GpuTypeView:
+    return GpuTypeView(of.name, of.tflops, of.memory_gb, float(of.price_per_hour))
+
+
+def _kinds(rows: Rows, knowledge: Knowledge) -> tuple[KindView, ...]:
+    """The jobs' kinds; one of which nothing is known at all is there without figures."""
+    wanted = sorted({job.kind_id for job in rows.jobs})
+    known = {view.id: view for view in knowledge.kind_views(rows.cluster, wanted)}
+    return tuple(known.get(str(kind), KindView(str(kind))) for kind in wanted)
+
+
+def _node_view(node: NodeRow, rows: Rows) -> NodeView:
+    gpu = rows.gpu_types[node.gpu_type_id]
+    devices = rows.devices[node.pk]
+    return NodeView(
+        id=str(node.pk),
+        name=node.name,
+        gpu_type=gpu.name,
+        devices=tuple(
+            [_device_view(device, rows.held.of_device.get(device.pk, ())) for device in devices]
+        ),
+        power_w=power_curve(node.base_w, gpu.idle_w, gpu.peak_w, len(devices)),
+        cores=max(0.0, node.cores - node.reserved_cores),
+        memory_gb=max(0.0, node.memory_gb - node.reserved_memory_gb),
+        resources=tuple(sorted((name, float(amount)) for name, amount in node.resources.items())),
+        labels=_labels_of_node(node, rows),
+        role=NodeRole(node.role),
+        state=_state_of(node, rows),
+        drain_until_s=node.drain_until.timestamp() if node.drain_until else None,
+        rack=node.rack,
+        link_gbps=node.link_gbps,
+    )
+
+
+def _state_of(node: NodeRow, rows: Rows) -> NodeState:
+    """A ready node with a silent agent is cordoned; its jobs keep their places until leases end."""
+    return (
+        NodeState.CORDONED
+        if node.state == State.READY and not is_ready(node, rows.now)
+        else NodeState(node.state)
+    )
+
+
+def _labels_of_node(node: NodeRow, rows: Rows) -> tuple[str, ...]:
+    given = {label for label in node.labels if not is_own(label)}
+    apart = {apart_label(str(other)) for other in rows.avoided_nodes if other != node.pk}
+    return tuple(sorted(given | apart | {runtime_label(name) for name in runtimes_of(node)}))
+
+
+def _labels_of_job(job: Job, rows: Rows) -> tuple[str, ...]:
+    apart = {apart_label(str(node)) for node in rows.avoided.get(job.pk, ())}
+    return tuple(sorted({*job.labels, runtime_label(job.runtime)} | apart))
+
+
+def _device_view(device: DeviceRow, held: Sequence[HeldSlot]) -> DeviceView:
+    holds = (
+        tuple([SlotHold(str(s.job_id), s.copy, Purpose(s.purpose), s.share) for s in held])
+        if held
+        else ()
+    )
+    return DeviceView(
+        device.uuid, device.memory_gb, device.slots, device.healthy, holds, device.emulated
+    )
+
+
+def _job_view(job: Job, rows: Rows, now_s: float) -> JobView:
+    live = rows.held.of_job[job.pk]
+    running = tuple(gang.running for gang in rows.held.gangs(job.pk))
+    return JobView(
+        id=str(job.pk),
+        name=job.name,
+        kind=str(job.kind_id),
+        arrival_s=job.submitted_at.timestamp(),
+        remaining_steps=float(_remaining_steps(job, live)),
+        total_steps=float(job.total_steps),
+        gpus_min=job.gpus_min,
+        gpus_max=job.gpus_max,
+        phase=_phase(job, running),
+        due_s=job.due_at.timestamp() if job.due_at else inf,
+        deadline_s=job.deadline_at.timestamp() if job.deadline_at else inf,
+        walltime_s=inf if job.walltime_s is None else job.walltime_s,
+        team=job.team.name,
+        user=str(job.user_id),
+        restart_cost_s=rows.cluster.restart_cost_s,
+        running=running,
+        received_s=_received_s(job, live, rows, now_s),
+        dependencies=tuple(sorted(str(d) for d in rows.undone.get(job.pk, ()))),
+        allowed_types=tuple(job.allowed_types),
+        labels=_labels_of_job(job, rows),
+        **_as_stored(job),
+    )
+
+
+def _as_stored(job: Job) -> dict[str, Any]:
+    names = ("tardiness_weight", "weight", "priority", "cores", "memory_gb", "may_mix", "may_share")
+    return {name: getattr(job, name) for name in names}
+
+
+def _phase(job: Job, running: tuple[Running, ...]) -> JobPhase:
+    if any(run.purpose is Purpose.TRAINING for run in running):
+        return JobPhase.RUNNING
+    return JobPhase.PROFILING if job.state == JobState.PROFILING else JobPhase.WAITING
+
+
+def _remaining_steps(job: Job, live: Sequence[LiveAssignment]) -> int:
+    """Steps left: from its progress while it runs, from its checkpoint while it waits."""
+    reached = [max(a.start_steps, a.steps_done) for a in live if a.purpose == Purpose.TRAINING]
+    return max(0, job.total_steps - (min(reached) if reached else job.checkpoint_steps))
+
+
+def _received_s(
+    job: Job, live: Sequence[LiveAssignment], rows: Rows, now_s: float
+) -> tuple[tuple[str, float], ...]:
+    """Device seconds by type: of ended assignments by the job's row, and of live ones."""
+    received: dict[str, float] = defaultdict(
+        float, {name: float(s) for name, s in job.received_s.items()}
+    )
+    for a in live:
+        if a.purpose == Purpose.TRAINING and a.running_at is not None:
+            received[rows.type_of[a.node_id]] += (
+                max(0.0, now_s - a.running_at.timestamp()) * a.gpus * a.share
+            )
+    return tuple(sorted(received.items()))
+
+
+def _trigger(events: Sequence[RescheduleEvent]) -> Trigger:
+    reasons = tuple(dict.fromkeys(str(e.reason) for e in events))
+    jobs = tuple(dict.fromkeys(str(e.job_id) for e in events if e.job_id))
+    return Trigger(reasons, jobs, tuple(dict.fromkeys(str(e.node_id) for e in events if e.node_id)))

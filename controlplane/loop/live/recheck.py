@@ -1,0 +1,171 @@
+"""What there is room for now, stops under way included: the recheck of a plan's placements against
+the newest state.
+
+A snapshot shows the cluster as if the stops under way had ended; here they have not. What does not
+fit is either *deferred* (a stop under way is in the way, and its end asks for a new round) or
+*stale* (the world has changed since the snapshot).
+"""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+from collections.abc import Collection, Iterable, Iterator, Mapping
+from datetime import datetime
+
+from clusters import gangs
+from clusters.models import Assignment, Cluster, Device, Node
+from clusters.models.nodes import Role, State
+from clusters.tariffs import power_cap_now_w
+from controlplane.loop.live.held import Held, is_placement
+from controlplane.loop.live.rows import is_ready
+from controlplane.loop.rounds import RejectCode, Rejected
+from jobs.lifecycle import JobState
+from jobs.models import Job
+from policies.contract.plan import Placement
+from policies.contract.snapshot import NodeView, Purpose, RankSeat
+from policies.contract.validation import power_w
+
+TOLERANCE = 1e-9
+LAUNCHABLE = {
+    Purpose.TRAINING: (JobState.QUEUED,),
+    Purpose.PROFILING: (JobState.PROFILING, JobState.QUEUED, JobState.STARTING, JobState.RUNNING),
+}
+"""States of a job that allow a launch; profile runs do not depend on the job's state."""
+
+FOREIGN_ROLE = {Purpose.TRAINING: Role.PROFILING, Purpose.PROFILING: Role.PRODUCTION}
+
+
+class Room:
+    """The cluster's nodes and devices with their holders; `take` records new launches."""
+
+    def __init__(
+        self,
+        cluster: Cluster,
+        curves: Mapping[str, NodeView],
+        now: datetime,
+        nodes: Collection[str],
+    ) -> None:
+        """`curves`: snapshot nodes by id, for power. `nodes`: ids that accept launches."""
+        self.cluster, self.curves, self.now = cluster, curves, now
+        self.nodes: Mapping[str, Node] = {
+            str(n.pk): n for n in Node.objects.filter(cluster=cluster, pk__in=nodes)
+        }
+        devices = Device.objects.filter(node__in=list(self.nodes.values()))
+        self.devices: Mapping[tuple[str, str], Device] = {
+            (str(d.node_id), d.uuid): d for d in devices
+        }
+        held = Held(cluster)
+        self.stopping = {str(a.job_id) for a in held.assignments if not is_placement(a)}
+        self.slots: dict[int, set[int]] = {
+            pk: {s.slot for s in slots} for pk, slots in held.of_device.items()
+        }
+        self.shares = {pk: sum(s.share for s in slots) for pk, slots in held.of_device.items()}
+        self.holders = {pk: {str(s.job_id) for s in slots} for pk, slots in held.of_device.items()}
+        self.cores: dict[str, float] = defaultdict(float)
+        self.memory_gb: dict[str, float] = defaultdict(float)
+        self.in_use = Counter(str(slots[0].node_id) for slots in held.of_device.values() if slots)
+        for a in held.assignments:
+            self._load(str(a.node_id), a.cores, a.memory_gb)
+
+    def refusal(self, placement: Placement, job: Job) -> Rejected | None:
+        """Why this placement of `job` (as it is now) cannot be launched; None if it can."""
+        wanted = LAUNCHABLE[placement.purpose]
+        if job.state not in wanted:
+            code = RejectCode.DEFERRED if str(job.pk) in self.stopping else RejectCode.STALE
+            return Rejected(
+                placement.key, code, f"the job is {job.state}, not {' or '.join(wanted)}"
+            )
+        reasons = [r for seat in placement.ranks for r in self._seat(placement, seat, job)]
+        reasons += self._power(placement)
+        worst = next(
+            (r for r in reasons if r[0] is RejectCode.STALE), reasons[0] if reasons else None
+        )
+        return Rejected(placement.key, *worst) if worst else None
+
+    def take(self, assignment: Assignment, job: Job, devices: Iterable[tuple[Device, int]]) -> None:
+        """Note that these (device, slot) are held by a launched assignment."""
+        for device, slot in devices:
+            if not self.slots.get(device.pk):
+                self.in_use[str(device.node_id)] += 1
+            self.slots.setdefault(device.pk, set()).add(slot)
+            self.shares[device.pk] = self.shares.get(device.pk, 0.0) + assignment.share
+            self.holders.setdefault(device.pk, set()).add(str(job.pk))
+        cores = job.cores if assignment.cpu_quota is None else assignment.cpu_quota
+        self._load(str(assignment.node_id), cores, job.memory_gb)
+
+    def free_slot(self, device: Device) -> int | None:
+        """The lowest free slot of a device; None if all its slots are held."""
+        held = self.slots.get(device.pk, set())
+        return (
+            next((s for s in range(device.slots) if s not in held), None)
+            if len(held) < device.slots
+            else None
+        )
+
+    def _load(self, node: str, cores: float, memory_gb: float) -> None:
+        self.cores[node] += cores
+        self.memory_gb[node] += memory_gb
+
+    def _seat(
+        self, placement: Placement, seat: RankSeat, job: Job
+    ) -> Iterator[tuple[RejectCode, str]]:
+        node = self.nodes.get(seat.node)
+        if node is None:
+            yield RejectCode.STALE, f"node {seat.node} is gone"
+            return
+        if node.state != State.READY or node.role == FOREIGN_ROLE[placement.purpose]:
+            yield RejectCode.STALE, f"node {node.name} is {node.state} and for {node.role}"
+        elif not is_ready(node, self.now):
+            yield RejectCode.STALE, f"the agent of node {node.name} is silent"
+        if len(placement.ranks) > 1 and (why := gangs.trouble(node)):
+            yield RejectCode.STALE, why
+        for uuid in seat.devices:
+            yield from self._device(node, uuid, seat.share)
+        cores = job.cores if seat.cpu_quota is None else seat.cpu_quota
+        if self.cores[seat.node] + cores > node.cores - node.reserved_cores + TOLERANCE:
+            yield self._in_the_way(), f"node {node.name} has not enough cores free"
+        if (
+            self.memory_gb[seat.node] + job.memory_gb
+            > node.memory_gb - node.reserved_memory_gb + TOLERANCE
+        ):
+            yield self._in_the_way(), f"node {node.name} has not enough memory free"
+
+    def _device(self, node: Node, uuid: str, share: float) -> Iterator[tuple[RejectCode, str]]:
+        device = self.devices.get((str(node.pk), uuid))
+        if device is None or not device.healthy:
+            yield (
+                RejectCode.STALE,
+                f"device {uuid} of node {node.name} is {'gone' if device is None else 'unhealthy'}",
+            )
+        elif (
+            self.free_slot(device) is None
+            or self.shares.get(device.pk, 0.0) + share > 1.0 + TOLERANCE
+        ):
+            holders = self.holders[device.pk]
+            code = RejectCode.DEFERRED if holders & self.stopping else RejectCode.STALE
+            yield (
+                code,
+                f"device {uuid} of node {node.name} is still held by {', '.join(sorted(holders))}",
+            )
+
+    def _power(self, placement: Placement) -> list[tuple[RejectCode, str]]:
+        cap = power_cap_now_w(self.cluster, self.now.timestamp())
+        if cap is None:
+            return []
+        used = self.in_use.copy()
+        used.update({seat.node: len(seat.devices) for seat in placement.ranks})
+        needed = power_w(self.curves, used)
+        if needed <= cap * (1 + TOLERANCE):
+            return []
+        return [
+            (
+                self._in_the_way(),
+                (
+                    f"it would take {needed:g} W now, the cluster may use {cap:g} W until the next"
+                    " round"
+                ),
+            )
+        ]
+
+    def _in_the_way(self) -> RejectCode:
+        return RejectCode.DEFERRED if self.stopping else RejectCode.STALE

@@ -1,0 +1,184 @@
+"""The rows of a cluster that the loop looks at, each table read once, grouped by what they belong
+to.
+
+Nodes and devices are read as columns: there may be tens of thousands, and to make models of them
+would take most of a round's time.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+from datetime import datetime, timedelta
+from typing import NamedTuple, Protocol
+from uuid import UUID
+
+from django.conf import settings
+from django.db.models import Q
+
+from clusters.clockwork import is_silent
+from clusters.models import Assignment, Cluster, Device, GpuType, Node
+from clusters.models.nodes import Role, State
+from clusters.runtimes import runtimes_of
+from controlplane.loop.live.held import Held
+from controlplane.loop.live.window import window
+from jobs.lifecycle import JobState
+from jobs.models import Job
+from loadmaster.protocol import OUT_OF_SHARED_MEMORY, ReasonClass
+from policies.contract.snapshot import Purpose
+
+SHOWN = (
+    JobState.QUEUED,
+    JobState.PROFILING,
+    JobState.STARTING,
+    JobState.RUNNING,
+    JobState.STOPPING,
+)
+"""Jobs that a policy may be shown: those that run or want to."""
+
+AVOIDED = timedelta(minutes=10)
+"""How long a job keeps away from a node that failed it, as long as another one would do."""
+
+THE_NODES_FAULT = (ReasonClass.IMAGE, ReasonClass.GPU, ReasonClass.NODE)
+
+
+class NodeRow(NamedTuple):
+    """What a snapshot says of a node, as `clusters.models.Node` has it."""
+
+    pk: UUID
+    name: str
+    gpu_type_id: int
+    role: str
+    state: str
+    drain_until: datetime | None
+    cores: float
+    memory_gb: float
+    reserved_cores: float
+    reserved_memory_gb: float
+    resources: Mapping[str, float]
+    labels: Sequence[str]
+    base_w: float
+    rack: str
+    link_gbps: float
+    features: Sequence[str]
+    session_expires_at: datetime | None
+
+
+class DeviceRow(NamedTuple):
+    """What a snapshot says of a device, as `clusters.models.Device` has it."""
+
+    node_id: UUID
+    pk: int
+    uuid: str
+    memory_gb: float
+    slots: int
+    healthy: bool
+    emulated: bool
+
+
+class Watched(Protocol):
+    """A node with what its readiness hangs on."""
+
+    @property
+    def state(self) -> str:
+        """One of `clusters.models.nodes.State`."""
+        ...
+
+    @property
+    def session_expires_at(self) -> datetime | None:
+        """When its agent counts as silent."""
+        ...
+
+
+def is_ready(node: Watched, now: datetime) -> bool:
+    """Whether the node takes new work: nobody says otherwise, and its agent is there to take it."""
+    return node.state == State.READY and not is_silent(node.session_expires_at, now)
+
+
+class Rows:
+    """All that a snapshot is made of, but for kinds and prices."""
+
+    def __init__(self, cluster: Cluster, now: datetime, number: int = 0) -> None:
+        """`now`: omit jobs that back off. `number`: the round's, for the window of a long queue."""
+        self.cluster, self.now = cluster, now
+        self.held = Held(cluster)
+        self.gpu_types: Mapping[int, GpuType] = {t.pk: t for t in GpuType.objects.order_by("name")}
+        nodes = Node.objects.filter(cluster=cluster).order_by("name").values_list(*NodeRow._fields)
+        self.nodes: Sequence[NodeRow] = [NodeRow._make(row) for row in nodes]
+        self.type_of = {node.pk: self.gpu_types[node.gpu_type_id].name for node in self.nodes}
+        self.devices: Mapping[object, list[DeviceRow]] = defaultdict(list)
+        devices = (
+            Device.objects.filter(node__cluster=cluster)
+            .order_by("node_id", "uuid")
+            .values_list(*DeviceRow._fields)
+        )
+        for device in map(DeviceRow._make, devices):
+            self.devices[device.node_id].append(device)
+        shown = Job.objects.filter(cluster=cluster, state__in=SHOWN).exclude(
+            state=JobState.STOPPING, hold_wanted=True
+        )
+        shown = shown.exclude(state=JobState.QUEUED, retry_at__gt=now)
+        chosen = window(shown.filter(state=JobState.QUEUED), settings.ROUND_JOBS, number)
+        self.cut = chosen is not None
+        if chosen is not None:
+            shown = shown.filter(~Q(state=JobState.QUEUED) | Q(pk__in=chosen))
+        jobs = list(shown.select_related("team").order_by("submitted_at", "id"))
+        self.undone = _undone_dependencies(cluster)
+        self.blocked = _blocked(jobs, self.undone)
+        self.jobs: Sequence[Job] = [job for job in jobs if job.pk not in self.blocked]
+        self.avoided = self._avoided(now)
+        self.avoided_nodes = frozenset(n for nodes in self.avoided.values() for n in nodes)
+
+    def _avoided(self, now: datetime) -> Mapping[object, frozenset[object]]:
+        """Nodes to avoid by waiting job: they failed it lately and others of their type exist."""
+        failed = Assignment.objects.filter(
+            job__cluster=self.cluster, job__state=JobState.QUEUED, ended_at__gte=now - AVOIDED,
+            purpose=Purpose.TRAINING, reason_class__in=THE_NODES_FAULT,
+        ).exclude(reason__startswith=OUT_OF_SHARED_MEMORY)  # fmt: skip
+        nodes_of: dict[object, set[object]] = defaultdict(set)
+        for job_id, node_id in failed.values_list("job_id", "node_id").distinct():
+            nodes_of[job_id].add(node_id)
+        avoided: dict[object, frozenset[object]] = {}
+        for job in self.jobs if nodes_of else ():
+            able = (
+                {n.pk for n in self.nodes if self._would_do(n, job)}
+                if job.pk in nodes_of
+                else set()
+            )
+            if able - nodes_of[job.pk]:
+                avoided[job.pk] = frozenset(able & nodes_of[job.pk])
+        return avoided
+
+    def _would_do(self, node: NodeRow, job: Job) -> bool:
+        return (
+            is_ready(node, self.now)
+            and node.role != Role.PROFILING
+            and job.runtime in runtimes_of(node)
+            and set(job.labels) <= set(node.labels)
+            and (not job.allowed_types or self.type_of[node.pk] in job.allowed_types)
+            and sum(d.healthy for d in self.devices[node.pk]) >= job.gpus_min
+        )
+
+
+def _undone_dependencies(cluster: Cluster) -> Mapping[object, set[object]]:
+    """By job the jobs it depends on that are not completed."""
+    dependent = Job.objects.filter(cluster=cluster, state__in=SHOWN, dependencies__isnull=False)
+    undone: dict[object, set[object]] = defaultdict(set)
+    for job, dependency, state in dependent.values_list(
+        "pk", "dependencies", "dependencies__state"
+    ):
+        if state != JobState.COMPLETED:
+            undone[job].add(dependency)
+    return undone
+
+
+def _blocked(
+    jobs: Sequence[Job], undone: Mapping[object, set[object]]
+) -> Mapping[object, set[object]]:
+    """Jobs with an unfinished dependency outside `jobs`, direct or not; with what blocks them."""
+    shown = {job.pk for job in jobs}
+    blocked: dict[object, set[object]] = {}
+    while new := {j: gone for j, of in undone.items() if j in shown and (gone := of - shown)}:
+        blocked |= new
+        shown -= new.keys()
+    return blocked

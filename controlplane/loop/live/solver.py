@@ -1,0 +1,52 @@
+"""The solver of live rounds: a long-lived child process, outside of transactions."""
+
+from __future__ import annotations
+
+import atexit
+import logging
+from collections.abc import Mapping
+from functools import cache
+from typing import Any
+
+from django.conf import settings
+
+from policies.contract.plan import Plan
+from policies.contract.policy import PolicyError
+from policies.contract.snapshot import Snapshot
+from policies.host.client import SolverProcess
+from policies.host.registry import make
+
+logger = logging.getLogger(__name__)
+
+
+def solve_in_child(policy: str, parameters: Mapping[str, Any], snapshot: Snapshot) -> Plan:
+    """Solve in the child, started on first use. PolicyError, also on timeout or death."""
+    return _solver().solve(snapshot, policy, parameters)
+
+
+def solve_here(policy: str, parameters: Mapping[str, Any], snapshot: Snapshot) -> Plan:
+    """Solve in this process: for tests, replay, and without time limit. Raises PolicyError."""
+    return make(policy, parameters)(snapshot)
+
+
+def start_solver() -> None:
+    """Start this process's solver, which warms up while nobody waits for it."""
+    try:
+        _solver().start()
+    except OSError as error:  # the first round tries again, and says in its own words what is wrong
+        logger.warning("the solver does not start: %s", error)
+
+
+def await_solver() -> None:
+    """Wait until the solver has warmed up; its failure is reported by the round."""
+    try:
+        _solver().await_ready()
+    except (OSError, PolicyError) as error:
+        logger.warning("the solver does not start: %s", error)
+
+
+@cache
+def _solver() -> SolverProcess:
+    solver = SolverProcess(settings.SOLVER_TIMEOUT_S)
+    atexit.register(solver.close)
+    return solver

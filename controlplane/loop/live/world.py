@@ -1,0 +1,174 @@
+"""The live cluster as a world of the loop, for the one round whose lock is held."""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import Any, TypeAlias
+
+from django.conf import settings
+from django.db import transaction
+from django.db.models import Q
+
+import profiling.selectors
+from clusters.models import Cluster
+from clusters.services import evict
+from controlplane.events import request_reschedule
+from controlplane.loop.live import lock as locks
+from controlplane.loop.live.apply import Services, apply_plan
+from controlplane.loop.live.lock import LostLockError, RoundLock
+from controlplane.loop.live.observe import Knowledge, Observation, observe
+from controlplane.loop.live.record import (
+    Written,
+    close_round,
+    last_plan,
+    note_waiting,
+    open_round,
+    wants_another,
+)
+from controlplane.loop.live.renewing import EXPIRY_S, RENEW_S, Renewal, renewed
+from controlplane.loop.rounds import Applied, LastPlan, RoundResult, run_round
+from controlplane.models import Reason, RescheduleEvent, Round
+from controlplane.web.logs.structured import bound
+from policies.contract.plan import Plan
+from policies.contract.snapshot import Snapshot
+from policies.host.garbage import not_collected
+from profiling.services import profile_run_started
+
+logger = logging.getLogger(__name__)
+
+Clock: TypeAlias = Callable[[], float]
+"""Seconds since the epoch."""
+
+Solve: TypeAlias = Callable[[str, Mapping[str, Any], Snapshot], Plan]
+"""(policy, parameters, snapshot) -> plan; raises PolicyError. A child in production."""
+
+OVERHEAD_S = 30.0
+"""What a round may take beside its solver before another one takes over although it still lives."""
+
+SERVICES = Services(evict, profile_run_started)
+
+
+@dataclass(frozen=True, slots=True)
+class Ports:
+    """Everything a live round asks of others, so that tests can put something else there.
+
+    `await_solver` returns once a snapshot can be solved at once; a round that was held meanwhile
+    would count as a long one. A round holds its lock for `hold_s` at most (default: the solver's
+    limit and OVERHEAD_S), renewed every `renew_s`, and is followed `expiry_s` after its process has
+    died.
+    """
+
+    solve: Solve
+    clock: Clock = time.time
+    knowledge: Knowledge = profiling.selectors
+    services: Services = SERVICES
+    hold_s: float | None = None
+    expiry_s: float = EXPIRY_S
+    renew_s: float = RENEW_S
+    await_solver: Callable[[], None] = lambda: None
+
+    def renewal(self, now_s: float) -> Renewal:
+        """How a round that begins now keeps its lock."""
+        hold_s = self.hold_s or settings.SOLVER_TIMEOUT_S + OVERHEAD_S
+        return Renewal(self.clock, now_s + hold_s, self.expiry_s, self.renew_s)
+
+
+class LiveWorld:
+    """World of a held round: `snapshot` and `apply` use one transaction each."""
+
+    def __init__(self, lock: RoundLock, ports: Ports) -> None:
+        self.lock, self.ports = lock, ports
+        self.observed: Observation | None = None
+        self.row: Round | None = None
+
+    def snapshot(self) -> Snapshot:
+        """The cluster now; its round's row is opened with it."""
+        began = time.perf_counter()
+        self.observed = observe(
+            self.lock.cluster_id, self.ports.clock(), self.lock.number, self.ports.knowledge
+        )
+        self.row = open_round(self.lock, self.observed, self._now(), time.perf_counter() - began)
+        return self.observed.snapshot
+
+    def decide(self, snapshot: Snapshot) -> Plan:
+        """The cluster's policy with its parameters, as they were when the snapshot was taken."""
+        cluster = self._seen()[0].cluster
+        began = time.perf_counter()
+        try:
+            return self.ports.solve(cluster.policy, cluster.policy_parameters, snapshot)
+        finally:
+            Round.objects.filter(pk=self._seen()[1].pk).update(solve_s=time.perf_counter() - began)
+
+    def last_plan(self) -> LastPlan | None:
+        """The previous plan, if the cluster's policy and parameters are still those of it."""
+        return last_plan(self._seen()[1])
+
+    def apply(self, plan: Plan, carried: int | None = None) -> Applied:
+        """Apply the plan and close the round; LostLockError if another round took over."""
+        observed, row = self._seen()
+        began, written = time.perf_counter(), Written.of(plan, observed)
+        note_waiting(written, self.lock, self._now)
+        now = self._now()
+        with transaction.atomic():
+            locks.check(self.lock, now)
+            applied = apply_plan(observed, plan, row, self.ports.services, now)
+            close_round(row, observed, plan, written, applied, now, carried)
+            if wants_another(row, observed, plan, applied):
+                request_reschedule(observed.cluster, Reason.LEFTOVER)
+            locks.release(self.lock)
+        Round.objects.filter(pk=row.pk).update(apply_s=time.perf_counter() - began)
+        return applied
+
+    def _seen(self) -> tuple[Observation, Round]:
+        if self.observed is None or self.row is None:
+            raise RuntimeError("take a snapshot before deciding or applying")
+        return self.observed, self.row
+
+    def _now(self) -> datetime:
+        return datetime.fromtimestamp(self.ports.clock(), UTC)
+
+
+def hold_round(cluster_id: int, ports: Ports) -> RoundResult | None:
+    """Answer the cluster's waiting events by one round. None if there are none, if another round is
+    held, or if this one lost its lock.
+
+    Whatever happens, the lock is given back; a process that dies leaves it to its expiry. Events
+    count as answered only with the plan's commit, so that the next round answers those of one that
+    died.
+    """
+    if not is_wanted(cluster_id):
+        return None
+    ports.await_solver()
+    now_s = ports.clock()
+    renewal, now = ports.renewal(now_s), datetime.fromtimestamp(now_s, UTC)
+    lock = locks.acquire(cluster_id, now, renewal.expires(now_s))
+    if lock is None:
+        return None
+    with bound(cluster=cluster_id, round=lock.number), renewed(lock, renewal), not_collected():
+        return _held(lock, ports, now)
+
+
+def _held(lock: RoundLock, ports: Ports, now: datetime) -> RoundResult | None:
+    world = LiveWorld(lock, ports)
+    try:
+        wanted = is_wanted(lock.cluster_id)
+        return run_round(world, world.decide, name=_policy_of(lock.cluster_id)) if wanted else None
+    except LostLockError as lost:
+        logger.warning("%s", lost)
+        return None
+    finally:
+        locks.abandon(Q(cluster=lock.cluster_id, number=lock.number), now)
+        locks.release(lock)
+
+
+def is_wanted(cluster_id: int) -> bool:
+    """Whether the cluster has events that no round has answered."""
+    return RescheduleEvent.objects.filter(cluster=cluster_id, round=None).exists()
+
+
+def _policy_of(cluster_id: int) -> str:
+    return Cluster.objects.values_list("policy", flat=True).get(pk=cluster_id)

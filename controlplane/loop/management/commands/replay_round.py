@@ -1,0 +1,36 @@
+"""`manage.py replay_round ID`: decide a stored round again; exit 1 if the plans differ."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from django.core.management.base import BaseCommand, CommandError, CommandParser
+
+from controlplane.loop.recompute import RoundNotFoundError, digest_as_stored, find_round, replay
+
+
+class Command(BaseCommand):
+    """Replays a round: the same snapshot and seed must give the same plan."""
+
+    help = __doc__
+
+    def add_arguments(self, parser: CommandParser) -> None:
+        """The round: its id, or cluster:number."""
+        parser.add_argument("round", help="id of the round, or cluster:number")
+
+    def handle(self, *args: Any, **options: Any) -> None:
+        """Print the hashes of the stored and of the new plan."""
+        try:
+            row = find_round(options["round"])
+            plan = replay(row)
+        except RoundNotFoundError as error:
+            raise CommandError(str(error)) from None
+        again = digest_as_stored(plan, row)
+        self.stdout.write(f"stored   {row.plan_sha256}\nreplayed {again}")
+        if again != row.plan_sha256:
+            failed = (
+                f" (a policy failed: stored {row.message!r}, replayed {plan.message!r})"
+                if row.message or plan.message
+                else ""
+            )
+            raise CommandError(f"the plans differ{failed}", returncode=1)

@@ -1,0 +1,138 @@
+"""Counters of rounds: how they ended, what triggered them, how long they and their policies took.
+
+The rounds' rows are the truth, but old ones are pruned and counting them all at each scrape would
+read the whole table. So the reconciler counts those that ended since its last pass into one value
+of the cache. Rounds of a cluster follow each other, so that a number marks how far it has come. An
+emptied cache begins anew at the newest round; to a reader that is a counter's reset.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from bisect import bisect_left
+from dataclasses import dataclass, field
+from typing import Any
+
+from django.core.cache import cache
+from django.db.models import Max, Q
+from redis.exceptions import RedisError
+
+from controlplane.models import Round
+
+log = logging.getLogger(__name__)
+
+KEY = "loadmaster.metrics.rounds.1"
+TURN_KEY = "loadmaster.metrics.rounds.turn"
+RECONCILE_KEY = "loadmaster.reconcile"
+TURN_S = 30
+KEPT_S = 86_400
+AT_ONCE = 1000
+BUCKETS_S = (0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0)
+
+
+@dataclass(slots=True)
+class Spread:
+    """A histogram: `counts` by bucket, not cumulative, the last unbounded; sum in seconds."""
+
+    counts: list[int] = field(default_factory=lambda: [0] * (len(BUCKETS_S) + 1))
+    total_s: float = 0.0
+
+    def observe(self, took_s: float) -> None:
+        """Count one."""
+        self.counts[bisect_left(BUCKETS_S, took_s)] += 1
+        self.total_s += took_s
+
+    def buckets(self) -> list[tuple[str, int]]:
+        """(upper end, observations up to it), as prometheus has them."""
+        below, rows = 0, []
+        for end, number in zip([*map(str, BUCKETS_S), "+Inf"], self.counts, strict=True):
+            below += number
+            rows.append((end, below))
+        return rows
+
+
+@dataclass(slots=True)
+class Tally:
+    """Counts so far by cluster name; `marks`: each cluster's last counted round."""
+
+    marks: dict[int, int] = field(default_factory=dict)
+    statuses: dict[tuple[str, str], int] = field(default_factory=dict)
+    reasons: dict[tuple[str, str], int] = field(default_factory=dict)
+    round_seconds: dict[str, Spread] = field(default_factory=dict)
+    solver_seconds: dict[str, Spread] = field(default_factory=dict)
+
+    def spreads(self, name: str) -> dict[str, Spread]:
+        """The histograms of that name by cluster."""
+        found: dict[str, Spread] = getattr(self, name)
+        return found
+
+    def count(self, row: dict[str, Any]) -> None:
+        """Count an ended round."""
+        cluster = row["cluster__name"]
+        self.marks[row["cluster"]] = row["number"]
+        self.statuses[cluster, row["status"]] = self.statuses.get((cluster, row["status"]), 0) + 1
+        for reason in row["reasons"]:
+            self.reasons[cluster, reason] = self.reasons.get((cluster, reason), 0) + 1
+        if row["ended_at"] is not None:
+            took_s = (row["ended_at"] - row["started_at"]).total_seconds()
+            self.round_seconds.setdefault(cluster, Spread()).observe(max(0.0, took_s))
+        if row["solve_s"] is not None:
+            self.solver_seconds.setdefault(cluster, Spread()).observe(row["solve_s"])
+
+
+def note_reconciled() -> None:
+    """Count what ended since the reconciler's last pass; cache failures are ignored."""
+    try:
+        cache.set(RECONCILE_KEY, time.time(), KEPT_S)
+        if cache.add(TURN_KEY, 1, TURN_S):
+            try:
+                count_rounds()
+            finally:
+                cache.delete(TURN_KEY)
+    except RedisError as error:
+        log.warning("the rounds are not counted: %s", error)
+
+
+def count_rounds() -> None:
+    """Count the rounds that have ended since the last call, at most AT_ONCE of them."""
+    known = cache.get(KEY)
+    newest = dict(Round.objects.order_by().values_list("cluster").annotate(Max("number")))
+    if not isinstance(known, Tally):
+        cache.set(KEY, Tally(marks=newest), None)
+        return
+    due = {
+        pk: known.marks.get(pk, 0)
+        for pk, number in newest.items()
+        if number > known.marks.get(pk, 0)
+    }
+    for row in _ended(due):
+        known.count(row)
+    if due:
+        cache.set(KEY, known, None)
+
+
+def _ended(due: dict[int, int]) -> list[dict[str, Any]]:
+    """The ended rounds after those numbers, up to each cluster's first that still runs."""
+    if not due:
+        return []
+    after = Q()
+    for pk, number in due.items():
+        after |= Q(cluster=pk, number__gt=number)
+    columns = (
+        "cluster",
+        "cluster__name",
+        "number",
+        "status",
+        "reasons",
+        "started_at",
+        "ended_at",
+        "solve_s",
+    )
+    rows, running = [], set()
+    for row in Round.objects.filter(after).order_by("number").values(*columns)[:AT_ONCE]:
+        if row["status"] == Round.Status.RUNNING:
+            running.add(row["cluster"])
+        elif row["cluster"] not in running:
+            rows.append(row)
+    return rows

@@ -1,0 +1,171 @@
+"""What the pages of rounds show, in a constant number of queries."""
+
+from __future__ import annotations
+
+import uuid
+from collections import Counter
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from django.contrib.auth.models import User
+from django.core.paginator import Page, Paginator
+
+from clusters.models import Device, Node
+from controlplane.models import Round
+from controlplane.web.pages.formats import part_of
+from controlplane.web.pages.paging import page_of
+from jobs.selectors import visible_jobs
+
+PAGE_SIZE = 50
+OTHERS = "another team's job"
+
+
+@dataclass(frozen=True, slots=True)
+class RoundRow:
+    """A line of the list: how many of each change, and the seconds of the whole round."""
+
+    round: Round
+    counts: tuple[tuple[str, int], ...]
+    took_s: float | None
+
+
+@dataclass(frozen=True, slots=True)
+class Particular:
+    """A change or a refused placement in words; `job_id` only where the reader may see the job."""
+
+    change: str
+    job_id: str | None
+    name: str
+    where: str
+    before: str = ""
+    detail: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class RoundPage:
+    """One round."""
+
+    row: RoundRow
+    changes: tuple[Particular, ...]
+    rejected: tuple[Particular, ...]
+    waiting: int
+
+
+def rounds_page(number: object) -> tuple[Page[Round], list[RoundRow]]:
+    """Rounds, latest first, without their snapshots and plans."""
+    rounds = (
+        Round.objects.select_related("cluster")
+        .defer("snapshot", "plan", "runs_expected")
+        .order_by("-id")
+    )
+    page = page_of(Paginator(rounds, PAGE_SIZE), number)
+    return page, [_row(r) for r in page.object_list]
+
+
+def round_page(user: User, pk: int) -> RoundPage | None:
+    """A round, or None where there is none."""
+    found = (
+        Round.objects.select_related("cluster", "tariff", "pue")
+        .defer("snapshot", "runs_expected")
+        .filter(pk=pk)
+        .first()
+    )
+    if found is None:
+        return None
+    changes = _dicts(found.changes)
+    rejected = _dicts(found.rejected)
+    jobs = _job_names(user, [*changes, *rejected])
+    places = _place_names(changes)
+    waiting = found.plan.get("waiting", ()) if isinstance(found.plan, dict) else ()
+    return RoundPage(
+        _row(found),
+        tuple(_particular(c, jobs, places) for c in changes),
+        tuple(_particular(r, jobs, places) for r in rejected),
+        len(waiting),
+    )
+
+
+def snapshot_file(pk: int) -> tuple[str, dict[str, Any]] | None:
+    """Name and content of a round's snapshot file; None without round or snapshot."""
+    found = (
+        Round.objects.select_related("cluster")
+        .only("number", "snapshot", "cluster__name")
+        .filter(pk=pk)
+        .first()
+    )
+    if found is None or found.snapshot is None:
+        return None
+    return f"{found.cluster.name}-round-{found.number}-snapshot.json", found.snapshot
+
+
+def _row(of: Round) -> RoundRow:
+    counts = Counter(str(c.get("change", "")) for c in _dicts(of.changes))
+    known = [s for s in (of.snapshot_s, of.solve_s, of.apply_s) if s is not None]
+    return RoundRow(of, tuple(sorted(counts.items())), sum(known) if known else None)
+
+
+def _dicts(values: object) -> list[dict[str, Any]]:
+    return [v for v in values if isinstance(v, dict)] if isinstance(values, list) else []
+
+
+def _job_names(user: User, entries: Iterable[Mapping[str, Any]]) -> dict[str, str]:
+    ids = _uuids(e.get("job") for e in entries)
+    return {
+        str(pk): name
+        for pk, name in visible_jobs(user).filter(pk__in=ids).values_list("pk", "name")
+    }
+
+
+def _place_names(changes: Iterable[Mapping[str, Any]]) -> dict[str, str]:
+    """Names of nodes by id, and numbers of GPUs on their nodes by uuid."""
+    seats = [s for c in changes for side in ("from", "to") for s in _dicts(c.get(side))]
+    nodes = _uuids(s.get("node") for s in seats)
+    names = {
+        str(pk): name for pk, name in Node.objects.filter(pk__in=nodes).values_list("pk", "name")
+    }
+    per_node: Counter[Any] = Counter()
+    for node_id, device in (
+        Device.objects.filter(node__in=nodes)
+        .order_by("node", "uuid")
+        .values_list("node_id", "uuid")
+    ):
+        names[f"{node_id}/{device}"] = str(per_node[node_id])
+        per_node[node_id] += 1
+    return names
+
+
+def _particular(
+    entry: Mapping[str, Any], jobs: Mapping[str, str], places: Mapping[str, str]
+) -> Particular:
+    job = str(entry.get("job", ""))
+    return Particular(
+        change=str(entry.get("change") or entry.get("code") or ""),
+        job_id=job if job in jobs else None,
+        name=jobs.get(job, OTHERS)
+        + (" (measuring)" if entry.get("purpose") == "profiling" else ""),
+        where=_seats(entry.get("to"), places),
+        before=_seats(entry.get("from"), places),
+        detail=str(entry.get("detail", "")),
+    )
+
+
+def _seats(seats: object, places: Mapping[str, str]) -> str:
+    words = []
+    for seat in _dicts(seats):
+        node = str(seat.get("node", ""))
+        gpus = [places.get(f"{node}/{d}", str(d)) for d in seat.get("devices", ())]
+        words.append(
+            f"{places.get(node, node)} ({part_of(seat.get('share'))}GPU {', '.join(gpus)})"
+        )
+    return ", ".join(words)
+
+
+def _uuids(values: Iterable[object]) -> set[uuid.UUID]:
+    found = set()
+    for value in values:
+        try:
+            found.add(uuid.UUID(str(value)))
+        except ValueError:
+            continue
+    return found

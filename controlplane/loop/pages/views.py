@@ -1,0 +1,117 @@
+"""The pages of the loop: timeline and rounds. Views parse, call one selector, and answer."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+from typing import cast
+
+from django.contrib import messages
+from django.contrib.auth.forms import PasswordChangeForm
+from django.contrib.auth.models import User
+from django.contrib.auth.views import PasswordChangeView
+from django.http import Http404, HttpRequest, HttpResponse, JsonResponse, QueryDict
+from django.shortcuts import render
+from django.urls import reverse_lazy
+from django.utils import timezone
+from django.utils.cache import patch_vary_headers
+from django.views.decorators.http import require_GET
+
+from clusters.models import Cluster, Device
+from clusters.page_selectors import gantt_bars, page_of_lanes, past_s
+from controlplane.loop.pages.selectors import round_page, rounds_page, snapshot_file
+from controlplane.web.pages.gantt import figure
+from controlplane.web.pages.static_files import PLOTLY_NAME
+from jobs.selectors import is_operator
+
+SPANS = {
+    "15m": "Last 15 minutes",
+    "1h": "Last hour",
+    "6h": "Last 6 hours",
+    "24h": "Last 24 hours",
+    "7d": "Last 7 days",
+}
+_SPAN_S = {"15m": 900, "1h": 3_600, "6h": 21_600, "24h": 86_400, "7d": 604_800}
+
+
+class ChangePassword(PasswordChangeView):
+    """Everybody's own password; they stay logged in."""
+
+    template_name = "registration/password.html"
+    success_url = reverse_lazy("queue")
+
+    def form_valid(self, form: PasswordChangeForm) -> HttpResponse:
+        """Change it and say so."""
+        response = super().form_valid(form)
+        messages.success(self.request, "Your password is changed.")
+        return response
+
+
+@require_GET
+def gantt(request: HttpRequest) -> HttpResponse:
+    """Past and expected assignments by node and GPU, some nodes a page."""
+    cluster, span = _asked(request)
+    if cluster and "span" not in request.GET:
+        span = next((name for name, seconds in _SPAN_S.items() if seconds >= past_s(cluster)), "7d")
+    query = QueryDict(mutable=True)
+    query.update({"cluster": cluster.name if cluster else "", "span": span})
+    context = {
+        "cluster": cluster, "clusters": list(Cluster.objects.order_by("name")), "span": span,
+        "spans": SPANS,
+        "query": query.urlencode(), "plotly": PLOTLY_NAME,
+        "page": page_of_lanes(request.GET.get("page"), cluster),
+        "has_devices": bool(cluster and Device.objects.filter(node__cluster=cluster).exists()),
+    }  # fmt: skip
+    return render(request, "controlplane/gantt.html", context)
+
+
+@require_GET
+def gantt_figure(request: HttpRequest) -> JsonResponse:
+    """The chart's data, ahead by a quarter of the past span or to the last expected end."""
+    cluster, span = _asked(request)
+    if cluster is None:
+        raise Http404("there is no cluster")
+    now, back = timezone.now(), timedelta(seconds=_SPAN_S[span])
+    since, horizon = now - back, now + back / 3
+    nodes = list(page_of_lanes(request.GET.get("page"), cluster).object_list)
+    bars, lanes = gantt_bars(cast(User, request.user), cluster, nodes, since, horizon)
+    return JsonResponse(
+        figure(bars, lanes, since.timestamp(), horizon.timestamp(), now.timestamp())
+    )
+
+
+def _asked(request: HttpRequest) -> tuple[Cluster | None, str]:
+    name, span = request.GET.get("cluster", ""), request.GET.get("span", "1h")
+    clusters = Cluster.objects.order_by("name")
+    return (clusters.filter(name=name).first() if name else None) or clusters.first(), (
+        span if span in SPANS else "1h"
+    )
+
+
+@require_GET
+def rounds(request: HttpRequest) -> HttpResponse:
+    """Every decision: why it was asked for, what came of it, how long it took."""
+    page, rows = rounds_page(request.GET.get("page"))
+    part = request.headers.get("HX-Request") == "true"
+    template = "controlplane/_rounds.html" if part else "controlplane/rounds.html"
+    response = render(request, template, {"page": page, "rows": rows, "query": ""})
+    patch_vary_headers(response, ["HX-Request"])
+    return response
+
+
+@require_GET
+def round_(request: HttpRequest, pk: int) -> HttpResponse:
+    """One decision with all it changed."""
+    page = round_page(cast(User, request.user), pk)
+    if page is None:
+        raise Http404(f"there is no round {pk}")
+    return render(request, "controlplane/round.html", {"page": page, "round": page.row.round})
+
+
+@require_GET
+def round_snapshot(request: HttpRequest, pk: int) -> JsonResponse:
+    """Operators: the round's snapshot, readable by `python -m policies solve`."""
+    found = snapshot_file(pk) if is_operator(cast(User, request.user)) else None
+    if found is None:
+        raise Http404(f"there is no snapshot of round {pk} for you")
+    name, snapshot = found
+    return JsonResponse(snapshot, headers={"Content-Disposition": f'attachment; filename="{name}"'})

@@ -1,0 +1,152 @@
+"""Recompute a stored round: figures from the rows below, plan from its snapshot."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
+from functools import partial
+
+import numpy as np
+
+from clusters.tariffs import price_steps
+from controlplane.loop.live.record import cost_rate_per_h, last_plan
+from controlplane.loop.live.solver import solve_here
+from controlplane.loop.rounds import Decision, carry_out_or_decide
+from controlplane.models import Round
+from policies.andreas.kernels.arrays import NONE
+from policies.andreas.randomized_greedy import RandomizedGreedy
+from policies.contract import forms, plan_json, snapshot_json
+from policies.contract.plan import Placement, Plan, PlanStatus
+from policies.contract.snapshot import Purpose, Snapshot
+from policies.host.registry import make
+from policies.placement.problem import Problem, build
+from policies.placement.profiling import reserve_profiling
+from policies.placement.solution import Solution
+from policies.search.cost_search import CostSearch
+
+
+class RoundNotFoundError(Exception):
+    """There is no such round, it has no plan, or what it rests on is no longer kept."""
+
+
+@dataclass(frozen=True, slots=True)
+class Figure:
+    """A figure of a round as stored and as recomputed; None where the round has none."""
+
+    name: str
+    stored: float | None
+    recomputed: float | None
+
+    @property
+    def difference(self) -> float | None:
+        """Recomputed minus stored."""
+        return (
+            None
+            if self.stored is None or self.recomputed is None
+            else self.recomputed - self.stored
+        )
+
+
+def find_round(name: str) -> Round:
+    """The finished round of that id or `cluster:number`. Raises RoundNotFoundError."""
+    cluster, colon, number = name.rpartition(":")
+    if not number.isdecimal():
+        raise RoundNotFoundError(
+            f"{name!r}: write a round's id, or its cluster and number such as main:12"
+        )
+    rounds = Round.objects.select_related("cluster")
+    found = (
+        rounds.filter(cluster__name=cluster, number=number) if colon else rounds.filter(pk=number)
+    )
+    row = found.first()
+    if row is None:
+        raise RoundNotFoundError(f"there is no round {name}")
+    if row.snapshot is None and row.plan is not None:
+        raise RoundNotFoundError(
+            f"round {name} is too old: its snapshot has been pruned"
+            " (LOADMASTER_KEEP_SNAPSHOTS_DAYS)"
+        )
+    if row.snapshot is None or row.plan is None:
+        raise RoundNotFoundError(f"round {name} is {row.status}: it came to no plan")
+    return row
+
+
+def recompute(row: Round) -> tuple[Figure, ...]:
+    """Objective and cost rate of the stored plan at the prices known at the round."""
+    plan = plan_json.from_json(row.plan)
+    snapshot = _priced_anew(row)
+    return (
+        Figure("objective", row.objective, _objective(row, plan, snapshot)),
+        Figure("cost_rate_per_h", row.cost_rate_per_h, cost_rate_per_h(plan, snapshot)),
+    )
+
+
+def replay(row: Round) -> Plan:
+    """The plan that the round comes to today: its policy's of its snapshot, or the one that it
+    carried out, by the same rule.
+
+    RoundNotFoundError if the plan that it carried out is no longer kept.
+    """
+    if row.carried is not None and last_plan(row) is None:
+        raise RoundNotFoundError(
+            f"round {row.cluster.name}:{row.number} carried out the plan of round {row.carried},"
+            " which has been pruned (LOADMASTER_KEEP_ROUNDS_DAYS)"
+        )
+    return _again(row).plan
+
+
+def _again(row: Round) -> Decision:
+    policy = partial(solve_here, row.policy, row.parameters)
+    return carry_out_or_decide(
+        snapshot_json.from_json(row.snapshot), policy, partial(last_plan, row), row.policy
+    )
+
+
+def digest_as_stored(plan: Plan, row: Round) -> str:
+    """The plan's digest in the form version in which the round's own was stored."""
+    return forms.digest_of({**plan_json.to_json(plan), "version": row.plan["version"]})
+
+
+def _priced_anew(row: Round) -> Snapshot:
+    snapshot = snapshot_json.from_json(row.snapshot)
+    until_s = snapshot.now_s + snapshot.horizon_s
+    return replace(
+        snapshot,
+        energy=price_steps(
+            row.cluster, snapshot.now_s, until_s, known_by=row.started_at, zone=row.timezone
+        ),
+    )
+
+
+def _objective(row: Round, plan: Plan, snapshot: Snapshot) -> float | None:
+    """The policy's f of the plan; of `cost_search` what its search comes to again, for a plan does
+    not hold the whole schedule.
+
+    None for the policies that have no objective, and for a round that decided nothing itself.
+    """
+    if plan.status is PlanStatus.KEPT or row.carried is not None:
+        return None
+    policy = make(row.policy, row.parameters)
+    if isinstance(policy, CostSearch):
+        return policy(reserve_profiling(snapshot)[0]).objective
+    if not isinstance(policy, RandomizedGreedy):
+        return None
+    problem = build(reserve_profiling(snapshot)[0], charged=policy.mode == "paper")
+    return policy.f.value(problem, _solution(problem, plan.placements))
+
+
+def _solution(problem: Problem, placements: Iterable[Placement]) -> Solution:
+    """The plan's decisions as arrays of the problem, without what was not decided."""
+    ids = problem.snapshot.jobs.columns.ids
+    job_at = {ids[row]: i for i, row in enumerate(problem.rows)}
+    node_at = {node.id: n for n, node in enumerate(problem.nodes)}
+    config_at = {
+        (c, g): k
+        for k, (c, g) in enumerate(zip(problem.config_class, problem.config_gpus, strict=True))
+    }
+    node, config = (np.full(len(problem.rows), NONE, dtype=np.int64) for _ in range(2))
+    for placed in placements:
+        job, n = job_at.get(placed.job), node_at.get(placed.ranks[0].node)
+        if placed.purpose is Purpose.TRAINING and job is not None and n is not None:
+            node[job], config[job] = n, config_at[problem.node_class[n], placed.gpus]
+    return Solution(node, config)

@@ -1,0 +1,220 @@
+"""The loop: see the world, let the policy decide, hold the decision to the rules, make it so.
+
+`run_round` is the same for the live cluster and for a simulated one; the world is swapped, never
+branched on. It reads no clock and knows no database. A policy that fails costs nothing that runs:
+the round keeps it and says why.
+
+A round that nothing has asked for but ended stops decides nothing anew: it carries out the plan
+that asked for those stops, as long as that plan breaks no rule (`carried_out`).
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, replace
+from enum import StrEnum
+from typing import Protocol
+
+from controlplane.loop.changes import Change, Keep, PlacementKey, Start, changes, current_of
+from policies.contract.plan import Placement, Plan, PlanStatus, WaitCode, Waiting
+from policies.contract.policy import Policy, PolicyError
+from policies.contract.snapshot import JobPhase, JobView, Purpose, Snapshot
+from policies.contract.validation import violations
+from policies.placement.profiling import merge, reserve_profiling
+
+logger = logging.getLogger(__name__)
+
+SHOWN_VIOLATIONS = 3
+
+ENDED_STOP = "stopped"
+"""The reason of a round that is wanted because a stop that somebody asked for has ended."""
+
+
+class RejectCode(StrEnum):
+    """Why a placement was not launched. DEFERRED: what it needs is still being given up; the end of
+    that asks for a new round.
+
+    STALE: the world has changed since the snapshot (job gone, node or device no longer usable, a
+    slot taken).
+    """
+
+    DEFERRED = "deferred"
+    STALE = "stale"
+
+
+@dataclass(frozen=True, slots=True)
+class Rejected:
+    """A placement that was not launched; nothing of its gang was."""
+
+    key: PlacementKey
+    code: RejectCode
+    detail: str
+
+
+@dataclass(frozen=True, slots=True)
+class Applied:
+    """Result of applying a plan: its changes, and the placements that were rejected."""
+
+    changes: tuple[Change, ...]
+    rejected: tuple[Rejected, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class LastPlan:
+    """The previous plan, of round `number`; `deferred`: launches that wait for stops."""
+
+    plan: Plan
+    number: int
+    deferred: frozenset[PlacementKey]
+
+    @classmethod
+    def of(cls, plan: Plan, number: int, rejected: Iterable[Rejected]) -> LastPlan:
+        """The plan and what was rejected of it when it was last applied."""
+        return cls(
+            plan, number, frozenset(r.key for r in rejected if r.code is RejectCode.DEFERRED)
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Decision:
+    """What a round comes to before it is applied.
+
+    `failure` says why the policy's answer could not be used; then `plan` keeps what runs. `carried`
+    is the number of the round whose plan this one carries out instead of deciding anew.
+    """
+
+    plan: Plan
+    failure: str | None = None
+    carried: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class RoundResult:
+    """One turn of the loop; `failure` and `carried` as in `Decision`."""
+
+    snapshot: Snapshot
+    plan: Plan
+    applied: Applied
+    failure: str | None = None
+    carried: int | None = None
+
+
+class World(Protocol):
+    """Where decisions are made and come true: the live cluster or a simulated one."""
+
+    def snapshot(self) -> Snapshot:
+        """The present state. Stopping work shows its job as waiting and its devices as held."""
+        ...
+
+    def last_plan(self) -> LastPlan | None:
+        """Plan of the previous round; None if there is none, it failed, or the policy changed."""
+        ...
+
+    def apply(self, plan: Plan, carried: int | None = None) -> Applied:
+        """Make the plan so as far as the newest state allows: each gang whole or not at all, the
+        plan in part if need be.
+
+        `carried`: the round whose plan it is, if this one decided nothing.
+        """
+        ...
+
+
+def run_round(world: World, policy: Policy, *, name: str = "") -> RoundResult:
+    """One round. Whatever the policy does, what runs goes on unless a plan that breaks no rule
+    stops it.
+
+    `name` is the policy's, for the plan of a round in which it fails.
+    """
+    snapshot = world.snapshot()
+    found = carry_out_or_decide(snapshot, policy, world.last_plan, name)
+    return RoundResult(
+        snapshot, found.plan, world.apply(found.plan, found.carried), found.failure, found.carried
+    )
+
+
+def carry_out_or_decide(
+    snapshot: Snapshot, policy: Policy, last_plan: Callable[[], LastPlan | None], name: str = ""
+) -> Decision:
+    """The round's decision; `last_plan` is used if only ended stops requested the round."""
+    last = last_plan() if snapshot.trigger.reasons == (ENDED_STOP,) else None
+    plan = carried_out(snapshot, last) if last is not None else None
+    if last is not None and plan is not None:
+        return Decision(plan, carried=last.number)
+    return Decision(*decide_or_keep(snapshot, policy, name))
+
+
+def carried_out(snapshot: Snapshot, last: LastPlan) -> Plan | None:
+    """The last plan as this round's own: what its stops have made room for starts now. None if this
+    must be decided anew.
+
+    That is so if the plan breaks a rule of the new snapshot, or if what has ended was no stop that
+    the plan asked for: it does not speak of that job, it would stop something more, or it would
+    start something that did not wait for a stop.
+    """
+    plan = last.plan
+    knows = {w.job for w in plan.waiting} | {p.job for p in plan.placements}
+    todo = changes(current_of(snapshot), plan)
+    if not knows.issuperset(snapshot.trigger.jobs) or not all(
+        _was_put_off(change, last) for change in todo
+    ):
+        return None
+    if violations(plan, snapshot):
+        return None
+    return replace(
+        plan, objective=None, bound=None, message=f"carried out round {last.number}'s plan"
+    )
+
+
+def _was_put_off(change: Change, last: LastPlan) -> bool:
+    return isinstance(change, Keep) or (
+        isinstance(change, Start) and change.placement.key in last.deferred
+    )
+
+
+def decide_or_keep(snapshot: Snapshot, policy: Policy, name: str = "") -> tuple[Plan, str | None]:
+    """(the policy's plan, None), or (the plan that keeps what runs, the failure)."""
+    try:
+        return decide(snapshot, policy), None
+    except PolicyError as error:
+        failure = str(error) or type(error).__name__
+    except (
+        Exception
+    ) as error:  # a policy may be anybody's code: whatever it raises must not stop the loop
+        logger.exception("policy %s broke", name)
+        failure = f"{type(error).__name__}: {error}"
+    return kept(snapshot, name or type(policy).__name__, failure), failure
+
+
+def decide(snapshot: Snapshot, policy: Policy) -> Plan:
+    """The policy's plan with the reserved profile runs. PolicyError if it breaks a rule."""
+    rest, profile_runs = reserve_profiling(snapshot)
+    plan = merge(policy(rest), profile_runs)
+    found = violations(plan, snapshot)
+    if found:
+        shown = "; ".join(str(v) for v in found[:SHOWN_VIOLATIONS])
+        more = f" and {len(found) - SHOWN_VIOLATIONS} more" if len(found) > SHOWN_VIOLATIONS else ""
+        raise PolicyError(f"the plan breaks the rules and is refused: {shown}{more}")
+    return plan
+
+
+def kept(snapshot: Snapshot, policy: str, message: str) -> Plan:
+    """The plan that changes nothing: what runs stays, the rest waits as the policy failed."""
+    jobs = tuple(snapshot.jobs)
+    placements = tuple(p for job in jobs for p in _as_committed(job))
+    placed = {p.job for p in placements if p.purpose is Purpose.TRAINING}
+    waiting = tuple(Waiting(job.id, _wait_code(job)) for job in jobs if job.id not in placed)
+    return Plan(
+        policy, PlanStatus.KEPT, placements, waiting, memory=dict(snapshot.memory), message=message
+    )
+
+
+def _as_committed(job: JobView) -> list[Placement]:
+    return [
+        Placement(job.id, r.ranks, r.copy, r.purpose, steps_quota=r.steps_quota, until_s=r.until_s)
+        for r in job.running
+    ]
+
+
+def _wait_code(job: JobView) -> WaitCode:
+    return WaitCode.AWAITING_PROFILE if job.phase is JobPhase.PROFILING else WaitCode.SOLVER_FAILED

@@ -1,0 +1,1 @@
+"""Running Loadmaster: embedded default, demo, backups, retention, health, metrics."""

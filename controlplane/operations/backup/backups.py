@@ -1,0 +1,208 @@
+"""Backups: one file with the database, a manifest, and if asked for the keys. Written whole or not
+at all, for its owner alone.
+
+The file is a tar archive: `manifest.json` (Manifest), `database` (a SQLite file, or pg_dump's
+custom format) and `keys.json`. Secrets of teams are in the database encrypted: without the keys of
+the server they are lost, so keep those too, and elsewhere.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import io
+import json
+import os
+import tarfile
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+from django.conf import settings
+from django.db import connection
+from django.db.migrations.loader import MigrationLoader
+from django.db.migrations.recorder import MigrationRecorder
+from django.utils import timezone
+
+from controlplane.operations.backup.engines import BackupError, engine
+
+FORMAT = 1
+KEYS = ("SECRET_KEY", "LOADMASTER_SECRETS_KEY", "SECRET_KEY_FALLBACKS")
+BLOCK = 1 << 20
+
+
+@dataclass(frozen=True, slots=True)
+class Manifest:
+    """Facts of a backup: version, time (ISO), sort of database, migrations."""
+
+    version: str
+    vendor: str
+    created_at: str
+    sha256: str
+    size: int
+    migrations: tuple[str, ...]
+    has_keys: bool
+    format: int = FORMAT
+
+
+def write_backup(path: Path, *, with_keys: bool = False, force: bool = False) -> Manifest:
+    """Write a backup to a new file of mode 0600. Raises BackupError; `force` overwrites."""
+    if path.exists() and not force:
+        raise BackupError(f"{path} exists; choose another name, or replace it with --force")
+    try:
+        with tempfile.TemporaryDirectory(prefix=".backup-", dir=path.parent) as work:
+            dump = Path(work) / "database"
+            engine().dump(dump)
+            manifest = _manifest(dump, with_keys)
+            whole = Path(work) / "whole"
+            _pack(whole, manifest, dump)
+            whole.replace(path)
+        _sync(path.parent)
+    except OSError as error:
+        raise BackupError(f"{path}: {error.strerror or error}") from error
+    return manifest
+
+
+def read_manifest(path: Path) -> Manifest:
+    """What the backup says of itself; BackupError if it is none."""
+    try:
+        with tarfile.open(path, "r:") as archive:
+            return _read_manifest(archive)
+    except (OSError, tarfile.TarError) as error:
+        raise BackupError(f"{path} cannot be read as a backup: {error}") from error
+
+
+@contextmanager
+def unpacked(path: Path) -> Iterator[tuple[Manifest, Path]]:
+    """Manifest and dump, checked against its checksum; a context manager."""
+    try:
+        with (
+            tempfile.TemporaryDirectory(prefix="loadmaster-restore-") as work,
+            tarfile.open(path, "r:") as archive,
+        ):
+            manifest = _read_manifest(archive)
+            dump = Path(work) / "database"
+            _unpack(archive, dump, manifest)
+            yield manifest, dump
+    except tarfile.TarError as error:
+        raise BackupError(f"{path} cannot be read as a backup: {error}") from error
+
+
+def keys_of(path: Path) -> dict[str, str]:
+    """The server's keys by setting name; BackupError if the backup has none."""
+    with tarfile.open(path, "r:") as archive:
+        member = archive.extractfile("keys.json") if "keys.json" in archive.getnames() else None
+        if member is None:
+            raise BackupError(f"{path} was made without --with-key: the keys are not in it")
+        found: dict[str, str] = json.load(member)
+    return found
+
+
+def check_fits(manifest: Manifest) -> None:
+    """Raise BackupError for another sort of database or an unknown schema."""
+    if manifest.vendor != connection.vendor:
+        text = f"the backup is of {manifest.vendor}, this server's database is {connection.vendor}"
+        raise BackupError(f"{text}; restore it where DATABASE_URL is of the same sort")
+    known = {_name(key) for key in MigrationLoader(connection).disk_migrations}
+    strange = sorted(set(manifest.migrations) - known)
+    if strange:
+        shown = ", ".join(strange[:3]) + (
+            f" and {len(strange) - 3} more" if len(strange) > 3 else ""
+        )
+        text = (
+            f"the backup was made by version {manifest.version}, whose schema is newer than that of"
+            f" {version('loadmaster')}"
+        )
+        raise BackupError(f"{text} (unknown here: {shown}); install that version first")
+
+
+def _manifest(dump: Path, with_keys: bool) -> Manifest:
+    migrations = sorted(_name(key) for key in MigrationRecorder(connection).applied_migrations())
+    return Manifest(
+        version("loadmaster"),
+        connection.vendor,
+        timezone.now().isoformat(),
+        _digest(dump),
+        dump.stat().st_size,
+        tuple(migrations),
+        with_keys,
+    )
+
+
+def _name(key: tuple[str, str]) -> str:
+    return f"{key[0]}.{key[1]}"
+
+
+def _pack(path: Path, manifest: Manifest, dump: Path) -> None:
+    handle = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+    with os.fdopen(handle, "wb") as file:
+        with tarfile.open(fileobj=file, mode="w") as archive:
+            _add(archive, "manifest.json", json.dumps(asdict(manifest), indent=1).encode())
+            if manifest.has_keys:
+                _add(archive, "keys.json", json.dumps(_keys()).encode())
+            archive.add(dump, "database", filter=_nobodys)
+        file.flush()
+        os.fsync(file.fileno())
+
+
+def _keys() -> dict[str, str]:
+    fallbacks = ",".join(getattr(settings, "SECRET_KEY_FALLBACKS", []))
+    given = {"SECRET_KEY": settings.SECRET_KEY, "SECRET_KEY_FALLBACKS": fallbacks}
+    return {**given, "LOADMASTER_SECRETS_KEY": os.environ.get("LOADMASTER_SECRETS_KEY", "")}
+
+
+def _add(archive: tarfile.TarFile, name: str, content: bytes) -> None:
+    member = tarfile.TarInfo(name)
+    member.size, member.mode = len(content), 0o600
+    archive.addfile(member, io.BytesIO(content))
+
+
+def _nobodys(member: tarfile.TarInfo) -> tarfile.TarInfo:
+    member.mode, member.uid, member.gid, member.uname, member.gname = 0o600, 0, 0, "", ""
+    return member
+
+
+def _read_manifest(archive: tarfile.TarFile) -> Manifest:
+    try:
+        member = archive.extractfile("manifest.json")
+        fields: dict[str, Any] = json.load(member) if member else {}
+        if fields.get("format") != FORMAT:
+            raise BackupError(
+                f"the backup is of format {fields.get('format')}, this version reads format"
+                f" {FORMAT}"
+            )
+        return Manifest(**{**fields, "migrations": tuple(fields["migrations"])})
+    except (KeyError, TypeError, ValueError) as error:
+        raise BackupError(f"this is no backup of Loadmaster: {error}") from error
+
+
+def _unpack(archive: tarfile.TarFile, dump: Path, manifest: Manifest) -> None:
+    try:
+        member = archive.extractfile("database")
+    except KeyError as error:
+        raise BackupError("the backup has no database in it") from error
+    if member is None:
+        raise BackupError("the backup has no database in it")
+    with dump.open("wb") as file:
+        while block := member.read(BLOCK):
+            file.write(block)
+    if dump.stat().st_size != manifest.size or _digest(dump) != manifest.sha256:
+        raise BackupError(
+            "the backup is damaged: its database is not what the manifest says (sha256)"
+        )
+
+
+def _digest(path: Path) -> str:
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def _sync(folder: Path) -> None:
+    handle = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)

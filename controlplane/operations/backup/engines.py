@@ -1,0 +1,250 @@
+"""Dump and load of databases: SQLite by its online backup, PostgreSQL by its tools."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import sqlite3
+import subprocess
+import time
+from collections.abc import Iterator
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from pathlib import Path
+from typing import Any, Protocol
+
+from django.db import connection, connections
+
+LOCK_OWNER = "restore"
+"""Who holds a restored cluster's rounds off, until the agents have had their time."""
+
+ERA = 1_577_836_800
+"""The beginning of 2020, in Unix seconds."""
+
+
+def era_s() -> int:
+    """Seconds since ERA; fences and epochs grow more slowly, so they never reach it."""
+    return int(time.time()) - ERA
+
+
+def nobody_else(schema: str = "") -> list[str]:
+    """What is done to a dump while it is read in, so that no moment is unsafe: plain SQL that fits
+    every version's schema.
+
+    `schema` stands before the names of tables, with its point.
+    """
+    return [
+        # No round may be held until `restoring` has made the restored state safe.
+        f"UPDATE {schema}clusters_cluster"  # noqa: S608  # nothing of a client's
+        f" SET round_owner = '{LOCK_OWNER}', round_expires_at = '2999-01-01 00:00:00'",
+        # Whatever was launched after the backup, by a server that was itself restored from it too,
+        # has a lower fence than whatever is launched from now on: a fixed stride would give the
+        # same fences out again at a second restore. Sessions likewise.
+        f"UPDATE {schema}jobs_job SET fence = {_beyond('fence')}",  # noqa: S608  # as above
+        f"UPDATE {schema}clusters_node SET epoch = {_beyond('epoch')},"  # noqa: S608  # as above
+        " session_secret_sha256 = '', session_expires_at = NULL",
+    ]
+
+
+def _beyond(column: str) -> str:
+    return f"CASE WHEN {column} < {era_s()} THEN {era_s()} ELSE {column} + 1000000 END"
+
+
+LIBPQ = (
+    "dbname",
+    "user",
+    "host",
+    "port",
+    "sslmode",
+    "sslrootcert",
+    "sslcert",
+    "sslkey",
+    "connect_timeout",
+    "options",
+    "service",
+)
+
+
+class BackupError(Exception):
+    """It could not be done; the text says why and what to do."""
+
+
+class Engine(Protocol):
+    """One kind of database."""
+
+    vendor: str
+
+    def dump(self, to: Path) -> None:
+        """Write the database, as it is at one moment, to a new file."""
+        ...
+
+    def refuse_company(self) -> None:
+        """BackupError if others are connected, as far as that can be told."""
+        ...
+
+    def staged(self, dump: Path) -> AbstractContextManager[None]:
+        """Within, the default connection is to a database with the dump; changes are kept."""
+        ...
+
+
+def engine() -> Engine:
+    """That of the default database."""
+    if connection.vendor == "sqlite":
+        return SqliteEngine(Path(str(connection.settings_dict["NAME"])))
+    if connection.vendor == "postgresql":
+        return PostgresEngine()
+    raise BackupError(
+        f"backups of {connection.vendor} are not known here; use SQLite or PostgreSQL"
+    )
+
+
+class SqliteEngine:
+    """A database file, copied by SQLite's online backup including its write-ahead log."""
+
+    vendor = "sqlite"
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+
+    def dump(self, to: Path) -> None:
+        """A consistent copy, while others write."""
+        _copy(self.path, to)
+
+    def refuse_company(self) -> None:
+        """SQLite cannot tell who is connected; the copy is one transaction, so others are safe."""
+
+    @contextmanager
+    def staged(self, dump: Path) -> Iterator[None]:
+        """Work on a copy beside the database, then replace its content in one transaction."""
+        staging = self.path.with_name(f"{self.path.name}.restoring")
+        _remove(staging)
+        shutil.copyfile(dump, staging)
+        staging.chmod(0o600)
+        try:
+            with _connected_to(staging):
+                with connection.cursor() as cursor:
+                    for statement in nobody_else():
+                        cursor.execute(statement)
+                yield
+            _copy(staging, self.path)
+        finally:
+            _remove(staging)
+
+
+class PostgresEngine:
+    """A server, by pg_dump, pg_restore and psql on the PATH in a matching version."""
+
+    vendor = "postgresql"
+
+    def dump(self, to: Path) -> None:
+        """pg_dump's custom format, consistent; no comments, as only owners may set some."""
+        _run(
+            "pg_dump",
+            "--format=custom",
+            "--no-owner",
+            "--no-privileges",
+            "--no-comments",
+            f"--file={to}",
+            *_address(),
+        )
+
+    def refuse_company(self) -> None:
+        """Nobody else may be connected: what they believe would not hold any more."""
+        with connection.cursor() as cursor:
+            cursor.execute(
+                "SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND pid"
+                " <> pg_backend_pid() AND backend_type = 'client backend'"
+            )
+            others = cursor.fetchone()[0]
+        if others:
+            raise BackupError(
+                f"{others} others are connected to the database; stop web, worker and beat first"
+                " (or use --force)"
+            )
+
+    def staged(self, dump: Path) -> AbstractContextManager[None]:
+        """In one transaction, tables are dropped, loaded and made safe; the rest in place."""
+        script = dump.with_suffix(".sql")
+        _run("pg_restore", "--no-owner", "--no-privileges", f"--file={script}", str(dump))
+        with connection.cursor() as cursor:
+            cursor.execute(
+                "SELECT current_schema(), array(SELECT tablename FROM pg_tables WHERE schemaname ="
+                " current_schema())"
+            )
+            schema, tables = cursor.fetchone()
+        before, after = dump.with_name("before.sql"), dump.with_name("after.sql")
+        before.write_text(
+            "".join(f'DROP TABLE "{schema}"."{table}" CASCADE;\n' for table in tables)
+        )
+        after.write_text("".join(f"{statement};\n" for statement in nobody_else(f'"{schema}".')))
+        connection.close()
+        files = (f"--file={name}" for name in (before, script, after))
+        _run(
+            "psql",
+            "--no-psqlrc",
+            "--quiet",
+            "--single-transaction",
+            "--set=ON_ERROR_STOP=1",
+            *files,
+            *_address("--dbname"),
+        )
+        return nullcontext()
+
+
+@contextmanager
+def _connected_to(path: Path) -> Iterator[None]:
+    """Inside, the default connection is to another SQLite file."""
+    usual = connections["default"]
+    connections["default"] = type(usual)({**usual.settings_dict, "NAME": str(path)}, "default")
+    try:
+        yield
+    finally:
+        connections["default"].close()
+        connections["default"] = usual
+
+
+def _copy(source: Path, target: Path) -> None:
+    """The content of one SQLite database into another, whole or not at all."""
+    with _sqlite(source) as read, _sqlite(target) as write:
+        read.backup(write)
+
+
+@contextmanager
+def _sqlite(path: Path) -> Iterator[sqlite3.Connection]:
+    database = sqlite3.connect(str(path), timeout=60)
+    try:
+        yield database
+    except sqlite3.Error as error:
+        raise BackupError(f"{path}: {error}") from error
+    finally:
+        database.close()
+
+
+def _remove(path: Path) -> None:
+    for name in (path, path.with_name(f"{path.name}-wal"), path.with_name(f"{path.name}-shm")):
+        name.unlink(missing_ok=True)
+
+
+def _address(option: str = "--dbname") -> list[str]:
+    """Address options for PostgreSQL's programs; the password goes by environment."""
+    known: dict[str, Any] = connection.get_connection_params()
+    words = (f"{name}='{_escaped(str(known[name]))}'" for name in LIBPQ if known.get(name))
+    return [f"{option}={' '.join(words)}"]
+
+
+def _escaped(value: str) -> str:
+    return value.replace("\\", "\\\\").replace("'", "\\'")
+
+
+def _run(program: str, *arguments: str) -> None:
+    if shutil.which(program) is None:
+        raise BackupError(
+            f"{program} is not on the PATH; install PostgreSQL's client programs (Debian:"
+            " postgresql-client)"
+        )
+    password = str(connection.settings_dict.get("PASSWORD") or "")
+    environment = {**os.environ, **({"PGPASSWORD": password} if password else {})}
+    done = subprocess.run(
+        [program, *arguments], env=environment, capture_output=True, text=True, check=False
+    )
+    if done.returncode:
+        raise BackupError(f"{program} failed: {done.stderr.strip()[-2000:]}")

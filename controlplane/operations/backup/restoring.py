@@ -1,0 +1,190 @@
+"""A database that has gone back in time, while agents have not: what is done so that nothing runs
+twice.
+
+After the backup the old server may have launched anything, which the restored one knows nothing of.
+So:
+
+- every job's fence and every node's epoch is raised beyond all there can have been
+  (controlplane.operations.backup.engines): what was launched, or spoke, after the backup is older than
+  anything to come, and agents open new sessions;
+- what the backup believes to run becomes UNKNOWN with a fresh lease: an agent that still watches it
+  takes it up again, else it is LOST and its job goes on from its checkpoint;
+- what was on offer is withdrawn, for somebody may have taken it: what runs and the server does not
+  know is a stray, and stopped;
+- no round is held until every lease that the old server can have given has run out on its agent,
+  however that is cut off.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from pathlib import Path
+from uuid import UUID
+
+from django.contrib.auth.models import User
+from django.contrib.sessions.models import Session
+from django.core.cache import cache
+from django.core.management import call_command
+from django.db import connection, transaction
+from django.db.models import Max
+from django.utils import timezone
+from redis.exceptions import RedisError
+
+from clusters.clockwork import job_lease_s, lost_after
+from clusters.lifecycle import LIVE, AssignmentMove
+from clusters.locking import lock_assignment
+from clusters.models import Assignment, Cluster, EnrolmentToken, Node, NodeEvent
+from clusters.moves import move_assignment
+from clusters.selectors import clock_of
+from controlplane.events import request_reschedule
+from controlplane.models import Reason
+from controlplane.operations.backup.backups import Manifest, check_fits, unpacked
+from controlplane.operations.backup.engines import LOCK_OWNER, BackupError, engine
+from jobs.models import Job, Secret
+from jobs.outcomes import assignment_ended
+from jobs.secrets import SecretMissing, reveal
+from loadmaster.protocol import AssignmentState, ReasonClass
+
+WHY = "the server was restored from a backup"
+HELD = sorted(str(s) for s in LIVE - {AssignmentState.OFFERED})
+
+
+@dataclass(frozen=True, slots=True)
+class Restored:
+    """Result of a restore: when rounds resume by cluster, and secrets without a key."""
+
+    manifest: Manifest
+    rounds_from: dict[str, datetime]
+    unknown: int
+    withdrawn: int
+    closed_secrets: tuple[str, ...]
+    cache_emptied: bool
+
+
+def restore_backup(path: Path, *, force: bool = False, least_wait_s: float = 0.0) -> Restored:
+    """Replace the database by the backup, migrated to this version's schema and made safe.
+
+    BackupError, with nothing changed, for a backup that does not fit or is damaged, and without
+    `force` for a database that has something in it or that others use. No round is held for
+    `least_wait_s` seconds, or longer where leases last longer.
+    """
+    kind = engine()
+    with unpacked(path) as (manifest, dump):
+        check_fits(manifest)
+        if not force:
+            refuse_content()
+            kind.refuse_company()
+        with kind.staged(dump):
+            call_command("migrate", verbosity=0, interactive=False)
+            with transaction.atomic():
+                restored = make_safe(manifest, timezone.now(), least_wait_s)
+    return restored
+
+
+def refuse_content() -> None:
+    """BackupError if anybody or anything is in the database."""
+    tables = set(connection.introspection.table_names())
+    for model in (User, Cluster, Job):
+        if model._meta.db_table in tables and model._default_manager.exists():
+            text = (
+                f"the database has {model._meta.verbose_name_plural} in it, all of which a restore"
+                " would replace"
+            )
+            raise BackupError(f"{text}; restore into an empty one, or use --force")
+
+
+def make_safe(manifest: Manifest, now: datetime, least_wait_s: float) -> Restored:
+    """Make a restored database safe (see the module), in a transaction after raising fences."""
+    unknown = sum(_lose_sight(pk, now) for pk in _keys(HELD))
+    withdrawn = sum(_withdraw(pk, now) for pk in _keys([AssignmentState.OFFERED]))
+    Session.objects.all().delete()
+    EnrolmentToken.objects.filter(expires_at__gt=now).update(expires_at=now)
+    Node.objects.update(last_seen_at=now)
+    said = {"backup": manifest.created_at}
+    NodeEvent.objects.bulk_create(
+        [NodeEvent(node=node, event="restored", data=said) for node in Node.objects.all()]
+    )
+    waits = {
+        cluster.name: _wait(cluster, now, least_wait_s)
+        for cluster in Cluster.objects.order_by("name")
+    }
+    return Restored(manifest, waits, unknown, withdrawn, _closed_secrets(), _empty_cache())
+
+
+def _keys(states: list[str]) -> list[UUID]:
+    return list(
+        Assignment.objects.filter(state__in=states)
+        .order_by("job", "pk")
+        .values_list("pk", flat=True)
+    )
+
+
+def _lose_sight(pk: UUID, now: datetime) -> bool:
+    """Mark assignments UNKNOWN: agents have a lease's time to report what runs."""
+    assignment = lock_assignment(pk)
+    lease = timedelta(
+        seconds=job_lease_s(clock_of(assignment.node.cluster), assignment.job.on_disconnect)
+    )
+    if assignment.state == AssignmentState.UNKNOWN:
+        Assignment.objects.filter(pk=pk).update(lease_expires_at=now + lease)
+    else:
+        move_assignment(
+            assignment, AssignmentMove.LOSE_SIGHT, data={"why": WHY}, lease_expires_at=now + lease
+        )
+    return True
+
+
+def _withdraw(pk: UUID, now: datetime) -> bool:
+    assignment = lock_assignment(pk)
+    if assignment.state != AssignmentState.OFFERED:
+        return False
+    move_assignment(
+        assignment,
+        AssignmentMove.PREEMPT,
+        reason_class=ReasonClass.OPERATOR,
+        reason=WHY,
+        ended_at=now,
+    )
+    assignment_ended(assignment, now)
+    return True
+
+
+def _wait(cluster: Cluster, now: datetime, least_wait_s: float) -> datetime:
+    """Hold the cluster's rounds off until nothing of before can run any more; when that is."""
+    clock = clock_of(cluster)
+    kinds = (
+        Job.objects.filter(cluster=cluster)
+        .order_by()
+        .values_list("on_disconnect", flat=True)
+        .distinct()
+    )
+    lease_s = max((job_lease_s(clock, kind) for kind in kinds), default=clock.lease_s)
+    held = Assignment.objects.filter(node__cluster=cluster, state__in=HELD)
+    promised_s = held.aggregate(most=Max("grace_s"))["most"]
+    until = max(
+        lost_after(now + timedelta(seconds=lease_s), clock, promised_s),
+        now + timedelta(seconds=least_wait_s),
+    )
+    Cluster.objects.filter(pk=cluster.pk).update(round_owner=LOCK_OWNER, round_expires_at=until)
+    request_reschedule(cluster, Reason.OPERATOR)
+    return until
+
+
+def _closed_secrets() -> tuple[str, ...]:
+    closed = []
+    for secret in Secret.objects.select_related("team"):
+        try:
+            reveal(secret)
+        except SecretMissing:
+            closed.append(str(secret))
+    return tuple(closed)
+
+
+def _empty_cache() -> bool:
+    """Clear heartbeats and samples of before; False if the cache is unreachable."""
+    try:
+        cache.clear()
+    except (RedisError, OSError):
+        return False
+    return True

@@ -1,0 +1,107 @@
+"""First contents of an empty database; every step may be repeated."""
+
+from __future__ import annotations
+
+import secrets
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from decimal import Decimal
+
+from django.contrib.auth.models import User
+from django.db import transaction
+
+from clusters.models import Cluster, EnergyTariff, GpuType, PueRecord
+from jobs.models import Membership, Team
+
+CLUSTER = "local"
+TEAM = "research"
+ADMIN = "admin"
+
+ANDREAS_PRICE = Decimal("0.17168313")
+"""EUR/kWh of the published ANDREAS data."""
+
+ANDREAS_PUE = 1.33
+
+_BEGINNING = datetime(2020, 1, 1, tzinfo=UTC)
+
+
+@dataclass(frozen=True, slots=True)
+class EmulatedNode:
+    """A local agent's offer: GPUs of one type as pacing clocks.
+
+    The watts give the node's power as ANDREAS states it: base_w + idle_w for an
+    idle GPU, peak_w for one at work (V100: 360 + 170 g W with two GPUs, T4: 330 + 70 g W with one).
+    """
+
+    name: str
+    gpu_type: str
+    gpus: int
+    tflops: float
+    memory_gb: float
+    idle_w: float
+    peak_w: float
+    base_w: float
+
+
+EMULATED_NODES = (
+    EmulatedNode(
+        "volta", "V100", 2, tflops=14.0, memory_gb=16.0, idle_w=30.0, peak_w=200.0, base_w=300.0
+    ),
+    EmulatedNode(
+        "pascal", "P100", 2, tflops=9.3, memory_gb=16.0, idle_w=30.0, peak_w=180.0, base_w=270.0
+    ),
+    EmulatedNode(
+        "turing", "T4", 1, tflops=8.1, memory_gb=16.0, idle_w=10.0, peak_w=80.0, base_w=320.0
+    ),
+)
+
+
+@transaction.atomic
+def bootstrap() -> str | None:
+    """Create cluster, GPU types, prices, team and admin; the admin's password if new."""
+    password = _make_admin()
+    cluster = _make_cluster()
+    _make_prices(cluster)
+    for node in EMULATED_NODES:
+        _make_gpu_type(node)
+    team, _ = Team.objects.get_or_create(name=TEAM)
+    for admin in User.objects.filter(is_superuser=True):
+        Membership.objects.get_or_create(team=team, user=admin)
+    return password
+
+
+def _make_admin() -> str | None:
+    if User.objects.filter(is_superuser=True).exists():
+        return None
+    password = secrets.token_urlsafe(12)
+    User.objects.create_superuser(ADMIN, password=password)
+    return password
+
+
+def _make_cluster() -> Cluster:
+    """A cluster with short leases, so that one machine notices a lost agent in seconds."""
+    clockwork = {"heartbeat_s": 2.0, "lease_s": 15.0, "grace_s": 8.0, "margin_s": 3.0}
+    return Cluster.objects.get_or_create(name=CLUSTER, defaults=clockwork)[0]
+
+
+def _make_prices(cluster: Cluster) -> None:
+    if not cluster.tariffs.exists():
+        EnergyTariff.objects.create(
+            cluster=cluster,
+            name="flat",
+            effective_from=_BEGINNING,
+            default_price_per_kwh=ANDREAS_PRICE,
+        )
+    if not cluster.pues.exists():
+        PueRecord.objects.create(cluster=cluster, effective_from=_BEGINNING, pue=ANDREAS_PUE)
+
+
+def _make_gpu_type(node: EmulatedNode) -> None:
+    values = {
+        "tflops": node.tflops,
+        "memory_gb": node.memory_gb,
+        "idle_w": node.idle_w,
+        "peak_w": node.peak_w,
+        "emulated": True,
+    }
+    GpuType.objects.get_or_create(name=node.gpu_type, defaults=values)

@@ -1,0 +1,1 @@
+"""The demo: eight real training jobs on emulated GPUs, after ANDREAS' Table V."""

@@ -1,0 +1,84 @@
+"""Plays the demo's submissions in time and shows how the jobs get on."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+
+from django.db import connections
+from django.db.models import QuerySet
+from rich.console import Console
+from rich.table import Table
+
+import loadmaster
+from controlplane.operations.demo.scenario import JOBS, DemoJob
+from jobs.lifecycle import ENDED
+from jobs.models import Job
+
+PATIENCE_S = 480.0
+"""The demo gives up after so many seconds; what is unfinished then is reported as it is."""
+
+_TABLE_EVERY_S = 10.0
+
+
+def play(
+    client: loadmaster.Client,
+    console: Console,
+    pause: Callable[[float], None],
+    jobs: Sequence[DemoJob] = JOBS,
+    image: str = "",
+) -> QuerySet[Job]:
+    """Submit every job at its time through the REST API and wait until all are over; returns their
+    rows.
+
+    With an image the jobs run in containers.
+    """
+    began, shown = time.monotonic(), 0.0
+    waiting = list(jobs)
+    submitted: list[str] = []
+    while time.monotonic() - began < PATIENCE_S:
+        elapsed = time.monotonic() - began
+        while waiting and waiting[0].arrival_s <= elapsed:
+            submitted.append(_submit(client, waiting.pop(0), image, elapsed, console))
+        rows = Job.objects.filter(pk__in=submitted)
+        if elapsed - shown >= _TABLE_EVERY_S:
+            shown = elapsed
+            console.print(_table(rows, elapsed))
+        if not waiting and not rows.exclude(state__in=ENDED).exists():
+            break
+        connections.close_all()
+        pause(0.5)
+    return Job.objects.filter(pk__in=submitted)
+
+
+def _submit(
+    client: loadmaster.Client, job: DemoJob, image: str, elapsed: float, console: Console
+) -> str:
+    submission = client.submit(job.request(image))
+    console.print(
+        f"{elapsed:6.1f} s  submitted {job.name} ({job.application}, {job.epochs} epochs, due in"
+        f" {job.due_s / 60:.0f} s)"
+    )
+    return str(submission.id)
+
+
+def _table(rows: QuerySet[Job], elapsed: float) -> Table:
+    table = Table(title=f"after {elapsed:.0f} s", title_justify="left", expand=False)
+    for heading in ("job", "state", "progress", "loss", "where"):
+        table.add_column(heading)
+    for job in rows.order_by("submitted_at"):
+        live = job.assignments.filter(ended_at=None).select_related("node__gpu_type")
+        where = ", ".join(
+            f"{a.node.name} ({a.gpus} x"
+            f" {a.node.gpu_type.name}{', profile run' if a.purpose == 'profiling' else ''})"
+            for a in live
+        )
+        loss = "" if job.last_loss is None else f"{job.last_loss:.4f}"
+        table.add_row(
+            job.name,
+            job.state,
+            f"{job.steps_done}/{job.total_steps}",
+            loss,
+            where or job.failure_reason[:60] or job.waiting_code,
+        )
+    return table

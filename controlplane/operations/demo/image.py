@@ -1,0 +1,245 @@
+"""The image that the demo's jobs run in where they are containers: built once for each version of
+what goes into it.
+
+The packages are fetched on this machine for the base image's Python and copied in, so that the
+build itself needs no network. Where the public base image is not to be had, `docker/base-image`
+makes one.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from importlib.metadata import requires
+from pathlib import Path
+
+from django.conf import settings
+
+import loadmaster
+from controlplane.operations.embedded.supervisor import EmbeddedError
+
+NAME = "loadmaster-demo"
+PUBLIC_BASE = "python:3.12-slim"
+OWN_BASE = "loadmaster-base:bookworm"
+BASE_VARIABLE = "LOADMASTER_DEMO_BASE"
+PULL_S = 180.0
+BUILD_S = 900.0
+LIBRARIES = ("numpy",)
+DATA = ("scikit-learn",)
+"""Packages of which the demo reads only data files; their dependencies are left out."""
+
+PLATFORMS = ("manylinux2014", "manylinux_2_17", "manylinux_2_28")
+
+_PROBE = (
+    "import json, platform, site, sys; print(json.dumps([sys.version_info[:2], platform.machine(),"
+    " site.getsitepackages()[0]]))"
+)
+
+
+class NoEngineError(EmbeddedError):
+    """No Docker Engine answers this user; the message says what to do about it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Base:
+    """A base image: its name and id, its Python, and where that finds installed packages."""
+
+    name: str
+    id: str
+    python: str
+    machine: str
+    site: str
+
+
+def check_engine() -> str:
+    """Version of the Docker Engine. Raises NoEngineError with the remedy."""
+    instead = "; or run the demo without containers: make demo"
+    try:
+        answer = _docker("version", "--format", "{{.Server.Version}}", limit_s=30)
+    except FileNotFoundError:
+        raise NoEngineError(
+            f"no docker command found: install Docker (Debian: apt-get install docker.io){instead}"
+        ) from None
+    if answer.returncode == 0:
+        return answer.stdout.strip()
+    if "permission denied" in answer.stderr.lower():
+        remedy = "let it (usermod -aG docker USER, then log in again) or run this as root"
+        raise NoEngineError(f"this user may not speak to the Docker Engine: {remedy}{instead}")
+    remedy = "start it (systemctl start docker), or name another one with DOCKER_HOST"
+    raise NoEngineError(f"no Docker Engine answers: {remedy}{instead}\n{_last_line(answer.stderr)}")
+
+
+def demo_image(say: Callable[[str], None]) -> str:
+    """Name of the demo's image, built if missing. Raises EmbeddedError."""
+    check_engine()
+    base = _probed(_base(say))
+    name = f"{NAME}:{loadmaster.__version__}-{_contents(base)}"
+    if not _has(name):
+        say(f"Building the image {name} from {base.name} (about a minute, once) ...")
+        with tempfile.TemporaryDirectory() as folder:
+            _fetch(base, Path(folder) / "site")
+            _build(base, Path(folder), name)
+    return name
+
+
+def _base(say: Callable[[str], None]) -> str:
+    """The base image: the one named, one that is there, the public one, or one made here."""
+    named = os.environ.get(BASE_VARIABLE)
+    if named:
+        if not _has(named):
+            _done(
+                _docker("pull", "--quiet", named, limit_s=BUILD_S),
+                f"{BASE_VARIABLE}: {named} cannot be pulled",
+            )
+        return named
+    for name in (PUBLIC_BASE, OWN_BASE):
+        if _has(name):
+            return name
+    say(f"Pulling {PUBLIC_BASE} ...")
+    try:
+        if _docker("pull", "--quiet", PUBLIC_BASE, limit_s=PULL_S).returncode == 0:
+            return PUBLIC_BASE
+    except subprocess.TimeoutExpired:
+        pass  # a registry that does not answer is as good as none
+    say(
+        f"{PUBLIC_BASE} is not to be had; making {OWN_BASE} from Debian's packages (about two"
+        " minutes, once) ..."
+    )
+    script = str(settings.BASE_DIR / "docker" / "base-image")
+    made = subprocess.run(
+        [script, OWN_BASE], capture_output=True, text=True, timeout=BUILD_S, check=False
+    )
+    _done(made, f"no base image can be had; name one that is, with {BASE_VARIABLE}")
+    return OWN_BASE
+
+
+def _probed(name: str) -> Base:
+    ran = _docker(
+        "run",
+        "--rm",
+        "--network",
+        "none",
+        "--entrypoint",
+        "python3",
+        name,
+        "-c",
+        _PROBE,
+        limit_s=120,
+    )
+    _done(ran, f"the base image {name} has no Python that runs")
+    (major, minor), machine, site = json.loads(ran.stdout)
+    found = _docker("image", "inspect", "--format", "{{.Id}}", name, limit_s=30)
+    return Base(name, found.stdout.strip(), f"{major}.{minor}", machine, site)
+
+
+def _contents(base: Base) -> str:
+    """A digest of everything that goes into the image."""
+    digest = hashlib.sha256(base.id.encode())
+    for path in (_dockerfile(), settings.BASE_DIR / "constraints.txt", *_sources()):
+        digest.update(path.name.encode() + path.read_bytes())
+    digest.update(" ".join([*_requirements(), *DATA]).encode())
+    return digest.hexdigest()[:12]
+
+
+def _sources() -> Iterator[Path]:
+    package = Path(loadmaster.__file__).parent
+    return (p for p in sorted(package.rglob("*")) if p.is_file() and "__pycache__" not in p.parts)
+
+
+def _requirements() -> list[str]:
+    """Requirements of the training library and the demo's programs."""
+    own = [r for r in requires("loadmaster") or () if "extra ==" not in r]
+    return [*own, *LIBRARIES]
+
+
+def _fetch(base: Base, site: Path) -> None:
+    """The packages for the base's Python, and the library as it is here, into `site`."""
+    _install(base, site, *_requirements())
+    _install(base, site, "--no-deps", *DATA)
+    shutil.copytree(
+        Path(loadmaster.__file__).parent,
+        site / "loadmaster",
+        ignore=shutil.ignore_patterns("__pycache__"),
+    )
+
+
+def _install(base: Base, site: Path, *what: str) -> None:
+    argv = [
+        sys.executable,
+        "-m",
+        "pip",
+        "install",
+        "--quiet",
+        "--disable-pip-version-check",
+        "--target",
+        str(site),
+    ]
+    # Compiled by this Python they would be of no use to another; the image's own compiles what the
+    # programs import.
+    argv += [
+        "--no-compile",
+        "--only-binary=:all:",
+        "--implementation",
+        "cp",
+        "--python-version",
+        base.python,
+    ]
+    for platform in PLATFORMS:
+        argv += ["--platform", f"{platform}_{base.machine}"]
+    argv += ["-c", str(settings.BASE_DIR / "constraints.txt"), *what]
+    fetched = subprocess.run(argv, capture_output=True, text=True, timeout=BUILD_S, check=False)
+    _done(fetched, f"the packages of the demo's image cannot be fetched for Python {base.python}")
+
+
+def _build(base: Base, folder: Path, name: str) -> None:
+    arguments = [
+        "--network",
+        "none",
+        "--build-arg",
+        f"BASE={base.name}",
+        "--build-arg",
+        f"SITE={base.site}",
+    ]
+    built = _docker(
+        "build",
+        "--file",
+        str(_dockerfile()),
+        *arguments,
+        "--tag",
+        name,
+        str(folder),
+        limit_s=BUILD_S,
+    )
+    _done(built, f"the image {name} cannot be built")
+
+
+def _dockerfile() -> Path:
+    path: Path = settings.BASE_DIR / "docker" / "demo.Dockerfile"
+    return path
+
+
+def _has(name: str) -> bool:
+    return _docker("image", "inspect", name, limit_s=30).returncode == 0
+
+
+def _docker(*words: str, limit_s: float) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        ["docker", *words], capture_output=True, text=True, timeout=limit_s, check=False
+    )
+
+
+def _done(ran: subprocess.CompletedProcess[str], failure: str) -> None:
+    if ran.returncode:
+        raise EmbeddedError(f"{failure}: {_last_line(ran.stderr or ran.stdout)}")
+
+
+def _last_line(text: str) -> str:
+    lines: Sequence[str] = [line for line in text.splitlines() if line.strip()]
+    return lines[-1].strip() if lines else "no reason was given"

@@ -1,0 +1,1 @@
+"""The embedded default: everything on one machine under one supervisor."""

@@ -1,0 +1,174 @@
+"""The embedded system: start all in order, enrol local agents, stop all."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+import yaml
+from django.conf import settings
+from django.core.management import call_command
+from django.db import connections
+from django.db.models import QuerySet
+
+import loadmaster
+from clusters.models import Cluster, Node
+from clusters.services import issue_enrolment_token
+from controlplane.operations.bootstrap import (
+    ADMIN,
+    CLUSTER,
+    EMULATED_NODES,
+    EmulatedNode,
+    bootstrap,
+)
+from controlplane.operations.demo.image import check_engine
+from controlplane.operations.demo.scenario import step_s
+from controlplane.operations.embedded import programs
+from controlplane.operations.embedded.programs import PROCESSES, LocalRuntime
+from controlplane.operations.embedded.supervisor import Program, Supervisor, python
+
+
+@dataclass(frozen=True, slots=True)
+class Local:
+    """A running Loadmaster on this machine; `password` is the admin's, if it was made just now."""
+
+    supervisor: Supervisor
+    url: str
+    password: str | None
+
+
+@contextmanager
+def running_locally(
+    port: int, say: Callable[[str], None], runtime: LocalRuntime = PROCESSES
+) -> Iterator[Local]:
+    """Start everything, yield when all is up, and stop everything at the end, whatever happened
+    meanwhile.
+
+    With the runtime "docker" the agents run jobs in containers of the Docker Engine that answers
+    this user.
+    """
+    if runtime.name == "docker":
+        check_engine()
+    home: Path = settings.LOADMASTER_HOME
+    with Supervisor(home, say) as supervisor:
+        call_command("migrate", verbosity=0)
+        _collect_static()
+        password = bootstrap()
+        port = programs.free_port(port)
+        for program in _programs(home, port, runtime):
+            supervisor.start(program)
+        yield Local(supervisor, f"http://127.0.0.1:{port}", password)
+
+
+def welcome(local: Local) -> list[str]:
+    """What a person needs to know now."""
+    lines = [f"Loadmaster is up: {local.url}"]
+    if local.password:
+        return [
+            *lines,
+            (
+                f"Log in as {ADMIN} with the one-time password {local.password} (shown only now;"
+                " change it under your name)"
+            ),
+        ]
+    home, python = os.path.relpath(settings.LOADMASTER_HOME), os.path.relpath(sys.executable)
+    return [
+        *lines,
+        (
+            f"Log in as {ADMIN}. Forgotten the password? LOADMASTER_HOME={home} {python} manage.py"
+            f" changepassword {ADMIN}"
+        ),
+    ]
+
+
+def _collect_static() -> None:
+    """Collect and compress static files if changed: five seconds at the first start."""
+    newest = max(path.stat().st_mtime_ns for path in (settings.BASE_DIR / "static").rglob("*"))
+    stamp, wanted = (
+        Path(settings.STATIC_ROOT) / "loadmaster.stamp",
+        f"{loadmaster.__version__} {newest}",
+    )
+    if not stamp.exists() or stamp.read_text() != wanted:
+        call_command("collectstatic", interactive=False, verbosity=0)
+        stamp.write_text(wanted)
+
+
+def _programs(home: Path, port: int, runtime: LocalRuntime) -> Iterator[Program]:
+    """All programs in starting order; workers stop first so that no agent gets offers late."""
+    if not settings.REDIS_URL:
+        yield programs.valkey(home)
+    with _kernels_compiling():
+        yield programs.web(port)
+        for node in EMULATED_NODES:
+            yield _agent(node, home, port, runtime)
+    yield programs.worker(home)
+    yield programs.beat(home)
+
+
+@contextmanager
+def _kernels_compiling() -> Iterator[None]:
+    """Compile the policies' kernels in a child, so that the first round need not wait."""
+    with subprocess.Popen(
+        python("-m", "policies", "serve"), stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL
+    ):
+        yield
+
+
+def _agent(node: EmulatedNode, home: Path, port: int, runtime: LocalRuntime = PROCESSES) -> Program:
+    """The node's agent with its emulated GPUs and, before its first start, a token."""
+    folder = home / "agents"
+    folder.mkdir(mode=0o700, exist_ok=True)
+    emulation = folder / f"{node.name}.yaml"
+    emulation.write_text(yaml.safe_dump(_emulation(node)))
+    token_file = folder / f"{node.name}.token"
+    before = _epoch(node)
+    if before is None:
+        cluster = Cluster.objects.get(name=CLUSTER)
+        token_file.touch(mode=0o600)
+        token_file.write_text(issue_enrolment_token(cluster, role="both"))
+    program = programs.agent(node.name, home, port, emulation, token_file, runtime)
+    return Program(
+        program.name,
+        program.argv,
+        lambda: _is_in(node, before or 0),
+        program.env,
+        stop_s=program.stop_s,
+    )
+
+
+def _is_in(node: EmulatedNode, before: int) -> bool:
+    """Whether the node's agent has opened a session after epoch `before`; its watts are set when it
+    is new.
+
+    A node that an operator has cordoned or drains is in as well.
+    """
+    connections.close_all()  # a supervisor holds no connection while it waits
+    if (_epoch(node) or 0) <= before:
+        return False
+    _row(node).filter(base_w=Node._meta.get_field("base_w").default).update(base_w=node.base_w)
+    return True
+
+
+def _epoch(node: EmulatedNode) -> int | None:
+    """How many sessions the node's agents have had; None if it never came in."""
+    return _row(node).values_list("epoch", flat=True).first()
+
+
+def _row(node: EmulatedNode) -> QuerySet[Node]:
+    return Node.objects.filter(cluster__name=CLUSTER, name=node.name)
+
+
+def _emulation(node: EmulatedNode) -> dict[str, object]:
+    return {
+        "gpu_type": node.gpu_type,
+        "count": node.gpus,
+        "memory_gb": node.memory_gb,
+        "step_s": {**step_s(node.gpu_type), "default": {1: 0.1, 2: 0.06}},
+        "idle_w": node.idle_w,
+        "peak_w": node.peak_w,
+    }

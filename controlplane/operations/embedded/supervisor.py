@@ -1,0 +1,220 @@
+"""The embedded default's supervisor: one process that starts, restarts and stops everything
+Loadmaster needs on one machine.
+
+Children run in sessions of their own and die with the supervisor (PR_SET_PDEATHSIG), so that a
+supervisor killed by -9 leaves nothing behind. What each program is, is said in
+`controlplane.operations.embedded.programs`.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import fcntl
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field
+from functools import partial
+from pathlib import Path
+from types import FrameType, TracebackType
+from typing import TextIO
+
+_PR_SET_PDEATHSIG = 1
+_TICK_S = 0.1
+_CRASHES_TO_GIVE_UP = 5
+_CRASH_WINDOW_S = 60.0
+_LARGEST_LOG = 20_000_000
+
+
+class EmbeddedError(Exception):
+    """The embedded default cannot start or go on; the message says why and what to do."""
+
+
+@dataclass(frozen=True, slots=True)
+class Program:
+    """One child: how to start it, when it is ready (asked until True), and how long it may take to
+    end after SIGTERM.
+
+    A `nice` one (0 to 19, as of processes) leaves the processors to the others where all want them.
+    """
+
+    name: str
+    argv: Sequence[str]
+    ready: Callable[[], bool] = lambda: True
+    env: Mapping[str, str] = field(default_factory=dict)
+    ready_s: float = 60.0
+    stop_s: float = 15.0
+    nice: int = 0
+
+
+class Supervisor:
+    """Keeps programs running from `start` to `stop`; a context manager. `home`: lock, logs."""
+
+    def __init__(self, home: Path, say: Callable[[str], None] = print) -> None:
+        self.home = home
+        self.say = say
+        self.asked_to_stop = False
+        self._children: dict[str, _Child] = {}
+        self._lock: TextIO | None = None
+
+    def __enter__(self) -> Supervisor:
+        self._lock = _take_lock(self.home)
+        (self.home / "logs").mkdir(mode=0o700, exist_ok=True)
+        for number in (signal.SIGINT, signal.SIGTERM):
+            signal.signal(number, self._on_signal)
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.stop()
+        if self._lock is not None:
+            self._lock.close()
+
+    def _on_signal(self, number: int, frame: FrameType | None) -> None:
+        if self.asked_to_stop:  # the second Ctrl-C means it
+            for child in self._children.values():
+                child.kill()
+        self.asked_to_stop = True
+
+    def start(self, program: Program) -> None:
+        """Start the program and wait until ready. EmbeddedError with its last log lines."""
+        child = _Child(program, self.home / "logs" / f"{program.name}.log")
+        self._children[program.name] = child
+        child.start()
+        give_up = time.monotonic() + program.ready_s
+        while not program.ready():
+            if not child.alive():
+                raise EmbeddedError(f"{program.name} ended while it started:\n{child.last_words()}")
+            if time.monotonic() > give_up:
+                raise EmbeddedError(
+                    f"{program.name} was not ready within {program.ready_s:.0f}"
+                    f" s:\n{child.last_words()}"
+                )
+            self.pause(_TICK_S)
+
+    def pause(self, seconds: float) -> None:
+        """Wait, restarting what dies. Raises KeyboardInterrupt after a stop request."""
+        until = time.monotonic() + seconds
+        while True:
+            if self.asked_to_stop:
+                raise KeyboardInterrupt
+            self._restart_the_dead()
+            left = until - time.monotonic()
+            if left <= 0:
+                return
+            time.sleep(min(_TICK_S, left))
+
+    def _restart_the_dead(self) -> None:
+        for child in self._children.values():
+            if child.started and not child.alive() and child.restart_due():
+                self.say(
+                    f"{child.program.name} ended with {child.exit_code()}; starting it again (log:"
+                    f" {child.log})"
+                )
+                child.start()
+
+    def stop(self) -> None:
+        """Stop everything, the last started first; what does not end in its time is killed."""
+        if self.asked_to_stop and self._children:
+            self.say("Stopping; jobs save a checkpoint first ...")
+        for child in reversed(self._children.values()):
+            child.stop()
+        self._children.clear()
+
+
+class _Child:
+    """A running program and its log."""
+
+    def __init__(self, program: Program, log: Path) -> None:
+        self.program = program
+        self.log = log
+        self.started = False
+        self._process: subprocess.Popen[bytes] | None = None
+        self._deaths: list[float] = []
+        self._seen_dead = False
+
+    def start(self) -> None:
+        if self.log.exists() and self.log.stat().st_size > _LARGEST_LOG:
+            self.log.replace(self.log.with_suffix(".log.1"))
+        with self.log.open("ab") as output:
+            self._process = subprocess.Popen(
+                list(self.program.argv),
+                env={**os.environ, **self.program.env},
+                stdin=subprocess.DEVNULL,
+                stdout=output,
+                stderr=subprocess.STDOUT,
+                start_new_session=True,
+                preexec_fn=partial(_become_child, self.program.nice),
+            )
+        self.started, self._seen_dead = True, False
+
+    def alive(self) -> bool:
+        return self._process is not None and self._process.poll() is None
+
+    def exit_code(self) -> int | None:
+        return None if self._process is None else self._process.returncode
+
+    def restart_due(self) -> bool:
+        """True when its restart is due, with growing delays; EmbeddedError if it always dies."""
+        now = time.monotonic()
+        if not self._seen_dead:
+            self._seen_dead = True
+            self._deaths = [d for d in self._deaths if now - d < _CRASH_WINDOW_S] + [now]
+        if len(self._deaths) >= _CRASHES_TO_GIVE_UP:
+            raise EmbeddedError(f"{self.program.name} keeps ending:\n{self.last_words()}")
+        return now - self._deaths[-1] >= len(self._deaths) - 1
+
+    def last_words(self, lines: int = 15) -> str:
+        return "\n".join(self.log.read_text(errors="replace").splitlines()[-lines:])
+
+    def stop(self) -> None:
+        if self._process is None or not self.alive():
+            return
+        self._process.terminate()
+        try:
+            self._process.wait(self.program.stop_s)
+        except subprocess.TimeoutExpired:
+            self.kill()
+
+    def kill(self) -> None:
+        """Kill the whole session of the child."""
+        if self._process is not None and self.alive():
+            os.killpg(self._process.pid, signal.SIGKILL)
+            self._process.wait()
+
+
+def _become_child(nice: int) -> None:
+    """In the child, before exec: get SIGTERM when the supervisor dies, and be nice."""
+    ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_PDEATHSIG, signal.SIGTERM)
+    if nice:
+        os.nice(nice)
+        # Linux shares processors out by session first, and within a session by niceness: the whole
+        # session has to be nice.
+        with suppress(OSError):
+            Path("/proc/self/autogroup").write_text(str(nice))
+
+
+def _take_lock(home: Path) -> TextIO:
+    home.mkdir(mode=0o700, parents=True, exist_ok=True)
+    lock = (home / "embedded.lock").open("a+")
+    try:
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        lock.close()
+        raise EmbeddedError(
+            f"another Loadmaster already runs in {home}; stop it first, or set LOADMASTER_HOME"
+        ) from None
+    return lock
+
+
+def python(*arguments: str) -> list[str]:
+    """A command of this very interpreter."""
+    return [sys.executable, *arguments]

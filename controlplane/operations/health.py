@@ -1,0 +1,95 @@
+"""/healthz: the process lives. /readyz: database, cache and migrations work. Public."""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable
+
+from django.contrib.auth.decorators import login_not_required
+from django.core.cache import cache
+from django.db import connection
+from django.db.migrations.executor import MigrationExecutor
+from django.http import HttpRequest, JsonResponse
+from django.views.decorators.cache import never_cache
+from django.views.decorators.http import require_safe
+from redis.exceptions import RedisError
+
+from controlplane.web.http.storage_errors import present_failure
+
+log = logging.getLogger(__name__)
+
+BEAT_KEY = "loadmaster.beat"
+BEAT_KEPT_S = 86_400
+
+
+def note_beat() -> None:
+    """Note beat's tick for /readyz; cache failures are ignored."""
+    try:
+        cache.set(BEAT_KEY, time.time(), BEAT_KEPT_S)
+    except RedisError as error:
+        log.warning("the beat is not noted: %s", error)
+
+
+@never_cache
+@require_safe
+@login_not_required
+def healthz(request: HttpRequest) -> JsonResponse:
+    """Alive: asks nothing of anybody."""
+    return JsonResponse({"status": "ok"})
+
+
+@never_cache
+@require_safe
+@login_not_required
+def readyz(request: HttpRequest) -> JsonResponse:
+    """Ready (200) or not (503), by check; errors by class only, as it is public."""
+    checks = {name: _outcome(check) for name, check in CHECKS.items()}
+    ready = all(outcome == "ok" for outcome in checks.values())
+    body = {
+        "status": "ok" if ready else "unavailable",
+        "checks": checks,
+        "beat_age_s": _beat_age_s(checks["cache"]),
+    }
+    return JsonResponse(body, status=200 if ready else 503)
+
+
+def _outcome(check: Callable[[], str]) -> str:
+    try:
+        return check()
+    except Exception as error:  # whatever keeps a part from answering is the answer
+        return type(error).__name__
+
+
+def _database() -> str:
+    with connection.cursor() as cursor:
+        cursor.execute("SELECT 1")
+        if cursor.fetchone() != (1,):
+            return "wrong answer"
+    return present_failure() or "ok"
+
+
+def _cache() -> str:
+    probe = str(time.time_ns())
+    cache.set("loadmaster.readyz", probe, 60)
+    # Another process may have asked in between: any answer shows that the cache works.
+    return "ok" if cache.get("loadmaster.readyz") else "forgets"
+
+
+def _migrations() -> str:
+    executor = MigrationExecutor(connection)
+    if executor.migration_plan(executor.loader.graph.leaf_nodes()):
+        return "migrations are missing; run manage.py migrate"
+    return "ok"
+
+
+CHECKS: dict[str, Callable[[], str]] = {
+    "database": _database,
+    "cache": _cache,
+    "migrations": _migrations,
+}
+
+
+def _beat_age_s(cache_outcome: str) -> float | None:
+    seen = cache.get(BEAT_KEY) if cache_outcome == "ok" else None
+    return max(0.0, time.time() - seen) if isinstance(seen, float) else None

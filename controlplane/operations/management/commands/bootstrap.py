@@ -1,0 +1,27 @@
+"""Fill an empty database: cluster, GPU types, prices, team and admin."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from django.core.management.base import BaseCommand
+
+from controlplane.operations.bootstrap import ADMIN, bootstrap
+
+
+class Command(BaseCommand):
+    """`manage.py bootstrap`: may be run again; prints the admin's password the first time only."""
+
+    help = (
+        "Make the local cluster, its GPU types and prices, a team and an admin (whose password is"
+        " printed once)"
+    )
+
+    def handle(self, *args: Any, **options: Any) -> None:
+        """Do it and say what is new."""
+        password = bootstrap()
+        self.stdout.write(
+            f"admin: {ADMIN} / {password} (shown once)"
+            if password
+            else "nothing new: there is an admin already"
+        )

@@ -1,0 +1,52 @@
+"""Start everything on this machine and stay until Ctrl-C."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from django.core.management.base import BaseCommand, CommandError, CommandParser
+
+from clusters.runtimes import RUNTIMES
+from controlplane.operations.embedded.local import running_locally, welcome
+from controlplane.operations.embedded.programs import LocalRuntime
+from controlplane.operations.embedded.supervisor import EmbeddedError
+
+
+class Command(BaseCommand):
+    """`manage.py embedded`: Valkey, web, worker, beat and three agents, supervised."""
+
+    help = (
+        "Start everything on this machine and stay until Ctrl-C; a second start goes on where the"
+        " first was stopped"
+    )
+
+    def add_arguments(self, parser: CommandParser) -> None:
+        """The port of the pages, and what jobs are."""
+        parser.add_argument(
+            "--port",
+            type=int,
+            default=8000,
+            help="port of the pages (the next free one is taken if it is not)",
+        )
+        parser.add_argument(
+            "--runtime",
+            choices=RUNTIMES,
+            default=RUNTIMES[0],
+            help="what jobs are: processes or containers",
+        )
+
+    def handle(self, *args: Any, **options: Any) -> None:
+        """Start, stay, stop."""
+        try:
+            with running_locally(
+                options["port"], self.stdout.write, LocalRuntime(options["runtime"])
+            ) as local:
+                for line in [*welcome(local), "Stop with Ctrl-C."]:
+                    self.stdout.write(line)
+                self.stdout.flush()
+                while True:
+                    local.supervisor.pause(3600.0)
+        except KeyboardInterrupt:
+            self.stdout.write("Stopped. The next `make up` goes on from here.")
+        except EmbeddedError as error:
+            raise CommandError(str(error)) from error

@@ -1,0 +1,57 @@
+"""manage.py prune: let old snapshots, output and samples go, as beat does every hour."""
+
+from __future__ import annotations
+
+from argparse import ArgumentParser
+from typing import Any
+
+from django.core.exceptions import ImproperlyConfigured
+from django.core.management.base import BaseCommand, CommandError
+from django.utils import timezone
+
+from controlplane.operations.retention import RULES, kept, prune
+
+
+class Command(BaseCommand):
+    """Prunes until nothing is due or the time is up."""
+
+    help = "Let old snapshots, output and samples go; docs/backup.md says what is kept how long"
+
+    def add_arguments(self, parser: ArgumentParser) -> None:
+        """How long, and which."""
+        parser.add_argument(
+            "--seconds",
+            type=float,
+            default=3600.0,
+            help="stop after about this long (default 3600)",
+        )
+        parser.add_argument(
+            "--only",
+            action="append",
+            default=[],
+            choices=[rule.name for rule in RULES],
+            help="prune only this",
+        )
+        parser.add_argument(
+            "--show", action="store_true", help="say what is kept how long, and change nothing"
+        )
+
+    def handle(
+        self, *args: Any, seconds: float, only: list[str], show: bool, **options: Any
+    ) -> None:
+        """Do it and say how much went."""
+        try:
+            if show:
+                for name, days in kept():
+                    self.stdout.write(
+                        f"{name}:"
+                        f" {'for ever' if days is None else f'{days:g} days' if days else 'until it expires'}"
+                    )
+                return
+            gone = prune(timezone.now(), budget_s=seconds, names=tuple(only))
+        except ImproperlyConfigured as error:
+            raise CommandError(str(error)) from error
+        for name, count in gone.items():
+            self.stdout.write(f"{name}: {count}")
+        if not gone:
+            self.stdout.write("nothing was due")

@@ -1,0 +1,94 @@
+"""manage.py restore FILE: load a backup, migrate it, make it safe. Stop servers first."""
+
+from __future__ import annotations
+
+import os
+from argparse import ArgumentParser
+from pathlib import Path
+from typing import Any
+
+from django.core.management.base import BaseCommand, CommandError
+
+from controlplane.operations.backup.backups import keys_of
+from controlplane.operations.backup.engines import BackupError
+from controlplane.operations.backup.restoring import Restored, restore_backup
+
+
+class Command(BaseCommand):
+    """Restores."""
+
+    help = "Replace the database by a backup; stop web, worker and beat before, see docs/backup.md"
+    requires_migrations_checks = False
+
+    def add_arguments(self, parser: ArgumentParser) -> None:
+        """From where, and how."""
+        parser.add_argument("file", type=Path)
+        parser.add_argument(
+            "--force",
+            action="store_true",
+            help="replace a database that has something in it, or that others use",
+        )
+        parser.add_argument(
+            "--keys-to",
+            type=Path,
+            help="write the keys in the backup to this new file (mode 0600), NAME=value",
+        )
+        parser.add_argument(
+            "--wait-s", type=float, default=0.0,
+            help="hold no round for at least so many seconds; needed if leases were longer before than the backup says",
+        )  # fmt: skip
+
+    def handle(
+        self,
+        *args: Any,
+        file: Path,
+        force: bool,
+        keys_to: Path | None,
+        wait_s: float,
+        **options: Any,
+    ) -> None:
+        """Do it and say what follows."""
+        try:
+            if keys_to is not None:
+                _write_keys(keys_to, keys_of(file))
+            restored = restore_backup(file, force=force, least_wait_s=wait_s)
+        except (BackupError, OSError) as error:
+            raise CommandError(str(error)) from error
+        for line in _words(restored):
+            self.stdout.write(line)
+
+
+def _words(restored: Restored) -> list[str]:
+    manifest = restored.manifest
+    lines = [
+        f"Restored what version {manifest.version} had saved at {manifest.created_at}; the schema"
+        " is this version's."
+    ]
+    lines.append(
+        f"{restored.unknown} running assignments wait for their agents; {restored.withdrawn} offers"
+        " were withdrawn."
+    )
+    lines += [
+        f"{name}: rounds begin again at {when.isoformat(timespec='seconds')}"
+        for name, when in restored.rounds_from.items()
+    ]
+    lines.append(
+        "Everybody logs in anew; enrolment tokens have ended. Tokens revoked since the backup are"
+        " valid again: revoke them."
+    )
+    if restored.closed_secrets:
+        names = ", ".join(restored.closed_secrets)
+        lines.append(
+            f"This server's keys do not open these secrets: {names}. Set the keys of before, or set"
+            " the secrets anew."
+        )
+    if not restored.cache_emptied:
+        lines.append(
+            "The cache could not be reached: empty it before you start the server (FLUSHDB)."
+        )
+    return lines
+
+
+def _write_keys(path: Path, keys: dict[str, str]) -> None:
+    with os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w") as file:
+        file.writelines(f"{name}={value}\n" for name, value in keys.items() if value)

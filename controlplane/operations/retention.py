@@ -1,0 +1,220 @@
+"""What is kept how long. Old bulk goes in small batches; what happened and what it cost stays for
+ever.
+
+Kept for ever: jobs, attempts, their events, assignments with their energy and cost, the energy
+ledger, tariffs, measurements, and simulations while they are shared. What goes is in `RULES`: each
+rule has a setting in days (0: never), and output and samples of ended jobs cannot be set to go
+earlier than LEAST_DAYS. What a job loses is noted in its history. Any number of processes may prune
+at once.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from typing import Any
+from uuid import UUID
+
+from axes.models import AccessAttempt, AccessFailureLog, AccessLog
+from django.conf import settings
+from django.contrib.sessions.models import Session
+from django.core.exceptions import ImproperlyConfigured
+from django.db import transaction
+from django.db.models import Exists, Model, OuterRef, Q, QuerySet
+from knox.models import AuthToken
+
+from clusters.lifecycle import ENDED
+from clusters.models import Assignment, Cluster, EnrolmentToken, LogChunk, ProgressPoint, UsagePoint
+from controlplane.models import RescheduleEvent, Round, Simulation
+from controlplane.studies.lifecycle import ACTIVE
+from jobs.models import IdempotencyKey, Job
+from jobs.moves import note_job
+
+BATCH = 500
+ASSIGNMENTS_AT_ONCE = 20
+SIMULATIONS_AT_ONCE = 20
+LEAST_DAYS = 7
+"""Output and samples of ended jobs are kept at least this long."""
+
+ROUNDS_KEPT = 50
+"""Newest rounds per cluster that keep snapshots at any age, to be replayed."""
+
+_ENDED = sorted(str(state) for state in ENDED)
+
+Batch = Callable[[datetime], int]
+"""Prunes one batch of what is older than a moment; how many rows went, 0 when nothing is left."""
+
+
+@dataclass(frozen=True, slots=True)
+class Rule:
+    """`setting`: key in settings.KEEP_DAYS; None if useless once expired."""
+
+    name: str
+    setting: str | None
+    batch: Batch
+    least_days: int = 0
+
+    @property
+    def days(self) -> float | None:
+        """Days to keep; None to keep for ever. ImproperlyConfigured for fewer than the least."""
+        if self.setting is None:
+            return 0.0
+        days = float(settings.KEEP_DAYS[self.setting])
+        if days and days < self.least_days:
+            variable = f"LOADMASTER_KEEP_{self.setting.upper()}_DAYS"
+            raise ImproperlyConfigured(
+                f"{variable} must be 0 (for ever) or at least {self.least_days}, not {days:g}"
+            )
+        return days or None
+
+
+def prune(now: datetime, *, budget_s: float = 60.0, names: tuple[str, ...] = ()) -> dict[str, int]:
+    """Prune what is due by the rules (those named, else all), for about `budget_s` seconds; rows by
+    rule, those with none left out.
+
+    What is left when the time is up goes next time.
+    """
+    until_s, gone = time.monotonic() + budget_s, dict.fromkeys((rule.name for rule in RULES), 0)
+    for rule in RULES:
+        if (names and rule.name not in names) or rule.days is None:
+            continue
+        cutoff = now - timedelta(days=rule.days)
+        while time.monotonic() < until_s:
+            count = rule.batch(cutoff)
+            gone[rule.name] += count
+            if not count:
+                break
+    return {name: count for name, count in gone.items() if count}
+
+
+def _delete(rows: QuerySet[Any]) -> int:
+    """Delete the first BATCH; foreign keys to them must be SET NULL."""
+    model: type[Model] = rows.model
+    keys = list(rows.order_by("pk").values_list("pk", flat=True)[:BATCH])
+    if keys:
+        model._default_manager.filter(pk__in=keys).delete()
+    return len(keys)
+
+
+def _snapshots(before: datetime) -> int:
+    old = Round.objects.filter(ended_at__lt=before).exclude(snapshot=None).exclude(pk__in=_newest())
+    keys = list(old.order_by("pk").values_list("pk", flat=True)[:BATCH])
+    return Round.objects.filter(pk__in=keys).update(snapshot=None) if keys else 0
+
+
+def _rounds(before: datetime) -> int:
+    """Rounds with the events they answered, which would otherwise request new rounds."""
+    old = Round.objects.filter(ended_at__lt=before).exclude(pk__in=_newest())
+    keys = list(old.order_by("pk").values_list("pk", flat=True)[:BATCH])
+    if keys:
+        with transaction.atomic():
+            RescheduleEvent.objects.filter(round__in=keys).delete()
+            Round.objects.filter(pk__in=keys).delete()
+    return len(keys)
+
+
+def _simulations(before: datetime) -> int:
+    """Ended, unshared simulations with their files, few at once, without reading studies."""
+    old = Simulation.objects.filter(ended_at__lt=before, share_key="").exclude(state__in=ACTIVE)
+    with transaction.atomic():  # one that is being shared meanwhile stays
+        due = old.select_for_update().order_by("ended_at", "pk").values_list("pk", flat=True)
+        keys = list(due[:SIMULATIONS_AT_ONCE])
+        Simulation.objects.filter(pk__in=keys).only("pk").delete()
+    return len(keys)
+
+
+def _newest() -> list[int]:
+    keys: list[int] = []
+    for cluster in Cluster.objects.values_list("pk", flat=True):
+        keys += (
+            Round.objects.filter(cluster=cluster)
+            .order_by("-number")
+            .values_list("pk", flat=True)[:ROUNDS_KEPT]
+        )
+    return keys
+
+
+def _events(before: datetime) -> int:
+    return _delete(RescheduleEvent.objects.filter(created_at__lt=before).exclude(round=None))
+
+
+def _output(before: datetime) -> int:
+    return _of_ended_jobs(before, "output", LogChunk)
+
+
+def _samples(before: datetime) -> int:
+    return _of_ended_jobs(before, "samples", ProgressPoint) + _of_ended_jobs(
+        before, "samples", UsagePoint
+    )
+
+
+def _of_ended_jobs(before: datetime, what: str, model: type[Any]) -> int:
+    """Delete rows of old assignments of ended jobs, and note it in the job's history."""
+    held = Exists(model.objects.filter(assignment=OuterRef("pk")))
+    over = Q(state__in=_ENDED, ended_at__lt=before, job__completed_at__lt=before)
+    due = (
+        Assignment.objects.filter(held, over)
+        .order_by("ended_at")
+        .values_list("pk", "job")[:ASSIGNMENTS_AT_ONCE]
+    )
+    gone = 0
+    for assignment, job in list(due):
+        gone += _of_assignment(model, assignment, job, what)
+    return gone
+
+
+def _of_assignment(model: type[Any], assignment: UUID, job: UUID, what: str) -> int:
+    """All rows of one assignment, in batches; its history tells of it once."""
+    gone = 0
+    while keys := list(
+        model.objects.filter(assignment=assignment).values_list("pk", flat=True)[:BATCH]
+    ):
+        with transaction.atomic():
+            gone += model.objects.filter(pk__in=keys).delete()[0]
+            if gone <= BATCH:
+                data = {"what": what, "assignment": str(assignment), "kind": model.__name__}
+                note_job(Job.objects.get(pk=job), "pruned", actor="prune", data=data)
+    return gone
+
+
+def _logins(before: datetime) -> int:
+    return sum(
+        _delete(model.objects.filter(attempt_time__lt=before))
+        for model in (AccessAttempt, AccessFailureLog, AccessLog)
+    )
+
+
+def _expired(rows: Callable[[datetime], QuerySet[Any]]) -> Batch:
+    return lambda before: _delete(rows(before))
+
+
+RULES = (
+    Rule("snapshots", "snapshots", _snapshots),
+    Rule("rounds", "rounds", _rounds),
+    Rule("events", "events", _events),
+    Rule("output", "output", _output, LEAST_DAYS),
+    Rule("samples", "samples", _samples, LEAST_DAYS),
+    Rule("simulations", "simulations", _simulations),
+    Rule(
+        "idempotency keys",
+        "keys",
+        _expired(lambda t: IdempotencyKey.objects.filter(created_at__lt=t)),
+        1,
+    ),
+    Rule("logins", "logins", _logins),
+    Rule(
+        "enrolment tokens",
+        "logins",
+        _expired(lambda t: EnrolmentToken.objects.filter(expires_at__lt=t, used_at=None)),
+    ),
+    Rule("sessions", None, _expired(lambda t: Session.objects.filter(expire_date__lt=t))),
+    Rule("tokens", None, _expired(lambda t: AuthToken.objects.filter(expiry__lt=t))),
+)
+"""What goes, in this order."""
+
+
+def kept() -> Iterator[tuple[str, float | None]]:
+    """(rule, days or None for ever), for whoever wants to see them."""
+    return ((rule.name, rule.days) for rule in RULES)

@@ -1,0 +1,1 @@
+"""Simulated clusters: their file, nodes, speeds and energy."""

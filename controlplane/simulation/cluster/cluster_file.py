@@ -1,0 +1,296 @@
+"""A cluster in YAML or JSON, made a `Scene`. See docs/workloads.md for a commented example.
+
+Times count in seconds from the start of the simulation. Errors name the field: "nodes[1].gpus: must
+be >= 1, not 0".
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+from math import inf
+from pathlib import Path
+from typing import Annotated, Any
+
+import yaml
+from pydantic import Field
+
+from clusters.energy import HOUR_S, power_curve
+from controlplane.simulation.cluster.scenario import Scene
+from policies.contract.forms import (
+    Amounts,
+    AtLeast0,
+    Count1,
+    Emissions,
+    Form,
+    FormError,
+    Price,
+    Pue,
+    UnboundedAtLeast0,
+)
+from policies.contract.snapshot import (
+    DeviceView,
+    EnergyStep,
+    GpuTypeView,
+    KindView,
+    NodeRole,
+    NodeView,
+    PowerCapStep,
+    TeamView,
+)
+from policies.contract.snapshot_json import check_follow
+
+DAY_H = 24.0
+MEASURED_W: Mapping[str, tuple[float, float]] = {"V100": (360.0, 170.0), "T4": (330.0, 70.0)}
+"""Watts of a node of these types and of each GPU in use, measured by ANDREAS' authors."""
+
+
+Amount = Annotated[float, Field(ge=0, le=1e9)]
+Watts = Amount
+Hour = Annotated[float, Field(ge=0, le=DAY_H)]
+
+
+class ClusterFileError(ValueError):
+    """A cluster that cannot be simulated; the message names the field."""
+
+
+@dataclass(frozen=True, slots=True)
+class PowerModel:
+    """P(g) = base_w + (G - g) * idle_w + g * peak_w with g of the node's G GPUs in use."""
+
+    base_w: Watts
+    peak_w: Watts
+    idle_w: Watts = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class NodeSpec:
+    """`count` equal nodes: named `name` if there is one, else name-1, name-2, ...
+
+    `power_w`: watts with 0, 1, ... GPUs in use; else `power`; else what is measured of V100 and T4
+    nodes. A closed node (0 GPUs in use) costs nothing whatever is said. `cores` and `memory_gb` are
+    unlimited unless given.
+    """
+
+    name: str
+    gpu_type: str
+    gpus: Annotated[int, Field(ge=1, le=1024)]
+    count: Annotated[int, Field(ge=1, le=100_000)] = 1
+    power_w: tuple[Watts, ...] = ()
+    power: PowerModel | None = None
+    gpu_memory_gb: AtLeast0 | None = None
+    slots: Count1 = 1
+    cores: UnboundedAtLeast0 = inf
+    memory_gb: UnboundedAtLeast0 = inf
+    resources: Amounts = ()
+    labels: tuple[str, ...] = ()
+    role: NodeRole = NodeRole.PRODUCTION
+    rack: str = ""
+    link_gbps: AtLeast0 = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class HourlyPrice:
+    """Price from `from_hour` to `to_hour` daily (over midnight if smaller); all day if absent."""
+
+    from_hour: Hour
+    to_hour: Hour
+    price_per_kwh: Price | None = None
+    emissions_g_per_kwh: Emissions | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class HourlyCap:
+    """A power cap from `from_hour` to `to_hour` of every day."""
+
+    from_hour: Hour
+    to_hour: Hour
+    power_cap_w: AtLeast0
+
+
+@dataclass(frozen=True, slots=True)
+class EnergySpec:
+    """Prices: all day, `by_hour` (the first band covering an hour holds), or `steps` alone."""
+
+    price_per_kwh: Price = 0.0
+    pue: Pue = 1.0
+    emissions_g_per_kwh: Emissions = 0.0
+    by_hour: tuple[HourlyPrice, ...] = ()
+    steps: tuple[EnergyStep, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class ClusterSpec:
+    """A cluster file. `start_hour`: hour of the day at which the simulation starts; `days`: how
+    many days `by_hour` and `power_caps` reach; after them the last price holds and no cap by hour.
+    `teams`: those that jobs name (weight 1 unless said). `gather_s`, `round_jobs`: see `Scene`.
+    """
+
+    nodes: tuple[NodeSpec, ...]
+    name: str = "simulated"
+    currency: str = "EUR"
+    round_s: Annotated[float, Field(ge=1, le=1e9)] = 300.0
+    horizon_s: Amount = 86_400.0
+    gpu_types: tuple[GpuTypeView, ...] = ()
+    kinds: tuple[KindView, ...] = ()
+    energy: EnergySpec = EnergySpec()
+    emissions_cost_per_kg: Amount = 0.0
+    power_cap_w: Annotated[float, Field(ge=0, le=1e12)] | None = None
+    power_caps: tuple[HourlyCap, ...] = ()
+    start_hour: Hour = 0.0
+    days: Annotated[int, Field(ge=1, le=3660)] = 31
+    gather_s: Amount = 0.0
+    round_jobs: Annotated[int, Field(ge=4)] | None = None
+    teams: tuple[TeamView, ...] = ()
+
+
+_FORM = Form(ClusterSpec, "cluster")
+
+
+def read_cluster(path: Path) -> dict[str, Any]:
+    """What a YAML (or JSON) file holds, for `scene_of`. ClusterFileError if it cannot be read."""
+    try:
+        found = yaml.safe_load(path.read_text(encoding="utf-8"))
+    except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
+        raise ClusterFileError(f"{path}: cannot be read: {error}") from None
+    if not isinstance(found, dict):
+        raise ClusterFileError(f"{path}: must hold fields by name, such as nodes")
+    return found
+
+
+def scene_of(spec: Mapping[str, Any]) -> Scene:
+    """The scenario in a cluster file. ClusterFileError names the field and the known ones."""
+    try:
+        cluster = _FORM.read(dict(spec))
+        check_follow("energy.steps", cluster.energy.steps)
+    except FormError as error:
+        raise ClusterFileError(str(error)) from None
+    _check_teams(cluster)
+    return Scene(
+        nodes=_nodes(cluster),
+        kinds=cluster.kinds,
+        energy=_energy(cluster),
+        gpu_types=cluster.gpu_types,
+        cluster=cluster.name,
+        currency=cluster.currency,
+        round_s=cluster.round_s,
+        horizon_s=cluster.horizon_s,
+        power_cap_w=cluster.power_cap_w,
+        power_caps=_power_caps(cluster),
+        emissions_cost_per_kg=cluster.emissions_cost_per_kg,
+        gather_s=cluster.gather_s,
+        round_jobs=cluster.round_jobs,
+        teams=cluster.teams,
+    )
+
+
+def _check_teams(cluster: ClusterSpec) -> None:
+    names = [team.name for team in cluster.teams]
+    for i, name in enumerate(names):
+        if name in names[:i]:
+            raise ClusterFileError(f"teams[{i}].name: {name!r} is there twice")
+
+
+def _nodes(cluster: ClusterSpec) -> tuple[NodeView, ...]:
+    memory_gb = {g.name: g.memory_gb for g in cluster.gpu_types}
+    nodes = [
+        _node(name, spec, power_w, memory_gb)
+        for i, spec in enumerate(cluster.nodes)
+        for power_w in (_power_w(spec, f"nodes[{i}]"),)
+        for name in _names(spec)
+    ]
+    seen: set[str] = set()
+    for node in nodes:
+        if node.id in seen:
+            raise ClusterFileError(f"nodes: two nodes are called {node.id!r}")
+        seen.add(node.id)
+    if not nodes:
+        raise ClusterFileError("nodes: a cluster has at least one node")
+    return tuple(nodes)
+
+
+def _names(spec: NodeSpec) -> list[str]:
+    return [spec.name] if spec.count == 1 else [f"{spec.name}-{i + 1}" for i in range(spec.count)]
+
+
+def _node(
+    name: str, spec: NodeSpec, power_w: tuple[float, ...], memory_gb: Mapping[str, float]
+) -> NodeView:
+    memory = memory_gb.get(spec.gpu_type, 0.0) if spec.gpu_memory_gb is None else spec.gpu_memory_gb
+    return NodeView(
+        id=name, name=name, gpu_type=spec.gpu_type, power_w=power_w, cores=spec.cores,
+        memory_gb=spec.memory_gb,
+        devices=tuple(DeviceView(f"gpu{i}", memory, spec.slots) for i in range(spec.gpus)),
+        resources=spec.resources,
+        labels=spec.labels, role=spec.role, rack=spec.rack, link_gbps=spec.link_gbps,
+    )  # fmt: skip
+
+
+def _power_w(spec: NodeSpec, path: str) -> tuple[float, ...]:
+    if spec.power_w:
+        if len(spec.power_w) != spec.gpus + 1:
+            wanted = f"{spec.gpus + 1} numbers (0 to {spec.gpus} GPUs in use)"
+            raise ClusterFileError(f"{path}.power_w: must have {wanted}, not {len(spec.power_w)}")
+        return spec.power_w
+    if spec.power is not None:
+        return power_curve(spec.power.base_w, spec.power.idle_w, spec.power.peak_w, spec.gpus)
+    if spec.gpu_type not in MEASURED_W:
+        raise ClusterFileError(
+            f"{path}.power_w: say what a node with {spec.gpu_type} needs, e.g. power: {{base_w:"
+            f" 360, peak_w: 170}}; only {', '.join(MEASURED_W)} are known"
+        )
+    base_w, peak_w = MEASURED_W[spec.gpu_type]
+    return power_curve(base_w, 0.0, peak_w, spec.gpus)
+
+
+def _energy(cluster: ClusterSpec) -> tuple[EnergyStep, ...]:
+    energy = cluster.energy
+    if energy.steps:
+        return energy.steps
+    if not energy.by_hour:
+        return (EnergyStep(0.0, inf, energy.price_per_kwh, energy.pue, energy.emissions_g_per_kwh),)
+    steps = []
+    for from_s, to_s, hour in _pieces(cluster, energy.by_hour):
+        bands = [b for b in energy.by_hour if _covers(b, hour)]
+        price = next(
+            (b.price_per_kwh for b in bands if b.price_per_kwh is not None), energy.price_per_kwh
+        )
+        grams = next(
+            (b.emissions_g_per_kwh for b in bands if b.emissions_g_per_kwh is not None),
+            energy.emissions_g_per_kwh,
+        )
+        steps.append(EnergyStep(from_s, to_s, price, energy.pue, grams))
+    return tuple(steps)
+
+
+def _power_caps(cluster: ClusterSpec) -> tuple[PowerCapStep, ...]:
+    found = []
+    for from_s, to_s, hour in _pieces(cluster, cluster.power_caps):
+        caps = [c.power_cap_w for c in cluster.power_caps if _covers(c, hour)]
+        if caps:
+            found.append(PowerCapStep(from_s, to_s, caps[0]))
+    return tuple(found)
+
+
+def _pieces(
+    cluster: ClusterSpec, bands: Sequence[HourlyPrice | HourlyCap]
+) -> Iterator[tuple[float, float, float]]:
+    """Times without a change of band: (from_s, to_s, hour of the day)."""
+    edges = (
+        sorted({0.0, DAY_H, *(b.from_hour for b in bands), *(b.to_hour for b in bands)})
+        if bands
+        else []
+    )
+    for day in range(cluster.days + 1 if edges else 0):
+        for from_hour, to_hour in pairwise(edges):
+            from_s = (day * DAY_H + from_hour - cluster.start_hour) * HOUR_S
+            to_s = (day * DAY_H + to_hour - cluster.start_hour) * HOUR_S
+            if to_s > 0:
+                yield max(0.0, from_s), to_s, (from_hour + to_hour) / 2
+
+
+def _covers(band: HourlyPrice | HourlyCap, hour: float) -> bool:
+    if band.from_hour < band.to_hour:
+        return band.from_hour <= hour < band.to_hour
+    return hour >= band.from_hour or hour < band.to_hour

@@ -1,0 +1,118 @@
+"""The simulated nodes: holders of devices, and snapshot views rebuilt on change."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import fields, replace
+from operator import attrgetter
+
+from controlplane.simulation.world.job_table import Launch
+from policies.contract.snapshot import DeviceView, NodeState, NodeView, RankSeat, SlotHold
+
+_REST = attrgetter(*[f.name for f in fields(NodeView)[4:]])
+"""All fields of a node but the first four; `replace` costs four times as much."""
+
+
+class Fleet:
+    """Nodes by id with holders and states. A device has one holder; see `shared_fleet`."""
+
+    shares = False
+    """Whether devices may have several holders."""
+
+    def __init__(self, nodes: Iterable[NodeView]) -> None:
+        self.nodes = {n.id: n for n in nodes}
+        self.index = {n: i for i, n in enumerate(self.nodes)}
+        self.holder: dict[tuple[str, str], Launch] = {}
+        self._bare = {(n.id, d.id): d for n in self.nodes.values() for d in n.devices}
+        self._held: dict[tuple[str, str], DeviceView] = {}
+        self.in_use = dict.fromkeys(self.nodes, 0)
+        self.draining = {n.id for n in self.nodes.values() if n.state is NodeState.DRAINING}
+        self._usable = {
+            n.id: sum(d.healthy for d in n.devices) if n.takes_training else 0
+            for n in self.nodes.values()
+        }
+        self.free = sum(self._usable.values())
+        self._views = list(self.nodes.values())
+        self._shown = tuple(self._views)
+        self._changed: set[str] = set()
+
+    def views(self) -> tuple[NodeView, ...]:
+        """All nodes as a snapshot shows them; the same tuple until something changes."""
+        if self._changed:
+            for node in self._changed:
+                self._views[self.index[node]] = self._drawn(node)
+            self._changed.clear()
+            self._shown = tuple(self._views)
+        return self._shown
+
+    def has(self, ranks: Iterable[RankSeat]) -> bool:
+        """Whether these devices are there, each named once."""
+        keys = list(_devices(ranks))
+        return len(set(keys)) == len(keys) and all(key in self._bare for key in keys)
+
+    def taken(self, ranks: Iterable[RankSeat]) -> list[tuple[str, str]]:
+        """Devices of these seats that somebody holds."""
+        found = {
+            (seat.node, device)
+            for seat in ranks
+            for device in seat.devices
+            if (seat.node, device) in self.holder
+        }
+        return sorted(found) if found else []
+
+    def take(self, launch: Launch) -> None:
+        """The launch holds its devices from now on."""
+        for seat in launch.ranks:
+            hold = (SlotHold(launch.job, share=seat.share),)
+            for device in seat.devices:
+                key = seat.node, device
+                self.holder[key] = launch
+                d = self._bare[key]
+                self._held[key] = DeviceView(
+                    d.id, d.memory_gb, d.slots, d.healthy, hold, d.emulated
+                )
+            self._count(seat.node, len(seat.devices))
+
+    def release(self, launch: Launch) -> None:
+        """It no longer does."""
+        for key in _devices(launch.ranks):
+            del self.holder[key], self._held[key]
+        for seat in launch.ranks:
+            self._count(seat.node, -len(seat.devices))
+
+    def launches_on(self, node: str) -> list[Launch]:
+        """Launches that hold devices of a node, once each."""
+        found = (self.holder.get((node, d.id)) for d in self.nodes[node].devices)
+        return list({launch.number: launch for launch in found if launch is not None}.values())
+
+    def beside(self, ranks: Iterable[RankSeat]) -> list[Launch]:
+        """Launches with which one on these seats would have devices together, once each."""
+        return []
+
+    def change_state(self, node: str, state: NodeState, drain_until_s: float | None = None) -> None:
+        """The node is ready, cordoned, draining or lost from now on."""
+        view = replace(self.nodes[node], state=state, drain_until_s=drain_until_s)
+        self.nodes[node] = view
+        (self.draining.add if state is NodeState.DRAINING else self.draining.discard)(node)
+        usable = sum(d.healthy for d in view.devices) if view.takes_training else 0
+        was = self._usable[node]
+        self._usable[node] = usable
+        self.free += (usable - self.in_use[node] if usable else 0) - (
+            was - self.in_use[node] if was else 0
+        )
+        self._changed.add(node)
+
+    def _count(self, node: str, devices: int) -> None:
+        self.in_use[node] += devices
+        if self._usable[node]:
+            self.free -= devices
+        self._changed.add(node)
+
+    def _drawn(self, node: str) -> NodeView:
+        bare, held = self.nodes[node], self._held
+        devices = tuple([held.get((node, d.id), d) for d in bare.devices])
+        return NodeView(bare.id, bare.name, bare.gpu_type, devices, *_REST(bare))
+
+
+def _devices(ranks: Iterable[RankSeat]) -> Iterator[tuple[str, str]]:
+    return ((seat.node, device) for seat in ranks for device in seat.devices)

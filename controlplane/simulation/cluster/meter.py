@@ -1,0 +1,159 @@
+"""Energy cost of the simulated nodes: per node by GPUs in use while any is (ANDREAS)."""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections.abc import Callable, Mapping, Sequence
+from itertools import accumulate
+
+import numpy as np
+
+from clusters.energy import JOULES_PER_KWH
+from controlplane.simulation.cluster.fleet import Fleet
+from controlplane.simulation.cluster.shared_fleet import SharedFleet
+from policies.contract.snapshot import EnergyStep, NodeView
+
+
+class Meter:
+    """Adds up energy and what it costs; to be told of every change of what a node has in use.
+
+    `noise(node, number)` is a factor of a node's true power during its `number`-th stretch of
+    constant use.
+    """
+
+    def __init__(
+        self,
+        nodes: Mapping[str, NodeView],
+        energy: Sequence[EnergyStep],
+        noise: Callable[[str, int], float] | None = None,
+    ) -> None:
+        self.nodes, self.noise = nodes, noise
+        self.energy_kwh = 0.0
+        self.energy_cost = 0.0
+        self.emissions_g = 0.0
+        self._prices = Prices(energy)
+        self._use: dict[str, tuple[float, float]] = {}
+        self._stretches: dict[str, int] = {}
+
+    def use(self, now_s: float, node: str, devices: int) -> None:
+        """From `now_s` on, so many devices of this node are in use."""
+        before = self._use.pop(node, None)
+        if before is not None and before[1] < now_s:  # else one of several changes of a moment
+            self._add(*before, now_s)
+        if devices:
+            self._use[node] = (self._power_w(node, devices), now_s)
+
+    def settle(self, now_s: float) -> None:
+        """Count what is in use up to `now_s`."""
+        for node, (power_w, since_s) in self._use.items():
+            self._add(power_w, since_s, now_s)
+            self._use[node] = (power_w, now_s)
+
+    def _power_w(self, node: str, devices: int) -> float:
+        power_w = self.nodes[node].power_w[devices]
+        if self.noise is None:
+            return power_w
+        number = self._stretches[node] = self._stretches.get(node, 0) + 1
+        return power_w * self.noise(node, number)
+
+    def _add(self, power_w: float, since_s: float, now_s: float) -> None:
+        kwh, cost, emissions_g = self._prices.between(since_s, now_s)
+        self.energy_kwh += power_w * kwh
+        self.energy_cost += power_w * cost
+        self.emissions_g += power_w * emissions_g
+
+
+class SplitMeter(Meter):
+    """Also says whose energy it is: at every moment a node's watts are divided among those who hold
+    its GPUs in proportion to the GPUs they hold, a shared one by its share (as `clusters.power`
+    divides what a node takes beside its GPUs).
+
+    `job_kwh`, `job_cost` float64[J]: what was divided so far, by the jobs' rows; their sums are all
+    energy and its cost.
+    """
+
+    def __init__(
+        self,
+        fleet: SharedFleet,
+        energy: Sequence[EnergyStep],
+        jobs: int,
+        noise: Callable[[str, int], float] | None = None,
+    ) -> None:
+        super().__init__(fleet.nodes, energy, noise)
+        self.fleet = fleet
+        self.job_kwh, self.job_cost = np.zeros(jobs), np.zeros(jobs)
+        self._parts: dict[str, Mapping[int, float]] = {}
+
+    def use(self, now_s: float, node: str, devices: int) -> None:
+        """As `Meter.use`; who holds them is the fleet's to say."""
+        self._divide(node, now_s)
+        super().use(now_s, node, devices)
+        self._parts[node] = self.fleet.parts(node)
+
+    def settle(self, now_s: float) -> None:
+        """Count, and divide, what is in use up to `now_s`."""
+        for node in self._use:
+            self._divide(node, now_s)
+        super().settle(now_s)
+
+    def _divide(self, node: str, now_s: float) -> None:
+        if node not in self._use:
+            return
+        power_w, since_s = self._use[node]
+        kwh, cost, _ = self._prices.between(since_s, now_s)
+        held = sum(self._parts[node].values())
+        for row, part in self._parts[node].items():
+            self.job_kwh[row] += power_w * kwh * part / held
+            self.job_cost[row] += power_w * cost * part / held
+
+
+def meter_of(
+    fleet: Fleet,
+    energy: Sequence[EnergyStep],
+    jobs: int,
+    noise: Callable[[str, int], float] | None = None,
+) -> Meter:
+    """The meter of a fleet for so many jobs: one that also divides where devices are shared."""
+    return (
+        SplitMeter(fleet, energy, jobs, noise)
+        if isinstance(fleet, SharedFleet)
+        else Meter(fleet.nodes, energy, noise)
+    )
+
+
+class Prices:
+    """Integrals of the price steps, so that a bill over a year costs two look-ups."""
+
+    def __init__(self, steps: Sequence[EnergyStep]) -> None:
+        self.steps = tuple(steps)
+        spans = [s.to_s - s.from_s for s in self.steps[:-1]]
+        self._starts = [s.from_s for s in self.steps[1:]]
+        self._cost = [
+            0.0,
+            *accumulate(
+                d * s.price_per_kwh * s.pue for d, s in zip(spans, self.steps, strict=False)
+            ),
+        ]
+        self._grams = [
+            0.0,
+            *accumulate(
+                d * s.emissions_g_per_kwh * s.pue for d, s in zip(spans, self.steps, strict=False)
+            ),
+        ]
+
+    def between(self, from_s: float, to_s: float) -> tuple[float, float, float]:
+        """(kWh, cost, grams) of one watt of IT power over that time (`clusters.energy.priced`)."""
+        kwh = (to_s - from_s) / JOULES_PER_KWH
+        if not self.steps:
+            return kwh, 0.0, 0.0
+        (cost_a, grams_a), (cost_b, grams_b) = self._until(from_s), self._until(to_s)
+        return kwh, (cost_b - cost_a) / JOULES_PER_KWH, (grams_b - grams_a) / JOULES_PER_KWH
+
+    def _until(self, at_s: float) -> tuple[float, float]:
+        i = bisect_right(self._starts, at_s)
+        step = self.steps[i]
+        since_s = at_s - (step.from_s if i else self.steps[0].from_s)
+        return (
+            self._cost[i] + since_s * step.price_per_kwh * step.pue,
+            self._grams[i] + since_s * step.emissions_g_per_kwh * step.pue,
+        )

@@ -1,0 +1,217 @@
+"""What a run comes to in figures, and what several seeds say together. Pure; times are virtual
+seconds.
+
+    jct_s = completion - arrival                      wait_s = first start - arrival
+    slowdown = jct_s / fastest_s                      bounded_slowdown = max(1, jct_s / max(10 s,
+    fastest_s))
+    utilisation = GPUs in use, averaged from the first arrival to the last completion, over the GPUs
+    there are
+
+Jobs that are never completed are counted (`unfinished`) and are in none of the averages over jobs;
+the total cost charges the least that they would still cost, and only policies that leave the fewest
+can be best.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from math import isfinite, nan, sqrt
+from typing import Literal
+
+import numpy as np
+from scipy.special import stdtrit
+
+from controlplane.simulation.world.outcome import Outcome, Utilisation
+from policies.contract.snapshot import Floats
+from profiling.pairs.estimates import ErrorSummary
+
+SHORTEST_S = 10.0
+"""Run times below this do not count as shorter in the bounded slowdown (Feitelson's bound)."""
+
+CONFIDENCE = 0.95
+NO_ERRORS = ErrorSummary.of(())
+
+Better = Literal["less", "more", ""]
+
+
+PART = "part"
+"""The unit of fractions."""
+
+
+@dataclass(frozen=True, slots=True)
+class Metric:
+    """A figure of a run: name in files, words and unit in reports, and which way is better."""
+
+    name: str
+    words: str
+    unit: str = ""
+    better: Better = ""
+    always: bool = True
+    """Whether reports show it also where no run has it."""
+
+
+METRICS = (
+    Metric("total_cost", "Total cost", "{currency}", "less"),
+    Metric("energy_cost", "Energy cost", "{currency}", "less"),
+    Metric("tardiness_cost", "Tardiness cost", "{currency}", "less"),
+    Metric("unfinished_cost", "Least cost of unfinished jobs", "{currency}", "less"),
+    Metric("energy_kwh", "Energy (IT)", "kWh", "less"),
+    Metric("emissions_kg", "Emissions", "kg CO2", "less"),
+    Metric("jct_mean_s", "Completion time, mean", "s", "less"),
+    Metric("jct_p50_s", "Completion time, median", "s", "less"),
+    Metric("jct_p90_s", "Completion time, 90%", "s", "less"),
+    Metric("jct_p99_s", "Completion time, 99%", "s", "less"),
+    Metric("wait_mean_s", "Wait before the first start, mean", "s", "less"),
+    Metric("makespan_s", "Makespan", "s", "less"),
+    Metric("slowdown_mean", "Slowdown, mean", "", "less"),
+    Metric("bounded_slowdown_mean", "Bounded slowdown, mean", "", "less"),
+    Metric("bounded_slowdown_p99", "Bounded slowdown, 99%", "", "less"),
+    Metric("utilisation", "GPUs in use", "", "more"),
+    Metric("late", "Jobs late", "", "less"),
+    Metric("tardiness_mean_s", "Tardiness of late jobs, mean", "s", "less"),
+    Metric("completed", "Jobs completed"),
+    Metric("unfinished", "Jobs never completed", "", "less"),
+    Metric("rounds", "Rounds"),
+    Metric("launches", "Launches"),
+    Metric("preemptions", "Pre-emptions"),
+    Metric("migrations", "Migrations"),
+    Metric("failures", "Failed launches"),
+    Metric("pair_error_mean", "Error of estimated pairs, mean", PART, always=False),
+    Metric("pair_error_p50", "Error of estimated pairs, median", PART, always=False),
+    Metric("pair_error_p90", "Error of estimated pairs, 90%", PART, always=False),
+    Metric("pair_error_most", "Error of estimated pairs, worst", PART, always=False),
+    Metric("pair_ran_error_mean", "Error of estimated pairs that ran, mean", PART, always=False),
+    Metric("pair_ran_error_p50", "Error of estimated pairs that ran, median", PART, always=False),
+    Metric("pair_ran_error_p90", "Error of estimated pairs that ran, 90%", PART, always=False),
+    Metric("pairs_measured", "Measurements of pairs", always=False),
+)
+"""Every figure of a run, in the order of reports."""
+
+
+@dataclass(frozen=True, slots=True)
+class Interval:
+    """Mean of `n` values and half width of the 95% interval (Student's t; None for one)."""
+
+    mean: float
+    half_width: float | None
+    n: int
+
+
+def metrics_of(outcome: Outcome) -> dict[str, float]:
+    """All METRICS of a run by name; nan where there is nothing to average."""
+    done = np.isfinite(outcome.completion_s)
+    tardiness_s = outcome.tardiness_s[done]
+    slowdown, bounded = slowdowns(outcome)
+    p50, p90, p99 = quantiles(outcome.jct_s[done], (0.5, 0.9, 0.99))
+    return {
+        "total_cost": outcome.total_cost,
+        "energy_cost": outcome.energy_cost,
+        "tardiness_cost": outcome.tardiness_cost,
+        "unfinished_cost": outcome.unfinished_cost,
+        "energy_kwh": outcome.energy_kwh,
+        "emissions_kg": outcome.emissions_kg,
+        "jct_mean_s": mean(outcome.jct_s[done]),
+        "jct_p50_s": p50,
+        "jct_p90_s": p90,
+        "jct_p99_s": p99,
+        "wait_mean_s": mean((outcome.first_start_s - outcome.arrival_s)[done]),
+        "makespan_s": outcome.makespan_s,
+        "slowdown_mean": mean(slowdown[done]),
+        "bounded_slowdown_mean": mean(bounded[done]),
+        "bounded_slowdown_p99": quantiles(bounded[done], (0.99,))[0],
+        "utilisation": utilisation_of(outcome),
+        "late": float(np.count_nonzero(tardiness_s > 0.0)),
+        "tardiness_mean_s": mean(tardiness_s[tardiness_s > 0.0]),
+        "completed": float(np.count_nonzero(done)),
+        "unfinished": float(np.count_nonzero(~done)),
+        "rounds": float(outcome.rounds),
+        "launches": float(outcome.launches.sum()),
+        "preemptions": float(outcome.preemptions.sum()),
+        "migrations": float(outcome.migrations.sum()),
+        "failures": float(outcome.failures.sum()),
+        **_errors_of_pairs(outcome),
+    }
+
+
+def _errors_of_pairs(outcome: Outcome) -> dict[str, float]:
+    """Relative errors of estimated pairs that ran; nan without any."""
+    found = outcome.pair_estimates
+    every, ran = (NO_ERRORS, NO_ERRORS) if found is None else (found.all, found.ran)
+    values = {
+        "pair_error_mean": every.mean, "pair_error_p50": every.median, "pair_error_p90": every.p90,
+        "pair_error_most": every.worst,
+        "pair_ran_error_mean": ran.mean, "pair_ran_error_p50": ran.median,
+        "pair_ran_error_p90": ran.p90,
+        "pairs_measured": None if found is None else float(found.measured),
+    }  # fmt: skip
+    return {name: nan if value is None else value for name, value in values.items()}
+
+
+def slowdowns(outcome: Outcome) -> tuple[Floats, Floats]:
+    """(slowdown, bounded slowdown), float64[J] each; nan for a job that is never completed."""
+    slowdown: Floats = outcome.jct_s / np.maximum(outcome.fastest_s, np.finfo(np.float64).tiny)
+    bounded: Floats = np.maximum(1.0, outcome.jct_s / np.maximum(SHORTEST_S, outcome.fastest_s))
+    return slowdown, bounded
+
+
+def utilisation_of(outcome: Outcome) -> float:
+    """Mean fraction of GPUs in use from first arrival over the makespan; nan if idle."""
+    if not len(outcome.arrival_s) or not outcome.utilisation.gpus or not outcome.makespan_s > 0.0:
+        return nan
+    from_s = float(outcome.arrival_s.min())
+    used = averages(outcome.utilisation, np.array([from_s, from_s + outcome.makespan_s]))
+    return float(used[0]) / outcome.utilisation.gpus
+
+
+def averages(steps: Utilisation, edges_s: Floats) -> Floats:
+    """float64[len(edges) - 1]: GPUs in use on average between one edge and the next."""
+    if not len(steps.time_s):
+        return np.zeros(len(edges_s) - 1)
+    gpu_s = np.concatenate([[0.0], np.cumsum(np.diff(steps.time_s) * steps.gpus_in_use[:-1])])
+    until = np.interp(edges_s, steps.time_s, gpu_s) + steps.gpus_in_use[-1] * np.maximum(
+        0.0, edges_s - steps.time_s[-1]
+    )
+    result: Floats = np.diff(until) / np.diff(edges_s)
+    return result
+
+
+def mean(values: Floats) -> float:
+    """The mean, nan of nothing."""
+    return float(values.mean()) if len(values) else nan
+
+
+def quantiles(values: Floats, at: Sequence[float] | Floats) -> list[float]:
+    """The quantiles, linear between neighbours; nan of nothing."""
+    return [float(q) for q in np.quantile(values, at)] if len(values) else [nan] * len(at)
+
+
+def interval(values: Sequence[float]) -> Interval:
+    """Mean and half width over runs; nan values do not count."""
+    known = [v for v in values if isfinite(v)]
+    n = len(known)
+    if n < 2:
+        return Interval(known[0] if known else nan, None, n)
+    middle = sum(known) / n
+    deviation = sqrt(sum((v - middle) ** 2 for v in known) / (n - 1))
+    return Interval(
+        middle, float(stdtrit(n - 1, (1.0 + CONFIDENCE) / 2.0)) * deviation / sqrt(n), n
+    )
+
+
+def intervals(runs: Sequence[Mapping[str, float]]) -> dict[str, Interval]:
+    """Every metric over the runs of one policy."""
+    return {metric.name: interval([run[metric.name] for run in runs]) for metric in METRICS}
+
+
+def fewest_unfinished(means: Sequence[float | None]) -> list[bool]:
+    """Whether each policy, by its mean of unfinished jobs, leaves no more than any other does."""
+    known = [mean for mean in means if mean is not None and isfinite(mean)]
+    return [mean is None or not known or not mean > min(known) for mean in means]
+
+
+def relative(runs: Mapping[int, float], baseline: Mapping[int, float]) -> Interval:
+    """Excess over the baseline as a fraction, seed by seed, so that jobs are the same."""
+    return interval(
+        [runs[s] / baseline[s] - 1.0 for s in sorted(runs.keys() & baseline.keys()) if baseline[s]]
+    )

@@ -1,0 +1,1 @@
+"""Studies: policies by seeds, run in processes of their own."""

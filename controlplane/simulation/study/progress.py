@@ -1,0 +1,104 @@
+"""How far a study is, and how long it will still take."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from statistics import fmean
+from time import monotonic
+
+from controlplane.simulation.study.document import Run
+
+LEAST_SEEN = 0.02
+"""A run that is not this far yet says nothing of how long it takes."""
+
+
+@dataclass(frozen=True, slots=True)
+class RunProgress:
+    """A run under way: the policy's label, the seed, and the part of its jobs that are done."""
+
+    label: str
+    seed: int
+    fraction: float
+
+
+@dataclass(frozen=True, slots=True)
+class StudyProgress:
+    """Runs in all, finished, failed, under way; `left_s` is None while unknown."""
+
+    total: int
+    finished: int
+    failed: int
+    running: tuple[RunProgress, ...]
+    elapsed_s: float
+    left_s: float | None
+
+    @property
+    def fraction(self) -> float:
+        """The part of the study that is done, 0 .. 1, runs counting alike."""
+        return (self.finished + self.failed + sum(r.fraction for r in self.running)) / max(
+            1, self.total
+        )
+
+
+@dataclass(slots=True)
+class Board:
+    """What is known of the runs' durations; tells the progress."""
+
+    total: int
+    processes: int
+    started_s: float = field(default_factory=monotonic)
+    finished: int = 0
+    failed: int = 0
+    took_s: dict[int, list[float]] = field(default_factory=lambda: defaultdict(list))
+
+    def finish(self, run: Run, took_s: float | None) -> None:
+        """A run is there; `took_s` None where that is not known."""
+        self.finished += 1
+        if took_s is not None:
+            self.took_s[run.policy].append(took_s)
+
+    def progress(
+        self, waiting: Sequence[Run], running: Mapping[Run, tuple[float, float]]
+    ) -> StudyProgress:
+        """The progress; `running` gives (fraction, seconds so far) of each run under way."""
+        shown = tuple(RunProgress(run.label, run.seed, part) for run, (part, _) in running.items())
+        return StudyProgress(
+            self.total,
+            self.finished,
+            self.failed,
+            shown,
+            monotonic() - self.started_s,
+            self._left_s(waiting, running),
+        )
+
+    def _left_s(
+        self, waiting: Sequence[Run], running: Mapping[Run, tuple[float, float]]
+    ) -> float | None:
+        """Remaining work over processes, by past runs of the policy, of any, or an estimate."""
+        seen = {
+            run.policy: so_far_s / part
+            for run, (part, so_far_s) in running.items()
+            if part > LEAST_SEEN
+        }
+        known = {
+            **seen,
+            **{policy: fmean(took_s) for policy, took_s in self.took_s.items() if took_s},
+        }
+        if not waiting and not running:
+            return 0.0
+        if not known:
+            return None
+        usual_s = fmean(known.values())
+        under_way = [
+            _rest_s(part, so_far_s, known.get(run.policy, usual_s))
+            for run, (part, so_far_s) in running.items()
+        ]
+        work_s = sum(under_way) + sum(known.get(run.policy, usual_s) for run in waiting)
+        return max([work_s / max(1, self.processes), *under_way])
+
+
+def _rest_s(part: float, so_far_s: float, whole_s: float) -> float:
+    """What a run still takes: by its own pace once that shows, else by that of others."""
+    return so_far_s * (1.0 - part) / part if part > LEAST_SEEN else max(0.0, whole_s - so_far_s)

@@ -1,0 +1,68 @@
+"""Digests of everything that decides a run's result, to reuse finished runs."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterable
+from functools import cache
+from hashlib import sha256
+from pathlib import Path
+
+_ROOT = Path(__file__).resolve().parents[3]
+_CODE = (
+    "policies",
+    "controlplane/simulation",
+    "controlplane/loop/rounds.py",
+    "controlplane/loop/changes.py",
+    "clusters/energy.py",
+    "profiling/smoothing.py",
+    *(
+        f"profiling/pairs/{name}.py"
+        for name in ("completion", "fingerprints", "estimates", "study")
+    ),
+)
+_LONGEST_PATH = 4096
+
+
+def digest(value: object) -> str:
+    """SHA-256 of plain JSON data, in hexadecimal."""
+    return sha256(json.dumps(value, sort_keys=True, separators=(",", ":")).encode()).hexdigest()
+
+
+def digest_of_file(path: Path) -> str:
+    """SHA-256 of a file's bytes."""
+    found = sha256()
+    with path.open("rb") as file:
+        while block := file.read(1 << 20):
+            found.update(block)
+    return found.hexdigest()
+
+
+def files_in(value: object, folder: Path | None) -> Iterable[Path]:
+    """Files named in plain data, relative to `folder`; their content enters the digest."""
+    if isinstance(value, dict):
+        for inner in value.values():
+            yield from files_in(inner, folder)
+    elif isinstance(value, list):
+        for inner in value:
+            yield from files_in(inner, folder)
+    elif isinstance(value, str) and len(value) < _LONGEST_PATH:
+        path = Path(value) if folder is None else folder / value
+        if path.is_file():
+            yield path
+
+
+@cache
+def digest_of_code() -> str:
+    """Of all that decides and simulates: a run of other code is another run."""
+    places = (_ROOT / part for part in _CODE)
+    files = sorted(
+        f for place in places for f in ([place] if place.suffix == ".py" else place.rglob("*.py"))
+    )
+    return digest([[str(f.relative_to(_ROOT)), digest_of_file(f)] for f in files])
+
+
+def slug(label: str) -> str:
+    """A label as part of a file's name."""
+    return re.sub(r"[^a-z0-9]+", "-", label.lower()).strip("-")[:40] or "policy"

@@ -1,0 +1,109 @@
+"""Launches that have devices together: how fast they are, which changes whenever one of them comes
+or goes.
+
+They have a device together from the moment the second holds it until one of them has given it up:
+while one only starts or saves itself, the other is no faster.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from controlplane.simulation.cluster.shared_fleet import SharedFleet
+from controlplane.simulation.world.job_table import Launch
+from controlplane.simulation.world.observed_pairs import PairsSeen
+from policies.contract.plan import Placement
+from policies.contract.snapshot import RankSeat
+from policies.placement.speed import UNKNOWN, CoTenants, devices_of
+
+if TYPE_CHECKING:
+    from controlplane.simulation.world.world import SimulatedWorld
+
+
+class Together:
+    """Keeps the speeds of a world whose devices are shared."""
+
+    def __init__(self, world: SimulatedWorld, fleet: SharedFleet) -> None:
+        self.world, self.fleet = world, fleet
+
+    def rate(self, placement: Placement) -> float:
+        """Steps per second of a placement that is to be launched now, beside those who are there.
+
+        0 where that is not known, or one of those would not go on: such jobs cannot be together.
+        """
+        others = self.fleet.beside(placement.ranks)
+        rates = [
+            self._rate(other.row, other.ranks, self._shared(other.ranks, other, placement))
+            for other in others
+        ]
+        own = self._rate(
+            self.world.book.row_of[placement.job], placement.ranks, self._shared(placement.ranks)
+        )
+        if min([own, *rates]) > 0.0:
+            return own
+        if (
+            self.world.pairs is not None
+            and all(other.goes_on for other in others)
+            and not self.fleet.taken(placement.ranks)
+        ):
+            self._find_impossible(placement, self.world.pairs)
+        return 0.0
+
+    def changed(self, launch: Launch) -> None:
+        """A launch has come or gone: those on its devices are slower or faster from now on."""
+        pairs = self.world.pairs
+        if pairs is not None:
+            pairs.look(self.world.engine.now_s, self.world.book.columns.kinds)
+        for other in self.fleet.beside(launch.ranks):
+            if other is not launch and other.goes_on:
+                self._change_speed(other)
+        if pairs is None:
+            return
+        for key in devices_of(launch.ranks):
+            pairs.meet(
+                [hold.launch for hold in self.fleet.holds.get(key, ())],
+                self.fleet.nodes[key[0]].gpu_type,
+            )
+
+    def _find_impossible(self, placement: Placement, pairs: PairsSeen) -> None:
+        """A policy that went by an estimate has put together what does not fit: now it is known."""
+        kinds = self.world.book.columns.kinds
+        kind = kinds[self.world.book.row_of[placement.job]]
+        for gpu_type, others in self._shared(placement.ranks):
+            for other in others:
+                if self.world.speeds.known.pair(kind, other, gpu_type) == UNKNOWN:
+                    pairs.learn((kind, other, gpu_type), UNKNOWN)
+
+    def _change_speed(self, launch: Launch) -> None:
+        world = self.world
+        rate = self._rate(launch.row, launch.ranks, self._shared(launch.ranks, launch))
+        speed = rate * world.luck.speed(launch.job, int(world.book.launched[launch.row]) - 1)
+        if speed != launch.steps_per_s:
+            launch.change_speed(world.engine.now_s, speed, world.switches.checkpoint_every_s)
+            world.book.change_speed(launch)
+            world.foresee_end(launch)
+
+    def _rate(self, row: int, ranks: tuple[RankSeat, ...], shared: CoTenants) -> float:
+        kind = self.world.book.columns.kinds[row]
+        alone = self.world.speeds.of(kind, ranks)
+        gpus = sum(len(seat.devices) for seat in ranks)
+        return self.world.speeds.known.colocated(kind, alone, gpus, shared)
+
+    def _shared(
+        self, ranks: tuple[RankSeat, ...], own: Launch | None = None, more: Placement | None = None
+    ) -> CoTenants:
+        """With whom these seats are shared, but for `own` launch, once `more` is there too."""
+        book, kinds = self.world.book, self.world.book.columns.kinds
+        coming = set(devices_of(more.ranks)) if more is not None else set()
+        found = []
+        for key in devices_of(ranks):
+            others = [
+                kinds[hold.launch.row]
+                for hold in self.fleet.holds.get(key, ())
+                if hold.launch is not own
+            ]
+            if more is not None and key in coming:
+                others.append(kinds[book.row_of[more.job]])
+            if others:
+                found.append((self.fleet.nodes[key[0]].gpu_type, others))
+        return found

@@ -1,0 +1,118 @@
+"""Every launch of a run by column, so that a million of them cost megabytes."""
+
+from __future__ import annotations
+
+from array import array
+from math import inf
+
+import numpy as np
+
+from controlplane.simulation.world.job_table import Launch
+from controlplane.simulation.world.outcome import Stays, Utilisation
+from policies.contract.snapshot import Floats, Ints, RankSeat
+
+
+class Journal:
+    """Launches in the order in which they began."""
+
+    def __init__(self) -> None:
+        self.row, self.start_steps, self.end_steps = array("q"), array("q"), array("q")
+        self.start_s, self.end_s = array("d"), array("d")
+        self.ranks: list[tuple[RankSeat, ...]] = []
+        self._known: dict[tuple[RankSeat, ...], tuple[RankSeat, ...]] = {}
+
+    def begin(self, launch: Launch) -> None:
+        """Note a launch, and number it."""
+        launch.number = len(self.ranks)
+        self.row.append(launch.row)
+        self.start_steps.append(launch.start_steps)
+        self.end_steps.append(-1)
+        self.start_s.append(launch.start_s)
+        self.end_s.append(inf)
+        self.ranks.append(self._known.setdefault(launch.ranks, launch.ranks))
+
+    def end(self, launch: Launch) -> None:
+        """Note its end."""
+        self.end_s[launch.number] = launch.end_s
+        self.end_steps[launch.number] = (
+            launch.start_steps if launch.end_steps is None else launch.end_steps
+        )
+
+    def launch(self, number: int, job: str) -> Launch:
+        """One that has ended, as it was."""
+        start_s, steps = self.start_s[number], self.start_steps[number]
+        launch = Launch(
+            job,
+            self.ranks[number],
+            start_s,
+            steps,
+            start_s,
+            0.0,
+            row=self.row[number],
+            number=number,
+        )
+        launch.end_s, launch.end_steps = self.end_s[number], self.end_steps[number]
+        return launch
+
+    def stays(self, nodes: dict[str, int]) -> Stays:
+        """All of them, one row per launch and node; `nodes` are the rows of the nodes by id."""
+        seats = [(i, seat) for i, ranks in enumerate(self.ranks) for seat in ranks]
+        at = np.fromiter((i for i, _ in seats), dtype=np.int64, count=len(seats))
+        return Stays(
+            job=np.array(self.row, dtype=np.int64)[at],
+            node=np.fromiter(
+                (nodes[seat.node] for _, seat in seats), dtype=np.int64, count=len(seats)
+            ),
+            devices=tuple(seat.devices for _, seat in seats),
+            start_s=np.array(self.start_s)[at],
+            end_s=np.array(self.end_s)[at],
+        )
+
+    def utilisation(self, gpus: int, *, shared: bool = False) -> Utilisation:
+        """GPUs in use over time, at changes only; `shared`: several holders count once."""
+        return (
+            self._steps(*self._of_devices(), gpus)
+            if shared
+            else self._steps(*self._of_launches(), gpus)
+        )
+
+    def _of_launches(self) -> tuple[Floats, Ints]:
+        """(float64[L + E] times, int64[L + E] changes of GPUs in use) of launches and ends."""
+        held: Ints = np.fromiter(
+            (sum(len(s.devices) for s in r) for r in self.ranks),
+            dtype=np.int64,
+            count=len(self.ranks),
+        )
+        start_s, end_s = np.array(self.start_s), np.array(self.end_s)
+        ended = np.isfinite(end_s)
+        return np.concatenate([start_s, end_s[ended]]), np.concatenate([held, -held[ended]])
+
+    def _of_devices(self) -> tuple[Floats, Ints]:
+        """As `_of_launches`: +1 when the first takes a device, -1 when the last has given it up."""
+        seats = [
+            (i, (seat.node, device))
+            for i, ranks in enumerate(self.ranks)
+            for seat in ranks
+            for device in seat.devices
+        ]
+        numbers: dict[tuple[str, str], int] = {}
+        launch = np.fromiter((i for i, _ in seats), dtype=np.int64, count=len(seats))
+        device = np.fromiter(
+            (numbers.setdefault(key, len(numbers)) for _, key in seats),
+            dtype=np.int64,
+            count=len(seats),
+        )
+        times = np.concatenate([np.array(self.start_s)[launch], np.array(self.end_s)[launch]])
+        change = np.repeat(np.array([1, -1], dtype=np.int64), len(seats))
+        order = np.lexsort((-change, times, np.tile(device, 2)))
+        times, change = times[order], change[order]
+        holders = np.cumsum(change)
+        turns = np.isfinite(times) & ((change > 0) & (holders == 1) | (change < 0) & (holders == 0))
+        return times[turns], change[turns]
+
+    @staticmethod
+    def _steps(times: Floats, more: Ints, gpus: int) -> Utilisation:
+        steps, at = np.unique(times, return_inverse=True)
+        in_use = np.cumsum(np.bincount(at, more, len(steps))).astype(np.int64)
+        changed = np.diff(in_use, prepend=0) != 0
+        return Utilisation(steps[changed], in_use[changed], gpus)

@@ -1,0 +1,58 @@
+"""The recheck of a placement as in `controlplane.loop.live.recheck`, and its launch."""
+
+from __future__ import annotations
+
+from math import isnan
+
+from controlplane.loop.rounds import RejectCode, Rejected
+from controlplane.simulation.cluster.fleet import Fleet
+from controlplane.simulation.cluster.scenario import Scene
+from controlplane.simulation.world.job_table import JobBook, Launch
+from policies.contract.plan import Placement
+
+
+def refusal(
+    book: JobBook, fleet: Fleet, placement: Placement, *, is_stopping: bool, rate: float
+) -> Rejected | None:
+    """Reason why the placement cannot be launched, or None. `rate`: steps/s, 0 unknown."""
+    if not isnan(book.completed_s[book.row_of[placement.job]]):
+        return Rejected(placement.key, RejectCode.STALE, "the job is done")
+    if is_stopping:
+        return Rejected(placement.key, RejectCode.DEFERRED, "the job is being stopped")
+    if taken := fleet.taken(placement.ranks):
+        return Rejected(placement.key, RejectCode.DEFERRED, f"still held: {taken}")
+    if away := [seat.node for seat in placement.ranks if not fleet.nodes[seat.node].takes_training]:
+        return Rejected(placement.key, RejectCode.STALE, f"takes nothing new: {', '.join(away)}")
+    if not rate and any(not other.goes_on for other in fleet.beside(placement.ranks)):
+        return Rejected(
+            placement.key,
+            RejectCode.DEFERRED,
+            "who is still there is being stopped, and is no company for it",
+        )
+    if not rate:
+        return Rejected(
+            placement.key,
+            RejectCode.STALE,
+            "no speed is known there, or beside who is: it would never end",
+        )
+    return None
+
+
+def new_launch(
+    scene: Scene, book: JobBook, placement: Placement, now_s: float, steps_per_s: float
+) -> Launch:
+    """The launch of an accepted placement; all but a job's first pay for the restart."""
+    row = book.row_of[placement.job]
+    setup_s = scene.launch_s + (scene.restart_cost_s if book.launched[row] else 0.0)
+    steps, until_s, quota = int(book.steps_done[row]), placement.until_s, placement.steps_quota
+    return Launch(
+        placement.job,
+        placement.ranks,
+        now_s,
+        steps,
+        now_s + setup_s,
+        steps_per_s,
+        until_s,
+        quota,
+        row=row,
+    )

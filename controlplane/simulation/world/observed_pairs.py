@@ -1,0 +1,121 @@
+"""Pairs of kinds that share a GPU as policies see them where not all were measured: some estimated,
+until they run.
+
+At first a part of all pairs is known, the others are estimated from them (`profiling.pairs.study`,
+Gavel's section 6). Two jobs of one GPU each that have worked side by side are a measurement of
+their pair: the first replaces an estimate, the later ones move what is known exponentially weighted
+(`profiling.smoothing`), as in the live world. Estimates of other pairs are not made anew.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import replace
+
+from controlplane.simulation.world.job_table import Launch
+from controlplane.simulation.world.outcome import PairEstimates
+from policies.contract.snapshot import KindView, PairThroughput, Source
+from profiling.pairs.estimates import ErrorSummary, PairError
+from profiling.pairs.study import with_estimates
+from profiling.smoothing import moved
+
+Sides = tuple[float, float]
+
+
+class PairsSeen:
+    """Knowledge of pairs so far. `kinds`: with the pairs that policies see at first."""
+
+    def __init__(self, kinds: Sequence[KindView], observed: float, seed: int) -> None:
+        """ValueError and CompletionError as `profiling.pairs.study.with_estimates`."""
+        found = with_estimates(kinds, observed, seed=seed)
+        self.kinds = found.kinds
+        self.first = found.errors
+        self.number_measured = 0
+        self._known = {(k.id, p.other, p.gpu_type): p for k in found.kinds for p in k.pairs}
+        self._samples = {key: int(p.source is Source.MEASURED) for key, p in self._known.items()}
+        self._ran: list[PairError] = []
+        self._open: list[tuple[Launch, Launch, str]] = []
+        self._changed: set[str] = set()
+
+    def meet(self, there: Sequence[Launch], gpu_type: str) -> None:
+        """Note who now has a GPU alone together: two without another GPU are a pair."""
+        self._open = [
+            o for o in self._open if not any(launch is one for launch in o[:2] for one in there)
+        ]
+        if len(there) == 2 and all(_devices(launch) == 1 for launch in there):
+            self._open.append((there[0], there[1], gpu_type))
+
+    def look(self, now_s: float, kinds: Sequence[str]) -> None:
+        """Record speeds of those that worked side by side; `kinds` of jobs, by row."""
+        left = []
+        for one, other, gpu_type in self._open:
+            if _works(one, now_s) and _works(other, now_s):
+                self.learn(
+                    (kinds[one.row], kinds[other.row], gpu_type),
+                    (one.steps_per_s, other.steps_per_s),
+                )
+            elif one.goes_on and other.goes_on:
+                left.append((one, other, gpu_type))
+        self._open = left
+
+    def learn(self, pair: tuple[str, str, str], rates: Sides) -> None:
+        """Record that a pair of kinds ran at these speeds on the type; 0: impossible."""
+        kind, other, gpu_type = pair
+        known, samples = self._known.get(pair), self._samples.get(pair, 0)
+        if known is not None and samples == 0:
+            self._ran += _errors(known, kind, rates)
+        own, others = _next(known, rates, samples)
+        self.number_measured += 1
+        self._tell(kind, PairThroughput(other, gpu_type, own, others, Source.MEASURED), samples + 1)
+        if kind != other:
+            self._tell(
+                other, PairThroughput(kind, gpu_type, others, own, Source.MEASURED), samples + 1
+            )
+
+    def changed(self, kinds: Iterable[KindView]) -> Iterator[KindView]:
+        """Those of these kinds with new pair knowledge, with all that is known."""
+        for kind in kinds if self._changed else ():
+            if kind.id in self._changed:
+                yield replace(
+                    kind, pairs=tuple(p for (of, _, _), p in self._known.items() if of == kind.id)
+                )
+        self._changed.clear()
+
+    def estimates(self) -> PairEstimates:
+        """How far off the estimates were."""
+        return PairEstimates(self.first, ErrorSummary.of(self._ran), self.number_measured)
+
+    def _tell(self, kind: str, view: PairThroughput, samples: int) -> None:
+        key = kind, view.other, view.gpu_type
+        if self._known.get(key) != view:
+            self._changed.add(
+                kind
+                # to be told: what else a snapshot's policy has worked out of the kinds may stay as
+                # it is
+            )
+        self._known[key], self._samples[key] = view, samples
+
+
+def _devices(launch: Launch) -> int:
+    return sum(len(seat.devices) for seat in launch.ranks)
+
+
+def _works(launch: Launch, now_s: float) -> bool:
+    """Whether it has done anything yet at its present speed."""
+    until_s = now_s if launch.stop_wanted_s is None else launch.stop_wanted_s
+    return min(until_s, launch.end_s) > launch.first_step_s
+
+
+def _next(known: PairThroughput | None, rates: Sides, samples: int) -> Sides:
+    if known is None:
+        return rates
+    return moved(known.steps_per_s, rates[0], samples), moved(
+        known.other_steps_per_s, rates[1], samples
+    )
+
+
+def _errors(known: PairThroughput, kind: str, rates: Sides) -> list[PairError]:
+    return [
+        PairError(kind, known.other, known.gpu_type, known.steps_per_s, rates[0]),
+        PairError(known.other, kind, known.gpu_type, known.other_steps_per_s, rates[1]),
+    ]

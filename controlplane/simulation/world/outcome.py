@@ -1,0 +1,153 @@
+"""Result of a simulation: figures by job, totals, stays; decision times apart."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from controlplane.simulation.switches import Switches
+from policies.contract.snapshot import Floats, Ints
+from profiling.pairs.estimates import ErrorSummary
+
+
+@dataclass(frozen=True, slots=True)
+class Progress:
+    """Progress of a run: virtual time, jobs arrived, jobs done or unplaceable, all jobs."""
+
+    now_s: float
+    arrived: int
+    completed: int
+    total: int
+
+
+@dataclass(frozen=True, slots=True)
+class Unplaceable:
+    """A job that was never completed: its row in the workload, its id, and why."""
+
+    index: int
+    job: str
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class Stays:
+    """Who sat where, by start: one row per launch and node.
+
+    `job` int64[S] row in the workload; `node` int64[S] row in `Outcome.nodes`; `devices[i]` ids of
+    the node's devices; `start_s`, `end_s` float64[S].
+    """
+
+    job: Ints
+    node: Ints
+    devices: tuple[tuple[str, ...], ...]
+    start_s: Floats
+    end_s: Floats
+
+    def __len__(self) -> int:
+        return len(self.job)
+
+
+@dataclass(frozen=True, slots=True)
+class Utilisation:
+    """GPUs in use: `gpus_in_use[i]` int64 from `time_s[i]` to the next; `gpus` in all."""
+
+    time_s: Floats
+    gpus_in_use: Ints
+    gpus: int
+
+
+@dataclass(frozen=True, slots=True)
+class PairEstimates:
+    """How far off estimates of pairs that share a GPU were: `all`, of every pair that was not
+    measured at first, against the truth; `ran`, of those pairs that ran, against their first
+    measurement. `measured`: measurements in the run.
+    """
+
+    all: ErrorSummary
+    ran: ErrorSummary
+    measured: int
+
+
+def _no_floats() -> Floats:
+    return np.zeros(0)
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """One run of one policy. Arrays have one entry per job, in the workload's order; times are
+    virtual seconds.
+
+    `first_start_s`, `completion_s`: nan if never. `due_s`: inf if none; `tardiness_weight` cost per
+    second. `busy_s`: time on devices over all launches; `gpu_s`: the same times the GPUs held, a
+    shared one by its share. `job_kwh`, `job_cost`: each job's part of `energy_kwh` and
+    `energy_cost` as `meter.SplitMeter` divides them; empty where no device has room for two.
+    `fastest_s`: the best possible run time from scratch on this cluster (inf for an unplaceable
+    job), for the slowdown. `launches`, `preemptions` (stops asked for by a plan, without another
+    place given), `migrations` (stops for another place or size), `failures` (launches that failed
+    or were lost with their node).
+
+    `tardiness_cost` is sum_j w_j max(0, completion_j - due_j), over completed jobs. `unplaceable`
+    are jobs that no node can ever run, `unfinished` those that the policy left waiting;
+    `unfinished_cost` is the least energy and tardiness that these would still cost, each started
+    alone when the simulation ended. `energy_kwh` is IT energy, `energy_cost` at the
+    tariff and PUE, `emissions_kg` CO2 at the facility. `makespan_s`: from the first arrival to the
+    last completion. `rounds`: turns of the loop that were taken, `rounds_skipped`: those left out
+    because they could not have changed anything. `pair_estimates`: where policies knew some pairs
+    only by estimates (the switch `pairs_observed`). `decision_s`: wall seconds of each decision;
+    the only thing here that two runs of the same seed do not share.
+    """
+
+    policy: str
+    workload: str
+    seed: int
+    switches: Switches
+    job_ids: tuple[str, ...]
+    nodes: tuple[str, ...]
+    arrival_s: Floats
+    first_start_s: Floats
+    completion_s: Floats
+    due_s: Floats
+    tardiness_weight: Floats
+    busy_s: Floats
+    gpu_s: Floats
+    fastest_s: Floats
+    launches: Ints
+    preemptions: Ints
+    migrations: Ints
+    failures: Ints
+    energy_kwh: float
+    energy_cost: float
+    tardiness_cost: float
+    emissions_kg: float
+    rounds: int
+    makespan_s: float
+    stays: Stays
+    utilisation: Utilisation
+    unplaceable: tuple[Unplaceable, ...] = ()
+    unfinished: tuple[Unplaceable, ...] = ()
+    unfinished_cost: float = 0.0
+    rounds_skipped: int = 0
+    round_jobs: int | None = None
+    gather_s: float = 0.0
+    decision_s: Floats = field(default_factory=_no_floats)
+    job_kwh: Floats = field(default_factory=_no_floats)
+    job_cost: Floats = field(default_factory=_no_floats)
+    pair_estimates: PairEstimates | None = None
+
+    @property
+    def total_cost(self) -> float:
+        """Energy and tardiness, those of unfinished jobs too, in the cluster's currency."""
+        return self.energy_cost + self.tardiness_cost + self.unfinished_cost
+
+    @property
+    def tardiness_s(self) -> Floats:
+        """float64[J]: max(0, completion - due); 0 without due date, nan if unfinished."""
+        late: Floats = np.maximum(0.0, self.completion_s - self.due_s)
+        return late
+
+    @property
+    def jct_s(self) -> Floats:
+        """float64[J]: completion - arrival; nan for a job that is never completed."""
+        spans: Floats = self.completion_s - self.arrival_s
+        return spans

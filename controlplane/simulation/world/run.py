@@ -1,0 +1,214 @@
+"""Runs the loop on a simulated cluster: a round on every event (events of one moment are answered
+together) and every H seconds.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from dataclasses import replace
+from functools import partial
+from math import inf
+from time import perf_counter
+
+from controlplane.loop.changes import Start
+from controlplane.loop.rounds import Applied, RoundResult, run_round
+from controlplane.simulation.switches import NO_SWITCHES, Switches
+from controlplane.simulation.workloads.base import Workload
+from controlplane.simulation.world.engine import Engine
+from controlplane.simulation.world.failures import NodeFailures
+from controlplane.simulation.world.job_table import JobBook
+from controlplane.simulation.world.outcome import Outcome, Progress
+from controlplane.simulation.world.results import outcome_of
+from controlplane.simulation.world.shortcuts import may_hide_running
+from controlplane.simulation.world.world import Scene, SimulatedWorld
+from policies.contract.plan import Placement, Plan
+from policies.contract.policy import Policy
+from policies.contract.snapshot import JobView, Snapshot
+
+PROGRESS_S = 0.25
+"""Wall seconds between two reports of progress."""
+
+FRUITLESS_ROUNDS = 200
+"""Rounds in a row with nothing running, nothing started and nothing to come, after which the rest
+is given up as never started.
+"""
+
+
+class SimulationError(Exception):
+    """A round failed, so that the simulation's figures would mean nothing."""
+
+
+def simulate(
+    scene: Scene,
+    workload: Workload,
+    policy: Policy,
+    *,
+    name: str,
+    seed: int,
+    switches: Switches = NO_SWITCHES,
+    on_progress: Callable[[Progress], None] | None = None,
+) -> Outcome:
+    """Run a workload on a scene under a policy to its end; same arguments, same outcome (but for
+    `decision_s`).
+
+    `name` is the policy's, for the outcome. The workload's kinds stand in for the scene's of the
+    same id. SimulationError if a round fails; what `on_progress` raises ends the run.
+    """
+    kinds = {k.id: k for k in (*scene.kinds, *workload.kinds)}
+    staged = replace(
+        scene,
+        kinds=tuple(kinds.values()),
+        seed=seed,
+        launch_s=scene.launch_s + switches.launch_s,
+        stop_s=scene.stop_s + switches.stop_s,
+        restart_cost_s=scene.restart_cost_s + switches.restart_cost_s,
+    )
+    simulation = Simulation(
+        staged, workload.jobs, policy, switches=switches, shortcuts=True, keep_rounds=False, seats=workload.seats
+    )  # fmt: skip
+    simulation.on_progress = on_progress
+    return outcome_of(simulation.run(), name, workload.name)
+
+
+class Simulation:
+    """A scene, jobs that come in at their `arrival_s`, and a policy. `rounds` holds what each round
+    came to, if kept.
+
+    `seats`: what runs from the start of those that come in first.
+    """
+
+    def __init__(
+        self,
+        scene: Scene,
+        jobs: Iterable[JobView],
+        policy: Policy,
+        start_s: float = 0.0,
+        *,
+        switches: Switches = NO_SWITCHES,
+        shortcuts: bool = False,
+        keep_rounds: bool = True,
+        seats: tuple[Placement, ...] = (),
+    ) -> None:
+        self.scene, self.policy, self.switches, self.keep_rounds = (
+            scene,
+            policy,
+            switches,
+            keep_rounds,
+        )
+        self.engine = Engine(start_s)
+        book = JobBook(jobs)
+        hides = shortcuts and may_hide_running(scene, book.columns, policy, switches)
+        self.world = SimulatedWorld(
+            scene, self.engine, book, self._ask, switches=switches, hides_running=hides
+        )
+        self.on_progress: Callable[[Progress], None] | None = None
+        self.rounds: list[RoundResult] = []
+        self.round_count = self.rounds_skipped = 0
+        self.decision_s: list[float] = []
+        self._seats = seats
+        self._asked = self._in_round = self._saw_a_part = False
+        self._last_round_s = -inf
+        self._fruitless = 0
+        self._told_s = perf_counter()
+        self._arrivals(0)
+        NodeFailures(self.world)
+
+    def run(self, until_s: float = inf) -> Simulation:
+        """Run until nothing is left to do, or until that time. SimulationError if a round fails."""
+        self.engine.run(until_s)
+        self.world.meter.settle(self.engine.now_s)
+        self._report()
+        return self
+
+    def _arrivals(self, row: int) -> None:
+        """Have the jobs from `row` on that come in together come in when they do."""
+        book = self.world.book
+        if row < len(book):
+            arrival_s = book.columns.numbers["arrival_s"]
+            last = int(arrival_s.searchsorted(arrival_s[row], side="right"))
+            self.engine.at(float(arrival_s[row]), partial(self._arrive, range(row, last)))
+
+    def _arrive(self, rows: range) -> None:
+        self._arrivals(rows.stop)
+        self.world.submit(rows)
+        self.world.seat(self._seats)
+        self._seats = ()
+
+    def _ask(self, reason: str) -> None:
+        if not self._asked:
+            self._asked = True
+            if not self._in_round:
+                self._put_in()
+
+    def _put_in(self) -> None:
+        self.engine.at(
+            max(self.engine.now_s, self._last_round_s + self.scene.gather_s), self._round
+        )
+
+    def _round(self) -> None:
+        self._asked = False
+        if self.world.is_settled:
+            self.rounds_skipped += 1
+            return
+        self._last_round_s = self.engine.now_s
+        self._saw_a_part = (
+            self.scene.round_jobs is not None and len(self.world.queue) > self.scene.round_jobs
+        )
+        self._in_round = True
+        result = run_round(self.world, self._decide)
+        self._in_round = False
+        if result.failure is not None:
+            raise SimulationError(f"round at {self._last_round_s} s: {result.failure}")
+        self.round_count += 1
+        if self.keep_rounds:
+            self.rounds.append(result)
+        self._after_round(result.applied)
+
+    def _decide(self, snapshot: Snapshot) -> Plan:
+        began_s = perf_counter()
+        try:
+            return self.policy(snapshot)
+        finally:
+            self.decision_s.append(perf_counter() - began_s)
+
+    def _after_round(self, applied: Applied) -> None:
+        if self._asked:
+            self._put_in()
+        elif self._saw_a_part and any(isinstance(c, Start) for c in applied.changes):
+            self.world.tell("leftover")
+        if self.world.active and not self.world.hides_running and not self._is_hopeless():
+            self.engine.at(
+                self._last_round_s + self.scene.round_s, partial(self._periodic, self._last_round_s)
+            )
+        if perf_counter() - self._told_s >= PROGRESS_S:
+            self._report()
+
+    def _is_hopeless(self) -> bool:
+        """Whether nothing runs, nothing comes, and nothing has been started for so long that
+        nothing ever will be.
+        """
+        waits = (
+            not self.world.launches
+            and self.world.arrived == len(self.world.book)
+            and not self.world.is_any_node_away
+        )
+        self._fruitless = self._fruitless + 1 if waits else 0
+        return self._fruitless >= FRUITLESS_ROUNDS and self.engine.now_s >= self._last_change_s()
+
+    def _last_change_s(self) -> float:
+        """When the last of the changes of prices and caps known beforehand has come."""
+        prices = (s.from_s for s in self.scene.energy)
+        caps = (at_s for s in self.scene.power_caps for at_s in (s.from_s, s.to_s) if at_s < inf)
+        return max((*prices, *caps), default=-inf)
+
+    def _periodic(self, last_s: float) -> None:
+        """A period after the round at `last_s`, unless there was another one since."""
+        if last_s == self._last_round_s:
+            self.world.tell("periodic")
+
+    def _report(self) -> None:
+        self._told_s = perf_counter()
+        if self.on_progress is not None:
+            world = self.world
+            done = world.completed + len(world.unplaceable)
+            self.on_progress(Progress(self.engine.now_s, world.arrived, done, len(world.book)))

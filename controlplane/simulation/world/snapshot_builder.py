@@ -1,0 +1,320 @@
+"""Jobs and kinds as a snapshot shows them: columns cut out of the workload's, with what has changed
+since put in.
+"""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from functools import partial
+from itertools import repeat
+from operator import itemgetter
+from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
+
+import numpy as np
+
+from controlplane.simulation.cluster.scenario import Scene
+from controlplane.simulation.world.job_table import JobBook, Launch
+from controlplane.simulation.world.window import window
+from policies.contract.job_columns import frozen
+from policies.contract.snapshot import (
+    Floats,
+    JobColumns,
+    JobPhase,
+    Jobs,
+    KindView,
+    RankSeat,
+    Running,
+)
+
+if TYPE_CHECKING:
+    from _collections_abc import dict_items, dict_keys, dict_values
+
+Received: TypeAlias = tuple[tuple[str, float], ...]
+Column: TypeAlias = Callable[[], tuple[Any, ...]]
+Values = TypeVar("Values")
+
+RUNS, WAITS = JobPhase.RUNNING, JobPhase.WAITING
+"""Looked up once: on Python 3.11 a look-up at the class costs as much as all else of a job's phase.
+"""
+
+CHANGING = ("phase", "running", "received_s")
+
+
+class Shown:
+    """What is shown of the jobs that are in the system. Columns whose values are all the same are
+    never looked at again.
+    """
+
+    def __init__(self, book: JobBook, kinds: tuple[KindView, ...], scene: Scene) -> None:
+        self.book, self.columns = book, book.columns
+        self.round_jobs = scene.round_jobs
+        self.gpu_type = {n.id: n.gpu_type for n in scene.nodes}
+        self.profiling: set[str] = set()
+        self._workload = _Workload(book, scene.restart_cost_s)
+        self._cut: _Cut | None = None
+        self._true_of_all = [
+            name for name in ("gpus_only", "free_of_conditions") if getattr(self.columns, name)
+        ]
+        self._received: dict[int, Received] = {}
+        self._kinds = {k.id: k for k in kinds}
+        self._place = {k.id: i for i, k in enumerate(kinds)}
+        self._present: Counter[str] = Counter()
+        self._seen: set[str] = set()
+        self._kinds_shown: tuple[KindView, ...] | None = None
+
+    def enter(self, row: int) -> bool:
+        """A job comes in; whether its kind has never been seen before."""
+        kind = self.columns.kinds[row]
+        is_new = kind not in self._seen
+        self._seen.add(kind)
+        if not self._present[kind]:
+            self._kinds_shown = None
+        self._present[kind] += 1
+        return is_new
+
+    def leave(self, row: int) -> None:
+        """A job is done."""
+        kind = self.columns.kinds[row]
+        self._present[kind] -= 1
+        if not self._present[kind]:
+            del self._present[kind]
+            self._kinds_shown = None
+        self._received.pop(row, None)
+
+    def receive(self, launch: Launch) -> None:
+        """A launch has ended: what its job has received so far."""
+        self._received[launch.row] = _with(
+            self._received.get(launch.row, ()),
+            self._of_stay(launch.ranks, launch.start_s, launch.end_s),
+        )
+
+    def learn(self, changed: Callable[[Iterable[KindView]], Iterable[KindView]]) -> None:
+        """More is known of some kinds now: those that `changed` gives back of all."""
+        for kind in list(changed(self._kinds.values())):
+            self._kinds[kind.id] = kind
+            self._kinds_shown = None
+
+    def kinds(self) -> tuple[KindView, ...]:
+        """The kinds of the jobs that are in the system, in the scene's order."""
+        if self._kinds_shown is None:
+            present = sorted(self._present, key=self._place.__getitem__)
+            self._kinds_shown = tuple(self._kinds[k] for k in present)
+        return self._kinds_shown
+
+    def rows(
+        self, queue: Sequence[int], active: Sequence[int], number: int, *, hides_running: bool
+    ) -> tuple[int, ...]:
+        """Jobs that the round of this number sees, rising."""
+        most = self.round_jobs
+        if most is None or len(queue) <= most:
+            return tuple(queue if hides_running else active)
+        seen = window(queue, most, number, self.columns.numbers["due_s"])
+        if hides_running:
+            return tuple(seen)
+        waits = set(queue)
+        return tuple(sorted([*seen, *(row for row in active if row not in waits)]))
+
+    def jobs(
+        self,
+        rows: tuple[int, ...],
+        running: Mapping[int, tuple[Running, ...]] | None,
+        launches: Mapping[int, Launch],
+        now_s: float,
+    ) -> Jobs:
+        """These jobs as they are now. `running`: what is committed, by row, None where that is
+        hidden and none of it is among these jobs; `launches`: what holds devices, by row.
+        """
+        cut = (
+            self._cut
+            if self._cut is not None and self._cut.rows == rows
+            else _Cut(self._workload, rows)
+        )
+        self._cut = cut
+        done = (
+            self.book.steps_done[cut.at] if running is None else self.book.steps_at(cut.at, now_s)
+        )
+        numbers = Lazy(self.columns.numbers, cut.numbers.__getitem__)
+        numbers["remaining_steps"] = frozen(np.maximum(0.0, cut.numbers["total_steps"] - done))
+        changing = self._changing(rows, running, launches, now_s)
+        others = Lazy(
+            self.columns.others,
+            lambda name: changing[name]() if name in changing else cut.others[name],
+        )
+        columns = JobColumns(cut.ids, cut.kinds, numbers, cut.counts, others)
+        for name in self._true_of_all:
+            vars(columns)[name] = True
+        jobs = Jobs(columns)
+        vars(jobs)["position"] = cut.position
+        return jobs
+
+    def _changing(
+        self,
+        rows: tuple[int, ...],
+        running: Mapping[int, tuple[Running, ...]] | None,
+        launches: Mapping[int, Launch],
+        now_s: float,
+    ) -> dict[str, Column]:
+        size = len(rows)
+        runs = tuple([running.get(row, ()) for row in rows]) if running else tuple(repeat((), size))
+        unknown = self._unknown(rows)
+        before = tuple([self._received.get(row, ()) for row in rows]) if self._received else ()
+        held: tuple[Launch | None, ...] = ()
+        if running is not None and len(launches) > len(running):
+            stopping = {row: now for row, now in launches.items() if not now.goes_on}
+            held = tuple(stopping.get(row) for row in rows)
+        return {
+            "running": lambda: runs,
+            "phase": partial(_phases, runs, unknown),
+            "received_s": partial(self._received_by, before, runs, held, now_s),
+        }
+
+    def _unknown(self, rows: tuple[int, ...]) -> tuple[bool, ...]:
+        if not self.profiling:
+            return ()
+        return tuple(kind in self.profiling for kind in _picked(self.columns.kinds, rows))
+
+    def _received_by(
+        self,
+        before: tuple[Received, ...],
+        runs: tuple[tuple[Running, ...], ...],
+        held: tuple[Launch | None, ...],
+        now_s: float,
+    ) -> tuple[Received, ...]:
+        earlier = before or tuple(repeat((), len(runs)))
+        received = [
+            self._received_on(had, of, now_s) if of else had
+            for had, of in zip(earlier, runs, strict=True)
+        ]
+        for i, launch in enumerate(held):
+            if launch is not None:
+                received[i] = _with(received[i], self._of_stay(launch.ranks, launch.start_s, now_s))
+        return tuple(received)
+
+    def _received_on(self, received: Received, runs: tuple[Running, ...], now_s: float) -> Received:
+        """What a job had received before, and what it has of its present stays."""
+        for run in runs:
+            received = _with(received, self._of_stay(run.ranks, run.since_s, now_s))
+        return received
+
+    def _of_stay(self, ranks: tuple[RankSeat, ...], start_s: float, end_s: float) -> Received:
+        if len(ranks) == 1:
+            return (
+                (
+                    self.gpu_type[ranks[0].node],
+                    (end_s - start_s) * len(ranks[0].devices) * ranks[0].share,
+                ),
+            )
+        return tuple(
+            (self.gpu_type[seat.node], (end_s - start_s) * len(seat.devices) * seat.share)
+            for seat in ranks
+        )
+
+
+class _Workload:
+    """Columns of a whole workload as they are as long as it lasts, ready to be cut."""
+
+    def __init__(self, book: JobBook, restart_cost_s: float) -> None:
+        columns = book.columns
+        own = {
+            "total_steps": book.total_steps.astype(np.float64),
+            "restart_cost_s": np.full(len(book), restart_cost_s),
+        }
+        self.ids, self.kinds, self.counts = columns.ids, columns.kinds, columns.counts
+        self.numbers: dict[str, Floats] = {**columns.numbers, **own}
+        self.others = {n: v for n, v in columns.others.items() if n not in CHANGING}
+        self.same = {n: v[0] for n, v in self.others.items() if len(set(v)) == 1}
+
+
+class _Cut:
+    """Of some rows of a workload all that stays as it is: rounds of the same jobs, as most periodic
+    ones are, share it.
+    """
+
+    def __init__(self, whole: _Workload, rows: tuple[int, ...]) -> None:
+        self.rows, self.at = rows, (at := np.array(rows, dtype=np.int64))
+        self.ids, self.kinds = _picked(whole.ids, rows), _picked(whole.kinds, rows)
+        self.position = {job: i for i, job in enumerate(self.ids)}
+        self.numbers = Lazy(whole.numbers, lambda name: frozen(whole.numbers[name][at]))
+        self.counts = Lazy(whole.counts, lambda name: frozen(whole.counts[name][at]))
+        self.others = Lazy(whole.others, partial(_other, whole, rows))
+
+
+def _other(whole: _Workload, rows: tuple[int, ...], name: str) -> tuple[Any, ...]:
+    return (
+        (whole.same[name],) * len(rows) if name in whole.same else _picked(whole.others[name], rows)
+    )
+
+
+class Lazy(dict[str, Values]):
+    """Columns of these names that are made when they are asked for: most policies look at few of
+    them.
+
+    A dictionary, so that a column that was made costs no call; whoever asks for all of them has all
+    made.
+    """
+
+    def __init__(self, names: Collection[str], make: Callable[[str], Values]) -> None:
+        super().__init__()
+        self._names, self._make = names, make
+
+    def __missing__(self, name: str) -> Values:
+        if name not in self._names:
+            raise KeyError(name)
+        made = self[name] = self._make(name)
+        return made
+
+    def __contains__(self, name: object) -> bool:
+        return name in self._names
+
+    def __len__(self) -> int:
+        return len(self._names)
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self.keys())
+
+    def get(self, name: str, default: Any = None, /) -> Any:
+        """The column, or `default` where there is none of that name."""
+        return self[name] if name in self._names else default
+
+    def keys(self) -> dict_keys[str, Values]:
+        """All names."""
+        return self._whole().keys()
+
+    def values(self) -> dict_values[str, Values]:
+        """All columns."""
+        return self._whole().values()
+
+    def items(self) -> dict_items[str, Values]:
+        """All names and columns."""
+        return self._whole().items()
+
+    def _whole(self) -> dict[str, Values]:
+        return {name: self[name] for name in self._names}
+
+
+def _with(received: Received, more: Received) -> Received:
+    """Both together by type, sorted."""
+    if len(more) == 1:
+        if not received:
+            return more
+        for i, (gpu_type, seconds) in enumerate(received):
+            if gpu_type == more[0][0]:
+                return (*received[:i], (gpu_type, seconds + more[0][1]), *received[i + 1 :])
+    total: dict[str, float] = defaultdict(float)
+    for gpu_type, seconds in (*received, *more):
+        total[gpu_type] += seconds
+    return tuple(sorted(total.items()))
+
+
+def _phases(
+    runs: tuple[tuple[Running, ...], ...], unknown: tuple[bool, ...]
+) -> tuple[JobPhase, ...]:
+    if not unknown:
+        return tuple([RUNS if run else WAITS for run in runs])
+    waits = (JobPhase.PROFILING if is_unknown else JobPhase.WAITING for is_unknown in unknown)
+    return tuple(JobPhase.RUNNING if run else wait for run, wait in zip(runs, waits, strict=True))
+
+
+def _picked(values: tuple[Any, ...], rows: tuple[int, ...]) -> tuple[Any, ...]:
+    return itemgetter(*rows)(values) if len(rows) > 1 else tuple(values[row] for row in rows)

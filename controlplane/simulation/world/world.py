@@ -1,0 +1,442 @@
+"""A cluster on a virtual clock: jobs advance by their kind's throughput, and are stopped in two
+phases like real ones.
+
+What a policy sees and what applying its plan means are as `controlplane.loop.live` has them: a launch
+that is asked to stop holds its devices until the stop has ended, its job waits meanwhile, whoever
+was to have those devices is deferred, and the end of the stop asks for the next round. Launching,
+stopping and restarting take no time unless the scene says so. Profile runs are not simulated.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left, insort
+from collections.abc import Callable, Iterable, Mapping
+from functools import partial
+from math import inf
+from typing import Any
+
+import numpy as np
+
+from controlplane.loop.changes import (
+    Change,
+    Keep,
+    Migrate,
+    PlacementKey,
+    Preempt,
+    Resize,
+    Start,
+    changes,
+)
+from controlplane.loop.rounds import ENDED_STOP, Applied, LastPlan, Rejected
+from controlplane.simulation.cluster.meter import meter_of
+from controlplane.simulation.cluster.noise import Luck
+from controlplane.simulation.cluster.scenario import Scene
+from controlplane.simulation.cluster.shared_fleet import SharedFleet, fleet_of
+from controlplane.simulation.cluster.speeds import Speeds, highest_cap_w
+from controlplane.simulation.switches import NO_SWITCHES, Switches
+from controlplane.simulation.workloads.base import LONGEST_RUN_S
+from controlplane.simulation.world.colocation import Together
+from controlplane.simulation.world.engine import Engine
+from controlplane.simulation.world.job_table import JobBook, Launch, SimulatedJob
+from controlplane.simulation.world.journal import Journal
+from controlplane.simulation.world.launching import new_launch, refusal
+from controlplane.simulation.world.observed_pairs import PairsSeen
+from controlplane.simulation.world.outcome import Unplaceable
+from controlplane.simulation.world.shortcuts import stops_at_once
+from controlplane.simulation.world.snapshot_builder import Shown
+from policies.contract.plan import Placement, Plan
+from policies.contract.snapshot import (
+    JobColumns,
+    Jobs,
+    NodeState,
+    Purpose,
+    Running,
+    Snapshot,
+    Trigger,
+)
+
+__all__ = ["Scene", "SimulatedWorld"]
+
+LAUNCHES = (Start, Migrate, Resize)
+TRAINING = Purpose.TRAINING
+"""Looked up once: every round asks for each change and each running job."""
+
+
+class SimulatedWorld:
+    """World of a simulation. `on_event` is called with the reason whenever a round is wanted.
+
+    `book` holds all jobs of the workload; those come in by `submit`. `hides_running`: snapshots
+    show the queue only, see `controlplane.simulation.world.shortcuts`.
+    """
+
+    def __init__(
+        self,
+        scene: Scene,
+        engine: Engine,
+        book: JobBook,
+        on_event: Callable[[str], None],
+        *,
+        switches: Switches = NO_SWITCHES,
+        hides_running: bool = False,
+    ) -> None:
+        self.scene, self.engine, self.book, self.on_event = scene, engine, book, on_event
+        self.switches, self._hides_running = switches, hides_running
+        self._stops_at_once = stops_at_once(scene, switches)
+        self._stopping: list[Launch] = []
+        self.luck = Luck(scene.seed, switches)
+        self.fleet = fleet_of(scene.nodes)
+        cap_w = highest_cap_w(scene.power_cap_w, scene.power_caps)
+        self.speeds = Speeds(scene.nodes, scene.kinds, cap_w)
+        noise = self.luck.power if switches.power_noise else None
+        self.meter = meter_of(self.fleet, scene.energy, len(book), noise)
+        self.together = Together(self, self.fleet) if isinstance(self.fleet, SharedFleet) else None
+        self.pairs = (
+            PairsSeen(scene.kinds, switches.pairs_observed, scene.seed)
+            if switches.pairs_observed < 1.0
+            else None
+        )
+        self.shown = Shown(
+            book, self.luck.seen(scene.kinds if self.pairs is None else self.pairs.kinds), scene
+        )
+        self.journal = Journal()
+        self.active: list[int] = []
+        self.queue: list[int] = []
+        self.launches: dict[int, Launch] = {}
+        self.arrived = 0
+        self.completed = 0
+        self.unplaceable: dict[str, Unplaceable] = {}
+        self.fastest_s = np.full(len(book), inf)
+        self.number = 0
+        self._running: dict[int, tuple[Running, ...]] = {}
+        self._reasons: list[str] = []
+        self._last = _empty_snapshot(scene)
+        self._memory: Mapping[str, Any] = {}
+        self._last_plan: LastPlan | None = None
+
+    @property
+    def jobs(self) -> Mapping[str, SimulatedJob]:
+        """All jobs submitted so far, by id, in their order, as they are now; for whoever looks, not
+        for every round.
+        """
+        of_job: dict[int, list[Launch]] = {row: [] for row in range(self.arrived)}
+        for number, row in enumerate(self.journal.row):
+            under_way = self.launches.get(row)
+            job = self.book.columns.ids[row]
+            known = (
+                under_way
+                if under_way is not None and under_way.number == number
+                else self.journal.launch(number, job)
+            )
+            of_job[row].append(known)
+        return {
+            self.book.columns.ids[row]: self.book.job(row, launches)
+            for row, launches in of_job.items()
+        }
+
+    @property
+    def hides_running(self) -> bool:
+        """Whether snapshots show the queue only now: not while a node must be emptied."""
+        return self._hides_running and not self.fleet.draining
+
+    @property
+    def is_settled(self) -> bool:
+        """Whether a round could change nothing: the policy only starts what waits, and nothing
+        does, or no device is free.
+        """
+        return self.hides_running and (not self.queue or self.fleet.free <= 0)
+
+    @property
+    def is_over(self) -> bool:
+        """Whether every job has come in and is done, or can never run."""
+        return self.arrived == len(self.book) and not self.active
+
+    @property
+    def is_any_node_away(self) -> bool:
+        """Whether a node that was lost will come back."""
+        return bool(self.switches.node_failures_per_day) and any(
+            n.state is NodeState.LOST for n in self.fleet.nodes.values()
+        )
+
+    def submit(self, rows: range) -> None:
+        """These jobs of the workload come in now; one that no node can ever run is reported, not
+        let in.
+        """
+        self.arrived = rows.stop
+        let_in = [row for row in rows if self._can_run(row)]
+        for row in let_in:
+            self.active.append(row)
+            self.queue.append(row)
+            kind = self.book.columns.kinds[row]
+            if self.shown.enter(row) and self.switches.profiling_s:
+                self.shown.profiling.add(kind)
+                self.engine.after(self.switches.profiling_s, partial(self._profiled, kind))
+        if let_in:
+            self.tell("submission")
+
+    def seat(self, placements: Iterable[Placement]) -> None:
+        """What runs already where the simulation begins; a job whose devices are not there, or are
+        taken, waits like the others.
+        """
+        for placement in placements:
+            if placement.job not in self.unplaceable and self.fleet.has(placement.ranks):
+                self._launch(placement)
+
+    def snapshot(self) -> Snapshot:
+        """The cluster as `controlplane.loop.live.observe` would show it, for the next round."""
+        self.number += 1
+        if self.pairs is not None:
+            self.pairs.look(self.engine.now_s, self.book.columns.kinds)
+            self.shown.learn(self.pairs.changed)
+        rows = self.shown.rows(
+            self.queue, self.active, self.number, hides_running=self.hides_running
+        )
+        running = None if self.hides_running else self._running
+        self._last = self._last.following(
+            now_s=self.engine.now_s,
+            seed=self.scene.seed + self.number,
+            nodes=self.fleet.views(),
+            kinds=self.shown.kinds(),
+            jobs=self.shown.jobs(rows, running, self.launches, self.engine.now_s),
+            trigger=Trigger(tuple(dict.fromkeys(self._reasons))),
+            memory=dict(self._memory),
+        )
+        self._reasons.clear()
+        return self._last
+
+    def last_plan(self) -> LastPlan | None:
+        """What the round before came to; a policy that fails ends the simulation."""
+        return self._last_plan
+
+    def apply(self, plan: Plan, carried: int | None = None) -> Applied:
+        """Make the plan so, as far as what is the case by then allows: stop, keep, then launch what
+        finds its devices free.
+        """
+        self._take_time()
+        todo = changes(self._current(), plan)
+        real = [c for c in todo if not isinstance(c, Keep) or c.changes_term]
+        for change in real:
+            self._stop_or_keep(change)
+        self._end_stops()
+        launches = [c.placement for c in real if isinstance(c, LAUNCHES)]
+        rejected = [r for p in launches if (r := self._launch(p)) is not None]
+        self._memory = plan.memory
+        self._last_plan = LastPlan.of(plan, carried or self.number, rejected)
+        return Applied(todo, tuple(rejected))
+
+    def tell(self, reason: str) -> None:
+        """Something happened for which a round is wanted."""
+        self._reasons.append(reason)
+        self.on_event(reason)
+
+    def lose(self, node: str) -> None:
+        """A node fails: what ran there is lost since its last checkpoint, and waits again."""
+        if self.fleet.nodes[node].state is NodeState.LOST:
+            return
+        for launch in self.fleet.launches_on(node):
+            self.fail(launch)
+        self.fleet.change_state(node, NodeState.LOST)
+        self.tell("node_lost")
+
+    def restore(self, node: str) -> None:
+        """A node takes work (again)."""
+        self.fleet.change_state(node, NodeState.READY)
+        self.tell("node_joined")
+
+    def drain(self, node: str, until_s: float) -> None:
+        """A node takes nothing new and must be empty by `until_s`: what still runs there then is
+        asked to stop.
+        """
+        self.fleet.change_state(node, NodeState.DRAINING, until_s)
+        self.engine.at(max(until_s, self.engine.now_s), partial(self._end_drain, node, until_s))
+        self.tell("node_drained")
+
+    def fail(self, launch: Launch) -> None:
+        """A launch fails: its job goes on from its last checkpoint, when it has devices again."""
+        if launch.end_s == inf:
+            self.book.failed[launch.row] += 1
+            self._release(
+                launch, launch.saved_at(self.engine.now_s, self.switches.checkpoint_every_s)
+            )
+            self.tell("failure")
+
+    def _end_drain(self, node: str, until_s: float) -> None:
+        if self.fleet.nodes[node].drain_until_s == until_s:
+            for launch in self.fleet.launches_on(node):
+                self._ask_to_stop(launch)
+
+    def _can_run(self, row: int) -> bool:
+        columns = self.book.columns
+        rate, why = self.speeds.best(columns, row)
+        fastest_s = inf if why else int(self.book.total_steps[row]) / rate
+        if missed := [d for d in columns.others["dependencies"][row] if d in self.unplaceable]:
+            why = f"it depends on {missed[0]}, which can never run"
+        elif not why and fastest_s > LONGEST_RUN_S:
+            why = f"where it is fastest it takes {fastest_s:.3g} s, which is no run time"
+        if why:
+            self.unplaceable[columns.ids[row]] = Unplaceable(row, columns.ids[row], why)
+            return False
+        self.fastest_s[row] = fastest_s
+        return True
+
+    def _profiled(self, kind: str) -> None:
+        self.shown.profiling.discard(kind)
+        self.tell("profile")
+
+    def _take_time(self) -> None:
+        """The world goes on while it is decided; the plan meets what is the case then."""
+        takes_s = self.switches.decision_s + self.switches.decision_per_job_s * len(self.active)
+        if takes_s:
+            self.engine.pass_until(self.engine.now_s + takes_s)
+
+    def _current(self) -> dict[PlacementKey, Running]:
+        """What is committed and goes on; nothing of it where it was not shown."""
+        if self.hides_running:
+            return {}
+        ids = self.book.columns.ids
+        return {(ids[row], TRAINING, 0): self._running[row][0] for row in sorted(self._running)}
+
+    def _stop_or_keep(self, change: Change) -> None:
+        match change:
+            case Preempt(key=(job, _, _)):
+                self.book.preempted[self.book.row_of[job]] += 1
+                self._stop_for_plan(self.launches[self.book.row_of[job]])
+            case Migrate(placement=Placement(job=job)) | Resize(placement=Placement(job=job)):
+                self.book.migrated[self.book.row_of[job]] += 1
+                self._stop_for_plan(self.launches[self.book.row_of[job]])
+            case Keep(key=(job, _, _), placement=Placement() as wanted):
+                self._keep(self.launches[self.book.row_of[job]], wanted)
+
+    def _stop_for_plan(self, launch: Launch) -> None:
+        if self._stops_at_once and launch.goes_on:
+            self._stopping.append(launch)
+        else:
+            self._ask_to_stop(launch)
+
+    def _keep(self, launch: Launch, wanted: Placement) -> None:
+        launch.until_s, launch.steps_quota = wanted.until_s, wanted.steps_quota
+        self._running[launch.row] = (launch.running(),)
+        self._end_by_term(launch)
+
+    def _launch(self, placement: Placement) -> Rejected | None:
+        row = self.book.row_of[placement.job]
+        alone = self.speeds.of(self.book.columns.kinds[row], placement.ranks)
+        rate = alone if self.together is None else self.together.rate(placement)
+        why = refusal(self.book, self.fleet, placement, is_stopping=row in self.launches, rate=rate)
+        if why is not None:
+            return why
+        speed = rate * self.luck.speed(placement.job, int(self.book.launched[row]))
+        launch = new_launch(self.scene, self.book, placement, self.engine.now_s, speed)
+        self.book.begin(launch)
+        self.journal.begin(launch)
+        self.fleet.take(launch)
+        self.launches[row] = launch
+        self._running[row] = (launch.running(),)
+        del self.queue[bisect_left(self.queue, row)]
+        self._measure(launch)
+        self.foresee_end(launch)
+        self._end_by_term(launch)
+        if self.together is not None:
+            self.together.changed(launch)
+        return None
+
+    def foresee_end(self, launch: Launch) -> None:
+        """Its job is done when all steps are, unless it is stopped or fails before, or its speed
+        changes.
+        """
+        work_s, now_s = (
+            (int(self.book.total_steps[launch.row]) - launch.start_steps) / launch.steps_per_s,
+            self.engine.now_s,
+        )
+        launch.ends_s = max(now_s, launch.first_step_s + work_s)
+        self.engine.at(launch.ends_s, partial(self._complete, launch))
+        part = self.luck.fails_after(launch.job, int(self.book.launched[launch.row]))
+        if part is not None:
+            launch.breaks_s = max(now_s, launch.first_step_s + part * work_s)
+            self.engine.at(launch.breaks_s, partial(self._break, launch))
+
+    def _break(self, launch: Launch) -> None:
+        if launch.breaks_s <= self.engine.now_s:
+            self.fail(launch)
+
+    def _end_by_term(self, launch: Launch) -> None:
+        if launch.until_s is not None:
+            self.engine.at(
+                max(launch.until_s, self.engine.now_s),
+                partial(self._term_over, launch, launch.until_s),
+            )
+
+    def _term_over(self, launch: Launch, until_s: float) -> None:
+        if launch.until_s == until_s:
+            self._ask_to_stop(launch)
+
+    def _ask_to_stop(self, launch: Launch) -> None:
+        if not launch.goes_on:
+            return
+        launch.stop_wanted_s = self.book.stop_wanted_s[launch.row] = self.engine.now_s
+        del self._running[launch.row]
+        insort(self.queue, launch.row)
+        self.engine.after(self.scene.stop_s, partial(self._stopped, launch))
+
+    def _end_stops(self) -> None:
+        """End what the plan has stopped where stops take no time; the number of the round that this
+        saves is not given again, so that policies which draw by lot draw the same.
+        """
+        for launch in self._stopping:
+            self._release(launch, launch.steps_at(self.engine.now_s))
+        self.number += bool(self._stopping)
+        self._stopping.clear()
+
+    def _stopped(self, launch: Launch) -> None:
+        if launch.end_s == inf:
+            self._release(launch, launch.steps_at(self.engine.now_s))
+            self.tell(ENDED_STOP)
+
+    def _complete(self, launch: Launch) -> None:
+        if not launch.goes_on or launch.ends_s > self.engine.now_s:
+            return
+        self._release(launch, int(self.book.total_steps[launch.row]))
+        del self.queue[bisect_left(self.queue, launch.row)]
+        del self.active[bisect_left(self.active, launch.row)]
+        self.book.completed_s[launch.row] = self.engine.now_s
+        self.completed += 1
+        self.shown.leave(launch.row)
+        self.tell("completion")
+
+    def _release(self, launch: Launch, steps: int) -> None:
+        """Its devices are free again and its job waits."""
+        if launch.goes_on:
+            del self._running[launch.row]
+            insort(self.queue, launch.row)
+        self.book.end(launch, self.engine.now_s, steps)
+        self.journal.end(launch)
+        self.fleet.release(launch)
+        self.shown.receive(launch)
+        del self.launches[launch.row]
+        self._measure(launch)
+        if self.together is not None:
+            self.together.changed(launch)
+
+    def _measure(self, launch: Launch) -> None:
+        for node in {seat.node for seat in launch.ranks}:
+            self.meter.use(self.engine.now_s, node, self.fleet.in_use[node])
+
+
+def _empty_snapshot(scene: Scene) -> Snapshot:
+    """The scene before anything has happened."""
+    return Snapshot(
+        cluster=scene.cluster,
+        now_s=0.0,
+        round_s=scene.round_s,
+        seed=scene.seed,
+        nodes=scene.nodes,
+        kinds=(),
+        jobs=Jobs(JobColumns.of(())),
+        gpu_types=scene.gpu_types,
+        energy=scene.energy,
+        currency=scene.currency,
+        power_cap_w=scene.power_cap_w,
+        power_caps=scene.power_caps,
+        emissions_cost_per_kg=scene.emissions_cost_per_kg,
+        teams=scene.teams,
+        horizon_s=scene.horizon_s,
+    )

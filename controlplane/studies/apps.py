@@ -1,0 +1,11 @@
+"""Django application configuration."""
+
+from django.apps import AppConfig
+
+
+class StudiesConfig(AppConfig):
+    """The `studies` application."""
+
+    name = "controlplane.studies"
+    label = "studies"
+    default_auto_field = "django.db.models.BigAutoField"

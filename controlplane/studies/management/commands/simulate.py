@@ -1,0 +1,268 @@
+"""manage.py simulate STUDY.yaml, or --cluster C --workload W --policy P ..."""
+
+from __future__ import annotations
+
+import json
+from argparse import ArgumentParser
+from collections.abc import Mapping
+from pathlib import Path
+from time import monotonic
+from typing import Any
+
+from django.contrib.auth.models import User
+from django.core.management.base import BaseCommand, CommandError
+from rich.console import Console
+from rich.markup import escape
+from rich.table import Table
+
+from clusters.management.operators import the_cluster
+from clusters.models import Cluster
+from controlplane.simulation.study.files import (
+    cluster_of,
+    is_live,
+    policy_of,
+    read_study,
+    seeds_of,
+    switches_of,
+    workload_of,
+)
+from controlplane.simulation.study.study import (
+    Study,
+    StudyBusyError,
+    StudyCancelledError,
+    StudyError,
+    StudyProgress,
+    run_study,
+)
+from controlplane.studies.live_cluster import cluster_spec, history, queue
+from controlplane.studies.pages.selectors import notes_of
+
+OPERATOR = User(is_staff=True, is_active=True)
+HISTORY, QUEUE = "history", "queue"
+HISTORY_DAYS = 30.0
+TOLD_EVERY_S = 10.0
+SHOWN = (
+    ("total_cost", "total cost"),
+    ("energy_cost", "energy"),
+    ("tardiness_cost", "tardiness"),
+    ("jct_mean_s", "mean completion, s"),
+)
+
+
+class Command(BaseCommand):
+    """Exit 0; 1: runs failed or were stopped (results are kept); 2: the study is invalid."""
+
+    help = (
+        "Compare policies on a simulated cluster; the same command again goes on with what is not"
+        " finished"
+    )
+    requires_system_checks: tuple[str, ...] = ()
+
+    def add_arguments(self, parser: ArgumentParser) -> None:
+        """A study's file, what differs from it, and how to run it."""
+        parser.add_argument(
+            "study",
+            nargs="?",
+            type=Path,
+            help="a YAML file with cluster, workload, policies, seeds, switches",
+        )
+        parser.add_argument(
+            "--cluster",
+            metavar="FILE|live[:NAME]",
+            help="a cluster's YAML file, or a cluster as it is now",
+        )
+        workload = "FILE|TYPE[:NAME=VALUE,...]|history[:days=N]|queue"
+        parser.add_argument(
+            "--workload",
+            metavar=workload,
+            help="a trace, a generator, what was submitted, or what waits and runs",
+        )
+        parser.add_argument(
+            "--policy",
+            action="append",
+            metavar="NAME|FILE.py[:PARAMETER=VALUE,...]",
+            help="again for each policy",
+        )
+        parser.add_argument("--seeds", metavar="1,2,3|1-5")
+        parser.add_argument(
+            "--switch",
+            action="append",
+            metavar="NAME=VALUE",
+            help="such as restart_cost_s=30; all are off",
+        )
+        parser.add_argument("--name", help="the report's title")
+        parser.add_argument(
+            "--skip-bad",
+            action="store_true",
+            help="leave bad lines of a trace out instead of refusing it",
+        )
+        parser.add_argument(
+            "--processes",
+            type=int,
+            help="runs at once; default: one for each processor; 0: none of their own",
+        )
+        parser.add_argument(
+            "--output",
+            type=Path,
+            default=Path("simulation"),
+            help="folder of the results (./simulation)",
+        )
+
+    def handle(self, *args: Any, **options: Any) -> None:
+        """Check, run, say what came of it."""
+        if options["processes"] is not None and options["processes"] < 0:
+            raise CommandError("--processes: must be at least 0", returncode=2)
+        try:
+            study = Study.of(_document(options), trusted=True)
+            report = run_study(
+                study, options["output"], processes=options["processes"], on_progress=self._teller()
+            )
+        except (StudyError, StudyBusyError) as error:
+            raise CommandError(str(error), returncode=2) from None
+        except OSError as error:
+            why = f"--output: {options['output']} cannot be written: {error.strerror or error}"
+            raise CommandError(why, returncode=2) from None
+        except (KeyboardInterrupt, StudyCancelledError):
+            raise CommandError(
+                "stopped; finished runs are kept, the same command goes on with the rest",
+                returncode=1,
+            ) from None
+        self._show(report)
+
+    def _teller(self) -> Any:
+        last_s, last_over = -TOLD_EVERY_S, -1
+
+        def tell(progress: StudyProgress) -> None:
+            nonlocal last_s, last_over
+            over = progress.finished + progress.failed
+            if over != last_over or monotonic() - last_s >= TOLD_EVERY_S:
+                last_s, last_over = monotonic(), over
+                self.stderr.write(told(progress), str)  # not in the colour of errors
+
+        return tell
+
+    def _show(self, report: Path) -> None:
+        results = json.loads((report.parent / "results.json").read_text(encoding="utf-8"))
+        console = Console(width=None if self.stdout.isatty() else 160)
+        with console.capture() as shown:
+            console.print(_table(results))
+        self.stdout.write(shown.get())
+        for note in notes_of(results):
+            self.stdout.write(note)
+        self.stdout.write(f"Report: {report}")
+        if failures := results["failures"]:
+            lines = [f"{f['policy']}, seed {f['seed']}: {f['message']}" for f in failures]
+            lines.insert(0, f"{len(failures)} runs failed, the same command tries them again:")
+            raise CommandError("\n  ".join(lines), returncode=1)
+
+
+def told(progress: StudyProgress) -> str:
+    """The progress as a line."""
+    over = f"{progress.finished} of {progress.total} runs are finished"
+    failed = f", {progress.failed} failed" if progress.failed else ""
+    left = "" if progress.left_s is None else f"; about {progress.left_s:,.0f} s left"
+    return f"{100 * progress.fraction:5.1f}%  {over}{failed}{left if progress.fraction < 1 else ''}"
+
+
+def _document(options: Mapping[str, Any]) -> dict[str, Any]:
+    """The study's file with what the options say put over it."""
+    here = Path()
+    document = read_study(options["study"]) if options["study"] else {}
+    simple = {
+        "name": options["name"],
+        "policies": [policy_of(words) for words in options["policy"] or ()] or None,
+    }
+    simple["seeds"] = seeds_of(options["seeds"]) if options["seeds"] else None
+    document |= {field: value for field, value in simple.items() if value is not None}
+    if options["switch"]:
+        document["switches"] = {
+            **(document.get("switches") or {}),
+            **switches_of(options["switch"]),
+        }
+    if options["skip_bad"]:
+        document["skip_bad"] = True
+    if options["cluster"]:
+        document["cluster"] = (
+            options["cluster"]
+            if is_live(options["cluster"])
+            else cluster_of(options["cluster"], here)
+        )
+    if options["workload"]:
+        document["workload"] = workload_of(options["workload"], here)
+    return _live(document)
+
+
+def _live(document: dict[str, Any]) -> dict[str, Any]:
+    """With a live cluster, and its history, written out as they are now."""
+    cluster, workload = document.get("cluster"), document.get("workload")
+    given: Mapping[str, Any] = workload if isinstance(workload, Mapping) else {}
+    of = given.get("type")
+    if not isinstance(cluster, str):
+        if of in (HISTORY, QUEUE):
+            raise StudyError(f"workload: a {of} is a live cluster's; give --cluster live too")
+        return document
+    row = _cluster(cluster.partition(":")[2])
+    written: dict[str, Any] = {"cluster": cluster_spec(OPERATOR, row)}
+    if of == HISTORY:
+        written["workload"] = history(OPERATOR, row, _days(given))
+    elif of == QUEUE:
+        written["workload"] = _queue(row, given)
+    return {**document, **written}
+
+
+def _days(workload: Mapping[str, Any]) -> float:
+    days = workload.get("days", HISTORY_DAYS)
+    if isinstance(days, bool) or not isinstance(days, int | float) or not 0 < days <= 3660:
+        raise StudyError(f"workload.days: must be a number of days up to 3660, not {days!r}")
+    return days
+
+
+def _queue(cluster: Cluster, workload: Mapping[str, Any]) -> dict[str, Any]:
+    if extra := sorted(set(workload) - {"type"}):
+        raise StudyError(f"workload.{extra[0]}: no such option of a queue, which has none here")
+    if not (found := queue(OPERATOR, cluster))["jobs"]:
+        raise StudyError(
+            f"workload: no job of {cluster.name} waits or runs now at a speed that is known"
+        )
+    return found
+
+
+def _cluster(name: str) -> Cluster:
+    if name:
+        return the_cluster(name)
+    rows = list(Cluster.objects.order_by("name")[:2])
+    if len(rows) != 1:
+        raise CommandError(
+            (
+                "--cluster: say which, live:NAME"
+                if rows
+                else "--cluster: there is no live cluster yet"
+            ),
+            returncode=2,
+        )
+    return rows[0]
+
+
+def _table(results: Mapping[str, Any]) -> Table:
+    table = Table(
+        title=escape(f"{results['study']['name']} ({results['currency']})"), title_justify="left"
+    )
+    for heading in ("policy", *(words for _, words in SHOWN), "GPUs in use", "late", "unfinished"):
+        table.add_column(heading, justify="left" if heading == "policy" else "right")
+    for policy in results["policies"]:
+        mean = policy["mean"]
+        cells = [_figure(mean[name]) for name, _ in SHOWN]
+        counts = _figure(mean["late"]), _figure(mean["unfinished"])
+        table.add_row(escape(policy["label"]), *cells, _share(mean["utilisation"]), *counts)
+    return table
+
+
+def _figure(interval: Mapping[str, Any]) -> str:
+    if interval["mean"] is None:
+        return "-"
+    half = interval["half_width"]
+    return f"{interval['mean']:,.6g}" + ("" if half is None else f" ± {half:,.3g}")
+
+
+def _share(interval: Mapping[str, Any]) -> str:
+    return "-" if interval["mean"] is None else f"{100 * interval['mean']:.1f}%"

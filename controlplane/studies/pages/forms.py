@@ -1,0 +1,345 @@
+"""The simulation form turns input into a study; `documents` checks it."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+
+import yaml
+from django import forms
+from django.contrib.auth.models import User
+from django.core.files.uploadedfile import UploadedFile
+
+from clusters.models import Cluster
+from controlplane.simulation.switches import Switches
+from controlplane.studies.documents import LIVE, DocumentError
+from controlplane.web.pages.policy_help import ParameterHelp, example_of, parameters_of
+from jobs.selectors import teams_of
+from policies.host import registry
+
+WORKLOADS = (
+    ("history", "The live cluster's own history"),
+    ("queue", "The live cluster's queue as it is now"),
+    ("poisson", "Generator: jobs at random times"),
+    ("andreas", "Generator: the evaluation of ANDREAS"),
+    ("gavel_generator", "Generator: the evaluation of Gavel"),
+    ("csv", "Trace: CSV of Loadmaster's columns"),
+    ("swf", "Trace: Standard Workload Format"),
+    ("gavel", "Trace: Gavel"),
+    ("philly", "Trace: Philly"),
+)
+TRACES = ("csv", "swf", "gavel", "philly")
+TABLES = ("gavel_generator",)
+"""What is given Gavel's throughput tables in the place of a trace."""
+WRITTEN = "written"
+TICKED = (registry.DEFAULT, "fifo", "edf")
+EXAMPLE = """name: small
+nodes:
+  - {name: v, gpu_type: V100, gpus: 2, count: 5}
+  - {name: t, gpu_type: T4, gpus: 1, count: 5}
+energy: {price_per_kwh: 0.172, pue: 1.33}
+"""
+SWITCH_WORDS = {
+    "launch_s": "Seconds to launch a job",
+    "stop_s": "Seconds to stop a job",
+    "restart_cost_s": "Seconds lost by a restart",
+    "profiling_s": "Seconds to measure a kind",
+    "node_failures_per_day": "Failures per node and day",
+    "node_repair_s": "Seconds to repair a node",
+    "job_failure_probability": "Part of the launches that fail",
+    "decision_s": "Seconds a decision takes",
+    "decision_per_job_s": "and more for each job",
+    "run_time_noise": "Noise of run times (relative)",
+    "power_noise": "Noise of power (relative)",
+    "estimate_error": "Error of speeds policies see (relative)",
+    "pairs_observed": "Part of the pairs that is measured, not estimated",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class PolicyChoice:
+    """A policy in the form: ticked or not, its parameters as typed, and those it takes."""
+
+    name: str
+    summary: str
+    takes: tuple[ParameterHelp, ...]
+    ticked: bool = False
+    parameters: str = ""
+
+    @property
+    def placeholder(self) -> str:
+        """What stands in the empty field."""
+        return example_of(self.takes) if self.takes else "takes no parameters"
+
+
+def offered() -> list[PolicyChoice]:
+    """The policies that can be chosen."""
+    return [
+        PolicyChoice(e.name, e.summary, parameters_of(e.name))
+        for e in registry.entries()
+        if e.error is None
+    ]
+
+
+def _text(label: str, help_text: str = "", initial: str = "", **attrs: Any) -> forms.CharField:
+    rows = attrs.pop("rows", 0)
+    shown = {"spellcheck": "false", **attrs}
+    widget = forms.Textarea(attrs={"rows": rows, **shown}) if rows else forms.TextInput(attrs=shown)
+    return forms.CharField(
+        label=label, help_text=help_text, initial=initial, required=False, widget=widget
+    )
+
+
+class StudyForm(forms.Form):
+    """A study as a person types it."""
+
+    name = _text("Name", placeholder="FIFO against the optimiser", maxlength=100)
+    team = forms.ChoiceField(label="Who sees it", required=False)
+    cluster = forms.ChoiceField(label="Cluster", required=False)
+    cluster_yaml = _text(
+        "Cluster file",
+        "Nodes, prices and caps as YAML; docs/workloads.md explains the fields.",
+        EXAMPLE,
+        rows=7,
+    )
+    workload = forms.ChoiceField(label="Jobs", required=False, choices=WORKLOADS, initial="poisson")
+    days = _text(
+        "Days of history",
+        "Jobs that you may see, submitted in so many last days.",
+        "7",
+        inputmode="decimal",
+    )
+    trace = forms.FileField(
+        label="Trace file",
+        required=False,
+        help_text=(
+            "Up to 2 MB; `manage.py simulate` takes larger ones. For Gavel's generator its"
+            " throughput tables (JSON)."
+        ),
+    )
+    trace_text = _text("or its text", rows=4)
+    jobs = _text("Number of jobs", "At most, of a trace.", "100", inputmode="numeric")
+    options = _text(
+        "More options",
+        "As YAML, one a line, such as gap_s: 60 (random), tuning: 1.0 (ANDREAS), heavy: 0.2"
+        " (Gavel), time_factor: 0.5 (traces).",
+        rows=3,
+    )
+    skip_bad = forms.BooleanField(label="Leave bad lines of a trace out", required=False)
+    seeds = _text(
+        "Seeds",
+        "Each policy is run once for each: 1, 2, 3 or 1..5. Several give confidence intervals.",
+        "1..3",
+    )
+
+    def __init__(self, user: User, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        clusters = [
+            (c, f"{c} (live)")
+            for c in Cluster.objects.order_by("name").values_list("name", flat=True)
+        ]
+        self.has_live = bool(clusters)
+        self._choose("cluster", [*clusters, (WRITTEN, "Written here")])
+        self._choose(
+            "team", [("", "Only me"), *((t.name, f"Team {t.name}") for t in teams_of(user))]
+        )
+        if not clusters:
+            self._choose("workload", [choice for choice in WORKLOADS if choice[0] not in LIVE])
+
+    def policies(self) -> Iterator[PolicyChoice]:
+        """The policies that can be chosen."""
+        for policy in offered():
+            ticked = (
+                f"policy_{policy.name}" in self.data if self.is_bound else policy.name in TICKED
+            )
+            yield replace(
+                policy, ticked=ticked, parameters=self.data.get(f"parameters_{policy.name}", "")
+            )
+
+    def switches(self) -> Iterator[tuple[str, str, str]]:
+        """(name, words, what was typed) of every switch."""
+        for name, default in Switches.defaults().items():
+            yield (
+                name,
+                SWITCH_WORDS.get(name, name.replace("_", " ")),
+                self.data.get(f"switch_{name}", f"{default:g}"),
+            )
+
+    def asked(self, trace: UploadedFile[bytes] | None) -> dict[str, Any]:
+        """The study that was typed. DocumentError for what is no YAML or no number."""
+        typed = {name: str(self.data.get(name, "")).strip() for name in self.fields}
+        study = {
+            "name": typed["name"], "team": typed["team"], "cluster": self._cluster(typed),
+            "workload": _workload(typed, trace),
+            "policies": self._policies(), "seeds": _seeds(typed["seeds"]),
+            "switches": self._switches(),
+            "skip_bad": bool(typed["skip_bad"]),
+        }  # fmt: skip
+        return {name: value for name, value in study.items() if value != ""}
+
+    def worded(self, problems: Mapping[str, list[str]]) -> dict[str, list[str]]:
+        """Messages with policies and switches named as beside their fields."""
+        ticked = [policy.name for policy in self.policies() if policy.ticked]
+
+        def named(match: re.Match[str]) -> str:
+            place = int(match[1])
+            return f"{ticked[place] if place < len(ticked) else match[0]}: "
+
+        def words(match: re.Match[str]) -> str:
+            return f"{SWITCH_WORDS[match[1]]}: " if match[1] in SWITCH_WORDS else match[0]
+
+        told = {name: list(messages) for name, messages in problems.items()}
+        told["policies"] = [
+            re.sub(r"^policies\[(\d+)\][:.] ?", named, m) for m in told.get("policies", [])
+        ]
+        told["switches"] = [re.sub(r"^(\w+) is ", words, m) for m in told.get("switches", [])]
+        return {name: messages for name, messages in told.items() if messages}
+
+    def show(self, problems: Mapping[str, list[str]]) -> None:
+        """Put messages beside the fields that they name, all others at the top."""
+        self.full_clean()
+        self.errors.clear()
+        for name, messages in problems.items():
+            place = (
+                "cluster_yaml"
+                if name == "cluster" and self.data.get("cluster") == WRITTEN
+                else name
+            )
+            for message in messages:
+                self.add_error(
+                    place if place in self.fields else None,
+                    message if place in self.fields else f"{name}: {message}",
+                )
+
+    def _cluster(self, typed: Mapping[str, str]) -> Any:
+        if typed["cluster"] and typed["cluster"] != WRITTEN:
+            return {"live": typed["cluster"]}
+        return read_yaml("cluster", typed["cluster_yaml"])
+
+    def _policies(self) -> list[dict[str, Any]]:
+        chosen = []
+        for policy in self.policies():
+            if policy.ticked:
+                given = _parameters(policy)
+                chosen.append({"name": policy.name, **({"parameters": given} if given else {})})
+        if not chosen:
+            raise DocumentError({"policies": ["tick at least one policy"]})
+        return chosen
+
+    def _switches(self) -> dict[str, Any]:
+        defaults = Switches.defaults()
+        found = {
+            name: _number(f"switches: {words}", text)
+            for name, words, text in self.switches()
+            if text.strip()
+        }
+        return {name: value for name, value in found.items() if value != defaults[name]}
+
+    def _choose(self, name: str, choices: Any) -> None:
+        field = self.fields[name]
+        assert isinstance(field, forms.ChoiceField)
+        field.choices = choices
+
+
+def read_yaml(field: str, text: str) -> Any:
+    """What a YAML text says. DocumentError names the line where it is none."""
+    try:
+        _refuse_aliases(field, text)
+        return yaml.safe_load(text)
+    except DocumentError:
+        raise
+    except yaml.YAMLError as error:
+        mark = getattr(error, "problem_mark", None)
+        where = f"line {mark.line + 1}: " if mark else ""
+        raise DocumentError(
+            {field: [f"{where}{getattr(error, 'problem', None) or 'is no YAML'}"]}
+        ) from None
+    except (RecursionError, ValueError) as error:
+        raise DocumentError({field: [str(error) or "is no YAML"]}) from None
+
+
+def _refuse_aliases(field: str, text: str) -> None:
+    """A few of them mean more than any memory holds, and no study needs one."""
+    for event in yaml.parse(text, Loader=yaml.SafeLoader):
+        if isinstance(event, yaml.AliasEvent) or getattr(event, "anchor", None):
+            where = f"line {event.start_mark.line + 1}: " if event.start_mark else ""
+            raise DocumentError({field: [f"{where}anchors and aliases are not taken here"]})
+
+
+def _workload(typed: Mapping[str, str], trace: UploadedFile[bytes] | None) -> dict[str, Any]:
+    of = typed["workload"]
+    if of in LIVE:
+        if typed["cluster"] == WRITTEN:
+            raise DocumentError(
+                {"workload": [f"choose a live cluster above: a written one has no {of}"]}
+            )
+        days = {"days": _number("workload: days", typed["days"])} if of == "history" else {}
+        return {"type": of, "cluster": typed["cluster"], **days}
+    options = read_yaml("options", typed["options"]) or {}
+    if not isinstance(options, dict):
+        raise DocumentError({"options": ["must be options by name, such as gap_s: 60"]})
+    jobs = {"jobs": _number("jobs", typed["jobs"])} if typed["jobs"] else {}
+    return {"type": of, **jobs, **_text_of(of, options, typed, trace), **options}
+
+
+def _text_of(
+    of: str, options: Mapping[str, Any], typed: Mapping[str, str], trace: UploadedFile[bytes] | None
+) -> dict[str, str]:
+    """The file, or the text in its place, under the name that the workload has for it."""
+    if of in TABLES and "kinds" not in options and "tables" not in options:
+        return {"tables": _trace_text(typed, trace)}
+    return {"text": _trace_text(typed, trace)} if of in TRACES else {}
+
+
+def _trace_text(typed: Mapping[str, str], trace: UploadedFile[bytes] | None) -> str:
+    data = trace.read() if trace is not None else b""
+    text = data.decode(errors="replace") if data else typed["trace_text"]
+    if not text:
+        raise DocumentError({"trace": ["choose a file, or paste its text"]})
+    return text + "\n"
+
+
+def _parameters(policy: PolicyChoice) -> Any:
+    try:
+        return read_yaml("policies", as_mapping(policy.parameters)) or {}
+    except DocumentError as error:
+        found = error.fields["policies"][0]
+        raise DocumentError(
+            {"policies": [f"{policy.name}: {found}; write parameters as name: value, name: value"]}
+        ) from None
+
+
+def as_mapping(typed: str) -> str:
+    """`a: 1, b: 2` is how one types parameters in a line; braces are not asked for."""
+    typed = typed.strip()
+    return f"{{{typed}}}" if typed and not typed.startswith("{") else typed
+
+
+def _seeds(typed: str) -> list[int]:
+    found: list[int] = []
+    for word in re.split(r"[\s,]+", typed.strip()):
+        first, dots, last = word.partition("..")
+        if not first.isdecimal() or (dots and not last.isdecimal()) or len(word) > 24:
+            raise DocumentError(
+                {"seeds": ["must be whole numbers such as 1, 2, 3 or a range such as 1..5"]}
+            )
+        if dots and int(last) - int(first) > 1000:
+            raise DocumentError({"seeds": ["are too many"]})
+        found += range(int(first), int(last) + 1) if dots else [int(first)]
+    return found
+
+
+def _number(field: str, typed: str) -> float | int:
+    try:
+        return int(typed)
+    except ValueError:
+        pass
+    try:
+        return float(typed)
+    except ValueError:
+        name, _, words = field.partition(": ")
+        raise DocumentError(
+            {name: [f"{words} must be a number, not {typed[:40]!r}".strip()]}
+        ) from None

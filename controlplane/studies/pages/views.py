@@ -1,0 +1,264 @@
+"""The pages of simulations. Views parse, call one service or selector, and answer."""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Callable
+from typing import Any, cast
+
+import yaml
+from django.contrib import messages
+from django.contrib.auth.decorators import login_not_required
+from django.contrib.auth.models import User
+from django.http import Http404, HttpRequest, HttpResponse
+from django.shortcuts import redirect, render
+from django.urls import reverse
+from django.utils.cache import patch_vary_headers
+from django.views.decorators.http import require_GET, require_http_methods, require_POST
+
+from controlplane.models import Simulation
+from controlplane.studies import services
+from controlplane.studies.documents import DocumentError
+from controlplane.studies.pages.forms import StudyForm, read_yaml
+from controlplane.studies.pages.selectors import (
+    DOWNLOADS,
+    MOST_COMPARED,
+    is_active,
+    kept_until,
+    results_of,
+    results_table,
+    simulations_page,
+    sizes_of,
+)
+from controlplane.studies.running.folders import read_file
+from controlplane.studies.selectors import (
+    SimulationNotFoundError,
+    get_simulation,
+    shared_simulation,
+)
+from controlplane.studies.services import SimulationConflictError
+from controlplane.studies.sharing import link_of
+
+# A report is one file with its script inside. It is shown in a frame of our page, as a document of
+# no origin: it may run its own script and nothing else, reads no cookie, sends no request, and
+# cannot be framed by others.
+REPORT_POLICY = {
+    "default-src": ["'none'"],
+    "script-src": ["'unsafe-inline'"],
+    "style-src": ["'unsafe-inline'"],
+    "img-src": ["data:", "blob:"],
+    "base-uri": ["'none'"],
+    "form-action": ["'none'"],
+    "frame-ancestors": ["'self'"],
+    "sandbox": ["allow-scripts", "allow-downloads"],
+}
+
+IN_PLACE = ("policies", "switches")
+"""What has no field of its own in the form, and yet a place where its messages stand."""
+
+ACTIONS: dict[str, tuple[Callable[[Simulation], object], str]] = {
+    "cancel": (services.simulation_cancel, "The simulation is cancelled."),
+    "delete": (services.simulation_delete, "The simulation and all it came to are removed."),
+    "share": (
+        services.simulation_share,
+        "Whoever has the link below can look at this simulation, without an account.",
+    ),
+    "unshare": (services.simulation_unshare, "The link leads nowhere any more."),
+}
+
+
+@require_GET
+def simulations(request: HttpRequest) -> HttpResponse:
+    """What was simulated, by the reader and their teams."""
+    page = simulations_page(_person(request), request.GET.get("page"))
+    context = {"page": page, "query": "", "active": any(is_active(s) for s in page.object_list)}
+    return _page_or_part(request, "studies/list.html", "studies/_list.html", context)
+
+
+@require_http_methods(["GET", "HEAD", "POST"])
+def new(request: HttpRequest) -> HttpResponse:
+    """Ask for a simulation by the form, or by a pasted study."""
+    user = _person(request)
+    if request.method != "POST":
+        return _form(request, StudyForm(user), _study_of(user, request.GET.get("from")))
+    form, pasted = StudyForm(user, request.POST), request.POST.get("study", "").strip()
+    trace: Any = request.FILES.get("trace")
+    try:
+        asked = read_yaml("study", pasted) if pasted else form.asked(trace)
+        if not isinstance(asked, dict):
+            raise DocumentError({"study": ["must be a study: cluster, workload, policies"]})
+        made = services.simulation_create(user, asked)
+    except DocumentError as error:
+        problems = error.fields if pasted else form.worded(error.fields)
+        if not pasted:
+            form.show(problems)
+        return _form(request, form, pasted, problems)
+    except SimulationConflictError as error:
+        return _form(request, form, pasted, {"study": [str(error)]})
+    messages.success(request, f"{made.name} waits for a worker.")
+    return redirect("simulation", made.pk)
+
+
+def _form(
+    request: HttpRequest,
+    form: StudyForm,
+    pasted: str = "",
+    problems: dict[str, list[str]] | None = None,
+) -> HttpResponse:
+    context: dict[str, Any] = {"form": form, "pasted": pasted, "problems": problems or {}}
+    if problems:
+        shown = (
+            name
+            for name in problems
+            if pasted or (name not in form.fields and name not in IN_PLACE)
+        )
+        context["study_problems"] = [
+            m if n == "study" else f"{n}: {m}" for n in shown for m in problems[n]
+        ]
+        context["policy_problems"] = [] if pasted else problems.get("policies", [])
+    return render(request, "studies/new.html", context, status=422 if problems else 200)
+
+
+def _study_of(user: User, pk: str | None) -> str:
+    """An earlier study as YAML to edit; empty if none is asked for, 404 if hidden."""
+    if not pk:
+        return ""
+    found = _found(user, pk)
+    document = Simulation.objects.values_list("document", flat=True).get(pk=found.pk)
+    return yaml.safe_dump(document, sort_keys=False, allow_unicode=True, width=120)
+
+
+@require_GET
+def simulation(request: HttpRequest, pk: uuid.UUID) -> HttpResponse:
+    """One simulation: how far it is, then what it came to."""
+    found = _found(_person(request), pk)
+    context = _context(found)
+    if link := link_of(found):
+        context["link"] = request.build_absolute_uri(reverse("shared_simulation", args=[link]))
+    context |= {
+        "report": reverse("simulation_report", args=[found.pk]),
+        "kept_until": kept_until(found),
+    }
+    return _page_or_part(request, "studies/simulation.html", "studies/_simulation.html", context)
+
+
+@require_POST
+def simulation_action(request: HttpRequest, pk: uuid.UUID, action: str) -> HttpResponse:
+    """Cancel, delete, share or stop sharing."""
+    found = _found(_person(request), pk)
+    if action not in ACTIONS:
+        raise Http404(f"there is no action {action}")
+    act, done = ACTIONS[action]
+    try:
+        act(found)
+    except SimulationConflictError as error:
+        messages.error(request, f"Nothing was changed: {error}.")
+    else:
+        messages.success(request, done)
+    return redirect("simulations") if action == "delete" else redirect("simulation", pk)
+
+
+@require_GET
+def simulation_file(request: HttpRequest, pk: uuid.UUID, name: str) -> HttpResponse:
+    """A file of it, to be kept."""
+    found = _found(_person(request), pk)
+    data = read_file(found, name) if name in DOWNLOADS or name == "report.html" else None
+    if data is None:
+        raise Http404(f"there is no {name}")
+    kind = DOWNLOADS.get(name, "application/octet-stream")
+    return HttpResponse(
+        data, content_type=kind, headers={"Content-Disposition": f'attachment; filename="{name}"'}
+    )
+
+
+@require_GET
+def simulation_report(request: HttpRequest, pk: uuid.UUID) -> HttpResponse:
+    """The report, for the frame of its page."""
+    return _report(_found(_person(request), pk))
+
+
+@login_not_required
+@require_GET
+def shared(request: HttpRequest, link: str) -> HttpResponse:
+    """What a share link shows: one simulation, to be looked at."""
+    found = _shared(link)
+    context = {**_context(found), "report": reverse("shared_report", args=[link])}
+    response = render(request, "studies/shared.html", context)
+    response["X-Robots-Tag"] = "noindex, nofollow"
+    return response
+
+
+@login_not_required
+@require_GET
+def shared_report(request: HttpRequest, link: str) -> HttpResponse:
+    """The report of a shared simulation, for the frame of its page."""
+    return _report(_shared(link))
+
+
+@require_GET
+def compare(request: HttpRequest) -> HttpResponse:
+    """The policies of several simulations side by side."""
+    user = _person(request)
+    asked = list(dict.fromkeys(request.GET.getlist("id")))[:MOST_COMPARED]
+    chosen = [_found(user, pk) for pk in asked]
+    done = [(s, results) for s in chosen if (results := results_of(s)) is not None]
+    others = [s for s in simulations_page(user, 1).object_list if s.state == Simulation.State.DONE]
+    currencies = {results.get("currency") for _, results in done}
+    context = {
+        "chosen": {str(s.pk) for s in chosen}, "compared": [s for s, _ in done], "others": others,
+        "most": MOST_COMPARED,
+        "table": results_table([(s.name, results) for s, results in done]) if done else None,
+        "mixed": len(currencies) > 1,
+    }  # fmt: skip
+    return render(request, "studies/compare.html", context)
+
+
+def _context(found: Simulation) -> dict[str, Any]:
+    results = results_of(found) if found.state == Simulation.State.DONE else None
+    return {
+        "simulation": found, "summary": found.summary, "active": is_active(found),
+        "percent": 100 * found.progress,
+        "table": results_table([(found.name, results)]) if results else None,
+        "sizes": sizes_of(found) if results else {},
+    }  # fmt: skip
+
+
+def _report(found: Simulation) -> HttpResponse:
+    data = read_file(found, "report.html")
+    if data is None:
+        raise Http404("there is no report yet")
+    response = HttpResponse(
+        data, content_type="text/html; charset=utf-8", headers={"X-Frame-Options": "SAMEORIGIN"}
+    )
+    response._csp_config = REPORT_POLICY  # type: ignore[attr-defined]  # where django-csp looks for a view's own policy
+    return response
+
+
+def _page_or_part(
+    request: HttpRequest, page: str, part: str, context: dict[str, Any]
+) -> HttpResponse:
+    asked = (
+        request.headers.get("HX-Request") == "true"
+        and request.headers.get("HX-History-Restore-Request") != "true"
+    )
+    response = render(request, part if asked else page, context)
+    patch_vary_headers(response, ["HX-Request"])
+    return response
+
+
+def _person(request: HttpRequest) -> User:
+    return cast(User, request.user)
+
+
+def _found(user: User, pk: uuid.UUID | str) -> Simulation:
+    try:
+        return get_simulation(user, pk)
+    except SimulationNotFoundError as error:
+        raise Http404(str(error)) from None
+
+
+def _shared(link: str) -> Simulation:
+    try:
+        return shared_simulation(link)
+    except SimulationNotFoundError as error:
+        raise Http404(str(error)) from None

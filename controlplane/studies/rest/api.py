@@ -1,0 +1,236 @@
+"""REST: simulations. Views parse, call one service or selector, answer."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any, ClassVar, cast
+
+from django.contrib.auth.models import User
+from django.db.models import QuerySet
+from django.http import HttpResponse
+from drf_spectacular.types import OpenApiTypes
+from drf_spectacular.utils import OpenApiParameter, OpenApiResponse, extend_schema
+from rest_framework import mixins, status
+from rest_framework.decorators import action
+from rest_framework.exceptions import NotFound, ValidationError
+from rest_framework.negotiation import BaseContentNegotiation
+from rest_framework.request import Request
+from rest_framework.response import Response
+from rest_framework.views import APIView
+from rest_framework.viewsets import GenericViewSet
+
+from clusters.models import Cluster
+from controlplane.models import Simulation
+from controlplane.studies import services
+from controlplane.studies.documents import DocumentError
+from controlplane.studies.rest.serializers import (
+    SimulationDetailSerializer,
+    SimulationSerializer,
+    StudyInput,
+    WhatIfInput,
+    WhatIfSerializer,
+)
+from controlplane.studies.running.folders import read_file
+from controlplane.studies.selectors import (
+    SimulationNotFoundError,
+    get_simulation,
+    visible_simulations,
+)
+from controlplane.studies.services import SimulationConflictError
+from controlplane.studies.what_if.decide import BusyError, WhatIfError, what_if
+from controlplane.web.rest.errors import ConflictError
+
+STATES = [str(state) for state in Simulation.State]
+FILTERS = [
+    OpenApiParameter(
+        "state", OpenApiTypes.STR, enum=STATES, description="Only those in this state"
+    ),
+    OpenApiParameter("mine", OpenApiTypes.BOOL, description="Only your own"),
+]
+
+
+class SimulationViewSet(mixins.ListModelMixin, GenericViewSet[Simulation]):
+    """Your simulations and those of your teams; operators see all."""
+
+    queryset = Simulation.objects.none()
+    serializer_class = SimulationSerializer
+    lookup_value_regex = "[0-9a-fA-F]{8}(?:-[0-9a-fA-F]{4}){3}-[0-9a-fA-F]{12}"
+
+    def get_queryset(self) -> QuerySet[Simulation]:
+        """What the caller may see and asks for."""
+        rows, query = visible_simulations(_user(self.request)), self.request.query_params
+        if wanted := query.get("state"):
+            rows = rows.filter(state=wanted) if wanted in STATES else rows.none()
+        return (
+            rows.filter(user=_user(self.request))
+            if query.get("mine", "").lower() in ("1", "true", "yes")
+            else rows
+        )
+
+    @extend_schema(parameters=FILTERS)
+    def list(self, request: Request, *args: Any, **kwargs: Any) -> Response:
+        """The simulations, newest first."""
+        return super().list(request, *args, **kwargs)
+
+    @extend_schema(responses=SimulationDetailSerializer)
+    def retrieve(self, request: Request, pk: str) -> Response:
+        """One simulation with its study."""
+        return Response(SimulationDetailSerializer(_simulation(request, pk)).data)
+
+    @extend_schema(request=StudyInput, responses={201: SimulationSerializer})
+    def create(self, request: Request) -> Response:
+        """Simulate a study: policies side by side on a cluster and a workload."""
+        if not isinstance(request.data, Mapping):
+            raise ValidationError({"request": ["must be a study as an object"]})
+        try:
+            made = services.simulation_create(_user(request), request.data)
+        except DocumentError as error:
+            raise ValidationError(cast("dict[str, Any]", error.fields)) from None
+        except SimulationConflictError as error:
+            raise ConflictError(str(error)) from None
+        return Response(SimulationSerializer(made).data, status=status.HTTP_201_CREATED)
+
+    @extend_schema(responses={204: None})
+    def destroy(self, request: Request, pk: str) -> Response:
+        """Remove it with all it came to; one that runs is stopped."""
+        services.simulation_delete(_simulation(request, pk))
+        return Response(status=status.HTTP_204_NO_CONTENT)
+
+    @extend_schema(request=None, responses=SimulationSerializer)
+    @action(detail=True, methods=["post"])
+    def cancel(self, request: Request, pk: str) -> Response:
+        """Stop it for good."""
+        try:
+            return self._acted(request, pk, services.simulation_cancel)
+        except SimulationConflictError as error:
+            raise ConflictError(str(error)) from None
+
+    @extend_schema(request=None, responses=SimulationSerializer)
+    @action(detail=True, methods=["post"])
+    def share(self, request: Request, pk: str) -> Response:
+        """Make a link with which anybody may look at it: /shared/simulations/{share}/."""
+        return self._acted(request, pk, services.simulation_share)
+
+    @extend_schema(request=None, responses=SimulationSerializer)
+    @share.mapping.delete
+    def unshare(self, request: Request, pk: str) -> Response:
+        """Take the link back."""
+        return self._acted(request, pk, services.simulation_unshare)
+
+    def _acted(
+        self, request: Request, pk: str, act: Callable[[Simulation], Simulation]
+    ) -> Response:
+        return Response(SimulationSerializer(act(_simulation(request, pk))).data)
+
+
+class JsonForErrors(BaseContentNegotiation):
+    """Takes whatever the caller accepts: the file is what it is, and errors are JSON."""
+
+    def select_parser(self, request: Request, parsers: Any) -> Any:
+        """The first one."""
+        return parsers[0]
+
+    def select_renderer(
+        self, request: Request, renderers: Any, format_suffix: str | None = None
+    ) -> Any:
+        """The first one, which is JSON's."""
+        return renderers[0], renderers[0].media_type
+
+
+class SimulationFileView(APIView):
+    """A file that a simulation came to, to be downloaded."""
+
+    file: ClassVar[str]
+    media_type: ClassVar[str]
+    content_negotiation_class = JsonForErrors
+
+    def answer(self, request: Request, pk: str) -> HttpResponse:
+        """The file, or 404 if there is none (yet)."""
+        simulation = _simulation(request, pk)
+        data = read_file(simulation, self.file)
+        if data is None:
+            raise NotFound(f"the simulation is {simulation.state} and has no {self.file}")
+        return HttpResponse(
+            data,
+            content_type=self.media_type,
+            headers={"Content-Disposition": f'attachment; filename="{self.file}"'},
+        )
+
+
+class ResultsView(SimulationFileView):
+    """Figures by policy and seed."""
+
+    file, media_type = "results.json", "application/json"
+
+    @extend_schema(operation_id="simulation_results", responses={200: OpenApiTypes.OBJECT})
+    def get(self, request: Request, pk: str) -> HttpResponse:
+        """Costs, times and counts by policy and seed."""
+        return self.answer(request, pk)
+
+
+class JobsView(SimulationFileView):
+    """A line for each job of each run."""
+
+    file, media_type = "jobs.csv", "text/csv"
+
+    @extend_schema(operation_id="simulation_jobs", responses={(200, "text/csv"): OpenApiTypes.STR})
+    def get(self, request: Request, pk: str) -> HttpResponse:
+        """Every job of every run as CSV."""
+        return self.answer(request, pk)
+
+
+class ReportView(SimulationFileView):
+    """The report, whole in one file."""
+
+    file, media_type = "report.html", "text/html"
+
+    @extend_schema(
+        operation_id="simulation_report", responses={(200, "text/html"): OpenApiTypes.STR}
+    )
+    def get(self, request: Request, pk: str) -> HttpResponse:
+        """The report as one HTML file that needs no network."""
+        return self.answer(request, pk)
+
+
+class WhatIfView(APIView):
+    """What a policy would decide now."""
+
+    @extend_schema(
+        operation_id="what_if",
+        request=WhatIfInput,
+        responses={
+            200: OpenApiResponse(
+                WhatIfSerializer, "Also where the policy could not decide: see `failure`"
+            )
+        },
+    )
+    def post(self, request: Request, name: str) -> Response:
+        """Ask a policy what it would decide about the cluster as it is. Nothing is changed."""
+        given = WhatIfInput(data=request.data)
+        given.is_valid(raise_exception=True)
+        cluster = Cluster.objects.filter(name=name).first()
+        if cluster is None:
+            raise NotFound(f"there is no cluster {name}")
+        try:
+            found = what_if(
+                _user(request),
+                cluster,
+                given.validated_data["policy"],
+                given.validated_data.get("parameters", {}),
+            )
+        except WhatIfError as error:
+            raise ValidationError({error.field: [str(error)]}) from None
+        except BusyError as error:
+            raise ConflictError(str(error)) from None
+        return Response(WhatIfSerializer(found).data)
+
+
+def _user(request: Request) -> User:
+    return cast(User, request.user)
+
+
+def _simulation(request: Request, pk: str) -> Simulation:
+    try:
+        return get_simulation(_user(request), pk)
+    except SimulationNotFoundError as error:
+        raise NotFound(str(error)) from None

@@ -1,0 +1,147 @@
+"""Simulations as REST shows them."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from drf_spectacular.utils import inline_serializer
+from rest_framework import serializers
+
+from controlplane.models import Simulation
+from controlplane.studies.sharing import link_of
+
+STATES = Simulation.State.choices
+
+STUDY_HELP = {
+    "cluster": (
+        'What a cluster file holds (docs/workloads.md), or {"live": "name"}: the cluster of that'
+        " name as it is now"
+    ),
+    "workload": (
+        'By `type`: a generator, a trace as `text`, {"type": "history", "cluster": "name", "days":'
+        ' 7}, or {"type": "queue"}: what waits and runs now'
+    ),
+    "policies": "Policies to compare: name, parameters, label",
+    "seeds": "Each policy is run once for each of them",
+    "switches": "What may fail or take time; all of it off by default",
+    "skip_bad": "Leave bad lines of a trace out in place of refusing it",
+    "team": "A team of yours that sees it too",
+}
+
+
+class StudyInput(serializers.Serializer[Any]):
+    """A study to run."""
+
+    name = serializers.CharField(required=False, max_length=100)
+    team = serializers.CharField(required=False, help_text=STUDY_HELP["team"])
+    cluster = serializers.DictField(help_text=STUDY_HELP["cluster"])
+    workload = serializers.DictField(help_text=STUDY_HELP["workload"])
+    policies = inline_serializer(
+        "SimulatedPolicy",
+        {
+            "name": serializers.CharField(),
+            "parameters": serializers.DictField(required=False),
+            "label": serializers.CharField(required=False),
+        },
+        many=True,
+        help_text=STUDY_HELP["policies"],
+    )
+    seeds = serializers.ListField(
+        child=serializers.IntegerField(min_value=0), required=False, help_text=STUDY_HELP["seeds"]
+    )
+    switches = serializers.DictField(
+        child=serializers.FloatField(), required=False, help_text=STUDY_HELP["switches"]
+    )
+    skip_bad = serializers.BooleanField(required=False, help_text=STUDY_HELP["skip_bad"])
+
+
+class SimulationSerializer(serializers.ModelSerializer[Simulation]):
+    """A simulation; `summary` says in short what is simulated."""
+
+    user = serializers.CharField(source="user.username")
+    team = serializers.SerializerMethodField()
+    state = serializers.ChoiceField(choices=STATES)
+    share = serializers.SerializerMethodField()
+    summary = serializers.DictField()
+
+    class Meta:
+        model = Simulation
+        fields = [
+            "id", "name", "user", "team", "state", "progress", "left_s", "message", "summary",
+            "share", "created_at", "started_at",
+            "ended_at",
+        ]  # fmt: skip
+        read_only_fields = fields
+
+    def get_team(self, simulation: Simulation) -> str | None:
+        """The team that sees it too."""
+        return None if simulation.team is None else simulation.team.name
+
+    def get_share(self, simulation: Simulation) -> str:
+        """The last part of its share link; empty while it is not shared."""
+        return link_of(simulation)
+
+
+class SimulationDetailSerializer(SimulationSerializer):
+    """A simulation with its study, including what came from live clusters."""
+
+    document = serializers.DictField()
+
+    class Meta(SimulationSerializer.Meta):
+        fields = [*SimulationSerializer.Meta.fields, "document"]
+
+
+class WhatIfInput(serializers.Serializer[Any]):
+    """A policy to be asked."""
+
+    policy = serializers.CharField(max_length=100)
+    parameters = serializers.DictField(required=False)
+
+
+class DecisionSerializer(serializers.Serializer[Any]):
+    """What a decision comes to, in the cluster's currency; run times as policies know them."""
+
+    policy = serializers.CharField()
+    status = serializers.CharField()
+    running = serializers.IntegerField(help_text="Jobs that have GPUs")
+    waiting = serializers.IntegerField(help_text="Jobs that have none")
+    gpus = serializers.IntegerField(help_text="GPUs in use")
+    power_w = serializers.FloatField(help_text="IT power of the nodes in use")
+    cost_per_h = serializers.FloatField(
+        allow_null=True, help_text="Energy cost per hour at the present price"
+    )
+    energy_cost = serializers.FloatField(
+        help_text="Energy of the jobs that have GPUs, until each ends"
+    )
+    energy_cost_waiting = serializers.FloatField(
+        help_text="Energy of the others, could each start alone now where it is cheapest"
+    )
+    tardiness_cost = serializers.FloatField(help_text="Lateness of those jobs")
+    tardiness_cost_waiting = serializers.FloatField(
+        help_text="Lateness of the others, could each start now where it is fastest"
+    )
+
+
+class DifferenceSerializer(serializers.Serializer[Any]):
+    """A job that the policy decides differently; anonymous if another team's."""
+
+    job = serializers.CharField(allow_null=True)
+    name = serializers.CharField()
+    change = serializers.ChoiceField(choices=["start", "preempt", "migrate", "resize"])
+    before = serializers.CharField(allow_blank=True)
+    after = serializers.CharField(allow_blank=True)
+    why = serializers.CharField(allow_blank=True, help_text="Why it would wait")
+
+
+class WhatIfSerializer(serializers.Serializer[Any]):
+    """What a policy would decide now, against what is the case. Nothing was changed."""
+
+    cluster = serializers.CharField()
+    currency = serializers.CharField()
+    at = serializers.DateTimeField()
+    failure = serializers.CharField(
+        allow_null=True, help_text="Why the policy could not decide; then everything stays"
+    )
+    current = DecisionSerializer()
+    proposed = DecisionSerializer()
+    differences = DifferenceSerializer(many=True)

@@ -1,0 +1,1 @@
+"""Simulations under way: taken, watched, stopped, resumed."""

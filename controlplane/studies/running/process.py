@@ -1,0 +1,133 @@
+"""The process in which a study runs, seen from the worker that started it."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import select
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from policies.host.environment import of_a_child
+
+ROOT = Path(__file__).resolve().parents[3]
+CHUNK = 1 << 16
+LOG = "log.txt"
+
+
+@dataclass(frozen=True, slots=True)
+class Told:
+    """The newest that the process has said: how far it is, and whether and how it has ended
+    (`error` is empty for a good end).
+
+    `busy`: it has ended at once, because another process still works in the folder.
+    """
+
+    progress: float = 0.0
+    message: str = ""
+    left_s: float | None = None
+    ended: bool = False
+    error: str = ""
+    busy: bool = False
+
+
+class StudyProcess:
+    """Process of a folder's study; on exit of the context it and its children are gone."""
+
+    def __init__(
+        self,
+        folder: Path,
+        *,
+        processes: int,
+        memory_gb: float,
+        command: Sequence[str] | None = None,
+    ) -> None:
+        options = [
+            "--processes",
+            str(processes),
+            "--memory-gb",
+            str(memory_gb),
+            "--parent",
+            str(os.getpid()),
+        ]
+        argv = [
+            *(command or [sys.executable, "-m", "controlplane.studies.running.child"]),
+            *options,
+            str(folder),
+        ]
+        with (folder / LOG).open("wb") as log:
+            self._process = subprocess.Popen(
+                argv,
+                cwd=ROOT,
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.PIPE,
+                stderr=log,
+                start_new_session=True,
+                env=of_a_child(),
+            )
+        self._read = b""
+        self.told = Told()
+
+    @property
+    def pid(self) -> int:
+        """Its process id, which is that of its group."""
+        return self._process.pid
+
+    def __enter__(self) -> StudyProcess:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """End it and all its children."""
+        with contextlib.suppress(ProcessLookupError, PermissionError):
+            os.killpg(self._process.pid, signal.SIGKILL)
+        if self._process.stdout is not None:
+            self._process.stdout.close()
+        self._process.wait()
+
+    def listen(self, for_s: float) -> Told:
+        """What it has said within that time, or until it has ended."""
+        until_s = time.monotonic() + for_s
+        while not self.told.ended and (left_s := until_s - time.monotonic()) > 0:
+            pipe = self._process.stdout
+            assert pipe is not None
+            if not select.select([pipe], [], [], left_s)[0]:
+                break
+            data = os.read(pipe.fileno(), CHUNK)
+            if not data:
+                self._gone()
+                break
+            *lines, self._read = (self._read + data).split(b"\n")
+            for line in lines:
+                self._hear(json.loads(line))
+        return self.told
+
+    def _hear(self, said: dict[str, Any]) -> None:
+        if "error" in said:
+            self.told = Told(
+                self.told.progress, ended=True, error=str(said["error"]) or "it failed"
+            )
+        elif "done" in said:
+            self.told = Told(1.0, ended=True)
+        elif "busy" in said:
+            self.told = Told(self.told.progress, ended=True, busy=True)
+        else:
+            self.told = Told(
+                max(self.told.progress, min(1.0, said["progress"])), said["message"], said["left_s"]
+            )
+
+    def _gone(self) -> None:
+        code = self._process.wait()
+        how = f"was killed (signal {-code})" if code < 0 else f"ended with status {code}"
+        self.told = Told(
+            self.told.progress, ended=True, error=f"its process {how} without a result"
+        )

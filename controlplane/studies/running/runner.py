@@ -1,0 +1,212 @@
+"""Running simulations: taken from the queue one by one, watched while they run, given back when
+their worker is gone.
+
+Celery carries hints: a task that is doubled, late or lost breaks nothing. Whoever takes a
+simulation holds a slot and renews its row; one that nobody renews any more is queued again by the
+reconciler, and the next worker goes on with what is finished.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import dataclass, field
+from datetime import datetime, timedelta
+from pathlib import Path
+
+from django.conf import settings
+from django.db import Error, IntegrityError, transaction
+from django.utils import timezone
+
+from controlplane.loop.live.holder import is_gone, new_holder
+from controlplane.models import Simulation, SimulationFile
+from controlplane.studies.lifecycle import SimulationMove
+from controlplane.studies.moves import LostRaceError, move_simulation
+from controlplane.studies.running.folders import (
+    TooLargeError,
+    folder_of,
+    packed_files,
+    remove_folder,
+    sweep,
+)
+from controlplane.studies.running.process import StudyProcess, Told
+from controlplane.studies.running.stopping import is_stopping
+
+logger = logging.getLogger(__name__)
+
+EXPIRY_S = 30.0
+"""How long a simulation that nobody renews counts as running."""
+
+TURN_S = 1.0
+MOST_STARTS = 5
+"""Starts after which a simulation whose workers keep dying is given up."""
+
+State = Simulation.State
+
+
+def _process(folder: Path) -> StudyProcess:
+    return StudyProcess(
+        folder, processes=settings.SIMULATION_PROCESSES, memory_gb=settings.SIMULATION_MEMORY_GB
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class Ports:
+    """Everything that running asks of others, so that tests can put something else there."""
+
+    process: Callable[[Path], StudyProcess] = field(default=_process)
+    stopping: Callable[[], bool] = is_stopping
+    turn_s: float = TURN_S
+
+
+def run_next(ports: Ports | None = None) -> Simulation | None:
+    """Run the oldest waiting simulation to its end; None without one or without slot."""
+    ports = ports or Ports()
+    if ports.stopping():
+        return None
+    sweep()
+    simulation = claim(timezone.now())
+    if simulation is not None:
+        _run(simulation, ports)
+    return simulation
+
+
+def claim(now: datetime) -> Simulation | None:
+    """Claim the oldest waiting simulation; None without one or without slot."""
+    while (slot := _free_slot()) is not None:
+        simulation = (
+            Simulation.objects.filter(state=State.QUEUED).order_by("created_at", "pk").first()
+        )
+        if simulation is None:
+            return None
+        values = {
+            "slot": slot,
+            "owner": new_holder(),
+            "expires_at": now + timedelta(seconds=EXPIRY_S),
+            "started_at": now,
+        }
+        with suppress(LostRaceError, IntegrityError), transaction.atomic():
+            move_simulation(
+                simulation, SimulationMove.START, starts=simulation.starts + 1, **values
+            )
+            return simulation
+    return None
+
+
+def _free_slot() -> int | None:
+    taken = set(Simulation.objects.filter(slot__isnull=False).values_list("slot", flat=True))
+    return next(
+        (slot for slot in range(1, settings.SIMULATIONS_AT_ONCE + 1) if slot not in taken), None
+    )
+
+
+def _run(simulation: Simulation, ports: Ports) -> None:
+    with suppress(
+        LostRaceError
+    ):  # cancelled or taken over while it came to its end: whoever moved it has decided
+        try:
+            folder = folder_of(simulation)
+            with ports.process(folder) as process:
+                told = _watch(simulation, process, ports)
+            if told is not None:
+                _finish(simulation, folder, told)
+        except OSError as error:
+            _fail(simulation, f"its files cannot be written: {error.strerror or error}")
+
+
+def _watch(simulation: Simulation, process: StudyProcess, ports: Ports) -> Told | None:
+    """Follow it to its end; None if it was lost or given back to other workers."""
+    since_s = renewed_s = time.monotonic()
+    while True:
+        told = process.listen(ports.turn_s)
+        if told.ended and not told.busy:
+            return told
+        if time.monotonic() - since_s > settings.SIMULATION_LIMIT_S:
+            return Told(
+                told.progress,
+                ended=True,
+                error=f"it took more than {settings.SIMULATION_LIMIT_S / 3600:g} hours",
+            )
+        if told.busy or ports.stopping():
+            move_simulation(
+                simulation,
+                SimulationMove.LOSE,
+                starts=max(0, simulation.starts - 1),
+                progress=told.progress,
+            )
+            return None
+        try:
+            if not renew(simulation, told, timezone.now()):
+                remove_folder(simulation)
+                return None
+            renewed_s = time.monotonic()
+        except Error as error:
+            logger.warning(
+                "simulation %s could not be renewed and is tried again: %s", simulation.pk, error
+            )
+            if time.monotonic() - renewed_s > EXPIRY_S:
+                return None
+
+
+def renew(simulation: Simulation, told: Told, now: datetime) -> bool:
+    """Save its progress and keep it; False if cancelled, deleted or taken over."""
+    own = Simulation.objects.filter(pk=simulation.pk, state=State.RUNNING, owner=simulation.owner)
+    expires = now + timedelta(seconds=EXPIRY_S)
+    return bool(
+        own.update(
+            progress=told.progress,
+            left_s=told.left_s,
+            message=told.message[:1000],
+            expires_at=expires,
+        )
+    )
+
+
+def _finish(simulation: Simulation, folder: Path, told: Told) -> None:
+    if told.error:
+        _fail(simulation, told.error)
+        return
+    try:
+        files = packed_files(simulation, folder)
+    except TooLargeError as error:
+        _fail(simulation, str(error))
+        return
+    with transaction.atomic():
+        move_simulation(simulation, SimulationMove.FINISH, progress=1.0, message="")
+        SimulationFile.objects.filter(simulation=simulation).delete()
+        SimulationFile.objects.bulk_create(files)
+    remove_folder(simulation)
+
+
+def _fail(simulation: Simulation, why: str) -> None:
+    move_simulation(simulation, SimulationMove.FAIL, message=why[:2000])
+    remove_folder(simulation)
+
+
+def reconcile_simulations(now: datetime) -> bool:
+    """Requeue orphaned simulations, or fail them after MOST_STARTS; True if any waits."""
+    for simulation in Simulation.objects.filter(state=State.RUNNING).defer("document"):
+        if (
+            is_gone(simulation.owner)
+            or simulation.expires_at is None
+            or simulation.expires_at <= now
+        ):
+            _lost(simulation)
+    return _free_slot() is not None and Simulation.objects.filter(state=State.QUEUED).exists()
+
+
+def _lost(simulation: Simulation) -> None:
+    with suppress(LostRaceError):
+        if simulation.starts >= MOST_STARTS:
+            why = (
+                f"its worker died {simulation.starts} times; it may need more memory than there is"
+            )
+            move_simulation(simulation, SimulationMove.FAIL, message=why)
+        else:
+            move_simulation(
+                simulation,
+                SimulationMove.LOSE,
+                message="its worker died; it goes on with what is finished",
+            )

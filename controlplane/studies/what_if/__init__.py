@@ -1,0 +1,1 @@
+"""What-if: what another policy would decide now."""

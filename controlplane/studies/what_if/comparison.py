@@ -1,0 +1,193 @@
+"""Costs of a plan if it were made now, and its differences from the present. Pure.
+
+Both plans are measured with one yardstick, the snapshot's throughputs, whatever their policies
+predicted.
+"""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+from collections.abc import Iterator
+from dataclasses import dataclass
+from math import inf, isfinite
+
+import numpy as np
+
+from clusters.energy import cost_per_hour, energy_cost
+from controlplane.loop.changes import (
+    Change,
+    Keep,
+    Migrate,
+    Preempt,
+    Resize,
+    Start,
+    changes,
+    current_of,
+)
+from controlplane.simulation.cluster.remaining import remaining_work
+from policies.contract.plan import Placement, Plan
+from policies.contract.snapshot import JobView, Purpose, RankSeat, Snapshot
+from policies.contract.validation import power_w
+from policies.placement.speed import PlanSpeeds, devices_of
+
+
+@dataclass(frozen=True, slots=True)
+class Figures:
+    """Costs of a plan in the cluster's currency, until the end of every job.
+
+    `energy_cost_waiting`, `tardiness_cost_waiting`: of jobs without GPUs, the least they can be:
+    as if each started alone now where its energy is cheapest, and where it is fastest.
+    """
+
+    policy: str
+    status: str
+    running: int
+    waiting: int
+    gpus: int
+    power_w: float
+    cost_per_h: float | None
+    energy_cost: float
+    energy_cost_waiting: float
+    tardiness_cost: float
+    tardiness_cost_waiting: float
+
+    @property
+    def cost(self) -> float:
+        """Energy and lateness of all jobs."""
+        energy_cost = self.energy_cost + self.energy_cost_waiting
+        return energy_cost + self.tardiness_cost + self.tardiness_cost_waiting
+
+
+@dataclass(frozen=True, slots=True)
+class Stretch:
+    """A placement from now to its expected end (epoch seconds); None if unknown."""
+
+    placement: Placement
+    to_s: float | None
+
+
+def stretches(plan: Plan, snapshot: Snapshot) -> tuple[Stretch, ...]:
+    """Every placement of the plan with its expected end."""
+    jobs, speeds = _jobs(snapshot), PlanSpeeds(snapshot, plan.placements)
+    running = current_of(snapshot)
+    found = []
+    for placement in plan.placements:
+        job = jobs.get(placement.job)
+        speed = speeds.of(placement)
+        before = running.get(placement.key)
+        moves = before is None or _seats(before.ranks) != _seats(placement.ranks)
+        began = job is not None and job.remaining_steps < job.total_steps
+        restart_s = job.restart_cost_s if job and moves and began else 0.0
+        run_s = job.remaining_steps / speed + restart_s if job and speed > 0 else None
+        found.append(Stretch(placement, None if run_s is None else snapshot.now_s + run_s))
+    return tuple(found)
+
+
+def figures(plan: Plan, snapshot: Snapshot, ends: tuple[Stretch, ...] | None = None) -> Figures:
+    """What the plan comes to; `ends` are its stretches where they are known already."""
+    ends = stretches(plan, snapshot) if ends is None else ends
+    used = Counter(
+        node for node, _ in {key for p in plan.placements for key in devices_of(p.ranks)}
+    )
+    training = {s.placement.job: s.to_s for s in ends if s.placement.purpose is Purpose.TRAINING}
+    watts, step = power_w(snapshot.node_by_id, used), snapshot.energy_at(snapshot.now_s)
+    left = remaining_work(
+        snapshot.jobs.columns,
+        range(len(snapshot.jobs)),
+        snapshot.jobs.columns.numbers["remaining_steps"],
+        snapshot.now_s,
+        snapshot.nodes,
+        snapshot.kinds,
+        snapshot.energy,
+    )
+    waits = np.array([job not in training for job in snapshot.jobs.columns.ids], dtype=bool)
+    placed, waiting = _lateness(snapshot, training, left.run_s.tolist())
+    return Figures(
+        policy=plan.policy,
+        status=plan.status.value,
+        running=len(training),
+        waiting=len(snapshot.jobs) - len(training),
+        gpus=sum(used.values()),
+        power_w=watts,
+        cost_per_h=None if step is None else cost_per_hour(watts, step),
+        energy_cost=_energy_cost(snapshot, ends),
+        energy_cost_waiting=float(left.energy_cost[waits].sum()),
+        tardiness_cost=placed,
+        tardiness_cost_waiting=waiting,
+    )
+
+
+def differences(plan: Plan, snapshot: Snapshot) -> tuple[Change, ...]:
+    """What the plan would change of training work, starts last."""
+    found = changes(current_of(snapshot), plan)
+    return tuple(c for c in found if not isinstance(c, Keep) and _purpose(c) is Purpose.TRAINING)
+
+
+def _purpose(change: Change) -> Purpose:
+    return change.key[1] if isinstance(change, Keep | Preempt) else change.placement.purpose
+
+
+def sides(change: Change) -> tuple[tuple[RankSeat, ...], tuple[RankSeat, ...]]:
+    """Where the job is and where it would be; empty for nowhere."""
+    match change:
+        case Start(placement=placement):
+            return (), placement.ranks
+        case Preempt(before=before):
+            return before.ranks, ()
+        case (
+            Migrate(placement=placement, before=before) | Resize(placement=placement, before=before)
+        ):
+            return before.ranks, placement.ranks
+    return (), ()
+
+
+def _jobs(snapshot: Snapshot) -> dict[str, JobView]:
+    return {job.id: job for job in snapshot.jobs}
+
+
+def _seats(ranks: tuple[RankSeat, ...]) -> list[tuple[str, tuple[str, ...]]]:
+    return sorted((seat.node, tuple(sorted(seat.devices))) for seat in ranks)
+
+
+def _lateness(
+    snapshot: Snapshot, ends: dict[str, float | None], fastest: list[float]
+) -> tuple[float, float]:
+    """(of the jobs that have GPUs, at least of the others): sum_j w_j max(0, end_j - due_j)."""
+    placed = waiting = 0.0
+    for row, job in enumerate(snapshot.jobs):
+        if not job.tardiness_weight or not isfinite(job.due_s):
+            continue
+        given = ends.get(job.id) if job.id in ends else snapshot.now_s + fastest[row]
+        if given is None or not isfinite(given):
+            continue
+        late = job.tardiness_weight * max(0.0, given - job.due_s)
+        placed, waiting = (placed + late, waiting) if job.id in ends else (placed, waiting + late)
+    return placed, waiting
+
+
+def _energy_cost(snapshot: Snapshot, ends: tuple[Stretch, ...]) -> float:
+    """Sum over nodes of what their power costs while they have work, at the prices of each time; a
+    GPU works until its last job ends.
+    """
+    until_s: dict[tuple[str, str], float] = {}
+    for stretch in ends:
+        for key in devices_of(stretch.placement.ranks) if stretch.to_s is not None else ():
+            until_s[key] = max(until_s.get(key, -inf), stretch.to_s or -inf)
+    of_node: dict[str, list[tuple[float, int]]] = defaultdict(list)
+    for (node, _), to_s in until_s.items():
+        of_node[node].append((to_s, 1))
+    return sum(
+        energy_cost(power_w(snapshot.node_by_id, {node: gpus}), from_s, to_s, snapshot.energy)
+        for node, stays in of_node.items()
+        for gpus, from_s, to_s in _in_use(snapshot.now_s, stays)
+    )
+
+
+def _in_use(now_s: float, stays: list[tuple[float, int]]) -> Iterator[tuple[int, float, float]]:
+    """(GPUs in use, from, to) of a node whose stays (end, GPUs) all run now."""
+    gpus, from_s = sum(count for _, count in stays), now_s
+    for to_s, count in sorted(stays):
+        if to_s > from_s:
+            yield gpus, from_s, to_s
+            from_s = to_s
+        gpus -= count

@@ -1,0 +1,276 @@
+"""What would another policy decide now? The live queue is read, the policy is asked in a process of
+its own, nothing is applied.
+
+Jobs of other teams are there without their names, as on the timeline: that they take GPUs can be
+seen, and nothing else.
+"""
+
+from __future__ import annotations
+
+import atexit
+import threading
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from functools import cache
+from typing import Any
+
+from django.conf import settings
+from django.contrib.auth.models import User
+
+import profiling.selectors
+from clusters.models import Cluster
+from controlplane.loop.changes import Change, Keep, key_of
+from controlplane.loop.live.observe import observe
+from controlplane.loop.live.world import Solve
+from controlplane.loop.pages.selectors import OTHERS
+from controlplane.loop.rounds import decide_or_keep, kept
+from controlplane.studies.what_if.comparison import (
+    Figures,
+    Stretch,
+    differences,
+    figures,
+    sides,
+    stretches,
+)
+from controlplane.web.pages.formats import part_of
+from jobs.selectors import is_operator, visible_jobs
+from jobs.wording import reason_for_waiting
+from policies.contract.capabilities import runtime_of
+from policies.contract.plan import Plan, WaitCode, Waiting
+from policies.contract.policy import PolicyError, UnknownPolicyError
+from policies.contract.snapshot import RankSeat, Snapshot
+from policies.host import registry
+from policies.host.client import SolverProcess
+
+PATIENCE_S = 5.0
+"""How long somebody waits while somebody else's question is answered by the same web process."""
+
+_TURN = threading.BoundedSemaphore(1)
+
+
+class WhatIfError(ValueError):
+    """The question makes no sense; `field` names what is wrong, the message what would be right."""
+
+    def __init__(self, field: str, message: str) -> None:
+        super().__init__(message)
+        self.field = field
+
+
+class BusyError(Exception):
+    """Others are asking; to be tried again."""
+
+
+@dataclass(frozen=True, slots=True)
+class Difference:
+    """A job decided differently; `job` is None, without reasons, if another team's."""
+
+    job: str | None
+    name: str
+    change: str
+    before: str
+    after: str
+    why: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class LeftWaiting:
+    """A job of the reader's that would have no GPUs, and whether it has some now."""
+
+    job: str
+    name: str
+    why: str
+    runs_now: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Side:
+    """One decision: what it comes to, and its placements with their expected ends."""
+
+    figures: Figures
+    stretches: tuple[Stretch, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class WhatIf:
+    """A policy's decision beside the present state. `names`: of visible jobs, by id."""
+
+    cluster: str
+    currency: str
+    at: datetime
+    failure: str | None
+    now: Side
+    then: Side
+    differences: tuple[Difference, ...]
+    waiting: tuple[LeftWaiting, ...]
+    names: Mapping[str, str]
+    snapshot: Snapshot
+
+    @property
+    def current(self) -> Figures:
+        """What is the case."""
+        return self.now.figures
+
+    @property
+    def proposed(self) -> Figures:
+        """What the policy would make of it."""
+        return self.then.figures
+
+
+def what_if(
+    user: User,
+    cluster: Cluster,
+    policy: str,
+    parameters: Mapping[str, Any],
+    solve: Solve | None = None,
+) -> WhatIf:
+    """Ask the policy about the cluster now. WhatIfError if unknown, BusyError."""
+    _check(policy, parameters)
+    ask = solve or solve_apart
+    with _turn():
+        observed = observe(cluster.pk, time.time(), cluster.round_number + 1, profiling.selectors)
+        snapshot = observed.snapshot
+        plan, failure = decide_or_keep(snapshot, lambda seen: ask(policy, parameters, seen), policy)
+    present = kept(snapshot, cluster.policy, "")
+    names = _names(user, snapshot)
+    return WhatIf(
+        cluster=cluster.name,
+        currency=cluster.currency,
+        at=datetime.fromtimestamp(snapshot.now_s, UTC),
+        failure=failure,
+        now=_side(present, snapshot),
+        then=_side(plan, snapshot),
+        differences=_differences(plan, snapshot, names),
+        waiting=_waiting(plan, present, snapshot, names),
+        names=names,
+        snapshot=snapshot,
+    )
+
+
+def solve_apart(policy: str, parameters: Mapping[str, Any], snapshot: Snapshot) -> Plan:
+    """Solve in a process of this one's own, apart from that of the rounds, and killed sooner."""
+    return _solver().solve(snapshot, policy, parameters)
+
+
+@cache
+def _solver() -> SolverProcess:
+    solver = SolverProcess(settings.WHAT_IF_TIMEOUT_S)
+    atexit.register(solver.close)
+    return solver
+
+
+@contextmanager
+def _turn() -> Iterator[None]:
+    """One question at a time in each web process: an answer takes a processor."""
+    if not _TURN.acquire(timeout=PATIENCE_S):
+        raise BusyError("others are asking just now; try again in a few seconds")
+    try:
+        yield
+    finally:
+        _TURN.release()
+
+
+def _check(policy: str, parameters: Mapping[str, Any]) -> None:
+    try:
+        registry.check(policy, parameters)
+    except UnknownPolicyError as error:
+        raise WhatIfError("policy", str(error)) from None
+    except PolicyError as error:
+        raise WhatIfError("parameters", str(error)) from None
+
+
+def _side(plan: Plan, snapshot: Snapshot) -> Side:
+    ends = stretches(plan, snapshot)
+    return Side(figures(plan, snapshot, ends), ends)
+
+
+def _names(user: User, snapshot: Snapshot) -> dict[str, str]:
+    """Names of the jobs that the user may know of, by id; one query, none for operators."""
+    names = {job.id: job.name for job in snapshot.jobs}
+    if is_operator(user):
+        return names
+    seen = {
+        str(pk) for pk in visible_jobs(user).filter(pk__in=list(names)).values_list("pk", flat=True)
+    }
+    return {job: name for job, name in names.items() if job in seen}
+
+
+def _differences(
+    plan: Plan, snapshot: Snapshot, names: Mapping[str, str]
+) -> tuple[Difference, ...]:
+    waiting = {entry.job: entry for entry in plan.waiting}
+    places = _places(snapshot)
+    return tuple(
+        _difference(change, waiting, places, names, snapshot)
+        for change in differences(plan, snapshot)
+    )
+
+
+def _difference(
+    change: Change,
+    waiting: Mapping[str, Waiting],
+    places: Mapping[tuple[str, str], str],
+    names: Mapping[str, str],
+    snapshot: Snapshot,
+) -> Difference:
+    assert not isinstance(change, Keep)
+    job = key_of(change)[0]
+    before, after = (_worded(seats, places, snapshot) for seats in sides(change))
+    entry = waiting.get(job)
+    why = _why(entry, snapshot, names) if entry and job in names else ""
+    known = job if job in names else None
+    return Difference(
+        known, names.get(job, OTHERS), type(change).__name__.lower(), before, after, why
+    )
+
+
+def _waiting(
+    plan: Plan, present: Plan, snapshot: Snapshot, names: Mapping[str, str]
+) -> tuple[LeftWaiting, ...]:
+    runs = {placement.job for placement in present.placements}
+    entries = [entry for entry in plan.waiting if entry.job in names]
+    return tuple(
+        LeftWaiting(e.job, names[e.job], _why(e, snapshot, names), e.job in runs) for e in entries
+    )
+
+
+def _why(entry: Waiting, snapshot: Snapshot, names: Mapping[str, str]) -> str:
+    detail: dict[str, Any] = {
+        "nodes": entry.nodes,
+        "jobs": entry.jobs,
+        "watts": entry.watts,
+        "earliest_s": entry.earliest_s,
+    }
+    if entry.code is WaitCode.RUNTIME_UNAVAILABLE:
+        detail["runtime"] = runtime_of(
+            snapshot.jobs.columns.others["labels"][snapshot.jobs.position[entry.job]]
+        )
+    known = {**{node.id: node.name for node in snapshot.nodes}, **names}
+    return reason_for_waiting(
+        "queued", entry.code.value, detail, known, datetime.fromtimestamp(snapshot.now_s, UTC)
+    )
+
+
+def _places(snapshot: Snapshot) -> dict[tuple[str, str], str]:
+    """What GPUs are called: their number on the node."""
+    return {
+        (node.id, device.id): str(i)
+        for node in snapshot.nodes
+        for i, device in enumerate(node.devices)
+    }
+
+
+def _worded(
+    seats: tuple[RankSeat, ...], places: Mapping[tuple[str, str], str], snapshot: Snapshot
+) -> str:
+    return ", ".join(
+        f"{snapshot.node_by_id[seat.node].name} ({part_of(seat.share)}GPU"
+        f" {', '.join(_numbers(seat, places))})"
+        for seat in seats
+    )
+
+
+def _numbers(seat: RankSeat, places: Mapping[tuple[str, str], str]) -> list[str]:
+    return [places.get((seat.node, device), device) for device in seat.devices]

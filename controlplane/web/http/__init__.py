@@ -1,0 +1,1 @@
+"""HTTP: middleware, guards and limits of connections, bodies and callers."""

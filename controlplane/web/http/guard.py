@@ -1,0 +1,198 @@
+"""What one connection may cost a web process: so much head, so many headers, so long for head and
+body. uvicorn bounds none of it.
+
+A proxy in front has limits of its own; this holds for whoever reaches a web process without one.
+Here is also the short way out for answers that are given by the thousand: in one piece, past
+uvicorn's look at each header.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from enum import Enum
+from functools import partial
+from typing import cast
+from weakref import ReferenceType, ref
+
+from uvicorn.protocols.http.httptools_impl import (
+    STATUS_LINE,
+    HttpToolsProtocol,
+    RequestResponseCycle,
+)
+
+MOST_HEADERS = 100
+LARGEST_HEAD = 64 * 1024
+"""Bytes of the address and all headers together."""
+
+
+class Phase(Enum):
+    """What is waited for from the client."""
+
+    HEAD = "head"
+    BODY = "body"
+    NOTHING = "nothing"
+
+
+PATIENCE_S = {Phase.HEAD: 30.0, Phase.BODY: 60.0}
+"""How long a whole head and a whole body may take. Between requests uvicorn's own limit holds."""
+
+WHOLE = "loadmaster.whole"
+"""An ASGI extension: scope "answer" is `(status, headers, body) -> bool`, see answer_whole."""
+
+LINGER_S = 1.0
+"""How long a refused client is listened to for no purpose but that it reads the answer."""
+
+REFUSALS = {
+    408: (b"408 Request Timeout", b"the request took too long to arrive\n"),
+    431: (
+        b"431 Request Header Fields Too Large",
+        b"at most 100 headers and 64 KiB of address and headers are taken\n",
+    ),
+}
+
+
+class GuardedProtocol(HttpToolsProtocol):
+    """uvicorn's protocol that answers 431 to large heads, 408 to slow ones, and closes."""
+
+    _phase = Phase.HEAD
+    _watched: Phase | None = None
+    _head = 0
+    _timer: asyncio.TimerHandle | None = None
+    _refused = False
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        """A connection that never says anything is not kept."""
+        super().connection_made(cast(asyncio.Transport, transport))
+        self._watch()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """Wait for nothing any more."""
+        self._set_timer(None)
+        super().connection_lost(exc)
+
+    def data_received(self, data: bytes) -> None:
+        """Take it in, then look at what is still missing."""
+        if self._refused:
+            return
+        super().data_received(data)
+        if (
+            self._phase is Phase.HEAD
+        ):  # a part of a header is in nobody's hands yet, so the bytes are counted
+            self._head += len(data)
+            if self._head > LARGEST_HEAD:
+                self._refuse(431)
+        self._watch()
+
+    def on_message_begin(self) -> None:
+        """A request begins."""
+        self._phase, self._head = Phase.HEAD, 0
+        super().on_message_begin()
+
+    def on_header(self, name: bytes, value: bytes) -> None:
+        """One more header."""
+        super().on_header(name, value)
+        if len(self.headers) > MOST_HEADERS:
+            self._stop(431)
+
+    def on_headers_complete(self) -> None:
+        """The head is whole; only now does anybody see the request."""
+        if (
+            len(self.url) + sum(len(name) + len(value) for name, value in self.headers)
+            > LARGEST_HEAD
+        ):
+            self._stop(431)
+        self._phase = Phase.BODY
+        super().on_headers_complete()
+        # A weak reference: the request knows its scope, and garbage that refers to itself would
+        # wait for the collector.
+        self.scope["extensions"] = {WHOLE: {"answer": partial(answer_whole, ref(self.cycle))}}
+
+    def on_message_complete(self) -> None:
+        """The body is whole."""
+        self._phase = Phase.NOTHING
+        super().on_message_complete()
+
+    def send_400_response(self, msg: str) -> None:
+        """Answer 400 to invalid HTTP, and to a parser stopped after a refusal."""
+        self._phase = Phase.NOTHING
+        if not self._refused:
+            super().send_400_response(msg)
+
+    def _stop(self, status: int) -> None:
+        """Refuse, and keep the parser from going on: it takes any exception for a bad request."""
+        self._refuse(status)
+        raise ValueError(REFUSALS[status][0].decode())
+
+    def _refuse(self, status: int) -> None:
+        self._refused, self._phase = True, Phase.NOTHING
+        line, words = REFUSALS[status]
+        head = (
+            b"HTTP/1.1 %b\r\ncontent-type: text/plain; charset=utf-8\r\ncontent-length:"
+            b" %d\r\nconnection: close\r\n\r\n"
+        )
+        self.transport.write(head % (line, len(words)) + words)
+        self._set_timer(None)
+        if self.transport.can_write_eof():
+            # Closed at once, what the client still sends would reset the connection before it has
+            # read the answer.
+            self.transport.write_eof()
+            self._timer = self.loop.call_later(LINGER_S, self.transport.close)
+        else:
+            self.transport.close()
+
+    def _watch(self) -> None:
+        """Let the clock run for what is missing, anew whenever that is something else."""
+        if self._phase is not self._watched and not self._refused:
+            self._watched = self._phase
+            patience_s = PATIENCE_S.get(self._phase)
+            self._set_timer(
+                None if patience_s is None else self.loop.call_later(patience_s, self._late)
+            )
+
+    def _set_timer(self, timer: asyncio.TimerHandle | None) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+        self._timer = timer
+
+    def _late(self) -> None:
+        self._watched = None
+        if self.flow.read_paused:  # it is we who do not read
+            self._watch()
+        elif self._phase is Phase.HEAD:
+            self._refuse(408)
+        elif self.cycle.response_started:
+            self.transport.close()
+        else:
+            self.cycle.disconnected = True  # whatever waits for the body is told so
+            self.cycle.message_event.set()
+            self._refuse(408)
+
+
+def answer_whole(
+    request: ReferenceType[RequestResponseCycle], status: int, headers: bytes, body: bytes
+) -> bool:
+    """Send a whole answer at once, its headers as they go over the wire: each line with its end,
+    content-length among them.
+
+    False, and nothing sent, where only ASGI's `send` can: the connection ends with the answer, its
+    client does not read, or wants no body. Nobody looks at the headers here: they must hold nothing
+    of a client's that was not checked, and not say `connection`.
+    """
+    cycle = request()
+    if (
+        cycle is None
+        or cycle.response_started
+        or cycle.disconnected
+        or not cycle.keep_alive
+        or cycle.flow.write_paused
+    ):
+        return False
+    if cycle.scope["method"] == "HEAD":
+        return False
+    cycle.response_started = cycle.response_complete = True
+    cycle.waiting_for_100_continue = False
+    first = b"".join(b"%b: %b\r\n" % header for header in cycle.default_headers)
+    cycle.transport.write(b"".join((STATUS_LINE[status], first, headers, b"\r\n", body)))
+    cycle.message_event.set()
+    cycle.on_response()
+    return True

@@ -1,0 +1,185 @@
+"""How often somebody may be wrong at the doors: login, tokens, enrolment. Agents' other calls are
+never counted.
+
+Failures are counted by address and by account, in the shared cache, so that all web processes count
+together. While the cache is away each process counts for itself: nobody is shut out, and nobody may
+try without end.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import ipaddress
+import json
+import logging
+import time
+from dataclasses import dataclass
+
+from asgiref.sync import sync_to_async
+from django.conf import settings
+from django.core.cache import BaseCache, cache
+from django.core.cache.backends.locmem import LocMemCache
+from django.http import HttpRequest, HttpResponse, HttpResponseBase, JsonResponse
+from django.shortcuts import render
+from redis.exceptions import RedisError
+
+from controlplane.web.http.async_capable import Answer, BothWays
+from controlplane.web.rest.errors import error_body
+
+log = logging.getLogger(__name__)
+DOORS = {
+    "/login/": "login",
+    "/admin/login/": "login",
+    "/password/": "login",
+    "/api/v1/tokens/": "login",
+    "/api/agent/v1/register": "enrolment",
+}
+"""The doors by their addresses. All ways to a password count together."""
+
+
+@dataclass(frozen=True, slots=True)
+class Limit:
+    """So many failures within so many seconds."""
+
+    failures: int
+    window_s: int
+
+
+class Throttle(BothWays):
+    """Middleware: 429 with Retry-After after too many failures of an address or account."""
+
+    def __call__(self, request: HttpRequest) -> Answer:
+        """The view's answer, or the refusal."""
+        door = DOORS.get(request.path_info) if request.method == "POST" else None
+        if door is None:
+            answer: Answer = self.get_response(request)
+            return answer
+        if self.later:
+            return self._later(request, door)
+        counts = begin(request, door)
+        refused = refusal(request, counts)
+        return refused or end(request, self.get_response(request), counts)
+
+    async def _later(self, request: HttpRequest, door: str) -> HttpResponseBase:
+        counts = await sync_to_async(begin)(request, door)
+        refused = await sync_to_async(refusal)(request, counts)
+        if refused is not None:
+            return refused
+        answer = await self.get_response(request)
+        return await sync_to_async(end)(request, answer, counts)
+
+
+@dataclass(frozen=True, slots=True)
+class Count:
+    """One count this try went into: its key, how often it was tried, and how often it may be."""
+
+    key: str
+    tries: int
+    limit: Limit
+
+
+def begin(request: HttpRequest, door: str) -> list[Count]:
+    """Count the attempt before it is made, for concurrent ones; `end` takes successes back."""
+    return [_count(f"{door}:{kind}:{who}", limit) for kind, who, limit in _whom(request, door)]
+
+
+def refusal(request: HttpRequest, counts: list[Count]) -> HttpResponse | None:
+    """429 if a count is above its limit; refused attempts do not count."""
+    beyond = [count.limit.window_s for count in counts if count.tries > count.limit.failures]
+    if not beyond:
+        return None
+    for count in counts:
+        _add(count.key, -1, count.limit.window_s)
+    retry_s = max(int(window - time.time() % window) + 1 for window in beyond)
+    log.warning("too many failures at %s", request.path_info)
+    return _refused(request, retry_s)
+
+
+def end(request: HttpRequest, answer: HttpResponseBase, counts: list[Count]) -> HttpResponseBase:
+    """Take back an attempt that succeeded; set Retry-After if accounts are locked."""
+    if not is_failure(request, answer):
+        for count in counts:
+            _add(count.key, -1, count.limit.window_s)
+    if answer.status_code == 429 and "Retry-After" not in answer:
+        answer["Retry-After"] = str(int(settings.AXES_COOLOFF_TIME * 3600))
+    return answer
+
+
+def is_failure(request: HttpRequest, answer: HttpResponseBase) -> bool:
+    """Whether the credentials were wrong. A page shows its form again (200); the API says 401."""
+    page = not request.path_info.startswith("/api/")
+    return answer.status_code in (401, 403, 429) or (page and answer.status_code == 200)
+
+
+def address_of(request: HttpRequest) -> str:
+    """The peer's address (a trusted proxy sets it); for IPv6 the customer's network."""
+    try:
+        address = ipaddress.ip_address(request.META.get("REMOTE_ADDR", ""))
+    except ValueError:
+        return "unknown"
+    if address.version == 6:
+        return str(ipaddress.ip_network((address, 64), strict=False).network_address)
+    return str(address)
+
+
+def _whom(request: HttpRequest, door: str) -> list[tuple[str, str, Limit]]:
+    limits = {name: Limit(*limit) for name, limit in settings.THROTTLES.items()}
+    found = [("address", address_of(request), limits[f"{door}:address"])]
+    account = _account(request) if door == "login" else ""
+    if account:
+        found.append(
+            (
+                "account",
+                hashlib.sha256(account.encode(errors="replace")).hexdigest(),
+                limits["login:account"],
+            )
+        )
+    return found
+
+
+def _account(request: HttpRequest) -> str:
+    """The name somebody tries, as far as one can be read."""
+    if not request.path_info.startswith("/api/"):
+        return request.POST.get("username", "").strip().lower()
+    try:
+        body = json.loads(request.body)
+    except (ValueError, RecursionError):
+        return ""
+    name = body.get("username") if isinstance(body, dict) else ""
+    return name.strip().lower() if isinstance(name, str) else ""
+
+
+def _count(name: str, limit: Limit) -> Count:
+    key = f"throttle:{name}:{int(time.time() // limit.window_s)}"
+    return Count(key, _add(key, 1, limit.window_s), limit)
+
+
+_alone = LocMemCache("throttling", {})
+
+
+def _add(key: str, amount: int, kept_s: int) -> int:
+    """The count after adding. Keys include their window, so they expire unreset."""
+    try:
+        return _add_in(cache, key, amount, kept_s)
+    except (RedisError, OSError) as error:
+        log.warning("the cache is away, this process counts for itself: %s", error)
+        return _add_in(_alone, key, amount, kept_s)
+
+
+def _add_in(store: BaseCache, key: str, amount: int, kept_s: int) -> int:
+    store.add(key, 0, 2 * kept_s)
+    try:
+        return int(store.incr(key, amount))
+    except ValueError:  # forgotten in between
+        store.add(key, max(0, amount), 2 * kept_s)
+        return max(0, amount)
+
+
+def _refused(request: HttpRequest, retry_s: int) -> HttpResponse:
+    text = f"too many failed tries; come back in {retry_s} seconds"
+    if request.path_info.startswith("/api/"):
+        answer: HttpResponse = JsonResponse(error_body("throttled", text), status=429)
+    else:
+        answer = render(request, "429.html", {"retry_s": retry_s}, status=429)
+    answer["Retry-After"] = str(retry_s)
+    return answer

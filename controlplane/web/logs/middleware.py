@@ -1,0 +1,115 @@
+"""Each request has an id and leaves a line: who asked for what, what came of it, how long it took.
+
+The id is the client's `X-Request-ID` if it is a sane one, else made here; it is sent back, stands
+in every line that the request causes, and goes with the tasks it starts. A line names the route,
+never the query, the body or a token. What went well with agents, probes and files is DEBUG: there
+are hundreds a second, and /metrics counts them.
+"""
+
+from __future__ import annotations
+
+import logging
+import re
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+from uuid import uuid4
+
+from django.db.models import Model
+from django.http import HttpRequest, HttpResponseBase
+from django.utils.functional import SimpleLazyObject
+from structlog.contextvars import bind_contextvars, clear_contextvars, get_contextvars
+
+from controlplane.web.http.async_capable import Answer, BothWays
+from controlplane.web.http.metrics import count_request
+
+log = logging.getLogger("loadmaster.access")
+
+HEADER = "X-Request-ID"
+SANE = re.compile(r"[A-Za-z0-9._:-]{8,128}")
+UNMATCHED = "unmatched"
+OFTEN = re.compile(r"/(api/agent/|static/|healthz|readyz|metrics)")
+IDS = {"node_id": "node", "assignment_id": "assignment", "job_id": "job"}
+"""Arguments of addresses that are ids, and the names they have in a log."""
+
+
+def request_id_of(request: HttpRequest) -> str:
+    """The client's id of the request if it is sane, else a new one."""
+    given = request.headers.get(HEADER, "")
+    return given if SANE.fullmatch(given) else uuid4().hex
+
+
+class RequestLog(BothWays):
+    """The outermost middleware. Works for both kinds of servers."""
+
+    def __call__(self, request: HttpRequest) -> Answer:
+        """The answer, with its id."""
+        if self.later:
+            return self._later(request)
+        with _own_ids(request):
+            began = time.perf_counter()
+            response: HttpResponseBase = self.get_response(request)
+            return _told(request, response, time.perf_counter() - began)
+
+    async def _later(self, request: HttpRequest) -> HttpResponseBase:
+        with _own_ids(request):
+            began = time.perf_counter()
+            response: HttpResponseBase = await self.get_response(request)
+            return _told(request, response, time.perf_counter() - began)
+
+    def process_view(
+        self, request: HttpRequest, view: object, args: object, kwargs: dict[str, Any]
+    ) -> None:
+        """Bind the ids that the address names."""
+        bind_contextvars(**{IDS[name]: str(value) for name, value in kwargs.items() if name in IDS})
+
+
+def route_of(request: HttpRequest) -> str:
+    """The URL pattern of the request, without ids."""
+    match = request.resolver_match
+    return UNMATCHED if match is None else f"/{match.route}"
+
+
+def user_id_of(request: HttpRequest) -> object:
+    """Who asks, if anybody has found out by now; it is no reason to ask the database."""
+    user = getattr(request, "user", None)
+    if isinstance(
+        user, SimpleLazyObject
+    ):  # the session's: a token's is put in its place by the API
+        user = getattr(request, "_cached_user", None)
+    return user.pk if isinstance(user, Model) else None
+
+
+@contextmanager
+def _own_ids(request: HttpRequest) -> Iterator[None]:
+    """Bind the request's id; whatever is bound meanwhile is unbound with it."""
+    before = get_contextvars()
+    clear_contextvars()
+    bind_contextvars(request_id=request_id_of(request))
+    try:
+        yield
+    finally:
+        clear_contextvars()
+        bind_contextvars(**before)
+
+
+def _told(request: HttpRequest, response: HttpResponseBase, took_s: float) -> HttpResponseBase:
+    route, status = route_of(request), response.status_code
+    response.headers[HEADER] = str(get_contextvars().get("request_id", ""))
+    count_request(request.method or "", route, status, took_s)
+    level = logging.DEBUG if status < 400 and OFTEN.match(request.path_info) else logging.INFO
+    if log.isEnabledFor(level):
+        fields = {
+            "method": request.method,
+            "route": route,
+            "status": status,
+            "ms": round(took_s * 1000, 1),
+        }
+        user = user_id_of(request)
+        log.log(
+            level,
+            "request",
+            extra={"loadmaster": fields if user is None else {**fields, "user": user}},
+        )
+    return response

@@ -1,0 +1,115 @@
+"""The server's logs: one line an event, JSON or text, with the ids of what it is about and without
+secrets.
+
+Every logger of the house, of Django, Celery and uvicorn ends in the same formatter. Ids
+(`request_id`, `node`, `job`, `assignment`, `cluster`, `round`, `task`) are bound as context
+variables where the work is done, see `bound`, and stand in every line until it ends. Reads no
+Django settings, so that settings may call `config`.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import structlog
+from structlog.contextvars import bound_contextvars, merge_contextvars
+from structlog.typing import EventDict, Processor, WrappedLogger
+
+from controlplane.web.logs.masking import mask_event
+
+FORMATS = ("console", "json")
+
+QUIET = {
+    "httpx": "WARNING",
+    "httpcore": "WARNING",
+    # A line of our own tells more of each request, see controlplane.web.logs.middleware; "Sending due
+    # task" comes every two seconds.
+    "uvicorn.access": "WARNING",
+    "celery.beat": "WARNING",
+    "django.server": "WARNING",
+}
+
+
+def config(form: str, level: str) -> dict[str, Any]:
+    """Django's LOGGING: `form` "console" or "json" (else ValueError), `level` the least shown."""
+    if form not in FORMATS:
+        raise ValueError(f"LOADMASTER_LOG_FORMAT must be {' or '.join(FORMATS)}, not {form!r}")
+    loggers: dict[str, Any] = {
+        name: {"level": least, "handlers": [], "propagate": True} for name, least in QUIET.items()
+    }
+    # uvicorn and Django bring handlers of their own: without them their lines come through the
+    # root's, once.
+    for name in ("uvicorn", "uvicorn.error", "django", "celery"):
+        loggers[name] = {"level": "INFO", "handlers": [], "propagate": True}
+    return {
+        "version": 1,
+        "disable_existing_loggers": False,
+        "formatters": {"line": {"()": "controlplane.web.logs.structured.formatter", "form": form}},
+        "handlers": {"stderr": {"class": "logging.StreamHandler", "formatter": "line"}},
+        "root": {"handlers": ["stderr"], "level": level},
+        "loggers": loggers,
+    }
+
+
+def formatter(form: str) -> logging.Formatter:
+    """What turns a record of any logger into a line."""
+    return structlog.stdlib.ProcessorFormatter(
+        foreign_pre_chain=_SHARED,
+        processors=[
+            structlog.stdlib.ProcessorFormatter.remove_processors_meta,
+            mask_event,
+            _renderer(form),
+        ],
+    )
+
+
+@contextmanager
+def bound(**ids: object) -> Iterator[None]:
+    """Bind these ids, as text, to every line logged within; None binds nothing."""
+    with bound_contextvars(
+        **{name: str(value) for name, value in ids.items() if value is not None}
+    ):
+        yield
+
+
+def _renderer(form: str) -> Processor:
+    if form == "json":
+        return structlog.processors.JSONRenderer(default=str, ensure_ascii=False)
+    return _text
+
+
+def _text(_: WrappedLogger, __: str, event: EventDict) -> str:
+    """`time LEVEL logger what happened key=value ...`, then the traceback if there is one."""
+    head = [str(event.pop(name, "")) for name in ("timestamp", "level", "logger", "event")]
+    head[1] = head[1].upper()
+    traceback = event.pop("exception", None)
+    rest = [f"{name}={_quoted(value)}" for name, value in event.items()]
+    # A line stays one line, whatever a client has put into it; a traceback is ours.
+    line = (
+        " ".join([*head, *rest]).replace("\r", "\\r").replace("\n", "\\n").replace("\x1b", "\\x1b")
+    )
+    return f"{line}\n{traceback}" if traceback else line
+
+
+def _quoted(value: object) -> str:
+    text = str(value)
+    return repr(text) if not text or any(c.isspace() for c in text) else text
+
+
+def _extras(_: WrappedLogger, __: str, event: EventDict) -> EventDict:
+    """What a call gave as `extra={"loadmaster": {...}}`: the fields of its line."""
+    record = event.get("_record")
+    return {**event, **getattr(record, "loadmaster", {})}
+
+
+_SHARED: list[Processor] = [
+    merge_contextvars,
+    _extras,
+    structlog.stdlib.add_log_level,
+    structlog.stdlib.add_logger_name,
+    structlog.processors.TimeStamper(fmt="iso", utc=True),
+    structlog.processors.format_exc_info,
+]

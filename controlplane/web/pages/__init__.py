@@ -1,0 +1,1 @@
+"""Pages: formats, charts, paging, static files, the administration's base."""

@@ -1,0 +1,198 @@
+"""Shared by admin pages: access, history with values, read-only pages, readable JSON."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Collection, Iterable
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from django import forms
+from django.contrib import admin, messages
+from django.contrib.auth.models import User
+from django.db import transaction
+from django.db.models import Model, QuerySet
+from django.forms import Form
+from django.http import HttpRequest
+from django.utils.html import format_html
+from django.utils.safestring import SafeString
+
+from clusters.models import Cluster
+from clusters.tariffs import tariff_changed
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+if TYPE_CHECKING:
+
+    class _ModelAdmin(admin.ModelAdmin[Any]):
+        pass
+
+    class _TabularInline(admin.TabularInline[Any, Any]):
+        pass
+
+    class PlainModelForm(forms.ModelForm[Any]):
+        pass
+
+    def detail_action(*, description: str) -> Callable[[F], F]: ...
+else:
+    from django.forms import ModelForm as PlainModelForm
+    from unfold.admin import ModelAdmin as _ModelAdmin
+    from unfold.admin import TabularInline as _TabularInline
+    from unfold.decorators import action as detail_action
+
+SHOWN_JSON = 60_000
+
+__all__ = [
+    "AppendOnly",
+    "OperatorAdmin",
+    "OperatorInline",
+    "PlainModelForm",
+    "ReadOnly",
+    "ReadOnlyInline",
+    "costs_changed",
+    "detail_action",
+    "for_each",
+    "person",
+    "pretty",
+    "save_changed",
+]
+
+
+class StaffOnly:
+    """Operators, who are Django's staff, may do everything here that the page itself allows."""
+
+    def has_module_permission(self, request: HttpRequest) -> bool:
+        return _is_operator(request)
+
+    def has_view_permission(self, request: HttpRequest, obj: Model | None = None) -> bool:
+        return _is_operator(request)
+
+    def has_add_permission(self, request: HttpRequest, obj: Model | None = None) -> bool:
+        return _is_operator(request)
+
+    def has_change_permission(self, request: HttpRequest, obj: Model | None = None) -> bool:
+        return _is_operator(request)
+
+    def has_delete_permission(self, request: HttpRequest, obj: Model | None = None) -> bool:
+        return _is_operator(request)
+
+
+def _is_operator(request: HttpRequest) -> bool:
+    return bool(request.user.is_active and request.user.is_staff)
+
+
+class OperatorAdmin(StaffOnly, _ModelAdmin):
+    """An operators' page whose history names old and new values of changed fields."""
+
+    unhistoried: tuple[str, ...] = ()
+    """Fields whose values stay out of the history (secrets)."""
+
+    def construct_change_message(
+        self, request: HttpRequest, form: Form, formsets: Any, add: bool = False
+    ) -> list[dict[str, Any]]:
+        """Django's message, with values."""
+        message: list[dict[str, Any]] = super().construct_change_message(
+            request, form, formsets, add
+        )
+        if not add and form.changed_data and message and "changed" in message[0]:
+            message[0]["changed"]["fields"] = [
+                self._in_words(form, name) for name in form.changed_data
+            ]
+        return message
+
+    def _in_words(self, form: Form, name: str) -> str:
+        if name in self.unhistoried:
+            return name
+        return f"{name} from {form.initial.get(name)} to {form.cleaned_data.get(name)}"
+
+
+class AppendOnly(OperatorAdmin):
+    """Rows are added and then never changed: a later one replaces an earlier one."""
+
+    def has_change_permission(self, request: HttpRequest, obj: Model | None = None) -> bool:
+        return False
+
+    def has_delete_permission(self, request: HttpRequest, obj: Model | None = None) -> bool:
+        return False
+
+
+class ReadOnly(AppendOnly):
+    """What the loop itself writes: people only look."""
+
+    def has_add_permission(self, request: HttpRequest, obj: Model | None = None) -> bool:
+        return False
+
+
+class OperatorInline(StaffOnly, _TabularInline):
+    """Rows of an operator's page."""
+
+    extra = 0
+
+
+class ReadOnlyInline(OperatorInline):
+    """Rows that people only look at."""
+
+    can_delete = False
+
+    def has_add_permission(self, request: HttpRequest, obj: Model | None = None) -> bool:
+        return False
+
+    def has_change_permission(self, request: HttpRequest, obj: Model | None = None) -> bool:
+        return False
+
+    def has_delete_permission(self, request: HttpRequest, obj: Model | None = None) -> bool:
+        return False
+
+
+def costs_changed(clusters: Iterable[Cluster]) -> None:
+    """A number that costs depend on has changed: the next round, asked for here, decides by it."""
+    for cluster in clusters:
+        tariff_changed(cluster)
+
+
+def save_changed(obj: Model, changed: Collection[str]) -> None:
+    """Save only these fields, as rounds and agents write others; new rows are saved whole."""
+    obj.save(update_fields=None if obj._state.adding else changed)
+
+
+def person(request: HttpRequest) -> User | None:
+    """Who does it, for the rows that keep that."""
+    return request.user if isinstance(request.user, User) else None
+
+
+def pretty(field: str, description: str) -> Callable[[Any, Model], SafeString]:
+    """A method of an admin page that shows a JSON field so that it can be read."""
+
+    def show(self: object, obj: Model) -> SafeString:
+        text = json.dumps(getattr(obj, field), indent=2, sort_keys=True, default=str)
+        more = (
+            f"\n... and {len(text) - SHOWN_JSON:,} characters more"
+            if len(text) > SHOWN_JSON
+            else ""
+        )
+        return format_html(
+            '<pre style="max-height:32rem;overflow:auto;white-space:pre-wrap">{}{}</pre>',
+            text[:SHOWN_JSON],
+            more,
+        )
+
+    return admin.display(description=description)(show)
+
+
+def for_each(
+    page: admin.ModelAdmin[Any],
+    request: HttpRequest,
+    rows: QuerySet[Any],
+    act: Callable[[Any], object],
+    refusals: tuple[type[Exception], ...],
+) -> None:
+    """Act on every chosen row in its own transaction; report successes and refusals."""
+    done = 0
+    for row in rows:
+        try:
+            with transaction.atomic():
+                act(row)
+            done += 1
+        except refusals as error:
+            page.message_user(request, f"{row}: {error}", messages.ERROR)
+    if done:
+        page.message_user(request, f"Done for {done}.", messages.SUCCESS)

@@ -1,0 +1,82 @@
+"""Numbers and times as people read them. Pure."""
+
+from __future__ import annotations
+
+from datetime import datetime
+from decimal import Decimal
+
+UNITS = ((86_400, "d"), (3_600, "h"), (60, "min"), (1, "s"))
+
+
+def duration(seconds: float | None) -> str:
+    """Two units at most: 43 ms, 45 s, 3 min 20 s, 2 h 5 min, 3 d 4 h. Nothing for None."""
+    if seconds is None:
+        return ""
+    if 0 < abs(seconds) < 0.9995:
+        return f"{1000 * abs(seconds):.0f} ms"
+    left = round(abs(seconds))
+    if left == 0:
+        return "0 s"
+    first = next(i for i, (size, _) in enumerate(UNITS) if left >= size)
+    parts = []
+    for size, unit in UNITS[first : first + 2]:
+        count, left = divmod(left, size)
+        if count:
+            parts.append(f"{count} {unit}")
+    return " ".join(parts)
+
+
+def short_duration(seconds: float) -> str:
+    """The largest unit only: 45 s, 3 min, 2 h, 3 d."""
+    return " ".join(duration(round(seconds)).split(" ")[:2])
+
+
+def due(
+    due_at: datetime | None, now: datetime, ended_at: datetime | None = None
+) -> tuple[str, str]:
+    """(text, tone) of a due date: "in 12 min", "late by 3 min"; "met" once ended."""
+    if due_at is None:
+        return "", ""
+    left_s = (due_at - (ended_at or now)).total_seconds()
+    if left_s < 0:
+        return f"late by {short_duration(left_s)}", "bad"
+    if ended_at is not None:
+        return "met", "good"
+    return f"in {short_duration(left_s)}", ""
+
+
+def ago(moment: datetime | None, now: datetime) -> str:
+    """ "12 s ago", or "never"."""
+    return (
+        "never"
+        if moment is None
+        else f"{short_duration(max(0.0, (now - moment).total_seconds()))} ago"
+    )
+
+
+def quantity(value: float | Decimal | None) -> str:
+    """Three significant digits without an exponent where that is readable: 0.0123, 4.56, 1,234."""
+    if value is None:
+        return ""
+    number = float(value)
+    if number == 0:
+        return "0"
+    if abs(number) >= 100:
+        return f"{number:,.0f}"
+    if abs(number) < 1e-6:
+        return f"{number:.2g}"
+    digits = 2 - next(e for e in range(2, -8, -1) if abs(number) >= 10.0**e)
+    shown = f"{number:.{max(0, digits)}f}"
+    return shown.rstrip("0").rstrip(".") if "." in shown else shown
+
+
+def count(value: int | float | None) -> str:
+    """A whole number with thousands kept apart."""
+    return "" if value is None else f"{value:,.0f}"
+
+
+def part_of(share: object) -> str:
+    """Prefix for the part of a GPU: "half of ", "0.25 of ", empty for a whole one."""
+    if not isinstance(share, float) or not 0.0 < share < 1.0:
+        return ""
+    return "half of " if share == 0.5 else f"{share:.2g} of "

@@ -1,0 +1,174 @@
+"""The timeline chart: bars in lanes become the data of a Plotly figure. Pure."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from html import escape
+from typing import Any
+
+PALETTE = (
+    "#2f7f93",
+    "#5b74c4",
+    "#b0772e",
+    "#4f8f5a",
+    "#a05a8c",
+    "#8a6d4b",
+    "#3f8fc0",
+    "#b4605a",
+    "#6f7f3a",
+    "#7a68b8",
+)
+"""Calm colours with enough contrast on light and dark ground; a job keeps its colour."""
+
+OTHERS = "#8f9bac"
+LANE_PX = 34
+BAR = 0.72
+"""Height of a bar, as a part of its lane."""
+
+GAP = 0.04
+"""Between the rows of a lane: two jobs may have one colour."""
+
+LONGEST_LABEL = 40
+"""Characters of a lane's name on the axis; the whole of it is under the pointer."""
+
+KINDS = ("ran", "running", "profiling", "planned")
+
+
+@dataclass(frozen=True, slots=True)
+class Bar:
+    """Work on a GPU (`lane`) from `from_s` to `to_s`, seconds since the epoch. `key` gives the
+    colour; "" is another team's job.
+
+    Work that shares its GPU has one of the lane's `rows`, from 0 at the top, so that none lies over
+    another.
+    """
+
+    lane: str
+    key: str
+    name: str
+    from_s: float
+    to_s: float
+    kind: str
+    hover: str = ""
+    row: int = 0
+    rows: int = 1
+
+
+def row_of(slot: int, share: float) -> tuple[int, int]:
+    """(row, rows) for work of this slot and share: as many rows as shares fit on a GPU."""
+    return slot, max(round(1.0 / share) if share > 0.0 else 1, slot + 1)
+
+
+def figure(
+    bars: Sequence[Bar], lanes: Sequence[str], since_s: float, until_s: float, now_s: float
+) -> dict[str, Any]:
+    """Plotly's {data, layout}: a trace per kind of bar, lanes downward, a line at now."""
+    return {
+        "data": [_trace(kind, [b for b in bars if b.kind == kind]) for kind in KINDS],
+        "layout": {
+            "barmode": "overlay",
+            "bargap": 1.0 - BAR,
+            "height": 110 + LANE_PX * max(1, len(lanes)),
+            "showlegend": False,
+            "hovermode": "closest",
+            "margin": {"l": 10, "r": 20, "t": 10, "b": 50},
+            "xaxis": {
+                "type": "date",
+                "range": [_moment(since_s), _moment(until_s)],
+                "title": {"text": "UTC"},
+            },
+            # The range keeps lanes without work on the chart.
+            "yaxis": {
+                "type": "category",
+                "categoryorder": "array",
+                "categoryarray": list(reversed(lanes)),
+                "range": [-0.5, len(lanes) - 0.5],
+                "tickmode": "array",
+                "tickvals": list(lanes),
+                "ticktext": [_label(lane) for lane in lanes],
+                "automargin": True,
+            },
+            "uniformtext": {"mode": "hide", "minsize": 10},
+            "shapes": [_present(now_s)],
+        },
+    }
+
+
+def colour(key: str) -> str:
+    """The colour of a job, the same on every page and day."""
+    if not key:
+        return OTHERS
+    return PALETTE[hashlib.sha256(key.encode()).digest()[0] % len(PALETTE)]
+
+
+def _trace(kind: str, bars: Sequence[Bar]) -> dict[str, Any]:
+    marker: dict[str, Any] = {
+        "color": [colour(b.key) for b in bars],
+        "opacity": 0.35 if kind == "planned" else 1.0,
+    }
+    if kind == "profiling":
+        marker["pattern"] = {"shape": "/", "size": 6, "solidity": 0.35}
+    if kind == "running":
+        marker["line"] = {"width": 1.5, "color": [colour(b.key) for b in bars]}
+    return {
+        "type": "bar",
+        "orientation": "h",
+        "name": kind,
+        "y": [b.lane for b in bars],
+        "width": [BAR / b.rows - (GAP if b.rows > 1 else 0.0) for b in bars],
+        "offset": [BAR / 2 - (b.row + 1) * BAR / b.rows for b in bars],
+        "base": [_moment(b.from_s) for b in bars],
+        "x": [max(1.0, 1000 * (b.to_s - b.from_s)) for b in bars],
+        "text": [escape(b.name) if kind != "planned" else "" for b in bars],
+        "textposition": "inside",
+        "insidetextanchor": "start",
+        "constraintext": "inside",
+        "cliponaxis": True,
+        "textangle": 0,
+        "hovertext": [_hover(b) for b in bars],
+        "hoverinfo": "text",
+        "marker": marker,
+    }
+
+
+def _label(lane: str) -> str:
+    """A lane's name, shortened in the middle if it leaves no room for bars."""
+    if len(lane) <= LONGEST_LABEL:
+        return lane
+    node, dot, gpu = lane.rpartition(" · ")
+    room = max(8, LONGEST_LABEL - len(dot + gpu) - 1)
+    return (
+        f"{node[: room - room // 3]}…{node[len(node) - room // 3 :]}{dot}{gpu}"
+        if len(node) > room + 1
+        else lane
+    )
+
+
+def _hover(bar: Bar) -> str:
+    words = {"planned": "expected", "profiling": "measured its kind"}.get(bar.kind, bar.kind)
+    span = (
+        f"{datetime.fromtimestamp(bar.from_s, UTC):%H:%M:%S} to"
+        f" {datetime.fromtimestamp(bar.to_s, UTC):%H:%M:%S}"
+    )
+    lines = [f"<b>{escape(bar.name)}</b>", escape(bar.lane), f"{words}, {span}", escape(bar.hover)]
+    return "<br>".join(line for line in lines if line)
+
+
+def _present(now_s: float) -> dict[str, Any]:
+    now = _moment(now_s)
+    return {
+        "type": "line",
+        "x0": now,
+        "x1": now,
+        "y0": 0,
+        "y1": 1,
+        "yref": "paper",
+        "line": {"width": 1.5, "dash": "dot"},
+    }
+
+
+def _moment(seconds: float) -> str:
+    return f"{datetime.fromtimestamp(seconds, UTC):%Y-%m-%dT%H:%M:%S.%f}"[:-3]

@@ -1,0 +1,16 @@
+"""Plotly's script in its wheel, for pages and for reports."""
+
+from __future__ import annotations
+
+from importlib.util import find_spec
+from pathlib import Path
+
+SCRIPT = "plotly.min.js"
+
+
+def plotly_folder() -> Path:
+    """The script's folder in the wheel, found without importing the package (slow)."""
+    spec = find_spec("plotly")
+    if spec is None or not spec.submodule_search_locations:
+        raise FileNotFoundError("plotly is not installed; install the extra `server`")
+    return Path(spec.submodule_search_locations[0]) / "package_data"

@@ -1,0 +1,53 @@
+"""Static files: Plotly's script, and names that work before `collectstatic`."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from importlib.metadata import version
+from typing import Any
+
+from django.contrib.staticfiles.finders import BaseFinder
+from django.core.files.storage import FileSystemStorage, Storage
+from whitenoise.storage import CompressedManifestStaticFilesStorage
+
+from controlplane.web.pages.plotly_script import SCRIPT, plotly_folder
+
+PLOTLY_NAME = f"vendor/plotly-{version('plotly')}.min.js"
+"""The script's static path. The version is part of it, so that browsers may keep it for ever."""
+
+
+class _OneFile(FileSystemStorage):
+    """The wheel's folder, in which the script answers to its versioned name."""
+
+    def path(self, name: str) -> str:
+        return super().path(SCRIPT if name == PLOTLY_NAME else name)
+
+
+class PlotlyFinder(BaseFinder):
+    """Finds the one script of Plotly's wheel that the pages need."""
+
+    def check(self, **kwargs: Any) -> list[Any]:
+        """Nothing can be misconfigured."""
+        return []
+
+    def find(self, path: str, *args: Any, **kwargs: Any) -> Any:
+        """The file's place if that is what is asked for; `find_all` wants a list."""
+        several = kwargs.get("find_all") or kwargs.get("all")
+        if path != PLOTLY_NAME:
+            return []
+        found = str(plotly_folder() / SCRIPT)
+        return [found] if several else found
+
+    def list(self, ignore_patterns: Iterable[str] | None) -> Iterable[tuple[str, Storage]]:
+        """One file."""
+        yield PLOTLY_NAME, _OneFile(location=str(plotly_folder()))
+
+
+class StaticStorage(CompressedManifestStaticFilesStorage):  # type: ignore[misc]  # whitenoise is untyped
+    """Hashed and compressed files once collected; until then plain names."""
+
+    manifest_strict = False
+
+    def stored_name(self, name: str) -> str:
+        """The hashed name if `collectstatic` has made one."""
+        return str(super().stored_name(name)) if self.hashed_files else name

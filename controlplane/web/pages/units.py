@@ -1,0 +1,32 @@
+"""Labels of model fields with units: "idle_w" is "Idle (W)" in the admin and errors."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from django.db.models import Model
+
+UNITS = {
+    "_w": "W", "_s": "s", "_gb": "GB", "_kwh": "kWh", "_g": "g", "_c": "°C", "_per_s": "1/s",
+    "_per_hour": "per hour",
+    "_per_kg": "per kg", "_per_kwh": "per kWh", "_g_per_kwh": "g per kWh",
+}  # fmt: skip
+"""Endings of names, from DESIGN's conventions; the longest that fits is the unit."""
+
+
+def with_unit(name: str) -> str | None:
+    """The words for a field of this name, or None where it has no unit."""
+    endings = [ending for ending in UNITS if name.endswith(ending) and name != ending[1:]]
+    if not endings:
+        return None
+    ending = max(endings, key=len)
+    return f"{name.removesuffix(ending).replace('_', ' ')} ({UNITS[ending]})"
+
+
+def name_units(models: Iterable[type[Model]]) -> None:
+    """Set unit labels on fields without a verbose name, unseen by migrations."""
+    for model in models:
+        for field in model._meta.fields:
+            has_none = field.verbose_name == field.name.replace("_", " ")
+            if has_none and (words := with_unit(field.name)) is not None:
+                field.verbose_name = words

@@ -1,0 +1,1 @@
+"""REST: errors, parsers, paging, authentication, the OpenAPI document."""

@@ -1,0 +1,90 @@
+"""The form of REST errors: {"error": {"code", "detail", "fields"?}}."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from django.contrib.auth.decorators import login_not_required
+from django.http import Http404, HttpRequest, JsonResponse
+from django.views.decorators.csrf import csrf_exempt
+from rest_framework import status
+from rest_framework.exceptions import APIException, ValidationError
+from rest_framework.response import Response
+from rest_framework.views import exception_handler as drf_exception_handler
+
+
+class ConflictError(APIException):
+    """The thing's present state does not allow it."""
+
+    status_code = status.HTTP_409_CONFLICT
+    default_code = "conflict"
+
+
+class TooLargeError(APIException):
+    """The body is larger than any request needs to be."""
+
+    status_code = status.HTTP_413_REQUEST_ENTITY_TOO_LARGE
+    default_code = "too_large"
+
+
+def error_body(
+    code: str, detail: str, fields: dict[str, list[str]] | None = None
+) -> dict[str, Any]:
+    """The body of an error."""
+    error: dict[str, Any] = {"code": code, "detail": detail}
+    if fields:
+        error["fields"] = fields
+    return {"error": error}
+
+
+def exception_handler(error: Exception, context: dict[str, Any]) -> Response | None:
+    """DRF's answer in our form; what DRF does not know goes on as it is."""
+    response = drf_exception_handler(error, context)
+    if response is None:
+        return None
+    if isinstance(error, ValidationError):
+        fields = _by_field(response.data)
+        said = "; ".join(
+            f"{name}: {message}" for name, messages in fields.items() for message in messages
+        )
+        response.data = error_body("invalid", said, fields)
+    elif isinstance(error, APIException):
+        code = error.get_codes()
+        response.data = error_body(
+            code if isinstance(code, str) else error.default_code, str(error.detail)
+        )
+    else:
+        found = isinstance(error, Http404)
+        detail = str(error) or "there is no such thing, or you may not see it"
+        response.data = error_body(
+            "not_found" if found else "forbidden", detail if found else "you may not do this"
+        )
+    return response
+
+
+@csrf_exempt
+@login_not_required
+def not_found_api(request: HttpRequest) -> JsonResponse:
+    """The answer for an address under /api/ that leads nowhere."""
+    return JsonResponse(error_body("not_found", f"there is nothing at {request.path}"), status=404)
+
+
+def _by_field(data: object) -> dict[str, list[str]]:
+    if isinstance(data, dict):
+        return {_encodable(name): _messages(value) for name, value in data.items()}
+    return {"request": _messages(data)}
+
+
+def _messages(value: object) -> list[str]:
+    if isinstance(value, dict):
+        return [
+            f"{name}: {message}" for name, inner in value.items() for message in _messages(inner)
+        ]
+    if isinstance(value, list):
+        return [message for inner in value for message in _messages(inner)]
+    return [_encodable(value)]
+
+
+def _encodable(said: object) -> str:
+    """The text with unencodable characters escaped: messages repeat what was sent."""
+    return str(said).encode("utf-8", "backslashreplace").decode()

@@ -1,0 +1,131 @@
+"""What drf-spectacular cannot see by itself: how tokens are sent, how calls are refused, and the
+agents' long poll.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from drf_spectacular.extensions import OpenApiAuthenticationExtension
+from drf_spectacular.openapi import AutoSchema
+
+METHODS = ("get", "put", "post", "patch", "delete")
+WRITING = frozenset({"put", "post", "patch", "delete"})
+ERROR = {
+    "type": "object",
+    "description": (
+        "Why a call was refused; `fields` holds messages by field. Agents also get `field` and"
+        " `expected`."
+    ),
+    "properties": {
+        "error": {
+            "type": "object",
+            "properties": {
+                "code": {"type": "string"},
+                "detail": {"type": "string"},
+                "fields": {
+                    "type": "object",
+                    "additionalProperties": {"type": "array", "items": {"type": "string"}},
+                },
+                "field": {"type": "string"},
+                "expected": {},
+            },
+            "required": ["code", "detail"],
+        }
+    },
+    "required": ["error"],
+}
+REFUSALS = {
+    "400": "Something in the request is wrong",
+    "401": "No token, or one that is wrong, revoked or expired",
+    "403": "Not allowed to this caller",
+    "404": "There is no such thing, or the caller may not know of it",
+    "406": "Only JSON is spoken",
+    "409": "The thing's present state does not allow it",
+    "411": "A body must declare its length",
+    "413": "The body is too large",
+    "415": "The body is no JSON",
+    "426": "Another version of the agent protocol",
+    "429": "Too many requests; Retry-After says when to come back",
+}
+OF_WRITING = frozenset({"409", "411", "413", "415"})
+OF_AGENTS = frozenset({"426"})
+DIRECTIVES = "/api/agent/v1/nodes/{node_id}/directives"
+
+
+class BearerScheme(OpenApiAuthenticationExtension):  # type: ignore[no-untyped-call]  # the library's base has an untyped hook
+    """The token in the Authorization header."""
+
+    target_class = "controlplane.web.rest.authentication.BearerAuthentication"
+    name = "token"
+
+    def get_security_definition(self, auto_schema: AutoSchema) -> dict[str, Any]:
+        """HTTP bearer."""
+        return {
+            "type": "http",
+            "scheme": "bearer",
+            "description": "From POST /api/v1/tokens/ or `loadmaster login`",
+        }
+
+
+def complete(result: dict[str, Any], **_: Any) -> dict[str, Any]:
+    """Hook of drf-spectacular: adds the long poll, and refusals to every call."""
+    result["paths"][DIRECTIVES] = _directives()
+    result.setdefault("components", {}).setdefault("schemas", {})["Error"] = ERROR
+    for path, methods in result["paths"].items():
+        for method in METHODS:
+            if method in methods and path != "/api/schema":
+                _add_refusals(
+                    method, methods[method]["responses"], agent=path.startswith("/api/agent/")
+                )
+    return result
+
+
+def _add_refusals(method: str, responses: dict[str, Any], *, agent: bool) -> None:
+    body = {"application/json": {"schema": {"$ref": "#/components/schemas/Error"}}}
+    suited = (
+        set(REFUSALS)
+        - (set() if method in WRITING else OF_WRITING)
+        - (set() if agent else OF_AGENTS)
+    )
+    for status, text in REFUSALS.items():
+        if status in suited:
+            responses.setdefault(status, {"description": text, "content": body})
+
+
+def _directives() -> dict[str, Any]:
+    """The long poll is no view of the REST framework, so that it may wait without holding a
+    thread.
+    """
+    from clusters.api_base import schema_of  # apps are loaded by the time a document is made
+    from loadmaster.protocol import Directives
+
+    node = {
+        "name": "node_id",
+        "in": "path",
+        "required": True,
+        "schema": {"type": "string", "format": "uuid"},
+    }
+    numbers = [
+        {"name": name, "in": "query", "description": text, "schema": {"type": kind, "minimum": 0}}
+        for name, kind, text in (
+            ("cursor", "integer", "Of the newest wish that is known"),
+            ("wait", "number", "Seconds to wait for one that is newer"),
+        )
+    ]
+    found = {
+        "description": "Wishes newer than the cursor",
+        "content": {"application/json": {"schema": schema_of(Directives)}},
+    }
+    return {
+        "get": {
+            "operationId": "agent_directives",
+            "description": (
+                "What became wanted of the node after the cursor, as soon as there is something."
+            ),
+            "tags": ["agent"],
+            "parameters": [node, *numbers],
+            "security": [{"nodeToken": []}],
+            "responses": {"200": found, "204": {"description": "Nothing within that time"}},
+        }
+    }

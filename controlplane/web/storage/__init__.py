@@ -1,0 +1,1 @@
+"""Storage: many rows a statement, packed JSON, a mutex in the cache."""

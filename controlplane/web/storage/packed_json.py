@@ -1,0 +1,53 @@
+"""JSON stored packed: a snapshot of a thousand jobs is a megabyte of repeated names."""
+
+from __future__ import annotations
+
+import base64
+import json
+import zlib
+from typing import Any
+
+from django.db import models
+
+PACKED = "zlib+json"
+WORTH_BYTES = 2000
+"""Shorter values are kept as they are."""
+
+LEVEL = 6
+
+
+def pack(value: Any) -> Any:
+    """The value to store: unchanged if short, else {"zlib+json": base64 of packed JSON}."""
+    if (
+        value is None
+        or isinstance(value, int | float | bool)
+        or (isinstance(value, dict) and value.keys() == {PACKED})
+    ):
+        return value
+    text = json.dumps(value, separators=(",", ":")).encode()
+    return value if len(text) < WORTH_BYTES else pack_text(text)
+
+
+def pack_text(text: bytes) -> dict[str, str]:
+    """What to store for a value whose JSON is spelled already, however short."""
+    return {PACKED: base64.b64encode(zlib.compress(text, LEVEL)).decode()}
+
+
+def unpack(stored: Any) -> Any:
+    """The value that was stored, packed or, as rows of before were, not."""
+    if isinstance(stored, dict) and len(stored) == 1 and PACKED in stored:
+        return json.loads(zlib.decompress(base64.b64decode(stored[PACKED])))
+    return stored
+
+
+class PackedJSONField(models.JSONField):
+    """A JSONField whose longer values are packed at rest. They cannot be searched; nobody does."""
+
+    def get_db_prep_save(self, value: Any, connection: Any) -> Any:
+        """Packed, where it goes into a row."""
+        plain = value is None or hasattr(value, "resolve_expression")
+        return super().get_db_prep_save(value if plain else pack(value), connection)
+
+    def from_db_value(self, value: Any, expression: Any, connection: Any) -> Any:
+        """Unpacked, where it comes out of one."""
+        return unpack(super().from_db_value(value, expression, connection))

@@ -1,0 +1,152 @@
+"""Template filters for numbers, times and states; built in, need no load."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable
+from datetime import UTC, datetime
+from functools import lru_cache
+
+from django import template
+from django.utils import timezone
+from django.utils.html import format_html
+from django.utils.safestring import SafeString
+
+from controlplane.web.pages import formats
+
+register = template.Library()
+
+register.filter("duration", formats.duration)
+register.filter("quantity", formats.quantity)
+register.filter("count", formats.count)
+
+TONES = {
+    **dict.fromkeys(("running", "starting", "preparing", "accepted"), "accent dot"),
+    **dict.fromkeys(("queued", "profiling", "offered"), "info dot"),
+    **dict.fromkeys(("completed", "succeeded", "ready", "applied", "done"), "good dot"),
+    **dict.fromkeys(
+        (
+            "stopping",
+            "cancelling",
+            "unknown",
+            "preempted",
+            "cordoned",
+            "draining",
+            "partial",
+            "kept",
+        ),
+        "warn dot",
+    ),
+    **dict.fromkeys(("failed", "lost", "rejected", "abandoned"), "bad dot"),
+    **dict.fromkeys(("held", "cancelled"), "dot"),
+    **dict.fromkeys(("migrate", "resize"), "info"),
+    "start": "good",
+    "preempt": "warn",
+}
+"""Colours of states of jobs, assignments, nodes, rounds and changes."""
+
+WORDS = {"queued": "waiting"}
+"""States whose word for people is another one."""
+
+
+@register.filter
+def state(value: object) -> SafeString:
+    """A state as a badge."""
+    return _badge(str(value))
+
+
+@lru_cache(maxsize=64)
+def _badge(word: str) -> SafeString:
+    return format_html(
+        '<span class="badge {}">{}</span>',
+        TONES.get(word, ""),
+        WORDS.get(word, word).replace("_", " "),
+    )
+
+
+REASONS = {
+    "submission": "job submitted",
+    "completion": "job completed",
+    "failure": "job failed",
+    "cancellation": "job stopped or changed",
+    "node_joined": "node joined",
+    "node_lost": "node lost",
+    "node_drained": "node drained",
+    "profile": "new measurement",
+    "tariff": "costs changed",
+    "operator": "asked by an operator",
+    "periodic": "time passed",
+    "leftover": "rest of the round before",
+    "stopped": "a stop has ended",
+}
+"""What asked for a round, in words."""
+
+DONE = {
+    "start": "started",
+    "keep": "kept",
+    "preempt": "pre-empted",
+    "migrate": "migrated",
+    "resize": "resized",
+}
+"""What a round did with jobs, in words."""
+
+
+@register.filter
+def reasons(codes: Iterable[object] | None) -> str:
+    """What asked for a round."""
+    return ", ".join(REASONS.get(str(code), str(code).replace("_", " ")) for code in codes or ())
+
+
+@register.filter
+def done(change: object) -> str:
+    """What a round did."""
+    return DONE.get(str(change), str(change).replace("_", " "))
+
+
+@register.filter
+def emulated(value: object) -> SafeString:
+    """The mark of what is emulated, or nothing."""
+    mark = (
+        '<span class="badge emulated" title="A pacing clock in place of hardware">emulated</span>'
+    )
+    return SafeString(mark if value else "")
+
+
+@register.filter
+def when(moment: datetime | None) -> SafeString | str:
+    """A time of day today, date and time otherwise; UTC, with the whole of it in the title."""
+    if moment is None:
+        return ""
+    utc = moment.astimezone(UTC)
+    today = utc.date() == timezone.now().date()
+    shown = f"{utc:%H:%M:%S}" if today else f"{utc:%Y-%m-%d %H:%M}"
+    return format_html(
+        '<time datetime="{}" title="{} UTC">{}</time>',
+        utc.isoformat(),
+        f"{utc:%Y-%m-%d %H:%M:%S}",
+        shown,
+    )
+
+
+@register.filter
+def ago(moment: datetime | None) -> str:
+    """How long ago."""
+    return formats.ago(moment, timezone.now())
+
+
+@register.filter
+def percent(fraction: float) -> str:
+    """A fraction as a percentage."""
+    return f"{100 * fraction:.0f}%"
+
+
+@register.filter
+def signed_percent(fraction: float) -> str:
+    """A difference as a percentage with its sign: +3%, -12%."""
+    return f"{100 * fraction:+.0f}%".replace("-", "−")
+
+
+@register.filter
+def pretty_json(value: object) -> str:
+    """Indented JSON."""
+    return json.dumps(value, indent=2, sort_keys=True, default=str)

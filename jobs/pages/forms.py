@@ -1,0 +1,242 @@
+"""The submission form: turns input into a job's data; `jobs.submission.validation` checks it."""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import yaml
+from django import forms
+from django.contrib.auth.models import User
+from django.utils import timezone
+
+from clusters.models import Cluster, GpuType
+from jobs.models import Job
+from jobs.selectors import teams_of
+from jobs.submission.single import job_data
+from jobs.submission.validation import ON_DISCONNECT, JobInvalid
+from loadmaster.protocol import RUNTIMES
+
+WHOLE = ("epochs", "steps_per_epoch", "gpus_min", "gpus_max", "priority", "max_retries")
+REAL = ("cores", "memory_gb", "tardiness_weight", "weight")
+PLAIN = (
+    "name",
+    "cluster",
+    "team",
+    "runtime",
+    "image",
+    "command",
+    "due",
+    "deadline",
+    "walltime",
+    "checkpoint_place",
+    "kind",
+    "on_disconnect",
+)
+FLAGS = ("may_mix", "may_share", "hold")
+MAX_TYPED = 100_000
+
+
+def _text(
+    label: str,
+    help_text: str = "",
+    initial: str = "",
+    placeholder: str = "",
+    rows: int = 0,
+    **attrs: str,
+) -> forms.CharField:
+    shown = {"placeholder": placeholder, **attrs} if placeholder else dict(attrs)
+    widget = (
+        forms.Textarea(attrs={"rows": rows, "spellcheck": "false", **shown})
+        if rows
+        else forms.TextInput(attrs=shown)
+    )
+    return forms.CharField(
+        label=label,
+        help_text=help_text,
+        initial=initial,
+        required=False,
+        max_length=MAX_TYPED,
+        widget=widget,
+        strip=True,
+    )
+
+
+class JobForm(forms.Form):
+    """A job as typed; fields are named like validation's FIELDS, so that errors find them."""
+
+    name = _text("Name", placeholder="resnet50-cifar")
+    team = forms.ChoiceField(label="Team", required=False)
+    cluster = forms.ChoiceField(label="Cluster", required=False)
+    kind = _text(
+        "Kind",
+        "Jobs of one kind run at one speed and share its measurements. Empty: worked out from image"
+        " and command.",
+    )
+
+    runtime = forms.ChoiceField(label="Runtime", required=False, choices=[(r, r) for r in RUNTIMES])
+    image = _text(
+        "Image",
+        "For the docker runtime. With a digest (name@sha256:...) it is pinned.",
+        placeholder="registry.example/me/train:1",
+    )
+    command = _text(
+        "Command",
+        "Split into words as a shell would; an image's own command is not used.",
+        placeholder="python train.py --epochs 10",
+        rows=2,
+    )
+    environment = _text(
+        "Environment",
+        "One NAME=value per line; NAME=secret:name refers to a team's secret.",
+        rows=3,
+    )
+    mounts = _text(
+        "Mounts",
+        "One /source:/target or /source:/target:ro per line, as far as the nodes allow them.",
+        rows=2,
+    )
+    checkpoint_place = _text(
+        "Checkpoint place",
+        "An absolute folder that every node sees. Empty: the nodes' own folder of checkpoints.",
+    )
+
+    epochs = _text("Epochs", initial="1", inputmode="numeric")
+    steps_per_epoch = _text("Steps per epoch", placeholder="500", inputmode="numeric")
+    gpus_min = _text("GPUs, at least", initial="1", inputmode="numeric")
+    gpus_max = _text("GPUs, at most", initial="1", inputmode="numeric")
+    allowed_types = forms.MultipleChoiceField(
+        label="Allowed GPU types",
+        required=False,
+        help_text="None ticked: all.",
+        widget=forms.CheckboxSelectMultiple,
+    )
+    cores = _text("CPU cores", initial="1", inputmode="decimal")
+    memory_gb = _text("Memory (GB)", initial="1", inputmode="decimal")
+    labels = _text("Data labels", "The node must have them all, e.g. imagenet, cifar10.")
+
+    due = _text(
+        "Due",
+        "A time such as 2030-01-31T18:00 in the cluster's zone, or +2h from now.",
+        placeholder="+2h",
+    )
+    tardiness_weight = _text(
+        "Cost of lateness per second",
+        "In the cluster's currency.",
+        initial="0",
+        inputmode="decimal",
+    )
+    deadline = _text("Deadline", "Nothing runs after it.")
+    walltime = _text("Longest run time", "Such as 1h30m.")
+    priority = _text(
+        "Priority",
+        "Higher goes first, where the policy minds it.",
+        initial="0",
+        inputmode="numeric",
+    )
+    weight = _text("Fair share weight", initial="1", inputmode="decimal")
+    max_retries = _text(
+        "Retries", "After failures of its own making.", initial="1", inputmode="numeric"
+    )
+    on_disconnect = forms.ChoiceField(
+        label="When its node is cut off", required=False, choices=[(c, c) for c in ON_DISCONNECT]
+    )
+    may_mix = forms.BooleanField(label="May mix GPU types", required=False)
+    may_share = forms.BooleanField(label="May share a GPU", required=False)
+    hold = forms.BooleanField(label="Hold until released", required=False)
+
+    def __init__(self, user: User, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        teams = list(teams_of(user).values_list("name", flat=True))
+        clusters = list(Cluster.objects.order_by("name").values_list("name", flat=True))
+        self._choose("team", teams)
+        self._choose("cluster", clusters)
+        types = GpuType.objects.order_by("name")
+        self._choose("allowed_types", [t.name for t in types], {t.name: str(t) for t in types})
+
+    def data_of_job(self) -> dict[str, Any]:
+        """Input as a job's data; text that is no number stays text for validation to report."""
+        typed = {name: self.data.get(name, "") for name in self.fields}
+        data: dict[str, Any] = {name: typed[name].strip() for name in PLAIN}
+        data |= {name: _number(typed[name], int) for name in WHOLE}
+        data |= {name: _number(typed[name], float) for name in REAL}
+        data |= {name: True for name in FLAGS if typed[name]}
+        data["environment"] = _environment(typed["environment"])
+        data["mounts"] = _lines(typed["mounts"])
+        data["labels"] = [w for w in typed["labels"].replace(",", " ").split() if w]
+        data["allowed_types"] = (
+            self.data.getlist("allowed_types") if hasattr(self.data, "getlist") else []
+        )
+        return {name: value for name, value in data.items() if value not in ("", None, [], {})}
+
+    def show(self, problems: Mapping[str, Sequence[str]]) -> None:
+        """Put messages beside the fields that they name, all others at the top."""
+        self.full_clean()
+        self.errors.clear()
+        for name, messages in problems.items():
+            place = {"steps": "steps_per_epoch", "gpus": "gpus_min"}.get(name, name)
+            for message in messages:
+                if place in self.fields:
+                    self.add_error(place, message)
+                else:
+                    self.add_error(None, f"{name}: {message}")
+
+    def _choose(
+        self, name: str, values: Sequence[str], words: Mapping[str, str] | None = None
+    ) -> None:
+        field = self.fields[name]
+        assert isinstance(field, forms.ChoiceField)
+        field.choices = [(v, (words or {}).get(v, v)) for v in values]
+
+
+def initial_of(job: Job) -> dict[str, Any]:
+    """A job's data as the form shows it, for one more like it."""
+    data = job_data(job)
+    data["command"] = shlex.join(job.command)
+    data["environment"] = "\n".join(f"{n}={_variable(v)}" for n, v in job.environment.items())
+    data["mounts"] = "\n".join(job.mounts)
+    data["labels"] = ", ".join(job.labels)
+    data["due"] = data["deadline"] = ""
+    if job.due_at and job.due_at > timezone.now():
+        data["due"] = job.due_at.isoformat(timespec="minutes")
+    return data
+
+
+def read_yaml(text: str) -> Any:
+    """The job that a pasted job.yaml describes. Raises JobInvalid with the line of bad YAML."""
+    if len(text) > MAX_TYPED:
+        raise JobInvalid({"yaml": [f"must have at most {MAX_TYPED} characters"]})
+    try:
+        return yaml.safe_load(text)
+    except yaml.YAMLError as error:
+        mark = getattr(error, "problem_mark", None)
+        where = f"line {mark.line + 1}: " if mark else ""
+        raise JobInvalid(
+            {"yaml": [f"{where}{getattr(error, 'problem', None) or 'is no YAML'}"]}
+        ) from None
+
+
+def _number(typed: str, kind: type[int] | type[float]) -> Any:
+    typed = typed.strip()
+    try:
+        return kind(typed) if len(typed) < 30 else typed
+    except ValueError:
+        return typed
+
+
+def _lines(typed: str) -> list[str]:
+    return [line.strip() for line in typed.splitlines() if line.strip()]
+
+
+def _environment(typed: str) -> dict[str, Any]:
+    environment: dict[str, Any] = {}
+    for line in _lines(typed):
+        name, _, value = line.partition("=")
+        secret = value.removeprefix("secret:") if value.startswith("secret:") else None
+        environment[name.strip()] = {"secret": secret.strip()} if secret is not None else value
+    return environment
+
+
+def _variable(value: Any) -> str:
+    return f"secret:{value['secret']}" if isinstance(value, dict) else str(value)

@@ -1,0 +1,275 @@
+"""What the pages of jobs show, in a constant number of queries."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from typing import Any
+
+from django.contrib.auth.models import User
+from django.core.paginator import Page, Paginator
+from django.db.models import Count, Prefetch, Q, QuerySet
+from django.utils import timezone
+
+from clusters.models import Assignment
+from controlplane.web.pages import formats
+from controlplane.web.pages.paging import page_of
+from jobs.lifecycle import SHOWN_AS_RUNNING, SHOWN_AS_WAITING, JobState
+from jobs.models import QUEUE_ORDER, Job, Team
+from jobs.pages.co_tenants import Names, neighbours
+from jobs.selectors import (
+    LIVE_STATES,
+    fraction_of,
+    id_begins,
+    jobs_of_teams,
+    names_in_waiting,
+    visible_jobs,
+)
+from jobs.wording import reason_for_waiting
+from profiling.models import Kind
+
+PAGE_SIZE = 50
+MOST_LISTED = 10_000
+MOST_FOUND = 1_000
+"""Most jobs matching a search that are read at once, to count and page them in one query."""
+
+MOST_KEYS = 1_000
+"""Of people or kinds that a search finds, said one by one in the search for jobs."""
+
+RUNNING, WAITING, OVER = range(3)
+GROUPS = ("Running", "Waiting", "Ended")
+"""Headings of the queue by `Job.queue_rank`."""
+
+STATE_FILTERS: Mapping[str, tuple[str, Q]] = {
+    "": ("Running and waiting", Q(queue_rank__lt=OVER)),
+    "running": ("Running", Q(queue_rank=RUNNING)),
+    "waiting": ("Waiting", Q(queue_rank=WAITING)),
+    "completed": ("Completed", Q(queue_rank=OVER, state=JobState.COMPLETED)),
+    "failed": (
+        "Failed or cancelled",
+        Q(queue_rank=OVER, state__in=(JobState.FAILED, JobState.CANCELLED)),
+    ),
+    "all": ("All", Q()),
+}
+"""The queue's filter by state: its name in the address -> (words, condition)."""
+
+_OF_JOB = (
+    "name", "state", "queue_rank", "steps_done", "total_steps", "due_at", "completed_at",
+    "waiting_code", "waiting_detail",
+    "failure_reason", "team__name", "user__username", "kind__name",
+)  # fmt: skip
+_OF_ASSIGNMENT = (
+    "job_id", "purpose", "steps_per_s", "gpus", "share", "node__name", "node__emulated",
+    "node__gpu_type__name",
+    "node__gpu_type__emulated",
+)  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True)
+class QueueFilters:
+    """What a person asked the queue for; unknown values are as good as none."""
+
+    state: str = ""
+    team: str = ""
+    mine: bool = False
+    search: str = ""
+
+    @property
+    def any(self) -> bool:
+        """Whether jobs may have been filtered away."""
+        return bool(self.state or self.team or self.mine or self.search)
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """Place of a job: GPUs of a type on a node, and co-tenants; `measuring`: a profile run."""
+
+    node: str
+    gpu_type: str
+    gpus: int
+    emulated: bool
+    beside: tuple[str, ...] = ()
+    measuring: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class JobRow:
+    """A row of the queue. `eta_s`: time left at the present speed; `tone` colours the due date."""
+
+    job: Job
+    places: tuple[Place, ...]
+    percent: float
+    steps_per_s: float | None
+    eta_s: float | None
+    due: str
+    due_tone: str
+    waiting: str
+
+    @property
+    def bar(self) -> str:
+        """The percentage as a progress bar takes it."""
+        return f"{self.percent:.2f}"
+
+    @property
+    def due_moment(self) -> str:
+        """When it is due, in full."""
+        return f"{self.job.due_at:%Y-%m-%d %H:%M:%S} UTC" if self.job.due_at else ""
+
+    @property
+    def group(self) -> str:
+        """Under which heading it stands."""
+        return GROUPS[self.job.queue_rank]
+
+
+@dataclass(frozen=True, slots=True)
+class Numbers:
+    """How many jobs run, wait, and have been completed in the last day."""
+
+    running: int
+    waiting: int
+    completed: int
+
+
+def queue_page(
+    user: User, teams: Sequence[Team], filters: QueueFilters, number: object
+) -> tuple[Page[Job], list[JobRow]]:
+    """A page of the queue: what runs, then what waits, each most urgent first, then what has ended.
+    `teams` are the user's own.
+
+    First the ids in order, from an index alone, then the rows of this page: whole rows of a long
+    queue are not sorted.
+    """
+    ids = _filtered(user, teams, filters).order_by(*QUEUE_ORDER, "pk").values_list("pk", flat=True)
+    page = page_of(_paginator(ids, filters), number)
+    place = {pk: i for i, pk in enumerate(page.object_list)}
+    rows = _with_what_is_shown(visible_jobs(user).filter(pk__in=place))
+    return page, job_rows(user, sorted(rows, key=lambda job: place[job.pk]))
+
+
+def _paginator(ids: QuerySet[Job, Any], filters: QueueFilters) -> Paginator[Any]:
+    """Of a search mostly with all ids at hand, so that names are looked through once and not for
+    their number again.
+
+    No further than MOST_LISTED are counted: pages beyond are found by filters, not by leafing.
+    """
+    found = list(ids[:MOST_FOUND]) if filters.search else []
+    if filters.search and len(found) < MOST_FOUND:
+        return Paginator(found, PAGE_SIZE)
+    paginator = Paginator(ids, PAGE_SIZE)
+    paginator.count = ids.order_by()[:MOST_LISTED].count()
+    return paginator
+
+
+def queue_numbers(user: User, teams: Sequence[Team]) -> Numbers:
+    """Counts for the heading by two index-only queries."""
+    jobs = jobs_of_teams(user, teams).order_by()
+    by_state = dict(
+        jobs.filter(state__in=SHOWN_AS_RUNNING + SHOWN_AS_WAITING)
+        .values_list("state")
+        .annotate(n=Count("*"))
+    )
+    running, waiting = (
+        sum(by_state.get(s, 0) for s in states) for states in (SHOWN_AS_RUNNING, SHOWN_AS_WAITING)
+    )
+    recent = jobs.filter(
+        state=JobState.COMPLETED, completed_at__gte=timezone.now() - timedelta(days=1)
+    ).count()
+    return Numbers(running, waiting, recent)
+
+
+def job_rows(user: User, jobs: Iterable[Job]) -> list[JobRow]:
+    """What a list says of each of these jobs (as `_with_what_is_shown` reads them)."""
+    jobs = list(jobs)
+    names, now = names_in_waiting(user, jobs), timezone.now()
+    beside = neighbours(user, (a for job in jobs for a in getattr(job, "live_assignments", ())))
+    return [_row(job, names, beside, now) for job in jobs]
+
+
+def _with_what_is_shown(jobs: QuerySet[Job]) -> QuerySet[Job]:
+    """Load only these columns: the JSON columns of a job and a node cost more than the page."""
+    live = (
+        Assignment.objects.filter(state__in=LIVE_STATES)
+        .select_related("node__gpu_type")
+        .only(*_OF_ASSIGNMENT)
+    )
+    assignments = Prefetch(
+        "assignments", live.order_by("fence", "copy", "rank"), to_attr="live_assignments"
+    )
+    return jobs.select_related("team", "user", "kind").only(*_OF_JOB).prefetch_related(assignments)
+
+
+def _filtered(user: User, teams: Sequence[Team], filters: QueueFilters) -> QuerySet[Job]:
+    chosen = [t for t in teams if t.name == filters.team]
+    jobs = Job.objects.filter(team__in=chosen) if filters.team else jobs_of_teams(user, teams)
+    jobs = jobs.filter(STATE_FILTERS.get(filters.state, STATE_FILTERS[""])[1])
+    if filters.mine:
+        jobs = jobs.filter(user=user)
+    return jobs.filter(_matches(filters.search)) if filters.search else jobs
+
+
+def _matches(search: str) -> Q:
+    """Search people and kinds in their own tables: a join would repeat them for each job."""
+    kinds, people = (
+        Kind.objects.filter(name__icontains=search),
+        User.objects.filter(username__icontains=search),
+    )
+    return (
+        Q(name__icontains=search)
+        | Q(kind__in=_keys(kinds))
+        | Q(user__in=_keys(people))
+        | id_begins(search)
+    )
+
+
+def _keys(rows: QuerySet[Any]) -> list[Any] | QuerySet[Any, Any]:
+    """Keys as literals unless too many: beside a subquery PostgreSQL skips its name index."""
+    keys = rows.order_by().values_list("pk", flat=True)
+    few = list(keys[: MOST_KEYS + 1])
+    return few if len(few) <= MOST_KEYS else keys
+
+
+def _row(job: Job, names: Mapping[str, str], beside: Names, now: datetime) -> JobRow:
+    live = [a for a in getattr(job, "live_assignments", ()) if a.purpose == "training"]
+    speed = next((a.steps_per_s for a in live if a.steps_per_s), None)
+    text, tone = formats.due(job.due_at, now, job.completed_at)
+    return JobRow(
+        job=job,
+        places=tuple(
+            _place(a, beside.get(a.pk, ()))
+            for a in sorted(getattr(job, "live_assignments", ()), key=_is_measuring)
+        ),
+        percent=100 * fraction_of(job),
+        steps_per_s=speed,
+        eta_s=(
+            (job.total_steps - job.steps_done) / speed
+            if speed and job.state == JobState.RUNNING
+            else None
+        ),
+        due=text,
+        due_tone=tone,
+        waiting=reason_for_waiting(job.state, job.waiting_code, job.waiting_detail, names, now),
+    )
+
+
+def _place(assignment: Assignment, beside: tuple[str, ...]) -> Place:
+    node = assignment.node
+    emulated = bool(node.emulated or node.gpu_type.emulated)
+    return Place(
+        node.name, node.gpu_type.name, assignment.gpus, emulated, beside, _is_measuring(assignment)
+    )
+
+
+def _is_measuring(assignment: Assignment) -> bool:
+    return assignment.purpose == "profiling"
+
+
+def query_of(filters: QueueFilters) -> dict[str, Any]:
+    """The filters as an address would carry them."""
+    values = {
+        "state": filters.state,
+        "team": filters.team,
+        "mine": "1" if filters.mine else "",
+        "search": filters.search,
+    }
+    return {name: value for name, value in values.items() if value}

@@ -1,0 +1,162 @@
+"""The pages of jobs. Views parse, call one service or selector, and answer."""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Callable
+from typing import Any, cast
+
+from django.contrib import messages
+from django.contrib.auth.models import User
+from django.http import Http404, HttpRequest, HttpResponse, QueryDict
+from django.shortcuts import redirect, render
+from django.utils.cache import patch_vary_headers
+from django.views.decorators.http import require_GET, require_http_methods, require_POST
+
+from jobs.models import Job
+from jobs.pages.forms import JobForm, initial_of, read_yaml
+from jobs.pages.job_page import job_page, log_tail, loss_chart
+from jobs.pages.selectors import STATE_FILTERS, QueueFilters, query_of, queue_numbers, queue_page
+from jobs.selectors import JobNotFound, get_job, teams_of
+from jobs.services import (
+    JobConflict,
+    JobInvalid,
+    job_cancel,
+    job_hold,
+    job_release,
+    job_requeue,
+    job_submit,
+)
+
+ACTIONS: dict[str, tuple[Callable[[Job, User], Job], str]] = {
+    "cancel": (job_cancel, "The job is cancelled; what runs is being stopped."),
+    "hold": (job_hold, "The job is on hold until it is released."),
+    "release": (job_release, "The job is released into the queue."),
+    "requeue": (job_requeue, "The job is back in the queue."),
+}
+
+
+def person(request: HttpRequest) -> User:
+    """Who asks. LoginRequiredMiddleware lets nobody else in."""
+    return cast(User, request.user)
+
+
+def is_part(request: HttpRequest) -> bool:
+    """Whether htmx asks for a part of the page."""
+    return (
+        request.headers.get("HX-Request") == "true"
+        and request.headers.get("HX-History-Restore-Request") != "true"
+    )
+
+
+@require_GET
+def queue(request: HttpRequest) -> HttpResponse:
+    """What runs and what waits, and why."""
+    user = person(request)
+    filters, teams = _filters(request.GET), list(teams_of(user))
+    page, rows = queue_page(user, teams, filters, request.GET.get("page"))
+    query = QueryDict(mutable=True)
+    query.update(query_of(filters))
+    context = {
+        "filters": filters,
+        "page": page,
+        "rows": rows,
+        "query": query.urlencode(),
+        "numbers": queue_numbers(user, teams),
+    }
+    if is_part(request):
+        response = render(request, "jobs/_queue.html", context)
+    else:
+        states = {name: words for name, (words, _) in STATE_FILTERS.items()}
+        response = render(request, "jobs/queue.html", {**context, "states": states, "teams": teams})
+    patch_vary_headers(response, ["HX-Request"])
+    return response
+
+
+def _filters(query: QueryDict) -> QueueFilters:
+    return QueueFilters(
+        state=query.get("state", ""),
+        team=query.get("team", "")[:63],
+        mine=bool(query.get("mine")),
+        search=query.get("search", "").strip()[:100],
+    )
+
+
+@require_http_methods(["GET", "HEAD", "POST"])
+def submit(request: HttpRequest) -> HttpResponse:
+    """Submit a job by the form, or by a pasted job.yaml."""
+    user = person(request)
+    source = _source(user, request.GET.get("from"))
+    if request.method != "POST":
+        return _form(request, JobForm(user, initial=initial_of(source) if source else None), source)
+    form = JobForm(user, request.POST)
+    pasted = request.POST.get("yaml", "").strip()
+    try:
+        data = read_yaml(pasted) if pasted else form.data_of_job()
+        submission = job_submit(user, data, cloned_from=source)
+    except JobInvalid as error:
+        if not pasted:
+            form.show(error.fields)
+        return _form(request, form, source, pasted=pasted, problems=error.fields)
+    for warning in submission.warnings:
+        messages.warning(request, warning)
+    messages.success(request, f"{submission.job.name} is submitted.")
+    return redirect("job", submission.job.pk)
+
+
+def _source(user: User, job_id: str | None) -> Job | None:
+    try:
+        return get_job(user, job_id) if job_id else None
+    except JobNotFound as error:
+        raise Http404(str(error)) from None
+
+
+def _form(
+    request: HttpRequest,
+    form: JobForm,
+    source: Job | None,
+    pasted: str = "",
+    problems: dict[str, list[str]] | None = None,
+) -> HttpResponse:
+    context: dict[str, Any] = {"form": form, "source": source, "pasted": pasted}
+    if pasted and problems:
+        context["yaml_problems"] = [
+            m if n == "yaml" else f"{n}: {m}" for n, all_of in problems.items() for m in all_of
+        ]
+    return render(request, "jobs/submit.html", context, status=422 if problems else 200)
+
+
+@require_GET
+def job(request: HttpRequest, job_id: uuid.UUID) -> HttpResponse:
+    """One job: how far it is, what happened to it, what it costs."""
+    try:
+        page = job_page(person(request), job_id)
+    except JobNotFound as error:
+        raise Http404(str(error)) from None
+    context = {
+        "page": page,
+        "job": page.job,
+        "chart": loss_chart(page.job),
+        "log": log_tail(page.job),
+    }
+    response = render(request, "jobs/_job.html" if is_part(request) else "jobs/job.html", context)
+    patch_vary_headers(response, ["HX-Request"])
+    return response
+
+
+@require_POST
+def job_action(request: HttpRequest, job_id: uuid.UUID, action: str) -> HttpResponse:
+    """Cancel, hold, release or requeue a job."""
+    if action not in ACTIONS:
+        raise Http404(f"there is no action {action}")
+    act, done = ACTIONS[action]
+    user = person(request)
+    try:
+        act(get_job(user, job_id), user)
+    except JobNotFound as error:
+        raise Http404(str(error)) from None
+    except JobConflict as error:
+        messages.error(request, f"Nothing was changed: {error}.")
+    else:
+        messages.success(request, done)
+    return redirect("job", job_id)

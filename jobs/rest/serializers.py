@@ -1,0 +1,296 @@
+"""Jobs in REST. `jobs.submission.validation` checks input; JobInput only documents it."""
+
+from __future__ import annotations
+
+from datetime import datetime, timedelta
+from typing import Any, cast
+
+from django.utils import timezone
+from drf_spectacular.utils import extend_schema_field
+from rest_framework import serializers
+
+from clusters.models import Assignment, AssignmentSlot
+from jobs.models import Attempt, Job, JobEvent
+from jobs.selectors import fraction_of
+from jobs.submission.single import job_data
+from jobs.wording import reason_for_waiting
+from loadmaster.protocol import AssignmentState
+
+
+class PlacementSerializer(serializers.Serializer[Any]):
+    """Where one rank of a job is now."""
+
+    assignment = serializers.UUIDField()
+    node = serializers.CharField()
+    gpu_type = serializers.CharField()
+    emulated = serializers.BooleanField()
+    gpus = serializers.IntegerField()
+    devices = serializers.ListField(child=serializers.CharField())
+    rank = serializers.IntegerField()
+    purpose = serializers.CharField()
+    state = serializers.CharField()
+    since = serializers.DateTimeField()
+
+
+class ProgressSerializer(serializers.Serializer[Any]):
+    """A job's progress; `fraction` of its steps, `eta`: its end at the present speed."""
+
+    steps_done = serializers.IntegerField()
+    total_steps = serializers.IntegerField()
+    checkpoint_steps = serializers.IntegerField()
+    fraction = serializers.FloatField()
+    steps_per_s = serializers.FloatField(allow_null=True)
+    eta = serializers.DateTimeField(allow_null=True)
+    first_loss = serializers.FloatField(allow_null=True)
+    last_loss = serializers.FloatField(allow_null=True)
+
+
+class WaitingSerializer(serializers.Serializer[Any]):
+    """Why a job does not run: a code for programs and a sentence for people."""
+
+    code = serializers.CharField()
+    reason = serializers.CharField()
+
+
+class JobSerializer(serializers.ModelSerializer[Job]):
+    """A job in a list."""
+
+    cluster = serializers.CharField(source="cluster.name")
+    team = serializers.CharField(source="team.name")
+    user = serializers.CharField(source="user.username")
+    kind = serializers.CharField(source="kind.__str__")
+    due = serializers.DateTimeField(source="due_at", allow_null=True)
+    deadline = serializers.DateTimeField(source="deadline_at", allow_null=True)
+    progress = serializers.SerializerMethodField()
+    placement = serializers.SerializerMethodField()
+    waiting = serializers.SerializerMethodField()
+
+    class Meta:
+        model = Job
+        fields = [
+            "id", "name", "cluster", "team", "user", "state", "kind", "gpus_min", "gpus_max",
+            "priority", "tardiness_weight",
+            "due", "deadline", "submitted_at", "started_at", "completed_at", "hold_wanted",
+            "failure_reason",
+            "progress", "placement", "waiting",
+        ]  # fmt: skip
+
+    @extend_schema_field(ProgressSerializer)
+    def get_progress(self, job: Job) -> dict[str, Any]:
+        """See ProgressSerializer."""
+        return progress_of(job, _live(job), timezone.now())
+
+    @extend_schema_field(PlacementSerializer(many=True))
+    def get_placement(self, job: Job) -> list[dict[str, Any]]:
+        """See PlacementSerializer; empty for a job that is nowhere."""
+        return [_placement(a) for a in _live(job)]
+
+    @extend_schema_field(WaitingSerializer(allow_null=True))
+    def get_waiting(self, job: Job) -> dict[str, str] | None:
+        """See WaitingSerializer; null for a job that runs or is over."""
+        names = self.context.get("names", {})
+        reason = reason_for_waiting(
+            job.state, job.waiting_code, job.waiting_detail, names, timezone.now()
+        )
+        return {"code": job.waiting_code or job.state, "reason": reason} if reason else None
+
+
+class JobDetailSerializer(JobSerializer):
+    """A job by itself, with its description as it could be submitted again (secrets only by name).
+
+    `image_digest` is what the image's name was resolved to by the first launch, `retry_at` when a
+    job that rests after a failure is placed again.
+    """
+
+    spec = serializers.SerializerMethodField()
+    total_steps = serializers.IntegerField()
+
+    class Meta(JobSerializer.Meta):
+        fields = [
+            *JobSerializer.Meta.fields,
+            "total_steps",
+            "fence",
+            "retries_used",
+            "max_retries",
+            "retry_at",
+            "image_digest",
+            "received_s",
+            "cloned_from",
+            "spec",
+        ]
+
+    def get_spec(self, job: Job) -> dict[str, Any]:
+        """The job file that makes this job again."""
+        return job_data(job, self.context.get("dependencies_of", {}).get(job.pk))
+
+
+class SubmissionSerializer(JobDetailSerializer):
+    """What a submission answers: the job and what is strange about it."""
+
+    warnings = serializers.SerializerMethodField()
+
+    class Meta(JobDetailSerializer.Meta):
+        fields = [*JobDetailSerializer.Meta.fields, "warnings"]
+
+    @extend_schema_field(serializers.ListField(child=serializers.CharField()))
+    def get_warnings(self, job: Job) -> list[str]:
+        """Sentences that name a field; the job was taken nevertheless."""
+        return list(self.context.get("warnings_of", {}).get(job.pk, ()))
+
+
+class JobInput(serializers.Serializer[Any]):
+    """A job to be submitted; docs/jobs.md explains every field."""
+
+    name = serializers.CharField(max_length=100)
+    cluster = serializers.CharField(
+        required=False, help_text="May be left out where there is only one"
+    )
+    team = serializers.CharField(required=False, help_text="May be left out by members of one team")
+    runtime = serializers.ChoiceField(choices=["process", "docker"], required=False)
+    image = serializers.CharField(
+        required=False,
+        max_length=300,
+        help_text="Such as registry.example/me/train:1, or name@sha256:...",
+    )
+    command = serializers.JSONField(
+        required=False, help_text="A list of strings, or one string that is split as a shell would"
+    )
+    environment = serializers.JSONField(
+        required=False, help_text='{"NAME": "value"} or {"NAME": {"secret": "team secret"}}'
+    )
+    mounts = serializers.ListField(
+        child=serializers.CharField(),
+        required=False,
+        help_text="/source:/target or /source:/target:ro",
+    )
+    steps = serializers.IntegerField(
+        required=False, min_value=1, help_text="Of the whole job; or epochs and steps_per_epoch"
+    )
+    epochs = serializers.IntegerField(required=False, min_value=1)
+    steps_per_epoch = serializers.IntegerField(required=False, min_value=1)
+    gpus = serializers.JSONField(
+        required=False, help_text='A number or "least..most"; or gpus_min and gpus_max'
+    )
+    gpus_min = serializers.IntegerField(required=False, min_value=1)
+    gpus_max = serializers.IntegerField(required=False, min_value=1)
+    allowed_types = serializers.ListField(child=serializers.CharField(), required=False)
+    cores = serializers.FloatField(required=False)
+    memory_gb = serializers.FloatField(required=False)
+    due = serializers.CharField(
+        required=False,
+        help_text="ISO 8601, or +2h from now; in the cluster's zone where it has no offset",
+    )
+    deadline = serializers.CharField(required=False, help_text="As due, but hard")
+    walltime = serializers.JSONField(
+        required=False, help_text="Seconds, or a duration such as 1h30m"
+    )
+    tardiness_weight = serializers.FloatField(
+        required=False, help_text="Cost per second after due, in the cluster's currency"
+    )
+    priority = serializers.IntegerField(required=False)
+    weight = serializers.FloatField(required=False)
+    max_retries = serializers.IntegerField(required=False, min_value=0)
+    checkpoint_place = serializers.CharField(required=False, max_length=300)
+    kind = serializers.CharField(required=False, max_length=100)
+    may_mix = serializers.BooleanField(required=False)
+    may_share = serializers.BooleanField(required=False)
+    labels = serializers.ListField(child=serializers.CharField(), required=False)
+    dependencies = serializers.ListField(child=serializers.UUIDField(), required=False)
+    hold = serializers.BooleanField(required=False)
+    on_disconnect = serializers.ChoiceField(choices=["stop", "keep"], required=False)
+
+
+class JobEventSerializer(serializers.ModelSerializer[JobEvent]):
+    """Something that happened to a job."""
+
+    class Meta:
+        model = JobEvent
+        fields = ["id", "at", "event", "from_state", "to_state", "data", "actor"]
+
+
+class AttemptSerializer(serializers.ModelSerializer[Attempt]):
+    """A try of a job."""
+
+    class Meta:
+        model = Attempt
+        fields = ["number", "started_at", "ended_at", "outcome", "reason_class", "reason"]
+
+
+class AssignmentSerializer(serializers.ModelSerializer[Assignment]):
+    """A placement of a job that was committed, past or present."""
+
+    node = serializers.CharField(source="node.name")
+    gpu_type = serializers.CharField(source="node.gpu_type.name")
+    devices = serializers.SerializerMethodField()
+
+    class Meta:
+        model = Assignment
+        fields = [
+            "id", "node", "gpu_type", "devices", "purpose", "copy", "rank", "world_size", "gpus",
+            "fence", "state", "desired",
+            "container", "prepared_fraction", "created_at", "running_at", "ended_at", "exit_code",
+            "reason_class", "reason",
+            "start_steps", "steps_done",
+            "checkpoint_steps", "steps_per_s", "loss", "setup_s", "predicted_run_s",
+            "predicted_steps_per_s",
+            "predicted_energy_cost", "energy_kwh", "energy_cost", "power_source",
+        ]  # fmt: skip
+
+    def get_devices(self, assignment: Assignment) -> list[str]:
+        """UUIDs of the GPUs."""
+        return _devices(assignment)
+
+
+class LogSerializer(serializers.Serializer[Any]):
+    """A piece of a log and the cursor for the next one."""
+
+    text = serializers.CharField()
+    cursor = serializers.CharField()
+    done = serializers.BooleanField(help_text="The job is over and all of it is read")
+
+
+def progress_of(job: Job, live: list[Assignment], now: datetime) -> dict[str, Any]:
+    """See ProgressSerializer; the speed is that of the running training assignment."""
+    running = [
+        a
+        for a in live
+        if a.purpose == "training" and a.state == AssignmentState.RUNNING and a.steps_per_s
+    ]
+    speed = max((a.steps_per_s or 0.0 for a in running), default=0.0)
+    left_s = (job.total_steps - job.steps_done) / speed if speed > 0 else None
+    known = left_s is not None and 0 <= left_s < 1e9
+    return {
+        "steps_done": job.steps_done,
+        "total_steps": job.total_steps,
+        "checkpoint_steps": job.checkpoint_steps,
+        "fraction": fraction_of(job),
+        "steps_per_s": speed or None,
+        "eta": now + timedelta(seconds=left_s) if left_s is not None and known else None,
+        "first_loss": job.first_loss,
+        "last_loss": job.last_loss,
+    }
+
+
+def _live(job: Job) -> list[Assignment]:
+    """What `jobs.selectors.listed_jobs` put beside the job."""
+    return cast("list[Assignment]", getattr(job, "live_assignments", []))
+
+
+def _placement(assignment: Assignment) -> dict[str, Any]:
+    return {
+        "assignment": str(assignment.pk),
+        "node": assignment.node.name,
+        "gpu_type": assignment.node.gpu_type.name,
+        "emulated": assignment.node.emulated or assignment.node.gpu_type.emulated,
+        "gpus": assignment.gpus,
+        "devices": _devices(assignment),
+        "rank": assignment.rank,
+        "purpose": assignment.purpose,
+        "state": assignment.state,
+        "since": assignment.created_at,
+    }
+
+
+def _devices(assignment: Assignment) -> list[str]:
+    slots: list[AssignmentSlot] = list(assignment.slots.all())
+    return [slot.device.uuid for slot in slots]

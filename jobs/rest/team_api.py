@@ -1,0 +1,146 @@
+"""REST: who am I, my teams, and their secrets (names only; a value goes in and never comes out)."""
+
+from __future__ import annotations
+
+from typing import Any, cast
+
+from django.contrib.auth.models import User
+from drf_spectacular.utils import extend_schema
+from rest_framework import serializers, status
+from rest_framework.exceptions import NotFound, PermissionDenied, ValidationError
+from rest_framework.request import Request
+from rest_framework.response import Response
+from rest_framework.views import APIView
+
+from controlplane.web.rest.serializing import OnlySettable
+from jobs.models import Secret, Team
+from jobs.people import team_saved
+from jobs.secrets import delete_secret, set_secret
+from jobs.selectors import is_operator, teams_of
+from jobs.submission.validation import JobInvalid
+
+
+class MeSerializer(serializers.Serializer[Any]):
+    """The caller."""
+
+    username = serializers.CharField()
+    operator = serializers.BooleanField()
+    teams = serializers.ListField(child=serializers.CharField())
+
+
+class TeamSerializer(serializers.ModelSerializer[Team]):
+    """A team and who is in it."""
+
+    members: serializers.SlugRelatedField[User] = serializers.SlugRelatedField(
+        many=True, read_only=True, slug_field="username"
+    )
+
+    class Meta:
+        model = Team
+        fields = ["name", "weight", "order", "members"]
+
+
+class TeamSettings(OnlySettable, serializers.ModelSerializer[Team]):
+    """What operators set of a team."""
+
+    class Meta:
+        model = Team
+        fields = ["weight", "order"]
+
+
+class SecretSerializer(serializers.ModelSerializer[Secret]):
+    """A secret's name, never its value."""
+
+    class Meta:
+        model = Secret
+        fields = ["name", "updated_at"]
+
+
+class SecretValue(serializers.Serializer[Any]):
+    """A secret's new value."""
+
+    value = serializers.CharField(write_only=True)
+
+
+class MeView(APIView):
+    """The caller."""
+
+    @extend_schema(responses=MeSerializer)
+    def get(self, request: Request) -> Response:
+        """Name, teams, and whether an operator."""
+        user = cast(User, request.user)
+        teams = list(teams_of(user).values_list("name", flat=True))
+        return Response(
+            {"username": user.get_username(), "operator": is_operator(user), "teams": teams}
+        )
+
+
+class TeamsView(APIView):
+    """The caller's teams; for operators all."""
+
+    @extend_schema(responses=TeamSerializer(many=True))
+    def get(self, request: Request) -> Response:
+        """The teams with their members."""
+        return Response(
+            TeamSerializer(
+                teams_of(cast(User, request.user)).prefetch_related("members"), many=True
+            ).data
+        )
+
+
+class TeamView(APIView):
+    """One of the caller's teams; operators set its weight and order."""
+
+    @extend_schema(responses=TeamSerializer)
+    def get(self, request: Request, team: str) -> Response:
+        """The team with its members."""
+        return Response(TeamSerializer(_team(request, team)).data)
+
+    @extend_schema(request=TeamSettings, responses=TeamSerializer)
+    def patch(self, request: Request, team: str) -> Response:
+        """Change its fair share, or how its own jobs share that (operators)."""
+        row = _team(request, team)
+        if not is_operator(cast(User, request.user)):
+            raise PermissionDenied("only operators may change a team")
+        given = TeamSettings(row, data=request.data, partial=True)
+        given.is_valid(raise_exception=True)
+        return Response(TeamSerializer(team_saved(row.name, **given.validated_data)).data)
+
+
+class SecretsView(APIView):
+    """The secrets of a team."""
+
+    @extend_schema(responses=SecretSerializer(many=True))
+    def get(self, request: Request, team: str) -> Response:
+        """Their names."""
+        return Response(
+            SecretSerializer(_team(request, team).secrets.defer("ciphertext"), many=True).data
+        )
+
+
+class SecretView(APIView):
+    """One secret of a team."""
+
+    @extend_schema(request=SecretValue, responses={204: None})
+    def put(self, request: Request, team: str, name: str) -> Response:
+        """Make or replace it."""
+        body = request.data if isinstance(request.data, dict) else {}
+        try:
+            set_secret(_team(request, team), name, body.get("value"))
+        except JobInvalid as error:
+            raise ValidationError(cast("dict[str, Any]", error.fields)) from None
+        return Response(status=status.HTTP_204_NO_CONTENT)
+
+    @extend_schema(responses={204: None})
+    def delete(self, request: Request, team: str, name: str) -> Response:
+        """Remove it; jobs that refer to it can no longer start."""
+        if not delete_secret(_team(request, team), name):
+            raise NotFound(f"team {team} has no secret of that name")
+        return Response(status=status.HTTP_204_NO_CONTENT)
+
+
+def _team(request: Request, name: str) -> Team:
+    team = teams_of(cast(User, request.user)).filter(name=name).first()
+    if team is None:
+        raise NotFound(f"there is no team {name} that you are in")
+    return team

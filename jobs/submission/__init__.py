@@ -1,0 +1,1 @@
+"""Submission: checks, limits, and jobs written many at once."""

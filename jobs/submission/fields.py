@@ -1,0 +1,293 @@
+"""Readers of single job fields: plain data in, a value out, or a FieldError with a remedy."""
+
+from __future__ import annotations
+
+import math
+import re
+import shlex
+import unicodedata
+from collections.abc import Iterable
+from datetime import date, datetime, timedelta, tzinfo
+from difflib import get_close_matches
+
+ENVIRONMENT_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
+_REGISTRY = r"[A-Za-z0-9](?:[A-Za-z0-9.-]*[A-Za-z0-9])?(?::\d{1,5})?"
+_PART = r"[a-z0-9]+(?:(?:\.|_{1,2}|-+)[a-z0-9]+)*"
+IMAGE = re.compile(
+    rf"(?:{_REGISTRY}/)?{_PART}(?:/{_PART})*(?::[A-Za-z0-9_][A-Za-z0-9_.-]{{0,127}})?(?:@(sha256:[0-9a-f]{{64}}))?"
+)
+LABEL = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,62}")
+DURATION = re.compile(
+    r"(?:(\d+(?:\.\d+)?)d)?(?:(\d+(?:\.\d+)?)h)?(?:(\d+(?:\.\d+)?)m)?(?:(\d+(?:\.\d+)?)s)?"
+)
+JOB_ID = re.compile(r"[0-9a-fA-F]{8}(?:-[0-9a-fA-F]{4}){3}-[0-9a-fA-F]{12}")
+RANGE = re.compile(r"\s*(\d{1,9})\s*(?:\.\.|-)\s*(\d{1,9})\s*")
+RESERVED = "LOADMASTER_"
+
+MAX_COMMAND = 65_536
+MAX_VALUE = 32_768
+MAX_VARIABLES = 500
+MAX_LIST = 100
+DIRECTIONS = frozenset(
+    "\u061c\u200e\u200f\u202a\u202b\u202c\u202d\u202e\u2066\u2067\u2068\u2069\u2028\u2029"
+)
+"""Characters that reorder or break the text around them, so that it reads as what it is not."""
+
+MAX_DURATION_S = 10 * 365 * 86_400.0
+
+
+class FieldError(ValueError):
+    """A field's value does not do; the message says what would be right."""
+
+
+def text(value: object, *, most: int, empty: bool = True) -> str:
+    """A string of at most `most` characters without control characters."""
+    if not isinstance(value, str):
+        raise FieldError(f"must be text, not {called(value)}")
+    if any(unicodedata.category(c) in ("Cc", "Cs") or c in DIRECTIONS for c in value):
+        raise FieldError("must not hold control characters")
+    if len(value) > most:
+        raise FieldError(f"must have at most {most} characters, not {len(value)}")
+    if not empty and not value.strip():
+        raise FieldError("must not be empty")
+    return value.strip()
+
+
+def choice(value: object, known: Iterable[str]) -> str:
+    """One of the known words."""
+    words = list(known)
+    if not isinstance(value, str) or value not in words:
+        raise FieldError(f"must be {' or '.join(words)}, not {called(value)}{near(value, words)}")
+    return value
+
+
+def whole(value: object, *, least: int, most: int) -> int:
+    """A whole number in the inclusive range."""
+    if isinstance(value, float) and value.is_integer():
+        value = int(value)
+    if isinstance(value, bool) or not isinstance(value, int):
+        raise FieldError(f"must be a whole number from {least} to {most}, not {called(value)}")
+    if not least <= value <= most:
+        raise FieldError(f"must be from {least} to {most}, not {called(value)}")
+    return value
+
+
+def number(value: object, *, least: float, most: float, above: bool = False) -> float:
+    """A finite number in the inclusive range; `above` excludes its lower end."""
+    wanted = f"{'above' if above else 'from'} {least:g} {'up ' if above else ''}to {most:g}"
+    if isinstance(value, bool) or not isinstance(value, (int, float)):
+        raise FieldError(f"must be a number {wanted}, not {called(value)}")
+    if isinstance(value, float) and not math.isfinite(value):
+        raise FieldError(f"must be a finite number {wanted}")
+    if not least <= value <= most or (above and value == least):
+        raise FieldError(f"must be {wanted}, not {called(value)}")
+    return float(value)
+
+
+def flag(value: object) -> bool:
+    """true or false."""
+    if not isinstance(value, bool):
+        raise FieldError(f"must be true or false, not {called(value)}")
+    return value
+
+
+def words(value: object, *, pattern: re.Pattern[str], what: str) -> tuple[str, ...]:
+    """A list of different words (a single one may stand by itself)."""
+    items = [value] if isinstance(value, str) else value
+    if not isinstance(items, (list, tuple)):
+        raise FieldError(f"must be a list of {what}, not {called(value)}")
+    if len(items) > MAX_LIST:
+        raise FieldError(f"must have at most {MAX_LIST} entries, not {len(items)}")
+    for item in items:
+        if not isinstance(item, str) or not pattern.fullmatch(item):
+            raise FieldError(f"must be a list of {what}; {called(item)} is none")
+    return tuple(dict.fromkeys(items))
+
+
+def image(value: object) -> str:
+    """The name of an image, with a tag, a digest, or both."""
+    name = text(value, most=300)
+    if name and not IMAGE.fullmatch(name):
+        hint = "; a digest is sha256: and 64 hexadecimal digits" if "@" in name else ""
+        raise FieldError(
+            f"{called(name)} is no image name; write one such as registry.example/me/train:1{hint}"
+        )
+    return name
+
+
+def digest_of(image_name: str) -> str:
+    """The digest that pins the image of that name; "" for one that is known by its tag alone."""
+    return image_name.partition("@")[2]
+
+
+def command(value: object) -> tuple[str, ...]:
+    """Program and arguments: a list, or one string split like a shell would."""
+    try:
+        parts = shlex.split(value) if isinstance(value, str) else value
+    except ValueError as error:
+        raise FieldError(f"cannot be split into words ({error}); write a list of strings") from None
+    if not isinstance(parts, (list, tuple)) or not all(isinstance(p, str) for p in parts):
+        raise FieldError(
+            'must be a string or a list of strings, such as ["python", "train.py"]; put numbers in'
+            " quotes"
+        )
+    if any("\0" in p for p in parts) or not _encodable("".join(parts)):
+        raise FieldError("must be valid text without NUL characters")
+    if sum(len(p) for p in parts) > MAX_COMMAND:
+        raise FieldError(
+            f"must have at most {MAX_COMMAND} characters; put long scripts into a file"
+        )
+    if parts and not parts[0].strip():
+        raise FieldError("must begin with a program")
+    return tuple(parts)
+
+
+def environment(value: object) -> dict[str, str | dict[str, str]]:
+    """{"NAME": "value"} or {"NAME": {"secret": "name of a team secret"}}; numbers become text."""
+    if not isinstance(value, dict):
+        raise FieldError(f'must be an object such as {{"NAME": "value"}}, not {called(value)}')
+    if len(value) > MAX_VARIABLES:
+        raise FieldError(f"must have at most {MAX_VARIABLES} variables, not {len(value)}")
+    return {_variable_name(name): _variable(name, content) for name, content in value.items()}
+
+
+def _variable_name(name: object) -> str:
+    if not isinstance(name, str) or len(name) > 200 or not ENVIRONMENT_NAME.fullmatch(name):
+        raise FieldError(f"{called(name)} is no variable name; use letters, digits and _")
+    if name.upper().startswith(RESERVED):
+        raise FieldError(
+            f"{name}: names that begin with {RESERVED} are reserved for Loadmaster; choose another"
+        )
+    return name
+
+
+def _variable(name: str, content: object) -> str | dict[str, str]:
+    if isinstance(content, dict):
+        if set(content) != {"secret"} or not isinstance(content["secret"], str):
+            raise FieldError(f'{name}: a reference must be {{"secret": "name of a team secret"}}')
+        return {"secret": content["secret"]}
+    if isinstance(content, bool) or not isinstance(content, (str, int, float)):
+        raise FieldError(
+            f"{name}: must be text (put it in quotes), not {called(content, hide=True)}"
+        )
+    value = str(content)
+    if "\0" in value or not _encodable(value) or len(value) > MAX_VALUE:
+        raise FieldError(
+            f"{name}: must be valid text of at most {MAX_VALUE} characters without NUL"
+        )
+    return value
+
+
+def mounts(value: object) -> tuple[str, ...]:
+    """Bind mounts written source:target or source:target:ro, both absolute paths."""
+    if not isinstance(value, (list, tuple)) or len(value) > MAX_LIST:
+        raise FieldError(
+            f'must be a list of at most {MAX_LIST} mounts such as "/data/set:/data:ro", not'
+            f" {called(value)}"
+        )
+    return tuple(_mount(item) for item in value)
+
+
+def _mount(item: object) -> str:
+    parts = item.split(":") if isinstance(item, str) else []
+    sound = len(parts) == 2 or (len(parts) == 3 and parts[2] in ("ro", "rw"))
+    if not sound or not all(
+        p.startswith("/") and ".." not in p.split("/") and p.isprintable() for p in parts[:2]
+    ):
+        raise FieldError(
+            f'{called(item)}: write "/source:/target" or "/source:/target:ro" with absolute paths'
+        )
+    return ":".join(parts)
+
+
+def gpu_range(value: object, *, most: int) -> tuple[int, int]:
+    """A number of GPUs, or "least..most"."""
+    match = RANGE.fullmatch(value) if isinstance(value, str) else None
+    if match:
+        return whole(int(match[1]), least=1, most=most), whole(int(match[2]), least=1, most=most)
+    if isinstance(value, str) and value.strip().isdecimal() and len(value) < 10:
+        value = int(value)
+    if isinstance(value, bool) or not isinstance(value, (int, float)):
+        raise FieldError(f'must be a whole number or a range such as "1..4", not {called(value)}')
+    count = whole(value, least=1, most=most)
+    return count, count
+
+
+def duration_s(value: object) -> float:
+    """Seconds, or text such as 90s, 15m, 1h30m, 2d."""
+    if isinstance(value, str):
+        match = DURATION.fullmatch(value.strip().replace(" ", ""))
+        if not match or not any(match.groups()):
+            raise FieldError(
+                f"must be seconds or a duration such as 90s, 15m, 1h30m or 2d, not {called(value)}"
+            )
+        value = sum(
+            float(n or 0) * unit
+            for n, unit in zip(match.groups(), (86_400, 3_600, 60, 1), strict=True)
+        )
+    return number(value, least=0, most=MAX_DURATION_S, above=True)
+
+
+def moment(value: object, *, now: datetime, zone: tzinfo) -> datetime:
+    """A time: ISO 8601 (without offset: in `zone`), or "+2h" from now."""
+    if isinstance(value, str) and value.strip().startswith("+"):
+        return now + timedelta(seconds=duration_s(value.strip()[1:]))
+    parsed = _parsed(value)
+    try:
+        aware = parsed if parsed.tzinfo else parsed.replace(tzinfo=zone)
+        years = abs((aware - now).total_seconds()) / (365 * 86_400)
+    except OverflowError:
+        years = math.inf
+    if years > 20:
+        raise FieldError(f"must be within 20 years of now, not {called(value)}")
+    return aware
+
+
+def _parsed(value: object) -> datetime:
+    if isinstance(value, datetime):
+        return value
+    if isinstance(value, date):
+        return datetime(value.year, value.month, value.day)  # noqa: DTZ001  # the cluster's zone is put on by the caller
+    try:
+        if isinstance(value, str):
+            return datetime.fromisoformat(value.strip())
+    except ValueError:
+        pass
+    raise FieldError(
+        f"must be a time such as 2030-01-31T18:00:00+01:00 or +2h, not {called(value)}"
+    )
+
+
+def near(value: object, known: Iterable[str]) -> str:
+    """A hint at the known word that was probably meant, or nothing."""
+    found = get_close_matches(value, list(known), n=1) if isinstance(value, str) else []
+    return f"; did you mean {found[0]}?" if found else ""
+
+
+def called(value: object, *, hide: bool = False) -> str:
+    """What a message calls a value: short, and without its content where it may be a secret."""
+    if value is None or isinstance(value, bool):
+        return {None: "null", True: "true", False: "false"}[value]
+    if isinstance(value, (list, tuple)):
+        return "a list"
+    if isinstance(value, dict):
+        return "an object"
+    if hide or not isinstance(value, (str, int, float)):
+        return type(value).__name__
+    shown = repr(value) if isinstance(value, str) or abs(value) < 1e15 else f"{_huge(value)}"
+    return shown if len(shown) <= 60 else shown[:57] + "..."
+
+
+def _huge(value: float) -> str:
+    try:
+        return f"{value:.3g}"
+    except OverflowError:
+        return "a number beyond all bounds"
+
+
+def _encodable(value: str) -> bool:
+    try:
+        value.encode()
+    except UnicodeEncodeError:
+        return False
+    return True

@@ -1,0 +1,278 @@
+"""How jobs come into being: many at once, in one transaction, each with its answer.
+
+A job by itself is a crowd of one. What costs a query is asked for all together, so a sweep of a
+hundred jobs, or the jobs of a hundred people that reach one process in the same moment, cost little
+more than one.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import logging
+from collections import defaultdict
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+
+from django.contrib.auth.models import User
+from django.db import DatabaseError, DataError, IntegrityError, transaction
+from django.db.models import Q
+
+from controlplane.events import request_reschedules
+from controlplane.models import Reason
+from controlplane.web.storage.bulk_insert import insert
+from jobs.lifecycle import JobState
+from jobs.models import IdempotencyKey, Job, JobEvent
+from jobs.submission.limits import Ground
+from jobs.submission.validation import JobInvalid, JobRequest, validate_job
+from profiling import kinds
+from profiling.models import Kind
+from profiling.services import request_profiles
+
+log = logging.getLogger(__name__)
+
+MAX_KEY = 200
+
+
+class JobConflict(Exception):
+    """The job's present state does not allow it; the message says so in words."""
+
+
+class IdempotencyConflict(JobConflict):
+    """The key was used before for another body."""
+
+
+@dataclass(frozen=True, slots=True)
+class Submission:
+    """What came of a submission. `created` is False where the key was known and the job is the
+    earlier one.
+
+    `dependencies` are those of a job that was made just now, None where they have to be read.
+    """
+
+    job: Job
+    warnings: tuple[str, ...] = ()
+    created: bool = True
+    dependencies: tuple[Job, ...] | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """A submission; the same user with the same `key` and data gets the same job again."""
+
+    user: User
+    data: object
+    key: str | None = None
+    cloned_from: Job | None = None
+
+    @property
+    def digest(self) -> str:
+        """What the same key must come with each time."""
+        body = [self.data, str(self.cloned_from.pk) if self.cloned_from else None]
+        return hashlib.sha256(json.dumps(body, sort_keys=True, default=str).encode()).hexdigest()
+
+
+Answer = Submission | JobInvalid | JobConflict
+
+
+@dataclass(slots=True)
+class _Wanted:
+    """A job that is to be written, and what it was asked as."""
+
+    asked: Asked
+    request: JobRequest
+    job: Job
+
+
+def submit_all(asked: Sequence[Asked], ground: Ground | None = None) -> list[Answer]:
+    """Take these jobs, all that can be taken in one transaction, and say in the same order what
+    came of each.
+
+    With `ground`, jobs are held against what it remembers. Where the database refuses one of
+    several, the others are taken, each in a transaction of its own, and it alone is told to come
+    again. A single job that the database refuses raises.
+    """
+    try:
+        return _take(asked, ground or Ground())
+    except (IntegrityError, DataError):
+        # One of them is at fault: another request with its key was faster, or its cluster or team
+        # has just been deleted.
+        fresh = Ground()
+    return _take(asked, fresh) if len(asked) == 1 else [_take_one(one, fresh) for one in asked]
+
+
+def _take_one(one: Asked, ground: Ground) -> Answer:
+    """Submit one job of a batch; its failure does not affect the others' answers."""
+    try:
+        return _take([one], ground)[0]
+    except DatabaseError as error:
+        log.warning("a submission of %s was not taken: %s", one.user, error)
+        return JobConflict("it could not be written, and nothing of it was kept; submit it again")
+
+
+def _take(asked: Sequence[Asked], ground: Ground) -> list[Answer]:
+    """Submit what is valid in one transaction. Database errors leave nothing written."""
+    answers, wanted = _sorted_out(asked, ground)
+    _write(list(wanted.values()))
+    for place, one in wanted.items():
+        answers[place] = Submission(
+            one.job, one.request.warnings, dependencies=one.request.dependencies
+        )
+    return [
+        answers[place] if place in answers else _same_key(asked, place, answers)
+        for place in range(len(asked))
+    ]
+
+
+def _sorted_out(
+    asked: Sequence[Asked], ground: Ground
+) -> tuple[dict[int, Answer], dict[int, _Wanted]]:
+    """(known answers, jobs to write), by position; keys already used are left out."""
+    answers, requests = _earlier(asked), dict[int, JobRequest]()
+    keys = set[tuple[int, str]]()
+    for place, one in enumerate(asked):
+        if place in answers or (one.key is not None and (one.user.pk, one.key) in keys):
+            continue
+        try:
+            requests[place] = validate_job(one.user, one.data, ground)
+        except JobInvalid as error:
+            answers[place] = error  # and its key is still free
+            continue
+        if one.key is not None:
+            keys.add((one.user.pk, one.key))
+    digests = {p: _kind_digest(r) for p, r in requests.items()}
+    found = ground.kinds({digests[p]: r.kind for p, r in requests.items()})
+    wanted = {
+        p: _Wanted(asked[p], r, _job(asked[p], r, found[digests[p]])) for p, r in requests.items()
+    }
+    return answers, wanted
+
+
+def _earlier(asked: Sequence[Asked]) -> dict[int, Answer]:
+    """Results of earlier requests with these keys, and errors of keys, by position. One query."""
+    answers: dict[int, Answer] = {}
+    keyed = defaultdict[int, list[str]](list)
+    for place, one in enumerate(asked):
+        if one.key is None:
+            continue
+        if one.key.strip() and len(one.key) <= MAX_KEY and one.key.isprintable():
+            keyed[one.user.pk].append(one.key)
+        else:
+            message = (
+                f"must have 1 to {MAX_KEY} printable characters; leave the header out to go without"
+            )
+            answers[place] = JobInvalid({"Idempotency-Key": [message]})
+    if not keyed:
+        return answers
+    rows = _known(keyed)
+    for place, one in enumerate(asked):
+        row = rows.get((one.user.pk, one.key)) if one.key is not None else None
+        if row and place not in answers:
+            answers[place] = _again(row.body_sha256 == one.digest, row.job)
+    return answers
+
+
+def _known(keyed: Mapping[int, Sequence[str]]) -> dict[tuple[int, str], IdempotencyKey]:
+    """Those of these keys by user that have made a job; usually none."""
+    mine = Q(pk=None)
+    for user, keys in keyed.items():
+        mine |= Q(user=user, key__in=keys)
+    found = list(IdempotencyKey.objects.filter(mine).values_list("pk", flat=True))
+    with_jobs = IdempotencyKey.objects.select_related(
+        "job__cluster", "job__team", "job__user", "job__kind"
+    )
+    return {(row.user_id, row.key): row for row in with_jobs.filter(pk__in=found)} if found else {}
+
+
+def _again(same: bool, job: Job) -> Answer:
+    if same:
+        return Submission(job, created=False)
+    return IdempotencyConflict(
+        "this Idempotency-Key was used before with another body; send a new key for a new job"
+    )
+
+
+def _same_key(asked: Sequence[Asked], place: int, answers: Mapping[int, Answer]) -> Answer:
+    """The answer to a key that a job among these very submissions has taken."""
+    one = asked[place]
+    for other, before in zip(asked, map(answers.get, range(place)), strict=False):
+        if (other.user.pk, other.key) == (one.user.pk, one.key) and isinstance(before, Submission):
+            return _again(other.digest == one.digest, before.job)
+    raise KeyError(one.key)
+
+
+def _kind_digest(request: JobRequest) -> str:
+    return kinds.digest(
+        name=request.kind,
+        runtime=request.runtime,
+        image=request.image,
+        image_digest="",
+        command=request.command,
+        declared={},
+    )
+
+
+def _job(asked: Asked, request: JobRequest, kind: Kind) -> Job:
+    copied = {
+        name: list(value) if isinstance(value := getattr(request, name), tuple) else value
+        for name in _COPIED
+    }
+    state = JobState.HELD if request.hold else JobState.QUEUED
+    return Job(
+        user=asked.user,
+        kind=kind,
+        total_steps=request.total_steps,
+        cloned_from=asked.cloned_from,
+        state=state,
+        **copied,
+    )
+
+
+_COPIED = (
+    "name", "cluster", "team", "runtime", "image", "image_digest", "command", "environment",
+    "mounts", "epochs", "steps_per_epoch",
+    "gpus_min", "gpus_max", "allowed_types", "cores", "memory_gb", "due_at", "deadline_at",
+    "walltime_s", "tardiness_weight",
+    "priority",
+    "weight", "max_retries", "checkpoint_place", "may_mix", "may_share", "labels", "on_disconnect",
+)  # fmt: skip
+"""Fields that a JobRequest and a Job share by name."""
+
+
+def _write(wanted: Sequence[_Wanted]) -> None:
+    """Write jobs with keys, dependencies and first events, and the effects of queueing."""
+    if not wanted:
+        return
+    with transaction.atomic():
+        insert(Job, [w.job for w in wanted])
+        keys = [
+            IdempotencyKey(
+                user=w.asked.user, key=w.asked.key, body_sha256=w.asked.digest, job=w.job
+            )
+            for w in wanted
+            if w.asked.key
+        ]
+        insert(IdempotencyKey, keys)
+        for w in wanted:
+            if w.request.dependencies:
+                w.job.dependencies.set(w.request.dependencies)
+        insert(JobEvent, map(_submitted, wanted))
+        begin_all([w.job for w in wanted if not w.request.hold])
+
+
+def _submitted(wanted: _Wanted) -> JobEvent:
+    job, data = wanted.job, {"warnings": list(wanted.request.warnings)}
+    actor = wanted.asked.user.get_username()
+    return JobEvent(
+        job=job, event="submitted", from_state=job.state, to_state=job.state, actor=actor, data=data
+    )
+
+
+def begin_all(jobs: Iterable[Job], reason: Reason = Reason.SUBMISSION) -> None:
+    """Effects of queueing jobs: a measurement for unknown kinds, and a round."""
+    by_cluster = defaultdict[int, list[Job]](list)
+    for job in jobs:
+        by_cluster[job.cluster_id].append(job)
+    for _, entering in sorted(by_cluster.items()):
+        request_profiles(entering)
+        request_reschedules(entering[0].cluster, reason, entering)

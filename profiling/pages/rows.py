@@ -1,0 +1,211 @@
+"""Rows of the kinds' page and of REST: what is known per kind, and the quality of estimates."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, replace
+from datetime import datetime
+
+from django.contrib.auth.models import AnonymousUser, User
+from django.db.models import Count, Max, Q, QuerySet
+from django.utils import timezone
+
+from clusters.models import Node
+from jobs.lifecycle import ACTIVE
+from jobs.selectors import is_operator, visible_jobs
+from policies.contract.snapshot import Source
+from profiling.estimates import Config, LeaveOneOut, Pool, leave_one_out, median_error
+from profiling.models import Kind, ProfileRun
+from profiling.pages.pairs import NO_PAIRS, PairsTable, pairs_table
+from profiling.runs import OPEN
+from profiling.selectors import Known, load_known, load_pool, throughputs
+
+MOST_KINDS = 200
+"""Kinds on the page, the newest first; REST pages through all."""
+
+
+@dataclass(frozen=True, slots=True)
+class ProfileRow:
+    """One number of a kind: steps/s, where it comes from, from how many measurements, and what a
+    leave-one-out estimate says.
+
+    `error` is the relative error of that estimate, None where the number is no measurement or the
+    kind's only one.
+    """
+
+    gpu_type: str
+    gpus: int
+    spread: bool
+    steps_per_s: float
+    source: str
+    samples: int
+    age_s: float
+    estimated_steps_per_s: float | None = None
+    error: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class RunRow:
+    """A measurement wanted, under way or given up."""
+
+    gpu_type: str
+    gpus: int
+    state: str
+    failures: int
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class KindRow:
+    """A kind with its numbers and runs; `error` is their median error, `jobs` those visible."""
+
+    id: int
+    name: str
+    digest: str
+    setup_s: float | None
+    jobs: int
+    active_jobs: int
+    example: str
+    profiles: tuple[ProfileRow, ...]
+    runs: tuple[RunRow, ...]
+    error: float | None
+
+
+@dataclass(frozen=True, slots=True)
+class KindsTable:
+    """The page's content; `error` is the median leave-one-out error over the shown kinds'
+    measurements, `errors` their number.
+
+    `pairs` are those of the shown kinds; REST does not ask for them.
+    """
+
+    kinds: tuple[KindRow, ...]
+    error: float | None
+    errors: int
+    may_forget: bool
+    pairs: PairsTable = NO_PAIRS
+
+
+def visible_kinds(user: User | AnonymousUser) -> QuerySet[Kind]:
+    """The kinds of the jobs a user may see, for operators all; the newest first."""
+    kinds = Kind.objects.order_by("-pk")
+    return (
+        kinds
+        if is_operator(user)
+        else kinds.filter(pk__in=visible_jobs(user).order_by().values("kind_id"))
+    )
+
+
+def kinds_table(user: User | AnonymousUser) -> KindsTable:
+    """All that the page shows, in a constant number of queries."""
+    kinds = list(visible_kinds(user)[:MOST_KINDS])
+    return replace(table_of(user, kinds), pairs=pairs_table({kind.pk: str(kind) for kind in kinds}))
+
+
+def table_of(user: User | AnonymousUser, kinds: Iterable[Kind]) -> KindsTable:
+    """The rows of these kinds."""
+    chosen = list(kinds)
+    keys = [k.pk for k in chosen]
+    pool, known, now = load_pool(), load_known(keys), timezone.now()
+    wanted, jobs, runs = _configurations(), _job_counts(user, keys), _runs(user, keys)
+    held_out = _held_out(known, pool)
+    rows = tuple(
+        _row(
+            k,
+            known.get(k.pk, Known()),
+            wanted,
+            pool,
+            now,
+            held_out,
+            jobs.get(k.pk, (0, 0, "")),
+            runs.get(k.pk, ()),
+        )
+        for k in chosen
+    )
+    errors = [e for found in held_out.values() for e in found.values()]
+    return KindsTable(rows, median_error(errors), len(errors), is_operator(user))
+
+
+def _row(
+    kind: Kind,
+    known: Known,
+    wanted: list[Config],
+    pool: Pool,
+    now: datetime,
+    held_out: Mapping[int, Mapping[Config, LeaveOneOut]],
+    jobs: tuple[int, int, str],
+    runs: Iterable[RunRow],
+) -> KindRow:
+    errors = held_out.get(kind.pk, {})
+    profiles = []
+    for t in throughputs(kind.pk, known, sorted({*wanted, *known.anchors}), pool, now):
+        own = known.anchors.get((t.gpu_type, t.gpus))
+        seen = errors.get((t.gpu_type, t.gpus))
+        profiles.append(
+            ProfileRow(
+                t.gpu_type, t.gpus, t.spread, t.steps_per_s, str(t.source),
+                own.samples if own else 0, t.age_s,
+                seen.estimated if seen else None, seen.error if seen else None,
+            )
+        )  # fmt: skip
+    for p in known.spread:
+        age_s = (now - p.updated_at).total_seconds()
+        profiles.append(
+            ProfileRow(p.gpu_type.name, p.gpus, True, p.steps_per_s, p.source, p.samples, age_s)
+        )
+    error = median_error(errors.values())
+    return KindRow(
+        kind.pk, str(kind), kind.digest, kind.setup_s, *jobs, tuple(profiles), tuple(runs), error
+    )
+
+
+def _held_out(known: Mapping[int, Known], pool: Pool) -> dict[int, dict[Config, LeaveOneOut]]:
+    measured = {
+        str(pk): {c: p.steps_per_s for c, p in k.together.items() if p.source == Source.MEASURED}
+        for pk, k in known.items()
+    }
+    found: dict[int, dict[Config, LeaveOneOut]] = {}
+    for item in leave_one_out(measured, pool):
+        found.setdefault(int(item.kind), {})[item.config] = item
+    return found
+
+
+def _configurations() -> list[Config]:
+    """Every count of every type that some node of any cluster has."""
+    sizes: dict[str, int] = {}
+    for gpu_type, size in Node.objects.annotate(size=Count("devices")).values_list(
+        "gpu_type__name", "size"
+    ):
+        sizes[gpu_type] = max(sizes.get(gpu_type, 1), size)
+    return [(t, g) for t, most in sorted(sizes.items()) for g in range(1, most + 1)]
+
+
+def _job_counts(user: User | AnonymousUser, keys: list[int]) -> dict[int, tuple[int, int, str]]:
+    active = Count("pk", filter=Q(state__in=sorted(ACTIVE)))
+    rows = (
+        visible_jobs(user)
+        .filter(kind__in=keys)
+        .order_by()
+        .values("kind_id")
+        .annotate(jobs=Count("pk"), active=active, example=Max("name"))
+    )
+    return {r["kind_id"]: (r["jobs"], r["active"], r["example"]) for r in rows}
+
+
+def _runs(user: User | AnonymousUser, keys: list[int]) -> dict[int, list[RunRow]]:
+    """Open and given-up runs; failures of other teams' jobs stay hidden (they quote output)."""
+    found: dict[int, list[RunRow]] = {}
+    shown = ProfileRun.objects.filter(
+        kind__in=keys, state__in=[*OPEN, ProfileRun.State.GIVEN_UP]
+    ).select_related("gpu_type")
+    own = set(
+        visible_jobs(user)
+        .filter(kind__in=keys, profile_runs__isnull=False)
+        .values_list("pk", flat=True)
+    )
+    for run in shown:
+        reason = run.reason if run.job_id in own else ""
+        found.setdefault(run.kind_id, []).append(
+            RunRow(run.gpu_type.name, run.gpus, run.state, run.failures, reason)
+        )
+    return found

@@ -1,0 +1,1 @@
+"""Pairs of kinds that share a GPU: measurements, estimates and runs."""

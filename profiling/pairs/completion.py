@@ -1,0 +1,242 @@
+"""Completion of a matrix of which some entries were measured, by a low rank (Gavel, section 6
+"Throughput Estimation"). Pure.
+
+Candes and Plan ("Matrix Completion with Noise", 2010, Gavel's [18]) complete a matrix by the
+smallest nuclear norm that is near what was measured. Its usual factored form is solved here, with
+offsets, without which a row of few measurements is drawn to 0:
+
+    min  sum_(i,j observed) (X[i,j] - m - a_i - b_j - u_i . v_j)^2  +  c (sum_i a_i^2 + |u_i|^2  +
+    sum_j b_j^2 + |v_j|^2)
+
+with m the mean of what is observed, u_i and v_j in R^rank and c > 0 the `regularisation`. For fixed
+(b, V) this is one small ridge regression for each row, and for fixed (a, U) one for each column:
+alternating least squares. No half step raises the objective, which is bounded below, so what a
+sweep gains falls below any tolerance: that is when it has converged. A seed makes the first V, so
+the same input has the same completion.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from math import inf, isfinite
+
+import numpy as np
+from numpy.typing import NDArray
+
+Floats = NDArray[np.float64]
+Bools = NDArray[np.bool_]
+Ints = NDArray[np.int64]
+
+FIRST_SPREAD = 0.1
+"""Standard deviation of the first V: small against what is completed, which lies around 1."""
+
+
+class CompletionError(ValueError):
+    """A matrix that cannot be completed; the message names the row or the remedy."""
+
+
+@dataclass(frozen=True, slots=True)
+class Settings:
+    """`rank` of u and v (0: offsets alone) and `regularisation` c; both were chosen by
+    `experiments/bench/estimator.py`, see docs/profiling.md.
+
+    A sweep (rows, then columns) that lowers the objective by less than `tolerance` of itself is the
+    last; more than `most_sweeps` are not tried.
+    """
+
+    rank: int = 5
+    regularisation: float = 0.3
+    tolerance: float = 1e-5
+    most_sweeps: int = 2000
+
+    def __post_init__(self) -> None:
+        """CompletionError for numbers outside their ranges."""
+        if self.rank < 0 or self.most_sweeps < 1:
+            raise CompletionError(
+                f"rank must be 0 or more and most_sweeps 1 or more, not {self.rank} and"
+                f" {self.most_sweeps}"
+            )
+        if not (
+            isfinite(self.regularisation) and self.regularisation > 0 and 0 < self.tolerance < 1
+        ):
+            raise CompletionError(
+                f"regularisation must be above 0 and tolerance in (0, 1), not {self.regularisation}"
+                f" and {self.tolerance}"
+            )
+
+
+DEFAULT = Settings()
+CANDIDATES = tuple(Settings(rank, c) for rank in (0, 1, 2, 3, 5) for c in (0.1, 0.3, 1.0))
+"""What `choose` tries unless told otherwise."""
+
+
+@dataclass(frozen=True, slots=True)
+class Completion:
+    """`values` float64[R, C]: what was observed as it was, all else completed and within [0, most].
+
+    `columns` float64[C, 1 + rank]: (b_j, v_j). `objective` float64[sweeps + 1] falls. `outside`
+    counts the completed entries that the model put below 0 or above `most`, and that were moved to
+    that bound.
+    """
+
+    values: Floats
+    columns: Floats
+    objective: Floats
+    outside: int
+
+    @property
+    def sweeps(self) -> int:
+        """How many sweeps it took."""
+        return len(self.objective) - 1
+
+
+def complete(
+    values: Floats,
+    observed: Bools,
+    settings: Settings = DEFAULT,
+    *,
+    seed: int = 0,
+    most: float = inf,
+) -> Completion:
+    """Complete float64[R, C] `values`, of which those `observed` (bool[R, C]) were measured; all
+    others are never looked at.
+
+    CompletionError if an observed value is no finite number of 0 or more (or above `most`), if a
+    row or column has none, or if the sweeps allowed do not suffice.
+    """
+    _check(values, observed, most)
+    known = observed.astype(np.float64)
+    mean = float(values[observed].mean())
+    target = np.where(observed, values - mean, 0.0)
+    rows, columns = (
+        np.zeros((len(values), settings.rank + 1)),
+        _first(values.shape[1], settings.rank, seed),
+    )
+    objective = [_objective(target, known, rows, columns, settings.regularisation)]
+    while not _has_settled(objective, settings.tolerance):
+        if len(objective) > settings.most_sweeps:
+            raise CompletionError(
+                f"not converged after {settings.most_sweeps} sweeps: regularise more, or lower the"
+                " rank"
+            )
+        rows = _half(target, known, columns, settings.regularisation)
+        columns = _half(target.T, known.T, rows, settings.regularisation)
+        objective.append(_objective(target, known, rows, columns, settings.regularisation))
+    fitted = mean + _model(rows, columns)
+    bounded = np.clip(fitted, 0.0, most)
+    outside = int(((bounded != fitted) & ~observed).sum())
+    return Completion(np.where(observed, values, bounded), columns, np.array(objective), outside)
+
+
+def held_out_error(
+    values: Floats,
+    observed: Bools,
+    settings: Settings = DEFAULT,
+    *,
+    seed: int = 0,
+    groups: Ints | None = None,
+    parts: int = 5,
+) -> float:
+    """The root mean square error of what is completed where it was observed, each of so many parts
+    of it left out in turn.
+
+    `groups` int64[R, C]: entries of one number leave together, for such as say the same twice. What
+    alone tells of a row or of a column stays. CompletionError where nothing can be left out.
+    """
+    of = np.arange(values.size, dtype=np.int64).reshape(values.shape) if groups is None else groups
+    errors = [
+        complete(values, observed & ~left_out, settings, seed=seed).values[left_out]
+        - values[left_out]
+        for left_out in _parts(observed, of, parts, seed)
+    ]
+    if not errors:
+        raise CompletionError(
+            "nothing can be left out: every number is the only one of its row or column"
+        )
+    return float(np.sqrt(np.mean(np.concatenate(errors) ** 2)))
+
+
+def choose(
+    values: Floats,
+    observed: Bools,
+    *,
+    seed: int = 0,
+    groups: Ints | None = None,
+    candidates: Sequence[Settings] = CANDIDATES,
+) -> Settings:
+    """The candidate with the least held-out error, first on ties. Raises CompletionError."""
+    return min(
+        candidates,
+        key=lambda settings: held_out_error(values, observed, settings, seed=seed, groups=groups),
+    )
+
+
+def _check(values: Floats, observed: Bools, most: float) -> None:
+    if values.ndim != 2 or values.shape != observed.shape or not values.size:
+        raise CompletionError(
+            f"values and observed must be matrices of one shape, not {values.shape} and"
+            f" {observed.shape}"
+        )
+    wrong = observed & ~(np.isfinite(values) & (values >= 0.0) & (values <= most))
+    if wrong.any():
+        row, column = np.argwhere(wrong)[0]
+        raise CompletionError(
+            f"the value in row {row}, column {column} is {values[row, column]}: give one in [0,"
+            f" {most:g}]"
+        )
+    for axis, name in ((1, "row"), (0, "column")):
+        empty = np.flatnonzero(~observed.any(axis=axis))
+        if len(empty):
+            raise CompletionError(
+                f"nothing is observed in {name} {empty[0]}: leave it out, or measure something"
+                " of it"
+            )
+
+
+def _first(columns: int, rank: int, seed: int) -> Floats:
+    """float64[C, 1 + rank]: (b_j, v_j) to begin with."""
+    drawn = np.random.default_rng(seed).normal(0.0, FIRST_SPREAD, (columns, rank))
+    return np.hstack([np.zeros((columns, 1)), drawn])
+
+
+def _half(target: Floats, known: Floats, fixed: Floats, regularisation: float) -> Floats:
+    """(offset, factors) of each row of `target` by ridge regression on its `fixed` columns."""
+    features = np.hstack([np.ones((len(fixed), 1)), fixed[:, 1:]])
+    size = features.shape[1]
+    products = (features[:, :, None] * features[:, None, :]).reshape(len(features), -1)
+    gram = (known @ products).reshape(-1, size, size) + regularisation * np.eye(size)
+    right = (known * (target - fixed[:, 0])) @ features
+    solved: Floats = np.linalg.solve(gram, right[:, :, None])[:, :, 0]
+    return solved
+
+
+def _model(rows: Floats, columns: Floats) -> Floats:
+    """a_i + b_j + u_i . v_j."""
+    model: Floats = rows[:, :1] + columns[:, 0] + rows[:, 1:] @ columns[:, 1:].T
+    return model
+
+
+def _objective(
+    target: Floats, known: Floats, rows: Floats, columns: Floats, regularisation: float
+) -> float:
+    misfit = known * (target - _model(rows, columns))
+    return float((misfit**2).sum() + regularisation * ((rows**2).sum() + (columns**2).sum()))
+
+
+def _has_settled(objective: list[float], tolerance: float) -> bool:
+    return len(objective) > 1 and objective[-2] - objective[-1] <= tolerance * objective[-1]
+
+
+def _parts(observed: Bools, groups: Ints, parts: int, seed: int) -> Iterator[Bools]:
+    """bool[R, C] of what is left out together: the groups, dealt out by the seed."""
+    dealt = np.random.default_rng(seed).permutation(np.unique(groups[observed]))
+    for part in np.array_split(dealt, min(parts, len(dealt))):
+        left_out = np.zeros_like(observed)
+        for group in part:
+            more = left_out | (observed & (groups == group))
+            rest = observed & ~more
+            if rest.any(axis=1).all() and rest.any(axis=0).all():
+                left_out = more
+        if left_out.any():
+            yield left_out

@@ -1,0 +1,207 @@
+"""Which partners a new kind is profiled beside, and how far estimates of pairs were from what was
+measured later. Pure.
+
+A new kind is measured beside a few reference kinds (Gavel, section 6). Which ones, by one of two
+rules:
+
+- `Choice.RANDOM`: drawn by the seed.
+- `Choice.INFORMATIVE`: those that say most of the rest of the row. By the completed factors f_c of
+  the columns, what is known of a row is a normal distribution with precision P = c I + sum of f_c
+  f_c^T over the columns measured; a pair measures two columns F (what the kind retains, what it
+  leaves), and takes log det(I + F P^-1 F^T) off the row's entropy. The greatest is taken, then the
+  next with that one known (D-optimal design, greedily).
+
+Errors are relative, |estimated / measured - 1|, of each of a pair's two numbers.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+from itertools import product
+from typing import NamedTuple
+
+import numpy as np
+
+from profiling.pairs.completion import Floats
+from profiling.pairs.fingerprints import Alone, Book, Pair
+
+Rates = tuple[float, float]
+"""steps/s of the first and of the second kind of a pair; 0 where they cannot share."""
+
+
+class Choice(StrEnum):
+    """How the partners of a new kind are chosen."""
+
+    INFORMATIVE = "informative"
+    RANDOM = "random"
+
+
+class Partner(NamedTuple):
+    """A reference kind beside which to measure, and on which GPU type."""
+
+    reference: str
+    gpu_type: str
+
+
+@dataclass(frozen=True, slots=True)
+class PairError:
+    """An estimate beside its later measurement: steps/s beside another kind; 0: cannot share."""
+
+    kind: str
+    beside: str
+    gpu_type: str
+    estimated: float
+    measured: float
+
+    @property
+    def error(self) -> float | None:
+        """|estimated / measured - 1|; None where they turned out not to be able to share."""
+        return abs(self.estimated / self.measured - 1.0) if self.measured > 0 else None
+
+
+@dataclass(frozen=True, slots=True)
+class ErrorSummary:
+    """Estimates against measurements: how many numbers were compared, mean and quantiles of the
+    relative error (None without any).
+
+    Of those that cannot share no error is relative: `wrongly_possible` counts the ones estimated
+    to, `wrongly_impossible` those estimated not to that can (their error is 1, and counted). Plain
+    numbers, so that page and report show the same.
+    """
+
+    count: int
+    mean: float | None
+    median: float | None
+    p90: float | None
+    worst: float | None
+    wrongly_possible: int
+    wrongly_impossible: int
+
+    @classmethod
+    def of(cls, errors: Iterable[PairError]) -> ErrorSummary:
+        """The summary of these."""
+        found = list(errors)
+        values = np.array([e.error for e in found if e.error is not None], dtype=np.float64)
+        possible = sum(e.measured == 0.0 and e.estimated > 0.0 for e in found)
+        impossible = sum(e.measured > 0.0 and e.estimated == 0.0 for e in found)
+        if not len(values):
+            return cls(len(found), None, None, None, None, possible, impossible)
+        median, p90, worst = (float(q) for q in np.quantile(values, (0.5, 0.9, 1.0)))
+        return cls(len(found), float(values.mean()), median, p90, worst, possible, impossible)
+
+
+def pair_rates(book: Book, kinds: Sequence[str], alone: Alone) -> dict[Pair, Rates]:
+    """steps/s of each pair of these kinds, in both orders, on every type of the book: measured
+    fractions or estimates of them, times the kinds' own speeds. Pairs of which nothing is known, or
+    whose own speeds are not, are left out.
+    """
+    shares, found = book.estimates(kinds), dict[Pair, Rates]()
+    for t, gpu_type in enumerate(book.types):
+        own = np.array([alone.get((kind, gpu_type), 0.0) for kind in kinds])
+        rates = np.where(own[:, None] > 0, shares[t] * own[:, None], np.nan)
+        both = np.isfinite(rates) & np.isfinite(rates.T)
+        for i, j in np.argwhere(both).tolist():
+            found[kinds[i], kinds[j], gpu_type] = _consistent(
+                float(rates[i, j]), float(rates[j, i])
+            )
+    return found
+
+
+def worth_sharing(rates: Rates, alone: Rates) -> bool:
+    """Return true if the pair's normalised throughputs add up to over 1 (Gavel, section 3.1)."""
+    return (
+        all(speed > 0 for speed in alone)
+        and sum(r / a for r, a in zip(rates, alone, strict=True)) > 1.0
+    )
+
+
+def next_partners(
+    book: Book,
+    kind: str,
+    types: Collection[str],
+    count: int,
+    *,
+    choice: Choice = Choice.INFORMATIVE,
+    seed: int = 0,
+) -> tuple[Partner, ...]:
+    """The next `count` partners to profile a kind beside, the most telling first; fewer where there
+    are no more.
+
+    `types`: the GPU types on which it can be done. References that the kind was measured beside on
+    a type, and the kind itself, are no partners there.
+    """
+    able = [
+        Partner(reference, gpu_type)
+        for gpu_type, reference in product(book.types, book.references)
+        if gpu_type in types
+        and reference != kind
+        and (kind, reference, gpu_type) not in book.measured
+    ]
+    if choice is Choice.RANDOM:
+        order = np.random.default_rng(seed).permutation(len(able))
+        return tuple(able[i] for i in order[: max(0, count)])
+    return _most_telling(book, kind, able, count)
+
+
+def _most_telling(book: Book, kind: str, able: list[Partner], count: int) -> tuple[Partner, ...]:
+    """Greedily; the first of those that tie."""
+    factors = _features(book)
+    precision = book.rules.settings.regularisation * np.eye(factors.shape[1])
+    seen = (
+        book.retained.observed[book.row_of[kind]]
+        if kind in book.row_of
+        else np.zeros(len(factors), dtype=np.bool_)
+    )
+    precision += factors[seen].T @ factors[seen]
+    columns = {partner: factors[_columns(book, partner)] for partner in able}
+    chosen: list[Partner] = []
+    while columns and len(chosen) < count:
+        inverse = np.asarray(np.linalg.inv(precision), dtype=np.float64)
+        best = max(
+            columns, key=lambda partner: (_gain(columns[partner], inverse), -able.index(partner))
+        )
+        chosen.append(best)
+        precision += columns[best].T @ columns[best]
+        del columns[best]
+    return tuple(chosen)
+
+
+def _features(book: Book) -> Floats:
+    """float64[C, 1 + rank]: (1, v_c); zeros for columns of which nothing is known."""
+    factors = book.retained.factors
+    with_one = np.hstack([np.ones((len(factors), 1)), factors[:, 1:]])
+    features: Floats = np.where(np.isfinite(factors).all(axis=1, keepdims=True), with_one, 0.0)
+    return features
+
+
+def _columns(book: Book, partner: Partner) -> slice:
+    first = 2 * (
+        book.types.index(partner.gpu_type) * len(book.references)
+        + book.references.index(partner.reference)
+    )
+    return slice(first, first + 2)
+
+
+def _gain(columns: Floats, inverse: Floats) -> float:
+    """log det(I + F P^-1 F^T), rounded so that equal ones tie."""
+    _, value = np.linalg.slogdet(np.eye(len(columns)) + columns @ inverse @ columns.T)
+    return round(float(value), 9)
+
+
+def _consistent(own: float, others: float) -> Rates:
+    """A pair shares or it does not: if either number says not, both do."""
+    return (own, others) if min(own, others) > 0.0 else (0.0, 0.0)
+
+
+def errors_of(estimated: Mapping[Pair, Rates], measured: Mapping[Pair, Rates]) -> list[PairError]:
+    """Both numbers of every pair that was estimated and measured."""
+    found = []
+    for (kind, other, gpu_type), (own, others) in measured.items():
+        if (guess := estimated.get((kind, other, gpu_type))) is not None:
+            found += [
+                PairError(kind, other, gpu_type, guess[0], own),
+                PairError(other, kind, gpu_type, guess[1], others),
+            ]
+    return found

@@ -1,0 +1,309 @@
+"""From two launches that shared a GPU to what is known of their kinds as a pair.
+
+What is looked at is the longest time during which exactly these two held the device, from the first
+to the last moment at which both reported progress. The pace of each is taken from its own samples
+then, as `profiling.step_times` does it: with five steps or more of each, and steady. Jobs of one
+GPU each. On an emulated device the agent slows both clocks down while it is shared
+(`loadmaster.agent.node.sharing`): what is measured there is that, unless the real work overran a clock.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+
+from django.utils import timezone
+
+from clusters.models import Assignment, AssignmentSlot, Device, ProgressPoint
+from loadmaster.protocol import OUT_OF_SHARED_MEMORY, ReasonClass
+from policies.contract.snapshot import Source
+from profiling.measurements import MIN_STEPS, NEWEST_POINTS, NOISY, OVERRUN
+from profiling.models import PairMeasurement, PairProfile
+from profiling.pairs import rows as pairs
+from profiling.pairs.estimates import Rates, pair_rates
+from profiling.runs import lock_kind
+from profiling.selectors import speeds_alone
+from profiling.smoothing import moved
+from profiling.step_times import Pace, pace
+
+PARTNERS_AT_ONCE = 10
+"""Most launches beside which one is measured, the last to start; the rest when those end."""
+
+TOGETHER = timedelta(seconds=5)
+"""Two launches that end within this time, one out of memory, shared the device until then."""
+
+Interval = tuple[datetime, datetime]
+Sample = tuple[datetime, int, float]
+"""(when, steps of the launch, seconds since its first batch)."""
+
+
+@dataclass(frozen=True, slots=True)
+class PairObservation:
+    """What two launches showed beside each other; the first's kind has the lesser primary key."""
+
+    first: Assignment
+    second: Assignment
+    paces: tuple[Pace, Pace]
+
+    @property
+    def kinds(self) -> tuple[int, int]:
+        """Primary keys."""
+        return self.first.job.kind_id, self.second.job.kind_id
+
+    @property
+    def rates(self) -> Rates:
+        """steps/s of each."""
+        return self.paces[0].steps_per_s, self.paces[1].steps_per_s
+
+    @property
+    def steps(self) -> tuple[int, int]:
+        """Steps of each that were counted."""
+        return self.paces[0].steps, self.paces[1].steps
+
+
+@dataclass(frozen=True, slots=True)
+class Learnt:
+    """Change by one pair measurement: steps/s believed before (None: unknown), and measured."""
+
+    believed: Rates | None
+    measured: Rates
+
+    def deviates(self, by: float) -> bool:
+        """Return true if one of the two deviates by more than this fraction, or was unknown."""
+        if self.believed is None or not all(self.believed):
+            return True
+        return any(abs(m / b - 1.0) > by for m, b in zip(self.measured, self.believed, strict=True))
+
+
+def observe_pairs(assignment: Assignment) -> list[PairObservation]:
+    """Pair measurements of a launch with each that shared its GPU; empty if too short."""
+    device = _shared_device(assignment)
+    if device is None:
+        return []
+    others = _others_on(device, assignment)
+    partners = others[:PARTNERS_AT_ONCE]
+    found = [
+        _observed(assignment, other, [o for o in others if o.pk != other.pk]) for other in partners
+    ]
+    return [seen for seen in found if seen is not None]
+
+
+def observe_pair(one: Assignment, other: Assignment) -> PairObservation | None:
+    """Pair measurement of two launches, however short; None if they did not share a GPU."""
+    device = _shared_device(one)
+    if device is None:
+        return None
+    others = _others_on(device, one)
+    partner = next((a for a in others if a.pk == other.pk), None)
+    return (
+        None
+        if partner is None
+        else _observed(one, partner, [a for a in others if a.pk != other.pk])
+    )
+
+
+def record_pair(seen: PairObservation) -> Learnt | None:
+    """Write the measurement and move the pair's profile, with both kinds locked; in the caller's
+    transaction.
+
+    Calling it again for the same launches changes nothing (None) until both have done twice the
+    steps they were last measured by.
+    """
+    for kind in sorted(set(seen.kinds)):
+        lock_kind(kind)
+    where = {
+        "first_id": seen.kinds[0],
+        "second_id": seen.kinds[1],
+        "gpu_type_id": seen.first.node.gpu_type_id,
+    }
+    launches = {"first_assignment": seen.first, "second_assignment": seen.second}
+    last = PairMeasurement.objects.filter(**launches).order_by("-id").first()
+    if last is not None and not _tells_more(seen, last):
+        return None
+    profile = PairProfile.objects.filter(**where).first()
+    known = profile is not None and profile.source == Source.MEASURED
+    guess = None if known else _estimate(seen)
+    _write(where, launches, seen, guess)
+    before = (
+        (profile.first_steps_per_s, profile.second_steps_per_s) if profile is not None else guess
+    )
+    _move(profile or PairProfile(**where), seen, fresh=not known)
+    return Learnt(before, seen.rates)
+
+
+def record_impossible(assignment: Assignment) -> Learnt | None:
+    """Write that two kinds cannot share a GPU, where this launch found no memory there beside
+    another one's; else nothing.
+
+    None too where it is written already, and where more than one other was on the device: nobody
+    can say which was too much.
+    """
+    device = _shared_device(assignment) if _lacked_memory(assignment) else None
+    if device is None or assignment.ended_at is None:
+        return None
+    since = assignment.ended_at - TOGETHER
+    there = [a for a in _others_on(device, assignment) if a.ended_at is None or a.ended_at >= since]
+    if len(there) != 1:
+        return None
+    first, second = _in_order(assignment, there[0])
+    steps = [max(0, a.steps_done - a.start_steps) for a in (first, second)]
+    return record_pair(
+        PairObservation(first, second, (Pace(0.0, steps[0], 0.0), Pace(0.0, steps[1], 0.0)))
+    )
+
+
+def _lacked_memory(assignment: Assignment) -> bool:
+    return assignment.reason_class == ReasonClass.GPU and assignment.reason.startswith(
+        OUT_OF_SHARED_MEMORY
+    )
+
+
+def _tells_more(seen: PairObservation, last: PairMeasurement) -> bool:
+    """Return true for a new launch pair, twice the steps, or proof that they do not fit."""
+    if last.first_steps_per_s == 0.0:
+        return False
+    return not any(seen.rates) or (
+        seen.steps[0] >= 2 * last.first_steps and seen.steps[1] >= 2 * last.second_steps
+    )
+
+
+def _in_order(one: Assignment, other: Assignment) -> tuple[Assignment, Assignment]:
+    """The one whose kind has the lesser primary key first."""
+    first, second = sorted((one, other), key=lambda a: (a.job.kind_id, str(a.pk)))
+    return first, second
+
+
+def undisturbed(both: Interval, others: Iterable[Interval]) -> Interval | None:
+    """The longest part of an interval that touches no other, first on ties; else None."""
+    begin, end = both
+    parts: list[Interval] = []
+    for since, until in sorted(others):
+        if since < end and until > begin:
+            parts.append((begin, since))
+            begin = max(begin, until)
+    parts.append((begin, end))
+    longest = max(parts, key=lambda part: part[1] - part[0])
+    return longest if longest[1] > longest[0] else None
+
+
+def _shared_device(assignment: Assignment) -> Device | None:
+    """The GPU that the launch shares; None if exclusive, several, or with a CPU quota."""
+    if assignment.share >= 1.0 or not _can_tell(assignment):
+        return None
+    slots = list(AssignmentSlot.objects.filter(assignment=assignment).select_related("device")[:2])
+    return slots[0].device if len(slots) == 1 else None
+
+
+def _can_tell(assignment: Assignment) -> bool:
+    whole = assignment.world_size == 1 and assignment.gpus == 1 and assignment.cpu_quota is None
+    return (
+        whole
+        and assignment.running_at is not None
+        and (assignment.overrun_fraction or 0.0) <= OVERRUN
+    )
+
+
+def _others_on(device: Device, assignment: Assignment) -> list[Assignment]:
+    """The launches that held the device at some time of this one, the last to start first."""
+    since, until = _stay(assignment)
+    held = Assignment.objects.filter(slots__device=device, accepted_at__lt=until).exclude(
+        pk=assignment.pk
+    )
+    return list(
+        held.exclude(ended_at__lte=since)
+        .select_related("job", "node")
+        .order_by("-accepted_at", "pk")
+    )
+
+
+def _stay(assignment: Assignment) -> Interval:
+    """From its acceptance, when it may begin to fill the device, to its end."""
+    return assignment.accepted_at or assignment.created_at, assignment.ended_at or timezone.now()
+
+
+def _observed(
+    assignment: Assignment, other: Assignment, thirds: Sequence[Assignment]
+) -> PairObservation | None:
+    if not _can_tell(other) or (assignment.running_at is None or other.running_at is None):
+        return None
+    until = min(_stay(assignment)[1], _stay(other)[1])
+    alone = undisturbed((max(assignment.running_at, other.running_at), until), map(_stay, thirds))
+    if alone is None:
+        return None
+    first, second = _in_order(assignment, other)
+    paces = _paces(_samples(first, alone), _samples(second, alone))
+    return None if paces is None else PairObservation(first, second, paces)
+
+
+def _samples(assignment: Assignment, within: Interval) -> list[Sample]:
+    points = ProgressPoint.objects.filter(assignment=assignment, at__range=within).order_by("-id")
+    return list(points.values_list("at", "launch_steps", "elapsed_s")[:NEWEST_POINTS])
+
+
+def _paces(first: Sequence[Sample], second: Sequence[Sample]) -> tuple[Pace, Pace] | None:
+    """The paces while both stepped; None where one of them did not, or not steadily."""
+    if not first or not second:
+        return None
+    since, until = max(min(first)[0], min(second)[0]), min(max(first)[0], max(second)[0])
+    one, two = (
+        pace((steps, s) for at, steps, s in of if since <= at <= until) for of in (first, second)
+    )
+    return (
+        (one, two)
+        if one is not None and two is not None and _is_steady(one) and _is_steady(two)
+        else None
+    )
+
+
+def _is_steady(seen: Pace) -> bool:
+    return seen.steps >= MIN_STEPS and seen.spread <= NOISY
+
+
+def _estimate(seen: PairObservation) -> Rates | None:
+    """What a snapshot would have said of the pair; a constant number of queries."""
+    rows = pairs.load_pairs()
+    gpu_type = seen.first.node.gpu_type.name
+    speeds = speeds_alone(
+        pairs.kinds_of(rows) | set(seen.kinds), {row.gpu_type for row in rows} | {gpu_type}
+    )
+    book = pairs.book_of(rows, speeds.measured, seen.kinds)
+    first, second = map(str, seen.kinds)
+    return (
+        None
+        if book is None
+        else pair_rates(book, tuple(dict.fromkeys((first, second))), speeds.believed).get(
+            (first, second, gpu_type)
+        )
+    )
+
+
+def _write(
+    where: dict[str, int],
+    launches: dict[str, Assignment],
+    seen: PairObservation,
+    guess: Rates | None,
+) -> None:
+    first, second = guess or (None, None)
+    rates = {
+        "first_steps_per_s": seen.rates[0],
+        "second_steps_per_s": seen.rates[1],
+        "estimated_first_steps_per_s": first,
+        "estimated_second_steps_per_s": second,
+    }
+    steps = {"first_steps": seen.steps[0], "second_steps": seen.steps[1]}
+    of_launches = PairMeasurement.objects.filter(**launches, **steps)
+    if not of_launches.update(**where, **rates):
+        PairMeasurement.objects.create(**launches, **steps, **where, **rates)
+
+
+def _move(profile: PairProfile, seen: PairObservation, *, fresh: bool) -> None:
+    """Towards what was seen; that they cannot share holds at once."""
+    samples = 0 if fresh or not any(seen.rates) else profile.samples
+    own, others = profile.first_steps_per_s or 0.0, profile.second_steps_per_s or 0.0
+    profile.first_steps_per_s, profile.second_steps_per_s = (
+        moved(own, seen.rates[0], samples),
+        moved(others, seen.rates[1], samples),
+    )
+    profile.samples, profile.source = samples + 1, Source.MEASURED
+    profile.save()

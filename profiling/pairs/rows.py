@@ -1,0 +1,200 @@
+"""What is known of pairs of kinds that share a GPU: rows of the database, and what a snapshot says
+of them.
+
+Pairs are measured where jobs share devices (`profiling.pairs.measurements`); the others are
+estimated by the kinds' fingerprints (`profiling.pairs.fingerprints`), anew at every round, so that
+estimates follow the measurements. A pair that was only estimated is told where it is worth sharing:
+policies look at no other.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from typing import NamedTuple
+
+from django.db.models import Count
+
+from clusters.models import Cluster
+from jobs.lifecycle import JobState
+from jobs.models import Job
+from policies.contract.snapshot import PairThroughput, Source
+from profiling.models import PairProfile
+from profiling.pairs.completion import CompletionError
+from profiling.pairs.estimates import Rates, pair_rates, worth_sharing
+from profiling.pairs.fingerprints import Alone, Book, Pair, references_of, retained_of
+
+log = logging.getLogger(__name__)
+
+MOST_PAIRS = 20_000
+"""Pair profiles, the newest, that a round reads."""
+
+MOST_SHARING = 100
+"""Kinds of which a snapshot tells pairs, those with the most jobs: pairs grow with their square."""
+
+MAY_SHARE = (JobState.QUEUED, JobState.STARTING, JobState.RUNNING, JobState.STOPPING)
+"""States in which a job may be placed beside another."""
+
+
+class PairRow(NamedTuple):
+    """A pair profile; kinds by primary key."""
+
+    first: int
+    second: int
+    gpu_type: str
+    first_steps_per_s: float
+    second_steps_per_s: float
+    source: str
+    updated_at: datetime
+
+    @property
+    def pair(self) -> Pair:
+        """As fingerprints name it."""
+        return str(self.first), str(self.second), self.gpu_type
+
+    @property
+    def rates(self) -> Rates:
+        """steps/s of the first and of the second."""
+        return self.first_steps_per_s, self.second_steps_per_s
+
+
+_COLUMNS = (
+    "first_id",
+    "second_id",
+    "gpu_type__name",
+    "first_steps_per_s",
+    "second_steps_per_s",
+    "source",
+    "updated_at",
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Speeds:
+    """steps/s of kinds alone on one GPU by (primary key, GPU type): measured, and all believed."""
+
+    measured: Alone
+    believed: Alone
+
+
+def load_pairs() -> list[PairRow]:
+    """The newest pair profiles; one query."""
+    rows = PairProfile.objects.order_by("-updated_at", "-pk").values_list(*_COLUMNS)[:MOST_PAIRS]
+    return [PairRow(*row) for row in rows]
+
+
+def kinds_of(rows: Iterable[PairRow]) -> set[int]:
+    """The primary keys of all kinds in these rows."""
+    return {kind for row in rows for kind in (row.first, row.second)}
+
+
+def sharing_kinds(cluster: Cluster, kinds: Collection[int]) -> list[int]:
+    """Kinds with jobs that may share here, at most MOST_SHARING, most jobs first; one query."""
+    jobs = Job.objects.filter(
+        cluster=cluster, may_share=True, gpus_min=1, state__in=MAY_SHARE
+    ).order_by()
+    counted = jobs.values_list("kind_id").annotate(n=Count("pk")).order_by("-n", "kind_id")
+    return [kind for kind, _ in counted if kind in kinds][:MOST_SHARING]
+
+
+def book_of(rows: Iterable[PairRow], measured_alone: Alone, kinds: Iterable[int]) -> Book | None:
+    """Fingerprints of these kinds and the references; None while too little is measured."""
+    rates = {row.pair: row.rates for row in rows if row.source == Source.MEASURED}
+    retained = retained_of(rates, measured_alone)
+    references = references_of(retained)
+    if len(references) < 2:
+        return None
+    shown = {*map(str, kinds), *references}
+    try:
+        return Book.of(
+            {
+                pair: part
+                for pair, part in retained.items()
+                if pair[0] in shown and pair[1] in shown
+            },
+            references,
+        )
+    except CompletionError as error:
+        log.warning("pairs of kinds are not estimated: %s", error)
+        return None
+
+
+def pair_views(
+    kinds: Sequence[int],
+    types: Collection[str],
+    rows: Sequence[PairRow],
+    speeds: Speeds,
+    now: datetime,
+) -> dict[int, tuple[PairThroughput, ...]]:
+    """By kind its pairs with these kinds on these GPU types, sorted: as known, else estimated."""
+    shown = frozenset(kinds)
+    known = {
+        row.pair: row
+        for row in rows
+        if row.first in shown and row.second in shown and row.gpu_type in types
+    }
+    ages = _ages_s(rows, now)
+    found: dict[int, list[PairThroughput]] = {kind: [] for kind in kinds}
+    for (first, second, gpu_type), rates in _estimated(kinds, types, rows, speeds).items():
+        if (first, second, gpu_type) not in known:
+            age_s = max(ages.get(int(first), 0.0), ages.get(int(second), 0.0))
+            _tell(
+                found,
+                first,
+                second,
+                PairThroughput(second, gpu_type, *rates, Source.ESTIMATED, age_s),
+            )
+    for row in known.values():
+        view = PairThroughput(
+            str(row.second), row.gpu_type, *row.rates, Source(row.source), _age_s(row, now)
+        )
+        _tell(found, str(row.first), str(row.second), view)
+    return {
+        kind: tuple(sorted(views, key=lambda v: (v.gpu_type, int(v.other))))
+        for kind, views in found.items()
+    }
+
+
+def _estimated(
+    kinds: Iterable[int], types: Collection[str], rows: Sequence[PairRow], speeds: Speeds
+) -> dict[Pair, Rates]:
+    """The pairs that are estimated to be worth sharing, each once, the lesser primary key first."""
+    book = book_of(rows, speeds.measured, kinds)
+    if book is None:
+        return {}
+    names, alone = [str(kind) for kind in sorted(kinds)], speeds.believed
+    return {
+        (first, second, gpu_type): rates
+        for (first, second, gpu_type), rates in pair_rates(book, names, alone).items()
+        if gpu_type in types
+        and int(first) <= int(second)
+        and worth_sharing(rates, (alone[first, gpu_type], alone[second, gpu_type]))
+    }
+
+
+def _tell(
+    found: Mapping[int, list[PairThroughput]], first: str, second: str, view: PairThroughput
+) -> None:
+    """Both kinds know of their pair; two jobs of one kind are one."""
+    found[int(first)].append(view)
+    if first != second:
+        turned = PairThroughput(
+            first, view.gpu_type, view.other_steps_per_s, view.steps_per_s, view.source, view.age_s
+        )
+        found[int(second)].append(turned)
+
+
+def _ages_s(rows: Iterable[PairRow], now: datetime) -> dict[int, float]:
+    """By kind the age of its oldest measured pair: an estimate is as old as what it is made of."""
+    found: dict[int, float] = {}
+    for row in rows:
+        if row.source == Source.MEASURED:
+            for kind in (row.first, row.second):
+                found[kind] = max(found.get(kind, 0.0), _age_s(row, now))
+    return found
+
+
+def _age_s(row: PairRow, now: datetime) -> float:
+    return max(0.0, (now - row.updated_at).total_seconds())

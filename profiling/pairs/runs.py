@@ -1,0 +1,325 @@
+"""Pair runs: which pairs of kinds are to be measured side by side, and how such a run ends.
+
+A kind of jobs that may share a GPU is measured beside PARTNERS others on each GPU type: those that
+`pair_estimates.next_partners` says tell most of it, and while there are too few references for
+that, those with the most jobs. Both jobs lend their command; no job waits for it, and nobody else's
+device is taken for it. A run is two placements on one device (ADR 0003, 0019). It is over when both
+have done its steps side by side, or when either launch has ended; whatever was measured by then is
+taken in.
+
+The reconciler alone looks after pair runs, every couple of seconds: two ends that come at once need
+no lock of two jobs.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from datetime import datetime, timedelta
+from itertools import chain
+from math import ceil
+from uuid import UUID
+
+from django.db import transaction
+from django.db.models import Max, Q
+
+from clusters.lifecycle import LIVE
+from clusters.models import Assignment, Cluster
+from controlplane.events import request_reschedule
+from controlplane.models import Reason
+from jobs.lifecycle import JobState
+from jobs.models import Job
+from policies.contract.snapshot import Purpose, Source
+from profiling.models import PairMeasurement, PairProfile, PairRun, Profile, ProfileRun
+from profiling.offers import Offer, fits, offers
+from profiling.pairs import rows as pairs
+from profiling.pairs.estimates import next_partners
+from profiling.pairs.fingerprints import Book
+from profiling.pairs.measurements import observe_pair, record_impossible, record_pair
+from profiling.runs import OPEN, R, last_copy, lock_kind
+from profiling.selectors import speeds_alone
+
+PARTNERS = 3
+"""Partners measured per kind and GPU type: three give a median error of 7% on Gavel's kinds."""
+
+AT_ONCE = 8
+"""Open pair runs per cluster: many new kinds must not keep production from its GPUs."""
+
+A_LOOK = 16
+"""Kinds per GPU type for which one pass seeks partners, so that its cost is bounded."""
+
+CHOICES = 3 * PARTNERS
+"""Partners that are ranked: of the most telling ones some may have no job here."""
+
+RETRIES = 2
+
+LONGEST = timedelta(seconds=120)
+"""Longest time of a pair run; the quota is the steps that the kind does alone in it."""
+
+LENDING = (JobState.QUEUED, JobState.STARTING, JobState.RUNNING)
+"""Jobs that lend their command: their kind's own speed is known or measured."""
+
+Stop = Callable[[Assignment], object]
+"""Asks for an assignment's end."""
+
+PairKey = tuple[int, int, int]
+"""Primary keys of the first kind, the second and the GPU type."""
+
+
+def reconcile_pair_runs(cluster: Cluster, now: datetime, stop: Stop) -> None:
+    """Record finished pair runs, drop those that no node can measure, request missing ones."""
+    opened = list(
+        PairRun.objects.filter(first_job__cluster=cluster, state__in=OPEN).select_related(
+            "first_job", "second_job"
+        )
+    )
+    sharing = [offer for offer in offers(cluster, now).now if offer.slots > 1]
+    if not opened and not sharing:
+        return
+    for run in opened:
+        with transaction.atomic():
+            _follow(run, now, stop)
+    _want(cluster, now, sharing)
+
+
+def _follow(run: PairRun, now: datetime, stop: Stop) -> None:
+    """Bring one open run in line with its launches."""
+    launches = [_launch(job, copy) for job, copy in run.launches]
+    live = [a for a in launches if a is not None and a.state in LIVE]
+    if not any(launches):
+        _keep_or_drop(run)
+    elif _is_measured(run, launches, enough=run.steps if len(live) == len(launches) else 1):
+        _close(run, R.DONE, "", now)
+        _stop_all(live, stop)
+    elif len(live) == len(launches) and not _is_late(launches, now):
+        PairRun.objects.filter(pk=run.pk, state=R.WANTED).update(state=R.RUNNING)
+    elif live:
+        _stop_all(
+            live,
+            stop,
+            # the other has ended, or could not be placed, or it takes too long: what follows is the
+            # same
+        )
+    else:
+        _failed_once_more(run, launches, now)
+
+
+def _launch(job: UUID, copy: int) -> Assignment | None:
+    of_run = Assignment.objects.filter(job=job, copy=copy, purpose=Purpose.PROFILING)
+    return of_run.select_related("job", "node__gpu_type").order_by("-fence").first()
+
+
+def _is_measured(run: PairRun, launches: Sequence[Assignment | None], *, enough: int) -> bool:
+    """Return true if these launches, or earlier ones, measured the pair; then it is recorded."""
+    if None in launches:
+        return False
+    first, second = (a for a in launches if a is not None)
+    for ended in (a for a in (first, second) if a.state not in LIVE):
+        record_impossible(ended)
+    both = Q(first_assignment=first, second_assignment=second) | Q(
+        first_assignment=second, second_assignment=first
+    )
+    if PairMeasurement.objects.filter(both).exists():
+        return True
+    seen = observe_pair(first, second)
+    if seen is None or min(seen.steps) < enough:
+        return False
+    record_pair(seen)
+    request_reschedule(first.job.cluster, Reason.PROFILE, job=first.job)
+    return True
+
+
+def _is_late(launches: Iterable[Assignment | None], now: datetime) -> bool:
+    began = [a.running_at for a in launches if a is not None]
+    return all(at is not None and now - at > LONGEST for at in began)
+
+
+def _stop_all(live: Iterable[Assignment], stop: Stop) -> None:
+    for assignment in live:
+        if assignment.desired == "run":
+            stop(assignment)
+
+
+def _keep_or_drop(run: PairRun) -> None:
+    """A run of which nothing was launched yet: its jobs must still be able to."""
+    if not {run.first_job.state, run.second_job.state} <= set(LENDING):
+        run.delete()
+
+
+def _failed_once_more(run: PairRun, launches: Iterable[Assignment | None], now: datetime) -> None:
+    """Both ended and told nothing: try again, with copies of their own, or give it up."""
+    reason = next(
+        (a.reason for a in launches if a is not None and a.reason),
+        "too few steps side by side to tell",
+    )
+    run.failures += 1
+    if run.failures > RETRIES:
+        _close(run, R.GIVEN_UP, reason, now)
+        return
+    run.state, run.reason, run.ended_at = R.WANTED, reason, now
+    run.first_copy = last_copy(run.first_job_id) + 1
+    run.second_copy = last_copy(run.second_job_id) + 1
+    run.save()
+    request_reschedule(run.first_job.cluster, Reason.PROFILE, job=run.first_job)
+
+
+def _close(run: PairRun, state: ProfileRun.State, reason: str, now: datetime) -> None:
+    run.state, run.reason, run.ended_at = state, reason, now
+    run.save()
+
+
+def _want(cluster: Cluster, now: datetime, sharing: Sequence[Offer]) -> None:
+    """Make the runs that are missing, as many as may be open."""
+    free = AT_ONCE - PairRun.objects.filter(first_job__cluster=cluster, state__in=OPEN).count()
+    if free <= 0 or not sharing:
+        return
+    kinds = pairs.sharing_kinds(
+        cluster, set(Profile.objects.order_by().values_list("kind_id", flat=True).distinct())
+    )
+    known = _known_pairs(kinds)
+    wanting = _some(
+        _wanting(kinds, {offer.type_id for offer in sharing}, known), int(now.timestamp())
+    )
+    if not wanting:
+        return
+    missing = _missing(
+        wanting, _partners(kinds, wanting, sharing), known, _lenders(cluster, kinds), sharing
+    )
+    for key, jobs in list(missing.items())[:free]:
+        _ask(cluster, key, jobs)
+
+
+def _known_pairs(kinds: Collection[int]) -> set[PairKey]:
+    """Pairs with one of these kinds that are measured, being measured, or were given up."""
+    columns, concerned = (
+        ("first_id", "second_id", "gpu_type_id"),
+        Q(first__in=kinds) | Q(second__in=kinds),
+    )
+    measured = PairProfile.objects.filter(concerned, source=Source.MEASURED).values_list(*columns)
+    runs = PairRun.objects.filter(concerned, state__in=[*OPEN, R.GIVEN_UP]).values_list(*columns)
+    return set(chain(measured, runs))
+
+
+def _wanting(
+    kinds: Sequence[int], types: Iterable[int], known: Collection[PairKey]
+) -> dict[tuple[int, int], int]:
+    """(kind, GPU type) without enough partners although there are some, with their number."""
+    told = Counter((kind, type_id) for first, second, type_id in known for kind in {first, second})
+    return {
+        (kind, type_id): told[kind, type_id]
+        for kind in kinds
+        for type_id in types
+        if told[kind, type_id] < PARTNERS
+        and any(_key(kind, other, type_id) not in known for other in kinds)
+    }
+
+
+def _some(wanting: Mapping[tuple[int, int], int], turn: int) -> dict[tuple[int, int], int]:
+    """So many of them as one look takes on, others at every turn."""
+    keys = sorted(wanting)
+    begin = turn % len(keys) if len(keys) > A_LOOK else 0
+    return {key: wanting[key] for key in [*keys[begin:], *keys[:begin]][:A_LOOK]}
+
+
+def _key(kind: int, other: int, type_id: int) -> PairKey:
+    return min(kind, other), max(kind, other), type_id
+
+
+def _lenders(cluster: Cluster, kinds: Iterable[int]) -> dict[int, list[Job]]:
+    """By kind the two oldest jobs that lend their command."""
+    jobs = Job.objects.filter(
+        cluster=cluster, may_share=True, gpus_min=1, state__in=LENDING
+    ).order_by("submitted_at", "pk")
+    return {kind: list(jobs.filter(kind=kind)[:2]) for kind in kinds}
+
+
+def _missing(
+    wanting: Mapping[tuple[int, int], int],
+    partners: Mapping[tuple[int, int], Sequence[int]],
+    known: Collection[PairKey],
+    lenders: Mapping[int, Sequence[Job]],
+    sharing: Sequence[Offer],
+) -> dict[PairKey, tuple[Job, Job]]:
+    """The pairs to measure and the jobs to do it by, each kind's most telling ones first."""
+    found: dict[PairKey, tuple[Job, Job]] = {}
+    told = Counter(wanting)
+    for kind, type_id in wanting:
+        here = [offer for offer in sharing if offer.type_id == type_id]
+        for other in partners[kind, type_id]:
+            key, jobs = _key(kind, other, type_id), _jobs_of(lenders[kind], lenders[other], here)
+            if (
+                told[kind, type_id] < PARTNERS
+                and jobs is not None
+                and key not in known
+                and key not in found
+            ):
+                found[key] = jobs if jobs[0].kind_id == key[0] else (jobs[1], jobs[0])
+                told.update((k, type_id) for k in {kind, other})
+    return found
+
+
+def _partners(
+    kinds: Sequence[int], wanting: Iterable[tuple[int, int]], sharing: Iterable[Offer]
+) -> dict[tuple[int, int], list[int]]:
+    """Partners to measure by (kind, GPU type), among kinds with a job here, best first."""
+    book, names = _book(kinds), {offer.type_id: offer.type_name for offer in sharing}
+    found: dict[tuple[int, int], list[int]] = {}
+    for kind, type_id in wanting:
+        best = next_partners(book, str(kind), [names[type_id]], CHOICES) if book is not None else ()
+        told = [int(partner.reference) for partner in best if int(partner.reference) in kinds]
+        found[kind, type_id] = [*told, *(other for other in kinds if other not in told)]
+    return found
+
+
+def _book(kinds: Iterable[int]) -> Book | None:
+    rows = pairs.load_pairs()
+    if not rows:
+        return None
+    speeds = speeds_alone(pairs.kinds_of(rows) | set(kinds), {row.gpu_type for row in rows})
+    return pairs.book_of(rows, speeds.measured, kinds)
+
+
+def _jobs_of(
+    first: Iterable[Job], second: Sequence[Job], here: Sequence[Offer]
+) -> tuple[Job, Job] | None:
+    """A job of each that fit on one node of these together; None where there are no two."""
+    for one in first:
+        for two in second:
+            if one.pk != two.pk and any(
+                fits(one, o) and fits(two, o) and _fit_together(one, two, o) for o in here
+            ):
+                return one, two
+    return None
+
+
+def _fit_together(one: Job, two: Job, offer: Offer) -> bool:
+    return one.cores + two.cores <= offer.cores and one.memory_gb + two.memory_gb <= offer.memory_gb
+
+
+def _ask(cluster: Cluster, key: PairKey, jobs: tuple[Job, Job]) -> None:
+    first, second, type_id = key
+    quotas = [_quota(cluster, job, type_id) for job in jobs]
+    with transaction.atomic():
+        for kind in sorted({first, second}):
+            lock_kind(kind)
+        PairRun.objects.update_or_create(
+            first_id=first, second_id=second, gpu_type_id=type_id,
+            defaults={
+                "first_job": jobs[0], "second_job": jobs[1],
+                "first_copy": last_copy(jobs[0].pk) + 1,
+                "second_copy": last_copy(jobs[1].pk) + 1, "first_quota": quotas[0],
+                "second_quota": quotas[1],
+                "steps": cluster.profiling_steps, "state": R.WANTED, "failures": 0, "reason": "",
+                "ended_at": None,
+            },
+        )  # fmt: skip
+        request_reschedule(cluster, Reason.PROFILE, job=jobs[0])
+
+
+def _quota(cluster: Cluster, job: Job, type_id: int) -> int:
+    """Steps of the job's kind alone in the longest pair run, at its fastest known speed."""
+    known = Profile.objects.filter(kind=job.kind_id, spread=False)
+    fastest = (known.filter(gpu_type=type_id, gpus=1) or known).aggregate(most=Max("steps_per_s"))[
+        "most"
+    ] or 0.0
+    return max(cluster.profiling_steps, min(ceil(fastest * LONGEST.total_seconds()), 2_000_000_000))

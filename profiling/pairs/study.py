@@ -1,0 +1,110 @@
+"""Kinds whose pairs are only partly measured, made of kinds whose pairs are all known: what
+policies lose by estimates (Gavel, section 7.6 and figure 14, compares them with an oracle). Pure.
+
+    found = with_estimates(kinds, 0.2, seed=1)
+
+`found.kinds` is what a policy is shown where a fifth of the pairs was measured, while the world
+goes on by the truth; `found.errors` is how far off the estimates are.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from policies.contract.snapshot import KindView, PairThroughput, Source
+from profiling.pairs.estimates import ErrorSummary, Rates, errors_of, pair_rates, worth_sharing
+from profiling.pairs.fingerprints import USUAL, Alone, Book, Pair, Rules, references_of, retained_of
+
+
+@dataclass(frozen=True, slots=True)
+class PartlyMeasured:
+    """Kinds as policies see them, and the errors of all estimates, hidden ones included."""
+
+    kinds: tuple[KindView, ...]
+    errors: ErrorSummary
+
+
+def with_estimates(
+    kinds: Sequence[KindView], observed: float, *, rules: Rules = USUAL, seed: int = 0
+) -> PartlyMeasured:
+    """The kinds with that part of their pairs, drawn by the seed, as measured, and of the others
+    those estimated to be worth it.
+
+    Pairs with a kind that is not among these are left out; where too few are measured for two
+    references, nothing is estimated. ValueError for a part outside [0, 1], CompletionError where
+    the completion does not converge.
+    """
+    if not 0.0 <= observed <= 1.0:
+        raise ValueError(f"observed must be in [0, 1], not {observed}")
+    alone, truth = _alone(kinds), _truth(kinds)
+    drawn = np.random.default_rng(seed).random(len(truth)) < observed
+    measured = {
+        pair: rates for (pair, rates), is_in in zip(truth.items(), drawn, strict=True) if is_in
+    }
+    guessed = _estimates([k.id for k in kinds], measured, alone, rules, seed)
+    missing = {pair: rates for pair, rates in truth.items() if pair not in measured}
+    worth = {
+        pair: rates
+        for pair, rates in guessed.items()
+        if pair in missing
+        and worth_sharing(rates, (alone[pair[0], pair[2]], alone[pair[1], pair[2]]))
+    }
+    told = [*_views(measured, Source.MEASURED), *_views(worth, Source.ESTIMATED)]
+    found = {
+        k.id: sorted((v for kind, v in told if kind == k.id), key=lambda v: (v.gpu_type, v.other))
+        for k in kinds
+    }
+    return PartlyMeasured(
+        tuple(replace(k, pairs=tuple(found[k.id])) for k in kinds),
+        ErrorSummary.of(errors_of(guessed, missing)),
+    )
+
+
+def _alone(kinds: Iterable[KindView]) -> Alone:
+    return {
+        (k.id, t.gpu_type): t.steps_per_s
+        for k in kinds
+        for t in k.throughputs
+        if t.gpus == 1 and not t.spread
+    }
+
+
+def _truth(kinds: Sequence[KindView]) -> dict[Pair, Rates]:
+    """Every pair of these kinds once, in order."""
+    names = {k.id for k in kinds}
+    found: dict[Pair, Rates] = {}
+    for k in kinds:
+        for p in k.pairs:
+            if p.other in names:
+                turned = k.id > p.other
+                pair = (p.other, k.id, p.gpu_type) if turned else (k.id, p.other, p.gpu_type)
+                found[pair] = (
+                    (p.other_steps_per_s, p.steps_per_s)
+                    if turned
+                    else (p.steps_per_s, p.other_steps_per_s)
+                )
+    return dict(sorted(found.items()))
+
+
+def _estimates(
+    kinds: Sequence[str], measured: dict[Pair, Rates], alone: Alone, rules: Rules, seed: int
+) -> dict[Pair, Rates]:
+    """Every pair once, in order; nothing where too little was measured."""
+    retained = retained_of(measured, alone)
+    if len(references_of(retained)) < 2:
+        return {}
+    book = Book.of(retained, rules=rules, seed=seed)
+    return {
+        pair: rates for pair, rates in pair_rates(book, kinds, alone).items() if pair[0] <= pair[1]
+    }
+
+
+def _views(pairs: dict[Pair, Rates], source: Source) -> Iterable[tuple[str, PairThroughput]]:
+    """(kind, what it is told) of both kinds of every pair."""
+    for (first, second, gpu_type), (own, others) in pairs.items():
+        yield first, PairThroughput(second, gpu_type, own, others, source)
+        if first != second:
+            yield second, PairThroughput(first, gpu_type, others, own, source)

@@ -1,0 +1,135 @@
+"""Applying a plan tells jobs why they wait: where that has changed, by batches, and only while the
+round has its lock.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from django.db.models import F
+
+from clusters.models import Cluster, Node
+from controlplane.events import request_reschedule
+from controlplane.loop.live import record, world
+from controlplane.loop.live.apply import apply_plan
+from controlplane.loop.live.observe import Observation
+from controlplane.loop.rounds import Applied
+from controlplane.models import Reason
+from jobs.models import Job
+from policies.contract.plan import Plan, PlanStatus, WaitCode, Waiting
+from tests.builders import a_job
+from tests.builders_live import (
+    a_round,
+    a_round_of_waiting_events,
+    placing,
+)
+
+pytestmark = pytest.mark.django_db
+
+
+def test_jobs_are_told_why_they_wait_and_only_where_that_has_changed(
+    cluster: Cluster, node: Node
+) -> None:
+    waits, same = (
+        a_job(cluster, name="waits"),
+        a_job(cluster, name="same", waiting_code="postponed"),
+    )
+    reasons = (
+        Waiting(str(waits.pk), WaitCode.NO_CAPACITY, jobs=("x",), earliest_s=5.0),
+        Waiting(str(same.pk), WaitCode.POSTPONED),
+    )
+    a_round(cluster, lambda *_: Plan("told", PlanStatus.HEURISTIC, waiting=reasons))
+    waits.refresh_from_db()
+    same.refresh_from_db()
+    assert (waits.waiting_code, waits.waiting_detail) == (
+        "no_capacity",
+        {"jobs": ["x"], "earliest_s": 5.0},
+    )
+    assert (same.waiting_code, same.waiting_detail) == ("postponed", {})
+
+
+@pytest.mark.parametrize(
+    ("earliest_s", "written_s"),
+    [
+        (1100.0, 1100.0),
+        (1190.0, 1100.0),
+        (1209.0, 1100.0),
+        (1300.0, 1300.0),
+        (1050.0, 1100.0),
+        (900.0, 900.0),
+    ],
+)
+def test_an_earliest_start_that_moves_by_little_of_the_wait_is_not_written_again(
+    cluster: Cluster, node: Node, earliest_s: float, written_s: float
+) -> None:
+    waits = a_job(cluster)
+    for at_s, told_s in ((100.0, 1100.0), (110.0, earliest_s)):
+        reason = Waiting(str(waits.pk), WaitCode.NO_CAPACITY, jobs=("x",), earliest_s=told_s)
+        a_round(
+            cluster,
+            lambda *_, reason=reason: Plan("told", PlanStatus.HEURISTIC, waiting=(reason,)),
+            at_s=at_s,
+        )
+    waits.refresh_from_db()
+    assert waits.waiting_detail == {"jobs": ["x"], "earliest_s": written_s}
+
+
+def test_another_reason_with_the_same_earliest_start_is_written(
+    cluster: Cluster, node: Node
+) -> None:
+    waits = a_job(cluster)
+    for holder, code in (
+        ("x", WaitCode.NO_CAPACITY),
+        ("y", WaitCode.NO_CAPACITY),
+        ("y", WaitCode.POSTPONED),
+    ):
+        reason = Waiting(str(waits.pk), code, jobs=(holder,), earliest_s=2e9)
+        a_round(
+            cluster, lambda *_, reason=reason: Plan("told", PlanStatus.HEURISTIC, waiting=(reason,))
+        )
+        waits.refresh_from_db()
+        assert (waits.waiting_code, waits.waiting_detail["jobs"]) == (code.value, [holder])
+
+
+def test_thousands_are_told_by_batches_of_which_none_is_in_the_transaction_that_applies(
+    cluster: Cluster, node: Node
+) -> None:
+    for number in range(7):
+        a_job(cluster, name=f"job {number}")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(record, "BATCH", 3)
+        patch.setattr(world, "apply_plan", _finds_all_told)
+        a_round(cluster, placing())
+    assert set(Job.objects.values_list("waiting_code", flat=True)) == {"postponed"}
+
+
+def _finds_all_told(observed: Observation, *given: Any) -> Applied:
+    assert (
+        not Job.objects.filter(cluster=observed.cluster).exclude(waiting_code="postponed").exists()
+    )
+    return apply_plan(observed, *given)
+
+
+def test_a_round_that_has_lost_its_lock_tells_nobody(cluster: Cluster, node: Node) -> None:
+    waits = a_job(cluster)
+
+    def overtaken(*given: Any) -> Plan:
+        Cluster.objects.filter(pk=cluster.pk).update(round_number=F("round_number") + 1)
+        return placing()(*given)
+
+    request_reschedule(cluster, Reason.OPERATOR)
+    assert a_round_of_waiting_events(cluster, overtaken) is None
+    waits.refresh_from_db()
+    assert waits.waiting_code == ""
+
+
+def test_a_job_blocked_by_a_dependency_is_told_so(cluster: Cluster, node: Node) -> None:
+    held, blocked = a_job(cluster, state="held"), a_job(cluster)
+    blocked.dependencies.add(held)
+    a_round(cluster, placing())
+    blocked.refresh_from_db()
+    assert (blocked.waiting_code, blocked.waiting_detail) == (
+        "dependency",
+        {"jobs": [str(held.pk)]},
+    )

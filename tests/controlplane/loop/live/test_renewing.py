@@ -1,0 +1,119 @@
+"""A holder that works keeps its lock however short that is; one that died or lost it does not."""
+
+from __future__ import annotations
+
+import threading
+from datetime import datetime, timedelta
+
+import pytest
+from django.db import OperationalError
+from django.utils import timezone
+
+from clusters.models import Assignment, Cluster
+from controlplane.loop.live import lock as locks
+from controlplane.loop.live.renewing import Renewal, renewed
+from controlplane.loop.live.solver import solve_here
+from controlplane.loop.live.world import Ports, hold_round
+from controlplane.models import Reason, RescheduleEvent, Round
+from policies.contract.plan import Plan
+from tests.builders import a_cluster, a_job, a_node
+
+pytestmark = pytest.mark.django_db(transaction=True)
+
+PATIENCE_S = 60.0
+NEVER_S = 3600.0
+
+
+def a_cluster_with_work() -> Cluster:
+    cluster = a_cluster(policy="fifo")
+    a_node(cluster, gpus=1)
+    RescheduleEvent.objects.create(cluster=cluster, reason=Reason.SUBMISSION, job=a_job(cluster))
+    return cluster
+
+
+def expiry_of(cluster: Cluster) -> datetime:
+    expires = Cluster.objects.values_list("round_expires_at", flat=True).get(pk=cluster.pk)
+    assert expires is not None
+    return expires
+
+
+def wait_until_renewed(cluster: Cluster) -> None:
+    before, pause = expiry_of(cluster), threading.Event()
+    end = timezone.now() + timedelta(seconds=PATIENCE_S)
+    while expiry_of(cluster) == before:
+        assert timezone.now() < end, "nobody renewed the lock"
+        pause.wait(0.02)
+
+
+def test_a_round_whose_policy_thinks_for_long_keeps_its_short_lock_and_is_applied() -> None:
+    cluster = a_cluster_with_work()
+
+    def solve(*given: object) -> Plan:
+        for _ in range(3):
+            wait_until_renewed(cluster)
+        assert (
+            locks.acquire(cluster.pk, timezone.now(), timezone.now() + timedelta(seconds=1)) is None
+        )
+        return solve_here(*given)  # type: ignore[arg-type]
+
+    assert hold_round(cluster.pk, Ports(solve, renew_s=0.05)) is not None
+    assert Round.objects.get().status == "applied"
+    assert Assignment.objects.count() == 1
+    cluster.refresh_from_db()
+    assert (cluster.round_owner, cluster.round_expires_at) == ("", None)
+
+
+def test_a_holder_that_lost_its_lock_neither_takes_it_back_nor_applies_anything() -> None:
+    cluster = a_cluster_with_work()
+    until = timezone.now() + timedelta(days=1)
+    successors: list[locks.RoundLock | None] = []
+
+    def solve(*given: object) -> Plan:
+        successors.append(locks.acquire(cluster.pk, timezone.now() + timedelta(minutes=5), until))
+        threading.Event().wait(0.3)
+        return solve_here(*given)  # type: ignore[arg-type]
+
+    assert hold_round(cluster.pk, Ports(solve, renew_s=0.05)) is None
+    (successor,) = successors
+    assert successor is not None
+    assert not Assignment.objects.exists()
+    cluster.refresh_from_db()
+    assert (cluster.round_owner, cluster.round_expires_at) == (successor.owner, until)
+    assert RescheduleEvent.objects.filter(round=None).exists()
+
+
+def test_nobody_renews_beyond_what_a_round_may_take() -> None:
+    cluster = a_cluster()
+    ends = timezone.now() + timedelta(seconds=NEVER_S)
+    renewal = Renewal(
+        lambda: timezone.now().timestamp(), ends.timestamp(), expiry_s=2 * NEVER_S, every_s=0.05
+    )
+    lock = locks.acquire(cluster.pk, timezone.now(), timezone.now() + timedelta(seconds=10))
+    assert lock is not None
+    with renewed(lock, renewal):
+        wait_until_renewed(cluster)
+    assert expiry_of(cluster) == ends
+
+
+def test_a_renewal_that_fails_is_tried_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    cluster = a_cluster()
+    tries: list[datetime] = []
+    real = locks.renew
+
+    def renew(lock: locks.RoundLock, until: datetime) -> bool:
+        tries.append(until)
+        if len(tries) == 1:
+            raise OperationalError("database is locked")
+        return real(lock, until)
+
+    monkeypatch.setattr(locks, "renew", renew)
+    lock = locks.acquire(cluster.pk, timezone.now(), timezone.now() + timedelta(seconds=10))
+    assert lock is not None
+    with renewed(
+        lock,
+        Renewal(
+            lambda: timezone.now().timestamp(), timezone.now().timestamp() + NEVER_S, every_s=0.05
+        ),
+    ):
+        wait_until_renewed(cluster)
+    assert len(tries) >= 2

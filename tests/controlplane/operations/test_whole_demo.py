@@ -1,0 +1,79 @@
+"""The demo as a newcomer runs it: everything starts, eight jobs train on emulated GPUs, the report
+holds, nothing is left over.
+
+How far predicted run times were off is the one claim left to `make demo` itself: it is a figure of
+an idle machine.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import psutil
+import pytest
+
+from controlplane.operations.embedded.programs import free_port
+from loadmaster.demo.report import TIMED, check_report
+
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
+ROOT = Path(__file__).resolve().parents[3]
+
+
+@pytest.fixture(scope="module")
+def home(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("demo")
+
+
+@pytest.fixture(scope="module")
+def demo(home: Path) -> subprocess.CompletedProcess[str]:
+    """`make demo` in a folder of its own."""
+    kept = {
+        k: v
+        for k, v in os.environ.items()
+        if k in ("HOME", "LANG", "PATH", "TMPDIR", "NUMBA_CACHE_DIR")
+    }
+    port = free_port(18_600 + os.getpid() % 1000 * 20)
+    return subprocess.run(
+        [sys.executable, str(ROOT / "manage.py"), "demo", "--port", str(port),
+         "--report", str(home / "report.json")],
+        cwd=ROOT, env={**kept, "LOADMASTER_HOME": str(home / "data")}, capture_output=True,
+        text=True, timeout=840, check=False,
+    )  # fmt: skip
+
+
+def test_its_report_holds_what_it_claims(
+    demo: subprocess.CompletedProcess[str], home: Path
+) -> None:
+    assert "Demo report (emulated GPUs, jobs as processes)" in demo.stdout, (
+        demo.stdout + demo.stderr
+    )
+    failures = check_report(home / "report.json")
+    assert [failure for failure in failures if not failure.startswith(TIMED)] == []
+    assert demo.returncode == bool(failures), demo.stderr
+
+
+def test_its_eight_jobs_end_and_run_on_several_devices(
+    demo: subprocess.CompletedProcess[str], home: Path
+) -> None:
+    jobs = json.loads((home / "report.json").read_text())["jobs"]
+    assert [job["state"] for job in jobs] == ["completed"] * 8
+    slots = {
+        slot["device"]
+        for job in jobs
+        for placement in job["placements"]
+        for slot in placement["slots"]
+    }
+    assert len(slots) >= 3
+
+
+def test_it_leaves_no_process_behind(demo: subprocess.CompletedProcess[str], home: Path) -> None:
+    left = [
+        p.info["cmdline"]
+        for p in psutil.process_iter(["cmdline"])
+        if str(home) in " ".join(p.info["cmdline"] or [])
+    ]
+    assert left == []

@@ -1,0 +1,140 @@
+"""Jobs that no node can ever run are reported with the reason rather than waited for."""
+
+from __future__ import annotations
+
+from math import inf, isinf, isnan
+from typing import Any
+
+import numpy as np
+import pytest
+
+from controlplane.simulation.workloads.base import Workload
+from controlplane.simulation.world.outcome import Outcome, Progress
+from controlplane.simulation.world.run import FRUITLESS_ROUNDS, simulate
+from controlplane.simulation.world.world import Scene
+from policies.baselines.fifo import Fifo
+from policies.contract.plan import Plan, PlanStatus, WaitCode, Waiting
+from policies.contract.policy import Policy
+from policies.contract.snapshot import (
+    EnergyStep,
+    JobColumns,
+    Jobs,
+    JobView,
+    PowerCapStep,
+    Snapshot,
+)
+from tests.builders_policies import a_job, a_kind, a_node
+
+KIND = a_kind("k", {("V100", 1): 2.0, ("V100", 2): 3.0})
+GLACIER = a_kind("glacier", {("V100", 1): 1e-300})
+SCENE = Scene(
+    (a_node("n1", "V100", 2, cores=8.0, memory_gb=32.0), a_node("n2", "T4", 4)), (KIND, GLACIER)
+)
+
+
+def the_outcome(*jobs: JobView, policy: Policy | None = None, scene: Scene = SCENE) -> Outcome:
+    return simulate(
+        scene,
+        Workload("test", Jobs(JobColumns.of(jobs)), (KIND,)),
+        policy or Fifo(),
+        name="p",
+        seed=1,
+    )
+
+
+@pytest.mark.parametrize(
+    ("fields", "reason"),
+    [
+        ({"gpus_min": 8, "gpus_max": 8}, "needs 8 GPUs of a node, the largest that would do has 4"),
+        (
+            {"gpus_min": 4, "gpus_max": 4},
+            "no speed of kind k is known on 4 to 4 GPUs of T4 or V100",
+        ),
+        ({"allowed_types": ("H100",)}, "no node for training has GPUs of type H100"),
+        ({"allowed_types": ("T4",)}, "no speed of kind k is known"),
+        ({"labels": ("imagenet",)}, "no such node has imagenet"),
+        ({"allowed_types": ("V100",), "cores": 9.0}, "no such node has 9 cores"),
+        ({"resources": (("fpga", 1.0),)}, "no such node has 1 fpga"),
+        ({"kind": "unheard"}, "no speed of kind unheard is known"),
+        ({"kind": "glacier"}, "where it is fastest it takes 1e+302 s, which is no run time"),
+    ],
+)
+def test_a_job_that_fits_nowhere_is_reported_and_the_others_run(
+    fields: dict[str, Any], reason: str
+) -> None:
+    outcome = the_outcome(
+        a_job("a"), a_job("b", arrival_s=1.0, **fields), a_job("c", arrival_s=2.0)
+    )
+    (found,) = outcome.unplaceable
+    assert (found.index, found.job) == (1, "b")
+    assert reason in found.reason
+    assert isnan(outcome.completion_s[1])
+    assert isinf(outcome.fastest_s[1])
+    assert not np.isnan(outcome.completion_s[[0, 2]]).any()
+
+
+def test_a_job_that_needs_more_watts_than_there_ever_are_is_reported() -> None:
+    capped = Scene(SCENE.nodes, SCENE.kinds, power_caps=(PowerCapStep(-inf, inf, 500.0),))
+    assert "500 W" in the_outcome(a_job("a"), scene=capped).unplaceable[0].reason
+
+
+def test_a_job_whose_dependency_can_never_run_is_reported_too() -> None:
+    outcome = the_outcome(
+        a_job("a", labels=("moon",)), a_job("b", arrival_s=1.0, dependencies=("a",))
+    )
+    assert [u.job for u in outcome.unplaceable] == ["a", "b"]
+    assert "depends on a" in outcome.unplaceable[1].reason
+
+
+def never(snapshot: Snapshot) -> Plan:
+    """A policy that lets everybody wait."""
+    return Plan(
+        "never",
+        PlanStatus.HEURISTIC,
+        (),
+        tuple(Waiting(j.id, WaitCode.POSTPONED) for j in snapshot.jobs),
+    )
+
+
+def test_a_job_that_the_policy_never_starts_ends_the_run_all_the_same() -> None:
+    outcome = the_outcome(a_job("a"), policy=never)
+    assert [u.job for u in outcome.unfinished] == ["a"]
+    assert "left it waiting" in outcome.unfinished[0].reason
+    assert outcome.unplaceable == ()
+
+
+def test_an_unfinished_job_costs_the_least_energy_and_tardiness_it_still_could() -> None:
+    scene = Scene(
+        (a_node("v", "V100", 2), a_node("t", "T4", 1)), (KIND,), (EnergyStep(0.0, inf, 0.2, 1.5),)
+    )
+    late = a_job(
+        "a",
+        total_steps=7200.0,
+        remaining_steps=7200.0,
+        gpus_max=2,
+        due_s=60.0,
+        tardiness_weight=0.01,
+    )
+    run, starved = the_outcome(late, scene=scene), the_outcome(late, policy=never, scene=scene)
+    ended_s = FRUITLESS_ROUNDS * scene.round_s - scene.round_s
+    one_gpu_w, two_gpus_w = scene.nodes[0].power_w[1:]
+    assert one_gpu_w / 2.0 > two_gpus_w / 3.0  # two GPUs cost less per step
+    energy = two_gpus_w * 2400.0 / 3.6e6 * 0.2 * 1.5
+    tardiness = 0.01 * (ended_s + 2400.0 - 60.0)
+    assert starved.unfinished_cost == pytest.approx(energy + tardiness)
+    assert starved.total_cost == starved.unfinished_cost > run.total_cost
+    assert run.unfinished_cost == 0.0
+
+
+def test_a_job_that_no_node_can_run_costs_nothing_whatever_the_policy() -> None:
+    outcome = the_outcome(a_job("a", labels=("moon",), due_s=1.0, tardiness_weight=1.0))
+    assert (outcome.unfinished, outcome.total_cost) == ((), 0.0)
+
+
+def test_progress_ends_with_everything_done() -> None:
+    seen: list[Progress] = []
+    workload = Workload(
+        "test", Jobs(JobColumns.of([a_job("a"), a_job("b", labels=("moon",))])), (KIND,)
+    )
+    simulate(SCENE, workload, Fifo(), name="p", seed=1, on_progress=seen.append)
+    assert (seen[-1].arrived, seen[-1].completed, seen[-1].total) == (2, 2, 2)

@@ -1,0 +1,36 @@
+"""The largest body of a request, whatever it is for."""
+
+from __future__ import annotations
+
+import pytest
+from django.test import Client, RequestFactory
+
+from controlplane.web.http.body_limit import refusal
+
+LARGE = b"a" * 10_000_000
+
+
+@pytest.mark.parametrize(
+    "path",
+    ["/api/v1/jobs/", "/api/v1/tokens/", "/api/agent/v1/register", "/login/", "/admin/login/"],
+)
+def test_ten_megabytes_are_refused_by_their_declared_length(client: Client, path: str) -> None:
+    answer = client.post(path, LARGE, content_type="application/json")
+    assert answer.status_code == 413
+    assert b"the body has 10000000 bytes" in answer.content
+
+
+@pytest.mark.parametrize("path", ["/api/v1/jobs/", "/api/agent/v1/register", "/login/"])
+def test_a_body_in_pieces_of_unknown_length_is_refused_rather_than_taken_for_empty(
+    path: str,
+) -> None:
+    request = RequestFactory().post(path, headers={"Transfer-Encoding": "chunked"})
+    request.META["CONTENT_LENGTH"] = ""
+    answer = refusal(request)
+    assert answer is not None
+    assert answer.status_code == 411
+    assert b"send it whole" in answer.content
+
+
+def test_a_request_without_a_body_goes_on() -> None:
+    assert refusal(RequestFactory().get("/")) is None

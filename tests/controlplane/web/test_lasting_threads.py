@@ -1,0 +1,54 @@
+"""Requests one after another share a thread and its connection; those at the same time have one
+each.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Callable
+from typing import Any
+
+from asgiref.sync import sync_to_async
+
+from controlplane.web.http.lasting_threads import LastingThreads
+from tests.builders_ways import ask
+
+
+def answering(act: Callable[[], object]) -> LastingThreads:
+    """An application that answers with the number of the thread in which it has called `act`."""
+
+    def whole() -> bytes:
+        act()
+        return str(threading.get_ident()).encode()
+
+    async def app(scope: dict[str, Any], receive: Any, send: Any) -> None:
+        name = await sync_to_async(whole)()
+        await send({"type": "http.response.start", "status": 200, "headers": []})
+        await send({"type": "http.response.body", "body": name})
+
+    return LastingThreads(app, most_idle=1)
+
+
+async def threads_of(app: LastingThreads, count: int, *, at_once: bool) -> list[bytes]:
+    """The threads that so many requests were answered in."""
+    calls = [ask(app, "GET", "/", {}) for _ in range(count)]
+    said = await asyncio.gather(*calls) if at_once else [await call for call in calls]
+    return [one.body for one in said]
+
+
+def test_requests_in_turn_share_a_thread() -> None:
+    app = answering(lambda: None)
+    assert len(set(asyncio.run(threads_of(app, 3, at_once=False)))) == 1
+    app.close()
+
+
+def test_requests_at_once_have_one_each_and_more_than_may_be_idle_end() -> None:
+    before, together = threading.active_count(), threading.Barrier(3)
+    app = answering(lambda: together.wait(30) and None)
+    assert len(set(asyncio.run(threads_of(app, 3, at_once=True)))) == 3
+    app.close()
+    for thread in threading.enumerate():
+        if thread.name.startswith("request"):
+            thread.join(30)
+    assert threading.active_count() <= before
