@@ -41,7 +41,7 @@ def dumps(obj: object) -> bytes:
 
 
 def from_json(cls: type[T], data: object) -> T:
-    """The dataclass that parsed JSON describes; WireError names the first field that does not fit."""
+    """The dataclass that parsed JSON describes; WireError names a field that does not fit."""
     return form(cls).read(data)
 
 

@@ -289,7 +289,7 @@ def _adapter(cls: Any) -> TypeAdapter[Any]:
 
 
 def read(cls: type[T], data: object) -> T:
-    """The dataclass that parsed JSON describes; ConnectionFailedError where a value makes no sense."""
+    """The dataclass that parsed JSON describes; ConnectionFailedError if it makes none."""
     try:
         found: T = _adapter(cast(Any, cls)).validate_python(data)
         return found

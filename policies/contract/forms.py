@@ -74,7 +74,7 @@ class Form(Generic[T]):
         self.of, self.name = of, name
 
     def read(self, data: object) -> T:
-        """The dataclass that parsed JSON describes; FormError names the first value that is wrong."""
+        """The dataclass that parsed JSON describes; FormError names a value that is wrong."""
         try:
             text = to_json(data, inf_nan_mode="constants", fallback=str)
         except ValueError as error:

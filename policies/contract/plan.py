@@ -1,8 +1,7 @@
 """What a policy decides: placements, and for every job left waiting the reason.
 
-`violations(plan, snapshot)` in `policies.contract.validation` is the one judge of a plan, in both worlds and in
-every test. The documented JSON form is in `policies/contract/schemas/plan.schema.json`; `policies.contract.plan_json`
-reads and writes it.
+`violations(plan, snapshot)` in `validation` is the one judge of a plan, in both worlds and in every
+test. The documented JSON form is in `schemas/plan.schema.json`; `plan_json` reads and writes it.
 """
 
 from __future__ import annotations

@@ -7,8 +7,7 @@ them. Units are in the names: `_s` seconds, `_w` watts, `_gb` 10**9 bytes, `pric
 cluster's one currency. Times count in seconds from the Unix epoch (or from the start of a
 simulation).
 
-The documented JSON form is in `policies/contract/schemas/snapshot.schema.json`; `policies.contract.snapshot_json`
-reads and writes it.
+The documented JSON form is in `schemas/snapshot.schema.json`; `snapshot_json` reads and writes it.
 """
 
 from __future__ import annotations
