@@ -116,7 +116,7 @@ load: $(VENV)/.test ## everything under load, measured (DATABASE=sqlite|postgres
 	$(BIN)/python -m experiments.load --database $(DATABASE) --agents $(AGENTS) --jobs $(JOBS) --nodes $(NODES) --seconds $(SECONDS) \
 	  --rate $(RATE) --scenarios $(SCENARIOS) $(if $(OUTPUT),--output $(OUTPUT))
 
-screenshots: $(VENV)/.test ## the README's pictures, from the running demo (two minutes; needs Chromium)
+screenshots: $(VENV)/.test ## the README's pictures, from the running demo (four minutes; needs Chromium)
 	$(BIN)/python -m experiments.screenshots --port $(PORT)
 
 clean: ## remove what was built; the databases in .loadmaster stay
