@@ -1,5 +1,6 @@
-"""`python -m experiments.load`: everything a server is made of, started here, under load; a table and JSON
-lines. See docs/benchmarks.md.
+"""`python -m experiments.load`: a whole server under load; a table and JSON lines.
+
+See docs/benchmarks.md.
 
 Without --inside it makes the surroundings (an empty home, for PostgreSQL a server of its own by
 tests/with-postgres) and runs itself in them, once for each database.

@@ -48,7 +48,8 @@ class Cell:
     def file(self) -> str:
         """The name of its file: equal computations of equal code on equal files have the same."""
         files = [digest_of_file(path) for path in files_in(self.told, None)]
-        return f"{slug(self.series)}-{self.seed}-{digest([_without_paths(self.told), files, self.seed, digest_of_code()])[:16]}.json"
+        key = digest([_without_paths(self.told), files, self.seed, digest_of_code()])
+        return f"{slug(self.series)}-{self.seed}-{key[:16]}.json"
 
 
 def _without_paths(told: object) -> object:
