@@ -1,1 +1,1 @@
-"""Load of many agents, submitters and readers on a server, measured as JSON lines."""
+"""Load of many agents, submitters and readers at once: `python -m experiments.load`."""
