@@ -37,7 +37,7 @@ class PlanBuilder:
     """
 
     def __init__(self, snapshot: Snapshot, *, never_touch: bool) -> None:
-        self.snapshot, self.state = snapshot, cluster_of(snapshot)
+        self.snapshot, self.state = snapshot, cluster_of(snapshot, shares=False)
         self.not_eligible = not_eligible(snapshot)
         self.pinned, self.fallback = stays(
             snapshot, self.not_eligible, never_touch=never_touch, state=self.state
