@@ -331,7 +331,9 @@ def test_numbers_of_a_plan_are_finite() -> None:
 
 def test_a_violation_names_job_node_values_and_remedy() -> None:
     snapshot = a_snapshot([a_node("n1", gpus=4)], [a_job("a", gpus_min=2, gpus_max=3)])
-    (found,) = validate_plan(Plan("test", PlanStatus.HEURISTIC, (put("a", "n1", "gpu0"),)), snapshot)
+    (found,) = validate_plan(
+        Plan("test", PlanStatus.HEURISTIC, (put("a", "n1", "gpu0"),)), snapshot
+    )
     assert (found.job, str(found)) == (
         "a",
         "gang_size: job a needs 2 to 3 GPUs over all its ranks, not 1",
