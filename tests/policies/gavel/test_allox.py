@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from controlplane.simulation.world.run import Simulation
 from policies.contract.plan import Plan, WaitCode
 from policies.contract.snapshot import Snapshot
-from policies.contract.validation import violations
+from policies.contract.validation import validate_plan
 from policies.gavel.allox import AlloX
 from tests.builders_loop import a_scenario
 from tests.builders_policies import a_job, a_kind, a_node, a_snapshot, on
@@ -30,7 +30,7 @@ some = settings(max_examples=40, deadline=None, suppress_health_check=[HealthChe
 
 def decide(snapshot: Snapshot, **parameters: Any) -> Plan:
     plan = AlloX(**parameters)(snapshot)
-    assert violations(plan, snapshot) == ()
+    assert validate_plan(plan, snapshot) == ()
     return plan
 
 

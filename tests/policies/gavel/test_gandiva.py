@@ -15,7 +15,7 @@ from controlplane.simulation.world.run import Simulation
 from policies.contract import plan_json, snapshot_json
 from policies.contract.plan import Plan, WaitCode
 from policies.contract.snapshot import JobView, NodeState, NodeView, Snapshot
-from policies.contract.validation import violations
+from policies.contract.validation import validate_plan
 from policies.gavel.gandiva import Gandiva
 from policies.placement.profiling import merge, reserve_profiling
 from tests.builders_loop import a_scenario
@@ -36,7 +36,7 @@ many = settings(max_examples=150, deadline=None, suppress_health_check=[HealthCh
 
 def decide(snapshot: Snapshot, **parameters: Any) -> Plan:
     plan = Gandiva(**parameters)(snapshot)
-    assert violations(plan, snapshot) == ()
+    assert validate_plan(plan, snapshot) == ()
     return plan
 
 
@@ -363,7 +363,7 @@ def test_no_rule_is_broken_round_after_round_and_memory_is_plain_data(
     policy = Gandiva(packing=packing, rotate=rotate)
     for seconds in (ROUND_S, 20.0, ROUND_S, ROUND_S):
         plan = merge(policy(reserved), runs)
-        assert violations(plan, reserved) == ()
+        assert validate_plan(plan, reserved) == ()
         again = policy(snapshot_json.from_json(snapshot_json.to_json(reserved)))
         assert plan_json.digest(merge(again, runs)) == plan_json.digest(plan)
         assert json.loads(json.dumps(plan.memory)) == plan.memory

@@ -16,7 +16,7 @@ from policies.contract import plan_json, snapshot_json
 from policies.contract.plan import Plan
 from policies.contract.policy import PolicyParameterError
 from policies.contract.snapshot import GpuTypeView, JobView, Snapshot, TeamOrder, TeamView
-from policies.contract.validation import violations
+from policies.contract.validation import validate_plan
 from policies.host import registry
 from tests.builders_gavel import (
     FASTER,
@@ -204,8 +204,8 @@ def test_a_job_may_have_the_name_of_a_pair_of_others(name: str) -> None:
     snapshot = a_snapshot([a_wide_node()], jobs, [a_pairing_kind()])
     plan = decide(name, snapshot, form="sharing")
     later = after(snapshot, plan, 300.0)
-    assert not violations(plan, snapshot)
-    assert not violations(decide(name, later, form="sharing"), later)
+    assert not validate_plan(plan, snapshot)
+    assert not validate_plan(decide(name, later, form="sharing"), later)
 
 
 @every_policy
@@ -297,7 +297,7 @@ def test_all_jobs_end_though_they_come_and_go(name: str, form: str) -> None:
     simulation = _scenario(registry.make(name, {"form": form})).run()
     assert simulation.world.completed == len(simulation.world.book)
     for result in simulation.rounds:
-        assert violations(result.plan, result.snapshot) == ()
+        assert validate_plan(result.plan, result.snapshot) == ()
 
 
 @every_policy

@@ -23,9 +23,18 @@ from controlplane.simulation.world.run import Simulation, simulate
 from policies.baselines.fifo import Fifo
 from policies.contract.plan import Placement
 from policies.contract.policy import Policy
-from policies.contract.snapshot import JobColumns, Jobs, JobView, RankSeat, Snapshot
-from policies.contract.validation import violations
+from policies.contract.snapshot import (
+    JobColumns,
+    Jobs,
+    JobView,
+    RankSeat,
+    Snapshot,
+    Source,
+    Throughput,
+)
+from policies.contract.validation import validate_plan
 from policies.host.registry import make
+from tests.builders_policies import a_job, a_kind, a_node
 from tests.builders_tandems import a_wide_node
 from tests.builders_together import (
     Script,
@@ -342,7 +351,7 @@ def test_whatever_is_shared_no_rule_is_broken_and_steps_are_the_integral_of_the_
     def watched(snapshot: Snapshot) -> Any:
         _holds_are_within_slots(snapshot)
         plan = policy(snapshot)
-        assert violations(plan, snapshot) == ()
+        assert validate_plan(plan, snapshot) == ()
         return plan
 
     simulation = Simulation(scenario, jobs, watched).run()
@@ -445,3 +454,19 @@ def test_fairness_with_pairs_completes_jobs_no_later_on_average_where_pairs_help
     ), "some do share"
     assert shared.jct_s.mean() < alone.jct_s.mean()
     assert shared.makespan_s < alone.makespan_s
+
+
+@pytest.mark.parametrize("slow_first", [False, True])
+def test_a_gang_of_two_types_runs_as_fast_as_its_slowest_worker(slow_first: bool) -> None:
+    known = (("V100", 18.0), ("T4", 1.8))
+    kind = a_kind("m", {})
+    rates = [Throughput(t, 2, rate, Source.MEASURED, spread=True) for t, rate in known]
+    kind = replace(kind, throughputs=tuple(rates))
+    nodes = (a_node("fast", "V100", 1), a_node("slow", "T4", 1))
+    seats = (RankSeat("fast", ("gpu0",)), RankSeat("slow", ("gpu0",)))
+    ranks = seats[::-1] if slow_first else seats
+    gang = a_job(
+        "a", "m", remaining_steps=180.0, total_steps=180.0, gpus_min=2, gpus_max=2, may_mix=True
+    )
+    scene = a_scene_of_two(nodes, (kind,))
+    assert ends(run(Script({"a": ranks}), gang, scene=scene)) == {"a": 100.0}
