@@ -7,12 +7,12 @@ from dataclasses import dataclass
 import numpy as np
 
 from policies.andreas.kernels.arrays import NONE
+from policies.andreas.objective import cheapest
+from policies.andreas.problem import Problem
+from policies.andreas.queues import SHORTEST_S, fastest_s
+from policies.andreas.solution import Solution
 from policies.contract.snapshot import Floats, Ints
 from policies.contract.validation import TOLERANCE
-from policies.placement.objective import cheapest
-from policies.placement.problem import Problem
-from policies.placement.queues import SHORTEST_S, fastest_s
-from policies.placement.solution import Solution
 from policies.search.kernels.outlook import Outlook
 
 

@@ -6,13 +6,13 @@ from collections.abc import Iterable
 
 import numpy as np
 
+from policies.andreas.problem import Problem
+from policies.andreas.solution import Solution
 from policies.contract.plan import Placement, Plan
 from policies.contract.snapshot import Bools, Floats, Ints
 from policies.placement.plan_builder import PlanBuilder
 from policies.placement.pricing import prices_of
-from policies.placement.problem import Problem
 from policies.placement.requests import Allocation, Part
-from policies.placement.solution import Solution
 
 
 def plan_of(
