@@ -71,7 +71,7 @@ def full(
     migrated_sqlite: Path, tmp_path: Path, django_db_blocker: DjangoDbBlocker
 ) -> Iterator[dict[str, Any]]:
     """A SQLite database that may not grow any more, and a user's token."""
-    copy = shutil.copy(migrated_sqlite, tmp_path / "db.sqlite3")
+    copy = Path(shutil.copy(migrated_sqlite, tmp_path))
     with django_db_blocker.unblock(), sqlite_database(copy):
         team = a_team("vision")
         a_kind("digits")
