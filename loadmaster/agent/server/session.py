@@ -35,7 +35,7 @@ def known(entry: Entry) -> KnownAssignment:
     return KnownAssignment(entry.assignment, entry.fence, entry.state, entry.run.name)
 
 
-class Conversation:
+class ServerSession:
     """Keeps a session open and beats in it; remembers leases by the boot clock and the server's
     newest wishes.
 

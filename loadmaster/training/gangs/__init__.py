@@ -13,10 +13,10 @@ from __future__ import annotations
 import os
 from collections.abc import Callable
 
-from loadmaster.training.gangs.agreement import EXIT_FELL, GangBroken, LeftEarly, Telling
-from loadmaster.training.gangs.alone import Alone, Gang
+from loadmaster.training.gangs.agreement import EXIT_FELL, FailureHandler, GangBroken, LeftEarly
+from loadmaster.training.gangs.connection import Credentials
+from loadmaster.training.gangs.gang import Gang, SingleRank
 from loadmaster.training.gangs.lead import Lead
-from loadmaster.training.gangs.line import Pass
 from loadmaster.training.gangs.member import Member
 from loadmaster.training.run_folder import JobEnvironment, JobEnvironmentError
 
@@ -28,15 +28,17 @@ def gang_of(environment: JobEnvironment, fell: Callable[[str], object]) -> Gang:
     gang fell apart.
     """
     if environment.world_size <= 1 or not environment.gang:
-        return Alone(environment.rank)
+        return SingleRank(environment.rank)
     if not environment.gang_token:
         raise JobEnvironmentError("LOADMASTER_GANG_TOKEN must be set where LOADMASTER_GANG is")
-    ticket = Pass(environment.gang_token, environment.world_size, environment.fence or 0)
-    telling = Telling(fell, os._exit)
+    credentials = Credentials(
+        environment.gang_token, environment.world_size, environment.fence or 0
+    )
+    on_failure = FailureHandler(fell, os._exit)
     try:
         if environment.rank:
-            return Member(environment.gang, ticket, environment.rank, telling)
-        return Lead(environment.gang, ticket, telling)
+            return Member(environment.gang, credentials, environment.rank, on_failure)
+        return Lead(environment.gang, credentials, on_failure)
     except ValueError as error:
         raise JobEnvironmentError(f"LOADMASTER_GANG: {error}") from error
     except OSError as error:

@@ -21,7 +21,7 @@ never would.
 WITNESS_S = 2.0
 """How long a rank that crashes waits for word that another one was lost first: then that is why."""
 
-TURNS = 20
+WITNESS_PARTS = 20
 """It waits in so many parts: on a machine that lets it run but seldom, the thread that listens has
 its turns too.
 """
@@ -49,7 +49,7 @@ class LeftEarly(Exception):  # noqa: N818 - an order that came before there was 
 
 
 @dataclass(frozen=True, slots=True)
-class Telling:
+class FailureHandler:
     """How a fallen gang is told of, and how a process ends whose training thread cannot."""
 
     fell: Callable[[str], object]
@@ -66,15 +66,15 @@ class Agreement:
     bound to.
     """
 
-    def __init__(self, telling: Telling) -> None:
+    def __init__(self, on_failure: FailureHandler) -> None:
         self.changed = threading.Condition()
         """Held while anything here or in the rank that owns it changes."""
         self.is_asked = False
         self.broken: str | None = None
-        self._telling = telling
+        self._on_failure = on_failure
         self._bound = 0
         self._last: tuple[int, str] | None = None
-        self._at_rest = False
+        self._has_left = False
         self._lost_later: str | None = None
         self._is_saving = False
         self._told = False
@@ -151,33 +151,33 @@ class Agreement:
         end willingly is why.
         """
         with self.changed:
-            if self._at_rest and not willingly:
+            if self._has_left and not willingly:
                 self._lost_later = self._lost_later or reason
                 self.changed.notify_all()
-            if self.broken is not None or self._at_rest:
+            if self.broken is not None or self._has_left:
                 return
             self.broken = reason
             self.changed.notify_all()
-        start_timer(self._telling.stuck_s, self._end_by_force)
+        start_timer(self._on_failure.stuck_s, self._end_by_force)
 
-    def rest(self) -> None:
+    def leave(self) -> None:
         """This rank is out of the loop: what becomes of the others is no longer its affair."""
         with self.changed:
-            self._at_rest = True
+            self._has_left = True
 
     def _end_by_force(self) -> None:
         with self.changed:
             was_saving = self._is_saving
             self.changed.wait_for(lambda: not self._is_saving)
-        if self._at_rest:
+        if self._has_left:
             return
         if was_saving:  # it leaves by itself at its next boundary, if it is not stuck
-            start_timer(self._telling.stuck_s, self._end_by_force)
+            start_timer(self._on_failure.stuck_s, self._end_by_force)
             return
         self._tell(self.broken or "", aloud=True)
         with contextlib.suppress(Exception):
             sys.stdout.flush()
-        self._telling.end(EXIT_FELL)
+        self._on_failure.end(EXIT_FELL)
 
     def _at_exit(self) -> None:
         """A crash that another rank's loss has caused is told as such; this rank's own is its own.
@@ -190,15 +190,16 @@ class Agreement:
         crashed = getattr(sys, "last_value", None) is not None
         if crashed and not self._told and (why := self._witness()):
             self._tell(why, aloud=True)
-        self.rest()
+        self.leave()
         self.say_goodbye(crashed)
 
     def _witness(self) -> str | None:
         """Which rank was lost first, if one was."""
         with self.changed:
-            for _ in range(TURNS):
+            for _ in range(WITNESS_PARTS):
                 self.changed.wait_for(
-                    lambda: self.broken or self._lost_later, self._telling.witness_s / TURNS
+                    lambda: self.broken or self._lost_later,
+                    self._on_failure.witness_s / WITNESS_PARTS,
                 )
             return self.broken or self._lost_later
 
@@ -209,7 +210,7 @@ class Agreement:
             self._told = True
         if aloud:
             print(f"loadmaster: {reason}", file=sys.stderr, flush=True)
-        self._telling.fell(reason)
+        self._on_failure.fell(reason)
 
 
 def start_timer(after_s: float, function: Callable[[], object]) -> None:

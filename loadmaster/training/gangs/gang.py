@@ -69,7 +69,7 @@ class Gang(Protocol):
         ...
 
 
-class Alone:
+class SingleRank:
     """A launch of one rank, or one that knows no others: each then is on its own, and rank 0 writes
     the checkpoints.
     """

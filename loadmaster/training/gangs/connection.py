@@ -35,12 +35,12 @@ only computes is not silent.
 Message = dict[str, Any]
 
 
-class StrangerError(Exception):
+class AuthenticationError(Exception):
     """The other side does not belong to this launch, or says so of us."""
 
 
 @dataclass(frozen=True, slots=True)
-class Pass:
+class Credentials:
     """What makes a rank one of this launch."""
 
     token: str
@@ -59,16 +59,16 @@ class Pass:
         )
 
 
-class Line:
+class Connection:
     """One end of a connection. Any thread may say, one listens."""
 
-    def __init__(self, connection: socket.socket) -> None:
-        self._socket = connection
-        self._lines = connection.makefile("rb")
+    def __init__(self, sock: socket.socket) -> None:
+        self._socket = sock
+        self._stream = sock.makefile("rb")
         self._lock = threading.Lock()
-        _keep_alive(connection)
+        _keep_alive(sock)
 
-    def say(self, **message: Any) -> bool:
+    def send(self, **message: Any) -> bool:
         """Send a message; whether it went out. That the other end is gone, who listens will
         notice.
         """
@@ -77,34 +77,34 @@ class Line:
             return True
         return False
 
-    def hear(self) -> Message | None:
+    def receive(self) -> Message | None:
         """The next message; None at the connection's end."""
         try:
-            return _message(self._lines.readline(LONGEST))
+            return _message(self._stream.readline(LONGEST))
         except (OSError, ValueError):  # ValueError: closed by another thread of this process
             return None
 
-    def _hear_greeting(self, until_s: float) -> Message:
+    def _receive_greeting(self, until_s: float) -> Message:
         """The next message of a greeting that has to be over by then; an empty one if there is none
         in time.
         """
-        line = b""
+        text = b""
         try:
-            while not line.endswith(b"\n") and len(line) < LONGEST_GREETING:
+            while not text.endswith(b"\n") and len(text) < LONGEST_GREETING:
                 self._socket.settimeout(max(until_s - time.monotonic(), 0.001))
-                piece = self._lines.read1(1)
+                piece = self._stream.read1(1)
                 if not piece:
                     return {}
-                line += piece
+                text += piece
         except (OSError, ValueError):
             return {}
-        return _message(line) or {}
+        return _message(text) or {}
 
     def close(self) -> None:
         """End it; whoever listens on either end hears that."""
         with contextlib.suppress(OSError):
             self._socket.shutdown(socket.SHUT_RDWR)
-        self._lines.close()
+        self._stream.close()
         self._socket.close()
 
     def drop(self) -> None:
@@ -115,65 +115,65 @@ class Line:
         if descriptor >= 0:
             os.close(descriptor)
 
-    def admit(self, ticket: Pass) -> int:
+    def admit(self, credentials: Credentials) -> int:
         """As the lead: the rank at the other end, once it says that it has met us.
 
         Raises:
-            StrangerError: after telling why, if it is none of this launch, or has given up
+            AuthenticationError: after on_failure why, if it is none of this launch, or has given up
             meanwhile: then it will come again.
         """
         until_s = time.monotonic() + GREETING_S
         self._socket.settimeout(GREETING_S)
         nonce = secrets.token_hex(16)
-        self.say(nonce=nonce)
-        words = self._hear_greeting(until_s)
+        self.send(nonce=nonce)
+        words = self._receive_greeting(until_s)
         rank, theirs = words.get("rank"), words.get("nonce")
         nonces = f"{nonce} {theirs}"
         if not (
             isinstance(rank, int)
-            and 0 < rank < ticket.size
-            and ticket.is_proof(words, "member", rank, nonces)
+            and 0 < rank < credentials.size
+            and credentials.is_proof(words, "member", rank, nonces)
         ):
-            self.say(refused="the token, the fence or the number of ranks is another launch's")
-            raise StrangerError("somebody else")
-        self.say(proof=ticket.proof("lead", rank, nonces))
-        if not self._hear_greeting(until_s).get("met"):
-            raise StrangerError(f"rank {rank} went away again")
+            self.send(refused="the token, the fence or the number of ranks is another launch's")
+            raise AuthenticationError("somebody else")
+        self.send(proof=credentials.proof("lead", rank, nonces))
+        if not self._receive_greeting(until_s).get("met"):
+            raise AuthenticationError(f"rank {rank} went away again")
         self._socket.settimeout(None)
         return rank
 
-    def introduce(self, ticket: Pass, rank: int) -> None:
+    def authenticate(self, credentials: Credentials, rank: int) -> None:
         """As a member: say who this is, and make sure that the other end is this launch's lead.
-        StrangerError if it is not.
+        AuthenticationError if it is not.
         """
         until_s = time.monotonic() + GREETING_S
         nonce = secrets.token_hex(16)
-        theirs = self._hear_greeting(until_s).get("nonce")
+        theirs = self._receive_greeting(until_s).get("nonce")
         nonces = f"{theirs} {nonce}"
-        self.say(rank=rank, nonce=nonce, proof=ticket.proof("member", rank, nonces))
-        words = self._hear_greeting(until_s)
-        if not ticket.is_proof(words, "lead", rank, nonces):
-            raise StrangerError(
+        self.send(rank=rank, nonce=nonce, proof=credentials.proof("member", rank, nonces))
+        words = self._receive_greeting(until_s)
+        if not credentials.is_proof(words, "lead", rank, nonces):
+            raise AuthenticationError(
                 str(words.get("refused") or "who answers is not this launch's rank 0")
             )
         self._socket.settimeout(None)
-        self.say(met=True)
+        self.send(met=True)
 
 
-def _message(line: bytes) -> Message | None:
-    """What a whole line says; None of half a line, at a connection's end, and of what is no
+def _message(text: bytes) -> Message | None:
+    """What a whole text says; None of half a text, at a connection's end, and of what is no
     message.
     """
     try:
-        message = json.loads(line) if line.endswith(b"\n") else None
+        message = json.loads(text) if text.endswith(b"\n") else None
     except (ValueError, RecursionError):
         return None
     return message if isinstance(message, dict) else None
 
 
-def _keep_alive(connection: socket.socket) -> None:
-    connection.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
-    connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+def _keep_alive(sock: socket.socket) -> None:
+    sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+    sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
     for name, value in KEEPALIVE.items():
         if hasattr(socket, name):
-            connection.setsockopt(socket.IPPROTO_TCP, getattr(socket, name), value)
+            sock.setsockopt(socket.IPPROTO_TCP, getattr(socket, name), value)
