@@ -156,7 +156,7 @@ class Agent:
 
     @property
     def is_idle(self) -> bool:
-        """Whether nothing runs and nothing is left to report."""
+        """Return True if nothing runs and nothing is left to report."""
         return not self._journal.entries
 
     def stop_all(self) -> None:

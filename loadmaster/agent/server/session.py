@@ -31,7 +31,7 @@ DEFAULT_INTERVALS = Intervals(heartbeat_s=10.0, lease_s=60.0, grace_s=30.0, marg
 
 
 def known(entry: Entry) -> KnownAssignment:
-    """What the server is told of an entry."""
+    """The entry as reported to the server."""
     return KnownAssignment(entry.assignment, entry.fence, entry.state, entry.run.name)
 
 

@@ -1,11 +1,9 @@
-"""How the ranks of a gang begin at one checkpoint, end on one step, and fall together.
+"""Gangs: ranks that begin at one checkpoint, end on one step, and end together if one is lost.
 
-Rank 0 leads: the others connect to it (`LOADMASTER_GANG`), prove by the launch's token that they
-belong to it, and hear where the training begins. Nothing passes between them while it goes on. When
-one of them has to end, the lead asks all what step each has bound itself to do; they go no further
-than that until it has told them the greatest of these, which is the last step of all. So no rank
-waits in a collective operation for one that has left. A rank that is lost, by whatever cause, ends
-the others with its name. It takes no library but Python's own; which one trains does not matter.
+Rank 0 leads: the others connect to it (`LOADMASTER_GANG`), prove the launch's token, and are told
+where training begins. Nothing passes between them meanwhile. When one has to end, the lead asks
+each rank for the step it has promised, and tells all the greatest, the last step of all; so no rank
+waits in a collective operation for one that has left. Works with any training framework.
 """
 
 from __future__ import annotations
@@ -24,9 +22,7 @@ __all__ = ["EXIT_FELL", "Gang", "GangBroken", "LeftEarly", "gang_of"]
 
 
 def gang_of(environment: JobEnvironment, fell: Callable[[str], object]) -> Gang:
-    """This process's place among the ranks of its launch; `fell` is told, from any thread, why the
-    gang fell apart.
-    """
+    """This process's gang; `fell` is called, from any thread, with why the gang broke."""
     if environment.world_size <= 1 or not environment.gang:
         return SingleRank(environment.rank)
     if not environment.gang_token:

@@ -1,6 +1,4 @@
-"""One rank's side of the agreement on the last step, shared by the thread that trains and those
-that listen.
-"""
+"""One rank's side of the agreement on the last step, shared by training and receiving threads."""
 
 from __future__ import annotations
 
@@ -14,23 +12,17 @@ from dataclasses import dataclass
 
 EXIT_FELL = 77
 STUCK_S = 10.0
-"""How long a rank has to leave by itself once its gang has fallen; one that waits for the lost rank
-never would.
-"""
+"""Time for a rank to leave by itself once its gang is broken; then it is ended by force."""
 
 WITNESS_S = 2.0
-"""How long a rank that crashes waits for word that another one was lost first: then that is why."""
+"""Time that a crashing rank waits for news that another was lost first, which explains it."""
 
 WITNESS_PARTS = 20
-"""It waits in so many parts: on a machine that lets it run but seldom, the thread that listens has
-its turns too.
-"""
+"""Parts of that wait, so that the receiving thread runs on a busy machine too."""
 
 
 class GangBroken(SystemExit):
-    """Another rank was lost, or cannot be reached: this one ends with exit code 77, and the launch
-    is not this one's failure.
-    """
+    """Another rank was lost or is out of reach: this one ends with code 77, without blame."""
 
     def __init__(self, reason: str) -> None:
         super().__init__(EXIT_FELL)
@@ -41,7 +33,7 @@ class GangBroken(SystemExit):
 
 
 class LeftEarly(Exception):  # noqa: N818 - an order that came before there was anything to do, no fault
-    """This rank was told to leave before its gang had met."""
+    """This rank was told to leave before its gang met."""
 
     def __init__(self, reason: str) -> None:
         super().__init__(reason)
@@ -50,7 +42,7 @@ class LeftEarly(Exception):  # noqa: N818 - an order that came before there was 
 
 @dataclass(frozen=True, slots=True)
 class FailureHandler:
-    """How a fallen gang is told of, and how a process ends whose training thread cannot."""
+    """Reports a broken gang, and ends a process whose training thread is stuck."""
 
     fell: Callable[[str], object]
     end: Callable[[int], object]
@@ -59,16 +51,15 @@ class FailureHandler:
 
 
 class Agreement:
-    """What this rank has bound itself to do, and what was agreed.
+    """Steps that this rank has promised, and the last step that all agreed on.
 
-    A rank binds itself at each boundary to one step more. Once it is `asked`, it does what it is
-    bound to and no more, until the last step is told; that one is never before what any rank is
-    bound to.
+    At each boundary a rank promises one more step. Once asked, it does only what it promised until
+    it is told the last step, which is never before a promised one.
     """
 
     def __init__(self, on_failure: FailureHandler) -> None:
         self.changed = threading.Condition()
-        """Held while anything here or in the rank that owns it changes."""
+        """Guards the state here and in the owning rank."""
         self.is_asked = False
         self.broken: str | None = None
         self._on_failure = on_failure
@@ -80,18 +71,16 @@ class Agreement:
         self._told = False
         self._process = os.getpid()
         self.say_goodbye: Callable[[bool], object] = lambda crashed: None
-        """Ends the connections to the other ranks as this process ends."""
+        """Closes the connections to other ranks at exit."""
         atexit.register(self._at_exit)
 
     def begin(self, step: int) -> None:
-        """The training begins after so many steps."""
+        """Begin training after this step."""
         with self.changed:
             self._bound = step
 
     def promise(self) -> int:
-        """Be asked: the step this rank does for sure, and beyond which it does not go before it is
-        told the last one.
-        """
+        """Return the promised step; go no further before the last step is known."""
         with self.changed:
             self.is_asked = True
             return self._bound
@@ -103,18 +92,14 @@ class Agreement:
             self.changed.notify_all()
 
     def release(self) -> None:
-        """Nobody will tell a last step any more: go on as if nobody had asked, unless one is told
-        already.
-        """
+        """Go on as if not asked, since no last step will come, unless one is known."""
         with self.changed:
             self.is_asked = False
             self.changed.notify_all()
 
     @contextlib.contextmanager
     def saving(self) -> Iterator[None]:
-        """Meanwhile this rank writes a checkpoint: that needs no other one, and is not cut short
-        because another one is lost.
-        """
+        """Let this rank finish writing a checkpoint even if another rank is lost."""
         with self.changed:
             self._is_saving = True
         try:
@@ -125,9 +110,7 @@ class Agreement:
                 self.changed.notify_all()
 
     def pass_boundary(self, done: int) -> str | None:
-        """After so many steps: None to do another one, else why this was the last. Raises
-        GangBroken.
-        """
+        """Return None to do another step, else why this was the last. Raises GangBroken."""
         with self.changed:
             self.changed.wait_for(lambda: self.broken or self._last or not self.is_asked)
             if self.broken is None and self._last is None:
@@ -139,16 +122,15 @@ class Agreement:
         raise self.fallen()
 
     def fallen(self, why: str = "") -> GangBroken:
-        """What to raise, and told, once the gang is broken, or found to be."""
+        """Report the broken gang and return the exception to raise."""
         reason = why or self.broken or "its gang fell apart"
         self._tell(reason)
         return GangBroken(reason)
 
     def break_off(self, reason: str, *, willingly: bool = False) -> None:
-        """A rank is lost, or has ended `willingly`: this one ends, by itself or by force.
+        """End this rank, by itself or by force, because another is lost or ended `willingly`.
 
-        One that is out of the loop goes on; but if it turns out to be crashing, a rank that did not
-        end willingly is why.
+        A rank out of the loop goes on; if it crashes then, the lost rank is the cause.
         """
         with self.changed:
             if self._has_left and not willingly:
@@ -161,7 +143,7 @@ class Agreement:
         start_timer(self._on_failure.stuck_s, self._end_by_force)
 
     def leave(self) -> None:
-        """This rank is out of the loop: what becomes of the others is no longer its affair."""
+        """Leave the loop: the other ranks no longer matter."""
         with self.changed:
             self._has_left = True
 
@@ -180,10 +162,9 @@ class Agreement:
         self._on_failure.end(EXIT_FELL)
 
     def _at_exit(self) -> None:
-        """A crash that another rank's loss has caused is told as such; this rank's own is its own.
+        """Report a crash as caused by another rank's loss, if it was.
 
-        The others are to hear of the loss before the framework's connections end with the process:
-        then they know what it was.
+        The others hear of it before the framework's connections end with the process.
         """
         if self._process != os.getpid():
             return
@@ -194,7 +175,7 @@ class Agreement:
         self.say_goodbye(crashed)
 
     def _witness(self) -> str | None:
-        """Which rank was lost first, if one was."""
+        """Why another rank was lost first, or None."""
         with self.changed:
             for _ in range(WITNESS_PARTS):
                 self.changed.wait_for(
@@ -214,7 +195,7 @@ class Agreement:
 
 
 def start_timer(after_s: float, function: Callable[[], object]) -> None:
-    """Call a function then, if the process still is there."""
+    """Call a function after a delay, on a daemon thread."""
     timer = threading.Timer(after_s, function)
     timer.daemon = True
     timer.start()

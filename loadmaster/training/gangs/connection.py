@@ -1,9 +1,7 @@
-"""A connection between two ranks: lines of JSON over TCP, begun by proving to each other that both
-know the launch's token.
+"""Connections between ranks: lines of JSON over TCP after mutual proof of the launch's token.
 
-The token itself never travels. What follows is neither secret nor signed: it is a handful of
-numbers, between machines whose frameworks exchange gradients in the clear anyway. A machine that
-vanishes without a word is noticed by the kernel's keepalive.
+The token never travels. What follows is neither secret nor signed: a few numbers, between machines
+whose frameworks exchange gradients in the clear. The kernel's keepalive notices a lost machine.
 """
 
 from __future__ import annotations
@@ -23,44 +21,40 @@ from typing import Any
 LONGEST = 64 * 1024
 LONGEST_GREETING = 1024
 GREETING_S = 10.0
-"""How long the proofs may take in all, so that nobody who says a byte now and then keeps others
-out.
-"""
+"""Limit of the whole handshake, so that a slow client keeps nobody out."""
 
 KEEPALIVE = {"TCP_KEEPIDLE": 10, "TCP_KEEPINTVL": 5, "TCP_KEEPCNT": 4, "TCP_USER_TIMEOUT": 30_000}
-"""After 30 s of silence of the other machine's kernel the connection is given up; a process that
-only computes is not silent.
-"""
+"""A connection ends after 30 s without an answer of the other machine's kernel."""
 
 Message = dict[str, Any]
 
 
 class AuthenticationError(Exception):
-    """The other side does not belong to this launch, or says so of us."""
+    """The peer does not belong to this launch, or says that this rank does not."""
 
 
 @dataclass(frozen=True, slots=True)
 class Credentials:
-    """What makes a rank one of this launch."""
+    """Proof of membership in a launch."""
 
     token: str
     size: int
     fence: int
 
     def proof(self, role: str, rank: int, nonces: str) -> str:
-        """What only one who knows the token can say."""
+        """HMAC of role, rank, launch and nonces under the token."""
         words = f"{role} {rank} {self.size} {self.fence} {nonces}"
         return hmac.new(self.token.encode(), words.encode(), hashlib.sha256).hexdigest()
 
     def is_proof(self, words: Message, role: str, rank: int, nonces: str) -> bool:
-        """Whether a message proves that."""
+        """Return True if the message holds that proof."""
         return hmac.compare_digest(
             self.proof(role, rank, nonces).encode(), str(words.get("proof")).encode()
         )
 
 
 class Connection:
-    """One end of a connection. Any thread may say, one listens."""
+    """One end of a connection. Any thread may send, one receives."""
 
     def __init__(self, sock: socket.socket) -> None:
         self._socket = sock
@@ -69,9 +63,7 @@ class Connection:
         _keep_alive(sock)
 
     def send(self, **message: Any) -> bool:
-        """Send a message; whether it went out. That the other end is gone, who listens will
-        notice.
-        """
+        """Send a message; False if the connection is broken, which the receiver notices."""
         with self._lock, contextlib.suppress(OSError):
             self._socket.sendall(json.dumps(message).encode() + b"\n")
             return True
@@ -85,9 +77,7 @@ class Connection:
             return None
 
     def _receive_greeting(self, until_s: float) -> Message:
-        """The next message of a greeting that has to be over by then; an empty one if there is none
-        in time.
-        """
+        """The next message of the handshake; empty if none comes in time."""
         text = b""
         try:
             while not text.endswith(b"\n") and len(text) < LONGEST_GREETING:
@@ -101,26 +91,23 @@ class Connection:
         return _message(text) or {}
 
     def close(self) -> None:
-        """End it; whoever listens on either end hears that."""
+        """Close the connection; receivers on both ends notice."""
         with contextlib.suppress(OSError):
             self._socket.shutdown(socket.SHUT_RDWR)
         self._stream.close()
         self._socket.close()
 
     def drop(self) -> None:
-        """Let go of it in this process alone (one that was forked), whatever its threads were
-        doing.
-        """
+        """Close it in this forked process alone, whatever its threads were doing."""
         descriptor = self._socket.detach()
         if descriptor >= 0:
             os.close(descriptor)
 
     def admit(self, credentials: Credentials) -> int:
-        """As the lead: the rank at the other end, once it says that it has met us.
+        """As the lead: authenticate the peer and return its rank.
 
         Raises:
-            AuthenticationError: after on_failure why, if it is none of this launch, or has given up
-            meanwhile: then it will come again.
+            AuthenticationError: it is not of this launch, or gave up and will try again.
         """
         until_s = time.monotonic() + GREETING_S
         self._socket.settimeout(GREETING_S)
@@ -143,9 +130,7 @@ class Connection:
         return rank
 
     def authenticate(self, credentials: Credentials, rank: int) -> None:
-        """As a member: say who this is, and make sure that the other end is this launch's lead.
-        AuthenticationError if it is not.
-        """
+        """As a member: prove this rank to the lead; AuthenticationError if it is not the lead."""
         until_s = time.monotonic() + GREETING_S
         nonce = secrets.token_hex(16)
         theirs = self._receive_greeting(until_s).get("nonce")
@@ -161,9 +146,7 @@ class Connection:
 
 
 def _message(text: bytes) -> Message | None:
-    """What a whole text says; None of half a text, at a connection's end, and of what is no
-    message.
-    """
+    """The message of a whole line; None for half a line or no message."""
     try:
         message = json.loads(text) if text.endswith(b"\n") else None
     except (ValueError, RecursionError):

@@ -1,4 +1,4 @@
-"""Rank 0: the others come to it, and it decides with them on the last step."""
+"""Rank 0: accepts the members and agrees with them on the last step."""
 
 from __future__ import annotations
 
@@ -23,20 +23,18 @@ from loadmaster.training.gangs.connection import (
 from loadmaster.training.gangs.gang import Leaving
 
 MEET_S = 600.0
-"""How long the ranks may take to come together: images are pulled and data read before."""
+"""Time for all ranks to connect, after pulling images and reading data."""
 
 PART_S = 60.0
-"""How long the lead, its checkpoint saved, waits for ranks that are still in the last step."""
+"""Time the lead waits, its checkpoint saved, for ranks in their last step."""
 
 ANSWER_S = 60.0
-"""How long a rank may take to say what it has bound itself to: its listening thread does, however
-long its steps are.
-"""
+"""Time for a rank's receiving thread to answer, however long its steps are."""
 
 GOODBYE_S = 2.0
 LOOK_S = 0.1
 MOST_UNPROVEN = 64
-"""Connections that may be in the middle of proving who they are."""
+"""Connections that may be in the handshake at once."""
 
 
 class Lead:
@@ -112,9 +110,7 @@ class Lead:
         return self._agreement.pass_boundary(done)
 
     def part(self, done: int, saved: int | None) -> int | None:
-        """What is saved is saved, so that nothing which happens to another rank from here on is
-        this one's affair.
-        """
+        """Tell the members what is saved, and wait for their last steps."""
         with self._changed:
             self._changed.wait_for(
                 lambda: self._agreement.broken or len(self._arrived) == len(self._members), PART_S
@@ -133,7 +129,7 @@ class Lead:
         self._agreement.leave()
 
     def _ask(self, reason: str) -> None:
-        """Begin the agreement, once: all are asked what they are bound to, this rank first."""
+        """Begin the agreement, once: ask all ranks for their promised steps."""
         with self._changed:
             if self._reason is None:
                 self._reason = reason
@@ -155,9 +151,7 @@ class Lead:
             self._send_to_all(last=last, reason=self._reason)
 
     def _give_up_asking(self) -> None:
-        """A rank that is frozen keeps its connection and answers nothing: the others do not wait
-        for it for ever.
-        """
+        """Give up a frozen rank, which keeps its connection but does not answer."""
         with self._changed:
             if not self._is_decided:
                 silent = ", ".join(
@@ -254,7 +248,7 @@ class Lead:
         self._disconnect()
 
     def _drop(self) -> None:
-        """In a forked process: the connections are its parent's."""
+        """In a forked process: leave the connections to the parent."""
         with contextlib.suppress(OSError):
             os.close(self._server.detach())
         for connection in self._members.values():
@@ -262,9 +256,7 @@ class Lead:
 
 
 def _listen(host: str, port: int) -> socket.socket:
-    """On the address the others were told if it is this machine's own, else on all: a name may mean
-    something else here.
-    """
+    """Listen on the published address if it is this machine's own, else on all."""
     if family := _family_of_own(host):
         return socket.create_server((host, port), family=family)
     if socket.has_dualstack_ipv6():
@@ -273,7 +265,7 @@ def _listen(host: str, port: int) -> socket.socket:
 
 
 def _family_of_own(host: str) -> socket.AddressFamily | None:
-    """The family of an IP address if this machine has it."""
+    """Address family of an IP address of this machine; None if it is not its own."""
     try:
         family = socket.AF_INET6 if ipaddress.ip_address(host).version == 6 else socket.AF_INET
         with socket.socket(family, socket.SOCK_DGRAM) as probe:

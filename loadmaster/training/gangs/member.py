@@ -28,7 +28,7 @@ LEAD_LOST = "rank 0 was lost before its gang had ended"
 
 
 class Member:
-    """A rank that follows. ValueError if the lead's address is none."""
+    """A rank that follows the lead. ValueError for a malformed address."""
 
     leads = finds = False
 
@@ -63,8 +63,8 @@ class Member:
         return self._agreement.is_asked or self._agreement.broken is not None
 
     def heeds(self, reason: str) -> bool:
-        """The term is the same for all ranks, and rank 0 minds it: a prolongation reaches one agent
-        before the other.
+        """All but the term's end, which rank 0 watches: agents learn of extensions at
+        different times.
         """
         return reason != TERM_OVER
 
@@ -104,9 +104,7 @@ class Member:
         return self._agreement.pass_boundary(done)
 
     def part(self, done: int, saved: int | None) -> int | None:
-        """Wait until the lead has saved, for only then is what this rank has done sure; what
-        happens to others does not matter.
-        """
+        """Wait until the lead has saved; other members do not matter."""
         self._agreement.leave()
         self._send(arrived=done)
         with self._changed:
@@ -203,6 +201,6 @@ class Member:
         self._disconnect()
 
     def _drop(self) -> None:
-        """In a forked process: the connection is its parent's."""
+        """In a forked process: leave the connection to the parent."""
         if self._line:
             self._line.drop()
