@@ -26,7 +26,7 @@ SENTENCES: Mapping[str, str] = {
 }
 
 RESTING = "resting"
-"""A job that rests after a failure and is not shown to policies meanwhile (`jobs.outcomes`): no
+"""A job that rests after a failure and is not shown to policies meanwhile (`controlplane.execution.outcomes`): no
 code of a plan.
 """
 

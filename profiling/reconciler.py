@@ -11,11 +11,10 @@ from uuid import UUID
 from django.db import transaction
 from django.db.models import Exists, F, Max, Min, OuterRef, Q, Sum
 
-from clusters.models import Assignment, Cluster
-from controlplane.events import request_reschedule
-from controlplane.models import Reason
+from clusters.events import request_reschedule
+from clusters.models import Cluster, Reason
 from jobs.lifecycle import JobState
-from jobs.models import Job
+from jobs.models import Assignment, Job
 from jobs.verdicts import LONGEST_REST_S
 from loadmaster.protocol import AssignmentState
 from policies.contract.snapshot import Purpose, Source

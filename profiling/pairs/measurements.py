@@ -15,7 +15,8 @@ from datetime import datetime, timedelta
 
 from django.utils import timezone
 
-from clusters.models import Assignment, AssignmentSlot, Device, ProgressPoint
+from clusters.models import Device
+from jobs.models import Assignment, AssignmentSlot, ProgressPoint
 from loadmaster.protocol import OUT_OF_SHARED_MEMORY, ReasonClass
 from policies.contract.snapshot import Source
 from profiling.measurements import MIN_STEPS, NEWEST_POINTS, NOISY, OVERRUN

@@ -14,8 +14,8 @@ from django.core import serializers
 from django.db import connection
 from django.test import Client
 
-from clusters.models import Assignment
-from controlplane.models import Round
+from controlplane.loop.models import Round
+from jobs.models import Assignment
 from loadmaster.agent.masking import Masker
 from loadmaster.protocol import PROTOCOL_HEADER
 from tests.builders import a_cluster, a_team, a_user

@@ -13,10 +13,9 @@ from django.core.exceptions import ValidationError
 from django.core.management.base import BaseCommand, CommandError
 from django.db import transaction
 
+from clusters.events import request_reschedule
 from clusters.management.operators import in_words
-from clusters.models import Cluster
-from controlplane.events import request_reschedule
-from controlplane.models import Reason
+from clusters.models import Cluster, Reason
 
 NUMBERS = {
     "heartbeat_s": "how often agents report",

@@ -16,7 +16,7 @@ from django.db.models import F, Q, QuerySet
 
 from clusters.models import Cluster
 from controlplane.loop.live.holder import is_gone, new_holder
-from controlplane.models import Round
+from controlplane.loop.models import Round
 
 
 class LostLockError(Exception):

@@ -19,10 +19,10 @@ from django.urls import resolve
 from django.utils import timezone
 from knox.models import get_token_model
 
-from clusters import beats
-from clusters.asgi import ROUTES, ShortWay
 from clusters.models import Node
-from clusters.polls import LOOKS
+from controlplane.execution.protocol import heartbeat_batch as beats
+from controlplane.execution.protocol.asgi import ROUTES, ShortWay
+from controlplane.execution.protocol.polls import LOOKS
 from controlplane.web.http.fast_path import Receive, Scope, Send, security_headers
 from controlplane.web.http.guard import WHOLE
 from controlplane.web.http.lasting_threads import LastingThreads

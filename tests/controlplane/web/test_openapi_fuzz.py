@@ -25,10 +25,10 @@ from django.core.wsgi import get_wsgi_application
 from django.db import connection
 from knox.models import AuthToken
 
-from clusters import polls
 from clusters.models import Node
 from clusters.services import issue_enrolment_token
 from clusters.services.enrolment import sha256
+from controlplane.execution.protocol import polls
 from jobs.models import Job
 from jobs.secrets import set_secret
 from loadmaster.protocol import PROTOCOL_HEADER, PROTOCOL_VERSION

@@ -1,0 +1,1 @@
+"""Execution: assignments carried out by agents, their leases, ends and pages."""

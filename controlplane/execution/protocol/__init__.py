@@ -1,0 +1,1 @@
+"""The agent protocol's endpoints."""
