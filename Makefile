@@ -11,7 +11,7 @@ BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip --disable-pip-version-check
 export PYTHONDONTWRITEBYTECODE :=
 .DEFAULT_GOAL := help
-.PHONY: help demo up test check unit test-all test-sqlite test-postgres test-docker test-root test-browser fuzz bench reproduce-andreas reproduce-gavel chaos load clean
+.PHONY: help demo up install-tests test check unit coverage test-all test-nightly test-sqlite test-postgres test-docker test-root test-browser fuzz bench reproduce-andreas reproduce-gavel chaos load screenshots clean
 
 help: ## show these lines
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /\1\t/' | expand -t 16
@@ -34,7 +34,15 @@ demo: $(VENV)/.demo ## start everything, run eight real training jobs on emulate
 up: $(VENV)/.demo ## start everything and stay until Ctrl-C
 	@LOADMASTER_HOME=$(HOME_DIR)/up $(BIN)/python manage.py embedded --port $(PORT) --runtime $(RUNTIME)
 
-test: check unit ## the fast set: checks and tests, with coverage
+# The sets of tests: CONTRIBUTING.md says which set a test belongs to and how long each may take.
+FAST := not slow and not nightly and not browser and not postgres and not docker and not root
+PYTEST := $(BIN)/python -m pytest
+WORKERS ?= 3
+COVERAGE ?=
+
+install-tests: $(VENV)/.test
+
+test: check unit ## the fast set: checks and tests
 
 check: $(VENV)/.test ## ruff, mypy --strict, the walls
 	$(BIN)/ruff check .
@@ -43,30 +51,40 @@ check: $(VENV)/.test ## ruff, mypy --strict, the walls
 	$(BIN)/lint-imports
 
 unit: $(VENV)/.test
-	$(BIN)/python -m pytest -n 2 -m "not slow and not browser and not postgres and not docker and not root" --cov --cov-report=term:skip-covered
+	$(PYTEST) -n $(WORKERS) -m "$(FAST)" $(COVERAGE)
+
+coverage: COVERAGE = --cov --cov-report=term:skip-covered
+coverage: unit ## the fast set's tests with branch coverage, as CI runs them
 
 test-all: test-sqlite test-postgres test-docker test-root test-browser ## the long ones: PostgreSQL, Docker, network namespaces, browser
 
 test-sqlite: $(VENV)/.test
-	$(BIN)/python -m pytest -n 2 -m "slow and not browser and not postgres and not docker and not root"
+	$(PYTEST) -n $(WORKERS) -m "slow and not nightly and not browser and not postgres and not docker and not root"
 
 test-postgres: $(VENV)/.test
-	tests/with-postgres $(BIN)/python -m pytest -n 2 -m "not browser and not docker and not root" \
-	  tests/clusters tests/controlplane tests/jobs tests/profiling
-	tests/with-postgres $(BIN)/python -m pytest -n 2 -m "postgres and not docker and not root" \
-	  --ignore tests/clusters --ignore tests/controlplane --ignore tests/jobs --ignore tests/profiling
+	tests/with-postgres $(PYTEST) -n $(WORKERS) \
+	  -m "(postgres or django_db and not slow) and not nightly and not browser and not docker and not root"
 
 test-docker: $(VENV)/.test
-	tests/with-docker $(BIN)/python -m pytest -n 0 -m "docker and not postgres"
+	tests/with-docker $(PYTEST) -n 0 -m "docker and not postgres and not nightly"
 
 test-root: $(VENV)/.test
-	$(BIN)/python -m pytest -n 0 -m "root and not docker"
+	$(PYTEST) -n 0 -m "root and not docker and not nightly"
 
 test-browser: $(VENV)/.test
-	$(BIN)/python -m pytest -n 0 -m browser
+	$(PYTEST) -n 0 -m browser
+
+test-nightly: export LOADMASTER_TEST_EXAMPLES = 10
+test-nightly: export LOADMASTER_FUZZ_REQUESTS = 40000
+test-nightly: $(VENV)/.test ## everything, with ten times the examples and requests, on both databases (hours)
+	$(PYTEST) -n 2 --timeout 3600 -m "not browser and not postgres and not docker and not root"
+	tests/with-postgres $(PYTEST) -n 2 --timeout 3600 -m "(postgres or django_db) and not browser and not docker and not root"
+	tests/with-docker $(PYTEST) -n 0 -m "docker and not postgres"
+	$(PYTEST) -n 0 -m "root and not docker"
+	$(PYTEST) -n 0 -m browser
 
 fuzz: $(VENV)/.test ## hostile requests at API and agent protocol: REQUESTS=100000 SEED=1
-	LOADMASTER_FUZZ_REQUESTS=$(REQUESTS) LOADMASTER_FUZZ_SEED=$(SEED) $(BIN)/python -m pytest -n 2 tests/controlplane/web/test_openapi_fuzz.py
+	LOADMASTER_FUZZ_REQUESTS=$(REQUESTS) LOADMASTER_FUZZ_SEED=$(SEED) $(PYTEST) -n 2 tests/controlplane/web/test_openapi_fuzz.py
 
 bench: $(VENV)/.test ## the figures: JSON lines of name, median, goal, ratio, machine
 	$(BIN)/python -m experiments.bench
@@ -97,6 +115,9 @@ SCENES ?= starts,pages,submissions,overload,bulk,rounds,heartbeats
 load: $(VENV)/.test ## everything under load, measured (DATABASE=sqlite|postgres|both AGENTS= JOBS= NODES= SECONDS= RATE= SCENES= OUTPUT=)
 	$(BIN)/python -m experiments.load --database $(DATABASE) --agents $(AGENTS) --jobs $(JOBS) --nodes $(NODES) --seconds $(SECONDS) \
 	  --rate $(RATE) --scenes $(SCENES) $(if $(OUTPUT),--output $(OUTPUT))
+
+screenshots: $(VENV)/.test ## the README's pictures, from the running demo (two minutes; needs Chromium)
+	$(BIN)/python -m experiments.screenshots --port $(PORT)
 
 clean: ## remove what was built; the databases in .loadmaster stay
 	rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache .coverage* build *.egg-info

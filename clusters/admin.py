@@ -85,9 +85,7 @@ class ClusterAdmin(OperatorAdmin):
     def save_model(
         self, request: HttpRequest, obj: Cluster, form: ModelForm[Cluster], change: bool
     ) -> None:
-        """A changed policy or cap takes effect at once: what a person set here is the reason for a
-        round.
-        """
+        """Save the cluster; a changed policy or power cap triggers a round."""
         save_changed(obj, form.changed_data)
         if change and COSTLY & set(form.changed_data):
             costs_changed([obj])
@@ -95,9 +93,7 @@ class ClusterAdmin(OperatorAdmin):
 
 @admin.register(GpuType)
 class GpuTypeAdmin(OperatorAdmin):
-    """A GPU type. Its watts are part of every cost, its price by the hour of what some policies
-    decide by.
-    """
+    """A GPU type. Its watts enter every cost, its hourly price the decisions of some policies."""
 
     list_display = ("name", "tflops", "memory_gb", "idle_w", "peak_w", "price_per_hour", "emulated")
     list_filter = ("emulated",)
@@ -119,9 +115,7 @@ class GpuTypeAdmin(OperatorAdmin):
 
 
 class DeviceInline(ReadOnlyInline):
-    """GPUs as their agent reports them; only the number of slots is set by people, on the device's
-    own page.
-    """
+    """GPUs as reported by their agent; people set only the slots, on the device's own page."""
 
     model = Device
     fields = (
@@ -140,9 +134,7 @@ class DeviceInline(ReadOnlyInline):
 
 @admin.register(Node)
 class NodeAdmin(OperatorAdmin):
-    """A machine. State and role change by actions, which write their events; agents bring new
-    machines.
-    """
+    """A machine. Actions change state and role with their events; agents bring new machines."""
 
     list_display = ("name", "cluster", "gpu_type", "role", "state", "emulated", "last_seen_at")
     list_filter = ("cluster", "gpu_type", "role", "state", "emulated")
@@ -234,9 +226,7 @@ class DeviceAdmin(OperatorAdmin):
     def save_model(
         self, request: HttpRequest, obj: Device, form: ModelForm[Device], change: bool
     ) -> None:
-        """The operator's number from now on; its round is asked for. `DeviceForm` has refused one
-        below what is held.
-        """
+        """Set the operator's number of slots and trigger a round; `DeviceForm` has checked it."""
         try:
             node_set_slots(obj.node, obj.slots, [obj.uuid], actor=request.user.get_username())
         except NodeStateError as error:  # a job came onto it while the page was open

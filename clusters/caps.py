@@ -64,9 +64,7 @@ def read_cap_hours(entries: object) -> tuple[CapHours, ...]:
 def cap_steps(
     hours: Iterable[CapHours], zone: str, from_s: float, to_s: float
 ) -> tuple[PowerCapStep, ...]:
-    """The caps that hold over [from_s, to_s], seconds UTC, as steps that do not overlap; none where
-    nothing limits.
-    """
+    """Power caps over [from_s, to_s] (UTC seconds) as disjoint steps; none where unlimited."""
     caps, zone_info = tuple(hours), ZoneInfo(zone)
     if not caps or to_s <= from_s:
         return ()
@@ -84,9 +82,7 @@ def cap_steps(
 def lowest_cap_w(
     constant_w: float | None, steps: Sequence[PowerCapStep], from_s: float, to_s: float
 ) -> float | None:
-    """The fewest watts that hold at any moment of [from_s, to_s], both included; None for any
-    number.
-    """
+    """The lowest cap in watts within [from_s, to_s], both included; None if unlimited."""
     caps = [s.power_cap_w for s in steps if s.from_s <= to_s and s.to_s > from_s]
     return min([*caps, *([] if constant_w is None else [constant_w])], default=None)
 

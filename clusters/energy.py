@@ -23,9 +23,7 @@ _SCAN_S = 6 * HOUR_S
 
 @dataclass(frozen=True, slots=True)
 class Band:
-    """A price for some hours of some days: `days` are 0 (Monday) .. 6; `to_time` 00:00 means
-    midnight at the day's end.
-    """
+    """A price for hours of some days: `days` 0 (Monday) .. 6; `to_time` 00:00 is midnight."""
 
     days: frozenset[int]
     from_time: time
@@ -42,9 +40,7 @@ class Band:
 
 @dataclass(frozen=True, slots=True)
 class Tariff:
-    """Prices in force from `effective_from_s` until the next version's; the first band that covers
-    an hour prices it.
-    """
+    """Prices from `effective_from_s` to the next version; the first band covering an hour holds."""
 
     effective_from_s: float
     default_price_per_kwh: float
@@ -58,9 +54,7 @@ class Tariff:
         )
 
     def emissions_at(self, local: datetime) -> float:
-        """Grams of CO2 per kWh at a time of the wall clock: those of the band that prices it, where
-        it has its own.
-        """
+        """Grams of CO2 per kWh at a time: the band's, if it has its own."""
         own = next((b.emissions_g_per_kwh for b in self.bands if b.covers(local)), None)
         return self.emissions_g_per_kwh if own is None else own
 
@@ -102,9 +96,7 @@ def energy_cost(power_w: float, from_s: float, to_s: float, steps: Sequence[Ener
 
 @dataclass(frozen=True, slots=True)
 class Priced:
-    """IT energy, facility energy (IT times PUE), its cost in the cluster's one currency, and its
-    emissions in grams of CO2.
-    """
+    """IT energy, facility energy (IT times PUE), cost in the cluster's currency, grams of CO2."""
 
     kwh: float = 0.0
     facility_kwh: float = 0.0
@@ -121,9 +113,7 @@ class Priced:
 
 
 def priced(power_w: float, from_s: float, to_s: float, steps: Sequence[EnergyStep]) -> Priced:
-    """A constant IT power from `from_s` to `to_s` at these prices; without steps it costs nothing
-    and the PUE counts as 1.
-    """
+    """Cost of constant IT power over [from_s, to_s]; without steps it is free and the PUE is 1."""
     kwh = energy_kwh(power_w, from_s, to_s)
     if not steps:
         return Priced(kwh, kwh)
@@ -161,9 +151,7 @@ def energy_steps(
 def _step(
     tariffs: Sequence[Tariff], pues: Sequence[Pue], zone: ZoneInfo, from_s: float, to_s: float
 ) -> EnergyStep:
-    """Nothing changes between the two: the middle tells the price, and is safe from rounding at the
-    edges.
-    """
+    """The price step between two changes, read at its middle to avoid rounding at the edges."""
     middle_s = (from_s + to_s) / 2
     tariff = next((t for t in reversed(tariffs) if t.effective_from_s <= middle_s), None)
     pue = next((p.pue for p in reversed(pues) if p.effective_from_s <= middle_s), 1.0)

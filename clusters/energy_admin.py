@@ -41,9 +41,7 @@ class BandInline(OperatorInline):
 
 @admin.register(EnergyTariff)
 class EnergyTariffAdmin(AppendOnly):
-    """Prices. A saved version never changes: "New version from this one" starts the next with its
-    figures.
-    """
+    """Prices. A saved version never changes; "New version from this one" copies it."""
 
     list_display = (
         "cluster",
@@ -83,9 +81,7 @@ class EnergyTariffAdmin(AppendOnly):
     def get_formset_kwargs(
         self, request: HttpRequest, obj: Any, inline: Any, prefix: str
     ) -> dict[str, Any]:
-        """The bands of the version that is copied, on the first showing only: what is sent counts
-        as typed.
-        """
+        """The copied version's bands, on first display only; posted values count as typed."""
         kwargs: dict[str, Any] = super().get_formset_kwargs(request, obj, inline, prefix)
         if request.method == "GET" and (bands := _copied_bands(request)):
             kwargs["initial"] = bands

@@ -1,4 +1,4 @@
-"""Rescheduling events: a change asks for a round; waiting events are answered together by one."""
+"""Rescheduling events, which request a round. One round answers all that wait."""
 
 from __future__ import annotations
 
@@ -30,9 +30,7 @@ HINT_LIVES_S = 1
 def request_reschedule(
     cluster: Cluster, reason: Reason, *, job: Model | None = None, node: Node | None = None
 ) -> RescheduleEvent:
-    """Write the event and, once the transaction is committed, hint the worker. A lost hint is found
-    by the reconciler.
-    """
+    """Write the event and hint the worker on commit; the reconciler finds lost hints."""
     event = RescheduleEvent.objects.create(
         cluster=cluster, reason=reason, job_id=job.pk if job else None, node=node
     )
@@ -41,9 +39,7 @@ def request_reschedule(
 
 
 def request_reschedules(cluster: Cluster, reason: Reason, jobs: Iterable[Model]) -> None:
-    """The events of many jobs that ask for a round for the same reason, and one hint for all of
-    them.
-    """
+    """Write events of many jobs for the same reason, with one hint."""
     insert(
         RescheduleEvent,
         (RescheduleEvent(cluster=cluster, reason=reason, job_id=job.pk) for job in jobs),
@@ -52,9 +48,7 @@ def request_reschedules(cluster: Cluster, reason: Reason, jobs: Iterable[Model])
 
 
 def note_nodes_joined(nodes: Iterable[tuple[int, UUID]]) -> None:
-    """The events of nodes, (cluster, node) by their keys, that may be given work again; one hint
-    for each cluster.
-    """
+    """Write events of nodes, (cluster, node) keys, that may get work again; a hint per cluster."""
     joined = list(nodes)
     RescheduleEvent.objects.bulk_create(
         RescheduleEvent(cluster_id=cluster, reason=Reason.NODE_JOINED, node_id=node)
@@ -65,9 +59,7 @@ def note_nodes_joined(nodes: Iterable[tuple[int, UUID]]) -> None:
 
 
 def hint_arrived(cluster_id: int) -> None:
-    """To be called by a worker before it looks for events: whatever is written from now on needs a
-    hint of its own.
-    """
+    """Note that a worker starts looking for events: later events need a hint of their own."""
     try:
         cache.delete(_key(cluster_id))
     except (RedisError, OSError) as error:
@@ -81,9 +73,7 @@ def hint_after(cluster_id: int, rest_s: float) -> None:
 
 
 def _hint(cluster_id: int) -> None:
-    """Hint a worker, unless a hint is on its way that will find these events too: hundreds of jobs
-    a second need no task each.
-    """
+    """Hint a worker unless a pending hint will find these events too."""
     if _is_first(_key(cluster_id), HINT_LIVES_S):
         _send(cluster_id)
 

@@ -18,17 +18,13 @@ take, several share.
 """
 
 KEEP_LEASE_S = 600.0
-"""The shortest lease of a job marked `on_disconnect: keep`: it outlives ten minutes of silence, on
-both sides.
-"""
+"""Shortest lease of a job marked `on_disconnect: keep`: it survives ten minutes of silence."""
 
 
 def intervals(
     heartbeat_s: float, lease_s: float, grace_s: float, margin_s: float, nodes: int
 ) -> Intervals:
-    """The cluster's clockwork in seconds, stretched if `nodes` would send more heartbeats than the
-    server wants to take.
-    """
+    """The cluster's intervals in seconds, longer if `nodes` would send too many heartbeats."""
     stretched_s = nodes / HEARTBEATS_PER_S
     if stretched_s > heartbeat_s:
         return Intervals(stretched_s, max(lease_s, 4 * stretched_s), grace_s, margin_s)
@@ -41,9 +37,7 @@ def job_lease_s(clock: Intervals, on_disconnect: str) -> float:
 
 
 def is_silent(session_expires_at: datetime | None, now: datetime) -> bool:
-    """Whether a node's agent has not renewed its session in time, or never had one: nobody would
-    take an offer there.
-    """
+    """True if the node's agent has no live session, so that nobody would take an offer."""
     return session_expires_at is None or session_expires_at <= now
 
 

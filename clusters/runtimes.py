@@ -20,8 +20,6 @@ class Featured(Protocol):
 
 
 def runtimes_of(node: Featured) -> tuple[str, ...]:
-    """The node's runtimes; a node whose agent has told nothing yet counts as one that runs
-    processes.
-    """
+    """Runtimes of the node; one whose agent has reported none is taken to run processes."""
     known = tuple(name for name in RUNTIMES if name in node.features)
     return known if node.features else RUNTIMES[:1]

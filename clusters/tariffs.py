@@ -17,9 +17,7 @@ from policies.contract.snapshot import EnergyStep, PowerCapStep
 
 
 def tariff_changed(cluster: Cluster) -> None:
-    """To be called in the transaction that changes what costs depend on (a tariff, a band, a PUE,
-    watts): the next round, asked for here, decides by it.
-    """
+    """Trigger a round, in the transaction that changes a tariff, band, PUE or watts."""
     request_reschedule(cluster, Reason.TARIFF)
 
 
@@ -71,9 +69,7 @@ def power_cap_steps(cluster: Cluster, from_s: float, to_s: float) -> tuple[Power
 
 
 def power_cap_now_w(cluster: Cluster, now_s: float) -> float | None:
-    """The watts that what runs may use from now to the next periodic round, that moment included;
-    None for any number.
-    """
+    """Watts allowed from now to the next periodic round, included; None if unlimited."""
     until_s = now_s + cluster.period_s
     return lowest_cap_w(
         cluster.power_cap_w, power_cap_steps(cluster, now_s, until_s + 1.0), now_s, until_s

@@ -1,6 +1,4 @@
-"""The Celery application. The broker carries hints, never truth: tasks are idempotent, a reconciler
-finds what was missed.
-"""
+"""The Celery application. Tasks are idempotent hints; a reconciler finds what was missed."""
 
 from __future__ import annotations
 
@@ -21,9 +19,7 @@ import_module("controlplane.web.logs.tasks")
 
 
 def _touch_alive_file(**_: Any) -> None:
-    """Tell whoever looks at the file's time (a container's health check) that this process still
-    works.
-    """
+    """Touch the file by which a container's health check sees that this process works."""
     if path := os.environ.get("LOADMASTER_ALIVE_FILE", ""):
         Path(path).touch()
 

@@ -1,6 +1,4 @@
-"""How settings are read from the environment: numbers, switches, addresses of databases, brokers,
-caches. Pure, so that a test can try them all.
-"""
+"""Settings from the environment: numbers, switches, addresses. Pure, so testable."""
 
 from __future__ import annotations
 
@@ -30,9 +28,7 @@ _SCHEMES = {
 
 
 def whole(given: Mapping[str, str], name: str, default: int, least: int = 0) -> int:
-    """The whole number that the variable says; an empty one is the default. Raises
-    ImproperlyConfigured for anything else and for less than `least`.
-    """
+    """The variable as a whole number >= `least`; empty: default. Raises ImproperlyConfigured."""
     if not (text := given.get(name, "").strip()):
         return default
     number = int(text) if re.fullmatch("[0-9]{1,18}", text) else least - 1
@@ -45,9 +41,7 @@ def whole(given: Mapping[str, str], name: str, default: int, least: int = 0) -> 
 
 
 def amount(given: Mapping[str, str], name: str, default: float, *, positive: bool = False) -> float:
-    """The number from 0 (`positive`: above 0) to LARGEST that the variable says; an empty one is
-    the default. Raises ImproperlyConfigured for anything else.
-    """
+    """The variable as a number in (0 or `positive`, LARGEST]; empty: default. Strict."""
     if not (text := given.get(name, "").strip()):
         return default
     number = float(text) if re.fullmatch(r"[0-9]+\.?[0-9]*|\.[0-9]+", text) else -1.0
@@ -61,9 +55,7 @@ def amount(given: Mapping[str, str], name: str, default: float, *, positive: boo
 
 
 def switch(given: Mapping[str, str], name: str, default: bool = False) -> bool:
-    """Whether the variable says yes; an empty one is the default. Raises ImproperlyConfigured for
-    what is neither yes nor no: a mistyped `true` would otherwise leave TLS off unseen.
-    """
+    """The variable as yes or no; empty: default. Strict: a mistyped `true` must not disable TLS."""
     text = given.get(name, "")
     said = text.strip().lower()
     if said and said not in _ON + _OFF:
@@ -87,9 +79,7 @@ def database(parsed: dict[str, Any]) -> dict[str, Any]:
 
 
 def cache_location(url: str) -> str:
-    """Where the cache lies by default: the next database of the broker's server, for clearing a
-    cache empties its database.
-    """
+    """Default cache location: the broker's next database, as clearing a cache empties it."""
     parts, socket, number = _parts(url)
     if socket:
         return f"unix://{parts.path}?{urlencode({'db': number + 1})}"
@@ -136,9 +126,7 @@ def tls_options(url: str, authorities: str) -> dict[str, Any]:
 
 
 def _parts(url: str) -> tuple[SplitResult, bool, int]:
-    """(the address' parts, whether it names a socket, the number of the database: 0 if none is
-    named).
-    """
+    """(parts of the address, whether it is a socket, database number or 0)."""
     parts = urlsplit(url)
     if parts.scheme not in _SCHEMES:
         raise ImproperlyConfigured(

@@ -1,6 +1,4 @@
-"""`python -m controlplane.serve`: the web server, uvicorn with bounds on what a connection may
-cost.
-"""
+"""`python -m controlplane.serve`: uvicorn with limits on each connection."""
 
 from __future__ import annotations
 
@@ -41,9 +39,7 @@ def main(argv: Sequence[str] | None = None) -> None:
 
 
 def application() -> Callable[..., Any]:
-    """What a web process serves, once for each of them. Of several none outlives the one that
-    started them: it would hold their address.
-    """
+    """The application of a web process; it ends with its parent, which owns the address."""
     if (parent := multiprocessing.parent_process()) is not None and parent.pid is not None:
         die_with(parent.pid)
     from controlplane.asgi import (

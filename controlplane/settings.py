@@ -31,9 +31,7 @@ DEBUG = environment.switch(os.environ, "LOADMASTER_DEBUG")
 
 
 def _secret_key() -> str:
-    """The environment's key, else one made once and kept beside the embedded database (mode
-    0600).
-    """
+    """The environment's key, else a generated one beside the embedded database (0600)."""
     key: str = env.str("SECRET_KEY", "")
     if key:
         return key
@@ -130,9 +128,7 @@ TEMPLATES = [
 
 
 def _databases() -> dict[str, dict[str, object]]:
-    """PostgreSQL by DATABASE_URL, else SQLite with the settings that keep several writers from
-    locking each other out.
-    """
+    """PostgreSQL by DATABASE_URL, else SQLite with settings for several writers."""
     if env.str("DATABASE_URL", ""):
         return {"default": environment.database(env.db_url("DATABASE_URL"))}
     options = {
@@ -158,9 +154,7 @@ DEFAULT_AUTO_FIELD = "django.db.models.BigAutoField"
 
 
 def _socket_path() -> Path:
-    """Where the embedded Valkey listens. Unix socket paths end at 107 bytes, so a long home is
-    reached by a short link.
-    """
+    """The embedded Valkey's socket; long homes use a short link (limit: 107 bytes)."""
     direct = LOADMASTER_HOME / "valkey.sock"
     if len(os.fsencode(direct)) < 100:
         return direct
@@ -230,9 +224,7 @@ CELERY_BEAT_SCHEDULE = {
     },
 }
 WEB_CONCURRENCY = environment.whole(os.environ, "WEB_CONCURRENCY", 1, least=1)
-"""Web processes that `make up` starts; deploy/entrypoint reads the variable itself, and takes 2
-where it is empty.
-"""
+"""Web processes of `make up`; deploy/entrypoint reads the variable itself (default 2)."""
 SOLVER_TIMEOUT_S = environment.amount(
     os.environ, "LOADMASTER_SOLVER_TIMEOUT_S", 60.0, positive=True
 )

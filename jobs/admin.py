@@ -1,6 +1,4 @@
-"""Administration of teams and jobs. Jobs change by actions only: whatever happens to them is a move
-of the table.
-"""
+"""Administration of teams and jobs. Jobs change only by actions, through the transition table."""
 
 from __future__ import annotations
 
@@ -121,9 +119,7 @@ class JobEventInline(ReadOnlyInline):
 
 @admin.register(Job)
 class JobAdmin(ReadOnly):
-    """A job as it is. Its own page says more; here are the columns and the actions for many at
-    once.
-    """
+    """A job, read-only, with actions for many at once; its own page shows more."""
 
     list_display = (
         "name",

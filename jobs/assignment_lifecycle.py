@@ -94,9 +94,7 @@ class IllegalAssignmentMoveError(Exception):
 
 
 def check_move(state: AssignmentState, move: AssignmentMove) -> AssignmentState:
-    """The state that `move` leads to from `state`; IllegalAssignmentMoveError where the table has
-    none.
-    """
+    """The state that `move` leads to from `state`; IllegalAssignmentMoveError if none."""
     try:
         return MOVES[state, move]
     except KeyError:

@@ -32,9 +32,7 @@ _IGNORED = """
     run-name run-id name experiment experiment-name tag tags job-name
 """
 IGNORED = frozenset(_IGNORED.split())
-"""Flags (without dashes, `_` written `-`) that are taken out of a command together with their
-value.
-"""
+"""Flags (without dashes, `_` written `-`) that are removed from a command with their value."""
 
 SWITCHES = frozenset(
     [

@@ -66,9 +66,7 @@ ACTIVE = frozenset(S) - ENDED
 
 SHOWN_AS_RUNNING = tuple(sorted(PLACED | {S.CANCELLING}))
 SHOWN_AS_WAITING = tuple(sorted({S.QUEUED, S.PROFILING, S.HELD}))
-"""The first two groups of the queue page; the third is what has ended. `Job.queue_rank` is their
-number.
-"""
+"""States of the queue page's first two groups; all others have ended (`Job.queue_rank`)."""
 
 MOVES: Mapping[tuple[JobState, JobMove], JobState] = {
     (S.QUEUED, M.HOLD): S.HELD,

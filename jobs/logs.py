@@ -36,9 +36,7 @@ class BadCursor(ValueError):
 
 @dataclass(frozen=True, slots=True)
 class LogPiece:
-    """Some text of the log and the cursor to go on with. `done`: the job is over and all of it is
-    read.
-    """
+    """A piece of the log and the cursor to continue with; `done`: job over and log read."""
 
     text: str
     cursor: str
@@ -107,9 +105,7 @@ def _read(
 
 
 def _take(place: _Place, stream: str, limit: int, *, ended: bool) -> tuple[str, _Place, bool]:
-    """The text that follows, where it ends, and whether nothing of this assignment's output is left
-    behind it.
-    """
+    """The next text, where it ends, and whether this assignment's output is read to its end."""
     data, jump = _bytes(place, stream, limit)
     final = jump is not None or (ended and len(data) < limit)
     text, used = _decoded(data, final=final)
@@ -143,9 +139,7 @@ def _bytes(place: _Place, stream: str, limit: int) -> tuple[bytes, int | None]:
 
 
 def _decoded(data: bytes, *, final: bool) -> tuple[str, int]:
-    """The text and how many bytes it took; a character that is not whole yet waits for the rest, at
-    the end it is replaced.
-    """
+    """(text, bytes used); an incomplete character waits for its rest, at the end it is replaced."""
     decoder = codecs.getincrementaldecoder("utf-8")("replace")
     text = decoder.decode(data, final=final)
     return text, len(data) - len(decoder.getstate()[0])

@@ -1,6 +1,4 @@
-"""The one way a job changes state: a move of the table, written by compare-and-swap with its event;
-of one job or of many.
-"""
+"""The only way to change a job's state: compare-and-swap by the transition table, with event."""
 
 from __future__ import annotations
 
@@ -41,9 +39,7 @@ def move_job(
 
 @dataclass(frozen=True, slots=True)
 class Moving:
-    """A job that is to move, as it was read: what is set with its move, and the data of its
-    event.
-    """
+    """A job to be moved, as read, with the fields to set and the data of its event."""
 
     job: Job
     values: Mapping[str, Any]

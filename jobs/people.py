@@ -22,9 +22,7 @@ SEE_ALL_COSTS = ("accounting", "see_all_costs")
 def person_saved(
     name: str, *, teams: Iterable[Team] = (), operator: bool | None = None, sees_costs: bool = False
 ) -> str | None:
-    """Make a person, or add to what they may; the password if they are new. ValidationError for a
-    name that does not do.
-    """
+    """Create a person or extend their rights; password if new. ValidationError for a bad name."""
     user = User.objects.filter(username=name).first()
     password = None
     if user is None:
@@ -48,9 +46,7 @@ def person_saved(
 
 @transaction.atomic
 def person_disabled(user: User) -> int:
-    """Nobody logs in as this person any more; their API tokens end (how many is returned), their
-    sessions at the next click.
-    """
+    """Disable a person: API tokens end (their number is returned), sessions at the next click."""
     User.objects.filter(pk=user.pk).update(is_active=False)
     return tokens_ended(user)
 
@@ -63,9 +59,7 @@ def tokens_ended(user: User | None = None) -> int:
 
 @transaction.atomic
 def team_saved(name: str, weight: float | None = None, order: str | None = None) -> Team:
-    """Make a team, or change its weight or order; rounds follow where it has jobs. ValidationError
-    for what does not do.
-    """
+    """Create a team or change its weight or order; triggers rounds. Raises ValidationError."""
     team = Team.objects.filter(name=name).first() or Team(name=name)
     if weight is not None:
         team.weight = weight
@@ -79,9 +73,7 @@ def team_saved(name: str, weight: float | None = None, order: str | None = None)
 
 
 def team_changed(team: Team) -> None:
-    """To be called in the transaction that changes a team's weight or order: rounds of clusters
-    with jobs of it decide by that.
-    """
+    """Trigger rounds of clusters with jobs of the team, in the transaction that changes it."""
     alive = Job.objects.filter(team=team).exclude(state__in=ENDED)
     for cluster in Cluster.objects.filter(pk__in=alive.values("cluster")):
         request_reschedule(cluster, Reason.OPERATOR)

@@ -55,9 +55,7 @@ def delete_secret(team: Team, name: str) -> bool:
 
 
 def reveal(secret: Secret) -> str:
-    """The value in clear. Raises SecretMissing where the key does not open it; the value never
-    reaches a log or an error.
-    """
+    """The value in clear, never logged. Raises SecretMissing if the key does not open it."""
     try:
         return _fernet().decrypt(bytes(secret.ciphertext)).decode()
     except InvalidToken:
@@ -83,9 +81,7 @@ def reveal_references(team: Team, environment: Mapping[str, object]) -> dict[str
 
 
 def rotate() -> tuple[int, list[Secret]]:
-    """Encrypt every secret anew with the first key: (how many, those that no key opens, which stay
-    as they are).
-    """
+    """Encrypt all secrets with the first key: (number, those that no key opens, unchanged)."""
     fernet, rotated, closed = _fernet(), 0, []
     for pk in Secret.objects.order_by("pk").values_list("pk", flat=True):
         with transaction.atomic():
@@ -103,10 +99,7 @@ def rotate() -> tuple[int, list[Secret]]:
 
 
 def given_keys() -> list[Fernet]:
-    """The keys of LOADMASTER_SECRETS_KEY, the first of which encrypts; none if it is unset.
-
-    Raises ImproperlyConfigured for one that is no key.
-    """
+    """Keys of LOADMASTER_SECRETS_KEY, the first encrypts. Raises ImproperlyConfigured if bad."""
     try:
         return [
             Fernet(key.strip())

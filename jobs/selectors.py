@@ -62,9 +62,7 @@ def seen_by(user: User, jobs: Iterable[Any]) -> frozenset[Any]:
 
 
 def jobs_of_teams(user: User | AnonymousUser, teams: Iterable[Team]) -> QuerySet[Job]:
-    """`visible_jobs` for somebody whose `teams_of` are at hand: their ids said outright let an
-    index of one team give its order.
-    """
+    """`visible_jobs` for known teams: literal ids let the index of one team give the order."""
     return (
         Job.objects.all()
         if is_operator(user)
@@ -73,9 +71,7 @@ def jobs_of_teams(user: User | AnonymousUser, teams: Iterable[Team]) -> QuerySet
 
 
 def get_job(user: User | AnonymousUser, job_id: uuid.UUID | str) -> Job:
-    """The job if this user may see it, else JobNotFound: a stranger learns not even that it
-    exists.
-    """
+    """The job if this user may see it, else JobNotFound: strangers do not learn that it exists."""
     try:
         return visible_jobs(user).select_related("cluster", "team", "user", "kind").get(pk=job_id)
     except (Job.DoesNotExist, ValidationError):
@@ -83,9 +79,7 @@ def get_job(user: User | AnonymousUser, job_id: uuid.UUID | str) -> Job:
 
 
 def id_begins(text: str) -> Q:
-    """Jobs whose id begins with these (four or more) hexadecimal digits, dashes or not; no job for
-    any other text.
-    """
+    """Jobs whose id begins with four or more hexadecimal digits; none for any other text."""
     digits = text.replace("-", "").lower()
     if not 4 <= len(digits) <= 32 or not set(digits) <= set("0123456789abcdef"):
         return Q(pk__in=())
@@ -111,16 +105,12 @@ def listed_jobs(user: User | AnonymousUser) -> QuerySet[Job]:
 
 
 def jobs_by_id(user: User | AnonymousUser, ids: Sequence[uuid.UUID]) -> dict[uuid.UUID, Job]:
-    """Of these jobs those that the user may see, as `listed_jobs` reads them; no query where none
-    is asked for.
-    """
+    """Those of these jobs that the user may see, as `listed_jobs` reads them."""
     return {job.pk: job for job in listed_jobs(user).filter(pk__in=ids)} if ids else {}
 
 
 def names_in_waiting(user: User | AnonymousUser, jobs: Iterable[Job]) -> Mapping[str, str]:
-    """Names of the nodes and (visible) jobs that stand in the way of these jobs, by id: two queries
-    whatever their number.
-    """
+    """Names of nodes and visible jobs that block these jobs, by id; two queries in all."""
     details = [j.waiting_detail for j in jobs if isinstance(j.waiting_detail, dict)]
     node_ids = _uuids(i for d in details for i in d.get("nodes") or ())
     job_ids = _uuids(i for d in details for i in d.get("jobs") or ())
@@ -153,9 +143,7 @@ def _uuids(values: Iterable[object]) -> set[uuid.UUID]:
 
 
 def fraction_of(job: Job) -> float:
-    """How much of its work a job has done, 0 to 1. A completed job has done all of it, whatever its
-    script told of its steps.
-    """
+    """Fraction of its work that a job has done, 0 to 1; 1 if completed."""
     if job.state == JobState.COMPLETED or not job.total_steps:
         return 1.0
     return min(1.0, job.steps_done / job.total_steps)

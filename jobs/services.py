@@ -85,9 +85,7 @@ def _action(verb: str) -> Callable[[Action[P]], Action[P]]:
 
 @_action("cancelled")
 def job_cancel(job: Job, user: User) -> Job:
-    """Stop the job for good. One that holds nothing is CANCELLED at once, else CANCELLING until its
-    assignments have ended.
-    """
+    """Cancel the job: CANCELLED at once if it holds nothing, else CANCELLING until it has ended."""
     if job.state in (JobState.CANCELLING, JobState.CANCELLED):
         return job
     waits = job.state in (JobState.HELD, JobState.QUEUED, JobState.PROFILING) and not _holds(job)
@@ -108,9 +106,7 @@ def job_cancel(job: Job, user: User) -> Job:
 
 @_action("held")
 def job_hold(job: Job, user: User) -> Job:
-    """Keep the job out of the queue. One that runs saves a checkpoint, stops, and is held once it
-    is back in the queue.
-    """
+    """Hold the job. A running job saves a checkpoint, stops, and is held when queued again."""
     actor = user.get_username()
     if job.state == JobState.HELD or (job.hold_wanted and job.state == JobState.STOPPING):
         return job
@@ -128,9 +124,7 @@ def job_hold(job: Job, user: User) -> Job:
 
 @_action("released")
 def job_release(job: Job, user: User) -> Job:
-    """Let a held job into the queue again (to be measured first where its kind is unknown), or take
-    back the wish to hold it.
-    """
+    """Queue a held job again (profiled first if its kind is unknown), or withdraw the hold."""
     if job.state == JobState.STOPPING and job.hold_wanted:
         return _wish(job, user.get_username(), hold_wanted=False)
     move_job(job, JobMove.RELEASE, actor=user.get_username(), hold_wanted=False, retry_at=None)
@@ -139,9 +133,7 @@ def job_release(job: Job, user: User) -> Job:
 
 @_action("requeued")
 def job_requeue(job: Job, user: User) -> Job:
-    """Give a failed or cancelled job another chance from its last checkpoint, with all its
-    retries.
-    """
+    """Queue a failed or cancelled job from its last checkpoint, with all its retries."""
     fresh: dict[str, Any] = {
         "retries_used": 0,
         "failure_reason": "",
@@ -156,9 +148,7 @@ def job_requeue(job: Job, user: User) -> Job:
 def job_clone(
     job: Job, user: User, overrides: object = None, idempotency_key: str | None = None
 ) -> Submission:
-    """Submit the job's description again, with some fields replaced (null takes a field's default).
-    Raises as `job_submit`.
-    """
+    """Submit the job's description with some fields replaced (null: default). As `job_submit`."""
     source = get_job(user, job.pk)
     replaced = overrides or {}
     if not isinstance(replaced, dict):
@@ -169,9 +159,7 @@ def job_clone(
 
 
 ALTERNATIVES = ({"gpus", "gpus_min", "gpus_max"}, {"steps", "epochs", "steps_per_epoch"})
-"""Fields that say the same thing in other words: overriding one in the other form drops what the
-original said.
-"""
+"""Fields with the same meaning: overriding one form drops the other."""
 
 
 def _merged(data: dict[str, Any], overrides: dict[str, Any]) -> dict[str, Any]:

@@ -12,23 +12,17 @@ from loadmaster.protocol import AssignmentState, ReasonClass
 S = AssignmentState
 
 FRUITLESS_LAUNCHES = 5
-"""So many launches in a row may end by a machine's fault without progress; then the job fails, so
-that nothing spins forever.
-"""
+"""Most launches in a row that may fail by a machine's fault without progress."""
 
 IMAGE_NODES = 3
-"""So many different nodes may fail to get a job's image, launch after launch; then it is taken for
-the image's fault.
-"""
+"""Most nodes that may fail to pull a job's image before the image is blamed."""
 
 LONGEST_REST_S = 300.0
 
 
 @dataclass(frozen=True, slots=True)
 class End:
-    """How one rank ended. `exit_code` is None where no process was; `cancelled` whether its stop
-    was wished as a cancellation; `memory_gb` is what the job asked for.
-    """
+    """End of a rank: `exit_code` None without process, `cancelled` by request, GB asked for."""
 
     state: AssignmentState
     reason_class: str = ""
@@ -44,9 +38,7 @@ class End:
 
     @property
     def fell(self) -> bool:
-        """Whether it ended because another rank of its gang did: nothing is to be blamed that is
-        known here.
-        """
+        """True if it ended only because another rank of its gang did."""
         return self.state is S.FAILED and self.reason_class == ReasonClass.GANG
 
     @property
@@ -146,9 +138,7 @@ def troubles_of(ends: Sequence[End]) -> list[End]:
 
 
 def _after_trouble(end: End, past: Past) -> Verdict:
-    """Try again: at once after a first trouble, for other nodes come first then; an image's
-    registry is never pressed.
-    """
+    """Retry: at once after a first failure, on other nodes first; registries are not hammered."""
     no_image = end.reason_class == ReasonClass.IMAGE
     if past.fruitless < FRUITLESS_LAUNCHES and not (
         no_image and len(past.without_image) >= IMAGE_NODES

@@ -26,17 +26,13 @@ SENTENCES: Mapping[str, str] = {
 }
 
 RESTING = "resting"
-"""A job that rests after a failure and is not shown to policies meanwhile (`controlplane.execution.outcomes`): no
-code of a plan.
-"""
+"""A job that backs off after a failure, hidden from policies; not a code of a plan."""
 
 NOT_LAUNCHED: Mapping[str, str] = {
     "deferred": "It was given GPUs that another job is just leaving; it starts when they are free",
     "stale": "Its GPUs were taken or lost while it was decided; the next decision finds others",
 }
-"""What became of a placement that the plan wanted and the cluster no longer allowed:
-`controlplane.loop.rounds.RejectCode`.
-"""
+"""Refusals of planned placements (`controlplane.loop.rounds.RejectCode`)."""
 
 STATES: Mapping[str, str] = {
     "held": "Held until it is released",

@@ -1,6 +1,4 @@
-"""What runs outside the server: the client, the command line, the agent and the training
-library.
-"""
+"""Everything outside the server: client, command line, agent, training library."""
 
 from __future__ import annotations
 
@@ -15,9 +13,7 @@ __version__ = "0.2.0"
 
 
 def __getattr__(name: str) -> object:
-    """`loadmaster.Client` and its error are imported when first asked for: training scripts and
-    agents do without them.
-    """
+    """Import `loadmaster.Client` and its error on first use only."""
     if name in ("Client", "LoadmasterError"):
         from loadmaster import client
 

@@ -38,9 +38,7 @@ PROTOCOL_HEADER = "Loadmaster-Protocol"
 TIME_HEADER = "Loadmaster-Time"
 
 LATER = {"later": True}
-"""Metadata of a field that was added for agents that know it: `wire` leaves it out where it has its
-default.
-"""
+"""Field metadata: left out by `wire` at its default, for agents that do not know it."""
 
 MOST_SLOTS = 16
 """Jobs that may share one GPU at most. Policies pair two."""
@@ -55,14 +53,11 @@ CONTAINER = "{container}"
 """Stands in a node's address for a launch's own name, where containers find one another by name."""
 
 FEATURES = frozenset({*RUNTIMES, "emulated", "checkpoint", "steps_quota", "lease_guard", GANG})
-"""Features an agent of this version may know; a LaunchSpec that requires another one is REJECTED.
-"""
+"""Features of an agent of this version; a LaunchSpec that needs others is REJECTED."""
 
 
 def features_with(runtime: str) -> tuple[str, ...]:
-    """What a node offers whose agent runs jobs by that runtime: everything but the other
-    runtimes.
-    """
+    """Features of a node whose agent uses that runtime."""
     return tuple(sorted(FEATURES - set(RUNTIMES) | {runtime}))
 
 
@@ -84,9 +79,7 @@ class AssignmentState(StrEnum):
 
 
 class ReasonClass(StrEnum):
-    """Why an assignment ended; only USER and OOM use up a job's retries. GANG: another rank of its
-    gang ended or was lost first.
-    """
+    """Why an assignment ended; USER and OOM use up retries. GANG: another rank ended."""
 
     USER = "user"
     OOM = "oom"
@@ -100,9 +93,7 @@ class ReasonClass(StrEnum):
 
 
 class DirectiveAction(StrEnum):
-    """What the server wants done with an assignment. A hint that saves latency; the heartbeat's
-    answer repeats it until done.
-    """
+    """Action wanted for an assignment, repeated by heartbeats until done."""
 
     START = "start"
     STOP = "stop"
@@ -110,18 +101,14 @@ class DirectiveAction(StrEnum):
 
 
 class StopReason(StrEnum):
-    """Why the server wants an assignment stopped: PREEMPT saves a checkpoint first, CANCEL need
-    not.
-    """
+    """Why an assignment is to stop: PREEMPT saves a checkpoint, CANCEL need not."""
 
     PREEMPT = "preempt"
     CANCEL = "cancel"
 
 
 OUT_OF_SHARED_MEMORY = "out of memory on a GPU it shared"
-"""How a reason begins that an agent gives (FAILED, `gpu`) for a run that found no memory on a GPU
-beside another job's.
-"""
+"""Prefix of an agent's reason for a run out of GPU memory beside another job."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -215,9 +202,7 @@ class Session:
 
 @dataclass(frozen=True, slots=True)
 class DeviceSample:
-    """A device's health and use at the time of the heartbeat. `power_source` is "measured" or
-    "modelled".
-    """
+    """Health and use of a device at a heartbeat; power is "measured" or "modelled"."""
 
     uuid: str
     healthy: bool = True
@@ -243,9 +228,7 @@ class Heartbeat:
 
 @dataclass(frozen=True, slots=True)
 class Lease:
-    """The assignment may go on for `ttl_s`, counted by the agent from when it *sent* the
-    renewal.
-    """
+    """The assignment may run for `ttl_s` from the moment the renewal was sent."""
 
     id: str
     fence: int
@@ -254,9 +237,7 @@ class Lease:
 
 @dataclass(frozen=True, slots=True)
 class Directive:
-    """One wish of the server for one assignment; `stop_reason`, `term_until_s` and `steps_quota` go
-    with STOP and UPDATE.
-    """
+    """A directive; `stop_reason`, `term_until_s`, `steps_quota` belong to STOP and UPDATE."""
 
     id: str
     fence: int
@@ -362,9 +343,7 @@ class StateReport:
 
 @dataclass(frozen=True, slots=True)
 class ProgressSample:
-    """Progress since the job's start and recent speed; `event` is one of start, progress,
-    checkpoint, preempted, quota, end.
-    """
+    """Progress and recent speed: start, progress, checkpoint, preempted, quota or end."""
 
     at_s: float
     event: str
@@ -379,9 +358,7 @@ class ProgressSample:
 
 @dataclass(frozen=True, slots=True)
 class UsageSample:
-    """What the processes of an assignment use: cores, memory, and its GPUs' mean use and total
-    watts (measured or modelled).
-    """
+    """Use of an assignment's processes: cores, memory, mean use and watts of GPUs."""
 
     at_s: float
     cores: float
@@ -425,9 +402,7 @@ class LogAccepted:
 
 
 class ErrorCode(StrEnum):
-    """The `code` of a refusal that an agent tells apart; any other 409 of an assignment's call
-    counts as STALE_ASSIGNMENT.
-    """
+    """`code` of a refusal; an agent treats unknown 409s as STALE_ASSIGNMENT."""
 
     STALE_EPOCH = "stale_epoch"
     """Another session of the node has begun: open a new one, then repeat the call."""

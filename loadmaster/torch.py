@@ -122,9 +122,7 @@ def _bare(part: Stateful) -> Stateful:
 
 
 class Resumable:
-    """A DataLoader that can be begun in the middle of an epoch without loading what comes before,
-    and draws lots reproducibly.
-    """
+    """A DataLoader that can start within an epoch, with reproducible random numbers."""
 
     def __init__(self, loader: DataLoader[Any], seed: int | None = 0) -> None:
         self._loader = loader
@@ -140,9 +138,7 @@ class Resumable:
             warnings.warn(text, UserWarning, stacklevel=3)
 
     def set_epoch(self, epoch: int) -> None:
-        """Tell whoever makes the order; a shuffling sampler that minds no epochs gets a generator
-        of this one.
-        """
+        """Set the epoch of a sampler, or seed a generator for one without epochs."""
         self._epoch = epoch
         for part in (*_samplers(self._loader), self._loader.dataset):
             if callable(set_epoch := getattr(part, "set_epoch", None)):
@@ -185,9 +181,7 @@ class Resumable:
 
 
 def _mixed(*parts: int) -> int:
-    """A number of 63 bits made of several, so that neighbours have nothing to do with each
-    other.
-    """
+    """Several numbers hashed to 63 bits."""
     words = " ".join(map(str, parts)).encode()
     return int.from_bytes(hashlib.blake2b(words, digest_size=8).digest(), "big") >> 1
 
@@ -200,9 +194,7 @@ def _samplers(loader: DataLoader[Any]) -> tuple[Any, ...]:
 
 
 def _is_dealt_out(loader: DataLoader[Any]) -> bool:
-    """Whether ranks see different data, as far as can be told: a stream may know how to deal itself
-    out.
-    """
+    """True if ranks see different data, as far as can be told."""
     samplers = _samplers(loader)
     return not samplers or any(
         hasattr(sampler, "num_replicas") or hasattr(sampler, "set_epoch") for sampler in samplers
@@ -223,9 +215,7 @@ class _Rest:
 
 
 def _rest_of(loader: DataLoader[Any], batch: int) -> tuple[DataLoader[Any], int]:
-    """A loader of the batches from that one on, and how many it yields before: a stream has to be
-    gone through.
-    """
+    """A loader of the batches from there on, and how many it yields before."""
     if not batch or isinstance(loader.dataset, IterableDataset):
         return loader, batch
     order: dict[str, Any] = {"batch_size": None, "sampler": _Rest(loader.sampler, batch)}

@@ -1,6 +1,4 @@
-"""Administration of what is known of kinds. It is measured, not typed: people look, and may have a
-kind forgotten.
-"""
+"""Administration of measured kinds: read-only, but a kind's measurements can be discarded."""
 
 from __future__ import annotations
 

@@ -18,9 +18,7 @@ NOMINAL_RUN_S = 3600.0
 
 
 def assume(job: Job) -> bool:
-    """Write the assumption for the job's kind, and say so in the job's history; False if there is
-    no GPU type to write it for.
-    """
+    """Write the assumption for the job's kind and its history; False without a GPU type."""
     types = (
         GpuType.objects.filter(name__in=job.allowed_types)
         if job.allowed_types

@@ -64,9 +64,7 @@ class Pool:
 
     @classmethod
     def of(cls, tflops: Mapping[str, float], known: Mapping[str, Speeds]) -> Pool:
-        """The pool of these kinds' known throughputs; numbers that are no speed (zero, negative,
-        not finite) are left out.
-        """
+        """The pool of these kinds' throughputs, without numbers that are not positive, finite."""
         ratios: dict[tuple[str, str], dict[str, float]] = {}
         fractions: dict[str, float] = {}
         for kind, speeds in known.items():
@@ -130,9 +128,7 @@ def own_fraction(speeds: Speeds) -> float | None:
 
 
 def estimate(kind: str, known: Speeds, wanted: Iterable[Config], pool: Pool) -> dict[Config, float]:
-    """steps/s of `kind` for every wanted configuration: known numbers as they are, the others
-    estimated; {} if nothing is known.
-    """
+    """steps/s of `kind` per wanted configuration, estimated where unknown; {} if unknown."""
     usable = _usable(known)
     if not usable:
         return {}
@@ -148,9 +144,7 @@ def estimate(kind: str, known: Speeds, wanted: Iterable[Config], pool: Pool) -> 
 
 
 def leave_one_out(known: Mapping[str, Speeds], pool: Pool) -> list[LeaveOneOut]:
-    """Every number of a kind with at least two, estimated from its other numbers (and the other
-    kinds).
-    """
+    """Every number of a kind with at least two, each estimated from all others."""
     found = []
     for kind, speeds in known.items():
         usable = _usable(speeds)
@@ -188,9 +182,7 @@ def _one(kind: str, logs: Speeds, config: Config, fraction: float, pool: Pool) -
 
 
 def _monotone(raw: dict[Config, float], known: Speeds) -> dict[Config, float]:
-    """Estimates lifted to the fastest on fewer GPUs of their type and, as far as that allows,
-    lowered to the slowest on more.
-    """
+    """Estimates made non-decreasing in the number of GPUs of a type, as far as bounds allow."""
     result = dict(raw)
     for gpu_type in {t for t, _ in raw}:
         floor = 0.0

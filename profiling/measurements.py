@@ -22,20 +22,15 @@ MIN_STEPS = 5
 """Steps after the warm-up that production must have done before it says anything."""
 
 NOISY = 0.5
-"""Relative width of the middle half of the step times above which production's word is not taken.
-"""
+"""Relative interquartile range of step times above which a production run is not used."""
 
 OVERRUN = 0.2
-"""Fraction of an emulated device's steps that did not fit its clock above which its pace means
-nothing.
-"""
+"""Fraction of an emulated device's late steps above which its speed is meaningless."""
 
 
 @dataclass(frozen=True, slots=True)
 class Usage:
-    """What one launch used: mean cores, most memory, mean fraction and mean watts of one GPU; None
-    where nobody measured it.
-    """
+    """Use of one launch: mean cores, peak memory, use and watts of a GPU; None if unmeasured."""
 
     cores: float | None = None
     memory_gb: float | None = None
@@ -56,9 +51,7 @@ class Observation:
 
 
 def observe(assignment: Assignment) -> Observation | None:
-    """What this launch (its rank 0) shows; None if it reported no progress to go by, or ran on GPUs
-    of several types.
-    """
+    """Measurement of this launch (rank 0); None without progress or on GPUs of several types."""
     seen = _pace(assignment)
     where = _where(assignment)
     if seen is None or where is None:
@@ -68,9 +61,7 @@ def observe(assignment: Assignment) -> Observation | None:
 
 
 def is_telling(observation: Observation, assignment: Assignment) -> bool:
-    """Whether production's observation is long and steady enough, and of whole devices, to refine a
-    profile.
-    """
+    """Return true if production's observation is long, steady and of whole devices."""
     whole = assignment.share >= 1.0 and assignment.cpu_quota is None
     steady = observation.pace.spread <= NOISY and (assignment.overrun_fraction or 0.0) <= OVERRUN
     return whole and steady and observation.pace.steps >= MIN_STEPS
@@ -79,9 +70,7 @@ def is_telling(observation: Observation, assignment: Assignment) -> bool:
 def record(
     kind: Kind, observation: Observation, assignment: Assignment
 ) -> tuple[float | None, float]:
-    """Write the measurement and move the profile. Call it with the kind locked. Answers (speed as
-    known before, as known now).
-    """
+    """Write the measurement and update the profile of a locked kind: (speed before, speed now)."""
     where = {
         "kind": kind,
         "gpu_type_id": observation.gpu_type_id,
@@ -127,9 +116,7 @@ def _moved(old: float | None, new: float | None, alpha: float) -> float | None:
 
 
 def _pace(assignment: Assignment) -> Pace | None:
-    """From the samples; where they were too few, from the launch's own recent speed, at last from
-    its steps and its time.
-    """
+    """Speed from samples; if too few, the launch's recent speed, else its steps over its time."""
     points = list(
         assignment.progress.order_by("-id").values_list("launch_steps", "elapsed_s")[:NEWEST_POINTS]
     )

@@ -156,9 +156,7 @@ class ProfileRun(models.Model):
     """
 
     class State(models.TextChoices):
-        """WANTED until it is placed and measured; a run may fail a few times before it is given
-        up.
-        """
+        """WANTED until placed and measured; a run may fail a few times before it is given up."""
 
         WANTED = "wanted"
         RUNNING = "running"

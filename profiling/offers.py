@@ -1,6 +1,4 @@
-"""Which configurations the profiling nodes of a cluster can measure now, and which of them a job
-can use.
-"""
+"""Configurations that a cluster's profiling nodes can measure now, and that a job can use."""
 
 from __future__ import annotations
 
@@ -24,10 +22,7 @@ Configuration = tuple[int, int]
 
 @dataclass(frozen=True, slots=True)
 class Offer:
-    """What one profiling node offers: up to `gpus` GPUs of a type, with the rest of the machine.
-
-    `slots`: jobs that may share that GPU of it that most may share.
-    """
+    """Offer of a profiling node: up to `gpus` GPUs of a type; `slots`: jobs that may share one."""
 
     type_id: int
     type_name: str
@@ -41,9 +36,7 @@ class Offer:
 
 @dataclass(frozen=True, slots=True)
 class Offers:
-    """What can be measured `now`, and what may come `back` (cordoned, draining, or lost a short
-    while ago).
-    """
+    """Configurations measurable `now`, and those of nodes that may come `back`."""
 
     now: tuple[Offer, ...]
     back: tuple[Offer, ...]
@@ -73,9 +66,7 @@ def offers(cluster: Cluster, now: datetime) -> Offers:
 
 
 def reachable(job: Job, nodes: Iterable[Offer]) -> set[Configuration]:
-    """The configurations of these nodes that the job could run on: type allowed, its runtime there,
-    GPUs in its range, resources enough.
-    """
+    """Configurations of these nodes that satisfy the job's type, runtime, GPUs and resources."""
     return {
         (o.type_id, g)
         for o in nodes
@@ -100,9 +91,7 @@ def _offer(node: Node, gpus: int, slots: int) -> Offer:
 
 
 def fits(job: Job, offer: Offer) -> bool:
-    """Whether a node's offer is one that the job could run on: its type, runtime, labels, cores and
-    memory.
-    """
+    """Return true if the job fits the offer's type, runtime, labels, cores and memory."""
     allowed = not job.allowed_types or offer.type_name in job.allowed_types
     able = job.runtime in offer.runtimes and set(job.labels) <= offer.labels
     return allowed and able and job.cores <= offer.cores and job.memory_gb <= offer.memory_gb

@@ -1,6 +1,4 @@
-"""What periodic looking finds that no call announced: lost ends, changed roles, new nodes, jobs
-that started unknown.
-"""
+"""Periodic reconciliation: lost ends, changed roles, new nodes, jobs that started unknown."""
 
 from __future__ import annotations
 
@@ -35,9 +33,7 @@ SHARING_AT_ONCE = 50
 def reconcile_profiles(
     now: datetime, measure: Callable[[Assignment], None], stop: Callable[[Assignment], object]
 ) -> None:
-    """Settle every kind that waits for something, one short transaction each; `measure` takes in
-    what runs unmeasured, `stop` asks for the end of what has measured enough.
-    """
+    """Settle every waiting kind in short transactions; `measure` and `stop` act on launches."""
     for cluster in Cluster.objects.all():
         for kind_id in sorted(_unsettled(cluster, offers(cluster, now))):
             with transaction.atomic():
@@ -49,9 +45,7 @@ def reconcile_profiles(
 
 
 def _end_rests(cluster: Cluster, now: datetime) -> None:
-    """Let jobs whose profile runs failed measure again: after one unit (the heartbeat's time), two,
-    four, and so on.
-    """
+    """Retry failed profile runs after one, two, four ... heartbeat times."""
     resting = ProfileRun.objects.filter(
         job__cluster=cluster, state=R.WANTED, ended_at__isnull=False
     )
@@ -72,9 +66,7 @@ def _end_rests(cluster: Cluster, now: datetime) -> None:
 
 
 def _unsettled(cluster: Cluster, offered: Offers) -> set[int]:
-    """Kinds of the cluster whose jobs wait to be profiled or queue unknown, that have open runs, or
-    that could be measured more.
-    """
+    """Kinds with jobs that wait for profiling, open runs, or configurations still to measure."""
     waiting = Job.objects.filter(cluster=cluster, state__in=WAITING)
     profiled = set(waiting.filter(state=JobState.PROFILING).values_list("kind_id", flat=True))
     under_way = set(
@@ -97,9 +89,7 @@ def _unsettled(cluster: Cluster, offered: Offers) -> set[int]:
 
 
 def _known(cluster: Cluster) -> tuple[set[int], dict[int, set[Configuration]]]:
-    """The kinds of the cluster's waiting jobs of which anything is known, and the configurations
-    they were measured on.
-    """
+    """Known kinds of the cluster's waiting jobs, and the configurations measured of them."""
     waiting = Job.objects.filter(cluster=cluster, state__in=WAITING).order_by().values("kind_id")
     rows = Profile.objects.filter(kind_id__in=waiting, spread=False).values_list(
         "kind_id", "gpu_type_id", "gpus", "source"
@@ -114,9 +104,7 @@ def _known(cluster: Cluster) -> tuple[set[int], dict[int, set[Configuration]]]:
 
 
 def _sharing_unmeasured() -> list[Assignment]:
-    """Training assignments under way that share a GPU and of which no pair was measured yet, those
-    that have done most.
-    """
+    """Training assignments that share a GPU with no pair measured yet, most steps first."""
     own = PairMeasurement.objects.filter(
         Q(first_assignment=OuterRef("pk")) | Q(second_assignment=OuterRef("pk"))
     )

@@ -44,9 +44,7 @@ COMMANDS_FAULT = frozenset({ReasonClass.USER, ReasonClass.OOM, ReasonClass.IMAGE
 """Failures that the job would meet in production as well."""
 
 PATIENCE = timedelta(minutes=10)
-"""How long a job waits for a run that finds no device, once something of its kind was measured: it
-then goes by estimates.
-"""
+"""Longest wait of a job for a run without a device, once anything of its kind was measured."""
 
 _LIVE_VALUES = sorted(str(s) for s in LIVE)
 
@@ -66,9 +64,7 @@ class Knowledge:
 
     @property
     def settled(self) -> set[Configuration]:
-        """Configurations not to be measured any more: measured ones, and such as failed while
-        others of the kind did not.
-        """
+        """Configurations that need no measurement: measured ones, and ones that failed alone."""
         return self.measured | (self.unfit if self.measured else set())
 
     def awaits(self, job: Job) -> bool:
@@ -82,9 +78,7 @@ class Knowledge:
 
 
 def lock_kind(kind_id: int) -> Kind:
-    """The kind, locked until the transaction ends: whatever changes its runs or profiles takes
-    turns.
-    """
+    """The kind, locked until the transaction ends; serialises changes of its runs and profiles."""
     return Kind.objects.select_for_update(no_key=True).get(pk=kind_id)
 
 
@@ -116,9 +110,7 @@ def settle(kind: Kind, cluster: Cluster, now: datetime, *, background: bool = Fa
 
 
 def begin(job: Job, now: datetime) -> bool:
-    """Ask for what a job needs that is about to wait; a queued one moves to PROFILING. False if
-    there is nothing to wait for.
-    """
+    """Request what a waiting job needs; a queued job becomes PROFILING. False if unneeded."""
     offered = offers(job.cluster, now)
     known = _knowledge(lock_kind(job.kind_id), job.cluster, now)
     _drop(known, offered)
@@ -126,9 +118,7 @@ def begin(job: Job, now: datetime) -> bool:
 
 
 def begin_all(jobs: Sequence[Job], now: datetime) -> None:
-    """`begin` for jobs of one cluster. Kinds are locked in order, and only those of which something
-    may be to ask.
-    """
+    """`begin` for jobs of one cluster; locks kinds in order, only those that may need a run."""
     if not jobs:
         return
     by_kind = defaultdict[int, list[Job]](list)
@@ -164,9 +154,7 @@ def _begin(known: Knowledge, job: Job, offered: Offers) -> bool:
 
 
 def is_resting(run: PairRun, heartbeat_s: float, now: datetime) -> bool:
-    """Whether it failed a short while ago: after one heartbeat's time it is tried again, then after
-    two, four and so on.
-    """
+    """Return true after a recent failure: retried after one, two, four ... heartbeat times."""
     rest_s = heartbeat_s * 2.0 ** min(max(run.failures - 1, 0), 8)
     return run.ended_at is not None and now - run.ended_at < timedelta(seconds=rest_s)
 
@@ -214,9 +202,7 @@ def _follow_assignments(runs: list[ProfileRun]) -> None:
 
 
 def _drop(known: Knowledge, offered: Offers) -> None:
-    """Runs that wait in vain: their job waits no longer, or no node offers their configuration nor
-    is expected back with it.
-    """
+    """Drop runs whose job no longer waits or whose configuration no node offers."""
     hoped_for = offered.now if known.measured else (*offered.now, *offered.back)
     for run in list(known.open):
         vain = run.job.state not in WAITING or (run.gpu_type_id, run.gpus) not in reachable(
@@ -250,9 +236,7 @@ def _want(known: Knowledge, job: Job, offered: Offers) -> bool:
 
 
 def last_copy(job: UUID) -> int:
-    """The greatest copy number of any run that ever measured by this job: an old launch is never
-    taken for a new one.
-    """
+    """The greatest copy number of any profile run of this job, so that none is used twice."""
     launches = Assignment.objects.filter(job=job, purpose=Purpose.PROFILING).aggregate(
         last=Max("copy")
     )["last"]
@@ -263,9 +247,7 @@ def last_copy(job: UUID) -> int:
 
 
 def _go_on(known: Knowledge, job: Job) -> None:
-    """Nothing is left to wait for: queue the job with what is known, or fail it where its own
-    command could not be run.
-    """
+    """Queue the job with what is known, or fail it if its own command could not run."""
     own = [r for r in known.given_up if r.job_id == job.pk]
     fault = next((r for r in own if r.reason_class in COMMANDS_FAULT), None)
     try:

@@ -31,9 +31,7 @@ Row = TypeVar("Row", bound=Model)
 
 @dataclass(slots=True)
 class Known:
-    """What the database holds of one kind: its consolidated profiles by configuration, spread ones,
-    and where it cannot run.
-    """
+    """Stored profiles of one kind: consolidated by configuration, spread, and impossible ones."""
 
     together: dict[Config, Profile] = field(default_factory=dict)
     spread: list[Profile] = field(default_factory=list)
@@ -175,9 +173,7 @@ def load_known(kinds: list[int]) -> dict[int, Known]:
 def throughputs(
     kind: int, known: Known, wanted: Iterable[Config], pool: Pool, now: datetime
 ) -> list[Throughput]:
-    """A number for each wanted configuration: as known, else estimated; sorted by type and
-    count.
-    """
+    """A throughput per wanted configuration, known or estimated; sorted by type and GPUs."""
     anchors = known.anchors
     oldest_s = max((_age_s(p, now) for p in anchors.values()), default=0.0)
     measured = any(p.source == Source.MEASURED for p in anchors.values())
@@ -247,9 +243,7 @@ def _speeds(
 
 
 def _counts(cluster: Cluster) -> tuple[dict[str, int], frozenset[str]]:
-    """The most GPUs of one node, by type of the cluster's nodes, and the types of which some GPU
-    may be shared.
-    """
+    """Most GPUs of one node by type, and the types with a GPU that may be shared."""
     nodes = Node.objects.filter(cluster=cluster).annotate(
         size=Count("devices"), slots=Max("devices__slots")
     )

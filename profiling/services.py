@@ -1,6 +1,4 @@
-"""What the rest of the house asks of the profiler. Every function may be called inside the caller's
-transaction.
-"""
+"""Services of the profiler. Every function may be called inside the caller's transaction."""
 
 from __future__ import annotations
 
@@ -59,9 +57,7 @@ def request_profile(job: Job) -> bool:
 
 
 def profile_run_started(job: Job, copy: int) -> None:
-    """Note that the profile run of that number was placed. Call it in the transaction that writes
-    its assignment.
-    """
+    """Record that the profile run was placed, in the transaction of its assignment."""
     ProfileRun.objects.filter(job=job, copy=copy, state=R.WANTED).update(state=R.RUNNING)
 
 
@@ -115,9 +111,7 @@ def production_measured(assignment: Assignment) -> None:
 
 
 def pairs_measured(assignment: Assignment) -> None:
-    """Refine what is known of its kind beside those of the launches that shared its GPU. Calling it
-    again changes nothing.
-    """
+    """Update the kind's pair speeds from launches that shared its GPU. Idempotent."""
     with transaction.atomic():
         if record_impossible(assignment) is not None:
             request_reschedule(assignment.job.cluster, Reason.PROFILE, job=assignment.job)
@@ -129,16 +123,15 @@ def pairs_measured(assignment: Assignment) -> None:
 
 
 def reconcile_profiles(now: datetime, stop: Stop) -> None:
-    """Find what was missed: runs nobody can serve, jobs that wait for nothing, nodes that could
-    measure something new. `stop` asks for the end of an assignment that has measured enough.
+    """Find missed work: runs nobody can serve, jobs waiting for nothing, new configurations.
+
+    `stop` asks for the end of an assignment that has measured enough.
     """
     _reconcile_profiles(now, production_measured, stop)
 
 
 def forget(kind: Kind) -> None:
-    """Have a kind measured anew: its numbers stay as estimates until then, so that what runs is not
-    decided on blindly.
-    """
+    """Have a kind measured anew; its numbers stay as estimates until then."""
     with transaction.atomic():
         lock_kind(kind.pk)
         Measurement.objects.filter(kind=kind).delete()
@@ -184,9 +177,7 @@ def _failed(assignment: Assignment) -> bool:
 
 
 def _failed_once_more(kind: Kind, run: ProfileRun, assignment: Assignment) -> None:
-    """Count the failure; a command that crashed for good on one configuration is not tried on the
-    others for long.
-    """
+    """Count the failure; a command that crashed for good is not tried elsewhere for long."""
     run.failures += 1
     run.reason, run.reason_class = _wording(assignment), assignment.reason_class
     siblings = ProfileRun.objects.filter(kind=kind, job=run.job_id).exclude(pk=run.pk)

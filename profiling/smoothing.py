@@ -18,7 +18,5 @@ def weight_of_next(samples: int) -> float:
 
 
 def moved(known: float, measured: float, samples: int) -> float:
-    """What is known after one more measurement; `known` counts for nothing while there are no
-    samples.
-    """
+    """The updated average after one more measurement; without samples `known` has no weight."""
     return measured if samples <= 0 else known + weight_of_next(samples) * (measured - known)

@@ -22,9 +22,7 @@ Sample = tuple[int, float]
 
 @dataclass(frozen=True, slots=True)
 class Pace:
-    """steps/s over `steps` counted steps; `spread` is the middle half's width of the step times,
-    relative to their median.
-    """
+    """steps/s over `steps` steps; `spread`: interquartile range of step times over the median."""
 
     steps_per_s: float
     steps: int

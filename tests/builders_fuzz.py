@@ -27,7 +27,7 @@ CHECKS = [
     checks.content_type_conformance,
     checks.response_schema_conformance,
 ]
-REQUESTS = int(os.environ.get("LOADMASTER_FUZZ_REQUESTS", "20000"))
+REQUESTS = int(os.environ.get("LOADMASTER_FUZZ_REQUESTS", "4000"))
 SEED = int(os.environ.get("LOADMASTER_FUZZ_SEED", "1"))
 AT_ONCE = 60
 """Requests that are drawn for an operation before its turn is over."""

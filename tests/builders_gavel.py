@@ -24,8 +24,8 @@ from policies.contract.snapshot import (
     TeamOrder,
     TeamView,
 )
-from policies.gavel.division.classing import Asked
-from policies.gavel.division.observe import division_of
+from policies.gavel.allocation.job_classes import GroupingOptions
+from policies.gavel.allocation.observe import observe
 from policies.gavel.solvers.finish_time import isolated_rates
 from policies.gavel.solvers.levels import inverse
 from tests.builders_policies import a_job, a_kind, a_node, a_snapshot
@@ -85,60 +85,60 @@ def with_teams_and_prices(
 
 
 class Held:
-    """Shares of a plan held against what is known of the jobs: each job is a class of `division`.
+    """Shares of a plan held against what is known of the jobs: each job is a class of `problem`.
     Objectives are to be high.
     """
 
     def __init__(self, snapshot: Snapshot, plan: Plan) -> None:
         self.snapshot, self.plan = snapshot, plan
-        self.observed = division_of(snapshot, Asked(jobs=True, teams=True))
-        self.division = self.observed.division
+        self.observed = observe(snapshot, GroupingOptions(jobs=True, teams=True))
+        self.problem = self.observed.problem
         self.steps = np.maximum(self.observed.number("remaining_steps"), 1.0)
 
     @cached_property
     def time(self) -> Floats:
         """float64[M, T]: the part of the time that each job has on each type."""
         rows = [
-            [self.plan.shares.get(job, {}).get(t, 0.0) for t in self.division.types]
+            [self.plan.shares.get(job, {}).get(t, 0.0) for t in self.problem.types]
             for job in self.observed.classes.keys
         ]
-        return np.array(rows, dtype=np.float64).reshape(len(rows), len(self.division.types))
+        return np.array(rows, dtype=np.float64).reshape(len(rows), len(self.problem.types))
 
     @cached_property
     def throughput(self) -> Floats:
         """float64[M]: steps/s."""
-        throughput: Floats = (self.time * self.division.type_rates).sum(axis=1)
+        throughput: Floats = (self.time * self.problem.type_rates).sum(axis=1)
         return throughput
 
     @cached_property
     def relative(self) -> Floats:
         """float64[M]: to the fastest."""
-        return self.throughput * inverse(self.division.fastest_rates)
+        return self.throughput * inverse(self.problem.fastest_rates)
 
     def least_level(self, weight: Floats) -> float:
         """Max-min fairness by these weights."""
         return float(
             (
-                self.division.scale / weight * self.throughput * inverse(self.division.equal_rates)
+                self.problem.scale / weight * self.throughput * inverse(self.problem.equal_rates)
             ).min()
         )
 
     def by_jobs(self) -> float:
         """Max-min fairness of jobs."""
-        return self.least_level(self.division.weight)
+        return self.least_level(self.problem.weight)
 
     def by_teams(self) -> float:
         """The first level of fairness among teams, by weights inside each."""
         weights = {team.name: team.weight for team in self.snapshot.teams}
         of_team = np.array([weights.get(name, 1.0) for name in self.observed.classes.entities])
         total = np.bincount(
-            self.division.entity, weights=self.division.weight, minlength=len(of_team)
+            self.problem.entity, weights=self.problem.weight, minlength=len(of_team)
         )
-        return self.least_level((of_team / total)[self.division.entity] * self.division.weight)
+        return self.least_level((of_team / total)[self.problem.entity] * self.problem.weight)
 
     def rho(self) -> float:
         """The highest rho of jobs for which shares are made the first time, below 0."""
-        isolated = isolated_rates(self.division)
+        isolated = isolated_rates(self.problem)
         elapsed_s = self.snapshot.now_s - self.observed.number("arrival_s")
         done_s = np.maximum(self.observed.number("total_steps") - self.steps, 0.0) / isolated
         with np.errstate(divide="ignore"):
@@ -161,7 +161,7 @@ class Held:
 
     def shortest(self) -> float:
         """What the job has that could end first."""
-        return float(self.relative[np.argmin(self.steps * inverse(self.division.fastest_rates))])
+        return float(self.relative[np.argmin(self.steps * inverse(self.problem.fastest_rates))])
 
     def total(self) -> float:
         """The sum of throughputs."""
@@ -171,8 +171,8 @@ class Held:
         """Progress per price of the GPUs in use."""
         price = {of.name: of.price_per_hour for of in self.snapshot.gpu_types}
         spent = float(
-            (self.division.scale @ self.time)
-            @ np.array([price[name] for name in self.division.types])
+            (self.problem.scale @ self.time)
+            @ np.array([price[name] for name in self.problem.types])
         )
         return float(self.relative.sum()) / spent if spent > 0.0 else 0.0
 

@@ -22,8 +22,8 @@ from policies.contract.snapshot import (
     Snapshot,
     Source,
 )
-from policies.gavel.division.division import Shares
-from policies.gavel.division.observe import Asked, Observed
+from policies.gavel.allocation.observe import GroupingOptions, Observed
+from policies.gavel.allocation.problem import Shares
 from policies.gavel.policy import Sharing, plan_of
 from tests.builders_snapshots import TYPES, snapshots
 
@@ -38,7 +38,7 @@ class GivenShares:
     """
 
     shares: Mapping[str, Mapping[str, float]]
-    asked: Asked = field(default_factory=Asked)
+    asked: GroupingOptions = field(default_factory=GroupingOptions)
     recompute_s: float = 0.0
     made: int = 0
 
@@ -50,9 +50,7 @@ class GivenShares:
     def allocate(self, observed: Observed) -> Shares:
         self.made += 1
         kinds = self._kinds(observed)
-        pairs = [
-            "+".join(sorted((kinds[a], kinds[b]))) for a, b in observed.division.pairs.tolist()
-        ]
+        pairs = ["+".join(sorted((kinds[a], kinds[b]))) for a, b in observed.problem.pairs.tolist()]
         return Shares(self._table(kinds, observed), self._table(pairs, observed), 1.0)
 
     def _kinds(self, observed: Observed) -> list[str]:

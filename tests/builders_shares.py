@@ -1,7 +1,7 @@
-"""Builders of divisions: say rates and GPUs, the rest is plausible; and any small division, for
+"""Builders of problems: say rates and GPUs, the rest is plausible; and any small problem, for
 hypothesis.
 
-division = a_division([[2, 1, 0.5], [3, 2, 1]], gpus=[1, 2, 3])
+problem = a_problem([[2, 1, 0.5], [3, 2, 1]], gpus=[1, 2, 3])
 """
 
 from __future__ import annotations
@@ -13,21 +13,21 @@ from typing import Any
 import numpy as np
 from hypothesis import strategies as st
 
-from policies.gavel.division.division import Column, Division
+from policies.gavel.allocation.problem import AllocationProblem, Column
 
 T0_T1 = [[2.0, 1.0, 0.5], [3.0, 2.0, 1.0]]
 """steps/s of two jobs on V100, P100 and K80, of which Gavel's small examples are made."""
 PairRates = Mapping[tuple[int, int], Sequence[tuple[float, float]]]
 
 
-def a_division(
+def a_problem(
     rates: Sequence[Sequence[float]],
     gpus: Sequence[float],
     *,
     pairs: PairRates | None = None,
     spread: Sequence[int] = (),
     **fields: Sequence[Any],
-) -> Division:
+) -> AllocationProblem:
     """Classes of one job on one GPU with weight 1, of one entity, a column for each GPU type;
     `pairs` gives rates by column.
 
@@ -45,7 +45,7 @@ def a_division(
         {name: np.asarray(value, dtype=given[name].dtype) for name, value in fields.items()}
     )
     columns = (*(Column(name) for name in types), *(Column(types[t], spread=True) for t in spread))
-    return Division(
+    return AllocationProblem(
         types=tuple(types),
         gpus=np.asarray(gpus, dtype=np.float64),
         columns=columns,
@@ -59,14 +59,14 @@ def a_division(
     )
 
 
-def jobs_of(division: Division) -> Division:
-    """The same division with each job in a class of its own, and every pair of jobs whose classes
+def jobs_of(problem: AllocationProblem) -> AllocationProblem:
+    """The same problem with each job in a class of its own, and every pair of jobs whose classes
     pair.
     """
-    of = np.repeat(np.arange(len(division.count)), division.count)
+    of = np.repeat(np.arange(len(problem.count)), problem.count)
     known = {
         (int(a), int(b)): rates
-        for (a, b), rates in zip(division.pairs, division.pair_rates, strict=True)
+        for (a, b), rates in zip(problem.pairs, problem.pair_rates, strict=True)
     }
     pairs = {
         (i, j): known[of[i], of[j]]
@@ -75,17 +75,15 @@ def jobs_of(division: Division) -> Division:
         if (of[i], of[j]) in known
     }
     return replace(
-        division,
-        **{name: getattr(division, name)[of] for name in ("rates", "scale", "weight", "entity")},
+        problem,
+        **{name: getattr(problem, name)[of] for name in ("rates", "scale", "weight", "entity")},
         count=np.ones(len(of), dtype=np.int64),
         pairs=np.array(sorted(pairs), dtype=np.int64).reshape(-1, 2),
-        pair_rates=np.array([pairs[p] for p in sorted(pairs)]).reshape(
-            -1, len(division.columns), 2
-        ),
+        pair_rates=np.array([pairs[p] for p in sorted(pairs)]).reshape(-1, len(problem.columns), 2),
     )
 
 
-def many_like_jobs(seed: int, jobs: int = 40) -> Division:
+def many_like_jobs(seed: int, jobs: int = 40) -> AllocationProblem:
     """Jobs of a few kinds that gain unlike much from three types, with four weights: many ties,
     which rounding may undo.
     """
@@ -102,7 +100,7 @@ def many_like_jobs(seed: int, jobs: int = 40) -> Division:
         for j in range(i + 1, jobs)
         if scale[kind[i]] == scale[kind[j]] and (i + j) % 4 == 0
     ]
-    return a_division(
+    return a_problem(
         kinds[kind].tolist(),
         rng.integers(1, 40, 3).tolist(),
         pairs={
@@ -118,7 +116,7 @@ speeds = st.one_of(st.just(0.0), st.integers(1, 40).map(lambda n: n / 4.0))
 
 
 @st.composite
-def divisions(
+def problems(
     draw: st.DrawFn,
     *,
     most: int = 4,
@@ -126,7 +124,7 @@ def divisions(
     pairing: bool = True,
     types: int = 3,
     entities: int = 1,
-) -> Division:
+) -> AllocationProblem:
     """Up to `most` classes of up to `counts` jobs on up to `types` types, some of which some jobs
     cannot use.
     """
@@ -147,7 +145,7 @@ def divisions(
         for a, b in found
         if a <= b and scale[a] == scale[b]
     }
-    return a_division(
+    return a_problem(
         rates,
         draw(st.lists(st.integers(1, 4), min_size=kinds, max_size=kinds)),
         pairs=pairs,

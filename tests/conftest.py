@@ -2,10 +2,30 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
+from typing import Any
 
 import pytest
 from django.core.cache import cache
+from hypothesis import is_hypothesis_test, settings
+
+EXAMPLES = int(os.environ.get("LOADMASTER_TEST_EXAMPLES", "1"))
+"""Every property test draws this many times its examples; make test-nightly sets 10."""
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Give property tests the examples that are asked for."""
+    for test in {getattr(item, "obj", None) for item in items}:
+        if EXAMPLES > 1 and is_hypothesis_test(test):
+            multiply_examples(test, EXAMPLES)
+
+
+def multiply_examples(test: Any, times: int) -> None:
+    """Let a property test draw more. A profile cannot: a test's own settings win over it."""
+    chosen: settings = test._hypothesis_internal_use_settings
+    more = settings(chosen, max_examples=times * chosen.max_examples)
+    test._hypothesis_internal_use_settings = more
 
 
 @pytest.fixture(autouse=True)

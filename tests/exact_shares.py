@@ -10,17 +10,17 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from fractions import Fraction
 
-from policies.gavel.division.division import Division
+from policies.gavel.allocation.problem import AllocationProblem
 
 Row = list[Fraction]
 ZERO, ONE = Fraction(0), Fraction(1)
 
 
-def exact_levels(division: Division) -> list[float]:
+def exact_levels(problem: AllocationProblem) -> list[float]:
     """By class s_m / w_m * throughput(m, X) / throughput(m, X_equal), of whoever can run; 0 of the
     others.
     """
-    return [float(level) for level in _Classes(division).levels()]
+    return [float(level) for level in _Classes(problem).levels()]
 
 
 def maximum(costs: Row, rows: Sequence[Row], bounds: Row) -> Fraction:
@@ -36,11 +36,11 @@ def maximum(costs: Row, rows: Sequence[Row], bounds: Row) -> Fraction:
 class _Classes:
     """Variables: time of each class on each column, then the level z that rises."""
 
-    def __init__(self, division: Division) -> None:
-        self.rates = [[Fraction(rate) for rate in row] for row in division.rates.tolist()]
-        self.gpus = [Fraction(n) for n in division.gpus.tolist()]
-        self.scale, self.count = division.scale.tolist(), division.count.tolist()
-        self.weight = [Fraction(w) for w in division.weight.tolist()]
+    def __init__(self, problem: AllocationProblem) -> None:
+        self.rates = [[Fraction(rate) for rate in row] for row in problem.rates.tolist()]
+        self.gpus = [Fraction(n) for n in problem.gpus.tolist()]
+        self.scale, self.count = problem.scale.tolist(), problem.count.tolist()
+        self.weight = [Fraction(w) for w in problem.weight.tolist()]
         self.size = len(self.rates) * len(self.gpus) + 1
         self.of = [m for m in range(len(self.rates)) if self._equal(m) > 0]
 

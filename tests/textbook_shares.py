@@ -12,21 +12,21 @@ import cvxpy as cp
 import numpy as np
 
 from policies.contract.policy import SolverFailedError
+from policies.gavel.allocation.problem import AllocationProblem, Shares
 from policies.gavel.convex import ShareProblem
-from policies.gavel.division.division import Division, Shares
 from tests.builders_shares import jobs_of
 
 
 class Textbook(ShareProblem):
-    """The share problem of a division's jobs one by one; `class_of[i]` is the class of job i."""
+    """The share problem of a problem's jobs one by one; `class_of[i]` is the class of job i."""
 
-    def __init__(self, division: Division) -> None:
-        super().__init__(jobs_of(division))
-        self.class_of = np.repeat(np.arange(len(division.count)), division.count)
+    def __init__(self, problem: AllocationProblem) -> None:
+        super().__init__(jobs_of(problem))
+        self.class_of = np.repeat(np.arange(len(problem.count)), problem.count)
         self.jobs = range(len(self.class_of))
-        time = np.outer(1.0 / self.scale, self.division.gpus) / max(len(self.jobs), 1)
+        time = np.outer(1.0 / self.scale, self.problem.gpus) / max(len(self.jobs), 1)
         total = np.maximum(time.sum(axis=1), 1.0)
-        self.isolated_rates = (self.division.type_rates * time).sum(axis=1) / total
+        self.isolated_rates = (self.problem.type_rates * time).sum(axis=1) / total
         """float64[J]: throughput(job, X_isolated)."""
 
     def best(self, objective: cp.Expression, bounds: Sequence[cp.Constraint] = ()) -> float | None:
@@ -41,60 +41,63 @@ class Textbook(ShareProblem):
         return self.maximise(objective, bounds).objective
 
 
-def excess(division: Division, shares: Shares) -> float:
+def excess(problem: AllocationProblem, shares: Shares) -> float:
     """The most by which a class has more time than its jobs, a type more use than GPUs, or anything
     less than none.
     """
     over = [-float(min(shares.alone.min(initial=0.0), shares.paired.min(initial=0.0)))]
-    for m, n in enumerate(division.count):
+    for m, n in enumerate(problem.count):
         beside = sum(
             float(shares.paired[p].sum()) * list(pair).count(m)
-            for p, pair in enumerate(division.pairs)
+            for p, pair in enumerate(problem.pairs)
         )
         over.append(float(shares.alone[m].sum()) + beside - float(n))
-    for j, n in enumerate(division.gpus):
-        columns = [c for c in range(len(division.columns)) if division.column_type[c] == j]
+    for j, n in enumerate(problem.gpus):
+        columns = [c for c in range(len(problem.columns)) if problem.column_type[c] == j]
         alone = sum(
-            float(shares.alone[m, c] * division.scale[m])
-            for m in range(len(division.count))
+            float(shares.alone[m, c] * problem.scale[m])
+            for m in range(len(problem.count))
             for c in columns
         )
         paired = sum(
-            float(shares.paired[p, c] * division.scale[a])
-            for p, (a, _) in enumerate(division.pairs)
+            float(shares.paired[p, c] * problem.scale[a])
+            for p, (a, _) in enumerate(problem.pairs)
             for c in columns
         )
         over.append(alone + paired - float(n))
     return max(over)
 
 
-def fairness(division: Division) -> float:
+def fairness(problem: AllocationProblem) -> float:
     """max min s_m / w_m * throughput(m, X) / throughput(m, X_equal)."""
-    book = Textbook(division)
+    book = Textbook(problem)
     level = cp.multiply(book.normalised, 1.0 / book.weight)
     return book.highest(cp.min(level[book.runnable])) if book.runnable else 0.0
 
 
-def makespan(division: Division, steps: Sequence[float]) -> float:
+def makespan(problem: AllocationProblem, steps: Sequence[float]) -> float:
     """1 / the highest z with throughput(m, X) >= z * steps_m."""
-    book = Textbook(division)
+    book = Textbook(problem)
     done = cp.multiply(book.throughput, 1.0 / np.array(steps)[book.class_of])
     return 1.0 / book.highest(cp.min(done[book.runnable]))
 
 
-def weighted_sum(division: Division, value: Sequence[float]) -> float:
+def weighted_sum(problem: AllocationProblem, value: Sequence[float]) -> float:
     """The highest sum of value_m * throughput(m, X) over jobs."""
-    book = Textbook(division)
+    book = Textbook(problem)
     return book.highest(np.array(value)[book.class_of] @ book.throughput)
 
 
 def finish_time(
-    division: Division, steps: Sequence[float], elapsed: Sequence[float], isolated: Sequence[float]
+    problem: AllocationProblem,
+    steps: Sequence[float],
+    elapsed: Sequence[float],
+    isolated: Sequence[float],
 ) -> float:
     """The lowest rho for which throughput(m, X) >= steps_m / (rho * D_m - t_m) can be had, by
     bisection.
     """
-    book = Textbook(division)
+    book = Textbook(problem)
     jobs = book.runnable
     left, gone, alone = (np.array(of)[book.class_of][jobs] for of in (steps, elapsed, isolated))
     whole = alone + left / book.isolated_rates[jobs]
@@ -112,12 +115,12 @@ def finish_time(
 
 
 def cost_ratio(
-    division: Division, cost: Sequence[float], floor: float, needed: Sequence[float]
+    problem: AllocationProblem, cost: Sequence[float], floor: float, needed: Sequence[float]
 ) -> float:
     """The highest sum of throughput(m, X) / throughput(m, X_fastest) to the cost of X, by
     bisection.
     """
-    book = Textbook(division)
+    book = Textbook(problem)
     jobs = book.runnable
     progress = (1.0 / book.fastest_rates[jobs]) @ book.throughput[jobs]
     spent = np.array(cost) @ book.gpus_used
@@ -135,14 +138,14 @@ def cost_ratio(
 
 
 def water_filled(
-    division: Division, entity_weight: Sequence[float], fifo: Sequence[bool] = ()
+    problem: AllocationProblem, entity_weight: Sequence[float], fifo: Sequence[bool] = ()
 ) -> list[float]:
     """The level of each job's normalised throughput after water filling (section 4.3).
 
     Levels rise by a program. A job is stuck if a program of its own cannot give it more while all
     others keep their levels. Queues are in the order of jobs.
     """
-    book = Textbook(division)
+    book = Textbook(problem)
     reached = book.normalised
     level, left = np.zeros(len(book.jobs)), set(book.runnable)
     while left:
@@ -163,7 +166,7 @@ def _rising(
     book: Textbook, left: set[int], entity_weight: Sequence[float], fifo: Sequence[bool]
 ) -> dict[int, float]:
     """Weight of each job whose level rises: its entity's, divided among the entity's jobs."""
-    entity, weight = book.division.entity, {}
+    entity, weight = book.problem.entity, {}
     for e in sorted(set(entity.tolist())):
         members = [i for i in sorted(left) if entity[i] == e]
         members = members[:1] if fifo and fifo[e] else members

@@ -1,6 +1,4 @@
-"""What the operators' commands share: finding clusters and nodes, times, and errors in words that
-name the option.
-"""
+"""Shared by operators' commands: find clusters and nodes, read times, name bad options."""
 
 from __future__ import annotations
 

@@ -112,9 +112,7 @@ class Cluster(models.Model):
 
 
 class GpuType(models.Model):
-    """A GPU model. A node's power with g of its G GPUs in use is base_w + (G - g) * idle_w + g *
-    peak_w (ANDREAS' P_n(g)).
-    """
+    """A GPU model. Power of a node with g of G GPUs in use: base + (G - g) idle + g peak."""
 
     name = models.CharField(max_length=63, unique=True)
     tflops = models.FloatField(

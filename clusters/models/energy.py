@@ -1,6 +1,4 @@
-"""What energy costs: tariffs by time and PUE, with their history. A later row replaces an earlier
-one; rows never change.
-"""
+"""Energy prices: tariffs by time and PUE, append-only; later rows replace earlier ones."""
 
 from __future__ import annotations
 
@@ -16,9 +14,7 @@ from clusters.models.clusters import Cluster
 
 
 class EnergyTariff(models.Model):
-    """A version of a cluster's prices, in force from `effective_from` until the next version's.
-    Hours are in the cluster's zone.
-    """
+    """A version of a cluster's prices from `effective_from`; hours are in the cluster's zone."""
 
     cluster = models.ForeignKey(Cluster, on_delete=models.CASCADE, related_name="tariffs")
     name = models.CharField(max_length=100, blank=True, default="")
@@ -43,9 +39,7 @@ class EnergyTariff(models.Model):
 
 
 class TariffBand(models.Model):
-    """A price for some hours of some days. `days` holds digits 0 (Monday) .. 6; `to_time` 00:00
-    means midnight at the day's end.
-    """
+    """A price for hours of some days: digits 0 (Monday) .. 6; `to_time` 00:00 is midnight."""
 
     tariff = models.ForeignKey(EnergyTariff, on_delete=models.CASCADE, related_name="bands")
     days = models.CharField(max_length=7, default="0123456")

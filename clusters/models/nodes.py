@@ -161,9 +161,7 @@ class Device(models.Model):
 
 
 class NodeEvent(models.Model):
-    """What happened to a node, append-only: enrolled, session, cordoned, draining, lost, back, role
-    changed.
-    """
+    """An event of a node, append-only: enrolled, session, cordoned, draining, lost, back, role."""
 
     node = models.ForeignKey(Node, on_delete=models.CASCADE, related_name="events")
     at = models.DateTimeField(auto_now_add=True)

@@ -1,4 +1,4 @@
-"""REST: clusters, nodes, GPU types and policies. Who is logged in may look; operators may act."""
+"""REST: clusters, nodes, GPU types, policies. Users read; only operators change."""
 
 from __future__ import annotations
 
@@ -163,9 +163,7 @@ class GpuTypeViewSet(ReadOnlyModelViewSet[GpuType]):
 
     @extend_schema(request=GpuTypeSerializer(partial=True), responses=GpuTypeSerializer)
     def partial_update(self, request: Request, name: str) -> Response:
-        """Change what an hour of one GPU costs; rounds follow wherever there are nodes of the type
-        (operators).
-        """
+        """Operators: change the hourly price of a GPU type; triggers rounds of its clusters."""
         serializer = GpuTypeSerializer(self.get_object(), data=request.data, partial=True)
         serializer.is_valid(raise_exception=True)
         with transaction.atomic():

@@ -33,9 +33,7 @@ class ClusterSerializer(OnlySettable, serializers.ModelSerializer[Cluster]):
         read_only_fields = ["name", "currency", "round_number", "last_round_at"]
 
     def validate(self, attrs: dict[str, Any]) -> dict[str, Any]:
-        """Policy and parameters go together; a new policy begins with its defaults unless
-        parameters come with it.
-        """
+        """Policy and parameters belong together; a new policy starts with its defaults."""
         if "policy" in attrs or "policy_parameters" in attrs:
             policy = attrs.get("policy", self.instance.policy if self.instance else "")
             kept = (

@@ -1,4 +1,4 @@
-"""What is done to nodes. Views, tasks and layers above call these and nothing beneath them."""
+"""Services for nodes, the only entry for views, tasks and other apps."""
 
 from clusters.services.devices import flush_samples
 from clusters.services.enrolment import issue_enrolment_token, register

@@ -41,15 +41,11 @@ MOST_BATCHES = 20_000
 """Batches that one flush takes; those before them are given up."""
 
 REST_S = 60.0
-"""How long a cache that failed is not asked again: one that is frozen holds every call, and so all
-heartbeats, for seconds.
-"""
+"""Pause after a cache failure: a frozen cache holds every heartbeat for seconds."""
 
 
 class Rest:
-    """A pause after a failure. Any thread may begin or look: the worst that comes of a race is one
-    call more.
-    """
+    """A pause after a failure; a race between threads costs one more call at worst."""
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock, self._until_s = clock, -inf
@@ -114,9 +110,7 @@ def _update(device: Device, report: DeviceReport, held: int) -> bool:
 
 
 def held_slots(devices: Iterable[Device]) -> dict[int, int]:
-    """How many assignments hold each of these devices now, by primary key; devices that nobody
-    holds are left out.
-    """
+    """Number of assignments that hold each device, by primary key; free ones are left out."""
     held = Device.objects.filter(
         slots_held__live=True, pk__in=[device.pk for device in devices]
     ).order_by()
@@ -124,9 +118,7 @@ def held_slots(devices: Iterable[Device]) -> dict[int, int]:
 
 
 def note_health(doubtful: Mapping[UUID, Sequence[DeviceSample]]) -> None:
-    """Write changes of health at once, by node: placements depend on them. Changes are rare, so
-    `doubtful` holds only nodes with a device that is known or reported to be ill.
-    """
+    """Write changes of health at once. `doubtful`: nodes with a device known or reported ill."""
     if not doubtful:
         return
     rows = (
@@ -208,9 +200,7 @@ def _rest_after(took_s: float) -> None:
 
 
 def _write(rows: Sequence[tuple[Any, ...]]) -> int:
-    """Write part after part, with pauses as long as the parts take: heartbeats that wait for SQLite
-    to be free have their turn.
-    """
+    """Write in parts with equal pauses, so that heartbeats get their turn on SQLite."""
     written = 0
     for at in range(0, len(rows), AT_ONCE):
         began_s = time.monotonic()
@@ -221,9 +211,7 @@ def _write(rows: Sequence[tuple[Any, ...]]) -> int:
 
 
 def _take_batches() -> list[list[tuple[Any, ...]]]:
-    """The batches since the last flush, oldest first. One whose number is taken but which is not
-    yet there is given up.
-    """
+    """Batches since the last flush, oldest first; a number without its batch is given up."""
     last, done = int(cache.get(_NEXT) or 0), int(cache.get(_DONE) or 0)
     first = max(done if done <= last else 0, last - MOST_BATCHES)
     keys = [_key(number) for number in range(first + 1, last + 1)]

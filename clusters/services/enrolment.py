@@ -1,6 +1,4 @@
-"""How a machine comes in: a single-use enrolment token, exchanged for a node and its token. Of both
-only the sha256 is kept.
-"""
+"""Enrolment: a single-use token becomes a node and its token; only hashes are kept."""
 
 from __future__ import annotations
 
@@ -35,9 +33,7 @@ def issue_enrolment_token(
     valid_s: float = 3600.0,
     created_by: User | None = None,
 ) -> str:
-    """A new token that lets one machine into `cluster` within `valid_s` seconds. It is returned
-    here and never again.
-    """
+    """A new token that enrols one machine within `valid_s` seconds; shown only here."""
     token = secrets.token_urlsafe(TOKEN_BYTES)
     EnrolmentToken.objects.create(
         cluster=cluster,
@@ -75,9 +71,7 @@ def register(token: str, words: Registration, now: datetime | None = None) -> Re
 
 
 def gpu_type_of(devices: tuple[DeviceReport, ...]) -> GpuType:
-    """The one GPU type of the devices; a refusal that names the known ones if the server does not
-    know it.
-    """
+    """The one GPU type of the devices; refused with the known ones if it is unknown."""
     name = devices[0].gpu_type
     found = GpuType.objects.filter(name=name).first()
     if found is None:

@@ -1,6 +1,4 @@
-"""What operators do with nodes. Each is a compare-and-swap with its event and wakes the
-optimiser.
-"""
+"""Operators' actions on nodes: compare-and-swap with its event, and a reschedule event."""
 
 from __future__ import annotations
 
@@ -48,9 +46,7 @@ def node_uncordon(node: Node, actor: str = "") -> Node:
 def node_drain(
     node: Node, deadline: datetime | None = None, actor: str = "", reason: str = ""
 ) -> Node:
-    """Take nothing new and be empty by `deadline` (now, if none is given): what still runs then is
-    pre-empted.
-    """
+    """Drain: no new work, empty by `deadline` (default now), when the rest is pre-empted."""
     until = deadline or timezone.now()
     before = {State.READY, State.CORDONED, State.DRAINING}
     return _move(
@@ -81,9 +77,7 @@ def node_set_role(node: Node, role: str, actor: str = "") -> Node:
 
 
 def node_revoke(node: Node, actor: str = "") -> Node:
-    """End the node's token: its agent is refused, and what runs there ends with its lease.
-    Enrolling again gives a new token.
-    """
+    """Revoke the node's token: what runs there ends with its lease. Enrol again for a new one."""
     with transaction.atomic():
         Node.objects.filter(pk=node.pk).update(token_sha256="")
         NodeEvent.objects.create(node=node, event="revoked", actor=actor)
@@ -94,9 +88,7 @@ def node_revoke(node: Node, actor: str = "") -> Node:
 def _move(
     node: Node, before: set[State], after: State, why: Reason, actor: str, **values: Any
 ) -> Node:
-    """Set the state of `node` as it was read; NodeStateError if it is not one of `before`, or has
-    changed meanwhile.
-    """
+    """Set the state of `node`; NodeStateError if it is not in `before` or has changed."""
     was = State(node.state)
     if was not in before:
         allowed = " or ".join(sorted(before))

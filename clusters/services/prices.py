@@ -1,6 +1,4 @@
-"""What operators say of energy's price: a new version of the tariff, a new PUE. Both wake the
-optimiser.
-"""
+"""Operators' changes of prices: a new tariff version or PUE. Both trigger a round."""
 
 from __future__ import annotations
 
@@ -20,9 +18,7 @@ DAYS = "0123456"
 
 @dataclass(frozen=True, slots=True)
 class BandWords:
-    """A price per kWh, and grams of CO2, for some hours of some days (0: Monday); `to_time` 00:00
-    is the day's end.
-    """
+    """A price per kWh and grams of CO2 for hours of some days; `to_time` 00:00: day's end."""
 
     days: str
     from_time: time

@@ -1,6 +1,4 @@
-"""How many jobs may share a GPU: the agent offers a number, and once an operator has said one, that
-one holds.
-"""
+"""Jobs that may share a GPU: the agent's number, unless an operator has set one."""
 
 from __future__ import annotations
 
@@ -16,9 +14,7 @@ from loadmaster.protocol import MOST_SLOTS
 
 
 class SlotsError(ValueError):
-    """No such number of slots, or no such GPU on the node; `field` is the one to change, the text
-    says how.
-    """
+    """Invalid slots or no such GPU; `field` names the place, the text the remedy."""
 
     def __init__(self, field: str, text: str) -> None:
         super().__init__(text)

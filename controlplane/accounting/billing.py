@@ -21,9 +21,7 @@ from jobs.models import Assignment
 
 @dataclass(frozen=True, slots=True)
 class Bill:
-    """IT energy, its cost in the cluster's currency, and whether every watt of the GPUs was
-    measured.
-    """
+    """IT energy, its cost in the cluster's currency; `measured`: all GPU watts were measured."""
 
     energy_kwh: float
     energy_cost: Decimal
@@ -31,9 +29,7 @@ class Bill:
 
 
 def bill(assignment: Assignment) -> Bill:
-    """The bill of an assignment that has ended, written to its row and the ledger. Call it in the
-    transaction of its end.
-    """
+    """Write the bill of an ended assignment to its row and the ledger, in its transaction."""
     if assignment.ended_at is None:
         raise ValueError(
             f"assignment {assignment.pk} has not ended: use bill_until for what it has cost so far"

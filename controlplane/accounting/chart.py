@@ -15,9 +15,7 @@ PARTS = (
 
 
 def figure(rows: Sequence[CostRow], by: str) -> dict[str, Any]:
-    """Plotly's {data, layout}: a stacked bar an hour or day of measured and modelled kWh, and a
-    mark at what was predicted.
-    """
+    """Plotly's {data, layout}: stacked bars of measured and modelled kWh, and the prediction."""
     at = [row.name for row in rows]
     bars = [
         {

@@ -1,6 +1,4 @@
-"""Sums over the energy ledger: by hour, day, node, team or job, predicted and billed, measured and
-modelled apart.
-"""
+"""Sums over the energy ledger by hour, day, node, team or job: predicted, billed, measured."""
 
 from __future__ import annotations
 
@@ -74,18 +72,14 @@ class CostRow:
 
     @property
     def off(self) -> float | None:
-        """By how much the bill was off the prediction: 0.05 is 5% more than predicted. None without
-        a prediction.
-        """
+        """Relative error of the prediction: 0.05 if 5% more was billed. None without prediction."""
         if not self.predicted_cost:
             return None
         return float(self.compared_cost / self.predicted_cost) - 1.0
 
 
 def sees_all_costs(user: User | AnonymousUser) -> bool:
-    """Operators, and whoever was given the permission `accounting.see_all_costs`, see every team's
-    costs; others their own teams'.
-    """
+    """True for operators and holders of `accounting.see_all_costs`; others see their teams' costs."""
     return is_operator(user) or bool(user.is_active and user.has_perm(SEE_ALL))
 
 
@@ -100,9 +94,7 @@ def visible_entries(user: User | AnonymousUser, query: CostQuery) -> QuerySet[En
 def cost_rows(
     user: User | AnonymousUser, query: CostQuery
 ) -> QuerySet[EnergyEntry, dict[str, Any]]:
-    """One dictionary of sums per group, for `as_row`: hours and days in their order, the rest from
-    the dearest down.
-    """
+    """Dictionaries of sums per group for `as_row`: by time, else the highest cost first."""
     entries = visible_entries(user, query)
     if query.by == "day":
         entries = entries.annotate(day=TruncDay("hour", tzinfo=query.zone))

@@ -1,6 +1,4 @@
-"""Sums of costs as CSV: times in ISO 8601 UTC, numbers with a point, no cell that a spreadsheet
-would take for a formula.
-"""
+"""Costs as CSV: ISO 8601 times in UTC, decimal points, no cell that is a formula."""
 
 from __future__ import annotations
 

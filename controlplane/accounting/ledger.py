@@ -42,9 +42,7 @@ def as_money(amount: float) -> Decimal:
 
 
 def hours(zone: str, from_s: float, to_s: float) -> Iterator[tuple[float, float, float]]:
-    """(start of the hour on the zone's wall clock, from, to) for each hour that [from_s, to_s)
-    touches. Pure.
-    """
+    """(hour on the zone's clock, from, to) for each hour that [from_s, to_s) touches. Pure."""
     edges = [from_s]
     while edges[-1] < to_s:
         edges.append(min(to_s, _hour_start(zone, edges[-1]) + HOUR_S))
@@ -105,9 +103,7 @@ def _entries(assignment: Assignment, drawn: Drawn) -> Iterator[EnergyEntry]:
 
 
 def _within(powers: Sequence[PowerStep], from_s: float, to_s: float) -> list[PowerStep]:
-    """The stretches of a time, cut to it. They follow each other, so the first is found by
-    halving.
-    """
+    """The consecutive intervals that overlap a time, cut to it; the first found by bisection."""
     first = bisect_right(powers, from_s, key=lambda p: p.to_s)
     inside = takewhile(lambda p: p.from_s < to_s, powers[first:])
     return [replace(p, from_s=max(p.from_s, from_s), to_s=min(p.to_s, to_s)) for p in inside]
@@ -138,9 +134,7 @@ def _sum(powers: Iterable[PowerStep], prices: Sequence[EnergyStep]) -> Priced:
 def _predicted(
     assignment: Assignment, prices: Sequence[EnergyStep], from_s: float, to_s: float
 ) -> dict[str, float | Decimal]:
-    """What the decision that placed it expected for the time it held its GPUs; nothing where it
-    expected nothing.
-    """
+    """The prediction of the placing decision for the time held; nothing if there was none."""
     if assignment.predicted_power_w is None:
         return {}
     expected = priced(assignment.predicted_power_w, from_s, to_s, prices)
@@ -148,9 +142,7 @@ def _predicted(
 
 
 def meter(now: datetime | None = None) -> int:
-    """Bring the entries of running assignments, and of ended ones that were never billed, up to
-    date; how many were behind.
-    """
+    """Update entries of running and of unbilled ended assignments; return how many lagged."""
     now = now or timezone.now()
     return sum(_meter_one(pk, now) for pk in _behind(now))
 

@@ -60,9 +60,7 @@ class Stay:
 
 @dataclass(frozen=True, slots=True)
 class Piece:
-    """A time in which nobody comes or goes: the node's GPUs `in_use`, and the `part` of them that
-    is the assignment's.
-    """
+    """A time without changes: GPUs `in_use` of the node, and the assignment's `part` of them."""
 
     from_s: float
     to_s: float
@@ -72,9 +70,7 @@ class Piece:
 
 @dataclass(frozen=True, slots=True)
 class Drawn:
-    """What an assignment drew over a stay: its own GPUs' watts, and its part of the rest of the
-    node's.
-    """
+    """Power of an assignment over a stay: its own GPUs', and its part of the node's rest."""
 
     stay: Stay
     own: list[PowerStep]
@@ -84,9 +80,7 @@ class Drawn:
 def power_drawn(
     assignment: Assignment, until: datetime, since: datetime | None = None
 ) -> Drawn | None:
-    """The assignment's watts from `since` (None: from its acceptance) to `until`; None where it
-    held no GPU then.
-    """
+    """The assignment's watts from `since` (None: acceptance) to `until`; None without GPU then."""
     begin = max(filter(None, (assignment.accepted_at, since)), default=None)
     if assignment.accepted_at is None or begin is None or until <= begin:
         return None
@@ -99,9 +93,7 @@ def power_drawn(
 
 
 def _samples(assignment: Assignment, since: datetime, until: datetime) -> list[UsagePoint]:
-    """The samples with watts of the time, led by the newest one before it, which still holds as it
-    begins.
-    """
+    """Samples with watts in the time, led by the newest one before it."""
     samples = UsagePoint.objects.filter(assignment=assignment, gpu_power_w__isnull=False)
     before = samples.filter(at__lt=since).order_by("-at", "-id")[:1]
     return [*before, *samples.filter(at__gte=since, at__lt=until).order_by("at", "id")]
@@ -141,9 +133,7 @@ def _modelled_power(assignment: Assignment, pieces: Iterable[Piece]) -> Iterator
 
 
 def _rest_power(assignment: Assignment, pieces: Iterable[Piece]) -> list[PowerStep]:
-    """Its part of the node's watts beside the GPUs in use, which changes as neighbours come and
-    go.
-    """
+    """Its part of the node's other watts, which changes with co-tenants."""
     node = assignment.node
     total = node.devices.count()
     return [
@@ -190,9 +180,7 @@ def _neighbours(assignment: Assignment, until: datetime) -> Iterator[Stay]:
 
 
 def _held(assignment: Assignment) -> dict[object, float]:
-    """Its devices and its share of each. One whose slots were never written counts as many as it
-    was given, each whole.
-    """
+    """Its devices with its share of each; without slot rows, whole devices as given."""
     held: dict[object, float] = {
         pk: float(share)
         for pk, share in assignment.slots.values_list("device", "share")

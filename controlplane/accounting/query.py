@@ -20,9 +20,7 @@ BY = {"hour": "Hour", "day": "Day", "node": "Node", "team": "Team", "job": "Job"
 
 
 class CostQueryError(ValueError):
-    """A question about costs makes no sense; `field` names what is wrong, the message what would be
-    right.
-    """
+    """A cost query is invalid; `field` names the place, the message the remedy."""
 
     def __init__(self, field: str, message: str) -> None:
         super().__init__(message)
@@ -31,9 +29,7 @@ class CostQueryError(ValueError):
 
 @dataclass(frozen=True, slots=True)
 class CostQuery:
-    """Which cluster's costs, from when until when (excluded), summed up by what. Days and hours are
-    the cluster's own.
-    """
+    """A cost query: cluster, [since, until), grouping. Days and hours are in the cluster's zone."""
 
     cluster: Cluster
     since: datetime
@@ -47,9 +43,7 @@ class CostQuery:
 
 
 def period(name: str, cluster: Cluster, now: datetime) -> tuple[datetime, datetime]:
-    """(since, until) of a named period. The last ones end now; those of the calendar follow the
-    cluster's zone.
-    """
+    """(since, until) of a named period: the last ones end now, others follow the calendar."""
     zone = ZoneInfo(cluster.timezone)
     today = now.astimezone(zone).date()
     first = today.replace(day=1)
@@ -76,9 +70,7 @@ def period(name: str, cluster: Cluster, now: datetime) -> tuple[datetime, dateti
 
 
 def read_query(cluster: Cluster, asked: dict[str, str], now: datetime) -> CostQuery:
-    """A query from what was asked: `by`, and `period`, or `from` and `to` as days (the last one
-    included) or times of ISO 8601.
-    """
+    """A query from `by`, and `period` or `from`/`to` (days, the last included, or ISO 8601)."""
     by = asked.get("by") or "team"
     if by not in BY:
         raise CostQueryError("by", f"must be one of {', '.join(BY)}, not {by[:40]!r}")

@@ -27,9 +27,7 @@ class GangImpossibleError(Exception):
 
 
 class Ports:
-    """The ports of gangs that are launched together: those of living gangs are read once, and only
-    if there is a gang at all.
-    """
+    """Ports of gangs launched together; those of live gangs are read once, if needed."""
 
     def __init__(self) -> None:
         self._taken: dict[str, set[int]] | None = None
@@ -60,9 +58,7 @@ class Ports:
 
 
 def rendezvous(assignment: Assignment) -> str:
-    """ "host:port" where the assignment's gang meets; empty for one that is no gang's, or whose
-    rank 0's node says no address.
-    """
+    """Address host:port where the gang meets; empty without gang or without rank 0's address."""
     if assignment.world_size <= 1:
         return ""
     ranks = Assignment.objects.filter(job=assignment.job_id, fence=assignment.fence)
@@ -79,9 +75,7 @@ def rendezvous(assignment: Assignment) -> str:
 
 
 def token_of(assignment: Assignment) -> str:
-    """What proves to the ranks of one launch that they belong together; empty for one that is no
-    gang's.
-    """
+    """Secret shared by the ranks of one launch; empty without gang."""
     if assignment.world_size <= 1:
         return ""
     return salted_hmac(
@@ -101,9 +95,7 @@ def gpus_of(assignment: Assignment) -> int:
 
 
 def trouble(node: Node) -> str:
-    """Why no rank of a gang can run on the node, or empty. One whose agent has told nothing of what
-    it knows gets the benefit.
-    """
+    """Reason why the node cannot run a gang's rank, or empty; unknown agents are trusted."""
     if node.features and GANG not in node.features:
         return f"the agent of node {node} cannot run a rank of a gang: install a newer one"
     if node.features and not node.address:
@@ -115,8 +107,6 @@ def trouble(node: Node) -> str:
 
 
 def check_gang(assignment: Assignment, node: Node) -> None:
-    """Raise GangImpossibleError where the node's agent does not know gangs: it could not even read
-    the specification.
-    """
+    """Raise GangImpossibleError if the node's agent does not support gangs."""
     if assignment.world_size > 1 and (why := trouble(node)):
         raise GangImpossibleError(why)

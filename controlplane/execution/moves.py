@@ -1,6 +1,4 @@
-"""The one way an assignment changes state: a move of the table, written by compare-and-swap with
-its event.
-"""
+"""The only way to change an assignment's state: compare-and-swap by the table, with event."""
 
 from __future__ import annotations
 

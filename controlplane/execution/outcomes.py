@@ -1,6 +1,4 @@
-"""What becomes of a job when its assignments run and end. Called in the transaction that writes the
-assignment's state.
-"""
+"""Effects of assignments' starts and ends on jobs, in the transaction of the assignment."""
 
 from __future__ import annotations
 
@@ -65,9 +63,7 @@ def assignment_running(assignment: Assignment, now: datetime | None = None) -> N
 
 
 def assignment_ended(assignment: Assignment, now: datetime | None = None) -> None:
-    """An assignment has ended: settle it, stop its gang unless it succeeded, and move the job once
-    all ranks are over.
-    """
+    """Settle an ended assignment, stop its gang if it failed, move the job after its last rank."""
     now = now or timezone.now()
     with (
         bound(job=assignment.job_id, assignment=assignment.pk, node=assignment.node_id),
@@ -88,9 +84,7 @@ def assignment_ended(assignment: Assignment, now: datetime | None = None) -> Non
 
 
 def settle_job(job_id: UUID, now: datetime | None = None) -> bool:
-    """Move on a job that holds no live assignment although its state says so; whether there was
-    anything to mend.
-    """
+    """Move on a job whose state expects a live assignment but has none; True if it had to."""
     now = now or timezone.now()
     with bound(job=job_id), transaction.atomic():
         job = _locked(job_id)
@@ -125,9 +119,7 @@ def _gang(job: Job, fence: int) -> list[Assignment]:
 
 
 def _settle(job: Job, assignment: Assignment) -> None:
-    """What an end leaves behind besides the job's move: device seconds received, the bill, what was
-    learned of the kind.
-    """
+    """Record what an end implies: device seconds received, the bill, measurements of the kind."""
     if assignment.purpose == TRAINING and assignment.running_at and assignment.ended_at:
         devices: float = assignment.slots.aggregate(total=Sum("share"))["total"] or 0.0
         seconds = devices * (assignment.ended_at - assignment.running_at).total_seconds()
@@ -163,9 +155,7 @@ def _stop_others(
 
 
 def _decide(job: Job, gang: Sequence[Assignment], now: datetime) -> None:
-    """All ranks of a launch are over: move the job, unless another launch of it lives or it is not
-    this launch's any more.
-    """
+    """All ranks of a launch ended: move the job unless another launch of it is alive."""
     others = job.assignments.filter(purpose=TRAINING, state__in=LIVE)
     if job.state not in PLACED | {JobState.CANCELLING} or others.exists():
         return
@@ -201,9 +191,7 @@ def _work_done(job: Job, assignment: Assignment) -> bool:
 
 
 def _past(job: Job, newest: Assignment) -> Past:
-    """The attempt's last launches that ended in trouble without progress; those merely pre-empted
-    do not count.
-    """
+    """The attempt's last launches that failed without progress; pre-emptions do not count."""
     rows = job.assignments.filter(
         purpose=TRAINING, attempt=newest.attempt, state__in=ENDED_ASSIGNMENTS
     ).select_related("node")
@@ -224,9 +212,7 @@ def _past(job: Job, newest: Assignment) -> Past:
 
 
 def _move(job: Job, verdict: Verdict, assignment: Assignment | None, now: datetime) -> None:
-    """Write the verdict: the job's move, its attempt's end, the rescheduling event, and the hold
-    that was wished for.
-    """
+    """Write the verdict: job state, attempt's end, rescheduling event, pending hold."""
     move = verdict.move
     if move is JobMove.CANCEL:
         move_job(job, JobMove.CANCEL)
@@ -248,9 +234,7 @@ def _move(job: Job, verdict: Verdict, assignment: Assignment | None, now: dateti
 
 
 def _reason(move: JobMove, verdict: Verdict) -> Reason:
-    """Why a round is wanted. Trouble that ended a launch was no stop that somebody asked for: the
-    round decides anew.
-    """
+    """The reason for the round. A launch that failed was not stopped by request: decide anew."""
     return Reason.LEFTOVER if move is JobMove.STOPPED and verdict.reason else REASONS[move]
 
 
@@ -282,9 +266,7 @@ def _profile_run_over(job: Job, assignment: Assignment) -> None:
 
 
 def _finish_cancelling(job: Job, now: datetime) -> None:
-    """A cancelled job is over when nothing of it is left on any node. It is read again: others may
-    have moved it meanwhile.
-    """
+    """End a cancelled job when no node holds anything of it; reads the job again."""
     job.refresh_from_db(fields=["state"])
     if job.state == JobState.CANCELLING and not job.assignments.filter(state__in=LIVE).exists():
         newest = job.assignments.filter(purpose=TRAINING).order_by("-fence").first()

@@ -87,9 +87,7 @@ def _lose_sight(cluster: Cluster, now: datetime) -> int:
 
 
 def _lose_assignments(cluster: Cluster, clock: Intervals, now: datetime) -> int:
-    """Silent for lease + grace + margin: whatever ran has ended by itself, the job may go
-    elsewhere. Never earlier.
-    """
+    """End assignments silent for lease + grace + margin, which have stopped by themselves."""
 
     def due(assignment: Assignment) -> bool:
         end = assignment.lease_expires_at
@@ -142,9 +140,7 @@ def _withdraw_ignored(cluster: Cluster, clock: Intervals, now: datetime) -> int:
 
 
 def _lose_nodes(cluster: Cluster, clock: Intervals, now: datetime) -> int:
-    """Nodes whose session ran out and stayed so for grace + margin. They come back with the state
-    they had.
-    """
+    """Mark nodes lost after grace + margin without session; they return with their state."""
     before = now - (lost_after(now, clock) - now)
     never = Q(session_expires_at=None) & Q(heard_at__lt=before - timedelta(seconds=clock.lease_s))
     silent = (
@@ -230,9 +226,7 @@ def _each(
     due: Callable[[Assignment], bool],
     act: Callable[[Assignment], None],
 ) -> int:
-    """Act on each assignment found that is still `due` once it is locked, each in its own short
-    transaction.
-    """
+    """Act on each assignment that is still `due` once locked, one transaction each."""
 
     def look_again(pk: UUID) -> bool:
         with transaction.atomic():
@@ -246,9 +240,7 @@ def _each(
 
 
 def _try(act: Callable[[], bool], **ids: object) -> bool:
-    """Whether it was done; somebody who was faster is no failure. `ids` of what it is about stand
-    in the log.
-    """
+    """True if done; losing a race is no failure. `ids` go to the log."""
     with bound(**ids):
         try:
             return act()

@@ -52,9 +52,7 @@ class Keep(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Preempt:
-    """It runs, and the plan lets its job wait, or drops this copy or profile run of it: stop it at
-    a checkpoint.
-    """
+    """Pre-empt a running placement that the plan drops: stop it at a checkpoint."""
 
     key: PlacementKey
     before: Running
@@ -62,9 +60,7 @@ class Preempt:
 
 @dataclass(frozen=True, slots=True)
 class Migrate:
-    """It runs with as much as the plan gives it, but elsewhere: stop it at a checkpoint, then start
-    it there.
-    """
+    """Migrate a running placement: stop it at a checkpoint, then start it elsewhere."""
 
     placement: Placement
     before: Running

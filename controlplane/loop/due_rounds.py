@@ -1,6 +1,4 @@
-"""When rounds are due: every period of a cluster, and when events have waited too long because a
-hint was lost.
-"""
+"""When rounds are due: every period, and when events have waited for too long."""
 
 from __future__ import annotations
 
@@ -18,9 +16,7 @@ PATIENCE_S = 2.0
 
 
 def ask_for_periodic_rounds(now: datetime) -> list[Cluster]:
-    """Write a periodic event for each cluster whose last round is a period ago and which has none
-    waiting; those clusters.
-    """
+    """Write a periodic event for each cluster due for one without any waiting; those clusters."""
     waiting = set(
         RescheduleEvent.objects.filter(reason=Reason.PERIODIC, round=None).values_list(
             "cluster_id", flat=True
@@ -33,10 +29,7 @@ def ask_for_periodic_rounds(now: datetime) -> list[Cluster]:
 
 
 def overdue_clusters(now: datetime) -> list[int]:
-    """Clusters with events that have waited too long while no round is held;
-
-    rounds whose time is up are marked as abandoned first.
-    """
+    """Clusters with overdue events and no round; expired rounds are marked abandoned first."""
     late = RescheduleEvent.objects.filter(
         round=None, created_at__lte=now - timedelta(seconds=PATIENCE_S)
     )
@@ -53,9 +46,7 @@ LONG_S = 1.0
 REST = 2
 
 LONGEST_REST_S = 5.0
-"""But by no longer one: what was submitted while a slow solver worked is not to wait for as long
-again.
-"""
+"""Longest rest: jobs submitted during a slow solve must not wait as long again."""
 
 
 def is_held(cluster_id: int, now: datetime) -> bool:

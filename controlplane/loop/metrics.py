@@ -33,9 +33,7 @@ BUCKETS_S = (0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0)
 
 @dataclass(slots=True)
 class Spread:
-    """A histogram: `counts` of observations by bucket (not summed up; the last is for all above),
-    and their sum in seconds.
-    """
+    """A histogram: `counts` by bucket, not cumulative, the last unbounded; sum in seconds."""
 
     counts: list[int] = field(default_factory=lambda: [0] * (len(BUCKETS_S) + 1))
     total_s: float = 0.0
@@ -56,9 +54,7 @@ class Spread:
 
 @dataclass(slots=True)
 class Tally:
-    """What was counted so far; `marks` is each cluster's last counted round. Clusters by name, for
-    a reader.
-    """
+    """Counts so far by cluster name; `marks`: each cluster's last counted round."""
 
     marks: dict[int, int] = field(default_factory=dict)
     statuses: dict[tuple[str, str], int] = field(default_factory=dict)
@@ -86,9 +82,7 @@ class Tally:
 
 
 def note_reconciled() -> None:
-    """Called at the end of each pass of the reconciler: counts what ended since. A cache that fails
-    stops nothing.
-    """
+    """Count what ended since the reconciler's last pass; cache failures are ignored."""
     try:
         cache.set(RECONCILE_KEY, time.time(), KEPT_S)
         if cache.add(TURN_KEY, 1, TURN_S):

@@ -1,6 +1,4 @@
-"""A stored round once more: its figures from the rows they rest on, and its plan from its
-snapshot.
-"""
+"""Recompute a stored round: figures from the rows below, plan from its snapshot."""
 
 from __future__ import annotations
 
@@ -50,9 +48,7 @@ class Figure:
 
 
 def find_round(name: str) -> Round:
-    """The finished round of that id, or of `cluster:number`. RoundNotFoundError says what is
-    wrong.
-    """
+    """The finished round of that id or `cluster:number`. Raises RoundNotFoundError."""
     cluster, colon, number = name.rpartition(":")
     if not number.isdecimal():
         raise RoundNotFoundError(
@@ -76,9 +72,7 @@ def find_round(name: str) -> Round:
 
 
 def recompute(row: Round) -> tuple[Figure, ...]:
-    """Objective and cost rate of the stored plan, at the prices that the tariff and PUE rows known
-    at the round give.
-    """
+    """Objective and cost rate of the stored plan at the prices known at the round."""
     plan = plan_json.from_json(row.plan)
     snapshot = _priced_anew(row)
     return (
@@ -109,9 +103,7 @@ def _again(row: Round) -> Decision:
 
 
 def digest_as_stored(plan: Plan, row: Round) -> str:
-    """The plan's digest in the version of the form in which the round's own was kept: a later form
-    alone makes no difference.
-    """
+    """The plan's digest in the form version in which the round's own was stored."""
     return forms.digest_of({**plan_json.to_json(plan), "version": row.plan["version"]})
 
 
@@ -144,9 +136,7 @@ def _objective(row: Round, plan: Plan, snapshot: Snapshot) -> float | None:
 
 
 def _solution(problem: Problem, placements: Iterable[Placement]) -> Solution:
-    """The plan's decisions as the problem's arrays. What stays outside of the decision has no place
-    in them.
-    """
+    """The plan's decisions as arrays of the problem, without what was not decided."""
     ids = problem.snapshot.jobs.columns.ids
     job_at = {ids[row]: i for i, row in enumerate(problem.rows)}
     node_at = {node.id: n for n, node in enumerate(problem.nodes)}

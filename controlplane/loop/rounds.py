@@ -54,9 +54,7 @@ class Rejected:
 
 @dataclass(frozen=True, slots=True)
 class Applied:
-    """What applying a plan came to: every change it meant, and those placements that were not
-    launched.
-    """
+    """Result of applying a plan: its changes, and the placements that were rejected."""
 
     changes: tuple[Change, ...]
     rejected: tuple[Rejected, ...] = ()
@@ -64,9 +62,7 @@ class Applied:
 
 @dataclass(frozen=True, slots=True)
 class LastPlan:
-    """The plan of the round before, not yet wholly made so: `deferred` waits for stops under way.
-    Round `number` decided it.
-    """
+    """The previous plan, of round `number`; `deferred`: launches that wait for stops."""
 
     plan: Plan
     number: int
@@ -108,15 +104,11 @@ class World(Protocol):
     """Where decisions are made and come true: the live cluster or a simulated one."""
 
     def snapshot(self) -> Snapshot:
-        """What is the case now. Work that is being stopped is shown as its job waiting, its devices
-        as held by that job.
-        """
+        """The present state. Stopping work shows its job as waiting and its devices as held."""
         ...
 
     def last_plan(self) -> LastPlan | None:
-        """The plan of the round before the one whose snapshot was taken; None if there is none, it
-        kept what ran because its policy failed, or it was another policy's.
-        """
+        """Plan of the previous round; None if there is none, it failed, or the policy changed."""
         ...
 
     def apply(self, plan: Plan, carried: int | None = None) -> Applied:
@@ -144,9 +136,7 @@ def run_round(world: World, policy: Policy, *, name: str = "") -> RoundResult:
 def carry_out_or_decide(
     snapshot: Snapshot, policy: Policy, last_plan: Callable[[], LastPlan | None], name: str = ""
 ) -> Decision:
-    """What a round with this snapshot comes to; `last_plan` is asked only where nothing but ended
-    stops wants the round.
-    """
+    """The round's decision; `last_plan` is used if only ended stops requested the round."""
     last = last_plan() if snapshot.trigger.reasons == (ENDED_STOP,) else None
     plan = carried_out(snapshot, last) if last is not None else None
     if last is not None and plan is not None:
@@ -183,9 +173,7 @@ def _was_put_off(change: Change, last: LastPlan) -> bool:
 
 
 def decide_or_keep(snapshot: Snapshot, policy: Policy, name: str = "") -> tuple[Plan, str | None]:
-    """(the policy's plan, None), or (the plan that keeps what runs, why the policy's could not be
-    had).
-    """
+    """(the policy's plan, None), or (the plan that keeps what runs, the failure)."""
     try:
         return decide(snapshot, policy), None
     except PolicyError as error:
@@ -199,9 +187,7 @@ def decide_or_keep(snapshot: Snapshot, policy: Policy, name: str = "") -> tuple[
 
 
 def decide(snapshot: Snapshot, policy: Policy) -> Plan:
-    """The policy's plan with the profile runs that were given their devices before it. PolicyError
-    if it breaks a rule.
-    """
+    """The policy's plan with the reserved profile runs. PolicyError if it breaks a rule."""
     rest, profile_runs = reserve_profiling(snapshot)
     plan = merge(policy(rest), profile_runs)
     found = violations(plan, snapshot)
@@ -213,9 +199,7 @@ def decide(snapshot: Snapshot, policy: Policy) -> Plan:
 
 
 def kept(snapshot: Snapshot, policy: str, message: str) -> Plan:
-    """The plan that changes nothing: what runs goes on as committed, the rest waits because the
-    policy failed.
-    """
+    """The plan that changes nothing: what runs stays, the rest waits as the policy failed."""
     jobs = tuple(snapshot.jobs)
     placements = tuple(p for job in jobs for p in _as_committed(job))
     placed = {p.job for p in placements if p.purpose is Purpose.TRAINING}

@@ -1,6 +1,4 @@
-"""What a first start puts into an empty database, so that there is something to work with. Every
-step may be repeated.
-"""
+"""First contents of an empty database; every step may be repeated."""
 
 from __future__ import annotations
 
@@ -60,9 +58,7 @@ EMULATED_NODES = (
 
 @transaction.atomic
 def bootstrap() -> str | None:
-    """Make the local cluster, its GPU types, prices, a team, and an admin; return the admin's
-    password if it was made just now.
-    """
+    """Create cluster, GPU types, prices, team and admin; the admin's password if new."""
     password = _make_admin()
     cluster = _make_cluster()
     _make_prices(cluster)
@@ -83,9 +79,7 @@ def _make_admin() -> str | None:
 
 
 def _make_cluster() -> Cluster:
-    """A cluster whose clockwork suits one machine: short leases, so that a lost agent is noticed in
-    seconds.
-    """
+    """A cluster with short leases, so that one machine notices a lost agent in seconds."""
     clockwork = {"heartbeat_s": 2.0, "lease_s": 15.0, "grace_s": 8.0, "margin_s": 3.0}
     return Cluster.objects.get_or_create(name=CLUSTER, defaults=clockwork)[0]
 

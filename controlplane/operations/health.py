@@ -1,6 +1,4 @@
-"""/healthz: this process is alive. /readyz: it can serve, that is database, cache and migrations
-are there. Both open to all.
-"""
+"""/healthz: the process lives. /readyz: database, cache and migrations work. Public."""
 
 from __future__ import annotations
 
@@ -26,9 +24,7 @@ BEAT_KEPT_S = 86_400
 
 
 def note_beat() -> None:
-    """Called by beat's tasks, so that /readyz can tell how long ago the clock last ticked. A cache
-    that fails stops no task.
-    """
+    """Note beat's tick for /readyz; cache failures are ignored."""
     try:
         cache.set(BEAT_KEY, time.time(), BEAT_KEPT_S)
     except RedisError as error:
@@ -47,9 +43,7 @@ def healthz(request: HttpRequest) -> JsonResponse:
 @require_safe
 @login_not_required
 def readyz(request: HttpRequest) -> JsonResponse:
-    """Ready (200) or not (503), with each check's answer; errors are named by class only, for
-    anybody may ask.
-    """
+    """Ready (200) or not (503), by check; errors by class only, as it is public."""
     checks = {name: _outcome(check) for name, check in CHECKS.items()}
     ready = all(outcome == "ok" for outcome in checks.values())
     body = {

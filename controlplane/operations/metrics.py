@@ -1,6 +1,4 @@
-"""/metrics, in prometheus' text format: for operators and for whoever has the scrape token, never
-open to all.
-"""
+"""/metrics in Prometheus format, for operators and holders of the scrape token."""
 
 from __future__ import annotations
 
@@ -30,9 +28,7 @@ class Scraper(AnonymousUser):
 
 
 class ScrapeToken(BaseAuthentication):
-    """`Authorization: Bearer <LOADMASTER_METRICS_TOKEN>`. It asks no database, so that a scrape
-    works while that is down.
-    """
+    """`Authorization: Bearer <LOADMASTER_METRICS_TOKEN>`; works without the database."""
 
     def authenticate(self, request: Request) -> tuple[Scraper, str] | None:
         """The scraper; None for any other token, which may be an operator's."""
@@ -41,9 +37,7 @@ class ScrapeToken(BaseAuthentication):
         return (Scraper(), "metrics") if wanted and hmac.compare_digest(given, wanted) else None
 
     def authenticate_header(self, request: Request) -> str:
-        """Who has no token is told to bring one (401), who has another one that he may not
-        (403).
-        """
+        """Ask for a token (401) if none was sent; a wrong one is refused (403)."""
         return "Bearer"
 
 

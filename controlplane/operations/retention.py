@@ -40,9 +40,7 @@ LEAST_DAYS = 7
 """Output and samples of ended jobs are kept at least this long."""
 
 ROUNDS_KEPT = 50
-"""Each cluster's newest rounds keep their snapshots whatever their age, so that they can be
-replayed.
-"""
+"""Newest rounds per cluster that keep snapshots at any age, to be replayed."""
 
 _ENDED = sorted(str(state) for state in ENDED)
 
@@ -52,9 +50,7 @@ Batch = Callable[[datetime], int]
 
 @dataclass(frozen=True, slots=True)
 class Rule:
-    """`setting` is the key in settings.KEEP_DAYS; None for what is of no use once it has
-    expired.
-    """
+    """`setting`: key in settings.KEEP_DAYS; None if useless once expired."""
 
     name: str
     setting: str | None
@@ -95,9 +91,7 @@ def prune(now: datetime, *, budget_s: float = 60.0, names: tuple[str, ...] = ())
 
 
 def _delete(rows: QuerySet[Any]) -> int:
-    """Delete the first BATCH of them, whatever they are; rows referred to by foreign keys that set
-    null lose nothing else.
-    """
+    """Delete the first BATCH; foreign keys to them must be SET NULL."""
     model: type[Model] = rows.model
     keys = list(rows.order_by("pk").values_list("pk", flat=True)[:BATCH])
     if keys:
@@ -112,9 +106,7 @@ def _snapshots(before: datetime) -> int:
 
 
 def _rounds(before: datetime) -> int:
-    """Rounds with the events they answered: an event without its round would ask for another
-    one.
-    """
+    """Rounds with the events they answered, which would otherwise request new rounds."""
     old = Round.objects.filter(ended_at__lt=before).exclude(pk__in=_newest())
     keys = list(old.order_by("pk").values_list("pk", flat=True)[:BATCH])
     if keys:
@@ -125,9 +117,7 @@ def _rounds(before: datetime) -> int:
 
 
 def _simulations(before: datetime) -> int:
-    """Simulations that are over and not shared, with their files: few at once, and their studies,
-    which are large, unread.
-    """
+    """Ended, unshared simulations with their files, few at once, without reading studies."""
     old = Simulation.objects.filter(ended_at__lt=before, share_key="").exclude(state__in=ACTIVE)
     with transaction.atomic():  # one that is being shared meanwhile stays
         due = old.select_for_update().order_by("ended_at", "pk").values_list("pk", flat=True)
@@ -162,9 +152,7 @@ def _samples(before: datetime) -> int:
 
 
 def _of_ended_jobs(before: datetime, what: str, model: type[Any]) -> int:
-    """Delete the rows of some assignments that ended long ago and whose job has, and note it in the
-    job's history.
-    """
+    """Delete rows of old assignments of ended jobs, and note it in the job's history."""
     held = Exists(model.objects.filter(assignment=OuterRef("pk")))
     over = Q(state__in=_ENDED, ended_at__lt=before, job__completed_at__lt=before)
     due = (

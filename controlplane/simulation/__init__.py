@@ -1,3 +1,1 @@
-"""The loop on a virtual clock, without Django: the same rounds, changes and policies as the live
-cluster's.
-"""
+"""The loop on a virtual clock, without Django: same rounds, changes and policies as live."""

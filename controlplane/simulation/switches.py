@@ -75,9 +75,7 @@ class Switches:
 
     @classmethod
     def of(cls, mapping: Mapping[str, Any]) -> Switches:
-        """Switches from plain data. SwitchError for a name that is none, or a value out of
-        range.
-        """
+        """Switches from plain data. SwitchError for unknown names and values out of range."""
         known = [f.name for f in fields(cls)]
         if unknown := sorted(set(mapping) - set(known)):
             raise SwitchError(

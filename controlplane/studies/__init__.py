@@ -1,3 +1,1 @@
-"""Simulations as people ask for them: kept as rows, run by workers in processes of their own, shown
-on pages and by REST.
-"""
+"""Simulations for users: rows, run by workers in child processes, on pages and REST."""

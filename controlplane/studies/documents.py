@@ -201,9 +201,7 @@ def _named(name: object, field: str) -> Cluster:
 
 
 def _paths(value: object, at: str) -> Iterator[str]:
-    """Every field that names a file, wherever it is; what is no text names none (a kind has a list
-    of throughputs).
-    """
+    """Every field that names a file; values that are no text name none."""
     if isinstance(value, Mapping):
         for name, inner in value.items():
             if name in FILES and inner and isinstance(inner, str):

@@ -46,9 +46,7 @@ class IllegalSimulationMoveError(Exception):
 
 
 def check_move(state: S, move: M) -> S:
-    """The state that `move` leads to from `state`; IllegalSimulationMoveError where the table has
-    none.
-    """
+    """The state that `move` leads to from `state`; IllegalSimulationMoveError if none."""
     try:
         return MOVES[state, move]
     except KeyError:

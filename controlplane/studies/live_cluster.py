@@ -133,9 +133,7 @@ def queue(user: User, cluster: Cluster) -> dict[str, Any]:
 
 
 def _kinds(kinds: Mapping[str, KindView], shown: Collection[str]) -> list[dict[str, Any]]:
-    """Those shown, with their pairs among themselves: the other kinds may be ones that the user may
-    not see.
-    """
+    """Kinds shown, with pairs among them only: others may be hidden from the user."""
     found = [kinds[name] for name in sorted(shown)]
     return [
         _KIND.write(replace(k, pairs=tuple(p for p in k.pairs if p.other in shown)), "")
@@ -156,9 +154,7 @@ def _places(snapshot: Snapshot) -> Places:
 
 
 def _queued(job: JobView, now_s: float, known: Mapping[str, JobView], places: Places) -> JobView:
-    """The job as the simulation of a cluster file takes it: there from now on, with what is left to
-    do.
-    """
+    """The job for a cluster file's simulation: present from now, with its remaining work."""
     return replace(
         job,
         arrival_s=now_s,

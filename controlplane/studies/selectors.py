@@ -19,9 +19,7 @@ class SimulationNotFoundError(Exception):
 
 
 def visible_simulations(user: User | AnonymousUser) -> QuerySet[Simulation]:
-    """The user's own simulations and those of their teams, for operators all; without their
-    documents.
-    """
+    """Simulations of the user and their teams, all for operators; without documents."""
     rows = Simulation.objects.select_related("user", "team").defer("document")
     if is_operator(user):
         return rows
@@ -32,9 +30,7 @@ def visible_simulations(user: User | AnonymousUser) -> QuerySet[Simulation]:
 
 
 def get_simulation(user: User | AnonymousUser, pk: uuid.UUID | str) -> Simulation:
-    """The simulation if this user may see it, else SimulationNotFoundError: a stranger learns not
-    even that it exists.
-    """
+    """The simulation if this user may see it, else SimulationNotFoundError."""
     try:
         return visible_simulations(user).get(pk=pk)
     except (Simulation.DoesNotExist, ValidationError):
@@ -42,9 +38,7 @@ def get_simulation(user: User | AnonymousUser, pk: uuid.UUID | str) -> Simulatio
 
 
 def shared_simulation(link: str) -> Simulation:
-    """The simulation that a share link leads to, else SimulationNotFoundError, also when it is no
-    longer shared.
-    """
+    """The simulation of a share link; SimulationNotFoundError if not shared any more."""
     found = read_link(link)
     rows = (
         Simulation.objects.defer("document").filter(share_key=found[1], pk=found[0])

@@ -26,9 +26,7 @@ class SimulationConflictError(Exception):
 
 
 def simulation_create(user: User, asked: Mapping[str, Any]) -> Simulation:
-    """A new simulation of the study asked for, which waits for a worker. DocumentError has messages
-    by field.
-    """
+    """Create a simulation of the study. DocumentError has messages by field."""
     asked = dict(asked)
     team = asked.pop("team", None) or None
     found = (

@@ -24,9 +24,9 @@ import numpy as np
 
 from experiments.bench.policies import machine, milliseconds
 from policies.contract.snapshot import Floats, Ints
-from policies.gavel.division.classes import classes_of
-from policies.gavel.division.division import Column, Division, Shares
-from policies.gavel.division.pairing import with_pairs
+from policies.gavel.allocation.classes import classes_of
+from policies.gavel.allocation.pairing import with_pairs
+from policies.gavel.allocation.problem import AllocationProblem, Column, Shares
 from policies.gavel.solvers.fairness import fairness
 from policies.gavel.solvers.finish_time import Times, finish_time_fairness
 from policies.gavel.solvers.makespan import makespan
@@ -100,12 +100,14 @@ class Jobs:
         kind, entity = rng.integers(0, len(table.scale), jobs), rng.integers(0, entities, jobs)
         return cls(table, kind, entity, rng.uniform(0.9, 1.1, jobs) if different else np.ones(jobs))
 
-    def division(self, gpus: float = GPUS, pairs: bool = False, each: bool = False) -> Division:
+    def problem(
+        self, gpus: float = GPUS, pairs: bool = False, each: bool = False
+    ) -> AllocationProblem:
         """What is divided; with `each`, every job is a class."""
         numbers = [np.arange(len(self.kind))] if each else []
         classes = classes_of(self.kind, self.entity, self.speed, *numbers)
         kind, none = self.kind[classes.first], len(TYPES)
-        plain = Division(
+        plain = AllocationProblem(
             types=TYPES,
             gpus=np.full(len(TYPES), gpus),
             columns=tuple(Column(name) for name in TYPES),
@@ -160,30 +162,30 @@ def lines(table: Table, times: int) -> Iterator[dict[str, Any]]:
 
 
 def _fair(jobs: Jobs, pairs: bool = False) -> Callable[[], Shares]:
-    return lambda: fairness(jobs.division(pairs=pairs))
+    return lambda: fairness(jobs.problem(pairs=pairs))
 
 
 def _hierarchy(jobs: Jobs, gpus: float) -> Shares:
-    return hierarchical_shares(jobs.division(gpus), ENTITIES)
+    return hierarchical_shares(jobs.problem(gpus), ENTITIES)
 
 
-def _steps(division: Division) -> Floats:
-    return division.fastest_rates * 10.0 ** np.random.default_rng(1).uniform(
-        3.0, 5.0, len(division.count)
+def _steps(problem: AllocationProblem) -> Floats:
+    return problem.fastest_rates * 10.0 ** np.random.default_rng(1).uniform(
+        3.0, 5.0, len(problem.count)
     )
 
 
 def _makespan(jobs: Jobs) -> Shares:
-    division = jobs.division(each=True)
-    return makespan(division, _steps(division))
+    problem = jobs.problem(each=True)
+    return makespan(problem, _steps(problem))
 
 
 def _finish_time(jobs: Jobs) -> Shares:
-    division, rng = jobs.division(each=True), np.random.default_rng(2)
-    elapsed_s = rng.uniform(0.0, 1e5, len(division.count))
-    isolated_s = elapsed_s * rng.uniform(0.5, 1.5, len(division.count))
+    problem, rng = jobs.problem(each=True), np.random.default_rng(2)
+    elapsed_s = rng.uniform(0.0, 1e5, len(problem.count))
+    isolated_s = elapsed_s * rng.uniform(0.5, 1.5, len(problem.count))
     return finish_time_fairness(
-        division, Times(_steps(division), elapsed_s, isolated_s), precision=1e-3
+        problem, Times(_steps(problem), elapsed_s, isolated_s), precision=1e-3
     )
 
 

@@ -145,9 +145,7 @@ class Assignment(models.Model):
 
 
 class AssignmentSlot(models.Model):
-    """A slot of a device held by an assignment. A live slot is held once: the database refuses a
-    second holder.
-    """
+    """A device slot held by an assignment; the database allows one live holder."""
 
     assignment = models.ForeignKey(Assignment, on_delete=models.CASCADE, related_name="slots")
     device = models.ForeignKey(Device, on_delete=models.CASCADE, related_name="slots_held")

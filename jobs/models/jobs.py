@@ -1,6 +1,4 @@
-"""Jobs, their attempts and their history. Every field is validated in `jobs.submission.validation`, whatever
-way a job comes in.
-"""
+"""Jobs, attempts and history. `jobs.submission.validation` validates every field."""
 
 from __future__ import annotations
 
@@ -13,9 +11,7 @@ from django.db.models import Case, Value, When
 from jobs.lifecycle import ENDED, SHOWN_AS_RUNNING, SHOWN_AS_WAITING, JobState
 
 QUEUE_ORDER = ("queue_rank", "-priority", "undated", "due_at", "-completed_at", "submitted_at")
-"""The order of the queue page, but for equal jobs: what runs, then what waits (most urgent first),
-then what has ended.
-"""
+"""Order of the queue page: running, then waiting (most urgent first), then ended."""
 
 _FOUND_BY = ("state", "user", "kind", "name")
 """What else the queue page filters by: with it in an index a search reads no rows."""
@@ -149,9 +145,7 @@ class Job(models.Model):
 
 
 class Attempt(models.Model):
-    """A job's try: begins with a launch, spans pre-emptions and migrations, ends when the job ends
-    or fails and is retried.
-    """
+    """A job's attempt: starts with a launch, spans pre-emptions, ends with a result or a retry."""
 
     job = models.ForeignKey(Job, on_delete=models.CASCADE, related_name="attempts")
     number = models.PositiveIntegerField()
@@ -172,9 +166,7 @@ class Attempt(models.Model):
 
 
 class JobEvent(models.Model):
-    """Everything that happened to a job, append-only, written with the change: history, audit and
-    live pages are made of it.
-    """
+    """An event of a job, append-only, written with the change: source of history and live pages."""
 
     job = models.ForeignKey(Job, on_delete=models.CASCADE, related_name="events")
     at = models.DateTimeField(auto_now_add=True)
@@ -192,9 +184,7 @@ class JobEvent(models.Model):
 
 
 class IdempotencyKey(models.Model):
-    """A submission's key: the same user with the same key and the same body gets the same job
-    again.
-    """
+    """A submission's key: the same user, key and body return the same job."""
 
     user = models.ForeignKey(settings.AUTH_USER_MODEL, on_delete=models.CASCADE)
     key = models.CharField(max_length=200)

@@ -24,9 +24,7 @@ class Order(models.TextChoices):
 
 
 class Team(models.Model):
-    """People who see each other's jobs; `weight` is the team's fair share, `order` how its own jobs
-    share that.
-    """
+    """A team: members see each other's jobs; `weight` is its fair share, `order` divides it."""
 
     name = models.SlugField(unique=True, max_length=63)
     weight = models.FloatField(
@@ -65,9 +63,7 @@ class Membership(models.Model):
 
 
 class Secret(models.Model):
-    """A named secret of a team, encrypted at rest (jobs.secrets); its value is delivered to an
-    agent only when it accepts a job.
-    """
+    """A team's named secret, encrypted at rest; agents get its value when they accept a job."""
 
     team = models.ForeignKey(Team, on_delete=models.CASCADE, related_name="secrets")
     name = models.CharField(max_length=63, validators=[RegexValidator(r"^[A-Za-z][A-Za-z0-9_-]*$")])

@@ -16,9 +16,7 @@ Names = Mapping[UUID, tuple[str, ...]]
 
 
 def co_tenants(user: User, assignments: Iterable[Assignment]) -> Names:
-    """The jobs beside those of these assignments that have a part of a GPU; no query where none
-    has, else two or three.
-    """
+    """Jobs that share a GPU with these assignments; no query if none shares, else two or three."""
     parts = [a.pk for a in assignments if a.share < 1.0]
     if not parts:
         return {}

@@ -1,6 +1,4 @@
-"""The form of a submission. It only turns what was typed into a job's data: `jobs.submission.validation`
-decides what is right.
-"""
+"""The submission form: turns input into a job's data; `jobs.submission.validation` checks it."""
 
 from __future__ import annotations
 
@@ -66,9 +64,7 @@ def _text(
 
 
 class JobForm(forms.Form):
-    """A job as a person types it. Fields have the names of `jobs.submission.validation.FIELDS`, so that its
-    messages find their places.
-    """
+    """A job as typed; fields are named like validation's FIELDS, so that errors find them."""
 
     name = _text("Name", placeholder="resnet50-cifar")
     team = forms.ChoiceField(label="Team", required=False)
@@ -160,9 +156,7 @@ class JobForm(forms.Form):
         self._choose("allowed_types", [t.name for t in types], {t.name: str(t) for t in types})
 
     def data_of_job(self) -> dict[str, Any]:
-        """What was typed as a job's data; numbers that are none stay text, and validation says
-        so.
-        """
+        """Input as a job's data; text that is no number stays text for validation to report."""
         typed = {name: self.data.get(name, "") for name in self.fields}
         data: dict[str, Any] = {name: typed[name].strip() for name in PLAIN}
         data |= {name: _number(typed[name], int) for name in WHOLE}
@@ -177,9 +171,7 @@ class JobForm(forms.Form):
         return {name: value for name, value in data.items() if value not in ("", None, [], {})}
 
     def show(self, problems: Mapping[str, Sequence[str]]) -> None:
-        """Put the messages beside the fields they name; what has no field here stands at the
-        top.
-        """
+        """Put messages beside the fields that they name, all others at the top."""
         self.full_clean()
         self.errors.clear()
         for name, messages in problems.items():
@@ -212,9 +204,7 @@ def initial_of(job: Job) -> dict[str, Any]:
 
 
 def read_yaml(text: str) -> Any:
-    """The job that a pasted job.yaml describes. Raises JobInvalid naming the line where it is no
-    YAML.
-    """
+    """The job that a pasted job.yaml describes. Raises JobInvalid with the line of bad YAML."""
     if len(text) > MAX_TYPED:
         raise JobInvalid({"yaml": [f"must have at most {MAX_TYPED} characters"]})
     try:

@@ -40,9 +40,7 @@ TOLD: Mapping[str, str] = {
     "steps": "at step {}", "fence": "launch {}",
     "round": "by round {}",
 }  # fmt: skip
-"""What an event may carry that people want to read, in this order. Where a launch was stands with
-the job's placements.
-"""
+"""Fields of an event that people read, in this order; places are shown with placements."""
 
 BY_ITSELF = frozenset({"", "round"})
 """Actors who are nobody."""

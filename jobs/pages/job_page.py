@@ -32,9 +32,7 @@ _CONTROL = re.compile(r"\x1b\[[0-9;?]*[ -/]*[@-~]|[\x00-\x08\x0b-\x1f\x7f]")
 
 @dataclass(frozen=True, slots=True)
 class Stay:
-    """One placement of the job as it was: where, how far it came, what it cost. `moved` says that
-    it came from another place.
-    """
+    """A past placement of the job: place, progress, cost; `moved`: it came from another place."""
 
     assignment: Assignment
     devices: str
@@ -47,9 +45,7 @@ class Stay:
 
 @dataclass(frozen=True, slots=True)
 class Cost:
-    """Energy cost in the cluster's currency: billed or estimated so far, and predicted for the
-    placements made so far.
-    """
+    """Energy cost in the cluster's currency: billed or estimated so far, and predicted."""
 
     so_far: Decimal
     predicted: Decimal | None
@@ -146,9 +142,7 @@ def actions_for(job: Job) -> tuple[str, ...]:
 
 
 def loss_chart(job: Job) -> LossChart | None:
-    """The training loss over the steps, thinned to some hundred points in the database; None before
-    there are two.
-    """
+    """Training loss over steps, thinned to about a hundred points; None with fewer than two."""
     losses = ProgressPoint.objects.filter(
         assignment__job=job, assignment__purpose="training", loss__isnull=False
     )
@@ -202,9 +196,7 @@ def _stays() -> Any:
 
 
 def _with_moves(assignments: Sequence[Assignment], now: datetime) -> list[Stay]:
-    """Placements in order; one of training that is elsewhere than the one before it is a
-    migration.
-    """
+    """Placements in order; a training run on another place than the last is a migration."""
     stays = []
     before: dict[int, frozenset[int]] = {}
     for assignment in assignments:
@@ -233,9 +225,7 @@ def _stay(assignment: Assignment, moved: bool, now: datetime) -> Stay:
 
 
 def _cost_of(assignment: Assignment, ran_s: float | None) -> tuple[Decimal | None, bool]:
-    """What it cost as billed, or, while it runs, the prediction's share of the time it has run:
-    (cost, whether estimated).
-    """
+    """(cost, estimated): billed, or the elapsed share of the prediction while running."""
     if assignment.energy_cost is not None:
         return assignment.energy_cost, assignment.power_source != "measured"
     predicted, run_s = assignment.predicted_energy_cost, assignment.predicted_run_s

@@ -30,9 +30,7 @@ from jobs.wording import reason_for_waiting
 PAGE_SIZE = 50
 MOST_LISTED = 10_000
 MOST_FOUND = 1_000
-"""Up to so many jobs that fit a search are read at once: their number and their page in one look at
-all names.
-"""
+"""Most jobs matching a search that are read at once, to count and page them in one query."""
 
 MOST_KEYS = 1_000
 """Of people or kinds that a search finds, said one by one in the search for jobs."""
@@ -83,10 +81,7 @@ class QueueFilters:
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """Where a job runs: a number of GPUs of a type on a node, and the jobs that share them.
-
-    `measuring`: it does not run there, its kind is measured.
-    """
+    """Place of a job: GPUs of a type on a node, and co-tenants; `measuring`: a profile run."""
 
     node: str
     gpu_type: str
@@ -98,9 +93,7 @@ class Place:
 
 @dataclass(frozen=True, slots=True)
 class JobRow:
-    """A line of the queue. `eta_s` is the time left at the present speed, `tone` colours the due
-    date.
-    """
+    """A row of the queue. `eta_s`: time left at the present speed; `tone` colours the due date."""
 
     job: Job
     places: tuple[Place, ...]
@@ -167,9 +160,7 @@ def _paginator(ids: QuerySet[Job, Any], filters: QueueFilters) -> Paginator[Any]
 
 
 def queue_numbers(user: User, teams: Sequence[Team]) -> Numbers:
-    """Two queries for the heading, both from an index alone: by states, whose index is a fraction
-    of that of the queue's order.
-    """
+    """Counts for the heading by two index-only queries."""
     jobs = jobs_of_teams(user, teams).order_by()
     by_state = dict(
         jobs.filter(state__in=SHOWN_AS_RUNNING + SHOWN_AS_WAITING)
@@ -194,9 +185,7 @@ def job_rows(user: User, jobs: Iterable[Job]) -> list[JobRow]:
 
 
 def _with_what_is_shown(jobs: QuerySet[Job]) -> QuerySet[Job]:
-    """These columns and no others: a job's and a node's many JSON values cost more to read than the
-    whole page.
-    """
+    """Load only these columns: the JSON columns of a job and a node cost more than the page."""
     live = (
         Assignment.objects.filter(state__in=LIVE_STATES)
         .select_related("node__gpu_type")
@@ -218,9 +207,7 @@ def _filtered(user: User, teams: Sequence[Team], filters: QueueFilters) -> Query
 
 
 def _matches(search: str) -> Q:
-    """People and kinds are looked for among themselves: a join would meet them again with each of
-    their jobs.
-    """
+    """Search people and kinds in their own tables: a join would repeat them for each job."""
     kinds, people = (
         Kind.objects.filter(name__icontains=search),
         User.objects.filter(username__icontains=search),
@@ -234,9 +221,7 @@ def _matches(search: str) -> Q:
 
 
 def _keys(rows: QuerySet[Any]) -> list[Any] | QuerySet[Any, Any]:
-    """Keys said outright, unless they are too many: beside a subquery PostgreSQL would not use its
-    index of names.
-    """
+    """Keys as literals unless too many: beside a subquery PostgreSQL skips its name index."""
     keys = rows.order_by().values_list("pk", flat=True)
     few = list(keys[: MOST_KEYS + 1])
     return few if len(few) <= MOST_KEYS else keys

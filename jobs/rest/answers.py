@@ -17,9 +17,7 @@ from jobs.submission.validation import JobInvalid
 
 
 def bodies(submissions: Sequence[Submission]) -> list[dict[str, Any]]:
-    """The answers to jobs that were made just now, from the jobs at hand: they are nowhere yet and
-    wait for the next decision.
-    """
+    """Answers for jobs just created, from memory: they have no placement yet."""
     prefetch_related_objects([s.job for s in submissions if s.dependencies is None], "dependencies")
     context = {
         "warnings_of": {s.job.pk: s.warnings for s in submissions},
@@ -29,9 +27,7 @@ def bodies(submissions: Sequence[Submission]) -> list[dict[str, Any]]:
 
 
 def _rows(serializer: SubmissionSerializer, jobs: Iterable[Job]) -> list[dict[str, Any]]:
-    """`serializer.data` of many jobs, for half of what it takes of a processor: how a field is read
-    is found out once for all.
-    """
+    """`serializer.data` of many jobs at half the CPU time: fields are resolved once for all."""
     shown = [
         (name, _reader(field), field.to_representation)
         for name, field in serializer.fields.items()
@@ -55,9 +51,7 @@ def _reader(field: Field[Any, Any, Any, Any]) -> Callable[[Job], Any]:
 
 
 def error_of(answer: Answer) -> Mapping[str, Any]:
-    """The error that a submission is refused with, as REST shows it: code, detail and, for a wrong
-    job, messages by field.
-    """
+    """The error of a refused submission as REST shows it: code, detail, messages by field."""
     if isinstance(answer, JobInvalid):
         return {"code": "invalid", "detail": str(answer), "fields": answer.fields}
     return {"code": "conflict", "detail": str(answer)}

@@ -1,6 +1,4 @@
-"""REST: jobs. Every view parses, calls one service or selector, and answers; who may see what is
-decided in `jobs.selectors`.
-"""
+"""REST: jobs. Views parse, call one service or selector, and answer; see `jobs.selectors`."""
 
 from __future__ import annotations
 
@@ -72,9 +70,7 @@ class JobViewSet(mixins.ListModelMixin, GenericViewSet[Job]):
         return listed_jobs(self.request.user) if self.action == "list" else Job.objects.none()
 
     def paginate_queryset(self, queryset: QuerySet[Any] | Sequence[Any]) -> list[Any] | None:
-        """A page of the list: first its ids, from an index alone, then their rows. Whole rows of a
-        long queue are not sorted.
-        """
+        """A page of the list: first ids by an index alone, then their rows."""
         if self.action != "list" or not isinstance(queryset, QuerySet):
             return super().paginate_queryset(queryset)
         ids = super().paginate_queryset(queryset.values_list("pk", flat=True)) or ()

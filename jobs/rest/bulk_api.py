@@ -1,6 +1,4 @@
-"""REST: many jobs in one call, for sweeps. Each is taken or refused by itself, those that are taken
-in one transaction.
-"""
+"""REST: many jobs in one call. Each is accepted or refused alone, all in one transaction."""
 
 from __future__ import annotations
 

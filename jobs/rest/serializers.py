@@ -1,6 +1,4 @@
-"""Jobs as REST shows them. Input is checked by `jobs.submission.validation`; JobInput only describes it in the
-OpenAPI document.
-"""
+"""Jobs in REST. `jobs.submission.validation` checks input; JobInput only documents it."""
 
 from __future__ import annotations
 
@@ -34,9 +32,7 @@ class PlacementSerializer(serializers.Serializer[Any]):
 
 
 class ProgressSerializer(serializers.Serializer[Any]):
-    """How far a job is; `fraction` is of its steps, `eta` when it would end at its present
-    speed.
-    """
+    """A job's progress; `fraction` of its steps, `eta`: its end at the present speed."""
 
     steps_done = serializers.IntegerField()
     total_steps = serializers.IntegerField()
@@ -253,9 +249,7 @@ class LogSerializer(serializers.Serializer[Any]):
 
 
 def progress_of(job: Job, live: list[Assignment], now: datetime) -> dict[str, Any]:
-    """See ProgressSerializer; the speed is that of the training assignment that runs, if one
-    does.
-    """
+    """See ProgressSerializer; the speed is that of the running training assignment."""
     running = [
         a
         for a in live

@@ -46,9 +46,7 @@ class TokensView(APIView):
     """POST is a login and needs no token; the rest is the caller's own."""
 
     def get_authenticators(self) -> list[BaseAuthentication]:
-        """A login is judged by name and password alone, so that an old token does not stand in its
-        way.
-        """
+        """Login uses name and password alone, so that an old token does not interfere."""
         request: HttpRequest | Request | None = getattr(self, "request", None)
         return (
             [] if request is not None and request.method == "POST" else super().get_authenticators()

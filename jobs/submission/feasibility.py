@@ -25,9 +25,7 @@ class Demand:
 
 @dataclass(frozen=True, slots=True)
 class Seat:
-    """What a node has for jobs when it is empty; `features` are what its agent knows, none where it
-    has not told yet.
-    """
+    """Capacity of an empty node for jobs; `features`: what its agent supports."""
 
     gpu_type: str
     gpus: int
@@ -40,9 +38,7 @@ class Seat:
 def check_servable(
     cluster: Cluster, demand: Demand, seats: list[Seat]
 ) -> tuple[dict[str, str], list[str]]:
-    """Problems by field and warnings, with the `seats_of` the cluster. One without nodes (yet)
-    refuses nothing: they may come.
-    """
+    """Problems by field and warnings against the cluster; without nodes nothing is refused."""
     if not seats:
         return {}, [
             f"cluster: {cluster} has no node that runs jobs yet; the job waits until one joins"
@@ -127,9 +123,7 @@ def _judge_gpus(
 
 
 def seats_of(cluster: Cluster) -> list[Seat]:
-    """The seats of the cluster's nodes that serve production, equal ones once: a thousand nodes are
-    a few seats.
-    """
+    """Distinct seats of the cluster's production nodes: a thousand equal nodes are one seat."""
     nodes = (
         Node.objects.filter(cluster=cluster)
         .exclude(role=Role.PROFILING)

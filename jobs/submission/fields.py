@@ -1,6 +1,4 @@
-"""Readers of single fields of a job: plain data in, a checked value out, or a FieldError that says
-what would be right. Pure.
-"""
+"""Readers of single job fields: plain data in, a value out, or a FieldError with a remedy."""
 
 from __future__ import annotations
 
@@ -123,9 +121,7 @@ def digest_of(image_name: str) -> str:
 
 
 def command(value: object) -> tuple[str, ...]:
-    """Program and arguments: a list, or one string that is split as a shell would (without running
-    one).
-    """
+    """Program and arguments: a list, or one string split like a shell would."""
     try:
         parts = shlex.split(value) if isinstance(value, str) else value
     except ValueError as error:

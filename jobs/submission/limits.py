@@ -1,6 +1,4 @@
-"""What jobs are held against when they come in: clusters, teams, GPU types and the seats of nodes,
-each read once.
-"""
+"""Inventory for validation: clusters, teams, GPU types and node seats, each read once."""
 
 from __future__ import annotations
 
@@ -16,9 +14,7 @@ from jobs.submission.feasibility import Seat, seats_of
 
 
 class Ground:
-    """Reads on demand and remembers for as long as it lives; make a new one whenever the newest
-    state matters.
-    """
+    """Reads on demand and remembers; make a new one when the newest state matters."""
 
     def __init__(self) -> None:
         self._clusters: dict[str, Cluster] | None = None
@@ -46,9 +42,7 @@ class Ground:
         return self._seats[cluster.pk]
 
     def kinds(self, names: Mapping[str, str]) -> Mapping[str, Kind]:
-        """The kinds of these digests at least, made where they are new; `names` are those the users
-        gave, or "".
-        """
+        """The kinds of these digests, created if new; `names` are those the users gave, or ""."""
         if new := {digest: name for digest, name in names.items() if digest not in self._kinds}:
             self._kinds |= kinds_for(new)
         return self._kinds
@@ -60,7 +54,5 @@ class Ground:
         return self._teams[user.pk]
 
     def meet(self, users: Iterable[User]) -> None:
-        """Read the teams of all these people, and anew: who has left one submits to it no more,
-        while nodes and clusters may be a moment old.
-        """
+        """Read these people's teams anew: membership must be current, clusters may be cached."""
         self._teams = {pk: {t.name: t for t in teams} for pk, teams in teams_of_all(users).items()}

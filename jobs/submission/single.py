@@ -39,18 +39,14 @@ def job_submit(
 
 
 def begin(job: Job, reason: Reason) -> Job:
-    """What follows when a job enters the queue: a measurement where its kind is unknown, and a
-    round.
-    """
+    """Effects of a job's entering the queue: a measurement for an unknown kind, and a round."""
     begin_all([job], reason)
     job.refresh_from_db(fields=["state"])
     return job
 
 
 def job_data(job: Job, dependencies: Iterable[Job] | None = None) -> dict[str, Any]:
-    """The job as one would submit it anew (without its dependencies' states, ids or progress); its
-    `dependencies` where known.
-    """
+    """The job as one would submit it again, without ids, states and progress."""
     others = job.dependencies.all() if dependencies is None else dependencies
     times = {"due": job.due_at, "deadline": job.deadline_at}
     data: dict[str, Any] = {
@@ -73,9 +69,7 @@ def job_data(job: Job, dependencies: Iterable[Job] | None = None) -> dict[str, A
 
 
 def _given_kind(kind: Kind) -> str:
-    """The name if the user gave it; one that was made up does not go into a clone, which may differ
-    from it.
-    """
+    """The kind's name if the user gave it; a generated name does not go into a clone."""
     return kind.name if kind.name and _named(kind.name) == kind.digest else ""
 
 

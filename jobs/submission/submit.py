@@ -57,9 +57,7 @@ class Submission:
 
 @dataclass(frozen=True, slots=True)
 class Asked:
-    """A submission: who wants which job; the same user with the same `key` and the same data gets
-    the same job again.
-    """
+    """A submission; the same user with the same `key` and data gets the same job again."""
 
     user: User
     data: object
@@ -103,9 +101,7 @@ def submit_all(asked: Sequence[Asked], ground: Ground | None = None) -> list[Ans
 
 
 def _take_one(one: Asked, ground: Ground) -> Answer:
-    """One of a batch. Whatever befalls it, the others have their answers: their jobs may be
-    committed already.
-    """
+    """Submit one job of a batch; its failure does not affect the others' answers."""
     try:
         return _take([one], ground)[0]
     except DatabaseError as error:
@@ -114,9 +110,7 @@ def _take_one(one: Asked, ground: Ground) -> Answer:
 
 
 def _take(asked: Sequence[Asked], ground: Ground) -> list[Answer]:
-    """All that can be taken, in one transaction. Raises what the database raises, with nothing
-    written.
-    """
+    """Submit what is valid in one transaction. Database errors leave nothing written."""
     answers, wanted = _sorted_out(asked, ground)
     _write(list(wanted.values()))
     for place, one in wanted.items():
@@ -132,9 +126,7 @@ def _take(asked: Sequence[Asked], ground: Ground) -> list[Answer]:
 def _sorted_out(
     asked: Sequence[Asked], ground: Ground
 ) -> tuple[dict[int, Answer], dict[int, _Wanted]]:
-    """(answers that are known already, jobs to be written), by place. A key that a job has taken is
-    left out the next time.
-    """
+    """(known answers, jobs to write), by position; keys already used are left out."""
     answers, requests = _earlier(asked), dict[int, JobRequest]()
     keys = set[tuple[int, str]]()
     for place, one in enumerate(asked):
@@ -156,9 +148,7 @@ def _sorted_out(
 
 
 def _earlier(asked: Sequence[Asked]) -> dict[int, Answer]:
-    """What earlier requests with these keys made, and what is wrong with keys; by place. One
-    query.
-    """
+    """Results of earlier requests with these keys, and errors of keys, by position. One query."""
     answers: dict[int, Answer] = {}
     keyed = defaultdict[int, list[str]](list)
     for place, one in enumerate(asked):
@@ -182,9 +172,7 @@ def _earlier(asked: Sequence[Asked]) -> dict[int, Answer]:
 
 
 def _known(keyed: Mapping[int, Sequence[str]]) -> dict[tuple[int, str], IdempotencyKey]:
-    """Of these keys by user those that have made a job. Hardly ever there are any, so nothing else
-    is read before there are.
-    """
+    """Those of these keys by user that have made a job; usually none."""
     mine = Q(pk=None)
     for user, keys in keyed.items():
         mine |= Q(user=user, key__in=keys)
@@ -251,9 +239,7 @@ _COPIED = (
 
 
 def _write(wanted: Sequence[_Wanted]) -> None:
-    """The jobs with their keys, dependencies and first events, and what follows when they enter the
-    queue.
-    """
+    """Write jobs with keys, dependencies and first events, and the effects of queueing."""
     if not wanted:
         return
     with transaction.atomic():
@@ -282,9 +268,7 @@ def _submitted(wanted: _Wanted) -> JobEvent:
 
 
 def begin_all(jobs: Iterable[Job], reason: Reason = Reason.SUBMISSION) -> None:
-    """What follows when jobs enter the queue: a measurement where their kind is unknown, and a
-    round.
-    """
+    """Effects of queueing jobs: a measurement for unknown kinds, and a round."""
     by_cluster = defaultdict[int, list[Job]](list)
     for job in jobs:
         by_cluster[job.cluster_id].append(job)

@@ -63,9 +63,7 @@ class JobInvalid(Exception):
 
 @dataclass(frozen=True, slots=True)
 class JobRequest:
-    """A job as asked for, checked. `kind` is the name the user gave or ""; `warnings` do not stop
-    it.
-    """
+    """A validated job request. `kind`: the user's name or ""; `warnings` do not stop it."""
 
     name: str
     cluster: Cluster

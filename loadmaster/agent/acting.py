@@ -1,6 +1,4 @@
-"""Carries out what `reconcile` decides: each action by journal, runtime and, for offers, the
-server.
-"""
+"""Carries out the actions of `reconcile` by journal, runtime and server."""
 
 from __future__ import annotations
 
@@ -151,9 +149,7 @@ class Hands:
         )
 
     def _sockets(self, spec: LaunchSpec) -> dict[str, str]:
-        """By which of the machine's interfaces a gang's processes speak; a container has one of its
-        own.
-        """
+        """The network interface of a gang's processes; a container has one of its own."""
         return (
             sockets_of(self._address)
             if spec.world_size > 1 and self._runtime.name == "process"
@@ -211,9 +207,7 @@ class Hands:
         )
 
     def part_with(self, entry: Entry) -> None:
-        """The agent leaves: pre-empt a run that goes on, so that it saves its state, and give up
-        one that has not begun.
-        """
+        """On leaving: pre-empt a run so that it saves its state; abandon one not begun."""
         if entry.has_ended or entry.stop:
             return
         if entry.launched:

@@ -70,9 +70,7 @@ def _device_objection(
 
 
 def node_environment(environ: Mapping[str, str] = os.environ) -> dict[str, str]:
-    """The few variables a job gets from the agent's own: nothing that could hold the agent's
-    tokens.
-    """
+    """Variables that a job inherits from the agent; none can hold the agent's tokens."""
     kept = {name: environ[name] for name in PASSED_ON if name in environ}
     path = environ.get("PATH", os.defpath)
     if sys.prefix != sys.base_prefix:
@@ -82,9 +80,7 @@ def node_environment(environ: Mapping[str, str] = os.environ) -> dict[str, str]:
 
 
 def contract(spec: LaunchSpec, checkpoints: Path) -> dict[str, str]:
-    """The variables of the training library's contract, all but the run's folder, which the runtime
-    knows.
-    """
+    """Variables of the training library's contract, except the run's folder."""
     optional = {} if spec.steps_quota is None else {"LOADMASTER_STEPS_QUOTA": str(spec.steps_quota)}
     return {
         "LOADMASTER_CHECKPOINT_DIR": str(checkpoints),
@@ -135,10 +131,7 @@ def gang_contract(spec: LaunchSpec) -> dict[str, str]:
 
 
 def checkpoint_folder(spec: LaunchSpec, state_dir: Path, checkpoints: Path) -> Path:
-    """Where the job's checkpoints go: its own place, else the node's folder `checkpoints`.
-
-    A profiling launch gets a folder of its own, so that it never touches the job's.
-    """
+    """The job's checkpoint folder, or the node's; a profile run gets one of its own."""
     if spec.purpose == PROFILING:
         return state_dir / "runs" / RunId(spec.assignment, spec.fence).name / "checkpoints"
     place = Path(spec.checkpoint_place) if spec.checkpoint_place else None
@@ -159,9 +152,7 @@ def launch_of(
     gpus: tuple[str, ...] = (),
     term: Term = Term(),  # noqa: B008 - frozen
 ) -> Launch:
-    """A specification's launch on this node: its own variables go over the node's, the devices' and
-    the contract's over all.
-    """
+    """A specification's launch here: job variables override the node's, the contract all."""
     promised = contract(spec, checkpoint_folder(spec, state_dir, checkpoints))
     environment = {**node, **spec.environment, **spec.secrets, **devices, **promised}
     grace_s = min(spec.grace_s, lease_grace_s)

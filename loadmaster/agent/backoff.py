@@ -1,6 +1,4 @@
-"""When to try again: full jitter over an exponential ceiling, one memory per thing that is
-tried.
-"""
+"""Retry times: full jitter over an exponential ceiling, remembered per key."""
 
 from __future__ import annotations
 
@@ -11,9 +9,7 @@ CAP_S = 10.0
 
 
 class Backoff:
-    """Remembers failures by key. A key that failed n times waits uniform(0, min(cap, base * 2^n));
-    a success forgets it.
-    """
+    """Failures by key: after n failures wait uniform(0, min(cap, base * 2^n))."""
 
     def __init__(
         self, base_s: float = BASE_S, cap_s: float = CAP_S, jitter: random.Random | None = None

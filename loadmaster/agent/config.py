@@ -1,6 +1,4 @@
-"""The agent's settings: from the command line, the environment, or a YAML file, in this order of
-precedence.
-"""
+"""The agent's settings: command line, then environment, then a YAML file."""
 
 from __future__ import annotations
 
@@ -72,9 +70,7 @@ class AgentConfig:
 
     @property
     def verify(self) -> bool | str:
-        """How the server's certificate is checked: by a file of authorities, not at all, or as
-        usual.
-        """
+        """Verification of the server's certificate: a CA file, none, or the default."""
         return self.ca or not self.insecure
 
 

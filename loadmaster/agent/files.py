@@ -70,9 +70,7 @@ def open_plain(path: Path, flags: int = os.O_RDONLY) -> int:
 
 
 def read_object(path: Path) -> dict[str, Any] | None:
-    """The JSON object in a small file that others may have written, or None if there is none to be
-    read.
-    """
+    """The JSON object in a small file, or None if there is none that can be read."""
     try:
         with os.fdopen(open_plain(path), "rb") as file:
             data = json.loads(file.read(LARGEST_OBJECT))

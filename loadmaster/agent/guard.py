@@ -38,9 +38,7 @@ PR_SET_PDEATHSIG = 1
 PR_SET_DUMPABLE = 4
 PR_SET_CHILD_SUBREAPER = 36
 CGROUP_OOM_FILES = ("/sys/fs/cgroup/memory.events", "/sys/fs/cgroup/memory/memory.oom_control")
-"""Where a container sees how many of its processes were killed for memory: cgroup version 2,
-version 1.
-"""
+"""Files with the number of processes killed for memory: cgroup version 2, version 1."""
 LIBC = ctypes.CDLL(None)
 WOKEN_BY = {signal.SIGCHLD, signal.SIGTERM, signal.SIGINT, signal.SIGHUP}
 
@@ -51,9 +49,7 @@ def boot_s() -> float:
 
 
 def own(folder: Path) -> int | None:
-    """The descriptor of the locked `guard.pid` this call created, or None if the launch has an
-    owner already.
-    """
+    """Descriptor of the locked `guard.pid` created here, or None if the launch has an owner."""
     try:
         descriptor = os.open(
             folder / "guard.pid", os.O_CREAT | os.O_EXCL | os.O_RDWR | os.O_CLOEXEC, 0o600
@@ -74,9 +70,7 @@ def own(folder: Path) -> int | None:
 
 
 def started_ticks(pid: int | str) -> int:
-    """When a process began, in clock ticks since boot: with the pid it names the process for
-    good.
-    """
+    """Start of a process in clock ticks since boot; with the pid it is unique."""
     return int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[19])
 
 
@@ -90,9 +84,7 @@ def read_json(path: Path) -> dict[str, Any] | None:
 
 
 def reserve_exit(folder: Path) -> None:
-    """Take the room for `exit.json` beforehand, so that a disk the job has filled cannot swallow
-    how the job ended.
-    """
+    """Reserve the space of `exit.json`, so that a full disk cannot lose the result."""
     descriptor = os.open(folder / "exit.tmp", os.O_CREAT | os.O_WRONLY | os.O_TRUNC, 0o600)
     with os.fdopen(descriptor, "wb") as file:
         file.write(b" " * EXIT_FILE_SIZE)
@@ -130,9 +122,7 @@ def descendants(root: int) -> list[int]:
 
 
 def oom_kills(paths: tuple[str, ...] = ("/proc/vmstat",)) -> int:
-    """How many processes the kernel has killed for memory so far; 0 where none of the files
-    says.
-    """
+    """Processes killed for memory so far; 0 if no file tells."""
     for path in paths:
         with contextlib.suppress(OSError, ValueError, IndexError):
             for line in Path(path).read_text().splitlines():
@@ -287,9 +277,7 @@ class Guard:
                     self._status = status
 
     def _sweep(self) -> None:
-        """Nothing of the job outlives it: SIGTERM, a moment, then SIGKILL until no process is
-        left.
-        """
+        """End all processes of the job: SIGTERM, a pause, then SIGKILL until none is left."""
         _signal_all(descendants(os.getpid()), signal.SIGTERM)
         for turn in range(SWEEP_ROUNDS):
             self._reap()
@@ -317,9 +305,7 @@ class Guard:
 
 
 def _become_job() -> None:
-    """In the child: die with the guard, take signals again, and be the kernel's first choice when
-    memory runs out.
-    """
+    """In the child: die with the guard, take signals, and be the first victim of OOM."""
     LIBC.prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
     LIBC.prctl(PR_SET_DUMPABLE, 1)
     signal.pthread_sigmask(signal.SIG_UNBLOCK, WOKEN_BY)

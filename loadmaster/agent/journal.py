@@ -184,15 +184,11 @@ class Journal:
         return self._state.ends
 
     def put(self, entry: Entry) -> None:
-        """Remember an entry durably, before it is acted upon; JournalError (nothing changed) when
-        the disk is full.
-        """
+        """Store an entry durably before acting on it; JournalError if the disk is full."""
         self._append({"entry": to_json(entry)})
 
     def note(self, entry: Entry) -> None:
-        """Remember what has happened. On a full disk for this agent only: the next one finds it
-        again in the run.
-        """
+        """Store what happened; on a full disk in memory only (the next agent sees the run)."""
         self._try({"entry": to_json(entry)})
 
     def forget(self, entry: Entry) -> None:
@@ -207,9 +203,7 @@ class Journal:
             self._state.apply(line)
 
     def is_writable(self) -> bool:
-        """Whether the next entry can be remembered, as far as the last write tells; one that failed
-        is tried again.
-        """
+        """True if the next entry can probably be written; failed writes are retried."""
         if self.is_failing:
             self._try({"secret": self._state.secret})
         return not self.is_failing

@@ -21,8 +21,7 @@ from loadmaster.protocol import LaunchSpec
 
 FORMATS = ("console", "json")
 QUIET = ("httpx", "httpcore", "urllib3", "docker")
-"""Libraries whose lines below WARNING are left out: some tell of every request, with its address.
-"""
+"""Libraries logged from WARNING on; some log every request with its address."""
 
 _BEARER = re.compile(r"\b(bearer\s+)[\w.~+/=-]{8,}", re.IGNORECASE)
 _RUN = re.compile(r"\blm-[\w.-]+-\d+\b")
@@ -30,9 +29,7 @@ _ESCAPES = str.maketrans({"\r": "\\r", "\n": "\\n", "\x1b": "\\x1b"})
 
 
 class Known:
-    """What this process knows of its node and launches, to be written into lines or kept out of
-    them.
-    """
+    """Facts of this process's node and launches, to be logged or masked."""
 
     def __init__(self) -> None:
         self.node = ""
@@ -92,9 +89,7 @@ class Lines(logging.Formatter):
         self._is_json, self._about = form == "json", about
 
     def format(self, record: logging.LogRecord) -> str:
-        """The line, without a newline at its end; a traceback follows the text in lines of its
-        own.
-        """
+        """The line without a final newline; a traceback follows on lines of its own."""
         return self._json(record) if self._is_json else self._about.mask(super().format(record))
 
     def formatMessage(self, record: logging.LogRecord) -> str:  # noqa: N802  # logging's name

@@ -131,9 +131,7 @@ class Agent:
         self._report()
 
     def run(self, leave: threading.Event, *, stop_jobs: bool = False) -> None:
-        """Tick until `leave` is set. Jobs then go on under their guards until their leases end;
-        `stop_jobs` stops them first.
-        """
+        """Run until `leave` is set. Jobs go on under guards; `stop_jobs` stops them first."""
         poller = threading.Thread(target=self._poll, name="directives", daemon=True)
         poller.start()
         try:
@@ -305,9 +303,7 @@ class Agent:
         return done
 
     def _tell(self, entry: Entry, but: int = 0) -> bool:
-        """Send the moves the server does not know yet, all but that of sequence number `but`;
-        whether it knows them now.
-        """
+        """Send unsent moves, except number `but`; True if the server knows them all now."""
         for move in entry.unsent:
             if move.seq == but:
                 break
@@ -348,9 +344,7 @@ class Agent:
             self.talk.hear(news.directives, news.cursor)
 
     def _poll(self) -> None:
-        """In a thread of its own: ask for directives and wake the loop when some come. A hint; its
-        failures cost latency only.
-        """
+        """In a thread: poll for directives and wake the loop. Failures cost only latency."""
         cursor = 0
         backoff = Backoff()
         while not self._left.is_set():

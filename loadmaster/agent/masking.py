@@ -8,9 +8,7 @@ MASK = "***"
 
 
 class Masker:
-    """Replaces the values of secrets. In logs a value keeps its length, so that offsets of masked
-    and written bytes agree.
-    """
+    """Replaces secrets by asterisks of the same length, so that log offsets stay valid."""
 
     def __init__(self, secrets: Iterable[str]) -> None:
         self._texts = sorted({value for value in secrets if value}, key=len, reverse=True)
@@ -28,9 +26,7 @@ class Masker:
         return text
 
     def piece(self, content: bytes) -> bytes:
-        """The bytes with as many asterisks as each secret in them had bytes; overlapping secrets
-        are all covered.
-        """
+        """The bytes with all secrets covered by asterisks, overlapping ones too."""
         masked = bytearray(content)
         for value in self._values:
             at = content.find(value)
@@ -40,9 +36,7 @@ class Masker:
         return bytes(masked)
 
     def held_back(self, content: bytes) -> int:
-        """How many bytes at the end may be the beginning of a secret whose rest is not written
-        yet.
-        """
+        """Number of final bytes that may begin a secret not yet fully written."""
         for length in range(min(self.reach, len(content)), 0, -1):
             tail = content[-length:]
             if any(len(value) > length and value.startswith(tail) for value in self._values):

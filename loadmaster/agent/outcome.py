@@ -26,9 +26,7 @@ class Outcome:
 
 
 _NO_GPU_MEMORY = re.compile(r"out[ _]?of[ _]?memory|resource_?exhausted", re.IGNORECASE)
-"""What CUDA, PyTorch, TensorFlow, JAX and CuPy say when a GPU's memory is full. The machine's
-memory has other words.
-"""
+"""Messages of CUDA, PyTorch, TensorFlow, JAX and CuPy for a full GPU memory."""
 
 
 def outcome_of(

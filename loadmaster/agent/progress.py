@@ -1,6 +1,4 @@
-"""Reads what the training library says of itself: lines of JSON in the run's progress stream;
-senseless ones are passed over.
-"""
+"""Progress of the training library, from JSON lines in a stream; bad lines are skipped."""
 
 from __future__ import annotations
 
@@ -21,9 +19,7 @@ CHUNK = 64 * 1024
 
 @dataclass(frozen=True, slots=True)
 class Standing:
-    """Where a run stands: total steps done, whether it said that it leaves with its state saved,
-    and why; if its gang fell, why.
-    """
+    """State of a run: steps done, whether and why it leaves, why its gang broke."""
 
     step: int | None = None
     left: bool = False
@@ -44,9 +40,7 @@ def read_samples(
 
 
 def _with_setup(runtime: Runtime, run: RunId, sample: ProgressSample) -> ProgressSample:
-    """A set-up lasts from the launch to the first step; a job knows the age of its process, not
-    when its container was started.
-    """
+    """Set-up time from the launch, as the job knows only the age of its process."""
     started_at_s = runtime.started_at_s(run) if sample.setup_s is not None else None
     if sample.setup_s is None or started_at_s is None:
         return sample

@@ -15,9 +15,7 @@ from loadmaster.agent.runtimes.base import Exit, RunId, RunState, RunStatus, Sto
 from loadmaster.protocol import Directive, DirectiveAction, StopReason
 
 TELLING_STEP = 0.05
-"""By how much a preparation must have come on to be told again: each telling is a line in the
-journal and a call.
-"""
+"""Progress of a preparation that is worth reporting (a journal line and a call)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,9 +98,7 @@ class Update:
 
 @dataclass(frozen=True, slots=True)
 class Settle:
-    """The launch was journaled but nothing runs: make sure that it never will, and find out how it
-    ended.
-    """
+    """A journaled launch with nothing running: prevent its start and settle its end."""
 
     entry: Entry
 
@@ -117,9 +113,7 @@ class Finish:
 
 @dataclass(frozen=True, slots=True)
 class Drop:
-    """The assignment is over and a newer launch of it is offered: its unsent reports are of no
-    use.
-    """
+    """A newer launch of the ended assignment is offered: drop its unsent reports."""
 
     entry: Entry
 
@@ -154,9 +148,7 @@ Action = (
 
 
 def reconcile(view: View) -> list[Action]:
-    """The actions that bring what runs nearer to what is wanted; at most one for each assignment or
-    stray.
-    """
+    """Actions that bring what runs nearer to what is wanted, at most one per assignment."""
     actions: list[Action] = []
     for entry in view.entries.values():
         if not entry.has_ended:
@@ -219,9 +211,7 @@ def _waiting(view: View, entry: Entry, status: RunStatus) -> Iterator[Action]:
 
 
 def _stop_order(view: View, entry: Entry) -> StopOrder | None:
-    """What the server wants stopped: by a directive for this fence, or because a newer launch of
-    the assignment is offered.
-    """
+    """Stops wanted by a directive for this fence or implied by a newer launch's offer."""
     wish = view.wishes.get(entry.assignment)
     if wish is None or wish.fence < entry.fence:
         return None

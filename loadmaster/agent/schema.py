@@ -34,9 +34,7 @@ PAYLOADS: tuple[type[Any], ...] = (
 
 
 def agent_schema() -> dict[str, Any]:
-    """One document with a definition for every payload and part; `$defs/LaunchSpec` is the payload
-    of accept.
-    """
+    """JSON Schema of every payload; `$defs/LaunchSpec` is that of accept."""
     found: dict[str, Any] = {}
     for payload in PAYLOADS:
         _define(payload, found)

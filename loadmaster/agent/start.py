@@ -37,9 +37,7 @@ logger = logging.getLogger("loadmaster.agent")
 
 
 def serve(config: AgentConfig, leave: threading.Event | None = None) -> int:
-    """Run the agent until SIGTERM or SIGINT (or `leave`); the process's exit status: 0, or what
-    cannot be cured by waiting.
-    """
+    """Run the agent until SIGTERM, SIGINT or `leave`; the exit status."""
     leave = leave or _leave_on_signals()
     try:
         _run(config, leave)
@@ -119,9 +117,7 @@ def runtime_of(config: AgentConfig, identity: machine.Identity) -> Runtime:
 
 
 def _journal(path: Path, leave: threading.Event) -> Journal:
-    """The journal; JournalHeldError if another agent keeps it for longer than one needs that stops
-    its jobs and leaves.
-    """
+    """The journal; JournalHeldError if another agent holds it for too long."""
     until_s = time.monotonic() + LEAVING_S
     while True:
         try:

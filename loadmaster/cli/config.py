@@ -1,6 +1,4 @@
-"""Which server and token the command line uses: options, then the environment, then the file that
-`loadmaster login` wrote.
-"""
+"""Server and token of the command line: options, environment, then the login file."""
 
 from __future__ import annotations
 

@@ -233,9 +233,7 @@ def _why(data: Mapping[str, Any]) -> str:
 
 
 def _id(client: Client, job: str) -> str:
-    """The id of the job that is meant: by its id, its name, or the beginning of its id. Of several
-    the only one not over.
-    """
+    """Id of a job by id, name, or prefix of the id; of several the only active one."""
     try:
         return str(UUID(job))
     except ValueError:
@@ -286,9 +284,7 @@ def _submitted_many(
     outcomes: Sequence[Submission | ApiError],
     as_json: bool,
 ) -> None:
-    """What came of each file; exit code 2 if any was refused. JSON is a list in the order of the
-    files.
-    """
+    """Results per file; exit 2 if any was refused. JSON is a list in the files' order."""
     if as_json or wants_json(context):
         show_json([_as_row(path, outcome) for path, outcome in zip(files, outcomes, strict=True)])
     for path, outcome in zip(files, outcomes, strict=True):

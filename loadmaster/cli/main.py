@@ -84,9 +84,7 @@ def login(
         float | None, typer.Option(help="Hours the token is good for (without end where left out).")
     ] = None,
 ) -> None:
-    """Log in and keep a token (readable by you only). The password is asked for, or read from
-    stdin.
-    """
+    """Log in and keep a token (readable by you only). Asks for the password or reads stdin."""
     options = context.ensure_object(Options)
     account = read_account()
     server = url or options.url or (account.url if account else "")
@@ -161,9 +159,7 @@ def check_journals(
     ],
     as_json: Json = False,
 ) -> None:
-    """Check what jobs wrote of themselves: exits 0 only if nothing was lost and nothing ran twice
-    at once.
-    """
+    """Check jobs' journals: exit 0 only if nothing was lost or ran twice at once."""
     from loadmaster.demo.journal_checks import JournalsError  # only this command needs it
     from loadmaster.demo.journal_checks import check_journals as check
 
@@ -193,9 +189,7 @@ def check_journals(
 
 
 def main() -> None:
-    """The entry point: mounts the agent's command only where it is asked for or listed, and ends
-    quietly on Ctrl-C.
-    """
+    """Entry point: loads the agent's command only if needed; quiet on Ctrl-C."""
     if {"agent", "--help"} & set(sys.argv[1:]) or len(sys.argv) == 1:
         _mount_agent()
     try:

@@ -213,9 +213,7 @@ def secret_set(
     team: Annotated[str, typer.Argument()],
     name: Annotated[str, typer.Argument()],
 ) -> None:
-    """Make or replace a secret; its value is asked for, or read from stdin, never written on the
-    command line.
-    """
+    """Create or replace a secret; its value is asked for or read from stdin."""
     value = (
         typer.prompt("Value", hide_input=True)
         if sys.stdin.isatty()

@@ -1,6 +1,4 @@
-"""How the command line talks: tables for people, JSON for programs, errors in red, and the exit
-codes 1 and 2.
-"""
+"""Output: tables for people, JSON for programs, errors in red, exit codes 1 and 2."""
 
 from __future__ import annotations
 
@@ -66,9 +64,7 @@ def err() -> Console:
 
 @contextmanager
 def connected(context: typer.Context) -> Iterator[Client]:
-    """A client by the options, the environment or the login; its errors end the program in
-    words.
-    """
+    """A client by options, environment or login; its errors end the program."""
     options = context.ensure_object(Options)
     account = read_account()
     url = options.url or (account.url if account else "")
@@ -87,9 +83,7 @@ def connected(context: typer.Context) -> Iterator[Client]:
 
 @contextmanager
 def said() -> Iterator[None]:
-    """Errors in words, with the exit code that fits: 2 for what was written wrongly, 1 for the
-    rest.
-    """
+    """Errors in words with an exit code: 2 for bad input, 1 for the rest."""
     try:
         yield
     except InvalidError as error:

@@ -90,6 +90,7 @@ def what_if(
         "running": "jobs with GPUs", "waiting": "jobs that wait", "gpus": "GPUs in use",
         "cost_per_h": "energy cost per hour",
         "energy_cost": "energy to their ends", "tardiness_cost": "their lateness",
+        "energy_cost_waiting": "energy of the others, at least",
         "tardiness_cost_waiting": "lateness of the others",
     }  # fmt: skip
     table(

@@ -68,9 +68,7 @@ ENDED = ("completed", "failed", "cancelled")
 
 
 class Client(SimulationCalls):
-    """A connection to a server on behalf of one user. Safe to use from one thread at a time; close
-    it, or use it with `with`.
-    """
+    """A connection to a server for one user and one thread at a time; a context manager."""
 
     def __init__(
         self,
@@ -85,9 +83,7 @@ class Client(SimulationCalls):
 
     @classmethod
     def logged_in(cls) -> Client:
-        """The client of whoever has called `loadmaster login` here; LOADMASTER_URL and
-        LOADMASTER_TOKEN go before it.
-        """
+        """Client of the last `loadmaster login`; LOADMASTER_URL and LOADMASTER_TOKEN override."""
         account = read_account()
         url = os.environ.get("LOADMASTER_URL") or (account.url if account else "")
         kept = account.token if account and account.url.rstrip("/") == url.rstrip("/") else ""
@@ -181,9 +177,7 @@ class Client(SimulationCalls):
         return read(Job, self._rest.call("GET", f"jobs/{segment(job_id)}/"))
 
     def jobs(self, *, limit: int | None = None, **filters: Any) -> Iterator[Job]:
-        """Jobs, newest first; filters: state (one or several), team, cluster, mine, active,
-        search.
-        """
+        """Jobs, newest first; filters: state, team, cluster, mine, active, search."""
         return (read(Job, row) for row in self._rest.pages("jobs/", limit, filters))
 
     def events(self, job_id: str) -> Iterator[JobEvent]:
@@ -231,9 +225,7 @@ class Client(SimulationCalls):
         offset: int | None = None,
         rank: int = 0,
     ) -> LogPiece:
-        """One piece of a job's log after `cursor`, or from byte `offset` (from the end where
-        negative).
-        """
+        """A piece of a job's log after `cursor` or byte `offset` (negative: from the end)."""
         query = {"stream": stream, "cursor": cursor or None, "offset": offset, "rank": rank or None}
         return read(
             LogPiece, self._rest.call("GET", f"jobs/{segment(job_id)}/logs/", params=given(query))
@@ -249,9 +241,7 @@ class Client(SimulationCalls):
         rank: int = 0,
         poll_s: float = 1.0,
     ) -> Iterator[str]:
-        """The job's log as pieces of text; with `follow` until the job is over, across pre-emptions
-        and migrations.
-        """
+        """The job's log as text pieces; `follow`: until the job is over."""
         cursor = ""
         while True:
             piece = self.log_piece(
@@ -305,9 +295,7 @@ class Client(SimulationCalls):
         return self._node(node_id, "role", {"role": role})
 
     def set_slots(self, node_id: str, slots: int, devices: Sequence[str] = ()) -> Node:
-        """Let so many jobs share each GPU of a node, or each of those of these uuids
-        (operators).
-        """
+        """Operators: let so many jobs share each GPU of a node, or those of these uuids."""
         return self._node(node_id, "slots", {"slots": slots, "devices": list(devices)})
 
     def enrolment_token(
@@ -336,9 +324,7 @@ class Client(SimulationCalls):
         since: str | None = None,
         until: str | None = None,
     ) -> Costs:
-        """Energy and cost by hour, day, node, team or job, of a named period (7d) or between two
-        days or times of ISO 8601.
-        """
+        """Energy and cost by group, of a named period (7d) or between ISO 8601 times."""
         asked = given({"by": by, "cluster": cluster, "period": period, "from": since, "to": until})
         return read(Costs, self._rest.call("GET", "costs/", params=asked))
 

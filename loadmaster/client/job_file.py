@@ -1,6 +1,4 @@
-"""Job files: the fields of docs/jobs.md as YAML (or JSON), with values replaced from the command
-line by `--set name=value`.
-"""
+"""Job files: YAML or JSON as in docs/jobs.md, with values replaced by `--set`."""
 
 from __future__ import annotations
 
@@ -20,9 +18,7 @@ class JobFileError(Exception):
 
 
 class _Loader(yaml.SafeLoader):
-    """YAML's safe loader that refuses a name given twice, which would silently lose the first
-    value.
-    """
+    """YAML's safe loader that refuses duplicate names."""
 
 
 def _mapping(loader: _Loader, node: yaml.MappingNode) -> dict[Any, Any]:
@@ -37,9 +33,7 @@ _Loader.add_constructor(yaml.resolver.BaseResolver.DEFAULT_MAPPING_TAG, _mapping
 
 
 def read_job_file(path: Path, settings: Iterable[str] = ()) -> dict[str, Any]:
-    """The job in a file, with the settings put over it, as plain data fit for JSON. Raises
-    JobFileError.
-    """
+    """The job in a file with settings applied, as JSON data. Raises JobFileError."""
     try:
         if path.stat().st_size > LARGEST:
             raise JobFileError(f"{path} is larger than {LARGEST} bytes; a job file holds one job")
@@ -62,9 +56,7 @@ def parse(text: str) -> dict[str, Any]:
 
 
 def parse_settings(settings: Iterable[str], over: dict[str, Any] | None = None) -> dict[str, Any]:
-    """Values of `name=value` or `name.key=value`; each value is YAML, and keys go into a copy of
-    what `over` has there.
-    """
+    """`name=value` or `name.key=value` in YAML; keys are set in a copy of `over`."""
     values: dict[str, Any] = {}
     for setting in settings:
         match = re.fullmatch(r"([A-Za-z_]\w*)(?:\.([A-Za-z_]\w*))?=(.*)", setting, re.DOTALL)

@@ -1,6 +1,4 @@
-"""How the client speaks HTTP: one place that sends, tries again, and makes errors of refusals. The
-exception tree comes first.
-"""
+"""HTTP of the client: sending, retries, errors from refusals. Exceptions come first."""
 
 from __future__ import annotations
 
@@ -34,9 +32,7 @@ class WaitTimeoutError(LoadmasterError):
 
 
 class ApiError(LoadmasterError):
-    """The server refused. `fields` holds its messages by field, where the request's content was
-    wrong.
-    """
+    """The server refused; `fields` holds messages by field."""
 
     def __init__(
         self, status: int, code: str, detail: str, fields: Mapping[str, list[str]] | None = None
@@ -116,9 +112,7 @@ class Rest:
     def pages(
         self, path: str, limit: int | None, filters: Mapping[str, Any]
     ) -> Iterator[dict[str, Any]]:
-        """Rows page after page. A row that slips onto the next page while others come in is not
-        given twice.
-        """
+        """Rows over all pages, each once even if rows are inserted meanwhile."""
         seen: set[str] = set()
         offset, left = 0, limit
         while left is None or left > 0:
@@ -136,9 +130,7 @@ class Rest:
                 return
 
     def send(self, method: str, path: str, *, repeatable: bool, **options: Any) -> httpx.Response:
-        """The answer. What may be repeated without harm is, with growing pauses, when the network
-        or the server fails.
-        """
+        """The answer; idempotent calls are retried with growing pauses."""
         for attempt in range(TRIES if repeatable else 1):
             last = attempt + 1 == (TRIES if repeatable else 1)
             try:

@@ -1,6 +1,4 @@
-"""The client's calls about simulations, and study files: a study as YAML or JSON, with traces and
-cluster files read in.
-"""
+"""The client's calls for simulations, and study files with traces read in."""
 
 from __future__ import annotations
 
@@ -30,9 +28,7 @@ class SimulationCalls:
     _rest: Rest
 
     def simulate(self, study: Mapping[str, Any]) -> Simulation:
-        """Simulate a study: policies side by side on a cluster and a workload. Raises InvalidError
-        with messages by field.
-        """
+        """Simulate a study: policies on a cluster and workload. Raises InvalidError by field."""
         return read(Simulation, self._rest.call("POST", "simulations/", json=dict(study)))
 
     def simulation(self, simulation_id: str) -> Simulation:
@@ -57,9 +53,7 @@ class SimulationCalls:
         self._rest.call("DELETE", f"simulations/{segment(simulation_id)}/")
 
     def share_simulation(self, simulation_id: str) -> Simulation:
-        """Make a link, /shared/simulations/{share}/, with which anybody may look at a
-        simulation.
-        """
+        """Create a link /shared/simulations/{share}/ that shows a simulation to anybody."""
         return read(
             Simulation, self._rest.call("POST", f"simulations/{segment(simulation_id)}/share/")
         )
@@ -71,9 +65,7 @@ class SimulationCalls:
         )
 
     def simulation_file(self, simulation_id: str, name: str) -> bytes:
-        """A file it came to: results.json, jobs.csv or report.html. Raises NotFoundError while
-        there is none.
-        """
+        """A result: results.json, jobs.csv or report.html. NotFoundError while missing."""
         answer = self._rest.send(
             "GET", f"simulations/{segment(simulation_id)}/{segment(name)}", repeatable=True
         )
@@ -97,9 +89,7 @@ class SimulationCalls:
     def what_if(
         self, cluster: str, policy: str, parameters: Mapping[str, Any] | None = None
     ) -> dict[str, Any]:
-        """What the policy would decide about a cluster now, against what is the case. Nothing is
-        changed.
-        """
+        """Decisions of another policy for a cluster now. Nothing is changed."""
         body = given(
             {"policy": policy, "parameters": None if parameters is None else dict(parameters)}
         )

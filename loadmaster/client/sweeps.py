@@ -27,9 +27,7 @@ _REFUSALS: Mapping[str, tuple[int, type[ApiError]]] = {
 def calls(
     jobs: Sequence[Mapping[str, Any]], keys: Sequence[str] | None
 ) -> Iterator[dict[str, Any]]:
-    """The bodies of the calls that submit these jobs, each job under a key: its own, or one made up
-    here.
-    """
+    """Bodies of the calls that submit these jobs, each with its key or a new one."""
     if keys is not None and len(keys) != len(jobs):
         raise LoadmasterError(
             f"there are {len(jobs)} jobs and {len(keys)} idempotency keys; give one for each job"

@@ -1,6 +1,4 @@
-"""What the demo's programs share: data, batches in a reproducible order, the Adam optimiser, and
-the training loop.
-"""
+"""Shared by the demo's programs: data, reproducible batches, Adam, training loop."""
 
 import argparse
 import json
@@ -26,9 +24,7 @@ SAY_EVERY = 20
 
 @dataclass(frozen=True, slots=True)
 class Dataset:
-    """Inputs, one sample a row, and targets: class numbers (n,), or values (n, 1) with `classes`
-    0.
-    """
+    """Inputs, a sample a row, and targets: classes (n,), or values (n, 1)."""
 
     inputs: Array
     targets: Array
@@ -36,9 +32,7 @@ class Dataset:
 
 
 class Network(Protocol):
-    """A network by hand: its parameters, and the mean loss of a batch with the gradient of every
-    parameter.
-    """
+    """A network by hand: parameters, mean loss of a batch, gradients."""
 
     parameters: Parameters
 
@@ -58,18 +52,14 @@ def breast_cancer() -> Dataset:
 
 
 def diabetes() -> Dataset:
-    """Progression of diabetes in a year: 10 standardised features of 442 samples, a standardised
-    value to predict.
-    """
+    """Progression of diabetes in a year: 442 samples, 10 features, a value to predict."""
     inputs = np.loadtxt(_shipped("diabetes_data_raw.csv.gz"))
     targets = np.loadtxt(_shipped("diabetes_target.csv.gz"))
     return Dataset(_standardised(inputs), _standardised(targets[:, None]), 0)
 
 
 def _shipped(name: str) -> Path:
-    """A data file in the scikit-learn package, found without importing it: that takes over a second
-    in each launch.
-    """
+    """A data file of scikit-learn, found without its import, which takes a second."""
     package = find_spec("sklearn")
     if package is None or package.origin is None:
         raise FileNotFoundError(
@@ -85,9 +75,7 @@ def _standardised(values: Array) -> Array:
 
 
 class Batches:
-    """Shuffled batches of equal size; the order depends on nothing but seed and epoch, so a resumed
-    run goes on in the same one.
-    """
+    """Shuffled batches of equal size; their order depends on seed and epoch only."""
 
     def __init__(self, data: Dataset, batch_size: int, seed: int) -> None:
         if not 1 <= batch_size <= len(data.inputs):
@@ -114,9 +102,7 @@ class Batches:
 
 
 class Trainer:
-    """Trains a network by Adam (Kingma and Ba 2015, algorithm 1) on inputs with a little noise; its
-    state can be saved whole.
-    """
+    """Trains by Adam (Kingma and Ba 2015, algorithm 1) with noise; state can be saved."""
 
     def __init__(self, network: Network, learning_rate: float, seed: int) -> None:
         self.network = network
@@ -206,9 +192,7 @@ def options_parser(program: str, description: str) -> argparse.ArgumentParser:
 
 
 def cross_entropy(scores: Array, targets: Array) -> tuple[float, Array]:
-    """Mean cross-entropy of the softmax of scores (n, classes) with class numbers (n,), and its
-    gradient by the scores.
-    """
+    """Mean cross-entropy of softmax scores (n, classes) for classes (n,), and gradient."""
     rows, classes = np.arange(len(scores)), targets.astype(np.intp)
     shifted = scores - scores.max(axis=1, keepdims=True)
     logarithms = shifted - np.log(np.exp(shifted).sum(axis=1, keepdims=True))
@@ -224,7 +208,5 @@ def mean_square(values: Array, targets: Array) -> tuple[float, Array]:
 
 
 def weights(random: np.random.Generator, inputs: int, outputs: int) -> Array:
-    """A matrix (inputs, outputs) with the variance 2 / inputs of He et al. 2015, which keeps
-    rectified signals in scale.
-    """
+    """A matrix (inputs, outputs) of variance 2 / inputs (He et al. 2015)."""
     return random.standard_normal((inputs, outputs)) * float(np.sqrt(2.0 / inputs))

@@ -1,6 +1,4 @@
-"""A small convolutional network on handwritten digits: 3 x 3 convolution, rectifier, 2 x 2 maxima,
-a dense layer.
-"""
+"""A small convolutional network on handwritten digits."""
 
 from collections.abc import Sequence
 

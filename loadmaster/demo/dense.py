@@ -1,6 +1,4 @@
-"""A dense network with two hidden layers: tells malignant from benign (breast-cancer), or predicts
-a value (diabetes).
-"""
+"""A dense network with two hidden layers, for breast-cancer or diabetes data."""
 
 from collections.abc import Sequence
 
@@ -22,9 +20,7 @@ DATA = {"breast-cancer": breast_cancer, "diabetes": diabetes}
 
 
 class DenseNet:
-    """Features (n, inputs) -> two layers of `hidden` rectified units -> scores (n, classes), or
-    values (n, 1) if `classes` is 0.
-    """
+    """Features (n, inputs) -> two layers of `hidden` units -> scores or values."""
 
     def __init__(self, inputs: int, hidden: int, classes: int, seed: int) -> None:
         random = np.random.default_rng(seed)

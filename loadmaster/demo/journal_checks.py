@@ -29,9 +29,7 @@ class JournalsError(Exception):
 
 @dataclass(slots=True)
 class Launch:
-    """One process of a job, from its birth to the last sign of life that it gave; times on the boot
-    clock of `boot_id`.
-    """
+    """A process of a job from birth to its last sign of life, on `boot_id`'s clock."""
 
     job: str
     name: str
@@ -80,9 +78,7 @@ class Findings:
 
 
 def check_journals(folder: Path) -> Findings:
-    """Read the journals in `folder` and check them. Raises JournalsError where they cannot be
-    read.
-    """
+    """Read and check the journals in `folder`. Raises JournalsError if unreadable."""
     wanted = _submitted(folder / SUBMITTED)
     launches = sorted(_launches(folder), key=attrgetter("born_s"))
     by_job: dict[str, list[Launch]] = defaultdict(list)
@@ -186,9 +182,7 @@ def _locked_out(launches: Iterable[Launch]) -> Iterator[str]:
 def _at_once(
     launches: Iterable[Launch], keys: Callable[[Launch], Iterable[Hashable]]
 ) -> Iterator[str]:
-    """Pairs of launches that were alive at the same time with a key in common; only clocks of one
-    boot can be compared.
-    """
+    """Pairs of launches alive at once with a common key, within one boot."""
     last: dict[tuple[str, Hashable], Launch] = {}
     for launch in launches:
         for key in keys(launch):

@@ -36,9 +36,7 @@ _BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
 
 @dataclass(frozen=True, slots=True)
 class LaunchFacts:
-    """Which launch this is, as its agent says. Launches that share the folder `checkpoints` must
-    follow one another.
-    """
+    """A launch as its agent says; launches of one `checkpoints` folder are sequential."""
 
     job: str
     assignment: str
@@ -117,9 +115,7 @@ class JobJournal:
         self._write("step", step=step)
 
     def saved(self, step: int) -> None:
-        """A checkpoint after so many steps is whole and named: nothing up to it may be done again
-        or be missing.
-        """
+        """A checkpoint is complete: no step up to it may be repeated or be missing."""
         self._write("saved", step=step)
 
     def _beat(self) -> None:

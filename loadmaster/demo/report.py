@@ -16,8 +16,7 @@ from typing import Any
 
 REPORT_VERSION = 1
 LARGEST_MEDIAN_ERROR = 0.13
-"""Largest median relative error of the predicted run time per placement (ANDREAS' validation: 13%).
-"""
+"""Largest median relative error of predicted run times (ANDREAS' validation: 13%)."""
 
 TIMED = "median error of predicted run times"
 """What the one claim begins with that depends on how busy the machine is."""
@@ -30,9 +29,7 @@ class ReportError(Exception):
 
 
 def check_report(path: Path | str) -> list[str]:
-    """What the report at `path` fails to show, one sentence each; empty when every claim holds.
-    Raises ReportError.
-    """
+    """Claims that the report at `path` fails, a sentence each. Raises ReportError."""
     report = read_report(path)
     jobs = report["jobs"]
     checks = (
@@ -62,9 +59,7 @@ def read_report(path: Path | str) -> dict[str, Any]:
 
 
 def run_time_errors(jobs: Iterable[Facts]) -> list[float]:
-    """Relative error of the predicted run time of every placement that did steps: |predicted -
-    measured| / measured.
-    """
+    """|predicted - measured| / measured run time of every placement with steps."""
     return [
         abs(p["predicted_run_s"] - p["measured_run_s"]) / p["measured_run_s"]
         for p in _placements(jobs)
@@ -85,9 +80,7 @@ def resumptions(jobs: Iterable[Facts]) -> list[tuple[Facts, Facts]]:
 
 
 def _worked(job: Facts) -> list[Facts]:
-    """The launches by fence, without offers that were withdrawn and such as were stopped before
-    they had begun a step.
-    """
+    """Launches by fence, without withdrawn offers and ones without a step."""
     return [
         p
         for p in sorted(job["placements"], key=lambda p: p["fence"])

@@ -37,9 +37,7 @@ class CheckpointError(Exception):
 
 
 class StaleFence(SystemExit):
-    """A newer launch of the job owns the folder of checkpoints; this one must end (exit code
-    76).
-    """
+    """A newer launch owns the checkpoint folder; this one must end (exit code 76)."""
 
     EXIT_CODE = 76
 
@@ -58,9 +56,7 @@ class StaleFence(SystemExit):
 
 @dataclass(frozen=True, slots=True)
 class Position:
-    """Where a job stands: total steps done, the epoch it is in, the batches of that epoch it has
-    used, its last known loss.
-    """
+    """Position in the job: steps done, epoch, batches used of it, last loss."""
 
     step: int = 0
     epoch: int = 0
@@ -70,9 +66,7 @@ class Position:
 
 @dataclass(frozen=True, slots=True)
 class Checkpoint:
-    """A manifest's entry: the file's name in the folder, the fence that wrote it, and what shows
-    that it is whole.
-    """
+    """A manifest entry: file name, fence that wrote it, and its checksum."""
 
     file: str
     fence: int
@@ -106,9 +100,7 @@ class Manifest:
 
 
 class Disk:
-    """The port through which bytes become durable; tests swap it for one that is full or stops
-    half-way.
-    """
+    """Port through which bytes become durable; tests swap it."""
 
     def write(self, path: Path, content: bytes) -> None:
         """Create or replace the file with the content (not yet durable)."""
@@ -128,9 +120,7 @@ class Disk:
 
 
 def is_disk_full(error: BaseException) -> bool:
-    """Whether an error, or one it came from, says that there is no room (or that the folder stayed
-    locked): the rest stands.
-    """
+    """True if the error or its cause is a full disk or a locked folder."""
     cause: BaseException | None = error
     while cause is not None:
         if isinstance(cause, OSError) and cause.errno in _FULL:
@@ -321,9 +311,7 @@ class CheckpointStore:
             return False
 
     def _sweep(self, manifest: Manifest) -> None:
-        """Remove checkpoints that the manifest does not name (older ones, leftovers of killed
-        launches), none of a newer fence.
-        """
+        """Remove checkpoints not in the manifest, but none of a newer fence."""
         named = {entry.file for entry in manifest.checkpoints}
         for path in self.folder.iterdir():
             ours = _OURS.match(path.name)
@@ -332,9 +320,7 @@ class CheckpointStore:
 
     @contextlib.contextmanager
     def _locked(self) -> Iterator[None]:
-        """Hold the folder's lock; the kernel frees it when its holder dies, and a frozen holder is
-        waited for only so long.
-        """
+        """Hold the folder's lock, waiting for a frozen holder only so long."""
         with (self.folder / ".lock").open("ab") as file:
             until_s = time.monotonic() + self._lock_wait_s
             while True:
@@ -349,9 +335,7 @@ class CheckpointStore:
 
 
 def _settle_suffix(path: Path) -> None:
-    """Make sure that the file is at `path`: some libraries (numpy.savez) append a suffix to the
-    name they are given.
-    """
+    """Ensure the file is at `path`: some libraries append a suffix (numpy.savez)."""
     if not path.exists():
         written = list(path.parent.glob(f"{path.name}.*"))
         if len(written) != 1:

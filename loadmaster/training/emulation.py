@@ -59,9 +59,7 @@ class PacingClock:
 
     @property
     def overrun_fraction(self) -> float:
-        """The fraction of steps, in [0, 1], whose real work took longer than T; 0 before the first
-        step.
-        """
+        """Fraction of steps whose work took longer than T; 0 before the first step."""
         return self._overruns / self._steps if self._steps else 0.0
 
     def start(self) -> None:
@@ -70,17 +68,13 @@ class PacingClock:
             self._deadline_s = self._work_began_s = self._now()
 
     def shift(self, seconds: float) -> None:
-        """Move the grid by time that was spent outside of steps (a checkpoint), so that it is
-        neither caught up nor an overrun.
-        """
+        """Shift the clock by time outside of steps, such as a checkpoint."""
         if self._deadline_s is not None:
             self._deadline_s += seconds
             self._work_began_s += seconds
 
     def wait(self, stopped: Callable[[], bool] = _never) -> None:
-        """End a step: count it, and sleep until its deadline or until `stopped` (asked at least
-        every 50 ms) says so.
-        """
+        """End a step: count it and sleep until its deadline or `stopped`."""
         self.start()
         now_s = self._now()
         self._count(now_s - self._work_began_s)

@@ -1,6 +1,4 @@
-"""One launch of a job, from its first batch to its end: what stands behind
-`loadmaster.training.steps`.
-"""
+"""One launch of a job: the implementation of `loadmaster.training.steps`."""
 
 import math
 import sys
@@ -37,9 +35,7 @@ Metrics = Mapping[str, SupportsFloat]
 
 
 class Preempted(SystemExit):
-    """The job was asked to leave and its state is saved: the process ends with exit code 75, to be
-    resumed elsewhere.
-    """
+    """The job left with its state saved: exit code 75, to be resumed elsewhere."""
 
     def __init__(self, reason: str) -> None:
         super().__init__(EXIT_PREEMPTED)
@@ -50,9 +46,7 @@ class Preempted(SystemExit):
 
 
 class QuotaReached(SystemExit):
-    """This launch was given only so many steps and has done them: the process ends with exit code
-    0, the job is not done.
-    """
+    """The launch did its quota of steps: exit code 0, the job is not done."""
 
     def __init__(self) -> None:
         super().__init__(0)
@@ -63,9 +57,7 @@ class QuotaReached(SystemExit):
 
 @dataclass(frozen=True, slots=True)
 class Work:
-    """What there is to do, and how its state is saved; the fields are the arguments of
-    `loadmaster.training.steps`.
-    """
+    """Work and how its state is saved: arguments of `loadmaster.training.steps`."""
 
     total: int | None
     every_s: float
@@ -104,9 +96,7 @@ class Run:
         self._gang = gang_of(environment, self._fell)
 
     def batches(self, loader: Iterable[Batch]) -> Iterator[Batch]:
-        """Yield batches until the steps are done; everything that ends the launch early is raised
-        from here.
-        """
+        """Yield batches until the steps are done; raises what ends the launch early."""
         leaving = False
         self._term.catch_sigterm()
         Run.current = self
@@ -172,9 +162,7 @@ class Run:
         )
 
     def _goes_on(self, epochs: Epochs[Batch]) -> bool:
-        """At a step boundary: whether the job has another step to do; raises what ends the launch
-        before the job is done.
-        """
+        """At a step boundary: True for another step; raises what ends the launch."""
         if self._work.total is not None and self._step >= self._work.total:
             return False
         if self._quota is not None and self._launch_steps >= self._quota:

@@ -1,6 +1,4 @@
-"""Loaders made of plain iterables: such that can be iterated again, begun in the middle, and dealt
-out to the ranks of a gang.
-"""
+"""Loaders of plain iterables: repeatable, resumable, divided among ranks."""
 
 import os
 from collections.abc import Callable, Iterable, Iterator, Sized

@@ -7,9 +7,7 @@ RECENT_STEPS = 32
 
 
 class Meter:
-    """Recent steps per second, from measured step times alone: pauses (set-up, checkpoints) are
-    left out.
-    """
+    """Recent steps per second from step times alone, without pauses."""
 
     def __init__(self) -> None:
         self.first_s: float | None = None

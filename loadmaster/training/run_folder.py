@@ -28,9 +28,7 @@ TERM_OVER = "term"
 
 
 class JobEnvironmentError(ValueError):
-    """A LOADMASTER_ variable holds something that it cannot mean; the message names it and what
-    would be right.
-    """
+    """A LOADMASTER_ variable is invalid; the message names it and the remedy."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,17 +104,13 @@ class TermWatch:
         return self.reason() is not None
 
     def catch_sigterm(self) -> None:
-        """Take SIGTERM as a pre-emption; a plain script keeps what it has, and only a main thread
-        may set handlers.
-        """
+        """Take SIGTERM as a pre-emption, in the main thread unless the script handles it."""
         if self._path and threading.current_thread() is threading.main_thread():
             self._former = signal.signal(signal.SIGTERM, self._on_sigterm)
             self._has_handler = True
 
     def release_sigterm(self, *, leaving: bool) -> None:
-        """Give SIGTERM back, or ignore it when the process is on its way out anyway: its exit code
-        has to tell the agent why.
-        """
+        """Restore SIGTERM, or ignore it on the way out so that the exit code stands."""
         if self._has_handler and threading.current_thread() is threading.main_thread():
             former = (
                 self._former
@@ -155,9 +149,7 @@ class TermWatch:
 
 
 def _end_of(term: Mapping[str, object]) -> Callable[[], bool]:
-    """What tells whether the term is over: by the boot clock, which nobody sets, else by the wall
-    clock of an older agent.
-    """
+    """End of the term by the boot clock, or by an older agent's wall clock."""
     boot_s, until_s = term.get("term_ends_boot_s"), term.get("term_until_s")
     if boot_s is not None:
         end_s = float(str(boot_s))
@@ -226,9 +218,7 @@ class ProgressLog:
         return self._descriptor is not None
 
     def write(self, event: str, **fields: object) -> None:
-        """Append an event at the present time; fields without a value are written as null, numbers
-        that are not finite too.
-        """
+        """Append an event now; missing and non-finite values are null."""
         if self._descriptor is None:
             return
         line = json.dumps(
@@ -257,9 +247,7 @@ class ProgressLog:
 
 
 def process_age_s() -> float:
-    """Seconds since this process was started by the system; 0 where the system does not say (then
-    set-up time is unknown).
-    """
+    """Seconds since this process started; 0 if the system does not tell."""
     try:
         fields = Path("/proc/self/stat").read_text().rpartition(")")[2].split()
         started_s = int(fields[19]) / os.sysconf("SC_CLK_TCK")

@@ -18,21 +18,21 @@ from typing import TypeVar
 import numpy as np
 
 from policies.contract.snapshot import Bools, Floats, Ints
-from policies.gavel.division.division import Column, Division, Shares
+from policies.gavel.allocation.problem import AllocationProblem, Column, Shares
 
 Divided = TypeVar("Divided", bound=Shares)
 
 
 @dataclass(frozen=True)
-class Pools(Division):
-    """The division `whole` with pools for columns: `part` float64[T, G] of a pool's time is on each
+class Pools(AllocationProblem):
+    """The problem `whole` with pools for columns: `part` float64[T, G] of a pool's time is on each
     type. Its `column_type` means nothing: `usage` and `type_rates` say what that would.
 
     `class_columns` int64[M, T], `pair_columns` int64[P, T]: the columns of `whole` in which a class
     or pair runs on each type.
     """
 
-    whole: Division
+    whole: AllocationProblem
     part: Floats
     class_columns: Ints
     pair_columns: Ints
@@ -53,45 +53,45 @@ class Pools(Division):
         return self.fastest_rates
 
 
-def agnostic(policy: Callable[[Division], Divided], division: Division) -> Divided:
-    """The shares of a policy to which GPUs look alike, over the columns of the division; their
+def agnostic(policy: Callable[[AllocationProblem], Divided], problem: AllocationProblem) -> Divided:
+    """The shares of a policy to which GPUs look alike, over the columns of the problem; their
     objective is the policy's own.
 
-    What goes beside the division into a policy fits both forms: it is by class or by GPU type.
+    What goes beside the problem into a policy fits both forms: it is by class or by GPU type.
     Raises what the policy raises.
     """
-    pools = pooled(division)
+    pools = pooled(problem)
     return spread(policy(pools), pools)
 
 
-def pooled(division: Division) -> Pools:
-    """The division as it looks to whom GPUs are alike."""
-    class_columns = division.usual_columns(division.rates > 0.0)
-    pair_columns = division.usual_columns(np.all(division.pair_rates > 0.0, axis=2))
-    part, pool_of = _pools(np.concatenate([class_columns, pair_columns]) >= 0, division.gpus)
-    alone, beside = pool_of[: len(division.rates)], pool_of[len(division.rates) :]
+def pooled(problem: AllocationProblem) -> Pools:
+    """The problem as it looks to whom GPUs are alike."""
+    class_columns = problem.usual_columns(problem.rates > 0.0)
+    pair_columns = problem.usual_columns(np.all(problem.pair_rates > 0.0, axis=2))
+    part, pool_of = _pools(np.concatenate([class_columns, pair_columns]) >= 0, problem.gpus)
+    alone, beside = pool_of[: len(problem.rates)], pool_of[len(problem.rates) :]
     rates, pair_rates = (
         np.zeros((len(alone), part.shape[1])),
         np.zeros((len(beside), part.shape[1], 2)),
     )
-    rates[np.arange(len(alone)), alone] = _mean(division.rates, class_columns, part[:, alone])
+    rates[np.arange(len(alone)), alone] = _mean(problem.rates, class_columns, part[:, alone])
     for side in (0, 1):
         pair_rates[np.arange(len(beside)), beside, side] = _mean(
-            division.pair_rates[..., side], pair_columns, part[:, beside]
+            problem.pair_rates[..., side], pair_columns, part[:, beside]
         )
     return Pools(
-        types=division.types,
-        gpus=division.gpus,
+        types=problem.types,
+        gpus=problem.gpus,
         columns=tuple(Column(f"pool {g}") for g in range(part.shape[1])),
         column_type=np.zeros(part.shape[1], dtype=np.int64),
         rates=rates,
-        count=division.count,
-        scale=division.scale,
-        weight=division.weight,
-        entity=division.entity,
-        pairs=division.pairs,
+        count=problem.count,
+        scale=problem.scale,
+        weight=problem.weight,
+        entity=problem.entity,
+        pairs=problem.pairs,
         pair_rates=pair_rates,
-        whole=division,
+        whole=problem,
         part=part,
         class_columns=class_columns,
         pair_columns=pair_columns,
@@ -99,7 +99,7 @@ def pooled(division: Division) -> Pools:
 
 
 def spread(shares: Divided, pools: Pools) -> Divided:
-    """Shares of pools as shares of the whole division's columns: over the types of each pool as
+    """Shares of pools as shares of the whole problem's columns: over the types of each pool as
     N_j.
     """
     size = len(pools.whole.columns)

@@ -215,7 +215,7 @@ class _Queue:
         machine_class: Ints,
         machines: Machines,
     ) -> _Queue:
-        """Places of like GPUs may be exchanged among them: those that run start before others of
+        """Variables of like GPUs may be exchanged among them: those that run start before others of
         the same place.
         """
         mine = machine_class[matching.machine] == of_class

@@ -16,13 +16,13 @@ from policies.contract.parameters import parameter
 from policies.contract.plan import Plan
 from policies.contract.snapshot import Floats, Ints, Snapshot
 from policies.gavel.agnostic import agnostic
-from policies.gavel.division.classing import Asked
-from policies.gavel.division.division import Division, Shares
-from policies.gavel.division.observe import Observed
+from policies.gavel.allocation.job_classes import GroupingOptions
+from policies.gavel.allocation.observe import Observed
+from policies.gavel.allocation.problem import AllocationProblem, Shares
 from policies.gavel.policy import Sharing, plan_of
 
-Program: TypeAlias = Callable[[Division], Shares]
-"""Shares of a division; what goes into them beside it is by class or by GPU type, so that it fits
+Program: TypeAlias = Callable[[AllocationProblem], Shares]
+"""Shares of a problem; what goes into them beside it is by class or by GPU type, so that it fits
 both forms.
 """
 
@@ -92,12 +92,12 @@ class SharePolicy(ABC):
     def _program(self, observed: Observed, notes: Notes) -> Program:
         """How what was observed is shared; may write notes when it is called."""
 
-    def _asked(self, snapshot: Snapshot) -> Asked:
+    def _asked(self, snapshot: Snapshot) -> GroupingOptions:
         """What tells jobs apart, but for `spread` and `pairs`."""
-        return Asked()
+        return GroupingOptions()
 
     def _beside(self, snapshot: Snapshot) -> str:
-        """What shares depend on beside the division: when it changes they are made anew."""
+        """What shares depend on beside the problem: when it changes they are made anew."""
         return ""
 
     def _fills(self) -> bool:
@@ -116,22 +116,20 @@ class SharePolicy(ABC):
     def _allocate(self, notes: Notes, observed: Observed) -> Shares:
         program = self._program(observed, notes)
         return (
-            agnostic(program, observed.division)
+            agnostic(program, observed.problem)
             if self.form == "agnostic"
-            else program(observed.division)
+            else program(observed.problem)
         )
 
 
 def steps_left(observed: Observed) -> Floats:
-    """float64[M]: steps left to each job, of divisions in which every job is a class."""
+    """float64[M]: steps left to each job, of problems in which every job is a class."""
     return np.maximum(observed.number("remaining_steps"), ONE_STEP)
 
 
-def places_by_arrival(observed: Observed) -> Ints:
-    """int64[M]: place of each class by its first job's arrival, from 0; a queue of those that have
-    one job.
-    """
+def queue_positions(observed: Observed) -> Ints:
+    """int64[M]: position in the queue of each class of one job, by arrival, from 0."""
     arrival = observed.number("arrival_s")
-    place = np.empty(len(arrival), dtype=np.int64)
-    place[np.argsort(arrival, kind="stable")] = np.arange(len(arrival))
-    return place
+    position = np.empty(len(arrival), dtype=np.int64)
+    position[np.argsort(arrival, kind="stable")] = np.arange(len(arrival))
+    return position

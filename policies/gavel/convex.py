@@ -16,9 +16,9 @@ import numpy as np
 
 from policies.contract.policy import PolicyError, SolverFailedError
 from policies.contract.snapshot import Floats
+from policies.gavel.allocation.observe import Observed
+from policies.gavel.allocation.problem import AllocationProblem, Shares
 from policies.gavel.base import Notes, Program, SharePolicy
-from policies.gavel.division.division import Division, Shares
-from policies.gavel.division.observe import Observed
 
 
 class ShareProblem:
@@ -31,14 +31,14 @@ class ShareProblem:
     float64[M]: with all its time on its fastest type, 0 if it can run nowhere.
     """
 
-    def __init__(self, division: Division) -> None:
-        self.division = division
-        self.count, self.weight, self.scale = division.count, division.weight, division.scale
-        self.equal_rates, self.fastest_rates = division.equal_rates, division.fastest_rates
-        self.alone = cp.Variable(division.rates.shape, nonneg=True)
-        pairs = division.pair_rates.shape[:2]
+    def __init__(self, problem: AllocationProblem) -> None:
+        self.problem = problem
+        self.count, self.weight, self.scale = problem.count, problem.weight, problem.scale
+        self.equal_rates, self.fastest_rates = problem.equal_rates, problem.fastest_rates
+        self.alone = cp.Variable(problem.rates.shape, nonneg=True)
+        pairs = problem.pair_rates.shape[:2]
         self.paired = cp.Variable(pairs, nonneg=True) if pairs[0] else None
-        total = self._of_classes(division.rates, division.pair_rates)
+        total = self._of_classes(problem.rates, problem.pair_rates)
         self.throughput: cp.Expression = cp.multiply(total, 1.0 / self.count)
 
     @property
@@ -55,7 +55,7 @@ class ShareProblem:
     @property
     def gpus_used(self) -> cp.Expression:
         """[T]: GPUs of each type in use, averaged over time."""
-        of = self.division
+        of = self.problem
         used = self.scale @ self.alone
         if self.paired is not None:
             used = used + self.scale[of.pairs[:, 0]] @ self.paired
@@ -63,7 +63,7 @@ class ShareProblem:
 
     def constraints(self) -> list[cp.Constraint]:
         """The feasible shares: time per job, GPUs per type, no time where a job cannot run."""
-        of = self.division
+        of = self.problem
         time = self._of_classes(np.ones_like(of.rates), np.ones_like(of.pair_rates))
         limits = [time <= self.count, self.gpus_used <= of.gpus]
         limits.append(cp.multiply(self.alone, of.rates <= 0.0) == 0.0)
@@ -85,14 +85,14 @@ class ShareProblem:
         return Shares(_shares(self.alone), self._paired(), float(problem.value))
 
     def _paired(self) -> Floats:
-        empty = np.zeros(self.division.pair_rates.shape[:2])
+        empty = np.zeros(self.problem.pair_rates.shape[:2])
         return empty if self.paired is None else _shares(self.paired)
 
     def _of_classes(self, rates: Floats, pair_rates: Floats) -> cp.Expression:
         """[M]: the time of each class, alone and in pairs, weighted by these rates and added up."""
         total = cp.sum(cp.multiply(rates, self.alone), axis=1)
         for side in (0, 1) if self.paired is not None else ():
-            of_class = np.eye(len(rates))[self.division.pairs[:, side]].T
+            of_class = np.eye(len(rates))[self.problem.pairs[:, side]].T
             rated = cp.multiply(pair_rates[:, :, side], self.paired)
             total = total + of_class @ cp.sum(rated, axis=1)
         return total
@@ -121,6 +121,6 @@ class ConvexPolicy(SharePolicy):
     def _program(self, observed: Observed, notes: Notes) -> Program:
         return self._solve
 
-    def _solve(self, division: Division) -> Shares:
-        problem = ShareProblem(division)
-        return problem.maximise(self.objective(problem), self.constraints(problem))
+    def _solve(self, problem: AllocationProblem) -> Shares:
+        program = ShareProblem(problem)
+        return program.maximise(self.objective(program), self.constraints(program))

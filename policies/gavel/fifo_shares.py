@@ -7,9 +7,9 @@ from functools import partial
 from typing import ClassVar
 
 from policies.contract.snapshot import Snapshot
-from policies.gavel.base import Notes, Program, SharePolicy, places_by_arrival
-from policies.gavel.division.classing import Asked
-from policies.gavel.division.observe import Observed
+from policies.gavel.allocation.job_classes import GroupingOptions
+from policies.gavel.allocation.observe import Observed
+from policies.gavel.base import Notes, Program, SharePolicy, queue_positions
 from policies.gavel.solvers.queue_order import first_in_first_out
 
 
@@ -19,15 +19,15 @@ class FifoShares(SharePolicy):
     FIFO).
 
     The plan's objective is the sum over the M jobs of throughput / (throughput where fastest) * (M
-    - place), the first place being
+    - position), the first position being
     0. Unlike `fifo` it may stop a job that runs for one that came before it, and moves jobs to
        faster GPUs when these come free.
     """
 
     name: ClassVar[str] = "fifo_shares"
 
-    def _asked(self, snapshot: Snapshot) -> Asked:
-        return Asked(jobs=True)
+    def _asked(self, snapshot: Snapshot) -> GroupingOptions:
+        return GroupingOptions(jobs=True)
 
     def _program(self, observed: Observed, notes: Notes) -> Program:
-        return partial(first_in_first_out, place=places_by_arrival(observed))
+        return partial(first_in_first_out, position=queue_positions(observed))

@@ -32,7 +32,7 @@ class Gandiva:
     (Gandiva's packing).
 
     At the end of each slice, a round's length, all GPUs are given out anew: each unit, a job or a
-    pair, has the same part of every GPU type, whatever its speed there, and who is owed most comes
+    pair, has the same part of every GPU type, whatever its speed there, and who lags most comes
     first. So units change places though nobody waits, which costs nothing but in Gavel's simulator;
     `rotate` leaves that out. Between two ends idle GPUs are filled and nobody is stopped.
 
@@ -58,7 +58,7 @@ class Gandiva:
 
     def __call__(self, snapshot: Snapshot) -> Plan:
         """The plan; its shares are each job's part of every GPU type, its memory pairs, what was
-        tried, and what is owed.
+        tried, and lags.
         """
         problem = build(snapshot)
         vacancies, tandems, past = Vacancies(problem), Tandems(problem), _Past.of(snapshot)
@@ -86,14 +86,14 @@ class Gandiva:
             "began_s": began_s,
             "seen_s": snapshot.now_s,
             **pairs.memory(),
-            "owed_s": turn.owed,
+            "lag_s": turn.lag,
         }
         return replace(plan, shares=turn.shares(), memory={"gandiva": memory})
 
 
 @dataclass(frozen=True, slots=True)
 class _Past:
-    """What was kept: when the slice began (-inf: none has), up to when `owed` counts, the pairs by
+    """What was kept: when the slice began (-inf: none has), up to when `lag` counts, the pairs by
     their jobs' ids, and those that were tried in vain.
     """
 
@@ -101,7 +101,7 @@ class _Past:
     seen_s: float
     pairs: tuple[Names, ...]
     tried: frozenset[Names]
-    owed: Owed
+    lag: Owed
 
     @classmethod
     def of(cls, snapshot: Snapshot) -> _Past:
@@ -112,7 +112,7 @@ class _Past:
             float(kept.get("began_s", -np.inf)),
             float(kept.get("seen_s", snapshot.now_s)),
         )
-        return cls(began_s, seen_s, pairs, frozenset(tried), kept.get("owed_s", {}))
+        return cls(began_s, seen_s, pairs, frozenset(tried), kept.get("lag_s", {}))
 
 
 class _Pairs:
@@ -197,7 +197,7 @@ class _Pairs:
 
 
 class _Turn:
-    """One round's seats for its units; `owed`: what each job is owed."""
+    """One round's seats for its units; `lag`: how far each job lags behind its part."""
 
     def __init__(
         self,
@@ -215,18 +215,18 @@ class _Turn:
             rng,
         )
         self.parts = Parts(tandems, units)
-        self.owed = self.parts.owed(past.owed, past.seen_s)
+        self.lag = self.parts.lag(past.lag, past.seen_s)
         self.seating = Seating(tandems, vacancies, rng)
 
     def give_out(self, *, to_all: bool, by_type: bool) -> None:
-        """Seats: at the end of a slice to all, by what they are owed, on each type or altogether;
+        """Seats: at the end of a slice to all, by their lag, on each type or altogether;
         else to those who have none.
 
         What is idle then goes to whoever can run there.
         """
-        order = np.argsort(-self.parts.totals(self.owed), kind="stable").tolist()
+        order = np.argsort(-self.parts.totals(self.lag), kind="stable").tolist()
         if to_all:
-            self._seat_anew(self._choose(self.parts.claims(self.owed, by_type=by_type)))
+            self._seat_anew(self._choose(self.parts.claims(self.lag, by_type=by_type)))
         else:
             for u in order:
                 self.seating.keep(self.units[u])

@@ -11,9 +11,9 @@ from typing import ClassVar
 
 from policies.contract.parameters import parameter
 from policies.contract.snapshot import Snapshot, TeamOrder, TeamView
-from policies.gavel.base import Notes, Program, SharePolicy, places_by_arrival
-from policies.gavel.division.classing import Asked
-from policies.gavel.division.observe import Observed
+from policies.gavel.allocation.job_classes import GroupingOptions
+from policies.gavel.allocation.observe import Observed
+from policies.gavel.base import Notes, Program, SharePolicy, queue_positions
 from policies.gavel.solvers.water_filling import Entity, hierarchical_shares
 
 AS_TEAMS_SAY = "team"
@@ -48,11 +48,11 @@ class Hierarchical(SharePolicy):
         ),
     )
 
-    def _asked(self, snapshot: Snapshot) -> Asked:
+    def _asked(self, snapshot: Snapshot) -> GroupingOptions:
         """In a team with a queue jobs are told apart."""
         names = tuple(dict.fromkeys(snapshot.jobs.columns.others["team"]))
         entities = zip(names, self._entities(snapshot, names), strict=True)
-        return Asked(
+        return GroupingOptions(
             teams=True,
             users=self.users,
             queues=frozenset(name for name, entity in entities if entity.fifo),
@@ -63,8 +63,8 @@ class Hierarchical(SharePolicy):
 
     def _program(self, observed: Observed, notes: Notes) -> Program:
         entities = self._entities(observed.snapshot, observed.classes.entities)
-        place = places_by_arrival(observed) if any(entity.fifo for entity in entities) else None
-        return partial(hierarchical_shares, entities=entities, place=place)
+        position = queue_positions(observed) if any(entity.fifo for entity in entities) else None
+        return partial(hierarchical_shares, entities=entities, position=position)
 
     def _entities(self, snapshot: Snapshot, names: Sequence[str]) -> list[Entity]:
         teams: Mapping[str, TeamView] = {team.name: team for team in snapshot.teams}

@@ -8,9 +8,9 @@ from typing import ClassVar
 import numpy as np
 
 from policies.contract.parameters import parameter
+from policies.gavel.allocation.observe import Observed
+from policies.gavel.allocation.problem import AllocationProblem, Shares
 from policies.gavel.base import Notes, Program, SharePolicy
-from policies.gavel.division.division import Division, Shares
-from policies.gavel.division.observe import Observed
 from policies.gavel.solvers.fairness import fairness
 from policies.gavel.solvers.water_filling import fair_shares
 
@@ -41,7 +41,7 @@ class MaxMinFairness(SharePolicy):
     def _program(self, observed: Observed, notes: Notes) -> Program:
         return self._shares
 
-    def _shares(self, division: Division) -> Shares:
+    def _shares(self, problem: AllocationProblem) -> Shares:
         if not self.weighted:
-            division = replace(division, weight=np.ones_like(division.weight))
-        return fair_shares(division) if self.fill else fairness(division)
+            problem = replace(problem, weight=np.ones_like(problem.weight))
+        return fair_shares(problem) if self.fill else fairness(problem)

@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar
 
+from policies.gavel.allocation.observe import Observed
 from policies.gavel.base import Notes, Program, SharePolicy
-from policies.gavel.division.observe import Observed
 from policies.gavel.solvers.throughput import total_throughput
 
 

@@ -13,10 +13,10 @@ import numpy as np
 
 from policies.contract.parameters import parameter
 from policies.contract.snapshot import Floats, Snapshot
+from policies.gavel.allocation.job_classes import GroupingOptions
+from policies.gavel.allocation.observe import Observed
+from policies.gavel.allocation.problem import AllocationProblem
 from policies.gavel.base import Notes, Program, SharePolicy, steps_left
-from policies.gavel.division.classing import Asked
-from policies.gavel.division.division import Division
-from policies.gavel.division.observe import Observed
 from policies.gavel.solvers.cost import CostForm, CostShares, Slos, min_cost
 from policies.gavel.solvers.levels import inverse
 
@@ -65,8 +65,8 @@ class MinCost(SharePolicy):
         ),
     )
 
-    def _asked(self, snapshot: Snapshot) -> Asked:
-        return Asked(jobs=self.slos)
+    def _asked(self, snapshot: Snapshot) -> GroupingOptions:
+        return GroupingOptions(jobs=self.slos)
 
     def _beside(self, snapshot: Snapshot) -> str:
         return repr(prices(snapshot))
@@ -76,11 +76,11 @@ class MinCost(SharePolicy):
 
     def _program(self, observed: Observed, notes: Notes) -> Program:
         priced = prices(observed.snapshot)
-        types = observed.division.types
+        types = observed.problem.types
         cost = np.array([priced.get(name, max(priced.values(), default=1.0)) for name in types])
 
-        def shares(division: Division) -> CostShares:
-            found = self._shares(observed, division, cost)
+        def shares(problem: AllocationProblem) -> CostShares:
+            found = self._shares(observed, problem, cost)
             told = {
                 "unpriced": [name for name in types if name not in priced],
                 "dropped": [observed.classes.keys[m] for m in found.dropped],
@@ -91,16 +91,16 @@ class MinCost(SharePolicy):
 
         return shares
 
-    def _shares(self, observed: Observed, division: Division, cost: Floats) -> CostShares:
+    def _shares(self, observed: Observed, problem: AllocationProblem, cost: Floats) -> CostShares:
         form = CostForm(self.objective)
         if not self.slos:
-            return min_cost(division, cost, floor=self.floor, form=form)
+            return min_cost(problem, cost, floor=self.floor, form=form)
         steps, left_s = steps_left(observed), _left_s(observed)
-        soonest_s = steps * inverse(division.fastest_rates)
+        soonest_s = steps * inverse(problem.fastest_rates)
         early_s = np.maximum(left_s - observed.snapshot.round_s, np.minimum(left_s, soonest_s))
-        found = min_cost(division, cost, floor=self.floor, form=form, slos=Slos(steps, early_s))
+        found = min_cost(problem, cost, floor=self.floor, form=form, slos=Slos(steps, early_s))
         return (
-            min_cost(division, cost, floor=self.floor, form=form, slos=Slos(steps, left_s))
+            min_cost(problem, cost, floor=self.floor, form=form, slos=Slos(steps, left_s))
             if found.dropped
             else found
         )

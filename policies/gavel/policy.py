@@ -24,10 +24,10 @@ import numpy as np
 from policies.contract.plan import Plan, PlanStatus
 from policies.contract.policy import SolverFailedError
 from policies.contract.snapshot import Floats, Snapshot
-from policies.gavel.division.classing import PLAIN, Asked, Classed
-from policies.gavel.division.division import Shares
-from policies.gavel.division.observe import Observed, division_of
-from policies.gavel.ledger import Kept, Ledger, Levels, from_memory, opened
+from policies.gavel.allocation.job_classes import PLAIN, GroupingOptions, JobClasses
+from policies.gavel.allocation.observe import Observed, observe
+from policies.gavel.allocation.problem import Shares
+from policies.gavel.service_account import Kept, Levels, ServiceAccount, from_memory, opened
 from policies.placement.homes import Home, homes_of
 from policies.placement.naming_turns import placements_of
 from policies.placement.rounds import Queues, attained_s, length_s, turns, under_way
@@ -51,7 +51,7 @@ class Sharing:
     """A share policy: its name, and with its parameters (`memory_of`: whose memory is its own),
     what it tells apart, how it shares.
 
-    Shares are made anew when the division has changed, or what counts `beside` it, and, where
+    Shares are made anew when the problem has changed, or what counts `beside` it, and, where
     `recompute_s` is above 0, when they are as old. With `fills`, GPUs that the shares leave idle go
     to whoever can use them.
     """
@@ -59,7 +59,7 @@ class Sharing:
     name: str
     memory_of: str
     allocate: Allocate
-    asked: Asked = PLAIN
+    asked: GroupingOptions = PLAIN
     recompute_s: float = 0.0
     beside: str = ""
     fills: bool = True
@@ -75,70 +75,69 @@ def plan_of(snapshot: Snapshot, sharing: Sharing) -> Plan:
 class _Round:
     def __init__(self, snapshot: Snapshot, sharing: Sharing) -> None:
         self.snapshot, self.sharing = snapshot, sharing
-        self.observed = division_of(snapshot, sharing.asked)
+        self.observed = observe(snapshot, sharing.asked)
         self.homes = homes_of(self.observed)
         self.round_s = length_s(snapshot.round_s)
         before = from_memory(
             snapshot.memory,
             sharing.memory_of,
             self.observed.classes,
-            snapshot.standing.get("ledger"),
+            snapshot.standing.get("account"),
         )
         self.turns_go_on = (
             before is not None
             and EARLY < (before.round_end_s - snapshot.now_s) / self.round_s < 1.0 + EARLY
         )
-        self.ledger = self._ledger(before)
+        self.account = self._ledger(before)
 
     def plan(self) -> Plan:
         """Seat those who go on, then those whose turn it is, then whoever can use what is left."""
         seating = Seating(self.observed, self.homes)
-        queues = Queues(self.observed, self.ledger, self.homes)
+        queues = Queues(self.observed, self.account, self.homes)
         seating.fix(self._fixed())
         fills = self.sharing.fills
         due = turns(
             self.observed,
-            self.ledger,
+            self.account,
             queues,
             seating.floor.left(),
             seating.seated,
-            owed_only=not fills,
+            lagging_only=not fills,
         )
         seating.seat(due, may_evict=not self.turns_go_on)
         if fills:
             seating.fill(queues, self._by_need)
         placements = placements_of(self.observed, self.homes, seating.seated)
-        waiting = Reasons(self.observed, seating.floor, placements, self.ledger.round_end_s).all()
+        waiting = Reasons(self.observed, seating.floor, placements, self.account.round_end_s).all()
         return Plan(
             self.sharing.name, PlanStatus.HEURISTIC, placements, waiting,
-            objective=self.ledger.objective, shares=self._shares(), memory=self._memory(),
+            objective=self.account.objective, shares=self._shares(), memory=self._memory(),
         )  # fmt: skip
 
     def _memory(self) -> dict[str, Any]:
         """What is kept for the next round."""
-        memory = self.ledger.to_memory()
-        self.snapshot.standing["ledger"] = Kept(
-            memory["entries"], self.observed.classes, self.ledger
+        memory = self.account.to_memory()
+        self.snapshot.standing["account"] = Kept(
+            memory["entries"], self.observed.classes, self.account
         )
         return memory
 
-    def _ledger(self, before: Ledger | None) -> Ledger:
-        """The ledger as it is now, with new shares where they are wanted, for the round that now
+    def _ledger(self, before: ServiceAccount | None) -> ServiceAccount:
+        """The account as it is now, with new shares where they are wanted, for the round that now
         begins or goes on.
         """
         now_s = self.snapshot.now_s
         if before is not None:
             before = before.after(now_s, under_way(self.observed, self.homes), self._level(before))
-        ledger = (
+        account = (
             before if before is not None and not self._is_outdated(before) else self._opened(before)
         )
-        return ledger if self.turns_go_on else ledger.going_on(round_end_s=now_s + self.round_s)
+        return account if self.turns_go_on else account.going_on(round_end_s=now_s + self.round_s)
 
-    def _is_outdated(self, before: Ledger) -> bool:
+    def _is_outdated(self, before: ServiceAccount) -> bool:
         wanted_s = self.sharing.recompute_s
         return (
-            before.division != self._divided
-            or 0.0 < wanted_s <= self.snapshot.now_s - before.made_s
+            before.problem != self._divided or 0.0 < wanted_s <= self.snapshot.now_s - before.made_s
         )
 
     @property
@@ -146,11 +145,11 @@ class _Round:
         """What shares depend on, in few characters."""
         return self.observed.classes.fingerprint + self.sharing.beside
 
-    def _opened(self, before: Ledger | None) -> Ledger:
-        classes, division = self.observed.classes, self.observed.division
+    def _opened(self, before: ServiceAccount | None) -> ServiceAccount:
+        classes, problem = self.observed.classes, self.observed.problem
         alone, paired = (
-            np.zeros((rows, len(division.columns)))
-            for rows in (len(classes.keys), len(division.pairs))
+            np.zeros((rows, len(problem.columns)))
+            for rows in (len(classes.keys), len(problem.pairs))
         )
         shares = (
             self.sharing.allocate(self.observed) if classes.keys else Shares(alone, paired, 0.0)
@@ -172,7 +171,7 @@ class _Round:
             before,
         )
 
-    def _level(self, before: Ledger) -> Levels:
+    def _level(self, before: ServiceAccount) -> Levels:
         """Who has come in since starts level with those of its class who have received least; who
         has left is forgotten.
         """
@@ -194,7 +193,7 @@ class _Round:
             ]
             had = {
                 t: min([of_mate.get(t, 0.0) for of_mate in mates], default=0.0)
-                for t in self.observed.ground.types
+                for t in self.observed.allocatable.types
             }
             if any(had.values()):
                 kept[ids[self.observed.row_list[e]]] = {
@@ -217,16 +216,16 @@ class _Round:
         ]
 
     def _by_need(self) -> list[int]:
-        """Classes by the time that they are owed on any column, those without shares last."""
-        classes, owed = len(self.observed.classes.keys), self.ledger.owed_s(self.snapshot.now_s)
+        """Classes by the time that they are lag on any column, those without shares last."""
+        classes, lag = len(self.observed.classes.keys), self.account.lag_s(self.snapshot.now_s)
         need = np.full(classes, -np.inf)
-        alone = self.ledger.row < classes
-        np.maximum.at(need, self.ledger.row[alone], owed[alone])
+        alone = self.account.row < classes
+        np.maximum.at(need, self.account.row[alone], lag[alone])
         for side in (0, 1):
             np.maximum.at(
                 need,
-                self.observed.division.pairs[self.ledger.row[~alone] - classes, side],
-                owed[~alone],
+                self.observed.problem.pairs[self.account.row[~alone] - classes, side],
+                lag[~alone],
             )
         order: list[int] = np.argsort(-need, kind="stable").tolist()
         return order
@@ -237,7 +236,7 @@ class _Round:
         """
         classes, share, jobs = (
             self.observed.classes,
-            self.ledger.share,
+            self.account.share,
             (self.snapshot.jobs.columns.ids, self.observed.row_list),
         )
         kept: _KeptShares | None = self.snapshot.standing.get("shares")
@@ -259,15 +258,15 @@ class _Round:
 
     @cached_property
     def _shares_by_class(self) -> dict[int, dict[str, float]]:
-        classes, division, ledger = (
+        classes, problem, account = (
             len(self.observed.classes.keys),
-            self.observed.division,
-            self.ledger,
+            self.observed.problem,
+            self.account,
         )
-        count, pairs, columns = division.count.tolist(), division.pairs.tolist(), division.columns
+        count, pairs, columns = problem.count.tolist(), problem.pairs.tolist(), problem.columns
         total: dict[int, dict[str, float]] = defaultdict(lambda: defaultdict(float))
         for row, column, share in zip(
-            ledger.row.tolist(), ledger.column.tolist(), ledger.share.tolist(), strict=True
+            account.row.tolist(), account.column.tolist(), account.share.tolist(), strict=True
         ):
             for m in (row,) if row < classes else pairs[row - classes]:
                 total[m][columns[column].gpu_type] += share / count[m]
@@ -276,11 +275,11 @@ class _Round:
 
 @dataclass(frozen=True, slots=True)
 class _KeptShares:
-    """Shares `by_job` as they follow from the ledger's `share` of classes, and from which `jobs`
+    """Shares `by_job` as they follow from the account's `share` of classes, and from which `jobs`
     are in them (ids, rows).
     """
 
-    classes: Classed
+    classes: JobClasses
     share: Floats
     jobs: tuple[tuple[str, ...], list[int]]
     by_job: dict[str, dict[str, float]]

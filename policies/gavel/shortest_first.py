@@ -7,9 +7,9 @@ from functools import partial
 from typing import ClassVar
 
 from policies.contract.snapshot import Snapshot
+from policies.gavel.allocation.job_classes import GroupingOptions
+from policies.gavel.allocation.observe import Observed
 from policies.gavel.base import Notes, Program, SharePolicy, steps_left
-from policies.gavel.division.classing import Asked
-from policies.gavel.division.observe import Observed
 from policies.gavel.solvers.queue_order import shortest_job_first
 
 
@@ -18,14 +18,14 @@ class ShortestFirst(SharePolicy):
     """Time on unlike GPUs to the job that can end soonest, then to the others in that order (SJF).
 
     What counts is what is left to do, where the job is fastest. The plan's objective is the sum
-    over the M jobs of throughput / (throughput where fastest) * (M - place in that order). Long
+    over the M jobs of throughput / (throughput where fastest) * (M - position in that order). Long
     jobs wait as long as shorter ones come in.
     """
 
     name: ClassVar[str] = "shortest_first"
 
-    def _asked(self, snapshot: Snapshot) -> Asked:
-        return Asked(jobs=True)
+    def _asked(self, snapshot: Snapshot) -> GroupingOptions:
+        return GroupingOptions(jobs=True)
 
     def _program(self, observed: Observed, notes: Notes) -> Program:
         return partial(shortest_job_first, steps=steps_left(observed))

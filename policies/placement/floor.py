@@ -10,8 +10,8 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import islice
 
-from policies.gavel.division.ground import Condition
-from policies.gavel.division.observe import Observed
+from policies.gavel.allocation.allocatable import Condition
+from policies.gavel.allocation.observe import Observed
 from policies.placement.homes import Place
 from policies.placement.supplies import Supplies
 
@@ -36,8 +36,8 @@ class Floor:
     """
 
     def __init__(self, observed: Observed) -> None:
-        self.ground, self.supplies = observed.ground, Supplies(observed)
-        self.open = [list(given) for given in self.ground.devices]
+        self.allocatable, self.supplies = observed.allocatable, Supplies(observed)
+        self.open = [list(given) for given in self.allocatable.devices]
         self.kept: dict[int, dict[str, int]] = {}
         self.keeps: dict[int, tuple[Place, ...]] = {}
         self._by_open: list[list[dict[int, None]]] | None = None
@@ -48,17 +48,17 @@ class Floor:
         many; made when asked for.
         """
         if self._by_open is None:
-            most = max(self.ground.sizes, default=0)
-            self._by_open = [[{} for _ in range(most + 1)] for _ in self.ground.types]
-            for n, of in enumerate(self.ground.type_of):
+            most = max(self.allocatable.sizes, default=0)
+            self._by_open = [[{} for _ in range(most + 1)] for _ in self.allocatable.types]
+            for n, of in enumerate(self.allocatable.type_of):
                 if of >= 0:
                     self._by_open[of][len(self.open[n])][n] = None
         return self._by_open
 
     def left(self) -> list[int]:
         """Open devices by type."""
-        counted = [0] * len(self.ground.types)
-        for of, devices in zip(self.ground.type_of, self.open, strict=True):
+        counted = [0] * len(self.allocatable.types)
+        for of, devices in zip(self.allocatable.type_of, self.open, strict=True):
             if devices:
                 counted[of] += len(devices)
         return counted
@@ -169,7 +169,7 @@ class Floor:
 
     def slots(self, n: int, device: str) -> int:
         """How many jobs a device has room for."""
-        return next(d.slots for d in self.ground.nodes[n].devices if d.id == device)
+        return next(d.slots for d in self.allocatable.nodes[n].devices if d.id == device)
 
     def _has(self, n: int, demand: Mapping[str, float], gpus: int) -> bool:
         supplies = self.supplies
@@ -188,7 +188,7 @@ class Floor:
     def _change(self, n: int, devices: list[str]) -> None:
         before, self.open[n] = len(self.open[n]), devices
         if self._by_open is not None:
-            of = self._by_open[self.ground.type_of[n]]
+            of = self._by_open[self.allocatable.type_of[n]]
             del of[before][n]
             of[len(devices)][n] = None
 

@@ -9,6 +9,7 @@ import numpy as np
 from policies.andreas.kernels.arrays import NONE
 from policies.contract.snapshot import Bools, Floats, Ints
 from policies.placement.problem import Problem
+from policies.placement.speed import Speeds
 from policies.placement.staying import remaining_s
 from policies.placement.vacancies import Vacancies
 
@@ -155,8 +156,11 @@ def _ends_s(problem: Problem) -> list[list[float]]:
     """By node, in how many seconds each device comes free that a job holds which stays."""
     at = {n.id: i for i, n in enumerate(problem.nodes)}
     ends_s: list[list[float]] = [[] for _ in problem.nodes]
+    speeds = Speeds(problem.snapshot.kinds)
     for stay in problem.pinned:
         for seat in stay.run.ranks:
             if seat.node in at:
-                ends_s[at[seat.node]] += [remaining_s(problem.snapshot, stay)] * len(seat.devices)
+                ends_s[at[seat.node]] += [remaining_s(problem.snapshot, speeds, stay)] * len(
+                    seat.devices
+                )
     return ends_s

@@ -11,10 +11,10 @@ from operator import attrgetter
 from typing import NamedTuple, TypeAlias
 
 from policies.contract.snapshot import RankSeat, Running
-from policies.gavel.division.ground import Condition, Given
-from policies.gavel.division.lines import Line
-from policies.gavel.division.observe import Observed
-from policies.gavel.division.rates import Group
+from policies.gavel.allocation.allocatable import Condition, Given
+from policies.gavel.allocation.lines import Line
+from policies.gavel.allocation.observe import Observed
+from policies.gavel.allocation.rates import Group
 from policies.placement.staying import training_run
 
 ALONE = -1
@@ -27,7 +27,7 @@ Place: TypeAlias = tuple[int, tuple[str, ...]]
 
 class Home(NamedTuple):
     """What job `job` (its number among those that take part) holds: places on GPUs of one type,
-    `column` of the division there.
+    `column` of the problem there.
 
     `shares`: whether it holds but a share of its device; `partner`: the job that holds the same
     device beside it; ALONE. (A named tuple: every round makes one for each job that runs.)
@@ -80,32 +80,30 @@ def homes_of(observed: Observed) -> dict[int, Home]:
             if home.job != e:
                 home = now.home = Home(e, home.run, home.places, home.column, home.shares)
             homes[e] = home
-    observed.snapshot.standing["homes"] = (observed.ground.devices, seen)
+    observed.snapshot.standing["homes"] = (observed.allocatable.devices, seen)
     return _with_partners(homes) if any(map(SHARES, homes.values())) else homes
 
 
 def _kept(observed: Observed) -> Mapping[str, Seen]:
     """By id of the job what was seen in the round before, without partners, where the nodes give
-    the same devices: who has not moved since and is of the same line, and so on the same ground,
-    has the same home.
+    the same devices: who has not moved since and is of the same line, and so on the same
+    nodes, has the same home.
     """
     before: tuple[Given, dict[str, Seen]] | None = observed.snapshot.standing.get("homes")
-    return before[1] if before is not None and before[0] == observed.ground.devices else {}
+    return before[1] if before is not None and before[0] == observed.allocatable.devices else {}
 
 
 class _Found:
     """What a run must be to be a home."""
 
     def __init__(self, observed: Observed) -> None:
-        self.ground = observed.ground
+        self.allocatable = observed.allocatable
         self.index, self.devices, self.type_of = (
-            self.ground.index,
-            self.ground.devices,
-            self.ground.type_of,
+            self.allocatable.index,
+            self.allocatable.devices,
+            self.allocatable.type_of,
         )
-        columns = zip(
-            observed.division.column_type.tolist(), observed.division.columns, strict=True
-        )
+        columns = zip(observed.problem.column_type.tolist(), observed.problem.columns, strict=True)
         self.column = {(of, c.spread): i for i, (of, c) in enumerate(columns)}
         self.admitting: dict[tuple[Condition, int], tuple[bool, ...]] = {}
 
@@ -158,7 +156,7 @@ class _Found:
         """
         key = group.condition, ranks
         if key not in self.admitting:
-            self.admitting[key] = self.ground.admitting(*key)
+            self.admitting[key] = self.allocatable.admitting(*key)
         return self.admitting[key][n]
 
     def _may_be_given(self, n: int, devices: tuple[str, ...]) -> bool:

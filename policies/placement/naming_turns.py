@@ -9,10 +9,10 @@ from math import isfinite
 
 from policies.contract.plan import Placement, placement_of
 from policies.contract.snapshot import Snapshot
-from policies.gavel.division.observe import Observed, in_order
-from policies.placement.beside import beside_of
+from policies.gavel.allocation.observe import Observed, in_order
 from policies.placement.homes import ALONE, Home
 from policies.placement.seating import Seated
+from policies.placement.speed import Speeds
 from policies.placement.staying import Stay, remaining_s, training_run
 from policies.placement.waiting import watts_of
 
@@ -74,24 +74,24 @@ def _rate_beside(observed: Observed, seat: Seated) -> float:
     beside = (
         0.0
         if pair is None
-        else float(observed.division.pair_rates[pair, seat.column, 0 if a <= b else 1])
+        else float(observed.problem.pair_rates[pair, seat.column, 0 if a <= b else 1])
     )
     return beside or _rate_of_strangers(observed, seat)
 
 
 def _rate_of_strangers(observed: Observed, seat: Seated) -> float:
-    """Of two that sit together though they are no pair of the division: not worth it, or put
+    """Of two that sit together though they are no pair of the problem: not worth it, or put
     together by who knew more of them.
     """
-    classes, gpu_type = observed.classes, observed.division.columns[seat.column].gpu_type
+    classes, gpu_type = observed.classes, observed.problem.columns[seat.column].gpu_type
     kind, other = (classes.groups[classes.group_list[e]].kind for e in (seat.job, seat.partner))
-    known, _ = beside_of(observed.snapshot).sides(kind, other, gpu_type)
+    known, _ = Speeds(observed.snapshot.kinds).pair(kind, other, gpu_type)
     return known or classes.rate_lists[classes.group_list[seat.job]][seat.column]
 
 
 def _staying(snapshot: Snapshot, stay: Stay) -> Placement:
     """A job outside of the decision, where it is, until its node must be empty."""
-    run_s, run = remaining_s(snapshot, stay), stay.run
+    run_s, run = remaining_s(snapshot, Speeds(snapshot.kinds), stay), stay.run
     predicted = run_s if isfinite(run_s) else None
     name = snapshot.jobs.columns.ids[stay.row]
     return Placement(

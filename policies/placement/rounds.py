@@ -1,9 +1,9 @@
 """Gavel's round mechanism (section 5): who has a turn in the next round, so that time received
 comes near the shares.
 
-Every row (class, or pair of classes) is owed time on each column in which it has a share: what the
+Every row (class, or pair of classes) is lag time on each column in which it has a share: what the
 share comes to since shares were made, less what the row received, less what it was ahead of its
-share then. Rows are taken by what they would be owed at the end of the round to come without a turn
+share then. Rows are taken by what they would be lag at the end of the round to come without a turn
 in it, the most first, as long as their GPUs fit; a job is in one row only, and a gang runs whole. A
 row of n jobs is taken up to n times: its k-th turn counts as if it had already had the first k - 1.
 Within a class whoever has received least there comes first (from other GPUs only who is PATIENCE
@@ -12,7 +12,7 @@ behind), then the oldest.
 The paper takes rows by X / f, f the part of the column's time received: by how far they are behind
 in proportion. A row with a share of a hundredth that has received nothing comes first of all (f =
 0), and is then ahead by ninety-nine rounds, all but one of which are forgotten when shares are made
-anew, as at every arrival and end. By time owed nobody on a GPU of n jobs is ever ahead by a turn,
+anew, as at every arrival and end. By time lag nobody on a GPU of n jobs is ever ahead by a turn,
 nor behind by more than 1/2 + 1/3 + ... + 1/n turns; jobs end nearer to when they would with exactly
 their shares (docs/benchmarks.md).
 """
@@ -29,8 +29,8 @@ from typing import NamedTuple, TypeAlias
 import numpy as np
 
 from policies.contract.snapshot import Floats, Ints
-from policies.gavel.division.observe import Observed, in_order
-from policies.gavel.ledger import Ledger, Levels
+from policies.gavel.allocation.observe import Observed, in_order
+from policies.gavel.service_account import Levels, ServiceAccount
 from policies.placement.homes import ALONE, Home
 
 PATIENCE = 10.0
@@ -40,7 +40,7 @@ same mean for all, on its streams that is three times as many migrations, and la
 migration costs anything.
 """
 SLIGHT = 1e-6
-"""Part of a round. Time owed that is less is an error of rounding."""
+"""Part of a round. Time lag that is less is an error of rounding."""
 MANY = 64
 """Jobs of a class: so many are sorted more quickly in arrays."""
 
@@ -78,27 +78,26 @@ def under_way(observed: Observed, homes: Mapping[int, Home]) -> list[tuple[int, 
 
 def turns(
     observed: Observed,
-    ledger: Ledger,
+    account: ServiceAccount,
     queues: Queues,
     left: list[int],
     fixed: Collection[int],
     *,
-    owed_only: bool = False,
+    lagging_only: bool = False,
 ) -> list[Turn]:
-    """Who runs next by the shares, who is owed most first. `left`: GPUs by type still to be given;
+    """Who runs next by the shares, who is lag most first. `left`: GPUs by type still to be given;
     `fixed`: who has a place.
 
-    With `owed_only`, rows have no turn for which they would not be owed time at its end: GPUs stay
-    idle where shares leave them so.
+    With `lagging_only`, rows have no turn that would put them ahead of their share.
     """
     if not any(left) or len(fixed) == len(observed.row_list):
         return []
-    return list(_Selection(observed, ledger, queues, left, fixed, owed_only).turns())
+    return list(_Selection(observed, account, queues, left, fixed, lagging_only).turns())
 
 
 _Due: TypeAlias = tuple[float, int, int, int, int, int, int, float, float]
-"""(less by what its row would be owed at the end of the round without another turn, number, turns
-that it has, row, column, type, GPUs of a turn, what is owed now, share) of an entry: the first is
+"""(less by what its row would be lag at the end of the round without another turn, number, turns
+that it has, row, column, type, GPUs of a turn, what is lag now, share) of an entry: the first is
 due first. (Plain, as one is made for each turn.)
 """
 
@@ -111,82 +110,80 @@ class _Selection:
     def __init__(
         self,
         observed: Observed,
-        ledger: Ledger,
+        account: ServiceAccount,
         queues: Queues,
         left: list[int],
         fixed: Collection[int],
-        owed_only: bool,
+        lagging_only: bool,
     ) -> None:
-        self.observed, self.ledger, self.queues, self.homes, self.left = (
+        self.observed, self.account, self.queues, self.homes, self.left = (
             observed,
-            ledger,
+            account,
             queues,
             queues.homes,
             list(left),
         )
-        self.round_s, self.owed_only = length_s(observed.snapshot.round_s), owed_only
+        self.round_s, self.lagging_only = length_s(observed.snapshot.round_s), lagging_only
         self.placed = {e: home for e, home in queues.homes.items() if e in fixed}
         self.taken = set(self.placed)
-        division, self.of_class, self.classes = (
-            observed.division,
+        problem, self.of_class, self.classes = (
+            observed.problem,
             observed.classes.class_list,
             len(observed.classes.keys),
         )
-        self.pairs: list[list[int]] = division.pairs.tolist()
-        self.free = [*division.count.tolist(), *([1] * len(self.pairs)), 0]
+        self.pairs: list[list[int]] = problem.pairs.tolist()
+        self.free = [*problem.count.tolist(), *([1] * len(self.pairs)), 0]
         for e in self.taken:
             self.free[self.of_class[e]] -= 1
 
     def turns(self) -> Iterator[Turn]:
-        """Take rows by what they are owed as long as their GPUs fit. Each comes again, owed a turn
+        """Take rows by what they are lag as long as their GPUs fit. Each comes again, lag a turn
         less, until it can have none: GPUs and jobs that are left only become fewer.
         """
         left, free, round_s, due = self.left, self.free, self.round_s, self._due()
-        most_s = -SLIGHT * round_s if self.owed_only else inf
+        most_s = -SLIGHT * round_s if self.lagging_only else inf
         while due and due[0][0] < most_s and any(left):
-            _, i, had, row, column, of_type, gpus, owed_s, share = due[0]
+            _, i, had, row, column, of_type, gpus, lag_s, share = due[0]
             jobs = self._jobs(row, column) if left[of_type] >= gpus and free[row] > 0 else ()
             if jobs:
                 yield Turn(jobs, column, gpus)
                 left[of_type] -= gpus
             if jobs and free[row] > 0:
-                ahead_s = -(owed_s + round_s * (share - (had + 1)))
-                heapreplace(due, (ahead_s, i, had + 1, row, column, of_type, gpus, owed_s, share))
+                ahead_s = -(lag_s + round_s * (share - (had + 1)))
+                heapreplace(due, (ahead_s, i, had + 1, row, column, of_type, gpus, lag_s, share))
             else:
                 heappop(due)
 
     def _due(self) -> list[_Due]:
         """A heap of the entries for which there are GPUs, and somebody without a place."""
-        ledger, division, left, free, round_s = (
-            self.ledger,
-            self.observed.division,
+        account, problem, left, free, round_s = (
+            self.account,
+            self.observed.problem,
             self.left,
             self.free,
             self.round_s,
         )
         gpus, type_of, running = (
-            division.scale.tolist(),
-            division.column_type.tolist(),
+            problem.scale.tolist(),
+            problem.column_type.tolist(),
             self._running(),
         )
         gpus += [gpus[a] for a, _ in self.pairs]
         numbers = (
             a.tolist()
             for a in (
-                ledger.row,
-                ledger.column,
-                ledger.owed_s(self.observed.snapshot.now_s),
-                ledger.share,
+                account.row,
+                account.column,
+                account.lag_s(self.observed.snapshot.now_s),
+                account.share,
             )
         )
         due = []
-        for i, (row, column, owed_s, share) in enumerate(zip(*numbers, strict=True)):
+        for i, (row, column, lag_s, share) in enumerate(zip(*numbers, strict=True)):
             if free[row] > 0 and left[type_of[column]] >= gpus[row]:
                 had = running.get((row, column), 0)
-                ahead_s = -(owed_s + round_s * (share - had))
-                due.append(
-                    (ahead_s, i, had, row, column, type_of[column], gpus[row], owed_s, share)
-                )
+                ahead_s = -(lag_s + round_s * (share - had))
+                due.append((ahead_s, i, had, row, column, type_of[column], gpus[row], lag_s, share))
         heapify(due)
         return due
 
@@ -233,8 +230,10 @@ class _Selection:
 class Queues:
     """The jobs of each class in the order in which they come to have GPUs of a type."""
 
-    def __init__(self, observed: Observed, ledger: Ledger, homes: Mapping[int, Home]) -> None:
-        self.observed, self.homes, self.level = observed, homes, ledger.level
+    def __init__(
+        self, observed: Observed, account: ServiceAccount, homes: Mapping[int, Home]
+    ) -> None:
+        self.observed, self.homes, self.level = observed, homes, account.level
         self.members, self.rows = observed.classes.members, observed.row_list
         self.patience_s = PATIENCE * length_s(observed.snapshot.round_s)
         self.queues: dict[tuple[int, int], list[int]] = {}
@@ -283,7 +282,7 @@ class Queues:
         if len(jobs) >= MANY:
             return self._many_sorted(np.array(jobs), column)
         gpu_type, arrival, rows, keys = (
-            self.observed.division.columns[column].gpu_type,
+            self.observed.problem.columns[column].gpu_type,
             self.arrival,
             self.rows,
             [],
@@ -303,7 +302,7 @@ class Queues:
         """The same of many jobs, which come rising."""
         homes = self.home_columns[jobs]
         moves = homes != column
-        waits_s = self._attained[self.observed.division.columns[column].gpu_type][
+        waits_s = self._attained[self.observed.problem.columns[column].gpu_type][
             jobs
         ] + self.patience_s * (moves & (homes != NOWHERE))
         arrival = self.observed.snapshot.jobs.columns.numbers["arrival_s"][self.observed.rows[jobs]]
@@ -323,7 +322,7 @@ class Queues:
         received, level, of = self.received, self.level, self._attained_s
         return {
             t: np.array([of(row, t) if level or received[row] else 0.0 for row in self.rows])
-            for t in self.observed.ground.types
+            for t in self.observed.allocatable.types
         }
 
     def _attained_s(self, row: int, gpu_type: str) -> float:

@@ -15,8 +15,8 @@ from operator import attrgetter
 from typing import NamedTuple, TypeAlias
 
 from policies.contract.snapshot import RankSeat
-from policies.gavel.division.ground import Condition
-from policies.gavel.division.observe import Observed, in_order
+from policies.gavel.allocation.allocatable import Condition
+from policies.gavel.allocation.observe import Observed, in_order
 from policies.placement.floor import SLOTS, Floor, Guest
 from policies.placement.homes import ALONE, Home, Place
 from policies.placement.rounds import Queues, Turn
@@ -48,8 +48,8 @@ class Seating:
 
     def __init__(self, observed: Observed, homes: Mapping[int, Home]) -> None:
         self.observed, self.homes, self.floor = observed, homes, Floor(observed)
-        classes, division = observed.classes, observed.division
-        self.columns, self.type_of = division.columns, division.column_type.tolist()
+        classes, problem = observed.classes, observed.problem
+        self.columns, self.type_of = problem.columns, problem.column_type.tolist()
         self.groups, self.group_of, self.rates = (
             classes.groups,
             classes.group_list,
@@ -201,7 +201,7 @@ class Seating:
 
     def _sit_new(self, e: int, places: tuple[Place, ...]) -> bool:
         ranks = tuple(
-            [RankSeat(self.observed.ground.nodes[n].id, devices) for n, devices in places]
+            [RankSeat(self.observed.allocatable.nodes[n].id, devices) for n, devices in places]
         )
         return self._sit([(e, ranks)], places)
 
@@ -225,7 +225,7 @@ class Seating:
                 return
         place = self.floor.shared(self.type_of[column], (self._guest(a), self._guest(b)))
         if place is not None:
-            seat = RankSeat(self.observed.ground.nodes[place[0]].id, place[1], HALF)
+            seat = RankSeat(self.observed.allocatable.nodes[place[0]].id, place[1], HALF)
             self._sit([(a, (seat,)), (b, (seat,))], (place,))
 
     def _is_open_to_two(self, places: tuple[Place, ...]) -> bool:
@@ -262,7 +262,7 @@ class Seating:
     def _go_together(self, e: int, other: Seated) -> bool:
         of = self.observed.classes.class_list
         p = self.observed.pair_row.get(in_order(of[e], of[other.job]))
-        return p is not None and bool(self.observed.division.pair_rates[p, other.column].all())
+        return p is not None and bool(self.observed.problem.pair_rates[p, other.column].all())
 
     def _sit(
         self,
@@ -282,7 +282,7 @@ class Seating:
         self.floor.remove(places)
         first = places[0][0]
         column = self.column_of[
-            self.observed.ground.type_of[first], any(n != first for n, _ in places)
+            self.observed.allocatable.type_of[first], any(n != first for n, _ in places)
         ]
         for i, (e, ranks) in enumerate(jobs):
             self.seated[e] = Seated(
@@ -312,7 +312,9 @@ class Seating:
         key = group.condition, group.gpus if spread else 1
         if key not in self._guests:
             self._guests[key] = Guest(
-                group.condition, self.observed.ground.admitting(*key), group.condition.of_rank(1)
+                group.condition,
+                self.observed.allocatable.admitting(*key),
+                group.condition.of_rank(1),
             )
         return self._guests[key]
 

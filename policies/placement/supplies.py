@@ -7,8 +7,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from policies.contract.validation import TOLERANCE
-from policies.gavel.division.ground import Condition
-from policies.gavel.division.observe import Observed
+from policies.gavel.allocation.allocatable import Condition
+from policies.gavel.allocation.observe import Observed
 from policies.placement.eligibility import capacities, wants_resources
 from policies.placement.problem import fixed_watts
 from policies.placement.staying import Stay
@@ -33,8 +33,8 @@ class Supplies:
     """
 
     def __init__(self, observed: Observed) -> None:
-        snapshot, ground = observed.snapshot, observed.ground
-        self.nodes, self.used = ground.nodes, list(ground.busy)
+        snapshot, allocatable = observed.snapshot, observed.allocatable
+        self.nodes, self.used = allocatable.nodes, list(allocatable.busy)
         self.watts = (
             None
             if snapshot.cap_w is None
@@ -100,18 +100,18 @@ def _by_node(loads: Iterable[Load]) -> Sequence[Load]:
 
 def _resources(observed: Observed) -> list[dict[str, float]]:
     """By node, what is left of resources beside profile runs and jobs that stay outside."""
-    snapshot, ground = observed.snapshot, observed.ground
+    snapshot, allocatable = observed.snapshot, observed.allocatable
     named = {name for of in snapshot.jobs.columns.others["resources"] for name, _ in of}
     names = ("cores", "memory_gb", *sorted(named))
     left = [
         dict(zip(names, row, strict=True))
-        for row in capacities(snapshot, ground.nodes, names).tolist()
+        for row in capacities(snapshot, allocatable.nodes, names).tolist()
     ]
     for stay in observed.outside.stay:
         demand = _demand_of(observed, stay)
         for seat in stay.run.ranks:
-            for name, amount in demand.items() if seat.node in ground.index else ():
-                left[ground.index[seat.node]][name] -= amount
+            for name, amount in demand.items() if seat.node in allocatable.index else ():
+                left[allocatable.index[seat.node]][name] -= amount
     return left
 
 

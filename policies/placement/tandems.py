@@ -11,8 +11,8 @@ from dataclasses import dataclass
 import numpy as np
 
 from policies.contract.snapshot import Ints, Running, Snapshot
-from policies.placement.beside import NOTHING, PairRates, Sides, beside_of
 from policies.placement.problem import Problem
+from policies.placement.speed import UNKNOWN, PairRates, PairSpeed, Speeds
 from policies.placement.staying import training_run
 
 WHOLE, HALF = 1.0, 0.5
@@ -86,14 +86,14 @@ class Tandems:
             else []
         )
 
-    def sides(self, one: int, other: int, n: int) -> Sides:
+    def sides(self, one: int, other: int, n: int) -> PairSpeed:
         """Speeds of two jobs that share a device of node n; 0 where that is not known, or they do
         not fit into its memory.
         """
         found = self.rates.get(
-            (self._kinds[one], self._kinds[other], self.problem.nodes[n].gpu_type), NOTHING
+            (self._kinds[one], self._kinds[other], self.problem.nodes[n].gpu_type), UNKNOWN
         )
-        return found if min(found) > 0.0 else NOTHING
+        return found if min(found) > 0.0 else UNKNOWN
 
     def worth(self, one: int, other: int, n: int) -> float:
         """The sum of the parts of their speeds alone that two jobs keep side by side on node n:
@@ -120,7 +120,7 @@ class Tandems:
         if len(unit.jobs) == 1:
             return found
         one, other = unit.jobs
-        return [n for n in found if self.wide[n] and self.sides(one, other, n) != NOTHING]
+        return [n for n in found if self.wide[n] and self.sides(one, other, n) != UNKNOWN]
 
     def single(self, job: int) -> Unit:
         """A job on its own; who is left on a part of a device keeps it, without a restart."""
@@ -141,7 +141,7 @@ class Tandems:
                 continue
             if (
                 set(seat.devices) <= set(self.wide[seat.node])
-                and self.sides(one, other, seat.node) != NOTHING
+                and self.sides(one, other, seat.node) != UNKNOWN
             ):
                 return Unit((one, other), 1, seat)
         return Unit((one, other), 1)
@@ -177,7 +177,5 @@ class Tandems:
 
 
 def pair_rates(snapshot: Snapshot) -> PairRates:
-    """Every pair of kinds that is known, as `policies.placement.beside` has them; kept as long as the kinds
-    are the same.
-    """
-    return beside_of(snapshot).rates
+    """Return every pair of kinds that is known."""
+    return Speeds(snapshot.kinds).pairs

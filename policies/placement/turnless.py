@@ -9,10 +9,10 @@ from dataclasses import dataclass, field
 from policies.contract.plan import Placement, WaitCode, Waiting
 from policies.contract.snapshot import Purpose
 from policies.contract.validation import TOLERANCE, profile_runs
-from policies.gavel.division.division import Column
-from policies.gavel.division.ground import Condition
-from policies.gavel.division.observe import Observed
-from policies.gavel.division.rates import Group, speed
+from policies.gavel.allocation.allocatable import Condition
+from policies.gavel.allocation.observe import Observed
+from policies.gavel.allocation.problem import Column
+from policies.gavel.allocation.rates import Group, speed
 from policies.placement.floor import Floor
 from policies.placement.impossible import MOST_NAMED, why_impossible
 from policies.placement.waiting import cap_rises_s
@@ -95,14 +95,17 @@ class Reasons:
         """GPU types on which such a job runs now, or would if it had the nodes to itself; none:
         then it is impossible.
         """
-        columns, rates = self.observed.division.columns, self.observed.classes.rates[g].tolist()
+        columns, rates = self.observed.problem.columns, self.observed.classes.rates[g].tolist()
         now = frozenset(c.gpu_type for c, rate in zip(columns, rates, strict=True) if rate > 0.0)
         if now:
             return now
-        ground, admitted = self.observed.ground, self.observed.ground.admitting(group.condition)
+        allocatable, admitted = (
+            self.observed.allocatable,
+            self.observed.allocatable.admitting(group.condition),
+        )
         large = {
             n.gpu_type
-            for n, may in zip(ground.nodes, admitted, strict=True)
+            for n, may in zip(allocatable.nodes, admitted, strict=True)
             if may and len(n.devices) >= group.gpus
         }
         return frozenset(t for t in large if speed(self.observed.snapshot, group, Column(t)) > 0.0)
@@ -111,16 +114,16 @@ class Reasons:
         """Watts that are missing where there is room for the job; 0 where there is none, or no
         cap.
         """
-        supplies, ground = self.floor.supplies, self.observed.ground
+        supplies, allocatable = self.floor.supplies, self.observed.allocatable
         if supplies.watts is None:
             return 0.0
-        demand, admitted = group.condition.of_rank(1), ground.admitting(group.condition)
+        demand, admitted = group.condition.of_rank(1), allocatable.admitting(group.condition)
         needed = [
             supplies.extra_w(n, group.gpus)
             for n, devices in enumerate(self.floor.open)
             if len(devices) >= group.gpus
             and admitted[n]
-            and ground.nodes[n].gpu_type in types
+            and allocatable.nodes[n].gpu_type in types
             and supplies.has(n, demand)
         ]
         return min(needed) - max(0.0, supplies.watts) if needed else 0.0
@@ -130,8 +133,8 @@ class Reasons:
         holders ends.
         """
         self.holders = self.holders or self._all_holders()
-        ground, snapshot = self.observed.ground, self.observed.snapshot
-        nodes = zip(ground.nodes, ground.admitting(condition), strict=True)
+        allocatable, snapshot = self.observed.allocatable, self.observed.snapshot
+        nodes = zip(allocatable.nodes, allocatable.admitting(condition), strict=True)
         found = [
             holder
             for n, may in nodes

@@ -1,9 +1,9 @@
-"""Turns on GPUs: who is owed how much time on which GPU type, and one round's seats for units in
-the order of what they are owed.
+"""Turns on GPUs: who is lag how much time on which GPU type, and one round's seats for units in
+the order of what they are lag.
 
 Every unit has the same part of each GPU type, X = N_t / m of its time for one GPU and m units,
 whatever its speed there (as the baselines of Gavel's evaluation that do not regard speeds), and is
-owed what of it it has not had. So all get equal time on every type, whoever comes and goes.
+lag what of it it has not had. So all get equal time on every type, whoever comes and goes.
 """
 
 from __future__ import annotations
@@ -46,8 +46,8 @@ class Parts:
         share = self.gpus[None, :] / max(len(units), 1) / wide[:, None]
         self.share: Floats = share / np.maximum(share.sum(axis=1, keepdims=True, initial=0.0), 1.0)
 
-    def owed(self, before: Owed, seen_s: float) -> dict[str, dict[str, float]]:
-        """What each job is owed now: as it stood at `seen_s`, and its parts since then, less what
+    def lag(self, before: Owed, seen_s: float) -> dict[str, dict[str, float]]:
+        """What each job is lag now: as it stood at `seen_s`, and its parts since then, less what
         it has had.
         """
         now_s, found = self.tandems.problem.snapshot.now_s, {}
@@ -63,25 +63,23 @@ class Parts:
                 found[self.tandems.names[e]] = dict(zip(self.types, now.tolist(), strict=True))
         return found
 
-    def claims(self, owed: Owed, *, by_type: bool) -> Floats:
-        """float64[U, T]: what each unit is owed, in parts of its share, on each type or on all;
+    def claims(self, lag: Owed, *, by_type: bool) -> Floats:
+        """float64[U, T]: what each unit is lag, in parts of its share, on each type or on all;
         -inf where it cannot run.
         """
-        owed_s, share = self._of_units(owed), np.where(self.may, self.share, 0.0)
+        lag_s, share = self._of_units(lag), np.where(self.may, self.share, 0.0)
         if not by_type:
-            owed_s, share = self.totals(owed)[:, None], share.sum(axis=1, keepdims=True)
-        return np.where(self.may, owed_s / np.where(share > 0.0, share, 1.0), -np.inf)
+            lag_s, share = self.totals(lag)[:, None], share.sum(axis=1, keepdims=True)
+        return np.where(self.may, lag_s / np.where(share > 0.0, share, 1.0), -np.inf)
 
-    def totals(self, owed: Owed) -> Floats:
-        """float64[U]: seconds that each unit is owed on all types on which it can run."""
-        total: Floats = np.where(self.may, self._of_units(owed), 0.0).sum(axis=1)
+    def totals(self, lag: Owed) -> Floats:
+        """float64[U]: seconds that each unit is lag on all types on which it can run."""
+        total: Floats = np.where(self.may, self._of_units(lag), 0.0).sum(axis=1)
         return total
 
-    def _of_units(self, owed: Owed) -> Floats:
+    def _of_units(self, lag: Owed) -> Floats:
         """float64[U, T]: the mean of a unit's jobs."""
-        of = [
-            [list(owed[self.tandems.names[e]].values()) for e in unit.jobs] for unit in self.units
-        ]
+        of = [[list(lag[self.tandems.names[e]].values()) for e in unit.jobs] for unit in self.units]
         return np.array([np.mean(rows, axis=0) for rows in of]).reshape(self.share.shape)
 
     def _had_s(self, job: int, seen_s: float, now_s: float) -> Floats:

@@ -1,6 +1,4 @@
-"""What the kinds' page shows of pairs that share a GPU: the measured ones, and how far their
-estimates had been off.
-"""
+"""Measured pairs that share a GPU on the kinds' page, and the errors of their estimates."""
 
 from __future__ import annotations
 
@@ -23,9 +21,7 @@ MOST_COMPARED = 5000
 
 @dataclass(frozen=True, slots=True)
 class PairLine:
-    """A measured pair: both names, the type, steps/s of each beside the other, from how many
-    measurements, and how old.
-    """
+    """A measured pair: names, type, steps/s of each, number of measurements, age."""
 
     first: str
     second: str
@@ -38,9 +34,7 @@ class PairLine:
 
 @dataclass(frozen=True, slots=True)
 class PairsTable:
-    """The newest measured pairs, and the errors of what had been estimated of pairs before they
-    were measured first.
-    """
+    """The newest measured pairs, and the errors of what was estimated of pairs before."""
 
     lines: tuple[PairLine, ...] = ()
     errors: ErrorSummary = field(default_factory=lambda: ErrorSummary.of(()))
@@ -50,9 +44,7 @@ NO_PAIRS = PairsTable()
 
 
 def pairs_table(names: Mapping[int, str]) -> PairsTable:
-    """The table of the pairs both of whose kinds (names by primary key) may be shown; two
-    queries.
-    """
+    """The table of pairs of kinds that may be shown (names by primary key); two queries."""
     now, lines = timezone.now(), []
     measured = PairProfile.objects.filter(
         first__in=names, second__in=names, source=Source.MEASURED

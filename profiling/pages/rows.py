@@ -1,6 +1,4 @@
-"""What the kinds' page and the REST answers show: plain rows, one per kind, with what is known and
-how well it is estimated.
-"""
+"""Rows of the kinds' page and of REST: what is known per kind, and the quality of estimates."""
 
 from __future__ import annotations
 
@@ -61,10 +59,7 @@ class RunRow:
 
 @dataclass(frozen=True, slots=True)
 class KindRow:
-    """A kind with its numbers and runs; `error` is the median of its rows' errors.
-
-    `jobs` counts those the user may see, `example` names one of them.
-    """
+    """A kind with its numbers and runs; `error` is their median error, `jobs` those visible."""
 
     id: int
     name: str
@@ -200,9 +195,7 @@ def _job_counts(user: User | AnonymousUser, keys: list[int]) -> dict[int, tuple[
 
 
 def _runs(user: User | AnonymousUser, keys: list[int]) -> dict[int, list[RunRow]]:
-    """Open and given-up runs; why another team's job failed is not shown, for it may quote that
-    job's output.
-    """
+    """Open and given-up runs; failures of other teams' jobs stay hidden (they quote output)."""
     found: dict[int, list[RunRow]] = {}
     shown = ProfileRun.objects.filter(
         kind__in=keys, state__in=[*OPEN, ProfileRun.State.GIVEN_UP]

@@ -12,9 +12,7 @@ from profiling.pages.rows import KindRow, KindsTable, ProfileRow, RunRow, kinds_
 
 @dataclass(frozen=True, slots=True)
 class Cell:
-    """What is known of a kind on a GPU type: its numbers, and the measurements that are wanted or
-    were given up.
-    """
+    """Numbers of a kind on a GPU type, and measurements that are wanted or were given up."""
 
     gpu_type: GpuType
     profiles: tuple[ProfileRow, ...]
@@ -37,9 +35,7 @@ class KindLine:
 def kinds_page(
     user: User, search: str = ""
 ) -> tuple[KindsTable, tuple[GpuType, ...], list[KindLine]]:
-    """(what is known, of pairs those of the rows shown; the columns; the rows whose name or digest
-    fits the search).
-    """
+    """(known kinds, their pairs; columns; rows whose name or digest match the search)."""
     table = kinds_table(user)
     fitting = [
         k for k in table.kinds if search.lower() in k.name.lower() or k.digest.startswith(search)

@@ -14,9 +14,7 @@ from profiling.pages.selectors import kinds_page
 
 @require_GET
 def kinds(request: HttpRequest) -> HttpResponse:
-    """What is known of the speed of each kind of job on each GPU type, and where each number comes
-    from.
-    """
+    """Speed of each kind on each GPU type, with the source of each number."""
     search = request.GET.get("search", "").strip()[:100]
     table, types, lines = kinds_page(cast(User, request.user), search)
     return render(

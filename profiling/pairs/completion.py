@@ -33,9 +33,7 @@ FIRST_SPREAD = 0.1
 
 
 class CompletionError(ValueError):
-    """A matrix that cannot be completed, or was not within the sweeps allowed; the message says
-    which row or what to change.
-    """
+    """A matrix that cannot be completed; the message names the row or the remedy."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -167,9 +165,7 @@ def choose(
     groups: Ints | None = None,
     candidates: Sequence[Settings] = CANDIDATES,
 ) -> Settings:
-    """The candidate with the least held-out error; the first of those that tie. CompletionError as
-    `held_out_error`.
-    """
+    """The candidate with the least held-out error, first on ties. Raises CompletionError."""
     return min(
         candidates,
         key=lambda settings: held_out_error(values, observed, settings, seed=seed, groups=groups),
@@ -205,9 +201,7 @@ def _first(columns: int, rank: int, seed: int) -> Floats:
 
 
 def _half(target: Floats, known: Floats, fixed: Floats, regularisation: float) -> Floats:
-    """(offset, factors) of each row of `target`, by ridge regression on the `fixed` ones of its
-    columns: all rows in one call.
-    """
+    """(offset, factors) of each row of `target` by ridge regression on its `fixed` columns."""
     features = np.hstack([np.ones((len(fixed), 1)), fixed[:, 1:]])
     size = features.shape[1]
     products = (features[:, :, None] * features[:, None, :]).reshape(len(features), -1)

@@ -47,9 +47,7 @@ class Partner(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class PairError:
-    """An estimate held against what was measured later: steps/s of `kind` beside another on a type;
-    0 for "cannot share".
-    """
+    """An estimate beside its later measurement: steps/s beside another kind; 0: cannot share."""
 
     kind: str
     beside: str
@@ -112,9 +110,7 @@ def pair_rates(book: Book, kinds: Sequence[str], alone: Alone) -> dict[Pair, Rat
 
 
 def worth_sharing(rates: Rates, alone: Rates) -> bool:
-    """Whether the two get more done beside each other than by turns: their normalised throughputs
-    add up to more than 1 (Gavel, section 3.1: only such pairs are rows of the policies' matrix).
-    """
+    """Return true if the pair's normalised throughputs add up to over 1 (Gavel, section 3.1)."""
     return (
         all(speed > 0 for speed in alone)
         and sum(r / a for r, a in zip(rates, alone, strict=True)) > 1.0
@@ -173,9 +169,7 @@ def _most_telling(book: Book, kind: str, able: list[Partner], count: int) -> tup
 
 
 def _features(book: Book) -> Floats:
-    """float64[C, 1 + rank]: (1, v_c); zeros, which tell nothing, for columns of which nothing is
-    known.
-    """
+    """float64[C, 1 + rank]: (1, v_c); zeros for columns of which nothing is known."""
     factors = book.retained.factors
     with_one = np.hstack([np.ones((len(factors), 1)), factors[:, 1:]])
     features: Floats = np.where(np.isfinite(factors).all(axis=1, keepdims=True), with_one, 0.0)

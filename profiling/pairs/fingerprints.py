@@ -79,9 +79,7 @@ USUAL = Rules()
 
 @dataclass(frozen=True, slots=True)
 class Likeness:
-    """A reference kind and its distance, 0 for one that shares in the same way in all that is
-    known.
-    """
+    """A reference kind and its distance; 0 if all known interference is equal."""
 
     reference: str
     distance: float
@@ -164,9 +162,7 @@ class Book:
 
     @cached_property
     def distances(self) -> Floats:
-        """float64[K, R]: of each kind to each reference; inf to itself, and where nothing can be
-        compared.
-        """
+        """float64[K, R]: distance of each kind to each reference; inf to itself or if unknown."""
         prints = np.hstack([self.retained.values, self.possible.values])
         seen = np.hstack([self.retained.observed, self.possible.observed])
         found = np.full((len(self.kinds), len(self.references)), np.inf)
@@ -177,9 +173,7 @@ class Book:
         return found
 
     def likenesses(self, kind: str) -> tuple[Likeness, ...]:
-        """The references by their distance to the kind, the nearest first, without itself; KeyError
-        for a kind not in the book.
-        """
+        """References by distance to the kind, without itself; KeyError for an unknown kind."""
         of = self.distances[self.row_of[kind]]
         return tuple(
             Likeness(self.references[r], float(of[r]))
@@ -214,9 +208,7 @@ class Book:
         return np.where(found, of_reference[best], np.arange(len(self.kinds)))
 
     def _mixed(self, table: Table) -> Floats:
-        """float64[K, T, R, 2]: what was measured, else the nearest reference's row and the own one,
-        mixed.
-        """
+        """float64[K, T, R, 2]: measured values, else a mix of own and nearest reference's row."""
         weight, own, near = self.rules.nearest_weight, table.values, table.values[self._nearest]
         mixed = np.where(
             np.isnan(near), own, np.where(np.isnan(own), near, weight * near + (1.0 - weight) * own)
@@ -225,9 +217,7 @@ class Book:
         return np.where(table.observed, own, mixed).reshape(shape)
 
     def _columns(self, rows: Ints, t: int) -> Ints:
-        """int64[n]: the reference whose columns on the type speak of each kind: itself, or the
-        nearest; -1 where there is none.
-        """
+        """int64[n]: reference whose columns stand for each kind on the type; -1 for none."""
         told = (
             self.possible.observed.any(axis=0)
             .reshape(len(self.types), len(self.references), 2)[t]
@@ -270,9 +260,7 @@ def retained_of(rates: Mapping[Pair, tuple[float, float]], alone: Alone) -> dict
 def references_of(
     measured: Retained, *, least: int = LEAST_PARTNERS, most: int = MOST_REFERENCES
 ) -> tuple[str, ...]:
-    """The kinds that were measured beside the most others (on the most types), of those with at
-    least `least` partners; by name.
-    """
+    """Kinds measured beside the most others, with at least `least` partners; by name."""
     beside: dict[str, set[tuple[str, str]]] = {}
     for kind, other, gpu_type in measured:
         beside.setdefault(kind, set()).add((other, gpu_type))
@@ -333,9 +321,7 @@ def _rows(
 
 
 def _table(values: Floats, observed: Bools, settings: Settings, seed: int) -> Table:
-    """The completed table; what is in a row or column of which nothing is observed cannot be
-    completed and is NaN.
-    """
+    """The completed table; rows and columns without any observation are NaN."""
     rows, columns = _told(observed)
     filled, factors = (
         np.full(values.shape, np.nan),
@@ -360,9 +346,7 @@ def _told(observed: Bools) -> tuple[Ints, Ints]:
 
 
 def _distance(prints: Floats, seen: Bools, row: int, completed_weight: float) -> Floats:
-    """float64[K]: the weighted root mean square difference of every row to this one; inf where they
-    have no column in common.
-    """
+    """float64[K]: weighted root mean square difference to this row; inf without common columns."""
     squares = (prints - prints[row]) ** 2
     weights = np.where(seen & seen[row], 1.0, completed_weight) * np.isfinite(squares)
     total = weights.sum(axis=1)
@@ -371,9 +355,7 @@ def _distance(prints: Floats, seen: Bools, row: int, completed_weight: float) ->
 
 
 def _both_ways(table: Floats, rows: Ints, at: Ints) -> Floats:
-    """float64[n, n]: s[i|j] of one type's table float64[K, R, 2]: the mean of what row i and row j
-    say; NaN where neither does.
-    """
+    """float64[n, n]: s[i|j] of a type: mean of rows i and j of float64[K, R, 2]; NaN if none."""
     known = (rows >= 0) & (at >= 0)
     retains = np.where(
         known[:, None] & known[None, :], table[rows[:, None], at[None, :], RETAINS], np.nan

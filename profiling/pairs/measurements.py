@@ -29,14 +29,10 @@ from profiling.smoothing import moved
 from profiling.step_times import Pace, pace
 
 PARTNERS_AT_ONCE = 10
-"""Launches beside which one is looked at, the last to start: each pair is also looked at when the
-other one ends.
-"""
+"""Most launches beside which one is measured, the last to start; the rest when those end."""
 
 TOGETHER = timedelta(seconds=5)
-"""Two launches that end within this time, the one out of memory and the other soon too, were on the
-device together.
-"""
+"""Two launches that end within this time, one out of memory, shared the device until then."""
 
 Interval = tuple[datetime, datetime]
 Sample = tuple[datetime, int, float]
@@ -69,26 +65,20 @@ class PairObservation:
 
 @dataclass(frozen=True, slots=True)
 class Learnt:
-    """What one measurement of a pair changed: steps/s as believed before (None: nobody had an
-    idea), and as measured.
-    """
+    """Change by one pair measurement: steps/s believed before (None: unknown), and measured."""
 
     believed: Rates | None
     measured: Rates
 
     def deviates(self, by: float) -> bool:
-        """Whether one of the two is further from what was believed than this fraction, or nothing
-        was.
-        """
+        """Return true if one of the two deviates by more than this fraction, or was unknown."""
         if self.believed is None or not all(self.believed):
             return True
         return any(abs(m / b - 1.0) > by for m, b in zip(self.measured, self.believed, strict=True))
 
 
 def observe_pairs(assignment: Assignment) -> list[PairObservation]:
-    """What the launch showed beside each that shared its GPU; nothing where it was alone, or too
-    short or unsteady to tell.
-    """
+    """Pair measurements of a launch with each that shared its GPU; empty if too short."""
     device = _shared_device(assignment)
     if device is None:
         return []
@@ -101,9 +91,7 @@ def observe_pairs(assignment: Assignment) -> list[PairObservation]:
 
 
 def observe_pair(one: Assignment, other: Assignment) -> PairObservation | None:
-    """What these two launches showed beside each other, however much it is; None where they did not
-    share, or it tells nothing.
-    """
+    """Pair measurement of two launches, however short; None if they did not share a GPU."""
     device = _shared_device(one)
     if device is None:
         return None
@@ -173,9 +161,7 @@ def _lacked_memory(assignment: Assignment) -> bool:
 
 
 def _tells_more(seen: PairObservation, last: PairMeasurement) -> bool:
-    """Whether the same two launches say something new: that they do not fit after all, or twice the
-    steps.
-    """
+    """Return true for a new launch pair, twice the steps, or proof that they do not fit."""
     if last.first_steps_per_s == 0.0:
         return False
     return not any(seen.rates) or (
@@ -190,9 +176,7 @@ def _in_order(one: Assignment, other: Assignment) -> tuple[Assignment, Assignmen
 
 
 def undisturbed(both: Interval, others: Iterable[Interval]) -> Interval | None:
-    """The longest part of an interval that no other one touches; the first of those that tie, None
-    where there is none.
-    """
+    """The longest part of an interval that touches no other, first on ties; else None."""
     begin, end = both
     parts: list[Interval] = []
     for since, until in sorted(others):
@@ -205,9 +189,7 @@ def undisturbed(both: Interval, others: Iterable[Interval]) -> Interval | None:
 
 
 def _shared_device(assignment: Assignment) -> Device | None:
-    """The GPU that the launch shares; None for one that has its device to itself, several, or a
-    quota of the CPU.
-    """
+    """The GPU that the launch shares; None if exclusive, several, or with a CPU quota."""
     if assignment.share >= 1.0 or not _can_tell(assignment):
         return None
     slots = list(AssignmentSlot.objects.filter(assignment=assignment).select_related("device")[:2])

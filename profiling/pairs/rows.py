@@ -73,9 +73,7 @@ _COLUMNS = (
 
 @dataclass(frozen=True, slots=True)
 class Speeds:
-    """The kinds' own steps/s with one GPU, by (str of the kind's primary key, GPU type): those
-    measured, and all believed ones.
-    """
+    """steps/s of kinds alone on one GPU by (primary key, GPU type): measured, and all believed."""
 
     measured: Alone
     believed: Alone
@@ -93,9 +91,7 @@ def kinds_of(rows: Iterable[PairRow]) -> set[int]:
 
 
 def sharing_kinds(cluster: Cluster, kinds: Collection[int]) -> list[int]:
-    """Of these kinds those with jobs in the cluster that may share a GPU, at most MOST_SHARING,
-    most jobs first; one query.
-    """
+    """Kinds with jobs that may share here, at most MOST_SHARING, most jobs first; one query."""
     jobs = Job.objects.filter(
         cluster=cluster, may_share=True, gpus_min=1, state__in=MAY_SHARE
     ).order_by()
@@ -104,9 +100,7 @@ def sharing_kinds(cluster: Cluster, kinds: Collection[int]) -> list[int]:
 
 
 def book_of(rows: Iterable[PairRow], measured_alone: Alone, kinds: Iterable[int]) -> Book | None:
-    """The fingerprints of these kinds and of the references; None while too little was measured for
-    any.
-    """
+    """Fingerprints of these kinds and the references; None while too little is measured."""
     rates = {row.pair: row.rates for row in rows if row.source == Source.MEASURED}
     retained = retained_of(rates, measured_alone)
     references = references_of(retained)

@@ -39,19 +39,13 @@ from profiling.runs import OPEN, R, last_copy, lock_kind
 from profiling.selectors import speeds_alone
 
 PARTNERS = 3
-"""Kinds that each is measured beside on each GPU type: with three chosen ones Gavel's kinds are
-known to 7% in the median.
-"""
+"""Partners measured per kind and GPU type: three give a median error of 7% on Gavel's kinds."""
 
 AT_ONCE = 8
-"""Pair runs of a cluster that are open at a time: kinds that come in a crowd do not keep production
-from its GPUs.
-"""
+"""Open pair runs per cluster: many new kinds must not keep production from its GPUs."""
 
 A_LOOK = 16
-"""Kinds, by GPU type, for which one look seeks partners: what it costs does not grow with the
-kinds.
-"""
+"""Kinds per GPU type for which one pass seeks partners, so that its cost is bounded."""
 
 CHOICES = 3 * PARTNERS
 """Partners that are ranked: of the most telling ones some may have no job here."""
@@ -59,9 +53,7 @@ CHOICES = 3 * PARTNERS
 RETRIES = 2
 
 LONGEST = timedelta(seconds=120)
-"""How long both may run side by side without enough steps; a launch's quota is what its kind does
-alone in that time.
-"""
+"""Longest time of a pair run; the quota is the steps that the kind does alone in it."""
 
 LENDING = (JobState.QUEUED, JobState.STARTING, JobState.RUNNING)
 """Jobs that lend their command: their kind's own speed is known or measured."""
@@ -74,9 +66,7 @@ PairKey = tuple[int, int, int]
 
 
 def reconcile_pair_runs(cluster: Cluster, now: datetime, stop: Stop) -> None:
-    """Take in what has been measured, drop what nobody can measure any more, and ask for what is
-    missing.
-    """
+    """Record finished pair runs, drop those that no node can measure, request missing ones."""
     opened = list(
         PairRun.objects.filter(first_job__cluster=cluster, state__in=OPEN).select_related(
             "first_job", "second_job"
@@ -119,9 +109,7 @@ def _launch(job: UUID, copy: int) -> Assignment | None:
 
 
 def _is_measured(run: PairRun, launches: Sequence[Assignment | None], *, enough: int) -> bool:
-    """Whether these launches have measured the pair, now or before; it is written where they
-    have.
-    """
+    """Return true if these launches, or earlier ones, measured the pair; then it is recorded."""
     if None in launches:
         return False
     first, second = (a for a in launches if a is not None)
@@ -214,10 +202,7 @@ def _known_pairs(kinds: Collection[int]) -> set[PairKey]:
 def _wanting(
     kinds: Sequence[int], types: Iterable[int], known: Collection[PairKey]
 ) -> dict[tuple[int, int], int]:
-    """(kind, GPU type) that lack partners, of which there are some here; with how many they have.
-
-    Once all have theirs this is all that a look comes to: it comes every couple of seconds.
-    """
+    """(kind, GPU type) without enough partners although there are some, with their number."""
     told = Counter((kind, type_id) for first, second, type_id in known for kind in {first, second})
     return {
         (kind, type_id): told[kind, type_id]
@@ -275,9 +260,7 @@ def _missing(
 def _partners(
     kinds: Sequence[int], wanting: Iterable[tuple[int, int]], sharing: Iterable[Offer]
 ) -> dict[tuple[int, int], list[int]]:
-    """By (kind, GPU type) whom to measure it beside, of those who have a job here, the most telling
-    first.
-    """
+    """Partners to measure by (kind, GPU type), among kinds with a job here, best first."""
     book, names = _book(kinds), {offer.type_id: offer.type_name for offer in sharing}
     found: dict[tuple[int, int], list[int]] = {}
     for kind, type_id in wanting:
@@ -333,9 +316,7 @@ def _ask(cluster: Cluster, key: PairKey, jobs: tuple[Job, Job]) -> None:
 
 
 def _quota(cluster: Cluster, job: Job, type_id: int) -> int:
-    """Steps that the job's kind does alone in the longest time of a pair run, by the fastest of
-    what is known of it.
-    """
+    """Steps of the job's kind alone in the longest pair run, at its fastest known speed."""
     known = Profile.objects.filter(kind=job.kind_id, spread=False)
     fastest = (known.filter(gpu_type=type_id, gpus=1) or known).aggregate(most=Max("steps_per_s"))[
         "most"

@@ -21,9 +21,7 @@ from profiling.pairs.fingerprints import USUAL, Alone, Book, Pair, Rules, refere
 
 @dataclass(frozen=True, slots=True)
 class PartlyMeasured:
-    """The kinds as policies see them, and the errors of all estimates (also of those that are not
-    worth sharing, which are not shown).
-    """
+    """Kinds as policies see them, and the errors of all estimates, hidden ones included."""
 
     kinds: tuple[KindView, ...]
     errors: ErrorSummary

@@ -24,9 +24,7 @@ class KindList(APIView):
 
     @extend_schema(operation_id="kinds_list", responses=KindSerializer(many=True))
     def get(self, request: Request) -> Response:
-        """The kinds of the jobs you may see, with what is known of them, from where, and how well
-        it is estimated.
-        """
+        """Kinds of the jobs you may see: what is known, its source, and the errors of estimates."""
         paginator = self.pagination_class()
         page = paginator.paginate_queryset(visible_kinds(request.user), request, view=self) or []
         return paginator.get_paginated_response(
@@ -50,9 +48,7 @@ class KindForget(APIView):
 
     @extend_schema(operation_id="kinds_forget", request=None, responses=KindSerializer)
     def post(self, request: Request, pk: int) -> Response:
-        """Operators: its numbers stay as estimates until profiling nodes or production have
-        measured it again.
-        """
+        """Operators: keep its numbers as estimates until they have been measured again."""
         services.forget(_kind(request.user, pk))
         return Response(KindSerializer(_row(request.user, pk)).data)
 

@@ -16,7 +16,7 @@ from controlplane.simulation.world.job_table import Launch
 from jobs.models import Assignment, Job, Kind
 from loadmaster.protocol import AssignmentState
 from policies.contract.snapshot import KindView, PairThroughput, Source
-from policies.placement.beside import Beside
+from policies.placement.speed import Speeds
 from tests.builders_sharing import a_known_pair
 from tests.builders_worlds import FixedKnowledge, LiveRun, LookingEngine, PretendedRuntime
 from tests.controlplane.test_worlds_agree import engine as _engine
@@ -36,7 +36,7 @@ class SharedRuntime(PretendedRuntime):
 
     def __init__(self, base: PretendedRuntime, kinds: Sequence[KindView]) -> None:
         super().__init__(base.engine, base.rates)
-        self.beside = Beside(kinds)
+        self.speeds_known = Speeds(kinds)
         self.of: dict[int, Assignment] = {}
 
     def _start(self, assignment: Assignment) -> None:
@@ -75,7 +75,7 @@ class SharedRuntime(PretendedRuntime):
         )
         launch.change_speed(
             self.engine.now_s,
-            self.beside.steps_per_s(str(job.kind_id), self.rates(job, gpu_type, 1), 1, shared),
+            self.speeds_known.colocated(str(job.kind_id), self.rates(job, gpu_type, 1), 1, shared),
             0.0,
         )
         launch.ends_s = (

@@ -32,7 +32,16 @@ SMALL = [
 @pytest.mark.slow
 def test_a_short_run_plays_every_scene_and_loses_nothing(tmp_path: Path) -> None:
     lines = tmp_path / "lines.jsonl"
-    command = [sys.executable, "-m", "load", "--database", "sqlite", *SMALL, "--output", str(lines)]
+    command = [
+        sys.executable,
+        "-m",
+        "experiments.load",
+        "--database",
+        "sqlite",
+        *SMALL,
+        "--output",
+        str(lines),
+    ]
     done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=280)
     assert done.returncode == 0, done.stdout + done.stderr
     figures = {line["scene"]: line for line in map(json.loads, lines.read_text().splitlines())}

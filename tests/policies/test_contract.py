@@ -2,15 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-from math import inf
 from typing import Any, cast
 
 import pytest
-from hypothesis import HealthCheck, given, settings
 
-from policies.contract import plan_json, snapshot_json
-from policies.contract.plan import Placement, Plan, PlanStatus, WaitCode
+from policies.contract.plan import Plan, WaitCode
 from policies.contract.snapshot import (
     JobPhase,
     NodeRole,
@@ -35,7 +31,6 @@ from tests.builders_policies import (
     a_snapshot,
     on,
 )
-from tests.builders_snapshots import snapshots
 
 POLICIES = tuple(registry.BUILT_IN)
 VARIANTS = (
@@ -50,7 +45,6 @@ FEW: dict[str, dict[str, object]] = {
     "randomized_greedy": {"iterations": 50},
     "cost_search": {"moves": 20},
 }
-BASELINES = ("fifo", "edf", "priority")
 
 
 def _name_of(value: object) -> str:
@@ -63,24 +57,11 @@ def _name_of(value: object) -> str:
 
 every_variant = pytest.mark.parametrize(("name", "parameters"), VARIANTS, ids=_name_of)
 any_policy = pytest.mark.parametrize("name", POLICIES)
-many = settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 
 
 def decide(name: str, snapshot: Snapshot, **parameters: object) -> Plan:
     few = FEW.get(name, {})
     return registry.make(name, {**few, **parameters})(snapshot)
-
-
-@every_variant
-@many
-@given(snapshot=snapshots())
-def test_a_plan_beside_profile_runs_breaks_no_rule(
-    name: str, parameters: dict[str, object], snapshot: Snapshot
-) -> None:
-    reserved, runs = reserve_profiling(snapshot)
-    plan = merge(decide(name, reserved, **parameters), runs)
-    assert violations(plan, reserved) == ()
-    assert violations(plan, snapshot) == ()
 
 
 @every_variant
@@ -128,52 +109,6 @@ def test_a_job_does_not_go_on_where_the_node_has_lost_what_it_asks_for(
     plan = decide(name, snapshot, **parameters)
     assert violations(plan, snapshot) == ()
     assert all(seat.node == "n2" for p in plan.placements for seat in p.ranks)
-
-
-@every_variant
-@settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.too_slow])
-@given(snapshot=snapshots())
-def test_the_same_snapshot_gives_the_same_plan_and_stays_as_it_was(
-    name: str, parameters: dict[str, object], snapshot: Snapshot
-) -> None:
-    before = snapshot_json.canonical_bytes(snapshot)
-    plan = decide(name, snapshot, **parameters)
-    again = decide(name, snapshot_json.from_json(snapshot_json.to_json(snapshot)), **parameters)
-    assert plan_json.digest(plan) == plan_json.digest(again)
-    assert snapshot_json.canonical_bytes(snapshot) == before
-
-
-@pytest.mark.parametrize("name", BASELINES)
-@many
-@given(snapshot=snapshots())
-def test_a_baseline_never_touches_a_started_job_that_may_stay(
-    name: str, snapshot: Snapshot
-) -> None:
-    roomy = tuple(
-        replace(n, cores=inf, memory_gb=inf, resources=(("fpga", 99.0),)) for n in snapshot.nodes
-    )
-    snapshot = replace(snapshot, nodes=roomy, power_cap_w=None, power_caps=())
-    placed = {p.job: p.ranks for p in decide(name, snapshot).placements}
-    for job in snapshot.jobs:
-        runs = [r for r in job.running if r.purpose is Purpose.TRAINING]
-        if (
-            len(runs) == 1
-            and all(s.share == 1.0 for s in runs[0].ranks)
-            and placed.get(job.id) != runs[0].ranks
-        ):
-            assert _breaks_rules(snapshot, Placement(job.id, runs[0].ranks)), (
-                f"{job.id} could have stayed"
-            )
-
-
-def _breaks_rules(snapshot: Snapshot, placement: Placement) -> bool:
-    """Whether this placement alone is against the rules, or its job may not be placed at all."""
-    row = snapshot.jobs.by_id(placement.job)
-    held_up = any(d in snapshot.jobs.position for d in row.dependencies)
-    others = {
-        w.code for w in violations(Plan("alone", PlanStatus.HEURISTIC, (placement,)), snapshot)
-    } - {"job_missing"}
-    return held_up or bool(others)
 
 
 @any_policy

@@ -1,6 +1,4 @@
-"""manage.py enrol_token CLUSTER [--role ROLE] [--hours H]: print a single-use token that lets one
-machine in.
-"""
+"""manage.py enrol_token CLUSTER [--role ROLE] [--hours H]: a token that enrols one machine."""
 
 from __future__ import annotations
 

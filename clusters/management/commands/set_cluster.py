@@ -1,6 +1,4 @@
-"""manage.py set_cluster NAME [--timezone Z] [--currency C] [--lease-s S] ...: make a cluster, or
-change what agents go by.
-"""
+"""manage.py set_cluster NAME [--timezone Z] [--lease-s S] ...: create or change a cluster."""
 
 from __future__ import annotations
 
@@ -105,9 +103,7 @@ def _decimal(text: str) -> Decimal:
 
 
 def _save(cluster: Cluster, given: dict[str, Any]) -> None:
-    """Only the given columns of one that exists: its row also holds the lock of the round that may
-    be running.
-    """
+    """Save only the given columns: the row also holds the lock of a running round."""
     if cluster.pk is None:
         cluster.save()
     elif given:

@@ -1,6 +1,4 @@
-"""manage.py set_gpu_type NAME --tflops T --memory-gb M --idle-w I --peak-w P [--price-per-hour C]:
-a GPU type and its figures.
-"""
+"""manage.py set_gpu_type NAME --tflops T --memory-gb M --idle-w I --peak-w P: a GPU type."""
 
 from __future__ import annotations
 

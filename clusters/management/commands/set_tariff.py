@@ -1,6 +1,4 @@
-"""manage.py set_tariff CLUSTER [PRICE] [--band "01234 08:00-20:00 0.24"] [--from TIME]: prices of
-energy, by version.
-"""
+"""manage.py set_tariff CLUSTER [PRICE] [--band "01234 08:00-20:00 0.24"] [--from TIME]."""
 
 from __future__ import annotations
 

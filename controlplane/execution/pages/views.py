@@ -45,9 +45,7 @@ def nodes(request: HttpRequest) -> HttpResponse:
 
 @require_POST
 def node_action(request: HttpRequest, node_id: uuid.UUID, action: str) -> HttpResponse:
-    """Cordon, uncordon or drain a node, or give it another role or number of slots; for
-    operators.
-    """
+    """Operators: cordon, uncordon or drain a node, or set its role or slots."""
     user = cast(User, request.user)
     if not is_operator(user):
         raise PermissionDenied("only operators change nodes")

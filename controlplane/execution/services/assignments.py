@@ -1,6 +1,4 @@
-"""What an agent says of its assignments: it accepts them and reports their states. Every write is a
-compare-and-swap.
-"""
+"""Agents' reports on assignments: acceptance and states, by compare-and-swap."""
 
 from __future__ import annotations
 
@@ -147,9 +145,7 @@ def _check(report: StateReport) -> datetime:
 
 
 def _pin_image(assignment: Assignment, report: StateReport) -> None:
-    """Keep what a job's image was resolved to by its first launch that knew: a name may mean
-    another image tomorrow.
-    """
+    """Keep the digest that a job's image had at its first launch: tags may move."""
     if report.image_digest:
         Job.objects.filter(pk=assignment.job_id, image_digest="").update(
             image_digest=report.image_digest
@@ -177,9 +173,7 @@ def _was_reported(assignment: Assignment, report: StateReport) -> bool:
 
 
 def _check_fresh(assignment: Assignment, report: StateReport) -> None:
-    """Refuse what is over, what this session does not hold, and what is older than the newest
-    report.
-    """
+    """Refuse reports on ended or foreign assignments, and ones older than the newest."""
     if assignment.state in ENDED:
         raise stale_assignment(f"assignment {assignment.pk} is over ({assignment.state})")
     untaken = assignment.state == AssignmentState.OFFERED and report.to is AssignmentState.REJECTED

@@ -1,3 +1,1 @@
-"""The live cluster as a world of the loop: its one reader, its one writer of assignments, and the
-lock of its rounds.
-"""
+"""The live cluster as a world of the loop: reader, writer of assignments, round lock."""

@@ -38,9 +38,7 @@ class Evict(Protocol):
     """How the loop asks for a gang's end: `controlplane.execution.services.evict`."""
 
     def __call__(self, assignment_id: UUID, actor: str, now: datetime | None = None) -> object:
-        """Pre-empt the assignment's gang: a job that ran moves to STOPPING, or back to the queue if
-        nothing was taken yet.
-        """
+        """Pre-empt the gang: the job moves to STOPPING, or to the queue if nothing was accepted."""
         ...
 
 
@@ -55,9 +53,7 @@ class Services:
 def apply_plan(
     observed: Observation, plan: Plan, of_round: Round, services: Services, now: datetime
 ) -> Applied:
-    """Make the plan so. To be called in a transaction that holds the round's lock; see `Applied`
-    for what comes back.
-    """
+    """Apply the plan in a transaction that holds the round's lock; see `Applied`."""
     return _Application(observed, plan, of_round, services, now).run()
 
 

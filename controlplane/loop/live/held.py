@@ -24,9 +24,7 @@ RUN = "run"
 
 
 class LiveAssignment(NamedTuple):
-    """An assignment that holds something; `job_cores` and `memory_gb` are what its job asks for on
-    each node.
-    """
+    """A live assignment; `job_cores` and `memory_gb` are its job's demand on each node."""
 
     pk: UUID
     job_id: UUID

@@ -23,18 +23,14 @@ def new_holder() -> str:
 
 
 def is_gone(holder: str) -> bool:
-    """Whether the holder was a process of this machine that has ended. False where that cannot be
-    known.
-    """
+    """True if the holder was a process of this machine that has ended; False if unknown."""
     place, pid, started = (*holder.split("."), "", "", "")[:3]
     return bool(place) and place == _place() and pid.isdigit() and _started(int(pid)) != started
 
 
 @cache
 def _place() -> str:
-    """This boot of this machine, and the namespace in which its pids count; empty where the system
-    does not say.
-    """
+    """This boot and PID namespace of the machine; empty if the system does not tell."""
     try:
         boot = (PROC / "sys/kernel/random/boot_id").read_text()
         namespace = (PROC / "self/ns/pid").stat().st_ino
@@ -44,9 +40,7 @@ def _place() -> str:
 
 
 def _started(pid: int) -> str:
-    """When the process began, in clock ticks since boot; empty if there is none, or nothing but its
-    exit code is left of it.
-    """
+    """Start of the process in clock ticks since boot; empty if it is gone or a zombie."""
     try:
         fields = (PROC / str(pid) / "stat").read_text().rpartition(")")[2].split()
     except OSError:

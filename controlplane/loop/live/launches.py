@@ -31,15 +31,13 @@ from jobs.models import Assignment, AssignmentEvent, AssignmentSlot, Attempt, Jo
 from jobs.moves import LostRaceError, Moving, move_jobs, note_job
 from policies.contract.plan import Placement, Plan
 from policies.contract.snapshot import Purpose, RankSeat
-from policies.placement.beside import Expected, devices_of
+from policies.placement.speed import PlanSpeeds, devices_of
 
 ACTOR = "round"
 OFFER = "offer"
 
 BATCH = 100
-"""Gangs that are written together: many enough that statements cost little, few enough that one by
-one they cost no second.
-"""
+"""Gangs written per batch: enough to make statements cheap, few enough to stay brief."""
 
 OF_A_JOB = ("state", "fence", "kind_id", "cores", "memory_gb", "checkpoint_steps")
 """What is read of jobs that are launched; commands and environments may be long."""
@@ -66,9 +64,7 @@ class _RefusedError(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Launch:
-    """A placement that there is room for, with its job as it was read, and what will be written for
-    each of its ranks.
-    """
+    """A placement that fits, with its job as read and the rows to write for each rank."""
 
     placement: Placement
     job: Job
@@ -87,7 +83,7 @@ class Launches:
         now: datetime,
     ) -> None:
         self.observed, self.round, self.started, self.now = observed, of_round, started, now
-        self.expected = Expected(observed.snapshot, plan.placements)
+        self.speeds = PlanSpeeds(observed.snapshot, plan.placements)
         self.in_use = Counter(
             node for node, _ in {key for p in plan.placements for key in devices_of(p.ranks)}
         )
@@ -96,9 +92,7 @@ class Launches:
             self.held[seat.node] += len(seat.devices) * seat.share
 
     def launch(self, placements: Sequence[Placement]) -> tuple[Rejected, ...]:
-        """Launch what there is room for; the others, in their order, and why not. Profile runs come
-        last: a job may start beside its own, and each launch has the fence after the one before.
-        """
+        """Launch what fits, profile runs last; return the rejected with reasons. One fence each."""
         if not placements:
             return ()
         self._look(placements)
@@ -110,17 +104,8 @@ class Launches:
         return tuple(rejected[p.key] for p in placements if p.key in rejected)
 
     def expected_steps_per_s(self, placement: Placement, kind: str) -> float | None:
-        """The speed of a gang of that kind beside those with which the plan has it share GPUs; None
-        where it is not known.
-        """
-        snapshot = self.observed.snapshot
-        row, on_type = (
-            snapshot.kind_index.get(kind),
-            snapshot.type_index[snapshot.node_by_id[placement.ranks[0].node].gpu_type],
-        )
-        known = row is not None and placement.gpus <= snapshot.max_gpus
-        alone = float(snapshot.throughputs[row, on_type, placement.gpus]) if known else 0.0
-        return self.expected.steps_per_s(placement, alone) or None
+        """Speed of the gang beside its co-tenants in the plan; None if unknown."""
+        return self.speeds.of(placement, kind) or None
 
     def _look(self, placements: Sequence[Placement]) -> None:
         """See the jobs as they are, and what there is room for."""
@@ -164,9 +149,7 @@ class Launches:
         return None
 
     def _measure(self, together: Sequence[Placement], of: Sequence[Placement]) -> list[Rejected]:
-        """Launch a profile run, or two that are to share a device, all or none: one of a pair by
-        itself would tell nothing.
-        """
+        """Launch a profile run, or two that share a device: both or neither."""
         try:
             with transaction.atomic():
                 for placement in together:
@@ -219,9 +202,7 @@ class Launches:
         _offer(launches)
 
     def _profile(self, launch: Launch) -> None:
-        """Write a profile run. It changes no state of its job, so its fence alone is compared and
-        swapped.
-        """
+        """Write a profile run. The job's state stays, so only its fence is compared."""
         job, data = launch.job, {**self._data(launch), "copy": launch.placement.copy}
         if not Job.objects.filter(pk=job.pk, state=job.state, fence=job.fence).update(
             fence=job.fence + 1
@@ -306,9 +287,7 @@ def _overtaken(placement: Placement, error: Exception) -> Rejected:
 
 
 def _offer(launches: Sequence[Launch]) -> None:
-    """Write assignments, slots and first events; the database's constraints judge slots and
-    fences.
-    """
+    """Write assignments, slots and first events; constraints check slots and fences."""
     ranks = [rank for launch in launches for rank in launch.ranks]
     insert(Assignment, (assignment for assignment, _ in ranks))
     insert(AssignmentSlot, (slot for _, slots in ranks for slot in slots))

@@ -20,9 +20,7 @@ from controlplane.loop.models import Round
 
 
 class LostLockError(Exception):
-    """The round's time was up and another one has taken over, so nothing of this one may be
-    applied.
-    """
+    """The round's lock expired and another round took over; apply nothing."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,16 +57,12 @@ def acquire(cluster_id: int, now: datetime, until: datetime) -> RoundLock | None
 
 
 def renew(lock: RoundLock, until: datetime) -> bool:
-    """Keep the row until then; False, and nothing written, if it is not held any more: given back
-    or taken over.
-    """
+    """Extend the lock; False, with nothing written, if it is no longer held."""
     return bool(_held(lock).update(round_expires_at=until))
 
 
 def check(lock: RoundLock, now: datetime) -> None:
-    """To be called first in the transaction that applies a plan: keeps the row, LostLockError if it
-    is no longer held in time.
-    """
+    """Check the lock first in the applying transaction; LostLockError if it is not held."""
     if not _held(lock).filter(round_expires_at__gt=now).update(last_round_at=now):
         raise LostLockError(
             f"round {lock.number} of cluster {lock.cluster_id} took too long: another one has taken"
@@ -95,9 +89,7 @@ def is_held(cluster: Cluster, now: datetime) -> bool:
 
 
 def abandon(which: Q, now: datetime) -> int:
-    """Mark unfinished rounds as abandoned; how many there were. Their events still wait and go to
-    the next round.
-    """
+    """Mark unfinished rounds as abandoned and return their number; their events still wait."""
     unfinished = Round.objects.filter(which, status=Round.Status.RUNNING)
     return unfinished.update(
         status=Round.Status.ABANDONED, ended_at=now, message="its process died or was too slow"

@@ -65,9 +65,7 @@ from policies.contract.snapshot import (
 
 
 class Knowledge(Protocol):
-    """What is known of kinds, and what is to be measured; the module `profiling.selectors` is
-    one.
-    """
+    """Source of knowledge about kinds and wanted measurements: `profiling.selectors`."""
 
     def kind_views(self, cluster: Cluster, kinds: Iterable[int]) -> tuple[KindView, ...]:
         """These kinds (primary keys) as policies see them."""
@@ -97,9 +95,7 @@ class Observation:
 
 
 def observe(cluster_id: int, now_s: float, number: int, knowledge: Knowledge) -> Observation:
-    """The cluster at `now_s` (seconds since the epoch) for its round `number`, from which the seed
-    follows. One consistent read.
-    """
+    """Snapshot of the cluster at `now_s` (epoch) for round `number`. One consistent read."""
     now = datetime.fromtimestamp(now_s, UTC)
     with _consistent_read():
         cluster = Cluster.objects.get(pk=cluster_id)
@@ -221,9 +217,7 @@ def _node_view(node: NodeRow, rows: Rows) -> NodeView:
 
 
 def _state_of(node: NodeRow, rows: Rows) -> NodeState:
-    """A ready node whose agent is silent takes nothing new, and what runs there keeps its place
-    until its leases say otherwise.
-    """
+    """A ready node with a silent agent is cordoned; its jobs keep their places until leases end."""
     return (
         NodeState.CORDONED
         if node.state == State.READY and not is_ready(node, rows.now)
@@ -293,9 +287,7 @@ def _phase(job: Job, running: tuple[Running, ...]) -> JobPhase:
 
 
 def _remaining_steps(job: Job, live: Sequence[LiveAssignment]) -> int:
-    """Steps left: from where it is while it works (or saves itself), from its checkpoint while it
-    waits.
-    """
+    """Steps left: from its progress while it runs, from its checkpoint while it waits."""
     reached = [max(a.start_steps, a.steps_done) for a in live if a.purpose == Purpose.TRAINING]
     return max(0, job.total_steps - (min(reached) if reached else job.checkpoint_steps))
 
@@ -303,9 +295,7 @@ def _remaining_steps(job: Job, live: Sequence[LiveAssignment]) -> int:
 def _received_s(
     job: Job, live: Sequence[LiveAssignment], rows: Rows, now_s: float
 ) -> tuple[tuple[str, float], ...]:
-    """Device seconds by type: those of ended assignments, as the job's row has them, and those of
-    the live ones.
-    """
+    """Device seconds by type: of ended assignments by the job's row, and of live ones."""
     received: dict[str, float] = defaultdict(
         float, {name: float(s) for name, s in job.received_s.items()}
     )

@@ -30,17 +30,13 @@ LAUNCHABLE = {
     Purpose.TRAINING: (JobState.QUEUED,),
     Purpose.PROFILING: (JobState.PROFILING, JobState.QUEUED, JobState.STARTING, JobState.RUNNING),
 }
-"""States of a job in which it can be launched. What is measured is its command, beside which the
-job itself may wait or run.
-"""
+"""States of a job that allow a launch; profile runs do not depend on the job's state."""
 
 FOREIGN_ROLE = {Purpose.TRAINING: Role.PROFILING, Purpose.PROFILING: Role.PRODUCTION}
 
 
 class Room:
-    """The cluster's nodes and devices with what is held there; `take` notes what this plan has
-    launched.
-    """
+    """The cluster's nodes and devices with their holders; `take` records new launches."""
 
     def __init__(
         self,
@@ -49,9 +45,7 @@ class Room:
         now: datetime,
         nodes: Collection[str],
     ) -> None:
-        """`curves`: the snapshot's nodes by id, for their power curves. `nodes`: ids of those that
-        may be launched on.
-        """
+        """`curves`: snapshot nodes by id, for power. `nodes`: ids that accept launches."""
         self.cluster, self.curves, self.now = cluster, curves, now
         self.nodes: Mapping[str, Node] = {
             str(n.pk): n for n in Node.objects.filter(cluster=cluster, pk__in=nodes)
@@ -100,9 +94,7 @@ class Room:
         self._load(str(assignment.node_id), cores, job.memory_gb)
 
     def free_slot(self, device: Device) -> int | None:
-        """The lowest slot of a device that nobody holds; None while as many are held as it has,
-        whatever their numbers.
-        """
+        """The lowest free slot of a device; None if all its slots are held."""
         held = self.slots.get(device.pk, set())
         return (
             next((s for s in range(device.slots) if s not in held), None)

@@ -1,6 +1,4 @@
-"""A round's row: everything needed to replay and recompute it. Timings stay beside snapshot and
-plan, never inside.
-"""
+"""A round's row, to replay and recompute it; timings stay outside snapshot and plan."""
 
 from __future__ import annotations
 
@@ -36,9 +34,7 @@ T = TypeVar("T")
 
 BATCH = 500
 FORGOTTEN = 20
-"""Rounds before the newest among which the one is that was the newest: there may be abandoned ones
-between.
-"""
+"""Rounds searched for the previous newest one; abandoned ones may lie between."""
 
 SMALL = 0.1
 """The part of a wait by which its expected end may move unseen."""
@@ -124,9 +120,7 @@ def close_round(
 
 
 def _runs_expected(plan: Plan) -> list[list[object]]:
-    """What the timeline draws of a plan, which it would otherwise have to read whole, with
-    thousands of reasons for waiting.
-    """
+    """Expected ends for the timeline, so that it need not read whole plans."""
     known = [p for p in plan.placements if p.predicted_run_s is not None]
     return [[p.job, p.purpose.value, p.copy, p.predicted_run_s] for p in known]
 
@@ -160,9 +154,7 @@ def wants_another(row: Round, observed: Observation, plan: Plan, applied: Applie
 
 
 def last_plan(row: Round) -> LastPlan | None:
-    """The plan of the round before this one, if it is one that the same policy with the same
-    parameters decided.
-    """
+    """Plan of the previous round if the same policy and parameters decided it."""
     earlier = Round.objects.filter(cluster=row.cluster_id, number__lt=row.number).exclude(plan=None)
     before = earlier.defer("snapshot").order_by("-number").first()
     if before is None or before.status == Round.Status.KEPT:
@@ -194,9 +186,7 @@ def _devices_of(plan: Plan) -> set[tuple[str, str]]:
 
 
 def cost_rate_per_h(plan: Plan, snapshot: Snapshot) -> float | None:
-    """sum_n c[n, used]: what an hour of the plan's placements costs at the prices of the snapshot's
-    moment; None without prices.
-    """
+    """sum_n c[n, used]: hourly cost of the placements at present prices; None without prices."""
     step = snapshot.energy_at(snapshot.now_s)
     if step is None:
         return None
@@ -235,9 +225,7 @@ def _note(reason: str, ids: Sequence[UUID]) -> None:
 def _changed(
     observed: Observation, reasons: Mapping[str, list[Any]]
 ) -> Mapping[str, Sequence[UUID]]:
-    """Of these [code, detail] by job those that differ from what is stored: the jobs, by the
-    reason's JSON.
-    """
+    """Reasons [code, detail] that differ from the stored ones: jobs by the reason's JSON."""
     changed: dict[str, list[UUID]] = defaultdict(list)
     if not reasons:
         return changed
@@ -252,9 +240,7 @@ def _changed(
 
 
 def _differ(stored: list[Any], reason: list[Any], now_s: float) -> bool:
-    """Whether a reason is another one. An earliest start that has moved by a small part of the wait
-    is none: it moves in every round, and thousands of jobs would be written for nothing.
-    """
+    """True if a reason changed; small moves of the earliest start do not count."""
     if stored == reason:
         return False
     (_, before), (_, after) = stored, reason

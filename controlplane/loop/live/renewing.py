@@ -23,9 +23,7 @@ from controlplane.loop.live.lock import RoundLock
 logger = logging.getLogger(__name__)
 
 EXPIRY_S = 15.0
-"""How long a lock lasts that nobody renews. Clocks of machines that share a database must agree
-better than that.
-"""
+"""Expiry of a lock without renewal; clocks of machines must agree better than this."""
 
 RENEW_S = 4.0
 """Several renewals may fail before the lock is lost."""
@@ -33,9 +31,7 @@ RENEW_S = 4.0
 
 @dataclass(frozen=True, slots=True)
 class Renewal:
-    """How a lock is kept: it expires `expiry_s` after it was renewed last, which is every
-    `every_s`, until `until_s` by `clock`.
-    """
+    """Renewal of a lock: every `every_s` for `expiry_s`, until `until_s` by `clock`."""
 
     clock: Callable[[], float]
     until_s: float

@@ -99,9 +99,7 @@ class Rows:
     """All that a snapshot is made of, but for kinds and prices."""
 
     def __init__(self, cluster: Cluster, now: datetime, number: int = 0) -> None:
-        """`now`: jobs that rest until later are left out. `number`: the round's, for which a long
-        queue is cut to a window.
-        """
+        """`now`: omit jobs that back off. `number`: the round's, for the window of a long queue."""
         self.cluster, self.now = cluster, now
         self.held = Held(cluster)
         self.gpu_types: Mapping[int, GpuType] = {t.pk: t for t in GpuType.objects.order_by("name")}
@@ -132,9 +130,7 @@ class Rows:
         self.avoided_nodes = frozenset(n for nodes in self.avoided.values() for n in nodes)
 
     def _avoided(self, now: datetime) -> Mapping[object, frozenset[object]]:
-        """By waiting job the nodes that failed it lately and of whose kind there are others for it:
-        it tries those first.
-        """
+        """Nodes to avoid by waiting job: they failed it lately and others of their type exist."""
         failed = Assignment.objects.filter(
             job__cluster=self.cluster, job__state=JobState.QUEUED, ended_at__gte=now - AVOIDED,
             purpose=Purpose.TRAINING, reason_class__in=THE_NODES_FAULT,
@@ -179,9 +175,7 @@ def _undone_dependencies(cluster: Cluster) -> Mapping[object, set[object]]:
 def _blocked(
     jobs: Sequence[Job], undone: Mapping[object, set[object]]
 ) -> Mapping[object, set[object]]:
-    """Jobs that depend, directly or over others, on one that is neither completed nor among `jobs`;
-    with those in the way.
-    """
+    """Jobs with an unfinished dependency outside `jobs`, direct or not; with what blocks them."""
     shown = {job.pk for job in jobs}
     blocked: dict[object, set[object]] = {}
     while new := {j: gone for j, of in undone.items() if j in shown and (gone := of - shown)}:

@@ -1,6 +1,4 @@
-"""Where live rounds are solved: in a long-lived child of this process, outside of any
-transaction.
-"""
+"""The solver of live rounds: a long-lived child process, outside of transactions."""
 
 from __future__ import annotations
 
@@ -22,16 +20,12 @@ logger = logging.getLogger(__name__)
 
 
 def solve_in_child(policy: str, parameters: Mapping[str, Any], snapshot: Snapshot) -> Plan:
-    """Solve in this process's solver, started at the first call. Raises PolicyError, also when it
-    takes too long or dies.
-    """
+    """Solve in the child, started on first use. PolicyError, also on timeout or death."""
     return _solver().solve(snapshot, policy, parameters)
 
 
 def solve_here(policy: str, parameters: Mapping[str, Any], snapshot: Snapshot) -> Plan:
-    """Solve in this process: for tests, replay, and wherever no time limit is needed. Raises
-    PolicyError.
-    """
+    """Solve in this process: for tests, replay, and without time limit. Raises PolicyError."""
     return make(policy, parameters)(snapshot)
 
 
@@ -44,9 +38,7 @@ def start_solver() -> None:
 
 
 def await_solver() -> None:
-    """Wait until this process's solver has warmed up, if it does: what is wrong with one that does
-    not is the round's to say.
-    """
+    """Wait until the solver has warmed up; its failure is reported by the round."""
     try:
         _solver().await_ready()
     except (OSError, PolicyError) as error:

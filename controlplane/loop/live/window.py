@@ -25,9 +25,7 @@ _DEPENDENCIES = Job.dependencies.through._default_manager
 
 
 def window(queued: QuerySet[Job], most: int, number: int) -> list[Any] | None:
-    """Primary keys of up to `most` of the `queued` jobs for round `number`; None where they are no
-    more than that anyhow.
-    """
+    """Primary keys of up to `most` `queued` jobs for the round; None if there are no more."""
     count = queued.count()
     if count <= most:
         return None
@@ -46,9 +44,7 @@ def window(queued: QuerySet[Job], most: int, number: int) -> list[Any] | None:
 
 
 def _in_turn(queued: QuerySet[Job], most: int) -> Iterable[Any]:
-    """The most pressing job of each team, then the second of each, and so on: by priority, then by
-    age.
-    """
+    """The most urgent job of each team, then the second of each: by priority, then age."""
     turn = Window(
         RowNumber(),
         partition_by=[F("team_id")],
@@ -59,9 +55,7 @@ def _in_turn(queued: QuerySet[Job], most: int) -> Iterable[Any]:
 
 
 def _soonest(queued: QuerySet[Job], most: int) -> Iterable[Any]:
-    """By the earlier of due date and deadline. Either fills in for the other: databases differ in
-    what the least of a NULL is.
-    """
+    """By the earlier of due date and deadline, either replacing the other if NULL."""
     due, deadline = Coalesce("due_at", "deadline_at"), Coalesce("deadline_at", "due_at")
     pressed = (
         queued.annotate(until=Least(due, deadline))
@@ -72,9 +66,7 @@ def _soonest(queued: QuerySet[Job], most: int) -> Iterable[Any]:
 
 
 def _passing(queued: QuerySet[Job], most: int, number: int, count: int) -> Iterable[Any]:
-    """The next piece of the queue, in an order that says nothing; after the last piece comes the
-    first.
-    """
+    """The next section of the queue in a neutral order, cyclically."""
     pieces = -(-count // most) if most and count else 1
     start = number % pieces * most
     return queued.order_by("pk").values_list("pk", flat=True)[start : start + most]

@@ -44,9 +44,7 @@ Clock: TypeAlias = Callable[[], float]
 """Seconds since the epoch."""
 
 Solve: TypeAlias = Callable[[str, Mapping[str, Any], Snapshot], Plan]
-"""(policy, parameters, snapshot) -> plan; raises PolicyError. In a child process in production, in
-this one in tests.
-"""
+"""(policy, parameters, snapshot) -> plan; raises PolicyError. A child in production."""
 
 OVERHEAD_S = 30.0
 """What a round may take beside its solver before another one takes over although it still lives."""
@@ -80,9 +78,7 @@ class Ports:
 
 
 class LiveWorld:
-    """World of a held round. `snapshot` reads in one transaction, `apply` writes in one; none is
-    open while the policy decides.
-    """
+    """World of a held round: `snapshot` and `apply` use one transaction each."""
 
     def __init__(self, lock: RoundLock, ports: Ports) -> None:
         self.lock, self.ports = lock, ports
@@ -108,15 +104,11 @@ class LiveWorld:
             Round.objects.filter(pk=self._seen()[1].pk).update(solve_s=time.perf_counter() - began)
 
     def last_plan(self) -> LastPlan | None:
-        """The plan of the round before, if the cluster's policy and parameters still are the ones
-        that decided it.
-        """
+        """The previous plan, if the cluster's policy and parameters are still those of it."""
         return last_plan(self._seen()[1])
 
     def apply(self, plan: Plan, carried: int | None = None) -> Applied:
-        """Make the plan so and close the round's row; LostLockError if another round has taken
-        over.
-        """
+        """Apply the plan and close the round; LostLockError if another round took over."""
         observed, row = self._seen()
         began, written = time.perf_counter(), Written.of(plan, observed)
         note_waiting(written, self.lock, self._now)

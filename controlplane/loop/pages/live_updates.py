@@ -85,9 +85,7 @@ def _newest(model: type[Model]) -> int:
 
 
 def _job_rows(user: User, rows: QuerySet[Model], cursor: int, path: str) -> tuple[int, set[str]]:
-    """(newest id, jobs the reader may see) of rows after the cursor. A burst beyond the bound is
-    told of in the next turns.
-    """
+    """(newest id, visible jobs) of rows after the cursor; a large burst takes several turns."""
     after = list(
         rows.filter(pk__gt=cursor)
         .order_by("pk")
@@ -122,9 +120,7 @@ def _give_back() -> None:
 async def stream(
     user_id: int, *, turn_s: float = TURN_S, turns: int = STREAM_TURNS
 ) -> AsyncIterator[str]:
-    """The events of one stream. It ends by itself after some minutes; the browser then comes back,
-    logged in or not.
-    """
+    """Events of one stream, which ends after some minutes; the browser then reconnects."""
     cursors = await sync_to_async(_read_newest)()
     yield f"retry: {RETRY_MS}\n: welcome\n\n"
     quiet = 0
@@ -144,9 +140,7 @@ async def stream(
 
 @require_GET
 async def live(request: HttpRequest) -> HttpResponseBase:
-    """The stream, where the server can stream. Under WSGI the answer is 204, which tells the
-    browser not to ask again.
-    """
+    """The event stream. Under WSGI the answer is 204, so that the browser does not retry."""
     user = await request.auser()
     if not isinstance(request, ASGIRequest) or user.pk is None:
         return HttpResponse(status=204)

@@ -87,9 +87,7 @@ def round_page(user: User, pk: int) -> RoundPage | None:
 
 
 def snapshot_file(pk: int) -> tuple[str, dict[str, Any]] | None:
-    """Name and content of a round's snapshot as a file; None where there is no such round or it saw
-    nothing.
-    """
+    """Name and content of a round's snapshot file; None without round or snapshot."""
     found = (
         Round.objects.select_related("cluster")
         .only("number", "snapshot", "cluster__name")

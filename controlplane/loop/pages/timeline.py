@@ -25,9 +25,7 @@ NODES_A_CHART = 24
 Place = tuple[str, int, int]
 """A lane of the timeline, and which of how many rows of it."""
 NEWEST_ROUNDS = 20
-"""Of these the newest that has a plan says how long placements are expected to run; one that is
-held or was abandoned has none.
-"""
+"""Newest rounds searched for a plan with expected ends; held or abandoned ones have none."""
 
 
 _OF_BAR = (
@@ -35,15 +33,11 @@ _OF_BAR = (
     "steps_done", "predicted_run_s",
     "created_at", "accepted_at", "running_at", "ended_at",
 )  # fmt: skip
-"""Columns of an assignment and its job that the timeline shows. A job's many JSON values cost more
-to read than all the rest.
-"""
+"""Columns that the timeline shows; the JSON columns of a job would cost more than all."""
 
 
 def page_of_lanes(number: object, cluster: Cluster | None) -> Page[Node]:
-    """A page of a cluster's nodes in the order of names, with what the timeline says of them; empty
-    without a cluster.
-    """
+    """A page of a cluster's nodes by name, with the timeline's data; empty without cluster."""
     nodes = Node.objects.filter(cluster=cluster).select_related("gpu_type").order_by("name")
     lanes = nodes.only("name", "emulated", "gpu_type__name", "gpu_type__emulated")
     return page_of(Paginator(lanes, NODES_A_CHART), number)
@@ -52,9 +46,7 @@ def page_of_lanes(number: object, cluster: Cluster | None) -> Page[Node]:
 def gantt_bars(
     user: User, cluster: Cluster, nodes: Sequence[Node], since: datetime, until: datetime
 ) -> tuple[tuple[Bar, ...], tuple[str, ...]]:
-    """(bars, lanes) of these nodes' GPUs from `since` to `until`: what ran, what runs, and until
-    when it is expected to.
-    """
+    """(bars, lanes) of these nodes' GPUs over [since, until): past, running, expected."""
     now = timezone.now()
     lanes = _lanes(nodes)
     assignments = _shown(nodes, since)
@@ -78,9 +70,7 @@ def past_s(cluster: Cluster) -> float:
 
 
 def _lanes(nodes: Sequence[Node]) -> dict[int, str]:
-    """Device -> its lane, in the order of nodes and GPUs. A GPU is called by its number on the
-    node.
-    """
+    """Lane of each device, by node and GPU number."""
     lanes: dict[int, str] = {}
     devices: dict[Any, list[int]] = defaultdict(list)
     for node_id, pk in (
@@ -109,9 +99,7 @@ def _shown(nodes: Sequence[Node], since: datetime) -> list[Assignment]:
 def _places(
     assignments: Iterable[Assignment], lanes: Mapping[int, str]
 ) -> Mapping[Any, list[Place]]:
-    """Assignment -> the lanes it held, and its row there. Values alone: a prefetch would make a
-    queryset for each assignment.
-    """
+    """The lanes of each assignment, and its row, as plain values (a prefetch costs more)."""
     places: dict[Any, list[Place]] = defaultdict(list)
     held = AssignmentSlot.objects.filter(assignment__in=[a.pk for a in assignments]).order_by("pk")
     for assignment, device, slot, share in held.values_list(

@@ -66,9 +66,7 @@ def gantt(request: HttpRequest) -> HttpResponse:
 
 @require_GET
 def gantt_figure(request: HttpRequest) -> JsonResponse:
-    """The chart's data. It looks as far ahead as a quarter of the span it looks back, or to the
-    last expected end before that.
-    """
+    """The chart's data, ahead by a quarter of the past span or to the last expected end."""
     cluster, span = _asked(request)
     if cluster is None:
         raise Http404("there is no cluster")
@@ -111,9 +109,7 @@ def round_(request: HttpRequest, pk: int) -> HttpResponse:
 
 @require_GET
 def round_snapshot(request: HttpRequest, pk: int) -> JsonResponse:
-    """What a round decided from, as the file that `python -m policies solve` reads. It names every
-    team's jobs: for operators.
-    """
+    """Operators: the round's snapshot, readable by `python -m policies solve`."""
     found = snapshot_file(pk) if is_operator(cast(User, request.user)) else None
     if found is None:
         raise Http404(f"there is no snapshot of round {pk} for you")

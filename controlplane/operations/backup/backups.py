@@ -36,9 +36,7 @@ BLOCK = 1 << 20
 
 @dataclass(frozen=True, slots=True)
 class Manifest:
-    """What is in a backup: made by which version, when (ISO), of which sort of database with which
-    migrations.
-    """
+    """Facts of a backup: version, time (ISO), sort of database, migrations."""
 
     version: str
     vendor: str
@@ -51,9 +49,7 @@ class Manifest:
 
 
 def write_backup(path: Path, *, with_keys: bool = False, force: bool = False) -> Manifest:
-    """Back the database up into a new file of mode 0600. BackupError if it exists (unless `force`)
-    or cannot be written.
-    """
+    """Write a backup to a new file of mode 0600. Raises BackupError; `force` overwrites."""
     if path.exists() and not force:
         raise BackupError(f"{path} exists; choose another name, or replace it with --force")
     try:
@@ -81,9 +77,7 @@ def read_manifest(path: Path) -> Manifest:
 
 @contextmanager
 def unpacked(path: Path) -> Iterator[tuple[Manifest, Path]]:
-    """The manifest and a file with the dump, checked against its checksum, for as long as the
-    context lasts.
-    """
+    """Manifest and dump, checked against its checksum; a context manager."""
     try:
         with (
             tempfile.TemporaryDirectory(prefix="loadmaster-restore-") as work,
@@ -98,9 +92,7 @@ def unpacked(path: Path) -> Iterator[tuple[Manifest, Path]]:
 
 
 def keys_of(path: Path) -> dict[str, str]:
-    """The server's keys, by the names of their settings; BackupError if the backup was made without
-    them.
-    """
+    """The server's keys by setting name; BackupError if the backup has none."""
     with tarfile.open(path, "r:") as archive:
         member = archive.extractfile("keys.json") if "keys.json" in archive.getnames() else None
         if member is None:
@@ -110,9 +102,7 @@ def keys_of(path: Path) -> dict[str, str]:
 
 
 def check_fits(manifest: Manifest) -> None:
-    """BackupError for another sort of database, and for a schema that this version does not
-    know.
-    """
+    """Raise BackupError for another sort of database or an unknown schema."""
     if manifest.vendor != connection.vendor:
         text = f"the backup is of {manifest.vendor}, this server's database is {connection.vendor}"
         raise BackupError(f"{text}; restore it where DATABASE_URL is of the same sort")

@@ -1,6 +1,4 @@
-"""How a database is written to a file and read from one: SQLite by its own online backup,
-PostgreSQL by its own programs.
-"""
+"""Dump and load of databases: SQLite by its online backup, PostgreSQL by its tools."""
 
 from __future__ import annotations
 
@@ -24,9 +22,7 @@ ERA = 1_577_836_800
 
 
 def era_s() -> int:
-    """Seconds since ERA. No job is launched and no session opened every second, so neither fences
-    nor epochs ever come up to it.
-    """
+    """Seconds since ERA; fences and epochs grow more slowly, so they never reach it."""
     return int(time.time()) - ERA
 
 
@@ -86,9 +82,7 @@ class Engine(Protocol):
         ...
 
     def staged(self, dump: Path) -> AbstractContextManager[None]:
-        """Inside, the default connection is to the database with the dump in it; what is there
-        afterwards stays.
-        """
+        """Within, the default connection is to a database with the dump; changes are kept."""
         ...
 
 
@@ -104,9 +98,7 @@ def engine() -> Engine:
 
 
 class SqliteEngine:
-    """A file. Copies are made by SQLite's online backup, which takes in what still stands in the
-    write-ahead log.
-    """
+    """A database file, copied by SQLite's online backup including its write-ahead log."""
 
     vendor = "sqlite"
 
@@ -118,15 +110,11 @@ class SqliteEngine:
         _copy(self.path, to)
 
     def refuse_company(self) -> None:
-        """SQLite does not tell; but the copy is written in one transaction, which those others
-        would see whole.
-        """
+        """SQLite cannot tell who is connected; the copy is one transaction, so others are safe."""
 
     @contextmanager
     def staged(self, dump: Path) -> Iterator[None]:
-        """Everything is done to a copy beside the database, which then replaces its content in one
-        transaction.
-        """
+        """Work on a copy beside the database, then replace its content in one transaction."""
         staging = self.path.with_name(f"{self.path.name}.restoring")
         _remove(staging)
         shutil.copyfile(dump, staging)
@@ -143,17 +131,12 @@ class SqliteEngine:
 
 
 class PostgresEngine:
-    """A server, by pg_dump, pg_restore and psql, which have to be on the PATH in a version that
-    fits the server's.
-    """
+    """A server, by pg_dump, pg_restore and psql on the PATH in a matching version."""
 
     vendor = "postgresql"
 
     def dump(self, to: Path) -> None:
-        """pg_dump's custom format: compressed, consistent, while others write.
-
-        Without comments, for only its owner may make that of an extension.
-        """
+        """pg_dump's custom format, consistent; no comments, as only owners may set some."""
         _run(
             "pg_dump",
             "--format=custom",
@@ -179,9 +162,7 @@ class PostgresEngine:
             )
 
     def staged(self, dump: Path) -> AbstractContextManager[None]:
-        """In one transaction the tables are dropped, read in and made safe; what follows is done in
-        place.
-        """
+        """In one transaction, tables are dropped, loaded and made safe; the rest in place."""
         script = dump.with_suffix(".sql")
         _run("pg_restore", "--no-owner", "--no-privileges", f"--file={script}", str(dump))
         with connection.cursor() as cursor:
@@ -244,9 +225,7 @@ def _remove(path: Path) -> None:
 
 
 def _address(option: str = "--dbname") -> list[str]:
-    """Where the database is, for PostgreSQL's programs; the password goes by the environment,
-    others can see arguments.
-    """
+    """Address options for PostgreSQL's programs; the password goes by environment."""
     known: dict[str, Any] = connection.get_connection_params()
     words = (f"{name}='{_escaped(str(known[name]))}'" for name in LIBPQ if known.get(name))
     return [f"{option}={' '.join(words)}"]

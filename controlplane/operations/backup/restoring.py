@@ -51,9 +51,7 @@ HELD = sorted(str(s) for s in LIVE - {AssignmentState.OFFERED})
 
 @dataclass(frozen=True, slots=True)
 class Restored:
-    """What a restore came to: when rounds begin again by cluster, and secrets that this server's
-    keys do not open.
-    """
+    """Result of a restore: when rounds resume by cluster, and secrets without a key."""
 
     manifest: Manifest
     rounds_from: dict[str, datetime]
@@ -96,9 +94,7 @@ def refuse_content() -> None:
 
 
 def make_safe(manifest: Manifest, now: datetime, least_wait_s: float) -> Restored:
-    """See the module. To be called in a transaction, on a database whose fences and epochs have
-    been raised.
-    """
+    """Make a restored database safe (see the module), in a transaction after raising fences."""
     unknown = sum(_lose_sight(pk, now) for pk in _keys(HELD))
     withdrawn = sum(_withdraw(pk, now) for pk in _keys([AssignmentState.OFFERED]))
     Session.objects.all().delete()
@@ -124,9 +120,7 @@ def _keys(states: list[str]) -> list[UUID]:
 
 
 def _lose_sight(pk: UUID, now: datetime) -> bool:
-    """Whoever runs it has a lease's time to say so; what the backup had lost sight of may have come
-    back since.
-    """
+    """Mark assignments UNKNOWN: agents have a lease's time to report what runs."""
     assignment = lock_assignment(pk)
     lease = timedelta(
         seconds=job_lease_s(clock_of(assignment.node.cluster), assignment.job.on_disconnect)
@@ -187,9 +181,7 @@ def _closed_secrets() -> tuple[str, ...]:
 
 
 def _empty_cache() -> bool:
-    """Heartbeats and samples of before are none of the restored server's; False if the cache cannot
-    be reached.
-    """
+    """Clear heartbeats and samples of before; False if the cache is unreachable."""
     try:
         cache.clear()
     except (RedisError, OSError):

@@ -1,3 +1,1 @@
-"""The demo: eight real training jobs on emulated GPUs, shaped like the validation of the ANDREAS
-paper (Table V).
-"""
+"""The demo: eight real training jobs on emulated GPUs, after ANDREAS' Table V."""

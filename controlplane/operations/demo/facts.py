@@ -1,6 +1,4 @@
-"""What happened, for the demo's report: facts from the database, in the form that
-`loadmaster.demo.report` checks.
-"""
+"""Facts for the demo's report, in the form that `loadmaster.demo.report` checks."""
 
 from __future__ import annotations
 
@@ -24,9 +22,7 @@ _WITH_ALL = ("node__gpu_type", "node__cluster")
 
 
 def report(cluster: Cluster, jobs: QuerySet[Job], started_at: datetime) -> dict[str, Any]:
-    """The whole report of these jobs; times count in seconds from `started_at`, money in the
-    cluster's currency.
-    """
+    """The report of these jobs; times in seconds from `started_at`, money in EUR or the like."""
     rows = [_job(job, started_at) for job in jobs.order_by("submitted_at")]
     rounds = Round.objects.filter(cluster=cluster, started_at__gte=started_at)
     return {
@@ -122,9 +118,7 @@ def _job(job: Job, started_at: datetime) -> dict[str, Any]:
 
 
 def _placement(assignment: Assignment, started_at: datetime) -> dict[str, Any]:
-    """One launch. It holds its slots from the agent's acceptance on; an offer that was withdrawn
-    has no `from_s`.
-    """
+    """A launch. It holds slots from acceptance on; a withdrawn offer has no `from_s`."""
     did = _part_done(assignment)
     return {
         "fence": assignment.fence,

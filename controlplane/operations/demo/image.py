@@ -33,9 +33,7 @@ PULL_S = 180.0
 BUILD_S = 900.0
 LIBRARIES = ("numpy",)
 DATA = ("scikit-learn",)
-"""Packages of which the demo's programs read data files alone, so that what these need to run is
-left out.
-"""
+"""Packages of which the demo reads only data files; their dependencies are left out."""
 
 PLATFORMS = ("manylinux2014", "manylinux_2_17", "manylinux_2_28")
 
@@ -61,9 +59,7 @@ class Base:
 
 
 def check_engine() -> str:
-    """The version of the Docker Engine that answers. NoEngineError with the remedy where none
-    does.
-    """
+    """Version of the Docker Engine. Raises NoEngineError with the remedy."""
     instead = "; or run the demo without containers: make demo"
     try:
         answer = _docker("version", "--format", "{{.Server.Version}}", limit_s=30)
@@ -81,9 +77,7 @@ def check_engine() -> str:
 
 
 def demo_image(say: Callable[[str], None]) -> str:
-    """The name of the demo's image, which is there when this returns. Raises EmbeddedError when it
-    cannot be made.
-    """
+    """Name of the demo's image, built if missing. Raises EmbeddedError."""
     check_engine()
     base = _probed(_base(say))
     name = f"{NAME}:{loadmaster.__version__}-{_contents(base)}"
@@ -160,9 +154,7 @@ def _sources() -> Iterator[Path]:
 
 
 def _requirements() -> list[str]:
-    """The training library's own requirements (those of no extra), and what the demo's programs
-    use.
-    """
+    """Requirements of the training library and the demo's programs."""
     own = [r for r in requires("loadmaster") or () if "extra ==" not in r]
     return [*own, *LIBRARIES]
 

@@ -1,6 +1,4 @@
-"""Table V of the ANDREAS paper with minutes in place of hours: who is submitted when, how long it
-takes, when it is due.
-"""
+"""Table V of the ANDREAS paper with minutes for hours: submission, duration, due date."""
 
 from __future__ import annotations
 
@@ -22,9 +20,7 @@ SECONDS_PER_EPOCH: dict[str, dict[str, dict[int, float]]] = {
 """Measured by the paper's authors on ARMIDA, in seconds of the paper."""
 
 P100_OVER_V100 = 1.5
-"""The third type is ours: the paper's cluster had two. A V100's FP32 peak is one and a half times
-its own (14 and 9.3 TFLOP/s).
-"""
+"""The third type is ours: FP32 peak of a V100 is 1.5 times its own (14, 9.3 TFLOP/s)."""
 
 PROGRAMS = {
     "lstm-big": ("loadmaster.demo.recurrent", "--size", "big", "--batch-size", "64"),
@@ -32,21 +28,15 @@ PROGRAMS = {
     "efficientnet": ("loadmaster.demo.dense", "--batch-size", "64"),
     "convnet": ("loadmaster.demo.convnet", "--batch-size", "64"),
 }
-"""What really runs for each application of the paper: recurrent, dense and convolutional networks
-on data that a package ships.
-"""
+"""What runs for each of the paper's applications: networks on data of a package."""
 
 WEIGHTS = (0.00025371, 0.00044399)
-"""Tardiness weights of the lowest and the highest of five priorities, in EUR/s (published ANDREAS
-data).
-"""
+"""Tardiness weights of the lowest and highest of five priorities, in EUR/s (ANDREAS)."""
 
 
 @dataclass(frozen=True, slots=True)
 class DemoJob:
-    """A row of Table V; `submitted_s` and `due_s` (after the submission) in seconds of the
-    paper.
-    """
+    """A row of Table V; `submitted_s`, `due_s` (after submission) in the paper's seconds."""
 
     name: str
     application: str
@@ -94,9 +84,7 @@ JOBS = (
 
 
 def step_s(gpu_type: str) -> dict[str, dict[int, float]]:
-    """Seconds one step of each application takes on that many emulated GPUs of the type: the pacing
-    clocks of its agent.
-    """
+    """Seconds per step of each application on that many emulated GPUs of the type."""
     source, factor = ("V100", P100_OVER_V100) if gpu_type == "P100" else (gpu_type, 1.0)
     scale = factor / TIME_SCALE / STEPS_PER_EPOCH
     return {

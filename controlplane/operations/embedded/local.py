@@ -1,6 +1,4 @@
-"""The embedded default as one thing: everything started in order, the local agents let in,
-everything stopped again.
-"""
+"""The embedded system: start all in order, enrol local agents, stop all."""
 
 from __future__ import annotations
 
@@ -89,9 +87,7 @@ def welcome(local: Local) -> list[str]:
 
 
 def _collect_static() -> None:
-    """Gather and compress the static files where they have changed: five seconds of the first
-    start, none of the next.
-    """
+    """Collect and compress static files if changed: five seconds at the first start."""
     newest = max(path.stat().st_mtime_ns for path in (settings.BASE_DIR / "static").rglob("*"))
     stamp, wanted = (
         Path(settings.STATIC_ROOT) / "loadmaster.stamp",
@@ -103,9 +99,7 @@ def _collect_static() -> None:
 
 
 def _programs(home: Path, port: int, runtime: LocalRuntime) -> Iterator[Program]:
-    """Everything in the order of its start. Who decides comes last, so that at the end nothing is
-    offered to agents that leave.
-    """
+    """All programs in starting order; workers stop first so that no agent gets offers late."""
     if not settings.REDIS_URL:
         yield programs.valkey(home)
     with _kernels_compiling():
@@ -118,9 +112,7 @@ def _programs(home: Path, port: int, runtime: LocalRuntime) -> Iterator[Program]
 
 @contextmanager
 def _kernels_compiling() -> Iterator[None]:
-    """Meanwhile a solver without requests compiles the policies' kernels into their cache, lest the
-    first round wait for it.
-    """
+    """Compile the policies' kernels in a child, so that the first round need not wait."""
     with subprocess.Popen(
         python("-m", "policies", "serve"), stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL
     ):
@@ -128,9 +120,7 @@ def _kernels_compiling() -> Iterator[None]:
 
 
 def _agent(node: EmulatedNode, home: Path, port: int, runtime: LocalRuntime = PROCESSES) -> Program:
-    """The agent of this node, with what it emulates and, before its first start, a token that lets
-    it in.
-    """
+    """The node's agent with its emulated GPUs and, before its first start, a token."""
     folder = home / "agents"
     folder.mkdir(mode=0o700, exist_ok=True)
     emulation = folder / f"{node.name}.yaml"

@@ -1,6 +1,4 @@
-"""What the embedded default runs: Valkey, web, worker, beat and three agents that offer emulated
-GPUs.
-"""
+"""Programs of the embedded system: Valkey, web, worker, beat, three emulating agents."""
 
 from __future__ import annotations
 
@@ -44,9 +42,7 @@ def valkey(home: Path) -> Program:
 
 
 WORKER_NICE = 5
-"""A round that takes a little longer harms nobody; a heartbeat or a person that waits for a round
-to end does.
-"""
+"""Niceness of workers: rounds may take longer, heartbeats and people must not wait."""
 
 
 def web(port: int) -> Program:
@@ -96,9 +92,7 @@ class LocalRuntime:
 
     @property
     def options(self) -> list[str]:
-        """For an agent's command line. Local agents share few cores: containers may use those that
-        are idle.
-        """
+        """Options of a local agent: containers may use idle cores, as all share a few."""
         if self.name != "docker":
             return ["--runtime", self.name]
         return [
@@ -122,9 +116,7 @@ def agent(
     token_file: Path,
     runtime: LocalRuntime = PROCESSES,
 ) -> Program:
-    """A local agent whose GPUs are pacing clocks. Its jobs are stopped with a checkpoint when it
-    is.
-    """
+    """A local agent with emulated GPUs; its jobs stop with a checkpoint when it stops."""
     argv = python("-m", "loadmaster.agent", "--server", f"http://127.0.0.1:{port}", "--name", name)
     state = home / "agents" / name
     shared = ["--checkpoints", str(home / "checkpoints")]
@@ -159,9 +151,7 @@ def free_port(wanted: int) -> int:
 
 
 def _link_to(folder: Path, home: Path) -> None:
-    """Make the short link to a home whose path is too long for a socket; refuse one that leads
-    elsewhere.
-    """
+    """Create the short link to a home too long for a socket; refuse one that leads elsewhere."""
     if folder == home:
         return
     if not folder.is_symlink():
@@ -180,9 +170,7 @@ def _valkey_binary() -> str:
 
 
 def _says(log: Path, start: int, words: bytes) -> bool:
-    """Whether the words stand in the log after byte `start` (a log that was begun anew is read from
-    its beginning).
-    """
+    """True if the words are in the log after byte `start` (or anywhere in a new log)."""
     if not log.exists():
         return False
     text = log.read_bytes()

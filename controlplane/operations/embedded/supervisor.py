@@ -52,9 +52,7 @@ class Program:
 
 
 class Supervisor:
-    """Keeps programs running from `start` until `stop`; use as a context manager. `home` holds the
-    lock and the logs.
-    """
+    """Keeps programs running from `start` to `stop`; a context manager. `home`: lock, logs."""
 
     def __init__(self, home: Path, say: Callable[[str], None] = print) -> None:
         self.home = home
@@ -87,9 +85,7 @@ class Supervisor:
         self.asked_to_stop = True
 
     def start(self, program: Program) -> None:
-        """Start the program and wait until it is ready. Raises EmbeddedError with the end of its
-        log when it is not.
-        """
+        """Start the program and wait until ready. EmbeddedError with its last log lines."""
         child = _Child(program, self.home / "logs" / f"{program.name}.log")
         self._children[program.name] = child
         child.start()
@@ -105,9 +101,7 @@ class Supervisor:
             self.pause(_TICK_S)
 
     def pause(self, seconds: float) -> None:
-        """Wait, restarting what dies meanwhile. Raises KeyboardInterrupt once a stop was asked
-        for.
-        """
+        """Wait, restarting what dies. Raises KeyboardInterrupt after a stop request."""
         until = time.monotonic() + seconds
         while True:
             if self.asked_to_stop:
@@ -169,9 +163,7 @@ class _Child:
         return None if self._process is None else self._process.returncode
 
     def restart_due(self) -> bool:
-        """Whether to start it now: at once the first time, then later and later; EmbeddedError when
-        it always dies.
-        """
+        """True when its restart is due, with growing delays; EmbeddedError if it always dies."""
         now = time.monotonic()
         if not self._seen_dead:
             self._seen_dead = True

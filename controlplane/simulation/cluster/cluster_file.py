@@ -32,9 +32,7 @@ from policies.contract.snapshot_json import RULES
 
 DAY_H = 24.0
 MEASURED_W: Mapping[str, tuple[float, float]] = {"V100": (360.0, 170.0), "T4": (330.0, 70.0)}
-"""Watts of a node of one of these types and of each of its GPUs in use, measured by ANDREAS'
-authors.
-"""
+"""Watts of a node of these types and of each GPU in use, measured by ANDREAS' authors."""
 
 
 class ClusterFileError(ValueError):
@@ -78,9 +76,7 @@ class NodeSpec:
 
 @dataclass(frozen=True, slots=True)
 class HourlyPrice:
-    """What holds from `from_hour` to `to_hour` of every day (to_hour below from_hour: over
-    midnight); unsaid as all day.
-    """
+    """Price from `from_hour` to `to_hour` daily (over midnight if smaller); all day if absent."""
 
     from_hour: float
     to_hour: float
@@ -99,9 +95,7 @@ class HourlyCap:
 
 @dataclass(frozen=True, slots=True)
 class EnergySpec:
-    """Prices: all day, unless `by_hour` says otherwise (the first that covers an hour holds), or as
-    `steps`, which say it all.
-    """
+    """Prices: all day, `by_hour` (the first band covering an hour holds), or `steps` alone."""
 
     price_per_kwh: float = 0.0
     pue: float = 1.0
@@ -189,9 +183,7 @@ def read_cluster(path: Path) -> dict[str, Any]:
 
 
 def scene_of(spec: Mapping[str, Any]) -> Scene:
-    """The scene of what a cluster file holds. ClusterFileError names the field that is wrong and
-    lists the known ones.
-    """
+    """The scenario in a cluster file. ClusterFileError names the field and the known ones."""
     try:
         cluster: ClusterSpec = _FORM.read(dict(spec), "")
     except FormError as error:
@@ -315,9 +307,7 @@ def _power_caps(cluster: ClusterSpec) -> tuple[PowerCapStep, ...]:
 def _pieces(
     cluster: ClusterSpec, bands: Sequence[HourlyPrice | HourlyCap]
 ) -> Iterator[tuple[float, float, float]]:
-    """Stretches of time over which no band begins or ends: (from_s, to_s, an hour of the day
-    within).
-    """
+    """Times without a change of band: (from_s, to_s, hour of the day)."""
     edges = (
         sorted({0.0, DAY_H, *(b.from_hour for b in bands), *(b.to_hour for b in bands)})
         if bands

@@ -1,6 +1,4 @@
-"""The simulated nodes: who holds which device, and the views that a snapshot shows, rebuilt only
-where something changed.
-"""
+"""The simulated nodes: holders of devices, and snapshot views rebuilt on change."""
 
 from __future__ import annotations
 
@@ -16,9 +14,7 @@ _REST = attrgetter(*[f.name for f in fields(NodeView)[4:]])
 
 
 class Fleet:
-    """Nodes by id, with holds and states as they are now. A device has one holder; see
-    `shared_fleet` for more.
-    """
+    """Nodes by id with holders and states. A device has one holder; see `shared_fleet`."""
 
     shares = False
     """Whether devices may have several holders."""

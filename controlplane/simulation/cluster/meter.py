@@ -1,6 +1,4 @@
-"""What the energy of the simulated nodes costs: per node at its GPUs in use, as long as any is
-(ANDREAS' account).
-"""
+"""Energy cost of the simulated nodes: per node by GPUs in use while any is (ANDREAS)."""
 
 from __future__ import annotations
 
@@ -124,9 +122,7 @@ def meter_of(
 
 
 class Prices:
-    """Integrals of the price steps, so that a bill over a year of hourly prices costs two
-    look-ups.
-    """
+    """Integrals of the price steps, so that a bill over a year costs two look-ups."""
 
     def __init__(self, steps: Sequence[EnergyStep]) -> None:
         self.steps = tuple(steps)
@@ -146,9 +142,7 @@ class Prices:
         ]
 
     def between(self, from_s: float, to_s: float) -> tuple[float, float, float]:
-        """(kWh, cost, grams) of one watt of IT power over that time, as `clusters.energy.priced`
-        has them.
-        """
+        """(kWh, cost, grams) of one watt of IT power over that time (`clusters.energy.priced`)."""
         kwh = (to_s - from_s) / JOULES_PER_KWH
         if not self.steps:
             return kwh, 0.0, 0.0

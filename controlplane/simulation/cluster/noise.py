@@ -32,9 +32,7 @@ class Luck:
         return self._factor(self.switches.power_noise, "power", node, stretch)
 
     def fails_after(self, job: str, launch: int) -> float | None:
-        """The part of its work after which a launch fails, in [0, 1); None for one that does
-        not.
-        """
+        """Fraction of its work after which a launch fails, in [0, 1); None if it does not."""
         if not self.switches.job_failure_probability:
             return None
         draws = self._stream("failure", job, launch)
@@ -47,9 +45,7 @@ class Luck:
         )
 
     def seen(self, kinds: Iterable[KindView]) -> tuple[KindView, ...]:
-        """The kinds as policies see them: every throughput with an error of its own, the same
-        through the whole run.
-        """
+        """The kinds as policies see them: every throughput with a constant error of its own."""
         if not self.switches.estimate_error:
             return tuple(kinds)
         return tuple(

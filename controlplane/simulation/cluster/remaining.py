@@ -24,10 +24,7 @@ from policies.contract.snapshot import (
 
 @dataclass(frozen=True, slots=True)
 class Remaining:
-    """Least run time, and least energy cost, of the remaining work of each job; float64 each.
-
-    A job of unknown speed takes inf seconds and costs nothing.
-    """
+    """Least run time and energy cost of each job's remaining work; inf s if speed is unknown."""
 
     run_s: Floats
     energy_cost: Floats

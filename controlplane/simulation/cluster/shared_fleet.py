@@ -10,7 +10,7 @@ from controlplane.simulation.cluster.fleet import Fleet
 from controlplane.simulation.world.job_table import Launch
 from policies.contract.snapshot import DeviceView, NodeView, RankSeat, SlotHold
 from policies.contract.validation import TOLERANCE
-from policies.placement.beside import devices_of
+from policies.placement.speed import devices_of
 
 
 class Hold(NamedTuple):
@@ -21,9 +21,7 @@ class Hold(NamedTuple):
 
 
 class SharedFleet(Fleet):
-    """A fleet whose devices are taken when all their slots are, or the shares held there leave no
-    room. In use is a device that anybody holds, and that counts once.
-    """
+    """Nodes whose devices have slots: full when all slots or shares are; in use counts once."""
 
     shares = True
 
@@ -99,9 +97,7 @@ class SharedFleet(Fleet):
 
 
 def fleet_of(nodes: Sequence[NodeView]) -> Fleet:
-    """The fleet of these nodes; one whose devices have several holders costs more, and is made only
-    where any has the slots.
-    """
+    """The fleet of these nodes; with slots only if any device has them, as that costs more."""
     return (
         SharedFleet(nodes) if any(d.slots > 1 for n in nodes for d in n.devices) else Fleet(nodes)
     )

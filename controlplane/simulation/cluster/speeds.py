@@ -1,10 +1,8 @@
-"""How fast jobs run in truth, which is the world's to know, and which of them no node can ever
-run.
-"""
+"""True speeds of jobs, known to the world, and which jobs no node can ever run."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from math import ceil, inf
 from typing import Any
 
@@ -16,6 +14,7 @@ from policies.contract.snapshot import (
     PowerCapStep,
     RankSeat,
 )
+from policies.placement.speed import Speeds as KindSpeeds
 
 
 class Speeds:
@@ -25,24 +24,18 @@ class Speeds:
         self, nodes: Iterable[NodeView], kinds: Iterable[KindView], cap_w: float | None = None
     ) -> None:
         self.nodes = {n.id: n for n in nodes}
-        self.kinds = {k.id: k for k in kinds}
+        self.known = KindSpeeds(kinds)
+        self.kinds = self.known.kinds
         self.cap_w = inf if cap_w is None else cap_w
-        self._rates: dict[str, dict[tuple[str, int, bool], float]] = {}
         self._best: dict[tuple[Any, ...], tuple[float, str]] = {}
         self._shapes = _shapes(self.nodes.values())
 
     def of(self, kind: str, ranks: Sequence[RankSeat]) -> float:
         """Steps per second of a job of this kind on these seats; 0 where it is not known."""
-        first = ranks[0]
-        gpus, spread = len(first.devices), False
-        for seat in ranks[1:]:
-            gpus, spread = gpus + len(seat.devices), spread or seat.node != first.node
-        return self._of_kind(kind).get((self.nodes[first.node].gpu_type, gpus, spread), 0.0)
+        return self.known.on_ranks(kind, ranks, self.nodes)
 
     def best(self, columns: JobColumns, row: int) -> tuple[float, str]:
-        """(steps per second where the job runs fastest, ""), or (0, why no node can ever run
-        it).
-        """
+        """(steps/s at the job's fastest, ""), or (0, why no node can ever run it)."""
         counts, others = columns.counts, columns.others
         wants = (columns.kinds[row], int(counts["gpus_min"][row]), int(counts["gpus_max"][row]))
         demand = () if columns.gpus_only else _demand(columns, row)
@@ -52,12 +45,6 @@ class Speeds:
         if found is None:
             found = self._best[asked] = self._find(*wants, *needs)
         return found
-
-    def _of_kind(self, kind: str) -> Mapping[tuple[str, int, bool], float]:
-        if kind not in self._rates:
-            known = self.kinds[kind].throughputs if kind in self.kinds else ()
-            self._rates[kind] = {(t.gpu_type, t.gpus, t.spread): t.steps_per_s for t in known}
-        return self._rates[kind]
 
     def _find(
         self,
@@ -94,7 +81,7 @@ class Speeds:
     ) -> tuple[float, str]:
         known = {
             key: rate
-            for key, rate in self._of_kind(kind).items()
+            for key, rate in self.known.rates(kind).items()
             if rate > 0.0 and least <= key[1] <= most
         }
         large = [n for n in nodes if len(n.devices) >= least]

@@ -41,9 +41,7 @@ PART = "part"
 
 @dataclass(frozen=True, slots=True)
 class Metric:
-    """A figure of a run: its name in files, its words and unit in reports ("{currency}" is filled
-    in), and which way is better.
-    """
+    """A figure of a run: name in files, words and unit in reports, and which way is better."""
 
     name: str
     words: str
@@ -93,9 +91,7 @@ METRICS = (
 
 @dataclass(frozen=True, slots=True)
 class Interval:
-    """Mean of `n` values and half the width of its 95% confidence interval (Student's t; None for a
-    single value).
-    """
+    """Mean of `n` values and half width of the 95% interval (Student's t; None for one)."""
 
     mean: float
     half_width: float | None
@@ -139,9 +135,7 @@ def metrics_of(outcome: Outcome) -> dict[str, float]:
 
 
 def _errors_of_pairs(outcome: Outcome) -> dict[str, float]:
-    """Relative errors of the pairs that policies saw as estimated; nan where nothing was estimated,
-    or nothing of it ran.
-    """
+    """Relative errors of estimated pairs that ran; nan without any."""
     found = outcome.pair_estimates
     every, ran = (NO_ERRORS, NO_ERRORS) if found is None else (found.all, found.ran)
     values = {
@@ -162,9 +156,7 @@ def slowdowns(outcome: Outcome) -> tuple[Floats, Floats]:
 
 
 def utilisation_of(outcome: Outcome) -> float:
-    """The part of all GPUs in use, averaged from the first arrival over the makespan; nan where
-    nothing was done.
-    """
+    """Mean fraction of GPUs in use from first arrival over the makespan; nan if idle."""
     if not len(outcome.arrival_s) or not outcome.utilisation.gpus or not outcome.makespan_s > 0.0:
         return nan
     from_s = float(outcome.arrival_s.min())
@@ -195,9 +187,7 @@ def quantiles(values: Floats, at: Sequence[float] | Floats) -> list[float]:
 
 
 def interval(values: Sequence[float]) -> Interval:
-    """Mean and half width over runs; those in which the figure does not exist (nan) do not
-    count.
-    """
+    """Mean and half width over runs; nan values do not count."""
     known = [v for v in values if isfinite(v)]
     n = len(known)
     if n < 2:
@@ -221,9 +211,7 @@ def fewest_unfinished(means: Sequence[float | None]) -> list[bool]:
 
 
 def relative(runs: Mapping[int, float], baseline: Mapping[int, float]) -> Interval:
-    """How much more than the baseline, as a fraction of it, seed by seed: the same jobs are
-    compared with each other.
-    """
+    """Excess over the baseline as a fraction, seed by seed, so that jobs are the same."""
     return interval(
         [runs[s] / baseline[s] - 1.0 for s in sorted(runs.keys() & baseline.keys()) if baseline[s]]
     )

@@ -1,6 +1,4 @@
-"""What a study came to, policy by policy, small enough to be kept in memory however many jobs there
-were.
-"""
+"""Results of a study by policy, in memory independent of the number of jobs."""
 
 from __future__ import annotations
 
@@ -30,9 +28,7 @@ LEVELS = np.linspace(0.0, 1.0, 201)
 """Where the distributions are kept."""
 
 Lane: TypeAlias = tuple[int, int, str, int]
-"""Of a timeline: a node's row, a device (behind the length of its name: gpu2 before gpu10), and how
-many are beside it there.
-"""
+"""A timeline: a node's row, a device, and how many are beside it there."""
 
 BINS = 400
 MOST_STAYS, MOST_LANES = 3000, 64
@@ -87,9 +83,7 @@ class PolicySummary:
 
 @dataclass(frozen=True, slots=True)
 class Summary:
-    """A study's policies in its order, what its workloads were by seed, jobs no node can run by
-    seed, and the runs that failed.
-    """
+    """A study's policies, workload facts and unplaceable jobs by seed, and failed runs."""
 
     study: Study
     policies: tuple[PolicySummary, ...]
@@ -171,9 +165,7 @@ def timeline_of(outcome: Outcome) -> Timeline:
 
 
 def _seats(outcome: Outcome) -> list[tuple[Lane, int]]:
-    """The lane and the number of each stay on a device; whoever comes while others are there has
-    the first lane that is free.
-    """
+    """Lane and number of each stay on a device; a newcomer takes the first free lane."""
     stays, free_s = outcome.stays, dict[Lane, float]()
     found = []
     for i in _shown(outcome):

@@ -1,6 +1,4 @@
-"""Runs of a study in processes of their own: plain children, which a Celery worker may start too
-(multiprocessing it may not).
-"""
+"""Runs of a study in plain child processes, which a Celery worker may start."""
 
 from __future__ import annotations
 

@@ -1,6 +1,4 @@
-"""What a study is: cluster, workload, policies, seeds and switches, as one JSON document, checked
-before anything runs.
-"""
+"""A study: cluster, workload, policies, seeds, switches, as one checked JSON document."""
 
 from __future__ import annotations
 
@@ -39,9 +37,7 @@ class StudyError(ValueError):
 
 @dataclass(frozen=True, slots=True)
 class PolicyChoice:
-    """One of the policies that are compared: by its registered name, or (`file`) out of a file;
-    `label` is unique in the study.
-    """
+    """A compared policy: by registered name or from a `file`; `label` is unique."""
 
     label: str
     name: str | None
@@ -55,9 +51,7 @@ class PolicyChoice:
         return registry.make(self.name or "", self.parameters)
 
     def check(self) -> None:
-        """Whether it can be made. Raises as `make`, but imports no policy that the registry knows:
-        see `policies.host.third_parties`.
-        """
+        """Raise as `make` if it cannot be made, without importing registered policies."""
         if self.file is not None:
             self.make()
         else:
@@ -72,9 +66,7 @@ class PolicyChoice:
 
 @dataclass(frozen=True, slots=True)
 class Run:
-    """One simulation of a study: a policy (its place in the study) and a seed. `key` names its
-    files.
-    """
+    """One simulation of a study: a policy (by position) and a seed. `key` names its files."""
 
     policy: int
     label: str
@@ -152,9 +144,7 @@ class Study:
         )
 
     def runs(self) -> tuple[Run, ...]:
-        """All runs, seed by seed, so that an interrupted study has compared the policies on its
-        first seeds.
-        """
+        """All runs, seed by seed, so that an interrupted study has compared its first seeds."""
         shared = [digest_of_code(), {**self.document, "name": "", "policies": [], "seeds": []}]
         may_read = self.trusted or self.traces is not None
         traces = (
@@ -177,9 +167,7 @@ class Study:
 
 
 def _source(choice: PolicyChoice) -> str:
-    """Of the file in which the policy is: one that is being worked on is run again after every
-    change.
-    """
+    """Digest of the policy's file: a changed one is run again."""
     path = choice.file or registry.source_file(choice.name or "")
     return digest_of_file(Path(path)) if path else ""
 

@@ -1,6 +1,4 @@
-"""A study as people write it: a YAML file, or words of a command line. Both become the one document
-that `Study.of` checks.
-"""
+"""A study from a YAML file or a command line, as the document that `Study.of` checks."""
 
 from __future__ import annotations
 
@@ -22,9 +20,7 @@ _DOCUMENTS = (".yaml", ".yml", ".json")
 
 
 class _Loader(yaml.SafeLoader):
-    """YAML's safe loader, which reads 1e9 as the number it is everywhere else, and refuses a name
-    given twice.
-    """
+    """YAML's safe loader that reads 1e9 as a number and refuses duplicate names."""
 
 
 def _mapping(loader: _Loader, node: yaml.MappingNode) -> dict[Any, Any]:
@@ -45,9 +41,7 @@ _Loader.add_implicit_resolver(
 
 
 def read_study(path: Path) -> dict[str, Any]:
-    """The document of a study's file. Paths in it count from its folder; its cluster and its
-    workload may be files too.
-    """
+    """The document of a study's file; paths count from its folder."""
     document = _document(path)
     for field, read in (("cluster", cluster_of), ("workload", workload_of)):
         value = document.get(field)
@@ -109,9 +103,7 @@ def switches_of(words: Iterable[str]) -> dict[str, Any]:
 
 
 def values_of(words: str, of: str) -> dict[str, Any]:
-    """name=value,...; values are YAML, so that brackets hold lists and mappings with commas of
-    their own.
-    """
+    """name=value,...; values are YAML, so that brackets may hold commas."""
     values: dict[str, Any] = {}
     for word in _parts(words):
         name, sign, value = word.partition("=")

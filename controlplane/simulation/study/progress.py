@@ -25,9 +25,7 @@ class RunProgress:
 
 @dataclass(frozen=True, slots=True)
 class StudyProgress:
-    """Runs in all, finished (some perhaps before an interruption), failed, under way; `left_s` is
-    None while nothing is known.
-    """
+    """Runs in all, finished, failed, under way; `left_s` is None while unknown."""
 
     total: int
     finished: int
@@ -78,9 +76,7 @@ class Board:
     def _left_s(
         self, waiting: Sequence[Run], running: Mapping[Run, tuple[float, float]]
     ) -> float | None:
-        """Work left over processes: a run takes what runs of its policy took, else what runs took,
-        else what it seems to take.
-        """
+        """Remaining work over processes, by past runs of the policy, of any, or an estimate."""
         seen = {
             run.policy: so_far_s / part
             for run, (part, so_far_s) in running.items()

@@ -32,8 +32,7 @@ from policies.contract.snapshot import Floats, Ints
 
 VERSION = 1
 LISTED = 100
-"""Bad lines, unplaceable and unfinished jobs that results.json lists of each seed, of all that it
-counts."""
+"""Most bad lines, unplaceable and unfinished jobs listed per seed in results.json."""
 
 CSV_COLUMNS = (
     "policy", "seed", "job", "kind", "arrival_s", "first_start_s", "completion_s", "due_s", "jct_s",
@@ -42,9 +41,7 @@ CSV_COLUMNS = (
     "preemptions", "migrations",
     "failures", "energy_kwh", "energy_cost",
 )  # fmt: skip
-"""Of jobs.csv; a time that does not exist (never started, no due date) is empty, as a job's energy
-is where no device is shared.
-"""
+"""Columns of jobs.csv; missing times and energy are empty."""
 
 
 def write_results(

@@ -1,6 +1,4 @@
-"""A finished run as a file: its outcome and what its workload was. A file is there whole or not at
-all.
-"""
+"""A finished run as a file: outcome and workload facts, written atomically."""
 
 from __future__ import annotations
 
@@ -45,9 +43,7 @@ TOTALS = (
 
 @dataclass(frozen=True, slots=True)
 class WorkloadFacts:
-    """What a report says of a workload: `span_s` from its first to its last arrival, `skipped`
-    (line, problem) of bad lines.
-    """
+    """Facts of a workload: `span_s` from first to last arrival, `skipped` (line, problem)."""
 
     name: str
     jobs: int
@@ -69,9 +65,7 @@ class WorkloadFacts:
 
 @dataclass(frozen=True, slots=True)
 class FinishedRun:
-    """An outcome, the kind of each of its jobs (in the workload's order), and the workload's
-    facts.
-    """
+    """An outcome, the kind of each job in workload order, and the workload's facts."""
 
     outcome: Outcome
     job_kinds: tuple[str, ...]
@@ -111,9 +105,7 @@ def load(path: Path) -> FinishedRun | None:
 
 
 class Replacing:
-    """A file that is written beside its place and put there at the end, unless something is
-    raised.
-    """
+    """A file written beside its place and moved there unless something is raised."""
 
     def __init__(self, path: Path) -> None:
         self.path = path

@@ -1,6 +1,4 @@
-"""What a run is known by: a digest of everything that decides its result, so that a finished one is
-taken only for the same one.
-"""
+"""Digests of everything that decides a run's result, to reuse finished runs."""
 
 from __future__ import annotations
 
@@ -42,9 +40,7 @@ def digest_of_file(path: Path) -> str:
 
 
 def files_in(value: object, folder: Path | None) -> Iterable[Path]:
-    """Every file that plain data names, counted from `folder`: another trace under the same name is
-    another study.
-    """
+    """Files named in plain data, relative to `folder`; their content enters the digest."""
     if isinstance(value, dict):
         for inner in value.values():
             yield from files_in(inner, folder)

@@ -38,9 +38,7 @@ Watch = Callable[[Progress], None]
 
 
 def run_here(study: Study, run: Run, runs: Path, on_progress: Watch) -> None:
-    """Simulate one run and write its files into the folder `runs`. Raises WorkloadError,
-    PolicyError, SimulationError.
-    """
+    """Simulate a run and write its files. WorkloadError, PolicyError, SimulationError."""
     started_s = perf_counter()
     workload = study.load(run.seed)
     loaded_s = perf_counter()

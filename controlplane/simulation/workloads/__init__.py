@@ -1,6 +1,4 @@
-"""Workloads to simulate: readers of traces and seeded generators, by the `type` of a specification.
-See docs/workloads.md.
-"""
+"""Workloads: readers of traces and seeded generators by `type`; see docs/workloads.md."""
 
 from __future__ import annotations
 

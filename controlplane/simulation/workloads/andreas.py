@@ -47,16 +47,12 @@ CLUSTER = 10
 """Jobs that arrive at one rate before it changes."""
 
 STEPS_PER_EPOCH = 1000
-"""Steps are whole and what is done of one is lost at a stop; the paper's jobs are stopped anywhere,
-so that steps are short.
-"""
+"""Steps are whole and a stop loses the current one, so they are short, as in the paper."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Andreas:
-    """Options: `nodes` N; `scenario` 1 (nodes of 2 V100 or 1 T4) or 2 (4 V100 or 2 T4); `jobs`, 10
-    N if not given; `tuning`.
-    """
+    """Options: `nodes` N; `scenario` 1 (2 V100 or 1 T4) or 2 (4 or 2); `jobs` (10 N); `tuning`."""
 
     type: str = "andreas"
     nodes: int = 10
@@ -154,9 +150,7 @@ def _slower(count: int) -> Ints:
 
 
 def _facts(options: Andreas, arrival_s: Floats, alone_s: Floats) -> dict[str, Any]:
-    """`load`: the work that arrives, each job on one GPU of its fastest type, over what all GPUs
-    could do meanwhile.
-    """
+    """`load`: arriving work on one fastest GPU each, over what all GPUs could do meanwhile."""
     gpus = (options.nodes - options.nodes // 2) * most_gpus(options.scenario)[
         "V100"
     ] + options.nodes // 2 * options.scenario

@@ -51,9 +51,7 @@ class Workload:
 
 
 class WorkloadError(ValueError):
-    """A workload that cannot be made; the message says why, and which lines (`bad_lines`) are
-    bad.
-    """
+    """A workload cannot be made; the message says why, `bad_lines` which lines are bad."""
 
     def __init__(self, message: str, bad_lines: Sequence[BadLine] = ()) -> None:
         super().__init__(message + listed(bad_lines))

@@ -21,9 +21,7 @@ from policies.contract.snapshot import (
 )
 
 STEPS_PER_S = 1000.0
-"""Steps a second of jobs whose trace knows only a run time: steps are whole, and a millisecond is
-fine enough.
-"""
+"""Steps/s of jobs of which only a run time is known: a step is a millisecond."""
 
 _OTHERS = tuple(
     f for f in fields(JobView) if f.name not in (*JOB_NUMBERS, *JOB_COUNTS, "id", "kind")
@@ -72,9 +70,7 @@ def rows(jobs: Jobs, at: Ints) -> Jobs:
 
 
 def even_kind(name: str, speeds: Mapping[str, float], gpus: Iterable[int]) -> KindView:
-    """A kind of jobs whose run time is known for the GPUs they ask for: times `speeds[type]` as
-    fast on a type as in the trace.
-    """
+    """A kind with the trace's run time, `speeds[type]` times as fast on each GPU type."""
     wanted = sorted(set(gpus))
     known = (
         Throughput(t, g, STEPS_PER_S * speed, Source.DECLARED)

@@ -59,9 +59,7 @@ class Draft:
 
 
 def check(draft: Draft, findings: Findings, *, in_order: bool) -> None:
-    """Mark what contradicts itself: negative times, a count of GPUs that is none, ids twice, lines
-    that are not in order; and what is beyond all measure.
-    """
+    """Mark contradictions: negative times, bad GPUs, repeated ids, disorder, huge values."""
     run_s, gpus, arrival_s = draft.run_s, draft.gpus, draft.arrival_s
     findings.mark(run_s < 0, lambda row: f"{_RUN} must not be negative, it is {run_s[row]:g} s")
     findings.mark(

@@ -163,9 +163,7 @@ def _trace(
 
 
 def _columns(text: str, findings: Findings) -> dict[str, list[str]]:
-    """The fields by the name of their column; the first line whose fields are as many as a layout's
-    says which one it is.
-    """
+    """Fields by column name; the first line's number of fields tells the layout."""
     layout: tuple[str, ...] = ()
     lines: list[int] = []
     fields: list[list[str]] = []
@@ -199,9 +197,7 @@ def _misfit(count: int, layout: tuple[str, ...]) -> str:
 def _check_layout(
     columns: dict[str, list[str]], layout: tuple[str, ...], findings: Findings
 ) -> None:
-    """Whether the job needs data is 0 or 1: where it is not, the columns are others than their
-    number says.
-    """
+    """Check that "needs data" is 0 or 1; otherwise the columns are misread."""
     needs = columns.get("needs data", [])
     findings.mark(
         _mask(text not in ("0", "1") for text in needs),
@@ -250,9 +246,7 @@ def _stream(text: str, options: Gavel, tables: Tables, findings: Findings) -> Dr
 def _check_durations(
     told_s: Floats, draft: Draft, findings: Findings, *, least_s: float = 0.0
 ) -> None:
-    """Mark jobs whose told run time on V100s is not that of the tables; `least_s`: what it may be
-    off anyhow (whole seconds).
-    """
+    """Mark jobs whose run time on V100 differs from the tables by more than `least_s`."""
     findings.mark(
         (draft.run_s > 0)
         & (np.abs(told_s - draft.run_s) > np.maximum(least_s, MOST_APART * draft.run_s)),
@@ -308,9 +302,7 @@ def _check_known(draft: Draft, tables: Tables, findings: Findings) -> None:
 
 
 def _numbers(columns: Mapping[str, list[str]], name: str, findings: Findings) -> Floats:
-    """A column of numbers; where the layout lacks it, what it is then for all. Bad rows are marked,
-    their value is 0.
-    """
+    """A column of numbers, or a default for all; bad rows are marked and 0."""
     if name not in columns:
         return np.full(len(columns["job type"]), DEFAULTS.get(name, 0.0))
     texts = columns[name]

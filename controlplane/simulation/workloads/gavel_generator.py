@@ -68,9 +68,7 @@ class GavelGenerator:
 
 
 def generate(options: GavelGenerator, context: Context) -> Workload:
-    """Jobs by the options and the seed, rigid; `facts` state how many GPUs of the reference type
-    they keep busy on average.
-    """
+    """Rigid jobs by options and seed; `facts`: mean number of reference GPUs kept busy."""
     one_of("mode", options.mode, MODES)
     kinds = _kinds(options, context)
     of_gpus, of_kind, of_time, of_arrival, of_weight, of_slo, of_tardiness = _streams(
@@ -159,9 +157,7 @@ def _gpus(options: GavelGenerator, rng: np.random.Generator) -> Ints:
 def _chosen(
     options: GavelGenerator, kinds: tuple[KindView, ...], gpus: Ints, rng: np.random.Generator
 ) -> tuple[Ints, Floats]:
-    """int64[jobs] which kind, each as likely as another that is known on so many GPUs;
-    float64[jobs] its steps/s there.
-    """
+    """int64[jobs] kinds, uniform among those known on so many GPUs; float64[jobs] steps/s."""
     lots, chosen, rates = (
         rng.random(len(gpus)),
         np.zeros(len(gpus), dtype=np.int64),

@@ -32,9 +32,7 @@ Rates = Mapping[tuple[str, int], float]
 
 @dataclass(frozen=True, slots=True)
 class Tables:
-    """Gavel's throughputs: by column (GPU type, spread or not), and the pairs that share one GPU by
-    job type.
-    """
+    """Gavel's throughputs by (GPU type, spread), and pairs that share a GPU by job type."""
 
     rates: Mapping[str, Rates]
     pairs: Mapping[str, Sequence[PairThroughput]]
@@ -45,9 +43,7 @@ class Tables:
         return tuple(sorted({name for rates in self.rates.values() for name, _ in rates}))
 
     def kind(self, name: str, *, pairs: bool) -> KindView:
-        """What is known of a job type; a rate of 0 (it does not fit into that GPU's memory) is left
-        out.
-        """
+        """Known throughputs of a job type, without zeros (it does not fit that GPU's memory)."""
         found = [
             Throughput(
                 column.removesuffix(SPREAD).upper(),
@@ -64,9 +60,7 @@ class Tables:
 
 
 def tables_of(path: str, text: str, folder: Path | None) -> Tables:
-    """The tables in a file, or in a text. WorkloadError unless exactly one of them is given, and
-    where it holds no tables.
-    """
+    """The tables of a file or text. WorkloadError unless exactly one is given and valid."""
     if bool(path) == bool(text):
         raise WorkloadError(
             "throughputs: give either the path of Gavel's throughput tables (JSON), or their text"

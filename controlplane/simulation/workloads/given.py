@@ -1,6 +1,4 @@
-"""Jobs as a JSON list, in the documented form of a snapshot's: a live cluster's queue or history,
-or made by a program.
-"""
+"""Jobs as a JSON list in a snapshot's form: a live queue, history, or generated."""
 
 from __future__ import annotations
 
@@ -47,10 +45,7 @@ MOST_STEPS = 2**53
 
 
 def read(options: Given, context: Context) -> Workload:
-    """The jobs as they were submitted: what runs in the list has not begun, unless it is seated.
-
-    Bad items are counted from 1, as lines are.
-    """
+    """Jobs as submitted; running ones start anew unless seated. Items count from 1."""
     found, numbers, findings = [], [], Findings()
     kinds = {k.id for k in options.kinds}
     for number, item in enumerate(options.jobs, start=1):

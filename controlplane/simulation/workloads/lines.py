@@ -38,9 +38,7 @@ def read_text(path: Path) -> str:
 
 
 def pieces(text: str, comment: str) -> Iterator[tuple[Ints, list[str]]]:
-    """Line numbers (from 1) and texts of the lines that are neither blank nor a comment, PIECE at a
-    time.
-    """
+    """Line numbers (from 1) and texts without blanks and comments, PIECE at a time."""
     numbers: list[int] = []
     lines: list[str] = []
     for number, line in enumerate(io.StringIO(text), start=1):
@@ -83,9 +81,7 @@ class Table:
             )
 
     def numbers(self, name: str, findings: Findings, default: float | None = None) -> Floats:
-        """A column of numbers; an empty field is `default`, and bad where there is none. Bad rows
-        are marked, their value is 0.
-        """
+        """A column of numbers; empty fields are `default` or bad; bad rows are 0 and marked."""
         texts = self.texts[name]
         empty = np.fromiter((not t or t.isspace() for t in texts), np.bool_, len(texts))
         if default is None:
@@ -182,9 +178,7 @@ class Findings:
         return mask
 
     def settle(self, what: str, *, skip_bad: bool) -> tuple[BadLine, ...]:
-        """The bad lines in their order. WorkloadError if there are any that may not be skipped, or
-        if no line is good.
-        """
+        """Bad lines in order. WorkloadError if they may not be skipped or no line is good."""
         rows = (BadLine(int(self.lines[row]), problem) for row, problem in self._rows.items())
         bad = tuple(sorted((*self.unreadable, *rows), key=lambda b: b.line))
         total = len(self.unreadable) + len(self.lines)

@@ -1,6 +1,4 @@
-"""What a workload's specification may say: frozen dataclasses, read strictly, whose errors list the
-known names.
-"""
+"""Options of a workload: strict frozen dataclasses whose errors list known names."""
 
 from __future__ import annotations
 
@@ -23,9 +21,7 @@ Options = TypeVar("Options")
 
 @dataclass(frozen=True, slots=True)
 class Context:
-    """What a reader is told beside the specification; `gpu_types`: the cluster's, for traces that
-    know none.
-    """
+    """Context of a reader; `gpu_types`: the cluster's, for traces that name none."""
 
     seed: int
     skip_bad: bool
@@ -136,9 +132,7 @@ MOST = {
 
 
 def read_options(of: type[Options], spec: Mapping[str, Any]) -> Options:
-    """The options that a specification gives; WorkloadError names the field that is wrong and the
-    known ones.
-    """
+    """Options of a specification; WorkloadError names the bad field and the known ones."""
     try:
         options: Options = _form(of).read(dict(spec), "")
     except FormError as error:

@@ -27,9 +27,7 @@ class Philly(Trace):
 
 
 def read(options: Philly, context: Context) -> Workload:
-    """The jobs of the trace, rigid, of one kind, each as long as its duration says; teams are its
-    virtual clusters.
-    """
+    """Rigid jobs of the trace, one kind, with their durations; teams: virtual clusters."""
     findings = Findings()
     table = Table(options.read(context.folder), findings)
     when, duration = (
@@ -48,9 +46,7 @@ def read(options: Philly, context: Context) -> Workload:
 
 
 def times_s(texts: Sequence[str], name: str, findings: Findings) -> Floats:
-    """Seconds from the Unix epoch of times such as 2017-10-09 07:01:55, read as UTC; bad rows are
-    marked, their value is 0.
-    """
+    """Epoch seconds of times like 2017-10-09 07:01:55 in UTC; bad rows are 0 and marked."""
     try:
         moments = np.array(texts, dtype="datetime64[s]")
     except ValueError:

@@ -1,6 +1,4 @@
-"""A plain generator: jobs arrive at random (exponential gaps), run for lognormal times on random
-counts of GPUs.
-"""
+"""A generator: Poisson arrivals, lognormal run times, random numbers of GPUs."""
 
 from __future__ import annotations
 
@@ -32,9 +30,7 @@ class Poisson(Trace):
 
 
 def generate(options: Poisson, context: Context) -> Workload:
-    """Jobs by the options and the seed; `facts` states how many GPUs they would keep busy on
-    average.
-    """
+    """Jobs by options and seed; `facts`: mean number of GPUs they would keep busy."""
     if options.path or options.text:
         raise WorkloadError("path: a generator reads no file")
     rng, count = context.rng(), 1000 if options.jobs is None else options.jobs

@@ -142,9 +142,7 @@ def _draft(table: Floats, options: Swf, findings: Findings) -> Draft:
 
 
 def _gpus(table: Floats, options: Swf, findings: Findings) -> Floats:
-    """float64[M]: GPUs of each job; at least 1, for a job that asks for none is left out or given
-    one.
-    """
+    """float64[M]: GPUs of each job, at least 1 (jobs without are left out or given one)."""
     if options.gpus == "one":
         return np.ones(len(table))
     processors = np.where(table[:, 7] > 0, table[:, 7], table[:, 4])

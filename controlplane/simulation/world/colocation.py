@@ -14,7 +14,7 @@ from controlplane.simulation.world.job_table import Launch
 from controlplane.simulation.world.observed_pairs import PairsSeen
 from policies.contract.plan import Placement
 from policies.contract.snapshot import RankSeat
-from policies.placement.beside import NOTHING, Beside, Shared, devices_of
+from policies.placement.speed import UNKNOWN, CoTenants, devices_of
 
 if TYPE_CHECKING:
     from controlplane.simulation.world.world import SimulatedWorld
@@ -25,7 +25,6 @@ class Together:
 
     def __init__(self, world: SimulatedWorld, fleet: SharedFleet) -> None:
         self.world, self.fleet = world, fleet
-        self.beside = Beside(world.scene.kinds)
 
     def rate(self, placement: Placement) -> float:
         """Steps per second of a placement that is to be launched now, beside those who are there.
@@ -72,8 +71,8 @@ class Together:
         kind = kinds[self.world.book.row_of[placement.job]]
         for gpu_type, others in self._shared(placement.ranks):
             for other in others:
-                if self.beside.sides(kind, other, gpu_type) == NOTHING:
-                    pairs.learn((kind, other, gpu_type), NOTHING)
+                if self.world.speeds.known.pair(kind, other, gpu_type) == UNKNOWN:
+                    pairs.learn((kind, other, gpu_type), UNKNOWN)
 
     def _change_speed(self, launch: Launch) -> None:
         world = self.world
@@ -84,16 +83,15 @@ class Together:
             world.book.change_speed(launch)
             world.foresee_end(launch)
 
-    def _rate(self, row: int, ranks: tuple[RankSeat, ...], shared: Shared) -> float:
+    def _rate(self, row: int, ranks: tuple[RankSeat, ...], shared: CoTenants) -> float:
         kind = self.world.book.columns.kinds[row]
         alone = self.world.speeds.of(kind, ranks)
-        return self.beside.steps_per_s(
-            kind, alone, sum(len(seat.devices) for seat in ranks), shared
-        )
+        gpus = sum(len(seat.devices) for seat in ranks)
+        return self.world.speeds.known.colocated(kind, alone, gpus, shared)
 
     def _shared(
         self, ranks: tuple[RankSeat, ...], own: Launch | None = None, more: Placement | None = None
-    ) -> Shared:
+    ) -> CoTenants:
         """With whom these seats are shared, but for `own` launch, once `more` is there too."""
         book, kinds = self.world.book, self.world.book.columns.kinds
         coming = set(devices_of(more.ranks)) if more is not None else set()

@@ -1,6 +1,4 @@
-"""A virtual clock: a heap of (time_s, sequence, action). Actions at the same time run in the order
-in which they were put in.
-"""
+"""A virtual clock: a heap of (time_s, sequence, action), stable for equal times."""
 
 from __future__ import annotations
 
@@ -40,9 +38,7 @@ class Engine:
         return True
 
     def pass_until(self, time_s: float) -> None:
-        """Let time go on inside of an action: run what comes up to and including `time_s`, and be
-        then.
-        """
+        """Advance time within an action: run everything up to and including `time_s`."""
         self.run(time_s)
         self.now_s = max(self.now_s, time_s)
 

@@ -1,7 +1,4 @@
-"""Simulated jobs by column, and their launches.
-
-Steps are whole: what a launch has done of its next step when it is stopped is lost.
-"""
+"""Simulated jobs by column, and launches. A stop loses the current step."""
 
 from __future__ import annotations
 
@@ -18,9 +15,7 @@ ROUNDING = 1e-6
 
 @dataclass(frozen=True, slots=True)
 class Before:
-    """Of a launch whose speed has changed: its true first step, the last change, and the steps of
-    the last checkpoint by then.
-    """
+    """Of a launch before its speed changed: first step, last change, last checkpoint."""
 
     first_step_s: float
     changed_s: float
@@ -78,9 +73,7 @@ class Launch:
         return self.start_steps + max(0, floor(working_s * self.steps_per_s + ROUNDING))
 
     def saved_at(self, at_s: float, every_s: float) -> int:
-        """Steps of the last checkpoint: one `every_s` seconds of work (0: none but that of the
-        start).
-        """
+        """Steps of the last checkpoint, one per `every_s` seconds of work (0: only at start)."""
         before = self.before
         began_s = self.first_step_s if before is None else before.first_step_s
         working_s = at_s - began_s
@@ -94,9 +87,7 @@ class Launch:
         )
 
     def change_speed(self, now_s: float, steps_per_s: float, every_s: float) -> None:
-        """So many steps per second (above 0) from now on; what is done, a part of a step too, stays
-        done. `every_s`: as above.
-        """
+        """Change the speed from now on; done work stays done. `every_s`: as above."""
         began_s = self.first_step_s if self.before is None else self.before.first_step_s
         self.before = Before(began_s, now_s, self.saved_at(now_s, every_s))
         if now_s > self.first_step_s:
@@ -110,9 +101,7 @@ class Launch:
 
 @dataclass(slots=True)
 class SimulatedJob:
-    """A job and what became of it so far, for whoever looks: as submitted, with its launches in
-    their order.
-    """
+    """A job so far, for observers: as submitted, with its launches in order."""
 
     view: JobView
     total_steps: int

@@ -69,9 +69,7 @@ class Journal:
         )
 
     def utilisation(self, gpus: int, *, shared: bool = False) -> Utilisation:
-        """GPUs in use over time; moments at which the number does not change are left out.
-        `shared`: GPUs may have been held by several at once, which count once.
-        """
+        """GPUs in use over time, at changes only; `shared`: several holders count once."""
         return (
             self._steps(*self._of_devices(), gpus)
             if shared
@@ -79,9 +77,7 @@ class Journal:
         )
 
     def _of_launches(self) -> tuple[Floats, Ints]:
-        """(float64[L + E] times, int64[L + E] by how many more GPUs are in use from then on):
-        launches, and those that ended.
-        """
+        """(float64[L + E] times, int64[L + E] changes of GPUs in use) of launches and ends."""
         held: Ints = np.fromiter(
             (sum(len(s.devices) for s in r) for r in self.ranks),
             dtype=np.int64,

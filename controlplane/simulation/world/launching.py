@@ -14,9 +14,7 @@ from policies.contract.plan import Placement
 def refusal(
     book: JobBook, fleet: Fleet, placement: Placement, *, is_stopping: bool, rate: float
 ) -> Rejected | None:
-    """Why this placement cannot be launched now; None if it can. `rate`: steps per second there, 0
-    where it is not known.
-    """
+    """Reason why the placement cannot be launched, or None. `rate`: steps/s, 0 unknown."""
     if not isnan(book.completed_s[book.row_of[placement.job]]):
         return Rejected(placement.key, RejectCode.STALE, "the job is done")
     if is_stopping:
@@ -43,9 +41,7 @@ def refusal(
 def new_launch(
     scene: Scene, book: JobBook, placement: Placement, now_s: float, steps_per_s: float
 ) -> Launch:
-    """The launch of a placement that was not refused; every one but a job's first pays for the
-    restart.
-    """
+    """The launch of an accepted placement; all but a job's first pay for the restart."""
     row = book.row_of[placement.job]
     setup_s = scene.launch_s + (scene.restart_cost_s if book.launched[row] else 0.0)
     steps, until_s, quota = int(book.steps_done[row]), placement.until_s, placement.steps_quota

@@ -23,9 +23,7 @@ Sides = tuple[float, float]
 
 
 class PairsSeen:
-    """What is known of pairs, and what has been learned. `kinds`: the kinds with the pairs as
-    policies see them first.
-    """
+    """Knowledge of pairs so far. `kinds`: with the pairs that policies see at first."""
 
     def __init__(self, kinds: Sequence[KindView], observed: float, seed: int) -> None:
         """ValueError and CompletionError as `profiling.pairs.study.with_estimates`."""
@@ -40,9 +38,7 @@ class PairsSeen:
         self._changed: set[str] = set()
 
     def meet(self, there: Sequence[Launch], gpu_type: str) -> None:
-        """These have a GPU of this type to themselves from now on: two, each without another GPU,
-        are a pair.
-        """
+        """Note who now has a GPU alone together: two without another GPU are a pair."""
         self._open = [
             o for o in self._open if not any(launch is one for launch in o[:2] for one in there)
         ]
@@ -50,9 +46,7 @@ class PairsSeen:
             self._open.append((there[0], there[1], gpu_type))
 
     def look(self, now_s: float, kinds: Sequence[str]) -> None:
-        """Take in the speeds of those that have worked side by side; `kinds` of the jobs, by
-        row.
-        """
+        """Record speeds of those that worked side by side; `kinds` of jobs, by row."""
         left = []
         for one, other, gpu_type in self._open:
             if _works(one, now_s) and _works(other, now_s):
@@ -65,9 +59,7 @@ class PairsSeen:
         self._open = left
 
     def learn(self, pair: tuple[str, str, str], rates: Sides) -> None:
-        """Two of these kinds (one, other, GPU type) were as fast as that beside each other; 0 for
-        "could not be together".
-        """
+        """Record that a pair of kinds ran at these speeds on the type; 0: impossible."""
         kind, other, gpu_type = pair
         known, samples = self._known.get(pair), self._samples.get(pair, 0)
         if known is not None and samples == 0:
@@ -81,9 +73,7 @@ class PairsSeen:
             )
 
     def changed(self, kinds: Iterable[KindView]) -> Iterator[KindView]:
-        """Of these kinds those of whose pairs something was learned since the last time, with all
-        that is known now.
-        """
+        """Those of these kinds with new pair knowledge, with all that is known."""
         for kind in kinds if self._changed else ():
             if kind.id in self._changed:
                 yield replace(

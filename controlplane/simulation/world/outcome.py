@@ -1,6 +1,4 @@
-"""What a simulation came to: figures by job, totals, who sat where, and apart from all that how
-long deciding took.
-"""
+"""Result of a simulation: figures by job, totals, stays; decision times apart."""
 
 from __future__ import annotations
 
@@ -15,9 +13,7 @@ from profiling.pairs.estimates import ErrorSummary
 
 @dataclass(frozen=True, slots=True)
 class Progress:
-    """How far a run is: virtual time, jobs that have come in, jobs that are done (or unplaceable),
-    jobs in all.
-    """
+    """Progress of a run: virtual time, jobs arrived, jobs done or unplaceable, all jobs."""
 
     now_s: float
     arrived: int
@@ -54,9 +50,7 @@ class Stays:
 
 @dataclass(frozen=True, slots=True)
 class Utilisation:
-    """GPUs in use over time, as steps: `gpus_in_use[i]` int64 holds from `time_s[i]` until the
-    next; `gpus` there are in all.
-    """
+    """GPUs in use: `gpus_in_use[i]` int64 from `time_s[i]` to the next; `gpus` in all."""
 
     time_s: Floats
     gpus_in_use: Ints
@@ -148,9 +142,7 @@ class Outcome:
 
     @property
     def tardiness_s(self) -> Floats:
-        """float64[J]: max(0, completion - due); 0 without due date, nan for a job that is never
-        completed.
-        """
+        """float64[J]: max(0, completion - due); 0 without due date, nan if unfinished."""
         late: Floats = np.maximum(0.0, self.completion_s - self.due_s)
         return late
 

@@ -41,9 +41,7 @@ def stops_at_once(scene: Scene, switches: Switches) -> bool:
 
 
 def _is_roomy(nodes: Iterable[NodeView], columns: JobColumns) -> bool:
-    """Whether cores and memory suffice on every node for one of the hungriest jobs on each of its
-    GPUs.
-    """
+    """True if cores and memory suffice for the hungriest jobs on every GPU."""
     if not len(columns.ids):
         return True
     units = columns.counts["units"].clip(min=1)

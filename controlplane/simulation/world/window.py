@@ -1,6 +1,4 @@
-"""Which of a long queue's jobs a simulated round looks at, as in ADR 0014: half by age, a quarter
-by due date, one by turns.
-"""
+"""The window of a long queue (ADR 0014): half by age, a quarter by due date, one cyclic."""
 
 from __future__ import annotations
 

@@ -1,6 +1,4 @@
-"""The form of a simulation. It only turns what was typed into a study: `documents` decides what is
-right.
-"""
+"""The simulation form turns input into a study; `documents` checks it."""
 
 from __future__ import annotations
 
@@ -62,9 +60,7 @@ SWITCH_WORDS = {
 
 @dataclass(frozen=True, slots=True)
 class PolicyChoice:
-    """A policy in the form: whether it is ticked, its parameters as typed, and those that it
-    takes.
-    """
+    """A policy in the form: ticked or not, its parameters as typed, and those it takes."""
 
     name: str
     summary: str
@@ -184,9 +180,7 @@ class StudyForm(forms.Form):
         return {name: value for name, value in study.items() if value != ""}
 
     def worded(self, problems: Mapping[str, list[str]]) -> dict[str, list[str]]:
-        """The messages in the form's own words: policies and switches by the names that stand
-        beside their fields.
-        """
+        """Messages with policies and switches named as beside their fields."""
         ticked = [policy.name for policy in self.policies() if policy.ticked]
 
         def named(match: re.Match[str]) -> str:
@@ -204,9 +198,7 @@ class StudyForm(forms.Form):
         return {name: messages for name, messages in told.items() if messages}
 
     def show(self, problems: Mapping[str, list[str]]) -> None:
-        """Put the messages beside the fields they name; what has no field here stands at the
-        top.
-        """
+        """Put messages beside the fields that they name, all others at the top."""
         self.full_clean()
         self.errors.clear()
         for name, messages in problems.items():

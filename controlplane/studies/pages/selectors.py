@@ -53,9 +53,7 @@ DOWNLOADS = {
 
 @dataclass(frozen=True, slots=True)
 class Cell:
-    """A figure in words, half the width of its confidence interval, and whether no policy has a
-    better one.
-    """
+    """A figure in words, half its confidence interval, and whether it is the best."""
 
     heading: str
     words: str
@@ -65,9 +63,7 @@ class Cell:
 
 @dataclass(frozen=True, slots=True)
 class PolicyRow:
-    """A policy's figures; `against`: by what fraction its total cost is above the first
-    policy's.
-    """
+    """A policy's figures; `against`: excess of its total cost over the first policy's."""
 
     label: str
     study: str

@@ -120,9 +120,7 @@ def _form(
 
 
 def _study_of(user: User, pk: str | None) -> str:
-    """An earlier study as YAML, to be changed; empty where none is asked for, 404 for one the
-    reader may not see.
-    """
+    """An earlier study as YAML to edit; empty if none is asked for, 404 if hidden."""
     if not pk:
         return ""
     found = _found(user, pk)

@@ -1,6 +1,4 @@
-"""REST: simulations. Every view parses, calls one service or selector, and answers; who may see
-what is decided in `selectors`.
-"""
+"""REST: simulations. Views parse, call one service or selector, answer."""
 
 from __future__ import annotations
 

@@ -83,9 +83,7 @@ class SimulationSerializer(serializers.ModelSerializer[Simulation]):
 
 
 class SimulationDetailSerializer(SimulationSerializer):
-    """A simulation with its study, everything that was taken from live clusters and histories
-    written out.
-    """
+    """A simulation with its study, including what came from live clusters."""
 
     document = serializers.DictField()
 
@@ -115,6 +113,9 @@ class DecisionSerializer(serializers.Serializer[Any]):
     energy_cost = serializers.FloatField(
         help_text="Energy of the jobs that have GPUs, until each ends"
     )
+    energy_cost_waiting = serializers.FloatField(
+        help_text="Energy of the others, could each start alone now where it is cheapest"
+    )
     tardiness_cost = serializers.FloatField(help_text="Lateness of those jobs")
     tardiness_cost_waiting = serializers.FloatField(
         help_text="Lateness of the others, could each start now where it is fastest"
@@ -122,9 +123,7 @@ class DecisionSerializer(serializers.Serializer[Any]):
 
 
 class DifferenceSerializer(serializers.Serializer[Any]):
-    """A job for which the policy would decide otherwise; without name and id where it is another
-    team's.
-    """
+    """A job that the policy decides differently; anonymous if another team's."""
 
     job = serializers.CharField(allow_null=True)
     name = serializers.CharField()

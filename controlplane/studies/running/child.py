@@ -80,9 +80,7 @@ def _told(progress: StudyProgress) -> dict[str, Any]:
 
 
 def _is_expected(error: Exception) -> bool:
-    """Whether the message was written for people: those of studies, workloads, clusters and
-    policies are.
-    """
+    """True for messages meant for people: of studies, workloads, clusters, policies."""
     from policies.contract.policy import PolicyError
 
     return isinstance(error, ValueError | PolicyError) and type(error) is not ValueError

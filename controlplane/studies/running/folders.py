@@ -60,9 +60,7 @@ def sweep() -> int:
 
 
 def packed_files(simulation: Simulation, folder: Path) -> list[SimulationFile]:
-    """What the study came to, as rows to be written. TooLargeError names a file that is too
-    large.
-    """
+    """The study's files as rows to write. TooLargeError names one that is too large."""
     found = []
     for name in FILES:
         path = folder / name

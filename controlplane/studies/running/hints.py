@@ -1,6 +1,4 @@
-"""Hints to workers that a simulation waits. One that is lost is sent again by the reconciler; one
-too many finds nothing to do.
-"""
+"""Hints to workers that a simulation waits; lost ones are repeated, extra ones harmless."""
 
 from __future__ import annotations
 

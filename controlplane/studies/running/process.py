@@ -39,9 +39,7 @@ class Told:
 
 
 class StudyProcess:
-    """Runs the study of a folder. A context manager: at its end the process and all its children
-    are gone.
-    """
+    """Process of a folder's study; on exit of the context it and its children are gone."""
 
     def __init__(
         self,

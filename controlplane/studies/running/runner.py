@@ -62,9 +62,7 @@ class Ports:
 
 
 def run_next(ports: Ports | None = None) -> Simulation | None:
-    """Take the oldest waiting simulation and run it to its end; None if none waits or no slot is
-    free.
-    """
+    """Run the oldest waiting simulation to its end; None without one or without slot."""
     ports = ports or Ports()
     if ports.stopping():
         return None
@@ -76,9 +74,7 @@ def run_next(ports: Ports | None = None) -> Simulation | None:
 
 
 def claim(now: datetime) -> Simulation | None:
-    """The oldest waiting simulation, now this process's own; None if none waits or no slot is
-    free.
-    """
+    """Claim the oldest waiting simulation; None without one or without slot."""
     while (slot := _free_slot()) is not None:
         simulation = (
             Simulation.objects.filter(state=State.QUEUED).order_by("created_at", "pk").first()
@@ -121,9 +117,7 @@ def _run(simulation: Simulation, ports: Ports) -> None:
 
 
 def _watch(simulation: Simulation, process: StudyProcess, ports: Ports) -> Told | None:
-    """Listen until it has ended; None if it is no longer ours, or was given back: the worker stops,
-    or the last one still ends.
-    """
+    """Follow it to its end; None if it was lost or given back to other workers."""
     since_s = renewed_s = time.monotonic()
     while True:
         told = process.listen(ports.turn_s)
@@ -157,9 +151,7 @@ def _watch(simulation: Simulation, process: StudyProcess, ports: Ports) -> Told 
 
 
 def renew(simulation: Simulation, told: Told, now: datetime) -> bool:
-    """Write how far it is and keep it; False, and nothing written, if it was cancelled, deleted or
-    taken over.
-    """
+    """Save its progress and keep it; False if cancelled, deleted or taken over."""
     own = Simulation.objects.filter(pk=simulation.pk, state=State.RUNNING, owner=simulation.owner)
     expires = now + timedelta(seconds=EXPIRY_S)
     return bool(
@@ -194,9 +186,7 @@ def _fail(simulation: Simulation, why: str) -> None:
 
 
 def reconcile_simulations(now: datetime) -> bool:
-    """Queue what nobody runs any more, or give it up after MOST_STARTS; whether a worker is wanted
-    for what waits.
-    """
+    """Requeue orphaned simulations, or fail them after MOST_STARTS; True if any waits."""
     for simulation in Simulation.objects.filter(state=State.RUNNING).defer("document"):
         if (
             is_gone(simulation.owner)

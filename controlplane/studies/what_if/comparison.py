@@ -1,5 +1,4 @@
-"""What a plan comes to if it were made so now, and how it differs from what is the case. Pure:
-snapshots and plans in, figures out.
+"""Costs of a plan if it were made now, and its differences from the present. Pure.
 
 Both plans are measured with one yardstick, the snapshot's throughputs, whatever their policies
 predicted.
@@ -25,19 +24,19 @@ from controlplane.loop.changes import (
     changes,
     current_of,
 )
+from controlplane.simulation.cluster.remaining import remaining_work
 from policies.contract.plan import Placement, Plan
 from policies.contract.snapshot import JobView, Purpose, RankSeat, Snapshot
 from policies.contract.validation import power_w
-from policies.placement.beside import Expected, devices_of
+from policies.placement.speed import PlanSpeeds, devices_of
 
 
 @dataclass(frozen=True, slots=True)
 class Figures:
-    """What a plan comes to. Costs in the cluster's currency; those of jobs that have GPUs count
-    until each job's end.
+    """Costs of a plan in the cluster's currency, until the end of every job.
 
-    `tardiness_cost_waiting`: of jobs without GPUs, could each start now where it is fastest; the
-    least it can be.
+    `energy_cost_waiting`, `tardiness_cost_waiting`: of jobs without GPUs, the least they can be:
+    as if each started alone now where its energy is cheapest, and where it is fastest.
     """
 
     policy: str
@@ -48,20 +47,20 @@ class Figures:
     power_w: float
     cost_per_h: float | None
     energy_cost: float
+    energy_cost_waiting: float
     tardiness_cost: float
     tardiness_cost_waiting: float
 
     @property
     def cost(self) -> float:
-        """Energy and lateness together."""
-        return self.energy_cost + self.tardiness_cost + self.tardiness_cost_waiting
+        """Energy and lateness of all jobs."""
+        energy_cost = self.energy_cost + self.energy_cost_waiting
+        return energy_cost + self.tardiness_cost + self.tardiness_cost_waiting
 
 
 @dataclass(frozen=True, slots=True)
 class Stretch:
-    """A placement from now to its expected end, in seconds since the epoch; `to_s` is None where
-    the speed is not known.
-    """
+    """A placement from now to its expected end (epoch seconds); None if unknown."""
 
     placement: Placement
     to_s: float | None
@@ -69,14 +68,12 @@ class Stretch:
 
 def stretches(plan: Plan, snapshot: Snapshot) -> tuple[Stretch, ...]:
     """Every placement of the plan with its expected end."""
-    jobs, expected = _jobs(snapshot), Expected(snapshot, plan.placements)
+    jobs, speeds = _jobs(snapshot), PlanSpeeds(snapshot, plan.placements)
     running = current_of(snapshot)
     found = []
     for placement in plan.placements:
         job = jobs.get(placement.job)
-        speed = (
-            expected.steps_per_s(placement, _steps_per_s(snapshot, job, placement)) if job else 0.0
-        )
+        speed = speeds.of(placement)
         before = running.get(placement.key)
         moves = before is None or _seats(before.ranks) != _seats(placement.ranks)
         began = job is not None and job.remaining_steps < job.total_steps
@@ -94,7 +91,17 @@ def figures(plan: Plan, snapshot: Snapshot, ends: tuple[Stretch, ...] | None = N
     )
     training = {s.placement.job: s.to_s for s in ends if s.placement.purpose is Purpose.TRAINING}
     watts, step = power_w(snapshot.node_by_id, used), snapshot.energy_at(snapshot.now_s)
-    placed, waiting = _lateness(snapshot, training)
+    left = remaining_work(
+        snapshot.jobs.columns,
+        range(len(snapshot.jobs)),
+        snapshot.jobs.columns.numbers["remaining_steps"],
+        snapshot.now_s,
+        snapshot.nodes,
+        snapshot.kinds,
+        snapshot.energy,
+    )
+    waits = np.array([job not in training for job in snapshot.jobs.columns.ids], dtype=bool)
+    placed, waiting = _lateness(snapshot, training, left.run_s.tolist())
     return Figures(
         policy=plan.policy,
         status=plan.status.value,
@@ -104,6 +111,7 @@ def figures(plan: Plan, snapshot: Snapshot, ends: tuple[Stretch, ...] | None = N
         power_w=watts,
         cost_per_h=None if step is None else cost_per_hour(watts, step),
         energy_cost=_energy_cost(snapshot, ends),
+        energy_cost_waiting=float(left.energy_cost[waits].sum()),
         tardiness_cost=placed,
         tardiness_cost_waiting=waiting,
     )
@@ -141,27 +149,11 @@ def _seats(ranks: tuple[RankSeat, ...]) -> list[tuple[str, tuple[str, ...]]]:
     return sorted((seat.node, tuple(sorted(seat.devices))) for seat in ranks)
 
 
-def _steps_per_s(snapshot: Snapshot, job: JobView, placement: Placement) -> float:
-    """The job's speed there alone, by type, number of GPUs, and whether it is spread over nodes; 0
-    if unknown.
-    """
-    types = {
-        snapshot.node_by_id[s.node].gpu_type
-        for s in placement.ranks
-        if s.node in snapshot.node_by_id
-    }
-    if len(types) != 1 or job.kind not in snapshot.kind_index:
-        return 0.0
-    gpu_type, gpus, spread = types.pop(), placement.gpus, len({s.node for s in placement.ranks}) > 1
-    known = snapshot.kinds[snapshot.kind_index[job.kind]].throughputs
-    fitting = [t for t in known if (t.gpu_type, t.gpus) == (gpu_type, gpus)]
-    return next((t.steps_per_s for t in sorted(fitting, key=lambda t: t.spread != spread)), 0.0)
-
-
-def _lateness(snapshot: Snapshot, ends: dict[str, float | None]) -> tuple[float, float]:
+def _lateness(
+    snapshot: Snapshot, ends: dict[str, float | None], fastest: list[float]
+) -> tuple[float, float]:
     """(of the jobs that have GPUs, at least of the others): sum_j w_j max(0, end_j - due_j)."""
     placed = waiting = 0.0
-    fastest = _fastest_s(snapshot)
     for row, job in enumerate(snapshot.jobs):
         if not job.tardiness_weight or not isfinite(job.due_s):
             continue
@@ -171,21 +163,6 @@ def _lateness(snapshot: Snapshot, ends: dict[str, float | None]) -> tuple[float,
         late = job.tardiness_weight * max(0.0, given - job.due_s)
         placed, waiting = (placed + late, waiting) if job.id in ends else (placed, waiting + late)
     return placed, waiting
-
-
-def _fastest_s(snapshot: Snapshot) -> list[float]:
-    """Seconds that each job takes where it is fastest of all it may use; inf where nothing is
-    known.
-    """
-    speeds = snapshot.throughputs
-    gpus = np.arange(speeds.shape[2])
-    found = []
-    for row, job in enumerate(snapshot.jobs):
-        wanted = (gpus >= job.gpus_min) & (gpus <= job.gpus_max)
-        table = speeds[snapshot.job_kinds[row]][snapshot.allowed[row]][:, wanted]
-        best = float(table.max()) if table.size else 0.0
-        found.append(job.remaining_steps / best if best > 0 else inf)
-    return found
 
 
 def _energy_cost(snapshot: Snapshot, ends: tuple[Stretch, ...]) -> float:

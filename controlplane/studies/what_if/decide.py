@@ -66,9 +66,7 @@ class BusyError(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Difference:
-    """A job for which the policy decides otherwise; `job` is None, and nothing is said of why,
-    where it is another team's.
-    """
+    """A job decided differently; `job` is None, without reasons, if another team's."""
 
     job: str | None
     name: str
@@ -98,9 +96,7 @@ class Side:
 
 @dataclass(frozen=True, slots=True)
 class WhatIf:
-    """A policy's decision beside what is the case. `names`: of the jobs that the reader may know
-    of, by id.
-    """
+    """A policy's decision beside the present state. `names`: of visible jobs, by id."""
 
     cluster: str
     currency: str
@@ -131,9 +127,7 @@ def what_if(
     parameters: Mapping[str, Any],
     solve: Solve | None = None,
 ) -> WhatIf:
-    """Ask the policy about the cluster as it is now. WhatIfError for an unknown policy or
-    parameter, BusyError.
-    """
+    """Ask the policy about the cluster now. WhatIfError if unknown, BusyError."""
     _check(policy, parameters)
     ask = solve or solve_apart
     with _turn():

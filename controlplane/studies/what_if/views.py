@@ -115,6 +115,13 @@ def _comparisons(found: WhatIf) -> list[Comparison]:
             currency,
             False,
         ),
+        (
+            "Energy of those that wait, at least",
+            now.energy_cost_waiting,
+            then.energy_cost_waiting,
+            currency,
+            False,
+        ),
         ("Their lateness", now.tardiness_cost, then.tardiness_cost, currency, True),
         (
             "Lateness of those that wait, at least",

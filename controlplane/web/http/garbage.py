@@ -13,17 +13,13 @@ import threading
 
 FULL_EVERY_S = 600.0
 YOUNG = (10_000, 50)
-"""Allocations until the youngest are looked at, and how many such looks until those that outlived
-one are.
-"""
+"""Allocations between young collections, and those between older ones."""
 
 NEVER = 2**31 - 1
 
 
 def collect_seldom(every_s: float = FULL_EVERY_S) -> threading.Event:
-    """From now on make a full collection every so many seconds, and at no other time. Until the
-    event that comes back is set.
-    """
+    """From now on collect fully every so many seconds only, until the event is set."""
     over = threading.Event()
     before = gc.get_threshold()
     gc.set_threshold(*YOUNG, NEVER)

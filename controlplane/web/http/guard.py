@@ -37,9 +37,7 @@ PATIENCE_S = {Phase.HEAD: 30.0, Phase.BODY: 60.0}
 """How long a whole head and a whole body may take. Between requests uvicorn's own limit holds."""
 
 WHOLE = "loadmaster.whole"
-"""An ASGI extension: in a request's scope its "answer" is `(status, headers, body) -> bool`, see
-answer_whole.
-"""
+"""An ASGI extension: scope "answer" is `(status, headers, body) -> bool`, see answer_whole."""
 
 LINGER_S = 1.0
 """How long a refused client is listened to for no purpose but that it reads the answer."""
@@ -54,9 +52,7 @@ REFUSALS = {
 
 
 class GuardedProtocol(HttpToolsProtocol):
-    """uvicorn's protocol of a connection, which answers 431 to too much head and 408 to what does
-    not arrive, and closes.
-    """
+    """uvicorn's protocol that answers 431 to large heads, 408 to slow ones, and closes."""
 
     _phase = Phase.HEAD
     _watched: Phase | None = None
@@ -117,9 +113,7 @@ class GuardedProtocol(HttpToolsProtocol):
         super().on_message_complete()
 
     def send_400_response(self, msg: str) -> None:
-        """uvicorn's answer to what is no HTTP, and to a parser that was stopped because the request
-        is refused already.
-        """
+        """Answer 400 to invalid HTTP, and to a parser stopped after a refusal."""
         self._phase = Phase.NOTHING
         if not self._refused:
             super().send_400_response(msg)

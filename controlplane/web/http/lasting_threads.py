@@ -16,9 +16,7 @@ from django.db import connections
 from controlplane.web.http.fast_path import App, Receive, Scope, Send
 
 MOST_IDLE = 8
-"""Threads, and so connections, that wait for the next request. Live pages may need more at once,
-for as long as they are open.
-"""
+"""Threads, and so connections, kept for requests; live pages may need more for a while."""
 
 
 class LastingThreads:

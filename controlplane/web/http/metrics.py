@@ -56,9 +56,7 @@ def count_request(method: str, route: str, status: int, took_s: float) -> None:
 
 @cache
 def _of(method: str, route: str, status: int) -> tuple[Counter, Histogram]:
-    """The two that count such an answer: the library looks them up anew each time, which costs more
-    than counting.
-    """
+    """The two counters of such an answer, cached: the library's look-up is slow."""
     return REQUESTS.labels(method, route, str(status)), LATENCY.labels(route)
 
 

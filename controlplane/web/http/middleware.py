@@ -1,6 +1,4 @@
-"""Middleware of our own: the content security policy and its like, addresses that no database
-takes, and static files that stream under ASGI too.
-"""
+"""Middleware: content security policy, header and NUL checks, streaming static files."""
 
 from __future__ import annotations
 
@@ -19,16 +17,12 @@ from controlplane.web.http.async_capable import Answer, BothWays
 
 
 class ContentSecurityPolicy(CSPMiddleware):
-    """django-csp's middleware, with a policy of their own for the prefixes in
-    CONTENT_SECURITY_POLICY_BY_PREFIX.
-    """
+    """django-csp's middleware with policies by prefix (CONTENT_SECURITY_POLICY_BY_PREFIX)."""
 
     def get_policy_parts(
         self, request: HttpRequest, response: HttpResponseBase, report_only: bool = False
     ) -> PolicyParts:
-        """The response's policy; a prefix's policy replaces the default, not what a view has set
-        for itself.
-        """
+        """The response's policy; a prefix's replaces the default, not the view's own."""
         parts = super().get_policy_parts(request, response, report_only)
         if report_only or parts.config is not None:
             return parts
@@ -53,9 +47,7 @@ PERMISSIONS = ", ".join(f"{feature}=()" for feature in _DEVICES)
 
 
 class SecurityHeaders(BothWays):
-    """What Django's own middleware leaves open: no device of the visitor's is ours to use, and
-    nothing we say is kept by caches.
-    """
+    """Headers that Django leaves out: no device permissions, no caching of answers."""
 
     def __call__(self, request: HttpRequest) -> Answer:
         """The view's answer with the headers; a view's own Cache-Control stands."""
@@ -73,9 +65,7 @@ def _guarded(answer: HttpResponseBase) -> HttpResponseBase:
 
 
 class NoNul(BothWays):
-    """Refuses addresses with a NUL character: none of our texts holds one, SQLite finds nothing and
-    PostgreSQL fails. Forms and the API's views refuse it themselves, by the field's name.
-    """
+    """Refuse addresses with NUL, on which PostgreSQL fails; forms name the field themselves."""
 
     def __call__(self, request: HttpRequest) -> Answer:
         """The view's answer. Raises BadRequest, which is shown as a page."""
@@ -88,9 +78,7 @@ class NoNul(BothWays):
 
 
 class StaticFiles(WhiteNoiseMiddleware):  # type: ignore[misc]  # whitenoise is untyped
-    """WhiteNoise, whose answers an ASGI server would otherwise read whole, with a warning, before
-    it sends them.
-    """
+    """WhiteNoise, whose answers an ASGI server would otherwise buffer with a warning."""
 
     @staticmethod
     def serve(static_file: Any, request: HttpRequest) -> Any:

@@ -35,9 +35,7 @@ READ_ONLY = "25006"
 
 @dataclass(frozen=True, slots=True)
 class Failure:
-    """Why the database cannot be used: `status` and `code` of the answer, and `detail` for whoever
-    reads it.
-    """
+    """Reason why the database is unusable: `status` and `code`, `detail` for readers."""
 
     status: int
     code: str
@@ -107,17 +105,13 @@ class StorageFailures(BothWays):
 
 @login_not_required
 def server_error_page(request: HttpRequest) -> HttpResponseBase:
-    """handler500: a database that fails outside of views (sessions, who is logged in) is answered
-    for as well.
-    """
+    """handler500: also answers for database failures outside of views."""
     error = sys.exc_info()[1]
     return _answer(request, failure_of(error)) or server_error(request)
 
 
 def present_failure() -> str | None:
-    """Why nothing can be saved now, as far as it can be told without writing; None if nothing
-    speaks against it.
-    """
+    """Reason why nothing can be saved now, found without writing; None if none is known."""
     if _last and time.monotonic() - _last[0][0] < REMEMBERED_S:
         return _last[0][1].code
     if connection.vendor == "sqlite":

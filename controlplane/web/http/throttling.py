@@ -46,9 +46,7 @@ class Limit:
 
 
 class Throttle(BothWays):
-    """Middleware: answers 429 with Retry-After at a door where an address or an account has failed
-    too often.
-    """
+    """Middleware: 429 with Retry-After after too many failures of an address or account."""
 
     def __call__(self, request: HttpRequest) -> Answer:
         """The view's answer, or the refusal."""
@@ -81,16 +79,12 @@ class Count:
 
 
 def begin(request: HttpRequest, door: str) -> list[Count]:
-    """Count the try before it is made, so that tries at the same time are all seen; a good one is
-    taken back by `end`.
-    """
+    """Count the attempt before it is made, for concurrent ones; `end` takes successes back."""
     return [_count(f"{door}:{kind}:{who}", limit) for kind, who, limit in _whom(request, door)]
 
 
 def refusal(request: HttpRequest, counts: list[Count]) -> HttpResponse | None:
-    """429 if any of the counts is above its limit. The refused try itself is no try: else asking
-    would lengthen the wait.
-    """
+    """429 if a count is above its limit; refused attempts do not count."""
     beyond = [count.limit.window_s for count in counts if count.tries > count.limit.failures]
     if not beyond:
         return None
@@ -102,9 +96,7 @@ def refusal(request: HttpRequest, counts: list[Count]) -> HttpResponse | None:
 
 
 def end(request: HttpRequest, answer: HttpResponseBase, counts: list[Count]) -> HttpResponseBase:
-    """Take a try back that was no failure; say when to come back where somebody else (the lock of
-    accounts) refused.
-    """
+    """Take back an attempt that succeeded; set Retry-After if accounts are locked."""
     if not is_failure(request, answer):
         for count in counts:
             _add(count.key, -1, count.limit.window_s)
@@ -120,9 +112,7 @@ def is_failure(request: HttpRequest, answer: HttpResponseBase) -> bool:
 
 
 def address_of(request: HttpRequest) -> str:
-    """Who opened the connection (behind a trusted proxy the server has put that right); of IPv6 the
-    network one customer has.
-    """
+    """The peer's address (a trusted proxy sets it); for IPv6 the customer's network."""
     try:
         address = ipaddress.ip_address(request.META.get("REMOTE_ADDR", ""))
     except ValueError:
@@ -168,9 +158,7 @@ _alone = LocMemCache("throttling", {})
 
 
 def _add(key: str, amount: int, kept_s: int) -> int:
-    """The count after adding. Keys name their window, so that they are never reset, only
-    forgotten.
-    """
+    """The count after adding. Keys include their window, so they expire unreset."""
     try:
         return _add_in(cache, key, amount, kept_s)
     except (RedisError, OSError) as error:

@@ -1,6 +1,4 @@
-"""Secrets never reach a line of a log: fields that are named like one, and tokens inside of any
-text, are masked. Pure.
-"""
+"""Masking of secrets in logs: fields named like one, and tokens in any text. Pure."""
 
 from __future__ import annotations
 

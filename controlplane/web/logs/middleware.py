@@ -66,9 +66,7 @@ class RequestLog(BothWays):
 
 
 def route_of(request: HttpRequest) -> str:
-    """The pattern of the address that was asked for, which has no ids in it and of which there are
-    few.
-    """
+    """The URL pattern of the request, without ids."""
     match = request.resolver_match
     return UNMATCHED if match is None else f"/{match.route}"
 

@@ -34,9 +34,7 @@ QUIET = {
 
 
 def config(form: str, level: str) -> dict[str, Any]:
-    """Django's LOGGING: `form` is "console" or "json" (ValueError for another), `level` the least
-    severe level shown.
-    """
+    """Django's LOGGING: `form` "console" or "json" (else ValueError), `level` the least shown."""
     if form not in FORMATS:
         raise ValueError(f"LOADMASTER_LOG_FORMAT must be {' or '.join(FORMATS)}, not {form!r}")
     loggers: dict[str, Any] = {
@@ -70,9 +68,7 @@ def formatter(form: str) -> logging.Formatter:
 
 @contextmanager
 def bound(**ids: object) -> Iterator[None]:
-    """Write these ids into every line logged inside. Values are written as text; None binds
-    nothing.
-    """
+    """Bind these ids, as text, to every line logged within; None binds nothing."""
     with bound_contextvars(
         **{name: str(value) for name, value in ids.items() if value is not None}
     ):

@@ -1,6 +1,4 @@
-"""What the administration's pages share: who gets in, history with values, read-only pages,
-readable JSON.
-"""
+"""Shared by admin pages: access, history with values, read-only pages, readable JSON."""
 
 from __future__ import annotations
 
@@ -79,9 +77,7 @@ def _is_operator(request: HttpRequest) -> bool:
 
 
 class OperatorAdmin(StaffOnly, _ModelAdmin):
-    """A page for operators whose history says not only which fields were changed but from what to
-    what.
-    """
+    """An operators' page whose history names old and new values of changed fields."""
 
     unhistoried: tuple[str, ...] = ()
     """Fields whose values stay out of the history (secrets)."""
@@ -144,9 +140,7 @@ class ReadOnlyInline(OperatorInline):
 
 
 def save_changed(obj: Model, changed: Collection[str]) -> None:
-    """Save these fields and no others: the row may also hold what rounds and agents write
-    meanwhile. A new row is saved whole.
-    """
+    """Save only these fields, as rounds and agents write others; new rows are saved whole."""
     obj.save(update_fields=None if obj._state.adding else changed)
 
 
@@ -181,9 +175,7 @@ def for_each(
     act: Callable[[Any], object],
     refusals: tuple[type[Exception], ...],
 ) -> None:
-    """Do it to every chosen row, each in a transaction of its own, and say what was done and what
-    was refused.
-    """
+    """Act on every chosen row in its own transaction; report successes and refusals."""
     done = 0
     for row in rows:
         try:

@@ -34,9 +34,7 @@ def short_duration(seconds: float) -> str:
 def due(
     due_at: datetime | None, now: datetime, ended_at: datetime | None = None
 ) -> tuple[str, str]:
-    """(text, tone) of a due date: "in 12 min", "late by 3 min", or of a job that has ended: "met",
-    "late by 3 min".
-    """
+    """(text, tone) of a due date: "in 12 min", "late by 3 min"; "met" once ended."""
     if due_at is None:
         return "", ""
     left_s = (due_at - (ended_at or now)).total_seconds()
@@ -78,9 +76,7 @@ def count(value: int | float | None) -> str:
 
 
 def part_of(share: object) -> str:
-    """What part of a GPU, to stand before its number: "half of ", "0.25 of ", nothing for the whole
-    of it or what is no number.
-    """
+    """Prefix for the part of a GPU: "half of ", "0.25 of ", empty for a whole one."""
     if not isinstance(share, float) or not 0.0 < share < 1.0:
         return ""
     return "half of " if share == 0.5 else f"{share:.2g} of "

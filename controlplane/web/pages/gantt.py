@@ -58,18 +58,14 @@ class Bar:
 
 
 def row_of(slot: int, share: float) -> tuple[int, int]:
-    """(row, rows) of work that has this slot and this share of a GPU: as many rows as such shares
-    fit on it.
-    """
+    """(row, rows) for work of this slot and share: as many rows as shares fit on a GPU."""
     return slot, max(round(1.0 / share) if share > 0.0 else 1, slot + 1)
 
 
 def figure(
     bars: Sequence[Bar], lanes: Sequence[str], since_s: float, until_s: float, now_s: float
 ) -> dict[str, Any]:
-    """Plotly's {data, layout}: one trace per kind of bar, lanes from top to bottom, a line at the
-    present.
-    """
+    """Plotly's {data, layout}: a trace per kind of bar, lanes downward, a line at now."""
     return {
         "data": [_trace(kind, [b for b in bars if b.kind == kind]) for kind in KINDS],
         "layout": {
@@ -139,9 +135,7 @@ def _trace(kind: str, bars: Sequence[Bar]) -> dict[str, Any]:
 
 
 def _label(lane: str) -> str:
-    """A lane's name, cut in the middle where it is so long that it would leave no room for the
-    bars.
-    """
+    """A lane's name, shortened in the middle if it leaves no room for bars."""
     if len(lane) <= LONGEST_LABEL:
         return lane
     node, dot, gpu = lane.rpartition(" · ")

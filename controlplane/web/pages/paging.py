@@ -10,7 +10,5 @@ T = TypeVar("T")
 
 
 def page_of(paginator: Paginator[T], number: object) -> Page[T]:
-    """The page of that number; the first one where it is no number, the last one where there are
-    not so many.
-    """
+    """The page of that number; the first if it is none, the last if it is too large."""
     return paginator.get_page(str(number))

@@ -12,9 +12,7 @@ from policies.host import registry
 
 @dataclass(frozen=True, slots=True)
 class ParameterHelp:
-    """A parameter in words: `values` are those that it takes, `default` as one would type it in
-    YAML.
-    """
+    """A parameter in words: accepted `values`, `default` as written in YAML."""
 
     name: str
     values: str

@@ -1,6 +1,4 @@
-"""Static files: Plotly's script out of its wheel, and names that work before and after
-`collectstatic`.
-"""
+"""Static files: Plotly's script, and names that work before `collectstatic`."""
 
 from __future__ import annotations
 
@@ -46,9 +44,7 @@ class PlotlyFinder(BaseFinder):
 
 
 class StaticStorage(CompressedManifestStaticFilesStorage):  # type: ignore[misc]  # whitenoise is untyped
-    """Hashed and compressed files once collected; until then plain names, which the finders
-    serve.
-    """
+    """Hashed and compressed files once collected; until then plain names."""
 
     manifest_strict = False
 

@@ -1,6 +1,4 @@
-"""What people read for a field of a model whose name ends in a unit: "idle_w" is "Idle (W)" in the
-administration and in errors.
-"""
+"""Labels of model fields with units: "idle_w" is "Idle (W)" in the admin and errors."""
 
 from __future__ import annotations
 
@@ -26,10 +24,7 @@ def with_unit(name: str) -> str | None:
 
 
 def name_units(models: Iterable[type[Model]]) -> None:
-    """Have the fields that were given no words of their own show their units.
-
-    Set beside what the field was declared with, so that migrations do not see it.
-    """
+    """Set unit labels on fields without a verbose name, unseen by migrations."""
     for model in models:
         for field in model._meta.fields:
             has_none = field.verbose_name == field.name.replace("_", " ")

@@ -12,9 +12,7 @@ class BearerAuthentication(TokenAuthentication):  # type: ignore[misc]  # the li
     """knox's tokens; one that is no text at all is as wrong as any other wrong one."""
 
     def authenticate_credentials(self, token: bytes) -> Any:
-        """The token's user and row; AuthenticationFailed for a token that is wrong, revoked or
-        expired.
-        """
+        """The token's user and row; AuthenticationFailed if wrong, revoked or expired."""
         if not token.isascii() or b"\0" in token:
             raise AuthenticationFailed("Invalid token.")
         return super().authenticate_credentials(token)

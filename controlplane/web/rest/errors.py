@@ -1,6 +1,4 @@
-"""One form of error for every REST answer: {"error": {"code", "detail", "fields"?}}; `fields` holds
-messages by field.
-"""
+"""The form of REST errors: {"error": {"code", "detail", "fields"?}}."""
 
 from __future__ import annotations
 
@@ -88,7 +86,5 @@ def _messages(value: object) -> list[str]:
 
 
 def _encodable(said: object) -> str:
-    """The text, with what UTF-8 cannot encode spelled out: messages repeat what was sent, and JSON
-    may hold half a character.
-    """
+    """The text with unencodable characters escaped: messages repeat what was sent."""
     return str(said).encode("utf-8", "backslashreplace").decode()

@@ -66,7 +66,7 @@ class BearerScheme(OpenApiAuthenticationExtension):  # type: ignore[no-untyped-c
 
 
 def complete(result: dict[str, Any], **_: Any) -> dict[str, Any]:
-    """A hook of drf-spectacular: adds to every call the refusals that it may be answered with."""
+    """Hook of drf-spectacular: adds refusals to every call."""
     result.setdefault("components", {}).setdefault("schemas", {})["Error"] = ERROR
     for path, methods in result["paths"].items():
         for method in METHODS:

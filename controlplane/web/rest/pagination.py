@@ -9,9 +9,7 @@ LARGEST_OFFSET = 2**40
 
 
 class BoundedPagination(LimitOffsetPagination):
-    """DRF's pages by limit and offset; greater numbers than a database takes are cut, not passed
-    on.
-    """
+    """DRF's limit and offset pages with bounded numbers."""
 
     max_limit = 1000
 

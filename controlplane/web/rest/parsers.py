@@ -14,9 +14,7 @@ from controlplane.web.rest.errors import TooLargeError
 
 
 class BoundedJSONParser(JSONParser):
-    """DRF's JSON parser, which answers 413 to a body above DATA_UPLOAD_MAX_MEMORY_SIZE before it is
-    read.
-    """
+    """DRF's JSON parser with 413 for bodies above DATA_UPLOAD_MAX_MEMORY_SIZE, unread."""
 
     def parse(
         self,

@@ -8,9 +8,7 @@ from rest_framework import serializers
 
 
 class OnlySettable(serializers.BaseSerializer[Any]):
-    """For serializers of settings: refuses what is no field that can be set, rather than drop it
-    silently.
-    """
+    """Serializer mixin: refuses unknown or read-only fields instead of dropping them."""
 
     def to_internal_value(self, data: Any) -> Any:
         """The values; names what cannot be set, and what can."""

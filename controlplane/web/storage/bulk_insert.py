@@ -23,18 +23,14 @@ PLAIN: dict[type[models.Field[Any, Any]], type] = {
     models.PositiveBigIntegerField: int,
     models.ForeignKey: int,
 }  # fmt: skip
-"""Fields that hand a value of this very type to the database as it is. Every field does so with
-None.
-"""
+"""Fields whose values of this very type go to the database unchanged, as does None."""
 
 MOST_ROWS = 500
 """Rows of one statement, where all its values go along with it."""
 
 
 def insert(model: type[M], rows: Iterable[M]) -> None:
-    """Insert them. Rows they refer to are saved already; what the database makes is not read back,
-    no signal sent.
-    """
+    """Insert rows whose references are saved; nothing is read back, no signal is sent."""
     rows = list(rows)
     if not rows:
         return

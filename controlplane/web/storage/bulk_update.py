@@ -1,6 +1,4 @@
-"""Many rows, each with values of its own, written by one statement: what `bulk_update` does by long
-CASE expressions, but cheap.
-"""
+"""Update many rows with values of their own in one cheap statement."""
 
 from __future__ import annotations
 
@@ -36,9 +34,7 @@ def update_rows(
 
 
 def _prepared(field: Field[Any, Any], column: Sequence[Any]) -> list[Any]:
-    """A column's values as the database's driver takes them. Numbers and text are that already;
-    times repeat themselves.
-    """
+    """A column's values as the driver takes them; times are converted once each."""
     if isinstance(field, (FloatField, IntegerField, CharField)) or all(
         isinstance(value, str) for value in column
     ):

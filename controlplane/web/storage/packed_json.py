@@ -1,6 +1,4 @@
-"""JSON that is kept packed: a snapshot of a thousand jobs is a megabyte of text that says the same
-names over and over.
-"""
+"""JSON stored packed: a snapshot of a thousand jobs is a megabyte of repeated names."""
 
 from __future__ import annotations
 
@@ -19,9 +17,7 @@ LEVEL = 6
 
 
 def pack(value: Any) -> Any:
-    """The value to store: as it is if it is short or packed already, else {"zlib+json": base64 of
-    its zlib-packed JSON}.
-    """
+    """The value to store: unchanged if short, else {"zlib+json": base64 of packed JSON}."""
     if (
         value is None
         or isinstance(value, int | float | bool)

@@ -1,6 +1,4 @@
-"""What the pages' templates say about numbers, times and states. Built in: templates need not load
-it.
-"""
+"""Template filters for numbers, times and states; built in, need no load."""
 
 from __future__ import annotations
 

@@ -28,7 +28,11 @@ POLICIES: Mapping[str, tuple[str, Mapping[str, Any]]] = {
     "EDF": ("edf", {}),
     "PS": ("priority", {"by": "weight"}),
     "RG as coded": ("randomized_greedy", {"mode": "coded"}),
-    "RG as published": ("randomized_greedy", {"mode": "paper"}),
+    "RG as published": (
+        "randomized_greedy",
+        {"mode": "paper", "objective": "first_end", "hysteresis": 0.0},
+    ),
+    "RG by default": ("randomized_greedy", {}),
     "Cost search": ("cost_search", {}),
 }
 """Label -> name and parameters. The first three are the baselines."""
@@ -81,7 +85,9 @@ class Cell:
         """The name of its file: equal cells under equal policies and code have the same."""
         told = json.dumps([asdict(self), POLICIES[self.policy], digest_of_code()], sort_keys=True)
         slug = self.policy.lower().replace(" ", "_")
-        return f"s{self.scenario}-n{self.nodes}-t{self.tuning:g}-{slug}-{self.seed}-{sha256(told.encode()).hexdigest()[:8]}.json"
+        digest = sha256(told.encode()).hexdigest()[:8]
+        place = f"s{self.scenario}-n{self.nodes}-t{self.tuning:g}"
+        return f"{place}-{slug}-{self.seed}-{digest}.json"
 
 
 def known_policies() -> tuple[str, ...]:

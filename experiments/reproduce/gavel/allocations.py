@@ -20,8 +20,8 @@ from experiments.reproduce.gavel.model import Spec
 from experiments.reproduce.gavel.scenes import nodes, snapshot
 from policies.contract.snapshot import Floats, Ints, Jobs, KindView
 from policies.gavel.agnostic import agnostic
-from policies.gavel.division.division import Division, Shares
-from policies.gavel.division.observe import Asked, division_of
+from policies.gavel.allocation.observe import GroupingOptions, observe
+from policies.gavel.allocation.problem import AllocationProblem, Shares
 from policies.gavel.solvers.water_filling import Entity, fair_shares, hierarchical_shares
 
 WEIGHTS = (1.0, 2.0, 3.0)
@@ -93,39 +93,41 @@ def _levels(spec: Spec, jobs: Jobs, kinds: tuple[KindView, ...], count: int, for
     of the others.
     """
     there = rows(jobs, np.arange(count))
-    observed = division_of(
-        snapshot(nodes(spec["gpus"]), kinds, there), Asked(teams=True, jobs=True)
+    observed = observe(
+        snapshot(nodes(spec["gpus"]), kinds, there), GroupingOptions(teams=True, jobs=True)
     )
-    division, names = observed.division, observed.classes.entities
+    problem, names = observed.problem, observed.classes.entities
     entities = [Entity(WEIGHTS[int(name.split()[-1])], spec["fifo"]) for name in names]
     place = observed.number("arrival_s").argsort(kind="stable").argsort(kind="stable")
-    shares = _divided(division, entities, place, form)
+    shares = _divided(problem, entities, place, form)
     found, of = np.zeros(spec["jobs"]), observed.classes.of
-    levels = shares.throughput(division) / division.equal_rates
+    levels = shares.throughput(problem) / problem.equal_rates
     found[observed.rows[of >= 0]] = levels[of[of >= 0]]
     return found
 
 
-def _divided(division: Division, entities: Sequence[Entity], place: Ints, form: str) -> Shares:
+def _divided(
+    problem: AllocationProblem, entities: Sequence[Entity], place: Ints, form: str
+) -> Shares:
     if form == "static partition":
-        return partition(division, [e.weight for e in entities])
-    policy = partial(hierarchical_shares, entities=entities, place=place)
-    return agnostic(policy, division) if form == "agnostic" else policy(division)
+        return partition(problem, [e.weight for e in entities])
+    policy = partial(hierarchical_shares, entities=entities, position=place)
+    return agnostic(policy, problem) if form == "agnostic" else policy(problem)
 
 
-def partition(division: Division, weights: Sequence[float]) -> Shares:
+def partition(problem: AllocationProblem, weights: Sequence[float]) -> Shares:
     """Every entity has its part of each type's GPUs by weight, each of its jobs the same part of
     that; what exceeds all of a job's time, or is of a type on which it cannot run, is lost.
     """
-    mates = np.bincount(division.entity, weights=division.count, minlength=len(weights))
-    part = (np.array(weights) / np.sum(weights) / np.maximum(mates, 1.0))[division.entity]
-    time = part[:, None] * division.gpus / division.scale[:, None] * (division.type_column >= 0)
+    mates = np.bincount(problem.entity, weights=problem.count, minlength=len(weights))
+    part = (np.array(weights) / np.sum(weights) / np.maximum(mates, 1.0))[problem.entity]
+    time = part[:, None] * problem.gpus / problem.scale[:, None] * (problem.type_column >= 0)
     time /= np.maximum(time.sum(axis=1, keepdims=True), 1.0)
-    alone = np.zeros(division.rates.shape)
-    for t in range(len(division.types)):
-        usable = division.type_column[:, t] >= 0
-        alone[usable, division.type_column[usable, t]] = time[usable, t] * division.count[usable]
-    return Shares(alone, np.zeros((len(division.pairs), len(division.columns))), 0.0)
+    alone = np.zeros(problem.rates.shape)
+    for t in range(len(problem.types)):
+        usable = problem.type_column[:, t] >= 0
+        alone[usable, problem.type_column[usable, t]] = time[usable, t] * problem.count[usable]
+    return Shares(alone, np.zeros((len(problem.pairs), len(problem.columns))), 0.0)
 
 
 def scaling(spec: Spec, seed: int) -> Mapping[str, Any]:
@@ -148,11 +150,11 @@ def scaling(spec: Spec, seed: int) -> Mapping[str, Any]:
 
 def _shares_of(fresh: Callable[[], Any], form: str) -> Shares:
     hierarchical, pairs = form.startswith("hierarchical"), form.endswith("sharing")
-    observed = division_of(fresh(), Asked(teams=hierarchical, pairs=pairs))
+    observed = observe(fresh(), GroupingOptions(teams=hierarchical, pairs=pairs))
     if not hierarchical:
-        return fair_shares(observed.division)
+        return fair_shares(observed.problem)
     return hierarchical_shares(
-        observed.division,
+        observed.problem,
         [Entity(FIVE[int(name.split()[-1])]) for name in observed.classes.entities],
     )
 

@@ -14,7 +14,7 @@ from profiling.pairs.fingerprints import Alone, Book, Pair, Retained, retained_o
 
 
 @dataclass(frozen=True)
-class Told:
+class GroupingKey:
     """The policy under other kinds: the world runs by its own."""
 
     policy: Policy

@@ -15,7 +15,7 @@ from controlplane.simulation.workloads.columns import rows
 from experiments.reproduce.gavel.model import Spec
 from experiments.reproduce.gavel.scenes import nodes, snapshot
 from policies.contract.snapshot import Floats, Ints, NodeView
-from policies.gavel.division.observe import division_of
+from policies.gavel.allocation.observe import observe
 from policies.gavel.solvers.water_filling import fair_shares
 
 DONE = 1e-6
@@ -63,8 +63,8 @@ def _rates(workload: Workload, of: tuple[NodeView, ...], active: Ints) -> Floats
     """float64[len(active)]: steps/s of each with its share."""
     if not len(active):
         return np.zeros(0)
-    observed = division_of(snapshot(of, workload.kinds, rows(workload.jobs, active)))
-    by_class = fair_shares(observed.division).throughput(observed.division)
+    observed = observe(snapshot(of, workload.kinds, rows(workload.jobs, active)))
+    by_class = fair_shares(observed.problem).throughput(observed.problem)
     found = np.zeros(len(active))
     at = observed.classes.of
     found[observed.rows[at >= 0]] = by_class[at[at >= 0]]

@@ -17,7 +17,7 @@ from controlplane.simulation.workloads.columns import jobs_of
 from controlplane.simulation.workloads.gavel_tables import tables_of
 from controlplane.simulation.world.outcome import Outcome
 from controlplane.simulation.world.run import simulate
-from experiments.reproduce.gavel.estimated import Told, told_of
+from experiments.reproduce.gavel.estimated import GroupingKey, told_of
 from experiments.reproduce.gavel.figures_of import gpu_hours, jct_figures, rho_figures
 from experiments.reproduce.gavel.model import Spec
 from experiments.reproduce.gavel.scenes import PRICES, scene
@@ -116,7 +116,7 @@ def _policy(spec: Spec, workload: Workload, seed: int) -> Policy:
     policy = registry.make(spec["policy"], spec["parameters"])
     if (observed := spec.get("observed")) is None:
         return policy
-    return Told(policy, told_of(workload.kinds, observed, seed))
+    return GroupingKey(policy, told_of(workload.kinds, observed, seed))
 
 
 def _costs(outcome: Outcome, type_of: Mapping[str, str]) -> dict[str, float]:

@@ -1,6 +1,4 @@
-"""manage.py rotate_secrets: encrypt the teams' secrets anew with the first key, so that older keys
-may go.
-"""
+"""manage.py rotate_secrets: encrypt all secrets with the first key, so that old keys can go."""
 
 from __future__ import annotations
 

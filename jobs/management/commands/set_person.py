@@ -1,6 +1,4 @@
-"""manage.py set_person NAME [--team T] [--operator] [--disable]: make a person, change what they
-may, or let nobody in as them.
-"""
+"""manage.py set_person NAME [--team T] [--operator] [--disable]: create, change, or disable."""
 
 from __future__ import annotations
 

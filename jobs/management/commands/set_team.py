@@ -1,6 +1,4 @@
-"""manage.py set_team NAME [--weight W] [--order fairness|fifo]: make a team, or change its fair
-share and how it is shared.
-"""
+"""manage.py set_team NAME [--weight W] [--order fairness|fifo]: create or change a team."""
 
 from __future__ import annotations
 

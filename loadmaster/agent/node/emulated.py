@@ -64,18 +64,14 @@ class Emulation:
     shared: Mapping[str, Mapping[str, float]] = field(default_factory=dict)
 
     def devices(self, node: str) -> tuple[DeviceReport, ...]:
-        """The devices, with uuids that are the same after a restart and differ from other
-        nodes'.
-        """
+        """The devices, with uuids stable over restarts and distinct between nodes."""
         return tuple(
             DeviceReport(f"emulated-{node}-{index}", self.gpu_type, self.memory_gb, emulated=True)
             for index in range(self.count)
         )
 
     def pace_s(self, kind_name: str, gpus: int) -> float | None:
-        """Seconds per step of a kind on that many GPUs: the entry for the most GPUs that are not
-        more, else for the fewest.
-        """
+        """Seconds per step on that many GPUs: entry for the most GPUs not above, or the fewest."""
         row = self.step_s.get(kind_name) or self.step_s.get(OTHERS)
         if not row:
             return None

@@ -25,9 +25,7 @@ GB = 1e9
 
 @dataclass(frozen=True, slots=True)
 class Identity:
-    """`machine_id` is stable for a state folder; `boot_id` changes with every start of the
-    machine.
-    """
+    """`machine_id` is stable for a state folder; `boot_id` changes at every boot."""
 
     machine_id: str
     boot_id: str
@@ -35,9 +33,7 @@ class Identity:
 
 
 def identity(state_dir: Path) -> Identity:
-    """This agent's identity. Several agents on one machine differ by their state folders, so each
-    folder keeps an id of its own.
-    """
+    """This agent's identity, kept in its state folder, as a machine may have several."""
     path = state_dir / "machine-id"
     if not path.exists():
         write_whole(path, uuid.uuid4().hex.encode(), durable=True)
@@ -103,15 +99,11 @@ class Devices(Protocol):
     def environment(
         self, uuids: Collection[str], kind_name: str, gang_gpus: int = 0, share: float = 1.0
     ) -> dict[str, str]:
-        """The variables that make a job use those devices and no others, and no more than its share
-        of them; `gang_gpus` are those of all ranks of a gang.
-        """
+        """Variables that restrict a job to its devices and share; `gang_gpus`: all ranks' GPUs."""
         ...
 
     def shared_pace_s(self, kind_name: str, gpus: int, beside: Sequence[str]) -> float | None:
-        """Seconds per step of a kind on so many emulated GPUs while these kinds share them; `inf`:
-        they do not fit beside each other. None where it is not for the agent to say.
-        """
+        """Seconds per step beside these kinds; inf: they do not fit; None: not known here."""
         ...
 
 
@@ -155,9 +147,7 @@ class EmulatedDevices:
     def environment(
         self, uuids: Collection[str], kind_name: str, gang_gpus: int = 0, share: float = 1.0
     ) -> dict[str, str]:
-        """No real GPU, one thread per library (the machine is shared by emulated devices), and the
-        pace.
-        """
+        """No real GPU, one thread per library, and the step time."""
         threads = dict.fromkeys(("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"), "1")
         pace_s = self._emulation.pace_s(kind_name, max(len(uuids), gang_gpus))
         pace = {} if pace_s is None else {"LOADMASTER_EMULATED_STEP_S": repr(pace_s)}
@@ -174,9 +164,7 @@ class EmulatedDevices:
 
 
 class NvidiaDevices:
-    """Real GPUs, asked through NVML. One that falls off the bus is reported as unhealthy, never
-    forgotten.
-    """
+    """Real GPUs through NVML; a GPU lost from the bus is reported as unhealthy."""
 
     def __init__(self, nvml: Any, slots: int = 1, mps: Mps | None = None) -> None:
         self._nvml, self._slots, self._mps = nvml, slots, mps
@@ -242,9 +230,7 @@ def gpu_type_of(name: str) -> str:
 
 
 def nvidia_devices(slots: int = 1, mps: Mps | None = None) -> Devices:
-    """The machine's NVIDIA GPUs, each for so many jobs at once (by `mps` where it is given), or
-    none where there is no driver.
-    """
+    """NVIDIA GPUs with their slots (by `mps` if given); none without a driver."""
     import pynvml
 
     try:

@@ -55,9 +55,7 @@ class Mps:
         return cls(Path(control), state_dir, environ) if control else None
 
     def environment(self, share: float) -> dict[str, str]:
-        """The variables of a job that has this share of its GPU, with the daemon running; none for
-        a whole GPU, or without one.
-        """
+        """Variables for a share of a GPU under MPS; none for a whole GPU or without it."""
         if share >= 1.0 or not self._runs():
             return {}
         return {PIPES: self._pipes, PART: str(max(1, round(100 * share)))}

@@ -28,9 +28,7 @@ class Sampler:
         return self._devices.samples({uuid for entry in running for uuid in entry.devices})
 
     def sample(self, running: Sequence[Entry]) -> list[Entry]:
-        """Take a sample of every running entry; returns those that are to be stopped for their
-        memory.
-        """
+        """Sample every running entry; return those to be stopped for memory."""
         if not running:
             return []
         holders = Counter(uuid for entry in running for uuid in entry.devices)
@@ -48,9 +46,7 @@ class Sampler:
         return greedy
 
     def _is_greedy(self, entry: Entry, usage: Usage) -> bool:
-        """Whether it holds too much, by an exact count where the quick one (shared pages counted
-        for each process) says so.
-        """
+        """True if it holds too much memory, by an exact count if the quick one suspects it."""
         if self._runtime.limits_memory or not 0 < entry.memory_gb < usage.memory_gb or entry.stop:
             return False
         exact = self._runtime.usage(entry.run, exact=True)
@@ -75,9 +71,7 @@ def part_of(sample: DeviceSample, holders: int) -> DeviceSample:
 
 
 def usage_sample(at_s: float, usage: Usage, devices: Sequence[DeviceSample]) -> UsageSample:
-    """The sample of a run: its processes, and its GPUs' mean use and total watts (of shared ones
-    its part). Watts are measured if all of them are.
-    """
+    """Sample of a run: processes, mean use and total watts of its GPUs (its part)."""
     fractions = [device.gpu_fraction for device in devices if device.gpu_fraction is not None]
     watts = [device.power_w for device in devices if device.power_w is not None]
     measured = bool(watts) and all(device.power_source == "measured" for device in devices)

@@ -19,9 +19,7 @@ logger = logging.getLogger(__name__)
 
 
 class Sharing:
-    """Keeps the clocks of runs that share emulated devices, and remembers who shared at the last
-    look.
-    """
+    """Step times of runs that share emulated devices, by their co-tenants at the last look."""
 
     def __init__(self, runtime: Runtime, devices: Devices) -> None:
         self._runtime, self._devices = runtime, devices
@@ -47,9 +45,7 @@ class Sharing:
         ]
 
     def _keep(self, entry: Entry, running: Sequence[Entry], at: int) -> bool:
-        """Whether it has room beside those that were there before it; its pace is told if it is
-        another one.
-        """
+        """True if it fits beside earlier runs; tells the run a changed step time."""
         near = [
             (i, self._kind(other))
             for i, other in enumerate(running)

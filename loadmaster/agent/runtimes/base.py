@@ -18,9 +18,7 @@ _SAFE_ID = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,99}")
 
 
 class LaunchError(Exception):
-    """The runtime cannot do what was asked on this machine (no room, no rights); nothing was
-    started.
-    """
+    """The runtime cannot do this on this machine (space, rights); nothing was started."""
 
 
 @dataclass(frozen=True, slots=True, order=True)
@@ -62,9 +60,7 @@ class StopBy(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class StopOrder:
-    """PREEMPT asks by the term file, with SIGTERM after half the grace; others are SIGTERM at once.
-    SIGKILL ends the grace.
-    """
+    """PREEMPT: term file, SIGTERM after half the grace; others: SIGTERM. Then SIGKILL."""
 
     by: StopBy
     grace_s: float
@@ -72,9 +68,7 @@ class StopOrder:
 
 @dataclass(frozen=True, slots=True)
 class Term:
-    """A placement's intended end, if any: `until_s` by the server's clock (Unix seconds), `ends_s`
-    by this machine's boot clock.
-    """
+    """A placement's end: `until_s` by the server's clock, `ends_s` by the boot clock."""
 
     until_s: float | None = None
     ends_s: float | None = None
@@ -170,15 +164,11 @@ class Runtime(Protocol):
         ...
 
     def address(self, own: str) -> str:
-        """Where other nodes reach what a launch listens on (see `SessionRequest.address`), on a
-        machine with the address `own`.
-        """
+        """Address of a launch for other nodes, on a machine with address `own`."""
         ...
 
     def objection(self, launch: Launch) -> tuple[ReasonClass, str] | None:
-        """Why this runtime must not do what the launch asks for, whatever happens on the machine;
-        or None.
-        """
+        """Reason why this runtime must refuse the launch, or None."""
         ...
 
     def trouble(self) -> str:
@@ -186,15 +176,11 @@ class Runtime(Protocol):
         ...
 
     def prepare(self, launch: Launch) -> None:
-        """Make ready all that a start needs, or begin to (`poll` then says PREPARING); LaunchError
-        when the machine cannot.
-        """
+        """Prepare a start, or begin to (`poll` says PREPARING); LaunchError if impossible."""
         ...
 
     def start(self, run: RunId, lease_until_s: float) -> None:
-        """Start a prepared run once, under a lease until then (boot clock). A second start of the
-        same launch does nothing.
-        """
+        """Start a prepared run under a lease until then (boot clock). Idempotent."""
         ...
 
     def renew(self, run: RunId, lease_until_s: float) -> None:
@@ -206,9 +192,7 @@ class Runtime(Protocol):
         ...
 
     def set_pace(self, run: RunId, step_s: float) -> None:
-        """Tell the run the step time of its emulated devices from now on: who shares them has
-        changed.
-        """
+        """Tell the run the new step time of its emulated devices."""
         ...
 
     def stop(self, run: RunId, order: StopOrder) -> None:
@@ -216,33 +200,23 @@ class Runtime(Protocol):
         ...
 
     def poll(self, run: RunId) -> RunStatus:
-        """What the launch does now. One that was meant to start and can no longer do so has ENDED,
-        never started.
-        """
+        """State of the launch; one that can no longer start has ENDED, never started."""
         ...
 
     def list(self) -> tuple[RunId, ...]:
-        """Every launch this runtime has anything of, in whatever state: what a restarted agent may
-        adopt.
-        """
+        """Every launch of which this runtime has anything, for a restarted agent to adopt."""
         ...
 
     def abandon(self, run: RunId) -> RunStatus:
-        """Settle a launch that may or may not have been started: as `poll`, but one that was not
-        started never will be.
-        """
+        """Settle a launch: as `poll`, but one not started never will be."""
         ...
 
     def spec(self, run: RunId) -> LaunchSpec | None:
-        """The specification a launch was prepared with, secrets included, or None once it is
-        gone.
-        """
+        """The launch's specification with secrets, or None once it is gone."""
         ...
 
     def read(self, run: RunId, stream: str, offset: int, limit: int) -> bytes:
-        """At most `limit` bytes of a stream (stdout, stderr, progress) from an offset; empty at its
-        end.
-        """
+        """Up to `limit` bytes of stdout, stderr or progress from an offset; empty at the end."""
         ...
 
     def size(self, run: RunId, stream: str) -> int:
@@ -250,27 +224,19 @@ class Runtime(Protocol):
         ...
 
     def note(self, run: RunId, text: str | None) -> str:
-        """Keep a small note with the launch (how far its logs are shipped) and return the kept one;
-        None only reads.
-        """
+        """Store a small note with the launch and return it; None only reads."""
         ...
 
     def started_at_s(self, run: RunId) -> float | None:
-        """When `start` was first called (Unix seconds, by this machine's clock), or None where that
-        is not known.
-        """
+        """Time of the first `start` (Unix seconds, this machine's clock), or None."""
         ...
 
     def usage(self, run: RunId, *, exact: bool = False) -> Usage | None:
-        """What the run's processes use, or None when nothing runs; `exact` counts shared memory
-        once, and takes longer.
-        """
+        """Use of the run's processes, None without; `exact` counts shared memory once."""
         ...
 
     def remove(self, run: RunId) -> None:
-        """Forget an ended launch and all it left; one that is still being prepared is called
-        off.
-        """
+        """Remove an ended launch and its files; cancels a preparation."""
         ...
 
     def close(self) -> None:

@@ -261,9 +261,7 @@ class FakeRuntime:
             )
 
     def _end(self, play: Play, started_s: float) -> tuple[float, Exit]:
-        """When and how the play ends as things stand: the earliest of its own end, an order to
-        stop, its term, its lease's end.
-        """
+        """The end of the play: earliest of its own end, a stop, its term, its lease."""
         ends = [self._own_end(play, started_s)]
         orders = [
             (play.lease_until_s, StopOrder(StopBy.LEASE, play.grace_s)),

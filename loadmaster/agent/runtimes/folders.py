@@ -1,6 +1,4 @@
-"""What runtimes have in common that give each launch a folder of its own: its files, and the orders
-to its guard by files.
-"""
+"""Launch folders shared by runtimes: files, and orders to the guard by files."""
 
 from __future__ import annotations
 
@@ -32,9 +30,7 @@ class RunFolders:
     """
 
     order_mode: ClassVar[int] = 0o600
-    """The mode of lease, order to stop and term: whoever the guard and the job run as must be able
-    to read them.
-    """
+    """Mode of lease, stop order and term: readable by guard and job."""
 
     def __init__(self, runs: Path, clock: Clock | None = None) -> None:
         self._runs = private_folder(runs)
@@ -80,9 +76,7 @@ class RunFolders:
                 file.write(text)
 
     def _note_start(self, run: RunId) -> None:
-        """Keep when the run was first started: what it takes until the job's own process begins
-        belongs to its set-up.
-        """
+        """Record the first start; the time to the job's process counts as set-up."""
         path = self.folder(run) / "started.json"
         if not path.exists():
             with contextlib.suppress(
@@ -102,9 +96,7 @@ class RunFolders:
         self._write_term(run, self._end_of(term))
 
     def _end_of(self, term: Term) -> dict[str, Any]:
-        """When a term ends, in words for the job: on the boot clock, and for older libraries on
-        this machine's own wall clock.
-        """
+        """A term's end on the boot clock, and for older libraries on the wall clock."""
         ends_s = term.ends_s
         wall_s = (
             term.until_s if ends_s is None else self._clock.wall_s() + ends_s - self._clock.boot_s()

@@ -1,6 +1,4 @@
-"""The process runtime: a job is a command on the host, in a folder of its own, under a guard that
-outlives the agent.
-"""
+"""The process runtime: a command in its own folder, under a guard."""
 
 from __future__ import annotations
 
@@ -44,9 +42,7 @@ class ProcessRuntime(RunFolders):
         return own
 
     def objection(self, launch: Launch) -> tuple[ReasonClass, str] | None:
-        """None, unless a gang is to meet here and something else of this machine listens there
-        already.
-        """
+        """None, unless another process listens where a gang is to meet."""
         spec = launch.spec
         if spec.world_size <= 1 or spec.rank:
             return None
@@ -157,9 +153,7 @@ class ProcessRuntime(RunFolders):
         return bool(gone)
 
     def abandon(self, run: RunId) -> RunStatus:
-        """Hold the guard's lock while settling what became of the run, so that no late guard can
-        start it.
-        """
+        """Settle the run while holding the guard's lock, so that no late guard starts it."""
         folder = self.folder(run)
         if not folder.exists():
             return RunStatus(RunState.ABSENT)
@@ -205,9 +199,7 @@ class ProcessRuntime(RunFolders):
 
 
 def _consumption(guard_pid: int, memory_of: Callable[[psutil.Process], int]) -> tuple[float, int]:
-    """CPU seconds of all processes below the guard (with those that have ended and been waited
-    for), and their bytes.
-    """
+    """CPU seconds of all processes below the guard, ended ones included, and bytes."""
     cpu_s, memory = 0.0, 0
     with contextlib.suppress(psutil.Error):
         for process in psutil.Process(guard_pid).children(recursive=True):

@@ -45,15 +45,11 @@ class AgentError(Exception):
 
 
 class TryAgain(AgentError):  # noqa: N818 - it is a request, not a fault
-    """The network, a server's fault (429, 5xx) or an answer that cannot be read: the same call may
-    succeed later.
-    """
+    """Network failure, 429, 5xx or an unreadable answer: the call may succeed later."""
 
 
 class Refused(AgentError):  # noqa: N818 - the server's word
-    """The server understood the call and will not do it. `code` is its ErrorCode, `expected` what
-    it would have taken.
-    """
+    """The server refused the call: `code` is an ErrorCode, `expected` what it would take."""
 
     def __init__(self, status: int, code: str, detail: str, expected: object = None) -> None:
         super().__init__(f"{status} {code}: {detail}")
@@ -72,9 +68,7 @@ class Unauthorized(Refused):
 
 
 class WrongProtocol(Refused):
-    """426: the server speaks another version of the protocol. Install the agent of the server's
-    version.
-    """
+    """426: another protocol version. Install the agent of the server's version."""
 
 
 INCURABLE = (Unauthorized, WrongProtocol)
@@ -108,9 +102,7 @@ class AgentClient:
     ) -> None:
         self.node = ""
         self.server_time_s: float | None = None
-        """The server's clock as the last answer to a heartbeat or an acceptance told it; None where
-        it does not say.
-        """
+        """The server's clock in the last answer; None if it does not tell."""
         self._token = ""
         self._http = httpx.Client(
             base_url=f"{server.rstrip('/')}/api/agent/v1/",
@@ -162,9 +154,7 @@ class AgentClient:
     def send_log(
         self, assignment: str, stream: str, offset: int, content: bytes, *, fence: int, epoch: int
     ) -> int:
-        """Ship a piece of a log; returns where the next one begins. A Conflict's `expected` says
-        where this one should have.
-        """
+        """Send a piece of a log; return the next offset. Conflict.expected names the right one."""
         answer = self._send(
             "PUT",
             f"assignments/{assignment}/logs/{stream}",

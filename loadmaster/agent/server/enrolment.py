@@ -1,6 +1,4 @@
-"""Who this node is to the server: enrolled once, then known by a token of its own that never leaves
-the state folder.
-"""
+"""The node's identity: enrolled once, then a token that stays in the state folder."""
 
 from __future__ import annotations
 
@@ -30,9 +28,7 @@ class Enrolled:
 
 
 def recall(path: Path, server: str) -> Enrolled | None:
-    """What an earlier enrolment left in the file, or None; ConfigError if it was at another
-    server.
-    """
+    """An earlier enrolment from the file, or None; ConfigError if at another server."""
     if not path.exists():
         return None
     try:

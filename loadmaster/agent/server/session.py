@@ -1,6 +1,4 @@
-"""The agent's conversation with the server: session, heartbeats, leases, and what the server
-wants.
-"""
+"""The agent's session with the server: heartbeats, leases, directives."""
 
 from __future__ import annotations
 
@@ -78,9 +76,7 @@ class Conversation:
 
     @property
     def wishes(self) -> dict[str, Directive]:
-        """The server's newest wish for each assignment; what it disowned when the session began
-        goes before all.
-        """
+        """The newest directive per assignment; what the session's start disowned comes first."""
         return self._wishes | self._unwanted
 
     def keep_up(self) -> None:
@@ -96,33 +92,25 @@ class Conversation:
             self._next_beat_s = float("-inf")
 
     def ask_before(self, until_s: float) -> None:
-        """Beat once more shortly before a term ends, lest its prolongation be on its way; until
-        then this does nothing.
-        """
+        """Send a heartbeat shortly before a term ends, as a prolongation may be under way."""
         ask_at_s = self.ends_s(until_s) - self._ask_s
         if self._beaten_s < ask_at_s <= self._clock.boot_s():
             self.hurry()
 
     def ends_s(self, until_s: float) -> float:
-        """A time of the server's on this machine's boot clock; by its wall clock where the server
-        does not tell its own.
-        """
+        """A server time on this boot clock; by wall clock if the server does not tell its own."""
         ahead_s = self._server_ahead_s
         return until_s - (
             self._clock.wall_s() - self._clock.boot_s() if ahead_s is None else ahead_s
         )
 
     def note_time(self, sent_s: float) -> None:
-        """Take the server's clock from the answer to what was sent then: counted so, nothing ends
-        later than the server means.
-        """
+        """Read the server's clock from an answer, counted from the sending: never too late."""
         if self._client.server_time_s is not None:
             self._server_ahead_s = self._client.server_time_s - sent_s
 
     def lose_session(self) -> None:
-        """Another session has begun; two agents that share one identity must not take it from each
-        other in a frenzy.
-        """
+        """Another session began; back off, so that two agents do not fight for an identity."""
         if self.epoch is not None:
             self._backoff.failed("session", self._clock.boot_s())
         self.epoch = None
@@ -211,9 +199,7 @@ class Conversation:
         )
 
     def _interval_s(self, heartbeat_s: float) -> float:
-        """The first wait is drawn from the whole interval, so that nodes that started together do
-        not beat together for ever.
-        """
+        """The interval; the first is random, so that nodes do not beat in step."""
         first, self._is_first_beat = self._is_first_beat, False
         return self._jitter.uniform(0.0, heartbeat_s) if first else heartbeat_s
 

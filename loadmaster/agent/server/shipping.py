@@ -1,6 +1,4 @@
-"""Ships what runs produce to the server: logs by offset, progress and use in batches; a little at a
-time and in bounded memory.
-"""
+"""Uploads of runs: logs by offset, progress and use in batches, in bounded memory."""
 
 from __future__ import annotations
 
@@ -26,9 +24,7 @@ logger = logging.getLogger(__name__)
 
 @dataclass(slots=True)
 class _Shipment:
-    """How far a run's streams are shipped. `closed` streams are those the server takes no more
-    of.
-    """
+    """Upload state of a run's streams; the server takes no more of `closed` ones."""
 
     masker: Masker
     offsets: dict[str, int] = field(
@@ -43,9 +39,7 @@ class _Shipment:
 
 
 class Shipper:
-    """Ships for all runs of an agent. TryAgain passes through: nothing is lost, the next call
-    begins where this one stopped.
-    """
+    """Uploads for all runs. TryAgain passes through; the next call continues."""
 
     def __init__(self, client: AgentClient, runtime: Runtime) -> None:
         self._client = client
@@ -57,9 +51,7 @@ class Shipper:
         self._shipment(run).usage.append(sample)
 
     def ship(self, run: RunId, epoch: int, *, ended: bool = False) -> bool:
-        """Send at most one piece of each stream; whether all there is was sent. `ended`: nothing
-        more will be written.
-        """
+        """Send at most one piece per stream; True if all is sent. `ended`: no more comes."""
         shipment = self._shipment(run)
         before = shipment.note()
         try:
@@ -164,9 +156,7 @@ def _close(run: RunId, shipment: _Shipment, stream: str, refusal: Refused) -> No
 
 
 def _recall(shipment: _Shipment, note: str) -> None:
-    """Go on where an earlier agent stopped; the numbers of batches skip some, for its last ones may
-    not have been noted.
-    """
+    """Continue an earlier agent's uploads; batch numbers skip some unrecorded ones."""
     try:
         data = json.loads(note)
         shipment.offsets.update(

@@ -20,8 +20,8 @@ from math import inf
 import numpy as np
 
 from policies.contract.snapshot import Floats, Ints
-from policies.gavel.division.division import Division, Shares
-from policies.gavel.division.entries import Entries
+from policies.gavel.allocation.coefficients import Coefficients
+from policies.gavel.allocation.problem import AllocationProblem, Shares
 from policies.gavel.solvers.finish_time import isolated_rates
 from policies.gavel.solvers.levels import idle, inverse
 from policies.gavel.solvers.program import Method, Program
@@ -69,7 +69,7 @@ class CostShares(Shares):
 
 
 def min_cost(
-    division: Division,
+    problem: AllocationProblem,
     cost: Floats,
     *,
     floor: float,
@@ -86,60 +86,66 @@ def min_cost(
     """
     if not 0.0 <= floor <= 1.0 or (cost <= 0.0).any():
         raise ValueError("a floor is from 0 to 1, costs are above 0")
-    needed = floor * isolated_rates(division)
+    needed = floor * isolated_rates(problem)
     dropped: Ints = np.zeros(0, dtype=np.int64)
     if slos is not None:
-        dropped = _missed(division, needed, slos.rates, method)
+        dropped = _missed(problem, needed, slos.rates, method)
         needed = np.maximum(
             needed, np.where(np.isin(np.arange(len(needed)), dropped), 0.0, slos.rates)
         )
     solve = _best_ratio if form is CostForm.PAPER else _best_sum
-    shares = solve(division, division.usage.T @ cost, needed, method)
+    shares = solve(problem, problem.usage.T @ cost, needed, method)
     return CostShares(shares.alone, shares.paired, shares.objective, tuple(dropped.tolist()))
 
 
-def _missed(division: Division, floors: Floats, rates: Floats, method: Method | None) -> Ints:
+def _missed(
+    problem: AllocationProblem, floors: Floats, rates: Floats, method: Method | None
+) -> Ints:
     """Classes whose SLO cannot be met: not even alone, or not beside the others' with the least sum
     of missing parts.
     """
-    program = Program(division)
-    possible = rates <= program.places.best_rates
+    program = Program(problem)
+    possible = rates <= program.variables.best_rates
     wanted = np.flatnonzero((rates > 0.0) & possible)
     if not len(wanted):
         return np.flatnonzero(~possible)
     program.add_throughputs(inverse(floors), HELD)
     goals = program.add_throughputs(inverse(np.where(possible, rates, 0.0)), 1.0)
-    part = Entries(goals, np.arange(len(goals)), np.ones(len(goals)))
+    part = Coefficients(goals, np.arange(len(goals)), np.ones(len(goals)))
     missing = program.add_columns(part, np.zeros(len(goals)), np.ones(len(goals)))
-    program.maximise(-division.count[wanted].astype(np.float64), missing)
+    program.maximise(-problem.count[wanted].astype(np.float64), missing)
     program.solve(method)
     return np.sort(
         np.concatenate([np.flatnonzero(~possible), wanted[program.values[missing] > MISSING]])
     )
 
 
-def _best_sum(division: Division, cost: Floats, needed: Floats, method: Method | None) -> Shares:
+def _best_sum(
+    problem: AllocationProblem, cost: Floats, needed: Floats, method: Method | None
+) -> Shares:
     """The published form; `cost` float64[C]."""
-    program = Program(division)
-    if not program.places.size:
-        return idle(division)
+    program = Program(problem)
+    if not program.variables.size:
+        return idle(problem)
     program.add_throughputs(inverse(needed), HELD)
-    program.maximise(program.places.sums(np.ones(len(needed))) / cost[program.places.columns])
+    program.maximise(program.variables.sums(np.ones(len(needed))) / cost[program.variables.columns])
     return program.shares(program.solve(method))
 
 
-def _best_ratio(division: Division, cost: Floats, needed: Floats, method: Method | None) -> Shares:
+def _best_ratio(
+    problem: AllocationProblem, cost: Floats, needed: Floats, method: Method | None
+) -> Shares:
     """The paper's form, by Charnes and Cooper; of all shares with the best ratio those that use the
     most time.
     """
-    program = Program(division)
-    if not program.places.size:
-        return idle(division)
-    whole = float((division.usage.T @ division.gpus) @ cost)
-    spent = cost[program.places.columns] * program.places.scale
+    program = Program(problem)
+    if not program.variables.size:
+        return idle(problem)
+    whole = float((problem.usage.T @ problem.gpus) @ cost)
+    spent = cost[program.variables.columns] * program.variables.scale
     program.add_rows(_row(spent), np.array([whole]), np.array([whole]))
     stretch = _stretched(program, needed)
-    value = program.places.sums(inverse(division.fastest_rates))
+    value = program.variables.sums(inverse(problem.fastest_rates))
     program.maximise(value)
     best = program.solve(method)
     program.keep_optimum()
@@ -152,9 +158,9 @@ def _stretched(program: Program, needed: Floats) -> int:
     """Multiply the bounds of the feasible set, and what is needed, by a column t; returns its
     index.
     """
-    division, needs = program.division, program.add_throughputs(inverse(needed), 0.0)
+    problem, needs = program.problem, program.add_throughputs(inverse(needed), 0.0)
     limited = np.concatenate([program.class_rows, program.type_rows])
-    limits = np.concatenate([division.count, division.gpus]).astype(np.float64)
+    limits = np.concatenate([problem.count, problem.gpus]).astype(np.float64)
     rows, bounds = (
         np.concatenate([limited, needs]),
         np.concatenate([limits, np.full(len(needs), HELD)]),
@@ -163,6 +169,6 @@ def _stretched(program: Program, needed: Floats) -> int:
     return program.add_column(rows, -bounds)
 
 
-def _row(values: Floats) -> Entries:
+def _row(values: Floats) -> Coefficients:
     """One row with these values in the first columns."""
-    return Entries(np.zeros(len(values), dtype=np.int64), np.arange(len(values)), values)
+    return Coefficients(np.zeros(len(values), dtype=np.int64), np.arange(len(values)), values)

@@ -10,22 +10,24 @@ nobody could have more.
 from __future__ import annotations
 
 from policies.contract.snapshot import Floats
-from policies.gavel.division.division import Division, Shares
+from policies.gavel.allocation.problem import AllocationProblem, Shares
 from policies.gavel.solvers.levels import inverse, max_min
 from policies.gavel.solvers.program import Method
 
 
-def fairness(division: Division, *, fill: bool = False, method: Method | None = None) -> Shares:
+def fairness(
+    problem: AllocationProblem, *, fill: bool = False, method: Method | None = None
+) -> Shares:
     """Shares of the highest least normalised throughput, which is their objective. Jobs that can
     run nowhere do not count.
 
     Raises SolverFailedError.
     """
-    return max_min(division, fair_scaling(division) / division.weight, fill, method)
+    return max_min(problem, fair_scaling(problem) / problem.weight, fill, method)
 
 
-def fair_scaling(division: Division) -> Floats:
+def fair_scaling(problem: AllocationProblem) -> Floats:
     """float64[M]: s_m / throughput(m, X_equal), which makes throughputs of unlike jobs comparable;
     0 for jobs that cannot run.
     """
-    return division.scale * inverse(division.equal_rates)
+    return problem.scale * inverse(problem.equal_rates)

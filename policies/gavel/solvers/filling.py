@@ -1,9 +1,8 @@
-"""Water filling on a dense tableau: the levels of `policies.gavel.solvers.water_filling` for one entity
-and some dozens of classes.
+"""Water filling on a dense tableau: the levels of `water_filling` for one entity and a few classes.
 
 For so small a program most of the time of a solver goes into being called. Here one tableau is kept
 through all levels, and what a level changes is a column. Rows are in the form B^-1 A, `value` B^-1
-b; columns are time of a class on a column of the division, slacks of the rows (jobs' time, GPUs,
+b; columns are time of a class on a column of the problem, slacks of the rows (jobs' time, GPUs,
 levels), and last the rise z of the level.
 """
 
@@ -169,19 +168,18 @@ def fill(
 def tableau(
     rates: Floats, worth: Floats, count: Ints, scale: Ints, usage: Floats, gpus: Floats
 ) -> tuple[Ints, Ints, Floats, Floats, Ints]:
-    """(class and column of each place, then table, value and first column to enter of each class,
-    as `fill` takes them).
+    """(class and column of each variable; table, value and first column of each class for `fill`).
 
-    A place is a class on a column where it runs. Rows, in the basis of their slacks: time of a
-    class on all columns <= count; GPUs of a type <= N; z - worth of its time + slack = 0. A class
-    begins where its time is worth most, with nothing of nothing.
+    A variable is the time of a class on a column where it runs. Rows, in the basis of their
+    slacks: time of a class on all columns <= count; GPUs of a type <= N; z - worth of its time +
+    slack = 0. A class begins where its time is worth most, with nothing of nothing.
     """
     classes, types = len(count), len(gpus)
     place, column = np.nonzero(rates > 0.0)
-    places, rows = len(place), 2 * classes + types
-    table, value = np.zeros((rows, places + rows + 1)), np.zeros(rows)
+    variables, rows = len(place), 2 * classes + types
+    table, value = np.zeros((rows, variables + rows + 1)), np.zeros(rows)
     begin, most = np.zeros(classes, dtype=np.int64), np.full(classes, -1.0)
-    for p in range(places):
+    for p in range(variables):
         k, c = place[p], column[p]
         table[k, p] = 1.0
         for t in range(types):
@@ -190,7 +188,7 @@ def tableau(
         if worth[k, c] > most[k]:
             begin[k], most[k] = p, worth[k, c]
     for row in range(rows):
-        table[row, places + row] = 1.0
+        table[row, variables + row] = 1.0
     table[classes + types :, -1] = 1.0
     value[:classes], value[classes : classes + types] = count, gpus
     return place, column, table, value, begin
@@ -211,14 +209,14 @@ def filled(
 
     `rates` and `worth` float64[K, C]: steps/s on each column, of which every class has one, and how
     much a class's level rises with its time there. `count`, `scale` int64[K] and `usage` float64[T,
-    C], `gpus` float64[T] as a division has them.
+    C], `gpus` float64[T] as a problem has them.
     """
     place, column, table, value, begin = tableau(rates, worth, count, scale, usage, gpus)
-    classes, places = len(count), len(place)
-    basis = places + np.arange(len(value))
+    classes, variables = len(count), len(place)
+    basis = variables + np.arange(len(value))
     level = fill(table, value, basis, basis[len(value) - classes :].copy(), begin, priced)
     time = np.zeros(rates.shape)
     for row in range(len(value)):
-        if basis[row] < places:
+        if basis[row] < variables:
             time[place[basis[row]], column[basis[row]]] = value[row]
     return level, time

@@ -21,8 +21,8 @@ import numpy as np
 
 from policies.contract.policy import SolverFailedError
 from policies.contract.snapshot import Floats
-from policies.gavel.division.division import Division, Shares
-from policies.gavel.division.entries import Places
+from policies.gavel.allocation.coefficients import Variables
+from policies.gavel.allocation.problem import AllocationProblem, Shares
 from policies.gavel.solvers.levels import Scaled, idle, inverse
 from policies.gavel.solvers.program import Method
 
@@ -51,7 +51,7 @@ class Times:
 
 
 def finish_time_fairness(
-    division: Division,
+    problem: AllocationProblem,
     times: Times,
     *,
     precision: float = 1e-6,
@@ -65,9 +65,9 @@ def finish_time_fairness(
     job does. With `fill`, time that this leaves over goes to whom it brings most. Raises
     SolverFailedError.
     """
-    search = _Search(division, times)
+    search = _Search(problem, times)
     if not len(search.of):
-        return idle(division)
+        return idle(problem)
     search.narrow(precision, method)
     if fill:
         search.fill()
@@ -75,14 +75,14 @@ def finish_time_fairness(
     return Shares(shares.alone, shares.paired, 1.0 / search.reached())
 
 
-def isolated_rates(division: Division) -> Floats:
+def isolated_rates(problem: AllocationProblem) -> Floats:
     """float64[M]: throughput(m, X_isolated): steps/s of a job with 1/n of each type's GPUs to
     itself, n the number of all jobs; its s_m GPUs share them, and it never has more than all its
     time.
     """
-    jobs = max(int(division.count.sum()), 1)
-    part = division.gpus / jobs / division.scale[:, None]
-    rates: Floats = (division.type_rates * part).sum(axis=1) / np.maximum(part.sum(axis=1), 1.0)
+    jobs = max(int(problem.count.sum()), 1)
+    part = problem.gpus / jobs / problem.scale[:, None]
+    rates: Floats = (problem.type_rates * part).sum(axis=1) / np.maximum(part.sum(axis=1), 1.0)
     return rates
 
 
@@ -91,9 +91,9 @@ class _Search:
     the highest T_m.
     """
 
-    def __init__(self, division: Division, times: Times) -> None:
-        rates, isolated = Places.of_division(division).best_rates, isolated_rates(division)
-        self.division = division
+    def __init__(self, problem: AllocationProblem, times: Times) -> None:
+        rates, isolated = Variables.of_problem(problem).best_rates, isolated_rates(problem)
+        self.problem = problem
         self.of = np.flatnonzero((times.steps > 0.0) & (rates > 0.0) & (isolated > 0.0))
         steps = times.steps[self.of]
         whole_s = times.isolated_s[self.of] + steps / isolated[self.of]
@@ -122,13 +122,11 @@ class _Search:
         their time: near the optimum.
         """
         low, high = 0.0, self.highest
-        cost = self.division.count[self.of] * self.division.scale[self.of] / self.best
+        cost = self.problem.count[self.of] * self.problem.scale[self.of] / self.best
         for _ in range(HALVINGS):
             u = (low + high) / 2.0
             low, high = (
-                (u, high)
-                if (cost * self._needed(u)).sum() <= self.division.gpus.sum()
-                else (low, u)
+                (u, high) if (cost * self._needed(u)).sum() <= self.problem.gpus.sum() else (low, u)
             )
         return high
 
@@ -140,9 +138,9 @@ class _Search:
         """The highest u = at * (1 + d) with T_m / g_m(at) >= 1 + d / (1 - a_m at) for every
         class.
         """
-        per = np.zeros(len(self.division.count))
+        per = np.zeros(len(self.problem.count))
         per[self.of] = self.per / self._needed(self.at)
-        self.scaled = Scaled(self.division, per, unit=1.0)
+        self.scaled = Scaled(self.problem, per, unit=1.0)
         ones, program = np.ones(len(self.of)), self.scaled.program
         program.bound_rows(
             self.scaled.rows, ones + MARGIN * self.scaled.best, np.full(len(self.of), inf)
@@ -160,7 +158,7 @@ class _Search:
 
     def _scaled_throughputs(self) -> Floats:
         """T_m in the program's last solution."""
-        return self.per * self.scaled.program.throughputs()[self.of] / self.division.count[self.of]
+        return self.per * self.scaled.program.throughputs()[self.of] / self.problem.count[self.of]
 
     def fill(self) -> None:
         """Give what is left to whom it brings most, with no rho above what was reached."""
@@ -171,5 +169,5 @@ class _Search:
         held = enough / self._needed(self.at) * (1.0 - SLACK)
         program.bound_columns(np.array([self.further]), np.zeros(1), np.zeros(1))
         program.bound_rows(self.scaled.rows, held, np.full(len(self.of), inf))
-        program.maximise(program.places.sums(inverse(self.division.fastest_rates)))
+        program.maximise(program.variables.sums(inverse(self.problem.fastest_rates)))
         program.solve()

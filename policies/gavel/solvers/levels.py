@@ -9,7 +9,7 @@ from __future__ import annotations
 import numpy as np
 
 from policies.contract.snapshot import Floats
-from policies.gavel.division.division import Division, Shares
+from policies.gavel.allocation.problem import AllocationProblem, Shares
 from policies.gavel.solvers.program import PRICED, Method, Program
 
 
@@ -23,21 +23,21 @@ class Scaled:
     1 however many jobs share however few GPUs.
     """
 
-    def __init__(self, division: Division, per: Floats, unit: float | None = None) -> None:
-        self.program = Program(division)
-        best = per * self.program.places.best_rates
+    def __init__(self, problem: AllocationProblem, per: Floats, unit: float | None = None) -> None:
+        self.program = Program(problem)
+        best = per * self.program.variables.best_rates
         self.of = np.flatnonzero(best > 0.0)
-        self.unit = unit or highest_level(division, best)
+        self.unit = unit or highest_level(problem, best)
         scaled = self.program.bounded(np.where(best > 0.0, per / self.unit, 0.0))
-        self.best = (scaled * self.program.places.best_rates)[self.of]
+        self.best = (scaled * self.program.variables.best_rates)[self.of]
         self.rows = self.program.add_throughputs(scaled, 0.0)
 
 
 class Levels(Scaled):
     """Rows less a level that all have in common, a column of its own."""
 
-    def __init__(self, division: Division, per: Floats) -> None:
-        super().__init__(division, per)
+    def __init__(self, problem: AllocationProblem, per: Floats) -> None:
+        super().__init__(problem, per)
         self.level = self.program.add_column(self.rows, np.full(len(self.rows), -1.0))
 
     def raised(self, method: Method | None = None) -> float:
@@ -53,45 +53,47 @@ class Levels(Scaled):
         optimum (complementary slackness), and there is nothing to give.
         """
         priced = int((np.abs(self.program.duals(self.rows)) > PRICED).sum())
-        if priced == (self.program.places.best_rates > 0.0).sum():
+        if priced == (self.program.variables.best_rates > 0.0).sum():
             return
         self.program.keep_optimum()
         self.program.maximise(
-            self.program.places.sums(inverse(self.program.division.fastest_rates))
+            self.program.variables.sums(inverse(self.program.problem.fastest_rates))
         )
         self.program.solve()
 
 
-def max_min(division: Division, per: Floats, fill: bool, method: Method | None = None) -> Shares:
+def max_min(
+    problem: AllocationProblem, per: Floats, fill: bool, method: Method | None = None
+) -> Shares:
     """Shares of the highest level (their objective) of per_m * throughput(m, X), over classes with
     per_m > 0 that can run at all.
 
     With `fill`, time that the level leaves over goes to whom it brings most. An objective of 0
     where there is no such class. Raises SolverFailedError.
     """
-    levels = Levels(division, per)
+    levels = Levels(problem, per)
     if not len(levels.of):
-        return idle(division)
+        return idle(problem)
     level = levels.raised(method)
     if fill:
         levels.fill()
     return levels.program.shares(level)
 
 
-def idle(division: Division) -> Shares:
+def idle(problem: AllocationProblem) -> Shares:
     """Nobody gets anything."""
-    return Shares(np.zeros(division.rates.shape), np.zeros(division.pair_rates.shape[:2]), 0.0)
+    return Shares(np.zeros(problem.rates.shape), np.zeros(problem.pair_rates.shape[:2]), 0.0)
 
 
-def highest_level(division: Division, best: Floats) -> float:
+def highest_level(problem: AllocationProblem, best: Floats) -> float:
     """About the highest level, given the `best` of each class (0: it does not count): no more than
     any job's best, nor than what all GPUs could do if each job ran where it takes the least of
     their time. 1 where no class counts.
     """
     if not len(of := np.flatnonzero(best > 0.0)):
         return 1.0
-    gpus = (division.count[of] * division.scale[of] / best[of]).sum()
-    return float(min(best[of].min(), division.gpus.sum() / gpus))
+    gpus = (problem.count[of] * problem.scale[of] / best[of]).sum()
+    return float(min(best[of].min(), problem.gpus.sum() / gpus))
 
 
 def inverse(rates: Floats) -> Floats:

@@ -9,13 +9,13 @@ from __future__ import annotations
 from math import inf
 
 from policies.contract.snapshot import Floats
-from policies.gavel.division.division import Division, Shares
+from policies.gavel.allocation.problem import AllocationProblem, Shares
 from policies.gavel.solvers.levels import inverse, max_min
 from policies.gavel.solvers.program import Method
 
 
 def makespan(
-    division: Division, steps: Floats, *, fill: bool = True, method: Method | None = None
+    problem: AllocationProblem, steps: Floats, *, fill: bool = True, method: Method | None = None
 ) -> Shares:
     """Shares under which all jobs with steps left have ended soonest; the objective is that time in
     seconds.
@@ -24,7 +24,7 @@ def makespan(
     (inf where they are all). With `fill`, time that the makespan leaves over goes to whom it brings
     most. Raises SolverFailedError.
     """
-    found = max_min(division, inverse(steps), fill, method)
+    found = max_min(problem, inverse(steps), fill, method)
     return Shares(
         found.alone, found.paired, 1.0 / found.objective if found.objective > 0.0 else inf
     )

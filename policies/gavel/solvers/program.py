@@ -1,9 +1,9 @@
 """The feasible set of every share policy as one linear program, solved by HiGHS (Gavel, eq. 1-3 and
 space sharing, section 3.1).
 
-    sum over places of class m of its time (twice where a pair has two of its jobs)  <=  count_m
+    sum over variables of class m of its time (twice where a pair has two of its jobs)  <=  count_m
     for every class m
-    sum over places of (GPUs of type j taken) * time                                 <=  N_j
+    sum over variables of (GPUs of type j taken) * time                                 <=  N_j
     for every GPU type j
     time                                                                             >=  0
 
@@ -24,8 +24,8 @@ from numpy.typing import NDArray
 
 from policies.contract.policy import SolverFailedError
 from policies.contract.snapshot import Floats, Ints
-from policies.gavel.division.division import Division, Shares
-from policies.gavel.division.entries import Entries, Places, added
+from policies.gavel.allocation.coefficients import Coefficients, Variables, added
+from policies.gavel.allocation.problem import AllocationProblem, Shares
 
 TOLERANCE = 1e-6
 """By how much a constraint may be broken, relative to its bound where that is above 1."""
@@ -67,18 +67,18 @@ CAREFUL: Mapping[str, Any] = {**OPTIONS, "presolve": "choose", "simplex_strategy
 
 
 class Program:
-    """The linear program of a division, which maximises.
+    """The linear program of a problem, which maximises.
 
-    Its first columns are the division's `places`; `class_rows` and `type_rows` its first rows.
+    Its first columns are the problem's `variables`; `class_rows` and `type_rows` its first rows.
     Every method that changes the model raises SolverFailedError where HiGHS refuses, which only
     wrong shapes or infinite coefficients make it do.
     """
 
-    def __init__(self, division: Division) -> None:
-        self.division = division
-        self.places = Places.of_division(division)
-        self.class_rows = np.arange(len(division.count))
-        self.type_rows = len(division.count) + np.arange(len(division.types))
+    def __init__(self, problem: AllocationProblem) -> None:
+        self.problem = problem
+        self.variables = Variables.of_problem(problem)
+        self.class_rows = np.arange(len(problem.count))
+        self.type_rows = len(problem.count) + np.arange(len(problem.types))
         self._rows, self._columns = 0, 0
         self._solved = False
         self._read: Any = None
@@ -87,11 +87,13 @@ class Program:
         self._pass_feasible_set()
 
     def _pass_feasible_set(self) -> None:
-        upper = np.concatenate([self.division.count, self.division.gpus]).astype(np.float64)
-        entries = Entries.joined(self.places.times, self.places.gpus.below(len(self.class_rows)))
-        starts, index, value = entries.packed(self.places.size, by_rows=False)
-        nothing, endless = np.zeros(self.places.size), np.full(self.places.size, inf)
-        self._rows, self._columns = len(upper), self.places.size
+        upper = np.concatenate([self.problem.count, self.problem.gpus]).astype(np.float64)
+        coefficients = Coefficients.joined(
+            self.variables.times, self.variables.gpus.below(len(self.class_rows))
+        )
+        starts, index, value = coefficients.packed(self.variables.size, by_rows=False)
+        nothing, endless = np.zeros(self.variables.size), np.full(self.variables.size, inf)
+        self._rows, self._columns = len(upper), self.variables.size
         model = (
             self._columns,
             self._rows,
@@ -101,7 +103,7 @@ class Program:
             0.0,
         )  # -1: maximise
         bounds = (nothing, nothing, endless, np.full(len(upper), -inf), upper)
-        integrality = np.zeros(self.places.size, dtype=np.int32)
+        integrality = np.zeros(self.variables.size, dtype=np.int32)
         self._check(
             self._highs.passModel(
                 *model, *bounds, _short(starts), _short(index), value, integrality
@@ -109,11 +111,13 @@ class Program:
             "the model",
         )
 
-    def add_rows(self, entries: Entries, lower: Floats, upper: Floats | None = None) -> Ints:
-        """New rows lower <= entries @ columns <= upper (None: no upper bound), one for each bound;
-        returns their indices.
+    def add_rows(
+        self, coefficients: Coefficients, lower: Floats, upper: Floats | None = None
+    ) -> Ints:
+        """New rows lower <= coefficients @ columns <= upper (None: unbounded), one for
+        each bound; returns their indices.
         """
-        starts, index, value = entries.packed(len(lower), by_rows=True)
+        starts, index, value = coefficients.packed(len(lower), by_rows=True)
         above = np.full(len(lower), inf) if upper is None else upper
         added = self._highs.addRows(
             len(lower), lower, above, len(value), _short(starts), _short(index), value
@@ -129,10 +133,10 @@ class Program:
         A `per` with which a coefficient would be above MOST is as low as that takes: more is asked
         for, but less than DUST.
         """
-        scaled = self.places.throughputs.of_rows(self.bounded(per) / self.division.count)
+        scaled = self.variables.throughputs.of_rows(self.bounded(per) / self.problem.count)
         row = np.cumsum(per > 0.0) - 1
         return self.add_rows(
-            Entries(row[scaled.row], scaled.column, scaled.value),
+            Coefficients(row[scaled.row], scaled.column, scaled.value),
             np.full(int((per > 0.0).sum()), lower),
         )
 
@@ -140,17 +144,17 @@ class Program:
         """float64[M]: factors of throughputs that come to no more than MOST where a job is
         fastest.
         """
-        best = self.places.best_rates
+        best = self.variables.best_rates
         most: Floats = np.divide(MOST, best, out=np.full(len(best), inf), where=best > 0.0)
         return np.asarray(np.minimum(per, most), dtype=np.float64)
 
     def add_columns(
-        self, entries: Entries, lower: Floats, upper: Floats, cost: float = 0.0
+        self, coefficients: Coefficients, lower: Floats, upper: Floats, cost: float = 0.0
     ) -> Ints:
-        """New columns, one for each bound, with these entries (`column` counted from the first of
-        them); returns their indices.
+        """New columns, one for each bound, with these coefficients (`column` counted from
+        the first of them); returns their indices.
         """
-        starts, index, value = entries.packed(len(lower), by_rows=False)
+        starts, index, value = coefficients.packed(len(lower), by_rows=False)
         costs = np.full(len(lower), cost)
         added = self._highs.addCols(
             len(lower), costs, lower, upper, len(value), _short(starts), _short(index), value
@@ -163,15 +167,15 @@ class Program:
         self, rows: Ints, values: Floats, lower: float = 0.0, upper: float = inf, cost: float = 0.0
     ) -> int:
         """A new column with these values in these rows; returns its index."""
-        entries = Entries(rows, np.zeros(len(rows), dtype=np.int64), values)
-        return int(self.add_columns(entries, np.array([lower]), np.array([upper]), cost)[0])
+        coefficients = Coefficients(rows, np.zeros(len(rows), dtype=np.int64), values)
+        return int(self.add_columns(coefficients, np.array([lower]), np.array([upper]), cost)[0])
 
     def maximise(self, costs: Floats, columns: Ints | None = None) -> None:
         """Make the sum of costs * columns the objective; without `columns` the costs are those of
-        the places. All others cost 0.
+        the variables. All others cost 0.
         """
         whole = np.zeros(self._columns)
-        whole[np.arange(self.places.size) if columns is None else columns] = costs
+        whole[np.arange(self.variables.size) if columns is None else columns] = costs
         self._check(
             self._highs.changeColsCost(self._columns, _short(np.arange(self._columns)), whole),
             "the objective",
@@ -274,7 +278,7 @@ class Program:
 
     def throughputs(self) -> Floats:
         """float64[M]: steps/s of all jobs of each class together in the last solution."""
-        found = self.places.throughputs
+        found = self.variables.throughputs
         return added(found.row, found.value * self.values[found.column], len(self.class_rows))
 
     def shares(self, objective: float, unit: float = 1.0, dust: float = DUST) -> Shares:
@@ -284,23 +288,23 @@ class Program:
         still below 0, or not above it by more than `dust` for each of a class's jobs, becomes 0: a
         mechanism must not start a job for what is an error of rounding.
         """
-        time = self.values[: self.places.size] / unit
+        time = self.values[: self.variables.size] / unit
         found = self._spread(time, objective)
-        if not (broken := excess(found, self.division)) <= TOLERANCE:
+        if not (broken := excess(found, self.problem)) <= TOLERANCE:
             raise SolverFailedError(
                 f"the solution of a linear program of {self._size} breaks a constraint by"
                 f" {broken:.3g}"
             )
         jobs = np.concatenate(
-            [self.division.count[self.places.of], self.division.count[self.places.pair_class]]
+            [self.problem.count[self.variables.of], self.problem.count[self.variables.pair_class]]
         )
         return self._spread(np.where(time <= dust * jobs, 0.0, time), objective)
 
     def _spread(self, time: Floats, objective: float) -> Shares:
-        places, division = self.places, self.division
-        alone, paired = np.zeros(division.rates.shape), np.zeros(division.pair_rates.shape[:2])
-        alone[places.of, places.column] = time[: len(places.of)]
-        paired[places.pair, places.pair_column] = time[len(places.of) :]
+        variables, problem = self.variables, self.problem
+        alone, paired = np.zeros(problem.rates.shape), np.zeros(problem.pair_rates.shape[:2])
+        alone[variables.of, variables.column] = time[: len(variables.of)]
+        paired[variables.pair, variables.pair_column] = time[len(variables.of) :]
         return Shares(alone, paired, objective)
 
 
@@ -308,32 +312,32 @@ def _short(index: Ints) -> NDArray[np.int32]:
     return index.astype(np.int32)
 
 
-def time_of(shares: Shares, division: Division) -> Floats:
+def time_of(shares: Shares, problem: AllocationProblem) -> Floats:
     """float64[M]: time of all jobs of each class, alone and beside others; a pair within a class
     takes that of two.
     """
     total: Floats = shares.alone.sum(axis=1)
-    for side in (0, 1) if len(division.pairs) else ():
-        np.add.at(total, division.pairs[:, side], shares.paired.sum(axis=1))
+    for side in (0, 1) if len(problem.pairs) else ():
+        np.add.at(total, problem.pairs[:, side], shares.paired.sum(axis=1))
     return total
 
 
-def gpus_of(shares: Shares, division: Division) -> Floats:
+def gpus_of(shares: Shares, problem: AllocationProblem) -> Floats:
     """float64[T]: GPUs of each type in use on average."""
-    scale = division.scale
+    scale = problem.scale
     in_columns = scale @ shares.alone
-    if len(division.pairs):
-        in_columns = in_columns + scale[division.pairs[:, 0]] @ shares.paired
-    return division.usage @ in_columns
+    if len(problem.pairs):
+        in_columns = in_columns + scale[problem.pairs[:, 0]] @ shares.paired
+    return problem.usage @ in_columns
 
 
-def excess(shares: Shares, division: Division) -> float:
+def excess(shares: Shares, problem: AllocationProblem) -> float:
     """The most by which shares break a constraint of the feasible set, relative to its bound where
     that is above 1; 0 if none, NaN where shares are no numbers.
     """
     over = (
-        (time_of(shares, division) - division.count) / np.maximum(division.count, 1),
-        (gpus_of(shares, division) - division.gpus) / np.maximum(division.gpus, 1.0),
+        (time_of(shares, problem) - problem.count) / np.maximum(problem.count, 1),
+        (gpus_of(shares, problem) - problem.gpus) / np.maximum(problem.gpus, 1.0),
         -shares.alone.ravel(),
         -shares.paired.ravel(),
     )

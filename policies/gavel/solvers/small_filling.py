@@ -12,7 +12,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from policies.contract.snapshot import Floats, Ints
-from policies.gavel.division.division import Division, Shares
+from policies.gavel.allocation.problem import AllocationProblem, Shares
 from policies.gavel.solvers.fairness import fair_scaling
 from policies.gavel.solvers.filling import filled
 from policies.gavel.solvers.levels import highest_level
@@ -40,31 +40,31 @@ class SmallFilled:
         return len(set(self.level.tolist()))
 
 
-def small_filling(division: Division) -> SmallFilled | None:
+def small_filling(problem: AllocationProblem) -> SmallFilled | None:
     """Shares with which no job could have more without a poorer one's having less; None where
     another solver must find them.
 
     That is so with pairs, with more classes than MOST_CLASSES or none, and where what is found does
     not hold to TOLERANCE.
     """
-    per = fair_scaling(division) / division.weight
-    best = per * division.fastest_rates
+    per = fair_scaling(problem) / problem.weight
+    best = per * problem.fastest_rates
     of = np.flatnonzero(best > 0.0)
-    if not 0 < len(of) <= MOST_CLASSES or len(division.pairs):
+    if not 0 < len(of) <= MOST_CLASSES or len(problem.pairs):
         return None
-    unit, rates, count = highest_level(division, best), division.rates[of], division.count[of]
+    unit, rates, count = highest_level(problem, best), problem.rates[of], problem.count[of]
     worth = rates * (per[of] / unit / count)[:, None]
     level, time = filled(
-        rates, worth, count, division.scale[of], division.usage, division.gpus, PRICED
+        rates, worth, count, problem.scale[of], problem.usage, problem.gpus, PRICED
     )
     if level[0] < 0.0 or not _holds(level, (time * worth).sum(axis=1), time):
         return None
-    alone = np.zeros(division.rates.shape)
+    alone = np.zeros(problem.rates.shape)
     alone[of] = np.where(
         time <= DUST * count[:, None], 0.0, time
     )  # what no solver tells from nothing is nothing
-    shares = Shares(alone, np.zeros(division.pair_rates.shape[:2]), float(level.min()) * unit)
-    return SmallFilled(shares, of, level * unit) if excess(shares, division) <= TOLERANCE else None
+    shares = Shares(alone, np.zeros(problem.pair_rates.shape[:2]), float(level.min()) * unit)
+    return SmallFilled(shares, of, level * unit) if excess(shares, problem) <= TOLERANCE else None
 
 
 def _holds(level: Floats, had: Floats, time: Floats) -> bool:

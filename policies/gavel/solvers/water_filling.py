@@ -34,8 +34,8 @@ import numpy as np
 
 from policies.contract.policy import SolverFailedError
 from policies.contract.snapshot import Bools, Floats, Ints
-from policies.gavel.division.division import Division, Shares
-from policies.gavel.division.entries import Entries
+from policies.gavel.allocation.coefficients import Coefficients
+from policies.gavel.allocation.problem import AllocationProblem, Shares
 from policies.gavel.solvers.fairness import fair_scaling
 from policies.gavel.solvers.levels import Scaled, idle
 from policies.gavel.solvers.program import DUST
@@ -82,52 +82,52 @@ class Filled(Shares):
     programs: int = 0
 
 
-def fair_shares(division: Division) -> Filled:
+def fair_shares(problem: AllocationProblem) -> Filled:
     """Max-min fairness of all jobs by their weights, water filled: no job could have more without a
     poorer one's having less.
 
     Few classes without pairs are filled by `small_filling`, `programs` of which are none. Raises
     SolverFailedError.
     """
-    small = small_filling(division)
+    small = small_filling(problem)
     if small is not None:
         return Filled(**vars(small.shares), rounds=small.rounds)
-    return filled_by_programs(division)
+    return filled_by_programs(problem)
 
 
-def filled_by_programs(division: Division) -> Filled:
+def filled_by_programs(problem: AllocationProblem) -> Filled:
     """The same of any classes and pairs, by linear programs. Raises SolverFailedError."""
-    whole = Entity(float((division.weight * division.count)[division.equal_rates > 0.0].sum()))
+    whole = Entity(float((problem.weight * problem.count)[problem.equal_rates > 0.0].sum()))
     return _Filling(
-        division,
+        problem,
         [whole],
-        np.zeros(len(division.count), dtype=np.int64),
+        np.zeros(len(problem.count), dtype=np.int64),
         np.zeros(0, dtype=np.int64),
     ).run()
 
 
 def hierarchical_shares(
-    division: Division, entities: Sequence[Entity], place: Ints | None = None
+    problem: AllocationProblem, entities: Sequence[Entity], position: Ints | None = None
 ) -> Filled:
     """Fairness among entities by their weights, and inside each fairness or FIFO, water filled.
 
-    `division.entity` names each class's row in `entities`. `place` int64[M] is a class's place in
-    its entity's queue, lowest first; only entities with `fifo` need it, and their classes have one
-    job each. ValueError where that or a weight above 0 is missing. Raises SolverFailedError.
+    `problem.entity` names each class's row in `entities`. `position` int64[M] is a class's position
+    in its entity's queue, lowest first; only entities with `fifo` need it, and their classes have
+    one job each. ValueError where that or a weight above 0 is missing. Raises SolverFailedError.
     """
     if any(e.weight <= 0.0 for e in entities):
         raise ValueError("an entity's weight must be above 0")
-    queued = np.array([e.fifo for e in entities], dtype=np.bool_)[division.entity]
-    if queued.any() and (place is None or (division.count[queued] != 1).any()):
+    queued = np.array([e.fifo for e in entities], dtype=np.bool_)[problem.entity]
+    if queued.any() and (position is None or (problem.count[queued] != 1).any()):
         raise ValueError(
-            "jobs of an entity with a queue need their place in it, and a class of their own"
+            "jobs of an entity with a queue need their position in it, and a class of their own"
         )
     order = (
         np.flatnonzero(queued)
-        if place is None
-        else np.lexsort((place, ~queued))[: int(queued.sum())]
+        if position is None
+        else np.lexsort((position, ~queued))[: int(queued.sum())]
     )
-    return _Filling(division, entities, division.entity, order).run()
+    return _Filling(problem, entities, problem.entity, order).run()
 
 
 class _Filling:
@@ -136,15 +136,15 @@ class _Filling:
     """
 
     def __init__(
-        self, division: Division, entities: Sequence[Entity], entity: Ints, queue: Ints
+        self, problem: AllocationProblem, entities: Sequence[Entity], entity: Ints, queue: Ints
     ) -> None:
-        self.division = division
-        self.scaled = Scaled(division, fair_scaling(division) / division.weight)
+        self.problem = problem
+        self.scaled = Scaled(problem, fair_scaling(problem) / problem.weight)
         self.program, self.of, self.rows = self.scaled.program, self.scaled.of, self.scaled.rows
         self.entity = entity[self.of]
         self.weight = np.array([e.weight for e in entities])
         self.whole = np.array([e.whole or -1 - i for i, e in enumerate(entities)], dtype=np.int64)
-        self.mass = (division.weight * division.count)[self.of]
+        self.mass = (problem.weight * problem.count)[self.of]
         self.waiting = _queues(queue, self.of, self.entity, len(entities))
         self.rising = np.array([not e.fifo for e in entities], dtype=np.bool_)[self.entity]
         self.stuck = np.zeros(len(self.of), dtype=np.bool_)
@@ -155,21 +155,21 @@ class _Filling:
 
     def _add_columns(self) -> None:
         program, jobs, entities = self.program, len(self.of), len(self.weight)
-        self.ties = program.add_rows(Entries.none(), np.zeros(entities), np.zeros(entities))
+        self.ties = program.add_rows(Coefficients.none(), np.zeros(entities), np.zeros(entities))
         rising = np.flatnonzero(self.rising)
-        below = Entries(self.rows[rising], self.entity[rising], np.full(len(rising), -1.0))
-        tied = Entries(self.ties, np.arange(entities), np.ones(entities))
+        below = Coefficients(self.rows[rising], self.entity[rising], np.full(len(rising), -1.0))
+        tied = Coefficients(self.ties, np.arange(entities), np.ones(entities))
         self.levels = program.add_columns(
-            Entries.joined(below, tied), np.zeros(entities), np.full(entities, inf)
+            Coefficients.joined(below, tied), np.zeros(entities), np.full(entities, inf)
         )
         self.rise = program.add_column(self.ties, np.zeros(entities))
-        more = Entries(self.rows, np.arange(jobs), -self.scaled.best)
+        more = Coefficients(self.rows, np.arange(jobs), -self.scaled.best)
         self.more = program.add_columns(more, np.zeros(jobs), np.zeros(jobs))
 
     def run(self) -> Filled:
         """Fill until all are stuck."""
         if not len(self.of):
-            return Filled(**vars(idle(self.division)))
+            return Filled(**vars(idle(self.problem)))
         for entity in range(len(self.weight)):
             self._call_next(entity)
         first = self._raise_levels() * self.scaled.unit
@@ -252,8 +252,7 @@ class _Filling:
             )
             self._solve(np.ones(int(doubtful.sum())), self.more[doubtful])
             more = (
-                self.program.values[self.more]
-                > GAIN + SLACKS[self.slack] * self.division.gpus.sum()
+                self.program.values[self.more] > GAIN + SLACKS[self.slack] * self.problem.gpus.sum()
             )
             if not (more & doubtful).any():
                 break
@@ -292,9 +291,9 @@ def _queues(queue: Ints, of: Ints, entity: Ints, entities: int) -> list[list[int
     """Of each entity the classes that wait, by their position in `of`, the first in the queue last;
     who cannot run is left out.
     """
-    position = {int(m): k for k, m in enumerate(of)}
-    places: list[list[int]] = [[] for _ in range(entities)]
+    number = {int(m): k for k, m in enumerate(of)}
+    waiting: list[list[int]] = [[] for _ in range(entities)]
     for m in queue[::-1].tolist():
-        if m in position:
-            places[entity[position[m]]].append(position[m])
-    return places
+        if m in number:
+            waiting[entity[number[m]]].append(number[m])
+    return waiting

@@ -160,7 +160,8 @@ def test_ctrl_c_interrupts_the_wait(tmp_path: Path) -> None:
 def test_a_supervisor_killed_by_force_leaves_no_child(tmp_path: Path) -> None:
     log = tmp_path / "pids"
     script = (
-        "import sys, pathlib; from controlplane.operations.embedded.supervisor import Program, Supervisor\n"
+        "import sys, pathlib\n"
+        "from controlplane.operations.embedded.supervisor import Program, Supervisor\n"
         f"log = pathlib.Path({str(log)!r})\n"
         f"with Supervisor(pathlib.Path({str(tmp_path)!r})) as s:\n"
         f"    s.start(Program('child', {writes_its_pid(log)!r}, ready=log.exists))\n"

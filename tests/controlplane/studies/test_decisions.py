@@ -35,6 +35,17 @@ def test_the_end_of_a_job_is_expected_at_its_speed_beside_the_other() -> None:
     assert [s.to_s for s in stretches(*a_pair())] == [NOW_S + 200.0, NOW_S + 125.0]
 
 
+def test_a_plan_that_lets_jobs_wait_is_not_cheaper_than_one_that_runs_them() -> None:
+    energy = (EnergyStep(0.0, inf, 0.2, 1.5),)
+    jobs = [a_job("a", "a"), a_job("b", "b", due_s=1.0, tardiness_weight=0.01)]
+    snapshot = a_snapshot([a_wide_node()], jobs, kinds_of_two(0.5, 0.8), energy=energy)
+    alone = Plan("p", PlanStatus.HEURISTIC, (Placement("a", half_of("gpu0", share=1.0)),))
+    idle, busy = figures(Plan("p", PlanStatus.HEURISTIC), snapshot), figures(alone, snapshot)
+    assert busy.energy_cost > 0.0
+    assert idle.energy_cost_waiting == pytest.approx(busy.energy_cost + busy.energy_cost_waiting)
+    assert idle.cost == pytest.approx(busy.cost)
+
+
 def test_a_shared_gpu_is_one_gpu_in_use_until_the_last_of_its_jobs_ends() -> None:
     plan, snapshot = a_pair()
     found, watts = figures(plan, snapshot), snapshot.nodes[0].power_w[1]

@@ -25,7 +25,7 @@ pytestmark = pytest.mark.django_db
 
 OURS = [
     m
-    for app in ("clusters", "controlplane", "jobs", "profiling")
+    for app in ("accounting", "clusters", "jobs", "loop", "profiling", "studies")
     for m in apps.get_app_config(app).get_models()
 ]
 INLINE = {

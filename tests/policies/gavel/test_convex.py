@@ -13,12 +13,12 @@ from hypothesis import given, settings
 from policies.contract.parameters import parameter
 from policies.contract.policy import PolicyError, SolverFailedError
 from policies.contract.validation import violations
+from policies.gavel.allocation.problem import AllocationProblem
 from policies.gavel.convex import ConvexPolicy, ShareProblem
-from policies.gavel.division.division import Division
 from policies.gavel.max_min_fairness import MaxMinFairness
 from tests import textbook_shares as textbook
 from tests.builders_policies import a_job, a_kind, a_node, a_snapshot
-from tests.builders_shares import a_division, divisions
+from tests.builders_shares import a_problem, problems
 
 KINDS = [
     a_kind("fast", {("V100", 1): 4.0, ("K80", 1): 1.0}),
@@ -67,7 +67,7 @@ def test_constraints_of_the_policy_hold_beside_those_of_the_cluster() -> None:
 
 def test_logarithms_are_solved_too() -> None:
     """Two equal jobs, one of twice the weight: it has two thirds of the GPU."""
-    problem = ShareProblem(a_division([[1.0], [1.0]], gpus=[1], weight=[2.0, 1.0]))
+    problem = ShareProblem(a_problem([[1.0], [1.0]], gpus=[1], weight=[2.0, 1.0]))
     shares = problem.maximise(problem.weight @ cp.log(problem.throughput))
     assert shares.alone.ravel() == pytest.approx([2 / 3, 1 / 3], abs=1e-5)
 
@@ -79,17 +79,17 @@ def test_an_objective_that_is_not_concave_is_refused_with_its_words() -> None:
 
 
 def test_constraints_that_contradict_each_other_are_a_failure_of_the_solver() -> None:
-    problem = ShareProblem(a_division([[1.0]], gpus=[1]))
+    problem = ShareProblem(a_problem([[1.0]], gpus=[1]))
     with pytest.raises(SolverFailedError, match="infeasible"):
         problem.maximise(problem.throughput[0], [problem.throughput[0] >= 2.0])
 
 
 @settings(max_examples=40, deadline=None)
-@given(divisions())
-def test_shares_of_any_division_stay_within_time_and_gpus(division: Division) -> None:
-    problem = ShareProblem(division)
-    shares = problem.maximise(cp.sum(cp.multiply(problem.count, problem.throughput)))
-    assert textbook.excess(division, shares) <= 1e-7
-    assert shares.throughput(division) == pytest.approx(
-        np.asarray(problem.throughput.value), abs=1e-6
+@given(problems())
+def test_shares_of_any_problem_stay_within_time_and_gpus(problem: AllocationProblem) -> None:
+    program = ShareProblem(problem)
+    shares = program.maximise(cp.sum(cp.multiply(program.count, program.throughput)))
+    assert textbook.excess(problem, shares) <= 1e-7
+    assert shares.throughput(problem) == pytest.approx(
+        np.asarray(program.throughput.value), abs=1e-6
     )

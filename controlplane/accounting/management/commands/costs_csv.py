@@ -1,6 +1,4 @@
-"""manage.py costs_csv CLUSTER [--by team] [--period last-month]: every team's energy and cost as
-CSV, for whoever pays.
-"""
+"""manage.py costs_csv CLUSTER [--by team] [--period last-month]: energy and cost as CSV."""
 
 from __future__ import annotations
 

@@ -1,6 +1,4 @@
-"""manage.py leases [--node NAME]: what nodes hold at this moment, what is wanted of it, and until
-when it may run.
-"""
+"""manage.py leases [--node NAME]: what nodes hold now, what is wanted, and until when."""
 
 from __future__ import annotations
 

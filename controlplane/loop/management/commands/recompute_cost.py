@@ -1,6 +1,4 @@
-"""`manage.py recompute_cost ROUND`: a round's figures as stored, as recomputed, and the
-difference.
-"""
+"""`manage.py recompute_cost ROUND`: figures as stored, recomputed, and their difference."""
 
 from __future__ import annotations
 
@@ -12,9 +10,7 @@ from controlplane.loop.recompute import Figure, RoundNotFoundError, find_round, 
 
 
 class Command(BaseCommand):
-    """Recomputes a round's objective and cost rate from its snapshot, its plan and the tariff and
-    PUE rows of its time.
-    """
+    """Recompute objective and cost rate from snapshot, plan and the prices of that time."""
 
     help = __doc__
 

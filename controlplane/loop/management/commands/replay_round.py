@@ -1,6 +1,4 @@
-"""`manage.py replay_round ID`: decides a stored round again and prints both plans' hashes; exit
-status 1 if they differ.
-"""
+"""`manage.py replay_round ID`: decide a stored round again; exit 1 if the plans differ."""
 
 from __future__ import annotations
 

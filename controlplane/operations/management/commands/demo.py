@@ -1,6 +1,4 @@
-"""The demo: start everything, run eight real training jobs on emulated GPUs, write a report, stop
-everything.
-"""
+"""The demo: start everything, run eight jobs on emulated GPUs, report, stop."""
 
 from __future__ import annotations
 

@@ -13,9 +13,7 @@ from controlplane.operations.embedded.supervisor import EmbeddedError
 
 
 class Command(BaseCommand):
-    """`manage.py embedded`: Valkey, web, worker, beat and three agents with emulated GPUs, under
-    one supervisor.
-    """
+    """`manage.py embedded`: Valkey, web, worker, beat and three agents, supervised."""
 
     help = (
         "Start everything on this machine and stay until Ctrl-C; a second start goes on where the"

@@ -1,6 +1,4 @@
-"""manage.py restore FILE: the database as a backup has it, migrated and made safe. Stop web, worker
-and beat first.
-"""
+"""manage.py restore FILE: load a backup, migrate it, make it safe. Stop servers first."""
 
 from __future__ import annotations
 

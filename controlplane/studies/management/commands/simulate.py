@@ -1,6 +1,4 @@
-"""manage.py simulate STUDY.yaml, or --cluster C --workload W --policy P ...: compare policies. See
-docs/simulator.md.
-"""
+"""manage.py simulate STUDY.yaml, or --cluster C --workload W --policy P ..."""
 
 from __future__ import annotations
 
@@ -52,9 +50,7 @@ SHOWN = (
 
 
 class Command(BaseCommand):
-    """Ends with 0; 1: runs failed or it was stopped, what is finished is kept; 2: the study was
-    refused.
-    """
+    """Exit 0; 1: runs failed or were stopped (results are kept); 2: the study is invalid."""
 
     help = (
         "Compare policies on a simulated cluster; the same command again goes on with what is not"

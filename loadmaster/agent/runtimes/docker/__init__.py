@@ -1,6 +1,4 @@
-"""The Docker runtime: a job is a container of its own, with the lease guard as its first
-process.
-"""
+"""The Docker runtime: a container per job, with the lease guard as first process."""
 
 from loadmaster.agent.runtimes.docker.engine import DockerEngine
 from loadmaster.agent.runtimes.docker.options import DockerOptions, OptionError

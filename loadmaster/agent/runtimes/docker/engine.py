@@ -47,9 +47,7 @@ _NEVER = "0001-01-01T00:00:00Z"
 
 
 class DockerEngine:
-    """An Engine by its HTTP interface. Registry credentials come from the node's own docker
-    configuration.
-    """
+    """An Engine by its HTTP API, with the registry credentials of the node."""
 
     def __init__(self, host: str = "") -> None:
         self._host = host
@@ -205,9 +203,7 @@ class DockerEngine:
 
 
 def _knock(address: str) -> None:
-    """Connect to an Engine's Unix socket and leave: the plain error says more than the library's,
-    which also leaves it open.
-    """
+    """Connect to the Engine's socket once, for an error clearer than the library's."""
     scheme, _, path = address.partition("://")
     if scheme in ("unix", "http+unix"):
         with socket.socket(socket.AF_UNIX) as door:
@@ -239,9 +235,7 @@ def _words(error: APIError) -> str:
 
 
 def host_config(plan: ContainerPlan, options: DockerOptions) -> dict[str, Any]:
-    """A container's limits and rights: no privileges, no capabilities, nothing of the host but its
-    mounts.
-    """
+    """Limits and rights of a container: no privileges, no capabilities, only its mounts."""
     limits: dict[str, Any] = {}
     if plan.memory_bytes:
         limits |= {"mem_limit": plan.memory_bytes, "memswap_limit": plan.memory_bytes}
@@ -271,9 +265,7 @@ def host_config(plan: ContainerPlan, options: DockerOptions) -> dict[str, Any]:
 
 
 def stats_of(data: dict[str, Any]) -> Stats | None:
-    """The Engine's statistics in our words; None for a container that does not run. The file
-    cache's cold part does not count.
-    """
+    """The Engine's statistics; None if it does not run. Inactive file cache is excluded."""
     memory, cpu = data.get("memory_stats") or {}, data.get("cpu_stats") or {}
     if "usage" not in memory:
         return None

@@ -17,16 +17,12 @@ _USER = re.compile(r"(\d{1,9})(?::(\d{1,9}))?")
 
 
 class OptionError(ValueError):
-    """An option of the docker runtime is unknown or wrong; the message names it and what would be
-    right.
-    """
+    """A bad option of the docker runtime; the message names it and the remedy."""
 
 
 @dataclass(frozen=True, slots=True)
 class AllowedMount:
-    """A host folder that jobs may mount, or any folder below it; `writable`, or read-only whatever
-    the job asks.
-    """
+    """A host folder that jobs may mount, with those below; `writable` or read-only."""
 
     path: Path
     writable: bool = False
@@ -97,9 +93,7 @@ class DockerOptions:
 
     @property
     def has_names(self) -> bool:
-        """Whether containers find one another by name: in networks of somebody's making, not in
-        those every Engine has.
-        """
+        """True if containers resolve each other's names: in user-defined networks."""
         return self.network not in NAMELESS_NETWORKS
 
     def identity(self) -> tuple[int, int] | None:

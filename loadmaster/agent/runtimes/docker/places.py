@@ -55,9 +55,7 @@ class Places:
 
 
 def private_places(state: Path, engine: str = "") -> tuple[Path, ...]:
-    """The agent's folder and the Engine's sockets; `engine` is the Engine's address, if not the
-    usual one.
-    """
+    """The agent's folder and the Engine's sockets; `engine`: an unusual address."""
     given = engine or os.environ.get("DOCKER_HOST", "")
     scheme, _, path = given.partition("://")
     named = (f"/{path.lstrip('/')}",) if scheme in ("unix", "http+unix") and path else ()
@@ -133,16 +131,12 @@ def checkpoint_problem(folder: str, job: str, own: Path, places: Places) -> str:
 
 
 def moved(paths: Iterable[str]) -> str:
-    """The first of these real paths that leads elsewhere by now, for somebody put a link into it;
-    empty if none does.
-    """
+    """The first of these real paths that is now a link to elsewhere, or empty."""
     return next((path for path in paths if Path(path).resolve() != Path(path)), "")
 
 
 def make_folder(path: Path) -> bool:
-    """Make a folder and those above it; whether it was not there. OSError if any of them is a link:
-    none is followed.
-    """
+    """Create folders; True if new. OSError if any is a link: none is followed."""
     new = False
     at = os.open("/", os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
     try:

@@ -17,9 +17,7 @@ GB = 1e9
 RUN, GUARD, WORK, BIN, CHECKPOINTS = (
     f"{HOME}/{name}" for name in ("run", "guard", "work", "bin", "checkpoints")
 )
-"""Where a container finds its run folder (read-only but for progress.jsonl), the guard's, its own,
-the guard, its checkpoints.
-"""
+"""Paths in a container: run folder, the guard's, its own, the guard, checkpoints."""
 
 CPU_PERIOD_US = 100_000
 GUARD_MEMORY_GB = 0.05
@@ -34,9 +32,7 @@ SHELL = ("/bin/sh", f"{BIN}/guard.sh")
 
 @dataclass(frozen=True, slots=True)
 class ContainerPlan:
-    """A container as the Engine is asked for it; nothing of it is secret, for `docker inspect`
-    shows it all.
-    """
+    """A container as requested from the Engine; holds no secrets, as inspect shows all."""
 
     name: str
     image: str
@@ -83,9 +79,7 @@ def container_plan(
     mounts: tuple[Mount, ...],
     options: DockerOptions,
 ) -> ContainerPlan:
-    """The container of a launch with the job's own `mounts`; its image and entry point are filled
-    in when they are known.
-    """
+    """The container of a launch with the job's `mounts`; image and entry point come later."""
     cores = spec.cores if spec.cpu_quota is None else spec.cpu_quota
     return ContainerPlan(
         name=run.name,
@@ -112,9 +106,7 @@ def memory_bytes(memory_gb: float) -> int | None:
 
 
 def own_mounts(folder: Path, checkpoints: str) -> tuple[Mount, ...]:
-    """What every container sees of its run: nothing that would let it prolong its lease is
-    writable.
-    """
+    """Mounts of every container; nothing that could prolong its lease is writable."""
     run = folder / "run"
     mounts = (
         Mount(str(run), RUN),
@@ -127,9 +119,7 @@ def own_mounts(folder: Path, checkpoints: str) -> tuple[Mount, ...]:
 
 
 def job_environment(given: Mapping[str, str]) -> dict[str, str]:
-    """A launch's variables inside of its container: its folders by the names they have there, a
-    home that is its own.
-    """
+    """Variables inside the container: its folder names, a home of its own."""
     inside = {
         "LOADMASTER_RUN_DIR": RUN,
         **(
@@ -155,9 +145,7 @@ def launch_data(spec: LaunchSpec, environment: Mapping[str, str], wanted: Wanted
 
 
 def launch_script(command: Iterable[str], environment: Mapping[str, str]) -> str:
-    """What guard.sh runs as the job: one compound command, so that the file is read whole before it
-    empties itself.
-    """
+    """The script that guard.sh runs: one compound command, read whole before it is emptied."""
     exports = "".join(
         f"export {name}={shlex.quote(value)}\n" for name, value in environment.items()
     )

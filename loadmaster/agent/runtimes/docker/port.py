@@ -1,6 +1,4 @@
-"""What the runtime asks of a Docker Engine, and how the Engine's answers and failures look. The
-port; `engine` is the real one.
-"""
+"""The port to a Docker Engine, its answers and failures; `engine` is the real one."""
 
 from __future__ import annotations
 
@@ -31,9 +29,7 @@ class ImageMissingError(EngineRefusedError):
 
 @dataclass(frozen=True, slots=True)
 class Image:
-    """An image on the node: its id, the digests registries know it by (`repository@sha256:...`),
-    and what it sets itself.
-    """
+    """An image on the node: id, repository digests, and its own settings."""
 
     id: str
     digests: tuple[str, ...] = ()
@@ -44,9 +40,7 @@ class Image:
 
 @dataclass(frozen=True, slots=True)
 class Container:
-    """A container's state ("created", "running", "exited", ...); the rest is known once it has
-    ended.
-    """
+    """State of a container ("created", "running", "exited"); the rest once it ended."""
 
     state: str
     labels: dict[str, str]
@@ -67,18 +61,14 @@ class Container:
 
 @dataclass(frozen=True, slots=True)
 class Stats:
-    """CPU seconds used since the start, and bytes in use without the file cache that could be
-    dropped.
-    """
+    """CPU seconds since the start, and bytes in use without droppable file cache."""
 
     cpu_s: float
     memory: int
 
 
 class Engine(Protocol):
-    """What the runtime asks of an Engine. Every call may raise EngineDownError or
-    EngineRefusedError.
-    """
+    """Port to an Engine. Calls may raise EngineDownError or EngineRefusedError."""
 
     def runs(self, owner: str) -> dict[RunId, Container]:
         """Every container of an agent, by its labels; ended ones without the details."""
@@ -95,9 +85,7 @@ class Engine(Protocol):
     def pull(
         self, reference: str, tell: Callable[[float], None], is_off: Callable[[], bool]
     ) -> None:
-        """Fetch an image, telling the fraction that is there, until it is or nobody wants it any
-        more.
-        """
+        """Pull an image, reporting the fraction, until done or no longer wanted."""
         ...
 
     def create(self, plan: ContainerPlan, options: DockerOptions) -> None:

@@ -1,6 +1,4 @@
-"""Makes a launch's container, in a thread of its own: the image, the owner of the folders, the
-container with its guard.
-"""
+"""Prepares a container in a thread: image, owners of folders, container with guard."""
 
 from __future__ import annotations
 
@@ -50,9 +48,7 @@ PULL_TRIES = 3
 PULL_PAUSE_S = 2.0
 ENGINE_PAUSE_S = 1.0
 NAME_TAKEN_S = 120.0
-"""How long a name may be taken by a container that is not to be seen: one that a call whose answer
-was lost still makes, or that is being removed.
-"""
+"""Longest time that a name may be held by a container being made or removed."""
 
 PYTHONS = (
     "/usr/bin/python3",
@@ -148,9 +144,7 @@ class Preparation(threading.Thread):
         self._tell()
 
     def _take_back(self) -> None:
-        """Nobody wants it any more: whoever called it off may have cleared away before the
-        container was made.
-        """
+        """Called off: remove what was made after the clean-up."""
         try:
             found = self._engine.inspect(self._task.run.name)
             if found and found.state == "created" and self._is_ours(found.labels):
@@ -187,9 +181,7 @@ class Preparation(threading.Thread):
         return digest_of(task.spec.image, image.id, image.digests)
 
     def _job_mounts(self) -> tuple[Mount, ...]:
-        """The job's mounts, asked for again: while the image was pulled, jobs may have put links
-        where they can write.
-        """
+        """The job's mounts, checked again: jobs may have placed links during the pull."""
         task, wanted = self._task, self._task.wanted
         places = Places(
             task.options.mounts, task.private, Path(wanted.shared) if wanted.shared else None
@@ -298,9 +290,7 @@ class Preparation(threading.Thread):
                 _give(Path(place), user)
 
     def _create(self, plan: ContainerPlan, image: Image) -> None:
-        """Make the container with the guard that its image can run; known images are not looked
-        into again.
-        """
+        """Create the container with a guard that its image can run."""
         known = self._shells.get(image.id)
         self._make(replace(plan, entrypoint=known or self._entry(SHELL)))
         if known or self._engine.read_file(plan.name, SHELL[0]) is not None:
@@ -320,9 +310,7 @@ class Preparation(threading.Thread):
         return (*shell, *guard_arguments(self._task.wanted))
 
     def _make(self, plan: ContainerPlan) -> None:
-        """Make the container, or adopt it: the Engine made it although an earlier call failed, or
-        the agent before this one did.
-        """
+        """Create the container, or adopt one left by a failed call or an earlier agent."""
         try:
             self._engine.create(plan, self._task.options)
         except NameTakenError as error:
@@ -344,9 +332,7 @@ class Preparation(threading.Thread):
             raise self._unseen(error) from error
 
     def _unseen(self, error: NameTakenError) -> Exception:
-        """The Engine keeps a name while it makes or removes a container: it is asked again, as one
-        that does not answer is.
-        """
+        """Ask again: the Engine holds a name while it makes or removes a container."""
         now_s = time.monotonic()
         self._unseen_since_s = now_s if self._unseen_since_s is None else self._unseen_since_s
         if now_s - self._unseen_since_s < NAME_TAKEN_S:

@@ -69,9 +69,7 @@ def pinned(image: str, digest: str) -> str:
 
 
 def digest_of(image: str, image_id: str, digests: tuple[str, ...]) -> str:
-    """What an image's name was resolved to: the digest by which its own registry knows it,
-    another's, or the image's id.
-    """
+    """The digest an image's name resolved to: its registry's, another's, or the id."""
     repository = repository_of(image)
     known = {name: digest for name, _, digest in (item.partition("@") for item in digests)}
     own = [

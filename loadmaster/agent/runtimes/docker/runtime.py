@@ -1,6 +1,4 @@
-"""The Docker runtime: containers by name and label, each with the lease guard as its first
-process.
-"""
+"""The Docker runtime: containers by name and label, with the guard as first process."""
 
 from __future__ import annotations
 
@@ -124,9 +122,7 @@ class DockerRuntime(RunFolders):
         return {}
 
     def address(self, own: str) -> str:
-        """Its own name for each launch, where the network has names: no port of a container is ever
-        published on the host.
-        """
+        """The launch's own name where the network has names; no host port is published."""
         return CONTAINER if self._options.has_names else ""
 
     def trouble(self) -> str:
@@ -210,9 +206,7 @@ class DockerRuntime(RunFolders):
         (folder / "run" / FILES[PROGRESS]).touch(0o600)
 
     def _begin_preparing(self, run: RunId) -> Preparation | None:
-        """The run's preparation, begun if there is none; None if its folder does not say what to
-        prepare.
-        """
+        """The run's preparation, begun if missing; None if its folder lacks the request."""
         if run not in self._preparations:
             spec, data = self.spec(run), guard.read_json(self.folder(run) / "wanted.json")
             try:
@@ -248,9 +242,7 @@ class DockerRuntime(RunFolders):
             ).start()
 
     def _start(self, run: RunId) -> None:
-        """Start the container once; an Engine that does not answer is asked again until the lease
-        runs out.
-        """
+        """Start the container once; retries until the lease ends if the Engine is silent."""
         try:
             while True:
                 try:
@@ -289,9 +281,7 @@ class DockerRuntime(RunFolders):
             self._starting.discard(run)
 
     def _has_moved(self, run: RunId) -> bool:
-        """The Engine follows the sources of mounts when it starts a container, which may be long
-        after it was made.
-        """
+        """True if a mount source moved since creation; the Engine follows it at the start."""
         wanted = guard.read_json(self.folder(run) / "wanted.json") or {}
         return bool(moved(filter(None, [wanted.get("checkpoints"), *wanted.get("mounted", ())])))
 
@@ -399,9 +389,7 @@ class DockerRuntime(RunFolders):
         return RunStatus(RunState.PREPARED, image_digest=preparation.done)
 
     def abandon(self, run: RunId) -> RunStatus:
-        """As the runtime's contract says; whoever creates `guard.pid` first, the guard or the
-        agent, decides.
-        """
+        """As the contract says; whoever creates `guard.pid` first decides."""
         status = self.poll(run)
         if (
             status.state not in (RunState.PREPARED, RunState.PREPARING)
@@ -456,9 +444,7 @@ class DockerRuntime(RunFolders):
             self._removing.discard(run)
 
     def _enforce(self) -> None:
-        """Kill what its guard should have ended: the guard is of the job's own image, the agent
-        trusts the Engine alone.
-        """
+        """Kill what the guard should have ended; the guard comes from the job's image."""
         now_s = self._clock.boot_s()
         for run, container in self._watch.containers().items():
             if container.runs and now_s > self._latest_end_s(run) + OVERDUE_S:

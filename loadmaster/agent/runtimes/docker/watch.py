@@ -1,6 +1,4 @@
-"""A thread that looks at the Engine's containers, so that the agent's loop never waits for the
-Engine.
-"""
+"""A thread that watches containers, so that the loop never waits for the Engine."""
 
 from __future__ import annotations
 
@@ -52,9 +50,7 @@ class Watch:
         self._thread = threading.Thread(target=self._go_on, name="docker-watch", daemon=True)
 
     def begin(self) -> None:
-        """Look for the first time, then in a thread; EngineDownError if the Engine does not answer
-        now.
-        """
+        """Look once, then in a thread; EngineDownError if the Engine is silent now."""
         self.look()
         self._thread.start()
 

@@ -13,7 +13,8 @@ import pytest
 from controlplane.loop.live.holder import is_gone, new_holder
 
 NAME_ITSELF = (
-    "from controlplane.loop.live.holder import new_holder; import sys; print(new_holder(), flush=True);"
+    "from controlplane.loop.live.holder import new_holder;"
+    " import sys; print(new_holder(), flush=True);"
     " sys.stdin.readline()"
 )
 

@@ -24,7 +24,7 @@ from experiments.reproduce.gavel.ideal import completions_s
 from experiments.reproduce.gavel.scenes import nodes, snapshot
 from experiments.reproduce.gavel.simulated import SLOS, cost_workload
 from policies.contract.snapshot import KindView, PairThroughput, Source, Throughput
-from policies.gavel.division.observe import Asked, division_of
+from policies.gavel.allocation.observe import GroupingOptions, observe
 from tests.builders_outcomes import an_outcome
 from tests.builders_reproduced import a_data_folder, tables
 
@@ -115,14 +115,12 @@ def test_a_static_partition_gives_every_job_its_part_of_every_type_and_loses_the
         team=["x", "y", "y"],
     )
     made = snapshot(nodes({"V100": 2, "K80": 2}), (a_kind(),), jobs)
-    division = division_of(made, Asked(teams=True, jobs=True)).division
-    shares = partition(division, [1.0, 1.0])
-    by_type = dict(
-        zip((c.gpu_type for c in division.columns), shares.alone.T.tolist(), strict=True)
-    )
+    problem = observe(made, GroupingOptions(teams=True, jobs=True)).problem
+    shares = partition(problem, [1.0, 1.0])
+    by_type = dict(zip((c.gpu_type for c in problem.columns), shares.alone.T.tolist(), strict=True))
     assert by_type["V100"] == pytest.approx([0.5, 0.5, 0.5])
     assert shares.alone.sum(axis=1) == pytest.approx([1.0, 1.0, 1.0])
-    assert shares.throughput(division) == pytest.approx([2.0, 2.0, 2.0])
+    assert shares.throughput(problem) == pytest.approx([2.0, 2.0, 2.0])
 
 
 def test_the_cost_workload_is_half_of_each_model_with_the_papers_durations_and_slos(

@@ -1,0 +1,253 @@
+"""Free capacity of a cluster while one plan is made: find, take, release, and why not.
+
+Nodes of one class with equal free capacity form a group, an int used as a set of node numbers. So a
+search costs as much as there are groups, and `release` undoes `take` exactly: the state depends on
+the set of allocations, not on their history. Searches over several nodes are in `finders.py`.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left, insort
+from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
+from math import inf
+from typing import NamedTuple
+
+from policies.placement import finders
+from policies.placement.layout import EVERY, Layout, NodeClass
+from policies.placement.requests import (
+    DEVICES,
+    RESOURCES,
+    Allocation,
+    Free,
+    Part,
+    Request,
+)
+
+
+class Group(NamedTuple):
+    """Interchangeable nodes: class, free capacity of each, their set, units that fit on each."""
+
+    of_class: NodeClass
+    free: Free
+    nodes: int
+    units: int
+
+
+class Hold(NamedTuple):
+    """An allocation that a job holds, and when it is expected to end (s); inf if nobody knows."""
+
+    end_s: float
+    allocation: Allocation
+
+
+class ClusterState:
+    """Free capacity of every node, the power in use, and the allocations that are held.
+
+    `free[n]`: free capacity of node n; `idle[n]`: its free devices as a bit set; `open`: the nodes
+    on which something may be found (a closed one keeps what it has). `cap_mw`, `used_mw`: power,
+    counted only where there is a cap. `held`: by job.
+    """
+
+    def __init__(
+        self,
+        layout: Layout,
+        cap_mw: float = inf,
+        idle: Sequence[int] | None = None,
+        free: Sequence[Free] | None = None,
+    ) -> None:
+        self.layout, self.cap_mw, self.open = layout, cap_mw, EVERY
+        self.idle = list(layout.present if idle is None else idle)
+        classes, class_of = layout.classes, layout.class_of
+        self.free = [classes[c].capacity for c in class_of] if free is None else list(free)
+        self.groups: list[dict[Free, int]] = [{} for _ in classes]
+        for n, (c, of_node) in enumerate(zip(class_of, self.free, strict=True)):
+            groups = self.groups[c]
+            groups[of_node] = groups.get(of_node, 0) | 1 << n
+        self.order = [sorted(groups) for groups in self.groups]
+        self.used_mw = 0 if cap_mw == inf else self._power_mw()
+        self.held: dict[Hashable, Hold] = {}
+
+    def copy(self) -> ClusterState:
+        """Return a state of its own, to try things."""
+        new = object.__new__(ClusterState)
+        new.layout, new.cap_mw, new.open = self.layout, self.cap_mw, self.open
+        new.used_mw, new.idle, new.free = self.used_mw, self.idle.copy(), self.free.copy()
+        new.groups, new.order = [g.copy() for g in self.groups], [o.copy() for o in self.order]
+        new.held = self.held.copy()
+        return new
+
+    def close(self, node: int) -> None:
+        """Find nothing more on a node (cordoned or draining); what it has can be released."""
+        self.open &= ~(1 << node)
+
+    # ---- search
+
+    def find(
+        self,
+        request: Request,
+        only: int = EVERY,
+        key: Callable[[Group], tuple[float, ...]] | None = None,
+    ) -> Allocation | None:
+        """Return the preferred allocation within the power cap; None exactly if there is none.
+
+        `only`: nodes to look at; `key`: order of groups instead of best fit (one node, any nodes).
+        """
+        return finders.FINDERS[request.span](self, request, only, key)
+
+    def find_first(self, requests: Iterable[Request], only: int = EVERY) -> Allocation | None:
+        """Return an allocation for the first of these alternatives that fits."""
+        return next(filter(None, (self.find(request, only) for request in requests)), None)
+
+    def groups_for(self, request: Request, only: int = EVERY) -> Iterator[Group]:
+        """Yield groups of open nodes with room for a unit, class by class, each by best fit."""
+        classes, allowed = self.layout.admitting(request)
+        for c in classes:
+            yield from self.groups_of(c, request, allowed & self.open & only)
+
+    def groups_of(self, c: int, request: Request, allowed: int) -> Iterator[Group]:
+        """Yield the groups of class c with room for a unit, the least free capacity first."""
+        of_class, groups, order = self.layout.classes[c], self.groups[c], self.order[c]
+        for i in range(bisect_left(order, (request.gpus,)), len(order)):
+            free = order[i]
+            if (nodes := groups[free] & allowed) and (units := request.fitting(free)) > 0:
+                yield Group(of_class, free, nodes, units)
+
+    def fits(self, request: Request, node: int) -> bool:
+        """Return True if all units fit on this node now."""
+        found = self.groups_for(request, 1 << node)
+        return any(g.units == request.units and self.affordable(request, g) for g in found)
+
+    def place(self, request: Request, where: Iterable[tuple[int, int]]) -> Allocation | None:
+        """Return units on given nodes, [(node, units)], if they fit there and the power suffices.
+
+        Types, labels and closed nodes are the caller's to look at.
+        """
+        where = list(where)
+        if any(request.fitting(self.free[node]) < units for node, units in where):
+            return None
+        if self.cap_mw < inf and self.extra_mw(request, where) > self.cap_mw - self.used_mw:
+            return None
+        return self.allocation(request, where)
+
+    def allocation(self, request: Request, where: Iterable[tuple[int, int]]) -> Allocation:
+        """Return these units on the first free devices of their nodes."""
+        parts = [Part(n, units, self.devices(request, n, units)) for n, units in where]
+        return Allocation(request, tuple(parts))
+
+    def devices(self, request: Request, node: int, units: int, wanted: int = 0) -> int:
+        """Return the first free devices of a node for so many units, those in `wanted` before."""
+        rest = self.idle[node]
+        if request.devices_at != DEVICES:
+            level = request.devices_at - RESOURCES - len(self.layout.resources)
+            rest &= self.layout.wide[node][level]
+        chosen, preferred = 0, rest & wanted
+        for _ in range(units * request.gpus):
+            bit = (preferred or rest) & -(preferred or rest)
+            chosen, preferred, rest = chosen | bit, preferred & ~bit, rest & ~bit
+        return chosen
+
+    # ---- power
+
+    def affordable(self, request: Request, group: Group) -> bool:
+        """Return True if the power cap allows a group's units on one of its nodes."""
+        if self.cap_mw == inf:
+            return True
+        return self.step_mw(request, group, group.units) <= self.cap_mw - self.used_mw
+
+    def step_mw(self, request: Request, group: Group, units: int) -> int:
+        """Return the additional power of so many units on a node of the group."""
+        return _step_mw(group.of_class, group.free, request, units)
+
+    def extra_mw(self, request: Request, where: Iterable[tuple[int, int]]) -> int:
+        """Return the additional power of units on given nodes, each node once."""
+        classes, of = self.layout.classes, self.layout.class_of
+        return sum(_step_mw(classes[of[n]], self.free[n], request, units) for n, units in where)
+
+    def has_power_for(self, allocation: Allocation) -> bool:
+        """Return True if the power cap allows an allocation beside what is in use."""
+        if self.cap_mw == inf:
+            return True
+        units: dict[int, int] = {}
+        for part in allocation.parts:
+            units[part.node] = units.get(part.node, 0) + part.units
+        return self.extra_mw(allocation.request, units.items()) <= self.cap_mw - self.used_mw
+
+    def _power_mw(self) -> int:
+        classes, of = self.layout.classes, self.layout.class_of
+        return sum(classes[of[n]].draw(free) for n, free in enumerate(self.free))
+
+    # ---- change
+
+    def take(self, allocation: Allocation, job: Hashable | None = None, end_s: float = inf) -> None:
+        """Take what is free; `job` holds it until `end_s`. ValueError, no change, if it is not."""
+        if not self.is_free(allocation):
+            raise ValueError(f"not free: {allocation}")
+        for part in allocation.parts:
+            self._change(part, allocation.request, 1)
+        if job is not None:
+            self.held[job] = Hold(end_s, allocation)
+
+    def release(self, allocation: Allocation, job: Hashable | None = None) -> None:
+        """Undo `take`."""
+        for part in allocation.parts:
+            self._change(part, allocation.request, -1)
+        if job is not None:
+            del self.held[job]
+
+    def is_free(self, allocation: Allocation) -> bool:
+        """Return True if an allocation's devices and resources are free; power is not looked at."""
+        request, parts = allocation.request, allocation.parts
+        if len(parts) > 1 and len({part.node for part in parts}) < len(parts):
+            return self._are_free_together(allocation)
+        for node, units, devices in parts:
+            if devices & ~self.idle[node] or not self._has(node, request.used(units)):
+                return False
+        return True
+
+    def _are_free_together(self, allocation: Allocation) -> bool:
+        """Return the same for an allocation with several parts on one node."""
+        devices: dict[int, int] = {}
+        used: dict[int, tuple[int, ...]] = {}
+        for part in allocation.parts:
+            if part.devices & (devices.get(part.node, 0) | ~self.idle[part.node]):
+                return False
+            devices[part.node] = devices.get(part.node, 0) | part.devices
+            of_part = allocation.request.used(part.units)
+            before = used.get(part.node, (0,) * len(of_part))
+            used[part.node] = tuple([a + b for a, b in zip(before, of_part, strict=True)])
+        return all(self._has(node, amounts) for node, amounts in used.items())
+
+    def _has(self, node: int, amounts: tuple[int, ...]) -> bool:
+        free = self.free[node]
+        return all(amount <= free[i] for i, amount in enumerate(amounts, RESOURCES) if amount)
+
+    def _change(self, part: Part, request: Request, sign: int) -> None:
+        n, before = part.node, self.free[part.node]
+        self.idle[n] ^= part.devices
+        left = before[RESOURCES : RESOURCES + len(self.layout.resources)]
+        if left and (request.amounts or request.per_node):
+            used = request.used(part.units)
+            left = tuple([a - sign * b for a, b in zip(left, used, strict=True)])
+        after = self.layout.free(n, self.idle[n], left)
+        c = self.layout.class_of[n]
+        groups, order, bit = self.groups[c], self.order[c], 1 << n
+        if rest := groups[before] ^ bit:
+            groups[before] = rest
+        else:
+            del groups[before], order[bisect_left(order, before)]
+        if after not in groups:
+            insort(order, after)
+        groups[after] = groups.get(after, 0) | bit
+        self.free[n] = after
+        if self.cap_mw < inf:
+            of_class = self.layout.classes[c]
+            self.used_mw += of_class.draw(after) - of_class.draw(before)
+
+
+def _step_mw(of_class: NodeClass, free: Free, request: Request, units: int) -> int:
+    """Return the additional power of so many units on a node with this free capacity."""
+    if not units:
+        return 0
+    used = of_class.capacity[DEVICES] - free[DEVICES] + units * request.gpus
+    curve = of_class.power_mw
+    return curve[min(used, len(curve) - 1)] - of_class.draw(free)

@@ -1,0 +1,192 @@
+"""Inventory of a cluster as the placement engine sees it: node classes, labels, devices by number.
+
+It changes when nodes do, not when jobs start or end.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+
+from policies.contract.views import NodeView
+from policies.placement.requests import (
+    DEVICES,
+    RESOURCES,
+    UNLIMITED,
+    Free,
+    Request,
+    Span,
+    capacity_in_thousandths,
+    demand_in_thousandths,
+    members,
+)
+
+PLAIN = ("cores", "memory_gb")
+EVERY = -1
+"""The set of all nodes, or of all devices of a node."""
+
+
+@dataclass(frozen=True, slots=True)
+class NodeClass:
+    """Nodes with equal GPU type, capacity and power curve (mW by devices in use).
+
+    `size`: devices of each, also those that are out of order and so no capacity.
+    """
+
+    gpu_type: str
+    capacity: Free
+    power_mw: tuple[int, ...] = (0,)
+    size: int = 0
+
+    def draw(self, free: Free) -> int:
+        """Return the power of a node with this free capacity; a node without work is off."""
+        if free == self.capacity:
+            return 0
+        return self.power_mw[min(self.capacity[DEVICES] - free[DEVICES], len(self.power_mw) - 1)]
+
+
+class Layout:
+    """Class, labels and devices of each node. Sets of nodes and of devices are ints (bit sets).
+
+    `resources`: names in the order of `Free`; `levels`: numbers of slots above 1 that occur.
+    `present[n]`: devices of node n that count as capacity; `wide[n]`: by level, those with at least
+    so many slots. `members[c]`: nodes of class c; `labelled`: nodes with a label.
+    """
+
+    def __init__(
+        self,
+        nodes: Sequence[NodeView],
+        resources: Sequence[str] = (),
+        present: Sequence[int] | None = None,
+    ) -> None:
+        self.nodes, self.resources = nodes, tuple(resources)
+        self.present = [_healthy(node) for node in nodes] if present is None else present
+        slots = {device.slots for node in nodes for device in node.devices}
+        self.levels = tuple(sorted(of for of in slots if of > 1))
+        self.wide = [self._wide(node) for node in nodes] if self.levels else ()
+        self.classes: list[NodeClass] = []
+        self.class_of: list[int] = []
+        self.members: list[int] = []
+        self._classify()
+        self.labelled: dict[str, int] = {}
+        for n, node in enumerate(nodes):
+            for label in node.labels:
+                self.labelled[label] = self.labelled.get(label, 0) | 1 << n
+
+    @cached_property
+    def index(self) -> dict[str, int]:
+        """Return the number of each node."""
+        return {node.id: n for n, node in enumerate(self.nodes)}
+
+    def request(
+        self,
+        gpus: int,
+        demand: Mapping[str, float],
+        *,
+        units: int = 1,
+        span: Span = Span.ONE_NODE,
+        types: tuple[str, ...] = (),
+        labels: Iterable[str] = (),
+        per_node: Mapping[str, float] | None = None,
+        nodes: int = 0,
+        slots: int = 1,
+    ) -> Request:
+        """Return a request in the engine's units. `slots`: that many jobs share its devices."""
+        at = self.devices_at(slots)
+        return Request(
+            UNLIMITED if at is None else gpus,
+            self.amounts(demand),
+            units,
+            span,
+            types,
+            frozenset(labels),
+            self.amounts(per_node or {}),
+            nodes,
+            at or DEVICES,
+        )
+
+    def amounts(self, demand: Mapping[str, float]) -> tuple[int, ...]:
+        """Return this demand by resource; () if it is empty. What is not counted is unlimited."""
+        if not demand or not any(demand.values()):
+            return ()
+        return tuple([demand_in_thousandths(demand.get(name, 0.0)) for name in self.resources])
+
+    def devices_at(self, slots: int) -> int | None:
+        """Return the position in `Free` of devices with at least so many slots; None if none."""
+        if slots <= 1:
+            return DEVICES
+        level = next((i for i, of in enumerate(self.levels) if of >= slots), None)
+        return None if level is None else RESOURCES + len(self.resources) + level
+
+    def free(self, n: int, devices: int, resources: tuple[int, ...]) -> Free:
+        """Return the free capacity of node n with these devices and resources left."""
+        if not self.levels:
+            return (devices.bit_count(), *resources)
+        wide = [(devices & of).bit_count() for of in self.wide[n]]
+        return (devices.bit_count(), *resources, *wide)
+
+    def admitting(self, request: Request) -> tuple[Sequence[int], int]:
+        """Return the classes and the set of nodes that a request's types and labels allow."""
+        nodes = EVERY
+        for label in request.labels:
+            nodes &= self.labelled.get(label, 0)
+        if not request.types:
+            return range(len(self.classes)), nodes
+        return [i for i, c in enumerate(self.classes) if c.gpu_type in request.types], nodes
+
+    def bits(self, n: int, devices: Collection[str]) -> int:
+        """Return the set of these devices of node n; those that it does not have are left out."""
+        of = enumerate(self.nodes[n].devices)
+        return sum([1 << i for i, device in of if device.id in devices])
+
+    def ids(self, n: int, devices: int) -> tuple[str, ...]:
+        """Return the ids of this set of devices of node n, in the node's order."""
+        of = self.nodes[n].devices
+        return tuple([of[i].id for i in members(devices)])
+
+    def _wide(self, node: NodeView) -> tuple[int, ...]:
+        return tuple(
+            sum(1 << i for i, d in enumerate(node.devices) if d.slots >= of) for of in self.levels
+        )
+
+    def _classify(self) -> None:
+        numbers: dict[object, int] = {}
+        resources, levels, class_of, found = (
+            self.resources,
+            self.levels,
+            self.class_of,
+            self.members,
+        )
+        for n, (node, present) in enumerate(zip(self.nodes, self.present, strict=True)):
+            key: tuple[object, ...]
+            key = (node.gpu_type, node.power_w, len(node.devices), present.bit_count())
+            if resources:
+                key += (node.cores, node.memory_gb, node.resources)
+            if levels:
+                key += tuple([(present & of).bit_count() for of in self.wide[n]])
+            c = numbers.get(key)
+            if c is None:
+                c = numbers[key] = self._new_class(n, node, present)
+            class_of.append(c)
+            found[c] |= 1 << n
+
+    def _new_class(self, n: int, node: NodeView, present: int) -> int:
+        """Add the class of node n and return its number."""
+        capacity = self.free(n, present, capacity_of(node, self.resources))
+        power_mw = tuple([demand_in_thousandths(watts) for watts in node.power_w]) or (0,)
+        self.classes.append(NodeClass(node.gpu_type, capacity, power_mw, len(node.devices)))
+        self.members.append(0)
+        return len(self.classes) - 1
+
+
+def capacity_of(node: NodeView, resources: Sequence[str]) -> tuple[int, ...]:
+    """Return the node's allocatable amounts of these resources."""
+    if not resources:
+        return ()
+    has = {PLAIN[0]: node.cores, PLAIN[1]: node.memory_gb, **dict(node.resources)}
+    return tuple([capacity_in_thousandths(has.get(name, 0.0)) for name in resources])
+
+
+def _healthy(node: NodeView) -> int:
+    return sum(1 << i for i, device in enumerate(node.devices) if device.healthy)

@@ -1,0 +1,156 @@
+"""How fast a job runs on its seats: the one rule of policies, predictions and both worlds.
+
+Speed = number of workers x per-worker rate of the slowest seat. A worker is a GPU; its rate on a
+type is what is known of the kind on as many GPUs of that type, consolidated on one node or spread
+over several, divided by their number. Where others share GPUs of the job (colocation):
+
+- with one GPU and one other job there: what is known of the pair;
+- else its speed alone times the least fraction that any of its GPUs leaves it, for a gang goes on
+  as its slowest process does. A GPU leaves it the product, over those that share it, of the
+  fractions that each pair keeps of the speed alone with one GPU.
+
+Unknown rates are 0; so are those of two that do not fit into a GPU's memory together. A job that
+has its GPUs to itself is as fast as alone, whatever share of them it holds. See ADR 0018, 0023.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from functools import cached_property
+from typing import TypeAlias
+
+from policies.contract.plan import Placement
+from policies.contract.snapshot import KindView, NodeView, RankSeat, Snapshot, Source
+
+PairSpeed: TypeAlias = tuple[float, float]
+"""steps/s of one job and of the other."""
+
+PairRates: TypeAlias = Mapping[tuple[str, str, str], PairSpeed]
+"""By kind, other kind and GPU type."""
+
+CoTenants: TypeAlias = Sequence[tuple[str, Sequence[str]]]
+"""Of every GPU of a job that others share: its type, and the kinds of the others."""
+
+UNKNOWN: PairSpeed = (0.0, 0.0)
+
+
+class Speeds:
+    """Speeds of these kinds."""
+
+    def __init__(self, kinds: Iterable[KindView]) -> None:
+        self.kinds = {kind.id: kind for kind in kinds}
+        self._rates: dict[str, dict[tuple[str, int, bool], float]] = {}
+
+    def rates(self, kind: str) -> Mapping[tuple[str, int, bool], float]:
+        """Return what is known of a kind: steps/s by (GPU type, GPUs, spread)."""
+        if kind not in self._rates:
+            known = self.kinds[kind].throughputs if kind in self.kinds else ()
+            self._rates[kind] = {(t.gpu_type, t.gpus, t.spread): t.steps_per_s for t in known}
+        return self._rates[kind]
+
+    def alone(
+        self, kind: str, gpu_types: Collection[str], gpus: int, *, spread: bool = False
+    ) -> float:
+        """Return the speed on so many GPUs of these types that nobody shares; 0 if unknown."""
+        rates = self.rates(kind)
+        if len(gpu_types) == 1:
+            return rates.get((next(iter(gpu_types)), gpus, spread), 0.0)
+        per_worker = [rates.get((t, gpus, spread), 0.0) / max(gpus, 1) for t in gpu_types]
+        return gpus * min(per_worker, default=0.0)
+
+    def on_ranks(
+        self, kind: str, ranks: Sequence[RankSeat], nodes: Mapping[str, NodeView]
+    ) -> float:
+        """Return the speed of a gang on these seats alone; 0 if unknown."""
+        if not all(seat.node in nodes for seat in ranks):
+            return 0.0
+        types = {nodes[seat.node].gpu_type for seat in ranks}
+        gpus = sum(len(seat.devices) for seat in ranks)
+        return self.alone(kind, types, gpus, spread=is_spread(ranks))
+
+    @cached_property
+    def pairs(self) -> PairRates:
+        """Every pair of kinds that is known."""
+        return pair_rates_of(self.kinds.values())
+
+    def pair(self, kind: str, other: str, gpu_type: str) -> PairSpeed:
+        """Return the speeds of both on one GPU; 0 of both where either's is unknown or 0."""
+        found = self.pairs.get((kind, other, gpu_type), UNKNOWN)
+        return found if min(found) > 0.0 else UNKNOWN
+
+    def colocated(self, kind: str, alone: float, gpus: int, co_tenants: CoTenants) -> float:
+        """Return the speed of a job, `alone` on so many GPUs, with others there; 0 if unknown."""
+        if not co_tenants:
+            return alone
+        gpu_type, others = co_tenants[0]
+        if gpus == 1 and len(others) == 1:
+            return self.pair(kind, others[0], gpu_type)[0] if alone > 0.0 else 0.0
+        return alone * min(self._kept(kind, of_type, of) for of_type, of in co_tenants)
+
+    def _kept(self, kind: str, gpu_type: str, others: Sequence[str]) -> float:
+        """Return the fraction of its speed with one GPU that a GPU leaves a job."""
+        alone, kept = self.alone(kind, (gpu_type,), 1), 1.0
+        for other in others:
+            kept *= self.pair(kind, other, gpu_type)[0] / alone if alone > 0.0 else 0.0
+        return kept
+
+
+class PlanSpeeds:
+    """Speeds of the placements of a plan, with those that it puts on the same GPUs."""
+
+    def __init__(self, snapshot: Snapshot, placements: Iterable[Placement]) -> None:
+        self.snapshot, self.speeds = snapshot, Speeds(snapshot.kinds)
+        on: dict[tuple[str, str], list[Placement]] = defaultdict(list)
+        for placement in placements:
+            for key in devices_of(placement.ranks):
+                on[key].append(placement)
+        self._shared = {key: holders for key, holders in on.items() if len(holders) > 1}
+
+    def of(self, placement: Placement, kind: str | None = None) -> float:
+        """Return the speed of a placement; 0 if unknown. `kind`: its job's, if that is newer."""
+        kind = self._kind(placement) if kind is None else kind
+        alone = self.speeds.on_ranks(kind, placement.ranks, self.snapshot.node_by_id)
+        if not self._shared:
+            return alone
+        return self.speeds.colocated(kind, alone, placement.gpus, self._co_tenants(placement))
+
+    def _co_tenants(self, placement: Placement) -> CoTenants:
+        found = []
+        for node, device in devices_of(placement.ranks):
+            others = [p for p in self._shared.get((node, device), ()) if p.key != placement.key]
+            if others:
+                gpu_type = self.snapshot.node_by_id[node].gpu_type
+                found.append((gpu_type, [self._kind(p) for p in others]))
+        return found
+
+    def _kind(self, placement: Placement) -> str:
+        row = self.snapshot.jobs.position.get(placement.job)
+        return "" if row is None else self.snapshot.jobs.columns.kinds[row]
+
+
+def pair_rates_of(kinds: Iterable[KindView]) -> PairRates:
+    """Return every known pair of kinds, both ways round, by its best source.
+
+    Two jobs of one kind are equally fast.
+    """
+    found: dict[tuple[str, str, str], PairSpeed] = {}
+    rank = {source: i for i, source in enumerate(Source)}
+    known = [(rank[p.source], kind.id, p) for kind in kinds for p in kind.pairs]
+    for _, kind, p in sorted(known, key=lambda k: k[0]):
+        own, others = p.steps_per_s, p.other_steps_per_s
+        if kind == p.other:
+            own = others = (own + others) / 2
+        found.setdefault((kind, p.other, p.gpu_type), (own, others))
+        found.setdefault((p.other, kind, p.gpu_type), (others, own))
+    return found
+
+
+def is_spread(ranks: Sequence[RankSeat]) -> bool:
+    """Return True if the seats are on several nodes."""
+    return any(seat.node != ranks[0].node for seat in ranks[1:])
+
+
+def devices_of(ranks: Iterable[RankSeat]) -> Iterable[tuple[str, str]]:
+    """Yield (node, device) of all seats."""
+    return ((seat.node, device) for seat in ranks for device in seat.devices)

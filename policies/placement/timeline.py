@@ -1,0 +1,54 @@
+"""The earliest time at which a request fits, as running jobs end when they are expected to."""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Sequence
+from math import inf
+from typing import TypeAlias
+
+from policies.placement.cluster_state import ClusterState
+from policies.placement.requests import Request
+
+End: TypeAlias = tuple[float, int, Hashable]
+"""(time in s, number for a fixed order, job)."""
+
+
+def free_at(state: ClusterState, request: Request, now_s: float) -> float | None:
+    """Return the earliest time at which a request fits; None if it never does."""
+    found = earliest(state, request, now_s)
+    return None if found is None else found[0]
+
+
+def earliest(
+    state: ClusterState, request: Request, now_s: float
+) -> tuple[float, ClusterState] | None:
+    """Return the earliest time at which a request fits, and the state at that time.
+
+    Jobs are released in copies, in the order of their ends, in steps that double until the request
+    fits; then the end is bisected. A release never hurts, so the answer is exact.
+    """
+    if state.find(request) is not None:
+        return now_s, state.copy()
+    ends = [(max(h.end_s, now_s), i, j) for i, (j, h) in enumerate(state.held.items())]
+    ends = sorted(end for end in ends if end[0] < inf)
+    before, low, high, step = state, 0, len(ends), 1
+    while low < high:  # the first `low` have ended in `before`, where the request does not fit
+        upto = min(low + step, high)
+        trial = _after(before, ends[low:upto])
+        if trial.find(request) is None:
+            before, low = trial, upto
+            step = 2 * step if high == len(ends) else max(1, (high - upto) // 2)
+        elif upto == low + 1:
+            end_s = ends[low][0]
+            return end_s, _after(trial, [end for end in ends[upto:] if end[0] == end_s])
+        else:
+            high, step = upto, (upto - low) // 2
+    return None
+
+
+def _after(state: ClusterState, ended: Sequence[End]) -> ClusterState:
+    """Return the state after these jobs have ended."""
+    new = state.copy()
+    for _, _, job in ended:
+        new.release(new.held[job].allocation, job)
+    return new
