@@ -10,6 +10,7 @@ from controlplane.loop.pages.live_updates import live
 from controlplane.studies.pages import views as studies
 from controlplane.studies.what_if.views import what_if_page
 from jobs.pages import views as jobs
+from profiling.pages import views as profiling
 
 urlpatterns = [
     path("", jobs.queue, name="queue"),
