@@ -25,10 +25,14 @@ from jobs.models import Kind
 
 _IGNORED = """
     seed random-seed rng-seed manual-seed data-seed random-state
-    lr learning-rate base-lr initial-lr init-lr min-lr max-lr peak-lr end-lr warmup-lr lr-decay lr-scheduler lr-schedule
-    epochs epoch num-epochs max-epochs n-epochs num-train-epochs train-epochs total-epochs start-epoch
-    steps num-steps max-steps total-steps train-steps num-train-steps max-iters iters iterations num-iterations
-    output out o save save-to log logs checkpoint checkpoints ckpt restore resume-from resume-from-checkpoint workdir tmp cache
+    lr learning-rate base-lr initial-lr init-lr min-lr max-lr peak-lr end-lr warmup-lr lr-decay
+    lr-scheduler lr-schedule
+    epochs epoch num-epochs max-epochs n-epochs num-train-epochs train-epochs total-epochs
+    start-epoch
+    steps num-steps max-steps total-steps train-steps num-train-steps max-iters iters
+    iterations num-iterations
+    output out o save save-to log logs checkpoint checkpoints ckpt restore resume-from
+    resume-from-checkpoint workdir tmp cache
     run-name run-id name experiment experiment-name tag tags job-name
 """
 IGNORED = frozenset(_IGNORED.split())
@@ -135,9 +139,8 @@ def _kept(words: Sequence[str]) -> Iterable[str]:
                 position += 1
         elif has_value and (_FLAG.match(word) or _ASSIGNMENT.match(word)):
             if not is_ignored(name):
-                yield (
-                    f"{name}={_last_part(value) if _DESCRIBES_MODEL.search(_plain(name)) else _without_path(value)}"
-                )
+                kept = _last_part if _DESCRIBES_MODEL.search(_plain(name)) else _without_path
+                yield f"{name}={kept(value)}"
         else:
             yield (
                 _last_part(word)

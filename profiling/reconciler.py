@@ -127,7 +127,8 @@ def _running_unmeasured() -> list[Assignment]:
     """
     own = Measurement.objects.filter(assignment=OuterRef("pk"))
     known = Profile.objects.filter(
-        kind=OuterRef("job__kind"), gpu_type=OuterRef("node__gpu_type"), gpus=OuterRef("gpus"), source=Source.MEASURED
+        kind=OuterRef("job__kind"), gpu_type=OuterRef("node__gpu_type"), gpus=OuterRef("gpus"),
+        source=Source.MEASURED
     )  # fmt: skip
     running = Assignment.objects.filter(
         state=AssignmentState.RUNNING, purpose=Purpose.TRAINING, rank=0, share__gte=1.0

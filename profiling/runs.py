@@ -227,7 +227,8 @@ def _want(known: Knowledge, job: Job, offered: Offers) -> bool:
     for number, (type_id, gpus) in enumerate(missing, copy + 1):
         run, _ = ProfileRun.objects.update_or_create(
             kind=known.kind, job=job, gpu_type_id=type_id, gpus=gpus,
-            defaults={"steps": steps, "copy": number, "state": R.WANTED, "failures": 0, "reason": "", "ended_at": None},
+            defaults={"steps": steps, "copy": number, "state": R.WANTED, "failures": 0,
+                      "reason": "", "ended_at": None},
         )  # fmt: skip
         known.open.append(run)
     if missing:

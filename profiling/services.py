@@ -78,7 +78,8 @@ def profile_run_ended(assignment: Assignment) -> None:
     with transaction.atomic():
         kind = lock_kind(assignment.job.kind_id)
         run = ProfileRun.objects.filter(
-            job=assignment.job_id, copy=assignment.copy, state__in=OPEN, ended_fence__lt=assignment.fence
+            job=assignment.job_id, copy=assignment.copy, state__in=OPEN,
+            ended_fence__lt=assignment.fence
         ).first()  # fmt: skip
         if run is not None:
             run.ended_fence = assignment.fence

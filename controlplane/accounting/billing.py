@@ -1,8 +1,8 @@
-"""What an assignment's energy was and cost: its watts (`controlplane.accounting.power`) over the price steps of
+"""What an assignment's energy was and cost: its watts (`power`) over the price steps of
 the cluster's tariff and PUE.
 
 The bill covers the time from the acceptance to the end. It is kept twice: as a sum in the
-assignment's row, and hour by hour in the ledger (`controlplane.accounting.ledger`), which the page of costs is
+assignment's row, and hour by hour in the ledger (`ledger`), which the page of costs is
 made of.
 """
 

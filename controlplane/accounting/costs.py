@@ -79,7 +79,7 @@ class CostRow:
 
 
 def sees_all_costs(user: User | AnonymousUser) -> bool:
-    """True for operators and holders of `accounting.see_all_costs`; others see their teams' costs."""
+    """True for operators and holders of `accounting.see_all_costs`; others see their teams'."""
     return is_operator(user) or bool(user.is_active and user.has_perm(SEE_ALL))
 
 

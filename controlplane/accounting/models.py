@@ -8,7 +8,7 @@ from django.db import models
 
 
 class EnergyEntry(models.Model):
-    """What one assignment drew in one hour of the cluster's wall clock (controlplane.accounting.ledger). `hour` is
+    """What one assignment drew in one hour of the cluster's wall clock (`ledger`). `hour` is
     the hour's start.
 
     kWh are IT energy but for `facility_kwh` (times PUE); costs are the facility's. Its GPUs' energy

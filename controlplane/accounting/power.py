@@ -11,8 +11,8 @@ At a moment it is
 
 A GPU that several assignments hold is one GPU in use. Nobody can measure who of them draws what:
 its watts are split, the measured and modelled ones of the agent's samples evenly among those that
-run at that moment (`loadmaster.agent.node.sampling`), without samples in proportion to their shares. Who
-holds a shared GPU alone for a time pays for all of it then.
+run at that moment (`agent.node.sampling`), without samples in proportion to their shares.
+Who holds a shared GPU alone for a time pays for all of it then.
 
 So what a node's assignments draw adds up to the node's power while it works; a node without work is
 closed and nobody's.

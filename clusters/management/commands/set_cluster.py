@@ -49,7 +49,8 @@ class Command(BaseCommand):
 
         parser.add_argument(
             "--power-cap-hours", type=_json, metavar="JSON",
-            help="""lower caps for some hours: '[{"power_cap_w": 2000, "from": "08:00", "to": "20:00", "days": "01234"}]'""",
+            help="lower caps for some hours: "
+            """'[{"power_cap_w": 2000, "from": "08:00", "to": "20:00", "days": "01234"}]'""",
         )  # fmt: skip
         parser.add_argument(
             "--emissions-cost-per-kg",

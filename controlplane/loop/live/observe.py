@@ -15,7 +15,7 @@ What a policy is shown:
 - Queued jobs that rest after a failure (`Job.retry_at`) are left out until then.
 - A node whose session has run out and which is not yet lost is shown as cordoned: it is given
   nothing new until its agent is heard again, which asks for a round.
-- What a node runs, and what job keeps away from it, is said by labels (`policies.contract.capabilities`).
+- What a node runs, and what job keeps away from it, is said by labels (`capabilities`).
 - Devices held by a job that the snapshot does not show (it is being cancelled, or held) are
   nobody's to give: the judge refuses them.
 """

@@ -5,7 +5,7 @@ After the backup the old server may have launched anything, which the restored o
 So:
 
 - every job's fence and every node's epoch is raised beyond all there can have been
-  (controlplane.operations.backup.engines): what was launched, or spoke, after the backup is older than
+  (`engines`): what was launched, or spoke, after the backup is older than
   anything to come, and agents open new sessions;
 - what the backup believes to run becomes UNKNOWN with a fresh lease: an agent that still watches it
   takes it up again, else it is LOST and its job goes on from its checkpoint;

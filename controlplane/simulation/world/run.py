@@ -64,7 +64,8 @@ def simulate(
         restart_cost_s=scene.restart_cost_s + switches.restart_cost_s,
     )
     simulation = Simulation(
-        staged, workload.jobs, policy, switches=switches, shortcuts=True, keep_rounds=False, seats=workload.seats
+        staged, workload.jobs, policy, switches=switches, shortcuts=True, keep_rounds=False,
+        seats=workload.seats
     )  # fmt: skip
     simulation.on_progress = on_progress
     return outcome_of(simulation.run(), name, workload.name)

@@ -1,7 +1,7 @@
 """A cluster on a virtual clock: jobs advance by their kind's throughput, and are stopped in two
 phases like real ones.
 
-What a policy sees and what applying its plan means are as `controlplane.loop.live` has them: a launch
+What a policy sees and what applying its plan means are as `loop.live` has them: a launch
 that is asked to stop holds its devices until the stop has ended, its job waits meanwhile, whoever
 was to have those devices is deferred, and the end of the stop asks for the next round. Launching,
 stopping and restarting take no time unless the scene says so. Profile runs are not simulated.
