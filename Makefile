@@ -111,12 +111,12 @@ JOBS ?= 100000
 NODES ?= 1000
 SECONDS ?= 20
 RATE ?= 350
-SCENES ?= starts,pages,submissions,overload,bulk,rounds,heartbeats
-load: $(VENV)/.test ## everything under load, measured (DATABASE=sqlite|postgres|both AGENTS= JOBS= NODES= SECONDS= RATE= SCENES= OUTPUT=)
+SCENARIOS ?= starts,pages,submissions,overload,bulk,rounds,heartbeats
+load: $(VENV)/.test ## everything under load, measured (DATABASE=sqlite|postgres|both AGENTS= JOBS= NODES= SECONDS= RATE= SCENARIOS= OUTPUT=)
 	$(BIN)/python -m experiments.load --database $(DATABASE) --agents $(AGENTS) --jobs $(JOBS) --nodes $(NODES) --seconds $(SECONDS) \
-	  --rate $(RATE) --scenes $(SCENES) $(if $(OUTPUT),--output $(OUTPUT))
+	  --rate $(RATE) --scenarios $(SCENARIOS) $(if $(OUTPUT),--output $(OUTPUT))
 
-screenshots: $(VENV)/.test ## the README's pictures, from the running demo (two minutes; needs Chromium)
+screenshots: $(VENV)/.test ## the README's pictures, from the running demo (four minutes; needs Chromium)
 	$(BIN)/python -m experiments.screenshots --port $(PORT)
 
 clean: ## remove what was built; the databases in .loadmaster stay

@@ -96,7 +96,7 @@ def main() -> None:
     """Run the demo and take the pictures."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--port", type=int, default=8000)
-    parser.add_argument("--wait-s", type=float, default=120.0, help="seconds after the first page")
+    parser.add_argument("--wait-s", type=float, default=130.0, help="seconds after the first page")
     parser.add_argument("--folder", type=Path, default=IMAGES)
     options = parser.parse_args()
     options.folder.mkdir(parents=True, exist_ok=True)

@@ -18,7 +18,7 @@ from loadmaster.cli.main import app
 from policies.host import registry
 
 ROOT = Path(__file__).parents[1]
-_LINK = re.compile(r"\[[^\]]*\]\(([^)\s]+)\)")
+_LINK = re.compile(r"(?:\[[^\]]*\]\(|<img src=\")([^)\s\"]+)")
 _FENCE = re.compile(r"^```.*?^```", re.MULTILINE | re.DOTALL)
 _INDENTED = re.compile(r"(?:(?<=\n\n)|(?<=:\n))(?:(?: {4}.*)?\n)+")
 _INLINE = re.compile(r"`([^`\n]+)`")

@@ -209,9 +209,7 @@ def _introduced(
     types: tuple[str, ...],
     rules: Rules = USUAL,
 ) -> tuple[Book, Retained, set[str]]:
-    """The book after the kind was measured beside partners chosen one by one (of those drawn: at
-    once), on each of the types.
-    """
+    """Estimates after the kind was measured beside chosen partners on each of the types."""
     others = {k for k, _, _ in truth if k != kind and (twins or _model(k) != _model(kind))}
     seen = {pair: s for pair, s in truth.items() if {*pair[:2]} <= others}
     book = Book.of(seen, sorted(others), rules=rules, seed=seed)

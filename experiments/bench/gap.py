@@ -37,9 +37,7 @@ COMPARED: Mapping[str, tuple[str, dict[str, Any], float | None]] = {
     "cost_search": ("cost_search", {}, None),
     "edf": ("edf", {}, None),
 }
-"""Name -> policy, parameters, goal in percent (of those that minimise f); a policy that is not
-there is left out.
-"""
+"""Name -> policy, parameters, goal in percent where the policy minimises f."""
 
 JUDGE = Exact(opening="free", budget=60.0)
 
@@ -86,7 +84,7 @@ def under_way(snapshot: Snapshot) -> Snapshot:
 
 
 def solution_of(plan: Plan, problem: Problem) -> Solution:
-    """What a plan decides, in the terms of the problem."""
+    """The solution of a plan, in the terms of the problem."""
     node_at = {n.id: i for i, n in enumerate(problem.nodes)}
     number = {
         (int(c), int(g)): k

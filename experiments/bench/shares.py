@@ -33,16 +33,12 @@ FILE = "simulation_throughputs.json"
 GPUS = 36.0
 ENTITIES = tuple(Entity(weight) for weight in (1.0, 2.0, 3.0, 1.0, 2.0))
 LEVELS = 0.4
-"""GPUs of each type for a job, in the hierarchies with many levels: not enough for all jobs at
-once, too many for some.
-"""
+"""GPUs of each type per job where hierarchies have many levels: scarce, but not for all."""
 
 
 @dataclass(frozen=True)
 class Table:
-    """`alone` float64[K, T] and `beside` float64[K, K, T] steps/s of kinds, whose jobs need `scale`
-    int64[K] GPUs.
-    """
+    """Steps/s of kinds: `alone` [K, T], `beside` [K, K, T]; `scale` [K] GPUs of a job."""
 
     alone: Floats
     beside: Floats
@@ -78,9 +74,7 @@ def made_up(kinds: int = 83, seed: int = 0) -> Table:
 
 @dataclass(frozen=True)
 class Jobs:
-    """Jobs by column: their kind, entity, and where jobs are all different how much faster each is
-    than its kind.
-    """
+    """Jobs by column: kind, entity, and speed relative to the kind."""
 
     table: Table
     kind: Ints
@@ -99,7 +93,7 @@ class Jobs:
     def problem(
         self, gpus: float = GPUS, pairs: bool = False, each: bool = False
     ) -> AllocationProblem:
-        """What is divided; with `each`, every job is a class."""
+        """The problem to solve; with `each`, every job is a class."""
         numbers = [np.arange(len(self.kind))] if each else []
         classes = classes_of(self.kind, self.entity, self.speed, *numbers)
         kind, none = self.kind[classes.first], len(TYPES)

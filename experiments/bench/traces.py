@@ -80,9 +80,7 @@ PHYSICAL_CLUSTER: Mapping[str, Any] = {
     "gap_s": 1.0,
 }
 WINDOW: Mapping[str, Any] = {**PHYSICAL_CLUSTER, "trace": STATIC, "counted": (36, 61)}
-"""The window of 25 jobs of the paper's table 3 (36 are there from the beginning), as the published
-program numbers them: from 0.
-"""
+"""The window of 25 jobs of the paper's table 3, numbered from 0."""
 AT_ONCE: Mapping[str, Any] = {**PHYSICAL_CLUSTER, "trace": TOGETHER, "whole": True}
 """A hundred jobs, all there from the beginning."""
 CASES = (

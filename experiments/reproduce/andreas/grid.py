@@ -1,6 +1,4 @@
-"""The simulations of Section V-B: scenarios x nodes x loads x policies x seeds, each in a file, so
-that a stopped run goes on.
-"""
+"""The simulations of Section V-B, each in a file, so that a stopped run goes on."""
 
 from __future__ import annotations
 
@@ -48,7 +46,7 @@ TUNINGS: Mapping[float, str] = {
 
 @dataclass(frozen=True, slots=True)
 class Grid:
-    """What to simulate; `jobs_per_node` is 10 in the paper."""
+    """The simulations to run; `jobs_per_node` is 10 in the paper."""
 
     scenarios: tuple[int, ...] = (1, 2)
     nodes: tuple[int, ...] = (10, 20, 30, 50, 70, 100)

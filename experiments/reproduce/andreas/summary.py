@@ -37,7 +37,7 @@ PUBLISHED_SAVING = {
 }
 """Total cost of the published program below the baselines' mean, by scenario, tuning and N."""
 PUBLISHED_PREDICTION = "1.077 to 1.081"
-"""What the published program predicts for Table V, EUR."""
+"""The published program's prediction for Table V, EUR."""
 
 Row = Mapping[str, Any]
 
@@ -60,7 +60,7 @@ def summarise(rows: Sequence[Row]) -> list[dict[str, Any]]:
 def claims(
     summary: Sequence[Row], rows: Sequence[Row], validation: Row | None
 ) -> list[dict[str, Any]]:
-    """What the paper says, and what was found here, policy by policy where that matters."""
+    """The paper's claims beside what was found, by policy where that matters."""
     found: list[dict[str, Any]] = []
     for scenario in sorted({e["scenario"] for e in summary}):
         found += [*_savings(summary, scenario), *_call_times(rows, scenario)]
@@ -88,7 +88,7 @@ def claims(
 
 
 def worst(summary: Sequence[Row], policy: str) -> Row | None:
-    """Where a policy saves least against the best baseline."""
+    """The entry in which a policy saves least against the best baseline."""
     of = [e for e in summary if e["policy"] == policy and e["saving_on_best"] is not None]
     return min(of, key=lambda e: float(e["saving_on_best"]), default=None)
 
