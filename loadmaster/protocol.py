@@ -414,6 +414,13 @@ class LogAccepted:
     next_offset: Int
 
 
+@dataclass(frozen=True, slots=True)
+class MetricsAccepted:
+    """The answer to a batch of samples: false for one that was seen before."""
+
+    new: bool
+
+
 class ErrorCode(StrEnum):
     """`code` of a refusal; an agent treats unknown 409s as STALE_ASSIGNMENT."""
 

@@ -26,6 +26,7 @@ _MAKE = re.compile(r"\bmake ([a-z][a-z-]*)")
 _LOADMASTER = re.compile(r"(?:^|[\s/$])loadmaster ([a-z][a-z-]*)((?: [a-z][a-z-]*)?)")
 _OPTION = re.compile(r"(?<=\s)--?[a-z][a-z-]*")
 _FILE = re.compile(r"(?<![\w./<>{}*-])((?:[a-z_]+/)+[\w.-]+\.(?:py|json|css|sh|yaml|toml))\b")
+_FUNCTION = re.compile(r"((?:[a-z_]+/)+[a-z_]+\.py):([a-z_]+)")
 _MODULE = re.compile(r"python -m ([a-z_]+(?:\.[a-z_]+)*)")
 _PACKAGES = {path.name for path in ROOT.iterdir() if path.is_dir()}
 _MANAGE = re.compile(r"manage\.py ([a-z_]+)")
@@ -109,6 +110,21 @@ def test_every_file_of_the_project_that_is_named_exists() -> None:
     }
     assert {path for path in named if not (ROOT / path).exists()} == set()
     assert "loadmaster/agent/reconcile.py" in named
+
+
+def test_every_function_that_is_named_with_its_file_is_there() -> None:
+    named = {
+        found
+        for document in documents()
+        for line in code(document)
+        for found in _FUNCTION.findall(line)
+    }
+    assert {
+        f"{path}:{name}"
+        for path, name in named
+        if not re.search(rf"^(?:async )?def {name}\b", (ROOT / path).read_text(), re.MULTILINE)
+    } == set()
+    assert ("loadmaster/agent/reconcile.py", "reconcile") in named
 
 
 def test_every_module_that_is_run_exists() -> None:

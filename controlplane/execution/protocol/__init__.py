@@ -1,1 +1,1 @@
-"""The agent protocol's endpoints."""
+"""The agent protocol: one ASGI application in front of Django's."""

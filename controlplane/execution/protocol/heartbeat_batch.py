@@ -1,6 +1,4 @@
-"""Heartbeats of one web process, taken in by batches. The database is the truth: several processes
-do this side by side.
-"""
+"""Heartbeats of one web process, taken in by batches; several processes do this side by side."""
 
 from __future__ import annotations
 
@@ -8,45 +6,40 @@ import logging
 import time
 from collections.abc import Iterable, Mapping, Sequence
 
-from django.db import OperationalError
-
 from clusters.agents.errors import AgentCallError
 from clusters.selectors import clocks_of
+from controlplane.execution.protocol.group_commit import GroupCommit
+from controlplane.execution.protocol.refusals import database_refusal
+from controlplane.execution.protocol.threads import Pools
 from controlplane.execution.services.heartbeats import (
     Busy,
     Call,
     Outcome,
-    Renewed,
     heartbeat_alone,
     renew_all,
     restore_sight,
 )
-from controlplane.web.http.group_commit import Gatherer, OverloadedError, Threads
+from controlplane.web.http.storage_errors import failure_of
 from loadmaster.protocol import HeartbeatReply, Intervals
 
 log = logging.getLogger(__name__)
 
 PAUSE_S = 0.03
-"""Between two batches. Longer ones cost less, and every heartbeat waits half of it."""
+"""Between two batches. Longer pauses cost less, and every heartbeat waits half of one."""
 
 MOST = 400
 WAITING = 5000
-"""Heartbeats that may wait: what is taken in within a few seconds. More are answered 503."""
+"""Heartbeats that may wait: those of a few seconds. More are answered 503."""
 
-TURNS = 3
-"""Heartbeats of one node that a batch takes."""
+PER_NODE = 3
+"""Heartbeats of one node that a batch takes; more are taken in by themselves."""
 
 CLOCKS_LIVE_S = 2.0
-"""How long a clockwork is believed: it changes with the number of nodes and by an operator's hand,
-both seldom.
-"""
-
-TOGETHER = Threads("heartbeats", 1, trusted_s=1.0)
-ALONE = Threads("heartbeat-alone", 3)
+"""How long intervals are kept: they change with the number of nodes and by an operator's hand."""
 
 
 class Clocks:
-    """Clockworks by cluster, read again after a short while."""
+    """Intervals by cluster, read again after a short while."""
 
     def __init__(self, live_s: float = CLOCKS_LIVE_S) -> None:
         self._live_s = live_s
@@ -54,7 +47,7 @@ class Clocks:
         self._since_s = 0.0
 
     def __call__(self, clusters: Iterable[int]) -> Mapping[int, Intervals]:
-        """The clockworks of these clusters."""
+        """The intervals of these clusters."""
         if time.monotonic() - self._since_s > self._live_s:
             self._known, self._since_s = {}, time.monotonic()
         missing = [pk for pk in clusters if pk not in self._known]
@@ -63,50 +56,42 @@ class Clocks:
         return self._known
 
 
-class Beats:
-    """The way of a heartbeat through a web process."""
+class HeartbeatBatch:
+    """Takes in the heartbeats of a web process."""
 
-    def __init__(self) -> None:
+    def __init__(self, pools: Pools) -> None:
+        self._pools = pools
         self._clocks = Clocks()
-        self._gatherer = Gatherer(self._together, pause_s=PAUSE_S, most=MOST, waiting=WAITING)
+        self._commits = GroupCommit(self._together, pause_s=PAUSE_S, most=MOST, waiting=WAITING)
 
     async def take(self, call: Call) -> HeartbeatReply:
-        """The reply. Raises AgentCallError, 503 where too many wait or the database is away."""
-        try:
-            outcome = await self._gatherer.ask(call)
-            if isinstance(outcome, Busy):
-                return await ALONE.run(heartbeat_alone, call)
-            if isinstance(outcome, Renewed) and outcome.unknown:
-                return await ALONE.run(restore_sight, outcome)
-        except OverloadedError:
-            raise AgentCallError(
-                503, "overloaded", "too many heartbeats wait; send it again in a moment"
-            ) from None
-        except OperationalError as error:
-            log.warning("a heartbeat was not taken in: %s", error)
-            raise AgentCallError(
-                503, "database", "the database did not answer; send the heartbeat again"
-            ) from error
+        """The reply. Raises AgentCallError, or OverloadedError if too many wait."""
+        outcome = await self._commits.ask(call)
         if isinstance(outcome, AgentCallError):
             raise outcome
+        if isinstance(outcome, Busy):
+            return await self._pools.calls.run(heartbeat_alone, call)
+        if outcome.unknown:
+            return await self._pools.calls.run(restore_sight, outcome)
         return outcome.reply
 
     async def _together(self, calls: Sequence[Call]) -> list[Outcome]:
-        return await TOGETHER.run(self._take_in, calls)
+        try:
+            return await self._pools.heartbeats.run(self._take_in, calls)
+        except Exception as error:
+            refusal = database_refusal(error)
+            if refusal is None:
+                raise
+            return [refusal for _ in calls]
 
     def _take_in(self, calls: Sequence[Call]) -> list[Outcome]:
-        """A batch. A node's second heartbeat in it comes after the others, and of more than a few
-        the rest are taken alone.
-        """
+        """A batch. A node's next heartbeat in it comes after the first ones of all others."""
         outcomes: list[Outcome] = [Busy() for _ in calls]
         left = dict(enumerate(calls))
-        for _ in range(TURNS):
+        for _ in range(PER_NODE):
             first = {call.node: index for index, call in reversed(left.items())}
-            for index, outcome in zip(
-                first.values(),
-                self._renew([left.pop(index) for index in first.values()]),
-                strict=True,
-            ):
+            renewed = self._renew([left.pop(index) for index in first.values()])
+            for index, outcome in zip(first.values(), renewed, strict=True):
                 outcomes[index] = outcome
             if not left:
                 break
@@ -115,8 +100,9 @@ class Beats:
     def _renew(self, calls: Sequence[Call]) -> list[Outcome]:
         try:
             return renew_all(calls, clocks=self._clocks, wait=False)
-        except OperationalError:
-            raise
-        except Exception:  # one of them is at fault, and the others must not pay for it
+        except Exception as error:
+            if failure_of(error) is not None:
+                raise
+            # One of them is at fault, and the others must not pay for it.
             log.exception("a batch of %d heartbeats failed; each is taken alone", len(calls))
             return [Busy() for _ in calls]

@@ -1,4 +1,4 @@
-"""Additions to the OpenAPI document: how tokens are sent and how calls are refused."""
+"""Parts of the OpenAPI document that drf-spectacular cannot see: tokens and refusals."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ class BearerScheme(OpenApiAuthenticationExtension):  # type: ignore[no-untyped-c
 
 
 def complete(result: dict[str, Any], **_: Any) -> dict[str, Any]:
-    """Hook of drf-spectacular: adds refusals to every call."""
+    """A hook of drf-spectacular: adds the refusals that calls may be answered with."""
     result.setdefault("components", {}).setdefault("schemas", {})["Error"] = ERROR
     for path, methods in result["paths"].items():
         for method in METHODS:

@@ -19,6 +19,7 @@ from clusters.agents.errors import AgentCallError
 from clusters.models import Node
 from clusters.services import register
 from clusters.services.enrolment import issue_enrolment_token
+from controlplane.execution.protocol.threads import Threads
 from controlplane.execution.reconciler import reconcile_clusters
 from controlplane.execution.services import (
     accept,
@@ -27,7 +28,6 @@ from controlplane.execution.services import (
     report_state,
     request_stop,
 )
-from controlplane.web.http.group_commit import Threads
 from jobs.models import Assignment, AssignmentSlot, Job
 from loadmaster.protocol import Accept, AssignmentState, ReasonClass, StopReason
 from tests.builders import a_cluster, a_gpu_type, a_job
@@ -40,7 +40,7 @@ from tests.builders_agents import (
     a_session_request,
     an_offer,
 )
-from tests.builders_ways import close_threads
+from tests.builders_asgi import close_threads
 
 S = AssignmentState
 pytestmark = [pytest.mark.postgres, pytest.mark.django_db(transaction=True)]

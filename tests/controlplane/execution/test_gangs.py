@@ -13,7 +13,7 @@ from clusters.models import Node
 from clusters.services.enrolment import sha256
 from controlplane.execution.directives import directive
 from controlplane.execution.gangs import PORTS, Ports, rendezvous
-from controlplane.execution.protocol.polls import look
+from controlplane.execution.protocol.long_poll import look
 from controlplane.execution.services import accept, heartbeat, open_session
 from jobs.models import Assignment
 from loadmaster.protocol import Accept, AssignmentState, DirectiveAction, features_with

@@ -1,8 +1,7 @@
-"""The long polls of one web process: one look at the database serves all that wait, however many
-they are.
+"""Long polls of one web process: one look at the database serves all that wait.
 
-A poll is a hint that saves latency. What it misses, because a transaction that wrote a wish stayed
-open for longer than RECENT_S, the next heartbeat tells.
+A poll is a hint that saves latency. If it misses a wish, because the transaction that wrote it
+stayed open for longer than RECENT_S, the next heartbeat tells.
 """
 
 from __future__ import annotations
@@ -16,39 +15,38 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 from uuid import UUID
 
-from django.db import OperationalError
 from django.db.models import Q
 from django.utils import timezone
 
 from clusters.agents.errors import AgentCallError, not_yours, unknown_token
 from clusters.models import Node
 from controlplane.execution.directives import cursor_of, directives
-from controlplane.web.http.group_commit import Threads
+from controlplane.execution.protocol.refusals import overloaded, refusal_of
+from controlplane.execution.protocol.threads import Pools
 from jobs.assignment_lifecycle import LIVE
 from jobs.models import Assignment
 from loadmaster.protocol import AssignmentState, Directives
 
 LONGEST_WAIT_S = 25.0
 LOOK_EVERY_S = 0.25
-NEWCOMERS_WAIT_S = 0.02
-"""How long a poll that has just come waits for others to be looked at with it."""
+NEW_WAIT_S = 0.02
+"""How long a new poll waits for others, to be looked at with them."""
 
 BUSY_FRACTION = 0.1
-"""The part of the time that looks may take: where they take long they come less often."""
+"""The fraction of the time that looks may take: longer ones come less often."""
 
 RECENT_S = 60.0
+"""How old a wish may be that looks still see."""
+
 TERMS_RECENT_S = 15.0
-"""How old a changed term may be that looks still see: a round changes thousands at once, and each
-look reads them all.
-"""
+"""The same for changed terms: a round changes thousands, and each look reads them all."""
 
 MOST_WAITING = 25_000
-LOOKS = Threads("directives", 1)
 
 
 @dataclass(slots=True, eq=False)
 class _Poll:
-    """A poll that waits."""
+    """A poll that waits; `is_new` until the first look."""
 
     node: UUID
     token_sha256: str
@@ -59,35 +57,32 @@ class _Poll:
 
 @dataclass(frozen=True, slots=True)
 class Found:
-    """What a look has found: the wishes by node, and who was refused."""
+    """The result of a look: wishes by node, and refusals by node and token."""
 
     wishes: dict[UUID, tuple[float, list[Assignment]]]
     refused: dict[tuple[UUID, str], AgentCallError]
 
 
-class Polls:
-    """Those that wait in this process."""
+class LongPolls:
+    """The polls that wait in this process."""
 
-    def __init__(self) -> None:
+    def __init__(self, pools: Pools) -> None:
+        self._pools = pools
         self._waiting: set[_Poll] = set()
         self._work: asyncio.Task[None] | None = None
         self._woken = asyncio.Event()
 
     async def wait(self, node: UUID, token_sha256: str, cursor: int, wait_s: float) -> Directives:
-        """The wishes newer than the cursor: at once, or as soon as there are some within that time;
-        else none.
+        """The wishes newer than the cursor, as soon as there are some within that time; else none.
 
-        Raises AgentCallError: 401 and 403 for the token, 503 where too many wait or the database is
-        away.
+        Raises AgentCallError: 401 and 403 for the token, 503 and 507 for an overload or failure.
         """
         loop = asyncio.get_running_loop()
         if self._work is None or self._work.done() or self._work.get_loop() is not loop:
             self._waiting, self._woken = set(), asyncio.Event()
             self._work = loop.create_task(self._run())
         if len(self._waiting) >= MOST_WAITING:
-            raise AgentCallError(
-                503, "overloaded", "too many polls wait; heartbeats bring the same directives"
-            )
+            raise overloaded("too many polls wait; heartbeats bring the same directives")
         poll = _Poll(node, token_sha256, cursor, loop.create_future())
         self._waiting.add(poll)
         self._woken.set()
@@ -99,9 +94,9 @@ class Polls:
             self._waiting.discard(poll)
 
     def _give_up(self, poll: _Poll) -> None:
-        """The poll's time is over; one that was not looked at yet is answered by its first look."""
+        """End a poll whose time is over; a new one waits for its first look."""
         if poll.is_new:
-            asyncio.get_running_loop().call_later(NEWCOMERS_WAIT_S, self._give_up, poll)
+            asyncio.get_running_loop().call_later(NEW_WAIT_S, self._give_up, poll)
         elif not poll.answer.done():
             poll.answer.set_result(Directives(cursor=poll.cursor))
 
@@ -112,23 +107,23 @@ class Polls:
             began_s = time.monotonic()
             try:
                 await self._look(polls)
-            except OperationalError as error:
-                self._fail(polls, error)
+            except Exception as error:  # whatever it is, everyone who waits must hear of it
+                _fail(polls, error)
             took_s = time.monotonic() - began_s
             await self._pause(
-                max(NEWCOMERS_WAIT_S, took_s / BUSY_FRACTION),
+                max(NEW_WAIT_S, took_s / BUSY_FRACTION),
                 max(LOOK_EVERY_S, took_s / BUSY_FRACTION),
             )
 
     async def _pause(self, least_s: float, most_s: float) -> None:
-        """Until somebody new has come, but at least and at most so long."""
+        """Wait until a new poll has come, but at least and at most so long."""
         await asyncio.sleep(least_s)
         with contextlib.suppress(TimeoutError):
             await asyncio.wait_for(self._woken.wait(), max(0.0, most_s - least_s))
 
     async def _look(self, polls: Sequence[_Poll]) -> None:
         new = {(poll.node, poll.token_sha256) for poll in polls if poll.is_new}
-        found = await LOOKS.run(look, new)
+        found = await self._pools.polls.run(look, new)
         for poll in polls:
             refusal = found.refused.get((poll.node, poll.token_sha256)) if poll.is_new else None
             poll.is_new = False
@@ -139,12 +134,12 @@ class Polls:
             elif poll.node in found.wishes:
                 _tell(poll, *found.wishes[poll.node])
 
-    def _fail(self, polls: Iterable[_Poll], error: Exception) -> None:
-        for poll in polls:
-            if not poll.answer.done():
-                poll.answer.set_exception(
-                    AgentCallError(503, "database", "the database did not answer; ask again")
-                )
+
+def _fail(polls: Iterable[_Poll], error: Exception) -> None:
+    refusal = refusal_of(error)
+    for poll in polls:
+        if not poll.answer.done():
+            poll.answer.set_exception(refusal)
 
 
 def _tell(poll: _Poll, grace_s: float, wishes: Sequence[Assignment]) -> None:
@@ -156,10 +151,9 @@ def _tell(poll: _Poll, grace_s: float, wishes: Sequence[Assignment]) -> None:
 
 
 def look(new: Iterable[tuple[UUID, str]], now: datetime | None = None) -> Found:
-    """Check the tokens of those that are new, given as (node, sha256 of the token), and find all
-    their wishes and everybody's recent ones.
+    """All wishes of the new polls, given as (node, sha256 of token), and recent ones of all nodes.
 
-    Two queries, or three where somebody is refused.
+    Checks the tokens of the new ones. Two queries, or three where somebody is refused.
     """
     callers = list(new)
     own = (
@@ -206,6 +200,3 @@ _SHOWN = (
     "term_at",
     "steps_quota", "node__cluster_id", "node__cluster__grace_s",
 )  # fmt: skip
-
-POLLS = Polls()
-"""This process's."""
