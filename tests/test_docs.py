@@ -154,6 +154,19 @@ def test_documents_stay_short() -> None:
     assert sum(len(text.split()) for text in texts) <= 35_000
 
 
+def test_every_decision_has_its_own_number_and_stands_in_the_index_with_its_title() -> None:
+    folder = ROOT / "docs/adr"
+    index = " ".join((folder / "README.md").read_text().split())
+    files = sorted(folder.glob("0*.md"))
+    titles = {file.name: file.read_text().splitlines()[0].removeprefix("# ") for file in files}
+    assert [
+        f"[{title[:4]}]({name}): {title[6:]}."
+        for name, title in titles.items()
+        if f"- [{name[:4]}]({name}): {title[6:]}." not in index or name[:4] != title[:4]
+    ] == []
+    assert len({name[:4] for name in titles}) == len(titles)
+
+
 def test_each_policy_is_described_in_150_words() -> None:
     text = (ROOT / "docs/policies.md").read_text()
     described = dict(re.findall(r"^### `(\w+)`\n(.*?)(?=^##|\Z)", text, re.MULTILINE | re.DOTALL))

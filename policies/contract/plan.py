@@ -1,7 +1,7 @@
 """What a policy decides: placements, and for every job left waiting the reason.
 
-`violations(plan, snapshot)` in `validation` is the one judge of a plan, in both worlds and in every
-test. The documented JSON form is in `schemas/plan.schema.json`; `plan_json` reads and writes it.
+`validation.validate_plan` is the one check of a plan, in both worlds and in every test. The JSON
+form is documented in `schemas/plan.schema.json`; `plan_json` reads and writes it.
 """
 
 from __future__ import annotations

@@ -6,11 +6,11 @@ from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
+from policies.andreas.problem import fixed_watts
 from policies.contract.validation import TOLERANCE
 from policies.gavel.allocation.allocatable import Condition
 from policies.gavel.allocation.observe import Observed
 from policies.placement.eligibility import capacities, wants_resources
-from policies.placement.problem import fixed_watts
 from policies.placement.staying import Stay
 
 

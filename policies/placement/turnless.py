@@ -14,7 +14,7 @@ from policies.gavel.allocation.observe import Observed
 from policies.gavel.allocation.problem import Column
 from policies.gavel.allocation.rates import Group, speed
 from policies.placement.floor import Floor
-from policies.placement.impossible import MOST_NAMED, why_impossible
+from policies.placement.reasons import MOST_NAMED, why_impossible
 from policies.placement.waiting import cap_rises_s
 
 TRAINING = Purpose.TRAINING

@@ -17,7 +17,7 @@ from policies.contract.snapshot import KindView, Throughput
 DAY_S = 86_400.0
 
 
-class Luck:
+class Noise:
     """The draws of one run."""
 
     def __init__(self, seed: int, switches: Switches) -> None:
@@ -68,4 +68,4 @@ class Luck:
         return self._stream(*what).lognormvariate(-variance / 2.0, sqrt(variance))
 
     def _stream(self, *what: object) -> Random:
-        return Random("/".join(map(str, (self.seed, *what))))  # noqa: S311  # a simulation's luck is no secret
+        return Random("/".join(map(str, (self.seed, *what))))  # noqa: S311  # a simulation's noise is no secret

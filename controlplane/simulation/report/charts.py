@@ -110,7 +110,7 @@ def _costs(summary: Summary) -> Figure:
     }
     layout = {
         "barmode": "stack",
-        "yaxis": {"title": {"text": summary.study.scene.currency}, "rangemode": "tozero"},
+        "yaxis": {"title": {"text": summary.study.scenario.currency}, "rangemode": "tozero"},
     }
     return {"data": data, "layout": {**layout, "xaxis": {"type": "category", "automargin": True}}}
 

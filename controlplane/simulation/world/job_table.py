@@ -116,7 +116,7 @@ class SimulatedJob:
         return 0.0 if self.view.due_s == inf else max(0.0, end_s - self.view.due_s)
 
 
-class JobBook:
+class JobTable:
     """All jobs of a workload by arrival, and how far each is, by column; row i of every array is
     job i.
 

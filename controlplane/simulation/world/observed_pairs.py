@@ -22,7 +22,7 @@ from profiling.smoothing import moved
 Sides = tuple[float, float]
 
 
-class PairsSeen:
+class ObservedPairs:
     """Knowledge of pairs so far. `kinds`: with the pairs that policies see at first."""
 
     def __init__(self, kinds: Sequence[KindView], observed: float, seed: int) -> None:

@@ -13,9 +13,9 @@ from django.core.cache import cache
 from django.db import OperationalError
 from django.test import Client
 
-from clusters import services
 from clusters.models import Node
 from clusters.services import issue_enrolment_token
+from controlplane.execution import services
 from controlplane.execution.protocol.app import AgentProtocol
 from controlplane.execution.protocol.calls import ENDPOINTS
 from controlplane.execution.protocol.threads import OverloadedError

@@ -1,19 +1,19 @@
 """From a queue to nodes: jobs in their order, each in its best configuration, best fit onto nodes.
 
 `pack` is the deterministic construction that the baselines use and the Randomized Greedy starts
-from; `policies.placement.naming` makes plans of solutions.
+from; `policies.andreas.naming` makes plans of solutions.
 """
 
 from __future__ import annotations
 
 import numpy as np
 
+from policies.andreas.configuration import choose, instance
 from policies.andreas.kernels.greedy import PAPER, search
+from policies.andreas.objective import Objective
+from policies.andreas.problem import Problem
+from policies.andreas.solution import Solution
 from policies.contract.snapshot import Ints
-from policies.placement.configuration import choose, instance
-from policies.placement.objective import Objective
-from policies.placement.problem import Problem
-from policies.placement.solution import Solution
 
 
 def pack(problem: Problem, order: Ints) -> Solution:

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 import numpy as np
 
 from policies.andreas.kernels.arrays import NONE
+from policies.andreas.problem import Problem
 from policies.contract.snapshot import Floats, Ints
-from policies.placement.problem import Problem
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,11 +7,11 @@ from __future__ import annotations
 import numpy as np
 
 from policies.andreas.kernels.arrays import NONE
+from policies.andreas.problem import Problem
 from policies.contract.snapshot import Bools, Floats, Ints
-from policies.placement.problem import Problem
+from policies.gavel.colocation.vacancies import Vacancies
 from policies.placement.speed import Speeds
 from policies.placement.staying import remaining_s
-from policies.placement.vacancies import Vacancies
 
 
 class Gangs:

@@ -9,9 +9,9 @@ from dataclasses import dataclass
 import numpy as np
 
 from policies.andreas.kernels.arrays import NONE, TOP, Instance
+from policies.andreas.objective import Objective
+from policies.andreas.problem import Problem, energy_costs
 from policies.contract.snapshot import Floats, Ints
-from policies.placement.objective import Objective
-from policies.placement.problem import Problem, energy_costs
 
 TINY = 1e-30
 

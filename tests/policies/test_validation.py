@@ -26,7 +26,7 @@ from policies.contract.snapshot import (
     SlotHold,
     Snapshot,
 )
-from policies.contract.validation import violations
+from policies.contract.validation import validate_plan
 from tests.builders_policies import (
     a_device,
     a_job,
@@ -53,7 +53,7 @@ def codes(
         rest = (j for j in snapshot.jobs if j.id not in placed)
         waiting = tuple(Waiting(j.id, _code(j.phase)) for j in rest)
     plan = Plan("test", PlanStatus.HEURISTIC, placements, waiting, **fields)
-    return [v.code for v in violations(plan, snapshot)]
+    return [v.code for v in validate_plan(plan, snapshot)]
 
 
 def _code(phase: JobPhase) -> WaitCode:
@@ -181,7 +181,7 @@ def test_a_cap_by_hour_holds_now_and_until_the_next_round(
         [a_node("n1")], [a_job("a"), a_job("b")], power_cap_w=5000.0, power_caps=caps
     )
     plan = Plan("test", PlanStatus.HEURISTIC, (put("a", "n1", "gpu0"), put("b", "n1", "gpu1")))
-    found = violations(plan, snapshot)
+    found = validate_plan(plan, snapshot)
     assert [v.code for v in found] == ([] if said is None else ["power_cap"])
     assert said is None or said in found[0].detail
 
@@ -331,7 +331,9 @@ def test_numbers_of_a_plan_are_finite() -> None:
 
 def test_a_violation_names_job_node_values_and_remedy() -> None:
     snapshot = a_snapshot([a_node("n1", gpus=4)], [a_job("a", gpus_min=2, gpus_max=3)])
-    (found,) = violations(Plan("test", PlanStatus.HEURISTIC, (put("a", "n1", "gpu0"),)), snapshot)
+    (found,) = validate_plan(
+        Plan("test", PlanStatus.HEURISTIC, (put("a", "n1", "gpu0"),)), snapshot
+    )
     assert (found.job, str(found)) == (
         "a",
         "gang_size: job a needs 2 to 3 GPUs over all its ranks, not 1",
@@ -343,7 +345,7 @@ def test_what_a_node_cannot_do_is_told_in_words() -> None:
         [a_node("n1", labels=("runtime:process",))], [a_job("a", labels=("runtime:docker",))]
     )
     plan = Plan("test", PlanStatus.HEURISTIC, (put("a", "n1", "gpu0"),))
-    (found,) = violations(plan, snapshot)
+    (found,) = validate_plan(plan, snapshot)
     assert (found.code, found.detail) == (
         "labels_missing",
         "node n1 lacks the runtime docker, which job a needs",
@@ -378,9 +380,9 @@ def test_what_plainly_goes_on_is_held_to_the_same_rules(
     plan = replace(
         plan, placements=tuple(replace(p, **changed) for p in plan.placements) + plan.placements[:1]
     )
-    quick = violations(plan, snapshot)
+    quick = validate_plan(plan, snapshot)
     with (
         patch.object(judge._GoesOn, "plainly", return_value=False),
         patch.object(judge, "_has_it_alone", return_value=False),
     ):
-        assert quick == violations(plan, snapshot)
+        assert quick == validate_plan(plan, snapshot)

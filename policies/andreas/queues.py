@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 
+from policies.andreas.problem import Problem
 from policies.contract.snapshot import Floats, Ints
-from policies.placement.problem import Problem
 
 SHORTEST_S = 1e-6
 UNPLACEABLE_S = 1e12

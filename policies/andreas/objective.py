@@ -9,9 +9,9 @@ from dataclasses import dataclass
 import numpy as np
 
 from policies.andreas.kernels.arrays import NONE
+from policies.andreas.problem import Problem, energy_costs
+from policies.andreas.solution import Solution, run_times_s
 from policies.contract.snapshot import Floats, Ints
-from policies.placement.problem import Problem, energy_costs
-from policies.placement.solution import Solution, run_times_s
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,8 +13,8 @@ from collections.abc import Iterable, Mapping, Sequence
 import numpy as np
 
 from policies.contract.snapshot import Bools, Floats, Ints
-from policies.placement.tandems import Seat, Tandems, Unit
-from policies.placement.vacancies import Vacancies
+from policies.gavel.colocation.tandems import Seat, Tandems, Unit
+from policies.gavel.colocation.vacancies import Vacancies
 
 Owed = Mapping[str, Mapping[str, float]]
 """By job and GPU type: seconds."""

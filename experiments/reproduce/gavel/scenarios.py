@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from controlplane.simulation.cluster.scenario import Scene
+from controlplane.simulation.cluster.scenario import Scenario
 from policies.contract.snapshot import DeviceView, GpuTypeView, Jobs, KindView, NodeView, Snapshot
 
 GPUS_PER_NODE = 8
@@ -29,9 +29,9 @@ def nodes(gpus: Mapping[str, int]) -> tuple[NodeView, ...]:
     )
 
 
-def scene(gpus: Mapping[str, int], round_s: float) -> Scene:
+def scenario(gpus: Mapping[str, int], round_s: float) -> Scenario:
     """The cluster to simulate; the kinds come with the workload."""
-    return Scene(
+    return Scenario(
         nodes=nodes(gpus), kinds=(), gpu_types=gpu_types(gpus), cluster="Gavel", round_s=round_s
     )
 

@@ -9,52 +9,41 @@ lasts costs c[k] times its priced seconds (`policies.placement.pricing`).
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
 import numpy as np
 
 from policies.andreas.kernels.arrays import NONE
-from policies.contract.plan import Waiting
 from policies.contract.snapshot import Bools, Floats, Ints, NodeView, Snapshot
-from policies.contract.validation import power_w, rank_demand
-from policies.placement.eligibility import (
-    admits,
-    busy_devices,
-    capacities,
-    demands,
-    free_and_busy,
-    launch_s,
-    node_resources,
-    not_eligible,
-    signatures,
-    wants_resources,
-)
+from policies.contract.validation import power_w
+from policies.placement.eligibility import admits, busy_devices, launch_s, signatures
+from policies.placement.from_snapshot import JobRequests
+from policies.placement.plan_builder import PlanBuilder
 from policies.placement.pricing import Prices, prices_of
-from policies.placement.staying import Stay, stays
+from policies.placement.requests import RESOURCES, THOUSANDTHS, UNLIMITED
+from policies.placement.staying import Stay
 
 
 @dataclass(frozen=True)
 class Problem:
     """E jobs to decide on, N nodes that take training, C classes, K configurations.
 
-    `rows` int64[E]: the jobs' rows in the snapshot. `pinned`: what stays where it is, outside of
-    the decision; `fallback`: by row, where a job on a draining node may stay if there is no room
-    elsewhere; `not_eligible`: by row, who must wait. `devices[n]`: ids to give. `run_s` float64[E,
-    K]: run time without launch, inf where the configuration is impossible for the job. `cost`
-    float64[C, G + 1] per priced second at the reference of `prices`, with g GPUs in use; `power`
-    watts likewise.
+    `plan`: a plan with what stays, from whose state all capacity is read. `rows` int64[E]: the
+    jobs' rows in the snapshot. `numbers` int64[N]: the nodes' numbers in the state. `devices[n]`:
+    ids to give. `run_s` float64[E, K]: run time without launch, inf where the configuration is
+    impossible for the job. `cost` float64[C, G + 1] per priced second at the reference of `prices`,
+    with g GPUs in use; `power` watts likewise. `demand`, `capacity`: of resources that could run
+    out; `watts`: left below the cap.
     """
 
     snapshot: Snapshot
+    plan: PlanBuilder
     rows: Ints
     nodes: tuple[NodeView, ...]
+    numbers: Ints
     devices: tuple[tuple[str, ...], ...]
-    pinned: tuple[Stay, ...]
-    fallback: dict[int, Stay]
-    not_eligible: dict[int, Waiting]
     node_class: Ints
     busy: Ints
     config_class: Ints
@@ -70,6 +59,11 @@ class Problem:
     watts: float
     charged: bool
     prices: Prices
+
+    @property
+    def pinned(self) -> tuple[Stay, ...]:
+        """Running jobs that stay where they are, outside of the decision."""
+        return self.plan.pinned
 
     def column(self, name: str) -> Floats:
         """A numeric column of the jobs to decide on."""
@@ -140,88 +134,67 @@ class Problem:
 
 
 def build(snapshot: Snapshot, *, never_touch: bool = False, charged: bool = True) -> Problem:
-    """The problem of this snapshot.
+    """Return the problem of this snapshot.
 
-    `never_touch`: started jobs stay where and as they are (the baselines). `charged`: a run time
-    includes the launch it needs, so that a job moves only where that pays (hysteresis); else
-    decisions are made as if launches took no time.
+    `never_touch`: started jobs stay where and as they are. `charged`: a run time includes the
+    launch it needs, so that a job moves only where that pays (hysteresis); else decisions are made
+    as if launches took no time.
     """
-    waiting = not_eligible(snapshot)
-    pinned, fallback = stays(snapshot, waiting, never_touch=never_touch)
-    decided = waiting.keys() | {s.row for s in pinned}
+    plan = PlanBuilder(snapshot, never_touch=never_touch)
+    decided = plan.decided
     rows = np.array([i for i in range(len(snapshot.jobs)) if i not in decided], dtype=np.int64)
-    nodes = tuple(n for n in snapshot.nodes if n.takes_training)
-    return _Builder(snapshot, rows, nodes, pinned).problem(fallback, waiting, charged=charged)
+    return _Builder(snapshot, plan, rows).problem(charged=charged)
 
 
 class _Builder:
-    def __init__(
-        self, snapshot: Snapshot, rows: Ints, nodes: tuple[NodeView, ...], pinned: tuple[Stay, ...]
-    ) -> None:
-        self.snapshot, self.rows, self.nodes, self.pinned = snapshot, rows, nodes, pinned
-        known = snapshot.jobs.position
-        held = {(s.node, d) for stay in pinned for s in stay.run.ranks for d in s.devices}
-        at = {s.node for stay in pinned for s in stay.run.ranks}
-        found = [free_and_busy(n, known) for n in nodes]
-        usable = zip(nodes, found, strict=True)
-        self.devices = tuple(
-            tuple(d for d in free if (n.id, d) not in held) if n.id in at else free
-            for n, (free, _) in usable
-        )
-        staying = Counter(node for node, _ in held)
-        self.busy = np.array(
-            [busy + staying[n.id] for n, (_, busy) in zip(nodes, found, strict=True)],
-            dtype=np.int64,
-        )
+    def __init__(self, snapshot: Snapshot, plan: PlanBuilder, rows: Ints) -> None:
+        self.snapshot, self.plan, self.rows = snapshot, plan, rows
+        state, layout = plan.state, plan.state.layout
+        self.numbers = [n for n in range(len(layout.nodes)) if state.open >> n & 1]
+        self.nodes = tuple([layout.nodes[n] for n in self.numbers])
+        self.devices = tuple([layout.ids(n, state.idle[n]) for n in self.numbers])
+        present = np.array([layout.present[n].bit_count() for n in self.numbers], dtype=np.int64)
+        self.gpus = np.array([len(of) for of in self.devices], dtype=np.int64)
+        self.busy: Ints = present - self.gpus
         self.signature, self.signatures = signatures(snapshot, rows)
-        self.demand, self.capacity, self.whole = self._scarce_resources()
+        self.demand, self.left, self.whole = self._resources()
+        most = self.demand.max(axis=0, initial=0.0)
+        self.scarce: Bools = np.any(self.gpus[:, None] * most > self.left, axis=0)
         self.node_class, self.classes = self._classes()
 
-    def problem(
-        self, fallback: dict[int, Stay], waiting: dict[int, Waiting], *, charged: bool
-    ) -> Problem:
+    def problem(self, *, charged: bool) -> Problem:
         config_class, config_gpus = self._configurations()
         run_s = self._run_s(config_class, config_gpus)
         home, home_config = self._homes(config_class, config_gpus, run_s)
-        prices = prices_of(self.snapshot)
-        power = self._power()
+        prices, power = prices_of(self.snapshot), self._power()
         return Problem(
-            snapshot=self.snapshot, rows=self.rows, nodes=self.nodes, devices=self.devices,
-            pinned=self.pinned, fallback=fallback,
-            not_eligible=waiting, node_class=self.node_class, busy=self.busy,
+            snapshot=self.snapshot, plan=self.plan, rows=self.rows, nodes=self.nodes,
+            numbers=np.array(self.numbers, dtype=np.int64), devices=self.devices,
+            node_class=self.node_class, busy=self.busy,
             config_class=config_class, config_gpus=config_gpus,
             cost=power * prices.reference, power=power, run_s=run_s,
-            launch_s=launch_s(self.snapshot)[self.rows], home=home,
-            home_config=home_config, demand=self.demand, capacity=self.capacity,
-            watts=self._watts_left(), charged=charged,
-            prices=prices,
+            launch_s=launch_s(self.snapshot)[self.rows], home=home, home_config=home_config,
+            demand=np.ascontiguousarray(self.demand[:, self.scarce]),
+            capacity=np.ascontiguousarray(self.left[:, self.scarce]),
+            watts=self._watts_left(), charged=charged, prices=prices,
         )  # fmt: skip
 
-    def _scarce_resources(self) -> tuple[Floats, Floats, Floats]:
-        """Demand, what is left on each node, and what the whole node has, of those resources that
-        could run out.
-        """
-        if not wants_resources(self.snapshot):
-            return (
-                np.zeros((len(self.rows), 0)),
-                np.zeros((len(self.nodes), 0)),
-                np.zeros((len(self.nodes), 0)),
-            )
-        names, demand = demands(self.snapshot, self.rows)
-        whole, left = (
-            node_resources(self.nodes, names),
-            capacities(self.snapshot, self.nodes, names),
-        )
-        _subtract(
-            left, {n.id: i for i, n in enumerate(self.nodes)}, names, self.pinned, self.snapshot
-        )
-        gpus = np.array([len(d) for d in self.devices], dtype=np.float64)
-        most = demand.max(axis=0, initial=0.0)
-        scarce = np.any(gpus[:, None] * most > left, axis=0)
+    def _resources(self) -> tuple[Floats, Floats, Floats]:
+        """float64[E, R], float64[N, R] twice: demand, what is left of nodes, and what they have."""
+        state, layout = self.plan.state, self.plan.state.layout
+        size, requests = len(layout.resources), JobRequests(self.snapshot, layout)
+        wanted = [layout.amounts(requests.demand(int(row), 1)) for row in self.rows] if size else []
+        of_jobs = [amounts or (0,) * size for amounts in wanted]
+        left = [state.free[n][RESOURCES : RESOURCES + size] for n in self.numbers]
+        has = [
+            layout.classes[layout.class_of[n]].capacity[RESOURCES : RESOURCES + size]
+            for n in self.numbers
+        ]
+        jobs, nodes = len(self.rows), len(self.numbers)
         return (
-            np.ascontiguousarray(demand[:, scarce]),
-            np.ascontiguousarray(left[:, scarce]),
-            whole[:, scarce],
+            _amounts(of_jobs, jobs, size),
+            _amounts(left, nodes, size),
+            _amounts(has, nodes, size),
         )
 
     def _classes(self) -> tuple[Ints, tuple[int, ...]]:
@@ -234,7 +207,7 @@ class _Builder:
         numbers: dict[object, int] = {}
         members: list[int] = []
         of = [0] * len(self.nodes)
-        whole = [tuple(row) for row in self.whole.tolist()]
+        whole = [tuple(row) for row in self.whole[:, self.scarce].tolist()]
         for i, node in enumerate(self.nodes):
             labels = wanted.intersection(node.labels) if wanted else wanted
             key = (node.gpu_type, len(node.devices), node.power_w, labels, whole[i])
@@ -320,10 +293,14 @@ class _Builder:
         )
 
     def _watts_left(self) -> float:
-        cap = self.snapshot.cap_w
-        if cap is None:
-            return float(np.inf)
-        return max(0.0, cap - fixed_watts(self.snapshot, self.pinned))
+        state = self.plan.state
+        return max(0.0, (state.cap_mw - state.used_mw) / THOUSANDTHS)
+
+
+def _amounts(rows: Sequence[Sequence[int]], count: int, size: int) -> Floats:
+    """float64[count, size]: thousandths as amounts, inf where unlimited."""
+    table = np.array(rows, dtype=np.float64).reshape(count, size)
+    return np.where(table >= UNLIMITED / 2, np.inf, table / THOUSANDTHS)
 
 
 def energy_costs(priced_s: Floats, rates: Floats) -> Floats:
@@ -348,17 +325,3 @@ def fixed_watts(snapshot: Snapshot, pinned: Iterable[Stay]) -> float:
 def _curve(power_w: tuple[float, ...], most: int) -> list[float]:
     known = list(power_w) or [0.0]
     return [known[min(g, len(known) - 1)] for g in range(most + 1)]
-
-
-def _subtract(
-    capacity: Floats,
-    at: dict[str, int],
-    names: tuple[str, ...],
-    pinned: tuple[Stay, ...],
-    snapshot: Snapshot,
-) -> None:
-    for stay in pinned:
-        demand = rank_demand(snapshot.jobs.columns, stay.row, len(stay.run.ranks))
-        for seat in stay.run.ranks:
-            if seat.node in at:
-                capacity[at[seat.node]] -= [demand.get(name, 0.0) for name in names]

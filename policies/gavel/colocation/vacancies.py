@@ -9,10 +9,10 @@ from collections.abc import Sequence
 import numpy as np
 
 from policies.andreas.kernels.arrays import NONE
+from policies.andreas.problem import Problem
+from policies.andreas.solution import Solution
 from policies.contract.snapshot import Bools, Floats, Ints
 from policies.contract.validation import TOLERANCE
-from policies.placement.problem import Problem
-from policies.placement.solution import Solution
 
 
 class Vacancies:

@@ -6,14 +6,14 @@ from __future__ import annotations
 
 from collections import Counter
 
+from policies.andreas.problem import Problem
 from policies.contract.plan import Placement, Plan, PlanStatus
 from policies.contract.snapshot import Running, Snapshot
-from policies.contract.validation import power_w, violations
+from policies.contract.validation import power_w, validate_plan
+from policies.gavel.colocation.tandems import WHOLE
+from policies.gavel.colocation.vacancies import Vacancies
 from policies.placement.eligibility import free_devices
-from policies.placement.problem import Problem
 from policies.placement.staying import training_run
-from policies.placement.tandems import WHOLE
-from policies.placement.vacancies import Vacancies
 
 
 def staying_halves(problem: Problem, vacancies: Vacancies) -> list[Placement]:
@@ -41,7 +41,7 @@ def staying_halves(problem: Problem, vacancies: Vacancies) -> list[Placement]:
 
 def _breaks_no_rule(snapshot: Snapshot, placements: tuple[Placement, ...]) -> bool:
     """But that it says nothing of the other jobs; watts are looked at for themselves."""
-    found = violations(Plan("halves", PlanStatus.KEPT, placements), snapshot)
+    found = validate_plan(Plan("halves", PlanStatus.KEPT, placements), snapshot)
     return {violation.code for violation in found} <= {"job_missing", "power_cap"}
 
 

@@ -10,8 +10,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from policies.andreas.problem import Problem
 from policies.contract.snapshot import Ints, Running, Snapshot
-from policies.placement.problem import Problem
 from policies.placement.speed import UNKNOWN, PairRates, PairSpeed, Speeds
 from policies.placement.staying import training_run
 
