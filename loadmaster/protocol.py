@@ -157,7 +157,7 @@ class Registration:
 
 @dataclass(frozen=True, slots=True)
 class Intervals:
-    """The server's clockwork, in seconds."""
+    """Intervals that the server sets, in seconds."""
 
     heartbeat_s: float
     lease_s: float

@@ -109,7 +109,7 @@ class NodeSite:
             state_dir=self.state_dir,
             checkpoints=self.checkpoints,
             address="127.0.0.1",
-            pace=FAST,
+            timing=FAST,
         )
 
     def restart(self) -> None:

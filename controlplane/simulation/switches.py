@@ -1,5 +1,4 @@
-"""What may go wrong or take time in a simulation; all of it is off by default and stated with every
-result.
+"""Failures, noise and delays of a simulation, all off by default and stated with every result.
 
 Everything random is drawn from the run's seed, separately for each purpose, so that turning one
 switch leaves the others' draws as they were.

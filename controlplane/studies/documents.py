@@ -276,6 +276,6 @@ def _summary(study: Study, asked: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _jobs(workload: Mapping[str, Any]) -> int | None:
-    """How many jobs, where that can be told without reading them."""
+    """Number of jobs, where it is known without reading them."""
     jobs = workload.get("jobs")
     return len(jobs) if isinstance(jobs, list | tuple) else jobs if isinstance(jobs, int) else None

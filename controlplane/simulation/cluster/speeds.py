@@ -157,7 +157,7 @@ def _shapes(nodes: Iterable[NodeView]) -> tuple[NodeView, ...]:
 
 
 def _demand(columns: JobColumns, row: int) -> tuple[tuple[str, float], ...]:
-    """What the job uses of a node that it has to itself, without what it does not use."""
+    """Demand of the job on a node of its own, without amounts of 0."""
     numbers, times = columns.numbers, max(1, ceil(int(columns.counts["units"][row])))
     plain = (
         ("cores", float(numbers["cores"][row])),

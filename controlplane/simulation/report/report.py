@@ -142,7 +142,7 @@ def _words(metric: Metric, summary: Summary) -> str:
 
 
 def _best(metric: Metric, values: list[Interval], may_be_best: list[bool]) -> list[bool]:
-    """Whether each mean is the best of those that may be, unless all means are alike."""
+    """Return which means are the best of those that may be, unless all are alike."""
     if not metric.better or len({v.mean for v in values if isfinite(v.mean)}) < 2:
         return [False] * len(values)
     known = [v.mean for v, may in zip(values, may_be_best, strict=True) if may and isfinite(v.mean)]
@@ -214,7 +214,7 @@ def _facts(summary: Summary) -> str:
 
 
 def facts_of(summary: Summary) -> Iterable[tuple[str, str]]:
-    """What a reader must know to judge the figures, as (name, words)."""
+    """Facts beside the figures, as (name, words)."""
     study = summary.study
     types = Counter(node.gpu_type for node in study.scenario.nodes for _ in node.devices)
     yield (

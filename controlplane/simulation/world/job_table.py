@@ -51,7 +51,7 @@ class Launch:
 
     @property
     def goes_on(self) -> bool:
-        """Whether nobody has asked for its stop."""
+        """Return True if nobody has asked for its stop."""
         return self.stop_wanted_s is None and self.end_s == inf
 
     @property

@@ -27,9 +27,7 @@ PROGRESS_S = 0.25
 """Wall seconds between two reports of progress."""
 
 FRUITLESS_ROUNDS = 200
-"""Rounds in a row with nothing running, nothing started and nothing to come, after which the rest
-is given up as never started.
-"""
+"""Rounds in a row without anything running, started or to come, before giving up."""
 
 
 class SimulationError(Exception):
@@ -189,9 +187,7 @@ class Simulation:
             self._report()
 
     def _is_hopeless(self) -> bool:
-        """Whether nothing runs, nothing comes, and nothing has been started for so long that
-        nothing ever will be.
-        """
+        """Return True if nothing ran, came or was started for too many rounds."""
         waits = (
             not self.world.launches
             and self.world.arrived == len(self.world.table)

@@ -1,4 +1,4 @@
-"""Where a simulation may leave out work because it provably makes no difference.
+"""Work that a simulation may leave out because it provably makes no difference.
 
 A policy that decides about the queue alone (`policies.contract.policy.queue_only`) never touches
 what runs, and whether a job fits depends on what is free only. So its rounds need not see what runs
@@ -25,7 +25,7 @@ from policies.contract.snapshot import JobColumns, NodeView
 def may_hide_running(
     scenario: Scenario, columns: JobColumns, policy: Policy, switches: Switches
 ) -> bool:
-    """Whether showing this policy the queue alone changes nothing but the time a round takes."""
+    """Return True if showing this policy the queue alone changes nothing but time."""
     if not queue_only(policy) or scenario.power_cap_w is not None or scenario.power_caps:
         return False
     if any(d.slots > 1 for n in scenario.nodes for d in n.devices):
@@ -36,7 +36,7 @@ def may_hide_running(
 
 
 def stops_at_once(scenario: Scenario, switches: Switches) -> bool:
-    """Whether what a plan stops has ended before it launches."""
+    """Return True if what a plan stops has ended before it launches."""
     return not (
         scenario.stop_s or scenario.gather_s or switches.decision_s or switches.decision_per_job_s
     )

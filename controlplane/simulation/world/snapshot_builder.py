@@ -1,6 +1,4 @@
-"""Jobs and kinds as a snapshot shows them: columns cut out of the workload's, with what has changed
-since put in.
-"""
+"""Jobs and kinds of a snapshot, as columns of the workload with what has changed."""
 
 from __future__ import annotations
 
@@ -35,16 +33,13 @@ Column: TypeAlias = Callable[[], tuple[Any, ...]]
 Values = TypeVar("Values")
 
 RUNS, WAITS = JobPhase.RUNNING, JobPhase.WAITING
-"""Looked up once: on Python 3.11 a look-up at the class costs as much as all else of a job's phase.
-"""
+"""Looked up once, because enum members are slow to look up on Python 3.11."""
 
 CHANGING = ("phase", "running", "received_s")
 
 
 class SnapshotBuilder:
-    """What is shown of the jobs that are in the system. Columns whose values are all the same are
-    never looked at again.
-    """
+    """Snapshots' jobs; columns whose values are all the same are built once."""
 
     def __init__(self, table: JobTable, kinds: tuple[KindView, ...], scenario: Scenario) -> None:
         self.table, self.columns = table, table.columns
@@ -192,7 +187,7 @@ class SnapshotBuilder:
         return tuple(received)
 
     def _received_on(self, received: Received, runs: tuple[Running, ...], now_s: float) -> Received:
-        """What a job had received before, and what it has of its present stays."""
+        """Time received before and in the present placements."""
         for run in runs:
             received = _with(received, self._of_stay(run.ranks, run.since_s, now_s))
         return received
@@ -227,9 +222,7 @@ class _Workload:
 
 
 class _Cut:
-    """Of some rows of a workload all that stays as it is: rounds of the same jobs, as most periodic
-    ones are, share it.
-    """
+    """The unchanging columns of some rows, shared by rounds of the same jobs."""
 
     def __init__(self, whole: _Workload, rows: tuple[int, ...]) -> None:
         self.rows, self.at = rows, (at := np.array(rows, dtype=np.int64))

@@ -118,9 +118,7 @@ class SimulatedWorld:
 
     @property
     def jobs(self) -> Mapping[str, SimulatedJob]:
-        """All jobs submitted so far, by id, in their order, as they are now; for whoever looks, not
-        for every round.
-        """
+        """Submitted jobs by id as they are now; for observers, not for every round."""
         of_job: dict[int, list[Launch]] = {row: [] for row in range(self.arrived)}
         for number, row in enumerate(self.journal.row):
             under_way = self.launches.get(row)
@@ -138,32 +136,28 @@ class SimulatedWorld:
 
     @property
     def hides_running(self) -> bool:
-        """Whether snapshots show the queue only now: not while a node must be emptied."""
+        """Return True if snapshots show the queue only; False while a node must be emptied."""
         return self._hides_running and not self.fleet.draining
 
     @property
     def is_settled(self) -> bool:
-        """Whether a round could change nothing: the policy only starts what waits, and nothing
-        does, or no device is free.
-        """
+        """Return True if a round could change nothing: only starts, and none is possible."""
         return self.hides_running and (not self.queue or self.fleet.free <= 0)
 
     @property
     def is_over(self) -> bool:
-        """Whether every job has come in and is done, or can never run."""
+        """Return True if every job has arrived and is done, or can never run."""
         return self.arrived == len(self.table) and not self.active
 
     @property
     def is_any_node_away(self) -> bool:
-        """Whether a node that was lost will come back."""
+        """Return True if a lost node will come back."""
         return bool(self.switches.node_failures_per_day) and any(
             n.state is NodeState.LOST for n in self.fleet.nodes.values()
         )
 
     def submit(self, rows: range) -> None:
-        """These jobs of the workload come in now; one that no node can ever run is reported, not
-        let in.
-        """
+        """Let these jobs of the workload in; one that no node can ever run is reported."""
         self.arrived = rows.stop
         let_in = [row for row in rows if self._can_run(row)]
         for row in let_in:
@@ -177,9 +171,7 @@ class SimulatedWorld:
             self.tell("submission")
 
     def seat(self, placements: Iterable[Placement]) -> None:
-        """What runs already where the simulation begins; a job whose devices are not there, or are
-        taken, waits like the others.
-        """
+        """Launch what runs from the start; a job whose devices are missing or taken waits."""
         for placement in placements:
             if placement.job not in self.unplaceable and self.fleet.has(placement.ranks):
                 self._launch(placement)
@@ -207,13 +199,11 @@ class SimulatedWorld:
         return self._last
 
     def last_plan(self) -> LastPlan | None:
-        """What the round before came to; a policy that fails ends the simulation."""
+        """Outcome of the round before; a policy that fails ends the simulation."""
         return self._last_plan
 
     def apply(self, plan: Plan, carried: int | None = None) -> Applied:
-        """Make the plan so, as far as what is the case by then allows: stop, keep, then launch what
-        finds its devices free.
-        """
+        """Apply the plan: stop, keep, then launch what finds its devices free."""
         self._take_time()
         todo = changes(self._current(), plan)
         real = [c for c in todo if not isinstance(c, Keep) or c.changes_term]
@@ -246,9 +236,7 @@ class SimulatedWorld:
         self.tell("node_joined")
 
     def drain(self, node: str, until_s: float) -> None:
-        """A node takes nothing new and must be empty by `until_s`: what still runs there then is
-        asked to stop.
-        """
+        """Drain a node by `until_s`: what still runs there then is asked to stop."""
         self.fleet.change_state(node, NodeState.DRAINING, until_s)
         self.engine.at(max(until_s, self.engine.now_s), partial(self._end_drain, node, until_s))
         self.tell("node_drained")
@@ -292,7 +280,7 @@ class SimulatedWorld:
             self.engine.pass_until(self.engine.now_s + takes_s)
 
     def _current(self) -> dict[PlacementKey, Running]:
-        """What is committed and goes on; nothing of it where it was not shown."""
+        """Placements that go on; none where they were not shown."""
         if self.hides_running:
             return {}
         ids = self.table.columns.ids
@@ -345,9 +333,7 @@ class SimulatedWorld:
         return None
 
     def foresee_end(self, launch: Launch) -> None:
-        """Its job is done when all steps are, unless it is stopped or fails before, or its speed
-        changes.
-        """
+        """Schedule its end and its failure, unless it is stopped or changes speed before."""
         work_s, now_s = (
             (int(self.table.total_steps[launch.row]) - launch.start_steps) / launch.steps_per_s,
             self.engine.now_s,

@@ -28,7 +28,7 @@ from loadmaster.agent.runtimes.base import (
     Term,
 )
 from loadmaster.agent.server.client import INCURABLE, AgentClient, Refused, TryAgain
-from loadmaster.agent.server.session import Conversation
+from loadmaster.agent.server.session import ServerSession
 from loadmaster.agent.server.shipping import Shipper
 from loadmaster.protocol import Accept, AssignmentState, ErrorCode, LaunchSpec
 
@@ -38,7 +38,7 @@ LONGEST_REASON = 2000
 STRAY_GRACE_S = 10.0
 
 
-class Hands:
+class Executor:
     """Does the actions. What fails for the moment is left as it was: the next reconciliation finds
     it again.
 
@@ -55,7 +55,7 @@ class Hands:
         devices: Devices,
         clock: Clock,
         shipper: Shipper,
-        talk: Conversation,
+        session: ServerSession,
         state_dir: Path,
         boot_id: str,
         checkpoints: Path | None = None,
@@ -68,7 +68,7 @@ class Hands:
             runtime,
             devices,
         )
-        self._clock, self._shipper, self._talk = clock, shipper, talk
+        self._clock, self._shipper, self._session = clock, shipper, session
         self._state_dir, self._boot_id = state_dir, boot_id
         self._checkpoints = checkpoints or state_dir / "checkpoints"
         self._address = address
@@ -83,13 +83,13 @@ class Hands:
 
     @do.register
     def _accept(self, action: reconcile.AcceptOffer) -> None:
-        run, epoch, key = action.run, self._talk.epoch, f"accept {action.run.name}"
+        run, epoch, key = action.run, self._session.epoch, f"accept {action.run.name}"
         if epoch is None or not self._backoff.is_due(key, self._clock.boot_s()):
             return
         try:
             sent_s = self._clock.boot_s()
             spec = self._client.accept(run.assignment, Accept(epoch, run.fence))
-            self._talk.note_time(sent_s)
+            self._session.note_time(sent_s)
             known.take(spec)
             self._take(run, spec)
         except (TryAgain, JournalError, LaunchError) as error:
@@ -106,10 +106,10 @@ class Hands:
 
     def _refused(self, run: RunId, refusal: Refused) -> None:
         if refusal.code == ErrorCode.STALE_EPOCH:
-            self._talk.lose_session()
+            self._session.lose_session()
         else:
             logger.info("%s is off: %s", run.name, refusal)
-            self._talk.settle_offer(run.assignment)
+            self._session.settle_offer(run.assignment)
 
     def _take(self, run: RunId, spec: LaunchSpec) -> None:
         live = [entry for entry in self._journal.entries.values() if not entry.has_ended]
@@ -129,8 +129,8 @@ class Hands:
         else:
             self._runtime.prepare(launch)
             self._journal.put(_entry_of(spec).moved(AssignmentState.PREPARING, now_s))
-            self._talk.hurry()
-        self._talk.settle_offer(run.assignment)
+            self._session.hurry()
+        self._session.settle_offer(run.assignment)
 
     def _launch_of(self, spec: LaunchSpec) -> Launch:
         hardware = {device.uuid for device in self._devices.reports() if not device.emulated}
@@ -143,7 +143,7 @@ class Hands:
                 spec.devices, spec.kind_name, spec.gang_gpus, spec.share
             ),
             term=self._term(spec.term_until_s),
-            lease_grace_s=self._talk.intervals.grace_s,
+            lease_grace_s=self._session.intervals.grace_s,
             boot_id=self._boot_id,
             gpus=tuple(uuid for uuid in spec.devices if uuid in hardware),
         )
@@ -157,7 +157,7 @@ class Hands:
         )
 
     def _term(self, until_s: float | None) -> Term:
-        return Term() if until_s is None else Term(until_s, self._talk.ends_s(until_s))
+        return Term() if until_s is None else Term(until_s, self._session.ends_s(until_s))
 
     @do.register
     def _tell(self, action: reconcile.TellPreparing) -> None:

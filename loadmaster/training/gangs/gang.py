@@ -1,4 +1,4 @@
-"""What a launch asks of its gang; and the launch of one rank, which has nobody to ask."""
+"""Interface of a gang to the launch of one rank; and a launch without other ranks."""
 
 from __future__ import annotations
 
@@ -10,69 +10,62 @@ from typing import Protocol
 from loadmaster.training.checkpoints import Checkpoint
 
 Leaving = Callable[[], str | None]
-"""Why this rank is to end, if it is."""
+"""Returns why this rank has to end, or None."""
 
 
 class Gang(Protocol):
     """This rank among the ranks of its launch.
 
     Attributes:
-        leads: whether this rank speaks for the gang: it alone writes checkpoints.
-        finds: whether this rank looks for the checkpoint itself, instead of being told.
+        leads: this rank leads the gang and alone writes checkpoints.
+        finds: this rank looks for the checkpoint itself instead of being told.
     """
 
     leads: bool
     finds: bool
 
     def meet(self, leaving: Leaving, newest: Checkpoint | None) -> Checkpoint | None:
-        """Wait for the others; the checkpoint that all begin at, which is the lead's newest.
+        """Wait for the others; return the checkpoint to begin at, the lead's newest.
 
-        Raises LeftEarly if told to leave meanwhile, GangBroken if a rank is lost or does not come.
+        Raises LeftEarly if told to leave, GangBroken if a rank is lost or missing.
         """
         ...
 
     def begin(self, step: int) -> None:
-        """The training begins after so many steps."""
+        """Begin training after this step."""
         ...
 
     def heeds(self, reason: str) -> bool:
-        """Whether this rank's reason to end is the gang's."""
+        """Return True if this rank's reason to end counts for the gang."""
         ...
 
     @property
     def is_ending(self) -> bool:
-        """Whether the gang is about to end, so that nothing need be waited for."""
+        """Return True if the gang is about to end."""
         ...
 
     def pass_boundary(self, done: int, reason: str | None) -> str | None:
-        """After so many steps and perhaps with a reason to end: None to do another step, else why
-        this was the last of all.
-
-        Raises GangBroken.
-        """
+        """Return None to do another step, else why the gang ends here. Raises GangBroken."""
         ...
 
     def part(self, done: int, saved: int | None) -> int | None:
-        """This rank's loop is over after so many steps; the lead has saved what it could. Wait for
-        the others; what is saved.
+        """Wait for the others at the end; return the saved step.
 
-        Raises GangBroken where the lead was lost before it had saved.
+        Raises GangBroken if the lead was lost before it saved.
         """
         ...
 
     def saving(self) -> AbstractContextManager[None]:
-        """While this rank writes a checkpoint: it is not ended by force meanwhile."""
+        """Keep this rank from being ended by force while it writes a checkpoint."""
         ...
 
     def leave(self) -> None:
-        """This rank is out of the loop, whatever the cause."""
+        """Leave the training loop, whatever the cause."""
         ...
 
 
-class Alone:
-    """A launch of one rank, or one that knows no others: each then is on its own, and rank 0 writes
-    the checkpoints.
-    """
+class SingleRank:
+    """A launch whose ranks do not know each other; rank 0 writes the checkpoints."""
 
     is_ending = False
     finds = True
@@ -84,7 +77,7 @@ class Alone:
         return newest
 
     def begin(self, step: int) -> None:
-        """Nobody asks."""
+        """Nothing to agree on."""
 
     def heeds(self, reason: str) -> bool:
         return True
@@ -99,4 +92,4 @@ class Alone:
         return contextlib.nullcontext()
 
     def leave(self) -> None:
-        """Nobody is there."""
+        """Nothing to leave."""
