@@ -137,6 +137,15 @@ class Layout:
             found |= 1 << at(device)
         return found
 
+    def bits_of(self, n: int, devices: Iterable[str]) -> int:
+        """Return the same set; 0 if the node has one of them not."""
+        of, found = self.devices[n], 0
+        for device in devices:
+            if device not in of:
+                return 0
+            found |= 1 << of.index(device)
+        return found
+
     def ids(self, n: int, devices: int) -> tuple[str, ...]:
         """Return the ids of this set of devices of node n, in the node's order."""
         of = self.devices[n]
