@@ -11,7 +11,7 @@ BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip --disable-pip-version-check
 export PYTHONDONTWRITEBYTECODE :=
 .DEFAULT_GOAL := help
-.PHONY: help demo up test check unit coverage test-all test-nightly test-sqlite test-postgres test-docker test-root test-browser fuzz bench reproduce-andreas reproduce-gavel chaos load clean
+.PHONY: help demo up install-tests test check unit coverage test-all test-nightly test-sqlite test-postgres test-docker test-root test-browser fuzz bench reproduce-andreas reproduce-gavel chaos load screenshots clean
 
 help: ## show these lines
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /\1\t/' | expand -t 16
@@ -39,6 +39,8 @@ FAST := not slow and not nightly and not browser and not postgres and not docker
 PYTEST := $(BIN)/python -m pytest
 WORKERS ?= 3
 COVERAGE ?=
+
+install-tests: $(VENV)/.test
 
 test: check unit ## the fast set: checks and tests
 
@@ -109,10 +111,13 @@ JOBS ?= 100000
 NODES ?= 1000
 SECONDS ?= 20
 RATE ?= 350
-SCENES ?= starts,pages,submissions,overload,bulk,rounds,heartbeats
-load: $(VENV)/.test ## everything under load, measured (DATABASE=sqlite|postgres|both AGENTS= JOBS= NODES= SECONDS= RATE= SCENES= OUTPUT=)
+SCENARIOS ?= starts,pages,submissions,overload,bulk,rounds,heartbeats
+load: $(VENV)/.test ## everything under load, measured (DATABASE=sqlite|postgres|both AGENTS= JOBS= NODES= SECONDS= RATE= SCENARIOS= OUTPUT=)
 	$(BIN)/python -m experiments.load --database $(DATABASE) --agents $(AGENTS) --jobs $(JOBS) --nodes $(NODES) --seconds $(SECONDS) \
-	  --rate $(RATE) --scenes $(SCENES) $(if $(OUTPUT),--output $(OUTPUT))
+	  --rate $(RATE) --scenarios $(SCENARIOS) $(if $(OUTPUT),--output $(OUTPUT))
+
+screenshots: $(VENV)/.test ## the README's pictures, from the running demo (four minutes; needs Chromium)
+	$(BIN)/python -m experiments.screenshots --port $(PORT)
 
 clean: ## remove what was built; the databases in .loadmaster stay
 	rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache .coverage* build *.egg-info

@@ -32,13 +32,26 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from enum import StrEnum
+from typing import Annotated
+
+from pydantic import AfterValidator, Field
+
+
+def _without_nul(text: str) -> str:
+    if "\0" in text:
+        raise ValueError("must not hold a NUL character")
+    return text
+
+
+Text = Annotated[str, AfterValidator(_without_nul)]
+Int = Annotated[int, Field(ge=-(2**63), le=2**63 - 1)]
 
 PROTOCOL_VERSION = 1
 PROTOCOL_HEADER = "Loadmaster-Protocol"
 TIME_HEADER = "Loadmaster-Time"
 
-LATER = {"later": True}
-"""Field metadata: left out by `wire` at its default, for agents that do not know it."""
+LATER = Field(exclude_if=lambda value: not value)
+"""Marks a field left out at its default, for agents that do not know it."""
 
 MOST_SLOTS = 16
 """Jobs that may share one GPU at most. Policies pair two."""
@@ -115,12 +128,12 @@ OUT_OF_SHARED_MEMORY = "out of memory on a GPU it shared"
 class DeviceReport:
     """A GPU the agent offers. `emulated` marks a pacing clock in place of hardware."""
 
-    uuid: str
-    gpu_type: str
+    uuid: Text
+    gpu_type: Text
     memory_gb: float
-    parent_uuid: str = ""
-    mig_profile: str = ""
-    slots: int = 1
+    parent_uuid: Text = ""
+    mig_profile: Text = ""
+    slots: Int = 1
     healthy: bool = True
     emulated: bool = False
 
@@ -129,17 +142,17 @@ class DeviceReport:
 class Registration:
     """First words of a machine; `hostname` names the node unless `name` does."""
 
-    machine_id: str
-    boot_id: str
-    hostname: str
+    machine_id: Text
+    boot_id: Text
+    hostname: Text
     devices: tuple[DeviceReport, ...]
     cores: float
     memory_gb: float
-    agent_version: str
-    protocol: int = PROTOCOL_VERSION
-    features: tuple[str, ...] = ()
-    name: str = ""
-    rack: str = ""
+    agent_version: Text
+    protocol: Int = PROTOCOL_VERSION
+    features: tuple[Text, ...] = ()
+    name: Text = ""
+    rack: Text = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -156,8 +169,8 @@ class Intervals:
 class Registered:
     """`node_token` is shown once; the server keeps only its sha256."""
 
-    node_id: str
-    node_token: str
+    node_id: Text
+    node_token: Text
     intervals: Intervals
 
 
@@ -165,10 +178,10 @@ class Registered:
 class KnownAssignment:
     """An assignment the agent's journal knows, and its state there."""
 
-    id: str
-    fence: int
+    id: Text
+    fence: Int
     state: AssignmentState
-    container: str = ""
+    container: Text = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -180,36 +193,36 @@ class SessionRequest:
     (CONTAINER in it stands for the launch's own name); empty where they cannot.
     """
 
-    machine_id: str
-    boot_id: str
-    session_secret: str
+    machine_id: Text
+    boot_id: Text
+    session_secret: Text
     devices: tuple[DeviceReport, ...]
     assignments: tuple[KnownAssignment, ...] = ()
-    agent_version: str = ""
-    features: tuple[str, ...] = ()
-    address: str = ""
+    agent_version: Text = ""
+    features: tuple[Text, ...] = ()
+    address: Text = ""
 
 
 @dataclass(frozen=True, slots=True)
 class Session:
     """`epoch` grows with every session of the node; every later call carries it."""
 
-    epoch: int
+    epoch: Int
     intervals: Intervals
-    adopt: tuple[str, ...] = ()
-    stop: tuple[str, ...] = ()
+    adopt: tuple[Text, ...] = ()
+    stop: tuple[Text, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
 class DeviceSample:
     """Health and use of a device at a heartbeat; power is "measured" or "modelled"."""
 
-    uuid: str
+    uuid: Text
     healthy: bool = True
     gpu_fraction: float | None = None
     memory_used_gb: float | None = None
     power_w: float | None = None
-    power_source: str = "modelled"
+    power_source: Text = "modelled"
     temperature_c: float | None = None
 
 
@@ -217,21 +230,21 @@ class DeviceSample:
 class Heartbeat:
     """Renews the leases of every assignment listed (only those the agent still watches)."""
 
-    epoch: int
-    seq: int
+    epoch: Int
+    seq: Int
     sent_at_s: float
     healthy: bool = True
     devices: tuple[DeviceSample, ...] = ()
     assignments: tuple[KnownAssignment, ...] = ()
-    cursor: int = 0
+    cursor: Int = 0
 
 
 @dataclass(frozen=True, slots=True)
 class Lease:
     """The assignment may run for `ttl_s` from the moment the renewal was sent."""
 
-    id: str
-    fence: int
+    id: Text
+    fence: Int
     ttl_s: float
 
 
@@ -239,13 +252,13 @@ class Lease:
 class Directive:
     """A directive; `stop_reason`, `term_until_s`, `steps_quota` belong to STOP and UPDATE."""
 
-    id: str
-    fence: int
+    id: Text
+    fence: Int
     action: DirectiveAction
     stop_reason: StopReason | None = None
     grace_s: float | None = None
     term_until_s: float | None = None
-    steps_quota: int | None = None
+    steps_quota: Int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -255,15 +268,15 @@ class HeartbeatReply:
     next_heartbeat_s: float
     leases: tuple[Lease, ...] = ()
     directives: tuple[Directive, ...] = ()
-    cursor: int = 0
+    cursor: Int = 0
 
 
 @dataclass(frozen=True, slots=True)
 class Accept:
     """The agent takes the offer of this fence."""
 
-    epoch: int
-    fence: int
+    epoch: Int
+    fence: Int
 
 
 @dataclass(frozen=True, slots=True)
@@ -281,41 +294,41 @@ class LaunchSpec:
     library, whose ranks know each other by `gang_token`. `gang_gpus` are the GPUs of all ranks.
     """
 
-    assignment: str
-    job: str
-    job_name: str
-    fence: int
-    runtime: str
-    command: tuple[str, ...]
-    devices: tuple[str, ...]
-    gpu_type: str
-    purpose: str = "training"
-    copy: int = 0
-    image: str = ""
-    image_digest: str = ""
-    environment: dict[str, str] = field(default_factory=dict)
-    secrets: dict[str, str] = field(default_factory=dict)
-    mounts: tuple[str, ...] = ()
-    rank: int = 0
-    world_size: int = 1
-    rendezvous: str = ""
-    slot: int = 0
+    assignment: Text
+    job: Text
+    job_name: Text
+    fence: Int
+    runtime: Text
+    command: tuple[Text, ...]
+    devices: tuple[Text, ...]
+    gpu_type: Text
+    purpose: Text = "training"
+    copy: Int = 0
+    image: Text = ""
+    image_digest: Text = ""
+    environment: dict[Text, Text] = field(default_factory=dict)
+    secrets: dict[Text, Text] = field(default_factory=dict)
+    mounts: tuple[Text, ...] = ()
+    rank: Int = 0
+    world_size: Int = 1
+    rendezvous: Text = ""
+    slot: Int = 0
     share: float = 1.0
     cpu_quota: float | None = None
     cores: float = 0.0
     memory_gb: float = 0.0
-    steps: int = 0
-    steps_quota: int | None = None
+    steps: Int = 0
+    steps_quota: Int | None = None
     term_until_s: float | None = None
     grace_s: float = 30.0
-    checkpoint_place: str = ""
+    checkpoint_place: Text = ""
     checkpoint_every_s: float = 30.0
-    kind: str = ""
-    kind_name: str = ""
-    required_features: tuple[str, ...] = ()
-    version: int = PROTOCOL_VERSION
-    gang_token: str = field(default="", repr=False, metadata=LATER)
-    gang_gpus: int = field(default=0, metadata=LATER)
+    kind: Text = ""
+    kind_name: Text = ""
+    required_features: tuple[Text, ...] = ()
+    version: Int = PROTOCOL_VERSION
+    gang_token: Annotated[Text, LATER] = field(default="", repr=False)
+    gang_gpus: Annotated[Int, LATER] = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -327,18 +340,18 @@ class StateReport:
     gave it one): the server keeps the first, and later launches use it.
     """
 
-    epoch: int
-    fence: int
-    seq: int
+    epoch: Int
+    fence: Int
+    seq: Int
     to: AssignmentState
     observed_at_s: float
-    exit_code: int | None = None
+    exit_code: Int | None = None
     reason_class: ReasonClass | None = None
-    reason: str = ""
-    steps: int | None = None
-    container: str = ""
+    reason: Text = ""
+    steps: Int | None = None
+    container: Text = ""
     prepared_fraction: float | None = None
-    image_digest: str = ""
+    image_digest: Text = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -346,9 +359,9 @@ class ProgressSample:
     """Progress and recent speed: start, progress, checkpoint, preempted, quota or end."""
 
     at_s: float
-    event: str
-    step: int
-    launch_steps: int
+    event: Text
+    step: Int
+    launch_steps: Int
     elapsed_s: float
     steps_per_s: float | None = None
     loss: float | None = None
@@ -365,16 +378,16 @@ class UsageSample:
     memory_gb: float
     gpu_fraction: float | None = None
     gpu_power_w: float | None = None
-    power_source: str = "modelled"
+    power_source: Text = "modelled"
 
 
 @dataclass(frozen=True, slots=True)
 class MetricsBatch:
     """A batch of samples of one assignment; `seq` lets the server drop replays."""
 
-    epoch: int
-    fence: int
-    seq: int
+    epoch: Int
+    fence: Int
+    seq: Int
     progress: tuple[ProgressSample, ...] = ()
     usage: tuple[UsageSample, ...] = ()
 
@@ -384,7 +397,7 @@ class Directives:
     """The answer to the long poll: what became wanted after the cursor."""
 
     directives: tuple[Directive, ...] = ()
-    cursor: int = 0
+    cursor: Int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -398,7 +411,7 @@ class StateAccepted:
 class LogAccepted:
     """The answer to a piece of a log: where the next one begins."""
 
-    next_offset: int
+    next_offset: Int
 
 
 class ErrorCode(StrEnum):

@@ -92,7 +92,7 @@ def _solve(given: argparse.Namespace) -> int:
     snapshot = snapshot_json.from_json(_json(_text(given.snapshot), given.snapshot))
     parameters = _json(given.parameters, "--parameters")
     if not isinstance(parameters, dict):
-        raise FormError(f"--parameters: must be a JSON object, not {given.parameters}")
+        raise FormError("--parameters", f"must be a JSON object, not {given.parameters}")
     reserved, runs = reserve_profiling(snapshot)
     plan = merge(registry.make(given.policy, parameters)(reserved), runs)
     print(plan_json.canonical_bytes(plan).decode() if given.json else _table(plan, snapshot))
@@ -115,7 +115,7 @@ def _json(text: str, what: str) -> Any:
     try:
         return json.loads(text)
     except json.JSONDecodeError as error:
-        raise FormError(f"{what}: is not JSON: {error}") from error
+        raise FormError(what, f"is not JSON: {error}") from error
 
 
 def _table(plan: Plan, snapshot: Snapshot) -> str:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 from functools import cache
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -14,15 +15,19 @@ from typer.main import get_command
 
 from loadmaster.agent.cli import agent_app
 from loadmaster.cli.main import app
+from policies.host import registry
 
 ROOT = Path(__file__).parents[1]
-_LINK = re.compile(r"\[[^\]]*\]\(([^)\s]+)\)")
+_LINK = re.compile(r"(?:\[[^\]]*\]\(|<img src=\")([^)\s\"]+)")
 _FENCE = re.compile(r"^```.*?^```", re.MULTILINE | re.DOTALL)
 _INDENTED = re.compile(r"(?:(?<=\n\n)|(?<=:\n))(?:(?: {4}.*)?\n)+")
 _INLINE = re.compile(r"`([^`\n]+)`")
 _MAKE = re.compile(r"\bmake ([a-z][a-z-]*)")
 _LOADMASTER = re.compile(r"(?:^|[\s/$])loadmaster ([a-z][a-z-]*)((?: [a-z][a-z-]*)?)")
 _OPTION = re.compile(r"(?<=\s)--?[a-z][a-z-]*")
+_FILE = re.compile(r"(?<![\w./<>{}*-])((?:[a-z_]+/)+[\w.-]+\.(?:py|json|css|sh|yaml|toml))\b")
+_MODULE = re.compile(r"python -m ([a-z_]+(?:\.[a-z_]+)*)")
+_PACKAGES = {path.name for path in ROOT.iterdir() if path.is_dir()}
 _MANAGE = re.compile(r"manage\.py ([a-z_]+)")
 
 
@@ -92,6 +97,52 @@ def test_every_make_target_that_is_named_exists() -> None:
     }
     assert named - targets == set()
     assert {"demo", "up", "test", "test-all"} <= named
+
+
+def test_every_file_of_the_project_that_is_named_exists() -> None:
+    named = {
+        path
+        for document in documents()
+        for line in code(document)
+        for path in _FILE.findall(line)
+        if path.partition("/")[0] in _PACKAGES
+    }
+    assert {path for path in named if not (ROOT / path).exists()} == set()
+    assert "loadmaster/agent/reconcile.py" in named
+
+
+def test_every_module_that_is_run_exists() -> None:
+    named = {
+        module
+        for document in documents()
+        for line in code(document)
+        for module in _MODULE.findall(line)
+        if module.partition(".")[0] in _PACKAGES
+    }
+    assert {module for module in named if find_spec(module) is None} == set()
+    assert "policies" in named
+
+
+def test_lines_have_at_most_100_columns() -> None:
+    assert [
+        f"{document.relative_to(ROOT)}:{number}"
+        for document in documents()
+        for number, line in enumerate(document.read_text().splitlines(), 1)
+        if len(line) > 100
+    ] == []
+
+
+def test_documents_stay_short() -> None:
+    """docs/ has at most 35,000 words, tables and commands included."""
+    texts = [document.read_text() for document in documents() if document.parent != ROOT]
+    assert sum(len(text.split()) for text in texts) <= 35_000
+
+
+def test_each_policy_is_described_in_150_words() -> None:
+    text = (ROOT / "docs/policies.md").read_text()
+    described = dict(re.findall(r"^### `(\w+)`\n(.*?)(?=^##|\Z)", text, re.MULTILINE | re.DOTALL))
+    assert {name for name, words in described.items() if len(words.split()) > 150} == set()
+    assert set(registry.BUILT_IN) - set(described) == set()
 
 
 def test_every_command_of_manage_py_that_is_named_exists() -> None:

@@ -124,6 +124,14 @@ def test_every_metric_and_every_setting_that_is_named_exists() -> None:
     } == set()
 
 
+def test_every_reason_for_waiting_that_is_explained_is_one_that_pages_show() -> None:
+    section = TEXT.split("### Jobs wait though GPUs are free")[1].split("###")[0]
+    explained = re.findall(r"^- \*(.+?)\*", section, re.MULTILINE)
+    wording = (ROOT / "jobs/wording.py").read_text()
+    assert [reason for reason in explained if reason not in wording] == []
+    assert len(explained) > 5
+
+
 @pytest.fixture
 def shell(tmp_path: Path) -> Iterator[Shell]:
     """A prompt on a machine on which `make up` runs: the system on a free port, in a folder of its

@@ -35,7 +35,6 @@ from policies.contract.snapshot import (
     Snapshot,
     TeamView,
 )
-from policies.contract.snapshot_json import RULES
 
 MOST_JOBS = 20_000
 """Jobs that a history holds, the newest."""
@@ -47,7 +46,7 @@ Places = Mapping[tuple[str, str], tuple[str, str]]
 """(node, device) as a cluster file calls them, by the live ones."""
 
 _JOB, _KIND, _STEP, _TYPE, _TEAM = (
-    Form(of, RULES) for of in (JobView, KindView, EnergyStep, GpuTypeView, TeamView)
+    Form(of) for of in (JobView, KindView, EnergyStep, GpuTypeView, TeamView)
 )
 
 
@@ -65,11 +64,11 @@ def cluster_spec(user: User, cluster: Cluster, start_s: float | None = None) -> 
     spec: dict[str, Any] = {
         "name": cluster.name, "currency": cluster.currency, "round_s": cluster.period_s,
         "horizon_s": cluster.horizon_s,
-        "gpu_types": [_TYPE.write(gpu, "") for gpu in snapshot.gpu_types], "nodes": nodes,
+        "gpu_types": [_TYPE.write(gpu) for gpu in snapshot.gpu_types], "nodes": nodes,
         "emissions_cost_per_kg": snapshot.emissions_cost_per_kg,
         "power_cap_w": snapshot.power_cap_w,
-        "energy": {"steps": [_STEP.write(_from(step, start_s), "") for step in steps]},
-        "teams": [_TEAM.write(team_view(team), "") for team in teams_of(user)],
+        "energy": {"steps": [_STEP.write(_from(step, start_s)) for step in steps]},
+        "teams": [_TEAM.write(team_view(team)) for team in teams_of(user)],
     }  # fmt: skip
     return {name: value for name, value in spec.items() if value is not None}
 
@@ -126,7 +125,7 @@ def queue(user: User, cluster: Cluster) -> dict[str, Any]:
             f"{running:,} running and {len(jobs) - running:,} waiting"
             + _left_out(len(seen) - len(known))
         ),
-        "jobs": [_JOB.write(job, "") for job in jobs],
+        "jobs": [_JOB.write(job) for job in jobs],
         "kinds": _kinds(kinds, {job.kind for job in jobs}),
         "seated": True,
     }
@@ -136,8 +135,7 @@ def _kinds(kinds: Mapping[str, KindView], shown: Collection[str]) -> list[dict[s
     """Kinds shown, with pairs among them only: others may be hidden from the user."""
     found = [kinds[name] for name in sorted(shown)]
     return [
-        _KIND.write(replace(k, pairs=tuple(p for p in k.pairs if p.other in shown)), "")
-        for k in found
+        _KIND.write(replace(k, pairs=tuple(p for p in k.pairs if p.other in shown))) for k in found
     ]
 
 
@@ -205,7 +203,7 @@ def history(user: User, cluster: Cluster, days: float) -> dict[str, Any]:
         "type": "jobs",
         "name": f"{cluster.name}, the last {days:g} days",
         "note": f"{len(views):,} jobs" + _left_out(len(rows) - len(views)) + older,
-        "jobs": [_JOB.write(view, "") for view in views],
+        "jobs": [_JOB.write(view) for view in views],
         "kinds": _kinds({kind.id: kind for kind in kinds}, known),
         "whole": True,
     }

@@ -1,15 +1,14 @@
-"""`python -m experiments.bench`: every benchmark, one after another, as JSON lines of name, median, goal,
-ratio, unit and machine.
-"""
+"""`python -m experiments.bench`: every benchmark, one after another, as JSON lines."""
 
 from __future__ import annotations
 
 from experiments.bench import gap, policies, shares, simulator, traces, workloads
+from experiments.bench.figures import show
 
 if __name__ == "__main__":
-    policies.main()
+    show(policies.figures())
     shares.main([])
-    gap.main()
-    workloads.main()
-    simulator.main()
+    show(gap.figures())
+    show(workloads.figures())
+    show(simulator.figures(million=False))
     traces.main([])

@@ -1,5 +1,4 @@
-"""How far estimates of pairs that share a GPU are from measurements: `python -m experiments.bench.estimator
-TABLES [--seeds N] [--choose]`.
+"""Errors of estimated pairs: `python -m experiments.bench.estimator TABLES [--seeds N] [--choose]`.
 
 TABLES is Gavel's `simulation_throughputs.json` (26 kinds of one GPU, three GPU types). Prints JSON
 lines: the median relative error with mean and 90th percentile, and how many pairs were wrongly held
@@ -23,7 +22,6 @@ from __future__ import annotations
 
 import argparse
 import json
-import platform
 from ast import literal_eval
 from collections.abc import Iterator, Mapping
 from dataclasses import asdict, replace
@@ -34,6 +32,7 @@ from typing import Any
 
 import numpy as np
 
+from experiments.bench.figures import Figure, figure, show
 from profiling.estimates import Pool, estimate
 from profiling.pairs.completion import CANDIDATES, Floats, Settings, held_out_error
 from profiling.pairs.estimates import Choice, ErrorSummary, PairError, next_partners
@@ -106,7 +105,7 @@ def errors(
     return found, without
 
 
-def partly_observed(truth: Retained, fraction: float, seeds: int) -> Iterator[dict[str, Any]]:
+def partly_observed(truth: Retained, fraction: float, seeds: int) -> Iterator[Figure]:
     """A part of all pairs is known."""
     for name, rules in (("estimated", USUAL), ("nearest reference alone", PAPER)):
         found: list[PairError] = []
@@ -116,11 +115,11 @@ def partly_observed(truth: Retained, fraction: float, seeds: int) -> Iterator[di
             more, missing = errors(Book.of(seen, rules=rules, seed=seed), truth, seen)
             found, without = found + more, without + missing
         took = {"without": without, "s_each": (process_time() - began_s) / seeds}
-        yield _line(f"{fraction:.0%} of pairs observed, {name}", found, **_decided(found), **took)
+        yield _figure(f"{fraction:.0%} of pairs observed, {name}", found, **_decided(found), **took)
     baseline = [
         e for seed in range(seeds) for e in _beside_the_same(truth, a_part(truth, fraction, seed))
     ]
-    yield _line(
+    yield _figure(
         f"{fraction:.0%} of pairs observed, mean beside the same kind",
         baseline,
         **_decided(baseline),
@@ -158,7 +157,7 @@ def _beside_the_same(truth: Retained, seen: Retained) -> Iterator[PairError]:
             )
 
 
-def new_kinds(truth: Retained, partners: int, seeds: int) -> Iterator[dict[str, Any]]:
+def new_kinds(truth: Retained, partners: int, seeds: int) -> Iterator[Figure]:
     """Each kind in turn is new, all others are known."""
     for choice, twins, types, rules in product(
         Choice, (True, False), (TYPES, (ORIGIN,)), (USUAL, PAPER)
@@ -171,9 +170,10 @@ def new_kinds(truth: Retained, partners: int, seeds: int) -> Iterator[dict[str, 
                     truth, kind, partners, choice, seed, twins=twins, types=types, rules=rules
                 )
                 found, without = found + more, without + missing
-        where = f"{', model unknown' * (not twins)}{f', measured on {ORIGIN} alone' * (len(types) == 1)}"
+        one_type = f", measured on {ORIGIN} alone" * (len(types) == 1)
+        where = f"{', model unknown' * (not twins)}{one_type}"
         how = "" if rules is USUAL else ", nearest reference alone"
-        yield _line(
+        yield _figure(
             f"new kind beside {partners} {choice.value} partners{where}{how}",
             found,
             without=without,
@@ -209,9 +209,7 @@ def _introduced(
     types: tuple[str, ...],
     rules: Rules = USUAL,
 ) -> tuple[Book, Retained, set[str]]:
-    """The book after the kind was measured beside partners chosen one by one (of those drawn: at
-    once), on each of the types.
-    """
+    """Estimates after the kind was measured beside chosen partners on each of the types."""
     others = {k for k, _, _ in truth if k != kind and (twins or _model(k) != _model(kind))}
     seen = {pair: s for pair, s in truth.items() if {*pair[:2]} <= others}
     book = Book.of(seen, sorted(others), rules=rules, seed=seed)
@@ -236,7 +234,7 @@ def _model(kind: str) -> str:
     return kind.split(" (batch")[0]
 
 
-def alone(truth: Retained, speeds: Alone, partners: int) -> Iterator[dict[str, Any]]:
+def alone(truth: Retained, speeds: Alone, partners: int) -> Iterator[Figure]:
     """Own speeds on two types from the third."""
     for twins in (True, False):
         by_pool, by_likeness = [], []
@@ -260,8 +258,8 @@ def alone(truth: Retained, speeds: Alone, partners: int) -> Iterator[dict[str, A
                     [PairError(kind, "", gpu_type, like, measured)] if like is not None else []
                 )
         unknown = "" if twins else ", model unknown"
-        yield _line(f"alone on a type from {ORIGIN}, by all kinds{unknown}", by_pool)
-        yield _line(f"alone on a type from {ORIGIN}, by like references{unknown}", by_likeness)
+        yield _figure(f"alone on a type from {ORIGIN}, by all kinds{unknown}", by_pool)
+        yield _figure(f"alone on a type from {ORIGIN}, by like references{unknown}", by_likeness)
 
 
 def _pooled(kind: str, told: Alone) -> Mapping[tuple[str, int], float]:
@@ -276,7 +274,7 @@ def _pooled(kind: str, told: Alone) -> Mapping[tuple[str, int], float]:
     )
 
 
-def chosen(truth: Retained, fraction: float, seeds: int) -> Iterator[dict[str, Any]]:
+def chosen(truth: Retained, fraction: float, seeds: int) -> Iterator[Figure]:
     """Held-out errors of the candidates, on what was observed alone."""
     books = [Book.of(a_part(truth, fraction, seed), seed=seed) for seed in range(seeds)]
     for settings in CANDIDATES:
@@ -285,12 +283,7 @@ def chosen(truth: Retained, fraction: float, seeds: int) -> Iterator[dict[str, A
             f"held out of {fraction:.0%}, rank {settings.rank}, regularisation"
             f" {settings.regularisation:g}"
         )
-        yield {
-            "name": name,
-            "median": round(float(np.mean(errors)), 4),
-            "goal": None,
-            "unit": "fraction, root mean square",
-        }
+        yield figure(name, float(np.mean(errors)), None, "fraction, root mean square")
 
 
 def _held_out(book: Book, settings: Settings, seed: int) -> float:
@@ -311,21 +304,12 @@ def _held_out(book: Book, settings: Settings, seed: int) -> float:
     return held_out_error(values[part], observed[part], settings, seed=seed, groups=groups[part])
 
 
-def _line(name: str, found: list[PairError], **more: Any) -> dict[str, Any]:
-    summary = {
-        k: round(v, 4) if isinstance(v, float) else v
-        for k, v in asdict(ErrorSummary.of(found)).items()
-    }
+def _figure(name: str, found: list[PairError], **more: Any) -> Figure:
+    summary = asdict(ErrorSummary.of(found))
+    middle = summary.pop("median")
+    facts = {k: round(v, 4) if isinstance(v, float) else v for k, v in summary.items()}
     cannot = sum(e.measured == 0 for e in found)
-    line = {
-        "name": name,
-        "median": summary.pop("median"),
-        "goal": None,
-        "unit": "relative error",
-        **summary,
-        "cannot_share": cannot,
-    }
-    return {**line, **more, "machine": platform.machine()}
+    return figure(name, middle, None, "relative error", **facts, cannot_share=cannot, **more)
 
 
 def main() -> None:
@@ -354,11 +338,10 @@ def main() -> None:
             if options.choose
             else partly_observed(truth, fraction, options.seeds)
         )
-        for line in lines:
-            print(json.dumps(line), flush=True)
+        show(lines)
     for partners in () if options.choose else options.partners:
-        for line in (*new_kinds(truth, partners, options.seeds), *alone(truth, speeds, partners)):
-            print(json.dumps(line), flush=True)
+        show(new_kinds(truth, partners, options.seeds))
+        show(alone(truth, speeds, partners))
 
 
 if __name__ == "__main__":

@@ -1,5 +1,4 @@
-"""How far heuristics are from proven optima: `python -m experiments.bench.gap [INSTANCES]` prints JSON lines of
-mean gaps.
+"""Gaps of heuristics to proven optima: `python -m experiments.bench.gap [INSTANCES]`.
 
 Small clusters (3 to 5 nodes, 10 to 20 jobs, due dates from hopeless to comfortable; on every other
 one jobs already run) are decided by every policy and by the exact model, which may leave nodes
@@ -11,17 +10,17 @@ end: for that, simulate.
 
 from __future__ import annotations
 
-import json
 import sys
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from functools import partial
-from statistics import mean, median
+from statistics import fmean, median
 from typing import Any
 
 import numpy as np
 
-from experiments.bench.policies import a_cluster, machine
+from experiments.bench.clusters import a_cluster
+from experiments.bench.figures import Figure, figure, show
 from policies.andreas.exact import Exact
 from policies.andreas.kernels.arrays import NONE
 from policies.contract.plan import Plan, PlanStatus
@@ -38,9 +37,7 @@ COMPARED: Mapping[str, tuple[str, dict[str, Any], float | None]] = {
     "cost_search": ("cost_search", {}, None),
     "edf": ("edf", {}, None),
 }
-"""Name -> policy, parameters, goal in percent (of those that minimise f); a policy that is not
-there is left out.
-"""
+"""Name -> policy, parameters, goal in percent where the policy minimises f."""
 
 JUDGE = Exact(opening="free", budget=60.0)
 
@@ -87,7 +84,7 @@ def under_way(snapshot: Snapshot) -> Snapshot:
 
 
 def solution_of(plan: Plan, problem: Problem) -> Solution:
-    """What a plan decides, in the terms of the problem."""
+    """The solution of a plan, in the terms of the problem."""
     node_at = {n.id: i for i, n in enumerate(problem.nodes)}
     number = {
         (int(c), int(g)): k
@@ -123,42 +120,20 @@ def optima(count: int) -> list[tuple[Snapshot, float]]:
     return found
 
 
-def lines(count: int = INSTANCES) -> Iterator[dict[str, Any]]:
-    """A line for each policy."""
+def figures(count: int = INSTANCES) -> Iterator[Figure]:
+    """The mean gap of each policy."""
     solved = optima(count)
     for name, (policy, parameters, goal) in COMPARED.items():
         if policy in registry.names():
-            yield _line(
-                f"gap to {count} proven optima, {name}",
-                gaps(partial(registry.make(policy, parameters)), solved),
-                goal,
-            )
-
-
-def _line(name: str, found: list[float], goal: float | None) -> dict[str, Any]:
-    average = mean(found)
-    ratio = None if goal is None else round(average / goal, 4)
-    more = {
-        "median_gap": round(median(found), 3),
-        "worst_gap": round(max(found), 3),
-        "optimal": sum(g < 1e-3 for g in found),
-    }
-    return {
-        "name": name,
-        "median": round(average, 3),
-        "goal": goal,
-        "ratio": ratio,
-        "unit": "%",
-        **more,
-        "machine": machine(),
-    }
-
-
-def main(count: int = INSTANCES) -> None:
-    """Print the lines as they are measured."""
-    for line in lines(count):
-        print(json.dumps(line), flush=True)
+            found = gaps(partial(registry.make(policy, parameters)), solved)
+            facts = {
+                "median_gap": round(median(found), 3),
+                "worst_gap": round(max(found), 3),
+                "optimal": sum(g < 1e-3 for g in found),
+            }
+            words = f"gap to {count} proven optima, {name}"
+            yield figure(words, fmean(found), goal, "%", **facts)
 
 
 if __name__ == "__main__":
-    main(*map(int, sys.argv[1:2]))
+    show(figures(*map(int, sys.argv[1:2])))

@@ -1,14 +1,13 @@
-"""How far the schedules of `cost_search` are from the least cost: `python -m experiments.bench.schedule_gap
-[--instances 100] [--budget 20]`.
+"""Gaps of `cost_search` to the least cost: `python -m experiments.bench.schedule_gap --help`.
 
-Small clusters (3 to 5 nodes, 10 to 20 jobs, all there at once, due dates from hopeless to
-comfortable) as in `experiments.bench.gap`. The search plans a schedule of all jobs at its default bounds, in
-2,000 steps, and by its starts alone; CP-SAT begins with the best of these, looks for a cheaper
-schedule, and proves how cheap none can be (`policies.search.exact_schedule`), within `budget`
-of deterministic time each. Foresight is off: nothing is added for waits that grow, for moves or for
-haste, so that both minimise the energy and tardiness of the schedule alone. Prints a JSON line per
-instance, then one per search: the mean gap to the best schedule known, in percent; beside it how
-many of those were proven least, the mean gap over these, and the mean gap to the bound over all.
+The small clusters are those of `experiments.bench.gap`, all jobs waiting. The search plans a
+schedule of all jobs at its default bounds, in 2,000 steps, and by its starts alone; CP-SAT begins
+with the best of these, looks for a cheaper schedule, and proves how cheap none can be
+(`policies.search.exact_schedule`), within `budget` of deterministic time each. Foresight is off:
+nothing is added for waits that grow, for moves or for haste, so that both minimise the energy and
+tardiness of the schedule alone. Prints a JSON line per instance, then one per search: the mean gap
+to the best schedule known, in percent; beside it how many of those were proven least, the mean gap
+over these, and the mean gap to the bound over all.
 """
 
 from __future__ import annotations
@@ -17,12 +16,13 @@ import argparse
 import json
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from statistics import mean
+from statistics import fmean
 from typing import Any
 
 import numpy as np
 
-from experiments.bench.policies import a_cluster, machine
+from experiments.bench.clusters import a_cluster
+from experiments.bench.figures import Figure, figure, show
 from policies.contract.snapshot import Snapshot
 from policies.placement.problem import build
 from policies.search.cost_search import CostSearch, orders, rents
@@ -104,26 +104,18 @@ def _costs(of: Case) -> dict[str, float]:
     return {"best": round(of.best, 6), "bound": round(of.judged.bound, 6)}
 
 
-def summary(name: str, cases: Sequence[Case]) -> dict[str, Any]:
-    """The line of a search."""
+def summary(name: str, cases: Sequence[Case]) -> Figure:
+    """The figure of a search."""
     known, proven = [c.gap(name, c.best) for c in cases], [c for c in cases if c.judged.proven]
-    found = {
-        "median": round(mean(known), 4),
-        "goal": GOAL,
-        "ratio": round(mean(known) / GOAL, 4),
-        "unit": "%",
+    to_bound = [c.gap(name, c.judged.bound) for c in proven]
+    facts = {
         "worst_gap": round(max(known), 4),
         "proven": len(proven),
-        "gap_to_proven": round(mean(c.gap(name, c.judged.bound) for c in proven), 4)
-        if proven
-        else None,
-        "gap_to_bound": round(mean(c.gap(name, c.judged.bound) for c in cases), 4),
+        "gap_to_proven": round(fmean(to_bound), 4) if proven else None,
+        "gap_to_bound": round(fmean(c.gap(name, c.judged.bound) for c in cases), 4),
     }
-    return {
-        "name": f"gap of whole schedules, {len(cases)} instances, cost_search, {name}",
-        **found,
-        "machine": machine(),
-    }
+    words = f"gap of whole schedules, {len(cases)} instances, cost_search, {name}"
+    return figure(words, fmean(known), GOAL, "%", **facts)
 
 
 def main() -> None:
@@ -137,8 +129,7 @@ def main() -> None:
     for number, snapshot in instances(given.first, given.instances):
         cases.append(case(number, snapshot, given.budget))
         print(json.dumps(told(cases[-1])), flush=True)
-    for name in SEARCHES:
-        print(json.dumps(summary(name, cases)), flush=True)
+    show(summary(name, cases) for name in SEARCHES)
 
 
 if __name__ == "__main__":

@@ -1,12 +1,9 @@
-"""How long the linear programs of share policies take, from columns of jobs and a table of
-throughputs to shares of classes.
+"""Times of share policies' programs: `python -m experiments.bench.shares --help`.
 
-    python -m experiments.bench.shares [--throughputs shared/data/gavel] [--times 5]
-
-Prints one JSON line per figure: name, median, goal, ratio (median / goal; both null where there is
-no goal), unit, machine. Times are of the processor. Throughputs are those of Gavel's evaluation
-where its folder is given, else made up: 83 kinds on three types. The cluster has 36 GPUs of each
-type, as in the paper, except where hierarchical fairness shall have many levels to fill.
+From columns of jobs and a table of throughputs to shares of classes. Throughputs are those of
+Gavel's evaluation where its folder is given, else made up: 83 kinds on three types. The cluster has
+36 GPUs of each type, as in the paper, except where hierarchical fairness shall have many levels to
+fill.
 """
 
 from __future__ import annotations
@@ -18,11 +15,10 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
-from experiments.bench.policies import machine, milliseconds
+from experiments.bench.figures import Figure, figure, milliseconds, show
 from policies.contract.snapshot import Floats, Ints
 from policies.gavel.allocation.pairs import with_pairs
 from policies.gavel.allocation.problem import AllocationProblem, Column, Shares
@@ -36,16 +32,12 @@ FILE = "simulation_throughputs.json"
 GPUS = 36.0
 ENTITIES = tuple(Entity(weight) for weight in (1.0, 2.0, 3.0, 1.0, 2.0))
 LEVELS = 0.4
-"""GPUs of each type for a job, in the hierarchies with many levels: not enough for all jobs at
-once, too many for some.
-"""
+"""GPUs of each type per job where hierarchies have many levels: scarce, but not for all."""
 
 
 @dataclass(frozen=True)
 class Table:
-    """`alone` float64[K, T] and `beside` float64[K, K, T] steps/s of kinds, whose jobs need `scale`
-    int64[K] GPUs.
-    """
+    """Steps/s of kinds: `alone` [K, T], `beside` [K, K, T]; `scale` [K] GPUs of a job."""
 
     alone: Floats
     beside: Floats
@@ -81,9 +73,7 @@ def made_up(kinds: int = 83, seed: int = 0) -> Table:
 
 @dataclass(frozen=True)
 class Jobs:
-    """Jobs by column: their kind, entity, and where jobs are all different how much faster each is
-    than its kind.
-    """
+    """Jobs by column: kind, entity, and speed relative to the kind."""
 
     table: Table
     kind: Ints
@@ -102,7 +92,7 @@ class Jobs:
     def problem(
         self, gpus: float = GPUS, pairs: bool = False, each: bool = False
     ) -> AllocationProblem:
-        """What is divided; with `each`, every job is a class."""
+        """The problem to solve; with `each`, every job is a class."""
         first, count = self._classes(each)
         kind, none = self.kind[first], len(TYPES)
         plain = AllocationProblem(
@@ -136,13 +126,13 @@ class Jobs:
         return first[present], count[present]
 
 
-def lines(table: Table, times: int) -> Iterator[dict[str, Any]]:
+def figures(table: Table, times: int) -> Iterator[Figure]:
     """The figures, the quickest first."""
     draw = partial(Jobs.drawn, table)
     for jobs, goal_ms in ((2048, 5.0), (100_000, 20.0)):
-        yield _line(f"fairness, {jobs} jobs of 83 kinds", _fair(draw(jobs)), times, goal_ms)
+        yield _figure(f"fairness, {jobs} jobs of 83 kinds", _fair(draw(jobs)), times, goal_ms)
     for jobs, goal_ms in ((512, 25.0), (100_000, 50.0)):
-        yield _line(
+        yield _figure(
             f"fairness with pairs, {jobs} jobs of 83 kinds",
             _fair(draw(jobs), pairs=True),
             times,
@@ -151,21 +141,21 @@ def lines(table: Table, times: int) -> Iterator[dict[str, Any]]:
     for jobs, goal_ms in ((512, 300.0), (2048, 500.0)):
         for gpus in (GPUS, round(jobs * LEVELS)):
             call = partial(_hierarchy, draw(jobs, entities=len(ENTITIES)), gpus)
-            yield _line(
+            yield _figure(
                 f"hierarchical fairness, {jobs} jobs, 5 entities, {gpus:g} GPUs of each type",
                 call,
                 times,
                 goal_ms,
             )
     for jobs, goal_ms in ((2048, 100.0), (8192, 500.0)):
-        yield _line(
+        yield _figure(
             f"fairness, {jobs} jobs all different",
             _fair(draw(jobs, different=True)),
             times,
             goal_ms,
         )
-    yield _line("makespan, 2048 jobs", partial(_makespan, draw(2048)), times, 1000.0)
-    yield _line(
+    yield _figure("makespan, 2048 jobs", partial(_makespan, draw(2048)), times, 1000.0)
+    yield _figure(
         "finish-time fairness to 1e-3, 2048 jobs", partial(_finish_time, draw(2048)), times, 2000.0
     )
 
@@ -198,17 +188,8 @@ def _finish_time(jobs: Jobs) -> Shares:
     )
 
 
-def _line(name: str, call: Callable[[], Any], times: int, goal_ms: float) -> dict[str, Any]:
-    value_ms = milliseconds(call, times)
-    ratio = round(value_ms / goal_ms, 4)
-    return {
-        "name": name,
-        "median": round(value_ms, 3),
-        "goal": goal_ms,
-        "ratio": ratio,
-        "unit": "ms",
-        "machine": machine(),
-    }
+def _figure(name: str, call: Callable[[], object], times: int, goal_ms: float) -> Figure:
+    return figure(name, milliseconds(call, times), goal_ms, "ms")
 
 
 def main(arguments: list[str] | None = None) -> None:
@@ -219,8 +200,7 @@ def main(arguments: list[str] | None = None) -> None:
     )
     parser.add_argument("--times", type=int, default=5, help="calls of which the median is printed")
     asked = parser.parse_args(arguments)
-    for line in lines(measured(asked.throughputs) if asked.throughputs else made_up(), asked.times):
-        print(json.dumps(line), flush=True)
+    show(figures(measured(asked.throughputs) if asked.throughputs else made_up(), asked.times))
 
 
 if __name__ == "__main__":

@@ -1,35 +1,29 @@
-"""How long Gavel's traces take to simulate, and when their jobs are done: beside the published
-program's figures for the same.
+"""Gavel's traces simulated, beside the published program's: `python -m experiments.bench.traces`.
 
-    python -m experiments.bench.traces [--data ../shared/data/gavel] [--jobs 5000] [--only "LAS aware, 900 s"]
-
-Prints one JSON line per figure: name, median, goal, ratio (median / goal), unit, machine, and what
-was run. Times are of the processor. A stream's jobs come in every so many seconds in the mean on 36
-GPUs of each type, and the mean completion time is that of jobs 4000 to 5000; the goal of time is 25
-s (the published program takes 74 to 120 s on a machine of this size), that of completion what the
-published program comes to. Shares are made anew at every arrival and end, turns given out every 360
-s.
+A stream's jobs come in every so many seconds in the mean on 36 GPUs of each type, and the mean
+completion time is that of jobs 4000 to 5000; the goal of time is 30 s (the published program takes
+74 to 120 s on a machine of this size), that of completion the published program's figure. Shares
+are made anew at every arrival and end, time slices given every 360 s.
 """
 
 from __future__ import annotations
 
 import argparse
-import json
 import os
 import sys
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
+from functools import partial
 from math import inf
 from pathlib import Path
 from statistics import fmean, median
-from time import process_time
 from typing import Any
 
 from controlplane.simulation.cluster.scenario import Scene
 from controlplane.simulation.workloads import load
 from controlplane.simulation.world.outcome import Outcome
 from controlplane.simulation.world.run import simulate
-from experiments.bench.policies import machine
+from experiments.bench.figures import Figure, figure, seconds, show
 from policies.contract.snapshot import DeviceView, EnergyStep, NodeView
 from policies.host.registry import make
 
@@ -40,17 +34,18 @@ STATIC, TOGETHER, PHYSICAL = (
     "physical_cluster_throughputs.json",
 )
 DATA = Path(os.environ.get("LOADMASTER_DATA", "../shared/data")) / "gavel"
-GOAL_S = 25.0
+GOAL_S = 30.0
 HOUR_S = 3600.0
 TYPES = ("V100", "P100", "K80")
 
 
 @dataclass(frozen=True)
 class Case:
-    """A trace under a policy: mean `gap_s` between arrivals, `gpus` of each of TYPES, the jobs that
-    are `counted`, and the mean completion time of the published program, `published_h`; that of all
-    jobs' end with `whole`. `takes_goal`: whether its time has a goal. GPUs take `slots` jobs; what
-    a policy draws at random is drawn with so many `seeds`, and the mean is shown.
+    """A trace under a policy, on `gpus` of each of TYPES that take `slots` jobs each.
+
+    `gap_s`: between arrivals in the mean; `counted`: jobs of which the completion time counts (with
+    `whole`: all jobs' end); `published_h`: that of the published program. `takes_goal`: its
+    processor time has a goal. `seeds`: runs whose mean is shown.
     """
 
     name: str
@@ -71,7 +66,7 @@ class Case:
 
     @property
     def figure(self) -> str:
-        """What is compared with the published program's."""
+        """The name of the figure that is compared with the published program's."""
         return f"{'makespan' if self.whole else 'mean completion time'}, {self.name}"
 
 
@@ -85,9 +80,7 @@ PHYSICAL_CLUSTER: Mapping[str, Any] = {
     "gap_s": 1.0,
 }
 WINDOW: Mapping[str, Any] = {**PHYSICAL_CLUSTER, "trace": STATIC, "counted": (36, 61)}
-"""The window of 25 jobs of the paper's table 3 (36 are there from the beginning), as the published
-program numbers them: from 0.
-"""
+"""The window of 25 jobs of the paper's table 3, numbered from 0."""
 AT_ONCE: Mapping[str, Any] = {**PHYSICAL_CLUSTER, "trace": TOGETHER, "whole": True}
 """A hundred jobs, all there from the beginning."""
 CASES = (
@@ -107,18 +100,15 @@ CASES = (
 
 @dataclass(frozen=True)
 class Run:
-    """What came of a case, and how long it took."""
+    """The outcome of a case, and its processor time."""
 
     case: Case
     outcome: Outcome
-    seconds: float
-    facts: dict[str, Any] = field(default_factory=dict)
+    took_s: float
 
     @property
     def hours(self) -> float:
-        """From arrival to end, the mean of the jobs that are counted, or of all until the last; nan
-        where one has no end.
-        """
+        """The makespan, or the mean completion time of the counted jobs; nan if one has no end."""
         if self.case.whole:
             return self.outcome.makespan_s / HOUR_S
         first, last = self.case.counted
@@ -141,16 +131,11 @@ def run(case: Case, data: Path, jobs: int, seed: int = 1) -> Run:
         round_s=case.round_s,
         restart_cost_s=case.restart_s,
     )
-    began_s = process_time()
-    outcome = simulate(
-        scene, workload, make(case.policy, dict(case.params)), name=case.policy, seed=seed
+    policy = make(case.policy, dict(case.params))
+    took_s, outcome = seconds(
+        partial(simulate, scene, workload, policy, name=case.policy, seed=seed)
     )
-    facts = {
-        "rounds": outcome.rounds,
-        "migrations": int(outcome.migrations.sum()),
-        "preemptions": int(outcome.preemptions.sum()),
-    }
-    return Run(case, outcome, process_time() - began_s, facts)
+    return Run(case, outcome, took_s)
 
 
 def _nodes(gpus: tuple[int, int, int], slots: int) -> tuple[NodeView, ...]:
@@ -165,7 +150,7 @@ def _nodes(gpus: tuple[int, int, int], slots: int) -> tuple[NodeView, ...]:
     return tuple(NodeView(name, name, gpu_type, devices, watts) for name, gpu_type in each)
 
 
-def lines(data: Path, jobs: int, only: str) -> Iterator[dict[str, Any]]:
+def figures(data: Path, jobs: int, only: str) -> Iterator[Figure]:
     """The figures, as they are measured; kernels are compiled before."""
     run(CASES[0], data, 5)
     for case in CASES:
@@ -173,39 +158,22 @@ def lines(data: Path, jobs: int, only: str) -> Iterator[dict[str, Any]]:
             yield from _figures([run(case, data, jobs, seed) for seed in range(1, case.seeds + 1)])
 
 
-def _figures(runs: Sequence[Run]) -> Iterator[dict[str, Any]]:
-    case = runs[0].case
-    facts = {**runs[0].facts, "seeds": case.seeds}
-    yield _line(
-        f"simulate {case.name}",
-        median(r.seconds for r in runs),
-        GOAL_S if case.takes_goal else None,
-        "s",
-        facts,
-    )
-    if case.whole or len(runs[0].outcome.jct_s) >= case.counted[1]:
-        yield _line(case.figure, fmean(r.hours for r in runs), case.published_h, "h", facts)
-
-
-def _line(
-    name: str, value: float, goal: float | None, unit: str, facts: Mapping[str, Any]
-) -> dict[str, Any]:
-    ratio = None if goal is None else round(value / goal, 3)
-    return {
-        "name": name,
-        "median": round(value, 3),
-        "goal": goal,
-        "ratio": ratio,
-        "unit": unit,
-        **facts,
-        "machine": machine(),
+def _figures(runs: Sequence[Run]) -> Iterator[Figure]:
+    case, outcome = runs[0].case, runs[0].outcome
+    facts = {
+        "rounds": outcome.rounds,
+        "migrations": int(outcome.migrations.sum()),
+        "preemptions": int(outcome.preemptions.sum()),
+        "seeds": case.seeds,
     }
+    goal_s = GOAL_S if case.takes_goal else None
+    yield figure(f"simulate {case.name}", median(r.took_s for r in runs), goal_s, "s", **facts)
+    if case.whole or len(outcome.jct_s) >= case.counted[1]:
+        yield figure(case.figure, fmean(r.hours for r in runs), case.published_h, "h", **facts)
 
 
 def main(arguments: list[str] | None = None) -> None:
-    """Print the lines as they are measured; without the folder of traces there is nothing to
-    measure, which is said.
-    """
+    """Print the figures; without the folder of traces, say that there is nothing to measure."""
     parser = argparse.ArgumentParser(description="Gavel's traces, simulated")
     parser.add_argument(
         "--data", type=Path, default=DATA, help="folder of Gavel's traces and throughputs"
@@ -214,13 +182,10 @@ def main(arguments: list[str] | None = None) -> None:
     parser.add_argument("--only", default="", help="cases whose name contains this")
     asked = parser.parse_args(arguments)
     if not (asked.data / STREAM).exists():
-        print(
-            f"experiments.bench.traces: no {asked.data / STREAM}: Gavel's traces are not simulated",
-            file=sys.stderr,
-        )
+        missing = f"no {asked.data / STREAM}: Gavel's traces are not simulated"
+        print(f"experiments.bench.traces: {missing}", file=sys.stderr)
         return
-    for line in lines(asked.data, asked.jobs, asked.only):
-        print(json.dumps(line), flush=True)
+    show(figures(asked.data, asked.jobs, asked.only))
 
 
 if __name__ == "__main__":

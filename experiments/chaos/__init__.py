@@ -1,3 +1,1 @@
-"""Kills and partitions: a real Loadmaster is struck at random moments, and the jobs' own journals
-show that nothing was lost.
-"""
+"""Kills and partitions of a real Loadmaster, judged by the journals of its jobs."""

@@ -1,4 +1,4 @@
-"""`python -m experiments.chaos --kills 200` or `--partitions 50`, by a seed, in a folder; see docs/chaos.md."""
+"""`python -m experiments.chaos --kills 200` or `--partitions 50`; see docs/chaos.md."""
 
 from __future__ import annotations
 

@@ -1,6 +1,4 @@
-"""Partitions: the link between an agent and the server is cut for a while, in one direction or
-both.
-"""
+"""Partitions: the link between agent and server is cut, in one direction or both."""
 
 from __future__ import annotations
 

@@ -1,6 +1,4 @@
-"""Strikes one blow after another, lets the system come to rest, and says what the jobs' journals
-show.
-"""
+"""Strike blow after blow, wait for rest, and report what the jobs' journals show."""
 
 from __future__ import annotations
 
@@ -19,9 +17,7 @@ from loadmaster.client import LoadmasterError
 from loadmaster.demo.journal_checks import Findings, check_journals
 
 CANNOT_S = 60.0
-"""How long a blow waits for a target that is away; then it is left out, and the result counts it as
-missed.
-"""
+"""Seconds that a blow waits for an absent target before it counts as missed."""
 
 BEGIN_S = 180.0
 MISSED = "missed"
@@ -30,7 +26,7 @@ RESULT = "result.json"
 
 
 class Field(Protocol):
-    """What can be struck."""
+    """A target of blows."""
 
     def strike(self, blow: Blow) -> str | None:
         """Strike; what was done in words, or None while the target is away."""
@@ -147,9 +143,7 @@ class Run:
         }
 
     def _doubled(self) -> int | None:
-        """Jobs the server has beyond those that were acknowledged; None where it does not
-        answer.
-        """
+        """Jobs that the server has beyond the acknowledged ones; None if it does not answer."""
         try:
             with self.system.client() as client:
                 return sum(1 for _ in client.jobs()) - len(self.workload.submitted)
@@ -158,6 +152,6 @@ class Run:
 
 
 def holds(result: dict[str, Any]) -> bool:
-    """Whether nothing was lost, doubled, or run twice, and every job completed."""
+    """Return True if nothing was lost, doubled or run twice, and every job completed."""
     bad = result["lost"] or result["overlaps"] or result["held_twice"] or result["doubled"] != 0
     return not bad and set(result["states"]) <= {"completed"}

@@ -47,9 +47,7 @@ class Counting:
         self._note_beginning()
 
     def _note_beginning(self) -> None:
-        """Journal, once, after how many steps this launch goes on; without a checkpoint to load
-        these are none.
-        """
+        """Journal once after how many steps this launch goes on; 0 without a checkpoint."""
         if not self._has_begun:
             self._journal.resumed(self._done)
         self._has_begun = True

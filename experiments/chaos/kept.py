@@ -1,6 +1,4 @@
-"""What an interrupted run must find again: agents know the server by its address, so its ports and
-its network stay the same.
-"""
+"""Ports and networks that an interrupted run must find again for its agents."""
 
 from __future__ import annotations
 
@@ -15,9 +13,7 @@ KEPT = "kept.json"
 
 @dataclass(frozen=True, slots=True)
 class Kept:
-    """The database's URL ("" for SQLite), the ports of web and broker, and a number for the names
-    of networks.
-    """
+    """The database's URL ("" for SQLite), ports of web and broker, number of the networks."""
 
     database: str
     port: int
@@ -26,9 +22,7 @@ class Kept:
 
 
 def keep(folder: Path, database: str) -> Kept:
-    """What the run in `folder` uses. A folder whose database was another one, which is gone, is
-    moved aside.
-    """
+    """Settings of the run in `folder`; a folder whose database is gone is moved aside."""
     path = folder / KEPT
     if path.exists():
         kept = Kept(**json.loads(path.read_text()))

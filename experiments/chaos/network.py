@@ -1,6 +1,4 @@
-"""Networks of their own for agents: a bridge, a namespace and a link for each, cut and mended at
-will. Needs root and iproute2.
-"""
+"""Networks for agents: a bridge, a namespace and a link each. Needs root and iproute2."""
 
 from __future__ import annotations
 
@@ -30,7 +28,7 @@ class Network:
         """The address at which agents find the server."""
 
     def prefix(self, number: int) -> tuple[str, ...]:
-        """What makes a command run in the agent's namespace."""
+        """Prefix that makes a command run in the agent's namespace."""
         return ("ip", "netns", "exec", self._namespace(number))
 
     def __enter__(self) -> Network:
@@ -77,9 +75,7 @@ class Network:
                 _run("ip", "netns", "delete", self._namespace(number))
 
     def cut(self, number: int, how: str) -> None:
-        """Cut an agent's link: `down`, `drop-both`, `drop-out` (nothing reaches the server),
-        `drop-in` (nothing comes back).
-        """
+        """Cut an agent's link: `down`, `drop-both`, `drop-out` (to the server), `drop-in`."""
         if how == "down":
             _run("ip", "link", "set", self._outside(number), "down")
             return

@@ -1,6 +1,4 @@
-"""The programs of the system under chaos: each can be killed by itself, comes back by itself, and
-leaves nothing behind.
-"""
+"""Programs of the system under chaos, which are killed and restarted one by one."""
 
 from __future__ import annotations
 
@@ -27,14 +25,12 @@ READY = {
     "broker": b"Ready to accept",
     "agent": b"session of epoch",
 }
-"""What a part's log says once it is at work."""
+"""Words in a part's log once it is at work."""
 
 
 @dataclass(slots=True)
 class Part:
-    """A program: what is run, where it logs, and when it is to be started again (monotonic seconds,
-    None while it runs).
-    """
+    """A program: its command, its log, and when to start it again (None while it runs)."""
 
     name: str
     argv: Sequence[str]
@@ -49,11 +45,11 @@ class Part:
 
     @property
     def is_alive(self) -> bool:
-        """Whether its main process runs."""
+        """Return True if its main process runs."""
         return self.process is not None and self.process.poll() is None
 
     def works_since(self, seconds: float) -> bool:
-        """Whether it runs, and said so many seconds ago that it is ready."""
+        """Return True if it runs and was ready so many seconds ago."""
         if self.is_alive and self.at_work_s is None and self._says_it_is_ready():
             self.at_work_s = time.monotonic()
         return (
@@ -85,9 +81,7 @@ class Part:
         self.starts += 1
 
     def kill(self, back_after_s: float) -> None:
-        """SIGKILL its main process, and only that: its children find out by themselves, as they
-        must.
-        """
+        """SIGKILL its main process alone: its children must find out by themselves."""
         if self.process is None:
             return
         self.process.kill()
@@ -110,9 +104,7 @@ class Part:
             self.process.terminate()
 
     def stop(self, until_s: float) -> None:
-        """Wait for its end until then (monotonic seconds); after that SIGKILL for its whole
-        session.
-        """
+        """Wait for its end until then (monotonic seconds), then SIGKILL its whole session."""
         if self.process is None:
             return
         try:
@@ -124,9 +116,7 @@ class Part:
         self.process = None
 
     def child(self, words: str) -> psutil.Process | None:
-        """A descendant of its main process whose command line has the words ("" for a child of the
-        same program).
-        """
+        """A descendant whose command line has the words ("" for a child of the same program)."""
         if self.process is None:
             return None
         with contextlib.suppress(psutil.Error):
@@ -140,9 +130,7 @@ class Part:
 
 
 def end_what_is_left(marks: Iterable[tuple[str, str]]) -> list[str]:
-    """Kill every process whose environment has one of the (name, value) pairs; their command
-    lines.
-    """
+    """Kill processes whose environment has one of the pairs; return their command lines."""
     wanted, found = list(marks), []
     for process in psutil.process_iter():
         with contextlib.suppress(psutil.Error):

@@ -90,9 +90,7 @@ def _web(wanted: Wanted) -> Program:
 
 
 def _agent(number: int, home: Path, wanted: Wanted) -> Program:
-    """An agent with emulated GPUs of one of the local types, let in by a token before its first
-    start.
-    """
+    """An enrolled agent with emulated GPUs of one of the local types."""
     name, like = f"agent-{number}", EMULATED_NODES[number % len(EMULATED_NODES)]
     folder = home / "agents"
     folder.mkdir(mode=0o700, exist_ok=True)

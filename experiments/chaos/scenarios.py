@@ -28,9 +28,7 @@ ROUNDS = {"period_s": 5.0, "restart_cost_s": 1.0, "profiling_steps": 5}
 
 @dataclass(frozen=True, slots=True)
 class Order:
-    """What is asked for: how many blows, the seed, where, how much work, and how fast (seconds
-    between blows on average).
-    """
+    """Options of a run: number of blows, seed, place, amount of work, and pace."""
 
     count: int
     seed: int
@@ -42,9 +40,7 @@ class Order:
 
 
 def run_kills(order: Order) -> dict[str, Any]:
-    """Kill parts of the system; on PostgreSQL where DATABASE_URL is set, then with a broker by
-    TCP.
-    """
+    """Kill parts of the system; with DATABASE_URL on PostgreSQL and a broker by TCP."""
     kept = keep(order.folder, os.environ.get("DATABASE_URL", ""))
     site = Site(order.folder, AGENTS, {**KILL_CLOCKWORK, **ROUNDS}, kept.port, env=_servers(kept))
     blows = kills(order.count, order.seed, AGENTS, Pace(order.gap_s, site.lost_s))
@@ -82,9 +78,7 @@ def _play(
 
 
 def _servers(kept: Kept) -> dict[str, str]:
-    """What a system on PostgreSQL needs beside DATABASE_URL: a broker by TCP, and a key that its
-    processes share.
-    """
+    """Settings on PostgreSQL beside DATABASE_URL: a broker by TCP and a shared key."""
     if not kept.database:
         return {"DATABASE_URL": "", "REDIS_URL": ""}
     return {

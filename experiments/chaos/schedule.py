@@ -1,6 +1,4 @@
-"""What is struck, and when: a function of the seed alone, so that an interrupted run goes on where
-it was. Pure.
-"""
+"""Targets and times of blows: a function of the seed alone. Pure."""
 
 from __future__ import annotations
 
@@ -18,9 +16,7 @@ EARLY = 0.25
 """Of all kills, those that do not wait until their target is at work."""
 
 CUTS = ("down", "drop-both", "drop-out", "drop-in")
-"""How a link is cut: taken down, or packets dropped both ways, only from the agent, only to the
-agent.
-"""
+"""Ways to cut a link: down, or packets dropped both ways, from or to the agent."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,18 +40,14 @@ class Blow:
 
 @dataclass(frozen=True, slots=True)
 class Pace:
-    """How fast blows follow one another (seconds on average), and the seconds beyond which a silent
-    agent's jobs are lost.
-    """
+    """Mean seconds between blows, and seconds after which a silent agent's jobs are lost."""
 
     gap_s: float
     lost_s: float
 
 
 def kills(count: int, seed: int, agents: int, pace: Pace) -> list[Blow]:
-    """SIGKILL `count` times; every part of the system gets its share, agents are sometimes away for
-    longer than their leases.
-    """
+    """`count` SIGKILLs, a share for every part; some agents stay away beyond their lease."""
     dice = random.Random(f"kills {seed}")  # noqa: S311 - a schedule, no secret
     parts = [part for part in PARTS for _ in range(round(SHARE * count))]
     parts += [dice.choice(PARTS + OTHERS) for _ in range(count - len(parts))]
@@ -81,9 +73,7 @@ def _kill(number: int, part: str, agents: int, pace: Pace, dice: random.Random) 
 
 
 def partitions(count: int, seed: int, agents: int, pace: Pace) -> list[Blow]:
-    """Cut the link of an agent `count` times, for a third of the time until its jobs are lost, up
-    to half as long again as that.
-    """
+    """`count` cuts of an agent's link, for 1/3 to 3/2 of the time until its jobs are lost."""
     dice = random.Random(f"partitions {seed}")  # noqa: S311 - a schedule, no secret
     blows = []
     for number in range(count):

@@ -1,6 +1,4 @@
-"""A whole Loadmaster under chaos: its parts, kept running, struck one by one, stopped at the
-end.
-"""
+"""A whole Loadmaster under chaos: its parts, kept running and struck one by one."""
 
 from __future__ import annotations
 
@@ -23,7 +21,7 @@ from experiments.chaos.parts import ROOT, STOP_S, Part, end_what_is_left
 TICK_S = 0.05
 UP_S = 300.0
 USUAL_UP_S = 8.0
-"""What the system takes to come up on two free cores."""
+"""Seconds in which the system comes up on two free cores."""
 _PREPARE = "import django; django.setup(); from experiments.chaos.prepare import main; main()"
 
 
@@ -55,7 +53,7 @@ class Site:
 
     @property
     def journals(self) -> Path:
-        """What jobs write of themselves, and submitted.json."""
+        """Folder of the jobs' journals and of submitted.json."""
         return self.folder / "journals"
 
     @property
@@ -64,7 +62,7 @@ class Site:
         return sum(self.clockwork[name] for name in ("lease_s", "grace_s", "margin_s"))
 
     def environment(self) -> dict[str, str]:
-        """What the parts see beside this process's own environment."""
+        """Environment of the parts beside that of this process."""
         return {
             "DJANGO_SETTINGS_MODULE": "controlplane.settings",
             "LOADMASTER_HOME": str(self.home),
@@ -87,7 +85,7 @@ class System:
 
     @property
     def slowness(self) -> float:
-        """How many times longer everything takes here, now, than on two free cores; 1 to 4."""
+        """Factor by which everything takes longer than on two free cores; 1 to 4."""
         return min(4.0, max(1.0, self.up_s / USUAL_UP_S))
 
     def __enter__(self) -> System:

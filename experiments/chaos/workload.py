@@ -1,6 +1,4 @@
-"""The jobs that run through the chaos: submitted by a user who knows only the REST API and never
-gives up.
-"""
+"""Jobs of the chaos, submitted by a user who knows only REST and never gives up."""
 
 from __future__ import annotations
 
@@ -25,9 +23,7 @@ ENDED = frozenset({"completed", "failed", "cancelled"})
 
 @dataclass(frozen=True, slots=True)
 class Load:
-    """How much is submitted: `active` jobs unfinished at a time, of `steps`, twice and three times
-    as many, `most` in all.
-    """
+    """Jobs to submit: `active` at a time, of 1 to 3 times `steps`, `most` in all."""
 
     active: int
     steps: int
@@ -35,9 +31,7 @@ class Load:
 
 
 class Workload:
-    """Keeps jobs coming until told to stop; what was acknowledged is in `submitted.json`, whatever
-    happens.
-    """
+    """Submits jobs until stopped; acknowledged ones are in `submitted.json`."""
 
     def __init__(self, system: System, load: Load, seed: int) -> None:
         self._system, self._load, self._seed = system, load, seed

@@ -1,3 +1,1 @@
-"""Load: what many agents, submitters and readers at once do to a server. `python -m experiments.load` prints
-JSON lines.
-"""
+"""Load of many agents, submitters and readers at once: `python -m experiments.load`."""

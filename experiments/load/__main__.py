@@ -1,5 +1,4 @@
-"""`python -m experiments.load`: everything a server is made of, started here, under load; a table and JSON
-lines. See docs/benchmarks.md.
+"""Load of a whole server that is started here: `python -m experiments.load`.
 
 Without --inside it makes the surroundings (an empty home, for PostgreSQL a server of its own by
 tests/with-postgres) and runs itself in them, once for each database.
@@ -18,7 +17,7 @@ import django
 
 SETTINGS = "controlplane.settings"
 ROOT = Path(__file__).resolve().parents[2]
-SCENES = ("starts", "pages", "submissions", "overload", "bulk", "rounds", "heartbeats")
+SCENARIOS = ("starts", "pages", "submissions", "overload", "bulk", "rounds", "heartbeats")
 
 
 def main() -> int:
@@ -69,19 +68,21 @@ def _arguments() -> argparse.ArgumentParser:
     )
     parser.add_argument("--jobs", type=int, default=100_000, help="jobs in the database")
     parser.add_argument("--nodes", type=int, default=1_000, help="nodes in the database")
-    parser.add_argument("--seconds", type=float, default=20.0, help="of each scene that lasts")
+    parser.add_argument("--seconds", type=float, default=20.0, help="of each scenario that lasts")
     parser.add_argument(
         "--overload",
         type=float,
         default=500.0,
-        help="submissions offered a second in the scene of that name",
+        help="submissions offered a second in the scenario of that name",
     )
     parser.add_argument("--rate", type=float, default=350.0, help="submissions offered a second")
     parser.add_argument("--reads", type=int, default=20, help="of each page")
     parser.add_argument(
         "--starts", type=int, default=40, help="jobs started one after another on an idle cluster"
     )
-    parser.add_argument("--scenes", default=",".join(SCENES), help=f"of {', '.join(SCENES)}")
+    parser.add_argument(
+        "--scenarios", default=",".join(SCENARIOS), help=f"of {', '.join(SCENARIOS)}"
+    )
     parser.add_argument("--output", type=Path, help="append the JSON lines to this file")
     parser.add_argument("--inside", action="store_true", help=argparse.SUPPRESS)
     return parser

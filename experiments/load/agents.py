@@ -28,9 +28,7 @@ GOLDEN = 0.6180339887498949
 
 @dataclass(slots=True)
 class Traffic:
-    """What the agents have seen: latencies in seconds from due (and from sent) to answered, answers
-    by status, failures by name.
-    """
+    """Latencies in seconds from due (and sent) to answered, and answers by status."""
 
     due_s: list[float] = field(default_factory=list)
     sent_s: list[float] = field(default_factory=list)
@@ -113,9 +111,7 @@ class Agent(asyncio.Protocol):
         ).encode()
 
     def beat(self, due_s: float) -> None:
-        """Send the heartbeat that was due then, or note it while an earlier one waits for its
-        answer.
-        """
+        """Send the heartbeat that was due then; note it while an earlier one is unanswered."""
         self._due.append(due_s)
         if not self.waits:
             self._send_next()
@@ -140,7 +136,7 @@ class Agent(asyncio.Protocol):
         self._transport = cast(asyncio.Transport, transport)  # uvloop's is none by class
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """Whoever waits will get no answer any more."""
+        """Fail the heartbeat that waits for an answer."""
         self._transport, self._buffer = None, b""
         if self.waits:
             self._give_up(type(exc or ConnectionResetError()).__name__)
@@ -178,9 +174,7 @@ class Agent(asyncio.Protocol):
             self._send_next()
 
     def _give_up(self, why: str) -> None:
-        """The heartbeat that waits counts as failed; what fell due since is sent with the next one,
-        on a new connection.
-        """
+        """Count the waiting heartbeat as failed; reconnect for those that fell due since."""
         self._traffic.answers[why] += 1
         self._due.popleft()
         self.waits = False

@@ -1,6 +1,4 @@
-"""Clients of the API and the pages: keep-alive connections, offered rates, latencies from when a
-request was due.
-"""
+"""Clients of API and pages: offered rates, latencies from when a request was due."""
 
 from __future__ import annotations
 
@@ -19,9 +17,7 @@ ANSWER_S = 60.0
 
 @dataclass(slots=True)
 class Answers:
-    """What came back: seconds from due to answered, counts by status or failure, bodies of what was
-    acknowledged.
-    """
+    """Answers: seconds from due to answered, counts by status, acknowledged bodies."""
 
     seconds: list[float] = field(default_factory=list)
     statuses: Counter[str] = field(default_factory=Counter)
@@ -30,9 +26,7 @@ class Answers:
     ended_s: float = 0.0
 
     def summary(self) -> dict[str, object]:
-        """Rate over the whole time until the last answer, percentiles in milliseconds, answers by
-        status.
-        """
+        """Rate until the last answer, percentiles in milliseconds, answers by status."""
         took_s = max(self.ended_s - self.began_s, 1e-9)
         figures = {f"p{p}_ms": round(percentile(self.seconds, p) * 1000, 1) for p in (50, 95, 99)}
         return {

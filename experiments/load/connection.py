@@ -1,6 +1,4 @@
-"""One HTTP/1.1 connection that is kept while the server keeps it, and how an answer is told from
-what comes in.
-"""
+"""A kept-alive HTTP/1.1 connection, and the parsing of its answers."""
 
 from __future__ import annotations
 
@@ -41,9 +39,7 @@ class Connection(asyncio.Protocol):
             self._answer.set_result(found)
 
     async def ask(self, request: bytes) -> tuple[int, bytes]:
-        """Send the bytes of a request; the answer's status and body. Raises OSError where the
-        connection breaks.
-        """
+        """Send a request; return status and body. Raises OSError if the connection breaks."""
         if self._transport is None or not self.open:
             raise ConnectionResetError("the connection is closed")
         self._answer = asyncio.get_running_loop().create_future()

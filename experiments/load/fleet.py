@@ -1,6 +1,4 @@
-"""A fleet in the database: many nodes as if their agents had enrolled and opened their sessions, a
-part of them at work.
-"""
+"""A fleet in the database: enrolled nodes with sessions, a part of them at work."""
 
 from __future__ import annotations
 
@@ -25,9 +23,7 @@ AT_ONCE = 1000
 
 @dataclass(frozen=True, slots=True)
 class SimulatedAgent:
-    """What an agent needs to speak: node, token, the epoch of its session, its devices, and
-    (assignment, fence) of what it runs.
-    """
+    """An agent's node, token, epoch, devices, and (assignment, fence) of what it runs."""
 
     node: str
     token: str

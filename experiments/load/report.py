@@ -1,6 +1,4 @@
-"""What a run says: a line as each scene ends, then a table for people and JSON lines for
-programs.
-"""
+"""Report of a run: lines as scenarios end, a table for people, JSON for programs."""
 
 from __future__ import annotations
 
@@ -18,16 +16,14 @@ GOALS = {
     "submit to running": ("p99_ms", 2000.0), "submissions": ("p99_ms", 500.0),
     "heartbeats": ("p99_ms", 250.0),
 }  # fmt: skip
-"""Scene -> (figure, the most it may be). Of pages it is PAGE_GOAL; of submissions the rate counts
-too.
-"""
+"""Scenario -> (figure, its limit); for pages PAGE_GOAL, for submissions also the rate."""
 
 PAGE_GOAL = ("p95_ms", 200.0)
 LEAST_SUBMISSIONS_PER_S = 300.0
 
 
 class Report:
-    """Prints each scene's figures as they come, and all of them at the end."""
+    """Prints each scenario's figures as they come, and all of them at the end."""
 
     def __init__(self, database: str, output: Path | None) -> None:
         self._database, self._output = database, output
@@ -38,12 +34,10 @@ class Report:
         """A line for people."""
         print(text, flush=True)
 
-    def scene(self, name: str, figures: Figures) -> None:
-        """Note a scene, and how busy the machine was: times of the clock mean little where others
-        are at work.
-        """
+    def scenario(self, name: str, figures: Figures) -> None:
+        """Note a scenario, and how busy the machine was."""
         busy = {"load_average": round(os.getloadavg()[0], 1), "cores": os.cpu_count()}
-        self._lines.append({"scene": name, "database": self._database, **figures, **busy})
+        self._lines.append({"scenario": name, "database": self._database, **figures, **busy})
         shown = ", ".join(f"{key} {value}" for key, value in {**figures, **busy}.items())
         self.say(f"  {name:34} {shown}")
 
@@ -63,20 +57,18 @@ class Report:
 
 
 def table(lines: Sequence[Figures]) -> str:
-    """A row a scene, in Markdown: rate and percentiles where there are some, everything else that
-    was found, and the goal.
-    """
-    rows = [["scene", "rate/s", "p50 ms", "p95 ms", "p99 ms", "goal", "load", "else"]]
+    """A Markdown row per scenario: rate, percentiles, other figures, goal."""
+    rows = [["scenario", "rate/s", "p50 ms", "p95 ms", "p99 ms", "goal", "load", "else"]]
     for line in lines:
         rest = {
             k: v
             for k, v in line.items()
-            if k not in (*COLUMNS, "scene", "database", "load_average", "cores")
+            if k not in (*COLUMNS, "scenario", "database", "load_average", "cores")
         }
         numbers = [str(line.get(column, "")) for column in COLUMNS]
         rows.append(
             [
-                str(line["scene"]),
+                str(line["scenario"]),
                 *numbers,
                 goal(line),
                 str(line.get("load_average", "")),
@@ -94,8 +86,8 @@ def table(lines: Sequence[Figures]) -> str:
 
 
 def goal(line: Figures) -> str:
-    """Whether the scene's goal is reached: "yes", "no", or nothing where there is none."""
-    name = str(line["scene"])
+    """ "yes" or "no" to the goal; empty without one."""
+    name = str(line["scenario"])
     what, most = GOALS.get(name, PAGE_GOAL if "queries" in line else ("", 0.0))
     if not what:
         return ""

@@ -1,4 +1,4 @@
-"""One run on one database: start everything, play the scenes, print their figures."""
+"""One run on one database: start everything, play the scenarios, print their figures."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from controlplane.operations.embedded.local import running_locally
 from experiments.load.agents import run_agents
 from experiments.load.fleet import SimulatedAgent, make_fleet
 from experiments.load.report import Report
-from experiments.load.scenes import Figures, Stage, hand_in, hand_in_bulk, read_pages, start_jobs
+from experiments.load.scenarios import Figures, Stage, hand_in, hand_in_bulk, read_pages, start_jobs
 from experiments.load.seed import Seeded, seed
 from experiments.load.watch import Watch
 
@@ -28,30 +28,30 @@ FREE_PORT = 18_200
 
 
 def run(wanted: argparse.Namespace) -> int:
-    """Play the scenes asked for; 1 if anything that was acknowledged is lost."""
-    report, scenes = Report(connection.vendor, wanted.output), wanted.scenes.split(",")
+    """Play the scenarios asked for; 1 if anything that was acknowledged is lost."""
+    report, scenarios = Report(connection.vendor, wanted.output), wanted.scenarios.split(",")
     report.say(f"{connection.vendor}: starting everything ...")
     with running_locally(FREE_PORT, report.say) as local:
         address = urlsplit(local.url)
         stage = Stage((address.hostname or "127.0.0.1", address.port or 80), local.supervisor.pause)
-        lost = _play(stage, report, scenes, wanted)
+        lost = _play(stage, report, scenarios, wanted)
     report.end()
     return 1 if lost else 0
 
 
-def _play(stage: Stage, report: Report, scenes: list[str], wanted: argparse.Namespace) -> int:
+def _play(stage: Stage, report: Report, scenarios: list[str], wanted: argparse.Namespace) -> int:
     lost = 0
-    if "starts" in scenes:
+    if "starts" in scenarios:
         _watched(
             report,
             "submit to running",
             lambda: start_jobs(stage, _admin_token(), count=wanted.starts),
         )
     seeded = _seeded(report, wanted)
-    if "pages" in scenes:
+    if "pages" in scenarios:
         for name, figures in read_pages(stage, seeded, times=wanted.reads):
-            report.scene(name, figures)
-    if "submissions" in scenes:
+            report.scenario(name, figures)
+    if "submissions" in scenarios:
         figures = _watched(
             report,
             "submissions",
@@ -60,7 +60,7 @@ def _play(stage: Stage, report: Report, scenes: list[str], wanted: argparse.Name
             ),
         )
         lost += int(str(figures["lost"]))
-    if "overload" in scenes:
+    if "overload" in scenarios:
         name = f"submissions, {wanted.overload:g}/s offered"
         figures = _watched(
             report,
@@ -70,15 +70,18 @@ def _play(stage: Stage, report: Report, scenes: list[str], wanted: argparse.Name
             ),
         )
         lost += int(str(figures["lost"]))
-    if "bulk" in scenes:
+    if "bulk" in scenarios:
         figures = _watched(
-            report, "submissions, 50 a call",
-            lambda: hand_in_bulk(stage, seeded, rate_per_s=wanted.rate, seconds=wanted.seconds, size=50),
-        )  # fmt: skip
+            report,
+            "submissions, 50 a call",
+            lambda: hand_in_bulk(
+                stage, seeded, rate_per_s=wanted.rate, seconds=wanted.seconds, size=50
+            ),
+        )
         lost += int(str(figures["lost"]))
-    if "rounds" in scenes:
-        report.scene("round", a_round(seeded.cluster))
-    if "heartbeats" in scenes:
+    if "rounds" in scenarios:
+        report.scenario("round", a_round(seeded.cluster))
+    if "heartbeats" in scenarios:
         cluster = Cluster.objects.create(
             name="fleet", policy="fifo", heartbeat_s=10.0, lease_s=60.0
         )
@@ -106,10 +109,10 @@ def _take_stock() -> None:
             cursor.execute("VACUUM ANALYZE")
 
 
-def _watched(report: Report, name: str, scene: Callable[[], Figures]) -> Figures:
+def _watched(report: Report, name: str, scenario: Callable[[], Figures]) -> Figures:
     with Watch() as watch:
-        figures = scene()
-    report.scene(name, {**figures, "stolen": watch.stolen, "parts": watch.figures})
+        figures = scenario()
+    report.scenario(name, {**figures, "stolen": watch.stolen, "parts": watch.figures})
     return figures
 
 

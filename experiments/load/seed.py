@@ -33,9 +33,7 @@ TYPES = (("H100", 50.0, 350.0), ("V100", 40.0, 250.0), ("T4", 10.0, 70.0))
 
 @dataclass(frozen=True, slots=True)
 class Seeded:
-    """What a client needs to know: names, a job to look at, and tokens of the teams' users and of
-    an operator.
-    """
+    """Names, a job to look at, and tokens of the teams' users and of an operator."""
 
     cluster: str
     teams: tuple[str, ...]
@@ -48,9 +46,7 @@ class Seeded:
 def seed(
     *, jobs: int, nodes: int, queued: float = 0.6, busy: float = 0.9, cluster: str = "load"
 ) -> Seeded:
-    """Write `nodes` nodes and `jobs` jobs: GPUs are held to the share `busy`, of the other jobs the
-    share `queued` waits.
-    """
+    """Write nodes and jobs: a share `busy` of GPUs is held, `queued` of other jobs waits."""
     rng, now = random.Random(1), timezone.now()  # noqa: S311  # made-up jobs, no secrets
     with transaction.atomic():
         house = Cluster.objects.create(
@@ -132,9 +128,17 @@ def know_kind(name: str, types: Iterable[GpuType], gpus: int = GPUS_A_NODE) -> K
         digest=digest(name=name, runtime="", image="", image_digest="", command=(), declared={}),
     )
     Profile.objects.bulk_create(
-        Profile(kind=kind, gpu_type=t, gpus=g, steps_per_s=(1 + i) * g**0.9, source="measured", samples=3)
-        for i, t in enumerate(types) for g in range(1, gpus + 1)
-    )  # fmt: skip
+        Profile(
+            kind=kind,
+            gpu_type=t,
+            gpus=g,
+            steps_per_s=(1 + i) * g**0.9,
+            source="measured",
+            samples=3,
+        )
+        for i, t in enumerate(types)
+        for g in range(1, gpus + 1)
+    )
     return kind
 
 
@@ -188,9 +192,7 @@ def _give_states(
 def _place(
     jobs: Sequence[Job], machines: Sequence[tuple[Node, Sequence[Device]]], now: datetime
 ) -> None:
-    """Each running job on one GPU, nodes filled one after another; each placement has a past one on
-    the same GPU.
-    """
+    """Place running jobs on a GPU each, node by node, with a past placement on each."""
     seats = ((node, device) for node, devices in machines for device in devices)
     taken = list(zip(jobs, seats, strict=False))
     leased = {

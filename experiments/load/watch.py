@@ -1,4 +1,4 @@
-"""What the programs of a run use: memory and processor time by part, read from the process tree."""
+"""Memory and processor time of the programs of a run, from the process tree."""
 
 from __future__ import annotations
 
@@ -22,9 +22,7 @@ PARTS = {
 """Part -> what its processes have in their command lines."""
 
 EVERY_S = 5.0
-"""Between two looks. Each costs some hundredths of a second of the processor, and of the
-interpreter that also makes the load.
-"""
+"""Seconds between two looks, each of which costs some hundredths of a second."""
 
 
 class Watch:
@@ -115,16 +113,12 @@ def _by_part(found: Mapping[tuple[str, int], tuple[float, float]]) -> dict[str, 
 
 
 def _stolen_s() -> float:
-    """Seconds of all this machine's processors together that went to others; 0 where the system
-    does not tell.
-    """
+    """Processor seconds that the host gave to others; 0 where the system does not tell."""
     return float(getattr(psutil.cpu_times(), "steal", 0.0))
 
 
 def _starved_s(pid: int) -> float:
-    """Seconds that the process' threads have waited for a processor: on a busy machine that is
-    where the time goes.
-    """
+    """Seconds that the process' threads have waited for a processor."""
     waits = [
         int(path.read_text().split()[1]) for path in Path(f"/proc/{pid}/task").glob("*/schedstat")
     ]
@@ -132,9 +126,7 @@ def _starved_s(pid: int) -> float:
 
 
 def _family() -> list[psutil.Process]:
-    """This process, its descendants, and those of the database server that was started for it
-    alone.
-    """
+    """This process, its descendants, and those of its own database server."""
     own = psutil.Process()
     folder = re.search(r"host=(/[^&]+)", os.environ.get("DATABASE_URL", ""))
     servers = [
@@ -151,9 +143,7 @@ def _family() -> list[psutil.Process]:
 
 
 def _line(process: psutil.Process) -> str:
-    """Its command line; of a child that Python has started for several processes of one program,
-    that program's.
-    """
+    """Command line; for a child of Python's process pools, that of the program."""
     line = " ".join(process.cmdline())
     parent = process.parent() if "multiprocessing" in line else None
     return " ".join(parent.cmdline()) if parent is not None else line

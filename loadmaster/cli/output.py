@@ -162,20 +162,24 @@ def show_jobs(jobs: Iterable[Job]) -> None:
 
 def show_job(job: Job) -> None:
     """One job, a line for each thing."""
-    progress = job.progress
+    done = job.progress
     lines = {
         "job": f"{shown(job.name)} ({job.id})",
         "state": styled(job.state) + (" (to be held)" if job.hold_wanted else ""),
         "why it waits": why(job),
         "where": where(job),
-        "progress": f"{progress.steps_done} of {progress.total_steps} steps ({100 * progress.fraction:.1f}%)",
-        "speed": f"{progress.steps_per_s:.3g} steps/s, ready {moment(progress.eta)}" if progress.steps_per_s else "",
-        "checkpoint": f"at step {progress.checkpoint_steps}" if progress.checkpoint_steps else "",
-        "loss": f"{progress.first_loss:.4g} at first, {progress.last_loss:.4g} last" if progress.last_loss is not None
-        and progress.first_loss is not None else "",
-        "GPUs": str(job.gpus_min) if job.gpus_min == job.gpus_max else f"{job.gpus_min}..{job.gpus_max}",
+        "progress": f"{done.steps_done} of {done.total_steps} steps ({100 * done.fraction:.1f}%)",
+        "speed": f"{done.steps_per_s:.3g} steps/s, ready {moment(done.eta)}"
+        if done.steps_per_s
+        else "",
+        "checkpoint": f"at step {done.checkpoint_steps}" if done.checkpoint_steps else "",
+        "loss": ""
+        if done.first_loss is None or done.last_loss is None
+        else f"{done.first_loss:.4g} at first, {done.last_loss:.4g} last",
+        "GPUs": "..".join(str(gpus) for gpus in sorted({job.gpus_min, job.gpus_max})),
         "kind": shown(job.kind),
-        "cluster, team": f"{shown(job.cluster)}, {shown(job.team)} (submitted by {shown(job.user)})",
+        "cluster, team": f"{shown(job.cluster)}, {shown(job.team)}"
+        f" (submitted by {shown(job.user)})",
         "due": moment(job.due),
         "submitted": moment(job.submitted_at),
         "started": moment(job.started_at),

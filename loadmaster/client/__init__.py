@@ -109,9 +109,6 @@ class Client(SimulationCalls):
         """Close the connections."""
         self._rest.close()
 
-    # -- who
-    # ---------------------------------------------------------------------------------------------------------------------
-
     def login(self, username: str, password: str, *, valid_h: float | None = None) -> Token:
         """A token for name and password; this client uses it from now on."""
         body = {
@@ -130,9 +127,6 @@ class Client(SimulationCalls):
     def whoami(self) -> Profile:
         """The caller, their teams, and whether they are an operator."""
         return read(Profile, self._rest.call("GET", "me/"))
-
-    # -- jobs
-    # --------------------------------------------------------------------------------------------------------------------
 
     def submit(
         self,
@@ -255,9 +249,6 @@ class Client(SimulationCalls):
             if not piece.text and not moved:
                 time.sleep(poll_s)
 
-    # -- clusters
-    # ----------------------------------------------------------------------------------------------------------------
-
     def clusters(self) -> list[dict[str, Any]]:
         """Clusters with policy, parameters and clockwork."""
         return list(self._rest.pages("clusters/", None, {}))
@@ -340,9 +331,6 @@ class Client(SimulationCalls):
         """Have a kind measured anew; its numbers stay as estimates until then."""
         return as_object(self._rest.call("POST", f"kinds/{int(kind_id)}/forget/"))
 
-    # -- secrets
-    # -----------------------------------------------------------------------------------------------------------------
-
     def secrets(self, team: str) -> list[str]:
         """Names of a team's secrets."""
         return [
@@ -359,9 +347,6 @@ class Client(SimulationCalls):
     def delete_secret(self, team: str, name: str) -> None:
         """Remove a team's secret."""
         self._rest.call("DELETE", f"teams/{segment(team)}/secrets/{segment(name)}/")
-
-    # -- inside
-    # ------------------------------------------------------------------------------------------------------------------
 
     def _submission(self, path: str, body: Mapping[str, Any], key: str) -> Submission:
         answer = self._rest.send(

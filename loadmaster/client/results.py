@@ -4,14 +4,26 @@ their defaults.
 
 from __future__ import annotations
 
-import dataclasses
-import types
 from dataclasses import dataclass, field
 from datetime import datetime
 from decimal import Decimal
-from typing import Any, TypeVar, Union, get_args, get_origin, get_type_hints
+from functools import cache
+from typing import Annotated, Any, TypeVar, cast
+
+from pydantic import BeforeValidator, TypeAdapter, ValidationError
+
+from loadmaster.client.rest import ConnectionFailedError
 
 T = TypeVar("T")
+
+
+def _given(data: object) -> dict[str, Any]:
+    """The fields that have a value: null means the default."""
+    given = data.items() if isinstance(data, dict) else ()
+    return {name: value for name, value in given if value is not None}
+
+
+LENIENT = BeforeValidator(_given)
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,9 +86,9 @@ class Job:
     completed_at: datetime | None = None
     hold_wanted: bool = False
     failure_reason: str = ""
-    progress: Progress = field(default_factory=Progress)
-    placement: tuple[Placement, ...] = ()
-    waiting: Waiting | None = None
+    progress: Annotated[Progress, LENIENT] = field(default_factory=Progress)
+    placement: tuple[Annotated[Placement, LENIENT], ...] = ()
+    waiting: Annotated[Waiting, LENIENT] | None = None
     retries_used: int = 0
     max_retries: int = 0
     cloned_from: str | None = None
@@ -154,7 +166,7 @@ class Node:
     emulated: bool = False
     agent_version: str = ""
     last_seen_at: datetime | None = None
-    devices: tuple[Device, ...] = ()
+    devices: tuple[Annotated[Device, LENIENT], ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -235,9 +247,9 @@ class Costs:
     since: datetime | None = None
     until: datetime | None = None
     by: str = ""
-    rows: tuple[CostSum, ...] = ()
+    rows: tuple[Annotated[CostSum, LENIENT], ...] = ()
     more: bool = False
-    total: CostSum = field(default_factory=CostSum)
+    total: Annotated[CostSum, LENIENT] = field(default_factory=CostSum)
 
 
 @dataclass(frozen=True, slots=True)
@@ -271,35 +283,22 @@ class Token:
     expiry: datetime | None = None
 
 
+@cache
+def _adapter(cls: Any) -> TypeAdapter[Any]:
+    return TypeAdapter(Annotated[cls, LENIENT])
+
+
 def read(cls: type[T], data: object) -> T:
-    """The dataclass that parsed JSON describes; what does not fit its field's type takes the
-    default.
-    """
-    given = data if isinstance(data, dict) else {}
-    hints = get_type_hints(cls)
-    values = {}
-    for item in dataclasses.fields(cls):  # type: ignore[arg-type]  # T is always a dataclass here
-        if item.name in given and given[item.name] is not None:
-            values[item.name] = _value(hints[item.name], given[item.name])
-    return cls(**values)
+    """The dataclass that parsed JSON describes; ConnectionFailedError if it makes none."""
+    try:
+        found: T = _adapter(cast(Any, cls)).validate_python(data)
+        return found
+    except ValidationError as error:
+        first = error.errors(include_url=False, include_input=False)[0]
+        path = ".".join(str(part) for part in first["loc"])
+        raise ConnectionFailedError(f"The server's answer: {path}: {first['msg']}") from None
 
 
 def read_all(cls: type[T], data: object) -> list[T]:
     """A dataclass for every entry of a parsed list."""
     return [read(cls, row) for row in data] if isinstance(data, list) else []
-
-
-def _value(hint: Any, value: Any) -> Any:
-    if get_origin(hint) in (types.UnionType, Union):
-        hint = next(h for h in get_args(hint) if h is not type(None))
-    if dataclasses.is_dataclass(hint):
-        return read(hint, value)  # type: ignore[arg-type]  # a dataclass type, as just asked
-    if get_origin(hint) is tuple and isinstance(value, list):
-        return tuple(_value(get_args(hint)[0], entry) for entry in value)
-    if hint is datetime and isinstance(value, str):
-        return datetime.fromisoformat(value)
-    if hint is Decimal and isinstance(value, str):
-        return Decimal(value)
-    if hint is float and isinstance(value, int):
-        return float(value)
-    return value

@@ -1,8 +1,8 @@
 """Holds the journals of jobs against what was submitted: nothing lost, nothing run twice at once,
 no device held twice.
 
-What is read is what the jobs wrote themselves (`loadmaster.demo.journals`), and `submitted.json`: a list
-of {"id", "steps"}. Launches of a rank that share a folder of checkpoints are one chain: none may
+Reads what the jobs wrote themselves (`loadmaster.demo.journals`), and `submitted.json`: a list of
+{"id", "steps"}. Launches of a rank that share a folder of checkpoints are one chain: none may
 live while another does, and each goes on at a step that an earlier one has done, not before the
 newest checkpoint that was whole. A profile run has a folder, and so a chain, of its own.
 """

@@ -11,8 +11,8 @@ A launch appends lines of JSON to `<job>.jsonl`: `start`, a `beat` every 100 ms,
 one machine can be held against each other, and one that was killed by SIGKILL has ended at its last
 beat. As long as it lives it locks a file beside the journal, one for the job's rank and folder of
 checkpoints: finding the lock taken is evidence by the kernel that another launch was alive.
-(Profile runs have folders of their own, and several may run at once.) `loadmaster.demo.journal_checks`
-reads what is written here.
+(Profile runs have folders of their own, and several may run at once.) `journal_checks` reads
+what is written here.
 """
 
 from __future__ import annotations

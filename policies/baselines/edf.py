@@ -7,23 +7,18 @@ from typing import ClassVar
 
 import numpy as np
 
+from policies.baselines.queue_plan import queue_plan
 from policies.contract.plan import Plan
-from policies.contract.snapshot import Ints, Snapshot
-from policies.placement.naming import Queued, queue_plan
+from policies.contract.snapshot import Snapshot
 
 
 @dataclass(frozen=True, slots=True)
 class Edf:
-    """Jobs by due date; a started job keeps its configuration and is never touched (ANDREAS'
-    baseline EDF).
-    """
+    """Jobs by due date; a started job is never touched (ANDREAS' baseline EDF)."""
 
     queue_only: ClassVar[bool] = True
 
     def __call__(self, snapshot: Snapshot) -> Plan:
-        """Place waiting jobs by `due_s`, those without one last, equal ones by arrival."""
-        return queue_plan(snapshot, "edf", _by_due_date)
-
-
-def _by_due_date(queued: Queued) -> Ints:
-    return np.lexsort((queued.column("arrival_s"), queued.column("due_s")))
+        """Start waiting jobs by `due_s`, those without one last, equal ones by arrival."""
+        numbers = snapshot.jobs.columns.numbers
+        return queue_plan(snapshot, "edf", np.lexsort((numbers["arrival_s"], numbers["due_s"])))

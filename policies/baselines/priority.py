@@ -7,17 +7,15 @@ from typing import ClassVar
 
 import numpy as np
 
+from policies.baselines.queue_plan import queue_plan
 from policies.contract.parameters import parameter
 from policies.contract.plan import Plan
-from policies.contract.snapshot import Ints, Snapshot
-from policies.placement.naming import Queued, queue_plan
+from policies.contract.snapshot import Snapshot
 
 
 @dataclass(frozen=True, slots=True)
 class Priority:
-    """Jobs by priority or tardiness weight; a started job keeps its configuration and is never
-    touched (ANDREAS' baseline PS).
-    """
+    """Jobs by priority or tardiness weight; a started job is never touched (ANDREAS' PS)."""
 
     queue_only: ClassVar[bool] = True
 
@@ -31,9 +29,8 @@ class Priority:
     )
 
     def __call__(self, snapshot: Snapshot) -> Plan:
-        """Place waiting jobs by `by`, greater first, equal ones by arrival."""
-        return queue_plan(snapshot, "priority", self._queue)
-
-    def _queue(self, queued: Queued) -> Ints:
-        keys = (queued.column("arrival_s"), -queued.column("tardiness_weight"))
-        return np.lexsort((*keys, -queued.count("priority")) if self.by == "priority" else keys)
+        """Start waiting jobs by `by`, greater first, equal ones by arrival."""
+        numbers, counts = snapshot.jobs.columns.numbers, snapshot.jobs.columns.counts
+        keys = (numbers["arrival_s"], -numbers["tardiness_weight"])
+        by = (*keys, -counts["priority"]) if self.by == "priority" else keys
+        return queue_plan(snapshot, "priority", np.lexsort(by))

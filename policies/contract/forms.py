@@ -1,121 +1,186 @@
-"""JSON forms of frozen dataclasses, read strictly: one description gives the writer, the reader and
-the JSON Schema.
+"""JSON forms of frozen dataclasses, read strictly: pydantic derives the reader, the writer and the
+JSON Schema from the annotated fields.
 
-Rules of the form: objects have the dataclass's fields; enums are their values; pairs of (name,
-amount) are objects; inf is null where a field may be unbounded; numbers are finite; floats are
-written as floats. A reader's error names the path of the value and what would be right; fields with
-a default may be left out.
+Objects have the dataclass's fields, and those with a default may be left out; enums are their
+values; numbers are finite, an integer passes for a float, a boolean never for a number. An error
+names the path of the value and what would be right. It shows no texts, which may be secrets, but
+those that should be one of a few names.
 """
 
 from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Callable, Mapping
-from dataclasses import MISSING, fields
-from enum import StrEnum
-from functools import cache
-from math import inf, isfinite
-from types import NoneType, UnionType
-from typing import Any, TypeAlias, Union, get_args, get_origin, get_type_hints
+from collections.abc import Mapping
+from functools import cached_property
+from math import inf
+from typing import Annotated, Any, Generic, TypeVar, get_args
 
-Path: TypeAlias = "str | tuple[Path, str | int]"
-"""Where a value is: spelled out, or a field (text) or item (number) of another path. Only an error
-spells it: values are many.
-"""
+from pydantic import (
+    AfterValidator,
+    ConfigDict,
+    Field,
+    GetCoreSchemaHandler,
+    GetPydanticSchema,
+    PlainSerializer,
+    TypeAdapter,
+    ValidationError,
+)
+from pydantic.json_schema import GenerateJsonSchema, JsonSchemaValue
+from pydantic_core import CoreSchema, PydanticSerializationError, core_schema, to_json
 
-Reader = Callable[[Any, Path], Any]
-Writer = Callable[[Any, Path], Any]
-Schema = dict[str, Any]
+T = TypeVar("T")
+
+STRICT = ConfigDict(extra="forbid", strict=True, allow_inf_nan=False)
+
+PROBLEMS = {
+    "missing": "is missing",
+    "dataclass_type": "must be an object",
+    "dict_type": "must be an object",
+    "mapping_type": "must be an object",
+    "tuple_type": "must be an array",
+    "string_too_long": "must have at most {max_length} characters",
+    "string_type": "must be a string",
+    "bool_type": "must be true or false",
+    "int_type": "must be an integer",
+    "int_from_float": "must be an integer",
+    "float_type": "must be a finite number",
+    "finite_number": "must be a finite number",
+    "value_error": "{error}",
+    "json_invalid": "is no JSON ({error})",
+}
+"""Wording of pydantic's errors."""
+
+SIGNS = {"minimum": ">=", "exclusiveMinimum": ">", "maximum": "<="}
+"""Keywords of a JSON Schema that limit a number."""
+
+WITHOUT_VALUE = frozenset({"missing", "value_error", "json_invalid", "string_too_long"})
 
 
 class FormError(ValueError):
-    """A value that does not have the documented form; the message names its path and what would be
-    right.
+    """A value that does not have the documented form: the `path` of it, and the `problem`."""
+
+    def __init__(self, path: str, problem: str, name: str = "") -> None:
+        super().__init__(": ".join(part for part in (path or name, problem) if part))
+        self.path, self.problem = path, problem
+
+
+class Form(Generic[T]):
+    """Reader, writer and schema of a dataclass and of all that it is made of; `name` says in errors
+    what it is.
     """
 
+    def __init__(self, of: type[T], name: str = "payload") -> None:
+        self.of, self.name = of, name
 
-class Rules:
-    """What types do not say: least values by (class, field), and fields whose inf is null."""
+    def read(self, data: object) -> T:
+        """The dataclass that parsed JSON describes; FormError names a value that is wrong."""
+        try:
+            text = to_json(data, inf_nan_mode="constants", fallback=str)
+        except ValueError as error:
+            raise FormError("", f"is no JSON ({error})", self.name) from None
+        return self.loads(text)
 
-    def __init__(
-        self,
-        least: Mapping[str, float],
-        above: Mapping[str, float],
-        most: Mapping[str, float],
-        unbounded: frozenset[str],
-    ):
-        self.least, self.above, self.most, self.unbounded = least, above, most, unbounded
+    def loads(self, text: bytes | str) -> T:
+        """`read` of a JSON text."""
+        try:
+            return self.adapter.validate_json(text)
+        except ValidationError as error:
+            raise self._explained(error) from None
 
-    def of(self, name: str) -> Schema:
-        """JSON Schema keywords of the field "Class.field"."""
-        limits = {
-            "minimum": self.least.get(name),
-            "exclusiveMinimum": self.above.get(name),
-            "maximum": self.most.get(name),
-        }
-        return {keyword: limit for keyword, limit in limits.items() if limit is not None}
-
-
-class Form:
-    """Reader, writer and schema of a dataclass and of all it is made of."""
-
-    def __init__(self, of: type, rules: Rules, replaced: Mapping[Any, Any] | None = None) -> None:
-        self.of, self.rules, self.replaced = of, rules, dict(replaced or {})
-        self.definitions: dict[str, Schema] = {}
-        self._forms: dict[Any, tuple[Reader, Writer, Schema]] = {}
-        self.read, self.write, self._schema = self._dataclass(of)
-
-    def schema(self, title: str, version: int) -> Schema:
-        """The JSON Schema (draft 2020-12) of the form; `version` is the one this program reads."""
-        definitions = json.loads(json.dumps(self.definitions))
-        definitions[self.of.__name__]["properties"]["version"] = {"const": version}
-        head = {"$schema": "https://json-schema.org/draft/2020-12/schema", "title": title}
-        return {**head, "$ref": f"#/$defs/{self.of.__name__}", "$defs": definitions}
-
-    def _dataclass(self, of: type) -> tuple[Reader, Writer, Schema]:
-        if of in self._forms:
-            return self._forms[of]
-        hints, known = get_type_hints(of), fields(of)
-        parts = {
-            f.name: self._form(
-                self.replaced.get(hints[f.name], hints[f.name]), f"{of.__name__}.{f.name}"
+    def write(self, value: T) -> dict[str, Any]:
+        """The form as plain JSON data; numbers that are not finite stay."""
+        try:
+            form: dict[str, Any] = self.adapter.dump_python(
+                value, mode="json", warnings=False, fallback=_plain
             )
-            for f in known
-        }
-        required = tuple(
-            f.name for f in known if f.default is MISSING and f.default_factory is MISSING
-        )
-        form = (
-            _object_reader(of, parts, required),
-            _object_writer(parts),
-            {"$ref": f"#/$defs/{of.__name__}"},
-        )
-        self.definitions[of.__name__] = {
-            "type": "object",
-            "description": (of.__doc__ or "").strip().splitlines()[0],
-            "properties": {name: schema for name, (_, _, schema) in parts.items()},
-            "required": list(required),
-            "additionalProperties": False,
-        }
-        self._forms[of] = form
+        except PydanticSerializationError as error:
+            raise FormError("", f"cannot be written: {error}", self.name) from None
         return form
 
-    def _form(self, hint: Any, name: str) -> tuple[Reader, Writer, Schema]:
-        origin, arguments = get_origin(hint), get_args(hint)
-        if origin in (Union, UnionType):
-            return _optional(self._form(next(a for a in arguments if a is not NoneType), name))
-        if origin is tuple and get_origin(arguments[0]) is tuple:
-            return _amounts(get_args(arguments[0])[1], self.rules.of(name))
-        if origin is tuple:
-            return _array(self._form(arguments[0], name))
-        if origin is not None:
-            return _plain(arguments[1])
-        if isinstance(hint, type) and issubclass(hint, StrEnum):
-            return _enum(hint)
-        if hint in (str, bool, int, float):
-            return _scalar(hint, self.rules.of(name), unbounded=name in self.rules.unbounded)
-        return self._dataclass(hint)
+    def canonical_bytes(self, value: T) -> bytes:
+        """The one spelling of a value; FormError names a number that has no JSON form."""
+        form = self.write(value)
+        try:
+            return canonical_bytes(form)
+        except ValueError:
+            self.read(form)
+            raise
+
+    def schema(self, title: str, version: int) -> dict[str, Any]:
+        """The JSON Schema (draft 2020-12) of the form; `version` is the one that is read."""
+        head = {"$schema": "https://json-schema.org/draft/2020-12/schema", "title": title}
+        fields = {**self._schema["properties"], "version": {"const": version}}
+        return {**self._schema, **head, "properties": fields}
+
+    @cached_property
+    def adapter(self) -> TypeAdapter[T]:
+        """The reader and writer that pydantic derives."""
+        if "__pydantic_config__" not in vars(self.of):  # its parts inherit it
+            self.of.__pydantic_config__ = STRICT  # type: ignore[attr-defined]  # pydantic's hook
+        return TypeAdapter(self.of)
+
+    @cached_property
+    def _schema(self) -> dict[str, Any]:
+        return self.adapter.json_schema(schema_generator=FormSchema)
+
+    def _explained(self, error: ValidationError) -> FormError:
+        """The first error in our words, of unknown fields before others: a typo explains more than
+        the field that is missing for it.
+        """
+        unknown = "unexpected_keyword_argument"
+        first = min(error.errors(include_url=False), key=lambda e: e["type"] != unknown)
+        kind, loc, found = first["type"], first["loc"], first["input"]
+        if loc[-1:] == ("[key]",):
+            loc = loc[:-2]
+        path = "".join(f"[{p}]" if isinstance(p, int) else f".{p}" for p in loc).lstrip(".")
+        if kind == unknown:
+            known = ", ".join(self._schema_at(loc[:-1]).get("properties", ()))
+            return FormError(path, f"no such field; known are: {known}")
+        if kind == "enum":
+            names = self._schema_at(loc).get("enum", ())
+            return FormError(path, f"must be one of {', '.join(names)}, not {found!r:.80}")
+        if kind in ("greater_than", "greater_than_equal", "less_than_equal"):
+            limits = self._schema_at(loc)
+            wanted = " and ".join(f"{s} {limits[k]:g}" for k, s in SIGNS.items() if k in limits)
+            return FormError(path, f"must be {wanted}, not {shown(found)}")
+        problem = PROBLEMS.get(kind, first["msg"]).format(**first.get("ctx", {}))
+        if kind not in WITHOUT_VALUE:
+            problem += f", not {shown(found)}"
+        return FormError(path, problem, self.name)
+
+    def _schema_at(self, loc: tuple[int | str, ...]) -> dict[str, Any]:
+        """The part of the schema that describes the value at that place."""
+        node = self._resolved(self._schema)
+        for part in loc:
+            fields = node.get("properties", {})
+            inner = fields.get(part) or node.get("items") or node.get("additionalProperties", {})
+            node = self._resolved(inner)
+        return node
+
+    def _resolved(self, node: dict[str, Any]) -> dict[str, Any]:
+        node = node["anyOf"][0] if "anyOf" in node else node
+        name = node.get("$ref", "").removeprefix("#/$defs/")
+        found: dict[str, Any] = self._schema["$defs"][name] if name else node
+        return found
+
+
+class FormSchema(GenerateJsonSchema):
+    """JSON Schemas without a title for every field; an infinite default is null."""
+
+    def field_title_should_be_set(self, schema: Any) -> bool:
+        """No: it would repeat the field's name."""
+        return False
+
+    def encode_default(self, dft: Any) -> Any:
+        """The default as JSON."""
+        return None if dft == inf else super().encode_default(dft)
+
+    def dataclass_schema(self, schema: Any) -> JsonSchemaValue:
+        """An object, described by its docstring on one line."""
+        found = super().dataclass_schema(schema)
+        found.pop("title", None)
+        return {**found, "description": " ".join((schema["cls"].__doc__ or "").split())}
 
 
 def canonical_bytes(form: Mapping[str, Any]) -> bytes:
@@ -138,224 +203,85 @@ def digest_of_bytes(spelling: bytes) -> str:
 def check_version(form: Any, what: str, version: int) -> None:
     """Refuse another version of a form, and what is no form at all."""
     if not isinstance(form, dict):
-        raise FormError(f"{what}: must be an object, not {_kind(form)}")
+        raise FormError("", f"must be an object, not {shown(form)}", what)
     if form.get("version") != version:
         found = repr(form["version"]) if "version" in form else "none"
         raise FormError(
-            f"version: this program reads version {version} of the {what}, not {found}; convert it"
-            " or use the matching release"
+            "version",
+            f"this program reads version {version} of the {what}, not {found}; convert it or use"
+            " the matching release",
         )
 
 
-def _object_reader(
-    of: type, parts: Mapping[str, tuple[Reader, Writer, Schema]], required: tuple[str, ...]
-) -> Reader:
-    readers = {name: read for name, (read, _, _) in parts.items()}
-
-    def read(value: Any, path: Path) -> Any:
-        if not isinstance(value, dict):
-            raise FormError(
-                f"{_spelled(path) or of.__name__}: must be an object, not {_kind(value)}"
-            )
-        for name in required:
-            if name not in value:
-                raise FormError(f"{_spelled((path, name))}: is missing")
-        for name in value:
-            if name not in readers:
-                raise FormError(
-                    f"{_spelled((path, str(name)))}: no such field; known are: {', '.join(readers)}"
-                )
-        return of(**{name: readers[name](given, (path, name)) for name, given in value.items()})
-
-    return read
+def shown(value: object) -> str:
+    """A value for an error message, cut short; texts are not shown."""
+    if value is None or isinstance(value, bool):
+        return json.dumps(value)
+    for kind, name in ((dict, "an object"), (list, "an array"), (str, "a string")):
+        if isinstance(value, kind):
+            return name
+    return f"{value!r:.40}"
 
 
-def _object_writer(parts: Mapping[str, tuple[Reader, Writer, Schema]]) -> Writer:
-    writers = tuple((name, write) for name, (_, write, _) in parts.items())
-
-    def write(value: Any, path: Path) -> Any:
-        return {
-            n: getattr(value, n) if part is _same else part(getattr(value, n), (path, n))
-            for n, part in writers
-        }
-
-    return write
+def _plain(value: Any) -> Any:
+    """Mappings and numpy's numbers as JSON knows them."""
+    return dict(value) if isinstance(value, Mapping) else value.item()
 
 
-def _optional(form: tuple[Reader, Writer, Schema]) -> tuple[Reader, Writer, Schema]:
-    read, write, schema = form
-
-    def read_optional(value: Any, path: Path) -> Any:
-        return None if value is None else read(value, path)
-
-    def write_optional(value: Any, path: Path) -> Any:
-        return None if value is None else write(value, path)
-
-    return read_optional, write_optional, {"anyOf": [schema, {"type": "null"}]}
-
-
-def _array(form: tuple[Reader, Writer, Schema]) -> tuple[Reader, Writer, Schema]:
-    read, write, schema = form
-
-    def read_array(value: Any, path: Path) -> Any:
-        if not isinstance(value, list):
-            raise FormError(f"{_spelled(path)}: must be an array, not {_kind(value)}")
-        return tuple([read(item, (path, i)) for i, item in enumerate(value)]) if value else ()
-
-    def write_array(value: Any, path: Path) -> Any:
-        return [write(item, (path, i)) for i, item in enumerate(value)] if value else []
-
-    return read_array, write_array, {"type": "array", "items": schema}
+def _null_for_inf(source: Any, handler: GetCoreSchemaHandler) -> CoreSchema:
+    number = handler(source)
+    return core_schema.no_info_wrap_validator_function(
+        lambda value, read: inf if value is None else read(value),
+        number,
+        json_schema_input_schema=core_schema.nullable_schema(number),
+        serialization=core_schema.plain_serializer_function_ser_schema(
+            lambda value: None if value == inf else value,
+            return_schema=core_schema.nullable_schema(core_schema.float_schema()),
+        ),
+    )
 
 
-def _amounts(of: type, limits: Schema) -> tuple[Reader, Writer, Schema]:
-    read, write, schema = _scalar(of, limits, unbounded=False)
-
-    def read_amounts(value: Any, path: Path) -> Any:
-        if not isinstance(value, dict):
-            raise FormError(f"{_spelled(path)}: must be an object, not {_kind(value)}")
-        return (
-            tuple([(name, read(value[name], (path, str(name)))) for name in sorted(value)])
-            if value
-            else ()
-        )
-
-    def write_amounts(value: Any, path: Path) -> Any:
-        return {name: write(amount, (path, name)) for name, amount in value} if value else {}
-
-    return read_amounts, write_amounts, {"type": "object", "additionalProperties": schema}
+def _object_of_pairs(source: Any, handler: GetCoreSchemaHandler) -> CoreSchema:
+    as_object = handler.generate_schema(dict.__class_getitem__(get_args(get_args(source)[0])))
+    return core_schema.no_info_after_validator_function(
+        lambda given: tuple(sorted(given.items())),
+        as_object,
+        serialization=core_schema.plain_serializer_function_ser_schema(
+            dict, return_schema=as_object
+        ),
+    )
 
 
-def _plain(of: Any) -> tuple[Reader, Writer, Schema]:
-    """Free JSON data under names; shares are names under names of fractions."""
-    schema: Schema = {"type": "object"}
-    if get_args(of):
-        schema["additionalProperties"] = {
-            "type": "object",
-            "additionalProperties": {"type": "number"},
-        }
-
-    def read(value: Any, path: Path) -> Any:
-        if not isinstance(value, dict):
-            raise FormError(f"{_spelled(path)}: must be an object, not {_kind(value)}")
-        return _plain_value(value, path)
-
-    return read, read_mapping(read), schema
-
-
-def read_mapping(read: Reader) -> Writer:
-    """The writer of plain data: any mapping becomes an object."""
-    return lambda value, path: read({str(k): v for k, v in value.items()}, path)
-
-
-def _plain_value(value: Any, path: Path) -> Any:
-    if isinstance(value, Mapping):
-        return {str(name): _plain_value(item, (path, str(name))) for name, item in value.items()}
-    if isinstance(value, list | tuple):
-        return [_plain_value(item, (path, i)) for i, item in enumerate(value)]
-    if (
-        value is None
-        or isinstance(value, str | bool | int)
-        or (isinstance(value, float) and isfinite(value))
-    ):
-        return value
-    raise FormError(f"{_spelled(path)}: must be plain JSON data with finite numbers, not {value!r}")
-
-
-@cache
-def _enum(of: type[StrEnum]) -> tuple[Reader, Writer, Schema]:
-    members = {m.value: m for m in of}
-
-    def read(value: Any, path: Path) -> Any:
-        if not isinstance(value, str) or value not in members:
-            raise FormError(f"{_spelled(path)}: must be one of {', '.join(members)}, not {value!r}")
-        return members[value]
-
-    return read, lambda value, path: value.value, {"enum": list(members)}
-
-
-def _scalar(of: type, limits: Schema, *, unbounded: bool) -> tuple[Reader, Writer, Schema]:
-    if of in (str, bool):
-        schema = {"type": "string" if of is str else "boolean"}
-        return _exactly(of), _same, schema
-    least, above, most = (limits.get(k) for k in ("minimum", "exclusiveMinimum", "maximum"))
-
-    def read(value: Any, path: Path) -> Any:
-        if value is None and unbounded:
-            return inf
-        if (
-            isinstance(value, bool)
-            or not isinstance(value, int if of is int else int | float)
-            or not _is_finite(value)
-        ):
-            raise FormError(
-                f"{_spelled(path)}: must be {'an integer' if of is int else 'a finite number'}, not"
-                f" {value!r:.80}"
-            )
-        if (
-            (least is not None and value < least)
-            or (above is not None and value <= above)
-            or (most is not None and value > most)
-        ):
-            raise FormError(f"{_spelled(path)}: must be {_wording(limits)}, not {value!r}")
-        return of(value) + of(0)
-
-    def write(value: Any, path: Path) -> Any:
-        if of is float and unbounded and value == inf:
-            return None
-        if not isfinite(value):
-            raise FormError(f"{_spelled(path)}: {value!r} has no JSON form; give a finite number")
-        return of(value) + of(0)
-
-    schema = {"type": "integer" if of is int else "number", **limits}
-    return read, write, {"anyOf": [schema, {"type": "null"}]} if unbounded else schema
-
-
-def _is_finite(value: float) -> bool:
-    """Whether it is a number that a float can hold."""
+def _json_data(value: Mapping[str, Any]) -> dict[str, Any]:
     try:
-        return isfinite(value)
-    except OverflowError:
-        return False
+        text = json.dumps(value, ensure_ascii=False, allow_nan=False, default=_plain).encode()
+    except (TypeError, ValueError, AttributeError, RecursionError) as error:
+        raise ValueError(f"must be plain JSON data with finite numbers ({error})") from None
+    data: dict[str, Any] = json.loads(text)
+    return data
 
 
-def _exactly(of: type) -> Reader:
-    def read(value: Any, path: Path) -> Any:
-        if type(value) is not of:
-            raise FormError(
-                f"{_spelled(path)}: must be {'a string' if of is str else 'true or false'}, not"
-                f" {value!r}"
-            )
-        return value
+NULL_FOR_INF = GetPydanticSchema(_null_for_inf)
+"""Marks a number that may be infinite, which is null in JSON."""
 
-    return read
+OBJECT = GetPydanticSchema(_object_of_pairs)
+"""Marks pairs of (name, amount) that are an object in JSON."""
 
-
-def _wording(limits: Schema) -> str:
-    signs = {"minimum": ">=", "exclusiveMinimum": ">", "maximum": "<="}
-    return " and ".join(f"{signs[k]} {v:g}" for k, v in limits.items())
-
-
-def _kind(value: Any) -> str:
-    names = {
-        dict: "an object",
-        list: "an array",
-        str: "a string",
-        bool: "true or false",
-        NoneType: "null",
-    }
-    return names.get(type(value), "a number")
-
-
-def _same(value: Any, path: Path) -> Any:
-    """The writer of what is its own form."""
-    return value
-
-
-def _spelled(path: Path) -> str:
-    if isinstance(path, str):
-        return path
-    before, last = _spelled(path[0]), path[1]
-    if isinstance(last, int):
-        return f"{before}[{last}]"
-    return f"{before}.{last}" if before else last
+AtLeast0 = Annotated[float, Field(ge=0)]
+Above0 = Annotated[float, Field(gt=0)]
+AtLeast1 = Annotated[float, Field(ge=1)]
+Fraction = Annotated[float, Field(gt=0, le=1)]
+Count0 = Annotated[int, Field(ge=0)]
+Count1 = Annotated[int, Field(ge=1)]
+Unbounded = Annotated[float, NULL_FOR_INF]
+UnboundedAtLeast0 = Annotated[float, Field(ge=0), NULL_FOR_INF]
+Amounts = Annotated[tuple[tuple[str, AtLeast0], ...], OBJECT]
+Price = Annotated[float, Field(ge=-1e9, le=1e9)]
+Pue = Annotated[float, Field(ge=1, le=1e3)]
+Emissions = Annotated[float, Field(ge=0, le=1e9)]
+PlainData = Annotated[
+    Mapping[str, Any],
+    GetPydanticSchema(lambda _, handler: handler(dict[str, Any])),
+    AfterValidator(_json_data),
+    PlainSerializer(_json_data),
+]

@@ -9,6 +9,8 @@ from typing import Any, TypeVar, overload
 
 import numpy as np
 from numpy.typing import NDArray
+from pydantic import GetCoreSchemaHandler
+from pydantic_core import CoreSchema, core_schema
 
 from policies.contract.views import JobView
 
@@ -108,6 +110,18 @@ class Jobs(Sequence[JobView]):
         return isinstance(other, Jobs) and tuple(self) == tuple(other)
 
     __hash__ = None  # type: ignore[assignment]  # a sequence compared by value, like a list
+
+    @classmethod
+    def __get_pydantic_core_schema__(cls, source: Any, handler: GetCoreSchemaHandler) -> CoreSchema:
+        """An array of rows in JSON."""
+        rows = handler.generate_schema(tuple[JobView, ...])
+        return core_schema.no_info_after_validator_function(
+            lambda given: cls(JobColumns.of(given)),
+            rows,
+            serialization=core_schema.plain_serializer_function_ser_schema(
+                tuple, return_schema=rows
+            ),
+        )
 
     @cached_property
     def position(self) -> Mapping[str, int]:

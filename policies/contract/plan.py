@@ -1,8 +1,7 @@
 """What a policy decides: placements, and for every job left waiting the reason.
 
-`violations(plan, snapshot)` in `policies.contract.validation` is the one judge of a plan, in both worlds and in
-every test. The documented JSON form is in `policies/contract/schemas/plan.schema.json`; `policies.contract.plan_json`
-reads and writes it.
+`violations(plan, snapshot)` in `validation` is the one judge of a plan, in both worlds and in every
+test. The documented JSON form is in `schemas/plan.schema.json`; `plan_json` reads and writes it.
 """
 
 from __future__ import annotations
@@ -10,11 +9,20 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
 from enum import StrEnum
-from typing import Any
+from typing import Annotated, Any
 
+from pydantic import Field
+
+from policies.contract.forms import AtLeast0, PlainData
 from policies.contract.snapshot import Purpose, RankSeat
 
 PLAN_VERSION = 2
+
+LONGEST_TEXT = 10_000
+LAST_S = 253_402_300_799.0
+"""The end of the year 9999."""
+
+Moment = Annotated[float, Field(ge=0, le=LAST_S)]
 
 _TRAINING = Purpose.TRAINING
 """See `policies.contract.validation.PROFILING`."""
@@ -57,12 +65,12 @@ class Placement:
 
     job: str
     ranks: tuple[RankSeat, ...]
-    copy: int = 0
+    copy: Annotated[int, Field(ge=0, le=2**31 - 1)] = 0
     purpose: Purpose = Purpose.TRAINING
-    steps_quota: int | None = None
-    until_s: float | None = None
-    predicted_run_s: float | None = None
-    predicted_energy_cost: float | None = None
+    steps_quota: Annotated[int, Field(ge=1, le=2**63 - 1)] | None = None
+    until_s: Moment | None = None
+    predicted_run_s: Annotated[float, Field(ge=0, le=1e12)] | None = None
+    predicted_energy_cost: Annotated[float, Field(ge=-1e7, le=1e7)] | None = None
 
     @property
     def gpus(self) -> int:
@@ -108,8 +116,8 @@ class Waiting:
     code: WaitCode
     nodes: tuple[str, ...] = ()
     jobs: tuple[str, ...] = ()
-    watts: float | None = None
-    earliest_s: float | None = None
+    watts: AtLeast0 | None = None
+    earliest_s: Moment | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -129,6 +137,6 @@ class Plan:
     objective: float | None = None
     bound: float | None = None
     shares: Mapping[str, Mapping[str, float]] = field(default_factory=dict)
-    memory: Mapping[str, Any] = field(default_factory=dict)
-    message: str = ""
+    memory: PlainData = field(default_factory=dict)
+    message: Annotated[str, Field(max_length=LONGEST_TEXT)] = ""
     version: int = PLAN_VERSION

@@ -7,54 +7,38 @@ from __future__ import annotations
 from typing import Any
 
 from policies.contract import forms
-from policies.contract.forms import Form, Rules
+from policies.contract.forms import Form
 from policies.contract.plan import PLAN_VERSION, Plan
 
-RULES = Rules(
-    least={
-        "Placement.copy": 0,
-        "Placement.steps_quota": 1,
-        "Placement.predicted_run_s": 0,
-        "Waiting.watts": 0,
-    },
-    above={"RankSeat.share": 0, "RankSeat.cpu_quota": 0},
-    most={"RankSeat.share": 1},
-    unbounded=frozenset(),
-)
-
-FORM = Form(Plan, RULES)
+FORM = Form(Plan, "plan")
 
 LIKE_NOW = frozenset({1})
-"""Older versions whose plans are plans of this one as they stand: version 2 has but one more reason
-to wait.
-"""
+"""Older versions that are read as they stand: version 2 adds one reason to wait."""
 
 
 def to_json(plan: Plan) -> dict[str, Any]:
-    """The form as plain JSON data. Raises FormError where a number has none (NaN, inf)."""
-    form: dict[str, Any] = FORM.write(plan, "")
-    return form
+    """The form as plain JSON data."""
+    return FORM.write(plan)
 
 
 def from_json(form: Any) -> Plan:
-    """The plan of a form. Raises FormError naming the path, e.g. "placements[0].ranks[0].share:
-    must be > 0 and <= 1".
+    """The plan of a form. FormError names the path, e.g. "placements[0].ranks[0].share: must be
+    <= 1, not 2".
     """
     if isinstance(form, dict) and form.get("version") in LIKE_NOW:
         form = {**form, "version": PLAN_VERSION}
     forms.check_version(form, "plan", PLAN_VERSION)
-    plan: Plan = FORM.read(form, "")
-    return plan
+    return FORM.read(form)
 
 
 def canonical_bytes(plan: Plan) -> bytes:
-    """The one spelling of a plan."""
-    return forms.canonical_bytes(to_json(plan))
+    """The one spelling of a plan. FormError where a number has none (NaN, inf)."""
+    return FORM.canonical_bytes(plan)
 
 
 def digest(plan: Plan) -> str:
     """sha256 (hex) of the canonical bytes: equal for equal plans."""
-    return forms.digest_of(to_json(plan))
+    return forms.digest_of_bytes(canonical_bytes(plan))
 
 
 def schema() -> dict[str, Any]:

@@ -7,8 +7,7 @@ them. Units are in the names: `_s` seconds, `_w` watts, `_gb` 10**9 bytes, `pric
 cluster's one currency. Times count in seconds from the Unix epoch (or from the start of a
 simulation).
 
-The documented JSON form is in `policies/contract/schemas/snapshot.schema.json`; `policies.contract.snapshot_json`
-reads and writes it.
+The documented JSON form is in `schemas/snapshot.schema.json`; `snapshot_json` reads and writes it.
 """
 
 from __future__ import annotations
@@ -20,6 +19,7 @@ from typing import Any
 
 import numpy as np
 
+from policies.contract.forms import AtLeast0, PlainData
 from policies.contract.job_columns import (
     JOB_COUNTS,
     JOB_NUMBERS,
@@ -114,7 +114,7 @@ class Snapshot:
 
     cluster: str
     now_s: float
-    round_s: float
+    round_s: AtLeast0
     seed: int
     nodes: tuple[NodeView, ...]
     kinds: tuple[KindView, ...]
@@ -122,13 +122,13 @@ class Snapshot:
     gpu_types: tuple[GpuTypeView, ...] = ()
     energy: tuple[EnergyStep, ...] = ()
     currency: str = "EUR"
-    power_cap_w: float | None = None
-    horizon_s: float = 86_400.0
+    power_cap_w: AtLeast0 | None = None
+    horizon_s: AtLeast0 = 86_400.0
     trigger: Trigger = field(default_factory=Trigger)
     profiling: tuple[ProfileRequest, ...] = ()
-    memory: Mapping[str, Any] = field(default_factory=dict)
+    memory: PlainData = field(default_factory=dict)
     power_caps: tuple[PowerCapStep, ...] = ()
-    emissions_cost_per_kg: float = 0.0
+    emissions_cost_per_kg: AtLeast0 = 0.0
     teams: tuple[TeamView, ...] = ()
     version: int = SNAPSHOT_VERSION
 

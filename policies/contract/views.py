@@ -10,6 +10,23 @@ from __future__ import annotations
 from dataclasses import dataclass
 from enum import StrEnum
 from math import inf
+from typing import Annotated
+
+from pydantic import Field
+
+from policies.contract.forms import (
+    Above0,
+    Amounts,
+    AtLeast0,
+    Count0,
+    Count1,
+    Emissions,
+    Fraction,
+    Price,
+    Pue,
+    Unbounded,
+    UnboundedAtLeast0,
+)
 
 
 class Source(StrEnum):
@@ -72,10 +89,10 @@ class EnergyStep:
     """
 
     from_s: float
-    to_s: float
-    price_per_kwh: float
-    pue: float
-    emissions_g_per_kwh: float = 0.0
+    to_s: Unbounded
+    price_per_kwh: Price
+    pue: Pue
+    emissions_g_per_kwh: Emissions = 0.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,8 +100,8 @@ class PowerCapStep:
     """A limit of the IT power of all placements together that holds from `from_s` until `to_s`."""
 
     from_s: float
-    to_s: float
-    power_cap_w: float
+    to_s: Unbounded
+    power_cap_w: AtLeast0
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,9 +111,9 @@ class SlotHold:
     """
 
     job: str
-    copy: int = 0
+    copy: Count0 = 0
     purpose: Purpose = Purpose.TRAINING
-    share: float = 1.0
+    share: Fraction = 1.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,8 +121,8 @@ class DeviceView:
     """A GPU. It is (node, id), never an index; `slots` > 1 lets that many placements share it."""
 
     id: str
-    memory_gb: float
-    slots: int = 1
+    memory_gb: AtLeast0
+    slots: Count1 = 1
     healthy: bool = True
     held: tuple[SlotHold, ...] = ()
     emulated: bool = False
@@ -124,16 +141,16 @@ class NodeView:
     name: str
     gpu_type: str
     devices: tuple[DeviceView, ...]
-    power_w: tuple[float, ...]
-    cores: float = inf
-    memory_gb: float = inf
-    resources: tuple[tuple[str, float], ...] = ()
+    power_w: tuple[AtLeast0, ...]
+    cores: UnboundedAtLeast0 = inf
+    memory_gb: UnboundedAtLeast0 = inf
+    resources: Amounts = ()
     labels: tuple[str, ...] = ()
     role: NodeRole = NodeRole.PRODUCTION
     state: NodeState = NodeState.READY
     drain_until_s: float | None = None
     rack: str = ""
-    link_gbps: float = 0.0
+    link_gbps: AtLeast0 = 0.0
 
     @property
     def takes_training(self) -> bool:
@@ -160,7 +177,7 @@ class TeamView:
     """A team: its fair share against other teams, and how its own jobs share that."""
 
     name: str
-    weight: float = 1.0
+    weight: Annotated[float, Field(ge=0.001, le=1e6)] = 1.0
     order: TeamOrder = TeamOrder.FAIRNESS
 
 
@@ -171,9 +188,9 @@ class GpuTypeView:
     """
 
     name: str
-    tflops: float
-    memory_gb: float
-    price_per_hour: float = 0.0
+    tflops: AtLeast0
+    memory_gb: AtLeast0
+    price_per_hour: Annotated[float, Field(ge=0, le=1e9)] = 0.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -183,10 +200,10 @@ class Throughput:
     """
 
     gpu_type: str
-    gpus: int
-    steps_per_s: float
+    gpus: Count1
+    steps_per_s: AtLeast0
     source: Source
-    age_s: float = 0.0
+    age_s: AtLeast0 = 0.0
     spread: bool = False
 
 
@@ -196,10 +213,10 @@ class PairThroughput:
 
     other: str
     gpu_type: str
-    steps_per_s: float
-    other_steps_per_s: float
+    steps_per_s: AtLeast0
+    other_steps_per_s: AtLeast0
     source: Source
-    age_s: float = 0.0
+    age_s: AtLeast0 = 0.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -209,12 +226,12 @@ class ResourceUse:
     """
 
     gpu_type: str
-    cores: float
-    memory_gb: float
-    gpu_fraction: float
-    gpu_w: float | None
+    cores: AtLeast0
+    memory_gb: AtLeast0
+    gpu_fraction: AtLeast0
+    gpu_w: AtLeast0 | None
     source: Source
-    age_s: float = 0.0
+    age_s: AtLeast0 = 0.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -228,7 +245,7 @@ class KindView:
     throughputs: tuple[Throughput, ...] = ()
     pairs: tuple[PairThroughput, ...] = ()
     usage: tuple[ResourceUse, ...] = ()
-    setup_s: float = 0.0
+    setup_s: AtLeast0 = 0.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -239,19 +256,19 @@ class RankSeat:
 
     node: str
     devices: tuple[str, ...]
-    share: float = 1.0
-    cpu_quota: float | None = None
+    share: Fraction = 1.0
+    cpu_quota: Above0 | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class Running:
     """A placement that is committed or runs, as the world knows it."""
 
-    copy: int
+    copy: Count0
     ranks: tuple[RankSeat, ...]
     since_s: float
     until_s: float | None = None
-    steps_quota: int | None = None
+    steps_quota: Count1 | None = None
     purpose: Purpose = Purpose.TRAINING
 
 
@@ -269,31 +286,31 @@ class JobView:
     id: str
     kind: str
     arrival_s: float
-    remaining_steps: float
-    gpus_min: int = 1
-    gpus_max: int = 1
+    remaining_steps: AtLeast0
+    gpus_min: Count1 = 1
+    gpus_max: Count1 = 1
     name: str = ""
     phase: JobPhase = JobPhase.WAITING
-    due_s: float = inf
-    deadline_s: float = inf
-    walltime_s: float = inf
-    tardiness_weight: float = 0.0
-    weight: float = 1.0
+    due_s: Unbounded = inf
+    deadline_s: Unbounded = inf
+    walltime_s: UnboundedAtLeast0 = inf
+    tardiness_weight: AtLeast0 = 0.0
+    weight: AtLeast0 = 1.0
     priority: int = 0
     team: str = ""
     user: str = ""
-    units: int = 1
-    cores: float = 0.0
-    memory_gb: float = 0.0
-    resources: tuple[tuple[str, float], ...] = ()
+    units: Count1 = 1
+    cores: AtLeast0 = 0.0
+    memory_gb: AtLeast0 = 0.0
+    resources: Amounts = ()
     allowed_types: tuple[str, ...] = ()
     labels: tuple[str, ...] = ()
     may_mix: bool = False
     may_share: bool = False
-    total_steps: float = 0.0
-    restart_cost_s: float = 0.0
+    total_steps: AtLeast0 = 0.0
+    restart_cost_s: AtLeast0 = 0.0
     running: tuple[Running, ...] = ()
-    received_s: tuple[tuple[str, float], ...] = ()
+    received_s: Amounts = ()
     dependencies: tuple[str, ...] = ()
 
     @property
@@ -315,9 +332,9 @@ class ProfileRequest:
     job: str
     kind: str
     gpu_type: str
-    gpus: int
-    steps: int
-    copy: int
+    gpus: Count1
+    steps: Count1
+    copy: Count0
     since_s: float
     beside: str = ""
     beside_copy: int = 0

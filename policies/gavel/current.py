@@ -45,6 +45,10 @@ class GroupRequests:
             return None
         return replace(request, types=(gpu_type,))
 
+    def may_share(self, first: int, second: int, column: int) -> bool:
+        """Return True if two jobs are a pair of the problem on a column."""
+        return self.pair_rate(first, second, column) > 0.0
+
     def columns(self, job: int) -> Sequence[int]:
         """Return the columns on which a job runs, the fastest first."""
         rates = self.rates[self.group_of[job]]
@@ -153,8 +157,10 @@ class _Search:
 
     def _devices(self, row: int, ranks: int, n: int, seat: RankSeat) -> int:
         """Return the devices of a process as a set; 0 if it may not be there."""
-        devices = self.layout.bits_of(n, seat.devices)
-        if devices & ~self.idle[n] or not self.requests.admitting(row, ranks) >> n & 1:
+        devices = self.layout.bits(n, seat.devices)
+        if devices.bit_count() < len(seat.devices) or devices & ~self.idle[n]:
+            return 0
+        if not self.requests.admitting(row, ranks) >> n & 1:
             return 0
         return devices
 

@@ -32,8 +32,7 @@ def placements_of(
     found = {job: naming.placement(job, of) for job, of in placed.items()}
     found |= {stay.row: _staying(snapshot, stay) for stay in observed.pinned}
     for row, stay in observed.fallback.items():
-        allocation = observed.requests.allocation_of(row, stay.run) if row not in found else None
-        if allocation is not None and state.try_take(allocation, (row,)):
+        if row not in found and state.try_take(stay.allocation, (row,)):
             found[row] = _staying(snapshot, stay)
     return tuple([found[row] for row in sorted(found)])
 

@@ -2,26 +2,18 @@
 
 from __future__ import annotations
 
-from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import replace
-from functools import cached_property
 from math import inf
-from typing import TypeAlias
 
 from policies.contract.plan import Placement, WaitCode, Waiting
 from policies.contract.snapshot import Purpose
-from policies.contract.validation import TOLERANCE, profile_runs
 from policies.gavel.allocation.grouping import JobGroup
 from policies.gavel.allocation.observe import Observed
 from policies.gavel.current import GroupRequests
-from policies.placement.impossible import MOST_NAMED, why_impossible
-from policies.placement.requests import THOUSANDTHS, members
-from policies.placement.shortage import ShortageCode, why_not
-from policies.placement.waiting import cap_rises_s
-
-Holders: TypeAlias = list[tuple[str, float | None]]
-"""(job, its run time from now if known)."""
+from policies.placement.reasons import Holders, for_power, why_impossible
+from policies.placement.requests import members
+from policies.placement.shortage import Shortage, ShortageCode, why_not
 
 
 def waiting_of(
@@ -56,10 +48,10 @@ class _Reasons:
         placements: Sequence[Placement],
         round_end_s: float,
     ) -> None:
-        self.observed, self.requests, self.placements = observed, requests, placements
+        self.observed, self.requests = observed, requests
+        self.holders = Holders(observed.snapshot, observed.state, placements)
         self.snapshot, self.round_end_s = observed.snapshot, round_end_s
         self._of: dict[int, Waiting] = {}
-        self._in_the_way: dict[tuple[frozenset[str], int], Waiting] = {}
 
     def of(self, row: int) -> Waiting:
         """Return the reason of the group of the job in this row."""
@@ -73,13 +65,14 @@ class _Reasons:
         if not types:
             code, nodes = why_impossible(self.snapshot, row)
             return Waiting("", code, nodes)
-        if (missing_w := self._missing_w(row, group, types)) > TOLERANCE:
-            rises_s = cap_rises_s(self.snapshot, missing_w)
-            return Waiting("", WaitCode.POWER_CAP, watts=missing_w, earliest_s=rises_s)
-        key = types, self.requests.admitting(row, 1)
-        if key not in self._in_the_way:
-            self._in_the_way[key] = self._busy(*key)
-        return self._in_the_way[key]
+        if (shortage := self._shortage(row, group, types)) is not None:
+            return for_power(self.snapshot, shortage)
+        views = self.observed.state.layout.nodes
+        admitted = members(self.requests.admitting(row, 1))
+        usable = sum(1 << n for n in admitted if views[n].gpu_type in types)
+        jobs, ends_s = self.holders.on(usable)
+        earliest_s = min(self.round_end_s, inf if ends_s is None else ends_s)
+        return Waiting("", WaitCode.NO_CAPACITY, jobs=jobs, earliest_s=earliest_s)
 
     def _types(self, row: int, group: JobGroup) -> frozenset[str]:
         """Return the GPU types on which such a job runs now, or would on nodes of its own."""
@@ -99,42 +92,13 @@ class _Reasons:
             and t.steps_per_s > 0.0
         )
 
-    def _missing_w(self, row: int, group: JobGroup, types: frozenset[str]) -> float:
-        """Return the power that is missing where there is room for the job, else 0."""
-        state, demand = self.observed.state, self.observed.requests.demand(row, 1)
+    def _shortage(self, row: int, group: JobGroup, types: frozenset[str]) -> Shortage | None:
+        """Return the power that is missing where there is capacity for the job."""
+        state = self.observed.state
         if state.cap_mw == inf:
-            return 0.0
-        request = state.layout.request(
-            group.gpus, demand, types=tuple(sorted(types)), labels=group.labels
-        )
+            return None
+        demand, names = self.observed.requests.demand(row, 1), tuple(sorted(types))
+        request = state.layout.request(group.gpus, demand, types=names, labels=group.labels)
         shortage = why_not(state, request)
-        if shortage.code is not ShortageCode.POWER_CAP:
-            return 0.0
-        return shortage.missing_mw / THOUSANDTHS
-
-    def _busy(self, types: frozenset[str], admitted: int) -> Waiting:
-        """Return the jobs on the nodes that would do, and when slices, or one of them, end."""
-        nodes = self.observed.state.layout.nodes
-        found = [
-            holder
-            for n in members(admitted)
-            if nodes[n].gpu_type in types
-            for holder in self._holders.get(nodes[n].id, ())
-        ]
-        now_s = self.snapshot.now_s
-        ends = [now_s + run_s for _, run_s in found if run_s is not None]
-        jobs = tuple(dict.fromkeys(job for job, _ in found))[:MOST_NAMED]
-        earliest_s = min([self.round_end_s, *ends])
-        return Waiting("", WaitCode.NO_CAPACITY, jobs=jobs, earliest_s=earliest_s)
-
-    @cached_property
-    def _holders(self) -> dict[str, Holders]:
-        """By node what runs next on it."""
-        holders: dict[str, Holders] = defaultdict(list)
-        for placed in self.placements:
-            for seat in placed.ranks:
-                holders[seat.node].append((placed.job, placed.predicted_run_s))
-        for job, run in profile_runs(self.snapshot):
-            for seat in run.ranks:
-                holders[seat.node].append((job, None))
-        return holders
+        of_power = shortage is not None and shortage.code is ShortageCode.POWER_CAP
+        return shortage if of_power else None

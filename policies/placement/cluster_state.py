@@ -172,6 +172,15 @@ class ClusterState:
         classes, of = self.layout.classes, self.layout.class_of
         return sum(_step_mw(classes[of[n]], self.free[n], request, units) for n, units in where)
 
+    def has_power_for(self, allocation: Allocation) -> bool:
+        """Return True if the power cap allows an allocation beside what is in use."""
+        if self.cap_mw == inf:
+            return True
+        units: dict[int, int] = {}
+        for part in allocation.parts:
+            units[part.node] = units.get(part.node, 0) + part.units
+        return self.extra_mw(allocation.request, units.items()) <= self.cap_mw - self.used_mw
+
     def _power_mw(self) -> int:
         classes, of = self.layout.classes, self.layout.class_of
         return sum(classes[of[n]].draw(free) for n, free in enumerate(self.free))
@@ -186,12 +195,8 @@ class ClusterState:
 
     def try_take(self, allocation: Allocation, job: Hashable | None = None) -> bool:
         """Take an allocation if it is free and the power cap allows it; return if it was taken."""
-        if not self.is_free(allocation):
+        if not self.is_free(allocation) or not self.has_power_for(allocation):
             return False
-        if self.cap_mw < inf:
-            where = [(part.node, part.units) for part in allocation.parts]
-            if self.extra_mw(allocation.request, where) > self.cap_mw - self.used_mw:
-                return False
         self._hold(allocation, job, inf)
         return True
 

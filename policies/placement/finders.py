@@ -100,17 +100,17 @@ FINDERS: Mapping[Span, Finder] = {
 }
 
 
-def least_power_mw(state: ClusterState, request: Request) -> int | None:
+def least_power_mw(state: ClusterState, request: Request, only: int) -> int | None:
     """Return the least additional power with which a request would fit; None if it would not."""
     if request.span is Span.ONE_NODE:
         steps = [
             state.step_mw(request, g, g.units)
-            for g in state.groups_for(request)
+            for g in state.groups_for(request, only)
             if g.units == request.units and request.nodes < 2
         ]
         return min(steps, default=None)
-    groups = list(state.groups_for(request))
-    apart = by_type(state, request, -1).values() if request.span is Span.ONE_TYPE else [groups]
+    groups = list(state.groups_for(request, only))
+    apart = by_type(state, request, only).values() if request.span is Span.ONE_TYPE else [groups]
     found = [_least_power(state, request, of) for of in apart]
     return min((state.extra_mw(request, where) for where in found if where), default=None)
 

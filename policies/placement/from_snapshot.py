@@ -30,16 +30,11 @@ __all__ = ["JobRequests", "cluster_of", "resources_of"]
 
 def cluster_of(snapshot: Snapshot) -> ClusterState:
     """Return what training may have, closed where a node takes no training."""
-    nodes, known = snapshot.nodes, snapshot.jobs.position
-    present, idle = [], []
-    for node in nodes:
-        healthy, busy = _devices(node, known)
-        present.append(healthy | busy)
-        idle.append(healthy & ~busy)
-    layout = Layout(nodes, resources_of(snapshot), present)
+    present, idle = _devices(snapshot.nodes, snapshot.jobs.position)
+    layout = Layout(snapshot.nodes, resources_of(snapshot), present)
     cap_mw = inf if snapshot.cap_w is None else capacity_in_thousandths(snapshot.cap_w)
     state = ClusterState(layout, cap_mw, idle, _free(snapshot, layout, idle))
-    for n, node in enumerate(nodes):
+    for n, node in enumerate(snapshot.nodes):
         if not node.takes_training:
             state.close(n)
     return state
@@ -56,21 +51,31 @@ def resources_of(snapshot: Snapshot) -> tuple[str, ...]:
     return (*finite, *sorted(named))
 
 
-def _devices(node: NodeView, known: Mapping[str, int]) -> tuple[int, int]:
-    """Return the healthy devices of a node, and those held by what training cannot move."""
-    healthy, busy, bit = 0, 0, 1
-    for device in node.devices:
-        if device.healthy:
-            healthy |= bit
-        for hold in device.held:
-            if hold.purpose is PROFILING or hold.job not in known:
-                busy |= bit
-        bit <<= 1
-    return healthy, busy
+def _devices(nodes: Sequence[NodeView], known: Mapping[str, int]) -> tuple[list[int], list[int]]:
+    """Return by node the devices that count, and those that training may have.
+
+    Not to be had are those that profile runs or unknown jobs hold, and those out of order.
+    """
+    present, idle = [], []
+    for node in nodes:
+        healthy, busy, bit = 0, 0, 1
+        for device in node.devices:
+            if device.healthy:
+                healthy |= bit
+            if device.held:
+                for hold in device.held:
+                    if hold.job not in known or hold.purpose is PROFILING:
+                        busy |= bit
+            bit <<= 1
+        present.append(healthy | busy)
+        idle.append(healthy & ~busy)
+    return present, idle
 
 
 def _free(snapshot: Snapshot, layout: Layout, idle: Sequence[int]) -> list[Free]:
     """Return each node's free capacity: idle devices, and what profile runs leave of resources."""
+    if not layout.resources and not layout.levels:
+        return [(devices.bit_count(),) for devices in idle]
     if not layout.resources:
         return [layout.free(n, devices, ()) for n, devices in enumerate(idle)]
     left = [list(capacity_of(node, layout.resources)) for node in layout.nodes]
@@ -107,7 +112,7 @@ class JobRequests:
         others = self.columns.others
         span = Span.MIXED if others["may_mix"][row] else Span.ONE_TYPE
         types = others["allowed_types"][row] if types is None else types
-        largest = max((len(devices) for devices in self.layout.devices), default=1)
+        largest = max((of.size for of in self.layout.classes), default=1)
         return [
             self.layout.request(
                 1,
@@ -148,18 +153,17 @@ class JobRequests:
 
     def allocation_of(self, row: int, run: Running) -> Allocation | None:
         """Return what a run holds; None if a node or device of it is gone."""
-        index = self.layout.index
-        if not all(s.node in index and self._has(index[s.node], s.devices) for s in run.ranks):
-            return None
-        ranks = [(index[s.node], s.devices) for s in run.ranks]
-        if len(ranks) == 1:
-            (n, devices), request = ranks[0], self.on_one_node(row, len(ranks[0][1]))
-            return Allocation(request, (Part(n, 1, self.layout.bits(n, devices)),))
-        gpus = sum(len(devices) for _, devices in ranks)
-        used = self.layout.amounts(self.demand(row, len(ranks)))
-        request = Request(gpus=1, units=gpus, per_node=used, span=Span.ANY, nodes=len(ranks))
-        parts = [Part(n, len(of), self.layout.bits(n, of)) for n, of in ranks]
+        index, parts = self.layout.index, list[Part]()
+        for seat in run.ranks:
+            n, wanted = index.get(seat.node, -1), set(seat.devices)
+            bits = self.layout.bits(n, wanted) if n >= 0 else 0
+            if n < 0 or bits.bit_count() < len(wanted):
+                return None
+            parts.append(Part(n, len(wanted), bits))
+        if len(parts) == 1:
+            request = self.on_one_node(row, parts[0].units)
+            return Allocation(request, (parts[0]._replace(units=1),))
+        gpus, ranks = sum(part.units for part in parts), len(parts)
+        used = self.layout.amounts(self.demand(row, ranks))
+        request = Request(gpus=1, units=gpus, per_node=used, span=Span.ANY, nodes=ranks)
         return Allocation(request, tuple(parts))
-
-    def _has(self, n: int, devices: Sequence[str]) -> bool:
-        return set(devices) <= set(self.layout.devices[n])

@@ -5,8 +5,9 @@ It changes when nodes do, not when jobs start or end.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 
 from policies.contract.views import NodeView
 from policies.placement.requests import (
@@ -28,11 +29,15 @@ EVERY = -1
 
 @dataclass(frozen=True, slots=True)
 class NodeClass:
-    """Nodes with equal GPU type, capacity and power curve (mW by devices in use)."""
+    """Nodes with equal GPU type, capacity and power curve (mW by devices in use).
+
+    `size`: devices of each, also those that are out of order and so no capacity.
+    """
 
     gpu_type: str
     capacity: Free
     power_mw: tuple[int, ...] = (0,)
+    size: int = 0
 
     def draw(self, free: Free) -> int:
         """Return the power of a node with this free capacity; a node without work is off."""
@@ -45,9 +50,8 @@ class Layout:
     """Class, labels and devices of each node. Sets of nodes and of devices are ints (bit sets).
 
     `resources`: names in the order of `Free`; `levels`: numbers of slots above 1 that occur.
-    `devices[n]`: ids of node n's devices; `present[n]`: those that count as capacity; `wide[n]`: by
-    level, those with at least so many slots. `members[c]`: nodes of class c; `labelled`: nodes with
-    a label.
+    `present[n]`: devices of node n that count as capacity; `wide[n]`: by level, those with at least
+    so many slots. `members[c]`: nodes of class c; `labelled`: nodes with a label.
     """
 
     def __init__(
@@ -57,11 +61,10 @@ class Layout:
         present: Sequence[int] | None = None,
     ) -> None:
         self.nodes, self.resources = nodes, tuple(resources)
-        self.index = {node.id: n for n, node in enumerate(nodes)}
-        self.devices = [tuple([d.id for d in node.devices]) for node in nodes]
-        self.present = [_healthy(node) for node in nodes] if present is None else list(present)
-        self.levels = tuple(sorted({d.slots for n in nodes for d in n.devices if d.slots > 1}))
-        self.wide = [self._wide(node) for node in nodes] if self.levels else [()] * len(nodes)
+        self.present = [_healthy(node) for node in nodes] if present is None else present
+        slots = {device.slots for node in nodes for device in node.devices}
+        self.levels = tuple(sorted(of for of in slots if of > 1))
+        self.wide = [self._wide(node) for node in nodes] if self.levels else ()
         self.classes: list[NodeClass] = []
         self.class_of: list[int] = []
         self.members: list[int] = []
@@ -70,6 +73,11 @@ class Layout:
         for n, node in enumerate(nodes):
             for label in node.labels:
                 self.labelled[label] = self.labelled.get(label, 0) | 1 << n
+
+    @cached_property
+    def index(self) -> dict[str, int]:
+        """Return the number of each node."""
+        return {node.id: n for n, node in enumerate(self.nodes)}
 
     def request(
         self,
@@ -99,12 +107,10 @@ class Layout:
         )
 
     def amounts(self, demand: Mapping[str, float]) -> tuple[int, ...]:
-        """Return this demand by resource; () if it is empty. A name that no node has never fits."""
-        if not any(demand.values()):
+        """Return this demand by resource; () if it is empty. What is not counted is unlimited."""
+        if not demand or not any(demand.values()):
             return ()
-        found = [demand_in_thousandths(demand.get(name, 0.0)) for name in self.resources]
-        unknown = any(v > 0.0 and name not in self.resources for name, v in demand.items())
-        return (*found[:-1], 2 * UNLIMITED) if unknown else tuple(found)
+        return tuple([demand_in_thousandths(demand.get(name, 0.0)) for name in self.resources])
 
     def devices_at(self, slots: int) -> int | None:
         """Return the position in `Free` of devices with at least so many slots; None if none."""
@@ -129,27 +135,15 @@ class Layout:
             return range(len(self.classes)), nodes
         return [i for i, c in enumerate(self.classes) if c.gpu_type in request.types], nodes
 
-    def bits(self, n: int, devices: Iterable[str]) -> int:
-        """Return the set of these devices of node n. ValueError if it has one of them not."""
-        at = self.devices[n].index
-        found = 0
-        for device in devices:
-            found |= 1 << at(device)
-        return found
-
-    def bits_of(self, n: int, devices: Iterable[str]) -> int:
-        """Return the same set; 0 if the node has one of them not."""
-        of, found = self.devices[n], 0
-        for device in devices:
-            if device not in of:
-                return 0
-            found |= 1 << of.index(device)
-        return found
+    def bits(self, n: int, devices: Collection[str]) -> int:
+        """Return the set of these devices of node n; those that it does not have are left out."""
+        of = enumerate(self.nodes[n].devices)
+        return sum([1 << i for i, device in of if device.id in devices])
 
     def ids(self, n: int, devices: int) -> tuple[str, ...]:
         """Return the ids of this set of devices of node n, in the node's order."""
-        of = self.devices[n]
-        return tuple([of[i] for i in members(devices)])
+        of = self.nodes[n].devices
+        return tuple([of[i].id for i in members(devices)])
 
     def _wide(self, node: NodeView) -> tuple[int, ...]:
         return tuple(
@@ -158,21 +152,32 @@ class Layout:
 
     def _classify(self) -> None:
         numbers: dict[object, int] = {}
-        for n, node in enumerate(self.nodes):
-            limits = (node.cores, node.memory_gb, node.resources) if self.resources else ()
-            present = self.present[n]
-            key = (node.gpu_type, present.bit_count(), node.power_w, limits, *self._counts(n))
-            c = numbers.setdefault(key, len(numbers))
-            if c == len(self.classes):
-                capacity = self.free(n, present, capacity_of(node, self.resources))
-                power_mw = tuple([demand_in_thousandths(w) for w in node.power_w]) or (0,)
-                self.classes.append(NodeClass(node.gpu_type, capacity, power_mw))
-                self.members.append(0)
-            self.class_of.append(c)
-            self.members[c] |= 1 << n
+        resources, levels, class_of, found = (
+            self.resources,
+            self.levels,
+            self.class_of,
+            self.members,
+        )
+        for n, (node, present) in enumerate(zip(self.nodes, self.present, strict=True)):
+            key: tuple[object, ...]
+            key = (node.gpu_type, node.power_w, len(node.devices), present.bit_count())
+            if resources:
+                key += (node.cores, node.memory_gb, node.resources)
+            if levels:
+                key += tuple([(present & of).bit_count() for of in self.wide[n]])
+            c = numbers.get(key)
+            if c is None:
+                c = numbers[key] = self._new_class(n, node, present)
+            class_of.append(c)
+            found[c] |= 1 << n
 
-    def _counts(self, n: int) -> list[int]:
-        return [(self.present[n] & of).bit_count() for of in self.wide[n]]
+    def _new_class(self, n: int, node: NodeView, present: int) -> int:
+        """Add the class of node n and return its number."""
+        capacity = self.free(n, present, capacity_of(node, self.resources))
+        power_mw = tuple([demand_in_thousandths(watts) for watts in node.power_w]) or (0,)
+        self.classes.append(NodeClass(node.gpu_type, capacity, power_mw, len(node.devices)))
+        self.members.append(0)
+        return len(self.classes) - 1
 
 
 def capacity_of(node: NodeView, resources: Sequence[str]) -> tuple[int, ...]:

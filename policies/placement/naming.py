@@ -4,44 +4,19 @@ rest wait with a reason.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from dataclasses import replace
-from typing import Protocol
 
 import numpy as np
 
 from policies.contract.plan import Placement, Plan, PlanStatus
-from policies.contract.snapshot import Bools, Floats, Ints, RankSeat, Snapshot
-from policies.placement.newcomers import Queue, is_plain, plan_newcomers
-from policies.placement.packing import pack
+from policies.contract.snapshot import Bools, Floats, Ints, RankSeat
 from policies.placement.pricing import prices_of
-from policies.placement.problem import Problem, build
+from policies.placement.problem import Problem
 from policies.placement.solution import Solution
 from policies.placement.speed import Speeds
 from policies.placement.staying import Stay, remaining_s
 from policies.placement.waiting import waiting_of, watts_of
-
-
-class Queued(Protocol):
-    """Jobs to be put in order: a problem's, or all that a snapshot shows."""
-
-    def column(self, name: str) -> Floats:
-        """A numeric column of theirs."""
-        ...
-
-    def count(self, name: str) -> Ints:
-        """A column of counts."""
-        ...
-
-
-def queue_plan(snapshot: Snapshot, policy: str, queue: Callable[[Queued], Ints]) -> Plan:
-    """The plan of a baseline: started jobs keep what they have, the others are packed in the order
-    of `queue`.
-    """
-    if is_plain(snapshot):
-        return plan_newcomers(snapshot, policy, queue(Queue(snapshot.jobs.columns)))
-    problem = build(snapshot, never_touch=True)
-    return plan_of(problem, pack(problem, queue(problem)), policy, None)
 
 
 def plan_of(

@@ -9,20 +9,15 @@ started job that can stay at all.
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
 from policies.contract.plan import Waiting
 from policies.contract.snapshot import NodeState, Purpose, Running, Snapshot
-from policies.contract.validation import TOLERANCE, power_w, rank_demand
-from policies.placement.eligibility import (
-    admits,
-    busy_devices,
-    capacities,
-    free_devices,
-    wants_resources,
-)
+from policies.placement.cluster_state import ClusterState
+from policies.placement.eligibility import admits
+from policies.placement.from_snapshot import JobRequests, cluster_of
+from policies.placement.requests import Allocation
 from policies.placement.speed import Speeds
 
 TRAINING = Purpose.TRAINING
@@ -35,14 +30,20 @@ class Stay:
 
     row: int
     run: Running
+    allocation: Allocation
     until_s: float | None = None
 
 
 def stays(
-    snapshot: Snapshot, waiting: Mapping[int, Waiting], *, never_touch: bool
+    snapshot: Snapshot,
+    waiting: Mapping[int, Waiting],
+    *,
+    never_touch: bool,
+    state: ClusterState | None = None,
 ) -> tuple[tuple[Stay, ...], dict[int, Stay]]:
-    """(jobs that stay, by row jobs that may stay if there is no room elsewhere); by arrival as far
-    as watts and resources go.
+    """Return the jobs that stay, and by row those that may if there is no capacity elsewhere.
+
+    By arrival, while capacity and power last; `state` has what the former hold taken from it.
     """
     pinned: list[Stay] = []
     later: list[Stay] = []
@@ -57,17 +58,28 @@ def stays(
         runs = [(row, run) for row, run in runs if not _is_open(snapshot, run)]
     if not runs:
         return (), {}
-    room, speeds = _Room(snapshot), Speeds(snapshot.kinds)
+    state = cluster_of(snapshot) if state is None else state
+    requests, speeds = JobRequests(snapshot, state.layout), Speeds(snapshot.kinds)
     for row, run in sorted(runs, key=lambda r: (arrival[r[0]], r[0])):
-        if not _may_stay(snapshot, row, run):
+        allocation = requests.allocation_of(row, run) if _may_stay(snapshot, row, run) else None
+        if allocation is None:
             continue
-        stay = Stay(row, run, _leaves_s(snapshot, run))
+        stay = Stay(row, run, allocation, _leaves_s(snapshot, run))
         if never_touch or _is_pinned(snapshot, speeds, stay):
-            if room.take(stay):
+            if state.is_free(allocation) and state.has_power_for(allocation):
+                state.take(allocation)
                 pinned.append(stay)
         elif _is_outside(snapshot, run):
             later.append(stay)
-    return tuple(pinned), {s.row: s for s in later if room.take(s, watts=False)}
+    return tuple(pinned), {stay.row: stay for stay in _together_free(state.copy(), later)}
+
+
+def _together_free(trial: ClusterState, found: list[Stay]) -> Iterator[Stay]:
+    """Yield those whose devices and resources are free beside those before; whatever the power."""
+    for stay in found:
+        if trial.is_free(stay.allocation):
+            trial.take(stay.allocation)
+            yield stay
 
 
 def training_run(runs: tuple[Running, ...]) -> Running | None:
@@ -76,73 +88,6 @@ def training_run(runs: tuple[Running, ...]) -> Running | None:
         return runs[0] if runs[0].purpose is TRAINING else None
     training = [r for r in runs if r.purpose is TRAINING]
     return training[0] if len(training) == 1 else None
-
-
-class _Room:
-    """What is left of devices, resources and watts while stays are collected."""
-
-    def __init__(self, snapshot: Snapshot) -> None:
-        known = snapshot.jobs.position
-        self.snapshot = snapshot
-        self.devices = {(n.id, d) for n in snapshot.nodes for d in free_devices(n, known)}
-        self.used: Counter[str] = Counter()
-        if snapshot.cap_w is not None:
-            self.used.update({n.id: busy_devices(n, known) for n in snapshot.nodes})
-        self.gpus_only = not wants_resources(snapshot)
-        if not self.gpus_only:
-            names = sorted(
-                {name for of in snapshot.jobs.columns.others["resources"] for name, _ in of}
-            )
-            self.names = ("cores", "memory_gb", *names)
-            self.left = dict(
-                zip(
-                    (n.id for n in snapshot.nodes),
-                    capacities(snapshot, snapshot.nodes, self.names),
-                    strict=True,
-                )
-            )
-
-    def take(self, stay: Stay, *, watts: bool = True) -> bool:
-        """Take what the job uses, all or nothing."""
-        wanted = {(s.node, d) for s in stay.run.ranks for d in s.devices}
-        if (
-            not wanted <= self.devices
-            or not self._has_resources(stay)
-            or not self._take_watts(wanted, watts=watts)
-        ):
-            return False
-        self.devices -= wanted
-        for seat in stay.run.ranks if not self.gpus_only else ():
-            self.left[seat.node] -= self._demand(stay)
-        return True
-
-    def _take_watts(self, wanted: set[tuple[str, str]], *, watts: bool) -> bool:
-        if self.snapshot.cap_w is None:
-            return True
-        used = self.used + Counter(node for node, _ in wanted)
-        if watts and not self._has_watts(used):
-            return False
-        self.used = used
-        return True
-
-    def _demand(self, stay: Stay) -> list[float]:
-        demand = rank_demand(self.snapshot.jobs.columns, stay.row, len(stay.run.ranks))
-        return [demand.get(name, 0.0) for name in self.names]
-
-    def _has_resources(self, stay: Stay) -> bool:
-        if self.gpus_only:
-            return True
-        seats = Counter(s.node for s in stay.run.ranks)
-        demand = self._demand(stay)
-        return all(
-            d * times <= left + TOLERANCE
-            for n, times in seats.items()
-            for d, left in zip(demand, self.left[n], strict=True)
-        )
-
-    def _has_watts(self, used: Counter[str]) -> bool:
-        cap = self.snapshot.cap_w
-        return cap is None or power_w(self.snapshot.node_by_id, used) <= cap + TOLERANCE
 
 
 def _may_stay(snapshot: Snapshot, row: int, run: Running) -> bool:

@@ -60,6 +60,10 @@ class SliceRequests(Protocol):
         """Return the request of two jobs on one device; None if they may not share there."""
         ...
 
+    def may_share(self, first: int, second: int, column: int) -> bool:
+        """Return True if two jobs are known to go together on a column."""
+        ...
+
     def columns(self, job: int) -> Sequence[int]:
         """Return the columns on which a job runs, the fastest first."""
         ...
@@ -188,9 +192,10 @@ class TimeSlices:
         """Place a waiting job with one that holds a share of a device alone, if they may share."""
         for other in [of for of in self.placed.values() if self._may_join(of)]:
             first = other.jobs[0]
-            if (allocation := self._with((first, job), self.current[first])) is None:
+            allocation = self._with((first, job), self.current[first])
+            if allocation is None or not self._takes_two(allocation):
                 continue
-            if not self._takes_two(allocation):
+            if not self.requests.may_share(first, job, other.column):
                 continue
             self._unplace(other)
             if self._place(Placed((first, job), other.column, allocation, (first,))):

@@ -50,6 +50,7 @@ from loadmaster.protocol import (
 )
 from tests.builders import a_cluster, a_job, a_node
 from tests.builders_agents import CLOCK, a_session_request
+from tests.conftest import EXAMPLES
 
 S = AssignmentState
 START = datetime(2030, 1, 1, tzinfo=UTC)
@@ -563,4 +564,4 @@ def test_any_order_of_faults_leaves_the_database_as_the_model_says() -> None:
 @pytest.mark.django_db
 def test_so_do_many_more_orders_of_faults() -> None:
     """The same orders each time; LOADMASTER_EXPLORE=1 draws new ones."""
-    _run_machine(100, derandomize="LOADMASTER_EXPLORE" not in os.environ)
+    _run_machine(40 * EXAMPLES, derandomize="LOADMASTER_EXPLORE" not in os.environ)

@@ -10,7 +10,7 @@ from django.db import connection, transaction
 from django.test import Client
 from django.test.utils import CaptureQueriesContext
 
-from experiments.load.scenes import pages
+from experiments.load.scenarios import pages
 from experiments.load.seed import seed
 
 pytestmark = pytest.mark.django_db

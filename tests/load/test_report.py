@@ -13,25 +13,25 @@ from experiments.load.report import Report, goal, table
 @pytest.mark.parametrize(
     ("line", "reached"),
     [
-        ({"scene": "heartbeats", "p99_ms": 250.0}, "yes"),
-        ({"scene": "heartbeats", "p99_ms": 250.1}, "no"),
-        ({"scene": "heartbeats"}, "no"),
-        ({"scene": "submissions", "p99_ms": 400.0, "rate_per_s": 300.0, "lost": 0}, "yes"),
-        ({"scene": "submissions", "p99_ms": 400.0, "rate_per_s": 299.9, "lost": 0}, "no"),
-        ({"scene": "submissions", "p99_ms": 400.0, "rate_per_s": 500.0, "lost": 1}, "no"),
-        ({"scene": "queue, member", "p95_ms": 201.0, "queries": 9}, "no"),
-        ({"scene": "round", "seconds": 3.0}, ""),
+        ({"scenario": "heartbeats", "p99_ms": 250.0}, "yes"),
+        ({"scenario": "heartbeats", "p99_ms": 250.1}, "no"),
+        ({"scenario": "heartbeats"}, "no"),
+        ({"scenario": "submissions", "p99_ms": 400.0, "rate_per_s": 300.0, "lost": 0}, "yes"),
+        ({"scenario": "submissions", "p99_ms": 400.0, "rate_per_s": 299.9, "lost": 0}, "no"),
+        ({"scenario": "submissions", "p99_ms": 400.0, "rate_per_s": 500.0, "lost": 1}, "no"),
+        ({"scenario": "queue, member", "p95_ms": 201.0, "queries": 9}, "no"),
+        ({"scenario": "round", "seconds": 3.0}, ""),
     ],
 )
 def test_a_goal_is_reached_or_not(line: dict[str, object], reached: str) -> None:
     assert goal(line) == reached
 
 
-def test_the_table_has_a_row_a_scene_with_all_that_was_found() -> None:
+def test_the_table_has_a_row_a_scenario_with_all_that_was_found() -> None:
     rows = table(
         [
-            {"scene": "round", "seconds": 3.0, "parts": {"web": {"cpu": 0.5}}},
-            {"scene": "nodes", "p95_ms": 9},
+            {"scenario": "round", "seconds": 3.0, "parts": {"web": {"cpu": 0.5}}},
+            {"scenario": "nodes", "p95_ms": 9},
         ]
     ).splitlines()
     assert len(rows) == 4
@@ -43,9 +43,9 @@ def test_what_is_printed_last_are_json_lines_with_how_busy_the_machine_was(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     report = Report("sqlite", tmp_path / "lines.jsonl")
-    report.scene("round", {"seconds": 3.0})
+    report.scenario("round", {"seconds": 3.0})
     report.end()
     line = json.loads(capsys.readouterr().out.splitlines()[-1])
-    assert (line["scene"], line["database"], line["seconds"]) == ("round", "sqlite", 3.0)
+    assert (line["scenario"], line["database"], line["seconds"]) == ("round", "sqlite", 3.0)
     assert line["load_average"] >= 0
     assert json.loads((tmp_path / "lines.jsonl").read_text()) == line

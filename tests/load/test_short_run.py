@@ -1,4 +1,4 @@
-"""`make load` in small: everything starts, every scene plays, nothing that was acknowledged is
+"""`make load` in small: everything starts, every scenario plays, nothing that was acknowledged is
 lost.
 """
 
@@ -30,7 +30,7 @@ SMALL = [
 
 
 @pytest.mark.slow
-def test_a_short_run_plays_every_scene_and_loses_nothing(tmp_path: Path) -> None:
+def test_a_short_run_plays_every_scenario_and_loses_nothing(tmp_path: Path) -> None:
     lines = tmp_path / "lines.jsonl"
     command = [
         sys.executable,
@@ -44,7 +44,7 @@ def test_a_short_run_plays_every_scene_and_loses_nothing(tmp_path: Path) -> None
     ]
     done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=280)
     assert done.returncode == 0, done.stdout + done.stderr
-    figures = {line["scene"]: line for line in map(json.loads, lines.read_text().splitlines())}
+    figures = {line["scenario"]: line for line in map(json.loads, lines.read_text().splitlines())}
     assert {
         "submit to running",
         "submissions",

@@ -60,20 +60,20 @@ def test_an_integer_passes_for_a_float_and_becomes_one() -> None:
         ({"fence": "3"}, "fence", "must be an integer"),
         ({"fence": True}, "fence", "must be an integer"),
         ({"fence": 3.5}, "fence", "must be an integer"),
-        ({"fence": 2**63}, "fence", "64-bit"),
-        ({"share": 10**400}, "share", "64-bit"),
+        ({"fence": 2**63}, "fence", "must be >= .* and <= 9.22337e\\+18"),
+        ({"share": 10**400}, "share", "finite"),
         ({"share": float("nan")}, "share", "finite"),
-        ({"share": False}, "share", "must be a number"),
-        ({"share": None}, "share", "must be a number, not null"),
+        ({"share": False}, "share", "must be a finite number, not false"),
+        ({"share": None}, "share", "must be a finite number, not null"),
         ({"job": 7}, "job", "must be a string"),
         ({"job": "a\x00b"}, "job", "NUL"),
-        ({"job": "\ud800"}, "job", "Unicode"),
+        ({"job": "\ud800"}, "", "is no JSON"),
         ({"command": "python"}, "command", "must be an array"),
         ({"command": ["python", 3]}, "command[1]", "must be a string"),
         ({"environment": []}, "environment", "must be an object"),
         ({"environment": {"A": 1}}, "environment.A", "must be a string"),
         ({"environment": {"A\x00": "1"}}, "environment", "NUL"),
-        ({"surprise": 1}, "surprise", "is unknown to LaunchSpec"),
+        ({"surprise": 1}, "surprise", "no such field; known are: assignment, job"),
     ],
 )
 def test_what_does_not_fit_is_refused_and_its_place_named(
@@ -110,7 +110,7 @@ def test_a_payload_that_is_no_object_is_refused(value: object) -> None:
         from_json(Heartbeat, value)
 
 
-@pytest.mark.parametrize("text", [b"{", b"\xff", "", b"[" * 100_000])
+@pytest.mark.parametrize("text", [b"{", b"\xff", "", b"[" * 100_000, b'{"epoch": "\\ud800"}'])
 def test_text_that_is_no_json_is_refused(text: bytes | str) -> None:
     with pytest.raises(WireError, match="is no JSON"):
         loads(Heartbeat, text)

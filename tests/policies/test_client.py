@@ -131,7 +131,7 @@ def test_an_answer_that_is_no_plan_is_a_failed_solver(tmp_path: Path) -> None:
     command = a_script(tmp_path, "print('{\"plan\": {}}', flush=True)")
     with (
         SolverProcess(5.0, command) as process,
-        pytest.raises(SolverFailedError, match="has not the documented form"),
+        pytest.raises(SolverFailedError, match="does not have the documented form"),
     ):
         process.solve(SNAPSHOT, "fifo")
 

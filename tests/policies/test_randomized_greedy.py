@@ -415,7 +415,7 @@ UNCOMPILED = """
 import sys
 from pathlib import Path
 sys.path.insert(0, sys.argv[1])
-from experiments.bench.policies import a_cluster
+from experiments.bench.clusters import a_cluster
 from policies.contract import plan_json
 from policies.andreas.randomized_greedy import RandomizedGreedy
 from dataclasses import replace
@@ -429,7 +429,7 @@ for mode in ("paper", "coded"):
 
 
 def test_the_kernel_decides_alike_compiled_and_uncompiled() -> None:
-    from experiments.bench.policies import a_cluster
+    from experiments.bench.clusters import a_cluster
 
     root = str(Path(__file__).resolve().parents[2])
     environment = {**os.environ, "NUMBA_DISABLE_JIT": "1"}

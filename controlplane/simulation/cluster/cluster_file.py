@@ -11,13 +11,24 @@ from dataclasses import dataclass
 from itertools import pairwise
 from math import inf
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 import yaml
+from pydantic import Field
 
 from clusters.energy import HOUR_S, power_curve
 from controlplane.simulation.cluster.scenario import Scene
-from policies.contract.forms import Form, FormError, Rules
+from policies.contract.forms import (
+    Amounts,
+    AtLeast0,
+    Count1,
+    Emissions,
+    Form,
+    FormError,
+    Price,
+    Pue,
+    UnboundedAtLeast0,
+)
 from policies.contract.snapshot import (
     DeviceView,
     EnergyStep,
@@ -28,11 +39,16 @@ from policies.contract.snapshot import (
     PowerCapStep,
     TeamView,
 )
-from policies.contract.snapshot_json import RULES
+from policies.contract.snapshot_json import check_follow
 
 DAY_H = 24.0
 MEASURED_W: Mapping[str, tuple[float, float]] = {"V100": (360.0, 170.0), "T4": (330.0, 70.0)}
 """Watts of a node of these types and of each GPU in use, measured by ANDREAS' authors."""
+
+
+Amount = Annotated[float, Field(ge=0, le=1e9)]
+Watts = Amount
+Hour = Annotated[float, Field(ge=0, le=DAY_H)]
 
 
 class ClusterFileError(ValueError):
@@ -43,9 +59,9 @@ class ClusterFileError(ValueError):
 class PowerModel:
     """P(g) = base_w + (G - g) * idle_w + g * peak_w with g of the node's G GPUs in use."""
 
-    base_w: float
-    peak_w: float
-    idle_w: float = 0.0
+    base_w: Watts
+    peak_w: Watts
+    idle_w: Watts = 0.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,47 +75,47 @@ class NodeSpec:
 
     name: str
     gpu_type: str
-    gpus: int
-    count: int = 1
-    power_w: tuple[float, ...] = ()
+    gpus: Annotated[int, Field(ge=1, le=1024)]
+    count: Annotated[int, Field(ge=1, le=100_000)] = 1
+    power_w: tuple[Watts, ...] = ()
     power: PowerModel | None = None
-    gpu_memory_gb: float | None = None
-    slots: int = 1
-    cores: float = inf
-    memory_gb: float = inf
-    resources: tuple[tuple[str, float], ...] = ()
+    gpu_memory_gb: AtLeast0 | None = None
+    slots: Count1 = 1
+    cores: UnboundedAtLeast0 = inf
+    memory_gb: UnboundedAtLeast0 = inf
+    resources: Amounts = ()
     labels: tuple[str, ...] = ()
     role: NodeRole = NodeRole.PRODUCTION
     rack: str = ""
-    link_gbps: float = 0.0
+    link_gbps: AtLeast0 = 0.0
 
 
 @dataclass(frozen=True, slots=True)
 class HourlyPrice:
     """Price from `from_hour` to `to_hour` daily (over midnight if smaller); all day if absent."""
 
-    from_hour: float
-    to_hour: float
-    price_per_kwh: float | None = None
-    emissions_g_per_kwh: float | None = None
+    from_hour: Hour
+    to_hour: Hour
+    price_per_kwh: Price | None = None
+    emissions_g_per_kwh: Emissions | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class HourlyCap:
     """A power cap from `from_hour` to `to_hour` of every day."""
 
-    from_hour: float
-    to_hour: float
-    power_cap_w: float
+    from_hour: Hour
+    to_hour: Hour
+    power_cap_w: AtLeast0
 
 
 @dataclass(frozen=True, slots=True)
 class EnergySpec:
     """Prices: all day, `by_hour` (the first band covering an hour holds), or `steps` alone."""
 
-    price_per_kwh: float = 0.0
-    pue: float = 1.0
-    emissions_g_per_kwh: float = 0.0
+    price_per_kwh: Price = 0.0
+    pue: Pue = 1.0
+    emissions_g_per_kwh: Emissions = 0.0
     by_hour: tuple[HourlyPrice, ...] = ()
     steps: tuple[EnergyStep, ...] = ()
 
@@ -114,61 +130,22 @@ class ClusterSpec:
     nodes: tuple[NodeSpec, ...]
     name: str = "simulated"
     currency: str = "EUR"
-    round_s: float = 300.0
-    horizon_s: float = 86_400.0
+    round_s: Annotated[float, Field(ge=1, le=1e9)] = 300.0
+    horizon_s: Amount = 86_400.0
     gpu_types: tuple[GpuTypeView, ...] = ()
     kinds: tuple[KindView, ...] = ()
     energy: EnergySpec = EnergySpec()
-    emissions_cost_per_kg: float = 0.0
-    power_cap_w: float | None = None
+    emissions_cost_per_kg: Amount = 0.0
+    power_cap_w: Annotated[float, Field(ge=0, le=1e12)] | None = None
     power_caps: tuple[HourlyCap, ...] = ()
-    start_hour: float = 0.0
-    days: int = 31
-    gather_s: float = 0.0
-    round_jobs: int | None = None
+    start_hour: Hour = 0.0
+    days: Annotated[int, Field(ge=1, le=3660)] = 31
+    gather_s: Amount = 0.0
+    round_jobs: Annotated[int, Field(ge=4)] | None = None
     teams: tuple[TeamView, ...] = ()
 
 
-_LEAST = {
-    "NodeSpec.gpus": 1, "NodeSpec.count": 1, "NodeSpec.power_w": 0, "NodeSpec.gpu_memory_gb": 0,
-    "NodeSpec.slots": 1,
-    "NodeSpec.cores": 0, "NodeSpec.memory_gb": 0, "NodeSpec.resources": 0, "NodeSpec.link_gbps": 0,
-    "PowerModel.base_w": 0, "PowerModel.peak_w": 0, "PowerModel.idle_w": 0,
-    "HourlyPrice.from_hour": 0, "HourlyPrice.to_hour": 0, "HourlyPrice.emissions_g_per_kwh": 0,
-    "HourlyCap.from_hour": 0, "HourlyCap.to_hour": 0, "HourlyCap.power_cap_w": 0,
-    "EnergySpec.pue": 1, "EnergySpec.emissions_g_per_kwh": 0, "ClusterSpec.horizon_s": 0,
-    "ClusterSpec.emissions_cost_per_kg": 0, "ClusterSpec.power_cap_w": 0,
-    "ClusterSpec.start_hour": 0, "ClusterSpec.days": 1,
-    "EnergySpec.price_per_kwh": -1e9, "HourlyPrice.price_per_kwh": -1e9,
-    "EnergyStep.price_per_kwh": -1e9,
-    "ClusterSpec.round_s": 1, "ClusterSpec.gather_s": 0, "ClusterSpec.round_jobs": 4,
-    "TeamView.weight": 0.001,
-}  # fmt: skip
-_MOST = {
-    "NodeSpec.gpus": 1024, "NodeSpec.count": 100_000, "HourlyPrice.from_hour": DAY_H,
-    "HourlyPrice.to_hour": DAY_H,
-    "HourlyCap.from_hour": DAY_H, "HourlyCap.to_hour": DAY_H, "ClusterSpec.start_hour": DAY_H,
-    "ClusterSpec.days": 3660,
-    "ClusterSpec.round_s": 1e9, "ClusterSpec.horizon_s": 1e9, "ClusterSpec.gather_s": 1e9,
-    "ClusterSpec.power_cap_w": 1e12,
-    "NodeSpec.power_w": 1e9, "PowerModel.base_w": 1e9, "PowerModel.peak_w": 1e9,
-    "PowerModel.idle_w": 1e9,
-    "EnergySpec.price_per_kwh": 1e9, "EnergySpec.pue": 1e3, "EnergySpec.emissions_g_per_kwh": 1e9,
-    "HourlyPrice.price_per_kwh": 1e9, "HourlyPrice.emissions_g_per_kwh": 1e9,
-    "EnergyStep.price_per_kwh": 1e9,
-    "EnergyStep.pue": 1e3, "EnergyStep.emissions_g_per_kwh": 1e9,
-    "ClusterSpec.emissions_cost_per_kg": 1e9,
-    "TeamView.weight": 1e6, "GpuTypeView.price_per_hour": 1e9,
-}  # fmt: skip
-_FORM = Form(
-    ClusterSpec,
-    Rules(
-        least={**RULES.least, **_LEAST},
-        above=RULES.above,
-        most={**RULES.most, **_MOST},
-        unbounded=RULES.unbounded | {"NodeSpec.cores", "NodeSpec.memory_gb"},
-    ),
-)
+_FORM = Form(ClusterSpec, "cluster")
 
 
 def read_cluster(path: Path) -> dict[str, Any]:
@@ -185,7 +162,8 @@ def read_cluster(path: Path) -> dict[str, Any]:
 def scene_of(spec: Mapping[str, Any]) -> Scene:
     """The scenario in a cluster file. ClusterFileError names the field and the known ones."""
     try:
-        cluster: ClusterSpec = _FORM.read(dict(spec), "")
+        cluster = _FORM.read(dict(spec))
+        check_follow("energy.steps", cluster.energy.steps)
     except FormError as error:
         raise ClusterFileError(str(error)) from None
     _check_teams(cluster)
@@ -269,7 +247,7 @@ def _power_w(spec: NodeSpec, path: str) -> tuple[float, ...]:
 def _energy(cluster: ClusterSpec) -> tuple[EnergyStep, ...]:
     energy = cluster.energy
     if energy.steps:
-        return _in_order(energy.steps)
+        return energy.steps
     if not energy.by_hour:
         return (EnergyStep(0.0, inf, energy.price_per_kwh, energy.pue, energy.emissions_g_per_kwh),)
     steps = []
@@ -284,15 +262,6 @@ def _energy(cluster: ClusterSpec) -> tuple[EnergyStep, ...]:
         )
         steps.append(EnergyStep(from_s, to_s, price, energy.pue, grams))
     return tuple(steps)
-
-
-def _in_order(steps: tuple[EnergyStep, ...]) -> tuple[EnergyStep, ...]:
-    for i, step in enumerate(steps):
-        if step.to_s <= step.from_s or (i and step.from_s < steps[i - 1].to_s):
-            raise ClusterFileError(
-                f"energy.steps[{i}].from_s: steps must follow one another and have a length"
-            )
-    return steps
 
 
 def _power_caps(cluster: ClusterSpec) -> tuple[PowerCapStep, ...]:

@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 
+from controlplane.simulation.report.standalone import ERROR_BARS
 from controlplane.simulation.report.summary import LEVELS, PolicySummary, Summary, Timeline
 from controlplane.web.pages.gantt import LANE_PX, PALETTE, colour
 from policies.contract.snapshot import Floats
@@ -86,7 +87,11 @@ def _middle(by_seed: Mapping[int, Floats]) -> Floats:
 def _costs(summary: Summary) -> Figure:
     labels = [p.choice.label for p in summary.policies]
     means = [p.intervals for p in summary.policies]
-    parts = (("energy_cost", "energy", PALETTE[0]), ("tardiness_cost", "tardiness", PALETTE[2]))
+    parts = (
+        ("energy_cost", "energy", PALETTE[0]),
+        ("unfinished_cost", "unfinished jobs, at least", PALETTE[7]),
+        ("tardiness_cost", "tardiness", PALETTE[2]),
+    )
     data = [
         {
             "type": "bar",
@@ -100,6 +105,7 @@ def _costs(summary: Summary) -> Figure:
     data[-1]["error_y"] = {
         "type": "data",
         "array": [m["total_cost"].half_width or 0.0 for m in means],
+        "color": ERROR_BARS,
         "visible": True,
     }
     layout = {

@@ -3,13 +3,10 @@
 from __future__ import annotations
 
 import json
-import re
 from collections import Counter
 from collections.abc import Iterable, Mapping
-from functools import cache
 from html import escape
 from math import isfinite, nan
-from pathlib import Path
 from typing import TypeVar
 
 from controlplane.simulation.report.charts import Chart, charts_of, timelines_of
@@ -20,12 +17,11 @@ from controlplane.simulation.report.metrics import (
     Metric,
     fewest_unfinished,
 )
+from controlplane.simulation.report.standalone import chart_section, filled, standalone_page
 from controlplane.simulation.report.summary import PolicySummary, Summary
-from controlplane.web.pages.plotly_script import SCRIPT, plotly_folder
 
 T = TypeVar("T")
 
-PAGES = Path(__file__).with_name("pages")
 LISTED = 50
 """Bad lines, unplaceable jobs and failed runs that the page lists; it counts them all."""
 
@@ -36,7 +32,8 @@ _UNITS_S = ((86_400.0, 3.0, "d"), (3600.0, 2.0, "h"), (60.0, 2.0, "min"))
 def report_of(summary: Summary) -> str:
     """The page."""
     charts, timelines = charts_of(summary), timelines_of(summary)
-    return _filled(
+    sections = "".join(chart_section(c.id, c.title, c.note) for c in charts)
+    main = filled(
         "report.html",
         {
             "title": escape(summary.study.name),
@@ -44,42 +41,14 @@ def report_of(summary: Summary) -> str:
             "notices": "".join(_notices(summary)),
             "table_note": _table_note(summary),
             "table": _table(summary),
-            "charts": (
-                f'<div class="charts">{"".join(map(_chart, charts))}</div>'
-                if summary.workloads
-                else ""
-            ),
+            "charts": f'<div class="charts">{sections}</div>' if summary.workloads else "",
             "timelines": _timelines(timelines),
             "facts": _facts(summary),
             "lists": "".join(_lists(summary)),
-            "figures": _json(
-                {c.id: {"note": c.note, "figure": c.figure} for c in (*charts, *timelines)}
-            ),
-            "css": _page("report.css"),
-            "js": _page("report.js"),
-            "plotly": _plotly(),
         },
     )
-
-
-def _filled(page: str, values: Mapping[str, str]) -> str:
-    """The page with every %%name%% replaced once: what is put in is not looked at again."""
-    return re.sub(r"%%(\w+)%%", lambda found: values[found[1]], _page(page))
-
-
-def _page(name: str) -> str:
-    return (PAGES / name).read_text(encoding="utf-8")
-
-
-@cache
-def _plotly() -> str:
-    """The script; nothing in it may end the element it is put into."""
-    return (plotly_folder() / SCRIPT).read_text(encoding="utf-8").replace("</script", "<\\/script")
-
-
-def _json(value: object) -> str:
-    """JSON that may stand in an element: no text in it can end that."""
-    return json.dumps(value, separators=(",", ":"), allow_nan=False).replace("<", "\\u003c")
+    figures = {c.id: {"note": c.note, "figure": c.figure} for c in (*charts, *timelines)}
+    return standalone_page(summary.study.name, main, figures)
 
 
 def _lead(summary: Summary) -> str:
@@ -224,14 +193,6 @@ def _digits(value: float) -> str:
     if value == int(value) and abs(value) < 1e15:
         return f"{int(value):,}"
     return f"{value:,.0f}" if abs(value) >= 1000 else f"{value:.4g}"
-
-
-def _chart(chart: Chart) -> str:
-    head = f'<h2>{escape(chart.title)}</h2><p class="note">{escape(chart.note)}</p>'
-    return (
-        f'<section>{head}<div class="chart" id="chart-{chart.id}"'
-        f' data-figure="{chart.id}"></div></section>'
-    )
 
 
 def _timelines(charts: list[Chart]) -> str:

@@ -16,13 +16,14 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Annotated, Any
 
 import numpy as np
+from pydantic import Field
 
 from controlplane.simulation.workloads.base import Workload
 from controlplane.simulation.workloads.columns import jobs_of
-from controlplane.simulation.workloads.options import Context
+from controlplane.simulation.workloads.options import Context, JobCount, Tuning
 from policies.contract.snapshot import Floats, Ints, KindView, Source, Throughput
 
 SECONDS_PER_EPOCH: Mapping[str, Mapping[tuple[str, int], float]] = {
@@ -55,10 +56,10 @@ class Andreas:
     """Options: `nodes` N; `scenario` 1 (2 V100 or 1 T4) or 2 (4 or 2); `jobs` (10 N); `tuning`."""
 
     type: str = "andreas"
-    nodes: int = 10
-    scenario: int = 1
-    jobs: int | None = None
-    tuning: float = 2.5
+    nodes: Annotated[int, Field(ge=1, le=1_000_000)] = 10
+    scenario: Annotated[int, Field(ge=1, le=2)] = 1
+    jobs: JobCount | None = None
+    tuning: Tuning = 2.5
     name: str = ""
 
 

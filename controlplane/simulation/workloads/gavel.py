@@ -21,7 +21,7 @@ from controlplane.simulation.workloads.columns import by_arrival, jobs_of, rows
 from controlplane.simulation.workloads.drafts import Draft, check
 from controlplane.simulation.workloads.gavel_tables import Tables, tables_of
 from controlplane.simulation.workloads.lines import Findings, Table, as_floats, pieces, quoted
-from controlplane.simulation.workloads.options import Context, Trace
+from controlplane.simulation.workloads.options import Context, Seconds, Trace
 from policies.contract.snapshot import Bools, Floats, Jobs
 
 _PUBLISHED = (
@@ -78,7 +78,7 @@ class Gavel(Trace):
 
     throughputs: str = ""
     tables: str = ""
-    gap_s: float = 1.0
+    gap_s: Seconds = 1.0
     pairs: bool = True
     as_static: bool = False
 

@@ -14,14 +14,23 @@ Every aspect has random numbers of its own: the same jobs, with weights or due d
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Annotated, Any
 
 import numpy as np
+from pydantic import Field
 
-from controlplane.simulation.workloads.base import Workload, WorkloadError
+from controlplane.simulation.workloads.base import MOST_WEIGHT, Workload, WorkloadError
 from controlplane.simulation.workloads.columns import jobs_of
 from controlplane.simulation.workloads.gavel_tables import tables_of
-from controlplane.simulation.workloads.options import Context, drawn, one_of
+from controlplane.simulation.workloads.options import (
+    Context,
+    Factor,
+    JobCount,
+    Seconds,
+    Weight,
+    drawn,
+    one_of,
+)
 from policies.contract.snapshot import Floats, Ints, KindView
 
 CONTINUOUS = ("continuous-single", "continuous-multiple")
@@ -53,17 +62,17 @@ class GavelGenerator:
 
     type: str
     mode: str = CONTINUOUS[0]
-    jobs: int = 1000
-    gap_s: float | None = None
+    jobs: JobCount = 1000
+    gap_s: Seconds | None = None
     throughputs: str = ""
     tables: str = ""
     kinds: tuple[KindView, ...] = ()
     reference: str = "V100"
     pairs: bool = True
-    heavy: float = 0.0
-    heavy_weight: float = 5.0
-    slos: tuple[float, ...] = ()
-    tardiness_weight: tuple[float, ...] = ()
+    heavy: Annotated[float, Field(ge=0, le=1)] = 0.0
+    heavy_weight: Annotated[float, Field(gt=0, le=MOST_WEIGHT)] = 5.0
+    slos: tuple[Factor, ...] = ()
+    tardiness_weight: tuple[Weight, ...] = ()
     name: str = ""
 
 

@@ -15,7 +15,6 @@ from controlplane.simulation.workloads.options import Context
 from policies.contract.forms import Form, FormError
 from policies.contract.plan import Placement
 from policies.contract.snapshot import JobColumns, JobPhase, Jobs, JobView, KindView, Purpose
-from policies.contract.snapshot_json import RULES
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -38,7 +37,7 @@ class Given:
     note: str = ""
 
 
-_JOB = Form(JobView, RULES)
+_JOB = Form(JobView)
 
 MOST_STEPS = 2**53
 """Steps are whole, and counted in floats between the files and the books."""
@@ -103,23 +102,23 @@ def _not_begun(jobs: Jobs) -> Jobs:
 
 
 def _job(item: Mapping[str, Any], kinds: set[str], *, whole: bool) -> JobView:
-    job: JobView = _JOB.read(dict(item), "")
+    job = _JOB.read(dict(item))
     steps = job.total_steps if whole and job.total_steps else job.remaining_steps
     if job.kind not in kinds:
-        raise FormError(f"kind: {job.kind!r} is not among the kinds")
+        raise FormError("kind", f"{job.kind!r} is not among the kinds")
     if job.gpus_max < job.gpus_min:
-        raise FormError(f"gpus_max: must be >= gpus_min ({job.gpus_min}), not {job.gpus_max}")
+        raise FormError("gpus_max", f"must be >= gpus_min ({job.gpus_min}), not {job.gpus_max}")
     if job.total_steps and job.remaining_steps > job.total_steps:
         raise FormError(
-            f"remaining_steps: must be <= total_steps ({job.total_steps:g}), not"
-            f" {job.remaining_steps:g}"
+            "remaining_steps",
+            f"must be <= total_steps ({job.total_steps:g}), not {job.remaining_steps:g}",
         )
     if round(steps) < 1:
-        raise FormError("remaining_steps: there is nothing left to do")
+        raise FormError("remaining_steps", "there is nothing left to do")
     if steps > MOST_STEPS:
-        raise FormError(f"remaining_steps: must be <= {MOST_STEPS:g}, not {steps:g}")
+        raise FormError("remaining_steps", f"must be <= {MOST_STEPS:g}, not {steps:g}")
     if abs(job.arrival_s) > FURTHEST_S:
-        raise FormError(f"arrival_s: must be within {FURTHEST_S:g} s of 0, not {job.arrival_s:g}")
+        raise FormError("arrival_s", f"must be within {FURTHEST_S:g} s of 0, not {job.arrival_s:g}")
     if job.id in job.dependencies:
-        raise FormError("dependencies: it depends on itself")
+        raise FormError("dependencies", "it depends on itself")
     return replace(job, remaining_steps=steps, total_steps=steps)

@@ -3,19 +3,23 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Annotated, Any, TypeVar
 
 import numpy as np
+from pydantic import Field
 
 from controlplane.simulation.workloads.base import MOST_WEIGHT, WorkloadError
 from controlplane.simulation.workloads.lines import read_text
-from policies.contract.forms import Form, FormError, Rules
+from policies.contract.forms import OBJECT, Form, FormError
 from policies.contract.snapshot import Floats
-from policies.contract.snapshot_json import RULES
 
-Amounts = tuple[tuple[str, float], ...]
+Factor = Annotated[float, Field(gt=0, le=1e6)]
+Weight = Annotated[float, Field(ge=0, le=MOST_WEIGHT)]
+Seconds = Annotated[float, Field(ge=0, le=1e9)]
+Tuning = Annotated[float, Field(gt=0, le=1e9)]
+JobCount = Annotated[int, Field(ge=1, le=10_000_000)]
 Options = TypeVar("Options")
 
 
@@ -48,11 +52,11 @@ class Trace:
     path: str = ""
     text: str = ""
     name: str = ""
-    jobs: int | None = None
-    time_factor: float = 1.0
-    speeds: Amounts = ()
-    due_factor: tuple[float, ...] = ()
-    tardiness_weight: tuple[float, ...] = ()
+    jobs: JobCount | None = None
+    time_factor: Factor = 1.0
+    speeds: Annotated[tuple[tuple[str, Factor], ...], OBJECT] = ()
+    due_factor: tuple[Annotated[float, Field(ge=0, le=1e6)], ...] = ()
+    tardiness_weight: tuple[Weight, ...] = ()
 
     def read(self, folder: Path | None) -> str:
         """The text. A folder given, paths count from there and may not leave it."""
@@ -91,50 +95,11 @@ class Trace:
 FILES = ("path", "throughputs")
 """Options that name a file."""
 
-LEAST = {
-    "jobs": 1,
-    "nodes": 1,
-    "scenario": 1,
-    "due_factor": 0,
-    "tardiness_weight": 0,
-    "gap_s": 0,
-    "sigma": 0,
-    "gpus": 0,
-    "heavy": 0,
-}
-ABOVE = {
-    "time_factor": 0,
-    "speeds": 0,
-    "processors_per_gpu": 0,
-    "run_s": 0,
-    "tuning": 0,
-    "heavy_weight": 0,
-    "slos": 0,
-}
-MOST = {
-    "scenario": 2,
-    "sigma": 10,
-    "nodes": 1_000_000,
-    "jobs": 10_000_000,
-    "time_factor": 1e6,
-    "gap_s": 1e9,
-    "run_s": 1e9,
-    "tuning": 1e9,
-    "gpus": 1e9,
-    "speeds": 1e6,
-    "due_factor": 1e6,
-    "tardiness_weight": MOST_WEIGHT,
-    "heavy": 1,
-    "heavy_weight": MOST_WEIGHT,
-    "slos": 1e6,
-}
-"""Limits of the options, by name: at least, greater than, at most."""
-
 
 def read_options(of: type[Options], spec: Mapping[str, Any]) -> Options:
     """Options of a specification; WorkloadError names the bad field and the known ones."""
     try:
-        options: Options = _form(of).read(dict(spec), "")
+        options = Form(of).read(dict(spec))
     except FormError as error:
         raise WorkloadError(f"workload: {error}") from None
     for name in ("due_factor", "tardiness_weight"):
@@ -167,19 +132,3 @@ def within(folder: Path | None, path: str) -> Path:
     if not inside.is_relative_to(folder.resolve()):
         raise WorkloadError(f"path: {path} is not below the folder of workloads")
     return inside
-
-
-def _form(of: type[Any]) -> Form:
-    names = [f.name for f in fields(of)]
-    least = {f"{of.__name__}.{n}": LEAST[n] for n in names if n in LEAST}
-    above = {f"{of.__name__}.{n}": ABOVE[n] for n in names if n in ABOVE}
-    most = {f"{of.__name__}.{n}": MOST[n] for n in names if n in MOST}
-    return Form(
-        of,
-        Rules(
-            {**RULES.least, **least},
-            {**RULES.above, **above},
-            {**RULES.most, **most},
-            RULES.unbounded,
-        ),
-    )

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Annotated
 
 import numpy as np
+from pydantic import Field
 
 from controlplane.simulation.workloads.base import LONGEST_RUN_S, Workload, WorkloadError
 from controlplane.simulation.workloads.columns import STEPS_PER_S, jobs_of
 from controlplane.simulation.workloads.drafts import LEAST_RUN_S, even_kinds
-from controlplane.simulation.workloads.options import Amounts, Context, Trace
+from controlplane.simulation.workloads.options import Context, Seconds, Trace
+from policies.contract.forms import OBJECT
 from policies.contract.snapshot import Ints
 
 SHORTEST_SPAN_S = 1e-3
@@ -23,10 +26,10 @@ class Poisson(Trace):
     {"1": 0.7, "2": 0.2, "4": 0.1}.
     """
 
-    gap_s: float = 60.0
-    run_s: float = 1800.0
-    sigma: float = 1.0
-    gpus: Amounts = (("1", 1.0),)
+    gap_s: Seconds = 60.0
+    run_s: Annotated[float, Field(gt=0, le=1e9)] = 1800.0
+    sigma: Annotated[float, Field(ge=0, le=10)] = 1.0
+    gpus: Annotated[tuple[tuple[str, Seconds], ...], OBJECT] = (("1", 1.0),)
 
 
 def generate(options: Poisson, context: Context) -> Workload:

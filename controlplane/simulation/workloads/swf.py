@@ -19,6 +19,7 @@ from controlplane.simulation.workloads.base import BadLine, Workload
 from controlplane.simulation.workloads.drafts import Draft, check, workload_of
 from controlplane.simulation.workloads.lines import Findings, pieces, quoted
 from controlplane.simulation.workloads.options import Context, Trace, one_of
+from policies.contract.forms import Above0
 from policies.contract.snapshot import Bools, Floats, Ints
 
 FIELDS = (
@@ -51,7 +52,7 @@ class Swf(Trace):
     """
 
     gpus: str = "processors"
-    processors_per_gpu: float = 1.0
+    processors_per_gpu: Above0 = 1.0
     without_gpus: str = "leave_out"
 
 

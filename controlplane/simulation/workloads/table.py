@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from math import inf
-from typing import Any
+from typing import Annotated, Any
 
 import numpy as np
 
@@ -20,6 +20,7 @@ from controlplane.simulation.workloads.base import MOST_WEIGHT, Workload, Worklo
 from controlplane.simulation.workloads.drafts import Draft, check, workload_of
 from controlplane.simulation.workloads.lines import Findings, Table
 from controlplane.simulation.workloads.options import Context, Trace
+from policies.contract.forms import OBJECT
 from policies.contract.snapshot import Floats
 
 NEEDED = ("arrival_s", "run_s")
@@ -43,7 +44,7 @@ class Csv(Trace):
     `ignore` columns that mean nothing here.
     """
 
-    columns: tuple[tuple[str, str], ...] = ()
+    columns: Annotated[tuple[tuple[str, str], ...], OBJECT] = ()
     ignore: tuple[str, ...] = ()
     delimiter: str = ","
     sort: bool = False

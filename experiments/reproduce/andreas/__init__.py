@@ -1,3 +1,1 @@
-"""The figures of ANDREAS' evaluation (Filippini et al., Section V), again: `python -m
-experiments.reproduce.andreas`.
-"""
+"""ANDREAS' evaluation (Filippini et al., Section V) reproduced."""

@@ -54,9 +54,7 @@ FITTED_CONVNET = 0.79
 
 RECONFIGURED = Switches(launch_s=20.0, stop_s=10.0, restart_cost_s=30.0)
 REAL = replace(RECONFIGURED, power_noise=0.05)
-"""What the simulated real run has and the prediction has not: what reconfigurations cost, and noise
-in what nodes draw.
-"""
+"""Switches of the simulated real run: cost of reconfigurations, noise of power."""
 
 
 def scene() -> Scene:

@@ -1,18 +1,14 @@
-"""One HTML file with everything in it: the four panels of figures 2 and 3 by load, the paper's
-claims beside ours, and tables.
-"""
+"""The page of the reproduction: figures 2 and 3 by load, the paper's claims and tables."""
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping, Sequence
 from html import escape
 from typing import Any
 
-from plotly.offline import get_plotlyjs
-
+from controlplane.simulation.report.standalone import ERROR_BARS, chart_section, standalone_page
 from experiments.reproduce.andreas.armida import told
-from experiments.reproduce.andreas.grid import TUNINGS
+from experiments.reproduce.andreas.grid import POLICIES, TUNINGS
 
 Row = Mapping[str, Any]
 
@@ -22,34 +18,19 @@ PANELS = (
     ("makespan_s", "Time until all jobs are done (s)"),
     ("mean_ms", "Mean time of a call (ms)"),
 )
-STYLE = """body{font:15px/1.45 system-ui,sans-serif;margin:2rem auto;max-width:75rem;padding:0 1rem;color:#1b1f24}
-table{border-collapse:collapse;margin:1rem 0}td,th{padding:.25rem .7rem;border-bottom:1px solid #d5d9de;text-align:right}
-td:first-child,th:first-child,td.t{text-align:left}.panels{display:grid;grid-template-columns:repeat(auto-fit,minmax(30rem,1fr));gap:1rem}
-.panel{height:22rem}.worse{color:#a40000}"""
-SCRIPT = """for (const p of JSON.parse(document.getElementById('panels').textContent))
-Plotly.newPlot(p.id,p.traces,{title:{text:p.title,font:{size:14}},xaxis:{title:{text:'nodes N'}},
-yaxis:{rangemode:'tozero'},margin:{t:40,r:10},legend:{orientation:'h',y:-0.25}},{displaylogo:false,responsive:true});"""
+COLOURS = ("#8f9bac", "#0072b2", "#56b4e9", "#e69f00", "#d55e00", "#cc79a7", "#009e73")
+"""Of the policies: Okabe and Ito's, told apart by the colour-blind, on light and dark ground."""
+SYMBOLS = ("circle", "square", "diamond", "triangle-up", "x", "star", "triangle-down")
 
 
 def page(results: Mapping[str, Any], timings: Sequence[Row]) -> str:
     """The page. Times of calls are this machine's and not in `results`."""
-    charts = [
-        chart for figure in _figures(results["summary"]) for chart in _charts(*figure, timings)
-    ]
-    sections = "".join(
-        _section(scenario, tuning, of) for scenario, tuning, of in _figures(results["summary"])
-    )
-    data = json.dumps(charts).replace("<", "\\u003c")
-    return (
-        '<!doctype html><html lang="en"><head><meta charset="utf-8"><title>ANDREAS'
-        " reproduced</title>"
-        f"<style>{STYLE}</style></head><body><h1>ANDREAS"
-        f" reproduced</h1>{_intro(results)}{_claims(results['claims'])}"
-        f"{_validation(results.get('validation'))}{sections}"
-        '<script type="application/json"'
-        f' id="panels">{data}</script><script>{get_plotlyjs()}</script><script>{SCRIPT}</script>'
-        "</body></html>"
-    )
+    parts = [_part(*figure, timings) for figure in _figures(results["summary"])]
+    figures = {name: {"figure": figure} for _, charts in parts for name, figure in charts.items()}
+    head = f'<header><h1>ANDREAS reproduced</h1><p class="lead">{_intro(results)}</p></header>'
+    claims, validation = _claims(results["claims"]), _validation(results.get("validation"))
+    sections = "".join(section for section, _ in parts)
+    return standalone_page("ANDREAS reproduced", head + claims + validation + sections, figures)
 
 
 def _figures(summary: Sequence[Row]) -> list[tuple[int, float, list[Row]]]:
@@ -57,125 +38,171 @@ def _figures(summary: Sequence[Row]) -> list[tuple[int, float, list[Row]]]:
     return [(s, t, [e for e in summary if (e["scenario"], e["tuning"]) == (s, t)]) for s, t in keys]
 
 
-def _charts(
+def _part(
     scenario: int, tuning: float, of: Sequence[Row], timings: Sequence[Row]
-) -> list[dict[str, Any]]:
-    here = [t for t in timings if (t["scenario"], t["tuning"]) == (scenario, tuning)]
-    charts = []
-    for name, title in PANELS:
-        rows = here if name == "mean_ms" else of
-        charts.append(
-            {"id": _id(scenario, tuning, name), "title": title, "traces": _traces(rows, name)}
-        )
-    return charts
-
-
-def _traces(rows: Sequence[Row], name: str) -> list[dict[str, Any]]:
-    traces = []
-    for policy in dict.fromkeys(r["policy"] for r in rows):
-        points = sorted(
-            (r["nodes"], r[name], r.get("total_cost_95"))
-            for r in rows
-            if r["policy"] == policy and r[name] is not None
-        )
-        trace = {
-            "x": [p[0] for p in points],
-            "y": [p[1] for p in points],
-            "name": policy,
-            "mode": "lines+markers",
-        }
-        if name == "total_cost" and all(p[2] is not None for p in points):
-            trace["error_y"] = {"type": "data", "array": [p[2] for p in points], "thickness": 1}
-        traces.append(trace)
-    return traces
-
-
-def _id(scenario: int, tuning: float, name: str) -> str:
-    return f"s{scenario}-t{tuning:g}-{name}".replace(".", "_")
-
-
-def _section(scenario: int, tuning: float, of: Sequence[Row]) -> str:
+) -> tuple[str, dict[str, Any]]:
+    """(HTML, figures by name) of one load: its panels and its table."""
     loads = [e["load"] for e in of if e["load"] is not None]
-    told = TUNINGS.get(tuning, "")
-    title = f"Scenario {scenario}, tuning {tuning:g}" + (f" ({told})" if told else "")
-    load = (
+    note = f" ({TUNINGS[tuning]})" if tuning in TUNINGS else ""
+    head = (
+        f"<h2>{escape(f'Scenario {scenario}, tuning {tuning:g}{note}')}</h2>"
         "<p>Load: each job alone on one GPU of its fastest type would keep"
         f" {sum(loads) / len(loads):.0%} of the GPUs busy.</p>"
     )
-    divs = "".join(
-        f'<div class="panel" id="{_id(scenario, tuning, name)}"></div>' for name, _ in PANELS
-    )
-    return f'<h2>{escape(title)}</h2>{load}<div class="panels">{divs}</div>{_table(of)}'
+    here = [t for t in timings if (t["scenario"], t["tuning"]) == (scenario, tuning)]
+    names = {name: f"s{scenario}-t{tuning:g}-{name}".replace(".", "_") for name, _ in PANELS}
+    panels = "".join(chart_section(names[name], title) for name, title in PANELS)
+    figures = {names[name]: _figure(here if name == "mean_ms" else of, name) for name, _ in PANELS}
+    return f'{head}<div class="charts">{panels}</div><section>{_table(of)}</section>', figures
+
+
+def _figure(rows: Sequence[Row], name: str) -> dict[str, Any]:
+    """Lines over N, from 0 on; bars where there is one N."""
+    known = sorted((r for r in rows if r[name] is not None), key=lambda r: float(r["nodes"]))
+    nodes = sorted({r["nodes"] for r in known})
+    y = {"rangemode": "tozero"}
+    if len(nodes) < 2:
+        x: dict[str, Any] = {"type": "category", "automargin": True}
+        return {"data": [_bars(known, name)], "layout": {"xaxis": x, "yaxis": y}}
+    x = {"title": {"text": "nodes N"}, "tickvals": nodes, "range": [0, 1.05 * nodes[-1]]}
+    policies = dict.fromkeys(r["policy"] for r in known)
+    lines = [
+        _line(policy, [r for r in known if r["policy"] == policy], name) for policy in policies
+    ]
+    legend = {"orientation": "h", "y": -0.35}
+    return {"data": lines, "layout": {"xaxis": x, "yaxis": y, "legend": legend}}
+
+
+def _bars(of: Sequence[Row], name: str) -> dict[str, Any]:
+    return {
+        "type": "bar",
+        "x": [r["policy"] for r in of],
+        "y": [r[name] for r in of],
+        "marker": {"color": [_look(r["policy"])[0] for r in of]},
+        **_errors(of, name),
+    }
+
+
+def _line(policy: str, of: Sequence[Row], name: str) -> dict[str, Any]:
+    colour, symbol = _look(policy)
+    return {
+        "x": [r["nodes"] for r in of],
+        "y": [r[name] for r in of],
+        "name": policy,
+        "mode": "lines+markers",
+        "line": {"color": colour},
+        "marker": {"symbol": symbol, "size": 8},
+        **_errors(of, name),
+    }
+
+
+def _errors(of: Sequence[Row], name: str) -> dict[str, Any]:
+    halves = [r["total_cost_95"] for r in of] if name == "total_cost" else [None]
+    bars = {"type": "data", "array": halves, "color": ERROR_BARS}
+    return {} if None in halves else {"error_y": bars}
+
+
+def _look(policy: str) -> tuple[str, str]:
+    """Colour and symbol of a policy, the same in every chart."""
+    number = list(POLICIES).index(policy)
+    return COLOURS[number], SYMBOLS[number]
+
+
+HEADINGS = (
+    "Policy",
+    "N",
+    "energy",
+    "tardiness",
+    "total",
+    "± 95%",
+    "below mean of baselines",
+    "published program",
+    "below best",
+    "late jobs",
+    "GPUs busy",
+    "hours",
+)
 
 
 def _table(of: Sequence[Row]) -> str:
-    head = (
-        "Policy",
-        "N",
-        "energy",
-        "tardiness",
-        "total",
-        "± 95%",
-        "below mean of baselines",
-        "below best",
-        "late jobs",
-        "GPUs busy",
-        "hours",
-    )
-    rows = "".join(_row(e) for e in sorted(of, key=lambda e: e["nodes"]))
-    return f"<table><tr>{''.join(f'<th>{h}</th>' for h in head)}</tr>{rows}</table>"
+    rows = "".join(_row(e) for e in sorted(of, key=lambda e: float(e["nodes"])))
+    return table(HEADINGS, rows)
 
 
 def _row(e: Row) -> str:
-    cells = (
-        f"{e['nodes']}", f"{e['energy_cost']:.2f}", f"{e['tardiness_cost']:.2f}",
+    half = "" if e["total_cost_95"] is None else f"{e['total_cost_95']:.2f}"
+    return row(
+        escape(e["policy"]),
+        f"{e['nodes']}",
+        f"{e['energy_cost']:.2f}",
+        f"{e['tardiness_cost']:.2f}",
         f"{e['total_cost']:.2f}",
-        "" if e["total_cost_95"] is None else f"{e['total_cost_95']:.2f}",
+        half,
         _percent(e["saving_on_mean"]),
+        e["published"],
         _percent(e["saving_on_best"]),
-        f"{e['jobs_late']:.1f}", _percent(e["gpus_busy"]), f"{e['makespan_s'] / 3600:.1f}",
-    )  # fmt: skip
-    return (
-        f'<tr><td class="t">{escape(e["policy"])}</td>'
-        + "".join(f"<td>{c}</td>" for c in cells)
-        + "</tr>"
+        f"{e['jobs_late']:.1f}",
+        _percent(e["gpus_busy"]),
+        f"{e['makespan_s'] / 3600:.1f}",
     )
+
+
+def table(headings: Sequence[str], rows: str) -> str:
+    """A table that scrolls where it is too wide."""
+    head = "".join(f'<th scope="col">{escape(h)}</th>' for h in headings)
+    return (
+        f'<div class="wide" tabindex="0"><table><thead><tr>{head}</tr></thead>'
+        f"<tbody>{rows}</tbody></table></div>"
+    )
+
+
+def row(first: str, *cells: str) -> str:
+    """A row whose first cell names it; all of it is HTML."""
+    return f'<tr><th scope="row">{first}</th>{"".join(f"<td>{c}</td>" for c in cells)}</tr>'
+
+
+def words(text: str) -> str:
+    """A cell of words, which wrap."""
+    return f'<div class="words">{escape(text)}</div>'
 
 
 def _percent(value: float | None) -> str:
-    return (
-        "" if value is None else f'<span class="{"worse" if value < 0 else ""}">{value:.1%}</span>'
-    )
+    return "" if value is None else f"{value:.1%}".replace("-", "−")
 
 
 def _intro(results: Mapping[str, Any]) -> str:
     grid = results["grid"]
-    nodes = ", ".join(map(str, grid["nodes"]))
+    nodes = ", ".join(map(str, grid["nodes"])) or "none"
     return (
-        f"<p>Means over {grid['seeds']} seeds; N = {nodes}, {grid['jobs_per_node']} N jobs; calls"
+        f"Means over {grid['seeds']} seeds; N = {nodes}, {grid['jobs_per_node']} N jobs; calls"
         " every 300 s and on events. Scenario 1: half the nodes with 2 V100, half with 1 T4;"
         " scenario 2: 4 and 2, times on more GPUs than were measured by Amdahl's law. The load"
-        " decides everything: it is stated with each figure.</p>"
+        " decides everything: it is stated with each figure. ± 95%: Student's t."
     )
 
 
 def _claims(claims: Sequence[Row]) -> str:
     rows = "".join(
-        f'<tr><td>{escape(c["claim"])}</td><td class="t">{escape(c["policy"])}</td>'
-        f"<td>{_number(c['paper'])}</td><td>{_number(c['here'])}</td></tr>"
+        row(
+            escape(c["claim"]),
+            escape(c["policy"]),
+            number(c["paper"]),
+            c.get("published", ""),
+            number(c["here"]),
+        )
         for c in claims
     )
-    return (
-        "<h2>The paper's"
-        f" claims</h2><table><tr><th>Claim</th><th>Policy</th><th>Paper</th><th>Here</th></tr>{rows}</table>"
-    )
+    headings = ("Claim", "Policy", "Paper", "Published program", "Here")
+    return f"<section><h2>The paper's claims</h2>{table(headings, rows)}</section>"
 
 
 def _validation(found: Row | None) -> str:
     if found is None:
         return ""
-    return f"<h2>Validation on ARMIDA (Table V)</h2><pre>{escape(chr(10).join(told(found)))}</pre>"
+    lines = escape("\n".join(told(found)))
+    return f"<section><h2>Validation on ARMIDA (Table V)</h2><pre>{lines}</pre></section>"
 
 
-def _number(value: float) -> str:
-    return f"{value:.4g}"
+def number(value: float | None) -> str:
+    """Four digits that count; empty for nothing."""
+    return "" if value is None else f"{value:.4g}"

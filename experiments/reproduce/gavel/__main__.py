@@ -131,9 +131,7 @@ def _write(path: Path, data: object) -> None:
 
 
 def options(arguments: Sequence[str] | None = None) -> argparse.Namespace:
-    """What was asked for: `wanted` the experiments, `scale`, `seeds`, `processes`, `folder`. Ends
-    the process if it is wrong.
-    """
+    """Options: experiments, scale, seeds, processes, folder. Ends the process if wrong."""
     parser = argparse.ArgumentParser(
         prog="python -m experiments.reproduce.gavel", description=__doc__
     )

@@ -1,6 +1,4 @@
-"""Experiments that look at shares alone: hierarchical policies over time (figures 11, 21), and how
-long shares take (figure 12).
-"""
+"""Experiments on shares alone: hierarchies over time, and time to solve."""
 
 from __future__ import annotations
 
@@ -50,9 +48,7 @@ def timeline(spec: Spec, seed: int) -> Mapping[str, Any]:
 
 
 def _drawn(spec: Spec, rng: np.random.Generator) -> tuple[Floats, Floats]:
-    """(float64[steps, jobs] levels of the form, float64[steps] part of the aware policy's that it
-    loses).
-    """
+    """(levels [steps, jobs], part of the aware policy's that is lost [steps])."""
     jobs, kinds = _timeline_jobs(spec, rng)
     aware, form = (
         np.array([_levels(spec, jobs, kinds, n, form) for n in range(1, spec["jobs"] + 1)])
@@ -89,9 +85,7 @@ def _timeline_jobs(spec: Spec, rng: np.random.Generator) -> tuple[Jobs, tuple[Ki
 
 
 def _levels(spec: Spec, jobs: Jobs, kinds: tuple[KindView, ...], count: int, form: str) -> Floats:
-    """float64[spec["jobs"]]: throughput(m, X) / throughput(m, X_equal) of the first `count` jobs, 0
-    of the others.
-    """
+    """float64[jobs]: throughput / throughput(X_equal) of the first `count` jobs, else 0."""
     there = rows(jobs, np.arange(count))
     observed = observe(
         snapshot(nodes(spec["gpus"]), kinds, there), GroupingOptions(teams=True, jobs=True)
@@ -131,9 +125,7 @@ def partition(problem: AllocationProblem, weights: Sequence[float]) -> Shares:
 
 
 def scaling(spec: Spec, seed: int) -> Mapping[str, Any]:
-    """Processor seconds from a snapshot of so many jobs to their shares, the median of three after
-    a warm-up.
-    """
+    """Processor seconds from a snapshot of jobs to their shares, median of three."""
     drawn = {"type": "gavel_generator", "mode": "static-multiple", "jobs": spec["active"]}
     of = {key: spec[key] for key in ("throughputs", "tables") if key in spec}
     workload = load({**drawn, **of}, seed)

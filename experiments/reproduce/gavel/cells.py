@@ -1,6 +1,4 @@
-"""One simulation (or computation) of an experiment: what decides it, its file, and what is told
-where it fails.
-"""
+"""One simulation or computation of an experiment, its file, and its error."""
 
 from __future__ import annotations
 
@@ -25,9 +23,7 @@ from policies.contract.policy import PolicyError, UnknownPolicyError
 
 @dataclass(frozen=True)
 class Cell:
-    """A series of an experiment at a point with a seed. Only `spec` and `seed` decide its result:
-    figures share cells.
-    """
+    """A series at a point with a seed; only `spec` and `seed` decide its result."""
 
     experiment: str
     series: str
@@ -37,7 +33,7 @@ class Cell:
 
     @cached_property
     def told(self) -> dict[str, Any]:
-        """What decides it; of seed 0 the workload may be another one (`of_seed_0`)."""
+        """The spec that decides it; seed 0 may have another workload (`of_seed_0`)."""
         told = dict(self.spec)
         given = told.pop("of_seed_0", None)
         if given is not None and self.seed == 0:
@@ -48,11 +44,12 @@ class Cell:
     def file(self) -> str:
         """The name of its file: equal computations of equal code on equal files have the same."""
         files = [digest_of_file(path) for path in files_in(self.told, None)]
-        return f"{slug(self.series)}-{self.seed}-{digest([_without_paths(self.told), files, self.seed, digest_of_code()])[:16]}.json"
+        deciding = [_without_paths(self.told), files, self.seed, digest_of_code()]
+        return f"{slug(self.series)}-{self.seed}-{digest(deciding)[:16]}.json"
 
 
 def _without_paths(told: object) -> object:
-    """Where a file lies does not matter, what is in it does."""
+    """The spec with names of files instead of paths: their content counts, not their place."""
     if isinstance(told, dict):
         return {k: _without_paths(v) for k, v in told.items()}
     return Path(told).name if isinstance(told, str) and "/" in told else told
@@ -66,9 +63,7 @@ def cells_of(experiment: Experiment, seeds: int) -> Iterator[Cell]:
 
 
 def run(cell: Cell) -> dict[str, Any]:
-    """Its result, or {"error": why there is none}: an experiment may fail in any way, and the
-    others go on.
-    """
+    """Its result, or {"error": reason}: an experiment may fail in any way."""
     from experiments.reproduce.gavel.runners import RUNNERS
 
     try:
@@ -90,9 +85,7 @@ def run_all(
     processes: int,
     say: Callable[[str], None],
 ) -> list[dict[str, Any]]:
-    """A row for every cell, in order: what is in its file, with experiment, series, x and seed.
-    Only failed ones are run again.
-    """
+    """A row for every cell, from its file; only failed ones are run again."""
     folder.mkdir(parents=True, exist_ok=True)
     cells = [cell for experiment in experiments for cell in cells_of(experiment, seeds)]
     left = {cell.file: cell for cell in cells if not _is_done(folder / cell.file)}

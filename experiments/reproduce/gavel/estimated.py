@@ -26,9 +26,7 @@ class GroupingKey:
 
 
 def told_of(kinds: tuple[KindView, ...], observed: float, seed: int) -> tuple[KindView, ...]:
-    """The kinds where this part of all pairs, drawn by the seed, was measured, and the estimator
-    says the rest.
-    """
+    """Kinds of which a drawn part of all pairs is measured, the rest estimated."""
     truth, alone = _truth(kinds)
     seen = _a_part(truth, observed, seed)
     book = Book.of(seen, seed=seed)

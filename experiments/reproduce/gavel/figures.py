@@ -1,6 +1,4 @@
-"""The experiments: each figure of the paper's evaluation that can be run, with its claims. Nothing
-is computed here.
-"""
+"""The experiments: figures of the paper's evaluation with their claims, as data."""
 
 from __future__ import annotations
 

@@ -16,9 +16,7 @@ QUANTILES = np.linspace(0.0, 1.0, 51)
 
 
 def jct_figures(outcome: Outcome, columns: JobColumns, counted: Bools) -> dict[str, Any]:
-    """Average completion times (h) of the counted jobs, of all and by priority (weight above 1),
-    None of none; `unfinished` how many of them never end.
-    """
+    """Average completion times (h) of the counted jobs, by priority too; `unfinished` jobs."""
     jct_h, heavy = outcome.jct_s / HOUR_S, columns.numbers["weight"] > 1.0
     done = counted & np.isfinite(jct_h)
     return {
@@ -33,9 +31,7 @@ def jct_figures(outcome: Outcome, columns: JobColumns, counted: Bools) -> dict[s
 def rho_figures(
     outcome: Outcome, workload: Workload, gpus: Mapping[str, int], counted: Bools
 ) -> dict[str, Any]:
-    """Average and quantiles of rho, finish-time fairness (section 4.2), over the counted jobs that
-    end.
-    """
+    """Average and quantiles of rho (section 4.2) over the counted jobs that end."""
     done = counted & np.isfinite(outcome.completion_s)
     rho = outcome.jct_s[done] / isolated_s(outcome, workload, gpus)[done]
     return {"rho": _mean(rho), "rho_quantiles": _quantiles(rho)}
@@ -66,9 +62,7 @@ def isolated_s(outcome: Outcome, workload: Workload, gpus: Mapping[str, int]) ->
 
 
 def _part_of_time(arrival_s: Floats, ends_s: Floats, of_one: float) -> tuple[Floats, Floats]:
-    """(moments, integral until each of min(1, of_one / n(t))), n(t) the number of jobs that have
-    come and not ended.
-    """
+    """(moments, integrals until then of min(1, of_one / number of jobs present))."""
     known = ends_s[np.isfinite(ends_s)]
     at_s, inverse = np.unique(np.concatenate([arrival_s, known]), return_inverse=True)
     change = np.zeros(len(at_s))

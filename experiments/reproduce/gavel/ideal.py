@@ -23,9 +23,7 @@ DONE = 1e-6
 
 
 def ideal(spec: Spec, seed: int) -> Mapping[str, Any]:
-    """Average completion time (h) of max-min fairness, aware, without rounds; over the jobs of
-    `window`.
-    """
+    """Average completion time (h) of max-min fairness without rounds."""
     workload, began_s = load(spec["workload"], seed), perf_counter()
     ends_s = completions_s(workload, nodes(spec["gpus"]))
     jct_h = (ends_s - workload.jobs.columns.numbers["arrival_s"]) / 3600.0
@@ -38,9 +36,7 @@ def ideal(spec: Spec, seed: int) -> Mapping[str, Any]:
 
 
 def completions_s(workload: Workload, of: tuple[NodeView, ...]) -> Floats:
-    """float64[J]: when each job ends if all have their shares at every moment, made anew at every
-    arrival and end.
-    """
+    """float64[J]: ends of jobs that have their exact shares at every moment."""
     columns = workload.jobs.columns
     arrival_s, left = columns.numbers["arrival_s"], columns.numbers["remaining_steps"].copy()
     ends_s, active, arrived, now_s = np.full(len(left), np.nan), np.zeros(0, dtype=np.int64), 0, 0.0

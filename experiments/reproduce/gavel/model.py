@@ -1,6 +1,4 @@
-"""What an experiment is made of: series (a policy each) over points, and what the paper says about
-them.
-"""
+"""Experiments: series (a policy each) over points, and the paper's claims."""
 
 from __future__ import annotations
 
@@ -15,9 +13,7 @@ Spec = Mapping[str, Any]
 
 @dataclass(frozen=True, slots=True)
 class Series:
-    """A line of a chart. `more` is added to the spec of its cells: the policy and its parameters,
-    or what stands for them.
-    """
+    """A line of a chart; `more` is added to its cells' spec: policy and parameters."""
 
     label: str
     more: Spec
@@ -52,9 +48,7 @@ class Claim:
 
 @dataclass(frozen=True, slots=True)
 class Chart:
-    """A metric over the points; `kind` quantiles: the distribution of a list of 51 quantiles at the
-    last point.
-    """
+    """A metric over the points; kind quantiles: a distribution at the last point."""
 
     metric: str
     title: str

@@ -2,40 +2,28 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping, Sequence
 from html import escape
 from typing import Any
 
-from plotly.offline import get_plotlyjs
-
-from experiments.reproduce.andreas.page import STYLE
+from controlplane.simulation.report.standalone import chart_section, standalone_page
+from experiments.reproduce.andreas.page import number, row, table, words
 from experiments.reproduce.gavel.charts import charts_of
 from experiments.reproduce.gavel.model import Experiment
 
 Row = Mapping[str, Any]
-SCRIPT = """for (const p of JSON.parse(document.getElementById('charts').textContent))
-Plotly.newPlot(p.id,p.traces,{...p.layout,title:{text:p.title,font:{size:14}},margin:{t:40,r:10},
-legend:{orientation:'h',y:-0.25}},{displaylogo:false,responsive:true});"""
 
 
 def page(
     experiments: Sequence[Experiment], found: Mapping[str, Row], about: Mapping[str, Any]
 ) -> str:
-    """The page; `found` by experiment: `points`, `claims`, `remarks`. `about`: scale, seeds,
-    machine.
-    """
+    """The page; `found` by experiment: `points`, `claims`, `remarks`; `about`: scale, seeds."""
     charts = [chart for e in experiments for chart in charts_of(e, found[e.id]["points"])]
     sections = "".join(_section(e, found[e.id]) for e in experiments)
-    data = json.dumps(charts).replace("<", "\\u003c")
-    return (
-        '<!doctype html><html lang="en"><head><meta charset="utf-8"><title>Gavel reproduced</title>'
-        f"<style>{STYLE}</style></head><body><h1>Gavel"
-        f" reproduced</h1>{_intro(about)}{_overview(experiments, found)}{sections}"
-        '<script type="application/json"'
-        f' id="charts">{data}</script><script>{get_plotlyjs()}</script><script>{SCRIPT}</script>'
-        "</body></html>"
-    )
+    head = f"<header><h1>Gavel reproduced</h1>{_intro(about)}</header>"
+    figures = {c["id"]: {"figure": {"data": c["traces"], "layout": c["layout"]}} for c in charts}
+    main = f"{head}{_overview(experiments, found)}{sections}"
+    return standalone_page("Gavel reproduced", main, figures)
 
 
 def heading(experiment: Experiment) -> str:
@@ -61,34 +49,31 @@ def _intro(about: Mapping[str, Any]) -> str:
     )
 
 
-def _overview(experiments: Sequence[Experiment], found: Mapping[str, Row]) -> str:
-    rows = "".join(_claim_row(e.id, claim) for e in experiments for claim in found[e.id]["claims"])
-    return f"<h2>All claims</h2><table>{_head('Figure', *CLAIM_HEAD)}{rows}</table>"
-
-
-TEXTS, LEFT = ("Claim", "Verdict", "not run"), ' style="text-align:left"'
 CLAIM_HEAD = ("Claim", "Paper", "Published program", "Ours", "at", "Verdict")
 
 
+def _overview(experiments: Sequence[Experiment], found: Mapping[str, Row]) -> str:
+    rows = "".join(_claim_row(e.id, claim) for e in experiments for claim in found[e.id]["claims"])
+    return f"<section><h2>All claims</h2>{table(('Figure', *CLAIM_HEAD), rows)}</section>"
+
+
 def _claim_row(figure: str, claim: Row) -> str:
-    cells = "".join(
-        f"<td>{_number(claim[name])}</td>" for name in ("paper", "published", "here", "at")
-    )
     link = f'<a href="#{_anchor(figure)}">{escape(figure)}</a>'
-    words, verdict = escape(claim["words"]), escape(claim["verdict"])
-    return f'<tr><td>{link}</td><td class="t">{words}</td>{cells}<td class="t">{verdict}</td></tr>'
+    cells = (number(claim[name]) for name in ("paper", "published", "here", "at"))
+    return row(link, words(claim["words"]), *cells, words(claim["verdict"]))
 
 
 def _section(experiment: Experiment, found: Row) -> str:
-    divs = "".join(
-        f'<div class="panel" id="{c["id"]}"></div>' for c in charts_of(experiment, found["points"])
-    )
+    charts = charts_of(experiment, found["points"])
+    divs = "".join(chart_section(c["id"], c["title"]) for c in charts)
     claims = "".join(_claim_row(experiment.id, claim) for claim in found["claims"])
     remarks = "".join(f"<p><strong>{escape(remark)}</strong></p>" for remark in found["remarks"])
     return (
-        f'<h2 id="{_anchor(experiment.id)}">{escape(heading(experiment))}</h2><p>{escape(experiment.note)}</p>{remarks}'
-        f"<table>{_head('Figure', *CLAIM_HEAD)}{claims}</table>"
-        f'<div class="panels">{divs}</div>{_means(experiment, found["points"])}'
+        f'<h2 id="{_anchor(experiment.id)}">{escape(heading(experiment))}</h2>'
+        f"<p>{escape(experiment.note)}</p>{remarks}"
+        f"<section>{table(('Figure', *CLAIM_HEAD), claims)}</section>"
+        f'<div class="charts">{divs}</div>'
+        f"<section>{_means(experiment, found['points'])}</section>"
     )
 
 
@@ -98,7 +83,7 @@ def _means(experiment: Experiment, points: Sequence[Row]) -> str:
     ]
     rows = "".join(_mean_row(p, metrics, has_x=bool(experiment.x_title)) for p in points)
     x = (experiment.x_title,) if experiment.x_title else ()
-    return f"<table>{_head('Series', *x, 'seeds', *metrics, 'not run')}{rows}</table>"
+    return table(("Series", *x, "seeds", *metrics, "not run"), rows)
 
 
 def _metrics(experiment: Experiment) -> list[str]:
@@ -110,29 +95,17 @@ def _metrics(experiment: Experiment) -> list[str]:
 
 
 def _mean_row(point: Row, metrics: Sequence[str], *, has_x: bool) -> str:
-    cells = "".join(f"<td>{_with_deviation(point, m)}</td>" for m in metrics)
-    errors = escape("; ".join(point["errors"]))
-    x = f"<td>{_number(point['x'])}</td>" if has_x else ""
-    return (
-        f"<tr><td>{escape(point['series'])}</td>{x}<td>{point['seeds']}</td>{cells}<td"
-        f' class="t">{errors}</td></tr>'
-    )
+    x = [number(point["x"])] if has_x else []
+    means = [_with_deviation(point, m) for m in metrics]
+    errors = words("; ".join(point["errors"]))
+    return row(escape(point["series"]), *x, str(point["seeds"]), *means, errors)
 
 
 def _with_deviation(point: Row, metric: str) -> str:
     deviation = point["deviations"].get(metric)
-    return _number(point["means"].get(metric)) + (
-        "" if deviation is None else f" ± {_number(deviation)}"
-    )
-
-
-def _head(*names: str) -> str:
-    return f"<tr>{''.join(f'<th{LEFT if name in TEXTS else str()}>{escape(name)}</th>' for name in names)}</tr>"
+    half = "" if deviation is None else f" ± {number(deviation)}"
+    return number(point["means"].get(metric)) + half
 
 
 def _anchor(figure: str) -> str:
     return f"figure-{figure}"
-
-
-def _number(value: float | None) -> str:
-    return "" if value is None else f"{value:.4g}"

@@ -1,4 +1,4 @@
-"""What runs a cell, by the `runner` its spec names."""
+"""Runners of cells, by the `runner` that a spec names."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How large the experiments are: as in the paper, or small enough for a few minutes."""
+"""Scales of the experiments: as in the paper, or small enough for minutes."""
 
 from __future__ import annotations
 
@@ -48,9 +48,7 @@ QUICK = Scale(
 
 @dataclass(frozen=True, slots=True)
 class Data:
-    """Gavel's throughput tables and traces in one folder (`shared/data/gavel`); what is not there
-    is drawn instead.
-    """
+    """Folder of Gavel's throughput tables and traces; what is missing is drawn."""
 
     folder: Path
 
@@ -71,9 +69,7 @@ class Data:
         return str(path) if path.is_file() else None
 
     def arriving(self, mode: str, jobs: int, gap_s: float) -> dict[str, Any]:
-        """The continuous workload: of seed 0 the published stream where it is there, else drawn
-        (see `cells`).
-        """
+        """The continuous workload: for seed 0 the published stream if present, else drawn."""
         drawn = {
             "type": "gavel_generator",
             "mode": mode,

@@ -1,6 +1,4 @@
-"""Whether the simulator lets two jobs share a GPU at the speeds of pairs: tried out, so that no
-figure claims what is not so.
-"""
+"""Proof that the simulator runs jobs that share a GPU at the speeds of pairs."""
 
 from __future__ import annotations
 
@@ -29,7 +27,7 @@ class NoSharingError(PolicyError):
 
 
 def asks_for_pairs(spec: Spec) -> bool:
-    """Whether the policy of a spec puts two jobs on a GPU."""
+    """Return True if the spec's policy puts two jobs on a GPU."""
     parameters = spec.get("parameters", {})
     return parameters.get("form") == "sharing" or (
         spec["policy"] == "gandiva" and parameters.get("packing", True) is True
@@ -38,9 +36,7 @@ def asks_for_pairs(spec: Spec) -> bool:
 
 @cache
 def runs_pairs() -> bool:
-    """Two jobs on one GPU, each at three quarters of its speed, end together: after 4800 s, not
-    after 3600 s nor 7200 s.
-    """
+    """Return True if two jobs at 3/4 of their speed end together after 4800 s."""
     pair = PairThroughput("k", "V100", BESIDE, BESIDE, Source.MEASURED)
     kind = KindView("k", "k", (Throughput("V100", 1, ALONE, Source.MEASURED),), (pair,))
     jobs = jobs_of(

@@ -1,6 +1,4 @@
-"""Experiments of the simulator: a workload on a cluster under a registered policy, by the loop that
-runs live clusters too.
-"""
+"""Experiments of the simulator: a workload on a cluster under a policy."""
 
 from __future__ import annotations
 
@@ -31,23 +29,17 @@ MODELS = ("ResNet-50", "A3C")
 
 
 def simulated(spec: Spec, seed: int) -> Mapping[str, Any]:
-    """A workload of the simulator's (`workload`), figures over the jobs of `window`, all of them
-    where it is null.
-    """
+    """A simulated workload, figures over the jobs of `window` (null: all)."""
     return _figures(spec, load(spec["workload"], seed), seed)
 
 
 def cost(spec: Spec, seed: int) -> Mapping[str, Any]:
-    """The workload of section 7.3, Cost: dollars of all GPU hours, part of the jobs that end after
-    their SLO.
-    """
+    """The workload of section 7.3: dollars of all GPU hours, part of SLOs violated."""
     return _figures(spec, cost_workload(spec, seed), seed)
 
 
 def cost_workload(spec: Spec, seed: int) -> Workload:
-    """ResNet-50 and A3C jobs of one GPU, as many of each, arriving with a mean gap of `gap_s`; due
-    after their SLO.
-    """
+    """ResNet-50 and A3C jobs of one GPU in equal numbers, due after their SLO."""
     rng, count = np.random.default_rng(seed), int(spec["jobs"])
     tables = tables_of(spec.get("throughputs", ""), spec.get("tables", ""), None)
     names = {

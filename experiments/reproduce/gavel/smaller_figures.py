@@ -1,6 +1,4 @@
-"""The experiments that are not completion times over loads: timelines, scaling, rounds, the
-estimator, costs, table 3.
-"""
+"""Experiments on timelines, scaling, rounds, the estimator, costs, and table 3."""
 
 from __future__ import annotations
 
@@ -9,17 +7,13 @@ from experiments.reproduce.gavel.model import Chart, Claim, Experiment, Series, 
 from experiments.reproduce.gavel.scale import ROUND_S, Data, Scale, cluster
 
 PHYSICAL = {"launch_s": 10.0, "stop_s": 5.0, "restart_cost_s": 5.0, "run_time_noise": 0.05}
-"""Table 3's simulated physical run: what launches, checkpoints (the paper: under 5 s) and restarts
-cost, and speeds that vary.
-"""
+"""Table 3's simulated physical run: launch, checkpoint and restart costs, noise."""
 
 SIMULATED, AS_PHYSICAL = "simulated", "simulated physical run"
 
 
 def timeline(scale: Scale, data: Data, figure: str, *, fifo: bool) -> Experiment:
-    """Figures 11 and 21: the shares of 18 jobs of three entities, one more every fourth step, on 3
-    GPUs of each type.
-    """
+    """Figures 11 and 21: shares of 18 jobs of three entities on 3 GPUs of each type."""
     spec = {
         "runner": "timeline",
         "gpus": cluster([3, 3, 3]),
@@ -266,9 +260,7 @@ def cost(scale: Scale, data: Data) -> Experiment:
 
 
 def table_3(scale: Scale, data: Data) -> Experiment:
-    """Table 3: the two recorded traces, simulated, and simulated with what a physical cluster does
-    to them.
-    """
+    """Table 3: the two traces, simulated without and with physical effects."""
     tables, gpus = data.tables("physical_cluster"), cluster([8, 16, 24])
     common = {"runner": "simulated", "gpus": gpus, "round_s": 1200.0}
     arriving = {

@@ -70,9 +70,7 @@ def _lists(rows: Sequence[Row]) -> dict[str, Any]:
 def claims_of(
     experiment: Experiment, points: Sequence[Point], *, whole: bool
 ) -> list[dict[str, Any]]:
-    """The experiment's claims with `here` (None where it cannot be had), `at` and a verdict;
-    `whole`: not a quick one.
-    """
+    """The claims with `here` (None if unknown), `at` and a verdict."""
     return [_judged(claim, points, whole=whole) for claim in experiment.claims]
 
 
@@ -157,7 +155,7 @@ def _percent(apart: float) -> str:
 
 
 def remarks_of(experiment: Experiment, points: Sequence[Point]) -> list[str]:
-    """What must be said of what was run: sharing that never came to pass, jobs that never ended."""
+    """Remarks on what was run: sharing that never happened, jobs that never ended."""
     found = []
     asked = {
         s.label for s in experiment.series if s.more.get("parameters", {}).get("form") == "sharing"

@@ -1,3 +1,1 @@
-"""The checked-in JSON Schemas of snapshot and plan; `python -m policies.contract.schemas` writes them
-anew.
-"""
+"""The JSON Schemas of snapshot and plan; `python -m policies.contract.schemas` writes them."""

@@ -62,10 +62,7 @@ def observe(
     waiting = not_eligible(snapshot)
     state = cluster_of(snapshot)
     requests = JobRequests(snapshot, state.layout)
-    pinned, fallback = _outside(snapshot, waiting)
-    for stay in pinned:
-        if (allocation := requests.allocation_of(stay.row, stay.run)) is not None:
-            state.take(allocation, stay.row)
+    pinned, fallback = _outside(snapshot, waiting, state)
     apart = {*waiting, *(stay.row for stay in pinned)}
     inputs = ClassInputs.of(snapshot, state, options, apart)
     if (classes := cache.classes_of(inputs)) is None:
@@ -75,17 +72,20 @@ def observe(
 
 
 def _outside(
-    snapshot: Snapshot, waiting: Mapping[int, Waiting]
+    snapshot: Snapshot, waiting: Mapping[int, Waiting], state: ClusterState
 ) -> tuple[tuple[Stay, ...], Mapping[int, Stay]]:
     """Return the jobs that stay on nodes which take nothing new, and those that may if need be.
 
-    A job launched at this very moment takes part: it has its share, on its own devices.
+    What the former hold is taken from `state`. A job launched at this very moment takes part: it
+    has its share, on its own devices.
     """
     if all(node.takes_training for node in snapshot.nodes):
         return (), {}
-    pinned, fallback = stays(snapshot, waiting, never_touch=False)
-    by_id = snapshot.node_by_id
-    return (
-        tuple([s for s in pinned if not all(by_id[r.node].takes_training for r in s.run.ranks)]),
-        fallback,
-    )
+    pinned, fallback = stays(snapshot, waiting, never_touch=False, state=state)
+    nodes, outside = snapshot.node_by_id, []
+    for stay in pinned:
+        if all(nodes[rank.node].takes_training for rank in stay.run.ranks):
+            state.release(stay.allocation)
+        else:
+            outside.append(stay)
+    return tuple(outside), fallback

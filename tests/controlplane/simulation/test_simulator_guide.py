@@ -51,7 +51,7 @@ def commands() -> list[str]:
     found = [
         line[2:]
         for block in blocks("console")
-        for line in block.splitlines()
+        for line in block.replace(" \\\n>  ", "").splitlines()
         if line.startswith("$ ")
     ]
     assert len(found) == 3

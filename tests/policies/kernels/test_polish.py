@@ -24,7 +24,7 @@ def f_of(policy: RandomizedGreedy, problem: Problem) -> float:
     return policy.f.value(problem, policy.solve(problem))
 
 
-@settings(max_examples=80, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(snapshot=snapshots())
 def test_a_polished_solution_never_has_a_higher_f_and_more_steps_none_than_fewer(
     snapshot: Snapshot,

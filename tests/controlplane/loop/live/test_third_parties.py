@@ -194,7 +194,8 @@ def test_the_stranger_neither_sees_nor_chooses_policies(cluster: Cluster, client
 
 @pytest.mark.usefixtures("_on_the_path")
 def test_the_guides_commands_end_well(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    install, listing, schema, simulate = [line[2:] for line in blocks("console")[-1].splitlines()]
+    typed = blocks("console")[-1].replace(" \\\n>  ", "")
+    install, listing, schema, simulate = [line[2:] for line in typed.splitlines()]
     assert install == "pip install -e ."
     assert (listing, schema) == (
         "python -m policies list",

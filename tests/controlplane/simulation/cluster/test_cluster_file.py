@@ -118,7 +118,21 @@ def test_steps_of_prices_are_taken_as_they_are() -> None:
         ),
         (
             {"energy": {"steps": [{"from_s": 5, "to_s": 5, "price_per_kwh": 1, "pue": 1}]}},
-            r"energy.steps\[0\].from_s",
+            r"energy.steps\[0\].to_s: must be > from_s",
+        ),
+        *(
+            (
+                {
+                    "energy": {
+                        "steps": [
+                            {"from_s": 0, "to_s": 3600, "price_per_kwh": 0.1, "pue": 1},
+                            {"from_s": start_s, "to_s": None, "price_per_kwh": 0.2, "pue": 1},
+                        ]
+                    }
+                },
+                r"energy.steps\[1\].from_s: must be 3600, where the step before it ends",
+            )
+            for start_s in (1800, 7200)
         ),
     ],
 )

@@ -6,10 +6,14 @@ from typing import Any
 
 import pytest
 
+from controlplane.simulation.report.metrics import interval
 from experiments.reproduce.andreas.__main__ import _options, reproduce
 from experiments.reproduce.andreas.armida import told
-from experiments.reproduce.andreas.grid import Cell, Grid, scene
+from experiments.reproduce.andreas.grid import POLICIES, Cell, Grid, scene
+from experiments.reproduce.andreas.page import COLOURS, SYMBOLS, _part
 from experiments.reproduce.andreas.summary import claims, summarise
+from policies.andreas.randomized_greedy import RandomizedGreedy
+from policies.host import registry
 
 SMALL = Grid(
     scenarios=(1, 2),
@@ -186,7 +190,36 @@ def test_confidence_needs_more_than_one_seed() -> None:
     one = summarise([a_row("FIFO", 10.0)])[0]
     two = summarise([a_row("FIFO", 10.0), a_row("FIFO", 14.0, seed=2)])[0]
     assert one["total_cost_95"] is None
-    assert two["total_cost_95"] == pytest.approx(1.96 * 2.0)
+    assert two["total_cost_95"] == pytest.approx(interval([10.0, 14.0]).half_width)
+    assert two["total_cost_95"] == pytest.approx(12.706 * 2.0, rel=1e-4)  # t of one degree, 97.5%
+
+
+def test_the_greedy_as_published_has_no_hysteresis_and_looks_at_the_first_end() -> None:
+    name, parameters = POLICIES["RG as published"]
+    policy = registry.make(name, parameters)
+    assert isinstance(policy, RandomizedGreedy)
+    assert (policy.mode, policy.objective, policy.hysteresis) == ("paper", "first_end", 0.0)
+
+
+def test_the_published_programs_figures_are_beside_those_of_the_greedy_as_coded() -> None:
+    rows = [a_row(p, 10.0) for p in ("FIFO", "EDF", "PS", "RG as coded", "RG by default")]
+    published = {e["policy"]: e["published"] for e in summarise(rows)}
+    assert published["RG as coded"] == "66 to 69%"
+    assert set(published.values()) == {"66 to 69%", ""}
+
+
+def test_one_n_has_bars_and_several_have_lines_from_zero_on() -> None:
+    rows = [a_row(p, 10.0, n) for p in ("FIFO", "EDF") for n in (10, 30)]
+    (one, *_), (several, *_) = (
+        _part(1, 1.0, summarise(of), ())[1].values() for of in (rows[::2], rows)
+    )
+    assert [(t["type"], t["x"]) for t in one["data"]] == [("bar", ["FIFO", "EDF"])]
+    assert [t["x"] for t in several["data"]] == [[10, 30], [10, 30]]
+    assert several["layout"]["xaxis"]["range"][0] == 0
+
+
+def test_no_two_policies_look_alike() -> None:
+    assert len(set(COLOURS)) == len(set(SYMBOLS)) == len(COLOURS) >= len(POLICIES)
 
 
 def test_equal_cells_have_equal_files_and_others_others() -> None:

@@ -165,7 +165,7 @@ def test_a_queue_may_be_seated_where_it_runs() -> None:
         ({"remaining_steps": -1}, "remaining_steps: must be >= 0"),
         ({"remaining_steps": 0, "total_steps": 0}, "there is nothing left to do"),
         ({"remaining_steps": 9, "total_steps": 5}, "remaining_steps: must be <= total_steps"),
-        ({"arrival_s": float("nan")}, "must be plain JSON data with finite numbers"),
+        ({"arrival_s": float("nan")}, "arrival_s: must be a finite number, not nan"),
         ({"colour": "red"}, "colour: no such field"),
     ],
 )

@@ -1,6 +1,4 @@
-"""The scenes of a run: jobs handed in, pages read, a job's way to RUNNING on an idle cluster. Each
-answers with its figures.
-"""
+"""Scenarios of a run: submissions, pages, a job's way to RUNNING on an idle cluster."""
 
 from __future__ import annotations
 
@@ -30,14 +28,12 @@ from jobs.models import Job
 
 Figures = dict[str, object]
 CONNECTIONS = 256
-"""Of those who submit: each waits for its answer, so fewer would hold back what is offered as soon
-as answers take a moment.
-"""
+"""Submitters; each waits for its answer, so that few would hold back the offered rate."""
 
 
 @dataclass(frozen=True, slots=True)
 class Stage:
-    """Where a run plays: the web server's place, and a way to wait that restarts what has died."""
+    """The web server's address, and a wait that restarts dead programs."""
 
     place: tuple[str, int]
     pause: Callable[[float], None]
@@ -49,12 +45,10 @@ class Stage:
 
 
 WARM_UP_S = 3.0
-"""Submissions offered first and not measured: the servers have just been started, and nobody has
-connected before.
-"""
+"""Submissions that are offered first, to fresh servers, and not measured."""
 
 KILLED_S = 5.0
-"""How long submissions are offered while the web server is killed, once they have been measured."""
+"""Seconds of submissions while the web server is killed, after the measured ones."""
 
 
 def hand_in(
@@ -160,7 +154,7 @@ def a_job(seeded: Seeded, number: int, name: str) -> dict[str, object]:
 
 
 def lost(ids: list[str]) -> int:
-    """How many of these jobs are not in the database."""
+    """Number of these jobs that are not in the database."""
     wanted = {UUID(i) for i in ids}
     rows = [
         set(Job.objects.filter(pk__in=part).values_list("pk", flat=True))
@@ -174,9 +168,7 @@ def _parts(ids: list[UUID]) -> Iterator[list[UUID]]:
 
 
 async def _until_killed(work: Awaitable[Answers], after_s: float | None) -> Answers:
-    """The work's answers; after so many seconds the web server's processes are killed in the midst
-    of it.
-    """
+    """Answers of the work, during which the web server's processes are killed."""
     task = asyncio.ensure_future(work)
     if after_s is not None:
         await asyncio.sleep(0.5 * after_s)
@@ -187,9 +179,7 @@ async def _until_killed(work: Awaitable[Answers], after_s: float | None) -> Answ
 
 
 def read_pages(stage: Stage, seeded: Seeded, *, times: int) -> Iterator[tuple[str, Figures]]:
-    """Each page so many times in turn, by a member of a team and by an operator; with its number of
-    queries and size.
-    """
+    """Read each page as a team's member and as an operator; note queries and size."""
     for who, token in (("load-0", seeded.tokens[0]), ("load-operator", seeded.operator_token)):
         client = Client(headers={"host": stage.host})
         client.force_login(
@@ -232,9 +222,7 @@ def _cost(client: Client, path: str) -> Figures:
 
 
 def start_jobs(stage: Stage, token: str, *, count: int) -> Figures:
-    """Jobs one after another on an idle cluster: seconds from sending the POST to the state
-    `running`, polled every 20 ms.
-    """
+    """Seconds from POST to `running` of jobs on an idle cluster, polled every 20 ms."""
     know_kind("start", GpuType.objects.all())
     took_s, states = [], dict[str, int]()
     for number in range(-1, count):  # the first warms the solver up and does not count

@@ -1,0 +1,54 @@
+"""HTML pages that hold everything they need: style, charts, and Plotly's script."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Mapping
+from functools import cache
+from html import escape
+from pathlib import Path
+
+from controlplane.web.pages.plotly_script import SCRIPT, plotly_folder
+
+ERROR_BARS = "#7a8594"
+"""A colour that can be seen on light and dark ground."""
+PAGES = Path(__file__).with_name("pages")
+
+
+def standalone_page(title: str, main: str, figures: Mapping[str, object]) -> str:
+    """The page of this content; an element with `data-figure` shows the figure of that name."""
+    values = {
+        "title": escape(title),
+        "main": main,
+        "figures": _json(figures),
+        "css": (PAGES / "report.css").read_text(encoding="utf-8"),
+        "js": (PAGES / "report.js").read_text(encoding="utf-8"),
+        "plotly": _plotly(),
+    }
+    return filled("page.html", values)
+
+
+def filled(page: str, values: Mapping[str, str]) -> str:
+    """The page with every %%name%% replaced once: what is put in is not looked at again."""
+    text = (PAGES / page).read_text(encoding="utf-8")
+    return re.sub(r"%%(\w+)%%", lambda found: values[found[1]], text)
+
+
+def chart_section(name: str, title: str, note: str = "") -> str:
+    """A section in which the figure of this name is drawn."""
+    return (
+        f'<section><h2>{escape(title)}</h2><p class="note">{escape(note)}</p>'
+        f'<div class="chart" id="chart-{name}" data-figure="{name}"></div></section>'
+    )
+
+
+@cache
+def _plotly() -> str:
+    """The script; nothing in it may end the element it is put into."""
+    return (plotly_folder() / SCRIPT).read_text(encoding="utf-8").replace("</script", "<\\/script")
+
+
+def _json(value: object) -> str:
+    """JSON that may stand in an element: no text in it can end that."""
+    return json.dumps(value, separators=(",", ":"), allow_nan=False).replace("<", "\\u003c")

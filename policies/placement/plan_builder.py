@@ -1,0 +1,123 @@
+"""A plan in the making: what stays, what is placed, and why the others wait."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from math import isfinite
+
+import numpy as np
+
+from policies.contract.plan import Placement, Plan, PlanStatus, Waiting
+from policies.contract.snapshot import RankSeat, Snapshot
+from policies.placement.eligibility import not_eligible
+from policies.placement.from_snapshot import cluster_of
+from policies.placement.options import JobClasses
+from policies.placement.pricing import prices_of
+from policies.placement.reasons import Reasons
+from policies.placement.requests import DEVICES, Allocation
+from policies.placement.staying import Stay, remaining_s, stays
+
+
+@dataclass(frozen=True, slots=True)
+class Placed:
+    """A job that is given an allocation on one node, and its run time there, a launch included."""
+
+    row: int
+    allocation: Allocation
+    run_s: float
+
+
+class PlanBuilder:
+    """Placements of one plan and the state from which they are taken.
+
+    `pinned`: jobs that stay; `fallback`: by row, jobs on draining nodes that may stay if there is
+    no capacity elsewhere; `not_eligible`: by row, jobs that must wait whatever the capacity.
+    """
+
+    def __init__(self, snapshot: Snapshot, *, never_touch: bool) -> None:
+        self.snapshot, self.state = snapshot, cluster_of(snapshot)
+        self.not_eligible = not_eligible(snapshot)
+        self.pinned, self.fallback = stays(
+            snapshot, self.not_eligible, never_touch=never_touch, state=self.state
+        )
+        self.classes = JobClasses(snapshot, self.state)
+        self.placed: list[Placed] = []
+        self.prices = prices_of(snapshot, emissions=False)
+
+    @property
+    def decided(self) -> set[int]:
+        """Rows of the jobs that stay or must wait."""
+        return {stay.row for stay in self.pinned} | self.not_eligible.keys()
+
+    def place(self, row: int, allocation: Allocation, run_s: float) -> None:
+        """Take an allocation on one node for a job."""
+        self.state.take(allocation)
+        self.placed.append(Placed(row, allocation, run_s))
+
+    def build(self, policy: str, value: float | None = None, message: str = "") -> Plan:
+        """Return the plan, with a reason for each job that is not placed."""
+        staying = [*self.pinned, *self._fallbacks()]
+        placements = [(p.row, self._placement(p)) for p in self.placed]
+        placements += [(stay.row, self._staying(stay)) for stay in staying]
+        placements.sort(key=lambda of: of[0])
+        found = tuple([placement for _, placement in placements])
+        waiting = self._waiting({row for row, _ in placements}, found)
+        return Plan(policy, PlanStatus.HEURISTIC, found, waiting, objective=value, message=message)
+
+    def _placement(self, placed: Placed) -> Placement:
+        """Return a placement, with its part of its node's bill by GPUs beside all that is there."""
+        (node, _, devices), layout = placed.allocation.parts[0], self.state.layout
+        view, gpus = layout.nodes[node], devices.bit_count()
+        capacity = layout.classes[layout.class_of[node]].capacity[DEVICES]
+        used = capacity - self.state.free[node][DEVICES]
+        watts = view.power_w[min(used, len(view.power_w) - 1)] if view.power_w else 0.0
+        cost = watts * self.prices.reference * gpus / used * self._priced_s(placed.run_s)
+        return Placement(
+            self.snapshot.jobs.columns.ids[placed.row],
+            (RankSeat(view.id, layout.ids(node, devices)),),
+            predicted_run_s=placed.run_s,
+            predicted_energy_cost=cost,
+        )
+
+    def _staying(self, stay: Stay) -> Placement:
+        run_s = remaining_s(self.snapshot, self.classes.speeds, stay)
+        known = isfinite(run_s)
+        return Placement(
+            self.snapshot.jobs.columns.ids[stay.row],
+            stay.run.ranks,
+            stay.run.copy,
+            steps_quota=stay.run.steps_quota,
+            until_s=stay.until_s,
+            predicted_run_s=run_s if known else None,
+            predicted_energy_cost=self._cost_of(stay, run_s) if known else None,
+        )
+
+    def _cost_of(self, stay: Stay, run_s: float) -> float:
+        """Return a job's part of its nodes' bills by GPUs, each node as it is used now."""
+        watts = 0.0
+        for seat in stay.run.ranks:
+            node = self.snapshot.node_by_id[seat.node]
+            used = max(len(seat.devices), sum(bool(d.held) for d in node.devices))
+            watts += node.power_w[min(used, len(node.power_w) - 1)] * len(seat.devices) / used
+        return watts * self.prices.reference * self._priced_s(run_s)
+
+    def _priced_s(self, run_s: float) -> float:
+        return run_s if self.prices.is_flat else float(self.prices.priced_s(np.array([run_s]))[0])
+
+    def _fallbacks(self) -> list[Stay]:
+        """Return jobs on draining nodes that found no capacity elsewhere, while the power lasts."""
+        placed, kept = {p.row for p in self.placed}, []
+        for row, stay in self.fallback.items():
+            if row not in placed and self.state.has_power_for(stay.allocation):
+                self.state.take(stay.allocation)
+                kept.append(stay)
+        return kept
+
+    def _waiting(self, placed: set[int], placements: tuple[Placement, ...]) -> tuple[Waiting, ...]:
+        if len(placed) == len(self.snapshot.jobs):
+            return ()
+        rows = [row for row in range(len(self.snapshot.jobs)) if row not in placed]
+        asked = [row for row in rows if row not in self.not_eligible]
+        reasons = Reasons(self.snapshot, self.state, self.classes, placements)
+        found = dict(zip(asked, reasons.of(asked), strict=True))
+        return tuple([self.not_eligible[r] if r in self.not_eligible else found[r] for r in rows])
