@@ -2,8 +2,10 @@
 #
 #   docker build -t loadmaster .
 #
-# BASE is any image with Python 3.11 to 3.14 and venv. Where no package index can be reached, put the wheels into deploy/wheels
-# first, with the same Python: pip download -d deploy/wheels -c constraints.txt '.[server]' setuptools
+# BASE is any image with Python 3.11 to 3.14 and venv. Where no package index can be reached, put
+# the wheels into deploy/wheels
+# first, with the same Python: pip download -d deploy/wheels -c constraints.txt '.[server]'
+# setuptools
 ARG BASE=python:3.12-slim
 
 FROM ${BASE} AS requirements
@@ -22,7 +24,8 @@ COPY constraints.txt deploy/wheel[s] /wheels/
 RUN index=; if ls /wheels/*.whl >/dev/null 2>&1; then index=--no-index; fi; \
     pip install $index --find-links /wheels -c /wheels/constraints.txt -r requirements.txt setuptools
 
-# The source tree as it will lie there, with its metadata (version, entry points), bytecode and collected static files.
+# The source tree as it will lie there, with its metadata (version, entry points), bytecode and
+# collected static files.
 FROM libraries AS source
 WORKDIR /app
 COPY . /app/

@@ -51,7 +51,7 @@ check: $(VENV)/.test ## ruff, mypy --strict, the walls
 	$(BIN)/lint-imports
 
 unit: $(VENV)/.test
-	$(PYTEST) -n $(WORKERS) -m "$(FAST)" $(COVERAGE)
+	$(PYTEST) -n $(WORKERS) --dist worksteal -m "$(FAST)" $(COVERAGE)
 
 coverage: COVERAGE = --cov --cov-report=term:skip-covered
 coverage: unit ## the fast set's tests with branch coverage, as CI runs them
@@ -59,10 +59,10 @@ coverage: unit ## the fast set's tests with branch coverage, as CI runs them
 test-all: test-sqlite test-postgres test-docker test-root test-browser ## the long ones: PostgreSQL, Docker, network namespaces, browser
 
 test-sqlite: $(VENV)/.test
-	$(PYTEST) -n $(WORKERS) -m "slow and not nightly and not browser and not postgres and not docker and not root"
+	$(PYTEST) -n $(WORKERS) --dist loadfile -m "slow and not nightly and not browser and not postgres and not docker and not root"
 
 test-postgres: $(VENV)/.test
-	tests/with-postgres $(PYTEST) -n $(WORKERS) \
+	tests/with-postgres $(PYTEST) -n $(WORKERS) --dist worksteal \
 	  -m "(postgres or django_db and not slow) and not nightly and not browser and not docker and not root"
 
 test-docker: $(VENV)/.test
@@ -77,8 +77,8 @@ test-browser: $(VENV)/.test
 test-nightly: export LOADMASTER_TEST_EXAMPLES = 10
 test-nightly: export LOADMASTER_FUZZ_REQUESTS = 40000
 test-nightly: $(VENV)/.test ## everything, with ten times the examples and requests, on both databases (hours)
-	$(PYTEST) -n 2 --timeout 3600 -m "not browser and not postgres and not docker and not root"
-	tests/with-postgres $(PYTEST) -n 2 --timeout 3600 -m "(postgres or django_db) and not browser and not docker and not root"
+	$(PYTEST) -n 2 --dist worksteal --timeout 3600 -m "not browser and not postgres and not docker and not root"
+	tests/with-postgres $(PYTEST) -n 2 --dist worksteal --timeout 3600 -m "(postgres or django_db) and not browser and not docker and not root"
 	tests/with-docker $(PYTEST) -n 0 -m "docker and not postgres"
 	$(PYTEST) -n 0 -m "root and not docker"
 	$(PYTEST) -n 0 -m browser

@@ -1,16 +1,14 @@
-"""How the server refuses an agent's call: an HTTP status, a code the agent tells apart, and a text
-that names the remedy.
-"""
+"""Refusals of agents' calls: an HTTP status, a code, and a text that names the remedy."""
 
 from __future__ import annotations
+
+from collections.abc import Mapping
 
 from loadmaster.protocol import ErrorCode
 
 
 class AgentCallError(Exception):
-    """A refused call. `field` names the place in the request, `expected` what would be right, where
-    there is one.
-    """
+    """A refused call; `field` names the place in the request, `expected` what would be right."""
 
     def __init__(
         self,
@@ -20,6 +18,7 @@ class AgentCallError(Exception):
         *,
         field: str = "",
         expected: int | str | None = None,
+        headers: Mapping[str, str] | None = None,
     ) -> None:
         super().__init__(detail)
         self.status = status
@@ -27,6 +26,7 @@ class AgentCallError(Exception):
         self.detail = detail
         self.field = field
         self.expected = expected
+        self.headers = {**_HEADERS.get(status, {}), **(headers or {})}
 
     def body(self) -> dict[str, dict[str, object]]:
         """The answer's JSON: {"error": {"code", "detail", "field"?, "expected"?}}."""
@@ -37,9 +37,11 @@ class AgentCallError(Exception):
             error["expected"] = self.expected
         return {"error": error}
 
-    def headers(self) -> dict[str, str]:
-        """The answer's headers of its own: what would open the door, when to come back."""
-        return {401: {"WWW-Authenticate": "Bearer"}, 503: {"Retry-After": "1"}}.get(self.status, {})
+
+_HEADERS: dict[int, dict[str, str]] = {
+    401: {"WWW-Authenticate": "Bearer"},
+    503: {"Retry-After": "1"},
+}
 
 
 def invalid(field: str, problem: str) -> AgentCallError:

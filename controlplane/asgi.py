@@ -1,6 +1,4 @@
-"""ASGI entry point: Django, with the short ways of agents' heartbeats and of submissions in
-front.
-"""
+"""ASGI entry point: Django, with the agent protocol in front."""
 
 import os
 
@@ -9,8 +7,7 @@ from django.core.asgi import get_asgi_application
 os.environ.setdefault("DJANGO_SETTINGS_MODULE", "controlplane.settings")
 _django = get_asgi_application()
 
-from clusters.asgi import ShortWay  # noqa: E402  # it needs the applications that Django has loaded
+from controlplane.execution.protocol.app import AgentProtocol  # noqa: E402  # needs loaded apps
 from controlplane.web.http.lasting_threads import LastingThreads  # noqa: E402  # as above
-from jobs.rest.asgi import Submissions  # noqa: E402  # as above
 
-application = ShortWay(Submissions(LastingThreads(_django)))
+application = AgentProtocol(LastingThreads(_django))

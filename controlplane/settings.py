@@ -298,6 +298,7 @@ SPECTACULAR_SETTINGS = {
     "SCHEMA_PATH_PREFIX": r"/api/v1",
     "POSTPROCESSING_HOOKS": [
         "drf_spectacular.hooks.postprocess_schema_enums",
+        "controlplane.execution.protocol.openapi.describe",
         "controlplane.web.rest.openapi.complete",
     ],
     "ENUM_NAME_OVERRIDES": {

@@ -1,4 +1,4 @@
-"""Where everything is."""
+"""Addresses of pages and REST; agents have `controlplane.execution.protocol`."""
 
 from django.contrib import admin
 from django.urls import URLPattern, URLResolver, include, path, re_path
@@ -10,7 +10,6 @@ from controlplane.operations.metrics import MetricsView
 urlpatterns: list[URLPattern | URLResolver] = [
     path("", include("controlplane.page_urls")),
     path("api/v1/", include("controlplane.api_urls")),
-    path("api/agent/v1/", include("clusters.urls")),
     re_path(r"^api/schema/?$", SpectacularAPIView.as_view(), name="schema"),
     re_path(r"^api/docs/?$", SpectacularSwaggerSplitView.as_view(url_name="schema"), name="docs"),
     path("healthz", healthz, name="healthz"),

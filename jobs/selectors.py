@@ -33,18 +33,6 @@ def teams_of(user: User | AnonymousUser) -> QuerySet[Team]:
     return Team.objects.filter(members=user.pk) if user.is_authenticated else Team.objects.none()
 
 
-def teams_of_all(users: Iterable[User]) -> Mapping[int, list[Team]]:
-    """`teams_of` each of these users, by their keys: two queries at most, however many they are."""
-    people = {user.pk: user for user in users}
-    operators = {pk for pk, user in people.items() if is_operator(user)}
-    every = list(Team.objects.all()) if operators else []
-    teams: dict[int, list[Team]] = {pk: every if pk in operators else [] for pk in people}
-    own = Membership.objects.filter(user__in=people.keys() - operators).select_related("team")
-    for membership in own.order_by("team__name"):
-        teams[membership.user_id].append(membership.team)
-    return teams
-
-
 def visible_jobs(user: User | AnonymousUser) -> QuerySet[Job]:
     """The jobs of the user's teams, for operators all."""
     if is_operator(user):

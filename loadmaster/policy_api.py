@@ -3,7 +3,7 @@ package that happens to hold them.
 
 A policy is a frozen dataclass whose fields are its parameters (`parameter`), called with a
 `Snapshot`, returning a `Plan`; name it in an entry point of the group `loadmaster.policies`.
-`violations` is the judge that every plan must pass.
+`validate_plan` is the check that every plan must pass.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ from policies.contract.snapshot import (
     Throughput,
     Trigger,
 )
-from policies.contract.validation import Violation, violations
+from policies.contract.validation import Violation, validate_plan
 
 __all__ = [
     "PLAN_VERSION",
@@ -87,5 +87,5 @@ __all__ = [
     "WaitCode",
     "Waiting",
     "parameter",
-    "violations",
+    "validate_plan",
 ]

@@ -157,7 +157,7 @@ class Registration:
 
 @dataclass(frozen=True, slots=True)
 class Intervals:
-    """The server's clockwork, in seconds."""
+    """Intervals that the server sets, in seconds."""
 
     heartbeat_s: float
     lease_s: float
@@ -412,6 +412,13 @@ class LogAccepted:
     """The answer to a piece of a log: where the next one begins."""
 
     next_offset: Int
+
+
+@dataclass(frozen=True, slots=True)
+class MetricsAccepted:
+    """The answer to a batch of samples: false for one that was seen before."""
+
+    new: bool
 
 
 class ErrorCode(StrEnum):

@@ -202,7 +202,7 @@ def _is_dealt_out(loader: DataLoader[Any]) -> bool:
 
 
 class _Rest:
-    """What a sampler yields after the first so many."""
+    """Yields of a sampler after the `first` ones."""
 
     def __init__(self, sampler: Any, first: int) -> None:
         self._sampler, self._first = sampler, first

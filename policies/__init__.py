@@ -1,3 +1,1 @@
-"""Scheduling policies: pure functions from a snapshot to a plan. See `policies.host.registry` for the
-list.
-"""
+"""Scheduling policies: pure functions from a snapshot to a plan (`policies.host.registry`)."""

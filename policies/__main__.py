@@ -20,7 +20,7 @@ from policies.contract.forms import FormError
 from policies.contract.plan import Plan
 from policies.contract.policy import PolicyError
 from policies.contract.snapshot import Snapshot
-from policies.contract.validation import violations
+from policies.contract.validation import validate_plan
 from policies.host import registry
 from policies.host.serving import pipes, serve
 from policies.placement.profiling import merge, reserve_profiling
@@ -96,7 +96,7 @@ def _solve(given: argparse.Namespace) -> int:
     reserved, runs = reserve_profiling(snapshot)
     plan = merge(registry.make(given.policy, parameters)(reserved), runs)
     print(plan_json.canonical_bytes(plan).decode() if given.json else _table(plan, snapshot))
-    for violation in (broken := violations(plan, snapshot)):
+    for violation in (broken := validate_plan(plan, snapshot)):
         print(violation, file=sys.stderr)
     return BROKEN if broken else 0
 

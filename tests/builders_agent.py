@@ -23,7 +23,7 @@ import httpx
 
 from loadmaster.agent.clock import VirtualClock
 from loadmaster.agent.journal import Journal
-from loadmaster.agent.loop import Agent, Pace
+from loadmaster.agent.loop import Agent, Timing
 from loadmaster.agent.node.emulated import Emulation
 from loadmaster.agent.node.machine import Devices, EmulatedDevices, Identity, boot_id
 from loadmaster.agent.runtimes.base import Runtime
@@ -58,7 +58,7 @@ from loadmaster.wire import dumps, loads
 ENROLMENT_TOKEN = "enrol-me"
 NODE_TOKEN = "node-token"
 ENDED = {"succeeded", "failed", "cancelled", "preempted", "rejected", "lost"}
-FAST = Pace(tick_s=0.02, ship_s=0.1, sample_s=0.2, flush_s=2.0, long_poll_s=0.2)
+FAST = Timing(tick_s=0.02, ship_s=0.1, sample_s=0.2, flush_s=2.0, long_poll_s=0.2)
 
 
 def a_spec(assignment: str = "a1", **changes: Any) -> LaunchSpec:
@@ -387,7 +387,7 @@ def an_agent(
         identity=Identity("machine", boot_id(), "host"),
         state_dir=state_dir,
         clock=clock,
-        pace=FAST,
+        timing=FAST,
         jitter=random.Random(1),
     )
 

@@ -8,7 +8,6 @@ from collections.abc import Callable
 from pathlib import Path
 
 import httpx
-from django.test import Client
 
 from clusters.models import Assignment, Cluster, Node
 from clusters.services.enrolment import issue_enrolment_token
@@ -22,6 +21,7 @@ from loadmaster.agent.server.client import AgentClient
 from loadmaster.protocol import TIME_HEADER, AssignmentState, Registration, features_with
 from tests.builders import a_cluster, a_gpu_type
 from tests.builders_agent import FAST, an_emulation
+from tests.builders_asgi import SiteClient
 
 
 def a_site_cluster() -> Cluster:
@@ -30,14 +30,14 @@ def a_site_cluster() -> Cluster:
     return a_cluster(heartbeat_s=0.5, lease_s=20.0, grace_s=10.0)
 
 
-def to_django(request: httpx.Request) -> httpx.Response:
+def to_server(request: httpx.Request) -> httpx.Response:
     """The server's answer to an agent's call."""
     headers = {
         name: value
         for name, value in request.headers.items()
         if name not in ("host", "content-length", "content-type")
     }
-    answer = Client().generic(
+    answer = SiteClient().generic(
         request.method,
         request.url.raw_path.decode(),
         request.read(),
@@ -78,7 +78,7 @@ class NodeSite:
             emulation or an_emulation(step_s={"default": {1: 0.05}}), name
         )
         self.identity = Identity(f"machine-{name}", boot_id(), "host")
-        self.client = AgentClient("http://testserver", transport=httpx.MockTransport(to_django))
+        self.client = AgentClient("http://testserver", transport=httpx.MockTransport(to_server))
         self.agent = self.start()
         registered = self.client.register(issue_enrolment_token(cluster), self.registration())
         self.client.identify(registered.node_id, registered.node_token)
@@ -109,7 +109,7 @@ class NodeSite:
             state_dir=self.state_dir,
             checkpoints=self.checkpoints,
             address="127.0.0.1",
-            pace=FAST,
+            timing=FAST,
         )
 
     def restart(self) -> None:

@@ -27,7 +27,7 @@ from loadmaster.agent.runtimes.docker import DockerEngine, DockerOptions, Docker
 from loadmaster.agent.runtimes.docker.options import AllowedMount
 from tests.builders import a_job
 from tests.builders_agent import until
-from tests.builders_agent_site import NodeSite, a_site_cluster, to_django
+from tests.builders_agent_site import NodeSite, a_site_cluster, to_server
 from tests.builders_agents import an_offer
 from tests.builders_docker import BASE, ROOT, an_api, clear_containers, python3, sh
 
@@ -155,7 +155,7 @@ class Wire:
     def _answer(self) -> None:
         while not self._calls.empty():
             call = self._calls.get()
-            call.answer = to_django(call.request)
+            call.answer = to_server(call.request)
             call.answered.set()
 
     def take(self, request: httpx.Request) -> httpx.Response | None:

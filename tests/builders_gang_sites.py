@@ -1,4 +1,4 @@
-"""A rank that is real, in this process, and the ends of lines by which a test plays the others."""
+"""One real rank in this process, and connections by which a test plays the others."""
 
 from __future__ import annotations
 
@@ -8,57 +8,59 @@ from collections.abc import Callable
 from typing import Any
 
 from loadmaster.training.gangs.address import parse_address
-from loadmaster.training.gangs.agreement import GangBroken, Telling
+from loadmaster.training.gangs.agreement import FailureHandler, GangBroken
+from loadmaster.training.gangs.connection import Connection, Credentials
 from loadmaster.training.gangs.lead import Lead
-from loadmaster.training.gangs.line import Line, Pass
 from loadmaster.training.gangs.member import Member
-from tests.builders_gangs import MEET_S, TICKET_TOKEN, free_port
+from tests.builders_gangs import GANG_TOKEN, MEET_S, free_port
 
 
 class Site:
-    """One rank that is real, and the ends of lines by which a test plays the others."""
+    """One rank that is real, and the ends of connections by which a test plays the others."""
 
     def __init__(self) -> None:
         self.address = f"127.0.0.1:{free_port()}"
         self.told: list[str] = []
         self.forced: list[int] = []
-        self.lines: list[Line] = []
+        self.connections: list[Connection] = []
 
-    def telling(self, stuck_s: float = 1000.0) -> Telling:
-        return Telling(self.told.append, self.forced.append, stuck_s, 0.1)
+    def on_failure(self, stuck_s: float = 1000.0) -> FailureHandler:
+        return FailureHandler(self.told.append, self.forced.append, stuck_s, 0.1)
 
     def lead(self, size: int, answer_s: float = 1000.0) -> Lead:
-        return Lead(self.address, Pass(TICKET_TOKEN, size, 1), self.telling(), MEET_S, answer_s)
+        return Lead(
+            self.address, Credentials(GANG_TOKEN, size, 1), self.on_failure(), MEET_S, answer_s
+        )
 
-    def played_member(self, rank: int, size: int) -> Line:
-        """A member's end of the line, introduced."""
-        line = Line(socket.create_connection(parse_address(self.address)))
-        line.introduce(Pass(TICKET_TOKEN, size, 1), rank)
-        self.lines.append(line)
-        return line
+    def played_member(self, rank: int, size: int) -> Connection:
+        """A member's end of the connection, introduced."""
+        connection = Connection(socket.create_connection(parse_address(self.address)))
+        connection.authenticate(Credentials(GANG_TOKEN, size, 1), rank)
+        self.connections.append(connection)
+        return connection
 
-    def met_by(self, size: int, answer_s: float = 1000.0) -> tuple[Lead, list[Line]]:
+    def met_by(self, size: int, answer_s: float = 1000.0) -> tuple[Lead, list[Connection]]:
         """A lead that has met members that are played, none of which has said anything yet."""
         lead = self.lead(size, answer_s)
         members = [self.played_member(rank, size) for rank in range(1, size)]
         lead.meet(lambda: None, None)
-        assert [line.hear() for line in members] == [{"begin": None}] * (size - 1)
+        assert [connection.receive() for connection in members] == [{"begin": None}] * (size - 1)
         return lead, members
 
-    def led(self, *words: dict[str, Any]) -> tuple[Member, Line]:
+    def led(self, *words: dict[str, Any]) -> tuple[Member, Connection]:
         """A member that has met, or is about to meet, a lead that is played and has said these
         words.
         """
-        member = Member(self.address, Pass(TICKET_TOKEN, 2, 1), 1, self.telling(), MEET_S)
+        member = Member(self.address, Credentials(GANG_TOKEN, 2, 1), 1, self.on_failure(), MEET_S)
         with socket.create_server(parse_address(self.address)) as server:
             meeting = Meeting(member)
-            line = Line(server.accept()[0])
-            line.admit(Pass(TICKET_TOKEN, 2, 1))
-        self.lines.append(line)
+            connection = Connection(server.accept()[0])
+            connection.admit(Credentials(GANG_TOKEN, 2, 1))
+        self.connections.append(connection)
         for each in words:
-            line.say(**each)
+            connection.send(**each)
         meeting.end()
-        return member, line
+        return member, connection
 
 
 class Meeting:

@@ -14,17 +14,17 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from loadmaster.training.gangs.agreement import GangBroken, LeftEarly, Telling
-from loadmaster.training.gangs.alone import Gang
+from loadmaster.training.gangs.agreement import FailureHandler, GangBroken, LeftEarly
+from loadmaster.training.gangs.connection import Credentials
+from loadmaster.training.gangs.gang import Gang
 from loadmaster.training.gangs.lead import Lead
-from loadmaster.training.gangs.line import Pass
 from loadmaster.training.gangs.member import Member
 from tests.builders_training import Launches
 
 JOURNALS = "TORCH_JOB_JOURNALS"
 """Where `tests.torch_gang_job` keeps a journal, if it is to."""
 
-TICKET_TOKEN = "the token of the launch"
+GANG_TOKEN = "the token of the launch"
 MEET_S = 20.0
 
 # Steps in lockstep, as by a collective operation: each rank sends its number to the other and waits
@@ -147,11 +147,11 @@ class Threads:
     def rank(self, rank: int) -> Gang:
         """The rank's place in the gang."""
         ended = self.ended[rank]
-        ticket = Pass(TICKET_TOKEN, self.size, 1)
-        telling = Telling(ended.fell.append, ended.forced.append, self.stuck_s, 0.1)
+        credentials = Credentials(GANG_TOKEN, self.size, 1)
+        on_failure = FailureHandler(ended.fell.append, ended.forced.append, self.stuck_s, 0.1)
         if rank == 0:
-            return Lead(self.address, ticket, telling, self.meet_s)
-        return Member(self.address, ticket, rank, telling, self.meet_s)
+            return Lead(self.address, credentials, on_failure, self.meet_s)
+        return Member(self.address, credentials, rank, on_failure, self.meet_s)
 
     def run(self, ranks: Sequence[int] | None = None) -> list[Ended]:
         """Let the ranks (all, unless some are named) train to their end."""

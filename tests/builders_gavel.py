@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from controlplane.simulation.cluster.scenario import Scene
+from controlplane.simulation.cluster.scenario import Scenario
 from controlplane.simulation.world.run import Simulation
 from policies.contract.plan import Plan
 from policies.contract.policy import Policy
@@ -50,9 +50,9 @@ def two_jobs(*gpus: int) -> Snapshot:
 
 
 def simulated(
-    nodes: Any, kinds: list[KindView], jobs: list[JobView], policy: Policy, **scene: Any
+    nodes: Any, kinds: list[KindView], jobs: list[JobView], policy: Policy, **scenario: Any
 ) -> Simulation:
-    return Simulation(Scene(nodes, tuple(kinds), round_s=ROUND_S, **scene), jobs, policy)
+    return Simulation(Scenario(nodes, tuple(kinds), round_s=ROUND_S, **scenario), jobs, policy)
 
 
 def steps_of(job: str, steps: float, kind: str = "k", **fields: Any) -> JobView:

@@ -1,11 +1,11 @@
-"""Builders for the loop: ANDREAS' validation experiment (Table V), and scenes to simulate."""
+"""Builders for the loop: ANDREAS' validation experiment (Table V), and scenarios to simulate."""
 
 from __future__ import annotations
 
 from math import inf
 from typing import Any
 
-from controlplane.simulation.world.world import Scene
+from controlplane.simulation.world.world import Scenario
 from experiments.reproduce.andreas.armida import TABLE_V
 from policies.contract.snapshot import (
     EnergyStep,
@@ -81,15 +81,15 @@ def table_v_jobs() -> tuple[JobView, ...]:
     )
 
 
-def a_scene(
+def a_scenario(
     nodes: tuple[NodeView, ...] | None = None,
     kinds: tuple[KindView, ...] | None = None,
     **fields: Any,
-) -> Scene:
+) -> Scenario:
     """ARMIDA with the paper's price and PUE, unless something else is given."""
     given: dict[str, Any] = {"energy": (EnergyStep(0.0, inf, PRICE_PER_KWH, PUE),)}
     types = (GpuTypeView("V100", 15.7, 32.0), GpuTypeView("T4", 8.1, 16.0))
-    return Scene(
+    return Scenario(
         nodes=nodes or armida_nodes(),
         kinds=kinds or armida_kinds(),
         gpu_types=types,

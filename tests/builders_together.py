@@ -11,7 +11,7 @@ from typing import Any
 
 from hypothesis import strategies as st
 
-from controlplane.simulation.cluster.scenario import Scene
+from controlplane.simulation.cluster.scenario import Scenario
 from controlplane.simulation.world.job_table import Launch
 from controlplane.simulation.world.run import Simulation
 from policies.contract.plan import Placement, Plan, PlanStatus, WaitCode, Waiting
@@ -44,9 +44,11 @@ def kinds_of_two(a_beside_b: float = 0.5, b_beside_a: float = 0.8) -> tuple[Kind
 
 def a_scene_of_two(
     nodes: Sequence[NodeView] = (), kinds: Sequence[KindView] = (), **fields: Any
-) -> Scene:
+) -> Scenario:
     """One V100 with room for two, unless other nodes are given."""
-    return Scene(tuple(nodes) or (a_wide_node(),), tuple(kinds) or kinds_of_two(), FLAT, **fields)
+    return Scenario(
+        tuple(nodes) or (a_wide_node(),), tuple(kinds) or kinds_of_two(), FLAT, **fields
+    )
 
 
 class Script:
@@ -120,13 +122,13 @@ def steps_by_integral(simulation: Simulation, launch: Launch, setup_s: float) ->
     done = 0.0
     for from_s, to_s in pairwise(edges):
         there = [o for o in others if o.start_s <= from_s and o.end_s >= to_s]
-        done += (to_s - from_s) * _true_rate(simulation.world.scene, launch, there)
+        done += (to_s - from_s) * _true_rate(simulation.world.scenario, launch, there)
     return done
 
 
-def _true_rate(scene: Scene, launch: Launch, there: Sequence[Launch]) -> float:
-    kinds = {k.id: k for k in scene.kinds}
-    gpu_type = next(n.gpu_type for n in scene.nodes if n.id == launch.ranks[0].node)
+def _true_rate(scenario: Scenario, launch: Launch, there: Sequence[Launch]) -> float:
+    kinds = {k.id: k for k in scenario.kinds}
+    gpu_type = next(n.gpu_type for n in scenario.nodes if n.id == launch.ranks[0].node)
     own = kinds[launch.job[0]]
     if not there:
         return next(
@@ -151,7 +153,7 @@ PARTS = st.sampled_from([0.0, 0.3, 0.5, 0.75, 0.9, 1.0])
 
 
 @st.composite
-def shared_scenes(draw: st.DrawFn) -> tuple[Scene, list[JobView]]:
+def shared_scenes(draw: st.DrawFn) -> tuple[Scenario, list[JobView]]:
     """Some nodes of two types, devices with one slot or two, kinds that get on more or less, and
     jobs of one GPU or two.
     """
@@ -188,7 +190,7 @@ def shared_scenes(draw: st.DrawFn) -> tuple[Scene, list[JobView]]:
         "launch_s": draw(st.sampled_from([0.0, 3.0])),
         "restart_cost_s": draw(st.sampled_from([0.0, 5.0])),
     }
-    scene = Scene(
+    scenario = Scenario(
         tuple(nodes),
         kinds,
         FLAT,
@@ -196,7 +198,7 @@ def shared_scenes(draw: st.DrawFn) -> tuple[Scene, list[JobView]]:
         seed=draw(st.integers(0, 99)),
         **setup,
     )
-    return scene, jobs
+    return scenario, jobs
 
 
 def _kind(

@@ -4,11 +4,15 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
 from django.core.cache import cache
 from hypothesis import is_hypothesis_test, settings
+from pytest_django import DjangoDbBlocker
+
+from tests.builders_databases import migrated, sqlite_database
 
 EXAMPLES = int(os.environ.get("LOADMASTER_TEST_EXAMPLES", "1"))
 """Every property test draws this many times its examples; make test-nightly sets 10."""
@@ -34,3 +38,16 @@ def _empty_cache() -> Iterator[None]:
     cache.clear()
     yield
     cache.clear()
+
+
+@pytest.fixture(scope="session")
+def migrated_sqlite(
+    tmp_path_factory: pytest.TempPathFactory,
+    django_db_setup: None,
+    django_db_blocker: DjangoDbBlocker,
+) -> Path:
+    """SQLite file with today's schema and nothing in it, to copy."""
+    path = tmp_path_factory.mktemp("migrated") / "db.sqlite3"
+    with django_db_blocker.unblock(), sqlite_database(path):
+        migrated()
+    return path

@@ -26,6 +26,7 @@ _MAKE = re.compile(r"\bmake ([a-z][a-z-]*)")
 _LOADMASTER = re.compile(r"(?:^|[\s/$])loadmaster ([a-z][a-z-]*)((?: [a-z][a-z-]*)?)")
 _OPTION = re.compile(r"(?<=\s)--?[a-z][a-z-]*")
 _FILE = re.compile(r"(?<![\w./<>{}*-])((?:[a-z_]+/)+[\w.-]+\.(?:py|json|css|sh|yaml|toml))\b")
+_FUNCTION = re.compile(r"((?:[a-z_]+/)+[a-z_]+\.py):([a-z_]+)")
 _MODULE = re.compile(r"python -m ([a-z_]+(?:\.[a-z_]+)*)")
 _PACKAGES = {path.name for path in ROOT.iterdir() if path.is_dir()}
 _MANAGE = re.compile(r"manage\.py ([a-z_]+)")
@@ -111,6 +112,21 @@ def test_every_file_of_the_project_that_is_named_exists() -> None:
     assert "loadmaster/agent/reconcile.py" in named
 
 
+def test_every_function_that_is_named_with_its_file_is_there() -> None:
+    named = {
+        found
+        for document in documents()
+        for line in code(document)
+        for found in _FUNCTION.findall(line)
+    }
+    assert {
+        f"{path}:{name}"
+        for path, name in named
+        if not re.search(rf"^(?:async )?def {name}\b", (ROOT / path).read_text(), re.MULTILINE)
+    } == set()
+    assert ("loadmaster/agent/reconcile.py", "reconcile") in named
+
+
 def test_every_module_that_is_run_exists() -> None:
     named = {
         module
@@ -136,6 +152,19 @@ def test_documents_stay_short() -> None:
     """docs/ has at most 35,000 words, tables and commands included."""
     texts = [document.read_text() for document in documents() if document.parent != ROOT]
     assert sum(len(text.split()) for text in texts) <= 35_000
+
+
+def test_every_decision_has_its_own_number_and_stands_in_the_index_with_its_title() -> None:
+    folder = ROOT / "docs/adr"
+    index = " ".join((folder / "README.md").read_text().split())
+    files = sorted(folder.glob("0*.md"))
+    titles = {file.name: file.read_text().splitlines()[0].removeprefix("# ") for file in files}
+    assert [
+        f"[{title[:4]}]({name}): {title[6:]}."
+        for name, title in titles.items()
+        if f"- [{name[:4]}]({name}): {title[6:]}." not in index or name[:4] != title[:4]
+    ] == []
+    assert len({name[:4] for name in titles}) == len(titles)
 
 
 def test_each_policy_is_described_in_150_words() -> None:

@@ -14,14 +14,14 @@ from controlplane.loop.live.solver import solve_here
 from controlplane.loop.rounds import Decision, carry_out_or_decide
 from controlplane.models import Round
 from policies.andreas.kernels.arrays import NONE
+from policies.andreas.problem import Problem, build
 from policies.andreas.randomized_greedy import RandomizedGreedy
+from policies.andreas.solution import Solution
 from policies.contract import forms, plan_json, snapshot_json
 from policies.contract.plan import Placement, Plan, PlanStatus
 from policies.contract.snapshot import Purpose, Snapshot
 from policies.host.registry import make
-from policies.placement.problem import Problem, build
 from policies.placement.profiling import reserve_profiling
-from policies.placement.solution import Solution
 from policies.search.cost_search import CostSearch
 
 

@@ -20,7 +20,7 @@ from controlplane.loop.changes import Change, Keep, PlacementKey, Start, changes
 from policies.contract.plan import Placement, Plan, PlanStatus, WaitCode, Waiting
 from policies.contract.policy import Policy, PolicyError
 from policies.contract.snapshot import JobPhase, JobView, Purpose, Snapshot
-from policies.contract.validation import violations
+from policies.contract.validation import validate_plan
 from policies.placement.profiling import merge, reserve_profiling
 
 logger = logging.getLogger(__name__)
@@ -159,7 +159,7 @@ def carried_out(snapshot: Snapshot, last: LastPlan) -> Plan | None:
         _was_put_off(change, last) for change in todo
     ):
         return None
-    if violations(plan, snapshot):
+    if validate_plan(plan, snapshot):
         return None
     return replace(
         plan, objective=None, bound=None, message=f"carried out round {last.number}'s plan"
@@ -190,7 +190,7 @@ def decide(snapshot: Snapshot, policy: Policy) -> Plan:
     """The policy's plan with the reserved profile runs. PolicyError if it breaks a rule."""
     rest, profile_runs = reserve_profiling(snapshot)
     plan = merge(policy(rest), profile_runs)
-    found = violations(plan, snapshot)
+    found = validate_plan(plan, snapshot)
     if found:
         shown = "; ".join(str(v) for v in found[:SHOWN_VIOLATIONS])
         more = f" and {len(found) - SHOWN_VIOLATIONS} more" if len(found) > SHOWN_VIOLATIONS else ""

@@ -1,5 +1,4 @@
-"""What may go wrong or take time in a simulation; all of it is off by default and stated with every
-result.
+"""Failures, noise and delays of a simulation, all off by default and stated with every result.
 
 Everything random is drawn from the run's seed, separately for each purpose, so that turning one
 switch leaves the others' draws as they were.
@@ -36,8 +35,8 @@ class Switches:
 
     Costs of changing: `launch_s` from a launch to its first step, `stop_s` from the wish to stop to
     the devices' release, `restart_cost_s` what every launch of a job but its first takes more (each
-    is added to the scene's own), `profiling_s` from a kind's first arrival until its speed is known
-    (its jobs wait; it is measured elsewhere, on no node of the cluster).
+    is added to the scenario's own), `profiling_s` from a kind's first arrival until its speed is
+    known (its jobs wait; it is measured elsewhere, on no node of the cluster).
 
     Failures: `node_failures_per_day` per node (exponential gaps), each for `node_repair_s`, in
     which the node is lost; `job_failure_probability` that a launch fails at a random point of its

@@ -260,9 +260,9 @@ def _by_field(message: str) -> dict[str, list[str]]:
 
 def _summary(study: Study, asked: Mapping[str, Any]) -> dict[str, Any]:
     cluster, workload = asked["cluster"], asked["workload"]
-    nodes = study.scene.nodes
+    nodes = study.scenario.nodes
     return {
-        "cluster": str(cluster.get("live") or study.scene.cluster)[:100],
+        "cluster": str(cluster.get("live") or study.scenario.cluster)[:100],
         "live": "live" in cluster,
         "nodes": len(nodes),
         "gpus": sum(len(node.devices) for node in nodes),
@@ -276,6 +276,6 @@ def _summary(study: Study, asked: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _jobs(workload: Mapping[str, Any]) -> int | None:
-    """How many jobs, where that can be told without reading them."""
+    """Number of jobs, where it is known without reading them."""
     jobs = workload.get("jobs")
     return len(jobs) if isinstance(jobs, list | tuple) else jobs if isinstance(jobs, int) else None

@@ -20,7 +20,7 @@ ACTIVE = frozenset({S.QUEUED, S.RUNNING})
 
 
 class SimulationMove(StrEnum):
-    """What can happen to a simulation. LOSE: whoever ran it is gone."""
+    """Moves of a simulation. LOSE: its worker is gone."""
 
     START = "start"
     LOSE = "lose"

@@ -40,7 +40,7 @@ MOST_JOBS = 20_000
 """Jobs that a history holds, the newest."""
 
 PRICED_S = 31 * 86_400.0
-"""How far prices are written out; the last one holds after that."""
+"""Seconds of prices that are written out; the last price holds after that."""
 
 Places = Mapping[tuple[str, str], tuple[str, str]]
 """(node, device) as a cluster file calls them, by the live ones."""

@@ -11,7 +11,7 @@ from controlplane.models import Simulation
 from controlplane.studies.lifecycle import ACTIVE, SimulationMove, check_move
 
 FREED: dict[str, Any] = {"slot": None, "owner": "", "expires_at": None, "left_s": None}
-"""What a simulation gives back when it stops running."""
+"""Fields that a simulation clears when it stops running."""
 
 
 class LostRaceError(Exception):

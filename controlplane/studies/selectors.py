@@ -1,4 +1,4 @@
-"""Who sees what of simulations. Every read of one on somebody's behalf begins here."""
+"""Visibility of simulations. Every read on a user's behalf begins here."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What people do with simulations: ask for one, cancel, delete, share."""
+"""Services on simulations: create, cancel, delete, share."""
 
 from __future__ import annotations
 

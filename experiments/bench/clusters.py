@@ -6,7 +6,7 @@ from math import inf
 
 import numpy as np
 
-from controlplane.simulation.cluster.scenario import Scene
+from controlplane.simulation.cluster.scenario import Scenario
 from controlplane.simulation.workloads.andreas import SECONDS_PER_EPOCH
 from controlplane.simulation.workloads.base import Workload
 from experiments.reproduce.andreas.armida import PRICE_PER_KWH, PUE, a_node
@@ -56,7 +56,7 @@ def a_cluster(nodes: int, jobs: int, seed: int = 0) -> Snapshot:
     return Snapshot("bench", 10_000.0, 300.0, seed, _nodes(nodes), KINDS, columns, energy=ENERGY)
 
 
-def andreas(nodes: int, jobs: int, seed: int = 1) -> tuple[Scene, Workload]:
+def andreas(nodes: int, jobs: int, seed: int = 1) -> tuple[Scenario, Workload]:
     """Bursts of ten jobs at the load of the paper's margins."""
     rng = np.random.default_rng(seed)
     rows, now_s = [], 0.0
@@ -68,10 +68,10 @@ def andreas(nodes: int, jobs: int, seed: int = 1) -> tuple[Scene, Workload]:
         due_s = now_s + rng.uniform(run_s["V100", 2], run_s["T4", 1])
         rows.append(_job(i, name, now_s, epochs, due_s, rng.uniform(LEAST_WEIGHT, MOST_WEIGHT)))
     workload = Workload(f"N={nodes},J={jobs}", Jobs(JobColumns.of(rows)), KINDS)
-    return Scene(_nodes(nodes), KINDS, ENERGY), workload
+    return Scenario(_nodes(nodes), KINDS, ENERGY), workload
 
 
-def year(jobs: int, seed: int = 1) -> tuple[Scene, Workload]:
+def year(jobs: int, seed: int = 1) -> tuple[Scenario, Workload]:
     """Jobs over their part of a year of a million on 100 nodes of four GPUs, which are 70% busy."""
     rng = np.random.default_rng(seed)
     arrival_s = np.sort(rng.uniform(0.0, YEAR_S * jobs / MILLION, jobs))
@@ -82,7 +82,7 @@ def year(jobs: int, seed: int = 1) -> tuple[Scene, Workload]:
     due_s = arrival_s + run_s * rng.uniform(1.0, 6.0, jobs)
     columns = _columns(arrival_s, [NAMES[w] for w in which], steps, due_s)
     nodes = tuple(a_node(f"n{i}", "V100", 4) for i in range(100))
-    return Scene(nodes, KINDS, ENERGY), Workload(f"{jobs} jobs of a year", Jobs(columns), KINDS)
+    return Scenario(nodes, KINDS, ENERGY), Workload(f"{jobs} jobs of a year", Jobs(columns), KINDS)
 
 
 def _job(

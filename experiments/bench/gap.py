@@ -3,7 +3,7 @@
 Small clusters (3 to 5 nodes, 10 to 20 jobs, due dates from hopeless to comfortable; on every other
 one jobs already run) are decided by every policy and by the exact model, which may leave nodes
 idle, so that no plan is below it. A gap is f / f* - 1, in percent, with f "whole"
-(`policies.placement.objective`) for all: what the randomized greedy minimises in mode `paper`. The
+(`policies.andreas.objective`) for all: what the randomized greedy minimises in mode `paper`. The
 others minimise something else, and f of what they start now is no measure of what they cost in the
 end: for that, simulate.
 """
@@ -23,11 +23,11 @@ from experiments.bench.clusters import a_cluster
 from experiments.bench.figures import Figure, figure, show
 from policies.andreas.exact import Exact
 from policies.andreas.kernels.arrays import NONE
+from policies.andreas.problem import Problem, build
+from policies.andreas.solution import Solution
 from policies.contract.plan import Plan, PlanStatus
 from policies.contract.snapshot import JobColumns, JobPhase, Jobs, Running, SlotHold, Snapshot
 from policies.host import registry
-from policies.placement.problem import Problem, build
-from policies.placement.solution import Solution
 
 INSTANCES = 100
 COMPARED: Mapping[str, tuple[str, dict[str, Any], float | None]] = {

@@ -23,8 +23,8 @@ import numpy as np
 
 from experiments.bench.clusters import a_cluster
 from experiments.bench.figures import Figure, figure, show
+from policies.andreas.problem import build
 from policies.contract.snapshot import Snapshot
-from policies.placement.problem import build
 from policies.search.cost_search import CostSearch, orders, rents
 from policies.search.exact_schedule import Judged, judge
 from policies.search.kernels.local_search import Found, Start, search

@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 from functools import partial
 
-from controlplane.simulation.cluster.scenario import Scene
+from controlplane.simulation.cluster.scenario import Scenario
 from controlplane.simulation.workloads.base import Workload
 from controlplane.simulation.world.run import simulate
 from experiments.bench.clusters import MILLION, andreas, year
@@ -27,19 +27,19 @@ def figures(*, million: bool) -> Iterator[Figure]:
     for policy, goal_s in RUN_GOALS_S.items():
         yield _figure(f"{policy}, N=100, J=1000", *andreas(100, 1000), policy, goal_s)
     for gather_s in (0.0, 60.0, 300.0):
-        scene, workload = year(MILLION if million else MILLION // 100)
+        scenario, workload = year(MILLION if million else MILLION // 100)
         goal_s = MILLION_GOAL_S * len(workload.jobs) / MILLION
         name = f"fifo, {workload.name}, a round every {gather_s:g} s at most"
-        gathered = replace(scene, gather_s=gather_s)
+        gathered = replace(scenario, gather_s=gather_s)
         yield _figure(name, gathered, workload, "fifo", goal_s if gather_s == 300.0 else None)
 
 
 def _figure(
-    name: str, scene: Scene, workload: Workload, policy: str, goal_s: float | None
+    name: str, scenario: Scenario, workload: Workload, policy: str, goal_s: float | None
 ) -> Figure:
     """A run, with compiled kernels warm."""
     simulate(*andreas(4, 20), make(policy), name=policy, seed=1)
-    took_s, run = seconds(partial(simulate, scene, workload, make(policy), name=policy, seed=1))
+    took_s, run = seconds(partial(simulate, scenario, workload, make(policy), name=policy, seed=1))
     facts = {
         "rounds": run.rounds,
         "rounds_skipped": run.rounds_skipped,

@@ -19,7 +19,7 @@ from pathlib import Path
 from statistics import fmean, median
 from typing import Any
 
-from controlplane.simulation.cluster.scenario import Scene
+from controlplane.simulation.cluster.scenario import Scenario
 from controlplane.simulation.workloads import load
 from controlplane.simulation.world.outcome import Outcome
 from controlplane.simulation.world.run import simulate
@@ -124,7 +124,7 @@ def run(case: Case, data: Path, jobs: int, seed: int = 1) -> Run:
         "jobs": jobs,
     }
     workload = load({**spec, "gap_s": case.gap_s, "pairs": case.slots > 1}, 1)
-    scene = Scene(
+    scenario = Scenario(
         _nodes(case.gpus, case.slots),
         (),
         (EnergyStep(0.0, inf, 0.1, 1.0),),
@@ -133,7 +133,7 @@ def run(case: Case, data: Path, jobs: int, seed: int = 1) -> Run:
     )
     policy = make(case.policy, dict(case.params))
     took_s, outcome = seconds(
-        partial(simulate, scene, workload, policy, name=case.policy, seed=seed)
+        partial(simulate, scenario, workload, policy, name=case.policy, seed=seed)
     )
     return Run(case, outcome, took_s)
 

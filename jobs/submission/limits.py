@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 
 from django.contrib.auth.models import AnonymousUser, User
 
 from clusters.models import Cluster, GpuType
 from jobs.models import Team
-from jobs.selectors import teams_of, teams_of_all
+from jobs.selectors import teams_of
 from jobs.submission.feasibility import Seat, seats_of
 from profiling.models import Kind
 from profiling.services import kinds_for
@@ -53,7 +53,3 @@ class Ground:
         if user.pk not in self._teams:
             self._teams[user.pk] = {t.name: t for t in teams_of(user)}
         return self._teams[user.pk]
-
-    def meet(self, users: Iterable[User]) -> None:
-        """Read these people's teams anew: membership must be current, clusters may be cached."""
-        self._teams = {pk: {t.name: t for t in teams} for pk, teams in teams_of_all(users).items()}

@@ -1,8 +1,7 @@
-"""How jobs come into being: many at once, in one transaction, each with its answer.
+"""Submission of jobs: many at once, in one transaction, each with its answer.
 
-A job by itself is a crowd of one. What costs a query is asked for all together, so a sweep of a
-hundred jobs, or the jobs of a hundred people that reach one process in the same moment, cost little
-more than one.
+A single job is a batch of one. Queries are made for all together, so a sweep of a hundred jobs
+costs little more than one.
 """
 
 from __future__ import annotations

@@ -21,7 +21,7 @@ class Backoff:
         self._next_s: dict[str, float] = {}
 
     def is_due(self, key: str, now_s: float) -> bool:
-        """Whether the thing may be tried (again) now."""
+        """Return True if the thing may be tried (again) now."""
         return now_s >= self._next_s.get(key, float("-inf"))
 
     def failed(self, key: str, now_s: float) -> float:

@@ -39,7 +39,7 @@ class ConfigError(ValueError):
 
 @dataclass(frozen=True, slots=True)
 class AgentConfig:
-    """What an agent is told at its start.
+    """Settings of an agent at its start.
 
     `token` is the enrolment token, needed once: the node's own token is then kept in `state_dir`.
     `emulate` names the YAML file of emulated devices, `ca` a file of certificate authorities;

@@ -68,7 +68,7 @@ class Move:
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """What the agent knows of an assignment it took.
+    """State of an assignment that the agent took.
 
     `launched` is written before the guard is started: from then on the launch is found, adopted or
     settled, never repeated. `lease_until_s` (boot clock of `boot_id`) is the first lease, renewals
@@ -159,7 +159,7 @@ class Journal:
         self._lines = 0
         self._size = 0
         self.is_failing = False
-        """Whether the last write failed: such a node takes no new work."""
+        """True if the last write failed: such a node takes no new work."""
         try:
             self._load()
             if not self._state.secret:
@@ -175,7 +175,7 @@ class Journal:
 
     @property
     def entries(self) -> Mapping[str, Entry]:
-        """What is known, by assignment."""
+        """Entries by assignment."""
         return self._state.entries
 
     @property

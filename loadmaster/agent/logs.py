@@ -73,7 +73,7 @@ class Known:
 
 
 def secrets_of(spec: LaunchSpec) -> tuple[str, ...]:
-    """What of a specification is never to be shown."""
+    """Values of a specification that are never shown."""
     return (*spec.secrets.values(), *([spec.gang_token] if spec.gang_token else ()))
 
 

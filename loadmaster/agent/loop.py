@@ -10,9 +10,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from loadmaster import __version__
-from loadmaster.agent.acting import Hands
 from loadmaster.agent.backoff import Backoff
 from loadmaster.agent.clock import Clock, SystemClock
+from loadmaster.agent.executor import Executor
 from loadmaster.agent.journal import Entry, Journal, Move
 from loadmaster.agent.logs import known as known_to_log
 from loadmaster.agent.node.machine import Devices, Identity
@@ -21,7 +21,7 @@ from loadmaster.agent.node.sharing import Sharing
 from loadmaster.agent.reconcile import View, reconcile
 from loadmaster.agent.runtimes.base import RunId, RunState, RunStatus, Runtime, StopBy, StopOrder
 from loadmaster.agent.server.client import INCURABLE, AgentClient, AgentError, Refused, TryAgain
-from loadmaster.agent.server.session import Conversation, known
+from loadmaster.agent.server.session import ServerSession, known
 from loadmaster.agent.server.shipping import Shipper
 from loadmaster.protocol import DeviceSample, Directives, ErrorCode, SessionRequest, features_with
 
@@ -33,7 +33,7 @@ POLL_PAUSE_S = 0.05
 
 
 @dataclass(frozen=True, slots=True)
-class Pace:
+class Timing:
     """How often things are done, in seconds.
 
     `flush_s` is how long an ended run's output may hold up the report of its end, `linger_s` how
@@ -67,7 +67,7 @@ class Agent:
         checkpoints: Path | None = None,
         address: str = "",
         clock: Clock | None = None,
-        pace: Pace | None = None,
+        timing: Timing | None = None,
         jitter: random.Random | None = None,
     ) -> None:
         self._client, self._journal, self._runtime, self._devices = (
@@ -79,11 +79,11 @@ class Agent:
         self._identity = identity
         self._address = address
         self._clock = clock or SystemClock()
-        self._pace = pace or Pace()
+        self._timing = timing or Timing()
         self._shipper = Shipper(client, runtime)
         self._sampler = Sampler(runtime, devices, self._shipper, self._clock)
         self._sharing = Sharing(runtime, devices)
-        self.talk = Conversation(
+        self.session = ServerSession(
             client,
             journal,
             self._clock,
@@ -92,14 +92,14 @@ class Agent:
             jitter,
             runtime.trouble,
         )
-        self._hands = Hands(
+        self._executor = Executor(
             client=client,
             journal=journal,
             runtime=runtime,
             devices=devices,
             clock=self._clock,
             shipper=self._shipper,
-            talk=self.talk,
+            session=self.session,
             state_dir=state_dir,
             boot_id=identity.boot_id,
             checkpoints=checkpoints,
@@ -121,10 +121,10 @@ class Agent:
     def tick(self) -> None:
         """Do everything that is due."""
         self._ask_near_the_end_of_terms()
-        self.talk.keep_up()
+        self.session.keep_up()
         self._hear()
         self._act()
-        self.talk.keep_up()  # whatever waits for its first lease gets it now, not a tick later
+        self.session.keep_up()  # whatever waits for its first lease gets it now, not a tick later
         self._act()
         self._share()
         self._sample()
@@ -137,7 +137,7 @@ class Agent:
         try:
             while not leave.is_set():
                 self.tick()
-                self._woken.wait(self._pace.tick_s)
+                self._woken.wait(self._timing.tick_s)
                 self._woken.clear()
             if stop_jobs:
                 self.stop_all()
@@ -156,22 +156,22 @@ class Agent:
 
     @property
     def is_idle(self) -> bool:
-        """Whether nothing runs and nothing is left to report."""
+        """Return True if nothing runs and nothing is left to report."""
         return not self._journal.entries
 
     def stop_all(self) -> None:
         """Pre-empt every job, so that it saves its state, and tell the server before leaving."""
-        self._hands.is_leaving = True
+        self._executor.is_leaving = True
         patience_s = (
             max((entry.grace_s for entry in self._journal.entries.values()), default=0.0)
-            + self._pace.flush_s
+            + self._timing.flush_s
         )
         until_s = self._clock.boot_s() + patience_s
         while not self.is_idle and self._clock.boot_s() < until_s:
             for entry in list(self._journal.entries.values()):
-                self._hands.part_with(entry)
+                self._executor.part_with(entry)
             self.tick()
-            self._woken.wait(self._pace.tick_s)
+            self._woken.wait(self._timing.tick_s)
             self._woken.clear()
 
     def _session_request(self) -> SessionRequest:
@@ -198,13 +198,13 @@ class Agent:
 
     def _ask_near_the_end_of_terms(self) -> None:
         for entry in self._running():
-            if entry.term_until_s is not None and self.talk.epoch is not None:
-                self.talk.ask_before(entry.term_until_s)
+            if entry.term_until_s is not None and self.session.epoch is not None:
+                self.session.ask_before(entry.term_until_s)
 
     def _act(self) -> None:
         for action in reconcile(self._view()):
             try:
-                self._hands.do(action)
+                self._executor.do(action)
             except OSError as error:
                 # a full disk, say: what is not done is found again by the next reconciliation
                 run = action.run if hasattr(action, "run") else action.entry.run
@@ -216,14 +216,14 @@ class Agent:
         return View(
             now_s=now_s,
             wall_s=self._clock.wall_s(),
-            wishes=self.talk.wishes,
+            wishes=self.session.wishes,
             entries=dict(self._journal.entries),
             ends=dict(self._journal.ends),
             runs=runs,
-            leases=dict(self.talk.leases),
+            leases=dict(self.session.leases),
             since_s=self._waiting_since(now_s, runs),
-            patience_s=max(self.talk.intervals.lease_s, self.talk.intervals.grace_s),
-            accepting=not self._hands.is_leaving and self.talk.epoch is not None,
+            patience_s=max(self.session.intervals.lease_s, self.session.intervals.grace_s),
+            accepting=not self._executor.is_leaving and self.session.epoch is not None,
         )
 
     def _waiting_since(self, now_s: float, runs: dict[RunId, RunStatus]) -> dict[str, float]:
@@ -251,19 +251,21 @@ class Agent:
         return True
 
     def _sample(self) -> None:
-        if self._is_time("sample", self._pace.sample_s):
+        if self._is_time("sample", self._timing.sample_s):
             for entry in self._sampler.sample(self._running()):
-                self._hands.stop(entry, StopOrder(StopBy.OOM, min(OOM_GRACE_S, entry.grace_s)))
+                self._executor.stop(entry, StopOrder(StopBy.OOM, min(OOM_GRACE_S, entry.grace_s)))
 
     def _share(self) -> None:
         for entry in self._sharing.keep_pace(self._running()):
-            self._hands.stop(entry, StopOrder(StopBy.GPU_MEMORY, min(OOM_GRACE_S, entry.grace_s)))
+            self._executor.stop(
+                entry, StopOrder(StopBy.GPU_MEMORY, min(OOM_GRACE_S, entry.grace_s))
+            )
 
     def _report(self) -> None:
         """Tell the server of every move, in order; the end of a run after its output."""
-        if self.talk.epoch is None:
+        if self.session.epoch is None:
             return
-        ship_now = self._is_time("ship", self._pace.ship_s)
+        ship_now = self._is_time("ship", self._timing.ship_s)
         for name in list(self._journal.entries):
             entry = self._journal.entries[name]
             if entry.has_ended:
@@ -279,17 +281,17 @@ class Agent:
         told = self._tell(entry, but=entry.seq)
         shipped = self._ship(entry, pieces=LAST_PIECES)
         waited_s = self._clock.boot_s() - since_s
-        if told and (shipped or waited_s >= self._pace.flush_s):
+        if told and (shipped or waited_s >= self._timing.flush_s):
             told = self._tell(self._journal.entries[entry.assignment])
-            done = told and (shipped or waited_s >= self._pace.linger_s)
+            done = told and (shipped or waited_s >= self._timing.linger_s)
         else:
             done = False
         if done:
             self._ended_s.pop(entry.run, None)
-            self._hands.forget(self._journal.entries[entry.assignment])
+            self._executor.forget(self._journal.entries[entry.assignment])
 
     def _ship(self, entry: Entry, pieces: int) -> bool:
-        key, epoch = f"ship {entry.run.name}", self.talk.epoch
+        key, epoch = f"ship {entry.run.name}", self.session.epoch
         if epoch is None or not self._backoff.is_due(key, self._clock.boot_s()):
             return False
         try:
@@ -313,7 +315,7 @@ class Agent:
         return True
 
     def _send(self, entry: Entry, move: Move) -> bool:
-        key, epoch = f"state {entry.run.name}", self.talk.epoch
+        key, epoch = f"state {entry.run.name}", self.session.epoch
         if epoch is None or not self._backoff.is_due(key, self._clock.boot_s()):
             return False
         report = move.report(epoch, entry.fence, entry.run.name)
@@ -333,7 +335,7 @@ class Agent:
         if isinstance(error, INCURABLE):
             raise error
         if isinstance(error, Refused) and error.code == ErrorCode.STALE_EPOCH:
-            self.talk.lose_session()
+            self.session.lose_session()
         wait_s = self._backoff.failed(key, self._clock.boot_s())
         logger.warning("%s failed, next try in %.1f s: %s", key, wait_s, error)
         return False
@@ -341,20 +343,20 @@ class Agent:
     def _hear(self) -> None:
         while not self._heard.empty():
             news = self._heard.get()
-            self.talk.hear(news.directives, news.cursor)
+            self.session.hear(news.directives, news.cursor)
 
     def _poll(self) -> None:
         """In a thread: poll for directives and wake the loop. Failures cost only latency."""
         cursor = 0
         backoff = Backoff()
         while not self._left.is_set():
-            wait_s = 0.0 if self.talk.epoch is not None else self._pace.tick_s
+            wait_s = 0.0 if self.session.epoch is not None else self._timing.tick_s
             try:
                 news = (
                     None
                     if wait_s
                     else self._client.directives(
-                        max(cursor, self.talk.cursor), self._pace.long_poll_s
+                        max(cursor, self.session.cursor), self._timing.long_poll_s
                     )
                 )
             except (

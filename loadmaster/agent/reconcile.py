@@ -127,7 +127,7 @@ class StopStray:
 
 @dataclass(frozen=True, slots=True)
 class RemoveStray:
-    """What is left of a run that the journal does not know."""
+    """Remains of a run that the journal does not know."""
 
     run: RunId
 

@@ -30,6 +30,7 @@ PAYLOADS: tuple[type[Any], ...] = (
     protocol.StateAccepted,
     protocol.LogAccepted,
     protocol.MetricsBatch,
+    protocol.MetricsAccepted,
 )
 
 

@@ -225,7 +225,7 @@ MOST_ALIKE = 200
 
 
 def _why(data: Mapping[str, Any]) -> str:
-    """What an event says of itself in words."""
+    """Details of an event in words."""
     said_of_it = (data.get(name) for name in ("reason", "why", "message", "warnings"))
     return "; ".join(
         ", ".join(map(str, s)) if isinstance(s, (list, tuple)) else str(s) for s in said_of_it if s

@@ -35,7 +35,7 @@ STATE_STYLES = {
 
 @dataclass
 class Options:
-    """What was said before the command."""
+    """Options given before the command."""
 
     url: str = ""
     token: str = ""
@@ -123,7 +123,7 @@ def warn(messages: Iterable[str]) -> None:
 
 
 def wants_json(context: typer.Context) -> bool:
-    """Whether a program reads the answer."""
+    """Return True if a program reads the answer."""
     return context.ensure_object(Options).json
 
 

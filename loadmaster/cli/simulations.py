@@ -76,7 +76,7 @@ def what_if(
     ] = None,
     as_json: Json = False,
 ) -> None:
-    """What a policy would decide about the live queue now. Nothing is changed."""
+    """Show what a policy would decide about the live queue now, changing nothing."""
     chosen = dict(_parameter(text) for text in parameters or [])
     with connected(context) as client:
         found = client.what_if(cluster, policy, chosen)

@@ -250,7 +250,7 @@ class Client(SimulationCalls):
                 time.sleep(poll_s)
 
     def clusters(self) -> list[dict[str, Any]]:
-        """Clusters with policy, parameters and clockwork."""
+        """Clusters with policy, parameters and intervals."""
         return list(self._rest.pages("clusters/", None, {}))
 
     def cluster(self, name: str) -> dict[str, Any]:
@@ -258,7 +258,7 @@ class Client(SimulationCalls):
         return as_object(self._rest.call("GET", f"clusters/{segment(name)}/"))
 
     def set_cluster(self, name: str, **values: Any) -> dict[str, Any]:
-        """Change a cluster's policy, policy_parameters, clockwork or limits (operators)."""
+        """Change a cluster's policy, policy_parameters, intervals or limits (operators)."""
         return as_object(self._rest.call("PATCH", f"clusters/{segment(name)}/", json=values))
 
     def reschedule(self, cluster: str) -> None:
@@ -324,7 +324,7 @@ class Client(SimulationCalls):
         return list(self._rest.pages("gpu-types/", None, {}))
 
     def kinds(self) -> Iterator[dict[str, Any]]:
-        """What is known of the speed of your jobs' kinds (operators: all), newest first."""
+        """Known speeds of your jobs' kinds (operators: all), newest first."""
         return self._rest.pages("kinds/", None, {})
 
     def forget_kind(self, kind_id: int) -> dict[str, Any]:

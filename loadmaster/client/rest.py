@@ -149,7 +149,7 @@ class Rest:
 
 
 def content(answer: httpx.Response) -> Any:
-    """What an answer holds; ApiError for a refusal."""
+    """Content of an answer; ApiError for a refusal."""
     if answer.is_error:
         raise _error(answer)
     if answer.status_code in (202, 204) or not answer.content:

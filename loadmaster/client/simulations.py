@@ -23,7 +23,7 @@ SIMULATED = ("done", "failed", "cancelled")
 
 
 class SimulationCalls:
-    """What the client can ask about simulations."""
+    """Calls about simulations."""
 
     _rest: Rest
 

@@ -39,7 +39,7 @@ def calls(
 
 
 def outcomes(answer: Any) -> list[Submission | ApiError]:
-    """What came of the jobs of a call, in its order."""
+    """Results of a call's jobs, in its order."""
     return [_outcome(as_object(row)) for row in as_list(as_object(answer).get("results"))]
 
 

@@ -62,7 +62,7 @@ class Launch:
 
 @dataclass(frozen=True, slots=True)
 class Findings:
-    """What the journals show: counts, and a sentence for each thing that should not be."""
+    """Findings in the journals: counts, and a sentence for each thing that should not be."""
 
     jobs: int
     launches: int
@@ -136,7 +136,7 @@ def _take(found: dict[str, Launch], line: Mapping[str, Any]) -> None:
 
 
 def _lost(job: str, total: int, launches: Iterable[Launch]) -> Iterator[str]:
-    """What is missing of a job: its end, or steps."""
+    """Missing parts of a job: its end, or steps."""
     by_chain = sorted(launches, key=attrgetter("chain", "born_s"))
     completed = False
     for _, chain in groupby(by_chain, key=attrgetter("chain")):

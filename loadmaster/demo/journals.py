@@ -123,7 +123,7 @@ class JobJournal:
             self._write("beat", lock_free=self._take_lock())
 
     def _take_lock(self) -> bool:
-        """Whether nobody else holds the lock; once taken it is held until the process ends."""
+        """Return True if nobody else holds the lock; it is held until the process ends."""
         if not self._is_locked:
             try:
                 fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)

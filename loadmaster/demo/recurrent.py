@@ -86,7 +86,7 @@ class Lstm:
 
 
 class _Trace:
-    """What the way back needs of each row of the way forth."""
+    """Values of the forward pass that the backward pass needs, by row."""
 
     def __init__(self) -> None:
         self.rows: list[tuple[Array, ...]] = []

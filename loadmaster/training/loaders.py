@@ -11,7 +11,7 @@ Batch = TypeVar("Batch")
 
 
 class ByEpoch(Generic[Batch]):
-    """What `make(epoch)` yields, epoch after epoch: for generators, files and streams, which can be
+    """Yields of `make(epoch)`, epoch after epoch: for generators, files and streams, which can be
     gone through only once.
 
         loader = ByEpoch(lambda epoch: read_batches("train.csv", seed=epoch))

@@ -7,13 +7,13 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
+from policies.andreas.naming import plan_of
+from policies.andreas.objective import Objective
+from policies.andreas.problem import Problem, build
 from policies.contract.parameters import parameter
 from policies.contract.plan import Plan, PlanStatus
 from policies.contract.policy import PolicyError
 from policies.contract.snapshot import Snapshot
-from policies.placement.naming import plan_of
-from policies.placement.objective import Objective
-from policies.placement.problem import Problem, build
 
 if TYPE_CHECKING:
     from policies.andreas.exact_model import Solved

@@ -25,11 +25,11 @@ from ortools.sat.python import cp_model
 
 from policies.andreas.kernels.arrays import NONE
 from policies.andreas.kernels.greedy import extra_watts
+from policies.andreas.objective import Objective
+from policies.andreas.problem import Problem
+from policies.andreas.solution import Solution
 from policies.contract.plan import PlanStatus
 from policies.contract.policy import SolverFailedError
-from policies.placement.objective import Objective
-from policies.placement.problem import Problem
-from policies.placement.solution import Solution
 
 Seat: TypeAlias = tuple[int, int, int]
 RESOLUTION = 2**40

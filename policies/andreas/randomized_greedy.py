@@ -9,18 +9,18 @@ from typing import Any
 
 import numpy as np
 
+from policies.andreas.configuration import choose, instance
 from policies.andreas.kernels.arrays import NONE
 from policies.andreas.kernels.greedy import CODED, PAPER, search
 from policies.andreas.kernels.polish import polish
+from policies.andreas.naming import plan_of
+from policies.andreas.objective import Objective
+from policies.andreas.packing import least_gpus
+from policies.andreas.problem import Problem, build
+from policies.andreas.solution import Solution
 from policies.contract.parameters import parameter
 from policies.contract.plan import Plan
 from policies.contract.snapshot import Floats, Ints, Snapshot
-from policies.placement.configuration import choose, instance
-from policies.placement.naming import plan_of
-from policies.placement.objective import Objective
-from policies.placement.packing import least_gpus
-from policies.placement.problem import Problem, build
-from policies.placement.solution import Solution
 
 
 @dataclass(frozen=True, slots=True)

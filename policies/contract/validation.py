@@ -1,4 +1,4 @@
-"""The one judge of a plan, in both worlds and in every test: `violations(plan, snapshot)`.
+"""The one check of a plan, in both worlds and in every test: `validate_plan(plan, snapshot)`.
 
 A plan is the whole decision: profile runs that it does not mention end, so judge a policy's plan
 with the profile placements merged in.
@@ -32,7 +32,6 @@ from math import ceil, isfinite
 from typing import Any
 
 from policies.contract.capabilities import worded
-from policies.contract.plain_plans import breaks_no_rule
 from policies.contract.plan import Placement, Plan, WaitCode
 from policies.contract.snapshot import (
     DeviceView,
@@ -69,12 +68,8 @@ class Violation:
         return f"{self.code}: {self.detail}"
 
 
-def violations(plan: Plan, snapshot: Snapshot) -> tuple[Violation, ...]:
-    """Everything in which the plan breaks the rules of the snapshot's cluster; empty for a plan
-    that may be applied.
-    """
-    if breaks_no_rule(plan, snapshot):
-        return tuple(_plan_numbers(plan))
+def validate_plan(plan: Plan, snapshot: Snapshot) -> tuple[Violation, ...]:
+    """Return every breach of the rules of the snapshot's cluster; empty if it may be applied."""
     found = list(_placement_violations(plan, snapshot))
     found += _identity(plan)
     found += _completeness(plan, snapshot)

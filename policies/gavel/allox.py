@@ -9,14 +9,14 @@ from dataclasses import dataclass
 import numpy as np
 
 from policies.andreas.kernels.arrays import NONE
+from policies.andreas.naming import plan_of
+from policies.andreas.problem import Problem, build
 from policies.contract.parameters import parameter
 from policies.contract.plan import Plan
 from policies.contract.snapshot import Bools, Floats, Ints, Snapshot
 from policies.gavel.allox_matching import Machines, Matching, match
-from policies.placement.gangs import Gangs
-from policies.placement.naming import plan_of
-from policies.placement.problem import Problem, build
-from policies.placement.vacancies import Vacancies
+from policies.gavel.colocation.gangs import Gangs
+from policies.gavel.colocation.vacancies import Vacancies
 
 
 @dataclass(frozen=True, slots=True)

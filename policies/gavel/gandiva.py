@@ -10,15 +10,15 @@ from typing import Any
 
 import numpy as np
 
+from policies.andreas.naming import bills, plan_with
+from policies.andreas.problem import build
 from policies.contract.parameters import parameter
 from policies.contract.plan import Placement, Plan
 from policies.contract.snapshot import Bools, Floats, Ints, RankSeat, Snapshot
-from policies.placement.halves import staying_halves
-from policies.placement.naming import bills, plan_with
-from policies.placement.problem import build
-from policies.placement.tandems import HALF, WHOLE, Seat, Tandems, Unit
-from policies.placement.turns import Owed, Parts, Seating
-from policies.placement.vacancies import Vacancies
+from policies.gavel.colocation.halves import staying_halves
+from policies.gavel.colocation.tandems import HALF, WHOLE, Seat, Tandems, Unit
+from policies.gavel.colocation.turns import Owed, Parts, Seating
+from policies.gavel.colocation.vacancies import Vacancies
 
 LENIENT = 0.95
 """A slice is over after this part of a round's length: live rounds are not held to the second."""

@@ -28,10 +28,13 @@ PROFILING = Purpose.PROFILING
 __all__ = ["JobRequests", "cluster_of", "resources_of"]
 
 
-def cluster_of(snapshot: Snapshot) -> ClusterState:
-    """Return what training may have, closed where a node takes no training."""
+def cluster_of(snapshot: Snapshot, *, shares: bool = True) -> ClusterState:
+    """Return what training may have, closed where a node takes no training.
+
+    `shares`: jobs may share devices, so that their slots are counted.
+    """
     present, idle = _devices(snapshot.nodes, snapshot.jobs.position)
-    layout = Layout(snapshot.nodes, resources_of(snapshot), present)
+    layout = Layout(snapshot.nodes, resources_of(snapshot), present, shares=shares)
     cap_mw = inf if snapshot.cap_w is None else capacity_in_thousandths(snapshot.cap_w)
     state = ClusterState(layout, cap_mw, idle, _free(snapshot, layout, idle))
     for n, node in enumerate(snapshot.nodes):

@@ -51,7 +51,8 @@ class Layout:
 
     `resources`: names in the order of `Free`; `levels`: numbers of slots above 1 that occur.
     `present[n]`: devices of node n that count as capacity; `wide[n]`: by level, those with at least
-    so many slots. `members[c]`: nodes of class c; `labelled`: nodes with a label.
+    so many slots; not counted unless jobs may share devices (`shares`). `members[c]`: nodes of
+    class c; `labelled`: nodes with a label.
     """
 
     def __init__(
@@ -59,10 +60,12 @@ class Layout:
         nodes: Sequence[NodeView],
         resources: Sequence[str] = (),
         present: Sequence[int] | None = None,
+        *,
+        shares: bool = True,
     ) -> None:
         self.nodes, self.resources = nodes, tuple(resources)
         self.present = [_healthy(node) for node in nodes] if present is None else present
-        slots = {device.slots for node in nodes for device in node.devices}
+        slots = {d.slots for node in nodes for d in node.devices} if shares else set()
         self.levels = tuple(sorted(of for of in slots if of > 1))
         self.wide = [self._wide(node) for node in nodes] if self.levels else ()
         self.classes: list[NodeClass] = []

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+from copy import copy
 from dataclasses import dataclass
 from math import isfinite
 
@@ -35,7 +37,7 @@ class PlanBuilder:
     """
 
     def __init__(self, snapshot: Snapshot, *, never_touch: bool) -> None:
-        self.snapshot, self.state = snapshot, cluster_of(snapshot)
+        self.snapshot, self.state = snapshot, cluster_of(snapshot, shares=False)
         self.not_eligible = not_eligible(snapshot)
         self.pinned, self.fallback = stays(
             snapshot, self.not_eligible, never_touch=never_touch, state=self.state
@@ -54,10 +56,24 @@ class PlanBuilder:
         self.state.take(allocation)
         self.placed.append(Placed(row, allocation, run_s))
 
-    def build(self, policy: str, value: float | None = None, message: str = "") -> Plan:
-        """Return the plan, with a reason for each job that is not placed."""
-        staying = [*self.pinned, *self._fallbacks()]
-        placements = [(p.row, self._placement(p)) for p in self.placed]
+    def copy(self) -> PlanBuilder:
+        """Return a plan of its own with the same placements so far."""
+        new = copy(self)
+        new.state, new.placed = self.state.copy(), self.placed.copy()
+        return new
+
+    def build(
+        self,
+        policy: str,
+        value: float | None = None,
+        message: str = "",
+        named: Iterable[Placement] = (),
+    ) -> Plan:
+        """Return the plan, with `named` placements and a reason for each job that has none."""
+        position = self.snapshot.jobs.position
+        placements = [(position[p.job], p) for p in named]
+        placements += [(p.row, self._placement(p)) for p in self.placed]
+        staying = [*self.pinned, *self._fallbacks({row for row, _ in placements})]
         placements += [(stay.row, self._staying(stay)) for stay in staying]
         placements.sort(key=lambda of: of[0])
         found = tuple([placement for _, placement in placements])
@@ -104,9 +120,9 @@ class PlanBuilder:
     def _priced_s(self, run_s: float) -> float:
         return run_s if self.prices.is_flat else float(self.prices.priced_s(np.array([run_s]))[0])
 
-    def _fallbacks(self) -> list[Stay]:
+    def _fallbacks(self, placed: set[int]) -> list[Stay]:
         """Return jobs on draining nodes that found no capacity elsewhere, while the power lasts."""
-        placed, kept = {p.row for p in self.placed}, []
+        kept = []
         for row, stay in self.fallback.items():
             if row not in placed and self.state.has_power_for(stay.allocation):
                 self.state.take(stay.allocation)

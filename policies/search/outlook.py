@@ -7,11 +7,12 @@ from dataclasses import dataclass
 import numpy as np
 
 from policies.andreas.kernels.arrays import NONE
+from policies.andreas.objective import cheapest
+from policies.andreas.problem import Problem
+from policies.andreas.queues import SHORTEST_S, fastest_s
+from policies.andreas.solution import Solution
 from policies.contract.snapshot import Floats, Ints
-from policies.placement.objective import cheapest
-from policies.placement.problem import Problem
-from policies.placement.queues import SHORTEST_S, fastest_s
-from policies.placement.solution import Solution
+from policies.contract.validation import TOLERANCE
 from policies.search.kernels.outlook import Outlook
 
 
@@ -72,18 +73,18 @@ def decided(nodes: Ints, node: Ints, config: Ints, start_s: Floats) -> Solution:
 
 
 def _time_s(problem: Problem) -> Floats:
-    """float64[E, K]: run times without launch; inf also where no node has so many GPUs to give:
-    there a job would never start.
+    """float64[E, K]: run times without launch, inf where a job would never start.
+
+    That is where no node has so many GPUs to give, or a node with them takes more power than the
+    cluster may use: no end of another job leaves as much.
     """
     most = np.zeros(len(problem.cost), dtype=np.int64)
-    np.maximum.at(
-        most, problem.node_class, np.array([len(d) for d in problem.devices], dtype=np.int64)
-    )
-    return np.where(
-        problem.config_gpus <= most[problem.config_class],
-        np.maximum(problem.run_s, SHORTEST_S),
-        np.inf,
-    )
+    gpus = np.array([len(d) for d in problem.devices], dtype=np.int64)
+    np.maximum.at(most, problem.node_class, gpus)
+    cap_w = np.inf if problem.snapshot.cap_w is None else problem.snapshot.cap_w
+    fits = problem.config_gpus <= most[problem.config_class]
+    fits &= problem.power[problem.config_class, problem.config_gpus] <= cap_w + TOLERANCE
+    return np.where(fits, np.maximum(problem.run_s, SHORTEST_S), np.inf)
 
 
 def _haste(problem: Problem, foresight: Foresight) -> Floats:

@@ -7,20 +7,22 @@ from typing import Any
 
 import pytest
 from django.http import HttpResponse
-from django.test import Client
 
 from loadmaster.protocol import PROTOCOL_HEADER, PROTOCOL_VERSION
 from loadmaster.wire import dumps
 from tests.builders_agents import NODE_TOKEN
+from tests.builders_asgi import SiteClient
 
 Call = Callable[..., HttpResponse]
 
 
 @pytest.fixture
-def call(client: Client) -> Call:
+def call() -> Call:
     """Send a request as an agent does: `call("post", "register", words)`. Words are a dataclass of
     the protocol, bytes or None.
     """
+
+    client = SiteClient()
 
     def send(
         method: str,

@@ -6,6 +6,7 @@ from datetime import timedelta
 from typing import Any
 
 import pytest
+from django.contrib.auth.models import User
 from django.core.management import CommandError, call_command
 from django.utils import timezone
 
@@ -21,6 +22,7 @@ from tests.builders_agents import (
     a_registration,
     a_session_request,
 )
+from tests.builders_asgi import SiteClient
 
 pytestmark = pytest.mark.django_db
 
@@ -222,9 +224,10 @@ def test_a_wrong_token_is_refused(call: Any, token: str) -> None:
     assert answer.json()["error"]["code"] == "token"
 
 
-def test_a_users_session_opens_nothing_of_the_agents(call: Any, admin_client: Any) -> None:
-    node = a_node_with_agent()
-    answer = admin_client.post(
+def test_a_users_session_opens_nothing_of_the_agents(admin_user: User) -> None:
+    node, browser = a_node_with_agent(), SiteClient()
+    browser.force_login(admin_user)
+    answer = browser.post(
         f"/api/agent/v1/nodes/{node.pk}/heartbeat", headers={"Loadmaster-Protocol": "1"}
     )
     assert answer.status_code == 401

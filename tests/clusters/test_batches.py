@@ -14,8 +14,9 @@ from django.test.utils import CaptureQueriesContext
 from clusters.agent_errors import AgentCallError
 from clusters.models import Assignment, Device, Node
 from clusters.services.heartbeats import Busy, Call, Renewed, renew_all
+from controlplane.execution.protocol.group_commit import GroupCommit
+from controlplane.execution.protocol.threads import OverloadedError
 from controlplane.models import RescheduleEvent
-from controlplane.web.http.group_commit import Gatherer, OverloadedError
 from controlplane.web.storage.bulk_update import update_rows
 from loadmaster.protocol import DeviceSample
 from tests.builders import a_node
@@ -145,7 +146,7 @@ def test_rows_in_other_hands_keep_nobody_waiting() -> None:
     assert [isinstance(outcome, AgentCallError) and outcome.status for outcome in refused] == [401]
 
 
-def _gatherer(batches: list[list[int]], **values: Any) -> Gatherer[int, int]:
+def _group_commit(batches: list[list[int]], **values: Any) -> GroupCommit[int, int]:
     async def double(questions: Sequence[int]) -> list[int]:
         batches.append(list(questions))
         await asyncio.sleep(0)
@@ -153,15 +154,15 @@ def _gatherer(batches: list[list[int]], **values: Any) -> Gatherer[int, int]:
             raise ValueError("thirteen")
         return [question * 2 for question in questions]
 
-    return Gatherer(double, **{"pause_s": 0.0, "most": 3, "waiting": 10, **values})
+    return GroupCommit(double, **{"pause_s": 0.0, "most": 3, "waiting": 10, **values})
 
 
 def test_what_comes_in_together_is_answered_in_batches_of_at_most_so_many() -> None:
     batches: list[list[int]] = []
 
     async def ask() -> list[int]:
-        gatherer = _gatherer(batches)
-        return await asyncio.gather(*(gatherer.ask(n) for n in range(7)))
+        commits = _group_commit(batches)
+        return await asyncio.gather(*(commits.ask(n) for n in range(7)))
 
     assert asyncio.run(ask()) == [0, 2, 4, 6, 8, 10, 12]
     assert batches == [[0, 1, 2], [3, 4, 5], [6]]
@@ -169,8 +170,8 @@ def test_what_comes_in_together_is_answered_in_batches_of_at_most_so_many() -> N
 
 def test_whoever_asks_too_much_hears_it_at_once() -> None:
     async def ask() -> list[Any]:
-        gatherer = _gatherer([], waiting=2)
-        return await asyncio.gather(*(gatherer.ask(n) for n in range(4)), return_exceptions=True)
+        commits = _group_commit([], waiting=2)
+        return await asyncio.gather(*(commits.ask(n) for n in range(4)), return_exceptions=True)
 
     answers = asyncio.run(ask())
     assert answers[:2] == [0, 2]
@@ -179,9 +180,9 @@ def test_whoever_asks_too_much_hears_it_at_once() -> None:
 
 def test_a_batch_that_fails_fails_for_all_in_it_and_for_nobody_else() -> None:
     async def ask() -> list[Any]:
-        gatherer = _gatherer([])
+        commits = _group_commit([])
         return await asyncio.gather(
-            *(gatherer.ask(n) for n in (1, 13, 2, 3)), return_exceptions=True
+            *(commits.ask(n) for n in (1, 13, 2, 3)), return_exceptions=True
         )
 
     answers = asyncio.run(ask())

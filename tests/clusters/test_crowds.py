@@ -20,7 +20,7 @@ from clusters.models import Assignment, AssignmentSlot, Node
 from clusters.reconciler import reconcile_clusters
 from clusters.services import accept, heartbeat, open_session, register, report_state, request_stop
 from clusters.services.enrolment import issue_enrolment_token
-from controlplane.web.http.group_commit import Threads
+from controlplane.execution.protocol.threads import Threads
 from jobs.models import Job
 from loadmaster.protocol import Accept, AssignmentState, ReasonClass, StopReason
 from tests.builders import a_cluster, a_gpu_type, a_job
@@ -33,7 +33,7 @@ from tests.builders_agents import (
     a_session_request,
     an_offer,
 )
-from tests.builders_ways import close_threads
+from tests.builders_asgi import close_threads
 
 S = AssignmentState
 pytestmark = [pytest.mark.postgres, pytest.mark.django_db(transaction=True)]

@@ -9,11 +9,11 @@ from typing import Any
 import pytest
 from asgiref.sync import sync_to_async
 from django.db import connections
-from django.test import AsyncClient
 
 from clusters.models import Assignment, Node
-from clusters.polls import LOOKS
 from clusters.services import heartbeat, request_stop
+from controlplane.execution.protocol.app import AgentProtocol
+from controlplane.execution.protocol.threads import Pools
 from loadmaster.protocol import StopReason
 from tests.builders_agents import (
     NODE_TOKEN,
@@ -22,63 +22,67 @@ from tests.builders_agents import (
     a_running_assignment,
     an_offer,
 )
+from tests.builders_asgi import Said, ask, close_threads, nothing
 
 pytestmark = pytest.mark.django_db(transaction=True)
 HEADERS = {"Loadmaster-Protocol": "1", "Authorization": f"Bearer {NODE_TOKEN}"}
 
 
-@pytest.fixture(autouse=True)
-def _close_connections() -> Iterator[None]:
-    """The poll's thread gives its connection back before the database goes."""
-    yield
-    LOOKS.pool.submit(connections.close_all).result()
+PATH = "/api/agent/v1/nodes/{0}/directives?cursor={1}&wait={2}"
 
 
-def _poll(node: Node, *, cursor: Any = 0, wait: Any = 0, headers: dict[str, str] = HEADERS) -> Any:
-    async def get() -> Any:
-        path = f"/api/agent/v1/nodes/{node.pk}/directives?cursor={cursor}&wait={wait}"
-        return await AsyncClient().get(path, headers=headers)
+@pytest.fixture
+def pools() -> Iterator[Pools]:
+    pools = Pools()
+    yield pools
+    close_threads(pools.polls)
 
-    return asyncio.run(get())
+
+def _poll(node: Node, *, cursor: Any = 0, wait: Any = 0, headers: dict[str, str] = HEADERS) -> Said:
+    pools = Pools()
+    app, path = AgentProtocol(nothing, pools), PATH.format(node.pk, cursor, wait)
+    said = asyncio.run(ask(app, "GET", path, headers))
+    close_threads(pools.polls)
+    return said
 
 
 def test_what_is_wanted_already_is_answered_at_once() -> None:
     node = a_node_with_agent()
     offer = an_offer(node)
-    answer = _poll(node, wait=25).json()
+    answer = _poll(node, wait=25).json
     assert [(d["id"], d["action"]) for d in answer["directives"]] == [(str(offer.pk), "start")]
     assert answer["cursor"] > 0
 
 
 def test_nothing_wanted_is_204() -> None:
-    assert _poll(a_node_with_agent()).status_code == 204
+    assert _poll(a_node_with_agent()).status == 204
 
 
 def test_what_the_cursor_knows_is_not_told_again() -> None:
     node = a_node_with_agent()
     assignment = a_running_assignment(node)
     request_stop(assignment, StopReason.PREEMPT)
-    cursor = _poll(node).json()["cursor"]
-    assert _poll(node, cursor=cursor).status_code == 204
+    cursor = _poll(node).json["cursor"]
+    assert _poll(node, cursor=cursor).status == 204
     assert heartbeat(node.pk, a_heartbeat(assignment)).cursor == cursor
     request_stop(assignment, StopReason.CANCEL)
-    (directive,) = _poll(node, cursor=cursor).json()["directives"]
+    (directive,) = _poll(node, cursor=cursor).json["directives"]
     assert directive["stop_reason"] == "cancel"
 
 
-def test_a_wish_that_comes_up_while_the_agent_waits_is_answered_soon() -> None:
+def test_a_wish_that_comes_up_while_the_agent_waits_is_answered_soon(pools: Pools) -> None:
     node = a_node_with_agent()
     assignment = a_running_assignment(node)
 
     async def wait_and_wish() -> Any:
-        path = f"/api/agent/v1/nodes/{node.pk}/directives?cursor=0&wait=20"
-        poll = asyncio.create_task(AsyncClient().get(path, headers=HEADERS))
+        app, path = AgentProtocol(nothing, pools), PATH.format(node.pk, 0, 20)
+        poll = asyncio.create_task(ask(app, "GET", path, HEADERS))
         await asyncio.sleep(0.3)
         assert not poll.done()
         await sync_to_async(_wish, thread_sensitive=False)(assignment)
         return await asyncio.wait_for(poll, 15)
 
-    (directive,) = asyncio.run(wait_and_wish()).json()["directives"]
+    (directive,) = asyncio.run(wait_and_wish()).json["directives"]
     assert (directive["id"], directive["action"]) == (str(assignment.pk), "stop")
 
 
@@ -100,11 +104,11 @@ def _wish(assignment: Assignment) -> None:
 )
 def test_a_poll_that_cannot_be_right_is_refused(values: dict[str, Any], status: int) -> None:
     answer = _poll(a_node_with_agent(), **values)
-    assert answer.status_code == status
-    assert answer.json()["error"]["detail"]
+    assert answer.status == status
+    assert answer.json["error"]["detail"]
 
 
 def test_a_poll_for_another_node_is_refused() -> None:
     node = a_node_with_agent(token="the other's")
     a_node_with_agent(node.cluster)
-    assert _poll(node).status_code == 403
+    assert _poll(node).status == 403

@@ -11,10 +11,10 @@ from django.utils import timezone
 
 from clusters.gangs import PORTS, Ports, rendezvous
 from clusters.models import Assignment, Node
-from clusters.polls import look
 from clusters.selectors import directive
 from clusters.services import accept, heartbeat, open_session
 from clusters.services.enrolment import sha256
+from controlplane.execution.protocol.long_poll import look
 from loadmaster.protocol import Accept, AssignmentState, DirectiveAction, features_with
 from loadmaster.wire import to_json
 from tests.builders import a_job

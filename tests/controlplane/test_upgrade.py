@@ -17,7 +17,6 @@ from django.contrib.auth.models import User
 from django.core.management import call_command
 from django.db import connection
 from django.db.migrations.recorder import MigrationRecorder
-from django.test import Client
 from pytest_django import DjangoDbBlocker
 
 from clusters.models import Assignment, Cluster, Node
@@ -27,6 +26,7 @@ from jobs.models import Job, Secret
 from jobs.secrets import reveal
 from loadmaster.protocol import PROTOCOL_HEADER, PROTOCOL_VERSION, Heartbeat
 from loadmaster.wire import dumps
+from tests.builders_asgi import SiteClient
 from tests.builders_databases import (
     first_version_postgres,
     first_version_sqlite,
@@ -145,7 +145,7 @@ def test_no_migration_is_missing_and_migrating_again_changes_nothing(facts: dict
 
 
 def test_people_log_in_and_see_their_jobs_by_page_and_by_token(facts: dict[str, Any]) -> None:
-    client = Client()
+    client = SiteClient()
     client.force_login(User.objects.get(username="olga"))
     for path in (
         "/",
@@ -163,7 +163,9 @@ def test_people_log_in_and_see_their_jobs_by_page_and_by_token(facts: dict[str, 
     for pk, (name, *_) in facts["jobs"].items():
         assert name.encode() in client.get(f"/jobs/{pk}/").content
     listed = (
-        Client().get("/api/v1/jobs/?page_size=100", headers=bearer(facts["tokens"]["ada"])).json()
+        SiteClient()
+        .get("/api/v1/jobs/?page_size=100", headers=bearer(facts["tokens"]["ada"]))
+        .json()
     )
     mine = {pk for pk, row in facts["jobs"].items() if row[2] == "vision"}
     assert {job["id"] for job in listed["results"]} == mine
@@ -174,7 +176,7 @@ def test_nodes_are_known_by_their_tokens_and_secrets_open(facts: dict[str, Any])
         node = Node.objects.get(name=name)
         headers = {**bearer(row[3]), PROTOCOL_HEADER: str(PROTOCOL_VERSION)}
         beat = dumps(Heartbeat(node.epoch, node.heartbeat_seq + 1, 1e9))
-        answer = Client().post(
+        answer = SiteClient().post(
             f"/api/agent/v1/nodes/{node.pk}/heartbeat",
             beat,
             content_type="application/json",
@@ -199,7 +201,7 @@ def test_the_loop_goes_on(facts: dict[str, Any]) -> None:
     assert (row.number, row.status) in [
         (len(facts["rounds"]) + 1, status) for status in ("applied", "partial")
     ]
-    submitted = Client().post(
+    submitted = SiteClient().post(
         "/api/v1/jobs/",
         {"name": "after", "command": ["python", "x.py"], "kind": "digits", "steps": 5},
         content_type="application/json",

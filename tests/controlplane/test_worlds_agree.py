@@ -20,7 +20,7 @@ from controlplane.models import Round
 from controlplane.simulation.switches import Switches
 from controlplane.simulation.world.job_table import Launch
 from controlplane.simulation.world.run import Simulation
-from controlplane.simulation.world.world import Scene
+from controlplane.simulation.world.world import Scenario
 from jobs.models import Job
 from policies.contract.snapshot import KindView, Source, Throughput
 from policies.host.registry import make
@@ -144,7 +144,7 @@ def simulated(
     Job.objects.filter(cluster=cluster).update(state="queued")
     empty = observe(cluster.pk, START_S, 0, knowledge).snapshot
     Job.objects.filter(cluster=cluster).update(state="held")
-    scene = Scene(
+    scenario = Scenario(
         nodes=empty.nodes,
         kinds=empty.kinds,
         energy=empty.energy,
@@ -157,7 +157,7 @@ def simulated(
     )
     policy = make(cluster.policy, cluster.policy_parameters)
     simulation = Simulation(
-        scene, tuple(empty.jobs), policy, START_S, switches=Switches(checkpoint_every_s=0.0)
+        scenario, tuple(empty.jobs), policy, START_S, switches=Switches(checkpoint_every_s=0.0)
     )
     let_happen(simulation.world, simulation.engine, {n.name: n.id for n in empty.nodes}, incidents)
     return simulation.run()
@@ -209,7 +209,7 @@ def test_one_trace_gives_the_same_assignments_in_both_worlds(
 ) -> None:
     simulation = both_worlds(policy, {}, engine)
     if policy == "randomized_greedy":
-        assert simulation.world.book.launched.sum() > len(TRACE), (
+        assert simulation.world.table.launched.sum() > len(TRACE), (
             "the trace must have a job moved, or it shows too little"
         )
         assert Round.objects.filter(status="partial").exists(), (
@@ -243,7 +243,7 @@ def test_nodes_that_are_lost_and_drained_end_the_same_in_both_worlds(
     policy: str, parameters: dict[str, Any], engine: LookingEngine
 ) -> None:
     simulation = both_worlds(policy, parameters, engine, INCIDENTS)
-    assert simulation.world.book.failed.sum() >= 1, (
+    assert simulation.world.table.failed.sum() >= 1, (
         "somebody must have been on a node that was lost"
     )
     assert {"node_lost", "node_drained"} <= {

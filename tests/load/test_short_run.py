@@ -11,38 +11,22 @@ from pathlib import Path
 
 import pytest
 
-SMALL = [
-    "--agents",
-    "20",
-    "--jobs",
-    "200",
-    "--nodes",
-    "5",
-    "--seconds",
-    "3",
-    "--rate",
-    "20",
-    "--reads",
-    "1",
-    "--starts",
-    "1",
-]
+SMALL = {
+    "agents": 20, "jobs": 200, "nodes": 5, "seconds": 3, "rate": 20, "reads": 1, "starts": 1,
+}  # fmt: skip
+PATIENCE_S = 900
+"""A minute on an idle machine."""
 
 
+@pytest.mark.timeout(PATIENCE_S)
 @pytest.mark.slow
 def test_a_short_run_plays_every_scenario_and_loses_nothing(tmp_path: Path) -> None:
     lines = tmp_path / "lines.jsonl"
-    command = [
-        sys.executable,
-        "-m",
-        "experiments.load",
-        "--database",
-        "sqlite",
-        *SMALL,
-        "--output",
-        str(lines),
-    ]
-    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=280)
+    options = {**SMALL, "database": "sqlite", "output": lines}
+    done = subprocess.run(
+        [sys.executable, "-m", "experiments.load", *(f"--{k}={v}" for k, v in options.items())],
+        capture_output=True, text=True, check=False, timeout=PATIENCE_S,
+    )  # fmt: skip
     assert done.returncode == 0, done.stdout + done.stderr
     figures = {line["scenario"]: line for line in map(json.loads, lines.read_text().splitlines())}
     assert {

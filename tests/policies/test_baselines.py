@@ -19,7 +19,7 @@ from policies.host import registry
 from tests.builders_loop import (
     SECONDS_PER_EPOCH,
     STEPS_PER_EPOCH,
-    a_scene,
+    a_scenario,
     armida_kinds,
     armida_nodes,
     table_v_jobs,
@@ -159,10 +159,10 @@ def test_every_job_is_launched_once_and_ends_where_and_as_it_was_started(
         EnergyStep(900.0 * i, 900.0 * (i + 1) if i < 9 else inf, 0.05 + 0.1 * (i % 3), 1.33)
         for i in range(10)
     )
-    scene = a_scene(
+    scenario = a_scenario(
         nodes=armida_nodes(), kinds=armida_kinds(), energy=prices, launch_s=20.0, round_s=300.0
     )
-    for job in Simulation(scene, jobs_of(queue), policy).run().world.jobs.values():
+    for job in Simulation(scenario, jobs_of(queue), policy).run().world.jobs.values():
         assert job.completed_s is not None
         assert len(job.launches) == 1
         assert job.launches[0].end_s == job.completed_s
@@ -171,5 +171,5 @@ def test_every_job_is_launched_once_and_ends_where_and_as_it_was_started(
 @every_baseline
 def test_table_v_runs_without_a_pre_emption(policy: Policy) -> None:
     jobs = [replace(j, due_s=inf) if j.id == "J3" else j for j in table_v_jobs()]
-    simulation = Simulation(a_scene(round_s=300.0), jobs, policy).run()
+    simulation = Simulation(a_scenario(round_s=300.0), jobs, policy).run()
     assert all(len(job.launches) == 1 for job in simulation.world.jobs.values())

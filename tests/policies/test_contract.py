@@ -18,7 +18,7 @@ from policies.contract.snapshot import (
     SlotHold,
     Snapshot,
 )
-from policies.contract.validation import violations
+from policies.contract.validation import validate_plan
 from policies.host import registry
 from policies.placement.profiling import merge, reserve_profiling
 from tests.builders_policies import (
@@ -78,7 +78,7 @@ def test_a_job_on_a_part_of_a_device_leaves_it_to_a_profile_run(
     reserved, runs = reserve_profiling(snapshot)
     assert [run.job for run in runs] == ["b"]
     plan = merge(decide(name, reserved, **parameters), runs)
-    assert violations(plan, reserved) == ()
+    assert validate_plan(plan, reserved) == ()
     assert not [p for p in plan.placements if p.purpose is Purpose.TRAINING]
 
 
@@ -107,7 +107,7 @@ def test_a_job_does_not_go_on_where_the_node_has_lost_what_it_asks_for(
     )
     snapshot = a_snapshot(nodes, [job])
     plan = decide(name, snapshot, **parameters)
-    assert violations(plan, snapshot) == ()
+    assert validate_plan(plan, snapshot) == ()
     assert all(seat.node == "n2" for p in plan.placements for seat in p.ranks)
 
 
@@ -248,7 +248,7 @@ def test_a_job_stops_before_a_lower_cap_begins(name: str) -> None:
         [a_node("n1", gpus=2)], jobs, power_caps=(PowerCapStep(1250.0, 9000.0, 600.0),)
     )
     plan = decide(name, snapshot)
-    assert violations(plan, snapshot) == ()
+    assert validate_plan(plan, snapshot) == ()
     assert len(plan.placements) == 1
     assert [w.code for w in plan.waiting] == [WaitCode.POWER_CAP]
 

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from policies.contract import plan_json, snapshot_json
 from policies.contract.plan import Placement, Plan, PlanStatus
 from policies.contract.snapshot import Purpose, Snapshot
-from policies.contract.validation import violations
+from policies.contract.validation import validate_plan
 from policies.placement.profiling import merge, reserve_profiling
 from tests.builders_snapshots import snapshots
 from tests.builders_tandems import wide_snapshots
@@ -50,8 +50,8 @@ def _assert_no_rule_is_broken(variant: Variant, snapshot: Snapshot) -> None:
     name, parameters = variant
     reserved, runs = reserve_profiling(snapshot)
     plan = merge(decide(name, reserved, **parameters), runs)
-    assert violations(plan, reserved) == ()
-    assert violations(plan, snapshot) == ()
+    assert validate_plan(plan, reserved) == ()
+    assert validate_plan(plan, snapshot) == ()
 
 
 @examples(120)
@@ -92,6 +92,6 @@ def _breaks_rules(snapshot: Snapshot, placement: Placement) -> bool:
     row = snapshot.jobs.by_id(placement.job)
     held_up = any(d in snapshot.jobs.position for d in row.dependencies)
     others = {
-        w.code for w in violations(Plan("alone", PlanStatus.HEURISTIC, (placement,)), snapshot)
+        w.code for w in validate_plan(Plan("alone", PlanStatus.HEURISTIC, (placement,)), snapshot)
     } - {"job_missing"}
     return held_up or bool(others)

@@ -14,10 +14,10 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 
 from policies.andreas.kernels.arrays import NONE
+from policies.andreas.problem import Problem, build
 from policies.contract import plan_json
 from policies.contract.plan import Plan, WaitCode
 from policies.contract.snapshot import EnergyStep, Snapshot
-from policies.placement.problem import Problem, build
 from policies.search.cost_search import CostSearch, orders, rents
 from policies.search.kernels.local_search import Found, Start, search
 from policies.search.kernels.outlook import Outlook, new_board, place_all, settle

@@ -17,13 +17,13 @@ from hypothesis import strategies as st
 from policies.andreas.exact import Exact
 from policies.andreas.kernels.arrays import NONE
 from policies.andreas.kernels.greedy import extra_watts
+from policies.andreas.problem import Problem, build
 from policies.andreas.randomized_greedy import RandomizedGreedy
+from policies.andreas.solution import Solution
 from policies.contract.plan import PlanStatus
 from policies.contract.policy import PolicyError, SolverFailedError
 from policies.contract.snapshot import EnergyStep, PowerCapStep, Snapshot
-from policies.contract.validation import violations
-from policies.placement.problem import Problem, build
-from policies.placement.solution import Solution
+from policies.contract.validation import validate_plan
 from tests.builders_policies import a_job, a_kind, a_node, a_snapshot, on
 from tests.builders_snapshots import snapshots
 
@@ -171,7 +171,7 @@ def test_an_unfinished_search_gives_its_bound() -> None:
     assert plan.objective is not None
     assert plan.bound is not None
     assert plan.bound < plan.objective
-    assert violations(plan, a_crowd(40)) == ()
+    assert validate_plan(plan, a_crowd(40)) == ()
 
 
 def test_a_search_that_finds_nothing_is_an_error() -> None:
@@ -206,5 +206,5 @@ def test_a_running_job_stays_where_moving_gains_less_than_it_costs() -> None:
 def test_a_lower_cap_before_the_next_round_holds_already() -> None:
     capped = replace(a_crowd(), power_caps=(PowerCapStep(1200.0, 9000.0, 1100.0),))
     plan = Exact()(capped)
-    assert violations(plan, capped) == ()
-    assert [v.code for v in violations(Exact()(a_crowd()), capped)] == ["power_cap"]
+    assert validate_plan(plan, capped) == ()
+    assert [v.code for v in validate_plan(Exact()(a_crowd()), capped)] == ["power_cap"]

@@ -21,16 +21,16 @@ from hypothesis import strategies as st
 
 from policies.andreas.kernels.arrays import NONE
 from policies.andreas.kernels.greedy import search
+from policies.andreas.objective import Objective
+from policies.andreas.packing import pack
+from policies.andreas.problem import Problem, build
 from policies.andreas.randomized_greedy import RandomizedGreedy
+from policies.andreas.solution import Solution
 from policies.contract import plan_json
 from policies.contract.plan import Plan, WaitCode
 from policies.contract.policy import PolicyParameterError
 from policies.contract.snapshot import JobView, Snapshot
 from policies.host.registry import make
-from policies.placement.objective import Objective
-from policies.placement.packing import pack
-from policies.placement.problem import Problem, build
-from policies.placement.solution import Solution
 from tests.builders_policies import a_job, a_kind, a_node, a_snapshot, on
 from tests.builders_snapshots import snapshots
 

@@ -4,6 +4,8 @@ with who it is for.
 
 from __future__ import annotations
 
+import gzip
+import hashlib
 import re
 from collections.abc import Iterator
 from datetime import timedelta
@@ -19,28 +21,34 @@ from knox.models import AuthToken
 from clusters.models import EnrolmentToken, Node
 from clusters.services import issue_enrolment_token
 from clusters.services.enrolment import sha256
-from loadmaster.protocol import PROTOCOL_HEADER
+from controlplane.execution.protocol.calls import ENDPOINTS as ENDPOINTS_OF_AGENTS
+from controlplane.execution.protocol.calls import Endpoint
+from loadmaster.protocol import PROTOCOL_HEADER, Accept, AssignmentState, MetricsBatch
 from loadmaster.wire import dumps
 from tests.builders import a_cluster, a_job, a_team, a_user
-from tests.builders_agents import CLOCK, a_node_with_agent, a_registration, a_running_assignment
+from tests.builders_agents import (
+    CLOCK,
+    a_heartbeat,
+    a_node_with_agent,
+    a_registration,
+    a_report,
+    a_running_assignment,
+    a_session_request,
+)
+from tests.builders_asgi import SiteClient
 from tests.builders_jobs import a_token, output
 from tests.builders_studies import a_done_simulation
 
-# The long poll reads in threads of its own: its tests commit what they make.
 pytestmark = pytest.mark.django_db
 MARK = "not-for-you"
 METHODS = ("get", "post", "put", "patch", "delete")
 UUID = "[0-9a-fA-F]{8}(?:-[0-9a-fA-F]{4}){3}-[0-9a-fA-F]{12}"
 
-OPEN, PERSON, TEAM, OPERATORS, WRITES, AGENT, DOOR, NOTHING = (
-    "open to all", "who is logged in", "the team", "operators", "operators write", "its own node",
+OPEN, PERSON, TEAM, OPERATORS, WRITES, DOOR, NOTHING = (
+    "open to all", "who is logged in", "the team", "operators", "operators write",
     "a door", "nothing is there",
 )  # fmt: skip
-JOB, NODE, ASSIGNMENT = (
-    "api/v1/^jobs/(?P<pk>[0-9a-fA-F-]{36})/",
-    f"api/v1/^nodes/(?P<pk>{UUID})/",
-    "api/agent/v1/assignments/<uuid:assignment_id>/",
-)
+JOB, NODE = "api/v1/^jobs/(?P<pk>[0-9a-fA-F-]{36})/", f"api/v1/^nodes/(?P<pk>{UUID})/"
 SIMULATION = f"api/v1/^simulations/(?P<pk>{UUID})/"
 WHAT_IF = "api/v1/clusters/<slug:name>/what-if/"
 """It is asked by POST; its own tests say what others see."""
@@ -87,18 +95,16 @@ ENDPOINTS = {
     WHAT_IF: PERSON,
     "api/v1/kinds/": PERSON, "api/v1/kinds/<int:pk>/": TEAM,
     "api/v1/kinds/<int:pk>/forget/": OPERATORS,
-    r"api/v1/[\s\S]*": NOTHING, r"api/agent/v1/[\s\S]*": NOTHING,
-    "api/agent/v1/register": DOOR,
-    **{f"api/agent/v1/nodes/<uuid:node_id>/{name}": AGENT
-       for name in ("session", "heartbeat", "directives")},
-    **{f"{ASSIGNMENT}{name}": AGENT
-       for name in ("accept", "state", "logs/<str:stream>", "metrics")},
+    r"api/v1/[\s\S]*": NOTHING,
     "^api/schema/?$": PERSON, "^api/docs/?$": PERSON, "healthz": OPEN, "readyz": OPEN,
     "^metrics/?$": OPEN,
 }  # fmt: skip
 """Who each address is for. /metrics is for operators and for whoever has the scrape token; its own
 tests say so.
 """
+
+
+CALLS = [call for call in ENDPOINTS_OF_AGENTS if call.name != "register"]
 
 
 class Scene:
@@ -148,7 +154,7 @@ class Scene:
             lambda m: "lab" if m[1] == "name" else str(pk),
             route,
         )
-        return "/" + route.replace("^", "").replace("$", "").replace("/?", "")
+        return "/" + route.removeprefix("/").replace("^", "").replace("$", "").replace("/?", "")
 
     def wrong_tokens(self) -> dict[str, str]:
         """Authorization headers that open nothing."""
@@ -226,12 +232,11 @@ def test_no_wrong_token_opens_any_call_of_the_api(scene: Scene) -> None:
     for name, authorization in scene.wrong_tokens().items():
         for route in calls:
             for method in METHODS if name == "none" else ("get",):
-                answer = ask(Client(), method, scene.url(route), authorization)
+                answer = ask(SiteClient(), method, scene.url(route), authorization)
                 assert answer.status_code == 401, (name, method, route, answer.content)
                 assert answer["WWW-Authenticate"].startswith("Bearer"), route
 
 
-@pytest.mark.django_db(transaction=True)
 def test_no_wrong_token_opens_any_call_of_agents(scene: Scene) -> None:
     enrolment = issue_enrolment_token(scene.cluster)
     others = {
@@ -239,38 +244,56 @@ def test_no_wrong_token_opens_any_call_of_agents(scene: Scene) -> None:
         "an enrolment's": f"Bearer {enrolment}",
     }
     for name, authorization in {**scene.wrong_tokens(), **others}.items():
-        for route in routes(AGENT):
-            for method in (
-                METHODS if name == "none" and not route.endswith("directives") else ("get",)
-            ):
-                answer = ask(Client(), method, scene.url(route), authorization)
-                assert answer.status_code == 401, (name, method, route, answer.content)
+        for call in CALLS:
+            answer = call_with_body(scene, call, authorization)
+            assert answer.status_code == 401, (name, call.name, answer.content)
 
 
-@pytest.mark.django_db(transaction=True)
 def test_a_nodes_token_opens_nothing_of_another_node_nor_of_people(scene: Scene) -> None:
     token = "Bearer another node's"
-    for route in routes(AGENT):
-        method = (
-            "get"
-            if route.endswith("directives")
-            else "post"
-            if "nodes/" in route or route.endswith("metrics")
-            else "put"
-        )
-        answer = ask(Client(), method, scene.url(route), token)
-        assert answer.status_code in (400, 403), (route, answer.content)
+    for call in CALLS:
+        answer = call_with_body(scene, call, token)
+        status = 403 if "nodes/" in call.path else 409
+        assert answer.status_code == status, (call.name, answer.content)
         assert MARK not in answer.content.decode()
     for route in routes(PERSON, TEAM, OPERATORS, WRITES, under="api/v1"):
-        assert ask(Client(), "get", scene.url(route), token).status_code == 401, route
+        assert ask(SiteClient(), "get", scene.url(route), token).status_code == 401, route
 
 
-@pytest.mark.django_db(transaction=True)
+def call_with_body(scene: Scene, call: Endpoint, authorization: str) -> Any:
+    """The answer to a call that would be in order if it came from the assignment's own node."""
+    run, offset = scene.assignment, len(f"{MARK}\n")
+    url = f"{scene.url(call.path)}?offset={offset}&epoch=1&fence={run.fence}"
+    bodies = {
+        "session": lambda: dumps(a_session_request(scene.node)),
+        "heartbeat": lambda: dumps(a_heartbeat(run)),
+        "accept": lambda: dumps(Accept(epoch=1, fence=run.fence)),
+        "state": lambda: dumps(a_report(run, AssignmentState.RUNNING)),
+        "metrics": lambda: dumps(MetricsBatch(epoch=1, fence=run.fence, seq=1)),
+        "log": lambda: gzip.compress(b"x"),
+    }
+    body = bodies[call.name]() if call.takes else b""
+    headers = {
+        PROTOCOL_HEADER: "1",
+        "Authorization": authorization,
+        "X-Content-SHA256": hashlib.sha256(b"x").hexdigest(),
+    }
+    return SiteClient().generic(call.method, url, body, headers=headers)
+
+
+def test_the_same_calls_are_answered_to_the_node_itself(scene: Scene) -> None:
+    for call in CALLS:
+        if call.name == "session":
+            continue  # it would end the others' epoch
+        answer = call_with_body(scene, call, "Bearer the node's")
+        assert answer.status_code in (200, 202, 204), (call.name, answer.content)
+
+
 def test_a_revoked_nodes_token_is_over(scene: Scene) -> None:
     Node.objects.filter(pk=scene.node.pk).update(token_sha256=sha256("a newer one"))
-    url = scene.url("api/agent/v1/nodes/<uuid:node_id>/directives")
-    assert ask(Client(), "get", url, "Bearer the node's").status_code == 401
-    assert ask(Client(), "get", url, "Bearer a newer one").status_code == 204
+    url = scene.url("/api/agent/v1/nodes/<uuid:node_id>/directives")
+    assert ask(SiteClient(), "get", url, "Bearer the node's").status_code == 401
+    assert ask(SiteClient(), "get", url, "Bearer a newer one").status_code == 204
 
 
 @pytest.mark.parametrize("column", ["used_at", "expires_at"])
@@ -283,7 +306,7 @@ def test_an_enrolment_token_that_is_used_or_expired_lets_nobody_in(
     )
     headers = {PROTOCOL_HEADER: "1", "Authorization": f"Bearer {token}"}
     body = dumps(a_registration())
-    answer = Client().post(
+    answer = SiteClient().post(
         "/api/agent/v1/register", body, content_type="application/json", headers=headers
     )
     assert answer.status_code == 401
@@ -293,11 +316,11 @@ def test_an_enrolment_token_that_is_used_or_expired_lets_nobody_in(
 @pytest.mark.parametrize("who", ["other", "stranger"])
 def test_those_of_other_teams_learn_not_even_that_it_exists(scene: Scene, who: str) -> None:
     user: User = getattr(scene, who)
-    token, browser = f"Bearer {a_token(user)}", Client()
+    token, browser = f"Bearer {a_token(user)}", SiteClient()
     browser.force_login(user)
     for route in routes(TEAM):
         for method in METHODS:
-            client = Client() if route.startswith("api/") else browser
+            client = SiteClient() if route.startswith("api/") else browser
             answer = ask(client, method, scene.url(route), token)
             assert answer.status_code in (404, 405), (method, route, answer.content)
             assert MARK not in answer.content.decode().replace(scene.team.name, ""), (method, route)
@@ -309,7 +332,7 @@ def test_those_of_other_teams_learn_not_even_that_it_exists(scene: Scene, who: s
 @pytest.mark.parametrize("who", ["other", "stranger"])
 def test_no_list_shows_what_is_another_teams(scene: Scene, who: str) -> None:
     user: User = getattr(scene, who)
-    token, browser = f"Bearer {a_token(user)}", Client()
+    token, browser = f"Bearer {a_token(user)}", SiteClient()
     browser.force_login(user)
     for route in routes(PERSON):
         if route in (
@@ -321,19 +344,19 @@ def test_no_list_shows_what_is_another_teams(scene: Scene, who: str) -> None:
             WHAT_IF,
         ):
             continue
-        client = Client() if route.startswith("api/v1") else browser
+        client = SiteClient() if route.startswith("api/v1") else browser
         answer = ask(client, "get", scene.url(route), token if route.startswith("api/v1") else "")
         assert answer.status_code == 200, route
         assert MARK not in text_of(answer), route
 
 
 def test_who_is_no_operator_may_not_act_as_one(scene: Scene) -> None:
-    token, browser = f"Bearer {a_token(scene.owner)}", Client()
+    token, browser = f"Bearer {a_token(scene.owner)}", SiteClient()
     browser.force_login(scene.owner)
     for route in routes(OPERATORS, WRITES):
         reading = ENDPOINTS[route] == OPERATORS
         for method in METHODS if reading else METHODS[1:]:
-            client = Client() if route.startswith("api/") else browser
+            client = SiteClient() if route.startswith("api/") else browser
             answer = ask(client, method, scene.url(route), token)
             assert answer.status_code in (403, 404, 405), (method, route, answer.content)
     scene.node.refresh_from_db()
@@ -346,7 +369,7 @@ def test_pages_send_whoever_is_not_logged_in_to_the_login(scene: Scene) -> None:
         if route.startswith(("api/v1", "^api")):
             continue
         for authorization in ("", token):
-            answer = ask(Client(), "get", scene.url(route), authorization)
+            answer = ask(SiteClient(), "get", scene.url(route), authorization)
             assert (answer.status_code, answer["Location"].partition("?")[0]) == (
                 302,
                 "/login/",
@@ -354,7 +377,7 @@ def test_pages_send_whoever_is_not_logged_in_to_the_login(scene: Scene) -> None:
 
 
 def test_the_administration_is_for_operators_page_by_page(scene: Scene) -> None:
-    browser = Client()
+    browser = SiteClient()
     browser.force_login(scene.owner)
     pages = [route for route, _ in leaves(get_resolver()) if route.startswith("admin/")]
     assert len(pages) > 40
@@ -362,7 +385,7 @@ def test_the_administration_is_for_operators_page_by_page(scene: Scene) -> None:
         url = "/" + re.sub(r"<[^>]+>|\(\?P<[^>]+>[^)]*\)", "1", route).replace("^", "").replace(
             "$", ""
         )
-        for client in (browser, Client()):
+        for client in (browser, SiteClient()):
             for method in ("get", "post"):
                 answer = getattr(client, method)(url)
                 allowed = (
@@ -376,10 +399,10 @@ def test_the_administration_is_for_operators_page_by_page(scene: Scene) -> None:
 
 def test_where_nothing_is_the_answer_says_so_in_json(scene: Scene) -> None:
     for route in routes(NOTHING):
-        answer = ask(Client(), "get", scene.url(route))
+        answer = ask(SiteClient(), "get", scene.url(route))
         assert (answer.status_code, answer["Content-Type"]) == (404, "application/json")
 
 
 @pytest.mark.parametrize("address", ["/healthz", "/readyz"])
 def test_what_is_open_tells_nothing_about_anybody(scene: Scene, address: str) -> None:
-    assert MARK not in Client().get(address).content.decode()
+    assert MARK not in SiteClient().get(address).content.decode()

@@ -17,6 +17,7 @@ from django.urls import NoReverseMatch, reverse
 from clusters.models import LogChunk
 from tests.builders import a_cluster, a_job, a_team, a_user
 from tests.builders_agents import CLOCK, NODE_TOKEN, a_node_with_agent, a_running_assignment
+from tests.builders_asgi import SiteClient
 from tests.builders_jobs import api, job_fields
 
 pytestmark = pytest.mark.django_db
@@ -26,7 +27,7 @@ HOSTILE = '"><script>alert(1)</script><img src=x onerror=alert(1)>'
 
 @pytest.fixture
 def browser() -> Client:
-    client = Client(enforce_csrf_checks=True)
+    client = SiteClient(enforce_csrf_checks=True)
     client.force_login(a_user("ada", team=a_team("research")))
     return client
 
@@ -65,7 +66,7 @@ def test_answers_of_the_api_may_load_nothing_at_all(browser: Client) -> None:
 def test_cookies_are_out_of_reach_of_scripts_other_sites_and_plain_text(settings: Any) -> None:
     a_user("grace", password=PASSWORD)
     settings.SESSION_COOKIE_SECURE = settings.CSRF_COOKIE_SECURE = True
-    answer = Client().post("/login/", {"username": "grace", "password": PASSWORD})
+    answer = SiteClient().post("/login/", {"username": "grace", "password": PASSWORD})
     session, csrf = answer.cookies["sessionid"], answer.cookies["csrftoken"]
     assert (session["httponly"], session["samesite"], session["secure"]) == (True, "Lax", True)
     assert (csrf["samesite"], csrf["secure"]) == ("Lax", True)
@@ -73,7 +74,7 @@ def test_cookies_are_out_of_reach_of_scripts_other_sites_and_plain_text(settings
 
 def test_a_session_that_somebody_planted_is_not_the_one_that_is_logged_in() -> None:
     a_user("grace", password=PASSWORD)
-    client = Client()
+    client = SiteClient()
     client.cookies["sessionid"] = "planted0planted0planted0planted0"
     client.post("/login/", {"username": "grace", "password": PASSWORD})
     first = client.cookies["sessionid"].value
@@ -96,7 +97,7 @@ def test_a_session_that_somebody_planted_is_not_the_one_that_is_logged_in() -> N
 )
 def test_a_login_leads_nowhere_else(elsewhere: str) -> None:
     a_user("grace", password=PASSWORD)
-    answer = Client().post(
+    answer = SiteClient().post(
         "/login/", {"username": "grace", "password": PASSWORD, "next": elsewhere}
     )
     assert answer["Location"] == "/"
@@ -134,7 +135,7 @@ def test_the_api_takes_a_session_only_with_the_token_of_the_page(browser: Client
 def test_pages_with_a_token_are_kept_by_no_cache() -> None:
     a_user("grace", password=PASSWORD)
     body = json.dumps({"username": "grace", "password": PASSWORD})
-    answer = Client().post("/api/v1/tokens/", body, content_type="application/json")
+    answer = SiteClient().post("/api/v1/tokens/", body, content_type="application/json")
     assert (answer.status_code, answer["Cache-Control"]) == (201, "no-store")
 
 
@@ -149,7 +150,7 @@ def test_names_reach_pages_as_text(browser: Client) -> None:
         failure_reason=HOSTILE,
         command=[HOSTILE],
     )
-    client = Client()
+    client = SiteClient()
     client.force_login(ada)
     for path in ("/", f"/jobs/{job.pk}/", f"/submit/?from={job.pk}"):
         page = client.get(path).content.decode()
@@ -191,7 +192,7 @@ def test_names_that_deceive_are_not_taken(name: str) -> None:
 def test_strange_json_is_refused_and_breaks_nothing(path: str, body: bytes) -> None:
     a_cluster()
     headers = {"Loadmaster-Protocol": "1", "Authorization": "Bearer x"} if "agent" in path else {}
-    client: Any = api(a_user(team=a_team())) if path.endswith("jobs/") else Client()
+    client: Any = api(a_user(team=a_team())) if path.endswith("jobs/") else SiteClient()
     answer = client.generic("POST", path, body, content_type="application/json", headers=headers)
     assert answer.status_code in (400, 401)
     assert answer["Content-Type"] == "application/json"
@@ -202,7 +203,7 @@ def test_a_gzip_bomb_in_a_log_is_refused_before_it_is_unpacked() -> None:
     assignment = a_running_assignment(node)
     bomb = gzip.compress(bytes(200_000_000), 9)
     assert len(bomb) < 400_000
-    answer = Client().put(
+    answer = SiteClient().put(
         f"/api/agent/v1/assignments/{assignment.pk}/logs/stdout"
         f"?offset=0&fence={assignment.fence}&epoch=1",
         bomb,

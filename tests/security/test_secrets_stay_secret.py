@@ -12,7 +12,6 @@ import pytest
 from django.apps import apps
 from django.core import serializers
 from django.db import connection
-from django.test import Client
 
 from clusters.models import Assignment
 from controlplane.models import Round
@@ -20,6 +19,7 @@ from loadmaster.agent.masking import Masker
 from loadmaster.protocol import PROTOCOL_HEADER
 from tests.builders import a_cluster, a_team, a_user
 from tests.builders_agents import CLOCK, NODE_TOKEN, a_node_with_agent
+from tests.builders_asgi import SiteClient
 from tests.builders_jobs import api, job_fields
 from tests.builders_live import a_round
 
@@ -52,7 +52,7 @@ def accept(assignment: Any) -> Any:
     headers = {"Authorization": f"Bearer {NODE_TOKEN}", PROTOCOL_HEADER: "1"}
     body = json.dumps({"epoch": 1, "fence": assignment.fence})
     url = f"/api/agent/v1/assignments/{assignment.pk}/accept"
-    return Client().put(url, body, content_type="application/json", headers=headers)
+    return SiteClient().put(url, body, content_type="application/json", headers=headers)
 
 
 def test_only_the_agent_that_accepts_is_told_and_nothing_keeps_it(
@@ -69,7 +69,7 @@ def test_only_the_agent_that_accepts_is_told_and_nothing_keeps_it(
     assert VALUE not in everything
     assert Round.objects.exists()
     assert VALUE not in caplog.text
-    browser = Client()
+    browser = SiteClient()
     browser.force_login(user)
     job = assignment.job_id
     for path in ("/", f"/jobs/{job}/", f"/submit/?from={job}"):

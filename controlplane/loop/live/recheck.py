@@ -75,8 +75,8 @@ class Room:
             return Rejected(
                 placement.key, code, f"the job is {job.state}, not {' or '.join(wanted)}"
             )
-        reasons = [r for seat in placement.ranks for r in self._seat(placement, seat, job)]
-        reasons += self._power(placement)
+        reasons = [r for seat in placement.ranks for r in self._seat(placement, seat)]
+        reasons += [*self._resources(placement, job), *self._power(placement)]
         worst = next(
             (r for r in reasons if r[0] is RejectCode.STALE), reasons[0] if reasons else None
         )
@@ -106,9 +106,7 @@ class Room:
         self.cores[node] += cores
         self.memory_gb[node] += memory_gb
 
-    def _seat(
-        self, placement: Placement, seat: RankSeat, job: Job
-    ) -> Iterator[tuple[RejectCode, str]]:
+    def _seat(self, placement: Placement, seat: RankSeat) -> Iterator[tuple[RejectCode, str]]:
         node = self.nodes.get(seat.node)
         if node is None:
             yield RejectCode.STALE, f"node {seat.node} is gone"
@@ -121,14 +119,19 @@ class Room:
             yield RejectCode.STALE, why
         for uuid in seat.devices:
             yield from self._device(node, uuid, seat.share)
-        cores = job.cores if seat.cpu_quota is None else seat.cpu_quota
-        if self.cores[seat.node] + cores > node.cores - node.reserved_cores + TOLERANCE:
-            yield self._in_the_way(), f"node {node.name} has not enough cores free"
-        if (
-            self.memory_gb[seat.node] + job.memory_gb
-            > node.memory_gb - node.reserved_memory_gb + TOLERANCE
-        ):
-            yield self._in_the_way(), f"node {node.name} has not enough memory free"
+
+    def _resources(self, placement: Placement, job: Job) -> Iterator[tuple[RejectCode, str]]:
+        """Yield what nodes lack for all ranks of the gang that are on them together."""
+        cores, memory_gb = defaultdict[str, float](float), defaultdict[str, float](float)
+        for seat in placement.ranks:
+            cores[seat.node] += job.cores if seat.cpu_quota is None else seat.cpu_quota
+            memory_gb[seat.node] += job.memory_gb
+        for name, node in ((n, self.nodes[n]) for n in cores if n in self.nodes):
+            if self.cores[name] + cores[name] > node.cores - node.reserved_cores + TOLERANCE:
+                yield self._in_the_way(), f"node {node.name} has not enough cores free"
+            most_gb = node.memory_gb - node.reserved_memory_gb
+            if self.memory_gb[name] + memory_gb[name] > most_gb + TOLERANCE:
+                yield self._in_the_way(), f"node {node.name} has not enough memory free"
 
     def _device(self, node: Node, uuid: str, share: float) -> Iterator[tuple[RejectCode, str]]:
         device = self.devices.get((str(node.pk), uuid))
@@ -153,7 +156,8 @@ class Room:
         if cap is None:
             return []
         used = self.in_use.copy()
-        used.update({seat.node: len(seat.devices) for seat in placement.ranks})
+        for seat in placement.ranks:
+            used[seat.node] += len(seat.devices)
         needed = power_w(self.curves, used)
         if needed <= cap * (1 + TOLERANCE):
             return []

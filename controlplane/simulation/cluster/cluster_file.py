@@ -1,4 +1,4 @@
-"""A cluster in YAML or JSON, made a `Scene`. See docs/workloads.md for a commented example.
+"""A cluster in YAML or JSON, made a `Scenario`. See docs/workloads.md for a commented example.
 
 Times count in seconds from the start of the simulation. Errors name the field: "nodes[1].gpus: must
 be >= 1, not 0".
@@ -17,7 +17,7 @@ import yaml
 from pydantic import Field
 
 from clusters.energy import HOUR_S, power_curve
-from controlplane.simulation.cluster.scenario import Scene
+from controlplane.simulation.cluster.scenario import Scenario
 from policies.contract.forms import (
     Amounts,
     AtLeast0,
@@ -124,7 +124,7 @@ class EnergySpec:
 class ClusterSpec:
     """A cluster file. `start_hour`: hour of the day at which the simulation starts; `days`: how
     many days `by_hour` and `power_caps` reach; after them the last price holds and no cap by hour.
-    `teams`: those that jobs name (weight 1 unless said). `gather_s`, `round_jobs`: see `Scene`.
+    `teams`: those that jobs name (weight 1 unless said). `gather_s`, `round_jobs`: see `Scenario`.
     """
 
     nodes: tuple[NodeSpec, ...]
@@ -149,7 +149,7 @@ _FORM = Form(ClusterSpec, "cluster")
 
 
 def read_cluster(path: Path) -> dict[str, Any]:
-    """What a YAML (or JSON) file holds, for `scene_of`. ClusterFileError if it cannot be read."""
+    """Read a YAML or JSON file for `scenario_of`. Raises ClusterFileError."""
     try:
         found = yaml.safe_load(path.read_text(encoding="utf-8"))
     except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
@@ -159,7 +159,7 @@ def read_cluster(path: Path) -> dict[str, Any]:
     return found
 
 
-def scene_of(spec: Mapping[str, Any]) -> Scene:
+def scenario_of(spec: Mapping[str, Any]) -> Scenario:
     """The scenario in a cluster file. ClusterFileError names the field and the known ones."""
     try:
         cluster = _FORM.read(dict(spec))
@@ -167,7 +167,7 @@ def scene_of(spec: Mapping[str, Any]) -> Scene:
     except FormError as error:
         raise ClusterFileError(str(error)) from None
     _check_teams(cluster)
-    return Scene(
+    return Scenario(
         nodes=_nodes(cluster),
         kinds=cluster.kinds,
         energy=_energy(cluster),

@@ -17,7 +17,7 @@ class Fleet:
     """Nodes by id with holders and states. A device has one holder; see `shared_fleet`."""
 
     shares = False
-    """Whether devices may have several holders."""
+    """Return True if devices may have several holders."""
 
     def __init__(self, nodes: Iterable[NodeView]) -> None:
         self.nodes = {n.id: n for n in nodes}
@@ -46,7 +46,7 @@ class Fleet:
         return self._shown
 
     def has(self, ranks: Iterable[RankSeat]) -> bool:
-        """Whether these devices are there, each named once."""
+        """Return True if these devices are there, each named once."""
         keys = list(_devices(ranks))
         return len(set(keys)) == len(keys) and all(key in self._bare for key in keys)
 

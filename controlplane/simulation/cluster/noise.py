@@ -1,4 +1,4 @@
-"""What chance decides in a run: each draw from a stream of its own by purpose and subject.
+"""Random draws of a run, each from a stream of its own by purpose and subject.
 
 So a draw depends on the run's seed and on what it is for, never on what was drawn before: turning
 one switch, or another policy, leaves all other draws as they were.
@@ -17,7 +17,7 @@ from policies.contract.snapshot import KindView, Throughput
 DAY_S = 86_400.0
 
 
-class Luck:
+class Noise:
     """The draws of one run."""
 
     def __init__(self, seed: int, switches: Switches) -> None:
@@ -39,7 +39,7 @@ class Luck:
         return draws.random() if draws.random() < self.switches.job_failure_probability else None
 
     def uptime_s(self, node: str, number: int) -> float:
-        """How long a node is up before its `number`-th failure."""
+        """Seconds that a node is up before its `number`-th failure."""
         return self._stream("uptime", node, number).expovariate(
             self.switches.node_failures_per_day / DAY_S
         )
@@ -68,4 +68,4 @@ class Luck:
         return self._stream(*what).lognormvariate(-variance / 2.0, sqrt(variance))
 
     def _stream(self, *what: object) -> Random:
-        return Random("/".join(map(str, (self.seed, *what))))  # noqa: S311  # a simulation's luck is no secret
+        return Random("/".join(map(str, (self.seed, *what))))  # noqa: S311  # a simulation's noise is no secret

@@ -15,7 +15,7 @@ from policies.contract.snapshot import (
 
 
 @dataclass(frozen=True, slots=True)
-class Scene:
+class Scenario:
     """A cluster to simulate, and how its loop is run.
 
     `launch_s`: from a launch to its first step; `stop_s`: from the wish to stop to the devices'

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from math import ceil, inf
 from typing import Any
 
@@ -39,11 +39,12 @@ class Speeds:
         counts, others = columns.counts, columns.others
         wants = (columns.kinds[row], int(counts["gpus_min"][row]), int(counts["gpus_max"][row]))
         demand = () if columns.gpus_only else _demand(columns, row)
+        mixes = bool(others["may_mix"][row])
         needs = (others["allowed_types"][row], others["labels"][row], demand)
-        asked = (*wants, *needs)
+        asked = (*wants, *needs, mixes)
         found = self._best.get(asked)
         if found is None:
-            found = self._best[asked] = self._find(*wants, *needs)
+            found = self._best[asked] = self._find(*wants, *needs, mixes)
         return found
 
     def _find(
@@ -54,6 +55,7 @@ class Speeds:
         types: tuple[str, ...],
         labels: tuple[str, ...],
         demand: tuple[tuple[str, float], ...],
+        may_mix: bool,
     ) -> tuple[float, str]:
         if not self.nodes:
             return 0.0, "the cluster has no nodes"
@@ -74,10 +76,10 @@ class Speeds:
             return 0.0, f"no such node has {', '.join(labels)}"
         if not roomy:
             return 0.0, f"no such node has {_worded(demand)}"
-        return self._fastest(kind, least, most, roomy)
+        return self._fastest(kind, least, most, roomy, may_mix)
 
     def _fastest(
-        self, kind: str, least: int, most: int, nodes: Sequence[NodeView]
+        self, kind: str, least: int, most: int, nodes: Sequence[NodeView], may_mix: bool
     ) -> tuple[float, str]:
         known = {
             key: rate
@@ -85,11 +87,7 @@ class Speeds:
             if rate > 0.0 and least <= key[1] <= most
         }
         large = [n for n in nodes if len(n.devices) >= least]
-        spread = {
-            key: rate
-            for key, rate in known.items()
-            if key[2] and key[1] <= _devices_of(key[0], self.nodes.values())
-        }
+        spread = self._spread(known, may_mix)
         if not large and not spread:
             return (
                 0.0,
@@ -103,7 +101,7 @@ class Speeds:
             for n in large
             for g in range(least, min(most, len(n.devices)) + 1)
         ]
-        best = max([*(rate for rate, _, _ in found), *spread.values()], default=0.0)
+        best = max([*(rate for rate, _, _ in found), *spread], default=0.0)
         if best <= 0.0:
             kinds = (
                 f"kind {self.kinds[kind].name or kind}" if kind in self.kinds else f"kind {kind}"
@@ -126,6 +124,19 @@ class Speeds:
             )
         return best, ""
 
+    def _spread(self, known: Mapping[tuple[str, int, bool], float], may_mix: bool) -> list[float]:
+        """Return the speeds of gangs over several nodes for which there are devices enough.
+
+        A gang that may mix types has those of the fastest first, and the speed of its slowest.
+        """
+        found, gathered = [], dict[int, int]()
+        for (gpu_type, gpus, spread), rate in sorted(known.items(), key=lambda of: -of[1]):
+            devices = _devices_of(gpu_type, self.nodes.values()) if spread else 0
+            gathered[gpus] = gathered.get(gpus, 0) + devices
+            if spread and (gathered[gpus] if may_mix else devices) >= gpus:
+                found.append(rate)
+        return found
+
 
 def _shapes(nodes: Iterable[NodeView]) -> tuple[NodeView, ...]:
     """One node of each shape: what makes a difference to what fits there."""
@@ -146,7 +157,7 @@ def _shapes(nodes: Iterable[NodeView]) -> tuple[NodeView, ...]:
 
 
 def _demand(columns: JobColumns, row: int) -> tuple[tuple[str, float], ...]:
-    """What the job uses of a node that it has to itself, without what it does not use."""
+    """Demand of the job on a node of its own, without amounts of 0."""
     numbers, times = columns.numbers, max(1, ceil(int(columns.counts["units"][row])))
     plain = (
         ("cores", float(numbers["cores"][row])),

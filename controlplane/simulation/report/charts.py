@@ -62,7 +62,7 @@ def charts_of(summary: Summary) -> list[Chart]:
 
 
 def timelines_of(summary: Summary) -> list[Chart]:
-    """Who sat where, policy by policy, in the first seed."""
+    """Timelines by policy, in the first seed."""
     shown = [(p.choice.label, p.timeline) for p in summary.policies if p.timeline is not None]
     return [
         Chart(f"timeline-{i}", label, _left_out(t), _stays(t)) for i, (label, t) in enumerate(shown)
@@ -110,7 +110,7 @@ def _costs(summary: Summary) -> Figure:
     }
     layout = {
         "barmode": "stack",
-        "yaxis": {"title": {"text": summary.study.scene.currency}, "rangemode": "tozero"},
+        "yaxis": {"title": {"text": summary.study.scenario.currency}, "rangemode": "tozero"},
     }
     return {"data": data, "layout": {**layout, "xaxis": {"type": "category", "automargin": True}}}
 

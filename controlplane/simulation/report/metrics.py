@@ -1,5 +1,4 @@
-"""What a run comes to in figures, and what several seeds say together. Pure; times are virtual
-seconds.
+"""Figures of a run, and their means and intervals over seeds. Pure; times are virtual seconds.
 
     jct_s = completion - arrival                      wait_s = first start - arrival
     slowdown = jct_s / fastest_s                      bounded_slowdown = max(1, jct_s / max(10 s,
@@ -48,7 +47,7 @@ class Metric:
     unit: str = ""
     better: Better = ""
     always: bool = True
-    """Whether reports show it also where no run has it."""
+    """Show it also where no run has it."""
 
 
 METRICS = (
@@ -205,7 +204,7 @@ def intervals(runs: Sequence[Mapping[str, float]]) -> dict[str, Interval]:
 
 
 def fewest_unfinished(means: Sequence[float | None]) -> list[bool]:
-    """Whether each policy, by its mean of unfinished jobs, leaves no more than any other does."""
+    """Return, by policy, whether it leaves no more jobs unfinished than any other."""
     known = [mean for mean in means if mean is not None and isfinite(mean)]
     return [mean is None or not known or not mean > min(known) for mean in means]
 

@@ -57,14 +57,12 @@ def _lead(summary: Summary) -> str:
     seeds = f"{len(study.seeds)} {'seeds' if len(study.seeds) > 1 else 'seed'}"
     jobs = sorted({w.jobs for w in summary.workloads.values()})
     counted = f" of {_span(jobs)} jobs" if jobs else ""
-    return (
-        f"{policies}, {seeds}{counted} on {len(study.scene.nodes):,} nodes with {_gpus(summary):,}"
-        " GPUs"
-    )
+    nodes, gpus = len(study.scenario.nodes), _gpus(summary)
+    return f"{policies}, {seeds}{counted} on {nodes:,} nodes with {gpus:,} GPUs"
 
 
 def _gpus(summary: Summary) -> int:
-    return sum(len(node.devices) for node in summary.study.scene.nodes)
+    return sum(len(node.devices) for node in summary.study.scenario.nodes)
 
 
 def _span(counts: list[int]) -> str:
@@ -139,12 +137,12 @@ def _table(summary: Summary) -> str:
 
 
 def _words(metric: Metric, summary: Summary) -> str:
-    unit = metric.unit.format(currency=summary.study.scene.currency)
+    unit = metric.unit.format(currency=summary.study.scenario.currency)
     return f"{metric.words}, {unit}" if unit and unit not in {"s", PART} else metric.words
 
 
 def _best(metric: Metric, values: list[Interval], may_be_best: list[bool]) -> list[bool]:
-    """Whether each mean is the best of those that may be, unless all means are alike."""
+    """Return which means are the best of those that may be, unless all are alike."""
     if not metric.better or len({v.mean for v in values if isfinite(v.mean)}) < 2:
         return [False] * len(values)
     known = [v.mean for v, may in zip(values, may_be_best, strict=True) if may and isfinite(v.mean)]
@@ -216,17 +214,17 @@ def _facts(summary: Summary) -> str:
 
 
 def facts_of(summary: Summary) -> Iterable[tuple[str, str]]:
-    """What a reader must know to judge the figures, as (name, words)."""
+    """Facts beside the figures, as (name, words)."""
     study = summary.study
-    types = Counter(node.gpu_type for node in study.scene.nodes for _ in node.devices)
+    types = Counter(node.gpu_type for node in study.scenario.nodes for _ in node.devices)
     yield (
         "Cluster",
         (
-            f"{len(study.scene.nodes):,} nodes,"
+            f"{len(study.scenario.nodes):,} nodes,"
             f" {', '.join(f'{n:,} x {name}' for name, n in sorted(types.items()))}"
         ),
     )
-    yield "Rounds", f"on every event and every {study.scene.round_s:g} s"
+    yield "Rounds", f"on every event and every {study.scenario.round_s:g} s"
     yield from _workload_facts(summary)
     yield "Seeds", ", ".join(map(str, study.seeds))
     on = study.switches.turned_on

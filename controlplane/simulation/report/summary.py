@@ -25,7 +25,7 @@ from controlplane.simulation.world.outcome import Outcome, Unplaceable
 from policies.contract.snapshot import Floats
 
 LEVELS = np.linspace(0.0, 1.0, 201)
-"""Where the distributions are kept."""
+"""Levels at which distributions are kept."""
 
 Lane: TypeAlias = tuple[int, int, str, int]
 """A timeline: a node's row, a device, and how many are beside it there."""

@@ -66,7 +66,7 @@ class Child:
         return self._process.pid
 
     def is_over(self) -> bool:
-        """Whether the process has ended."""
+        """Return True if the process has ended."""
         return self._process.poll() is not None
 
     def failure(self) -> Failure | None:

@@ -8,7 +8,7 @@ from math import isfinite
 from pathlib import Path
 from typing import Any
 
-from controlplane.simulation.cluster.cluster_file import ClusterFileError, scene_of
+from controlplane.simulation.cluster.cluster_file import ClusterFileError, scenario_of
 from controlplane.simulation.study.policy_files import make_from_file
 from controlplane.simulation.study.run_keys import (
     digest,
@@ -21,7 +21,7 @@ from controlplane.simulation.switches import SwitchError, Switches
 from controlplane.simulation.workloads import FILES, TYPES, load
 from controlplane.simulation.workloads.base import Workload, WorkloadError
 from controlplane.simulation.workloads.options import read_options
-from controlplane.simulation.world.world import Scene
+from controlplane.simulation.world.world import Scenario
 from policies.contract.policy import Policy, PolicyError
 from policies.host import registry
 
@@ -83,7 +83,7 @@ class Study:
     """
 
     name: str
-    scene: Scene
+    scenario: Scenario
     workload: Mapping[str, Any]
     policies: tuple[PolicyChoice, ...]
     seeds: tuple[int, ...]
@@ -121,7 +121,7 @@ class Study:
             _check_names_no_file(workload)
         return cls(
             name,
-            _scene(cluster),
+            _scenario(cluster),
             workload,
             policies,
             seeds,
@@ -134,7 +134,7 @@ class Study:
 
     def load(self, seed: int) -> Workload:
         """The workload of one seed. WorkloadError where it cannot be made."""
-        types = tuple(sorted({node.gpu_type for node in self.scene.nodes}))
+        types = tuple(sorted({node.gpu_type for node in self.scenario.nodes}))
         return load(
             self.workload,
             seed,
@@ -195,9 +195,9 @@ def _name(value: object) -> str:
     return value
 
 
-def _scene(cluster: Mapping[str, Any]) -> Scene:
+def _scenario(cluster: Mapping[str, Any]) -> Scenario:
     try:
-        return scene_of(cluster)
+        return scenario_of(cluster)
     except ClusterFileError as error:
         raise StudyError(f"cluster: {error}") from error
 

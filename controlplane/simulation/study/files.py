@@ -14,7 +14,7 @@ from controlplane.simulation.workloads import FILES
 
 LARGEST = 50_000_000
 TRACES: Mapping[str, str] = {".swf": "swf", ".csv": "csv"}
-"""What traces are by the ends of their names; others are named by type: gavel:path=FILE."""
+"""Formats of traces by file extension; others are named by type: gavel:path=FILE."""
 
 _DOCUMENTS = (".yaml", ".yml", ".json")
 
@@ -56,7 +56,7 @@ def read_study(path: Path) -> dict[str, Any]:
 
 
 def is_live(cluster: str) -> bool:
-    """Whether that means a cluster of the database: `live`, or `live:NAME`."""
+    """Return True if that means a cluster of the database: `live`, or `live:NAME`."""
     return cluster == "live" or cluster.startswith("live:")
 
 

@@ -1,4 +1,4 @@
-"""How far a study is, and how long it will still take."""
+"""Progress of a study, and its expected remaining time."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ class StudyProgress:
 
 @dataclass(slots=True)
 class Board:
-    """What is known of the runs' durations; tells the progress."""
+    """Durations of runs so far, and the progress that follows."""
 
     total: int
     processes: int
@@ -100,5 +100,5 @@ class Board:
 
 
 def _rest_s(part: float, so_far_s: float, whole_s: float) -> float:
-    """What a run still takes: by its own pace once that shows, else by that of others."""
+    """Seconds left of a run: by its own speed once that shows, else by that of others."""
     return so_far_s * (1.0 - part) / part if part > LEAST_SEEN else max(0.0, whole_s - so_far_s)

@@ -73,14 +73,18 @@ def results_of(summary: Summary) -> dict[str, Any]:
     return {
         "version": VERSION,
         "study": dict(study.document),
-        "currency": study.scene.currency,
+        "currency": study.scenario.currency,
         "switches_on": study.switches.turned_on,
         "switches": study.switches.plain(),
         "workloads": [
             _workload(seed, summary) for seed in study.seeds if seed in summary.workloads
         ],
         "metrics": [
-            {"name": m.name, "words": m.words, "unit": m.unit.format(currency=study.scene.currency)}
+            {
+                "name": m.name,
+                "words": m.words,
+                "unit": m.unit.format(currency=study.scenario.currency),
+            }
             for m in METRICS
         ],
         "quantile_levels": LEVELS.tolist(),

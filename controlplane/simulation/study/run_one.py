@@ -44,7 +44,7 @@ def run_here(study: Study, run: Run, runs: Path, on_progress: Watch) -> None:
     loaded_s = perf_counter()
     policy = study.policies[run.policy].make()
     outcome = simulate(
-        study.scene,
+        study.scenario,
         workload,
         policy,
         name=run.label,

@@ -1,4 +1,4 @@
-"""What a workload is: jobs by arrival, the kinds they are of, and what could not be read."""
+"""Workloads: jobs by arrival, their kinds, and what could not be read."""
 
 from __future__ import annotations
 

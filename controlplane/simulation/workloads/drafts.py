@@ -1,4 +1,4 @@
-"""What a reader found in a trace, checked and made a workload: what all traces have in common."""
+"""Jobs as read from a trace, checked and made a workload; common to all traces."""
 
 from __future__ import annotations
 

@@ -62,7 +62,7 @@ MODES = (STATIC, "accordion", "gns")
 REFERENCE = "v100"
 MOST_STEPS = 2.0**53
 MOST_APART = 0.01
-"""How far a duration may be from what the tables say, as a fraction."""
+"""Tolerated difference of a duration from the tables, as a fraction."""
 MOST_SLO = 1e6
 SLO = "slo"
 """The draft's column that becomes due dates."""

@@ -78,7 +78,7 @@ def read(options: Given, context: Context) -> Workload:
 
 
 def _seats(jobs: Jobs) -> tuple[Placement, ...]:
-    """Where the jobs that run in the list and arrive at 0 train."""
+    """Placements of jobs that run in the list and arrive at 0."""
     columns = jobs.columns
     first = zip(
         columns.ids, columns.others["running"], columns.numbers["arrival_s"].tolist(), strict=True

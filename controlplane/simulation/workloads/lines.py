@@ -140,7 +140,7 @@ def _row_pieces(
 
 
 class Findings:
-    """What is wrong with which line; the first thing found about a line is what is reported."""
+    """Problems by line; the first problem of a line is reported."""
 
     def __init__(self) -> None:
         self.lines: Ints = np.zeros(0, dtype=np.int64)

@@ -18,7 +18,7 @@ from controlplane.simulation.workloads.options import Context, Trace
 from policies.contract.snapshot import Floats
 
 MOST_APART = 0.01
-"""How far GPU time may be from duration times GPUs, as a fraction (they are rounded)."""
+"""Tolerated difference of GPU time from duration times GPUs, as a fraction."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -170,7 +170,7 @@ def _gpus(table: Floats, options: Swf, findings: Findings) -> Floats:
 
 
 def _unit_columns(table: Floats) -> dict[str, Any]:
-    """What each of a job's equal units needs of its node."""
+    """Demand of each of a job's equal units on its node."""
     return {
         "units": np.clip(table[:, 18], 1, None).astype(np.int64),
         "cores": np.maximum(table[:, 19], 0.0),

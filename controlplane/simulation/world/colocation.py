@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 from controlplane.simulation.cluster.shared_fleet import SharedFleet
 from controlplane.simulation.world.job_table import Launch
-from controlplane.simulation.world.observed_pairs import PairsSeen
+from controlplane.simulation.world.observed_pairs import ObservedPairs
 from policies.contract.plan import Placement
 from policies.contract.snapshot import RankSeat
 from policies.placement.speed import UNKNOWN, CoTenants, devices_of
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from controlplane.simulation.world.world import SimulatedWorld
 
 
-class Together:
+class Colocation:
     """Keeps the speeds of a world whose devices are shared."""
 
     def __init__(self, world: SimulatedWorld, fleet: SharedFleet) -> None:
@@ -37,7 +37,7 @@ class Together:
             for other in others
         ]
         own = self._rate(
-            self.world.book.row_of[placement.job], placement.ranks, self._shared(placement.ranks)
+            self.world.table.row_of[placement.job], placement.ranks, self._shared(placement.ranks)
         )
         if min([own, *rates]) > 0.0:
             return own
@@ -53,7 +53,7 @@ class Together:
         """A launch has come or gone: those on its devices are slower or faster from now on."""
         pairs = self.world.pairs
         if pairs is not None:
-            pairs.look(self.world.engine.now_s, self.world.book.columns.kinds)
+            pairs.look(self.world.engine.now_s, self.world.table.columns.kinds)
         for other in self.fleet.beside(launch.ranks):
             if other is not launch and other.goes_on:
                 self._change_speed(other)
@@ -65,10 +65,10 @@ class Together:
                 self.fleet.nodes[key[0]].gpu_type,
             )
 
-    def _find_impossible(self, placement: Placement, pairs: PairsSeen) -> None:
+    def _find_impossible(self, placement: Placement, pairs: ObservedPairs) -> None:
         """A policy that went by an estimate has put together what does not fit: now it is known."""
-        kinds = self.world.book.columns.kinds
-        kind = kinds[self.world.book.row_of[placement.job]]
+        kinds = self.world.table.columns.kinds
+        kind = kinds[self.world.table.row_of[placement.job]]
         for gpu_type, others in self._shared(placement.ranks):
             for other in others:
                 if self.world.speeds.known.pair(kind, other, gpu_type) == UNKNOWN:
@@ -77,14 +77,14 @@ class Together:
     def _change_speed(self, launch: Launch) -> None:
         world = self.world
         rate = self._rate(launch.row, launch.ranks, self._shared(launch.ranks, launch))
-        speed = rate * world.luck.speed(launch.job, int(world.book.launched[launch.row]) - 1)
+        speed = rate * world.noise.speed(launch.job, int(world.table.launched[launch.row]) - 1)
         if speed != launch.steps_per_s:
             launch.change_speed(world.engine.now_s, speed, world.switches.checkpoint_every_s)
-            world.book.change_speed(launch)
+            world.table.change_speed(launch)
             world.foresee_end(launch)
 
     def _rate(self, row: int, ranks: tuple[RankSeat, ...], shared: CoTenants) -> float:
-        kind = self.world.book.columns.kinds[row]
+        kind = self.world.table.columns.kinds[row]
         alone = self.world.speeds.of(kind, ranks)
         gpus = sum(len(seat.devices) for seat in ranks)
         return self.world.speeds.known.colocated(kind, alone, gpus, shared)
@@ -93,7 +93,7 @@ class Together:
         self, ranks: tuple[RankSeat, ...], own: Launch | None = None, more: Placement | None = None
     ) -> CoTenants:
         """With whom these seats are shared, but for `own` launch, once `more` is there too."""
-        book, kinds = self.world.book, self.world.book.columns.kinds
+        table, kinds = self.world.table, self.world.table.columns.kinds
         coming = set(devices_of(more.ranks)) if more is not None else set()
         found = []
         for key in devices_of(ranks):
@@ -103,7 +103,7 @@ class Together:
                 if hold.launch is not own
             ]
             if more is not None and key in coming:
-                others.append(kinds[book.row_of[more.job]])
+                others.append(kinds[table.row_of[more.job]])
             if others:
                 found.append((self.fleet.nodes[key[0]].gpu_type, others))
         return found

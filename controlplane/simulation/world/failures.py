@@ -17,7 +17,7 @@ class NodeFailures:
 
     def _next(self, node: str, number: int) -> None:
         self.world.engine.after(
-            self.world.luck.uptime_s(node, number), partial(self._fail, node, number)
+            self.world.noise.uptime_s(node, number), partial(self._fail, node, number)
         )
 
     def _fail(self, node: str, number: int) -> None:

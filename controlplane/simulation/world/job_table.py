@@ -51,7 +51,7 @@ class Launch:
 
     @property
     def goes_on(self) -> bool:
-        """Whether nobody has asked for its stop."""
+        """Return True if nobody has asked for its stop."""
         return self.stop_wanted_s is None and self.end_s == inf
 
     @property
@@ -116,7 +116,7 @@ class SimulatedJob:
         return 0.0 if self.view.due_s == inf else max(0.0, end_s - self.view.due_s)
 
 
-class JobBook:
+class JobTable:
     """All jobs of a workload by arrival, and how far each is, by column; row i of every array is
     job i.
 

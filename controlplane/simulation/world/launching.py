@@ -6,16 +6,16 @@ from math import isnan
 
 from controlplane.loop.rounds import RejectCode, Rejected
 from controlplane.simulation.cluster.fleet import Fleet
-from controlplane.simulation.cluster.scenario import Scene
-from controlplane.simulation.world.job_table import JobBook, Launch
+from controlplane.simulation.cluster.scenario import Scenario
+from controlplane.simulation.world.job_table import JobTable, Launch
 from policies.contract.plan import Placement
 
 
 def refusal(
-    book: JobBook, fleet: Fleet, placement: Placement, *, is_stopping: bool, rate: float
+    table: JobTable, fleet: Fleet, placement: Placement, *, is_stopping: bool, rate: float
 ) -> Rejected | None:
     """Reason why the placement cannot be launched, or None. `rate`: steps/s, 0 unknown."""
-    if not isnan(book.completed_s[book.row_of[placement.job]]):
+    if not isnan(table.completed_s[table.row_of[placement.job]]):
         return Rejected(placement.key, RejectCode.STALE, "the job is done")
     if is_stopping:
         return Rejected(placement.key, RejectCode.DEFERRED, "the job is being stopped")
@@ -39,12 +39,12 @@ def refusal(
 
 
 def new_launch(
-    scene: Scene, book: JobBook, placement: Placement, now_s: float, steps_per_s: float
+    scenario: Scenario, table: JobTable, placement: Placement, now_s: float, steps_per_s: float
 ) -> Launch:
     """The launch of an accepted placement; all but a job's first pay for the restart."""
-    row = book.row_of[placement.job]
-    setup_s = scene.launch_s + (scene.restart_cost_s if book.launched[row] else 0.0)
-    steps, until_s, quota = int(book.steps_done[row]), placement.until_s, placement.steps_quota
+    row = table.row_of[placement.job]
+    setup_s = scenario.launch_s + (scenario.restart_cost_s if table.launched[row] else 0.0)
+    steps, until_s, quota = int(table.steps_done[row]), placement.until_s, placement.steps_quota
     return Launch(
         placement.job,
         placement.ranks,

@@ -22,7 +22,7 @@ from profiling.smoothing import moved
 Sides = tuple[float, float]
 
 
-class PairsSeen:
+class ObservedPairs:
     """Knowledge of pairs so far. `kinds`: with the pairs that policies see at first."""
 
     def __init__(self, kinds: Sequence[KindView], observed: float, seed: int) -> None:
@@ -82,7 +82,7 @@ class PairsSeen:
         self._changed.clear()
 
     def estimates(self) -> PairEstimates:
-        """How far off the estimates were."""
+        """Errors of the estimates."""
         return PairEstimates(self.first, ErrorSummary.of(self._ran), self.number_measured)
 
     def _tell(self, kind: str, view: PairThroughput, samples: int) -> None:
@@ -101,7 +101,7 @@ def _devices(launch: Launch) -> int:
 
 
 def _works(launch: Launch, now_s: float) -> bool:
-    """Whether it has done anything yet at its present speed."""
+    """Return True if it has done anything at its present speed."""
     until_s = now_s if launch.stop_wanted_s is None else launch.stop_wanted_s
     return min(until_s, launch.end_s) > launch.first_step_s
 

@@ -32,7 +32,7 @@ class Unplaceable:
 
 @dataclass(frozen=True, slots=True)
 class Stays:
-    """Who sat where, by start: one row per launch and node.
+    """Placements over time, by start: one row per launch and node.
 
     `job` int64[S] row in the workload; `node` int64[S] row in `Outcome.nodes`; `devices[i]` ids of
     the node's devices; `start_s`, `end_s` float64[S].
@@ -59,9 +59,10 @@ class Utilisation:
 
 @dataclass(frozen=True, slots=True)
 class PairEstimates:
-    """How far off estimates of pairs that share a GPU were: `all`, of every pair that was not
-    measured at first, against the truth; `ran`, of those pairs that ran, against their first
-    measurement. `measured`: measurements in the run.
+    """Errors of estimated pairs that share a GPU.
+
+    `all`: of every unmeasured pair, against the truth; `ran`: of those that ran, against their
+    first measurement. `measured`: measurements in the run.
     """
 
     all: ErrorSummary

@@ -18,31 +18,31 @@ LEFT_WAITING = "the policy left it waiting although nothing else was left to wai
 
 def outcome_of(simulation: Simulation, name: str, workload: str) -> Outcome:
     """Everything the simulation came to, jobs by arrival."""
-    world, scene = simulation.world, simulation.scene
-    book, meter, columns = world.book, world.meter, world.book.columns
+    world, scenario = simulation.world, simulation.scenario
+    table, meter, columns = world.table, world.meter, world.table.columns
     arrival_s, due_s = columns.numbers["arrival_s"], columns.numbers["due_s"]
-    weight, completion_s = columns.numbers["tardiness_weight"], book.completed_s
+    weight, completion_s = columns.numbers["tardiness_weight"], table.completed_s
     late = np.where(np.isnan(completion_s), 0.0, np.maximum(0.0, completion_s - due_s))
     ended = completion_s[~np.isnan(completion_s)]
     return Outcome(
         policy=name,
         workload=workload,
-        seed=scene.seed,
+        seed=scenario.seed,
         switches=simulation.switches,
         job_ids=columns.ids,
         nodes=tuple(world.fleet.nodes),
         arrival_s=arrival_s,
-        first_start_s=book.first_start_s,
+        first_start_s=table.first_start_s,
         completion_s=completion_s,
         due_s=due_s,
         tardiness_weight=weight,
-        busy_s=book.busy_s,
-        gpu_s=book.gpu_s,
+        busy_s=table.busy_s,
+        gpu_s=table.gpu_s,
         fastest_s=world.fastest_s,
-        launches=book.launched,
-        preemptions=book.preempted,
-        migrations=book.migrated,
-        failures=book.failed,
+        launches=table.launched,
+        preemptions=table.preempted,
+        migrations=table.migrated,
+        failures=table.failed,
         energy_kwh=meter.energy_kwh,
         energy_cost=meter.energy_cost,
         tardiness_cost=float((weight * late).sum()),
@@ -51,14 +51,14 @@ def outcome_of(simulation: Simulation, name: str, workload: str) -> Outcome:
         makespan_s=float(ended.max() - arrival_s[0]) if len(ended) else 0.0,
         stays=world.journal.stays(world.fleet.index),
         utilisation=world.journal.utilisation(
-            sum(len(n.devices) for n in scene.nodes), shared=world.fleet.shares
+            sum(len(n.devices) for n in scenario.nodes), shared=world.fleet.shares
         ),
         unplaceable=tuple(sorted(world.unplaceable.values(), key=lambda u: u.index)),
         unfinished=tuple(Unplaceable(row, columns.ids[row], LEFT_WAITING) for row in world.active),
         unfinished_cost=_unfinished_cost(simulation),
         rounds_skipped=simulation.rounds_skipped,
-        round_jobs=scene.round_jobs,
-        gather_s=scene.gather_s,
+        round_jobs=scenario.round_jobs,
+        gather_s=scenario.gather_s,
         decision_s=np.array(simulation.decision_s),
         pair_estimates=None if world.pairs is None else world.pairs.estimates(),
         job_kwh=meter.job_kwh if isinstance(meter, SplitMeter) else np.zeros(0),
@@ -68,10 +68,12 @@ def outcome_of(simulation: Simulation, name: str, workload: str) -> Outcome:
 
 def _unfinished_cost(simulation: Simulation) -> float:
     """The least energy and tardiness that unfinished jobs still cost if each starts alone now."""
-    world, scene, now_s = simulation.world, simulation.scene, simulation.engine.now_s
-    book, numbers, rows = world.book, world.book.columns.numbers, world.active
-    steps = (book.total_steps - book.steps_done)[rows]
-    left = remaining_work(book.columns, rows, steps, now_s, scene.nodes, scene.kinds, scene.energy)
+    world, scenario, now_s = simulation.world, simulation.scenario, simulation.engine.now_s
+    table, numbers, rows = world.table, world.table.columns.numbers, world.active
+    steps = (table.total_steps - table.steps_done)[rows]
+    left = remaining_work(
+        table.columns, rows, steps, now_s, scenario.nodes, scenario.kinds, scenario.energy
+    )
     due_s, weight = numbers["due_s"][rows], numbers["tardiness_weight"][rows]
     late_s = np.maximum(0.0, now_s + left.run_s - due_s)
     return float(left.energy_cost.sum() + (weight * late_s)[weight > 0.0].sum())

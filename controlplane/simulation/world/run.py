@@ -1,6 +1,4 @@
-"""Runs the loop on a simulated cluster: a round on every event (events of one moment are answered
-together) and every H seconds.
-"""
+"""The loop on a simulated cluster: a round at every moment with events, and every H seconds."""
 
 from __future__ import annotations
 
@@ -16,11 +14,11 @@ from controlplane.simulation.switches import NO_SWITCHES, Switches
 from controlplane.simulation.workloads.base import Workload
 from controlplane.simulation.world.engine import Engine
 from controlplane.simulation.world.failures import NodeFailures
-from controlplane.simulation.world.job_table import JobBook
+from controlplane.simulation.world.job_table import JobTable
 from controlplane.simulation.world.outcome import Outcome, Progress
 from controlplane.simulation.world.results import outcome_of
 from controlplane.simulation.world.shortcuts import may_hide_running
-from controlplane.simulation.world.world import Scene, SimulatedWorld
+from controlplane.simulation.world.world import Scenario, SimulatedWorld
 from policies.contract.plan import Placement, Plan
 from policies.contract.policy import Policy, with_round_cache
 from policies.contract.snapshot import JobView, Snapshot
@@ -29,9 +27,7 @@ PROGRESS_S = 0.25
 """Wall seconds between two reports of progress."""
 
 FRUITLESS_ROUNDS = 200
-"""Rounds in a row with nothing running, nothing started and nothing to come, after which the rest
-is given up as never started.
-"""
+"""Rounds in a row without anything running, started or to come, before giving up."""
 
 
 class SimulationError(Exception):
@@ -39,7 +35,7 @@ class SimulationError(Exception):
 
 
 def simulate(
-    scene: Scene,
+    scenario: Scenario,
     workload: Workload,
     policy: Policy,
     *,
@@ -48,38 +44,43 @@ def simulate(
     switches: Switches = NO_SWITCHES,
     on_progress: Callable[[Progress], None] | None = None,
 ) -> Outcome:
-    """Run a workload on a scene under a policy to its end; same arguments, same outcome (but for
+    """Run a workload on a scenario under a policy to its end; same arguments, same outcome (but for
     `decision_s`).
 
-    `name` is the policy's, for the outcome. The workload's kinds stand in for the scene's of the
+    `name` is the policy's, for the outcome. The workload's kinds stand in for the scenario's of the
     same id. SimulationError if a round fails; what `on_progress` raises ends the run.
     """
-    kinds = {k.id: k for k in (*scene.kinds, *workload.kinds)}
+    kinds = {k.id: k for k in (*scenario.kinds, *workload.kinds)}
     staged = replace(
-        scene,
+        scenario,
         kinds=tuple(kinds.values()),
         seed=seed,
-        launch_s=scene.launch_s + switches.launch_s,
-        stop_s=scene.stop_s + switches.stop_s,
-        restart_cost_s=scene.restart_cost_s + switches.restart_cost_s,
+        launch_s=scenario.launch_s + switches.launch_s,
+        stop_s=scenario.stop_s + switches.stop_s,
+        restart_cost_s=scenario.restart_cost_s + switches.restart_cost_s,
     )
     simulation = Simulation(
-        staged, workload.jobs, policy, switches=switches, shortcuts=True, keep_rounds=False, seats=workload.seats
-    )  # fmt: skip
+        staged,
+        workload.jobs,
+        policy,
+        switches=switches,
+        shortcuts=True,
+        keep_rounds=False,
+        seats=workload.seats,
+    )
     simulation.on_progress = on_progress
     return outcome_of(simulation.run(), name, workload.name)
 
 
 class Simulation:
-    """A scene, jobs that come in at their `arrival_s`, and a policy. `rounds` holds what each round
-    came to, if kept.
+    """A scenario, jobs that arrive at their `arrival_s`, and a policy.
 
-    `seats`: what runs from the start of those that come in first.
+    `rounds`: results of the rounds, if kept; `seats`: placements of jobs that run from the start.
     """
 
     def __init__(
         self,
-        scene: Scene,
+        scenario: Scenario,
         jobs: Iterable[JobView],
         policy: Policy,
         start_s: float = 0.0,
@@ -89,18 +90,18 @@ class Simulation:
         keep_rounds: bool = True,
         seats: tuple[Placement, ...] = (),
     ) -> None:
-        self.scene, self.policy, self.switches, self.keep_rounds = (
-            scene,
+        self.scenario, self.policy, self.switches, self.keep_rounds = (
+            scenario,
             policy,
             switches,
             keep_rounds,
         )
         self._policy = with_round_cache(policy)
         self.engine = Engine(start_s)
-        book = JobBook(jobs)
-        hides = shortcuts and may_hide_running(scene, book.columns, policy, switches)
+        table = JobTable(jobs)
+        hides = shortcuts and may_hide_running(scenario, table.columns, policy, switches)
         self.world = SimulatedWorld(
-            scene, self.engine, book, self._ask, switches=switches, hides_running=hides
+            scenario, self.engine, table, self._ask, switches=switches, hides_running=hides
         )
         self.on_progress: Callable[[Progress], None] | None = None
         self.rounds: list[RoundResult] = []
@@ -123,9 +124,9 @@ class Simulation:
 
     def _arrivals(self, row: int) -> None:
         """Have the jobs from `row` on that come in together come in when they do."""
-        book = self.world.book
-        if row < len(book):
-            arrival_s = book.columns.numbers["arrival_s"]
+        table = self.world.table
+        if row < len(table):
+            arrival_s = table.columns.numbers["arrival_s"]
             last = int(arrival_s.searchsorted(arrival_s[row], side="right"))
             self.engine.at(float(arrival_s[row]), partial(self._arrive, range(row, last)))
 
@@ -143,7 +144,7 @@ class Simulation:
 
     def _put_in(self) -> None:
         self.engine.at(
-            max(self.engine.now_s, self._last_round_s + self.scene.gather_s), self._round
+            max(self.engine.now_s, self._last_round_s + self.scenario.gather_s), self._round
         )
 
     def _round(self) -> None:
@@ -153,7 +154,8 @@ class Simulation:
             return
         self._last_round_s = self.engine.now_s
         self._saw_a_part = (
-            self.scene.round_jobs is not None and len(self.world.queue) > self.scene.round_jobs
+            self.scenario.round_jobs is not None
+            and len(self.world.queue) > self.scenario.round_jobs
         )
         self._in_round = True
         result = run_round(self.world, self._decide)
@@ -179,18 +181,17 @@ class Simulation:
             self.world.tell("leftover")
         if self.world.active and not self.world.hides_running and not self._is_hopeless():
             self.engine.at(
-                self._last_round_s + self.scene.round_s, partial(self._periodic, self._last_round_s)
+                self._last_round_s + self.scenario.round_s,
+                partial(self._periodic, self._last_round_s),
             )
         if perf_counter() - self._told_s >= PROGRESS_S:
             self._report()
 
     def _is_hopeless(self) -> bool:
-        """Whether nothing runs, nothing comes, and nothing has been started for so long that
-        nothing ever will be.
-        """
+        """Return True if nothing ran, came or was started for too many rounds."""
         waits = (
             not self.world.launches
-            and self.world.arrived == len(self.world.book)
+            and self.world.arrived == len(self.world.table)
             and not self.world.is_any_node_away
         )
         self._fruitless = self._fruitless + 1 if waits else 0
@@ -198,8 +199,8 @@ class Simulation:
 
     def _last_change_s(self) -> float:
         """When the last of the changes of prices and caps known beforehand has come."""
-        prices = (s.from_s for s in self.scene.energy)
-        caps = (at_s for s in self.scene.power_caps for at_s in (s.from_s, s.to_s) if at_s < inf)
+        prices = (s.from_s for s in self.scenario.energy)
+        caps = (at_s for s in self.scenario.power_caps for at_s in (s.from_s, s.to_s) if at_s < inf)
         return max((*prices, *caps), default=-inf)
 
     def _periodic(self, last_s: float) -> None:
@@ -212,4 +213,4 @@ class Simulation:
         if self.on_progress is not None:
             world = self.world
             done = world.completed + len(world.unplaceable)
-            self.on_progress(Progress(self.engine.now_s, world.arrived, done, len(world.book)))
+            self.on_progress(Progress(self.engine.now_s, world.arrived, done, len(world.table)))

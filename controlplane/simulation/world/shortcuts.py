@@ -1,4 +1,4 @@
-"""Where a simulation may leave out work because it provably makes no difference.
+"""Work that a simulation may leave out because it provably makes no difference.
 
 A policy that decides about the queue alone (`policies.contract.policy.queue_only`) never touches
 what runs, and whether a job fits depends on what is free only. So its rounds need not see what runs
@@ -16,27 +16,29 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from controlplane.simulation.cluster.scenario import Scene
+from controlplane.simulation.cluster.scenario import Scenario
 from controlplane.simulation.switches import Switches
 from policies.contract.policy import Policy, queue_only
 from policies.contract.snapshot import JobColumns, NodeView
 
 
-def may_hide_running(scene: Scene, columns: JobColumns, policy: Policy, switches: Switches) -> bool:
-    """Whether showing this policy the queue alone changes nothing but the time a round takes."""
-    if not queue_only(policy) or scene.power_cap_w is not None or scene.power_caps:
+def may_hide_running(
+    scenario: Scenario, columns: JobColumns, policy: Policy, switches: Switches
+) -> bool:
+    """Return True if showing this policy the queue alone changes nothing but time."""
+    if not queue_only(policy) or scenario.power_cap_w is not None or scenario.power_caps:
         return False
-    if any(d.slots > 1 for n in scene.nodes for d in n.devices):
+    if any(d.slots > 1 for n in scenario.nodes for d in n.devices):
         return False
     if switches.decision_s or switches.decision_per_job_s or any(columns.others["dependencies"]):
         return False
-    return not any(columns.others["resources"]) and _is_roomy(scene.nodes, columns)
+    return not any(columns.others["resources"]) and _is_roomy(scenario.nodes, columns)
 
 
-def stops_at_once(scene: Scene, switches: Switches) -> bool:
-    """Whether what a plan stops has ended before it launches."""
+def stops_at_once(scenario: Scenario, switches: Switches) -> bool:
+    """Return True if what a plan stops has ended before it launches."""
     return not (
-        scene.stop_s or scene.gather_s or switches.decision_s or switches.decision_per_job_s
+        scenario.stop_s or scenario.gather_s or switches.decision_s or switches.decision_per_job_s
     )
 
 

@@ -1,6 +1,4 @@
-"""Jobs and kinds as a snapshot shows them: columns cut out of the workload's, with what has changed
-since put in.
-"""
+"""Jobs and kinds of a snapshot, as columns of the workload with what has changed."""
 
 from __future__ import annotations
 
@@ -13,8 +11,8 @@ from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
 
 import numpy as np
 
-from controlplane.simulation.cluster.scenario import Scene
-from controlplane.simulation.world.job_table import JobBook, Launch
+from controlplane.simulation.cluster.scenario import Scenario
+from controlplane.simulation.world.job_table import JobTable, Launch
 from controlplane.simulation.world.window import window
 from policies.contract.job_columns import frozen
 from policies.contract.snapshot import (
@@ -35,23 +33,20 @@ Column: TypeAlias = Callable[[], tuple[Any, ...]]
 Values = TypeVar("Values")
 
 RUNS, WAITS = JobPhase.RUNNING, JobPhase.WAITING
-"""Looked up once: on Python 3.11 a look-up at the class costs as much as all else of a job's phase.
-"""
+"""Looked up once, because enum members are slow to look up on Python 3.11."""
 
 CHANGING = ("phase", "running", "received_s")
 
 
-class Shown:
-    """What is shown of the jobs that are in the system. Columns whose values are all the same are
-    never looked at again.
-    """
+class SnapshotBuilder:
+    """Snapshots' jobs; columns whose values are all the same are built once."""
 
-    def __init__(self, book: JobBook, kinds: tuple[KindView, ...], scene: Scene) -> None:
-        self.book, self.columns = book, book.columns
-        self.round_jobs = scene.round_jobs
-        self.gpu_type = {n.id: n.gpu_type for n in scene.nodes}
+    def __init__(self, table: JobTable, kinds: tuple[KindView, ...], scenario: Scenario) -> None:
+        self.table, self.columns = table, table.columns
+        self.round_jobs = scenario.round_jobs
+        self.gpu_type = {n.id: n.gpu_type for n in scenario.nodes}
         self.profiling: set[str] = set()
-        self._workload = _Workload(book, scene.restart_cost_s)
+        self._workload = _Workload(table, scenario.restart_cost_s)
         self._cut: _Cut | None = None
         self._true_of_all = [
             name for name in ("gpus_only", "free_of_conditions") if getattr(self.columns, name)
@@ -96,7 +91,7 @@ class Shown:
             self._kinds_shown = None
 
     def kinds(self) -> tuple[KindView, ...]:
-        """The kinds of the jobs that are in the system, in the scene's order."""
+        """The kinds of the jobs that are in the system, in the scenario's order."""
         if self._kinds_shown is None:
             present = sorted(self._present, key=self._place.__getitem__)
             self._kinds_shown = tuple(self._kinds[k] for k in present)
@@ -132,7 +127,7 @@ class Shown:
         )
         self._cut = cut
         done = (
-            self.book.steps_done[cut.at] if running is None else self.book.steps_at(cut.at, now_s)
+            self.table.steps_done[cut.at] if running is None else self.table.steps_at(cut.at, now_s)
         )
         numbers = Lazy(self.columns.numbers, cut.numbers.__getitem__)
         numbers["remaining_steps"] = frozen(np.maximum(0.0, cut.numbers["total_steps"] - done))
@@ -192,7 +187,7 @@ class Shown:
         return tuple(received)
 
     def _received_on(self, received: Received, runs: tuple[Running, ...], now_s: float) -> Received:
-        """What a job had received before, and what it has of its present stays."""
+        """Time received before and in the present placements."""
         for run in runs:
             received = _with(received, self._of_stay(run.ranks, run.since_s, now_s))
         return received
@@ -214,11 +209,11 @@ class Shown:
 class _Workload:
     """Columns of a whole workload as they are as long as it lasts, ready to be cut."""
 
-    def __init__(self, book: JobBook, restart_cost_s: float) -> None:
-        columns = book.columns
+    def __init__(self, table: JobTable, restart_cost_s: float) -> None:
+        columns = table.columns
         own = {
-            "total_steps": book.total_steps.astype(np.float64),
-            "restart_cost_s": np.full(len(book), restart_cost_s),
+            "total_steps": table.total_steps.astype(np.float64),
+            "restart_cost_s": np.full(len(table), restart_cost_s),
         }
         self.ids, self.kinds, self.counts = columns.ids, columns.kinds, columns.counts
         self.numbers: dict[str, Floats] = {**columns.numbers, **own}
@@ -227,9 +222,7 @@ class _Workload:
 
 
 class _Cut:
-    """Of some rows of a workload all that stays as it is: rounds of the same jobs, as most periodic
-    ones are, share it.
-    """
+    """The unchanging columns of some rows, shared by rounds of the same jobs."""
 
     def __init__(self, whole: _Workload, rows: tuple[int, ...]) -> None:
         self.rows, self.at = rows, (at := np.array(rows, dtype=np.int64))

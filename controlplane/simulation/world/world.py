@@ -1,10 +1,9 @@
-"""A cluster on a virtual clock: jobs advance by their kind's throughput, and are stopped in two
-phases like real ones.
+"""A cluster on a virtual clock: jobs advance by their kind's throughput and stop in two phases.
 
-What a policy sees and what applying its plan means are as `controlplane.loop.live` has them: a launch
-that is asked to stop holds its devices until the stop has ended, its job waits meanwhile, whoever
-was to have those devices is deferred, and the end of the stop asks for the next round. Launching,
-stopping and restarting take no time unless the scene says so. Profile runs are not simulated.
+Snapshots and the application of plans follow `controlplane.loop.live`: a launch that is asked to
+stop holds its devices until the stop has ended, its job waits meanwhile, a launch on those devices
+is deferred, and the end of the stop asks for the next round. Launching, stopping and restarting
+take no time unless the scenario says so. Profile runs are not simulated.
 """
 
 from __future__ import annotations
@@ -29,21 +28,21 @@ from controlplane.loop.changes import (
 )
 from controlplane.loop.rounds import ENDED_STOP, Applied, LastPlan, Rejected
 from controlplane.simulation.cluster.meter import meter_of
-from controlplane.simulation.cluster.noise import Luck
-from controlplane.simulation.cluster.scenario import Scene
+from controlplane.simulation.cluster.noise import Noise
+from controlplane.simulation.cluster.scenario import Scenario
 from controlplane.simulation.cluster.shared_fleet import SharedFleet, fleet_of
 from controlplane.simulation.cluster.speeds import Speeds, highest_cap_w
 from controlplane.simulation.switches import NO_SWITCHES, Switches
 from controlplane.simulation.workloads.base import LONGEST_RUN_S
-from controlplane.simulation.world.colocation import Together
+from controlplane.simulation.world.colocation import Colocation
 from controlplane.simulation.world.engine import Engine
-from controlplane.simulation.world.job_table import JobBook, Launch, SimulatedJob
+from controlplane.simulation.world.job_table import JobTable, Launch, SimulatedJob
 from controlplane.simulation.world.journal import Journal
 from controlplane.simulation.world.launching import new_launch, refusal
-from controlplane.simulation.world.observed_pairs import PairsSeen
+from controlplane.simulation.world.observed_pairs import ObservedPairs
 from controlplane.simulation.world.outcome import Unplaceable
 from controlplane.simulation.world.shortcuts import stops_at_once
-from controlplane.simulation.world.snapshot_builder import Shown
+from controlplane.simulation.world.snapshot_builder import SnapshotBuilder
 from policies.contract.plan import Placement, Plan
 from policies.contract.snapshot import (
     JobColumns,
@@ -55,7 +54,7 @@ from policies.contract.snapshot import (
     Trigger,
 )
 
-__all__ = ["Scene", "SimulatedWorld"]
+__all__ = ["Scenario", "SimulatedWorld"]
 
 LAUNCHES = (Start, Migrate, Resize)
 TRAINING = Purpose.TRAINING
@@ -65,38 +64,42 @@ TRAINING = Purpose.TRAINING
 class SimulatedWorld:
     """World of a simulation. `on_event` is called with the reason whenever a round is wanted.
 
-    `book` holds all jobs of the workload; those come in by `submit`. `hides_running`: snapshots
+    `table` holds all jobs of the workload; those come in by `submit`. `hides_running`: snapshots
     show the queue only, see `controlplane.simulation.world.shortcuts`.
     """
 
     def __init__(
         self,
-        scene: Scene,
+        scenario: Scenario,
         engine: Engine,
-        book: JobBook,
+        table: JobTable,
         on_event: Callable[[str], None],
         *,
         switches: Switches = NO_SWITCHES,
         hides_running: bool = False,
     ) -> None:
-        self.scene, self.engine, self.book, self.on_event = scene, engine, book, on_event
+        self.scenario, self.engine, self.table, self.on_event = scenario, engine, table, on_event
         self.switches, self._hides_running = switches, hides_running
-        self._stops_at_once = stops_at_once(scene, switches)
+        self._stops_at_once = stops_at_once(scenario, switches)
         self._stopping: list[Launch] = []
-        self.luck = Luck(scene.seed, switches)
-        self.fleet = fleet_of(scene.nodes)
-        cap_w = highest_cap_w(scene.power_cap_w, scene.power_caps)
-        self.speeds = Speeds(scene.nodes, scene.kinds, cap_w)
-        noise = self.luck.power if switches.power_noise else None
-        self.meter = meter_of(self.fleet, scene.energy, len(book), noise)
-        self.together = Together(self, self.fleet) if isinstance(self.fleet, SharedFleet) else None
+        self.noise = Noise(scenario.seed, switches)
+        self.fleet = fleet_of(scenario.nodes)
+        cap_w = highest_cap_w(scenario.power_cap_w, scenario.power_caps)
+        self.speeds = Speeds(scenario.nodes, scenario.kinds, cap_w)
+        noise = self.noise.power if switches.power_noise else None
+        self.meter = meter_of(self.fleet, scenario.energy, len(table), noise)
+        self.colocation = (
+            Colocation(self, self.fleet) if isinstance(self.fleet, SharedFleet) else None
+        )
         self.pairs = (
-            PairsSeen(scene.kinds, switches.pairs_observed, scene.seed)
+            ObservedPairs(scenario.kinds, switches.pairs_observed, scenario.seed)
             if switches.pairs_observed < 1.0
             else None
         )
-        self.shown = Shown(
-            book, self.luck.seen(scene.kinds if self.pairs is None else self.pairs.kinds), scene
+        self.builder = SnapshotBuilder(
+            table,
+            self.noise.seen(scenario.kinds if self.pairs is None else self.pairs.kinds),
+            scenario,
         )
         self.journal = Journal()
         self.active: list[int] = []
@@ -105,23 +108,21 @@ class SimulatedWorld:
         self.arrived = 0
         self.completed = 0
         self.unplaceable: dict[str, Unplaceable] = {}
-        self.fastest_s = np.full(len(book), inf)
+        self.fastest_s = np.full(len(table), inf)
         self.number = 0
         self._running: dict[int, tuple[Running, ...]] = {}
         self._reasons: list[str] = []
-        self._last = _empty_snapshot(scene)
+        self._last = _empty_snapshot(scenario)
         self._memory: Mapping[str, Any] = {}
         self._last_plan: LastPlan | None = None
 
     @property
     def jobs(self) -> Mapping[str, SimulatedJob]:
-        """All jobs submitted so far, by id, in their order, as they are now; for whoever looks, not
-        for every round.
-        """
+        """Submitted jobs by id as they are now; for observers, not for every round."""
         of_job: dict[int, list[Launch]] = {row: [] for row in range(self.arrived)}
         for number, row in enumerate(self.journal.row):
             under_way = self.launches.get(row)
-            job = self.book.columns.ids[row]
+            job = self.table.columns.ids[row]
             known = (
                 under_way
                 if under_way is not None and under_way.number == number
@@ -129,54 +130,48 @@ class SimulatedWorld:
             )
             of_job[row].append(known)
         return {
-            self.book.columns.ids[row]: self.book.job(row, launches)
+            self.table.columns.ids[row]: self.table.job(row, launches)
             for row, launches in of_job.items()
         }
 
     @property
     def hides_running(self) -> bool:
-        """Whether snapshots show the queue only now: not while a node must be emptied."""
+        """Return True if snapshots show the queue only; False while a node must be emptied."""
         return self._hides_running and not self.fleet.draining
 
     @property
     def is_settled(self) -> bool:
-        """Whether a round could change nothing: the policy only starts what waits, and nothing
-        does, or no device is free.
-        """
+        """Return True if a round could change nothing: only starts, and none is possible."""
         return self.hides_running and (not self.queue or self.fleet.free <= 0)
 
     @property
     def is_over(self) -> bool:
-        """Whether every job has come in and is done, or can never run."""
-        return self.arrived == len(self.book) and not self.active
+        """Return True if every job has arrived and is done, or can never run."""
+        return self.arrived == len(self.table) and not self.active
 
     @property
     def is_any_node_away(self) -> bool:
-        """Whether a node that was lost will come back."""
+        """Return True if a lost node will come back."""
         return bool(self.switches.node_failures_per_day) and any(
             n.state is NodeState.LOST for n in self.fleet.nodes.values()
         )
 
     def submit(self, rows: range) -> None:
-        """These jobs of the workload come in now; one that no node can ever run is reported, not
-        let in.
-        """
+        """Let these jobs of the workload in; one that no node can ever run is reported."""
         self.arrived = rows.stop
         let_in = [row for row in rows if self._can_run(row)]
         for row in let_in:
             self.active.append(row)
             self.queue.append(row)
-            kind = self.book.columns.kinds[row]
-            if self.shown.enter(row) and self.switches.profiling_s:
-                self.shown.profiling.add(kind)
+            kind = self.table.columns.kinds[row]
+            if self.builder.enter(row) and self.switches.profiling_s:
+                self.builder.profiling.add(kind)
                 self.engine.after(self.switches.profiling_s, partial(self._profiled, kind))
         if let_in:
             self.tell("submission")
 
     def seat(self, placements: Iterable[Placement]) -> None:
-        """What runs already where the simulation begins; a job whose devices are not there, or are
-        taken, waits like the others.
-        """
+        """Launch what runs from the start; a job whose devices are missing or taken waits."""
         for placement in placements:
             if placement.job not in self.unplaceable and self.fleet.has(placement.ranks):
                 self._launch(placement)
@@ -185,18 +180,18 @@ class SimulatedWorld:
         """The cluster as `controlplane.loop.live.observe` would show it, for the next round."""
         self.number += 1
         if self.pairs is not None:
-            self.pairs.look(self.engine.now_s, self.book.columns.kinds)
-            self.shown.learn(self.pairs.changed)
-        rows = self.shown.rows(
+            self.pairs.look(self.engine.now_s, self.table.columns.kinds)
+            self.builder.learn(self.pairs.changed)
+        rows = self.builder.rows(
             self.queue, self.active, self.number, hides_running=self.hides_running
         )
         running = None if self.hides_running else self._running
         self._last = self._last.following(
             now_s=self.engine.now_s,
-            seed=self.scene.seed + self.number,
+            seed=self.scenario.seed + self.number,
             nodes=self.fleet.views(),
-            kinds=self.shown.kinds(),
-            jobs=self.shown.jobs(rows, running, self.launches, self.engine.now_s),
+            kinds=self.builder.kinds(),
+            jobs=self.builder.jobs(rows, running, self.launches, self.engine.now_s),
             trigger=Trigger(tuple(dict.fromkeys(self._reasons))),
             memory=dict(self._memory),
         )
@@ -204,13 +199,11 @@ class SimulatedWorld:
         return self._last
 
     def last_plan(self) -> LastPlan | None:
-        """What the round before came to; a policy that fails ends the simulation."""
+        """Outcome of the round before; a policy that fails ends the simulation."""
         return self._last_plan
 
     def apply(self, plan: Plan, carried: int | None = None) -> Applied:
-        """Make the plan so, as far as what is the case by then allows: stop, keep, then launch what
-        finds its devices free.
-        """
+        """Apply the plan: stop, keep, then launch what finds its devices free."""
         self._take_time()
         todo = changes(self._current(), plan)
         real = [c for c in todo if not isinstance(c, Keep) or c.changes_term]
@@ -243,9 +236,7 @@ class SimulatedWorld:
         self.tell("node_joined")
 
     def drain(self, node: str, until_s: float) -> None:
-        """A node takes nothing new and must be empty by `until_s`: what still runs there then is
-        asked to stop.
-        """
+        """Drain a node by `until_s`: what still runs there then is asked to stop."""
         self.fleet.change_state(node, NodeState.DRAINING, until_s)
         self.engine.at(max(until_s, self.engine.now_s), partial(self._end_drain, node, until_s))
         self.tell("node_drained")
@@ -253,7 +244,7 @@ class SimulatedWorld:
     def fail(self, launch: Launch) -> None:
         """A launch fails: its job goes on from its last checkpoint, when it has devices again."""
         if launch.end_s == inf:
-            self.book.failed[launch.row] += 1
+            self.table.failed[launch.row] += 1
             self._release(
                 launch, launch.saved_at(self.engine.now_s, self.switches.checkpoint_every_s)
             )
@@ -265,9 +256,9 @@ class SimulatedWorld:
                 self._ask_to_stop(launch)
 
     def _can_run(self, row: int) -> bool:
-        columns = self.book.columns
+        columns = self.table.columns
         rate, why = self.speeds.best(columns, row)
-        fastest_s = inf if why else int(self.book.total_steps[row]) / rate
+        fastest_s = inf if why else int(self.table.total_steps[row]) / rate
         if missed := [d for d in columns.others["dependencies"][row] if d in self.unplaceable]:
             why = f"it depends on {missed[0]}, which can never run"
         elif not why and fastest_s > LONGEST_RUN_S:
@@ -279,7 +270,7 @@ class SimulatedWorld:
         return True
 
     def _profiled(self, kind: str) -> None:
-        self.shown.profiling.discard(kind)
+        self.builder.profiling.discard(kind)
         self.tell("profile")
 
     def _take_time(self) -> None:
@@ -289,22 +280,22 @@ class SimulatedWorld:
             self.engine.pass_until(self.engine.now_s + takes_s)
 
     def _current(self) -> dict[PlacementKey, Running]:
-        """What is committed and goes on; nothing of it where it was not shown."""
+        """Placements that go on; none where they were not shown."""
         if self.hides_running:
             return {}
-        ids = self.book.columns.ids
+        ids = self.table.columns.ids
         return {(ids[row], TRAINING, 0): self._running[row][0] for row in sorted(self._running)}
 
     def _stop_or_keep(self, change: Change) -> None:
         match change:
             case Preempt(key=(job, _, _)):
-                self.book.preempted[self.book.row_of[job]] += 1
-                self._stop_for_plan(self.launches[self.book.row_of[job]])
+                self.table.preempted[self.table.row_of[job]] += 1
+                self._stop_for_plan(self.launches[self.table.row_of[job]])
             case Migrate(placement=Placement(job=job)) | Resize(placement=Placement(job=job)):
-                self.book.migrated[self.book.row_of[job]] += 1
-                self._stop_for_plan(self.launches[self.book.row_of[job]])
+                self.table.migrated[self.table.row_of[job]] += 1
+                self._stop_for_plan(self.launches[self.table.row_of[job]])
             case Keep(key=(job, _, _), placement=Placement() as wanted):
-                self._keep(self.launches[self.book.row_of[job]], wanted)
+                self._keep(self.launches[self.table.row_of[job]], wanted)
 
     def _stop_for_plan(self, launch: Launch) -> None:
         if self._stops_at_once and launch.goes_on:
@@ -318,15 +309,17 @@ class SimulatedWorld:
         self._end_by_term(launch)
 
     def _launch(self, placement: Placement) -> Rejected | None:
-        row = self.book.row_of[placement.job]
-        alone = self.speeds.of(self.book.columns.kinds[row], placement.ranks)
-        rate = alone if self.together is None else self.together.rate(placement)
-        why = refusal(self.book, self.fleet, placement, is_stopping=row in self.launches, rate=rate)
+        row = self.table.row_of[placement.job]
+        alone = self.speeds.of(self.table.columns.kinds[row], placement.ranks)
+        rate = alone if self.colocation is None else self.colocation.rate(placement)
+        why = refusal(
+            self.table, self.fleet, placement, is_stopping=row in self.launches, rate=rate
+        )
         if why is not None:
             return why
-        speed = rate * self.luck.speed(placement.job, int(self.book.launched[row]))
-        launch = new_launch(self.scene, self.book, placement, self.engine.now_s, speed)
-        self.book.begin(launch)
+        speed = rate * self.noise.speed(placement.job, int(self.table.launched[row]))
+        launch = new_launch(self.scenario, self.table, placement, self.engine.now_s, speed)
+        self.table.begin(launch)
         self.journal.begin(launch)
         self.fleet.take(launch)
         self.launches[row] = launch
@@ -335,21 +328,19 @@ class SimulatedWorld:
         self._measure(launch)
         self.foresee_end(launch)
         self._end_by_term(launch)
-        if self.together is not None:
-            self.together.changed(launch)
+        if self.colocation is not None:
+            self.colocation.changed(launch)
         return None
 
     def foresee_end(self, launch: Launch) -> None:
-        """Its job is done when all steps are, unless it is stopped or fails before, or its speed
-        changes.
-        """
+        """Schedule its end and its failure, unless it is stopped or changes speed before."""
         work_s, now_s = (
-            (int(self.book.total_steps[launch.row]) - launch.start_steps) / launch.steps_per_s,
+            (int(self.table.total_steps[launch.row]) - launch.start_steps) / launch.steps_per_s,
             self.engine.now_s,
         )
         launch.ends_s = max(now_s, launch.first_step_s + work_s)
         self.engine.at(launch.ends_s, partial(self._complete, launch))
-        part = self.luck.fails_after(launch.job, int(self.book.launched[launch.row]))
+        part = self.noise.fails_after(launch.job, int(self.table.launched[launch.row]))
         if part is not None:
             launch.breaks_s = max(now_s, launch.first_step_s + part * work_s)
             self.engine.at(launch.breaks_s, partial(self._break, launch))
@@ -372,10 +363,10 @@ class SimulatedWorld:
     def _ask_to_stop(self, launch: Launch) -> None:
         if not launch.goes_on:
             return
-        launch.stop_wanted_s = self.book.stop_wanted_s[launch.row] = self.engine.now_s
+        launch.stop_wanted_s = self.table.stop_wanted_s[launch.row] = self.engine.now_s
         del self._running[launch.row]
         insort(self.queue, launch.row)
-        self.engine.after(self.scene.stop_s, partial(self._stopped, launch))
+        self.engine.after(self.scenario.stop_s, partial(self._stopped, launch))
 
     def _end_stops(self) -> None:
         """End what the plan has stopped where stops take no time; the number of the round that this
@@ -394,12 +385,12 @@ class SimulatedWorld:
     def _complete(self, launch: Launch) -> None:
         if not launch.goes_on or launch.ends_s > self.engine.now_s:
             return
-        self._release(launch, int(self.book.total_steps[launch.row]))
+        self._release(launch, int(self.table.total_steps[launch.row]))
         del self.queue[bisect_left(self.queue, launch.row)]
         del self.active[bisect_left(self.active, launch.row)]
-        self.book.completed_s[launch.row] = self.engine.now_s
+        self.table.completed_s[launch.row] = self.engine.now_s
         self.completed += 1
-        self.shown.leave(launch.row)
+        self.builder.leave(launch.row)
         self.tell("completion")
 
     def _release(self, launch: Launch, steps: int) -> None:
@@ -407,36 +398,36 @@ class SimulatedWorld:
         if launch.goes_on:
             del self._running[launch.row]
             insort(self.queue, launch.row)
-        self.book.end(launch, self.engine.now_s, steps)
+        self.table.end(launch, self.engine.now_s, steps)
         self.journal.end(launch)
         self.fleet.release(launch)
-        self.shown.receive(launch)
+        self.builder.receive(launch)
         del self.launches[launch.row]
         self._measure(launch)
-        if self.together is not None:
-            self.together.changed(launch)
+        if self.colocation is not None:
+            self.colocation.changed(launch)
 
     def _measure(self, launch: Launch) -> None:
         for node in {seat.node for seat in launch.ranks}:
             self.meter.use(self.engine.now_s, node, self.fleet.in_use[node])
 
 
-def _empty_snapshot(scene: Scene) -> Snapshot:
-    """The scene before anything has happened."""
+def _empty_snapshot(scenario: Scenario) -> Snapshot:
+    """The scenario before anything has happened."""
     return Snapshot(
-        cluster=scene.cluster,
+        cluster=scenario.cluster,
         now_s=0.0,
-        round_s=scene.round_s,
-        seed=scene.seed,
-        nodes=scene.nodes,
+        round_s=scenario.round_s,
+        seed=scenario.seed,
+        nodes=scenario.nodes,
         kinds=(),
         jobs=Jobs(JobColumns.of(())),
-        gpu_types=scene.gpu_types,
-        energy=scene.energy,
-        currency=scene.currency,
-        power_cap_w=scene.power_cap_w,
-        power_caps=scene.power_caps,
-        emissions_cost_per_kg=scene.emissions_cost_per_kg,
-        teams=scene.teams,
-        horizon_s=scene.horizon_s,
+        gpu_types=scenario.gpu_types,
+        energy=scenario.energy,
+        currency=scenario.currency,
+        power_cap_w=scenario.power_cap_w,
+        power_caps=scenario.power_caps,
+        emissions_cost_per_kg=scenario.emissions_cost_per_kg,
+        teams=scenario.teams,
+        horizon_s=scenario.horizon_s,
     )

@@ -32,7 +32,7 @@ WORKLOADS = (
 )
 TRACES = ("csv", "swf", "gavel", "philly")
 TABLES = ("gavel_generator",)
-"""What is given Gavel's throughput tables in the place of a trace."""
+"""Workload types that take Gavel's throughput tables instead of a trace."""
 WRITTEN = "written"
 TICKED = (registry.DEFAULT, "fifo", "edf")
 EXAMPLE = """name: small
@@ -70,7 +70,7 @@ class PolicyChoice:
 
     @property
     def placeholder(self) -> str:
-        """What stands in the empty field."""
+        """Placeholder of the empty field."""
         return example_of(self.takes) if self.takes else "takes no parameters"
 
 
@@ -244,7 +244,7 @@ class StudyForm(forms.Form):
 
 
 def read_yaml(field: str, text: str) -> Any:
-    """What a YAML text says. DocumentError names the line where it is none."""
+    """Read YAML. DocumentError names the line of an error."""
     try:
         _refuse_aliases(field, text)
         return yaml.safe_load(text)

@@ -1,4 +1,4 @@
-"""What the pages of simulations show, in a constant number of queries."""
+"""Contents of the pages of simulations, in a constant number of queries."""
 
 from __future__ import annotations
 
@@ -86,7 +86,7 @@ def simulations_page(user: User, number: object) -> Page[Simulation]:
 
 
 def is_active(simulation: Simulation) -> bool:
-    """Whether it waits or runs."""
+    """Return True if it waits or runs."""
     return simulation.state in ACTIVE
 
 
@@ -102,7 +102,7 @@ def kept_until(simulation: Simulation) -> datetime | None:
 
 
 def results_of(simulation: Simulation) -> dict[str, Any] | None:
-    """What results.json says; None while there is none."""
+    """The document of results.json; None while there is none."""
     data = read_file(simulation, "results.json")
     return None if data is None else json.loads(data)
 

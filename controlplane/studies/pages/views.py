@@ -54,7 +54,7 @@ REPORT_POLICY = {
 }
 
 IN_PLACE = ("policies", "switches")
-"""What has no field of its own in the form, and yet a place where its messages stand."""
+"""Fields of a study without a form field of their own, and where their errors show."""
 
 ACTIONS: dict[str, tuple[Callable[[Simulation], object], str]] = {
     "cancel": (services.simulation_cancel, "The simulation is cancelled."),
@@ -69,7 +69,7 @@ ACTIONS: dict[str, tuple[Callable[[Simulation], object], str]] = {
 
 @require_GET
 def simulations(request: HttpRequest) -> HttpResponse:
-    """What was simulated, by the reader and their teams."""
+    """Simulations of the reader and their teams."""
     page = simulations_page(_person(request), request.GET.get("page"))
     context = {"page": page, "query": "", "active": any(is_active(s) for s in page.object_list)}
     return _page_or_part(request, "studies/list.html", "studies/_list.html", context)
@@ -180,7 +180,7 @@ def simulation_report(request: HttpRequest, pk: uuid.UUID) -> HttpResponse:
 @login_not_required
 @require_GET
 def shared(request: HttpRequest, link: str) -> HttpResponse:
-    """What a share link shows: one simulation, to be looked at."""
+    """Page of a share link: one simulation, to be looked at."""
     found = _shared(link)
     context = {**_context(found), "report": reverse("shared_report", args=[link])}
     response = render(request, "studies/shared.html", context)

@@ -57,7 +57,7 @@ class SimulationViewSet(mixins.ListModelMixin, GenericViewSet[Simulation]):
     lookup_value_regex = "[0-9a-fA-F]{8}(?:-[0-9a-fA-F]{4}){3}-[0-9a-fA-F]{12}"
 
     def get_queryset(self) -> QuerySet[Simulation]:
-        """What the caller may see and asks for."""
+        """Simulations that the caller may see and asks for."""
         rows, query = visible_simulations(_user(self.request)), self.request.query_params
         if wanted := query.get("state"):
             rows = rows.filter(state=wanted) if wanted in STATES else rows.none()
@@ -193,7 +193,7 @@ class ReportView(SimulationFileView):
 
 
 class WhatIfView(APIView):
-    """What a policy would decide now."""
+    """Decision of a policy about the live queue now."""
 
     @extend_schema(
         operation_id="what_if",

@@ -99,7 +99,7 @@ class WhatIfInput(serializers.Serializer[Any]):
 
 
 class DecisionSerializer(serializers.Serializer[Any]):
-    """What a decision comes to, in the cluster's currency; run times as policies know them."""
+    """Figures of a decision in the cluster's currency; run times as policies know them."""
 
     policy = serializers.CharField()
     status = serializers.CharField()
@@ -134,7 +134,7 @@ class DifferenceSerializer(serializers.Serializer[Any]):
 
 
 class WhatIfSerializer(serializers.Serializer[Any]):
-    """What a policy would decide now, against what is the case. Nothing was changed."""
+    """A policy's decision beside the present. Nothing was changed."""
 
     cluster = serializers.CharField()
     currency = serializers.CharField()

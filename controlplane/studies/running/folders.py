@@ -1,5 +1,4 @@
-"""Where simulations work: a folder each, for the server's user alone, on the machine of the worker
-that runs them.
+"""Working folders of simulations on their worker's machine, for the server's user alone.
 
 It holds what an interrupted study needs to go on. What a study comes to goes into the database, so
 that every web process has it.

@@ -95,7 +95,7 @@ class StudyProcess:
         self._process.wait()
 
     def listen(self, for_s: float) -> Told:
-        """What it has said within that time, or until it has ended."""
+        """Its output within that time, or until it has ended."""
         until_s = time.monotonic() + for_s
         while not self.told.ended and (left_s := until_s - time.monotonic()) > 0:
             pipe = self._process.stdout

@@ -37,7 +37,7 @@ from controlplane.studies.running.stopping import is_stopping
 logger = logging.getLogger(__name__)
 
 EXPIRY_S = 30.0
-"""How long a simulation that nobody renews counts as running."""
+"""Seconds for which an unrenewed simulation counts as running."""
 
 TURN_S = 1.0
 MOST_STARTS = 5

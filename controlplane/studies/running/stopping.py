@@ -22,5 +22,5 @@ def begin_stopping(**_: Any) -> None:
 
 
 def is_stopping() -> bool:
-    """Whether the worker of this process is being stopped."""
+    """Return True if the worker of this process is being stopped."""
     return _FLAG[0] == 1

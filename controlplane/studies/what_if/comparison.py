@@ -84,7 +84,7 @@ def stretches(plan: Plan, snapshot: Snapshot) -> tuple[Stretch, ...]:
 
 
 def figures(plan: Plan, snapshot: Snapshot, ends: tuple[Stretch, ...] | None = None) -> Figures:
-    """What the plan comes to; `ends` are its stretches where they are known already."""
+    """Figures of a plan; `ends` are its stretches where they are known already."""
     ends = stretches(plan, snapshot) if ends is None else ends
     used = Counter(
         node for node, _ in {key for p in plan.placements for key in devices_of(p.ranks)}
@@ -118,7 +118,7 @@ def figures(plan: Plan, snapshot: Snapshot, ends: tuple[Stretch, ...] | None = N
 
 
 def differences(plan: Plan, snapshot: Snapshot) -> tuple[Change, ...]:
-    """What the plan would change of training work, starts last."""
+    """Changes of training work that the plan would make, starts last."""
     found = changes(current_of(snapshot), plan)
     return tuple(c for c in found if not isinstance(c, Keep) and _purpose(c) is Purpose.TRAINING)
 
@@ -128,7 +128,7 @@ def _purpose(change: Change) -> Purpose:
 
 
 def sides(change: Change) -> tuple[tuple[RankSeat, ...], tuple[RankSeat, ...]]:
-    """Where the job is and where it would be; empty for nowhere."""
+    """(present ranks, planned ranks) of the job; empty for nowhere."""
     match change:
         case Start(placement=placement):
             return (), placement.ranks
@@ -166,9 +166,7 @@ def _lateness(
 
 
 def _energy_cost(snapshot: Snapshot, ends: tuple[Stretch, ...]) -> float:
-    """Sum over nodes of what their power costs while they have work, at the prices of each time; a
-    GPU works until its last job ends.
-    """
+    """Cost of the nodes' power until their last jobs end, at the prices of each time."""
     until_s: dict[tuple[str, str], float] = {}
     for stretch in ends:
         for key in devices_of(stretch.placement.ranks) if stretch.to_s is not None else ():

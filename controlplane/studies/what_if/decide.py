@@ -1,5 +1,4 @@
-"""What would another policy decide now? The live queue is read, the policy is asked in a process of
-its own, nothing is applied.
+"""A policy's decision about the live queue, made in another process; nothing is applied.
 
 Jobs of other teams are there without their names, as on the timeline: that they take GPUs can be
 seen, and nothing else.
@@ -46,7 +45,7 @@ from policies.host import registry
 from policies.host.client import SolverProcess
 
 PATIENCE_S = 5.0
-"""How long somebody waits while somebody else's question is answered by the same web process."""
+"""Seconds to wait while the same web process answers another question."""
 
 _TURN = threading.BoundedSemaphore(1)
 
@@ -110,12 +109,12 @@ class WhatIf:
 
     @property
     def current(self) -> Figures:
-        """What is the case."""
+        """Figures of the present."""
         return self.now.figures
 
     @property
     def proposed(self) -> Figures:
-        """What the policy would make of it."""
+        """Figures of the policy's plan."""
         return self.then.figures
 
 
@@ -254,7 +253,7 @@ def _why(entry: Waiting, snapshot: Snapshot, names: Mapping[str, str]) -> str:
 
 
 def _places(snapshot: Snapshot) -> dict[tuple[str, str], str]:
-    """What GPUs are called: their number on the node."""
+    """Names of GPUs: their numbers on the node."""
     return {
         (node.id, device.id): str(i)
         for node in snapshot.nodes

@@ -1,24 +1,16 @@
-"""What one connection may cost a web process: so much head, so many headers, so long for head and
-body. uvicorn bounds none of it.
+"""Bounds on what one connection may cost a web process, because uvicorn has none.
 
-A proxy in front has limits of its own; this holds for whoever reaches a web process without one.
-Here is also the short way out for answers that are given by the thousand: in one piece, past
-uvicorn's look at each header.
+Bounded are size and number of headers, and the time that head and body may take. A proxy in front
+has bounds of its own; these hold for clients that reach a web process without one.
 """
 
 from __future__ import annotations
 
 import asyncio
 from enum import Enum
-from functools import partial
 from typing import cast
-from weakref import ReferenceType, ref
 
-from uvicorn.protocols.http.httptools_impl import (
-    STATUS_LINE,
-    HttpToolsProtocol,
-    RequestResponseCycle,
-)
+from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
 MOST_HEADERS = 100
 LARGEST_HEAD = 64 * 1024
@@ -35,9 +27,6 @@ class Phase(Enum):
 
 PATIENCE_S = {Phase.HEAD: 30.0, Phase.BODY: 60.0}
 """How long a whole head and a whole body may take. Between requests uvicorn's own limit holds."""
-
-WHOLE = "loadmaster.whole"
-"""An ASGI extension: scope "answer" is `(status, headers, body) -> bool`, see answer_whole."""
 
 LINGER_S = 1.0
 """How long a refused client is listened to for no purpose but that it reads the answer."""
@@ -103,9 +92,6 @@ class GuardedProtocol(HttpToolsProtocol):
             self._stop(431)
         self._phase = Phase.BODY
         super().on_headers_complete()
-        # A weak reference: the request knows its scope, and garbage that refers to itself would
-        # wait for the collector.
-        self.scope["extensions"] = {WHOLE: {"answer": partial(answer_whole, ref(self.cycle))}}
 
     def on_message_complete(self) -> None:
         """The body is whole."""
@@ -166,33 +152,3 @@ class GuardedProtocol(HttpToolsProtocol):
             self.cycle.disconnected = True  # whatever waits for the body is told so
             self.cycle.message_event.set()
             self._refuse(408)
-
-
-def answer_whole(
-    request: ReferenceType[RequestResponseCycle], status: int, headers: bytes, body: bytes
-) -> bool:
-    """Send a whole answer at once, its headers as they go over the wire: each line with its end,
-    content-length among them.
-
-    False, and nothing sent, where only ASGI's `send` can: the connection ends with the answer, its
-    client does not read, or wants no body. Nobody looks at the headers here: they must hold nothing
-    of a client's that was not checked, and not say `connection`.
-    """
-    cycle = request()
-    if (
-        cycle is None
-        or cycle.response_started
-        or cycle.disconnected
-        or not cycle.keep_alive
-        or cycle.flow.write_paused
-    ):
-        return False
-    if cycle.scope["method"] == "HEAD":
-        return False
-    cycle.response_started = cycle.response_complete = True
-    cycle.waiting_for_100_continue = False
-    first = b"".join(b"%b: %b\r\n" % header for header in cycle.default_headers)
-    cycle.transport.write(b"".join((STATUS_LINE[status], first, headers, b"\r\n", body)))
-    cycle.message_event.set()
-    cycle.on_response()
-    return True

@@ -13,7 +13,7 @@ from concurrent.futures import ThreadPoolExecutor
 from asgiref.sync import ThreadSensitiveContext
 from django.db import connections
 
-from controlplane.web.http.fast_path import App, Receive, Scope, Send
+from controlplane.web.http.asgi_types import App, Receive, Scope, Send
 
 MOST_IDLE = 8
 """Threads, and so connections, kept for requests; live pages may need more for a while."""

@@ -100,14 +100,13 @@ class StorageFailures(BothWays):
 
     def process_exception(self, request: HttpRequest, error: Exception) -> HttpResponse | None:
         """The clear answer, or None for what is no failure of the storage."""
-        return _answer(request, failure_of(error))
+        return _answer(request, error)
 
 
 @login_not_required
 def server_error_page(request: HttpRequest) -> HttpResponseBase:
     """handler500: also answers for database failures outside of views."""
-    error = sys.exc_info()[1]
-    return _answer(request, failure_of(error)) or server_error(request)
+    return _answer(request, sys.exc_info()[1]) or server_error(request)
 
 
 def present_failure() -> str | None:
@@ -127,12 +126,21 @@ def _full(database: Path) -> str | None:
     return FULL.code if shutil.disk_usage(database.parent).free < LEAST_FREE_BYTES else None
 
 
-def _answer(request: HttpRequest, failure: Failure | None) -> HttpResponse | None:
+def noted_failure(error: BaseException | None) -> Failure | None:
+    """`failure_of` an error that is answered now: it is logged, and /readyz tells of it."""
+    failure = failure_of(error)
     if failure is None:
         return None
     log.error("the database cannot be used: %s", failure.code)
     if failure is not BUSY:
         _last[:] = [(time.monotonic(), failure)]
+    return failure
+
+
+def _answer(request: HttpRequest, error: BaseException | None) -> HttpResponse | None:
+    failure = noted_failure(error)
+    if failure is None:
+        return None
     headers = {"Retry-After": str(RETRY_AFTER_S), "Cache-Control": "no-store"}
     if request.path.startswith("/api/"):
         return JsonResponse(

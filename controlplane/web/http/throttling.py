@@ -32,9 +32,11 @@ DOORS = {
     "/admin/login/": "login",
     "/password/": "login",
     "/api/v1/tokens/": "login",
-    "/api/agent/v1/register": "enrolment",
 }
-"""The doors by their addresses. All ways to a password count together."""
+"""The doors among Django's addresses. All ways to a password count together.
+
+Agents enrol at a door of their own (`controlplane.execution.protocol`).
+"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,12 +58,13 @@ class Throttle(BothWays):
             return answer
         if self.later:
             return self._later(request, door)
-        counts = begin(request, door)
+        counts = begin(door, **_whom(request))
         refused = refusal(request, counts)
         return refused or end(request, self.get_response(request), counts)
 
     async def _later(self, request: HttpRequest, door: str) -> HttpResponseBase:
-        counts = await sync_to_async(begin)(request, door)
+        whom = await sync_to_async(_whom)(request)
+        counts = await sync_to_async(begin)(door, **whom)
         refused = await sync_to_async(refusal)(request, counts)
         if refused is not None:
             return refused
@@ -78,19 +81,43 @@ class Count:
     limit: Limit
 
 
-def begin(request: HttpRequest, door: str) -> list[Count]:
-    """Count the attempt before it is made, for concurrent ones; `end` takes successes back."""
-    return [_count(f"{door}:{kind}:{who}", limit) for kind, who, limit in _whom(request, door)]
+def begin(door: str, **whom: str) -> list[Count]:
+    """Count a try before it is made, so that simultaneous tries are all seen.
+
+    `whom` says by what it is counted: address, account. `take_back` it if it was a good one.
+    """
+    limits = {kind: Limit(*settings.THROTTLES[f"{door}:{kind}"]) for kind in whom}
+    return [_count(f"{door}:{kind}:{who}", limits[kind]) for kind, who in whom.items()]
 
 
-def refusal(request: HttpRequest, counts: list[Count]) -> HttpResponse | None:
-    """429 if a count is above its limit; refused attempts do not count."""
+def retry_after_s(counts: list[Count]) -> int | None:
+    """When to come back if any of the counts is above its limit, else None.
+
+    A refused try is taken back: else asking would lengthen the wait.
+    """
     beyond = [count.limit.window_s for count in counts if count.tries > count.limit.failures]
     if not beyond:
         return None
+    take_back(counts)
+    return max(int(window - time.time() % window) + 1 for window in beyond)
+
+
+def take_back(counts: list[Count]) -> None:
+    """Count a try no more: it was no failure."""
     for count in counts:
         _add(count.key, -1, count.limit.window_s)
-    retry_s = max(int(window - time.time() % window) + 1 for window in beyond)
+
+
+def refusal_text(retry_s: int) -> str:
+    """The words of a refusal."""
+    return f"too many failed tries; come back in {retry_s} seconds"
+
+
+def refusal(request: HttpRequest, counts: list[Count]) -> HttpResponse | None:
+    """429 if any of the counts is above its limit."""
+    retry_s = retry_after_s(counts)
+    if retry_s is None:
+        return None
     log.warning("too many failures at %s", request.path_info)
     return _refused(request, retry_s)
 
@@ -98,8 +125,7 @@ def refusal(request: HttpRequest, counts: list[Count]) -> HttpResponse | None:
 def end(request: HttpRequest, answer: HttpResponseBase, counts: list[Count]) -> HttpResponseBase:
     """Take back an attempt that succeeded; set Retry-After if accounts are locked."""
     if not is_failure(request, answer):
-        for count in counts:
-            _add(count.key, -1, count.limit.window_s)
+        take_back(counts)
     if answer.status_code == 429 and "Retry-After" not in answer:
         answer["Retry-After"] = str(int(settings.AXES_COOLOFF_TIME * 3600))
     return answer
@@ -111,30 +137,23 @@ def is_failure(request: HttpRequest, answer: HttpResponseBase) -> bool:
     return answer.status_code in (401, 403, 429) or (page and answer.status_code == 200)
 
 
-def address_of(request: HttpRequest) -> str:
-    """The peer's address (a trusted proxy sets it); for IPv6 the customer's network."""
+def network_of(address: str) -> str:
+    """The address that is counted: of IPv6 the network that one customer has."""
     try:
-        address = ipaddress.ip_address(request.META.get("REMOTE_ADDR", ""))
+        found = ipaddress.ip_address(address)
     except ValueError:
         return "unknown"
-    if address.version == 6:
-        return str(ipaddress.ip_network((address, 64), strict=False).network_address)
-    return str(address)
+    if found.version == 6:
+        return str(ipaddress.ip_network((found, 64), strict=False).network_address)
+    return str(found)
 
 
-def _whom(request: HttpRequest, door: str) -> list[tuple[str, str, Limit]]:
-    limits = {name: Limit(*limit) for name, limit in settings.THROTTLES.items()}
-    found = [("address", address_of(request), limits[f"{door}:address"])]
-    account = _account(request) if door == "login" else ""
-    if account:
-        found.append(
-            (
-                "account",
-                hashlib.sha256(account.encode(errors="replace")).hexdigest(),
-                limits["login:account"],
-            )
-        )
-    return found
+def _whom(request: HttpRequest) -> dict[str, str]:
+    """The address that opened the connection (the server trusts its proxies), and the account."""
+    whom = {"address": network_of(request.META.get("REMOTE_ADDR", ""))}
+    if account := _account(request):
+        whom["account"] = hashlib.sha256(account.encode(errors="replace")).hexdigest()
+    return whom
 
 
 def _account(request: HttpRequest) -> str:
@@ -176,9 +195,9 @@ def _add_in(store: BaseCache, key: str, amount: int, kept_s: int) -> int:
 
 
 def _refused(request: HttpRequest, retry_s: int) -> HttpResponse:
-    text = f"too many failed tries; come back in {retry_s} seconds"
     if request.path_info.startswith("/api/"):
-        answer: HttpResponse = JsonResponse(error_body("throttled", text), status=429)
+        body = error_body("throttled", refusal_text(retry_s))
+        answer: HttpResponse = JsonResponse(body, status=429)
     else:
         answer = render(request, "429.html", {"retry_s": retry_s}, status=429)
     answer["Retry-After"] = str(retry_s)

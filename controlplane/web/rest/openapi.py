@@ -1,6 +1,4 @@
-"""What drf-spectacular cannot see by itself: how tokens are sent, how calls are refused, and the
-agents' long poll.
-"""
+"""Parts of the OpenAPI document that drf-spectacular cannot see: tokens and refusals."""
 
 from __future__ import annotations
 
@@ -50,7 +48,6 @@ REFUSALS = {
 }
 OF_WRITING = frozenset({"409", "411", "413", "415"})
 OF_AGENTS = frozenset({"426"})
-DIRECTIVES = "/api/agent/v1/nodes/{node_id}/directives"
 
 
 class BearerScheme(OpenApiAuthenticationExtension):  # type: ignore[no-untyped-call]  # the library's base has an untyped hook
@@ -69,8 +66,7 @@ class BearerScheme(OpenApiAuthenticationExtension):  # type: ignore[no-untyped-c
 
 
 def complete(result: dict[str, Any], **_: Any) -> dict[str, Any]:
-    """Hook of drf-spectacular: adds the long poll, and refusals to every call."""
-    result["paths"][DIRECTIVES] = _directives()
+    """A hook of drf-spectacular: adds the refusals that calls may be answered with."""
     result.setdefault("components", {}).setdefault("schemas", {})["Error"] = ERROR
     for path, methods in result["paths"].items():
         for method in METHODS:
@@ -91,41 +87,3 @@ def _add_refusals(method: str, responses: dict[str, Any], *, agent: bool) -> Non
     for status, text in REFUSALS.items():
         if status in suited:
             responses.setdefault(status, {"description": text, "content": body})
-
-
-def _directives() -> dict[str, Any]:
-    """The long poll is no view of the REST framework, so that it may wait without holding a
-    thread.
-    """
-    from clusters.api_base import schema_of  # apps are loaded by the time a document is made
-    from loadmaster.protocol import Directives
-
-    node = {
-        "name": "node_id",
-        "in": "path",
-        "required": True,
-        "schema": {"type": "string", "format": "uuid"},
-    }
-    numbers = [
-        {"name": name, "in": "query", "description": text, "schema": {"type": kind, "minimum": 0}}
-        for name, kind, text in (
-            ("cursor", "integer", "Of the newest wish that is known"),
-            ("wait", "number", "Seconds to wait for one that is newer"),
-        )
-    ]
-    found = {
-        "description": "Wishes newer than the cursor",
-        "content": {"application/json": {"schema": schema_of(Directives)}},
-    }
-    return {
-        "get": {
-            "operationId": "agent_directives",
-            "description": (
-                "What became wanted of the node after the cursor, as soon as there is something."
-            ),
-            "tags": ["agent"],
-            "parameters": [node, *numbers],
-            "security": [{"nodeToken": []}],
-            "responses": {"200": found, "204": {"description": "Nothing within that time"}},
-        }
-    }

@@ -24,13 +24,7 @@ from statistics import fmean
 from typing import Any
 
 from experiments.reproduce.andreas.armida import told, validate
-from experiments.reproduce.andreas.grid import (
-    BASELINES,
-    POLICIES,
-    Grid,
-    known_policies,
-    run_all,
-)
+from experiments.reproduce.andreas.grid import BASELINES, POLICIES, Grid, known_policies, run_all
 from experiments.reproduce.andreas.page import page
 from experiments.reproduce.andreas.summary import claims, summarise, worst
 

@@ -15,7 +15,7 @@ from typing import Any
 
 import numpy as np
 
-from controlplane.simulation.cluster.scenario import Scene
+from controlplane.simulation.cluster.scenario import Scenario
 from controlplane.simulation.switches import Switches
 from controlplane.simulation.workloads.andreas import SECONDS_PER_EPOCH, STEPS_PER_EPOCH, WEIGHTS
 from controlplane.simulation.workloads.base import Workload
@@ -57,12 +57,12 @@ REAL = replace(RECONFIGURED, power_noise=0.05)
 """Switches of the simulated real run: cost of reconfigurations, noise of power."""
 
 
-def scene() -> Scene:
+def scenario() -> Scenario:
     """ARMIDA without the node that profiles, at the paper's price and PUE."""
     types = (GpuTypeView("V100", 15.7, 32.0), GpuTypeView("T4", 8.1, 16.0))
     nodes = tuple(a_node(name, gpu_type, gpus) for name, gpu_type, gpus in NODES)
     energy = (EnergyStep(0.0, inf, PRICE_PER_KWH, PUE),)
-    return Scene(
+    return Scenario(
         nodes=nodes, kinds=(), energy=energy, gpu_types=types, cluster="ARMIDA", round_s=300.0
     )
 
@@ -188,7 +188,12 @@ def _worded(late_s: Mapping[str, float]) -> str:
 def _run(convnet: float, switches: Switches, seed: int) -> Outcome:
     policy = registry.make("randomized_greedy", {"mode": "coded"})
     return simulate(
-        scene(), workload(convnet), policy, name="randomized_greedy", seed=seed, switches=switches
+        scenario(),
+        workload(convnet),
+        policy,
+        name="randomized_greedy",
+        seed=seed,
+        switches=switches,
     )
 
 

@@ -10,7 +10,7 @@ from math import inf
 from pathlib import Path
 from typing import Any
 
-from controlplane.simulation.cluster.scenario import Scene
+from controlplane.simulation.cluster.scenario import Scenario
 from controlplane.simulation.study.run_keys import digest_of_code
 from controlplane.simulation.workloads import load
 from controlplane.simulation.workloads.andreas import most_gpus
@@ -93,12 +93,12 @@ def known_policies() -> tuple[str, ...]:
     return tuple(label for label, (name, _) in POLICIES.items() if name in registry.names())
 
 
-def scene(scenario: int, nodes: int) -> Scene:
+def cluster(scenario: int, nodes: int) -> Scenario:
     """Half the nodes with V100s, half with T4s, as many of each as the scenario says."""
     gpus = most_gpus(scenario)
     types = ["V100"] * (nodes - nodes // 2) + ["T4"] * (nodes // 2)
     views = tuple(a_node(f"node-{i + 1:03}", t, gpus[t]) for i, t in enumerate(types))
-    return Scene(
+    return Scenario(
         nodes=views,
         kinds=(),
         energy=(EnergyStep(0.0, inf, PRICE_PER_KWH, PUE),),
@@ -119,7 +119,7 @@ def run(cell: Cell) -> dict[str, Any]:
     workload = load(spec, cell.seed)
     name, parameters = POLICIES[cell.policy]
     outcome = simulate(
-        scene(cell.scenario, cell.nodes),
+        cluster(cell.scenario, cell.nodes),
         workload,
         registry.make(name, parameters),
         name=cell.policy,

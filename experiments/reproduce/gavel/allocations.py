@@ -15,7 +15,7 @@ from controlplane.simulation.workloads import load
 from controlplane.simulation.workloads.columns import jobs_of, rows
 from controlplane.simulation.workloads.gavel_tables import tables_of
 from experiments.reproduce.gavel.model import Spec
-from experiments.reproduce.gavel.scenes import nodes, snapshot
+from experiments.reproduce.gavel.scenarios import nodes, snapshot
 from policies.contract.snapshot import Floats, Ints, Jobs, KindView
 from policies.gavel.agnostic import agnostic
 from policies.gavel.allocation.observe import GroupingOptions, observe

@@ -13,7 +13,7 @@ from controlplane.simulation.workloads import load
 from controlplane.simulation.workloads.base import Workload
 from controlplane.simulation.workloads.columns import rows
 from experiments.reproduce.gavel.model import Spec
-from experiments.reproduce.gavel.scenes import nodes, snapshot
+from experiments.reproduce.gavel.scenarios import nodes, snapshot
 from policies.contract.snapshot import Floats, Ints, NodeView
 from policies.gavel.allocation.observe import observe
 from policies.gavel.solvers.water_filling import fair_shares

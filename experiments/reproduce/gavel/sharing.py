@@ -10,7 +10,7 @@ from controlplane.simulation.workloads.base import Workload
 from controlplane.simulation.workloads.columns import jobs_of
 from controlplane.simulation.world.run import simulate
 from experiments.reproduce.gavel.model import Spec
-from experiments.reproduce.gavel.scenes import scene
+from experiments.reproduce.gavel.scenarios import scenario
 from policies.contract.policy import PolicyError
 from policies.contract.snapshot import KindView, PairThroughput, Source, Throughput
 from policies.host import registry
@@ -50,7 +50,7 @@ def runs_pairs() -> bool:
     )
     policy = registry.make("max_min_fairness", {"form": "sharing"})
     outcome = simulate(
-        scene({"V100": 1}, 360.0),
+        scenario({"V100": 1}, 360.0),
         Workload("a pair", jobs, (kind,)),
         policy,
         name="max_min_fairness",

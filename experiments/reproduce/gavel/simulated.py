@@ -18,7 +18,7 @@ from controlplane.simulation.world.run import simulate
 from experiments.reproduce.gavel.estimated import GroupingKey, told_of
 from experiments.reproduce.gavel.figures_of import gpu_hours, jct_figures, rho_figures
 from experiments.reproduce.gavel.model import Spec
-from experiments.reproduce.gavel.scenes import PRICES, scene
+from experiments.reproduce.gavel.scenarios import PRICES, scenario
 from experiments.reproduce.gavel.sharing import check
 from policies.contract.policy import Policy
 from policies.contract.snapshot import Throughput
@@ -81,7 +81,7 @@ def _figures(spec: Spec, workload: Workload, seed: int) -> dict[str, Any]:
     policy, began_s = _policy(spec, workload, seed), perf_counter()
     switches = Switches.of(spec.get("switches", {}))
     outcome = simulate(
-        scene(gpus, spec["round_s"]),
+        scenario(gpus, spec["round_s"]),
         workload,
         policy,
         name=spec["policy"],
@@ -95,7 +95,7 @@ def _figures(spec: Spec, workload: Workload, seed: int) -> dict[str, Any]:
     return {
         **jct_figures(outcome, workload.jobs.columns, counted),
         **rho_figures(outcome, workload, gpus, counted),
-        **_costs(outcome, {n.id: n.gpu_type for n in scene(gpus, 1.0).nodes}),
+        **_costs(outcome, {n.id: n.gpu_type for n in scenario(gpus, 1.0).nodes}),
         "makespan_h": outcome.makespan_s / 3600.0,
         "rounds": outcome.rounds,
         "preemptions": int(outcome.preemptions.sum()),

@@ -105,7 +105,7 @@ class Emulation:
         )
 
     def sample(self, uuid: str, busy: bool, noise: random.Random) -> DeviceSample:
-        """What a heartbeat says of one device."""
+        """Sample of one device for a heartbeat."""
         return DeviceSample(
             uuid,
             gpu_fraction=1.0 if busy else 0.0,

@@ -89,7 +89,7 @@ class Devices(Protocol):
     """The GPUs a node offers."""
 
     def reports(self) -> tuple[DeviceReport, ...]:
-        """What is offered, for registration and session."""
+        """Offered devices, for registration and session."""
         ...
 
     def samples(self, busy: Collection[str]) -> tuple[DeviceSample, ...]:

@@ -65,7 +65,7 @@ class Mps:
         return self._given or str(self._folder / "pipe")
 
     def _runs(self) -> bool:
-        """Whether the daemon answers; the agent's own is started where it does not."""
+        """Return True if the daemon answers; the agent's own is started where it does not."""
         runs = self._asked("get_server_list") or (not self._given and self._started())
         if not runs and not self._complained:
             logger.warning(

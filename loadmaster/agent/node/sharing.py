@@ -27,7 +27,7 @@ class Sharing:
         self._told: dict[RunId, tuple[str, ...]] = {}
 
     def shares(self, run: RunId) -> bool:
-        """Whether others were on its devices when last looked, shortly before it ended."""
+        """Return True if others were on its devices when last looked, shortly before it ended."""
         return bool(self._told.get(run))
 
     def keep_pace(self, running: Sequence[Entry]) -> list[Entry]:

@@ -43,7 +43,7 @@ class RunId:
 
 
 def is_safe_id(text: str) -> bool:
-    """Whether an id may become a part of a file's name."""
+    """Return True if an id may become a part of a file's name."""
     return bool(_SAFE_ID.fullmatch(text))
 
 
@@ -114,7 +114,7 @@ class Exit:
 
 
 class RunState(StrEnum):
-    """What a runtime knows of a launch."""
+    """State of a launch as its runtime sees it."""
 
     ABSENT = "absent"
     PREPARING = "preparing"
@@ -141,7 +141,7 @@ class RunStatus:
 
 @dataclass(frozen=True, slots=True)
 class Usage:
-    """What a launch's processes use now: cores (since the last reading) and memory."""
+    """Current use of a launch's processes: cores (since the last reading) and memory."""
 
     cores: float
     memory_gb: float
@@ -172,7 +172,7 @@ class Runtime(Protocol):
         ...
 
     def trouble(self) -> str:
-        """What keeps this runtime from taking new work now, or empty."""
+        """Reason why this runtime takes no new work now, or empty."""
         ...
 
     def prepare(self, launch: Launch) -> None:

@@ -143,7 +143,7 @@ class ProcessRuntime(RunFolders):
         return False
 
     def _reap(self, run: RunId) -> bool:
-        """Whether the guard this agent started is gone."""
+        """Return True if the guard this agent started is gone."""
         try:
             gone, _ = os.waitpid(self._guards[run], os.WNOHANG)
         except ChildProcessError:

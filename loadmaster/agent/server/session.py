@@ -31,11 +31,11 @@ DEFAULT_INTERVALS = Intervals(heartbeat_s=10.0, lease_s=60.0, grace_s=30.0, marg
 
 
 def known(entry: Entry) -> KnownAssignment:
-    """What the server is told of an entry."""
+    """The entry as reported to the server."""
     return KnownAssignment(entry.assignment, entry.fence, entry.state, entry.run.name)
 
 
-class Conversation:
+class ServerSession:
     """Keeps a session open and beats in it; remembers leases by the boot clock and the server's
     newest wishes.
 

@@ -1,11 +1,9 @@
-"""How the ranks of a gang begin at one checkpoint, end on one step, and fall together.
+"""Gangs: ranks that begin at one checkpoint, end on one step, and end together if one is lost.
 
-Rank 0 leads: the others connect to it (`LOADMASTER_GANG`), prove by the launch's token that they
-belong to it, and hear where the training begins. Nothing passes between them while it goes on. When
-one of them has to end, the lead asks all what step each has bound itself to do; they go no further
-than that until it has told them the greatest of these, which is the last step of all. So no rank
-waits in a collective operation for one that has left. A rank that is lost, by whatever cause, ends
-the others with its name. It takes no library but Python's own; which one trains does not matter.
+Rank 0 leads: the others connect to it (`LOADMASTER_GANG`), prove the launch's token, and are told
+where training begins. Nothing passes between them meanwhile. When one has to end, the lead asks
+each rank for the step it has promised, and tells all the greatest, the last step of all; so no rank
+waits in a collective operation for one that has left. Works with any training framework.
 """
 
 from __future__ import annotations
@@ -13,10 +11,10 @@ from __future__ import annotations
 import os
 from collections.abc import Callable
 
-from loadmaster.training.gangs.agreement import EXIT_FELL, GangBroken, LeftEarly, Telling
-from loadmaster.training.gangs.alone import Alone, Gang
+from loadmaster.training.gangs.agreement import EXIT_FELL, FailureHandler, GangBroken, LeftEarly
+from loadmaster.training.gangs.connection import Credentials
+from loadmaster.training.gangs.gang import Gang, SingleRank
 from loadmaster.training.gangs.lead import Lead
-from loadmaster.training.gangs.line import Pass
 from loadmaster.training.gangs.member import Member
 from loadmaster.training.run_folder import JobEnvironment, JobEnvironmentError
 
@@ -24,19 +22,19 @@ __all__ = ["EXIT_FELL", "Gang", "GangBroken", "LeftEarly", "gang_of"]
 
 
 def gang_of(environment: JobEnvironment, fell: Callable[[str], object]) -> Gang:
-    """This process's place among the ranks of its launch; `fell` is told, from any thread, why the
-    gang fell apart.
-    """
+    """This process's gang; `fell` is called, from any thread, with why the gang broke."""
     if environment.world_size <= 1 or not environment.gang:
-        return Alone(environment.rank)
+        return SingleRank(environment.rank)
     if not environment.gang_token:
         raise JobEnvironmentError("LOADMASTER_GANG_TOKEN must be set where LOADMASTER_GANG is")
-    ticket = Pass(environment.gang_token, environment.world_size, environment.fence or 0)
-    telling = Telling(fell, os._exit)
+    credentials = Credentials(
+        environment.gang_token, environment.world_size, environment.fence or 0
+    )
+    on_failure = FailureHandler(fell, os._exit)
     try:
         if environment.rank:
-            return Member(environment.gang, ticket, environment.rank, telling)
-        return Lead(environment.gang, ticket, telling)
+            return Member(environment.gang, credentials, environment.rank, on_failure)
+        return Lead(environment.gang, credentials, on_failure)
     except ValueError as error:
         raise JobEnvironmentError(f"LOADMASTER_GANG: {error}") from error
     except OSError as error:

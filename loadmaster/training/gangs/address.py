@@ -19,7 +19,7 @@ def join_address(host: str, port: int) -> str:
 
 
 def is_free(port: int) -> bool:
-    """Whether nothing of this machine listens on that port, on whatever address."""
+    """Return True if nothing of this machine listens on that port, on whatever address."""
     family = socket.AF_INET6 if socket.has_dualstack_ipv6() else socket.AF_INET
     try:
         socket.create_server(

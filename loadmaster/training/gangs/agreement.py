@@ -1,6 +1,4 @@
-"""One rank's side of the agreement on the last step, shared by the thread that trains and those
-that listen.
-"""
+"""One rank's side of the agreement on the last step, shared by training and receiving threads."""
 
 from __future__ import annotations
 
@@ -14,23 +12,17 @@ from dataclasses import dataclass
 
 EXIT_FELL = 77
 STUCK_S = 10.0
-"""How long a rank has to leave by itself once its gang has fallen; one that waits for the lost rank
-never would.
-"""
+"""Time for a rank to leave by itself once its gang is broken; then it is ended by force."""
 
 WITNESS_S = 2.0
-"""How long a rank that crashes waits for word that another one was lost first: then that is why."""
+"""Time that a crashing rank waits for news that another was lost first, which explains it."""
 
-TURNS = 20
-"""It waits in so many parts: on a machine that lets it run but seldom, the thread that listens has
-its turns too.
-"""
+WITNESS_PARTS = 20
+"""Parts of that wait, so that the receiving thread runs on a busy machine too."""
 
 
 class GangBroken(SystemExit):
-    """Another rank was lost, or cannot be reached: this one ends with exit code 77, and the launch
-    is not this one's failure.
-    """
+    """Another rank was lost or is out of reach: this one ends with code 77, without blame."""
 
     def __init__(self, reason: str) -> None:
         super().__init__(EXIT_FELL)
@@ -41,7 +33,7 @@ class GangBroken(SystemExit):
 
 
 class LeftEarly(Exception):  # noqa: N818 - an order that came before there was anything to do, no fault
-    """This rank was told to leave before its gang had met."""
+    """This rank was told to leave before its gang met."""
 
     def __init__(self, reason: str) -> None:
         super().__init__(reason)
@@ -49,8 +41,8 @@ class LeftEarly(Exception):  # noqa: N818 - an order that came before there was 
 
 
 @dataclass(frozen=True, slots=True)
-class Telling:
-    """How a fallen gang is told of, and how a process ends whose training thread cannot."""
+class FailureHandler:
+    """Reports a broken gang, and ends a process whose training thread is stuck."""
 
     fell: Callable[[str], object]
     end: Callable[[int], object]
@@ -59,39 +51,36 @@ class Telling:
 
 
 class Agreement:
-    """What this rank has bound itself to do, and what was agreed.
+    """Steps that this rank has promised, and the last step that all agreed on.
 
-    A rank binds itself at each boundary to one step more. Once it is `asked`, it does what it is
-    bound to and no more, until the last step is told; that one is never before what any rank is
-    bound to.
+    At each boundary a rank promises one more step. Once asked, it does only what it promised until
+    it is told the last step, which is never before a promised one.
     """
 
-    def __init__(self, telling: Telling) -> None:
+    def __init__(self, on_failure: FailureHandler) -> None:
         self.changed = threading.Condition()
-        """Held while anything here or in the rank that owns it changes."""
+        """Guards the state here and in the owning rank."""
         self.is_asked = False
         self.broken: str | None = None
-        self._telling = telling
+        self._on_failure = on_failure
         self._bound = 0
         self._last: tuple[int, str] | None = None
-        self._at_rest = False
+        self._has_left = False
         self._lost_later: str | None = None
         self._is_saving = False
         self._told = False
         self._process = os.getpid()
         self.say_goodbye: Callable[[bool], object] = lambda crashed: None
-        """Ends the connections to the other ranks as this process ends."""
+        """Closes the connections to other ranks at exit."""
         atexit.register(self._at_exit)
 
     def begin(self, step: int) -> None:
-        """The training begins after so many steps."""
+        """Begin training after this step."""
         with self.changed:
             self._bound = step
 
     def promise(self) -> int:
-        """Be asked: the step this rank does for sure, and beyond which it does not go before it is
-        told the last one.
-        """
+        """Return the promised step; go no further before the last step is known."""
         with self.changed:
             self.is_asked = True
             return self._bound
@@ -103,18 +92,14 @@ class Agreement:
             self.changed.notify_all()
 
     def release(self) -> None:
-        """Nobody will tell a last step any more: go on as if nobody had asked, unless one is told
-        already.
-        """
+        """Go on as if not asked, since no last step will come, unless one is known."""
         with self.changed:
             self.is_asked = False
             self.changed.notify_all()
 
     @contextlib.contextmanager
     def saving(self) -> Iterator[None]:
-        """Meanwhile this rank writes a checkpoint: that needs no other one, and is not cut short
-        because another one is lost.
-        """
+        """Let this rank finish writing a checkpoint even if another rank is lost."""
         with self.changed:
             self._is_saving = True
         try:
@@ -125,9 +110,7 @@ class Agreement:
                 self.changed.notify_all()
 
     def pass_boundary(self, done: int) -> str | None:
-        """After so many steps: None to do another one, else why this was the last. Raises
-        GangBroken.
-        """
+        """Return None to do another step, else why this was the last. Raises GangBroken."""
         with self.changed:
             self.changed.wait_for(lambda: self.broken or self._last or not self.is_asked)
             if self.broken is None and self._last is None:
@@ -139,66 +122,65 @@ class Agreement:
         raise self.fallen()
 
     def fallen(self, why: str = "") -> GangBroken:
-        """What to raise, and told, once the gang is broken, or found to be."""
+        """Report the broken gang and return the exception to raise."""
         reason = why or self.broken or "its gang fell apart"
         self._tell(reason)
         return GangBroken(reason)
 
     def break_off(self, reason: str, *, willingly: bool = False) -> None:
-        """A rank is lost, or has ended `willingly`: this one ends, by itself or by force.
+        """End this rank, by itself or by force, because another is lost or ended `willingly`.
 
-        One that is out of the loop goes on; but if it turns out to be crashing, a rank that did not
-        end willingly is why.
+        A rank out of the loop goes on; if it crashes then, the lost rank is the cause.
         """
         with self.changed:
-            if self._at_rest and not willingly:
+            if self._has_left and not willingly:
                 self._lost_later = self._lost_later or reason
                 self.changed.notify_all()
-            if self.broken is not None or self._at_rest:
+            if self.broken is not None or self._has_left:
                 return
             self.broken = reason
             self.changed.notify_all()
-        start_timer(self._telling.stuck_s, self._end_by_force)
+        start_timer(self._on_failure.stuck_s, self._end_by_force)
 
-    def rest(self) -> None:
-        """This rank is out of the loop: what becomes of the others is no longer its affair."""
+    def leave(self) -> None:
+        """Leave the loop: the other ranks no longer matter."""
         with self.changed:
-            self._at_rest = True
+            self._has_left = True
 
     def _end_by_force(self) -> None:
         with self.changed:
             was_saving = self._is_saving
             self.changed.wait_for(lambda: not self._is_saving)
-        if self._at_rest:
+        if self._has_left:
             return
         if was_saving:  # it leaves by itself at its next boundary, if it is not stuck
-            start_timer(self._telling.stuck_s, self._end_by_force)
+            start_timer(self._on_failure.stuck_s, self._end_by_force)
             return
         self._tell(self.broken or "", aloud=True)
         with contextlib.suppress(Exception):
             sys.stdout.flush()
-        self._telling.end(EXIT_FELL)
+        self._on_failure.end(EXIT_FELL)
 
     def _at_exit(self) -> None:
-        """A crash that another rank's loss has caused is told as such; this rank's own is its own.
+        """Report a crash as caused by another rank's loss, if it was.
 
-        The others are to hear of the loss before the framework's connections end with the process:
-        then they know what it was.
+        The others hear of it before the framework's connections end with the process.
         """
         if self._process != os.getpid():
             return
         crashed = getattr(sys, "last_value", None) is not None
         if crashed and not self._told and (why := self._witness()):
             self._tell(why, aloud=True)
-        self.rest()
+        self.leave()
         self.say_goodbye(crashed)
 
     def _witness(self) -> str | None:
-        """Which rank was lost first, if one was."""
+        """Why another rank was lost first, or None."""
         with self.changed:
-            for _ in range(TURNS):
+            for _ in range(WITNESS_PARTS):
                 self.changed.wait_for(
-                    lambda: self.broken or self._lost_later, self._telling.witness_s / TURNS
+                    lambda: self.broken or self._lost_later,
+                    self._on_failure.witness_s / WITNESS_PARTS,
                 )
             return self.broken or self._lost_later
 
@@ -209,11 +191,11 @@ class Agreement:
             self._told = True
         if aloud:
             print(f"loadmaster: {reason}", file=sys.stderr, flush=True)
-        self._telling.fell(reason)
+        self._on_failure.fell(reason)
 
 
 def start_timer(after_s: float, function: Callable[[], object]) -> None:
-    """Call a function then, if the process still is there."""
+    """Call a function after a delay, on a daemon thread."""
     timer = threading.Timer(after_s, function)
     timer.daemon = True
     timer.start()

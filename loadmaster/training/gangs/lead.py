@@ -1,4 +1,4 @@
-"""Rank 0: the others come to it, and it decides with them on the last step."""
+"""Rank 0: accepts the members and agrees with them on the last step."""
 
 from __future__ import annotations
 
@@ -13,25 +13,28 @@ from dataclasses import asdict
 
 from loadmaster.training.checkpoints import Checkpoint
 from loadmaster.training.gangs.address import parse_address
-from loadmaster.training.gangs.agreement import Agreement, LeftEarly, Telling, start_timer
-from loadmaster.training.gangs.alone import Leaving
-from loadmaster.training.gangs.line import Line, Message, Pass, StrangerError
+from loadmaster.training.gangs.agreement import Agreement, FailureHandler, LeftEarly, start_timer
+from loadmaster.training.gangs.connection import (
+    AuthenticationError,
+    Connection,
+    Credentials,
+    Message,
+)
+from loadmaster.training.gangs.gang import Leaving
 
 MEET_S = 600.0
-"""How long the ranks may take to come together: images are pulled and data read before."""
+"""Time for all ranks to connect, after pulling images and reading data."""
 
 PART_S = 60.0
-"""How long the lead, its checkpoint saved, waits for ranks that are still in the last step."""
+"""Time the lead waits, its checkpoint saved, for ranks in their last step."""
 
 ANSWER_S = 60.0
-"""How long a rank may take to say what it has bound itself to: its listening thread does, however
-long its steps are.
-"""
+"""Time for a rank's receiving thread to answer, however long its steps are."""
 
 GOODBYE_S = 2.0
 LOOK_S = 0.1
-STRANGERS = 64
-"""Connections that may be in the middle of proving who they are."""
+MOST_UNPROVEN = 64
+"""Connections that may be in the handshake at once."""
 
 
 class Lead:
@@ -42,23 +45,23 @@ class Lead:
     def __init__(
         self,
         address: str,
-        ticket: Pass,
-        telling: Telling,
+        credentials: Credentials,
+        on_failure: FailureHandler,
         meet_s: float = MEET_S,
         answer_s: float = ANSWER_S,
     ) -> None:
-        self._ticket = ticket
+        self._credentials = credentials
         self._meet_s, self._answer_s = meet_s, answer_s
-        self._agreement = Agreement(telling)
+        self._agreement = Agreement(on_failure)
         self._changed = self._agreement.changed
-        self._members: dict[int, Line] = {}
+        self._members: dict[int, Connection] = {}
         self._gone: set[int] = set()
         self._willing: set[int] = set()
         self._bound: dict[int, int] = {}
         self._arrived: dict[int, int] = {}
         self._reason: str | None = None
         self._is_decided = self._is_closed = False
-        self._strangers = threading.BoundedSemaphore(STRANGERS)
+        self._unproven = threading.BoundedSemaphore(MOST_UNPROVEN)
         self._server = _listen(*parse_address(address))
         self._agreement.say_goodbye = self._say_goodbye
         os.register_at_fork(after_in_child=self._drop)
@@ -75,14 +78,14 @@ class Lead:
         try:
             self._wait_for_all(leaving, time.monotonic() + self._meet_s)
         except BaseException:
-            self._hang_up()
+            self._disconnect()
             raise
-        self._say_to_all(begin=asdict(newest) if newest else None)
+        self._send_to_all(begin=asdict(newest) if newest else None)
         return newest
 
     def _wait_for_all(self, leaving: Leaving, until_s: float) -> None:
         with self._changed:
-            while len(self._members) < self._ticket.size - 1 and not self._agreement.broken:
+            while len(self._members) < self._credentials.size - 1 and not self._agreement.broken:
                 if reason := leaving():
                     raise LeftEarly(reason)
                 if time.monotonic() > until_s:
@@ -95,7 +98,7 @@ class Lead:
 
     def _missing(self) -> str:
         return ", ".join(
-            f"rank {rank}" for rank in range(1, self._ticket.size) if rank not in self._members
+            f"rank {rank}" for rank in range(1, self._credentials.size) if rank not in self._members
         )
 
     def begin(self, step: int) -> None:
@@ -107,33 +110,31 @@ class Lead:
         return self._agreement.pass_boundary(done)
 
     def part(self, done: int, saved: int | None) -> int | None:
-        """What is saved is saved, so that nothing which happens to another rank from here on is
-        this one's affair.
-        """
+        """Tell the members what is saved, and wait for their last steps."""
         with self._changed:
             self._changed.wait_for(
                 lambda: self._agreement.broken or len(self._arrived) == len(self._members), PART_S
             )
-            self._agreement.rest()
-        self._say_to_all(parted=True, saved=saved)
+            self._agreement.leave()
+        self._send_to_all(parted=True, saved=saved)
         with self._changed:
             self._changed.wait_for(lambda: len(self._gone) == len(self._members), GOODBYE_S)
-        self._hang_up()
+        self._disconnect()
         return saved
 
     def saving(self) -> AbstractContextManager[None]:
         return self._agreement.saving()
 
     def leave(self) -> None:
-        self._agreement.rest()
+        self._agreement.leave()
 
     def _ask(self, reason: str) -> None:
-        """Begin the agreement, once: all are asked what they are bound to, this rank first."""
+        """Begin the agreement, once: ask all ranks for their promised steps."""
         with self._changed:
             if self._reason is None:
                 self._reason = reason
                 self._bound = {**self._arrived, 0: self._agreement.promise()}
-                self._say_to_all(ask=True)
+                self._send_to_all(ask=True)
                 self._decide()
                 if not self._is_decided:
                     start_timer(self._answer_s, self._give_up_asking)
@@ -141,26 +142,26 @@ class Lead:
     def _decide(self) -> None:
         if (
             self._reason is not None
-            and len(self._bound) == self._ticket.size
+            and len(self._bound) == self._credentials.size
             and not self._is_decided
         ):
             self._is_decided = True
             last = max(self._bound.values())
             self._agreement.settle(last, self._reason)
-            self._say_to_all(last=last, reason=self._reason)
+            self._send_to_all(last=last, reason=self._reason)
 
     def _give_up_asking(self) -> None:
-        """A rank that is frozen keeps its connection and answers nothing: the others do not wait
-        for it for ever.
-        """
+        """Give up a frozen rank, which keeps its connection but does not answer."""
         with self._changed:
             if not self._is_decided:
                 silent = ", ".join(
-                    f"rank {rank}" for rank in range(self._ticket.size) if rank not in self._bound
+                    f"rank {rank}"
+                    for rank in range(self._credentials.size)
+                    if rank not in self._bound
                 )
                 self._break_off(f"{silent} did not answer within {self._answer_s:g} s")
 
-    def _hear(self, rank: int, message: Message) -> None:
+    def _receive(self, rank: int, message: Message) -> None:
         with self._changed:
             match message:
                 case {"wish": str(reason)}:
@@ -190,78 +191,72 @@ class Lead:
 
     def _break_off(self, reason: str, *, willingly: bool = False) -> None:
         self._agreement.break_off(reason, willingly=willingly)
-        self._say_to_all(lost=reason, willingly=willingly)
+        self._send_to_all(lost=reason, willingly=willingly)
 
-    def _say_to_all(self, **message: object) -> None:
-        for line in list(self._members.values()):
-            line.say(**message)
+    def _send_to_all(self, **message: object) -> None:
+        for connection in list(self._members.values()):
+            connection.send(**message)
 
     def _accept(self) -> None:
         while not self._is_closed:
             try:
-                connection, _ = self._server.accept()
-            except (
-                OSError
-            ):  # it was closed, or who came has gone again, or there are too many open files
+                sock, _ = self._server.accept()
+            except OSError:  # closed, or the client has gone, or too many open files
                 time.sleep(LOOK_S)
                 continue
-            if self._strangers.acquire(blocking=False):
-                threading.Thread(
-                    target=self._serve, args=(connection,), name="gang", daemon=True
-                ).start()
+            if self._unproven.acquire(blocking=False):
+                threading.Thread(target=self._serve, args=(sock,), name="gang", daemon=True).start()
             else:
-                connection.close()
+                sock.close()
 
-    def _serve(self, connection: socket.socket) -> None:
+    def _serve(self, sock: socket.socket) -> None:
         with (
-            contextlib.closing(Line(connection)) as line,
-            contextlib.suppress(StrangerError, OSError),
+            contextlib.closing(Connection(sock)) as connection,
+            contextlib.suppress(AuthenticationError, OSError),
         ):
-            rank = self._admit(line)
+            rank = self._admit(connection)
             try:
-                while (message := line.hear()) is not None:
-                    self._hear(rank, message)
+                while (message := connection.receive()) is not None:
+                    self._receive(rank, message)
             finally:
                 self._lose(rank)
 
-    def _admit(self, line: Line) -> int:
+    def _admit(self, connection: Connection) -> int:
         try:
-            rank = line.admit(self._ticket)
+            rank = connection.admit(self._credentials)
         finally:
-            self._strangers.release()
+            self._unproven.release()
         with self._changed:
             if rank in self._members or self._is_closed:
-                raise StrangerError(f"rank {rank} is there already, or comes too late")
-            self._members[rank] = line
+                raise AuthenticationError(f"rank {rank} is there already, or comes too late")
+            self._members[rank] = connection
             self._changed.notify_all()
         return rank
 
-    def _hang_up(self) -> None:
+    def _disconnect(self) -> None:
         with self._changed:
             self._is_closed = True
         with contextlib.suppress(OSError):
             self._server.shutdown(socket.SHUT_RDWR)  # wakes who accepts
         self._server.close()
-        for line in list(self._members.values()):
-            line.close()
+        for connection in list(self._members.values()):
+            connection.close()
 
     def _say_goodbye(self, crashed: bool) -> None:
         if not crashed:
-            self._say_to_all(goodbye=True)
-        self._hang_up()
+            self._send_to_all(goodbye=True)
+        self._disconnect()
 
     def _drop(self) -> None:
-        """In a forked process: the connections are its parent's."""
+        """In a forked process: leave the connections to the parent."""
         with contextlib.suppress(OSError):
             os.close(self._server.detach())
-        for line in self._members.values():
-            line.drop()
+        for connection in self._members.values():
+            connection.drop()
 
 
 def _listen(host: str, port: int) -> socket.socket:
-    """On the address the others were told if it is this machine's own, else on all: a name may mean
-    something else here.
-    """
+    """Listen on the published address if it is this machine's own, else on all."""
     if family := _family_of_own(host):
         return socket.create_server((host, port), family=family)
     if socket.has_dualstack_ipv6():
@@ -270,7 +265,7 @@ def _listen(host: str, port: int) -> socket.socket:
 
 
 def _family_of_own(host: str) -> socket.AddressFamily | None:
-    """The family of an IP address if this machine has it."""
+    """Address family of an IP address of this machine; None if it is not its own."""
     try:
         family = socket.AF_INET6 if ipaddress.ip_address(host).version == 6 else socket.AF_INET
         with socket.socket(family, socket.SOCK_DGRAM) as probe:

@@ -11,10 +11,15 @@ from contextlib import AbstractContextManager
 
 from loadmaster.training.checkpoints import Checkpoint
 from loadmaster.training.gangs.address import parse_address
-from loadmaster.training.gangs.agreement import Agreement, LeftEarly, Telling
-from loadmaster.training.gangs.alone import Leaving
+from loadmaster.training.gangs.agreement import Agreement, FailureHandler, LeftEarly
+from loadmaster.training.gangs.connection import (
+    AuthenticationError,
+    Connection,
+    Credentials,
+    Message,
+)
+from loadmaster.training.gangs.gang import Leaving
 from loadmaster.training.gangs.lead import LOOK_S, MEET_S
-from loadmaster.training.gangs.line import Line, Message, Pass, StrangerError
 from loadmaster.training.run_folder import TERM_OVER
 
 CONNECT_S = 5.0
@@ -23,22 +28,32 @@ LEAD_LOST = "rank 0 was lost before its gang had ended"
 
 
 class Member:
-    """A rank that follows. ValueError if the lead's address is none."""
+    """A rank that follows the lead. ValueError for a malformed address."""
 
     leads = finds = False
 
     def __init__(
-        self, address: str, ticket: Pass, rank: int, telling: Telling, meet_s: float = MEET_S
+        self,
+        address: str,
+        credentials: Credentials,
+        rank: int,
+        on_failure: FailureHandler,
+        meet_s: float = MEET_S,
     ) -> None:
         self._where = parse_address(address)
-        self._address, self._ticket, self._rank, self._meet_s = address, ticket, rank, meet_s
-        self._agreement = Agreement(telling)
+        self._address, self._credentials, self._rank, self._meet_s = (
+            address,
+            credentials,
+            rank,
+            meet_s,
+        )
+        self._agreement = Agreement(on_failure)
         self._agreement.say_goodbye = self._say_goodbye
         self._changed = self._agreement.changed
-        self._line: Line | None = None
-        self._has_begun = self._has_parted = self._has_wished = self._is_cut = self._is_willing = (
-            False
-        )
+        self._line: Connection | None = None
+        self._has_begun = self._has_parted = self._has_wished = self._is_disconnected = (
+            self._is_willing
+        ) = False
         self._newest: Checkpoint | None = None
         self._saved: int | None = None
         os.register_at_fork(after_in_child=self._drop)
@@ -48,8 +63,8 @@ class Member:
         return self._agreement.is_asked or self._agreement.broken is not None
 
     def heeds(self, reason: str) -> bool:
-        """The term is the same for all ranks, and rank 0 minds it: a prolongation reaches one agent
-        before the other.
+        """All but the term's end, which rank 0 watches: agents learn of extensions at
+        different times.
         """
         return reason != TERM_OVER
 
@@ -60,7 +75,7 @@ class Member:
         try:
             self._wait_for_the_beginning(leaving, until_s)
         except BaseException:
-            self._hang_up()
+            self._disconnect()
             raise
         return self._newest
 
@@ -85,35 +100,33 @@ class Member:
             return reason  # the lead has saved and left: there is nobody to agree with
         if reason and not self._has_wished:
             self._has_wished = True
-            self._say(wish=reason)
+            self._send(wish=reason)
         return self._agreement.pass_boundary(done)
 
     def part(self, done: int, saved: int | None) -> int | None:
-        """Wait until the lead has saved, for only then is what this rank has done sure; what
-        happens to others does not matter.
-        """
-        self._agreement.rest()
-        self._say(arrived=done)
+        """Wait until the lead has saved; other members do not matter."""
+        self._agreement.leave()
+        self._send(arrived=done)
         with self._changed:
-            self._changed.wait_for(lambda: self._has_parted or self._is_cut)
+            self._changed.wait_for(lambda: self._has_parted or self._is_disconnected)
         if not self._has_parted:
             raise self._agreement.fallen(LEAD_LOST)
-        self._hang_up()
+        self._disconnect()
         return self._saved
 
     def saving(self) -> AbstractContextManager[None]:
         return self._agreement.saving()
 
     def leave(self) -> None:
-        self._agreement.rest()
+        self._agreement.leave()
 
-    def _connect(self, leaving: Leaving, until_s: float) -> Line:
-        refusal: StrangerError | None = None
+    def _connect(self, leaving: Leaving, until_s: float) -> Connection:
+        refusal: AuthenticationError | None = None
         while True:
             try:
-                return self._introduced()
-            except (OSError, StrangerError) as error:
-                refusal = error if isinstance(error, StrangerError) else refusal
+                return self._authenticated()
+            except (OSError, AuthenticationError) as error:
+                refusal = error if isinstance(error, AuthenticationError) else refusal
                 if reason := leaving():
                     raise LeftEarly(reason) from error
                 if time.monotonic() > until_s:
@@ -124,47 +137,45 @@ class Member:
                     raise self._agreement.fallen(text) from error
                 time.sleep(AGAIN_S)
 
-    def _introduced(self) -> Line:
-        line = Line(socket.create_connection(self._where, CONNECT_S))
+    def _authenticated(self) -> Connection:
+        connection = Connection(socket.create_connection(self._where, CONNECT_S))
         try:
-            line.introduce(self._ticket, self._rank)
-        except (OSError, StrangerError):
-            line.close()
+            connection.authenticate(self._credentials, self._rank)
+        except (OSError, AuthenticationError):
+            connection.close()
             raise
-        return line
+        return connection
 
-    def _listen(self, line: Line) -> None:
-        """To the line's end: whatever that is, who trains must not be left waiting for a word that
-        does not come.
-        """
+    def _listen(self, connection: Connection) -> None:
+        """Receive until the connection ends; the training thread must never wait in vain."""
         why = LEAD_LOST
         try:
-            with contextlib.closing(line):
-                while (message := line.hear()) is not None:
-                    self._hear(message)
+            with contextlib.closing(connection):
+                while (message := connection.receive()) is not None:
+                    self._receive(message)
         except (AttributeError, KeyError, TypeError, ValueError) as error:
             why = (
                 "rank 0 has said what this version of the training library does not understand:"
                 f" {error!r}"
             )
         finally:
-            self._be_cut(why)
+            self._on_disconnect(why)
 
-    def _be_cut(self, why: str) -> None:
+    def _on_disconnect(self, why: str) -> None:
         with self._changed:
-            self._is_cut = True
+            self._is_disconnected = True
             self._changed.notify_all()
             if not self._has_parted:
                 self._agreement.break_off(why, willingly=self._is_willing)
 
-    def _hear(self, message: Message) -> None:
+    def _receive(self, message: Message) -> None:
         with self._changed:
             match message:
                 case {"begin": begin}:
                     self._newest = Checkpoint.of(begin) if begin else None
                     self._has_begun = True
                 case {"ask": True}:
-                    self._say(bound=self._agreement.promise())
+                    self._send(bound=self._agreement.promise())
                 case {"last": int(last), "reason": str(reason)}:
                     self._agreement.settle(last, reason)
                 case {"lost": str(reason), "willingly": bool(willingly)}:
@@ -176,20 +187,20 @@ class Member:
                     self._agreement.release()
             self._changed.notify_all()
 
-    def _say(self, **message: object) -> None:
+    def _send(self, **message: object) -> None:
         if self._line:
-            self._line.say(**message)
+            self._line.send(**message)
 
-    def _hang_up(self) -> None:
+    def _disconnect(self) -> None:
         if self._line:
             self._line.close()
 
     def _say_goodbye(self, crashed: bool) -> None:
         if not crashed:
-            self._say(goodbye=True)
-        self._hang_up()
+            self._send(goodbye=True)
+        self._disconnect()
 
     def _drop(self) -> None:
-        """In a forked process: the connection is its parent's."""
+        """In a forked process: leave the connection to the parent."""
         if self._line:
             self._line.drop()

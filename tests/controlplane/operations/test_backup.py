@@ -44,17 +44,13 @@ ENGINES = ["sqlite", pytest.param("postgresql", marks=pytest.mark.postgres)]
 @pytest.fixture(scope="module", params=ENGINES)
 def empty(
     request: pytest.FixtureRequest,
-    tmp_path_factory: pytest.TempPathFactory,
-    django_db_setup: None,
+    migrated_sqlite: Path,
     django_db_blocker: DjangoDbBlocker,
 ) -> Iterator[str]:
     """A database with today's schema and nothing in it: a file's path or a database's name."""
     with django_db_blocker.unblock():
         if request.param == "sqlite":
-            path = tmp_path_factory.mktemp("empty") / "db.sqlite3"
-            with sqlite_database(path):
-                migrated()
-            yield str(path)
+            yield str(migrated_sqlite)
         else:
             with postgres_database() as name:
                 migrated()

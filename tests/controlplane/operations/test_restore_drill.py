@@ -30,7 +30,7 @@ from controlplane.models import Reason
 from jobs.models import Job
 from loadmaster.agent.clock import VirtualClock
 from loadmaster.agent.journal import Journal
-from loadmaster.agent.loop import Agent, Pace
+from loadmaster.agent.loop import Agent, Timing
 from loadmaster.agent.node.machine import EmulatedDevices, Identity, boot_id
 from loadmaster.agent.runtimes.base import RunState
 from loadmaster.agent.runtimes.fake import FakeRuntime, Script
@@ -108,7 +108,7 @@ class Machine:
             identity=Identity(name, boot_id(), name),
             state_dir=folder,
             clock=clock,
-            pace=Pace(tick_s=TURN_S, ship_s=TURN_S, sample_s=5.0, flush_s=2.0, long_poll_s=0.0),
+            timing=Timing(tick_s=TURN_S, ship_s=TURN_S, sample_s=5.0, flush_s=2.0, long_poll_s=0.0),
             jitter=random.Random(1),
         )
 

@@ -69,7 +69,7 @@ def simulated(folder: Path, words: list[str]) -> dict[str, Any]:
 def test_the_study_of_shared_gpus_is_one_and_its_gpus_have_room_for_two() -> None:
     study = Study.of(yaml.safe_load(blocks("yaml")[2]), trusted=True)
     assert [choice.label for choice in study.policies] == ["LAS", "LAS with pairs", "gandiva"]
-    assert {device.slots for node in study.scene.nodes for device in node.devices} == {2}
+    assert {device.slots for node in study.scenario.nodes for device in node.devices} == {2}
     assert study.switches.turned_on == {"pairs_observed": 0.2}
 
 

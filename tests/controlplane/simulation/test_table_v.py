@@ -16,7 +16,7 @@ import pytest
 from controlplane.simulation.world.run import Simulation
 from experiments.reproduce.andreas.armida import FITTED_CONVNET, validate
 from policies.andreas.randomized_greedy import RandomizedGreedy
-from tests.builders_loop import a_scene, armida_kinds, table_v_jobs
+from tests.builders_loop import a_scenario, armida_kinds, table_v_jobs
 
 PREDICTED_EUR = 1.08438
 MUST_BE_LATE_S = 2849.0 - 2600.0
@@ -24,8 +24,8 @@ MUST_BE_LATE_S = 2849.0 - 2600.0
 
 @cache
 def validation(convnet: float, stop_s: float = 0.0) -> Simulation:
-    scene = a_scene(kinds=armida_kinds({"ConvNet": convnet}), round_s=300.0, stop_s=stop_s)
-    return Simulation(scene, table_v_jobs(), RandomizedGreedy(mode="coded")).run()
+    scenario = a_scenario(kinds=armida_kinds({"ConvNet": convnet}), round_s=300.0, stop_s=stop_s)
+    return Simulation(scenario, table_v_jobs(), RandomizedGreedy(mode="coded")).run()
 
 
 def late(simulation: Simulation) -> dict[str, float]:

@@ -13,7 +13,7 @@ import pytest
 import uvicorn
 
 from controlplane.web.http import guard as http_guard
-from controlplane.web.http.guard import LARGEST_HEAD, MOST_HEADERS, WHOLE, GuardedProtocol, Phase
+from controlplane.web.http.guard import LARGEST_HEAD, MOST_HEADERS, GuardedProtocol, Phase
 
 
 class App:
@@ -177,78 +177,3 @@ def test_a_connection_that_is_kept_serves_one_request_after_another() -> None:
         writer.close()
 
     run(play)
-
-
-class Whole(App):
-    """Answers in one piece where that can be; notes whether it could."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.could: list[bool] = []
-
-    async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
-        body = (await receive())["body"]
-        sent = scope["extensions"][WHOLE]["answer"](
-            200, b"content-length: %d\r\nx-own: 1\r\n" % len(body), body
-        )
-        self.could.append(sent)
-        if not sent:
-            head = [(b"content-length", str(len(body)).encode()), (b"x-own", b"1")]
-            await send({"type": "http.response.start", "status": 200, "headers": head})
-            await send({"type": "http.response.body", "body": body})
-
-
-def post(body: bytes, connection: bytes = b"keep-alive") -> bytes:
-    return b"POST / HTTP/1.1\r\nHost: x\r\nConnection: %b\r\nContent-Length: %d\r\n\r\n%b" % (
-        connection,
-        len(body),
-        body,
-    )
-
-
-def test_an_answer_in_one_piece_is_the_one_that_asgi_would_send() -> None:
-    """The first two in one piece, sent together; the last ends the connection, which ASGI's way
-    does.
-    """
-
-    async def play(port: int) -> None:
-        answer = await said(port, post(b"first") + post(b"second"), post(b"third", b"close"))
-        parts = answer.split(b"HTTP/1.1 200 OK\r\n")[1:]
-        heads = [part.partition(b"\r\n\r\n")[0].split(b"\r\n") for part in parts]
-        assert [part.partition(b"\r\n\r\n")[2] for part in parts] == [b"first", b"second", b"third"]
-        names = [[line.partition(b": ")[0] for line in head] for head in heads]
-        assert names[:2] == [[b"date", b"content-length", b"x-own"]] * 2
-        assert names[2] == [*names[0], b"connection"]
-
-    app = Whole()
-    run(play, app)
-    assert app.could == [True, True, False]
-
-
-def test_nobody_is_answered_in_one_piece_who_has_left_or_was_answered() -> None:
-    class Twice(Whole):
-        async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
-            answer = scope["extensions"][WHOLE]["answer"]
-            self.could += [
-                answer(200, b"content-length: 0\r\n", b""),
-                answer(200, b"content-length: 0\r\n", b""),
-            ]
-
-    class Late(Whole):
-        async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
-            while (await receive())["type"] != "http.disconnect":
-                pass
-            self.could.append(
-                scope["extensions"][WHOLE]["answer"](200, b"content-length: 0\r\n", b"")
-            )
-
-    async def ask_and_leave(port: int) -> None:
-        _, writer = await asyncio.open_connection("127.0.0.1", port)
-        writer.write(post(b"x"))
-        await asyncio.sleep(0.2)
-        writer.close()
-        await asyncio.sleep(0.2)
-
-    for app, could in ((Twice(), [True, False]), (Late(), [False])):
-        run(ask_and_leave, app)
-        assert app.could == could

@@ -12,7 +12,7 @@ from typing import Any
 from asgiref.sync import sync_to_async
 
 from controlplane.web.http.lasting_threads import LastingThreads
-from tests.builders_ways import ask
+from tests.builders_asgi import ask
 
 
 def answering(act: Callable[[], object]) -> LastingThreads:

@@ -21,19 +21,19 @@ import httpx
 import pytest
 import schemathesis
 from django.conf import settings
-from django.core.wsgi import get_wsgi_application
 from django.db import connection
 from knox.models import AuthToken
 
-from clusters import polls
 from clusters.models import Node
 from clusters.services import issue_enrolment_token
 from clusters.services.enrolment import sha256
+from controlplane.execution.protocol import long_poll
 from jobs.models import Job
 from jobs.secrets import set_secret
 from loadmaster.protocol import PROTOCOL_HEADER, PROTOCOL_VERSION
 from tests.builders import a_cluster, a_job, a_team, a_user
 from tests.builders_agents import CLOCK, SECRET, a_node_with_agent, a_running_assignment, an_offer
+from tests.builders_asgi import site
 from tests.builders_browser import PASSWORD, serving
 from tests.builders_fuzz import REQUESTS, SEED, Caller, Fuzz
 from tests.builders_jobs import a_token, output
@@ -155,12 +155,12 @@ def _quiet() -> Iterator[None]:
 def test_no_request_breaks_the_server_or_the_document(
     role: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(polls, "LONGEST_WAIT_S", 0.01)
+    monkeypatch.setattr(long_poll, "LONGEST_WAIT_S", 0.01)
     monkeypatch.setattr(settings, "THROTTLES", dict.fromkeys(settings.THROTTLES, (10**9, 1)))
     world = World()
     operator = world.headers("an operator", "")
     document: Any = schemathesis.openapi.from_wsgi(
-        "/api/schema?format=json", get_wsgi_application(), headers=operator
+        "/api/schema?format=json", site(), headers=operator
     )
     caller = Caller(lambda path: world.headers(role, path), reach(role))
     fuzz = Fuzz(document, caller, world.path_names, world.body_names)

@@ -4,6 +4,7 @@ page.
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -17,7 +18,7 @@ from controlplane.web.http import storage_errors as storage
 from controlplane.web.http.storage_errors import AWAY, BUSY, FULL, READS_ONLY, Failure, failure_of
 from jobs.models import Job
 from tests.builders import a_cluster, a_kind, a_team, a_user
-from tests.builders_databases import migrated, sqlite_database
+from tests.builders_databases import sqlite_database
 from tests.builders_jobs import a_token, job_fields
 
 
@@ -66,10 +67,12 @@ def test_errors_of_the_storage_are_told_from_others(
 
 
 @pytest.fixture
-def full(tmp_path: Path, django_db_blocker: DjangoDbBlocker) -> Iterator[dict[str, Any]]:
+def full(
+    migrated_sqlite: Path, tmp_path: Path, django_db_blocker: DjangoDbBlocker
+) -> Iterator[dict[str, Any]]:
     """A SQLite database that may not grow any more, and a user's token."""
-    with django_db_blocker.unblock(), sqlite_database(tmp_path / "db.sqlite3"):
-        migrated()
+    copy = Path(shutil.copy(migrated_sqlite, tmp_path))
+    with django_db_blocker.unblock(), sqlite_database(copy):
         team = a_team("vision")
         a_kind("digits")
         a_cluster(name="main")

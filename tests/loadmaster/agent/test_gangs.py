@@ -245,12 +245,12 @@ def test_a_rank_in_a_process_sees_what_it_is_told(tmp_path: Path) -> None:
     command = python(f"import os; print(*(os.environ.get(name) for name in {names}))")
     world = VirtualWorld(tmp_path)
     agent = world.agent
-    agent._hands._address = "127.0.0.1"
+    agent._executor._address = "127.0.0.1"
     spec = a_rank(rendezvous=f"127.0.0.1:{free_port()}", command=command)
-    found = agent._hands._launch_of(spec).environment
+    found = agent._executor._launch_of(spec).environment
     assert found["GLOO_SOCKET_IFNAME"] == "lo"
-    assert "GLOO_SOCKET_IFNAME" not in agent._hands._launch_of(a_spec()).environment
-    own = agent._hands._launch_of(a_rank(environment={"GLOO_SOCKET_IFNAME": "ib0"})).environment
+    assert "GLOO_SOCKET_IFNAME" not in agent._executor._launch_of(a_spec()).environment
+    own = agent._executor._launch_of(a_rank(environment={"GLOO_SOCKET_IFNAME": "ib0"})).environment
     assert own["GLOO_SOCKET_IFNAME"] == "ib0", "the job knows better"
     assert os.environ.get("RANK") is None
     agent.close()

@@ -25,7 +25,7 @@ SECRET = "s3cr3t-value-0123456789"
 @pytest.fixture
 def known(monkeypatch: pytest.MonkeyPatch) -> Known:
     fresh = Known()
-    for module in ("logs", "loop", "acting", "start"):
+    for module in ("logs", "loop", "executor", "start"):
         name = "known_to_log" if module == "loop" else "known"
         monkeypatch.setattr(f"loadmaster.agent.{module}.{name}", fresh)
     return fresh

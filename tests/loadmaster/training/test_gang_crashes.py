@@ -18,8 +18,8 @@ from tests.builders_training import until
 def site() -> Iterator[Site]:
     site = Site()
     yield site
-    for line in site.lines:
-        line.close()
+    for connection in site.connections:
+        connection.close()
 
 
 def crash(agreement: Agreement, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -31,12 +31,12 @@ def crash(agreement: Agreement, monkeypatch: pytest.MonkeyPatch) -> None:
 def test_a_rank_that_crashes_by_itself_hangs_up_before_the_framework_does_and_is_no_fallen_one(
     site: Site, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    member, line = site.led({"begin": None})
+    member, connection = site.led({"begin": None})
     crash(member._agreement, monkeypatch)
-    assert line.hear() is None
+    assert connection.receive() is None
     lead, (other,) = site.met_by(2)
     crash(lead._agreement, monkeypatch)
-    assert other.hear() is None
+    assert other.receive() is None
     assert (site.told, site.forced) == ([], [])
 
 
@@ -58,29 +58,29 @@ def test_a_crash_right_before_word_of_a_loss_is_fallen_and_one_after_an_early_en
     lead, (member,) = site.met_by(2)
     lead.leave()
     if willingly:
-        member.say(goodbye=True)
+        member.send(goodbye=True)
     member.close()
-    until(lambda: lead._gone, "the end of the line")
+    until(lambda: lead._gone, "the end of the connection")
     crash(lead._agreement, monkeypatch)
     assert site.told == ([] if willingly else ["rank 1 was lost before its gang had ended"])
 
 
 @pytest.mark.parametrize("willingly", [True, False])
 def test_the_same_of_a_lead(site: Site, monkeypatch: pytest.MonkeyPatch, willingly: bool) -> None:
-    member, line = site.led({"begin": None})
+    member, connection = site.led({"begin": None})
     member.leave()
     if willingly:
-        line.say(goodbye=True)
-    line.close()
-    until(lambda: member._is_cut, "the end of the line")
+        connection.send(goodbye=True)
+    connection.close()
+    until(lambda: member._is_disconnected, "the end of the connection")
     crash(member._agreement, monkeypatch)
     assert site.told == ([] if willingly else ["rank 0 was lost before its gang had ended"])
 
 
 def test_a_process_that_ends_without_a_crash_says_goodbye(site: Site) -> None:
-    member, line = site.led({"begin": None})
+    member, connection = site.led({"begin": None})
     member._agreement._at_exit()
-    assert [line.hear(), line.hear()] == [{"goodbye": True}, None]
+    assert [connection.receive(), connection.receive()] == [{"goodbye": True}, None]
     lead, (other,) = site.met_by(2)
     lead._agreement._at_exit()
-    assert [other.hear(), other.hear()] == [{"goodbye": True}, None]
+    assert [other.receive(), other.receive()] == [{"goodbye": True}, None]

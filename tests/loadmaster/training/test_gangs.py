@@ -17,11 +17,11 @@ from hypothesis import strategies as st
 
 from loadmaster.training.gangs import gang_of
 from loadmaster.training.gangs.address import is_free, join_address, parse_address
-from loadmaster.training.gangs.agreement import Agreement, GangBroken, Telling
-from loadmaster.training.gangs.alone import Alone
-from loadmaster.training.gangs.line import Line, Pass, StrangerError
+from loadmaster.training.gangs.agreement import Agreement, FailureHandler, GangBroken
+from loadmaster.training.gangs.connection import AuthenticationError, Connection, Credentials
+from loadmaster.training.gangs.gang import SingleRank
 from loadmaster.training.run_folder import JobEnvironment, JobEnvironmentError
-from tests.builders_gangs import TICKET_TOKEN, LostError, Threads, free_port
+from tests.builders_gangs import GANG_TOKEN, LostError, Threads, free_port
 
 
 def wants(rank: int, step: int, reason: str = "preempt") -> Callable[[int, int], str | None]:
@@ -104,7 +104,7 @@ def test_a_rank_that_is_lost_ends_the_others_with_its_name() -> None:
 def test_a_lead_that_is_lost_ends_the_others() -> None:
     def train(rank: int, step: int) -> None:
         if (rank, step) == (0, 5):
-            gang.gangs[0]._hang_up()  # type: ignore[attr-defined]
+            gang.gangs[0]._disconnect()  # type: ignore[attr-defined]
             raise LostError
         time.sleep(0.005)
 
@@ -136,8 +136,10 @@ def test_a_rank_that_waits_for_a_lost_one_is_ended_by_force() -> None:
 
 def test_what_becomes_of_others_does_not_matter_to_a_rank_that_has_parted() -> None:
     told: list[str] = []
-    agreement = Agreement(Telling(told.append, lambda code: told.append(str(code)), 0.0, 0.0))
-    agreement.rest()
+    agreement = Agreement(
+        FailureHandler(told.append, lambda code: told.append(str(code)), 0.0, 0.0)
+    )
+    agreement.leave()
     agreement.break_off("rank 1 was lost")
     time.sleep(0.05)
     assert (agreement.broken, told) == (None, [])
@@ -147,13 +149,16 @@ def test_a_stranger_is_turned_away_and_does_not_keep_the_gang_from_meeting() -> 
     gang = Threads(2, total=3)
     lead = gang.rank(0)
     for stranger in (
-        Pass("another token", 2, 1),
-        Pass(TICKET_TOKEN, 2, 7),
-        Pass(TICKET_TOKEN, 3, 1),
+        Credentials("another token", 2, 1),
+        Credentials(GANG_TOKEN, 2, 7),
+        Credentials(GANG_TOKEN, 3, 1),
     ):
-        line = Line(socket.create_connection(parse_address(gang.address)))
-        with contextlib.closing(line), pytest.raises(StrangerError, match="another launch's"):
-            line.introduce(stranger, 1)
+        connection = Connection(socket.create_connection(parse_address(gang.address)))
+        with (
+            contextlib.closing(connection),
+            pytest.raises(AuthenticationError, match="another launch's"),
+        ):
+            connection.authenticate(stranger, 1)
     with gang.running([1]):
         lead.meet(lambda: None, None)
         lead.part(3, 3)
@@ -175,23 +180,23 @@ def test_a_second_process_that_says_it_is_the_same_rank_is_turned_away() -> None
     lead = gang.rank(0)
     with gang.running([1]):
         lead.meet(lambda: None, None)
-        line = Line(socket.create_connection(parse_address(gang.address)))
-        line.introduce(Pass("the token of the launch", 2, 1), 1)
-        assert line.hear() is None
-        line.close()
+        connection = Connection(socket.create_connection(parse_address(gang.address)))
+        connection.authenticate(Credentials("the token of the launch", 2, 1), 1)
+        assert connection.receive() is None
+        connection.close()
         lead.part(3, 3)
     assert gang.ended[1].step == 3
 
 
 def test_the_lead_proves_who_it_is_too() -> None:
     server = socket.create_server(("127.0.0.1", 0))
-    line = Line(socket.create_connection(server.getsockname()))
-    impostor = Line(server.accept()[0])
-    impostor.say(nonce="1")
-    impostor.say(proof="guessed")
-    with pytest.raises(StrangerError, match="not this launch's rank 0"):
-        line.introduce(Pass("token", 2, 1), 1)
-    for each in (line, impostor, server):
+    connection = Connection(socket.create_connection(server.getsockname()))
+    impostor = Connection(server.accept()[0])
+    impostor.send(nonce="1")
+    impostor.send(proof="guessed")
+    with pytest.raises(AuthenticationError, match="not this launch's rank 0"):
+        connection.authenticate(Credentials("token", 2, 1), 1)
+    for each in (connection, impostor, server):
         each.close()
 
 
@@ -211,13 +216,13 @@ def test_a_gang_whose_ranks_do_not_come_says_which() -> None:
 
 def test_a_launch_of_one_rank_asks_nobody() -> None:
     gang = gang_of(JobEnvironment(), str)
-    assert isinstance(gang, Alone)
+    assert isinstance(gang, SingleRank)
     assert (gang.leads, gang.pass_boundary(3, "preempt"), gang.pass_boundary(3, None)) == (
         True,
         "preempt",
         None,
     )
-    assert not Alone(1).leads
+    assert not SingleRank(1).leads
 
 
 @pytest.mark.parametrize(

@@ -14,9 +14,9 @@ from hypothesis import strategies as st
 from controlplane.simulation.world.run import Simulation
 from policies.contract.plan import Plan, WaitCode
 from policies.contract.snapshot import Snapshot
-from policies.contract.validation import violations
+from policies.contract.validation import validate_plan
 from policies.gavel.allox import AlloX
-from tests.builders_loop import a_scene
+from tests.builders_loop import a_scenario
 from tests.builders_policies import a_job, a_kind, a_node, a_snapshot, on
 
 KINDS = (
@@ -30,7 +30,7 @@ some = settings(max_examples=40, deadline=None, suppress_health_check=[HealthChe
 
 def decide(snapshot: Snapshot, **parameters: Any) -> Plan:
     plan = AlloX(**parameters)(snapshot)
-    assert violations(plan, snapshot) == ()
+    assert validate_plan(plan, snapshot) == ()
     return plan
 
 
@@ -61,12 +61,12 @@ def mean_jct_s(queue: list[tuple[str, int]], policy: AlloX) -> float:
         a_job(f"j{i}", k, remaining_steps=float(n), total_steps=float(n))
         for i, (k, n) in enumerate(queue)
     ]
-    scene = a_scene(
+    scenario = a_scenario(
         nodes=(a_node("v", gpus=1), a_node("t1", "T4", 1), a_node("t2", "T4", 1)),
         kinds=KINDS,
         round_s=60.0,
     )
-    done = [job.completed_s for job in Simulation(scene, jobs, policy).run().world.jobs.values()]
+    done = [job.completed_s for job in Simulation(scenario, jobs, policy).run().world.jobs.values()]
     return sum(end_s for end_s in done if end_s is not None) / len(done)
 
 
@@ -312,9 +312,9 @@ def test_every_job_of_a_mixed_queue_ends(started: str, queue: list[tuple[str, in
         for i, (k, n, at) in enumerate(queue)
     ]
     nodes = (a_node("v", gpus=2), a_node("t", "T4", 2))
-    scene = a_scene(
+    scenario = a_scenario(
         nodes=nodes, kinds=KINDS, round_s=120.0, launch_s=5.0, stop_s=2.0, restart_cost_s=10.0
     )
-    done = Simulation(scene, jobs, AlloX(started=started)).run().world.jobs.values()
+    done = Simulation(scenario, jobs, AlloX(started=started)).run().world.jobs.values()
     assert all(job.completed_s is not None for job in done)
     assert started == "move" or all(len(job.launches) == 1 for job in done)

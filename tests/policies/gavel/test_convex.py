@@ -12,7 +12,7 @@ from hypothesis import given, settings
 
 from policies.contract.parameters import parameter
 from policies.contract.policy import PolicyError, SolverFailedError
-from policies.contract.validation import violations
+from policies.contract.validation import validate_plan
 from policies.gavel.allocation.problem import AllocationProblem
 from policies.gavel.convex import ConvexPolicy, ShareProblem
 from policies.gavel.max_min_fairness import MaxMinFairness
@@ -54,7 +54,7 @@ def test_a_cvxpy_policy_plans_like_the_products_own_policy_of_the_same_objective
         nodes=NODES, kinds=KINDS, jobs=[a_job(f"j{i}", KINDS[i % 2].id) for i in range(5)]
     )
     plan, own = LeastThroughput()(snapshot), MaxMinFairness(fill=False)(snapshot)
-    assert violations(plan, snapshot) == ()
+    assert validate_plan(plan, snapshot) == ()
     assert len(plan.placements) == 3
     assert plan.objective == pytest.approx(own.objective, rel=1e-6)
 

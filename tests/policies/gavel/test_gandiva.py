@@ -15,10 +15,10 @@ from controlplane.simulation.world.run import Simulation
 from policies.contract import plan_json, snapshot_json
 from policies.contract.plan import Plan, WaitCode
 from policies.contract.snapshot import JobView, NodeState, NodeView, Snapshot
-from policies.contract.validation import violations
+from policies.contract.validation import validate_plan
 from policies.gavel.gandiva import Gandiva
 from policies.placement.profiling import merge, reserve_profiling
-from tests.builders_loop import a_scene
+from tests.builders_loop import a_scenario
 from tests.builders_policies import a_job, a_kind, a_node, a_snapshot, on
 from tests.builders_tandems import (
     a_pairing_kind,
@@ -36,7 +36,7 @@ many = settings(max_examples=150, deadline=None, suppress_health_check=[HealthCh
 
 def decide(snapshot: Snapshot, **parameters: Any) -> Plan:
     plan = Gandiva(**parameters)(snapshot)
-    assert violations(plan, snapshot) == ()
+    assert validate_plan(plan, snapshot) == ()
     return plan
 
 
@@ -363,7 +363,7 @@ def test_no_rule_is_broken_round_after_round_and_memory_is_plain_data(
     policy = Gandiva(packing=packing, rotate=rotate)
     for seconds in (ROUND_S, 20.0, ROUND_S, ROUND_S):
         plan = merge(policy(reserved), runs)
-        assert violations(plan, reserved) == ()
+        assert validate_plan(plan, reserved) == ()
         again = policy(snapshot_json.from_json(snapshot_json.to_json(reserved)))
         assert plan_json.digest(merge(again, runs)) == plan_json.digest(plan)
         assert json.loads(json.dumps(plan.memory)) == plan.memory
@@ -400,9 +400,11 @@ def a_simulated_queue() -> list[JobView]:
 @pytest.mark.parametrize("pauses", [{}, {"launch_s": 5.0, "stop_s": 3.0, "restart_cost_s": 10.0}])
 def test_every_job_of_a_simulated_queue_ends(packing: bool, pauses: dict[str, float]) -> None:
     nodes = (a_wide_node("v", gpus=2), a_wide_node("t", "T4", 1))
-    scene = a_scene(nodes=nodes, kinds=(a_pairing_kind(),), round_s=60.0, **pauses)
+    scenario = a_scenario(nodes=nodes, kinds=(a_pairing_kind(),), round_s=60.0, **pauses)
     done = (
-        Simulation(scene, a_simulated_queue(), Gandiva(packing=packing)).run().world.jobs.values()
+        Simulation(scenario, a_simulated_queue(), Gandiva(packing=packing))
+        .run()
+        .world.jobs.values()
     )
     assert all(job.completed_s is not None for job in done)
 
@@ -411,9 +413,9 @@ def test_turns_of_a_simulated_queue_are_slices_long() -> None:
     """But for the last of a job and those that began when a GPU came free, nobody runs for less
     than a slice.
     """
-    scene = a_scene(nodes=(a_node("v", gpus=1),), kinds=(a_pairing_kind(),), round_s=60.0)
+    scenario = a_scenario(nodes=(a_node("v", gpus=1),), kinds=(a_pairing_kind(),), round_s=60.0)
     jobs = [a_job(f"j{i}", remaining_steps=200.0, total_steps=200.0) for i in range(3)]
-    done = Simulation(scene, jobs, Gandiva()).run().world.jobs.values()
+    done = Simulation(scenario, jobs, Gandiva()).run().world.jobs.values()
     assert all(len(job.launches) == 4 for job in done)
     assert {round(launch.end_s - launch.start_s) for job in done for launch in job.launches} == {
         60,

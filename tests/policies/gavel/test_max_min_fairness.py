@@ -38,17 +38,17 @@ from tests.builders_tandems import half
 
 
 def simulated(
-    nodes: Any, kinds: list[KindView], jobs: list[JobView], policy: Any = None, **scene: Any
+    nodes: Any, kinds: list[KindView], jobs: list[JobView], policy: Any = None, **scenario: Any
 ) -> Simulation:
-    return simulated_with(nodes, kinds, jobs, policy or MaxMinFairness(), **scene)
+    return simulated_with(nodes, kinds, jobs, policy or MaxMinFairness(), **scenario)
 
 
 def received(simulation: Simulation, job: str) -> dict[str, float]:
     """Device time by GPU type over the time that has gone by since the job came in."""
-    row = simulation.world.book.row_of[job]
+    row = simulation.world.table.row_of[job]
     snapshot = simulation.world.snapshot()
     elapsed_s = simulation.engine.now_s - float(
-        simulation.world.book.columns.numbers["arrival_s"][row]
+        simulation.world.table.columns.numbers["arrival_s"][row]
     )
     return {
         gpu_type: seconds / elapsed_s for gpu_type, seconds in snapshot.jobs.by_id(job).received_s
@@ -184,7 +184,7 @@ def test_a_job_that_goes_on_is_never_stopped() -> None:
         launch_s=3.0,
         restart_cost_s=60.0,
     ).run()
-    book = simulation.world.book
+    book = simulation.world.table
     assert (book.launched.tolist(), int(book.preempted.sum()), int(book.migrated.sum())) == (
         [1] * 8,
         0,
@@ -226,7 +226,7 @@ def test_shares_are_made_anew_when_jobs_come_and_go_and_not_in_between() -> None
     simulation = simulated(
         (a_node("v", "V100", 2),), [a_kind("k", {("V100", 1): 1.0})], jobs, policy
     ).run()
-    ends = simulation.world.book.completed_s.tolist()
+    ends = simulation.world.table.completed_s.tolist()
     assert made == pytest.approx(sorted({0.0, 1000.0, 2000.0, *ends} - {max(ends)}))
     assert simulation.round_count > 2 * len(made)
 
@@ -238,8 +238,8 @@ def test_a_gang_over_two_nodes_runs_as_fast_as_is_known_of_it_there() -> None:
     simulation = simulated(
         nodes, [KindView("k", "k", known)], jobs, MaxMinFairness(spread=True)
     ).run()
-    assert simulation.world.book.completed_s.tolist() == [2500.0]
-    assert int(simulation.world.book.launched[0]) == 1
+    assert simulation.world.table.completed_s.tolist() == [2500.0]
+    assert int(simulation.world.table.launched[0]) == 1
 
 
 def test_any_round_can_be_decided_again_from_its_stored_snapshot() -> None:
@@ -262,7 +262,7 @@ def test_jobs_end_though_nodes_are_lost_drained_and_come_back() -> None:
     for at_s, incident in incidents:
         simulation.engine.at(at_s, incident)
     simulation.run()
-    assert world.completed == len(world.book)
+    assert world.completed == len(world.table)
     assert all(
         _keeps_off(result, "v")
         for result in simulation.rounds

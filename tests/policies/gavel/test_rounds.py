@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from policies.contract.plan import Plan, WaitCode
 from policies.contract.policy import PolicyError, SolverFailedError
 from policies.contract.snapshot import KindView, NodeState, Snapshot, Source, Throughput
-from policies.contract.validation import violations
+from policies.contract.validation import validate_plan
 from policies.gavel.allocation.observe import GroupingOptions, Observed
 from policies.gavel.allocation.problem import Shares
 from policies.gavel.max_min_fairness import MaxMinFairness
@@ -47,7 +47,7 @@ def run_rounds(
     plans = []
     for _ in range(rounds):
         plans.append(policy(snapshot))
-        assert violations(plans[-1], snapshot) == ()
+        assert validate_plan(plans[-1], snapshot) == ()
         snapshot = after(snapshot, plans[-1], elapsed_s)
     return plans
 
@@ -340,7 +340,7 @@ def test_a_larger_gang_gets_a_node_of_its_own_though_smaller_jobs_would_go_on_th
     ]
     snapshot = a_snapshot(nodes, jobs, kinds("a", "b"))
     plan = GivenShares({"a": {"V100": 2.0}, "b": {"V100": 1.0}})(snapshot)
-    assert (violations(plan, snapshot), plan.waiting) == ((), ())
+    assert (validate_plan(plan, snapshot), plan.waiting) == ((), ())
     (gang,) = placed(plan)["gang"]
     stays = "j1" if gang[0] == "v" else "j0"
     assert placed(plan)[stays] == [("w" if gang[0] == "v" else "v", ("gpu0",))]
@@ -381,7 +381,7 @@ def test_a_gang_sits_on_as_few_nodes_as_will_do_where_its_share_is_on_several() 
     policy = GivenShares({"a": {"V100 spread": 1.0}}, GroupingOptions(spread=True))
     snapshot = a_snapshot(nodes, [a_job("a", "a", gpus_min=5, gpus_max=5)], [kind])
     plan = policy(snapshot)
-    assert violations(plan, snapshot) == ()
+    assert validate_plan(plan, snapshot) == ()
     seats = placed(plan)["a"]
     assert (len(seats), sum(len(devices) for _, devices in seats)) == (2, 5)
     assert plan.placements[0].predicted_run_s == pytest.approx(100.0 / 4.0)

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from policies.contract import plan_json, snapshot_json
 from policies.contract.snapshot import JobPhase, NodeState, Purpose, Running, Snapshot
-from policies.contract.validation import violations
+from policies.contract.validation import validate_plan
 from policies.gavel.allocation.observe import observe
 from policies.gavel.current import GroupRequests
 from policies.gavel.max_min_fairness import MaxMinFairness
@@ -40,7 +40,7 @@ def test_no_plan_breaks_a_rule_round_after_round(
     snapshot = replace(first, profiling=())
     for _ in range(3):
         plan = policy(snapshot)
-        assert violations(plan, snapshot) == ()
+        assert validate_plan(plan, snapshot) == ()
         again = policy(snapshot_json.from_json(snapshot_json.to_json(snapshot)))
         assert plan_json.digest(again) == plan_json.digest(plan)
         if any(run.purpose is Purpose.PROFILING for job in snapshot.jobs for run in job.running):
@@ -101,5 +101,5 @@ def test_a_job_that_runs_as_it_no_longer_may_is_seated_anew() -> None:
     broken = tuple(a_device(f"gpu{i}", healthy=i != 2) for i in range(4))
     snapshot = a_snapshot([a_node("v", "V100", devices=broken)], jobs, kinds("a", "b"))
     plan = GivenShares({"a": {"V100": 1.0}, "b": {"V100": 1.0}})(snapshot)
-    assert violations(plan, snapshot) == ()
+    assert validate_plan(plan, snapshot) == ()
     assert sorted(len(devices) for seats in placed(plan).values() for _, devices in seats) == [1, 1]

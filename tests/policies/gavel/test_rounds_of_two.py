@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from policies.contract.snapshot import PairThroughput, Snapshot, Source
-from policies.contract.validation import violations
+from policies.contract.validation import validate_plan
 from policies.gavel.allocation.observe import GroupingOptions
 from tests.builders_policies import a_device, a_job, a_node, a_snapshot
 from tests.builders_rounds import GivenShares, after
@@ -30,7 +30,7 @@ PAIRED = GroupingOptions(pairs=True)
 def test_two_jobs_share_a_device_half_and_half_and_go_on_so() -> None:
     snapshot, policy = sharing(), GivenShares({"a+b": {"V100": 1.0}}, PAIRED)
     plan = policy(snapshot)
-    assert violations(plan, snapshot) == ()
+    assert validate_plan(plan, snapshot) == ()
     assert [(p.job, p.ranks[0].devices, p.ranks[0].share) for p in plan.placements] == [
         ("a", ("gpu0",), 0.5),
         ("b", ("gpu0",), 0.5),
@@ -64,7 +64,7 @@ def test_who_is_left_alone_on_a_device_goes_on_there_untouched() -> None:
     for elapsed_s in (100.0, ROUND_S):
         left = after(snapshot, paired, elapsed_s, gone=("b",))
         plan = policy(left)
-        assert violations(plan, left) == ()
+        assert validate_plan(plan, left) == ()
         assert plan.placements[0].ranks is left.jobs[0].running[0].ranks
 
 
@@ -74,6 +74,6 @@ def test_a_waiting_job_joins_one_that_is_left_alone_on_a_device() -> None:
         snapshot, policy(snapshot), 100.0, gone=("b",), new=(a_job("b2", "b", may_share=True),)
     )
     plan = policy(left)
-    assert violations(plan, left) == ()
+    assert validate_plan(plan, left) == ()
     assert [(p.job, p.ranks[0].share) for p in plan.placements] == [("a", 0.5), ("b2", 0.5)]
     assert plan.placements[0].ranks is left.jobs[0].running[0].ranks

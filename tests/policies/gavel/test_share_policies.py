@@ -16,7 +16,7 @@ from policies.contract import plan_json, snapshot_json
 from policies.contract.plan import Plan
 from policies.contract.policy import PolicyParameterError
 from policies.contract.snapshot import GpuTypeView, JobView, Snapshot, TeamOrder, TeamView
-from policies.contract.validation import violations
+from policies.contract.validation import validate_plan
 from policies.host import registry
 from tests.builders_gavel import (
     FASTER,
@@ -204,8 +204,8 @@ def test_a_job_may_have_the_name_of_a_pair_of_others(name: str) -> None:
     snapshot = a_snapshot([a_wide_node()], jobs, [a_pairing_kind()])
     plan = decide(name, snapshot, form="sharing")
     later = after(snapshot, plan, 300.0)
-    assert not violations(plan, snapshot)
-    assert not violations(decide(name, later, form="sharing"), later)
+    assert not validate_plan(plan, snapshot)
+    assert not validate_plan(decide(name, later, form="sharing"), later)
 
 
 @every_policy
@@ -294,21 +294,21 @@ def test_shares_stand_until_they_are_as_old_as_they_may_become(name: str) -> Non
 @every_policy
 @pytest.mark.parametrize("form", ["aware", "agnostic"])
 def test_all_jobs_end_though_they_come_and_go(name: str, form: str) -> None:
-    simulation = _scene(registry.make(name, {"form": form})).run()
+    simulation = _scenario(registry.make(name, {"form": form})).run()
     assert simulation.world.completed == len(simulation.world.book)
     for result in simulation.rounds:
-        assert violations(result.plan, result.snapshot) == ()
+        assert validate_plan(result.plan, result.snapshot) == ()
 
 
 @every_policy
 def test_any_round_can_be_decided_again_from_its_stored_snapshot(name: str) -> None:
-    simulation = _scene(registry.make(name)).run()
+    simulation = _scenario(registry.make(name)).run()
     for result in [r for r in simulation.rounds if r.carried is None]:
         stored = snapshot_json.from_json(snapshot_json.to_json(result.snapshot))
         assert plan_json.digest(registry.make(name)(stored)) == plan_json.digest(result.plan)
 
 
-def _scene(policy: Any) -> Any:
+def _scenario(policy: Any) -> Any:
     jobs = [_job(i) for i in range(10)]
     speeds = {("V100", 2): 3.5, ("K80", 2): 1.6}
     kinds = [a_kind("a", {**FASTER, **speeds}), a_kind("b", {**SLOWER, **speeds})]
@@ -338,7 +338,7 @@ def _job(i: int) -> JobView:
 
 
 def test_a_scene_knows_its_teams_and_prices() -> None:
-    simulation = _scene(registry.make("hierarchical")).run(ROUND_S)
+    simulation = _scenario(registry.make("hierarchical")).run(ROUND_S)
     snapshot = simulation.rounds[0].snapshot
     assert snapshot.teams == (TeamView("red", 3.0), TeamView("blue", 1.0, TeamOrder.FIFO))
     assert {of.name: of.price_per_hour for of in snapshot.gpu_types} == {

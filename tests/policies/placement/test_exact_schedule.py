@@ -13,8 +13,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from policies.andreas.problem import build
 from policies.contract.snapshot import EnergyStep, JobView, Snapshot
-from policies.placement.problem import build
 from policies.search.cost_search import orders, rents
 from policies.search.exact_schedule import judge
 from policies.search.kernels.local_search import Found, Start, search

@@ -12,13 +12,13 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from policies.andreas.kernels.greedy import search
+from policies.andreas.problem import build
 from policies.andreas.randomized_greedy import RandomizedGreedy
+from policies.andreas.solution import Solution
 from policies.contract import plan_json
 from policies.contract.snapshot import EnergyStep, Snapshot
 from policies.host import registry
 from policies.placement.pricing import per_watt_second, prices_of
-from policies.placement.problem import build
-from policies.placement.solution import Solution
 from tests.builders_policies import a_job, a_kind, a_node, a_snapshot, on
 from tests.builders_snapshots import snapshots
 

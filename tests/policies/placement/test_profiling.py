@@ -21,7 +21,7 @@ from policies.contract.snapshot import (
     SlotHold,
     Snapshot,
 )
-from policies.contract.validation import violations
+from policies.contract.validation import validate_plan
 from policies.placement.profiling import merge, reserve_profiling
 from tests.builders_policies import (
     a_device,
@@ -97,7 +97,7 @@ def test_a_run_beside_a_job_out_of_sight_goes_on_only_where_there_is_a_slot_for_
         snapshot = wanting(nodes=[a_profiling_node(gpus=1, devices=(device,))], jobs=[job])
         reserved, placements = reserve_profiling(snapshot)
         assert len(placements) == kept
-        assert violations(merge(Fifo()(reserved), placements), snapshot) == ()
+        assert validate_plan(merge(Fifo()(reserved), placements), snapshot) == ()
 
 
 def test_production_nodes_and_other_types_measure_nothing() -> None:
@@ -149,7 +149,7 @@ def test_a_training_job_whose_device_is_taken_is_placed_anew() -> None:
     snapshot = wanting(a_profile_request("new", since_s=0.0), nodes=nodes, jobs=jobs)
     reserved, runs = reserve_profiling(snapshot)
     plan = merge(Fifo()(reserved), runs)
-    assert violations(plan, snapshot) == ()
+    assert validate_plan(plan, snapshot) == ()
     assert seats(plan.placements) == [("old", 0, "n2", ("gpu0",)), ("new", 0, "b1", ("gpu0",))]
 
 
@@ -233,7 +233,7 @@ def test_two_that_name_each_other_share_one_device_and_the_plan_breaks_no_rule()
         ("b", 2, ("gpu0",), 0.5),
     ]
     assert [hold.job for hold in rest.nodes[0].devices[0].held] == ["a", "b"]
-    assert not violations(merge(Fifo()(rest), placements), snapshot)
+    assert not validate_plan(merge(Fifo()(rest), placements), snapshot)
 
 
 def test_a_pair_goes_on_together_and_takes_one_device() -> None:

@@ -31,7 +31,7 @@ class Mount:
 
 @dataclass(frozen=True, slots=True)
 class Places:
-    """What jobs may have of a host.
+    """Folders of a host that jobs may mount.
 
     Args:
         allowed: the folders the operator lets jobs mount.
@@ -47,7 +47,7 @@ class Places:
     shared: Path | None = None
 
     def is_private(self, real: Path) -> bool:
-        """Whether a folder, its links followed, would show a job what is not for it."""
+        """Return True if a folder, its links followed, would show a job what is not for it."""
         secret = [
             path.resolve() for path in (*self.private, *((self.shared,) if self.shared else ()))
         ]

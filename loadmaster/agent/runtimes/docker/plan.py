@@ -50,8 +50,7 @@ class ContainerPlan:
 
 @dataclass(frozen=True, slots=True)
 class Wanted:
-    """What of a launch shapes its container, kept in the run's folder so that a restarted agent can
-    go on preparing it.
+    """Properties of a launch that shape its container, kept in the run's folder for restarts.
 
     `checkpoints` and `mounted` (the sources of the job's mounts) are real paths, as they were when
     the launch was accepted. `owns_checkpoints`: the folder of checkpoints is the node's own, so
@@ -132,7 +131,7 @@ def job_environment(given: Mapping[str, str]) -> dict[str, str]:
 
 
 def launch_data(spec: LaunchSpec, environment: Mapping[str, str], wanted: Wanted) -> dict[str, Any]:
-    """What guard.py reads: see there."""
+    """Instructions that guard.py reads."""
     return {
         "argv": list(spec.command),
         "environment": dict(environment),
@@ -154,5 +153,5 @@ def launch_script(command: Iterable[str], environment: Mapping[str, str]) -> str
 
 
 def guard_arguments(wanted: Wanted) -> tuple[str, ...]:
-    """What guard.sh is called with after its own name."""
+    """Arguments of guard.sh."""
     return GUARD, RUN, str(round(wanted.grace_s * 100)), wanted.boot_id

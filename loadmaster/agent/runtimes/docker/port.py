@@ -117,7 +117,7 @@ class Engine(Protocol):
         ...
 
     def stats(self, name: str) -> Stats | None:
-        """What a container uses, or None if it does not run."""
+        """Resource use of a container, or None if it does not run."""
         ...
 
     def close(self) -> None:

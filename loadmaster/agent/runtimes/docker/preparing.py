@@ -75,7 +75,7 @@ class PreparationError(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Task:
-    """What is to be prepared, and how; `private` is what of the host no job gets."""
+    """Image and folders to prepare; `private` are folders of the host that no job gets."""
 
     run: RunId
     spec: LaunchSpec

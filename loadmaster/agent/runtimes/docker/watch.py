@@ -70,7 +70,7 @@ class Watch:
         return self._containers
 
     def stats(self, run: RunId) -> Stats | None:
-        """What a container used when last counted."""
+        """Last measured use of a container."""
         return self._stats.get(run)
 
     def trouble(self) -> str:

@@ -21,7 +21,8 @@ from jobs.models import Attempt, Job
 from loadmaster.protocol import AssignmentState
 from policies.contract.plan import Placement, Plan, PlanStatus, WaitCode, Waiting
 from policies.contract.snapshot import NodeView, RankSeat
-from tests.builders import a_job, a_node
+from profiling.models import Profile
+from tests.builders import a_job, a_kind, a_node
 from tests.builders_live import (
     a_round,
     a_round_of_waiting_events,
@@ -327,6 +328,43 @@ def test_a_gang_is_launched_whole_or_not_at_all(cluster: Cluster, node: Node) ->
     assert port in PORTS
 
 
+@pytest.mark.parametrize("slow_first", [False, True])
+def test_a_gang_of_two_types_is_expected_to_be_as_fast_as_its_slowest_worker(
+    cluster: Cluster, node: Node, slow_first: bool
+) -> None:
+    slow, kind = a_node(cluster, gpu_type="T4", gpus=1), a_kind()
+    for gpu_type, steps_per_s in ((node.gpu_type, 18.0), (slow.gpu_type, 1.8)):
+        Profile.objects.create(
+            kind=kind,
+            gpu_type=gpu_type,
+            gpus=2,
+            spread=True,
+            steps_per_s=steps_per_s,
+            source="measured",
+        )
+    job = a_job(cluster, name="a", kind=kind, gpus_min=2, gpus_max=2, may_mix=True)
+    seats = [RankSeat(str(n.pk), (devices_of(n)[0].uuid,)) for n in (node, slow)]
+    ranks = tuple(reversed(seats)) if slow_first else tuple(seats)
+    plan = Plan("told", PlanStatus.HEURISTIC, (Placement(str(job.pk), ranks),))
+    assert a_round(cluster, lambda *_: plan).rejected == []
+    assert {a.predicted_steps_per_s for a in Assignment.objects.all()} == {1.8}
+
+
+def test_ranks_of_a_gang_on_one_node_are_rechecked_together(cluster: Cluster, node: Node) -> None:
+    job = a_job(cluster, name="a", gpus_min=2, gpus_max=2, cores=16.0)
+    seats = tuple(RankSeat(str(node.pk), (device.uuid,)) for device in devices_of(node))
+    plan = Plan("told", PlanStatus.HEURISTIC, (Placement(str(job.pk), seats),))
+
+    def meanwhile(*_: object) -> Plan:
+        Node.objects.filter(pk=node.pk).update(cores=31.0)
+        return plan
+
+    assert refused(a_round(cluster, meanwhile)) == {"a": "stale"}
+    Node.objects.filter(pk=node.pk).update(cores=32.0, reserved_cores=0.0)
+    a_round(cluster, lambda *_: plan)
+    assert Assignment.objects.count() == 2
+
+
 @pytest.mark.parametrize(
     ("values", "word"),
     [
@@ -369,7 +407,7 @@ def test_the_database_is_the_last_judge_of_a_slot(
             for j in Job.objects.filter(name="c")
         ),
     )
-    monkeypatch.setattr("controlplane.loop.rounds.violations", lambda *_: ())
+    monkeypatch.setattr("controlplane.loop.rounds.validate_plan", lambda *_: ())
     row = a_round(cluster, lambda *_: both)
     assert refused(row) == {"c": "stale"}
     assert Job.objects.get(name="c").state == "queued"

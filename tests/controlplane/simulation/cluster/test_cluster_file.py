@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from controlplane.simulation.cluster.cluster_file import ClusterFileError, read_cluster, scene_of
+from controlplane.simulation.cluster.cluster_file import ClusterFileError, read_cluster, scenario_of
 from policies.contract.snapshot import EnergyStep, PowerCapStep, TeamOrder, TeamView
 
 FILE = """
@@ -43,34 +43,40 @@ def file(tmp_path: Path) -> Path:
 
 
 def test_a_file_gives_nodes_by_count_with_their_devices_and_watts(file: Path) -> None:
-    scene = scene_of(read_cluster(file))
-    assert [n.id for n in scene.nodes] == ["big-1", "big-2", "small"]
-    assert scene.nodes[0].power_w == (360.0, 530.0, 700.0)
-    assert scene.nodes[2].power_w == (210.0, 350.0)
-    assert [d.id for d in scene.nodes[0].devices] == ["gpu0", "gpu1"]
-    assert {d.memory_gb for d in scene.nodes[0].devices} == {32.0}
-    assert (scene.nodes[0].cores, scene.nodes[2].cores) == (64.0, inf)
-    assert (scene.cluster, scene.round_s, scene.power_cap_w) == ("two rooms", 120.0, 5000.0)
+    scenario = scenario_of(read_cluster(file))
+    assert [n.id for n in scenario.nodes] == ["big-1", "big-2", "small"]
+    assert scenario.nodes[0].power_w == (360.0, 530.0, 700.0)
+    assert scenario.nodes[2].power_w == (210.0, 350.0)
+    assert [d.id for d in scenario.nodes[0].devices] == ["gpu0", "gpu1"]
+    assert {d.memory_gb for d in scenario.nodes[0].devices} == {32.0}
+    assert (scenario.nodes[0].cores, scenario.nodes[2].cores) == (64.0, inf)
+    assert (scenario.cluster, scenario.round_s, scenario.power_cap_w) == (
+        "two rooms",
+        120.0,
+        5000.0,
+    )
 
 
 def test_prices_and_caps_by_hour_begin_at_the_hour_at_which_the_simulation_starts(
     file: Path,
 ) -> None:
-    scene = scene_of(read_cluster(file))
-    assert scene.energy[:3] == (
+    scenario = scenario_of(read_cluster(file))
+    assert scenario.energy[:3] == (
         EnergyStep(0.0, 7200.0, 0.10, 1.33, 250.0),
         EnergyStep(7200.0, 50_400.0, 0.30, 1.33, 250.0),
         EnergyStep(50_400.0, 64_800.0, 0.10, 1.33, 250.0),
     )
-    assert scene.power_caps[:2] == (
+    assert scenario.power_caps[:2] == (
         PowerCapStep(0.0, 7200.0, 2000.0),
         PowerCapStep(50_400.0, 64_800.0, 2000.0),
     )
-    assert all(a.to_s == b.from_s for a, b in zip(scene.energy, scene.energy[1:], strict=False))
+    assert all(
+        a.to_s == b.from_s for a, b in zip(scenario.energy, scenario.energy[1:], strict=False)
+    )
 
 
 def test_one_price_holds_for_ever() -> None:
-    assert scene_of(a_cluster(energy={"price_per_kwh": 0.172, "pue": 1.33})).energy == (
+    assert scenario_of(a_cluster(energy={"price_per_kwh": 0.172, "pue": 1.33})).energy == (
         EnergyStep(0.0, inf, 0.172, 1.33),
     )
 
@@ -80,7 +86,7 @@ def test_steps_of_prices_are_taken_as_they_are() -> None:
         {"from_s": 0, "to_s": 60, "price_per_kwh": 0.1, "pue": 1.1},
         {"from_s": 60, "to_s": None, "price_per_kwh": 0.2, "pue": 1},
     ]
-    found = scene_of(a_cluster(energy={"steps": steps})).energy
+    found = scenario_of(a_cluster(energy={"steps": steps})).energy
     assert found == (EnergyStep(0.0, 60.0, 0.1, 1.1), EnergyStep(60.0, inf, 0.2, 1.0))
 
 
@@ -140,7 +146,7 @@ def test_an_error_names_the_field_and_what_would_be_right(
     fields: dict[str, Any], words: str
 ) -> None:
     with pytest.raises(ClusterFileError, match=words):
-        scene_of(a_cluster(**fields))
+        scenario_of(a_cluster(**fields))
 
 
 def test_a_file_that_is_no_yaml_or_holds_no_fields_is_refused(tmp_path: Path) -> None:
@@ -155,9 +161,9 @@ def test_a_file_that_is_no_yaml_or_holds_no_fields_is_refused(tmp_path: Path) ->
 def test_a_file_names_teams_and_what_gpus_cost_by_the_hour() -> None:
     teams = [{"name": "red", "weight": 3}, {"name": "blue", "order": "fifo"}]
     types = [{"name": "V100", "tflops": 15.7, "memory_gb": 32, "price_per_hour": 3.1}]
-    scene = scene_of(a_cluster(teams=teams, gpu_types=types))
-    assert scene.teams == (TeamView("red", 3.0), TeamView("blue", 1.0, TeamOrder.FIFO))
-    assert [of.price_per_hour for of in scene.gpu_types] == [3.1]
+    scenario = scenario_of(a_cluster(teams=teams, gpu_types=types))
+    assert scenario.teams == (TeamView("red", 3.0), TeamView("blue", 1.0, TeamOrder.FIFO))
+    assert [of.price_per_hour for of in scenario.gpu_types] == [3.1]
 
 
 @pytest.mark.parametrize(
@@ -173,5 +179,5 @@ def test_a_file_names_teams_and_what_gpus_cost_by_the_hour() -> None:
 )
 def test_a_wrong_team_or_price_is_named(fields: dict[str, Any], said: str) -> None:
     with pytest.raises(ClusterFileError) as raised:
-        scene_of(a_cluster(**fields))
+        scenario_of(a_cluster(**fields))
     assert str(raised.value).startswith(said)

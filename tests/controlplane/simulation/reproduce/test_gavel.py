@@ -255,7 +255,7 @@ def test_options_choose_figures_scale_and_seeds_and_refuse_what_is_not_there(
 
 def test_the_kinds_of_the_test_are_documented_snapshot_kinds(data: Data) -> None:
     from controlplane.simulation.workloads import load
-    from experiments.reproduce.gavel.scenes import nodes, snapshot
+    from experiments.reproduce.gavel.scenarios import nodes, snapshot
 
     workload = load({"type": "gavel_generator", "jobs": 3, "throughputs": data.tables()}, 1)
     made = snapshot(nodes({"V100": 9, "K80": 1}), workload.kinds, workload.jobs)

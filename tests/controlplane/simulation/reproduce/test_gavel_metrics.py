@@ -21,7 +21,7 @@ from experiments.reproduce.gavel.figures_of import (
     rho_figures,
 )
 from experiments.reproduce.gavel.ideal import completions_s
-from experiments.reproduce.gavel.scenes import nodes, snapshot
+from experiments.reproduce.gavel.scenarios import nodes, snapshot
 from experiments.reproduce.gavel.simulated import SLOS, cost_workload
 from policies.contract.snapshot import KindView, PairThroughput, Source, Throughput
 from policies.gavel.allocation.observe import GroupingOptions, observe

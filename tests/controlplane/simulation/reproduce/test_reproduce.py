@@ -9,7 +9,7 @@ import pytest
 from controlplane.simulation.report.metrics import interval
 from experiments.reproduce.andreas.__main__ import _options, reproduce
 from experiments.reproduce.andreas.armida import told
-from experiments.reproduce.andreas.grid import POLICIES, Cell, Grid, scene
+from experiments.reproduce.andreas.grid import POLICIES, Cell, Grid, cluster
 from experiments.reproduce.andreas.page import COLOURS, SYMBOLS, _part
 from experiments.reproduce.andreas.summary import claims, summarise
 from policies.andreas.randomized_greedy import RandomizedGreedy
@@ -162,7 +162,7 @@ def test_times_of_calls_are_kept_apart_from_the_results(folder: Path) -> None:
 
 
 def test_half_the_nodes_have_v100s_and_the_scenario_says_how_many() -> None:
-    gpus = [(n.gpu_type, len(n.devices)) for n in scene(2, 5).nodes]
+    gpus = [(n.gpu_type, len(n.devices)) for n in cluster(2, 5).nodes]
     assert gpus == [("V100", 4)] * 3 + [("T4", 2)] * 2
 
 

@@ -14,7 +14,7 @@ from controlplane.loop.changes import Start, key_of
 from controlplane.loop.rounds import ENDED_STOP, RoundResult
 from controlplane.simulation.switches import NO_SWITCHES, Switches
 from controlplane.simulation.world.run import Simulation
-from controlplane.simulation.world.world import Scene
+from controlplane.simulation.world.world import Scenario
 from policies.contract.plan import Placement, Plan, PlanStatus, WaitCode, Waiting
 from policies.contract.snapshot import EnergyStep, RankSeat, Snapshot
 from tests.builders_policies import a_job, a_kind, a_node
@@ -38,13 +38,13 @@ def by_lot(snapshot: Snapshot) -> Plan:
 
 
 def a_run(stop_s: float = 2.0, switches: Switches = NO_SWITCHES) -> Simulation:
-    scene = Scene(
+    scenario = Scenario(
         (a_node("n1", "V100", 1),),
         (a_kind("k", {("V100", 1): 2.0}),),
         (EnergyStep(0.0, inf, 0.2, 1.5),),
     )
     return Simulation(
-        replace(scene, stop_s=stop_s, round_s=10.0, seed=3), JOBS, by_lot, switches=switches
+        replace(scenario, stop_s=stop_s, round_s=10.0, seed=3), JOBS, by_lot, switches=switches
     ).run()
 
 
@@ -72,7 +72,7 @@ def test_stops_that_take_no_time_need_no_round_of_their_own_and_change_nothing_e
 ) -> None:
     at_once = a_run(stop_s=0.0)
     monkeypatch.setattr(
-        "controlplane.simulation.world.world.stops_at_once", lambda scene, switches: False
+        "controlplane.simulation.world.world.stops_at_once", lambda scenario, switches: False
     )
     one_by_one = a_run(stop_s=0.0)
     assert len(asked_for_by_stops(one_by_one.rounds)) > 3, (

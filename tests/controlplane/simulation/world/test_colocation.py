@@ -12,8 +12,8 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from controlplane.simulation.cluster.noise import Luck
-from controlplane.simulation.cluster.scenario import Scene
+from controlplane.simulation.cluster.noise import Noise
+from controlplane.simulation.cluster.scenario import Scenario
 from controlplane.simulation.report.summary import timeline_of
 from controlplane.simulation.switches import Switches
 from controlplane.simulation.workloads.base import Workload
@@ -23,9 +23,18 @@ from controlplane.simulation.world.run import Simulation, simulate
 from policies.baselines.fifo import Fifo
 from policies.contract.plan import Placement
 from policies.contract.policy import Policy
-from policies.contract.snapshot import JobColumns, Jobs, JobView, RankSeat, Snapshot
-from policies.contract.validation import violations
+from policies.contract.snapshot import (
+    JobColumns,
+    Jobs,
+    JobView,
+    RankSeat,
+    Snapshot,
+    Source,
+    Throughput,
+)
+from policies.contract.validation import validate_plan
 from policies.host.registry import make
+from tests.builders_policies import a_job, a_kind, a_node
 from tests.builders_tandems import a_wide_node
 from tests.builders_together import (
     Script,
@@ -42,20 +51,26 @@ HALVES = {"a": half_of("gpu0"), "b": half_of("gpu0")}
 KWH = 3.6e6
 
 
-def run(policy: Policy, *jobs: JobView, scene: Scene | None = None, **switches: Any) -> Simulation:
-    return Simulation(scene or a_scene_of_two(), jobs, policy, switches=Switches(**switches)).run()
+def run(
+    policy: Policy, *jobs: JobView, scenario: Scenario | None = None, **switches: Any
+) -> Simulation:
+    return Simulation(
+        scenario or a_scene_of_two(), jobs, policy, switches=Switches(**switches)
+    ).run()
 
 
 def ends(simulation: Simulation) -> dict[str, float | None]:
     return {job.view.id: job.completed_s for job in simulation.world.jobs.values()}
 
 
-def outcome_under(policy: Policy, scene: Scene, jobs: list[JobView], **switches: Any) -> Outcome:
+def outcome_under(
+    policy: Policy, scenario: Scenario, jobs: list[JobView], **switches: Any
+) -> Outcome:
     workload = Workload(
-        "test", Jobs(JobColumns.of(sorted(jobs, key=lambda j: j.arrival_s))), scene.kinds
+        "test", Jobs(JobColumns.of(sorted(jobs, key=lambda j: j.arrival_s))), scenario.kinds
     )
     return simulate(
-        scene, workload, policy, name="p", seed=scene.seed, switches=Switches(**switches)
+        scenario, workload, policy, name="p", seed=scenario.seed, switches=Switches(**switches)
     )
 
 
@@ -71,8 +86,8 @@ def test_a_job_is_slower_from_the_moment_its_neighbour_comes() -> None:
 
 def test_a_job_is_faster_only_once_its_pre_empted_neighbour_has_stopped() -> None:
     script = Script(HALVES, absent={"b": (30.0, 119.0)})
-    scene = a_scene_of_two(round_s=30.0, stop_s=10.0, restart_cost_s=5.0)
-    simulation = run(script, a_pair_member("a"), a_pair_member("b", 40.0), scene=scene)
+    scenario = a_scene_of_two(round_s=30.0, stop_s=10.0, restart_cost_s=5.0)
+    simulation = run(script, a_pair_member("a"), a_pair_member("b", 40.0), scenario=scenario)
     of_b = [
         (n.start_s, n.end_s, n.start_steps, n.end_steps)
         for n in launches_of(simulation)
@@ -84,13 +99,13 @@ def test_a_job_is_faster_only_once_its_pre_empted_neighbour_has_stopped() -> Non
 
 
 def test_a_launch_slows_its_neighbour_before_its_own_first_step() -> None:
-    scene = a_scene_of_two(launch_s=10.0)
+    scenario = a_scene_of_two(launch_s=10.0)
     found = ends(
         run(
             Script(HALVES),
             a_pair_member("a"),
             a_pair_member("b", 40.0, arrival_s=20.0),
-            scene=scene,
+            scenario=scenario,
         )
     )
     assert found["b"] == 80.0, "10 s to its first step, then 40 at 0.8"
@@ -100,49 +115,53 @@ def test_a_launch_slows_its_neighbour_before_its_own_first_step() -> None:
 
 
 def test_a_neighbour_that_comes_before_the_first_step_changes_the_speed_not_the_launch() -> None:
-    scene = a_scene_of_two(launch_s=10.0)
+    scenario = a_scene_of_two(launch_s=10.0)
     found = ends(
         run(
             Script(HALVES),
             a_pair_member("a", 30.0),
             a_pair_member("b", 200.0, arrival_s=5.0),
-            scene=scene,
+            scenario=scenario,
         )
     )
     assert found["a"] == 70.0, "10 s to its first step, then 30 at 0.5"
 
 
 def test_a_gang_goes_on_as_its_slowest_process_does() -> None:
-    scene = a_scene_of_two([a_wide_node(gpus=2)])
+    scenario = a_scene_of_two([a_wide_node(gpus=2)])
     gang = a_pair_member("a", 180.0, gpus_min=2, gpus_max=2)
     seats = {"a": half_of("gpu0", "gpu1"), "b": half_of("gpu0")}
-    found = ends(run(Script(seats), gang, a_pair_member("b", 40.0), scene=scene))
+    found = ends(run(Script(seats), gang, a_pair_member("b", 40.0), scenario=scenario))
     assert found["b"] == 50.0
     assert found["a"] == pytest.approx(125.0), "50 s at half of 1.8, then 135 steps at 1.8"
 
 
 def test_two_gangs_on_the_same_devices_keep_what_their_kinds_keep_of_one_gpu() -> None:
-    scene = a_scene_of_two([a_wide_node(gpus=2)])
+    scenario = a_scene_of_two([a_wide_node(gpus=2)])
     jobs = [
         a_pair_member(name, steps, gpus_min=2, gpus_max=2)
         for name, steps in (("a", 180.0), ("b", 72.0))
     ]
-    found = ends(run(Script({name: half_of("gpu0", "gpu1") for name in "ab"}), *jobs, scene=scene))
+    found = ends(
+        run(Script({name: half_of("gpu0", "gpu1") for name in "ab"}), *jobs, scenario=scenario)
+    )
     assert found == {"a": pytest.approx(125.0), "b": pytest.approx(50.0)}
 
 
 def test_two_that_do_not_fit_together_are_not_launched_together() -> None:
-    scene = a_scene_of_two(kinds=kinds_of_two(0.0, 0.0))
-    simulation = run(Script(HALVES), a_pair_member("a"), a_pair_member("b", 40.0), scene=scene)
+    scenario = a_scene_of_two(kinds=kinds_of_two(0.0, 0.0))
+    simulation = run(
+        Script(HALVES), a_pair_member("a"), a_pair_member("b", 40.0), scenario=scenario
+    )
     assert ends(simulation) == {"a": 100.0, "b": 140.0}
     (refused,) = simulation.rounds[0].applied.rejected
     assert (refused.key[0], refused.code) == ("b", "stale")
 
 
 def test_who_waits_for_an_unfit_neighbour_to_stop_is_put_off_and_launched_at_its_end() -> None:
-    scene = a_scene_of_two(kinds=kinds_of_two(0.0, 0.0), round_s=30.0, stop_s=10.0)
+    scenario = a_scene_of_two(kinds=kinds_of_two(0.0, 0.0), round_s=30.0, stop_s=10.0)
     script = Script(HALVES, absent={"a": (30.0, 79.0), "b": (0.0, 30.0)})
-    simulation = run(script, a_pair_member("a"), a_pair_member("b", 40.0), scene=scene)
+    simulation = run(script, a_pair_member("a"), a_pair_member("b", 40.0), scenario=scenario)
     assert [(n.job, n.start_s) for n in launches_of(simulation)] == [
         ("a", 0.0),
         ("a", 80.0),
@@ -152,15 +171,15 @@ def test_who_waits_for_an_unfit_neighbour_to_stop_is_put_off_and_launched_at_its
 
 def test_a_share_of_a_device_waits_until_nobody_has_it_whole() -> None:
     whole = {**HALVES, "a": half_of("gpu0", share=1.0)}
-    scene = a_scene_of_two(stop_s=10.0, round_s=30.0)
+    scenario = a_scene_of_two(stop_s=10.0, round_s=30.0)
     script = Script(whole, absent={"a": (30.0, 500.0), "b": (0.0, 30.0)})
-    simulation = run(script, a_pair_member("a"), a_pair_member("b", 40.0), scene=scene)
+    simulation = run(script, a_pair_member("a"), a_pair_member("b", 40.0), scenario=scenario)
     assert [n.start_s for n in launches_of(simulation) if n.job == "b"] == [40.0]
 
 
 def test_three_on_a_device_lose_what_each_of_the_others_takes() -> None:
     device = a_wide_node().devices[0]
-    scene = a_scene_of_two([replace(a_wide_node(), devices=(replace(device, slots=3),))])
+    scenario = a_scene_of_two([replace(a_wide_node(), devices=(replace(device, slots=3),))])
     thirds = {name: half_of("gpu0", share=0.25) for name in ("a", "b1", "b2")}
     kinds = kinds_of_two()
     same = replace(
@@ -168,7 +187,7 @@ def test_three_on_a_device_lose_what_each_of_the_others_takes() -> None:
         pairs=(replace(kinds[0].pairs[0], other="b", steps_per_s=0.9, other_steps_per_s=0.9),),
     )
     jobs = [a_pair_member("a", 50.0), a_pair_member("b1", 72.0), a_pair_member("b2", 72.0)]
-    found = ends(run(Script(thirds), *jobs, scene=replace(scene, kinds=(kinds[0], same))))
+    found = ends(run(Script(thirds), *jobs, scenario=replace(scenario, kinds=(kinds[0], same))))
     assert found == {
         "a": pytest.approx(125.0),
         "b1": pytest.approx(100.0),
@@ -199,13 +218,13 @@ def test_a_lost_node_loses_both_of_its_jobs() -> None:
     )
     simulation.engine.at(10.0, lambda: simulation.world.lose("n1"))
     simulation.engine.at(20.0, lambda: simulation.world.restore("n1"))
-    assert simulation.run().world.book.failed.tolist() == [1, 1]
+    assert simulation.run().world.table.failed.tolist() == [1, 1]
     assert all(job.completed_s is not None for job in simulation.world.jobs.values())
 
 
 def test_a_launch_fails_at_its_part_of_the_work_however_fast_it_gets_there() -> None:
     switches = Switches(job_failure_probability=0.9, checkpoint_every_s=0.0)
-    seed = next(s for s in range(100) if _fails_late(Luck(s, switches)))
+    seed = next(s for s in range(100) if _fails_late(Noise(s, switches)))
     simulation = Simulation(
         a_scene_of_two(seed=seed),
         [a_pair_member("a"), a_pair_member("b", 40.0)],
@@ -213,7 +232,7 @@ def test_a_launch_fails_at_its_part_of_the_work_however_fast_it_gets_there() -> 
         switches=switches,
     )
     simulation.engine.run(until_s=200.0)
-    part = simulation.world.luck.fails_after("a", 1)
+    part = simulation.world.noise.fails_after("a", 1)
     assert part is not None
     first = next(n for n in launches_of(simulation) if n.job == "a")
     assert first.end_s == pytest.approx(50.0 + part * 100.0 - 25.0), (
@@ -221,10 +240,10 @@ def test_a_launch_fails_at_its_part_of_the_work_however_fast_it_gets_there() -> 
     )
 
 
-def _fails_late(luck: Luck) -> bool:
+def _fails_late(noise: Noise) -> bool:
     """Job a's first launch fails after b's, which never does, has ended."""
-    part = luck.fails_after("a", 1)
-    return part is not None and part > 0.5 and luck.fails_after("b", 1) is None
+    part = noise.fails_after("a", 1)
+    return part is not None and part > 0.5 and noise.fails_after("b", 1) is None
 
 
 def test_a_launch_keeps_its_own_noise_beside_a_neighbour() -> None:
@@ -232,7 +251,7 @@ def test_a_launch_keeps_its_own_noise_beside_a_neighbour() -> None:
     simulation = run(
         Script(HALVES), a_pair_member("a"), a_pair_member("b", 40.0), run_time_noise=0.3
     )
-    a, b = (Luck(1, switches).speed(job, 0) for job in "ab")
+    a, b = (Noise(1, switches).speed(job, 0) for job in "ab")
     left_s = 40.0 / (0.8 * b)
     assert ends(simulation) == {
         "b": pytest.approx(left_s),
@@ -254,10 +273,10 @@ def test_a_shared_device_draws_its_watts_once_and_its_holders_halve_them() -> No
 
 
 def test_a_node_is_divided_by_the_gpus_held_there() -> None:
-    scene = a_scene_of_two([a_wide_node(gpus=2)])
+    scenario = a_scene_of_two([a_wide_node(gpus=2)])
     seats = {"a1": half_of("gpu0"), "b": half_of("gpu0"), "a2": half_of("gpu1", share=1.0)}
     jobs = [a_pair_member("a1", 20.0), a_pair_member("b", 32.0), a_pair_member("a2", 40.0)]
-    outcome = outcome_of(run(Script(seats), *jobs, scene=scene), "p", "w")
+    outcome = outcome_of(run(Script(seats), *jobs, scenario=scenario), "p", "w")
     watts = a_wide_node(gpus=2).power_w[2]
     assert outcome.job_kwh.tolist() == pytest.approx(
         [watts * 40.0 * part / KWH for part in (0.25, 0.25, 0.5)]
@@ -298,13 +317,15 @@ def test_clusters_with_room_for_two_show_everything_and_hold_every_round() -> No
 @settings(deadline=None, max_examples=40)
 @given(shared_scenes(), st.sampled_from(["fifo", "edf", "max_min_fairness"]))
 def test_room_for_two_makes_no_difference_to_policies_that_do_not_use_it(
-    made: tuple[Scene, list[JobView]], name: str
+    made: tuple[Scenario, list[JobView]], name: str
 ) -> None:
-    scene, jobs = made
+    scenario, jobs = made
     narrow = tuple(
-        replace(n, devices=tuple(replace(d, slots=1) for d in n.devices)) for n in scene.nodes
+        replace(n, devices=tuple(replace(d, slots=1) for d in n.devices)) for n in scenario.nodes
     )
-    wide, one = (outcome_under(make(name), s, jobs) for s in (scene, replace(scene, nodes=narrow)))
+    wide, one = (
+        outcome_under(make(name), s, jobs) for s in (scenario, replace(scenario, nodes=narrow))
+    )
     for column in ("first_start_s", "completion_s", "busy_s", "gpu_s", "launches"):
         np.testing.assert_array_equal(getattr(wide, column), getattr(one, column))
     assert wide.energy_kwh == pytest.approx(one.energy_kwh, rel=1e-12)
@@ -322,34 +343,34 @@ SHARING: tuple[tuple[str, dict[str, Any]], ...] = (
 @settings(deadline=None, max_examples=60, suppress_health_check=[HealthCheck.too_slow])
 @given(shared_scenes(), st.sampled_from(SHARING))
 def test_whatever_is_shared_no_rule_is_broken_and_steps_are_the_integral_of_the_rates(
-    made: tuple[Scene, list[JobView]], choice: tuple[str, dict[str, Any]]
+    made: tuple[Scenario, list[JobView]], choice: tuple[str, dict[str, Any]]
 ) -> None:
-    scene, jobs = made
+    scenario, jobs = made
     policy = make(*choice)
 
     def watched(snapshot: Snapshot) -> Any:
         _holds_are_within_slots(snapshot)
         plan = policy(snapshot)
-        assert violations(plan, snapshot) == ()
+        assert validate_plan(plan, snapshot) == ()
         return plan
 
-    simulation = Simulation(scene, jobs, watched).run()
+    simulation = Simulation(scenario, jobs, watched).run()
     able = [
         job
         for job in simulation.world.jobs.values()
         if job.view.id not in simulation.world.unplaceable
     ]
     assert all(job.completed_s is not None for job in able), "everybody who can run comes to an end"
-    _steps_are_integrals(simulation, scene)
+    _steps_are_integrals(simulation, scenario)
     _all_energy_is_somebodys(simulation)
 
 
 @settings(deadline=None, max_examples=30, suppress_health_check=[HealthCheck.too_slow])
 @given(shared_scenes(), st.sampled_from(SHARING), st.sampled_from([0.0, 7.0]))
 def test_stops_that_take_time_and_nodes_that_fail_leave_nobody_behind(
-    made: tuple[Scene, list[JobView]], choice: tuple[str, dict[str, Any]], stop_s: float
+    made: tuple[Scenario, list[JobView]], choice: tuple[str, dict[str, Any]], stop_s: float
 ) -> None:
-    scene, jobs = made
+    scenario, jobs = made
     policy = make(*choice)
     switches = Switches(
         node_failures_per_day=300.0,
@@ -362,7 +383,9 @@ def test_stops_that_take_time_and_nodes_that_fail_leave_nobody_behind(
         _holds_are_within_slots(snapshot)
         return policy(snapshot)
 
-    simulation = Simulation(replace(scene, stop_s=stop_s), jobs, watched, switches=switches).run()
+    simulation = Simulation(
+        replace(scenario, stop_s=stop_s), jobs, watched, switches=switches
+    ).run()
     able = [
         job
         for job in simulation.world.jobs.values()
@@ -383,10 +406,10 @@ def _holds_are_within_slots(snapshot: Snapshot) -> None:
         assert sum(hold.share for hold in device.held) <= 1.0 + 1e-9
 
 
-def _steps_are_integrals(simulation: Simulation, scene: Scene) -> None:
+def _steps_are_integrals(simulation: Simulation, scenario: Scenario) -> None:
     seen: set[str] = set()
     for launch in sorted(launches_of(simulation), key=lambda n: n.number):
-        setup_s = scene.launch_s + (scene.restart_cost_s if launch.job in seen else 0.0)
+        setup_s = scenario.launch_s + (scenario.restart_cost_s if launch.job in seen else 0.0)
         seen.add(launch.job)
         must = steps_by_integral(simulation, launch, setup_s)
         done = (launch.end_steps or 0) - launch.start_steps
@@ -404,26 +427,26 @@ def _all_energy_is_somebodys(simulation: Simulation) -> None:
         assert outcome.job_kwh.sum() == pytest.approx(outcome.energy_kwh)
         assert outcome.job_cost.sum() == pytest.approx(outcome.energy_cost)
     assert outcome.utilisation.gpus_in_use.max(initial=0) <= sum(
-        len(n.devices) for n in simulation.scene.nodes
+        len(n.devices) for n in simulation.scenario.nodes
     )
 
 
 def test_two_processes_of_one_job_never_meet() -> None:
     """A gang on two devices has itself for no neighbour."""
-    scene = a_scene_of_two([a_wide_node(gpus=2)])
+    scenario = a_scene_of_two([a_wide_node(gpus=2)])
     job = a_pair_member("a", 180.0, gpus_min=2, gpus_max=2)
     seats = {"a": (RankSeat("n1", ("gpu0",), 0.5), RankSeat("n1", ("gpu1",), 0.5))}
-    assert ends(run(Script(seats), job, scene=scene)) == {"a": 100.0}
+    assert ends(run(Script(seats), job, scenario=scenario)) == {"a": 100.0}
 
 
 def test_fairness_with_pairs_completes_jobs_no_later_on_average_where_pairs_help() -> None:
     """Six jobs on two GPUs, of kinds that keep three quarters of their speed beside each other."""
-    scene = a_scene_of_two([a_wide_node(gpus=2)], kinds_of_two(0.75, 0.75), round_s=30.0)
+    scenario = a_scene_of_two([a_wide_node(gpus=2)], kinds_of_two(0.75, 0.75), round_s=30.0)
     jobs = [
         a_pair_member(f"{'ab'[i % 2]}{i}", 300.0 + 60.0 * i, arrival_s=20.0 * i) for i in range(6)
     ]
     shared, alone = (
-        outcome_under(make("max_min_fairness", {"form": form}), scene, jobs)
+        outcome_under(make("max_min_fairness", {"form": form}), scenario, jobs)
         for form in ("sharing", "aware")
     )
     assert len(set(zip(shared.stays.start_s.tolist(), shared.stays.devices, strict=True))) < len(
@@ -431,3 +454,19 @@ def test_fairness_with_pairs_completes_jobs_no_later_on_average_where_pairs_help
     ), "some do share"
     assert shared.jct_s.mean() < alone.jct_s.mean()
     assert shared.makespan_s < alone.makespan_s
+
+
+@pytest.mark.parametrize("slow_first", [False, True])
+def test_a_gang_of_two_types_runs_as_fast_as_its_slowest_worker(slow_first: bool) -> None:
+    known = (("V100", 18.0), ("T4", 1.8))
+    kind = a_kind("m", {})
+    rates = [Throughput(t, 2, rate, Source.MEASURED, spread=True) for t, rate in known]
+    kind = replace(kind, throughputs=tuple(rates))
+    nodes = (a_node("fast", "V100", 1), a_node("slow", "T4", 1))
+    seats = (RankSeat("fast", ("gpu0",)), RankSeat("slow", ("gpu0",)))
+    ranks = seats[::-1] if slow_first else seats
+    gang = a_job(
+        "a", "m", remaining_steps=180.0, total_steps=180.0, gpus_min=2, gpus_max=2, may_mix=True
+    )
+    scene = a_scene_of_two(nodes, (kind,))
+    assert ends(run(Script({"a": ranks}), gang, scene=scene)) == {"a": 100.0}

@@ -12,13 +12,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from controlplane.simulation.cluster.scenario import Scene
+from controlplane.simulation.cluster.scenario import Scenario
 from controlplane.simulation.report.metrics import METRICS, metrics_of
 from controlplane.simulation.study.run_files import load, save
 from controlplane.simulation.switches import SwitchError, Switches
 from controlplane.simulation.workloads.base import Workload
 from controlplane.simulation.world.job_table import Launch
-from controlplane.simulation.world.observed_pairs import PairsSeen
+from controlplane.simulation.world.observed_pairs import ObservedPairs
 from controlplane.simulation.world.outcome import Outcome, PairEstimates
 from controlplane.simulation.world.run import Simulation, simulate
 from controlplane.studies.pages.selectors import results_table
@@ -69,8 +69,8 @@ def a_wrongly_possible_pair() -> tuple[str, str, int]:
     return one, other, seed
 
 
-def a_scene(gpus: int = 1, seed: int = SEED) -> Scene:
-    return Scene((a_wide_node(gpus=gpus),), KINDS, FLAT, round_s=30.0, seed=seed)
+def a_scenario(gpus: int = 1, seed: int = SEED) -> Scenario:
+    return Scenario((a_wide_node(gpus=gpus),), KINDS, FLAT, round_s=30.0, seed=seed)
 
 
 def jobs_of(*kinds: str, steps: float = 2000.0) -> list[JobView]:
@@ -96,9 +96,9 @@ class Watching:
 
 
 def run(
-    policy: Policy, jobs: list[JobView], scene: Scene, observed: float = OBSERVED
+    policy: Policy, jobs: list[JobView], scenario: Scenario, observed: float = OBSERVED
 ) -> Simulation:
-    return Simulation(scene, jobs, policy, switches=Switches(pairs_observed=observed)).run()
+    return Simulation(scenario, jobs, policy, switches=Switches(pairs_observed=observed)).run()
 
 
 def test_a_policy_sees_an_estimate_until_the_pair_has_run_while_the_world_goes_by_the_truth() -> (
@@ -107,7 +107,7 @@ def test_a_policy_sees_an_estimate_until_the_pair_has_run_while_the_world_goes_b
     one, other = a_possible_pair()
     script = Script({"j0": half_of("gpu0"), "j1": half_of("gpu0")})
     watching = Watching(script, one, other)
-    simulation = run(watching, jobs_of(one, other), a_scene())
+    simulation = run(watching, jobs_of(one, other), a_scenario())
     first, *later = watching.told
     assert first is not None
     assert first.source is Source.ESTIMATED
@@ -123,7 +123,7 @@ def test_a_policy_sees_an_estimate_until_the_pair_has_run_while_the_world_goes_b
 def test_errors_of_all_estimates_and_of_those_that_ran_are_reported() -> None:
     one, other = a_possible_pair()
     script = Script({"j0": half_of("gpu0"), "j1": half_of("gpu0")})
-    simulation = run(script, jobs_of(one, other), a_scene())
+    simulation = run(script, jobs_of(one, other), a_scenario())
     assert simulation.world.pairs is not None
     found, guess, truth = (
         simulation.world.pairs.estimates(),
@@ -142,7 +142,7 @@ def test_errors_of_all_estimates_and_of_those_that_ran_are_reported() -> None:
 def test_what_turns_out_not_to_fit_is_never_put_together_and_known_from_then_on() -> None:
     one, other, seed = a_wrongly_possible_pair()
     watching = Watching(Script({"j0": half_of("gpu0"), "j1": half_of("gpu0")}), one, other)
-    simulation = run(watching, jobs_of(one, other), a_scene(seed=seed), observed=0.4)
+    simulation = run(watching, jobs_of(one, other), a_scenario(seed=seed), observed=0.4)
     assert watching.told[0] is not None
     assert watching.told[0].steps_per_s > 0.0
     assert watching.told[1] == PairThroughput(other, V100, 0.0, 0.0, Source.MEASURED)
@@ -156,7 +156,7 @@ def test_what_turns_out_not_to_fit_is_never_put_together_and_known_from_then_on(
 
 def test_the_first_measurement_replaces_an_estimate_and_later_ones_move_it() -> None:
     one, other = a_possible_pair()
-    seen = PairsSeen(KINDS, OBSERVED, SEED)
+    seen = ObservedPairs(KINDS, OBSERVED, SEED)
     for rates in ((1.0, 2.0), (2.0, 4.0), (2.0, 4.0)):
         seen.learn((one, other, V100), rates)
     told = {(k.id, p.other): p for k in seen.changed(KINDS) for p in k.pairs}
@@ -172,7 +172,7 @@ def test_the_first_measurement_replaces_an_estimate_and_later_ones_move_it() -> 
 
 def test_two_that_have_not_worked_side_by_side_teach_nothing() -> None:
     one, other = a_possible_pair()
-    seen, kinds = PairsSeen(KINDS, OBSERVED, SEED), (one, other)
+    seen, kinds = ObservedPairs(KINDS, OBSERVED, SEED), (one, other)
     pair = [Launch(f"j{row}", half_of("gpu0"), 0.0, 0, 10.0, 1.0, row=row) for row in (0, 1)]
     seen.meet(pair, V100)
     seen.look(10.0, kinds)
@@ -183,7 +183,7 @@ def test_two_that_have_not_worked_side_by_side_teach_nothing() -> None:
 
 
 def test_a_gang_or_a_third_one_on_the_gpu_is_no_measurement_of_a_pair() -> None:
-    seen = PairsSeen(KINDS, OBSERVED, SEED)
+    seen = ObservedPairs(KINDS, OBSERVED, SEED)
     one, other, third = (
         Launch(f"j{row}", half_of("gpu0"), 0.0, 0, 0.0, 1.0, row=row) for row in range(3)
     )
@@ -197,7 +197,7 @@ def test_a_gang_or_a_third_one_on_the_gpu_is_no_measurement_of_a_pair() -> None:
 
 def test_without_the_switch_policies_see_the_truth() -> None:
     watching = Watching(Script({"j0": half_of("gpu0"), "j1": half_of("gpu0")}), *a_possible_pair())
-    simulation = run(watching, jobs_of(*a_possible_pair()), a_scene(), observed=1.0)
+    simulation = run(watching, jobs_of(*a_possible_pair()), a_scenario(), observed=1.0)
     assert simulation.world.pairs is None
     assert watching.told[0] == TRUTH[a_possible_pair()]
 
@@ -277,7 +277,7 @@ def test_whatever_is_estimated_all_jobs_end_and_everything_learned_is_true(
             )
         return policy(snapshot)
 
-    simulation = run(watched, jobs_of(*kinds, steps=500.0), a_scene(2, seed), observed)
+    simulation = run(watched, jobs_of(*kinds, steps=500.0), a_scenario(2, seed), observed)
     assert all(job.completed_s is not None for job in simulation.world.jobs.values())
 
 
@@ -286,7 +286,7 @@ def test_the_same_seed_gives_the_same_run() -> None:
     workload = Workload("test", Jobs(JobColumns.of(jobs)), KINDS)
     switches = Switches(pairs_observed=0.5)
     first, second = (
-        simulate(a_scene(2), workload, make(*CHOICES[1]), name="p", seed=3, switches=switches)
+        simulate(a_scenario(2), workload, make(*CHOICES[1]), name="p", seed=3, switches=switches)
         for _ in range(2)
     )
     assert first.completion_s.tolist() == second.completion_s.tolist()

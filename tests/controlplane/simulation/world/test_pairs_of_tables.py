@@ -63,7 +63,7 @@ def a_study(*policies: dict[str, Any], slots: int = 2, **fields: Any) -> dict[st
 def outcome(document: dict[str, Any]) -> Outcome:
     study = Study.of(document)
     return simulate(
-        study.scene,
+        study.scenario,
         study.load(1),
         study.policies[0].make(),
         name="p",

@@ -13,7 +13,7 @@ from policies.contract.plan import WaitCode
 from policies.contract.snapshot import PowerCapStep
 from policies.contract.validation import power_w
 from policies.host import registry
-from tests.builders_loop import a_scene, table_v_jobs
+from tests.builders_loop import a_scenario, table_v_jobs
 
 CAPS = (
     PowerCapStep(0.0, 5000.0, 1100.0),
@@ -26,12 +26,14 @@ FEW = {"randomized_greedy": {"iterations": 50}, "cost_search": {"moves": 20}}
 @pytest.mark.parametrize("name", sorted(registry.BUILT_IN))
 def test_no_more_is_drawn_than_the_cap_of_the_hour(name: str) -> None:
     simulation = Simulation(
-        a_scene(power_caps=CAPS, round_s=300.0), table_v_jobs(), registry.make(name, FEW.get(name))
+        a_scenario(power_caps=CAPS, round_s=300.0),
+        table_v_jobs(),
+        registry.make(name, FEW.get(name)),
     ).run()
     jobs = simulation.world.jobs
     assert all(job.completed_s is not None for job in jobs.values())
     launches = [launch for job in jobs.values() for launch in job.launches]
-    nodes = {n.id: n for n in simulation.scene.nodes}
+    nodes = {n.id: n for n in simulation.scenario.nodes}
     for at_s in sorted(
         {t for launch in launches for t in (launch.start_s, launch.end_s)}
         | {c.from_s for c in CAPS}
@@ -49,7 +51,7 @@ def test_no_more_is_drawn_than_the_cap_of_the_hour(name: str) -> None:
 def test_a_job_that_no_cap_lets_start_is_waited_for_until_the_cap_ends() -> None:
     nothing = (PowerCapStep(0.0, 400 * 300.0, 0.0),)
     simulation = Simulation(
-        a_scene(power_caps=nothing, round_s=300.0), table_v_jobs()[:1], registry.make("fifo")
+        a_scenario(power_caps=nothing, round_s=300.0), table_v_jobs()[:1], registry.make("fifo")
     ).run()
     (job,) = simulation.world.jobs.values()
     assert [launch.start_s for launch in job.launches] == [400 * 300.0]
@@ -57,7 +59,7 @@ def test_a_job_that_no_cap_lets_start_is_waited_for_until_the_cap_ends() -> None
 
 def test_who_waits_for_watts_is_told_so_in_the_plan() -> None:
     simulation = Simulation(
-        a_scene(power_caps=CAPS, round_s=300.0), table_v_jobs(), registry.make("fifo")
+        a_scenario(power_caps=CAPS, round_s=300.0), table_v_jobs(), registry.make("fifo")
     ).run()
     codes = {w.code for r in simulation.rounds for w in r.plan.waiting}
     assert WaitCode.POWER_CAP in codes

@@ -10,13 +10,13 @@ import pytest
 
 from controlplane.simulation.switches import Switches
 from controlplane.simulation.world.run import Simulation
-from controlplane.simulation.world.world import Scene
+from controlplane.simulation.world.world import Scenario
 from policies.baselines.fifo import Fifo
 from policies.contract.plan import Placement
 from policies.contract.snapshot import EnergyStep, JobView, RankSeat
 from tests.builders_policies import a_job, a_kind, a_node
 
-SCENE = Scene(
+SCENARIO = Scenario(
     (a_node("n1", gpus=2),), (a_kind("k", {("V100", 1): 2.0}),), (EnergyStep(0.0, inf, 0.2, 1.5),)
 )
 WAITS, RUNS = a_job("waits"), a_job("runs")
@@ -32,7 +32,7 @@ def starts(
 ) -> dict[str, list[tuple[float, str]]]:
     """(start, device) of each job's launches."""
     simulation = Simulation(
-        SCENE, jobs, Fifo(), seats=seats, shortcuts=True, switches=switches or Switches()
+        SCENARIO, jobs, Fifo(), seats=seats, shortcuts=True, switches=switches or Switches()
     ).run()
     return {
         job.view.id: [(launch.start_s, launch.ranks[0].devices[0]) for launch in job.launches]

@@ -14,7 +14,7 @@ from controlplane.simulation.switches import NO_SWITCHES, Switches
 from controlplane.simulation.world.run import Simulation
 from controlplane.simulation.world.shortcuts import may_hide_running
 from controlplane.simulation.world.window import window
-from controlplane.simulation.world.world import Scene
+from controlplane.simulation.world.world import Scenario
 from policies.andreas.randomized_greedy import RandomizedGreedy
 from policies.baselines.edf import Edf
 from policies.baselines.fifo import Fifo
@@ -32,14 +32,14 @@ KINDS = (
 )
 
 
-def a_scene(**fields: Any) -> Scene:
+def a_scenario(**fields: Any) -> Scenario:
     nodes = (
         a_node("n1", "V100", 2),
         a_node("n2", "V100", 4),
         a_node("n3", "T4", 2),
         a_node("n4", "V100", 2),
     )
-    return Scene(
+    return Scenario(
         nodes, KINDS, (EnergyStep(0.0, 500.0, 0.2, 1.5), EnergyStep(500.0, inf, 0.1, 1.5)), **fields
     )
 
@@ -85,8 +85,8 @@ def what_happened(simulation: Simulation) -> tuple[list[object], float]:
 def test_showing_the_queue_alone_and_leaving_out_idle_rounds_changes_no_assignment(
     policy: Policy, jobs: list[JobView]
 ) -> None:
-    whole = Simulation(a_scene(), jobs, policy, shortcuts=False).run()
-    short = Simulation(a_scene(), jobs, policy, shortcuts=True).run()
+    whole = Simulation(a_scenario(), jobs, policy, shortcuts=False).run()
+    short = Simulation(a_scenario(), jobs, policy, shortcuts=True).run()
     assert short.world.hides_running
     assert what_happened(short)[0] == what_happened(whole)[0]
     assert what_happened(short)[1] == pytest.approx(what_happened(whole)[1])
@@ -103,8 +103,8 @@ def test_shortcuts_change_nothing_while_nodes_and_jobs_fail(jobs: list[JobView])
         checkpoint_every_s=10.0,
         profiling_s=5.0,
     )
-    whole = Simulation(a_scene(), jobs, Fifo(), switches=switches).run()
-    short = Simulation(a_scene(), jobs, Fifo(), switches=switches, shortcuts=True).run()
+    whole = Simulation(a_scenario(), jobs, Fifo(), switches=switches).run()
+    short = Simulation(a_scenario(), jobs, Fifo(), switches=switches, shortcuts=True).run()
     assert what_happened(short)[0] == what_happened(whole)[0]
 
 
@@ -113,30 +113,31 @@ def columns(**fields: Any) -> JobColumns:
 
 
 def test_what_runs_is_hidden_only_from_policies_that_decide_about_the_queue_alone() -> None:
-    assert may_hide_running(a_scene(), columns(), Fifo(), NO_SWITCHES)
-    assert not may_hide_running(a_scene(), columns(), RandomizedGreedy(), NO_SWITCHES)
+    assert may_hide_running(a_scenario(), columns(), Fifo(), NO_SWITCHES)
+    assert not may_hide_running(a_scenario(), columns(), RandomizedGreedy(), NO_SWITCHES)
 
 
 @pytest.mark.parametrize(
     "fields", [{"power_cap_w": 1000.0}, {"power_caps": (PowerCapStep(0.0, 10.0, 500.0),)}]
 )
 def test_what_runs_is_shown_under_a_power_cap(fields: dict[str, Any]) -> None:
-    assert not may_hide_running(a_scene(**fields), columns(), Fifo(), NO_SWITCHES)
+    assert not may_hide_running(a_scenario(**fields), columns(), Fifo(), NO_SWITCHES)
 
 
 @pytest.mark.parametrize(
     "fields", [{"dependencies": ("a",)}, {"resources": (("fpga", 1.0),)}, {"cores": inf}]
 )
 def test_what_runs_is_shown_where_it_matters_to_those_that_wait(fields: dict[str, Any]) -> None:
-    scene = a_scene()
-    roomless = Scene(
-        tuple(a_node(n.id, n.gpu_type, len(n.devices), cores=8.0) for n in scene.nodes), scene.kinds
+    scenario = a_scenario()
+    roomless = Scenario(
+        tuple(a_node(n.id, n.gpu_type, len(n.devices), cores=8.0) for n in scenario.nodes),
+        scenario.kinds,
     )
     assert not may_hide_running(roomless, columns(**fields), Fifo(), NO_SWITCHES)
 
 
 def test_what_runs_is_shown_while_decisions_take_time() -> None:
-    assert not may_hide_running(a_scene(), columns(), Fifo(), Switches(decision_s=1.0))
+    assert not may_hide_running(a_scenario(), columns(), Fifo(), Switches(decision_s=1.0))
 
 
 def test_a_window_of_the_queue_keeps_the_oldest_the_most_urgent_and_moves_on() -> None:
@@ -150,7 +151,7 @@ def test_a_window_of_the_queue_keeps_the_oldest_the_most_urgent_and_moves_on() -
 
 def test_rounds_that_are_gathered_come_no_sooner_than_that_after_the_last_one() -> None:
     jobs = [a_job(f"j{i}", arrival_s=3.0 * i) for i in range(20)]
-    simulation = Simulation(a_scene(gather_s=10.0), jobs, Fifo()).run()
+    simulation = Simulation(a_scenario(gather_s=10.0), jobs, Fifo()).run()
     at_s = [r.snapshot.now_s for r in simulation.rounds]
     assert at_s[:3] == [0.0, 10.0, 20.0]
     assert np.diff(at_s).min() >= 10.0
@@ -159,7 +160,7 @@ def test_rounds_that_are_gathered_come_no_sooner_than_that_after_the_last_one() 
 
 def test_a_round_sees_no_more_of_the_queue_than_it_may_and_everything_that_runs() -> None:
     jobs = [a_job(f"j{i}") for i in range(60)]
-    simulation = Simulation(a_scene(round_jobs=8), jobs, RandomizedGreedy(iterations=1)).run()
+    simulation = Simulation(a_scenario(round_jobs=8), jobs, RandomizedGreedy(iterations=1)).run()
     shown = [
         (len(r.snapshot.jobs), sum(bool(j.running) for j in r.snapshot.jobs))
         for r in simulation.rounds

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from controlplane.simulation.cluster.scenario import Scene
+from controlplane.simulation.cluster.scenario import Scenario
 from controlplane.simulation.switches import Switches
 from controlplane.simulation.world.run import Simulation
 from controlplane.simulation.world.snapshot_builder import Lazy
@@ -70,8 +70,8 @@ def a_simulation(story: list[tuple[int, int]], policy: Policy) -> Simulation:
         a_job(f"j{i}", arrival_s=float(at), remaining_steps=float(n), weight=1.0 + i)
         for i, (at, n) in enumerate(story)
     ]
-    scene = Scene((a_node("n1", "V100", 2),), (KIND,), round_s=7.0)
-    return Simulation(scene, jobs, policy, switches=Switches(stop_s=1.5, launch_s=2.0))
+    scenario = Scenario((a_node("n1", "V100", 2),), (KIND,), round_s=7.0)
+    return Simulation(scenario, jobs, policy, switches=Switches(stop_s=1.5, launch_s=2.0))
 
 
 @settings(max_examples=30, deadline=None)
@@ -91,7 +91,7 @@ def test_a_snapshot_that_shares_columns_with_the_one_before_is_as_one_that_does_
 
     def forgetting(snapshot: Snapshot) -> Plan:
         apart.append(tuple(snapshot.jobs))
-        forgetful.world.shown._cut = None  # what is shared from round to round
+        forgetful.world.builder._cut = None  # what is shared from round to round
         return policy(snapshot)
 
     a_simulation(story, noting).run()
@@ -107,11 +107,11 @@ def test_steps_by_column_are_those_of_the_launches(story: list[tuple[int, int]])
 
     def looking(snapshot: Snapshot) -> Plan:
         world, now_s = simulation.world, snapshot.now_s
-        done = world.book.steps_at(np.arange(world.arrived), now_s)
+        done = world.table.steps_at(np.arange(world.arrived), now_s)
         for row in range(world.arrived):
             launch = world.launches.get(row)
             assert done[row] == (
-                world.book.steps_done[row] if launch is None else launch.steps_at(now_s)
+                world.table.steps_done[row] if launch is None else launch.steps_at(now_s)
             )
         return policy(snapshot)
 

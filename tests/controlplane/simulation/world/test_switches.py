@@ -9,12 +9,12 @@ from typing import Any
 import numpy as np
 import pytest
 
-from controlplane.simulation.cluster.noise import Luck
+from controlplane.simulation.cluster.noise import Noise
 from controlplane.simulation.switches import NO_SWITCHES, SwitchError, Switches
 from controlplane.simulation.workloads.base import Workload
 from controlplane.simulation.world.outcome import Outcome
 from controlplane.simulation.world.run import Simulation, simulate
-from controlplane.simulation.world.world import Scene
+from controlplane.simulation.world.world import Scenario
 from policies.baselines.fifo import Fifo
 from policies.contract.plan import Placement, Plan, PlanStatus, WaitCode, Waiting
 from policies.contract.policy import Policy
@@ -32,8 +32,8 @@ from tests.builders_policies import a_job, a_kind, a_node
 KIND = a_kind("k", {("V100", 1): 2.0, ("V100", 2): 3.0})
 
 
-def a_scene(gpus: int = 1, **fields: Any) -> Scene:
-    return Scene(
+def a_scenario(gpus: int = 1, **fields: Any) -> Scenario:
+    return Scenario(
         (a_node("n1", "V100", gpus),), (KIND,), (EnergyStep(0.0, inf, 0.2, 1.5),), **fields
     )
 
@@ -43,7 +43,7 @@ def the_outcome(
 ) -> Outcome:
     workload = Workload("test", Jobs(JobColumns.of(jobs)), (KIND,))
     return simulate(
-        a_scene(gpus),
+        a_scenario(gpus),
         workload,
         policy or Fifo(),
         name="p",
@@ -109,10 +109,10 @@ def test_launching_stopping_and_restarting_take_the_time_they_are_given() -> Non
 
 def test_what_the_scene_costs_already_is_added_to() -> None:
     workload = Workload("test", Jobs(JobColumns.of([a_job("a")])), (KIND,))
-    scene = a_scene(launch_s=2.0)
+    scenario = a_scenario(launch_s=2.0)
     assert list(
         simulate(
-            scene, workload, Fifo(), name="p", seed=1, switches=Switches(launch_s=3.0)
+            scenario, workload, Fifo(), name="p", seed=1, switches=Switches(launch_s=3.0)
         ).completion_s
     ) == [55.0]
 
@@ -120,7 +120,7 @@ def test_what_the_scene_costs_already_is_added_to() -> None:
 def test_jobs_of_a_new_kind_wait_until_it_is_profiled_and_later_ones_do_not() -> None:
     jobs = (a_job("a"), a_job("b", arrival_s=10.0), a_job("c", arrival_s=200.0))
     assert list(the_outcome(*jobs, gpus=2, profiling_s=60.0).first_start_s) == [60.0, 60.0, 200.0]
-    simulation = Simulation(a_scene(), jobs, Fifo(), switches=Switches(profiling_s=60.0)).run(
+    simulation = Simulation(a_scenario(), jobs, Fifo(), switches=Switches(profiling_s=60.0)).run(
         until_s=30.0
     )
     assert {w.code for w in simulation.rounds[-1].plan.waiting} == {WaitCode.AWAITING_PROFILE}
@@ -141,7 +141,7 @@ def test_a_failing_launch_goes_on_from_its_last_checkpoint() -> None:
 
 def test_without_checkpoints_a_failed_launch_has_done_nothing() -> None:
     simulation = Simulation(
-        a_scene(),
+        a_scenario(),
         [a_job("a")],
         Fifo(),
         switches=Switches(job_failure_probability=0.7, checkpoint_every_s=0.0),
@@ -154,7 +154,7 @@ def test_without_checkpoints_a_failed_launch_has_done_nothing() -> None:
 def test_a_node_that_fails_loses_its_work_and_takes_none_until_it_is_repaired() -> None:
     jobs = [a_job("a", remaining_steps=4000.0, total_steps=4000.0)]
     switches = Switches(node_failures_per_day=100.0, node_repair_s=77.0, checkpoint_every_s=10.0)
-    simulation = Simulation(a_scene(), jobs, Fifo(), switches=switches).run()
+    simulation = Simulation(a_scenario(), jobs, Fifo(), switches=switches).run()
     launches = simulation.world.jobs["a"].launches
     assert len(launches) > 1
     waits = [after.start_s - before.end_s for before, after in pairwise(launches)]
@@ -173,7 +173,7 @@ def test_the_world_goes_on_while_it_is_decided() -> None:
 def test_a_plan_that_comes_too_late_starts_nothing_that_is_done_and_is_made_anew() -> None:
     jobs = (a_job("a"), a_job("b", arrival_s=51.0))
     simulation = Simulation(
-        a_scene(round_s=1e6), jobs, last_first, switches=Switches(decision_s=2.0)
+        a_scenario(round_s=1e6), jobs, last_first, switches=Switches(decision_s=2.0)
     ).run()
     assert {job.view.id: job.completed_s for job in simulation.world.jobs.values()} == {
         "a": 52.0,
@@ -213,15 +213,15 @@ def test_policies_see_wrong_throughputs_while_jobs_run_at_the_true_ones() -> Non
 
 def test_draws_depend_on_the_seed_and_their_subject_only() -> None:
     one, other = (
-        Luck(1, Switches(run_time_noise=0.1)),
-        Luck(1, Switches(run_time_noise=0.1, job_failure_probability=0.5)),
+        Noise(1, Switches(run_time_noise=0.1)),
+        Noise(1, Switches(run_time_noise=0.1, job_failure_probability=0.5)),
     )
     assert one.speed("a", 0) == other.speed("a", 0)
     other.fails_after("a", 0)
     assert one.speed("a", 1) == other.speed("a", 1)
     assert one.speed("a", 0) != one.speed("a", 1)
-    assert one.speed("a", 0) != Luck(2, Switches(run_time_noise=0.1)).speed("a", 0)
-    assert Luck(1, NO_SWITCHES).speed("a", 0) == 1.0
+    assert one.speed("a", 0) != Noise(2, Switches(run_time_noise=0.1)).speed("a", 0)
+    assert Noise(1, NO_SWITCHES).speed("a", 0) == 1.0
 
 
 def test_the_same_seed_gives_the_same_outcome_and_another_one_another() -> None:

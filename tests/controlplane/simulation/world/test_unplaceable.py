@@ -11,7 +11,7 @@ import pytest
 from controlplane.simulation.workloads.base import Workload
 from controlplane.simulation.world.outcome import Outcome, Progress
 from controlplane.simulation.world.run import FRUITLESS_ROUNDS, simulate
-from controlplane.simulation.world.world import Scene
+from controlplane.simulation.world.world import Scenario
 from policies.baselines.fifo import Fifo
 from policies.contract.plan import Plan, PlanStatus, WaitCode, Waiting
 from policies.contract.policy import Policy
@@ -27,14 +27,16 @@ from tests.builders_policies import a_job, a_kind, a_node
 
 KIND = a_kind("k", {("V100", 1): 2.0, ("V100", 2): 3.0})
 GLACIER = a_kind("glacier", {("V100", 1): 1e-300})
-SCENE = Scene(
+SCENARIO = Scenario(
     (a_node("n1", "V100", 2, cores=8.0, memory_gb=32.0), a_node("n2", "T4", 4)), (KIND, GLACIER)
 )
 
 
-def the_outcome(*jobs: JobView, policy: Policy | None = None, scene: Scene = SCENE) -> Outcome:
+def the_outcome(
+    *jobs: JobView, policy: Policy | None = None, scenario: Scenario = SCENARIO
+) -> Outcome:
     return simulate(
-        scene,
+        scenario,
         Workload("test", Jobs(JobColumns.of(jobs)), (KIND,)),
         policy or Fifo(),
         name="p",
@@ -74,8 +76,8 @@ def test_a_job_that_fits_nowhere_is_reported_and_the_others_run(
 
 
 def test_a_job_that_needs_more_watts_than_there_ever_are_is_reported() -> None:
-    capped = Scene(SCENE.nodes, SCENE.kinds, power_caps=(PowerCapStep(-inf, inf, 500.0),))
-    assert "500 W" in the_outcome(a_job("a"), scene=capped).unplaceable[0].reason
+    capped = Scenario(SCENARIO.nodes, SCENARIO.kinds, power_caps=(PowerCapStep(-inf, inf, 500.0),))
+    assert "500 W" in the_outcome(a_job("a"), scenario=capped).unplaceable[0].reason
 
 
 def test_a_job_whose_dependency_can_never_run_is_reported_too() -> None:
@@ -104,7 +106,7 @@ def test_a_job_that_the_policy_never_starts_ends_the_run_all_the_same() -> None:
 
 
 def test_an_unfinished_job_costs_the_least_energy_and_tardiness_it_still_could() -> None:
-    scene = Scene(
+    scenario = Scenario(
         (a_node("v", "V100", 2), a_node("t", "T4", 1)), (KIND,), (EnergyStep(0.0, inf, 0.2, 1.5),)
     )
     late = a_job(
@@ -115,9 +117,12 @@ def test_an_unfinished_job_costs_the_least_energy_and_tardiness_it_still_could()
         due_s=60.0,
         tardiness_weight=0.01,
     )
-    run, starved = the_outcome(late, scene=scene), the_outcome(late, policy=never, scene=scene)
-    ended_s = FRUITLESS_ROUNDS * scene.round_s - scene.round_s
-    one_gpu_w, two_gpus_w = scene.nodes[0].power_w[1:]
+    run, starved = (
+        the_outcome(late, scenario=scenario),
+        the_outcome(late, policy=never, scenario=scenario),
+    )
+    ended_s = FRUITLESS_ROUNDS * scenario.round_s - scenario.round_s
+    one_gpu_w, two_gpus_w = scenario.nodes[0].power_w[1:]
     assert one_gpu_w / 2.0 > two_gpus_w / 3.0  # two GPUs cost less per step
     energy = two_gpus_w * 2400.0 / 3.6e6 * 0.2 * 1.5
     tardiness = 0.01 * (ended_s + 2400.0 - 60.0)
@@ -136,5 +141,5 @@ def test_progress_ends_with_everything_done() -> None:
     workload = Workload(
         "test", Jobs(JobColumns.of([a_job("a"), a_job("b", labels=("moon",))])), (KIND,)
     )
-    simulate(SCENE, workload, Fifo(), name="p", seed=1, on_progress=seen.append)
+    simulate(SCENARIO, workload, Fifo(), name="p", seed=1, on_progress=seen.append)
     assert (seen[-1].arrived, seen[-1].completed, seen[-1].total) == (2, 2, 2)

@@ -11,7 +11,7 @@ import pytest
 from controlplane.loop.rounds import RejectCode
 from controlplane.simulation.world.job_table import Launch
 from controlplane.simulation.world.run import Simulation, SimulationError
-from controlplane.simulation.world.world import Scene
+from controlplane.simulation.world.world import Scenario
 from policies.baselines.edf import Edf
 from policies.baselines.fifo import Fifo
 from policies.contract.plan import Placement, Plan, PlanStatus, WaitCode, Waiting
@@ -23,9 +23,9 @@ NODE = a_node("n1", "V100", 1)
 KIND = a_kind("k", {("V100", 1): 2.0, ("V100", 2): 3.0})
 
 
-def a_scene(gpus: int = 1, **fields: float) -> Scene:
+def a_scenario(gpus: int = 1, **fields: float) -> Scenario:
     node, step = a_node("n1", "V100", gpus), EnergyStep(0.0, inf, 0.2, 1.5)
-    return Scene((node,), (KIND,), (step,), **fields)  # type: ignore[arg-type]
+    return Scenario((node,), (KIND,), (step,), **fields)  # type: ignore[arg-type]
 
 
 def last_first(snapshot: Snapshot) -> Plan:
@@ -51,25 +51,25 @@ def launches(simulation: Simulation, job: str) -> list[tuple[float, float, int, 
 
 
 def test_a_job_ends_when_its_steps_are_done() -> None:
-    assert ends(Simulation(a_scene(), [a_job("a", arrival_s=10.0)], Fifo()).run()) == {"a": 60.0}
+    assert ends(Simulation(a_scenario(), [a_job("a", arrival_s=10.0)], Fifo()).run()) == {"a": 60.0}
 
 
 def test_a_job_waits_for_the_device_and_starts_when_it_is_free() -> None:
     jobs = [a_job("a"), a_job("b", arrival_s=20.0)]
-    simulation = Simulation(a_scene(), jobs, Fifo()).run()
+    simulation = Simulation(a_scenario(), jobs, Fifo()).run()
     assert ends(simulation) == {"a": 50.0, "b": 100.0}
 
 
 def test_a_stopped_job_keeps_its_whole_steps_and_goes_on_from_there() -> None:
     jobs = [a_job("a"), a_job("b", arrival_s=10.3, remaining_steps=20.0, total_steps=20.0)]
-    simulation = Simulation(a_scene(), jobs, last_first).run()
+    simulation = Simulation(a_scenario(), jobs, last_first).run()
     assert launches(simulation, "b") == [(10.3, 20.3, 0, 20)]
     assert launches(simulation, "a") == [(0.0, 10.3, 0, 20), (20.3, 60.3, 20, 100)]
 
 
 def test_a_stop_holds_its_devices_until_it_has_ended_and_defers_who_wants_them() -> None:
     jobs = [a_job("a"), a_job("b", arrival_s=10.0)]
-    simulation = Simulation(a_scene(stop_s=4.0), jobs, last_first).run(until_s=12.0)
+    simulation = Simulation(a_scenario(stop_s=4.0), jobs, last_first).run(until_s=12.0)
     (rejected,) = simulation.rounds[-1].applied.rejected
     assert (rejected.key[0], rejected.code) == ("b", RejectCode.DEFERRED)
     shown = simulation.world.snapshot()
@@ -84,13 +84,13 @@ def test_a_stop_holds_its_devices_until_it_has_ended_and_defers_who_wants_them()
 
 def test_launching_and_restarting_take_the_scenes_time() -> None:
     jobs = [a_job("a"), a_job("b", arrival_s=10.0, remaining_steps=20.0, total_steps=20.0)]
-    simulation = Simulation(a_scene(launch_s=1.0, restart_cost_s=5.0), jobs, last_first).run()
+    simulation = Simulation(a_scenario(launch_s=1.0, restart_cost_s=5.0), jobs, last_first).run()
     assert ends(simulation) == {"b": 21.0, "a": 21.0 + 6.0 + (100 - 18) / 2.0}
 
 
 def test_energy_is_metered_at_the_gpus_in_use_and_a_closed_node_costs_nothing() -> None:
     jobs = [a_job("a", arrival_s=100.0), a_job("b", arrival_s=125.0)]
-    meter = Simulation(a_scene(gpus=2), jobs, Fifo()).run().world.meter
+    meter = Simulation(a_scenario(gpus=2), jobs, Fifo()).run().world.meter
     kwh = (25 * 530 + 25 * 700 + 25 * 530) / 3.6e6
     assert meter.energy_kwh == pytest.approx(kwh)
     assert meter.energy_cost == pytest.approx(kwh * 0.2 * 1.5)
@@ -98,20 +98,20 @@ def test_energy_is_metered_at_the_gpus_in_use_and_a_closed_node_costs_nothing() 
 
 def test_rounds_come_on_events_and_a_period_after_the_last_one() -> None:
     jobs = [a_job("a"), a_job("b", arrival_s=40.0)]
-    simulation = Simulation(a_scene(round_s=30.0), jobs, Edf()).run()
+    simulation = Simulation(a_scenario(round_s=30.0), jobs, Edf()).run()
     assert [r.snapshot.now_s for r in simulation.rounds] == [0.0, 30.0, 40.0, 50.0, 80.0, 100.0]
     assert simulation.rounds[1].snapshot.trigger.reasons == ("periodic",)
     assert len({r.snapshot.seed for r in simulation.rounds}) == len(simulation.rounds)
 
 
 def test_events_of_one_moment_are_answered_by_one_round() -> None:
-    simulation = Simulation(a_scene(gpus=2), [a_job("a"), a_job("b")], Fifo()).run()
+    simulation = Simulation(a_scenario(gpus=2), [a_job("a"), a_job("b")], Fifo()).run()
     assert [r.snapshot.now_s for r in simulation.rounds] == [0.0, 50.0]
 
 
 def test_a_job_that_is_not_done_is_late_for_ever_and_one_without_due_date_never() -> None:
     jobs = [a_job("a", due_s=45.0), a_job("b"), a_job("c", due_s=10.0)]
-    simulation = Simulation(a_scene(), jobs, Fifo()).run(until_s=60.0)
+    simulation = Simulation(a_scenario(), jobs, Fifo()).run(until_s=60.0)
     assert [job.tardiness_s for job in simulation.world.jobs.values()] == [5.0, 0.0, inf]
 
 
@@ -120,7 +120,7 @@ def test_a_failed_round_ends_the_simulation() -> None:
         raise PolicyError("no solution")
 
     with pytest.raises(SimulationError, match="no solution"):
-        Simulation(a_scene(), [a_job("a")], policy).run()
+        Simulation(a_scenario(), [a_job("a")], policy).run()
 
 
 def test_a_launch_does_whole_steps_and_none_after_it_is_asked_to_stop() -> None:

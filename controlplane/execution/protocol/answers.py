@@ -1,0 +1,122 @@
+"""Answers to agents: security headers, request id, count and line in the access log."""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+import time
+from collections.abc import Callable, Mapping
+from contextlib import AbstractContextManager
+from dataclasses import dataclass, field
+from functools import cache
+from typing import Any
+
+from django.conf import settings
+from django.http import HttpRequest, HttpResponse
+from django.middleware.clickjacking import XFrameOptionsMiddleware
+from django.middleware.security import SecurityMiddleware
+from structlog.contextvars import bound_contextvars
+
+from clusters.agent_errors import AgentCallError
+from controlplane.web.http.asgi_types import Send
+from controlplane.web.http.metrics import count_request
+from controlplane.web.http.middleware import ContentSecurityPolicy, SecurityHeaders
+from controlplane.web.logs.middleware import HEADER, SANE, log
+
+GUARDS = (SecurityMiddleware, ContentSecurityPolicy, SecurityHeaders, XFrameOptionsMiddleware)
+ID = HEADER.lower().encode()
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """An answer to an agent, JSON if it has a body."""
+
+    status: int
+    body: bytes = b""
+    headers: Mapping[str, str] = field(default_factory=dict)
+
+    @classmethod
+    def of_refusal(cls, refusal: AgentCallError) -> Answer:
+        """The answer that says why a call was refused."""
+        body = json.dumps(refusal.body(), separators=(",", ":")).encode()
+        return cls(refusal.status, body, refusal.headers)
+
+
+@dataclass(frozen=True, slots=True)
+class Exchange:
+    """A request that is being answered, with its route and ids for the log and the counts."""
+
+    method: str
+    route: str
+    ids: Mapping[str, str]
+    request_id: str
+    began_s: float
+
+    @classmethod
+    def begin(
+        cls, method: str, route: str, ids: Mapping[str, str], headers: Mapping[bytes, bytes]
+    ) -> Exchange:
+        """Begin now, with the client's request id if it is a sane one."""
+        given = headers.get(ID, b"").decode("latin-1")
+        request_id = given if SANE.fullmatch(given) else os.urandom(16).hex()
+        return cls(method, route, ids, request_id, time.perf_counter())
+
+    def bound(self) -> AbstractContextManager[None]:
+        """Name the request and its ids in every line of the log, and in tasks that are started."""
+        return bound_contextvars(request_id=self.request_id, **self.ids)
+
+    async def send(self, send: Send, answer: Answer) -> None:
+        """Send the answer; count it and log it."""
+        own = [(name.lower().encode(), value.encode()) for name, value in answer.headers.items()]
+        if answer.body:
+            own.append((b"content-type", b"application/json"))
+        if answer.status != 204:
+            own.append((b"content-length", b"%d" % len(answer.body)))
+        headers = [*own, (ID, self.request_id.encode()), *security_headers()]
+        await send({"type": "http.response.start", "status": answer.status, "headers": headers})
+        await send({"type": "http.response.body", "body": answer.body})
+        self._note(answer.status)
+
+    def _note(self, status: int) -> None:
+        """Count the answer. A good one is DEBUG in the log: there are hundreds a second."""
+        took_s = time.perf_counter() - self.began_s
+        count_request(self.method, self.route, status, took_s)
+        level = logging.DEBUG if status < 400 else logging.INFO
+        if log.isEnabledFor(level):
+            ms = round(took_s * 1000, 1)
+            fields = {"method": self.method, "route": self.route, "status": status, "ms": ms}
+            with self.bound():
+                log.log(level, "request", extra={"loadmaster": fields})
+
+
+@cache
+def security_headers() -> tuple[tuple[bytes, bytes], ...]:
+    """The headers that Django's middleware gives the API's answers, taken from that middleware."""
+    handler: Callable[[HttpRequest], Any] = _empty
+    for guard in reversed(GUARDS):
+        handler = guard(handler)
+    return tuple(
+        (name.lower().encode(), value.encode())
+        for name, value in handler(_ApiRequest()).headers.items()
+        if name not in ("Content-Type", "Content-Length")
+    )
+
+
+def _empty(_: HttpRequest) -> HttpResponse:
+    return HttpResponse()
+
+
+class _ApiRequest(HttpRequest):
+    """A request to the API over TLS, so that the answer has HSTS where TLS is on."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.path = self.path_info = "/api/"
+        self.META = {"SERVER_NAME": "localhost", "SERVER_PORT": "443"}
+        if settings.SECURE_PROXY_SSL_HEADER:
+            name, value = settings.SECURE_PROXY_SSL_HEADER
+            self.META[name] = value
+
+    def _get_scheme(self) -> str:
+        return "https"

@@ -1,0 +1,101 @@
+"""The agent protocol as an ASGI application: routing, guards, one form of answers and refusals."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping
+
+from clusters.agent_errors import AgentCallError
+from controlplane.execution.protocol.answers import Answer, Exchange
+from controlplane.execution.protocol.calls import ENDPOINTS, PREFIX, Endpoint, Waiting
+from controlplane.execution.protocol.heartbeat_batch import HeartbeatBatch
+from controlplane.execution.protocol.long_poll import LongPolls
+from controlplane.execution.protocol.refusals import refusal_of
+from controlplane.execution.protocol.requests import (
+    Headers,
+    HungUp,
+    Request,
+    check_host,
+    check_length,
+    check_transport,
+    check_version,
+    headers_of,
+    read_body,
+)
+from controlplane.execution.protocol.threads import Pools
+from controlplane.web.http.asgi_types import App, Receive, Scope, Send
+from controlplane.web.logs.middleware import IDS, UNMATCHED
+from loadmaster.protocol import TIME_HEADER
+from loadmaster.wire import dumps
+
+PATTERNS = [(endpoint.pattern, endpoint) for endpoint in ENDPOINTS]
+
+
+class AgentProtocol:
+    """Answers agents; every other request goes on to the next application."""
+
+    def __init__(self, app: App, pools: Pools | None = None) -> None:
+        self._app = app
+        self._pools = pools or Pools()
+        self._waiting = Waiting(HeartbeatBatch(self._pools), LongPolls(self._pools))
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Answer, or let the next application answer."""
+        if scope["type"] != "http" or not scope["path"].startswith(PREFIX):
+            await self._app(scope, receive, send)
+            return
+        headers = headers_of(scope)
+        endpoint, names = find(scope["path"])
+        ids = {IDS[name]: text for name, text in names.items() if name in IDS}
+        route = endpoint.path if endpoint else UNMATCHED
+        exchange = Exchange.begin(scope["method"], route, ids, headers)
+        try:
+            endpoint = check(scope, headers, endpoint)
+            body = await read_body(receive) if endpoint.takes else b""
+            address = (scope.get("client") or ("",))[0]
+            request = Request(headers, names, scope["query_string"], body, address)
+            answer = await self._answer(endpoint, request, exchange)
+        except HungUp:
+            return
+        except Exception as error:  # an agent always hears in one form what came of its call
+            with exchange.bound():
+                answer = Answer.of_refusal(refusal_of(error))
+        await exchange.send(send, answer)
+
+    async def _answer(self, endpoint: Endpoint, request: Request, exchange: Exchange) -> Answer:
+        if endpoint.waits:
+            reply = await endpoint.act(request, self._waiting)
+        else:
+            reply = await self._pools.calls.run(_in_thread, endpoint, request, exchange)
+        if reply is None:
+            return Answer(204)
+        dated = {TIME_HEADER: f"{time.time():.6f}"} if endpoint.dated else {}
+        return Answer(endpoint.status, dumps(reply), dated)
+
+
+def _in_thread(endpoint: Endpoint, request: Request, exchange: Exchange) -> object:
+    with exchange.bound():
+        return endpoint.act(request)
+
+
+def find(path: str) -> tuple[Endpoint | None, Mapping[str, str]]:
+    """The endpoint at that path, with the parts of the path that vary."""
+    for pattern, endpoint in PATTERNS:
+        if found := pattern.fullmatch(path):
+            return endpoint, found.groupdict()
+    return None, {}
+
+
+def check(scope: Scope, headers: Headers, endpoint: Endpoint | None) -> Endpoint:
+    """The endpoint, if the head of the request is in order. Raises AgentCallError."""
+    check_host(headers)
+    check_transport(scope, headers)
+    check_length(headers)
+    if endpoint is None:
+        raise AgentCallError(404, "not_found", f"there is nothing at {scope['path']}")
+    if scope["method"] != endpoint.method:
+        allow = {"Allow": endpoint.method}
+        text = f"the method here is {endpoint.method}"
+        raise AgentCallError(405, "method_not_allowed", text, headers=allow)
+    check_version(headers)
+    return endpoint

@@ -1,0 +1,192 @@
+"""Calls of the agent protocol: each parses its request, calls one service, and answers."""
+
+from __future__ import annotations
+
+import logging
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from re import Match, Pattern
+from typing import Any
+
+from clusters import services
+from clusters.agent_errors import AgentCallError, not_yours, unknown_token
+from clusters.models import Node
+from clusters.services.enrolment import sha256
+from clusters.services.heartbeats import Call
+from controlplane.execution.protocol.heartbeat_batch import HeartbeatBatch
+from controlplane.execution.protocol.long_poll import LongPolls
+from controlplane.execution.protocol.requests import Request
+from controlplane.web.http import throttling
+from loadmaster.protocol import (
+    Accept,
+    Directives,
+    Heartbeat,
+    HeartbeatReply,
+    LaunchSpec,
+    LogAccepted,
+    MetricsAccepted,
+    MetricsBatch,
+    Registered,
+    Registration,
+    Session,
+    SessionRequest,
+    StateAccepted,
+    StateReport,
+)
+
+log = logging.getLogger(__name__)
+PREFIX = "/api/agent/v1/"
+UUID = "[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}"
+PARTS = {"uuid": UUID, "str": "[^/]+"}
+
+
+@dataclass(frozen=True, slots=True)
+class Waiting:
+    """Calls of a web process that are answered together."""
+
+    heartbeats: HeartbeatBatch
+    polls: LongPolls
+
+
+def register(request: Request) -> Registered:
+    """Exchange a single-use enrolment token (as bearer token) for a node and its token."""
+    tries = throttling.begin("enrolment", address=throttling.network_of(request.address))
+    if (retry_s := throttling.retry_after_s(tries)) is not None:
+        log.warning("too many failures at enrolment")
+        headers = {"Retry-After": str(retry_s)}
+        raise AgentCallError(429, "throttled", throttling.refusal_text(retry_s), headers=headers)
+    failed = False
+    try:
+        return services.register(request.token, request.words(Registration))
+    except AgentCallError as refusal:
+        failed = refusal.status == 401
+        raise
+    finally:
+        if not failed:
+            throttling.take_back(tries)
+
+
+def open_session(request: Request) -> Session:
+    """Open a session: its epoch, and which known assignments go on or stop."""
+    return services.open_session(_own_node(request).pk, request.words(SessionRequest))
+
+
+async def heartbeat(request: Request, waiting: Waiting) -> HeartbeatReply:
+    """Renew the leases of the listed assignments; learn everything wanted and not yet done."""
+    token = sha256(request.token)
+    call = Call(request.id("node_id"), request.words(Heartbeat), token)
+    return await waiting.heartbeats.take(call)
+
+
+async def directives(request: Request, waiting: Waiting) -> Directives | None:
+    """Learn what became wanted of the node after the cursor, as soon as there is something."""
+    token, node = sha256(request.token), request.id("node_id")
+    cursor, wait_s = request.integer("cursor", 0), request.number("wait", 0.0)
+    found = await waiting.polls.wait(node, token, cursor, wait_s)
+    return found if found.directives else None
+
+
+def accept(request: Request) -> LaunchSpec:
+    """Accept an offer; the answer is everything needed to run it, secrets included."""
+    node = _node(request)
+    return services.accept(node.pk, request.id("assignment_id"), request.words(Accept))
+
+
+def report_state(request: Request) -> StateAccepted:
+    """Report a state; a replay gets 200, a stale report 409."""
+    node, assignment = _node(request), request.id("assignment_id")
+    state = services.report_state(node.pk, assignment, request.words(StateReport))
+    return StateAccepted(state)
+
+
+def append_log(request: Request) -> LogAccepted:
+    """Append a gzip piece of a stream; 409 says the offset expected."""
+    following = services.append_log(
+        _node(request),
+        request.id("assignment_id"),
+        request.names["stream"],
+        offset=request.integer("offset"),
+        epoch=request.integer("epoch"),
+        fence=request.integer("fence"),
+        body=request.body,
+        digest=request.header("x-content-sha256"),
+    )
+    return LogAccepted(following)
+
+
+def record_metrics(request: Request) -> MetricsAccepted:
+    """Take in a batch of samples; a batch seen before changes nothing."""
+    node, assignment = _node(request), request.id("assignment_id")
+    return MetricsAccepted(services.record_metrics(node, assignment, request.words(MetricsBatch)))
+
+
+def _node(request: Request) -> Node:
+    """The node whose token the request carries. Raises AgentCallError if it is nobody's."""
+    known = Node.objects.select_related("cluster").filter(token_sha256=sha256(request.token))
+    node = known.first()
+    if node is None:
+        raise unknown_token()
+    return node
+
+
+def _own_node(request: Request) -> Node:
+    """The same; refused on another node's address."""
+    node = _node(request)
+    if node.pk != request.id("node_id"):
+        raise not_yours()
+    return node
+
+
+@dataclass(frozen=True, slots=True)
+class Endpoint:
+    """A call by its method and route, its dataclasses of the protocol, and what answers it.
+
+    `act` takes a Request in a thread, or with `waits` a Request and Waiting in the event loop.
+    A `dated` answer carries the server's time, because it speaks of times. `query` describes the
+    numbers in the address.
+    """
+
+    name: str
+    method: str
+    route: str
+    takes: type[object] | None
+    gives: type[object]
+    act: Callable[..., Any]
+    waits: bool = False
+    status: int = 200
+    dated: bool = False
+    query: Mapping[str, str] = field(default_factory=dict)
+
+    @property
+    def path(self) -> str:
+        """The route below the root of the server."""
+        return f"{PREFIX}{self.route}"
+
+    @property
+    def pattern(self) -> Pattern[str]:
+        """The path as a regular expression, with a group for each part that varies."""
+        return re.compile(re.sub(r"<(\w+):(\w+)>", _group, self.path))
+
+
+def _group(part: Match[str]) -> str:
+    return f"(?P<{part[2]}>{PARTS[part[1]]})"
+
+
+NODE, ASSIGNMENT = "nodes/<uuid:node_id>", "assignments/<uuid:assignment_id>"
+ENDPOINTS = (
+    Endpoint("heartbeat", "POST", f"{NODE}/heartbeat", Heartbeat, HeartbeatReply, heartbeat,
+             waits=True, dated=True),
+    Endpoint("directives", "GET", f"{NODE}/directives", None, Directives, directives, waits=True,
+             query={"cursor": "Of the newest wish that is known",
+                    "wait": "Seconds to wait for one that is newer"}),
+    Endpoint("state", "PUT", f"{ASSIGNMENT}/state", StateReport, StateAccepted, report_state),
+    Endpoint("metrics", "POST", f"{ASSIGNMENT}/metrics", MetricsBatch, MetricsAccepted,
+             record_metrics, status=202),
+    Endpoint("log", "PUT", f"{ASSIGNMENT}/logs/<str:stream>", bytes, LogAccepted, append_log,
+             query={"offset": "Unpacked bytes before this piece",
+                    "fence": "The assignment's fence", "epoch": "The session's epoch"}),
+    Endpoint("accept", "PUT", f"{ASSIGNMENT}/accept", Accept, LaunchSpec, accept, dated=True),
+    Endpoint("session", "POST", f"{NODE}/session", SessionRequest, Session, open_session),
+    Endpoint("register", "POST", "register", Registration, Registered, register, status=201),
+)  # fmt: skip

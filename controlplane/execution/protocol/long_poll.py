@@ -1,0 +1,201 @@
+"""Long polls of one web process: one look at the database serves all that wait.
+
+A poll is a hint that saves latency. If it misses a wish, because the transaction that wrote it
+stayed open for longer than RECENT_S, the next heartbeat tells.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import time
+from collections import defaultdict
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from uuid import UUID
+
+from django.db.models import Q
+from django.utils import timezone
+
+from clusters.agent_errors import AgentCallError, not_yours, unknown_token
+from clusters.lifecycle import LIVE
+from clusters.models import Assignment, Node
+from clusters.selectors import cursor_of, directives
+from controlplane.execution.protocol.refusals import overloaded, refusal_of
+from controlplane.execution.protocol.threads import Pools
+from loadmaster.protocol import AssignmentState, Directives
+
+LONGEST_WAIT_S = 25.0
+LOOK_EVERY_S = 0.25
+NEW_WAIT_S = 0.02
+"""How long a new poll waits for others, to be looked at with them."""
+
+BUSY_FRACTION = 0.1
+"""The fraction of the time that looks may take: longer ones come less often."""
+
+RECENT_S = 60.0
+"""How old a wish may be that looks still see."""
+
+TERMS_RECENT_S = 15.0
+"""The same for changed terms: a round changes thousands, and each look reads them all."""
+
+MOST_WAITING = 25_000
+
+
+@dataclass(slots=True, eq=False)
+class _Poll:
+    """A poll that waits; `is_new` until the first look."""
+
+    node: UUID
+    token_sha256: str
+    cursor: int
+    answer: asyncio.Future[Directives]
+    is_new: bool = True
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """The result of a look: wishes by node, and refusals by node and token."""
+
+    wishes: dict[UUID, tuple[float, list[Assignment]]]
+    refused: dict[tuple[UUID, str], AgentCallError]
+
+
+class LongPolls:
+    """The polls that wait in this process."""
+
+    def __init__(self, pools: Pools) -> None:
+        self._pools = pools
+        self._waiting: set[_Poll] = set()
+        self._work: asyncio.Task[None] | None = None
+        self._woken = asyncio.Event()
+
+    async def wait(self, node: UUID, token_sha256: str, cursor: int, wait_s: float) -> Directives:
+        """The wishes newer than the cursor, as soon as there are some within that time; else none.
+
+        Raises AgentCallError: 401 and 403 for the token, 503 and 507 for an overload or failure.
+        """
+        loop = asyncio.get_running_loop()
+        if self._work is None or self._work.done() or self._work.get_loop() is not loop:
+            self._waiting, self._woken = set(), asyncio.Event()
+            self._work = loop.create_task(self._run())
+        if len(self._waiting) >= MOST_WAITING:
+            raise overloaded("too many polls wait; heartbeats bring the same directives")
+        poll = _Poll(node, token_sha256, cursor, loop.create_future())
+        self._waiting.add(poll)
+        self._woken.set()
+        timer = loop.call_later(min(wait_s, LONGEST_WAIT_S), self._give_up, poll)
+        try:
+            return await poll.answer
+        finally:
+            timer.cancel()
+            self._waiting.discard(poll)
+
+    def _give_up(self, poll: _Poll) -> None:
+        """End a poll whose time is over; a new one waits for its first look."""
+        if poll.is_new:
+            asyncio.get_running_loop().call_later(NEW_WAIT_S, self._give_up, poll)
+        elif not poll.answer.done():
+            poll.answer.set_result(Directives(cursor=poll.cursor))
+
+    async def _run(self) -> None:
+        while self._waiting:
+            self._woken.clear()
+            polls = list(self._waiting)
+            began_s = time.monotonic()
+            try:
+                await self._look(polls)
+            except Exception as error:  # whatever it is, everyone who waits must hear of it
+                _fail(polls, error)
+            took_s = time.monotonic() - began_s
+            await self._pause(
+                max(NEW_WAIT_S, took_s / BUSY_FRACTION),
+                max(LOOK_EVERY_S, took_s / BUSY_FRACTION),
+            )
+
+    async def _pause(self, least_s: float, most_s: float) -> None:
+        """Wait until a new poll has come, but at least and at most so long."""
+        await asyncio.sleep(least_s)
+        with contextlib.suppress(TimeoutError):
+            await asyncio.wait_for(self._woken.wait(), max(0.0, most_s - least_s))
+
+    async def _look(self, polls: Sequence[_Poll]) -> None:
+        new = {(poll.node, poll.token_sha256) for poll in polls if poll.is_new}
+        found = await self._pools.polls.run(look, new)
+        for poll in polls:
+            refusal = found.refused.get((poll.node, poll.token_sha256)) if poll.is_new else None
+            poll.is_new = False
+            if poll.answer.done():
+                continue
+            if refusal is not None:
+                poll.answer.set_exception(refusal)
+            elif poll.node in found.wishes:
+                _tell(poll, *found.wishes[poll.node])
+
+
+def _fail(polls: Iterable[_Poll], error: Exception) -> None:
+    refusal = refusal_of(error)
+    for poll in polls:
+        if not poll.answer.done():
+            poll.answer.set_exception(refusal)
+
+
+def _tell(poll: _Poll, grace_s: float, wishes: Sequence[Assignment]) -> None:
+    newer = [assignment for assignment in wishes if cursor_of([assignment]) > poll.cursor]
+    if newer:
+        poll.answer.set_result(
+            Directives(directives(newer, grace_s), max(poll.cursor, cursor_of(newer)))
+        )
+
+
+def look(new: Iterable[tuple[UUID, str]], now: datetime | None = None) -> Found:
+    """All wishes of the new polls, given as (node, sha256 of token), and recent ones of all nodes.
+
+    Checks the tokens of the new ones. Two queries, or three where somebody is refused.
+    """
+    callers = list(new)
+    own = (
+        dict(
+            Node.objects.filter(pk__in={node for node, _ in callers}).values_list(
+                "pk", "token_sha256"
+            )
+        )
+        if callers
+        else {}
+    )
+    strange = [(node, token) for node, token in callers if own.get(node) != token]
+    known: set[str] = set()
+    if strange:
+        tokens = Node.objects.filter(token_sha256__in=[token for _, token in strange])
+        known = set(tokens.values_list("token_sha256", flat=True))
+    refused = {
+        (node, token): not_yours() if token in known else unknown_token() for node, token in strange
+    }
+    now = now or timezone.now()
+    since, changed = now - timedelta(seconds=RECENT_S), now - timedelta(seconds=TERMS_RECENT_S)
+    concerned = (
+        Q(created_at__gt=since)
+        | Q(desired_at__gt=since)
+        | Q(term_at__gt=changed)
+        | Q(node__in=list(own))
+    )
+    wanted = Q(state=AssignmentState.OFFERED) | ~Q(desired="run") | Q(term_at__isnull=False)
+    wishes: dict[UUID, tuple[float, list[Assignment]]] = {}
+    by_node: defaultdict[UUID, list[Assignment]] = defaultdict(list)
+    rows = (
+        Assignment.objects.filter(concerned, wanted, state__in=LIVE)
+        .select_related("node__cluster")
+        .only(*_SHOWN)
+    )
+    for assignment in rows.order_by("pk"):
+        by_node[assignment.node_id].append(assignment)
+        wishes[assignment.node_id] = (assignment.node.cluster.grace_s, by_node[assignment.node_id])
+    return Found(wishes, refused)
+
+
+_SHOWN = (
+    "id", "node_id", "fence", "state", "desired", "desired_at", "created_at", "term_until",
+    "term_at",
+    "steps_quota", "node__cluster_id", "node__cluster__grace_s",
+)  # fmt: skip

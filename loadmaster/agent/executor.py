@@ -1,0 +1,299 @@
+"""Carries out the actions of `reconcile` by journal, runtime and server."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from dataclasses import replace
+from functools import singledispatchmethod
+from pathlib import Path
+
+from loadmaster.agent import admission, reconcile
+from loadmaster.agent.backoff import Backoff
+from loadmaster.agent.clock import Clock
+from loadmaster.agent.journal import Entry, Journal, JournalError
+from loadmaster.agent.logs import known
+from loadmaster.agent.node.machine import Devices, sockets_of
+from loadmaster.agent.outcome import outcome_of
+from loadmaster.agent.progress import standing
+from loadmaster.agent.runtimes.base import (
+    Exit,
+    Launch,
+    LaunchError,
+    RunId,
+    RunState,
+    Runtime,
+    StopBy,
+    StopOrder,
+    Term,
+)
+from loadmaster.agent.server.client import INCURABLE, AgentClient, Refused, TryAgain
+from loadmaster.agent.server.session import ServerSession
+from loadmaster.agent.server.shipping import Shipper
+from loadmaster.protocol import Accept, AssignmentState, ErrorCode, LaunchSpec
+
+logger = logging.getLogger(__name__)
+
+LONGEST_REASON = 2000
+STRAY_GRACE_S = 10.0
+
+
+class Executor:
+    """Does the actions. What fails for the moment is left as it was: the next reconciliation finds
+    it again.
+
+    Attributes:
+        is_leaving: the agent is shutting down and stops its jobs itself.
+    """
+
+    def __init__(
+        self,
+        *,
+        client: AgentClient,
+        journal: Journal,
+        runtime: Runtime,
+        devices: Devices,
+        clock: Clock,
+        shipper: Shipper,
+        session: ServerSession,
+        state_dir: Path,
+        boot_id: str,
+        checkpoints: Path | None = None,
+        address: str = "",
+        shares: Callable[[RunId], bool] = lambda run: False,
+    ) -> None:
+        self._client, self._journal, self._runtime, self._devices = (
+            client,
+            journal,
+            runtime,
+            devices,
+        )
+        self._clock, self._shipper, self._session = clock, shipper, session
+        self._state_dir, self._boot_id = state_dir, boot_id
+        self._checkpoints = checkpoints or state_dir / "checkpoints"
+        self._address = address
+        self._shares = shares
+        self._backoff = Backoff()
+        self.is_leaving = False
+
+    @singledispatchmethod
+    def do(self, action: object) -> None:
+        """Carry out one action."""
+        raise TypeError(f"no such action: {action!r}")
+
+    @do.register
+    def _accept(self, action: reconcile.AcceptOffer) -> None:
+        run, epoch, key = action.run, self._session.epoch, f"accept {action.run.name}"
+        if epoch is None or not self._backoff.is_due(key, self._clock.boot_s()):
+            return
+        try:
+            sent_s = self._clock.boot_s()
+            spec = self._client.accept(run.assignment, Accept(epoch, run.fence))
+            self._session.note_time(sent_s)
+            known.take(spec)
+            self._take(run, spec)
+        except (TryAgain, JournalError, LaunchError) as error:
+            wait_s = self._backoff.failed(key, self._clock.boot_s())
+            logger.warning(
+                "%s cannot be taken yet, next try in %.1f s: %s", run.name, wait_s, error
+            )
+            return
+        except INCURABLE:
+            raise
+        except Refused as refusal:
+            self._refused(run, refusal)
+        self._backoff.succeeded(key)
+
+    def _refused(self, run: RunId, refusal: Refused) -> None:
+        if refusal.code == ErrorCode.STALE_EPOCH:
+            self._session.lose_session()
+        else:
+            logger.info("%s is off: %s", run.name, refusal)
+            self._session.settle_offer(run.assignment)
+
+    def _take(self, run: RunId, spec: LaunchSpec) -> None:
+        live = [entry for entry in self._journal.entries.values() if not entry.has_ended]
+        own = {device.uuid for device in self._devices.reports()}
+        launch = self._launch_of(spec)
+        problem = admission.objection(spec, run, runtime=self._runtime.name, devices=own, live=live)
+        problem = problem or self._runtime.objection(launch)
+        now_s = self._clock.wall_s()
+        if problem:
+            reason_class, reason = problem
+            entry = Entry(run.assignment, run.fence, AssignmentState.ACCEPTED)
+            self._journal.put(
+                entry.moved(
+                    AssignmentState.REJECTED, now_s, reason_class=reason_class, reason=reason
+                )
+            )
+        else:
+            self._runtime.prepare(launch)
+            self._journal.put(_entry_of(spec).moved(AssignmentState.PREPARING, now_s))
+            self._session.hurry()
+        self._session.settle_offer(run.assignment)
+
+    def _launch_of(self, spec: LaunchSpec) -> Launch:
+        hardware = {device.uuid for device in self._devices.reports() if not device.emulated}
+        return admission.launch_of(
+            spec,
+            state_dir=self._state_dir,
+            checkpoints=self._checkpoints,
+            node={**self._runtime.environment(), **self._sockets(spec)},
+            devices=self._devices.environment(
+                spec.devices, spec.kind_name, spec.gang_gpus, spec.share
+            ),
+            term=self._term(spec.term_until_s),
+            lease_grace_s=self._session.intervals.grace_s,
+            boot_id=self._boot_id,
+            gpus=tuple(uuid for uuid in spec.devices if uuid in hardware),
+        )
+
+    def _sockets(self, spec: LaunchSpec) -> dict[str, str]:
+        """The network interface of a gang's processes; a container has one of its own."""
+        return (
+            sockets_of(self._address)
+            if spec.world_size > 1 and self._runtime.name == "process"
+            else {}
+        )
+
+    def _term(self, until_s: float | None) -> Term:
+        return Term() if until_s is None else Term(until_s, self._session.ends_s(until_s))
+
+    @do.register
+    def _tell(self, action: reconcile.TellPreparing) -> None:
+        moved = action.entry.moved(
+            AssignmentState.PREPARING, self._clock.wall_s(), prepared_fraction=action.fraction
+        )
+        self._journal.note(replace(moved, told_fraction=action.fraction))
+
+    @do.register
+    def _launch(self, action: reconcile.Launch) -> None:
+        entry = replace(
+            action.entry, launched=True, lease_until_s=action.lease_until_s, boot_id=self._boot_id
+        )
+        digest = self._runtime.poll(entry.run).image_digest
+        try:
+            self._journal.put(entry)
+        except JournalError as error:
+            logger.warning("%s is not started: %s", entry.run.name, error)
+            return
+        try:
+            self._runtime.start(entry.run, action.lease_until_s)
+        except LaunchError as error:
+            self._runtime.abandon(entry.run)
+            self._end(entry, Exit(self._clock.wall_s(), started=False, error=str(error)))
+            return
+        logger.info("%s is started", entry.run.name)
+        self._journal.note(
+            entry.moved(AssignmentState.RUNNING, self._clock.wall_s(), image_digest=digest)
+        )
+
+    @do.register
+    def _renew(self, action: reconcile.Renew) -> None:
+        self._runtime.renew(action.run, action.lease_until_s)
+
+    @do.register
+    def _stop(self, action: reconcile.Stop) -> None:
+        self.stop(action.entry, action.order)
+
+    def stop(self, entry: Entry, order: StopOrder) -> None:
+        """Order a run to end, and remember why."""
+        logger.info("%s is to stop (%s)", entry.run.name, order.by)
+        self._runtime.stop(entry.run, order)
+        entry = replace(entry, stop=order.by)
+        is_stopping = entry.state is AssignmentState.STOPPING
+        self._journal.note(
+            entry if is_stopping else entry.moved(AssignmentState.STOPPING, self._clock.wall_s())
+        )
+
+    def part_with(self, entry: Entry) -> None:
+        """On leaving: pre-empt a run so that it saves its state; abandon one not begun."""
+        if entry.has_ended or entry.stop:
+            return
+        if entry.launched:
+            self.stop(entry, StopOrder(StopBy.PREEMPT, entry.grace_s))
+        else:
+            self._end(
+                entry,
+                Exit(
+                    self._clock.wall_s(),
+                    started=False,
+                    stopped_by=StopBy.PREEMPT,
+                    error="the agent left",
+                ),
+            )
+
+    @do.register
+    def _update(self, action: reconcile.Update) -> None:
+        self._runtime.update(action.entry.run, self._term(action.until_s))
+        self._journal.note(replace(action.entry, term_until_s=action.until_s))
+
+    @do.register
+    def _settle(self, action: reconcile.Settle) -> None:
+        status = self._runtime.abandon(action.entry.run)
+        lost = Exit(self._clock.wall_s(), started=False, error="the run's folder is gone")
+        if status.state is not RunState.RUNNING:
+            self._end(action.entry, status.exit or lost)
+
+    @do.register
+    def _finish(self, action: reconcile.Finish) -> None:
+        self._end(action.entry, action.exit)
+
+    def _end(self, entry: Entry, ended: Exit) -> None:
+        if ended.stopped_by is StopBy.SIGNAL and entry.stop:
+            ended = replace(ended, stopped_by=entry.stop)
+        run = entry.run
+        stood = standing(self._runtime, run)
+        words = self._shipper.last_words(run) if ended.exit_code else ""
+        outcome = outcome_of(
+            ended,
+            saved=stood.left,
+            why=stood.why,
+            fell=stood.fell,
+            last_words=words,
+            stopped_by_operator=self.is_leaving,
+            shares_gpu=self._shares(run),
+        )
+        logger.info("%s has ended: %s %s", run.name, outcome.state, outcome.reason_class or "")
+        details = {
+            "exit_code": outcome.exit_code,
+            "reason_class": outcome.reason_class,
+            "reason": self._shipper.mask(run, outcome.reason)[:LONGEST_REASON],
+            "steps": stood.step,
+        }
+        self._journal.note(entry.moved(outcome.state, ended.ended_at_s, **details))
+
+    @do.register
+    def _drop(self, action: reconcile.Drop) -> None:
+        self.forget(action.entry)
+
+    def forget(self, entry: Entry) -> None:
+        """The assignment is over and told: nothing of it is kept but that this fence is over."""
+        self._journal.forget(entry)
+        self._shipper.forget(entry.run)
+        known.forget(entry.assignment)
+        self._runtime.remove(entry.run)
+
+    @do.register
+    def _stop_stray(self, action: reconcile.StopStray) -> None:
+        logger.warning("%s is known to nobody and stopped", action.run.name)
+        self._runtime.stop(action.run, StopOrder(StopBy.CANCEL, STRAY_GRACE_S))
+
+    @do.register
+    def _remove_stray(self, action: reconcile.RemoveStray) -> None:
+        status = self._runtime.abandon(action.run)
+        if status.exit:
+            self._runtime.remove(action.run)
+
+
+def _entry_of(spec: LaunchSpec) -> Entry:
+    return Entry(
+        spec.assignment,
+        spec.fence,
+        AssignmentState.ACCEPTED,
+        devices=spec.devices,
+        slot=spec.slot,
+        memory_gb=spec.memory_gb,
+        grace_s=spec.grace_s,
+        term_until_s=spec.term_until_s,
+    )

@@ -1,0 +1,96 @@
+"""What a solution costs: ANDREAS' proxy f (eq. 1), as published or looking past the first
+finish.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from policies.andreas.kernels.arrays import NONE
+from policies.andreas.problem import Problem, energy_costs
+from policies.andreas.solution import Solution, run_times_s
+from policies.contract.snapshot import Floats, Ints
+
+
+@dataclass(frozen=True, slots=True)
+class Objective:
+    """f of a solution, over the jobs decided on.
+
+    Always: sum_j w_j tau_j over the placed, plus `rho` * sum_j w_j tauhat_j over the postponed. As
+    published (`whole` False) plus sum_n c[n, used] * t_first(n), each open node until its first job
+    ends. Looking further (`whole` True) plus the energy of whole runs, sum_n c[n, used] / used *
+    sum_j g_j t_j, plus the cheapest run of every postponed job, which must be paid one day: else
+    postponing, and crowding a job out by giving another more GPUs, would seem to save energy.
+    Wherever energy is counted, t is in priced seconds. `hysteresis`: what moving or stopping a
+    running job costs, as a fraction of its cheapest run. `own_gpus`: each job is priced as if it
+    were alone on its node, at c[n, g_j] (eq. 4k), instead of at the node's GPUs in use.
+    """
+
+    rho: float
+    whole: bool = False
+    hysteresis: float = 0.0
+    own_gpus: bool = False
+
+    def postponing(self, problem: Problem) -> Floats:
+        """float64[E]: what leaving each job without a node costs."""
+        cost: Floats = problem.penalty(self.rho) + self.moving(problem)
+        return cost + cheapest(problem) if self.whole else cost
+
+    def moving(self, problem: Problem) -> Floats:
+        """float64[E]: what not staying where it runs costs each job; 0 for one that does not
+        run.
+        """
+        cost: Floats = np.where(
+            problem.home_config != NONE, self.hysteresis * cheapest(problem), 0.0
+        )
+        return cost
+
+    def value(self, problem: Problem, solution: Solution) -> float:
+        """f of a solution, evaluated apart from the kernel."""
+        jobs, times = solution.placed, run_times_s(problem, solution)
+        late = np.maximum(times - problem.slack_s[jobs], 0.0)
+        tardiness = float((problem.column("tardiness_weight")[jobs] * late).sum())
+        left = np.ones(len(problem.rows), dtype=np.bool_)
+        left[jobs] = False
+        moved = (solution.node != problem.home) | (solution.config != problem.home_config)
+        moves = float(self.moving(problem)[jobs][moved[jobs]].sum())
+        return (
+            tardiness
+            + float(self.postponing(problem)[left].sum())
+            + moves
+            + self._energy(problem, solution, times)
+        )
+
+    def _energy(self, problem: Problem, solution: Solution, times: Floats) -> float:
+        jobs, nodes = solution.placed, solution.node[solution.placed]
+        gpus = problem.config_gpus[solution.config[jobs]]
+        used = np.bincount(nodes, gpus, len(problem.nodes)).astype(np.int64)
+        rates = problem.cost[problem.node_class[nodes], gpus if self.own_gpus else used[nodes]]
+        costs = rates * problem.prices.priced_s(times)
+        if self.whole:
+            return float((costs if self.own_gpus else costs * gpus / used[nodes]).sum())
+        first = _at_first_end(nodes, times, costs, len(problem.nodes))
+        return float(first.sum())
+
+
+def _at_first_end(nodes: Ints, times: Floats, costs: Floats, count: int) -> Floats:
+    """float64[count]: the cost of each node's first-ending job, the cheapest where several end
+    together; 0 for a closed node.
+    """
+    soonest, cost = np.full(count, np.inf), np.full(count, np.inf)
+    np.minimum.at(soonest, nodes, times)
+    at = np.flatnonzero(times == soonest[nodes])
+    np.minimum.at(cost, nodes[at], costs[at])
+    return np.where(np.isfinite(cost), cost, 0.0)
+
+
+def cheapest(problem: Problem) -> Floats:
+    """float64[E]: energy cost of each job's cheapest run from a new launch; 0 for a job that fits
+    nowhere.
+    """
+    priced = problem.prices.priced_s(problem.run_s + problem.move_s[:, None])
+    costs = energy_costs(priced, problem.cost[problem.config_class, problem.config_gpus])
+    least = np.min(costs, axis=1, initial=np.inf)
+    return np.where(np.isfinite(least), least, 0.0)

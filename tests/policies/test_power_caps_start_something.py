@@ -1,0 +1,67 @@
+"""Under any power cap something starts where nothing runs and something could."""
+
+from __future__ import annotations
+
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from policies.contract.snapshot import Snapshot
+from policies.host import registry
+from policies.placement.from_snapshot import cluster_of
+from policies.placement.options import JobClasses
+from tests.builders_policies import a_job, a_kind, a_node, a_snapshot
+from tests.policies.test_contract import VARIANTS, decide
+from tests.policies.test_contract_of_variants import VARIANTS as MORE_VARIANTS
+
+KINDS = (
+    a_kind("k", {("V100", 1): 1.0, ("V100", 2): 1.7, ("T4", 1): 0.4, ("T4", 2): 0.7}),
+    a_kind("l", {("V100", 1): 0.5, ("T4", 1): 0.5}),
+)
+
+
+@st.composite
+def idle_snapshots(draw: st.DrawFn) -> Snapshot:
+    """Jobs that wait on an idle cluster below a power cap."""
+    nodes = [
+        a_node(f"n{i}", draw(st.sampled_from(["V100", "T4"])), draw(st.integers(1, 2)))
+        for i in range(draw(st.integers(1, 4)))
+    ]
+    jobs = [
+        a_job(
+            f"j{i}",
+            draw(st.sampled_from(["k", "l"])),
+            arrival_s=float(i),
+            remaining_steps=draw(st.sampled_from([1.0, 100.0, 1e5])),
+            gpus_min=draw(st.sampled_from([1, 1, 2])),
+            gpus_max=2,
+            due_s=draw(st.sampled_from([float("inf"), 900.0, 1100.0, 1e5])),
+            tardiness_weight=draw(st.sampled_from([0.0, 0.001, 1.0])),
+        )
+        for i in range(draw(st.integers(1, 5)))
+    ]
+    cap_w = draw(st.sampled_from([390.0, 400.0, 520.0, 530.0, 600.0, 700.0, 1000.0]))
+    return a_snapshot(nodes, jobs, KINDS, power_cap_w=cap_w)
+
+
+def something_fits(snapshot: Snapshot) -> bool:
+    state = cluster_of(snapshot)
+    classes = JobClasses(snapshot, state)
+    options = (option for row in range(len(snapshot.jobs)) for option in classes.options(row))
+    return any(state.find(option.request, option.nodes) for option in options)
+
+
+@settings(max_examples=100, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@given(variant=st.sampled_from((*VARIANTS, *MORE_VARIANTS)), snapshot=idle_snapshots())
+def test_something_starts_where_nothing_runs_and_something_fits(
+    variant: tuple[str, dict[str, object]], snapshot: Snapshot
+) -> None:
+    name, parameters = variant
+    assert bool(decide(name, snapshot, **parameters).placements) == something_fits(snapshot)
+
+
+def test_cost_search_runs_a_job_on_the_type_that_the_cap_allows() -> None:
+    nodes = [a_node("fast", "V100", 2), a_node("slow", "T4", 1)]
+    job = a_job("a", gpus_max=2, remaining_steps=1e5, total_steps=1e5)
+    snapshot = a_snapshot(nodes, [job], KINDS, power_cap_w=520.0)
+    (placed,) = registry.make("cost_search")(snapshot).placements
+    assert placed.ranks[0].node == "slow"
